@@ -1,0 +1,86 @@
+// Durable checkpoints: one safetensors file a rank plus a manifest, renamed into
+// place last. A checkpoint is either whole and verified, or it does not exist.
+// docs/checkpoint.md fixes the format.
+//
+//   DIRECTORY/step-00000100/rank-00003.g2.safetensors    generation 2
+//   DIRECTORY/step-00000100/manifest.json                present = committed
+
+#ifndef MILLRACE_FAULT_CHECKPOINT_H_
+#define MILLRACE_FAULT_CHECKPOINT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+#include "fault/file_system.h"
+#include "fault/training_state.h"
+#include "planner/layout.h"
+
+namespace millrace {
+
+// What the manifest holds besides the pieces.
+struct CheckpointInfo {
+  int64_t step = 0;  // Completed training steps.
+  Generation generation{};
+  uint64_t seed = 0;
+  // Data cursor: samples consumed so far; the next step begins there.
+  int64_t samples_consumed = 0;
+  Layout layout;         // That wrote it; any other may load it.
+  std::string job_yaml;  // JobToYaml.
+};
+
+// Writes the pieces this rank owns as one safetensors file and makes it durable.
+// Returns the rank's entry for the manifest (a JSON object with file name,
+// pieces and checksums). Nothing is committed yet.
+absl::StatusOr<std::string> WriteCheckpointPart(
+    FileSystem& files, const std::string& directory, const CheckpointInfo& info,
+    Rank rank, const std::vector<StatePiece>& pieces);
+
+// Writes the manifest of all ranks' entries, makes it durable, renames it into
+// place and deletes the oldest committed checkpoints beyond `keep`, and
+// uncommitted remains older than this step. Returns InvalidArgument if the
+// parts do not cover every element of every tensor exactly once.
+absl::Status CommitCheckpoint(FileSystem& files, const std::string& directory,
+                              const CheckpointInfo& info,
+                              const std::vector<std::string>& parts,
+                              int32_t keep);
+
+struct CheckpointEntry {
+  std::string path;  // Of the step's folder.
+  int64_t step;
+};
+// Committed checkpoints, newest first. An absent directory has none.
+absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(
+    FileSystem& files, const std::string& directory);
+
+// Reads the manifest; checks its own checksum. DataLoss if damaged.
+absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(FileSystem& files,
+                                                  const std::string& path);
+
+// Reads every byte and compares checksums; DataLoss names file and piece.
+absl::Status VerifyCheckpoint(FileSystem& files, const std::string& path);
+
+// The newest checkpoint that verifies; NotFound if there is none. Damaged ones
+// are passed over and described in `skipped` (may be null).
+absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
+    FileSystem& files, const std::string& directory,
+    std::vector<std::string>* skipped);
+
+// Fills every piece (owned or not) from the checkpoint, whatever layout wrote
+// it. Checksums of what is read are verified. InvalidArgument if a tensor is
+// missing or has another shape.
+absl::StatusOr<CheckpointInfo> LoadCheckpoint(
+    FileSystem& files, const std::string& path,
+    const std::vector<StatePiece>& pieces);
+
+// Writes the parameters alone as one plain safetensors file with global shapes
+// and Hugging Face names.
+absl::Status ExportParameters(FileSystem& files, const std::string& path,
+                              const std::string& output_path);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_FAULT_CHECKPOINT_H_

@@ -1,0 +1,59 @@
+// File access of checkpoints behind an interface, so that tests can make any
+// write, fsync or rename fail or lose what was not yet durable.
+
+#ifndef MILLRACE_FAULT_FILE_SYSTEM_H_
+#define MILLRACE_FAULT_FILE_SYSTEM_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace millrace {
+
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;
+  virtual absl::Status Append(const void* data, int64_t num_bytes) = 0;
+  // fsync: what was appended survives a crash once this returns.
+  virtual absl::Status Sync() = 0;
+  virtual absl::Status Close() = 0;
+};
+
+class RandomAccessFile {
+ public:
+  virtual ~RandomAccessFile() = default;
+  virtual int64_t size() const = 0;
+  // Reads exactly `num_bytes`; DataLoss if the file is shorter.
+  virtual absl::Status Read(int64_t offset, int64_t num_bytes,
+                            void* out) const = 0;
+};
+
+// Errors name the path. ResourceExhausted when the disk is full.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(
+      const std::string& path) = 0;
+  virtual absl::StatusOr<std::unique_ptr<RandomAccessFile>> Open(
+      const std::string& path) = 0;
+  virtual absl::Status Rename(const std::string& from,
+                              const std::string& to) = 0;
+  virtual absl::Status SyncDirectory(const std::string& path) = 0;
+  virtual absl::Status MakeDirectories(const std::string& path) = 0;
+  virtual absl::Status Remove(const std::string& path) = 0;  // File or tree.
+  virtual bool Exists(const std::string& path) = 0;
+  virtual absl::StatusOr<std::vector<std::string>> List(
+      const std::string& path) = 0;  // Names, sorted.
+};
+
+// The machine's own file system (POSIX). Never null, lives for ever.
+FileSystem* PosixFileSystem();
+
+}  // namespace millrace
+
+#endif  // MILLRACE_FAULT_FILE_SYSTEM_H_

@@ -1,0 +1,95 @@
+// A JobSpec is what the user asked for. planner/job_file.h reads it from YAML;
+// docs/job.md documents every key.
+
+#ifndef MILLRACE_PLANNER_JOB_H_
+#define MILLRACE_PLANNER_JOB_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/model.h"
+
+namespace millrace {
+
+struct DataSpec {
+  std::vector<std::string> text;     // Globs of UTF-8 files; ** crosses folders.
+  std::vector<std::string> indexed;  // Path prefixes or .bin paths of .bin/.idx.
+  std::string tokenizer = "auto";    // auto: trained on `text`; or a model file.
+  double validation_fraction = 0.01;
+  int64_t max_bytes = 0;  // Of text read; 0: all of it.
+  std::string cache_directory;  // Tokenizer and tokens; empty: the user cache.
+};
+
+enum class LearningRateDecay { kNone, kLinear, kCosine };
+
+struct OptimizerSpec {
+  double learning_rate = 0;
+  double min_learning_rate = 0;  // Reached at the last step.
+  int64_t warmup_steps = 0;      // Linear from zero.
+  LearningRateDecay decay = LearningRateDecay::kCosine;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+};
+
+struct TrainingSpec {
+  int64_t num_steps = 0;
+  int64_t global_batch = 0;  // Sequences per step.
+  uint64_t seed = 0;
+  std::string precision = "fp32";
+  double gradient_clip_norm = 1.0;  // 0: no clipping.
+  int64_t validation_interval_steps = 0;  // 0: never.
+  int64_t validation_steps = 1;
+  OptimizerSpec optimizer;
+};
+
+struct ResourceSpec {
+  std::string backend = "cpu";
+  std::optional<int32_t> devices_per_agent;   // Absent: auto.
+  std::optional<int32_t> threads_per_device;  // CPU only; absent: cores shared.
+  std::optional<int64_t> memory_per_device_bytes;  // Absent: what there is.
+};
+
+// Absent fields are the planner's choice.
+struct LayoutConstraints {
+  std::optional<int32_t> pipeline, data, tensor, micro_batch, zero;
+};
+
+struct CheckpointSpec {
+  std::string directory;  // Empty: "checkpoints" in the run directory.
+  int64_t interval_steps = 0;  // 0: only at the end.
+  int32_t keep = 2;
+  // "auto": the newest whole checkpoint in `directory`, if any; "none"; or the
+  // path of one checkpoint.
+  std::string resume = "auto";
+};
+
+struct FaultSpec {
+  int64_t heartbeat_interval_ms = 200;
+  int64_t heartbeat_timeout_ms = 10000;  // A silent worker is replaced.
+  int32_t max_restarts = 100;            // Of workers, over the whole run.
+};
+
+struct JobSpec {
+  std::string name;
+  ModelSpec model;
+  DataSpec data;
+  TrainingSpec training;
+  ResourceSpec resources;
+  LayoutConstraints layout;
+  CheckpointSpec checkpoint;
+  FaultSpec fault;
+  std::string output_directory = "runs";
+  std::string profile = "auto";  // auto: this machine's cached one; or a path.
+};
+
+// Learning rate of step `step` (the first is 1): linear warmup, then decay to
+// min_learning_rate at step num_steps.
+double LearningRateAt(const TrainingSpec& training, int64_t step);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_JOB_H_

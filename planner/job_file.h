@@ -1,0 +1,27 @@
+// Job files: YAML read strictly. Every error names file, line and key, says
+// what was expected, and offers the nearest known key.
+
+#ifndef MILLRACE_PLANNER_JOB_FILE_H_
+#define MILLRACE_PLANNER_JOB_FILE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "planner/job.h"
+
+namespace millrace {
+
+// Returns InvalidArgument with all errors found, one a line, each
+// "job.yaml:12: model.hiden: unknown key; did you mean model.hidden?".
+absl::StatusOr<JobSpec> ParseJob(absl::string_view yaml,
+                                 const std::string& file_name);
+absl::StatusOr<JobSpec> LoadJob(const std::string& path);
+
+// The whole job as YAML with every default spelled out; ParseJob reads it back
+// to an equal job.
+std::string JobToYaml(const JobSpec& job);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_JOB_FILE_H_

@@ -1,0 +1,78 @@
+// A Layout says how a job is spread over its devices: the sizes of the mesh
+// axes and how a global batch is cut.
+
+#ifndef MILLRACE_PLANNER_LAYOUT_H_
+#define MILLRACE_PLANNER_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/ids.h"
+#include "planner/model.h"
+
+namespace millrace {
+
+struct Layout {
+  int32_t pipeline = 1;  // Stages.
+  int32_t data = 1;      // Replicas, each with its share of the global batch.
+  int32_t tensor = 1;    // Shards of each layer; sequence-parallel when > 1.
+  int32_t micro_batch = 1;       // Sequences of one micro-batch.
+  int32_t num_microbatches = 1;  // Per step and data replica.
+  int32_t zero = 0;  // 1: optimizer state sharded over the data axis (ZeRO-1).
+
+  int32_t num_ranks() const { return pipeline * data * tensor; }
+  // Sequences of one optimizer step over all replicas.
+  int32_t global_batch() const { return micro_batch * num_microbatches * data; }
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+// Where a rank sits in the mesh. Innermost axis first: tensor, pipeline, data,
+// so that neighbours in rank order share the fastest links.
+//   rank = (data * pipeline_size + pipeline) * tensor_size + tensor
+struct MeshCoordinates {
+  int32_t pipeline = 0;
+  int32_t data = 0;
+  int32_t tensor = 0;
+  friend bool operator==(const MeshCoordinates&,
+                         const MeshCoordinates&) = default;
+};
+
+// The sets of ranks that communicate. A group of kData holds the ranks that
+// differ in their data coordinate only, and so on; kPipeline orders the stages
+// of one column; kWorld holds every rank.
+enum class Group { kTensor, kData, kPipeline, kWorld };
+inline constexpr int kNumGroups = 4;
+const char* GroupName(Group group);
+
+MeshCoordinates CoordinatesOf(const Layout& layout, Rank rank);
+Rank RankOf(const Layout& layout, MeshCoordinates coordinates);
+// Members in the order of their coordinate; contains `rank`.
+std::vector<Rank> GroupMembers(const Layout& layout, Group group, Rank rank);
+// Size of the group, and the rank's index in it.
+int32_t GroupSize(const Layout& layout, Group group);
+int32_t GroupIndex(const Layout& layout, Group group, Rank rank);
+
+// Layers [begin, end) of stage `stage`: as even as can be, earlier stages take
+// the remainder last (the first and last stage also hold embedding and head).
+struct LayerRange {
+  int64_t begin;
+  int64_t end;
+};
+LayerRange StageLayers(const ModelSpec& model, const Layout& layout,
+                       int32_t stage);
+
+// Returns InvalidArgument with the reason and the smallest change that would
+// help: heads, key-value heads, ffn_hidden, vocabulary and the tokens of a
+// micro-batch divisible by `tensor`; at least one layer a stage; global batch
+// = micro_batch x num_microbatches x data.
+absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
+                            int64_t global_batch);
+
+// "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1".
+std::string LayoutToString(const Layout& layout);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LAYOUT_H_

@@ -1,0 +1,29 @@
+// From Layout to Program: op-level graphs with sharded shapes, 1F1B order,
+// lanes, waits and arena offsets. Deterministic: equal inputs give equal
+// Programs.
+
+#ifndef MILLRACE_PLANNER_LOWER_H_
+#define MILLRACE_PLANNER_LOWER_H_
+
+#include "absl/status/statusor.h"
+#include "planner/layout.h"
+#include "planner/model.h"
+#include "planner/program.h"
+
+namespace millrace {
+
+// One pipeline stage's training step. `layout` must pass ValidateLayout.
+absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
+                                             const Layout& layout,
+                                             int32_t stage);
+
+// Forward only, one micro-batch a step and data replica; its loss scalar is
+// the mean over the ranks' micro-batches. Shares the persistent arena's layout
+// with the training Program of the same stage, so both run on one arena.
+absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,
+                                               const Layout& layout,
+                                               int32_t stage);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LOWER_H_

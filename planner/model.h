@@ -1,0 +1,60 @@
+// A ModelSpec says which transformer is trained. Everything the planner knows
+// about a model's size and arithmetic follows from it exactly.
+
+#ifndef MILLRACE_PLANNER_MODEL_H_
+#define MILLRACE_PLANNER_MODEL_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace millrace {
+
+// The Llama family: pre-norm RMSNorm, rotary position embedding on query and
+// key, grouped-query attention, SwiGLU, no biases, untied embedding and head.
+struct ModelSpec {
+  int64_t vocab_size = 0;
+  int64_t hidden = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;  // Divides num_heads.
+  int64_t head_dim = 0;      // Even.
+  int64_t ffn_hidden = 0;
+  int64_t sequence_length = 0;  // Tokens of a training sequence.
+  double rope_theta = 10000.0;
+  double norm_epsilon = 1e-5;
+  double init_std = 0.02;  // Of embedding, head and every linear weight.
+
+  int64_t query_width() const { return num_heads * head_dim; }
+  int64_t kv_width() const { return num_kv_heads * head_dim; }
+  // Output width of the fused query-key-value projection.
+  int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
+};
+
+// Counts of parameters (elements).
+struct ParameterCounts {
+  int64_t embedding;
+  int64_t per_layer;
+  int64_t final_norm;
+  int64_t head;
+  int64_t total;
+};
+
+// Floating-point operations of one training token, forward and backward
+// (backward counted as twice the forward), a multiply-add as two.
+struct TokenFlops {
+  double linear;            // 6 x parameters outside the input embedding.
+  double attention_full;    // 12 x layers x query width x sequence.
+  double attention_causal;  // Half of that: what a causal kernel must do.
+};
+
+// Returns InvalidArgument naming the first field that cannot be (zero sizes,
+// num_heads not divisible by num_kv_heads, odd head_dim ...).
+absl::Status ValidateModel(const ModelSpec& model);
+
+ParameterCounts CountParameters(const ModelSpec& model);
+TokenFlops CountTokenFlops(const ModelSpec& model);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_MODEL_H_

@@ -1,0 +1,71 @@
+// A HardwareProfile holds what was measured of devices and links: tables, not
+// formulas, each with where it came from. `millrace profile` measures one;
+// planner/profile_file.h reads and writes it as YAML.
+
+#ifndef MILLRACE_PLANNER_PROFILE_H_
+#define MILLRACE_PLANNER_PROFILE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/layout.h"
+#include "planner/ops.h"
+
+namespace millrace {
+
+// Where the figures came from. A plan made with a profile of another machine,
+// process count or thread count says so.
+struct ProfileProvenance {
+  std::string machine;      // Fingerprint: processor model, cores, memory.
+  std::string description;  // For people: "AMD EPYC, 2 cores, 24 GiB".
+  std::string version;      // Of Millrace.
+  std::string date;         // ISO 8601, UTC.
+  int32_t num_ranks = 0;    // Workers that measured together.
+  int32_t threads_per_device = 0;
+};
+
+// Seconds of one call on a rank that computes alone on its host.
+struct GemmTime {
+  int64_t m, n, k;
+  bool trans_a, trans_b;
+  double seconds;
+};
+struct AttentionTime {
+  bool backward;
+  int64_t num_sequences, sequence_length, num_heads, num_kv_heads, head_dim;
+  double seconds;
+};
+// Bandwidth-bound kinds, by the bytes they read and write.
+struct BandwidthTime {
+  OpKind kind;
+  int64_t bytes;
+  double seconds;
+};
+// Collectives and transfers among `group_size` ranks while the others of the
+// host do the same. `bytes` of the full tensor.
+struct CommunicationTime {
+  OpKind kind;  // kSend stands for a send and its receive.
+  int32_t group_size;
+  int64_t bytes;
+  double seconds;
+};
+
+struct HardwareProfile {
+  std::string name;
+  ProfileProvenance provenance;
+  int32_t ranks_per_host = 1;
+  int64_t device_memory_bytes = 0;  // Really available to one rank.
+  double launch_overhead_s = 0;     // Per instruction.
+  std::vector<GemmTime> gemms;
+  std::vector<AttentionTime> attention;
+  std::vector<BandwidthTime> bandwidth;
+  std::vector<CommunicationTime> communication;
+  // compute_contention[n - 1]: factor on an op's time when n ranks of one host
+  // compute at once. Starts with 1; as long as ranks_per_host.
+  std::vector<double> compute_contention;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PROFILE_H_

@@ -1,0 +1,112 @@
+// A Program is one rank's training step: every kernel, collective and copy, the
+// lane it runs on, what it waits for, and where every buffer lies. The
+// simulator predicts it, the worker executes it.
+//
+// Ranks that differ only in data or tensor index share one Program: what
+// differs (slice offsets, vocabulary rows) follows from the rank's coordinates.
+
+#ifndef MILLRACE_PLANNER_PROGRAM_H_
+#define MILLRACE_PLANNER_PROGRAM_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/layout.h"
+#include "planner/ops.h"
+#include "planner/parameters.h"
+
+namespace millrace {
+
+// In-order queues of one rank. On a CPU each is a thread, on a GPU a stream.
+// Each lane of transfers carries one direction of one link, in the same order at
+// both ends, so that no order of sends and receives can block another.
+enum class Lane : uint8_t {
+  kCompute,
+  kTensorComm,
+  kDataComm,
+  kSendNext,
+  kReceivePrevious,
+  kSendPrevious,
+  kReceiveNext,
+  kHost,
+};
+inline constexpr int kNumLanes = static_cast<int>(Lane::kHost) + 1;
+const char* LaneName(Lane lane);
+
+enum class Phase : uint8_t {
+  kForward,
+  kInputGradient,
+  kWeightGradient,
+  kGradientReduce,
+  kOptimizer,
+  kParameterGather,
+};
+const char* PhaseName(Phase phase);
+
+// The two arenas. Persistent: parameters, gradients, moments, scalars; lives as
+// long as the training. Step: everything else; contents end with the step.
+enum class Arena : uint8_t { kPersistent, kStep };
+
+using BufferId = int32_t;
+struct Buffer {
+  std::string name;  // "mb3/layers.2/qkv".
+  DType dtype;
+  std::vector<int64_t> dims;
+  Arena arena;
+  int64_t offset_bytes;  // From the start of its arena; 64-byte aligned.
+  int64_t bytes;
+};
+
+using InstructionId = int32_t;  // Index into Program::instructions.
+struct Instruction {
+  OpKind kind;
+  Phase phase;
+  Lane lane;
+  int32_t microbatch_idx;  // -1 for ops of the whole step.
+  std::string name;        // "layers.2/attention/qkv".
+  OpAttributes attributes;
+  std::vector<BufferId> inputs;
+  std::vector<BufferId> outputs;
+  // Instructions on other lanes that must have finished. Earlier instructions
+  // on the same lane are implied.
+  std::vector<InstructionId> waits;
+};
+
+enum class ProgramKind : uint8_t { kTraining, kValidation };
+
+struct Program {
+  ProgramKind kind;
+  Layout layout;
+  int32_t stage;
+  // A valid sequential order: running them one by one means the same.
+  std::vector<Instruction> instructions;
+  std::array<std::vector<InstructionId>, kNumLanes> lanes;
+  std::vector<Buffer> buffers;
+  StageParameters parameters;
+  // Where the worker finds the flat buffers (all kPersistent). Moments hold
+  // num_optimizer_elements: the rank's slices of all buckets, in bucket order.
+  BufferId parameters_buffer;
+  BufferId gradients_buffer;
+  BufferId exp_avg_buffer;     // -1 in a validation Program.
+  BufferId exp_avg_sq_buffer;  // -1 in a validation Program.
+  BufferId scalars_buffer;
+  int64_t persistent_arena_bytes;
+  int64_t step_arena_bytes;
+};
+
+// The whole Program as text, one instruction a line; equal Programs print
+// alike. The hash is over this text.
+std::string ProgramToString(const Program& program);
+uint64_t ProgramHash(const Program& program);
+
+// Returns Internal naming the first violation: a wait that points forward in
+// the sequential order or to the same lane, an operand out of its arena, two
+// buffers that share bytes without one's last use happening before the other's
+// first, a transfer or collective on a wrong lane. For tests and debug builds.
+absl::Status CheckProgram(const Program& program);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PROGRAM_H_

@@ -1,0 +1,69 @@
+// Search: the best Layout for a job on the measured hardware, and why the
+// others lost.
+
+#ifndef MILLRACE_PLANNER_SEARCH_H_
+#define MILLRACE_PLANNER_SEARCH_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/cost.h"
+#include "planner/job.h"
+#include "planner/layout.h"
+#include "planner/timeline.h"
+
+namespace millrace {
+
+struct Prediction {
+  double step_time_s = 0;
+  double tokens_per_s = 0;  // Over all devices.
+  // Of the most loaded rank.
+  int64_t persistent_bytes = 0;
+  int64_t step_bytes = 0;
+  double bubble_fraction = 0;                 // Of the mean rank's step.
+  double exposed_communication_fraction = 0;  // Of the mean rank's step.
+  int64_t memory_bytes() const { return persistent_bytes + step_bytes; }
+};
+
+struct Alternative {
+  Layout layout;
+  bool fits = true;
+  bool simulated = false;  // False: closed form only.
+  Prediction prediction;
+  std::string reason;  // Why it lost: "1.23x slower: bubble 43 %", "needs ...".
+};
+
+struct Plan {
+  Layout layout;
+  Prediction prediction;
+  Timeline timeline;                      // Simulated, of the chosen layout.
+  std::vector<uint64_t> program_hashes;   // By stage, training Programs.
+  std::vector<Alternative> alternatives;  // Best first; without the chosen.
+  int64_t layouts_considered = 0;
+  double search_seconds = 0;
+  std::vector<std::string> warnings;  // Foreign or stale profile.
+};
+
+struct SearchInput {
+  JobSpec job;
+  int32_t num_devices;
+  int64_t device_memory_bytes;  // 0: the profile's.
+};
+
+// Evaluates every layout the job's constraints allow in closed form, lowers and
+// simulates the best, and takes the fastest simulated one that fits.
+// Deterministic. Returns InvalidArgument when no layout is possible, with the
+// nearest one, what stands in its way, and the smallest change that helps.
+absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost);
+
+// Lowers and simulates one layout.
+absl::StatusOr<Prediction> PredictLayout(const ModelSpec& model,
+                                         const Layout& layout,
+                                         const CostModel& cost,
+                                         Timeline* timeline);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_SEARCH_H_

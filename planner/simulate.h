@@ -1,0 +1,41 @@
+// A discrete-event simulator: runs the Programs of all pipeline stages against
+// the times of their instructions and yields a Timeline.
+
+#ifndef MILLRACE_PLANNER_SIMULATE_H_
+#define MILLRACE_PLANNER_SIMULATE_H_
+
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/profile.h"
+#include "planner/program.h"
+#include "planner/timeline.h"
+
+namespace millrace {
+
+struct StageSimulation {
+  const Program* program;
+  // Seconds of each instruction run alone (planner/cost.h), by InstructionId. A
+  // collective's or transfer's time counts from when its last member arrives.
+  std::vector<double> seconds;
+};
+
+struct SimulationOptions {
+  // Ranks whose compute lanes share the cores of one host, and how much each
+  // is slowed when n of them compute at once (profile.h). Empty: not at all.
+  std::vector<double> compute_contention;
+  int32_t ranks_per_host = 1;
+};
+
+// `stages[i]` is pipeline stage i; one representative of each stage is
+// simulated, standing for all its tensor and data coordinates (they do alike).
+// A transfer joins stage i and i + 1; a world collective joins all stages.
+// Returns one RankTimeline a stage, under the rank of its first coordinate.
+// Returns Internal naming the stuck instructions if the Programs deadlock.
+absl::StatusOr<Timeline> Simulate(std::span<const StageSimulation> stages,
+                                  const SimulationOptions& options);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_SIMULATE_H_

@@ -1,0 +1,60 @@
+# Every outside library, in one place. All come from Debian 12's packages;
+# scripts/dependencies installs them.
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(absl REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(Boost 1.74 REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(MPI REQUIRED COMPONENTS CXX)
+find_package(dnnl REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
+
+# Gloo ships no CMake package in Debian 12.
+find_library(GLOO_LIBRARY NAMES gloo REQUIRED)
+find_path(GLOO_INCLUDE_DIR gloo/context.h REQUIRED)
+add_library(gloo UNKNOWN IMPORTED)
+set_target_properties(gloo PROPERTIES
+  IMPORTED_LOCATION ${GLOO_LIBRARY}
+  INTERFACE_INCLUDE_DIRECTORIES ${GLOO_INCLUDE_DIR})
+
+if(MILLRACE_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+
+# MILLRACE_CUDA_ENABLED is what the rest of the build asks.
+set(MILLRACE_CUDA_ENABLED OFF)
+if(NOT MILLRACE_CUDA STREQUAL "off")
+  find_program(MILLRACE_NVCC nvcc HINTS /usr/local/cuda/bin)
+  if(MILLRACE_NVCC)
+    set(MILLRACE_CUDA_ENABLED ON)
+  elseif(MILLRACE_CUDA STREQUAL "on")
+    message(FATAL_ERROR
+      "MILLRACE_CUDA=on, but no nvcc on PATH or in /usr/local/cuda/bin. "
+      "Install the CUDA Toolkit 13.0 or configure with -DMILLRACE_CUDA=off.")
+  endif()
+endif()
+if(MILLRACE_CUDA_ENABLED)
+  set(CMAKE_CUDA_COMPILER ${MILLRACE_NVCC} CACHE FILEPATH "")
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES "90a-real" CACHE STRING "")
+  endif()
+  enable_language(CUDA)
+  # CMake 3.25 has no C++20 entry for nvcc; these two variables add it.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+endif()
+message(STATUS "GPU code: ${MILLRACE_CUDA_ENABLED} (MILLRACE_CUDA=${MILLRACE_CUDA})")

@@ -1,0 +1,40 @@
+# millrace_library(NAME planner SRCS a.cc DEPS millrace::base absl::status)
+#   A library millrace::NAME; sources are relative to the calling folder.
+# millrace_test(NAME schedule_test SRCS planner/schedule_test.cc DEPS ... LABELS unit)
+#   A GoogleTest program and its ctest entry. Labels: unit (any machine,
+#   seconds), sim, e2e, oracle, gpu, multi_gpu.
+
+add_library(millrace_flags INTERFACE)
+target_include_directories(millrace_flags INTERFACE
+  ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
+target_compile_options(millrace_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-Werror>)
+if(MILLRACE_SANITIZE)
+  target_compile_options(millrace_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${MILLRACE_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>)
+  target_link_options(millrace_flags INTERFACE -fsanitize=${MILLRACE_SANITIZE})
+endif()
+
+function(millrace_library)
+  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
+  add_library(millrace_${ARG_NAME} STATIC ${ARG_SRCS})
+  add_library(millrace::${ARG_NAME} ALIAS millrace_${ARG_NAME})
+  target_link_libraries(millrace_${ARG_NAME} PUBLIC millrace_flags ${ARG_DEPS})
+endfunction()
+
+function(millrace_test)
+  if(NOT MILLRACE_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  target_link_libraries(${ARG_NAME} PRIVATE
+    millrace_flags ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${ARG_NAME} PROPERTIES
+    LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

@@ -1,0 +1,44 @@
+// Where a rank's micro-batches come from. The sequence of samples depends on
+// (seed, step) only: never on the layout, the rank or restarts.
+
+#ifndef MILLRACE_WORKER_DATA_BATCH_SOURCE_H_
+#define MILLRACE_WORKER_DATA_BATCH_SOURCE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace millrace {
+
+enum class DataSplit { kTraining, kValidation };
+
+// Sequence `sequence_idx` of a global batch of step `step` is the same for every
+// layout: data replica d, micro-batch m hold sequences
+//   (d * num_microbatches + m) * micro_batch + [0, micro_batch).
+struct BatchRequest {
+  DataSplit split;
+  int64_t step;                // The first training step is 1.
+  int64_t global_batch;        // Sequences of the step.
+  int64_t first_sequence_idx;  // In [0, global_batch).
+  int64_t num_sequences;
+};
+
+// Each [num_sequences, sequence_length]; see OpKind::kLoadBatch.
+struct BatchPointers {
+  int32_t* tokens;
+  int32_t* targets;
+  int32_t* document_starts;
+};
+
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  // Fills `out`. Called from the host lane only; allocates nothing. DataLoss or
+  // InvalidArgument name the file and the token position.
+  virtual absl::Status Fill(const BatchRequest& request,
+                            const BatchPointers& out) = 0;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_DATA_BATCH_SOURCE_H_
