@@ -14,12 +14,14 @@
 namespace millrace {
 
 struct DataSpec {
-  std::vector<std::string> text;     // Globs of UTF-8 files; ** crosses folders.
-  std::vector<std::string> indexed;  // Path prefixes or .bin paths of .bin/.idx.
-  std::string tokenizer = "auto";    // auto: trained on `text`; or a model file.
+  std::vector<std::string> text;  // Globs of UTF-8 files; ** crosses folders.
+  std::vector<std::string>
+      indexed;                     // Path prefixes or .bin paths of .bin/.idx.
+  std::string tokenizer = "auto";  // auto: trained on `text`; or a model file.
   double validation_fraction = 0.01;
-  int64_t max_bytes = 0;  // Of text read; 0: all of it.
+  int64_t max_bytes = 0;        // Of text read; 0: all of it.
   std::string cache_directory;  // Tokenizer and tokens; empty: the user cache.
+  friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
 
 enum class LearningRateDecay { kNone, kLinear, kCosine };
@@ -33,6 +35,7 @@ struct OptimizerSpec {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0.1;
+  friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
 };
 
 struct TrainingSpec {
@@ -40,10 +43,11 @@ struct TrainingSpec {
   int64_t global_batch = 0;  // Sequences per step.
   uint64_t seed = 0;
   std::string precision = "fp32";
-  double gradient_clip_norm = 1.0;  // 0: no clipping.
+  double gradient_clip_norm = 1.0;        // 0: no clipping.
   int64_t validation_interval_steps = 0;  // 0: never.
   int64_t validation_steps = 1;
   OptimizerSpec optimizer;
+  friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
 
 struct ResourceSpec {
@@ -51,26 +55,32 @@ struct ResourceSpec {
   std::optional<int32_t> devices_per_agent;   // Absent: auto.
   std::optional<int32_t> threads_per_device;  // CPU only; absent: cores shared.
   std::optional<int64_t> memory_per_device_bytes;  // Absent: what there is.
+  friend bool operator==(const ResourceSpec&, const ResourceSpec&) = default;
 };
 
 // Absent fields are the planner's choice.
 struct LayoutConstraints {
   std::optional<int32_t> pipeline, data, tensor, micro_batch, zero;
+  friend bool operator==(const LayoutConstraints&,
+                         const LayoutConstraints&) = default;
 };
 
 struct CheckpointSpec {
-  std::string directory;  // Empty: "checkpoints" in the run directory.
+  std::string directory;       // Empty: "checkpoints" in the run directory.
   int64_t interval_steps = 0;  // 0: only at the end.
   int32_t keep = 2;
   // "auto": the newest whole checkpoint in `directory`, if any; "none"; or the
   // path of one checkpoint.
   std::string resume = "auto";
+  friend bool operator==(const CheckpointSpec&,
+                         const CheckpointSpec&) = default;
 };
 
 struct FaultSpec {
   int64_t heartbeat_interval_ms = 200;
   int64_t heartbeat_timeout_ms = 10000;  // A silent worker is replaced.
   int32_t max_restarts = 100;            // Of workers, over the whole run.
+  friend bool operator==(const FaultSpec&, const FaultSpec&) = default;
 };
 
 struct JobSpec {
@@ -84,6 +94,7 @@ struct JobSpec {
   FaultSpec fault;
   std::string output_directory = "runs";
   std::string profile = "auto";  // auto: this machine's cached one; or a path.
+  friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 
 // Learning rate of step `step` (the first is 1): linear warmup, then decay to

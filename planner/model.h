@@ -29,6 +29,7 @@ struct ModelSpec {
   int64_t kv_width() const { return num_kv_heads * head_dim; }
   // Output width of the fused query-key-value projection.
   int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
+  friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 
 // Counts of parameters (elements).

@@ -36,7 +36,14 @@ struct AttentionTime {
   int64_t num_sequences, sequence_length, num_heads, num_kv_heads, head_dim;
   double seconds;
 };
-// Bandwidth-bound kinds, by the bytes they read and write.
+// The head with the loss: kLinearCrossEntropy, kCrossEntropyStats and
+// kCrossEntropyGradient, each a chain of GEMMs and passes over the logits.
+struct CrossEntropyTime {
+  OpKind kind;
+  int64_t num_tokens, hidden, vocab_rows;
+  double seconds;
+};
+// Bandwidth-bound kinds, by the bytes they read and write (WorkOf, cost.h).
 struct BandwidthTime {
   OpKind kind;
   int64_t bytes;
@@ -59,6 +66,7 @@ struct HardwareProfile {
   double launch_overhead_s = 0;     // Per instruction.
   std::vector<GemmTime> gemms;
   std::vector<AttentionTime> attention;
+  std::vector<CrossEntropyTime> cross_entropy;
   std::vector<BandwidthTime> bandwidth;
   std::vector<CommunicationTime> communication;
   // compute_contention[n - 1]: factor on an op's time when n ranks of one host
