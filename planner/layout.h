@@ -54,8 +54,9 @@ std::vector<Rank> GroupMembers(const Layout& layout, Group group, Rank rank);
 int32_t GroupSize(const Layout& layout, Group group);
 int32_t GroupIndex(const Layout& layout, Group group, Rank rank);
 
-// Layers [begin, end) of stage `stage`: as even as can be, earlier stages take
-// the remainder last (the first and last stage also hold embedding and head).
+// Layers [begin, end) of stage `stage`: as even as can be. A remainder goes to
+// the inner stages first, the latest first, then to stage 0, which also holds the
+// embedding; never to the last stage, whose head costs the most.
 struct LayerRange {
   int64_t begin;
   int64_t end;

@@ -1,0 +1,225 @@
+#include "planner/layout.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace millrace {
+namespace {
+
+// Largest value in [1, limit] that divides `value`.
+int64_t LargestDivisorUpTo(int64_t value, int64_t limit) {
+  for (int64_t d = std::min(value, limit); d > 1; --d) {
+    if (value % d == 0) return d;
+  }
+  return 1;
+}
+
+absl::Status RequireAtLeastOne(absl::string_view axis, int32_t size) {
+  if (size >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("layout.", axis, " is ", size, "; it must be at least 1"));
+}
+
+absl::Status RequireDivisibleByTensor(absl::string_view what, int64_t value,
+                                      int32_t tensor) {
+  if (value % tensor == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " (", value, ") cannot be cut into ", tensor,
+                   " equal tensor shards; set layout.tensor to ",
+                   LargestDivisorUpTo(value, tensor), " or ", what, " to ",
+                   (value + tensor - 1) / tensor * tensor));
+}
+
+absl::Status ValidateTensor(const ModelSpec& model, const Layout& layout) {
+  const struct {
+    absl::string_view what;
+    int64_t value;
+  } divisible[] = {
+      {"model.num_heads", model.num_heads},
+      {"model.num_kv_heads", model.num_kv_heads},
+      {"model.ffn_hidden", model.ffn_hidden},
+      {"model.vocab_size", model.vocab_size},
+  };
+  for (const auto& [what, value] : divisible) {
+    absl::Status status = RequireDivisibleByTensor(what, value, layout.tensor);
+    if (!status.ok()) return status;
+  }
+  const int64_t num_tokens = layout.micro_batch * model.sequence_length;
+  if (num_tokens % layout.tensor != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a micro-batch of ", layout.micro_batch, " sequences of ",
+        model.sequence_length, " tokens cannot be cut into ", layout.tensor,
+        " equal parts for sequence parallelism; set layout.tensor to ",
+        LargestDivisorUpTo(num_tokens, layout.tensor),
+        " or layout.micro_batch to ", layout.tensor));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateBatch(const Layout& layout, int64_t global_batch) {
+  const int64_t cut =
+      int64_t{layout.micro_batch} * layout.num_microbatches * layout.data;
+  if (cut == global_batch) return absl::OkStatus();
+  const int64_t unit = int64_t{layout.micro_batch} * layout.data;
+  const std::string fix =
+      global_batch >= unit && global_batch % unit == 0
+          ? absl::StrCat("use ", global_batch / unit, " micro-batches")
+          : absl::StrCat("set training.global_batch to ",
+                         std::max<int64_t>(1, global_batch / unit) * unit,
+                         " or layout.data to ",
+                         LargestDivisorUpTo(global_batch, layout.data));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "training.global_batch is ", global_batch, ", but micro-batches of ",
+      layout.micro_batch, " x ", layout.num_microbatches, " micro-batches x ",
+      layout.data, " data replicas make ", cut, "; ", fix));
+}
+
+}  // namespace
+
+const char* GroupName(Group group) {
+  switch (group) {
+    case Group::kTensor:
+      return "tensor";
+    case Group::kData:
+      return "data";
+    case Group::kPipeline:
+      return "pipeline";
+    case Group::kWorld:
+      return "world";
+  }
+  CHECK(false) << "unknown group " << static_cast<int>(group);
+  return "";
+}
+
+MeshCoordinates CoordinatesOf(const Layout& layout, Rank rank) {
+  const int32_t index = ToInt(rank);
+  CHECK(index >= 0 && index < layout.num_ranks())
+      << "rank " << index << " of " << layout.num_ranks();
+  return {.pipeline = index / layout.tensor % layout.pipeline,
+          .data = index / layout.tensor / layout.pipeline,
+          .tensor = index % layout.tensor};
+}
+
+Rank RankOf(const Layout& layout, MeshCoordinates coordinates) {
+  return Rank{(coordinates.data * layout.pipeline + coordinates.pipeline) *
+                  layout.tensor +
+              coordinates.tensor};
+}
+
+std::vector<Rank> GroupMembers(const Layout& layout, Group group, Rank rank) {
+  MeshCoordinates member = CoordinatesOf(layout, rank);
+  const int32_t size = GroupSize(layout, group);
+  std::vector<Rank> members;
+  members.reserve(size);
+  for (int32_t i = 0; i < size; ++i) {
+    switch (group) {
+      case Group::kTensor:
+        member.tensor = i;
+        break;
+      case Group::kData:
+        member.data = i;
+        break;
+      case Group::kPipeline:
+        member.pipeline = i;
+        break;
+      case Group::kWorld:
+        member = CoordinatesOf(layout, Rank{i});
+        break;
+    }
+    members.push_back(RankOf(layout, member));
+  }
+  return members;
+}
+
+int32_t GroupSize(const Layout& layout, Group group) {
+  switch (group) {
+    case Group::kTensor:
+      return layout.tensor;
+    case Group::kData:
+      return layout.data;
+    case Group::kPipeline:
+      return layout.pipeline;
+    case Group::kWorld:
+      return layout.num_ranks();
+  }
+  CHECK(false) << "unknown group " << static_cast<int>(group);
+  return 0;
+}
+
+int32_t GroupIndex(const Layout& layout, Group group, Rank rank) {
+  const MeshCoordinates coordinates = CoordinatesOf(layout, rank);
+  switch (group) {
+    case Group::kTensor:
+      return coordinates.tensor;
+    case Group::kData:
+      return coordinates.data;
+    case Group::kPipeline:
+      return coordinates.pipeline;
+    case Group::kWorld:
+      return ToInt(rank);
+  }
+  CHECK(false) << "unknown group " << static_cast<int>(group);
+  return 0;
+}
+
+LayerRange StageLayers(const ModelSpec& model, const Layout& layout,
+                       int32_t stage) {
+  const int64_t num_stages = layout.pipeline;
+  CHECK(stage >= 0 && stage < num_stages);
+  const int64_t even = model.num_layers / num_stages;
+  const int64_t remainder = model.num_layers % num_stages;
+  // Inner stages take one more layer first, the latest first; then stage 0. The
+  // remainder is below num_stages, so the last stage never does.
+  auto takes_one_more = [&](int64_t s) {
+    if (s == num_stages - 1) return false;
+    const int64_t turn = s == 0 ? num_stages - 2 : num_stages - 2 - s;
+    return turn < remainder;
+  };
+  LayerRange range{.begin = 0, .end = 0};
+  for (int64_t s = 0; s <= stage; ++s) {
+    range.begin = range.end;
+    range.end += even + (takes_one_more(s) ? 1 : 0);
+  }
+  return range;
+}
+
+absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
+                            int64_t global_batch) {
+  const struct {
+    absl::string_view axis;
+    int32_t size;
+  } sizes[] = {{"pipeline", layout.pipeline},
+               {"data", layout.data},
+               {"tensor", layout.tensor},
+               {"micro_batch", layout.micro_batch},
+               {"num_microbatches", layout.num_microbatches}};
+  for (const auto& [axis, size] : sizes) {
+    absl::Status status = RequireAtLeastOne(axis, size);
+    if (!status.ok()) return status;
+  }
+  if (layout.zero != 0 && layout.zero != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout.zero is ", layout.zero, "; it must be 0 or 1"));
+  }
+  if (layout.pipeline > model.num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.pipeline is ", layout.pipeline, ", but the model has ",
+        model.num_layers, " layers and each stage needs one; set it to ",
+        model.num_layers, " or less"));
+  }
+  absl::Status status = ValidateTensor(model, layout);
+  if (!status.ok()) return status;
+  return ValidateBatch(layout, global_batch);
+}
+
+std::string LayoutToString(const Layout& layout) {
+  return absl::StrCat("pipeline ", layout.pipeline, " x data ", layout.data,
+                      " x tensor ", layout.tensor, ", ",
+                      layout.num_microbatches, " micro-batch",
+                      layout.num_microbatches == 1 ? "" : "es", " of ",
+                      layout.micro_batch, ", ZeRO ", layout.zero);
+}
+
+}  // namespace millrace

@@ -1,0 +1,110 @@
+#include "planner/layout.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+ModelSpec SmallModel() {
+  return {.vocab_size = 96,
+          .hidden = 24,
+          .num_layers = 6,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .head_dim = 6,
+          .ffn_hidden = 32,
+          .sequence_length = 10};
+}
+
+// Goal: rank and coordinates are each other's inverse, and every group holds
+// its rank at its index. Method: all ranks of an odd-shaped mesh.
+TEST(MeshTest, RanksAndGroupsAgree) {
+  const Layout layout{.pipeline = 3, .data = 2, .tensor = 5};
+  std::set<int32_t> seen;
+  for (int32_t i = 0; i < layout.num_ranks(); ++i) {
+    const Rank rank{i};
+    EXPECT_EQ(RankOf(layout, CoordinatesOf(layout, rank)), rank);
+    for (Group group :
+         {Group::kTensor, Group::kData, Group::kPipeline, Group::kWorld}) {
+      const std::vector<Rank> members = GroupMembers(layout, group, rank);
+      ASSERT_EQ(members.size(), static_cast<size_t>(GroupSize(layout, group)));
+      EXPECT_EQ(members[GroupIndex(layout, group, rank)], rank)
+          << GroupName(group);
+    }
+    seen.insert(i);
+  }
+  EXPECT_THAT(GroupMembers(layout, Group::kPipeline, Rank{1}),
+              ElementsAre(Rank{1}, Rank{6}, Rank{11}));
+  EXPECT_THAT(GroupMembers(layout, Group::kData, Rank{1}),
+              ElementsAre(Rank{1}, Rank{16}));
+}
+
+// Goal: stages tile the layers, differ by one at most, and the last never has
+// more than another. Method: sweep small counts.
+TEST(StageLayersTest, TilesTheLayersEvenly) {
+  for (int64_t num_layers = 1; num_layers <= 13; ++num_layers) {
+    for (int32_t stages = 1; stages <= num_layers; ++stages) {
+      SCOPED_TRACE(absl::StrCat(num_layers, " layers, ", stages, " stages"));
+      ModelSpec model = SmallModel();
+      model.num_layers = num_layers;
+      const Layout layout{.pipeline = stages};
+      int64_t end = 0, smallest = num_layers, largest = 0;
+      for (int32_t stage = 0; stage < stages; ++stage) {
+        const LayerRange range = StageLayers(model, layout, stage);
+        EXPECT_EQ(range.begin, end);
+        end = range.end;
+        smallest = std::min(smallest, range.end - range.begin);
+        largest = std::max(largest, range.end - range.begin);
+      }
+      EXPECT_EQ(end, num_layers);
+      EXPECT_LE(largest - smallest, 1);
+      const LayerRange last = StageLayers(model, layout, stages - 1);
+      EXPECT_EQ(last.end - last.begin, smallest);
+    }
+  }
+}
+
+// Goal: an impossible layout is refused with the change that would help.
+// Method: one violation at a time.
+TEST(ValidateLayoutTest, SaysWhatWouldHelp) {
+  const ModelSpec model = SmallModel();
+  EXPECT_TRUE(ValidateLayout(model,
+                             {.pipeline = 2,
+                              .data = 2,
+                              .tensor = 2,
+                              .micro_batch = 1,
+                              .num_microbatches = 3,
+                              .zero = 1},
+                             6)
+                  .ok());
+  auto message = [&](const Layout& layout, int64_t global_batch) {
+    const absl::Status status = ValidateLayout(model, layout, global_batch);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message({.pipeline = 7}, 1), HasSubstr("set it to 6 or less"));
+  EXPECT_THAT(message({.tensor = 3}, 1),
+              AllOf(HasSubstr("model.num_heads"), HasSubstr("tensor to 2")));
+  EXPECT_THAT(message({.tensor = 4}, 1), HasSubstr("model.num_kv_heads"));
+  EXPECT_THAT(message({.zero = 2}, 1), HasSubstr("layout.zero"));
+  EXPECT_THAT(message({.data = 0}, 1), HasSubstr("layout.data"));
+  EXPECT_THAT(message({.data = 2, .micro_batch = 2}, 12),
+              HasSubstr("use 3 micro-batches"));
+  EXPECT_THAT(message({.data = 4}, 6),
+              AllOf(HasSubstr("global_batch to 4"), HasSubstr("data to 3")));
+  ModelSpec odd = model;
+  odd.sequence_length = 9;
+  EXPECT_THAT(std::string(ValidateLayout(odd, {.tensor = 2}, 1).message()),
+              HasSubstr("layout.micro_batch to 2"));
+}
+
+}  // namespace
+}  // namespace millrace
