@@ -1,0 +1,400 @@
+#include "planner/job_file.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "planner/job_keys.h"
+#include "planner/nearest_word.h"
+#include "planner/yaml_tree.h"
+
+namespace millrace {
+namespace {
+
+// "20 MiB", "1.5GiB", "20 MB" or "1048576".
+bool ParseBytes(absl::string_view text, int64_t* bytes) {
+  static constexpr struct {
+    const char* suffix;
+    int64_t factor;
+  } kUnits[] = {{"KiB", kKiB},
+                {"MiB", kMiB},
+                {"GiB", kGiB},
+                {"TiB", kGiB * 1024},
+                {"kB", 1000},
+                {"KB", 1000},
+                {"MB", 1'000'000},
+                {"GB", 1'000'000'000},
+                {"TB", 1'000'000'000'000},
+                {"B", 1}};
+  if (absl::SimpleAtoi(text, bytes)) return true;
+  for (const auto& unit : kUnits) {
+    absl::string_view number = text;
+    if (!absl::ConsumeSuffix(&number, unit.suffix)) continue;
+    double value = 0;
+    if (!absl::SimpleAtod(absl::StripAsciiWhitespace(number), &value)) {
+      return false;
+    }
+    value *= static_cast<double>(unit.factor);
+    if (!(std::abs(value) < 9e15)) return false;
+    *bytes = std::llround(value);
+    return true;
+  }
+  return false;
+}
+
+bool IsInRange(const JobKey& key, double value) {
+  const bool above =
+      key.open_minimum ? value > key.minimum : value >= key.minimum;
+  const bool below =
+      key.open_maximum ? value < key.maximum : value <= key.maximum;
+  return above && below;
+}
+
+// Sets one field from one node; false if the node is not what the key expects.
+struct FieldReader {
+  const JobKey& key;
+  const YamlTree& tree;
+
+  bool IsScalar() const { return tree.kind == YamlTree::Kind::kScalar; }
+
+  template <typename Integer>
+  bool ReadInteger(Integer* value) const {
+    return IsScalar() && absl::SimpleAtoi(tree.scalar, value) &&
+           IsInRange(key, static_cast<double>(*value));
+  }
+
+  bool operator()(FixedChoice) const {
+    return IsScalar() && tree.scalar == key.choices;
+  }
+  bool operator()(std::string* value) const {
+    if (!IsScalar()) return false;
+    *value = tree.scalar;
+    if (key.choices == nullptr) return true;
+    const std::vector<std::string> choices = absl::StrSplit(key.choices, '|');
+    return std::find(choices.begin(), choices.end(), *value) != choices.end();
+  }
+  bool operator()(std::vector<std::string>* value) const {
+    if (tree.kind != YamlTree::Kind::kList) return false;
+    value->clear();
+    for (const YamlTree& item : tree.children) {
+      if (item.kind != YamlTree::Kind::kScalar) return false;
+      value->push_back(item.scalar);
+    }
+    return true;
+  }
+  bool operator()(double* value) const {
+    return IsScalar() && absl::SimpleAtod(tree.scalar, value) &&
+           std::isfinite(*value) && IsInRange(key, *value);
+  }
+  bool operator()(int32_t* value) const { return ReadInteger(value); }
+  bool operator()(uint64_t* value) const { return ReadInteger(value); }
+  bool operator()(int64_t* value) const {
+    if (!key.is_bytes) return ReadInteger(value);
+    return IsScalar() && ParseBytes(tree.scalar, value) &&
+           IsInRange(key, static_cast<double>(*value));
+  }
+  template <typename Value>
+  bool operator()(std::optional<Value>* value) const {
+    value->reset();
+    if (IsScalar() && tree.scalar == "auto") return true;
+    Value present = 0;
+    if (!(*this)(&present)) return false;
+    *value = present;
+    return true;
+  }
+  bool operator()(LearningRateDecay* value) const {
+    static const std::map<std::string, LearningRateDecay> kDecays = {
+        {"none", LearningRateDecay::kNone},
+        {"linear", LearningRateDecay::kLinear},
+        {"cosine", LearningRateDecay::kCosine}};
+    const auto found = kDecays.find(tree.scalar);
+    if (!IsScalar() || found == kDecays.end()) return false;
+    *value = found->second;
+    return true;
+  }
+};
+
+// Reads a whole file, collecting every error rather than the first.
+class JobReader {
+ public:
+  explicit JobReader(const std::string& file_name) : file_name_(file_name) {}
+
+  absl::StatusOr<JobSpec> Read(const YamlTree& tree) {
+    if (tree.kind != YamlTree::Kind::kMap) {
+      Error(tree.line, "",
+            absl::StrCat("expected a map of sections such as "
+                         "model: and training:, found ",
+                         DescribeYaml(tree)));
+      return Result();
+    }
+    ReadSection(tree, "");
+    ReportMissing();
+    if (errors_.empty()) FillDefaults();
+    if (errors_.empty()) CheckTogether();
+    return Result();
+  }
+
+ private:
+  static const JobKey* FindKey(absl::string_view path) {
+    for (const JobKey& key : JobKeys()) {
+      if (path == key.path) return &key;
+    }
+    return nullptr;
+  }
+
+  static bool IsSection(absl::string_view path) {
+    const std::string prefix = absl::StrCat(path, ".");
+    return std::any_of(
+        JobKeys().begin(), JobKeys().end(),
+        [&](const JobKey& key) { return absl::StartsWith(key.path, prefix); });
+  }
+
+  void ReadSection(const YamlTree& section, const std::string& prefix) {
+    std::map<std::string, int> first_lines;
+    for (const YamlTree& entry : section.children) {
+      const std::string path = absl::StrCat(prefix, entry.key);
+      const auto [first, inserted] = first_lines.emplace(entry.key, entry.line);
+      if (!inserted) {
+        Error(entry.line, path,
+              absl::StrCat("given twice, first on line ", first->second,
+                           "; remove one"));
+        continue;
+      }
+      lines_[path] = entry.line;
+      // A key with a dot in it is no path.
+      const bool is_word = !absl::StrContains(entry.key, '.');
+      if (const JobKey* key = FindKey(path); key != nullptr && is_word) {
+        ReadKey(*key, entry);
+      } else if (is_word && IsSection(path)) {
+        ReadSubsection(entry, path);
+      } else {
+        UnknownKey(entry, prefix);
+      }
+    }
+  }
+
+  void ReadSubsection(const YamlTree& entry, const std::string& path) {
+    if (entry.kind == YamlTree::Kind::kMap) {
+      ReadSection(entry, path + ".");
+      return;
+    }
+    const bool is_auto_layout = path == "layout" &&
+                                entry.kind == YamlTree::Kind::kScalar &&
+                                entry.scalar == "auto";
+    // A section whose keys are all commented out sets nothing.
+    if (is_auto_layout || entry.kind == YamlTree::Kind::kNull) return;
+    Error(entry.line, path,
+          absl::StrCat("expected ", path == "layout" ? "auto or " : "",
+                       "a section with the keys ",
+                       absl::StrJoin(WordsIn(path + "."), ", "), "; found ",
+                       DescribeYaml(entry)));
+  }
+
+  void ReadKey(const JobKey& key, const YamlTree& entry) {
+    // On failure the field keeps a default: the error ends the job anyway.
+    JobSpec parsed = job_;
+    if (std::visit(FieldReader{key, entry}, key.field(parsed))) {
+      job_ = std::move(parsed);
+      return;
+    }
+    const bool is_only_choice =
+        key.choices != nullptr && !absl::StrContains(key.choices, '|');
+    Error(entry.line, key.path,
+          absl::StrCat("expected ", DescribeExpected(key),
+                       is_only_choice ? ", all that this version supports" : "",
+                       ", found ", DescribeYaml(entry)));
+  }
+
+  // Keys and sections directly under a prefix.
+  static std::vector<std::string> WordsIn(const std::string& prefix) {
+    std::vector<std::string> words;
+    for (const JobKey& key : JobKeys()) {
+      absl::string_view rest = key.path;
+      if (!absl::ConsumePrefix(&rest, prefix)) continue;
+      std::string word(rest.substr(0, rest.find('.')));
+      if (words.empty() || words.back() != word) {
+        words.push_back(std::move(word));
+      }
+    }
+    return words;
+  }
+
+  void UnknownKey(const YamlTree& entry, const std::string& prefix) {
+    std::string hint;
+    const std::vector<std::string> words = WordsIn(prefix);
+    if (auto nearest = NearestWord(entry.key, words); nearest.has_value()) {
+      hint = absl::StrCat("did you mean '", *nearest, "'?");
+    } else {
+      // The right key in the wrong section is the other common slip.
+      for (const JobKey& key : JobKeys()) {
+        if (absl::EndsWith(key.path, "." + entry.key)) {
+          hint = absl::StrCat("did you mean ", key.path, "?");
+          break;
+        }
+      }
+    }
+    if (hint.empty()) {
+      hint = absl::StrCat("known keys here: ", absl::StrJoin(words, ", "));
+    }
+    Error(entry.line, prefix + entry.key, absl::StrCat("unknown key; ", hint));
+  }
+
+  // Line of the key, or of the innermost section of it that is there.
+  int LineOf(std::string path) const {
+    while (true) {
+      if (const auto found = lines_.find(path); found != lines_.end()) {
+        return found->second;
+      }
+      const size_t dot = path.rfind('.');
+      if (dot == std::string::npos) return 1;
+      path.resize(dot);
+    }
+  }
+
+  void ReportMissing() {
+    for (const JobKey& key : JobKeys()) {
+      if (key.required && !lines_.contains(key.path)) {
+        Error(LineOf(key.path), key.path,
+              absl::StrCat("missing; expected ", DescribeExpected(key)));
+      }
+    }
+    if (job_.data.text.empty() && job_.data.indexed.empty() &&
+        !has_error_at_data_) {
+      Error(LineOf("data"), "data",
+            "expected text: [globs of files] or indexed: [path prefixes], "
+            "found neither");
+    }
+  }
+
+  void FillDefaults() {
+    ModelSpec& model = job_.model;
+    if (!lines_.contains("model.kv_heads"))
+      model.num_kv_heads = model.num_heads;
+    if (lines_.contains("model.head_dim")) return;
+    if (model.hidden % model.num_heads != 0) {
+      Error(LineOf("model.heads"), "model.heads",
+            absl::StrCat("hidden ", model.hidden, " is not divisible by heads ",
+                         model.num_heads, "; change one or give head_dim"));
+      return;
+    }
+    model.head_dim = model.hidden / model.num_heads;
+  }
+
+  // Rules that join several keys.
+  void CheckTogether() {
+    if (absl::Status status = ValidateModel(job_.model); !status.ok()) {
+      Error(LineOf("model"), "model", std::string(status.message()));
+    }
+    if (job_.name.empty() || job_.name[0] == '.' ||
+        !std::all_of(job_.name.begin(), job_.name.end(), [](char c) {
+          return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                 c == '.' || c == '_' || c == '-';
+        })) {
+      Error(LineOf("name"), "name",
+            absl::StrCat("expected letters, digits, '.', '_' and '-', not "
+                         "starting with '.', found '",
+                         job_.name, "'"));
+    }
+    const OptimizerSpec& optimizer = job_.training.optimizer;
+    if (optimizer.min_learning_rate > optimizer.learning_rate) {
+      Error(LineOf("training.optimizer.min_learning_rate"),
+            "training.optimizer.min_learning_rate",
+            absl::StrCat("expected at most learning_rate ",
+                         NumberToText(optimizer.learning_rate), ", found ",
+                         NumberToText(optimizer.min_learning_rate)));
+    }
+    if (optimizer.warmup_steps > job_.training.num_steps) {
+      Error(LineOf("training.optimizer.warmup_steps"),
+            "training.optimizer.warmup_steps",
+            absl::StrCat("expected at most training.steps ",
+                         job_.training.num_steps, ", found ",
+                         optimizer.warmup_steps));
+    }
+    if (job_.fault.heartbeat_timeout_ms <= job_.fault.heartbeat_interval_ms) {
+      Error(LineOf("fault.heartbeat_timeout_ms"), "fault.heartbeat_timeout_ms",
+            absl::StrCat("expected above heartbeat_interval_ms ",
+                         job_.fault.heartbeat_interval_ms, ", found ",
+                         job_.fault.heartbeat_timeout_ms));
+    }
+    if (!job_.data.indexed.empty() && job_.data.text.empty()) return;
+    if (!job_.data.indexed.empty()) {
+      Error(LineOf("data.indexed"), "data.indexed",
+            "given together with text; keep one of the two");
+    }
+  }
+
+  void Error(int line, const std::string& path, const std::string& what) {
+    if (absl::StartsWith(path, "data")) has_error_at_data_ = true;
+    errors_.emplace_back(line, absl::StrCat(file_name_, ":", line, ": ", path,
+                                            path.empty() ? "" : ": ", what));
+  }
+
+  absl::StatusOr<JobSpec> Result() {
+    if (errors_.empty()) return std::move(job_);
+    std::stable_sort(
+        errors_.begin(), errors_.end(),
+        [](const auto& a, const auto& b) { return a.first < b.first; });
+    return absl::InvalidArgumentError(
+        absl::StrJoin(errors_, "\n", [](std::string* out, const auto& error) {
+          out->append(error.second);
+        }));
+  }
+
+  const std::string& file_name_;
+  JobSpec job_;
+  std::map<std::string, int> lines_;  // Of every known key and section given.
+  std::vector<std::pair<int, std::string>> errors_;  // By line.
+  bool has_error_at_data_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<JobSpec> ParseJob(absl::string_view yaml,
+                                 const std::string& file_name) {
+  ASSIGN_OR_RETURN(const YamlTree tree, ParseYaml(yaml, file_name));
+  return JobReader(file_name).Read(tree);
+}
+
+absl::StatusOr<JobSpec> LoadJob(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string yaml, ReadFile(path));
+  return ParseJob(yaml, path);
+}
+
+std::string JobToYaml(const JobSpec& job) {
+  std::string yaml;
+  std::vector<std::string> open;  // Sections of the line before.
+  for (const JobKey& key : JobKeys()) {
+    std::vector<std::string> words = absl::StrSplit(key.path, '.');
+    const std::string name = std::move(words.back());
+    words.pop_back();
+    size_t depth = 0;
+    while (depth < words.size() && depth < open.size() &&
+           words[depth] == open[depth]) {
+      ++depth;
+    }
+    for (; depth < words.size(); ++depth) {
+      absl::StrAppend(&yaml, std::string(2 * depth, ' '), words[depth], ":\n");
+    }
+    absl::StrAppend(&yaml, std::string(2 * words.size(), ' '), name, ": ",
+                    JobValueToYaml(key, job), "\n");
+    open = std::move(words);
+  }
+  return yaml;
+}
+
+}  // namespace millrace

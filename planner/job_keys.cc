@@ -1,0 +1,429 @@
+#include "planner/job_keys.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "base/units.h"
+#include "planner/yaml_tree.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kMaximumInt32 = std::numeric_limits<int32_t>::max();
+// Doubles, which hold the ranges, are exact up to here.
+constexpr double kMaximumInteger = 9007199254740992;  // 2^53
+constexpr double kLowest = -kInfinity;
+
+#define FIELD(member) [](JobSpec& job) -> JobField { return &job.member; }
+
+const JobKey kJobKeys[] = {
+    {.path = "name",
+     .doc = "Names the run directory. Letters, digits, '.', '_' and '-'.",
+     .field = FIELD(name),
+     .required = true},
+
+    {.path = "model.family",
+     .doc = "Pre-norm RMSNorm, rotary positions, grouped-query attention, "
+            "SwiGLU, no biases, untied embedding and head.",
+     .field = [](JobSpec&) -> JobField { return FixedChoice{}; },
+     .choices = "llama"},
+    {.path = "model.vocab_size",
+     .doc = "Rows of embedding and head. A trained tokenizer gets this size.",
+     .field = FIELD(model.vocab_size),
+     .required = true,
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "model.hidden",
+     .doc = "Width of the residual stream.",
+     .field = FIELD(model.hidden),
+     .required = true,
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "model.layers",
+     .doc = "Transformer layers.",
+     .field = FIELD(model.num_layers),
+     .required = true,
+     .minimum = 1,
+     .maximum = 10000},
+    {.path = "model.heads",
+     .doc = "Query heads. A multiple of kv_heads and of the tensor axis.",
+     .field = FIELD(model.num_heads),
+     .required = true,
+     .minimum = 1,
+     .maximum = 1 << 20},
+    {.path = "model.kv_heads",
+     .doc = "Key-value heads. A multiple of the tensor axis.",
+     .field = FIELD(model.num_kv_heads),
+     .minimum = 1,
+     .maximum = 1 << 20,
+     .default_note = "heads"},
+    {.path = "model.head_dim",
+     .doc = "Width of one head. Even.",
+     .field = FIELD(model.head_dim),
+     .minimum = 2,
+     .maximum = 1 << 20,
+     .default_note = "hidden / heads"},
+    {.path = "model.ffn_hidden",
+     .doc = "Width inside the feed-forward block. A multiple of the tensor "
+            "axis.",
+     .field = FIELD(model.ffn_hidden),
+     .required = true,
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "model.sequence_length",
+     .doc = "Tokens of a training sequence.",
+     .field = FIELD(model.sequence_length),
+     .required = true,
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "model.rope_theta",
+     .doc = "Base of the rotary position embedding.",
+     .field = FIELD(model.rope_theta),
+     .open_minimum = true},
+    {.path = "model.norm_epsilon",
+     .doc = "Added to the mean square in RMSNorm.",
+     .field = FIELD(model.norm_epsilon),
+     .open_minimum = true},
+    {.path = "model.init_std",
+     .doc = "Standard deviation of the initial embedding, head and linear "
+            "weights.",
+     .field = FIELD(model.init_std),
+     .open_minimum = true},
+
+    {.path = "data.text",
+     .doc = "Globs of UTF-8 text files; ** crosses folders. One of text and "
+            "indexed is required.",
+     .field = FIELD(data.text)},
+    {.path = "data.indexed",
+     .doc = "Tokens in the .bin/.idx indexed format of Megatron-LM: path "
+            "prefixes or .bin paths.",
+     .field = FIELD(data.indexed)},
+    {.path = "data.tokenizer",
+     .doc = "auto trains a SentencePiece BPE tokenizer on text; else the path "
+            "of a SentencePiece model.",
+     .field = FIELD(data.tokenizer)},
+    {.path = "data.validation_fraction",
+     .doc = "Share of the data held out for validation.",
+     .field = FIELD(data.validation_fraction),
+     .maximum = 1,
+     .open_maximum = true},
+    {.path = "data.max_bytes",
+     .doc = "Bytes of text read, from the first files in order; 0 reads all.",
+     .field = FIELD(data.max_bytes),
+     .maximum = kMaximumInteger,
+     .is_bytes = true},
+    {.path = "data.cache_directory",
+     .doc = "Where trained tokenizer and tokens are kept. Empty: "
+            "$XDG_CACHE_HOME/millrace, or ~/.cache/millrace.",
+     .field = FIELD(data.cache_directory)},
+
+    {.path = "training.steps",
+     .doc = "Optimizer steps of the whole training.",
+     .field = FIELD(training.num_steps),
+     .required = true,
+     .minimum = 1,
+     .maximum = kMaximumInteger},
+    {.path = "training.global_batch",
+     .doc = "Sequences of one step over all devices.",
+     .field = FIELD(training.global_batch),
+     .required = true,
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "training.seed",
+     .doc = "Decides initial weights and data order.",
+     .field = FIELD(training.seed),
+     .maximum = kMaximumInteger},
+    {.path = "training.precision",
+     .doc = "Number format of weights, activations and gradients. This version "
+            "trains in fp32 only.",
+     .field = FIELD(training.precision),
+     .choices = "fp32"},
+    {.path = "training.gradient_clip_norm",
+     .doc = "Gradients of a larger global norm are scaled down to it; 0 never "
+            "clips.",
+     .field = FIELD(training.gradient_clip_norm)},
+    {.path = "training.validation_interval_steps",
+     .doc = "Steps between validations; 0 never validates.",
+     .field = FIELD(training.validation_interval_steps),
+     .maximum = kMaximumInteger},
+    {.path = "training.validation_steps",
+     .doc = "Forward passes of one validation.",
+     .field = FIELD(training.validation_steps),
+     .minimum = 1,
+     .maximum = kMaximumInteger},
+    {.path = "training.optimizer.learning_rate",
+     .doc = "Peak learning rate of AdamW.",
+     .field = FIELD(training.optimizer.learning_rate),
+     .required = true,
+     .open_minimum = true},
+    {.path = "training.optimizer.min_learning_rate",
+     .doc = "Learning rate at the last step. At most learning_rate.",
+     .field = FIELD(training.optimizer.min_learning_rate)},
+    {.path = "training.optimizer.warmup_steps",
+     .doc = "Steps of linear rise from zero to learning_rate.",
+     .field = FIELD(training.optimizer.warmup_steps),
+     .maximum = kMaximumInteger},
+    {.path = "training.optimizer.decay",
+     .doc = "Course from learning_rate to min_learning_rate after the warmup.",
+     .field = FIELD(training.optimizer.decay),
+     .choices = "none|linear|cosine"},
+    {.path = "training.optimizer.beta1",
+     .doc = "Decay of the first moment.",
+     .field = FIELD(training.optimizer.beta1),
+     .maximum = 1,
+     .open_maximum = true},
+    {.path = "training.optimizer.beta2",
+     .doc = "Decay of the second moment.",
+     .field = FIELD(training.optimizer.beta2),
+     .maximum = 1,
+     .open_maximum = true},
+    {.path = "training.optimizer.epsilon",
+     .doc = "Added to the square root of the second moment.",
+     .field = FIELD(training.optimizer.epsilon),
+     .open_minimum = true},
+    {.path = "training.optimizer.weight_decay",
+     .doc = "Decoupled weight decay of all but the norm weights.",
+     .field = FIELD(training.optimizer.weight_decay)},
+
+    {.path = "resources.backend",
+     .doc = "What computes. This version trains on cpu only.",
+     .field = FIELD(resources.backend),
+     .choices = "cpu"},
+    {.path = "resources.devices_per_agent",
+     .doc = "Workers of each agent; auto shares the host's cores.",
+     .field = FIELD(resources.devices_per_agent),
+     .minimum = 1,
+     .maximum = 4096},
+    {.path = "resources.threads_per_device",
+     .doc = "Compute threads of a worker; auto shares the host's cores.",
+     .field = FIELD(resources.threads_per_device),
+     .minimum = 1,
+     .maximum = 4096},
+    {.path = "resources.memory_per_device",
+     .doc = "What one worker may use; auto is what the machine has to give.",
+     .field = FIELD(resources.memory_per_device_bytes),
+     .minimum = 1,
+     .maximum = kMaximumInteger,
+     .is_bytes = true},
+
+    {.path = "layout.pipeline",
+     .doc = "Stages.",
+     .field = FIELD(layout.pipeline),
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "layout.data",
+     .doc = "Replicas, each with its share of the global batch.",
+     .field = FIELD(layout.data),
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "layout.tensor",
+     .doc = "Shards of each layer.",
+     .field = FIELD(layout.tensor),
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "layout.micro_batch",
+     .doc = "Sequences of one micro-batch.",
+     .field = FIELD(layout.micro_batch),
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "layout.zero",
+     .doc = "1 shards the optimizer state over the data axis, 0 does not.",
+     .field = FIELD(layout.zero),
+     .maximum = 1},
+
+    {.path = "checkpoint.directory",
+     .doc = "Where checkpoints go. Empty: checkpoints/ in the run directory.",
+     .field = FIELD(checkpoint.directory)},
+    {.path = "checkpoint.interval_steps",
+     .doc = "Steps between checkpoints; 0 writes one at the end only.",
+     .field = FIELD(checkpoint.interval_steps),
+     .maximum = kMaximumInteger},
+    {.path = "checkpoint.keep",
+     .doc = "Newest checkpoints kept.",
+     .field = FIELD(checkpoint.keep),
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "checkpoint.resume",
+     .doc =
+         "auto: from the newest whole checkpoint in directory, if any; none; "
+         "or the path of one checkpoint.",
+     .field = FIELD(checkpoint.resume)},
+
+    {.path = "fault.heartbeat_interval_ms",
+     .doc = "Milliseconds between a worker's heartbeats.",
+     .field = FIELD(fault.heartbeat_interval_ms),
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "fault.heartbeat_timeout_ms",
+     .doc = "A worker silent for so many milliseconds is replaced. Above the "
+            "interval.",
+     .field = FIELD(fault.heartbeat_timeout_ms),
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "fault.max_restarts",
+     .doc = "Replaced workers after which the run gives up.",
+     .field = FIELD(fault.max_restarts),
+     .maximum = kMaximumInt32},
+
+    {.path = "output.directory",
+     .doc = "Run directories are made in it.",
+     .field = FIELD(output_directory)},
+
+    {.path = "profile",
+     .doc = "auto: this machine's cached hardware profile, measured when there "
+            "is none; else the path of one.",
+     .field = FIELD(profile)},
+};
+
+#undef FIELD
+
+std::string DescribeRange(const JobKey& key, double natural_maximum) {
+  const bool has_minimum = key.minimum > kLowest;
+  const bool has_maximum = key.maximum < natural_maximum;
+  if (has_minimum && has_maximum) {
+    return absl::StrCat(
+        " ", key.open_minimum ? "above " : "from ", NumberToText(key.minimum),
+        key.open_maximum ? " to below " : " to ", NumberToText(key.maximum));
+  }
+  if (has_minimum) {
+    return absl::StrCat(key.open_minimum ? " above " : " of at least ",
+                        NumberToText(key.minimum));
+  }
+  return "";
+}
+
+// "fp32" or "none, linear or cosine".
+std::string DescribeChoices(const char* choices) {
+  std::vector<std::string> words = absl::StrSplit(choices, '|');
+  if (words.size() == 1) return words.front();
+  const std::string last = words.back();
+  words.pop_back();
+  return absl::StrCat(absl::StrJoin(words, ", "), " or ", last);
+}
+
+std::string IntegerRange(const JobKey& key) {
+  // Bounds that only protect the integer types say nothing to a reader.
+  return absl::StrCat("an integer", DescribeRange(key, 1 << 20));
+}
+
+std::string BytesText(int64_t bytes) {
+  if (bytes > 0 && bytes % kGiB == 0) {
+    return absl::StrCat(bytes / kGiB, " GiB");
+  }
+  if (bytes > 0 && bytes % kMiB == 0) {
+    return absl::StrCat(bytes / kMiB, " MiB");
+  }
+  return absl::StrCat(bytes);
+}
+
+struct ExpectedText {
+  const JobKey& key;
+  std::string operator()(FixedChoice) const {
+    return DescribeChoices(key.choices);
+  }
+  std::string operator()(std::string*) const {
+    return key.choices != nullptr ? DescribeChoices(key.choices) : "text";
+  }
+  std::string operator()(std::vector<std::string>*) const {
+    return "a list of texts";
+  }
+  std::string operator()(double*) const {
+    return absl::StrCat("a number", DescribeRange(key, kInfinity));
+  }
+  std::string operator()(int32_t*) const { return IntegerRange(key); }
+  std::string operator()(uint64_t*) const { return IntegerRange(key); }
+  std::string operator()(int64_t*) const {
+    return key.is_bytes ? "a size such as 20 MiB" : IntegerRange(key);
+  }
+  std::string operator()(std::optional<int32_t>*) const {
+    return absl::StrCat("auto or ", IntegerRange(key));
+  }
+  std::string operator()(std::optional<int64_t>*) const {
+    return "auto or a size such as 4 GiB";
+  }
+  std::string operator()(LearningRateDecay*) const {
+    return DescribeChoices(key.choices);
+  }
+};
+
+struct ValueText {
+  const JobKey& key;
+  std::string operator()(FixedChoice) const { return key.choices; }
+  std::string operator()(const std::string* value) const {
+    return key.choices != nullptr ? *value : QuoteYaml(*value);
+  }
+  std::string operator()(const std::vector<std::string>* value) const {
+    return absl::StrCat(
+        "[",
+        absl::StrJoin(*value, ", ",
+                      [](std::string* out, const std::string& item) {
+                        out->append(QuoteYaml(item));
+                      }),
+        "]");
+  }
+  std::string operator()(const double* value) const {
+    return NumberToText(*value);
+  }
+  std::string operator()(const int32_t* value) const {
+    return absl::StrCat(*value);
+  }
+  std::string operator()(const int64_t* value) const {
+    return key.is_bytes ? BytesText(*value) : absl::StrCat(*value);
+  }
+  std::string operator()(const uint64_t* value) const {
+    return absl::StrCat(*value);
+  }
+  std::string operator()(const std::optional<int32_t>* value) const {
+    return value->has_value() ? absl::StrCat(**value) : "auto";
+  }
+  std::string operator()(const std::optional<int64_t>* value) const {
+    return value->has_value() ? BytesText(**value) : "auto";
+  }
+  std::string operator()(const LearningRateDecay* value) const {
+    switch (*value) {
+      case LearningRateDecay::kNone:
+        return "none";
+      case LearningRateDecay::kLinear:
+        return "linear";
+      case LearningRateDecay::kCosine:
+        return "cosine";
+    }
+    return "none";
+  }
+};
+
+std::string DescribeDefault(const JobKey& key) {
+  if (key.required) return "required";
+  if (key.default_note != nullptr) return key.default_note;
+  return absl::StrCat("`", JobValueToYaml(key, JobSpec{}), "`");
+}
+
+}  // namespace
+
+std::span<const JobKey> JobKeys() { return kJobKeys; }
+
+std::string DescribeExpected(const JobKey& key) {
+  JobSpec job;
+  return std::visit(ExpectedText{key}, key.field(job));
+}
+
+std::string JobValueToYaml(const JobKey& key, const JobSpec& job) {
+  // The table's accessors give mutable pointers; a copy keeps `job` const.
+  JobSpec copy = job;
+  return std::visit(ValueText{key}, key.field(copy));
+}
+
+std::string JobKeysAsMarkdown() {
+  std::string table = "| key | type | default | meaning |\n|---|---|---|---|\n";
+  for (const JobKey& key : kJobKeys) {
+    absl::StrAppend(&table, "| `", key.path, "` | ", DescribeExpected(key),
+                    " | ", DescribeDefault(key), " | ", key.doc, " |\n");
+  }
+  return table;
+}
+
+}  // namespace millrace

@@ -1,0 +1,291 @@
+#include "planner/job_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/units.h"
+#include "planner/job_keys.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kSmallJob[] = R"(name: small
+model:
+  vocab_size: 100
+  hidden: 64
+  layers: 2
+  heads: 4
+  ffn_hidden: 96
+  sequence_length: 32
+data:
+  text: ["/usr/include/**/*.h"]
+training:
+  steps: 10
+  global_batch: 8
+  optimizer:
+    learning_rate: 1e-3
+)";
+
+std::string ErrorOf(const std::string& yaml) {
+  const absl::StatusOr<JobSpec> job = ParseJob(yaml, "job.yaml");
+  if (job.ok()) return "no error";
+  EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(job.status().message());
+}
+
+// The small job with one text replaced by another.
+std::string Changed(const std::string& from, const std::string& to) {
+  const std::string changed = absl::StrReplaceAll(kSmallJob, {{from, to}});
+  EXPECT_NE(changed, kSmallJob) << from;
+  return changed;
+}
+
+// Goal: a minimal job gets the documented defaults. Method: parse one and look
+// at given, derived and default values.
+TEST(JobFileTest, FillsDefaults) {
+  const absl::StatusOr<JobSpec> job = ParseJob(kSmallJob, "job.yaml");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->model.hidden, 64);
+  EXPECT_EQ(job->model.num_kv_heads, 4);
+  EXPECT_EQ(job->model.head_dim, 16);
+  EXPECT_EQ(job->training.optimizer.learning_rate, 1e-3);
+  EXPECT_EQ(job->training.optimizer.beta2, 0.95);
+  EXPECT_EQ(job->data.text.size(), 1u);
+  EXPECT_FALSE(job->layout.tensor.has_value());
+  EXPECT_FALSE(job->resources.memory_per_device_bytes.has_value());
+  EXPECT_EQ(job->profile, "auto");
+}
+
+// Goal: sizes carry units, and auto means absent. Method: the spellings a
+// person might try.
+TEST(JobFileTest, ReadsSizesAndAuto) {
+  for (const auto& [text, bytes] :
+       std::vector<std::pair<std::string, int64_t>>{{"20 MiB", 20 * kMiB},
+                                                    {"1.5GiB", 3 * kGiB / 2},
+                                                    {"2 MB", 2'000'000},
+                                                    {"12345", 12345},
+                                                    {"7 B", 7}}) {
+    const absl::StatusOr<JobSpec> job = ParseJob(
+        absl::StrCat(kSmallJob, "resources:\n  memory_per_device: ", text,
+                     "\n  devices_per_agent: auto\nlayout: {tensor: 2, data: "
+                     "auto}\n"),
+        "job.yaml");
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ(job->resources.memory_per_device_bytes, bytes) << text;
+    EXPECT_EQ(job->layout.tensor, 2);
+    EXPECT_FALSE(job->layout.data.has_value());
+  }
+  EXPECT_TRUE(ParseJob(absl::StrCat(kSmallJob, "layout: auto\n"), "j").ok());
+  EXPECT_TRUE(ParseJob(absl::StrCat(kSmallJob, "checkpoint:\n"), "j").ok());
+}
+
+// Goal: a mistyped key is reported with file, line and the key meant. Method:
+// slips of each sort: letters, section, nothing alike.
+TEST(JobFileTest, SuggestsTheNearestKey) {
+  EXPECT_EQ(ErrorOf(Changed("  hidden: 64", "  hiden: 64")),
+            "job.yaml:2: model.hidden: missing; expected an integer of at "
+            "least 1\n"
+            "job.yaml:4: model.hiden: unknown key; did you mean 'hidden'?");
+  EXPECT_THAT(ErrorOf(absl::StrCat(kSmallJob, "seed: 3\n")),
+              HasSubstr("job.yaml:16: seed: unknown key; did you mean "
+                        "training.seed?"));
+  EXPECT_THAT(
+      ErrorOf(absl::StrCat(kSmallJob, "output:\n  qqqqqq: 1\n")),
+      HasSubstr("output.qqqqqq: unknown key; known keys here: directory"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kSmallJob, "model.hidden: 3\n")),
+              HasSubstr("unknown key"));
+}
+
+// Goal: all errors at once, in the order of the file. Method: three in one.
+TEST(JobFileTest, CollectsErrors) {
+  EXPECT_EQ(ErrorOf(absl::StrReplaceAll(kSmallJob,
+                                        {{"hidden: 64", "hidden: many"},
+                                         {"steps: 10", "steps: 0"},
+                                         {"global_batch: 8", "batch: [8]"}})),
+            "job.yaml:4: model.hidden: expected an integer of at least 1, "
+            "found 'many'\n"
+            "job.yaml:11: training.global_batch: missing; expected an integer "
+            "of at least 1\n"
+            "job.yaml:12: training.steps: expected an integer of at least 1, "
+            "found '0'\n"
+            "job.yaml:13: training.batch: unknown key; known keys here: steps, "
+            "global_batch, seed, precision, gradient_clip_norm, "
+            "validation_interval_steps, validation_steps, optimizer");
+}
+
+// Goal: what cannot be a job is refused, naming key and expectation. Method:
+// one wrong thing at a time.
+TEST(JobFileTest, RefusesWrongValues) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {Changed("hidden: 64", "hidden: 64.5"), "found '64.5'"},
+      {Changed("hidden: 64", "hidden: -64"), "at least 1, found '-64'"},
+      {Changed("hidden: 64", "hidden: [64]"), "found a list"},
+      {Changed("hidden: 64", "hidden:"), "found nothing"},
+      {Changed("hidden: 64", "hidden: 99999999999999999999"), "model.hidden"},
+      {Changed("hidden: 64", "hidden: 66"), "not divisible by heads 4"},
+      {Changed("hidden: 64", "hidden: 64\n  hidden: 32"),
+       "job.yaml:5: model.hidden: given twice, first on line 4"},
+      {Changed("  heads: 4", "  heads: 4\n  kv_heads: 3"),
+       "job.yaml:2: model:"},
+      {Changed("1e-3", "0"), "a number above 0, found '0'"},
+      {Changed("1e-3", "nan"), "found 'nan'"},
+      {Changed("1e-3", "1e-3\n    beta1: 1"), "from 0 to below 1, found '1'"},
+      {Changed("1e-3", "1e-3\n    decay: cosin"),
+       "expected none, linear or cosine, found 'cosin'"},
+      {Changed("1e-3", "1e-3\n    min_learning_rate: 1"), "at most"},
+      {Changed("1e-3", "1e-3\n    warmup_steps: 11"), "at most"},
+      {Changed("steps: 10", "steps: 10\n  precision: bf16"),
+       "training.precision: expected fp32, all that this version supports, "
+       "found 'bf16'"},
+      {Changed("[\"/usr/include/**/*.h\"]", "all"), "expected a list of texts"},
+      {Changed("[\"/usr/include/**/*.h\"]", "[]"), "found neither"},
+      {Changed("  text:", "  indexed: [a]\n  text:"), "keep one of the two"},
+      {Changed("name: small", "name: a/b"), "name: expected letters"},
+      {Changed("name: small", "name: ../x"), "name: expected letters"},
+      {Changed("name: small", "name: \"\""), "name: expected letters"},
+      {absl::StrCat(kSmallJob, "layout: 4\n"), "expected auto or a section"},
+      {absl::StrCat(kSmallJob, "layout: {zero: 2}\n"),
+       "auto or an integer from 0 to 1, found '2'"},
+      {absl::StrCat(kSmallJob, "output: [1]\n"), "found a list"},
+      {absl::StrCat(kSmallJob, "fault: {heartbeat_timeout_ms: 100}\n"),
+       "above heartbeat_interval_ms 200, found 100"},
+      {absl::StrCat(kSmallJob, "data2:\n  - x: ]\n"), "not valid YAML"},
+      {absl::StrCat(kSmallJob, "---\nname: b\n"), "second YAML document"},
+      {absl::StrCat(kSmallJob, "output: &a {x: *a}\n"), "nested deeper"},
+      {absl::StrCat(kSmallJob, "? [a]\n: 1\n"), "a key must be a plain word"},
+      {"", "expected a map of sections"},
+      {"- a\n", "found a list"},
+      {"\t", "job.yaml:1: "},
+  };
+  for (const auto& [yaml, message] : cases) {
+    EXPECT_THAT(ErrorOf(yaml), HasSubstr(message)) << yaml;
+    EXPECT_THAT(ErrorOf(yaml), HasSubstr("job.yaml:")) << yaml;
+  }
+}
+
+TEST(JobFileTest, NamesTheMissingFile) {
+  const absl::StatusOr<JobSpec> job = LoadJob("no/such/job.yaml");
+  EXPECT_FALSE(job.ok());
+  EXPECT_THAT(job.status().ToString(), HasSubstr("no/such/job.yaml"));
+}
+
+// Goal: JobToYaml spells out everything, so that the run directory's job.yaml
+// is the job. Method: random jobs, written and read back, must be equal, field
+// by field.
+TEST(JobFileTest, RoundTrips) {
+  std::mt19937_64 random(7);
+  const auto below = [&](uint64_t end) { return random() % end; };
+  const auto real = [&] {
+    return std::uniform_real_distribution<double>(1e-12, 0.9)(random);
+  };
+  const auto text = [&] {
+    static const std::string kLetters = "ab \"'\\#:\n\t{}[]*&é-?,auto~";
+    std::string value;
+    const uint64_t length = 1 + below(9);
+    for (uint64_t i = 0; i < length; ++i) {
+      const char c = kLetters[below(kLetters.size())];
+      if ((c & 0x80) == 0) value.push_back(c);  // No halves of characters.
+    }
+    return value + "é";
+  };
+  for (int round = 0; round < 200; ++round) {
+    JobSpec job;
+    job.name = absl::StrCat("job-", round);
+    const auto kv_heads = static_cast<int64_t>(1 + below(4));
+    const auto head_dim = static_cast<int64_t>(2 * (1 + below(40)));
+    job.model = {.vocab_size = static_cast<int64_t>(1 + below(1000)),
+                 .hidden = static_cast<int64_t>(1 + below(1000)),
+                 .num_layers = static_cast<int64_t>(1 + below(9)),
+                 .num_heads = kv_heads * static_cast<int64_t>(1 + below(3)),
+                 .num_kv_heads = kv_heads,
+                 .head_dim = head_dim,
+                 .ffn_hidden = static_cast<int64_t>(1 + below(999)),
+                 .sequence_length = static_cast<int64_t>(1 + below(999)),
+                 .rope_theta = 1 + 1e5 * real(),
+                 .norm_epsilon = real(),
+                 .init_std = real()};
+    if (below(2) == 0) {
+      job.data.text = {text(), text()};
+    } else {
+      job.data.indexed = {text()};
+    }
+    job.data.tokenizer = text();
+    job.data.validation_fraction = real();
+    job.data.max_bytes = static_cast<int64_t>(below(1 << 30));
+    job.data.cache_directory = text();
+    job.training.num_steps = static_cast<int64_t>(100 + below(1000));
+    job.training.global_batch = static_cast<int64_t>(1 + below(1000));
+    job.training.seed = below(uint64_t{1} << 50);
+    job.training.gradient_clip_norm = real();
+    job.training.optimizer = {.learning_rate = 1 + real(),
+                              .min_learning_rate = real(),
+                              .warmup_steps = static_cast<int64_t>(below(100)),
+                              .decay = static_cast<LearningRateDecay>(below(3)),
+                              .beta1 = real(),
+                              .beta2 = real(),
+                              .epsilon = real(),
+                              .weight_decay = real()};
+    if (below(2) == 0) job.resources.devices_per_agent = 1 + below(9);
+    if (below(2) == 0) job.resources.memory_per_device_bytes = kMiB * 3 + round;
+    if (below(2) == 0) job.layout.tensor = 1 + below(4);
+    if (below(2) == 0) job.layout.zero = below(2);
+    job.checkpoint.directory = text();
+    job.checkpoint.interval_steps = static_cast<int64_t>(below(99));
+    job.output_directory = text();
+    job.profile = text();
+    const absl::StatusOr<JobSpec> read = ParseJob(JobToYaml(job), "job.yaml");
+    ASSERT_TRUE(read.ok()) << read.status() << "\n" << JobToYaml(job);
+    EXPECT_TRUE(*read == job) << JobToYaml(job);
+    EXPECT_EQ(JobToYaml(*read), JobToYaml(job));
+  }
+}
+
+// Goal: docs/job.md documents every key as the reader reads it, and no other.
+// Method: its table must be the one that the key table prints.
+TEST(JobFileTest, DocumentationMatches) {
+  std::ifstream file("docs/job.md");
+  ASSERT_TRUE(file) << "run from the repository's root";
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr(JobKeysAsMarkdown()));
+  std::set<std::string> paths;
+  for (const JobKey& key : JobKeys()) {
+    EXPECT_TRUE(paths.insert(key.path).second) << key.path;
+  }
+}
+
+// Goal: the course of the learning rate. Method: its corners, by hand.
+TEST(LearningRateTest, WarmsUpAndDecays) {
+  TrainingSpec training;
+  training.num_steps = 110;
+  training.optimizer = {.learning_rate = 1.0,
+                        .min_learning_rate = 0.1,
+                        .warmup_steps = 10,
+                        .decay = LearningRateDecay::kCosine};
+  EXPECT_DOUBLE_EQ(LearningRateAt(training, 1), 0.1);
+  EXPECT_DOUBLE_EQ(LearningRateAt(training, 5), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRateAt(training, 10), 1.0);
+  EXPECT_NEAR(LearningRateAt(training, 60), 0.55, 1e-12);
+  EXPECT_NEAR(LearningRateAt(training, 110), 0.1, 1e-12);
+  training.optimizer.decay = LearningRateDecay::kLinear;
+  EXPECT_NEAR(LearningRateAt(training, 35), 0.775, 1e-12);
+  EXPECT_NEAR(LearningRateAt(training, 111), 0.1, 1e-12);
+  training.optimizer.decay = LearningRateDecay::kNone;
+  EXPECT_DOUBLE_EQ(LearningRateAt(training, 110), 1.0);
+  training.optimizer.warmup_steps = 110;
+  EXPECT_DOUBLE_EQ(LearningRateAt(training, 110), 1.0);
+}
+
+}  // namespace
+}  // namespace millrace
