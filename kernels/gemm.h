@@ -21,8 +21,9 @@ struct GemmShape {
 };
 
 // One GEMM shape made ready at set-up, so that running it decides nothing and
-// allocates nothing of its own. Move-only. Run() may be called by several
-// threads at once if each brings its own workspace.
+// allocates nothing of its own. (oneDNN 2.6 itself makes six or seven
+// allocations a run, 272 bytes in all, for its argument lists.) Move-only; one
+// run at a time.
 class GemmPlan {
  public:
   // InvalidArgument on a size or num_threads below one, Internal if oneDNN
@@ -40,7 +41,7 @@ class GemmPlan {
   // `c` overlaps neither input. `workspace` holds workspace_bytes(), aligned to
   // 64, or is null if that is zero. Equal inputs give equal bits.
   absl::Status Run(float* c, const float* a, const float* b,
-                   void* workspace) const;
+                   void* workspace);
 
  private:
   struct Impl;
