@@ -1,9 +1,11 @@
-// A Communicator joins the ranks of one group for one generation. One interface,
-// several implementations: Gloo across processes, in-process for tests.
+// A Communicator joins the ranks of one group for one generation. One
+// interface, several implementations: Gloo across processes, in-process for
+// tests.
 //
 // Calls block the calling thread (each lane of a rank is a thread of its own)
 // and must come in the same order on every member. One Communicator is used by
-// one thread at a time; Abort() alone may come from any thread.
+// one thread at a time, except that one thread may Send while another Receives
+// (the two lanes of a middle stage); Abort() may come from any thread.
 
 #ifndef MILLRACE_WORKER_COMMUNICATOR_H_
 #define MILLRACE_WORKER_COMMUNICATOR_H_
@@ -29,13 +31,14 @@ class Communicator {
   virtual int32_t index() const = 0;  // Of this rank in the group.
 
   // Sums are taken in an order that depends on the group's size and the number
-  // of elements only, so equal runs give equal bits. dtype kFloat32 or kFloat64.
+  // of elements only, so equal runs give equal bits. dtype kFloat32 or
+  // kFloat64.
   //
   // All return Unavailable, naming the group, when a peer is gone, and Aborted
   // after Abort().
 
-  // full[i * n / size ...) = member i's shard. `shard` may be the caller's slice
-  // of `full`.
+  // full[i * n / size ...) = member i's shard. `shard` may be the caller's
+  // slice of `full`.
   virtual absl::Status AllGather(const void* shard, void* full,
                                  int64_t num_elements, DType dtype) = 0;
   // shard = sum over members of full[index * n / size ...). `shard` may be the

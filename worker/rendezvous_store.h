@@ -17,7 +17,8 @@ namespace millrace {
 class RendezvousStore {
  public:
   virtual ~RendezvousStore() = default;
-  virtual absl::Status Set(const std::string& key, const std::string& value) = 0;
+  virtual absl::Status Set(const std::string& key,
+                           const std::string& value) = 0;
   // Waits for the key. DeadlineExceeded after `timeout`; Aborted when the
   // generation has ended.
   virtual absl::StatusOr<std::string> Get(const std::string& key,

@@ -26,20 +26,20 @@ struct TrainerOptions {
   JobSpec job;
   Layout layout;
   Rank rank;
-  int32_t num_threads = 1;                  // Of the compute lane.
-  CommunicatorFactory* communicators;       // Borrowed for Create().
-  BatchSource* batches;                     // Borrowed for the lifetime.
+  int32_t num_threads = 1;             // Of the compute lane.
+  CommunicatorFactory* communicators;  // Borrowed for Create().
+  BatchSource* batches;                // Borrowed for the lifetime.
 };
 
 struct StepResult {
-  int64_t step;             // The one just done; the first is 1.
-  double loss;              // Mean of the global batch, nats per token.
-  double gradient_norm;     // Before clipping.
+  int64_t step;          // The one just done; the first is 1.
+  double loss;           // Mean of the global batch, nats per token.
+  double gradient_norm;  // Before clipping.
   double learning_rate;
   double step_time_s;
-  bool stop;                // Some rank voted to stop after this step.
-  bool finite;              // False: loss or gradient is not a number.
-  RankTimeline timeline;    // Measured.
+  bool stop;              // Some rank voted to stop after this step.
+  bool finite;            // False: loss or gradient is not a number.
+  RankTimeline timeline;  // Measured.
 };
 
 class Trainer {
