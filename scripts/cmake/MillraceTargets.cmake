@@ -22,6 +22,11 @@ function(millrace_library)
   target_link_libraries(millrace_${ARG_NAME} PUBLIC millrace_flags ${ARG_DEPS})
 endfunction()
 
+# What the sanitizer builds compile: the tests labelled unit or sim.
+if(MILLRACE_TESTS)
+  add_custom_target(unit_and_sim_tests)
+endif()
+
 function(millrace_test)
   if(NOT MILLRACE_TESTS)
     return()
@@ -37,4 +42,7 @@ function(millrace_test)
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${ARG_NAME} PROPERTIES
     LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if("unit" IN_LIST ARG_LABELS OR "sim" IN_LIST ARG_LABELS)
+    add_dependencies(unit_and_sim_tests ${ARG_NAME})
+  endif()
 endfunction()
