@@ -1,0 +1,65 @@
+// The agents' and workers' end of the protocol: a thread of its own keeps the
+// connection to the coordinator, sends heartbeats, reconnects when the
+// coordinator was restarted, and sends again what was not acknowledged.
+
+#ifndef MILLRACE_COORDINATOR_PROTOCOL_CLIENT_H_
+#define MILLRACE_COORDINATOR_PROTOCOL_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/protocol/millrace.pb.h"
+
+namespace millrace {
+
+struct ClientOptions {
+  std::string address;  // "10.0.0.1:4711".
+  std::string secret;
+  absl::Duration heartbeat_interval = absl::Milliseconds(200);
+  // The coordinator may be away this long before Receive() gives up.
+  absl::Duration give_up_after = absl::Seconds(30);
+  // Says who this is, anew for each connection; called on the client's thread.
+  // The token is filled in afterwards.
+  std::function<protocol::Hello()> make_hello;
+};
+
+// Thread-safe.
+class Client {
+ public:
+  // Returns at once; the connection is made in the background. InvalidArgument
+  // for an address that is not one.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(ClientOptions options);
+  // Waits, up to half a second, until what was sent has left.
+  ~Client();
+
+  // Kept until the coordinator acknowledges it.
+  void SendReliably(protocol::ToCoordinator message);
+  // Lost if there is no connection now.
+  void Send(protocol::ToCoordinator message);
+  // Forgets what is not acknowledged of generations below `generation`; 0
+  // messages, which belong to none, stay.
+  void DropOlderThan(int64_t generation);
+
+  // The next message, or nothing after `timeout`. Unavailable when the
+  // coordinator stayed away too long. Acknowledgements are handled inside.
+  absl::StatusOr<std::optional<protocol::FromCoordinator>> Receive(
+      absl::Duration timeout);
+
+  // Readable while Receive() would return at once; for poll().
+  int event_fd() const;
+
+ private:
+  class Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_PROTOCOL_CLIENT_H_

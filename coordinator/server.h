@@ -1,0 +1,57 @@
+// The coordinator's end of the protocol: accepts connections on a listening
+// socket that its agent made, checks the secret, and runs everything, callbacks
+// and timers included, on the one thread that calls Run().
+
+#ifndef MILLRACE_COORDINATOR_SERVER_H_
+#define MILLRACE_COORDINATOR_SERVER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/protocol/millrace.pb.h"
+
+namespace millrace {
+
+// Names one connection; never used twice.
+enum class SessionId : uint64_t {};
+
+struct ServerOptions {
+  int listen_fd;  // A listening TCP socket; taken over.
+  std::string secret;
+  // The first message of a session is its Hello, the secret already checked.
+  std::function<void(SessionId, const protocol::ToCoordinator&)> on_message;
+  std::function<void(SessionId)> on_closed;
+  absl::Duration tick_interval;
+  std::function<void()> on_tick;
+};
+
+class Server {
+ public:
+  static absl::StatusOr<std::unique_ptr<Server>> Create(ServerOptions options);
+  ~Server();
+
+  // Until Stop(), and then until everything sent has been written.
+  void Run();
+  void Stop();
+
+  // From callbacks only.
+  void Send(SessionId session, const protocol::FromCoordinator& message);
+  void CloseSession(SessionId session);
+
+  // Runs `work` on the server's thread. Thread-safe.
+  void Post(std::function<void()> work);
+
+ private:
+  class Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_SERVER_H_

@@ -1,0 +1,132 @@
+#include "coordinator/write_ahead_log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kChecksumDigits = 16;
+
+std::string Checksum(const std::string& record) {
+  return absl::StrFormat("%016x", XXH3_64bits(record.data(), record.size()));
+}
+
+absl::Status SystemError(const std::string& what, const std::string& path) {
+  return absl::InternalError(
+      absl::StrCat(path, ": ", what, ": ", std::strerror(errno)));
+}
+
+bool IsWhole(const std::string& line) {
+  return line.size() > kChecksumDigits + 1 && line[kChecksumDigits] == ' ' &&
+         line.substr(0, kChecksumDigits) ==
+             Checksum(line.substr(kChecksumDigits + 1));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WriteAheadLog>> WriteAheadLog::Open(
+    const std::string& path) {
+  std::string content;
+  if (FileExists(path)) {
+    ASSIGN_OR_RETURN(content, ReadFile(path));
+  }
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return SystemError("cannot open", path);
+  std::unique_ptr<WriteAheadLog> log(new WriteAheadLog(fd, path));
+  size_t begin = 0;
+  for (int line_number = 1; begin < content.size(); ++line_number) {
+    const size_t end = content.find('\n', begin);
+    const std::string line = content.substr(begin, end - begin);
+    const bool is_last = end == std::string::npos || end + 1 == content.size();
+    if (end == std::string::npos || !IsWhole(line)) {
+      if (is_last) break;  // Torn; cut off below.
+      return absl::DataLossError(
+          absl::StrCat(path, ":", line_number, ": damaged record"));
+    }
+    RETURN_IF_ERROR(log->Apply(line.substr(kChecksumDigits + 1)));
+    begin = end + 1;
+  }
+  if (ftruncate(fd, static_cast<off_t>(begin)) != 0 ||
+      lseek(fd, 0, SEEK_END) < 0) {
+    return SystemError("cannot cut off a torn record", path);
+  }
+  return log;
+}
+
+WriteAheadLog::~WriteAheadLog() { close(fd_); }
+
+absl::Status WriteAheadLog::Apply(const std::string& record) {
+  try {
+    const Json json = Json::parse(record);
+    const std::string kind = json.at("record");
+    if (kind == "started") {
+      job_.started_unix_s = json.at("unix_s");
+    } else if (kind == "generation") {
+      job_.generation = Generation{json.at("generation").get<int64_t>()};
+    } else if (kind == "plan") {
+      job_.plan_json = json.at("plan");
+    } else if (kind == "committed") {
+      job_.committed_step = json.at("step");
+      job_.committed_path = json.at("path");
+    } else if (kind == "ended") {
+      job_.ended = true;
+    } else {
+      return absl::DataLossError(
+          absl::StrCat(path_, ": unknown record '", kind, "'"));
+    }
+  } catch (const Json::exception& error) {
+    return absl::DataLossError(
+        absl::StrCat(path_, ": record ", record, ": ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteAheadLog::Append(const std::string& record) {
+  const std::string line = absl::StrCat(Checksum(record), " ", record, "\n");
+  size_t written = 0;
+  while (written < line.size()) {
+    const ssize_t count =
+        write(fd_, line.data() + written, line.size() - written);
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      return SystemError("cannot append", path_);
+    }
+    written += static_cast<size_t>(count);
+  }
+  if (fdatasync(fd_) != 0) return SystemError("cannot make durable", path_);
+  return Apply(record);
+}
+
+absl::Status WriteAheadLog::Started(double unix_s) {
+  return Append(Json{{"record", "started"}, {"unix_s", unix_s}}.dump());
+}
+absl::Status WriteAheadLog::GenerationRaised(Generation generation) {
+  return Append(
+      Json{{"record", "generation"}, {"generation", ToInt(generation)}}.dump());
+}
+absl::Status WriteAheadLog::PlanChosen(const std::string& plan_json) {
+  return Append(Json{{"record", "plan"}, {"plan", plan_json}}.dump());
+}
+absl::Status WriteAheadLog::CheckpointCommitted(int64_t step,
+                                                const std::string& path) {
+  return Append(
+      Json{{"record", "committed"}, {"step", step}, {"path", path}}.dump());
+}
+absl::Status WriteAheadLog::Ended() {
+  return Append(Json{{"record", "ended"}}.dump());
+}
+
+}  // namespace millrace

@@ -1,0 +1,60 @@
+// The coordinator's memory: what it decided, appended and made durable before
+// it acts, so that a restarted coordinator goes on where the last one stopped.
+//
+// One JSON object a line behind its checksum, for example
+//   9f86d081884c7d65 {"record":"generation","generation":3}
+// A torn last line (a crash in the middle of a write) is cut off when the log
+// is opened; damage before it is DataLoss.
+
+#ifndef MILLRACE_COORDINATOR_WRITE_AHEAD_LOG_H_
+#define MILLRACE_COORDINATOR_WRITE_AHEAD_LOG_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+
+namespace millrace {
+
+// What the records add up to.
+struct LoggedJob {
+  double started_unix_s = 0;  // Wall clock, for the events' time only.
+  Generation generation{};
+  std::string plan_json;  // PlanRecord of planning.h; empty before a plan.
+  int64_t committed_step = -1;
+  std::string committed_path;
+  bool ended = false;
+};
+
+class WriteAheadLog {
+ public:
+  // Opens or creates `path` and reads what it holds.
+  static absl::StatusOr<std::unique_ptr<WriteAheadLog>> Open(
+      const std::string& path);
+  ~WriteAheadLog();
+
+  const LoggedJob& job() const { return job_; }
+
+  // Each is durable when it returns.
+  absl::Status Started(double unix_s);
+  absl::Status GenerationRaised(Generation generation);
+  absl::Status PlanChosen(const std::string& plan_json);
+  absl::Status CheckpointCommitted(int64_t step, const std::string& path);
+  absl::Status Ended();
+
+ private:
+  WriteAheadLog(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  absl::Status Append(const std::string& record);
+  absl::Status Apply(const std::string& record);
+
+  const int fd_;
+  const std::string path_;
+  LoggedJob job_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_WRITE_AHEAD_LOG_H_

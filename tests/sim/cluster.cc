@@ -1,0 +1,356 @@
+#include "tests/sim/cluster.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kTimeLimitS = 3600;
+constexpr double kFaultWindowS = 12;  // Kills fall into the first seconds.
+constexpr double kStepS = 0.1;
+
+absl::Time Start() { return absl::UnixEpoch(); }
+
+}  // namespace
+
+Cluster::Cluster(const ClusterOptions& options)
+    : options_(options), random_(options.seed), now_(Start()) {
+  has_profile_ = !options.needs_profile;
+  At(0, [this] { StartCoordinator(); });
+  At(0.2, [this] { Heartbeats(); });
+  for (int32_t i = 0; i < options.num_worker_kills; ++i) {
+    At(Random(0.1, kFaultWindowS), [this] { KillRandomWorker(); });
+  }
+  for (int32_t i = 0; i < options.num_worker_freezes; ++i) {
+    At(Random(0.1, kFaultWindowS), [this] { FreezeRandomWorker(); });
+  }
+  for (int32_t i = 0; i < options.num_coordinator_kills; ++i) {
+    At(Random(0.1, kFaultWindowS), [this] { KillCoordinator(); });
+  }
+  if (options.stop_after_s >= 0) {
+    At(options.stop_after_s, [this] { Post(StopRequested{.now = false}); });
+  }
+}
+
+void Cluster::Run() {
+  while (!queue_.empty() && !end_.has_value() && violations_.empty()) {
+    const auto [time, id] = queue_.top();
+    queue_.pop();
+    now_ = time;
+    if (now_ - Start() > absl::Seconds(kTimeLimitS)) {
+      Violate("the job hangs");
+      return;
+    }
+    const std::function<void()> work = std::move(work_[id]);
+    work_.erase(id);
+    work();
+  }
+}
+
+void Cluster::At(double delay_s, std::function<void()> work) {
+  queue_.push({now_ + absl::Seconds(delay_s), ++last_work_});
+  work_[last_work_] = std::move(work);
+}
+
+double Cluster::Random(double low, double high) {
+  return std::uniform_real_distribution<double>(low, high)(random_);
+}
+
+void Cluster::Violate(const std::string& what) {
+  violations_.push_back(
+      absl::StrCat("after ", absl::FormatDuration(now_ - Start()),
+                   " in generation ", ToInt(log_.generation), ": ", what));
+}
+
+// Coordinator. ----------------------------------------------------------------
+
+void Cluster::StartCoordinator() {
+  coordinator_.emplace(JobStateOptions{.num_agents = options_.num_agents,
+                                       .heartbeat_timeout = absl::Seconds(2),
+                                       .join_timeout = absl::Seconds(20),
+                                       .max_restarts = options_.max_restarts},
+                       log_, now_);
+  for (int32_t i = 0; i < options_.num_agents; ++i) {
+    At(Random(0, 0.3), [this, i] { JoinAgent(i); });
+  }
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].alive) At(Random(0, 0.3), [this, i] { JoinWorker(i); });
+  }
+}
+
+void Cluster::KillCoordinator() {
+  if (!coordinator_.has_value()) return;
+  coordinator_.reset();
+  ++coordinator_life_;
+  At(Random(0.05, 1), [this] { StartCoordinator(); });
+}
+
+void Cluster::Post(const JobEvent& event) {
+  const auto deliver = [this, event, life = coordinator_life_] {
+    if (life == coordinator_life_) Deliver(event);
+  };
+  At(Random(0.001, 0.05), deliver);
+  if (Random(0, 1) < options_.duplicate_probability) {
+    At(Random(0.05, 3), deliver);
+  }
+}
+
+void Cluster::Deliver(const JobEvent& event) {
+  if (!coordinator_.has_value()) return;
+  const std::vector<JobAction> actions = coordinator_->Handle(event, now_);
+  // A coordinator may die between any two actions.
+  for (const JobAction& action : actions) {
+    std::visit([this](const auto& specific) { Do(specific); }, action);
+  }
+}
+
+void Cluster::Do(const MakePlan&) {
+  const int32_t num_ranks = options_.num_agents * options_.devices_per_agent;
+  if (!has_profile_) {
+    At(0.01, [this] { Deliver(PlanNeedsProfile{}); });
+    return;
+  }
+  At(0.3, [this, num_ranks, life = coordinator_life_] {
+    if (life != coordinator_life_) return;
+    log_.num_ranks = num_ranks;
+    Deliver(PlanMade{num_ranks});
+  });
+}
+
+void Cluster::Do(const StartWorkerProcess& action) {
+  for (SimulatedWorker& worker : workers_) {
+    if (worker.alive && worker.process.rank == action.process.rank) {
+      Violate(
+          absl::StrCat("two processes of rank ", ToInt(action.process.rank)));
+    }
+  }
+  workers_.push_back(
+      {.process = action.process, .agent_idx = action.agent_idx});
+  const size_t worker_idx = workers_.size() - 1;
+  At(Random(0.02, 0.5), [this, worker_idx] { JoinWorker(worker_idx); });
+}
+
+void Cluster::Do(const KillWorkerProcess& action) {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].process == action.process) KillWorker(i, "killed on order");
+  }
+}
+
+void Cluster::Do(const RecordGeneration& action) {
+  if (action.generation <= log_.generation) Violate("a generation came twice");
+  log_.generation = action.generation;
+}
+
+void Cluster::Do(const AbortOlder& action) {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (!workers_[i].alive) continue;
+    At(Random(0.001, 0.1), [this, i, action] { Clear(i, action.generation); });
+  }
+}
+
+void Cluster::Clear(size_t worker_idx, Generation generation) {
+  SimulatedWorker& worker = workers_[worker_idx];
+  if (!worker.alive || worker.frozen || generation < worker.seen) return;
+  worker.seen = generation;
+  if (worker.given < generation) {
+    worker.phase = WorkerPhase::kIdle;
+    worker.unacknowledged.clear();
+    worker.done = false;
+  }
+  PostFromWorker(worker_idx, WorkerCleared{worker.process, generation});
+}
+
+void Cluster::Do(const BeginGeneration& action) {
+  const int64_t generation = ToInt(action.generation);
+  if (action.generation != log_.generation) Violate("began an older one");
+  if (!generation_sizes_.emplace(generation, action.num_ranks).second) {
+    Violate("one generation began twice");
+  }
+  if (action.restore_step != log_.committed_step) {
+    Violate("restores something else than the last commit");
+  }
+  const bool profile = action.purpose == Purpose::kProfile;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    At(Random(0.001, 0.05), [this, i, action, profile] {
+      SimulatedWorker& worker = workers_[i];
+      if (!worker.alive || worker.frozen || action.generation < worker.seen) {
+        return;
+      }
+      worker.seen = worker.given = action.generation;
+      worker.phase = WorkerPhase::kStarting;
+      worker.failed = worker.done = worker.vote_to_stop = false;
+      worker.steps = std::max<int64_t>(action.restore_step, 0);
+      if (profile) return;
+      At(Random(0.05, 0.3), [this, i, action] {
+        SimulatedWorker& later = workers_[i];
+        if (!later.alive || later.frozen || later.seen != action.generation) {
+          return;
+        }
+        later.phase = WorkerPhase::kRunning;
+        PostFromWorker(i, WorkerRunning{later.process.rank, action.generation,
+                                        later.steps});
+      });
+    });
+  }
+  if (profile) {
+    At(1.0, [this, action] {
+      if (Members(action.generation).size() ==
+          static_cast<size_t>(action.num_ranks)) {
+        has_profile_ = true;
+        Deliver(ProfileMade{action.generation});
+      } else {
+        FailGeneration(action.generation);
+      }
+    });
+  } else {
+    At(0.4, [this, action] { RunStep(action.generation); });
+  }
+}
+
+void Cluster::Do(const CommitStep& action) {
+  const auto& written = parts_[{ToInt(action.generation), action.step}];
+  if (static_cast<int32_t>(written.size()) != log_.num_ranks) {
+    Violate("committed a checkpoint with parts missing");
+  }
+  if (action.step <= log_.committed_step ||
+      !commits_.emplace(action.step, action.generation).second) {
+    Violate(absl::StrCat("step ", action.step, " was committed before"));
+  }
+  log_.committed_step = action.step;
+  At(0, [this, action, life = coordinator_life_] {
+    if (life == coordinator_life_) Deliver(StepCommitted{action.step});
+  });
+}
+
+void Cluster::Do(const TellWorkersToStop&) {
+  for (SimulatedWorker& worker : workers_) worker.vote_to_stop = true;
+}
+
+void Cluster::Do(const EndJob& action) { end_ = action; }
+
+// Agents and workers. ---------------------------------------------------------
+
+void Cluster::JoinAgent(int32_t agent_idx) {
+  AgentJoined joined = {.agent_idx = agent_idx,
+                        .num_devices = options_.devices_per_agent,
+                        .data_ready = true};
+  for (const SimulatedWorker& worker : workers_) {
+    if (worker.alive && worker.agent_idx == agent_idx) {
+      joined.live_workers.push_back(worker.process);
+    }
+  }
+  Deliver(joined);
+  for (const JobEvent& death : reported_deaths_) Post(death);
+}
+
+void Cluster::JoinWorker(size_t worker_idx) {
+  const SimulatedWorker& worker = workers_[worker_idx];
+  if (!worker.alive || worker.frozen) return;
+  Deliver(WorkerJoined{worker.process, worker.given, worker.phase});
+  for (const JobEvent& event : worker.unacknowledged) Post(event);
+}
+
+void Cluster::Heartbeats() {
+  for (int32_t i = 0; i < options_.num_agents; ++i) Deliver(AgentHeard{i});
+  for (const SimulatedWorker& worker : workers_) {
+    if (worker.alive && !worker.frozen) Deliver(WorkerHeard{worker.process});
+  }
+  Deliver(Tick{});
+  At(0.2, [this] { Heartbeats(); });
+}
+
+void Cluster::PostFromWorker(size_t worker_idx, const JobEvent& event) {
+  workers_[worker_idx].unacknowledged.push_back(event);
+  Post(event);
+}
+
+void Cluster::KillWorker(size_t worker_idx, const std::string& detail) {
+  SimulatedWorker& worker = workers_[worker_idx];
+  if (!worker.alive) return;
+  worker.alive = false;
+  const WorkerDead death = {worker.process, detail};
+  reported_deaths_.push_back(death);
+  Post(death);
+}
+
+void Cluster::KillRandomWorker() {
+  if (workers_.empty()) return;
+  KillWorker(random_() % workers_.size(), "killed by signal 9 (Killed)");
+}
+
+void Cluster::FreezeRandomWorker() {
+  if (workers_.empty()) return;
+  workers_[random_() % workers_.size()].frozen = true;
+}
+
+std::vector<size_t> Cluster::Members(Generation generation) {
+  std::vector<size_t> members;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const SimulatedWorker& worker = workers_[i];
+    if (worker.alive && !worker.frozen && worker.given == generation &&
+        worker.seen == generation) {
+      members.push_back(i);
+    }
+  }
+  return members;
+}
+
+void Cluster::FailGeneration(Generation generation) {
+  for (size_t i : Members(generation)) {
+    if (std::exchange(workers_[i].failed, true)) continue;
+    PostFromWorker(i, WorkerFailed{workers_[i].process.rank, generation,
+                                   absl::UnavailableError("a peer is gone")});
+  }
+}
+
+// A step is collective: with a member gone nobody takes it.
+void Cluster::RunStep(Generation generation) {
+  const std::vector<size_t> members = Members(generation);
+  const bool complete = static_cast<int32_t>(members.size()) ==
+                        generation_sizes_[ToInt(generation)];
+  if (!complete) {
+    // A frozen peer is not noticed by the others.
+    bool frozen = false;
+    for (const SimulatedWorker& worker : workers_) {
+      frozen = frozen ||
+               (worker.alive && worker.frozen && worker.given == generation);
+    }
+    if (!frozen) FailGeneration(generation);
+    return;
+  }
+  bool stop = false;
+  bool may_step = true;
+  for (size_t i : members) {
+    stop = stop || workers_[i].vote_to_stop;
+    may_step = may_step && workers_[i].phase == WorkerPhase::kRunning;
+    if (workers_[i].steps != workers_[members.front()].steps) {
+      Violate("ranks of one generation are at different steps");
+    }
+  }
+  if (may_step) {
+    const int64_t step =
+        std::min(workers_[members.front()].steps + 1, options_.num_steps);
+    const bool last = stop || step == options_.num_steps;
+    for (size_t i : members) {
+      SimulatedWorker& worker = workers_[i];
+      if (worker.done) continue;
+      worker.steps = step;
+      if (step % options_.checkpoint_interval == 0 || last) {
+        parts_[{ToInt(generation), step}].insert(worker.process.rank);
+        PostFromWorker(
+            i, PartWritten{worker.process.rank, generation, step, true});
+      }
+      if (last) {
+        worker.done = true;
+        PostFromWorker(i, WorkerDone{worker.process.rank, generation, step,
+                                     step < options_.num_steps});
+      }
+    }
+    if (last) return;
+  }
+  At(kStepS, [this, generation] { RunStep(generation); });
+}
+
+}  // namespace millrace

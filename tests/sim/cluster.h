@@ -1,0 +1,128 @@
+// A whole job on virtual time: the real JobState, with agents, workers, network
+// and disk replaced by a seeded model that delays, repeats and kills. Broken
+// invariants are collected, not thrown, so that a test can print them with the
+// seed that replays them.
+
+#ifndef MILLRACE_TESTS_SIM_CLUSTER_H_
+#define MILLRACE_TESTS_SIM_CLUSTER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <queue>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/job_state.h"
+
+namespace millrace {
+
+struct ClusterOptions {
+  uint64_t seed = 0;
+  int32_t num_agents = 2;
+  int32_t devices_per_agent = 2;
+  int64_t num_steps = 40;
+  int64_t checkpoint_interval = 7;
+  bool needs_profile = false;
+  int32_t num_worker_kills = 0;       // At random moments.
+  int32_t num_worker_freezes = 0;     // Alive but silent, until killed.
+  int32_t num_coordinator_kills = 0;  // It comes back from its log.
+  double duplicate_probability = 0.1;
+  double stop_after_s = -1;  // A graceful stop is asked for; -1: never.
+  int32_t max_restarts = 1000;
+};
+
+class Cluster {
+ public:
+  explicit Cluster(const ClusterOptions& options);
+
+  // Until the job ends or virtual time is up.
+  void Run();
+
+  const std::optional<EndJob>& end() const { return end_; }
+  const std::vector<std::string>& violations() const { return violations_; }
+  int64_t num_generations() const { return ToInt(log_.generation); }
+  int64_t num_commits() const { return static_cast<int64_t>(commits_.size()); }
+
+ private:
+  struct SimulatedWorker {
+    RankProcess process;
+    int32_t agent_idx;
+    bool alive = true;
+    bool frozen = false;
+    Generation seen{};   // Highest it was told of; older is refused.
+    Generation given{};  // That it works for.
+    WorkerPhase phase = WorkerPhase::kIdle;
+    bool failed = false;
+    int64_t steps = 0;
+    bool vote_to_stop = false;
+    bool done = false;
+    std::vector<JobEvent> unacknowledged;
+  };
+
+  void At(double delay_s, std::function<void()> work);
+  double Random(double low, double high);
+  void Violate(const std::string& what);
+
+  // Coordinator.
+  void StartCoordinator();
+  void KillCoordinator();
+  void Deliver(const JobEvent& event);
+  // Over the network: late, perhaps twice, lost if the coordinator is away.
+  void Post(const JobEvent& event);
+  void Do(const JobAction& action);
+  void Do(const MakePlan&);
+  void Do(const StartWorkerProcess& action);
+  void Do(const KillWorkerProcess& action);
+  void Do(const RecordGeneration& action);
+  void Do(const AbortOlder& action);
+  void Do(const BeginGeneration& action);
+  void Do(const CommitStep& action);
+  void Do(const TellWorkersToStop&);
+  void Do(const Report&) {}
+  void Do(const EndJob& action);
+
+  // Agents and workers.
+  void JoinAgent(int32_t agent_idx);
+  void JoinWorker(size_t worker_idx);
+  void Heartbeats();
+  void PostFromWorker(size_t worker_idx, const JobEvent& event);
+  void KillWorker(size_t worker_idx, const std::string& detail);
+  void KillRandomWorker();
+  void FreezeRandomWorker();
+  void Clear(size_t worker_idx, Generation generation);
+  void RunStep(Generation generation);
+  void FailGeneration(Generation generation);
+  std::vector<size_t> Members(Generation generation);
+
+  const ClusterOptions options_;
+  std::mt19937_64 random_;
+  absl::Time now_;
+  using Entry = std::pair<absl::Time, uint64_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> queue_;
+  std::map<uint64_t, std::function<void()>> work_;
+  uint64_t last_work_ = 0;
+
+  std::optional<JobState> coordinator_;
+  int64_t coordinator_life_ = 0;
+  RecoveredJob log_;  // What is durable.
+  bool has_profile_ = false;
+  std::vector<SimulatedWorker> workers_;  // Of all time.
+  // Of agents: deaths are told again after a coordinator's restart.
+  std::vector<JobEvent> reported_deaths_;
+
+  std::map<int64_t, int32_t> generation_sizes_;                  // Begun ones.
+  std::map<std::pair<int64_t, int64_t>, std::set<Rank>> parts_;  // On disk.
+  std::map<int64_t, Generation> commits_;
+  std::optional<EndJob> end_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_TESTS_SIM_CLUSTER_H_
