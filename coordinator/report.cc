@@ -44,8 +44,8 @@ absl::StatusOr<RunSummary> SummarizeRun(const std::string& run_directory) {
   summary["report"] = ReportPath(run_directory);
   summary["missing"] = data["missing"];
   return RunSummary{
-      .json = summary.dump(2, ' ', false,
-                           nlohmann::json::error_handler_t::replace),
+      .json =
+          summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace),
       .text = SummaryText(summary)};
 }
 

@@ -31,9 +31,9 @@ constexpr size_t kMaxEvents = 500;
 
 // The columns of metrics.jsonl that the page draws.
 constexpr std::array<const char*, 9> kColumns = {
-    "step",         "loss",         "grad_norm",
+    "step",          "loss",        "grad_norm",
     "learning_rate", "step_time_s", "predicted_step_time_s",
-    "tokens_per_s", "generation",   "validation_loss"};
+    "tokens_per_s",  "generation",  "validation_loss"};
 
 // A value for the page, or why there is none.
 using Section = absl::StatusOr<Json>;
@@ -124,7 +124,8 @@ Section ReadTime(const std::string& path) {
                   {"ranks", Json::array()}};
   for (const Json& rank : *ranks) {
     Json row = Json::object();
-    for (const char* key : {"rank", "stage"}) row[key] = NumberOrNull(rank, key);
+    for (const char* key : {"rank", "stage"})
+      row[key] = NumberOrNull(rank, key);
     for (const TimeCategory& category : kTimeCategories) {
       const Json seconds = NumberOrNull(rank, category.key);
       row[category.key] = seconds.is_null() ? Json(0.0) : seconds;
@@ -164,7 +165,8 @@ Section ReadPrograms(const std::string& directory) {
     const std::string path = absl::StrCat(directory, "/stage-", stage, ".txt");
     if (!std::filesystem::exists(path, error)) break;
     ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-    ASSIGN_OR_RETURN(programs[absl::StrCat(stage)], ParseProgramText(text, path));
+    ASSIGN_OR_RETURN(programs[absl::StrCat(stage)],
+                     ParseProgramText(text, path));
   }
   if (programs.empty()) {
     return absl::NotFoundError(
@@ -242,9 +244,10 @@ absl::StatusOr<Json> CollectReportData(const std::string& run_directory) {
   std::filesystem::path directory =
       std::filesystem::canonical(run_directory, error);
   if (error || !std::filesystem::is_directory(directory, error)) {
-    return absl::NotFoundError(absl::StrCat(
-        run_directory, " is not a folder; name the run directory that the "
-                       "training printed, for example runs/quickstart-latest"));
+    return absl::NotFoundError(
+        absl::StrCat(run_directory,
+                     " is not a folder; name the run directory that the "
+                     "training printed, for example runs/quickstart-latest"));
   }
   Json data = {{"run", directory.filename().string()},
                {"missing", Json::array()}};
@@ -262,9 +265,10 @@ absl::StatusOr<Json> CollectReportData(const std::string& run_directory) {
     }
   }
   if (num_read == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        run_directory, " is not a run directory: it holds no job.yaml, "
-                       "metrics.jsonl or any other file of a run"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(run_directory,
+                     " is not a run directory: it holds no job.yaml, "
+                     "metrics.jsonl or any other file of a run"));
   }
   data["summary"] = SummarizeData(data);
   return data;

@@ -65,9 +65,9 @@ absl::StatusOr<Json> ParseProgramText(absl::string_view text,
     int64_t id = 0;
     if (lane < 0 || phase < 0 || !absl::SimpleAtoi(words[0], &id)) continue;
     if (id != static_cast<int64_t>(instructions.size())) {
-      return absl::DataLossError(absl::StrCat(
-          file, ":", line_number, ": instruction ", id, " where ",
-          instructions.size(), " was expected"));
+      return absl::DataLossError(
+          absl::StrCat(file, ":", line_number, ": instruction ", id, " where ",
+                       instructions.size(), " was expected"));
     }
     std::vector<absl::string_view> operation;
     for (size_t i = 5; i < words.size() && words[i] != "in:"; ++i) {

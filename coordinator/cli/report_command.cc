@@ -1,0 +1,51 @@
+#include "coordinator/cli/report_command.h"
+
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "coordinator/report.h"
+
+namespace millrace {
+namespace {
+
+struct ReportOptions {
+  std::string run_directory;
+  bool json = false;
+};
+
+absl::Status RunReport(const ReportOptions& options) {
+  RETURN_IF_ERROR(WriteReport(options.run_directory));
+  ASSIGN_OR_RETURN(const RunSummary summary,
+                   SummarizeRun(options.run_directory));
+  if (options.json) {
+    std::cout << summary.json << std::endl;
+  } else {
+    std::cout << summary.text << "report         "
+              << ReportPath(options.run_directory) << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddReportCommand(CLI::App& app, int* exit_code) {
+  auto options = std::make_shared<ReportOptions>();
+  CLI::App* command = app.add_subcommand(
+      "report", "Write a run's report page and print its key figures");
+  command->add_option("RUN", options->run_directory, "The run directory")
+      ->required();
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->footer("Example: millrace report runs/quickstart-latest");
+  command->callback([options, exit_code] {
+    const absl::Status status = RunReport(*options);
+    if (!status.ok())
+      std::cerr << "millrace report: " << status.message() << std::endl;
+    *exit_code = status.ok() ? 0 : 1;
+  });
+}
+
+}  // namespace millrace

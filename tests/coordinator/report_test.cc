@@ -1,0 +1,178 @@
+#include "coordinator/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/files.h"
+#include "coordinator/report_data.h"
+#include "nlohmann/json.hpp"
+#include "tests/coordinator/synthetic_run.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+class ReportTest : public ::testing::Test {
+ protected:
+  ReportTest()
+      : run_((std::filesystem::path(::testing::TempDir()) /
+              ("report_test." + std::to_string(getpid())))
+                 .string()) {
+    std::filesystem::remove_all(run_);
+    WriteSyntheticRun(run_);
+  }
+  ~ReportTest() override { std::filesystem::remove_all(run_); }
+
+  void Replace(const std::string& file, const std::string& content) {
+    ASSERT_TRUE(WriteFileAtomically(run_ + "/" + file, content).ok());
+  }
+
+  Json Collect() {
+    const absl::StatusOr<Json> data = CollectReportData(run_);
+    EXPECT_TRUE(data.ok()) << data.status();
+    return data.ok() ? *data : Json();
+  }
+
+  // Why `key` is missing from `data`, or "" if it is there.
+  static std::string WhyMissing(const Json& data, const std::string& key) {
+    for (const Json& item : data["missing"]) {
+      if (item["key"] == key) return item["reason"];
+    }
+    return "";
+  }
+
+  std::string run_;
+};
+
+// Goal: every file of a whole run is understood. Method: nothing is missing,
+// and the figures are those that the synthetic run was made with.
+TEST_F(ReportTest, ReadsAWholeRun) {
+  const Json data = Collect();
+  EXPECT_THAT(data["missing"], ::testing::IsEmpty()) << data["missing"].dump(1);
+  EXPECT_EQ(data["job"]["vocab_size"], 512);
+  EXPECT_EQ(data["machine"]["description"], "a machine that does not exist");
+  EXPECT_EQ(data["measured"]["ranks"].size(), 4u);
+  EXPECT_EQ(data["predicted"]["ranks"].size(), 2u);
+  EXPECT_EQ(data["summary"]["status"], "finished");
+  EXPECT_EQ(data["summary"]["num_steps"], 60);
+  EXPECT_EQ(data["summary"]["num_recoveries"], 1);
+  EXPECT_NEAR(data["summary"]["measured_over_predicted"], 0.05 / 0.046, 0.05);
+}
+
+// Goal: every instruction of a timeline has a name, also the last. Method: the
+// ids of the events lie within the Program that was read back from its text.
+TEST_F(ReportTest, NamesEveryInstructionOfTheTimelines) {
+  const Json data = Collect();
+  for (const Json& rank : data["measured"]["ranks"]) {
+    const Json& program = data["programs"][rank["stage"].dump()];
+    EXPECT_EQ(rank["events"].size(), program["instructions"].size());
+    for (const Json& instruction : program["instructions"]) {
+      EXPECT_FALSE(instruction[3].get<std::string>().empty());
+    }
+  }
+}
+
+// Goal: of a step that ran again after a recovery the last run counts, and all
+// ranks' shares of the time make one.
+TEST_F(ReportTest, CountsRepeatedStepsOnceAndAllOfTheTime) {
+  const Json data = Collect();
+  EXPECT_EQ(data["steps"]["step"].size(), 60u);
+  EXPECT_EQ(data["steps"]["num_repeated"], 5);
+  EXPECT_EQ(data["steps"]["generation"][29], 1);
+  EXPECT_EQ(data["steps"]["generation"][30], 2);
+  double sum = 0;
+  for (const Json& share : data["summary"]["shares"]) {
+    sum += share["share"].get<double>();
+  }
+  EXPECT_NEAR(sum, 1, 1e-12);
+}
+
+// Goal: a long run is thinned, but keeps its ends and all validation points.
+TEST_F(ReportTest, ThinsLongRuns) {
+  std::string metrics;
+  for (int step = 1; step <= 10001; ++step) {
+    metrics += "{\"step\":" + std::to_string(step) + ",\"loss\":2" +
+               (step % 999 == 0 ? ",\"validation_loss\":3" : "") + "}\n";
+  }
+  Replace("metrics.jsonl", metrics);
+  const Json steps = Collect()["steps"];
+  EXPECT_EQ(steps["num_steps"], 10001);
+  EXPECT_LE(steps["step"].size(), 2012u);
+  EXPECT_EQ(steps["step"].front(), 1);
+  EXPECT_EQ(steps["step"].back(), 10001);
+  int num_validations = 0;
+  for (const Json& loss : steps["validation_loss"]) {
+    num_validations += loss.is_number();
+  }
+  EXPECT_EQ(num_validations, 10);
+}
+
+// Goal: a run killed while it wrote leaves a torn last line, which is passed
+// over; damage elsewhere is named with its line.
+TEST_F(ReportTest, ToleratesATornLastLineOnly) {
+  Replace("metrics.jsonl", "{\"step\":1,\"loss\":2}\n{\"step\":2,\"lo");
+  EXPECT_EQ(Collect()["steps"]["step"].size(), 1u);
+  Replace("metrics.jsonl", "{\"step\":1,\"lo\n{\"step\":2,\"loss\":2}\n");
+  EXPECT_THAT(WhyMissing(Collect(), "steps"), HasSubstr("metrics.jsonl:1:"));
+}
+
+// Goal: what is absent or damaged is said, and the rest is still shown. Method:
+// remove or damage each file in turn.
+TEST_F(ReportTest, SaysWhatIsMissing) {
+  std::filesystem::remove(run_ + "/time.json");
+  std::filesystem::remove_all(run_ + "/programs");
+  Replace("timelines/measured.json", "{\"step_time_s\":");
+  Replace("plan.json", "[]");
+  Replace("job.yaml", "name: 3x\nmodel: 7\n");
+  const Json data = Collect();
+  EXPECT_THAT(WhyMissing(data, "time"), HasSubstr("time.json"));
+  EXPECT_THAT(WhyMissing(data, "programs"), HasSubstr("stage-0.txt"));
+  EXPECT_THAT(WhyMissing(data, "measured"), Not(::testing::IsEmpty()));
+  EXPECT_THAT(WhyMissing(data, "plan"), HasSubstr("one JSON object"));
+  EXPECT_THAT(WhyMissing(data, "job"), HasSubstr("job.yaml"));
+  EXPECT_TRUE(data.contains("steps"));
+  EXPECT_TRUE(WriteReport(run_).ok());
+}
+
+// Goal: the page needs no other file and nothing in a run's files can become
+// part of its code.
+TEST_F(ReportTest, WritesOneSelfContainedPage) {
+  ASSERT_TRUE(WriteReport(run_).ok());
+  const absl::StatusOr<std::string> page = ReadFile(ReportPath(run_));
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_THAT(*page, Not(HasSubstr("@REPORT_")));
+  EXPECT_THAT(*page, Not(HasSubstr("</script><b>")));
+  EXPECT_THAT(*page, Not(HasSubstr(" src=")));
+  EXPECT_THAT(*page, Not(HasSubstr("@import")));
+}
+
+// Goal: a folder that is not a run is refused with the reason.
+TEST_F(ReportTest, RefusesOtherFolders) {
+  const absl::Status absent = WriteReport(run_ + "/nowhere");
+  EXPECT_TRUE(absl::IsNotFound(absent)) << absent;
+  const absl::Status other = WriteReport(run_ + "/timelines");
+  EXPECT_TRUE(absl::IsInvalidArgument(other)) << other;
+  EXPECT_THAT(std::string(other.message()), HasSubstr("not a run directory"));
+}
+
+// Goal: the command line's figures are the page's. Method: parse the summary.
+TEST_F(ReportTest, SummarizesInJsonAndText) {
+  const absl::StatusOr<RunSummary> summary = SummarizeRun(run_);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  const Json json = Json::parse(summary->json);
+  EXPECT_EQ(json["report"], ReportPath(run_));
+  EXPECT_EQ(json["status"], "finished");
+  EXPECT_THAT(summary->text, HasSubstr("finished after 60 steps"));
+  EXPECT_THAT(summary->text, HasSubstr("predicted 46.0 ms"));
+}
+
+}  // namespace
+}  // namespace millrace
