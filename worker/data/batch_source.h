@@ -12,8 +12,8 @@ namespace millrace {
 
 enum class DataSplit { kTraining, kValidation };
 
-// Sequence `sequence_idx` of a global batch of step `step` is the same for every
-// layout: data replica d, micro-batch m hold sequences
+// Sequence `sequence_idx` of a global batch of step `step` is the same for
+// every layout: data replica d, micro-batch m hold sequences
 //   (d * num_microbatches + m) * micro_batch + [0, micro_batch).
 struct BatchRequest {
   DataSplit split;

@@ -26,8 +26,8 @@
 
 namespace millrace {
 
-// The image of `position` under a permutation of [0, size) that depends on `key`
-// alone. Any size above zero; constant memory.
+// The image of `position` under a permutation of [0, size) that depends on
+// `key` alone. Any size above zero; constant memory.
 int64_t PermutedIndex(uint64_t key, int64_t size, int64_t position);
 
 struct DatasetOptions {
@@ -41,13 +41,13 @@ struct DatasetOptions {
 
 class PackedDataset : public BatchSource {
  public:
-  // InvalidArgument, with the counts, if there are too few tokens for one sample
-  // of each split that is asked for.
+  // InvalidArgument, with the counts, if there are too few tokens for one
+  // sample of each split that is asked for.
   static absl::StatusOr<std::unique_ptr<PackedDataset>> Open(
       const DatasetOptions& options);
 
-  // Sequence s of step k is number (k - 1) * global_batch + s of its split; past
-  // the split's end the next epoch begins.
+  // Sequence s of step k is number (k - 1) * global_batch + s of its split;
+  // past the split's end the next epoch begins.
   absl::Status Fill(const BatchRequest& request,
                     const BatchPointers& out) override;
 

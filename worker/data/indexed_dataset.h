@@ -1,8 +1,9 @@
-// Tokens on disk in the .bin/.idx format of Megatron-LM, so that its users bring
-// their data unchanged. docs/data.md describes the bytes.
+// Tokens on disk in the .bin/.idx format of Megatron-LM, so that its users
+// bring their data unchanged. docs/data.md describes the bytes.
 //
-// The .bin holds token ids back to back; the .idx says where sequences begin and
-// which sequences make up a document. Millrace writes one sequence a document.
+// The .bin holds token ids back to back; the .idx says where sequences begin
+// and which sequences make up a document. Millrace writes one sequence a
+// document.
 
 #ifndef MILLRACE_WORKER_DATA_INDEXED_DATASET_H_
 #define MILLRACE_WORKER_DATA_INDEXED_DATASET_H_
@@ -45,8 +46,8 @@ class IndexedDatasetWriter {
   IndexedDatasetWriter& operator=(IndexedDatasetWriter&&) = delete;
   ~IndexedDatasetWriter();
 
-  // One document of one sequence. InvalidArgument for an id that the type cannot
-  // hold.
+  // One document of one sequence. InvalidArgument for an id that the type
+  // cannot hold.
   absl::Status AddDocument(absl::Span<const int32_t> tokens);
   absl::Status Finish();
 
@@ -64,7 +65,8 @@ class IndexedDatasetWriter {
 class IndexedDataset {
  public:
   // Checks both files wholly, but for the ids. NotFound if one is absent,
-  // DataLoss naming file and offset if they do not fit the format or each other.
+  // DataLoss naming file and offset if they do not fit the format or each
+  // other.
   static absl::StatusOr<IndexedDataset> Open(const std::string& path);
   IndexedDataset(IndexedDataset&& other) noexcept;
   IndexedDataset& operator=(IndexedDataset&&) = delete;

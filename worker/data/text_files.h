@@ -1,5 +1,5 @@
-// Which files a job's text is, and what they say. docs/data.md says what happens
-// to files that are not text.
+// Which files a job's text is, and what they say. docs/data.md says what
+// happens to files that are not text.
 
 #ifndef MILLRACE_WORKER_DATA_TEXT_FILES_H_
 #define MILLRACE_WORKER_DATA_TEXT_FILES_H_
@@ -22,8 +22,8 @@ struct TextFile {
 
 // The regular files that match any of `patterns`, each once, in byte order of
 // their paths. *, ? and [...] match within one folder and not a leading dot; a
-// component ** matches any number of folders, none included, and does not follow
-// links to folders. Relative patterns start at the working directory.
+// component ** matches any number of folders, none included, and does not
+// follow links to folders. Relative patterns start at the working directory.
 //
 // `max_bytes` above zero ends the list where the sum of sizes reaches it; the
 // last file's size_bytes then says how much of it is read.
@@ -34,8 +34,8 @@ absl::StatusOr<std::vector<TextFile>> FindTextFiles(
 
 // Files left out, by reason.
 struct TextSkips {
-  int64_t unreadable = 0;     // No permission, or gone since it was listed.
-  int64_t binary = 0;         // Holds a zero byte.
+  int64_t unreadable = 0;  // No permission, or gone since it was listed.
+  int64_t binary = 0;      // Holds a zero byte.
   int64_t invalid_utf8 = 0;
   int64_t empty = 0;
   std::string example;  // The first such file and its reason.

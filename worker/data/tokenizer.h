@@ -1,10 +1,11 @@
-// A Tokenizer turns UTF-8 text into token ids and back: SentencePiece behind one
-// door. It is trained on a sample of the job's own text, or loaded from a model
-// file.
+// A Tokenizer turns UTF-8 text into token ids and back: SentencePiece behind
+// one door. It is trained on a sample of the job's own text, or loaded from a
+// model file.
 
 #ifndef MILLRACE_WORKER_DATA_TOKENIZER_H_
 #define MILLRACE_WORKER_DATA_TOKENIZER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,13 +17,17 @@
 
 namespace millrace {
 
-// Trains a byte-pair encoding of exactly `vocab_size` pieces, 256 of them bytes,
-// so that any text can be encoded without loss. `sample` holds pieces of text,
-// best cut after line ends and a few KiB long; longer than 64 KiB are left out.
-// Equal inputs give equal models. Returns the serialized model, or
+// Trains a byte-pair encoding of exactly `vocab_size` pieces, 256 of them
+// bytes, so that any text can be encoded without loss. `sample` holds pieces of
+// text, best cut after line ends and a few KiB long; longer than 64 KiB are
+// left out. Equal inputs give equal models. Returns the serialized model, or
 // InvalidArgument saying which vocabulary sizes this text allows.
 absl::StatusOr<std::string> TrainTokenizer(
     const std::vector<std::string>& sample, int64_t vocab_size);
+
+// The size of the first chunk of `text`, at most `max_bytes` (four or more): up
+// to the last line end, else the last whole character. All of a shorter text.
+size_t FirstChunkBytes(absl::string_view text, size_t max_bytes);
 
 // Thread-safe once made.
 class Tokenizer {

@@ -1,0 +1,139 @@
+#include "worker/data/text_files.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/data/temporary_folder.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<std::string> Names(const TemporaryFolder& folder,
+                               const std::vector<std::string>& patterns) {
+  std::vector<std::string> full;
+  for (const std::string& pattern : patterns) full.push_back(folder / pattern);
+  const auto files = FindTextFiles(full, 0);
+  EXPECT_TRUE(files.ok()) << files.status();
+  std::vector<std::string> names;
+  if (!files.ok()) return names;
+  for (const TextFile& file : *files) {
+    names.push_back(file.path.substr(folder.path().size() + 1));
+  }
+  return names;
+}
+
+// Goal: the documented glob rules. Method: a small tree with a hidden file, a
+// hidden folder and a link that makes a circle.
+TEST(FindTextFilesTest, Globs) {
+  TemporaryFolder folder;
+  for (const char* name : {"a.h", "b.txt", "x/c.h", "x/y/d.h", "x/y/e.txt",
+                           ".hidden.h", ".git/f.h"}) {
+    folder.Write(name, "text");
+  }
+  std::filesystem::create_directory_symlink(folder / "x", folder / "x/y/loop");
+  std::filesystem::create_symlink(folder / "a.h", folder / "link.h");
+
+  EXPECT_THAT(Names(folder, {"a.h"}), ElementsAre("a.h"));
+  EXPECT_THAT(Names(folder, {"*.h"}), ElementsAre("a.h", "link.h"));
+  EXPECT_THAT(Names(folder, {"?.[a-z]*"}), ElementsAre("a.h", "b.txt"));
+  EXPECT_THAT(Names(folder, {"**/*.h"}),
+              ElementsAre("a.h", "link.h", "x/c.h", "x/y/d.h"));
+  EXPECT_THAT(Names(folder, {"x/**"}),
+              ElementsAre("x/c.h", "x/y/d.h", "x/y/e.txt"));
+  EXPECT_THAT(Names(folder, {"**/y/*"}), ElementsAre("x/y/d.h", "x/y/e.txt"));
+  EXPECT_THAT(Names(folder, {".git/*"}), ElementsAre(".git/f.h"));
+  // Sorted, each once, whatever the order of the patterns.
+  EXPECT_THAT(Names(folder, {"x/**", "**/*.txt", "x/c.h"}),
+              ElementsAre("b.txt", "x/c.h", "x/y/d.h", "x/y/e.txt"));
+}
+
+TEST(FindTextFilesTest, RefusesPatternsWithoutFiles) {
+  TemporaryFolder folder;
+  folder.Write("a.h", "text");
+  std::filesystem::create_directory(folder / "empty");
+  const auto missing = FindTextFiles({folder / "*.h", folder / "*.cc"}, 0);
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("*.cc"));
+  const auto is_folder = FindTextFiles({folder / "empty"}, 0);
+  EXPECT_THAT(std::string(is_folder.status().message()),
+              HasSubstr("is a folder; write"));
+  EXPECT_EQ(FindTextFiles({""}, 0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(FindTextFilesTest, StopsAtMaxBytes) {
+  TemporaryFolder folder;
+  folder.Write("a", std::string(10, 'a'));
+  folder.Write("b", std::string(10, 'b'));
+  folder.Write("c", std::string(10, 'c'));
+  const auto files = FindTextFiles({folder / "*"}, 15);
+  ASSERT_TRUE(files.ok()) << files.status();
+  ASSERT_EQ(files->size(), 2u);
+  EXPECT_EQ((*files)[0].size_bytes, 10);
+  EXPECT_EQ((*files)[1].size_bytes, 5);
+  EXPECT_EQ(FindTextFiles({folder / "*"}, 20)->size(), 2u);
+}
+
+// Goal: each kind of file that is no text is left out and counted; a character
+// cut by max_bytes is dropped, not taken for damage.
+TEST(ReadTextTest, SaysWhyAFileIsLeftOut) {
+  TemporaryFolder folder;
+  const auto read = [&](const std::string& content, int64_t size_bytes,
+                        std::string* text) {
+    const std::string path = folder.Write("f", content);
+    return ReadText({path, size_bytes, 0}, text);
+  };
+  std::string text;
+  EXPECT_EQ(read("hello", 5, &text), TextVerdict::kText);
+  EXPECT_EQ(text, "hello");
+  EXPECT_EQ(read("", 0, &text), TextVerdict::kEmpty);
+  EXPECT_EQ(read(std::string("a\0b", 3), 3, &text), TextVerdict::kBinary);
+  EXPECT_TRUE(text.empty());
+  EXPECT_EQ(read("caf\xE9", 4, &text), TextVerdict::kInvalidUtf8);
+  EXPECT_EQ(read("ab\xE2\x82\xAC", 5, &text), TextVerdict::kText);
+  for (const int64_t cut : {3, 4}) {
+    EXPECT_EQ(read("ab\xE2\x82\xAC", cut, &text), TextVerdict::kText);
+    EXPECT_EQ(text, "ab");
+  }
+  EXPECT_EQ(read("\xE2\x82\xAC", 2, &text), TextVerdict::kEmpty);
+  EXPECT_EQ(ReadText({folder / "absent", 5, 0}, &text),
+            TextVerdict::kUnreadable);
+}
+
+TEST(TextSkipsTest, Describe) {
+  TextSkips skips;
+  EXPECT_EQ(DescribeSkips(skips), "");
+  CountSkip(TextVerdict::kText, "t", &skips);
+  CountSkip(TextVerdict::kInvalidUtf8, "a.h", &skips);
+  CountSkip(TextVerdict::kInvalidUtf8, "b.h", &skips);
+  CountSkip(TextVerdict::kUnreadable, "c.h", &skips);
+  EXPECT_EQ(skips.total(), 3);
+  EXPECT_EQ(DescribeSkips(skips),
+            "3 files left out: 1 unreadable, 2 not UTF-8 (first: a.h is not "
+            "UTF-8)");
+}
+
+// Goal: RFC 3629, at its borders. Method: the last good and first bad form of
+// each kind.
+TEST(IsUtf8Test, FollowsTheStandard) {
+  for (const char* good : {"", "plain", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80",
+                           "\xED\x9F\xBF", "\xEE\x80\x80", "\xEF\xBF\xBF",
+                           "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
+    EXPECT_TRUE(IsUtf8(good)) << good;
+  }
+  for (const char* bad :
+       {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80",
+        "\xED\xBF\xBF", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80",
+        "\xF5\x80\x80\x80", "\xFF", "\xC3", "\xE2\x82", "\xC3z", "\xE2\x82z"}) {
+    EXPECT_FALSE(IsUtf8(bad)) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace millrace

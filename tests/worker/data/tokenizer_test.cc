@@ -1,0 +1,112 @@
+#include "worker/data/tokenizer.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/data/sample_text.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::string> Sentences(const std::string& text) {
+  std::vector<std::string> sentences;
+  absl::string_view rest = text;
+  while (!rest.empty()) {
+    const size_t size = FirstChunkBytes(rest, 2048);
+    sentences.emplace_back(rest.substr(0, size));
+    rest.remove_prefix(size);
+  }
+  return sentences;
+}
+
+// Goal: any UTF-8 text survives encoding and decoding, whether or not training
+// saw it. Method: odd texts, among them tabs, spaces at every place, letters
+// never seen, and one longer than a chunk without a line end.
+TEST(TokenizerTest, EncodesWithoutLoss) {
+  const auto model = TrainTokenizer(Sentences(SampleLines(1, 2000)), 600);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto tokenizer = Tokenizer::FromModel(*model, "trained", 600);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->num_pieces(), 600);
+
+  std::string long_line;
+  for (int i = 0; i < 20000; ++i) long_line += "\xC3\xA4\xE2\x82\xAC";
+  for (const std::string& text :
+       {std::string("abc def;\n"), std::string("  two  spaces  \n\n\n x "),
+        std::string("\ttab\t\tend"), std::string("Z\xC3\x84 \xF0\x9F\x98\x80"),
+        SampleLines(9, 3000), std::string("a"), long_line}) {
+    std::vector<int32_t> tokens;
+    ASSERT_TRUE((*tokenizer)->EncodeDocument(text, &tokens).ok());
+    ASSERT_EQ(tokens.back(), (*tokenizer)->end_of_document());
+    tokens.pop_back();
+    for (const int32_t token : tokens) {
+      ASSERT_GE(token, 0);
+      ASSERT_LT(token, 600);
+    }
+    const auto decoded = (*tokenizer)->Decode(tokens);
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(*decoded, text);
+  }
+}
+
+// Goal: training is repeatable, or ranks of different nodes would disagree.
+TEST(TokenizerTest, EqualTextGivesEqualModels) {
+  const auto first = TrainTokenizer(Sentences(SampleLines(2, 1000)), 400);
+  const auto second = TrainTokenizer(Sentences(SampleLines(2, 1000)), 400);
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(*first, *second);
+}
+
+// Goal: a text too small for the vocabulary is refused with the largest size
+// that works. Method: take the number from the message and train with it.
+TEST(TokenizerTest, SaysTheLargestPossibleVocabulary) {
+  const std::vector<std::string> sample = {"a bc abc\n", "bca cab\n"};
+  const auto refused = TrainTokenizer(sample, 5000);
+  ASSERT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  const std::string message(refused.status().message());
+  const std::string before = "lower model.vocab_size to ";
+  const size_t at = message.find(before);
+  ASSERT_NE(at, std::string::npos) << message;
+  const int64_t largest = std::stoll(message.substr(at + before.size()));
+  EXPECT_GT(largest, 259);
+  const auto accepted = TrainTokenizer(sample, largest);
+  EXPECT_TRUE(accepted.ok()) << accepted.status();
+}
+
+TEST(TokenizerTest, RefusesWhatCannotBe) {
+  EXPECT_THAT(std::string(TrainTokenizer({}, 400).status().message()),
+              HasSubstr("no text"));
+  EXPECT_THAT(std::string(TrainTokenizer({"abc"}, 259).status().message()),
+              HasSubstr("reserved pieces"));
+  EXPECT_THAT(std::string(Tokenizer::FromModel("not a model", "x.model", 400)
+                              .status()
+                              .message()),
+              HasSubstr("x.model: not a SentencePiece model"));
+  const auto model = TrainTokenizer(Sentences(SampleLines(3, 500)), 400);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(
+      std::string(
+          Tokenizer::FromModel(*model, "x.model", 399).status().message()),
+      HasSubstr("has 400 pieces, but model.vocab_size is 399"));
+  const auto tokenizer = Tokenizer::FromModel(*model, "x.model", 400);
+  ASSERT_TRUE(tokenizer.ok());
+  EXPECT_FALSE((*tokenizer)->Decode({400}).ok());
+  EXPECT_FALSE((*tokenizer)->Decode({-1}).ok());
+}
+
+// Goal: chunks end after a line, never inside a character.
+TEST(FirstChunkBytesTest, CutsAtLinesThenCharacters) {
+  EXPECT_EQ(FirstChunkBytes("short", 8), 5u);
+  EXPECT_EQ(FirstChunkBytes("ab\ncd\nefghij", 8), 6u);
+  EXPECT_EQ(FirstChunkBytes("abcdefgh\n", 8), 8u);
+  EXPECT_EQ(FirstChunkBytes("abcdefg\xC3\xA4xx", 8), 7u);
+  EXPECT_EQ(FirstChunkBytes("abcde\xF0\x9F\x98\x80xx", 8), 5u);
+}
+
+}  // namespace
+}  // namespace millrace
