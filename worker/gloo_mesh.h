@@ -85,7 +85,7 @@ class GlooMesh {
   std::shared_ptr<Context> context_;
   std::atomic<bool> aborted_{false};
 
-  std::mutex mutex_;  // Guards regions_ and closing against Abort().
+  std::mutex mutex_;     // Guards regions_ and closing against Abort().
   absl::Status broken_;  // The first error: messages are out of step after it.
   bool pairs_exist_ = false;
   std::map<std::pair<void*, int64_t>, std::unique_ptr<Region>> regions_;

@@ -1,0 +1,129 @@
+// The ops of the step as a whole: batches in, scalars, optimizer.
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
+
+#include "kernels/adamw.h"
+#include "kernels/elementwise.h"
+#include "worker/cpu_ops.h"
+
+namespace millrace {
+namespace {
+
+// A training step reads its share of the global batch. A validation pass reads
+// one micro-batch a data replica.
+absl::StatusOr<BoundOp> BindLoadBatch(const OpContext& context,
+                                      const Instruction& in) {
+  if (context.batches == nullptr) {
+    return absl::InvalidArgumentError("no batch source to load from");
+  }
+  const Layout& layout = context.layout;
+  const bool training = context.program->kind == ProgramKind::kTraining;
+  const int64_t num_microbatches = training ? layout.num_microbatches : 1;
+  BatchRequest request = {
+      .split = training ? DataSplit::kTraining : DataSplit::kValidation,
+      .global_batch = num_microbatches * layout.micro_batch * layout.data,
+      .first_sequence_idx =
+          (context.coordinates.data * num_microbatches + in.microbatch_idx) *
+          layout.micro_batch,
+      .num_sequences = layout.micro_batch};
+  const BatchPointers out = {.tokens = context.Output<int32_t>(in, 0),
+                             .targets = context.Output<int32_t>(in, 1),
+                             .document_starts = context.Output<int32_t>(in, 2)};
+  return [request, out, batches = context.batches,
+          inputs = context.inputs]() mutable {
+    request.step = inputs->step;
+    return batches->Fill(request, out);
+  };
+}
+
+BoundOp BindZero(const OpContext& context, const Instruction& in) {
+  return [x = context.Output<void>(in, 0),
+          num_bytes = context.program->buffers[in.outputs.at(0)].bytes,
+          num_threads = context.kernels->num_threads()] {
+    return Zero(x, num_bytes, num_threads);
+  };
+}
+
+// This rank's run of a bucket: the whole, or the slice of its data index.
+struct BucketSlice {
+  int64_t begin;
+  int64_t num_elements;
+};
+BucketSlice SliceOfBucket(const OpContext& context,
+                          const OptimizerAttributes& attributes) {
+  if (!attributes.data_sharded) return {0, attributes.num_elements};
+  const int64_t share = attributes.num_elements / context.layout.data;
+  return {context.coordinates.data * share, share};
+}
+
+BoundOp BindSquaredNorm(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const BucketSlice slice = SliceOfBucket(context, attributes);
+  const SquaredNormArgs args = {
+      .sum = context.Output<double>(in, 0) + kSquaredNormScalar,
+      .x = context.Input<float>(in, 0) + slice.begin,
+      .num_elements = slice.num_elements,
+      .share = attributes.share};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return SquaredNorm(args, num_threads);
+  };
+}
+
+// A step whose loss or gradient is not a number leaves the weights as they are;
+// all ranks see the same scalars, so all do.
+BoundOp BindAdamW(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const OptimizerSpec& optimizer = context.training->optimizer;
+  const BucketSlice slice = SliceOfBucket(context, attributes);
+  AdamWArgs args = {
+      .parameters = context.Output<float>(in, 0) + slice.begin,
+      .exp_avg = context.Output<float>(in, 1),
+      .exp_avg_sq = context.Output<float>(in, 2),
+      .gradients = context.Input<float>(in, 1) + slice.begin,
+      .num_elements = slice.num_elements,
+      .beta1 = optimizer.beta1,
+      .beta2 = optimizer.beta2,
+      .epsilon = optimizer.epsilon,
+      .weight_decay = attributes.weight_decay ? optimizer.weight_decay : 0};
+  return [args, scalars = context.Input<double>(in, 4),
+          clip_norm = context.training->gradient_clip_norm,
+          inputs = context.inputs,
+          num_threads = context.kernels->num_threads()]() mutable {
+    if (!std::isfinite(scalars[kLossScalar]) ||
+        !std::isfinite(scalars[kSquaredNormScalar])) {
+      return absl::OkStatus();
+    }
+    args.learning_rate = inputs->learning_rate;
+    args.step = inputs->step;
+    args.gradient_scale = ClipScale(scalars[kSquaredNormScalar], clip_norm);
+    return AdamW(args, num_threads);
+  };
+}
+
+}  // namespace
+
+double ClipScale(double squared_norm, double clip_norm) {
+  constexpr double kTiny = 1e-6;
+  if (clip_norm == 0) return 1;
+  return std::min(1.0, clip_norm / (std::sqrt(squared_norm) + kTiny));
+}
+
+absl::StatusOr<BoundOp> BindStepOp(const OpContext& context,
+                                   const Instruction& instruction) {
+  switch (instruction.kind) {
+    case OpKind::kLoadBatch:
+      return BindLoadBatch(context, instruction);
+    case OpKind::kZero:
+      return BindZero(context, instruction);
+    case OpKind::kSquaredNorm:
+      return BindSquaredNorm(context, instruction);
+    case OpKind::kAdamW:
+      return BindAdamW(context, instruction);
+    default:
+      return absl::InternalError("not an op of the whole step");
+  }
+}
+
+}  // namespace millrace

@@ -1,0 +1,24 @@
+// Initial weights: a pure function of (seed, parameter name, element), the same
+// under every layout.
+
+#ifndef MILLRACE_WORKER_INITIALIZE_H_
+#define MILLRACE_WORKER_INITIALIZE_H_
+
+#include <cstdint>
+
+#include "planner/layout.h"
+#include "planner/model.h"
+#include "planner/parameters.h"
+
+namespace millrace {
+
+// Fills a rank's flat parameter buffer: matrices normal(0, init_std), norm
+// weights one, padding zero.
+void InitializeParameters(const ModelSpec& model, const Layout& layout,
+                          MeshCoordinates coordinates,
+                          const StageParameters& parameters, uint64_t seed,
+                          float* flat);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_INITIALIZE_H_

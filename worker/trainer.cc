@@ -1,0 +1,233 @@
+#include "worker/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "planner/lower.h"
+#include "worker/arena.h"
+#include "worker/communicator_set.h"
+#include "worker/cpu_ops.h"
+#include "worker/executor.h"
+#include "worker/initialize.h"
+#include "worker/op_context.h"
+
+namespace millrace {
+namespace {
+
+// Both Programs run on one set of arenas; a validation pass never runs during a
+// step, so the step arena is as large as the larger of the two.
+struct Programs {
+  Program training;
+  Program validation;
+
+  int64_t persistent_bytes() const { return training.persistent_arena_bytes; }
+  int64_t step_bytes() const {
+    return std::max(training.step_arena_bytes, validation.step_arena_bytes);
+  }
+};
+
+absl::StatusOr<std::unique_ptr<Programs>> BuildPrograms(const ModelSpec& model,
+                                                        const Layout& layout,
+                                                        int32_t stage) {
+  auto programs = std::make_unique<Programs>();
+  ASSIGN_OR_RETURN(programs->training,
+                   BuildTrainingProgram(model, layout, stage));
+  ASSIGN_OR_RETURN(programs->validation,
+                   BuildValidationProgram(model, layout, stage));
+  CHECK(programs->training.persistent_arena_bytes ==
+        programs->validation.persistent_arena_bytes);
+  return programs;
+}
+
+absl::StatusOr<std::unique_ptr<Arenas>> AllocateArenas(
+    const Programs& programs) {
+  ASSIGN_OR_RETURN(MemoryBlock persistent,
+                   MemoryBlock::Allocate(programs.persistent_bytes()));
+  ASSIGN_OR_RETURN(MemoryBlock step,
+                   MemoryBlock::Allocate(programs.step_bytes()));
+  return std::make_unique<Arenas>(
+      Arenas{.persistent = std::move(persistent), .step = std::move(step)});
+}
+
+}  // namespace
+
+// Members are destroyed last to first: the lanes stop before what they use
+// goes.
+class Trainer::Impl {
+ public:
+  static absl::StatusOr<std::unique_ptr<Impl>> Create(
+      const TrainerOptions& options) {
+    auto impl = std::unique_ptr<Impl>(new Impl(options));
+    RETURN_IF_ERROR(impl->Build(options));
+    return impl;
+  }
+
+  const Program& program() const { return programs_->training; }
+
+  std::vector<StatePiece> StatePieces() {
+    const Program& program = programs_->training;
+    return DescribeState(
+        program.parameters, layout_, coordinates_,
+        {.parameters = Buffer<float>(program.parameters_buffer),
+         .exp_avg = Buffer<float>(program.exp_avg_buffer),
+         .exp_avg_sq = Buffer<float>(program.exp_avg_sq_buffer)});
+  }
+
+  int64_t completed_steps() const { return completed_steps_; }
+  void set_completed_steps(int64_t steps) { completed_steps_ = steps; }
+
+  absl::StatusOr<StepResult> RunStep(bool vote_to_stop) {
+    const double start_s = MonotonicSeconds();
+    inputs_.step = completed_steps_ + 1;
+    inputs_.learning_rate = LearningRateAt(job_.training, inputs_.step);
+    double* scalars = Buffer<double>(programs_->training.scalars_buffer);
+    scalars[kStopVoteScalar] = vote_to_stop ? 1 : 0;
+    scalars[kSpareScalar] = 0;
+    RETURN_IF_ERROR(executor_->Run(*training_, inputs_.step));
+    completed_steps_ = inputs_.step;
+
+    StepResult result{.step = inputs_.step,
+                      .loss = scalars[kLossScalar],
+                      .gradient_norm = std::sqrt(scalars[kSquaredNormScalar]),
+                      .learning_rate = inputs_.learning_rate,
+                      .stop = scalars[kStopVoteScalar] > 0,
+                      .finite = std::isfinite(scalars[kLossScalar]) &&
+                                std::isfinite(scalars[kSquaredNormScalar])};
+    result.step_time_s = MonotonicSeconds() - start_s;
+    result.timeline.rank = rank_;
+    training_->FillTimeline(&result.timeline);
+    return result;
+  }
+
+  absl::StatusOr<double> RunValidation(int64_t num_batches) {
+    if (num_batches < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "validation over ", num_batches, " batches: at least one is needed"));
+    }
+    double* scalars = Buffer<double>(programs_->validation.scalars_buffer);
+    double sum = 0;
+    for (int64_t batch = 1; batch <= num_batches; ++batch) {
+      inputs_.step = batch;
+      scalars[kStopVoteScalar] = 0;
+      scalars[kSpareScalar] = 0;
+      RETURN_IF_ERROR(executor_->Run(*validation_, batch));
+      sum += scalars[kLossScalar];
+    }
+    return sum / static_cast<double>(num_batches);
+  }
+
+  int64_t planned_bytes() const {
+    return programs_->persistent_bytes() + programs_->step_bytes();
+  }
+  int64_t allocated_bytes() const {
+    return arenas_->persistent.bytes() + arenas_->step.bytes();
+  }
+
+  void Abort() {
+    executor_->Abort();
+    communicators_->Abort();
+  }
+
+ private:
+  explicit Impl(const TrainerOptions& options)
+      : job_(options.job),
+        layout_(options.layout),
+        rank_(options.rank),
+        coordinates_(CoordinatesOf(options.layout, options.rank)) {}
+
+  absl::Status Build(const TrainerOptions& options) {
+    ASSIGN_OR_RETURN(programs_,
+                     BuildPrograms(job_.model, layout_, coordinates_.pipeline));
+    ASSIGN_OR_RETURN(arenas_, AllocateArenas(*programs_));
+    CHECK(allocated_bytes() == planned_bytes());
+    InitializeParameters(job_.model, layout_, coordinates_,
+                         programs_->training.parameters, job_.training.seed,
+                         Buffer<float>(programs_->training.parameters_buffer));
+    kernels_ = std::make_unique<KernelCache>(options.num_threads);
+    ASSIGN_OR_RETURN(
+        CommunicatorSet communicators,
+        CommunicatorSet::Create(layout_, rank_, *options.communicators));
+    communicators_ =
+        std::make_unique<CommunicatorSet>(std::move(communicators));
+    ASSIGN_OR_RETURN(training_, Prepare(programs_->training, options.batches));
+    ASSIGN_OR_RETURN(validation_,
+                     Prepare(programs_->validation, options.batches));
+    RETURN_IF_ERROR(kernels_->AllocateScratch());
+    executor_ = std::make_unique<Executor>(
+        Executor::Options{.name = absl::StrCat("rank ", ToInt(rank_)),
+                          .on_failure = [this] { communicators_->Abort(); }});
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<PreparedProgram>> Prepare(
+      const Program& program, BatchSource* batches) {
+    return PrepareProgram({.program = &program,
+                           .layout = layout_,
+                           .coordinates = coordinates_,
+                           .arenas = arenas_.get(),
+                           .kernels = kernels_.get(),
+                           .inputs = &inputs_,
+                           .training = &job_.training,
+                           .batches = batches,
+                           .communicators = communicators_.get()});
+  }
+
+  template <typename T>
+  T* Buffer(BufferId id) const {
+    return reinterpret_cast<T*>(arenas_->At(programs_->training.buffers[id]));
+  }
+
+  const JobSpec job_;
+  const Layout layout_;
+  const Rank rank_;
+  const MeshCoordinates coordinates_;
+  int64_t completed_steps_ = 0;
+  StepInputs inputs_;
+  std::unique_ptr<Programs> programs_;
+  std::unique_ptr<Arenas> arenas_;
+  std::unique_ptr<KernelCache> kernels_;
+  std::unique_ptr<CommunicatorSet> communicators_;
+  std::unique_ptr<PreparedProgram> training_;
+  std::unique_ptr<PreparedProgram> validation_;
+  std::unique_ptr<Executor> executor_;
+};
+
+Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Trainer::~Trainer() = default;
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
+    const TrainerOptions& options) {
+  CHECK(options.communicators != nullptr);
+  CHECK(options.batches != nullptr);
+  absl::StatusOr<std::unique_ptr<Impl>> impl = Impl::Create(options);
+  if (!impl.ok()) {
+    return absl::Status(
+        impl.status().code(),
+        absl::StrCat("rank ", ToInt(options.rank),
+                     ", preparing to train: ", impl.status().message()));
+  }
+  return std::unique_ptr<Trainer>(new Trainer(*std::move(impl)));
+}
+
+const Program& Trainer::program() const { return impl_->program(); }
+std::vector<StatePiece> Trainer::StatePieces() { return impl_->StatePieces(); }
+int64_t Trainer::completed_steps() const { return impl_->completed_steps(); }
+void Trainer::set_completed_steps(int64_t steps) {
+  impl_->set_completed_steps(steps);
+}
+absl::StatusOr<StepResult> Trainer::RunStep(bool vote_to_stop) {
+  return impl_->RunStep(vote_to_stop);
+}
+absl::StatusOr<double> Trainer::RunValidation(int64_t num_batches) {
+  return impl_->RunValidation(num_batches);
+}
+int64_t Trainer::planned_bytes() const { return impl_->planned_bytes(); }
+int64_t Trainer::allocated_bytes() const { return impl_->allocated_bytes(); }
+void Trainer::Abort() { impl_->Abort(); }
+
+}  // namespace millrace
