@@ -11,8 +11,12 @@
 
 namespace millrace {
 
-// Looks instructions up in a profile's tables: interpolated in log space inside
-// what was measured, scaled by FLOPs or bytes from the nearest point outside.
+// Looks instructions up in a profile's tables. GEMMs and attention take the
+// achieved FLOP/s of the nearest measured shapes, weighted by their distance in
+// log space; bandwidth-bound ops and communication are interpolated in log
+// space between measured sizes. Outside of what was measured, times scale with
+// FLOPs or bytes from the nearest point, and communication never gets quicker
+// than its smallest measured message.
 class CostModel {
  public:
   // Returns InvalidArgument naming the table a profile lacks and the command
@@ -21,15 +25,33 @@ class CostModel {
 
   const HardwareProfile& profile() const { return profile_; }
 
-  // Seconds of one instruction run alone, launch overhead included.
-  double Seconds(const Layout& layout, const Instruction& instruction) const;
+  // False if the profile was measured with one rank: it then prices layouts of
+  // one rank only.
+  bool HasCommunication() const { return !profile_.communication.empty(); }
+
+  // Seconds of one op run alone, launch overhead included. Collectives
+  // and transfers need HasCommunication().
+  double Seconds(const Layout& layout, OpKind kind,
+                 const OpAttributes& attributes) const;
 
   // One value per instruction of `program`, for Simulate().
   std::vector<double> ProgramSeconds(const Program& program) const;
 
+  // FLOP/s of the best measured GEMM: what one rank could reach at most.
+  double PeakFlopsPerSecond() const;
+
  private:
   explicit CostModel(HardwareProfile profile);
-  HardwareProfile profile_;
+
+  double GemmSeconds(const GemmAttributes& gemm) const;
+  double AttentionSeconds(bool backward,
+                          const AttentionAttributes& attention) const;
+  double CrossEntropySeconds(OpKind kind, const VocabAttributes& vocab) const;
+  double BandwidthSeconds(OpKind kind, double bytes) const;
+  double CommunicationSeconds(OpKind kind, int32_t group_size,
+                              double bytes) const;
+
+  HardwareProfile profile_;  // Tables sorted by kind, group size and bytes.
 };
 
 // Floating-point operations and bytes moved by one instruction, from its kind

@@ -1,0 +1,218 @@
+#include "planner/layout_space.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace millrace {
+namespace {
+
+bool Allows(const std::optional<int32_t>& pinned, int64_t value) {
+  return !pinned.has_value() || *pinned == value;
+}
+
+// Meshes of all devices that respect the pinned axes, micro-batches unset.
+std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
+  std::vector<Layout> meshes;
+  const int32_t devices = space.num_devices;
+  for (int32_t tensor = 1; tensor <= devices; ++tensor) {
+    if (devices % tensor != 0 || !Allows(space.constraints.tensor, tensor)) {
+      continue;
+    }
+    const int32_t rest = devices / tensor;
+    for (int32_t pipeline = 1; pipeline <= rest; ++pipeline) {
+      if (rest % pipeline != 0 ||
+          !Allows(space.constraints.pipeline, pipeline) ||
+          !Allows(space.constraints.data, rest / pipeline)) {
+        continue;
+      }
+      meshes.push_back(
+          {.pipeline = pipeline, .data = rest / pipeline, .tensor = tensor});
+    }
+  }
+  return meshes;
+}
+
+// "pipeline 2 x tensor 4 (layout.pipeline, layout.tensor)".
+struct PinnedAxes {
+  std::string product;
+  std::string keys;
+  int64_t size = 1;
+  bool all = true;
+};
+
+PinnedAxes DescribePinnedAxes(const LayoutConstraints& constraints) {
+  PinnedAxes pinned;
+  const std::pair<const char*, std::optional<int32_t>> axes[] = {
+      {"pipeline", constraints.pipeline},
+      {"data", constraints.data},
+      {"tensor", constraints.tensor}};
+  std::vector<std::string> factors, keys;
+  for (const auto& [name, size] : axes) {
+    if (!size.has_value()) {
+      pinned.all = false;
+      continue;
+    }
+    factors.push_back(absl::StrCat(name, " ", *size));
+    keys.push_back(absl::StrCat("layout.", name));
+    pinned.size *= *size;
+  }
+  pinned.product = absl::StrJoin(factors, " x ");
+  pinned.keys = absl::StrJoin(keys, ", ");
+  return pinned;
+}
+
+// What stands in the way of the layout that comes closest.
+std::string NearestObstacle(const LayoutSpace& space) {
+  const std::vector<Layout> meshes = EnumerateMeshes(space);
+  if (meshes.empty()) {
+    const PinnedAxes pinned = DescribePinnedAxes(space.constraints);
+    return absl::StrCat(
+        pinned.product, " = ", pinned.size, " devices (", pinned.keys, ")",
+        pinned.all ? ", but there are "
+                   : " cannot be completed to the number of devices, ",
+        space.num_devices);
+  }
+  // The nearest misses the batch only, and that by the least.
+  std::optional<Layout> nearest;
+  int64_t nearest_gap = 0;
+  for (Layout layout : meshes) {
+    layout.zero = space.constraints.zero.value_or(0);
+    layout.micro_batch = space.constraints.micro_batch.value_or(1);
+    const int64_t sequences =
+        int64_t{layout.micro_batch} * int64_t{layout.data};
+    layout.num_microbatches = static_cast<int32_t>(
+        std::max<int64_t>(1, space.global_batch / sequences));
+    int64_t gap =
+        std::abs(sequences * layout.num_microbatches - space.global_batch);
+    if (!ValidateLayout(space.model, layout, layout.global_batch()).ok()) {
+      gap += std::numeric_limits<int32_t>::max();
+    }
+    if (!nearest.has_value() || gap < nearest_gap) {
+      nearest = layout;
+      nearest_gap = gap;
+    }
+  }
+  const absl::Status obstacle =
+      ValidateLayout(space.model, *nearest, space.global_batch);
+  return absl::StrCat("nearest is ", LayoutToString(*nearest), ": ",
+                      std::string(obstacle.message()));
+}
+
+// Every single pinned key that stands in the way alone, as a change to make.
+std::vector<std::string> ChangesOfOneKey(const LayoutSpace& space) {
+  struct Key {
+    const char* name;
+    std::optional<int32_t> LayoutConstraints::*pinned;
+    int32_t Layout::*chosen;
+  };
+  const Key keys[] = {
+      {"micro_batch", &LayoutConstraints::micro_batch, &Layout::micro_batch},
+      {"data", &LayoutConstraints::data, &Layout::data},
+      {"tensor", &LayoutConstraints::tensor, &Layout::tensor},
+      {"pipeline", &LayoutConstraints::pipeline, &Layout::pipeline}};
+  std::vector<std::string> changes;
+  for (const Key& key : keys) {
+    const std::optional<int32_t> pinned = space.constraints.*key.pinned;
+    if (!pinned.has_value()) continue;
+    LayoutSpace changed = space;
+    (changed.constraints.*key.pinned).reset();
+    const std::vector<Layout> layouts = EnumerateLayouts(changed);
+    if (layouts.empty()) continue;
+    const auto closest = std::min_element(
+        layouts.begin(), layouts.end(), [&](const Layout& a, const Layout& b) {
+          return std::abs(a.*key.chosen - *pinned) <
+                 std::abs(b.*key.chosen - *pinned);
+        });
+    changes.push_back(absl::StrCat("set layout.", key.name, " to ",
+                                   (*closest).*key.chosen, " instead of ",
+                                   *pinned));
+  }
+  return changes;
+}
+
+// The nearest global batch that works; the larger of two equally near.
+std::optional<std::string> ChangeOfBatch(const LayoutSpace& space) {
+  const int64_t reach = std::max<int64_t>(space.global_batch, 256);
+  for (int64_t distance = 1; distance <= reach; ++distance) {
+    for (const int64_t batch :
+         {space.global_batch + distance, space.global_batch - distance}) {
+      if (batch < 1) continue;
+      LayoutSpace changed = space;
+      changed.global_batch = batch;
+      if (!EnumerateLayouts(changed).empty()) {
+        return absl::StrCat("set training.global_batch to ", batch,
+                            " instead of ", space.global_batch);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+// The nearest number of devices that works; the smaller of two equally near.
+std::optional<std::string> ChangeOfDevices(const LayoutSpace& space) {
+  const int32_t reach = std::max(space.num_devices, 64);
+  for (int32_t distance = 1; distance <= reach; ++distance) {
+    for (const int32_t devices :
+         {space.num_devices - distance, space.num_devices + distance}) {
+      if (devices < 1) continue;
+      LayoutSpace changed = space;
+      changed.num_devices = devices;
+      if (!EnumerateLayouts(changed).empty()) {
+        return absl::StrCat("use ", devices,
+                            devices == 1 ? " device" : " devices",
+                            " instead of ", space.num_devices);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
+  std::vector<Layout> layouts;
+  for (const Layout& mesh : EnumerateMeshes(space)) {
+    if (space.global_batch % mesh.data != 0) continue;
+    const int64_t replica_batch = space.global_batch / mesh.data;
+    for (const int32_t zero : {0, 1}) {
+      if (!Allows(space.constraints.zero, zero)) continue;
+      const bool is_asked_for = space.constraints.zero == zero;
+      if (zero == 1 && mesh.data == 1 && !is_asked_for) continue;
+      for (int64_t count = 1; count <= replica_batch; ++count) {
+        if (replica_batch % count != 0 ||
+            !Allows(space.constraints.micro_batch, replica_batch / count)) {
+          continue;
+        }
+        Layout layout = mesh;
+        layout.zero = zero;
+        layout.num_microbatches = static_cast<int32_t>(count);
+        layout.micro_batch = static_cast<int32_t>(replica_batch / count);
+        if (ValidateLayout(space.model, layout, space.global_batch).ok()) {
+          layouts.push_back(layout);
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+absl::Status ExplainNoLayout(const LayoutSpace& space) {
+  std::vector<std::string> changes = ChangesOfOneKey(space);
+  if (auto change = ChangeOfBatch(space)) changes.push_back(*change);
+  if (auto change = ChangeOfDevices(space)) changes.push_back(*change);
+  // One change a line reads as a list of demands; they are alternatives.
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no layout on ", space.num_devices, " devices: ", NearestObstacle(space),
+      changes.empty() ? "; no change of a single key helps"
+                      : absl::StrCat("; smallest change: ",
+                                     absl::StrJoin(changes, ", or "))));
+}
+
+}  // namespace millrace

@@ -1,0 +1,34 @@
+// The layouts that a job allows on so many devices, and why there may be none.
+
+#ifndef MILLRACE_PLANNER_LAYOUT_SPACE_H_
+#define MILLRACE_PLANNER_LAYOUT_SPACE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "planner/job.h"
+#include "planner/layout.h"
+
+namespace millrace {
+
+struct LayoutSpace {
+  ModelSpec model;
+  int64_t global_batch;
+  int32_t num_devices;
+  LayoutConstraints constraints;
+};
+
+// Every layout that uses all devices, respects the constraints and passes
+// ValidateLayout, the simpler first: fewer tensor shards, fewer stages, no
+// ZeRO, fewer and larger micro-batches. ZeRO-1 without data replicas is ZeRO-0
+// and appears only where it is asked for.
+std::vector<Layout> EnumerateLayouts(const LayoutSpace& space);
+
+// For a space without layouts: InvalidArgument with the nearest layout, what
+// stands in its way, and the smallest change that gives one.
+absl::Status ExplainNoLayout(const LayoutSpace& space);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LAYOUT_SPACE_H_

@@ -1,0 +1,428 @@
+#include "planner/profile_file.h"
+
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "planner/nearest_word.h"
+#include "planner/yaml_tree.h"
+
+namespace millrace {
+namespace {
+
+// The one list of each record's keys, which reading and writing share. A
+// visitor is called with (key, member) for each.
+template <typename Visitor>
+void VisitFields(Visitor& visit, ProfileProvenance& provenance) {
+  visit("machine", provenance.machine);
+  visit("description", provenance.description);
+  visit("version", provenance.version);
+  visit("date", provenance.date);
+  visit("num_ranks", provenance.num_ranks);
+  visit("threads_per_device", provenance.threads_per_device);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, GemmTime& time) {
+  visit("m", time.m);
+  visit("n", time.n);
+  visit("k", time.k);
+  visit("trans_a", time.trans_a);
+  visit("trans_b", time.trans_b);
+  visit("seconds", time.seconds);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, AttentionTime& time) {
+  visit("backward", time.backward);
+  visit("num_sequences", time.num_sequences);
+  visit("sequence_length", time.sequence_length);
+  visit("num_heads", time.num_heads);
+  visit("num_kv_heads", time.num_kv_heads);
+  visit("head_dim", time.head_dim);
+  visit("seconds", time.seconds);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, CrossEntropyTime& time) {
+  visit("kind", time.kind);
+  visit("num_tokens", time.num_tokens);
+  visit("hidden", time.hidden);
+  visit("vocab_rows", time.vocab_rows);
+  visit("seconds", time.seconds);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, BandwidthTime& time) {
+  visit("kind", time.kind);
+  visit("bytes", time.bytes);
+  visit("seconds", time.seconds);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, CommunicationTime& time) {
+  visit("kind", time.kind);
+  visit("group_size", time.group_size);
+  visit("bytes", time.bytes);
+  visit("seconds", time.seconds);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, HardwareProfile& profile) {
+  visit("name", profile.name);
+  visit("provenance", profile.provenance);
+  visit("ranks_per_host", profile.ranks_per_host);
+  visit("device_memory_bytes", profile.device_memory_bytes);
+  visit("launch_overhead_s", profile.launch_overhead_s);
+  visit("compute_contention", profile.compute_contention);
+  visit("gemms", profile.gemms);
+  visit("attention", profile.attention);
+  visit("cross_entropy", profile.cross_entropy);
+  visit("bandwidth", profile.bandwidth);
+  visit("communication", profile.communication);
+}
+
+// Writes records; tables get one row a line.
+class Writer {
+ public:
+  explicit Writer(int depth) : indent_(static_cast<size_t>(depth) * 2, ' ') {}
+
+  void operator()(const char* key, std::string& value) {
+    Line(key, QuoteYaml(value));
+  }
+  void operator()(const char* key, double& value) {
+    Line(key, NumberToText(value));
+  }
+  void operator()(const char* key, int32_t& value) {
+    Line(key, absl::StrCat(value));
+  }
+  void operator()(const char* key, int64_t& value) {
+    Line(key, absl::StrCat(value));
+  }
+  void operator()(const char* key, bool& value) {
+    Line(key, value ? "true" : "false");
+  }
+  void operator()(const char* key, OpKind& value) {
+    Line(key, OpKindName(value));
+  }
+  void operator()(const char* key, ProfileProvenance& value) {
+    Writer section(1);
+    VisitFields(section, value);
+    absl::StrAppend(&text_, key, ":\n", absl::StrJoin(section.lines_, "\n"),
+                    "\n");
+  }
+  void operator()(const char* key, std::vector<double>& values) {
+    Line(key, absl::StrCat("[",
+                           absl::StrJoin(values, ", ",
+                                         [](std::string* out, double value) {
+                                           out->append(NumberToText(value));
+                                         }),
+                           "]"));
+  }
+  template <typename Row>
+  void operator()(const char* key, std::vector<Row>& rows) {
+    Flush();
+    absl::StrAppend(&text_, key, rows.empty() ? ": []\n" : ":\n");
+    for (Row& row : rows) {
+      Writer fields(0);
+      VisitFields(fields, row);
+      absl::StrAppend(&text_, "  - {", absl::StrJoin(fields.lines_, ", "),
+                      "}\n");
+    }
+  }
+
+  std::string Text() {
+    Flush();
+    return std::move(text_);
+  }
+
+ private:
+  void Line(const char* key, absl::string_view value) {
+    lines_.push_back(absl::StrCat(indent_, key, ": ", value));
+  }
+  void Flush() {
+    for (const std::string& line : lines_) absl::StrAppend(&text_, line, "\n");
+    lines_.clear();
+  }
+
+  std::string indent_;
+  std::string text_;
+  std::vector<std::string> lines_;
+};
+
+// Reads one map; every key is required, none may be unknown or given twice.
+class Reader {
+ public:
+  Reader(const YamlTree& tree, const std::string& file_name, std::string path,
+         std::vector<std::string>* errors)
+      : tree_(tree),
+        file_name_(file_name),
+        path_(std::move(path)),
+        errors_(errors) {}
+
+  template <typename Record>
+  void Read(Record& record) {
+    if (tree_.kind != YamlTree::Kind::kMap) {
+      Error(tree_, "",
+            absl::StrCat("expected a map, found ", DescribeYaml(tree_)));
+      return;
+    }
+    VisitFields(*this, record);
+    std::set<std::string> seen;
+    for (const YamlTree& entry : tree_.children) {
+      if (!seen.insert(entry.key).second) {
+        Error(entry, entry.key, "given twice; remove one");
+      }
+      if (std::find(keys_.begin(), keys_.end(), entry.key) != keys_.end()) {
+        continue;
+      }
+      const auto nearest = NearestWord(entry.key, keys_);
+      Error(entry, entry.key,
+            nearest.has_value()
+                ? absl::StrCat("unknown key; did you mean '", *nearest, "'?")
+                : absl::StrCat("unknown key; known keys here: ",
+                               absl::StrJoin(keys_, ", ")));
+    }
+  }
+
+  void operator()(const char* key, std::string& value) {
+    if (const YamlTree* entry = FindScalar(key, "text")) value = entry->scalar;
+  }
+  void operator()(const char* key, double& value) { Number(key, &value); }
+  void operator()(const char* key, int32_t& value) { Integer(key, &value); }
+  void operator()(const char* key, int64_t& value) { Integer(key, &value); }
+  void operator()(const char* key, bool& value) {
+    const YamlTree* entry = FindScalar(key, "true or false");
+    if (entry == nullptr) return;
+    if (entry->scalar != "true" && entry->scalar != "false") {
+      Expected(*entry, key, "true or false");
+    }
+    value = entry->scalar == "true";
+  }
+  void operator()(const char* key, OpKind& value) {
+    const YamlTree* entry = FindScalar(key, "an op kind");
+    if (entry == nullptr) return;
+    std::vector<std::string> names;
+    for (int i = 0; i < kNumOpKinds; ++i) {
+      names.emplace_back(OpKindName(static_cast<OpKind>(i)));
+      if (names.back() != entry->scalar) continue;
+      value = static_cast<OpKind>(i);
+      return;
+    }
+    const auto nearest = NearestWord(entry->scalar, names);
+    Error(*entry, key,
+          absl::StrCat(
+              "unknown op kind '", entry->scalar, "'; ",
+              nearest.has_value()
+                  ? absl::StrCat("did you mean '", *nearest, "'?")
+                  : absl::StrCat("known: ", absl::StrJoin(names, ", "))));
+  }
+  void operator()(const char* key, ProfileProvenance& value) {
+    if (const YamlTree* entry = Find(key)) Section(*entry, key).Read(value);
+  }
+  void operator()(const char* key, std::vector<double>& values) {
+    const YamlTree* entry = FindList(key);
+    if (entry == nullptr) return;
+    for (const YamlTree& item : entry->children) {
+      values.push_back(0);
+      if (item.kind != YamlTree::Kind::kScalar ||
+          !ParseNumber(item.scalar, &values.back())) {
+        Expected(item, key, "numbers of at least 0");
+      }
+    }
+  }
+  template <typename Row>
+  void operator()(const char* key, std::vector<Row>& rows) {
+    const YamlTree* entry = FindList(key);
+    if (entry == nullptr) return;
+    for (const YamlTree& item : entry->children) {
+      rows.emplace_back();
+      Section(item, absl::StrCat(key, "[", rows.size() - 1, "]"))
+          .Read(rows.back());
+    }
+  }
+
+ private:
+  Reader Section(const YamlTree& tree, const std::string& key) const {
+    return Reader(tree, file_name_, absl::StrCat(path_, key, "."), errors_);
+  }
+
+  const YamlTree* Find(const char* key) {
+    keys_.emplace_back(key);
+    for (const YamlTree& entry : tree_.children) {
+      if (entry.key == key) return &entry;
+    }
+    Error(tree_, key, "missing");
+    return nullptr;
+  }
+  const YamlTree* FindScalar(const char* key, absl::string_view expected) {
+    const YamlTree* entry = Find(key);
+    if (entry == nullptr) return nullptr;
+    if (entry->kind == YamlTree::Kind::kScalar) return entry;
+    Expected(*entry, key, expected);
+    return nullptr;
+  }
+  const YamlTree* FindList(const char* key) {
+    const YamlTree* entry = Find(key);
+    if (entry == nullptr) return nullptr;
+    if (entry->kind == YamlTree::Kind::kList) return entry;
+    Expected(*entry, key, "a list");
+    return nullptr;
+  }
+
+  static bool ParseNumber(const std::string& text, double* value) {
+    return absl::SimpleAtod(text, value) && std::isfinite(*value) &&
+           *value >= 0;
+  }
+  void Number(const char* key, double* value) {
+    const YamlTree* entry = FindScalar(key, "a number of at least 0");
+    if (entry != nullptr && !ParseNumber(entry->scalar, value)) {
+      Expected(*entry, key, "a number of at least 0");
+    }
+  }
+  template <typename Value>
+  void Integer(const char* key, Value* value) {
+    const YamlTree* entry = FindScalar(key, "an integer of at least 1");
+    if (entry != nullptr &&
+        (!absl::SimpleAtoi(entry->scalar, value) || *value < 1)) {
+      Expected(*entry, key, "an integer of at least 1");
+    }
+  }
+
+  void Expected(const YamlTree& tree, absl::string_view key,
+                absl::string_view expected) {
+    Error(tree, key,
+          absl::StrCat("expected ", expected, ", found ", DescribeYaml(tree)));
+  }
+  void Error(const YamlTree& tree, absl::string_view key,
+             absl::string_view what) {
+    errors_->push_back(absl::StrCat(file_name_, ":", tree.line, ": ", path_,
+                                    key, key.empty() ? "" : ": ", what));
+  }
+
+  const YamlTree& tree_;
+  const std::string& file_name_;
+  const std::string path_;
+  std::vector<std::string>* const errors_;
+  std::vector<std::string> keys_;  // Asked for so far.
+};
+
+std::string CleanForFileName(absl::string_view text) {
+  std::string clean(text);
+  for (char& c : clean) {
+    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                       c == '.' || c == '-';
+    if (!plain) c = '_';
+  }
+  return clean;
+}
+
+}  // namespace
+
+absl::StatusOr<HardwareProfile> ParseProfile(absl::string_view yaml,
+                                             const std::string& file_name) {
+  ASSIGN_OR_RETURN(const YamlTree tree, ParseYaml(yaml, file_name));
+  HardwareProfile profile;
+  std::vector<std::string> errors;
+  Reader(tree, file_name, "", &errors).Read(profile);
+  if (errors.empty() && (profile.compute_contention.size() !=
+                             static_cast<size_t>(profile.ranks_per_host) ||
+                         profile.compute_contention.front() != 1)) {
+    errors.push_back(absl::StrCat(
+        file_name, ":1: compute_contention: expected ranks_per_host = ",
+        profile.ranks_per_host, " factors, the first 1"));
+  }
+  if (errors.empty() &&
+      (profile.provenance.machine.empty() ||
+       profile.provenance.version.empty() || profile.provenance.date.empty())) {
+    errors.push_back(absl::StrCat(
+        file_name,
+        ":1: provenance: expected machine, version and date; a "
+        "profile that does not say where it comes from is not used"));
+  }
+  if (!errors.empty()) {
+    return absl::InvalidArgumentError(absl::StrJoin(errors, "\n"));
+  }
+  return profile;
+}
+
+absl::StatusOr<HardwareProfile> LoadProfile(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string yaml, ReadFile(path));
+  return ParseProfile(yaml, path);
+}
+
+std::string ProfileToYaml(const HardwareProfile& profile) {
+  // The field lists give mutable members, so that reading can share them.
+  HardwareProfile copy = profile;
+  Writer writer(0);
+  VisitFields(writer, copy);
+  return absl::StrCat(
+      "# Measured by `millrace profile`. docs/profile.md explains each key.\n",
+      writer.Text());
+}
+
+absl::Status SaveProfile(const HardwareProfile& profile,
+                         const std::string& path) {
+  if (const size_t slash = path.rfind('/');
+      slash != std::string::npos && slash > 0) {
+    RETURN_IF_ERROR(MakeDirectories(path.substr(0, slash)));
+  }
+  return WriteFileAtomically(path, ProfileToYaml(profile));
+}
+
+absl::StatusOr<std::string> DefaultProfilePath(
+    const ProfileIdentity& identity) {
+  std::string cache;
+  if (const char* xdg = std::getenv("XDG_CACHE_HOME");
+      xdg != nullptr && xdg[0] == '/') {
+    cache = xdg;
+  } else if (const char* home = std::getenv("HOME");
+             home != nullptr && home[0] == '/') {
+    cache = absl::StrCat(home, "/.cache");
+  } else {
+    return absl::FailedPreconditionError(
+        "no place to keep hardware profiles: neither XDG_CACHE_HOME nor HOME "
+        "is set; set one, or give profile: PATH in the job file");
+  }
+  return absl::StrCat(
+      cache, "/millrace/profiles/", CleanForFileName(identity.machine), "-",
+      CleanForFileName(identity.shape), "-ranks", identity.num_ranks,
+      "-threads", identity.threads_per_device, ".yaml");
+}
+
+std::vector<std::string> ProfileWarnings(const HardwareProfile& profile,
+                                         const ProfileIdentity& identity) {
+  const ProfileProvenance& provenance = profile.provenance;
+  std::vector<std::string> warnings;
+  if (provenance.machine != identity.machine) {
+    warnings.push_back(
+        absl::StrCat("foreign profile: measured on ", provenance.description,
+                     " (", provenance.machine, "), this machine is ",
+                     identity.machine, "; run millrace profile here"));
+  }
+  if (provenance.num_ranks != identity.num_ranks) {
+    warnings.push_back(absl::StrCat("stale profile: measured with ",
+                                    provenance.num_ranks,
+                                    " ranks, planned for ", identity.num_ranks,
+                                    "; run millrace profile again"));
+  }
+  if (provenance.threads_per_device != identity.threads_per_device) {
+    warnings.push_back(absl::StrCat(
+        "stale profile: measured with ", provenance.threads_per_device,
+        " threads a device, planned for ", identity.threads_per_device,
+        "; run millrace profile again"));
+  }
+  return warnings;
+}
+
+}  // namespace millrace

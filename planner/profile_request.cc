@@ -1,0 +1,229 @@
+#include "planner/profile_request.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <set>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "planner/cost.h"
+#include "planner/graph.h"
+#include "planner/layout_space.h"
+
+namespace millrace {
+namespace {
+
+// A measurement runs an op a handful of times. On a slow core (some 10 GFLOP/s)
+// this much work fits in a few seconds and leaves the rest of the twenty for
+// bandwidth-bound ops and communication.
+constexpr double kRepeats = 5;
+constexpr double kFlopsBudget = 60e9 / kRepeats;
+// Bandwidth-bound kinds and messages: sizes per kind, spread evenly.
+constexpr size_t kSizesPerKind = 4;
+
+template <typename Row>
+std::vector<Row> SpreadEvenly(const std::vector<Row>& sorted, size_t count) {
+  if (sorted.size() <= count) return sorted;
+  std::vector<Row> chosen;
+  for (size_t i = 0; i < count; ++i) {
+    chosen.push_back(sorted[i * (sorted.size() - 1) / (count - 1)]);
+  }
+  return chosen;
+}
+
+// Every distinct instruction of all layouts, by the table that it belongs to.
+class Collector {
+ public:
+  void Add(const Layout& layout, const GraphOp& op) {
+    const OpWork work = WorkOf(layout, op.kind, op.attributes);
+    if (IsCollective(op.kind) || IsTransfer(op.kind)) {
+      AddCommunication(layout, op, static_cast<int64_t>(work.bytes));
+      return;
+    }
+    ProfileOp measured{op.kind, op.attributes};
+    // Gradients of the first micro-batch overwrite; adding costs one more read.
+    if (auto* gemm = std::get_if<GemmAttributes>(&measured.attributes)) {
+      gemm->accumulate = false;
+    }
+    const std::string shape = AttributesToString(measured.attributes);
+    // kSquaredNorm and kAdamW touch a slice under ZeRO-1; the size decides.
+    if (auto* optimizer =
+            std::get_if<OptimizerAttributes>(&measured.attributes)) {
+      optimizer->num_elements = static_cast<int64_t>(
+          work.bytes / (op.kind == OpKind::kAdamW ? 28 : 4));
+      optimizer->data_sharded = false;
+    }
+    const bool is_bandwidth_bound = op.kind != OpKind::kGemm &&
+                                    op.kind != OpKind::kAttentionForward &&
+                                    op.kind != OpKind::kAttentionBackward &&
+                                    op.kind != OpKind::kLinearCrossEntropy &&
+                                    op.kind != OpKind::kCrossEntropyStats &&
+                                    op.kind != OpKind::kCrossEntropyGradient;
+    if (is_bandwidth_bound) {
+      if (work.bytes > 0) {
+        bandwidth_[op.kind].emplace(static_cast<int64_t>(work.bytes),
+                                    std::move(measured));
+      }
+    } else {
+      arithmetic_.emplace(std::make_tuple(op.kind, work.flops, shape),
+                          std::move(measured));
+    }
+  }
+
+  ProfileRequest Finish() const {
+    ProfileRequest request;
+    AddArithmetic(&request);
+    for (const auto& [kind, by_bytes] : bandwidth_) {
+      std::vector<ProfileOp> sorted;
+      for (const auto& [bytes, op] : by_bytes) sorted.push_back(op);
+      for (ProfileOp& op : SpreadEvenly(sorted, kSizesPerKind)) {
+        request.ops.push_back(std::move(op));
+      }
+    }
+    for (const auto& [group, sizes] : communication_) {
+      const std::vector<int64_t> sorted(sizes.begin(), sizes.end());
+      for (const int64_t bytes : SpreadEvenly(sorted, kSizesPerKind)) {
+        request.communication.push_back(
+            {.kind = group.first, .group_size = group.second, .bytes = bytes});
+      }
+    }
+    return request;
+  }
+
+ private:
+  void AddCommunication(const Layout& layout, const GraphOp& op,
+                        int64_t bytes) {
+    if (IsTransfer(op.kind)) {
+      communication_[{OpKind::kSend, 2}].insert(bytes);
+      return;
+    }
+    const Group group = std::get<CollectiveAttributes>(op.attributes).group;
+    communication_[{op.kind, GroupSize(layout, group)}].insert(bytes);
+  }
+
+  // Small shapes first until the work is spent: large ops run at one speed,
+  // which the cost model extrapolates well, small ones each at their own.
+  void AddArithmetic(ProfileRequest* request) const {
+    std::map<OpKind, std::vector<std::pair<double, const ProfileOp*>>> by_kind;
+    double total_flops = 0;
+    for (const auto& [key, op] : arithmetic_) {
+      by_kind[std::get<0>(key)].emplace_back(std::get<1>(key), &op);
+      total_flops += std::get<1>(key);
+    }
+    for (const auto& [kind, sorted] : by_kind) {
+      double kind_flops = 0;
+      for (const auto& [flops, op] : sorted) kind_flops += flops;
+      const double budget =
+          kFlopsBudget * std::max(kind_flops / total_flops, 0.1);
+      double spent = 0;
+      for (const auto& [flops, op] : sorted) {
+        if (spent > 0 && spent + flops > budget) break;
+        spent += flops;
+        request->ops.push_back(*op);
+      }
+    }
+  }
+
+  std::map<std::tuple<OpKind, double, std::string>, ProfileOp> arithmetic_;
+  std::map<OpKind, std::map<int64_t, ProfileOp>> bandwidth_;
+  std::map<std::pair<OpKind, int32_t>, std::set<int64_t>> communication_;
+};
+
+void CollectLayout(const ModelSpec& model, const Layout& layout,
+                   Collector* collector) {
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    for (const Graph& graph : {BuildTrainingGraph(model, layout, stage),
+                               BuildValidationGraph(model, layout, stage)}) {
+      for (const auto* ops : {&graph.prologue, &graph.forward, &graph.backward,
+                              &graph.epilogue}) {
+        for (const GraphOp& op : *ops) collector->Add(layout, op);
+      }
+      for (const std::vector<GraphOp>& ops : graph.reduce_by_bucket) {
+        for (const GraphOp& op : ops) collector->Add(layout, op);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ProfileRequest> BuildProfileRequest(const ModelSpec& model,
+                                                   const TrainingSpec& training,
+                                                   int32_t num_ranks) {
+  const LayoutSpace space{.model = model,
+                          .global_batch = training.global_batch,
+                          .num_devices = num_ranks};
+  const std::vector<Layout> layouts = EnumerateLayouts(space);
+  if (layouts.empty()) return ExplainNoLayout(space);
+  Collector collector;
+  for (const Layout& layout : layouts) CollectLayout(model, layout, &collector);
+  return collector.Finish();
+}
+
+std::string ProfileShapeKey(const ModelSpec& model,
+                            const TrainingSpec& training) {
+  return absl::StrCat("h", model.hidden, "-f", model.ffn_hidden, "-n",
+                      model.num_heads, "-k", model.num_kv_heads, "-d",
+                      model.head_dim, "-v", model.vocab_size, "-s",
+                      model.sequence_length, "-b", training.global_batch);
+}
+
+void RecordOpTime(const ProfileOp& op, double seconds,
+                  HardwareProfile* profile) {
+  if (const auto* gemm = std::get_if<GemmAttributes>(&op.attributes)) {
+    profile->gemms.push_back({.m = gemm->m,
+                              .n = gemm->n,
+                              .k = gemm->k,
+                              .trans_a = gemm->trans_a,
+                              .trans_b = gemm->trans_b,
+                              .seconds = seconds});
+    return;
+  }
+  if (op.kind == OpKind::kAttentionForward ||
+      op.kind == OpKind::kAttentionBackward) {
+    const auto& attention = std::get<AttentionAttributes>(op.attributes);
+    profile->attention.push_back(
+        {.backward = op.kind == OpKind::kAttentionBackward,
+         .num_sequences = attention.num_sequences,
+         .sequence_length = attention.sequence_length,
+         .num_heads = attention.num_heads,
+         .num_kv_heads = attention.num_kv_heads,
+         .head_dim = attention.head_dim,
+         .seconds = seconds});
+    return;
+  }
+  if (op.kind == OpKind::kLinearCrossEntropy ||
+      op.kind == OpKind::kCrossEntropyStats ||
+      op.kind == OpKind::kCrossEntropyGradient) {
+    const auto& vocab = std::get<VocabAttributes>(op.attributes);
+    profile->cross_entropy.push_back({.kind = op.kind,
+                                      .num_tokens = vocab.num_tokens,
+                                      .hidden = vocab.hidden,
+                                      .vocab_rows = vocab.vocab_rows,
+                                      .seconds = seconds});
+    return;
+  }
+  CHECK(!IsCollective(op.kind) && !IsTransfer(op.kind));
+  // Of the layouts, only kCrossEntropyLoss's bytes depend on more than the
+  // attributes, and that by a few percent of a small op.
+  profile->bandwidth.push_back(
+      {.kind = op.kind,
+       .bytes =
+           static_cast<int64_t>(WorkOf(Layout{}, op.kind, op.attributes).bytes),
+       .seconds = seconds});
+}
+
+void RecordCommunicationTime(const ProfileCommunication& communication,
+                             double seconds, HardwareProfile* profile) {
+  profile->communication.push_back({.kind = communication.kind,
+                                    .group_size = communication.group_size,
+                                    .bytes = communication.bytes,
+                                    .seconds = seconds});
+}
+
+}  // namespace millrace

@@ -1,0 +1,169 @@
+#include "planner/profile_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "tests/planner/profile_fixture.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+HardwareProfile SmallProfile() {
+  HardwareProfile profile = MakeProfile({.num_ranks = 2, .ranks_per_host = 2});
+  profile.name = "small \"quoted\"\n";
+  profile.compute_contention = {1, 1.7};
+  return profile;
+}
+
+std::string ErrorOf(const std::string& from, const std::string& to) {
+  const std::string yaml = ProfileToYaml(SmallProfile());
+  const std::string changed = absl::StrReplaceAll(yaml, {{from, to}});
+  EXPECT_NE(yaml, changed) << from;
+  const auto profile = ParseProfile(changed, "p.yaml");
+  return profile.ok() ? "no error" : std::string(profile.status().message());
+}
+
+// Goal: a cached profile is the measured one, to the last bit. Method: random
+// seconds, written and read back; the text must repeat exactly.
+TEST(ProfileFileTest, RoundTrips) {
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<double> exponent(-9, 2);
+  for (int round = 0; round < 20; ++round) {
+    HardwareProfile profile = SmallProfile();
+    for (GemmTime& time : profile.gemms) {
+      time.seconds = std::pow(10, exponent(random));
+    }
+    profile.launch_overhead_s = std::pow(10, exponent(random));
+    const std::string yaml = ProfileToYaml(profile);
+    const auto read = ParseProfile(yaml, "p.yaml");
+    ASSERT_TRUE(read.ok()) << read.status() << yaml;
+    EXPECT_EQ(ProfileToYaml(*read), yaml);
+    ASSERT_EQ(read->gemms.size(), profile.gemms.size());
+    EXPECT_EQ(read->gemms[5].seconds, profile.gemms[5].seconds);
+    EXPECT_EQ(read->launch_overhead_s, profile.launch_overhead_s);
+    EXPECT_EQ(read->name, profile.name);
+    EXPECT_EQ(read->communication.back().kind, OpKind::kSend);
+    EXPECT_EQ(read->compute_contention, profile.compute_contention);
+  }
+}
+
+// Goal: a damaged or foreign file is refused with the place. Method: one change
+// at a time.
+TEST(ProfileFileTest, RefusesWrongFiles) {
+  EXPECT_THAT(
+      ErrorOf("ranks_per_host: 2", "ranks_per_hots: 2"),
+      AllOf(HasSubstr("ranks_per_host: missing"),
+            HasSubstr("did you mean 'ranks_per_host'?"), HasSubstr("p.yaml:")));
+  EXPECT_THAT(ErrorOf("ranks_per_host: 2", "ranks_per_host: 3"),
+              HasSubstr("compute_contention: expected ranks_per_host = 3"));
+  EXPECT_THAT(ErrorOf("m: 32", "m: 0"),
+              HasSubstr("gemms[0].m: expected an integer of at least 1, "
+                        "found '0'"));
+  EXPECT_THAT(ErrorOf("m: 32", "m: 32, m: 32"), HasSubstr("given twice"));
+  EXPECT_THAT(ErrorOf("trans_a: false", "trans_a: no"),
+              HasSubstr("expected true or false"));
+  EXPECT_THAT(ErrorOf("launch_overhead_s: 1e-06", "launch_overhead_s: -1"),
+              HasSubstr("at least 0, found '-1'"));
+  EXPECT_THAT(ErrorOf("launch_overhead_s: 1e-06", "launch_overhead_s: nan"),
+              HasSubstr("found 'nan'"));
+  EXPECT_THAT(ErrorOf(OpKindName(OpKind::kAllReduce), "all_reduc"),
+              HasSubstr("unknown op kind 'all_reduc'; did you mean"));
+  EXPECT_THAT(ErrorOf("machine: \"made-up\"", "machine: \"\""),
+              HasSubstr("provenance: expected machine"));
+  EXPECT_THAT(
+      ErrorOf("compute_contention: [1, 1.7]", "compute_contention: [1, x]"),
+      HasSubstr("numbers of at least 0, found 'x'"));
+  EXPECT_FALSE(ParseProfile("", "p.yaml").ok());
+  EXPECT_FALSE(ParseProfile("[", "p.yaml").ok());
+  EXPECT_FALSE(LoadProfile("no/such/profile.yaml").ok());
+}
+
+// Goal: caches of different machines and jobs never collide on a name that no
+// file system takes. Method: an awkward fingerprint.
+TEST(ProfileFileTest, NamesTheCache) {
+  ASSERT_EQ(setenv("XDG_CACHE_HOME", "/cache", 1), 0);
+  const ProfileIdentity identity{.machine = "AMD EPYC/2 cores",
+                                 .shape = "h256-b16",
+                                 .num_ranks = 4,
+                                 .threads_per_device = 1};
+  const auto path = DefaultProfilePath(identity);
+  ASSERT_TRUE(path.ok()) << path.status();
+  EXPECT_EQ(*path,
+            "/cache/millrace/profiles/AMD_EPYC_2_cores-h256-b16-ranks4-"
+            "threads1.yaml");
+  ASSERT_EQ(unsetenv("XDG_CACHE_HOME"), 0);
+  ASSERT_EQ(setenv("HOME", "/home/someone", 1), 0);
+  EXPECT_THAT(*DefaultProfilePath(identity),
+              HasSubstr("/home/someone/.cache/millrace/profiles/"));
+  ASSERT_EQ(unsetenv("HOME"), 0);
+  EXPECT_EQ(DefaultProfilePath(identity).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(ProfileFileTest, SavesIntoNewFolders) {
+  const std::string path =
+      absl::StrCat(::testing::TempDir(), "/profiles_", getpid(), "/a/p.yaml");
+  ASSERT_TRUE(SaveProfile(SmallProfile(), path).ok());
+  const auto read = LoadProfile(path);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(ProfileToYaml(*read), ProfileToYaml(SmallProfile()));
+}
+
+// Goal: a plan made with figures of another setting says so. Method: each
+// difference alone, and none.
+TEST(ProfileFileTest, WarnsOfForeignAndStale) {
+  const HardwareProfile profile = SmallProfile();
+  const ProfileIdentity own{
+      .machine = "made-up", .num_ranks = 2, .threads_per_device = 1};
+  EXPECT_THAT(ProfileWarnings(profile, own), IsEmpty());
+  ProfileIdentity other = own;
+  other.machine = "another";
+  EXPECT_THAT(ProfileWarnings(profile, other),
+              ElementsAre(HasSubstr("foreign profile")));
+  other = own;
+  other.num_ranks = 4;
+  other.threads_per_device = 2;
+  EXPECT_THAT(ProfileWarnings(profile, other),
+              ElementsAre(HasSubstr("measured with 2 ranks, planned for 4"),
+                          HasSubstr("1 threads a device, planned for 2")));
+}
+
+// Goal: docs/profile.md explains every key. Method: each key that the writer
+// writes must be named there.
+TEST(ProfileFileTest, DocumentationMatches) {
+  std::ifstream file("docs/profile.md");
+  ASSERT_TRUE(file) << "run from the repository's root";
+  std::stringstream text;
+  text << file.rdbuf();
+  std::stringstream yaml(ProfileToYaml(SmallProfile()));
+  std::string word;
+  int num_keys = 0;
+  while (yaml >> word) {
+    while (!word.empty() && (word.front() == '{' || word.front() == '-')) {
+      word.erase(0, 1);
+    }
+    if (word.size() < 2 || word.back() != ':' || word.front() == '"') continue;
+    word.pop_back();
+    ++num_keys;
+    EXPECT_THAT(text.str(), HasSubstr(absl::StrCat("`", word, "`"))) << word;
+  }
+  EXPECT_GT(num_keys, 25);
+}
+
+}  // namespace
+}  // namespace millrace
