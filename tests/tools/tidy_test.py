@@ -73,6 +73,7 @@ class TidyTest(unittest.TestCase):
         self.assert_breach({"base/a.cc": "// TO" + "DO: later\n"}, "base/a.cc:1:", "do it now")
         self.assert_breach({"base/a.cc": "\n" * 601}, "601 lines", "split the file")
         self.assert_breach({"docs/a.md": "[gone](gone.md)\n"}, "docs/a.md:1:", "gone.md")
+        self.assert_breach({"base/README.md": "1. `gone.h`\n"}, "there is no file gone.h")
 
 
 if __name__ == "__main__":
