@@ -56,7 +56,7 @@ struct AttentionBackwardArgs {
   AttentionShape shape;
 };
 
-// Allocate nothing: tiles live on the stack, under 512 KiB a thread. Outputs
+// Allocate nothing: tiles live on the stack, under 640 KiB a thread. Outputs
 // alias no input. InvalidArgument names a bad shape, or the token whose
 // document starts after it. Results do not depend on num_threads. The backward
 // pass spreads over sequences x key-value heads, no further.

@@ -40,8 +40,7 @@ class GemmPlan {
 
   // `c` overlaps neither input. `workspace` holds workspace_bytes(), aligned to
   // 64, or is null if that is zero. Equal inputs give equal bits.
-  absl::Status Run(float* c, const float* a, const float* b,
-                   void* workspace);
+  absl::Status Run(float* c, const float* a, const float* b, void* workspace);
 
  private:
   struct Impl;

@@ -1,0 +1,81 @@
+// The inner loops of every kernel family, compiled once for each level of the
+// x86-64 instruction set and chosen when the program starts, so that one binary
+// is fast on the machine it was built on and still runs elsewhere.
+//
+// Loops take the family's Args and a range; checking and threads are the
+// business of kernels/<family>_cpu.cc.
+
+#ifndef MILLRACE_KERNELS_CPU_LOOPS_H_
+#define MILLRACE_KERNELS_CPU_LOOPS_H_
+
+#include <cstdint>
+
+#include "kernels/adamw.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/rope.h"
+#include "kernels/swiglu.h"
+
+namespace millrace {
+
+struct CpuLoops {
+  const char* name;  // "x86-64-v4", "x86-64-v3" or "baseline".
+
+  // Tokens [begin, end).
+  void (*rms_norm_forward)(const RmsNormForwardArgs&, int64_t begin,
+                           int64_t end);
+  void (*residual_rms_norm_forward)(const ResidualRmsNormForwardArgs&,
+                                    int64_t begin, int64_t end);
+  void (*rms_norm_input_gradient)(const RmsNormBackwardArgs&, int64_t begin,
+                                  int64_t end);
+  // Columns [begin, end) of d_weight.
+  void (*rms_norm_weight_gradient)(const RmsNormBackwardArgs&, int64_t begin,
+                                   int64_t end);
+  // Tokens [begin, end).
+  void (*rope)(const RopeArgs&, int64_t begin, int64_t end);
+  void (*swiglu_forward)(const SwigluForwardArgs&, int64_t begin, int64_t end);
+  void (*swiglu_backward)(const SwigluBackwardArgs&, int64_t begin,
+                          int64_t end);
+  // Columns [begin, end) of every row.
+  void (*embedding_backward)(const EmbeddingBackwardArgs&, int64_t begin,
+                             int64_t end);
+
+  // One tile of kAttentionTile queries of one head; one key-value head of one
+  // sequence.
+  void (*attention_forward_tile)(const AttentionForwardArgs&, int64_t sequence,
+                                 int64_t head, int64_t first_query);
+  void (*attention_backward_head)(const AttentionBackwardArgs&,
+                                  int64_t sequence, int64_t kv_head);
+
+  float (*maximum)(const float* x, int64_t num_elements);
+  // logits[v] = exp(logits[v] - maximum), returning the sum.
+  float (*exponentials)(float* logits, int64_t num_logits, float maximum);
+  void (*scale)(float* x, int64_t num_elements, float factor);
+
+  // Elements [begin, end).
+  void (*adamw)(const AdamWArgs&, int64_t begin, int64_t end);
+  void (*add)(const AddArgs&, int64_t begin, int64_t end);
+  double (*squared_norm)(const float* x, int64_t num_elements);
+
+  // The exponential functions the others are built on, for their tests.
+  void (*exp)(const float* x, float* y, int64_t num_elements);
+  void (*exp2_flushed)(const float* x, float* y, int64_t num_elements);
+};
+
+inline constexpr int64_t kAttentionTile = 64;
+
+// The best for this processor, unless a test chose others.
+const CpuLoops& Loops();
+
+// How many levels this processor runs, and the level-th of them, best first.
+int NumCpuLevels();
+const CpuLoops& LoopsOfLevel(int level);
+
+// Makes Loops() return LoopsOfLevel(level). Not while a kernel runs.
+void UseCpuLevelForTesting(int level);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_KERNELS_CPU_LOOPS_H_

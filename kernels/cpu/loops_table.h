@@ -1,0 +1,47 @@
+// Defines the CpuLoops named by MILLRACE_LOOPS from the loops as this source is
+// compiled. Included by loops_<level>.cc alone.
+//
+// Everything included here lies in anonymous namespaces and calls no inline
+// function of the standard library that could be shared between sources:
+// otherwise the linker might keep the copy with the newest instructions for
+// all, and the program would die on an older processor.
+
+#ifndef MILLRACE_KERNELS_CPU_LOOPS_TABLE_H_
+#define MILLRACE_KERNELS_CPU_LOOPS_TABLE_H_
+
+#include "kernels/cpu/attention_backward_loops.h"
+#include "kernels/cpu/attention_forward_loops.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/norm_loops.h"
+#include "kernels/cpu/optimizer_loops.h"
+#include "kernels/cpu/token_loops.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace millrace {
+
+extern const CpuLoops MILLRACE_LOOPS;
+const CpuLoops MILLRACE_LOOPS = {
+    .name = kLevelName,
+    .rms_norm_forward = RmsNormForwardLoop,
+    .residual_rms_norm_forward = ResidualRmsNormForwardLoop,
+    .rms_norm_input_gradient = RmsNormInputGradientLoop,
+    .rms_norm_weight_gradient = RmsNormWeightGradientLoop,
+    .rope = RopeLoop,
+    .swiglu_forward = SwigluForwardLoop,
+    .swiglu_backward = SwigluBackwardLoop,
+    .embedding_backward = EmbeddingBackwardLoop,
+    .attention_forward_tile = AttentionForwardTile,
+    .attention_backward_head = AttentionBackwardHead,
+    .maximum = MaximumLoop,
+    .exponentials = ExponentialsLoop,
+    .scale = ScaleLoop,
+    .adamw = AdamWLoop,
+    .add = AddLoop,
+    .squared_norm = SquaredNormLoop,
+    .exp = ExpLoop,
+    .exp2_flushed = Exp2FlushedLoop,
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_KERNELS_CPU_LOOPS_TABLE_H_

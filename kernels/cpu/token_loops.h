@@ -1,0 +1,141 @@
+// What happens to tokens one at a time besides norms and attention: RoPE,
+// SwiGLU, embedding gradients and softmax over the vocabulary. All bound by
+// memory traffic but for the exponentials.
+
+#ifndef MILLRACE_KERNELS_CPU_TOKEN_LOOPS_H_
+#define MILLRACE_KERNELS_CPU_TOKEN_LOOPS_H_
+
+#include "kernels/cpu/vector.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/embedding.h"
+#include "kernels/rope.h"
+#include "kernels/swiglu.h"
+
+namespace millrace {
+namespace {
+
+void RopeLoop(const RopeArgs& args, int64_t begin, int64_t end) {
+  const int64_t half = args.head_dim / 2;
+  const int64_t num_rotated = args.num_heads + args.num_kv_heads;
+  const int64_t row = (num_rotated + args.num_kv_heads) * args.head_dim;
+  const float sign = args.inverse ? -1.0f : 1.0f;
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t position = t % args.sequence_length;
+    const float* cosines = args.table + position * half;
+    const float* sines = cosines + args.sequence_length * half;
+    for (int64_t head = 0; head < num_rotated; ++head) {
+      float* first = args.qkv + t * row + head * args.head_dim;
+      float* second = first + half;
+      ForEachVector(0, half, [=](const auto& load, const auto& store) {
+        const Floats cosine = load(cosines);
+        const Floats sine = load(sines) * sign;
+        const Floats a = load(first);
+        const Floats b = load(second);
+        store(first, a * cosine - b * sine);
+        store(second, b * cosine + a * sine);
+      });
+    }
+  }
+}
+
+void SwigluForwardLoop(const SwigluForwardArgs& args, int64_t begin,
+                       int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float* gate = args.gate_up + t * 2 * args.ffn_hidden;
+    const float* up = gate + args.ffn_hidden;
+    float* activation = args.activation + t * args.ffn_hidden;
+    ForEachVector(0, args.ffn_hidden, [=](const auto& load, const auto& store) {
+      const Floats x = load(gate);
+      store(activation, x / (1.0f + Exp(-x)) * load(up));
+    });
+  }
+}
+
+void SwigluBackwardLoop(const SwigluBackwardArgs& args, int64_t begin,
+                        int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float* gate = args.gate_up + t * 2 * args.ffn_hidden;
+    const float* up = gate + args.ffn_hidden;
+    const float* d_activation = args.d_activation + t * args.ffn_hidden;
+    float* d_gate = args.d_gate_up + t * 2 * args.ffn_hidden;
+    float* d_up = d_gate + args.ffn_hidden;
+    ForEachVector(0, args.ffn_hidden, [=](const auto& load, const auto& store) {
+      const Floats x = load(gate);
+      const Floats d = load(d_activation);
+      const Floats d_times_up = d * load(up);
+      const Floats sigmoid = 1.0f / (1.0f + Exp(-x));
+      const Floats silu = x * sigmoid;
+      store(d_gate, d_times_up * (sigmoid + silu * (1.0f - sigmoid)));
+      store(d_up, d * silu);
+    });
+  }
+}
+
+void EmbeddingBackwardLoop(const EmbeddingBackwardArgs& args, int64_t begin,
+                           int64_t end) {
+  if (!args.accumulate) {
+    for (int64_t row = 0; row < args.vocab_rows; ++row) {
+      float* d_weight = args.d_weight + row * args.hidden;
+      ForEachVector(begin, end, [=](const auto&, const auto& store) {
+        store(d_weight, Floats{});
+      });
+    }
+  }
+  for (int64_t t = 0; t < args.num_tokens; ++t) {
+    const int64_t row = args.tokens[t] - args.vocab_begin;
+    if (row < 0 || row >= args.vocab_rows) continue;
+    float* d_weight = args.d_weight + row * args.hidden;
+    const float* d_x = args.d_x + t * args.hidden;
+    ForEachVector(begin, end, [=](const auto& load, const auto& store) {
+      store(d_weight, load(d_weight) + load(d_x));
+    });
+  }
+}
+
+float MaximumLoop(const float* x, int64_t num_elements) {
+  Floats maximum = Broadcast(-__builtin_inff());
+  int64_t i = 0;
+  for (; i + kLanes <= num_elements; i += kLanes) {
+    maximum = Maximum(maximum, Load(x + i));
+  }
+  float result = MaximumOfLanes(maximum);
+  for (; i < num_elements; ++i) result = result > x[i] ? result : x[i];
+  return result;
+}
+
+constexpr float kLog2E = 1.44269504088896341f;
+
+// e^(x - maximum) with the cheap exponential; terms below 2^-126 of the largest
+// count as nothing.
+inline Floats ShiftedExp(Floats x, float maximum) {
+  return Exp2Flushed((x - maximum) * kLog2E);
+}
+
+float ExponentialsLoop(float* logits, int64_t num_logits, float maximum) {
+  Floats sums = {};
+  int64_t i = 0;
+  for (; i + kLanes <= num_logits; i += kLanes) {
+    const Floats value = ShiftedExp(Load(logits + i), maximum);
+    Store(logits + i, value);
+    sums += value;
+  }
+  float total = SumOfLanes(sums);
+  if (i < num_logits) {
+    const Floats last =
+        ShiftedExp(LoadPartial(logits + i, num_logits - i), maximum);
+    StorePartial(logits + i, last, num_logits - i);
+    for (int64_t lane = 0; lane < num_logits - i; ++lane) total += last[lane];
+  }
+  return total;
+}
+
+void ScaleLoop(float* x, int64_t num_elements, float factor) {
+  ForEachVector(0, num_elements, [=](const auto& load, const auto& store) {
+    store(x, load(x) * factor);
+  });
+}
+
+}  // namespace
+}  // namespace millrace
+
+#endif  // MILLRACE_KERNELS_CPU_TOKEN_LOOPS_H_
