@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,7 +53,6 @@ class Globber {
     components_ = absl::StrSplit(pattern, '/', absl::SkipEmpty());
     Walk(pattern.front() == '/' ? "/" : "", 0);
   }
-  int64_t num_matches() const { return num_matches_; }
 
  private:
   void Walk(const std::string& path, size_t component_idx) {
@@ -96,7 +96,6 @@ class Globber {
   void AddFile(const std::string& path) {
     struct stat info {};
     if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
-    ++num_matches_;
     const int64_t modified_ns =
         int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
     (*found_)[path] = {path, info.st_size, modified_ns};
@@ -104,7 +103,6 @@ class Globber {
 
   std::vector<std::string> components_;
   FilesByPath* found_;
-  int64_t num_matches_ = 0;
 };
 
 absl::Status NoMatch(const std::string& pattern) {
@@ -161,23 +159,26 @@ bool ReadPrefix(const std::string& path, int64_t num_bytes,
 
 absl::StatusOr<std::vector<TextFile>> FindTextFiles(
     const std::vector<std::string>& patterns, int64_t max_bytes) {
-  FilesByPath found;
+  std::set<std::string> seen;
+  std::vector<TextFile> files;
+  int64_t total_bytes = 0;
   for (const std::string& pattern : patterns) {
     if (pattern.empty()) {
       return absl::InvalidArgumentError(
           "data.text: an empty pattern; expected a path or a glob");
     }
-    if (Globber(pattern, &found).num_matches() == 0) return NoMatch(pattern);
-  }
-  std::vector<TextFile> files;
-  int64_t total_bytes = 0;
-  for (auto& [path, file] : found) {
-    if (max_bytes > 0) {
-      if (total_bytes >= max_bytes) break;
-      file.size_bytes = std::min(file.size_bytes, max_bytes - total_bytes);
+    FilesByPath found;
+    Globber(pattern, &found);
+    if (found.empty()) return NoMatch(pattern);
+    for (auto& [path, file] : found) {
+      if (!seen.insert(path).second) continue;
+      if (max_bytes > 0) {
+        if (total_bytes >= max_bytes) break;
+        file.size_bytes = std::min(file.size_bytes, max_bytes - total_bytes);
+      }
+      total_bytes += file.size_bytes;
+      files.push_back(std::move(file));
     }
-    total_bytes += file.size_bytes;
-    files.push_back(std::move(file));
   }
   return files;
 }

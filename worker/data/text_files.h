@@ -20,10 +20,11 @@ struct TextFile {
   int64_t modified_ns;  // Since the epoch.
 };
 
-// The regular files that match any of `patterns`, each once, in byte order of
-// their paths. *, ? and [...] match within one folder and not a leading dot; a
-// component ** matches any number of folders, none included, and does not
-// follow links to folders. Relative patterns start at the working directory.
+// The regular files that match any of `patterns`, each once: those of the first
+// pattern in byte order of their paths, then what the second adds, and so on.
+// *, ? and [...] match within one folder and not a leading dot; a component **
+// matches any number of folders, none included, and does not follow links to
+// folders. Relative patterns start at the working directory.
 //
 // `max_bytes` above zero ends the list where the sum of sizes reaches it; the
 // last file's size_bytes then says how much of it is read.
