@@ -34,6 +34,10 @@ enum class Lane : uint8_t {
 };
 inline constexpr int kNumLanes = static_cast<int>(Lane::kHost) + 1;
 const char* LaneName(Lane lane);
+// The lane that ops of this kind and these attributes run on: tensor collectives
+// kTensorComm, data and world collectives kDataComm, transfers by direction,
+// kLoadBatch kHost, everything else kCompute.
+Lane LaneOf(OpKind kind, const OpAttributes& attributes);
 
 enum class Phase : uint8_t {
   kForward,
@@ -49,13 +53,16 @@ const char* PhaseName(Phase phase);
 // long as the training. Step: everything else; contents end with the step.
 enum class Arena : uint8_t { kPersistent, kStep };
 
+// Of every buffer in its arena, in bytes: one cache line.
+inline constexpr int64_t kBufferAlignment = 64;
+
 using BufferId = int32_t;
 struct Buffer {
   std::string name;  // "mb3/layers.2/qkv".
   DType dtype;
   std::vector<int64_t> dims;
   Arena arena;
-  int64_t offset_bytes;  // From the start of its arena; 64-byte aligned.
+  int64_t offset_bytes;  // From the start of its arena; kBufferAlignment.
   int64_t bytes;
 };
 
@@ -101,10 +108,16 @@ struct Program {
 std::string ProgramToString(const Program& program);
 uint64_t ProgramHash(const Program& program);
 
-// Returns Internal naming the first violation: a wait that points forward in
-// the sequential order or to the same lane, an operand out of its arena, two
-// buffers that share bytes without one's last use happening before the other's
-// first, a transfer or collective on a wrong lane. For tests and debug builds.
+// Buffers that an instruction writes: its outputs, and the input of a
+// reduce-scatter, which the communicator may use as scratch.
+std::vector<BufferId> WrittenBuffers(const Instruction& instruction);
+
+// Returns Internal naming the first violation: an instruction on a wrong lane, a
+// wait that points forward in the sequential order or to the same lane, an
+// operand out of its arena, bytes read before they are written, or bytes that two
+// instructions touch, one writing, with neither certain to finish before the
+// other starts (which two step buffers that share bytes must not do either). For
+// tests and debug builds.
 absl::Status CheckProgram(const Program& program);
 
 }  // namespace millrace

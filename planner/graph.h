@@ -1,0 +1,89 @@
+// A Graph is one pipeline stage's training step before scheduling: the ops and
+// tensors of one micro-batch's forward and backward pass, and the ops that run
+// once a step. planner/lower.cc instantiates the passes for every micro-batch
+// in pipeline order and adds lanes, waits and arena offsets.
+//
+// Communication ops stand where their result is first needed or their operand
+// is first complete; ops over a group of one rank are left out.
+
+#ifndef MILLRACE_PLANNER_GRAPH_H_
+#define MILLRACE_PLANNER_GRAPH_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/layout.h"
+#include "planner/model.h"
+#include "planner/ops.h"
+#include "planner/parameters.h"
+#include "planner/program.h"
+
+namespace millrace {
+
+using TensorId = int32_t;  // Index into Graph::tensors.
+
+inline constexpr int64_t kStepTensor = -1;
+
+struct GraphTensor {
+  std::string name;  // "layers.2/attention/qkv".
+  DType dtype;
+  std::vector<int64_t> dims;
+  // kStepTensor: one for each micro-batch, in the step arena. Otherwise a view
+  // at this offset of the persistent arena, the same for all micro-batches.
+  int64_t persistent_offset_bytes = kStepTensor;
+
+  int64_t bytes() const;
+};
+
+struct GraphOp {
+  OpKind kind;
+  Phase phase;
+  std::string name;
+  // `accumulate` is set wherever gradients of micro-batches add up; lowering
+  // clears it for the first micro-batch, which overwrites.
+  OpAttributes attributes;
+  std::vector<TensorId> inputs;
+  std::vector<TensorId> outputs;
+  // The bucket (index) whose gradient is complete once the last micro-batch has
+  // run this op; -1: none.
+  int32_t completes_bucket = -1;
+};
+
+// The persistent arena: flat buffers one after the other.
+struct PersistentLayout {
+  TensorId parameters = -1;
+  TensorId gradients = -1;
+  TensorId exp_avg = -1;     // -1 in a validation Graph; its bytes stay.
+  TensorId exp_avg_sq = -1;  // Likewise.
+  TensorId scalars = -1;
+  int64_t bytes = 0;
+};
+
+struct Graph {
+  StageParameters parameters;
+  PersistentLayout persistent;
+  std::vector<GraphTensor> tensors;
+  std::vector<GraphOp> prologue;  // Once, before the first micro-batch.
+  std::vector<GraphOp> forward;   // For each micro-batch.
+  std::vector<GraphOp> backward;  // For each micro-batch.
+  // By bucket: once, as soon as its gradient is complete.
+  std::vector<std::vector<GraphOp>> reduce_by_bucket;
+  std::vector<GraphOp> epilogue;  // Once, after everything else.
+};
+
+Graph BuildTrainingGraph(const ModelSpec& model, const Layout& layout,
+                         int32_t stage);
+// Forward and loss only; `backward` and `reduce_by_bucket` are empty.
+Graph BuildValidationGraph(const ModelSpec& model, const Layout& layout,
+                           int32_t stage);
+
+// Tokens whose logits live at once in the cross-entropy ops: as many as fit
+// kLogitsWorkspaceBytes, a multiple of 64 for the GEMM's sake and at least 64,
+// but never more than there are.
+inline constexpr int64_t kLogitsWorkspaceBytes = int64_t{4} << 20;
+int64_t ChunkTokens(int64_t num_tokens, int64_t vocab_rows);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_GRAPH_H_

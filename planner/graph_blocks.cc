@@ -1,0 +1,211 @@
+#include "planner/graph_blocks.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace millrace {
+namespace {
+
+AttentionAttributes AttentionShape(const GraphBuilder& builder) {
+  const StageShapes& s = builder.shapes();
+  return {.num_sequences = s.num_sequences,
+          .sequence_length = s.sequence_length,
+          .num_heads = s.num_heads,
+          .num_kv_heads = s.num_kv_heads,
+          .head_dim = s.head_dim};
+}
+
+void EmitRope(GraphBuilder& builder, const std::string& name, TensorId qkv,
+              bool inverse) {
+  AttentionAttributes attributes = AttentionShape(builder);
+  attributes.rope_theta = builder.model().rope_theta;
+  attributes.inverse = inverse;
+  builder.Emit({.kind = OpKind::kRope,
+                .phase = inverse ? Phase::kInputGradient : Phase::kForward,
+                .name = name,
+                .attributes = attributes,
+                .inputs = {qkv},
+                .outputs = {qkv}});
+}
+
+// Where the input gradient still has to be summed over tensor ranks, the weight
+// gradient runs under that sum. Otherwise the gradient of the stream is what
+// others wait for, and the weight gradient comes after it.
+void EmitOrDefer(GraphBuilder& builder, GraphOp weight_gradient) {
+  if (builder.layout().tensor > 1) {
+    builder.Emit(std::move(weight_gradient));
+  } else {
+    builder.Defer(std::move(weight_gradient));
+  }
+}
+
+}  // namespace
+
+AttentionBlock EmitAttention(GraphBuilder& builder, int64_t layer,
+                             TensorId document_starts, ResidualStream* stream) {
+  const StageShapes& s = builder.shapes();
+  const std::string name = absl::StrCat("layers.", layer, "/attention/");
+  const std::string parameters = absl::StrCat("model.layers.", layer, ".");
+  AttentionBlock block{.layer = layer};
+  block.norm = builder.EmitNorm(
+      absl::StrCat(name, "norm"), stream->residual, stream->delta,
+      absl::StrCat(parameters, "input_layernorm.weight"));
+  block.qkv_weight =
+      builder.AddWeight(absl::StrCat(name, "qkv"),
+                        absl::StrCat(parameters, "self_attn.q_proj.weight"),
+                        s.qkv_width(), s.hidden);
+  block.output_weight =
+      builder.AddWeight(absl::StrCat(name, "output"),
+                        absl::StrCat(parameters, "self_attn.o_proj.weight"),
+                        s.hidden, s.query_width());
+
+  const TensorId input = builder.EmitTensorGather(
+      absl::StrCat(name, "gather_input"), block.norm.output, Phase::kForward);
+  block.qkv = builder.EmitLinear(absl::StrCat(name, "qkv"), input,
+                                 block.qkv_weight, Phase::kForward);
+  EmitRope(builder, absl::StrCat(name, "rope"), block.qkv, false);
+  block.attended = builder.AddTensor(absl::StrCat(name, "attended"),
+                                     {s.num_tokens, s.query_width()});
+  block.lse =
+      builder.AddTensor(absl::StrCat(name, "lse"), {s.num_heads, s.num_tokens});
+  builder.Emit({.kind = OpKind::kAttentionForward,
+                .phase = Phase::kForward,
+                .name = absl::StrCat(name, "attend"),
+                .attributes = AttentionShape(builder),
+                .inputs = {block.qkv, document_starts},
+                .outputs = {block.attended, block.lse}});
+  const TensorId output =
+      builder.EmitLinear(absl::StrCat(name, "output"), block.attended,
+                         block.output_weight, Phase::kForward);
+  stream->residual = block.norm.residual;
+  stream->delta = builder.EmitTensorReduceScatter(
+      absl::StrCat(name, "reduce_output"), output, Phase::kForward);
+  return block;
+}
+
+FeedForwardBlock EmitFeedForward(GraphBuilder& builder, int64_t layer,
+                                 ResidualStream* stream) {
+  const StageShapes& s = builder.shapes();
+  const std::string name = absl::StrCat("layers.", layer, "/feed_forward/");
+  const std::string parameters = absl::StrCat("model.layers.", layer, ".");
+  FeedForwardBlock block{.layer = layer};
+  block.norm = builder.EmitNorm(
+      absl::StrCat(name, "norm"), stream->residual, stream->delta,
+      absl::StrCat(parameters, "post_attention_layernorm.weight"));
+  block.gate_up_weight =
+      builder.AddWeight(absl::StrCat(name, "gate_up"),
+                        absl::StrCat(parameters, "mlp.gate_proj.weight"),
+                        2 * s.ffn_hidden, s.hidden);
+  block.down_weight = builder.AddWeight(
+      absl::StrCat(name, "down"),
+      absl::StrCat(parameters, "mlp.down_proj.weight"), s.hidden, s.ffn_hidden);
+
+  const TensorId input = builder.EmitTensorGather(
+      absl::StrCat(name, "gather_input"), block.norm.output, Phase::kForward);
+  block.gate_up = builder.EmitLinear(absl::StrCat(name, "gate_up"), input,
+                                     block.gate_up_weight, Phase::kForward);
+  block.activation = builder.AddTensor(absl::StrCat(name, "activation"),
+                                       {s.num_tokens, s.ffn_hidden});
+  builder.Emit({.kind = OpKind::kSwigluForward,
+                .phase = Phase::kForward,
+                .name = absl::StrCat(name, "swiglu"),
+                .attributes = ElementwiseAttributes{.rows = s.num_tokens,
+                                                    .cols = s.ffn_hidden},
+                .inputs = {block.gate_up},
+                .outputs = {block.activation}});
+  const TensorId output =
+      builder.EmitLinear(absl::StrCat(name, "down"), block.activation,
+                         block.down_weight, Phase::kForward);
+  stream->residual = block.norm.residual;
+  stream->delta = builder.EmitTensorReduceScatter(
+      absl::StrCat(name, "reduce_output"), output, Phase::kForward);
+  return block;
+}
+
+TensorId EmitAttentionBackward(GraphBuilder& builder,
+                               const AttentionBlock& block,
+                               TensorId document_starts, TensorId d_stream) {
+  const StageShapes& s = builder.shapes();
+  const std::string name =
+      absl::StrCat("layers.", block.layer, "/attention/backward/");
+  const TensorId d_output =
+      builder.EmitTensorGather(absl::StrCat(name, "gather_output_gradient"),
+                               d_stream, Phase::kInputGradient);
+  // Kept as shards since the forward pass and gathered again: a rank then holds
+  // 1 / tensor of it between the passes.
+  const TensorId input =
+      builder.EmitTensorGather(absl::StrCat(name, "gather_input"),
+                               block.norm.output, Phase::kWeightGradient);
+  builder.EmitDeferred();
+
+  const TensorId d_attended = builder.EmitInputGradient(
+      absl::StrCat(name, "output"), d_output, block.output_weight);
+  builder.Defer(builder.WeightGradient(absl::StrCat(name, "output_weight"),
+                                       d_output, block.attended,
+                                       block.output_weight));
+  const TensorId d_qkv = builder.AddTensor(absl::StrCat(name, "d_qkv"),
+                                           {s.num_tokens, s.qkv_width()});
+  const TensorId delta = builder.AddTensor(absl::StrCat(name, "delta"),
+                                           {s.num_heads, s.num_tokens});
+  builder.Emit({.kind = OpKind::kAttentionBackward,
+                .phase = Phase::kInputGradient,
+                .name = absl::StrCat(name, "attend"),
+                .attributes = AttentionShape(builder),
+                .inputs = {block.qkv, document_starts, block.attended,
+                           block.lse, d_attended},
+                .outputs = {d_qkv, delta}});
+  EmitRope(builder, absl::StrCat(name, "rope"), d_qkv, true);
+  const TensorId d_input_full = builder.EmitInputGradient(
+      absl::StrCat(name, "qkv"), d_qkv, block.qkv_weight);
+  const TensorId d_input = builder.EmitTensorReduceScatter(
+      absl::StrCat(name, "reduce_input_gradient"), d_input_full,
+      Phase::kInputGradient);
+  EmitOrDefer(builder, builder.WeightGradient(absl::StrCat(name, "qkv_weight"),
+                                              d_qkv, input, block.qkv_weight));
+  return builder.EmitNormBackward(absl::StrCat(name, "norm"), block.norm,
+                                  d_input, d_stream);
+}
+
+TensorId EmitFeedForwardBackward(GraphBuilder& builder,
+                                 const FeedForwardBlock& block,
+                                 TensorId d_stream) {
+  const StageShapes& s = builder.shapes();
+  const std::string name =
+      absl::StrCat("layers.", block.layer, "/feed_forward/backward/");
+  const TensorId d_output =
+      builder.EmitTensorGather(absl::StrCat(name, "gather_output_gradient"),
+                               d_stream, Phase::kInputGradient);
+  const TensorId input =
+      builder.EmitTensorGather(absl::StrCat(name, "gather_input"),
+                               block.norm.output, Phase::kWeightGradient);
+  builder.EmitDeferred();
+
+  const TensorId d_activation = builder.EmitInputGradient(
+      absl::StrCat(name, "down"), d_output, block.down_weight);
+  builder.Defer(builder.WeightGradient(absl::StrCat(name, "down_weight"),
+                                       d_output, block.activation,
+                                       block.down_weight));
+  const TensorId d_gate_up = builder.AddTensor(
+      absl::StrCat(name, "d_gate_up"), {s.num_tokens, 2 * s.ffn_hidden});
+  builder.Emit({.kind = OpKind::kSwigluBackward,
+                .phase = Phase::kInputGradient,
+                .name = absl::StrCat(name, "swiglu"),
+                .attributes = ElementwiseAttributes{.rows = s.num_tokens,
+                                                    .cols = s.ffn_hidden},
+                .inputs = {block.gate_up, d_activation},
+                .outputs = {d_gate_up}});
+  const TensorId d_input_full = builder.EmitInputGradient(
+      absl::StrCat(name, "gate_up"), d_gate_up, block.gate_up_weight);
+  const TensorId d_input = builder.EmitTensorReduceScatter(
+      absl::StrCat(name, "reduce_input_gradient"), d_input_full,
+      Phase::kInputGradient);
+  EmitOrDefer(builder,
+              builder.WeightGradient(absl::StrCat(name, "gate_up_weight"),
+                                     d_gate_up, input, block.gate_up_weight));
+  return builder.EmitNormBackward(absl::StrCat(name, "norm"), block.norm,
+                                  d_input, d_stream);
+}
+
+}  // namespace millrace

@@ -1,0 +1,235 @@
+#include "planner/graph_builder.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/units.h"
+
+namespace millrace {
+
+GraphBuilder::GraphBuilder(const ModelSpec& model, const Layout& layout,
+                           int32_t stage)
+    : model_(model), layout_(layout), stage_(stage) {
+  const int64_t num_tokens = layout.micro_batch * model.sequence_length;
+  shapes_ = {.num_sequences = layout.micro_batch,
+             .sequence_length = model.sequence_length,
+             .num_tokens = num_tokens,
+             .shard_tokens = num_tokens / layout.tensor,
+             .hidden = model.hidden,
+             .num_heads = model.num_heads / layout.tensor,
+             .num_kv_heads = model.num_kv_heads / layout.tensor,
+             .head_dim = model.head_dim,
+             .ffn_hidden = model.ffn_hidden / layout.tensor,
+             .vocab_rows = model.vocab_size / layout.tensor};
+  graph_.parameters = BuildStageParameters(model, layout, stage);
+}
+
+void GraphBuilder::AddPersistentTensors(bool with_moments) {
+  PersistentLayout& persistent = graph_.persistent;
+  auto add = [&](std::string name, int64_t num_elements, DType dtype,
+                 bool present) {
+    TensorId id = -1;
+    if (present) {
+      id = AddTensor(std::move(name), {num_elements}, dtype);
+      graph_.tensors[id].persistent_offset_bytes = persistent.bytes;
+    }
+    persistent.bytes = RoundUp(
+        persistent.bytes + num_elements * DTypeBytes(dtype), kBufferAlignment);
+    return id;
+  };
+  const int64_t num_elements = graph_.parameters.num_elements;
+  const int64_t num_moments = graph_.parameters.num_optimizer_elements;
+  persistent.parameters =
+      add("parameters", num_elements, DType::kFloat32, true);
+  persistent.gradients = add("gradients", num_elements, DType::kFloat32, true);
+  persistent.exp_avg =
+      add("exp_avg", num_moments, DType::kFloat32, with_moments);
+  persistent.exp_avg_sq =
+      add("exp_avg_sq", num_moments, DType::kFloat32, with_moments);
+  persistent.scalars = add("scalars", kNumStepScalars, DType::kFloat64, true);
+}
+
+TensorId GraphBuilder::AddTensor(std::string name, std::vector<int64_t> dims,
+                                 DType dtype) {
+  graph_.tensors.push_back(
+      {.name = std::move(name), .dtype = dtype, .dims = std::move(dims)});
+  return static_cast<TensorId>(graph_.tensors.size()) - 1;
+}
+
+TensorId GraphBuilder::AddView(std::string name, TensorId flat,
+                               int64_t element_offset,
+                               std::vector<int64_t> dims) {
+  const DType dtype = graph_.tensors[flat].dtype;
+  const int64_t offset_bytes = graph_.tensors[flat].persistent_offset_bytes +
+                               element_offset * DTypeBytes(dtype);
+  const TensorId id = AddTensor(std::move(name), std::move(dims), dtype);
+  graph_.tensors[id].persistent_offset_bytes = offset_bytes;
+  return id;
+}
+
+Weight GraphBuilder::AddWeight(const std::string& name, absl::string_view first,
+                               int64_t rows, int64_t cols) {
+  const int64_t offset = SlotOffset(first);
+  const std::vector<int64_t> dims =
+      rows == 1 ? std::vector<int64_t>{cols} : std::vector<int64_t>{rows, cols};
+  return {.parameter = AddView(absl::StrCat("parameters/", name),
+                               graph_.persistent.parameters, offset, dims),
+          .gradient = AddView(absl::StrCat("gradients/", name),
+                              graph_.persistent.gradients, offset, dims),
+          .rows = rows,
+          .cols = cols};
+}
+
+GraphOp& GraphBuilder::Emit(GraphOp op) {
+  CHECK(ops_ != nullptr);
+  ops_->push_back(std::move(op));
+  return ops_->back();
+}
+
+TensorId GraphBuilder::EmitLinear(const std::string& name, TensorId x,
+                                  const Weight& weight, Phase phase) {
+  const int64_t num_tokens = shapes_.num_tokens;
+  const TensorId y = AddTensor(name, {num_tokens, weight.rows});
+  Emit({.kind = OpKind::kGemm,
+        .phase = phase,
+        .name = name,
+        .attributes = GemmAttributes{.m = num_tokens,
+                                     .n = weight.rows,
+                                     .k = weight.cols,
+                                     .trans_b = true},
+        .inputs = {x, weight.parameter},
+        .outputs = {y}});
+  return y;
+}
+
+TensorId GraphBuilder::EmitInputGradient(const std::string& name, TensorId d_y,
+                                         const Weight& weight) {
+  const int64_t num_tokens = shapes_.num_tokens;
+  const TensorId d_x = AddTensor(name, {num_tokens, weight.cols});
+  Emit({.kind = OpKind::kGemm,
+        .phase = Phase::kInputGradient,
+        .name = name,
+        .attributes =
+            GemmAttributes{.m = num_tokens, .n = weight.cols, .k = weight.rows},
+        .inputs = {d_y, weight.parameter},
+        .outputs = {d_x}});
+  return d_x;
+}
+
+GraphOp GraphBuilder::WeightGradient(const std::string& name, TensorId d_y,
+                                     TensorId x, const Weight& weight) const {
+  return {.kind = OpKind::kGemm,
+          .phase = Phase::kWeightGradient,
+          .name = name,
+          .attributes = GemmAttributes{.m = weight.rows,
+                                       .n = weight.cols,
+                                       .k = shapes_.num_tokens,
+                                       .trans_a = true,
+                                       .accumulate = true},
+          .inputs = {d_y, x},
+          .outputs = {weight.gradient}};
+}
+
+TensorId GraphBuilder::EmitTensorGather(const std::string& name, TensorId shard,
+                                        Phase phase) {
+  if (layout_.tensor == 1) return shard;
+  const TensorId full = AddTensor(name, {shapes_.num_tokens, shapes_.hidden});
+  Emit({.kind = OpKind::kAllGather,
+        .phase = phase,
+        .name = name,
+        .attributes = CollectiveAttributes{.group = Group::kTensor,
+                                           .num_elements = shapes_.num_tokens *
+                                                           shapes_.hidden,
+                                           .dtype = DType::kFloat32},
+        .inputs = {shard},
+        .outputs = {full}});
+  return full;
+}
+
+TensorId GraphBuilder::EmitTensorReduceScatter(const std::string& name,
+                                               TensorId full, Phase phase) {
+  if (layout_.tensor == 1) return full;
+  const TensorId shard =
+      AddTensor(name, {shapes_.shard_tokens, shapes_.hidden});
+  Emit({.kind = OpKind::kReduceScatter,
+        .phase = phase,
+        .name = name,
+        .attributes = CollectiveAttributes{.group = Group::kTensor,
+                                           .num_elements = shapes_.num_tokens *
+                                                           shapes_.hidden,
+                                           .dtype = DType::kFloat32},
+        .inputs = {full},
+        .outputs = {shard}});
+  return shard;
+}
+
+SavedNorm GraphBuilder::EmitNorm(const std::string& name, TensorId x,
+                                 TensorId delta, absl::string_view parameter) {
+  const std::vector<int64_t> dims = {shapes_.shard_tokens, shapes_.hidden};
+  SavedNorm saved;
+  saved.weight = AddWeight(name, parameter, 1, shapes_.hidden);
+  saved.output = AddTensor(absl::StrCat(name, "/output"), dims);
+  saved.rstd = AddTensor(absl::StrCat(name, "/rstd"), {shapes_.shard_tokens});
+  GraphOp op{.kind = OpKind::kRmsNormForward,
+             .phase = Phase::kForward,
+             .name = name,
+             .attributes = NormAttributes{.num_tokens = shapes_.shard_tokens,
+                                          .hidden = shapes_.hidden,
+                                          .epsilon = model_.norm_epsilon}};
+  if (delta < 0) {
+    saved.residual = x;
+    op.inputs = {x, saved.weight.parameter};
+    op.outputs = {saved.output, saved.rstd};
+  } else {
+    saved.residual = AddTensor(absl::StrCat(name, "/residual"), dims);
+    op.kind = OpKind::kResidualRmsNormForward;
+    op.inputs = {x, delta, saved.weight.parameter};
+    op.outputs = {saved.residual, saved.output, saved.rstd};
+  }
+  Emit(std::move(op));
+  return saved;
+}
+
+TensorId GraphBuilder::EmitNormBackward(const std::string& name,
+                                        const SavedNorm& saved, TensorId d_y,
+                                        TensorId d_residual) {
+  const TensorId d_x = AddTensor(name, {shapes_.shard_tokens, shapes_.hidden});
+  GraphOp op{
+      .kind = OpKind::kRmsNormBackward,
+      .phase = Phase::kInputGradient,
+      .name = name,
+      .attributes = NormAttributes{.num_tokens = shapes_.shard_tokens,
+                                   .hidden = shapes_.hidden,
+                                   .epsilon = model_.norm_epsilon,
+                                   .accumulate = true},
+      .inputs = {d_y, saved.residual, saved.rstd, saved.weight.parameter},
+      .outputs = {d_x, saved.weight.gradient}};
+  if (d_residual >= 0) op.inputs.push_back(d_residual);
+  Emit(std::move(op));
+  return d_x;
+}
+
+void GraphBuilder::EmitDeferred() {
+  for (GraphOp& op : deferred_) Emit(std::move(op));
+  deferred_.clear();
+}
+
+int32_t GraphBuilder::BucketIndex(absl::string_view name) const {
+  const std::vector<Bucket>& buckets = graph_.parameters.buckets;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (buckets[i].name == name) return static_cast<int32_t>(i);
+  }
+  CHECK(false) << "stage " << stage_ << " has no bucket " << name;
+  return -1;
+}
+
+int64_t GraphBuilder::SlotOffset(absl::string_view parameter) const {
+  for (const ParameterSlot& slot : graph_.parameters.slots) {
+    if (slot.parameter.name == parameter) return slot.offset;
+  }
+  CHECK(false) << "stage " << stage_ << " has no parameter " << parameter;
+  return -1;
+}
+
+}  // namespace millrace

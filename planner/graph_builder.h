@@ -1,0 +1,129 @@
+// What the parts of a Graph are built with: shapes of one rank, tensors, views
+// of parameters, and the ops that several blocks need. Internal to
+// planner/graph*.
+
+#ifndef MILLRACE_PLANNER_GRAPH_BUILDER_H_
+#define MILLRACE_PLANNER_GRAPH_BUILDER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "planner/graph.h"
+
+namespace millrace {
+
+// Letters as in planner/ops.h.
+struct StageShapes {
+  int64_t num_sequences;  // Of a micro-batch.
+  int64_t sequence_length;
+  int64_t num_tokens;    // T
+  int64_t shard_tokens;  // S
+  int64_t hidden;        // H
+  int64_t num_heads;     // N
+  int64_t num_kv_heads;  // K
+  int64_t head_dim;      // D
+  int64_t ffn_hidden;    // F
+  int64_t vocab_rows;    // Vt
+
+  int64_t query_width() const { return num_heads * head_dim; }
+  int64_t qkv_width() const {
+    return (num_heads + 2 * num_kv_heads) * head_dim;
+  }
+};
+
+// A matrix [rows, cols] of parameters and its gradient.
+struct Weight {
+  TensorId parameter;
+  TensorId gradient;
+  int64_t rows;
+  int64_t cols;
+};
+
+// What a norm leaves for its backward pass.
+struct SavedNorm {
+  TensorId residual;  // [S, H], its input.
+  TensorId rstd;      // [S]
+  TensorId output;    // [S, H]
+  Weight weight;
+};
+
+class GraphBuilder {
+ public:
+  GraphBuilder(const ModelSpec& model, const Layout& layout, int32_t stage);
+
+  const ModelSpec& model() const { return model_; }
+  const Layout& layout() const { return layout_; }
+  int32_t stage() const { return stage_; }
+  bool is_first_stage() const { return stage_ == 0; }
+  bool is_last_stage() const { return stage_ == layout_.pipeline - 1; }
+  const StageShapes& shapes() const { return shapes_; }
+  Graph& graph() { return graph_; }
+
+  // Makes the flat buffers and the scalars, with or without moments.
+  void AddPersistentTensors(bool with_moments);
+
+  TensorId AddTensor(std::string name, std::vector<int64_t> dims,
+                     DType dtype = DType::kFloat32);
+  // A view of `dims` elements at `element_offset` of flat tensor `flat`.
+  TensorId AddView(std::string name, TensorId flat, int64_t element_offset,
+                   std::vector<int64_t> dims);
+  // The matrix [rows, cols] that starts at the slot of parameter `first`.
+  Weight AddWeight(const std::string& name, absl::string_view first,
+                   int64_t rows, int64_t cols);
+
+  // Ops go to the end of `ops` from now on.
+  void EmitTo(std::vector<GraphOp>* ops) { ops_ = ops; }
+  GraphOp& Emit(GraphOp op);
+
+  // y = x weight^T, a linear layer's forward pass.
+  TensorId EmitLinear(const std::string& name, TensorId x, const Weight& weight,
+                      Phase phase);
+  // d_x = d_y weight.
+  TensorId EmitInputGradient(const std::string& name, TensorId d_y,
+                             const Weight& weight);
+  // d_weight += d_y^T x.
+  GraphOp WeightGradient(const std::string& name, TensorId d_y, TensorId x,
+                         const Weight& weight) const;
+
+  // [S, H] -> [T, H] over the tensor axis, and back by summing; each returns
+  // its operand where the axis has size one.
+  TensorId EmitTensorGather(const std::string& name, TensorId shard,
+                            Phase phase);
+  TensorId EmitTensorReduceScatter(const std::string& name, TensorId full,
+                                   Phase phase);
+
+  // norm(x) or, with a delta (>= 0), norm(x + delta).
+  SavedNorm EmitNorm(const std::string& name, TensorId x, TensorId delta,
+                     absl::string_view parameter);
+  // Returns d_x [S, H]; `d_residual` is added unless negative.
+  TensorId EmitNormBackward(const std::string& name, const SavedNorm& saved,
+                            TensorId d_y, TensorId d_residual);
+
+  // Weight gradients wait here until something else, a transfer or a
+  // collective, is under way for them to hide.
+  void Defer(GraphOp op) { deferred_.push_back(std::move(op)); }
+  GraphOp& LastDeferred() { return deferred_.back(); }
+  void EmitDeferred();
+
+  // Index of the bucket of this name; it must exist.
+  int32_t BucketIndex(absl::string_view name) const;
+
+  Graph Build() && { return std::move(graph_); }
+
+ private:
+  int64_t SlotOffset(absl::string_view parameter) const;
+
+  const ModelSpec& model_;
+  const Layout& layout_;
+  const int32_t stage_;
+  StageShapes shapes_;
+  Graph graph_;
+  std::vector<GraphOp>* ops_ = nullptr;
+  std::vector<GraphOp> deferred_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_GRAPH_BUILDER_H_

@@ -1,0 +1,197 @@
+#include "planner/graph_step.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace millrace {
+namespace {
+
+// One bucket's views into the flat buffers.
+struct BucketTensors {
+  TensorId parameters;
+  TensorId gradients;
+  TensorId exp_avg;
+  TensorId exp_avg_sq;
+};
+
+bool IsSharded(const Layout& layout) {
+  return layout.zero == 1 && layout.data > 1;
+}
+
+std::vector<BucketTensors> AddBucketViews(GraphBuilder& builder) {
+  const PersistentLayout& persistent = builder.graph().persistent;
+  const int64_t num_slices =
+      IsSharded(builder.layout()) ? builder.layout().data : 1;
+  std::vector<BucketTensors> views;
+  int64_t moment_offset = 0;
+  for (const Bucket& bucket : builder.graph().parameters.buckets) {
+    const std::vector<int64_t> all = {bucket.num_elements};
+    const std::vector<int64_t> slice = {bucket.num_elements / num_slices};
+    auto view = [&](absl::string_view flat_name, TensorId flat, int64_t offset,
+                    const std::vector<int64_t>& dims) {
+      return builder.AddView(absl::StrCat(flat_name, "/bucket/", bucket.name),
+                             flat, offset, dims);
+    };
+    views.push_back(
+        {.parameters =
+             view("parameters", persistent.parameters, bucket.offset, all),
+         .gradients =
+             view("gradients", persistent.gradients, bucket.offset, all),
+         .exp_avg = view("exp_avg", persistent.exp_avg, moment_offset, slice),
+         .exp_avg_sq =
+             view("exp_avg_sq", persistent.exp_avg_sq, moment_offset, slice)});
+    moment_offset += slice[0];
+  }
+  return views;
+}
+
+bool HasPadding(const StageParameters& parameters, const Bucket& bucket) {
+  int64_t used = 0;
+  for (int32_t idx : bucket.slots) {
+    used += parameters.slots[idx].local_rows * parameters.slots[idx].local_cols;
+  }
+  return used != bucket.num_elements;
+}
+
+// A reduce-scatter in place leaves anything in the other ranks' slices; weight
+// gradients overwrite it in the next step, but nothing overwrites padding.
+void EmitZeroPadding(GraphBuilder& builder, const Bucket& bucket,
+                     TensorId gradients) {
+  builder.Emit(
+      {.kind = OpKind::kZero,
+       .phase = Phase::kForward,
+       .name = absl::StrCat("zero_gradients/", bucket.name),
+       .attributes =
+           ElementwiseAttributes{.rows = 1, .cols = bucket.num_elements},
+       .outputs = {gradients}});
+}
+
+void EmitInPlaceCollective(GraphBuilder& builder, OpKind kind, Group group,
+                           Phase phase, std::string name, TensorId tensor,
+                           int64_t num_elements) {
+  if (GroupSize(builder.layout(), group) == 1) return;
+  builder.Emit({.kind = kind,
+                .phase = phase,
+                .name = std::move(name),
+                .attributes = CollectiveAttributes{.group = group,
+                                                   .num_elements = num_elements,
+                                                   .dtype = DType::kFloat32},
+                .inputs = {tensor},
+                .outputs = {tensor}});
+}
+
+void EmitReduceGradients(GraphBuilder& builder, const Bucket& bucket,
+                         TensorId gradients) {
+  if (bucket.tensor_replicated) {
+    EmitInPlaceCollective(builder, OpKind::kAllReduce, Group::kTensor,
+                          Phase::kGradientReduce,
+                          absl::StrCat("sum_partial_gradients/", bucket.name),
+                          gradients, bucket.num_elements);
+  }
+  EmitInPlaceCollective(
+      builder,
+      IsSharded(builder.layout()) ? OpKind::kReduceScatter : OpKind::kAllReduce,
+      Group::kData, Phase::kGradientReduce,
+      absl::StrCat("reduce_gradients/", bucket.name), gradients,
+      bucket.num_elements);
+}
+
+void EmitSquaredNorm(GraphBuilder& builder, const Bucket& bucket,
+                     TensorId gradients) {
+  const Layout& layout = builder.layout();
+  const bool sharded = IsSharded(layout);
+  const double copies = (sharded ? 1.0 : layout.data) *
+                        (bucket.tensor_replicated ? layout.tensor : 1.0);
+  builder.Emit(
+      {.kind = OpKind::kSquaredNorm,
+       .phase = Phase::kOptimizer,
+       .name = absl::StrCat("squared_norm/", bucket.name),
+       .attributes = OptimizerAttributes{.num_elements = bucket.num_elements,
+                                         .data_sharded = sharded,
+                                         .share = 1.0 / copies},
+       .inputs = {gradients},
+       .outputs = {builder.graph().persistent.scalars}});
+}
+
+void EmitUpdate(GraphBuilder& builder, const Bucket& bucket,
+                const BucketTensors& tensors) {
+  const bool sharded = IsSharded(builder.layout());
+  builder.Emit(
+      {.kind = OpKind::kAdamW,
+       .phase = Phase::kOptimizer,
+       .name = absl::StrCat("update/", bucket.name),
+       .attributes = OptimizerAttributes{.num_elements = bucket.num_elements,
+                                         .data_sharded = sharded,
+                                         .weight_decay = bucket.weight_decay},
+       .inputs = {tensors.parameters, tensors.gradients, tensors.exp_avg,
+                  tensors.exp_avg_sq, builder.graph().persistent.scalars},
+       .outputs = {tensors.parameters, tensors.exp_avg, tensors.exp_avg_sq}});
+  if (sharded) {
+    EmitInPlaceCollective(builder, OpKind::kAllGather, Group::kData,
+                          Phase::kParameterGather,
+                          absl::StrCat("gather_parameters/", bucket.name),
+                          tensors.parameters, bucket.num_elements);
+  }
+}
+
+}  // namespace
+
+void EmitZeroScalars(GraphBuilder& builder) {
+  static_assert(kLossScalar == 0 && kSquaredNormScalar == 1);
+  const TensorId summed = builder.AddView(
+      "scalars/summed", builder.graph().persistent.scalars, 0, {2});
+  builder.Emit({.kind = OpKind::kZero,
+                .phase = Phase::kForward,
+                .name = "zero_scalars",
+                .attributes = ElementwiseAttributes{.rows = 1, .cols = 2},
+                .outputs = {summed}});
+}
+
+void EmitReduceScalars(GraphBuilder& builder) {
+  if (builder.layout().num_ranks() == 1) return;
+  const TensorId scalars = builder.graph().persistent.scalars;
+  builder.Emit(
+      {.kind = OpKind::kAllReduce,
+       .phase = Phase::kOptimizer,
+       .name = "reduce_scalars",
+       .attributes = CollectiveAttributes{.group = Group::kWorld,
+                                          .num_elements = kNumStepScalars,
+                                          .dtype = DType::kFloat64},
+       .inputs = {scalars},
+       .outputs = {scalars}});
+}
+
+void EmitOptimizer(GraphBuilder& builder) {
+  Graph& graph = builder.graph();
+  const std::vector<BucketTensors> views = AddBucketViews(builder);
+  const std::vector<Bucket>& buckets = graph.parameters.buckets;
+  const size_t num_buckets = buckets.size();
+
+  builder.EmitTo(&graph.prologue);
+  for (size_t i = 0; i < num_buckets; ++i) {
+    if (IsSharded(builder.layout()) &&
+        HasPadding(graph.parameters, buckets[i])) {
+      EmitZeroPadding(builder, buckets[i], views[i].gradients);
+    }
+  }
+  graph.reduce_by_bucket.resize(num_buckets);
+  for (size_t i = 0; i < num_buckets; ++i) {
+    builder.EmitTo(&graph.reduce_by_bucket[i]);
+    EmitReduceGradients(builder, buckets[i], views[i].gradients);
+  }
+  builder.EmitTo(&graph.epilogue);
+  // In about the order in which the reductions end: norms, the last, come last.
+  for (size_t i = num_buckets - 1; i-- > 0;) {
+    EmitSquaredNorm(builder, buckets[i], views[i].gradients);
+  }
+  EmitSquaredNorm(builder, buckets.back(), views.back().gradients);
+  EmitReduceScalars(builder);
+  for (size_t i = 0; i < num_buckets; ++i) {
+    EmitUpdate(builder, buckets[i], views[i]);
+  }
+}
+
+}  // namespace millrace

@@ -1,0 +1,23 @@
+// The ops that run once a step: reduction of gradients, norm, optimizer.
+// Internal to planner/graph*.
+
+#ifndef MILLRACE_PLANNER_GRAPH_STEP_H_
+#define MILLRACE_PLANNER_GRAPH_STEP_H_
+
+#include "planner/graph_builder.h"
+
+namespace millrace {
+
+// Zeroes what the step adds to: all scalars but the stop vote, which the worker
+// sets before the step.
+void EmitZeroScalars(GraphBuilder& builder);
+
+// Sums the step's scalars over the world, so that all ranks act alike.
+void EmitReduceScalars(GraphBuilder& builder);
+
+// Fills the prologue's and epilogue's optimizer part and reduce_by_bucket.
+void EmitOptimizer(GraphBuilder& builder);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_GRAPH_STEP_H_

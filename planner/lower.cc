@@ -1,0 +1,252 @@
+#include "planner/lower.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "planner/arena.h"
+#include "planner/graph.h"
+#include "planner/happens_before.h"
+#include "planner/lower_dependencies.h"
+#include "planner/schedule.h"
+
+namespace millrace {
+namespace {
+
+constexpr int32_t kWholeStep = -1;  // As microbatch_idx.
+
+void ClearAccumulate(OpAttributes& attributes) {
+  std::visit(
+      [](auto& a) {
+        if constexpr (requires { a.accumulate; }) a.accumulate = false;
+      },
+      attributes);
+}
+
+// Turns Graph ops into instructions one after the other; waits follow from what
+// they touch, offsets from what is alive when all are known.
+class Lowering {
+ public:
+  Lowering(const Graph& graph, ProgramKind kind, const Layout& layout,
+           int32_t stage)
+      : graph_(graph),
+        program_{.kind = kind,
+                 .layout = layout,
+                 .stage = stage,
+                 .parameters = graph.parameters},
+        buffer_of_tensor_(graph.tensors.size(), -1),
+        dependencies_(AddPersistentBuffers()) {}
+
+  Program Run() && {
+    EmitAll(graph_.prologue);
+    const int32_t num_microbatches = program_.kind == ProgramKind::kTraining
+                                         ? program_.layout.num_microbatches
+                                         : 1;
+    buffer_of_microbatch_.assign(
+        num_microbatches, std::vector<BufferId>(graph_.tensors.size(), -1));
+    if (program_.kind == ProgramKind::kTraining) {
+      for (const Pass& pass :
+           OneForwardOneBackward({.num_stages = program_.layout.pipeline,
+           .num_microbatches = num_microbatches},
+                                 program_.stage)) {
+        EmitPass(pass);
+      }
+    } else {
+      EmitPass({PassKind::kForward, 0});
+    }
+    EmitAll(graph_.epilogue);
+    PlaceStepBuffers();
+    return std::move(program_);
+  }
+
+ private:
+  // What bounds how far the other lanes run ahead of, or behind, the passes.
+  struct EmittedPass {
+    InstructionId last_compute = -1;
+    InstructionId send = -1;
+  };
+
+  std::vector<Buffer> AddPersistentBuffers() {
+    for (size_t i = 0; i < graph_.tensors.size(); ++i) {
+      const GraphTensor& tensor = graph_.tensors[i];
+      if (tensor.persistent_offset_bytes == kStepTensor) continue;
+      buffer_of_tensor_[i] = static_cast<BufferId>(program_.buffers.size());
+      program_.buffers.push_back(
+          {.name = tensor.name,
+           .dtype = tensor.dtype,
+           .dims = tensor.dims,
+           .arena = Arena::kPersistent,
+           .offset_bytes = tensor.persistent_offset_bytes,
+           .bytes = tensor.bytes()});
+    }
+    auto buffer = [&](TensorId id) {
+      return id < 0 ? BufferId{-1} : buffer_of_tensor_[id];
+    };
+    program_.parameters_buffer = buffer(graph_.persistent.parameters);
+    program_.gradients_buffer = buffer(graph_.persistent.gradients);
+    program_.exp_avg_buffer = buffer(graph_.persistent.exp_avg);
+    program_.exp_avg_sq_buffer = buffer(graph_.persistent.exp_avg_sq);
+    program_.scalars_buffer = buffer(graph_.persistent.scalars);
+    program_.persistent_arena_bytes = graph_.persistent.bytes;
+    return program_.buffers;
+  }
+
+  BufferId BufferOf(TensorId id, int32_t microbatch_idx) {
+    if (buffer_of_tensor_[id] >= 0) return buffer_of_tensor_[id];
+    CHECK(microbatch_idx != kWholeStep) << graph_.tensors[id].name;
+    BufferId& buffer = buffer_of_microbatch_[microbatch_idx][id];
+    if (buffer < 0) {
+      const GraphTensor& tensor = graph_.tensors[id];
+      buffer = static_cast<BufferId>(program_.buffers.size());
+      program_.buffers.push_back(
+          {.name = absl::StrCat("mb", microbatch_idx, "/", tensor.name),
+           .dtype = tensor.dtype,
+           .dims = tensor.dims,
+           .arena = Arena::kStep,
+           .offset_bytes = 0,
+           .bytes = tensor.bytes()});
+    }
+    return buffer;
+  }
+
+  // `also_after`: waits beyond what the operands ask for; negative ones count
+  // for nothing.
+  InstructionId Emit(const GraphOp& op, int32_t microbatch_idx,
+                     std::vector<InstructionId> also_after) {
+    Instruction instruction{.kind = op.kind,
+                            .phase = op.phase,
+                            .lane = LaneOf(op.kind, op.attributes),
+                            .microbatch_idx = microbatch_idx,
+                            .name = op.name,
+                            .attributes = op.attributes};
+    if (microbatch_idx == 0) ClearAccumulate(instruction.attributes);
+    for (TensorId id : op.inputs) {
+      instruction.inputs.push_back(BufferOf(id, microbatch_idx));
+    }
+    for (TensorId id : op.outputs) {
+      instruction.outputs.push_back(BufferOf(id, microbatch_idx));
+    }
+    std::vector<InstructionId> after =
+        dependencies_.DependenciesOf(instruction, program_.buffers);
+    for (InstructionId id : also_after) {
+      if (id >= 0) after.push_back(id);
+    }
+    instruction.waits = order_.NeededWaits(instruction.lane, std::move(after));
+    const InstructionId id =
+        static_cast<InstructionId>(program_.instructions.size());
+    order_.Append(instruction.lane, instruction.waits);
+    dependencies_.Add(id, instruction, program_.buffers);
+    program_.lanes[static_cast<int>(instruction.lane)].push_back(id);
+    program_.instructions.push_back(std::move(instruction));
+    return id;
+  }
+
+  void EmitAll(const std::vector<GraphOp>& ops) {
+    for (const GraphOp& op : ops) Emit(op, kWholeStep, {});
+  }
+
+  // A load or receive may run during the pass before its own, not earlier, so
+  // that what it fills is not alive for longer. In turn a pass starts once the
+  // send of the same kind two micro-batches ago has left its buffer: it has by
+  // then in any run without a laggard, and only two are alive.
+  void EmitPass(Pass pass) {
+    const bool is_forward = pass.kind == PassKind::kForward;
+    const InstructionId two_before =
+        passes_.size() < 2 ? -1 : passes_[passes_.size() - 2].last_compute;
+    const std::vector<InstructionId>& sends =
+        sends_[static_cast<int>(pass.kind)];
+    InstructionId old_send = sends.size() < 2 ? -1 : sends[sends.size() - 2];
+    EmittedPass emitted;
+    for (const GraphOp& op : is_forward ? graph_.forward : graph_.backward) {
+      const Lane lane = LaneOf(op.kind, op.attributes);
+      InstructionId also_after = -1;
+      if (op.kind == OpKind::kReceive || op.kind == OpKind::kLoadBatch) {
+        also_after = two_before;
+      } else if (lane == Lane::kCompute) {
+        also_after = std::exchange(old_send, -1);
+      }
+      const InstructionId id = Emit(op, pass.microbatch_idx, {also_after});
+      if (op.kind == OpKind::kSend) emitted.send = id;
+      if (lane == Lane::kCompute) emitted.last_compute = id;
+      if (!is_forward && op.completes_bucket >= 0 &&
+          pass.microbatch_idx == program_.layout.num_microbatches - 1) {
+        EmitAll(graph_.reduce_by_bucket[op.completes_bucket]);
+      }
+    }
+    if (emitted.send >= 0) {
+      sends_[static_cast<int>(pass.kind)].push_back(emitted.send);
+    }
+    passes_.push_back(emitted);
+  }
+
+  void PlaceStepBuffers() {
+    std::vector<BufferId> ids;
+    std::vector<int32_t> request_of_buffer(program_.buffers.size(), -1);
+    std::vector<ArenaRequest> requests;
+    auto use = [&](BufferId buffer, InstructionId id) {
+      if (program_.buffers[buffer].arena != Arena::kStep) return;
+      if (request_of_buffer[buffer] < 0) {
+        request_of_buffer[buffer] = static_cast<int32_t>(requests.size());
+        requests.push_back({.bytes = program_.buffers[buffer].bytes});
+        ids.push_back(buffer);
+      }
+      std::vector<InstructionId>& uses =
+          requests[request_of_buffer[buffer]].uses;
+      if (uses.empty() || uses.back() != id) uses.push_back(id);
+    };
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      const Instruction& instruction = program_.instructions[i];
+      const InstructionId id = static_cast<InstructionId>(i);
+      for (BufferId buffer : instruction.inputs) use(buffer, id);
+      for (BufferId buffer : instruction.outputs) use(buffer, id);
+    }
+    const ArenaPlan plan = PlanArena(requests, order_);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      program_.buffers[ids[i]].offset_bytes = plan.offsets[i];
+    }
+    program_.step_arena_bytes = plan.bytes;
+  }
+
+  const Graph& graph_;
+  Program program_;
+  std::vector<BufferId> buffer_of_tensor_;  // Persistent ones; else -1.
+  std::vector<std::vector<BufferId>> buffer_of_microbatch_;
+  DependencyTracker dependencies_;
+  HappensBefore order_;
+  std::vector<EmittedPass> passes_;
+  std::array<std::vector<InstructionId>, 2> sends_;  // By PassKind.
+};
+
+absl::Status CheckInput(const ModelSpec& model, const Layout& layout,
+                        int32_t stage) {
+  RETURN_IF_ERROR(ValidateModel(model));
+  RETURN_IF_ERROR(ValidateLayout(model, layout, layout.global_batch()));
+  if (stage >= 0 && stage < layout.pipeline) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "stage ", stage, " of a pipeline of ", layout.pipeline, " stages"));
+}
+
+}  // namespace
+
+absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
+                                             const Layout& layout,
+                                             int32_t stage) {
+  RETURN_IF_ERROR(CheckInput(model, layout, stage));
+  const Graph graph = BuildTrainingGraph(model, layout, stage);
+  return Lowering(graph, ProgramKind::kTraining, layout, stage).Run();
+}
+
+absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,
+                                               const Layout& layout,
+                                               int32_t stage) {
+  RETURN_IF_ERROR(CheckInput(model, layout, stage));
+  const Graph graph = BuildValidationGraph(model, layout, stage);
+  return Lowering(graph, ProgramKind::kValidation, layout, stage).Run();
+}
+
+}  // namespace millrace

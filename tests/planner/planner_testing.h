@@ -1,0 +1,50 @@
+// A small model and the layouts that planner tests sweep.
+
+#ifndef MILLRACE_TESTS_PLANNER_PLANNER_TESTING_H_
+#define MILLRACE_TESTS_PLANNER_PLANNER_TESTING_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/layout.h"
+#include "planner/model.h"
+
+namespace millrace {
+
+// Divides by tensor 4 and pipeline 4, but by no power of two beyond, so that
+// buckets need padding.
+inline ModelSpec TestModel() {
+  return {.vocab_size = 52,
+          .hidden = 20,
+          .num_layers = 5,
+          .num_heads = 8,
+          .num_kv_heads = 4,
+          .head_dim = 6,
+          .ffn_hidden = 28,
+          .sequence_length = 12};
+}
+
+inline std::vector<Layout> TestLayouts() {
+  std::vector<Layout> layouts;
+  for (int32_t pipeline : {1, 2, 4}) {
+    for (int32_t tensor : {1, 2, 4}) {
+      for (int32_t data : {1, 2, 4}) {
+        for (int32_t num_microbatches : {1, 2, 4, 8}) {
+          for (int32_t zero : {0, 1}) {
+            layouts.push_back({.pipeline = pipeline,
+                               .data = data,
+                               .tensor = tensor,
+                               .micro_batch = 1 + pipeline % 2,
+                               .num_microbatches = num_microbatches,
+                               .zero = zero});
+          }
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+}  // namespace millrace
+
+#endif  // MILLRACE_TESTS_PLANNER_PLANNER_TESTING_H_

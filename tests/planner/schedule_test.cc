@@ -1,0 +1,42 @@
+#include "planner/schedule.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace millrace {
+namespace {
+
+// Goal: every stage runs each micro-batch forward once, then backward once,
+// both in order, and never holds more than num_stages - stage of them. Method:
+// sweep every small shape; warm-up and drain mistakes already show below 8 x 8.
+TEST(OneForwardOneBackwardTest, KeepsOrderAndActivationBound) {
+  for (int32_t num_stages = 1; num_stages <= 8; ++num_stages) {
+    for (int32_t num_microbatches = 1; num_microbatches <= 8;
+         ++num_microbatches) {
+      for (int32_t stage = 0; stage < num_stages; ++stage) {
+        SCOPED_TRACE(absl::StrCat("stage ", stage, " of ", num_stages, ", ",
+                                  num_microbatches, " micro-batches"));
+        int32_t num_forward = 0, num_backward = 0;
+        for (const Pass& pass : OneForwardOneBackward({.num_stages = num_stages,
+                                .num_microbatches = num_microbatches},
+                                                      stage)) {
+          if (pass.kind == PassKind::kForward) {
+            EXPECT_EQ(pass.microbatch_idx, num_forward++);
+          } else {
+            EXPECT_EQ(pass.microbatch_idx, num_backward++);
+          }
+          EXPECT_LE(num_backward, num_forward);
+          EXPECT_LE(num_forward - num_backward, num_stages - stage);
+        }
+        EXPECT_EQ(num_forward, num_microbatches);
+        EXPECT_EQ(num_backward, num_microbatches);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace
