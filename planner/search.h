@@ -19,9 +19,14 @@ namespace millrace {
 struct Prediction {
   double step_time_s = 0;
   double tokens_per_s = 0;  // Over all devices.
-  // Of the most loaded rank.
+  // Of the most loaded rank, from its Program. Zero together where the layout
+  // was not lowered.
   int64_t persistent_bytes = 0;
   int64_t step_bytes = 0;
+  // What the persistent bytes hold.
+  int64_t parameter_bytes = 0;
+  int64_t gradient_bytes = 0;
+  int64_t optimizer_bytes = 0;
   double bubble_fraction = 0;                 // Of the mean rank's step.
   double exposed_communication_fraction = 0;  // Of the mean rank's step.
   int64_t memory_bytes() const { return persistent_bytes + step_bytes; }
@@ -42,6 +47,7 @@ struct Plan {
   std::vector<uint64_t> program_hashes;   // By stage, training Programs.
   std::vector<Alternative> alternatives;  // Best first; without the chosen.
   int64_t layouts_considered = 0;
+  bool all_simulated = false;  // Then no layout can be better than the chosen.
   double search_seconds = 0;
   std::vector<std::string> warnings;  // Foreign or stale profile.
 };
@@ -49,13 +55,16 @@ struct Plan {
 struct SearchInput {
   JobSpec job;
   int32_t num_devices;
-  int64_t device_memory_bytes;  // 0: the profile's.
+  // 0: the profile's. The job's resources.memory_per_device overrides both.
+  int64_t device_memory_bytes = 0;
 };
 
 // Evaluates every layout the job's constraints allow in closed form, lowers and
 // simulates the best, and takes the fastest simulated one that fits.
-// Deterministic. Returns InvalidArgument when no layout is possible, with the
-// nearest one, what stands in its way, and the smallest change that helps.
+// Deterministic but for Plan::search_seconds. Returns InvalidArgument when no
+// layout is possible or none fits, with the nearest one, what stands in its
+// way, and the smallest change that helps; FailedPrecondition for several
+// devices and a profile of one rank.
 absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost);
 
 // Lowers and simulates one layout.

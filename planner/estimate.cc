@@ -1,0 +1,133 @@
+#include "planner/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "planner/graph.h"
+
+namespace millrace {
+namespace {
+
+// Seconds of one stage, compute uncontended.
+struct StageSeconds {
+  double forward = 0;
+  double input_gradient = 0;
+  double weight_gradient = 0;
+  double forward_comm = 0;   // Over the tensor axis.
+  double backward_comm = 0;  // Over the tensor axis.
+  double transfer = 0;       // Sends of one micro-batch.
+  double reduce = 0;         // All buckets.
+  double longest_reduce = 0;
+  double step_compute = 0;  // Prologue and epilogue.
+  double step_comm = 0;
+};
+
+void AddPassOp(const Layout& layout, const GraphOp& op, const CostModel& cost,
+               StageSeconds* stage) {
+  // The host lane loads ahead, and a receive is the other end of a send.
+  if (op.kind == OpKind::kLoadBatch || op.kind == OpKind::kReceive) return;
+  const double seconds = cost.Seconds(layout, op.kind, op.attributes);
+  if (op.kind == OpKind::kSend) {
+    stage->transfer += seconds;
+  } else if (IsCollective(op.kind)) {
+    (op.phase == Phase::kForward ? stage->forward_comm
+                                 : stage->backward_comm) += seconds;
+  } else if (op.phase == Phase::kForward) {
+    stage->forward += seconds;
+  } else if (op.phase == Phase::kInputGradient) {
+    stage->input_gradient += seconds;
+  } else {
+    stage->weight_gradient += seconds;
+  }
+}
+
+StageSeconds SumStage(const ModelSpec& model, const Layout& layout,
+                      int32_t stage_idx, const CostModel& cost) {
+  const Graph graph = BuildTrainingGraph(model, layout, stage_idx);
+  StageSeconds stage;
+  for (const GraphOp& op : graph.forward) {
+    AddPassOp(layout, op, cost, &stage);
+  }
+  for (const GraphOp& op : graph.backward) {
+    AddPassOp(layout, op, cost, &stage);
+  }
+  for (const std::vector<GraphOp>& bucket : graph.reduce_by_bucket) {
+    double seconds = 0;
+    for (const GraphOp& op : bucket) {
+      seconds += cost.Seconds(layout, op.kind, op.attributes);
+    }
+    stage.reduce += seconds;
+    stage.longest_reduce = std::max(stage.longest_reduce, seconds);
+  }
+  for (const auto* ops : {&graph.prologue, &graph.epilogue}) {
+    for (const GraphOp& op : *ops) {
+      (IsCollective(op.kind) ? stage.step_comm : stage.step_compute) +=
+          cost.Seconds(layout, op.kind, op.attributes);
+    }
+  }
+  return stage;
+}
+
+// The contention factor at a fractional number of computing ranks.
+double ContentionAt(const std::vector<double>& factors, double num_computing) {
+  if (factors.empty() || num_computing <= 1) return 1;
+  const double position =
+      std::min(num_computing, static_cast<double>(factors.size())) - 1;
+  const auto below = static_cast<size_t>(position);
+  const size_t above = std::min(below + 1, factors.size() - 1);
+  const double share = position - static_cast<double>(below);
+  return factors[below] * (1 - share) + factors[above] * share;
+}
+
+}  // namespace
+
+StepEstimate EstimateStep(const ModelSpec& model, const Layout& layout,
+                          const CostModel& cost) {
+  const double num_microbatches = layout.num_microbatches;
+  const double busy_share =
+      num_microbatches / (num_microbatches + layout.pipeline - 1);
+  const double num_computing =
+      busy_share * std::min(layout.num_ranks(), cost.profile().ranks_per_host);
+  const double contention =
+      ContentionAt(cost.profile().compute_contention, num_computing);
+
+  double all_passes = 0, slowest_pass = 0, transfers = 0;
+  double tail = 0, tail_comm = 0, pass_comm = 0;
+  for (int32_t stage_idx = 0; stage_idx < layout.pipeline; ++stage_idx) {
+    const StageSeconds stage = SumStage(model, layout, stage_idx, cost);
+    const double hidden_by = contention * stage.weight_gradient;
+    const double comm =
+        stage.forward_comm + std::max(0.0, stage.backward_comm - hidden_by);
+    const double pass = contention * (stage.forward + stage.input_gradient +
+                                      stage.weight_gradient) +
+                        comm;
+    all_passes += pass;
+    slowest_pass = std::max(slowest_pass, pass);
+    pass_comm += comm;
+    transfers += stage.transfer;
+    const double last_backward =
+        contention * (stage.input_gradient + stage.weight_gradient);
+    const double exposed_reduce =
+        std::max(stage.longest_reduce, stage.reduce - last_backward);
+    const double stage_tail_comm = exposed_reduce + stage.step_comm;
+    const double stage_tail = contention * stage.step_compute + stage_tail_comm;
+    if (stage_tail > tail) {
+      tail = stage_tail;
+      tail_comm = stage_tail_comm;
+    }
+  }
+  const double pipeline_time =
+      all_passes + (num_microbatches - 1) * slowest_pass + transfers;
+  const double mean_pass = all_passes / layout.pipeline;
+  StepEstimate estimate;
+  estimate.step_time_s = pipeline_time + tail;
+  estimate.bubble_fraction =
+      (pipeline_time - num_microbatches * mean_pass) / estimate.step_time_s;
+  estimate.exposed_communication_fraction =
+      (num_microbatches * pass_comm / layout.pipeline + tail_comm) /
+      estimate.step_time_s;
+  return estimate;
+}
+
+}  // namespace millrace

@@ -1,0 +1,29 @@
+// The closed-form step time of a layout: what the search ranks all layouts by
+// before it lowers and simulates the best few.
+
+#ifndef MILLRACE_PLANNER_ESTIMATE_H_
+#define MILLRACE_PLANNER_ESTIMATE_H_
+
+#include "planner/cost.h"
+#include "planner/layout.h"
+#include "planner/model.h"
+
+namespace millrace {
+
+struct StepEstimate {
+  double step_time_s = 0;
+  double bubble_fraction = 0;
+  double exposed_communication_fraction = 0;
+};
+
+// From one micro-batch's op times by stage and the 1F1B law: all stages once,
+// then the slowest for each further micro-batch. Tensor communication hides
+// under weight gradients, data reductions under the last backward pass.
+// `layout` must pass ValidateLayout; a layout of several ranks needs
+// cost.HasCommunication().
+StepEstimate EstimateStep(const ModelSpec& model, const Layout& layout,
+                          const CostModel& cost);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_ESTIMATE_H_

@@ -1,0 +1,359 @@
+#include "planner/search.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "planner/estimate.h"
+#include "planner/layout_space.h"
+#include "planner/lower.h"
+#include "planner/simulate.h"
+
+namespace millrace {
+namespace {
+
+// The closed form ranks well but not perfectly: at least so many of its best
+// are simulated, and more while that stays quick.
+constexpr int kMinimumSimulated = 12;
+constexpr int64_t kInstructionBudget = 400'000;
+
+absl::StatusOr<std::vector<Program>> LowerStages(const ModelSpec& model,
+                                                 const Layout& layout) {
+  std::vector<Program> programs;
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    ASSIGN_OR_RETURN(Program program,
+                     BuildTrainingProgram(model, layout, stage));
+    programs.push_back(std::move(program));
+  }
+  return programs;
+}
+
+int64_t BufferBytes(const Program& program, BufferId buffer) {
+  return buffer < 0 ? 0 : program.buffers[static_cast<size_t>(buffer)].bytes;
+}
+
+void FillMemory(std::span<const Program> programs, Prediction* prediction) {
+  const Program& largest = *std::max_element(
+      programs.begin(), programs.end(), [](const Program& a, const Program& b) {
+        return a.persistent_arena_bytes + a.step_arena_bytes <
+               b.persistent_arena_bytes + b.step_arena_bytes;
+      });
+  prediction->persistent_bytes = largest.persistent_arena_bytes;
+  prediction->step_bytes = largest.step_arena_bytes;
+  prediction->parameter_bytes = BufferBytes(largest, largest.parameters_buffer);
+  prediction->gradient_bytes = BufferBytes(largest, largest.gradients_buffer);
+  prediction->optimizer_bytes = BufferBytes(largest, largest.exp_avg_buffer) +
+                                BufferBytes(largest, largest.exp_avg_sq_buffer);
+}
+
+void FillTime(const ModelSpec& model, const Layout& layout, double step_time_s,
+              Prediction* prediction) {
+  prediction->step_time_s = step_time_s;
+  prediction->tokens_per_s = static_cast<double>(layout.global_batch()) *
+                             static_cast<double>(model.sequence_length) /
+                             step_time_s;
+}
+
+absl::StatusOr<Timeline> SimulateStages(std::span<const Program> programs,
+                                        const CostModel& cost) {
+  std::vector<StageSimulation> stages;
+  for (const Program& program : programs) {
+    stages.push_back(
+        {.program = &program, .seconds = cost.ProgramSeconds(program)});
+  }
+  return Simulate(stages,
+                  {.compute_contention = cost.profile().compute_contention,
+                   .ranks_per_host = cost.profile().ranks_per_host});
+}
+
+void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
+                   const Timeline& timeline, Prediction* prediction) {
+  FillTime(model, programs.front().layout, timeline.step_time_s, prediction);
+  double bubble_s = 0, exposed_s = 0;
+  for (const RankTimeline& rank : timeline.ranks) {
+    const TimeBreakdown part =
+        BreakDown(programs[static_cast<size_t>(rank.stage)], rank);
+    bubble_s += part.bubble_s;
+    exposed_s += part.exposed_tensor_comm_s + part.exposed_data_comm_s;
+  }
+  const double all_s =
+      timeline.step_time_s * static_cast<double>(timeline.ranks.size());
+  prediction->bubble_fraction = bubble_s / all_s;
+  prediction->exposed_communication_fraction = exposed_s / all_s;
+}
+
+absl::Status CheckCommunication(const Layout& layout, const CostModel& cost) {
+  if (layout.num_ranks() == 1 || cost.HasCommunication()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "hardware profile '", cost.profile().name,
+      "' was measured with one rank and cannot price the communication of ",
+      layout.num_ranks(), "; measure one with millrace profile JOB"));
+}
+
+// One layout on its way through the search.
+struct Candidate {
+  Layout layout;
+  Prediction prediction;
+  bool fits = true;
+  bool simulated = false;
+};
+
+// What mostly makes `loser` slower than `chosen`: the part of its step that
+// grew by the most seconds.
+std::string MainCause(const Prediction& loser, const Prediction& chosen) {
+  const auto seconds = [](const Prediction& p, double share) {
+    return p.step_time_s * share;
+  };
+  const auto compute_share = [](const Prediction& p) {
+    return 1 - p.bubble_fraction - p.exposed_communication_fraction;
+  };
+  const double bubble = seconds(loser, loser.bubble_fraction) -
+                        seconds(chosen, chosen.bubble_fraction);
+  const double communication =
+      seconds(loser, loser.exposed_communication_fraction) -
+      seconds(chosen, chosen.exposed_communication_fraction);
+  const double compute = seconds(loser, compute_share(loser)) -
+                         seconds(chosen, compute_share(chosen));
+  if (bubble >= communication && bubble >= compute) {
+    return absl::StrFormat("bubble %.0f %% of the step",
+                           100 * loser.bubble_fraction);
+  }
+  if (communication >= compute) {
+    return absl::StrFormat("exposed communication %.0f %% of the step",
+                           100 * loser.exposed_communication_fraction);
+  }
+  return absl::StrFormat(
+      "computing takes %.2fx as long",
+      seconds(loser, compute_share(loser)) /
+          std::max(seconds(chosen, compute_share(chosen)), 1e-12));
+}
+
+std::string WhyItLost(const Candidate& loser, const Candidate& chosen,
+                      int64_t memory_limit) {
+  if (!loser.fits) {
+    const int64_t need = loser.prediction.memory_bytes();
+    return absl::StrCat("needs ", FormatBytes(need), ", ",
+                        FormatBytes(need - memory_limit),
+                        " more than the device has");
+  }
+  const double ratio =
+      loser.prediction.step_time_s / chosen.prediction.step_time_s;
+  if (ratio <= 1.0005) {
+    return loser.simulated ? "as fast, but not as simple"
+                           : "not simulated; the closed form ranks it lower";
+  }
+  return absl::StrCat(absl::StrFormat("%.2fx slower", ratio),
+                      loser.simulated ? ": " : " by the closed form: ",
+                      MainCause(loser.prediction, chosen.prediction));
+}
+
+class Search {
+ public:
+  Search(const SearchInput& input, const CostModel& cost)
+      : input_(input),
+        cost_(cost),
+        space_{.model = input.job.model,
+               .global_batch = input.job.training.global_batch,
+               .num_devices = input.num_devices,
+               .constraints = input.job.layout},
+        memory_limit_(input.job.resources.memory_per_device_bytes.value_or(
+            input.device_memory_bytes > 0
+                ? input.device_memory_bytes
+                : cost.profile().device_memory_bytes)) {}
+
+  absl::StatusOr<Plan> Run() {
+    const double start_s = MonotonicSeconds();
+    RETURN_IF_ERROR(Estimate());
+    RETURN_IF_ERROR(SimulateBest());
+    const Candidate* chosen = Fastest();
+    if (chosen == nullptr) return ExplainNothingFits();
+    ASSIGN_OR_RETURN(Plan plan, MakePlan(*chosen));
+    plan.search_seconds = MonotonicSeconds() - start_s;
+    return plan;
+  }
+
+ private:
+  absl::Status Estimate() {
+    for (const Layout& layout : EnumerateLayouts(space_)) {
+      RETURN_IF_ERROR(CheckCommunication(layout, cost_));
+      const StepEstimate estimate = EstimateStep(space_.model, layout, cost_);
+      Candidate candidate{.layout = layout};
+      FillTime(space_.model, layout, estimate.step_time_s,
+               &candidate.prediction);
+      candidate.prediction.bubble_fraction = estimate.bubble_fraction;
+      candidate.prediction.exposed_communication_fraction =
+          estimate.exposed_communication_fraction;
+      candidates_.push_back(std::move(candidate));
+    }
+    if (candidates_.empty()) return ExplainNoLayout(space_);
+    // Stable: EnumerateLayouts puts the simpler of equals first.
+    order_.resize(candidates_.size());
+    std::iota(order_.begin(), order_.end(), size_t{0});
+    std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
+      return candidates_[a].prediction.step_time_s <
+             candidates_[b].prediction.step_time_s;
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status SimulateBest() {
+    int num_simulated = 0;
+    int64_t num_instructions = 0;
+    for (const size_t idx : order_) {
+      if (num_simulated >= kMinimumSimulated &&
+          num_instructions >= kInstructionBudget) {
+        break;
+      }
+      Candidate& candidate = candidates_[idx];
+      ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                       LowerStages(space_.model, candidate.layout));
+      for (const Program& program : programs) {
+        num_instructions += static_cast<int64_t>(program.instructions.size());
+      }
+      FillMemory(programs, &candidate.prediction);
+      candidate.fits = candidate.prediction.memory_bytes() <= memory_limit_;
+      if (!candidate.fits) continue;
+      ASSIGN_OR_RETURN(const Timeline timeline,
+                       SimulateStages(programs, cost_));
+      FillSimulated(space_.model, programs, timeline, &candidate.prediction);
+      candidate.simulated = true;
+      ++num_simulated;
+    }
+    return absl::OkStatus();
+  }
+
+  const Candidate* Fastest() const {
+    const Candidate* fastest = nullptr;
+    for (const Candidate& candidate : candidates_) {
+      if (!candidate.simulated) continue;
+      if (fastest == nullptr ||
+          candidate.prediction.step_time_s < fastest->prediction.step_time_s) {
+        fastest = &candidate;
+      }
+    }
+    return fastest;
+  }
+
+  absl::StatusOr<Plan> MakePlan(const Candidate& chosen) const {
+    Plan plan;
+    plan.layout = chosen.layout;
+    plan.prediction = chosen.prediction;
+    plan.layouts_considered = static_cast<int64_t>(candidates_.size());
+    // Kept programs of all candidates would be hundreds of megabytes; lowering
+    // the one again is cheap.
+    ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                     LowerStages(space_.model, chosen.layout));
+    for (const Program& program : programs) {
+      plan.program_hashes.push_back(ProgramHash(program));
+    }
+    ASSIGN_OR_RETURN(plan.timeline, SimulateStages(programs, cost_));
+
+    std::vector<const Candidate*> losers;
+    plan.all_simulated = true;
+    for (const Candidate& candidate : candidates_) {
+      if (candidate.fits && !candidate.simulated) plan.all_simulated = false;
+      if (&candidate != &chosen) losers.push_back(&candidate);
+    }
+    std::stable_sort(losers.begin(), losers.end(),
+                     [](const Candidate* a, const Candidate* b) {
+                       if (a->fits != b->fits) return a->fits;
+                       return a->prediction.step_time_s <
+                              b->prediction.step_time_s;
+                     });
+    for (const Candidate* loser : losers) {
+      plan.alternatives.push_back(
+          {.layout = loser->layout,
+           .fits = loser->fits,
+           .simulated = loser->simulated,
+           .prediction = loser->prediction,
+           .reason = WhyItLost(*loser, chosen, memory_limit_)});
+    }
+    return plan;
+  }
+
+  // Only reached when every candidate was lowered, so all have their memory.
+  absl::Status ExplainNothingFits() const {
+    const Candidate& smallest = *std::min_element(
+        candidates_.begin(), candidates_.end(),
+        [](const Candidate& a, const Candidate& b) {
+          return a.prediction.memory_bytes() < b.prediction.memory_bytes();
+        });
+    const int64_t need = smallest.prediction.memory_bytes();
+    std::string change;
+    if (input_.job.resources.memory_per_device_bytes.has_value()) {
+      change = absl::StrCat("raise resources.memory_per_device to ",
+                            (need + kMiB - 1) / kMiB, " MiB");
+    }
+    if (const std::optional<int32_t> devices = DevicesThatFit()) {
+      absl::StrAppend(&change, change.empty() ? "" : ", or ", "use ", *devices,
+                      " devices");
+    }
+    if (change.empty()) change = "train a smaller model";
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no layout on ", input_.num_devices, " devices fits into ",
+        FormatBytes(memory_limit_), " a device: the smallest, ",
+        LayoutToString(smallest.layout), ", needs ", FormatBytes(need), ", ",
+        FormatBytes(need - memory_limit_), " more; smallest change: ", change));
+  }
+
+  // The least power-of-two multiple of the devices on which some layout fits.
+  // Small micro-batches need the least, so only those of one are tried.
+  std::optional<int32_t> DevicesThatFit() const {
+    for (int32_t factor = 2; factor <= 16; factor *= 2) {
+      LayoutSpace more = space_;
+      more.num_devices = input_.num_devices * factor;
+      if (!more.constraints.micro_batch) more.constraints.micro_batch = 1;
+      for (const Layout& layout : EnumerateLayouts(more)) {
+        const absl::StatusOr<std::vector<Program>> programs =
+            LowerStages(space_.model, layout);
+        if (!programs.ok()) continue;
+        Prediction prediction;
+        FillMemory(*programs, &prediction);
+        if (prediction.memory_bytes() <= memory_limit_) {
+          return more.num_devices;
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  const SearchInput& input_;
+  const CostModel& cost_;
+  const LayoutSpace space_;
+  const int64_t memory_limit_;
+  std::vector<Candidate> candidates_;  // The simpler first.
+  std::vector<size_t> order_;          // By closed form.
+};
+
+}  // namespace
+
+absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost) {
+  return Search(input, cost).Run();
+}
+
+absl::StatusOr<Prediction> PredictLayout(const ModelSpec& model,
+                                         const Layout& layout,
+                                         const CostModel& cost,
+                                         Timeline* timeline) {
+  RETURN_IF_ERROR(ValidateLayout(model, layout, layout.global_batch()));
+  RETURN_IF_ERROR(CheckCommunication(layout, cost));
+  ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                   LowerStages(model, layout));
+  ASSIGN_OR_RETURN(*timeline, SimulateStages(programs, cost));
+  Prediction prediction;
+  FillMemory(programs, &prediction);
+  FillSimulated(model, programs, *timeline, &prediction);
+  return prediction;
+}
+
+}  // namespace millrace

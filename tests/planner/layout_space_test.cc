@@ -1,0 +1,127 @@
+#include "planner/layout_space.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace millrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+LayoutSpace SmallSpace(int32_t num_devices, int64_t global_batch) {
+  return {.model = {.vocab_size = 128,
+                    .hidden = 64,
+                    .num_layers = 4,
+                    .num_heads = 4,
+                    .num_kv_heads = 2,
+                    .head_dim = 16,
+                    .ffn_hidden = 96,
+                    .sequence_length = 32},
+          .global_batch = global_batch,
+          .num_devices = num_devices};
+}
+
+std::string ErrorOf(const LayoutSpace& space) {
+  EXPECT_TRUE(EnumerateLayouts(space).empty());
+  const absl::Status status = ExplainNoLayout(space);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+// Goal: every layout once, all valid, none missing. Method: count by brute
+// force over all sizes.
+TEST(LayoutSpaceTest, EnumeratesEveryValidLayoutOnce) {
+  for (const int32_t devices : {1, 2, 3, 4, 6, 8}) {
+    for (const int64_t batch : {1, 6, 8}) {
+      const LayoutSpace space = SmallSpace(devices, batch);
+      std::set<std::string> found;
+      for (const Layout& layout : EnumerateLayouts(space)) {
+        EXPECT_EQ(layout.num_ranks(), devices);
+        EXPECT_TRUE(ValidateLayout(space.model, layout, batch).ok());
+        EXPECT_TRUE(found.insert(LayoutToString(layout)).second);
+      }
+      size_t expected = 0;
+      for (int32_t pipeline = 1; pipeline <= 8; ++pipeline) {
+        for (int32_t data = 1; data <= 8; ++data) {
+          for (int32_t tensor = 1; tensor <= 8; ++tensor) {
+            for (int32_t micro = 1; micro <= 8; ++micro) {
+              for (int32_t count = 1; count <= 8; ++count) {
+                const Layout layout{.pipeline = pipeline,
+                                    .data = data,
+                                    .tensor = tensor,
+                                    .micro_batch = micro,
+                                    .num_microbatches = count};
+                if (layout.num_ranks() == devices &&
+                    ValidateLayout(space.model, layout, batch).ok()) {
+                  expected += data > 1 ? 2 : 1;  // ZeRO 0 and 1.
+                }
+              }
+            }
+          }
+        }
+      }
+      EXPECT_EQ(found.size(), expected) << devices << " " << batch;
+    }
+  }
+}
+
+// Goal: pinned keys pin, also ZeRO-1 on one replica. Method: pin each.
+TEST(LayoutSpaceTest, RespectsConstraints) {
+  LayoutSpace space = SmallSpace(4, 8);
+  space.constraints = {.pipeline = 2, .micro_batch = 2, .zero = 1};
+  const std::vector<Layout> layouts = EnumerateLayouts(space);
+  ASSERT_EQ(layouts.size(), 2u);
+  EXPECT_EQ(LayoutToString(layouts[0]),
+            "pipeline 2 x data 2 x tensor 1, 2 micro-batches of 2, ZeRO 1");
+  EXPECT_EQ(LayoutToString(layouts[1]),
+            "pipeline 2 x data 1 x tensor 2, 4 micro-batches of 2, ZeRO 1");
+}
+
+// Goal: a refusal names what contradicts, with values and keys, and the
+// smallest change. Method: one contradiction at a time.
+TEST(LayoutSpaceTest, ExplainsContradictions) {
+  LayoutSpace space = SmallSpace(4, 8);
+  space.constraints = {.pipeline = 2, .data = 2, .tensor = 2};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("no layout on 4 devices: pipeline 2 x data 2 x "
+                              "tensor 2 = 8 devices (layout.pipeline, "
+                              "layout.data, layout.tensor), but there are 4"),
+                    HasSubstr("set layout.tensor to 1 instead of 2"),
+                    HasSubstr("use 8 devices instead of 4")));
+  space.constraints = {.pipeline = 3};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("pipeline 3 = 3 devices (layout.pipeline) cannot "
+                              "be completed to the number of devices, 4"),
+                    HasSubstr("set layout.pipeline to"),
+                    HasSubstr("use 3 devices instead of 4")));
+}
+
+TEST(LayoutSpaceTest, ExplainsBatches) {
+  LayoutSpace space = SmallSpace(4, 6);
+  space.constraints = {.data = 4};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("nearest is"), HasSubstr("6"),
+                    HasSubstr("set training.global_batch to 8 instead of 6")));
+  space = SmallSpace(2, 8);
+  space.constraints = {.data = 2, .micro_batch = 3};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("set layout.micro_batch to"),
+                    HasSubstr("set training.global_batch to 6 instead of 8")));
+}
+
+TEST(LayoutSpaceTest, ExplainsModels) {
+  LayoutSpace space = SmallSpace(4, 8);
+  space.constraints = {.tensor = 4};  // Only two key-value heads.
+  EXPECT_THAT(ErrorOf(space), AllOf(HasSubstr("nearest is"),
+                                    HasSubstr("set layout.tensor to 2 instead "
+                                              "of 4")));
+  space = SmallSpace(7, 8);
+  EXPECT_THAT(ErrorOf(space), HasSubstr("use 6 devices instead of 7"));
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,107 @@
+#include "planner/profile_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "planner/cost.h"
+
+namespace millrace {
+namespace {
+
+constexpr ModelSpec kModel = {.vocab_size = 128,
+                              .hidden = 64,
+                              .num_layers = 4,
+                              .num_heads = 4,
+                              .num_kv_heads = 2,
+                              .head_dim = 16,
+                              .ffn_hidden = 96,
+                              .sequence_length = 32};
+
+TrainingSpec SmallTraining() {
+  TrainingSpec training;
+  training.num_steps = 1;
+  training.global_batch = 8;
+  return training;
+}
+
+// Goal: what is measured is enough for a cost model, and nothing is measured
+// twice. Method: pretend each takes some time and build the cost model.
+TEST(ProfileRequestTest, FillsEveryTable) {
+  for (const int32_t num_ranks : {1, 2, 4}) {
+    const auto request =
+        BuildProfileRequest(kModel, SmallTraining(), num_ranks);
+    ASSERT_TRUE(request.ok()) << request.status();
+    HardwareProfile profile;
+    profile.provenance.num_ranks = num_ranks;
+    std::set<std::string> seen;
+    std::set<OpKind> kinds;
+    for (const ProfileOp& op : request->ops) {
+      EXPECT_FALSE(IsCollective(op.kind) || IsTransfer(op.kind));
+      EXPECT_TRUE(seen.insert(absl::StrCat(OpKindName(op.kind), " ",
+                                           AttributesToString(op.attributes)))
+                      .second)
+          << OpKindName(op.kind) << " " << AttributesToString(op.attributes);
+      kinds.insert(op.kind);
+      RecordOpTime(op, 1e-3, &profile);
+    }
+    for (const ProfileCommunication& communication : request->communication) {
+      EXPECT_GT(communication.bytes, 0);
+      EXPECT_GT(communication.group_size, 1);
+      EXPECT_EQ(num_ranks % communication.group_size, 0);
+      RecordCommunicationTime(communication, 1e-4, &profile);
+      kinds.insert(communication.kind);
+    }
+    const auto cost = CostModel::Create(profile);
+    EXPECT_TRUE(cost.ok()) << cost.status();
+    // A lone rank has no shards to gather and no peer to send to.
+    if (num_ranks > 1) {
+      kinds.insert(OpKind::kReceive);  // The other end of a measured send.
+      for (int i = 0; i < kNumOpKinds; ++i) {
+        EXPECT_TRUE(kinds.contains(static_cast<OpKind>(i)))
+            << OpKindName(static_cast<OpKind>(i)) << " at " << num_ranks;
+      }
+    } else {
+      EXPECT_TRUE(request->communication.empty());
+    }
+  }
+}
+
+// Goal: measuring the quickstart fits in its time. Method: the floating-point
+// work asked for, against what a slow core does in twenty seconds.
+TEST(ProfileRequestTest, StaysSmallForLargeModels) {
+  ModelSpec model = kModel;
+  model.vocab_size = 4096;
+  model.hidden = 256;
+  model.num_heads = 8;
+  model.num_kv_heads = 4;
+  model.head_dim = 32;
+  model.ffn_hidden = 704;
+  model.sequence_length = 256;
+  TrainingSpec training = SmallTraining();
+  training.global_batch = 16;
+  const auto request = BuildProfileRequest(model, training, 4);
+  ASSERT_TRUE(request.ok()) << request.status();
+  double flops = 0, bytes = 0;
+  for (const ProfileOp& op : request->ops) {
+    const OpWork work = WorkOf({}, op.kind, op.attributes);
+    flops += work.flops;
+    bytes += work.bytes;
+  }
+  RecordProperty("gflops", static_cast<int>(flops / 1e9));
+  RecordProperty("ops", static_cast<int>(request->ops.size()));
+  EXPECT_LT(flops, 30e9);
+  EXPECT_LT(bytes, 10e9);
+  EXPECT_LT(request->ops.size(), 250u);
+  EXPECT_LT(request->communication.size(), 60u);
+}
+
+TEST(ProfileRequestTest, RefusesImpossibleRankCounts) {
+  EXPECT_FALSE(BuildProfileRequest(kModel, SmallTraining(), 7).ok());
+}
+
+}  // namespace
+}  // namespace millrace
