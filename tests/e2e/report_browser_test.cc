@@ -38,6 +38,21 @@ CommandResult RunCommand(const std::string& command) {
   return result;
 }
 
+// Sections mark themselves when they were drawn to their end.
+void ExpectEverySectionDrawn(const std::string& document) {
+  for (const char* section :
+       {"figures", "loss", "speed", "device-time", "timeline", "differences",
+        "plan", "events", "job"}) {
+    const std::string opening = "<section id=\"" + std::string(section) + "\"";
+    const size_t begin = document.find(opening);
+    ASSERT_NE(begin, std::string::npos) << section;
+    const size_t end = document.find('>', begin);
+    EXPECT_THAT(document.substr(begin, end - begin),
+                HasSubstr("data-drawn=\"true\""))
+        << section;
+  }
+}
+
 class ReportBrowserTest : public ::testing::Test {
  protected:
   ReportBrowserTest()
@@ -82,17 +97,7 @@ TEST_F(ReportBrowserTest, DrawsEverySection) {
   const CommandResult dump = Open(page, "--dump-dom");
   ASSERT_EQ(dump.exit_code, 0) << dump.output;
   EXPECT_THAT(dump.output, Not(HasSubstr("CONSOLE"))) << "console messages";
-  for (const char* section :
-       {"figures", "loss", "speed", "device-time", "timeline", "differences",
-        "plan", "events", "job"}) {
-    const std::string opening = "<section id=\"" + std::string(section) + "\"";
-    const size_t begin = dump.output.find(opening);
-    ASSERT_NE(begin, std::string::npos) << section;
-    const size_t end = dump.output.find('>', begin);
-    EXPECT_THAT(dump.output.substr(begin, end - begin),
-                HasSubstr("data-drawn=\"true\""))
-        << section;
-  }
+  ExpectEverySectionDrawn(dump.output);
   EXPECT_THAT(dump.output, HasSubstr("data-points=\"60\""));
   EXPECT_THAT(dump.output, HasSubstr("data-ranks=\"4\""));
   EXPECT_THAT(dump.output, ::testing::ContainsRegex("data-events=\"[1-9]"));
@@ -119,7 +124,7 @@ TEST_F(ReportBrowserTest, DrawsWhatLittleThereIs) {
   ASSERT_EQ(dump.exit_code, 0) << dump.output;
   EXPECT_THAT(dump.output, Not(HasSubstr("CONSOLE")));
   EXPECT_THAT(dump.output, HasSubstr("Nothing to show from metrics.jsonl"));
-  EXPECT_THAT(dump.output, Not(HasSubstr("could not be drawn")));
+  ExpectEverySectionDrawn(dump.output);
 }
 
 }  // namespace
