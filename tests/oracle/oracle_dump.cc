@@ -1,0 +1,248 @@
+// Trains a small model on one rank and writes all that an independent
+// implementation needs to check it: see oracle_test.py.
+//
+//   oracle_dump CASE FOLDER
+//
+// FOLDER/case.json           model, optimizer, parameters (names and shapes)
+// and,
+//                            for each step, loss, gradient norm, learning rate
+// FOLDER/initial/NAME        parameters before the first step, fp32
+// FOLDER/gradient/NAME       gradients of the first step, before clipping, fp32
+// FOLDER/final/NAME          parameters after the last step, fp32
+// FOLDER/step-K.batch        tokens, targets, document_starts of step K, int32
+
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "worker/data/dataset.h"
+#include "worker/in_process_communicator.h"
+#include "worker/trainer.h"
+
+namespace millrace {
+namespace {
+
+constexpr int64_t kNumSteps = 10;
+
+// Odd sizes on purpose: nothing is a multiple of a vector or tile.
+absl::StatusOr<JobSpec> JobOf(const std::string& name) {
+  JobSpec job;
+  job.name = name;
+  job.training.num_steps = kNumSteps;
+  job.training.seed = 11;
+  job.training.optimizer.learning_rate = 3e-3;
+  job.training.optimizer.min_learning_rate = 3e-4;
+  job.training.optimizer.warmup_steps = 3;
+  if (name == "grouped") {  // Grouped-query attention, clipping at work.
+    job.model = {.vocab_size = 131,
+                 .hidden = 36,
+                 .num_layers = 3,
+                 .num_heads = 6,
+                 .num_kv_heads = 2,
+                 .head_dim = 10,
+                 .ffn_hidden = 52,
+                 .sequence_length = 37,
+                 .init_std = 0.08};
+    job.training.global_batch = 6;
+    job.training.gradient_clip_norm = 0.5;
+  } else if (name == "plain") {  // A key-value head each, no clipping.
+    job.model = {.vocab_size = 67,
+                 .hidden = 24,
+                 .num_layers = 2,
+                 .num_heads = 3,
+                 .num_kv_heads = 3,
+                 .head_dim = 8,
+                 .ffn_hidden = 41,
+                 .sequence_length = 50,
+                 .rope_theta = 500.0,
+                 .norm_epsilon = 1e-6,
+                 .init_std = 0.1};
+    job.training.global_batch = 4;
+    job.training.gradient_clip_norm = 0;
+    job.training.optimizer.weight_decay = 0.01;
+    job.training.optimizer.decay = LearningRateDecay::kLinear;
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown case ", name, "; known: grouped, plain"));
+  }
+  return job;
+}
+
+// Documents of random ids and lengths, most shorter than a sequence.
+absl::Status WriteData(const JobSpec& job, const std::string& prefix) {
+  ASSIGN_OR_RETURN(IndexedDatasetWriter writer,
+                   IndexedDatasetWriter::Create(prefix, TokenType::kUint16));
+  std::mt19937 random(5);
+  const int64_t num_needed =
+      2 * kNumSteps * job.training.global_batch * job.model.sequence_length;
+  for (int64_t written = 0; written < num_needed;) {
+    std::vector<int32_t> document(
+        1 + random() % static_cast<uint32_t>(job.model.sequence_length));
+    for (int32_t& token : document) {
+      token = static_cast<int32_t>(random() %
+                                   static_cast<uint32_t>(job.model.vocab_size));
+    }
+    RETURN_IF_ERROR(writer.AddDocument(document));
+    written += static_cast<int64_t>(document.size());
+  }
+  return writer.Finish();
+}
+
+template <typename T>
+absl::Status WriteArray(const std::string& path, const T* data,
+                        int64_t num_elements) {
+  return WriteFileAtomically(
+      path, absl::string_view(reinterpret_cast<const char*>(data),
+                              static_cast<size_t>(num_elements) * sizeof(T)));
+}
+
+// The start of the persistent arena, which holds parameters and gradients:
+// follows from where the state description says the first parameter lies.
+const char* PersistentArena(Trainer& trainer) {
+  const Program& program = trainer.program();
+  for (const StatePiece& piece : trainer.StatePieces()) {
+    for (const ParameterSlot& slot : program.parameters.slots) {
+      if (slot.parameter.name != piece.tensor || piece.begin != 0) continue;
+      const Buffer& buffer =
+          program.buffers[static_cast<size_t>(program.parameters_buffer)];
+      return reinterpret_cast<const char*>(piece.data - slot.offset) -
+             buffer.offset_bytes;
+    }
+  }
+  CHECK(false) << "no parameter in the state";
+}
+
+// Writes every parameter's part of a flat buffer; one rank holds all of each.
+absl::Status WriteFlat(Trainer& trainer, BufferId buffer_id,
+                       const std::string& folder) {
+  RETURN_IF_ERROR(MakeDirectories(folder));
+  const Program& program = trainer.program();
+  const auto* flat = reinterpret_cast<const float*>(
+      PersistentArena(trainer) +
+      program.buffers[static_cast<size_t>(buffer_id)].offset_bytes);
+  for (const ParameterSlot& slot : program.parameters.slots) {
+    RETURN_IF_ERROR(WriteArray(absl::StrCat(folder, "/", slot.parameter.name),
+                               flat + slot.offset,
+                               slot.local_rows * slot.local_cols));
+  }
+  return absl::OkStatus();
+}
+
+// Reads the step's global batch from a dataset of its own, as any layout would.
+absl::Status WriteBatch(const JobSpec& job, PackedDataset& dataset,
+                        int64_t step, const std::string& path) {
+  const int64_t size = job.training.global_batch * job.model.sequence_length;
+  std::vector<int32_t> batch(static_cast<size_t>(3 * size));
+  RETURN_IF_ERROR(dataset.Fill(
+      {DataSplit::kTraining, step, job.training.global_batch, 0,
+       job.training.global_batch},
+      {batch.data(), batch.data() + size, batch.data() + 2 * size}));
+  return WriteArray(path, batch.data(), 3 * size);
+}
+
+nlohmann::json DescribeCase(const JobSpec& job,
+                            const StageParameters& parameters) {
+  const ModelSpec& m = job.model;
+  const OptimizerSpec& o = job.training.optimizer;
+  nlohmann::json json = {
+      {"model",
+       {{"vocab_size", m.vocab_size},
+        {"hidden", m.hidden},
+        {"num_layers", m.num_layers},
+        {"num_heads", m.num_heads},
+        {"num_kv_heads", m.num_kv_heads},
+        {"head_dim", m.head_dim},
+        {"ffn_hidden", m.ffn_hidden},
+        {"sequence_length", m.sequence_length},
+        {"rope_theta", m.rope_theta},
+        {"norm_epsilon", m.norm_epsilon},
+        {"init_std", m.init_std}}},
+      {"optimizer",
+       {{"learning_rate", o.learning_rate},
+        {"min_learning_rate", o.min_learning_rate},
+        {"warmup_steps", o.warmup_steps},
+        {"decay", o.decay == LearningRateDecay::kLinear ? "linear" : "cosine"},
+        {"beta1", o.beta1},
+        {"beta2", o.beta2},
+        {"epsilon", o.epsilon},
+        {"weight_decay", o.weight_decay}}},
+      {"num_steps", job.training.num_steps},
+      {"global_batch", job.training.global_batch},
+      {"gradient_clip_norm", job.training.gradient_clip_norm},
+      {"parameters", nlohmann::json::array()},
+      {"steps", nlohmann::json::array()}};
+  for (const ParameterSlot& slot : parameters.slots) {
+    nlohmann::json shape = {slot.local_rows, slot.local_cols};
+    if (slot.parameter.is_vector) shape = {slot.local_cols};
+    json["parameters"].push_back(
+        {{"name", slot.parameter.name}, {"shape", shape}});
+  }
+  return json;
+}
+
+absl::Status Dump(const std::string& case_name, const std::string& folder) {
+  ASSIGN_OR_RETURN(const JobSpec job, JobOf(case_name));
+  RETURN_IF_ERROR(MakeDirectories(folder));
+  RETURN_IF_ERROR(WriteData(job, folder + "/tokens"));
+  const DatasetOptions data_options{
+      .prefixes = {folder + "/tokens"},
+      .vocab_size = job.model.vocab_size,
+      .sequence_length = job.model.sequence_length,
+      .seed = job.training.seed};
+  ASSIGN_OR_RETURN(const auto trained, PackedDataset::Open(data_options));
+  ASSIGN_OR_RETURN(const auto written, PackedDataset::Open(data_options));
+
+  InProcessHub hub;
+  const auto communicators = hub.NewFactory();
+  Layout layout{.micro_batch = 2};
+  layout.num_microbatches =
+      static_cast<int32_t>(job.training.global_batch / layout.micro_batch);
+  ASSIGN_OR_RETURN(const auto trainer,
+                   Trainer::Create({.job = job,
+                                    .layout = layout,
+                                    .rank = Rank{0},
+                                    .num_threads = 2,
+                                    .communicators = communicators.get(),
+                                    .batches = trained.get()}));
+  const Program& program = trainer->program();
+  nlohmann::json json = DescribeCase(job, program.parameters);
+  RETURN_IF_ERROR(
+      WriteFlat(*trainer, program.parameters_buffer, folder + "/initial"));
+  for (int64_t step = 1; step <= kNumSteps; ++step) {
+    RETURN_IF_ERROR(WriteBatch(job, *written, step,
+                               absl::StrCat(folder, "/step-", step, ".batch")));
+    ASSIGN_OR_RETURN(const StepResult result, trainer->RunStep(false));
+    json["steps"].push_back({{"loss", result.loss},
+                             {"gradient_norm", result.gradient_norm},
+                             {"learning_rate", result.learning_rate}});
+    if (step == 1) {
+      RETURN_IF_ERROR(
+          WriteFlat(*trainer, program.gradients_buffer, folder + "/gradient"));
+    }
+  }
+  RETURN_IF_ERROR(
+      WriteFlat(*trainer, program.parameters_buffer, folder + "/final"));
+  return WriteFileAtomically(folder + "/case.json", json.dump(1));
+}
+
+}  // namespace
+}  // namespace millrace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::cerr << "usage: oracle_dump CASE FOLDER\n";
+    return 2;
+  }
+  const absl::Status status = millrace::Dump(argv[1], argv[2]);
+  if (!status.ok()) std::cerr << "oracle_dump: " << status << "\n";
+  return status.ok() ? 0 : 1;
+}

@@ -1,0 +1,118 @@
+"""Goal: Millrace computes what the Llama equations and AdamW say. Method:
+oracle_dump trains a small model of odd sizes for ten steps and writes weights,
+batches, losses and gradients; PyTorch computes the same in double precision from
+the initial weights and the batches alone, and the two are compared.
+
+    oracle_test.py PATH_OF_ORACLE_DUMP
+"""
+
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy
+import torch
+
+import llama
+
+# Relative, norm-wise per tensor. fp32 sums of a few thousand terms differ from
+# exact ones by about 1e-6; a wrong term shows at 1e-2 or more.
+TOLERANCE = 1e-4
+ORACLE_DUMP = None
+
+
+def learning_rate(case, step):
+    """Linear warmup from zero, then decay to the minimum at the last step."""
+    o = case["optimizer"]
+    if step <= o["warmup_steps"]:
+        return o["learning_rate"] * step / o["warmup_steps"]
+    progress = (step - o["warmup_steps"]) / (case["num_steps"] - o["warmup_steps"])
+    remaining = 1 - progress if o["decay"] == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    return o["min_learning_rate"] + (o["learning_rate"] - o["min_learning_rate"]) * remaining
+
+
+class Dump:
+    """What oracle_dump wrote for one case."""
+
+    def __init__(self, name, folder):
+        self.folder = pathlib.Path(folder)
+        subprocess.run([ORACLE_DUMP, name, folder], check=True)
+        self.case = json.loads((self.folder / "case.json").read_text())
+
+    def tensors(self, kind):
+        result = {}
+        for parameter in self.case["parameters"]:
+            data = numpy.fromfile(self.folder / kind / parameter["name"], dtype="<f4")
+            shaped = data.reshape(parameter["shape"]).astype(numpy.float64)
+            result[parameter["name"]] = torch.from_numpy(shaped)
+        return result
+
+    def batch(self, step):
+        data = numpy.fromfile(self.folder / f"step-{step}.batch", dtype="<i4")
+        shape = (3, self.case["global_batch"], self.case["model"]["sequence_length"])
+        return torch.from_numpy(data.reshape(shape).astype(numpy.int64))
+
+
+def relative_error(actual, expected):
+    return float((actual - expected).norm() / expected.norm())
+
+
+class OracleTest(unittest.TestCase):
+    def check_case(self, name):
+        with tempfile.TemporaryDirectory() as folder:
+            dump = Dump(name, folder)
+            model = llama.Llama(dump.case["model"]).double()
+            # strict: the names and shapes of both must be the same set.
+            model.load_state_dict(dump.tensors("initial"), strict=True)
+            optimizer = llama.adamw(model, dump.case["optimizer"])
+            self.worst = {"gradient": 0.0, "weight": 0.0, "loss": 0.0}
+            for step, measured in enumerate(dump.case["steps"], 1):
+                self.check_step(dump, model, optimizer, step, measured)
+            final = dump.tensors("final")
+            for key, parameter in model.named_parameters():
+                self.check(relative_error(final[key], parameter.data), "weight", key)
+            print(f"{name}: largest relative errors", self.worst)
+
+    def check(self, error, kind, what):
+        self.worst[kind] = max(self.worst[kind], error)
+        self.assertLess(error, TOLERANCE, f"{kind} of {what}")
+
+    def check_step(self, dump, model, optimizer, step, measured):
+        tokens, targets, document_starts = dump.batch(step)
+        self.assertGreater(int(document_starts.max()), 0)  # Else masks go untested.
+        optimizer.zero_grad()
+        loss = model.loss(tokens, targets, document_starts)
+        loss.backward()
+        self.check(abs(measured["loss"] / loss.item() - 1), "loss", f"step {step}")
+        if step == 1:
+            gradients = dump.tensors("gradient")
+            for key, parameter in model.named_parameters():
+                self.check(relative_error(gradients[key], parameter.grad), "gradient", key)
+
+        norm = math.sqrt(sum(float(p.grad.norm()) ** 2 for p in model.parameters()))
+        self.check(abs(measured["gradient_norm"] / norm - 1), "gradient", f"norm of step {step}")
+        clip = dump.case["gradient_clip_norm"]
+        if clip > 0:
+            self.assertGreater(norm, clip)  # Else clipping goes untested.
+            for parameter in model.parameters():
+                parameter.grad *= clip / norm
+        rate = learning_rate(dump.case, step)
+        self.assertAlmostEqual(measured["learning_rate"], rate, delta=1e-12)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+
+    def test_grouped_query_attention_with_clipping(self):
+        self.check_case("grouped")
+
+    def test_plain_attention_with_linear_decay(self):
+        self.check_case("plain")
+
+
+if __name__ == "__main__":
+    ORACLE_DUMP = sys.argv.pop(1)
+    unittest.main()
