@@ -1,0 +1,140 @@
+#include "tests/e2e/equivalence_job.h"
+
+#include <algorithm>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "tests/e2e/equivalence_batches.h"
+#include "worker/in_process_communicator.h"
+
+namespace millrace {
+namespace {
+
+// Copies the pieces this rank owns into whole tensors.
+void Collect(const std::vector<StatePiece>& pieces,
+             std::map<std::string, std::vector<float>>* tensors) {
+  for (const StatePiece& piece : pieces) {
+    if (!piece.is_owner) continue;
+    std::vector<float>& whole = (*tensors)[piece.tensor];
+    whole.resize(piece.rows * piece.cols);
+    const int64_t box_cols = piece.box.col_end - piece.box.col_begin;
+    for (int64_t i = piece.begin; i < piece.end; ++i) {
+      const int64_t row = piece.box.row_begin + i / box_cols;
+      const int64_t col = piece.box.col_begin + i % box_cols;
+      whole[row * piece.cols + col] = piece.data[i - piece.begin];
+    }
+  }
+}
+
+}  // namespace
+
+JobSpec SmallJob() {
+  JobSpec job;
+  job.name = "small";
+  job.model = {.vocab_size = 128,
+               .hidden = 64,
+               .num_layers = 4,
+               .num_heads = 4,
+               .num_kv_heads = 4,
+               .head_dim = 16,
+               .ffn_hidden = 128,
+               .sequence_length = 32};
+  job.training.num_steps = 100;
+  job.training.global_batch = 8;
+  job.training.seed = 1234;
+  job.training.optimizer.learning_rate = 1e-3;
+  job.training.optimizer.warmup_steps = 5;
+  return job;
+}
+
+absl::Status RunRanks(const JobSpec& job, const Layout& layout,
+                      const NewFactory& new_factory,
+                      const std::function<absl::Status(Rank, Trainer&)>& body) {
+  std::mutex mutex;
+  absl::Status first_error;
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
+    threads.emplace_back([&, rank] {
+      const absl::Status status = [&]() -> absl::Status {
+        SyntheticBatches batches(job.model.vocab_size,
+                                 job.model.sequence_length);
+        const std::unique_ptr<CommunicatorFactory> factory = new_factory();
+        ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                         Trainer::Create({.job = job,
+                                          .layout = layout,
+                                          .rank = Rank{rank},
+                                          .communicators = factory.get(),
+                                          .batches = &batches}));
+        return body(Rank{rank}, *trainer);
+      }();
+      std::lock_guard lock(mutex);
+      if (first_error.ok()) first_error = status;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return first_error;
+}
+
+JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
+                 const NewFactory& new_factory) {
+  JobResult result;
+  std::mutex mutex;
+  std::vector<std::vector<double>> losses(layout.num_ranks());
+  result.status = RunRanks(
+      job, layout, new_factory,
+      [&](Rank rank, Trainer& trainer) -> absl::Status {
+        for (int64_t i = 0; i < num_steps; ++i) {
+          ASSIGN_OR_RETURN(const StepResult step, trainer.RunStep(false));
+          losses[ToInt(rank)].push_back(step.loss);
+          if (rank == Rank{0}) {
+            result.gradient_norms.push_back(step.gradient_norm);
+          }
+        }
+        ASSIGN_OR_RETURN(const double validation_loss,
+                         trainer.RunValidation(2));
+        std::lock_guard lock(mutex);
+        if (rank == Rank{0}) result.validation_loss = validation_loss;
+        Collect(trainer.StatePieces(), &result.tensors);
+        return absl::OkStatus();
+      });
+  result.losses = losses[0];
+  for (const std::vector<double>& other : losses) {
+    if (result.status.ok() && other != result.losses) {
+      result.status = absl::InternalError("ranks saw different losses");
+    }
+  }
+  return result;
+}
+
+JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps) {
+  InProcessHub hub;
+  return RunJob(job, layout, num_steps, [&] { return hub.NewFactory(); });
+}
+
+std::vector<Layout> SmallLayouts() {
+  std::vector<Layout> layouts;
+  for (const int32_t pipeline : {1, 2, 4}) {
+    for (const int32_t tensor : {1, 2, 4}) {
+      for (const int32_t data : {1, 2, 4}) {
+        for (const int32_t num_microbatches : {1, 2, 4}) {
+          for (const int32_t zero : {0, 1}) {
+            if (pipeline * tensor * data > 4) continue;
+            if (8 % (data * num_microbatches) != 0) continue;
+            if (zero == 1 && data == 1) continue;
+            layouts.push_back({.pipeline = pipeline,
+                               .data = data,
+                               .tensor = tensor,
+                               .micro_batch = 8 / (data * num_microbatches),
+                               .num_microbatches = num_microbatches,
+                               .zero = zero});
+          }
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+}  // namespace millrace

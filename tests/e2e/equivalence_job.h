@@ -1,0 +1,55 @@
+// Runs a small job under any layout with its ranks as threads of one process,
+// and keeps what must not depend on the layout.
+
+#ifndef MILLRACE_TESTS_E2E_EQUIVALENCE_JOB_H_
+#define MILLRACE_TESTS_E2E_EQUIVALENCE_JOB_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "planner/job.h"
+#include "planner/layout.h"
+#include "worker/communicator.h"
+#include "worker/trainer.h"
+
+namespace millrace {
+
+// Four layers, every size divisible by four, global batch 8.
+JobSpec SmallJob();
+
+// One factory a rank, that meet each other.
+using NewFactory = std::function<std::unique_ptr<CommunicatorFactory>()>;
+
+// A Trainer for each rank of `layout`, each in a thread of its own; `body` runs
+// in that thread. Returns the first error.
+absl::Status RunRanks(const JobSpec& job, const Layout& layout,
+                      const NewFactory& new_factory,
+                      const std::function<absl::Status(Rank, Trainer&)>& body);
+
+struct JobResult {
+  absl::Status status;
+  // Of rank 0; all ranks' are checked to be equal.
+  std::vector<double> losses;
+  std::vector<double> gradient_norms;
+  double validation_loss = 0;
+  // Whole tensors by name: parameters and moments.
+  std::map<std::string, std::vector<float>> tensors;
+};
+// Trains `num_steps`, then validates.
+JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
+                 const NewFactory& new_factory);
+// The same with in-process communicators.
+JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps);
+
+// The layouts of up to four ranks for a global batch of 8: pipeline, tensor and
+// data in {1, 2, 4}, micro-batch counts 1, 2, 4, ZeRO 0 and 1 where it differs.
+std::vector<Layout> SmallLayouts();
+
+}  // namespace millrace
+
+#endif  // MILLRACE_TESTS_E2E_EQUIVALENCE_JOB_H_

@@ -1,0 +1,132 @@
+#include <cmath>
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/equivalence_job.h"
+#include "worker/gloo_communicator.h"
+#include "worker/memory_rendezvous_store.h"
+
+namespace millrace {
+namespace {
+
+constexpr int64_t kNumSteps = 20;
+// Layouts sum the same fp32 terms in different orders; over this many steps the
+// difference stays below this (relative).
+constexpr double kTolerance = 2e-5;
+
+Layout OneRank() { return {.micro_batch = 8}; }
+
+void ExpectClose(double value, double expected, const std::string& what) {
+  EXPECT_LE(std::abs(value - expected), kTolerance * std::abs(expected))
+      << what << ": " << value << " against " << expected;
+}
+
+// Goal: no layout changes what is learnt: per-step loss and gradient norm agree
+// with the single-rank run. Method: every layout of up to four ranks; the
+// losses must also fall, so that equal garbage does not pass.
+TEST(EquivalenceTest, EveryLayoutMatchesOneRank) {
+  const JobSpec job = SmallJob();
+  const JobResult expected = RunJob(job, OneRank(), kNumSteps);
+  ASSERT_TRUE(expected.status.ok()) << expected.status;
+  ASSERT_EQ(expected.losses.size(), static_cast<size_t>(kNumSteps));
+  EXPECT_NEAR(expected.losses.front(), std::log(128.0), 0.2);
+  EXPECT_LT(expected.losses.back(), expected.losses.front() - 0.3);
+  double worst = 0;
+  for (const Layout& layout : SmallLayouts()) {
+    const std::string name = LayoutToString(layout);
+    SCOPED_TRACE(name);
+    const JobResult result = RunJob(job, layout, kNumSteps);
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    for (int64_t i = 0; i < kNumSteps; ++i) {
+      ExpectClose(result.losses[i], expected.losses[i],
+                  "loss of step " + std::to_string(i + 1));
+      ExpectClose(result.gradient_norms[i], expected.gradient_norms[i],
+                  "gradient norm of step " + std::to_string(i + 1));
+      worst = std::max(
+          {worst, std::abs(result.losses[i] / expected.losses[i] - 1),
+           std::abs(result.gradient_norms[i] / expected.gradient_norms[i] -
+                    1)});
+    }
+    EXPECT_EQ(result.tensors.size(), expected.tensors.size());
+  }
+  RecordProperty("worst_relative_difference", std::to_string(worst));
+  std::cout << "worst relative difference: " << worst << std::endl;
+}
+
+// Goal: the same layout twice gives the same bits. Method: losses, norms and
+// every parameter and moment of two runs, for layouts that use every axis.
+TEST(EquivalenceTest, SameLayoutTwiceIsBitIdentical) {
+  const JobSpec job = SmallJob();
+  for (const Layout& layout :
+       {Layout{.data = 2,
+       .tensor = 2,
+       .micro_batch = 2,
+       .num_microbatches = 2,
+       .zero = 1},
+        Layout{
+            .pipeline = 2, .data = 2, .micro_batch = 1, .num_microbatches = 4},
+        Layout{.pipeline = 4, .micro_batch = 2, .num_microbatches = 4},
+        Layout{.tensor = 4, .micro_batch = 8}}) {
+    SCOPED_TRACE(LayoutToString(layout));
+    const JobResult first = RunJob(job, layout, kNumSteps);
+    const JobResult second = RunJob(job, layout, kNumSteps);
+    ASSERT_TRUE(first.status.ok()) << first.status;
+    EXPECT_EQ(first.losses, second.losses);
+    EXPECT_EQ(first.gradient_norms, second.gradient_norms);
+    EXPECT_EQ(first.validation_loss, second.validation_loss);
+    EXPECT_EQ(first.tensors, second.tensors);
+    EXPECT_FALSE(first.tensors.empty());
+  }
+}
+
+// Goal: Gloo connections carry the same run, to the bit, as in-process ones.
+// Method: ranks as threads, each with connections of its own.
+TEST(EquivalenceTest, GlooGivesTheSameBits) {
+  const JobSpec job = SmallJob();
+  for (const Layout& layout :
+       {Layout{.pipeline = 2,
+       .tensor = 2,
+       .micro_batch = 2,
+       .num_microbatches = 4},
+        Layout{.data = 2, .tensor = 2, .micro_batch = 4, .zero = 1}}) {
+    SCOPED_TRACE(LayoutToString(layout));
+    MemoryRendezvousStore store;
+    const JobResult gloo = RunJob(job, layout, kNumSteps, [&] {
+      auto factory =
+          CreateGlooFactory({.store = &store, .host_address = "127.0.0.1"});
+      EXPECT_TRUE(factory.ok()) << factory.status();
+      return *std::move(factory);
+    });
+    ASSERT_TRUE(gloo.status.ok()) << gloo.status;
+    const JobResult in_process = RunJob(job, layout, kNumSteps);
+    EXPECT_EQ(gloo.losses, in_process.losses);
+    EXPECT_EQ(gloo.tensors, in_process.tensors);
+  }
+}
+
+// Goal: validation gives the same loss under layouts that cover the same
+// sequences, and leaves training state alone. Method: layouts whose micro-batch
+// times data is 8.
+TEST(EquivalenceTest, ValidationDoesNotDependOnLayout) {
+  const JobSpec job = SmallJob();
+  const JobResult expected = RunJob(job, OneRank(), 3);
+  ASSERT_TRUE(expected.status.ok()) << expected.status;
+  for (const Layout& layout :
+       {Layout{.pipeline = 2, .tensor = 2, .micro_batch = 8},
+        Layout{.data = 4, .micro_batch = 2},
+        Layout{.data = 2, .tensor = 2, .micro_batch = 4}}) {
+    SCOPED_TRACE(LayoutToString(layout));
+    const JobResult result = RunJob(job, layout, 3);
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    ExpectClose(result.validation_loss, expected.validation_loss,
+                "validation loss");
+  }
+}
+
+}  // namespace
+}  // namespace millrace
