@@ -1,6 +1,6 @@
-// Durable checkpoints: one safetensors file a rank plus a manifest, renamed into
-// place last. A checkpoint is either whole and verified, or it does not exist.
-// docs/checkpoint.md fixes the format.
+// Durable checkpoints: one safetensors file a rank plus a manifest, renamed
+// into place last. A checkpoint is either whole and verified, or it does not
+// exist. docs/checkpoint.md fixes the format.
 //
 //   DIRECTORY/step-00000100/rank-00003.g2.safetensors    generation 2
 //   DIRECTORY/step-00000100/manifest.json                present = committed
@@ -32,9 +32,9 @@ struct CheckpointInfo {
   std::string job_yaml;  // JobToYaml.
 };
 
-// Writes the pieces this rank owns as one safetensors file and makes it durable.
-// Returns the rank's entry for the manifest (a JSON object with file name,
-// pieces and checksums). Nothing is committed yet.
+// Writes the pieces this rank owns as one safetensors file and makes it
+// durable. Returns the rank's entry for the manifest (a JSON object with file
+// name, pieces and checksums). Nothing is committed yet.
 absl::StatusOr<std::string> WriteCheckpointPart(
     FileSystem& files, const std::string& directory, const CheckpointInfo& info,
     Rank rank, const std::vector<StatePiece>& pieces);

@@ -33,19 +33,25 @@ class RandomAccessFile {
                             void* out) const = 0;
 };
 
-// Errors name the path. ResourceExhausted when the disk is full.
+// Errors name the path: NotFound, PermissionDenied, ResourceExhausted when the
+// disk is full, Internal otherwise. What a folder holds (files created, renamed
+// or removed in it, folders made in it) survives a crash only once
+// SyncDirectory on it has returned.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
+  // Replaces a file of that name.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(
       const std::string& path) = 0;
   virtual absl::StatusOr<std::unique_ptr<RandomAccessFile>> Open(
       const std::string& path) = 0;
+  // Within one folder; replaces a file of the new name, atomically.
   virtual absl::Status Rename(const std::string& from,
                               const std::string& to) = 0;
   virtual absl::Status SyncDirectory(const std::string& path) = 0;
   virtual absl::Status MakeDirectories(const std::string& path) = 0;
-  virtual absl::Status Remove(const std::string& path) = 0;  // File or tree.
+  // A file, or a folder with all it holds; absent is fine.
+  virtual absl::Status Remove(const std::string& path) = 0;
   virtual bool Exists(const std::string& path) = 0;
   virtual absl::StatusOr<std::vector<std::string>> List(
       const std::string& path) = 0;  // Names, sorted.

@@ -15,8 +15,8 @@
 namespace millrace {
 
 // A run of elements of one tensor, and where this rank keeps them. The tensor's
-// global shape is [rows, cols] (vectors: [cols]); the rank's box of it is stored
-// row-major, and the piece is elements [begin, end) of that stored box.
+// global shape is [rows, cols] (vectors: [cols]); the rank's box of it is
+// stored row-major, and the piece is elements [begin, end) of that stored box.
 struct StatePiece {
   std::string tensor;  // "lm_head.weight", "lm_head.weight.exp_avg", ...
   int64_t rows;

@@ -1,0 +1,308 @@
+#include "coordinator/cli/checkpoint_command.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "fault/checkpoint.h"
+#include "fault/checkpoint_files.h"
+#include "fault/manifest.h"
+#include "fault/reshard.h"
+#include "planner/job_file.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct CheckpointOptions {
+  std::string path;
+  std::string output;
+  bool json = false;
+  Layout layout;
+  int32_t micro_batch = 0;  // 0: as it was, or the largest that divides.
+};
+
+Json LayoutJson(const Layout& layout) {
+  return {{"pipeline", layout.pipeline},
+          {"data", layout.data},
+          {"tensor", layout.tensor},
+          {"micro_batch", layout.micro_batch},
+          {"num_microbatches", layout.num_microbatches},
+          {"zero", layout.zero}};
+}
+
+// Parameters alone, without the optimizer's moments.
+int64_t CountParameterElements(const Manifest& manifest) {
+  int64_t count = 0;
+  for (const auto& [name, shape] : manifest.shapes) {
+    if (!IsOptimizerState(name)) count += shape.num_elements();
+  }
+  return count;
+}
+
+Json Describe(const std::string& path, const Manifest& manifest) {
+  int64_t bytes = 0;
+  for (const ManifestFile& file : manifest.files) bytes += file.bytes;
+  const CheckpointInfo& info = manifest.info;
+  return {{"path", path},
+          {"step", info.step},
+          {"generation", ToInt(info.generation)},
+          {"seed", info.seed},
+          {"samples_consumed", info.samples_consumed},
+          {"layout", LayoutJson(info.layout)},
+          {"parameters", CountParameterElements(manifest)},
+          {"files", manifest.files.size()},
+          {"bytes", bytes}};
+}
+
+absl::Status RunList(const CheckpointOptions& options) {
+  FileSystem& files = *PosixFileSystem();
+  if (!files.Exists(options.path)) {
+    return absl::NotFoundError(absl::StrCat("no such folder: ", options.path));
+  }
+  ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                   ListCheckpoints(files, options.path));
+  Json list = Json::array();
+  for (const CheckpointEntry& entry : entries) {
+    const auto manifest = ReadManifest(files, entry.path);
+    if (manifest.ok()) {
+      list.push_back(Describe(entry.path, *manifest));
+    } else {
+      list.push_back({{"path", entry.path},
+                      {"step", entry.step},
+                      {"error", std::string(manifest.status().message())}});
+    }
+    if (options.json) continue;
+    const std::string facts =
+        manifest.ok()
+            ? absl::StrFormat("%10s   %s",
+                              FormatBytes(list.back()["bytes"].get<int64_t>()),
+                              LayoutToString(manifest->info.layout))
+            : std::string(manifest.status().message());
+    std::cout << absl::StrFormat("step %8d   %s   %s\n", entry.step, facts,
+                                 entry.path);
+  }
+  if (options.json) {
+    std::cout << list.dump(2) << std::endl;
+  } else if (entries.empty()) {
+    std::cout << "no committed checkpoints in " << options.path << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunShow(const CheckpointOptions& options) {
+  ASSIGN_OR_RETURN(const Manifest manifest,
+                   ReadManifest(*PosixFileSystem(), options.path));
+  Json json = Describe(options.path, manifest);
+  Json& tensors = json["tensors"] = Json::object();
+  for (const auto& [name, shape] : manifest.shapes) {
+    tensors[name] = shape.is_vector ? Json::array({shape.cols})
+                                    : Json::array({shape.rows, shape.cols});
+  }
+  if (options.json) {
+    json["job_yaml"] = manifest.info.job_yaml;
+    std::cout << json.dump(2) << std::endl;
+    return absl::OkStatus();
+  }
+  std::cout << absl::StrFormat(
+      "step         %d (generation %d)\n"
+      "samples      %d consumed, seed %d\n"
+      "written by   %s\n"
+      "parameters   %s in %d tensors with optimizer state\n"
+      "size         %s in %d files\n",
+      manifest.info.step, ToInt(manifest.info.generation),
+      manifest.info.samples_consumed, manifest.info.seed,
+      LayoutToString(manifest.info.layout),
+      FormatCount(static_cast<double>(CountParameterElements(manifest))),
+      manifest.shapes.size(), FormatBytes(json["bytes"].get<int64_t>()),
+      manifest.files.size());
+  for (const auto& [name, shape] : tensors.items()) {
+    if (IsOptimizerState(name)) continue;
+    std::cout << "  " << name << " " << shape.dump() << "\n";
+  }
+  std::cout << std::flush;
+  return absl::OkStatus();
+}
+
+absl::Status RunVerify(const CheckpointOptions& options) {
+  FileSystem& files = *PosixFileSystem();
+  const double start = MonotonicSeconds();
+  const absl::Status status = VerifyCheckpoint(files, options.path);
+  const double seconds = MonotonicSeconds() - start;
+  if (options.json) {
+    // A damaged checkpoint is an answer, too: it goes where the answer goes.
+    Json json = {{"path", options.path}, {"whole", status.ok()}};
+    if (!status.ok()) json["error"] = std::string(status.message());
+    std::cout << json.dump(2) << std::endl;
+  }
+  RETURN_IF_ERROR(status);
+  if (options.json) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(files, options.path));
+  int64_t bytes = 0;
+  for (const ManifestFile& file : manifest.files) bytes += file.bytes;
+  std::cout << options.path << " is whole: " << FormatBytes(bytes)
+            << " read and compared in " << FormatSeconds(seconds) << std::endl;
+  return absl::OkStatus();
+}
+
+absl::Status RunExport(const CheckpointOptions& options) {
+  RETURN_IF_ERROR(
+      ExportParameters(*PosixFileSystem(), options.path, options.output));
+  if (options.json) {
+    std::cout << Json{{"output", options.output}}.dump(2) << std::endl;
+  } else {
+    std::cout << "wrote " << options.output << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+// Cuts the same global batch for the new data axis.
+absl::Status FitBatch(const Layout& old_layout, int32_t micro_batch,
+                      Layout& layout) {
+  const int32_t global_batch = old_layout.global_batch();
+  if (layout.data < 1 || global_batch % layout.data != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--data ", layout.data, " does not divide the global ",
+                     "batch of ", global_batch, " sequences"));
+  }
+  const int32_t replica_batch = global_batch / layout.data;
+  layout.micro_batch = micro_batch;
+  if (micro_batch == 0) {
+    layout.micro_batch = std::min(old_layout.micro_batch, replica_batch);
+    while (replica_batch % layout.micro_batch != 0) --layout.micro_batch;
+  }
+  if (layout.micro_batch < 1 || replica_batch % layout.micro_batch != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--micro-batch ", layout.micro_batch, " does not divide the ",
+        replica_batch, " sequences of a data replica"));
+  }
+  layout.num_microbatches = replica_batch / layout.micro_batch;
+  return absl::OkStatus();
+}
+
+absl::Status RunReshard(const CheckpointOptions& options) {
+  FileSystem& files = *PosixFileSystem();
+  ASSIGN_OR_RETURN(const CheckpointInfo info,
+                   ReadCheckpointInfo(files, options.path));
+  ASSIGN_OR_RETURN(
+      const JobSpec job,
+      ParseJob(info.job_yaml, absl::StrCat(options.path, " (job_yaml)")));
+  Layout layout = options.layout;
+  RETURN_IF_ERROR(FitBatch(info.layout, options.micro_batch, layout));
+  ASSIGN_OR_RETURN(const CheckpointEntry entry,
+                   ReshardCheckpoint(files, options.path, options.output,
+                                     job.model, layout));
+  if (options.json) {
+    std::cout
+        << Json{{"path", entry.path}, {"layout", LayoutJson(layout)}}.dump(2)
+        << std::endl;
+  } else {
+    std::cout << "wrote " << entry.path << ": " << LayoutToString(layout)
+              << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+using Action = absl::Status (*)(const CheckpointOptions&);
+
+struct SubcommandText {
+  const char* name;
+  const char* purpose;
+  const char* argument;
+  const char* argument_help;
+  const char* example;
+};
+
+// Adds a sub-command with its path argument and --json.
+CLI::App* AddSubcommand(CLI::App& parent, const SubcommandText& text,
+                        Action action,
+                        const std::shared_ptr<CheckpointOptions>& options,
+                        int* exit_code) {
+  CLI::App* command = parent.add_subcommand(text.name, text.purpose);
+  command->add_option(text.argument, options->path, text.argument_help)
+      ->required();
+  command->add_flag("--json", options->json, "Print JSON");
+  command->footer(absl::StrCat("Example: ", text.example));
+  const std::string name = text.name;
+  command->callback([options, exit_code, action, name] {
+    const absl::Status status = action(*options);
+    if (!status.ok()) {
+      std::cerr << "millrace checkpoint " << name << ": " << status.message()
+                << std::endl;
+    }
+    *exit_code = status.ok() ? 0 : 1;
+  });
+  return command;
+}
+
+}  // namespace
+
+void AddCheckpointCommand(CLI::App& app, int* exit_code) {
+  auto options = std::make_shared<CheckpointOptions>();
+  CLI::App* checkpoint = app.add_subcommand(
+      "checkpoint", "List, verify, export and reshard checkpoints");
+  checkpoint->require_subcommand(1);
+  checkpoint->footer(
+      "Example: millrace checkpoint list runs/quickstart-latest/checkpoints");
+  AddSubcommand(*checkpoint,
+                {"list", "Committed checkpoints, newest first", "DIRECTORY",
+                 "The folder that holds the step folders",
+                 "millrace checkpoint list runs/quickstart-latest/checkpoints"},
+                RunList, options, exit_code);
+  AddSubcommand(
+      *checkpoint,
+      {"show", "What a checkpoint holds", "PATH", "The folder of one step",
+       "millrace checkpoint show checkpoints/step-00000100 --json"},
+      RunShow, options, exit_code);
+  AddSubcommand(*checkpoint,
+                {"verify", "Read every byte and compare checksums", "PATH",
+                 "The folder of one step",
+                 "millrace checkpoint verify checkpoints/step-00000100"},
+                RunVerify, options, exit_code);
+  CLI::App* export_command = AddSubcommand(
+      *checkpoint,
+      {"export", "Write the parameters as one plain safetensors file", "PATH",
+       "The folder of one step",
+       "millrace checkpoint export checkpoints/step-00000100 "
+       "model.safetensors"},
+      RunExport, options, exit_code);
+  export_command->add_option("OUTPUT", options->output, "The file to write")
+      ->required();
+  CLI::App* reshard = AddSubcommand(
+      *checkpoint,
+      {"reshard", "Rewrite a checkpoint under another layout", "PATH",
+       "The folder of one step",
+       "millrace checkpoint reshard checkpoints/step-00000100 resharded "
+       "--pipeline 2 --tensor 2 --zero 1"},
+      RunReshard, options, exit_code);
+  reshard
+      ->add_option("OUTPUT", options->output,
+                   "The folder to write the step folder into")
+      ->required();
+  reshard->add_option("--pipeline", options->layout.pipeline, "Stages")
+      ->capture_default_str();
+  reshard->add_option("--data", options->layout.data, "Replicas")
+      ->capture_default_str();
+  reshard->add_option("--tensor", options->layout.tensor, "Shards of a layer")
+      ->capture_default_str();
+  reshard
+      ->add_option("--zero", options->layout.zero,
+                   "1: optimizer state sharded over the replicas")
+      ->capture_default_str()
+      ->check(CLI::IsMember({0, 1}));
+  reshard->add_option("--micro-batch", options->micro_batch,
+                      "Sequences; default: as it was, where that divides");
+}
+
+}  // namespace millrace

@@ -1,0 +1,29 @@
+// Paths of checkpoints, shared by what writes and what reads them.
+
+#ifndef MILLRACE_FAULT_CHECKPOINT_FILES_H_
+#define MILLRACE_FAULT_CHECKPOINT_FILES_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "fault/file_system.h"
+#include "fault/manifest.h"
+
+namespace millrace {
+
+inline constexpr char kManifestName[] = "manifest.json";
+
+std::string JoinPath(const std::string& folder, const std::string& name);
+// The folder that holds `path`: "." for a bare name.
+std::string ParentPath(const std::string& path);
+// Of the checkpoint in the step's folder `folder`.
+std::string ManifestPath(const std::string& folder);
+
+// Reads and checks the manifest of the step's folder `path`. NotFound saying
+// what a checkpoint is if there is none; DataLoss if it is damaged.
+absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
+                                      const std::string& path);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_FAULT_CHECKPOINT_FILES_H_

@@ -1,0 +1,329 @@
+// Reading checkpoints: verify, load under any layout, export.
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "fault/checkpoint.h"
+#include "fault/checkpoint_files.h"
+#include "fault/manifest.h"
+#include "fault/safetensors.h"
+
+namespace millrace {
+namespace {
+
+constexpr int64_t kElementBytes = sizeof(float);
+constexpr int64_t kChunkElements = kChunkBytes / kElementBytes;
+
+absl::Status ChecksumMismatch(const std::string& path,
+                              const std::string& piece) {
+  return absl::DataLossError(
+      absl::StrCat(path, ": ", piece,
+                   " does not match its checksum; the file has been damaged. "
+                   "Use an older checkpoint."));
+}
+
+// Opens a part and checks its size against the manifest.
+absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenPart(
+    FileSystem& files, const std::string& path, const ManifestFile& part) {
+  auto file = files.Open(path);
+  if (absl::IsNotFound(file.status())) {
+    return absl::DataLossError(
+        absl::StrCat(path,
+                     " is missing, though the manifest names it. Use an older "
+                     "checkpoint."));
+  }
+  RETURN_IF_ERROR(file.status());
+  if ((*file)->size() != part.bytes) {
+    return absl::DataLossError(absl::StrCat(
+        path, " has ", (*file)->size(), " bytes, the manifest says ",
+        part.bytes, ". Use an older checkpoint."));
+  }
+  return file;
+}
+
+// Reads chunk `chunk_idx` of a piece into `buffer` and compares its checksum.
+// The chunk starts at element chunk_idx * kChunkElements of the piece.
+absl::Status ReadChunk(const RandomAccessFile& file, const std::string& path,
+                       const ManifestPiece& piece, int64_t chunk_idx,
+                       std::vector<float>& buffer) {
+  const int64_t begin_byte = chunk_idx * kChunkBytes;
+  const int64_t num_bytes = std::min(kChunkBytes, piece.bytes() - begin_byte);
+  buffer.resize(static_cast<size_t>(num_bytes / kElementBytes));
+  RETURN_IF_ERROR(
+      file.Read(piece.offset + begin_byte, num_bytes, buffer.data()));
+  if (Checksum(buffer.data(), num_bytes) != piece.checksums[chunk_idx]) {
+    return ChecksumMismatch(
+        path, absl::StrCat("tensor ", piece.tensor, ", chunk ", chunk_idx));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerifyPart(FileSystem& files, const std::string& path,
+                        const ManifestFile& part) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
+                   OpenPart(files, path, part));
+  std::string header(static_cast<size_t>(part.header_bytes), '\0');
+  RETURN_IF_ERROR(file->Read(0, part.header_bytes, header.data()));
+  if (Checksum(header.data(), part.header_bytes) != part.header_checksum) {
+    return ChecksumMismatch(path, "the header");
+  }
+  std::vector<float> buffer;
+  for (const ManifestPiece& piece : part.pieces) {
+    const int64_t num_chunks = static_cast<int64_t>(piece.checksums.size());
+    for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+      RETURN_IF_ERROR(ReadChunk(*file, path, piece, chunk, buffer));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What a caller wants of one tensor, and how much of it has been filled.
+struct WantedPiece {
+  const StatePiece* piece;
+  int64_t num_filled = 0;
+};
+
+// Elements [begin, end) of `stored.box`, by their rows in the tensor.
+int64_t FirstRow(const BoxRun& run) {
+  return run.box.row_begin + run.begin / (run.box.col_end - run.box.col_begin);
+}
+int64_t EndRow(const BoxRun& run) {
+  const int64_t width = run.box.col_end - run.box.col_begin;
+  return run.box.row_begin + (run.end + width - 1) / width;
+}
+
+// Copies what the stored run and the wanted piece share, row segment by row
+// segment, or only counts it if `data` is null. `data` is element stored.begin.
+// Returns the number of elements.
+int64_t CopyShared(const BoxRun& stored, const float* data,
+                   const StatePiece& piece) {
+  const BoxRun wanted = {piece.box, piece.begin, piece.end};
+  if (stored.begin == stored.end || wanted.begin == wanted.end) return 0;
+  const int64_t row_begin = std::max(FirstRow(stored), FirstRow(wanted));
+  const int64_t row_end = std::min(EndRow(stored), EndRow(wanted));
+  const int64_t col_begin =
+      std::max(stored.box.col_begin, wanted.box.col_begin);
+  const int64_t col_end = std::min(stored.box.col_end, wanted.box.col_end);
+  const int64_t stored_width = stored.box.col_end - stored.box.col_begin;
+  const int64_t wanted_width = wanted.box.col_end - wanted.box.col_begin;
+  if (row_begin >= row_end || col_begin >= col_end) return 0;
+  // Where both boxes are as wide as the overlap, its rows lie back to back on
+  // both sides and are one segment.
+  const int64_t width = col_end - col_begin;
+  const bool one_segment = width == stored_width && width == wanted_width;
+  const int64_t segment = one_segment ? width * (row_end - row_begin) : width;
+  const int64_t row_stride = one_segment ? row_end - row_begin : 1;
+
+  int64_t num_copied = 0;
+  for (int64_t row = row_begin; row < row_end; row += row_stride) {
+    const int64_t from = (row - stored.box.row_begin) * stored_width +
+                         col_begin - stored.box.col_begin;
+    const int64_t to = (row - wanted.box.row_begin) * wanted_width + col_begin -
+                       wanted.box.col_begin;
+    // The part of the segment that lies in both runs.
+    const int64_t begin =
+        std::max({int64_t{0}, stored.begin - from, wanted.begin - to});
+    const int64_t end = std::min({segment, stored.end - from, wanted.end - to});
+    if (begin >= end) continue;
+    if (data != nullptr) {
+      std::memcpy(piece.data + (to + begin - wanted.begin),
+                  data + (from + begin - stored.begin),
+                  static_cast<size_t>((end - begin) * kElementBytes));
+    }
+    num_copied += end - begin;
+  }
+  return num_copied;
+}
+
+using WantedByTensor = std::map<std::string, std::vector<WantedPiece>>;
+
+absl::Status CheckShape(const Manifest& manifest, const std::string& path,
+                        const StatePiece& piece) {
+  const auto shape = manifest.shapes.find(piece.tensor);
+  if (shape == manifest.shapes.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " has no tensor ", piece.tensor,
+        ". It is a checkpoint of another model; resume with the model that "
+        "wrote it."));
+  }
+  const TensorShape& stored = shape->second;
+  const TensorShape wanted = {piece.rows, piece.cols, piece.is_vector};
+  if (!(stored == wanted)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": tensor ", piece.tensor, " is [", stored.rows, ", ",
+        stored.cols, "], this job expects [", wanted.rows, ", ", wanted.cols,
+        "]. Resume with the model that wrote the checkpoint."));
+  }
+  return absl::OkStatus();
+}
+
+// Fills what the wanted pieces share with one stored piece. Each chunk is read
+// once, however many pieces want of it, and not at all if none does.
+absl::Status LoadStoredPiece(const RandomAccessFile& file,
+                             const std::string& path,
+                             const ManifestPiece& stored,
+                             std::vector<WantedPiece>& wanted,
+                             std::vector<float>& buffer) {
+  const int64_t num_chunks = static_cast<int64_t>(stored.checksums.size());
+  for (int64_t chunk_idx = 0; chunk_idx < num_chunks; ++chunk_idx) {
+    const int64_t begin = stored.run.begin + chunk_idx * kChunkElements;
+    const BoxRun chunk = {stored.run.box, begin,
+                          std::min(begin + kChunkElements, stored.run.end)};
+    const bool is_wanted =
+        std::any_of(wanted.begin(), wanted.end(), [&](const WantedPiece& w) {
+          return CopyShared(chunk, nullptr, *w.piece) > 0;
+        });
+    if (!is_wanted) continue;
+    RETURN_IF_ERROR(ReadChunk(file, path, stored, chunk_idx, buffer));
+    for (WantedPiece& w : wanted) {
+      w.num_filled += CopyShared(chunk, buffer.data(), *w.piece);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoadPieces(FileSystem& files, const std::string& folder,
+                        const Manifest& manifest,
+                        const std::vector<StatePiece>& pieces) {
+  WantedByTensor wanted;
+  for (const StatePiece& piece : pieces) {
+    RETURN_IF_ERROR(CheckShape(manifest, folder, piece));
+    wanted[piece.tensor].push_back({.piece = &piece});
+  }
+  std::vector<float> buffer;
+  for (const ManifestFile& part : manifest.files) {
+    const std::string path = JoinPath(folder, part.name);
+    std::unique_ptr<RandomAccessFile> file;  // Opened when first needed.
+    for (const ManifestPiece& stored : part.pieces) {
+      const auto wants = wanted.find(stored.tensor);
+      if (wants == wanted.end()) continue;
+      if (file == nullptr) {
+        ASSIGN_OR_RETURN(file, OpenPart(files, path, part));
+      }
+      RETURN_IF_ERROR(
+          LoadStoredPiece(*file, path, stored, wants->second, buffer));
+    }
+  }
+  // The manifest covers every element once, so a piece is full exactly when
+  // as many elements came in as it has.
+  for (const auto& [tensor, wants] : wanted) {
+    for (const WantedPiece& w : wants) {
+      if (w.num_filled != w.piece->end - w.piece->begin) {
+        return absl::InternalError(absl::StrCat(
+            folder, ": tensor ", tensor, ": ", w.num_filled, " of ",
+            w.piece->end - w.piece->begin, " elements were found"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteExport(FileSystem& files, const std::string& folder,
+                         const Manifest& manifest,
+                         const std::string& output_path) {
+  std::vector<SafetensorsTensor> tensors;
+  for (const auto& [name, shape] : manifest.shapes) {
+    if (IsOptimizerState(name)) continue;
+    SafetensorsTensor tensor = {.name = name};
+    if (!shape.is_vector) tensor.shape.push_back(shape.rows);
+    tensor.shape.push_back(shape.cols);
+    tensors.push_back(std::move(tensor));
+  }
+  // "pt" is what readers of Hugging Face's checkpoints insist on.
+  ASSIGN_OR_RETURN(SafetensorsWriter writer,
+                   SafetensorsWriter::Create(files, output_path, tensors,
+                                             {{"format", "pt"}}));
+  std::vector<float> values;
+  for (const SafetensorsTensor& tensor : tensors) {
+    const TensorShape& shape = manifest.shapes.at(tensor.name);
+    values.resize(static_cast<size_t>(shape.num_elements()));
+    const StatePiece whole = {.tensor = tensor.name,
+                              .rows = shape.rows,
+                              .cols = shape.cols,
+                              .is_vector = shape.is_vector,
+                              .box = {0, shape.rows, 0, shape.cols},
+                              .begin = 0,
+                              .end = shape.num_elements(),
+                              .data = values.data(),
+                              .is_owner = false};
+    RETURN_IF_ERROR(LoadPieces(files, folder, manifest, {whole}));
+    RETURN_IF_ERROR(writer.Append(values.data(), shape.num_elements()));
+  }
+  return writer.Finish();
+}
+
+}  // namespace
+
+absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
+                                      const std::string& path) {
+  const std::string manifest_path = ManifestPath(path);
+  auto file = files.Open(manifest_path);
+  if (absl::IsNotFound(file.status())) {
+    return absl::NotFoundError(absl::StrCat(
+        path, " is not a checkpoint: it has no ", kManifestName,
+        ". Name the folder of one step, such as checkpoints/step-00000100; "
+        "without a manifest its save never finished."));
+  }
+  RETURN_IF_ERROR(file.status());
+  std::string text(static_cast<size_t>((*file)->size()), '\0');
+  RETURN_IF_ERROR((*file)->Read(0, (*file)->size(), text.data()));
+  return ParseManifest(text, manifest_path);
+}
+
+absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(FileSystem& files,
+                                                  const std::string& path) {
+  ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, path));
+  return std::move(manifest.info);
+}
+
+absl::Status VerifyCheckpoint(FileSystem& files, const std::string& path) {
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(files, path));
+  for (const ManifestFile& part : manifest.files) {
+    RETURN_IF_ERROR(VerifyPart(files, JoinPath(path, part.name), part));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
+    FileSystem& files, const std::string& directory,
+    std::vector<std::string>* skipped) {
+  ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                   ListCheckpoints(files, directory));
+  for (const CheckpointEntry& entry : entries) {
+    const absl::Status status = VerifyCheckpoint(files, entry.path);
+    if (status.ok()) return entry;
+    if (skipped != nullptr) skipped->push_back(std::string(status.message()));
+  }
+  return absl::NotFoundError(absl::StrCat("no whole checkpoint in ", directory,
+                                          " (", entries.size(),
+                                          " committed, all damaged)"));
+}
+
+absl::StatusOr<CheckpointInfo> LoadCheckpoint(
+    FileSystem& files, const std::string& path,
+    const std::vector<StatePiece>& pieces) {
+  ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, path));
+  RETURN_IF_ERROR(LoadPieces(files, path, manifest, pieces));
+  return std::move(manifest.info);
+}
+
+absl::Status ExportParameters(FileSystem& files, const std::string& path,
+                              const std::string& output_path) {
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(files, path));
+  const std::string temporary = absl::StrCat(output_path, ".tmp");
+  absl::Status status = WriteExport(files, path, manifest, temporary);
+  if (status.ok()) status = files.Rename(temporary, output_path);
+  if (!status.ok()) {
+    files.Remove(temporary).IgnoreError();
+    return status;
+  }
+  return files.SyncDirectory(ParentPath(output_path));
+}
+
+}  // namespace millrace

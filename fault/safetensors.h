@@ -1,0 +1,72 @@
+// The safetensors file format: eight bytes of header length (little-endian), a
+// JSON header naming each tensor's type, shape and byte range, then the bytes,
+// back to back. Written and read for fp32 only, on little-endian machines.
+
+#ifndef MILLRACE_FAULT_SAFETENSORS_H_
+#define MILLRACE_FAULT_SAFETENSORS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fault/file_system.h"
+
+namespace millrace {
+
+struct SafetensorsTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t num_elements() const;
+};
+
+// Writes the tensors in the order given, as a stream: memory needed does not
+// grow with the file.
+class SafetensorsWriter {
+ public:
+  // Creates the file and writes its header. The tensors' data follows through
+  // Append(). InvalidArgument if two tensors share a name.
+  static absl::StatusOr<SafetensorsWriter> Create(
+      FileSystem& files, const std::string& path,
+      std::vector<SafetensorsTensor> tensors,
+      const std::map<std::string, std::string>& metadata);
+
+  // The next elements, in order, across tensor boundaries.
+  absl::Status Append(const float* data, int64_t num_elements);
+
+  // Makes the file durable (its folder's entry is the caller's) and closes it.
+  // FailedPrecondition unless every element has been appended.
+  absl::Status Finish();
+
+  // Everything before the data, as written.
+  const std::string& header() const { return header_; }
+
+ private:
+  SafetensorsWriter() = default;
+  std::unique_ptr<WritableFile> file_;
+  std::string header_;
+  int64_t elements_left_ = 0;
+};
+
+struct SafetensorsEntry {
+  SafetensorsTensor tensor;
+  int64_t offset;  // Bytes from the start of the file.
+};
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;  // By offset.
+  std::map<std::string, std::string> metadata;
+  int64_t bytes;  // Of length field and header: where the data starts.
+};
+
+// Reads and checks the header of a file nobody vouches for: the length against
+// the file, types, shapes, and that the ranges fill the file without gap or
+// overlap. DataLoss naming `path` and what is wrong.
+absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(
+    const RandomAccessFile& file, const std::string& path);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_FAULT_SAFETENSORS_H_

@@ -1,0 +1,84 @@
+#include "fault/training_state.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace millrace {
+namespace {
+
+// What is common to the pieces of one slice of one bucket.
+struct SliceContext {
+  const StageParameters* parameters;
+  const Bucket* bucket;
+  int64_t begin;  // Elements of the flat buffer.
+  int64_t end;
+  int32_t tensor_size;
+  int32_t tensor_idx;
+  bool is_owner;
+};
+
+// Adds the pieces of one slice kept in `data`, whose element 0 is the slice's
+// first. `suffix` names the kind of state.
+void AddSlicePieces(const SliceContext& slice, const char* suffix, float* data,
+                    std::vector<StatePiece>& pieces) {
+  for (const int32_t slot_idx : slice.bucket->slots) {
+    const ParameterSlot& slot = slice.parameters->slots[slot_idx];
+    const int64_t num_elements = slot.local_rows * slot.local_cols;
+    const int64_t begin = std::max(slot.offset, slice.begin);
+    const int64_t end = std::min(slot.offset + num_elements, slice.end);
+    if (begin >= end) continue;
+    const Parameter& parameter = slot.parameter;
+    const ParameterBox box =
+        TensorBox(parameter, slice.tensor_size, slice.tensor_idx);
+    CHECK(box.num_elements() == num_elements) << parameter.name;
+    pieces.push_back({.tensor = parameter.name + suffix,
+                      .rows = parameter.rows,
+                      .cols = parameter.cols,
+                      .is_vector = parameter.is_vector,
+                      .box = box,
+                      .begin = begin - slot.offset,
+                      .end = end - slot.offset,
+                      .data = data + (begin - slice.begin),
+                      .is_owner = slice.is_owner});
+  }
+}
+
+}  // namespace
+
+std::vector<StatePiece> DescribeState(const StageParameters& parameters,
+                                      const Layout& layout,
+                                      MeshCoordinates coordinates,
+                                      const StateBuffers& buffers) {
+  std::vector<StatePiece> pieces;
+  // Start of this bucket's moments when only the rank's own slices are kept.
+  int64_t own_offset = 0;
+  for (const Bucket& bucket : parameters.buckets) {
+    CHECK(bucket.num_elements % layout.data == 0) << bucket.name;
+    const int64_t slice_elements = bucket.num_elements / layout.data;
+    for (int32_t data_idx = 0; data_idx < layout.data; ++data_idx) {
+      const bool own_slice = data_idx == coordinates.data;
+      const int64_t begin = bucket.offset + data_idx * slice_elements;
+      const SliceContext slice = {
+          .parameters = &parameters,
+          .bucket = &bucket,
+          .begin = begin,
+          .end = begin + slice_elements,
+          .tensor_size = layout.tensor,
+          .tensor_idx = coordinates.tensor,
+          .is_owner = own_slice &&
+                      (!bucket.tensor_replicated || coordinates.tensor == 0)};
+      AddSlicePieces(slice, "", buffers.parameters + begin, pieces);
+      if (layout.zero != 0 && !own_slice) continue;
+      const int64_t offset = layout.zero == 0 ? begin : own_offset;
+      CHECK(offset + slice_elements <= parameters.num_optimizer_elements)
+          << bucket.name;
+      AddSlicePieces(slice, ".exp_avg", buffers.exp_avg + offset, pieces);
+      AddSlicePieces(slice, ".exp_avg_sq", buffers.exp_avg_sq + offset, pieces);
+    }
+    own_offset += slice_elements;
+  }
+  return pieces;
+}
+
+}  // namespace millrace
