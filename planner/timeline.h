@@ -35,21 +35,27 @@ struct Timeline {
 };
 
 // Where one rank's step went; the parts sum to the step time. Read off the
-// compute lane: whenever it is idle, the instruction it waits for says why.
+// compute lane: whenever it is idle, the instruction it waits for says why, or
+// what that one in turn waited for.
 struct TimeBreakdown {
   double compute_s = 0;
   double exposed_tensor_comm_s = 0;  // Waiting for a kTensorComm instruction.
   double exposed_data_comm_s = 0;
-  double bubble_s = 0;  // Waiting for a transfer: warm-up, drain, imbalance.
+  // Waiting for a transfer or for another stage to end its passes: warm-up,
+  // drain, imbalance.
+  double bubble_s = 0;
   double data_s = 0;    // Waiting for the host lane.
   double other_s = 0;   // Before the first and after the last instruction, and
                         // gaps without a pending wait.
 };
-TimeBreakdown BreakDown(const Program& program, const RankTimeline& timeline);
+// `step_time_s`: of the whole step; by default (0) until the rank's last event.
+TimeBreakdown BreakDown(const Program& program, const RankTimeline& timeline,
+                        double step_time_s = 0);
 
 // {"step_time_s", "ranks": [{"rank", "stage", "events": [[instruction, start,
 // end], ...]}]}.
 std::string TimelineToJson(const Timeline& timeline);
+// Returns InvalidArgument saying what is missing or of a wrong type.
 absl::StatusOr<Timeline> TimelineFromJson(absl::string_view json);
 
 }  // namespace millrace

@@ -1,0 +1,355 @@
+#include "planner/simulate.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <queue>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kForever = std::numeric_limits<double>::infinity();
+
+struct InstructionRef {
+  int32_t stage;
+  InstructionId id;
+};
+
+// Instructions that start as they arrive and end together, `seconds` after the
+// last arrival: the two ends of a transfer, or a world collective's stages.
+struct Meeting {
+  std::vector<InstructionRef> members;
+  size_t num_arrived = 0;
+  double seconds = 0;  // The longest of its members'.
+};
+
+struct StageState {
+  const Program* program;
+  std::array<size_t, kNumLanes> next{};  // Position in each lane.
+  std::array<bool, kNumLanes> busy{};
+  std::vector<bool> done;
+  std::vector<int32_t> meeting;  // By instruction; -1: none.
+  std::vector<TimelineEvent> events;
+  std::vector<int32_t> event_index;  // By instruction.
+  // The compute lane's work still to do, in seconds of a rank alone.
+  InstructionId computing = -1;
+  double remaining_s = 0;
+  // Ranks of each stage on the host of this stage's representative.
+  std::vector<int32_t> neighbours;
+};
+
+bool IsWorldCollective(const Instruction& instruction) {
+  return IsCollective(instruction.kind) &&
+         std::get<CollectiveAttributes>(instruction.attributes).group ==
+             Group::kWorld;
+}
+
+class Simulator {
+ public:
+  Simulator(std::span<const StageSimulation> stages,
+            const SimulationOptions& options)
+      : inputs_(stages), options_(options) {}
+
+  absl::StatusOr<Timeline> Run() {
+    RETURN_IF_ERROR(CheckInput());
+    SetUp();
+    RETURN_IF_ERROR(PairTransfers());
+    RETURN_IF_ERROR(JoinWorldCollectives());
+    for (int32_t stage = 0; stage < num_stages(); ++stage) StartReady(stage);
+    while (Advance()) {
+    }
+    RETURN_IF_ERROR(CheckFinished());
+    return TakeTimeline();
+  }
+
+ private:
+  // When something other than computation ends.
+  struct TimedEnd {
+    double time_s;
+    int64_t sequence;  // Breaks ties in the order of starting.
+    InstructionRef ref;
+    friend bool operator>(const TimedEnd& a, const TimedEnd& b) {
+      return std::pair(a.time_s, a.sequence) > std::pair(b.time_s, b.sequence);
+    }
+  };
+
+  int32_t num_stages() const { return static_cast<int32_t>(inputs_.size()); }
+  const Instruction& InstructionOf(InstructionRef ref) const {
+    return inputs_[ref.stage].program->instructions[ref.id];
+  }
+  double SecondsOf(InstructionRef ref) const {
+    return inputs_[ref.stage].seconds[ref.id];
+  }
+
+  absl::Status CheckInput() const {
+    for (int32_t i = 0; i < num_stages(); ++i) {
+      const Program& program = *inputs_[i].program;
+      if (program.stage != i || program.layout.pipeline != num_stages() ||
+          inputs_[i].seconds.size() != program.instructions.size()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "simulation input ", i, " of ", num_stages(), " is stage ",
+            program.stage, " of ", program.layout.pipeline, " with ",
+            inputs_[i].seconds.size(), " times for ",
+            program.instructions.size(), " instructions"));
+      }
+    }
+    if (num_stages() > 0 && options_.ranks_per_host >= 1) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot simulate ", num_stages(), " stages with ",
+                     options_.ranks_per_host, " ranks a host"));
+  }
+
+  void SetUp() {
+    const Layout& layout = inputs_[0].program->layout;
+    for (int32_t i = 0; i < num_stages(); ++i) {
+      const size_t size = inputs_[i].program->instructions.size();
+      StageState state{.program = inputs_[i].program};
+      state.done.assign(size, false);
+      state.meeting.assign(size, -1);
+      state.event_index.assign(size, -1);
+      state.events.reserve(size);
+      state.neighbours.assign(num_stages(), 0);
+      const int32_t host =
+          ToInt(RankOf(layout, {.pipeline = i})) / options_.ranks_per_host;
+      const int32_t begin = host * options_.ranks_per_host;
+      const int32_t end =
+          std::min(begin + options_.ranks_per_host, layout.num_ranks());
+      for (int32_t rank = begin; rank < end; ++rank) {
+        ++state.neighbours[CoordinatesOf(layout, Rank{rank}).pipeline];
+      }
+      states_.push_back(std::move(state));
+    }
+  }
+
+  void Join(std::vector<InstructionRef> members) {
+    Meeting meeting{.members = std::move(members)};
+    for (const InstructionRef& ref : meeting.members) {
+      meeting.seconds = std::max(meeting.seconds, SecondsOf(ref));
+      states_[ref.stage].meeting[ref.id] =
+          static_cast<int32_t>(meetings_.size());
+    }
+    meetings_.push_back(std::move(meeting));
+  }
+
+  // Lanes of transfers keep one order at both ends: equal positions meet.
+  absl::Status PairTransfers() {
+    const std::pair<Lane, Lane> ends[] = {
+        {Lane::kSendNext, Lane::kReceivePrevious},
+        {Lane::kReceiveNext, Lane::kSendPrevious}};
+    for (int32_t stage = 0; stage + 1 < num_stages(); ++stage) {
+      for (const auto& [lane, next_lane] : ends) {
+        const auto& here =
+            inputs_[stage].program->lanes[static_cast<int>(lane)];
+        const auto& there =
+            inputs_[stage + 1].program->lanes[static_cast<int>(next_lane)];
+        if (here.size() != there.size()) {
+          return absl::InternalError(absl::StrCat(
+              "stage ", stage, " has ", here.size(), " transfers on ",
+              LaneName(lane), ", stage ", stage + 1, " has ", there.size(),
+              " on ", LaneName(next_lane)));
+        }
+        for (size_t i = 0; i < here.size(); ++i) {
+          Join({{stage, here[i]}, {stage + 1, there[i]}});
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status JoinWorldCollectives() {
+    std::vector<std::vector<InstructionRef>> by_order;
+    for (int32_t stage = 0; stage < num_stages(); ++stage) {
+      const Program& program = *inputs_[stage].program;
+      size_t count = 0;
+      for (InstructionId id :
+           program.lanes[static_cast<int>(Lane::kDataComm)]) {
+        if (!IsWorldCollective(program.instructions[id])) continue;
+        if (count == by_order.size()) by_order.emplace_back();
+        by_order[count++].push_back({stage, id});
+      }
+    }
+    for (std::vector<InstructionRef>& members : by_order) {
+      if (members.size() != inputs_.size()) {
+        return absl::InternalError(absl::StrCat("a world collective has ",
+                                                members.size(), " of ",
+                                                inputs_.size(), " stages"));
+      }
+      Join(std::move(members));
+    }
+    return absl::OkStatus();
+  }
+
+  bool IsReady(const StageState& state, InstructionId id) const {
+    for (InstructionId wait : state.program->instructions[id].waits) {
+      if (!state.done[wait]) return false;
+    }
+    return true;
+  }
+
+  void StartReady(int32_t stage) {
+    StageState& state = states_[stage];
+    for (int lane = 0; lane < kNumLanes; ++lane) {
+      const std::vector<InstructionId>& order = state.program->lanes[lane];
+      if (state.busy[lane] || state.next[lane] == order.size()) continue;
+      const InstructionId id = order[state.next[lane]];
+      if (!IsReady(state, id)) continue;
+      state.busy[lane] = true;
+      Start({stage, id});
+    }
+  }
+
+  void Start(InstructionRef ref) {
+    StageState& state = states_[ref.stage];
+    state.event_index[ref.id] = static_cast<int32_t>(state.events.size());
+    state.events.push_back(
+        {.instruction = ref.id, .start_s = now_s_, .end_s = kForever});
+    if (InstructionOf(ref).lane == Lane::kCompute) {
+      state.computing = ref.id;
+      state.remaining_s = SecondsOf(ref);
+    } else if (state.meeting[ref.id] >= 0) {
+      Meeting& meeting = meetings_[state.meeting[ref.id]];
+      if (++meeting.num_arrived < meeting.members.size()) return;
+      for (const InstructionRef& member : meeting.members) {
+        EndAt(now_s_ + meeting.seconds, member);
+      }
+    } else {
+      EndAt(now_s_ + SecondsOf(ref), ref);
+    }
+  }
+
+  void EndAt(double time_s, InstructionRef ref) {
+    ends_.push({time_s, num_timed_++, ref});
+  }
+
+  void Finish(InstructionRef ref) {
+    StageState& state = states_[ref.stage];
+    const int lane = static_cast<int>(InstructionOf(ref).lane);
+    state.events[state.event_index[ref.id]].end_s = now_s_;
+    state.done[ref.id] = true;
+    state.busy[lane] = false;
+    ++state.next[lane];
+    ++num_done_;
+  }
+
+  // Seconds that pass while a stage does one second of its work.
+  double Slowdown(const StageState& state) const {
+    if (options_.compute_contention.empty()) return 1;
+    int32_t num_computing = 0;
+    for (int32_t i = 0; i < num_stages(); ++i) {
+      if (states_[i].computing >= 0) num_computing += state.neighbours[i];
+    }
+    const int32_t last =
+        static_cast<int32_t>(options_.compute_contention.size()) - 1;
+    return options_.compute_contention[std::clamp(num_computing - 1, 0, last)];
+  }
+
+  // Goes to the next end of an instruction; false if none is under way.
+  bool Advance() {
+    double next_s = ends_.empty() ? kForever : ends_.top().time_s;
+    int32_t first_to_finish = -1;
+    std::vector<double>& slowdowns = slowdowns_;
+    slowdowns.assign(num_stages(), 1);
+    for (int32_t i = 0; i < num_stages(); ++i) {
+      const StageState& state = states_[i];
+      if (state.computing < 0) continue;
+      slowdowns[i] = Slowdown(state);
+      const double end_s = now_s_ + state.remaining_s * slowdowns[i];
+      if (end_s < next_s) {
+        next_s = end_s;
+        first_to_finish = i;
+      }
+    }
+    if (next_s == kForever) return false;
+
+    const double elapsed_s = next_s - now_s_;
+    now_s_ = next_s;
+    std::vector<int32_t> touched;
+    for (int32_t i = 0; i < num_stages(); ++i) {
+      StageState& state = states_[i];
+      if (state.computing < 0) continue;
+      state.remaining_s -= elapsed_s / slowdowns[i];
+      // Rounding must not leave a remainder too small to move the clock.
+      if (i != first_to_finish &&
+          now_s_ + state.remaining_s * slowdowns[i] > now_s_) {
+        continue;
+      }
+      Finish({i, std::exchange(state.computing, -1)});
+      touched.push_back(i);
+    }
+    while (!ends_.empty() && ends_.top().time_s <= now_s_) {
+      const InstructionRef ref = ends_.top().ref;
+      ends_.pop();
+      Finish(ref);
+      touched.push_back(ref.stage);
+    }
+    std::sort(touched.begin(), touched.end());
+    touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+    for (int32_t stage : touched) StartReady(stage);
+    return true;
+  }
+
+  absl::Status CheckFinished() const {
+    size_t num_instructions = 0;
+    for (const StageState& state : states_)
+      num_instructions += state.done.size();
+    if (num_done_ == num_instructions) return absl::OkStatus();
+    std::vector<std::string> stuck;
+    for (int32_t i = 0; i < num_stages(); ++i) {
+      const StageState& state = states_[i];
+      for (int lane = 0; lane < kNumLanes; ++lane) {
+        const std::vector<InstructionId>& order = state.program->lanes[lane];
+        if (state.next[lane] == order.size()) continue;
+        const InstructionId id = order[state.next[lane]];
+        stuck.push_back(
+            absl::StrCat("stage ", i, " ", LaneName(static_cast<Lane>(lane)),
+                         " at instruction ", id, " (",
+                         state.program->instructions[id].name, ", micro-batch ",
+                         state.program->instructions[id].microbatch_idx, ")"));
+      }
+    }
+    return absl::InternalError(absl::StrCat(
+        "the Programs deadlock: ", num_done_, " of ", num_instructions,
+        " instructions ran; stuck: ", absl::StrJoin(stuck, "; ")));
+  }
+
+  Timeline TakeTimeline() {
+    Timeline timeline;
+    timeline.step_time_s = now_s_;
+    const Layout& layout = inputs_[0].program->layout;
+    for (int32_t i = 0; i < num_stages(); ++i) {
+      timeline.ranks.push_back({.rank = RankOf(layout, {.pipeline = i}),
+                                .stage = i,
+                                .events = std::move(states_[i].events)});
+    }
+    return timeline;
+  }
+
+  const std::span<const StageSimulation> inputs_;
+  const SimulationOptions& options_;
+  std::vector<StageState> states_;
+  std::vector<Meeting> meetings_;
+  std::priority_queue<TimedEnd, std::vector<TimedEnd>, std::greater<>> ends_;
+  std::vector<double> slowdowns_;  // By stage, while advancing.
+  int64_t num_timed_ = 0;
+  size_t num_done_ = 0;
+  double now_s_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Timeline> Simulate(std::span<const StageSimulation> stages,
+                                  const SimulationOptions& options) {
+  return Simulator(stages, options).Run();
+}
+
+}  // namespace millrace
