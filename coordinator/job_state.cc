@@ -443,7 +443,7 @@ void JobState::FinishIfDone() {
 
 void JobState::On(const StopRequested& event) {
   if (event.now) {
-    End(Verdict::kStopped,
+    End(Verdict::kBroken,
         "stopped at once; steps since the last checkpoint "
         "are lost");
     return;

@@ -163,7 +163,8 @@ struct Report {
   int32_t rank = -1;
   std::string detail;
 };
-enum class Verdict { kFinished, kStopped, kFailed, kRefused };
+// kStopped: gracefully, by request. kBroken: at once, by request.
+enum class Verdict { kFinished, kStopped, kBroken, kFailed, kRefused };
 // The last action ever.
 struct EndJob {
   Verdict verdict;

@@ -83,6 +83,8 @@ absl::Status WriteAheadLog::Apply(const std::string& record) {
       job_.committed_path = json.at("path");
     } else if (kind == "ended") {
       job_.ended = true;
+      job_.exit_code = json.at("exit_code");
+      job_.end_message = json.at("message");
     } else {
       return absl::DataLossError(
           absl::StrCat(path_, ": unknown record '", kind, "'"));
@@ -125,8 +127,10 @@ absl::Status WriteAheadLog::CheckpointCommitted(int64_t step,
   return Append(
       Json{{"record", "committed"}, {"step", step}, {"path", path}}.dump());
 }
-absl::Status WriteAheadLog::Ended() {
-  return Append(Json{{"record", "ended"}}.dump());
+absl::Status WriteAheadLog::Ended(int exit_code, const std::string& message) {
+  return Append(
+      Json{{"record", "ended"}, {"exit_code", exit_code}, {"message", message}}
+          .dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 }  // namespace millrace

@@ -27,6 +27,8 @@ struct LoggedJob {
   int64_t committed_step = -1;
   std::string committed_path;
   bool ended = false;
+  int exit_code = 0;  // If it ended.
+  std::string end_message;
 };
 
 class WriteAheadLog {
@@ -43,7 +45,7 @@ class WriteAheadLog {
   absl::Status GenerationRaised(Generation generation);
   absl::Status PlanChosen(const std::string& plan_json);
   absl::Status CheckpointCommitted(int64_t step, const std::string& path);
-  absl::Status Ended();
+  absl::Status Ended(int exit_code, const std::string& message);
 
  private:
   WriteAheadLog(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}

@@ -225,7 +225,10 @@ void Cluster::Do(const CommitStep& action) {
 }
 
 void Cluster::Do(const TellWorkersToStop&) {
-  for (SimulatedWorker& worker : workers_) worker.vote_to_stop = true;
+  // Never before a BeginGeneration sent earlier: connections keep the order.
+  At(0.06, [this] {
+    for (SimulatedWorker& worker : workers_) worker.vote_to_stop = true;
+  });
 }
 
 void Cluster::Do(const EndJob& action) { end_ = action; }

@@ -1,0 +1,301 @@
+// Messages to events; see job_runner.h.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "coordinator/job_runner.h"
+#include "coordinator/protocol/convert.h"
+#include "planner/profile_file.h"
+
+namespace millrace {
+namespace {
+
+constexpr size_t kTimelinesKept = 2;  // Of steps not yet heard of by all ranks.
+
+WorkerPhase PhaseOf(protocol::WorkerPhase phase) {
+  switch (phase) {
+    case protocol::WORKER_PHASE_STARTING:
+      return WorkerPhase::kStarting;
+    case protocol::WORKER_PHASE_RUNNING:
+      return WorkerPhase::kRunning;
+    default:
+      return WorkerPhase::kIdle;
+  }
+}
+
+}  // namespace
+
+void JobRunner::Acknowledge(SessionId session, uint64_t sequence) {
+  if (sequence == 0) return;
+  protocol::FromCoordinator answer;
+  answer.mutable_acknowledge()->add_sequences(sequence);
+  server_->Send(session, answer);
+}
+
+void JobRunner::OnMessage(SessionId session,
+                          const protocol::ToCoordinator& message) {
+  if (message.has_hello()) {
+    OnHello(session, message.hello());
+    return;
+  }
+  const auto found = peers_.find(session);
+  if (found == peers_.end() || exit_code_.has_value()) return;
+  const Peer peer = found->second;
+  // Parts and results are held back: a restarted coordinator needs them again.
+  if (!message.has_checkpoint_part() && !message.has_worker_finished()) {
+    Acknowledge(session, message.sequence());
+  }
+  if (peer.process.has_value()) {
+    Handle(WorkerHeard{*peer.process});
+    OnWorkerMessage(session, *peer.process, message);
+  } else {
+    Handle(AgentHeard{peer.agent_idx});
+    OnAgentMessage(peer.agent_idx, message);
+  }
+}
+
+void JobRunner::OnClosed(SessionId session) { peers_.erase(session); }
+
+void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
+  if (exit_code_.has_value()) {
+    protocol::FromCoordinator message;
+    message.mutable_shutdown()->set_exit_code(*exit_code_);
+    message.mutable_shutdown()->set_message(last_message_);
+    server_->Send(session, message);
+    return;
+  }
+  if (hello.has_agent()) {
+    OnAgentHello(session, hello.agent());
+    return;
+  }
+  const protocol::WorkerHello& worker = hello.worker();
+  const RankProcess process = {Rank{worker.rank()}, worker.incarnation()};
+  peers_[session] = {.process = process};
+  worker_sessions_[process.rank] = session;
+  // Says that somebody listens.
+  protocol::FromCoordinator message;
+  message.mutable_acknowledge();
+  server_->Send(session, message);
+  Handle(WorkerJoined{process, Generation{worker.generation()},
+                      PhaseOf(worker.phase())});
+}
+
+void JobRunner::OnAgentHello(SessionId session,
+                             const protocol::AgentHello& hello) {
+  peers_[session] = {.agent_idx = hello.agent_idx()};
+  agent_sessions_[hello.agent_idx()] = session;
+  agents_[hello.agent_idx()] = hello;
+  protocol::FromCoordinator message;
+  message.mutable_welcome()->set_job_yaml(job_yaml_);
+  message.mutable_welcome()->set_run_directory(options_.run_directory);
+  server_->Send(session, message);
+  AgentJoined joined = {.agent_idx = hello.agent_idx(),
+                        .num_devices = hello.num_devices(),
+                        .data_ready = hello.data_ready()};
+  for (const protocol::LiveWorker& worker : hello.workers()) {
+    joined.live_workers.push_back({Rank{worker.rank()}, worker.incarnation()});
+  }
+  Handle(joined);
+}
+
+void JobRunner::OnAgentMessage(int32_t agent_idx,
+                               const protocol::ToCoordinator& message) {
+  switch (message.body_case()) {
+    case protocol::ToCoordinator::kDataReady:
+      Handle(AgentDataReady{agent_idx});
+      break;
+    case protocol::ToCoordinator::kAgentFailed:
+      Handle(AgentGaveUp{agent_idx, message.agent_failed().reason(),
+                         message.agent_failed().bad_input()});
+      break;
+    case protocol::ToCoordinator::kWorkerDied: {
+      const protocol::WorkerDied& died = message.worker_died();
+      Handle(
+          WorkerDead{{Rank{died.rank()}, died.incarnation()}, died.detail()});
+      break;
+    }
+    case protocol::ToCoordinator::kStopRequest:
+      Handle(StopRequested{message.stop_request().now()});
+      break;
+    default:
+      break;  // Heartbeat.
+  }
+}
+
+void JobRunner::OnWorkerMessage(SessionId session, const RankProcess& process,
+                                const protocol::ToCoordinator& message) {
+  const Generation generation{message.generation()};
+  switch (message.body_case()) {
+    case protocol::ToCoordinator::kWorkerReady:
+      Handle(WorkerCleared{process, generation});
+      break;
+    case protocol::ToCoordinator::kRendezvousSet:
+    case protocol::ToCoordinator::kRendezvousGet:
+      OnRendezvous(session, message);
+      break;
+    case protocol::ToCoordinator::kGenerationRunning:
+      Handle(WorkerRunning{process.rank, generation,
+                           message.generation_running().completed_steps()});
+      break;
+    case protocol::ToCoordinator::kGenerationFailed: {
+      const protocol::GenerationFailed& failed = message.generation_failed();
+      const auto code = static_cast<absl::StatusCode>(failed.code());
+      if (code == absl::StatusCode::kDataLoss) verify_before_restore_ = true;
+      Handle(WorkerFailed{process.rank, generation,
+                          absl::Status(code, failed.message())});
+      break;
+    }
+    case protocol::ToCoordinator::kStepDone:
+      OnStepDone(process.rank, message.generation(), message.step_done());
+      break;
+    case protocol::ToCoordinator::kCheckpointPart:
+      OnCheckpointPart(process.rank, message);
+      break;
+    case protocol::ToCoordinator::kProfileMeasured:
+      OnProfile(message);
+      break;
+    case protocol::ToCoordinator::kWorkerFinished:
+      OnFinished(process.rank, message);
+      break;
+    default:
+      break;  // Heartbeat.
+  }
+}
+
+void JobRunner::OnRendezvous(SessionId session,
+                             const protocol::ToCoordinator& message) {
+  if (Generation{message.generation()} != state_->generation()) return;
+  protocol::FromCoordinator answer;
+  answer.set_generation(message.generation());
+  if (message.has_rendezvous_set()) {
+    const std::string& key = message.rendezvous_set().key();
+    rendezvous_[key] = message.rendezvous_set().value();
+    answer.mutable_rendezvous_value()->set_key(key);
+    answer.mutable_rendezvous_value()->set_value(rendezvous_[key]);
+    for (SessionId waiter : rendezvous_waiters_[key]) {
+      server_->Send(waiter, answer);
+    }
+    rendezvous_waiters_.erase(key);
+    return;
+  }
+  const std::string& key = message.rendezvous_get().key();
+  const auto found = rendezvous_.find(key);
+  if (found == rendezvous_.end()) {
+    rendezvous_waiters_[key].push_back(session);
+    return;
+  }
+  answer.mutable_rendezvous_value()->set_key(key);
+  answer.mutable_rendezvous_value()->set_value(found->second);
+  server_->Send(session, answer);
+}
+
+void JobRunner::OnStepDone(Rank rank, int64_t generation,
+                           const protocol::StepDone& step) {
+  if (Generation{generation} != state_->generation()) return;
+  output_->AddRankStep(rank, generation, step.step(), step.stage(),
+                       FromMessage(step.breakdown()), step.validation_s());
+  if (step.timeline_size() > 0 && plan_.has_value()) {
+    auto& ranks = timelines_[step.step()];
+    ranks[rank] = TimelineOf(step, rank);
+    if (static_cast<int32_t>(ranks.size()) == plan_->layout.num_ranks()) {
+      Timeline timeline = {.step_time_s = step.step_time_s()};
+      for (auto& [member, events] : ranks) {
+        timeline.ranks.push_back(std::move(events));
+      }
+      MustSucceed(output_->WriteFile("timelines/measured.json",
+                                     TimelineToJson(timeline)));
+      timelines_.erase(step.step());
+    }
+    while (timelines_.size() > kTimelinesKept) {
+      timelines_.erase(timelines_.begin());
+    }
+  }
+  if (rank != Rank{0}) return;
+  const int64_t tokens =
+      job_.training.global_batch * job_.model.sequence_length;
+  const bool is_new = output_->Step(
+      {.generation = generation,
+       .step = step.step(),
+       .loss = step.loss(),
+       .gradient_norm = step.gradient_norm(),
+       .learning_rate = step.learning_rate(),
+       .tokens = tokens,
+       .step_time_s = step.step_time_s(),
+       .predicted_step_time_s = plan_.has_value() ? plan_->step_time_s : 0,
+       .validation_loss = step.has_validation_loss()
+                              ? std::optional<double>(step.validation_loss())
+                              : std::nullopt});
+  if (!is_new) return;
+  if (!step.finite()) {
+    output_->Event({.event = "not_finite",
+                    .generation = generation,
+                    .step = step.step(),
+                    .detail = "loss or gradient is not a number; the weights "
+                              "were left as they were"});
+  }
+  if (progress_.has_value()) {
+    progress_->Step(
+        {.step = step.step(),
+         .loss = step.loss(),
+         .tokens_per_s = static_cast<double>(tokens) / step.step_time_s(),
+         .step_time_s = step.step_time_s()},
+        MonotonicNow());
+  }
+}
+
+void JobRunner::OnCheckpointPart(Rank rank,
+                                 const protocol::ToCoordinator& message) {
+  const protocol::CheckpointPart& part = message.checkpoint_part();
+  const Generation generation{message.generation()};
+  if (generation != state_->generation() ||
+      part.step() <= state_->committed_step()) {
+    Acknowledge(worker_sessions_[rank], message.sequence());
+    return;
+  }
+  const bool ok = part.error().empty();
+  if (!ok) {
+    output_->Event({.event = "checkpoint_failed",
+                    .generation = message.generation(),
+                    .step = part.step(),
+                    .rank = ToInt(rank),
+                    .detail = part.error()});
+  }
+  auto& of_step = parts_[part.step()];
+  const bool is_new = !of_step.contains(rank);
+  of_step[rank] = {part.entry(), message.sequence()};
+  if (is_new) output_->AddCheckpoint(rank, part.seconds());
+  Handle(PartWritten{rank, generation, part.step(), ok});
+}
+
+void JobRunner::OnProfile(const protocol::ToCoordinator& message) {
+  const Generation generation{message.generation()};
+  if (generation != state_->generation()) return;
+  absl::StatusOr<HardwareProfile> profile = ParseProfile(
+      message.profile_measured().profile_yaml(), "measured profile");
+  absl::StatusOr<std::string> path = profile.status();
+  if (profile.ok()) path = CacheProfile(job_, Devices(), *profile);
+  if (!path.ok()) {
+    Handle(
+        WorkerFailed{Rank{0}, generation,
+                     absl::InvalidArgumentError(absl::StrCat(
+                         "the measured profile: ", path.status().message()))});
+    return;
+  }
+  output_->Event({.event = "profiled",
+                  .generation = message.generation(),
+                  .detail = *path});
+  progress_->Line(absl::StrCat("profile of this machine: ", *path));
+  Handle(ProfileMade{generation});
+}
+
+void JobRunner::OnFinished(Rank rank, const protocol::ToCoordinator& message) {
+  if (Generation{message.generation()} != state_->generation()) return;
+  const protocol::WorkerFinished& finished = message.worker_finished();
+  parameter_hashes_[rank] = finished.parameter_hash();
+  if (rank == Rank{0}) final_loss_ = finished.final_loss();
+  Handle(WorkerDone{rank, Generation{message.generation()}, finished.steps(),
+                    finished.stopped()});
+}
+
+}  // namespace millrace

@@ -1,0 +1,141 @@
+// Between JobState and the world: messages become events (job_messages.cc),
+// actions become messages, files and log records (job_runner.cc). All on the
+// server's thread.
+
+#ifndef MILLRACE_COORDINATOR_JOB_RUNNER_H_
+#define MILLRACE_COORDINATOR_JOB_RUNNER_H_
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/job_state.h"
+#include "coordinator/planning.h"
+#include "coordinator/progress.h"
+#include "coordinator/protocol/millrace.pb.h"
+#include "coordinator/run_output.h"
+#include "coordinator/server.h"
+#include "coordinator/write_ahead_log.h"
+#include "planner/job.h"
+#include "planner/timeline.h"
+
+namespace millrace {
+
+class JobRunner {
+ public:
+  static absl::StatusOr<std::unique_ptr<JobRunner>> Create(
+      const CoordinatorOptions& options);
+  ~JobRunner();
+
+  // Until the job has ended. Returns the exit code.
+  int Run();
+
+ private:
+  // Who speaks on a session.
+  struct Peer {
+    int32_t agent_idx = -1;              // Of an agent.
+    std::optional<RankProcess> process;  // Of a worker.
+  };
+  struct Part {
+    std::string entry;
+    uint64_t sequence;  // Acknowledged when committed, not before: a restarted
+                        // coordinator needs it again.
+  };
+
+  JobRunner(const CoordinatorOptions& options, JobSpec job,
+            std::unique_ptr<WriteAheadLog> log,
+            std::unique_ptr<RunOutput> output);
+
+  // Messages.
+  void OnMessage(SessionId session, const protocol::ToCoordinator& message);
+  void OnClosed(SessionId session);
+  void OnHello(SessionId session, const protocol::Hello& hello);
+  void OnAgentHello(SessionId session, const protocol::AgentHello& hello);
+  void OnAgentMessage(int32_t agent_idx,
+                      const protocol::ToCoordinator& message);
+  void OnWorkerMessage(SessionId session, const RankProcess& process,
+                       const protocol::ToCoordinator& message);
+  void OnRendezvous(SessionId session, const protocol::ToCoordinator& message);
+  void OnStepDone(Rank rank, int64_t generation,
+                  const protocol::StepDone& step);
+  void OnCheckpointPart(Rank rank, const protocol::ToCoordinator& message);
+  void OnProfile(const protocol::ToCoordinator& message);
+  void OnFinished(Rank rank, const protocol::ToCoordinator& message);
+  void Acknowledge(SessionId session, uint64_t sequence);
+
+  // Events in, actions out.
+  void Handle(const JobEvent& event);
+  void Do(const MakePlan&);
+  void Do(const StartWorkerProcess& action);
+  void Do(const KillWorkerProcess& action);
+  void Do(const RecordGeneration& action);
+  void Do(const AbortOlder& action);
+  void Do(const BeginGeneration& action);
+  void Do(const CommitStep& action);
+  void Do(const TellWorkersToStop&);
+  void Do(const Report& action);
+  void Do(const EndJob& action);
+
+  // The slow part of planning, on a thread of its own, and what follows.
+  struct PlanOutcome {
+    absl::Status status;  // NotFound: needs a profile.
+    Plan plan;
+    std::string resume_path;
+    std::string machine;
+  };
+  PlanOutcome MakePlanNow(const DeviceFacts& devices) const;
+  void OnPlan(const PlanOutcome& outcome);
+  void PrintSummary(const EndJob& action);
+
+  DeviceFacts Devices() const;
+  void SendToAgent(int32_t agent_idx, const protocol::FromCoordinator& message);
+  void SendToWorkers(const protocol::FromCoordinator& message);
+  std::string CheckpointDirectory() const;
+  // A disk that does not take what must be durable ends the coordinator.
+  void MustSucceed(const absl::Status& status);
+
+  const CoordinatorOptions options_;
+  const JobSpec job_;
+  const std::string job_yaml_;
+  std::unique_ptr<WriteAheadLog> log_;
+  std::unique_ptr<RunOutput> output_;
+  std::optional<JobState> state_;
+  std::unique_ptr<Server> server_;
+  std::thread planning_;
+  std::deque<JobEvent> events_;
+  bool handling_ = false;
+  std::optional<PlanRecord> plan_;
+  std::optional<Progress> progress_;
+  std::optional<int> exit_code_;
+  std::string last_message_;  // For agents that come back after the end.
+
+  std::map<SessionId, Peer> peers_;
+  std::map<int32_t, SessionId> agent_sessions_;
+  std::map<Rank, SessionId> worker_sessions_;
+  std::map<int32_t, protocol::AgentHello> agents_;
+
+  // Of the current generation.
+  std::map<std::string, std::string> rendezvous_;
+  std::map<std::string, std::vector<SessionId>> rendezvous_waiters_;
+  std::map<int64_t, std::map<Rank, Part>> parts_;
+  std::map<int64_t, std::map<Rank, RankTimeline>> timelines_;
+  std::map<Rank, uint64_t> parameter_hashes_;
+
+  bool began_training_ = false;
+  std::optional<double> recovery_began_s_;
+  bool verify_before_restore_ = false;  // A checkpoint was found damaged.
+  double final_loss_ = 0;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_JOB_RUNNER_H_

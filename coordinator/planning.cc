@@ -1,0 +1,153 @@
+#include "coordinator/planning.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "planner/cost.h"
+#include "planner/explain.h"
+#include "planner/layout_space.h"
+#include "planner/lower.h"
+#include "planner/profile_file.h"
+#include "planner/profile_request.h"
+#include "planner/program.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::json;
+
+ProfileIdentity IdentityOf(const JobSpec& job, const DeviceFacts& devices) {
+  return {.machine = devices.machine,
+          .shape = ProfileShapeKey(job.model, job.training),
+          .num_ranks = devices.num_devices,
+          .threads_per_device = devices.threads_per_device};
+}
+
+absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
+                           const std::string& run_directory) {
+  const std::string folder = run_directory + "/programs";
+  RETURN_IF_ERROR(MakeDirectories(folder));
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    std::optional<Program> program;
+    ASSIGN_OR_RETURN(program, BuildTrainingProgram(job.model, layout, stage));
+    RETURN_IF_ERROR(
+        WriteFileAtomically(absl::StrCat(folder, "/stage-", stage, ".txt"),
+                            ProgramToString(*program)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckFeasible(const JobSpec& job, const DeviceFacts& devices) {
+  const LayoutSpace space = {.model = job.model,
+                             .global_batch = job.training.global_batch,
+                             .num_devices = devices.num_devices,
+                             .constraints = job.layout};
+  if (EnumerateLayouts(space).empty()) return ExplainNoLayout(space);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<HardwareProfile> FindProfile(const JobSpec& job,
+                                            const DeviceFacts& devices) {
+  if (job.profile != "auto") {
+    absl::StatusOr<HardwareProfile> named = LoadProfile(job.profile);
+    // NotFound would read as a wish to measure; a missing named file is the
+    // user's mistake.
+    if (absl::IsNotFound(named.status())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "profile: ", named.status().message(),
+          "; name an existing file, or 'auto' to measure this machine"));
+    }
+    return named;
+  }
+  const ProfileIdentity identity = IdentityOf(job, devices);
+  std::string path;
+  ASSIGN_OR_RETURN(path, DefaultProfilePath(identity));
+  absl::StatusOr<HardwareProfile> cached = LoadProfile(path);
+  if (!cached.ok() || !ProfileWarnings(*cached, identity).empty()) {
+    // A cache that does not fit or does not read is simply measured anew.
+    return absl::NotFoundError(absl::StrCat("no fitting profile at ", path));
+  }
+  return cached;
+}
+
+absl::StatusOr<std::string> CacheProfile(const JobSpec& job,
+                                         const DeviceFacts& devices,
+                                         const HardwareProfile& profile) {
+  std::string path;
+  ASSIGN_OR_RETURN(path, DefaultProfilePath(IdentityOf(job, devices)));
+  RETURN_IF_ERROR(SaveProfile(profile, path));
+  return path;
+}
+
+absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
+                             const HardwareProfile& profile,
+                             const std::string& run_directory) {
+  std::optional<CostModel> cost;
+  ASSIGN_OR_RETURN(cost, CostModel::Create(profile));
+  Plan plan;
+  ASSIGN_OR_RETURN(
+      plan, FindPlan({.job = job,
+                      .num_devices = devices.num_devices,
+                      .device_memory_bytes =
+                          job.resources.memory_per_device_bytes.value_or(0)},
+                     *cost));
+  for (std::string& warning :
+       ProfileWarnings(profile, IdentityOf(job, devices))) {
+    plan.warnings.push_back(std::move(warning));
+  }
+  RETURN_IF_ERROR(WriteFileAtomically(run_directory + "/profile.yaml",
+                                      ProfileToYaml(profile)));
+  RETURN_IF_ERROR(WriteFileAtomically(run_directory + "/plan.json",
+                                      PlanToJson(job, *cost, plan)));
+  RETURN_IF_ERROR(WritePrograms(job, plan.layout, run_directory));
+  RETURN_IF_ERROR(MakeDirectories(run_directory + "/timelines"));
+  RETURN_IF_ERROR(
+      WriteFileAtomically(run_directory + "/timelines/predicted.json",
+                          TimelineToJson(plan.timeline)));
+  return plan;
+}
+
+std::string PlanRecordToJson(const PlanRecord& record) {
+  const Layout& layout = record.layout;
+  return Json{{"pipeline", layout.pipeline},
+              {"data", layout.data},
+              {"tensor", layout.tensor},
+              {"micro_batch", layout.micro_batch},
+              {"num_microbatches", layout.num_microbatches},
+              {"zero", layout.zero},
+              {"step_time_s", record.step_time_s},
+              {"program_hashes", record.program_hashes},
+              {"ranks_per_host", record.ranks_per_host},
+              {"resume_path", record.resume_path}}
+      .dump();
+}
+
+absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
+  PlanRecord record;
+  try {
+    const Json parsed = Json::parse(json);
+    record.layout = {.pipeline = parsed.at("pipeline"),
+                     .data = parsed.at("data"),
+                     .tensor = parsed.at("tensor"),
+                     .micro_batch = parsed.at("micro_batch"),
+                     .num_microbatches = parsed.at("num_microbatches"),
+                     .zero = parsed.at("zero")};
+    record.step_time_s = parsed.at("step_time_s");
+    record.program_hashes =
+        parsed.at("program_hashes").get<std::vector<uint64_t>>();
+    record.ranks_per_host = parsed.at("ranks_per_host");
+    record.resume_path = parsed.at("resume_path");
+  } catch (const Json::exception& error) {
+    return absl::DataLossError(
+        absl::StrCat("the plan in the log: ", error.what()));
+  }
+  return record;
+}
+
+}  // namespace millrace

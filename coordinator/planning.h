@@ -1,0 +1,61 @@
+// From a job and the devices that came together to the plan that runs.
+
+#ifndef MILLRACE_COORDINATOR_PLANNING_H_
+#define MILLRACE_COORDINATOR_PLANNING_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/job.h"
+#include "planner/layout.h"
+#include "planner/profile.h"
+#include "planner/search.h"
+
+namespace millrace {
+
+// What the agents reported.
+struct DeviceFacts {
+  int32_t num_devices = 0;
+  int32_t threads_per_device = 0;
+  int32_t ranks_per_host = 1;
+  std::string machine;       // Fingerprint of the first agent's.
+  int64_t memory_bytes = 0;  // Of one device.
+};
+
+// Refuses, before anything is measured, a job that no profile could save.
+absl::Status CheckFeasible(const JobSpec& job, const DeviceFacts& devices);
+
+// The profile the job names, or this machine's cached one. NotFound if there is
+// none that was measured with the same ranks and threads: measure one.
+absl::StatusOr<HardwareProfile> FindProfile(const JobSpec& job,
+                                            const DeviceFacts& devices);
+// Into the cache where FindProfile looks. Returns the path.
+absl::StatusOr<std::string> CacheProfile(const JobSpec& job,
+                                         const DeviceFacts& devices,
+                                         const HardwareProfile& profile);
+
+// Plans, and writes plan.json, profile.yaml, programs/ and
+// timelines/predicted.json into the run directory. InvalidArgument if the job
+// cannot work on these devices.
+absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
+                             const HardwareProfile& profile,
+                             const std::string& run_directory);
+
+// The part of a Plan that a restarted coordinator needs, as a log record.
+struct PlanRecord {
+  Layout layout;
+  double step_time_s = 0;
+  std::vector<uint64_t> program_hashes;
+  int32_t ranks_per_host = 1;
+  std::string resume_path;  // Where training began; empty: from the seed.
+  friend bool operator==(const PlanRecord&, const PlanRecord&) = default;
+};
+std::string PlanRecordToJson(const PlanRecord& record);
+absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_PLANNING_H_

@@ -1,0 +1,65 @@
+#include "coordinator/protocol/convert.h"
+
+namespace millrace {
+
+protocol::LayoutMessage ToMessage(const Layout& layout) {
+  protocol::LayoutMessage message;
+  message.set_pipeline(layout.pipeline);
+  message.set_data(layout.data);
+  message.set_tensor(layout.tensor);
+  message.set_micro_batch(layout.micro_batch);
+  message.set_num_microbatches(layout.num_microbatches);
+  message.set_zero(layout.zero);
+  return message;
+}
+
+Layout FromMessage(const protocol::LayoutMessage& message) {
+  return {.pipeline = message.pipeline(),
+          .data = message.data(),
+          .tensor = message.tensor(),
+          .micro_batch = message.micro_batch(),
+          .num_microbatches = message.num_microbatches(),
+          .zero = message.zero()};
+}
+
+protocol::Breakdown ToMessage(const TimeBreakdown& breakdown) {
+  protocol::Breakdown message;
+  message.set_compute_s(breakdown.compute_s);
+  message.set_exposed_tensor_comm_s(breakdown.exposed_tensor_comm_s);
+  message.set_exposed_data_comm_s(breakdown.exposed_data_comm_s);
+  message.set_bubble_s(breakdown.bubble_s);
+  message.set_data_s(breakdown.data_s);
+  message.set_other_s(breakdown.other_s);
+  return message;
+}
+
+TimeBreakdown FromMessage(const protocol::Breakdown& message) {
+  return {.compute_s = message.compute_s(),
+          .exposed_tensor_comm_s = message.exposed_tensor_comm_s(),
+          .exposed_data_comm_s = message.exposed_data_comm_s(),
+          .bubble_s = message.bubble_s(),
+          .data_s = message.data_s(),
+          .other_s = message.other_s()};
+}
+
+void AddTimeline(const RankTimeline& timeline, protocol::StepDone* message) {
+  for (const TimelineEvent& event : timeline.events) {
+    protocol::TimelineEvent* added = message->add_timeline();
+    added->set_instruction(event.instruction);
+    added->set_start_s(event.start_s);
+    added->set_end_s(event.end_s);
+  }
+}
+
+RankTimeline TimelineOf(const protocol::StepDone& message, Rank rank) {
+  RankTimeline timeline = {.rank = rank, .stage = message.stage()};
+  timeline.events.reserve(message.timeline_size());
+  for (const protocol::TimelineEvent& event : message.timeline()) {
+    timeline.events.push_back({.instruction = event.instruction(),
+                               .start_s = event.start_s(),
+                               .end_s = event.end_s()});
+  }
+  return timeline;
+}
+
+}  // namespace millrace

@@ -1,0 +1,23 @@
+// Between the planner's types and the protocol's messages.
+
+#ifndef MILLRACE_COORDINATOR_PROTOCOL_CONVERT_H_
+#define MILLRACE_COORDINATOR_PROTOCOL_CONVERT_H_
+
+#include "coordinator/protocol/millrace.pb.h"
+#include "planner/layout.h"
+#include "planner/timeline.h"
+
+namespace millrace {
+
+protocol::LayoutMessage ToMessage(const Layout& layout);
+Layout FromMessage(const protocol::LayoutMessage& message);
+
+protocol::Breakdown ToMessage(const TimeBreakdown& breakdown);
+TimeBreakdown FromMessage(const protocol::Breakdown& message);
+
+void AddTimeline(const RankTimeline& timeline, protocol::StepDone* message);
+RankTimeline TimelineOf(const protocol::StepDone& message, Rank rank);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_PROTOCOL_CONVERT_H_

@@ -1,0 +1,236 @@
+#include "coordinator/run_output.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+
+namespace millrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kWarmUpSteps = 2;
+
+double UnixNow() {
+  return std::chrono::duration<double>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+RunOutput::RunOutput(std::string run_directory, double started_unix_s)
+    : run_directory_(std::move(run_directory)),
+      started_unix_s_(started_unix_s),
+      events_(run_directory_ + "/events.jsonl", std::ios::app),
+      metrics_(run_directory_ + "/metrics.jsonl", std::ios::app) {}
+
+absl::StatusOr<std::unique_ptr<RunOutput>> RunOutput::Open(
+    const std::string& run_directory, double started_unix_s) {
+  std::unique_ptr<RunOutput> output(
+      new RunOutput(run_directory, started_unix_s));
+  if (!output->events_ || !output->metrics_) {
+    return absl::InternalError(
+        absl::StrCat("cannot write to the run directory ", run_directory));
+  }
+  RETURN_IF_ERROR(output->ReadMetrics());
+  RETURN_IF_ERROR(output->ReadTime());
+  return output;
+}
+
+absl::Status RunOutput::ReadMetrics() {
+  std::string content;
+  ASSIGN_OR_RETURN(content, ReadFile(run_directory_ + "/metrics.jsonl"));
+  std::istringstream lines(content);
+  for (std::string line; std::getline(lines, line);) {
+    // A torn last line belongs to a step that will be reported again.
+    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || !json.contains("step_time_s")) continue;
+    last_step_ = {json.value("generation", int64_t{0}),
+                  json.value("step", int64_t{0})};
+    last_loss_ = json["loss"].is_number() ? json["loss"].get<double>() : 0.0;
+    step_times_.push_back(json.value("step_time_s", 0.0));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunOutput::ReadTime() {
+  const std::string path = run_directory_ + "/time.json";
+  if (!FileExists(path)) return absl::OkStatus();
+  std::string content;
+  ASSIGN_OR_RETURN(content, ReadFile(path));
+  try {
+    for (const Json& entry : Json::parse(content).at("ranks")) {
+      RankTime& time = ranks_[Rank{entry.at("rank").get<int32_t>()}];
+      time.stage = entry.at("stage");
+      time.steps = {.compute_s = entry.at("compute_s"),
+                    .exposed_tensor_comm_s = entry.at("exposed_tensor_comm_s"),
+                    .exposed_data_comm_s = entry.at("exposed_data_comm_s"),
+                    .bubble_s = entry.at("bubble_s"),
+                    .data_s = entry.at("data_s"),
+                    .other_s = entry.at("other_s")};
+      time.checkpoint_s = entry.at("checkpoint_s");
+      time.validation_s = entry.at("validation_s");
+      startup_s_ = entry.at("startup_s");
+      recovery_s_ = entry.at("recovery_s");
+    }
+  } catch (const Json::exception& error) {
+    return absl::DataLossError(absl::StrCat(path, ": ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+void RunOutput::Event(const EventRecord& record) {
+  Json json = {{"time_s", SecondsSinceStart()}, {"event", record.event}};
+  if (record.generation >= 0) json["generation"] = record.generation;
+  if (record.step >= 0) json["step"] = record.step;
+  if (record.rank >= 0) json["rank"] = record.rank;
+  if (!record.detail.empty()) json["detail"] = record.detail;
+  events_ << json.dump(-1, ' ', false, Json::error_handler_t::replace)
+          << std::endl;
+}
+
+bool RunOutput::Step(const StepRecord& record) {
+  const std::pair<int64_t, int64_t> key = {record.generation, record.step};
+  if (key <= last_step_) return false;
+  last_step_ = key;
+  last_loss_ = record.loss;
+  step_times_.push_back(record.step_time_s);
+  Json json = {{"step", record.step},
+               {"loss", record.loss},  // Not finite: null.
+               {"grad_norm", record.gradient_norm},
+               {"learning_rate", record.learning_rate},
+               {"tokens", record.tokens},
+               {"step_time_s", record.step_time_s},
+               {"tokens_per_s", static_cast<double>(record.tokens) /
+                                    std::max(record.step_time_s, 1e-9)},
+               {"predicted_step_time_s", record.predicted_step_time_s},
+               {"generation", record.generation}};
+  if (record.validation_loss.has_value()) {
+    json["validation_loss"] = *record.validation_loss;
+  }
+  metrics_ << json.dump() << std::endl;
+  return true;
+}
+
+bool RunOutput::AddRankStep(Rank rank, int64_t generation, int64_t step,
+                            int32_t stage, const TimeBreakdown& breakdown,
+                            double validation_s) {
+  auto& last = last_rank_steps_[rank];
+  const std::pair<int64_t, int64_t> key = {generation, step};
+  if (key <= last) return false;
+  last = key;
+  RankTime& time = ranks_[rank];
+  time.stage = stage;
+  time.steps.compute_s += breakdown.compute_s;
+  time.steps.exposed_tensor_comm_s += breakdown.exposed_tensor_comm_s;
+  time.steps.exposed_data_comm_s += breakdown.exposed_data_comm_s;
+  time.steps.bubble_s += breakdown.bubble_s;
+  time.steps.data_s += breakdown.data_s;
+  time.steps.other_s += breakdown.other_s;
+  time.validation_s += validation_s;
+  return true;
+}
+
+void RunOutput::AddCheckpoint(Rank rank, double seconds) {
+  ranks_[rank].checkpoint_s += seconds;
+}
+
+absl::Status RunOutput::WriteTime() {
+  Json entries = Json::array();
+  for (const auto& [rank, time] : ranks_) {
+    entries.push_back(
+        {{"rank", ToInt(rank)},
+         {"stage", time.stage},
+         {"compute_s", time.steps.compute_s},
+         {"exposed_tensor_comm_s", time.steps.exposed_tensor_comm_s},
+         {"exposed_data_comm_s", time.steps.exposed_data_comm_s},
+         {"bubble_s", time.steps.bubble_s},
+         {"data_s", time.steps.data_s},
+         {"other_s", time.steps.other_s},
+         {"checkpoint_s", time.checkpoint_s},
+         {"validation_s", time.validation_s},
+         {"recovery_s", recovery_s_},
+         {"startup_s", startup_s_}});
+  }
+  const Json json = {{"wall_s", SecondsSinceStart()}, {"ranks", entries}};
+  return WriteFile("time.json", json.dump(1) + "\n");
+}
+
+absl::Status RunOutput::WriteResult(const ResultRecord& record) {
+  Json json = {{"status", record.status},
+               {"reason", record.reason},
+               {"steps", record.steps},
+               {"final_loss",
+                record.steps > 0 ? Json(record.final_loss) : Json(nullptr)},
+               {"parameter_hash", record.parameter_hash.empty()
+                                      ? Json(nullptr)
+                                      : Json(record.parameter_hash)}};
+  return WriteFile(
+      "result.json",
+      json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+absl::Status RunOutput::WriteFile(const std::string& name,
+                                  const std::string& content) {
+  return WriteFileAtomically(run_directory_ + "/" + name, content);
+}
+
+double RunOutput::SecondsSinceStart() const {
+  return std::max(0.0, UnixNow() - started_unix_s_);
+}
+
+double RunOutput::MedianStepTime() const {
+  if (step_times_.size() <= kWarmUpSteps) return 0;
+  std::vector<double> times(step_times_.begin() + kWarmUpSteps,
+                            step_times_.end());
+  const auto middle = times.begin() + times.size() / 2;
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+std::string RunOutput::TimeInOneLine() const {
+  std::vector<std::pair<std::string, double>> parts = {
+      {"compute", 0},
+      {"exposed tensor communication", 0},
+      {"exposed data communication", 0},
+      {"bubble", 0},
+      {"data", 0},
+      {"other", 0},
+      {"checkpoint", 0},
+      {"validation", 0},
+      {"startup", startup_s_},
+      {"recovery", recovery_s_}};
+  const double num_ranks = std::max<double>(1, ranks_.size());
+  for (const auto& [rank, time] : ranks_) {
+    const double seconds[] = {time.steps.compute_s,
+                              time.steps.exposed_tensor_comm_s,
+                              time.steps.exposed_data_comm_s,
+                              time.steps.bubble_s,
+                              time.steps.data_s,
+                              time.steps.other_s,
+                              time.checkpoint_s,
+                              time.validation_s};
+    for (size_t i = 0; i < std::size(seconds); ++i) {
+      parts[i].second += seconds[i] / num_ranks;
+    }
+  }
+  double total = 0;
+  for (const auto& [name, seconds] : parts) total += seconds;
+  std::vector<std::string> words;
+  for (const auto& [name, seconds] : parts) {
+    const double percent = 100 * seconds / std::max(total, 1e-9);
+    if (percent < 0.5) continue;
+    words.push_back(absl::StrFormat("%s %.0f %%", name, percent));
+  }
+  return absl::StrJoin(words, ", ");
+}
+
+}  // namespace millrace

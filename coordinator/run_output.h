@@ -1,0 +1,111 @@
+// The run directory's records: events, metrics, where the time went, the
+// verdict. docs/run_directory.md says what each file holds. A restarted
+// coordinator opens the same files and goes on; what it is told twice is
+// written once.
+
+#ifndef MILLRACE_COORDINATOR_RUN_OUTPUT_H_
+#define MILLRACE_COORDINATOR_RUN_OUTPUT_H_
+
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+#include "planner/timeline.h"
+
+namespace millrace {
+
+struct EventRecord {
+  std::string event;
+  int64_t generation = -1;  // Below zero: left out. So with the next two.
+  int64_t step = -1;
+  int32_t rank = -1;
+  std::string detail;  // Empty: left out.
+};
+
+struct StepRecord {
+  int64_t generation;
+  int64_t step;
+  double loss;
+  double gradient_norm;
+  double learning_rate;
+  int64_t tokens;
+  double step_time_s;
+  double predicted_step_time_s;
+  std::optional<double> validation_loss;
+};
+
+// Seconds of one rank since the run began.
+struct RankTime {
+  int32_t stage = 0;
+  TimeBreakdown steps;
+  double checkpoint_s = 0;
+  double validation_s = 0;
+};
+
+struct ResultRecord {
+  std::string status;  // "finished", "stopped", "failed".
+  std::string reason;
+  int64_t steps = 0;
+  double final_loss = 0;
+  std::string parameter_hash;  // Empty if no step was completed.
+};
+
+class RunOutput {
+ public:
+  // `started_unix_s`: when the run began, by the wall clock.
+  static absl::StatusOr<std::unique_ptr<RunOutput>> Open(
+      const std::string& run_directory, double started_unix_s);
+
+  void Event(const EventRecord& record);
+  // Returns false, and writes nothing, if the (generation, step) is not newer
+  // than the last.
+  bool Step(const StepRecord& record);
+  // The same rule, for each rank by itself.
+  bool AddRankStep(Rank rank, int64_t generation, int64_t step, int32_t stage,
+                   const TimeBreakdown& breakdown, double validation_s);
+  void AddCheckpoint(Rank rank, double seconds);
+  // From the run's start, and from each failure, until steps follow.
+  void AddStartup(double seconds) { startup_s_ += seconds; }
+  void AddRecovery(double seconds) { recovery_s_ += seconds; }
+
+  absl::Status WriteTime();
+  absl::Status WriteResult(const ResultRecord& record);
+  absl::Status WriteFile(const std::string& name, const std::string& content);
+
+  double SecondsSinceStart() const;
+  // Of all steps in metrics.jsonl, less the first two, which warm caches up;
+  // 0 before that.
+  double MedianStepTime() const;
+  double last_loss() const { return last_loss_; }
+  // "compute 71 %, bubble 12 %, ...": mean over ranks, parts above 0.5 %.
+  std::string TimeInOneLine() const;
+
+ private:
+  RunOutput(std::string run_directory, double started_unix_s);
+  absl::Status ReadMetrics();
+  absl::Status ReadTime();
+
+  const std::string run_directory_;
+  const double started_unix_s_;
+  std::ofstream events_;
+  std::ofstream metrics_;
+  std::pair<int64_t, int64_t> last_step_ = {0, 0};  // Generation, step.
+  double last_loss_ = 0;
+  std::vector<double> step_times_;
+  std::map<Rank, std::pair<int64_t, int64_t>> last_rank_steps_;
+  std::map<Rank, RankTime> ranks_;
+  double startup_s_ = 0;
+  double recovery_s_ = 0;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_RUN_OUTPUT_H_
