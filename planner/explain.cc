@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/units.h"
 
 namespace millrace {
@@ -21,14 +22,6 @@ constexpr size_t kShownAlternatives = 10;
 
 std::string Percent(double fraction) {
   return absl::StrFormat("%.1f %%", 100 * fraction);
-}
-
-// FLOPs that the model needs for one device's share of a second, over what its
-// best measured GEMM reaches.
-double Utilisation(const Prediction& prediction, const Layout& layout,
-                   const CostModel& cost, double flops_per_token) {
-  return prediction.tokens_per_s / layout.num_ranks() * flops_per_token /
-         cost.PeakFlopsPerSecond();
 }
 
 std::string MemoryText(const Prediction& prediction) {
@@ -54,7 +47,52 @@ std::string AlternativeRow(const Alternative& alternative) {
       FormatSeconds(prediction.step_time_s), memory, alternative.reason);
 }
 
-Json LayoutJson(const Layout& layout, const JobSpec& job) {
+std::string Choice(const JobSpec& job, const Plan& plan) {
+  const Prediction& prediction = plan.prediction;
+  const double training_s =
+      prediction.step_time_s * static_cast<double>(job.training.num_steps);
+  return absl::StrCat(
+      "  layout     ", LayoutToString(plan.layout),
+      plan.layout.tensor > 1 ? ", sequence-parallel" : "", "\n",
+      "  step time  ", FormatSeconds(prediction.step_time_s), ", ",
+      FormatCount(prediction.tokens_per_s), " tokens/s, ",
+      Percent(prediction.mfu_causal),
+      " of what each rank's best GEMM alone reaches\n", "  training   ",
+      FormatSeconds(training_s), " for ", job.training.num_steps,
+      " steps, without start and checkpoints\n", "  memory     ",
+      MemoryText(prediction), "\n", "  idle       bubble ",
+      Percent(prediction.bubble_fraction),
+      " of the step, exposed communication ",
+      Percent(prediction.exposed_communication_fraction), "\n");
+}
+
+std::string Basis(const HardwareProfile& profile, const Plan& plan) {
+  return absl::StrCat("  profile    ", profile.name, ", measured on ",
+                      profile.provenance.description, ", ",
+                      profile.provenance.date, "\n", "  search     ",
+                      plan.layouts_considered,
+                      plan.layouts_considered == 1 ? " layout" : " layouts",
+                      plan.all_simulated ? ", all that fit simulated, "
+                                         : ", the best simulated, ",
+                      FormatSeconds(plan.search_seconds), "\n");
+}
+
+std::string AlternativesTable(const std::vector<Alternative>& alternatives) {
+  if (alternatives.empty()) return "";
+  std::string text = absl::StrFormat("\n  %-58s %10s %10s  %s\n", "alternative",
+                                     "step time", "memory", "why not");
+  const size_t shown = std::min(kShownAlternatives, alternatives.size());
+  for (size_t i = 0; i < shown; ++i) {
+    absl::StrAppend(&text, AlternativeRow(alternatives[i]));
+  }
+  if (shown < alternatives.size()) {
+    absl::StrAppend(&text, "  and ", alternatives.size() - shown,
+                    " more; --json lists them all\n");
+  }
+  return text;
+}
+
+Json LayoutJson(const Layout& layout, const std::string& precision) {
   return {{"pipeline", layout.pipeline},
           {"interleave", 1},
           {"data", layout.data},
@@ -65,21 +103,17 @@ Json LayoutJson(const Layout& layout, const JobSpec& job) {
           {"expert", 1},
           {"micro_batch", layout.micro_batch},
           {"recompute", "none"},
-          {"precision", job.training.precision},
+          {"precision", precision},
           {"schedule", "1f1b"}};
 }
 
-Json PredictionJson(const Prediction& prediction, const Layout& layout,
-                    const JobSpec& job, const CostModel& cost) {
+Json PredictionJson(const Prediction& prediction, const Layout& layout) {
   Json json;
   json["step_time_s"] = prediction.step_time_s;
   json["tokens_per_s_per_device"] =
       prediction.tokens_per_s / layout.num_ranks();
-  const TokenFlops flops = CountTokenFlops(job.model);
-  json["mfu_full"] = Utilisation(prediction, layout, cost,
-                                 flops.linear + flops.attention_full);
-  json["mfu_causal"] = Utilisation(prediction, layout, cost,
-                                   flops.linear + flops.attention_causal);
+  json["mfu_full"] = prediction.mfu_full;
+  json["mfu_causal"] = prediction.mfu_causal;
   if (prediction.memory_bytes() > 0) {
     json["memory_bytes_per_device"] = prediction.memory_bytes();
   }
@@ -91,70 +125,26 @@ Json PredictionJson(const Prediction& prediction, const Layout& layout,
 
 }  // namespace
 
-std::string ExplainPlan(const JobSpec& job, const CostModel& cost,
+std::string ExplainPlan(const JobSpec& job, const HardwareProfile& profile,
                         const Plan& plan) {
-  const Prediction& prediction = plan.prediction;
-  const Layout& layout = plan.layout;
-  const ParameterCounts counts = CountParameters(job.model);
-  std::string text;
-  absl::StrAppend(&text, "Plan for ", job.name, ": ",
-                  FormatCount(static_cast<double>(counts.total)),
-                  " parameters on ", layout.num_ranks(),
-                  layout.num_ranks() == 1 ? " device, " : " devices, ",
-                  job.training.global_batch, " sequences of ",
-                  job.model.sequence_length, " tokens a step\n\n");
-  absl::StrAppend(&text, "  layout     ", LayoutToString(layout),
-                  layout.tensor > 1 ? ", sequence-parallel" : "", "\n");
-  absl::StrAppend(&text, "  step time  ", FormatSeconds(prediction.step_time_s),
-                  ", ", FormatCount(prediction.tokens_per_s), " tokens/s\n");
-  absl::StrAppend(&text, "  training   ",
-                  FormatSeconds(prediction.step_time_s *
-                                static_cast<double>(job.training.num_steps)),
-                  " for ", job.training.num_steps,
-                  " steps, without start and checkpoints", "\n");
-  absl::StrAppend(&text, "  memory     ", MemoryText(prediction), "\n");
-  absl::StrAppend(&text, "  idle       bubble ",
-                  Percent(prediction.bubble_fraction),
-                  " of the step, exposed communication ",
-                  Percent(prediction.exposed_communication_fraction), "\n");
-  const TokenFlops flops = CountTokenFlops(job.model);
-  absl::StrAppend(&text, "  of peak    ",
-                  Percent(Utilisation(prediction, layout, cost,
-                                      flops.linear + flops.attention_causal)),
-                  " of each rank's best measured GEMM alone, ",
-                  FormatCount(cost.PeakFlopsPerSecond()), "FLOP/s\n");
-  const ProfileProvenance& provenance = cost.profile().provenance;
-  absl::StrAppend(&text, "  profile    ", cost.profile().name, ", measured on ",
-                  provenance.description, ", ", provenance.date, "\n");
-  absl::StrAppend(&text, "  search     ", plan.layouts_considered,
-                  plan.layouts_considered == 1 ? " layout" : " layouts",
-                  plan.all_simulated ? ", all that fit simulated, "
-                                     : ", the best simulated, ",
-                  FormatSeconds(plan.search_seconds), "\n");
-  if (!plan.alternatives.empty()) {
-    absl::StrAppend(&text, "\n",
-                    absl::StrFormat("  %-58s %10s %10s  %s\n", "alternative",
-                                    "step time", "memory", "why not"));
-    const size_t shown = std::min(kShownAlternatives, plan.alternatives.size());
-    for (size_t i = 0; i < shown; ++i) {
-      absl::StrAppend(&text, AlternativeRow(plan.alternatives[i]));
-    }
-    if (shown < plan.alternatives.size()) {
-      absl::StrAppend(&text, "  and ", plan.alternatives.size() - shown,
-                      " more; --json lists them all\n");
-    }
-  }
-  for (const std::string& warning : plan.warnings) {
-    absl::StrAppend(&text, "\nwarning: ", warning, "\n");
-  }
-  return text;
+  const int32_t num_devices = plan.layout.num_ranks();
+  return absl::StrCat(
+      "Plan for ", job.name, ": ",
+      FormatCount(static_cast<double>(CountParameters(job.model).total)),
+      " parameters on ", num_devices, num_devices == 1 ? " device" : " devices",
+      ", ", job.training.global_batch, " sequences of ",
+      job.model.sequence_length, " tokens a step\n\n", Choice(job, plan),
+      Basis(profile, plan), AlternativesTable(plan.alternatives),
+      absl::StrJoin(plan.warnings, "",
+                    [](std::string* out, const std::string& warning) {
+                      absl::StrAppend(out, "\nwarning: ", warning, "\n");
+                    }));
 }
 
-std::string PlanToJson(const JobSpec& job, const CostModel& cost,
-                       const Plan& plan) {
+std::string PlanToJson(const Plan& plan) {
   Json json;
-  json["layout"] = LayoutJson(plan.layout, job);
-  json["predicted"] = PredictionJson(plan.prediction, plan.layout, job, cost);
+  json["layout"] = LayoutJson(plan.layout, plan.precision);
+  json["predicted"] = PredictionJson(plan.prediction, plan.layout);
   json["search"] = {{"seconds", plan.search_seconds},
                     {"layouts_considered", plan.layouts_considered},
                     {"optimality_gap", nullptr}};
@@ -162,9 +152,9 @@ std::string PlanToJson(const JobSpec& job, const CostModel& cost,
   json["alternatives"] = Json::array();
   for (const Alternative& alternative : plan.alternatives) {
     json["alternatives"].push_back(
-        {{"layout", LayoutJson(alternative.layout, job)},
-         {"predicted", PredictionJson(alternative.prediction,
-                                      alternative.layout, job, cost)},
+        {{"layout", LayoutJson(alternative.layout, plan.precision)},
+         {"predicted",
+          PredictionJson(alternative.prediction, alternative.layout)},
          {"simulated", alternative.simulated},
          {"fits", alternative.fits},
          {"reason", alternative.reason}});

@@ -5,21 +5,20 @@
 
 #include <string>
 
-#include "planner/cost.h"
 #include "planner/job.h"
+#include "planner/profile.h"
 #include "planner/search.h"
 
 namespace millrace {
 
 // The choice, its predicted time and memory, the best alternatives with the
 // reason each lost, and the plan's warnings. Lines end with \n.
-std::string ExplainPlan(const JobSpec& job, const CostModel& cost,
+std::string ExplainPlan(const JobSpec& job, const HardwareProfile& profile,
                         const Plan& plan);
 
 // One JSON object, indented, with the keys of docs/plan.md. A figure that the
 // plan has no basis for is left out.
-std::string PlanToJson(const JobSpec& job, const CostModel& cost,
-                       const Plan& plan);
+std::string PlanToJson(const Plan& plan);
 
 }  // namespace millrace
 

@@ -176,6 +176,13 @@ std::optional<std::string> ChangeOfDevices(const LayoutSpace& space) {
 
 }  // namespace
 
+LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
+  return {.model = job.model,
+          .global_batch = job.training.global_batch,
+          .num_devices = num_devices,
+          .constraints = job.layout};
+}
+
 std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
   std::vector<Layout> layouts;
   for (const Layout& mesh : EnumerateMeshes(space)) {
@@ -213,6 +220,12 @@ absl::Status ExplainNoLayout(const LayoutSpace& space) {
       changes.empty() ? "; no change of a single key helps"
                       : absl::StrCat("; smallest change: ",
                                      absl::StrJoin(changes, ", or "))));
+}
+
+absl::Status CheckLayouts(const JobSpec& job, int32_t num_devices) {
+  const LayoutSpace space = LayoutSpaceOf(job, num_devices);
+  return EnumerateLayouts(space).empty() ? ExplainNoLayout(space)
+                                         : absl::OkStatus();
 }
 
 }  // namespace millrace

@@ -19,6 +19,8 @@ struct LayoutSpace {
   LayoutConstraints constraints;
 };
 
+LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices);
+
 // Every layout that uses all devices, respects the constraints and passes
 // ValidateLayout, the simpler first: fewer tensor shards, fewer stages, no
 // ZeRO, fewer and larger micro-batches. ZeRO-1 without data replicas is ZeRO-0
@@ -28,6 +30,10 @@ std::vector<Layout> EnumerateLayouts(const LayoutSpace& space);
 // For a space without layouts: InvalidArgument with the nearest layout, what
 // stands in its way, and the smallest change that gives one.
 absl::Status ExplainNoLayout(const LayoutSpace& space);
+
+// OK if the job allows some layout on so many devices; ExplainNoLayout's status
+// if not. Needs no profile: memory is not looked at.
+absl::Status CheckLayouts(const JobSpec& job, int32_t num_devices);
 
 }  // namespace millrace
 

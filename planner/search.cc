@@ -54,12 +54,20 @@ void FillMemory(std::span<const Program> programs, Prediction* prediction) {
                                 BufferBytes(largest, largest.exp_avg_sq_buffer);
 }
 
-void FillTime(const ModelSpec& model, const Layout& layout, double step_time_s,
+void FillTime(const ModelSpec& model, const Layout& layout,
+              const CostModel& cost, double step_time_s,
               Prediction* prediction) {
   prediction->step_time_s = step_time_s;
   prediction->tokens_per_s = static_cast<double>(layout.global_batch()) *
                              static_cast<double>(model.sequence_length) /
                              step_time_s;
+  const TokenFlops flops = CountTokenFlops(model);
+  const double tokens_per_flop =
+      prediction->tokens_per_s / layout.num_ranks() / cost.PeakFlopsPerSecond();
+  prediction->mfu_full =
+      tokens_per_flop * (flops.linear + flops.attention_full);
+  prediction->mfu_causal =
+      tokens_per_flop * (flops.linear + flops.attention_causal);
 }
 
 absl::StatusOr<Timeline> SimulateStages(std::span<const Program> programs,
@@ -75,8 +83,10 @@ absl::StatusOr<Timeline> SimulateStages(std::span<const Program> programs,
 }
 
 void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
-                   const Timeline& timeline, Prediction* prediction) {
-  FillTime(model, programs.front().layout, timeline.step_time_s, prediction);
+                   const CostModel& cost, const Timeline& timeline,
+                   Prediction* prediction) {
+  FillTime(model, programs.front().layout, cost, timeline.step_time_s,
+           prediction);
   double bubble_s = 0, exposed_s = 0;
   for (const RankTimeline& rank : timeline.ranks) {
     const TimeBreakdown part =
@@ -162,10 +172,7 @@ class Search {
   Search(const SearchInput& input, const CostModel& cost)
       : input_(input),
         cost_(cost),
-        space_{.model = input.job.model,
-               .global_batch = input.job.training.global_batch,
-               .num_devices = input.num_devices,
-               .constraints = input.job.layout},
+        space_(LayoutSpaceOf(input.job, input.num_devices)),
         memory_limit_(input.job.resources.memory_per_device_bytes.value_or(
             input.device_memory_bytes > 0
                 ? input.device_memory_bytes
@@ -184,18 +191,18 @@ class Search {
 
  private:
   absl::Status Estimate() {
+    RETURN_IF_ERROR(CheckLayouts(input_.job, input_.num_devices));
     for (const Layout& layout : EnumerateLayouts(space_)) {
       RETURN_IF_ERROR(CheckCommunication(layout, cost_));
       const StepEstimate estimate = EstimateStep(space_.model, layout, cost_);
       Candidate candidate{.layout = layout};
-      FillTime(space_.model, layout, estimate.step_time_s,
+      FillTime(space_.model, layout, cost_, estimate.step_time_s,
                &candidate.prediction);
       candidate.prediction.bubble_fraction = estimate.bubble_fraction;
       candidate.prediction.exposed_communication_fraction =
           estimate.exposed_communication_fraction;
       candidates_.push_back(std::move(candidate));
     }
-    if (candidates_.empty()) return ExplainNoLayout(space_);
     // Stable: EnumerateLayouts puts the simpler of equals first.
     order_.resize(candidates_.size());
     std::iota(order_.begin(), order_.end(), size_t{0});
@@ -225,7 +232,8 @@ class Search {
       if (!candidate.fits) continue;
       ASSIGN_OR_RETURN(const Timeline timeline,
                        SimulateStages(programs, cost_));
-      FillSimulated(space_.model, programs, timeline, &candidate.prediction);
+      FillSimulated(space_.model, programs, cost_, timeline,
+                    &candidate.prediction);
       candidate.simulated = true;
       ++num_simulated;
     }
@@ -247,6 +255,7 @@ class Search {
   absl::StatusOr<Plan> MakePlan(const Candidate& chosen) const {
     Plan plan;
     plan.layout = chosen.layout;
+    plan.precision = input_.job.training.precision;
     plan.prediction = chosen.prediction;
     plan.layouts_considered = static_cast<int64_t>(candidates_.size());
     // Kept programs of all candidates would be hundreds of megabytes; lowering
@@ -352,7 +361,7 @@ absl::StatusOr<Prediction> PredictLayout(const ModelSpec& model,
   ASSIGN_OR_RETURN(*timeline, SimulateStages(programs, cost));
   Prediction prediction;
   FillMemory(programs, &prediction);
-  FillSimulated(model, programs, *timeline, &prediction);
+  FillSimulated(model, programs, cost, *timeline, &prediction);
   return prediction;
 }
 

@@ -19,6 +19,10 @@ namespace millrace {
 struct Prediction {
   double step_time_s = 0;
   double tokens_per_s = 0;  // Over all devices.
+  // Model FLOPs of the step over what each rank's best measured GEMM would do
+  // in that time; attention counted in full, or its causal half.
+  double mfu_full = 0;
+  double mfu_causal = 0;
   // Of the most loaded rank, from its Program. Zero together where the layout
   // was not lowered.
   int64_t persistent_bytes = 0;
@@ -42,6 +46,7 @@ struct Alternative {
 
 struct Plan {
   Layout layout;
+  std::string precision;  // Of the job.
   Prediction prediction;
   Timeline timeline;                      // Simulated, of the chosen layout.
   std::vector<uint64_t> program_hashes;   // By stage, training Programs.
