@@ -178,12 +178,18 @@ Section ReadPrograms(const std::string& directory) {
 Section ReadEvents(const std::string& path) {
   ASSIGN_OR_RETURN(std::vector<Json> lines, ReadJsonLines(path));
   const size_t num_events = lines.size();
+  int64_t num_deaths = 0;
+  for (const Json& event : lines) {
+    const auto name = event.find("event");
+    if (name != event.end() && *name == "worker_died") ++num_deaths;
+  }
   // The end of a run explains more than its middle; its start is kept too.
   if (num_events > kMaxEvents) {
     lines.erase(lines.begin() + kMaxEvents / 2,
                 lines.end() - (kMaxEvents - kMaxEvents / 2));
   }
-  return Json{{"num_events", num_events}, {"list", lines}};
+  return Json{
+      {"num_events", num_events}, {"num_deaths", num_deaths}, {"list", lines}};
 }
 
 Section ReadJob(const std::string& path) {

@@ -80,12 +80,7 @@ Json SummarizeData(const Json& data) {
   if (data.contains("steps")) SummarizeSteps(data["steps"], summary);
   if (data.contains("time")) SummarizeTime(data["time"], summary);
   if (data.contains("events")) {
-    int64_t num_recoveries = 0;
-    for (const Json& event : data["events"]["list"]) {
-      const auto name = event.find("event");
-      if (name != event.end() && *name == "worker_died") ++num_recoveries;
-    }
-    summary["num_recoveries"] = num_recoveries;
+    summary["num_recoveries"] = data["events"]["num_deaths"];
   }
   if (data.contains("result")) {
     for (const char* key : {"status", "reason", "parameter_hash"}) {

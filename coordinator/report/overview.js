@@ -16,7 +16,7 @@ function drawHeader(data) {
   const name = data.job?.name ?? data.run;
   document.title = `${name} · Millrace run`;
   document.getElementById("title").textContent = name;
-  const status = summary.status ?? "unfinished";
+  const status = String(summary.status || "unfinished");
   const word = status[0].toUpperCase() + status.slice(1);
   document.getElementById("verdict").append(
       el("span", {class: `word ${status}`}, word), verdictText(summary));
