@@ -1,0 +1,32 @@
+// What machine this is: which profile fits it, and what there is to share.
+
+#ifndef MILLRACE_WORKER_MACHINE_H_
+#define MILLRACE_WORKER_MACHINE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace millrace {
+
+struct Machine {
+  std::string processor;  // Model name, "unknown processor" if not told.
+  int32_t num_cores;      // Hardware threads this process may run on.
+  int64_t memory_bytes;   // Of the machine, or of the control group if less.
+
+  // Equal for equal machines: "AMD-EPYC-9454-c2-m24GiB".
+  std::string Fingerprint() const;
+  // For people: "AMD EPYC 9454, 2 cores, 24.0 GiB".
+  std::string Description() const;
+};
+
+// Internal if the machine's topology cannot be read.
+absl::StatusOr<Machine> DescribeMachine();
+
+// Threads of one device when `devices_on_host` share the cores; at least one.
+int32_t ThreadsPerDevice(const Machine& machine, int32_t devices_on_host);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_MACHINE_H_
