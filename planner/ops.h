@@ -72,6 +72,7 @@ enum class OpKind : uint8_t {
   // rank's slice is the one at its index in the group.
   kAllGather,
   // full [n] -> shard [n / size], the sum; in place when both are one tensor.
+  // `full` is scratch from then on.
   kReduceScatter,
   // x -> x, the sum.
   kAllReduce,
@@ -83,8 +84,10 @@ enum class OpKind : uint8_t {
   // gradients (a bucket) -> scalars (squared norm).
   kSquaredNorm,
   // parameters, gradients, exp_avg, exp_avg_sq, scalars
-  //   -> parameters, exp_avg, exp_avg_sq. One bucket. Learning rate, betas, step
-  // number and clip norm come from the worker's step inputs.
+  //   -> parameters, exp_avg, exp_avg_sq. One bucket: parameters and gradients
+  // all of it, the moments what the rank keeps (its slice when data_sharded).
+  // Learning rate, betas, step number and clip norm come from the worker's step
+  // inputs.
   kAdamW,
 };
 inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kAdamW) + 1;
@@ -133,7 +136,8 @@ struct AttentionAttributes {
   friend bool operator==(const AttentionAttributes&,
                          const AttentionAttributes&) = default;
 };
-// Element-wise ops; for kSwiglu* cols = F.
+// Element-wise ops; for kSwiglu* cols = F, for kLoadBatch [sequences, length],
+// for kZero [1, elements of the tensor's dtype].
 struct ElementwiseAttributes {
   int64_t rows, cols;
   friend bool operator==(const ElementwiseAttributes&,
