@@ -1,19 +1,20 @@
 #include "planner/profile_file.h"
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <map>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "base/units.h"
 #include "planner/nearest_word.h"
 #include "planner/yaml_tree.h"
 
@@ -398,6 +399,24 @@ absl::StatusOr<std::string> DefaultProfilePath(
       cache, "/millrace/profiles/", CleanForFileName(identity.machine), "-",
       CleanForFileName(identity.shape), "-ranks", identity.num_ranks,
       "-threads", identity.threads_per_device, ".yaml");
+}
+
+std::vector<std::string> CachedProfilePaths(const ProfileIdentity& identity) {
+  std::vector<std::string> paths;
+  const absl::StatusOr<std::string> own = DefaultProfilePath(identity);
+  if (!own.ok()) return paths;
+  const std::string prefix = own->substr(0, own->rfind("-ranks") + 6);
+  std::error_code error;  // No folder means no profiles.
+  const std::filesystem::path folder =
+      std::filesystem::path(prefix).parent_path();
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    std::string path = entry.path().string();
+    if (absl::StartsWith(path, prefix) && absl::EndsWith(path, ".yaml")) {
+      paths.push_back(std::move(path));
+    }
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
 }
 
 std::vector<std::string> ProfileWarnings(const HardwareProfile& profile,

@@ -40,6 +40,10 @@ struct ProfileIdentity {
 // FailedPrecondition when neither XDG_CACHE_HOME nor HOME is set.
 absl::StatusOr<std::string> DefaultProfilePath(const ProfileIdentity& identity);
 
+// Cached profiles of the identity's machine and shape, whatever their ranks and
+// threads; sorted by name. Empty if there are none.
+std::vector<std::string> CachedProfilePaths(const ProfileIdentity& identity);
+
 // One sentence for each way in which `profile` was not measured under
 // `identity`'s machine, ranks or threads; empty for a profile of one's own.
 std::vector<std::string> ProfileWarnings(const HardwareProfile& profile,

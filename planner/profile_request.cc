@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <span>
@@ -18,11 +18,12 @@
 namespace millrace {
 namespace {
 
-// A measurement runs an op a handful of times. On a slow core (some 10 GFLOP/s)
-// this much work fits in a few seconds and leaves the rest of the twenty for
-// bandwidth-bound ops and communication.
-constexpr double kRepeats = 5;
-constexpr double kFlopsBudget = 60e9 / kRepeats;
+// Floating-point operations of one call of each chosen op. A measurement makes
+// some five calls, so that a slow core (20 GFLOP/s) needs ten seconds and
+// leaves the rest of the twenty for bandwidth-bound ops and communication.
+constexpr double kFlopsBudget = 40e9;
+// Of one kind; beyond, shapes lie closer than a cost model tells apart.
+constexpr size_t kShapesPerKind = 64;
 // Bandwidth-bound kinds and messages: sizes per kind, spread evenly.
 constexpr size_t kSizesPerKind = 4;
 
@@ -32,6 +33,72 @@ std::vector<Row> SpreadEvenly(const std::vector<Row>& sorted, size_t count) {
   std::vector<Row> chosen;
   for (size_t i = 0; i < count; ++i) {
     chosen.push_back(sorted[i * (sorted.size() - 1) / (count - 1)]);
+  }
+  return chosen;
+}
+
+// A shape as the cost model sees it: close points run at like speeds.
+struct Shape {
+  const ProfileOp* op;
+  double flops;
+  std::vector<double> point;
+};
+
+std::vector<double> PointOf(const ProfileOp& op) {
+  const auto log = [](int64_t size) {
+    return std::log(static_cast<double>(size));
+  };
+  if (const auto* a = std::get_if<GemmAttributes>(&op.attributes)) {
+    // Other transposes are other kernels: further away than any size.
+    return {log(a->m), log(a->n), log(a->k), a->trans_a ? 100.0 : 0.0,
+            a->trans_b ? 100.0 : 0.0};
+  }
+  if (const auto* a = std::get_if<AttentionAttributes>(&op.attributes)) {
+    return {log(a->num_sequences * a->num_heads), log(a->sequence_length),
+            log(a->head_dim)};
+  }
+  const auto& a = std::get<VocabAttributes>(op.attributes);
+  return {log(a.num_tokens), log(a.hidden), log(a.vocab_rows)};
+}
+
+double SquaredDistance(const Shape& a, const Shape& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.point.size(); ++i) {
+    sum += (a.point[i] - b.point[i]) * (a.point[i] - b.point[i]);
+  }
+  return sum;
+}
+
+// Shapes so chosen that none is far from a chosen one: each time the one
+// furthest from all chosen (Gonzalez 1985), among those that still fit the
+// budget. Starts with the smallest, which always fits.
+std::vector<const ProfileOp*> Cover(std::span<const Shape> shapes,
+                                    double flops_budget) {
+  std::vector<double> distance(shapes.size(),
+                               std::numeric_limits<double>::infinity());
+  std::vector<const ProfileOp*> chosen;
+  size_t next =
+      static_cast<size_t>(std::min_element(shapes.begin(), shapes.end(),
+                                           [](const Shape& a, const Shape& b) {
+                                             return a.flops < b.flops;
+                                           }) -
+                          shapes.begin());
+  // Large ops run at one speed, which extrapolates well; no single one may eat
+  // the budget of many small ones.
+  const double flops_limit = flops_budget / 8;
+  while (next < shapes.size() && chosen.size() < kShapesPerKind) {
+    chosen.push_back(shapes[next].op);
+    flops_budget -= shapes[next].flops;
+    const Shape& newest = shapes[next];
+    next = shapes.size();
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      distance[i] = std::min(distance[i], SquaredDistance(shapes[i], newest));
+      if (distance[i] == 0 ||
+          shapes[i].flops > std::min(flops_budget, flops_limit)) {
+        continue;
+      }
+      if (next == shapes.size() || distance[i] > distance[next]) next = i;
+    }
   }
   return chosen;
 }
@@ -106,24 +173,19 @@ class Collector {
     communication_[{op.kind, GroupSize(layout, group)}].insert(bytes);
   }
 
-  // Small shapes first until the work is spent: large ops run at one speed,
-  // which the cost model extrapolates well, small ones each at their own.
   void AddArithmetic(ProfileRequest* request) const {
-    std::map<OpKind, std::vector<std::pair<double, const ProfileOp*>>> by_kind;
+    std::map<OpKind, std::vector<Shape>> by_kind;
     double total_flops = 0;
     for (const auto& [key, op] : arithmetic_) {
-      by_kind[std::get<0>(key)].emplace_back(std::get<1>(key), &op);
+      by_kind[op.kind].push_back(
+          {.op = &op, .flops = std::get<1>(key), .point = PointOf(op)});
       total_flops += std::get<1>(key);
     }
-    for (const auto& [kind, sorted] : by_kind) {
-      double kind_flops = 0;
-      for (const auto& [flops, op] : sorted) kind_flops += flops;
-      const double budget =
-          kFlopsBudget * std::max(kind_flops / total_flops, 0.1);
-      double spent = 0;
-      for (const auto& [flops, op] : sorted) {
-        if (spent > 0 && spent + flops > budget) break;
-        spent += flops;
+    for (const auto& [kind, shapes] : by_kind) {
+      double flops = 0;
+      for (const Shape& shape : shapes) flops += shape.flops;
+      const double budget = kFlopsBudget * std::max(flops / total_flops, 0.1);
+      for (const ProfileOp* op : Cover(shapes, budget)) {
         request->ops.push_back(*op);
       }
     }

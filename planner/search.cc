@@ -118,6 +118,12 @@ struct Candidate {
   bool simulated = false;
 };
 
+// "1.7 %" for a ratio of 1.017, "1.50x" for one of 1.5.
+std::string MoreText(double ratio) {
+  return ratio < 1.1 ? absl::StrFormat("%.1f %%", 100 * (ratio - 1))
+                     : absl::StrFormat("%.2fx", ratio);
+}
+
 // What mostly makes `loser` slower than `chosen`: the part of its step that
 // grew by the most seconds.
 std::string MainCause(const Prediction& loser, const Prediction& chosen) {
@@ -142,10 +148,10 @@ std::string MainCause(const Prediction& loser, const Prediction& chosen) {
     return absl::StrFormat("exposed communication %.0f %% of the step",
                            100 * loser.exposed_communication_fraction);
   }
-  return absl::StrFormat(
-      "computing takes %.2fx as long",
-      seconds(loser, compute_share(loser)) /
-          std::max(seconds(chosen, compute_share(chosen)), 1e-12));
+  return absl::StrCat("computing takes ",
+                      MoreText(seconds(loser, compute_share(loser)) /
+                               seconds(chosen, compute_share(chosen))),
+                      " longer");
 }
 
 std::string WhyItLost(const Candidate& loser, const Candidate& chosen,
@@ -162,7 +168,7 @@ std::string WhyItLost(const Candidate& loser, const Candidate& chosen,
     return loser.simulated ? "as fast, but not as simple"
                            : "not simulated; the closed form ranks it lower";
   }
-  return absl::StrCat(absl::StrFormat("%.2fx slower", ratio),
+  return absl::StrCat(MoreText(ratio), " slower",
                       loser.simulated ? ": " : " by the closed form: ",
                       MainCause(loser.prediction, chosen.prediction));
 }

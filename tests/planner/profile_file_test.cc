@@ -124,6 +124,27 @@ TEST(ProfileFileTest, SavesIntoNewFolders) {
   EXPECT_EQ(ProfileToYaml(*read), ProfileToYaml(SmallProfile()));
 }
 
+// Goal: planning finds what was measured here for the same model, at any number
+// of ranks. Method: a cache with own, other-shaped and other files.
+TEST(ProfileFileTest, ListsTheCache) {
+  const std::string cache =
+      absl::StrCat(::testing::TempDir(), "/cache_", getpid());
+  ASSERT_EQ(setenv("XDG_CACHE_HOME", cache.c_str(), 1), 0);
+  ProfileIdentity identity{.machine = "here", .shape = "h64-b8"};
+  EXPECT_THAT(CachedProfilePaths(identity), IsEmpty());
+  std::vector<std::string> saved;
+  for (const int32_t num_ranks : {2, 4}) {
+    identity.num_ranks = num_ranks;
+    saved.push_back(*DefaultProfilePath(identity));
+    ASSERT_TRUE(SaveProfile(SmallProfile(), saved.back()).ok());
+  }
+  ProfileIdentity other = identity;
+  other.shape = "h64-b80";
+  ASSERT_TRUE(SaveProfile(SmallProfile(), *DefaultProfilePath(other)).ok());
+  EXPECT_EQ(CachedProfilePaths(identity), saved);
+  ASSERT_EQ(unsetenv("XDG_CACHE_HOME"), 0);
+}
+
 // Goal: a plan made with figures of another setting says so. Method: each
 // difference alone, and none.
 TEST(ProfileFileTest, WarnsOfForeignAndStale) {

@@ -1,0 +1,163 @@
+#include "coordinator/cli/plan_command.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "planner/cost.h"
+#include "planner/explain.h"
+#include "planner/job_file.h"
+#include "planner/layout_space.h"
+#include "planner/lower.h"
+#include "planner/profile_file.h"
+#include "planner/profile_request.h"
+#include "planner/search.h"
+#include "planner/timeline.h"
+#include "worker/machine.h"
+
+namespace millrace {
+namespace {
+
+struct PlanOptions {
+  std::string job_path;
+  int32_t num_devices = 0;  // 0: as the profile was measured.
+  std::string profile_path;
+  std::string timeline_path;
+  bool program = false;
+  bool json = false;
+};
+
+// This machine's newest cached profile for the job's model and batch; with the
+// wanted number of devices if one is given.
+absl::StatusOr<HardwareProfile> FindCachedProfile(const JobSpec& job,
+                                                  const Machine& machine,
+                                                  int32_t num_devices) {
+  std::optional<HardwareProfile> newest;
+  for (const std::string& path :
+       CachedProfilePaths({.machine = machine.Fingerprint(),
+       .shape = ProfileShapeKey(job.model, job.training)})) {
+    absl::StatusOr<HardwareProfile> profile = LoadProfile(path);
+    // One that an older version wrote is as good as none.
+    if (!profile.ok()) continue;
+    const ProfileProvenance& provenance = profile->provenance;
+    if (num_devices > 0 && provenance.num_ranks != num_devices) continue;
+    if (job.resources.threads_per_device.value_or(
+            provenance.threads_per_device) != provenance.threads_per_device) {
+      continue;
+    }
+    // ISO dates sort by time.
+    if (!newest || newest->provenance.date < provenance.date) {
+      newest = *std::move(profile);
+    }
+  }
+  if (newest.has_value()) return *std::move(newest);
+  return absl::NotFoundError(absl::StrCat(
+      "no hardware profile of this machine for this model and batch",
+      num_devices > 0 ? absl::StrCat(" on ", num_devices, " devices") : "",
+      "; measure one with millrace profile JOB, or name one with --profile"));
+}
+
+absl::StatusOr<HardwareProfile> FindProfileFor(const PlanOptions& options,
+                                               const JobSpec& job,
+                                               const Machine& machine) {
+  const std::string path = !options.profile_path.empty() ? options.profile_path
+                           : job.profile != "auto"       ? job.profile
+                                                         : "";
+  if (!path.empty()) return LoadProfile(path);
+  return FindCachedProfile(job, machine, options.num_devices);
+}
+
+std::vector<std::string> WarningsFor(const JobSpec& job, const Machine& machine,
+                                     const HardwareProfile& profile,
+                                     int32_t num_devices) {
+  const int32_t on_host = std::min(num_devices, profile.ranks_per_host);
+  return ProfileWarnings(
+      profile, {.machine = machine.Fingerprint(),
+                .num_ranks = num_devices,
+                .threads_per_device = job.resources.threads_per_device.value_or(
+                    ThreadsPerDevice(machine, on_host))});
+}
+
+absl::Status PrintPrograms(const JobSpec& job, const Layout& layout) {
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    ASSIGN_OR_RETURN(const Program program,
+                     BuildTrainingProgram(job.model, layout, stage));
+    std::cout << ProgramToString(program);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunPlan(const PlanOptions& options) {
+  ASSIGN_OR_RETURN(const JobSpec job, LoadJob(options.job_path));
+  // A job that cannot work needs no profile to be told so.
+  if (options.num_devices > 0) {
+    RETURN_IF_ERROR(CheckLayouts(job, options.num_devices));
+  }
+  ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
+  ASSIGN_OR_RETURN(const HardwareProfile profile,
+                   FindProfileFor(options, job, machine));
+  const int32_t num_devices = options.num_devices > 0
+                                  ? options.num_devices
+                                  : profile.provenance.num_ranks;
+  ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(profile));
+  ASSIGN_OR_RETURN(Plan plan,
+                   FindPlan({.job = job, .num_devices = num_devices}, cost));
+  plan.warnings = WarningsFor(job, machine, profile, num_devices);
+
+  if (!options.timeline_path.empty()) {
+    RETURN_IF_ERROR(WriteFileAtomically(options.timeline_path,
+                                        TimelineToJson(plan.timeline)));
+  }
+  if (options.program) return PrintPrograms(job, plan.layout);
+  std::cout << (options.json ? PlanToJson(plan)
+                             : ExplainPlan(job, profile, plan));
+  return absl::OkStatus();
+}
+
+int ExitCode(const absl::Status& status) {
+  if (status.ok()) return 0;
+  return absl::IsInvalidArgument(status) ? 2 : 1;
+}
+
+}  // namespace
+
+void AddPlanCommand(CLI::App& app, int* exit_code) {
+  auto options = std::make_shared<PlanOptions>();
+  CLI::App* command = app.add_subcommand(
+      "plan", "Choose a layout for a job, predict it and say why");
+  command->add_option("JOB", options->job_path, "The job file")->required();
+  command
+      ->add_option("--devices", options->num_devices,
+                   "Devices to plan for (default: as the profile was measured)")
+      ->check(CLI::PositiveNumber);
+  command->add_option(
+      "--profile", options->profile_path,
+      "Hardware profile (default: the job's, or this machine's cached one)");
+  command->add_option("--timeline", options->timeline_path,
+                      "Write the predicted timeline of a step here, as JSON");
+  CLI::Option* program = command->add_flag(
+      "--program", options->program,
+      "Print every instruction, wait and buffer of the step instead");
+  command->add_flag("--json", options->json, "Print one JSON object")
+      ->excludes(program);
+  command->footer("Example: millrace plan configs/quickstart.yaml --devices 4");
+  command->callback([options, exit_code] {
+    const absl::Status status = RunPlan(*options);
+    if (!status.ok()) {
+      std::cerr << "millrace plan: " << status.message() << std::endl;
+    }
+    *exit_code = ExitCode(status);
+  });
+}
+
+}  // namespace millrace
