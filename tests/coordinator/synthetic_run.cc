@@ -9,10 +9,12 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/files.h"
+#include "planner/explain.h"
 #include "planner/job_file.h"
 #include "planner/lower.h"
 #include "planner/profile_file.h"
 #include "planner/program.h"
+#include "planner/search.h"
 #include "planner/timeline.h"
 
 namespace millrace {
@@ -169,19 +171,27 @@ void WriteTimeAndEvents(const std::string& directory) {
 }
 
 void WritePlan(const std::string& directory) {
-  Write(directory + "/plan.json", R"({
-    "layout": {"pipeline": 2, "data": 1, "tensor": 2, "zero": 0, "micro_batch": 2},
-    "predicted": {"step_time_s": 0.046, "memory_bytes_per_device": 2500000,
-                  "bubble_fraction": 0.2, "exposed_communication_fraction": 0.1},
-    "search": {"seconds": 0.2, "layouts_considered": 17},
-    "alternatives": [
-      {"layout": {"pipeline": 1, "data": 4, "tensor": 1, "zero": 1, "micro_batch": 2},
-       "predicted": {"step_time_s": 0.05}, "fits": true,
-       "reason": "1.09x slower: exposed data communication 22 %"},
-      {"layout": {"pipeline": 1, "data": 1, "tensor": 4, "zero": 0, "micro_batch": 8},
-       "predicted": {"step_time_s": 0.04, "memory_bytes_per_device": 9000000000},
-       "fits": false, "reason": "needs 9.0 GiB, 1.0 GiB more than the device has"}],
-    "warnings": []})");
+  Plan plan;
+  plan.layout = SyntheticLayout();
+  plan.prediction = {.step_time_s = 0.046,
+                     .tokens_per_s = 5565,
+                     .persistent_bytes = 2000000,
+                     .step_bytes = 500000,
+                     .bubble_fraction = 0.2,
+                     .exposed_communication_fraction = 0.1};
+  plan.layouts_considered = 17;
+  plan.search_seconds = 0.2;
+  Alternative slower;
+  slower.layout = {.data = 4, .micro_batch = 2, .zero = 1};
+  slower.prediction = plan.prediction;
+  slower.prediction.step_time_s = 0.05;
+  slower.reason = "1.09x slower: exposed data communication 22 %";
+  Alternative too_large;
+  too_large.layout = {.tensor = 4, .micro_batch = 8};
+  too_large.fits = false;
+  too_large.reason = "needs 9.0 GiB, 1.0 GiB more than the device has";
+  plan.alternatives = {slower, too_large};
+  Write(directory + "/plan.json", PlanToJson(plan));
 }
 
 HardwareProfile SyntheticProfile() {

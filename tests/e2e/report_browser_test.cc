@@ -99,6 +99,7 @@ TEST_F(ReportBrowserTest, DrawsEverySection) {
   EXPECT_THAT(dump.output, Not(HasSubstr("CONSOLE"))) << "console messages";
   ExpectEverySectionDrawn(dump.output);
   EXPECT_THAT(dump.output, HasSubstr("data-points=\"60\""));
+  EXPECT_THAT(dump.output, HasSubstr("<td>1.09x slower: exposed data"));
   EXPECT_THAT(dump.output, HasSubstr("data-ranks=\"4\""));
   EXPECT_THAT(dump.output, ::testing::ContainsRegex("data-events=\"[1-9]"));
   EXPECT_THAT(dump.output, Not(HasSubstr("class=\"missing\"")));
