@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -21,8 +20,8 @@ int64_t ControlGroupLimit() {
   for (const char* path : {"/sys/fs/cgroup/memory.max",
                            "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     const absl::StatusOr<std::string> text = ReadFile(path);
-    if (text.ok() && absl::SimpleAtoi(absl::StripAsciiWhitespace(*text),
-                                      &limit)) {
+    if (text.ok() &&
+        absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &limit)) {
       return limit;
     }
   }
@@ -33,9 +32,9 @@ int64_t ControlGroupLimit() {
 std::string ProcessorModel(hwloc_topology_t topology) {
   const hwloc_obj_t package =
       hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
-  const char* model =
-      package == nullptr ? nullptr
-                         : hwloc_obj_get_info_by_name(package, "CPUModel");
+  const char* model = package == nullptr
+                          ? nullptr
+                          : hwloc_obj_get_info_by_name(package, "CPUModel");
   if (model != nullptr && *model != '\0') {
     return std::string(absl::StripAsciiWhitespace(model));
   }
@@ -83,9 +82,10 @@ absl::StatusOr<Machine> DescribeMachine() {
       hwloc_get_cpubind(topology, binding, HWLOC_CPUBIND_PROCESS) == 0;
   const int num_bound = bound ? hwloc_bitmap_weight(binding) : 0;
   const int num_units = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
-  machine.num_cores = num_bound > 0 ? std::min(num_bound, num_units) : num_units;
-  machine.memory_bytes = static_cast<int64_t>(
-      hwloc_get_root_obj(topology)->total_memory);
+  machine.num_cores =
+      num_bound > 0 ? std::min(num_bound, num_units) : num_units;
+  machine.memory_bytes =
+      static_cast<int64_t>(hwloc_get_root_obj(topology)->total_memory);
   hwloc_bitmap_free(binding);
   hwloc_topology_destroy(topology);
   if (const int64_t limit = ControlGroupLimit(); limit > 0) {
@@ -96,6 +96,11 @@ absl::StatusOr<Machine> DescribeMachine() {
 
 int32_t ThreadsPerDevice(const Machine& machine, int32_t devices_on_host) {
   return std::max(1, machine.num_cores / std::max(1, devices_on_host));
+}
+
+int64_t DeviceMemoryBytes(const Machine& machine, int32_t devices_on_host) {
+  // A tenth stays for the system, the file cache and the processes' own needs.
+  return machine.memory_bytes / 10 * 9 / std::max(1, devices_on_host);
 }
 
 }  // namespace millrace

@@ -27,6 +27,9 @@ absl::StatusOr<Machine> DescribeMachine();
 // Threads of one device when `devices_on_host` share the cores; at least one.
 int32_t ThreadsPerDevice(const Machine& machine, int32_t devices_on_host);
 
+// Memory of one device when `devices_on_host` share what the system can spare.
+int64_t DeviceMemoryBytes(const Machine& machine, int32_t devices_on_host);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_WORKER_MACHINE_H_

@@ -13,7 +13,8 @@ namespace millrace {
 
 // All operands lie in the step arena, in as many copies as fit `arena_bytes`
 // (at least one) or are needed; repetitions take turns on them, so that an
-// operand is as cold as it is in a step. Any kind but collectives and transfers.
+// operand is as cold as it is in a step. Any kind but collectives and
+// transfers.
 Program SingleOpProgram(OpKind kind, const OpAttributes& attributes,
                         int32_t num_repetitions, int64_t arena_bytes);
 
