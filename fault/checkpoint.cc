@@ -171,9 +171,21 @@ absl::Status RemoveOldCheckpoints(FileSystem& files,
   return absl::OkStatus();
 }
 
-// From here on the checkpoint exists: the rename is the commit.
-absl::Status PlaceManifest(FileSystem& files, const std::string& directory,
-                           const std::string& folder, const std::string& text) {
+// Makes the step's folder itself findable after a crash: any folder above it
+// may be new, and a process that made one may have died before syncing it.
+absl::Status SyncFolders(FileSystem& files, const std::string& directory) {
+  for (std::string folder = directory;; folder = ParentPath(folder)) {
+    const absl::Status status = files.SyncDirectory(folder);
+    // What may not even be opened was not made by this run.
+    if (absl::IsPermissionDenied(status)) return absl::OkStatus();
+    RETURN_IF_ERROR(status);
+    if (folder == ParentPath(folder)) return absl::OkStatus();
+  }
+}
+
+// The rename is the commit.
+absl::Status PlaceManifest(FileSystem& files, const std::string& folder,
+                           const std::string& text) {
   const std::string path = ManifestPath(folder);
   const std::string temporary = absl::StrCat(path, ".tmp");
   absl::Status status = WriteDurably(files, temporary, text);
@@ -183,8 +195,7 @@ absl::Status PlaceManifest(FileSystem& files, const std::string& directory,
     files.Remove(temporary).IgnoreError();
     return status;
   }
-  RETURN_IF_ERROR(files.SyncDirectory(folder));
-  return files.SyncDirectory(directory);
+  return files.SyncDirectory(folder);
 }
 
 }  // namespace
@@ -249,14 +260,8 @@ absl::Status CommitCheckpoint(FileSystem& files, const std::string& directory,
   for (const ManifestFile& entry : manifest.files) {
     RETURN_IF_ERROR(CheckPartIsThere(files, folder, entry));
   }
-  RETURN_IF_ERROR(
-      PlaceManifest(files, directory, folder, EncodeManifest(manifest)));
-  // The folder `directory` itself may be new. Where its parent may not be
-  // opened it existed before.
-  const absl::Status parent_synced = files.SyncDirectory(ParentPath(directory));
-  if (!parent_synced.ok() && !absl::IsPermissionDenied(parent_synced)) {
-    return parent_synced;
-  }
+  RETURN_IF_ERROR(SyncFolders(files, directory));
+  RETURN_IF_ERROR(PlaceManifest(files, folder, EncodeManifest(manifest)));
   // The checkpoint is committed whatever comes of the cleaning up; what stays
   // behind, the next commit removes.
   RemoveOldCheckpoints(files, directory, manifest, std::max(keep, 1))

@@ -42,7 +42,9 @@ struct FaultyFileSystem::Node {
 namespace {
 
 std::vector<std::string> PathParts(const std::string& path) {
-  return absl::StrSplit(path, '/', absl::SkipEmpty());
+  std::vector<std::string> parts = absl::StrSplit(path, '/', absl::SkipEmpty());
+  std::erase(parts, ".");
+  return parts;
 }
 
 // "a/b/c" -> {"a/b", "c"}.

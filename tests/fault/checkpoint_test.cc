@@ -1,0 +1,343 @@
+#include "fault/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "fault/checkpoint_files.h"
+#include "fault/faulty_file_system.h"
+#include "fault/manifest.h"
+#include "fault/reshard.h"
+#include "fault/safetensors.h"
+#include "planner/parameters.h"
+#include "tests/fault/state_fixture.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kDirectory[] = "run/checkpoints";
+
+void SaveNew(FileSystem& files, const Layout& layout, int64_t step,
+             int32_t keep = 100, int64_t generation = 1) {
+  std::vector<RankState> state = MakeState(TinyModel(), layout);
+  FillState(state, step);
+  const absl::Status status =
+      Save(files, kDirectory, InfoOf(layout, step, generation), state, keep);
+  ASSERT_TRUE(status.ok()) << status;
+}
+
+std::vector<int64_t> Steps(FileSystem& files) {
+  std::vector<int64_t> steps;
+  const auto entries = ListCheckpoints(files, kDirectory);
+  for (const CheckpointEntry& entry : *entries) {
+    steps.push_back(entry.step);
+  }
+  return steps;
+}
+
+// Goal: what any layout wrote, any other loads bit by bit, owned pieces and
+// copies, together with the data cursor. Method: every pair of layouts up to
+// four ranks, with values that tell each element from all others.
+TEST(CheckpointTest, EveryLayoutLoadsEveryOther) {
+  const std::vector<Layout> layouts = AllLayouts(4);
+  for (const Layout& written : layouts) {
+    FaultyFileSystem files;
+    SaveNew(files, written, 7);
+    const std::string path = ListCheckpoints(files, kDirectory)->front().path;
+    ASSERT_TRUE(VerifyCheckpoint(files, path).ok());
+    for (const Layout& loaded : layouts) {
+      SCOPED_TRACE(LayoutToString(written) + " -> " + LayoutToString(loaded));
+      std::vector<RankState> state = MakeState(TinyModel(), loaded);
+      for (const RankState& rank : state) {
+        const auto info = LoadCheckpoint(files, path, rank.pieces);
+        ASSERT_TRUE(info.ok()) << info.status();
+        EXPECT_EQ(info->step, 7);
+        EXPECT_EQ(info->samples_consumed, 56);
+        EXPECT_EQ(info->seed, 0xFFFF'FFFF'FFFF'FFFEu);
+        EXPECT_EQ(info->layout, written);
+        EXPECT_EQ(info->job_yaml, "name: \"tiny\"\n");
+      }
+      ASSERT_EQ(CountWrong(state, 7), 0);
+    }
+  }
+}
+
+// Goal: the same for eight ranks, against both ends of the range. Method: each
+// layout of eight to one rank and back.
+TEST(CheckpointTest, EightRanksToOneAndBack) {
+  const Layout single;
+  for (const Layout& layout : AllLayouts(8)) {
+    if (layout.num_ranks() != 8) continue;
+    SCOPED_TRACE(LayoutToString(layout));
+    for (const auto& [from, to] :
+         {std::pair{layout, single}, std::pair{single, layout}}) {
+      FaultyFileSystem files;
+      SaveNew(files, from, 2);
+      const std::string path = ListCheckpoints(files, kDirectory)->front().path;
+      std::vector<RankState> state = MakeState(TinyModel(), to);
+      for (const RankState& rank : state) {
+        ASSERT_TRUE(LoadCheckpoint(files, path, rank.pieces).ok());
+      }
+      ASSERT_EQ(CountWrong(state, 2), 0);
+    }
+  }
+}
+
+// Goal: a piece of several chunks, whose chunk borders fall inside rows, loads
+// into other boxes. Method: one tensor of 13 MiB cut by columns and by flat
+// runs, loaded as rows.
+TEST(CheckpointTest, LoadsAcrossChunkBorders) {
+  constexpr int64_t kRows = 1037, kCols = 3301;
+  std::vector<float> values(kRows * kCols);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 0.5f * i;
+  // The left 1000 columns as one piece, the rest as two runs of a box.
+  const ParameterBox left = {0, kRows, 0, 1000};
+  const ParameterBox right = {0, kRows, 1000, kCols};
+  std::vector<float> left_values, right_values;
+  for (int64_t row = 0; row < kRows; ++row) {
+    const float* data = values.data() + row * kCols;
+    left_values.insert(left_values.end(), data, data + 1000);
+    right_values.insert(right_values.end(), data + 1000, data + kCols);
+  }
+  auto piece = [&](const ParameterBox& box, int64_t begin, int64_t end,
+                   float* data) {
+    return StatePiece{"t", kRows, kCols, false, box, begin, end, data, true};
+  };
+  const int64_t cut = 1'234'567;
+  std::vector<RankState> state(2);
+  state[0].rank = Rank{0};
+  state[0].pieces = {
+      piece(right, cut, right.num_elements(), right_values.data() + cut)};
+  state[1].rank = Rank{1};
+  state[1].pieces = {piece(left, 0, left.num_elements(), left_values.data()),
+                     piece(right, 0, cut, right_values.data())};
+  FaultyFileSystem files;
+  const Layout layout = {.tensor = 2};
+  ASSERT_TRUE(Save(files, kDirectory, InfoOf(layout, 1), state, 1).ok());
+
+  std::vector<float> loaded(values.size());
+  const ParameterBox whole = {0, kRows, 0, kCols};
+  std::vector<StatePiece> wanted;
+  for (int64_t begin = 0; begin < kRows * kCols; begin += 700'001) {
+    wanted.push_back(piece(whole, begin,
+                           std::min(begin + 700'001, kRows * kCols),
+                           loaded.data() + begin));
+  }
+  const std::string path = ListCheckpoints(files, kDirectory)->front().path;
+  ASSERT_TRUE(LoadCheckpoint(files, path, wanted).ok());
+  EXPECT_EQ(loaded, values);
+}
+
+// Goal: `keep` holds, remains of saves that never committed go away, and later
+// steps of another history stay. Method: leave such remains, commit, list.
+TEST(CheckpointTest, KeepsTheNewestAndRemovesRemains) {
+  FaultyFileSystem files;
+  const Layout layout = {.data = 2, .zero = 1};
+  SaveNew(files, layout, 900);
+  std::vector<RankState> state = MakeState(TinyModel(), layout);
+  ASSERT_TRUE(WriteCheckpointPart(files, kDirectory, InfoOf(layout, 15),
+                                  Rank{0}, state[0].pieces)
+                  .ok());
+  for (const int64_t step : {10, 20, 30}) SaveNew(files, layout, step, 2);
+  EXPECT_EQ(Steps(files), (std::vector<int64_t>{900, 30, 20}));
+  EXPECT_FALSE(files.Exists("run/checkpoints/step-00000015"));
+  EXPECT_FALSE(files.Exists("run/checkpoints/step-00000010"));
+}
+
+// Goal: saving a step again, in the same generation or a later one, replaces
+// the checkpoint as a whole and never mixes parts. Method: save twice with
+// other values, with a stray part of an older generation in the folder.
+TEST(CheckpointTest, SavingAStepAgainNeverMixesParts) {
+  for (const int64_t generation : {1, 2}) {
+    FaultyFileSystem files;
+    const Layout layout = {.data = 2};
+    SaveNew(files, layout, 5);
+    std::vector<RankState> state = MakeState(TinyModel(), layout);
+    FillState(state, 77);
+    ASSERT_TRUE(
+        Save(files, kDirectory, InfoOf(layout, 5, generation), state, 2).ok());
+    const std::string path = ListCheckpoints(files, kDirectory)->front().path;
+    std::vector<RankState> loaded = MakeState(TinyModel(), layout);
+    for (const RankState& rank : loaded) {
+      ASSERT_TRUE(LoadCheckpoint(files, path, rank.pieces).ok());
+    }
+    EXPECT_EQ(CountWrong(loaded, 77), 0);
+    EXPECT_EQ(files.List(path)->size(), 3u) << "two parts and a manifest";
+  }
+}
+
+// Goal: parts that do not make a whole are refused and nothing is committed.
+// Method: a part missing, doubled, of another generation, of another step, of
+// another shape, garbled, and gone from disk.
+TEST(CheckpointTest, RefusesPartsThatDoNotMakeAWhole) {
+  FaultyFileSystem files;
+  const Layout layout = {.data = 2, .zero = 1};
+  const CheckpointInfo info = InfoOf(layout, 4, 3);
+  std::vector<RankState> state = MakeState(TinyModel(), layout);
+  auto write = [&](const CheckpointInfo& of, int rank) {
+    return *WriteCheckpointPart(files, kDirectory, of, Rank{rank},
+                                state[rank].pieces);
+  };
+  const std::string first = write(info, 0);
+  const std::string second = write(info, 1);
+  auto commit = [&](const std::vector<std::string>& parts) {
+    return CommitCheckpoint(files, kDirectory, info, parts, 2);
+  };
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(commit({}).code(), kInvalid);
+  EXPECT_EQ(commit({first}).code(), kInvalid);
+  EXPECT_THAT(std::string(commit({first}).message()), HasSubstr("missing"));
+  EXPECT_EQ(commit({first, second, second}).code(), kInvalid);
+  EXPECT_EQ(commit({first, write(InfoOf(layout, 4, 2), 1)}).code(), kInvalid);
+  EXPECT_EQ(commit({first, write(InfoOf(layout, 3, 3), 1)}).code(), kInvalid);
+  EXPECT_EQ(commit({first, second.substr(0, 100)}).code(), kInvalid);
+  EXPECT_EQ(commit({first, "{}"}).code(), kInvalid);
+
+  std::vector<StatePiece> misshapen = state[1].pieces;
+  for (StatePiece& piece : misshapen) piece.rows *= 2;
+  const std::string wrong_shape =
+      *WriteCheckpointPart(files, kDirectory, info, Rank{1}, misshapen);
+  EXPECT_EQ(commit({first, wrong_shape}).code(), kInvalid);
+
+  EXPECT_TRUE(Steps(files).empty());
+  ASSERT_TRUE(commit({first, second}).ok());
+  ASSERT_TRUE(files.Remove("run/checkpoints/step-00000004").ok());
+  EXPECT_EQ(commit({first, second}).code(), absl::StatusCode::kNotFound);
+}
+
+// Goal: a checkpoint of another model is refused with the tensor's name.
+// Method: load with one more layer, and with another hidden size.
+TEST(CheckpointTest, RefusesAnotherModel) {
+  FaultyFileSystem files;
+  SaveNew(files, Layout{}, 1);
+  const std::string path = ListCheckpoints(files, kDirectory)->front().path;
+  ModelSpec deeper = TinyModel();
+  ++deeper.num_layers;
+  ModelSpec wider = TinyModel();
+  wider.hidden *= 2;
+  for (const auto& [model, tensor] :
+       {std::pair{deeper, "model.layers.4."},
+        std::pair{wider, "model.embed_tokens.weight"}}) {
+    const auto info =
+        LoadCheckpoint(files, path, MakeState(model, Layout{}).front().pieces);
+    EXPECT_EQ(info.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(info.status().message()), HasSubstr(tensor));
+  }
+}
+
+// Goal: no directory, no checkpoint and no manifest say so. Method: ask for
+// each.
+TEST(CheckpointTest, AbsentIsNotFound) {
+  FaultyFileSystem files;
+  EXPECT_TRUE(ListCheckpoints(files, kDirectory)->empty());
+  EXPECT_EQ(FindNewestCheckpoint(files, kDirectory, nullptr).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadCheckpointInfo(files, "nowhere").status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+// Goal: the export holds each parameter once, whole, under its Hugging Face
+// name and shape, and no optimizer state. Method: export from a sharded layout
+// and compare every element.
+TEST(CheckpointTest, ExportsWholeParameters) {
+  FaultyFileSystem files;
+  SaveNew(files, {.pipeline = 2, .data = 2, .tensor = 2, .zero = 1}, 6);
+  const std::string path = ListCheckpoints(files, kDirectory)->front().path;
+  ASSERT_TRUE(ExportParameters(files, path, "model.safetensors").ok());
+  const auto file = files.Open("model.safetensors");
+  ASSERT_TRUE(file.ok());
+  const auto header = ReadSafetensorsHeader(**file, "model.safetensors");
+  ASSERT_TRUE(header.ok()) << header.status();
+  std::map<std::string, SafetensorsEntry> entries;
+  for (const SafetensorsEntry& entry : header->entries) {
+    entries[entry.tensor.name] = entry;
+  }
+  const std::vector<Parameter> parameters = ModelParameters(TinyModel());
+  ASSERT_EQ(entries.size(), parameters.size());
+  for (const Parameter& parameter : parameters) {
+    ASSERT_TRUE(entries.contains(parameter.name)) << parameter.name;
+    const SafetensorsEntry& entry = entries[parameter.name];
+    const std::vector<int64_t> shape =
+        parameter.is_vector
+            ? std::vector<int64_t>{parameter.cols}
+            : std::vector<int64_t>{parameter.rows, parameter.cols};
+    EXPECT_EQ(entry.tensor.shape, shape);
+    std::vector<float> values(parameter.rows * parameter.cols);
+    ASSERT_TRUE(
+        (*file)
+            ->Read(entry.offset, values.size() * sizeof(float), values.data())
+            .ok());
+    for (int64_t i = 0; i < parameter.rows * parameter.cols; ++i) {
+      ASSERT_EQ(values[i], ElementValue(parameter.name, i / parameter.cols,
+                                        i % parameter.cols, 6));
+    }
+  }
+}
+
+// Goal: a reshard writes what a run under the new layout would have written.
+// Method: reshard, load under a third layout, compare; then into a folder that
+// has the step, and to a layout the model cannot have.
+TEST(CheckpointTest, Reshards) {
+  FaultyFileSystem files;
+  SaveNew(files, {.data = 2, .tensor = 2, .num_microbatches = 4}, 9);
+  const std::string path = ListCheckpoints(files, kDirectory)->front().path;
+  const Layout layout = {
+      .pipeline = 4, .data = 2, .num_microbatches = 4, .zero = 1};
+  const auto entry =
+      ReshardCheckpoint(files, path, "resharded", TinyModel(), layout);
+  ASSERT_TRUE(entry.ok()) << entry.status();
+  EXPECT_EQ(ReadManifest(files, entry->path)->files.size(), 8u);
+  EXPECT_EQ(ReadCheckpointInfo(files, entry->path)->layout, layout);
+  ASSERT_TRUE(VerifyCheckpoint(files, entry->path).ok());
+  std::vector<RankState> state = MakeState(TinyModel(), {.tensor = 4});
+  for (const RankState& rank : state) {
+    ASSERT_TRUE(LoadCheckpoint(files, entry->path, rank.pieces).ok());
+  }
+  EXPECT_EQ(CountWrong(state, 9), 0);
+
+  EXPECT_EQ(ReshardCheckpoint(files, path, "resharded", TinyModel(), layout)
+                .status()
+                .code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ReshardCheckpoint(files, path, "other", TinyModel(), {.tensor = 3})
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// Goal: the machine's own file system does what the one in memory does. Method:
+// save twice, find, load and remove in a temporary folder.
+TEST(CheckpointTest, WorksOnTheMachinesFiles) {
+  FileSystem& files = *PosixFileSystem();
+  const std::string directory = ::testing::TempDir() + "millrace_checkpoint_" +
+                                std::to_string(::getpid()) + "/deep/down";
+  const Layout layout = {.data = 2, .tensor = 2, .zero = 1};
+  std::vector<RankState> state = MakeState(TinyModel(), layout);
+  for (const int64_t step : {1, 2}) {
+    FillState(state, step);
+    const absl::Status status =
+        Save(files, directory, InfoOf(layout, step), state, 1);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  std::vector<std::string> skipped;
+  const auto newest = FindNewestCheckpoint(files, directory, &skipped);
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ(newest->step, 2);
+  EXPECT_TRUE(skipped.empty());
+  EXPECT_EQ(ListCheckpoints(files, directory)->size(), 1u);
+  std::vector<RankState> loaded = MakeState(TinyModel(), {.pipeline = 4});
+  for (const RankState& rank : loaded) {
+    ASSERT_TRUE(LoadCheckpoint(files, newest->path, rank.pieces).ok());
+  }
+  EXPECT_EQ(CountWrong(loaded, 2), 0);
+  ASSERT_TRUE(files.Remove(ParentPath(ParentPath(directory))).ok());
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,212 @@
+// What damage on disk is noticed, and what is done without the damaged one.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "fault/checkpoint.h"
+#include "fault/checkpoint_files.h"
+#include "fault/faulty_file_system.h"
+#include "fault/manifest.h"
+#include "tests/fault/state_fixture.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kDirectory[] = "checkpoints";
+constexpr char kNewest[] = "checkpoints/step-00000002";
+
+class DamagedCheckpointTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Layout layout = {.data = 2, .num_microbatches = 4, .zero = 1};
+    for (const int64_t step : {1, 2}) {
+      std::vector<RankState> state = MakeState(TinyModel(), layout);
+      FillState(state, step);
+      ASSERT_TRUE(
+          Save(files_, kDirectory, InfoOf(layout, step), state, 2).ok());
+    }
+    names_ = *files_.List(kNewest);
+    ASSERT_EQ(names_.size(), 3u);
+  }
+
+  std::string PathOf(const std::string& name) const {
+    return JoinPath(kNewest, name);
+  }
+
+  FaultyFileSystem files_;
+  std::vector<std::string> names_;  // Files of the newest checkpoint.
+};
+
+// Puts a checksum that fits behind a changed manifest.
+std::string Sign(const std::string& manifest) {
+  const std::string body =
+      manifest.substr(0, manifest.rfind(",\"checksum\":\""));
+  const uint64_t checksum = Checksum(body.data(), body.size());
+  return absl::StrCat(body, ",\"checksum\":\"",
+                      absl::Hex(checksum, absl::kZeroPad16), "\"}\n");
+}
+
+// Goal: any flipped bit in any file is found, by verifying and, in the data, by
+// loading. Method: flip one bit at 600 random places of each file in turn;
+// the first and last bytes always.
+TEST_F(DamagedCheckpointTest, EveryFlippedBitIsFound) {
+  const std::vector<RankState> state = MakeState(TinyModel(), Layout{});
+  const Manifest manifest = *ReadManifest(files_, kNewest);
+  for (const std::string& name : names_) {
+    const std::string content = *files_.Content(PathOf(name));
+    int64_t data_begin = 0;
+    for (const ManifestFile& file : manifest.files) {
+      if (file.name == name) data_begin = file.header_bytes;
+    }
+    std::mt19937_64 random(content.size());
+    for (int i = 0; i < 600; ++i) {
+      const size_t byte = i == 0   ? 0
+                          : i == 1 ? content.size() - 1
+                                   : random() % content.size();
+      const int bit = static_cast<int>(random() % 8);
+      SCOPED_TRACE(absl::StrCat(name, " byte ", byte, " bit ", bit));
+      std::string flipped = content;
+      flipped[byte] = static_cast<char>(flipped[byte] ^ (1 << bit));
+      ASSERT_TRUE(files_.SetContent(PathOf(name), flipped).ok());
+      const absl::Status status = VerifyCheckpoint(files_, kNewest);
+      ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+      ASSERT_THAT(std::string(status.message()), HasSubstr(name));
+      // Loading reads no header of a part: the manifest knows the places.
+      if (static_cast<int64_t>(byte) >= data_begin) {
+        ASSERT_EQ(LoadCheckpoint(files_, kNewest, state.front().pieces)
+                      .status()
+                      .code(),
+                  absl::StatusCode::kDataLoss);
+      }
+    }
+    ASSERT_TRUE(files_.SetContent(PathOf(name), content).ok());
+    ASSERT_TRUE(VerifyCheckpoint(files_, kNewest).ok());
+  }
+}
+
+// Goal: files cut short, grown, emptied or gone are found. Method: each of them
+// on each file; the search then gives the older checkpoint and says why.
+TEST_F(DamagedCheckpointTest, WrongLengthsFallBackToTheOlder) {
+  for (const std::string& name : names_) {
+    const std::string content = *files_.Content(PathOf(name));
+    for (const std::string& damaged :
+         {std::string(), content.substr(0, 7), content.substr(0, 40),
+          content.substr(0, content.size() / 2),
+          content.substr(0, content.size() - 1), content + '\0'}) {
+      SCOPED_TRACE(absl::StrCat(name, " with ", damaged.size(), " bytes"));
+      ASSERT_TRUE(files_.SetContent(PathOf(name), damaged).ok());
+      std::vector<std::string> skipped;
+      const auto newest = FindNewestCheckpoint(files_, kDirectory, &skipped);
+      ASSERT_TRUE(newest.ok()) << newest.status();
+      EXPECT_EQ(newest->step, 1);
+      ASSERT_EQ(skipped.size(), 1u);
+      EXPECT_THAT(skipped.front(), HasSubstr(name));
+    }
+    ASSERT_TRUE(files_.SetContent(PathOf(name), content).ok());
+  }
+  ASSERT_TRUE(files_.Remove(PathOf("rank-00001.g1.safetensors")).ok());
+  const absl::Status status = VerifyCheckpoint(files_, kNewest);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is missing"));
+}
+
+// Goal: when every checkpoint is damaged the search says so instead of giving
+// one. Method: empty both manifests.
+TEST_F(DamagedCheckpointTest, NoneLeft) {
+  for (const char* step : {"checkpoints/step-00000001", kNewest}) {
+    ASSERT_TRUE(files_.SetContent(ManifestPath(step), "").ok());
+  }
+  std::vector<std::string> skipped;
+  EXPECT_EQ(FindNewestCheckpoint(files_, kDirectory, &skipped).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(skipped.size(), 2u);
+}
+
+// Goal: a manifest that is consistent with its checksum but wrong in itself is
+// refused before anything is read by it. Method: change one thing at a time in
+// a good manifest and sign it again.
+TEST_F(DamagedCheckpointTest, ForgedManifestsAreRefused) {
+  const std::string good = *files_.Content(ManifestPath(kNewest));
+  ASSERT_EQ(Sign(good), good);
+  const std::vector<std::pair<const char*, const char*>> changes = {
+      {"rank-00000.g1.safetensors", "../rank.safetensors"},
+      {"rank-00000.g1.safetensors", "rank-00001.g1.safetensors"},
+      {"\"rank\":0", "\"rank\":\"zero\""},
+      {"\"rank\":0", "\"rank\":99999999999"},
+      {"\"step\":2", "\"step\":3"},
+      {"\"step\":2", "\"step\":18446744073709551615"},
+      {"\"header_bytes\":", "\"header_bytes\":-"},
+      {"\"header_bytes\":", "\"header_bytes\":9"},
+      {"\"bytes\":", "\"bytes\":1"},
+      {"\"elements\":[0,", "\"elements\":[1,"},
+      {"\"elements\":[0,", "\"elements\":[-1,"},
+      {"\"rows\":[0,", "\"rows\":[1,"},
+      {"\"cols\":[0,", "\"cols\":[-5,"},
+      {"\"checksums\":[\"", "\"checksums\":[\"0123456789abcdef\",\""},
+      {"\"checksums\":[\"", "\"checksums\":[\"xyz"},
+      {"[44,24]", "[44,25]"},
+      {"[44,24]", "[4611686018427387904,4611686018427387904]"},
+      {"[44,24]", "[-44,-24]"},
+      {"[44,24]", "[44,24,1]"},
+      {"[44,24]", "[]"},
+      {"\"format\":\"millrace", "\"format\":\"mill"},
+      {"\"files\":[", "\"files\":[[],"},
+      {"\"files\":[", "\"files\":[[[[[[[[["},
+      {"\"seed\":", "\"seeds\":"},
+      {"\"layout\":{", "\"layout\":7,\"l\":{"}};
+  for (const auto& [from, to] : changes) {
+    SCOPED_TRACE(absl::StrCat(from, " -> ", to));
+    ASSERT_NE(good.find(from), std::string::npos);
+    std::string forged = good;
+    forged.replace(forged.find(from), std::string(from).size(), to);
+    ASSERT_TRUE(files_.SetContent(ManifestPath(kNewest), Sign(forged)).ok());
+    const absl::Status status = VerifyCheckpoint(files_, kNewest);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  }
+}
+
+// Goal: a checkpoint of another format version is not called damaged but names
+// the version. Method: raise the version and sign.
+TEST_F(DamagedCheckpointTest, AnotherVersionIsNamed) {
+  const std::string good = *files_.Content(ManifestPath(kNewest));
+  const std::string other =
+      Sign(absl::StrReplaceAll(good, {{"\"version\":1", "\"version\":2"}}));
+  ASSERT_TRUE(files_.SetContent(ManifestPath(kNewest), other).ok());
+  const absl::Status status = ReadCheckpointInfo(files_, kNewest).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 2"));
+}
+
+// Goal: bytes that were never a manifest are refused. Method: random bytes,
+// random JSON-like text, signed so that the parser sees them.
+TEST_F(DamagedCheckpointTest, GarbageIsRefused) {
+  std::mt19937_64 random(5);
+  const std::string alphabet = "{}[]\",:0123456789-eE.truefalsn \\u";
+  for (int i = 0; i < 2000; ++i) {
+    std::string text;
+    const size_t length = random() % 200;
+    for (size_t j = 0; j < length; ++j) {
+      text += i % 2 == 0 ? static_cast<char>(random())
+                         : alphabet[random() % alphabet.size()];
+    }
+    EXPECT_EQ(ParseManifest(text, "m").status().code(),
+              absl::StatusCode::kDataLoss);
+    EXPECT_EQ(ParseManifest(Sign(text), "m").status().code(),
+              absl::StatusCode::kDataLoss);
+    EXPECT_EQ(ParsePart(text).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace millrace
