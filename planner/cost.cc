@@ -17,10 +17,11 @@
 namespace millrace {
 namespace {
 
-constexpr double kFloatBytes = 4;
 // More neighbours than this only blur: the fourth nearest GEMM is already twice
 // as large in some dim on the grids that a profile measures.
 constexpr int kNumNeighbours = 3;
+// Further than any size is from any other: e^10 in one dim.
+constexpr double kOtherKindDistance = 100;
 
 // A measured point as seen from the shape asked for.
 struct Neighbour {
@@ -28,9 +29,14 @@ struct Neighbour {
   double rate;  // Of work, per second.
 };
 
-double SquaredLogRatio(double a, double b) {
-  const double difference = std::log(a / b);
+double SquaredLogRatio(int64_t a, int64_t b) {
+  const double difference =
+      std::log(static_cast<double>(a) / static_cast<double>(b));
   return difference * difference;
+}
+
+double FlopsOf(OpKind kind, const OpAttributes& attributes) {
+  return WorkOf(Layout{}, kind, attributes).flops;
 }
 
 // Inverse-distance weighting (Shepard 1968) of the nearest rates.
@@ -51,23 +57,6 @@ double RateFromNeighbours(std::vector<Neighbour> neighbours) {
     rate_sum += weight * neighbours[i].rate;
   }
   return rate_sum / weight_sum;
-}
-
-double AttentionFlops(bool backward, double num_sequences,
-                      double sequence_length, double num_heads,
-                      double head_dim) {
-  // Forward: scores and values, two GEMMs of which a causal kernel does half.
-  // Backward: five, the scores once more among them.
-  const double gemm =
-      num_sequences * num_heads * sequence_length * sequence_length * head_dim;
-  return (backward ? 5 : 2) * gemm;
-}
-
-double CrossEntropyFlops(OpKind kind, double num_tokens, double hidden,
-                         double vocab_rows) {
-  const double gemm = 2 * num_tokens * hidden * vocab_rows;
-  // Logits alone; or logits, hidden gradient and weight gradient.
-  return kind == OpKind::kCrossEntropyStats ? gemm : 3 * gemm;
 }
 
 // (bytes, seconds) of one kind, sorted by bytes.
@@ -118,79 +107,6 @@ bool AllPositive(const Rows& rows) {
                      [](const auto& row) { return row.seconds > 0; });
 }
 
-// Tokens that a kLoadBatch or kCrossEntropyLoss handles, whatever attributes
-// say so.
-struct ElementCount {
-  double operator()(const NoAttributes&) const { return 0; }
-  double operator()(const VocabAttributes& a) const {
-    return static_cast<double>(a.num_tokens);
-  }
-  double operator()(const NormAttributes& a) const {
-    return static_cast<double>(a.num_tokens * a.hidden);
-  }
-  double operator()(const GemmAttributes& a) const {
-    return static_cast<double>(a.m * a.n);
-  }
-  double operator()(const AttentionAttributes& a) const {
-    return static_cast<double>(a.num_sequences * a.sequence_length);
-  }
-  double operator()(const ElementwiseAttributes& a) const {
-    return static_cast<double>(a.rows * a.cols);
-  }
-  double operator()(const CollectiveAttributes& a) const {
-    return static_cast<double>(a.num_elements);
-  }
-  double operator()(const TransferAttributes& a) const {
-    return static_cast<double>(a.num_elements);
-  }
-  double operator()(const OptimizerAttributes& a) const {
-    return static_cast<double>(a.num_elements);
-  }
-};
-
-OpWork GemmWork(const GemmAttributes& a) {
-  const auto m = static_cast<double>(a.m);
-  const auto n = static_cast<double>(a.n);
-  const auto k = static_cast<double>(a.k);
-  return {
-      .flops = 2 * m * n * k,
-      .bytes = kFloatBytes * (m * k + k * n + m * n * (a.accumulate ? 2 : 1))};
-}
-
-OpWork AttentionWork(bool backward, const AttentionAttributes& a) {
-  const auto tokens = static_cast<double>(a.num_sequences * a.sequence_length);
-  const auto qkv =
-      static_cast<double>((a.num_heads + 2 * a.num_kv_heads) * a.head_dim);
-  const auto output = static_cast<double>(a.num_heads * a.head_dim);
-  return {
-      .flops = AttentionFlops(backward, static_cast<double>(a.num_sequences),
-                              static_cast<double>(a.sequence_length),
-                              static_cast<double>(a.num_heads),
-                              static_cast<double>(a.head_dim)),
-      .bytes = kFloatBytes * tokens *
-               (backward ? 2 * qkv + 2 * output : qkv + output)};
-}
-
-OpWork CrossEntropyWork(OpKind kind, const VocabAttributes& a) {
-  const auto tokens = static_cast<double>(a.num_tokens);
-  const auto hidden = static_cast<double>(a.hidden);
-  const auto rows = static_cast<double>(a.vocab_rows);
-  const double passes = kind == OpKind::kCrossEntropyStats ? 1 : 2;
-  return {.flops = CrossEntropyFlops(kind, tokens, hidden, rows),
-          .bytes = kFloatBytes * passes * (tokens * hidden + rows * hidden)};
-}
-
-OpWork OptimizerWork(const Layout& layout, OpKind kind,
-                     const OptimizerAttributes& a) {
-  const double elements =
-      static_cast<double>(a.num_elements) / (a.data_sharded ? layout.data : 1);
-  // AdamW reads four buffers and writes three.
-  return kind == OpKind::kAdamW
-             ? OpWork{.flops = 12 * elements,
-                      .bytes = 7 * kFloatBytes * elements}
-             : OpWork{.flops = 2 * elements, .bytes = kFloatBytes * elements};
-}
-
 bool IsCrossEntropyChain(OpKind kind) {
   return kind == OpKind::kLinearCrossEntropy ||
          kind == OpKind::kCrossEntropyStats ||
@@ -198,80 +114,6 @@ bool IsCrossEntropyChain(OpKind kind) {
 }
 
 }  // namespace
-
-OpWork WorkOf(const Layout& layout, OpKind kind,
-              const OpAttributes& attributes) {
-  const double elements = std::visit(ElementCount{}, attributes);
-  switch (kind) {
-    case OpKind::kLoadBatch:
-      // Tokens, targets and document starts.
-      return {.flops = 0, .bytes = 3 * 4 * elements};
-    case OpKind::kEmbeddingForward: {
-      const auto& a = std::get<VocabAttributes>(attributes);
-      return {.flops = 0,
-              .bytes = 2 * kFloatBytes *
-                       static_cast<double>(a.num_tokens * a.hidden)};
-    }
-    case OpKind::kEmbeddingBackward: {
-      const auto& a = std::get<VocabAttributes>(attributes);
-      const auto gradient = static_cast<double>(a.num_tokens * a.hidden);
-      return {.flops = gradient, .bytes = 3 * kFloatBytes * gradient};
-    }
-    case OpKind::kRmsNormForward:
-      return {.flops = 4 * elements, .bytes = 2 * kFloatBytes * elements};
-    case OpKind::kResidualRmsNormForward:
-      return {.flops = 5 * elements, .bytes = 4 * kFloatBytes * elements};
-    case OpKind::kRmsNormBackward:
-      return {.flops = 10 * elements, .bytes = 4 * kFloatBytes * elements};
-    case OpKind::kAdd:
-      return {.flops = elements, .bytes = 3 * kFloatBytes * elements};
-    case OpKind::kGemm:
-      return GemmWork(std::get<GemmAttributes>(attributes));
-    case OpKind::kRope: {
-      const auto& a = std::get<AttentionAttributes>(attributes);
-      const double rotated =
-          elements *
-          static_cast<double>((a.num_heads + a.num_kv_heads) * a.head_dim);
-      return {.flops = 3 * rotated, .bytes = 2 * kFloatBytes * rotated};
-    }
-    case OpKind::kAttentionForward:
-    case OpKind::kAttentionBackward:
-      return AttentionWork(kind == OpKind::kAttentionBackward,
-                           std::get<AttentionAttributes>(attributes));
-    case OpKind::kSwigluForward:
-      return {.flops = 5 * elements, .bytes = 3 * kFloatBytes * elements};
-    case OpKind::kSwigluBackward:
-      return {.flops = 10 * elements, .bytes = 5 * kFloatBytes * elements};
-    case OpKind::kLinearCrossEntropy:
-    case OpKind::kCrossEntropyStats:
-    case OpKind::kCrossEntropyGradient:
-      return CrossEntropyWork(kind, std::get<VocabAttributes>(attributes));
-    case OpKind::kCrossEntropyLoss:
-      // Each tensor rank's three statistics, and the target.
-      return {.flops = 4 * elements,
-              .bytes = kFloatBytes * elements * (3 * layout.tensor + 1)};
-    case OpKind::kAllGather:
-    case OpKind::kReduceScatter:
-    case OpKind::kAllReduce: {
-      const auto& a = std::get<CollectiveAttributes>(attributes);
-      return {.flops = 0,
-              .bytes = elements * static_cast<double>(DTypeBytes(a.dtype))};
-    }
-    case OpKind::kSend:
-    case OpKind::kReceive: {
-      const auto& a = std::get<TransferAttributes>(attributes);
-      return {.flops = 0,
-              .bytes = elements * static_cast<double>(DTypeBytes(a.dtype))};
-    }
-    case OpKind::kZero:
-      return {.flops = 0, .bytes = kFloatBytes * elements};
-    case OpKind::kSquaredNorm:
-    case OpKind::kAdamW:
-      return OptimizerWork(layout, kind,
-                           std::get<OptimizerAttributes>(attributes));
-  }
-  return {.flops = 0, .bytes = 0};
-}
 
 CostModel::CostModel(HardwareProfile profile) : profile_(std::move(profile)) {
   std::sort(profile_.bandwidth.begin(), profile_.bandwidth.end(),
@@ -319,69 +161,58 @@ absl::StatusOr<CostModel> CostModel::Create(HardwareProfile profile) {
 double CostModel::GemmSeconds(const GemmAttributes& gemm) const {
   std::vector<Neighbour> neighbours;
   for (const GemmTime& time : profile_.gemms) {
-    const double flops = 2.0 * static_cast<double>(time.m) *
-                         static_cast<double>(time.n) *
-                         static_cast<double>(time.k);
-    double distance = SquaredLogRatio(static_cast<double>(time.m),
-                                      static_cast<double>(gemm.m)) +
-                      SquaredLogRatio(static_cast<double>(time.n),
-                                      static_cast<double>(gemm.n)) +
-                      SquaredLogRatio(static_cast<double>(time.k),
-                                      static_cast<double>(gemm.k));
+    double distance = SquaredLogRatio(time.m, gemm.m) +
+                      SquaredLogRatio(time.n, gemm.n) +
+                      SquaredLogRatio(time.k, gemm.k);
     // Other transposes serve only where the same ones were not measured.
     if (time.trans_a != gemm.trans_a || time.trans_b != gemm.trans_b) {
-      distance += 100;
+      distance += kOtherKindDistance;
     }
-    neighbours.push_back({distance, flops / time.seconds});
+    const GemmAttributes measured{.m = time.m, .n = time.n, .k = time.k};
+    neighbours.push_back(
+        {distance, FlopsOf(OpKind::kGemm, measured) / time.seconds});
   }
-  return GemmWork(gemm).flops / RateFromNeighbours(std::move(neighbours));
+  return FlopsOf(OpKind::kGemm, gemm) /
+         RateFromNeighbours(std::move(neighbours));
 }
 
-double CostModel::AttentionSeconds(bool backward,
+double CostModel::AttentionSeconds(OpKind kind,
                                    const AttentionAttributes& attention) const {
   std::vector<Neighbour> neighbours;
   for (const AttentionTime& time : profile_.attention) {
-    if (time.backward != backward) continue;
-    const double flops =
-        AttentionFlops(backward, static_cast<double>(time.num_sequences),
-                       static_cast<double>(time.sequence_length),
-                       static_cast<double>(time.num_heads),
-                       static_cast<double>(time.head_dim));
+    if (time.backward != (kind == OpKind::kAttentionBackward)) continue;
     // Sequences and heads are alike to a kernel: independent problems.
     const double distance =
-        SquaredLogRatio(
-            static_cast<double>(time.num_sequences * time.num_heads),
-            static_cast<double>(attention.num_sequences *
-                                attention.num_heads)) +
-        SquaredLogRatio(static_cast<double>(time.sequence_length),
-                        static_cast<double>(attention.sequence_length)) +
-        SquaredLogRatio(static_cast<double>(time.head_dim),
-                        static_cast<double>(attention.head_dim));
-    neighbours.push_back({distance, flops / time.seconds});
+        SquaredLogRatio(time.num_sequences * time.num_heads,
+                        attention.num_sequences * attention.num_heads) +
+        SquaredLogRatio(time.sequence_length, attention.sequence_length) +
+        SquaredLogRatio(time.head_dim, attention.head_dim);
+    const AttentionAttributes measured{.num_sequences = time.num_sequences,
+                                       .sequence_length = time.sequence_length,
+                                       .num_heads = time.num_heads,
+                                       .num_kv_heads = time.num_kv_heads,
+                                       .head_dim = time.head_dim};
+    neighbours.push_back({distance, FlopsOf(kind, measured) / time.seconds});
   }
-  return AttentionWork(backward, attention).flops /
-         RateFromNeighbours(std::move(neighbours));
+  return FlopsOf(kind, attention) / RateFromNeighbours(std::move(neighbours));
 }
 
 double CostModel::CrossEntropySeconds(OpKind kind,
                                       const VocabAttributes& vocab) const {
   std::vector<Neighbour> neighbours;
   for (const CrossEntropyTime& time : profile_.cross_entropy) {
-    const double flops = CrossEntropyFlops(
-        time.kind, static_cast<double>(time.num_tokens),
-        static_cast<double>(time.hidden), static_cast<double>(time.vocab_rows));
-    double distance = SquaredLogRatio(static_cast<double>(time.num_tokens),
-                                      static_cast<double>(vocab.num_tokens)) +
-                      SquaredLogRatio(static_cast<double>(time.hidden),
-                                      static_cast<double>(vocab.hidden)) +
-                      SquaredLogRatio(static_cast<double>(time.vocab_rows),
-                                      static_cast<double>(vocab.vocab_rows));
+    double distance = SquaredLogRatio(time.num_tokens, vocab.num_tokens) +
+                      SquaredLogRatio(time.hidden, vocab.hidden) +
+                      SquaredLogRatio(time.vocab_rows, vocab.vocab_rows);
     // Another kind of the family serves only where this one was not measured.
-    if (time.kind != kind) distance += 100;
-    neighbours.push_back({distance, flops / time.seconds});
+    if (time.kind != kind) distance += kOtherKindDistance;
+    const VocabAttributes measured{.num_tokens = time.num_tokens,
+                                   .hidden = time.hidden,
+                                   .vocab_rows = time.vocab_rows};
+    neighbours.push_back(
+        {distance, FlopsOf(time.kind, measured) / time.seconds});
   }
-  return CrossEntropyWork(kind, vocab).flops /
-         RateFromNeighbours(std::move(neighbours));
+  return FlopsOf(kind, vocab) / RateFromNeighbours(std::move(neighbours));
 }
 
 double CostModel::BandwidthSeconds(OpKind kind, double bytes) const {
@@ -408,7 +239,7 @@ double CostModel::CommunicationSeconds(OpKind kind, int32_t group_size,
   double nearest_distance = std::numeric_limits<double>::infinity();
   for (const CommunicationTime& time : profile_.communication) {
     const double distance = SquaredLogRatio(time.group_size, group_size) +
-                            (time.kind == kind ? 0 : 100);
+                            (time.kind == kind ? 0 : kOtherKindDistance);
     if (distance < nearest_distance) {
       nearest = &time;
       nearest_distance = distance;
@@ -430,8 +261,7 @@ double CostModel::Seconds(const Layout& layout, OpKind kind,
     seconds = GemmSeconds(std::get<GemmAttributes>(attributes));
   } else if (kind == OpKind::kAttentionForward ||
              kind == OpKind::kAttentionBackward) {
-    seconds = AttentionSeconds(kind == OpKind::kAttentionBackward,
-                               std::get<AttentionAttributes>(attributes));
+    seconds = AttentionSeconds(kind, std::get<AttentionAttributes>(attributes));
   } else if (IsCrossEntropyChain(kind)) {
     seconds = CrossEntropySeconds(kind, std::get<VocabAttributes>(attributes));
   } else if (IsCollective(kind)) {

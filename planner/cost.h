@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "planner/op_work.h"
 #include "planner/profile.h"
 #include "planner/program.h"
 
@@ -44,7 +45,7 @@ class CostModel {
   explicit CostModel(HardwareProfile profile);
 
   double GemmSeconds(const GemmAttributes& gemm) const;
-  double AttentionSeconds(bool backward,
+  double AttentionSeconds(OpKind kind,
                           const AttentionAttributes& attention) const;
   double CrossEntropySeconds(OpKind kind, const VocabAttributes& vocab) const;
   double BandwidthSeconds(OpKind kind, double bytes) const;
@@ -53,15 +54,6 @@ class CostModel {
 
   HardwareProfile profile_;  // Tables sorted by kind, group size and bytes.
 };
-
-// Floating-point operations and bytes moved by one instruction, from its kind
-// and attributes alone.
-struct OpWork {
-  double flops;
-  double bytes;
-};
-OpWork WorkOf(const Layout& layout, OpKind kind,
-              const OpAttributes& attributes);
 
 }  // namespace millrace
 

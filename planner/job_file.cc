@@ -371,8 +371,13 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view yaml,
 }
 
 absl::StatusOr<JobSpec> LoadJob(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string yaml, ReadFile(path));
-  return ParseJob(yaml, path);
+  const absl::StatusOr<std::string> yaml = ReadFile(path);
+  if (!yaml.ok()) {
+    // A path that cannot be read is the caller's slip, like any other in a job.
+    return absl::InvalidArgumentError(
+        absl::StrCat("job file ", path, ": ", yaml.status().message()));
+  }
+  return ParseJob(*yaml, path);
 }
 
 std::string JobToYaml(const JobSpec& job) {

@@ -13,9 +13,10 @@
 namespace millrace {
 
 // Returns InvalidArgument with all errors found, one a line, each
-// "job.yaml:12: model.hiden: unknown key; did you mean model.hidden?".
+// "job.yaml:12: model.hiden: unknown key; did you mean 'hidden'?".
 absl::StatusOr<JobSpec> ParseJob(absl::string_view yaml,
                                  const std::string& file_name);
+// Likewise for a file that cannot be read.
 absl::StatusOr<JobSpec> LoadJob(const std::string& path);
 
 // The whole job as YAML with every default spelled out; ParseJob reads it back
