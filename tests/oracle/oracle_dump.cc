@@ -11,7 +11,6 @@
 // FOLDER/final/NAME          parameters after the last step, fp32
 // FOLDER/step-K.batch        tokens, targets, document_starts of step K, int32
 
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -24,6 +23,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "tests/oracle/describe_job.h"
 #include "worker/data/dataset.h"
 #include "worker/in_process_communicator.h"
 #include "worker/trainer.h"
@@ -151,35 +151,9 @@ absl::Status WriteBatch(const JobSpec& job, PackedDataset& dataset,
 
 nlohmann::json DescribeCase(const JobSpec& job,
                             const StageParameters& parameters) {
-  const ModelSpec& m = job.model;
-  const OptimizerSpec& o = job.training.optimizer;
-  nlohmann::json json = {
-      {"model",
-       {{"vocab_size", m.vocab_size},
-        {"hidden", m.hidden},
-        {"num_layers", m.num_layers},
-        {"num_heads", m.num_heads},
-        {"num_kv_heads", m.num_kv_heads},
-        {"head_dim", m.head_dim},
-        {"ffn_hidden", m.ffn_hidden},
-        {"sequence_length", m.sequence_length},
-        {"rope_theta", m.rope_theta},
-        {"norm_epsilon", m.norm_epsilon},
-        {"init_std", m.init_std}}},
-      {"optimizer",
-       {{"learning_rate", o.learning_rate},
-        {"min_learning_rate", o.min_learning_rate},
-        {"warmup_steps", o.warmup_steps},
-        {"decay", o.decay == LearningRateDecay::kLinear ? "linear" : "cosine"},
-        {"beta1", o.beta1},
-        {"beta2", o.beta2},
-        {"epsilon", o.epsilon},
-        {"weight_decay", o.weight_decay}}},
-      {"num_steps", job.training.num_steps},
-      {"global_batch", job.training.global_batch},
-      {"gradient_clip_norm", job.training.gradient_clip_norm},
-      {"parameters", nlohmann::json::array()},
-      {"steps", nlohmann::json::array()}};
+  nlohmann::json json = DescribeJob(job);
+  json["parameters"] = nlohmann::json::array();
+  json["steps"] = nlohmann::json::array();
   for (const ParameterSlot& slot : parameters.slots) {
     nlohmann::json shape = {slot.local_rows, slot.local_cols};
     if (slot.parameter.is_vector) shape = {slot.local_cols};

@@ -1,0 +1,216 @@
+// Times training steps of a job's model on random tokens, driven line by line
+// so that scripts/bench_step can alternate it with its peer:
+//
+//   step_bench JOB.yaml [pipeline=1 data=1 tensor=1 micro_batch=1 zero=0
+//   threads=1]
+//
+// `micro_batch` counts sequences, `threads` those of each rank. Ranks are
+// threads of this process; more than one talk through Gloo over TCP, as worker
+// processes do.
+//
+//   stdout: {"tokens_per_step": N, "layout": "...", "job": {...}}   once ready
+//   stdin:  STEPS                                                   each round
+//   stdout: {"seconds": S, "loss": L, "exposed_communication": E}
+//
+// E is the share of the last step in which ranks waited for communication, the
+// mean over the ranks.
+
+#include <cstdint>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "planner/job_file.h"
+#include "planner/timeline.h"
+#include "tests/oracle/describe_job.h"
+#include "worker/gloo_communicator.h"
+#include "worker/in_process_communicator.h"
+#include "worker/memory_rendezvous_store.h"
+#include "worker/trainer.h"
+
+namespace millrace {
+namespace {
+
+// One document a sequence: the most work that attention can have.
+class RandomBatches : public BatchSource {
+ public:
+  explicit RandomBatches(const ModelSpec& model) : model_(model) {}
+
+  absl::Status Fill(const BatchRequest& request,
+                    const BatchPointers& out) override {
+    const int64_t length = model_.sequence_length;
+    for (int64_t i = 0; i < request.num_sequences; ++i) {
+      for (int64_t t = 0; t < length; ++t) {
+        const int64_t sequence = request.step * request.global_batch +
+                                 request.first_sequence_idx + i;
+        const int64_t at = i * length + t;
+        out.tokens[at] = Token(sequence * length + t);
+        out.targets[at] = Token(sequence * length + t + 1);
+        out.document_starts[at] = 0;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  int32_t Token(int64_t position) const {
+    const uint64_t hash = static_cast<uint64_t>(position) * 0x9E3779B97F4A7C15;
+    return static_cast<int32_t>((hash >> 33) %
+                                static_cast<uint64_t>(model_.vocab_size));
+  }
+  const ModelSpec model_;
+};
+
+struct Settings {
+  JobSpec job;
+  Layout layout;
+  int32_t threads = 1;
+};
+
+absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
+  if (argc < 2) {
+    return absl::InvalidArgumentError(
+        "usage: step_bench JOB.yaml [pipeline=1 data=1 tensor=1 micro_batch=1 "
+        "zero=0 threads=1]");
+  }
+  Settings settings;
+  ASSIGN_OR_RETURN(settings.job, LoadJob(argv[1]));
+  Layout& layout = settings.layout;
+  const std::map<std::string, int32_t*> fields = {
+      {"pipeline", &layout.pipeline},       {"data", &layout.data},
+      {"tensor", &layout.tensor},           {"zero", &layout.zero},
+      {"micro_batch", &layout.micro_batch}, {"threads", &settings.threads}};
+  for (int i = 2; i < argc; ++i) {
+    const std::pair<std::string, std::string> argument =
+        absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
+    const auto field = fields.find(argument.first);
+    if (field == fields.end() ||
+        !absl::SimpleAtoi(argument.second, field->second)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(argv[i], ": expected NAME=NUMBER"));
+    }
+  }
+  layout.num_microbatches =
+      static_cast<int32_t>(settings.job.training.global_batch) /
+      (layout.data * layout.micro_batch);
+  RETURN_IF_ERROR(ValidateLayout(settings.job.model, layout,
+                                 settings.job.training.global_batch));
+  return settings;
+}
+
+// A whole job in one process.
+class Job {
+ public:
+  explicit Job(Settings settings)
+      : settings_(std::move(settings)), batches_(settings_.job.model) {}
+
+  absl::Status Start() {
+    ranks_.resize(static_cast<size_t>(settings_.layout.num_ranks()));
+    return OnEveryRank([this](size_t rank) { return StartRank(rank); });
+  }
+
+  absl::StatusOr<nlohmann::json> RunSteps(int64_t num_steps) {
+    const double start_s = MonotonicSeconds();
+    RETURN_IF_ERROR(OnEveryRank([&](size_t rank) -> absl::Status {
+      for (int64_t i = 0; i < num_steps; ++i) {
+        ASSIGN_OR_RETURN(ranks_[rank].last,
+                         ranks_[rank].trainer->RunStep(false));
+      }
+      return absl::OkStatus();
+    }));
+    const double seconds = MonotonicSeconds() - start_s;
+    double exposed = 0;
+    for (const RankState& rank : ranks_) {
+      const TimeBreakdown parts =
+          BreakDown(rank.trainer->program(), rank.last.timeline);
+      exposed += (parts.exposed_tensor_comm_s + parts.exposed_data_comm_s +
+                  parts.bubble_s) /
+                 rank.last.step_time_s / static_cast<double>(ranks_.size());
+    }
+    return nlohmann::json{{"seconds", seconds},
+                          {"loss", ranks_[0].last.loss},
+                          {"exposed_communication", exposed}};
+  }
+
+ private:
+  struct RankState {
+    std::unique_ptr<CommunicatorFactory> communicators;
+    std::unique_ptr<Trainer> trainer;
+    StepResult last{};
+  };
+
+  absl::Status StartRank(size_t rank) {
+    RankState& state = ranks_[rank];
+    if (ranks_.size() == 1) {
+      state.communicators = hub_.NewFactory();
+    } else {
+      ASSIGN_OR_RETURN(
+          state.communicators,
+          CreateGlooFactory({.store = &store_, .host_address = "127.0.0.1"}));
+    }
+    ASSIGN_OR_RETURN(
+        state.trainer,
+        Trainer::Create({.job = settings_.job,
+                         .layout = settings_.layout,
+                         .rank = static_cast<Rank>(rank),
+                         .num_threads = settings_.threads,
+                         .communicators = state.communicators.get(),
+                         .batches = &batches_}));
+    return absl::OkStatus();
+  }
+
+  template <typename Call>
+  absl::Status OnEveryRank(const Call& call) {
+    std::vector<absl::Status> statuses(ranks_.size());
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      threads.emplace_back([&, rank] { statuses[rank] = call(rank); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
+    return absl::OkStatus();
+  }
+
+  const Settings settings_;
+  RandomBatches batches_;
+  InProcessHub hub_;
+  MemoryRendezvousStore store_;
+  std::vector<RankState> ranks_;
+};
+
+absl::Status Run(int argc, char** argv) {
+  ASSIGN_OR_RETURN(const Settings settings, ParseArguments(argc, argv));
+  Job job(settings);
+  RETURN_IF_ERROR(job.Start());
+  const nlohmann::json ready = {
+      {"tokens_per_step",
+       settings.job.training.global_batch * settings.job.model.sequence_length},
+      {"layout", LayoutToString(settings.layout)},
+      {"job", DescribeJob(settings.job)}};
+  std::cout << ready.dump() << std::endl;
+  for (int64_t num_steps = 0; std::cin >> num_steps;) {
+    ASSIGN_OR_RETURN(const nlohmann::json result, job.RunSteps(num_steps));
+    std::cout << result.dump() << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace millrace
+
+int main(int argc, char** argv) {
+  const absl::Status status = millrace::Run(argc, argv);
+  if (!status.ok()) std::cerr << "step_bench: " << status.message() << "\n";
+  return status.ok() ? 0 : 1;
+}

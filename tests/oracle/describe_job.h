@@ -1,0 +1,47 @@
+// What tests/oracle/llama.py needs of a job, as JSON with the names of
+// ModelSpec and OptimizerSpec.
+
+#ifndef MILLRACE_TESTS_ORACLE_DESCRIBE_JOB_H_
+#define MILLRACE_TESTS_ORACLE_DESCRIBE_JOB_H_
+
+#include <nlohmann/json.hpp>
+
+#include "planner/job.h"
+
+namespace millrace {
+
+inline nlohmann::json DescribeJob(const JobSpec& job) {
+  const ModelSpec& m = job.model;
+  const OptimizerSpec& o = job.training.optimizer;
+  const char* decay = o.decay == LearningRateDecay::kLinear   ? "linear"
+                      : o.decay == LearningRateDecay::kCosine ? "cosine"
+                                                              : "none";
+  return {{"model",
+           {{"vocab_size", m.vocab_size},
+            {"hidden", m.hidden},
+            {"num_layers", m.num_layers},
+            {"num_heads", m.num_heads},
+            {"num_kv_heads", m.num_kv_heads},
+            {"head_dim", m.head_dim},
+            {"ffn_hidden", m.ffn_hidden},
+            {"sequence_length", m.sequence_length},
+            {"rope_theta", m.rope_theta},
+            {"norm_epsilon", m.norm_epsilon},
+            {"init_std", m.init_std}}},
+          {"optimizer",
+           {{"learning_rate", o.learning_rate},
+            {"min_learning_rate", o.min_learning_rate},
+            {"warmup_steps", o.warmup_steps},
+            {"decay", decay},
+            {"beta1", o.beta1},
+            {"beta2", o.beta2},
+            {"epsilon", o.epsilon},
+            {"weight_decay", o.weight_decay}}},
+          {"num_steps", job.training.num_steps},
+          {"global_batch", job.training.global_batch},
+          {"gradient_clip_norm", job.training.gradient_clip_norm}};
+}
+
+}  // namespace millrace
+
+#endif  // MILLRACE_TESTS_ORACLE_DESCRIBE_JOB_H_
