@@ -39,7 +39,8 @@ class TidyTest(unittest.TestCase):
             "base/a.cc": '#include "base/a.h"\n\n#include <string>\n',
             "worker/gloo_mesh.cc": '#include <gloo/context.h>\n#include "kernels/k.h"\n'
                                    '#include "coordinator/protocol/wire.h"\n',
-            "coordinator/cli/main.cc": '#include "worker/agent.h"\n#include "CLI/CLI.hpp"\n',
+            "coordinator/cli/main.cc": '#include "worker/agent.h"\n#include "CLI/CLI.hpp"\n'
+                                       '#include "coordinator/protocol/wire.h"\n',
             "tests/base/a_test.cc": '#include "worker/w.h"\n#include <gloo/context.h>\n',
             "docs/a.md": "See [the other](b.md#top) and [far](https://example.org/x).\n",
             "docs/b.md": "# Top\n",
