@@ -57,23 +57,27 @@ void AddLoop(const AddArgs& args, int64_t begin, int64_t end) {
 // Sixteen sums in double whatever the vector width, so that the order of
 // additions, and with it every bit, is the same on every processor.
 double SquaredNormLoop(const float* x, int64_t num_elements) {
-  constexpr int kSums = 16;
-  using Doubles = double __attribute__((vector_size(8 * kSums)));
-  using WideFloats =
-      float __attribute__((vector_size(4 * kSums), aligned(4), may_alias));
-  Doubles sums = {};
+  constexpr int kHalf = 8;
+  using Doubles = double __attribute__((vector_size(8 * kHalf)));
+  using HalfFloats =
+      float __attribute__((vector_size(4 * kHalf), aligned(4), may_alias));
+  Doubles sums[2] = {};
   int64_t i = 0;
-  for (; i + kSums <= num_elements; i += kSums) {
-    const Doubles v = __builtin_convertvector(
-        *reinterpret_cast<const WideFloats*>(x + i), Doubles);
-    sums += v * v;
+  for (; i + 2 * kHalf <= num_elements; i += 2 * kHalf) {
+    for (int half = 0; half < 2; ++half) {
+      const Doubles v = __builtin_convertvector(
+          *reinterpret_cast<const HalfFloats*>(x + i + half * kHalf), Doubles);
+      sums[half] += v * v;
+    }
   }
   for (int lane = 0; i < num_elements; ++i, ++lane) {
     const double v = x[i];
-    sums[lane] += v * v;
+    sums[lane / kHalf][lane % kHalf] += v * v;
   }
   double total = 0.0;
-  for (int lane = 0; lane < kSums; ++lane) total += sums[lane];
+  for (int lane = 0; lane < 2 * kHalf; ++lane) {
+    total += sums[lane / kHalf][lane % kHalf];
+  }
   return total;
 }
 

@@ -17,8 +17,8 @@ namespace {
 constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23.
 constexpr uint32_t kRounderBits = 0x4B400000u;
 
-// e^x within two units in the last place (1.1 seen), also where the result is denormal;
-// infinity above, zero below, NaN of NaN.
+// e^x within two units in the last place (1.1 seen), also where the result is
+// denormal; infinity above, zero below, NaN of NaN.
 inline Floats Exp(Floats x) {
   constexpr float kLog2E = 1.44269504088896341f;
   // ln 2 in two parts; the first has few enough bits that n times it is exact.

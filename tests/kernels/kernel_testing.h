@@ -68,6 +68,7 @@ inline void ExpectSameBits(const std::vector<float>& a,
                            const std::vector<float>& b,
                            const std::string& what) {
   ASSERT_EQ(a.size(), b.size()) << what;
+  if (a.empty()) return;  // memcmp takes no null.
   EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0)
       << what << " differs between equal runs";
 }
@@ -95,7 +96,7 @@ void ExpectKernelMatches(const std::vector<std::vector<float>>& expected,
     for (size_t i = 0; i < expected.size(); ++i) {
       ExpectClose(first[i], expected[i], tolerance, absl::StrCat("output ", i));
     }
-    for (int num_threads : {1, 2, 3}) {
+    for (int num_threads : {1, 3}) {
       const std::vector<std::vector<float>> again = run(num_threads);
       for (size_t i = 0; i < expected.size(); ++i) {
         ExpectSameBits(

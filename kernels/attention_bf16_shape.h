@@ -1,0 +1,31 @@
+// What both directions of bf16 attention check and need of a launch.
+
+#ifndef MILLRACE_KERNELS_ATTENTION_BF16_SHAPE_H_
+#define MILLRACE_KERNELS_ATTENTION_BF16_SHAPE_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/attention_bf16.h"
+
+namespace millrace {
+
+absl::Status CheckAttentionBf16Shape(const AttentionBf16Shape& shape);
+
+// Multiprocessors of the current device; Unavailable unless it is a Hopper.
+absl::StatusOr<int> NumHopperMultiprocessors();
+
+// The map of one operand with `heads` heads, in boxes of `box_rows` tokens.
+absl::StatusOr<CUtensorMap> OperandMap(const Bf16Heads& operand, int64_t heads,
+                                       const AttentionBf16Shape& shape,
+                                       int32_t box_rows);
+
+// Lets `kernel` use more than the 48 KiB of shared memory every kernel may.
+absl::Status AllowSharedBytes(const void* kernel, int shared_bytes);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_KERNELS_ATTENTION_BF16_SHAPE_H_

@@ -1,0 +1,64 @@
+#include "kernels/cuda/tensor_map.h"
+
+#include <cuda_runtime_api.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace millrace {
+namespace {
+
+// The driver's entry, looked up once so that nothing links against libcuda:
+// the program then starts on machines without a driver too.
+decltype(&cuTensorMapEncodeTiled) Encoder() {
+  static const auto encoder = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(
+        "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) {
+      function = nullptr;
+    }
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  return encoder;
+}
+
+}  // namespace
+
+absl::StatusOr<CUtensorMap> EncodeHeadsTensorMap(const HeadsTensor& tensor,
+                                                 int32_t box_rows) {
+  if (Encoder() == nullptr) {
+    return absl::UnavailableError(
+        "the CUDA driver does not know tensor maps (CUDA 12.0 or newer does)");
+  }
+  constexpr cuuint32_t kSwizzleColumns = 64;  // 128 bytes of bf16.
+  constexpr cuuint64_t kElementBytes = 2;
+  const cuuint64_t dims[4] = {static_cast<cuuint64_t>(tensor.columns),
+                              static_cast<cuuint64_t>(tensor.rows),
+                              static_cast<cuuint64_t>(tensor.middle),
+                              static_cast<cuuint64_t>(tensor.outer)};
+  const cuuint64_t strides[3] = {
+      static_cast<cuuint64_t>(tensor.row_stride) * kElementBytes,
+      static_cast<cuuint64_t>(tensor.middle_stride) * kElementBytes,
+      static_cast<cuuint64_t>(tensor.outer_stride) * kElementBytes};
+  const cuuint32_t box[4] = {kSwizzleColumns, static_cast<cuuint32_t>(box_rows),
+                             1, 1};
+  const cuuint32_t element_strides[4] = {1, 1, 1, 1};
+  CUtensorMap map;
+  const CUresult result =
+      Encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, tensor.data, dims,
+                strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor map of [", tensor.outer, ", ", tensor.middle, ", ", tensor.rows,
+        ", ", tensor.columns, "] with strides ", tensor.outer_stride, ", ",
+        tensor.middle_stride, ", ", tensor.row_stride, " refused (CUresult ",
+        static_cast<int>(result),
+        "): addresses and strides must be multiples of 16 bytes"));
+  }
+  return map;
+}
+
+}  // namespace millrace

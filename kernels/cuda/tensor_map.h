@@ -1,0 +1,30 @@
+// Tensor maps: how the copy engine of Hopper finds boxes of a tensor.
+
+#ifndef MILLRACE_KERNELS_CUDA_TENSOR_MAP_H_
+#define MILLRACE_KERNELS_CUDA_TENSOR_MAP_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+namespace millrace {
+
+// A bf16 tensor [outer, middle, rows, columns], columns contiguous. Base
+// address and strides are multiples of 16 bytes; strides count elements.
+struct HeadsTensor {
+  void* data;
+  int64_t columns, rows, middle, outer;
+  int64_t row_stride, middle_stride, outer_stride;
+};
+
+// Boxes of `box_rows` rows of 64 columns, which arrive with 128-byte swizzle.
+// Returns InvalidArgument if the driver refuses the shape, Unavailable without
+// a driver that knows tensor maps.
+absl::StatusOr<CUtensorMap> EncodeHeadsTensorMap(const HeadsTensor& tensor,
+                                                 int32_t box_rows);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_KERNELS_CUDA_TENSOR_MAP_H_
