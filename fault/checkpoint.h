@@ -40,9 +40,12 @@ absl::StatusOr<std::string> WriteCheckpointPart(
     Rank rank, const std::vector<StatePiece>& pieces);
 
 // Writes the manifest of all ranks' entries, makes it durable, renames it into
-// place and deletes the oldest committed checkpoints beyond `keep`, and
-// uncommitted remains older than this step. Returns InvalidArgument if the
-// parts do not cover every element of every tensor exactly once.
+// place, then deletes the earlier committed checkpoints beyond `keep` (this one
+// counts) and uncommitted remains of earlier steps. Later steps stay: they
+// belong to a history that was rolled back, or to another run. Once the rename
+// is durable the result is OK; what could not be deleted, the next commit
+// deletes. Returns InvalidArgument if the parts do not cover every element of
+// every tensor exactly once, or are of another step or generation.
 absl::Status CommitCheckpoint(FileSystem& files, const std::string& directory,
                               const CheckpointInfo& info,
                               const std::vector<std::string>& parts,
@@ -71,7 +74,8 @@ absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
 
 // Fills every piece (owned or not) from the checkpoint, whatever layout wrote
 // it. Checksums of what is read are verified. InvalidArgument if a tensor is
-// missing or has another shape.
+// missing or has another shape; then nothing has been changed. After any other
+// error the pieces hold a mixture.
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(
     FileSystem& files, const std::string& path,
     const std::vector<StatePiece>& pieces);

@@ -300,9 +300,11 @@ absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
     if (status.ok()) return entry;
     if (skipped != nullptr) skipped->push_back(std::string(status.message()));
   }
-  return absl::NotFoundError(absl::StrCat("no whole checkpoint in ", directory,
-                                          " (", entries.size(),
-                                          " committed, all damaged)"));
+  return absl::NotFoundError(
+      entries.empty()
+          ? absl::StrCat("no committed checkpoint in ", directory)
+          : absl::StrCat("none of the ", entries.size(), " checkpoints in ",
+                         directory, " is whole"));
 }
 
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(
