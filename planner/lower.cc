@@ -65,12 +65,6 @@ class Lowering {
   }
 
  private:
-  // What bounds how far the other lanes run ahead of, or behind, the passes.
-  struct EmittedPass {
-    InstructionId last_compute = -1;
-    InstructionId send = -1;
-  };
-
   std::vector<Buffer> AddPersistentBuffers() {
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
       const GraphTensor& tensor = graph_.tensors[i];
@@ -156,12 +150,13 @@ class Lowering {
   // then in any run without a laggard, and only two are alive.
   void EmitPass(Pass pass) {
     const bool is_forward = pass.kind == PassKind::kForward;
+    const size_t num_passes = last_compute_of_pass_.size();
     const InstructionId two_before =
-        passes_.size() < 2 ? -1 : passes_[passes_.size() - 2].last_compute;
-    const std::vector<InstructionId>& sends =
-        sends_[static_cast<int>(pass.kind)];
+        num_passes < 2 ? -1 : last_compute_of_pass_[num_passes - 2];
+    std::vector<InstructionId>& sends = sends_[static_cast<int>(pass.kind)];
     InstructionId old_send = sends.size() < 2 ? -1 : sends[sends.size() - 2];
-    EmittedPass emitted;
+    InstructionId send = -1;
+    InstructionId last_compute = -1;
     for (const GraphOp& op : is_forward ? graph_.forward : graph_.backward) {
       const Lane lane = LaneOf(op.kind, op.attributes);
       InstructionId also_after = -1;
@@ -171,17 +166,15 @@ class Lowering {
         also_after = std::exchange(old_send, -1);
       }
       const InstructionId id = Emit(op, pass.microbatch_idx, {also_after});
-      if (op.kind == OpKind::kSend) emitted.send = id;
-      if (lane == Lane::kCompute) emitted.last_compute = id;
+      if (op.kind == OpKind::kSend) send = id;
+      if (lane == Lane::kCompute) last_compute = id;
       if (!is_forward && op.completes_bucket >= 0 &&
           pass.microbatch_idx == program_.layout.num_microbatches - 1) {
         EmitAll(graph_.reduce_by_bucket[op.completes_bucket]);
       }
     }
-    if (emitted.send >= 0) {
-      sends_[static_cast<int>(pass.kind)].push_back(emitted.send);
-    }
-    passes_.push_back(emitted);
+    if (send >= 0) sends.push_back(send);
+    last_compute_of_pass_.push_back(last_compute);
   }
 
   void PlaceStepBuffers() {
@@ -218,7 +211,7 @@ class Lowering {
   std::vector<std::vector<BufferId>> buffer_of_microbatch_;
   DependencyTracker dependencies_;
   HappensBefore order_;
-  std::vector<EmittedPass> passes_;
+  std::vector<InstructionId> last_compute_of_pass_;
   std::array<std::vector<InstructionId>, 2> sends_;  // By PassKind.
 };
 
