@@ -10,12 +10,15 @@
 //
 //   stdout: {"tokens_per_step": N, "layout": "...", "job": {...}}   once ready
 //   stdin:  STEPS                                                   each round
-//   stdout: {"seconds": S, "loss": L, "exposed_communication": E}
+//   stdout: {"seconds": S, "cpu_seconds": C, "loss": L,
+//            "exposed_communication": E}
 //
+// C is the processor time of all threads: what a busy machine distorts least.
 // E is the share of the last step in which ranks waited for communication, the
 // mean over the ranks.
 
 #include <cstdint>
+#include <ctime>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -122,6 +125,7 @@ class Job {
 
   absl::StatusOr<nlohmann::json> RunSteps(int64_t num_steps) {
     const double start_s = MonotonicSeconds();
+    const std::clock_t start_clock = std::clock();
     RETURN_IF_ERROR(OnEveryRank([&](size_t rank) -> absl::Status {
       for (int64_t i = 0; i < num_steps; ++i) {
         ASSIGN_OR_RETURN(ranks_[rank].last,
@@ -130,6 +134,8 @@ class Job {
       return absl::OkStatus();
     }));
     const double seconds = MonotonicSeconds() - start_s;
+    const double cpu_seconds =
+        static_cast<double>(std::clock() - start_clock) / CLOCKS_PER_SEC;
     double exposed = 0;
     for (const RankState& rank : ranks_) {
       const TimeBreakdown parts =
@@ -139,6 +145,7 @@ class Job {
                  rank.last.step_time_s / static_cast<double>(ranks_.size());
     }
     return nlohmann::json{{"seconds", seconds},
+                          {"cpu_seconds", cpu_seconds},
                           {"loss", ranks_[0].last.loss},
                           {"exposed_communication", exposed}};
   }

@@ -51,10 +51,12 @@ def main():
     print(json.dumps({"tokens_per_step": shape[0] * shape[1],
                       "layout": f"PyTorch {torch.__version__} eager, {fast_blas()}"}), flush=True)
     for line in sys.stdin:
-        start = time.monotonic()
+        start, start_cpu = time.monotonic(), time.process_time()
         for _ in range(int(line)):
             loss = step()
-        print(json.dumps({"seconds": time.monotonic() - start, "loss": loss}), flush=True)
+        print(json.dumps({"seconds": time.monotonic() - start,
+                          "cpu_seconds": time.process_time() - start_cpu,
+                          "loss": loss}), flush=True)
 
 
 if __name__ == "__main__":
