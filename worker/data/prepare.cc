@@ -3,16 +3,12 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
-#include <xxhash.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,7 +16,8 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "worker/data/encode_text.h"
+#include "worker/data/hasher.h"
 #include "worker/data/indexed_dataset.h"
 #include "worker/data/tokenizer.h"
 
@@ -32,23 +29,6 @@ using Progress = std::function<void(const PrepareProgress&)>;
 
 // Raise when the same text would give other tokens than before.
 constexpr int kCacheVersion = 1;
-// What a tokenizer is trained on: enough for tens of thousands of pieces, and a
-// few seconds of work.
-constexpr int64_t kSampleBytes = 4 * kMiB;
-constexpr size_t kSentenceBytes = 2 << 10;
-// Text in memory at once while encoding.
-constexpr int64_t kWindowBytes = 32 * kMiB;
-
-void Report(const Progress& progress, PrepareStage stage, int64_t done_bytes,
-            int64_t total_bytes) {
-  if (progress) progress({stage, done_bytes, total_bytes});
-}
-
-int64_t TotalBytes(const std::vector<TextFile>& files) {
-  int64_t total = 0;
-  for (const TextFile& file : files) total += file.size_bytes;
-  return total;
-}
 
 // Holds a file's lock, which the kernel drops when its process ends.
 class FileLock {
@@ -60,7 +40,7 @@ class FileLock {
     FileLock lock(file);
     if (flock(file, LOCK_EX | LOCK_NB) == 0) return lock;
     if (errno != EWOULDBLOCK) return LockError(path);
-    Report(progress, PrepareStage::kWaiting, 0, 0);
+    if (progress) progress({PrepareStage::kWaiting, 0, 0});
     while (flock(file, LOCK_EX) != 0) {
       if (errno != EINTR) return LockError(path);
     }
@@ -80,28 +60,6 @@ class FileLock {
                      "; data.cache_directory must be a folder to write in"));
   }
   int file_;
-};
-
-class Hasher {
- public:
-  Hasher() : state_(XXH3_createState(), XXH3_freeState) {
-    CHECK(state_ != nullptr) << "out of memory";
-    XXH3_64bits_reset(state_.get());
-  }
-  void Add(const void* data, size_t num_bytes) {
-    XXH3_64bits_update(state_.get(), data, num_bytes);
-  }
-  // With the size first, so that neighbours cannot run into each other.
-  void AddString(absl::string_view text) {
-    const uint64_t size = text.size();
-    Add(&size, sizeof(size));
-    Add(text.data(), text.size());
-  }
-  void AddNumber(int64_t value) { Add(&value, sizeof(value)); }
-  uint64_t Digest() const { return XXH3_64bits_digest(state_.get()); }
-
- private:
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
 };
 
 std::string CacheKey(const std::vector<TextFile>& files,
@@ -172,134 +130,6 @@ absl::StatusOr<PreparedData> LoadPrepared(const CachePaths& paths) {
   return data;
 }
 
-absl::Status NothingUsable(size_t num_files, const TextSkips& skips) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "data.text: ", num_files, num_files == 1 ? " file" : " files",
-      " matched, none of them usable text: ", DescribeSkips(skips)));
-}
-
-// Takes sentences from all over the text, spread evenly, up to kSampleBytes.
-absl::StatusOr<std::vector<std::string>> SampleText(
-    const std::vector<TextFile>& files, const Progress& progress) {
-  const int64_t total_bytes = TotalBytes(files);
-  std::vector<std::string> sample;
-  std::string text;
-  TextSkips skips;
-  int64_t seen_bytes = 0;
-  int64_t taken_bytes = 0;
-  int64_t done_bytes = 0;
-  for (const TextFile& file : files) {
-    CountSkip(ReadText(file, &text), file.path, &skips);
-    absl::string_view rest = text;
-    while (!rest.empty()) {
-      const size_t size = FirstChunkBytes(rest, kSentenceBytes);
-      seen_bytes += static_cast<int64_t>(size);
-      const double share = std::min(
-          1.0, static_cast<double>(kSampleBytes) /
-                   static_cast<double>(std::max<int64_t>(1, total_bytes)));
-      if (static_cast<double>(taken_bytes) <
-          share * static_cast<double>(seen_bytes)) {
-        sample.emplace_back(rest.substr(0, size));
-        taken_bytes += static_cast<int64_t>(size);
-      }
-      rest.remove_prefix(size);
-    }
-    done_bytes += file.size_bytes;
-    Report(progress, PrepareStage::kReading, done_bytes, total_bytes);
-  }
-  if (sample.empty()) return NothingUsable(files.size(), skips);
-  return sample;
-}
-
-struct EncodedFile {
-  TextVerdict verdict = TextVerdict::kText;
-  absl::Status status;
-  std::vector<int32_t> tokens;
-};
-
-// Encodes files on several threads and writes them in order, a window of files
-// at a time.
-class Encoder {
- public:
-  Encoder(const std::vector<TextFile>& files, const Tokenizer& tokenizer,
-          const PrepareOptions& options)
-      : files_(files),
-        tokenizer_(tokenizer),
-        options_(options),
-        total_bytes_(TotalBytes(files)) {}
-
-  absl::Status Run(IndexedDatasetWriter* writer, PreparedData* data) {
-    Hasher hasher;
-    for (size_t begin = 0; begin < files_.size();) {
-      const size_t end = WindowEnd(begin);
-      std::vector<EncodedFile> window = EncodeWindow(begin, end);
-      for (size_t i = 0; i < window.size(); ++i) {
-        const EncodedFile& encoded = window[i];
-        const std::string& path = files_[begin + i].path;
-        if (!encoded.status.ok()) {
-          return absl::Status(
-              encoded.status.code(),
-              absl::StrCat(path, ": ", encoded.status.message()));
-        }
-        CountSkip(encoded.verdict, path, &data->skips);
-        if (encoded.verdict != TextVerdict::kText) continue;
-        RETURN_IF_ERROR(writer->AddDocument(encoded.tokens));
-        hasher.Add(encoded.tokens.data(),
-                   encoded.tokens.size() * sizeof(int32_t));
-        data->num_tokens += static_cast<int64_t>(encoded.tokens.size());
-        ++data->num_documents;
-      }
-      begin = end;
-    }
-    data->fingerprint = hasher.Digest();
-    return absl::OkStatus();
-  }
-
- private:
-  size_t WindowEnd(size_t begin) const {
-    size_t end = begin;
-    for (int64_t bytes = 0; end < files_.size() && bytes < kWindowBytes;) {
-      bytes += files_[end++].size_bytes;
-    }
-    return end;
-  }
-
-  std::vector<EncodedFile> EncodeWindow(size_t begin, size_t end) {
-    std::vector<EncodedFile> window(end - begin);
-    std::atomic<size_t> next = begin;
-    const auto work = [&](bool reports) {
-      for (size_t i = next++; i < end; i = next++) {
-        EncodeFile(files_[i], &window[i - begin]);
-        done_bytes_ += files_[i].size_bytes;
-        if (reports) {
-          Report(options_.progress, PrepareStage::kEncoding, done_bytes_,
-                 total_bytes_);
-        }
-      }
-    };
-    std::vector<std::thread> helpers;
-    for (int32_t i = 1; i < options_.num_threads; ++i) {
-      helpers.emplace_back(work, false);
-    }
-    work(true);
-    for (std::thread& helper : helpers) helper.join();
-    return window;
-  }
-
-  void EncodeFile(const TextFile& file, EncodedFile* encoded) const {
-    std::string text;
-    encoded->verdict = ReadText(file, &text);
-    if (encoded->verdict != TextVerdict::kText) return;
-    encoded->status = tokenizer_.EncodeDocument(text, &encoded->tokens);
-  }
-
-  const std::vector<TextFile>& files_;
-  const Tokenizer& tokenizer_;
-  const PrepareOptions& options_;
-  const int64_t total_bytes_;
-  std::atomic<int64_t> done_bytes_ = 0;
-};
-
 absl::StatusOr<PreparedData> EncodeText(const std::vector<TextFile>& files,
                                         const PrepareOptions& options,
                                         std::string tokenizer_model,
@@ -307,9 +137,11 @@ absl::StatusOr<PreparedData> EncodeText(const std::vector<TextFile>& files,
   std::string tokenizer_name = options.data.tokenizer;
   if (tokenizer_model.empty()) {
     ASSIGN_OR_RETURN(const std::vector<std::string> sample,
-                     SampleText(files, options.progress));
-    Report(options.progress, PrepareStage::kTrainingTokenizer, 0,
-           TotalBytes(files));
+                     SampleText(files, options));
+    if (options.progress) {
+      options.progress(
+          {PrepareStage::kTrainingTokenizer, 0, TotalBytes(files)});
+    }
     ASSIGN_OR_RETURN(tokenizer_model,
                      TrainTokenizer(sample, options.vocab_size));
     tokenizer_name = paths.tokenizer;
@@ -321,8 +153,7 @@ absl::StatusOr<PreparedData> EncodeText(const std::vector<TextFile>& files,
   ASSIGN_OR_RETURN(IndexedDatasetWriter writer,
                    IndexedDatasetWriter::Create(
                        paths.prefix, NarrowestTokenType(options.vocab_size)));
-  RETURN_IF_ERROR(Encoder(files, *tokenizer, options).Run(&writer, &data));
-  if (data.num_documents == 0) return NothingUsable(files.size(), data.skips);
+  RETURN_IF_ERROR(EncodeTextFiles(files, *tokenizer, options, &writer, &data));
   RETURN_IF_ERROR(WriteFileAtomically(paths.tokenizer, tokenizer_model));
   RETURN_IF_ERROR(writer.Finish());
   RETURN_IF_ERROR(
