@@ -44,7 +44,9 @@ void AddReportCommand(CLI::App& app, int* exit_code) {
     const absl::Status status = RunReport(*options);
     if (!status.ok())
       std::cerr << "millrace report: " << status.message() << std::endl;
-    *exit_code = status.ok() ? 0 : 1;
+    const bool bad_input =
+        absl::IsNotFound(status) || absl::IsInvalidArgument(status);
+    *exit_code = status.ok() ? 0 : bad_input ? 2 : 1;
   });
 }
 
