@@ -273,8 +273,9 @@ void JobRunner::OnProfile(const protocol::ToCoordinator& message) {
   if (generation != state_->generation()) return;
   absl::StatusOr<HardwareProfile> profile = ParseProfile(
       message.profile_measured().profile_yaml(), "measured profile");
-  absl::StatusOr<std::string> path = profile.status();
-  if (profile.ok()) path = CacheProfile(job_, Devices(), *profile);
+  const absl::StatusOr<std::string> path =
+      profile.ok() ? CacheProfile(job_, Devices(), *profile)
+                   : absl::StatusOr<std::string>(profile.status());
   if (!path.ok()) {
     Handle(
         WorkerFailed{Rank{0}, generation,

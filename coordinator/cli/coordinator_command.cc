@@ -1,0 +1,41 @@
+#include "coordinator/cli/coordinator_command.h"
+
+#include <iostream>
+#include <memory>
+
+#include "coordinator/coordinator.h"
+#include "coordinator/protocol/secret.h"
+
+namespace millrace {
+namespace {
+
+int Run(CoordinatorOptions options) {
+  absl::StatusOr<std::string> secret = SecretFromEnvironment();
+  if (!secret.ok()) {
+    std::cerr << "millrace coordinator: " << secret.status().message()
+              << std::endl;
+    return 1;
+  }
+  options.secret = *secret;
+  const absl::StatusOr<int> exit_code = RunCoordinator(options);
+  if (exit_code.ok()) return *exit_code;
+  std::cerr << "millrace coordinator: " << exit_code.status().message()
+            << std::endl;
+  return 1;
+}
+
+}  // namespace
+
+void AddCoordinatorCommand(CLI::App& app, int* exit_code) {
+  auto options = std::make_shared<CoordinatorOptions>();
+  CLI::App* command = app.add_subcommand("coordinator", "Agent 0 starts this");
+  command->add_option("--run-directory", options->run_directory)->required();
+  command->add_option("--job-file", options->job_file)->required();
+  command->add_option("--listen-fd", options->listen_fd)->required();
+  command->add_option("--agents", options->num_agents)->required();
+  command->add_flag("--profile-only", options->profile_only);
+  command->group("");  // Not for people.
+  command->callback([=] { *exit_code = Run(*options); });
+}
+
+}  // namespace millrace

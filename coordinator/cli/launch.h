@@ -1,0 +1,27 @@
+// What `run`, `agent` and `profile` share: from a job file to a running agent.
+
+#ifndef MILLRACE_COORDINATOR_CLI_LAUNCH_H_
+#define MILLRACE_COORDINATOR_CLI_LAUNCH_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "worker/mpi_start.h"
+
+namespace millrace {
+
+struct LaunchOptions {
+  std::string job_file;
+  // Instead of the job's resources.devices_per_agent.
+  std::optional<int32_t> num_devices;
+  bool profile_only = false;
+  bool under_mpi = false;  // Ask MPI who else there is.
+};
+
+// Runs one agent until the job is over. Returns the process's exit code.
+int Launch(const LaunchOptions& options);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_CLI_LAUNCH_H_

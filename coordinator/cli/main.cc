@@ -1,0 +1,47 @@
+// The one binary. Exit codes: 0 all well, 1 failure, 2 bad input.
+
+#include "CLI/CLI.hpp"
+#include "coordinator/cli/agent_command.h"
+#include "coordinator/cli/checkpoint_command.h"
+#include "coordinator/cli/coordinator_command.h"
+#include "coordinator/cli/plan_command.h"
+#include "coordinator/cli/profile_command.h"
+#include "coordinator/cli/report_command.h"
+#include "coordinator/cli/run_command.h"
+#include "coordinator/cli/worker_command.h"
+
+namespace {
+constexpr int kBadInput = 2;
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Millrace plans and runs distributed training of transformer models.");
+  app.name("millrace");
+  app.set_version_flag("--version", "millrace " MILLRACE_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  millrace plan configs/quickstart.yaml       what would run, and why\n"
+      "  millrace run configs/quickstart.yaml        train on this machine\n"
+      "  mpirun -n 2 millrace agent job.yaml         train over several\n"
+      "  millrace profile configs/quickstart.yaml    measure this machine\n"
+      "  millrace report runs/quickstart-latest      where the time went\n"
+      "  millrace checkpoint list runs/quickstart-latest/checkpoints\n"
+      "Each command has its own --help.");
+  int exit_code = 0;
+  millrace::AddPlanCommand(app, &exit_code);
+  millrace::AddRunCommand(app, &exit_code);
+  millrace::AddAgentCommand(app, &exit_code);
+  millrace::AddProfileCommand(app, &exit_code);
+  millrace::AddReportCommand(app, &exit_code);
+  millrace::AddCheckpointCommand(app, &exit_code);
+  millrace::AddWorkerCommand(app, &exit_code);
+  millrace::AddCoordinatorCommand(app, &exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kBadInput;
+  }
+  return exit_code;
+}

@@ -1,0 +1,15 @@
+// `millrace run JOB`: trains on this machine, without a launcher.
+
+#ifndef MILLRACE_COORDINATOR_CLI_RUN_COMMAND_H_
+#define MILLRACE_COORDINATOR_CLI_RUN_COMMAND_H_
+
+#include "CLI/CLI.hpp"
+
+namespace millrace {
+
+// Adds the command; `exit_code` is set when it runs.
+void AddRunCommand(CLI::App& app, int* exit_code);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_CLI_RUN_COMMAND_H_

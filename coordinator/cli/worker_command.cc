@@ -1,0 +1,51 @@
+#include "coordinator/cli/worker_command.h"
+
+#include <iostream>
+#include <memory>
+
+#include "coordinator/protocol/secret.h"
+#include "worker/worker_process.h"
+
+namespace millrace {
+namespace {
+
+struct Arguments {
+  WorkerOptions worker;
+  int32_t rank = 0;
+  int64_t heartbeat_ms = 200;
+};
+
+int Run(Arguments arguments) {
+  absl::StatusOr<std::string> secret = SecretFromEnvironment();
+  absl::Status status = secret.status();
+  if (status.ok()) {
+    arguments.worker.secret = *secret;
+    arguments.worker.rank = Rank{arguments.rank};
+    arguments.worker.heartbeat_interval =
+        absl::Milliseconds(arguments.heartbeat_ms);
+    status = RunWorker(arguments.worker);
+  }
+  if (status.ok()) return 0;
+  std::cerr << "millrace worker: " << status.message() << std::endl;
+  return 1;
+}
+
+}  // namespace
+
+void AddWorkerCommand(CLI::App& app, int* exit_code) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      app.add_subcommand("worker", "One rank; agents start this");
+  WorkerOptions& worker = arguments->worker;
+  command->add_option("--coordinator", worker.coordinator_address)->required();
+  command->add_option("--rank", arguments->rank)->required();
+  command->add_option("--incarnation", worker.incarnation)->required();
+  command->add_option("--host-address", worker.host_address)->required();
+  command->add_option("--threads", worker.num_threads)->required();
+  command->add_option("--heartbeat-ms", arguments->heartbeat_ms);
+  command->add_option("--data-prefix", worker.data_prefixes);
+  command->group("");  // Not for people.
+  command->callback([=] { *exit_code = Run(*arguments); });
+}
+
+}  // namespace millrace

@@ -1,0 +1,15 @@
+// `millrace worker`: one rank; agents start it.
+
+#ifndef MILLRACE_COORDINATOR_CLI_WORKER_COMMAND_H_
+#define MILLRACE_COORDINATOR_CLI_WORKER_COMMAND_H_
+
+#include "CLI/CLI.hpp"
+
+namespace millrace {
+
+// Adds the command; `exit_code` is set when it runs.
+void AddWorkerCommand(CLI::App& app, int* exit_code);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_CLI_WORKER_COMMAND_H_

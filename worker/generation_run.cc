@@ -1,0 +1,254 @@
+#include "worker/generation_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "coordinator/protocol/convert.h"
+#include "fault/checkpoint.h"
+#include "fault/file_system.h"
+#include "planner/job_file.h"
+#include "planner/profile_file.h"
+#include "planner/program.h"
+#include "worker/gloo_communicator.h"
+#include "worker/parameter_hash.h"
+#include "worker/profiler.h"
+
+namespace millrace {
+namespace {
+
+constexpr absl::Duration kConnectTimeout = absl::Seconds(30);
+// A timeline goes out this often over a run, and once early.
+constexpr int64_t kTimelinesPerRun = 10;
+constexpr int64_t kEarlyTimelineStep = 3;
+
+}  // namespace
+
+GenerationRun::GenerationRun(const WorkerOptions& options, Client* client,
+                             Generation generation,
+                             const protocol::StartGeneration& message)
+    : options_(options),
+      client_(client),
+      generation_(generation),
+      message_(message),
+      rank_(options.rank),
+      store_(client, generation) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+GenerationRun::~GenerationRun() {
+  Abort();
+  thread_.join();
+}
+
+void GenerationRun::Abort() {
+  store_.Abort();
+  std::lock_guard<std::mutex> lock(mutex_);
+  aborted_ = true;
+  if (communicators_ != nullptr) communicators_->Abort();
+  if (trainer_ != nullptr) trainer_->Abort();
+}
+
+bool GenerationRun::WaitUntilEnded(absl::Duration timeout) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, absl::ToChronoMilliseconds(timeout),
+                           [this] { return ended_; });
+}
+
+protocol::ToCoordinator GenerationRun::NewMessage() const {
+  protocol::ToCoordinator message;
+  message.set_generation(ToInt(generation_));
+  return message;
+}
+
+void GenerationRun::Run() {
+  const absl::Status status =
+      message_.purpose() == protocol::GENERATION_PURPOSE_PROFILE ? Measure()
+                                                                 : Train();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!status.ok() && !aborted_) {
+    protocol::ToCoordinator message = NewMessage();
+    message.mutable_generation_failed()->set_code(
+        static_cast<int>(status.code()));
+    message.mutable_generation_failed()->set_message(
+        std::string(status.message()));
+    client_->SendReliably(std::move(message));
+  }
+  ended_ = true;
+  changed_.notify_all();
+}
+
+absl::Status GenerationRun::Measure() {
+  JobSpec job;
+  ASSIGN_OR_RETURN(job, ParseJob(message_.job_yaml(), "job.yaml"));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_) return absl::AbortedError("the generation has ended");
+    ASSIGN_OR_RETURN(communicators_,
+                     CreateGlooFactory({.store = &store_,
+                                        .host_address = options_.host_address,
+                                        .connect_timeout = kConnectTimeout}));
+  }
+  HardwareProfile profile;
+  ASSIGN_OR_RETURN(
+      profile, MeasureHardwareProfile(
+                   {.job = job,
+                    .num_ranks = message_.num_ranks(),
+                    .ranks_per_host = std::max(1, message_.ranks_per_host()),
+                    .rank = rank_,
+                    .num_threads = options_.num_threads,
+                    .communicators = communicators_.get()}));
+  if (rank_ != Rank{0}) return absl::OkStatus();
+  protocol::ToCoordinator message = NewMessage();
+  message.mutable_profile_measured()->set_profile_yaml(ProfileToYaml(profile));
+  client_->SendReliably(std::move(message));
+  return absl::OkStatus();
+}
+
+absl::Status GenerationRun::Train() {
+  JobSpec job;
+  ASSIGN_OR_RETURN(job, ParseJob(message_.job_yaml(), "job.yaml"));
+  ASSIGN_OR_RETURN(
+      dataset_,
+      PackedDataset::Open({.prefixes = options_.data_prefixes,
+                           .vocab_size = job.model.vocab_size,
+                           .sequence_length = job.model.sequence_length,
+                           .validation_fraction = job.data.validation_fraction,
+                           .seed = job.training.seed}));
+  RETURN_IF_ERROR(BuildTrainer(job));
+  RETURN_IF_ERROR(Restore());
+  running_ = true;
+  protocol::ToCoordinator message = NewMessage();
+  message.mutable_generation_running()->set_completed_steps(
+      trainer_->completed_steps());
+  message.mutable_generation_running()->set_arena_bytes(
+      trainer_->allocated_bytes());
+  client_->SendReliably(std::move(message));
+  return TrainToTheEnd(job);
+}
+
+absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_) return absl::AbortedError("the generation has ended");
+    ASSIGN_OR_RETURN(communicators_,
+                     CreateGlooFactory({.store = &store_,
+                                        .host_address = options_.host_address,
+                                        .connect_timeout = kConnectTimeout}));
+  }
+  std::unique_ptr<Trainer> trainer;
+  ASSIGN_OR_RETURN(trainer,
+                   Trainer::Create({.job = job,
+                                    .layout = FromMessage(message_.layout()),
+                                    .rank = rank_,
+                                    .num_threads = options_.num_threads,
+                                    .communicators = communicators_.get(),
+                                    .batches = dataset_.get()}));
+  const int32_t stage = trainer->program().stage;
+  const uint64_t expected = message_.program_hashes(stage);
+  if (ProgramHash(trainer->program()) != expected) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "rank ", ToInt(rank_), " would run another Program for stage ", stage,
+        " than was planned; are all machines running the same millrace?"));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (aborted_) return absl::AbortedError("the generation has ended");
+  trainer_ = std::move(trainer);
+  return absl::OkStatus();
+}
+
+absl::Status GenerationRun::Restore() {
+  if (message_.restore_path().empty()) return absl::OkStatus();
+  CheckpointInfo info;
+  ASSIGN_OR_RETURN(info,
+                   LoadCheckpoint(*PosixFileSystem(), message_.restore_path(),
+                                  trainer_->StatePieces()));
+  trainer_->set_completed_steps(info.step);
+  return absl::OkStatus();
+}
+
+void GenerationRun::WritePart(const JobSpec& job) {
+  const double began_s = MonotonicSeconds();
+  const int64_t step = trainer_->completed_steps();
+  const CheckpointInfo info = {
+      .step = step,
+      .generation = generation_,
+      .seed = job.training.seed,
+      .samples_consumed = step * job.training.global_batch,
+      .layout = FromMessage(message_.layout()),
+      .job_yaml = message_.job_yaml()};
+  const absl::StatusOr<std::string> entry =
+      WriteCheckpointPart(*PosixFileSystem(), message_.checkpoint_directory(),
+                          info, rank_, trainer_->StatePieces());
+  protocol::ToCoordinator message = NewMessage();
+  protocol::CheckpointPart* part = message.mutable_checkpoint_part();
+  part->set_step(step);
+  part->set_seconds(MonotonicSeconds() - began_s);
+  if (entry.ok()) {
+    part->set_entry(*entry);
+  } else {
+    // A full disk must not end the training; the coordinator says so aloud.
+    part->set_error(std::string(entry.status().message()));
+  }
+  client_->SendReliably(std::move(message));
+}
+
+absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
+  const TrainingSpec& training = job.training;
+  const int64_t first_step = trainer_->completed_steps() + 1;
+  const int64_t timeline_interval =
+      std::max<int64_t>(1, training.num_steps / kTimelinesPerRun);
+  int64_t saved_step = message_.restore_path().empty() ? -1 : first_step - 1;
+  double final_loss = 0;
+  bool stop = false;
+  while (trainer_->completed_steps() < training.num_steps && !stop) {
+    StepResult result;
+    ASSIGN_OR_RETURN(result, trainer_->RunStep(stop_requested_));
+    stop = result.stop;
+    final_loss = result.loss;
+    protocol::ToCoordinator message = NewMessage();
+    protocol::StepDone* done = message.mutable_step_done();
+    done->set_step(result.step);
+    done->set_loss(result.loss);
+    done->set_gradient_norm(result.gradient_norm);
+    done->set_learning_rate(result.learning_rate);
+    done->set_step_time_s(result.step_time_s);
+    done->set_finite(result.finite);
+    done->set_stage(trainer_->program().stage);
+    *done->mutable_breakdown() =
+        ToMessage(BreakDown(trainer_->program(), result.timeline));
+    if (result.step % timeline_interval == 0 ||
+        result.step == first_step + kEarlyTimelineStep - 1) {
+      AddTimeline(result.timeline, done);
+    }
+    if (training.validation_interval_steps > 0 &&
+        result.step % training.validation_interval_steps == 0) {
+      const double began_s = MonotonicSeconds();
+      double loss = 0;
+      ASSIGN_OR_RETURN(loss,
+                       trainer_->RunValidation(training.validation_steps));
+      done->set_validation_loss(loss);
+      done->set_validation_s(MonotonicSeconds() - began_s);
+    }
+    client_->SendReliably(std::move(message));
+    if (job.checkpoint.interval_steps > 0 &&
+        result.step % job.checkpoint.interval_steps == 0) {
+      WritePart(job);
+      saved_step = result.step;
+    }
+  }
+  const int64_t steps = trainer_->completed_steps();
+  if (saved_step != steps) WritePart(job);
+  protocol::ToCoordinator message = NewMessage();
+  protocol::WorkerFinished* finished = message.mutable_worker_finished();
+  finished->set_steps(steps);
+  finished->set_stopped(steps < training.num_steps);
+  finished->set_parameter_hash(HashOwnedParameters(trainer_->StatePieces()));
+  finished->set_final_loss(final_loss);
+  client_->SendReliably(std::move(message));
+  return absl::OkStatus();
+}
+
+}  // namespace millrace

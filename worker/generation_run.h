@@ -1,0 +1,81 @@
+// What a worker does in one generation, on a thread of its own: builds its
+// trainer, restores, trains, reports; or measures a profile.
+
+#ifndef MILLRACE_WORKER_GENERATION_RUN_H_
+#define MILLRACE_WORKER_GENERATION_RUN_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+#include "coordinator/protocol/client.h"
+#include "coordinator/protocol/millrace.pb.h"
+#include "planner/job.h"
+#include "worker/communicator.h"
+#include "worker/data/dataset.h"
+#include "worker/remote_rendezvous_store.h"
+#include "worker/trainer.h"
+#include "worker/worker_process.h"
+
+namespace millrace {
+
+class GenerationRun {
+ public:
+  // Starts at once. `options` and `client` are borrowed.
+  GenerationRun(const WorkerOptions& options, Client* client,
+                Generation generation,
+                const protocol::StartGeneration& message);
+  // Aborts, and waits for the thread.
+  ~GenerationRun();
+
+  Generation generation() const { return generation_; }
+  // Restored, training or done; false while it still starts.
+  bool running() const { return running_; }
+  RemoteRendezvousStore* store() { return &store_; }
+
+  void RequestStop() { stop_requested_ = true; }
+  // Makes the thread end soon; returns at once.
+  void Abort();
+  // True if the thread has ended within `timeout`.
+  bool WaitUntilEnded(absl::Duration timeout);
+
+ private:
+  void Run();
+  absl::Status Train();
+  absl::Status Measure();
+  absl::Status BuildTrainer(const JobSpec& job);
+  absl::Status Restore();
+  absl::Status TrainToTheEnd(const JobSpec& job);
+  void WritePart(const JobSpec& job);
+  protocol::ToCoordinator NewMessage() const;
+
+  const WorkerOptions& options_;
+  Client* const client_;
+  const Generation generation_;
+  const protocol::StartGeneration message_;
+  const Rank rank_;
+  RemoteRendezvousStore store_;
+
+  std::unique_ptr<PackedDataset> dataset_;
+  std::atomic<bool> running_ = false;
+  std::atomic<bool> stop_requested_ = false;
+
+  std::mutex mutex_;  // Guards what follows; Abort() comes from outside.
+  std::condition_variable changed_;
+  std::unique_ptr<CommunicatorFactory> communicators_;
+  std::unique_ptr<Trainer> trainer_;
+  bool aborted_ = false;
+  bool ended_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_GENERATION_RUN_H_
