@@ -249,12 +249,13 @@ TYPED_TEST(CommunicatorTest, AbortEndsPendingAndLaterCalls) {
     this->RunRanks(2, [&](Communicator& communicator, CommunicatorFactory&) {
       float value = 1;
       if (communicator.index() == 0) {
+        // Receives, since a message already on its way would reach rank 1.
         std::thread aborter([&] { communicator.Abort(); });
-        EXPECT_TRUE(absl::IsAborted(
-            communicator.AllReduce(&value, 1, DType::kFloat32)));
-        aborter.join();
         EXPECT_TRUE(
             absl::IsAborted(communicator.Receive(&value, sizeof(value), 1)));
+        aborter.join();
+        EXPECT_TRUE(absl::IsAborted(
+            communicator.AllReduce(&value, 1, DType::kFloat32)));
       } else {
         EXPECT_TRUE(absl::IsUnavailable(
             communicator.Receive(&value, sizeof(value), 0)));
