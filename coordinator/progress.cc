@@ -15,6 +15,8 @@ namespace millrace {
 bool IsInteractive() {
   const char* wish = std::getenv("MILLRACE_PROGRESS");
   if (wish != nullptr && *wish != '\0') return std::strcmp(wish, "0") != 0;
+  // Open MPI gives its processes a terminal even where its own output is not.
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return false;
   return isatty(STDOUT_FILENO) != 0;
 }
 
