@@ -109,7 +109,10 @@ class Trainer::Impl {
       return absl::InvalidArgumentError(absl::StrCat(
           "validation over ", num_batches, " batches: at least one is needed"));
     }
-    double* scalars = Buffer<double>(programs_->validation.scalars_buffer);
+    // A BufferId means something in its own Program only.
+    const Program& validation = programs_->validation;
+    double* scalars = reinterpret_cast<double*>(
+        arenas_->At(validation.buffers[validation.scalars_buffer]));
     double sum = 0;
     for (int64_t batch = 1; batch <= num_batches; ++batch) {
       inputs_.step = batch;
