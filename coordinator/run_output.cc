@@ -67,7 +67,8 @@ absl::Status RunOutput::ReadTime() {
   std::string content;
   ASSIGN_OR_RETURN(content, ReadFile(path));
   try {
-    for (const Json& entry : Json::parse(content).at("ranks")) {
+    const Json time_json = Json::parse(content);
+    for (const Json& entry : time_json.at("ranks")) {
       RankTime& time = ranks_[Rank{entry.at("rank").get<int32_t>()}];
       time.stage = entry.at("stage");
       time.steps = {.compute_s = entry.at("compute_s"),

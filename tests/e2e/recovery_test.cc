@@ -1,0 +1,123 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <iostream>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "tests/e2e/job_process.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kNumKills = 10;
+const TinyJob kJob = {.num_steps = 1500, .checkpoint_interval = 50};
+
+int64_t LastStep(const JobFolder& folder) {
+  const auto metrics = ReadLines(folder, "metrics.jsonl");
+  return metrics.empty() ? 0 : metrics.back().value("step", int64_t{0});
+}
+
+std::string UninterruptedHash(const JobFolder& folder, const std::string& job) {
+  JobProcess process(folder, MpirunCommand(job, 2));
+  EXPECT_EQ(process.Wait(), 0) << process.Output();
+  return ReadResult(folder).value("parameter_hash", "");
+}
+
+// Waits until `count` generations have come to training.
+bool WaitForTraining(const JobProcess& process, const JobFolder& folder,
+                     int64_t count) {
+  return process.WaitUntil(
+      [&] { return CountEvents(folder, "training") >= count; });
+}
+
+// Goal: kill -9 of any worker at ten random moments of one run costs nothing
+// but time: the final parameters are those of the uninterrupted run, bit for
+// bit. Method: kill, wait until training goes on, let it take a random number
+// of steps, kill again; the seed is printed.
+TEST(RecoveryTest, KilledWorkersCostNothingButTime) {
+  const JobFolder folder("kill");
+  const std::string job = WriteTinyJob(folder, kJob);
+  const std::string expected = UninterruptedHash(folder, job);
+  ASSERT_FALSE(expected.empty());
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+
+  JobProcess process(folder, MpirunCommand(job, 2));
+  std::vector<double> seconds;
+  int64_t num_training = 1;
+  for (int kill_idx = 0; kill_idx < kNumKills; ++kill_idx) {
+    ASSERT_TRUE(WaitForTraining(process, folder, num_training))
+        << process.Output();
+    const int64_t target = LastStep(folder) + random() % 60;
+    ASSERT_TRUE(process.WaitUntil([&] { return LastStep(folder) >= target; }))
+        << process.Output();
+    const std::vector<pid_t> workers = process.Find("worker");
+    ASSERT_EQ(workers.size(), 4u);
+    num_training = CountEvents(folder, "training") + 1;
+    const double began_s = MonotonicSeconds();
+    ASSERT_EQ(kill(workers[random() % workers.size()], SIGKILL), 0);
+    ASSERT_TRUE(WaitForTraining(process, folder, num_training))
+        << process.Output();
+    seconds.push_back(MonotonicSeconds() - began_s);
+  }
+  ASSERT_EQ(process.Wait(), 0) << process.Output();
+  EXPECT_EQ(ReadResult(folder)["parameter_hash"], expected);
+  EXPECT_GE(CountEvents(folder, "worker_died"), kNumKills);
+  std::sort(seconds.begin(), seconds.end());
+  std::cout << "kill to training again: median " << seconds[seconds.size() / 2]
+            << " s, longest " << seconds.back() << " s" << std::endl;
+  EXPECT_LE(seconds.back(), 5.0);
+}
+
+// Goal: the coordinator can die and come back while the workers keep stepping:
+// no generation is lost, no step is repeated or missing, the result is the
+// same. Method: kill it five times in the middle of training.
+TEST(RecoveryTest, KilledCoordinatorDoesNotStopTheTraining) {
+  const JobFolder folder("coordinator");
+  const std::string job = WriteTinyJob(folder, kJob);
+  const std::string expected = UninterruptedHash(folder, job);
+  JobProcess process(folder, MpirunCommand(job, 2));
+  for (int i = 1; i <= 5; ++i) {
+    ASSERT_TRUE(WaitForTraining(process, folder, i)) << process.Output();
+    const int64_t target = LastStep(folder) + 50;
+    ASSERT_TRUE(process.WaitUntil([&] { return LastStep(folder) >= target; }))
+        << process.Output();
+    const std::vector<pid_t> coordinators = process.Find("coordinator");
+    ASSERT_EQ(coordinators.size(), 1u);
+    ASSERT_EQ(kill(coordinators.front(), SIGKILL), 0);
+  }
+  ASSERT_EQ(process.Wait(), 0) << process.Output();
+  EXPECT_EQ(ReadResult(folder)["parameter_hash"], expected);
+  EXPECT_EQ(CountEvents(folder, "started"), 6);
+  EXPECT_EQ(CountEvents(folder, "generation_started"), 1);
+  const auto metrics = ReadLines(folder, "metrics.jsonl");
+  ASSERT_EQ(static_cast<int64_t>(metrics.size()), kJob.num_steps);
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    EXPECT_EQ(metrics[i]["step"], i + 1);
+  }
+}
+
+// Goal: a worker that lives but says nothing (a stopped process) is replaced.
+// Method: SIGSTOP one; only its silence tells.
+TEST(RecoveryTest, SilentWorkerIsReplaced) {
+  const JobFolder folder("silent");
+  TinyJob tiny = kJob;
+  tiny.num_steps = 400;
+  tiny.extra = "fault: {heartbeat_timeout_ms: 1000}\n";
+  const std::string job = WriteTinyJob(folder, tiny);
+  JobProcess process(folder, RunCommand(job));
+  ASSERT_TRUE(WaitForTraining(process, folder, 1)) << process.Output();
+  const std::vector<pid_t> workers = process.Find("worker");
+  ASSERT_EQ(workers.size(), 2u);
+  ASSERT_EQ(kill(workers.front(), SIGSTOP), 0);
+  ASSERT_EQ(process.Wait(), 0) << process.Output();
+  EXPECT_EQ(ReadResult(folder)["status"], "finished");
+  EXPECT_EQ(CountEvents(folder, "worker_killed"), 1);
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,115 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/e2e/job_process.h"
+
+namespace millrace {
+namespace {
+
+// Goal: one command takes a job from its file to a finished run directory.
+// Method: run it, look at every file that docs/run_directory.md promises.
+TEST(RunTest, LeavesAWholeRunDirectory) {
+  const JobFolder folder("run");
+  const std::string job = WriteTinyJob(folder, {.num_steps = 30});
+  JobProcess process(folder, RunCommand(job));
+  ASSERT_EQ(process.Wait(), 0) << process.Output();
+  const std::string run = folder.path + "/runs/tiny-latest/";
+  for (const char* file :
+       {"job.yaml", "plan.json", "profile.yaml", "programs/stage-0.txt",
+        "timelines/predicted.json", "timelines/measured.json", "metrics.jsonl",
+        "time.json", "events.jsonl", "result.json", "state.log",
+        "logs/coordinator.log", "logs/agent-0.log", "logs/worker-0001.log",
+        "checkpoints/step-00000030/manifest.json", "report.html"}) {
+    EXPECT_TRUE(std::filesystem::exists(run + file)) << file;
+  }
+  EXPECT_EQ(ReadResult(folder)["status"], "finished");
+  EXPECT_EQ(ReadResult(folder)["steps"], 30);
+  const auto metrics = ReadLines(folder, "metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 30u);
+  EXPECT_LT(metrics.back()["loss"], metrics.front()["loss"]);
+  EXPECT_NE(process.Output().find("step time: predicted"), std::string::npos);
+  EXPECT_NE(process.Output().find("report: "), std::string::npos);
+}
+
+// Goal: mpirun with two agents of two workers trains the same job, and twice
+// the same layout gives the same bits. Method: run it twice.
+TEST(RunTest, TrainsUnderMpirunAndRepeatsBitForBit) {
+  const JobFolder folder("mpirun");
+  const std::string job = WriteTinyJob(
+      folder,
+      {.layout = "{pipeline: 2, data: 2, tensor: 1, micro_batch: 2, zero: 1}"});
+  std::string first_hash;
+  for (int run = 0; run < 2; ++run) {
+    JobProcess process(folder, MpirunCommand(job, 2));
+    ASSERT_EQ(process.Wait(), 0) << process.Output();
+    const nlohmann::json result = ReadResult(folder);
+    EXPECT_EQ(result["status"], "finished");
+    const std::string hash = result["parameter_hash"];
+    if (run == 0) first_hash = hash;
+    EXPECT_EQ(hash, first_hash);
+  }
+}
+
+// Goal: what cannot work is refused before workers start, with exit code 2 and
+// a reason on standard error. Method: one job of each kind of mistake.
+TEST(RunTest, RefusesBadInput) {
+  const JobFolder folder("refuse");
+  struct Case {
+    TinyJob job;
+    std::string expected;
+  };
+  const Case cases[] = {
+      {{.extra = "trainin: {}\n"}, "did you mean"},
+      {{.devices_per_agent = 3}, "3 devices"},
+      {{.layout = "{tensor: 8}"}, "tensor"},
+      {{.extra = "profile: /nowhere/profile.yaml\n"}, "/nowhere/profile.yaml"},
+  };
+  for (const Case& bad : cases) {
+    const std::string job = WriteTinyJob(folder, bad.job);
+    JobProcess process(folder, RunCommand(job));
+    EXPECT_EQ(process.Wait(), 2) << bad.expected << "\n" << process.Output();
+    EXPECT_NE(process.Output().find(bad.expected), std::string::npos)
+        << process.Output();
+    EXPECT_EQ(CountEvents(folder, "generation_started"), 0);
+  }
+  JobProcess absent(folder, RunCommand(folder.path + "/absent.yaml"));
+  EXPECT_EQ(absent.Wait(), 2) << absent.Output();
+  JobProcess unknown(folder, {MILLRACE_BINARY, "rnu"});
+  EXPECT_EQ(unknown.Wait(), 2);
+}
+
+// Goal: a run continues from another run's checkpoint under another layout, to
+// the last step. Method: stop at step 20 of the schedule of 40 by a shorter
+// copy of the checkpoints, then resume on one rank.
+TEST(RunTest, ResumesUnderAnotherLayout) {
+  const JobFolder folder("resume");
+  TinyJob job = {.num_steps = 20, .checkpoint_interval = 20};
+  JobProcess first(folder, RunCommand(WriteTinyJob(folder, job)));
+  ASSERT_EQ(first.Wait(), 0) << first.Output();
+  const std::string saved =
+      std::filesystem::canonical(folder.path +
+                                 "/runs/tiny-latest/checkpoints/step-00000020")
+          .string();
+  job.num_steps = 40;
+  job.devices_per_agent = 1;
+  std::string path = WriteTinyJob(folder, job);
+  std::ofstream(path, std::ios::app) << "";
+  job.extra = "";
+  // The checkpoint section is written last but one; resume goes into it.
+  std::ifstream in(path);
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  const std::string key = "  interval_steps: 20\n";
+  text.replace(text.find(key), key.size(), key + "  resume: " + saved + "\n");
+  std::ofstream(path) << text;
+  JobProcess second(folder, RunCommand(path));
+  ASSERT_EQ(second.Wait(), 0) << second.Output();
+  const auto metrics = ReadLines(folder, "metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 20u);
+  EXPECT_EQ(metrics.front()["step"], 21);
+  EXPECT_EQ(metrics.back()["step"], 40);
+}
+
+}  // namespace
+}  // namespace millrace

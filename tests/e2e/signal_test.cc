@@ -1,0 +1,76 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/e2e/job_process.h"
+
+namespace millrace {
+namespace {
+
+constexpr int64_t kEndless = 1000000;
+
+bool WaitForSteps(const JobProcess& process, const JobFolder& folder,
+                  size_t count) {
+  return process.WaitUntil(
+      [&] { return ReadLines(folder, "metrics.jsonl").size() >= count; });
+}
+
+void ExpectGracefulStop(const JobFolder& folder, JobProcess& process) {
+  ASSERT_EQ(process.Wait(), 0) << process.Output();
+  const nlohmann::json result = ReadResult(folder);
+  EXPECT_EQ(result["status"], "stopped");
+  const auto metrics = ReadLines(folder, "metrics.jsonl");
+  EXPECT_EQ(result["steps"], metrics.back()["step"]);
+  EXPECT_EQ(CountEvents(folder, "checkpoint_committed"), 1);
+}
+
+// Goal: Ctrl-C finishes the step, writes a checkpoint and exits with 0. Method:
+// an endless job without periodic checkpoints, so that the one found is the
+// stop's.
+TEST(SignalTest, InterruptEndsWithACheckpoint) {
+  const JobFolder folder("interrupt");
+  const std::string job =
+      WriteTinyJob(folder, {.num_steps = kEndless, .checkpoint_interval = 0});
+  JobProcess process(folder, RunCommand(job));
+  ASSERT_TRUE(WaitForSteps(process, folder, 20)) << process.Output();
+  process.Signal(SIGINT);
+  ExpectGracefulStop(folder, process);
+}
+
+// Goal: the same under mpirun, which passes its Ctrl-C on as SIGTERM and kills
+// some seconds later. Method: SIGINT to mpirun. Its own exit code is not ours
+// to choose.
+TEST(SignalTest, InterruptOfMpirunEndsWithACheckpoint) {
+  const JobFolder folder("mpirun-interrupt");
+  const std::string job =
+      WriteTinyJob(folder, {.num_steps = kEndless, .checkpoint_interval = 0});
+  JobProcess process(folder, MpirunCommand(job, 2));
+  ASSERT_TRUE(WaitForSteps(process, folder, 20)) << process.Output();
+  process.Signal(SIGINT);
+  EXPECT_NE(process.Wait(), -1) << process.Output();
+  EXPECT_EQ(ReadResult(folder)["status"], "stopped") << process.Output();
+  EXPECT_EQ(CountEvents(folder, "checkpoint_committed"), 1);
+}
+
+// Goal: a second Ctrl-C stops at once, without a checkpoint, and the exit code
+// says that not all is well. Method: a worker that is stopped (SIGSTOP) can
+// finish no step, so only the second signal ends the job.
+TEST(SignalTest, SecondInterruptStopsAtOnce) {
+  const JobFolder folder("twice");
+  const std::string job =
+      WriteTinyJob(folder, {.num_steps = kEndless, .checkpoint_interval = 0});
+  JobProcess process(folder, RunCommand(job));
+  ASSERT_TRUE(WaitForSteps(process, folder, 20)) << process.Output();
+  const std::vector<pid_t> workers = process.Find("worker");
+  ASSERT_EQ(workers.size(), 2u);
+  ASSERT_EQ(kill(workers.front(), SIGSTOP), 0);
+  process.Signal(SIGINT);
+  ASSERT_TRUE(process.WaitUntil(
+      [&] { return CountEvents(folder, "stop_requested") == 1; }));
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait(absl::Seconds(20)), 1) << process.Output();
+  EXPECT_EQ(ReadResult(folder)["status"], "stopped");
+  EXPECT_EQ(CountEvents(folder, "checkpoint_committed"), 0);
+}
+
+}  // namespace
+}  // namespace millrace
