@@ -89,8 +89,8 @@ void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
            prediction);
   double bubble_s = 0, exposed_s = 0;
   for (const RankTimeline& rank : timeline.ranks) {
-    const TimeBreakdown part =
-        BreakDown(programs[static_cast<size_t>(rank.stage)], rank);
+    const TimeBreakdown part = BreakDown(
+        programs[static_cast<size_t>(rank.stage)], rank, timeline.step_time_s);
     bubble_s += part.bubble_s;
     exposed_s += part.exposed_tensor_comm_s + part.exposed_data_comm_s;
   }
