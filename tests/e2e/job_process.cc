@@ -1,6 +1,7 @@
 #include "tests/e2e/job_process.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,6 +53,11 @@ JobFolder::JobFolder(const std::string& name) {
           .string();
   CHECK(mkdtemp(pattern.data()) != nullptr);
   path = pattern;
+}
+
+JobFolder::~JobFolder() {
+  std::error_code error;
+  if (!testing::Test::HasFailure()) fs::remove_all(path, error);
 }
 
 std::string WriteTinyJob(const JobFolder& folder, const TinyJob& job) {

@@ -17,9 +17,12 @@
 
 namespace millrace {
 
-// A folder of the test's own, with the job's caches and runs in it.
+// A folder of the test's own, with the job's caches and runs in it. Removed at
+// the end, unless the test has failed.
 struct JobFolder {
   explicit JobFolder(const std::string& name);
+  JobFolder(const JobFolder&) = delete;
+  ~JobFolder();
   std::string path;
 };
 
