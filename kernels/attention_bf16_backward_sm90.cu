@@ -1,4 +1,5 @@
 #include <cmath>
+#include <type_traits>
 
 #include "base/status_macros.h"
 #include "kernels/attention_bf16.h"
@@ -63,8 +64,8 @@ struct Shared {
 constexpr int kConsumersBarrier = 1;
 constexpr int kWarpgroupBarrier = 2;  // + consumer.
 
-// One thread feeds the block: keys and values once, then queries with their LSE
-// and output gradients with their delta.
+// One thread feeds the block: queries with their LSE, output gradients with
+// their delta, and once, behind the first queries, keys and values.
 template <typename C>
 __device__ __forceinline__ void Produce(const Params& p, Barriers& barriers,
                                         const Shared& shared, int key_block,
@@ -80,11 +81,6 @@ __device__ __forceinline__ void Produce(const Params& p, Barriers& barriers,
   };
   int stage = 0;
   int parity = 1;
-  BarrierArriveExpect(&barriers.kv_full, 2 * C::kKeyBytes);
-  load(shared.k, C::kBlockN, p.k, &barriers.kv_full, key_block * C::kBlockN,
-       kv_head, sequence, CachePolicy::kEvictFirst);
-  load(shared.v, C::kBlockN, p.v, &barriers.kv_full, key_block * C::kBlockN,
-       kv_head, sequence, CachePolicy::kEvictFirst);
   for (int g = 0; g < p.heads_per_kv; ++g) {
     const int head = kv_head * p.heads_per_kv + g;
     const int64_t first_row =
@@ -100,6 +96,15 @@ __device__ __forceinline__ void Produce(const Params& p, Barriers& barriers,
       LoadBulk(shared.lse + stage * C::kBlockM,
                p.rows.lse_log2 + first_row + m * C::kBlockM, C::kRowBytes,
                &barriers.q_full[stage]);
+      if (g == 0 && m == first_query_block) {
+        BarrierArriveExpect(&barriers.kv_full, 2 * C::kKeyBytes);
+        load(shared.k, C::kBlockN, p.k, &barriers.kv_full,
+             key_block * C::kBlockN, kv_head, sequence,
+             CachePolicy::kEvictFirst);
+        load(shared.v, C::kBlockN, p.v, &barriers.kv_full,
+             key_block * C::kBlockN, kv_head, sequence,
+             CachePolicy::kEvictFirst);
+      }
       BarrierWait(&barriers.d_o_empty[stage], parity);
       BarrierArriveExpect(&barriers.d_o_full[stage],
                           C::kQueryBytes + C::kRowBytes);
@@ -199,7 +204,8 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
     WgmmaCommit();
   };
 
-  auto step = [&](int m, bool masked, float* d_q_out) {
+  auto step = [&](int m, auto masked_constant, float* d_q_out) {
+    constexpr bool kMasked = decltype(masked_constant)::value;
     float s[C::kBlockM / 2], d_s[C::kBlockM / 2], d_q[32];
     uint32_t packed_p[C::kBlockM / 16][4], packed_d_s[C::kBlockM / 16][4];
     const uint32_t q = q_address + stage * C::kQueryBytes;
@@ -223,7 +229,7 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
       for (int e = 0; e < 4; ++e) {
         s[4 * j + e] = Exp2(
             fmaf(s[4 * j + e], p.scale_log2, -(e % 2 == 0 ? base.x : base.y)));
-        if (masked) {
+        if constexpr (kMasked) {
           const int query = m * C::kBlockM + j * 8 + lane % 4 * 2 + e % 2;
           if (query < key_row + e / 2 * 8) s[4 * j + e] = 0.0f;
         }
@@ -313,12 +319,13 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
     int m = first_query_block;
     if constexpr (C::kCausal) {
       const int end_key = (key_block + 1) * C::kBlockN;
+#pragma unroll 1
       for (; m < p.num_query_blocks && m * C::kBlockM < end_key; ++m) {
-        step(m, true, d_q_out);
+        step(m, std::true_type{}, d_q_out);
       }
     }
 #pragma unroll 1
-    for (; m < p.num_query_blocks; ++m) step(m, false, d_q_out);
+    for (; m < p.num_query_blocks; ++m) step(m, std::false_type{}, d_q_out);
   }
 
   // Nobody reads keys and values any more: their memory carries the results
