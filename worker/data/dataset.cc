@@ -12,6 +12,10 @@
 namespace millrace {
 namespace {
 
+// Decides which samples are held out. The same for every seed, so that runs
+// that differ in their seed are judged on the same samples.
+constexpr uint64_t kSplitKey = 0x76616C6964617465;
+
 // The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): every input bit
 // changes about half of the output bits.
 uint64_t Mix(uint64_t value) {
@@ -111,9 +115,12 @@ int64_t PackedDataset::SampleIndex(DataSplit split, int64_t number) const {
   CHECK(number >= 0) << number;
   const int64_t size = num_samples(split);
   CHECK(size > 0) << "there is no validation split";
-  if (split == DataSplit::kValidation) return num_training_ + number % size;
-  const auto epoch = static_cast<uint64_t>(number / size);
-  return PermutedIndex(Mix(options_.seed) + epoch, size, number % size);
+  int64_t in_order = num_training_ + number % size;
+  if (split == DataSplit::kTraining) {
+    const auto epoch = static_cast<uint64_t>(number / size);
+    in_order = PermutedIndex(Mix(options_.seed) + epoch, size, number % size);
+  }
+  return PermutedIndex(kSplitKey, num_training_ + num_validation_, in_order);
 }
 
 absl::Status PackedDataset::Fill(const BatchRequest& request,

@@ -7,9 +7,10 @@
 // borders; attention does not, since document_starts marks the borders, taken
 // from the index and not from token values.
 //
-// The last validation_fraction of the samples are the validation split, read in
-// order. The others are read in an order that is new in each epoch: a keyed
-// permutation of (seed, epoch), computed for one position at a time.
+// A validation_fraction of the samples, drawn from all over the stream (the
+// same for every seed), is the validation split, read in one fixed order. The
+// others are read in an order that is new in each epoch: a keyed permutation of
+// (seed, epoch), computed for one position at a time.
 
 #ifndef MILLRACE_WORKER_DATA_DATASET_H_
 #define MILLRACE_WORKER_DATA_DATASET_H_

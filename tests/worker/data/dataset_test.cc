@@ -147,23 +147,26 @@ TEST(PackedDatasetTest, EachSampleOnceAnEpoch) {
   const std::vector<int32_t> first_epoch(firsts.begin(), firsts.begin() + 46);
   const std::vector<int32_t> second_epoch(firsts.begin() + 46, firsts.end());
   EXPECT_NE(first_epoch, second_epoch);
-  for (const auto& epoch : {first_epoch, second_epoch}) {
-    const std::set<int32_t> used(epoch.begin(), epoch.end());
-    EXPECT_EQ(used.size(), 46u);
-    EXPECT_EQ(*used.begin(), 0);
-    EXPECT_EQ(*used.rbegin(), 45 * kSequence);
-  }
+  const std::set<int32_t> used(first_epoch.begin(), first_epoch.end());
+  EXPECT_EQ(used.size(), 46u);
+  EXPECT_EQ(std::set<int32_t>(second_epoch.begin(), second_epoch.end()), used);
 
-  // Validation: the last samples in order, and around again.
-  for (int64_t step = 1; step <= 3; ++step) {
+  // Validation: the other five, in the same order around again.
+  std::vector<int32_t> held_out;
+  for (int64_t step = 1; step <= 5; ++step) {
     const Batch batch =
         FillOrDie(*dataset, {DataSplit::kValidation, step, 2, 0, 2});
-    for (int64_t i = 0; i < 2; ++i) {
-      const int64_t number = ((step - 1) * 2 + i) % 5;
-      EXPECT_EQ(batch.tokens[static_cast<size_t>(i * kSequence)],
-                (46 + number) * kSequence);
-    }
+    held_out.push_back(batch.tokens[0]);
+    held_out.push_back(batch.tokens[kSequence]);
   }
+  std::set<int32_t> all = used;
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(held_out[i], held_out[i + 5]);
+    EXPECT_TRUE(all.insert(held_out[i]).second) << held_out[i];
+  }
+  EXPECT_EQ(all.size(), 51u);
+  EXPECT_EQ(*all.begin(), 0);
+  EXPECT_EQ(*all.rbegin(), 50 * kSequence);
 
   // Another seed, another order.
   options.seed = 4;
@@ -172,6 +175,11 @@ TEST(PackedDatasetTest, EachSampleOnceAnEpoch) {
   for (int64_t i = 0; i < 46; ++i) {
     num_equal += other->SampleIndex(DataSplit::kTraining, i) * kSequence ==
                  first_epoch[static_cast<size_t>(i)];
+  }
+  for (int64_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(other->SampleIndex(DataSplit::kValidation, i) * kSequence,
+              held_out[static_cast<size_t>(i)])
+        << "the same samples are held out for every seed";
   }
   EXPECT_LT(num_equal, 10);
 }
