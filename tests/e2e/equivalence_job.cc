@@ -10,26 +10,6 @@
 #include "worker/in_process_communicator.h"
 
 namespace millrace {
-namespace {
-
-// Copies the pieces this rank owns into whole tensors.
-void Collect(const std::vector<StatePiece>& pieces,
-             std::map<std::string, std::vector<float>>* tensors) {
-  for (const StatePiece& piece : pieces) {
-    if (!piece.is_owner) continue;
-    std::vector<float>& whole = (*tensors)[piece.tensor];
-    whole.resize(piece.rows * piece.cols);
-    const int64_t box_cols = piece.box.col_end - piece.box.col_begin;
-    for (int64_t i = piece.begin; i < piece.end; ++i) {
-      const int64_t row = piece.box.row_begin + i / box_cols;
-      const int64_t col = piece.box.col_begin + i % box_cols;
-      whole[row * piece.cols + col] = piece.data[i - piece.begin];
-    }
-  }
-}
-
-}  // namespace
-
 JobSpec SmallJob() {
   JobSpec job;
   job.name = "small";
@@ -77,6 +57,20 @@ absl::Status RunRanks(const JobSpec& job, const Layout& layout,
   return first_error;
 }
 
+void CollectOwned(const std::vector<StatePiece>& pieces, Tensors* tensors) {
+  for (const StatePiece& piece : pieces) {
+    if (!piece.is_owner) continue;
+    std::vector<float>& whole = (*tensors)[piece.tensor];
+    whole.resize(piece.rows * piece.cols);
+    const int64_t box_cols = piece.box.col_end - piece.box.col_begin;
+    for (int64_t i = piece.begin; i < piece.end; ++i) {
+      const int64_t row = piece.box.row_begin + i / box_cols;
+      const int64_t col = piece.box.col_begin + i % box_cols;
+      whole[row * piece.cols + col] = piece.data[i - piece.begin];
+    }
+  }
+}
+
 JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
                  const NewFactory& new_factory) {
   JobResult result;
@@ -96,7 +90,7 @@ JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
                          trainer.RunValidation(2));
         std::lock_guard lock(mutex);
         if (rank == Rank{0}) result.validation_loss = validation_loss;
-        Collect(trainer.StatePieces(), &result.tensors);
+        CollectOwned(trainer.StatePieces(), &result.tensors);
         return absl::OkStatus();
       });
   result.losses = losses[0];

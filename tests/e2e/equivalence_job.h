@@ -31,14 +31,17 @@ absl::Status RunRanks(const JobSpec& job, const Layout& layout,
                       const NewFactory& new_factory,
                       const std::function<absl::Status(Rank, Trainer&)>& body);
 
+// Copies the pieces that this rank owns into whole tensors by name.
+using Tensors = std::map<std::string, std::vector<float>>;
+void CollectOwned(const std::vector<StatePiece>& pieces, Tensors* tensors);
+
 struct JobResult {
   absl::Status status;
   // Of rank 0; all ranks' are checked to be equal.
   std::vector<double> losses;
   std::vector<double> gradient_norms;
   double validation_loss = 0;
-  // Whole tensors by name: parameters and moments.
-  std::map<std::string, std::vector<float>> tensors;
+  Tensors tensors;  // Parameters and moments.
 };
 // Trains `num_steps`, then validates.
 JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
