@@ -15,6 +15,7 @@
 #include "fault/safetensors.h"
 #include "planner/parameters.h"
 #include "tests/fault/state_fixture.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -51,7 +52,7 @@ TEST(CheckpointTest, EveryLayoutLoadsEveryOther) {
     SaveNew(files, written, 7);
     const std::string path = ListCheckpoints(files, kDirectory)->front().path;
     ASSERT_TRUE(VerifyCheckpoint(files, path).ok());
-    for (const Layout& loaded : layouts) {
+    for (const Layout& loaded : Sampled(layouts, 5)) {
       SCOPED_TRACE(LayoutToString(written) + " -> " + LayoutToString(loaded));
       std::vector<RankState> state = MakeState(TinyModel(), loaded);
       for (const RankState& rank : state) {
@@ -72,7 +73,7 @@ TEST(CheckpointTest, EveryLayoutLoadsEveryOther) {
 // layout of eight to one rank and back.
 TEST(CheckpointTest, EightRanksToOneAndBack) {
   const Layout single;
-  for (const Layout& layout : AllLayouts(8)) {
+  for (const Layout& layout : Sampled(AllLayouts(8), 3)) {
     if (layout.num_ranks() != 8) continue;
     SCOPED_TRACE(LayoutToString(layout));
     for (const auto& [from, to] :

@@ -10,6 +10,7 @@
 #include "fault/checkpoint.h"
 #include "fault/faulty_file_system.h"
 #include "tests/fault/state_fixture.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -146,7 +147,7 @@ TEST(TornCheckpointTest, EveryCrashPointLeavesAWholeCheckpoint) {
     const int64_t old_salt =
         scenario.steps_before.empty() ? 0 : scenario.steps_before.back();
     int num_old = 0, num_new = 0;
-    for (int64_t crash = first; crash <= last + 1; ++crash) {
+    for (int64_t crash = first; crash <= last + 1; crash += SweepStep(7)) {
       for (const Reboot& reboot : reboots) {
         SCOPED_TRACE(testing::Message()
                      << "crash before operation " << crash << " of " << first
@@ -185,7 +186,7 @@ TEST(TornCheckpointTest, FullDiskKeepsTheOldCheckpoint) {
   keeping.keep = 2;
   ASSERT_TRUE(SaveIn(*whole, keeping).ok());
   const int64_t needed = whole->used_bytes() - used;
-  for (int64_t room = 0; room < needed; room += 251) {
+  for (int64_t room = 0; room < needed; room += 251 * SweepStep(7)) {
     SCOPED_TRACE(room);
     const std::unique_ptr<FaultyFileSystem> files = Before(scenario);
     files->SetCapacity(used + room);
@@ -211,7 +212,8 @@ TEST(TornCheckpointTest, EveryFailingCallIsSurvived) {
     const int64_t old_salt =
         scenario.steps_before.empty() ? 0 : scenario.steps_before.back();
     int num_failed = 0;
-    for (int64_t operation = first; operation <= last; ++operation) {
+    for (int64_t operation = first; operation <= last;
+         operation += SweepStep(5)) {
       SCOPED_TRACE(operation);
       const std::unique_ptr<FaultyFileSystem> files = Before(scenario);
       files->FailAt(operation, absl::InternalError("input/output error"));

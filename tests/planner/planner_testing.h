@@ -8,6 +8,7 @@
 
 #include "planner/layout.h"
 #include "planner/model.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 
@@ -42,7 +43,7 @@ inline std::vector<Layout> TestLayouts() {
       }
     }
   }
-  return layouts;
+  return Sampled(layouts, 7);
 }
 
 }  // namespace millrace
