@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -204,20 +205,24 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
     return outcome;
   }
   outcome.plan = *std::move(plan);
-  if (job_.checkpoint.resume == "auto") {
-    const absl::StatusOr<CheckpointEntry> newest = FindNewestCheckpoint(
-        *PosixFileSystem(), CheckpointDirectory(), nullptr);
-    if (newest.ok()) outcome.resume_path = newest->path;
-  } else if (job_.checkpoint.resume != "none") {
-    const absl::Status verified =
-        VerifyCheckpoint(*PosixFileSystem(), job_.checkpoint.resume);
-    if (!verified.ok()) {
-      outcome.status = absl::InvalidArgumentError(
-          absl::StrCat("checkpoint.resume: ", verified.message()));
-    }
-    outcome.resume_path = job_.checkpoint.resume;
+  absl::StatusOr<ResumeChoice> start = ChooseStart();
+  if (!start.ok()) {
+    outcome.status = absl::InvalidArgumentError(
+        absl::StrCat("checkpoint.resume: ", start.status().message()));
+    return outcome;
   }
+  outcome.resume = *std::move(start);
   return outcome;
+}
+
+absl::StatusOr<ResumeChoice> JobRunner::ChooseStart() const {
+  const std::string& resume = job_.checkpoint.resume;
+  if (resume == "auto") {
+    return ChooseResume(*PosixFileSystem(), CheckpointDirectory());
+  }
+  if (resume == "none") return ResumeChoice{};
+  RETURN_IF_ERROR(VerifyCheckpoint(*PosixFileSystem(), resume));
+  return ResumeChoice{.path = resume};
 }
 
 void JobRunner::OnPlan(const PlanOutcome& outcome) {
@@ -240,7 +245,7 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
            .step_time_s = plan.prediction.step_time_s,
            .program_hashes = plan.program_hashes,
            .ranks_per_host = Devices().ranks_per_host,
-           .resume_path = outcome.resume_path};
+           .resume_path = outcome.resume.path};
   MustSucceed(log_->PlanChosen(PlanRecordToJson(*plan_)));
   const std::string layout = LayoutToString(plan.layout);
   output_->Event({.event = "planned", .detail = layout});
@@ -252,8 +257,9 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
                    FormatSeconds(plan.prediction.step_time_s), ", ",
                    FormatCount(plan.prediction.tokens_per_s), " tokens/s, ",
                    FormatBytes(plan.prediction.memory_bytes()), " a rank"));
-  if (!outcome.resume_path.empty()) {
-    progress_->Line(absl::StrCat("resuming from ", outcome.resume_path));
+  ReportSkipped(outcome.resume);
+  if (!outcome.resume.path.empty()) {
+    progress_->Line(absl::StrCat("resuming from ", outcome.resume.path));
   }
   progress_.emplace(
       ProgressOptions{.interactive = IsInteractive(),
@@ -336,17 +342,58 @@ void JobRunner::Do(const BeginGeneration& action) {
       start->add_program_hashes(hash);
     }
     start->set_checkpoint_directory(CheckpointDirectory());
-    std::string restore = action.restore_step >= 0 ? log_->job().committed_path
-                                                   : plan_->resume_path;
-    if (verify_before_restore_) {
-      const absl::StatusOr<CheckpointEntry> newest = FindNewestCheckpoint(
-          *PosixFileSystem(), CheckpointDirectory(), nullptr);
-      restore = newest.ok() ? newest->path : "";
+    const absl::StatusOr<std::string> restore =
+        RestorePath(action.restore_step);
+    if (!restore.ok()) {
+      Handle(NothingToRestore{std::string(restore.status().message())});
+      return;
     }
-    start->set_restore_path(restore);
+    start->set_restore_path(*restore);
   }
   for (const auto& [rank, session] : worker_sessions_) {
     if (ToInt(rank) < action.num_ranks) server_->Send(session, message);
+  }
+}
+
+absl::StatusOr<std::string> JobRunner::RestorePath(int64_t committed_step) {
+  const bool committed = committed_step >= 0;
+  const std::string expected =
+      committed ? log_->job().committed_path : plan_->resume_path;
+  if (!verify_before_restore_) return expected;
+  const bool resumes_directory = job_.checkpoint.resume == "auto";
+  // A checkpoint that the user named is not exchanged for another.
+  const bool may_exchange = committed || resumes_directory;
+  ResumeChoice choice;
+  ASSIGN_OR_RETURN(
+      choice,
+      ChooseRestore(
+          *PosixFileSystem(),
+          {.path = expected,
+           .directory = may_exchange ? CheckpointDirectory() : "",
+           .newest_step =
+               committed ? committed_step : std::numeric_limits<int64_t>::max(),
+           .job_yaml = resumes_directory ? "" : job_yaml_}));
+  ReportSkipped(choice);
+  if (choice.path == expected) return expected;
+  progress_->Line(absl::StrCat("going on from ", choice.path, " instead"));
+  // Logged, so that a restarted coordinator does not go back to the damaged
+  // one.
+  if (committed) {
+    MustSucceed(log_->CheckpointCommitted(choice.step, choice.path));
+    Handle(RestoredEarlier{choice.step});
+  } else {
+    plan_->resume_path = choice.path;
+    MustSucceed(log_->PlanChosen(PlanRecordToJson(*plan_)));
+  }
+  return choice.path;
+}
+
+void JobRunner::ReportSkipped(const ResumeChoice& choice) {
+  for (const std::string& reason : choice.skipped) {
+    progress_->Line(absl::StrCat("checkpoint passed over: ", reason));
+    output_->Event({.event = "checkpoint_skipped",
+                    .generation = ToInt(state_->generation()),
+                    .detail = reason});
   }
 }
 

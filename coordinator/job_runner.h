@@ -22,6 +22,7 @@
 #include "coordinator/planning.h"
 #include "coordinator/progress.h"
 #include "coordinator/protocol/millrace.pb.h"
+#include "coordinator/resume.h"
 #include "coordinator/run_output.h"
 #include "coordinator/server.h"
 #include "coordinator/write_ahead_log.h"
@@ -89,12 +90,18 @@ class JobRunner {
   struct PlanOutcome {
     absl::Status status;  // NotFound: needs a profile.
     Plan plan;
-    std::string resume_path;
+    ResumeChoice resume;
     std::string machine;
   };
   PlanOutcome MakePlanNow(const DeviceFacts& devices) const;
+  absl::StatusOr<ResumeChoice> ChooseStart() const;
   void OnPlan(const PlanOutcome& outcome);
   void PrintSummary(const EndJob& action);
+
+  // The checkpoint that a generation restores, empty for the seed. Records and
+  // reports what is passed over; an error ends the job.
+  absl::StatusOr<std::string> RestorePath(int64_t committed_step);
+  void ReportSkipped(const ResumeChoice& choice);
 
   DeviceFacts Devices() const;
   void SendToAgent(int32_t agent_idx, const protocol::FromCoordinator& message);

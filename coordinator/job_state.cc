@@ -412,6 +412,15 @@ void JobState::On(const CommitFailed& event) {
   FinishIfDone();
 }
 
+void JobState::On(const RestoredEarlier& event) {
+  // Lower, so that the steps trained again are committed again.
+  committed_step_ = std::min(committed_step_, event.step);
+}
+
+void JobState::On(const NothingToRestore& event) {
+  End(Verdict::kFailed, event.reason);
+}
+
 void JobState::On(const WorkerDone& event) {
   if (event.generation != generation_) return;
   done_.insert(event.rank);

@@ -105,6 +105,14 @@ struct CommitFailed {
   int64_t step;
   std::string reason;
 };
+// Answers to BeginGeneration, if what was to be restored is damaged. An earlier
+// checkpoint takes its place (the later steps are trained again), or none can.
+struct RestoredEarlier {
+  int64_t step;
+};
+struct NothingToRestore {
+  std::string reason;
+};
 struct WorkerDone {
   Rank rank;
   Generation generation;
@@ -121,7 +129,8 @@ using JobEvent =
                  PlanNeedsProfile, PlanRefused, ProfileMade, WorkerJoined,
                  WorkerHeard, WorkerCleared, WorkerDead, WorkerRunning,
                  WorkerFailed, PartWritten, StepCommitted, CommitFailed,
-                 WorkerDone, StopRequested, Tick>;
+                 RestoredEarlier, NothingToRestore, WorkerDone, StopRequested,
+                 Tick>;
 
 // Actions. --------------------------------------------------------------------
 
@@ -252,6 +261,8 @@ class JobState {
   void On(const PartWritten& event);
   void On(const StepCommitted& event);
   void On(const CommitFailed& event);
+  void On(const RestoredEarlier& event);
+  void On(const NothingToRestore& event);
   void On(const WorkerDone& event);
   void On(const StopRequested& event);
   void On(const Tick& event);

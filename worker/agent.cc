@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -29,6 +30,7 @@
 #include "worker/child_process.h"
 #include "worker/data/prepare.h"
 #include "worker/data_preparation.h"
+#include "worker/restart_budget.h"
 
 namespace millrace {
 namespace {
@@ -36,9 +38,6 @@ namespace {
 constexpr int kPollMs = 200;
 // How long workers and the coordinator may take to end by themselves.
 constexpr absl::Duration kEndLimit = absl::Seconds(3);
-// A coordinator that dies this often in this time will not get well.
-constexpr int kMaxCoordinatorDeaths = 20;
-constexpr absl::Duration kCoordinatorDeathWindow = absl::Minutes(2);
 
 class Agent {
  public:
@@ -93,6 +92,7 @@ class Agent {
         return absl::InternalError("poll failed");
       }
       RETURN_IF_ERROR(HandleSignals());
+      RETURN_IF_ERROR(RestartCoordinatorIfDue());
       RETURN_IF_ERROR(HandleMessages());
       if (data_->TakeResult(&prepared_)) HandleData();
       if (MonotonicNow() > give_up_at_) {
@@ -227,19 +227,33 @@ class Agent {
       give_up_at_ = std::min(give_up_at_, now + kEndLimit);
       return absl::OkStatus();
     }
-    Log(absl::StrCat("coordinator ", DescribeExit(wait_status),
-                     "; starting it again"));
-    std::erase_if(coordinator_deaths_, [now](absl::Time death) {
-      return now - death > kCoordinatorDeathWindow;
-    });
-    coordinator_deaths_.push_back(now);
-    if (coordinator_deaths_.size() > kMaxCoordinatorDeaths) {
+    const std::optional<absl::Duration> wait =
+        coordinator_budget_.OnDeath(RecordedProgress());
+    if (!wait.has_value()) {
       return absl::UnavailableError(absl::StrCat(
           "the coordinator dies again and again (", DescribeExit(wait_status),
-          "); see ", options_.coordinator->run_directory,
-          "/logs/coordinator.log"));
+          "), ", RestartBudget::kMaxRestartsWithoutProgress,
+          " restarts without a training step in between; see ",
+          options_.coordinator->run_directory, "/logs/coordinator.log"));
     }
+    Log(absl::StrCat("coordinator ", DescribeExit(wait_status),
+                     "; starting it again in ", absl::FormatDuration(*wait)));
+    restart_coordinator_at_ = now + *wait;
+    return RestartCoordinatorIfDue();
+  }
+
+  absl::Status RestartCoordinatorIfDue() {
+    if (MonotonicNow() < restart_coordinator_at_) return absl::OkStatus();
+    restart_coordinator_at_ = absl::InfiniteFuture();
     return StartCoordinator();
+  }
+
+  // Grows by a line with every step that the coordinator hears of.
+  int64_t RecordedProgress() const {
+    std::error_code none_yet;
+    const auto bytes = std::filesystem::file_size(
+        options_.coordinator->run_directory + "/metrics.jsonl", none_yet);
+    return none_yet ? 0 : static_cast<int64_t>(bytes);
   }
 
   // Inputs. -------------------------------------------------------------------
@@ -375,7 +389,8 @@ class Agent {
   absl::Time give_up_at_ = absl::InfiniteFuture();
   pid_t coordinator_pid_ = 0;
   std::string coordinator_exit_;
-  std::vector<absl::Time> coordinator_deaths_;
+  RestartBudget coordinator_budget_;
+  absl::Time restart_coordinator_at_ = absl::InfiniteFuture();
 
   // Written by the main thread only; the client's thread reads.
   std::mutex mutex_;

@@ -217,8 +217,8 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     done->set_step_time_s(result.step_time_s);
     done->set_finite(result.finite);
     done->set_stage(trainer_->program().stage);
-    *done->mutable_breakdown() =
-        ToMessage(BreakDown(trainer_->program(), result.timeline));
+    *done->mutable_breakdown() = ToMessage(
+        BreakDown(trainer_->program(), result.timeline, result.step_time_s));
     if (result.step % timeline_interval == 0 ||
         result.step == first_step + kEarlyTimelineStep - 1) {
       AddTimeline(result.timeline, done);

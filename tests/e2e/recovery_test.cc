@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iostream>
 #include <random>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -99,6 +100,28 @@ TEST(RecoveryTest, KilledCoordinatorDoesNotStopTheTraining) {
   for (size_t i = 0; i < metrics.size(); ++i) {
     EXPECT_EQ(metrics[i]["step"], i + 1);
   }
+}
+
+// Goal: a coordinator that dies again and again without a step in between is
+// given up: the job ends by itself, with exit code 1, and says where to look.
+// Method: kill every coordinator as soon as it shows.
+TEST(RecoveryTest, CoordinatorThatKeepsDyingIsGivenUp) {
+  const JobFolder folder("hopeless");
+  const std::string job = WriteTinyJob(folder, kJob);
+  JobProcess process(folder, RunCommand(job));
+  std::set<pid_t> killed;
+  while (process.WaitUntil([&] {
+    const std::vector<pid_t> found = process.Find("coordinator");
+    return !found.empty() && !killed.contains(found.front());
+  })) {
+    const pid_t coordinator = process.Find("coordinator").front();
+    ASSERT_EQ(kill(coordinator, SIGKILL), 0);
+    killed.insert(coordinator);
+  }
+  EXPECT_EQ(process.Wait(absl::Seconds(20)), 1) << process.Output();
+  EXPECT_EQ(killed.size(), 6u);
+  EXPECT_NE(process.Output().find("logs/coordinator.log"), std::string::npos)
+      << process.Output();
 }
 
 // Goal: a worker that lives but says nothing (a stopped process) is replaced.

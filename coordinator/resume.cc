@@ -1,0 +1,82 @@
+#include "coordinator/resume.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "fault/checkpoint.h"
+
+namespace millrace {
+namespace {
+
+constexpr char kStartAfresh[] =
+    "bring a whole checkpoint back into that folder, or set "
+    "checkpoint.resume: none to start afresh";
+
+// Of this job and whole; otherwise why not.
+absl::Status Suits(FileSystem& files, const DamagedRestore& damaged,
+                   const std::string& path) {
+  if (!damaged.job_yaml.empty()) {
+    absl::StatusOr<CheckpointInfo> info = ReadCheckpointInfo(files, path);
+    RETURN_IF_ERROR(info.status());
+    if (info->job_yaml != damaged.job_yaml) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, " was written by another job"));
+    }
+  }
+  return VerifyCheckpoint(files, path);
+}
+
+}  // namespace
+
+absl::StatusOr<ResumeChoice> ChooseResume(FileSystem& files,
+                                          const std::string& directory) {
+  ResumeChoice choice;
+  const absl::StatusOr<CheckpointEntry> newest =
+      FindNewestCheckpoint(files, directory, &choice.skipped);
+  if (newest.ok()) {
+    choice.path = newest->path;
+    choice.step = newest->step;
+    return choice;
+  }
+  if (!absl::IsNotFound(newest.status())) return newest.status();
+  if (choice.skipped.empty()) return choice;
+  return absl::DataLossError(absl::StrCat(newest.status().message(), " (",
+                                          absl::StrJoin(choice.skipped, "; "),
+                                          "); ", kStartAfresh));
+}
+
+absl::StatusOr<ResumeChoice> ChooseRestore(FileSystem& files,
+                                           const DamagedRestore& damaged) {
+  ResumeChoice choice;
+  if (damaged.path.empty()) return choice;
+  const absl::Status expected = VerifyCheckpoint(files, damaged.path);
+  if (expected.ok()) {
+    choice.path = damaged.path;
+    choice.step = damaged.newest_step;
+    return choice;
+  }
+  choice.skipped.push_back(std::string(expected.message()));
+  std::vector<CheckpointEntry> entries;
+  if (!damaged.directory.empty()) {
+    ASSIGN_OR_RETURN(entries, ListCheckpoints(files, damaged.directory));
+  }
+  for (const CheckpointEntry& entry : entries) {
+    if (entry.path == damaged.path || entry.step > damaged.newest_step) {
+      continue;
+    }
+    const absl::Status status = Suits(files, damaged, entry.path);
+    if (status.ok()) {
+      choice.path = entry.path;
+      choice.step = entry.step;
+      return choice;
+    }
+    choice.skipped.push_back(std::string(status.message()));
+  }
+  return absl::DataLossError(absl::StrCat(
+      "the checkpoint to go on from is damaged and no other can take its "
+      "place (",
+      absl::StrJoin(choice.skipped, "; "), "); ", kStartAfresh));
+}
+
+}  // namespace millrace

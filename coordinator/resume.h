@@ -1,0 +1,50 @@
+// From which checkpoint training goes on when not every checkpoint can be
+// trusted. Damaged ones are passed over, but never silently: a job must not
+// begin again from its first step because nobody could read what it had saved.
+
+#ifndef MILLRACE_COORDINATOR_RESUME_H_
+#define MILLRACE_COORDINATOR_RESUME_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fault/file_system.h"
+
+namespace millrace {
+
+struct ResumeChoice {
+  std::string path;   // Of the step's folder; empty: from the seed.
+  int64_t step = -1;  // Of `path`; -1: from the seed.
+  // Why each newer checkpoint was passed over, one line each.
+  std::vector<std::string> skipped;
+};
+
+// For `checkpoint.resume: auto`: the newest whole checkpoint in `directory`, or
+// the seed if no checkpoint was ever committed there. DataLoss if there are
+// some and none is whole; the message says what is wrong with each and what to
+// do. Reads every byte of what it chooses.
+absl::StatusOr<ResumeChoice> ChooseResume(FileSystem& files,
+                                          const std::string& directory);
+
+// What a generation was to restore when a worker found it damaged.
+struct DamagedRestore {
+  std::string path;  // Of the step's folder; empty: nothing, from the seed.
+  // Where whole checkpoints of the same training may be; empty: nowhere.
+  std::string directory;
+  int64_t newest_step;  // Later ones belong to a history that was rolled back.
+  // If not empty, only checkpoints of this very job will do: the directory may
+  // hold those of a job that this one was told not to resume.
+  std::string job_yaml;
+};
+
+// `damaged.path` if it is whole after all (the damage was elsewhere, or on one
+// machine only), else the newest whole checkpoint that may take its place.
+// DataLoss if there is none; the message says what to do.
+absl::StatusOr<ResumeChoice> ChooseRestore(FileSystem& files,
+                                           const DamagedRestore& damaged);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_RESUME_H_
