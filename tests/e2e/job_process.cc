@@ -193,7 +193,7 @@ std::vector<std::string> MpirunCommand(const std::string& job,
           "1",
           "--mca",
           "odls_base_sigkill_timeout",
-          "8",
+          "4",
           MILLRACE_BINARY,
           "agent",
           job};

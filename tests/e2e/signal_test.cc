@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "base/clock.h"
 #include "tests/e2e/job_process.h"
 
 namespace millrace {
@@ -49,6 +50,36 @@ TEST(SignalTest, InterruptOfMpirunEndsWithACheckpoint) {
   EXPECT_NE(process.Wait(), -1) << process.Output();
   EXPECT_EQ(ReadResult(folder)["status"], "stopped") << process.Output();
   EXPECT_EQ(CountEvents(folder, "checkpoint_committed"), 1);
+}
+
+// Goal: under scripts/train, which tells the agents itself, Ctrl-C does not
+// wait for mpirun: the job ends well and with exit code 0. Method: SIGINT to
+// the script; the second one of a job whose step cannot end stops it at once.
+TEST(SignalTest, InterruptOfTheTrainScript) {
+  const JobFolder folder("script-interrupt");
+  const std::string job =
+      WriteTinyJob(folder, {.num_steps = kEndless, .checkpoint_interval = 0});
+  const std::vector<std::string> command = {MILLRACE_TRAIN_SCRIPT, job,
+                                            "--binary", MILLRACE_BINARY};
+  JobProcess process(folder, command);
+  ASSERT_TRUE(WaitForSteps(process, folder, 20)) << process.Output();
+  const absl::Time began = MonotonicNow();
+  process.Signal(SIGINT);
+  ExpectGracefulStop(folder, process);
+  // Of mpirun's own four seconds none are left.
+  EXPECT_LE(MonotonicNow() - began, absl::Seconds(3)) << process.Output();
+
+  JobProcess stuck(folder, command);
+  ASSERT_TRUE(WaitForSteps(stuck, folder, 20)) << stuck.Output();
+  const std::vector<pid_t> workers = stuck.Find("worker");
+  ASSERT_EQ(workers.size(), 4u);
+  ASSERT_EQ(kill(workers.front(), SIGSTOP), 0);
+  stuck.Signal(SIGINT);
+  ASSERT_TRUE(stuck.WaitUntil(
+      [&] { return CountEvents(folder, "stop_requested") == 1; }));
+  stuck.Signal(SIGINT);
+  EXPECT_EQ(stuck.Wait(absl::Seconds(20)), 1) << stuck.Output();
+  EXPECT_EQ(CountEvents(folder, "checkpoint_committed"), 0);
 }
 
 // Goal: a second Ctrl-C stops at once, without a checkpoint, and the exit code
