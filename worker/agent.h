@@ -1,6 +1,6 @@
 // An agent: starts this host's workers, sees their death at once, replaces them
 // on order, and passes the user's signals on. Agent 0 also starts the
-// coordinator, and starts it again if it dies.
+// coordinator, and starts it again if it dies, within restart_budget.h.
 
 #ifndef MILLRACE_WORKER_AGENT_H_
 #define MILLRACE_WORKER_AGENT_H_
