@@ -39,7 +39,7 @@ class GlooCommunicator : public Communicator {
     CHECK(num_elements % size() == 0);
     char* const mine = static_cast<char*>(full) +
                        SliceBytes(num_elements, index(), dtype).begin;
-    if (shard != mine) {
+    if (shard != mine && num_elements > 0) {
       std::memcpy(mine, shard, num_elements / size() * DTypeBytes(dtype));
     }
     return GatherSlices(full, num_elements, dtype);
@@ -120,7 +120,9 @@ class GlooCommunicator : public Communicator {
     const ElementRange mine = SliceBytes(num_elements, index(), dtype);
     const char* const own_term = static_cast<char*>(full) + mine.begin;
     if (size() == 1) {
-      if (out != own_term) std::memcpy(out, own_term, mine.size());
+      if (out != own_term && mine.size() > 0) {
+        std::memcpy(out, own_term, mine.size());
+      }
       return absl::OkStatus();
     }
     ASSIGN_OR_RETURN(GlooMesh::Region * region,

@@ -105,7 +105,8 @@ class InProcessCommunicator : public Communicator {
     char* mine = static_cast<char*>(data) + offset;
     SumInOrder(terms_, mine, slice.size(), dtype);
     for (int32_t member = 0; member < size(); ++member) {
-      if (member == index_) continue;
+      // Of no elements the pointers may be null.
+      if (member == index_ || slice.size() == 0) continue;
       std::memcpy(const_cast<char*>(static_cast<const char*>(terms_[member])),
                   mine, slice.size() * DTypeBytes(dtype));
     }

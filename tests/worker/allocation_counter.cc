@@ -39,12 +39,19 @@ void Count() {
   inside = false;
 }
 
-void* Allocate(std::size_t bytes, std::size_t alignment) {
+// Null when there is no memory.
+void* AllocateOrNull(std::size_t bytes, std::size_t alignment) noexcept {
   Count();
   void* memory = nullptr;
   if (posix_memalign(&memory, alignment, bytes == 0 ? 1 : bytes) != 0) {
-    throw std::bad_alloc();
+    return nullptr;
   }
+  return memory;
+}
+
+void* Allocate(std::size_t bytes, std::size_t alignment) {
+  void* memory = AllocateOrNull(bytes, alignment);
+  if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 
@@ -55,6 +62,13 @@ void* operator new(std::size_t bytes) {
 }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return Allocate(bytes, static_cast<std::size_t>(alignment));
+}
+// std::stable_sort takes its buffer through this one.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return AllocateOrNull(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
