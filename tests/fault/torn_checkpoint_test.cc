@@ -147,7 +147,8 @@ TEST(TornCheckpointTest, EveryCrashPointLeavesAWholeCheckpoint) {
     const int64_t old_salt =
         scenario.steps_before.empty() ? 0 : scenario.steps_before.back();
     int num_old = 0, num_new = 0;
-    for (int64_t crash = first; crash <= last + 1; crash += SweepStep(7)) {
+    // Backwards, so that a sample too has crashes on both sides of the commit.
+    for (int64_t crash = last + 1; crash >= first; crash -= SweepStep(7)) {
       for (const Reboot& reboot : reboots) {
         SCOPED_TRACE(testing::Message()
                      << "crash before operation " << crash << " of " << first
