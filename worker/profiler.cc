@@ -224,7 +224,11 @@ absl::Status MeasureCommunication(const ProfileRequest& request, Ranks& ranks,
   const double start_s = MonotonicSeconds();
   for (size_t i = 0; i < request.communication.size(); ++i) {
     const ProfileCommunication& what = request.communication[i];
-    if (ranks.size() % what.group_size != 0 || what.group_size < 2) {
+    // A transfer pairs ranks off; of an odd number the last one only waits.
+    const bool fits = what.kind == OpKind::kSend
+                          ? ranks.size() >= 2
+                          : ranks.size() % what.group_size == 0;
+    if (what.group_size < 2 || !fits) {
       return absl::InvalidArgumentError(
           absl::StrCat("groups of ", what.group_size, " among ", ranks.size(),
                        " ranks: the size must be above one and divide them"));

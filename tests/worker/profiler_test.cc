@@ -44,10 +44,10 @@ std::vector<HardwareProfile> Measure(int32_t num_ranks) {
 }
 
 // Goal: a measured profile has every table that the cost model needs, is the
-// same on all ranks, and says where it came from. Method: a small job on 1, 2
-// and 4 ranks, with little time.
+// same on all ranks, and says where it came from. Method: a small job on 1, 2,
+// 3 and 4 ranks, with little time.
 TEST(ProfilerTest, MeasuresWhatTheCostModelNeeds) {
-  for (const int32_t num_ranks : {1, 2, 4}) {
+  for (const int32_t num_ranks : {1, 2, 3, 4}) {
     SCOPED_TRACE(num_ranks);
     const std::vector<HardwareProfile> profiles = Measure(num_ranks);
     const HardwareProfile& profile = profiles[0];
