@@ -11,11 +11,11 @@
 //   stdout: {"tokens_per_step": N, "layout": "...", "job": {...}}   once ready
 //   stdin:  STEPS                                                   each round
 //   stdout: {"seconds": S, "cpu_seconds": C, "loss": L,
-//            "exposed_communication": E}
+//            "exposed_communication": E, "bubble": B}
 //
 // C is the processor time of all threads: what a busy machine distorts least.
-// E is the share of the last step in which ranks waited for communication, the
-// mean over the ranks.
+// E and B are the shares of the last step in which ranks waited for collectives
+// and for their pipeline neighbours, the mean over the ranks.
 
 #include <cstdint>
 #include <ctime>
@@ -136,18 +136,21 @@ class Job {
     const double seconds = MonotonicSeconds() - start_s;
     const double cpu_seconds =
         static_cast<double>(std::clock() - start_clock) / CLOCKS_PER_SEC;
-    double exposed = 0;
+    double exposed = 0, bubble = 0;  // Shares of the mean rank's step.
     for (const RankState& rank : ranks_) {
+      const double step_s = rank.last.step_time_s;
       const TimeBreakdown parts =
-          BreakDown(rank.trainer->program(), rank.last.timeline);
-      exposed += (parts.exposed_tensor_comm_s + parts.exposed_data_comm_s +
-                  parts.bubble_s) /
-                 rank.last.step_time_s / static_cast<double>(ranks_.size());
+          BreakDown(rank.trainer->program(), rank.last.timeline, step_s);
+      const double share = 1 / step_s / static_cast<double>(ranks_.size());
+      exposed +=
+          (parts.exposed_tensor_comm_s + parts.exposed_data_comm_s) * share;
+      bubble += parts.bubble_s * share;
     }
     return nlohmann::json{{"seconds", seconds},
                           {"cpu_seconds", cpu_seconds},
                           {"loss", ranks_[0].last.loss},
-                          {"exposed_communication", exposed}};
+                          {"exposed_communication", exposed},
+                          {"bubble", bubble}};
   }
 
  private:
