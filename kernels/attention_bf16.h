@@ -29,11 +29,20 @@ struct Bf16Heads {
 
 struct AttentionBf16Shape {
   int64_t num_sequences;    // Zero is allowed and does nothing.
-  int64_t sequence_length;  // At least one.
+  int64_t sequence_length;  // At least one; of packed documents the longest.
   int64_t num_heads;        // A multiple of num_kv_heads.
   int64_t num_kv_heads;
-  int64_t head_dim;  // 64 or 128.
+  int64_t head_dim;  // 64, 96, 128 or 256.
   bool causal;
+  // Not zero: query i sees key j only if i - j < window (and, unless causal,
+  // j - i < window).
+  int64_t window = 0;
+  // Not null: documents of unlike lengths, packed. Document d is tokens
+  // document_offsets[d] up to document_offsets[d + 1] of total_tokens; on the
+  // device, [num_sequences + 1], ascending. No sequence_stride is then read and
+  // LSE is [num_heads, total_tokens].
+  const int32_t* document_offsets = nullptr;
+  int64_t total_tokens = 0;
 };
 
 struct AttentionForwardBf16Args {
@@ -53,6 +62,7 @@ struct AttentionBackwardBf16Args {
   const float* lse;
   void* workspace;  // AttentionBackwardBf16WorkspaceBytes(), 16-byte aligned.
   AttentionBf16Shape shape;
+  bool deterministic = false;  // Equal bits of d_q too, at some cost in time.
 };
 
 int64_t AttentionBackwardBf16WorkspaceBytes(const AttentionBf16Shape& shape);
@@ -61,7 +71,8 @@ int64_t AttentionBackwardBf16WorkspaceBytes(const AttentionBf16Shape& shape);
 // the shape that cannot be, Unavailable a device that is not a Hopper.
 //
 // The forward pass gives equal bits for equal inputs, and so do d_k and d_v;
-// d_q is a sum of fp32 terms whose order varies from run to run.
+// d_q is a sum of fp32 terms whose order varies from run to run unless
+// `deterministic`.
 absl::Status LaunchAttentionForwardBf16(const AttentionForwardBf16Args& args,
                                         cudaStream_t stream);
 absl::Status LaunchAttentionBackwardBf16(const AttentionBackwardBf16Args& args,

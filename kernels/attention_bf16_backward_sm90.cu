@@ -5,6 +5,7 @@
 #include "kernels/attention_bf16.h"
 #include "kernels/attention_bf16_backward_around.cuh"
 #include "kernels/attention_bf16_shape.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/wgmma.cuh"

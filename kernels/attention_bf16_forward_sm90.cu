@@ -4,6 +4,7 @@
 #include "base/status_macros.h"
 #include "kernels/attention_bf16.h"
 #include "kernels/attention_bf16_shape.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/wgmma.cuh"

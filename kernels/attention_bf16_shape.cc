@@ -1,12 +1,10 @@
 #include "kernels/attention_bf16_shape.h"
 
-#include <cuda_runtime_api.h>
-
 #include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/cuda/status.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/tensor_map.h"
 
 namespace millrace {
@@ -26,6 +24,10 @@ absl::Status CheckAttentionBf16Shape(const AttentionBf16Shape& shape) {
         " key-value heads; lengths must be positive and the query heads a "
         "multiple of the key-value heads"));
   }
+  if (shape.window != 0 || shape.document_offsets != nullptr) {
+    return absl::InvalidArgumentError(
+        "bf16 attention takes no window and no packed documents yet");
+  }
   // Tiles and rows are counted in 32 bits on the device.
   if (shape.num_sequences * shape.num_heads * shape.sequence_length >
       std::numeric_limits<int32_t>::max()) {
@@ -38,22 +40,14 @@ absl::Status CheckAttentionBf16Shape(const AttentionBf16Shape& shape) {
 }
 
 absl::StatusOr<int> NumHopperMultiprocessors() {
-  int device = 0;
-  int major = 0;
-  int count = 0;
-  RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "find the device"));
-  RETURN_IF_ERROR(CudaStatus(
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-      "read the compute capability"));
-  RETURN_IF_ERROR(CudaStatus(
-      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-      "count the multiprocessors"));
-  if (major != 9) {
+  ASSIGN_OR_RETURN(const DeviceLimits limits, CurrentDeviceLimits());
+  if (!limits.IsHopper()) {
     return absl::UnavailableError(absl::StrCat(
-        "bf16 attention runs on Hopper (compute capability 9.0); device ",
-        device, " has ", major, ".x"));
+        "bf16 attention runs on Hopper (compute capability 9.0); the device "
+        "has ",
+        limits.compute_capability / 10, ".", limits.compute_capability % 10));
   }
-  return count;
+  return limits.num_multiprocessors;
 }
 
 absl::StatusOr<CUtensorMap> OperandMap(const Bf16Heads& operand, int64_t heads,
@@ -68,13 +62,6 @@ absl::StatusOr<CUtensorMap> OperandMap(const Bf16Heads& operand, int64_t heads,
                                .middle_stride = operand.head_stride,
                                .outer_stride = operand.sequence_stride},
                               box_rows);
-}
-
-absl::Status AllowSharedBytes(const void* kernel, int shared_bytes) {
-  return CudaStatus(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           shared_bytes),
-      "reserve shared memory");
 }
 
 }  // namespace millrace

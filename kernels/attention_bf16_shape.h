@@ -23,9 +23,6 @@ absl::StatusOr<CUtensorMap> OperandMap(const Bf16Heads& operand, int64_t heads,
                                        const AttentionBf16Shape& shape,
                                        int32_t box_rows);
 
-// Lets `kernel` use more than the 48 KiB of shared memory every kernel may.
-absl::Status AllowSharedBytes(const void* kernel, int shared_bytes);
-
 }  // namespace millrace
 
 #endif  // MILLRACE_KERNELS_ATTENTION_BF16_SHAPE_H_

@@ -51,9 +51,11 @@ if(NOT MILLRACE_CUDA STREQUAL "off")
 endif()
 if(MILLRACE_CUDA_ENABLED)
   set(CMAKE_CUDA_COMPILER ${MILLRACE_NVCC} CACHE FILEPATH "")
-  if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES "90a-real" CACHE STRING "")
-  endif()
+  # Ampere, Ada, Hopper, Blackwell. Kernels named _sm90 are for Hopper alone.
+  set(MILLRACE_CUDA_ARCHITECTURES "80-real;89-real;90a-real;100a-real"
+    CACHE STRING "GPUs that the portable kernels are compiled for")
+  set(CMAKE_CUDA_ARCHITECTURES "90a-real" CACHE STRING "")
+  set(CMAKE_POSITION_INDEPENDENT_CODE ON)
   enable_language(CUDA)
   # CMake 3.25 has no C++20 entry for nvcc; these two variables add it.
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")

@@ -1,0 +1,27 @@
+// What launchers ask of the current device.
+
+#ifndef MILLRACE_KERNELS_CUDA_DEVICE_H_
+#define MILLRACE_KERNELS_CUDA_DEVICE_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace millrace {
+
+struct DeviceLimits {
+  int compute_capability;  // 90 for 9.0.
+  int num_multiprocessors;
+  int shared_bytes_per_block;  // With AllowSharedBytes().
+
+  bool IsHopper() const { return compute_capability / 10 == 9; }
+};
+
+// Of the current device; read once a device and process, cheap afterwards.
+absl::StatusOr<DeviceLimits> CurrentDeviceLimits();
+
+// Lets `kernel` use more than the 48 KiB of shared memory every kernel may.
+absl::Status AllowSharedBytes(const void* kernel, int shared_bytes);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_KERNELS_CUDA_DEVICE_H_
