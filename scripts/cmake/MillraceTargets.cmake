@@ -9,6 +9,9 @@ target_include_directories(millrace_flags INTERFACE
   ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
 target_compile_options(millrace_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-Werror>)
+# nvcc_checked reads what the assembler reports.
+target_compile_options(millrace_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
 if(MILLRACE_SANITIZE)
   target_compile_options(millrace_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${MILLRACE_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>)
