@@ -1,0 +1,310 @@
+#include "kernels/tuning.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+
+namespace millrace {
+namespace {
+
+using Key = std::pair<std::string, TuningValues>;
+
+absl::flat_hash_map<Key, TuningValues>& Installed() {
+  static auto* installed = new absl::flat_hash_map<Key, TuningValues>();
+  return *installed;
+}
+
+thread_local const ScopedTuningChoice* innermost = nullptr;
+
+TuningValues StartOf(const TuningFamily& family) {
+  TuningValues start = {};
+  for (size_t i = 0; i < family.knobs.size(); ++i) {
+    start[i] = family.knobs[i].start;
+  }
+  return start;
+}
+
+constexpr absl::string_view kHeader = "# chip=";
+
+absl::Status LineError(int line, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("tuning table, line ", line, ": ", what));
+}
+
+// "name=value name=value", in the order of `names`.
+absl::StatusOr<TuningValues> ParseValues(absl::string_view text, int line,
+                                         const std::vector<std::string>& names) {
+  const std::vector<absl::string_view> words =
+      absl::StrSplit(text, ' ', absl::SkipEmpty());
+  if (words.size() != names.size()) {
+    return LineError(line, absl::StrCat("'", text, "' has ", words.size(),
+                                        " values, expected ", names.size()));
+  }
+  TuningValues values = {};
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(words[i], absl::MaxSplits('=', 1));
+    if (parts.first != names[i] ||
+        !absl::SimpleAtoi(parts.second, &values[i])) {
+      return LineError(line, absl::StrCat("'", words[i], "' should be ",
+                                          names[i], "=INTEGER"));
+    }
+  }
+  return values;
+}
+
+std::string FormatValues(const TuningValues& values,
+                         const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : " ", names[i], "=", values[i]);
+  }
+  return text;
+}
+
+std::vector<std::string> KnobNames(const TuningFamily& family) {
+  std::vector<std::string> names;
+  for (const TuningKnob& knob : family.knobs) names.push_back(knob.name);
+  return names;
+}
+
+const TuningFamily* FindFamily(absl::Span<const TuningFamily> families,
+                               absl::string_view name) {
+  for (const TuningFamily& family : families) {
+    if (family.name == name) return &family;
+  }
+  return nullptr;
+}
+
+// family | class | choice | seconds start_seconds
+absl::StatusOr<TuningEntry> ParseEntry(absl::string_view text, int line,
+                                       absl::Span<const TuningFamily> families) {
+  const std::vector<absl::string_view> fields = absl::StrSplit(text, " | ");
+  if (fields.size() != 4) {
+    return LineError(
+        line, absl::StrCat("'", text,
+                           "' should be FAMILY | CLASS | CHOICE | "
+                           "SECONDS START_SECONDS"));
+  }
+  const TuningFamily* family = FindFamily(families, fields[0]);
+  if (family == nullptr) {
+    return LineError(line, absl::StrCat("no kernel family '", fields[0], "'"));
+  }
+  TuningEntry entry = {.family = family->name};
+  ASSIGN_OR_RETURN(entry.shape_class,
+                   ParseValues(fields[1], line, family->class_dims));
+  ASSIGN_OR_RETURN(entry.choice,
+                   ParseValues(fields[2], line, KnobNames(*family)));
+  for (size_t i = 0; i < family->knobs.size(); ++i) {
+    const std::vector<int>& values = family->knobs[i].values;
+    if (std::find(values.begin(), values.end(), entry.choice[i]) ==
+        values.end()) {
+      return LineError(line, absl::StrCat(family->knobs[i].name, "=",
+                                          entry.choice[i],
+                                          " is no value of this knob"));
+    }
+  }
+  const std::vector<absl::string_view> times =
+      absl::StrSplit(fields[3], ' ', absl::SkipEmpty());
+  if (times.size() != 2 || !absl::SimpleAtod(times[0], &entry.seconds) ||
+      !absl::SimpleAtod(times[1], &entry.start_seconds) ||
+      !(entry.seconds > 0 && entry.start_seconds > 0)) {
+    return LineError(line, absl::StrCat("'", fields[3],
+                                        "' should be two positive times"));
+  }
+  return entry;
+}
+
+// One search: what was measured, by choice.
+class Descent {
+ public:
+  Descent(const TuningFamily& family, const TuningMeasure& measure,
+          double least_gain)
+      : family_(family), measure_(measure), least_gain_(least_gain) {}
+
+  absl::StatusOr<TuningResult> Run() {
+    std::vector<int> at;
+    for (const TuningKnob& knob : family_.knobs) {
+      const auto found =
+          std::find(knob.values.begin(), knob.values.end(), knob.start);
+      if (found == knob.values.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(family_.name, ": the start of ", knob.name, ", ",
+                         knob.start, ", is none of its values"));
+      }
+      at.push_back(static_cast<int>(found - knob.values.begin()));
+    }
+    ASSIGN_OR_RETURN(const std::optional<double> start, Seconds(at));
+    if (!start.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(family_.name, ": its start does not run"));
+    }
+    double best = *start;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t knob = 0; knob < at.size(); ++knob) {
+        for (const int direction : {+1, -1}) {
+          ASSIGN_OR_RETURN(const bool gained, Slide(knob, direction, at, best));
+          moved |= gained;
+          if (gained) break;
+        }
+      }
+    }
+    return TuningResult{.choice = ChoiceAt(at),
+                        .seconds = best,
+                        .start_seconds = *start,
+                        .num_measured = static_cast<int>(measured_.size())};
+  }
+
+ private:
+  // Moves along one knob as long as it pays, in steps that double.
+  absl::StatusOr<bool> Slide(size_t knob, int direction, std::vector<int>& at,
+                             double& best) {
+    bool gained = false;
+    const int size = static_cast<int>(family_.knobs[knob].values.size());
+    for (int step = 1;;) {
+      std::vector<int> next = at;
+      next[knob] += direction * step;
+      const bool inside = next[knob] >= 0 && next[knob] < size;
+      std::optional<double> seconds;
+      if (inside) {
+        ASSIGN_OR_RETURN(seconds, Seconds(next));
+      }
+      if (seconds.has_value() && *seconds < best * (1 - least_gain_)) {
+        at = next;
+        best = *seconds;
+        gained = true;
+        step *= 2;
+      } else if (step > 1) {
+        step = 1;  // It was too long: look at the neighbour before giving up.
+      } else {
+        return gained;
+      }
+    }
+  }
+
+  absl::StatusOr<std::optional<double>> Seconds(const std::vector<int>& at) {
+    const auto known = measured_.find(at);
+    if (known != measured_.end()) return known->second;
+    std::optional<double> seconds;
+    const absl::StatusOr<double> measured = measure_(ChoiceAt(at));
+    if (measured.ok()) {
+      seconds = *measured;
+    } else if (!absl::IsInvalidArgument(measured.status()) &&
+               !absl::IsResourceExhausted(measured.status())) {
+      return measured.status();
+    }
+    measured_[at] = seconds;
+    return seconds;
+  }
+
+  TuningValues ChoiceAt(const std::vector<int>& at) const {
+    TuningValues choice = {};
+    for (size_t i = 0; i < at.size(); ++i) {
+      choice[i] = family_.knobs[i].values[at[i]];
+    }
+    return choice;
+  }
+
+  const TuningFamily& family_;
+  const TuningMeasure& measure_;
+  const double least_gain_;
+  std::map<std::vector<int>, std::optional<double>> measured_;
+};
+
+}  // namespace
+
+int64_t SizeClass(int64_t size) {
+  int64_t bound = 1;
+  while (bound < size) bound *= 2;
+  return bound;
+}
+
+std::string FormatTuningTable(const TuningTable& table,
+                              absl::Span<const TuningFamily> families) {
+  std::string text =
+      absl::StrCat(kHeader, table.chip, "\n# version=", table.version,
+                   "\n# date=", table.date, "\n");
+  for (const TuningEntry& entry : table.entries) {
+    const TuningFamily* family = FindFamily(families, entry.family);
+    if (family == nullptr) continue;
+    absl::StrAppend(&text, entry.family, " | ",
+                    FormatValues(entry.shape_class, family->class_dims), " | ",
+                    FormatValues(entry.choice, KnobNames(*family)), " | ",
+                    absl::StrFormat("%.4g %.4g\n", entry.seconds,
+                                    entry.start_seconds));
+  }
+  return text;
+}
+
+absl::StatusOr<TuningTable> ParseTuningTable(
+    absl::string_view text, absl::Span<const TuningFamily> families) {
+  TuningTable table;
+  int line = 0;
+  for (absl::string_view words : absl::StrSplit(text, '\n')) {
+    ++line;
+    if (words.empty()) continue;
+    if (words[0] == '#') {
+      for (const auto& [key, value] :
+           {std::pair<absl::string_view, std::string*>{"# chip=", &table.chip},
+            {"# version=", &table.version},
+            {"# date=", &table.date}}) {
+        if (words.substr(0, key.size()) == key) {
+          *value = std::string(words.substr(key.size()));
+        }
+      }
+      continue;
+    }
+    ASSIGN_OR_RETURN(TuningEntry entry, ParseEntry(words, line, families));
+    table.entries.push_back(std::move(entry));
+  }
+  if (table.chip.empty()) {
+    return absl::InvalidArgumentError(
+        "tuning table: no line '# chip=NAME' says what it was measured on");
+  }
+  return table;
+}
+
+void InstallTuning(const TuningTable& table) {
+  Installed().clear();
+  for (const TuningEntry& entry : table.entries) {
+    Installed()[{entry.family, entry.shape_class}] = entry.choice;
+  }
+}
+
+TuningValues TunedChoice(const TuningFamily& family,
+                         const TuningValues& shape_class) {
+  for (const ScopedTuningChoice* scope = innermost; scope != nullptr;
+       scope = scope->outer_) {
+    if (scope->family_.name == family.name) return scope->choice_;
+  }
+  if (!Installed().empty()) {
+    const auto found = Installed().find(Key{family.name, shape_class});
+    if (found != Installed().end()) return found->second;
+  }
+  return StartOf(family);
+}
+
+ScopedTuningChoice::ScopedTuningChoice(const TuningFamily& family,
+                                       const TuningValues& choice)
+    : outer_(innermost), family_(family), choice_(choice) {
+  innermost = this;
+}
+
+ScopedTuningChoice::~ScopedTuningChoice() { innermost = outer_; }
+
+absl::StatusOr<TuningResult> Tune(const TuningFamily& family,
+                                  const TuningMeasure& measure,
+                                  double least_gain) {
+  return Descent(family, measure, least_gain).Run();
+}
+
+}  // namespace millrace

@@ -1,0 +1,117 @@
+// Choices a kernel leaves open (threads, rows a block, stages), made by
+// measuring: per family, shape class and chip.
+//
+// A family declares its knobs and what of a shape matters. A launcher asks
+// TunedChoice() and gets the installed entry of its class, or the family's
+// start. Nothing here measures during training: `Tune` runs only where somebody
+// asks for it, and its results travel as text with where they came from.
+//
+// Method: coordinate descent with growing steps from a good start, after Canesche
+// et al., "The Droplet Search Algorithm for Kernel Scheduling", 2024.
+
+#ifndef MILLRACE_KERNELS_TUNING_H_
+#define MILLRACE_KERNELS_TUNING_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace millrace {
+
+inline constexpr int kMaxTuningDims = 4;
+
+struct TuningKnob {
+  std::string name;
+  std::vector<int> values;  // Ascending; neighbours should behave alike.
+  int start;                // One of them.
+};
+
+struct TuningFamily {
+  std::string name;                     // "rmsnorm_forward"
+  std::vector<std::string> class_dims;  // What of a shape matters; at most 4.
+  std::vector<TuningKnob> knobs;        // At most 4.
+};
+
+// One value a class dim or knob; the rest is zero.
+using TuningValues = std::array<int64_t, kMaxTuningDims>;
+
+// Sizes fall into one class up to the next power of two.
+int64_t SizeClass(int64_t size);
+
+struct TuningEntry {
+  std::string family;
+  TuningValues shape_class = {};
+  TuningValues choice = {};
+  double seconds = 0;        // Of the choice, measured.
+  double start_seconds = 0;  // Of the family's start, in the same run.
+};
+
+// What was measured on one chip.
+struct TuningTable {
+  std::string chip;     // As CUDA names it: "NVIDIA H200".
+  std::string version;  // Of Millrace.
+  std::string date;     // ISO 8601.
+  std::vector<TuningEntry> entries;
+};
+
+// As text, one entry a line, and back; InvalidArgument names the line, what it
+// holds and what was expected. Families and knobs that `families` lacks, and
+// values that a knob does not have, are errors.
+std::string FormatTuningTable(const TuningTable& table,
+                              absl::Span<const TuningFamily> families);
+absl::StatusOr<TuningTable> ParseTuningTable(
+    absl::string_view text, absl::Span<const TuningFamily> families);
+
+// From now on launchers choose by `table`; an empty one brings back the starts.
+// Call it while nothing launches.
+void InstallTuning(const TuningTable& table);
+
+// The choice for a shape class: installed, or the family's start.
+TuningValues TunedChoice(const TuningFamily& family,
+                         const TuningValues& shape_class);
+
+// While it lives, TunedChoice() of `family` on this thread is `choice`.
+class ScopedTuningChoice {
+ public:
+  ScopedTuningChoice(const TuningFamily& family, const TuningValues& choice);
+  ~ScopedTuningChoice();
+  ScopedTuningChoice(const ScopedTuningChoice&) = delete;
+  ScopedTuningChoice& operator=(const ScopedTuningChoice&) = delete;
+
+ private:
+  const ScopedTuningChoice* outer_;
+  const TuningFamily& family_;
+  TuningValues choice_;
+  friend TuningValues TunedChoice(const TuningFamily&, const TuningValues&);
+};
+
+// Seconds of one call with `choice`. InvalidArgument or ResourceExhausted says
+// that the kernel cannot run so, and the choice is passed over; any other error
+// ends the search.
+using TuningMeasure =
+    std::function<absl::StatusOr<double>(const TuningValues& choice)>;
+
+struct TuningResult {
+  TuningValues choice;
+  double seconds;
+  double start_seconds;
+  int num_measured;
+};
+
+// Descends from the family's start, which must run. A move counts if it gains
+// more than `least_gain` (0.01: one per cent), which should exceed the noise.
+absl::StatusOr<TuningResult> Tune(const TuningFamily& family,
+                                  const TuningMeasure& measure,
+                                  double least_gain);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_KERNELS_TUNING_H_

@@ -1,0 +1,149 @@
+#include "kernels/tuning.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+TuningFamily Example() {
+  return {.name = "example",
+          .class_dims = {"hidden"},
+          .knobs = {{.name = "threads",
+                     .values = {32, 64, 128, 256, 512, 1024},
+                     .start = 128},
+                    {.name = "rows",
+                     .values = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+                     .start = 1}}};
+}
+
+// Goal: the search finds the best choice and tells what it cost. Method: a
+// bowl with its bottom at every choice in turn.
+TEST(TuneTest, FindsTheBottomOfABowl) {
+  const TuningFamily family = Example();
+  for (const int threads : family.knobs[0].values) {
+    for (const int rows : family.knobs[1].values) {
+      auto bowl = [&](const TuningValues& choice) -> absl::StatusOr<double> {
+        const double x = std::log2(choice[0]) - std::log2(threads);
+        const double y = static_cast<double>(choice[1] - rows);
+        return 1 + 0.1 * x * x + 0.1 * y * y;
+      };
+      const auto result = Tune(family, bowl, 0.01);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->choice[0], threads);
+      EXPECT_EQ(result->choice[1], rows);
+      EXPECT_DOUBLE_EQ(result->seconds, 1);
+      EXPECT_DOUBLE_EQ(result->start_seconds, *bowl({128, 1}));
+      EXPECT_LT(result->num_measured, 40) << "of 72 choices";
+    }
+  }
+}
+
+// Goal: choices that cannot run are passed over, noise moves nothing, and other
+// errors surface.
+TEST(TuneTest, PassesOverWhatCannotRun) {
+  const TuningFamily family = Example();
+  auto walled = [](const TuningValues& choice) -> absl::StatusOr<double> {
+    if (choice[0] > 256) return absl::ResourceExhaustedError("too many");
+    return 1000.0 / static_cast<double>(choice[0]);
+  };
+  const auto result = Tune(family, walled, 0.01);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->choice[0], 256);
+  EXPECT_EQ(result->choice[1], 1);
+
+  auto noise = [](const TuningValues& choice) -> absl::StatusOr<double> {
+    return 1.0 - 0.001 * static_cast<double>(choice[1] % 3);
+  };
+  const auto still = Tune(family, noise, 0.01);
+  ASSERT_TRUE(still.ok());
+  EXPECT_EQ(still->choice[0], 128);
+  EXPECT_EQ(still->choice[1], 1);
+
+  auto broken = [](const TuningValues&) -> absl::StatusOr<double> {
+    return absl::InternalError("device lost");
+  };
+  EXPECT_EQ(Tune(family, broken, 0.01).status().code(),
+            absl::StatusCode::kInternal);
+  auto impossible = [](const TuningValues&) -> absl::StatusOr<double> {
+    return absl::InvalidArgumentError("never");
+  };
+  EXPECT_THAT(std::string(Tune(family, impossible, 0.01).status().message()),
+              HasSubstr("its start does not run"));
+}
+
+// Goal: launchers see the installed choice of their class alone, a scoped one
+// before it, and the start otherwise.
+TEST(TunedChoiceTest, PrefersScopeThenTableThenStart) {
+  const TuningFamily family = Example();
+  EXPECT_EQ(TunedChoice(family, {4096}), (TuningValues{128, 1}));
+  InstallTuning({.chip = "NVIDIA H200",
+                 .entries = {{.family = "example",
+                              .shape_class = {4096},
+                              .choice = {256, 4}}}});
+  EXPECT_EQ(TunedChoice(family, {4096}), (TuningValues{256, 4}));
+  EXPECT_EQ(TunedChoice(family, {8192}), (TuningValues{128, 1}));
+  {
+    const ScopedTuningChoice outer(family, {32, 2});
+    EXPECT_EQ(TunedChoice(family, {4096}), (TuningValues{32, 2}));
+    {
+      const ScopedTuningChoice inner(family, {64, 3});
+      EXPECT_EQ(TunedChoice(family, {4096}), (TuningValues{64, 3}));
+    }
+    EXPECT_EQ(TunedChoice(family, {4096}), (TuningValues{32, 2}));
+  }
+  InstallTuning({});
+  EXPECT_EQ(TunedChoice(family, {4096}), (TuningValues{128, 1}));
+}
+
+TEST(TuningTableTest, SurvivesTextAndNamesBadLines) {
+  const std::vector<TuningFamily> families = {Example()};
+  const TuningTable table = {.chip = "NVIDIA H200",
+                             .version = "0.1.0",
+                             .date = "2026-11-21",
+                             .entries = {{.family = "example",
+                                          .shape_class = {4096},
+                                          .choice = {256, 4},
+                                          .seconds = 1.25e-5,
+                                          .start_seconds = 1.5e-5}}};
+  const std::string text = FormatTuningTable(table, families);
+  const auto parsed = ParseTuningTable(text, families);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->chip, table.chip);
+  EXPECT_EQ(FormatTuningTable(*parsed, families), text);
+
+  const std::string head = "# chip=NVIDIA H200\n";
+  for (const auto& [line, expected] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"other | hidden=1 | threads=32 rows=1 | 1 1", "no kernel family"},
+           {"example | hidden=1 | threads=33 rows=1 | 1 1",
+            "threads=33 is no value"},
+           {"example | hidden=x | threads=32 rows=1 | 1 1",
+            "should be hidden=INTEGER"},
+           {"example | hidden=1 | threads=32 | 1 1", "has 1 values"},
+           {"example | hidden=1 | threads=32 rows=1 | 0 1",
+            "two positive times"},
+           {"example", "should be FAMILY"}}) {
+    const auto bad = ParseTuningTable(head + line, families);
+    EXPECT_THAT(std::string(bad.status().message()), HasSubstr(expected));
+    EXPECT_THAT(std::string(bad.status().message()), HasSubstr("line 2"));
+  }
+  EXPECT_THAT(std::string(ParseTuningTable("", families).status().message()),
+              HasSubstr("no line '# chip="));
+}
+
+TEST(SizeClassTest, RoundsUpToPowersOfTwo) {
+  EXPECT_EQ(SizeClass(1), 1);
+  EXPECT_EQ(SizeClass(4096), 4096);
+  EXPECT_EQ(SizeClass(4097), 8192);
+}
+
+}  // namespace
+}  // namespace millrace
