@@ -1,6 +1,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/attention_bf16.h"
 #include "kernels/attention_bf16_backward_around.cuh"
@@ -456,6 +457,13 @@ int64_t AttentionBackwardBf16WorkspaceBytes(const AttentionBf16Shape& shape) {
 absl::Status LaunchAttentionBackwardBf16(const AttentionBackwardBf16Args& args,
                                          cudaStream_t stream) {
   RETURN_IF_ERROR(CheckAttentionBf16Shape(args.shape));
+  if ((args.shape.head_dim != 64 && args.shape.head_dim != 128) ||
+      args.shape.window != 0 || args.shape.document_offsets != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the backward pass of bf16 attention has head_dim 64 and 128, and "
+        "neither window nor packed documents, yet; got head_dim ",
+        args.shape.head_dim, " and window ", args.shape.window));
+  }
   if (args.shape.num_sequences == 0) return absl::OkStatus();
   if (args.shape.head_dim == 128) {
     return args.shape.causal ? Launch<Config<128, true>>(args, stream)

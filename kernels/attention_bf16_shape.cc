@@ -10,9 +10,11 @@
 namespace millrace {
 
 absl::Status CheckAttentionBf16Shape(const AttentionBf16Shape& shape) {
-  if (shape.head_dim != 64 && shape.head_dim != 128) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "bf16 attention has head_dim 64 and 128; got ", shape.head_dim));
+  if (shape.head_dim != 64 && shape.head_dim != 96 && shape.head_dim != 128 &&
+      shape.head_dim != 256) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bf16 attention has head_dim 64, 96, 128 and 256; got ",
+                     shape.head_dim));
   }
   if (shape.num_sequences < 0 || shape.sequence_length < 1 ||
       shape.num_kv_heads < 1 || shape.num_heads < 1 ||
@@ -24,17 +26,23 @@ absl::Status CheckAttentionBf16Shape(const AttentionBf16Shape& shape) {
         " key-value heads; lengths must be positive and the query heads a "
         "multiple of the key-value heads"));
   }
-  if (shape.window != 0 || shape.document_offsets != nullptr) {
+  if (shape.window < 0) {
     return absl::InvalidArgumentError(
-        "bf16 attention takes no window and no packed documents yet");
+        absl::StrCat("bf16 attention got a window of ", shape.window,
+                     " keys; it must be positive, or zero for none"));
+  }
+  const bool packed = shape.document_offsets != nullptr;
+  if (packed && shape.total_tokens < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "bf16 attention got ", shape.total_tokens, " packed tokens"));
   }
   // Tiles and rows are counted in 32 bits on the device.
-  if (shape.num_sequences * shape.num_heads * shape.sequence_length >
-      std::numeric_limits<int32_t>::max()) {
+  const int64_t num_tokens =
+      packed ? shape.total_tokens : shape.num_sequences * shape.sequence_length;
+  if (num_tokens * shape.num_heads > std::numeric_limits<int32_t>::max()) {
     return absl::InvalidArgumentError(
         absl::StrCat("bf16 attention takes at most 2^31 - 1 query rows; got ",
-                     shape.num_sequences, " sequences x ", shape.num_heads,
-                     " heads x ", shape.sequence_length, " tokens"));
+                     num_tokens, " tokens x ", shape.num_heads, " heads"));
   }
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 
 namespace millrace {
 
+// What the contract allows; each direction refuses what it has no kernel for.
 absl::Status CheckAttentionBf16Shape(const AttentionBf16Shape& shape);
 
 // Multiprocessors of the current device; Unavailable unless it is a Hopper.
