@@ -1,8 +1,10 @@
 // Output projection and cross entropy loss in one, over chunks of tokens, so
 // that the logits of all tokens never exist at once:
 //   logits[t, v] = hidden[t] . weight[v],
-//   loss[t] = ln(sum over v of exp(logits[t, v])) - logits[t, targets[t]],
-//   d_logits[t, v] = token_scale (softmax(logits[t])[v] - [v == targets[t]]),
+//   lse[t] = ln(sum over v of exp(logits[t, v])),
+//   loss[t] = lse[t] - logits[t, targets[t]] + z_loss lse[t]^2,
+//   d_logits[t, v] = token_scale ((1 + 2 z_loss lse[t]) softmax(logits[t])[v] -
+//                                 [v == targets[t]]),
 //   d_hidden = d_logits weight, d_weight (+)= transpose(d_logits) hidden.
 // A token whose target is negative has no loss and no gradient.
 //
@@ -30,6 +32,9 @@ struct CrossEntropyOptions {
   double token_scale = 1;   // Of each token's loss and gradient.
   double loss_share = 1;    // Of the loss sum, besides.
   bool accumulate = false;  // d_weight is added to, not overwritten.
+  // Not negative. Above zero it keeps lse near zero (Chowdhery et al., "PaLM",
+  // 2022, section 5).
+  double z_loss = 0;
 };
 
 // What a rank's shard says of a token: [kNumCrossEntropyStats] floats.
@@ -107,6 +112,7 @@ struct CrossEntropyLossArgs {
   int64_t num_tokens;
   double token_scale;
   double loss_share;
+  double z_loss = 0;
 };
 absl::Status CrossEntropyLoss(const CrossEntropyLossArgs& args);
 

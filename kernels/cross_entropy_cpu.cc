@@ -61,8 +61,13 @@ struct TokenStats {
   double sum_exponentials;
   double target_logit;
 
-  double loss() const {
-    return std::log(sum_exponentials) + maximum - target_logit;
+  double lse() const { return std::log(sum_exponentials) + maximum; }
+  double loss(double z_loss) const {
+    return lse() - target_logit + z_loss * lse() * lse();
+  }
+  // Of the softmax in the gradient.
+  float lse_factor(double z_loss) const {
+    return static_cast<float>(1 + 2 * z_loss * lse());
   }
 };
 
@@ -167,12 +172,14 @@ CrossEntropyPlan::~CrossEntropyPlan() = default;
 absl::StatusOr<CrossEntropyPlan> CrossEntropyPlan::Create(
     const CrossEntropyOptions& options, int num_threads) {
   if (options.num_tokens < 1 || options.hidden < 1 || options.vocab_rows < 1 ||
-      options.vocab_begin < 0 || options.chunk_tokens < 1 || num_threads < 1) {
+      options.vocab_begin < 0 || options.chunk_tokens < 1 || num_threads < 1 ||
+      options.z_loss < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "cross entropy got num_tokens ", options.num_tokens, ", hidden ",
         options.hidden, ", vocab_rows ", options.vocab_rows, " from ",
         options.vocab_begin, ", chunk_tokens ", options.chunk_tokens, ", ",
-        num_threads, " threads; needs at least one of each, from at least 0"));
+        num_threads, " threads, z_loss ", options.z_loss,
+        "; needs at least one of each, from at least 0, z_loss at least 0"));
   }
   const int64_t chunk = std::min(options.chunk_tokens, options.num_tokens);
   ASSIGN_OR_RETURN(ChunkPlans whole,
@@ -224,8 +231,10 @@ absl::Status CrossEntropyPlan::LinearCrossEntropy(
     const float target_logit = row[target];
     const float maximum = Loops().maximum(row, vocab_rows);
     const float sum = Loops().exponentials(row, vocab_rows, maximum);
-    impl_->losses[row_idx] = std::log(double{sum}) + maximum - target_logit;
-    Loops().scale(row, vocab_rows, token_scale / sum);
+    const TokenStats stats = {maximum, sum, target_logit};
+    impl_->losses[row_idx] = stats.loss(options.z_loss);
+    Loops().scale(row, vocab_rows,
+                  stats.lse_factor(options.z_loss) * token_scale / sum);
     row[target] -= token_scale;
   };
   double loss = 0.0;
@@ -277,11 +286,12 @@ absl::Status CrossEntropyPlan::Gradient(const CrossEntropyGradientArgs& args) {
     }
     const TokenStats stats = CombineStats(args.all_stats, args.num_shards,
                                           options.num_tokens, token);
-    impl_->losses[row_idx] = stats.loss();
+    impl_->losses[row_idx] = stats.loss(options.z_loss);
     Loops().exponentials(row, vocab_rows, stats.maximum);
     Loops().scale(
         row, vocab_rows,
-        static_cast<float>(options.token_scale / stats.sum_exponentials));
+        stats.lse_factor(options.z_loss) *
+            static_cast<float>(options.token_scale / stats.sum_exponentials));
     const int64_t target = args.targets[token] - options.vocab_begin;
     if (target >= 0 && target < vocab_rows) {
       row[target] -= static_cast<float>(options.token_scale);
@@ -309,7 +319,7 @@ absl::Status CrossEntropyLoss(const CrossEntropyLossArgs& args) {
   for (int64_t t = 0; t < args.num_tokens; ++t) {
     if (args.targets[t] < 0) continue;
     loss += CombineStats(args.all_stats, args.num_shards, args.num_tokens, t)
-                .loss();
+                .loss(args.z_loss);
   }
   *args.loss += args.token_scale * args.loss_share * loss;
   return absl::OkStatus();

@@ -46,7 +46,9 @@ void Propagate(const CrossEntropyOptions& options,
     for (int64_t v = 0; targets[t] >= 0 && v < options.vocab_rows; ++v) {
       const double one = targets[t] - options.vocab_begin == v ? 1.0 : 0.0;
       const double d_logit =
-          options.token_scale * (std::exp(logits[v] - log_sums[t]) - one);
+          options.token_scale * ((1 + 2 * options.z_loss * log_sums[t]) *
+                                     std::exp(logits[v] - log_sums[t]) -
+                                 one);
       for (int64_t h = 0; h < options.hidden; ++h) {
         hidden_gradient[h] += d_logit * weight[v * options.hidden + h];
         weight_gradient[v * options.hidden + h] +=
@@ -75,7 +77,8 @@ void LinearCrossEntropyReference(const CrossEntropyOptions& options,
     log_sums[t] = maximum.value + std::log(maximum.sum_exponentials);
     if (args.targets[t] < 0) continue;
     *args.loss += options.token_scale * options.loss_share *
-                  (log_sums[t] - logits[args.targets[t]]);
+                  (log_sums[t] - logits[args.targets[t]] +
+                   options.z_loss * log_sums[t] * log_sums[t]);
   }
   Propagate(options, log_sums, args.d_hidden, args.d_weight, args.hidden,
             args.weight, args.targets);
@@ -111,8 +114,9 @@ void CrossEntropyGradientReference(const CrossEntropyOptions& options,
     }
     log_sums[t] = std::log(sum);
     if (args.targets[t] < 0) continue;
-    *args.loss +=
-        options.token_scale * options.loss_share * (log_sums[t] - target_logit);
+    *args.loss += options.token_scale * options.loss_share *
+                  (log_sums[t] - target_logit +
+                   options.z_loss * log_sums[t] * log_sums[t]);
   }
   Propagate(options, log_sums, args.d_hidden, args.d_weight, args.hidden,
             args.weight, args.targets);

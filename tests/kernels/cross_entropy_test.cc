@@ -85,7 +85,8 @@ TEST(CrossEntropyTest, LinearMatchesReference) {
            .vocab_rows = 11,
            .chunk_tokens = 3,
            .token_scale = 0.25,
-           .loss_share = 0.5},
+           .loss_share = 0.5,
+           .z_loss = 0.1},
            {.num_tokens = 64,
            .hidden = 40,
            .vocab_rows = 130,
@@ -115,7 +116,8 @@ TEST(CrossEntropyTest, ReferenceGradientIsTheDerivative) {
                                  .hidden = 3,
                                  .vocab_rows = 6,
                                  .chunk_tokens = 5,
-                                 .token_scale = 0.2},
+                                 .token_scale = 0.2,
+                                 .z_loss = 0.05},
                                 6, 77);
   const Outputs gradient = Linear(problem, 0);
   const auto loss = [&] {
@@ -158,7 +160,8 @@ TEST(CrossEntropyTest, ShardsGiveTheWhole) {
                                        .hidden = 12,
                                        .vocab_rows = 50,
                                        .chunk_tokens = 8,
-                                       .token_scale = 1.0 / 29};
+                                       .token_scale = 1.0 / 29,
+                                       .z_loss = 0.01};
   const Problem whole = MakeProblem(options, 50, 5);
   const Outputs expected = Linear(whole, 0);
   const std::vector<int64_t> begins = {0, 10, 33, 50};
@@ -227,7 +230,8 @@ TEST(CrossEntropyTest, ShardsGiveTheWhole) {
                                   .num_shards = kShards,
                                   .num_tokens = options.num_tokens,
                                   .token_scale = options.token_scale,
-                                  .loss_share = 1.0})
+                                  .loss_share = 1.0,
+                                  .z_loss = options.z_loss})
                     .ok());
     ExpectClose(d_hidden_sum, expected[0], 5e-6, "d_hidden");
     ExpectClose(d_weight, expected[1], 5e-6, "d_weight");
@@ -241,6 +245,10 @@ TEST(CrossEntropyTest, RefusesWhatCannotBe) {
       .num_tokens = 2, .hidden = 2, .vocab_rows = 3, .chunk_tokens = 2};
   CrossEntropyOptions bad = good;
   bad.chunk_tokens = 0;
+  EXPECT_EQ(CrossEntropyPlan::Create(bad, 1).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  bad = good;
+  bad.z_loss = -1;
   EXPECT_EQ(CrossEntropyPlan::Create(bad, 1).status().code(),
             absl::StatusCode::kInvalidArgument);
   bad = good;
