@@ -5,6 +5,7 @@
 #include "base/status_macros.h"
 #include "kernels/attention_bf16.h"
 #include "kernels/attention_bf16_backward_around.cuh"
+#include "kernels/attention_bf16_paths.h"
 #include "kernels/attention_bf16_shape.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/hopper.cuh"
@@ -448,23 +449,27 @@ absl::Status Launch(const AttentionBackwardBf16Args& args,
 
 }  // namespace
 
-int64_t AttentionBackwardBf16WorkspaceBytes(const AttentionBf16Shape& shape) {
+int64_t AttentionBackwardBf16Sm90WorkspaceBytes(
+    const AttentionBf16Shape& shape) {
   const int64_t num_rows =
       shape.num_sequences * shape.num_heads * PaddedSequence(shape);
   return num_rows * (2 + shape.head_dim) * static_cast<int64_t>(sizeof(float));
 }
 
-absl::Status LaunchAttentionBackwardBf16(const AttentionBackwardBf16Args& args,
-                                         cudaStream_t stream) {
-  RETURN_IF_ERROR(CheckAttentionBf16Shape(args.shape));
-  if ((args.shape.head_dim != 64 && args.shape.head_dim != 128) ||
-      args.shape.window != 0 || args.shape.document_offsets != nullptr) {
+bool AttentionBackwardBf16Sm90Takes(const AttentionBf16Shape& shape,
+                                    bool deterministic) {
+  return (shape.head_dim == 64 || shape.head_dim == 128) && shape.window == 0 &&
+         shape.document_offsets == nullptr && !deterministic;
+}
+
+absl::Status LaunchAttentionBackwardBf16Sm90(
+    const AttentionBackwardBf16Args& args, cudaStream_t stream) {
+  if (!AttentionBackwardBf16Sm90Takes(args.shape, args.deterministic)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the backward pass of bf16 attention has head_dim 64 and 128, and "
         "neither window nor packed documents, yet; got head_dim ",
         args.shape.head_dim, " and window ", args.shape.window));
   }
-  if (args.shape.num_sequences == 0) return absl::OkStatus();
   if (args.shape.head_dim == 128) {
     return args.shape.causal ? Launch<Config<128, true>>(args, stream)
                              : Launch<Config<128, false>>(args, stream);

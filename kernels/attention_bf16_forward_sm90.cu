@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/attention_bf16.h"
+#include "kernels/attention_bf16_paths.h"
 #include "kernels/attention_bf16_shape.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/hopper.cuh"
@@ -486,17 +487,19 @@ absl::Status Launch(const AttentionForwardBf16Args& args, cudaStream_t stream) {
 
 }  // namespace
 
-absl::Status LaunchAttentionForwardBf16(const AttentionForwardBf16Args& args,
-                                        cudaStream_t stream) {
-  RETURN_IF_ERROR(CheckAttentionBf16Shape(args.shape));
-  if ((args.shape.head_dim != 64 && args.shape.head_dim != 128) ||
-      args.shape.window != 0 || args.shape.document_offsets != nullptr) {
+bool AttentionForwardBf16Sm90Takes(const AttentionBf16Shape& shape) {
+  return (shape.head_dim == 64 || shape.head_dim == 128) && shape.window == 0 &&
+         shape.document_offsets == nullptr;
+}
+
+absl::Status LaunchAttentionForwardBf16Sm90(
+    const AttentionForwardBf16Args& args, cudaStream_t stream) {
+  if (!AttentionForwardBf16Sm90Takes(args.shape)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the forward pass of bf16 attention has head_dim 64 and 128, and "
         "neither window nor packed documents, yet; got head_dim ",
         args.shape.head_dim, " and window ", args.shape.window));
   }
-  if (args.shape.num_sequences == 0) return absl::OkStatus();
   if (args.shape.head_dim == 128) {
     return args.shape.causal ? Launch<Config<128, 2, true>>(args, stream)
                              : Launch<Config<128, 2, false>>(args, stream);
