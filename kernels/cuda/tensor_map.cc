@@ -61,4 +61,73 @@ absl::StatusOr<CUtensorMap> EncodeHeadsTensorMap(const HeadsTensor& tensor,
   return map;
 }
 
+absl::StatusOr<CUtensorMap> EncodeByteHeadsTensorMap(const HeadsTensor& tensor,
+                                                     int32_t box_rows) {
+  if (Encoder() == nullptr) {
+    return absl::UnavailableError(
+        "the CUDA driver does not know tensor maps (CUDA 12.0 or newer does)");
+  }
+  const cuuint64_t dims[4] = {static_cast<cuuint64_t>(tensor.columns),
+                              static_cast<cuuint64_t>(tensor.rows),
+                              static_cast<cuuint64_t>(tensor.middle),
+                              static_cast<cuuint64_t>(tensor.outer)};
+  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(tensor.row_stride),
+                                 static_cast<cuuint64_t>(tensor.middle_stride),
+                                 static_cast<cuuint64_t>(tensor.outer_stride)};
+  const cuuint32_t box[4] = {static_cast<cuuint32_t>(tensor.columns),
+                             static_cast<cuuint32_t>(box_rows), 1, 1};
+  const cuuint32_t element_strides[4] = {1, 1, 1, 1};
+  CUtensorMap map;
+  CUresult result = CUDA_ERROR_INVALID_VALUE;
+  if (tensor.columns == 64 || tensor.columns == 128) {
+    result = Encoder()(
+        &map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, tensor.data, dims, strides, box,
+        element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        tensor.columns == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                             : CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  }
+  if (result != CUDA_SUCCESS) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor map of bytes [", tensor.outer, ", ", tensor.middle, ", ",
+        tensor.rows, ", ", tensor.columns, "] with strides ",
+        tensor.outer_stride, ", ", tensor.middle_stride, ", ",
+        tensor.row_stride, " refused (CUresult ", static_cast<int>(result),
+        "): rows have 64 or 128 bytes, and addresses and strides must be "
+        "multiples of 16 bytes"));
+  }
+  return map;
+}
+
+absl::StatusOr<CUtensorMap> EncodeMatrixTensorMap(const MatrixTensor& matrix,
+                                                  int32_t box_rows) {
+  if (Encoder() == nullptr) {
+    return absl::UnavailableError(
+        "the CUDA driver does not know tensor maps (CUDA 12.0 or newer does)");
+  }
+  const int element_bytes = matrix.is_fp32 ? 4 : 2;
+  const cuuint64_t dims[2] = {static_cast<cuuint64_t>(matrix.columns),
+                              static_cast<cuuint64_t>(matrix.rows)};
+  const cuuint64_t strides[1] = {
+      static_cast<cuuint64_t>(matrix.row_stride * element_bytes)};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(128 / element_bytes),
+                             static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t element_strides[2] = {1, 1};
+  CUtensorMap map;
+  const CUresult result = Encoder()(
+      &map,
+      matrix.is_fp32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                     : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      2, const_cast<void*>(matrix.data), dims, strides, box, element_strides,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor map of [", matrix.rows, ", ", matrix.columns, "] with stride ",
+        matrix.row_stride, " refused (CUresult ", static_cast<int>(result),
+        "): addresses and strides must be multiples of 16 bytes"));
+  }
+  return map;
+}
+
 }  // namespace millrace

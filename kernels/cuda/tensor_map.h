@@ -25,6 +25,24 @@ struct HeadsTensor {
 absl::StatusOr<CUtensorMap> EncodeHeadsTensorMap(const HeadsTensor& tensor,
                                                  int32_t box_rows);
 
+// The same of 8-bit elements with 64 or 128 columns: a box is whole rows, and
+// its swizzle is as wide as a row.
+absl::StatusOr<CUtensorMap> EncodeByteHeadsTensorMap(const HeadsTensor& tensor,
+                                                     int32_t box_rows);
+
+// A matrix [rows, columns] of bf16 or fp32, columns contiguous. The base
+// address and the row stride (elements) are multiples of 16 bytes.
+struct MatrixTensor {
+  const void* data;
+  int64_t rows, columns, row_stride;
+  bool is_fp32 = false;
+};
+
+// Boxes of `box_rows` rows (256 at most) of 128 bytes, with 128-byte swizzle.
+// Errors as above.
+absl::StatusOr<CUtensorMap> EncodeMatrixTensorMap(const MatrixTensor& matrix,
+                                                  int32_t box_rows);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_KERNELS_CUDA_TENSOR_MAP_H_
