@@ -55,6 +55,14 @@ absl::StatusOr<DeviceLimits> CurrentDeviceLimits() {
   return limits;
 }
 
+absl::Status CheckPortableDevice(absl::string_view what) {
+  ASSIGN_OR_RETURN(const DeviceLimits limits, CurrentDeviceLimits());
+  if (limits.compute_capability >= 80) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      what, " needs a GPU of compute capability 8.0 or above; this one has ",
+      limits.compute_capability / 10, ".", limits.compute_capability % 10));
+}
+
 absl::Status AllowSharedBytes(const void* kernel, int shared_bytes) {
   return CudaStatus(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace millrace {
 
@@ -18,6 +19,11 @@ struct DeviceLimits {
 
 // Of the current device; read once a device and process, cheap afterwards.
 absl::StatusOr<DeviceLimits> CurrentDeviceLimits();
+
+// Unavailable unless the current device has compute capability 8.0 or above,
+// which every kernel here needs at least; `what` begins the sentence "... needs
+// a GPU of ...".
+absl::Status CheckPortableDevice(absl::string_view what);
 
 // Lets `kernel` use more than the 48 KiB of shared memory every kernel may.
 absl::Status AllowSharedBytes(const void* kernel, int shared_bytes);
