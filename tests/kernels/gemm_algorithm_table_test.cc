@@ -1,0 +1,79 @@
+#include "kernels/gemm_algorithm_table.h"
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+
+namespace millrace {
+namespace {
+
+// Goal: a shape's word holds all that the choice depends on, and nothing else.
+TEST(GemmBf16ShapeWordTest, TellsShapesApart) {
+  GemmBf16Shape shape = {.m = 16, .n = 32, .k = 64};
+  EXPECT_EQ(GemmBf16ShapeWord(shape), "m16n32k64");
+  shape.a_stride = 64;  // What zero means.
+  EXPECT_EQ(GemmBf16ShapeWord(shape), "m16n32k64");
+  shape.a_stride = 72;
+  shape.trans_b = true;
+  shape.b_stride = 64;
+  shape.fp32_output = true;
+  shape.accumulate = true;
+  shape.epilogue = GemmEpilogue::kSumA;
+  EXPECT_EQ(GemmBf16ShapeWord(shape), "m16n32k64-tb-fp32-add-sum-a-as72");
+}
+
+// Goal: a table comes back from its text, remarks included, and finds what was
+// set for one chip and shape alone.
+TEST(GemmAlgorithmTableTest, ComesBackFromItsText) {
+  const GemmBf16Shape shape = {.m = 16, .n = 32, .k = 64, .trans_b = true};
+  GemmAlgorithmTable table;
+  table.AddRemark("measured here");
+  table.Set("Chip_1", shape, {{"wgmma/1/128x256/c2/r4"}, 12.5});
+  const std::string text = table.Format();
+  EXPECT_EQ(text,
+            "# measured here\n"
+            "Chip_1 m16n32k64-tb wgmma/1/128x256/c2/r4 12.5\n");
+  const auto parsed = GemmAlgorithmTable::Parse(text);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->Format(), text);
+  std::string ignored;
+  const auto found = parsed->Find("Chip_1", shape, &ignored);
+  ASSERT_TRUE(found.has_value()) << ignored;
+  EXPECT_EQ(found->text, "wgmma/1/128x256/c2/r4");
+  EXPECT_FALSE(parsed->Find("Chip_2", shape, &ignored).has_value());
+  EXPECT_FALSE(parsed->Find("Chip_1", {.m = 16, .n = 32, .k = 64}, &ignored)
+                   .has_value());
+  EXPECT_EQ(ignored, "");
+}
+
+// Goal: entries of another version are passed over, and it is said why.
+TEST(GemmAlgorithmTableTest, IgnoresOtherVersionsAloud) {
+  const GemmBf16Shape shape = {.m = 16, .n = 32, .k = 64};
+  for (const char* text :
+       {"cublaslt/1/0.0.0.0.0.0.0.0", "wgmma/0/128x256/c2/r4", "magic"}) {
+    GemmAlgorithmTable table;
+    table.Set("Chip_1", shape, {{text}, 1});
+    std::string ignored;
+    EXPECT_FALSE(table.Find("Chip_1", shape, &ignored).has_value());
+    EXPECT_TRUE(absl::StrContains(ignored, text)) << ignored;
+    EXPECT_FALSE(table.Find("Chip_1", shape, nullptr).has_value());
+  }
+}
+
+// Goal: lines that are no entries are refused by number.
+TEST(GemmAlgorithmTableTest, RefusesBrokenLines) {
+  for (const char* line : {"Chip m1n1k1 wgmma", "Chip m1n1k1 wgmma fast",
+                           "Chip m1n1k1 wgmma -1", "Chip m1n1k1 wgmma 1 2"}) {
+    const absl::Status status =
+        GemmAlgorithmTable::Parse(std::string("# fine\n\n") + line).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(absl::StrContains(status.message(), "line 3")) << status;
+  }
+  EXPECT_TRUE(absl::StrContains(
+      GemmAlgorithmTable::Parse("C s a 1\nC s b 2\n").status().message(),
+      "has an entry already"));
+}
+
+}  // namespace
+}  // namespace millrace
