@@ -1,0 +1,62 @@
+/* RMSNorm of bf16 rows; kernels/rmsnorm_bf16.h says what each field means. */
+
+#ifndef MILLRACE_KERNELS_C_API_RMSNORM_H_
+#define MILLRACE_KERNELS_C_API_RMSNORM_H_
+
+#include "kernels/c_api/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+  void* y;
+  float* rstd;
+  const void* x;
+  const void* weight;
+  int64_t num_tokens;
+  int64_t hidden;
+  double epsilon;
+} millrace_rmsnorm_forward_args;
+
+typedef struct {
+  void* residual;
+  void* y;
+  float* rstd;
+  const void* x;
+  const void* delta;
+  const void* weight;
+  int64_t num_tokens;
+  int64_t hidden;
+  double epsilon;
+} millrace_rmsnorm_residual_forward_args;
+
+typedef struct {
+  void* d_x;
+  float* d_weight;
+  const void* d_y;
+  const void* x;
+  const float* rstd;
+  const void* weight;
+  const void* d_residual; /* Null: none. */
+  void* workspace;
+  int64_t num_tokens;
+  int64_t hidden;
+  int64_t accumulate; /* 0 or 1. */
+} millrace_rmsnorm_backward_args;
+
+MILLRACE_API int millrace_rmsnorm_forward_bf16(
+    const millrace_rmsnorm_forward_args* args, void* stream);
+MILLRACE_API int millrace_rmsnorm_residual_forward_bf16(
+    const millrace_rmsnorm_residual_forward_args* args, void* stream);
+/* Reads the two sizes alone; 0 if the shape cannot be. */
+MILLRACE_API int64_t millrace_rmsnorm_backward_bf16_workspace_bytes(
+    const millrace_rmsnorm_backward_args* args);
+MILLRACE_API int millrace_rmsnorm_backward_bf16(
+    const millrace_rmsnorm_backward_args* args, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MILLRACE_KERNELS_C_API_RMSNORM_H_ */

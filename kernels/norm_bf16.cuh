@@ -1,0 +1,97 @@
+// What RMSNorm and LayerNorm of bf16 rows share: how a row lies over threads,
+// and the sums over it. The contracts stand in rmsnorm_bf16.h and
+// layernorm_bf16.h.
+
+#ifndef MILLRACE_KERNELS_NORM_BF16_CUH_
+#define MILLRACE_KERNELS_NORM_BF16_CUH_
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "kernels/cuda/vector.cuh"
+
+namespace millrace::gpu {
+
+// LayerNorm subtracts the mean and adds a bias; the rest is the same.
+enum class NormKind { kRms, kLayer };
+
+inline constexpr int64_t kMaxNormHidden = 65536;
+
+// A row of up to 8 kThreads kVectors elements: vector i of 16 bytes of thread l
+// is vector i * kThreads + l of the row. Short rows share a block.
+template <int kThreads, int kVectors>
+struct RowShape {
+  static constexpr int kThreadsPerRow = kThreads;
+  static constexpr int kVectorsPerThread = kVectors;
+  static constexpr int kNumThreads = kThreads <= kWarpSize ? 256 : kThreads;
+  static constexpr int kRows = kNumThreads / kThreads;
+};
+
+// The sums of each x[k] over the kThreadsPerRow threads of a row, in all of
+// them, always in the same order. `scratch` holds kCount floats for each warp
+// of the block and may be used again after the next block barrier.
+template <typename Row, int kCount>
+__device__ __forceinline__ void RowSums(float (&x)[kCount], float* scratch) {
+  constexpr int kLanes =
+      Row::kThreadsPerRow < kWarpSize ? Row::kThreadsPerRow : kWarpSize;
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      x[k] += __shfl_xor_sync(~0u, x[k], offset);
+    }
+  }
+  if constexpr (Row::kThreadsPerRow > kWarpSize) {
+    constexpr int kWarps = Row::kThreadsPerRow / kWarpSize;
+    if (threadIdx.x % kWarpSize == 0) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        scratch[k * kWarps + threadIdx.x / kWarpSize] = x[k];
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      x[k] = 0.0f;
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) {
+        x[k] += scratch[k * kWarps + warp];
+      }
+    }
+  }
+}
+
+template <typename Row>
+__device__ __forceinline__ float RowSum(float x, float* scratch) {
+  float sums[1] = {x};
+  RowSums<Row>(sums, scratch);
+  return sums[0];
+}
+
+// `name` begins the message.
+inline absl::Status CheckNormBf16(
+    absl::string_view name, int64_t num_tokens, int64_t hidden,
+    std::initializer_list<const void*> addresses) {
+  if (num_tokens < 0 || hidden < 8 || hidden > kMaxNormHidden ||
+      hidden % 8 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " takes rows of 8 to ", kMaxNormHidden,
+        " elements, a multiple of 8; got ", num_tokens, " rows of ", hidden));
+  }
+  for (const void* address : addresses) {
+    if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name,
+                       " takes addresses that are multiples of 16 bytes; "
+                       "one of them is not"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace millrace::gpu
+
+#endif  // MILLRACE_KERNELS_NORM_BF16_CUH_

@@ -1,0 +1,228 @@
+// The forward pass of RMSNorm and LayerNorm of bf16 rows, alone or of a sum.
+
+#ifndef MILLRACE_KERNELS_NORM_BF16_FORWARD_CUH_
+#define MILLRACE_KERNELS_NORM_BF16_FORWARD_CUH_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/status.h"
+#include "kernels/cuda/vector.cuh"
+#include "kernels/norm_bf16.cuh"
+
+namespace millrace::gpu {
+
+// Rows are [num_tokens, 8 num_vectors] bf16, statistics [num_tokens].
+struct NormForward {
+  void* residual = nullptr;  // With delta.
+  void* y;
+  float* mean = nullptr;  // Of LayerNorm, as is bias.
+  float* rstd;
+  const void* x;
+  const void* delta = nullptr;  // Normalises x + delta, rounded to bf16.
+  const void* weight;
+  const void* bias = nullptr;
+  int64_t num_tokens;
+  int num_vectors;
+  float epsilon;
+};
+
+// Vector `idx` of y.
+template <NormKind kKind>
+__device__ __forceinline__ uint4 Normalise(const NormForward& p,
+                                           const Float8& x, int idx, float mean,
+                                           float rstd) {
+  const Float8 weight =
+      Unpack8(__ldg(static_cast<const uint4*>(p.weight) + idx));
+  Float8 bias{};
+  if constexpr (kKind == NormKind::kLayer) {
+    bias = Unpack8(__ldg(static_cast<const uint4*>(p.bias) + idx));
+  }
+  Float8 y;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    y.v[j] = (x.v[j] - mean) * rstd * weight.v[j] + bias.v[j];
+  }
+  return Pack8(y);
+}
+
+// kThreadsPerRow threads a row, which stays in registers between its two uses.
+// Limited by memory bandwidth.
+template <NormKind kKind, bool kResidual, typename Row>
+__global__ void __launch_bounds__(Row::kNumThreads)
+    NormForwardKernel(const NormForward p) {
+  constexpr int kVectors = Row::kVectorsPerThread;
+  __shared__ float scratch[2][Row::kNumThreads / kWarpSize];
+  const int lane = threadIdx.x % Row::kThreadsPerRow;
+  const int64_t row =
+      int64_t{blockIdx.x} * Row::kRows + threadIdx.x / Row::kThreadsPerRow;
+  // Rows past the end have no vectors, but take part in the shuffles.
+  const int num_vectors = row < p.num_tokens ? p.num_vectors : 0;
+  const int64_t start = row * p.num_vectors;
+  auto idx = [&](int i) { return lane + i * Row::kThreadsPerRow; };
+
+  uint4 x[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    x[i] =
+        idx(i) < num_vectors
+            ? Load16Streaming(static_cast<const uint4*>(p.x) + start + idx(i))
+            : uint4{};
+  }
+  if constexpr (kResidual) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (idx(i) < num_vectors) {
+        Float8 sum = Unpack8(x[i]);
+        const Float8 delta = Unpack8(Load16Streaming(
+            static_cast<const uint4*>(p.delta) + start + idx(i)));
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sum.v[j] += delta.v[j];
+        x[i] = Pack8(sum);
+      }
+    }
+  }
+
+  const float inverse_hidden = 1.0f / static_cast<float>(8 * p.num_vectors);
+  float mean = 0.0f;
+  if constexpr (kKind == NormKind::kLayer) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const Float8 value = Unpack8(x[i]);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum += value.v[j];
+    }
+    mean = RowSum<Row>(sum, scratch[0]) * inverse_hidden;
+  }
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (idx(i) < num_vectors) {
+      const Float8 value = Unpack8(x[i]);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float centred = value.v[j] - mean;
+        squares += centred * centred;
+      }
+    }
+  }
+  const float variance = RowSum<Row>(squares, scratch[1]) * inverse_hidden;
+  const float rstd = rsqrtf(variance + p.epsilon);
+  if (lane == 0 && row < p.num_tokens) {
+    p.rstd[row] = rstd;
+    if constexpr (kKind == NormKind::kLayer) p.mean[row] = mean;
+  }
+
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (idx(i) < num_vectors) {
+      if constexpr (kResidual) {
+        Store16Streaming(static_cast<uint4*>(p.residual) + start + idx(i),
+                         x[i]);
+      }
+      Store16Streaming(static_cast<uint4*>(p.y) + start + idx(i),
+                       Normalise<kKind>(p, Unpack8(x[i]), idx(i), mean, rstd));
+    }
+  }
+}
+
+// One block a row too long for registers: the first pass writes the sum, the
+// others read it again, from the second-level cache. Limited by that cache.
+template <NormKind kKind, bool kResidual>
+__global__ void __launch_bounds__(1024, 1)
+    LongNormForwardKernel(const NormForward p) {
+  using Row = RowShape<1024, 1>;
+  __shared__ float scratch[2][Row::kNumThreads / kWarpSize];
+  const int64_t row = blockIdx.x;
+  const int64_t start = row * p.num_vectors;
+  const auto* x_row = static_cast<const uint4*>(p.x) + start;
+  const auto* delta_row = static_cast<const uint4*>(p.delta) + start;
+  auto* residual_row = static_cast<uint4*>(p.residual) + start;
+  // A thread reads only what it wrote itself.
+  const uint4* normalised = kResidual ? residual_row : x_row;
+  auto add = [&](int idx) {
+    uint4 x = Load16(x_row + idx);
+    if constexpr (kResidual) {
+      Float8 sum = Unpack8(x);
+      const Float8 delta = Unpack8(Load16Streaming(delta_row + idx));
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum.v[j] += delta.v[j];
+      x = Pack8(sum);
+      Store16(residual_row + idx, x);
+    }
+    return Unpack8(x);
+  };
+
+  const float inverse_hidden = 1.0f / static_cast<float>(8 * p.num_vectors);
+  float mean = 0.0f;
+  if constexpr (kKind == NormKind::kLayer) {
+    float sum = 0.0f;
+#pragma unroll 2
+    for (int idx = threadIdx.x; idx < p.num_vectors; idx += Row::kNumThreads) {
+      const Float8 value = add(idx);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum += value.v[j];
+    }
+    mean = RowSum<Row>(sum, scratch[0]) * inverse_hidden;
+  }
+  float squares = 0.0f;
+#pragma unroll 2
+  for (int idx = threadIdx.x; idx < p.num_vectors; idx += Row::kNumThreads) {
+    const Float8 value = kKind == NormKind::kLayer
+                             ? Unpack8(Load16(normalised + idx))
+                             : add(idx);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float centred = value.v[j] - mean;
+      squares += centred * centred;
+    }
+  }
+  const float rstd =
+      rsqrtf(RowSum<Row>(squares, scratch[1]) * inverse_hidden + p.epsilon);
+  if (threadIdx.x == 0) {
+    p.rstd[row] = rstd;
+    if constexpr (kKind == NormKind::kLayer) p.mean[row] = mean;
+  }
+#pragma unroll 2
+  for (int idx = threadIdx.x; idx < p.num_vectors; idx += Row::kNumThreads) {
+    const Float8 value = Unpack8(Load16(normalised + idx));
+    Store16Streaming(static_cast<uint4*>(p.y) + start + idx,
+                     Normalise<kKind>(p, value, idx, mean, rstd));
+  }
+}
+
+template <NormKind kKind, bool kResidual, typename Row>
+absl::Status LaunchNormForwardRow(const NormForward& p, cudaStream_t stream) {
+  const int64_t num_blocks = (p.num_tokens + Row::kRows - 1) / Row::kRows;
+  NormForwardKernel<kKind, kResidual, Row>
+      <<<static_cast<unsigned>(num_blocks), Row::kNumThreads, 0, stream>>>(p);
+  return CudaStatus(cudaGetLastError(), "launch the forward pass of a norm");
+}
+
+template <NormKind kKind, bool kResidual>
+absl::Status LaunchNormForward(const NormForward& p, cudaStream_t stream) {
+  if (p.num_tokens == 0) return absl::OkStatus();
+  auto launch = [&]<int kThreads, int kVectors>(RowShape<kThreads, kVectors>) {
+    return LaunchNormForwardRow<kKind, kResidual, RowShape<kThreads, kVectors>>(
+        p, stream);
+  };
+  if (p.num_vectors <= 8) return launch(RowShape<8, 1>());
+  if (p.num_vectors <= 32) return launch(RowShape<32, 1>());
+  if (p.num_vectors <= 64) return launch(RowShape<32, 2>());
+  if (p.num_vectors <= 128) return launch(RowShape<128, 1>());
+  if (p.num_vectors <= 256) return launch(RowShape<256, 1>());
+  if (p.num_vectors <= 512) return launch(RowShape<256, 2>());
+  if (p.num_vectors <= 1024) return launch(RowShape<256, 4>());
+  if (p.num_vectors <= 2048) return launch(RowShape<512, 4>());
+  if (p.num_vectors <= 4096) return launch(RowShape<1024, 4>());
+  LongNormForwardKernel<kKind, kResidual>
+      <<<static_cast<unsigned>(p.num_tokens), 1024, 0, stream>>>(p);
+  return CudaStatus(cudaGetLastError(), "launch the forward pass of a norm");
+}
+
+}  // namespace millrace::gpu
+
+#endif  // MILLRACE_KERNELS_NORM_BF16_FORWARD_CUH_
