@@ -118,6 +118,16 @@ __device__ __forceinline__ void LoadBulk(void* shared, const void* global,
       : "memory");
 }
 
+// Copies them the other way; a store, to be committed and waited for.
+__device__ __forceinline__ void StoreBulk(void* global, const void* shared,
+                                          uint32_t num_bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+          global),
+      "r"(SharedAddress(shared)), "r"(num_bytes)
+      : "memory");
+}
+
 // Adds floats from shared to global memory, contiguous.
 __device__ __forceinline__ void ReduceAddBulk(float* global, const void* shared,
                                               uint32_t num_bytes) {
@@ -170,6 +180,21 @@ __device__ __forceinline__ void ShrinkRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// ---- Programmatic dependent launch: a kernel may start while the one before
+// it in its stream still runs
+// ---------------------------------------------------
+
+// Waits until the kernels this one depends on have ended and their writes show.
+__device__ __forceinline__ void GridDependencyWait() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// Lets the dependent kernel start once every block has called this or ended.
+// It promises nothing about memory; the dependent waits as above.
+__device__ __forceinline__ void GridDependencyRelease() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // ---- stmatrix and conversions
 // -------------------------------------------------
 
@@ -181,6 +206,19 @@ __device__ __forceinline__ void StoreMatrix4(uint32_t shared_address,
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
           shared_address),
+      "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+      : "memory");
+}
+
+// The same with every matrix transposed: register i holds, of lane l, elements
+// l % 4 * 2 and the next of column l / 4.
+__device__ __forceinline__ void StoreMatrix4Transposed(uint32_t shared_address,
+                                                       uint32_t r0, uint32_t r1,
+                                                       uint32_t r2,
+                                                       uint32_t r3) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
+      "[%0], {%1, %2, %3, %4};" ::"r"(shared_address),
       "r"(r0), "r"(r1), "r"(r2), "r"(r3)
       : "memory");
 }
