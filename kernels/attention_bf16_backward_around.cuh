@@ -6,73 +6,164 @@
 
 #include <cuda_bf16.h>
 
+#include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "kernels/attention_bf16.h"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/status.h"
 
-namespace millrace {
+namespace millrace::attention_backward {
 
 // Queries of one step of the backward kernel.
 __host__ __device__ constexpr int BackwardBlockM(int64_t head_dim) {
-  return head_dim == 128 ? 64 : 128;
+  return head_dim == 64 ? 128 : 64;
 }
 
-// The query gradient is summed in chunks of 64 x 64 fp32, two a query block,
-// each in the order of the tensor-core fragment: float4 j of thread t at j *
-// 128 + t.
+// Columns of the query gradient while it is summed.
+__host__ __device__ constexpr int BackwardColumns(int64_t head_dim) {
+  return static_cast<int>((head_dim + 63) / 64 * 64);
+}
+
+// The query gradient is summed in chunks of 64 x 64 fp32, those of a query
+// block one after the other (of head dim 64 its rows, else its columns), each
+// in the order of the tensor-core fragment: float4 j of thread t at j * 128 +
+// t.
 inline constexpr int kQueryGradientChunk = 64 * 64;
 inline constexpr int kQueryGradientChunkBytes = kQueryGradientChunk * 4;
-
-inline int64_t PaddedSequence(const AttentionBf16Shape& shape) {
-  const int64_t block = BackwardBlockM(shape.head_dim);
-  return (shape.sequence_length + block - 1) / block * block;
+__host__ __device__ constexpr int BackwardChunks(int64_t head_dim) {
+  return BackwardBlockM(head_dim) * BackwardColumns(head_dim) /
+         kQueryGradientChunk;
 }
 
-// [num_sequences, num_heads, padded sequence] each, d_q with head_dim floats a
-// row. LSE is to base 2; rows of the padding have +infinity, which makes their
-// probabilities zero.
+// Where one sequence lies.
+struct BackwardSequence {
+  int index;        // For tensor maps, zero if packed.
+  int first_token;  // Zero unless packed.
+  int length;
+  int first_block;  // Of its query blocks among those of one head.
+};
+
+struct BackwardLengths {
+  const int32_t* document_offsets;
+  int num_sequences, num_heads;
+  int sequence_length;
+  int blocks_per_head;  // Query blocks.
+  int total_tokens;     // If packed.
+
+  template <int kBlockM>
+  __device__ __forceinline__ BackwardSequence At(int index) const {
+    if (document_offsets == nullptr) {
+      return {
+          .index = index,
+          .first_token = 0,
+          .length = sequence_length,
+          .first_block = index * ((sequence_length + kBlockM - 1) / kBlockM)};
+    }
+    // Rounding down and one more a document keeps documents apart.
+    const int start = document_offsets[index];
+    return {.index = 0,
+            .first_token = start,
+            .length = document_offsets[index + 1] - start,
+            .first_block = start / kBlockM + index};
+  }
+  // Of the longest.
+  template <int kBlock>
+  __host__ __device__ constexpr int BlocksPerSequence() const {
+    return (sequence_length + kBlock - 1) / kBlock;
+  }
+  // Of the first token of a sequence, in the caller's LSE.
+  __device__ __forceinline__ int64_t LseAt(int index, int first_token,
+                                           int head) const {
+    return document_offsets == nullptr
+               ? (static_cast<int64_t>(index) * num_heads + head) *
+                     sequence_length
+               : static_cast<int64_t>(head) * total_tokens + first_token;
+  }
+};
+
+inline BackwardLengths LengthsOf(const AttentionBf16Shape& shape) {
+  const int64_t block = BackwardBlockM(shape.head_dim);
+  const int64_t blocks =
+      shape.document_offsets == nullptr
+          ? shape.num_sequences * ((shape.sequence_length + block - 1) / block)
+          : shape.total_tokens / block + shape.num_sequences;
+  return {.document_offsets = shape.document_offsets,
+          .num_sequences = static_cast<int>(shape.num_sequences),
+          .num_heads = static_cast<int>(shape.num_heads),
+          .sequence_length = static_cast<int>(shape.sequence_length),
+          .blocks_per_head = static_cast<int>(blocks),
+          .total_tokens = static_cast<int>(shape.total_tokens)};
+}
+
+// For every head its query blocks, whole: d_q with BackwardColumns() floats a
+// row. LSE is to base 2; rows behind a sequence have +infinity, which makes
+// their probabilities zero. `order` counts what was added to a block's query
+// gradient, for each consumer.
 struct BackwardRows {
   float* d_q;
   float* lse_log2;
   float* delta;
+  int* order;
 };
 
 inline BackwardRows PlaceBackwardRows(const AttentionBf16Shape& shape,
                                       void* workspace) {
-  const int64_t num_rows =
-      shape.num_sequences * shape.num_heads * PaddedSequence(shape);
+  const int64_t num_rows = shape.num_heads * LengthsOf(shape).blocks_per_head *
+                           BackwardBlockM(shape.head_dim);
   BackwardRows rows;
   rows.d_q = static_cast<float*>(workspace);
-  rows.lse_log2 = rows.d_q + num_rows * shape.head_dim;
+  rows.lse_log2 = rows.d_q + num_rows * BackwardColumns(shape.head_dim);
   rows.delta = rows.lse_log2 + num_rows;
+  rows.order = reinterpret_cast<int*>(rows.delta + num_rows);
   return rows;
 }
 
-// One group of kHeadDim / 8 lanes a query row: delta = sum of d_o x o, and
+inline int64_t BackwardRowsBytes(const AttentionBf16Shape& shape) {
+  const int64_t block = BackwardBlockM(shape.head_dim);
+  const int64_t num_blocks = shape.num_heads * LengthsOf(shape).blocks_per_head;
+  return num_blocks * (block * (BackwardColumns(shape.head_dim) + 2) + 2) *
+         static_cast<int64_t>(sizeof(float));
+}
+
+// Rows of one head of one sequence.
+__device__ __forceinline__ int64_t HeadOffset(const Bf16Heads& heads,
+                                              const BackwardSequence& sequence,
+                                              int head) {
+  return sequence.index * heads.sequence_stride + head * heads.head_stride +
+         sequence.first_token * heads.token_stride;
+}
+
+inline constexpr int kPreprocessThreads = 256;
+
+// One group of lanes a query row, 16 bytes each: delta = sum of d_o x o, and
 // clears the row's share of the query gradient. Limited by memory bandwidth.
 template <int kHeadDim>
 __global__ void BackwardPreprocessKernel(Bf16Heads o, Bf16Heads d_o,
                                          const float* lse, BackwardRows rows,
-                                         int sequence_length,
-                                         int padded_sequence, int num_heads) {
-  constexpr int kLanes = kHeadDim / 8;  // 16 bytes each.
-  const int row =
-      static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kLanes);
+                                         BackwardLengths lengths) {
+  constexpr int kLanes = BackwardColumns(kHeadDim) / 8;
+  constexpr int kBlockM = BackwardBlockM(kHeadDim);
+  constexpr int kRowsPerBlock = kPreprocessThreads / kLanes;
+  static_assert(kBlockM % kRowsPerBlock == 0);
+  const int blocks =
+      lengths.BlocksPerSequence<kBlockM>() * (kBlockM / kRowsPerBlock);
+  const int row = blockIdx.x % blocks * kRowsPerBlock + threadIdx.x / kLanes;
   const int lane = threadIdx.x % kLanes;
-  const int64_t head = blockIdx.y % num_heads;
-  const int64_t sequence = blockIdx.y / num_heads;
-  if (row >= padded_sequence) return;
+  const int head = blockIdx.x / blocks % lengths.num_heads;
+  const int index = blockIdx.x / blocks / lengths.num_heads;
+  hopper::GridDependencyRelease();
+  const BackwardSequence sequence = lengths.At<kBlockM>(index);
+  if (row >= (sequence.length + kBlockM - 1) / kBlockM * kBlockM) return;
   auto load = [&](const Bf16Heads& from) {
     return *reinterpret_cast<const uint4*>(
         static_cast<const __nv_bfloat16*>(from.data) +
-        sequence * from.sequence_stride + head * from.head_stride +
-        row * from.token_stride + lane * 8);
+        HeadOffset(from, sequence, head) + row * from.token_stride + lane * 8);
   };
   float sum = 0.0f;
-  if (row < sequence_length) {
+  if (row < sequence.length && lane < kHeadDim / 8) {
     const uint4 left = load(o);
     const uint4 right = load(d_o);
     const auto* x = reinterpret_cast<const __nv_bfloat162*>(&left);
@@ -84,21 +175,29 @@ __global__ void BackwardPreprocessKernel(Bf16Heads o, Bf16Heads d_o,
       sum += a.x * b.x + a.y * b.y;
     }
   }
+  // Whole blocks of rows, a multiple of those of a warp: its lanes leave
+  // together.
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2) {
     sum += __shfl_xor_sync(~0u, sum, offset);
   }
-  const int64_t idx = static_cast<int64_t>(blockIdx.y) * padded_sequence + row;
+  const int64_t first_block =
+      static_cast<int64_t>(head) * lengths.blocks_per_head +
+      sequence.first_block;
+  const int64_t idx = first_block * kBlockM + row;
   if (lane == 0) {
     constexpr float kLog2E = 1.4426950408889634f;
     rows.delta[idx] = sum;
     rows.lse_log2[idx] =
-        row < sequence_length
-            ? lse[static_cast<int64_t>(blockIdx.y) * sequence_length + row] *
+        row < sequence.length
+            ? lse[lengths.LseAt(index, sequence.first_token, head) + row] *
                   kLog2E
             : INFINITY;
+    if (row % kBlockM < 2) {
+      rows.order[idx / kBlockM * 2 + row % kBlockM] = 0;
+    }
   }
-  float4* d_q = reinterpret_cast<float4*>(rows.d_q) + idx * (kHeadDim / 4);
+  float4* d_q = reinterpret_cast<float4*>(rows.d_q) + idx * (kLanes * 2);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     d_q[i * kLanes + lane] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -110,24 +209,31 @@ __global__ void BackwardPreprocessKernel(Bf16Heads o, Bf16Heads d_o,
 template <int kHeadDim>
 __global__ void __launch_bounds__(hopper::kWarpgroupSize)
     BackwardPostprocessKernel(Bf16Heads d_q, const float* sums, float scale,
-                              int sequence_length, int num_query_blocks,
-                              int num_heads) {
+                              BackwardLengths lengths) {
   constexpr int kBlockM = BackwardBlockM(kHeadDim);
+  constexpr int kChunks = BackwardChunks(kHeadDim);
   constexpr int kPadding = 8;  // Against bank conflicts.
   __shared__ __align__(16) __nv_bfloat16 tile[64][64 + kPadding];
-  const int query_block = blockIdx.x / 2;
-  const int half = blockIdx.x % 2;
-  const int64_t head = blockIdx.y % num_heads;
-  const int64_t sequence = blockIdx.y / num_heads;
+  const int chunk = blockIdx.x % kChunks;
+  const int blocks = lengths.BlocksPerSequence<kBlockM>();
+  const int query_block = blockIdx.x / kChunks % blocks;
+  const int head = blockIdx.x / kChunks / blocks % lengths.num_heads;
+  const BackwardSequence sequence =
+      lengths.At<kBlockM>(blockIdx.x / kChunks / blocks / lengths.num_heads);
+  const int first_query =
+      query_block * kBlockM + (kHeadDim == 64 ? chunk * 64 : 0);
+  const int first_column = kHeadDim == 64 ? 0 : chunk * 64;
+  if (first_query >= sequence.length) return;
+  hopper::GridDependencyWait();
   const int thread = threadIdx.x;
   const int lane = thread % hopper::kWarpSize;
-  const float4* chunk =
-      reinterpret_cast<const float4*>(sums) +
-      (static_cast<int64_t>(blockIdx.y) * num_query_blocks * 2 + blockIdx.x) *
-          (kQueryGradientChunk / 4);
+  const int64_t block = static_cast<int64_t>(head) * lengths.blocks_per_head +
+                        sequence.first_block + query_block;
+  const float4* from = reinterpret_cast<const float4*>(
+      sums + (block * kChunks + chunk) * kQueryGradientChunk);
   float4 x[8];
 #pragma unroll
-  for (int j = 0; j < 8; ++j) x[j] = chunk[j * hopper::kWarpgroupSize + thread];
+  for (int j = 0; j < 8; ++j) x[j] = from[j * hopper::kWarpgroupSize + thread];
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const int row = thread / hopper::kWarpSize * 16 + lane / 4;
@@ -138,18 +244,16 @@ __global__ void __launch_bounds__(hopper::kWarpgroupSize)
         hopper::PackBfloat16(x[j].z * scale, x[j].w * scale);
   }
   __syncthreads();
-  const int first_query =
-      query_block * kBlockM + (kHeadDim == 64 ? half * 64 : 0);
-  const int first_column = kHeadDim == 64 ? 0 : half * 64;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = i * 16 + thread / 8;
     const int column = thread % 8 * 8;
-    if (first_query + row < sequence_length) {
-      *reinterpret_cast<uint4*>(
-          static_cast<__nv_bfloat16*>(d_q.data) +
-          sequence * d_q.sequence_stride + head * d_q.head_stride +
-          (first_query + row) * d_q.token_stride + first_column + column) =
+    if (first_query + row < sequence.length &&
+        first_column + column < kHeadDim) {
+      *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(d_q.data) +
+                                HeadOffset(d_q, sequence, head) +
+                                (first_query + row) * d_q.token_stride +
+                                first_column + column) =
           *reinterpret_cast<const uint4*>(&tile[row][column]);
     }
   }
@@ -158,38 +262,53 @@ __global__ void __launch_bounds__(hopper::kWarpgroupSize)
 template <int kHeadDim>
 absl::Status LaunchBackwardPreprocess(const AttentionBackwardBf16Args& args,
                                       const BackwardRows& rows,
+                                      const BackwardLengths& lengths,
                                       cudaStream_t stream) {
-  constexpr int kNumThreads = 256;
-  constexpr int kRowsPerBlock = kNumThreads / (kHeadDim / 8);
-  const AttentionBf16Shape& shape = args.shape;
-  const int padded = static_cast<int>(PaddedSequence(shape));
-  const dim3 grid(
-      static_cast<unsigned>((padded + kRowsPerBlock - 1) / kRowsPerBlock),
-      static_cast<unsigned>(shape.num_heads * shape.num_sequences));
-  BackwardPreprocessKernel<kHeadDim><<<grid, kNumThreads, 0, stream>>>(
-      args.o, args.d_o, args.lse, rows, static_cast<int>(shape.sequence_length),
-      padded, static_cast<int>(shape.num_heads));
+  constexpr int kRowsPerBlock =
+      kPreprocessThreads / (BackwardColumns(kHeadDim) / 8);
+  constexpr int kBlockM = BackwardBlockM(kHeadDim);
+  const int grid = lengths.BlocksPerSequence<kBlockM>() *
+                   (kBlockM / kRowsPerBlock) * lengths.num_heads *
+                   lengths.num_sequences;
+  BackwardPreprocessKernel<kHeadDim><<<grid, kPreprocessThreads, 0, stream>>>(
+      args.o, args.d_o, args.lse, rows, lengths);
   return CudaStatus(cudaGetLastError(),
                     "launch the rows of attention backward");
+}
+
+// Starts `kernel`, which waits for the one before it, while that one ends.
+template <typename... Args>
+absl::Status LaunchBehind(void (*kernel)(Args...), int grid, int num_threads,
+                          int shared_bytes, cudaStream_t stream,
+                          std::type_identity_t<Args>... args) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(grid));
+  config.blockDim = dim3(static_cast<unsigned>(num_threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return CudaStatus(cudaLaunchKernelEx(&config, kernel, args...),
+                    "launch attention backward");
 }
 
 template <int kHeadDim>
 absl::Status LaunchBackwardPostprocess(const AttentionBackwardBf16Args& args,
                                        const BackwardRows& rows, float scale,
+                                       const BackwardLengths& lengths,
                                        cudaStream_t stream) {
-  const AttentionBf16Shape& shape = args.shape;
-  const int num_query_blocks =
-      static_cast<int>(PaddedSequence(shape) / BackwardBlockM(kHeadDim));
-  const dim3 grid(static_cast<unsigned>(num_query_blocks * 2),
-                  static_cast<unsigned>(shape.num_heads * shape.num_sequences));
-  BackwardPostprocessKernel<kHeadDim>
-      <<<grid, hopper::kWarpgroupSize, 0, stream>>>(
-          args.d_q, rows.d_q, scale, static_cast<int>(shape.sequence_length),
-          num_query_blocks, static_cast<int>(shape.num_heads));
-  return CudaStatus(cudaGetLastError(),
-                    "launch the query gradient of attention backward");
+  constexpr int kBlockM = BackwardBlockM(kHeadDim);
+  const int grid = lengths.BlocksPerSequence<kBlockM>() *
+                   BackwardChunks(kHeadDim) * lengths.num_heads *
+                   lengths.num_sequences;
+  return LaunchBehind(BackwardPostprocessKernel<kHeadDim>, grid,
+                      hopper::kWarpgroupSize, 0, stream, args.d_q, rows.d_q,
+                      scale, lengths);
 }
 
-}  // namespace millrace
+}  // namespace millrace::attention_backward
 
 #endif  // MILLRACE_KERNELS_ATTENTION_BF16_BACKWARD_AROUND_CUH_

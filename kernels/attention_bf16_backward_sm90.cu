@@ -1,10 +1,14 @@
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/attention_bf16.h"
 #include "kernels/attention_bf16_backward_around.cuh"
+#include "kernels/attention_bf16_backward_copies.cuh"
+#include "kernels/attention_bf16_backward_tile.cuh"
 #include "kernels/attention_bf16_paths.h"
 #include "kernels/attention_bf16_shape.h"
 #include "kernels/cuda/device.h"
@@ -13,171 +17,37 @@
 #include "kernels/cuda/wgmma.cuh"
 
 namespace millrace {
+namespace attention_backward {
 namespace {
 
-using namespace hopper;  // NOLINT: its primitives read as part of the language.
-
-// A block keeps 128 keys and values, 64 a consumer warpgroup, and walks over
-// blocks of kBlockM queries of all query heads that share them. Everything is
-// computed transposed, keys by queries, so that P^T and dS^T come out of the
-// tensor cores as the left operands of dV = P^T dO and dK = dS^T Q. Only
-// dQ = dS K needs dS from both consumers; it travels through shared memory.
-template <int kHeadDim_, bool kCausal_>
-struct Config {
-  static constexpr int kHeadDim = kHeadDim_;
-  static constexpr bool kCausal = kCausal_;
-  static constexpr int kBlockM = BackwardBlockM(kHeadDim);
-  static constexpr int kBlockN = 128;
-  static constexpr int kStages = 2;  // Of queries and of output gradients.
-  static constexpr int kColumnGroups = kHeadDim / 64;
-  static constexpr int kKeyBytes = kBlockN * kHeadDim * 2;
-  static constexpr int kQueryBytes = kBlockM * kHeadDim * 2;
-  static constexpr int kScoreBytes = kBlockM * kBlockN * 2;
-  static constexpr int kRowBytes = kBlockM * 4;
-  static constexpr int kBarrierBytes = 256;
-  static constexpr int kSharedBytes =
-      1024 + 2 * kKeyBytes + 2 * kStages * kQueryBytes + 2 * kScoreBytes +
-      2 * kQueryGradientChunkBytes + 2 * kStages * kRowBytes + kBarrierBytes;
-  static constexpr int kNumThreads = 3 * kWarpgroupSize;
-  // Computing dV before dS leaves more registers; after it hides the store of
-  // dS. Measured: the first is 2 % better for head dim 128, the second 5 %
-  // for 64.
-  static constexpr bool kValueGradientFirst = kHeadDim == 128;
-};
-
-struct Params {
-  CUtensorMap q, k, v, d_o, d_k, d_v;
-  BackwardRows rows;
-  int num_heads, num_kv_heads, heads_per_kv, num_query_blocks;
-  float scale, scale_log2;
-};
-
-struct Barriers {
-  uint64_t kv_full;
-  uint64_t q_full[2], q_empty[2], d_o_full[2], d_o_empty[2];
-  uint64_t d_s_full[2];  // Written by all warps of both consumers.
-};
-
-struct Shared {
-  uint8_t *k, *v, *q, *d_o, *d_s, *d_q;
-  float *lse, *delta;
-};
-
-// Named barriers: 0 is __syncthreads().
-constexpr int kConsumersBarrier = 1;
-constexpr int kWarpgroupBarrier = 2;  // + consumer.
-
-// One thread feeds the block: queries with their LSE, output gradients with
-// their delta, and once, behind the first queries, keys and values.
+// One consumer warpgroup. Everything is computed transposed, keys by queries,
+// so that P^T and dS^T come out of the tensor cores as the left operands of
+// dV = P^T dO and dK = dS^T Q. Only dQ = dS K needs dS from both consumers; it
+// travels through shared memory, and dQ is computed one step later, when the
+// other consumer's half has long arrived. The consumers take turns: while one
+// computes P and dS the other has the tensor cores. (Without the delay they
+// would wait for each other in every step and never be apart: measured 13 %
+// slower.)
 template <typename C>
-__device__ __forceinline__ void Produce(const Params& p, Barriers& barriers,
-                                        const Shared& shared, int key_block,
-                                        int kv_head, int sequence,
-                                        int first_query_block) {
-  auto load = [](uint8_t* to, int rows, const CUtensorMap& map,
-                 uint64_t* barrier, int first_row, int head, int sequence,
-                 CachePolicy policy) {
-    for (int group = 0; group < C::kColumnGroups; ++group) {
-      LoadTensor4(to + group * rows * 128, &map, barrier, group * 64, first_row,
-                  head, sequence, policy);
-    }
-  };
-  int stage = 0;
-  int parity = 1;
-  for (int g = 0; g < p.heads_per_kv; ++g) {
-    const int head = kv_head * p.heads_per_kv + g;
-    const int64_t first_row =
-        (static_cast<int64_t>(sequence) * p.num_heads + head) *
-        p.num_query_blocks * C::kBlockM;
-    for (int m = first_query_block; m < p.num_query_blocks; ++m) {
-      BarrierWait(&barriers.q_empty[stage], parity);
-      BarrierArriveExpect(&barriers.q_full[stage],
-                          C::kQueryBytes + C::kRowBytes);
-      load(shared.q + stage * C::kQueryBytes, C::kBlockM, p.q,
-           &barriers.q_full[stage], m * C::kBlockM, head, sequence,
-           CachePolicy::kEvictLast);
-      LoadBulk(shared.lse + stage * C::kBlockM,
-               p.rows.lse_log2 + first_row + m * C::kBlockM, C::kRowBytes,
-               &barriers.q_full[stage]);
-      if (g == 0 && m == first_query_block) {
-        BarrierArriveExpect(&barriers.kv_full, 2 * C::kKeyBytes);
-        load(shared.k, C::kBlockN, p.k, &barriers.kv_full,
-             key_block * C::kBlockN, kv_head, sequence,
-             CachePolicy::kEvictFirst);
-        load(shared.v, C::kBlockN, p.v, &barriers.kv_full,
-             key_block * C::kBlockN, kv_head, sequence,
-             CachePolicy::kEvictFirst);
-      }
-      BarrierWait(&barriers.d_o_empty[stage], parity);
-      BarrierArriveExpect(&barriers.d_o_full[stage],
-                          C::kQueryBytes + C::kRowBytes);
-      load(shared.d_o + stage * C::kQueryBytes, C::kBlockM, p.d_o,
-           &barriers.d_o_full[stage], m * C::kBlockM, head, sequence,
-           CachePolicy::kEvictLast);
-      LoadBulk(shared.delta + stage * C::kBlockM,
-               p.rows.delta + first_row + m * C::kBlockM, C::kRowBytes,
-               &barriers.d_o_full[stage]);
-      stage ^= 1;
-      if (stage == 0) parity ^= 1;
-    }
-  }
-}
-
-// Writes a [64, 8 * kPairs] accumulator as bf16 into the swizzled tile at
-// `address` with groups of 64 columns `group_bytes` apart, rows from `row`.
-template <int kSize>
-__device__ __forceinline__ void StoreTile(const uint32_t (&packed)[kSize][4],
-                                          uint32_t address, int group_bytes,
-                                          int row) {
-  const int lane = threadIdx.x % kWarpSize;
-  row += threadIdx.x % kWarpgroupSize / kWarpSize * 16 + lane / 8 % 2 * 8 +
-         lane % 8;
-#pragma unroll
-  for (int j = 0; j < kSize; ++j) {
-    const int chunk = 2 * j + lane / 16;
-    StoreMatrix4(address + chunk / 8 * group_bytes + row * 128 +
-                     (chunk % 8 ^ row % 8) * 16,
-                 packed[j][0], packed[j][1], packed[j][2], packed[j][3]);
-  }
-}
-
-template <int kSize>
-__device__ __forceinline__ void Pack(const float (&from)[kSize],
-                                     uint32_t (&to)[kSize / 8][4],
-                                     float factor = 1.0f) {
-#pragma unroll
-  for (int k = 0; k < kSize / 8; ++k) {
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      to[k][r] = PackBfloat16(from[8 * k + 2 * r] * factor,
-                              from[8 * k + 2 * r + 1] * factor);
-    }
-  }
-}
-
-template <typename C>
-__device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
-                                        const Shared& shared, int consumer,
-                                        int key_block, int kv_head,
-                                        int sequence, int first_query_block) {
+__device__ __forceinline__ void Consume(const Params& p, const Work& work,
+                                        const Shared& shared, int consumer) {
+  Barriers& barriers = *shared.barriers;
   const int thread = threadIdx.x % kWarpgroupSize;
   const int lane = thread % kWarpSize;
   const bool leader = thread == 0;
+  const int tile_row = C::kSplitKeys ? consumer * 64 : 0;
+  const int gradient_group =
+      C::kSplitKeys ? 0 : consumer * C::kColumnGroups / 2;
   const uint32_t k_address = SharedAddress(shared.k);
   const uint32_t v_address = SharedAddress(shared.v);
   const uint32_t q_address = SharedAddress(shared.q);
   const uint32_t d_o_address = SharedAddress(shared.d_o);
   const uint32_t d_s_address = SharedAddress(shared.d_s);
-  const int key_row = key_block * C::kBlockN + consumer * 64 +
-                      thread / kWarpSize * 16 + lane / 4;
-  float* d_q_chunk = reinterpret_cast<float*>(
-      shared.d_q + consumer * kQueryGradientChunkBytes);
-  float d_k[C::kHeadDim / 2];
-  float d_v[C::kHeadDim / 2];
+  QueryGradientSum<C> sum(p, work, shared, consumer);
+  float d_k[C::kGradientColumns / 2];
+  float d_v[C::kGradientColumns / 2];
 #pragma unroll
-  for (int i = 0; i < C::kHeadDim / 2; ++i) d_k[i] = d_v[i] = 0.0f;
-  int stage = 0;  // Of queries, output gradients and dS alike.
-  int parity = 0;
+  for (int i = 0; i < C::kGradientColumns / 2; ++i) d_k[i] = d_v[i] = 0.0f;
 
   // [64 keys, kBlockM queries] = this consumer's rows of `left` x right^T.
   auto issue_transposed = [&](float(&d)[C::kBlockM / 2], uint32_t left,
@@ -186,40 +56,95 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
     for (int k = 0; k < C::kHeadDim / 16; ++k) {
       MultiplyShared<C::kBlockM, false, false>(
           d,
-          SwizzledDescriptor(left + k / 4 * C::kBlockN * 128 +
-                                 consumer * 64 * 128 + k % 4 * 32,
-                             0),
+          SwizzledDescriptor(
+              left + k / 4 * C::kBlockN * 128 + tile_row * 128 + k % 4 * 32, 0),
           SwizzledDescriptor(right + k / 4 * C::kBlockM * 128 + k % 4 * 32, 0),
           k != 0);
     }
     WgmmaCommit();
   };
-  // d [64 keys, head dim] += left^T right, right [kBlockM queries, head dim].
-  auto issue_gradient = [&](float(&d)[C::kHeadDim / 2],
+  // d [64 keys, columns] += left^T right, right [kBlockM queries, columns].
+  auto issue_gradient = [&](float(&d)[C::kGradientColumns / 2],
                             const uint32_t(&left)[C::kBlockM / 16][4],
                             uint32_t right) {
 #pragma unroll
     for (int k = 0; k < C::kBlockM / 16; ++k) {
-      MultiplyRegisters<C::kHeadDim, true>(
-          d, left[k], SwizzledDescriptor(right + k * 2048, C::kBlockM * 128),
+      MultiplyRegisters<C::kGradientColumns, true>(
+          d, left[k],
+          SwizzledDescriptor(
+              right + gradient_group * C::kBlockM * 128 + k * 2048,
+              C::kBlockM * 128),
           true);
     }
     WgmmaCommit();
   };
+  // One piece of this consumer's share of dQ [64 queries, 64 columns]: of head
+  // dim 64 its half of the queries, else its half of the columns.
+  auto issue_d_q = [&](float(&d_q)[32], int stage, int piece) {
+    const int half = (consumer * C::kPieces + piece) * C::kBlockN * 128;
+    const uint32_t left =
+        d_s_address + stage * C::kScoreBytes + (C::kHeadDim == 64 ? half : 0);
+    const uint32_t right = k_address + (C::kHeadDim == 64 ? 0 : half);
+#pragma unroll
+    for (int k = 0; k < C::kBlockN / 16; ++k) {
+      MultiplyShared<64, true, true>(
+          d_q, SwizzledDescriptor(left + k * 2048, 0),
+          SwizzledDescriptor(right + k * 2048, 0), k != 0);
+    }
+    WgmmaCommit();
+  };
 
-  auto step = [&](int m, auto masked_constant, float* d_q_out) {
+  // No step comes before the first: its dS is zero, in the second tile.
+  uint4* zeros = reinterpret_cast<uint4*>(shared.d_s + C::kScoreBytes) +
+                 consumer * (C::kScoreBytes / 32);
+  for (int i = thread; i < C::kScoreBytes / 32; i += kWarpgroupSize) {
+    zeros[i] = make_uint4(0, 0, 0, 0);
+  }
+  FenceSharedForAsync();
+  __syncwarp();
+  if (lane == 0) BarrierArrive(&barriers.d_s_full[1]);
+
+  const int num_steps = p.heads_per_kv * (work.end - work.begin);
+  int m = work.begin;
+  int head_block = work.kv_head * p.heads_per_kv * p.lengths.blocks_per_head +
+                   work.sequence.first_block;
+  int i = 0;  // Steps done; the barriers' stages and parities follow from it.
+
+  // Adds one piece of the last step's dQ. There is none before the first.
+  auto add_d_q = [&](const float(&d_q)[32], int piece) {
+    int last_m = m - 1;
+    int last_head_block = head_block;
+    if (m == work.begin) {
+      last_m = work.end - 1;
+      last_head_block -= p.lengths.blocks_per_head;
+    }
+    sum.Add(d_q, i == 0 ? -1 : last_head_block + last_m, last_m, piece);
+  };
+  auto pass_turn = [&] {
+    NamedBarrierArrive(kTurnBarrier + (consumer ^ 1), 2 * kWarpgroupSize);
+  };
+  auto step = [&](auto masked_constant) {
     constexpr bool kMasked = decltype(masked_constant)::value;
+    const int stage = i % 2;
+    const int parity = i / 2 % 2;
+    const int output_stage = C::kOutputStages == 1 ? 0 : stage;
+    const int output_parity = C::kOutputStages == 1 ? stage : parity;
+    const int key = work.key_block * C::kBlockN + tile_row +
+                    thread / kWarpSize * 16 + lane / 4;
+    const Interval visible[2] = {QueriesOf<C>(p, work, key),
+                                 QueriesOf<C>(p, work, key + 8)};
     float s[C::kBlockM / 2], d_s[C::kBlockM / 2], d_q[32];
     uint32_t packed_p[C::kBlockM / 16][4], packed_d_s[C::kBlockM / 16][4];
     const uint32_t q = q_address + stage * C::kQueryBytes;
-    const uint32_t d_o = d_o_address + stage * C::kQueryBytes;
-    const uint32_t d_s_tile = d_s_address + stage * C::kScoreBytes;
+    const uint32_t d_o = d_o_address + output_stage * C::kQueryBytes;
 
     BarrierWait(&barriers.q_full[stage], parity);
     WgmmaFence();
     issue_transposed(s, k_address, q);
-    BarrierWait(&barriers.d_o_full[stage], parity);
+    BarrierWait(&barriers.d_o_full[output_stage], output_parity);
     issue_transposed(d_s, v_address, d_o);
+    // Consumer 0 begins when consumer 1 has come here.
+    if (!C::kPassEarly && (consumer == 1 || i != 0)) pass_turn();
     WgmmaWait<1>();
     RegisterFence(s);
     const float2* lse =
@@ -233,21 +158,17 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
         s[4 * j + e] = Exp2(
             fmaf(s[4 * j + e], p.scale_log2, -(e % 2 == 0 ? base.x : base.y)));
         if constexpr (kMasked) {
-          const int query = m * C::kBlockM + j * 8 + lane % 4 * 2 + e % 2;
-          if (query < key_row + e / 2 * 8) s[4 * j + e] = 0.0f;
+          const int query = m * C::kBlockM + lane % 4 * 2 + j * 8 + e % 2;
+          if (!visible[e / 2].Has(query)) s[4 * j + e] = 0.0f;
         }
       }
     }
     WgmmaWait<0>();
     RegisterFence(d_s);
     Pack(s, packed_p);
-    if constexpr (C::kValueGradientFirst) {
-      WgmmaFence();
-      issue_gradient(d_v, packed_p, d_o);
-    }
-    const float2* delta =
-        reinterpret_cast<const float2*>(shared.delta + stage * C::kBlockM) +
-        lane % 4;
+    const float2* delta = reinterpret_cast<const float2*>(
+                              shared.delta + output_stage * C::kBlockM) +
+                          lane % 4;
 #pragma unroll
     for (int j = 0; j < C::kBlockM / 8; ++j) {
       const float2 row = delta[j * 4];
@@ -258,161 +179,129 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
       }
     }
     Pack(d_s, packed_d_s);
-    // The buffer's last readers finished before they wrote the other buffer,
-    // and this thread has waited for that one.
-    StoreTile(packed_d_s, d_s_tile, C::kBlockN * 128, consumer * 64);
+    // The second tile has held one more dS, the zeros.
+    BarrierWait(&barriers.d_s_empty[stage], parity ^ 1 ^ stage);
+    if (C::kSplitKeys || thread / 64 == consumer) {
+      StoreTile(packed_d_s, d_s_address + stage * C::kScoreBytes,
+                C::kBlockN * 128, tile_row);
+    }
     FenceSharedForAsync();
     __syncwarp();
     if (lane == 0) BarrierArrive(&barriers.d_s_full[stage]);
+    BarrierWait(&barriers.d_s_full[stage ^ 1], parity);
+    NamedBarrierSync(kTurnBarrier + consumer, 2 * kWarpgroupSize);
     WgmmaFence();
-    if constexpr (!C::kValueGradientFirst) {
-      issue_gradient(d_v, packed_p, d_o);
-    }
-    // This consumer's quarter of dQ: of head dim 128 its half of the columns,
-    // of 64 its half of the queries.
-    BarrierWait(&barriers.d_s_full[stage], parity);
-    const int quarter = consumer * C::kBlockN * 128;
-#pragma unroll
-    for (int k = 0; k < C::kBlockN / 16; ++k) {
-      MultiplyShared<64, true, true>(
-          d_q,
-          SwizzledDescriptor(
-              d_s_tile + (C::kHeadDim == 64 ? quarter : 0) + k * 2048, 0),
-          SwizzledDescriptor(
-              k_address + (C::kHeadDim == 64 ? 0 : quarter) + k * 2048, 0),
-          k != 0);
-    }
-    WgmmaCommit();
+    issue_d_q(d_q, stage ^ 1, 0);
+    issue_gradient(d_v, packed_p, d_o);
     issue_gradient(d_k, packed_d_s, q);
+    if (C::kPassEarly && (consumer == 0 || i + 1 < num_steps)) pass_turn();
     WgmmaWait<2>();
-    RegisterFence(d_v);
-    if (leader) BarrierArrive(&barriers.d_o_empty[stage]);
-    WgmmaWait<1>();
     RegisterFence(d_q);
-    if (leader) WaitStoresRead<0>();
-    NamedBarrierSync(kWarpgroupBarrier + consumer, kWarpgroupSize);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      *reinterpret_cast<float4*>(d_q_chunk +
-                                 (j * kWarpgroupSize + thread) * 4) =
-          make_float4(d_q[4 * j], d_q[4 * j + 1], d_q[4 * j + 2],
-                      d_q[4 * j + 3]);
+    if (leader && C::kPieces == 1) {
+      BarrierArrive(&barriers.d_s_empty[stage ^ 1]);
     }
-    FenceSharedForAsync();
-    NamedBarrierSync(kWarpgroupBarrier + consumer, kWarpgroupSize);
-    if (leader) {
-      ReduceAddBulk(d_q_out + (static_cast<int64_t>(m) * 2 + consumer) *
-                                  kQueryGradientChunk,
-                    d_q_chunk, kQueryGradientChunkBytes);
-      CommitStores();
+    add_d_q(d_q, 0);
+    if constexpr (C::kPieces == 2) {
+      WgmmaFence();
+      issue_d_q(d_q, stage ^ 1, 1);
     }
+    WgmmaWait<C::kPieces>();
+    RegisterFence(d_v);
+    if (leader) BarrierArrive(&barriers.d_o_empty[output_stage]);
     WgmmaWait<0>();
     RegisterFence(d_k);
     if (leader) BarrierArrive(&barriers.q_empty[stage]);
-    stage ^= 1;
-    if (stage == 0) parity ^= 1;
+    if constexpr (C::kPieces == 2) {
+      RegisterFence(d_q);
+      if (leader) BarrierArrive(&barriers.d_s_empty[stage ^ 1]);
+      add_d_q(d_q, 1);
+    }
+    ++i;
+    if (++m == work.end) {
+      m = work.begin;
+      head_block += p.lengths.blocks_per_head;
+    }
   };
 
   BarrierWait(&barriers.kv_full, 0);
-  for (int g = 0; g < p.heads_per_kv; ++g) {
-    const int head = kv_head * p.heads_per_kv + g;
-    float* d_q_out =
-        p.rows.d_q + (static_cast<int64_t>(sequence) * p.num_heads + head) *
-                         p.num_query_blocks * 2 * kQueryGradientChunk;
-    int m = first_query_block;
-    if constexpr (C::kCausal) {
-      const int end_key = (key_block + 1) * C::kBlockN;
+  if (C::kPassEarly && consumer == 1) pass_turn();
+  // Blocks that need masks and blocks that do not have loops of their own.
+  while (i < num_steps) {
 #pragma unroll 1
-      for (; m < p.num_query_blocks && m * C::kBlockM < end_key; ++m) {
-        step(m, std::true_type{}, d_q_out);
-      }
-    }
+    while (i < num_steps && IsMasked<C>(p, work, m)) step(std::true_type{});
 #pragma unroll 1
-    for (; m < p.num_query_blocks; ++m) step(m, std::false_type{}, d_q_out);
+    while (i < num_steps && !IsMasked<C>(p, work, m)) step(std::false_type{});
   }
+  if (!C::kPassEarly && consumer == 0) pass_turn();
+
+  BarrierWait(&barriers.d_s_full[i % 2 ^ 1], i / 2 % 2);
+#pragma unroll
+  for (int piece = 0; piece < C::kPieces; ++piece) {
+    float d_q[32];
+    WgmmaFence();
+    issue_d_q(d_q, i % 2 ^ 1, piece);
+    WgmmaWait<0>();
+    RegisterFence(d_q);
+    add_d_q(d_q, piece);
+  }
+  if (leader) sum.Finish();
 
   // Nobody reads keys and values any more: their memory carries the results
   // out.
   NamedBarrierSync(kConsumersBarrier, 2 * kWarpgroupSize);
-  uint32_t packed[C::kHeadDim / 16][4];
+  const int gradient_offset = gradient_group * C::kBlockN * 128;
+  uint32_t packed[C::kGradientColumns / 16][4];
   Pack(d_v, packed);
-  StoreTile(packed, v_address, C::kBlockN * 128, consumer * 64);
+  StoreTile(packed, v_address + gradient_offset, C::kBlockN * 128, tile_row);
   Pack(d_k, packed, p.scale);
-  StoreTile(packed, k_address, C::kBlockN * 128, consumer * 64);
+  StoreTile(packed, k_address + gradient_offset, C::kBlockN * 128, tile_row);
   FenceSharedForAsync();
   NamedBarrierSync(kWarpgroupBarrier + consumer, kWarpgroupSize);
-  if (leader) {
-    for (int group = 0; group < C::kColumnGroups; ++group) {
-      const int offset = group * C::kBlockN * 128 + consumer * 64 * 128;
-      const int row = key_block * C::kBlockN + consumer * 64;
-      StoreTensor4(&p.d_v, shared.v + offset, group * 64, row, kv_head,
-                   sequence);
-      StoreTensor4(&p.d_k, shared.k + offset, group * 64, row, kv_head,
-                   sequence);
-    }
-    CommitStores();
-    WaitStores<0>();
-  }
+  StoreGradient<C>(p.d_v, p.d_v_rows, shared.v, work, consumer);
+  StoreGradient<C>(p.d_k, p.d_k_rows, shared.k, work, consumer);
+  if (leader) WaitStores<0>();
 }
 
-// One block for 128 keys of one key-value head. Limited by shared-memory
-// traffic and by the dependence of dQ on both consumers.
+// One block for kBlockN keys of one key-value head. Limited by the tensor cores
+// and the shared-memory traffic that feeds them.
 template <typename C>
 __global__ void __launch_bounds__(C::kNumThreads, 1)
     AttentionBackwardKernel(const __grid_constant__ Params p) {
   extern __shared__ uint8_t unaligned_shared[];
-  Shared shared;
-  // Swizzled tiles start at multiples of 1024 bytes.
-  shared.k = reinterpret_cast<uint8_t*>(
-      (reinterpret_cast<uintptr_t>(unaligned_shared) + 1023) &
-      ~uintptr_t{1023});
-  shared.v = shared.k + C::kKeyBytes;
-  shared.q = shared.v + C::kKeyBytes;
-  shared.d_o = shared.q + C::kStages * C::kQueryBytes;
-  shared.d_s = shared.d_o + C::kStages * C::kQueryBytes;
-  shared.d_q = shared.d_s + 2 * C::kScoreBytes;
-  shared.lse =
-      reinterpret_cast<float*>(shared.d_q + 2 * kQueryGradientChunkBytes);
-  shared.delta = shared.lse + C::kStages * C::kBlockM;
-  Barriers& barriers =
-      *reinterpret_cast<Barriers*>(shared.delta + C::kStages * C::kBlockM);
-  static_assert(sizeof(Barriers) <= C::kBarrierBytes);
-
+  const Shared shared = LayOut<C>(unaligned_shared);
+  const Work work = WorkOf<C>(p);
+  if (work.end == 0) return;
   if (threadIdx.x == 0) {
+    Barriers& barriers = *shared.barriers;
     BarrierInit(&barriers.kv_full, 1);
-    for (int stage = 0; stage < C::kStages; ++stage) {
+    for (int stage = 0; stage < 2; ++stage) {
       BarrierInit(&barriers.q_full[stage], 1);
       BarrierInit(&barriers.q_empty[stage], 2);
       BarrierInit(&barriers.d_o_full[stage], 1);
       BarrierInit(&barriers.d_o_empty[stage], 2);
       BarrierInit(&barriers.d_s_full[stage], 2 * kWarpgroupSize / kWarpSize);
+      BarrierInit(&barriers.d_s_empty[stage], 2);
     }
     BarrierInitFence();
   }
   __syncthreads();
+  GridDependencyWait();
+  GridDependencyRelease();
 
-  const int key_block = blockIdx.x;  // The first is the longest if causal.
-  const int kv_head = blockIdx.y % p.num_kv_heads;
-  const int sequence = blockIdx.y / p.num_kv_heads;
-  const int first_query_block =
-      C::kCausal ? key_block * C::kBlockN / C::kBlockM : 0;
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     ShrinkRegisters<24>();
-    if (threadIdx.x == 0) {
-      Produce<C>(p, barriers, shared, key_block, kv_head, sequence,
-                 first_query_block);
-    }
+    if (threadIdx.x == 0) Produce<C>(p, work, shared);
   } else {
     GrowRegisters<240>();
-    Consume<C>(p, barriers, shared, warpgroup - 1, key_block, kv_head, sequence,
-               first_query_block);
+    Consume<C>(p, work, shared, warpgroup - 1);
   }
 }
 
-template <typename C>
+template <int kHeadDim, Visible kVisible>
 absl::Status Launch(const AttentionBackwardBf16Args& args,
                     cudaStream_t stream) {
+  using C = Config<kHeadDim, kVisible>;
   const AttentionBf16Shape& shape = args.shape;
   RETURN_IF_ERROR(NumHopperMultiprocessors().status());
   Params p;
@@ -425,57 +314,82 @@ absl::Status Launch(const AttentionBackwardBf16Args& args,
                    OperandMap(args.d_o, shape.num_heads, shape, C::kBlockM));
   ASSIGN_OR_RETURN(p.d_k, OperandMap(args.d_k, shape.num_kv_heads, shape, 64));
   ASSIGN_OR_RETURN(p.d_v, OperandMap(args.d_v, shape.num_kv_heads, shape, 64));
+  const bool packed = shape.document_offsets != nullptr;
+  p.d_k_rows = packed ? args.d_k : Bf16Heads{};
+  p.d_v_rows = packed ? args.d_v : Bf16Heads{};
   p.rows = PlaceBackwardRows(shape, args.workspace);
-  p.num_heads = static_cast<int>(shape.num_heads);
+  p.lengths = LengthsOf(shape);
+  p.order = args.deterministic ? p.rows.order : nullptr;
   p.num_kv_heads = static_cast<int>(shape.num_kv_heads);
-  p.heads_per_kv = p.num_heads / p.num_kv_heads;
-  p.num_query_blocks = static_cast<int>(PaddedSequence(shape) / C::kBlockM);
-  p.scale = 1.0f / std::sqrt(static_cast<float>(C::kHeadDim));
+  p.heads_per_kv = static_cast<int>(shape.num_heads / shape.num_kv_heads);
+  p.window = static_cast<int>(shape.window);
+  p.causal = shape.causal;
+  p.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
   p.scale_log2 = p.scale * static_cast<float>(M_LOG2E);
 
-  RETURN_IF_ERROR(LaunchBackwardPreprocess<C::kHeadDim>(args, p.rows, stream));
+  RETURN_IF_ERROR(
+      LaunchBackwardPreprocess<kHeadDim>(args, p.rows, p.lengths, stream));
   const auto kernel = AttentionBackwardKernel<C>;
   RETURN_IF_ERROR(
       AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
-  const dim3 grid(
-      static_cast<unsigned>((shape.sequence_length + C::kBlockN - 1) /
-                            C::kBlockN),
-      static_cast<unsigned>(shape.num_kv_heads * shape.num_sequences));
-  kernel<<<grid, C::kNumThreads, C::kSharedBytes, stream>>>(p);
+  const int grid = p.lengths.BlocksPerSequence<C::kBlockN>() * p.num_kv_heads *
+                   p.lengths.num_sequences;
   RETURN_IF_ERROR(
-      CudaStatus(cudaGetLastError(), "launch AttentionBackwardBf16"));
-  return LaunchBackwardPostprocess<C::kHeadDim>(args, p.rows, p.scale, stream);
+      LaunchBehind(kernel, grid, C::kNumThreads, C::kSharedBytes, stream, p));
+  return LaunchBackwardPostprocess<kHeadDim>(args, p.rows, p.scale, p.lengths,
+                                             stream);
+}
+
+template <int kHeadDim>
+absl::Status LaunchHeadDim(const AttentionBackwardBf16Args& args,
+                           cudaStream_t stream) {
+  if (args.shape.window != 0 &&
+      args.shape.window < args.shape.sequence_length) {
+    return Launch<kHeadDim, Visible::kWindow>(args, stream);
+  }
+  return args.shape.causal ? Launch<kHeadDim, Visible::kCausal>(args, stream)
+                           : Launch<kHeadDim, Visible::kAll>(args, stream);
 }
 
 }  // namespace
+}  // namespace attention_backward
 
 int64_t AttentionBackwardBf16Sm90WorkspaceBytes(
     const AttentionBf16Shape& shape) {
-  const int64_t num_rows =
-      shape.num_sequences * shape.num_heads * PaddedSequence(shape);
-  return num_rows * (2 + shape.head_dim) * static_cast<int64_t>(sizeof(float));
+  return attention_backward::BackwardRowsBytes(shape);
 }
 
 bool AttentionBackwardBf16Sm90Takes(const AttentionBf16Shape& shape,
                                     bool deterministic) {
-  return (shape.head_dim == 64 || shape.head_dim == 128) && shape.window == 0 &&
-         shape.document_offsets == nullptr && !deterministic;
+  static_cast<void>(deterministic);  // Both ways.
+  // Blocks of the smallest tiles, those of the rows around the main kernel.
+  const int64_t num_blocks = (shape.sequence_length + 63) / 64 * 8 *
+                             shape.num_sequences * shape.num_heads;
+  return num_blocks <= std::numeric_limits<int32_t>::max();
 }
 
 absl::Status LaunchAttentionBackwardBf16Sm90(
     const AttentionBackwardBf16Args& args, cudaStream_t stream) {
-  if (!AttentionBackwardBf16Sm90Takes(args.shape, args.deterministic)) {
+  const AttentionBf16Shape& shape = args.shape;
+  if (!AttentionBackwardBf16Sm90Takes(shape, args.deterministic)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the backward pass of bf16 attention has head_dim 64 and 128, and "
-        "neither window nor packed documents, yet; got head_dim ",
-        args.shape.head_dim, " and window ", args.shape.window));
+        "the backward pass of bf16 attention counts its blocks in 31 bits; ",
+        shape.num_sequences, " sequences of up to ", shape.sequence_length,
+        " tokens and ", shape.num_heads, " heads are more"));
   }
-  if (args.shape.head_dim == 128) {
-    return args.shape.causal ? Launch<Config<128, true>>(args, stream)
-                             : Launch<Config<128, false>>(args, stream);
+  if (shape.document_offsets != nullptr && shape.total_tokens == 0) {
+    return absl::OkStatus();
   }
-  return args.shape.causal ? Launch<Config<64, true>>(args, stream)
-                           : Launch<Config<64, false>>(args, stream);
+  switch (shape.head_dim) {
+    case 64:
+      return attention_backward::LaunchHeadDim<64>(args, stream);
+    case 96:
+      return attention_backward::LaunchHeadDim<96>(args, stream);
+    case 128:
+      return attention_backward::LaunchHeadDim<128>(args, stream);
+    default:
+      return attention_backward::LaunchHeadDim<256>(args, stream);
+  }
 }
 
 }  // namespace millrace

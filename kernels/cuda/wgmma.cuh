@@ -77,6 +77,24 @@ __device__ __forceinline__ void MultiplyN64(
 }
 
 template <bool kTransposeA, bool kTransposeB>
+__device__ __forceinline__ void MultiplyN96(
+    float (&d)[48], uint64_t a, uint64_t b,
+    bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+      "%48, %49, p, 1, 1, %51, %52;\n}\n"
+        : MILLRACE_D8(0), MILLRACE_D8(8), MILLRACE_D8(16), MILLRACE_D8(24),
+          MILLRACE_D8(32), MILLRACE_D8(40)
+        : "l"(a), "l"(b),
+          "r"(static_cast<int>(accumulate)), "n"(kTransposeA ? 1 : 0),
+          "n"(kTransposeB ? 1 : 0));
+}
+
+template <bool kTransposeA, bool kTransposeB>
 __device__ __forceinline__ void MultiplyN128(
     float (&d)[64], uint64_t a, uint64_t b,
     bool accumulate) {
@@ -112,6 +130,23 @@ __device__ __forceinline__ void MultiplyN64(
 }
 
 template <bool kTransposeB>
+__device__ __forceinline__ void MultiplyN96(
+    float (&d)[48], const uint32_t (&a)[4], uint64_t b,
+    bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %53, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+      "{%48, %49, %50, %51}, %52, p, 1, 1, %54;\n}\n"
+        : MILLRACE_D8(0), MILLRACE_D8(8), MILLRACE_D8(16), MILLRACE_D8(24),
+          MILLRACE_D8(32), MILLRACE_D8(40)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
+          "r"(static_cast<int>(accumulate)), "n"(kTransposeB ? 1 : 0));
+}
+
+template <bool kTransposeB>
 __device__ __forceinline__ void MultiplyN128(
     float (&d)[64], const uint32_t (&a)[4], uint64_t b,
     bool accumulate) {
@@ -136,9 +171,12 @@ __device__ __forceinline__ void MultiplyN128(
 template <int kN, bool kTransposeA, bool kTransposeB>
 __device__ __forceinline__ void MultiplyShared(float (&d)[kN / 2], uint64_t a,
                                                uint64_t b, bool accumulate) {
-  static_assert(kN == 64 || kN == 128, "add the instruction of this width");
+  static_assert(kN == 64 || kN == 96 || kN == 128,
+                "add the instruction of this width");
   if constexpr (kN == 64) {
     MultiplyN64<kTransposeA, kTransposeB>(d, a, b, accumulate);
+  } else if constexpr (kN == 96) {
+    MultiplyN96<kTransposeA, kTransposeB>(d, a, b, accumulate);
   } else {
     MultiplyN128<kTransposeA, kTransposeB>(d, a, b, accumulate);
   }
@@ -148,9 +186,12 @@ template <int kN, bool kTransposeB>
 __device__ __forceinline__ void MultiplyRegisters(float (&d)[kN / 2],
                                                   const uint32_t (&a)[4],
                                                   uint64_t b, bool accumulate) {
-  static_assert(kN == 64 || kN == 128, "add the instruction of this width");
+  static_assert(kN == 64 || kN == 96 || kN == 128,
+                "add the instruction of this width");
   if constexpr (kN == 64) {
     MultiplyN64<kTransposeB>(d, a, b, accumulate);
+  } else if constexpr (kN == 96) {
+    MultiplyN96<kTransposeB>(d, a, b, accumulate);
   } else {
     MultiplyN128<kTransposeB>(d, a, b, accumulate);
   }

@@ -1,0 +1,105 @@
+"""bf16 attention, backward, against cuDNN through PyTorch's own operator."""
+
+import math
+
+import torch
+
+from attention import Backward, Forward, Heads, Shape, heads
+from harness import pointer, relative_error, sets_for
+
+TOKENS, HIDDEN = 16384, 2048
+
+
+def cudnn_backward(q, k, v, d_o, causal):
+    """A function without arguments that runs cuDNN's backward kernel alone, so that it can
+    be captured in a graph. Tensors are [sequences, heads, tokens, head_dim]."""
+    forward = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+    backward = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
+    values = forward(q, k, v, None, True, 0.0, causal, False)
+    known = dict(zip((r.name for r in forward._schema.returns), values))
+    known |= {"grad_out": d_o, "query": q, "key": k, "value": v, "out": values[0],
+              "logsumexp": values[1], "attn_bias": None, "dropout_p": 0.0,
+              "is_causal": causal, "scale": None}
+    args = backward._schema.arguments
+    positional = [known[a.name] for a in args if not a.kwarg_only]
+    named = {a.name: known[a.name] for a in args if a.kwarg_only}
+    return lambda: backward(*positional, **named)
+
+
+def exact_gradients(q, k, v, d_o, causal):
+    """Of [sequences, heads, tokens, head_dim] tensors, in fp64."""
+    q, k, v = (x.double().requires_grad_() for x in (q, k, v))
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    if causal:
+        unseen = torch.ones(scores.shape[-2:], device="cuda", dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(unseen, -math.inf)
+    return torch.autograd.grad(scores.softmax(-1) @ v, (q, k, v), d_o.double())
+
+
+class Case:
+    """One shape with its input sets; tensors are [sequences, tokens, heads, head_dim]."""
+
+    def __init__(self, library, b, s, h, d, causal, deterministic=False,
+                 names=("millrace_attention_backward_bf16",)):
+        make = lambda: torch.randn(b, s, h, d, device="cuda", dtype=torch.bfloat16)
+        self.n = sets_for(10 * b * s * h * d)
+        self.causal = causal
+        self.flops = 10 * b * h * s * s * d * (0.5 if causal else 1)
+        shape = Shape(b, s, h, h, d, causal, 0, 0, 0)
+        self._forward = library.function("millrace_attention_forward_bf16")
+        workspace = torch.empty(
+            library.number("millrace_attention_backward_bf16_workspace_bytes", shape),
+            dtype=torch.uint8, device="cuda")
+        counter = torch.zeros(2, dtype=torch.int32, device="cuda")
+        lse = torch.full((self.n, b, h, s), math.nan, device="cuda")
+        self.d_q, self.d_k, self.d_v = (torch.full_like(make(), math.nan) for _ in range(3))
+        self.sets, args, peers, outputs = [], [], [], []
+        for i in range(self.n):
+            q, k, v, d_o = (make() for _ in range(4))
+            o = torch.full_like(q, math.nan)
+            self._forward(Forward(heads(o), pointer(lse[i]), heads(q), heads(k), heads(v),
+                                  pointer(counter), shape))
+            args.append(Backward(*(heads(x) for x in (self.d_q, self.d_k, self.d_v, q, k, v,
+                                                      o, d_o)),
+                                 pointer(lse[i]), pointer(workspace), shape, deterministic))
+            # The peer's own layout is [sequences, heads, tokens, head_dim], the same bytes.
+            self.sets.append([x.transpose(1, 2) for x in (q, k, v, d_o)])
+            outputs.append(o)
+            peers.append(cudnn_backward(*self.sets[i], causal))
+        self._keep = workspace, counter, lse, outputs
+        self.variants = {}
+        for name in names:
+            f = library.function(name)
+            self.variants[name.removesuffix("_attention_backward_bf16")] = (
+                lambda i, f=f: f(args[i]))
+        self.peer = lambda i: peers[i]()
+
+    def errors(self, variant="millrace"):
+        """(ours, cuDNN's) of the worst gradient against fp64 on the same inputs, over a few
+        heads of the first sequence."""
+        few = slice(0, 2)
+        q, k, v, d_o = (x[:1, few] for x in self.sets[0])
+        exact = exact_gradients(q, k, v, d_o, self.causal)
+        for x in (self.d_q, self.d_k, self.d_v):
+            x.fill_(math.nan)
+        self.variants[variant](0)
+        ours = [x[:1, :, few].transpose(1, 2) for x in (self.d_q, self.d_k, self.d_v)]
+        # The maximum of a tensor, unlike Python's, keeps a NaN.
+        worst = lambda grads: torch.tensor([relative_error(a, e)
+                                            for a, e in zip(grads, exact)]).max().item()
+        return worst(ours), worst([x[:1, few] for x in self.peer(0)])
+
+
+def run(bench):
+    failed = False
+    for d in (128, 64):
+        for causal in (True, False):
+            for s in (512, 1024, 2048, 4096, 8192, 16384):
+                case = Case(bench.library, TOKENS // s, s, HIDDEN // d, d, causal)
+                ours, theirs = case.errors() if s <= 2048 else (0.0, 0.0)
+                failed |= not ours <= 1.05 * theirs
+                times = bench.time({"millrace": case.variants["millrace"], "cuDNN": case.peer},
+                                   case.n, graph=s <= 1024)
+                bench.row("attention backward", f"hd{d} {'causal' if causal else 'full'} S {s}",
+                          times, flops=case.flops, error=ours, error_cudnn=theirs)
+    return failed
