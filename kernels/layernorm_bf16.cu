@@ -1,5 +1,6 @@
-#include "base/status_macros.h"
 #include "kernels/layernorm_bf16.h"
+
+#include "base/status_macros.h"
 #include "kernels/norm_bf16.cuh"
 #include "kernels/norm_bf16_backward.cuh"
 #include "kernels/norm_bf16_forward.cuh"

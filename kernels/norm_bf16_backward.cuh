@@ -26,10 +26,10 @@ inline constexpr int kMaxNormStages = 2;
 template <typename Row>
 struct BackwardRow : Row {
   // As many as have registers.
-  static constexpr int kBlocksPerMultiprocessor = Row::kNumThreads > 256 ? 1
-                                                  : Row::kVectorsPerThread == 1
-                                                      ? 3
-                                                      : 2;
+  static constexpr int kBlocksPerMultiprocessor =
+      Row::kNumThreads > 256
+          ? 1
+          : (Row::kVectorsPerThread == 1 ? 3 : 2) * 256 / Row::kNumThreads;
   static constexpr int kStageVectors =
       3 * Row::kNumThreads * Row::kVectorsPerThread;
   static constexpr int kStageBytes = kStageVectors * 16;
@@ -258,12 +258,17 @@ absl::Status LaunchNormBackwardRow(NormBackward p,
 // Calls f(BackwardRow<...>()) with the shape for rows of `num_vectors`, at most
 // kMaxBackwardVectors.
 inline constexpr int kMaxBackwardVectors = 2048;
-template <typename F>
+template <NormKind kKind, typename F>
 auto ForBackwardRow(int64_t num_vectors, const F& f) {
   if (num_vectors <= 8) return f(BackwardRow<RowShape<8, 1>>());
   if (num_vectors <= 32) return f(BackwardRow<RowShape<32, 1>>());
   if (num_vectors <= 64) return f(BackwardRow<RowShape<32, 2>>());
-  if (num_vectors <= 128) return f(BackwardRow<RowShape<32, 4>>());
+  if (num_vectors <= 128) {
+    // LayerNorm has no registers for four vectors, twice their gradients, and
+    // the weights.
+    constexpr bool kIsLayer = kKind == NormKind::kLayer;
+    return f(BackwardRow<RowShape<kIsLayer ? 128 : 32, kIsLayer ? 1 : 4>>());
+  }
   if (num_vectors <= 256) return f(BackwardRow<RowShape<256, 1>>());
   if (num_vectors <= 512) return f(BackwardRow<RowShape<256, 2>>());
   if (num_vectors <= 1024) return f(BackwardRow<RowShape<512, 2>>());
@@ -278,7 +283,7 @@ absl::Status LaunchNormBackward(const NormBackward& p,
   if (p.num_vectors > kMaxBackwardVectors) {
     return LaunchNormBackwardLong<kKind>(p, outputs, stream);
   }
-  return ForBackwardRow(p.num_vectors, [&]<typename Row>(Row) {
+  return ForBackwardRow<kKind>(p.num_vectors, [&]<typename Row>(Row) {
     return LaunchNormBackwardRow<kKind, Row>(p, outputs, stream);
   });
 }
@@ -289,7 +294,7 @@ int64_t NormBackwardWorkspaceBytes(int64_t num_tokens, int64_t hidden) {
   const int64_t num_rows =
       num_vectors > kMaxBackwardVectors
           ? kLongNormPartials
-          : ForBackwardRow(num_vectors, [&]<typename Row>(Row) {
+          : ForBackwardRow<kKind>(num_vectors, [&]<typename Row>(Row) {
               return NormBackwardBlocks<Row>(num_tokens, kMaxMultiprocessors);
             });
   return (kKind == NormKind::kLayer ? 2 : 1) * num_rows * hidden *

@@ -70,7 +70,7 @@ inline constexpr int kLongNormPartials = 32;
 // One block a row, which it reads twice: the second time from the second-level
 // cache. Limited by that cache.
 template <NormKind kKind>
-__global__ void __launch_bounds__(kLongNormThreads)
+__global__ void __launch_bounds__(kLongNormThreads, 1)
     LongNormBackwardKernel(const NormBackward p) {
   using Row = RowShape<kLongNormThreads, 1>;
   __shared__ float scratch[2 * kLongNormThreads / kWarpSize];

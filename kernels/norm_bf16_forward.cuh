@@ -129,12 +129,14 @@ __global__ void __launch_bounds__(Row::kNumThreads)
   }
 }
 
+inline constexpr int kLongForwardThreads = 1024;
+
 // One block a row too long for registers: the first pass writes the sum, the
 // others read it again, from the second-level cache. Limited by that cache.
 template <NormKind kKind, bool kResidual>
-__global__ void __launch_bounds__(1024, 1)
+__global__ void __launch_bounds__(kLongForwardThreads, 1)
     LongNormForwardKernel(const NormForward p) {
-  using Row = RowShape<1024, 1>;
+  using Row = RowShape<kLongForwardThreads, 1>;
   __shared__ float scratch[2][Row::kNumThreads / kWarpSize];
   const int64_t row = blockIdx.x;
   const int64_t start = row * p.num_vectors;
@@ -160,7 +162,7 @@ __global__ void __launch_bounds__(1024, 1)
   float mean = 0.0f;
   if constexpr (kKind == NormKind::kLayer) {
     float sum = 0.0f;
-#pragma unroll 2
+#pragma unroll 4
     for (int idx = threadIdx.x; idx < p.num_vectors; idx += Row::kNumThreads) {
       const Float8 value = add(idx);
 #pragma unroll
@@ -169,7 +171,7 @@ __global__ void __launch_bounds__(1024, 1)
     mean = RowSum<Row>(sum, scratch[0]) * inverse_hidden;
   }
   float squares = 0.0f;
-#pragma unroll 2
+#pragma unroll 4
   for (int idx = threadIdx.x; idx < p.num_vectors; idx += Row::kNumThreads) {
     const Float8 value = kKind == NormKind::kLayer
                              ? Unpack8(Load16(normalised + idx))
@@ -186,7 +188,7 @@ __global__ void __launch_bounds__(1024, 1)
     p.rstd[row] = rstd;
     if constexpr (kKind == NormKind::kLayer) p.mean[row] = mean;
   }
-#pragma unroll 2
+#pragma unroll 4
   for (int idx = threadIdx.x; idx < p.num_vectors; idx += Row::kNumThreads) {
     const Float8 value = Unpack8(Load16(normalised + idx));
     Store16Streaming(static_cast<uint4*>(p.y) + start + idx,
@@ -209,17 +211,28 @@ absl::Status LaunchNormForward(const NormForward& p, cudaStream_t stream) {
     return LaunchNormForwardRow<kKind, kResidual, RowShape<kThreads, kVectors>>(
         p, stream);
   };
+  // More vectors a thread and fewer threads suit LayerNorm of a sum, which
+  // waits for two sums with the most in registers, and short rows without
+  // delta, of which fewer bytes are under way.
+  constexpr bool kFew = kResidual && kKind == NormKind::kLayer;
   if (p.num_vectors <= 8) return launch(RowShape<8, 1>());
   if (p.num_vectors <= 32) return launch(RowShape<32, 1>());
   if (p.num_vectors <= 64) return launch(RowShape<32, 2>());
   if (p.num_vectors <= 128) return launch(RowShape<128, 1>());
-  if (p.num_vectors <= 256) return launch(RowShape<256, 1>());
-  if (p.num_vectors <= 512) return launch(RowShape<256, 2>());
+  if (p.num_vectors <= 256) {
+    return launch(RowShape < kResidual ? 256 : 128, kResidual ? 1 : 2 > ());
+  }
+  if (p.num_vectors <= 512) {
+    return launch(RowShape < kFew ? 128 : 256, kFew ? 4 : 2 > ());
+  }
   if (p.num_vectors <= 1024) return launch(RowShape<256, 4>());
-  if (p.num_vectors <= 2048) return launch(RowShape<512, 4>());
+  if (p.num_vectors <= 2048) {
+    return launch(RowShape < kFew ? 256 : 512, kFew ? 8 : 4 > ());
+  }
   if (p.num_vectors <= 4096) return launch(RowShape<1024, 4>());
   LongNormForwardKernel<kKind, kResidual>
-      <<<static_cast<unsigned>(p.num_tokens), 1024, 0, stream>>>(p);
+      <<<static_cast<unsigned>(p.num_tokens), kLongForwardThreads, 0, stream>>>(
+          p);
   return CudaStatus(cudaGetLastError(), "launch the forward pass of a norm");
 }
 

@@ -1,8 +1,9 @@
+#include "kernels/rmsnorm_bf16.h"
+
 #include "base/status_macros.h"
 #include "kernels/norm_bf16.cuh"
 #include "kernels/norm_bf16_backward.cuh"
 #include "kernels/norm_bf16_forward.cuh"
-#include "kernels/rmsnorm_bf16.h"
 
 namespace millrace {
 

@@ -1,16 +1,19 @@
+#include "kernels/rope_bf16.h"
+
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/fast_divide.h"
 #include "kernels/cuda/status.h"
-#include "kernels/rope_bf16.cuh"
-#include "kernels/rope_bf16.h"
+#include "kernels/rope_bf16_kernels.cuh"
 
 namespace millrace {
 namespace {
@@ -18,15 +21,15 @@ namespace {
 using gpu::RopeParams;
 using gpu::RopePart;
 
-// Heads of a group, and blocks of a multiprocessor where they walk.
-constexpr int kTurnHeads = 1;
-constexpr int kNormHeads = 1;
-constexpr int kNormBlocks = 4;
-constexpr int kBackwardHeads = 1;
+// Blocks of a multiprocessor where they walk, and heads under way for each
+// lane; four forward blocks have registers too but are slower by a sixteenth.
+constexpr int kForwardBlocks = 3;
+constexpr int kForwardStages = 3;
 constexpr int kBackwardBlocks = 3;
-constexpr int64_t kMaxBackwardBlocks = 192 * kBackwardBlocks;
+// Heads are counted in 32 bits on the device, also somewhat past their end.
+constexpr int64_t kMaxHeads = int64_t{1} << 30;
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t kMaxBackwardBlocks = 192 * kBackwardBlocks;
 
 absl::Status Check(const RopeBf16Shape& shape, bool has_position_ids,
                    bool has_q_weight, bool has_k_weight,
@@ -40,12 +43,11 @@ absl::Status Check(const RopeBf16Shape& shape, bool has_position_ids,
   }
   if (shape.num_tokens < 0 || shape.num_heads < 1 || shape.num_kv_heads < 1 ||
       shape.num_heads + shape.num_kv_heads >
-          std::numeric_limits<int32_t>::max() /
-              std::max(shape.num_tokens, shape.head_dim)) {
+          kMaxHeads / std::max(shape.num_tokens, shape.head_dim)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "RoPE got ", shape.num_tokens, " tokens, ", shape.num_heads,
         " query heads and ", shape.num_kv_heads,
-        " key heads; heads must be positive, and tokens x heads below 2^31"));
+        " key heads; heads must be positive, and tokens x heads at most 2^30"));
   }
   if (shape.sequence_length < 1 ||
       shape.sequence_length > std::numeric_limits<int32_t>::max() ||
@@ -86,32 +88,31 @@ absl::Status ForLanes(int half, const F& f) {
   return f(std::integral_constant<int, 32>());
 }
 
-RopePart MakePart(int64_t first_head, int64_t num_heads, int heads_per_group,
-                  const void* weight) {
-  return {
-      .first_head = static_cast<int>(first_head),
-      .num_heads = static_cast<int>(num_heads),
-      .num_slots = static_cast<unsigned>(CeilDiv(num_heads, heads_per_group)),
-      .weight = weight};
+RopePart MakePart(int64_t first_head, int64_t num_heads, const void* weight) {
+  return {.first_head = static_cast<int>(first_head),
+          .num_heads = MakeFastDivisor(static_cast<uint32_t>(num_heads)),
+          .weight = weight};
 }
 
-// Deals `num_blocks` to queries and keys by their number of heads.
-void DealBlocks(int64_t num_blocks, RopeParams* p) {
+// Queries and keys; `num_blocks` are dealt to them by their number of heads.
+void MakeParts(const RopeBf16Shape& shape, const void* q_weight,
+               const void* k_weight, int64_t num_blocks, RopeParams* p) {
+  p->parts[0] = MakePart(0, shape.num_heads, q_weight);
+  p->parts[1] = MakePart(shape.num_heads, shape.num_kv_heads, k_weight);
   const int64_t key_blocks = std::clamp<int64_t>(
-      num_blocks * p->parts[1].num_heads / p->num_all_heads, 1, num_blocks - 1);
+      num_blocks * shape.num_kv_heads / p->num_all_heads, 1, num_blocks - 1);
   p->parts[0].num_blocks = static_cast<int>(num_blocks - key_blocks);
   p->parts[1].first_block = p->parts[0].num_blocks;
   p->parts[1].num_blocks = static_cast<int>(key_blocks);
 }
 
 absl::Status LaunchTurn(RopeParams p, cudaStream_t stream) {
-  p.parts[0] = MakePart(0, p.num_all_heads, kTurnHeads, nullptr);
+  p.parts[0] = MakePart(0, p.num_all_heads, nullptr);
   return ForLanes(p.half, [&]<int kLanes>(std::integral_constant<int, kLanes>) {
     constexpr int kGroups = gpu::kRopeThreads / kLanes;
     const int64_t num_blocks =
-        CeilDiv(p.num_tokens * p.parts[0].num_slots, kGroups);
-    p.parts[0].num_blocks = static_cast<int>(num_blocks);
-    gpu::RopeKernel<kLanes, kTurnHeads, /*kNorm=*/false, 1>
+        (p.num_tokens * p.num_all_heads + kGroups - 1) / kGroups;
+    gpu::RopeKernel<kLanes>
         <<<static_cast<unsigned>(num_blocks), gpu::kRopeThreads, 0, stream>>>(
             p);
     return CudaStatus(cudaGetLastError(), "launch RopeBf16");
@@ -125,7 +126,8 @@ RopeParams MakeParams(const RopeBf16Shape& shape, const float* table,
   p.position_ids = position_ids;
   p.num_tokens = shape.num_tokens;
   p.table_length = shape.table_length;
-  p.sequence_length = static_cast<unsigned>(shape.sequence_length);
+  p.sequence_length =
+      MakeFastDivisor(static_cast<uint32_t>(shape.sequence_length));
   p.half = static_cast<int>(shape.head_dim / 2);
   p.num_all_heads = static_cast<int>(shape.num_heads + shape.num_kv_heads);
   p.sine_sign = 1.0f;
@@ -156,17 +158,14 @@ absl::Status LaunchRopeForwardBf16(const RopeForwardBf16Args& args,
 
   p.rstd = args.rstd;
   p.epsilon = args.epsilon;
-  p.parts[0] = MakePart(0, shape.num_heads, kNormHeads, args.q_weight);
-  p.parts[1] =
-      MakePart(shape.num_heads, shape.num_kv_heads, kNormHeads, args.k_weight);
   ASSIGN_OR_RETURN(const DeviceLimits limits, CurrentDeviceLimits());
-  const int64_t num_blocks = kNormBlocks * limits.num_multiprocessors;
-  DealBlocks(num_blocks, &p);
+  const int64_t num_blocks = kForwardBlocks * limits.num_multiprocessors;
+  MakeParts(shape, args.q_weight, args.k_weight, num_blocks, &p);
   return ForLanes(p.half, [&]<int kLanes>(std::integral_constant<int, kLanes>) {
-    gpu::RopeKernel<kLanes, kNormHeads, /*kNorm=*/true, kNormBlocks>
+    gpu::RopeNormForwardKernel<kLanes, kForwardBlocks, kForwardStages>
         <<<static_cast<unsigned>(num_blocks), gpu::kRopeThreads, 0, stream>>>(
             p);
-    return CudaStatus(cudaGetLastError(), "launch RopeNormBf16");
+    return CudaStatus(cudaGetLastError(), "launch RopeNormForwardBf16");
   });
 }
 
@@ -193,18 +192,15 @@ absl::Status LaunchRopeBackwardBf16(const RopeBackwardBf16Args& args,
   p.in_token_stride = args.qkv_token_stride;
   p.saved_rstd = args.rstd;
   p.partials = static_cast<float*>(args.workspace);
-  p.parts[0] = MakePart(0, shape.num_heads, kBackwardHeads, args.q_weight);
-  p.parts[1] = MakePart(shape.num_heads, shape.num_kv_heads, kBackwardHeads,
-                        args.k_weight);
   int64_t num_blocks = 0;
   if (shape.num_tokens > 0) {
     ASSIGN_OR_RETURN(const DeviceLimits limits, CurrentDeviceLimits());
     num_blocks = std::min<int64_t>(kBackwardBlocks * limits.num_multiprocessors,
                                    kMaxBackwardBlocks);
-    DealBlocks(num_blocks, &p);
+    MakeParts(shape, args.q_weight, args.k_weight, num_blocks, &p);
     RETURN_IF_ERROR(ForLanes(p.half, [&]<int kLanes>(
                                          std::integral_constant<int, kLanes>) {
-      gpu::RopeNormBackwardKernel<kLanes, kBackwardHeads, kBackwardBlocks>
+      gpu::RopeNormBackwardKernel<kLanes, kBackwardBlocks>
           <<<static_cast<unsigned>(num_blocks), gpu::kRopeThreads, 0, stream>>>(
               p);
       return CudaStatus(cudaGetLastError(), "launch RopeNormBackwardBf16");

@@ -22,7 +22,8 @@ namespace millrace {
 
 // Token rows are num_heads query heads, num_kv_heads key heads and whatever
 // follows (the value heads), each of head_dim bf16 elements; what follows is
-// neither read nor written. num_tokens (num_heads + num_kv_heads) < 2^31.
+// neither read nor written. num_tokens (num_heads + num_kv_heads) is at most
+// 2^30.
 struct RopeBf16Shape {
   int64_t num_tokens;  // Zero is allowed and does nothing.
   int64_t num_heads;   // At least one, as is num_kv_heads.

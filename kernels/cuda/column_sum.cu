@@ -1,7 +1,8 @@
+#include "kernels/cuda/column_sum.h"
+
 #include <cuda_runtime_api.h>
 
 #include "base/status_macros.h"
-#include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/status.h"
