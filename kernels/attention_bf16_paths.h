@@ -6,6 +6,7 @@
 #define MILLRACE_KERNELS_ATTENTION_BF16_PATHS_H_
 
 #include <cstdint>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "kernels/attention_bf16.h"
@@ -23,6 +24,21 @@ int64_t AttentionBackwardBf16Sm90WorkspaceBytes(
     const AttentionBf16Shape& shape);
 absl::Status LaunchAttentionBackwardBf16Sm90(
     const AttentionBackwardBf16Args& args, cudaStream_t stream);
+
+// With mma.sync, from compute capability 8.0 on, every shape; Unavailable on
+// older devices. `tile_counter` is not used. Tiles are chosen for the shared
+// memory of the device, or for less, so that tests reach the tiles of others.
+inline constexpr int kAllSharedBytes = std::numeric_limits<int>::max();
+inline constexpr int kLeastSharedBytes = 99 << 10;  // Of 8.6, 8.9 and 12.0.
+absl::Status LaunchAttentionForwardBf16Portable(
+    const AttentionForwardBf16Args& args, cudaStream_t stream,
+    int max_shared_bytes = kAllSharedBytes);
+
+int64_t AttentionBackwardBf16PortableWorkspaceBytes(
+    const AttentionBf16Shape& shape);
+absl::Status LaunchAttentionBackwardBf16Portable(
+    const AttentionBackwardBf16Args& args, cudaStream_t stream,
+    int max_shared_bytes = kAllSharedBytes);
 
 }  // namespace millrace
 

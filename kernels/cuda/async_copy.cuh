@@ -16,6 +16,16 @@ __device__ __forceinline__ void CopyAsync16(void* shared, const void* global) {
                : "memory");
 }
 
+// The same to a shared address, or zeros that read nothing.
+__device__ __forceinline__ void CopyAsync16OrZero(uint32_t shared_address,
+                                                  const void* global,
+                                                  bool copy) {
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address),
+      "l"(global), "r"(copy ? 16 : 0)
+      : "memory");
+}
+
 // Closes the group of the copies this thread has issued since the last group.
 __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -1,0 +1,560 @@
+#include "kernels/attention_bf16_backward_portable.cuh"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/status_macros.h"
+#include "kernels/attention_bf16.h"
+#include "kernels/attention_bf16_paths.h"
+#include "kernels/attention_bf16_portable.cuh"
+#include "kernels/cuda/async_copy.cuh"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/status.h"
+
+// The loop of Dao, "FlashAttention-2", 2023: a block keeps keys and values and
+// walks over the queries. Scores are computed transposed, keys by queries, so
+// that probabilities and score gradients leave the tensor cores as operands of
+// the gradients of values and keys and never pass through shared memory; only
+// the query gradient needs the score gradients of all warps.
+
+namespace millrace {
+namespace {
+
+using namespace gpu;       // NOLINT: its primitives read as part of the
+using namespace portable;  // NOLINT: language.
+
+// kColumnWarps warps own kKeyTiles x 16 keys together: each has kWarpColumns
+// columns of the gradients of their keys and values, and computes the scores of
+// kScoreColumns of the queries of a step. Where that is one warp, probabilities
+// and score gradients leave the tensor cores as operands of these gradients;
+// else they are exchanged through shared memory. Of the query gradient of a
+// step a warp computes kGradientRows x kGradientColumns: it needs the score
+// gradients of all warps. With two stages and no exchange that is done one step
+// late, so that a step has one block barrier.
+template <int kHeadDim_, int kBlockM_, int kKeyTiles_, int kKeyWarps_,
+          int kColumnWarps_, int kQueryWarps_, int kStages_>
+struct Config {
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kBlockM = kBlockM_;
+  static constexpr int kKeyTiles = kKeyTiles_;
+  static constexpr int kKeyWarps = kKeyWarps_;
+  static constexpr int kStages = kStages_;  // Of queries and d_o.
+  static constexpr bool kExchange = kColumnWarps_ > 1;
+  static constexpr bool kLate = kStages == 2 && !kExchange;
+  static constexpr int kNumWarps = kKeyWarps * kColumnWarps_;
+  static constexpr int kNumThreads = kNumWarps * kWarpSize;
+  static constexpr int kWarpKeys = 16 * kKeyTiles;
+  static constexpr int kBlockN = kWarpKeys * kKeyWarps;
+  static constexpr int kWarpColumns = kHeadDim / kColumnWarps_;
+  static constexpr int kScoreColumns = kBlockM / kColumnWarps_;
+  static constexpr int kGradientRows = kBlockM / kQueryWarps_;
+  static constexpr int kGradientColumns = kHeadDim * kQueryWarps_ / kNumWarps;
+  static constexpr int kGradientPerWarp =
+      kGradientRows / 16 * (kGradientColumns / 8);
+  static_assert(kGradientRows % 16 == 0 && kGradientColumns % 16 == 0);
+  static_assert(kScoreColumns % 16 == 0 && kWarpColumns % 16 == 0);
+  static_assert(kRowBlock % kBlockM == 0);
+  static constexpr int kKeyBytes = kBlockN * kHeadDim * 2;
+  static constexpr int kQueryBytes = kBlockM * kHeadDim * 2;
+  static constexpr int kScoreBytes = kBlockM * kBlockN * 2;
+  static constexpr int kRowBytes = kBlockM * 4;
+  // Two of the gradient's if it is late, or one and one of probabilities.
+  static constexpr int kScoreTiles = kLate || kExchange ? 2 : 1;
+  static constexpr int kSharedBytes = 2 * kKeyBytes +
+                                      kScoreTiles * kScoreBytes +
+                                      2 * kStages * (kQueryBytes + kRowBytes);
+
+  __device__ static int GradientRow(int warp) {
+    return warp / (kNumWarps / kQueryWarps_) * kGradientRows;
+  }
+  __device__ static int GradientColumn(int warp) {
+    return warp % (kNumWarps / kQueryWarps_) * kGradientColumns;
+  }
+};
+
+struct Params {
+  Bf16Heads d_k, d_v, q, k, v, d_o;
+  BackwardRows rows;
+  Sequences sequences;
+  Reach reach;
+  WorkOrder order;
+  int num_kv_heads, heads_per_kv;
+  bool sum_query_gradient;
+  float scale, scale_log2;
+};
+
+// Zeroes the probabilities of what is hidden: of a lane's keys first_key and
+// first_key + 8, the queries from first_query on.
+template <int kColumns>
+__device__ __forceinline__ void Mask(float (&p)[kColumns / 8][4], int first_key,
+                                     int first_query, const Reach& reach,
+                                     int length) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int key = first_key + 8 * half;
+    const int begin = key - reach.above - first_query;
+    const int end = key < length ? key + reach.below + 1 - first_query : 0;
+#pragma unroll
+    for (int i = 0; i < kColumns / 4; ++i) {
+      const int column = i / 2 * 8 + i % 2;
+      float& x = p[i / 2][2 * half + i % 2];
+      if (column < begin || column >= end) x = 0.0f;
+    }
+  }
+}
+
+// Adds the share of this block's keys in the query gradient, d_s^T k, to
+// `block` in global memory. `d_s` is [keys, queries].
+template <typename C>
+__device__ __forceinline__ void AddQueryGradient(uint32_t d_s, uint32_t keys,
+                                                 float* block) {
+  using Tile = SwizzledTile<C::kHeadDim>;
+  using ScoreTile = SwizzledTile<C::kBlockM>;
+  constexpr int kRowTiles = C::kGradientRows / 16;
+  const int warp = threadIdx.x / kWarpSize;
+  const uint32_t d_s_lane = ScoreTile::LaneAddress(d_s, 0);
+  const uint32_t k_lane = Tile::LaneAddress(keys, 0);
+  const int row = C::GradientRow(warp);
+  const int column = C::GradientColumn(warp);
+  float d_q[kRowTiles][C::kGradientColumns / 8][4] = {};
+#pragma unroll
+  for (int n = 0; n < C::kBlockN / 16; ++n) {
+    Fragment a[kRowTiles];
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      a[r] = TransposedLeft(
+          LoadMatrixTransposed(ScoreTile::Step(d_s_lane, n, row / 16 + r)));
+    }
+#pragma unroll
+    for (int c = 0; c < C::kGradientColumns / 16; ++c) {
+      const Fragment b =
+          LoadMatrixTransposed(Tile::Step(k_lane, n, column / 16 + c));
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        MultiplyAddColumns(d_q[r][2 * c], d_q[r][2 * c + 1], a[r], b);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (int j = 0; j < C::kGradientColumns / 8; ++j) {
+      AddGradient(GradientAt<C::kGradientPerWarp>(
+                      block, warp, r * (C::kGradientColumns / 8) + j),
+                  d_q[r][j]);
+    }
+  }
+}
+
+// scores += keys queries^T, own keys by own queries.
+template <typename C>
+__device__ __forceinline__ void MultiplyScores(
+    float (&s)[C::kKeyTiles][C::kScoreColumns / 8][4], uint32_t key_lane,
+    uint32_t query_lane) {
+  using Tile = SwizzledTile<C::kHeadDim>;
+#pragma unroll
+  for (int c = 0; c < C::kHeadDim / 16; ++c) {
+    Fragment a[C::kKeyTiles];
+#pragma unroll
+    for (int r = 0; r < C::kKeyTiles; ++r) {
+      a[r] = LoadMatrix(Tile::Step(key_lane, r, c));
+    }
+#pragma unroll
+    for (int m = 0; m < C::kScoreColumns / 16; ++m) {
+      const Fragment b = LoadMatrix(Tile::Step(query_lane, m, c));
+#pragma unroll
+      for (int r = 0; r < C::kKeyTiles; ++r) {
+        MultiplyAddRows(s[r][2 * m], s[r][2 * m + 1], a[r], b);
+      }
+    }
+  }
+}
+
+// gradient += scores queries, own keys by own columns from `column` on;
+// `scores(r, m)` is the fragment of key tile r and query tile m.
+template <typename C, typename Scores>
+__device__ __forceinline__ void MultiplyGradient(
+    float (&gradient)[C::kKeyTiles][C::kWarpColumns / 8][4],
+    const Scores& scores, uint32_t query_lane, int column) {
+  using Tile = SwizzledTile<C::kHeadDim>;
+#pragma unroll
+  for (int m = 0; m < C::kBlockM / 16; ++m) {
+    Fragment a[C::kKeyTiles];
+#pragma unroll
+    for (int r = 0; r < C::kKeyTiles; ++r) a[r] = scores(r, m);
+#pragma unroll
+    for (int c = 0; c < C::kWarpColumns / 16; ++c) {
+      const Fragment b =
+          LoadMatrixTransposed(Tile::Step(query_lane, m, column / 16 + c));
+#pragma unroll
+      for (int r = 0; r < C::kKeyTiles; ++r) {
+        MultiplyAddColumns(gradient[r][2 * c], gradient[r][2 * c + 1], a[r], b);
+      }
+    }
+  }
+}
+
+template <typename C>
+using PackedScores = Fragment[C::kKeyTiles][C::kScoreColumns / 16];
+
+template <typename C>
+__device__ __forceinline__ void PackScores(
+    PackedScores<C>& packed,
+    const float (&s)[C::kKeyTiles][C::kScoreColumns / 8][4]) {
+#pragma unroll
+  for (int r = 0; r < C::kKeyTiles; ++r) {
+#pragma unroll
+    for (int m = 0; m < C::kScoreColumns / 16; ++m) {
+      packed[r][m] = PackLeft(s[r][2 * m], s[r][2 * m + 1]);
+    }
+  }
+}
+
+// To rows from `row` and columns from `column` on of a [keys, queries] tile.
+template <typename C>
+__device__ __forceinline__ void StoreScores(uint8_t* tile,
+                                            const PackedScores<C>& packed,
+                                            int row, int column) {
+  const int lane = threadIdx.x % kWarpSize;
+#pragma unroll
+  for (int r = 0; r < C::kKeyTiles; ++r) {
+#pragma unroll
+    for (int i = 0; i < C::kScoreColumns / 4; ++i) {
+      const uint32_t offset = SwizzledTile<C::kBlockM>::Offset(
+          row + 16 * r + lane / 4 + i % 2 * 8, column / 8 + i / 2);
+      *reinterpret_cast<uint32_t*>(tile + offset + lane % 4 * 4) =
+          packed[r][i / 4].r[i % 4];
+    }
+  }
+}
+
+// One block for kBlockN keys of one key-value head. Limited by shared-memory
+// reads of the operands.
+template <typename C>
+__global__ void __launch_bounds__(C::kNumThreads, 1)
+    AttentionBackwardPortableKernel(const __grid_constant__ Params p) {
+  using Tile = SwizzledTile<C::kHeadDim>;
+  using ScoreTile = SwizzledTile<C::kBlockM>;
+  using Copy = TileCopy<C::kHeadDim, C::kNumThreads>;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  uint8_t* const d_s = shared + 2 * C::kKeyBytes;
+  uint8_t* const probabilities = d_s + C::kScoreBytes;  // If exchanged.
+  uint8_t* const queries = d_s + C::kScoreTiles * C::kScoreBytes;
+  uint8_t* const statistics = queries + 2 * C::kStages * C::kQueryBytes;
+  const uint32_t shared_k = SharedAddressOf(shared);
+  const uint32_t shared_v = shared_k + C::kKeyBytes;
+  const uint32_t shared_d_s = SharedAddressOf(d_s);
+  const uint32_t shared_q = SharedAddressOf(queries);
+  const uint32_t shared_d_o = shared_q + C::kStages * C::kQueryBytes;
+  float* const shared_lse = reinterpret_cast<float*>(statistics);
+  float* const shared_delta = shared_lse + C::kStages * C::kBlockM;
+
+  const WorkItem item = WorkAt(p.order, blockIdx.x);
+  const int kv_head = item.head % p.num_kv_heads;
+  const Place place = PlaceOf(p.sequences, item.head / p.num_kv_heads);
+  const int first_key = item.block * C::kBlockN;
+  if (first_key >= place.length) return;
+
+  // The steps: blocks of queries that see the keys, of every head that shares
+  // them.
+  const int first_query =
+      max(0, first_key - p.reach.above) / C::kBlockM * C::kBlockM;
+  const int end_query = min(
+      place.length, min(first_key + C::kBlockN, place.length) + p.reach.below);
+  const int end_head = (kv_head + 1) * p.heads_per_kv;
+  struct Step {
+    int head, query;
+  };
+  auto next = [&](Step step) -> Step {
+    step.query += C::kBlockM;
+    return step.query < end_query ? step : Step{step.head + 1, first_query};
+  };
+  auto row_of = [&](const Step& step) {
+    return FirstRow(p.rows, p.sequences, place, step.head) + step.query;
+  };
+  auto load = [&](const Step& step, int stage) {
+    Copy::template Load<C::kBlockM>(shared_q + stage * C::kQueryBytes,
+                                    RowsOf(p.q, p.sequences, place, step.head) +
+                                        step.query * p.q.token_stride,
+                                    p.q.token_stride,
+                                    place.length - step.query);
+    Copy::template Load<C::kBlockM>(
+        shared_d_o + stage * C::kQueryBytes,
+        RowsOf(p.d_o, p.sequences, place, step.head) +
+            step.query * p.d_o.token_stride,
+        p.d_o.token_stride, place.length - step.query);
+    constexpr int kChunks = C::kRowBytes / 16;
+    if (threadIdx.x < 2 * kChunks) {
+      const bool is_delta = threadIdx.x >= kChunks;
+      const int first = threadIdx.x % kChunks * 4;
+      CopyAsync16OrZero(
+          SharedAddressOf((is_delta ? shared_delta : shared_lse) +
+                          stage * C::kBlockM + first),
+          (is_delta ? p.rows.delta : p.rows.lse_log2) + row_of(step) + first,
+          true);
+    }
+    CommitCopies();
+  };
+  auto load_keys = [&](uint32_t tile, const Bf16Heads& from) {
+    Copy::template Load<C::kBlockN>(tile,
+                                    RowsOf(from, p.sequences, place, kv_head) +
+                                        first_key * from.token_stride,
+                                    from.token_stride,
+                                    place.length - first_key);
+  };
+  Step step = {kv_head * p.heads_per_kv, first_query};
+  load_keys(shared_k, p.k);
+  load_keys(shared_v, p.v);
+  load(step, 0);
+
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const int key_row = warp % C::kKeyWarps * C::kWarpKeys;
+  const int warp_key = first_key + key_row;
+  const int column = warp / C::kKeyWarps * C::kWarpColumns;
+  const int score_column = warp / C::kKeyWarps * C::kScoreColumns;
+  const uint32_t k_lane = Tile::LaneAddress(shared_k, key_row);
+  const uint32_t v_lane = Tile::LaneAddress(shared_v, key_row);
+  float d_k[C::kKeyTiles][C::kWarpColumns / 8][4] = {};
+  float d_v[C::kKeyTiles][C::kWarpColumns / 8][4] = {};
+  float* late_gradient = nullptr;  // Where that of the last step goes.
+
+#pragma unroll 1
+  for (int stage = 0; step.head < end_head;
+       stage = C::kStages == 2 ? stage ^ 1 : 0) {
+    const Step next_step = next(step);
+    float* const gradient = p.rows.d_q + row_of(step) * C::kHeadDim;
+    WaitCopiesAllBut<0>();
+    __syncthreads();  // Queries are here; all are done with the last step.
+    if (C::kStages == 2 && next_step.head < end_head) {
+      load(next_step, stage ^ 1);
+    }
+    if constexpr (C::kLate) {
+      if (late_gradient != nullptr) {
+        AddQueryGradient<C>(shared_d_s + (stage ^ 1) * C::kScoreBytes, shared_k,
+                            late_gradient);
+      }
+      late_gradient = p.sum_query_gradient ? gradient : nullptr;
+    }
+    const uint32_t q_tile = shared_q + stage * C::kQueryBytes;
+    const uint32_t d_o_tile = shared_d_o + stage * C::kQueryBytes;
+    const uint32_t q_lane = Tile::LaneAddress(q_tile, 0);
+    const uint32_t d_o_lane = Tile::LaneAddress(d_o_tile, 0);
+    const int query = step.query + score_column;
+    // Keys that no query of the step sees have nothing to add.
+    const bool is_seen =
+        warp_key < place.length &&
+        warp_key <= step.query + C::kBlockM - 1 + p.reach.above &&
+        warp_key + C::kWarpKeys - 1 >= step.query - p.reach.below;
+    PackedScores<C> packed = {};
+    if (is_seen) {
+      const float* const lse =
+          shared_lse + stage * C::kBlockM + score_column + lane % 4 * 2;
+      const float* const delta = lse + C::kStages * C::kBlockM;
+      float s[C::kKeyTiles][C::kScoreColumns / 8][4] = {};
+      MultiplyScores<C>(s, k_lane, Tile::LaneAddress(q_tile, score_column));
+#pragma unroll
+      for (int j = 0; j < C::kScoreColumns / 8; ++j) {
+        const float2 x = *reinterpret_cast<const float2*>(lse + 8 * j);
+#pragma unroll
+        for (int r = 0; r < C::kKeyTiles; ++r) {
+          s[r][j][0] = FastExp2(fmaf(s[r][j][0], p.scale_log2, -x.x));
+          s[r][j][1] = FastExp2(fmaf(s[r][j][1], p.scale_log2, -x.y));
+          s[r][j][2] = FastExp2(fmaf(s[r][j][2], p.scale_log2, -x.x));
+          s[r][j][3] = FastExp2(fmaf(s[r][j][3], p.scale_log2, -x.y));
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < C::kKeyTiles; ++r) {
+        const int key = warp_key + 16 * r;
+        if (key + 15 >= place.length || key + 15 > query + p.reach.above ||
+            key < query + C::kScoreColumns - 1 - p.reach.below) {
+          Mask<C::kScoreColumns>(s[r], key + lane / 4, query + lane % 4 * 2,
+                                 p.reach, place.length);
+        }
+      }
+      PackScores<C>(packed, s);
+      if constexpr (C::kExchange) {
+        StoreScores<C>(probabilities, packed, key_row, score_column);
+      } else {
+        MultiplyGradient<C>(
+            d_v, [&](int r, int m) { return packed[r][m]; }, d_o_lane, 0);
+      }
+
+      float d_p[C::kKeyTiles][C::kScoreColumns / 8][4] = {};
+      MultiplyScores<C>(d_p, v_lane, Tile::LaneAddress(d_o_tile, score_column));
+#pragma unroll
+      for (int j = 0; j < C::kScoreColumns / 8; ++j) {
+        const float2 x = *reinterpret_cast<const float2*>(delta + 8 * j);
+#pragma unroll
+        for (int r = 0; r < C::kKeyTiles; ++r) {
+          s[r][j][0] *= d_p[r][j][0] - x.x;
+          s[r][j][1] *= d_p[r][j][1] - x.y;
+          s[r][j][2] *= d_p[r][j][2] - x.x;
+          s[r][j][3] *= d_p[r][j][3] - x.y;
+        }
+      }
+      PackScores<C>(packed, s);
+      if constexpr (!C::kExchange) {
+        MultiplyGradient<C>(
+            d_k, [&](int r, int m) { return packed[r][m]; }, q_lane, 0);
+      }
+    }
+    if (C::kExchange || p.sum_query_gradient) {
+      StoreScores<C>(d_s + (C::kLate ? stage * C::kScoreBytes : 0), packed,
+                     key_row, score_column);
+    }
+    if constexpr (C::kExchange) {
+      __syncthreads();  // Probabilities and score gradients are here.
+      if (is_seen) {
+        auto from = [&](const uint8_t* tile) {
+          const uint32_t tile_lane =
+              ScoreTile::LaneAddress(SharedAddressOf(tile), key_row);
+          return [tile_lane](int r, int m) {
+            return LoadMatrix(ScoreTile::Step(tile_lane, r, m));
+          };
+        };
+        MultiplyGradient<C>(d_v, from(probabilities), d_o_lane, column);
+        MultiplyGradient<C>(d_k, from(d_s), q_lane, column);
+      }
+    }
+    if constexpr (C::kStages == 1) {
+      __syncthreads();  // Score gradients are here; all are done with queries.
+      if (next_step.head < end_head) load(next_step, 0);
+    }
+    if (!C::kLate && p.sum_query_gradient) {
+      AddQueryGradient<C>(shared_d_s, shared_k, gradient);
+    }
+    step = next_step;
+    if (C::kLate && step.head >= end_head && late_gradient != nullptr) {
+      __syncthreads();
+      AddQueryGradient<C>(shared_d_s + stage * C::kScoreBytes, shared_k,
+                          late_gradient);
+    }
+  }
+
+  // Nobody reads keys and values any more: their memory carries the results
+  // out.
+  __syncthreads();
+  auto write = [&](const Bf16Heads& to, uint8_t* memory,
+                   const float(&x)[C::kKeyTiles][C::kWarpColumns / 8][4],
+                   float scale) {
+    const float both[2] = {scale, scale};
+#pragma unroll
+    for (int r = 0; r < C::kKeyTiles; ++r) {
+      const int key = warp_key + 16 * r;
+      WriteRows<C::kWarpColumns>(
+          memory + (warp * C::kKeyTiles + r) * 16 * C::kWarpColumns * 2, x[r],
+          both,
+          RowsOf(to, p.sequences, place, kv_head) + key * to.token_stride +
+              column,
+          to.token_stride, place.length - key);
+    }
+  };
+  write(p.d_k, shared, d_k, p.scale);
+  write(p.d_v, shared + C::kKeyBytes, d_v, 1.0f);
+}
+
+template <typename C>
+absl::Status Launch(const AttentionBackwardBf16Args& args,
+                    cudaStream_t stream) {
+  const AttentionBf16Shape& shape = args.shape;
+  Params p = {.d_k = args.d_k,
+              .d_v = args.d_v,
+              .q = args.q,
+              .k = args.k,
+              .v = args.v,
+              .d_o = args.d_o};
+  p.rows = PlaceRows(shape, args.workspace);
+  p.sequences = SequencesOf(shape);
+  p.reach = ReachOf(shape);
+  p.num_kv_heads = static_cast<int>(shape.num_kv_heads);
+  p.heads_per_kv = static_cast<int>(shape.num_heads / shape.num_kv_heads);
+  const int64_t num_kv_heads = shape.num_kv_heads * shape.num_sequences;
+  p.order = OrderWork(
+      num_kv_heads,
+      static_cast<int>((shape.sequence_length + C::kBlockN - 1) / C::kBlockN),
+      false, shape.sequence_length * shape.head_dim * 8 * p.heads_per_kv);
+  p.sum_query_gradient = !args.deterministic;
+  p.scale = static_cast<float>(1.0 / std::sqrt(C::kHeadDim));
+  p.scale_log2 = static_cast<float>(M_LOG2E / std::sqrt(C::kHeadDim));
+  ASSIGN_OR_RETURN(const unsigned grid, GridOf(p.order, num_kv_heads));
+
+  const int64_t num_heads = shape.num_heads * shape.num_sequences;
+  constexpr int kRowThreads = 256;
+  constexpr int kRowsPerBlock = kRowThreads / RowLanes(C::kHeadDim);
+  const WorkOrder row_order = {
+      static_cast<int>((shape.sequence_length + kRowBlock - 1) / kRowBlock *
+                       kRowBlock / kRowsPerBlock),
+      1, false};
+  ASSIGN_OR_RETURN(const unsigned row_grid, GridOf(row_order, num_heads));
+  BackwardRowsKernel<C::kHeadDim><<<row_grid, kRowThreads, 0, stream>>>(
+      args.o, args.d_o, args.lse, p.rows, p.sequences, row_order.num_blocks,
+      p.sum_query_gradient);
+  RETURN_IF_ERROR(
+      CudaStatus(cudaGetLastError(), "launch the rows of attention backward"));
+
+  const auto kernel = AttentionBackwardPortableKernel<C>;
+  RETURN_IF_ERROR(
+      AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
+  kernel<<<grid, C::kNumThreads, C::kSharedBytes, stream>>>(p);
+  RETURN_IF_ERROR(
+      CudaStatus(cudaGetLastError(), "launch AttentionBackwardBf16Portable"));
+  if (args.deterministic) {
+    return LaunchQueryGradient(args, p.rows, stream);
+  }
+
+  const WorkOrder round_order = {
+      static_cast<int>((shape.sequence_length + C::kBlockM - 1) / C::kBlockM),
+      1, false};
+  ASSIGN_OR_RETURN(const unsigned round_grid, GridOf(round_order, num_heads));
+  BackwardRoundKernel<C><<<round_grid, C::kNumThreads, 0, stream>>>(
+      args.d_q, p.rows, p.sequences, round_order.num_blocks, p.scale);
+  return CudaStatus(cudaGetLastError(),
+                    "launch the query gradient of attention backward");
+}
+
+// The large tiles where there is the shared memory, else the small ones.
+template <typename Large, typename Small>
+absl::Status LaunchLargest(const AttentionBackwardBf16Args& args,
+                           int max_shared_bytes, cudaStream_t stream) {
+  static_assert(Small::kSharedBytes <= kLeastSharedBytes);
+  ASSIGN_OR_RETURN(const DeviceLimits limits, CurrentDeviceLimits());
+  return std::min(limits.shared_bytes_per_block, max_shared_bytes) >=
+                 Large::kSharedBytes
+             ? Launch<Large>(args, stream)
+             : Launch<Small>(args, stream);
+}
+
+}  // namespace
+
+int64_t AttentionBackwardBf16PortableWorkspaceBytes(
+    const AttentionBf16Shape& shape) {
+  return NumRows(shape) * (2 + shape.head_dim) *
+         static_cast<int64_t>(sizeof(float));
+}
+
+absl::Status LaunchAttentionBackwardBf16Portable(
+    const AttentionBackwardBf16Args& args, cudaStream_t stream,
+    int max_shared_bytes) {
+  RETURN_IF_ERROR(CheckPortableAttention(args.shape));
+  switch (args.shape.head_dim) {
+    case 64:
+      return Launch<Config<64, 32, 2, 4, 1, 1, 1>>(args, stream);
+    case 96:
+      return LaunchLargest<Config<96, 64, 1, 8, 1, 4, 2>,
+                           Config<96, 64, 1, 4, 1, 2, 2>>(
+          args, max_shared_bytes, stream);
+    case 128:
+      return LaunchLargest<Config<128, 64, 2, 4, 2, 2, 2>,
+                           Config<128, 64, 2, 2, 2, 2, 1>>(
+          args, max_shared_bytes, stream);
+    default:
+      return LaunchLargest<Config<256, 64, 2, 2, 4, 2, 1>,
+                           Config<256, 32, 1, 2, 2, 1, 1>>(
+          args, max_shared_bytes, stream);
+  }
+}
+
+}  // namespace millrace

@@ -1,0 +1,28 @@
+#include <cuda_runtime_api.h>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/status.h"
+
+namespace millrace {
+namespace {
+
+// Goal: each CUDA error reaches the layer that can act on it. Method: one error
+// of each kind; the message names what failed.
+TEST(CudaStatusTest, NamesWhoCanAct) {
+  EXPECT_TRUE(CudaStatus(cudaSuccess, "launch").ok());
+  const absl::Status memory =
+      CudaStatus(cudaErrorMemoryAllocation, "allocate device memory");
+  EXPECT_EQ(memory.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(memory.message().find("allocate device memory"),
+            absl::string_view::npos);
+  const absl::Status old_device =
+      CudaStatus(cudaErrorNoKernelImageForDevice, "launch RmsNormBf16");
+  EXPECT_EQ(old_device.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(old_device.message().find("not compiled"), absl::string_view::npos);
+  EXPECT_EQ(CudaStatus(cudaErrorIllegalAddress, "launch").code(),
+            absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace millrace
