@@ -3,7 +3,8 @@
 //   s = q k^T / sqrt(head_dim), p = softmax(s), o = p v, lse = ln sum exp s.
 //
 // The forward kernel has one producer and two or three consumer warpgroups that
-// take turns on the tensor cores (Shah et al., "FlashAttention-3", 2024); the
+// take turns on the tensor cores (Shah et al., "FlashAttention-3", 2024), from
+// tile to tile without a pause; few tiles share out their keys instead. The
 // backward kernel keeps a block of keys and values and walks over the queries,
 // adding the query gradient in fp32 through the copy engine.
 
@@ -40,7 +41,8 @@ struct AttentionBf16Shape {
   // Not null: documents of unlike lengths, packed. Document d is tokens
   // document_offsets[d] up to document_offsets[d + 1] of total_tokens; on the
   // device, [num_sequences + 1], ascending. No sequence_stride is then read and
-  // LSE is [num_heads, total_tokens].
+  // LSE is [num_heads, total_tokens]. A value that is not finite may reach the
+  // document before its own.
   const int32_t* document_offsets = nullptr;
   int64_t total_tokens = 0;
 };

@@ -61,15 +61,17 @@ absl::StatusOr<int> NumHopperMultiprocessors() {
 absl::StatusOr<CUtensorMap> OperandMap(const Bf16Heads& operand, int64_t heads,
                                        const AttentionBf16Shape& shape,
                                        int32_t box_rows) {
-  return EncodeHeadsTensorMap({.data = operand.data,
-                               .columns = shape.head_dim,
-                               .rows = shape.sequence_length,
-                               .middle = heads,
-                               .outer = shape.num_sequences,
-                               .row_stride = operand.token_stride,
-                               .middle_stride = operand.head_stride,
-                               .outer_stride = operand.sequence_stride},
-                              box_rows);
+  const bool packed = shape.document_offsets != nullptr;
+  return EncodeHeadsTensorMap(
+      {.data = operand.data,
+       .columns = shape.head_dim,
+       .rows = packed ? shape.total_tokens : shape.sequence_length,
+       .middle = heads,
+       .outer = packed ? 1 : shape.num_sequences,
+       .row_stride = operand.token_stride,
+       .middle_stride = operand.head_stride,
+       .outer_stride = packed ? operand.token_stride : operand.sequence_stride},
+      box_rows);
 }
 
 }  // namespace millrace

@@ -29,7 +29,7 @@ class BackwardRun {
   // Into poisoned memory, the workspace too.
   std::vector<uint16_t> Run(bool deterministic) {
     DeviceBuffer<uint16_t> d_qkv = ToDevice(
-        std::vector<uint16_t>(operands_.qkv_host().size(), kBfloat16Nan));
+        std::vector<uint16_t>(operands_.qkv_host().size(), kNanBf16));
     DeviceBuffer<float> workspace = ToDevice(std::vector<float>(
         AttentionBackwardBf16WorkspaceBytes(operands_.shape()) / sizeof(float),
         std::numeric_limits<float>::quiet_NaN()));
@@ -56,7 +56,7 @@ class BackwardRun {
   static std::vector<uint16_t> Rounded(const std::vector<double>& values) {
     std::vector<uint16_t> bits(values.size());
     std::transform(values.begin(), values.end(), bits.begin(), [](double x) {
-      return FloatToBfloat16(static_cast<float>(x));
+      return ToBf16(static_cast<float>(x));
     });
     return bits;
   }

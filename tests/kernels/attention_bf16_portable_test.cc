@@ -18,7 +18,7 @@ AttentionBf16Operands::Forward RunPortableForward(
     int max_shared_bytes) {
   const int64_t rows = c.NumTokens() * c.shape.num_heads;
   DeviceBuffer<uint16_t> o =
-      ToDevice(std::vector<uint16_t>(rows * c.shape.head_dim, kBfloat16Nan));
+      ToDevice(std::vector<uint16_t>(rows * c.shape.head_dim, kNanBf16));
   DeviceBuffer<float> lse = ToDevice(
       std::vector<float>(rows, std::numeric_limits<float>::quiet_NaN()));
   const absl::Status status =
@@ -42,7 +42,7 @@ std::vector<uint16_t> RunPortableBackward(
   DeviceBuffer<uint16_t> o = ToDevice(forward.o);
   DeviceBuffer<float> lse = ToDevice(forward.lse);
   DeviceBuffer<uint16_t> d_qkv =
-      ToDevice(std::vector<uint16_t>(operands.qkv_host().size(), kBfloat16Nan));
+      ToDevice(std::vector<uint16_t>(operands.qkv_host().size(), kNanBf16));
   DeviceBuffer<float> workspace = ToDevice(std::vector<float>(
       AttentionBackwardBf16PortableWorkspaceBytes(operands.shape()) /
           sizeof(float),

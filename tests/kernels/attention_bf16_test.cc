@@ -1,8 +1,10 @@
 #include "kernels/attention_bf16.h"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/kernels/attention_bf16_testing.h"
 
@@ -32,20 +34,90 @@ TEST_P(AttentionBf16Test, MatchesTheReference) {
   EXPECT_EQ(again.lse, forward.lse);
 }
 
+std::string CaseName(const testing::TestParamInfo<AttentionBf16Case>& info) {
+  return info.param.Name();
+}
+
 INSTANTIATE_TEST_SUITE_P(
-    Shapes, AttentionBf16Test, testing::ValuesIn([] {
+    Sequences, AttentionBf16Test, testing::ValuesIn([] {
       std::vector<AttentionBf16Case> cases;
-      for (const int64_t head_dim : {64, 128}) {
+      for (const int64_t head_dim : {64, 96, 128, 256}) {
         for (const bool causal : {true, false}) {
-          cases.push_back({{1, 1, 1, 1, head_dim, causal}});
-          cases.push_back({{2, 63, 2, 1, head_dim, causal}});
+          for (const int64_t length : {1, 3, 65, 129}) {
+            cases.push_back({{3, length, 2, 1, head_dim, causal}});
+          }
           cases.push_back({{1, 256, 2, 2, head_dim, causal}});
           cases.push_back({{2, 333, 6, 2, head_dim, causal}});
+          cases.push_back({{1, 777, 4, 1, head_dim, causal}});
+        }
+      }
+      // So many tiles that keys are not shared out, at odd lengths; then so
+      // many that each block crosses from tile to tile.
+      for (const int64_t head_dim : {64, 128}) {
+        for (const bool causal : {true, false}) {
+          cases.push_back({{70, 1, 2, 1, head_dim, causal}});
+          cases.push_back({{70, 65, 2, 1, head_dim, causal}});
+          cases.push_back({{20, 129, 4, 2, head_dim, causal}});
+          cases.push_back({{2, 777, 12, 3, head_dim, causal}});
+        }
+      }
+      cases.push_back({{40, 200, 8, 8, 64, true}});
+      cases.push_back({{40, 200, 8, 8, 128, false}});
+      cases.push_back({{20, 320, 8, 4, 128, true}});
+      return cases;
+    }()),
+    CaseName);
+
+// Windows smaller and larger than a tile, and one that ends at a tile's edge.
+INSTANTIATE_TEST_SUITE_P(
+    Windows, AttentionBf16Test, testing::ValuesIn([] {
+      std::vector<AttentionBf16Case> cases;
+      for (const int64_t head_dim : {64, 96, 128, 256}) {
+        for (const bool causal : {true, false}) {
+          for (const int64_t window : {1, 7, 128, 300, 5000}) {
+            AttentionBf16Shape shape = {1, 777, 2, 1, head_dim, causal};
+            shape.window = window;
+            cases.push_back({shape});
+          }
         }
       }
       return cases;
     }()),
-    [](const auto& info) { return info.param.Name(); });
+    CaseName);
+
+INSTANTIATE_TEST_SUITE_P(
+    Documents, AttentionBf16Test, testing::ValuesIn([] {
+      std::vector<AttentionBf16Case> cases;
+      for (const int64_t head_dim : {64, 96, 128, 256}) {
+        for (const bool causal : {true, false}) {
+          for (const int64_t window : {0, 50}) {
+            AttentionBf16Shape shape = {
+                .num_heads = 4,
+                .num_kv_heads = 2,
+                .head_dim = head_dim,
+                .causal = causal,
+                .window = window,
+            };
+            cases.push_back(PackedDocuments(shape, {1}));
+            cases.push_back(
+                PackedDocuments(shape, {65, 0, 1, 300, 0, 0, 128, 64, 3, 0}));
+          }
+        }
+      }
+      // More documents than a warp searches at once.
+      std::vector<int32_t> many(150);
+      for (int i = 0; i < 150; ++i) many[i] = i * 37 % 97;
+      cases.push_back(PackedDocuments(
+          {.num_heads = 2, .num_kv_heads = 2, .head_dim = 128, .causal = true},
+          many));
+      return cases;
+    }()),
+    [](const testing::TestParamInfo<AttentionBf16Case>& info) {
+      return absl::StrCat("Num", info.param.shape.num_sequences, "D",
+                          info.param.shape.head_dim,
+                          info.param.shape.causal ? "Causal" : "Full", "Window",
+                          info.param.shape.window);
+    });
 
 // Goal: shapes the kernels do not have are refused by name, before any launch.
 TEST(AttentionBf16ShapeTest, RefusesWhatItCannotDo) {

@@ -9,9 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -20,24 +18,9 @@
 #include "gtest/gtest.h"
 #include "kernels/attention_bf16.h"
 #include "kernels/cuda/device_buffer.h"
+#include "tests/kernels/gpu_testing.h"
 
 namespace millrace {
-
-inline float Bfloat16ToFloat(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
-// To nearest even; finite values only.
-inline uint16_t FloatToBfloat16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-
-inline constexpr uint16_t kBfloat16Nan = 0x7FC0;
 
 // A shape and, for packed documents, their offsets on the host;
 // shape.document_offsets is then set where the case goes to the device.
@@ -84,16 +67,16 @@ struct AttentionBf16Reference {
 
 // Gradients only with a `d_o` that is not empty.
 inline AttentionBf16Reference ComputeAttentionBf16Reference(
-    const AttentionBf16Case& c, const std::vector<uint16_t>& qkv_bits,
-    const std::vector<uint16_t>& d_o_bits) {
+    const AttentionBf16Case& c, const Bf16s& qkv_bits, const Bf16s& d_o_bits) {
   const AttentionBf16Shape& shape = c.shape;
   const int64_t dim = shape.head_dim;
   const int64_t heads = shape.num_heads;
   const int64_t all = c.AllHeads();
   const int64_t num_tokens = c.NumTokens();
-  auto widen = [](const std::vector<uint16_t>& bits) {
+  auto widen = [](const Bf16s& bits) {
     std::vector<double> values(bits.size());
-    std::transform(bits.begin(), bits.end(), values.begin(), Bfloat16ToFloat);
+    std::transform(bits.begin(), bits.end(), values.begin(),
+                   static_cast<float (*)(uint16_t)>(FromBf16));
     return values;
   };
   const std::vector<double> qkv = widen(qkv_bits);
@@ -163,35 +146,16 @@ inline AttentionBf16Reference ComputeAttentionBf16Reference(
 }
 
 // |actual - expected| / |expected|; NaN if anything was left unwritten.
-inline double RelativeError(const std::vector<uint16_t>& actual,
+inline double RelativeError(const Bf16s& actual,
                             const std::vector<double>& expected) {
   double error = 0;
   double norm = 0;
   for (size_t i = 0; i < actual.size(); ++i) {
-    const double difference = Bfloat16ToFloat(actual[i]) - expected[i];
+    const double difference = FromBf16(actual[i]) - expected[i];
     error += difference * difference;
     norm += expected[i] * expected[i];
   }
   return std::sqrt(error / norm);
-}
-
-template <typename T>
-DeviceBuffer<T> ToDevice(const std::vector<T>& host) {
-  auto buffer = DeviceBuffer<T>::Allocate(host.size());
-  EXPECT_TRUE(buffer.ok()) << buffer.status();
-  EXPECT_EQ(cudaMemcpy(buffer->data(), host.data(), host.size() * sizeof(T),
-                       cudaMemcpyHostToDevice),
-            cudaSuccess);
-  return *std::move(buffer);
-}
-
-template <typename T>
-std::vector<T> ToHost(const DeviceBuffer<T>& buffer) {
-  std::vector<T> host(buffer.size());
-  EXPECT_EQ(cudaMemcpy(host.data(), buffer.data(), host.size() * sizeof(T),
-                       cudaMemcpyDeviceToHost),
-            cudaSuccess);
-  return host;
 }
 
 // The case on the device with fresh normal inputs; `qkv` is a packed
@@ -210,16 +174,10 @@ class AttentionBf16Operands {
   }
 
   const AttentionBf16Shape& shape() const { return shape_; }
-  const std::vector<uint16_t>& qkv_host() const { return qkv_host_; }
+  const Bf16s& qkv_host() const { return qkv_host_; }
 
   // Standard normal values.
-  static std::vector<uint16_t> Random(int64_t count) {
-    static std::mt19937 generator(std::random_device{}());
-    std::normal_distribution<float> normal;
-    std::vector<uint16_t> values(count);
-    for (uint16_t& value : values) value = FloatToBfloat16(normal(generator));
-    return values;
-  }
+  static Bf16s Random(int64_t count) { return RandomNormals().Bits(count); }
 
   // Heads of a packed tensor [tokens, all_heads, head_dim] from `first` on.
   Bf16Heads Heads(DeviceBuffer<uint16_t>& packed, int64_t all_heads,
@@ -246,16 +204,14 @@ class AttentionBf16Operands {
   DeviceBuffer<uint16_t>& qkv() { return qkv_; }
 
   struct Forward {
-    std::vector<uint16_t> o;
+    Bf16s o;
     std::vector<float> lse;
   };
   // Into poisoned outputs.
   Forward RunForward() {
     const int64_t rows = c_.NumTokens() * shape_.num_heads;
-    DeviceBuffer<uint16_t> o =
-        ToDevice(std::vector<uint16_t>(rows * shape_.head_dim, kBfloat16Nan));
-    DeviceBuffer<float> lse = ToDevice(
-        std::vector<float>(rows, std::numeric_limits<float>::quiet_NaN()));
+    DeviceBuffer<uint16_t> o = PoisonedBf16(rows * shape_.head_dim);
+    DeviceBuffer<float> lse = PoisonedFloats(rows);
     const absl::Status status =
         LaunchAttentionForwardBf16({.o = Outputs(o),
                                     .lse = lse.data(),
@@ -272,7 +228,7 @@ class AttentionBf16Operands {
 
  private:
   AttentionBf16Case c_;
-  std::vector<uint16_t> qkv_host_;
+  Bf16s qkv_host_;
   DeviceBuffer<uint16_t> qkv_;
   DeviceBuffer<int32_t> documents_;
   DeviceBuffer<int32_t> counter_;
