@@ -1,12 +1,14 @@
-// Attention of bf16 tensors on Hopper GPUs, forward and backward, causal or
-// full, with grouped queries (the math stands in attention.h):
+// Attention of bf16 tensors on GPUs of compute capability 8.0 and above,
+// forward and backward, causal or full, with grouped queries (the math stands
+// in attention.h):
 //   s = q k^T / sqrt(head_dim), p = softmax(s), o = p v, lse = ln sum exp s.
 //
 // The forward kernel has one producer and two or three consumer warpgroups that
 // take turns on the tensor cores (Shah et al., "FlashAttention-3", 2024), from
 // tile to tile without a pause; few tiles share out their keys instead. The
 // backward kernel keeps a block of keys and values and walks over the queries,
-// adding the query gradient in fp32 through the copy engine.
+// adding the query gradient in fp32 through the copy engine. So on Hopper;
+// elsewhere both are loops over mma.sync (Dao, "FlashAttention-2", 2023).
 
 #ifndef MILLRACE_KERNELS_ATTENTION_BF16_H_
 #define MILLRACE_KERNELS_ATTENTION_BF16_H_
@@ -70,7 +72,7 @@ struct AttentionBackwardBf16Args {
 int64_t AttentionBackwardBf16WorkspaceBytes(const AttentionBf16Shape& shape);
 
 // Enqueue on `stream`, allocate nothing. Device pointers. InvalidArgument names
-// the shape that cannot be, Unavailable a device that is not a Hopper.
+// the shape that cannot be, Unavailable a device below 8.0.
 //
 // The forward pass gives equal bits for equal inputs, and so do d_k and d_v;
 // d_q is a sum of fp32 terms whose order varies from run to run unless
