@@ -22,7 +22,7 @@ struct LayerNormForwardBf16Args {
   const void* x;
   const void* weight;  // [hidden]
   const void* bias;    // [hidden]
-  int64_t num_tokens;  // Zero is allowed and does nothing.
+  int64_t num_tokens;  // Below 2^31; zero is allowed and does nothing.
   int64_t hidden;
   float epsilon;
 };

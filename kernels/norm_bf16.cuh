@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -75,10 +76,11 @@ __device__ __forceinline__ float RowSum(float x, float* scratch) {
 inline absl::Status CheckNormBf16(
     absl::string_view name, int64_t num_tokens, int64_t hidden,
     std::initializer_list<const void*> addresses) {
-  if (num_tokens < 0 || hidden < 8 || hidden > kMaxNormHidden ||
-      hidden % 8 != 0) {
+  constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max();
+  if (num_tokens < 0 || num_tokens > kMaxRows || hidden < 8 ||
+      hidden > kMaxNormHidden || hidden % 8 != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        name, " takes rows of 8 to ", kMaxNormHidden,
+        name, " takes up to ", kMaxRows, " rows of 8 to ", kMaxNormHidden,
         " elements, a multiple of 8; got ", num_tokens, " rows of ", hidden));
   }
   for (const void* address : addresses) {

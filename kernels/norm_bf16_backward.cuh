@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
@@ -35,7 +36,7 @@ struct BackwardRow : Row {
   static constexpr int kStageBytes = kStageVectors * 16;
 };
 
-// Adds up `sums` of the rows a block works on at a time and writes them to
+// Adds up `sums` over the rows a block works on at a time and writes them to
 // `out`, [8 num_vectors]. `shared` holds 8 floats for each vector of a block.
 template <typename Row>
 __device__ __forceinline__ void StorePartials(
@@ -260,15 +261,14 @@ absl::Status LaunchNormBackwardRow(NormBackward p,
 inline constexpr int kMaxBackwardVectors = 2048;
 template <NormKind kKind, typename F>
 auto ForBackwardRow(int64_t num_vectors, const F& f) {
+  // LayerNorm has no registers for four vectors, twice their gradients, and the
+  // weights.
+  using UpTo1024 = std::conditional_t<kKind == NormKind::kLayer,
+                                      RowShape<128, 1>, RowShape<32, 4>>;
   if (num_vectors <= 8) return f(BackwardRow<RowShape<8, 1>>());
   if (num_vectors <= 32) return f(BackwardRow<RowShape<32, 1>>());
   if (num_vectors <= 64) return f(BackwardRow<RowShape<32, 2>>());
-  if (num_vectors <= 128) {
-    // LayerNorm has no registers for four vectors, twice their gradients, and
-    // the weights.
-    constexpr bool kIsLayer = kKind == NormKind::kLayer;
-    return f(BackwardRow<RowShape<kIsLayer ? 128 : 32, kIsLayer ? 1 : 4>>());
-  }
+  if (num_vectors <= 128) return f(BackwardRow<UpTo1024>());
   if (num_vectors <= 256) return f(BackwardRow<RowShape<256, 1>>());
   if (num_vectors <= 512) return f(BackwardRow<RowShape<256, 2>>());
   if (num_vectors <= 1024) return f(BackwardRow<RowShape<512, 2>>());

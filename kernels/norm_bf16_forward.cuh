@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "kernels/cuda/status.h"
@@ -211,24 +212,24 @@ absl::Status LaunchNormForward(const NormForward& p, cudaStream_t stream) {
     return LaunchNormForwardRow<kKind, kResidual, RowShape<kThreads, kVectors>>(
         p, stream);
   };
-  // More vectors a thread and fewer threads suit LayerNorm of a sum, which
-  // waits for two sums with the most in registers, and short rows without
+  // More vectors and fewer threads suit LayerNorm of a sum, which holds the
+  // most in registers while it waits for two sums, and short rows without
   // delta, of which fewer bytes are under way.
-  constexpr bool kFew = kResidual && kKind == NormKind::kLayer;
+  constexpr bool kIsHeavy = kResidual && kKind == NormKind::kLayer;
+  using UpTo2048 =
+      std::conditional_t<kResidual, RowShape<256, 1>, RowShape<128, 2>>;
+  using UpTo4096 =
+      std::conditional_t<kIsHeavy, RowShape<128, 4>, RowShape<256, 2>>;
+  using UpTo16384 =
+      std::conditional_t<kIsHeavy, RowShape<256, 8>, RowShape<512, 4>>;
   if (p.num_vectors <= 8) return launch(RowShape<8, 1>());
   if (p.num_vectors <= 32) return launch(RowShape<32, 1>());
   if (p.num_vectors <= 64) return launch(RowShape<32, 2>());
   if (p.num_vectors <= 128) return launch(RowShape<128, 1>());
-  if (p.num_vectors <= 256) {
-    return launch(RowShape < kResidual ? 256 : 128, kResidual ? 1 : 2 > ());
-  }
-  if (p.num_vectors <= 512) {
-    return launch(RowShape < kFew ? 128 : 256, kFew ? 4 : 2 > ());
-  }
+  if (p.num_vectors <= 256) return launch(UpTo2048());
+  if (p.num_vectors <= 512) return launch(UpTo4096());
   if (p.num_vectors <= 1024) return launch(RowShape<256, 4>());
-  if (p.num_vectors <= 2048) {
-    return launch(RowShape < kFew ? 256 : 512, kFew ? 8 : 4 > ());
-  }
+  if (p.num_vectors <= 2048) return launch(UpTo16384());
   if (p.num_vectors <= 4096) return launch(RowShape<1024, 4>());
   LongNormForwardKernel<kKind, kResidual>
       <<<static_cast<unsigned>(p.num_tokens), kLongForwardThreads, 0, stream>>>(

@@ -20,7 +20,7 @@ struct RmsNormForwardBf16Args {
   float* rstd;  // [num_tokens]; kept for the backward pass.
   const void* x;
   const void* weight;  // [hidden]
-  int64_t num_tokens;  // Zero is allowed and does nothing.
+  int64_t num_tokens;  // Below 2^31; zero is allowed and does nothing.
   int64_t hidden;
   float epsilon;
 };

@@ -256,10 +256,12 @@ TEST(LayerNormBf16ShapeTest, RefusesWhatItCannotDo) {
         << status;
     EXPECT_EQ(LayerNormBackwardBf16WorkspaceBytes(3, hidden), 0);
   }
-  EXPECT_EQ(LaunchResidualLayerNormForwardBf16({.num_tokens = -1, .hidden = 8},
-                                               nullptr)
-                .code(),
-            absl::StatusCode::kInvalidArgument);
+  for (const int64_t num_tokens : {int64_t{-1}, int64_t{1} << 31}) {
+    EXPECT_EQ(LaunchResidualLayerNormForwardBf16(
+                  {.num_tokens = num_tokens, .hidden = 8}, nullptr)
+                  .code(),
+              absl::StatusCode::kInvalidArgument);
+  }
   auto* odd = reinterpret_cast<void*>(uintptr_t{8});
   EXPECT_EQ(LaunchLayerNormBackwardBf16(
                 {.d_x = odd, .num_tokens = 1, .hidden = 8}, nullptr)
