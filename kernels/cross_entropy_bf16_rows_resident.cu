@@ -33,16 +33,36 @@ constexpr int64_t kMostElements = int64_t{kThreads} * kVecs * ce::kElements;
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 constexpr int kWarps = kThreads / gpu::kWarpSize;
 
-// Writes to where block `rank` of the cluster has `shared`.
-__device__ __forceinline__ void StoreAt(ce::SoftmaxSum* shared, uint32_t rank,
-                                        ce::SoftmaxSum value) {
+// Writes to where block `rank` of the cluster has `sum`; the bytes complete on
+// its barrier `heard`.
+__device__ __forceinline__ void Tell(uint32_t rank, ce::SoftmaxSum* sum,
+                                     uint64_t* heard, ce::SoftmaxSum value) {
   asm volatile(
       "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "st.shared::cluster.v2.f32 [remote], {%2, %3};\n"
-      "}\n" ::"r"(hopper::SharedAddress(shared)),
-      "r"(rank), "f"(value.maximum), "f"(value.sum)
+      ".reg .b32 remote, barrier;\n"
+      "mapa.shared::cluster.u32 remote, %0, %2;\n"
+      "mapa.shared::cluster.u32 barrier, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
+      "[remote], {%3, %4}, [barrier];\n"
+      "}\n" ::"r"(hopper::SharedAddress(sum)),
+      "r"(hopper::SharedAddress(heard)), "r"(rank), "f"(value.maximum),
+      "f"(value.sum)
+      : "memory");
+}
+
+// As hopper::BarrierWait(), and what other blocks of the cluster told shows.
+__device__ __forceinline__ void WaitHeard(uint64_t* heard, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "WAIT_%=:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 "
+      "done, [%0], %1;\n"
+      "@done bra DONE_%=;\n"
+      "bra WAIT_%=;\n"
+      "DONE_%=:\n"
+      "}\n" ::"r"(hopper::SharedAddress(heard)),
+      "r"(parity)
       : "memory");
 }
 
@@ -69,26 +89,22 @@ __device__ __forceinline__ ce::SoftmaxSum CombineAll(const ce::SoftmaxSum* sums,
   }
   return {maximum, gpu::WarpSum(sum)};
 }
-
-__device__ __forceinline__ void SyncCluster(int cluster_size) {
-  if (cluster_size > 1) {
-    hopper::ClusterSync();
-  } else {
-    __syncthreads();
-  }
-}
 #endif
 
 // One cluster walks over every num_clusters-th row, and the copy engine brings
 // the next rows meanwhile. A thread takes its logits into registers, as
 // exponentials against its own maximum; the warps of all blocks then tell each
-// other their sums, which is the one barrier of a row. Memory limits: the row
-// is read once and written once.
+// other their sums. Memory limits: the row is read once and written once.
+//
+// A sum is not overwritten before it is used: a block tells of row i + 2 once
+// it has heard of row i + 1 from every warp, and each tells that after having
+// used the sums of row i.
 __global__ void __launch_bounds__(kThreads, 1)
     ResidentRowsKernel(CrossEntropyFusedRowsArgs args, int cluster_size) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) uint4 stages[];
   __shared__ uint64_t full[kStages];
+  __shared__ uint64_t heard[2];
   __shared__ ce::SoftmaxSum sums[2][kMaxCluster * kWarps];
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / gpu::kWarpSize;
@@ -123,23 +139,21 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int stage = 0; stage < kStages; ++stage) {
       hopper::BarrierInit(&full[stage], 1);
     }
+    hopper::BarrierInit(&heard[0], 1);
+    hopper::BarrierInit(&heard[1], 1);
     hopper::BarrierInitFence();
     for (int stage = 0; stage < kStages; ++stage) {
       load(first_row + stage * num_clusters, stage);
     }
   }
-  SyncCluster(cluster_size);
+  hopper::ClusterSync();
 
   int stage = 0;
   uint32_t parity = 0;
   int turn = 0;
+  uint32_t heard_parity = 0;
   for (int64_t row = first_row; row < args.rows.num_rows; row += num_clusters) {
     const int target = args.rows.targets[row];
-    const float target_logit =
-        target < 0       ? 0.0f
-        : target < vocab ? __bfloat162float(reinterpret_cast<__nv_bfloat16*>(
-                               vecs_of(row) - begin)[target])
-                         : NAN;
     hopper::BarrierWait(&full[stage], parity);
     uint4* const shared = stages + stage * share;
     uint4 raw[kVecs];
@@ -173,17 +187,29 @@ __global__ void __launch_bounds__(kThreads, 1)
       sum += part;
     }
     const ce::SoftmaxSum of_warp = CombineWarp({maximum, sum});
+    if (thread == 0) {
+      hopper::BarrierArriveExpect(
+          &heard[turn], cluster_size * kWarps * sizeof(ce::SoftmaxSum));
+    }
     if (lane < cluster_size) {
-      StoreAt(&sums[turn][rank * kWarps + warp], lane, of_warp);
+      Tell(lane, &sums[turn][rank * kWarps + warp], &heard[turn], of_warp);
     }
     __syncwarp();
-    SyncCluster(cluster_size);
+    WaitHeard(&heard[turn], heard_parity);
     const ce::SoftmaxSum all =
         CombineAll(sums[turn], cluster_size * kWarps, lane);
     const float log_sum = logf(all.sum);
     const ce::RowGradient gradient =
         ce::MakeGradient(args.weights, all.maximum, log_sum);
     const float factor = gradient.factor * ce::Exp2(base - gradient.base);
+    const int target_vec = target / ce::kElements - begin;
+    const bool has_target = target >= 0 && target < vocab && target_vec >= 0 &&
+                            target_vec < num_vecs &&
+                            target_vec % kThreads == thread;
+    auto* const target_place = reinterpret_cast<__nv_bfloat16*>(shared) +
+                               (target - begin * ce::kElements);
+    const float target_logit =
+        has_target ? __bfloat162float(*target_place) : 0.0f;
     if (target >= 0) {
 #pragma unroll
       for (int i = 0; i < kVecs; ++i) {
@@ -194,19 +220,13 @@ __global__ void __launch_bounds__(kThreads, 1)
           gpu::Store16(shared + vec, gpu::Pack8(exponentials[i]));
         }
       }
-      // By the thread that has just written its neighbours.
-      const int target_vec = target / ce::kElements - begin;
-      if (target_vec >= 0 && target_vec < num_vecs &&
-          target_vec % kThreads == thread) {
-        reinterpret_cast<__nv_bfloat16*>(
-            shared)[target - begin * ce::kElements] =
-            ce::TargetGradient(target_logit, gradient);
-      }
     } else {
       for (int vec = thread; vec < num_vecs; vec += kThreads) {
         gpu::Store16(shared + vec, {0, 0, 0, 0});
       }
     }
+    // By the thread that has just written its neighbours.
+    if (has_target) *target_place = ce::TargetGradient(target_logit, gradient);
     hopper::FenceSharedForAsync();
     __syncthreads();
     if (thread == 0) {
@@ -220,11 +240,13 @@ __global__ void __launch_bounds__(kThreads, 1)
              stage == 0 ? kStages - 1 : stage - 1);
       }
     }
-    if (rank == 0 && thread == kThreads - 1) {
-      args.losses[row] = target < 0 ? 0.0
-                                    : ce::Loss(args.weights, all.maximum,
-                                               log_sum, target_logit);
+    if (has_target) {
+      args.losses[row] =
+          ce::Loss(args.weights, all.maximum, log_sum, target_logit);
+    } else if (rank == 0 && thread == 0 && (target < 0 || target >= vocab)) {
+      args.losses[row] = target < 0 ? 0.0 : NAN;
     }
+    if (turn == 1) heard_parity ^= 1;
     turn ^= 1;
     if (++stage == kStages) {
       stage = 0;
