@@ -252,9 +252,9 @@ absl::StatusOr<std::vector<GemmMeasurement>> MeasureGemmBf16(
     absl::Span<const GemmBf16Args> sets, int max_candidates,
     cudaStream_t stream) {
   constexpr int kRounds = 5;
-  constexpr double kBurstMilliseconds = 6;  // Short against the power limit.
-  constexpr absl::Duration kRest = absl::Milliseconds(20);
-  constexpr double kHopeless = 1.3;  // Times the fastest, in one run.
+  constexpr double kBurstMilliseconds = 4;  // Short against the power limit.
+  constexpr absl::Duration kRest = absl::Milliseconds(10);
+  constexpr double kHopeless = 1.1;  // Times the fastest, in one run.
   ASSIGN_OR_RETURN(const GemmBf16Shape checked, CheckedShape(shape));
   RETURN_IF_ERROR(CheckOptions(options));
   if (sets.empty() || max_candidates < 1) {

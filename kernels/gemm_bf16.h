@@ -36,9 +36,9 @@ enum class GemmEpilogue {
   kGeluBiasSave,      // gelu(x + bias[n]); aux = x + bias[n]
   kGeluGradient,      // x gelu'(aux): the way back through kGeluSave
   kGeluBiasGradient,  // The same, and bias[n] = its sum over m.
-  kSumA,              // x; bias[m] = sum over k of op(a): of a weight gradient
-                      // d_w[out, in] = d_y^T x the gradient of the bias [out].
-  kSumB,              // x; bias[n] = sum over k of op(b).
+  kSumA,  // x; bias[m] = sum over k of op(a); with trans_a. Of a weight
+          // gradient d_w[out, in] = d_y^T x the gradient of the bias [out].
+  kSumB,  // x; bias[n] = sum over k of op(b).
 };
 
 struct GemmBf16Shape {
@@ -48,7 +48,9 @@ struct GemmBf16Shape {
   bool trans_a = false;
   bool trans_b = false;
   bool fp32_output = false;  // c is fp32, as weight gradients are; else bf16.
-  bool accumulate = false;   // c += ; with kNone, kSumA and kSumB alone.
+  // c += ; with kNone, kSumA and kSumB alone. In bf16 the product may be
+  // rounded before it is added.
+  bool accumulate = false;
   GemmEpilogue epilogue = GemmEpilogue::kNone;
   // From row to row as stored, in elements; zero: dense. Multiples of 8 run
   // fastest, others may be refused.

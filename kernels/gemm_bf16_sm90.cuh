@@ -1,6 +1,6 @@
-// The persistent GEMM of Hopper as a template: tiles, layouts of the operands
-// and what becomes of a finished tile are parameters, so that a fused kernel
-// brings its own epilogue.
+// The persistent GEMM of Hopper as a template: tiles, layouts of the operands,
+// where tiles come from and what becomes of a finished one are parameters, so
+// that a fused kernel brings its own epilogue and a grouped one its own list.
 
 #ifndef MILLRACE_KERNELS_GEMM_BF16_SM90_CUH_
 #define MILLRACE_KERNELS_GEMM_BF16_SM90_CUH_
@@ -17,23 +17,27 @@ namespace millrace::gemm_sm90 {
 
 using namespace hopper;  // NOLINT: its primitives read as part of the language.
 
-// Shapes of one kernel. A block has two consumer warpgroups. In turns, each has
-// a tile of its own while the other writes out; else they halve the rows of
-// one.
-template <int kTileN_, int kStages_, int kCluster_, bool kTurns_,
-          bool kTransposeA_, bool kTransposeB_, int kSkew_ = 0>
+// How the two consumer warpgroups of a block divide its work.
+enum class Sharing {
+  kHalves,  // Each has half the rows of every tile.
+  kTurns,   // Each has every other tile: one multiplies, one writes out.
+};
+
+// Shapes of one kernel. The blocks of a cluster work on tiles one below the
+// other, which need the same columns of b: each fetches its share for all.
+template <int kTileM_, int kTileN_, int kStages_, int kCluster_,
+          Sharing kSharing, bool kTransposeA_, bool kTransposeB_>
 struct Config {
-  static constexpr int kTileM = 128;
+  static constexpr int kTileM = kTileM_;
   static constexpr int kTileN = kTileN_;
   static constexpr int kTileK = 64;  // 128 bytes, as wide as the swizzle.
   static constexpr int kStages = kStages_;
   static constexpr int kCluster = kCluster_;
-  static constexpr bool kTurns = kTurns_;
+  static constexpr bool kTurns = kSharing == Sharing::kTurns;
   // An operand is K-major as the door's a [m, k] and b [n, k]; else its rows
   // run along m or n.
   static constexpr bool kTransposeA = kTransposeA_;
   static constexpr bool kTransposeB = kTransposeB_;
-  static constexpr int kSkew = kSkew_;
 
   static constexpr int kNumConsumers = 2;
   static constexpr int kConsumersPerTile = kTurns ? 1 : kNumConsumers;
@@ -41,27 +45,36 @@ struct Config {
   static constexpr int kABytes = kTileM * kTileK * 2;
   static constexpr int kBBytes = kTileN * kTileK * 2;
   static constexpr int kStageBytes = kABytes + kBBytes;
-  // A piece is what one copy writes out: 64 rows of 128 bytes. Each consumer
-  // has two.
-  static constexpr int kPieceBytes = 64 * 128;
-  static constexpr int kPieces = 2;
   static constexpr int kBarrierBytes = 256;
-  static constexpr int kSharedBytes = 1024 + kStages * kStageBytes +
-                                      kNumConsumers * kPieces * kPieceBytes +
-                                      kBarrierBytes;
   static constexpr int kNumThreads = kWarpgroupSize * (kNumConsumers + 1);
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
-  static_assert(kSharedBytes <= 232448);
+  static_assert(kStages <= 8);
 };
 
+template <typename C, typename Epilogue>
+constexpr int SharedBytes() {
+  constexpr int kBytes = 1024 + C::kStages * C::kStageBytes +
+                         C::kNumConsumers * Epilogue::kSharedBytes +
+                         C::kBarrierBytes;
+  static_assert(kBytes <= 232448);
+  return kBytes;
+}
+
 struct Params {
-  CUtensorMap a, b, c;
-  int num_tile_rows;  // In clusters.
-  int num_tile_columns;
+  CUtensorMap a, b, c;  // Epilogues use the map of c or the address.
+  void* c_data;
+  int64_t c_stride;
+  int num_rows, num_columns;  // Of c.
+  int num_tile_rows;          // In clusters; not of groups.
+  int num_tile_columns;       // In clusters.
   int num_k_blocks;
   int raster;
   float scale;
+  // Of groups: as GroupedGemmBf16Args.
+  const int32_t* group_offsets;
+  int num_groups;
+  int b_rows_per_group;
 };
 
 struct Barriers {
@@ -69,38 +82,72 @@ struct Barriers {
 };
 
 // Named barriers: 0 is __syncthreads().
-constexpr int kPieceBarrier = 1;  // + consumer.
-constexpr int kTurnBarrier = 3;   // + consumer: its turn to multiply.
-constexpr int kSkewBarrier = 5;
+constexpr int kTurnBarrier = 1;      // + consumer: its turn to multiply.
+constexpr int kEpilogueBarrier = 3;  // + consumer: among its own threads.
 
-// First row and column of a tile.
+// A tile of c, and where the rows of b (as stored) begin that belong to it.
 struct Tile {
   int row, column;
+  int end_row;  // Rows from here on are none of its business.
+  int b_row;
 };
 
-// Bands of `raster` clusters of rows; within a band column after column.
+// The idx-th cluster of a grid in the order of work: bands of `raster` rows,
+// within a band column after column, and every other band backwards, so that
+// what clusters read at about the same time stays in the L2 cache.
 template <typename C>
-__device__ __forceinline__ Tile TileAt(const Params& p, int idx) {
-  const int tiles_per_band = p.raster * p.num_tile_columns;
-  const int band = idx / tiles_per_band;
-  const int in_band = idx - band * tiles_per_band;
-  const int rows = min(p.raster, p.num_tile_rows - band * p.raster);
-  const int column = in_band / rows;
-  const int row = band * p.raster + in_band - column * rows;
+__device__ __forceinline__ Tile PlaceTile(int idx, int raster, int num_rows,
+                                          int num_columns) {
+  const int band = idx / (raster * num_columns);
+  const int in_band = idx - band * raster * num_columns;
+  const int height = min(raster, num_rows - band * raster);
+  int column = in_band / height;
+  const int row = band * raster + in_band - column * height;
+  if (band % 2 == 1) column = num_columns - 1 - column;
   const int rank = C::kCluster == 1 ? 0 : static_cast<int>(ClusterRank());
-  return {(row * C::kCluster + rank) * C::kTileM, column * C::kTileN};
+  return {.row = (row * C::kCluster + rank) * C::kTileM,
+          .column = column * C::kTileN};
 }
 
-struct Work {
-  int first, step, end;
+// Tiles of one product.
+template <typename C>
+struct DenseTiles {
+  __device__ __forceinline__ bool Find(const Params& p, int idx, Tile& tile) {
+    if (idx >= p.num_tile_rows * p.num_tile_columns) return false;
+    tile = PlaceTile<C>(idx, p.raster, p.num_tile_rows, p.num_tile_columns);
+    tile.end_row = p.num_rows;
+    tile.b_row = 0;
+    return true;
+  }
 };
 
+// Tiles of products that each have some rows of a and c and their own b, group
+// after group. Call Find() with ascending idx.
 template <typename C>
-__device__ __forceinline__ Work MyTiles(const Params& p) {
-  return {static_cast<int>(blockIdx.x) / C::kCluster,
-          static_cast<int>(gridDim.x) / C::kCluster,
-          p.num_tile_rows * p.num_tile_columns};
-}
+struct GroupedTiles {
+  int group = 0;
+  int first_idx = 0;  // Of the group.
+
+  __device__ __forceinline__ bool Find(const Params& p, int idx, Tile& tile) {
+    constexpr int kRows = C::kTileM * C::kCluster;
+    for (; group < p.num_groups; ++group) {
+      const int begin = p.group_offsets[group];
+      const int end = p.group_offsets[group + 1];
+      const int num_tile_rows = (end - begin + kRows - 1) / kRows;
+      const int num_tiles = num_tile_rows * p.num_tile_columns;
+      if (idx < first_idx + num_tiles) {
+        tile = PlaceTile<C>(idx - first_idx, p.raster, num_tile_rows,
+                            p.num_tile_columns);
+        tile.row += begin;
+        tile.end_row = end;
+        tile.b_row = group * p.b_rows_per_group;
+        return true;
+      }
+      first_idx += num_tiles;
+    }
+    return false;
+  }
+};
 
 // Position in the ring of stages.
 template <int kStages>
@@ -120,166 +167,81 @@ struct Ring {
   }
 };
 
-// One thread feeds the block. The blocks of a cluster need the same columns:
-// each fetches its share of them for all.
-template <typename C>
+// This block's share of what `kSharers` blocks of the cluster need alike:
+// kTile rows of one operand and a block along k. `first_row` leads
+// to a group.
+template <bool kTranspose, int kTile, int kTileK, int kSharers>
+__device__ __forceinline__ void LoadShare(uint8_t* shared,
+                                          const CUtensorMap* map,
+                                          uint64_t* full, int row, int k,
+                                          int first_row) {
+  int sharer = 0;
+  if constexpr (kSharers > 1) sharer = static_cast<int>(ClusterRank());
+  auto load = [&](int offset, int x, int y) {
+    if constexpr (kSharers == 1) {
+      LoadMatrix(shared + offset, map, full, x, y);
+    } else {
+      LoadMatrixMulticast(shared + offset, map, full, x, y,
+                          (1 << kSharers) - 1);
+    }
+  };
+  if constexpr (kTranspose) {
+    constexpr int kShare = kTileK / kSharers;
+#pragma unroll
+    for (int group = 0; group < kTile / 64; ++group) {
+      load(group * kTileK * 128 + sharer * kShare * 128, row + group * 64,
+           first_row + k + sharer * kShare);
+    }
+  } else {
+    constexpr int kShare = kTile / kSharers;
+    load(sharer * kShare * 128, k, first_row + row + sharer * kShare);
+  }
+}
+
+// One thread feeds the block.
+template <typename C, typename Tiles>
 __device__ __forceinline__ void Produce(const Params& p, Barriers& barriers,
                                         uint8_t* stages) {
   PrefetchTensorMap(&p.a);
   PrefetchTensorMap(&p.b);
-  PrefetchTensorMap(&p.c);
-  const int rank = C::kCluster == 1 ? 0 : static_cast<int>(ClusterRank());
-  constexpr uint16_t kAllBlocks = (1 << C::kCluster) - 1;
   Ring<C::kStages> ring{.parity = 1};
-  const Work work = MyTiles<C>(p);
-  for (int idx = work.first; idx < work.end; idx += work.step) {
-    const Tile tile = TileAt<C>(p, idx);
+  Tiles tiles;
+  Tile tile;
+  const int step = gridDim.x / C::kCluster;
+  for (int idx = blockIdx.x / C::kCluster; tiles.Find(p, idx, tile);
+       idx += step) {
     for (int block = 0; block < p.num_k_blocks; ++block) {
       uint64_t* full = &barriers.full[ring.stage];
       uint8_t* a = stages + ring.stage * C::kStageBytes;
-      uint8_t* b = a + C::kABytes;
       const int k = block * C::kTileK;
       BarrierWait(&barriers.empty[ring.stage], ring.parity);
       BarrierArriveExpect(full, C::kStageBytes);
-      if constexpr (C::kTransposeA) {
-        for (int group = 0; group < C::kTileM / 64; ++group) {
-          LoadMatrix(a + group * C::kTileK * 128, &p.a, full,
-                     tile.row + group * 64, k);
-        }
-      } else {
-        LoadMatrix(a, &p.a, full, k, tile.row);
-      }
-      auto load_b = [&](int offset, int column, int row) {
-        if constexpr (C::kCluster == 1) {
-          LoadMatrix(b + offset, &p.b, full, column, row);
-        } else {
-          LoadMatrixMulticast(b + offset, &p.b, full, column, row, kAllBlocks);
-        }
-      };
-      if constexpr (C::kTransposeB) {
-        constexpr int kShare = C::kTileK / C::kCluster;
-        for (int group = 0; group < C::kTileN / 64; ++group) {
-          load_b(group * C::kTileK * 128 + rank * kShare * 128,
-                 tile.column + group * 64, k + rank * kShare);
-        }
-      } else {
-        constexpr int kShare = C::kTileN / C::kCluster;
-        load_b(rank * kShare * 128, k, tile.column + rank * kShare);
-      }
+      LoadShare<C::kTransposeA, C::kTileM, C::kTileK, 1>(a, &p.a, full,
+                                                         tile.row, k, 0);
+      LoadShare<C::kTransposeB, C::kTileN, C::kTileK, C::kCluster>(
+          a + C::kABytes, &p.b, full, tile.column, k, tile.b_row);
       ring.Advance();
     }
   }
 }
 
-// Rounds to bf16 and stores.
-struct StoreBf16 {
-  static constexpr int kColumns = 64;  // Of a piece.
-
-  // Writes columns [first, first + kColumns) of this thread's accumulators to
-  // the piece.
-  template <int kSize>
-  static __device__ __forceinline__ void Write(uint32_t piece,
-                                               const float (&d)[kSize],
-                                               int first, float scale) {
-    const int thread = threadIdx.x % kWarpgroupSize;
-    const int lane = thread % kWarpSize;
-    const int row = thread / kWarpSize * 16 + lane % 16;
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-      const int i = first / 2 + 4 * j;
-      StoreMatrix4(piece + row * 128 + (((j + lane / 16) ^ row) % 8) * 16,
-                   PackBfloat16(d[i] * scale, d[i + 1] * scale),
-                   PackBfloat16(d[i + 2] * scale, d[i + 3] * scale),
-                   PackBfloat16(d[i + 4] * scale, d[i + 5] * scale),
-                   PackBfloat16(d[i + 6] * scale, d[i + 7] * scale));
-    }
-  }
-
-  static __device__ __forceinline__ void Send(const CUtensorMap* map,
-                                              const void* piece, int column,
-                                              int row) {
-    StoreMatrix(map, piece, column, row);
-  }
-};
-
-// Stores, or adds, in fp32.
-template <bool kAdd>
-struct StoreFp32 {
-  static constexpr int kColumns = 32;
-
-  template <int kSize>
-  static __device__ __forceinline__ void Write(uint32_t piece,
-                                               const float (&d)[kSize],
-                                               int first, float scale) {
-    const int thread = threadIdx.x % kWarpgroupSize;
-    const int lane = thread % kWarpSize;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = thread / kWarpSize * 16 + half * 8 + lane / 4;
-        const int chunk = 2 * j + lane % 4 / 2;
-        const int i = first / 2 + 4 * j + 2 * half;
-        asm volatile(
-            "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
-                piece + row * 128 + ((chunk ^ row) % 8) * 16 + lane % 2 * 8),
-            "f"(d[i] * scale), "f"(d[i + 1] * scale)
-            : "memory");
-      }
-    }
-  }
-
-  static __device__ __forceinline__ void Send(const CUtensorMap* map,
-                                              const void* piece, int column,
-                                              int row) {
-    if constexpr (kAdd) {
-      ReduceAddMatrix(map, piece, column, row);
-    } else {
-      StoreMatrix(map, piece, column, row);
-    }
-  }
-};
-
-// A finished accumulator of 64 rows goes out piece after piece; the next is
-// written while the copy engine still reads the last.
-template <typename C, typename Epilogue, int kSize>
-__device__ __forceinline__ void WriteTile(const Params& p, int row, int column,
-                                          int consumer, uint8_t* pieces,
-                                          int& piece, const float (&d)[kSize]) {
-  const bool leader = threadIdx.x % kWarpgroupSize == 0;
-#pragma unroll
-  for (int first = 0; first < C::kTileN; first += Epilogue::kColumns) {
-    uint8_t* shared = pieces + piece * C::kPieceBytes;
-    if (leader) WaitStoresRead<C::kPieces - 1>();
-    NamedBarrierSync(kPieceBarrier + consumer, kWarpgroupSize);
-    Epilogue::Write(SharedAddress(shared), d, first, p.scale);
-    FenceSharedForAsync();
-    NamedBarrierSync(kPieceBarrier + consumer, kWarpgroupSize);
-    if (leader) {
-      Epilogue::Send(&p.c, shared, column + first, row);
-      CommitStores();
-    }
-    piece ^= 1;
-  }
-}
-
 // One consumer warpgroup: one batch of products is always in flight while the
 // stage of the batch before goes back to the producers that fill it.
-template <typename C, typename Epilogue>
+template <typename C, typename Tiles, typename Epilogue>
 __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
                                         int consumer, uint8_t* stages,
-                                        uint8_t* pieces) {
+                                        uint8_t* epilogue_shared) {
   const int thread = threadIdx.x % kWarpgroupSize;
-  const bool leader = thread == 0;
+  const int first_row = C::kTurns ? 0 : consumer * C::kRowGroups * 64;
   const uint32_t stages_address = SharedAddress(stages);
   float d[C::kRowGroups][C::kTileN / 2];
-  int piece = 0;
   Ring<C::kStages> ring{.parity = 0};
 
   auto release = [&](int stage) {
     if constexpr (C::kCluster == 1) {
-      if (leader) BarrierArrive(&barriers.empty[stage]);
+      if (thread == 0) BarrierArrive(&barriers.empty[stage]);
     } else {
+      // Every block of the cluster writes to this stage.
       if (thread < C::kCluster) {
         BarrierArriveAt(&barriers.empty[stage], thread);
       }
@@ -288,13 +250,12 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
   auto multiply = [&](int stage, bool first) {
     const uint32_t a = stages_address + stage * C::kStageBytes;
     const uint32_t b = a + C::kABytes;
-    const int rows = C::kTurns ? 0 : consumer * 64;
 #pragma unroll
     for (int k = 0; k < C::kTileK / 16; ++k) {
 #pragma unroll
       for (int group = 0; group < C::kRowGroups; ++group) {
-        // 64 rows of a start 64 x 128 bytes further, in both layouts.
-        const uint32_t a_group = a + (rows + group * 64) * 128;
+        // 64 rows of a begin 64 x 128 bytes further in both layouts.
+        const uint32_t a_group = a + (first_row + group * 64) * 128;
         MultiplyWide<C::kTileN, C::kTransposeA, C::kTransposeB>(
             d[group],
             SwizzledDescriptor(a_group + k * (C::kTransposeA ? 2048 : 32), 0),
@@ -309,31 +270,33 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
 #pragma unroll
     for (int group = 0; group < C::kRowGroups; ++group) RegisterFence(d[group]);
   };
-
-  const Work work = MyTiles<C>(p);
-  int idx = work.first;
-  if (C::kTurns && consumer == 1) {
-    ring.Advance(p.num_k_blocks);
-    idx += work.step;
-  }
-  if (C::kSkew > 0 && consumer == 1) {
-    NamedBarrierSync(kSkewBarrier, 2 * kWarpgroupSize);
-  }
-  bool skewed = C::kSkew == 0 || consumer == 1;
   // A turn ends once its last stage is there: only then is the parity of what
   // the other waits for next unambiguous.
+  auto wait_for_turn = [&] {
+    if constexpr (C::kTurns) {
+      NamedBarrierSync(kTurnBarrier + consumer, 2 * kWarpgroupSize);
+    }
+  };
   auto pass_turn = [&] {
     if constexpr (C::kTurns) {
       NamedBarrierArrive(kTurnBarrier + 1 - consumer, 2 * kWarpgroupSize);
     }
   };
-  if (consumer == 1) pass_turn();
-  for (; idx < work.end; idx += (C::kTurns ? 2 : 1) * work.step) {
+
+  const int step = gridDim.x / C::kCluster;
+  int idx = blockIdx.x / C::kCluster;
+  if (C::kTurns && consumer == 1) {
+    ring.Advance(p.num_k_blocks);
+    idx += step;
+    pass_turn();
+  }
+  Epilogue epilogue(epilogue_shared, kEpilogueBarrier + consumer);
+  Tiles tiles;
+  Tile tile;
+  for (; tiles.Find(p, idx, tile); idx += C::kTurns ? 2 * step : step) {
+    wait_for_turn();
     int previous = -1;
     fence();
-    if constexpr (C::kTurns) {
-      NamedBarrierSync(kTurnBarrier + consumer, 2 * kWarpgroupSize);
-    }
     for (int block = 0; block < p.num_k_blocks; ++block) {
       BarrierWait(&barriers.full[ring.stage], ring.parity);
       WgmmaFence();
@@ -342,30 +305,24 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
       if (previous >= 0) release(previous);
       previous = ring.stage;
       ring.Advance();
-      if (C::kSkew > 0 && !skewed &&
-          (block == C::kSkew || block == p.num_k_blocks - 1)) {
-        NamedBarrierArrive(kSkewBarrier, 2 * kWarpgroupSize);
-        skewed = true;
-      }
     }
     pass_turn();
     WgmmaWait<0>();
     fence();
     release(previous);
     if constexpr (C::kTurns) ring.Advance(p.num_k_blocks);
-    const Tile tile = TileAt<C>(p, idx);
 #pragma unroll
     for (int group = 0; group < C::kRowGroups; ++group) {
-      WriteTile<C, Epilogue>(p, tile.row + (C::kTurns ? group : consumer) * 64,
-                             tile.column, consumer, pieces, piece, d[group]);
+      epilogue.template Write<C::kTileN>(p, tile.row + first_row + group * 64,
+                                         tile.column, tile.end_row, d[group]);
     }
   }
-  if (leader) WaitStores<0>();
+  epilogue.Finish();
 }
 
 // One block a multiprocessor for the whole launch. Limited by the tensor cores
-// and by the power they draw.
-template <typename C, typename Epilogue>
+// and, above some 750 TFLOP/s on one H200, by the power they may draw.
+template <typename C, typename Tiles, typename Epilogue>
 __global__ void __launch_bounds__(C::kNumThreads, 1)
     GemmKernel(const __grid_constant__ Params p) {
   extern __shared__ uint8_t unaligned_shared[];
@@ -374,10 +331,10 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   uint8_t* stages = reinterpret_cast<uint8_t*>(
       (reinterpret_cast<uintptr_t>(unaligned_shared) + 1023) &
       ~uintptr_t{1023});
-  uint8_t* pieces = stages + C::kStages * C::kStageBytes;
+  uint8_t* epilogue_shared = stages + C::kStages * C::kStageBytes;
   Barriers& barriers = *reinterpret_cast<Barriers*>(
-      pieces + C::kNumConsumers * C::kPieces * C::kPieceBytes);
-  static_assert(sizeof(Barriers) <= C::kBarrierBytes && C::kStages <= 8);
+      epilogue_shared + C::kNumConsumers * Epilogue::kSharedBytes);
+  static_assert(sizeof(Barriers) <= C::kBarrierBytes);
 
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < C::kStages; ++stage) {
@@ -395,13 +352,14 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     ShrinkRegisters<C::kProducerRegisters>();
-    if (threadIdx.x == 0) Produce<C>(p, barriers, stages);
+    if (threadIdx.x == 0) Produce<C, Tiles>(p, barriers, stages);
     __syncwarp();
   } else {
     GrowRegisters<C::kConsumerRegisters>();
     const int consumer = warpgroup - 1;
-    Consume<C, Epilogue>(p, barriers, consumer, stages,
-                         pieces + consumer * C::kPieces * C::kPieceBytes);
+    Consume<C, Tiles, Epilogue>(
+        p, barriers, consumer, stages,
+        epilogue_shared + consumer * Epilogue::kSharedBytes);
   }
   // A block stays while another may still write to its shared memory.
   if constexpr (C::kCluster > 1) ClusterSync();

@@ -14,16 +14,15 @@
 namespace millrace {
 
 // How tiles are computed and in which order. As text
-// "wgmma/<version>/<tile>/c<cluster>/r<raster>".
+// "wgmma/<version>/<tile>/r<raster>".
 struct GemmSm90Config {
   enum class Tile {
-    kWide,      // 128 x 256, shared by both consumers.
-    kPingPong,  // 128 x 192 for each consumer in turn.
+    kWide,   // 128 x 256, shared by both consumers.
+    kTurns,  // 128 x 192 for each consumer in turn.
   };
   Tile tile = Tile::kWide;
-  int cluster = 2;  // Blocks, one below the other, that share their columns.
-  // Clusters of rows that are worked on together, so that what they read stays
-  // in the L2 cache.
+  // Pairs of tiles, one below the other, that are worked on together column
+  // after column, so that what they read stays in the L2 cache.
   int raster = 8;
 };
 
@@ -40,8 +39,8 @@ std::vector<GemmSm90Config> GemmSm90Candidates();
 // Unavailable on a device that is not a Hopper.
 absl::Status CheckGemmSm90(const GemmBf16Shape& shape);
 
-// `shape` has passed the check, and its strides are not zero. Zero
-// multiprocessors: all.
+// `shape` has passed the check, and its strides are not zero. Uses two
+// multiprocessors at least.
 absl::Status LaunchGemmSm90(const GemmSm90Config& config,
                             const GemmBf16Shape& shape, int num_multiprocessors,
                             const GemmBf16Args& args, cudaStream_t stream);

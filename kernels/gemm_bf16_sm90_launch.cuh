@@ -6,11 +6,11 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/tensor_map.h"
-#include "kernels/gemm_bf16.h"
 #include "kernels/gemm_bf16_sm90.cuh"
 
 namespace millrace::gemm_sm90 {
@@ -19,52 +19,66 @@ inline int CeilDivide(int64_t x, int64_t y) {
   return static_cast<int>((x + y - 1) / y);
 }
 
+// Matrices as stored, c [num_rows, num_columns], and what is summed over.
+struct Operands {
+  void* c;
+  MatrixTensor a, b;
+  int64_t c_stride;
+  int64_t num_rows, num_columns, k;
+  float scale;
+  bool c_is_fp32 = false;
+  bool store_boxes = true;  // By the copy engine, as PieceWriter does.
+};
+
 template <typename C>
-absl::StatusOr<Params> MakeParams(const GemmBf16Shape& shape, int raster,
-                                  const GemmBf16Args& args) {
-  Params p;
+absl::StatusOr<Params> MakeParams(const Operands& operands, int raster) {
+  Params p = {};
   ASSIGN_OR_RETURN(
-      p.a, EncodeMatrixTensorMap({.data = args.a,
-                                  .rows = shape.trans_a ? shape.k : shape.m,
-                                  .columns = shape.trans_a ? shape.m : shape.k,
-                                  .row_stride = shape.a_stride},
+      p.a, EncodeMatrixTensorMap(operands.a,
                                  C::kTransposeA ? C::kTileK : C::kTileM));
-  ASSIGN_OR_RETURN(p.b,
-                   EncodeMatrixTensorMap(
-                       {.data = args.b,
-                        .rows = shape.trans_b ? shape.n : shape.k,
-                        .columns = shape.trans_b ? shape.k : shape.n,
-                        .row_stride = shape.b_stride},
-                       (C::kTransposeB ? C::kTileK : C::kTileN) / C::kCluster));
-  ASSIGN_OR_RETURN(p.c, EncodeMatrixTensorMap({.data = args.c,
-                                               .rows = shape.m,
-                                               .columns = shape.n,
-                                               .row_stride = shape.c_stride,
-                                               .is_fp32 = shape.fp32_output},
-                                              64));
-  p.num_tile_rows = CeilDivide(shape.m, C::kTileM * C::kCluster);
-  p.num_tile_columns = CeilDivide(shape.n, C::kTileN);
-  p.num_k_blocks = CeilDivide(shape.k, C::kTileK);
+  ASSIGN_OR_RETURN(
+      p.b,
+      EncodeMatrixTensorMap(
+          operands.b, (C::kTransposeB ? C::kTileK : C::kTileN) / C::kCluster));
+  if (operands.store_boxes) {
+    ASSIGN_OR_RETURN(p.c,
+                     EncodeMatrixTensorMap({.data = operands.c,
+                                            .rows = operands.num_rows,
+                                            .columns = operands.num_columns,
+                                            .row_stride = operands.c_stride,
+                                            .is_fp32 = operands.c_is_fp32},
+                                           64));
+  }
+  p.c_data = operands.c;
+  p.c_stride = operands.c_stride;
+  p.num_rows = static_cast<int>(operands.num_rows);
+  p.num_columns = static_cast<int>(operands.num_columns);
+  p.num_tile_rows = CeilDivide(operands.num_rows, C::kTileM * C::kCluster);
+  p.num_tile_columns = CeilDivide(operands.num_columns, C::kTileN);
+  p.num_k_blocks = CeilDivide(operands.k, C::kTileK);
   p.raster = raster;
-  p.scale = args.scale;
+  p.scale = operands.scale;
   return p;
 }
 
-template <typename C, typename Epilogue>
-absl::Status Launch(const GemmBf16Shape& shape, int raster,
-                    int num_multiprocessors, const GemmBf16Args& args,
+// Clusters that finish `num_tiles` as soon as all would: blocks with nothing to
+// do in the last round draw power that the others could use.
+inline int NumClusters(int num_tiles, int most) {
+  most = std::clamp(most, 1, num_tiles);
+  return CeilDivide(num_tiles, CeilDivide(num_tiles, most));
+}
+
+template <typename C, typename Tiles, typename Epilogue>
+absl::Status Launch(const Params& params, int num_clusters,
                     cudaStream_t stream) {
-  ASSIGN_OR_RETURN(const Params params, MakeParams<C>(shape, raster, args));
-  const auto kernel = GemmKernel<C, Epilogue>;
+  const auto kernel = GemmKernel<C, Tiles, Epilogue>;
+  constexpr int kSharedBytes = SharedBytes<C, Epilogue>();
   RETURN_IF_ERROR(
-      AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
-  const int num_tiles = params.num_tile_rows * params.num_tile_columns;
-  const int num_clusters =
-      std::clamp(num_multiprocessors / C::kCluster, 1, num_tiles);
+      AllowSharedBytes(reinterpret_cast<const void*>(kernel), kSharedBytes));
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(num_clusters * C::kCluster);
   config.blockDim = dim3(C::kNumThreads);
-  config.dynamicSmemBytes = C::kSharedBytes;
+  config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;

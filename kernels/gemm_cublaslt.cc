@@ -206,6 +206,13 @@ absl::Status Describe(const LtProblem& problem, Description& d) {
     const int32_t count = problem.num_multiprocessors;
     RETURN_IF_ERROR(check(d.Set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, count)));
   }
+  if (problem.a_type == LtType::kFp8E4M3 ||
+      problem.a_type == LtType::kFp8E5M2) {
+    RETURN_IF_ERROR(
+        check(d.Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, some_pointer)));
+    RETURN_IF_ERROR(
+        check(d.Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, some_pointer)));
+  }
   if (problem.fast_accumulation) {
     const int8_t yes = 1;
     RETURN_IF_ERROR(check(d.Set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, yes)));
@@ -235,6 +242,11 @@ absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Heuristic(
   RETURN_IF_ERROR(check(cublasLtMatmulPreferenceSetAttribute(
       preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
       sizeof(workspace_bytes))));
+  // Parts of a sum that is split along k meet in fp32, never rounded to c.
+  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  RETURN_IF_ERROR(check(cublasLtMatmulPreferenceSetAttribute(
+      preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+      sizeof(reductions))));
   for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,

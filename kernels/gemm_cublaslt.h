@@ -1,6 +1,6 @@
-// What the GEMM door asks of cuBLASLt: the only files that include it are this
-// one's source and the door's. Matrices here are row-major, as in the door;
-// cuBLASLt's are column-major, so it computes c^T = op(b)^T op(a)^T.
+// What the GEMM door asks of cuBLASLt, which this header's source alone
+// includes. Matrices here are row-major, as in the door; cuBLASLt's are
+// column-major, so it computes c^T = op(b)^T op(a)^T.
 
 #ifndef MILLRACE_KERNELS_GEMM_CUBLASLT_H_
 #define MILLRACE_KERNELS_GEMM_CUBLASLT_H_

@@ -34,7 +34,7 @@ struct GemmFp8Shape {
   int64_t c_stride = 0;
 };
 
-// Device pointers, aligned to 16 bytes. c overlaps no input.
+// Device pointers, aligned to 16 bytes, scales too. c overlaps no input.
 struct GemmFp8Args {
   void* c = nullptr;
   const void* a = nullptr;

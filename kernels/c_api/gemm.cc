@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/c_api/result.h"
 #include "kernels/gemm_bf16.h"
+#include "kernels/gemm_grouped_bf16.h"
 
 struct millrace_gemm_plan {
   millrace::GemmBf16Plan plan;
@@ -118,6 +119,22 @@ int millrace_gemm_bf16_measure(const millrace_gemm_shape* shape,
     out.workspace_bytes = measurement.workspace_bytes;
   }
   return 0;
+}
+
+int millrace_gemm_grouped_bf16(const millrace_gemm_grouped_args* args,
+                               void* stream) {
+  return millrace::CResult(millrace::LaunchGroupedGemmBf16(
+      {.c = args->c,
+       .a = args->a,
+       .b = args->b,
+       .group_offsets = args->group_offsets,
+       .scale = args->scale,
+       .shape = {.num_rows = args->num_rows,
+                 .n = args->n,
+                 .k = args->k,
+                 .num_groups = args->num_groups,
+                 .trans_b = args->trans_b != 0}},
+      static_cast<cudaStream_t>(stream)));
 }
 
 }  // extern "C"

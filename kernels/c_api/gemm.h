@@ -81,6 +81,20 @@ MILLRACE_API int millrace_gemm_bf16_measure(
     millrace_gemm_measurement* measurements, int64_t capacity,
     int64_t* num_measurements, void* stream);
 
+/* Products of a mixture of experts; kernels/gemm_grouped_bf16.h. */
+typedef struct {
+  void* c;
+  const void* a;
+  const void* b;
+  const int32_t* group_offsets; /* [num_groups + 1], on the device. */
+  int64_t num_rows, n, k, num_groups;
+  int64_t trans_b; /* 0 or 1. */
+  float scale;
+} millrace_gemm_grouped_args;
+
+MILLRACE_API int millrace_gemm_grouped_bf16(
+    const millrace_gemm_grouped_args* args, void* stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -29,18 +29,18 @@ TEST(GemmAlgorithmTableTest, ComesBackFromItsText) {
   const GemmBf16Shape shape = {.m = 16, .n = 32, .k = 64, .trans_b = true};
   GemmAlgorithmTable table;
   table.AddRemark("measured here");
-  table.Set("Chip_1", shape, {{"wgmma/1/128x256/c2/r4"}, 12.5});
+  table.Set("Chip_1", shape, {{"wgmma/1/128x256/r4"}, 12.5});
   const std::string text = table.Format();
   EXPECT_EQ(text,
             "# measured here\n"
-            "Chip_1 m16n32k64-tb wgmma/1/128x256/c2/r4 12.5\n");
+            "Chip_1 m16n32k64-tb wgmma/1/128x256/r4 12.5\n");
   const auto parsed = GemmAlgorithmTable::Parse(text);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->Format(), text);
   std::string ignored;
   const auto found = parsed->Find("Chip_1", shape, &ignored);
   ASSERT_TRUE(found.has_value()) << ignored;
-  EXPECT_EQ(found->text, "wgmma/1/128x256/c2/r4");
+  EXPECT_EQ(found->text, "wgmma/1/128x256/r4");
   EXPECT_FALSE(parsed->Find("Chip_2", shape, &ignored).has_value());
   EXPECT_FALSE(parsed->Find("Chip_1", {.m = 16, .n = 32, .k = 64}, &ignored)
                    .has_value());
@@ -51,7 +51,7 @@ TEST(GemmAlgorithmTableTest, ComesBackFromItsText) {
 TEST(GemmAlgorithmTableTest, IgnoresOtherVersionsAloud) {
   const GemmBf16Shape shape = {.m = 16, .n = 32, .k = 64};
   for (const char* text :
-       {"cublaslt/1/0.0.0.0.0.0.0.0", "wgmma/0/128x256/c2/r4", "magic"}) {
+       {"cublaslt/1/0.0.0.0.0.0.0.0", "wgmma/0/128x256/r4", "magic"}) {
     GemmAlgorithmTable table;
     table.Set("Chip_1", shape, {{text}, 1});
     std::string ignored;

@@ -5,8 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
-#include <random>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,51 +15,14 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/gemm_algorithm_table.h"
+#include "tests/kernels/gpu_testing.h"
 
 namespace millrace {
 namespace {
 
-float FromBits(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
-// To nearest even; finite values only.
-uint16_t ToBits(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-
-constexpr uint16_t kNanBits = 0x7FC0;
-
-template <typename T>
-DeviceBuffer<T> ToDevice(const std::vector<T>& host) {
-  auto buffer = DeviceBuffer<T>::Allocate(host.size());
-  EXPECT_TRUE(buffer.ok()) << buffer.status();
-  EXPECT_EQ(cudaMemcpy(buffer->data(), host.data(), host.size() * sizeof(T),
-                       cudaMemcpyHostToDevice),
-            cudaSuccess);
-  return *std::move(buffer);
-}
-
-template <typename T>
-std::vector<T> ToHost(const DeviceBuffer<T>& buffer) {
-  std::vector<T> host(buffer.size());
-  EXPECT_EQ(cudaMemcpy(host.data(), buffer.data(), host.size() * sizeof(T),
-                       cudaMemcpyDeviceToHost),
-            cudaSuccess);
-  return host;
-}
-
 std::vector<uint16_t> RandomBits(int64_t count) {
-  static std::mt19937 generator(std::random_device{}());
-  std::normal_distribution<float> normal;
-  std::vector<uint16_t> values(count);
-  for (uint16_t& value : values) value = ToBits(normal(generator));
-  return values;
+  static RandomNormals normals;
+  return normals.Bits(count);
 }
 
 int64_t Stride(int64_t stride, int64_t columns) {
@@ -85,23 +47,37 @@ struct Output {
          bool poisoned)
       : columns(columns), stride(stride), is_fp32(is_fp32) {
     const int64_t count = (rows - 1) * stride + columns;
-    for (uint16_t bits : poisoned ? std::vector<uint16_t>(count, kNanBits)
+    for (uint16_t bits : poisoned ? std::vector<uint16_t>(count, kNanBf16)
                                   : RandomBits(count)) {
-      before.push_back(FromBits(bits));
+      before.push_back(FromBf16(bits));
     }
     Reset();
   }
 
+  // Puts the old values back where they were.
   void Reset() {
     if (is_fp32) {
-      fp32.emplace(ToDevice(std::vector<float>(before.begin(), before.end())));
+      const std::vector<float> values(before.begin(), before.end());
+      Put(fp32, values);
     } else {
       std::vector<uint16_t> bits;
       for (float value : before) {
-        bits.push_back(std::isnan(value) ? kNanBits : ToBits(value));
+        bits.push_back(std::isnan(value) ? kNanBf16 : ToBf16(value));
       }
-      bf16.emplace(ToDevice(bits));
+      Put(bf16, bits);
     }
+  }
+
+  template <typename T>
+  static void Put(std::optional<DeviceBuffer<T>>& buffer,
+                  const std::vector<T>& values) {
+    if (!buffer.has_value()) {
+      buffer.emplace(ToDevice(values));
+      return;
+    }
+    EXPECT_EQ(cudaMemcpy(buffer->data(), values.data(),
+                         values.size() * sizeof(T), cudaMemcpyHostToDevice),
+              cudaSuccess);
   }
 
   void* data() {
@@ -112,7 +88,7 @@ struct Output {
   std::vector<float> Values() const {
     if (is_fp32) return ToHost(*fp32);
     std::vector<float> values;
-    for (uint16_t bits : ToHost(*bf16)) values.push_back(FromBits(bits));
+    for (uint16_t bits : ToHost(*bf16)) values.push_back(FromBf16(bits));
     return values;
   }
 
@@ -142,11 +118,11 @@ struct Problem {
     return Stride(shape.b_stride, shape.trans_b ? shape.k : shape.n);
   }
   double A(int64_t i, int64_t k) const {
-    return FromBits(
+    return FromBf16(
         a_bits[shape.trans_a ? k * AStride() + i : i * AStride() + k]);
   }
   double B(int64_t k, int64_t j) const {
-    return FromBits(
+    return FromBf16(
         b_bits[shape.trans_b ? j * BStride() + k : k * BStride() + j]);
   }
 
@@ -179,12 +155,14 @@ struct Problem {
   float scale;
 };
 
-// bf16 keeps 8 bits: half a unit is 2^-9 of the value, and twice that allows
-// for a sum in another order. fp32 sums of k terms of size 1/sqrt(k) are good
-// to 1e-5. NaN never passes.
-bool IsClose(double actual, double expected, bool is_fp32) {
+// Rounding to bf16 costs up to 2^-8 of a value. What is added to in bf16,
+// `before`, may be rounded together with the product and without. fp32 sums of
+// k terms of size 1/sqrt(k) are good to 1e-5. NaN never passes.
+bool IsClose(double actual, double expected, bool is_fp32, double before) {
   const double relative = is_fp32 ? 1e-5 : 1.0 / 256;
-  return std::fabs(actual - expected) <= relative * std::fabs(expected) + 1e-5;
+  double size = std::fabs(expected);
+  if (!is_fp32 && !std::isnan(before)) size += size + std::fabs(before);
+  return std::fabs(actual - expected) <= relative * size + 1e-5;
 }
 
 absl::Status RunPlan(const GemmBf16Plan& plan, GemmBf16Args args) {
@@ -197,8 +175,8 @@ absl::Status RunPlan(const GemmBf16Plan& plan, GemmBf16Args args) {
 }
 
 constexpr const char* kOwnAlgorithms[] = {
-    "wgmma/1/128x256/c1/r3", "wgmma/1/128x256/c2/r2",
-    "wgmma/1/128x192turns/c1/r1", "wgmma/1/128x192turns/c2/r4"};
+    "wgmma/1/128x256/r3", "wgmma/1/128x256/r2", "wgmma/1/128x192turns/r1",
+    "wgmma/1/128x192turns/r4"};
 
 // Everything between the matrix's rows stays as it was, the rows become
 // `expected` [m, n].
@@ -215,9 +193,10 @@ void ExpectRows(const Output& c, const std::vector<double>& expected,
       continue;
     }
     const double want = expected[row * c.columns + column];
-    if (!IsClose(values[i], want, c.is_fp32) && ++num_wrong <= 3) {
+    if (!IsClose(values[i], want, c.is_fp32, c.before[i]) && ++num_wrong <= 3) {
       ADD_FAILURE() << what << ": c[" << row << ", " << column << "] is "
-                    << values[i] << ", expected " << want;
+                    << values[i] << ", expected " << want << ", before "
+                    << c.before[i];
     }
   }
   EXPECT_EQ(num_wrong, 0) << what;
@@ -312,12 +291,20 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GemmBf16Test,
 class GemmBf16EpilogueTest : public testing::TestWithParam<GemmEpilogue> {};
 
 // Goal: each epilogue means what the header says. Method: against fp64, with x
-// of size one; gelu on the chip is good to about 1e-3, and the gradient of a
-// bias is a sum of m terms that may have been rounded to bf16.
+// of size one; the chip's tanh leaves gelu and its gradient good to 2^-8, and
+// the gradient of a bias is a sum of m terms that may have been rounded to
+// bf16.
 TEST_P(GemmBf16EpilogueTest, MatchesFp64) {
   const GemmEpilogue epilogue = GetParam();
-  const GemmBf16Shape shape = {
-      .m = 200, .n = 264, .k = 136, .trans_b = true, .epilogue = epilogue};
+  // Sums over k ride on layouts that have k across rows, as weight gradients.
+  const bool sums =
+      epilogue == GemmEpilogue::kSumA || epilogue == GemmEpilogue::kSumB;
+  const GemmBf16Shape shape = {.m = 200,
+                               .n = 264,
+                               .k = 136,
+                               .trans_a = sums,
+                               .trans_b = !sums,
+                               .epilogue = epilogue};
   Problem problem(shape);
   const std::vector<double> product = problem.Product();
   const int64_t bias_size = epilogue == GemmEpilogue::kSumA ? shape.m : shape.n;
@@ -360,10 +347,10 @@ TEST_P(GemmBf16EpilogueTest, MatchesFp64) {
         default:
           break;
       }
-      ASSERT_NEAR(c[at], y, std::fabs(y) / 256 + 2e-3) << i << ", " << j;
+      ASSERT_NEAR(c[at], y, std::fabs(y) / 128 + 2e-3) << i << ", " << j;
       if (epilogue == GemmEpilogue::kGeluSave ||
           epilogue == GemmEpilogue::kGeluBiasSave) {
-        ASSERT_TRUE(IsClose(aux_after[at], x, false)) << i << ", " << j;
+        ASSERT_TRUE(IsClose(aux_after[at], x, false, kNan)) << i << ", " << j;
       }
       if (epilogue == GemmEpilogue::kGeluBiasGradient) gradient[j] += y;
     }
@@ -448,7 +435,6 @@ TEST(GemmBf16PlanTest, KeepsItsMeaningThroughTextGraphsAndLimits) {
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
     problem.c.Reset();
-    args.c = problem.c.data();
     ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     EXPECT_EQ(problem.c.Values(), eager) << other->algorithm().text;
@@ -469,7 +455,7 @@ TEST(GemmBf16PlanTest, MeasuresCandidates) {
   args.workspace = workspace->data();
   const auto measured = MeasureGemmBf16(shape, {}, {&args, 1}, 4, nullptr);
   ASSERT_TRUE(measured.ok()) << measured.status();
-  ASSERT_GE(measured->size(), 2u);
+  ASSERT_GE(measured->size(), 1u);
   for (size_t i = 0; i < measured->size(); ++i) {
     const GemmMeasurement& measurement = (*measured)[i];
     EXPECT_GT(measurement.milliseconds, 0);
@@ -514,9 +500,9 @@ TEST(GemmBf16PlanTest, RefusesWhatItCannotDo) {
   refuse(good, algorithm("magic/1"), kInvalid, "\"magic/1\" is no algorithm");
   refuse(good, algorithm("cublaslt/1/0.0.0.0.0.0.0.0"),
          absl::StatusCode::kFailedPrecondition, "another cuBLASLt");
-  refuse(good, algorithm("wgmma/0/128x256/c2/r8"),
+  refuse(good, algorithm("wgmma/0/128x256/r8"),
          absl::StatusCode::kFailedPrecondition, "another version of wgmma");
-  refuse(good, algorithm("wgmma/1/128x256/c3/r8"), kInvalid, "c<1 or 2>");
+  refuse(good, algorithm("wgmma/1/128x256/c3/r8"), kInvalid, "is not wgmma/1/");
   shape = good;
   shape.epilogue = GemmEpilogue::kBias;
   refuse(shape, algorithm(kOwnAlgorithms[0]), kInvalid, "no epilogue");

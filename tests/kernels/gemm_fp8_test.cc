@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <random>
 #include <vector>
 
@@ -13,28 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/device_buffer.h"
+#include "tests/kernels/gpu_testing.h"
 
 namespace millrace {
 namespace {
-
-template <typename T>
-DeviceBuffer<T> ToDevice(const std::vector<T>& host) {
-  auto buffer = DeviceBuffer<T>::Allocate(host.size());
-  EXPECT_TRUE(buffer.ok()) << buffer.status();
-  EXPECT_EQ(cudaMemcpy(buffer->data(), host.data(), host.size() * sizeof(T),
-                       cudaMemcpyHostToDevice),
-            cudaSuccess);
-  return *std::move(buffer);
-}
-
-template <typename T>
-std::vector<T> ToHost(const DeviceBuffer<T>& buffer) {
-  std::vector<T> host(buffer.size());
-  EXPECT_EQ(cudaMemcpy(host.data(), buffer.data(), host.size() * sizeof(T),
-                       cudaMemcpyDeviceToHost),
-            cudaSuccess);
-  return host;
-}
 
 // Random fp8 values, and what they mean.
 struct Fp8Matrix {
@@ -58,13 +39,6 @@ struct Fp8Matrix {
   std::vector<float> values;
 };
 
-float FromBits(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
 class GemmFp8Test : public testing::TestWithParam<GemmFp8Shape> {};
 
 // Goal: fp8 products with their scales, in both formats, to bf16 and added to
@@ -82,11 +56,12 @@ TEST_P(GemmFp8Test, MatchesFp64) {
   const float b_scale = 3.0f;
   DeviceBuffer<uint8_t> device_a = ToDevice(a.bits);
   DeviceBuffer<uint8_t> device_b = ToDevice(b.bits);
-  DeviceBuffer<float> scales = ToDevice(std::vector<float>{a_scale, b_scale});
+  DeviceBuffer<float> device_a_scale = ToDevice(std::vector<float>{a_scale});
+  DeviceBuffer<float> device_b_scale = ToDevice(std::vector<float>{b_scale});
   const float before = shape.accumulate ? 7.0f : std::nanf("");
   const int64_t count = shape.m * c_stride;
   DeviceBuffer<float> fp32 = ToDevice(std::vector<float>(count, before));
-  DeviceBuffer<uint16_t> bf16 = ToDevice(std::vector<uint16_t>(count, 0x7FC0));
+  DeviceBuffer<uint16_t> bf16 = PoisonedBf16(count);
 
   const auto plan = GemmFp8Plan::Create(shape, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -96,8 +71,8 @@ TEST_P(GemmFp8Test, MatchesFp64) {
       {.c = shape.fp32_output ? static_cast<void*>(fp32.data()) : bf16.data(),
        .a = device_a.data(),
        .b = device_b.data(),
-       .a_scale = scales.data(),
-       .b_scale = scales.data() + 1,
+       .a_scale = device_a_scale.data(),
+       .b_scale = device_b_scale.data(),
        .workspace = workspace->data()},
       nullptr);
   ASSERT_TRUE(status.ok()) << status;
@@ -114,7 +89,7 @@ TEST_P(GemmFp8Test, MatchesFp64) {
       expected *= a_scale * b_scale;
       if (shape.accumulate) expected += before;
       const int64_t at = i * c_stride + j;
-      const double actual = shape.fp32_output ? wide[at] : FromBits(narrow[at]);
+      const double actual = shape.fp32_output ? wide[at] : FromBf16(narrow[at]);
       ASSERT_NEAR(actual, expected,
                   std::fabs(expected) / 256 + 2e-3 * std::sqrt(shape.k) * 1.5)
           << i << ", " << j;
