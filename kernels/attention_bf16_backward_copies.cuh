@@ -29,7 +29,10 @@ struct Ring {
 };
 
 // One thread feeds the block: queries with their LSE, output gradients with
-// their delta, and once, behind the first queries, keys and values.
+// their delta, and once, behind the first queries, keys and values. Race
+// checkers that do not know how LoadBulk() is ordered report it for LSE and
+// delta: its destination is free once q_empty or d_o_empty say so, which the
+// consumers do after a barrier that all their readers have passed.
 template <typename C>
 __device__ __forceinline__ void Produce(const Params& p, const Work& work,
                                         const Shared& shared) {
@@ -118,91 +121,93 @@ __device__ __forceinline__ void Pack(const float (&from)[kSize],
   }
 }
 
-// Adds one consumer's chunks to the query gradient by way of shared memory.
-template <typename C>
-class QueryGradientSum {
- public:
-  __device__ __forceinline__ QueryGradientSum(const Params& p, const Work& work,
-                                              const Shared& shared,
-                                              int consumer)
-      : p_(p),
-        work_(work),
-        chunk_(reinterpret_cast<float*>(shared.d_q +
-                                        consumer * kQueryGradientChunkBytes)),
-        consumer_(consumer) {}
+__device__ __forceinline__ float2 LoadSharedFloat2(uint32_t address) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(x.x), "=f"(x.y)
+               : "r"(address));
+  return x;
+}
 
-  // Adds piece `piece` of query block `block` of all, block `m` of its
-  // sequence; nothing if `block` is below zero. By the whole warpgroup.
-  __device__ __forceinline__ void Add(const float (&d_q)[32], int block, int m,
-                                      int piece) {
-    const int thread = threadIdx.x % kWarpgroupSize;
-    const bool leader = thread == 0;
-    if (leader) {
-      if (p_.order != nullptr && piece == 0) {
-        Publish();
-      } else {
+__device__ __forceinline__ void StoreSharedFloat4(uint32_t address, float x,
+                                                  float y, float z, float w) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "f"(x), "f"(y), "f"(z), "f"(w)
+               : "memory");
+}
+
+// Hands one consumer's `index`-th chunk of the query gradient to its adder. By
+// the whole warpgroup.
+__device__ __forceinline__ void HandOver(const float (&d_q)[32],
+                                         const Shared& shared, int consumer,
+                                         int index) {
+  const int thread = threadIdx.x % kWarpgroupSize;
+  const uint32_t chunk =
+      SharedAddress(shared.d_q) + consumer * kQueryGradientChunkBytes;
+  BarrierWait(&shared.barriers->d_q_empty[consumer], index % 2 ^ 1);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    StoreSharedFloat4(chunk + (j * kWarpgroupSize + thread) * 16, d_q[4 * j],
+                      d_q[4 * j + 1], d_q[4 * j + 2], d_q[4 * j + 3]);
+  }
+  FenceSharedForAsync();
+  __syncwarp();
+  if (thread % kWarpSize == 0) {
+    BarrierArrive(&shared.barriers->d_q_full[consumer]);
+  }
+}
+
+// One thread a consumer adds its chunks to the query gradient, with p.order one
+// block of keys after the other. Not the consumers themselves: branches and
+// loops between their products cost 8 %.
+template <typename C>
+__device__ __forceinline__ void AddChunks(const Params& p, const Work& work,
+                                          const Shared& shared, int consumer) {
+  uint64_t* full = &shared.barriers->d_q_full[consumer];
+  uint64_t* empty = &shared.barriers->d_q_empty[consumer];
+  const uint8_t* chunk = shared.d_q + consumer * kQueryGradientChunkBytes;
+  int parity = 0;
+  for (int g = 0; g < p.heads_per_kv; ++g) {
+    const int head_block =
+        (work.kv_head * p.heads_per_kv + g) * p.lengths.blocks_per_head +
+        work.sequence.first_block;
+    for (int m = work.begin; m < work.end; ++m) {
+      const int share = (head_block + m) * 2 + consumer;
+      int* done = p.order + share;
+      for (int piece = 0; piece < C::kPieces; ++piece) {
+        BarrierWait(full, parity);
+        parity ^= 1;
+        if (p.order != nullptr && piece == 0) {
+          const int rank = Rank<C>(p, work, m);
+          int count;
+          do {
+            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                         : "=r"(count)
+                         : "l"(done)
+                         : "memory");
+          } while (count != rank);
+          asm volatile("fence.proxy.async.global;" ::: "memory");
+        }
+        ReduceAddBulk(
+            p.rows.d_q + (static_cast<int64_t>(share) * C::kPieces + piece) *
+                             kQueryGradientChunk,
+            chunk, kQueryGradientChunkBytes);
+        CommitStores();
         WaitStoresRead<0>();
+        BarrierArrive(empty);
+      }
+      if (p.order != nullptr) {
+        // The next block may follow only what has reached memory; having left
+        // shared memory is not enough.
+        WaitStores<0>();
+        asm volatile("fence.proxy.async.global;" ::: "memory");
+        asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(done)
+                     : "memory");
       }
     }
-    NamedBarrierSync(kWarpgroupBarrier + consumer_, kWarpgroupSize);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      *reinterpret_cast<float4*>(chunk_ + (j * kWarpgroupSize + thread) * 4) =
-          make_float4(d_q[4 * j], d_q[4 * j + 1], d_q[4 * j + 2],
-                      d_q[4 * j + 3]);
-    }
-    FenceSharedForAsync();
-    NamedBarrierSync(kWarpgroupBarrier + consumer_, kWarpgroupSize);
-    if (!leader || block < 0) return;
-    if (p_.order != nullptr && piece == 0) AwaitTurn(block, m);
-    ReduceAddBulk(p_.rows.d_q + ((static_cast<int64_t>(block) * 2 + consumer_) *
-                                     C::kPieces +
-                                 piece) *
-                                    kQueryGradientChunk,
-                  chunk_, kQueryGradientChunkBytes);
-    CommitStores();
   }
-
-  // After the last piece, by the first thread.
-  __device__ __forceinline__ void Finish() {
-    if (p_.order != nullptr) Publish();
-  }
-
- private:
-  // The next block's sum may follow only what has reached memory; having left
-  // shared memory is not enough.
-  __device__ __forceinline__ void Publish() {
-    WaitStores<0>();
-    if (unpublished_ < 0) return;
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(Counter())
-                 : "memory");
-    unpublished_ = -1;
-  }
-
-  __device__ __forceinline__ void AwaitTurn(int block, int m) {
-    unpublished_ = block;
-    const int rank = Rank<C>(p_, work_, m);
-    int done;
-    do {
-      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
-                   : "=r"(done)
-                   : "l"(Counter())
-                   : "memory");
-    } while (done != rank);
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-  }
-
-  __device__ __forceinline__ int* Counter() const {
-    return p_.order + unpublished_ * 2 + consumer_;
-  }
-
-  const Params& p_;
-  const Work& work_;
-  float* chunk_;
-  int unpublished_ = -1;  // The block whose sum may not be in memory yet.
-  int consumer_;
-};
+  WaitStores<0>();
+}
 
 // Stores one consumer's part of a gradient of the keys out of the swizzled tile
 // `tile`. By the whole warpgroup.

@@ -81,6 +81,7 @@ struct Barriers {
   uint64_t q_full[2], q_empty[2], d_o_full[2], d_o_empty[2];
   uint64_t d_s_full[2];   // Written by all warps of both consumers.
   uint64_t d_s_empty[2];  // Read by both.
+  uint64_t d_q_full[2], d_q_empty[2];  // By consumer.
 };
 
 struct Shared {

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "kernels/attention_bf16.h"
+#include "kernels/attention_bf16_paths.h"
 #include "tests/kernels/attention_bf16_testing.h"
 
 namespace millrace {
@@ -28,8 +29,8 @@ class BackwardRun {
 
   // Into poisoned memory, the workspace too.
   std::vector<uint16_t> Run(bool deterministic) {
-    DeviceBuffer<uint16_t> d_qkv = ToDevice(
-        std::vector<uint16_t>(operands_.qkv_host().size(), kNanBf16));
+    DeviceBuffer<uint16_t> d_qkv =
+        ToDevice(std::vector<uint16_t>(operands_.qkv_host().size(), kNanBf16));
     DeviceBuffer<float> workspace = ToDevice(std::vector<float>(
         AttentionBackwardBf16WorkspaceBytes(operands_.shape()) / sizeof(float),
         std::numeric_limits<float>::quiet_NaN()));
@@ -55,9 +56,8 @@ class BackwardRun {
  private:
   static std::vector<uint16_t> Rounded(const std::vector<double>& values) {
     std::vector<uint16_t> bits(values.size());
-    std::transform(values.begin(), values.end(), bits.begin(), [](double x) {
-      return ToBf16(static_cast<float>(x));
-    });
+    std::transform(values.begin(), values.end(), bits.begin(),
+                   [](double x) { return ToBf16(static_cast<float>(x)); });
     return bits;
   }
 
@@ -194,10 +194,10 @@ TEST(AttentionBf16BackwardOrderTest, RepeatsBits) {
 }
 
 // Goal: nothing to do is no error, and more blocks than a grid has are refused
-// by name.
+// by name, before any launch.
 TEST(AttentionBf16BackwardShapeTest, KnowsItsLimits) {
   const int32_t offsets[2] = {0, 0};  // Not read.
-  // Documents of one token but for one: the grid is as for the longest.
+  // The grid is as for documents that are all as long as the longest.
   const AttentionBf16Shape large = {.num_sequences = 1 << 20,
                                     .sequence_length = 1 << 20,
                                     .num_heads = 2,
@@ -207,7 +207,7 @@ TEST(AttentionBf16BackwardShapeTest, KnowsItsLimits) {
                                     .document_offsets = offsets,
                                     .total_tokens = 1 << 21};
   const absl::Status status =
-      LaunchAttentionBackwardBf16({.shape = large}, nullptr);
+      LaunchAttentionBackwardBf16Sm90({.shape = large}, nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(status.message(),
                                 "1048576 sequences of up to 1048576 tokens"))

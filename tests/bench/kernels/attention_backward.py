@@ -39,13 +39,13 @@ def exact_gradients(q, k, v, d_o, causal):
 class Case:
     """One shape with its input sets; tensors are [sequences, tokens, heads, head_dim]."""
 
-    def __init__(self, library, b, s, h, d, causal, deterministic=False,
-                 names=("millrace_attention_backward_bf16",)):
+    def __init__(self, library, b, s, h, d, causal, deterministic=False, window=0,
+                 peer=True, names=("millrace_attention_backward_bf16",)):
         make = lambda: torch.randn(b, s, h, d, device="cuda", dtype=torch.bfloat16)
         self.n = sets_for(10 * b * s * h * d)
         self.causal = causal
         self.flops = 10 * b * h * s * s * d * (0.5 if causal else 1)
-        shape = Shape(b, s, h, h, d, causal, 0, 0, 0)
+        shape = Shape(b, s, h, h, d, causal, window, 0, 0)
         self._forward = library.function("millrace_attention_forward_bf16")
         workspace = torch.empty(
             library.number("millrace_attention_backward_bf16_workspace_bytes", shape),
@@ -65,7 +65,8 @@ class Case:
             # The peer's own layout is [sequences, heads, tokens, head_dim], the same bytes.
             self.sets.append([x.transpose(1, 2) for x in (q, k, v, d_o)])
             outputs.append(o)
-            peers.append(cudnn_backward(*self.sets[i], causal))
+            if peer:
+                peers.append(cudnn_backward(*self.sets[i], causal))
         self._keep = workspace, counter, lse, outputs
         self.variants = {}
         for name in names:
@@ -102,4 +103,25 @@ def run(bench):
                                    case.n, graph=s <= 1024)
                 bench.row("attention backward", f"hd{d} {'causal' if causal else 'full'} S {s}",
                           times, flops=case.flops, error=ours, error_cudnn=theirs)
+    for d in (96, 256):
+        for causal in (True, False):
+            case = Case(bench.library, 4, 4096, HIDDEN // d, d, causal)
+            times = bench.time({"millrace": case.variants["millrace"], "cuDNN": case.peer},
+                               case.n)
+            bench.row("attention backward", f"hd{d} {'causal' if causal else 'full'} S 4096",
+                      times, flops=case.flops)
+    # What options cost or save against the same shape without them.
+    for d in (128, 64):
+        for causal in (True, False):
+            name = f"hd{d} {'causal' if causal else 'full'} S 8192"
+            plain, ordered = (Case(bench.library, 2, 8192, HIDDEN // d, d, causal,
+                                   deterministic=x, peer=False) for x in (False, True))
+            times = bench.time({"millrace": ordered.variants["millrace"],
+                                "fast": plain.variants["millrace"]}, plain.n)
+            bench.row("attention backward", name + " deterministic", times, flops=plain.flops)
+    plain, window = (Case(bench.library, 1, 16384, HIDDEN // 128, 128, True, window=x,
+                          peer=False) for x in (0, 1024))
+    times = bench.time({"millrace": window.variants["millrace"],
+                        "no window": plain.variants["millrace"]}, plain.n)
+    bench.row("attention backward", "hd128 causal S 16384 window 1024", times)
     return failed
