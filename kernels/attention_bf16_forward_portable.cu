@@ -53,8 +53,10 @@ struct Params {
 
 // Running softmax of the rows a lane shares with its quad. The base of the
 // exponentials follows the maximum only when the maximum has grown by more than
-// kSlack powers of two: exponentials then stay below 2^kSlack, which costs fp32
-// sums and bf16's relative precision nothing, and most blocks rescale nothing.
+// kSlack powers of two: exponentials then stay below 2^kSlack, which fp32 sums
+// take without loss, and most blocks rescale nothing. As the largest
+// probability is then not exactly one before it is rounded to bf16, the
+// output's error is 3 % above FlashAttention-2's (2.3e-3 for normal inputs).
 struct RowState {
   float base[2] = {-INFINITY, -INFINITY};  // Times scale, to base 2.
   float sum[2] = {0.0f, 0.0f};             // This lane's columns only.
