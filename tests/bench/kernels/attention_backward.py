@@ -4,8 +4,12 @@ import math
 
 import torch
 
-from attention import Backward, Forward, Heads, Shape, heads
-from harness import pointer, relative_error, sets_for
+from attention import Forward, Heads, Shape, heads
+from harness import pointer, relative_error, sets_for, struct
+
+Backward = struct("Backward", ("d_q", Heads), ("d_k", Heads), ("d_v", Heads), ("q", Heads),
+                  ("k", Heads), ("v", Heads), ("o", Heads), ("d_o", Heads), ("lse", "ptr"),
+                  ("workspace", "ptr"), ("shape", Shape), ("deterministic", "i64"))
 
 TOKENS, HIDDEN = 16384, 2048
 
