@@ -24,14 +24,6 @@ absl::flat_hash_map<Key, TuningValues>& Installed() {
 
 thread_local const ScopedTuningChoice* innermost = nullptr;
 
-TuningValues StartOf(const TuningFamily& family) {
-  TuningValues start = {};
-  for (size_t i = 0; i < family.knobs.size(); ++i) {
-    start[i] = family.knobs[i].start;
-  }
-  return start;
-}
-
 constexpr absl::string_view kHeader = "# chip=";
 
 absl::Status LineError(int line, absl::string_view what) {
@@ -40,8 +32,8 @@ absl::Status LineError(int line, absl::string_view what) {
 }
 
 // "name=value name=value", in the order of `names`.
-absl::StatusOr<TuningValues> ParseValues(absl::string_view text, int line,
-                                         const std::vector<std::string>& names) {
+absl::StatusOr<TuningValues> ParseValues(
+    absl::string_view text, int line, const std::vector<std::string>& names) {
   const std::vector<absl::string_view> words =
       absl::StrSplit(text, ' ', absl::SkipEmpty());
   if (words.size() != names.size()) {
@@ -85,14 +77,13 @@ const TuningFamily* FindFamily(absl::Span<const TuningFamily> families,
 }
 
 // family | class | choice | seconds start_seconds
-absl::StatusOr<TuningEntry> ParseEntry(absl::string_view text, int line,
-                                       absl::Span<const TuningFamily> families) {
+absl::StatusOr<TuningEntry> ParseEntry(
+    absl::string_view text, int line, absl::Span<const TuningFamily> families) {
   const std::vector<absl::string_view> fields = absl::StrSplit(text, " | ");
   if (fields.size() != 4) {
-    return LineError(
-        line, absl::StrCat("'", text,
-                           "' should be FAMILY | CLASS | CHOICE | "
-                           "SECONDS START_SECONDS"));
+    return LineError(line, absl::StrCat("'", text,
+                                        "' should be FAMILY | CLASS | CHOICE | "
+                                        "SECONDS START_SECONDS"));
   }
   const TuningFamily* family = FindFamily(families, fields[0]);
   if (family == nullptr) {
@@ -107,9 +98,9 @@ absl::StatusOr<TuningEntry> ParseEntry(absl::string_view text, int line,
     const std::vector<int>& values = family->knobs[i].values;
     if (std::find(values.begin(), values.end(), entry.choice[i]) ==
         values.end()) {
-      return LineError(line, absl::StrCat(family->knobs[i].name, "=",
-                                          entry.choice[i],
-                                          " is no value of this knob"));
+      return LineError(line,
+                       absl::StrCat(family->knobs[i].name, "=", entry.choice[i],
+                                    " is no value of this knob"));
     }
   }
   const std::vector<absl::string_view> times =
@@ -117,8 +108,8 @@ absl::StatusOr<TuningEntry> ParseEntry(absl::string_view text, int line,
   if (times.size() != 2 || !absl::SimpleAtod(times[0], &entry.seconds) ||
       !absl::SimpleAtod(times[1], &entry.start_seconds) ||
       !(entry.seconds > 0 && entry.start_seconds > 0)) {
-    return LineError(line, absl::StrCat("'", fields[3],
-                                        "' should be two positive times"));
+    return LineError(
+        line, absl::StrCat("'", fields[3], "' should be two positive times"));
   }
   return entry;
 }
@@ -130,24 +121,25 @@ class Descent {
           double least_gain)
       : family_(family), measure_(measure), least_gain_(least_gain) {}
 
-  absl::StatusOr<TuningResult> Run() {
+  absl::StatusOr<TuningResult> Run(const TuningValues& start) {
     std::vector<int> at;
-    for (const TuningKnob& knob : family_.knobs) {
+    for (size_t i = 0; i < family_.knobs.size(); ++i) {
+      const TuningKnob& knob = family_.knobs[i];
       const auto found =
-          std::find(knob.values.begin(), knob.values.end(), knob.start);
+          std::find(knob.values.begin(), knob.values.end(), start[i]);
       if (found == knob.values.end()) {
         return absl::InvalidArgumentError(
             absl::StrCat(family_.name, ": the start of ", knob.name, ", ",
-                         knob.start, ", is none of its values"));
+                         start[i], ", is none of its values"));
       }
       at.push_back(static_cast<int>(found - knob.values.begin()));
     }
-    ASSIGN_OR_RETURN(const std::optional<double> start, Seconds(at));
-    if (!start.has_value()) {
+    ASSIGN_OR_RETURN(const std::optional<double> start_seconds, Seconds(at));
+    if (!start_seconds.has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat(family_.name, ": its start does not run"));
     }
-    double best = *start;
+    double best = *start_seconds;
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t knob = 0; knob < at.size(); ++knob) {
@@ -160,7 +152,7 @@ class Descent {
     }
     return TuningResult{.choice = ChoiceAt(at),
                         .seconds = best,
-                        .start_seconds = *start,
+                        .start_seconds = *start_seconds,
                         .num_measured = static_cast<int>(measured_.size())};
   }
 
@@ -236,11 +228,11 @@ std::string FormatTuningTable(const TuningTable& table,
   for (const TuningEntry& entry : table.entries) {
     const TuningFamily* family = FindFamily(families, entry.family);
     if (family == nullptr) continue;
-    absl::StrAppend(&text, entry.family, " | ",
-                    FormatValues(entry.shape_class, family->class_dims), " | ",
-                    FormatValues(entry.choice, KnobNames(*family)), " | ",
-                    absl::StrFormat("%.4g %.4g\n", entry.seconds,
-                                    entry.start_seconds));
+    absl::StrAppend(
+        &text, entry.family, " | ",
+        FormatValues(entry.shape_class, family->class_dims), " | ",
+        FormatValues(entry.choice, KnobNames(*family)), " | ",
+        absl::StrFormat("%.4g %.4g\n", entry.seconds, entry.start_seconds));
   }
   return text;
 }
@@ -281,7 +273,8 @@ void InstallTuning(const TuningTable& table) {
 }
 
 TuningValues TunedChoice(const TuningFamily& family,
-                         const TuningValues& shape_class) {
+                         const TuningValues& shape_class,
+                         const TuningValues& start) {
   for (const ScopedTuningChoice* scope = innermost; scope != nullptr;
        scope = scope->outer_) {
     if (scope->family_.name == family.name) return scope->choice_;
@@ -290,7 +283,7 @@ TuningValues TunedChoice(const TuningFamily& family,
     const auto found = Installed().find(Key{family.name, shape_class});
     if (found != Installed().end()) return found->second;
   }
-  return StartOf(family);
+  return start;
 }
 
 ScopedTuningChoice::ScopedTuningChoice(const TuningFamily& family,
@@ -302,9 +295,10 @@ ScopedTuningChoice::ScopedTuningChoice(const TuningFamily& family,
 ScopedTuningChoice::~ScopedTuningChoice() { innermost = outer_; }
 
 absl::StatusOr<TuningResult> Tune(const TuningFamily& family,
+                                  const TuningValues& start,
                                   const TuningMeasure& measure,
                                   double least_gain) {
-  return Descent(family, measure, least_gain).Run();
+  return Descent(family, measure, least_gain).Run(start);
 }
 
 }  // namespace millrace

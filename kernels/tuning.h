@@ -2,12 +2,13 @@
 // measuring: per family, shape class and chip.
 //
 // A family declares its knobs and what of a shape matters. A launcher asks
-// TunedChoice() and gets the installed entry of its class, or the family's
-// start. Nothing here measures during training: `Tune` runs only where somebody
-// asks for it, and its results travel as text with where they came from.
+// TunedChoice() and gets the installed entry of its class, or the start that it
+// brought. Nothing here measures during training: `Tune` runs only where
+// somebody asks for it, and its results travel as text with where they came
+// from.
 //
-// Method: coordinate descent with growing steps from a good start, after Canesche
-// et al., "The Droplet Search Algorithm for Kernel Scheduling", 2024.
+// Method: coordinate descent with growing steps from a good start, after
+// Canesche et al., "The Droplet Search Algorithm for Kernel Scheduling", 2024.
 
 #ifndef MILLRACE_KERNELS_TUNING_H_
 #define MILLRACE_KERNELS_TUNING_H_
@@ -31,7 +32,6 @@ inline constexpr int kMaxTuningDims = 4;
 struct TuningKnob {
   std::string name;
   std::vector<int> values;  // Ascending; neighbours should behave alike.
-  int start;                // One of them.
 };
 
 struct TuningFamily {
@@ -51,7 +51,7 @@ struct TuningEntry {
   TuningValues shape_class = {};
   TuningValues choice = {};
   double seconds = 0;        // Of the choice, measured.
-  double start_seconds = 0;  // Of the family's start, in the same run.
+  double start_seconds = 0;  // Of the start, in the same run.
 };
 
 // What was measured on one chip.
@@ -74,9 +74,10 @@ absl::StatusOr<TuningTable> ParseTuningTable(
 // Call it while nothing launches.
 void InstallTuning(const TuningTable& table);
 
-// The choice for a shape class: installed, or the family's start.
+// The choice for a shape class: installed, or else `start`.
 TuningValues TunedChoice(const TuningFamily& family,
-                         const TuningValues& shape_class);
+                         const TuningValues& shape_class,
+                         const TuningValues& start);
 
 // While it lives, TunedChoice() of `family` on this thread is `choice`.
 class ScopedTuningChoice {
@@ -90,7 +91,8 @@ class ScopedTuningChoice {
   const ScopedTuningChoice* outer_;
   const TuningFamily& family_;
   TuningValues choice_;
-  friend TuningValues TunedChoice(const TuningFamily&, const TuningValues&);
+  friend TuningValues TunedChoice(const TuningFamily&, const TuningValues&,
+                                  const TuningValues&);
 };
 
 // Seconds of one call with `choice`. InvalidArgument or ResourceExhausted says
@@ -106,9 +108,10 @@ struct TuningResult {
   int num_measured;
 };
 
-// Descends from the family's start, which must run. A move counts if it gains
+// Descends from `start`, which must run. A move counts if it gains
 // more than `least_gain` (0.01: one per cent), which should exceed the noise.
 absl::StatusOr<TuningResult> Tune(const TuningFamily& family,
+                                  const TuningValues& start,
                                   const TuningMeasure& measure,
                                   double least_gain);
 

@@ -14,15 +14,15 @@ namespace {
 using ::testing::HasSubstr;
 
 TuningFamily Example() {
-  return {.name = "example",
-          .class_dims = {"hidden"},
-          .knobs = {{.name = "threads",
-                     .values = {32, 64, 128, 256, 512, 1024},
-                     .start = 128},
-                    {.name = "rows",
-                     .values = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
-                     .start = 1}}};
+  return {
+      .name = "example",
+      .class_dims = {"hidden"},
+      .knobs = {
+          {.name = "threads", .values = {32, 64, 128, 256, 512, 1024}},
+          {.name = "rows", .values = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}}};
 }
+
+constexpr TuningValues kStart = {128, 1};
 
 // Goal: the search finds the best choice and tells what it cost. Method: a
 // bowl with its bottom at every choice in turn.
@@ -35,7 +35,7 @@ TEST(TuneTest, FindsTheBottomOfABowl) {
         const double y = static_cast<double>(choice[1] - rows);
         return 1 + 0.1 * x * x + 0.1 * y * y;
       };
-      const auto result = Tune(family, bowl, 0.01);
+      const auto result = Tune(family, kStart, bowl, 0.01);
       ASSERT_TRUE(result.ok()) << result.status();
       EXPECT_EQ(result->choice[0], threads);
       EXPECT_EQ(result->choice[1], rows);
@@ -54,7 +54,7 @@ TEST(TuneTest, PassesOverWhatCannotRun) {
     if (choice[0] > 256) return absl::ResourceExhaustedError("too many");
     return 1000.0 / static_cast<double>(choice[0]);
   };
-  const auto result = Tune(family, walled, 0.01);
+  const auto result = Tune(family, kStart, walled, 0.01);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->choice[0], 256);
   EXPECT_EQ(result->choice[1], 1);
@@ -62,7 +62,7 @@ TEST(TuneTest, PassesOverWhatCannotRun) {
   auto noise = [](const TuningValues& choice) -> absl::StatusOr<double> {
     return 1.0 - 0.001 * static_cast<double>(choice[1] % 3);
   };
-  const auto still = Tune(family, noise, 0.01);
+  const auto still = Tune(family, kStart, noise, 0.01);
   ASSERT_TRUE(still.ok());
   EXPECT_EQ(still->choice[0], 128);
   EXPECT_EQ(still->choice[1], 1);
@@ -70,37 +70,38 @@ TEST(TuneTest, PassesOverWhatCannotRun) {
   auto broken = [](const TuningValues&) -> absl::StatusOr<double> {
     return absl::InternalError("device lost");
   };
-  EXPECT_EQ(Tune(family, broken, 0.01).status().code(),
+  EXPECT_EQ(Tune(family, kStart, broken, 0.01).status().code(),
             absl::StatusCode::kInternal);
   auto impossible = [](const TuningValues&) -> absl::StatusOr<double> {
     return absl::InvalidArgumentError("never");
   };
-  EXPECT_THAT(std::string(Tune(family, impossible, 0.01).status().message()),
-              HasSubstr("its start does not run"));
+  EXPECT_THAT(
+      std::string(Tune(family, kStart, impossible, 0.01).status().message()),
+      HasSubstr("its start does not run"));
 }
 
 // Goal: launchers see the installed choice of their class alone, a scoped one
 // before it, and the start otherwise.
 TEST(TunedChoiceTest, PrefersScopeThenTableThenStart) {
   const TuningFamily family = Example();
-  EXPECT_EQ(TunedChoice(family, {4096}), (TuningValues{128, 1}));
-  InstallTuning({.chip = "NVIDIA H200",
-                 .entries = {{.family = "example",
-                              .shape_class = {4096},
-                              .choice = {256, 4}}}});
-  EXPECT_EQ(TunedChoice(family, {4096}), (TuningValues{256, 4}));
-  EXPECT_EQ(TunedChoice(family, {8192}), (TuningValues{128, 1}));
+  EXPECT_EQ(TunedChoice(family, {4096}, kStart), (TuningValues{128, 1}));
+  InstallTuning(
+      {.chip = "NVIDIA H200",
+       .entries = {
+           {.family = "example", .shape_class = {4096}, .choice = {256, 4}}}});
+  EXPECT_EQ(TunedChoice(family, {4096}, kStart), (TuningValues{256, 4}));
+  EXPECT_EQ(TunedChoice(family, {8192}, kStart), (TuningValues{128, 1}));
   {
     const ScopedTuningChoice outer(family, {32, 2});
-    EXPECT_EQ(TunedChoice(family, {4096}), (TuningValues{32, 2}));
+    EXPECT_EQ(TunedChoice(family, {4096}, kStart), (TuningValues{32, 2}));
     {
       const ScopedTuningChoice inner(family, {64, 3});
-      EXPECT_EQ(TunedChoice(family, {4096}), (TuningValues{64, 3}));
+      EXPECT_EQ(TunedChoice(family, {4096}, kStart), (TuningValues{64, 3}));
     }
-    EXPECT_EQ(TunedChoice(family, {4096}), (TuningValues{32, 2}));
+    EXPECT_EQ(TunedChoice(family, {4096}, kStart), (TuningValues{32, 2}));
   }
   InstallTuning({});
-  EXPECT_EQ(TunedChoice(family, {4096}), (TuningValues{128, 1}));
+  EXPECT_EQ(TunedChoice(family, {4096}, kStart), (TuningValues{128, 1}));
 }
 
 TEST(TuningTableTest, SurvivesTextAndNamesBadLines) {
