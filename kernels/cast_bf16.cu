@@ -1,3 +1,5 @@
+#include "kernels/cast_bf16.h"
+
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
@@ -5,7 +7,6 @@
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cast_bf16.h"
 #include "kernels/cuda/four.cuh"
 #include "kernels/cuda/random.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -89,11 +90,16 @@ __global__ void __launch_bounds__(kNumThreads)
   }
 }
 
-// 8-bit floats are made in tiles of kTile x kTile; each of 256 threads has a
-// square of 8 x 8, 16 squares to a side.
-constexpr int kTile = 128;
-constexpr int kSquares = kTile / 8;
-static_assert(kSquares * kSquares == kNumThreads);
+// 8-bit floats are made in tiles. A thread has a patch of 4 rows x 8 columns,
+// few enough registers that the loads of one block run under the work of
+// others.
+constexpr int kPatchRows = 4;
+constexpr int kPatchColumns = 8;
+constexpr int kTileRows = 128;
+constexpr int kTileColumns = 64;
+constexpr int kAcross = kTileColumns / kPatchColumns;
+constexpr int kDown = kTileRows / kPatchRows;
+constexpr int kTileThreads = kAcross * kDown;
 
 template <Float8Format kFormat>
 __device__ __forceinline__ uint32_t EncodeFour(float a, float b, float c,
@@ -136,7 +142,7 @@ __device__ __forceinline__ void StoreBytes(uint8_t* address, uint2 raw,
 
 // The largest of the block's numbers, in thread 0.
 __device__ __forceinline__ uint32_t BlockMax(uint32_t x) {
-  __shared__ uint32_t maxima[kNumThreads / gpu::kWarpSize];
+  __shared__ uint32_t maxima[kTileThreads / gpu::kWarpSize];
   x = __reduce_max_sync(~0u, x);
   if (threadIdx.x % gpu::kWarpSize == 0) {
     maxima[threadIdx.x / gpu::kWarpSize] = x;
@@ -148,41 +154,46 @@ __device__ __forceinline__ uint32_t BlockMax(uint32_t x) {
   return x;
 }
 
-// A block takes a tile: its threads read and encode their squares, write the
+// A block takes a tile: its threads read and encode their patches, write the
 // rows, turn the bytes and pass them through shared memory, so that columns are
-// written 128 bytes at a time too. Limited by memory bandwidth.
+// written kTileRows bytes at a time. Limited by memory bandwidth.
 template <Float8Format kFormat, bool kIsAligned>
-__global__ void __launch_bounds__(kNumThreads)
+__global__ void __launch_bounds__(kTileThreads)
     QuantizeKernel(const __grid_constant__ QuantizeFloat8Bf16Args args) {
-  const int across = threadIdx.x % kSquares;
-  const int down = threadIdx.x / kSquares;
-  const int64_t first_row = int64_t{blockIdx.y} * kTile;
-  const int64_t first_column = int64_t{blockIdx.x} * kTile;
-  const int64_t row = first_row + 8 * down;
-  const int64_t column = first_column + 8 * across;
+  const int across = threadIdx.x % kAcross;
+  const int down = threadIdx.x / kAcross;
+  const int64_t first_row = int64_t{blockIdx.y} * kTileRows;
+  const int64_t first_column = int64_t{blockIdx.x} * kTileColumns;
+  const int64_t row = first_row + kPatchRows * down;
+  const int64_t column = first_column + kPatchColumns * across;
   const int num_columns =
       static_cast<int>(max(int64_t{0}, min(int64_t{8}, args.columns - column)));
 
-  Float8 x[8];
+  uint4 x[kPatchRows];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    x[i] =
-        gpu::LoadEight<kIsAligned>(static_cast<const uint16_t*>(args.x) +
-                                       (row + i) * args.x_row_stride + column,
-                                   row + i < args.rows ? num_columns : 0);
+  for (int i = 0; i < kPatchRows; ++i) {
+    const uint16_t* address = static_cast<const uint16_t*>(args.x) +
+                              (row + i) * args.x_row_stride + column;
+    x[i] = {};
+    if (row + i >= args.rows || num_columns == 0) continue;
+    if constexpr (kIsAligned) {
+      x[i] = gpu::Load16Streaming(address);
+    } else {
+      x[i] = gpu::Pack8(gpu::LoadEight<false>(address, num_columns));
+    }
   }
   const float scale = args.scale == nullptr ? 1.0f : *args.scale;
-  uint32_t largest = 0;
-  uint2 bytes[8];
+  // As numbers, the bits of magnitudes rise with them, NaN above all.
+  uint32_t largest_pair = 0;
+  uint2 bytes[kPatchRows];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    Float8& value = x[i];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      // As numbers, the bits of magnitudes rise with them, NaN above all.
-      largest = max(largest, __float_as_uint(fabsf(value.v[j])));
-      value.v[j] *= scale;
+  for (int i = 0; i < kPatchRows; ++i) {
+    for (const uint32_t pair : {x[i].x, x[i].y, x[i].z, x[i].w}) {
+      largest_pair = __vmaxu2(largest_pair, pair & 0x7FFF7FFFu);
     }
+    Float8 value = gpu::Unpack8(x[i]);
+#pragma unroll
+    for (float& v : value.v) v *= scale;
     bytes[i] = {
         EncodeFour<kFormat>(value.v[0], value.v[1], value.v[2], value.v[3]),
         EncodeFour<kFormat>(value.v[4], value.v[5], value.v[6], value.v[7])};
@@ -193,45 +204,47 @@ __global__ void __launch_bounds__(kNumThreads)
     }
   }
   if (args.amax != nullptr) {
-    largest = BlockMax(largest);
+    const uint32_t largest =
+        BlockMax(max(largest_pair & 0xFFFF0000u, largest_pair << 16));
     uint32_t* amax = reinterpret_cast<uint32_t*>(args.amax);
     if (threadIdx.x == 0 && largest > *amax) atomicMax(amax, largest);
   }
   if (args.y_transposed == nullptr) return;
 
-  // [column of the tile][square down], the squares permuted so that neither
-  // side meets bank conflicts.
-  __shared__ uint2 turned[kTile * kSquares];
-  auto slot = [](int tile_column, int square) {
-    return tile_column * kSquares + (square ^ (tile_column / 8));
+  // [column of the tile][patch down], the patches permuted, in pairs, so that
+  // stores of a warp meet few bank conflicts and loads none.
+  __shared__ alignas(8) uint32_t turned[kTileColumns * kDown];
+  auto slot = [](int tile_column, int patch) {
+    return tile_column * kDown +
+           (patch ^ (2 * (tile_column / kPatchColumns) % kDown));
   };
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
-    uint32_t upper[4], lower[4];  // Rows 0 to 3, and 4 to 7.
+    uint32_t square[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      upper[i] = part == 0 ? bytes[i].x : bytes[i].y;
-      lower[i] = part == 0 ? bytes[4 + i].x : bytes[4 + i].y;
-    }
-    TransposeBytes(upper);
-    TransposeBytes(lower);
+    for (int i = 0; i < 4; ++i) square[i] = part == 0 ? bytes[i].x : bytes[i].y;
+    TransposeBytes(square);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      turned[slot(8 * across + 4 * part + j, down)] = {upper[j], lower[j]};
+      turned[slot(kPatchColumns * across + 4 * part + j, down)] = square[j];
     }
   }
   __syncthreads();
-  const int64_t row_out = first_row + 8 * across;
-  const int num_rows =
-      static_cast<int>(max(int64_t{0}, min(int64_t{8}, args.rows - row_out)));
+  // Now a thread takes eight rows of a column.
+  constexpr int kEightsDown = kTileRows / 8;
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const int tile_column = k * kSquares + down;
+  for (int i = threadIdx.x; i < kTileColumns * kEightsDown; i += kTileThreads) {
+    const int tile_column = i / kEightsDown;
+    const int eight = i % kEightsDown;
+    const int64_t row_out = first_row + 8 * eight;
+    const int num_rows =
+        static_cast<int>(max(int64_t{0}, min(int64_t{8}, args.rows - row_out)));
     if (first_column + tile_column >= args.columns) break;
-    StoreBytes<kIsAligned>(static_cast<uint8_t*>(args.y_transposed) +
-                               (first_column + tile_column) * args.rows +
-                               row_out,
-                           turned[slot(tile_column, across)], num_rows);
+    StoreBytes<kIsAligned>(
+        static_cast<uint8_t*>(args.y_transposed) +
+            (first_column + tile_column) * args.rows + row_out,
+        *reinterpret_cast<const uint2*>(&turned[slot(tile_column, 2 * eight)]),
+        num_rows);
   }
 }
 
@@ -294,8 +307,8 @@ absl::Status LaunchCastToFloat(const CastToFloatArgs& args,
 
 absl::Status LaunchQuantizeFloat8Bf16(const QuantizeFloat8Bf16Args& args,
                                       cudaStream_t stream) {
-  constexpr int64_t kMaxRows = int64_t{65535} * kTile;
-  constexpr int64_t kMaxColumns = int64_t{1} << 37;
+  constexpr int64_t kMaxRows = int64_t{65535} * kTileRows;
+  constexpr int64_t kMaxColumns = int64_t{1} << 36;
   if (args.rows < 0 || args.rows > kMaxRows || args.columns < 1 ||
       args.columns > kMaxColumns || args.x_row_stride < args.columns) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -307,12 +320,13 @@ absl::Status LaunchQuantizeFloat8Bf16(const QuantizeFloat8Bf16Args& args,
   const bool is_aligned = args.rows % 8 == 0 && args.columns % 8 == 0 &&
                           args.x_row_stride % 8 == 0 &&
                           AreAligned({args.x, args.y, args.y_transposed});
-  const dim3 grid(static_cast<unsigned>((args.columns + kTile - 1) / kTile),
-                  static_cast<unsigned>((args.rows + kTile - 1) / kTile));
+  const dim3 grid(
+      static_cast<unsigned>((args.columns + kTileColumns - 1) / kTileColumns),
+      static_cast<unsigned>((args.rows + kTileRows - 1) / kTileRows));
   auto run = [&]<Float8Format kFormat>() {
     const auto kernel = is_aligned ? QuantizeKernel<kFormat, true>
                                    : QuantizeKernel<kFormat, false>;
-    kernel<<<grid, kNumThreads, 0, stream>>>(args);
+    kernel<<<grid, kTileThreads, 0, stream>>>(args);
   };
   if (args.format == Float8Format::kE4m3) {
     run.operator()<Float8Format::kE4m3>();

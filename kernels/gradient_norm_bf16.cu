@@ -1,3 +1,5 @@
+#include "kernels/gradient_norm_bf16.h"
+
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -5,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/vector.cuh"
-#include "kernels/gradient_norm_bf16.h"
 
 namespace millrace {
 namespace {

@@ -14,8 +14,8 @@ namespace millrace {
 // [num_tokens, ffn_hidden] bf16, rows `row_stride` elements apart, so that
 // halves of a fused [num_tokens, 2 ffn_hidden] projection are used in place
 // (gate = p, up = p + ffn_hidden, both with row_stride 2 ffn_hidden). Any
-// address and stride will do; where all of a call are multiples of eight
-// elements, rows are read 16 bytes at a time.
+// address, stride and length will do; where all of a call are multiples of
+// eight elements, rows are read 16 bytes at a time.
 struct Bf16Rows {
   void* data;
   int64_t row_stride;

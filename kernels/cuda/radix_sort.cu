@@ -1,9 +1,10 @@
+#include "kernels/cuda/radix_sort.h"
+
 #include <cuda_runtime.h>
 
 #include <bit>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/radix_sort.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/vector.cuh"
 

@@ -75,11 +75,14 @@ class Eights {
 };
 
 // Eight elements at `address`, of which `count` exist; the others are zero and
-// are not stored. kIsAligned: the address is a multiple of 16 bytes.
-template <bool kIsAligned>
+// are not stored. kIsWide: the address is a multiple of 16 bytes and all of an
+// eight exists or nothing, which spares registers.
+template <bool kIsWide>
 __device__ __forceinline__ Float8 LoadEight(const uint16_t* address,
                                             int count) {
-  if (kIsAligned && count >= 8) return Unpack8(Load16Streaming(address));
+  if constexpr (kIsWide) {
+    return Unpack8(count > 0 ? Load16Streaming(address) : uint4{});
+  }
   Float8 x = {};
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
@@ -87,12 +90,12 @@ __device__ __forceinline__ Float8 LoadEight(const uint16_t* address,
   }
   return x;
 }
-template <bool kIsAligned>
+template <bool kIsWide>
 __device__ __forceinline__ void StoreEight(uint16_t* address, const Float8& x,
                                            int count) {
   const uint4 raw = Pack8(x);
-  if (kIsAligned && count >= 8) {
-    Store16Streaming(address, raw);
+  if constexpr (kIsWide) {
+    if (count > 0) Store16Streaming(address, raw);
     return;
   }
   const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
