@@ -3,9 +3,10 @@
 //   s = q k^T / sqrt(head_dim), p = softmax(s), o = p v, lse = ln sum exp s.
 //
 // Queries, keys and values carry one fp32 scale for each block of tokens of a
-// head: element = scale * e4m3 value. Blocks are the kernel's tiles, so scores
-// take one factor a tile, and the output's running sum is held in units of the
-// newest block's value scale. quantize_fp8.h makes these tensors from bf16.
+// head: element = scale * e4m3 value. Blocks of queries and keys are the
+// kernel's tiles: one factor a tile turns products into exponents of the
+// softmax, and a block's value scale is one more summand in its exponents.
+// quantize_fp8.h makes these tensors from bf16.
 //
 // The method is that of Shah et al., "FlashAttention-3", 2024 (section 3.3);
 // values arrive transposed already, so that no kernel has to turn them in
@@ -76,7 +77,7 @@ struct AttentionForwardFp8Args {
   const void* v;         // Fp8ValueBytes(), address a multiple of 16.
   const float* q_scale;  // [num_sequences, num_heads, NumFp8QueryBlocks()]
   const float* k_scale;  // [num_sequences, num_kv_heads, NumFp8KeyBlocks()]
-  const float* v_scale;  // The same, above zero.
+  const float* v_scale;  // The same. Scales are in [2^-120, 2^120].
   // Two integers, zero before the first launch; every launch leaves them zero.
   // Launches that may overlap need their own.
   int32_t* tile_counter;
@@ -86,10 +87,13 @@ struct AttentionForwardFp8Args {
 // Enqueues on `stream`, allocates nothing. Device pointers. InvalidArgument
 // names the shape that cannot be, Unavailable a device that is not a Hopper.
 //
-// Exponentials are rounded to e4m3 (4 significant bits), and the tensor cores
-// sum products with about 14 bits, whence an error near 3e-2 of the norm of o
-// for the same e4m3 inputs; LSE does not suffer from the former. Equal inputs
-// give equal bits.
+// Exponentials are rounded to e4m3 (4 significant bits) and products summed
+// with about 14 bits by the tensor cores: measured on one H200, o is off by
+// 2.7e-2 of its norm from fp64 on the same e4m3 inputs, and shrinks by 1e-3
+// over 16k tokens; LSE, summed in fp32, is off by less than 1e-3 where scores
+// are of order one. Against fp64 on the bf16 inputs, rounding those included, o
+// is off by 5e-2; for inputs with outliers by 8e-2, and with incoherent
+// processing by 5e-2 again. Equal inputs give equal bits.
 absl::Status LaunchAttentionForwardFp8(const AttentionForwardFp8Args& args,
                                        cudaStream_t stream);
 

@@ -45,8 +45,8 @@ __device__ __forceinline__ void PackFp8Operand(const float (&d)[kSize], int k,
 }
 
 // Describes an e4m3 tile of kRowBytes = 64 or 128 bytes a row in shared memory,
-// with a swizzle as wide as a row, as the copy engine writes it; the tile starts
-// at a multiple of 8 rows. The next k32 is 32 bytes further.
+// with a swizzle as wide as a row, as the copy engine writes it; the tile
+// starts at a multiple of 8 rows. The next k32 is 32 bytes further.
 template <int kRowBytes>
 __device__ __forceinline__ uint64_t Fp8RowsDescriptor(uint32_t shared_address) {
   static_assert(kRowBytes == 64 || kRowBytes == 128);
@@ -65,8 +65,8 @@ Fp8PackedDescriptor(uint32_t shared_address) {
   return kColumnStride | kRowGroupStride | ((shared_address & 0x3FFFF) >> 4);
 }
 
-// The same layout `num_bytes` further. The address is the lower half's and never
-// carries into the upper one.
+// The same layout `num_bytes` further. The address is the lower half's and
+// never carries into the upper one.
 __device__ __forceinline__ uint64_t AdvanceDescriptor(uint64_t descriptor,
                                                       uint32_t num_bytes) {
   return (descriptor & ~uint64_t{0xFFFFFFFF}) |
@@ -81,52 +81,6 @@ __device__ __forceinline__ uint64_t AdvanceDescriptor(uint64_t descriptor,
   "+f"(d[(i) + 4]), "+f"(d[(i) + 5]), "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
 
 // Both operands in shared memory, given by descriptors.
-__device__ __forceinline__ void MultiplyFp8N96(
-    float (&d)[48], uint64_t a, uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
-      "%48, %49, p, 1, 1;\n}\n"
-        : MILLRACE_D8(0), MILLRACE_D8(8), MILLRACE_D8(16), MILLRACE_D8(24),
-          MILLRACE_D8(32), MILLRACE_D8(40)
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
-}
-
-__device__ __forceinline__ void MultiplyFp8N128(
-    float (&d)[64], uint64_t a, uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, p, 1, 1;\n}\n"
-        : MILLRACE_D8(0), MILLRACE_D8(8), MILLRACE_D8(16), MILLRACE_D8(24),
-          MILLRACE_D8(32), MILLRACE_D8(40), MILLRACE_D8(48), MILLRACE_D8(56)
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
-}
-
-__device__ __forceinline__ void MultiplyFp8N160(
-    float (&d)[80], uint64_t a, uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n160k32.f32.e4m3.e4m3 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, "
-      "%80, %81, p, 1, 1;\n}\n"
-        : MILLRACE_D8(0), MILLRACE_D8(8), MILLRACE_D8(16), MILLRACE_D8(24),
-          MILLRACE_D8(32), MILLRACE_D8(40), MILLRACE_D8(48), MILLRACE_D8(56),
-          MILLRACE_D8(64), MILLRACE_D8(72)
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
-}
-
 __device__ __forceinline__ void MultiplyFp8N192(
     float (&d)[96], uint64_t a, uint64_t b, bool accumulate) {
   asm volatile(
@@ -142,26 +96,6 @@ __device__ __forceinline__ void MultiplyFp8N192(
         : MILLRACE_D8(0), MILLRACE_D8(8), MILLRACE_D8(16), MILLRACE_D8(24),
           MILLRACE_D8(32), MILLRACE_D8(40), MILLRACE_D8(48), MILLRACE_D8(56),
           MILLRACE_D8(64), MILLRACE_D8(72), MILLRACE_D8(80), MILLRACE_D8(88)
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
-}
-
-__device__ __forceinline__ void MultiplyFp8N224(
-    float (&d)[112], uint64_t a, uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %114, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n224k32.f32.e4m3.e4m3 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111}, "
-      "%112, %113, p, 1, 1;\n}\n"
-        : MILLRACE_D8(0), MILLRACE_D8(8), MILLRACE_D8(16), MILLRACE_D8(24),
-          MILLRACE_D8(32), MILLRACE_D8(40), MILLRACE_D8(48), MILLRACE_D8(56),
-          MILLRACE_D8(64), MILLRACE_D8(72), MILLRACE_D8(80), MILLRACE_D8(88),
-          MILLRACE_D8(96), MILLRACE_D8(104)
         : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
@@ -203,19 +137,8 @@ template <int kN>
 __device__ __forceinline__ void MultiplySharedFp8(float (&d)[kN / 2],
                                                   uint64_t a, uint64_t b,
                                                   bool accumulate) {
-  static_assert(kN == 96 || kN == 128 || kN == 160 || kN == 192 || kN == 224,
-                "add the instruction of this width");
-  if constexpr (kN == 96) {
-    MultiplyFp8N96(d, a, b, accumulate);
-  } else if constexpr (kN == 128) {
-    MultiplyFp8N128(d, a, b, accumulate);
-  } else if constexpr (kN == 160) {
-    MultiplyFp8N160(d, a, b, accumulate);
-  } else if constexpr (kN == 192) {
-    MultiplyFp8N192(d, a, b, accumulate);
-  } else {
-    MultiplyFp8N224(d, a, b, accumulate);
-  }
+  static_assert(kN == 192, "add the instruction of this width");
+  MultiplyFp8N192(d, a, b, accumulate);
 }
 
 template <int kN>
@@ -223,8 +146,7 @@ __device__ __forceinline__ void MultiplyRegistersFp8(float (&d)[kN / 2],
                                                      const uint32_t (&a)[4],
                                                      uint64_t b,
                                                      bool accumulate) {
-  static_assert(kN == 64 || kN == 128,
-                "add the instruction of this width");
+  static_assert(kN == 64 || kN == 128, "add the instruction of this width");
   if constexpr (kN == 64) {
     MultiplyFp8N64(d, a, b, accumulate);
   } else {

@@ -97,8 +97,8 @@ Tensor Expected(const Case& c, const std::vector<float>& packed, int64_t first,
 }
 
 // Scales are the blocks' largest magnitudes over 448, but for the roundings of
-// fp32 sums of 128 terms; an element is off by half a unit of e4m3's four bits
-// at most, or half of its smallest step.
+// fp32 sums of 128 terms (1e-6 of the largest); an element is off by half a
+// unit of e4m3's four bits at most, or half of its smallest step.
 template <typename BitsAt>
 void ExpectQuantized(const Tensor& expected, int64_t sequences,
                      const std::vector<float>& scales, int64_t block,
@@ -123,7 +123,7 @@ void ExpectQuantized(const Tensor& expected, int64_t sequences,
           for (int64_t d = 0; d < expected.dim; ++d) {
             const double value = expected.At(b, t, h, d);
             const double bound =
-                std::max(std::fabs(value) / 16, scale / 1024) * 1.0001;
+                std::max(std::fabs(value) / 16, scale / 1024) + 1e-6 * largest;
             ASSERT_LE(std::fabs(FromFp8(bits_at(b, t, h, d)) * scale - value),
                       bound)
                 << what << " token " << t << " head " << h << " element " << d;
