@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -237,6 +236,23 @@ TEST(CrossEntropyBf16LossTest, IsZeroWhereAllTokensAreIgnored) {
     EXPECT_EQ(actual.d_weight,
               accumulate ? problem.d_weight
                          : std::vector<float>(problem.d_weight.size()));
+  }
+}
+
+// Goal: a target beyond the vocabulary, which no check on the host can see,
+// shows in the loss and reads nothing it should not. Method: the least and the
+// greatest such target, with rows kept in shared memory and with rows read
+// twice.
+TEST(CrossEntropyBf16LossTest, IsNanForTargetsBeyondTheVocabulary) {
+  for (const int64_t vocab_rows : {100, 262147}) {
+    const CrossEntropyOptions options = {
+        .num_tokens = 4, .hidden = 8, .vocab_rows = vocab_rows};
+    for (const int64_t target : {vocab_rows, int64_t{0x7FFFFFFF}}) {
+      Problem problem = MakeProblem(options);
+      problem.targets[2] = static_cast<int32_t>(target);
+      EXPECT_TRUE(std::isnan(Linear(problem, {.problem = options}).loss))
+          << target << " of " << vocab_rows;
+    }
   }
 }
 
