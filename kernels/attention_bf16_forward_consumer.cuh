@@ -136,7 +136,7 @@ class Consumer {
     const uint32_t keys = kv_address_ + stage * C::kKeyBytes;
 #pragma unroll
     for (int k = 0; k < C::kHeadDim / 16; ++k) {
-      MultiplyScores<C::kBlockN>(
+      MultiplyShared<C::kBlockN, false, false>(
           s_,
           SwizzledDescriptor(queries + k / 4 * C::kBlockM * 128 + k % 4 * 32,
                              0),
@@ -217,8 +217,6 @@ class Consumer {
       MaskBlock<C>(p_, next_block_, ThreadRow(tile), tile.length, s_);
     }
     SoftmaxBlock<C, kMasked>(p_, s_, rows_);
-    // Here, not after the wait, are the exponentials to be computed.
-    RegisterFence(s_);
     WgmmaWait<0>();
     RegisterFence(o_);
     Release(values);
@@ -281,7 +279,6 @@ class Consumer {
     RegisterFence(s_);
     Release(kv_ring_);
     FirstSoftmax(next);
-    RegisterFence(s_);
     WgmmaWait<0>();
     RegisterFence(o_);
     Release(values);

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   const int num_blocks = (end + 63) / 64;
 
   // From here on another launch may begin, up to the same line.
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  GridDependencyRelease();
   auto load = [&](const CUtensorMap& map, uint8_t* to, uint64_t* full, int row,
                   int map_head, CachePolicy policy) {
     BarrierArriveExpect(full, C::kTileBytes);
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
     BarrierInitFence();
   }
   // What earlier launches write is there after this.
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  GridDependencyWait();
   if (leader) {
     FenceSharedForAsync();
     if (warpgroup == 0) {
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
 #pragma unroll
     for (int k = 0; k < C::kHeadDim / 16; ++k) {
       const int offset = k / 4 * 64 * 128 + k % 4 * 32;
-      MultiplyScores<C::kBlockN>(
+      MultiplyShared<C::kBlockN, false, false>(
           s, SwizzledDescriptor(SharedAddress(q_tile) + offset, 0),
           SwizzledDescriptor(keys + offset, 0), k != 0);
     }

@@ -114,6 +114,7 @@ class TileScheduler {
 
   // Document after document, in each the last rows first, all heads of them.
   // Indices grow, so the search goes on where it stopped: 32 documents at once.
+  // Not inline, or its registers would spill where there are no documents.
   __device__ __noinline__ Tile DocumentTile(int idx) {
     const int slot = idx / p_.num_heads;
     const int lane = threadIdx.x % kWarpSize;
@@ -311,7 +312,8 @@ absl::StatusOr<Params> ParamsOf(const AttentionForwardBf16Args& args) {
   p.heads_per_section = HeadsPerSection(shape);
   p.window = static_cast<int>(shape.window);
   p.window_ahead = !shape.causal;
-  // Tiles of one length need no counter.
+  // Tiles of one length need no counter, and head after head is best: its keys
+  // and values come from memory once, while all of its tiles run.
   const bool alike = C::kVisible == Visible::kAll && !packed;
   if (alike) p.heads_per_section = 1;
   p.tile_counter = alike ? nullptr : args.tile_counter;

@@ -36,13 +36,16 @@ absl::Status CheckAttentionBf16Shape(const AttentionBf16Shape& shape) {
     return absl::InvalidArgumentError(absl::StrCat(
         "bf16 attention got ", shape.total_tokens, " packed tokens"));
   }
-  // Tiles and rows are counted in 32 bits on the device.
-  const int64_t num_tokens =
-      packed ? shape.total_tokens : shape.num_sequences * shape.sequence_length;
+  // Rows, and tiles, of which each document may begin one, are counted in 32
+  // bits on the device.
+  const int64_t num_tokens = packed
+                                 ? shape.total_tokens + shape.num_sequences
+                                 : shape.num_sequences * shape.sequence_length;
   if (num_tokens * shape.num_heads > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("bf16 attention takes at most 2^31 - 1 query rows; got ",
-                     num_tokens, " tokens x ", shape.num_heads, " heads"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "bf16 attention takes at most 2^31 - 1 query rows; got ", num_tokens,
+        packed ? " tokens and documents x " : " tokens x ", shape.num_heads,
+        " heads"));
   }
   return absl::OkStatus();
 }

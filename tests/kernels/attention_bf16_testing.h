@@ -27,6 +27,7 @@ namespace millrace {
 struct AttentionBf16Case {
   AttentionBf16Shape shape;
   std::vector<int32_t> documents;
+  float input_scale = 1.0f;  // Of the standard normal inputs.
 
   int64_t NumTokens() const {
     return documents.empty() ? shape.num_sequences * shape.sequence_length
@@ -40,7 +41,8 @@ struct AttentionBf16Case {
             : absl::StrCat("Documents", absl::StrJoin(documents, "x")),
         "H", shape.num_heads, "K", shape.num_kv_heads, "D", shape.head_dim,
         shape.causal ? "Causal" : "Full",
-        shape.window == 0 ? "" : absl::StrCat("Window", shape.window));
+        shape.window == 0 ? "" : absl::StrCat("Window", shape.window),
+        input_scale == 1.0f ? "" : "Scaled");
   }
 };
 
@@ -164,7 +166,8 @@ class AttentionBf16Operands {
  public:
   explicit AttentionBf16Operands(const AttentionBf16Case& c)
       : c_(c),
-        qkv_host_(Random(c.NumTokens() * c.AllHeads() * c.shape.head_dim)),
+        qkv_host_(Random(c.NumTokens() * c.AllHeads() * c.shape.head_dim,
+                         c.input_scale)),
         qkv_(ToDevice(qkv_host_)),
         documents_(ToDevice(c.documents.empty() ? std::vector<int32_t>(1)
                                                 : c.documents)),
@@ -176,8 +179,12 @@ class AttentionBf16Operands {
   const AttentionBf16Shape& shape() const { return shape_; }
   const Bf16s& qkv_host() const { return qkv_host_; }
 
-  // Standard normal values.
-  static Bf16s Random(int64_t count) { return RandomNormals().Bits(count); }
+  // Standard normal values times `scale`.
+  static Bf16s Random(int64_t count, float scale = 1.0f) {
+    std::vector<float> values = RandomNormals().Floats(count);
+    for (float& value : values) value *= scale;
+    return ToBf16(values);
+  }
 
   // Heads of a packed tensor [tokens, all_heads, head_dim] from `first` on.
   Bf16Heads Heads(DeviceBuffer<uint16_t>& packed, int64_t all_heads,
