@@ -64,24 +64,31 @@ __global__ void __launch_bounds__(Row::kNumThreads)
   const int64_t start = row * p.num_vectors;
   auto idx = [&](int i) { return lane + i * Row::kThreadsPerRow; };
 
+  // Nothing stands between the loads, so that all of them are under way at
+  // once; what lies past the row is zero.
+  auto load = [&](const void* rows, int i) {
+    return idx(i) < num_vectors
+               ? Load16Streaming(static_cast<const uint4*>(rows) + start +
+                                 idx(i))
+               : uint4{};
+  };
   uint4 x[kVectors];
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    x[i] =
-        idx(i) < num_vectors
-            ? Load16Streaming(static_cast<const uint4*>(p.x) + start + idx(i))
-            : uint4{};
-  }
+  for (int i = 0; i < kVectors; ++i) x[i] = load(p.x, i);
   if constexpr (kResidual) {
+    constexpr int kAtOnce = kVectors < 4 ? kVectors : 4;  // Registers end.
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (idx(i) < num_vectors) {
-        Float8 sum = Unpack8(x[i]);
-        const Float8 delta = Unpack8(Load16Streaming(
-            static_cast<const uint4*>(p.delta) + start + idx(i)));
+    for (int i = 0; i < kVectors; i += kAtOnce) {
+      uint4 delta[kAtOnce];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) sum.v[j] += delta.v[j];
-        x[i] = Pack8(sum);
+      for (int k = 0; k < kAtOnce; ++k) delta[k] = load(p.delta, i + k);
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        Float8 sum = Unpack8(x[i + k]);
+        const Float8 term = Unpack8(delta[k]);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sum.v[j] += term.v[j];
+        x[i + k] = Pack8(sum);
       }
     }
   }
@@ -101,7 +108,7 @@ __global__ void __launch_bounds__(Row::kNumThreads)
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (idx(i) < num_vectors) {
+    if (kKind == NormKind::kRms || idx(i) < num_vectors) {
       const Float8 value = Unpack8(x[i]);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
