@@ -54,11 +54,11 @@ struct Params {
 // Running softmax of the rows a lane shares with its quad. The base of the
 // exponentials follows the maximum only when the maximum has grown by more than
 // kSlack powers of two: exponentials then stay below 2^kSlack, which fp32 sums
-// take without loss, and most blocks rescale nothing. Measured on one H200: 1 to
-// 5 % faster than without slack. As the largest probability is then not exactly
-// one before it is rounded to bf16, the output's error is 4 % above that of
-// FlashAttention-2 (2.1e-3 against 2.0e-3 for normal inputs, causal); without
-// slack the two are equal.
+// take without loss, and most blocks rescale nothing. Measured on one H200: 1
+// to 5 % faster than without slack. As the largest probability is then not
+// exactly one before it is rounded to bf16, the output's error is 4 % above
+// that of FlashAttention-2 (2.1e-3 against 2.0e-3 for normal inputs, causal);
+// without slack the two are equal.
 struct RowState {
   float base[2] = {-INFINITY, -INFINITY};  // Times scale, to base 2.
   float sum[2] = {0.0f, 0.0f};             // This lane's columns only.
