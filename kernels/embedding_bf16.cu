@@ -61,8 +61,8 @@ __device__ __forceinline__ void AddEight(float* address, const Float8& x,
   }
 }
 
-// The same at an address that no other thread adds to: loads and stores, half
-// again as fast on H200 as additions in the L2 cache.
+// The same at an address that no other thread adds to: loads and stores, which
+// on H200 take a fifth less time than additions in the L2 cache.
 template <bool kIsWide>
 __device__ __forceinline__ void UpdateEight(float* address, const Float8& x,
                                             int count) {
