@@ -254,7 +254,7 @@ absl::StatusOr<std::vector<GemmMeasurement>> MeasureGemmBf16(
   constexpr int kRounds = 5;
   constexpr double kBurstMilliseconds = 4;  // Short against the power limit.
   constexpr absl::Duration kRest = absl::Milliseconds(10);
-  constexpr double kHopeless = 1.1;  // Times the fastest, in one run.
+  constexpr double kHopeless = 1.3;  // Times the fastest, in one run.
   ASSIGN_OR_RETURN(const GemmBf16Shape checked, CheckedShape(shape));
   RETURN_IF_ERROR(CheckOptions(options));
   if (sets.empty() || max_candidates < 1) {

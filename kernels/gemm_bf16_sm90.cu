@@ -13,19 +13,24 @@ namespace millrace {
 namespace {
 
 using gemm_sm90::Config;
+using gemm_sm90::Pairs;
 using gemm_sm90::Sharing;
 using gemm_sm90::StoreBf16;
 using gemm_sm90::StoreFp32;
 
 constexpr absl::string_view kFamily = "wgmma";
 constexpr int kVersion = 1;  // Rises when a text changes its meaning.
-constexpr int kStages = 4;
-// Pairs of blocks: alone they were 5 % slower on one H200, and only 30 clusters
-// of four find room on its 132 multiprocessors.
-constexpr int kCluster = 2;
 
 absl::string_view TileWord(GemmSm90Config::Tile tile) {
-  return tile == GemmSm90Config::Tile::kWide ? "128x256" : "128x192turns";
+  switch (tile) {
+    case GemmSm90Config::Tile::kWide:
+      return "128x256";
+    case GemmSm90Config::Tile::kTurns:
+      return "128x192turns";
+    case GemmSm90Config::Tile::kTall:
+      return "256x192";
+  }
+  return "";
 }
 
 // What LaunchGemmSm90() got, on its way through the template arguments.
@@ -65,16 +70,16 @@ absl::Status LaunchOutput(const Request& r) {
     return gemm_sm90::Launch<C, gemm_sm90::DenseTiles<C>, Epilogue>(
         params, num_clusters, r.stream);
   };
-  if (!shape.fp32_output) return launch.template operator()<StoreBf16>();
-  return shape.accumulate ? launch.template operator()<StoreFp32<true>>()
-                          : launch.template operator()<StoreFp32<false>>();
+  if (!shape.fp32_output) return launch.template operator()<StoreBf16<C>>();
+  return shape.accumulate ? launch.template operator()<StoreFp32<C, true>>()
+                          : launch.template operator()<StoreFp32<C, false>>();
 }
 
-template <int kTileM, int kTileN, Sharing kSharing>
+template <int kTileM, int kTileN, int kStages, Pairs kPairs, Sharing kSharing>
 absl::Status LaunchLayout(const Request& r) {
   // In the kernel "transposed" is told from rows along k.
   auto launch = [&]<bool kTransposeA, bool kTransposeB>() {
-    return LaunchOutput<Config<kTileM, kTileN, kStages, kCluster, kSharing,
+    return LaunchOutput<Config<kTileM, kTileN, kStages, kPairs, kSharing,
                                kTransposeA, kTransposeB>>(r);
   };
   if (r.shape.trans_a) {
@@ -110,21 +115,22 @@ absl::StatusOr<GemmSm90Config> ParseGemmSm90(const GemmAlgorithm& algorithm) {
       absl::SimpleAtoi(parts[3].substr(1), &config.raster) &&
       config.raster >= 1) {
     for (const auto tile :
-         {GemmSm90Config::Tile::kWide, GemmSm90Config::Tile::kTurns}) {
+         {GemmSm90Config::Tile::kWide, GemmSm90Config::Tile::kTurns,
+          GemmSm90Config::Tile::kTall}) {
       config.tile = tile;
       if (parts[2] == TileWord(tile)) return config;
     }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", algorithm.text, "\" is not wgmma/", kVersion,
-                   "/<128x256 or 128x192turns>/r<clusters of rows in a band>"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", algorithm.text, "\" is not wgmma/", kVersion,
+      "/<128x256, 128x192turns or 256x192>/r<clusters of rows in a band>"));
 }
 
 std::vector<GemmSm90Config> GemmSm90Candidates() {
   using Tile = GemmSm90Config::Tile;
   // Bands that make a round of 64 or 66 clusters about square.
-  return {
-      {Tile::kWide, 6}, {Tile::kWide, 8}, {Tile::kTurns, 6}, {Tile::kTurns, 8}};
+  return {{Tile::kWide, 6},  {Tile::kWide, 8}, {Tile::kTurns, 6},
+          {Tile::kTurns, 8}, {Tile::kTall, 8}, {Tile::kTall, 11}};
 }
 
 absl::Status CheckGemmSm90(const GemmBf16Shape& shape) {
@@ -157,9 +163,20 @@ absl::Status LaunchGemmSm90(const GemmSm90Config& config,
                             const GemmBf16Shape& shape, int num_multiprocessors,
                             const GemmBf16Args& args, cudaStream_t stream) {
   const Request request{config, shape, num_multiprocessors, args, stream};
-  return config.tile == GemmSm90Config::Tile::kWide
-             ? LaunchLayout<128, 256, Sharing::kHalves>(request)
-             : LaunchLayout<128, 192, Sharing::kTurns>(request);
+  // Pairs everywhere: alone, blocks were 5 % slower on one H200, and only 30
+  // clusters of four find room on its 132 multiprocessors.
+  switch (config.tile) {
+    case GemmSm90Config::Tile::kWide:
+      return LaunchLayout<128, 256, 4, Pairs::kStacked, Sharing::kHalves>(
+          request);
+    case GemmSm90Config::Tile::kTurns:
+      return LaunchLayout<128, 192, 4, Pairs::kStacked, Sharing::kTurns>(
+          request);
+    case GemmSm90Config::Tile::kTall:
+      return LaunchLayout<256, 192, 3, Pairs::kAbreast, Sharing::kHalves>(
+          request);
+  }
+  return absl::InternalError("no such tile of wgmma GEMM");
 }
 
 }  // namespace millrace

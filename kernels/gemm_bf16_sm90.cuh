@@ -23,16 +23,26 @@ enum class Sharing {
   kTurns,   // Each has every other tile: one multiplies, one writes out.
 };
 
-// Shapes of one kernel. The blocks of a cluster work on tiles one below the
-// other, which need the same columns of b: each fetches its share for all.
-template <int kTileM_, int kTileN_, int kStages_, int kCluster_,
+// How the tiles of a cluster's two blocks lie. What both need, each fetches
+// half of for both.
+enum class Pairs {
+  kNone,     // One block.
+  kStacked,  // One below the other: they share columns of b.
+  kAbreast,  // Side by side: they share rows of a.
+};
+
+// Shapes of one kernel.
+template <int kTileM_, int kTileN_, int kStages_, Pairs kPairs_,
           Sharing kSharing, bool kTransposeA_, bool kTransposeB_>
 struct Config {
   static constexpr int kTileM = kTileM_;
   static constexpr int kTileN = kTileN_;
   static constexpr int kTileK = 64;  // 128 bytes, as wide as the swizzle.
   static constexpr int kStages = kStages_;
-  static constexpr int kCluster = kCluster_;
+  static constexpr Pairs kPairs = kPairs_;
+  static constexpr int kCluster = kPairs == Pairs::kNone ? 1 : 2;
+  static constexpr int kClusterRows = kPairs == Pairs::kStacked ? 2 : 1;
+  static constexpr int kClusterColumns = kPairs == Pairs::kAbreast ? 2 : 1;
   static constexpr bool kTurns = kSharing == Sharing::kTurns;
   // An operand is K-major as the door's a [m, k] and b [n, k]; else its rows
   // run along m or n.
@@ -49,17 +59,19 @@ struct Config {
   static constexpr int kNumThreads = kWarpgroupSize * (kNumConsumers + 1);
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
-  static_assert(kStages <= 8);
+  // For epilogues, a consumer: what the stages leave of the 227 KiB a block may
+  // have, up to four times what one copy writes out.
+  static constexpr int kPieceBytes = 64 * 128;
+  static constexpr int kLeftBytes =
+      232448 - 1024 - kBarrierBytes - kStages * kStageBytes;
+  static constexpr int kFit = kLeftBytes / (kNumConsumers * kPieceBytes);
+  static constexpr int kPieces = kFit < 4 ? kFit : 4;
+  static constexpr int kEpilogueBytes = kPieces * kPieceBytes;
+  static constexpr int kSharedBytes = 1024 + kStages * kStageBytes +
+                                      kNumConsumers * kEpilogueBytes +
+                                      kBarrierBytes;
+  static_assert(kStages <= 8 && kPieces >= 2);
 };
-
-template <typename C, typename Epilogue>
-constexpr int SharedBytes() {
-  constexpr int kBytes = 1024 + C::kStages * C::kStageBytes +
-                         C::kNumConsumers * Epilogue::kSharedBytes +
-                         C::kBarrierBytes;
-  static_assert(kBytes <= 232448);
-  return kBytes;
-}
 
 struct Params {
   CUtensorMap a, b, c;  // Epilogues use the map of c or the address.
@@ -105,8 +117,10 @@ __device__ __forceinline__ Tile PlaceTile(int idx, int raster, int num_rows,
   const int row = band * raster + in_band - column * height;
   if (band % 2 == 1) column = num_columns - 1 - column;
   const int rank = C::kCluster == 1 ? 0 : static_cast<int>(ClusterRank());
-  return {.row = (row * C::kCluster + rank) * C::kTileM,
-          .column = column * C::kTileN};
+  const int below = C::kPairs == Pairs::kStacked ? rank : 0;
+  const int beside = C::kPairs == Pairs::kAbreast ? rank : 0;
+  return {.row = (row * C::kClusterRows + below) * C::kTileM,
+          .column = (column * C::kClusterColumns + beside) * C::kTileN};
 }
 
 // Tiles of one product.
@@ -129,7 +143,7 @@ struct GroupedTiles {
   int first_idx = 0;  // Of the group.
 
   __device__ __forceinline__ bool Find(const Params& p, int idx, Tile& tile) {
-    constexpr int kRows = C::kTileM * C::kCluster;
+    constexpr int kRows = C::kTileM * C::kClusterRows;
     for (; group < p.num_groups; ++group) {
       const int begin = p.group_offsets[group];
       const int end = p.group_offsets[group + 1];
@@ -168,8 +182,7 @@ struct Ring {
 };
 
 // This block's share of what `kSharers` blocks of the cluster need alike:
-// kTile rows of one operand and a block along k. `first_row` leads
-// to a group.
+// kTile rows of one operand and a block along k. `first_row` leads to a group.
 template <bool kTranspose, int kTile, int kTileK, int kSharers>
 __device__ __forceinline__ void LoadShare(uint8_t* shared,
                                           const CUtensorMap* map,
@@ -216,9 +229,9 @@ __device__ __forceinline__ void Produce(const Params& p, Barriers& barriers,
       const int k = block * C::kTileK;
       BarrierWait(&barriers.empty[ring.stage], ring.parity);
       BarrierArriveExpect(full, C::kStageBytes);
-      LoadShare<C::kTransposeA, C::kTileM, C::kTileK, 1>(a, &p.a, full,
-                                                         tile.row, k, 0);
-      LoadShare<C::kTransposeB, C::kTileN, C::kTileK, C::kCluster>(
+      LoadShare<C::kTransposeA, C::kTileM, C::kTileK, C::kClusterColumns>(
+          a, &p.a, full, tile.row, k, 0);
+      LoadShare<C::kTransposeB, C::kTileN, C::kTileK, C::kClusterRows>(
           a + C::kABytes, &p.b, full, tile.column, k, tile.b_row);
       ring.Advance();
     }
@@ -333,7 +346,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
       ~uintptr_t{1023});
   uint8_t* epilogue_shared = stages + C::kStages * C::kStageBytes;
   Barriers& barriers = *reinterpret_cast<Barriers*>(
-      epilogue_shared + C::kNumConsumers * Epilogue::kSharedBytes);
+      epilogue_shared + C::kNumConsumers * C::kEpilogueBytes);
   static_assert(sizeof(Barriers) <= C::kBarrierBytes);
 
   if (threadIdx.x == 0) {
@@ -357,9 +370,8 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   } else {
     GrowRegisters<C::kConsumerRegisters>();
     const int consumer = warpgroup - 1;
-    Consume<C, Tiles, Epilogue>(
-        p, barriers, consumer, stages,
-        epilogue_shared + consumer * Epilogue::kSharedBytes);
+    Consume<C, Tiles, Epilogue>(p, barriers, consumer, stages,
+                                epilogue_shared + consumer * C::kEpilogueBytes);
   }
   // A block stays while another may still write to its shared memory.
   if constexpr (C::kCluster > 1) ClusterSync();

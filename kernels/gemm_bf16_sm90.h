@@ -19,10 +19,11 @@ struct GemmSm90Config {
   enum class Tile {
     kWide,   // 128 x 256, shared by both consumers.
     kTurns,  // 128 x 192 for each consumer in turn.
+    kTall,   // 256 x 192, shared by both; reads least of the L2 cache.
   };
   Tile tile = Tile::kWide;
-  // Pairs of tiles, one below the other, that are worked on together column
-  // after column, so that what they read stays in the L2 cache.
+  // Clusters of rows that are worked on together, column after column, so that
+  // what they read stays in the L2 cache.
   int raster = 8;
 };
 

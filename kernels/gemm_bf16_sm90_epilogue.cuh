@@ -1,6 +1,6 @@
 // What becomes of a finished accumulator of gemm_bf16_sm90.cuh. An epilogue is
-// made once a consumer warpgroup and kernel, with kSharedBytes of shared memory
-// and a named barrier of its own. All threads of the warpgroup call
+// made once a consumer warpgroup and kernel, with C::kEpilogueBytes of shared
+// memory and a named barrier of its own. All threads of the warpgroup call
 //   template <int kN> void Write(p, row, column, end_row, d)
 // for 64 rows of c from `row` on, none from end_row on, and kN columns from
 // `column` on, d being as wgmma.cuh says; and at the end Finish().
@@ -15,14 +15,12 @@
 namespace millrace::gemm_sm90 {
 
 // Pieces of 64 rows and 128 bytes go out through shared memory and the copy
-// engine, which clips them to c: one is written while the last is still read.
+// engine, which clips them to c: one is written while others are still read.
 // Measured on one H200, this takes 2,480 cycles a tile of 128 x 256, stores
 // from registers (as StoreRowsBf16) 3,120.
+template <typename C>
 class PieceWriter {
  public:
-  static constexpr int kPieceBytes = 64 * 128;
-  static constexpr int kSharedBytes = 2 * kPieceBytes;
-
   __device__ __forceinline__ PieceWriter(uint8_t* shared, int barrier)
       : shared_(shared), barrier_(barrier) {}
 
@@ -30,8 +28,8 @@ class PieceWriter {
   template <typename Write, typename Send>
   __device__ __forceinline__ void Next(const Write& write, const Send& send) {
     const bool leader = threadIdx.x % kWarpgroupSize == 0;
-    uint8_t* piece = shared_ + piece_ * kPieceBytes;
-    if (leader) WaitStoresRead<1>();
+    uint8_t* piece = shared_ + piece_ * C::kPieceBytes;
+    if (leader) WaitStoresRead<C::kPieces - 1>();
     NamedBarrierSync(barrier_, kWarpgroupSize);
     write(SharedAddress(piece));
     FenceSharedForAsync();
@@ -40,7 +38,7 @@ class PieceWriter {
       send(piece);
       CommitStores();
     }
-    piece_ ^= 1;
+    if (++piece_ == C::kPieces) piece_ = 0;
   }
 
   __device__ __forceinline__ void Finish() {
@@ -54,9 +52,10 @@ class PieceWriter {
 };
 
 // Rounds to bf16. Rows end where c ends.
-class StoreBf16 : public PieceWriter {
+template <typename C>
+class StoreBf16 : public PieceWriter<C> {
  public:
-  using PieceWriter::PieceWriter;
+  using PieceWriter<C>::PieceWriter;
 
   template <int kN>
   __device__ __forceinline__ void Write(const Params& p, int row, int column,
@@ -67,7 +66,7 @@ class StoreBf16 : public PieceWriter {
     const int piece_row = thread / kWarpSize * 16 + lane % 16;
 #pragma unroll
     for (int first = 0; first < kN; first += 64) {
-      Next(
+      this->Next(
           [&](uint32_t piece) {
 #pragma unroll
             for (int j = 0; j < 8; j += 2) {
@@ -90,10 +89,10 @@ class StoreBf16 : public PieceWriter {
 
 // Stores in fp32, or adds, which the L2 cache does: nobody waits for the sum,
 // and nobody else adds to it. Rows end where c ends.
-template <bool kAdd>
-class StoreFp32 : public PieceWriter {
+template <typename C, bool kAdd>
+class StoreFp32 : public PieceWriter<C> {
  public:
-  using PieceWriter::PieceWriter;
+  using PieceWriter<C>::PieceWriter;
 
   template <int kN>
   __device__ __forceinline__ void Write(const Params& p, int row, int column,
@@ -103,7 +102,7 @@ class StoreFp32 : public PieceWriter {
     const int lane = thread % kWarpSize;
 #pragma unroll
     for (int first = 0; first < kN; first += 32) {
-      Next(
+      this->Next(
           [&](uint32_t piece) {
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
@@ -134,8 +133,6 @@ class StoreFp32 : public PieceWriter {
 // stores 16 bytes and a quad 64. Columns are a multiple of eight.
 class StoreRowsBf16 {
  public:
-  static constexpr int kSharedBytes = 0;
-
   __device__ __forceinline__ StoreRowsBf16(uint8_t* /*shared*/,
                                            int /*barrier*/) {}
 

@@ -34,12 +34,13 @@ template <typename C>
 absl::StatusOr<Params> MakeParams(const Operands& operands, int raster) {
   Params p = {};
   ASSIGN_OR_RETURN(
-      p.a, EncodeMatrixTensorMap(operands.a,
-                                 C::kTransposeA ? C::kTileK : C::kTileM));
+      p.a, EncodeMatrixTensorMap(
+               operands.a,
+               (C::kTransposeA ? C::kTileK : C::kTileM) / C::kClusterColumns));
   ASSIGN_OR_RETURN(
-      p.b,
-      EncodeMatrixTensorMap(
-          operands.b, (C::kTransposeB ? C::kTileK : C::kTileN) / C::kCluster));
+      p.b, EncodeMatrixTensorMap(
+               operands.b,
+               (C::kTransposeB ? C::kTileK : C::kTileN) / C::kClusterRows));
   if (operands.store_boxes) {
     ASSIGN_OR_RETURN(p.c,
                      EncodeMatrixTensorMap({.data = operands.c,
@@ -53,8 +54,9 @@ absl::StatusOr<Params> MakeParams(const Operands& operands, int raster) {
   p.c_stride = operands.c_stride;
   p.num_rows = static_cast<int>(operands.num_rows);
   p.num_columns = static_cast<int>(operands.num_columns);
-  p.num_tile_rows = CeilDivide(operands.num_rows, C::kTileM * C::kCluster);
-  p.num_tile_columns = CeilDivide(operands.num_columns, C::kTileN);
+  p.num_tile_rows = CeilDivide(operands.num_rows, C::kTileM * C::kClusterRows);
+  p.num_tile_columns =
+      CeilDivide(operands.num_columns, C::kTileN * C::kClusterColumns);
   p.num_k_blocks = CeilDivide(operands.k, C::kTileK);
   p.raster = raster;
   p.scale = operands.scale;
@@ -72,13 +74,12 @@ template <typename C, typename Tiles, typename Epilogue>
 absl::Status Launch(const Params& params, int num_clusters,
                     cudaStream_t stream) {
   const auto kernel = GemmKernel<C, Tiles, Epilogue>;
-  constexpr int kSharedBytes = SharedBytes<C, Epilogue>();
   RETURN_IF_ERROR(
-      AllowSharedBytes(reinterpret_cast<const void*>(kernel), kSharedBytes));
+      AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(num_clusters * C::kCluster);
   config.blockDim = dim3(C::kNumThreads);
-  config.dynamicSmemBytes = kSharedBytes;
+  config.dynamicSmemBytes = C::kSharedBytes;
   config.stream = stream;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;

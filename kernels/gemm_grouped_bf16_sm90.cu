@@ -35,8 +35,8 @@ absl::Status CheckShape(const GroupedGemmBf16Shape& shape) {
 template <bool kTransposeB>
 absl::Status LaunchLayout(const GroupedGemmBf16Args& args,
                           int num_multiprocessors, cudaStream_t stream) {
-  using C = gemm_sm90::Config<128, 256, 4, 2, gemm_sm90::Sharing::kHalves,
-                              false, kTransposeB>;
+  using C = gemm_sm90::Config<128, 256, 4, gemm_sm90::Pairs::kStacked,
+                              gemm_sm90::Sharing::kHalves, false, kTransposeB>;
   const GroupedGemmBf16Shape& shape = args.shape;
   constexpr int kRaster = 8;
   const int64_t b_rows = shape.trans_b ? shape.n : shape.k;

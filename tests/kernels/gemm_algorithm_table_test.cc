@@ -1,5 +1,7 @@
 #include "kernels/gemm_algorithm_table.h"
 
+#include <fstream>
+#include <sstream>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -45,6 +47,23 @@ TEST(GemmAlgorithmTableTest, ComesBackFromItsText) {
   EXPECT_FALSE(parsed->Find("Chip_1", {.m = 16, .n = 32, .k = 64}, &ignored)
                    .has_value());
   EXPECT_EQ(ignored, "");
+}
+
+// Goal: the table that ships is one, whatever version of cuBLAS is here.
+TEST(GemmAlgorithmTableTest, ReadsTheTableThatShips) {
+  std::ifstream file(MILLRACE_H200_GEMM_TABLE);
+  std::stringstream text;
+  text << file.rdbuf();
+  const auto table = GemmAlgorithmTable::Parse(text.str());
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_EQ(table->Format(), text.str());
+  std::string ignored;
+  EXPECT_TRUE(table
+                  ->Find("NVIDIA_H200",
+                         {.m = 16384, .n = 6144, .k = 4096, .trans_b = true},
+                         &ignored)
+                  .has_value())
+      << ignored;
 }
 
 // Goal: entries of another version are passed over, and it is said why.

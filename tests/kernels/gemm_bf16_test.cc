@@ -176,7 +176,7 @@ absl::Status RunPlan(const GemmBf16Plan& plan, GemmBf16Args args) {
 
 constexpr const char* kOwnAlgorithms[] = {
     "wgmma/1/128x256/r3", "wgmma/1/128x256/r2", "wgmma/1/128x192turns/r1",
-    "wgmma/1/128x192turns/r4"};
+    "wgmma/1/128x192turns/r4", "wgmma/1/256x192/r3"};
 
 // Everything between the matrix's rows stays as it was, the rows become
 // `expected` [m, n].
