@@ -77,7 +77,11 @@ struct AttentionForwardFp8Args {
   const void* v;         // Fp8ValueBytes(), address a multiple of 16.
   const float* q_scale;  // [num_sequences, num_heads, NumFp8QueryBlocks()]
   const float* k_scale;  // [num_sequences, num_kv_heads, NumFp8KeyBlocks()]
-  const float* v_scale;  // The same. Scales are in [2^-120, 2^120].
+  // The same. Scales are in [2^-120, 2^120]; those of values also multiply the
+  // exponentials before these become e4m3, so that a block with less than 2^-6
+  // of the largest value scale of its head loses accuracy as if it had that
+  // one.
+  const float* v_scale;
   // Two integers, zero before the first launch; every launch leaves them zero.
   // Launches that may overlap need their own.
   int32_t* tile_counter;

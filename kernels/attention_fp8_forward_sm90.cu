@@ -293,8 +293,9 @@ __device__ __forceinline__ void Consume(const Params& p, Barriers& barriers,
     auto scale_of = [&](int key_block) {
       const float value_scale = v_scale[key_block];
       unit = max(unit, CeilLog2(value_scale));
-      return fp8::BlockScale{.factor = q_factor * k_scale[key_block],
-                             .weight = value_scale * PowerOfTwo(-unit)};
+      return fp8::BlockScale{
+          .factor = q_factor * k_scale[key_block],
+          .weight = fmaxf(value_scale * PowerOfTwo(-unit), fp8::kLeastWeight)};
     };
     // Scores in s to exponentials in `probabilities`.
     auto softmax = [&](const fp8::BlockScale& scale, const auto& between) {

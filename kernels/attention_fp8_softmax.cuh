@@ -31,6 +31,7 @@ struct BlockScale {
   float factor;  // Of the products: base-2 exponents.
   float weight;  // The block's value scale in the output's unit, one at most.
 };
+inline constexpr float kLeastWeight = 5.4210109e-20f;  // 2^-64
 
 // Hides what a row must not see: thread t of the warpgroup holds of row
 // `first_row`, and of the row 8 further, the keys that wgmma.cuh says, counted
@@ -86,17 +87,18 @@ __device__ __forceinline__ void Exponentiate(const BlockScale& scale,
                                              float (&s)[kSize],
                                              float (&sum)[4]) {
   // For the polynomial x = s * factor - maximum + 8 is first pressed into
-  // [-120, 8] as t = (x + 120) / 128, by saturation, then split into a whole
-  // part, which rounding at 1.5 * 2^23 leaves in the low bits, and a rest.
-  constexpr float kRound = 12582912.0f - 120.0f;
+  // [-56, 8] as t = (x + 56) / 64, by saturation, then split into a whole part,
+  // which rounding at 1.5 * 2^23 leaves in the low bits, and a rest. Neither
+  // 2^-56 nor 2^-56 kLeastWeight has left fp32's range.
+  constexpr float kRound = 12582912.0f - 56.0f;
   const float log2_weight = __log2f(scale.weight);
-  const float factor_128 = scale.factor * (1.0f / 128.0f);
-  float offset[2], offset_128[2];
+  const float factor_64 = scale.factor * (1.0f / 64.0f);
+  float offset[2], offset_64[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float base = kExponentOffset - FiniteOrZero(maximum[r]);
     offset[r] = base + log2_weight;
-    offset_128[r] = (base + 120.0f) * (1.0f / 128.0f);
+    offset_64[r] = (base + 56.0f) * (1.0f / 64.0f);
   }
   // 2^f for f in [-1/2, 1/2], within 1.9e-3; the mean error is 1e-4.
   const float c0 = 1.0004f * scale.weight;
@@ -106,9 +108,9 @@ __device__ __forceinline__ void Exponentiate(const BlockScale& scale,
   for (int i = kBegin; i < kEnd; ++i) {
     const int r = i / 2 % 2;
     if (OnPolynomial<kEighths>(i)) {
-      const float t = __saturatef(fmaf(s[i], factor_128, offset_128[r]));
-      const float rounded = fmaf(t, 128.0f, kRound);
-      const float f = fmaf(t, 128.0f, kRound - rounded);
+      const float t = __saturatef(fmaf(s[i], factor_64, offset_64[r]));
+      const float rounded = fmaf(t, 64.0f, kRound);
+      const float f = fmaf(t, 64.0f, kRound - rounded);
       const float y = fmaf(fmaf(c2, f, c1), f, c0);
       s[i] =
           __int_as_float(__float_as_int(y) + (__float_as_int(rounded) << 23));

@@ -5,6 +5,7 @@
 #define MILLRACE_TESTS_KERNELS_FP8_TESTING_H_
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -18,29 +19,39 @@ using Fp8s = std::vector<uint8_t>;  // The bits of e4m3 values.
 
 inline constexpr uint8_t kNanFp8 = 0x7F;
 
-// Sign, four bits of exponent with bias 7, three of mantissa; no infinity.
+// Of all magnitudes, in ascending order: four bits of exponent with bias 7,
+// three of mantissa; no infinity.
+inline const std::array<double, kNanFp8>& Fp8Magnitudes() {
+  static const auto magnitudes = [] {
+    std::array<double, kNanFp8> values;
+    for (int bits = 0; bits < kNanFp8; ++bits) {
+      const int exponent = bits >> 3;
+      const int mantissa = bits & 7;
+      values[bits] = exponent == 0 ? std::ldexp(mantissa, -9)
+                                   : std::ldexp(8 + mantissa, exponent - 10);
+    }
+    return values;
+  }();
+  return magnitudes;
+}
+
 inline double FromFp8(uint8_t bits) {
-  const int exponent = bits >> 3 & 15;
-  const int mantissa = bits & 7;
-  if (exponent == 15 && mantissa == 7) {
-    return std::numeric_limits<double>::quiet_NaN();
-  }
-  const double magnitude = exponent == 0
-                               ? std::ldexp(mantissa, -9)
-                               : std::ldexp(8 + mantissa, exponent - 10);
+  if ((bits & 0x7F) == kNanFp8) return std::numeric_limits<double>::quiet_NaN();
+  const double magnitude = Fp8Magnitudes()[bits & 0x7F];
   return bits & 0x80 ? -magnitude : magnitude;
 }
 
-// The nearest, by trying all.
+// The nearest; of two equally near ones the even one.
 inline uint8_t ToFp8(double value) {
-  uint8_t best = 0;
-  for (int magnitude = 1; magnitude < 0x7F; ++magnitude) {
-    if (std::fabs(FromFp8(magnitude) - std::fabs(value)) <
-        std::fabs(FromFp8(best) - std::fabs(value))) {
-      best = static_cast<uint8_t>(magnitude);
-    }
-  }
-  return std::signbit(value) ? best | 0x80 : best;
+  const auto& magnitudes = Fp8Magnitudes();
+  const double magnitude = std::fabs(value);
+  const auto above =
+      std::lower_bound(magnitudes.begin() + 1, magnitudes.end() - 1, magnitude);
+  const double up = *above - magnitude;
+  const double down = magnitude - *(above - 1);
+  int best = static_cast<int>(above - magnitudes.begin());
+  if (down < up || (down == up && best % 2 == 1)) --best;
+  return static_cast<uint8_t>(std::signbit(value) ? best | 0x80 : best);
 }
 
 // Where element `d` of key-value head `head` at token `t` of sequence `b` lies.
