@@ -2,6 +2,8 @@
 // own: one warpgroup, operands written by ordinary stores in the layouts that
 // the headers describe, against products on the host.
 
+#include "kernels/cuda/wgmma.cuh"
+
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -11,7 +13,6 @@
 #include "gtest/gtest.h"
 #include "kernels/attention_fp8.h"
 #include "kernels/cuda/hopper.cuh"
-#include "kernels/cuda/wgmma.cuh"
 #include "kernels/cuda/wgmma_fp8.cuh"
 #include "kernels/cuda/wgmma_wide.cuh"
 #include "tests/kernels/fp8_testing.h"
