@@ -1,22 +1,26 @@
 #include "planner/arena.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/units.h"
+#include "planner/arena_occupancy.h"
 
 namespace millrace {
 namespace {
-
-constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 
 struct Lifetime {
   int64_t bytes;  // Rounded up to the alignment.
   InstructionId first;
   InstructionId last;  // In the sequential order.
   LaneClock needed;  // By lane: how much must have finished for it to be dead.
+  AliveSteps alive;
 };
 
 std::vector<Lifetime> Lifetimes(std::span<const ArenaRequest> requests,
@@ -28,7 +32,8 @@ std::vector<Lifetime> Lifetimes(std::span<const ArenaRequest> requests,
     Lifetime lifetime{.bytes = RoundUp(request.bytes, kBufferAlignment),
                       .first = request.uses.front(),
                       .last = request.uses.back(),
-                      .needed = {}};
+                      .needed = {},
+                      .alive = {}};
     for (InstructionId id : request.uses) {
       int32_t& needed = lifetime.needed[static_cast<int>(order.lane(id))];
       needed = std::max(needed, order.position(id) + 1);
@@ -45,108 +50,98 @@ bool IsDead(const Lifetime& lifetime, const LaneClock& clock) {
   return true;
 }
 
-// What has finished for certain by every definition from one on. Clocks rise
-// along a lane, so the next definition on each lane decides.
-class FutureClock {
- public:
-  FutureClock(const std::vector<int32_t>& by_definition,
-              const std::vector<Lifetime>& lifetimes,
-              const HappensBefore& order)
-      : order_(order) {
-    for (int32_t idx : by_definition) {
-      const InstructionId first = lifetimes[idx].first;
-      definitions_[static_cast<int>(order.lane(first))].push_back(first);
-    }
-  }
+// Instructions that define a buffer, by lane: the steps of AliveSteps.
+using Definitions = std::array<std::vector<InstructionId>, kNumLanes>;
 
-  LaneClock From(InstructionId id) {
-    LaneClock earliest;
-    earliest.fill(kNever);
-    for (int lane = 0; lane < kNumLanes; ++lane) {
-      const std::vector<InstructionId>& definitions = definitions_[lane];
-      size_t& next = next_[lane];
-      while (next < definitions.size() && definitions[next] < id) ++next;
-      if (next == definitions.size()) continue;
-      const LaneClock& clock = order_.clock(definitions[next]);
-      for (int i = 0; i < kNumLanes; ++i) {
-        earliest[i] = std::min(earliest[i], clock[i]);
-      }
-    }
-    return earliest;
-  }
-
- private:
-  const HappensBefore& order_;
-  std::array<std::vector<InstructionId>, kNumLanes> definitions_;
-  std::array<size_t, kNumLanes> next_{};
-};
-
-// conflicts[i]: the requests that must not share bytes with i. Sweeps the
-// definitions in order and keeps only those that a later one could still meet,
-// so the cost is the number of conflicts, not of pairs.
-std::vector<std::vector<int32_t>> FindConflicts(
-    const std::vector<int32_t>& by_definition,
-    const std::vector<Lifetime>& lifetimes, const HappensBefore& order) {
-  std::vector<std::vector<int32_t>> conflicts(lifetimes.size());
-  FutureClock future(by_definition, lifetimes, order);
-  std::vector<int32_t> candidates;
+Definitions DefinitionsByLane(const std::vector<int32_t>& by_definition,
+                              const std::vector<Lifetime>& lifetimes,
+                              const HappensBefore& order) {
+  Definitions definitions;
   for (int32_t idx : by_definition) {
-    const LaneClock& clock = order.clock(lifetimes[idx].first);
-    for (int32_t other : candidates) {
-      if (IsDead(lifetimes[other], clock)) continue;
-      conflicts[idx].push_back(other);
-      conflicts[other].push_back(idx);
-    }
-    candidates.push_back(idx);
-    const LaneClock earliest = future.From(lifetimes[idx].first);
-    std::erase_if(candidates, [&](int32_t other) {
-      return IsDead(lifetimes[other], earliest);
-    });
+    const InstructionId first = lifetimes[idx].first;
+    std::vector<InstructionId>& lane =
+        definitions[static_cast<int>(order.lane(first))];
+    if (lane.empty() || lane.back() != first) lane.push_back(first);
   }
-  return conflicts;
+  return definitions;
 }
 
-struct Interval {
-  int64_t begin;
-  int64_t end;
-};
+// The first of `definitions` from index `begin` on by which the buffer is dead
+// for certain. Most buffers die soon, so the steps start small and double.
+int32_t FirstDead(const Lifetime& lifetime,
+                  const std::vector<InstructionId>& definitions, int32_t begin,
+                  const HappensBefore& order) {
+  auto is_dead = [&](InstructionId id) {
+    return IsDead(lifetime, order.clock(id));
+  };
+  const int32_t size = static_cast<int32_t>(definitions.size());
+  int32_t end = begin;  // Alive before `begin`.
+  for (int32_t step = 1; end < size && !is_dead(definitions[end]); step *= 2) {
+    begin = end + 1;
+    end = std::min(size, begin + step);
+    if (end == size) break;
+  }
+  const auto first = std::partition_point(
+      definitions.begin() + begin, definitions.begin() + end,
+      [&](InstructionId id) { return !is_dead(id); });
+  return static_cast<int32_t>(first - definitions.begin());
+}
+
+void FindAliveSteps(const std::vector<int32_t>& by_definition,
+                    const Definitions& definitions, const HappensBefore& order,
+                    std::vector<Lifetime>& lifetimes) {
+  std::array<int32_t, kNumLanes> next{};
+  for (int32_t idx : by_definition) {
+    Lifetime& lifetime = lifetimes[idx];
+    AliveSteps& alive = lifetime.alive;
+    for (int lane = 0; lane < kNumLanes; ++lane) {
+      const std::vector<InstructionId>& ids = definitions[lane];
+      int32_t& begin = next[lane];
+      while (begin < static_cast<int32_t>(ids.size()) &&
+             ids[begin] < lifetime.first) {
+        ++begin;
+      }
+      alive.ranges[lane] = {begin, FirstDead(lifetime, ids, begin, order)};
+    }
+    alive.lane = order.lane(lifetime.first);
+    alive.step = next[static_cast<int>(alive.lane)];
+  }
+}
 
 // The smallest gap between `taken` that holds `bytes`, else the end of all.
-int64_t BestFit(std::vector<Interval>& taken, int64_t bytes) {
-  std::sort(
-      taken.begin(), taken.end(),
-      [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+int64_t BestFit(std::span<const ByteInterval> taken, int64_t bytes) {
   int64_t best_offset = -1;
   int64_t best_gap = std::numeric_limits<int64_t>::max();
   int64_t end = 0;
-  for (const Interval& interval : taken) {
+  for (const ByteInterval& interval : taken) {
     const int64_t gap = interval.begin - end;
     if (gap >= bytes && gap < best_gap) {
       best_gap = gap;
       best_offset = end;
     }
-    end = std::max(end, interval.end);
+    end = interval.end;
   }
   return best_offset >= 0 ? best_offset : end;
 }
 
-// Places requests in the given order, each where it fits best.
+// Places requests in the given order, each where it fits best. Gives up once
+// the arena is not below `limit_bytes`; its `bytes` say so.
 ArenaPlan Place(const std::vector<int32_t>& placing_order,
-                const std::vector<Lifetime>& lifetimes,
-                const std::vector<std::vector<int32_t>>& conflicts) {
+                const std::vector<Lifetime>& lifetimes, int64_t limit_bytes,
+                ArenaOccupancy& occupancy) {
   ArenaPlan plan;
   plan.offsets.assign(lifetimes.size(), -1);
-  std::vector<Interval> taken;
+  occupancy.Clear();
+  std::vector<ByteInterval> taken;
   for (int32_t idx : placing_order) {
-    taken.clear();
-    for (int32_t other : conflicts[idx]) {
-      const int64_t offset = plan.offsets[other];
-      if (offset >= 0) {
-        taken.push_back({offset, offset + lifetimes[other].bytes});
-      }
-    }
-    plan.offsets[idx] = BestFit(taken, lifetimes[idx].bytes);
-    plan.bytes = std::max(plan.bytes, plan.offsets[idx] + lifetimes[idx].bytes);
+    const Lifetime& lifetime = lifetimes[idx];
+    occupancy.FindTaken(lifetime.alive, taken);
+    const int64_t offset = BestFit(taken, lifetime.bytes);
+    const int64_t end = offset + lifetime.bytes;
+    plan.offsets[idx] = offset;
+    plan.bytes = std::max(plan.bytes, end);
+    if (plan.bytes >= limit_bytes) break;
+    if (lifetime.bytes > 0) occupancy.Add(lifetime.alive, {offset, end});
   }
   return plan;
 }
@@ -176,15 +171,21 @@ bool IsTight(int64_t bytes, int64_t largest_live_bytes) {
 
 ArenaPlan PlanArena(std::span<const ArenaRequest> requests,
                     const HappensBefore& order) {
-  const std::vector<Lifetime> lifetimes = Lifetimes(requests, order);
+  std::vector<Lifetime> lifetimes = Lifetimes(requests, order);
   std::vector<int32_t> by_definition(lifetimes.size());
   std::iota(by_definition.begin(), by_definition.end(), 0);
   std::stable_sort(by_definition.begin(), by_definition.end(),
                    [&](int32_t a, int32_t b) {
                      return lifetimes[a].first < lifetimes[b].first;
                    });
-  const std::vector<std::vector<int32_t>> conflicts =
-      FindConflicts(by_definition, lifetimes, order);
+  const Definitions definitions =
+      DefinitionsByLane(by_definition, lifetimes, order);
+  FindAliveSteps(by_definition, definitions, order, lifetimes);
+  std::array<int32_t, kNumLanes> num_steps;
+  for (int lane = 0; lane < kNumLanes; ++lane) {
+    num_steps[lane] = static_cast<int32_t>(definitions[lane].size());
+  }
+  ArenaOccupancy occupancy(num_steps);
 
   // Long-lived or large first packs tightest as a rule, in order of definition
   // sometimes: the best of them counts.
@@ -202,7 +203,7 @@ ArenaPlan PlanArena(std::span<const ArenaRequest> requests,
   ArenaPlan plan{.bytes = std::numeric_limits<int64_t>::max()};
   for (const std::vector<int32_t>* placing_order :
        {&by_duration, &by_size, &by_definition}) {
-    ArenaPlan attempt = Place(*placing_order, lifetimes, conflicts);
+    ArenaPlan attempt = Place(*placing_order, lifetimes, plan.bytes, occupancy);
     if (attempt.bytes < plan.bytes) plan = std::move(attempt);
     if (IsTight(plan.bytes, largest_live_bytes)) break;
   }
