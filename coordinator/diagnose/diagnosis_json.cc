@@ -1,0 +1,165 @@
+// The half of diagnosis_text.h that is for programs.
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/diagnose/diagnosis_text.h"
+#include "coordinator/diagnose/hints.h"
+#include "nlohmann/json.hpp"
+
+namespace millrace {
+namespace {
+
+// Keys in the order of writing, which is the order of docs/diagnose.md.
+using Json = nlohmann::ordered_json;
+
+double Seconds(int64_t ns) { return ns * 1e-9; }
+
+Json SplitJson(const TimeSplit& split) {
+  return {{"window_s", Seconds(split.window_ns)},
+          {"compute_s", Seconds(split.compute_ns)},
+          {"exposed_communication_s", Seconds(split.exposed_communication_ns)},
+          {"exposed_copy_s", Seconds(split.exposed_copy_ns)},
+          {"idle_s", Seconds(split.idle_ns)}};
+}
+
+Json CategoriesJson(const DeviceTime& device) {
+  Json categories = Json::object();
+  for (int i = 0; i < kNumKernelCategories; ++i) {
+    const auto category = static_cast<KernelCategory>(i);
+    const CategoryTime& time = device.categories[i];
+    if (time.num_kernels == 0 || category == KernelCategory::kCommunication) {
+      continue;
+    }
+    categories[std::string(CategoryName(category))] = {
+        {"kernels", time.num_kernels},
+        {"sum_s", Seconds(time.sum_ns)},
+        {"share_s", Seconds(time.share_ns)}};
+  }
+  return categories;
+}
+
+Json CollectivesJson(const DeviceTime& device) {
+  Json collectives = Json::object();
+  for (int i = 0; i < kNumCollectives; ++i) {
+    const CollectiveTime& time = device.collectives[i];
+    if (time.num_kernels == 0) continue;
+    collectives[std::string(CollectiveName(static_cast<Collective>(i)))] = {
+        {"kernels", time.num_kernels},
+        {"busy_s", Seconds(time.busy_ns)},
+        {"overlapped_s", Seconds(time.overlapped_ns)},
+        {"exposed_s", Seconds(time.exposed_ns)}};
+  }
+  return collectives;
+}
+
+Json GapsJson(const DeviceTime& device) {
+  Json by_cause = Json::object();
+  for (int i = 0; i < kNumGapCauses; ++i) {
+    const GapTotal& total = device.gaps_by_cause[i];
+    if (total.num_gaps == 0) continue;
+    by_cause[GapCauseName(static_cast<GapCause>(i))] = {
+        {"gaps", total.num_gaps}, {"idle_s", Seconds(total.idle_ns)}};
+  }
+  return by_cause;
+}
+
+Json DeviceJson(const DeviceTime& device) {
+  Json copies = Json::array();
+  for (const CopyTime& copy : device.copies) {
+    copies.push_back({{"name", copy.name},
+                      {"copies", copy.num_copies},
+                      {"sum_s", Seconds(copy.sum_ns)}});
+  }
+  return {{"time", SplitJson(device.split)},
+          {"kernels", device.num_kernels},
+          {"compute_by_category", CategoriesJson(device)},
+          {"communication_s", Seconds(device.communication_ns)},
+          {"collectives", CollectivesJson(device)},
+          {"copy_s", Seconds(device.copy_ns)},
+          {"copies", std::move(copies)},
+          {"gaps", GapsJson(device)},
+          {"launch_call_s", Seconds(device.launch_call_ns)},
+          {"compute_kernels", device.num_compute_kernels},
+          {"short_kernels", device.num_short_kernels},
+          {"short_kernel_s", Seconds(device.short_kernel_ns)}};
+}
+
+Json StreamsJson(const DeviceTime& device) {
+  Json streams = Json::array();
+  for (const StreamTime& stream : device.streams) {
+    streams.push_back({{"stream", stream.stream},
+                       {"kernels", stream.num_kernels},
+                       {"copies", stream.num_copies},
+                       {"time", SplitJson(stream.split)}});
+  }
+  return streams;
+}
+
+Json LargestGapsJson(const DeviceTime& device) {
+  Json gaps = Json::array();
+  for (const Gap& gap : device.largest_gaps) {
+    gaps.push_back(
+        {{"start_s", Seconds(gap.time.start_ns - device.window.start_ns)},
+         {"idle_s", Seconds(gap.time.length_ns())},
+         {"cause", GapCauseName(gap.cause)},
+         {"next", gap.next},
+         {"launched_by", gap.launched_by},
+         {"op", gap.op}});
+  }
+  return gaps;
+}
+
+template <typename T>
+Json OrNull(const std::optional<T>& value) {
+  return value.has_value() ? Json(*value) : Json(nullptr);
+}
+
+}  // namespace
+
+std::string DiagnosisToJson(const std::string& name, const Trace& trace,
+                            const Diagnosis& diagnosis) {
+  Json root = {{"trace", name},
+               {"events", trace.num_events},
+               {"gpu_events", trace.gpu_events.size()},
+               {"skipped_gpu_events", trace.num_skipped},
+               {"rank", OrNull(trace.rank)},
+               {"world_size", OrNull(trace.world_size)},
+               {"step", OrNull(diagnosis.step)},
+               {"median_step", OrNull(diagnosis.median_step)}};
+  root["steps"] = Json::array();
+  for (const StepTime& step : diagnosis.steps) {
+    root["steps"].push_back({{"step", step.step},
+                             {"length_s", Seconds(step.length_ns)},
+                             {"time", SplitJson(step.split)}});
+  }
+  root["total"] = DeviceJson(diagnosis.total);
+  root["devices"] = Json::array();
+  for (const DeviceTime& device : diagnosis.devices) {
+    Json one = {{"device", device.device}};
+    one.update(DeviceJson(device));
+    one["streams"] = StreamsJson(device);
+    one["largest_gaps"] = LargestGapsJson(device);
+    root["devices"].push_back(std::move(one));
+  }
+  root["longest_kernels"] = Json::array();
+  for (const KernelTotal& kernel : diagnosis.longest_kernels) {
+    root["longest_kernels"].push_back(
+        {{"name", kernel.name},
+         {"category", std::string(CategoryName(kernel.category))},
+         {"count", kernel.count},
+         {"sum_s", Seconds(kernel.sum_ns)},
+         {"mean_s", Seconds(kernel.sum_ns) / kernel.count}});
+  }
+  root["hints"] = Json::array();
+  for (const Hint& hint : HintsFor(diagnosis)) {
+    root["hints"].push_back(
+        {{"id", hint.id},
+         {"evidence", hint.evidence},
+         {"remedy", hint.remedy},
+         {"saves_at_most_s", Seconds(hint.saves_at_most_ns)}});
+  }
+  // Names may hold any bytes; what is no UTF-8 is replaced, not thrown at.
+  return absl::StrCat(root.dump(2, ' ', false, Json::error_handler_t::replace),
+                      "\n");
+}
+
+}  // namespace millrace

@@ -1,0 +1,26 @@
+// A diagnosis for people, and for programs.
+
+#ifndef MILLRACE_COORDINATOR_DIAGNOSE_DIAGNOSIS_TEXT_H_
+#define MILLRACE_COORDINATOR_DIAGNOSE_DIAGNOSIS_TEXT_H_
+
+#include <string>
+
+#include "coordinator/diagnose/trace.h"
+#include "coordinator/diagnose/trace_analysis.h"
+
+namespace millrace {
+
+// Tables and hints, ending in a newline. `name` is what the trace is called.
+std::string DiagnosisToText(const std::string& name, const Trace& trace,
+                            const Diagnosis& diagnosis);
+
+// One JSON object and a newline; docs/diagnose.md lists its keys. Seconds.
+std::string DiagnosisToJson(const std::string& name, const Trace& trace,
+                            const Diagnosis& diagnosis);
+
+// "launch", "synchronize", "allocate", "queued", "unknown", "end".
+const char* GapCauseName(GapCause cause);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_DIAGNOSE_DIAGNOSIS_TEXT_H_
