@@ -4,6 +4,7 @@
 #include "coordinator/cli/agent_command.h"
 #include "coordinator/cli/checkpoint_command.h"
 #include "coordinator/cli/coordinator_command.h"
+#include "coordinator/cli/diagnose_command.h"
 #include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/profile_command.h"
 #include "coordinator/cli/report_command.h"
@@ -28,6 +29,7 @@ int main(int argc, char** argv) {
       "  millrace profile configs/quickstart.yaml    measure this machine\n"
       "  millrace report runs/quickstart-latest      where the time went\n"
       "  millrace checkpoint list runs/quickstart-latest/checkpoints\n"
+      "  millrace diagnose trace.json                why a step is slow\n"
       "Each command has its own --help.");
   int exit_code = 0;
   millrace::AddPlanCommand(app, &exit_code);
@@ -36,6 +38,7 @@ int main(int argc, char** argv) {
   millrace::AddProfileCommand(app, &exit_code);
   millrace::AddReportCommand(app, &exit_code);
   millrace::AddCheckpointCommand(app, &exit_code);
+  millrace::AddDiagnoseCommand(app, &exit_code);
   millrace::AddWorkerCommand(app, &exit_code);
   millrace::AddCoordinatorCommand(app, &exit_code);
   try {
