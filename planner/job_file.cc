@@ -129,6 +129,13 @@ struct FieldReader {
   }
 };
 
+bool SetFromTree(const JobKey& key, const YamlTree& tree, JobSpec* job) {
+  JobSpec parsed = *job;
+  if (!std::visit(FieldReader{key, tree}, key.field(parsed))) return false;
+  *job = std::move(parsed);
+  return true;
+}
+
 // Reads a whole file, collecting every error rather than the first.
 class JobReader {
  public:
@@ -150,13 +157,6 @@ class JobReader {
   }
 
  private:
-  static const JobKey* FindKey(absl::string_view path) {
-    for (const JobKey& key : JobKeys()) {
-      if (path == key.path) return &key;
-    }
-    return nullptr;
-  }
-
   static bool IsSection(absl::string_view path) {
     const std::string prefix = absl::StrCat(path, ".");
     return std::any_of(
@@ -178,7 +178,7 @@ class JobReader {
       lines_[path] = entry.line;
       // A key with a dot in it is no path.
       const bool is_word = !absl::StrContains(entry.key, '.');
-      if (const JobKey* key = FindKey(path); key != nullptr && is_word) {
+      if (const JobKey* key = FindJobKey(path); key != nullptr && is_word) {
         ReadKey(*key, entry);
       } else if (is_word && IsSection(path)) {
         ReadSubsection(entry, path);
@@ -207,11 +207,7 @@ class JobReader {
 
   void ReadKey(const JobKey& key, const YamlTree& entry) {
     // On failure the field keeps a default: the error ends the job anyway.
-    JobSpec parsed = job_;
-    if (std::visit(FieldReader{key, entry}, key.field(parsed))) {
-      job_ = std::move(parsed);
-      return;
-    }
+    if (SetFromTree(key, entry, &job_)) return;
     const bool is_only_choice =
         key.choices != nullptr && !absl::StrContains(key.choices, '|');
     Error(entry.line, key.path,
@@ -380,7 +376,8 @@ absl::StatusOr<JobSpec> LoadJob(const std::string& path) {
   return ParseJob(*yaml, path);
 }
 
-std::string JobToYaml(const JobSpec& job) {
+std::string JobToYaml(const JobSpec& job,
+                      const std::map<std::string, std::string>& remarks) {
   std::string yaml;
   std::vector<std::string> open;  // Sections of the line before.
   for (const JobKey& key : JobKeys()) {
@@ -396,10 +393,20 @@ std::string JobToYaml(const JobSpec& job) {
       absl::StrAppend(&yaml, std::string(2 * depth, ' '), words[depth], ":\n");
     }
     absl::StrAppend(&yaml, std::string(2 * words.size(), ' '), name, ": ",
-                    JobValueToYaml(key, job), "\n");
+                    JobValueToYaml(key, job));
+    const auto remark = remarks.find(key.path);
+    if (remark != remarks.end()) {
+      absl::StrAppend(&yaml, "  # ", remark->second);
+    }
+    yaml.push_back('\n');
     open = std::move(words);
   }
   return yaml;
+}
+
+bool SetJobValue(const JobKey& key, absl::string_view text, JobSpec* job) {
+  return SetFromTree(
+      key, {.kind = YamlTree::Kind::kScalar, .scalar = std::string(text)}, job);
 }
 
 }  // namespace millrace

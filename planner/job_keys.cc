@@ -406,6 +406,13 @@ std::string DescribeDefault(const JobKey& key) {
 
 std::span<const JobKey> JobKeys() { return kJobKeys; }
 
+const JobKey* FindJobKey(absl::string_view path) {
+  for (const JobKey& key : kJobKeys) {
+    if (path == key.path) return &key;
+  }
+  return nullptr;
+}
+
 std::string DescribeExpected(const JobKey& key) {
   JobSpec job;
   return std::visit(ExpectedText{key}, key.field(job));

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "planner/job.h"
 
 namespace millrace {
@@ -42,6 +43,8 @@ struct JobKey {
 };
 
 std::span<const JobKey> JobKeys();
+// The key of that path, or null.
+const JobKey* FindJobKey(absl::string_view path);
 
 // What a key accepts, as messages say it: "an integer of at least 1".
 std::string DescribeExpected(const JobKey& key);

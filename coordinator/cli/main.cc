@@ -5,6 +5,7 @@
 #include "coordinator/cli/checkpoint_command.h"
 #include "coordinator/cli/coordinator_command.h"
 #include "coordinator/cli/diagnose_command.h"
+#include "coordinator/cli/import_command.h"
 #include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/profile_command.h"
 #include "coordinator/cli/report_command.h"
@@ -28,6 +29,7 @@ int main(int argc, char** argv) {
       "  mpirun -n 2 millrace agent job.yaml         train over several\n"
       "  millrace profile configs/quickstart.yaml    measure this machine\n"
       "  millrace report runs/quickstart-latest      where the time went\n"
+      "  millrace import --from huggingface config.json   a job from a model\n"
       "  millrace checkpoint list runs/quickstart-latest/checkpoints\n"
       "  millrace diagnose trace.json                why a step is slow\n"
       "Each command has its own --help.");
@@ -36,6 +38,7 @@ int main(int argc, char** argv) {
   millrace::AddRunCommand(app, &exit_code);
   millrace::AddAgentCommand(app, &exit_code);
   millrace::AddProfileCommand(app, &exit_code);
+  millrace::AddImportCommand(app, &exit_code);
   millrace::AddReportCommand(app, &exit_code);
   millrace::AddCheckpointCommand(app, &exit_code);
   millrace::AddDiagnoseCommand(app, &exit_code);

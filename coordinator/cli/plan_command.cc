@@ -12,10 +12,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "planner/cost.h"
 #include "planner/explain.h"
+#include "planner/export.h"
 #include "planner/job_file.h"
 #include "planner/layout_space.h"
 #include "planner/lower.h"
@@ -35,6 +37,8 @@ struct PlanOptions {
   std::string timeline_path;
   bool program = false;
   bool json = false;
+  std::string export_to;    // Of a Framework; empty: none.
+  std::string output_path;  // Of the export; empty: standard output.
 };
 
 // This machine's newest cached profile for the job's model and batch; with the
@@ -97,6 +101,20 @@ absl::Status PrintPrograms(const JobSpec& job, const Layout& layout) {
   return absl::OkStatus();
 }
 
+absl::Status PrintExport(const PlanOptions& options, const JobSpec& job,
+                         const Layout& layout) {
+  const std::optional<Framework> framework =
+      FrameworkFromName(options.export_to);
+  CHECK(framework.has_value()) << options.export_to;  // The parser knows them.
+  ASSIGN_OR_RETURN(const std::string text,
+                   ExportLayout(job, layout, *framework));
+  if (options.output_path.empty()) {
+    std::cout << text;
+    return absl::OkStatus();
+  }
+  return WriteFileAtomically(options.output_path, text);
+}
+
 absl::Status RunPlan(const PlanOptions& options) {
   ASSIGN_OR_RETURN(const JobSpec job, LoadJob(options.job_path));
   // A job that cannot work needs no profile to be told so.
@@ -119,6 +137,12 @@ absl::Status RunPlan(const PlanOptions& options) {
                                         TimelineToJson(plan.timeline)));
   }
   if (options.program) return PrintPrograms(job, plan.layout);
+  if (!options.export_to.empty()) {
+    for (const std::string& warning : plan.warnings) {
+      std::cerr << "millrace plan: warning: " << warning << std::endl;
+    }
+    return PrintExport(options, job, plan.layout);
+  }
   std::cout << (options.json ? PlanToJson(plan)
                              : ExplainPlan(job, profile, plan));
   return absl::OkStatus();
@@ -148,8 +172,21 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
   CLI::Option* program = command->add_flag(
       "--program", options->program,
       "Print every instruction, wait and buffer of the step instead");
-  command->add_flag("--json", options->json, "Print one JSON object")
-      ->excludes(program);
+  CLI::Option* json =
+      command->add_flag("--json", options->json, "Print one JSON object")
+          ->excludes(program);
+  CLI::Option* export_to =
+      command
+          ->add_option("--export", options->export_to,
+                       "Print the layout as another framework's configuration "
+                       "instead: megatron, torchtitan or deepspeed")
+          ->check(CLI::IsMember({"megatron", "torchtitan", "deepspeed"}))
+          ->excludes(program)
+          ->excludes(json);
+  command
+      ->add_option("--output", options->output_path,
+                   "Write the export here (default: standard output)")
+      ->needs(export_to);
   command->footer("Example: millrace plan configs/quickstart.yaml --devices 4");
   command->callback([options, exit_code] {
     const absl::Status status = RunPlan(*options);

@@ -1,0 +1,114 @@
+#include "planner/export.h"
+
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "planner/export_parts.h"
+#include "planner/job_keys.h"
+
+namespace millrace {
+namespace {
+
+LayoutConstraints Pinned(const Layout& layout) {
+  return {.pipeline = layout.pipeline,
+          .data = layout.data,
+          .tensor = layout.tensor,
+          .micro_batch = layout.micro_batch,
+          .zero = layout.zero};
+}
+
+// What holds for every framework.
+void NoteCommon(Export& out) {
+  out.differences.push_back(
+      "the plan's order of instructions, lanes and buffer offsets: the "
+      "framework schedules and allocates by its own rules, so the predicted "
+      "times are not its times");
+  out.differences.push_back(
+      "the fault section: restarts are the launcher's business");
+  out.assumptions.push_back(
+      "the devices are those of the hardware profile that the plan was made "
+      "with");
+  out.assumptions.push_back(
+      "one host holds all devices; for more, give the launcher the number of "
+      "hosts and the devices of one");
+}
+
+}  // namespace
+
+std::string Export::Value(const char* job_path) const {
+  const JobKey* key = FindJobKey(job_path);
+  CHECK(key != nullptr) << job_path;
+  return JobValueToYaml(*key, job);
+}
+
+bool Export::IsReal(const char* job_path) const {
+  JobSpec copy = job;
+  return std::holds_alternative<double*>(FindJobKey(job_path)->field(copy));
+}
+
+int64_t Export::NumLayersOf(int32_t stage) const {
+  const LayerRange range = StageLayers(job.model, layout, stage);
+  return range.end - range.begin;
+}
+
+// Comment lines: what this is, what it cannot say, what was assumed.
+std::vector<std::string> CommentLines(const Export& out, Framework framework) {
+  std::vector<std::string> lines = {
+      absl::StrCat(FrameworkTitle(framework), " (", FrameworkVersion(framework),
+                   ") for the job '", out.job.name,
+                   "', in the layout that Millrace planned:"),
+      absl::StrCat("  ", LayoutToString(out.layout), "; ",
+                   out.layout.num_ranks(), " devices"),
+      "What it cannot express of the plan, or does otherwise:"};
+  for (const std::string& text : out.differences) {
+    lines.push_back(absl::StrCat("  - ", text));
+  }
+  lines.push_back("Assumed:");
+  for (const std::string& text : out.assumptions) {
+    lines.push_back(absl::StrCat("  - ", text));
+  }
+  return lines;
+}
+
+std::string HashComment(const Export& out, Framework framework) {
+  std::string text;
+  for (const std::string& line : CommentLines(out, framework)) {
+    absl::StrAppend(&text, "# ", line, "\n");
+  }
+  return text;
+}
+
+absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
+                                         const Layout& layout,
+                                         Framework framework) {
+  RETURN_IF_ERROR(ValidateLayout(job.model, layout, job.training.global_batch));
+  if (job.training.precision != "fp32" && job.training.precision != "bf16") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.precision: only fp32 and bf16 can be exported, "
+                     "found '",
+                     job.training.precision, "'"));
+  }
+  Export out{.job = job, .layout = layout};
+  out.job.layout = Pinned(layout);
+  NoteCommon(out);
+  switch (framework) {
+    case Framework::kMegatron:
+      return ExportMegatron(std::move(out));
+    case Framework::kTorchtitan:
+      return ExportTorchtitan(std::move(out));
+    case Framework::kDeepSpeed:
+      return ExportDeepSpeed(std::move(out));
+    case Framework::kHuggingFace:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      "a Hugging Face config.json describes a model and has no layout; export "
+      "to megatron, torchtitan or deepspeed");
+}
+
+}  // namespace millrace

@@ -1,0 +1,28 @@
+// A job and the layout chosen for it, in the words of another framework, with
+// what that framework cannot say of the plan and what had to be assumed.
+
+#ifndef MILLRACE_PLANNER_EXPORT_H_
+#define MILLRACE_PLANNER_EXPORT_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "planner/framework_keys.h"
+#include "planner/job.h"
+#include "planner/layout.h"
+
+namespace millrace {
+
+// Megatron: a shell command. torchtitan: TOML. DeepSpeed: JSON, whose comments
+// are texts under "_comment". docs/frameworks.md shows an example of each.
+//
+// Returns InvalidArgument for a layout that ValidateLayout refuses, a job that
+// the framework has no words for (naming the job's key), and kHuggingFace,
+// which has no layouts.
+absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
+                                         const Layout& layout,
+                                         Framework framework);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_EXPORT_H_

@@ -1,0 +1,112 @@
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
+#include "planner/export_parts.h"
+
+namespace millrace {
+namespace {
+
+nlohmann::ordered_json DeepSpeedScheduler(Export& out) {
+  const TrainingSpec& training = out.job.training;
+  const OptimizerSpec& optimizer = training.optimizer;
+  nlohmann::ordered_json parameters = {
+      {"warmup_num_steps", optimizer.warmup_steps}, {"warmup_type", "linear"}};
+  if (optimizer.warmup_steps < 2) {
+    out.differences.push_back(absl::StrCat(
+        "training.optimizer.warmup_steps ", optimizer.warmup_steps,
+        ": DeepSpeed's schedulers warm up for two steps at least"));
+  }
+  if (optimizer.decay == LearningRateDecay::kCosine) {
+    parameters["total_num_steps"] = training.num_steps;
+    parameters["warmup_min_ratio"] = 0.0;
+    parameters["cos_min_ratio"] =
+        optimizer.min_learning_rate / optimizer.learning_rate;
+    return {{"type", "WarmupCosineLR"}, {"params", parameters}};
+  }
+  parameters["warmup_min_lr"] = 0.0;
+  parameters["warmup_max_lr"] = optimizer.learning_rate;
+  if (optimizer.decay == LearningRateDecay::kNone) {
+    return {{"type", "WarmupLR"}, {"params", parameters}};
+  }
+  parameters["total_num_steps"] = training.num_steps;
+  if (optimizer.min_learning_rate > 0) {
+    out.differences.push_back(
+        "training.optimizer.min_learning_rate: WarmupDecayLR decays to zero");
+  }
+  return {{"type", "WarmupDecayLR"}, {"params", parameters}};
+}
+
+// Sets the value at a dotted path, as the number it is.
+void SetJson(nlohmann::ordered_json& json, const std::string& path,
+             const std::string& value) {
+  nlohmann::ordered_json* node = &json;
+  for (const auto word : absl::StrSplit(path, '.')) {
+    node = &(*node)[std::string(word)];
+  }
+  *node = nlohmann::ordered_json::parse(value);
+}
+
+void NoteDeepSpeedAxes(Export& out, nlohmann::ordered_json& json) {
+  const Layout& layout = out.layout;
+  if (layout.pipeline > 1) {
+    std::vector<int64_t> sizes;
+    for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+      sizes.push_back(out.NumLayersOf(stage));
+    }
+    out.differences.push_back(absl::StrCat(
+        "the pipeline axis: it is made in code, by PipelineModule(layers, "
+        "topology=PipeModelDataParallelTopology(num_pp=",
+        layout.pipeline, ", num_mp=", layout.tensor, ", num_dp=", layout.data,
+        ")); the plan's stages have ", absl::StrJoin(sizes, ", "), " layers"));
+  }
+  if (layout.tensor == 1) return;
+  if (layout.pipeline == 1) {
+    json["tensor_parallel"] = {{"autotp_size", layout.tensor}};
+    out.differences.push_back(
+        "sequence parallelism beside the tensor axis: AutoTP keeps norms whole "
+        "on every rank");
+  } else {
+    out.differences.push_back(absl::StrCat(
+        "the tensor axis of ", layout.tensor,
+        ": beside a pipeline it is made by the layers themselves"));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ExportDeepSpeed(Export out) {
+  nlohmann::ordered_json json;
+  json["_comment"] = nullptr;  // Comes first; filled last.
+  const OptimizerSpec& optimizer = out.job.training.optimizer;
+  json["train_batch_size"] = nullptr;
+  json["train_micro_batch_size_per_gpu"] = nullptr;
+  json["gradient_accumulation_steps"] = out.layout.num_microbatches;
+  json["gradient_clipping"] = nullptr;
+  json["optimizer"]["type"] = "AdamW";
+  for (const FrameworkKey& key : FrameworkKeys(Framework::kDeepSpeed)) {
+    SetJson(json, key.name, out.Value(key.job_path));
+  }
+  json["optimizer"]["params"]["betas"] = {optimizer.beta1, optimizer.beta2};
+  json["scheduler"] = DeepSpeedScheduler(out);
+  json["zero_optimization"]["overlap_comm"] = true;
+  json["bf16"]["enabled"] = out.job.training.precision == "bf16";
+  NoteDeepSpeedAxes(out, json);
+  out.differences.push_back(
+      "the model section, training.steps and the data: they are the training "
+      "script's");
+  out.differences.push_back(
+      "weight decay of all but the norm weights: the training script makes the "
+      "parameter groups");
+  out.assumptions.push_back(
+      absl::StrCat("start: deepspeed --num_gpus ", out.layout.num_ranks(),
+                   " TRAIN.py --deepspeed --deepspeed_config THIS_FILE"));
+  json["_comment"] = CommentLines(out, Framework::kDeepSpeed);
+  return json.dump(2) + "\n";
+}
+
+}  // namespace millrace

@@ -1,0 +1,237 @@
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "planner/importer.h"
+#include "planner/yaml_tree.h"
+
+namespace millrace {
+namespace {
+
+void SetModelFields(const ModelSpec& model, const std::string& remark,
+                    Importer& importer) {
+  const std::pair<const char*, int64_t> fields[] = {
+      {"model.vocab_size", model.vocab_size},
+      {"model.hidden", model.hidden},
+      {"model.layers", model.num_layers},
+      {"model.heads", model.num_heads},
+      {"model.kv_heads", model.num_kv_heads},
+      {"model.head_dim", model.head_dim},
+      {"model.ffn_hidden", model.ffn_hidden}};
+  for (const auto& [path, value] : fields) {
+    importer.Set(path, absl::StrCat(value), remark);
+  }
+  importer.Set("model.rope_theta", NumberToText(model.rope_theta), remark);
+  importer.Set("model.norm_epsilon", NumberToText(model.norm_epsilon), remark);
+}
+
+// A flavor is a name for a model that stands in torchtitan's source.
+void SetModel(const ImportOptions& options, Importer& importer) {
+  importer.RefuseUnless("model.name", {"", "llama3"},
+                        "only torchtitan's llama3 can be ours");
+  const Setting* flavor = importer.Look("model.flavor");
+  if (options.model.has_value()) {
+    ImportOptions of_model;
+    of_model.sequence_length = importer.Integer("training.seq_len", 1, 2048);
+    const absl::StatusOr<ImportedJob> model =
+        ImportJob(Framework::kHuggingFace, *options.model, of_model);
+    if (!model.ok()) {
+      importer.Error(flavor, "model.flavor",
+                     absl::StrCat("--model: ", model.status().message()));
+      return;
+    }
+    SetModelFields(model->job.model, options.model->file_name, importer);
+    return;
+  }
+  const std::string name = flavor == nullptr ? "debugmodel" : flavor->value;
+  std::vector<std::string> names;
+  for (const TorchtitanFlavor& known : TorchtitanFlavors()) {
+    names.push_back(known.name);
+    if (name != known.name) continue;
+    SetModelFields(known.model, "model.flavor", importer);
+    importer.Note(
+        "rotary positions: torchtitan scales them as Llama 3.1 does, ours are "
+        "plain");
+    return;
+  }
+  importer.Error(
+      flavor, "model.flavor",
+      absl::StrCat("'", name, "' is none of ", absl::StrJoin(names, ", "),
+                   "; give its Hugging Face configuration with --model "
+                   "config.json"));
+}
+
+// Replicated or sharded over the data axis; both at once we cannot.
+void SetData(Importer& importer) {
+  const int64_t replicas =
+      importer.Integer("parallelism.data_parallel_replicate_degree", 1, 1);
+  const int64_t shards =
+      importer.Integer("parallelism.data_parallel_shard_degree", -1, -1);
+  const Setting* sharding =
+      importer.Look("parallelism.data_parallel_shard_degree");
+  const Setting* reshard =
+      importer.Look("parallelism.fsdp_reshard_after_forward");
+  if (shards == 0) {
+    importer.Error(sharding, "parallelism.data_parallel_shard_degree",
+                   "expected -1 or an integer of at least 1, found '0'");
+    return;
+  }
+  if (replicas > 1 && shards != 1) {
+    importer.Note(
+        "data_parallel_replicate_degree beside sharding: the data axis here "
+        "is sharded whole or not at all; it is left to the planner");
+    return;
+  }
+  if (shards != 1) {
+    importer.Set("layout.zero", "1", "data_parallel_shard_degree");
+    if (reshard == nullptr || reshard->value != "never") {
+      importer.Note(
+          "FSDP shards parameters and gradients too; ZeRO 1 shards the "
+          "optimizer state alone and needs more memory");
+    }
+  } else {
+    importer.Set("layout.zero", "0", "data_parallel_shard_degree");
+  }
+  if (shards == -1) {
+    importer.Note(
+        "data_parallel_shard_degree -1 means all devices that are left: the "
+        "data axis is auto, which means the same");
+    return;
+  }
+  importer.Set("layout.data", absl::StrCat(std::max(replicas, shards)),
+               "data_parallel_replicate_degree, data_parallel_shard_degree");
+}
+
+void SetBatches(Importer& importer) {
+  const int64_t local = importer.Integer("training.local_batch_size", 1, 8);
+  const int64_t micro =
+      importer.Integer("parallelism.pipeline_parallel_microbatch_size", 1, 1);
+  const LayoutConstraints& layout = importer.job().layout;
+  const bool has_pipeline = layout.pipeline.value_or(1) > 1;
+  if (has_pipeline && local % micro != 0) {
+    importer.Error(importer.Look("training.local_batch_size"),
+                   "training.local_batch_size",
+                   absl::StrCat(local,
+                                " is not divisible by "
+                                "pipeline_parallel_microbatch_size ",
+                                micro));
+    return;
+  }
+  importer.Set(
+      "layout.micro_batch", absl::StrCat(has_pipeline ? micro : local),
+      has_pipeline ? "pipeline_parallel_microbatch_size" : "local_batch_size");
+  if (importer.IsSet("training.global_batch")) return;
+  if (!layout.data.has_value()) {
+    importer.Error(nullptr, "training.global_batch_size",
+                   "missing; it depends on the number of devices, give it");
+    return;
+  }
+  importer.Set("training.global_batch", absl::StrCat(local * *layout.data),
+               "local_batch_size x data axis");
+}
+
+void SetSchedule(Importer& importer) {
+  const Setting* ratio = importer.Look("lr_scheduler.decay_ratio");
+  const Setting* type = importer.Look("lr_scheduler.decay_type");
+  double decayed = 1;
+  if (ratio != nullptr && !absl::SimpleAtod(ratio->value, &decayed)) {
+    decayed = -1;
+  }
+  if (decayed != 0 && decayed != 1) {
+    importer.Error(ratio, "lr_scheduler.decay_ratio",
+                   absl::StrCat("found '", ratio->value,
+                                "'; ours decays from the warmup on or not at "
+                                "all: leave it out, or set it to 0.0"));
+  }
+  importer.RefuseUnless("lr_scheduler.decay_type", {"", "linear", "cosine"},
+                        "ours decays by none, linear or cosine");
+  if (importer.has_errors()) return;
+  importer.Set("training.optimizer.decay",
+               decayed == 0      ? "none"
+               : type == nullptr ? "linear"
+                                 : type->value,
+               "lr_scheduler", type);
+  OptimizerSpec& optimizer = importer.job().training.optimizer;
+  double factor = 0;
+  if (const Setting* minimum = importer.Look("lr_scheduler.min_lr_factor");
+      minimum != nullptr) {
+    if (!absl::SimpleAtod(minimum->value, &factor)) factor = -1;
+    importer.Set("training.optimizer.min_learning_rate",
+                 NumberToText(optimizer.learning_rate * factor),
+                 "optimizer.lr x min_lr_factor", minimum);
+  }
+  const int64_t steps = importer.job().training.num_steps;
+  if (optimizer.warmup_steps > steps) {
+    importer.Note(absl::StrCat("warmup_steps ", optimizer.warmup_steps,
+                               ": cut to the ", steps,
+                               " steps there are, as torchtitan does"));
+    optimizer.warmup_steps = steps;
+  }
+}
+
+}  // namespace
+
+void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
+  SetModel(options, importer);
+  importer.RefuseUnless("optimizer.name", {"", "AdamW"}, "ours is AdamW");
+  if (importer.has_errors()) return;
+  // Infinite: torchtitan has no other way to say never.
+  if (const Setting* norm = importer.Look("training.max_norm");
+      norm != nullptr && norm->value == "inf") {
+    importer.Set("training.gradient_clip_norm", "0", norm->key, norm);
+  }
+  if (const Setting* batch = importer.Look("training.global_batch_size");
+      batch != nullptr && batch->value == "-1") {
+    // Its default: the table must not see it.
+    importer.Note("global_batch_size -1: one local batch a replica");
+    SetData(importer);
+    importer.Set("layout.pipeline",
+                 absl::StrCat(importer.Integer(
+                     "parallelism.pipeline_parallel_degree", 1, 1)),
+                 "parallelism.pipeline_parallel_degree");
+    SetBatches(importer);
+    importer.TakeTable();
+  } else {
+    importer.TakeTable();
+    SetData(importer);
+    SetBatches(importer);
+  }
+  SetSchedule(importer);
+  if (importer.Integer("parallelism.context_parallel_degree", 1, 1) > 1) {
+    importer.LeaveLayout(
+        "context_parallel_degree: this version has no context axis");
+  }
+  const Setting* precision = importer.Look("training.mixed_precision_param");
+  importer.SetPrecision(
+      precision == nullptr || precision->value == "bfloat16" ? "bf16" : "fp32",
+      "mixed_precision_param", precision);
+  if (importer.IsOn("checkpoint.enable")) {
+    importer.Set("checkpoint.interval_steps",
+                 absl::StrCat(importer.Integer("checkpoint.interval", 1, 500)),
+                 "checkpoint.interval");
+  }
+  if (const Setting* mode = importer.Look("activation_checkpoint.mode");
+      mode == nullptr || mode->value != "none") {
+    importer.Note("activation_checkpoint: this version keeps all activations");
+  }
+  for (const char* key :
+       {"training.dtype", "parallelism.pipeline_parallel_schedule"}) {
+    if (const Setting* setting = importer.Look(key);
+        setting != nullptr && setting->value != "float32" &&
+        setting->value != "1F1B") {
+      importer.Note(absl::StrCat(key, " '", setting->value,
+                                 "': ours are float32 and 1F1B"));
+    }
+  }
+  importer.NoteIfThere(
+      {"parallelism.module_fqns_per_model_part",
+       "parallelism.pipeline_parallel_layers_per_stage"},
+      "ours cuts the layers as evenly as can be, the last stage the smallest");
+  importer.NoteIfThere({"model.converters"}, "ours has no float8 training");
+}
+
+}  // namespace millrace

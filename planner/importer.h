@@ -1,0 +1,90 @@
+// What the imports of all frameworks do alike: take settings into a job,
+// remember where each value came from, and collect errors.
+
+#ifndef MILLRACE_PLANNER_IMPORTER_H_
+#define MILLRACE_PLANNER_IMPORTER_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "planner/import.h"
+
+namespace millrace {
+
+class Importer {
+ public:
+  // Borrows `settings`.
+  Importer(Framework framework, const Settings& settings)
+      : framework_(framework), settings_(settings) {}
+
+  JobSpec& job() { return imported_.job; }
+  bool has_errors() const { return !errors_.empty(); }
+
+  // The setting, or null; counts as looked at.
+  const Setting* Look(absl::string_view key);
+  // Its value as an integer of at least `minimum`, or `fallback` if it is
+  // absent or not such a number, which is an error.
+  int64_t Integer(absl::string_view key, int64_t minimum, int64_t fallback);
+  bool IsOn(absl::string_view key);
+
+  // Takes every key of the framework's table: its value, else its default.
+  // Those without both stay unset, see IsSet().
+  void TakeTable();
+  // Sets the job's key from text; an error at `setting` if it does not accept
+  // it.
+  void Set(absl::string_view job_path, const std::string& text,
+           const std::string& remark, const Setting* setting = nullptr);
+  bool IsSet(absl::string_view job_path) const;
+  // An error unless it is set.
+  void Require(absl::string_view job_path);
+
+  // An error unless the setting has one of `allowed` ("" among them: or is
+  // absent).
+  void RefuseUnless(absl::string_view key,
+                    const std::vector<std::string>& allowed,
+                    const std::string& why);
+  // A note for each of the keys that is there.
+  void NoteIfThere(const std::vector<const char*>& keys,
+                   const std::string& what);
+  void Note(const std::string& text) { imported_.notes.push_back(text); }
+  void Error(const Setting* setting, absl::string_view key,
+             const std::string& what);
+
+  // Leaves the layout to the planner, and says why.
+  void LeaveLayout(const std::string& why);
+  // Precision, where this version can train in it.
+  void SetPrecision(const std::string& precision, const std::string& remark,
+                    const Setting* setting);
+  // Checks what joins keys, in the source's words, and fills what no source
+  // says.
+  absl::StatusOr<ImportedJob> Finish(const ImportOptions& options);
+
+ private:
+  // The source's name of a job's key, for messages.
+  std::string NameOf(absl::string_view job_path) const;
+  const Setting* SettingOf(absl::string_view job_path) const;
+  void CheckModel();
+  void CheckLayout();
+  void FillUnsaid(const ImportOptions& options);
+  void NoteUnused();
+
+  const Framework framework_;
+  const Settings& settings_;
+  ImportedJob imported_;
+  std::set<std::string, std::less<>> looked_at_;
+  std::vector<std::pair<int, std::string>> errors_;  // By line.
+};
+
+// The import of each framework, before Finish().
+void ImportMegatron(const ImportOptions& options, Importer& importer);
+void ImportTorchtitan(const ImportOptions& options, Importer& importer);
+void ImportHuggingFace(const ImportOptions& options, Importer& importer);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_IMPORTER_H_

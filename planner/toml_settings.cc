@@ -1,0 +1,72 @@
+// The door to the TOML library.
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <toml.hpp>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "planner/settings.h"
+
+namespace millrace {
+namespace {
+
+// A scalar or a list of scalars; lists in lists are flattened.
+std::string ValueText(const toml::value& value) {
+  if (value.is_string()) return value.as_string().str;
+  if (!value.is_array()) return toml::format(value);
+  std::vector<std::string> items;
+  for (const toml::value& item : value.as_array()) {
+    items.push_back(ValueText(item));
+  }
+  return absl::StrJoin(items, " ");
+}
+
+void AddTable(const toml::table& table, const std::string& prefix,
+              Settings* settings) {
+  for (const auto& [name, value] : table) {
+    if (value.is_table()) {
+      AddTable(value.as_table(), absl::StrCat(prefix, name, "."), settings);
+      continue;
+    }
+    settings->entries.push_back(
+        {.key = prefix + name,
+         .value = ValueText(value),
+         .line = static_cast<int>(value.location().line())});
+  }
+}
+
+// The library's messages draw the line over several lines; the first says what
+// is wrong.
+std::string FirstLine(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+absl::StatusOr<Settings> ReadTomlSettings(absl::string_view text,
+                                          const std::string& file_name) {
+  Settings settings{.file_name = file_name};
+  std::istringstream stream{std::string(text)};
+  try {
+    const toml::value root = toml::parse(stream, file_name);
+    AddTable(root.as_table(), "", &settings);
+  } catch (const toml::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ":", error.location().line(),
+                     ": not valid TOML: ", FirstLine(error.what())));
+  }
+  // Tables come in no order.
+  std::stable_sort(settings.entries.begin(), settings.entries.end(),
+                   [](const Setting& a, const Setting& b) {
+                     return std::tie(a.line, a.key) < std::tie(b.line, b.key);
+                   });
+  return settings;
+}
+
+}  // namespace millrace

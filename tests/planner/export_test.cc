@@ -1,0 +1,280 @@
+#include "planner/export.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/files.h"
+#include "nlohmann/json.hpp"
+#include "planner/import.h"
+#include "planner/settings.h"
+#include "tests/planner/framework_testing.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string MustExport(const JobSpec& job, const Layout& layout,
+                       Framework framework) {
+  const absl::StatusOr<std::string> text = ExportLayout(job, layout, framework);
+  EXPECT_TRUE(text.ok()) << text.status();
+  return text.value_or("");
+}
+
+JobSpec MustImport(Framework framework,
+                   const absl::StatusOr<Settings>& settings,
+                   const ImportOptions& options = {}) {
+  EXPECT_TRUE(settings.ok()) << settings.status();
+  if (!settings.ok()) return {};
+  const absl::StatusOr<ImportedJob> imported =
+      ImportJob(framework, *settings, options);
+  EXPECT_TRUE(imported.ok()) << imported.status();
+  return imported.ok() ? imported->job : JobSpec{};
+}
+
+LayoutConstraints Pinned(const Layout& layout) {
+  return {.pipeline = layout.pipeline,
+          .data = layout.data,
+          .tensor = layout.tensor,
+          .micro_batch = layout.micro_batch,
+          .zero = layout.zero};
+}
+
+// Goal: what Megatron-LM can express survives the way there and back. Method:
+// every layout of a job with unusual numbers; model, layout and training must
+// come back equal.
+TEST(ExportTest, MegatronRoundTrip) {
+  JobSpec job = UnusualJob();
+  job.model.head_dim = 20;  // Not hidden / heads.
+  const std::vector<Layout> layouts = LayoutsOf(job);
+  ASSERT_GT(layouts.size(), 300u);
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(LayoutToString(layout));
+    const std::string text = MustExport(job, layout, Framework::kMegatron);
+    const JobSpec back = MustImport(Framework::kMegatron,
+                                    ReadMegatronSettings(text, "args.txt"));
+    EXPECT_EQ(back.model, job.model);
+    EXPECT_EQ(back.training, job.training);
+    EXPECT_EQ(back.layout, Pinned(layout));
+    EXPECT_EQ(back.checkpoint.interval_steps, 55);
+    if (HasFailure()) return;
+  }
+}
+
+// Goal: likewise for torchtitan, whose models have names: the model comes from
+// a config.json beside it. ZeRO 1 without replicas is the same as ZeRO 0 there.
+TEST(ExportTest, TorchtitanRoundTrip) {
+  const JobSpec job = UnusualJob();
+  const std::string config = absl::StrCat(
+      "{\"model_type\": \"llama\", \"vocab_size\": 1552, \"hidden_size\": 192, "
+      "\"num_hidden_layers\": 9, \"num_attention_heads\": 16, "
+      "\"num_key_value_heads\": 8, \"intermediate_size\": 448, "
+      "\"rope_theta\": 70000.0, \"rms_norm_eps\": 2e-06, "
+      "\"max_position_embeddings\": 4096}");
+  const absl::StatusOr<Settings> model =
+      ReadJsonSettings(config, "config.json");
+  ASSERT_TRUE(model.ok()) << model.status();
+  for (const Layout& layout : LayoutsOf(job)) {
+    SCOPED_TRACE(LayoutToString(layout));
+    const std::string text = MustExport(job, layout, Framework::kTorchtitan);
+    const JobSpec back =
+        MustImport(Framework::kTorchtitan, ReadTomlSettings(text, "job.toml"),
+                   {.model = *model});
+    ModelSpec expected_model = job.model;
+    expected_model.init_std = ModelSpec{}.init_std;  // Not expressible.
+    EXPECT_EQ(back.model, expected_model);
+    LayoutConstraints expected = Pinned(layout);
+    if (layout.data == 1) expected.zero = 0;
+    EXPECT_EQ(back.layout, expected);
+    TrainingSpec training = job.training;
+    training.validation_interval_steps = 0;  // Not exported.
+    training.validation_steps = 1;
+    training.optimizer.min_learning_rate =
+        back.training.optimizer.min_learning_rate;
+    EXPECT_EQ(back.training, training);
+    EXPECT_NEAR(back.training.optimizer.min_learning_rate, 1.3e-4, 1e-18);
+    if (HasFailure()) return;
+  }
+}
+
+// Goal: torchtitan's own models need no config.json. Method: each flavor there
+// and back.
+TEST(ExportTest, TorchtitanFlavorsHaveNames) {
+  for (const TorchtitanFlavor& flavor : TorchtitanFlavors()) {
+    JobSpec job = UnusualJob();
+    job.model = flavor.model;
+    job.model.sequence_length = 64;
+    const Layout layout{.data = 2, .micro_batch = 4, .num_microbatches = 12};
+    const std::string text = MustExport(job, layout, Framework::kTorchtitan);
+    EXPECT_THAT(text,
+                HasSubstr(absl::StrCat("flavor = \"", flavor.name, "\"")));
+    EXPECT_THAT(text, Not(HasSubstr("TransformerModelArgs")));
+    EXPECT_EQ(
+        MustImport(Framework::kTorchtitan, ReadTomlSettings(text, "job.toml"))
+            .model,
+        job.model);
+  }
+}
+
+// Goal: a flavor's arguments give the width asked for. Method: torchtitan's
+// rule, applied to what the note says, for widths below and above its base.
+TEST(ExportTest, TorchtitanFlavorHasTheWidth) {
+  for (const int64_t width : {8, 136, 448, 512, 520, 2048}) {
+    JobSpec job = UnusualJob();
+    job.model.ffn_hidden = width;
+    const std::string text =
+        MustExport(job, {.num_microbatches = 96}, Framework::kTorchtitan);
+    const std::string key = "multiple_of=";
+    ASSERT_THAT(text, HasSubstr(key));
+    const int64_t multiple =
+        std::stoll(text.substr(text.find(key) + key.size()));
+    const std::string factor_key = "ffn_dim_multiplier=";
+    const size_t at = text.find(factor_key);
+    auto inner = static_cast<int64_t>(2.0 * (4.0 * 192) / 3.0);
+    if (at != std::string::npos) {
+      inner =
+          static_cast<int64_t>(std::stod(text.substr(at + factor_key.size())) *
+                               static_cast<double>(inner));
+    }
+    EXPECT_EQ(multiple * ((inner + multiple - 1) / multiple), width);
+  }
+}
+
+// Goal: batches and ZeRO of a DeepSpeed configuration agree as DeepSpeed
+// demands. Method: parse the JSON of every layout; train_batch_size must be
+// micro-batch x accumulation x replicas.
+TEST(ExportTest, DeepSpeedBatchesAgree) {
+  const JobSpec job = UnusualJob();
+  for (const Layout& layout : LayoutsOf(job)) {
+    SCOPED_TRACE(LayoutToString(layout));
+    const nlohmann::json json =
+        nlohmann::json::parse(MustExport(job, layout, Framework::kDeepSpeed));
+    EXPECT_EQ(json["train_batch_size"], 96);
+    EXPECT_EQ(json["train_micro_batch_size_per_gpu"].get<int>() *
+                  json["gradient_accumulation_steps"].get<int>() * layout.data,
+              96);
+    EXPECT_EQ(json["zero_optimization"]["stage"], layout.zero);
+    EXPECT_EQ(json["optimizer"]["params"]["lr"], 1.7e-3);
+    EXPECT_EQ(json["scheduler"]["type"], "WarmupCosineLR");
+    EXPECT_EQ(json.contains("tensor_parallel"),
+              layout.tensor > 1 && layout.pipeline == 1);
+    EXPECT_EQ(absl::StrContains(json["_comment"].dump(), "PipelineModule"),
+              layout.pipeline > 1);
+    if (HasFailure()) return;
+  }
+}
+
+// Goal: stages of unequal size are said as Megatron-LM can. Method: 9 layers
+// over 2, 3, 4, 5 and 6 stages, against the stages of layout.h by hand.
+TEST(ExportTest, MegatronSaysStageSizes) {
+  const JobSpec job = UnusualJob();
+  auto text = [&](int32_t pipeline) {
+    return MustExport(job, {.pipeline = pipeline, .num_microbatches = 96},
+                      Framework::kMegatron);
+  };
+  // 5, 4.
+  EXPECT_THAT(text(2),
+              AllOf(HasSubstr("--decoder-last-pipeline-num-layers 4"),
+                    Not(HasSubstr("--decoder-first-pipeline-num-layers"))));
+  EXPECT_THAT(text(3), Not(HasSubstr("num-layers 3")));  // 3, 3, 3.
+  // 2, 2, 3, 2.
+  EXPECT_THAT(text(4), HasSubstr("'Ett|tt|ttt|ttL'"));
+  // 2, 2, 2, 2, 1.
+  EXPECT_THAT(text(5),
+              AllOf(HasSubstr("--decoder-first-pipeline-num-layers 2"),
+                    HasSubstr("--decoder-last-pipeline-num-layers 1")));
+  // 1, 1, 2, 2, 2, 1.
+  EXPECT_THAT(text(6), HasSubstr("'Et|t|tt|tt|tt|tL'"));
+}
+
+// Goal: what has no words there is refused by the job's key, or said aloud.
+TEST(ExportTest, RefusesWhatHasNoWords) {
+  const Layout layout{.num_microbatches = 96};
+  JobSpec job = UnusualJob();
+  job.model.rope_theta = 70000.5;
+  EXPECT_THAT(
+      ExportLayout(job, layout, Framework::kMegatron).status().message(),
+      AllOf(HasSubstr("model.rope_theta"), HasSubstr("70000.5")));
+  job = UnusualJob();
+  job.model.head_dim = 20;
+  EXPECT_THAT(
+      ExportLayout(job, layout, Framework::kTorchtitan).status().message(),
+      HasSubstr("model.head_dim"));
+  job = UnusualJob();
+  job.training.precision = "int4";
+  EXPECT_THAT(
+      ExportLayout(job, layout, Framework::kMegatron).status().message(),
+      HasSubstr("training.precision"));
+  EXPECT_THAT(
+      ExportLayout(UnusualJob(), {.num_microbatches = 5}, Framework::kMegatron)
+          .status()
+          .message(),
+      HasSubstr("training.global_batch is 96"));
+  EXPECT_FALSE(
+      ExportLayout(UnusualJob(), layout, Framework::kHuggingFace).ok());
+  EXPECT_THAT(MustExport(UnusualJob(), layout, Framework::kMegatron),
+              AllOf(HasSubstr("# What it cannot express"),
+                    HasSubstr("replace --mock-data by --data-path")));
+}
+
+// Goal: docs/frameworks.md tells the tables of the code. Method: look for each
+// row.
+TEST(ExportTest, DocumentationHasTheTables) {
+  const absl::StatusOr<std::string> page = ReadFile("docs/frameworks.md");
+  ASSERT_TRUE(page.ok()) << page.status();
+  for (const Framework framework :
+       {Framework::kMegatron, Framework::kTorchtitan, Framework::kDeepSpeed,
+        Framework::kHuggingFace}) {
+    for (const FrameworkKey& key : FrameworkKeys(framework)) {
+      EXPECT_THAT(*page,
+                  HasSubstr(absl::StrCat(
+                      "| `", key.job_path, "` | `",
+                      framework == Framework::kMegatron ? "--" : "", key.name,
+                      "` |", framework == Framework::kDeepSpeed ? "" : " ",
+                      key.default_text == nullptr ? "" : key.default_text)));
+    }
+    EXPECT_THAT(*page,
+                HasSubstr(absl::StrCat("| ", FrameworkTitle(framework), " | ",
+                                       FrameworkVersion(framework))));
+  }
+}
+
+// Goal: edges of the schedule. Method: no clipping, no decay, seed 0 and no
+// validation, there and back.
+TEST(ExportTest, KeepsWhatIsOff) {
+  JobSpec job = UnusualJob();
+  job.training.gradient_clip_norm = 0;
+  job.training.optimizer.decay = LearningRateDecay::kNone;
+  job.training.validation_interval_steps = 0;
+  job.training.validation_steps = 1;
+  job.checkpoint.interval_steps = 0;
+  const Layout layout{.num_microbatches = 96};
+  const std::string flags = MustExport(job, layout, Framework::kMegatron);
+  const JobSpec back =
+      MustImport(Framework::kMegatron, ReadMegatronSettings(flags, "args.txt"));
+  EXPECT_EQ(back.training, job.training);
+  EXPECT_EQ(back.checkpoint, job.checkpoint);
+
+  job.model = TorchtitanFlavors()[0].model;
+  job.model.sequence_length = 32;
+  const JobSpec titan = MustImport(
+      Framework::kTorchtitan,
+      ReadTomlSettings(MustExport(job, layout, Framework::kTorchtitan), "t"));
+  EXPECT_EQ(titan.training.gradient_clip_norm, 0);
+  EXPECT_EQ(titan.training.optimizer.decay, LearningRateDecay::kNone);
+  EXPECT_EQ(titan.checkpoint, job.checkpoint);
+
+  job.training.seed = 0;
+  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+              AllOf(Not(HasSubstr("--seed")), HasSubstr("training.seed 0")));
+}
+
+}  // namespace
+}  // namespace millrace

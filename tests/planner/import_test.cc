@@ -1,0 +1,398 @@
+#include "planner/import.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "planner/job_file.h"
+#include "planner/settings.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kConfig[] = R"({
+  "architectures": ["LlamaForCausalLM"],
+  "model_type": "llama",
+  "vocab_size": 32000,
+  "hidden_size": 4096,
+  "num_hidden_layers": 32,
+  "num_attention_heads": 32,
+  "num_key_value_heads": 8,
+  "intermediate_size": 11008,
+  "max_position_embeddings": 2048,
+  "rms_norm_eps": 1e-06,
+  "rope_scaling": null,
+  "hidden_act": "silu",
+  "tie_word_embeddings": false,
+  "torch_dtype": "float32",
+  "use_cache": true
+}
+)";
+
+constexpr char kFlags[] = R"(# A small model.
+torchrun --nproc_per_node 8 pretrain_gpt.py \
+  --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 \
+  --num-layers 8 --hidden-size 512 --num-attention-heads 8 \
+  --seq-length 1024 --max-position-embeddings 1024 \
+  --micro-batch-size 2 --global-batch-size 32 \
+  --swiglu --normalization RMSNorm --position-embedding-type rope \
+  --untie-embeddings-and-output-weights --disable-bias-linear \
+  --vocab-size 32000 --train-iters 100 --lr 3e-4 --bf16
+)";
+
+constexpr char kToml[] = R"([model]
+name = "llama3"
+flavor = "debugmodel"
+[training]
+local_batch_size = 4
+global_batch_size = 32
+seq_len = 512
+steps = 1_000
+[lr_scheduler]
+warmup_steps = 2
+[parallelism]
+data_parallel_shard_degree = 4
+tensor_parallel_degree = 2
+)";
+
+absl::StatusOr<ImportedJob> Import(Framework framework, const std::string& text,
+                                   const ImportOptions& options = {}) {
+  absl::StatusOr<Settings> settings =
+      framework == Framework::kMegatron ? ReadMegatronSettings(text, "args.txt")
+      : framework == Framework::kTorchtitan
+          ? ReadTomlSettings(text, "job.toml")
+          : ReadJsonSettings(text, "config.json");
+  if (!settings.ok()) return settings.status();
+  return ImportJob(framework, *settings, options);
+}
+
+std::string ErrorOf(Framework framework, const std::string& text,
+                    const ImportOptions& options = {}) {
+  const absl::StatusOr<ImportedJob> imported = Import(framework, text, options);
+  if (imported.ok()) return "no error";
+  EXPECT_EQ(imported.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(imported.status().message());
+}
+
+std::string Changed(const char* text, const std::string& from,
+                    const std::string& to) {
+  const std::string changed = absl::StrReplaceAll(text, {{from, to}});
+  EXPECT_NE(changed, text) << from;
+  return changed;
+}
+
+// Goal: the job file that an import writes is a job file, and equals the job.
+// Method: read it back, for each framework.
+TEST(ImportTest, WritesJobFiles) {
+  for (const auto& [framework, text] :
+       {std::pair{Framework::kHuggingFace, kConfig},
+        std::pair{Framework::kMegatron, kFlags},
+        std::pair{Framework::kTorchtitan, kToml}}) {
+    const absl::StatusOr<ImportedJob> imported = Import(framework, text);
+    ASSERT_TRUE(imported.ok()) << imported.status();
+    const std::string yaml =
+        ImportedJobToYaml(*imported, framework, "the file");
+    const absl::StatusOr<JobSpec> job = ParseJob(yaml, "job.yaml");
+    ASSERT_TRUE(job.ok()) << job.status() << yaml;
+    EXPECT_EQ(*job, imported->job);
+  }
+}
+
+// Goal: a model's numbers are taken, and what was assumed is said. Method: the
+// config of a known model, by hand.
+TEST(ImportTest, TakesHuggingFaceModel) {
+  const absl::StatusOr<ImportedJob> imported =
+      Import(Framework::kHuggingFace, kConfig);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->job.model, (ModelSpec{.vocab_size = 32000,
+                                            .hidden = 4096,
+                                            .num_layers = 32,
+                                            .num_heads = 32,
+                                            .num_kv_heads = 8,
+                                            .head_dim = 128,
+                                            .ffn_hidden = 11008,
+                                            .sequence_length = 2048,
+                                            .rope_theta = 10000,
+                                            .norm_epsilon = 1e-6,
+                                            .init_std = 0.02}));
+  EXPECT_THAT(imported->remarks.at("training.steps"), HasSubstr("assumed"));
+  EXPECT_EQ(imported->remarks.at("model.ffn_hidden"), "intermediate_size");
+  EXPECT_THAT(imported->notes, testing::Contains(HasSubstr("use_cache")));
+  // Newer files nest the base of the rotary positions.
+  const absl::StatusOr<ImportedJob> nested =
+      Import(Framework::kHuggingFace,
+             Changed(kConfig, "\"rope_scaling\": null",
+                     "\"rope_parameters\": {\"rope_type\": \"default\",\n\t"
+                     "\"rope_theta\": 500000.0}"));
+  ASSERT_TRUE(nested.ok()) << nested.status();
+  EXPECT_EQ(nested->job.model.rope_theta, 500000);
+}
+
+// Goal: models that ours cannot be are refused by file, line and key. Method:
+// one change each.
+TEST(ImportTest, RefusesForeignModels) {
+  const struct {
+    const char* from;
+    const char* to;
+    const char* error;
+  } cases[] = {
+      {"\"llama\"", "\"gpt2\"", "config.json:3: model_type: found 'gpt2'"},
+      {"\"llama\"", "\"qwen2\"", "config.json:3: model_type: found 'qwen2'"},
+      {"LlamaForCausalLM", "MixtralForCausalLM",
+       "config.json:2: architectures: found 'MixtralForCausalLM'"},
+      {"\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true",
+       "config.json:14: tie_word_embeddings: found 'true'"},
+      {"\"rope_scaling\": null",
+       "\"rope_scaling\": {\"rope_type\": \"llama3\"}",
+       "config.json:12: rope_scaling.rope_type: found 'llama3'"},
+      {"\"rope_scaling\": null", "\"attention_bias\": true",
+       "config.json:12: attention_bias: found 'true'"},
+      {"\"silu\"", "\"gelu\"", "config.json:13: hidden_act: found 'gelu'"},
+      {"\"rope_scaling\": null", "\"sliding_window\": 1024",
+       "config.json:12: sliding_window: attention over the last 1024"},
+      {"\"hidden_size\": 4096", "\"hidden_size\": \"big\"",
+       "config.json:5: hidden_size: expected an integer of at least 1, found "
+       "'big'"},
+      {"\"num_key_value_heads\": 8", "\"num_key_value_heads\": 7",
+       "config.json:8: num_key_value_heads: 7 does not divide "
+       "num_attention_heads 32"},
+      {"\"hidden_size\": 4096", "\"hidden_size\": 4097",
+       "config.json:5: hidden_size: 4097 is not divisible by "
+       "num_attention_heads 32"},
+      {"  \"intermediate_size\": 11008,\n", "",
+       "config.json: intermediate_size: missing"},
+      {"intermediate_size", "intermediate_sizes",
+       "is 'intermediate_sizes' on line 9 meant?"},
+      {"\"hidden_size\": 4096,", "\"hidden_size\": 4096",
+       "config.json:6: not valid JSON"},
+      {"\"use_cache\": true", "\"vocab_size\": 5",
+       "config.json:16: vocab_size: given twice, first on line 4"},
+  };
+  for (const auto& [from, to, error] : cases) {
+    EXPECT_THAT(ErrorOf(Framework::kHuggingFace, Changed(kConfig, from, to)),
+                HasSubstr(error));
+  }
+  // A window no shorter than the sequences changes nothing.
+  EXPECT_TRUE(Import(Framework::kHuggingFace,
+                     Changed(kConfig, "\"rope_scaling\": null",
+                             "\"sliding_window\": 1024"),
+                     {.sequence_length = 1024})
+                  .ok());
+}
+
+// Goal: flags are read as Megatron-LM means them, its defaults among them.
+// Method: a small command line; vocabulary, width and replicas by hand.
+TEST(ImportTest, TakesMegatronFlags) {
+  const absl::StatusOr<ImportedJob> imported =
+      Import(Framework::kMegatron, kFlags);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  const JobSpec& job = imported->job;
+  EXPECT_EQ(job.model.vocab_size, 32000);  // 125 x 256, no padding.
+  EXPECT_EQ(job.model.ffn_hidden, 1344);   // 64 x floor(8/3 x 512 / 64).
+  EXPECT_EQ(job.model.num_kv_heads, 8);
+  EXPECT_EQ(
+      job.layout,
+      (LayoutConstraints{
+          .pipeline = 2, .data = 2, .tensor = 2, .micro_batch = 2, .zero = 0}));
+  EXPECT_EQ(job.training.optimizer.beta2, 0.999);
+  EXPECT_EQ(job.training.optimizer.decay, LearningRateDecay::kLinear);
+  EXPECT_EQ(job.training.seed, 1234u);
+  const absl::StatusOr<ImportedJob> padded =
+      Import(Framework::kMegatron,
+             Changed(kFlags, "--vocab-size 32000", "--vocab-size 32001"));
+  ASSERT_TRUE(padded.ok()) << padded.status();
+  EXPECT_EQ(padded->job.model.vocab_size, 32256);
+}
+
+// Goal: the three notations say the same. Method: one model as flags, as a
+// printed list and as YAML.
+TEST(ImportTest, ReadsEveryMegatronNotation) {
+  const std::string dump =
+      R"(------------------------ arguments ------------------------
+  add_bias_linear ................................. False
+  bf16 ............................................ True
+  global_batch_size ............................... 32
+  hidden_size ..................................... 512
+  lr .............................................. 0.0003
+  max_position_embeddings ......................... 1024
+  micro_batch_size ................................ 2
+  normalization ................................... RMSNorm
+  num_attention_heads ............................. 8
+  num_experts ..................................... None
+  num_layers ...................................... 8
+  num_query_groups ................................ 1
+  group_query_attention ........................... False
+  pipeline_model_parallel_size .................... 2
+  position_embedding_type ......................... rope
+  seq_length ...................................... 1024
+  swiglu .......................................... True
+  tensor_model_parallel_size ...................... 2
+  train_iters ..................................... 100
+  untie_embeddings_and_output_weights ............. True
+  vocab_size ...................................... 32000
+  world_size ...................................... 8
+-------------------- end of arguments ---------------------
+)";
+  const absl::StatusOr<ImportedJob> flags =
+      Import(Framework::kMegatron, kFlags);
+  const absl::StatusOr<ImportedJob> printed =
+      Import(Framework::kMegatron, dump);
+  ASSERT_TRUE(flags.ok() && printed.ok()) << printed.status();
+  EXPECT_EQ(flags->job, printed->job);
+  std::string yaml;
+  for (const absl::string_view line : absl::StrSplit(dump, '\n')) {
+    const size_t dots = line.find(" ..");
+    if (dots == absl::string_view::npos) continue;
+    absl::StrAppend(&yaml, absl::StripAsciiWhitespace(line.substr(0, dots)),
+                    ": ", line.substr(line.rfind(' ') + 1), "\n");
+  }
+  const absl::StatusOr<Settings> settings =
+      ReadMegatronSettings(yaml, "args.yaml");
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  const absl::StatusOr<ImportedJob> from_yaml =
+      ImportJob(Framework::kMegatron, *settings, {});
+  ASSERT_TRUE(from_yaml.ok()) << from_yaml.status();
+  EXPECT_EQ(flags->job, from_yaml->job);
+}
+
+// Goal: contradictions and foreign models are refused by file, line and flag.
+TEST(ImportTest, RefusesMegatronContradictions) {
+  const struct {
+    const char* from;
+    const char* to;
+    const char* error;
+  } cases[] = {
+      {"--tensor-model-parallel-size 2", "--tensor-model-parallel-size 3",
+       "args.txt:3: tensor-model-parallel-size: 3 x "
+       "pipeline-model-parallel-size 2 = 6 does not divide the 8 devices"},
+      {"--num-attention-heads 8", "--num-attention-heads 1",
+       "args.txt:3: tensor-model-parallel-size: 2 equal shards cannot be cut "
+       "from num-attention-heads 1"},
+      {"--global-batch-size 32", "--global-batch-size 33",
+       "args.txt:6: global-batch-size: 33 sequences cannot be cut into "
+       "micro-batches of 2 on 2 data replicas; use a multiple of 4"},
+      {"--num-layers 8", "--num-layers 1",
+       "args.txt:3: pipeline-model-parallel-size: 2 stages, but num-layers is "
+       "1"},
+      {"--max-position-embeddings 1024", "--max-position-embeddings 512",
+       "args.txt:5: max-position-embeddings: 512 is below seq-length 1024"},
+      {"--swiglu", "",
+       "args.txt: swiglu: missing; ours is of the Llama family"},
+      {"--bf16", "--num-experts 8", "args.txt:9: num-experts: found '8'"},
+      {"--num-layers 8", "--num-layer 8",
+       "args.txt: num-layers: missing; expected an integer from 1 to 10000; is "
+       "'num-layer' on line 4 meant?"},
+      {"--num-layers 8", "--num-layers $LAYERS",
+       "args.txt:4: num-layers: '$LAYERS' is a shell variable"},
+      {"--lr 3e-4", "--lr 3e-4 --lr 1e-4",
+       "args.txt:9: lr: given twice, first on line 9"},
+      {"--lr 3e-4", "--lr '3e-4", "args.txt:9: a quote that is never closed"},
+      {"--lr 3e-4", "--lr fast",
+       "args.txt:9: lr: expected a number above 0, found 'fast'"},
+      {"--bf16", "--lr-decay-style WSD",
+       "args.txt:9: lr-decay-style: found 'WSD'"},
+      {"--vocab-size 32000", "", "args.txt: vocab-size: missing"},
+      {"--micro-batch-size 2", "", "args.txt: micro-batch-size: missing"},
+  };
+  for (const auto& [from, to, error] : cases) {
+    EXPECT_THAT(ErrorOf(Framework::kMegatron, Changed(kFlags, from, to)),
+                HasSubstr(error));
+  }
+  EXPECT_THAT(ErrorOf(Framework::kMegatron, "num_layers\n"),
+              HasSubstr("args.txt:1: expected a flag"));
+}
+
+// Goal: what the flags ask for and this version cannot do is said in the file.
+TEST(ImportTest, SaysWhatItCannotDo) {
+  const absl::StatusOr<ImportedJob> imported =
+      Import(Framework::kMegatron,
+             Changed(kFlags, "--bf16",
+                     "--context-parallel-size 2 --recompute-granularity full "
+                     "--num-layers-per-virtual-pipeline-stage 2 --no-such 1"));
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->job.layout, LayoutConstraints{});
+  EXPECT_THAT(ImportedJobToYaml(*imported, Framework::kMegatron, "args.txt"),
+              AllOf(HasSubstr("no context axis"), HasSubstr("not used: "),
+                    HasSubstr("no-such"), HasSubstr("attention-dropout 0.1")));
+}
+
+// Goal: nothing in a file can leave the comments it is told in. Method: a key
+// with line ends in it, read back as a job.
+TEST(ImportTest, KeepsNotesInTheirComments) {
+  const absl::StatusOr<ImportedJob> imported =
+      Import(Framework::kTorchtitan,
+             Changed(kToml, "steps = 1_000", "\"a\\nname: stolen\\r\" = 1"));
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  const absl::StatusOr<JobSpec> job = ParseJob(
+      ImportedJobToYaml(*imported, Framework::kTorchtitan, "a\nb: c"), "y");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(*job, imported->job);
+}
+
+// Goal: torchtitan's tables are read with its defaults, and refused where they
+// contradict. Method: a small file by hand, then one change each.
+TEST(ImportTest, TakesTorchtitanTables) {
+  const absl::StatusOr<ImportedJob> imported =
+      Import(Framework::kTorchtitan, kToml);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->job.model.ffn_hidden, 768);
+  EXPECT_EQ(imported->job.model.sequence_length, 512);
+  EXPECT_EQ(imported->job.training.num_steps, 1000);
+  EXPECT_EQ(
+      imported->job.layout,
+      (LayoutConstraints{
+          .pipeline = 1, .data = 4, .tensor = 2, .micro_batch = 4, .zero = 1}));
+  const struct {
+    const char* from;
+    const char* to;
+    const char* error;
+  } cases[] = {
+      {"\"llama3\"", "\"deepseek_v3\"",
+       "job.toml:2: model.name: found 'deepseek_v3'"},
+      {"debugmodel", "9B",
+       "job.toml:3: model.flavor: '9B' is none of debugmodel, 8B, 70B, 405B"},
+      {"tensor_parallel_degree = 2", "tensor_parallel_degree = 3",
+       "job.toml:13: parallelism.tensor_parallel_degree: 3 equal shards cannot "
+       "be cut from model.heads 16"},
+      {"global_batch_size = 32", "global_batch_size = 30",
+       "job.toml:6: training.global_batch_size: 30 sequences"},
+      {"warmup_steps = 2", "decay_type = \"sqrt\"",
+       "job.toml:10: lr_scheduler.decay_type: found 'sqrt'"},
+      {"warmup_steps = 2", "decay_ratio = 0.5",
+       "job.toml:10: lr_scheduler.decay_ratio: found '0.5'"},
+      {"steps = 1_000", "steps = ", "job.toml:8: not valid TOML"},
+      {"steps = 1_000", "steps = 0",
+       "job.toml:8: training.steps: expected an integer of at least 1"},
+  };
+  for (const auto& [from, to, error] : cases) {
+    EXPECT_THAT(ErrorOf(Framework::kTorchtitan, Changed(kToml, from, to)),
+                HasSubstr(error));
+  }
+  EXPECT_THAT(ErrorOf(Framework::kDeepSpeed, "{}"), HasSubstr("has no model"));
+}
+
+// Goal: -1, torchtitan's way to say "whatever is left", is auto here.
+TEST(ImportTest, LeavesTorchtitanRemainderToThePlanner) {
+  const absl::StatusOr<ImportedJob> imported =
+      Import(Framework::kTorchtitan,
+             Changed(kToml, "data_parallel_shard_degree = 4", ""));
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_FALSE(imported->job.layout.data.has_value());
+  EXPECT_EQ(imported->job.layout.zero, 1);
+  EXPECT_THAT(ErrorOf(Framework::kTorchtitan,
+                      Changed(kToml, "data_parallel_shard_degree = 4\n", "#") +
+                          "pipeline_parallel_degree = 2\n"
+                          "pipeline_parallel_microbatch_size = 3\n"),
+              HasSubstr("training.local_batch_size: 4 is not divisible"));
+}
+
+}  // namespace
+}  // namespace millrace
