@@ -1,11 +1,11 @@
 // Choices a kernel leaves open (threads, rows a block, stages), made by
 // measuring: per family, shape class and chip.
 //
-// A family declares its knobs and what of a shape matters. A launcher asks
-// TunedChoice() and gets the installed entry of its class, or the start that it
-// brought. Nothing here measures during training: `Tune` runs only where
-// somebody asks for it, and its results travel as text with where they came
-// from.
+// A family declares its knobs and what of a shape matters (none does so far). A
+// launcher asks TunedChoice() and gets the installed entry of its class, or the
+// start that it brought. Nothing here measures during training: `Tune` runs
+// only where somebody asks for it, and its results travel as text with where
+// they came from.
 //
 // Method: coordinate descent with growing steps from a good start, after
 // Canesche et al., "The Droplet Search Algorithm for Kernel Scheduling", 2024.

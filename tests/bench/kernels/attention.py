@@ -174,9 +174,10 @@ def forward_error(case):
     return relative_error(take(case.o), o), relative_error(cudnn(case)(0)[0][:1, :2], o)
 
 
-# Ours may be this much less exact: terms are relative to what was a row's maximum, so the
-# greatest one is rounded too.
-ERROR_RATIO = 1.1
+# No less exact than the peer, up to the noise of a few heads. Terms are relative to what
+# was a row's maximum, so that the greatest is rounded too: that takes 2 to 5 % of it.
+ERROR_RATIO = 1.05
+LONGEST_CHECKED = 2048  # The scores in fp64 of longer sequences fill the memory.
 
 
 def dense_row(bench, b, s, h, d, causal, name):
@@ -184,7 +185,10 @@ def dense_row(bench, b, s, h, d, causal, name):
     case = Case(bench.library, b, s, h, d, causal)
     times = bench.time({"millrace": case.forward, "cuDNN": cudnn(case)}, case.n,
                        graph=s <= 1024, **pace(bench))
-    ours, theirs = forward_error(case) if s <= 2048 else (0, 0)
+    if s > LONGEST_CHECKED:
+        bench.row("attention forward", name, times, flops=case.flops)
+        return False
+    ours, theirs = forward_error(case)
     bench.row("attention forward", name, times, flops=case.flops, error=ours,
               error_cudnn=theirs)
     return not ours <= ERROR_RATIO * theirs

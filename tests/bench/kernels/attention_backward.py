@@ -101,8 +101,10 @@ def run(bench):
         for causal in (True, False):
             for s in (512, 1024, 2048, 4096, 8192, 16384):
                 case = Case(bench.library, TOKENS // s, s, HIDDEN // d, d, causal)
-                ours, theirs = case.errors() if s <= 2048 else (0.0, 0.0)
-                failed |= not ours <= 1.05 * theirs
+                # Longer scores in fp64 fill the memory.
+                is_checked = s <= 2048
+                ours, theirs = case.errors() if is_checked else (None, None)
+                failed |= is_checked and not ours <= 1.05 * theirs
                 times = bench.time({"millrace": case.variants["millrace"], "cuDNN": case.peer},
                                    case.n, graph=s <= 1024)
                 bench.row("attention backward", f"hd{d} {'causal' if causal else 'full'} S {s}",

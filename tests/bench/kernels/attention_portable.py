@@ -105,10 +105,13 @@ def run(bench):
                     case.forward(i)
                     case.peer_forward(i)
                 case.backward(0)
-                ours, theirs = case.errors() if s <= 2048 else ((0, 0), (0, 0))
-                # The base of the exponentials follows the maximum late, which costs the output
-                # 3 to 4 % of error: attention_bf16_forward_portable.cu.
-                failed |= ours[0] > 1.10 * theirs[0] or ours[1] > 1.05 * theirs[1]
+                # Longer scores in fp64 fill the memory. The base of the exponentials follows
+                # the maximum late, which costs the output 3 to 4 % of error:
+                # attention_bf16_forward_portable.cu.
+                is_checked = s <= 2048
+                ours, theirs = case.errors() if is_checked else ((None,) * 2,) * 2
+                if is_checked:
+                    failed |= not all(a <= 1.05 * b for a, b in zip(ours, theirs))
                 bench.row("portable forward", name, times, flops=case.flops, error=ours[0],
                           error_fa2=theirs[0])
                 times = bench.time({"millrace": case.backward, "FA2": case.peer_backward,

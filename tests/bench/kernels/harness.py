@@ -159,6 +159,8 @@ class Bench:
                 line.setdefault("ratio", {})[name] = peer_ms / ms
                 text += f"  {peer_ms / ms:5.2f}x {name}"
         for key, value in more.items():
+            if value is None:
+                continue  # Not measured here.
             line[key] = value
             text += f"  {key} {value:.2e}" if isinstance(value, float) else f"  {key} {value}"
         print(text, flush=True)
