@@ -57,6 +57,8 @@ struct PersistentLayout {
   TensorId exp_avg = -1;     // -1 in a validation Graph; its bytes stay.
   TensorId exp_avg_sq = -1;  // Likewise.
   TensorId scalars = -1;
+  TensorId clip_factor = -1;  // As the moments.
+  TensorId skip = -1;         // Likewise.
   int64_t bytes = 0;
 };
 

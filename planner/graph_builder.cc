@@ -48,6 +48,8 @@ void GraphBuilder::AddPersistentTensors(bool with_moments) {
   persistent.exp_avg_sq =
       add("exp_avg_sq", num_moments, DType::kFloat32, with_moments);
   persistent.scalars = add("scalars", kNumStepScalars, DType::kFloat64, true);
+  persistent.clip_factor = add("clip_factor", 1, DType::kFloat32, with_moments);
+  persistent.skip = add("skip", 1, DType::kInt32, with_moments);
 }
 
 TensorId GraphBuilder::AddTensor(std::string name, std::vector<int64_t> dims,

@@ -116,6 +116,16 @@ void EmitSquaredNorm(GraphBuilder& builder, const Bucket& bucket,
        .outputs = {builder.graph().persistent.scalars}});
 }
 
+void EmitClipFactor(GraphBuilder& builder) {
+  const PersistentLayout& persistent = builder.graph().persistent;
+  builder.Emit({.kind = OpKind::kClipFactor,
+                .phase = Phase::kOptimizer,
+                .name = "clip_factor",
+                .attributes = NoAttributes{},
+                .inputs = {persistent.scalars},
+                .outputs = {persistent.clip_factor, persistent.skip}});
+}
+
 void EmitUpdate(GraphBuilder& builder, const Bucket& bucket,
                 const BucketTensors& tensors) {
   const bool sharded = IsSharded(builder.layout());
@@ -127,7 +137,8 @@ void EmitUpdate(GraphBuilder& builder, const Bucket& bucket,
                                          .data_sharded = sharded,
                                          .weight_decay = bucket.weight_decay},
        .inputs = {tensors.parameters, tensors.gradients, tensors.exp_avg,
-                  tensors.exp_avg_sq, builder.graph().persistent.scalars},
+                  tensors.exp_avg_sq, builder.graph().persistent.clip_factor,
+                  builder.graph().persistent.skip},
        .outputs = {tensors.parameters, tensors.exp_avg, tensors.exp_avg_sq}});
   if (sharded) {
     EmitInPlaceCollective(builder, OpKind::kAllGather, Group::kData,
@@ -189,6 +200,7 @@ void EmitOptimizer(GraphBuilder& builder) {
   }
   EmitSquaredNorm(builder, buckets.back(), views.back().gradients);
   EmitReduceScalars(builder);
+  EmitClipFactor(builder);
   for (size_t i = 0; i < num_buckets; ++i) {
     EmitUpdate(builder, buckets[i], views[i]);
   }

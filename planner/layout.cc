@@ -6,6 +6,10 @@
 #include "base/check.h"
 
 namespace millrace {
+
+const char* PrecisionName(Precision precision) {
+  return precision == Precision::kBfloat16 ? "bf16" : "fp32";
+}
 namespace {
 
 // Largest value in [1, limit] that divides `value`.

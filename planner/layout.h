@@ -14,6 +14,12 @@
 
 namespace millrace {
 
+// What forward and backward compute in. kBfloat16: activations and the weights
+// that GEMMs read are bf16, gradients of weights and the optimizer's state,
+// master weights among them, fp32.
+enum class Precision : uint8_t { kFloat32, kBfloat16 };
+const char* PrecisionName(Precision precision);  // "fp32", "bf16".
+
 struct Layout {
   int32_t pipeline = 1;  // Stages.
   int32_t data = 1;      // Replicas, each with its share of the global batch.
@@ -21,6 +27,7 @@ struct Layout {
   int32_t micro_batch = 1;       // Sequences of one micro-batch.
   int32_t num_microbatches = 1;  // Per step and data replica.
   int32_t zero = 0;  // 1: optimizer state sharded over the data axis (ZeRO-1).
+  Precision precision = Precision::kFloat32;
 
   int32_t num_ranks() const { return pipeline * data * tensor; }
   // Sequences of one optimizer step over all replicas.
@@ -55,8 +62,8 @@ int32_t GroupSize(const Layout& layout, Group group);
 int32_t GroupIndex(const Layout& layout, Group group, Rank rank);
 
 // Layers [begin, end) of stage `stage`: as even as can be. A remainder goes to
-// the inner stages first, the latest first, then to stage 0, which also holds the
-// embedding; never to the last stage, whose head costs the most.
+// the inner stages first, the latest first, then to stage 0, which also holds
+// the embedding; never to the last stage, whose head costs the most.
 struct LayerRange {
   int64_t begin;
   int64_t end;

@@ -89,10 +89,16 @@ OpWork OptimizerWork(const Layout& layout, OpKind kind,
   const double elements =
       static_cast<double>(a.num_elements) / (a.data_sharded ? layout.data : 1);
   // AdamW reads four buffers and writes three.
-  return kind == OpKind::kAdamW
-             ? OpWork{.flops = 12 * elements,
-                      .bytes = 7 * kFloatBytes * elements}
-             : OpWork{.flops = 2 * elements, .bytes = kFloatBytes * elements};
+  if (kind == OpKind::kAdamW) {
+    return {.flops = 12 * elements, .bytes = 7 * kFloatBytes * elements};
+  }
+  if (kind == OpKind::kCastParameters) {
+    return {.flops = 0,
+            .bytes = (kFloatBytes +
+                      static_cast<double>(DTypeBytes(DType::kBfloat16))) *
+                     elements};
+  }
+  return {.flops = 2 * elements, .bytes = kFloatBytes * elements};
 }
 
 }  // namespace
@@ -163,8 +169,12 @@ OpWork WorkOf(const Layout& layout, OpKind kind,
     }
     case OpKind::kZero:
       return {.flops = 0, .bytes = kFloatBytes * elements};
+    case OpKind::kClipFactor:
+      return {.flops = kNumStepScalars,
+              .bytes = 8 * kNumStepScalars + kFloatBytes + 4};
     case OpKind::kSquaredNorm:
     case OpKind::kAdamW:
+    case OpKind::kCastParameters:
       return OptimizerWork(layout, kind,
                            std::get<OptimizerAttributes>(attributes));
   }

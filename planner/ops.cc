@@ -128,7 +128,9 @@ const char* OpKindName(OpKind kind) {
       "receive",
       "zero",
       "squared_norm",
+      "clip_factor",
       "adamw",
+      "cast_parameters",
   };
   static_assert(std::size(kNames) == kNumOpKinds);
   const int index = static_cast<int>(kind);

@@ -2,10 +2,14 @@
 // or copy; this header fixes its operands and attributes, planner/cost.h its
 // time, and worker/ how each backend runs it.
 //
-// Letters in shapes: T tokens of a micro-batch (micro_batch x sequence), S = T /
-// tensor (a rank's share under sequence parallelism), H hidden, V vocabulary,
+// Letters in shapes: T tokens of a micro-batch (micro_batch x sequence), S = T
+// / tensor (a rank's share under sequence parallelism), H hidden, V vocabulary,
 // Vt = V / tensor, N and K query and key-value heads of one tensor rank, D head
-// dim, F = ffn_hidden / tensor. Row-major; fp32 unless said otherwise.
+// dim, F = ffn_hidden / tensor. Row-major; fp32 unless said otherwise. Under
+// Precision::kBfloat16 activations, their gradients, logits and parameters are
+// bf16; rstd, lse, stats and gradients of parameters stay fp32; and the last
+// output of kAttentionBackward and of the cross entropies is a workspace of
+// planner/workspace.h's bytes.
 
 #ifndef MILLRACE_PLANNER_OPS_H_
 #define MILLRACE_PLANNER_OPS_H_
@@ -83,17 +87,25 @@ enum class OpKind : uint8_t {
   kZero,
   // gradients (a bucket) -> scalars (squared norm).
   kSquaredNorm,
-  // parameters, gradients, exp_avg, exp_avg_sq, scalars
-  //   -> parameters, exp_avg, exp_avg_sq. One bucket: parameters and gradients
-  // all of it, the moments what the rank keeps (its slice when data_sharded).
-  // Learning rate, betas, step number and clip norm come from the worker's step
-  // inputs.
+  // scalars -> clip_factor [1], skip [1] i32: what gradients are multiplied by,
+  // and one if the step must change nothing since loss or norm is not a number.
+  // The clip norm comes from the job.
+  kClipFactor,
+  // parameters, gradients, exp_avg, exp_avg_sq, clip_factor, skip [, master]
+  //   -> parameters, exp_avg, exp_avg_sq [, master]. One bucket: parameters and
+  // gradients all of it, the others what the rank keeps (its slice when
+  // data_sharded). With master weights the update is theirs, and the parameters
+  // are their bf16 copy. Learning rate, betas and step number come from the
+  // worker's step inputs.
   kAdamW,
+  // master -> parameters, of one bucket as kAdamW: the bf16 copy alone.
+  kCastParameters,
 };
-inline constexpr int kNumOpKinds = static_cast<int>(OpKind::kAdamW) + 1;
+inline constexpr int kNumOpKinds =
+    static_cast<int>(OpKind::kCastParameters) + 1;
 const char* OpKindName(OpKind kind);
-bool IsCollective(OpKind kind);   // kAllGather, kReduceScatter, kAllReduce.
-bool IsTransfer(OpKind kind);     // kSend, kReceive.
+bool IsCollective(OpKind kind);  // kAllGather, kReduceScatter, kAllReduce.
+bool IsTransfer(OpKind kind);    // kSend, kReceive.
 
 struct NoAttributes {
   friend bool operator==(const NoAttributes&, const NoAttributes&) = default;

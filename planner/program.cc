@@ -11,6 +11,19 @@
 namespace millrace {
 namespace {
 
+const char* ProgramKindName(ProgramKind kind) {
+  switch (kind) {
+    case ProgramKind::kTraining:
+      return "training";
+    case ProgramKind::kValidation:
+      return "validation";
+    case ProgramKind::kPublish:
+      return "publish";
+  }
+  CHECK(false) << "unknown kind of program " << static_cast<int>(kind);
+  return "";
+}
+
 std::string BufferToString(const Program& program, BufferId id) {
   const Buffer& buffer = program.buffers[id];
   return absl::StrFormat("%6d %-10s %12d %12d  %-4s [%s]  %s", id,
@@ -88,8 +101,8 @@ const char* PhaseName(Phase phase) {
 
 std::string ProgramToString(const Program& program) {
   std::string text = absl::StrCat(
-      program.kind == ProgramKind::kTraining ? "training" : "validation",
-      " program of stage ", program.stage, " of ", program.layout.pipeline,
+      ProgramKindName(program.kind), " program of stage ", program.stage,
+      " of ", program.layout.pipeline,
       "\nlayout: ", LayoutToString(program.layout),
       "\npersistent arena: ", program.persistent_arena_bytes,
       " bytes\nstep arena: ", program.step_arena_bytes, " bytes\n");

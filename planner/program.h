@@ -20,8 +20,8 @@
 namespace millrace {
 
 // In-order queues of one rank. On a CPU each is a thread, on a GPU a stream.
-// Each lane of transfers carries one direction of one link, in the same order at
-// both ends, so that no order of sends and receives can block another.
+// Each lane of transfers carries one direction of one link, in the same order
+// at both ends, so that no order of sends and receives can block another.
 enum class Lane : uint8_t {
   kCompute,
   kTensorComm,
@@ -34,9 +34,9 @@ enum class Lane : uint8_t {
 };
 inline constexpr int kNumLanes = static_cast<int>(Lane::kHost) + 1;
 const char* LaneName(Lane lane);
-// The lane that ops of this kind and these attributes run on: tensor collectives
-// kTensorComm, data and world collectives kDataComm, transfers by direction,
-// kLoadBatch kHost, everything else kCompute.
+// The lane that ops of this kind and these attributes run on: tensor
+// collectives kTensorComm, data and world collectives kDataComm, transfers by
+// direction, kLoadBatch kHost, everything else kCompute.
 Lane LaneOf(OpKind kind, const OpAttributes& attributes);
 
 enum class Phase : uint8_t {
@@ -81,7 +81,9 @@ struct Instruction {
   std::vector<InstructionId> waits;
 };
 
-enum class ProgramKind : uint8_t { kTraining, kValidation };
+// kPublish: makes the bf16 parameters from the master weights, after these were
+// initialized or loaded; empty in fp32.
+enum class ProgramKind : uint8_t { kTraining, kValidation, kPublish };
 
 struct Program {
   ProgramKind kind;
@@ -99,6 +101,12 @@ struct Program {
   BufferId exp_avg_buffer;     // -1 in a validation Program.
   BufferId exp_avg_sq_buffer;  // -1 in a validation Program.
   BufferId scalars_buffer;
+  // fp32 master weights, num_optimizer_elements like the moments, where the
+  // flat parameters are bf16; else -1.
+  BufferId master_buffer = -1;
+  // Scratch memory of the compute lane's kernels, which no instruction names;
+  // -1 in fp32.
+  BufferId scratch_buffer = -1;
   int64_t persistent_arena_bytes;
   int64_t step_arena_bytes;
 };
@@ -112,12 +120,12 @@ uint64_t ProgramHash(const Program& program);
 // reduce-scatter, which the communicator may use as scratch.
 std::vector<BufferId> WrittenBuffers(const Instruction& instruction);
 
-// Returns Internal naming the first violation: an instruction on a wrong lane, a
-// wait that points forward in the sequential order or to the same lane, an
-// operand out of its arena, bytes read before they are written, or bytes that two
-// instructions touch, one writing, with neither certain to finish before the
-// other starts (which two step buffers that share bytes must not do either). For
-// tests and debug builds.
+// Returns Internal naming the first violation: an instruction on a wrong lane,
+// a wait that points forward in the sequential order or to the same lane, an
+// operand out of its arena, bytes read before they are written, or bytes that
+// two instructions touch, one writing, with neither certain to finish before
+// the other starts (which two step buffers that share bytes must not do
+// either). For tests and debug builds.
 absl::Status CheckProgram(const Program& program);
 
 }  // namespace millrace

@@ -33,7 +33,9 @@ absl::StatusOr<BoundOp> BindByFamily(const OpContext& context,
     case OpKind::kLoadBatch:
     case OpKind::kZero:
     case OpKind::kSquaredNorm:
+    case OpKind::kClipFactor:
     case OpKind::kAdamW:
+    case OpKind::kCastParameters:
       return BindStepOp(context, instruction);
     case OpKind::kAllGather:
     case OpKind::kReduceScatter:

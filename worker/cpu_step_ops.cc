@@ -73,6 +73,21 @@ BoundOp BindSquaredNorm(const OpContext& context, const Instruction& in) {
 
 // A step whose loss or gradient is not a number leaves the weights as they are;
 // all ranks see the same scalars, so all do.
+BoundOp BindClipFactor(const OpContext& context, const Instruction& in) {
+  return [scalars = context.Input<double>(in, 0),
+          clip_factor = context.Output<float>(in, 0),
+          skip = context.Output<int32_t>(in, 1),
+          clip_norm = context.training->gradient_clip_norm] {
+    const double squared_norm = scalars[kSquaredNormScalar];
+    const bool finite =
+        std::isfinite(scalars[kLossScalar]) && std::isfinite(squared_norm);
+    *clip_factor =
+        finite ? static_cast<float>(ClipScale(squared_norm, clip_norm)) : 0;
+    *skip = finite ? 0 : 1;
+    return absl::OkStatus();
+  };
+}
+
 BoundOp BindAdamW(const OpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
   const OptimizerSpec& optimizer = context.training->optimizer;
@@ -87,17 +102,13 @@ BoundOp BindAdamW(const OpContext& context, const Instruction& in) {
       .beta2 = optimizer.beta2,
       .epsilon = optimizer.epsilon,
       .weight_decay = attributes.weight_decay ? optimizer.weight_decay : 0};
-  return [args, scalars = context.Input<double>(in, 4),
-          clip_norm = context.training->gradient_clip_norm,
-          inputs = context.inputs,
+  return [args, clip_factor = context.Input<float>(in, 4),
+          skip = context.Input<int32_t>(in, 5), inputs = context.inputs,
           num_threads = context.kernels->num_threads()]() mutable {
-    if (!std::isfinite(scalars[kLossScalar]) ||
-        !std::isfinite(scalars[kSquaredNormScalar])) {
-      return absl::OkStatus();
-    }
+    if (*skip != 0) return absl::OkStatus();
     args.learning_rate = inputs->learning_rate;
     args.step = inputs->step;
-    args.gradient_scale = ClipScale(scalars[kSquaredNormScalar], clip_norm);
+    args.gradient_scale = *clip_factor;
     return AdamW(args, num_threads);
   };
 }
@@ -119,8 +130,13 @@ absl::StatusOr<BoundOp> BindStepOp(const OpContext& context,
       return BindZero(context, instruction);
     case OpKind::kSquaredNorm:
       return BindSquaredNorm(context, instruction);
+    case OpKind::kClipFactor:
+      return BindClipFactor(context, instruction);
     case OpKind::kAdamW:
       return BindAdamW(context, instruction);
+    case OpKind::kCastParameters:
+      return absl::InvalidArgumentError(
+          "CPUs compute in fp32 and keep no bf16 parameters");
     default:
       return absl::InternalError("not an op of the whole step");
   }

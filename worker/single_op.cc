@@ -1,6 +1,7 @@
 #include "worker/single_op.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -112,7 +113,11 @@ Operands OperandsOfOptimizer(OpKind kind, const OptimizerAttributes& a) {
   if (kind == OpKind::kSquaredNorm) {
     return {.inputs = {bucket}, .outputs = {{Scalars()}}};
   }
-  return {.inputs = {bucket, bucket, bucket, bucket, Scalars()},
+  if (kind == OpKind::kCastParameters) {
+    return {.inputs = {bucket},
+            .outputs = {{{DType::kBfloat16, a.num_elements}}}};
+  }
+  return {.inputs = {bucket, bucket, bucket, bucket, Floats(1), Integers(1)},
           .outputs = {{bucket, 0}, {bucket, 2}, {bucket, 3}}};
 }
 
@@ -131,6 +136,9 @@ Operands OperandsOf(OpKind kind, const OpAttributes& attributes) {
   }
   if (const auto* a = std::get_if<OptimizerAttributes>(&attributes)) {
     return OperandsOfOptimizer(kind, *a);
+  }
+  if (kind == OpKind::kClipFactor) {
+    return {.inputs = {Scalars()}, .outputs = {{Floats(1)}, {Integers(1)}}};
   }
   CHECK(kind == OpKind::kGemm) << OpKindName(kind);
   const auto& a = std::get<GemmAttributes>(attributes);
@@ -225,6 +233,13 @@ void FillOperands(const Program& program, const Arenas& arenas) {
       for (int64_t i = 0; i < count; ++i) {
         reinterpret_cast<float*>(data)[i] =
             0.01f * static_cast<float>(1 + i % 7);
+      }
+    } else if (buffer.dtype == DType::kBfloat16) {
+      for (int64_t i = 0; i < count; ++i) {
+        // The upper half of a float.
+        reinterpret_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(
+            std::bit_cast<uint32_t>(0.01f * static_cast<float>(1 + i % 7)) >>
+            16);
       }
     } else {
       std::fill(reinterpret_cast<double*>(data),

@@ -60,6 +60,7 @@ TEST(ProfileRequestTest, FillsEveryTable) {
     // A lone rank has no shards to gather and no peer to send to.
     if (num_ranks > 1) {
       kinds.insert(OpKind::kReceive);  // The other end of a measured send.
+      kinds.insert(OpKind::kCastParameters);  // Of bf16 Programs alone.
       for (int i = 0; i < kNumOpKinds; ++i) {
         EXPECT_TRUE(kinds.contains(static_cast<OpKind>(i)))
             << OpKindName(static_cast<OpKind>(i)) << " at " << num_ranks;

@@ -1,0 +1,29 @@
+// Workspaces of the GPU kernels, as far as the plan must know them: upper bounds
+// of what the kernels ask for, which the worker checks when it binds an op.
+
+#ifndef MILLRACE_PLANNER_WORKSPACE_H_
+#define MILLRACE_PLANNER_WORKSPACE_H_
+
+#include <cstdint>
+
+#include "planner/ops.h"
+
+namespace millrace {
+
+// Program::scratch_buffer: GEMM workspaces, norm and embedding gradients. One
+// size for all, so that plans do not depend on kernels' choices.
+inline constexpr int64_t kComputeScratchBytes = int64_t{64} << 20;
+// Of the cross entropies' workspace beside logits.
+inline constexpr int64_t kLossGemmWorkspaceBytes = int64_t{32} << 20;
+// Logits of a chunk in bf16; in fp32 kLogitsWorkspaceBytes (graph.h).
+inline constexpr int64_t kBf16LogitsBytes = int64_t{1} << 30;
+
+// The query gradient in fp32 and two statistics a row, rows of each sequence
+// rounded up to whole tiles; packed documents need no more.
+int64_t AttentionBackwardWorkspaceBytes(const AttentionAttributes& attention);
+// Logits of chunk_tokens tokens, a loss of each token, and a GEMM's workspace.
+int64_t CrossEntropyWorkspaceBytes(const VocabAttributes& vocabulary);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_WORKSPACE_H_
