@@ -12,6 +12,7 @@
 #include "planner/job_file.h"
 #include "planner/profile_file.h"
 #include "planner/program.h"
+#include "worker/cpu_trainer.h"
 #include "worker/gloo_communicator.h"
 #include "worker/parameter_hash.h"
 #include "worker/profiler.h"
@@ -23,6 +24,15 @@ constexpr absl::Duration kConnectTimeout = absl::Seconds(30);
 // A timeline goes out this often over a run, and once early.
 constexpr int64_t kTimelinesPerRun = 10;
 constexpr int64_t kEarlyTimelineStep = 3;
+
+TimeBreakdown Scaled(const TimeBreakdown& breakdown, double factor) {
+  return {.compute_s = breakdown.compute_s * factor,
+          .exposed_tensor_comm_s = breakdown.exposed_tensor_comm_s * factor,
+          .exposed_data_comm_s = breakdown.exposed_data_comm_s * factor,
+          .bubble_s = breakdown.bubble_s * factor,
+          .data_s = breakdown.data_s * factor,
+          .other_s = breakdown.other_s * factor};
+}
 
 }  // namespace
 
@@ -140,12 +150,12 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
   }
   std::unique_ptr<Trainer> trainer;
   ASSIGN_OR_RETURN(trainer,
-                   Trainer::Create({.job = job,
-                                    .layout = FromMessage(message_.layout()),
-                                    .rank = rank_,
-                                    .num_threads = options_.num_threads,
-                                    .communicators = communicators_.get(),
-                                    .batches = dataset_.get()}));
+                   CreateCpuTrainer({.job = job,
+                                     .layout = FromMessage(message_.layout()),
+                                     .rank = rank_,
+                                     .num_threads = options_.num_threads,
+                                     .communicators = communicators_.get(),
+                                     .batches = dataset_.get()}));
   const int32_t stage = trainer->program().stage;
   const uint64_t expected = message_.program_hashes(stage);
   if (ProgramHash(trainer->program()) != expected) {
@@ -161,16 +171,18 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
 
 absl::Status GenerationRun::Restore() {
   if (message_.restore_path().empty()) return absl::OkStatus();
+  std::vector<StatePiece> state;
+  ASSIGN_OR_RETURN(state, trainer_->StateToFill());
   CheckpointInfo info;
-  ASSIGN_OR_RETURN(info,
-                   LoadCheckpoint(*PosixFileSystem(), message_.restore_path(),
-                                  trainer_->StatePieces()));
-  trainer_->set_completed_steps(info.step);
-  return absl::OkStatus();
+  ASSIGN_OR_RETURN(
+      info, LoadCheckpoint(*PosixFileSystem(), message_.restore_path(), state));
+  return trainer_->FinishFilling(info.step);
 }
 
-void GenerationRun::WritePart(const JobSpec& job) {
+absl::Status GenerationRun::WritePart(const JobSpec& job) {
   const double began_s = MonotonicSeconds();
+  std::vector<StatePiece> state;
+  ASSIGN_OR_RETURN(state, trainer_->ReadState());
   const int64_t step = trainer_->completed_steps();
   const CheckpointInfo info = {
       .step = step,
@@ -179,9 +191,8 @@ void GenerationRun::WritePart(const JobSpec& job) {
       .samples_consumed = step * job.training.global_batch,
       .layout = FromMessage(message_.layout()),
       .job_yaml = message_.job_yaml()};
-  const absl::StatusOr<std::string> entry =
-      WriteCheckpointPart(*PosixFileSystem(), message_.checkpoint_directory(),
-                          info, rank_, trainer_->StatePieces());
+  const absl::StatusOr<std::string> entry = WriteCheckpointPart(
+      *PosixFileSystem(), message_.checkpoint_directory(), info, rank_, state);
   protocol::ToCoordinator message = NewMessage();
   protocol::CheckpointPart* part = message.mutable_checkpoint_part();
   part->set_step(step);
@@ -193,60 +204,117 @@ void GenerationRun::WritePart(const JobSpec& job) {
     part->set_error(std::string(entry.status().message()));
   }
   client_->SendReliably(std::move(message));
+  return absl::OkStatus();
+}
+
+// Until a GPU's first timeline nothing is known of where its steps' time went;
+// later steps are taken to be like the last one that was measured.
+TimeBreakdown GenerationRun::BreakdownOf(const StepResult& result) {
+  if (result.timeline.has_value()) {
+    breakdown_ =
+        BreakDown(trainer_->program(), *result.timeline, result.step_time_s);
+    breakdown_step_s_ = result.step_time_s;
+    return breakdown_;
+  }
+  if (breakdown_step_s_ == 0) return {.other_s = result.step_time_s};
+  return Scaled(breakdown_, result.step_time_s / breakdown_step_s_);
+}
+
+bool GenerationRun::SendsTimelineOf(int64_t step) const {
+  return step % timeline_interval_ == 0 ||
+         step == first_step_ + kEarlyTimelineStep - 1;
+}
+
+void GenerationRun::ReportStep(const StepResult& result,
+                               const std::optional<Validation>& validation) {
+  stop_ = stop_ || result.stop;
+  last_loss_ = result.loss;
+  protocol::ToCoordinator message = NewMessage();
+  protocol::StepDone* done = message.mutable_step_done();
+  done->set_step(result.step);
+  done->set_loss(result.loss);
+  done->set_gradient_norm(result.gradient_norm);
+  done->set_learning_rate(result.learning_rate);
+  done->set_step_time_s(result.step_time_s);
+  done->set_finite(result.finite);
+  done->set_stage(trainer_->program().stage);
+  *done->mutable_breakdown() = ToMessage(BreakdownOf(result));
+  if (result.timeline.has_value() && SendsTimelineOf(result.step)) {
+    AddTimeline(*result.timeline, done);
+  }
+  if (validation.has_value()) {
+    done->set_validation_loss(validation->loss);
+    done->set_validation_s(validation->seconds);
+  }
+  client_->SendReliably(std::move(message));
+}
+
+absl::Status GenerationRun::CatchUp(std::optional<StepResult>* result) {
+  std::optional<StepResult> last;
+  ASSIGN_OR_RETURN(last, trainer_->LastResult());
+  if (!last.has_value()) return absl::OkStatus();
+  if (result->has_value()) ReportStep(**result, std::nullopt);
+  *result = std::move(last);
+  return absl::OkStatus();
 }
 
 absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   const TrainingSpec& training = job.training;
-  const int64_t first_step = trainer_->completed_steps() + 1;
-  const int64_t timeline_interval =
+  const auto is_due = [](int64_t step, int64_t interval) {
+    return interval > 0 && step % interval == 0;
+  };
+  first_step_ = trainer_->completed_steps() + 1;
+  timeline_interval_ =
       std::max<int64_t>(1, training.num_steps / kTimelinesPerRun);
-  int64_t saved_step = message_.restore_path().empty() ? -1 : first_step - 1;
-  double final_loss = 0;
-  bool stop = false;
-  while (trainer_->completed_steps() < training.num_steps && !stop) {
-    StepResult result;
-    ASSIGN_OR_RETURN(result, trainer_->RunStep(stop_requested_));
-    stop = result.stop;
-    final_loss = result.loss;
-    protocol::ToCoordinator message = NewMessage();
-    protocol::StepDone* done = message.mutable_step_done();
-    done->set_step(result.step);
-    done->set_loss(result.loss);
-    done->set_gradient_norm(result.gradient_norm);
-    done->set_learning_rate(result.learning_rate);
-    done->set_step_time_s(result.step_time_s);
-    done->set_finite(result.finite);
-    done->set_stage(trainer_->program().stage);
-    *done->mutable_breakdown() = ToMessage(
-        BreakDown(trainer_->program(), result.timeline, result.step_time_s));
-    if (result.step % timeline_interval == 0 ||
-        result.step == first_step + kEarlyTimelineStep - 1) {
-      AddTimeline(result.timeline, done);
+  int64_t saved_step = message_.restore_path().empty() ? -1 : first_step_ - 1;
+  std::optional<StepResult> result;
+  while (trainer_->completed_steps() < training.num_steps && !stop_) {
+    const int64_t step = trainer_->completed_steps() + 1;
+    ASSIGN_OR_RETURN(result,
+                     trainer_->RunStep({.vote_to_stop = stop_requested_,
+                                        .measure = SendsTimelineOf(step)}));
+    const bool validates = is_due(step, training.validation_interval_steps);
+    const bool saves = is_due(step, job.checkpoint.interval_steps);
+    // What follows is of this very step, so its result must be.
+    if (validates || saves) RETURN_IF_ERROR(CatchUp(&result));
+    std::optional<Validation> validation;
+    if (validates) {
+      ASSIGN_OR_RETURN(validation, Validate(training.validation_steps));
     }
-    if (training.validation_interval_steps > 0 &&
-        result.step % training.validation_interval_steps == 0) {
-      const double began_s = MonotonicSeconds();
-      double loss = 0;
-      ASSIGN_OR_RETURN(loss,
-                       trainer_->RunValidation(training.validation_steps));
-      done->set_validation_loss(loss);
-      done->set_validation_s(MonotonicSeconds() - began_s);
-    }
-    client_->SendReliably(std::move(message));
-    if (job.checkpoint.interval_steps > 0 &&
-        result.step % job.checkpoint.interval_steps == 0) {
-      WritePart(job);
-      saved_step = result.step;
+    if (result.has_value()) ReportStep(*result, validation);
+    if (saves) {
+      RETURN_IF_ERROR(WritePart(job));
+      saved_step = step;
     }
   }
+  result.reset();
+  RETURN_IF_ERROR(CatchUp(&result));
+  if (result.has_value()) ReportStep(*result, std::nullopt);
+  if (saved_step != trainer_->completed_steps()) {
+    RETURN_IF_ERROR(WritePart(job));
+  }
+  return ReportEnd(training.num_steps);
+}
+
+absl::StatusOr<GenerationRun::Validation> GenerationRun::Validate(
+    int64_t num_batches) {
+  const double began_s = MonotonicSeconds();
+  Validation validation;
+  ASSIGN_OR_RETURN(validation.loss, trainer_->RunValidation(num_batches));
+  validation.seconds = MonotonicSeconds() - began_s;
+  return validation;
+}
+
+absl::Status GenerationRun::ReportEnd(int64_t num_steps) {
+  std::vector<StatePiece> state;
+  ASSIGN_OR_RETURN(state, trainer_->ReadState());
   const int64_t steps = trainer_->completed_steps();
-  if (saved_step != steps) WritePart(job);
   protocol::ToCoordinator message = NewMessage();
   protocol::WorkerFinished* finished = message.mutable_worker_finished();
   finished->set_steps(steps);
-  finished->set_stopped(steps < training.num_steps);
-  finished->set_parameter_hash(HashOwnedParameters(trainer_->StatePieces()));
-  finished->set_final_loss(final_loss);
+  finished->set_stopped(steps < num_steps);
+  finished->set_parameter_hash(HashOwnedParameters(state));
+  finished->set_final_loss(last_loss_);
   client_->SendReliably(std::move(message));
   return absl::OkStatus();
 }

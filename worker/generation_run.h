@@ -8,15 +8,18 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
 #include "coordinator/protocol/client.h"
 #include "coordinator/protocol/millrace.pb.h"
 #include "planner/job.h"
+#include "planner/timeline.h"
 #include "worker/communicator.h"
 #include "worker/data/dataset.h"
 #include "worker/remote_rendezvous_store.h"
@@ -46,13 +49,27 @@ class GenerationRun {
   bool WaitUntilEnded(absl::Duration timeout);
 
  private:
+  struct Validation {
+    double loss;
+    double seconds;
+  };
+
   void Run();
   absl::Status Train();
   absl::Status Measure();
   absl::Status BuildTrainer(const JobSpec& job);
   absl::Status Restore();
   absl::Status TrainToTheEnd(const JobSpec& job);
-  void WritePart(const JobSpec& job);
+  // Makes `result` that of the newest step; reports the one it replaces.
+  absl::Status CatchUp(std::optional<StepResult>* result);
+  absl::StatusOr<Validation> Validate(int64_t num_batches);
+  void ReportStep(const StepResult& result,
+                  const std::optional<Validation>& validation);
+  TimeBreakdown BreakdownOf(const StepResult& result);
+  bool SendsTimelineOf(int64_t step) const;
+  // A checkpoint that cannot be written is reported; an error is the trainer's.
+  absl::Status WritePart(const JobSpec& job);
+  absl::Status ReportEnd(int64_t num_steps);
   protocol::ToCoordinator NewMessage() const;
 
   const WorkerOptions& options_;
@@ -63,6 +80,14 @@ class GenerationRun {
   RemoteRendezvousStore store_;
 
   std::unique_ptr<PackedDataset> dataset_;
+  // Of training, on its thread.
+  int64_t first_step_ = 1;
+  int64_t timeline_interval_ = 1;
+  bool stop_ = false;
+  double last_loss_ = 0;
+  TimeBreakdown breakdown_;      // Of the last step that was measured,
+  double breakdown_step_s_ = 0;  // which took this long; zero: none was.
+
   std::atomic<bool> running_ = false;
   std::atomic<bool> stop_requested_ = false;
 

@@ -1,12 +1,13 @@
-// A Trainer is one rank's training: Programs, arenas, communicators, executor
-// and state. It runs one step at a time and knows nothing of agents or the
-// coordinator, so that a test can run a whole job of them in one process.
+// A Trainer is one rank's training: Programs, memory, communicators, executor
+// and state. It runs one step after the other and knows nothing of agents or
+// the coordinator, so that a test can run a whole job of them in one process.
+// cpu_trainer.h and cuda/cuda_trainer.h make them.
 
 #ifndef MILLRACE_WORKER_TRAINER_H_
 #define MILLRACE_WORKER_TRAINER_H_
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,58 +27,76 @@ struct TrainerOptions {
   JobSpec job;
   Layout layout;
   Rank rank;
-  int32_t num_threads = 1;             // Of the compute lane.
-  CommunicatorFactory* communicators;  // Borrowed for Create().
-  BatchSource* batches;                // Borrowed for the lifetime.
+  int32_t num_threads = 1;  // Of the compute lane of a CPU.
+  // Borrowed while the Trainer is made; null for GPUs, which make their own.
+  CommunicatorFactory* communicators = nullptr;
+  BatchSource* batches = nullptr;  // Borrowed for the lifetime.
+};
+
+struct StepRequest {
+  bool vote_to_stop = false;  // Asks all ranks to stop.
+  // Asks for the step's timeline, which costs a GPU some of the step's time. A
+  // CPU measures every step.
+  bool measure = false;
 };
 
 struct StepResult {
-  int64_t step;          // The one just done; the first is 1.
+  int64_t step;          // The first is 1.
   double loss;           // Mean of the global batch, nats per token.
   double gradient_norm;  // Before clipping.
   double learning_rate;
   double step_time_s;
-  bool stop;              // Some rank voted to stop after this step.
-  bool finite;            // False: loss or gradient is not a number.
-  RankTimeline timeline;  // Measured.
+  bool stop;  // Some rank voted to stop in this step; all are told in the same.
+  bool finite;  // False: loss or gradient is not a number.
+  std::optional<RankTimeline> timeline;  // Where it was measured.
 };
 
+// A CPU has done a step when RunStep() returns. A GPU has only been given it,
+// and returns the result of the step before, so that the host never waits for a
+// device that could work: every result lags by one step, the stop in it too.
 class Trainer {
  public:
-  // Builds Programs and arenas, creates communicators (collective over the
-  // world) and initializes the parameters from the job's seed: a pure function
-  // of (seed, parameter name, element), the same under every layout.
-  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
-      const TrainerOptions& options);
-  ~Trainer();
+  virtual ~Trainer() = default;
 
-  const Program& program() const;
+  virtual const Program& program() const = 0;  // Of training.
 
-  // The state as checkpoints see it: pieces point into the arena. Set
-  // `completed_steps` after loading into the pieces.
-  std::vector<StatePiece> StatePieces();
-  int64_t completed_steps() const;
-  void set_completed_steps(int64_t steps);
+  // The training state after completed_steps() steps, as checkpoints see it, in
+  // host memory that holds it until the next step. Waits for all that was
+  // started. On a CPU the pieces are the state itself.
+  virtual absl::StatusOr<std::vector<StatePiece>> ReadState() = 0;
+  // To load a checkpoint: fill all pieces of StateToFill(), then call
+  // FinishFilling() with the steps it had completed. Nothing else may be called
+  // in between; before it the state is undefined. Collective over the world.
+  virtual absl::StatusOr<std::vector<StatePiece>> StateToFill() = 0;
+  virtual absl::Status FinishFilling(int64_t completed_steps) = 0;
 
-  // Runs the next step on all lanes; collective over the world. Allocates
-  // nothing of its own. `vote_to_stop` asks all ranks to stop after this step.
-  // Unavailable when a peer is gone, Aborted after Abort().
-  absl::StatusOr<StepResult> RunStep(bool vote_to_stop);
+  // Done or, on a GPU, given to it.
+  virtual int64_t completed_steps() const = 0;
 
-  // Mean validation loss over `num_batches` forward passes; collective.
-  absl::StatusOr<double> RunValidation(int64_t num_batches);
+  // Runs the next step; collective over the world. Allocates nothing of its
+  // own. Returns the result of the newest step that is known to be done: on a
+  // GPU nothing after the first step that follows LastResult() or the start.
+  // Unavailable when a peer is gone, Aborted after Abort(); on a GPU perhaps a
+  // step late.
+  virtual absl::StatusOr<std::optional<StepResult>> RunStep(
+      const StepRequest& request) = 0;
+  // Waits for all that was started; the result of the newest step, unless
+  // RunStep() has returned it already.
+  virtual absl::StatusOr<std::optional<StepResult>> LastResult() = 0;
+
+  // Mean validation loss over `num_batches` forward passes; collective. The
+  // result of a step under way is not lost: LastResult() still has it.
+  virtual absl::StatusOr<double> RunValidation(int64_t num_batches) = 0;
 
   // Bytes of both arenas as planned and as allocated; equal, asserted.
-  int64_t planned_bytes() const;
-  int64_t allocated_bytes() const;
+  virtual int64_t planned_bytes() const = 0;
+  virtual int64_t allocated_bytes() const = 0;
+  // The most of the device that this process has used so far: on a GPU with
+  // context, libraries and communicators; on a CPU the arenas.
+  virtual int64_t device_bytes() const = 0;
 
-  // Makes a step under way fail soon. Thread-safe.
-  void Abort();
-
- private:
-  class Impl;
-  explicit Trainer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  // Makes a step under way, and all later ones, fail soon. Thread-safe.
+  virtual void Abort() = 0;
 };
 
 }  // namespace millrace

@@ -37,10 +37,10 @@
 #include "planner/job_file.h"
 #include "planner/timeline.h"
 #include "tests/oracle/describe_job.h"
+#include "worker/cpu_trainer.h"
 #include "worker/gloo_communicator.h"
 #include "worker/in_process_communicator.h"
 #include "worker/memory_rendezvous_store.h"
-#include "worker/trainer.h"
 
 namespace millrace {
 namespace {
@@ -128,8 +128,8 @@ class Job {
     const std::clock_t start_clock = std::clock();
     RETURN_IF_ERROR(OnEveryRank([&](size_t rank) -> absl::Status {
       for (int64_t i = 0; i < num_steps; ++i) {
-        ASSIGN_OR_RETURN(ranks_[rank].last,
-                         ranks_[rank].trainer->RunStep(false));
+        ASSIGN_OR_RETURN(auto result, ranks_[rank].trainer->RunStep({}));
+        ranks_[rank].last = *std::move(result);
       }
       return absl::OkStatus();
     }));
@@ -140,7 +140,7 @@ class Job {
     for (const RankState& rank : ranks_) {
       const double step_s = rank.last.step_time_s;
       const TimeBreakdown parts =
-          BreakDown(rank.trainer->program(), rank.last.timeline, step_s);
+          BreakDown(rank.trainer->program(), *rank.last.timeline, step_s);
       const double share = 1 / step_s / static_cast<double>(ranks_.size());
       exposed +=
           (parts.exposed_tensor_comm_s + parts.exposed_data_comm_s) * share;
@@ -171,12 +171,12 @@ class Job {
     }
     ASSIGN_OR_RETURN(
         state.trainer,
-        Trainer::Create({.job = settings_.job,
-                         .layout = settings_.layout,
-                         .rank = static_cast<Rank>(rank),
-                         .num_threads = settings_.threads,
-                         .communicators = state.communicators.get(),
-                         .batches = &batches_}));
+        CreateCpuTrainer({.job = settings_.job,
+                          .layout = settings_.layout,
+                          .rank = static_cast<Rank>(rank),
+                          .num_threads = settings_.threads,
+                          .communicators = state.communicators.get(),
+                          .batches = &batches_}));
     return absl::OkStatus();
   }
 

@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "tests/e2e/equivalence_batches.h"
+#include "worker/cpu_trainer.h"
 #include "worker/in_process_communicator.h"
 
 namespace millrace {
@@ -42,11 +43,11 @@ absl::Status RunRanks(const JobSpec& job, const Layout& layout,
                                  job.model.sequence_length);
         const std::unique_ptr<CommunicatorFactory> factory = new_factory();
         ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                         Trainer::Create({.job = job,
-                                          .layout = layout,
-                                          .rank = Rank{rank},
-                                          .communicators = factory.get(),
-                                          .batches = &batches}));
+                         CreateCpuTrainer({.job = job,
+                                           .layout = layout,
+                                           .rank = Rank{rank},
+                                           .communicators = factory.get(),
+                                           .batches = &batches}));
         return body(Rank{rank}, *trainer);
       }();
       std::lock_guard lock(mutex);
@@ -76,23 +77,25 @@ JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
   JobResult result;
   std::mutex mutex;
   std::vector<std::vector<double>> losses(layout.num_ranks());
-  result.status = RunRanks(
-      job, layout, new_factory,
-      [&](Rank rank, Trainer& trainer) -> absl::Status {
-        for (int64_t i = 0; i < num_steps; ++i) {
-          ASSIGN_OR_RETURN(const StepResult step, trainer.RunStep(false));
-          losses[ToInt(rank)].push_back(step.loss);
-          if (rank == Rank{0}) {
-            result.gradient_norms.push_back(step.gradient_norm);
-          }
-        }
-        ASSIGN_OR_RETURN(const double validation_loss,
-                         trainer.RunValidation(2));
-        std::lock_guard lock(mutex);
-        if (rank == Rank{0}) result.validation_loss = validation_loss;
-        CollectOwned(trainer.StatePieces(), &result.tensors);
-        return absl::OkStatus();
-      });
+  result.status =
+      RunRanks(job, layout, new_factory,
+               [&](Rank rank, Trainer& trainer) -> absl::Status {
+                 for (int64_t i = 0; i < num_steps; ++i) {
+                   ASSIGN_OR_RETURN(const auto step, trainer.RunStep({}));
+                   losses[ToInt(rank)].push_back(step->loss);
+                   if (rank == Rank{0}) {
+                     result.gradient_norms.push_back(step->gradient_norm);
+                   }
+                 }
+                 ASSIGN_OR_RETURN(const double validation_loss,
+                                  trainer.RunValidation(2));
+                 ASSIGN_OR_RETURN(const std::vector<StatePiece> pieces,
+                                  trainer.ReadState());
+                 std::lock_guard lock(mutex);
+                 if (rank == Rank{0}) result.validation_loss = validation_loss;
+                 CollectOwned(pieces, &result.tensors);
+                 return absl::OkStatus();
+               });
   result.losses = losses[0];
   for (const std::vector<double>& other : losses) {
     if (result.status.ok() && other != result.losses) {

@@ -46,9 +46,10 @@ absl::StatusOr<Tensors> TrainAndSave(const JobSpec& job, const Layout& layout,
       job, layout, [&] { return hub.NewFactory(); },
       [&](Rank rank, Trainer& trainer) -> absl::Status {
         for (int64_t i = 0; i < kStepsBefore; ++i) {
-          RETURN_IF_ERROR(trainer.RunStep(false).status());
+          RETURN_IF_ERROR(trainer.RunStep({}).status());
         }
-        const std::vector<StatePiece> pieces = trainer.StatePieces();
+        ASSIGN_OR_RETURN(const std::vector<StatePiece> pieces,
+                         trainer.ReadState());
         ASSIGN_OR_RETURN(std::string part,
                          WriteCheckpointPart(*PosixFileSystem(), directory,
                                              info, rank, pieces));
@@ -76,17 +77,18 @@ absl::StatusOr<Continued> LoadAndTrain(const JobSpec& job, const Layout& layout,
   RETURN_IF_ERROR(RunRanks(
       job, layout, [&] { return hub.NewFactory(); },
       [&](Rank rank, Trainer& trainer) -> absl::Status {
-        const std::vector<StatePiece> pieces = trainer.StatePieces();
+        ASSIGN_OR_RETURN(const std::vector<StatePiece> pieces,
+                         trainer.StateToFill());
         ASSIGN_OR_RETURN(const CheckpointInfo info,
                          LoadCheckpoint(*PosixFileSystem(), path, pieces));
-        trainer.set_completed_steps(info.step);
+        RETURN_IF_ERROR(trainer.FinishFilling(info.step));
         {
           std::lock_guard lock(mutex);
           CollectOwned(pieces, &result.loaded);
         }
         for (int64_t i = 0; i < kStepsAfter; ++i) {
-          ASSIGN_OR_RETURN(const StepResult step, trainer.RunStep(false));
-          if (rank == Rank{0}) result.losses.push_back(step.loss);
+          ASSIGN_OR_RETURN(const auto step, trainer.RunStep({}));
+          if (rank == Rank{0}) result.losses.push_back(step->loss);
         }
         return absl::OkStatus();
       }));

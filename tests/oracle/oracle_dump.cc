@@ -24,9 +24,9 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "tests/oracle/describe_job.h"
+#include "worker/cpu_trainer.h"
 #include "worker/data/dataset.h"
 #include "worker/in_process_communicator.h"
-#include "worker/trainer.h"
 
 namespace millrace {
 namespace {
@@ -109,7 +109,7 @@ absl::Status WriteArray(const std::string& path, const T* data,
 // follows from where the state description says the first parameter lies.
 const char* PersistentArena(Trainer& trainer) {
   const Program& program = trainer.program();
-  for (const StatePiece& piece : trainer.StatePieces()) {
+  for (const StatePiece& piece : trainer.ReadState().value()) {
     for (const ParameterSlot& slot : program.parameters.slots) {
       if (slot.parameter.name != piece.tensor || piece.begin != 0) continue;
       const Buffer& buffer =
@@ -181,12 +181,12 @@ absl::Status Dump(const std::string& case_name, const std::string& folder) {
   layout.num_microbatches =
       static_cast<int32_t>(job.training.global_batch / layout.micro_batch);
   ASSIGN_OR_RETURN(const auto trainer,
-                   Trainer::Create({.job = job,
-                                    .layout = layout,
-                                    .rank = Rank{0},
-                                    .num_threads = 2,
-                                    .communicators = communicators.get(),
-                                    .batches = trained.get()}));
+                   CreateCpuTrainer({.job = job,
+                                     .layout = layout,
+                                     .rank = Rank{0},
+                                     .num_threads = 2,
+                                     .communicators = communicators.get(),
+                                     .batches = trained.get()}));
   const Program& program = trainer->program();
   nlohmann::json json = DescribeCase(job, program.parameters);
   RETURN_IF_ERROR(
@@ -194,10 +194,10 @@ absl::Status Dump(const std::string& case_name, const std::string& folder) {
   for (int64_t step = 1; step <= kNumSteps; ++step) {
     RETURN_IF_ERROR(WriteBatch(job, *written, step,
                                absl::StrCat(folder, "/step-", step, ".batch")));
-    ASSIGN_OR_RETURN(const StepResult result, trainer->RunStep(false));
-    json["steps"].push_back({{"loss", result.loss},
-                             {"gradient_norm", result.gradient_norm},
-                             {"learning_rate", result.learning_rate}});
+    ASSIGN_OR_RETURN(const auto result, trainer->RunStep({}));
+    json["steps"].push_back({{"loss", result->loss},
+                             {"gradient_norm", result->gradient_norm},
+                             {"learning_rate", result->learning_rate}});
     if (step == 1) {
       RETURN_IF_ERROR(
           WriteFlat(*trainer, program.gradients_buffer, folder + "/gradient"));

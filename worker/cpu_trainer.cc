@@ -1,4 +1,4 @@
-#include "worker/trainer.h"
+#include "worker/cpu_trainer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -54,22 +54,20 @@ absl::StatusOr<std::unique_ptr<Arenas>> AllocateArenas(
       Arenas{.persistent = std::move(persistent), .step = std::move(step)});
 }
 
-}  // namespace
-
 // Members are destroyed last to first: the lanes stop before what they use
 // goes.
-class Trainer::Impl {
+class CpuTrainer final : public Trainer {
  public:
-  static absl::StatusOr<std::unique_ptr<Impl>> Create(
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
       const TrainerOptions& options) {
-    auto impl = std::unique_ptr<Impl>(new Impl(options));
-    RETURN_IF_ERROR(impl->Build(options));
-    return impl;
+    auto trainer = std::unique_ptr<CpuTrainer>(new CpuTrainer(options));
+    RETURN_IF_ERROR(trainer->Build(options));
+    return trainer;
   }
 
-  const Program& program() const { return programs_->training; }
+  const Program& program() const override { return programs_->training; }
 
-  std::vector<StatePiece> StatePieces() {
+  absl::StatusOr<std::vector<StatePiece>> ReadState() override {
     const Program& program = programs_->training;
     return DescribeState(
         program.parameters, layout_, coordinates_,
@@ -78,15 +76,23 @@ class Trainer::Impl {
          .exp_avg_sq = Buffer<float>(program.exp_avg_sq_buffer)});
   }
 
-  int64_t completed_steps() const { return completed_steps_; }
-  void set_completed_steps(int64_t steps) { completed_steps_ = steps; }
+  absl::StatusOr<std::vector<StatePiece>> StateToFill() override {
+    return ReadState();
+  }
+  absl::Status FinishFilling(int64_t completed_steps) override {
+    completed_steps_ = completed_steps;
+    return absl::OkStatus();
+  }
 
-  absl::StatusOr<StepResult> RunStep(bool vote_to_stop) {
+  int64_t completed_steps() const override { return completed_steps_; }
+
+  absl::StatusOr<std::optional<StepResult>> RunStep(
+      const StepRequest& request) override {
     const double start_s = MonotonicSeconds();
     inputs_.step = completed_steps_ + 1;
     inputs_.learning_rate = LearningRateAt(job_.training, inputs_.step);
     double* scalars = Buffer<double>(programs_->training.scalars_buffer);
-    scalars[kStopVoteScalar] = vote_to_stop ? 1 : 0;
+    scalars[kStopVoteScalar] = request.vote_to_stop ? 1 : 0;
     scalars[kSpareScalar] = 0;
     RETURN_IF_ERROR(executor_->Run(*training_, inputs_.step));
     completed_steps_ = inputs_.step;
@@ -99,12 +105,16 @@ class Trainer::Impl {
                       .finite = std::isfinite(scalars[kLossScalar]) &&
                                 std::isfinite(scalars[kSquaredNormScalar])};
     result.step_time_s = MonotonicSeconds() - start_s;
-    result.timeline.rank = rank_;
-    training_->FillTimeline(&result.timeline);
+    result.timeline.emplace().rank = rank_;
+    training_->FillTimeline(&*result.timeline);
     return result;
   }
 
-  absl::StatusOr<double> RunValidation(int64_t num_batches) {
+  absl::StatusOr<std::optional<StepResult>> LastResult() override {
+    return std::nullopt;  // RunStep() returned it.
+  }
+
+  absl::StatusOr<double> RunValidation(int64_t num_batches) override {
     if (num_batches < 1) {
       return absl::InvalidArgumentError(absl::StrCat(
           "validation over ", num_batches, " batches: at least one is needed"));
@@ -124,20 +134,22 @@ class Trainer::Impl {
     return sum / static_cast<double>(num_batches);
   }
 
-  int64_t planned_bytes() const {
+  int64_t planned_bytes() const override {
     return programs_->persistent_bytes() + programs_->step_bytes();
   }
-  int64_t allocated_bytes() const {
+  int64_t allocated_bytes() const override {
     return arenas_->persistent.bytes() + arenas_->step.bytes();
   }
 
-  void Abort() {
+  int64_t device_bytes() const override { return allocated_bytes(); }
+
+  void Abort() override {
     executor_->Abort();
     communicators_->Abort();
   }
 
  private:
-  explicit Impl(const TrainerOptions& options)
+  explicit CpuTrainer(const TrainerOptions& options)
       : job_(options.job),
         layout_(options.layout),
         rank_(options.rank),
@@ -200,37 +212,21 @@ class Trainer::Impl {
   std::unique_ptr<Executor> executor_;
 };
 
-Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Trainer::~Trainer() = default;
+}  // namespace
 
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
+absl::StatusOr<std::unique_ptr<Trainer>> CreateCpuTrainer(
     const TrainerOptions& options) {
   CHECK(options.communicators != nullptr);
   CHECK(options.batches != nullptr);
-  absl::StatusOr<std::unique_ptr<Impl>> impl = Impl::Create(options);
-  if (!impl.ok()) {
+  absl::StatusOr<std::unique_ptr<Trainer>> trainer =
+      CpuTrainer::Create(options);
+  if (!trainer.ok()) {
     return absl::Status(
-        impl.status().code(),
+        trainer.status().code(),
         absl::StrCat("rank ", ToInt(options.rank),
-                     ", preparing to train: ", impl.status().message()));
+                     ", preparing to train: ", trainer.status().message()));
   }
-  return std::unique_ptr<Trainer>(new Trainer(*std::move(impl)));
+  return trainer;
 }
-
-const Program& Trainer::program() const { return impl_->program(); }
-std::vector<StatePiece> Trainer::StatePieces() { return impl_->StatePieces(); }
-int64_t Trainer::completed_steps() const { return impl_->completed_steps(); }
-void Trainer::set_completed_steps(int64_t steps) {
-  impl_->set_completed_steps(steps);
-}
-absl::StatusOr<StepResult> Trainer::RunStep(bool vote_to_stop) {
-  return impl_->RunStep(vote_to_stop);
-}
-absl::StatusOr<double> Trainer::RunValidation(int64_t num_batches) {
-  return impl_->RunValidation(num_batches);
-}
-int64_t Trainer::planned_bytes() const { return impl_->planned_bytes(); }
-int64_t Trainer::allocated_bytes() const { return impl_->allocated_bytes(); }
-void Trainer::Abort() { impl_->Abort(); }
 
 }  // namespace millrace

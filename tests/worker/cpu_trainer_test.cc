@@ -1,4 +1,4 @@
-#include "worker/trainer.h"
+#include "worker/cpu_trainer.h"
 
 #include <barrier>
 #include <cmath>
@@ -30,7 +30,7 @@ const Layout kPipelined = {
     .pipeline = 2, .data = 2, .micro_batch = 1, .num_microbatches = 4};
 
 // Goal: bytes allocated are bytes planned, on every rank. Method: ask.
-TEST(TrainerTest, AllocatesWhatIsPlanned) {
+TEST(CpuTrainerTest, AllocatesWhatIsPlanned) {
   InProcessHub hub;
   const absl::Status status = RunRanks(
       SmallJob(), kPipelined, [&] { return hub.NewFactory(); },
@@ -48,7 +48,7 @@ TEST(TrainerTest, AllocatesWhatIsPlanned) {
 // Goal: a step allocates nothing of ours but the timeline it hands out (one
 // vector a rank and step). oneDNN takes a few small argument lists a GEMM.
 // Method: count operator new on all ranks' threads over some steps.
-TEST(TrainerTest, StepAllocatesOnlyItsTimeline) {
+TEST(CpuTrainerTest, StepAllocatesOnlyItsTimeline) {
   constexpr int64_t kCounted = 5;
   for (const Layout& layout : {kSharded, kPipelined}) {
     InProcessHub hub;
@@ -57,12 +57,12 @@ TEST(TrainerTest, StepAllocatesOnlyItsTimeline) {
     const absl::Status status = RunRanks(
         SmallJob(), layout, [&] { return hub.NewFactory(); },
         [&](Rank rank, Trainer& trainer) {
-          EXPECT_TRUE(trainer.RunStep(false).ok());
+          EXPECT_TRUE(trainer.RunStep({}).ok());
           all_ranks.arrive_and_wait();
           if (rank == Rank{0}) StartCountingAllocations();
           all_ranks.arrive_and_wait();
           for (int64_t i = 0; i < kCounted; ++i) {
-            EXPECT_TRUE(trainer.RunStep(false).ok());
+            EXPECT_TRUE(trainer.RunStep({}).ok());
           }
           all_ranks.arrive_and_wait();
           if (rank == Rank{0}) counts = StopCountingAllocations();
@@ -76,16 +76,17 @@ TEST(TrainerTest, StepAllocatesOnlyItsTimeline) {
 
 // Goal: one rank's vote stops all after the same step. Method: rank 1 votes in
 // step 2.
-TEST(TrainerTest, OneVoteStopsAll) {
+TEST(CpuTrainerTest, OneVoteStopsAll) {
   InProcessHub hub;
   const absl::Status status = RunRanks(
       SmallJob(), kSharded, [&] { return hub.NewFactory(); },
       [](Rank rank, Trainer& trainer) {
         for (int64_t step = 1; step <= 3; ++step) {
-          const auto result = trainer.RunStep(rank == Rank{1} && step == 2);
+          const auto result =
+              trainer.RunStep({.vote_to_stop = rank == Rank{1} && step == 2});
           if (!result.ok()) return result.status();
-          EXPECT_EQ(result->step, step);
-          EXPECT_EQ(result->stop, step == 2);
+          EXPECT_EQ((*result)->step, step);
+          EXPECT_EQ((*result)->stop, step == 2);
         }
         return absl::OkStatus();
       });
@@ -95,24 +96,24 @@ TEST(TrainerTest, OneVoteStopsAll) {
 // Goal: a step whose loss is not a number reports it and leaves parameters and
 // moments untouched. Method: poison one weight, compare everything else before
 // and after.
-TEST(TrainerTest, NonFiniteStepLeavesStateAlone) {
+TEST(CpuTrainerTest, NonFiniteStepLeavesStateAlone) {
   InProcessHub hub;
   const absl::Status status = RunRanks(
       SmallJob(), kSharded, [&] { return hub.NewFactory(); },
       [](Rank, Trainer& trainer) {
-        EXPECT_TRUE(trainer.RunStep(false).ok());
+        EXPECT_TRUE(trainer.RunStep({}).ok());
         std::vector<std::vector<float>> before;
         bool first = true;
-        for (const StatePiece& piece : trainer.StatePieces()) {
+        for (const StatePiece& piece : trainer.ReadState().value()) {
           if (first) *piece.data = std::numeric_limits<float>::quiet_NaN();
           first = false;
           before.emplace_back(piece.data,
                               piece.data + (piece.end - piece.begin));
         }
-        const auto result = trainer.RunStep(false);
+        const auto result = trainer.RunStep({});
         if (!result.ok()) return result.status();
-        EXPECT_FALSE(result->finite);
-        const std::vector<StatePiece> pieces = trainer.StatePieces();
+        EXPECT_FALSE((*result)->finite);
+        const std::vector<StatePiece> pieces = trainer.ReadState().value();
         for (size_t i = 0; i < pieces.size(); ++i) {
           EXPECT_EQ(std::memcmp(before[i].data(), pieces[i].data,
                                 before[i].size() * sizeof(float)),
@@ -126,14 +127,14 @@ TEST(TrainerTest, NonFiniteStepLeavesStateAlone) {
 
 // Goal: a rank that leaves ends the others' step with an error that names rank,
 // step and instruction. Method: rank 0 stops after one step.
-TEST(TrainerTest, LostRankEndsTheStep) {
+TEST(CpuTrainerTest, LostRankEndsTheStep) {
   InProcessHub hub;
   const absl::Status status = RunRanks(
       SmallJob(), kPipelined, [&] { return hub.NewFactory(); },
       [](Rank rank, Trainer& trainer) {
-        EXPECT_TRUE(trainer.RunStep(false).ok());
+        EXPECT_TRUE(trainer.RunStep({}).ok());
         if (rank == Rank{0}) return absl::OkStatus();
-        const auto result = trainer.RunStep(false);
+        const auto result = trainer.RunStep({});
         EXPECT_TRUE(absl::IsUnavailable(result.status())) << result.status();
         EXPECT_THAT(std::string(result.status().message()),
                     HasSubstr("step 2, "));
@@ -144,7 +145,7 @@ TEST(TrainerTest, LostRankEndsTheStep) {
 
 // Goal: Abort() from another thread ends a step that waits for a peer. Method:
 // rank 1 never starts its step until rank 0's has ended.
-TEST(TrainerTest, AbortEndsAStep) {
+TEST(CpuTrainerTest, AbortEndsAStep) {
   InProcessHub hub;
   absl::Notification ended;
   const absl::Status status = RunRanks(
@@ -156,7 +157,7 @@ TEST(TrainerTest, AbortEndsAStep) {
           return absl::OkStatus();
         }
         std::thread aborter([&] { trainer.Abort(); });
-        EXPECT_TRUE(absl::IsAborted(trainer.RunStep(false).status()));
+        EXPECT_TRUE(absl::IsAborted(trainer.RunStep({}).status()));
         aborter.join();
         ended.Notify();
         return absl::OkStatus();
@@ -165,7 +166,7 @@ TEST(TrainerTest, AbortEndsAStep) {
 }
 
 // Goal: a bad batch is reported with its cause. Method: a source that fails.
-TEST(TrainerTest, BatchErrorsComeThrough) {
+TEST(CpuTrainerTest, BatchErrorsComeThrough) {
   class Broken : public BatchSource {
     absl::Status Fill(const BatchRequest&, const BatchPointers&) override {
       return absl::DataLossError("tokens.bin: token 17 is cut off");
@@ -173,13 +174,13 @@ TEST(TrainerTest, BatchErrorsComeThrough) {
   } broken;
   InProcessHub hub;
   const auto factory = hub.NewFactory();
-  auto trainer = Trainer::Create({.job = SmallJob(),
-                                  .layout = {.micro_batch = 8},
-                                  .rank = Rank{0},
-                                  .communicators = factory.get(),
-                                  .batches = &broken});
+  auto trainer = CreateCpuTrainer({.job = SmallJob(),
+                                   .layout = {.micro_batch = 8},
+                                   .rank = Rank{0},
+                                   .communicators = factory.get(),
+                                   .batches = &broken});
   ASSERT_TRUE(trainer.ok()) << trainer.status();
-  const absl::Status status = (*trainer)->RunStep(false).status();
+  const absl::Status status = (*trainer)->RunStep({}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("token 17"));
 }

@@ -1,0 +1,57 @@
+// The door to GPUs. What needs the CUDA libraries lies in libmillrace_cuda.so
+// beside the program, loaded when a job asks for backend cuda: so the program
+// itself runs on machines that have none of them, and can say what is missing.
+
+#ifndef MILLRACE_WORKER_CUDA_BACKEND_H_
+#define MILLRACE_WORKER_CUDA_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/profile.h"
+#include "worker/profiler.h"
+#include "worker/rendezvous_store.h"
+#include "worker/trainer.h"
+
+namespace millrace {
+
+struct CudaDeviceInfo {
+  std::string name;  // "NVIDIA H200".
+  int32_t compute_capability;  // 90 for 9.0.
+  int32_t num_multiprocessors;
+  int64_t memory_bytes;
+};
+
+class CudaBackend {
+ public:
+  virtual ~CudaBackend() = default;
+
+  // Of this host, in CUDA's order. Unavailable says what is missing (a driver,
+  // a newer one, a device) and what to do. Makes no context.
+  virtual absl::StatusOr<std::vector<CudaDeviceInfo>> ListDevices() = 0;
+  // What is wrong but no error, a line each: NCCL 2.28.3 to 2.28.8, GPUs of
+  // unlike kind (FailedPrecondition), peer access off. For agent 0 to print.
+  virtual absl::StatusOr<std::vector<std::string>> CheckHost(
+      int32_t num_devices) = 0;
+
+  // As Trainer::Create(), on device `device_idx` of the host; communicators are
+  // NCCL's, made through `store`.
+  virtual absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
+      const TrainerOptions& options, int32_t device_idx,
+      RendezvousStore* store) = 0;
+  // As MeasureHardwareProfile(); `options.communicators` may be null.
+  virtual absl::StatusOr<HardwareProfile> MeasureHardwareProfile(
+      const ProfilerOptions& options, int32_t device_idx,
+      RendezvousStore* store) = 0;
+};
+
+// The one of this process; loads the library at first. Unavailable says where it
+// was looked for, or which library it needs is missing.
+absl::StatusOr<CudaBackend*> LoadCudaBackend();
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_BACKEND_H_
