@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/four.cuh"
+#include "kernels/cuda/occupancy.cuh"
 #include "kernels/cuda/random.cuh"
 #include "kernels/cuda/status.h"
 
@@ -13,6 +14,36 @@ namespace millrace {
 namespace {
 
 using gpu::Four;
+
+// base^exponent by squaring: a few roundings of fp64, on the host as on the
+// device.
+__host__ __device__ double Power(double base, int64_t exponent) {
+  double power = 1.0;
+  for (; exponent > 0; exponent /= 2) {
+    if (exponent % 2 != 0) power *= base;
+    base *= base;
+  }
+  return power;
+}
+
+// What follows from a step's number and learning rate, rounded once.
+struct StepFactors {
+  uint64_t step;
+  float keep, step_size, root_factor;
+};
+struct Hyperparameters {
+  double beta1, beta2, weight_decay;
+};
+__host__ __device__ StepFactors FactorsOf(const AdamWStep& step,
+                                          const Hyperparameters& hyper) {
+  const double correction1 = 1.0 - Power(hyper.beta1, step.step);
+  const double correction2 = 1.0 - Power(hyper.beta2, step.step);
+  return {
+      .step = static_cast<uint64_t>(step.step),
+      .keep = static_cast<float>(1.0 - step.learning_rate * hyper.weight_decay),
+      .step_size = static_cast<float>(step.learning_rate / correction1),
+      .root_factor = static_cast<float>(1.0 / sqrt(correction2))};
+}
 
 // The args, with constants folded in double and rounded once.
 struct Launch {
@@ -24,8 +55,11 @@ struct Launch {
   int64_t begin, end;
   const float* clip_factor;
   const int32_t* skip;
-  uint64_t seed, step;
-  float keep, beta1, rest1, beta2, rest2, step_size, root_factor, epsilon;
+  const AdamWStep* device_step;  // Null: `factors` are those of the step.
+  Hyperparameters hyper;
+  StepFactors factors;
+  uint64_t seed;
+  float beta1, rest1, beta2, rest2, epsilon;
 };
 
 // Elements `index` to index + 3, or those of them that lie in the run.
@@ -65,12 +99,26 @@ constexpr int64_t kMaxElements = int64_t{1} << 40;
 // under way before the first is used. Limited by memory bandwidth (99 % of a
 // copy on H200), but where all is in bf16 nearly as much by arithmetic, half of
 // it Philox. The fours that a run only begins or ends in are launches of their
-// own (not kIsWhole), which keeps the registers of the others low.
+// own (not kIsWhole), which keeps the registers of the others low. One thread
+// of each block works out what follows from a step that only the device knows,
+// while other blocks' loads are under way.
 template <bool kIsWhole, bool kBf16Gradients, bool kBf16Moments,
           bool kHasMaster>
-__global__ void __launch_bounds__(kNumThreads)
+__global__ void __launch_bounds__(kNumThreads,
+                                  kIsWhole && !(kBf16Moments && kHasMaster)
+                                      ? gpu::FullBlocks(kNumThreads)
+                                      : 1)
     AdamWKernel(const __grid_constant__ Launch launch, int64_t first_four,
                 int64_t end_four) {
+  StepFactors factors = launch.factors;
+  if (launch.device_step != nullptr) {
+    __shared__ StepFactors of_block;
+    if (threadIdx.x == 0) {
+      of_block = FactorsOf(*launch.device_step, launch.hyper);
+    }
+    __syncthreads();
+    factors = of_block;
+  }
   const int64_t four =
       first_four + int64_t{blockIdx.x} * kNumThreads + threadIdx.x;
   if (four >= end_four) return;
@@ -92,15 +140,15 @@ __global__ void __launch_bounds__(kNumThreads)
     v.v[j] = v.v[j] * launch.beta2 + gradient * gradient * launch.rest2;
     // Both approximations are good to 2^-22.
     const float denominator =
-        FastSquareRoot(v.v[j]) * launch.root_factor + launch.epsilon;
-    p.v[j] = p.v[j] * launch.keep -
-             __fdividef(m.v[j] * launch.step_size, denominator);
+        FastSquareRoot(v.v[j]) * factors.root_factor + launch.epsilon;
+    p.v[j] = p.v[j] * factors.keep -
+             __fdividef(m.v[j] * factors.step_size, denominator);
   }
 
   uint4 bits = {};
   if constexpr (kBf16Moments || !kHasMaster) {
     bits =
-        gpu::RandomBits(launch.seed, launch.step, static_cast<uint64_t>(four));
+        gpu::RandomBits(launch.seed, factors.step, static_cast<uint64_t>(four));
   }
   // Of an element's 32 bits, the lower half rounds m, the upper half v, and
   // their exclusive or the weight: each is uniform, and independent of each
@@ -137,7 +185,8 @@ absl::Status Check(const AdamWBf16Args& args) {
         absl::StrCat("AdamW got the run [", args.begin, ", ", args.end,
                      "); needs one within [0, 2^40)"));
   }
-  if (!is_beta(args.beta1) || !is_beta(args.beta2) || args.step < 1) {
+  const bool is_step = args.device_step != nullptr || args.step >= 1;
+  if (!is_beta(args.beta1) || !is_beta(args.beta2) || !is_step) {
     return absl::InvalidArgumentError(absl::StrCat(
         "AdamW got beta1 ", args.beta1, ", beta2 ", args.beta2, ", step ",
         args.step, "; needs betas in [0, 1) and a first step of 1"));
@@ -169,8 +218,7 @@ absl::Status Check(const AdamWBf16Args& args) {
 absl::Status LaunchAdamWBf16(const AdamWBf16Args& args, cudaStream_t stream) {
   if (absl::Status status = Check(args); !status.ok()) return status;
   if (args.begin == args.end) return absl::OkStatus();
-  const double correction1 = 1.0 - std::pow(args.beta1, args.step);
-  const double correction2 = 1.0 - std::pow(args.beta2, args.step);
+  const Hyperparameters hyper = {args.beta1, args.beta2, args.weight_decay};
   const Launch launch = {
       .master = args.master,
       .weights = static_cast<uint16_t*>(args.weights),
@@ -181,15 +229,16 @@ absl::Status LaunchAdamWBf16(const AdamWBf16Args& args, cudaStream_t stream) {
       .end = args.end,
       .clip_factor = args.clip_factor,
       .skip = args.skip,
+      .device_step = args.device_step,
+      .hyper = hyper,
+      .factors = args.device_step != nullptr
+                     ? StepFactors{}
+                     : FactorsOf({args.learning_rate, args.step}, hyper),
       .seed = args.seed,
-      .step = static_cast<uint64_t>(args.step),
-      .keep = static_cast<float>(1.0 - args.learning_rate * args.weight_decay),
       .beta1 = static_cast<float>(args.beta1),
       .rest1 = static_cast<float>(1.0 - args.beta1),
       .beta2 = static_cast<float>(args.beta2),
       .rest2 = static_cast<float>(1.0 - args.beta2),
-      .step_size = static_cast<float>(args.learning_rate / correction1),
-      .root_factor = static_cast<float>(1.0 / std::sqrt(correction2)),
       .epsilon = static_cast<float>(args.epsilon)};
   auto run = [&]<bool kBf16Gradients, bool kBf16Moments, bool kHasMaster>() {
     auto run_fours = [&]<bool kIsWhole>(int64_t first, int64_t end) {

@@ -17,6 +17,12 @@
 
 namespace millrace {
 
+// What changes from step to step.
+struct AdamWStep {
+  double learning_rate;
+  int64_t step;  // At least one; the first is 1.
+};
+
 // Buffers are on the device, begin at multiples of 16 bytes and do not overlap.
 struct AdamWBf16Args {
   float* master;          // Null: the bf16 weights are all there is.
@@ -30,8 +36,8 @@ struct AdamWBf16Args {
   // parameters that share a weight decay. An empty run does nothing.
   int64_t begin;
   int64_t end;
-  double learning_rate;
-  double beta1;  // In [0, 1), as is beta2.
+  double learning_rate;  // Not read where there is a device_step, as is step.
+  double beta1;          // In [0, 1), as is beta2.
   double beta2;
   double epsilon;
   double weight_decay;
@@ -40,6 +46,9 @@ struct AdamWBf16Args {
   // Read on the device when the kernel runs (gradient_norm_bf16.h writes both).
   const float* clip_factor = nullptr;  // Scales the gradients; null: one.
   const int32_t* skip = nullptr;       // Not zero: change nothing; null: zero.
+  // Not null: learning rate and step are read here when the kernel runs, so
+  // that a captured graph serves every step.
+  const AdamWStep* device_step = nullptr;
 };
 
 // Enqueues on `stream`, allocates nothing. InvalidArgument names what is out of

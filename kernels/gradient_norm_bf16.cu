@@ -137,7 +137,8 @@ __global__ void GradientNormKernel(GradientNormBf16Args args) {
         is_finite ? static_cast<float>(fmin(1.0, args.max_norm / (norm + 1e-6)))
                   : 0.0f;
   }
-  if (args.skip != nullptr) *args.skip = is_finite ? 0 : 1;
+  const bool is_loss_finite = args.loss == nullptr || isfinite(*args.loss);
+  if (args.skip != nullptr) *args.skip = is_finite && is_loss_finite ? 0 : 1;
 }
 
 }  // namespace

@@ -30,13 +30,14 @@ struct SquaredNormBf16Args {
 int64_t SquaredNormBf16WorkspaceBytes();
 
 // norm = sqrt(*sum), clip_factor = min(1, max_norm / (norm + 1e-6)), and skip
-// is one where the norm is infinite or NaN, else zero.
+// is one where the norm or the loss is infinite or NaN, else zero.
 struct GradientNormBf16Args {
   float* norm;         // On the device, as are all; each but sum may be null.
   float* clip_factor;  // Zero where the norm is not finite.
   int32_t* skip;
   const double* sum;
-  double max_norm;  // Above zero; infinity never clips.
+  double max_norm;               // Above zero; infinity never clips.
+  const double* loss = nullptr;  // On the device; null: counts as finite.
 };
 
 // Enqueue on `stream`, allocate nothing. InvalidArgument names what is out of

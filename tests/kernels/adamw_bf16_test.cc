@@ -35,6 +35,7 @@ void Update(const AdamWBf16Args& args) {
 // fp32 between steps as the kernel does; a step in fp32 rounds the parameters
 // to 2^-24 of themselves a few times, and square root, division and sums cost
 // some 1e-6 of the change. Weights in bf16 are the master rounded to nearest.
+// Half of the cases read learning rate and step on the device.
 TEST(AdamWBf16Test, MatchesTheReferenceOverSteps) {
   for (const bool bf16_gradients : {false, true}) {
     for (const auto& [size, begin, end] :
@@ -69,8 +70,16 @@ TEST(AdamWBf16Test, MatchesTheReferenceOverSteps) {
         args.bf16_gradients = bf16_gradients;
         args.begin = begin;
         args.end = end;
-        args.step = step;
         args.clip_factor = clip_factor.data();
+        DeviceBuffer<AdamWStep> device_step =
+            ToDevice(std::vector<AdamWStep>{{kHyper.learning_rate, step}});
+        if (bf16_gradients) {
+          args.device_step = device_step.data();
+          args.learning_rate = kNan;
+          args.step = 0;
+        } else {
+          args.step = step;
+        }
         Update(args);
         AdamWReference({.parameters = p.data() + begin,
                         .exp_avg = m.data() + begin,
@@ -207,6 +216,43 @@ TEST(AdamWBf16Test, BitsFollowFromSeedStepAndElement) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_NE(other_seed[i], first[i]) << i;
     EXPECT_NE(other_step[i], first[i]) << i;
+  }
+}
+
+// Goal: a step means the same wherever its number and learning rate lie, also
+// one far on, whose bias corrections are long powers. Method: both ways from
+// equal state, equal bits; with nothing to correct any more, the first update
+// of a step far on is g over |g| scaled by what beta1 and beta2 leave.
+TEST(AdamWBf16Test, ReadsTheStepOnTheDevice) {
+  constexpr int64_t kSize = 1000;
+  for (const int64_t step : {1, 2, 1000, 123456789}) {
+    auto run = [&](bool on_device) {
+      DeviceBuffer<float> master = ToDevice(std::vector<float>(kSize, 1.0f));
+      DeviceBuffer<float> m = ToDevice(std::vector<float>(kSize, 0.0f));
+      DeviceBuffer<float> v = ToDevice(std::vector<float>(kSize, 0.0f));
+      DeviceBuffer<float> g = ToDevice(std::vector<float>(kSize, 0.5f));
+      DeviceBuffer<AdamWStep> device_step =
+          ToDevice(std::vector<AdamWStep>{{kHyper.learning_rate, step}});
+      AdamWBf16Args args = kHyper;
+      args.master = master.data();
+      args.exp_avg = m.data();
+      args.exp_avg_sq = v.data();
+      args.gradients = g.data();
+      args.end = kSize;
+      args.step = on_device ? 0 : step;
+      if (on_device) args.device_step = device_step.data();
+      Update(args);
+      return ToHost(master);
+    };
+    const std::vector<float> from_device = run(true);
+    EXPECT_EQ(from_device, run(false)) << step;
+    const double beta1_power = std::pow(kHyper.beta1, step);
+    const double beta2_power = std::pow(kHyper.beta2, step);
+    const double update = (1 - kHyper.beta1) / (1 - beta1_power) /
+                          std::sqrt((1 - kHyper.beta2) / (1 - beta2_power));
+    EXPECT_NEAR(from_device[kSize - 1],
+                1 - kHyper.learning_rate * (kHyper.weight_decay + update), 2e-7)
+        << step;
   }
 }
 

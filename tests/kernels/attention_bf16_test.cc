@@ -127,6 +127,17 @@ INSTANTIATE_TEST_SUITE_P(
           }
         }
       }
+      // Room for more documents than there are, as a step leaves it.
+      std::vector<int32_t> few(100, 0);
+      few[0] = 300;
+      few[1] = 77;
+      for (const int64_t head_dim : {64, 128}) {
+        cases.push_back(PackedDocuments({.num_heads = 2,
+                                         .num_kv_heads = 1,
+                                         .head_dim = head_dim,
+                                         .causal = true},
+                                        few));
+      }
       // More documents than a warp searches at once.
       std::vector<int32_t> many(150);
       for (int i = 0; i < 150; ++i) many[i] = i * 37 % 97;

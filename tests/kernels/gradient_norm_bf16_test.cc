@@ -63,10 +63,10 @@ TEST(SquaredNormBf16Test, SumsBuffersOfAnySizeAndAddress) {
 }
 
 // Goal: norm, clip factor and the word to skip follow from the sum, also where
-// it is not finite.
+// it or the loss is not finite.
 TEST(GradientNormBf16Test, TurnsTheSumIntoClipFactorAndSkip) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  auto run = [](double sum, double max_norm) {
+  auto run = [](double sum, double max_norm, const double* loss = nullptr) {
     DeviceBuffer<double> device_sum = ToDevice(std::vector<double>{sum});
     DeviceBuffer<float> out = PoisonedFloats(2);
     DeviceBuffer<int32_t> skip = ToDevice(std::vector<int32_t>{-1});
@@ -75,7 +75,8 @@ TEST(GradientNormBf16Test, TurnsTheSumIntoClipFactorAndSkip) {
                                 .clip_factor = out.data() + 1,
                                 .skip = skip.data(),
                                 .sum = device_sum.data(),
-                                .max_norm = max_norm},
+                                .max_norm = max_norm,
+                                .loss = loss},
                                nullptr);
     EXPECT_TRUE(status.ok()) << status;
     std::vector<float> result = ToHost(out);
@@ -92,6 +93,12 @@ TEST(GradientNormBf16Test, TurnsTheSumIntoClipFactorAndSkip) {
   EXPECT_EQ(run(kInfinity, 1.0)[2], 1.0f);
   EXPECT_TRUE(std::isnan(run(std::nan(""), 1.0)[0]));
   EXPECT_EQ(run(std::nan(""), 1.0)[2], 1.0f);
+  for (const double loss : {2.5, kInfinity, std::nan("")}) {
+    DeviceBuffer<double> device_loss = ToDevice(std::vector<double>{loss});
+    EXPECT_EQ(
+        run(0.25, 1.0, device_loss.data()),
+        (std::vector<float>{0.5f, 1.0f, std::isfinite(loss) ? 0.0f : 1.0f}));
+  }
 }
 
 TEST(GradientNormBf16Test, RefusesWhatCannotBe) {
