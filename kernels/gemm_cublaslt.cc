@@ -19,7 +19,6 @@ namespace millrace {
 namespace {
 
 constexpr absl::string_view kFamily = "cublaslt";
-constexpr int kPointerAlignment = 16;  // As the door promises.
 
 absl::Status LtStatus(cublasStatus_t status, absl::string_view name,
                       absl::string_view action) {
@@ -251,7 +250,7 @@ absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Heuristic(
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-    const uint32_t alignment = kPointerAlignment;
+    const uint32_t alignment = problem.pointer_alignment;
     RETURN_IF_ERROR(check(cublasLtMatmulPreferenceSetAttribute(
         preference, attribute, &alignment, sizeof(alignment))));
   }

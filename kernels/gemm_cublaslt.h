@@ -29,6 +29,7 @@ struct LtProblem {
   bool fast_accumulation;  // Of fp8.
   int num_multiprocessors;
   int64_t max_workspace_bytes;
+  int pointer_alignment = 16;  // Of all matrices, in bytes.
 };
 
 struct LtPointers {

@@ -18,7 +18,7 @@ struct PlainAddArgs {
   void* out;
   const void* a;
   const void* b;
-  int64_t num_elements;  // Zero is allowed and does nothing; below 2^40.
+  int64_t num_elements;  // Zero is allowed and does nothing; below 2^39.
 };
 
 // Enqueues on `stream`, allocates nothing. InvalidArgument names a bad size.

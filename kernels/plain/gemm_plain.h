@@ -27,7 +27,8 @@ struct PlainGemmOptions {
   int64_t max_workspace_bytes = int64_t{32} << 20;
 };
 
-// Device pointers, aligned to 16 bytes. c overlaps no input.
+// Device pointers, aligned to 16 bytes, or to an element where any stride is no
+// multiple of 16 bytes. c overlaps no input.
 struct PlainGemmArgs {
   void* c;
   const void* a;
