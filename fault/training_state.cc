@@ -68,11 +68,16 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
           .tensor_idx = coordinates.tensor,
           .is_owner = own_slice &&
                       (!bucket.tensor_replicated || coordinates.tensor == 0)};
-      AddSlicePieces(slice, "", buffers.parameters + begin, pieces);
+      if (!buffers.master) {
+        AddSlicePieces(slice, "", buffers.parameters + begin, pieces);
+      }
       if (layout.zero != 0 && !own_slice) continue;
       const int64_t offset = layout.zero == 0 ? begin : own_offset;
       CHECK(offset + slice_elements <= parameters.num_optimizer_elements)
           << bucket.name;
+      if (buffers.master) {
+        AddSlicePieces(slice, "", buffers.parameters + offset, pieces);
+      }
       AddSlicePieces(slice, ".exp_avg", buffers.exp_avg + offset, pieces);
       AddSlicePieces(slice, ".exp_avg_sq", buffers.exp_avg_sq + offset, pieces);
     }

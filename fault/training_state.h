@@ -35,6 +35,9 @@ struct StateBuffers {
   float* parameters;  // StageParameters::num_elements.
   float* exp_avg;     // num_optimizer_elements.
   float* exp_avg_sq;  // num_optimizer_elements.
+  // `parameters` are master weights: num_optimizer_elements, kept as moments
+  // are.
+  bool master = false;
 };
 
 // All pieces that the rank holds, cut at the boundaries of its data slices.

@@ -59,7 +59,8 @@ ModelSpec TinyModel() {
           .sequence_length = 8};
 }
 
-std::vector<RankState> MakeState(const ModelSpec& model, const Layout& layout) {
+std::vector<RankState> MakeState(const ModelSpec& model, const Layout& layout,
+                                 bool master) {
   std::vector<RankState> state(static_cast<size_t>(layout.num_ranks()));
   for (int32_t i = 0; i < layout.num_ranks(); ++i) {
     RankState& rank = state[i];
@@ -67,13 +68,15 @@ std::vector<RankState> MakeState(const ModelSpec& model, const Layout& layout) {
     const MeshCoordinates coordinates = CoordinatesOf(layout, rank.rank);
     const StageParameters parameters =
         BuildStageParameters(model, layout, coordinates.pipeline);
-    rank.parameters.resize(parameters.num_elements);
+    rank.parameters.resize(master ? parameters.num_optimizer_elements
+                                  : parameters.num_elements);
     rank.exp_avg.resize(parameters.num_optimizer_elements);
     rank.exp_avg_sq.resize(parameters.num_optimizer_elements);
     rank.pieces = DescribeState(parameters, layout, coordinates,
                                 {.parameters = rank.parameters.data(),
                                  .exp_avg = rank.exp_avg.data(),
-                                 .exp_avg_sq = rank.exp_avg_sq.data()});
+                                 .exp_avg_sq = rank.exp_avg_sq.data(),
+                                 .master = master});
   }
   return state;
 }

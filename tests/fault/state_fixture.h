@@ -29,8 +29,9 @@ struct RankState {
   std::vector<float> exp_avg_sq;
   std::vector<StatePiece> pieces;
 };
-// All ranks, zeroed.
-std::vector<RankState> MakeState(const ModelSpec& model, const Layout& layout);
+// All ranks, zeroed; with `master`, parameters are kept as master weights.
+std::vector<RankState> MakeState(const ModelSpec& model, const Layout& layout,
+                                 bool master = false);
 
 // What element (row, col) of a tensor holds in a save marked `salt`: a hash, so
 // no two elements are likely to be alike; exact in fp32, never a NaN or zero.
