@@ -48,7 +48,8 @@ struct CudaOpContext {
   const TrainingSpec* training;
   const NcclCommunicatorSet* communicators;  // Null if no op communicates.
   // Documents of a micro-batch that attention makes room for, in one launch;
-  // zero: every sequence is one document. At most inputs->max_documents.
+  // zero: every sequence is one document. At most inputs->max_documents. Below
+  // zero: there may be more, and attention reads document_starts.
   int64_t num_documents = 0;
   bool deterministic = false;  // Equal runs give equal bits, at some cost.
 

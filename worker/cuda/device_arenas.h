@@ -1,0 +1,38 @@
+// The device memory of one rank's training: what worker/arena.h is on a CPU.
+
+#ifndef MILLRACE_WORKER_CUDA_DEVICE_ARENAS_H_
+#define MILLRACE_WORKER_CUDA_DEVICE_ARENAS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/device_buffer.h"
+#include "planner/program.h"
+
+namespace millrace {
+
+// Both arenas, on the device current at Allocate(); the persistent one zeroed.
+class DeviceArenas {
+ public:
+  // ResourceExhausted with both sizes and what the device has free.
+  static absl::StatusOr<DeviceArenas> Allocate(int64_t persistent_bytes,
+                                               int64_t step_bytes);
+
+  // Where `buffer` lies; it must lie inside (a bug otherwise).
+  std::byte* At(const Buffer& buffer) const;
+  int64_t bytes() const { return persistent_bytes_ + step_bytes_; }
+
+ private:
+  DeviceArenas(DeviceBuffer<std::byte> persistent, int64_t persistent_bytes,
+               DeviceBuffer<std::byte> step, int64_t step_bytes);
+
+  DeviceBuffer<std::byte> persistent_;
+  DeviceBuffer<std::byte> step_;
+  int64_t persistent_bytes_;
+  int64_t step_bytes_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_DEVICE_ARENAS_H_
