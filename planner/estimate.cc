@@ -19,6 +19,8 @@ struct StageSeconds {
   double transfer = 0;       // Sends of one micro-batch.
   double reduce = 0;         // All buckets.
   double longest_reduce = 0;
+  double gather = 0;        // Of parameters, all buckets.
+  double first_gather = 0;  // What the forward pass cannot start without.
   double step_compute = 0;  // Prologue and epilogue.
   double step_comm = 0;
 };
@@ -62,8 +64,14 @@ StageSeconds SumStage(const ModelSpec& model, const Layout& layout,
   }
   for (const auto* ops : {&graph.prologue, &graph.epilogue}) {
     for (const GraphOp& op : *ops) {
-      (IsCollective(op.kind) ? stage.step_comm : stage.step_compute) +=
-          cost.Seconds(layout, op.kind, op.attributes);
+      const double seconds = cost.Seconds(layout, op.kind, op.attributes);
+      if (op.phase == Phase::kParameterGather) {
+        if (stage.gather == 0) stage.first_gather = seconds;
+        stage.gather += seconds;
+      } else {
+        (IsCollective(op.kind) ? stage.step_comm : stage.step_compute) +=
+            seconds;
+      }
     }
   }
   return stage;
@@ -110,7 +118,11 @@ StepEstimate EstimateStep(const ModelSpec& model, const Layout& layout,
         contention * (stage.input_gradient + stage.weight_gradient);
     const double exposed_reduce =
         std::max(stage.longest_reduce, stage.reduce - last_backward);
-    const double stage_tail_comm = exposed_reduce + stage.step_comm;
+    // Buckets are gathered under the first forward pass, all but the first.
+    const double exposed_gather =
+        std::max(stage.first_gather, stage.gather - contention * stage.forward);
+    const double stage_tail_comm =
+        exposed_reduce + exposed_gather + stage.step_comm;
     const double stage_tail = contention * stage.step_compute + stage_tail_comm;
     if (stage_tail > tail) {
       tail = stage_tail;

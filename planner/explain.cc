@@ -92,7 +92,7 @@ std::string AlternativesTable(const std::vector<Alternative>& alternatives) {
   return text;
 }
 
-Json LayoutJson(const Layout& layout, const std::string& precision) {
+Json LayoutJson(const Layout& layout) {
   return {{"pipeline", layout.pipeline},
           {"interleave", 1},
           {"data", layout.data},
@@ -103,7 +103,7 @@ Json LayoutJson(const Layout& layout, const std::string& precision) {
           {"expert", 1},
           {"micro_batch", layout.micro_batch},
           {"recompute", "none"},
-          {"precision", precision},
+          {"precision", PrecisionName(layout.precision)},
           {"schedule", "1f1b"}};
 }
 
@@ -143,7 +143,7 @@ std::string ExplainPlan(const JobSpec& job, const HardwareProfile& profile,
 
 std::string PlanToJson(const Plan& plan) {
   Json json;
-  json["layout"] = LayoutJson(plan.layout, plan.precision);
+  json["layout"] = LayoutJson(plan.layout);
   json["predicted"] = PredictionJson(plan.prediction, plan.layout);
   json["search"] = {{"seconds", plan.search_seconds},
                     {"layouts_considered", plan.layouts_considered},
@@ -152,7 +152,7 @@ std::string PlanToJson(const Plan& plan) {
   json["alternatives"] = Json::array();
   for (const Alternative& alternative : plan.alternatives) {
     json["alternatives"].push_back(
-        {{"layout", LayoutJson(alternative.layout, plan.precision)},
+        {{"layout", LayoutJson(alternative.layout)},
          {"predicted",
           PredictionJson(alternative.prediction, alternative.layout)},
          {"simulated", alternative.simulated},

@@ -5,10 +5,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/units.h"
 #include "planner/graph_blocks.h"
 #include "planner/graph_builder.h"
 #include "planner/graph_ends.h"
 #include "planner/graph_step.h"
+#include "planner/workspace.h"
 
 namespace millrace {
 namespace {
@@ -87,9 +89,10 @@ int64_t GraphTensor::bytes() const {
 Graph BuildTrainingGraph(const ModelSpec& model, const Layout& layout,
                          int32_t stage) {
   GraphBuilder builder(model, layout, stage);
-  builder.AddPersistentTensors(/*with_moments=*/true);
+  builder.AddPersistentTensors(ProgramKind::kTraining);
   builder.EmitTo(&builder.graph().prologue);
   EmitZeroScalars(builder);
+  EmitGatherParameters(builder);
   const LossOptions loss{
       .token_scale = TokenScale(model, layout.global_batch()),
       .forward_only = false};
@@ -102,9 +105,10 @@ Graph BuildTrainingGraph(const ModelSpec& model, const Layout& layout,
 Graph BuildValidationGraph(const ModelSpec& model, const Layout& layout,
                            int32_t stage) {
   GraphBuilder builder(model, layout, stage);
-  builder.AddPersistentTensors(/*with_moments=*/false);
+  builder.AddPersistentTensors(ProgramKind::kValidation);
   builder.EmitTo(&builder.graph().prologue);
   EmitZeroScalars(builder);
+  EmitGatherParameters(builder);
   EmitForward(builder, {.token_scale = TokenScale(
                             model, int64_t{layout.micro_batch} * layout.data),
                         .forward_only = true});
@@ -113,7 +117,29 @@ Graph BuildValidationGraph(const ModelSpec& model, const Layout& layout,
   return std::move(builder).Build();
 }
 
-int64_t ChunkTokens(int64_t num_tokens, int64_t vocab_rows) {
+Graph BuildPublishGraph(const ModelSpec& model, const Layout& layout,
+                        int32_t stage) {
+  GraphBuilder builder(model, layout, stage);
+  builder.AddPersistentTensors(ProgramKind::kPublish);
+  if (layout.precision == Precision::kBfloat16) {
+    builder.EmitTo(&builder.graph().prologue);
+    EmitCastParameters(builder);
+  }
+  return std::move(builder).Build();
+}
+
+int64_t ChunkTokens(Precision precision, int64_t num_tokens,
+                    int64_t vocab_rows) {
+  if (precision == Precision::kBfloat16) {
+    constexpr int64_t kMultiple = 256;
+    const int64_t most =
+        std::max(kMultiple, kBf16LogitsBytes / Bf16LogitsRowBytes(vocab_rows) /
+                                kMultiple * kMultiple);
+    const int64_t num_chunks = (num_tokens + most - 1) / most;
+    return std::min(
+        num_tokens,
+        RoundUp((num_tokens + num_chunks - 1) / num_chunks, kMultiple));
+  }
   constexpr int64_t kMultiple = 64;
   const int64_t fitting =
       kLogitsWorkspaceBytes / (vocab_rows * DTypeBytes(DType::kFloat32));

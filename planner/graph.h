@@ -59,6 +59,8 @@ struct PersistentLayout {
   TensorId scalars = -1;
   TensorId clip_factor = -1;  // As the moments.
   TensorId skip = -1;         // Likewise.
+  TensorId master = -1;       // bf16 alone; not in a validation Graph.
+  TensorId scratch = -1;      // bf16 alone.
   int64_t bytes = 0;
 };
 
@@ -80,11 +82,17 @@ Graph BuildTrainingGraph(const ModelSpec& model, const Layout& layout,
 Graph BuildValidationGraph(const ModelSpec& model, const Layout& layout,
                            int32_t stage);
 
-// Tokens whose logits live at once in the cross-entropy ops: as many as fit
-// kLogitsWorkspaceBytes, a multiple of 64 for the GEMM's sake and at least 64,
-// but never more than there are.
+// Casts of all buckets, in the prologue; empty in fp32.
+Graph BuildPublishGraph(const ModelSpec& model, const Layout& layout,
+                        int32_t stage);
+
+// Tokens whose logits live at once in the cross-entropy ops, never more than
+// there are. In fp32 as many as fit kLogitsWorkspaceBytes, a multiple of 64 for
+// the GEMM's sake and at least 64. In bf16 chunks of one size, as few as fit
+// kBf16LogitsBytes (workspace.h), a multiple of 256 and at least 256.
 inline constexpr int64_t kLogitsWorkspaceBytes = int64_t{4} << 20;
-int64_t ChunkTokens(int64_t num_tokens, int64_t vocab_rows);
+int64_t ChunkTokens(Precision precision, int64_t num_tokens,
+                    int64_t vocab_rows);
 
 }  // namespace millrace
 

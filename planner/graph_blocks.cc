@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/workspace.h"
 
 namespace millrace {
 namespace {
@@ -28,6 +29,16 @@ void EmitRope(GraphBuilder& builder, const std::string& name, TensorId qkv,
                 .attributes = attributes,
                 .inputs = {qkv},
                 .outputs = {qkv}});
+}
+
+// What the backward kernel needs beside its operands: delta [N, T] on a CPU.
+TensorId AddBackwardWorkspace(GraphBuilder& builder, const std::string& name) {
+  const StageShapes& s = builder.shapes();
+  if (builder.layout().precision == Precision::kBfloat16) {
+    return builder.AddWorkspace(
+        name, AttentionBackwardWorkspaceBytes(AttentionShape(builder)));
+  }
+  return builder.AddTensor(name, {s.num_heads, s.num_tokens});
 }
 
 // Where the input gradient still has to be summed over tensor ranks, the weight
@@ -68,8 +79,8 @@ AttentionBlock EmitAttention(GraphBuilder& builder, int64_t layer,
   EmitRope(builder, absl::StrCat(name, "rope"), block.qkv, false);
   block.attended = builder.AddTensor(absl::StrCat(name, "attended"),
                                      {s.num_tokens, s.query_width()});
-  block.lse =
-      builder.AddTensor(absl::StrCat(name, "lse"), {s.num_heads, s.num_tokens});
+  block.lse = builder.AddTensor(absl::StrCat(name, "lse"),
+                                {s.num_heads, s.num_tokens}, DType::kFloat32);
   builder.Emit({.kind = OpKind::kAttentionForward,
                 .phase = Phase::kForward,
                 .name = absl::StrCat(name, "attend"),
@@ -147,15 +158,15 @@ TensorId EmitAttentionBackward(GraphBuilder& builder,
                                        block.output_weight));
   const TensorId d_qkv = builder.AddTensor(absl::StrCat(name, "d_qkv"),
                                            {s.num_tokens, s.qkv_width()});
-  const TensorId delta = builder.AddTensor(absl::StrCat(name, "delta"),
-                                           {s.num_heads, s.num_tokens});
+  const TensorId workspace =
+      AddBackwardWorkspace(builder, absl::StrCat(name, "delta"));
   builder.Emit({.kind = OpKind::kAttentionBackward,
                 .phase = Phase::kInputGradient,
                 .name = absl::StrCat(name, "attend"),
                 .attributes = AttentionShape(builder),
                 .inputs = {block.qkv, document_starts, block.attended,
                            block.lse, d_attended},
-                .outputs = {d_qkv, delta}});
+                .outputs = {d_qkv, workspace}});
   EmitRope(builder, absl::StrCat(name, "rope"), d_qkv, true);
   const TensorId d_input_full = builder.EmitInputGradient(
       absl::StrCat(name, "qkv"), d_qkv, block.qkv_weight);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/units.h"
+#include "planner/workspace.h"
 
 namespace millrace {
 
@@ -25,7 +26,8 @@ GraphBuilder::GraphBuilder(const ModelSpec& model, const Layout& layout,
   graph_.parameters = BuildStageParameters(model, layout, stage);
 }
 
-void GraphBuilder::AddPersistentTensors(bool with_moments) {
+void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
+  const bool is_training = kind == ProgramKind::kTraining;
   PersistentLayout& persistent = graph_.persistent;
   auto add = [&](std::string name, int64_t num_elements, DType dtype,
                  bool present) {
@@ -41,15 +43,30 @@ void GraphBuilder::AddPersistentTensors(bool with_moments) {
   const int64_t num_elements = graph_.parameters.num_elements;
   const int64_t num_moments = graph_.parameters.num_optimizer_elements;
   persistent.parameters =
-      add("parameters", num_elements, DType::kFloat32, true);
+      add("parameters", num_elements, activation_type(), true);
   persistent.gradients = add("gradients", num_elements, DType::kFloat32, true);
   persistent.exp_avg =
-      add("exp_avg", num_moments, DType::kFloat32, with_moments);
+      add("exp_avg", num_moments, DType::kFloat32, is_training);
   persistent.exp_avg_sq =
-      add("exp_avg_sq", num_moments, DType::kFloat32, with_moments);
+      add("exp_avg_sq", num_moments, DType::kFloat32, is_training);
   persistent.scalars = add("scalars", kNumStepScalars, DType::kFloat64, true);
-  persistent.clip_factor = add("clip_factor", 1, DType::kFloat32, with_moments);
-  persistent.skip = add("skip", 1, DType::kInt32, with_moments);
+  persistent.clip_factor = add("clip_factor", 1, DType::kFloat32, is_training);
+  persistent.skip = add("skip", 1, DType::kInt32, is_training);
+  if (layout_.precision == Precision::kFloat32) return;
+  persistent.master = add("master", num_moments, DType::kFloat32,
+                          kind != ProgramKind::kValidation);
+  persistent.scratch =
+      add("scratch", kComputeScratchBytes / DTypeBytes(DType::kInt32),
+          DType::kInt32, true);
+}
+
+TensorId GraphBuilder::AddTensor(std::string name, std::vector<int64_t> dims) {
+  return AddTensor(std::move(name), std::move(dims), activation_type());
+}
+
+TensorId GraphBuilder::AddWorkspace(std::string name, int64_t num_bytes) {
+  return AddTensor(std::move(name), {num_bytes / DTypeBytes(DType::kInt32)},
+                   DType::kInt32);
 }
 
 TensorId GraphBuilder::AddTensor(std::string name, std::vector<int64_t> dims,
@@ -143,7 +160,7 @@ TensorId GraphBuilder::EmitTensorGather(const std::string& name, TensorId shard,
         .attributes = CollectiveAttributes{.group = Group::kTensor,
                                            .num_elements = shapes_.num_tokens *
                                                            shapes_.hidden,
-                                           .dtype = DType::kFloat32},
+                                           .dtype = activation_type()},
         .inputs = {shard},
         .outputs = {full}});
   return full;
@@ -160,7 +177,7 @@ TensorId GraphBuilder::EmitTensorReduceScatter(const std::string& name,
         .attributes = CollectiveAttributes{.group = Group::kTensor,
                                            .num_elements = shapes_.num_tokens *
                                                            shapes_.hidden,
-                                           .dtype = DType::kFloat32},
+                                           .dtype = activation_type()},
         .inputs = {full},
         .outputs = {shard}});
   return shard;
@@ -172,7 +189,8 @@ SavedNorm GraphBuilder::EmitNorm(const std::string& name, TensorId x,
   SavedNorm saved;
   saved.weight = AddWeight(name, parameter, 1, shapes_.hidden);
   saved.output = AddTensor(absl::StrCat(name, "/output"), dims);
-  saved.rstd = AddTensor(absl::StrCat(name, "/rstd"), {shapes_.shard_tokens});
+  saved.rstd = AddTensor(absl::StrCat(name, "/rstd"), {shapes_.shard_tokens},
+                         DType::kFloat32);
   GraphOp op{.kind = OpKind::kRmsNormForward,
              .phase = Phase::kForward,
              .name = name,

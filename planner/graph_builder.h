@@ -61,11 +61,16 @@ class GraphBuilder {
   const StageShapes& shapes() const { return shapes_; }
   Graph& graph() { return graph_; }
 
-  // Makes the flat buffers and the scalars, with or without moments.
-  void AddPersistentTensors(bool with_moments);
+  // Makes the flat buffers and the scalars that a Program of this kind has;
+  // offsets are the same for all kinds.
+  void AddPersistentTensors(ProgramKind kind);
 
-  TensorId AddTensor(std::string name, std::vector<int64_t> dims,
-                     DType dtype = DType::kFloat32);
+  DType activation_type() const { return ActivationType(layout_.precision); }
+  // Of activation_type() unless said otherwise.
+  TensorId AddTensor(std::string name, std::vector<int64_t> dims);
+  TensorId AddTensor(std::string name, std::vector<int64_t> dims, DType dtype);
+  // In bytes, of a GPU kernel.
+  TensorId AddWorkspace(std::string name, int64_t num_bytes);
   // A view of `dims` elements at `element_offset` of flat tensor `flat`.
   TensorId AddView(std::string name, TensorId flat, int64_t element_offset,
                    std::vector<int64_t> dims);

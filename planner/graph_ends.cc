@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "planner/workspace.h"
 
 namespace millrace {
 namespace {
@@ -21,22 +22,27 @@ VocabAttributes LossShape(const GraphBuilder& builder,
   return {.num_tokens = s.num_tokens,
           .hidden = s.hidden,
           .vocab_rows = s.vocab_rows,
-          .chunk_tokens = ChunkTokens(s.num_tokens, s.vocab_rows),
+          .chunk_tokens = ChunkTokens(builder.layout().precision, s.num_tokens,
+                                      s.vocab_rows),
           .token_scale = options.token_scale,
           // Every tensor rank adds the loss of all tokens.
           .loss_share = 1.0 / builder.layout().tensor};
 }
 
-TransferAttributes StreamTransfer(const StageShapes& s, Direction direction) {
+TransferAttributes StreamTransfer(const GraphBuilder& builder,
+                                  Direction direction) {
+  const StageShapes& s = builder.shapes();
   return {.direction = direction,
           .num_elements = s.shard_tokens * s.hidden,
-          .dtype = DType::kFloat32};
+          .dtype = builder.activation_type()};
 }
 
-TensorId AddLogitsWorkspace(GraphBuilder& builder, const std::string& name) {
-  const StageShapes& s = builder.shapes();
-  return builder.AddTensor(
-      name, {ChunkTokens(s.num_tokens, s.vocab_rows), s.vocab_rows});
+TensorId AddLogitsWorkspace(GraphBuilder& builder, const std::string& name,
+                            const VocabAttributes& loss) {
+  if (builder.layout().precision == Precision::kBfloat16) {
+    return builder.AddWorkspace(name, CrossEntropyWorkspaceBytes(loss));
+  }
+  return builder.AddTensor(name, {loss.chunk_tokens, loss.vocab_rows});
 }
 
 // stats [T, 3] of this rank -> those of all tensor ranks, [tensor, T, 3].
@@ -45,17 +51,20 @@ TensorId EmitStats(GraphBuilder& builder, const StageInput& input,
                    const LossOptions& options) {
   const StageShapes& s = builder.shapes();
   const int64_t tensor = builder.layout().tensor;
-  const TensorId stats = builder.AddTensor("head/stats", {1, s.num_tokens, 3});
-  builder.Emit({.kind = OpKind::kCrossEntropyStats,
-                .phase = Phase::kForward,
-                .name = "head/stats",
-                .attributes = LossShape(builder, options),
-                .inputs = {hidden, weight.parameter, input.targets},
-                .outputs = {stats, AddLogitsWorkspace(
-                                       builder, "head/stats_workspace")}});
+  const VocabAttributes loss = LossShape(builder, options);
+  const TensorId stats =
+      builder.AddTensor("head/stats", {1, s.num_tokens, 3}, DType::kFloat32);
+  builder.Emit(
+      {.kind = OpKind::kCrossEntropyStats,
+       .phase = Phase::kForward,
+       .name = "head/stats",
+       .attributes = loss,
+       .inputs = {hidden, weight.parameter, input.targets},
+       .outputs = {stats,
+                   AddLogitsWorkspace(builder, "head/stats_workspace", loss)}});
   if (tensor == 1) return stats;
-  const TensorId all_stats =
-      builder.AddTensor("head/all_stats", {tensor, s.num_tokens, 3});
+  const TensorId all_stats = builder.AddTensor(
+      "head/all_stats", {tensor, s.num_tokens, 3}, DType::kFloat32);
   builder.Emit(
       {.kind = OpKind::kAllGather,
        .phase = Phase::kForward,
@@ -90,7 +99,7 @@ StageInput EmitStageInput(GraphBuilder& builder) {
     builder.Emit({.kind = OpKind::kReceive,
                   .phase = Phase::kForward,
                   .name = "receive_input",
-                  .attributes = StreamTransfer(s, Direction::kToNext),
+                  .attributes = StreamTransfer(builder, Direction::kToNext),
                   .outputs = {input.stream}});
     return input;
   }
@@ -116,7 +125,7 @@ void EmitStageInputBackward(GraphBuilder& builder, const StageInput& input,
     builder.Emit({.kind = OpKind::kSend,
                   .phase = Phase::kInputGradient,
                   .name = "send_input_gradient",
-                  .attributes = StreamTransfer(s, Direction::kToPrevious),
+                  .attributes = StreamTransfer(builder, Direction::kToPrevious),
                   .inputs = {d_stream}});
     builder.EmitDeferred();
     return;
@@ -149,7 +158,7 @@ void EmitSendToNext(GraphBuilder& builder, const ResidualStream& stream) {
   builder.Emit({.kind = OpKind::kSend,
                 .phase = Phase::kForward,
                 .name = "send_output",
-                .attributes = StreamTransfer(s, Direction::kToNext),
+                .attributes = StreamTransfer(builder, Direction::kToNext),
                 .inputs = {output}});
 }
 
@@ -160,7 +169,7 @@ TensorId EmitReceiveGradient(GraphBuilder& builder) {
   builder.Emit({.kind = OpKind::kReceive,
                 .phase = Phase::kInputGradient,
                 .name = "receive_output_gradient",
-                .attributes = StreamTransfer(s, Direction::kToPrevious),
+                .attributes = StreamTransfer(builder, Direction::kToPrevious),
                 .outputs = {d_output}});
   return d_output;
 }
@@ -204,7 +213,8 @@ TensorId EmitLossHeadBackward(GraphBuilder& builder, const StageInput& input,
              .inputs = {head.hidden, head.weight.parameter, input.targets},
              .outputs = {d_hidden, head.weight.gradient,
                          builder.graph().persistent.scalars,
-                         AddLogitsWorkspace(builder, "head/loss_workspace")},
+                         AddLogitsWorkspace(builder, "head/loss_workspace",
+                                            attributes)},
              .completes_bucket = builder.BucketIndex("head")};
   if (head.all_stats >= 0) {
     op.kind = OpKind::kCrossEntropyGradient;

@@ -1,5 +1,6 @@
 #include "planner/graph_step.h"
 
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,16 +16,14 @@ struct BucketTensors {
   TensorId gradients;
   TensorId exp_avg;
   TensorId exp_avg_sq;
+  TensorId master;
 };
 
-bool IsSharded(const Layout& layout) {
-  return layout.zero == 1 && layout.data > 1;
-}
-
+// Of what the Graph holds; the others stay -1.
 std::vector<BucketTensors> AddBucketViews(GraphBuilder& builder) {
   const PersistentLayout& persistent = builder.graph().persistent;
   const int64_t num_slices =
-      IsSharded(builder.layout()) ? builder.layout().data : 1;
+      builder.layout().shards_optimizer() ? builder.layout().data : 1;
   std::vector<BucketTensors> views;
   int64_t moment_offset = 0;
   for (const Bucket& bucket : builder.graph().parameters.buckets) {
@@ -32,6 +31,7 @@ std::vector<BucketTensors> AddBucketViews(GraphBuilder& builder) {
     const std::vector<int64_t> slice = {bucket.num_elements / num_slices};
     auto view = [&](absl::string_view flat_name, TensorId flat, int64_t offset,
                     const std::vector<int64_t>& dims) {
+      if (flat < 0) return TensorId{-1};
       return builder.AddView(absl::StrCat(flat_name, "/bucket/", bucket.name),
                              flat, offset, dims);
     };
@@ -42,7 +42,8 @@ std::vector<BucketTensors> AddBucketViews(GraphBuilder& builder) {
              view("gradients", persistent.gradients, bucket.offset, all),
          .exp_avg = view("exp_avg", persistent.exp_avg, moment_offset, slice),
          .exp_avg_sq =
-             view("exp_avg_sq", persistent.exp_avg_sq, moment_offset, slice)});
+             view("exp_avg_sq", persistent.exp_avg_sq, moment_offset, slice),
+         .master = view("master", persistent.master, moment_offset, slice)});
     moment_offset += slice[0];
   }
   return views;
@@ -70,39 +71,39 @@ void EmitZeroPadding(GraphBuilder& builder, const Bucket& bucket,
 }
 
 void EmitInPlaceCollective(GraphBuilder& builder, OpKind kind, Group group,
-                           Phase phase, std::string name, TensorId tensor,
-                           int64_t num_elements) {
+                           Phase phase, std::string name, TensorId tensor) {
   if (GroupSize(builder.layout(), group) == 1) return;
-  builder.Emit({.kind = kind,
-                .phase = phase,
-                .name = std::move(name),
-                .attributes = CollectiveAttributes{.group = group,
-                                                   .num_elements = num_elements,
-                                                   .dtype = DType::kFloat32},
-                .inputs = {tensor},
-                .outputs = {tensor}});
+  const GraphTensor& operand = builder.graph().tensors[tensor];
+  builder.Emit(
+      {.kind = kind,
+       .phase = phase,
+       .name = std::move(name),
+       .attributes = CollectiveAttributes{.group = group,
+                                          .num_elements = operand.dims[0],
+                                          .dtype = operand.dtype},
+       .inputs = {tensor},
+       .outputs = {tensor}});
 }
 
 void EmitReduceGradients(GraphBuilder& builder, const Bucket& bucket,
                          TensorId gradients) {
   if (bucket.tensor_replicated) {
-    EmitInPlaceCollective(builder, OpKind::kAllReduce, Group::kTensor,
-                          Phase::kGradientReduce,
-                          absl::StrCat("sum_partial_gradients/", bucket.name),
-                          gradients, bucket.num_elements);
+    EmitInPlaceCollective(
+        builder, OpKind::kAllReduce, Group::kTensor, Phase::kGradientReduce,
+        absl::StrCat("sum_partial_gradients/", bucket.name), gradients);
   }
   EmitInPlaceCollective(
       builder,
-      IsSharded(builder.layout()) ? OpKind::kReduceScatter : OpKind::kAllReduce,
+      builder.layout().shards_optimizer() ? OpKind::kReduceScatter
+                                          : OpKind::kAllReduce,
       Group::kData, Phase::kGradientReduce,
-      absl::StrCat("reduce_gradients/", bucket.name), gradients,
-      bucket.num_elements);
+      absl::StrCat("reduce_gradients/", bucket.name), gradients);
 }
 
 void EmitSquaredNorm(GraphBuilder& builder, const Bucket& bucket,
                      TensorId gradients) {
   const Layout& layout = builder.layout();
-  const bool sharded = IsSharded(layout);
+  const bool sharded = layout.shards_optimizer();
   const double copies = (sharded ? 1.0 : layout.data) *
                         (bucket.tensor_replicated ? layout.tensor : 1.0);
   builder.Emit(
@@ -126,26 +127,26 @@ void EmitClipFactor(GraphBuilder& builder) {
                 .outputs = {persistent.clip_factor, persistent.skip}});
 }
 
+// The bf16 parameters follow the master weights where there are any.
 void EmitUpdate(GraphBuilder& builder, const Bucket& bucket,
                 const BucketTensors& tensors) {
-  const bool sharded = IsSharded(builder.layout());
-  builder.Emit(
-      {.kind = OpKind::kAdamW,
-       .phase = Phase::kOptimizer,
-       .name = absl::StrCat("update/", bucket.name),
-       .attributes = OptimizerAttributes{.num_elements = bucket.num_elements,
-                                         .data_sharded = sharded,
-                                         .weight_decay = bucket.weight_decay},
-       .inputs = {tensors.parameters, tensors.gradients, tensors.exp_avg,
-                  tensors.exp_avg_sq, builder.graph().persistent.clip_factor,
-                  builder.graph().persistent.skip},
-       .outputs = {tensors.parameters, tensors.exp_avg, tensors.exp_avg_sq}});
-  if (sharded) {
-    EmitInPlaceCollective(builder, OpKind::kAllGather, Group::kData,
-                          Phase::kParameterGather,
-                          absl::StrCat("gather_parameters/", bucket.name),
-                          tensors.parameters, bucket.num_elements);
+  const PersistentLayout& persistent = builder.graph().persistent;
+  GraphOp op{
+      .kind = OpKind::kAdamW,
+      .phase = Phase::kOptimizer,
+      .name = absl::StrCat("update/", bucket.name),
+      .attributes = OptimizerAttributes{.num_elements = bucket.num_elements,
+                                        .data_sharded =
+                                            builder.layout().shards_optimizer(),
+                                        .weight_decay = bucket.weight_decay},
+      .inputs = {tensors.parameters, tensors.gradients, tensors.exp_avg,
+                 tensors.exp_avg_sq, persistent.clip_factor, persistent.skip},
+      .outputs = {tensors.parameters, tensors.exp_avg, tensors.exp_avg_sq}};
+  if (tensors.master >= 0) {
+    op.inputs.push_back(tensors.master);
+    op.outputs.push_back(tensors.master);
   }
+  builder.Emit(std::move(op));
 }
 
 }  // namespace
@@ -175,6 +176,41 @@ void EmitReduceScalars(GraphBuilder& builder) {
        .outputs = {scalars}});
 }
 
+void EmitGatherParameters(GraphBuilder& builder) {
+  if (!builder.layout().shards_optimizer()) return;
+  const std::vector<BucketTensors> views = AddBucketViews(builder);
+  const std::vector<Bucket>& buckets = builder.graph().parameters.buckets;
+  // As the forward pass needs them. Norms, the last, are few and every layer
+  // has some: they come before all layers.
+  std::vector<size_t> order(buckets.size());
+  std::iota(order.begin() + 1, order.end(), size_t{0});
+  order[0] = buckets.size() - 1;
+  if (builder.is_first_stage()) std::swap(order[0], order[1]);
+  for (const size_t i : order) {
+    EmitInPlaceCollective(builder, OpKind::kAllGather, Group::kData,
+                          Phase::kParameterGather,
+                          absl::StrCat("gather_parameters/", buckets[i].name),
+                          views[i].parameters);
+  }
+}
+
+void EmitCastParameters(GraphBuilder& builder) {
+  const std::vector<BucketTensors> views = AddBucketViews(builder);
+  const std::vector<Bucket>& buckets = builder.graph().parameters.buckets;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    builder.Emit({.kind = OpKind::kCastParameters,
+                  .phase = Phase::kOptimizer,
+                  .name = absl::StrCat("cast_parameters/", buckets[i].name),
+                  .attributes =
+                      OptimizerAttributes{
+                          .num_elements = buckets[i].num_elements,
+                          .data_sharded = builder.layout().shards_optimizer(),
+                          .weight_decay = buckets[i].weight_decay},
+                  .inputs = {views[i].master},
+                  .outputs = {views[i].parameters}});
+  }
+}
+
 void EmitOptimizer(GraphBuilder& builder) {
   Graph& graph = builder.graph();
   const std::vector<BucketTensors> views = AddBucketViews(builder);
@@ -183,7 +219,7 @@ void EmitOptimizer(GraphBuilder& builder) {
 
   builder.EmitTo(&graph.prologue);
   for (size_t i = 0; i < num_buckets; ++i) {
-    if (IsSharded(builder.layout()) &&
+    if (builder.layout().shards_optimizer() &&
         HasPadding(graph.parameters, buckets[i])) {
       EmitZeroPadding(builder, buckets[i], views[i].gradients);
     }

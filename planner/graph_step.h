@@ -15,6 +15,14 @@ void EmitZeroScalars(GraphBuilder& builder);
 // Sums the step's scalars over the world, so that all ranks act alike.
 void EmitReduceScalars(GraphBuilder& builder);
 
+// Under ZeRO-1 each rank has its own slices of the parameters alone between
+// steps: gathers every bucket, on the data lane, in the order in which the
+// forward pass then waits for them.
+void EmitGatherParameters(GraphBuilder& builder);
+
+// master -> parameters, of every bucket.
+void EmitCastParameters(GraphBuilder& builder);
+
 // Fills the prologue's and epilogue's optimizer part and reduce_by_bucket.
 void EmitOptimizer(GraphBuilder& builder);
 

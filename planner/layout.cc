@@ -7,9 +7,6 @@
 
 namespace millrace {
 
-const char* PrecisionName(Precision precision) {
-  return precision == Precision::kBfloat16 ? "bf16" : "fp32";
-}
 namespace {
 
 // Largest value in [1, limit] that divides `value`.
@@ -81,6 +78,26 @@ absl::Status ValidateBatch(const Layout& layout, int64_t global_batch) {
 }
 
 }  // namespace
+
+const char* PrecisionName(Precision precision) {
+  switch (precision) {
+    case Precision::kFloat32:
+      return "fp32";
+    case Precision::kBfloat16:
+      return "bf16";
+  }
+  CHECK(false) << "unknown precision " << static_cast<int>(precision);
+  return "";
+}
+
+Precision PrecisionOf(absl::string_view name) {
+  for (const Precision precision :
+       {Precision::kFloat32, Precision::kBfloat16}) {
+    if (name == PrecisionName(precision)) return precision;
+  }
+  CHECK(false) << "unknown precision " << name;
+  return Precision::kFloat32;
+}
 
 const char* GroupName(Group group) {
   switch (group) {
@@ -219,11 +236,11 @@ absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
 }
 
 std::string LayoutToString(const Layout& layout) {
-  return absl::StrCat("pipeline ", layout.pipeline, " x data ", layout.data,
-                      " x tensor ", layout.tensor, ", ",
-                      layout.num_microbatches, " micro-batch",
-                      layout.num_microbatches == 1 ? "" : "es", " of ",
-                      layout.micro_batch, ", ZeRO ", layout.zero);
+  return absl::StrCat(
+      "pipeline ", layout.pipeline, " x data ", layout.data, " x tensor ",
+      layout.tensor, ", ", layout.num_microbatches, " micro-batch",
+      layout.num_microbatches == 1 ? "" : "es", " of ", layout.micro_batch,
+      ", ZeRO ", layout.zero, ", ", PrecisionName(layout.precision));
 }
 
 }  // namespace millrace

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "planner/model.h"
 
@@ -19,6 +20,7 @@ namespace millrace {
 // master weights among them, fp32.
 enum class Precision : uint8_t { kFloat32, kBfloat16 };
 const char* PrecisionName(Precision precision);  // "fp32", "bf16".
+Precision PrecisionOf(absl::string_view name);   // Must be one of these.
 
 struct Layout {
   int32_t pipeline = 1;  // Stages.
@@ -29,6 +31,8 @@ struct Layout {
   int32_t zero = 0;  // 1: optimizer state sharded over the data axis (ZeRO-1).
   Precision precision = Precision::kFloat32;
 
+  // Whether a rank keeps the optimizer state of its slices alone.
+  bool shards_optimizer() const { return zero >= 1 && data > 1; }
   int32_t num_ranks() const { return pipeline * data * tensor; }
   // Sequences of one optimizer step over all replicas.
   int32_t global_batch() const { return micro_batch * num_microbatches * data; }
@@ -78,7 +82,7 @@ LayerRange StageLayers(const ModelSpec& model, const Layout& layout,
 absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
                             int64_t global_batch);
 
-// "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1".
+// "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1, bf16".
 std::string LayoutToString(const Layout& layout);
 
 }  // namespace millrace

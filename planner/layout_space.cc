@@ -32,8 +32,10 @@ std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
           !Allows(space.constraints.data, rest / pipeline)) {
         continue;
       }
-      meshes.push_back(
-          {.pipeline = pipeline, .data = rest / pipeline, .tensor = tensor});
+      meshes.push_back({.pipeline = pipeline,
+                        .data = rest / pipeline,
+                        .tensor = tensor,
+                        .precision = space.precision});
     }
   }
   return meshes;
@@ -180,6 +182,7 @@ LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
   return {.model = job.model,
           .global_batch = job.training.global_batch,
           .num_devices = num_devices,
+          .precision = PrecisionOf(job.training.precision),
           .constraints = job.layout};
 }
 

@@ -16,6 +16,7 @@ struct LayoutSpace {
   ModelSpec model;
   int64_t global_batch;
   int32_t num_devices;
+  Precision precision = Precision::kFloat32;
   LayoutConstraints constraints;
 };
 

@@ -56,7 +56,7 @@ class Lowering {
                                  program_.stage)) {
         EmitPass(pass);
       }
-    } else {
+    } else if (program_.kind == ProgramKind::kValidation) {
       EmitPass({PassKind::kForward, 0});
     }
     EmitAll(graph_.epilogue);
@@ -86,6 +86,8 @@ class Lowering {
     program_.exp_avg_buffer = buffer(graph_.persistent.exp_avg);
     program_.exp_avg_sq_buffer = buffer(graph_.persistent.exp_avg_sq);
     program_.scalars_buffer = buffer(graph_.persistent.scalars);
+    program_.master_buffer = buffer(graph_.persistent.master);
+    program_.scratch_buffer = buffer(graph_.persistent.scratch);
     program_.persistent_arena_bytes = graph_.persistent.bytes;
     return program_.buffers;
   }
@@ -240,6 +242,14 @@ absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,
   RETURN_IF_ERROR(CheckInput(model, layout, stage));
   const Graph graph = BuildValidationGraph(model, layout, stage);
   return Lowering(graph, ProgramKind::kValidation, layout, stage).Run();
+}
+
+absl::StatusOr<Program> BuildPublishProgram(const ModelSpec& model,
+                                            const Layout& layout,
+                                            int32_t stage) {
+  RETURN_IF_ERROR(CheckInput(model, layout, stage));
+  const Graph graph = BuildPublishGraph(model, layout, stage);
+  return Lowering(graph, ProgramKind::kPublish, layout, stage).Run();
 }
 
 }  // namespace millrace

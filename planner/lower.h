@@ -24,6 +24,12 @@ absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,
                                                const Layout& layout,
                                                int32_t stage);
 
+// The bf16 parameters from the master weights; without instructions in fp32.
+// Shares the persistent arena likewise.
+absl::StatusOr<Program> BuildPublishProgram(const ModelSpec& model,
+                                            const Layout& layout,
+                                            int32_t stage);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_LOWER_H_

@@ -52,16 +52,25 @@ struct ElementCount {
   }
 };
 
-OpWork GemmWork(const GemmAttributes& a) {
+double BytesOf(DType dtype) { return static_cast<double>(DTypeBytes(dtype)); }
+
+// Of one element of an activation or a parameter.
+double ActivationBytes(const Layout& layout) {
+  return BytesOf(ActivationType(layout.precision));
+}
+
+OpWork GemmWork(const Layout& layout, const GemmAttributes& a) {
   const auto m = static_cast<double>(a.m);
   const auto n = static_cast<double>(a.n);
   const auto k = static_cast<double>(a.k);
-  return {
-      .flops = 2 * m * n * k,
-      .bytes = kFloatBytes * (m * k + k * n + m * n * (a.accumulate ? 2 : 1))};
+  return {.flops = 2 * m * n * k,
+          .bytes = ActivationBytes(layout) * (m * k + k * n) +
+                   BytesOf(GemmOutputType(layout.precision, a)) * m * n *
+                       (a.accumulate ? 2 : 1)};
 }
 
-OpWork AttentionWork(bool backward, const AttentionAttributes& a) {
+OpWork AttentionWork(const Layout& layout, bool backward,
+                     const AttentionAttributes& a) {
   const auto tokens = static_cast<double>(a.num_sequences * a.sequence_length);
   const auto qkv =
       static_cast<double>((a.num_heads + 2 * a.num_kv_heads) * a.head_dim);
@@ -71,32 +80,41 @@ OpWork AttentionWork(bool backward, const AttentionAttributes& a) {
                               static_cast<double>(a.sequence_length),
                               static_cast<double>(a.num_heads),
                               static_cast<double>(a.head_dim)),
-      .bytes = kFloatBytes * tokens *
+      .bytes = ActivationBytes(layout) * tokens *
                (backward ? 2 * qkv + 2 * output : qkv + output)};
 }
 
-OpWork CrossEntropyWork(OpKind kind, const VocabAttributes& a) {
+OpWork CrossEntropyWork(const Layout& layout, OpKind kind,
+                        const VocabAttributes& a) {
   const auto tokens = static_cast<double>(a.num_tokens);
   const auto hidden = static_cast<double>(a.hidden);
   const auto rows = static_cast<double>(a.vocab_rows);
-  const double passes = kind == OpKind::kCrossEntropyStats ? 1 : 2;
+  // The gradient pass writes the hidden gradient and adds up the weight's.
+  const double read =
+      ActivationBytes(layout) * (tokens * hidden + rows * hidden);
+  const double written = kind == OpKind::kCrossEntropyStats
+                             ? 0
+                             : ActivationBytes(layout) * tokens * hidden +
+                                   kFloatBytes * rows * hidden;
   return {.flops = CrossEntropyFlops(kind, tokens, hidden, rows),
-          .bytes = kFloatBytes * passes * (tokens * hidden + rows * hidden)};
+          .bytes = read + written};
 }
 
 OpWork OptimizerWork(const Layout& layout, OpKind kind,
                      const OptimizerAttributes& a) {
   const double elements =
       static_cast<double>(a.num_elements) / (a.data_sharded ? layout.data : 1);
-  // AdamW reads four buffers and writes three.
+  // AdamW reads four buffers and writes three; master weights stand in for the
+  // parameters, whose bf16 copy it then writes too.
+  const bool has_master = layout.precision == Precision::kBfloat16;
+  const double copy = has_master ? BytesOf(DType::kBfloat16) : 0;
   if (kind == OpKind::kAdamW) {
-    return {.flops = 12 * elements, .bytes = 7 * kFloatBytes * elements};
+    return {.flops = 12 * elements,
+            .bytes = (7 * kFloatBytes + copy) * elements};
   }
   if (kind == OpKind::kCastParameters) {
     return {.flops = 0,
-            .bytes = (kFloatBytes +
-                      static_cast<double>(DTypeBytes(DType::kBfloat16))) *
-                     elements};
+            .bytes = (kFloatBytes + BytesOf(DType::kBfloat16)) * elements};
   }
   return {.flops = 2 * elements, .bytes = kFloatBytes * elements};
 }
@@ -106,6 +124,7 @@ OpWork OptimizerWork(const Layout& layout, OpKind kind,
 OpWork WorkOf(const Layout& layout, OpKind kind,
               const OpAttributes& attributes) {
   const double elements = std::visit(ElementCount{}, attributes);
+  const double activation_bytes = ActivationBytes(layout);
   switch (kind) {
     case OpKind::kLoadBatch:
       // Tokens, targets and document starts.
@@ -113,43 +132,45 @@ OpWork WorkOf(const Layout& layout, OpKind kind,
     case OpKind::kEmbeddingForward: {
       const auto& a = std::get<VocabAttributes>(attributes);
       return {.flops = 0,
-              .bytes = 2 * kFloatBytes *
+              .bytes = 2 * activation_bytes *
                        static_cast<double>(a.num_tokens * a.hidden)};
     }
     case OpKind::kEmbeddingBackward: {
       const auto& a = std::get<VocabAttributes>(attributes);
       const auto gradient = static_cast<double>(a.num_tokens * a.hidden);
-      return {.flops = gradient, .bytes = 3 * kFloatBytes * gradient};
+      return {.flops = gradient,
+              .bytes = (activation_bytes + 2 * kFloatBytes) * gradient};
     }
     case OpKind::kRmsNormForward:
-      return {.flops = 4 * elements, .bytes = 2 * kFloatBytes * elements};
+      return {.flops = 4 * elements, .bytes = 2 * activation_bytes * elements};
     case OpKind::kResidualRmsNormForward:
-      return {.flops = 5 * elements, .bytes = 4 * kFloatBytes * elements};
+      return {.flops = 5 * elements, .bytes = 4 * activation_bytes * elements};
     case OpKind::kRmsNormBackward:
-      return {.flops = 10 * elements, .bytes = 4 * kFloatBytes * elements};
+      return {.flops = 10 * elements, .bytes = 4 * activation_bytes * elements};
     case OpKind::kAdd:
-      return {.flops = elements, .bytes = 3 * kFloatBytes * elements};
+      return {.flops = elements, .bytes = 3 * activation_bytes * elements};
     case OpKind::kGemm:
-      return GemmWork(std::get<GemmAttributes>(attributes));
+      return GemmWork(layout, std::get<GemmAttributes>(attributes));
     case OpKind::kRope: {
       const auto& a = std::get<AttentionAttributes>(attributes);
       const double rotated =
           elements *
           static_cast<double>((a.num_heads + a.num_kv_heads) * a.head_dim);
-      return {.flops = 3 * rotated, .bytes = 2 * kFloatBytes * rotated};
+      return {.flops = 3 * rotated, .bytes = 2 * activation_bytes * rotated};
     }
     case OpKind::kAttentionForward:
     case OpKind::kAttentionBackward:
-      return AttentionWork(kind == OpKind::kAttentionBackward,
+      return AttentionWork(layout, kind == OpKind::kAttentionBackward,
                            std::get<AttentionAttributes>(attributes));
     case OpKind::kSwigluForward:
-      return {.flops = 5 * elements, .bytes = 3 * kFloatBytes * elements};
+      return {.flops = 5 * elements, .bytes = 3 * activation_bytes * elements};
     case OpKind::kSwigluBackward:
-      return {.flops = 10 * elements, .bytes = 5 * kFloatBytes * elements};
+      return {.flops = 10 * elements, .bytes = 5 * activation_bytes * elements};
     case OpKind::kLinearCrossEntropy:
     case OpKind::kCrossEntropyStats:
     case OpKind::kCrossEntropyGradient:
-      return CrossEntropyWork(kind, std::get<VocabAttributes>(attributes));
+      return CrossEntropyWork(layout, kind,
+                              std::get<VocabAttributes>(attributes));
     case OpKind::kCrossEntropyLoss:
       // Each tensor rank's three statistics, and the target.
       return {.flops = 4 * elements,

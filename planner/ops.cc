@@ -87,6 +87,14 @@ int64_t DTypeBytes(DType dtype) {
   return 0;
 }
 
+DType ActivationType(Precision precision) {
+  return precision == Precision::kBfloat16 ? DType::kBfloat16 : DType::kFloat32;
+}
+
+DType GemmOutputType(Precision precision, const GemmAttributes& gemm) {
+  return gemm.trans_a ? DType::kFloat32 : ActivationType(precision);
+}
+
 const char* DTypeName(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:

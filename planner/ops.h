@@ -24,6 +24,8 @@ namespace millrace {
 
 enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16 };
 int64_t DTypeBytes(DType dtype);
+// Of activations and of the parameters that kernels read.
+DType ActivationType(Precision precision);
 const char* DTypeName(DType dtype);
 
 // in -> out. An operand marked += is accumulated into when the op's
@@ -140,6 +142,9 @@ struct GemmAttributes {
   friend bool operator==(const GemmAttributes&,
                          const GemmAttributes&) = default;
 };
+// Of c: fp32 where weight gradients add up (those alone have trans_a), else as
+// activations are.
+DType GemmOutputType(Precision precision, const GemmAttributes& gemm);
 struct AttentionAttributes {
   int64_t num_sequences, sequence_length;
   int64_t num_heads, num_kv_heads, head_dim;  // Of this tensor rank.

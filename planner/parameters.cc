@@ -89,7 +89,7 @@ class StageParametersBuilder {
     int64_t end = bucket.offset;
     for (const Parameter& parameter : parameters) {
       const ParameterBox box = TensorBox(parameter, layout_.tensor, 0);
-      // Every operand of an op starts on a cache line.
+      // Every operand of an op starts at its alignment.
       if (!ContinuesFusedMatrix(parameter))
         end = RoundUp(end, kBucketAlignment);
       bucket.slots.push_back(static_cast<int32_t>(stage_.slots.size()));
@@ -103,7 +103,7 @@ class StageParametersBuilder {
         RoundUp(end - bucket.offset, layout_.data * kBucketAlignment);
     stage_.num_elements += bucket.num_elements;
     stage_.num_optimizer_elements +=
-        bucket.num_elements / (layout_.zero == 1 ? layout_.data : 1);
+        bucket.num_elements / (layout_.shards_optimizer() ? layout_.data : 1);
     stage_.buckets.push_back(std::move(bucket));
   }
 

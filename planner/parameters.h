@@ -58,8 +58,8 @@ struct ParameterSlot {
 // parameters are updated together. Padded so that it divides evenly over the
 // data axis; padding holds zeros for ever.
 struct Bucket {
-  std::string name;  // "embedding", "layers.3", "head", "norms".
-  int64_t offset;    // Elements from the start of the flat buffer.
+  std::string name;      // "embedding", "layers.3", "head", "norms".
+  int64_t offset;        // Elements from the start of the flat buffer.
   int64_t num_elements;  // A multiple of data size x kBucketAlignment.
   bool weight_decay;     // False for norms.
   // True for norms: every tensor rank holds all of it, and its gradients are
@@ -67,12 +67,15 @@ struct Bucket {
   bool tensor_replicated;
   std::vector<int32_t> slots;  // Indices into StageParameters::slots.
 };
-inline constexpr int64_t kBucketAlignment = 32;  // Elements: 128 bytes in fp32.
+// Elements: kBufferAlignment bytes in bf16, so that weights start at multiples
+// of it in the flat buffer of either precision.
+inline constexpr int64_t kBucketAlignment = 128;
 
 // What every rank of one pipeline stage holds (offsets are alike for all its
 // tensor and data coordinates). Buckets in the order in which the backward
 // pass finishes them reversed: embedding, layers ascending, head, norms.
-// q, k, v of a layer are adjacent, as are gate and up, so that each is one GEMM.
+// q, k, v of a layer are adjacent, as are gate and up, so that each is one
+// GEMM.
 struct StageParameters {
   std::vector<ParameterSlot> slots;
   std::vector<Bucket> buckets;

@@ -25,7 +25,8 @@ struct ProfileProvenance {
   int32_t threads_per_device = 0;
 };
 
-// Seconds of one call on a rank that computes alone on its host.
+// Seconds of one call on a rank that computes alone on its host. In bf16 c is
+// fp32 where trans_a is set.
 struct GemmTime {
   int64_t m, n, k;
   bool trans_a, trans_b;
@@ -61,6 +62,7 @@ struct CommunicationTime {
 struct HardwareProfile {
   std::string name;
   ProfileProvenance provenance;
+  Precision precision = Precision::kFloat32;  // Of what computes.
   int32_t ranks_per_host = 1;
   int64_t device_memory_bytes = 0;  // Really available to one rank.
   double launch_overhead_s = 0;     // Per instruction.

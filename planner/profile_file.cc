@@ -82,6 +82,7 @@ template <typename Visitor>
 void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("name", profile.name);
   visit("provenance", profile.provenance);
+  visit("precision", profile.precision);
   visit("ranks_per_host", profile.ranks_per_host);
   visit("device_memory_bytes", profile.device_memory_bytes);
   visit("launch_overhead_s", profile.launch_overhead_s);
@@ -115,6 +116,9 @@ class Writer {
   }
   void operator()(const char* key, OpKind& value) {
     Line(key, OpKindName(value));
+  }
+  void operator()(const char* key, Precision& value) {
+    Line(key, PrecisionName(value));
   }
   void operator()(const char* key, ProfileProvenance& value) {
     Writer section(1);
@@ -227,6 +231,23 @@ class Reader {
               nearest.has_value()
                   ? absl::StrCat("did you mean '", *nearest, "'?")
                   : absl::StrCat("known: ", absl::StrJoin(names, ", "))));
+  }
+  // May be left out: profiles were of fp32 before they said so.
+  void operator()(const char* key, Precision& value) {
+    keys_.emplace_back(key);
+    const auto given =
+        std::find_if(tree_.children.begin(), tree_.children.end(),
+                     [&](const YamlTree& entry) { return entry.key == key; });
+    if (given == tree_.children.end()) return;
+    for (const Precision precision :
+         {Precision::kFloat32, Precision::kBfloat16}) {
+      if (given->kind == YamlTree::Kind::kScalar &&
+          given->scalar == PrecisionName(precision)) {
+        value = precision;
+        return;
+      }
+    }
+    Expected(*given, key, "fp32 or bf16");
   }
   void operator()(const char* key, ProfileProvenance& value) {
     if (const YamlTree* entry = Find(key)) Section(*entry, key).Read(value);

@@ -121,8 +121,9 @@ class Collector {
     // kSquaredNorm and kAdamW touch a slice under ZeRO-1; the size decides.
     if (auto* optimizer =
             std::get_if<OptimizerAttributes>(&measured.attributes)) {
-      optimizer->num_elements = static_cast<int64_t>(
-          work.bytes / (op.kind == OpKind::kAdamW ? 28 : 4));
+      const OpWork of_one =
+          WorkOf(layout, op.kind, OptimizerAttributes{.num_elements = 1});
+      optimizer->num_elements = static_cast<int64_t>(work.bytes / of_one.bytes);
       optimizer->data_sharded = false;
     }
     const bool is_bandwidth_bound = op.kind != OpKind::kGemm &&
@@ -219,7 +220,8 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(const ModelSpec& model,
                                                    int32_t num_ranks) {
   const LayoutSpace space{.model = model,
                           .global_batch = training.global_batch,
-                          .num_devices = num_ranks};
+                          .num_devices = num_ranks,
+                          .precision = PrecisionOf(training.precision)};
   const std::vector<Layout> layouts = EnumerateLayouts(space);
   if (layouts.empty()) return ExplainNoLayout(space);
   Collector collector;
@@ -229,10 +231,12 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(const ModelSpec& model,
 
 std::string ProfileShapeKey(const ModelSpec& model,
                             const TrainingSpec& training) {
-  return absl::StrCat("h", model.hidden, "-f", model.ffn_hidden, "-n",
-                      model.num_heads, "-k", model.num_kv_heads, "-d",
-                      model.head_dim, "-v", model.vocab_size, "-s",
-                      model.sequence_length, "-b", training.global_batch);
+  return absl::StrCat(
+      "h", model.hidden, "-f", model.ffn_hidden, "-n", model.num_heads, "-k",
+      model.num_kv_heads, "-d", model.head_dim, "-v", model.vocab_size, "-s",
+      model.sequence_length, "-b", training.global_batch,
+      training.precision == "fp32" ? ""
+                                   : absl::StrCat("-", training.precision));
 }
 
 void RecordOpTime(const ProfileOp& op, double seconds,
@@ -271,12 +275,13 @@ void RecordOpTime(const ProfileOp& op, double seconds,
     return;
   }
   CHECK(!IsCollective(op.kind) && !IsTransfer(op.kind));
-  // Of the layouts, only kCrossEntropyLoss's bytes depend on more than the
-  // attributes, and that by a few percent of a small op.
+  // Of the layouts beside the precision, only kCrossEntropyLoss's bytes depend
+  // on more than the attributes, and that by a few percent of a small op.
+  const Layout layout{.precision = profile->precision};
   profile->bandwidth.push_back(
       {.kind = op.kind,
        .bytes =
-           static_cast<int64_t>(WorkOf(Layout{}, op.kind, op.attributes).bytes),
+           static_cast<int64_t>(WorkOf(layout, op.kind, op.attributes).bytes),
        .seconds = seconds});
 }
 

@@ -53,8 +53,9 @@ const char* PhaseName(Phase phase);
 // long as the training. Step: everything else; contents end with the step.
 enum class Arena : uint8_t { kPersistent, kStep };
 
-// Of every buffer in its arena, in bytes: one cache line.
-inline constexpr int64_t kBufferAlignment = 64;
+// Of every buffer in its arena, in bytes: what GPU kernels ask of a workspace,
+// and more than a cache line.
+inline constexpr int64_t kBufferAlignment = 256;
 
 using BufferId = int32_t;
 struct Buffer {
@@ -81,7 +82,7 @@ struct Instruction {
   std::vector<InstructionId> waits;
 };
 
-// kPublish: makes the bf16 parameters from the master weights, after these were
+// kPublish makes the bf16 parameters from the master weights, after these were
 // initialized or loaded; empty in fp32.
 enum class ProgramKind : uint8_t { kTraining, kValidation, kPublish };
 

@@ -50,8 +50,10 @@ void FillMemory(std::span<const Program> programs, Prediction* prediction) {
   prediction->step_bytes = largest.step_arena_bytes;
   prediction->parameter_bytes = BufferBytes(largest, largest.parameters_buffer);
   prediction->gradient_bytes = BufferBytes(largest, largest.gradients_buffer);
-  prediction->optimizer_bytes = BufferBytes(largest, largest.exp_avg_buffer) +
-                                BufferBytes(largest, largest.exp_avg_sq_buffer);
+  prediction->optimizer_bytes =
+      BufferBytes(largest, largest.exp_avg_buffer) +
+      BufferBytes(largest, largest.exp_avg_sq_buffer) +
+      BufferBytes(largest, largest.master_buffer);
 }
 
 void FillTime(const ModelSpec& model, const Layout& layout,
@@ -100,12 +102,21 @@ void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
   prediction->exposed_communication_fraction = exposed_s / all_s;
 }
 
-absl::Status CheckCommunication(const Layout& layout, const CostModel& cost) {
+// Whether the profile has what prices the layout.
+absl::Status CheckProfile(const Layout& layout, const CostModel& cost) {
+  const HardwareProfile& profile = cost.profile();
+  if (profile.precision != layout.precision) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hardware profile '", profile.name, "' was measured in ",
+        PrecisionName(profile.precision), ", but the job trains in ",
+        PrecisionName(layout.precision),
+        " (training.precision); measure one with millrace profile JOB"));
+  }
   if (layout.num_ranks() == 1 || cost.HasCommunication()) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      "hardware profile '", cost.profile().name,
+      "hardware profile '", profile.name,
       "' was measured with one rank and cannot price the communication of ",
       layout.num_ranks(), "; measure one with millrace profile JOB"));
 }
@@ -199,7 +210,7 @@ class Search {
   absl::Status Estimate() {
     RETURN_IF_ERROR(CheckLayouts(input_.job, input_.num_devices));
     for (const Layout& layout : EnumerateLayouts(space_)) {
-      RETURN_IF_ERROR(CheckCommunication(layout, cost_));
+      RETURN_IF_ERROR(CheckProfile(layout, cost_));
       const StepEstimate estimate = EstimateStep(space_.model, layout, cost_);
       Candidate candidate{.layout = layout};
       FillTime(space_.model, layout, cost_, estimate.step_time_s,
@@ -261,7 +272,6 @@ class Search {
   absl::StatusOr<Plan> MakePlan(const Candidate& chosen) const {
     Plan plan;
     plan.layout = chosen.layout;
-    plan.precision = input_.job.training.precision;
     plan.prediction = chosen.prediction;
     plan.layouts_considered = static_cast<int64_t>(candidates_.size());
     // Kept programs of all candidates would be hundreds of megabytes; lowering
@@ -361,7 +371,7 @@ absl::StatusOr<Prediction> PredictLayout(const ModelSpec& model,
                                          const CostModel& cost,
                                          Timeline* timeline) {
   RETURN_IF_ERROR(ValidateLayout(model, layout, layout.global_batch()));
-  RETURN_IF_ERROR(CheckCommunication(layout, cost));
+  RETURN_IF_ERROR(CheckProfile(layout, cost));
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
                    LowerStages(model, layout));
   ASSIGN_OR_RETURN(*timeline, SimulateStages(programs, cost));

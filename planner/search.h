@@ -30,7 +30,7 @@ struct Prediction {
   // What the persistent bytes hold.
   int64_t parameter_bytes = 0;
   int64_t gradient_bytes = 0;
-  int64_t optimizer_bytes = 0;
+  int64_t optimizer_bytes = 0;                // Moments and master weights.
   double bubble_fraction = 0;                 // Of the mean rank's step.
   double exposed_communication_fraction = 0;  // Of the mean rank's step.
   int64_t memory_bytes() const { return persistent_bytes + step_bytes; }
@@ -46,7 +46,6 @@ struct Alternative {
 
 struct Plan {
   Layout layout;
-  std::string precision;  // Of the job.
   Prediction prediction;
   Timeline timeline;                      // Simulated, of the chosen layout.
   std::vector<uint64_t> program_hashes;   // By stage, training Programs.
@@ -69,7 +68,7 @@ struct SearchInput {
 // Deterministic but for Plan::search_seconds. Returns InvalidArgument when no
 // layout is possible or none fits, with the nearest one, what stands in its
 // way, and the smallest change that helps; FailedPrecondition for several
-// devices and a profile of one rank.
+// devices and a profile of one rank, or a profile of another precision.
 absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost);
 
 // Lowers and simulates one layout.

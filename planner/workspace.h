@@ -1,5 +1,6 @@
-// Workspaces of the GPU kernels, as far as the plan must know them: upper bounds
-// of what the kernels ask for, which the worker checks when it binds an op.
+// Workspaces of the GPU kernels, as far as the plan must know them: upper
+// bounds of what the kernels ask for, which the worker checks when it binds an
+// op.
 
 #ifndef MILLRACE_PLANNER_WORKSPACE_H_
 #define MILLRACE_PLANNER_WORKSPACE_H_
@@ -17,9 +18,13 @@ inline constexpr int64_t kComputeScratchBytes = int64_t{64} << 20;
 inline constexpr int64_t kLossGemmWorkspaceBytes = int64_t{32} << 20;
 // Logits of a chunk in bf16; in fp32 kLogitsWorkspaceBytes (graph.h).
 inline constexpr int64_t kBf16LogitsBytes = int64_t{1} << 30;
+// Of one token's logits: rows begin at multiples of 16 bytes.
+int64_t Bf16LogitsRowBytes(int64_t vocab_rows);
 
-// The query gradient in fp32 and two statistics a row, rows of each sequence
-// rounded up to whole tiles; packed documents need no more.
+// The query gradient in fp32, two statistics a row and counters, rows of each
+// sequence rounded up to whole tiles: enough for sequences of full length, and
+// for packed documents that number at most num_sequences + T / 128. Head dims
+// that the tensor-core kernels have not need two statistics a row alone.
 int64_t AttentionBackwardWorkspaceBytes(const AttentionAttributes& attention);
 // Logits of chunk_tokens tokens, a loss of each token, and a GEMM's workspace.
 int64_t CrossEntropyWorkspaceBytes(const VocabAttributes& vocabulary);

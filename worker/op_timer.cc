@@ -65,8 +65,9 @@ OpTimer::OpTimer(int num_threads)
 absl::StatusOr<std::unique_ptr<OpTimer::Prepared>> OpTimer::Prepare(
     const ProfileOp& op, int32_t num_repetitions) {
   auto prepared = std::make_unique<Prepared>();
-  prepared->program = SingleOpProgram(op.kind, op.attributes, num_repetitions,
-                                      kWorkingSetBytes);
+  prepared->program =
+      SingleOpProgram(Precision::kFloat32, op.kind, op.attributes,
+                      num_repetitions, kWorkingSetBytes);
   ASSIGN_OR_RETURN(MemoryBlock persistent, MemoryBlock::Allocate(0));
   ASSIGN_OR_RETURN(MemoryBlock step,
                    MemoryBlock::Allocate(prepared->program.step_arena_bytes));

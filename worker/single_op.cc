@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/units.h"
+#include "planner/workspace.h"
 
 namespace millrace {
 namespace {
@@ -32,10 +33,21 @@ Operand Floats(int64_t num_elements) { return {DType::kFloat32, num_elements}; }
 Operand Integers(int64_t num_elements) { return {DType::kInt32, num_elements}; }
 Operand Scalars() { return {DType::kFloat64, kNumStepScalars}; }
 
-Operands OperandsOfNorm(OpKind kind, const NormAttributes& a) {
-  const Operand tokens = Floats(a.num_tokens * a.hidden);
+// Activations and the parameters that kernels read.
+Operand Activations(Precision precision, int64_t num_elements) {
+  return {ActivationType(precision), num_elements};
+}
+// In bf16 of so many bytes, else as the CPU's kernel wants it.
+Operand Workspace(Precision precision, int64_t num_bytes, Operand on_cpu) {
+  if (precision == Precision::kFloat32) return on_cpu;
+  return Integers(num_bytes / DTypeBytes(DType::kInt32));
+}
+
+Operands OperandsOfNorm(Precision precision, OpKind kind,
+                        const NormAttributes& a) {
+  const Operand tokens = Activations(precision, a.num_tokens * a.hidden);
   const Operand rstd = Floats(a.num_tokens);
-  const Operand weight = Floats(a.hidden);
+  const Operand weight = Activations(precision, a.hidden);
   switch (kind) {
     case OpKind::kRmsNormForward:
       return {.inputs = {tokens, weight}, .outputs = {{tokens}, {rstd}}};
@@ -44,15 +56,17 @@ Operands OperandsOfNorm(OpKind kind, const NormAttributes& a) {
               .outputs = {{tokens}, {tokens}, {rstd}}};
     default:
       return {.inputs = {tokens, tokens, rstd, weight, tokens},
-              .outputs = {{tokens}, {weight}}};
+              .outputs = {{tokens}, {Floats(a.hidden)}}};
   }
 }
 
-Operands OperandsOfAttention(OpKind kind, const AttentionAttributes& a) {
+Operands OperandsOfAttention(Precision precision, OpKind kind,
+                             const AttentionAttributes& a) {
   const int64_t num_tokens = a.num_sequences * a.sequence_length;
-  const Operand qkv =
-      Floats(num_tokens * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim);
-  const Operand attended = Floats(num_tokens * a.num_heads * a.head_dim);
+  const Operand qkv = Activations(
+      precision, num_tokens * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim);
+  const Operand attended =
+      Activations(precision, num_tokens * a.num_heads * a.head_dim);
   const Operand per_head = Floats(num_tokens * a.num_heads);
   const Operand starts = Integers(num_tokens);
   switch (kind) {
@@ -61,44 +75,51 @@ Operands OperandsOfAttention(OpKind kind, const AttentionAttributes& a) {
     case OpKind::kAttentionForward:
       return {.inputs = {qkv, starts}, .outputs = {{attended}, {per_head}}};
     default:
-      return {.inputs = {qkv, starts, attended, per_head, attended},
-              .outputs = {{qkv}, {per_head}}};
+      return {
+          .inputs = {qkv, starts, attended, per_head, attended},
+          .outputs = {{qkv},
+                      {Workspace(precision, AttentionBackwardWorkspaceBytes(a),
+                                 per_head)}}};
   }
 }
 
-Operands OperandsOfVocabulary(OpKind kind, const VocabAttributes& a) {
+Operands OperandsOfVocabulary(Precision precision, OpKind kind,
+                              const VocabAttributes& a) {
   const Operand ids = Integers(a.num_tokens);
-  const Operand hidden = Floats(a.num_tokens * a.hidden);
-  const Operand weight = Floats(a.vocab_rows * a.hidden);
+  const Operand hidden = Activations(precision, a.num_tokens * a.hidden);
+  const Operand weight = Activations(precision, a.vocab_rows * a.hidden);
+  const Operand d_weight = Floats(a.vocab_rows * a.hidden);
   const Operand stats = Floats(a.num_tokens * 3);
-  const Operand logits = Floats(a.chunk_tokens * a.vocab_rows);
+  const Operand logits = Workspace(precision, CrossEntropyWorkspaceBytes(a),
+                                   Floats(a.chunk_tokens * a.vocab_rows));
   switch (kind) {
     case OpKind::kEmbeddingForward:
       return {.inputs = {ids, weight}, .outputs = {{hidden}}};
     case OpKind::kEmbeddingBackward:
-      return {.inputs = {ids, hidden}, .outputs = {{weight}}};
+      return {.inputs = {ids, hidden}, .outputs = {{d_weight}}};
     case OpKind::kCrossEntropyLoss:
       return {.inputs = {ids, stats}, .outputs = {{Scalars()}}};
     case OpKind::kCrossEntropyStats:
       return {.inputs = {hidden, weight, ids}, .outputs = {{stats}, {logits}}};
     case OpKind::kLinearCrossEntropy:
       return {.inputs = {hidden, weight, ids},
-              .outputs = {{hidden}, {weight}, {Scalars()}, {logits}}};
+              .outputs = {{hidden}, {d_weight}, {Scalars()}, {logits}}};
     default:
       return {.inputs = {hidden, weight, ids, stats},
-              .outputs = {{hidden}, {weight}, {Scalars()}, {logits}}};
+              .outputs = {{hidden}, {d_weight}, {Scalars()}, {logits}}};
   }
 }
 
-Operands OperandsOfElementwise(OpKind kind, const ElementwiseAttributes& a) {
-  const Operand one = Floats(a.rows * a.cols);
-  const Operand two = Floats(2 * a.rows * a.cols);
+Operands OperandsOfElementwise(Precision precision, OpKind kind,
+                               const ElementwiseAttributes& a) {
+  const Operand one = Activations(precision, a.rows * a.cols);
+  const Operand two = Activations(precision, 2 * a.rows * a.cols);
   const Operand ids = Integers(a.rows * a.cols);
   switch (kind) {
     case OpKind::kLoadBatch:
       return {.outputs = {{ids}, {ids}, {ids}}};
     case OpKind::kZero:
-      return {.outputs = {{one}}};
+      return {.outputs = {{Floats(a.rows * a.cols)}}};
     case OpKind::kSwigluForward:
       return {.inputs = {two}, .outputs = {{one}}};
     case OpKind::kSwigluBackward:
@@ -108,7 +129,8 @@ Operands OperandsOfElementwise(OpKind kind, const ElementwiseAttributes& a) {
   }
 }
 
-Operands OperandsOfOptimizer(OpKind kind, const OptimizerAttributes& a) {
+Operands OperandsOfOptimizer(Precision precision, OpKind kind,
+                             const OptimizerAttributes& a) {
   const Operand bucket = Floats(a.num_elements);
   if (kind == OpKind::kSquaredNorm) {
     return {.inputs = {bucket}, .outputs = {{Scalars()}}};
@@ -117,33 +139,42 @@ Operands OperandsOfOptimizer(OpKind kind, const OptimizerAttributes& a) {
     return {.inputs = {bucket},
             .outputs = {{{DType::kBfloat16, a.num_elements}}}};
   }
-  return {.inputs = {bucket, bucket, bucket, bucket, Floats(1), Integers(1)},
-          .outputs = {{bucket, 0}, {bucket, 2}, {bucket, 3}}};
+  Operands operands = {
+      .inputs = {Activations(precision, a.num_elements), bucket, bucket, bucket,
+                 Floats(1), Integers(1)},
+      .outputs = {{bucket, 0}, {bucket, 2}, {bucket, 3}}};
+  if (precision == Precision::kBfloat16) {
+    operands.inputs.push_back(bucket);  // The master weights.
+    operands.outputs.push_back({bucket, 6});
+  }
+  return operands;
 }
 
-Operands OperandsOf(OpKind kind, const OpAttributes& attributes) {
+Operands OperandsOf(Precision precision, OpKind kind,
+                    const OpAttributes& attributes) {
   if (const auto* a = std::get_if<NormAttributes>(&attributes)) {
-    return OperandsOfNorm(kind, *a);
+    return OperandsOfNorm(precision, kind, *a);
   }
   if (const auto* a = std::get_if<AttentionAttributes>(&attributes)) {
-    return OperandsOfAttention(kind, *a);
+    return OperandsOfAttention(precision, kind, *a);
   }
   if (const auto* a = std::get_if<VocabAttributes>(&attributes)) {
-    return OperandsOfVocabulary(kind, *a);
+    return OperandsOfVocabulary(precision, kind, *a);
   }
   if (const auto* a = std::get_if<ElementwiseAttributes>(&attributes)) {
-    return OperandsOfElementwise(kind, *a);
+    return OperandsOfElementwise(precision, kind, *a);
   }
   if (const auto* a = std::get_if<OptimizerAttributes>(&attributes)) {
-    return OperandsOfOptimizer(kind, *a);
+    return OperandsOfOptimizer(precision, kind, *a);
   }
   if (kind == OpKind::kClipFactor) {
     return {.inputs = {Scalars()}, .outputs = {{Floats(1)}, {Integers(1)}}};
   }
   CHECK(kind == OpKind::kGemm) << OpKindName(kind);
   const auto& a = std::get<GemmAttributes>(attributes);
-  return {.inputs = {Floats(a.m * a.k), Floats(a.k * a.n)},
-          .outputs = {{Floats(a.m * a.n)}}};
+  return {.inputs = {Activations(precision, a.m * a.k),
+                     Activations(precision, a.k * a.n)},
+          .outputs = {{{GemmOutputType(precision, a), a.m * a.n}}}};
 }
 
 BufferId AddBuffer(Program& program, const Operand& operand) {
@@ -155,7 +186,7 @@ BufferId AddBuffer(Program& program, const Operand& operand) {
                              .offset_bytes = program.step_arena_bytes,
                              .bytes = bytes});
   program.step_arena_bytes =
-      RoundUp(program.step_arena_bytes + bytes, kArenaAlignment);
+      RoundUp(program.step_arena_bytes + bytes, kBufferAlignment);
   return static_cast<BufferId>(program.buffers.size()) - 1;
 }
 
@@ -184,9 +215,11 @@ int64_t VocabularyOf(const Instruction& instruction) {
 
 }  // namespace
 
-Program SingleOpProgram(OpKind kind, const OpAttributes& attributes,
-                        int32_t num_repetitions, int64_t arena_bytes) {
+Program SingleOpProgram(Precision precision, OpKind kind,
+                        const OpAttributes& attributes, int32_t num_repetitions,
+                        int64_t arena_bytes) {
   Program program{.kind = ProgramKind::kTraining,
+                  .layout = {.precision = precision},
                   .stage = 0,
                   .parameters_buffer = -1,
                   .gradients_buffer = -1,
@@ -195,13 +228,17 @@ Program SingleOpProgram(OpKind kind, const OpAttributes& attributes,
                   .scalars_buffer = -1,
                   .persistent_arena_bytes = 0,
                   .step_arena_bytes = 0};
-  const Operands operands = OperandsOf(kind, attributes);
+  const Operands operands = OperandsOf(precision, kind, attributes);
   std::vector<Copy> copies = {AddCopy(program, operands)};
   const int64_t copy_bytes = program.step_arena_bytes;
   const int64_t num_copies = std::clamp<int64_t>(
       arena_bytes / std::max<int64_t>(copy_bytes, 1), 1, num_repetitions);
   while (static_cast<int64_t>(copies.size()) < num_copies) {
     copies.push_back(AddCopy(program, operands));
+  }
+  if (precision == Precision::kBfloat16) {
+    program.scratch_buffer = AddBuffer(
+        program, Integers(kComputeScratchBytes / DTypeBytes(DType::kInt32)));
   }
   for (int32_t i = 0; i < num_repetitions; ++i) {
     const Copy& copy = copies[i % copies.size()];

@@ -10,16 +10,23 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
   message.set_micro_batch(layout.micro_batch);
   message.set_num_microbatches(layout.num_microbatches);
   message.set_zero(layout.zero);
+  message.set_precision(layout.precision == Precision::kBfloat16
+                            ? protocol::LAYOUT_PRECISION_BFLOAT16
+                            : protocol::LAYOUT_PRECISION_FLOAT32);
   return message;
 }
 
 Layout FromMessage(const protocol::LayoutMessage& message) {
-  return {.pipeline = message.pipeline(),
-          .data = message.data(),
-          .tensor = message.tensor(),
-          .micro_batch = message.micro_batch(),
-          .num_microbatches = message.num_microbatches(),
-          .zero = message.zero()};
+  return {
+      .pipeline = message.pipeline(),
+      .data = message.data(),
+      .tensor = message.tensor(),
+      .micro_batch = message.micro_batch(),
+      .num_microbatches = message.num_microbatches(),
+      .zero = message.zero(),
+      .precision = message.precision() == protocol::LAYOUT_PRECISION_BFLOAT16
+                       ? Precision::kBfloat16
+                       : Precision::kFloat32};
 }
 
 protocol::Breakdown ToMessage(const TimeBreakdown& breakdown) {

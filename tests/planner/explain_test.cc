@@ -34,7 +34,6 @@ Plan MakePlan() {
   Plan plan;
   plan.layout = {
       .pipeline = 2, .tensor = 2, .micro_batch = 2, .num_microbatches = 4};
-  plan.precision = "fp32";
   plan.prediction = {.step_time_s = 0.5,
                      .tokens_per_s = 1024,
                      .mfu_full = 0.25,
@@ -68,7 +67,7 @@ TEST(ExplainTest, TellsTheWholeStory) {
   const std::string text = ExplainPlan(MakeJob(), MakeProfile({}), MakePlan());
   for (const char* part :
        {"Plan for shown", "on 4 devices",
-        "pipeline 2 x data 1 x tensor 2, 4 micro-batches of 2, ZeRO 0",
+        "pipeline 2 x data 1 x tensor 2, 4 micro-batches of 2, ZeRO 0, fp32",
         "sequence-parallel", "500 ms", "1.02 k tokens/s",
         "50.0 s for 100 steps", "64.0 MiB a rank", "parameters 10.0 MiB",
         "optimizer 20.0 MiB", "step 24.0 MiB", "bubble 20.0 %",

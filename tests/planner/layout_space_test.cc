@@ -75,10 +75,12 @@ TEST(LayoutSpaceTest, RespectsConstraints) {
   space.constraints = {.pipeline = 2, .micro_batch = 2, .zero = 1};
   const std::vector<Layout> layouts = EnumerateLayouts(space);
   ASSERT_EQ(layouts.size(), 2u);
-  EXPECT_EQ(LayoutToString(layouts[0]),
-            "pipeline 2 x data 2 x tensor 1, 2 micro-batches of 2, ZeRO 1");
-  EXPECT_EQ(LayoutToString(layouts[1]),
-            "pipeline 2 x data 1 x tensor 2, 4 micro-batches of 2, ZeRO 1");
+  EXPECT_EQ(
+      LayoutToString(layouts[0]),
+      "pipeline 2 x data 2 x tensor 1, 2 micro-batches of 2, ZeRO 1, fp32");
+  EXPECT_EQ(
+      LayoutToString(layouts[1]),
+      "pipeline 2 x data 1 x tensor 2, 4 micro-batches of 2, ZeRO 1, fp32");
 }
 
 // Goal: a refusal names what contradicts, with values and keys, and the

@@ -10,12 +10,22 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/graph.h"
+#include "planner/workspace.h"
 #include "tests/planner/planner_testing.h"
 
 namespace millrace {
 namespace {
 
 using ::testing::HasSubstr;
+
+// In both precisions.
+std::vector<Layout> AllTestLayouts() {
+  std::vector<Layout> layouts = TestLayouts();
+  for (const Layout& layout : TestLayouts(Precision::kBfloat16)) {
+    layouts.push_back(layout);
+  }
+  return layouts;
+}
 
 std::string BufferName(const Program& program, BufferId id) {
   return program.buffers[id].name;
@@ -26,7 +36,7 @@ std::string BufferName(const Program& program, BufferId id) {
 // and check each with CheckProgram, which shares no code with the lowering's
 // waits.
 TEST(BuildTrainingProgramTest, GivesSoundProgramsForEveryLayout) {
-  for (const Layout& layout : TestLayouts()) {
+  for (const Layout& layout : AllTestLayouts()) {
     for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
       SCOPED_TRACE(absl::StrCat(LayoutToString(layout), ", stage ", stage));
       absl::StatusOr<Program> program =
@@ -40,10 +50,10 @@ TEST(BuildTrainingProgramTest, GivesSoundProgramsForEveryLayout) {
   }
 }
 
-// Goal: validation Programs are sound, change no parameter and share the
-// persistent arena with training. Method: sweep.
+// Goal: validation Programs are sound, change no parameter but for gathering
+// them, and share the persistent arena with training. Method: sweep.
 TEST(BuildValidationProgramTest, SharesThePersistentArena) {
-  for (const Layout& layout : TestLayouts()) {
+  for (const Layout& layout : AllTestLayouts()) {
     if (layout.num_microbatches != 2) continue;
     for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
       SCOPED_TRACE(absl::StrCat(LayoutToString(layout), ", stage ", stage));
@@ -69,6 +79,7 @@ TEST(BuildValidationProgramTest, SharesThePersistentArena) {
         EXPECT_EQ(buffer.offset_bytes, offsets[buffer.name]) << buffer.name;
       }
       for (const Instruction& instruction : validation->instructions) {
+        if (instruction.phase == Phase::kParameterGather) continue;
         for (BufferId id : instruction.outputs) {
           EXPECT_FALSE(
               absl::StartsWith(BufferName(*validation, id), "parameters"));
@@ -189,6 +200,133 @@ TEST(BuildTrainingProgramTest, ReducesBucketsDuringTheBackwardPass) {
   EXPECT_LT(waited["reduce_gradients/layers.0"], last_backward);
 }
 
+// Goal: under ZeRO-1 the parameters are gathered while the forward pass runs:
+// first, in the order in which it needs them, each op waiting for its own
+// bucket alone, and none at the end. Method: look at both Programs' data lanes
+// and at what the first GEMM of each layer waits for.
+TEST(BuildTrainingProgramTest, GathersParametersUnderTheForwardPass) {
+  for (const int32_t pipeline : {1, 2}) {
+    const Layout layout{
+        .pipeline = pipeline, .data = 2, .num_microbatches = 2, .zero = 1};
+    for (const auto build : {BuildTrainingProgram, BuildValidationProgram}) {
+      for (int32_t stage = 0; stage < pipeline; ++stage) {
+        const Program program = *build(TestModel(), layout, stage);
+        const auto& lane = program.lanes[static_cast<int>(Lane::kDataComm)];
+        const std::vector<Bucket>& buckets = program.parameters.buckets;
+        std::vector<std::string> names;
+        for (const InstructionId id : lane) {
+          const Instruction& gather = program.instructions[id];
+          if (gather.phase != Phase::kParameterGather) continue;
+          EXPECT_EQ(id, lane[names.size()]) << "after other instructions";
+          EXPECT_TRUE(gather.waits.empty()) << gather.name;
+          names.push_back(gather.name);
+        }
+        ASSERT_EQ(names.size(), buckets.size());
+        EXPECT_EQ(names[stage == 0 ? 1 : 0], "gather_parameters/norms");
+        for (const Instruction& instruction : program.instructions) {
+          if (instruction.microbatch_idx != 0 ||
+              !absl::EndsWith(instruction.name, "attention/qkv") ||
+              instruction.phase != Phase::kForward) {
+            continue;
+          }
+          ASSERT_EQ(instruction.waits.size(), 1u) << instruction.name;
+          EXPECT_EQ(program.instructions[instruction.waits[0]].name,
+                    absl::StrCat("gather_parameters/",
+                                 instruction.name.substr(
+                                     0, instruction.name.find('/'))));
+        }
+      }
+    }
+  }
+}
+
+// Goal: bf16 Programs hold what their kind needs: bf16 activations, parameters
+// and messages, fp32 gradients, statistics and state, weights where GPU kernels
+// can read them, and the compute lane's scratch. Method: look at the types and
+// places of all buffers and messages.
+TEST(BuildTrainingProgramTest, ComputesInBf16) {
+  for (const Layout& layout : TestLayouts(Precision::kBfloat16)) {
+    SCOPED_TRACE(LayoutToString(layout));
+    const int32_t stage = layout.pipeline - 1;
+    const Program program = *BuildTrainingProgram(TestModel(), layout, stage);
+    const auto buffer = [&](BufferId id) { return program.buffers[id]; };
+    const int64_t num_moments = program.parameters.num_optimizer_elements;
+    EXPECT_EQ(buffer(program.parameters_buffer).dtype, DType::kBfloat16);
+    EXPECT_EQ(buffer(program.gradients_buffer).dtype, DType::kFloat32);
+    EXPECT_EQ(buffer(program.master_buffer).dtype, DType::kFloat32);
+    EXPECT_EQ(buffer(program.master_buffer).dims,
+              std::vector<int64_t>{num_moments});
+    EXPECT_EQ(buffer(program.scratch_buffer).bytes, kComputeScratchBytes);
+    const std::set<std::string> fp32 = {"rstd", "lse", "stats", "all_stats"};
+    for (const Buffer& b : program.buffers) {
+      EXPECT_EQ(b.offset_bytes % 256, 0) << b.name;
+      if (b.arena == Arena::kPersistent || b.dtype == DType::kInt32) continue;
+      const std::string last = b.name.substr(b.name.rfind('/') + 1);
+      EXPECT_EQ(b.dtype,
+                fp32.contains(last) ? DType::kFloat32 : DType::kBfloat16)
+          << b.name;
+    }
+    for (const Instruction& i : program.instructions) {
+      if (const auto* a = std::get_if<CollectiveAttributes>(&i.attributes)) {
+        const bool is_gradient = i.phase == Phase::kGradientReduce;
+        const bool is_stats = i.name == "head/gather_stats";
+        EXPECT_EQ(a->dtype, a->group == Group::kWorld ? DType::kFloat64
+                            : is_gradient || is_stats ? DType::kFloat32
+                                                      : DType::kBfloat16)
+            << i.name;
+      }
+      if (const auto* a = std::get_if<TransferAttributes>(&i.attributes)) {
+        EXPECT_EQ(a->dtype, DType::kBfloat16) << i.name;
+      }
+      if (const auto* a = std::get_if<GemmAttributes>(&i.attributes)) {
+        EXPECT_EQ(buffer(i.outputs[0]).dtype,
+                  GemmOutputType(layout.precision, *a))
+            << i.name;
+      }
+      if (i.kind == OpKind::kAdamW) {
+        EXPECT_TRUE(absl::StartsWith(BufferName(program, i.inputs[6]),
+                                     "master/bucket/"));
+        EXPECT_EQ(i.outputs[3], i.inputs[6]);
+      }
+    }
+  }
+}
+
+// Goal: publishing writes every bucket's bf16 parameters from the master
+// weights, on the training Program's arena, and does nothing in fp32. Method:
+// sweep; compare with the training Program.
+TEST(BuildPublishProgramTest, CastsEveryBucket) {
+  for (const Layout& layout : AllTestLayouts()) {
+    SCOPED_TRACE(LayoutToString(layout));
+    const Program publish = *BuildPublishProgram(TestModel(), layout, 0);
+    const Program training = *BuildTrainingProgram(TestModel(), layout, 0);
+    ASSERT_TRUE(CheckProgram(publish).ok()) << CheckProgram(publish);
+    EXPECT_EQ(publish.persistent_arena_bytes, training.persistent_arena_bytes);
+    EXPECT_EQ(publish.step_arena_bytes, 0);
+    if (layout.precision == Precision::kFloat32) {
+      EXPECT_TRUE(publish.instructions.empty());
+      continue;
+    }
+    std::map<std::string, int64_t> offsets;
+    for (const Buffer& b : training.buffers) {
+      if (b.arena == Arena::kPersistent) offsets[b.name] = b.offset_bytes;
+    }
+    std::set<std::string> written;
+    for (const Instruction& i : publish.instructions) {
+      EXPECT_EQ(i.kind, OpKind::kCastParameters);
+      EXPECT_EQ(std::get<OptimizerAttributes>(i.attributes).data_sharded,
+                layout.shards_optimizer());
+      for (const BufferId id : {i.inputs[0], i.outputs[0]}) {
+        const std::string& name = BufferName(publish, id);
+        ASSERT_TRUE(offsets.contains(name)) << name;
+        EXPECT_EQ(publish.buffers[id].offset_bytes, offsets[name]) << name;
+      }
+      written.insert(BufferName(publish, i.outputs[0]));
+    }
+    EXPECT_EQ(written.size(), training.parameters.buckets.size());
+  }
+}
+
 // Goal: 1F1B's bound on memory: the step arena of a deep pipeline does not grow
 // with the number of micro-batches. Method: compare 8 with 16 micro-batches.
 TEST(BuildTrainingProgramTest, MemoryStopsGrowingWithMicrobatches) {
@@ -246,10 +384,35 @@ TEST(BuildTrainingProgramTest, RefusesWhatCannotBe) {
 // Goal: the logits workspace stays near its limit and within the tokens there
 // are. Method: a small, a large and a huge vocabulary.
 TEST(ChunkTokensTest, KeepsTheWorkspaceSmall) {
-  EXPECT_EQ(ChunkTokens(100, 50), 100);
-  EXPECT_EQ(ChunkTokens(4096, 8192), 128);
-  EXPECT_EQ(ChunkTokens(4096, 200000), 64);
-  EXPECT_EQ(ChunkTokens(10, 200000), 10);
+  const auto chunk = [](int64_t num_tokens, int64_t vocab_rows) {
+    return ChunkTokens(Precision::kFloat32, num_tokens, vocab_rows);
+  };
+  EXPECT_EQ(chunk(100, 50), 100);
+  EXPECT_EQ(chunk(4096, 8192), 128);
+  EXPECT_EQ(chunk(4096, 200000), 64);
+  EXPECT_EQ(chunk(10, 200000), 10);
+}
+
+// Goal: bf16 chunks are even, fit their bytes and are multiples of 256. Method:
+// Llama-3's vocabulary at several token counts, and vocabularies beyond reason.
+TEST(ChunkTokensTest, CutsBf16Evenly) {
+  const auto chunk = [](int64_t num_tokens, int64_t vocab_rows) {
+    return ChunkTokens(Precision::kBfloat16, num_tokens, vocab_rows);
+  };
+  EXPECT_EQ(chunk(100, 50), 100);
+  EXPECT_EQ(chunk(4096, 128256), 4096);
+  EXPECT_EQ(chunk(8192, 128256), 4096);
+  EXPECT_EQ(chunk(32768, 128256), 4096);
+  EXPECT_EQ(chunk(20000, 128256), 4096);
+  EXPECT_EQ(chunk(4608, 128256), 2304);
+  EXPECT_EQ(chunk(4096, int64_t{1} << 30), 256);
+  for (int64_t num_tokens = 1; num_tokens < 30000; num_tokens += 997) {
+    for (const int64_t vocab_rows : {1000, 32000, 128256, 500000}) {
+      const int64_t tokens = chunk(num_tokens, vocab_rows);
+      EXPECT_LE(tokens * Bf16LogitsRowBytes(vocab_rows), kBf16LogitsBytes);
+      EXPECT_TRUE(tokens == num_tokens || tokens % 256 == 0) << tokens;
+    }
+  }
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ inline ModelSpec TestModel() {
           .sequence_length = 12};
 }
 
-inline std::vector<Layout> TestLayouts() {
+inline std::vector<Layout> TestLayouts(
+    Precision precision = Precision::kFloat32) {
   std::vector<Layout> layouts;
   for (int32_t pipeline : {1, 2, 4}) {
     for (int32_t tensor : {1, 2, 4}) {
@@ -37,7 +38,8 @@ inline std::vector<Layout> TestLayouts() {
                                .tensor = tensor,
                                .micro_batch = 1 + pipeline % 2,
                                .num_microbatches = num_microbatches,
-                               .zero = zero});
+                               .zero = zero,
+                               .precision = precision});
           }
         }
       }
