@@ -65,4 +65,21 @@ if(MILLRACE_CUDA_ENABLED)
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 endif()
+if(MILLRACE_CUDA_ENABLED)
+  # NCCL ships no CMake package.
+  get_filename_component(MILLRACE_CUDA_ROOT ${MILLRACE_NVCC} REALPATH)
+  get_filename_component(MILLRACE_CUDA_ROOT ${MILLRACE_CUDA_ROOT}/../.. ABSOLUTE)
+  find_library(NCCL_LIBRARY NAMES nccl
+    HINTS ${MILLRACE_CUDA_ROOT} PATH_SUFFIXES lib64 lib)
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${MILLRACE_CUDA_ROOT}/include)
+  if(NOT NCCL_LIBRARY OR NOT NCCL_INCLUDE_DIR)
+    message(FATAL_ERROR
+      "nvcc is there, but no NCCL (libnccl.so, nccl.h). Install NCCL 2.28.9 or "
+      "later, or configure with -DMILLRACE_CUDA=off.")
+  endif()
+  add_library(nccl UNKNOWN IMPORTED)
+  set_target_properties(nccl PROPERTIES
+    IMPORTED_LOCATION ${NCCL_LIBRARY}
+    INTERFACE_INCLUDE_DIRECTORIES ${NCCL_INCLUDE_DIR})
+endif()
 message(STATUS "GPU code: ${MILLRACE_CUDA_ENABLED} (MILLRACE_CUDA=${MILLRACE_CUDA})")
