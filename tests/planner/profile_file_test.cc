@@ -62,6 +62,21 @@ TEST(ProfileFileTest, RoundTrips) {
   }
 }
 
+// Goal: a profile says what it computed in, and older ones, which do not, were
+// of fp32. Method: write, leave out, and misspell.
+TEST(ProfileFileTest, KeepsThePrecision) {
+  HardwareProfile profile = SmallProfile();
+  profile.precision = Precision::kBfloat16;
+  const std::string yaml = ProfileToYaml(profile);
+  EXPECT_EQ(ParseProfile(yaml, "p.yaml")->precision, Precision::kBfloat16);
+  const auto older = ParseProfile(
+      absl::StrReplaceAll(yaml, {{"precision: bf16\n", ""}}), "p.yaml");
+  ASSERT_TRUE(older.ok()) << older.status();
+  EXPECT_EQ(older->precision, Precision::kFloat32);
+  EXPECT_THAT(ErrorOf("precision: fp32", "precision: fp16"),
+              HasSubstr("precision: expected fp32 or bf16, found 'fp16'"));
+}
+
 // Goal: a damaged or foreign file is refused with the place. Method: one change
 // at a time.
 TEST(ProfileFileTest, RefusesWrongFiles) {

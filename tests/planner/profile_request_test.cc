@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -98,6 +99,39 @@ TEST(ProfileRequestTest, StaysSmallForLargeModels) {
   EXPECT_LT(bytes, 10e9);
   EXPECT_LT(request->ops.size(), 250u);
   EXPECT_LT(request->communication.size(), 60u);
+}
+
+// Goal: a bf16 profile is measured at bf16 sizes and cached apart from an fp32
+// one. Method: the same job in both; bytes recorded for a norm, and the keys.
+TEST(ProfileRequestTest, FollowsThePrecision) {
+  TrainingSpec training = SmallTraining();
+  const auto fp32 = BuildProfileRequest(kModel, training, 2);
+  const std::string fp32_key = ProfileShapeKey(kModel, training);
+  training.precision = "bf16";
+  const auto bf16 = BuildProfileRequest(kModel, training, 2);
+  ASSERT_TRUE(fp32.ok() && bf16.ok());
+  EXPECT_EQ(ProfileShapeKey(kModel, training), fp32_key + "-bf16");
+  const auto record = [](const ProfileRequest& request, Precision precision) {
+    HardwareProfile profile;
+    profile.precision = precision;
+    for (const ProfileOp& op : request.ops) RecordOpTime(op, 1e-3, &profile);
+    return profile;
+  };
+  const HardwareProfile wide = record(*fp32, Precision::kFloat32);
+  const HardwareProfile narrow = record(*bf16, Precision::kBfloat16);
+  const auto largest = [](const HardwareProfile& profile, OpKind kind) {
+    int64_t bytes = 0;
+    for (const BandwidthTime& time : profile.bandwidth) {
+      if (time.kind == kind) bytes = std::max(bytes, time.bytes);
+    }
+    return bytes;
+  };
+  EXPECT_EQ(largest(wide, OpKind::kRmsNormForward),
+            2 * largest(narrow, OpKind::kRmsNormForward));
+  // Seven fp32 buffers; master weights add the bf16 copy.
+  EXPECT_EQ(largest(wide, OpKind::kAdamW) / 28,
+            largest(narrow, OpKind::kAdamW) / 30);
+  EXPECT_TRUE(CostModel::Create(narrow).ok());
 }
 
 TEST(ProfileRequestTest, RefusesImpossibleRankCounts) {

@@ -168,6 +168,26 @@ TEST(SearchTest, MemoryIsThePrograms) {
   EXPECT_EQ(plan.prediction.optimizer_bytes, plan.prediction.parameter_bytes);
 }
 
+// Goal: a bf16 job is planned in bf16, and its memory counts the master
+// weights. Method: plan it with a bf16 profile.
+TEST(SearchTest, PlansInThePrecisionOfTheJob) {
+  HardwareProfile profile = MakeProfile({});
+  profile.precision = Precision::kBfloat16;
+  const auto cost = CostModel::Create(profile);
+  ASSERT_TRUE(cost.ok());
+  JobSpec job = SmallJob();
+  job.training.precision = "bf16";
+  job.layout = {.data = 2, .zero = 0};
+  const Plan plan = MustPlan(job, 2, *cost);
+  EXPECT_EQ(plan.layout.precision, Precision::kBfloat16);
+  EXPECT_THAT(PlanToJson(plan), HasSubstr("\"precision\": \"bf16\""));
+  // 2 bytes of parameters, 4 of gradients, 12 of moments and master weights.
+  EXPECT_EQ(plan.prediction.optimizer_bytes,
+            6 * plan.prediction.parameter_bytes);
+  EXPECT_EQ(plan.prediction.gradient_bytes,
+            2 * plan.prediction.parameter_bytes);
+}
+
 // Goal: what cannot work is refused with a way out. Method: memory, batch, and
 // a profile without communication.
 TEST(SearchTest, RefusesWithAWayOut) {
@@ -185,6 +205,9 @@ TEST(SearchTest, RefusesWithAWayOut) {
   const CostModel lonely = MakeCost({.num_ranks = 1, .ranks_per_host = 1});
   EXPECT_THAT(ErrorOf(job, 4, lonely), HasSubstr("measured with one rank"));
   EXPECT_EQ(MustPlan(job, 1, lonely).layout.num_ranks(), 1);
+  job.training.precision = "bf16";
+  EXPECT_THAT(ErrorOf(job, 4, cost),
+              HasSubstr("was measured in fp32, but the job trains in bf16"));
 }
 
 }  // namespace
