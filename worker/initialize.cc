@@ -8,21 +8,10 @@
 namespace millrace {
 namespace {
 
-// FNV-1a, 64 bits: fixed for ever, unlike std::hash, since every rank and every
-// later run must draw the same numbers.
-uint64_t HashName(const std::string& name) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char character : name) {
-    hash ^= static_cast<unsigned char>(character);
-    hash *= 1099511628211u;
-  }
-  return hash;
-}
-
 void InitializeMatrix(const Parameter& parameter, const ParameterBox& box,
                       double std, uint64_t seed, float* out) {
   const int64_t box_cols = box.col_end - box.col_begin;
-  const uint64_t stream = HashName(parameter.name);
+  const uint64_t stream = ParameterStream(parameter.name);
   for (int64_t row = box.row_begin; row < box.row_end; ++row) {
     FillNormal({.out = out + (row - box.row_begin) * box_cols,
                 .std = std,
@@ -35,6 +24,17 @@ void InitializeMatrix(const Parameter& parameter, const ParameterBox& box,
 }
 
 }  // namespace
+
+// FNV-1a, 64 bits: fixed for ever, unlike std::hash, since every rank and every
+// later run must draw the same numbers.
+uint64_t ParameterStream(const std::string& name) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char character : name) {
+    hash ^= static_cast<unsigned char>(character);
+    hash *= 1099511628211u;
+  }
+  return hash;
+}
 
 void InitializeParameters(const ModelSpec& model, const Layout& layout,
                           MeshCoordinates coordinates,

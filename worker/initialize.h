@@ -5,12 +5,17 @@
 #define MILLRACE_WORKER_INITIALIZE_H_
 
 #include <cstdint>
+#include <string>
 
 #include "planner/layout.h"
 #include "planner/model.h"
 #include "planner/parameters.h"
 
 namespace millrace {
+
+// The stream of random numbers (kernels/random_normal.h) that the elements of a
+// matrix are drawn from.
+uint64_t ParameterStream(const std::string& name);
 
 // Fills a rank's flat parameter buffer: matrices normal(0, init_std), norm
 // weights one, padding zero.

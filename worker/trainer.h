@@ -6,6 +6,7 @@
 #ifndef MILLRACE_WORKER_TRAINER_H_
 #define MILLRACE_WORKER_TRAINER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -31,6 +32,9 @@ struct TrainerOptions {
   // Borrowed while the Trainer is made; null for GPUs, which make their own.
   CommunicatorFactory* communicators = nullptr;
   BatchSource* batches = nullptr;  // Borrowed for the lifetime.
+  // Not null: borrowed while the Trainer is made, and makes that end soon once
+  // it is true. For GPUs; on a CPU the factory's Abort() does.
+  const std::atomic<bool>* abort_requested = nullptr;
 };
 
 struct StepRequest {

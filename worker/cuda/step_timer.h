@@ -1,0 +1,48 @@
+// Measures when each instruction of one launch starts and ends, on the device's
+// own clock.
+
+#ifndef MILLRACE_WORKER_CUDA_STEP_TIMER_H_
+#define MILLRACE_WORKER_CUDA_STEP_TIMER_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/program.h"
+#include "planner/timeline.h"
+#include "worker/cuda/cuda_handles.h"
+
+namespace millrace {
+
+// One event after every instruction, and one more where a lane may stand still
+// before the instruction: at its start and where it waits for another lane.
+// Otherwise it starts when the one before it on its lane has ended.
+class StepTimer {
+ public:
+  // `program` is borrowed. Creates the events.
+  static absl::StatusOr<StepTimer> Create(const Program* program);
+
+  // To be called in launch order: the start on the stream that all lanes wait
+  // for, each instruction's start after its waits.
+  absl::Status RecordLaunch(cudaStream_t stream);
+  absl::Status RecordStart(InstructionId id, cudaStream_t stream);
+  absl::Status RecordEnd(InstructionId id, cudaStream_t stream);
+
+  // Of the newest launch, once it is done; `rank` is left to the caller.
+  absl::StatusOr<RankTimeline> Read() const;
+
+ private:
+  StepTimer(const Program* program, CudaEvent launch);
+
+  const Program* program_;
+  CudaEvent launch_;
+  // By instruction, into events_: what it starts and ends with.
+  std::vector<size_t> start_;
+  std::vector<size_t> end_;
+  std::vector<bool> has_own_start_;
+  std::vector<CudaEvent> events_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_STEP_TIMER_H_
