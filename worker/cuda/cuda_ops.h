@@ -1,0 +1,46 @@
+// The families of GPU ops, and what they share; BindCudaOp (cuda_op.h) chooses.
+
+#ifndef MILLRACE_WORKER_CUDA_CUDA_OPS_H_
+#define MILLRACE_WORKER_CUDA_CUDA_OPS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "kernels/plain/element_type.h"
+#include "planner/program.h"
+#include "worker/cuda/cuda_op.h"
+
+namespace millrace {
+
+absl::StatusOr<CudaOp> BindCudaLayerOp(const CudaOpContext& context,
+                                       const Instruction& instruction);
+absl::StatusOr<CudaOp> BindCudaAttentionOp(const CudaOpContext& context,
+                                           const Instruction& instruction);
+absl::StatusOr<CudaOp> BindCudaVocabularyOp(const CudaOpContext& context,
+                                            const Instruction& instruction);
+absl::StatusOr<CudaOp> BindCudaStepOp(const CudaOpContext& context,
+                                      const Instruction& instruction);
+absl::StatusOr<CudaOp> BindCudaCommunicationOp(const CudaOpContext& context,
+                                               const Instruction& instruction);
+
+// Of activations, parameters and what else the precision decides. In fp32 all
+// kernels are plain ones; in bf16 those are that refuse a shape.
+ElementType ElementTypeOf(const CudaOpContext& context);
+inline bool IsBf16(const CudaOpContext& context) {
+  return ElementTypeOf(context) == ElementType::kBfloat16;
+}
+
+// Scratch memory for one kernel at a time, aligned as buffers are; null for
+// none: the Program's where it has some, else the kernel cache's. Internal if
+// the Program's is too small: planner/workspace.h is wrong then.
+absl::StatusOr<void*> ScratchOf(const CudaOpContext& context,
+                                int64_t num_bytes);
+// Likewise output `i` of the instruction, which is a workspace.
+absl::StatusOr<void*> WorkspaceOf(const CudaOpContext& context,
+                                  const Instruction& instruction, size_t i,
+                                  int64_t num_bytes);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_CUDA_OPS_H_

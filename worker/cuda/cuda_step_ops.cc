@@ -1,0 +1,195 @@
+// The ops of the step as a whole: batches in, scalars, optimizer.
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <variant>
+
+#include "base/status_macros.h"
+#include "kernels/adamw_bf16.h"
+#include "kernels/cast_bf16.h"
+#include "kernels/cuda/status.h"
+#include "kernels/gradient_norm_bf16.h"
+#include "kernels/plain/adamw_plain.h"
+#include "worker/cuda/cuda_kernel_cache.h"
+#include "worker/cuda/cuda_ops.h"
+
+namespace millrace {
+namespace {
+
+// The host has put all micro-batches of the step in their places; this copies
+// one to where the plan wants it.
+CudaOp BindLoadBatch(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  const int64_t num_tokens = attributes.rows * attributes.cols;
+  const int64_t first = in.microbatch_idx * num_tokens;
+  struct Copy {
+    int32_t* to;
+    const int32_t* from;
+  };
+  const std::array<Copy, 3> copies = {
+      Copy{context.Output<int32_t>(in, 0), context.inputs->tokens + first},
+      Copy{context.Output<int32_t>(in, 1), context.inputs->targets + first},
+      Copy{context.Output<int32_t>(in, 2),
+           context.inputs->document_starts + first}};
+  return [copies, num_bytes = static_cast<size_t>(num_tokens) *
+                              sizeof(int32_t)](cudaStream_t stream) {
+    for (const Copy& copy : copies) {
+      RETURN_IF_ERROR(
+          CudaStatus(cudaMemcpyAsync(copy.to, copy.from, num_bytes,
+                                     cudaMemcpyDeviceToDevice, stream),
+                     "copy a micro-batch into the step"));
+    }
+    return absl::OkStatus();
+  };
+}
+
+CudaOp BindZero(const CudaOpContext& context, const Instruction& in) {
+  return [x = context.Output<void>(in, 0),
+          num_bytes = static_cast<size_t>(
+              context.program->buffers[in.outputs.at(0)].bytes)](
+             cudaStream_t stream) {
+    return CudaStatus(cudaMemsetAsync(x, 0, num_bytes, stream),
+                      "zero a buffer");
+  };
+}
+
+// This rank's run of a bucket: the whole, or the slice of its data index.
+struct BucketSlice {
+  int64_t begin;
+  int64_t num_elements;
+};
+BucketSlice SliceOfBucket(const CudaOpContext& context,
+                          const OptimizerAttributes& attributes) {
+  if (!attributes.data_sharded) return {0, attributes.num_elements};
+  const int64_t share = attributes.num_elements / context.layout.data;
+  return {context.coordinates.data * share, share};
+}
+
+// Of a bucket's parameters, as many bytes on as the slice begins.
+void* SliceOfParameters(const CudaOpContext& context, void* parameters,
+                        const BucketSlice& slice) {
+  return static_cast<std::byte*>(parameters) +
+         slice.begin * ElementBytes(ElementTypeOf(context));
+}
+
+// Gradients are fp32 in either precision.
+CudaOp BindSquaredNorm(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const BucketSlice slice = SliceOfBucket(context, attributes);
+  const SquaredNormBf16Args args = {
+      .sum = context.Output<double>(in, 0) + kSquaredNormScalar,
+      .x = context.Input<float>(in, 0) + slice.begin,
+      .num_elements = slice.num_elements,
+      .is_bf16 = false,
+      .overwrite = false,
+      .share = attributes.share,
+      .workspace = context.kernels->squared_norm_workspace()};
+  return [args](cudaStream_t stream) {
+    return LaunchSquaredNormBf16(args, stream);
+  };
+}
+
+CudaOp BindClipFactor(const CudaOpContext& context, const Instruction& in) {
+  const double* scalars = context.Input<double>(in, 0);
+  const double clip_norm = context.training->gradient_clip_norm;
+  const GradientNormBf16Args args = {
+      .norm = nullptr,
+      .clip_factor = context.Output<float>(in, 0),
+      .skip = context.Output<int32_t>(in, 1),
+      .sum = scalars + kSquaredNormScalar,
+      .max_norm =
+          clip_norm == 0 ? std::numeric_limits<double>::infinity() : clip_norm,
+      .loss = scalars + kLossScalar};
+  return [args](cudaStream_t stream) {
+    return LaunchGradientNormBf16(args, stream);
+  };
+}
+
+// bf16: the master weights are updated, the parameters are their copy.
+CudaOp BindMasterAdamW(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const OptimizerSpec& optimizer = context.training->optimizer;
+  const BucketSlice slice = SliceOfBucket(context, attributes);
+  const AdamWBf16Args args = {
+      .master = context.Output<float>(in, 3),
+      .weights = SliceOfParameters(context, context.Output<void>(in, 0), slice),
+      .exp_avg = context.Output<float>(in, 1),
+      .exp_avg_sq = context.Output<float>(in, 2),
+      .gradients = context.Input<float>(in, 1) + slice.begin,
+      .bf16_moments = false,
+      .bf16_gradients = false,
+      .begin = 0,
+      .end = slice.num_elements,
+      .learning_rate = 0,
+      .beta1 = optimizer.beta1,
+      .beta2 = optimizer.beta2,
+      .epsilon = optimizer.epsilon,
+      .weight_decay = attributes.weight_decay ? optimizer.weight_decay : 0,
+      .step = 0,
+      .seed = 0,  // Nothing is rounded stochastically.
+      .clip_factor = context.Input<float>(in, 4),
+      .skip = context.Input<int32_t>(in, 5),
+      .device_step = context.inputs->optimizer};
+  return [args](cudaStream_t stream) { return LaunchAdamWBf16(args, stream); };
+}
+
+CudaOp BindPlainAdamW(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const OptimizerSpec& optimizer = context.training->optimizer;
+  const BucketSlice slice = SliceOfBucket(context, attributes);
+  const PlainAdamWArgs args = {
+      .parameters = context.Output<float>(in, 0) + slice.begin,
+      .bf16_copy = nullptr,
+      .exp_avg = context.Output<float>(in, 1),
+      .exp_avg_sq = context.Output<float>(in, 2),
+      .gradients = context.Input<float>(in, 1) + slice.begin,
+      .num_elements = slice.num_elements,
+      .learning_rate = &context.inputs->optimizer->learning_rate,
+      .step = &context.inputs->optimizer->step,
+      .clip_factor = context.Input<float>(in, 4),
+      .skip = context.Input<int32_t>(in, 5),
+      .beta1 = optimizer.beta1,
+      .beta2 = optimizer.beta2,
+      .epsilon = optimizer.epsilon,
+      .weight_decay = attributes.weight_decay ? optimizer.weight_decay : 0};
+  return [args](cudaStream_t stream) { return LaunchPlainAdamW(args, stream); };
+}
+
+CudaOp BindCastParameters(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const BucketSlice slice = SliceOfBucket(context, attributes);
+  const CastToBf16Args args = {
+      .y = SliceOfParameters(context, context.Output<void>(in, 0), slice),
+      .x = context.Input<float>(in, 0),
+      .num_elements = slice.num_elements,
+      .stochastic = false};
+  return [args](cudaStream_t stream) { return LaunchCastToBf16(args, stream); };
+}
+
+}  // namespace
+
+absl::StatusOr<CudaOp> BindCudaStepOp(const CudaOpContext& context,
+                                      const Instruction& instruction) {
+  switch (instruction.kind) {
+    case OpKind::kLoadBatch:
+      return BindLoadBatch(context, instruction);
+    case OpKind::kZero:
+      return BindZero(context, instruction);
+    case OpKind::kSquaredNorm:
+      return BindSquaredNorm(context, instruction);
+    case OpKind::kClipFactor:
+      return BindClipFactor(context, instruction);
+    case OpKind::kAdamW:
+      return IsBf16(context) ? BindMasterAdamW(context, instruction)
+                             : BindPlainAdamW(context, instruction);
+    case OpKind::kCastParameters:
+      return BindCastParameters(context, instruction);
+    default:
+      return absl::InternalError("not an op of the whole step");
+  }
+}
+
+}  // namespace millrace
