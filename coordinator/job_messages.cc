@@ -293,10 +293,12 @@ void JobRunner::OnProfile(const protocol::ToCoordinator& message) {
 void JobRunner::OnFinished(Rank rank, const protocol::ToCoordinator& message) {
   if (Generation{message.generation()} != state_->generation()) return;
   const protocol::WorkerFinished& finished = message.worker_finished();
-  parameter_hashes_[rank] = finished.parameter_hash();
+  if (finished.has_parameter_hash()) {
+    parameter_hashes_[rank] = finished.parameter_hash();
+  }
   if (rank == Rank{0}) final_loss_ = finished.final_loss();
   Handle(WorkerDone{rank, Generation{message.generation()}, finished.steps(),
-                    finished.stopped()});
+                    finished.stopped(), finished.saved()});
 }
 
 }  // namespace millrace

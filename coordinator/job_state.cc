@@ -163,6 +163,7 @@ void JobState::RaiseGeneration() {
   done_.clear();
   done_steps_ = -1;
   done_stopped_ = false;
+  done_saved_ = false;
   actions_.push_back(RecordGeneration{generation_});
   actions_.push_back(AbortOlder{generation_});
   StartMissing();
@@ -426,6 +427,7 @@ void JobState::On(const WorkerDone& event) {
   done_.insert(event.rank);
   done_steps_ = event.steps;
   done_stopped_ = event.stopped;
+  done_saved_ = event.saved;
   FinishIfDone();
 }
 
@@ -442,7 +444,10 @@ void JobState::FinishIfDone() {
     return;
   }
   // What was restored and not trained further needs no new checkpoint.
-  if (committed_step_ < done_steps_ && restored_steps_ != done_steps_) return;
+  if (done_saved_ && committed_step_ < done_steps_ &&
+      restored_steps_ != done_steps_) {
+    return;
+  }
   if (done_stopped_) {
     End(Verdict::kStopped, "stopped by request after a checkpoint");
   } else {

@@ -118,6 +118,7 @@ struct WorkerDone {
   Generation generation;
   int64_t steps;
   bool stopped;
+  bool saved;  // A checkpoint of these steps was written, or restored.
 };
 struct StopRequested {
   bool now;
@@ -308,6 +309,7 @@ class JobState {
   std::set<Rank> done_;
   int64_t done_steps_ = -1;
   bool done_stopped_ = false;
+  bool done_saved_ = false;
 };
 
 }  // namespace millrace

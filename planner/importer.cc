@@ -139,6 +139,9 @@ void Importer::SetPrecision(const std::string& precision,
   const JobKey* key = FindJobKey("training.precision");
   if (Accepts(*key, precision)) {
     Set(key->path, precision, remark, setting);
+    if (precision == "bf16") {
+      Set("resources.backend", "cuda", "what trains in bf16");
+    }
     return;
   }
   Note(absl::StrCat(remark, ": asks for ", precision,

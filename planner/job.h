@@ -14,6 +14,7 @@
 namespace millrace {
 
 struct DataSpec {
+  bool synthetic = false;         // Random tokens; no files, no tokenizer.
   std::vector<std::string> text;  // Globs of UTF-8 files; ** crosses folders.
   std::vector<std::string>
       indexed;                     // Path prefixes or .bin paths of .bin/.idx.
@@ -51,10 +52,11 @@ struct TrainingSpec {
 };
 
 struct ResourceSpec {
-  std::string backend = "cpu";
+  std::string backend = "cpu";                // "cpu" or "cuda".
   std::optional<int32_t> devices_per_agent;   // Absent: auto.
   std::optional<int32_t> threads_per_device;  // CPU only; absent: cores shared.
   std::optional<int64_t> memory_per_device_bytes;  // Absent: what there is.
+  bool uses_cuda() const { return backend == "cuda"; }
   friend bool operator==(const ResourceSpec&, const ResourceSpec&) = default;
 };
 
@@ -68,6 +70,7 @@ struct LayoutConstraints {
 struct CheckpointSpec {
   std::string directory;       // Empty: "checkpoints" in the run directory.
   int64_t interval_steps = 0;  // 0: only at the end.
+  bool at_end = true;          // After the last step of the job.
   int32_t keep = 2;
   // "auto": the newest whole checkpoint in `directory`, if any; "none"; or the
   // path of one checkpoint.

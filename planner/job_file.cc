@@ -81,6 +81,10 @@ struct FieldReader {
   bool operator()(FixedChoice) const {
     return IsScalar() && tree.scalar == key.choices;
   }
+  bool operator()(bool* value) const {
+    *value = tree.scalar == "true";
+    return IsScalar() && (*value || tree.scalar == "false");
+  }
   bool operator()(std::string* value) const {
     if (!IsScalar()) return false;
     *value = tree.scalar;
@@ -269,11 +273,11 @@ class JobReader {
               absl::StrCat("missing; expected ", DescribeExpected(key)));
       }
     }
-    if (job_.data.text.empty() && job_.data.indexed.empty() &&
-        !has_error_at_data_) {
+    if (!job_.data.synthetic && job_.data.text.empty() &&
+        job_.data.indexed.empty() && !has_error_at_data_) {
       Error(LineOf("data"), "data",
-            "expected text: [globs of files] or indexed: [path prefixes], "
-            "found neither");
+            "expected text: [globs of files], indexed: [path prefixes] or "
+            "synthetic: true, found none of them");
     }
   }
 
@@ -327,10 +331,23 @@ class JobReader {
                          job_.fault.heartbeat_interval_ms, ", found ",
                          job_.fault.heartbeat_timeout_ms));
     }
-    if (!job_.data.indexed.empty() && job_.data.text.empty()) return;
-    if (!job_.data.indexed.empty()) {
-      Error(LineOf("data.indexed"), "data.indexed",
-            "given together with text; keep one of the two");
+    if (job_.training.precision == "bf16" && !job_.resources.uses_cuda()) {
+      Error(LineOf("training.precision"), "training.precision",
+            "bf16 is trained on GPUs only; set resources.backend: cuda, or "
+            "precision: fp32");
+    }
+    CheckOneSource();
+  }
+
+  void CheckOneSource() {
+    std::vector<std::string> sources;
+    if (job_.data.synthetic) sources.push_back("data.synthetic");
+    if (!job_.data.text.empty()) sources.push_back("data.text");
+    if (!job_.data.indexed.empty()) sources.push_back("data.indexed");
+    for (size_t i = 1; i < sources.size(); ++i) {
+      Error(LineOf(sources[i]), sources[i],
+            absl::StrCat("given together with ", sources[0],
+                         "; keep one of the two"));
     }
   }
 

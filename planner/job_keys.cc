@@ -94,9 +94,12 @@ const JobKey kJobKeys[] = {
      .field = FIELD(model.init_std),
      .open_minimum = true},
 
+    {.path = "data.synthetic",
+     .doc = "true: random tokens from seed and step, no files; for measuring "
+            "speed. One of synthetic, text and indexed is required.",
+     .field = FIELD(data.synthetic)},
     {.path = "data.text",
-     .doc = "Globs of UTF-8 text files; ** crosses folders. One of text and "
-            "indexed is required.",
+     .doc = "Globs of UTF-8 text files; ** crosses folders.",
      .field = FIELD(data.text)},
     {.path = "data.indexed",
      .doc = "Tokens in the .bin/.idx indexed format of Megatron-LM: path "
@@ -138,10 +141,10 @@ const JobKey kJobKeys[] = {
      .field = FIELD(training.seed),
      .maximum = kMaximumInteger},
     {.path = "training.precision",
-     .doc = "Number format of weights, activations and gradients. This version "
-            "trains in fp32 only.",
+     .doc = "What forward and backward compute in. bf16, on cuda only, keeps "
+            "gradients, master weights and moments in fp32.",
      .field = FIELD(training.precision),
-     .choices = "fp32"},
+     .choices = "fp32|bf16"},
     {.path = "training.gradient_clip_norm",
      .doc = "Gradients of a larger global norm are scaled down to it; 0 never "
             "clips.",
@@ -190,21 +193,24 @@ const JobKey kJobKeys[] = {
      .field = FIELD(training.optimizer.weight_decay)},
 
     {.path = "resources.backend",
-     .doc = "What computes. This version trains on cpu only.",
+     .doc = "What computes: cpu cores, or NVIDIA GPUs by cuda.",
      .field = FIELD(resources.backend),
-     .choices = "cpu"},
+     .choices = "cpu|cuda"},
     {.path = "resources.devices_per_agent",
-     .doc = "Workers of each agent; auto shares the host's cores.",
+     .doc = "Workers of each agent; auto shares the host's cores, or GPUs.",
      .field = FIELD(resources.devices_per_agent),
      .minimum = 1,
      .maximum = 4096},
     {.path = "resources.threads_per_device",
-     .doc = "Compute threads of a worker; auto shares the host's cores.",
+     .doc = "Threads of a worker, which compute on cpu; auto shares the host's "
+            "cores.",
      .field = FIELD(resources.threads_per_device),
      .minimum = 1,
      .maximum = 4096},
     {.path = "resources.memory_per_device",
-     .doc = "What one worker may use; auto is what the machine has to give.",
+     .doc =
+         "What one worker may use; auto is what the machine, or the GPU, has "
+         "to give.",
      .field = FIELD(resources.memory_per_device_bytes),
      .minimum = 1,
      .maximum = kMaximumInteger,
@@ -239,9 +245,13 @@ const JobKey kJobKeys[] = {
      .doc = "Where checkpoints go. Empty: checkpoints/ in the run directory.",
      .field = FIELD(checkpoint.directory)},
     {.path = "checkpoint.interval_steps",
-     .doc = "Steps between checkpoints; 0 writes one at the end only.",
+     .doc = "Steps between checkpoints; 0 writes none between.",
      .field = FIELD(checkpoint.interval_steps),
      .maximum = kMaximumInteger},
+    {.path = "checkpoint.at_end",
+     .doc = "Whether one is written after the last step. When a run is "
+            "stopped early, one always is.",
+     .field = FIELD(checkpoint.at_end)},
     {.path = "checkpoint.keep",
      .doc = "Newest checkpoints kept.",
      .field = FIELD(checkpoint.keep),
@@ -325,6 +335,7 @@ struct ExpectedText {
   std::string operator()(FixedChoice) const {
     return DescribeChoices(key.choices);
   }
+  std::string operator()(bool*) const { return "true or false"; }
   std::string operator()(std::string*) const {
     return key.choices != nullptr ? DescribeChoices(key.choices) : "text";
   }
@@ -353,6 +364,9 @@ struct ExpectedText {
 struct ValueText {
   const JobKey& key;
   std::string operator()(FixedChoice) const { return key.choices; }
+  std::string operator()(const bool* value) const {
+    return *value ? "true" : "false";
+  }
   std::string operator()(const std::string* value) const {
     return key.choices != nullptr ? *value : QuoteYaml(*value);
   }

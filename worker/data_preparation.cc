@@ -41,7 +41,9 @@ DataPreparation::DataPreparation(const JobSpec& job,
          .num_threads = options_.num_threads,
          .progress = [this](const PrepareProgress& step) { Show(step); }});
     if (line_open_) std::cout << std::endl;
-    if (result.ok() && options_.show_progress) {
+    if (result.ok() && options_.show_progress && job.data.synthetic) {
+      std::cout << "data: random tokens (data.synthetic)" << std::endl;
+    } else if (result.ok() && options_.show_progress) {
       std::cout << absl::StreamFormat(
                        "data: %s tokens in %s documents%s",
                        FormatCount(static_cast<double>(result->num_tokens)),

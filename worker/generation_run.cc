@@ -13,6 +13,7 @@
 #include "planner/profile_file.h"
 #include "planner/program.h"
 #include "worker/cpu_trainer.h"
+#include "worker/data/open_batches.h"
 #include "worker/gloo_communicator.h"
 #include "worker/parameter_hash.h"
 #include "worker/profiler.h"
@@ -120,13 +121,7 @@ absl::Status GenerationRun::Measure() {
 absl::Status GenerationRun::Train() {
   JobSpec job;
   ASSIGN_OR_RETURN(job, ParseJob(message_.job_yaml(), "job.yaml"));
-  ASSIGN_OR_RETURN(
-      dataset_,
-      PackedDataset::Open({.prefixes = options_.data_prefixes,
-                           .vocab_size = job.model.vocab_size,
-                           .sequence_length = job.model.sequence_length,
-                           .validation_fraction = job.data.validation_fraction,
-                           .seed = job.training.seed}));
+  ASSIGN_OR_RETURN(batches_, OpenBatches(job, options_.data_prefixes));
   RETURN_IF_ERROR(BuildTrainer(job));
   RETURN_IF_ERROR(Restore());
   running_ = true;
@@ -155,7 +150,7 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
                                      .rank = rank_,
                                      .num_threads = options_.num_threads,
                                      .communicators = communicators_.get(),
-                                     .batches = dataset_.get()}));
+                                     .batches = batches_.get()}));
   const int32_t stage = trainer->program().stage;
   const uint64_t expected = message_.program_hashes(stage);
   if (ProgramHash(trainer->program()) != expected) {
@@ -179,10 +174,9 @@ absl::Status GenerationRun::Restore() {
   return trainer_->FinishFilling(info.step);
 }
 
-absl::Status GenerationRun::WritePart(const JobSpec& job) {
+void GenerationRun::WritePart(const JobSpec& job,
+                              const std::vector<StatePiece>& state) {
   const double began_s = MonotonicSeconds();
-  std::vector<StatePiece> state;
-  ASSIGN_OR_RETURN(state, trainer_->ReadState());
   const int64_t step = trainer_->completed_steps();
   const CheckpointInfo info = {
       .step = step,
@@ -204,7 +198,6 @@ absl::Status GenerationRun::WritePart(const JobSpec& job) {
     part->set_error(std::string(entry.status().message()));
   }
   client_->SendReliably(std::move(message));
-  return absl::OkStatus();
 }
 
 // Until a GPU's first timeline nothing is known of where its steps' time went;
@@ -283,17 +276,26 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     }
     if (result.has_value()) ReportStep(*result, validation);
     if (saves) {
-      RETURN_IF_ERROR(WritePart(job));
+      std::vector<StatePiece> state;
+      ASSIGN_OR_RETURN(state, trainer_->ReadState());
+      WritePart(job, state);
       saved_step = step;
     }
   }
   result.reset();
   RETURN_IF_ERROR(CatchUp(&result));
   if (result.has_value()) ReportStep(*result, std::nullopt);
-  if (saved_step != trainer_->completed_steps()) {
-    RETURN_IF_ERROR(WritePart(job));
+  const bool stopped = trainer_->completed_steps() < training.num_steps;
+  std::optional<uint64_t> parameter_hash;
+  if (job.checkpoint.at_end || stopped ||
+      saved_step == trainer_->completed_steps()) {
+    std::vector<StatePiece> state;
+    ASSIGN_OR_RETURN(state, trainer_->ReadState());
+    if (saved_step != trainer_->completed_steps()) WritePart(job, state);
+    parameter_hash = HashOwnedParameters(state);
   }
-  return ReportEnd(training.num_steps);
+  ReportEnd(stopped, parameter_hash);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<GenerationRun::Validation> GenerationRun::Validate(
@@ -305,18 +307,18 @@ absl::StatusOr<GenerationRun::Validation> GenerationRun::Validate(
   return validation;
 }
 
-absl::Status GenerationRun::ReportEnd(int64_t num_steps) {
-  std::vector<StatePiece> state;
-  ASSIGN_OR_RETURN(state, trainer_->ReadState());
-  const int64_t steps = trainer_->completed_steps();
+void GenerationRun::ReportEnd(bool stopped,
+                              std::optional<uint64_t> parameter_hash) {
   protocol::ToCoordinator message = NewMessage();
   protocol::WorkerFinished* finished = message.mutable_worker_finished();
-  finished->set_steps(steps);
-  finished->set_stopped(steps < num_steps);
-  finished->set_parameter_hash(HashOwnedParameters(state));
+  finished->set_steps(trainer_->completed_steps());
+  finished->set_stopped(stopped);
+  finished->set_saved(parameter_hash.has_value());
+  if (parameter_hash.has_value()) {
+    finished->set_parameter_hash(*parameter_hash);
+  }
   finished->set_final_loss(last_loss_);
   client_->SendReliably(std::move(message));
-  return absl::OkStatus();
 }
 
 }  // namespace millrace

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,7 +22,7 @@
 #include "planner/job.h"
 #include "planner/timeline.h"
 #include "worker/communicator.h"
-#include "worker/data/dataset.h"
+#include "worker/data/batch_source.h"
 #include "worker/remote_rendezvous_store.h"
 #include "worker/trainer.h"
 #include "worker/worker_process.h"
@@ -67,9 +68,8 @@ class GenerationRun {
                   const std::optional<Validation>& validation);
   TimeBreakdown BreakdownOf(const StepResult& result);
   bool SendsTimelineOf(int64_t step) const;
-  // A checkpoint that cannot be written is reported; an error is the trainer's.
-  absl::Status WritePart(const JobSpec& job);
-  absl::Status ReportEnd(int64_t num_steps);
+  void WritePart(const JobSpec& job, const std::vector<StatePiece>& state);
+  void ReportEnd(bool stopped, std::optional<uint64_t> parameter_hash);
   protocol::ToCoordinator NewMessage() const;
 
   const WorkerOptions& options_;
@@ -79,7 +79,7 @@ class GenerationRun {
   const Rank rank_;
   RemoteRendezvousStore store_;
 
-  std::unique_ptr<PackedDataset> dataset_;
+  std::unique_ptr<BatchSource> batches_;
   // Of training, on its thread.
   int64_t first_step_ = 1;
   int64_t timeline_interval_ = 1;

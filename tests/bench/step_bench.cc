@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -38,42 +39,13 @@
 #include "planner/timeline.h"
 #include "tests/oracle/describe_job.h"
 #include "worker/cpu_trainer.h"
+#include "worker/data/random_batches.h"
 #include "worker/gloo_communicator.h"
 #include "worker/in_process_communicator.h"
 #include "worker/memory_rendezvous_store.h"
 
 namespace millrace {
 namespace {
-
-// One document a sequence: the most work that attention can have.
-class RandomBatches : public BatchSource {
- public:
-  explicit RandomBatches(const ModelSpec& model) : model_(model) {}
-
-  absl::Status Fill(const BatchRequest& request,
-                    const BatchPointers& out) override {
-    const int64_t length = model_.sequence_length;
-    for (int64_t i = 0; i < request.num_sequences; ++i) {
-      for (int64_t t = 0; t < length; ++t) {
-        const int64_t sequence = request.step * request.global_batch +
-                                 request.first_sequence_idx + i;
-        const int64_t at = i * length + t;
-        out.tokens[at] = Token(sequence * length + t);
-        out.targets[at] = Token(sequence * length + t + 1);
-        out.document_starts[at] = 0;
-      }
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  int32_t Token(int64_t position) const {
-    const uint64_t hash = static_cast<uint64_t>(position) * 0x9E3779B97F4A7C15;
-    return static_cast<int32_t>((hash >> 33) %
-                                static_cast<uint64_t>(model_.vocab_size));
-  }
-  const ModelSpec model_;
-};
 
 struct Settings {
   JobSpec job;
@@ -116,7 +88,10 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
 class Job {
  public:
   explicit Job(Settings settings)
-      : settings_(std::move(settings)), batches_(settings_.job.model) {}
+      : settings_(std::move(settings)),
+        batches_({.vocab_size = settings_.job.model.vocab_size,
+                  .sequence_length = settings_.job.model.sequence_length,
+                  .seed = settings_.job.training.seed}) {}
 
   absl::Status Start() {
     ranks_.resize(static_cast<size_t>(settings_.layout.num_ranks()));
@@ -128,8 +103,7 @@ class Job {
     const std::clock_t start_clock = std::clock();
     RETURN_IF_ERROR(OnEveryRank([&](size_t rank) -> absl::Status {
       for (int64_t i = 0; i < num_steps; ++i) {
-        ASSIGN_OR_RETURN(auto result, ranks_[rank].trainer->RunStep({}));
-        ranks_[rank].last = *std::move(result);
+        ASSIGN_OR_RETURN(ranks_[rank].last, ranks_[rank].trainer->RunStep({}));
       }
       return absl::OkStatus();
     }));
@@ -138,9 +112,9 @@ class Job {
         static_cast<double>(std::clock() - start_clock) / CLOCKS_PER_SEC;
     double exposed = 0, bubble = 0;  // Shares of the mean rank's step.
     for (const RankState& rank : ranks_) {
-      const double step_s = rank.last.step_time_s;
+      const double step_s = rank.last->step_time_s;
       const TimeBreakdown parts =
-          BreakDown(rank.trainer->program(), *rank.last.timeline, step_s);
+          BreakDown(rank.trainer->program(), *rank.last->timeline, step_s);
       const double share = 1 / step_s / static_cast<double>(ranks_.size());
       exposed +=
           (parts.exposed_tensor_comm_s + parts.exposed_data_comm_s) * share;
@@ -148,7 +122,7 @@ class Job {
     }
     return nlohmann::json{{"seconds", seconds},
                           {"cpu_seconds", cpu_seconds},
-                          {"loss", ranks_[0].last.loss},
+                          {"loss", ranks_[0].last->loss},
                           {"exposed_communication", exposed},
                           {"bubble", bubble}};
   }
@@ -157,7 +131,7 @@ class Job {
   struct RankState {
     std::unique_ptr<CommunicatorFactory> communicators;
     std::unique_ptr<Trainer> trainer;
-    StepResult last{};
+    std::optional<StepResult> last;
   };
 
   absl::Status StartRank(size_t rank) {

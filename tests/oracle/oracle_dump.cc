@@ -109,7 +109,9 @@ absl::Status WriteArray(const std::string& path, const T* data,
 // follows from where the state description says the first parameter lies.
 const char* PersistentArena(Trainer& trainer) {
   const Program& program = trainer.program();
-  for (const StatePiece& piece : trainer.ReadState().value()) {
+  const absl::StatusOr<std::vector<StatePiece>> pieces = trainer.ReadState();
+  CHECK(pieces.ok());
+  for (const StatePiece& piece : *pieces) {
     for (const ParameterSlot& slot : program.parameters.slots) {
       if (slot.parameter.name != piece.tensor || piece.begin != 0) continue;
       const Buffer& buffer =

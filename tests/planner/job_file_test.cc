@@ -145,11 +145,19 @@ TEST(JobFileTest, RefusesWrongValues) {
        "expected none, linear or cosine, found 'cosin'"},
       {Changed("1e-3", "1e-3\n    min_learning_rate: 1"), "at most"},
       {Changed("1e-3", "1e-3\n    warmup_steps: 11"), "at most"},
+      {Changed("steps: 10", "steps: 10\n  precision: fp16"),
+       "training.precision: expected fp32 or bf16, found 'fp16'"},
       {Changed("steps: 10", "steps: 10\n  precision: bf16"),
-       "training.precision: expected fp32, all that this version supports, "
-       "found 'bf16'"},
+       "training.precision: bf16 is trained on GPUs only; set "
+       "resources.backend: cuda"},
+      {Changed("  text:", "  synthetic: yes\n  text:"),
+       "data.synthetic: expected true or false, found 'yes'"},
+      {Changed("  text:", "  synthetic: true\n  text:"),
+       "job.yaml:11: data.text: given together with data.synthetic"},
+      {absl::StrCat(kSmallJob, "checkpoint: {at_end: [true]}\n"),
+       "checkpoint.at_end: expected true or false, found a list"},
       {Changed("[\"/usr/include/**/*.h\"]", "all"), "expected a list of texts"},
-      {Changed("[\"/usr/include/**/*.h\"]", "[]"), "found neither"},
+      {Changed("[\"/usr/include/**/*.h\"]", "[]"), "found none of them"},
       {Changed("  text:", "  indexed: [a]\n  text:"), "keep one of the two"},
       {Changed("name: small", "name: a/b"), "name: expected letters"},
       {Changed("name: small", "name: ../x"), "name: expected letters"},
@@ -215,11 +223,10 @@ TEST(JobFileTest, RoundTrips) {
                  .rope_theta = 1 + 1e5 * real(),
                  .norm_epsilon = real(),
                  .init_std = real()};
-    if (below(2) == 0) {
-      job.data.text = {text(), text()};
-    } else {
-      job.data.indexed = {text()};
-    }
+    const uint64_t source = below(3);
+    if (source == 0) job.data.text = {text(), text()};
+    if (source == 1) job.data.indexed = {text()};
+    job.data.synthetic = source == 2;
     job.data.tokenizer = text();
     job.data.validation_fraction = real();
     job.data.max_bytes = static_cast<int64_t>(below(1 << 30));
@@ -236,12 +243,17 @@ TEST(JobFileTest, RoundTrips) {
                               .beta2 = real(),
                               .epsilon = real(),
                               .weight_decay = real()};
+    if (below(2) == 0) job.resources.backend = "cuda";
+    if (job.resources.uses_cuda() && below(2) == 0) {
+      job.training.precision = "bf16";
+    }
     if (below(2) == 0) job.resources.devices_per_agent = 1 + below(9);
     if (below(2) == 0) job.resources.memory_per_device_bytes = kMiB * 3 + round;
     if (below(2) == 0) job.layout.tensor = 1 + below(4);
     if (below(2) == 0) job.layout.zero = below(2);
     job.checkpoint.directory = text();
     job.checkpoint.interval_steps = static_cast<int64_t>(below(99));
+    job.checkpoint.at_end = below(2) == 0;
     job.output_directory = text();
     job.profile = text();
     const absl::StatusOr<JobSpec> read = ParseJob(JobToYaml(job), "job.yaml");

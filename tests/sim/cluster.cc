@@ -336,11 +336,14 @@ void Cluster::RunStep(Generation generation) {
     const int64_t step =
         std::min(workers_[members.front()].steps + 1, options_.num_steps);
     const bool last = stop || step == options_.num_steps;
+    const bool saves =
+        step % options_.checkpoint_interval == 0 ||
+        (last && (options_.checkpoint_at_end || step < options_.num_steps));
     for (size_t i : members) {
       SimulatedWorker& worker = workers_[i];
       if (worker.done) continue;
       worker.steps = step;
-      if (step % options_.checkpoint_interval == 0 || last) {
+      if (saves) {
         parts_[{ToInt(generation), step}].insert(worker.process.rank);
         PostFromWorker(
             i, PartWritten{worker.process.rank, generation, step, true});
@@ -348,7 +351,7 @@ void Cluster::RunStep(Generation generation) {
       if (last) {
         worker.done = true;
         PostFromWorker(i, WorkerDone{worker.process.rank, generation, step,
-                                     step < options_.num_steps});
+                                     step < options_.num_steps, saves});
       }
     }
     if (last) return;

@@ -28,6 +28,7 @@ struct ClusterOptions {
   int32_t devices_per_agent = 2;
   int64_t num_steps = 40;
   int64_t checkpoint_interval = 7;
+  bool checkpoint_at_end = true;
   bool needs_profile = false;
   int32_t num_worker_kills = 0;       // At random moments.
   int32_t num_worker_freezes = 0;     // Alive but silent, until killed.

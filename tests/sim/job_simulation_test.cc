@@ -66,6 +66,26 @@ TEST(JobSimulationTest, SurvivesRandomDeaths) {
   }
 }
 
+// Goal: without a checkpoint at the end a job still ends, after the commit of
+// its last step where the interval asks for one. Method: both kinds of
+// interval, with deaths around.
+TEST(JobSimulationTest, EndsWithoutCheckpoint) {
+  for (uint64_t seed : Seeds(300)) {
+    SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
+    const ClusterOptions options = {
+        .seed = seed,
+        .checkpoint_interval = seed % 2 == 0 ? 7 : 10,
+        .checkpoint_at_end = false,
+        .num_worker_kills = static_cast<int32_t>(seed % 3),
+        .num_coordinator_kills = static_cast<int32_t>(seed % 2)};
+    Cluster cluster(options);
+    cluster.Run();
+    ExpectFinished(options, cluster);
+    EXPECT_EQ(cluster.num_commits(), seed % 2 == 0 ? 5 : 4);
+    if (testing::Test::HasFailure()) break;
+  }
+}
+
 // Goal: a graceful stop ends with a checkpoint of the last step taken, or
 // before training began. Method: stop at many moments, with deaths around.
 TEST(JobSimulationTest, StopsGracefully) {

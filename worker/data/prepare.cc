@@ -240,6 +240,7 @@ std::string DefaultCacheDirectory() {
 }
 
 absl::StatusOr<PreparedData> PrepareData(const PrepareOptions& options) {
+  if (options.data.synthetic) return PreparedData{.from_cache = true};
   const bool has_text = !options.data.text.empty();
   const bool has_indexed = !options.data.indexed.empty();
   if (has_text == has_indexed) {

@@ -1,5 +1,6 @@
 // From a job's data section to datasets that can be opened: text is tokenized
-// once per machine into a cache, indexed data is taken as it is.
+// once per machine into a cache, indexed data is taken as it is, synthetic data
+// needs nothing.
 
 #ifndef MILLRACE_WORKER_DATA_PREPARE_H_
 #define MILLRACE_WORKER_DATA_PREPARE_H_
@@ -38,8 +39,9 @@ struct PrepareOptions {
 };
 
 struct PreparedData {
-  std::vector<std::string> prefixes;  // For PackedDataset, in order.
-  std::string tokenizer_path;         // Empty for indexed data.
+  // For PackedDataset, in order; none of synthetic data.
+  std::vector<std::string> prefixes;
+  std::string tokenizer_path;  // Empty for indexed data.
   int64_t num_tokens = 0;
   int64_t num_documents = 0;
   // Over all ids (text) or all index files and sizes (indexed): equal on all
