@@ -1,0 +1,57 @@
+// A Stepper runs a Program one instruction at a time, in its sequential order,
+// and lets every buffer be read and written in between: how two backends are
+// compared op by op (compare.h). Slow on purpose: each call waits.
+
+#ifndef MILLRACE_WORKER_STEPPER_H_
+#define MILLRACE_WORKER_STEPPER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/job.h"
+#include "planner/program.h"
+#include "worker/data/batch_source.h"
+
+namespace millrace {
+
+// Of a Program of one rank: without peers, nothing to communicate with.
+struct StepperOptions {
+  const Program* program;   // Borrowed for the lifetime.
+  JobSpec job;              // Model and training recipe.
+  int64_t step = 1;         // Which batch is read, and AdamW's step number.
+  int32_t num_threads = 1;  // Of a CPU.
+  BatchSource* batches = nullptr;  // Borrowed for the lifetime.
+};
+
+class Stepper {
+ public:
+  virtual ~Stepper() = default;
+
+  virtual const Program& program() const = 0;
+
+  // Runs the instruction and waits until it is done. Errors name it.
+  virtual absl::Status Run(InstructionId id) = 0;
+
+  // All elements of a buffer, row-major, whatever their type is.
+  virtual absl::StatusOr<std::vector<float>> Read(BufferId id) = 0;
+  // `values` as many as the buffer has elements; rounded to its type.
+  virtual absl::Status Write(BufferId id, const std::vector<float>& values) = 0;
+};
+
+int64_t NumElements(const Buffer& buffer);
+
+// To and from the bytes of a buffer of `dtype`; bf16 rounds to nearest, ties to
+// even, a not-a-number stays one.
+std::vector<float> ValuesFromBytes(DType dtype,
+                                   const std::vector<std::byte>& bytes);
+std::vector<std::byte> BytesFromValues(DType dtype,
+                                       const std::vector<float>& values);
+// What a buffer of `dtype` would keep of each value.
+void RoundTo(DType dtype, std::vector<float>* values);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_STEPPER_H_
