@@ -1,0 +1,72 @@
+#include "planner/timeline_trace.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "nlohmann/json.hpp"
+
+namespace millrace {
+namespace {
+
+constexpr double kMicroseconds = 1e6;
+
+// Names a process ("process_name") or thread, or gives it its place.
+nlohmann::json Metadata(const char* what, int32_t rank, int lane,
+                        nlohmann::json arguments) {
+  return {{"ph", "M"},
+          {"name", what},
+          {"pid", rank},
+          {"tid", lane},
+          {"args", std::move(arguments)}};
+}
+
+nlohmann::json Slice(const Instruction& instruction, int32_t rank,
+                     const TimelineEvent& event) {
+  nlohmann::json arguments = {
+      {"phase", PhaseName(instruction.phase)},
+      {"attributes", AttributesToString(instruction.attributes)}};
+  if (instruction.microbatch_idx >= 0) {
+    arguments["microbatch"] = instruction.microbatch_idx;
+  }
+  return {{"ph", "X"},
+          {"name", instruction.name},
+          {"cat", OpKindName(instruction.kind)},
+          {"pid", rank},
+          {"tid", static_cast<int>(instruction.lane)},
+          {"ts", event.start_s * kMicroseconds},
+          {"dur", (event.end_s - event.start_s) * kMicroseconds},
+          {"args", std::move(arguments)}};
+}
+
+}  // namespace
+
+std::string TimelineToTrace(const std::vector<const Program*>& programs,
+                            const Timeline& timeline) {
+  nlohmann::json events = nlohmann::json::array();
+  for (const RankTimeline& rank : timeline.ranks) {
+    CHECK(rank.stage >= 0 && static_cast<size_t>(rank.stage) < programs.size())
+        << "no Program of stage " << rank.stage;
+    const Program& program = *programs[rank.stage];
+    const int32_t pid = ToInt(rank.rank);
+    events.push_back(Metadata(
+        "process_name", pid, 0,
+        {{"name", absl::StrCat("rank ", pid, ", stage ", rank.stage)}}));
+    for (int lane = 0; lane < kNumLanes; ++lane) {
+      if (program.lanes[lane].empty()) continue;
+      events.push_back(Metadata("thread_name", pid, lane,
+                                {{"name", LaneName(static_cast<Lane>(lane))}}));
+      events.push_back(
+          Metadata("thread_sort_index", pid, lane, {{"sort_index", lane}}));
+    }
+    for (const TimelineEvent& event : rank.events) {
+      events.push_back(
+          Slice(program.instructions.at(event.instruction), pid, event));
+    }
+  }
+  return nlohmann::json{{"displayTimeUnit", "ms"},
+                        {"traceEvents", std::move(events)}}
+      .dump();
+}
+
+}  // namespace millrace

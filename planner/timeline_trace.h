@@ -1,0 +1,24 @@
+// A Timeline as a trace to look at in Perfetto or chrome://tracing: a process a
+// rank, a thread a lane, a slice an instruction.
+
+#ifndef MILLRACE_PLANNER_TIMELINE_TRACE_H_
+#define MILLRACE_PLANNER_TIMELINE_TRACE_H_
+
+#include <string>
+#include <vector>
+
+#include "planner/program.h"
+#include "planner/timeline.h"
+
+namespace millrace {
+
+// JSON of the Trace Event Format (times in microseconds). `programs` are those
+// that the timeline is of, by stage; borrowed for the call. An instruction's
+// slice has its name, its op kind as category, and phase, micro-batch and
+// attributes as arguments.
+std::string TimelineToTrace(const std::vector<const Program*>& programs,
+                            const Timeline& timeline);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_TIMELINE_TRACE_H_
