@@ -221,6 +221,11 @@ absl::StatusOr<CudaOp> BindAttentionBackward(const CudaOpContext& context,
 
 }  // namespace
 
+bool KeepsLseBySequence(const CudaOpContext& context,
+                        const AttentionAttributes& attributes) {
+  return HasFastAttention(context, attributes) && context.num_documents == 0;
+}
+
 absl::StatusOr<CudaOp> BindCudaAttentionOp(const CudaOpContext& context,
                                            const Instruction& instruction) {
   switch (instruction.kind) {

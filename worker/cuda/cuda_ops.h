@@ -31,6 +31,12 @@ inline bool IsBf16(const CudaOpContext& context) {
   return ElementTypeOf(context) == ElementType::kBfloat16;
 }
 
+// Whether attention's log-sum-exps lie sequence by sequence, [num_sequences, N,
+// sequence_length], and not as planner/ops.h has them: under the fast kernels,
+// where every sequence is one document.
+bool KeepsLseBySequence(const CudaOpContext& context,
+                        const AttentionAttributes& attributes);
+
 // Scratch memory for one kernel at a time, aligned as buffers are; null for
 // none: the Program's where it has some, else the kernel cache's. Internal if
 // the Program's is too small: planner/workspace.h is wrong then.
