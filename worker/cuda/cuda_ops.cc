@@ -30,6 +30,7 @@ absl::StatusOr<CudaOp> BindByFamily(const CudaOpContext& context,
       return BindCudaVocabularyOp(context, instruction);
     case OpKind::kLoadBatch:
     case OpKind::kZero:
+    case OpKind::kAccumulateGradients:
     case OpKind::kSquaredNorm:
     case OpKind::kClipFactor:
     case OpKind::kAdamW:

@@ -13,6 +13,7 @@
 #include "kernels/cuda/status.h"
 #include "kernels/gradient_norm_bf16.h"
 #include "kernels/plain/adamw_plain.h"
+#include "kernels/plain/add_plain.h"
 #include "worker/cuda/cuda_kernel_cache.h"
 #include "worker/cuda/cuda_ops.h"
 
@@ -68,11 +69,30 @@ BucketSlice SliceOfBucket(const CudaOpContext& context,
   return {context.coordinates.data * share, share};
 }
 
-// Of a bucket's parameters, as many bytes on as the slice begins.
-void* SliceOfParameters(const CudaOpContext& context, void* parameters,
-                        const BucketSlice& slice) {
-  return static_cast<std::byte*>(parameters) +
-         slice.begin * ElementBytes(ElementTypeOf(context));
+// The rank's slice in operand `buffer`, which holds the bucket or the slice
+// alone.
+void* SliceIn(const CudaOpContext& context, BufferId buffer,
+              const BucketSlice& slice) {
+  const Buffer& operand = context.program->buffers[buffer];
+  const int64_t begin = operand.dims[0] == slice.num_elements ? 0 : slice.begin;
+  return context.arenas->At(operand) + begin * DTypeBytes(operand.dtype);
+}
+float* FloatsIn(const CudaOpContext& context, BufferId buffer,
+                const BucketSlice& slice) {
+  return static_cast<float*>(SliceIn(context, buffer, slice));
+}
+
+CudaOp BindAccumulateGradients(const CudaOpContext& context,
+                               const Instruction& in) {
+  const BucketSlice slice =
+      SliceOfBucket(context, std::get<OptimizerAttributes>(in.attributes));
+  const PlainAddArgs args = {.out = context.Output<float>(in, 0),
+                             .a = context.Input<float>(in, 1),
+                             .b = context.Input<float>(in, 0),
+                             .num_elements = slice.num_elements};
+  return [args](cudaStream_t stream) {
+    return LaunchPlainAdd(args, ElementType::kFloat32, stream);
+  };
 }
 
 // Gradients are fp32 in either precision.
@@ -81,7 +101,7 @@ CudaOp BindSquaredNorm(const CudaOpContext& context, const Instruction& in) {
   const BucketSlice slice = SliceOfBucket(context, attributes);
   const SquaredNormBf16Args args = {
       .sum = context.Output<double>(in, 0) + kSquaredNormScalar,
-      .x = context.Input<float>(in, 0) + slice.begin,
+      .x = FloatsIn(context, in.inputs[0], slice),
       .num_elements = slice.num_elements,
       .is_bf16 = false,
       .overwrite = false,
@@ -115,10 +135,10 @@ CudaOp BindMasterAdamW(const CudaOpContext& context, const Instruction& in) {
   const BucketSlice slice = SliceOfBucket(context, attributes);
   const AdamWBf16Args args = {
       .master = context.Output<float>(in, 3),
-      .weights = SliceOfParameters(context, context.Output<void>(in, 0), slice),
+      .weights = SliceIn(context, in.outputs[0], slice),
       .exp_avg = context.Output<float>(in, 1),
       .exp_avg_sq = context.Output<float>(in, 2),
-      .gradients = context.Input<float>(in, 1) + slice.begin,
+      .gradients = FloatsIn(context, in.inputs[1], slice),
       .bf16_moments = false,
       .bf16_gradients = false,
       .begin = 0,
@@ -141,11 +161,11 @@ CudaOp BindPlainAdamW(const CudaOpContext& context, const Instruction& in) {
   const OptimizerSpec& optimizer = context.training->optimizer;
   const BucketSlice slice = SliceOfBucket(context, attributes);
   const PlainAdamWArgs args = {
-      .parameters = context.Output<float>(in, 0) + slice.begin,
+      .parameters = FloatsIn(context, in.outputs[0], slice),
       .bf16_copy = nullptr,
       .exp_avg = context.Output<float>(in, 1),
       .exp_avg_sq = context.Output<float>(in, 2),
-      .gradients = context.Input<float>(in, 1) + slice.begin,
+      .gradients = FloatsIn(context, in.inputs[1], slice),
       .num_elements = slice.num_elements,
       .learning_rate = &context.inputs->optimizer->learning_rate,
       .step = &context.inputs->optimizer->step,
@@ -161,11 +181,10 @@ CudaOp BindPlainAdamW(const CudaOpContext& context, const Instruction& in) {
 CudaOp BindCastParameters(const CudaOpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
   const BucketSlice slice = SliceOfBucket(context, attributes);
-  const CastToBf16Args args = {
-      .y = SliceOfParameters(context, context.Output<void>(in, 0), slice),
-      .x = context.Input<float>(in, 0),
-      .num_elements = slice.num_elements,
-      .stochastic = false};
+  const CastToBf16Args args = {.y = SliceIn(context, in.outputs[0], slice),
+                               .x = context.Input<float>(in, 0),
+                               .num_elements = slice.num_elements,
+                               .stochastic = false};
   return [args](cudaStream_t stream) { return LaunchCastToBf16(args, stream); };
 }
 
@@ -178,6 +197,8 @@ absl::StatusOr<CudaOp> BindCudaStepOp(const CudaOpContext& context,
       return BindLoadBatch(context, instruction);
     case OpKind::kZero:
       return BindZero(context, instruction);
+    case OpKind::kAccumulateGradients:
+      return BindAccumulateGradients(context, instruction);
     case OpKind::kSquaredNorm:
       return BindSquaredNorm(context, instruction);
     case OpKind::kClipFactor:

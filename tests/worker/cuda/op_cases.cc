@@ -164,8 +164,8 @@ void AddOptimizer(std::vector<OpCase>& cases) {
                .skip = skip});
         }
       }
-      for (const OpKind kind :
-           {OpKind::kSquaredNorm, OpKind::kCastParameters}) {
+      for (const OpKind kind : {OpKind::kSquaredNorm, OpKind::kCastParameters,
+                                OpKind::kAccumulateGradients}) {
         cases.push_back(
             {.what = "",
              .kind = kind,

@@ -153,6 +153,7 @@ double OpTolerance(const Instruction& instruction, size_t i,
       return 1e-2;
     case OpKind::kEmbeddingBackward:
     case OpKind::kSquaredNorm:
+    case OpKind::kAccumulateGradients:
     case OpKind::kCrossEntropyLoss:
     case OpKind::kClipFactor:
       return kOtherOrder;
