@@ -254,8 +254,9 @@ absl::Status LaunchPlainAttentionBackward(
   if (args.shape.num_sequences == 0) return absl::OkStatus();
   absl::Status status;
   plain::WithAttentionTiling<false>(
-      type, args.shape.head_dim,
-      [&]<typename Tiling>() { status = LaunchAll<Tiling>(args, stream); });
+      type, args.shape.head_dim, [&]<typename Tiling>() {
+        status.Update(LaunchAll<Tiling>(args, stream));
+      });
   return status;
 }
 
