@@ -1,0 +1,292 @@
+// Times training steps of a job on GPUs, on random tokens:
+//
+//   cuda_step_bench JOB.yaml [pipeline=1 data=1 tensor=1 micro_batch=1 zero=0]
+//       [steps=20 warmup=4 measured=3 graphs=1 deterministic=0 trace=FILE]
+//       [rank=0 device=RANK store=FOLDER]
+//
+// One process a rank, each on its GPU; more than one meet in `store`, a folder
+// that they share and that is empty before. Rank 0 prints, after the warmup:
+// tokens a second and utilisation over `steps` steps, memory, and from one of
+// the `measured` steps after them where the time went, by op. `trace` is
+// written from that step for Perfetto.
+//
+// Utilisation is of 989 TFLOP/s, by both conventions: full counts attention as
+// if every token saw every other one, causal half of that.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "planner/job_file.h"
+#include "planner/op_work.h"
+#include "planner/timeline.h"
+#include "planner/timeline_trace.h"
+#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/cuda/cuda_trainer.h"
+#include "worker/data/random_batches.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kPeakFlops = 989e12;  // Dense bf16 of an H100 or H200 SXM.
+
+struct Settings {
+  JobSpec job;
+  Layout layout;
+  int32_t steps = 20;
+  int32_t warmup = 4;
+  int32_t measured = 3;
+  int32_t graphs = 1;
+  int32_t deterministic = 0;
+  int32_t rank = 0;
+  int32_t device = -1;  // As the rank.
+  std::string store;
+  std::string trace;
+};
+
+absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
+  if (argc < 2) {
+    return absl::InvalidArgumentError(
+        "usage: cuda_step_bench JOB.yaml [NAME=VALUE]..., see the top of its "
+        "source");
+  }
+  Settings s;
+  ASSIGN_OR_RETURN(s.job, LoadJob(argv[1]));
+  Layout& layout = s.layout;
+  const std::map<std::string, int32_t*> numbers = {
+      {"pipeline", &layout.pipeline},
+      {"data", &layout.data},
+      {"tensor", &layout.tensor},
+      {"micro_batch", &layout.micro_batch},
+      {"zero", &layout.zero},
+      {"steps", &s.steps},
+      {"warmup", &s.warmup},
+      {"measured", &s.measured},
+      {"graphs", &s.graphs},
+      {"deterministic", &s.deterministic},
+      {"rank", &s.rank},
+      {"device", &s.device}};
+  const std::map<std::string, std::string*> texts = {{"store", &s.store},
+                                                     {"trace", &s.trace}};
+  for (int i = 2; i < argc; ++i) {
+    const std::pair<std::string, std::string> argument =
+        absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
+    const auto number = numbers.find(argument.first);
+    const auto text = texts.find(argument.first);
+    if (text != texts.end()) {
+      *text->second = argument.second;
+    } else if (number == numbers.end() ||
+               !absl::SimpleAtoi(argument.second, number->second)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(argv[i], ": expected NAME=VALUE of a known name"));
+    }
+  }
+  layout.precision = PrecisionOf(s.job.training.precision);
+  layout.num_microbatches = static_cast<int32_t>(s.job.training.global_batch) /
+                            (layout.data * layout.micro_batch);
+  RETURN_IF_ERROR(
+      ValidateLayout(s.job.model, layout, s.job.training.global_batch));
+  if (s.device < 0) s.device = s.rank;
+  if (layout.num_ranks() > 1 && s.store.empty()) {
+    return absl::InvalidArgumentError(
+        "more than one rank: name a shared, empty folder by store=");
+  }
+  if (s.steps < 1 || s.warmup < 0 || s.measured < 0) {
+    return absl::InvalidArgumentError("steps must be one at least");
+  }
+  return s;
+}
+
+// The next steps, and the results of all that were under way.
+absl::StatusOr<std::vector<StepResult>> RunSteps(Trainer& trainer,
+                                                 int32_t num_steps,
+                                                 bool measure) {
+  std::vector<StepResult> results;
+  for (int32_t i = 0; i < num_steps; ++i) {
+    ASSIGN_OR_RETURN(auto result, trainer.RunStep({.measure = measure}));
+    if (result.has_value()) results.push_back(*std::move(result));
+  }
+  ASSIGN_OR_RETURN(auto last, trainer.LastResult());
+  if (last.has_value()) results.push_back(*std::move(last));
+  return results;
+}
+
+double MedianStepTime(const std::vector<StepResult>& results) {
+  std::vector<double> times;
+  for (const StepResult& result : results) times.push_back(result.step_time_s);
+  std::nth_element(times.begin(), times.begin() + times.size() / 2,
+                   times.end());
+  return times[times.size() / 2];
+}
+
+void PrintSpeed(const Settings& s, const std::vector<StepResult>& results,
+                double wall_s) {
+  const double tokens = static_cast<double>(s.job.training.global_batch *
+                                            s.job.model.sequence_length);
+  const double ranks = s.layout.num_ranks();
+  const double step_s = MedianStepTime(results);
+  const TokenFlops flops = CountTokenFlops(s.job.model);
+  auto utilisation = [&](double attention) {
+    return 100 * (flops.linear + attention) * tokens /
+           (step_s * ranks * kPeakFlops);
+  };
+  std::printf(
+      "step %s (median of %zu; by the host's clock %s)  %.0f tokens/s/GPU  MFU "
+      "full %.1f %% causal %.1f %%\n",
+      FormatSeconds(step_s).c_str(), results.size(),
+      FormatSeconds(wall_s / static_cast<double>(results.size())).c_str(),
+      tokens / step_s / ranks, utilisation(flops.attention_full),
+      utilisation(flops.attention_causal));
+  std::printf("loss %.6f -> %.6f, gradient norm %.4f\n", results.front().loss,
+              results.back().loss, results.back().gradient_norm);
+}
+
+void PrintMemory(const Trainer& trainer) {
+  const Program& program = trainer.program();
+  std::printf(
+      "memory: persistent %s + step %s planned and allocated, %s of the "
+      "device at most\n",
+      FormatBytes(program.persistent_arena_bytes).c_str(),
+      FormatBytes(trainer.planned_bytes() - program.persistent_arena_bytes)
+          .c_str(),
+      FormatBytes(trainer.device_bytes()).c_str());
+}
+
+// What ops of a row have in common: the kind, and the shape of a product.
+std::string RowOf(const Instruction& instruction) {
+  std::string row = OpKindName(instruction.kind);
+  if (std::holds_alternative<GemmAttributes>(instruction.attributes) ||
+      std::holds_alternative<CollectiveAttributes>(instruction.attributes)) {
+    absl::StrAppend(&row, " ", AttributesToString(instruction.attributes));
+  }
+  return row;
+}
+
+void PrintTimeByOp(const Program& program, const RankTimeline& timeline,
+                   double step_s) {
+  struct Sum {
+    std::string row;
+    int64_t count = 0;
+    double seconds = 0, flops = 0, bytes = 0;
+  };
+  std::map<std::string, Sum> sums;
+  for (const TimelineEvent& event : timeline.events) {
+    const Instruction& in = program.instructions[event.instruction];
+    Sum& sum = sums[RowOf(in)];
+    const OpWork work = WorkOf(program.layout, in.kind, in.attributes);
+    sum.row = RowOf(in);
+    ++sum.count;
+    sum.seconds += event.end_s - event.start_s;
+    sum.flops += work.flops;
+    sum.bytes += work.bytes;
+  }
+  std::vector<Sum> rows;
+  for (auto& [name, sum] : sums) rows.push_back(sum);
+  std::sort(rows.begin(), rows.end(),
+            [](const Sum& a, const Sum& b) { return a.seconds > b.seconds; });
+  std::printf("%9s %6s %5s %8s %8s  op\n", "ms", "%", "times", "TFLOP/s",
+              "GB/s");
+  for (const Sum& sum : rows) {
+    std::printf("%9.3f %6.2f %5lld %8.1f %8.0f  %s\n", 1e3 * sum.seconds,
+                100 * sum.seconds / step_s, static_cast<long long>(sum.count),
+                1e-12 * sum.flops / sum.seconds, 1e-9 * sum.bytes / sum.seconds,
+                sum.row.c_str());
+  }
+}
+
+void PrintBreakdown(const Program& program, const StepResult& measured,
+                    double step_s) {
+  const TimeBreakdown parts =
+      BreakDown(program, *measured.timeline, measured.step_time_s);
+  auto share = [&](double seconds) {
+    return 100 * seconds / measured.step_time_s;
+  };
+  std::printf(
+      "measured step %s (%+.2f %% of an unmeasured one): compute %.2f %%, "
+      "exposed tensor communication %.2f %%, data communication %.2f %%, "
+      "bubble "
+      "%.2f %%, waiting for data %.2f %%, other %.2f %%\n",
+      FormatSeconds(measured.step_time_s).c_str(),
+      100 * (measured.step_time_s / step_s - 1), share(parts.compute_s),
+      share(parts.exposed_tensor_comm_s), share(parts.exposed_data_comm_s),
+      share(parts.bubble_s), share(parts.data_s), share(parts.other_s));
+}
+
+absl::Status WriteTrace(const Settings& s, const Program& program,
+                        const StepResult& measured) {
+  std::vector<const Program*> programs(s.layout.pipeline, &program);
+  std::ofstream file(s.trace);
+  file << TimelineToTrace(programs, {.step_time_s = measured.step_time_s,
+                                     .ranks = {*measured.timeline}});
+  file.close();
+  if (file.good()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write ", s.trace));
+}
+
+absl::Status Run(int argc, char** argv) {
+  ASSIGN_OR_RETURN(const Settings s, ParseArguments(argc, argv));
+  RandomBatches batches({.vocab_size = s.job.model.vocab_size,
+                         .sequence_length = s.job.model.sequence_length,
+                         .seed = s.job.training.seed});
+  DirectoryRendezvousStore store(s.store.empty() ? "." : s.store);
+  const double began_s = MonotonicSeconds();
+  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                   CreateCudaTrainer({.job = s.job,
+                                      .layout = s.layout,
+                                      .rank = Rank{s.rank},
+                                      .batches = &batches},
+                                     s.device, &store,
+                                     {.use_graphs = s.graphs != 0,
+                                      .deterministic = s.deterministic != 0}));
+  const double created_s = MonotonicSeconds();
+  RETURN_IF_ERROR(RunSteps(*trainer, 1, false).status());
+  const double first_s = MonotonicSeconds();
+  RETURN_IF_ERROR(RunSteps(*trainer, s.warmup, false).status());
+  const double start_s = MonotonicSeconds();
+  ASSIGN_OR_RETURN(const std::vector<StepResult> results,
+                   RunSteps(*trainer, s.steps, false));
+  const double wall_s = MonotonicSeconds() - start_s;
+  ASSIGN_OR_RETURN(const std::vector<StepResult> measured,
+                   RunSteps(*trainer, s.measured, true));
+  if (s.rank != 0) return absl::OkStatus();
+  std::printf("%s, %s; %zu instructions; made in %s, first step %s\n",
+              s.job.name.c_str(), LayoutToString(s.layout).c_str(),
+              trainer->program().instructions.size(),
+              FormatSeconds(created_s - began_s).c_str(),
+              FormatSeconds(first_s - created_s).c_str());
+  PrintSpeed(s, results, wall_s);
+  PrintMemory(*trainer);
+  if (measured.empty()) return absl::OkStatus();
+  PrintBreakdown(trainer->program(), measured.back(), MedianStepTime(results));
+  PrintTimeByOp(trainer->program(), *measured.back().timeline,
+                measured.back().step_time_s);
+  if (s.trace.empty()) return absl::OkStatus();
+  return WriteTrace(s, trainer->program(), measured.back());
+}
+
+}  // namespace
+}  // namespace millrace
+
+int main(int argc, char** argv) {
+  const absl::Status status = millrace::Run(argc, argv);
+  if (!status.ok()) {
+    std::cerr << "cuda_step_bench: " << status.message() << std::endl;
+  }
+  return status.ok() ? 0 : 1;
+}
