@@ -17,6 +17,7 @@
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
 #include "planner/job_file.h"
+#include "planner/layout_space.h"
 
 namespace millrace {
 namespace {
@@ -161,6 +162,7 @@ DeviceFacts JobRunner::Devices() const {
   DeviceFacts facts;
   for (const auto& [agent_idx, agent] : agents_) {
     facts.num_devices += agent.num_devices();
+    facts.machines.push_back(agent.machine());
     facts.ranks_per_host =
         std::max(facts.ranks_per_host, agent.devices_on_host());
     if (facts.machine.empty()) {
@@ -186,7 +188,12 @@ void JobRunner::Do(const MakePlan&) {
 JobRunner::PlanOutcome JobRunner::MakePlanNow(
     const DeviceFacts& devices) const {
   PlanOutcome outcome;
-  outcome.status = CheckFeasible(job_, devices);
+  if (job_.resources.uses_cuda()) {
+    outcome.status = CheckOneGpuKind(devices.machines);
+    if (!outcome.status.ok()) return outcome;
+  }
+  // Before anything is measured.
+  outcome.status = CheckLayouts(job_, devices.num_devices);
   if (absl::IsNotFound(outcome.status)) {
     outcome.status = absl::InvalidArgumentError(outcome.status.message());
   }

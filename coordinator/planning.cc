@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "planner/cost.h"
 #include "planner/explain.h"
-#include "planner/layout_space.h"
 #include "planner/lower.h"
 #include "planner/profile_file.h"
 #include "planner/profile_request.h"
@@ -24,7 +23,9 @@ ProfileIdentity IdentityOf(const JobSpec& job, const DeviceFacts& devices) {
   return {.machine = devices.machine,
           .shape = ProfileShapeKey(job.model, job.training),
           .num_ranks = devices.num_devices,
-          .threads_per_device = devices.threads_per_device};
+          // Threads of the host compute nothing where GPUs do.
+          .threads_per_device =
+              job.resources.uses_cuda() ? 1 : devices.threads_per_device};
 }
 
 absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
@@ -43,12 +44,18 @@ absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
 
 }  // namespace
 
-absl::Status CheckFeasible(const JobSpec& job, const DeviceFacts& devices) {
-  const LayoutSpace space = {.model = job.model,
-                             .global_batch = job.training.global_batch,
-                             .num_devices = devices.num_devices,
-                             .constraints = job.layout};
-  if (EnumerateLayouts(space).empty()) return ExplainNoLayout(space);
+absl::Status CheckOneGpuKind(const std::vector<std::string>& machines) {
+  // "NVIDIA-H200-x4": as many as a host has may differ, what they are may not.
+  const auto kind_of = [](const std::string& machine) {
+    return machine.substr(0, machine.rfind("-x"));
+  };
+  for (const std::string& machine : machines) {
+    if (kind_of(machine) == kind_of(machines[0])) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the hosts' GPUs are not of one kind (", machines[0], " and ", machine,
+        "), so the slowest would set the pace of all; start agents on hosts of "
+        "one kind"));
+  }
   return absl::OkStatus();
 }
 
@@ -90,13 +97,14 @@ absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
                              const std::string& run_directory) {
   std::optional<CostModel> cost;
   ASSIGN_OR_RETURN(cost, CostModel::Create(profile));
+  // A GPU's memory is what the GPU says, not what a profile from elsewhere had.
+  const int64_t memory_bytes = job.resources.memory_per_device_bytes.value_or(
+      job.resources.uses_cuda() ? devices.memory_bytes : 0);
   Plan plan;
-  ASSIGN_OR_RETURN(
-      plan, FindPlan({.job = job,
-                      .num_devices = devices.num_devices,
-                      .device_memory_bytes =
-                          job.resources.memory_per_device_bytes.value_or(0)},
-                     *cost));
+  ASSIGN_OR_RETURN(plan, FindPlan({.job = job,
+                                   .num_devices = devices.num_devices,
+                                   .device_memory_bytes = memory_bytes},
+                                  *cost));
   for (std::string& warning :
        ProfileWarnings(profile, IdentityOf(job, devices))) {
     plan.warnings.push_back(std::move(warning));
@@ -121,6 +129,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
               {"micro_batch", layout.micro_batch},
               {"num_microbatches", layout.num_microbatches},
               {"zero", layout.zero},
+              {"precision", PrecisionName(layout.precision)},
               {"step_time_s", record.step_time_s},
               {"program_hashes", record.program_hashes},
               {"ranks_per_host", record.ranks_per_host},
@@ -137,7 +146,11 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
                      .tensor = parsed.at("tensor"),
                      .micro_batch = parsed.at("micro_batch"),
                      .num_microbatches = parsed.at("num_microbatches"),
-                     .zero = parsed.at("zero")};
+                     .zero = parsed.at("zero"),
+                     .precision = parsed.at("precision") ==
+                                          PrecisionName(Precision::kBfloat16)
+                                      ? Precision::kBfloat16
+                                      : Precision::kFloat32};
     record.step_time_s = parsed.at("step_time_s");
     record.program_hashes =
         parsed.at("program_hashes").get<std::vector<uint64_t>>();

@@ -21,12 +21,14 @@ struct DeviceFacts {
   int32_t num_devices = 0;
   int32_t threads_per_device = 0;
   int32_t ranks_per_host = 1;
-  std::string machine;       // Fingerprint of the first agent's.
-  int64_t memory_bytes = 0;  // Of one device.
+  std::string machine;                // Fingerprint of the first agent's.
+  std::vector<std::string> machines;  // Of all agents.
+  int64_t memory_bytes = 0;           // Of one device, for training.
 };
 
-// Refuses, before anything is measured, a job that no profile could save.
-absl::Status CheckFeasible(const JobSpec& job, const DeviceFacts& devices);
+// FailedPrecondition unless the agents' machines, given by their fingerprints,
+// have GPUs of one kind.
+absl::Status CheckOneGpuKind(const std::vector<std::string>& machines);
 
 // The profile the job names, or this machine's cached one. NotFound if there is
 // none that was measured with the same ranks and threads: measure one.

@@ -112,10 +112,9 @@ class Agent {
     agent->set_num_devices(options_.devices.num_devices);
     agent->set_threads_per_device(options_.devices.threads_per_device);
     agent->set_devices_on_host(options_.devices.devices_on_host);
-    agent->set_machine(options_.machine);
-    agent->set_machine_description(options_.machine_description);
-    agent->set_memory_bytes(options_.memory_bytes /
-                            std::max(1, options_.devices.devices_on_host));
+    agent->set_machine(options_.devices.machine);
+    agent->set_machine_description(options_.devices.description);
+    agent->set_memory_bytes(options_.devices.memory_bytes);
     agent->set_data_ready(data_ready_);
     for (const auto& [rank, worker] : workers_) {
       protocol::LiveWorker* live = agent->add_workers();
@@ -170,7 +169,8 @@ class Agent {
         .arguments = {"worker", "--coordinator", options_.coordinator_address,
                       "--rank", absl::StrCat(rank), "--incarnation",
                       absl::StrCat(order.incarnation()), "--host-address",
-                      host_address_, "--threads", threads, "--heartbeat-ms",
+                      host_address_, "--device", absl::StrCat(DeviceOf(rank)),
+                      "--threads", threads, "--heartbeat-ms",
                       absl::StrCat(options_.job.fault.heartbeat_interval_ms)},
         // More workers than cores are common on a CPU: waiting threads must
         // sleep, not spin.
@@ -192,6 +192,13 @@ class Agent {
     Log(absl::StrCat("started rank ", rank, ", incarnation ",
                      order.incarnation(), ", process ", pid));
     return absl::OkStatus();
+  }
+
+  // A rank's processes follow one another on the same device.
+  int32_t DeviceOf(int32_t rank) {
+    const auto next = static_cast<int32_t>(device_by_rank_.size());
+    return options_.devices.first_device_idx +
+           device_by_rank_.try_emplace(rank, next).first->second;
   }
 
   absl::Status ReapChildren() {
@@ -390,6 +397,7 @@ class Agent {
   pid_t coordinator_pid_ = 0;
   std::string coordinator_exit_;
   RestartBudget coordinator_budget_;
+  std::map<int32_t, int32_t> device_by_rank_;  // Among those of this agent.
   absl::Time restart_coordinator_at_ = absl::InfiniteFuture();
 
   // Written by the main thread only; the client's thread reads.
@@ -401,22 +409,6 @@ class Agent {
 };
 
 }  // namespace
-
-AgentDevices ShareDevices(const ResourceSpec& resources, int32_t num_cores,
-                          int32_t agents_on_host) {
-  AgentDevices devices;
-  const int32_t cores = std::max(1, num_cores / std::max(1, agents_on_host));
-  if (resources.devices_per_agent.has_value()) {
-    devices.num_devices = *resources.devices_per_agent;
-    devices.threads_per_device = resources.threads_per_device.value_or(
-        std::max(1, cores / devices.num_devices));
-  } else {
-    devices.threads_per_device = resources.threads_per_device.value_or(1);
-    devices.num_devices = std::max(1, cores / devices.threads_per_device);
-  }
-  devices.devices_on_host = devices.num_devices * std::max(1, agents_on_host);
-  return devices;
-}
 
 void BlockAgentSignals() {
   sigset_t signals;

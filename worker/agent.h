@@ -12,20 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "planner/job.h"
+#include "worker/agent_devices.h"
 #include "worker/listener.h"
 
 namespace millrace {
-
-// How many workers an agent starts, and with how many threads each.
-struct AgentDevices {
-  int32_t num_devices = 1;
-  int32_t threads_per_device = 1;
-  int32_t devices_on_host = 1;
-};
-// What the job leaves to us is shared out evenly: cores among the workers of
-// all agents of the host. Without either figure, a worker for every core.
-AgentDevices ShareDevices(const ResourceSpec& resources, int32_t num_cores,
-                          int32_t agents_on_host);
 
 // What agent 0 has and the others do not.
 struct CoordinatorStart {
@@ -43,9 +33,6 @@ struct AgentOptions {
   std::string secret;
   JobSpec job;
   AgentDevices devices;
-  std::string machine;  // Fingerprint, as in a profile.
-  std::string machine_description;
-  int64_t memory_bytes = 0;  // Of the host.
   std::optional<CoordinatorStart> coordinator;
 };
 

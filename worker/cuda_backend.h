@@ -19,38 +19,51 @@
 namespace millrace {
 
 struct CudaDeviceInfo {
-  std::string name;  // "NVIDIA H200".
+  std::string name;            // "NVIDIA H200".
   int32_t compute_capability;  // 90 for 9.0.
   int32_t num_multiprocessors;
   int64_t memory_bytes;
 };
 
+// Errors are Unavailable where the machine lacks something: a driver, a newer
+// one, a GPU. They say what to do.
 class CudaBackend {
  public:
   virtual ~CudaBackend() = default;
 
-  // Of this host, in CUDA's order. Unavailable says what is missing (a driver,
-  // a newer one, a device) and what to do. Makes no context.
+  // Of this host, in CUDA's order: at least one. Makes no context.
   virtual absl::StatusOr<std::vector<CudaDeviceInfo>> ListDevices() = 0;
-  // What is wrong but no error, a line each: NCCL 2.28.3 to 2.28.8, GPUs of
-  // unlike kind (FailedPrecondition), peer access off. For agent 0 to print.
+  // What is wrong with the first `num_devices` but no error, a sentence each:
+  // a version of NCCL that is advised against, peer access off.
+  // FailedPrecondition if a job cannot train on them. Makes no context.
   virtual absl::StatusOr<std::vector<std::string>> CheckHost(
       int32_t num_devices) = 0;
 
-  // As Trainer::Create(), on device `device_idx` of the host; communicators are
-  // NCCL's, made through `store`.
+  // As CreateCpuTrainer(), on device `device_idx` of the host; communicators
+  // are NCCL's, made through `store`.
   virtual absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
       const TrainerOptions& options, int32_t device_idx,
       RendezvousStore* store) = 0;
-  // As MeasureHardwareProfile(); `options.communicators` may be null.
+  // As the function of this name in profiler.h; `options.communicators` may be
+  // null. The provenance says one thread a device.
   virtual absl::StatusOr<HardwareProfile> MeasureHardwareProfile(
       const ProfilerOptions& options, int32_t device_idx,
       RendezvousStore* store) = 0;
 };
 
-// The one of this process; loads the library at first. Unavailable says where it
-// was looked for, or which library it needs is missing.
+// The one of this process; loads the library at first. Unavailable says where
+// it was looked for, or which library it needs is missing.
 absl::StatusOr<CudaBackend*> LoadCudaBackend();
+
+// What the library exports, and the program looks up. The pointer is valid for
+// as long as the process lives.
+struct CudaLibraryEntry {
+  const char* version;  // Of millrace; must be the program's.
+  CudaBackend* backend;
+};
+inline constexpr char kCudaLibraryName[] = "libmillrace_cuda.so";
+inline constexpr char kCudaLibraryEntryName[] = "MillraceCudaLibrary";
+using CudaLibraryEntryFunction = const CudaLibraryEntry*();
 
 }  // namespace millrace
 

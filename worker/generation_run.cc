@@ -13,6 +13,7 @@
 #include "planner/profile_file.h"
 #include "planner/program.h"
 #include "worker/cpu_trainer.h"
+#include "worker/cuda_backend.h"
 #include "worker/data/open_batches.h"
 #include "worker/gloo_communicator.h"
 #include "worker/parameter_hash.h"
@@ -56,8 +57,8 @@ GenerationRun::~GenerationRun() {
 
 void GenerationRun::Abort() {
   store_.Abort();
-  std::lock_guard<std::mutex> lock(mutex_);
   aborted_ = true;
+  std::lock_guard<std::mutex> lock(mutex_);
   if (communicators_ != nullptr) communicators_->Abort();
   if (trainer_ != nullptr) trainer_->Abort();
 }
@@ -75,9 +76,18 @@ protocol::ToCoordinator GenerationRun::NewMessage() const {
 }
 
 void GenerationRun::Run() {
-  const absl::Status status =
-      message_.purpose() == protocol::GENERATION_PURPOSE_PROFILE ? Measure()
-                                                                 : Train();
+  absl::Status status;
+  const absl::StatusOr<JobSpec> job = ParseJob(message_.job_yaml(), "job.yaml");
+  if (!job.ok()) {
+    status = job.status();
+  } else if (message_.purpose() == protocol::GENERATION_PURPOSE_PROFILE) {
+    status = Measure(*job);
+  } else {
+    status = Train(*job);
+  }
+  // Most errors of CUDA are Internal, and leave the process without the device.
+  device_lost_ =
+      job.ok() && job->resources.uses_cuda() && absl::IsInternal(status);
   std::lock_guard<std::mutex> lock(mutex_);
   if (!status.ok() && !aborted_) {
     protocol::ToCoordinator message = NewMessage();
@@ -91,26 +101,24 @@ void GenerationRun::Run() {
   changed_.notify_all();
 }
 
-absl::Status GenerationRun::Measure() {
-  JobSpec job;
-  ASSIGN_OR_RETURN(job, ParseJob(message_.job_yaml(), "job.yaml"));
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (aborted_) return absl::AbortedError("the generation has ended");
-    ASSIGN_OR_RETURN(communicators_,
-                     CreateGlooFactory({.store = &store_,
-                                        .host_address = options_.host_address,
-                                        .connect_timeout = kConnectTimeout}));
-  }
+absl::Status GenerationRun::Measure(const JobSpec& job) {
+  ProfilerOptions options = {
+      .job = job,
+      .num_ranks = message_.num_ranks(),
+      .ranks_per_host = std::max(1, message_.ranks_per_host()),
+      .rank = rank_,
+      .num_threads = options_.num_threads};
   HardwareProfile profile;
-  ASSIGN_OR_RETURN(
-      profile, MeasureHardwareProfile(
-                   {.job = job,
-                    .num_ranks = message_.num_ranks(),
-                    .ranks_per_host = std::max(1, message_.ranks_per_host()),
-                    .rank = rank_,
-                    .num_threads = options_.num_threads,
-                    .communicators = communicators_.get()}));
+  if (job.resources.uses_cuda()) {
+    CudaBackend* backend = nullptr;
+    ASSIGN_OR_RETURN(backend, LoadCudaBackend());
+    ASSIGN_OR_RETURN(profile, backend->MeasureHardwareProfile(
+                                  options, options_.device_idx, &store_));
+  } else {
+    RETURN_IF_ERROR(MakeCommunicators());
+    options.communicators = communicators_.get();
+    ASSIGN_OR_RETURN(profile, MeasureHardwareProfile(options));
+  }
   if (rank_ != Rank{0}) return absl::OkStatus();
   protocol::ToCoordinator message = NewMessage();
   message.mutable_profile_measured()->set_profile_yaml(ProfileToYaml(profile));
@@ -118,9 +126,7 @@ absl::Status GenerationRun::Measure() {
   return absl::OkStatus();
 }
 
-absl::Status GenerationRun::Train() {
-  JobSpec job;
-  ASSIGN_OR_RETURN(job, ParseJob(message_.job_yaml(), "job.yaml"));
+absl::Status GenerationRun::Train(const JobSpec& job) {
   ASSIGN_OR_RETURN(batches_, OpenBatches(job, options_.data_prefixes));
   RETURN_IF_ERROR(BuildTrainer(job));
   RETURN_IF_ERROR(Restore());
@@ -134,23 +140,34 @@ absl::Status GenerationRun::Train() {
   return TrainToTheEnd(job);
 }
 
+absl::Status GenerationRun::MakeCommunicators() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (aborted_) return absl::AbortedError("the generation has ended");
+  ASSIGN_OR_RETURN(communicators_,
+                   CreateGlooFactory({.store = &store_,
+                                      .host_address = options_.host_address,
+                                      .connect_timeout = kConnectTimeout}));
+  return absl::OkStatus();
+}
+
 absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (aborted_) return absl::AbortedError("the generation has ended");
-    ASSIGN_OR_RETURN(communicators_,
-                     CreateGlooFactory({.store = &store_,
-                                        .host_address = options_.host_address,
-                                        .connect_timeout = kConnectTimeout}));
-  }
+  TrainerOptions options = {.job = job,
+                            .layout = FromMessage(message_.layout()),
+                            .rank = rank_,
+                            .num_threads = options_.num_threads,
+                            .batches = batches_.get(),
+                            .abort_requested = &aborted_};
   std::unique_ptr<Trainer> trainer;
-  ASSIGN_OR_RETURN(trainer,
-                   CreateCpuTrainer({.job = job,
-                                     .layout = FromMessage(message_.layout()),
-                                     .rank = rank_,
-                                     .num_threads = options_.num_threads,
-                                     .communicators = communicators_.get(),
-                                     .batches = batches_.get()}));
+  if (job.resources.uses_cuda()) {
+    CudaBackend* backend = nullptr;
+    ASSIGN_OR_RETURN(backend, LoadCudaBackend());
+    ASSIGN_OR_RETURN(
+        trainer, backend->CreateTrainer(options, options_.device_idx, &store_));
+  } else {
+    RETURN_IF_ERROR(MakeCommunicators());
+    options.communicators = communicators_.get();
+    ASSIGN_OR_RETURN(trainer, CreateCpuTrainer(options));
+  }
   const int32_t stage = trainer->program().stage;
   const uint64_t expected = message_.program_hashes(stage);
   if (ProgramHash(trainer->program()) != expected) {

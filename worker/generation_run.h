@@ -41,6 +41,9 @@ class GenerationRun {
   Generation generation() const { return generation_; }
   // Restored, training or done; false while it still starts.
   bool running() const { return running_; }
+  // An error has left this process's GPU unusable: only another process can go
+  // on. Known once the run has ended.
+  bool device_lost() const { return device_lost_; }
   RemoteRendezvousStore* store() { return &store_; }
 
   void RequestStop() { stop_requested_ = true; }
@@ -56,8 +59,9 @@ class GenerationRun {
   };
 
   void Run();
-  absl::Status Train();
-  absl::Status Measure();
+  absl::Status Train(const JobSpec& job);
+  absl::Status Measure(const JobSpec& job);
+  absl::Status MakeCommunicators();  // Those of CPU ranks.
   absl::Status BuildTrainer(const JobSpec& job);
   absl::Status Restore();
   absl::Status TrainToTheEnd(const JobSpec& job);
@@ -90,12 +94,13 @@ class GenerationRun {
 
   std::atomic<bool> running_ = false;
   std::atomic<bool> stop_requested_ = false;
+  std::atomic<bool> aborted_ = false;
+  std::atomic<bool> device_lost_ = false;
 
   std::mutex mutex_;  // Guards what follows; Abort() comes from outside.
   std::condition_variable changed_;
   std::unique_ptr<CommunicatorFactory> communicators_;
   std::unique_ptr<Trainer> trainer_;
-  bool aborted_ = false;
   bool ended_ = false;
 
   std::thread thread_;

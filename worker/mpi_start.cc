@@ -60,6 +60,12 @@ int32_t AgentPlace::AgentsOnThisHost() const {
       std::count(hosts.begin(), hosts.end(), hosts[agent_idx]));
 }
 
+int32_t AgentPlace::IndexOnThisHost() const {
+  if (hosts.empty()) return 0;
+  return static_cast<int32_t>(
+      std::count(hosts.begin(), hosts.begin() + agent_idx, hosts[agent_idx]));
+}
+
 bool AgentPlace::SeveralHosts() const {
   return std::any_of(hosts.begin(), hosts.end(), [this](const auto& host) {
     return host != hosts.front();

@@ -21,6 +21,7 @@ struct AgentPlace {
   std::vector<std::string> hosts;  // Of each agent, by index.
 
   int32_t AgentsOnThisHost() const;
+  int32_t IndexOnThisHost() const;  // Among them, in the order of agent_idx.
   bool SeveralHosts() const;
 };
 

@@ -16,7 +16,7 @@ namespace millrace {
 namespace {
 
 constexpr absl::Duration kTearDownLimit = absl::Seconds(2);
-constexpr int kTearDownExitCode = 3;
+constexpr int kReplaceMeExitCode = 3;
 
 class WorkerProcess {
  public:
@@ -116,7 +116,13 @@ class WorkerProcess {
                 << " did not end within "
                 << absl::FormatDuration(kTearDownLimit)
                 << "; exiting to be replaced" << std::endl;
-      _exit(kTearDownExitCode);
+      _exit(kReplaceMeExitCode);
+    }
+    if (run_->device_lost()) {
+      std::cerr << "the device is unusable after an error; exiting to be "
+                   "replaced"
+                << std::endl;
+      _exit(kReplaceMeExitCode);
     }
     SetRun(nullptr);
   }

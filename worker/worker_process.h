@@ -20,6 +20,7 @@ struct WorkerOptions {
   Rank rank{};
   int32_t incarnation = 1;
   std::string host_address;  // Where peers reach this machine.
+  int32_t device_idx = 0;    // On this host, where the job uses GPUs.
   int32_t num_threads = 1;
   absl::Duration heartbeat_interval = absl::Milliseconds(200);
   std::vector<std::string> data_prefixes;  // Of PreparedData.
@@ -27,7 +28,8 @@ struct WorkerOptions {
 
 // Until the coordinator says that the job is over. Unavailable if the
 // coordinator stays away. Does not return if a generation cannot be ended
-// within two seconds: the process then exits, and its agent replaces it.
+// within two seconds, or has lost its GPU to an error: the process then exits,
+// and its agent replaces it.
 absl::Status RunWorker(const WorkerOptions& options);
 
 }  // namespace millrace

@@ -14,6 +14,8 @@
 #include "coordinator/protocol/secret.h"
 #include "planner/job_file.h"
 #include "worker/agent.h"
+#include "worker/agent_devices.h"
+#include "worker/cuda_backend.h"
 #include "worker/listener.h"
 #include "worker/machine.h"
 #include "worker/run_directory.h"
@@ -60,25 +62,27 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options, const JobSpec& job,
                  secret};
 }
 
-int RunPlacedAgent(const JobSpec& job, const AgentPlace& place,
-                   const std::string& address, const std::string& secret,
-                   std::optional<CoordinatorStart> coordinator) {
-  const absl::StatusOr<Machine> machine = DescribeMachine();
-  if (!machine.ok()) return Fail(machine.status());
-  char host[256] = "localhost";
-  gethostname(host, sizeof(host) - 1);
-  return RunAgent({.agent_idx = place.agent_idx,
-                   .num_agents = place.num_agents,
-                   .host = host,
-                   .coordinator_address = address,
-                   .secret = secret,
-                   .job = job,
-                   .devices = ShareDevices(job.resources, machine->num_cores,
-                                           place.AgentsOnThisHost()),
-                   .machine = machine->Fingerprint(),
-                   .machine_description = machine->Description(),
-                   .memory_bytes = machine->memory_bytes,
-                   .coordinator = std::move(coordinator)});
+absl::StatusOr<AgentDevices> FindDevices(const JobSpec& job,
+                                         const AgentPlace& place) {
+  ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
+  const HostShare share = {.num_agents = place.AgentsOnThisHost(),
+                           .agent_idx = place.IndexOnThisHost()};
+  if (!job.resources.uses_cuda()) {
+    return ShareCores(job.resources, machine, share);
+  }
+  ASSIGN_OR_RETURN(CudaBackend* const backend, LoadCudaBackend());
+  ASSIGN_OR_RETURN(const std::vector<CudaDeviceInfo> gpus,
+                   backend->ListDevices());
+  ASSIGN_OR_RETURN(AgentDevices devices,
+                   ShareGpus(job.resources, machine, gpus, share));
+  if (share.agent_idx == 0) {  // Once a host.
+    ASSIGN_OR_RETURN(const std::vector<std::string> warnings,
+                     backend->CheckHost(devices.devices_on_host));
+    for (const std::string& warning : warnings) {
+      std::cerr << "millrace: warning: " << warning << std::endl;
+    }
+  }
+  return devices;
 }
 
 }  // namespace
@@ -86,11 +90,14 @@ int RunPlacedAgent(const JobSpec& job, const AgentPlace& place,
 int Launch(const LaunchOptions& options) {
   BlockAgentSignals();
   absl::StatusOr<JobSpec> job = absl::UnavailableError("not read");
+  absl::StatusOr<AgentDevices> devices = absl::UnavailableError("not found");
   absl::StatusOr<Opening> opening = absl::UnavailableError("not made");
   // Agent 0 announces "address secret", or nothing if there is nothing to join.
   const auto announce = [&](const AgentPlace& place) -> std::string {
     job = ReadJob(options);
     if (!job.ok()) return "";
+    devices = FindDevices(*job, place);
+    if (!devices.ok()) return "";
     opening = Open(options, *job, place);
     if (!opening.ok()) return "";
     return absl::StrCat(opening->coordinator.listener.address(), " ",
@@ -107,15 +114,26 @@ int Launch(const LaunchOptions& options) {
   const bool is_first = start.place.agent_idx == 0;
   if (!is_first) job = ReadJob(options);
   if (!job.ok()) return is_first ? Fail(job.status()) : kBadInput;
-  if (start.announcement.empty()) {
-    return is_first ? Fail(opening.status()) : kFailure;
+  if (!is_first && !start.announcement.empty()) {
+    devices = FindDevices(*job, start.place);
   }
+  if (start.announcement.empty() && !is_first) return kFailure;
+  if (!devices.ok()) return Fail(devices.status());
+  if (start.announcement.empty()) return Fail(opening.status());
   const std::vector<std::string> words =
       absl::StrSplit(start.announcement, ' ');
   std::optional<CoordinatorStart> coordinator;
   if (is_first) coordinator.emplace(std::move(opening->coordinator));
-  return RunPlacedAgent(*job, start.place, words[0], words[1],
-                        std::move(coordinator));
+  char host[256] = "localhost";
+  gethostname(host, sizeof(host) - 1);
+  return RunAgent({.agent_idx = start.place.agent_idx,
+                   .num_agents = start.place.num_agents,
+                   .host = host,
+                   .coordinator_address = words[0],
+                   .secret = words[1],
+                   .job = *std::move(job),
+                   .devices = *std::move(devices),
+                   .coordinator = std::move(coordinator)});
 }
 
 }  // namespace millrace

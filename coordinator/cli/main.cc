@@ -4,6 +4,7 @@
 #include "coordinator/cli/agent_command.h"
 #include "coordinator/cli/checkpoint_command.h"
 #include "coordinator/cli/coordinator_command.h"
+#include "coordinator/cli/devices_command.h"
 #include "coordinator/cli/diagnose_command.h"
 #include "coordinator/cli/import_command.h"
 #include "coordinator/cli/plan_command.h"
@@ -28,6 +29,8 @@ int main(int argc, char** argv) {
       "  millrace run configs/quickstart.yaml        train on this machine\n"
       "  mpirun -n 2 millrace agent job.yaml         train over several\n"
       "  millrace profile configs/quickstart.yaml    measure this machine\n"
+      "  millrace devices                            what there is to train "
+      "on\n"
       "  millrace report runs/quickstart-latest      where the time went\n"
       "  millrace import --from huggingface config.json   a job from a model\n"
       "  millrace checkpoint list runs/quickstart-latest/checkpoints\n"
@@ -41,6 +44,7 @@ int main(int argc, char** argv) {
   millrace::AddImportCommand(app, &exit_code);
   millrace::AddReportCommand(app, &exit_code);
   millrace::AddCheckpointCommand(app, &exit_code);
+  millrace::AddDevicesCommand(app, &exit_code);
   millrace::AddDiagnoseCommand(app, &exit_code);
   millrace::AddWorkerCommand(app, &exit_code);
   millrace::AddCoordinatorCommand(app, &exit_code);

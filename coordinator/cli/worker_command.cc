@@ -41,6 +41,7 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
   command->add_option("--rank", arguments->rank)->required();
   command->add_option("--incarnation", worker.incarnation)->required();
   command->add_option("--host-address", worker.host_address)->required();
+  command->add_option("--device", worker.device_idx);
   command->add_option("--threads", worker.num_threads)->required();
   command->add_option("--heartbeat-ms", arguments->heartbeat_ms);
   command->add_option("--data-prefix", worker.data_prefixes);
