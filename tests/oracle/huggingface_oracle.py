@@ -1,0 +1,123 @@
+"""Goal: Millrace computes what Hugging Face's LlamaForCausalLM does. Method:
+step_dump computes one step of a small model and writes weights, batch, loss,
+gradients and what the head multiplies; transformers loads the weights by their
+names and computes logits, loss and gradients in double precision.
+
+    step_dump CASE cuda bf16 FOLDER
+    huggingface_oracle.py FOLDER...
+
+In fp32 ours must agree up to rounding. In bf16 ours must be no farther from the
+exact values than transformers' own bf16 is, whose every result is as wide as ours.
+Exits 1 if anything disagrees. Needs torch, transformers, safetensors.
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+# Relative, norm-wise per tensor. Sums of a few thousand fp32 terms differ from exact
+# ones by 1e-6; transformers keeps norms and rotary tables in fp32 even so.
+FP32_TOLERANCE = 1e-4
+# Of the distance of transformers' bf16 from the exact values, tensor by tensor: the two
+# round in different places. Ours keeps weight gradients in fp32, so is mostly nearer.
+BF16_FACTOR = 1.5
+BF16_FLOOR = 2e-3  # Rounding a tensor once.
+
+
+def make_model(m, dtype):
+    config = LlamaConfig(
+        vocab_size=m["vocab_size"], hidden_size=m["hidden"], intermediate_size=m["ffn_hidden"],
+        num_hidden_layers=m["num_layers"], num_attention_heads=m["num_heads"],
+        num_key_value_heads=m["num_kv_heads"], head_dim=m["head_dim"],
+        max_position_embeddings=m["sequence_length"], rms_norm_eps=m["norm_epsilon"],
+        rope_theta=m["rope_theta"],
+        rope_parameters={"rope_type": "default", "rope_theta": m["rope_theta"]},
+        hidden_act="silu", tie_word_embeddings=False, attention_bias=False, mlp_bias=False,
+        use_cache=False, attn_implementation="eager")
+    return LlamaForCausalLM(config).to(dtype)
+
+
+def attention_mask(document_starts, dtype):
+    """[batch, 1, length, length], added to the scores."""
+    positions = torch.arange(document_starts.shape[1])
+    causal = positions[None, :] <= positions[:, None]
+    allowed = (causal & (positions >= document_starts[:, :, None]))[:, None]
+    return torch.zeros(allowed.shape, dtype=dtype).masked_fill(
+        ~allowed, torch.finfo(torch.float32 if dtype == torch.float64 else dtype).min)
+
+
+def run(m, weights, batch, dtype):
+    """Logits, loss and gradients, all in double precision."""
+    model = make_model(m, dtype)
+    # strict: the names and shapes of both must be the same set.
+    model.load_state_dict({k: v.to(dtype) for k, v in weights.items()}, strict=True)
+    tokens, targets, starts = batch
+    logits = model(input_ids=tokens, attention_mask=attention_mask(starts, dtype)).logits
+    loss = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1).to(torch.promote_types(dtype, torch.float32)), targets.flatten())
+    loss.backward()
+    gradients = {name: p.grad.double() for name, p in model.named_parameters()}
+    return logits.detach().double().flatten(0, 1), loss.item(), gradients
+
+
+def relative_error(actual, expected):
+    return float((actual - expected).norm() / expected.norm())
+
+
+def check(folder):
+    """Prints the largest errors of one dump; returns what is beyond its limit."""
+    folder = pathlib.Path(folder)
+    case = json.loads((folder / "case.json").read_text())
+    m = case["model"]
+    weights = load_file(folder / "weights.safetensors")
+    data = numpy.fromfile(folder / "batch.i32", dtype="<i4").astype(numpy.int64)
+    batch = torch.from_numpy(data.reshape(3, case["global_batch"], m["sequence_length"]))
+    if int(batch[2].max()) == 0:
+        return [f"{folder}: no document begins inside a sequence; masks go untested"]
+    logits, loss, gradients = run(m, weights, batch, torch.float64)
+
+    hidden = load_file(folder / "hidden.safetensors")["hidden"].double()
+    ours = {name: gradient.double() for name, gradient in
+            load_file(folder / "gradients.safetensors").items()}
+    ours["logits"] = hidden @ weights["lm_head.weight"].double().T
+    ours["loss"] = torch.tensor(case["loss"], dtype=torch.float64)
+    exact = {**gradients, "logits": logits, "loss": torch.tensor(loss, dtype=torch.float64)}
+    limits = dict.fromkeys(exact, FP32_TOLERANCE)
+    theirs = None
+    if case["precision"] == "bf16":
+        their_logits, their_loss, their_gradients = run(m, weights, batch, torch.bfloat16)
+        theirs = {**their_gradients, "logits": their_logits,
+                  "loss": torch.tensor(their_loss, dtype=torch.float64)}
+        limits = {name: BF16_FLOOR + BF16_FACTOR * relative_error(theirs[name], exact[name])
+                  for name in exact}
+
+    errors = {name: relative_error(ours[name], exact[name]) for name in exact}
+    worst = max(gradients, key=lambda name: errors[name])
+    line = (f"{case['case']} {case['backend']} {case['precision']}: loss {errors['loss']:.1e}, "
+            f"logits {errors['logits']:.1e}, gradients at most {errors[worst]:.1e} ({worst})")
+    if theirs is not None:
+        their_worst = max(relative_error(theirs[name], exact[name]) for name in gradients)
+        line += (f"; transformers in bf16: logits "
+                 f"{relative_error(theirs['logits'], exact['logits']):.1e}, gradients at most "
+                 f"{their_worst:.1e}")
+    print(line, flush=True)
+    return [f"{folder}: {name} is off by {errors[name]:.2e}, allowed {limits[name]:.2e}"
+            for name in exact if not errors[name] <= limits[name]]
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    wrong = [problem for folder in sys.argv[1:] for problem in check(folder)]
+    for problem in wrong:
+        print(problem)
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
