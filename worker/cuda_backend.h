@@ -14,6 +14,7 @@
 #include "planner/profile.h"
 #include "worker/profiler.h"
 #include "worker/rendezvous_store.h"
+#include "worker/stepper.h"
 #include "worker/trainer.h"
 
 namespace millrace {
@@ -44,6 +45,9 @@ class CudaBackend {
   virtual absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
       const TrainerOptions& options, int32_t device_idx,
       RendezvousStore* store) = 0;
+  // As CreateCudaStepper(), on device `device_idx` of the host.
+  virtual absl::StatusOr<std::unique_ptr<Stepper>> CreateStepper(
+      const StepperOptions& options, int32_t device_idx) = 0;
   // As the function of this name in profiler.h; `options.communicators` may be
   // null. The provenance says one thread a device.
   virtual absl::StatusOr<HardwareProfile> MeasureHardwareProfile(

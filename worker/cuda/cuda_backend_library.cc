@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "worker/cuda/cuda_stepper.h"
 #include "worker/cuda/cuda_trainer.h"
 #include "worker/cuda/nccl_loaded_version.h"
 #include "worker/cuda/nccl_version.h"
@@ -135,6 +136,13 @@ class LibraryBackend final : public CudaBackend {
       const TrainerOptions& options, int32_t device_idx,
       RendezvousStore* store) override {
     return CreateCudaTrainer(options, device_idx, store);
+  }
+
+  absl::StatusOr<std::unique_ptr<Stepper>> CreateStepper(
+      const StepperOptions& options, int32_t device_idx) override {
+    RETURN_IF_ERROR(DeviceStatus(cudaSetDevice(device_idx),
+                                 absl::StrCat("GPU ", device_idx).c_str()));
+    return CreateCudaStepper(options);
   }
 
   absl::StatusOr<HardwareProfile> MeasureHardwareProfile(
