@@ -136,7 +136,7 @@ class Consumer {
     const uint32_t keys = kv_address_ + stage * C::kKeyBytes;
 #pragma unroll
     for (int k = 0; k < C::kHeadDim / 16; ++k) {
-      MultiplyShared<C::kBlockN, false, false>(
+      MultiplyKeys<C::kBlockN>(
           s_,
           SwizzledDescriptor(queries + k / 4 * C::kBlockM * 128 + k % 4 * 32,
                              0),
@@ -197,9 +197,12 @@ class Consumer {
     Pack();
   }
 
-  // From block to block within a tile.
+  // From block to block within a tile. `hides` says whether the mask acts here:
+  // one copy of the products for both, since ptxas serialises those it finds on
+  // two sides of a branch.
   template <bool kMasked>
-  __device__ __forceinline__ void Step(const Work& tile, int q_buffer) {
+  __device__ __forceinline__ void Step(const Work& tile, int q_buffer,
+                                       bool hides = kMasked) {
     const Ring<C::kStages> values = kv_ring_.Next();
     AwaitBlock(kv_ring_);
     AwaitTurn();
@@ -214,7 +217,9 @@ class Consumer {
     RegisterFence(s_);
     Release(kv_ring_);
     if constexpr (kMasked) {
-      MaskBlock<C>(p_, next_block_, ThreadRow(tile), tile.length, s_);
+      if (hides) {
+        MaskBlock<C>(p_, next_block_, ThreadRow(tile), tile.length, s_);
+      }
     }
     SoftmaxBlock<C, kMasked>(p_, s_, rows_);
     WgmmaWait<0>();
@@ -222,10 +227,14 @@ class Consumer {
     Release(values);
     kv_ring_ = values.Next();
     Pack();
-    if (rows_.must_rescale) {
 #pragma unroll
-      for (int i = 0; i < C::kHeadDim / 2; ++i) {
-        o_[i] *= rows_.rescale[i / 2 % 2];
+    for (int r = 0; r < 2; ++r) {
+      if (rows_.must_rescale[r]) {
+#pragma unroll
+        for (int i = 2 * r; i < C::kHeadDim / 2; i += 4) {
+          o_[i] *= rows_.rescale[r];
+          o_[i + 1] *= rows_.rescale[r];
+        }
       }
     }
     --next_block_;
@@ -248,12 +257,9 @@ class Consumer {
       const int end = first_row + (p_.window_ahead ? p_.window : 1);
 #pragma unroll 1
       while (next_block_ >= first_block_) {
-        if (next_block_ * C::kBlockN < begin ||
-            (next_block_ + 1) * C::kBlockN > end) {
-          Step<true>(tile, q_buffer);
-        } else {
-          Step<false>(tile, q_buffer);
-        }
+        Step<true>(tile, q_buffer,
+                   next_block_ * C::kBlockN < begin ||
+                       (next_block_ + 1) * C::kBlockN > end);
       }
     } else {
 #pragma unroll 1

@@ -9,6 +9,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/status.h"
+#include "kernels/tuned_choice.h"
 
 namespace millrace {
 namespace {
@@ -16,8 +17,7 @@ namespace {
 using namespace attention_forward;  // NOLINT: the vocabulary of this kernel.
 
 // A block works on tiles of kBlockM queries (64 a consumer warpgroup) and walks
-// over blocks of kBlockN keys. Measured on one H200: three consumers are best
-// for head dim 64, unless the diagonal hides much of their 192 x 128 scores.
+// over blocks of kBlockN keys.
 template <int kHeadDim_, int kNumConsumers_, int kBlockN_, Visible kVisible_,
           int kStages_>
 struct Config {
@@ -231,10 +231,19 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   }
 }
 
+// What the tuning family "attention_forward" chooses.
+struct Choice {
+  int64_t num_consumers;
+  int64_t num_heads;  // At once.
+  bool splits;
+  int64_t block_keys;
+};
+
 template <typename C>
-absl::Status Launch(const AttentionForwardBf16Args& args, cudaStream_t stream) {
+absl::Status Launch(const AttentionForwardBf16Args& args, const Choice& choice,
+                    cudaStream_t stream) {
   ASSIGN_OR_RETURN(const int num_multiprocessors, NumHopperMultiprocessors());
-  ASSIGN_OR_RETURN(const Params p, ParamsOf<C>(args));
+  ASSIGN_OR_RETURN(const Params p, ParamsOf<C>(args, choice.num_heads));
   const auto kernel = AttentionForwardKernel<C>;
   RETURN_IF_ERROR(
       AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
@@ -245,25 +254,53 @@ absl::Status Launch(const AttentionForwardBf16Args& args, cudaStream_t stream) {
 
 template <Visible kVisible>
 absl::Status LaunchHeadDim(const AttentionForwardBf16Args& args,
-                           cudaStream_t stream) {
-  const AttentionBf16Shape& shape = args.shape;
-  switch (shape.head_dim) {
+                           const Choice& choice, cudaStream_t stream) {
+  switch (args.shape.head_dim) {
     case 64:
-      if constexpr (kVisible != Visible::kAll) {
-        const int64_t num_visible =
-            kVisible == Visible::kWindow ? shape.window : shape.sequence_length;
-        if (num_visible <= 1024) {
-          return Launch<Config<64, 2, 128, kVisible, 8>>(args, stream);
+      return choice.num_consumers == 2
+                 ? Launch<Config<64, 2, 128, kVisible, 8>>(args, choice, stream)
+                 : Launch<Config<64, 3, 128, kVisible, 8>>(args, choice,
+                                                           stream);
+    case 96:
+      return Launch<Config<96, 2, 128, kVisible, 4>>(args, choice, stream);
+    case 128:
+      if constexpr (kVisible == Visible::kAll) {
+        if (choice.block_keys == 160) {
+          return Launch<Config<128, 2, 160, kVisible, 4>>(args, choice, stream);
         }
       }
-      return Launch<Config<64, 3, 128, kVisible, 8>>(args, stream);
-    case 96:
-      return Launch<Config<96, 2, 128, kVisible, 4>>(args, stream);
-    case 128:
-      return Launch<Config<128, 2, 128, kVisible, 4>>(args, stream);
+      return Launch<Config<128, 2, 128, kVisible, 4>>(args, choice, stream);
     default:
-      return Launch<Config<256, 2, 64, kVisible, 5>>(args, stream);
+      return Launch<Config<256, 2, 64, kVisible, 5>>(args, choice, stream);
   }
+}
+
+// The tuned choice, or what measuring on one H200 first said: three consumers
+// are best for head dim 64, unless the diagonal hides much of their 192 x 128
+// scores; where all tiles are of one length, head after head is, since its keys
+// and values come from memory once, while all of its tiles run.
+Choice Choose(const AttentionBf16Shape& shape, Visible visible,
+              int num_multiprocessors) {
+  const bool packed = shape.document_offsets != nullptr;
+  const int64_t num_keys =
+      visible == Visible::kWindow ? shape.window : shape.sequence_length;
+  const int64_t num_tiles =
+      packed ? shape.num_heads * ((shape.total_tokens + 63) / 64)
+             : shape.num_heads * shape.num_sequences *
+                   ((shape.sequence_length + 63) / 64);
+  const bool is_short = visible != Visible::kAll && num_keys <= 1024;
+  constexpr int64_t kMany = 4096;  // More change nothing.
+  const TuningValues choice = TunedChoice(
+      TunedKernel::kAttentionForward,
+      {shape.head_dim, static_cast<int64_t>(visible), SizeClass(num_keys),
+       std::min(kMany, SizeClass(num_tiles))},
+      {shape.head_dim == 64 && !is_short ? 3 : 2,
+       visible == Visible::kAll && !packed ? 1 : HeadsPerSection(shape),
+       num_tiles <= num_multiprocessors, 128});
+  return {.num_consumers = choice[0],
+          .num_heads = choice[1],
+          .splits = choice[2] != 0 && SplitTakes(shape),
+          .block_keys = choice[3]};
 }
 
 }  // namespace
@@ -277,13 +314,21 @@ absl::Status LaunchAttentionForwardBf16Sm90(
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const int num_multiprocessors, NumHopperMultiprocessors());
-  if (SplitTakes(shape, num_multiprocessors)) return LaunchSplit(args, stream);
   // A window that no sequence exceeds hides nothing.
-  if (shape.window != 0 && shape.window < shape.sequence_length) {
-    return LaunchHeadDim<Visible::kWindow>(args, stream);
+  const Visible visible =
+      shape.window != 0 && shape.window < shape.sequence_length
+          ? Visible::kWindow
+          : (shape.causal ? Visible::kCausal : Visible::kAll);
+  const Choice choice = Choose(shape, visible, num_multiprocessors);
+  if (choice.splits) return LaunchSplit(args, stream);
+  switch (visible) {
+    case Visible::kAll:
+      return LaunchHeadDim<Visible::kAll>(args, choice, stream);
+    case Visible::kCausal:
+      return LaunchHeadDim<Visible::kCausal>(args, choice, stream);
+    default:
+      return LaunchHeadDim<Visible::kWindow>(args, choice, stream);
   }
-  return shape.causal ? LaunchHeadDim<Visible::kCausal>(args, stream)
-                      : LaunchHeadDim<Visible::kAll>(args, stream);
 }
 
 }  // namespace millrace

@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
     SoftmaxBlock<C, true>(p, s, rows);
 #pragma unroll
     for (int i = 0; i < C::kPerThread; ++i) {
-      if (rows.must_rescale) o[i] *= rows.rescale[i / 2 % 2];
+      if (rows.must_rescale[i / 2 % 2]) o[i] *= rows.rescale[i / 2 % 2];
     }
 #pragma unroll
     for (int k = 0; k < C::kBlockN / 16; ++k) {
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
 template <typename C>
 absl::Status Launch(const AttentionForwardBf16Args& args, cudaStream_t stream) {
   const AttentionBf16Shape& shape = args.shape;
-  ASSIGN_OR_RETURN(const Params p, ParamsOf<C>(args));
+  ASSIGN_OR_RETURN(const Params p, ParamsOf<C>(args, /*num_heads_at_once=*/1));
   const auto kernel = AttentionForwardSplitKernel<C>;
   RETURN_IF_ERROR(
       AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
@@ -287,12 +287,9 @@ absl::Status LaunchHeadDim(const AttentionForwardBf16Args& args,
 
 namespace attention_forward {
 
-bool SplitTakes(const AttentionBf16Shape& shape, int num_multiprocessors) {
+bool SplitTakes(const AttentionBf16Shape& shape) {
   return (shape.head_dim == 64 || shape.head_dim == 128) && shape.window == 0 &&
-         shape.document_offsets == nullptr &&
-         shape.num_sequences * shape.num_heads *
-                 ((shape.sequence_length + 63) / 64) <=
-             num_multiprocessors;
+         shape.document_offsets == nullptr;
 }
 
 absl::Status LaunchSplit(const AttentionForwardBf16Args& args,

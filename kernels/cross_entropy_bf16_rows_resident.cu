@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -16,6 +17,7 @@
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/tuned_choice.h"
 
 namespace millrace {
 namespace {
@@ -263,11 +265,12 @@ absl::StatusOr<bool> LaunchCrossEntropyResidentRows(
     const CrossEntropyFusedRowsArgs& args, cudaStream_t stream) {
   ASSIGN_OR_RETURN(const DeviceLimits limits, CurrentDeviceLimits());
   if (limits.compute_capability < 90) return false;
-  int cluster_size = 1;
-  while (args.rows.vocab_rows > cluster_size * kMostElements) {
-    ++cluster_size;
-  }
-  if (cluster_size > kMaxCluster) return false;
+  const int64_t least =
+      (args.rows.vocab_rows + kMostElements - 1) / kMostElements;
+  if (least > kMaxCluster) return false;
+  const int cluster_size = static_cast<int>(std::max(
+      least, TunedChoice(TunedKernel::kCrossEntropyRows,
+                         {SizeClass(args.rows.vocab_rows)}, {least})[0]));
   const void* kernel = reinterpret_cast<const void*>(&ResidentRowsKernel);
   const int64_t row_vecs =
       (args.rows.vocab_rows + ce::kElements - 1) / ce::kElements;

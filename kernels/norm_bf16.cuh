@@ -5,6 +5,7 @@
 #ifndef MILLRACE_KERNELS_NORM_BF16_CUH_
 #define MILLRACE_KERNELS_NORM_BF16_CUH_
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/tuned_choice.h"
 
 namespace millrace::gpu {
 
@@ -30,6 +32,36 @@ struct RowShape {
   static constexpr int kNumThreads = kThreads <= kWarpSize ? 256 : kThreads;
   static constexpr int kRows = kNumThreads / kThreads;
 };
+
+// One compiled way to lie a row over threads, and what launches it.
+template <typename Launch>
+struct NormWay {
+  int row_vectors;  // At most.
+  int threads;
+  Launch launch;
+};
+
+// Of `ways`, sorted by row_vectors and then by threads: those of the shortest
+// rows that hold `num_vectors`, and of them the one of most threads up to
+// `threads`, or else of the fewest.
+template <typename Way, size_t kCount>
+const Way& FindNormWay(const Way (&ways)[kCount], int64_t num_vectors,
+                       int64_t threads) {
+  size_t i = 0;
+  while (i + 1 < kCount && ways[i].row_vectors < num_vectors) ++i;
+  while (i + 1 < kCount && ways[i + 1].row_vectors == ways[i].row_vectors &&
+         ways[i + 1].threads <= threads) {
+    ++i;
+  }
+  return ways[i];
+}
+
+// The class of rows of `num_vectors`, a power of two and not 16.
+inline int64_t NormRowClass(int64_t num_vectors) {
+  const int64_t size = SizeClass(num_vectors);
+  if (size <= 8) return 8;
+  return size == 16 ? 32 : size;
+}
 
 // The sums of each x[k] over the kThreadsPerRow threads of a row, in all of
 // them, always in the same order. `scratch` holds kCount floats for each warp

@@ -233,9 +233,17 @@ int64_t NormBackwardBlocks(int64_t num_tokens, int64_t num_multiprocessors) {
                       Row::kBlocksPerMultiprocessor);
 }
 
+// What bounds a launch beside the device: the rows of the workspace, and the
+// choice of stages.
+struct NormBackwardBounds {
+  int64_t num_blocks;
+  int64_t num_stages;
+};
+
 template <NormKind kKind, typename Row>
 absl::Status LaunchNormBackwardRow(NormBackward p,
                                    const NormBackwardOutputs& outputs,
+                                   const NormBackwardBounds& bounds,
                                    cudaStream_t stream) {
   ASSIGN_OR_RETURN(const DeviceLimits limits, CurrentDeviceLimits());
   // Each block also has its scratch and what the system reserves.
@@ -243,12 +251,13 @@ absl::Status LaunchNormBackwardRow(NormBackward p,
   p.num_stages =
       std::clamp((limits.shared_bytes_per_block - kOtherSharedBytes) /
                      Row::kBlocksPerMultiprocessor / Row::kStageBytes,
-                 1, kMaxNormStages);
+                 1, static_cast<int>(bounds.num_stages));
   const auto kernel = NormBackwardKernel<kKind, Row>;
   RETURN_IF_ERROR(AllowSharedBytes(reinterpret_cast<const void*>(kernel),
                                    p.num_stages * Row::kStageBytes));
-  const int64_t num_blocks =
-      NormBackwardBlocks<Row>(p.num_tokens, limits.num_multiprocessors);
+  const int64_t num_blocks = std::min(
+      bounds.num_blocks,
+      NormBackwardBlocks<Row>(p.num_tokens, limits.num_multiprocessors));
   kernel<<<static_cast<unsigned>(num_blocks), Row::kNumThreads,
            p.num_stages * Row::kStageBytes, stream>>>(p);
   RETURN_IF_ERROR(
@@ -256,36 +265,82 @@ absl::Status LaunchNormBackwardRow(NormBackward p,
   return LaunchNormColumnSums(p, num_blocks, outputs, stream);
 }
 
-// Calls f(BackwardRow<...>()) with the shape for rows of `num_vectors`, at most
-// kMaxBackwardVectors.
+// The first choice for rows of up to kMaxBackwardVectors, and what it may need
+// of partial sums; other choices make do with as much.
 inline constexpr int kMaxBackwardVectors = 2048;
-template <NormKind kKind, typename F>
-auto ForBackwardRow(int64_t num_vectors, const F& f) {
+struct FirstBackwardChoice {
+  int threads;
+  int64_t max_blocks;
+};
+
+template <NormKind kKind>
+FirstBackwardChoice FirstBackward(int64_t row_class, int64_t num_tokens) {
+  auto of = [&]<typename Shape>(Shape) {
+    return FirstBackwardChoice{Shape::kThreadsPerRow,
+                               NormBackwardBlocks<BackwardRow<Shape>>(
+                                   num_tokens, kMaxMultiprocessors)};
+  };
   // LayerNorm has no registers for four vectors, twice their gradients, and the
   // weights.
   using UpTo1024 = std::conditional_t<kKind == NormKind::kLayer,
                                       RowShape<128, 1>, RowShape<32, 4>>;
-  if (num_vectors <= 8) return f(BackwardRow<RowShape<8, 1>>());
-  if (num_vectors <= 32) return f(BackwardRow<RowShape<32, 1>>());
-  if (num_vectors <= 64) return f(BackwardRow<RowShape<32, 2>>());
-  if (num_vectors <= 128) return f(BackwardRow<UpTo1024>());
-  if (num_vectors <= 256) return f(BackwardRow<RowShape<256, 1>>());
-  if (num_vectors <= 512) return f(BackwardRow<RowShape<256, 2>>());
-  if (num_vectors <= 1024) return f(BackwardRow<RowShape<512, 2>>());
-  return f(BackwardRow<RowShape<512, 4>>());
+  switch (row_class) {
+    case 8:
+      return of(RowShape<8, 1>());
+    case 32:
+      return of(RowShape<32, 1>());
+    case 64:
+      return of(RowShape<32, 2>());
+    case 128:
+      return of(UpTo1024());
+    case 256:
+      return of(RowShape<256, 1>());
+    case 512:
+      return of(RowShape<256, 2>());
+    case 1024:
+      return of(RowShape<512, 2>());
+    default:
+      return of(RowShape<512, 4>());
+  }
 }
 
 template <NormKind kKind>
 absl::Status LaunchNormBackward(const NormBackward& p,
                                 const NormBackwardOutputs& outputs,
                                 cudaStream_t stream) {
+  using Way =
+      NormWay<absl::Status (*)(NormBackward, const NormBackwardOutputs&,
+                               const NormBackwardBounds&, cudaStream_t)>;
+#define WAY(threads, vectors)                                                  \
+  {                                                                            \
+    threads *vectors, threads,                                                 \
+        &LaunchNormBackwardRow<kKind, BackwardRow<RowShape<threads, vectors>>> \
+  }
+  static constexpr Way kWays[] = {
+      WAY(8, 1),                               // 64 elements
+      WAY(32, 1),                              // 256
+      WAY(32, 2),  WAY(64, 1),                 // 512
+      WAY(32, 4),  WAY(64, 2),  WAY(128, 1),   // 1024
+      WAY(64, 4),  WAY(128, 2), WAY(256, 1),   // 2048
+      WAY(128, 4), WAY(256, 2), WAY(512, 1),   // 4096
+      WAY(256, 4), WAY(512, 2), WAY(1024, 1),  // 8192
+      WAY(512, 4),                             // 16384
+  };
+#undef WAY
   if (p.num_tokens == 0) return LaunchNormColumnSums(p, 0, outputs, stream);
   if (p.num_vectors > kMaxBackwardVectors) {
     return LaunchNormBackwardLong<kKind>(p, outputs, stream);
   }
-  return ForBackwardRow<kKind>(p.num_vectors, [&]<typename Row>(Row) {
-    return LaunchNormBackwardRow<kKind, Row>(p, outputs, stream);
-  });
+  const int64_t row_class = NormRowClass(p.num_vectors);
+  const FirstBackwardChoice first =
+      FirstBackward<kKind>(row_class, p.num_tokens);
+  const int64_t num_bytes = p.num_tokens * p.num_vectors * 64;
+  const TuningValues choice = TunedChoice(
+      TunedKernel::kNormBackward,
+      {kKind == NormKind::kLayer, row_class, IsCachedClass(num_bytes)},
+      {first.threads, kMaxNormStages});
+  return FindNormWay(kWays, p.num_vectors, choice[0])
+      .launch(p, outputs, {first.max_blocks, choice[1]}, stream);
 }
 
 template <NormKind kKind>
@@ -294,9 +349,8 @@ int64_t NormBackwardWorkspaceBytes(int64_t num_tokens, int64_t hidden) {
   const int64_t num_rows =
       num_vectors > kMaxBackwardVectors
           ? kLongNormPartials
-          : ForBackwardRow<kKind>(num_vectors, [&]<typename Row>(Row) {
-              return NormBackwardBlocks<Row>(num_tokens, kMaxMultiprocessors);
-            });
+          : FirstBackward<kKind>(NormRowClass(num_vectors), num_tokens)
+                .max_blocks;
   return (kKind == NormKind::kLayer ? 2 : 1) * num_rows * hidden *
          static_cast<int64_t>(sizeof(float));
 }

@@ -6,7 +6,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <type_traits>
 
 #include "absl/status/status.h"
 #include "kernels/cuda/status.h"
@@ -212,32 +211,66 @@ absl::Status LaunchNormForwardRow(const NormForward& p, cudaStream_t stream) {
   return CudaStatus(cudaGetLastError(), "launch the forward pass of a norm");
 }
 
+// Threads of a row as measured on H200 before there was a table. More vectors
+// and fewer threads suit LayerNorm of a sum, which holds the most in registers
+// while it waits for two sums, and short rows without delta, of which fewer
+// bytes are under way.
+template <NormKind kKind, bool kResidual>
+int64_t ForwardThreads(int64_t row_class) {
+  constexpr bool kIsHeavy = kResidual && kKind == NormKind::kLayer;
+  switch (row_class) {
+    case 8:
+      return 8;
+    case 32:
+    case 64:
+      return 32;
+    case 128:
+      return 128;
+    case 256:
+      return kResidual ? 256 : 128;
+    case 512:
+      return kIsHeavy ? 128 : 256;
+    case 1024:
+      return 256;
+    case 2048:
+      return kIsHeavy ? 256 : 512;
+    default:
+      return 1024;
+  }
+}
+
 template <NormKind kKind, bool kResidual>
 absl::Status LaunchNormForward(const NormForward& p, cudaStream_t stream) {
-  if (p.num_tokens == 0) return absl::OkStatus();
-  auto launch = [&]<int kThreads, int kVectors>(RowShape<kThreads, kVectors>) {
-    return LaunchNormForwardRow<kKind, kResidual, RowShape<kThreads, kVectors>>(
-        p, stream);
+  using Way = NormWay<absl::Status (*)(const NormForward&, cudaStream_t)>;
+#define WAY(threads, vectors)                                               \
+  {                                                                         \
+    threads *vectors, threads,                                              \
+        &LaunchNormForwardRow<kKind, kResidual, RowShape<threads, vectors>> \
+  }
+  static constexpr Way kWays[] = {
+      WAY(8, 1),                                              // 64 elements
+      WAY(8, 4),   WAY(32, 1),                                // 256
+      WAY(8, 8),   WAY(32, 2),   WAY(64, 1),                  // 512
+      WAY(32, 4),  WAY(64, 2),   WAY(128, 1),                 // 1024
+      WAY(32, 8),  WAY(64, 4),   WAY(128, 2),  WAY(256, 1),   // 2048
+      WAY(64, 8),  WAY(128, 4),  WAY(256, 2),  WAY(512, 1),   // 4096
+      WAY(128, 8), WAY(256, 4),  WAY(512, 2),  WAY(1024, 1),  // 8192
+      WAY(256, 8), WAY(512, 4),  WAY(1024, 2),                // 16384
+      WAY(512, 8), WAY(1024, 4),                              // 32768
   };
-  // More vectors and fewer threads suit LayerNorm of a sum, which holds the
-  // most in registers while it waits for two sums, and short rows without
-  // delta, of which fewer bytes are under way.
-  constexpr bool kIsHeavy = kResidual && kKind == NormKind::kLayer;
-  using UpTo2048 =
-      std::conditional_t<kResidual, RowShape<256, 1>, RowShape<128, 2>>;
-  using UpTo4096 =
-      std::conditional_t<kIsHeavy, RowShape<128, 4>, RowShape<256, 2>>;
-  using UpTo16384 =
-      std::conditional_t<kIsHeavy, RowShape<256, 8>, RowShape<512, 4>>;
-  if (p.num_vectors <= 8) return launch(RowShape<8, 1>());
-  if (p.num_vectors <= 32) return launch(RowShape<32, 1>());
-  if (p.num_vectors <= 64) return launch(RowShape<32, 2>());
-  if (p.num_vectors <= 128) return launch(RowShape<128, 1>());
-  if (p.num_vectors <= 256) return launch(UpTo2048());
-  if (p.num_vectors <= 512) return launch(UpTo4096());
-  if (p.num_vectors <= 1024) return launch(RowShape<256, 4>());
-  if (p.num_vectors <= 2048) return launch(UpTo16384());
-  if (p.num_vectors <= 4096) return launch(RowShape<1024, 4>());
+#undef WAY
+  if (p.num_tokens == 0) return absl::OkStatus();
+  const int64_t row_class = NormRowClass(p.num_vectors);
+  if (row_class <= 4096) {
+    const int64_t num_bytes =
+        p.num_tokens * p.num_vectors * (kResidual ? 64 : 32);
+    const int64_t threads =
+        TunedChoice(TunedKernel::kNormForward,
+                    {kKind == NormKind::kLayer, kResidual, row_class,
+                     IsCachedClass(num_bytes)},
+                    {ForwardThreads<kKind, kResidual>(row_class)})[0];
+    return FindNormWay(kWays, p.num_vectors, threads).launch(p, stream);
+  }
   LongNormForwardKernel<kKind, kResidual>
       <<<static_cast<unsigned>(p.num_tokens), kLongForwardThreads, 0, stream>>>(
           p);

@@ -14,6 +14,7 @@
 #include "kernels/cuda/fast_divide.h"
 #include "kernels/cuda/status.h"
 #include "kernels/rope_bf16_kernels.cuh"
+#include "kernels/tuned_choice.h"
 
 namespace millrace {
 namespace {
@@ -22,7 +23,7 @@ using gpu::RopeParams;
 using gpu::RopePart;
 
 // Blocks of a multiprocessor where they walk, and heads under way for each
-// lane; four forward blocks have registers too but are slower by a sixteenth.
+// lane, before anything was tuned.
 constexpr int kForwardBlocks = 3;
 constexpr int kForwardStages = 3;
 constexpr int kBackwardBlocks = 3;
@@ -119,6 +120,23 @@ absl::Status LaunchTurn(RopeParams p, cudaStream_t stream) {
   });
 }
 
+// Of 2 to 4 blocks and stages.
+template <int kLanes>
+auto NormForwardKernel(int64_t blocks, int64_t stages) {
+  using Kernel = void (*)(RopeParams);
+  static constexpr Kernel kKernels[3][3] = {
+      {gpu::RopeNormForwardKernel<kLanes, 2, 2>,
+       gpu::RopeNormForwardKernel<kLanes, 2, 3>,
+       gpu::RopeNormForwardKernel<kLanes, 2, 4>},
+      {gpu::RopeNormForwardKernel<kLanes, 3, 2>,
+       gpu::RopeNormForwardKernel<kLanes, 3, 3>,
+       gpu::RopeNormForwardKernel<kLanes, 3, 4>},
+      {gpu::RopeNormForwardKernel<kLanes, 4, 2>,
+       gpu::RopeNormForwardKernel<kLanes, 4, 3>,
+       gpu::RopeNormForwardKernel<kLanes, 4, 4>}};
+  return kKernels[blocks - 2][stages - 2];
+}
+
 RopeParams MakeParams(const RopeBf16Shape& shape, const float* table,
                       const int32_t* position_ids) {
   RopeParams p = {};
@@ -158,13 +176,19 @@ absl::Status LaunchRopeForwardBf16(const RopeForwardBf16Args& args,
 
   p.rstd = args.rstd;
   p.epsilon = args.epsilon;
+  const int64_t num_bytes =
+      shape.num_tokens * p.num_all_heads * 4 * shape.head_dim;
+  const TuningValues choice =
+      TunedChoice(TunedKernel::kRopeNormForward,
+                  {SizeClass(shape.head_dim), IsCachedClass(num_bytes)},
+                  {kForwardBlocks, kForwardStages});
   ASSIGN_OR_RETURN(const DeviceLimits limits, CurrentDeviceLimits());
-  const int64_t num_blocks = kForwardBlocks * limits.num_multiprocessors;
+  const int64_t num_blocks = choice[0] * limits.num_multiprocessors;
   MakeParts(shape, args.q_weight, args.k_weight, num_blocks, &p);
   return ForLanes(p.half, [&]<int kLanes>(std::integral_constant<int, kLanes>) {
-    gpu::RopeNormForwardKernel<kLanes, kForwardBlocks, kForwardStages>
-        <<<static_cast<unsigned>(num_blocks), gpu::kRopeThreads, 0, stream>>>(
-            p);
+    NormForwardKernel<kLanes>(choice[0],
+                              choice[1])<<<static_cast<unsigned>(num_blocks),
+                                           gpu::kRopeThreads, 0, stream>>>(p);
     return CudaStatus(cudaGetLastError(), "launch RopeNormForwardBf16");
   });
 }

@@ -2,20 +2,20 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/occupancy.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/status.h"
+#include "kernels/tuned_choice.h"
 
 namespace millrace {
 namespace {
 
 using gpu::Eights;
 using gpu::Float8;
-
-constexpr int kNumThreads = 256;
 
 __device__ __forceinline__ uint16_t* At(const Bf16Rows& rows,
                                         const Eights::Place& place) {
@@ -30,7 +30,7 @@ __device__ __forceinline__ float Sigmoid(float x) {
 // A thread takes one eight; so many small blocks keep more loads under way than
 // fewer that do more (97 against 88 % of a copy on H200). Limited by memory
 // bandwidth.
-template <bool kIsWide>
+template <bool kIsWide, int kNumThreads>
 __global__ void __launch_bounds__(kNumThreads)
     SwigluForwardKernel(const __grid_constant__ SwigluForwardBf16Args args,
                         const __grid_constant__ Eights eights) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kNumThreads)
 }
 
 // Likewise. Room for all threads of the multiprocessor takes 4 % off the time.
-template <bool kIsWide>
+template <bool kIsWide, int kNumThreads>
 __global__ void __launch_bounds__(kNumThreads,
                                   kIsWide ? gpu::FullBlocks(kNumThreads) : 1)
     SwigluBackwardKernel(const __grid_constant__ SwigluBackwardBf16Args args,
@@ -102,9 +102,40 @@ bool AreWide(int64_t ffn_hidden, std::initializer_list<Bf16Rows> tensors) {
   return ffn_hidden % 8 == 0;
 }
 
-unsigned NumBlocks(const Eights& eights) {
-  return (eights.num_eights() + kNumThreads - 1) / kNumThreads;
+// What is compiled, for eights and for any rows.
+template <typename Args>
+struct Way {
+  using Kernel = void (*)(Args, Eights);
+  int threads;
+  Kernel wide, narrow;
+};
+
+// The way of most threads up to the tuned choice; 256 to begin with.
+template <typename Args, size_t kCount>
+absl::Status Launch(const Way<Args> (&ways)[kCount], TunedKernel family,
+                    int64_t num_bytes, bool is_wide, const Args& args,
+                    const char* what, cudaStream_t stream) {
+  const int64_t threads =
+      TunedChoice(family, {IsCachedClass(num_bytes)}, {256})[0];
+  const Way<Args>* way = ways;
+  while (way + 1 != ways + kCount && way[1].threads <= threads) ++way;
+  const Eights eights(args.num_tokens, args.ffn_hidden);
+  const unsigned num_blocks =
+      (eights.num_eights() + way->threads - 1) / way->threads;
+  (is_wide ? way->wide : way->narrow)<<<num_blocks, way->threads, 0, stream>>>(
+      args, eights);
+  return CudaStatus(cudaGetLastError(), what);
 }
+
+#define WAY(kernel, threads) \
+  { threads, kernel<true, threads>, kernel<false, threads> }
+constexpr Way<SwigluForwardBf16Args> kForwardWays[] = {
+    WAY(SwigluForwardKernel, 128), WAY(SwigluForwardKernel, 256),
+    WAY(SwigluForwardKernel, 512), WAY(SwigluForwardKernel, 1024)};
+constexpr Way<SwigluBackwardBf16Args> kBackwardWays[] = {
+    WAY(SwigluBackwardKernel, 128), WAY(SwigluBackwardKernel, 256),
+    WAY(SwigluBackwardKernel, 512), WAY(SwigluBackwardKernel, 1024)};
+#undef WAY
 
 }  // namespace
 
@@ -117,13 +148,10 @@ absl::Status LaunchSwigluForwardBf16(const SwigluForwardBf16Args& args,
     return status;
   }
   if (args.num_tokens == 0) return absl::OkStatus();
-  const Eights eights(args.num_tokens, args.ffn_hidden);
-  const auto kernel =
-      AreWide(args.ffn_hidden, {args.activation, args.gate, args.up})
-          ? SwigluForwardKernel<true>
-          : SwigluForwardKernel<false>;
-  kernel<<<NumBlocks(eights), kNumThreads, 0, stream>>>(args, eights);
-  return CudaStatus(cudaGetLastError(), "launch SwiGLU forward");
+  return Launch(kForwardWays, TunedKernel::kSwigluForward,
+                6 * args.num_tokens * args.ffn_hidden,
+                AreWide(args.ffn_hidden, {args.activation, args.gate, args.up}),
+                args, "launch SwiGLU forward", stream);
 }
 
 absl::Status LaunchSwigluBackwardBf16(const SwigluBackwardBf16Args& args,
@@ -138,14 +166,12 @@ absl::Status LaunchSwigluBackwardBf16(const SwigluBackwardBf16Args& args,
     return status;
   }
   if (args.num_tokens == 0) return absl::OkStatus();
-  const Eights eights(args.num_tokens, args.ffn_hidden);
-  const auto kernel =
+  return Launch(
+      kBackwardWays, TunedKernel::kSwigluBackward,
+      10 * args.num_tokens * args.ffn_hidden,
       AreWide(args.ffn_hidden, {args.d_gate, args.d_up, activation, args.gate,
-                                args.up, args.d_activation})
-          ? SwigluBackwardKernel<true>
-          : SwigluBackwardKernel<false>;
-  kernel<<<NumBlocks(eights), kNumThreads, 0, stream>>>(args, eights);
-  return CudaStatus(cudaGetLastError(), "launch SwiGLU backward");
+                                args.up, args.d_activation}),
+      args, "launch SwiGLU backward", stream);
 }
 
 }  // namespace millrace

@@ -15,14 +15,15 @@
 namespace millrace {
 namespace {
 
-using Key = std::pair<std::string, TuningValues>;
+using ChoiceByClass = absl::flat_hash_map<TuningValues, TuningValues>;
 
-absl::flat_hash_map<Key, TuningValues>& Installed() {
-  static auto* installed = new absl::flat_hash_map<Key, TuningValues>();
+absl::flat_hash_map<std::string, ChoiceByClass>& Installed() {
+  static auto* installed =
+      new absl::flat_hash_map<std::string, ChoiceByClass>();
   return *installed;
 }
 
-thread_local const ScopedTuningChoice* innermost = nullptr;
+thread_local ScopedTuningChoice* innermost = nullptr;
 
 constexpr absl::string_view kHeader = "# chip=";
 
@@ -268,28 +269,34 @@ absl::StatusOr<TuningTable> ParseTuningTable(
 void InstallTuning(const TuningTable& table) {
   Installed().clear();
   for (const TuningEntry& entry : table.entries) {
-    Installed()[{entry.family, entry.shape_class}] = entry.choice;
+    Installed()[entry.family][entry.shape_class] = entry.choice;
   }
 }
 
 TuningValues TunedChoice(const TuningFamily& family,
                          const TuningValues& shape_class,
                          const TuningValues& start) {
-  for (const ScopedTuningChoice* scope = innermost; scope != nullptr;
+  for (ScopedTuningChoice* scope = innermost; scope != nullptr;
        scope = scope->outer_) {
-    if (scope->family_.name == family.name) return scope->choice_;
+    if (scope->family_.name != family.name) continue;
+    scope->asked_ = {.shape_class = shape_class, .start = start};
+    return scope->choice_.value_or(start);
   }
-  if (!Installed().empty()) {
-    const auto found = Installed().find(Key{family.name, shape_class});
-    if (found != Installed().end()) return found->second;
-  }
-  return start;
+  const auto of_family = Installed().find(family.name);
+  if (of_family == Installed().end()) return start;
+  const auto found = of_family->second.find(shape_class);
+  return found == of_family->second.end() ? start : found->second;
+}
+
+ScopedTuningChoice::ScopedTuningChoice(const TuningFamily& family)
+    : outer_(innermost), family_(family) {
+  innermost = this;
 }
 
 ScopedTuningChoice::ScopedTuningChoice(const TuningFamily& family,
                                        const TuningValues& choice)
-    : outer_(innermost), family_(family), choice_(choice) {
-  innermost = this;
+    : ScopedTuningChoice(family) {
+  choice_ = choice;
 }
 
 ScopedTuningChoice::~ScopedTuningChoice() { innermost = outer_; }

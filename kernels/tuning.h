@@ -1,11 +1,11 @@
 // Choices a kernel leaves open (threads, rows a block, stages), made by
 // measuring: per family, shape class and chip.
 //
-// A family declares its knobs and what of a shape matters (none does so far). A
-// launcher asks TunedChoice() and gets the installed entry of its class, or the
-// start that it brought. Nothing here measures during training: `Tune` runs
-// only where somebody asks for it, and its results travel as text with where
-// they came from.
+// A family declares its knobs and what of a shape matters (tuning_families.h).
+// A launcher asks TunedChoice() (tuned_choice.h) and gets the installed entry
+// of its class, or the start that it brought. Nothing here measures during
+// training: `Tune` runs only where somebody asks for it, and its results travel
+// as text with where they came from.
 //
 // Method: coordinate descent with growing steps from a good start, after
 // Canesche et al., "The Droplet Search Algorithm for Kernel Scheduling", 2024.
@@ -13,10 +13,9 @@
 #ifndef MILLRACE_KERNELS_TUNING_H_
 #define MILLRACE_KERNELS_TUNING_H_
 
-#include <array>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,10 +23,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "kernels/tuned_choice.h"
 
 namespace millrace {
-
-inline constexpr int kMaxTuningDims = 4;
 
 struct TuningKnob {
   std::string name;
@@ -39,12 +37,6 @@ struct TuningFamily {
   std::vector<std::string> class_dims;  // What of a shape matters; at most 4.
   std::vector<TuningKnob> knobs;        // At most 4.
 };
-
-// One value a class dim or knob; the rest is zero.
-using TuningValues = std::array<int64_t, kMaxTuningDims>;
-
-// Sizes fall into one class up to the next power of two.
-int64_t SizeClass(int64_t size);
 
 struct TuningEntry {
   std::string family;
@@ -74,23 +66,33 @@ absl::StatusOr<TuningTable> ParseTuningTable(
 // Call it while nothing launches.
 void InstallTuning(const TuningTable& table);
 
-// The choice for a shape class: installed, or else `start`.
+// As TunedChoice() of tuned_choice.h, of any family.
 TuningValues TunedChoice(const TuningFamily& family,
                          const TuningValues& shape_class,
                          const TuningValues& start);
 
-// While it lives, TunedChoice() of `family` on this thread is `choice`.
+// While it lives, TunedChoice() of `family` on this thread is `choice`; without
+// a choice it is the start. The innermost of a family counts.
 class ScopedTuningChoice {
  public:
+  explicit ScopedTuningChoice(const TuningFamily& family);
   ScopedTuningChoice(const TuningFamily& family, const TuningValues& choice);
   ~ScopedTuningChoice();
   ScopedTuningChoice(const ScopedTuningChoice&) = delete;
   ScopedTuningChoice& operator=(const ScopedTuningChoice&) = delete;
 
+  // What the family was last asked with; nothing if it was not asked.
+  struct Question {
+    TuningValues shape_class;
+    TuningValues start;
+  };
+  const std::optional<Question>& asked() const { return asked_; }
+
  private:
-  const ScopedTuningChoice* outer_;
+  ScopedTuningChoice* outer_;
   const TuningFamily& family_;
-  TuningValues choice_;
+  std::optional<TuningValues> choice_;
+  std::optional<Question> asked_;
   friend TuningValues TunedChoice(const TuningFamily&, const TuningValues&,
                                   const TuningValues&);
 };

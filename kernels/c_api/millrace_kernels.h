@@ -18,5 +18,6 @@
 #include "kernels/c_api/rope.h"
 #include "kernels/c_api/status.h"
 #include "kernels/c_api/swiglu.h"
+#include "kernels/c_api/tuning.h"
 
 #endif /* MILLRACE_KERNELS_C_API_MILLRACE_KERNELS_H_ */

@@ -19,6 +19,8 @@ int main(void) {
   Expect(millrace_kernels_abi_version() == MILLRACE_KERNELS_ABI_VERSION,
          "the library is of the header's version");
 
+  Expect(millrace_install_tuning(NULL) == 0, "no tuning is always possible");
+
   millrace_rmsnorm_forward_args norm;
   memset(&norm, 0, sizeof(norm));
   norm.num_tokens = 1;

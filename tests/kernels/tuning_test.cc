@@ -1,5 +1,6 @@
 #include "kernels/tuning.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/tuning_families.h"
 
 namespace millrace {
 namespace {
@@ -138,6 +140,60 @@ TEST(TuningTableTest, SurvivesTextAndNamesBadLines) {
   }
   EXPECT_THAT(std::string(ParseTuningTable("", families).status().message()),
               HasSubstr("no line '# chip="));
+}
+
+// Goal: launchers find their families by number, a scope hears what it was
+// asked, and the shipped tables are whole.
+TEST(KernelTuningFamiliesTest, AreInTheOrderOfTheirKernels) {
+  EXPECT_EQ(FamilyOf(TunedKernel::kNormForward).name, "norm_forward");
+  EXPECT_EQ(FamilyOf(TunedKernel::kNormBackward).name, "norm_backward");
+  EXPECT_EQ(FamilyOf(TunedKernel::kSwigluForward).name, "swiglu_forward");
+  EXPECT_EQ(FamilyOf(TunedKernel::kSwigluBackward).name, "swiglu_backward");
+  EXPECT_EQ(FamilyOf(TunedKernel::kRopeNormForward).name, "rope_norm_forward");
+  EXPECT_EQ(FamilyOf(TunedKernel::kAttentionForward).name, "attention_forward");
+  EXPECT_EQ(FamilyOf(TunedKernel::kCrossEntropyRows).name,
+            "cross_entropy_rows");
+  EXPECT_EQ(KernelTuningFamilies().size(), 7u);
+  for (const TuningFamily& family : KernelTuningFamilies()) {
+    EXPECT_LE(family.class_dims.size(), kMaxTuningDims);
+    EXPECT_LE(family.knobs.size(), kMaxTuningDims);
+    for (const TuningKnob& knob : family.knobs) {
+      EXPECT_TRUE(std::is_sorted(knob.values.begin(), knob.values.end()));
+    }
+  }
+
+  ScopedTuningChoice listening(FamilyOf(TunedKernel::kSwigluForward));
+  EXPECT_FALSE(listening.asked().has_value());
+  EXPECT_EQ(TunedChoice(TunedKernel::kSwigluForward, {1}, {256}),
+            (TuningValues{256}));
+  ASSERT_TRUE(listening.asked().has_value());
+  EXPECT_EQ(listening.asked()->shape_class, (TuningValues{1}));
+  EXPECT_EQ(listening.asked()->start, (TuningValues{256}));
+}
+
+TEST(KernelTuningFamiliesTest, InstallsWhatWasMeasuredOnTheChip) {
+  const std::string text =
+      "# chip=Some GPU\nswiglu_forward | cached=1 | threads=512 | 1 2\n";
+  const TuningValues start = {256};
+  auto choice = [&](int64_t cached) {
+    return TunedChoice(TunedKernel::kSwigluForward, {cached}, start)[0];
+  };
+  EXPECT_THAT(std::string(InstallKernelTuning(text, "NVIDIA H200").message()),
+              HasSubstr("was measured on 'Some GPU'"));
+  EXPECT_EQ(choice(1), 256);
+  ASSERT_TRUE(InstallKernelTuning(text, "Some GPU").ok());
+  EXPECT_EQ(choice(1), 512);
+  EXPECT_EQ(choice(0), 256);
+  ASSERT_TRUE(InstallKernelTuning("", "a GPU nothing is shipped for").ok());
+  EXPECT_EQ(choice(1), 256);
+
+  const auto shipped = ParseTuningTable(ShippedTuningTable("NVIDIA H200"),
+                                        KernelTuningFamilies());
+  ASSERT_TRUE(shipped.ok()) << shipped.status();
+  EXPECT_EQ(shipped->chip, "NVIDIA H200");
+  EXPECT_FALSE(shipped->date.empty());
+  EXPECT_TRUE(InstallKernelTuning("", "NVIDIA H200").ok());
+  InstallTuning({});
 }
 
 TEST(SizeClassTest, RoundsUpToPowersOfTwo) {
