@@ -15,8 +15,12 @@ namespace {
 
 // Rounding logits to bf16 moves a logit of 2 by up to 2^-8 and its exponential
 // by as much, relatively; rounding the gradient adds 2^-9. Over a row these
-// average out: norm-wise errors near 2e-3, of which this is the double.
+// average out: norm-wise errors near 2e-3, of which this is the double. Few
+// logits do not average: there the bound itself holds.
 constexpr double kNormTolerance = 5e-3;
+double NormTolerance(const CrossEntropyOptions& options) {
+  return options.num_tokens * options.vocab_rows < 1000 ? 1e-2 : kNormTolerance;
+}
 
 struct Problem {
   CrossEntropyOptions options;
@@ -157,8 +161,10 @@ TEST_P(CrossEntropyBf16Test, MatchesTheReference) {
   const Problem problem = MakeProblem(GetParam());
   const Outputs expected = Expected(problem);
   const Outputs actual = Linear(problem, {.problem = GetParam()});
-  EXPECT_LT(RelativeError(actual.d_hidden, expected.d_hidden), kNormTolerance);
-  EXPECT_LT(RelativeError(actual.d_weight, expected.d_weight), kNormTolerance);
+  EXPECT_LT(RelativeError(actual.d_hidden, expected.d_hidden),
+            NormTolerance(GetParam()));
+  EXPECT_LT(RelativeError(actual.d_weight, expected.d_weight),
+            NormTolerance(GetParam()));
   // Logits of up to 9 err by 2^-6 at most.
   EXPECT_NEAR(actual.loss, expected.loss,
               GetParam().token_scale * GetParam().loss_share *

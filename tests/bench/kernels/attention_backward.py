@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from attention import Forward, Heads, Shape, heads
+from attention import Forward, Heads, Shape, heads, visible_pairs
 from harness import pointer, relative_error, sets_for, struct
 
 Backward = struct("Backward", ("d_q", Heads), ("d_k", Heads), ("d_v", Heads), ("q", Heads),
@@ -30,12 +30,15 @@ def cudnn_backward(q, k, v, d_o, causal):
     return lambda: backward(*positional, **named)
 
 
-def exact_gradients(q, k, v, d_o, causal):
+def exact_gradients(q, k, v, d_o, causal, window=0):
     """Of [sequences, heads, tokens, head_dim] tensors, in fp64."""
     q, k, v = (x.double().requires_grad_() for x in (q, k, v))
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-    if causal:
-        unseen = torch.ones(scores.shape[-2:], device="cuda", dtype=torch.bool).triu(1)
+    if causal or window:
+        apart = torch.arange(scores.shape[-1], device="cuda")
+        apart = apart[:, None] - apart[None]
+        window = window or len(apart)
+        unseen = (apart >= window) | (apart < 0 if causal else apart <= -window)
         scores = scores.masked_fill(unseen, -math.inf)
     return torch.autograd.grad(scores.softmax(-1) @ v, (q, k, v), d_o.double())
 
@@ -95,8 +98,81 @@ class Case:
         return worst(ours), worst([x[:1, few] for x in self.peer(0)])
 
 
-def run(bench):
+class PackedCase:
+    """Documents of these lengths, packed; tensors are [tokens, heads, head_dim]."""
+
+    def __init__(self, library, lengths, h, d, causal, window=0):
+        total, longest = sum(lengths), max(lengths)
+        make = lambda: torch.randn(total, h, d, device="cuda", dtype=torch.bfloat16)
+        self.n = sets_for(10 * total * h * d)
+        self.length, self.causal, self.window = lengths[0], causal, window
+        self.flops = 10 * h * d * sum(visible_pairs(n, causal, window) for n in lengths)
+        offsets = torch.tensor([0] + lengths, device="cuda").cumsum(0).int()
+        shape = Shape(len(lengths), longest, h, h, d, causal, window, pointer(offsets), total)
+        packed = lambda x: Heads(pointer(x), x.stride(0), x.stride(1), 0)
+        lse = torch.full((self.n, h, total), math.nan, device="cuda")
+        counter = torch.zeros(2, dtype=torch.int32, device="cuda")
+        workspace = torch.empty(
+            library.number("millrace_attention_backward_bf16_workspace_bytes", shape),
+            dtype=torch.uint8, device="cuda")
+        self.grads = [torch.full_like(make(), math.nan) for _ in range(3)]
+        sides = {"window_size_left": window - 1, "window_size_right": 0 if causal else window - 1}
+        forward = library.function("millrace_attention_forward_bf16")
+        self.sets, self._outputs, args, peers = [], [], [], []
+        for i in range(self.n):
+            q, k, v, d_o = (make() for _ in range(4))
+            o = torch.full_like(q, math.nan)
+            forward(Forward(packed(o), pointer(lse[i]), packed(q), packed(k), packed(v),
+                            pointer(counter), shape))
+            args.append(Backward(*(packed(x) for x in (*self.grads, q, k, v, o, d_o)),
+                                 pointer(lse[i]), pointer(workspace), shape, 0))
+            self.sets.append((q, k, v, d_o))
+            self._outputs.append(o)
+            kept = torch.ops.aten._flash_attention_forward(
+                q, k, v, offsets, offsets, longest, longest, 0.0, causal, False,
+                **(sides if window else {}))
+            peers.append((d_o, q, k, v, kept[0], kept[1], offsets, offsets, longest, longest, 0.0,
+                          causal, kept[2], kept[3]))
+        self._keep = workspace, counter, lse, offsets
+        backward = library.function("millrace_attention_backward_bf16")
+        self.backward = lambda i: backward(args[i])
+        self.peer = lambda i: torch.ops.aten._flash_attention_backward(
+            *peers[i], **(sides if window else {}))
+
+    def errors(self):
+        """(ours, the peer's) of the worst gradient in the first document, over two heads."""
+        part = lambda x: x[:self.length, :2].transpose(0, 1)
+        exact = exact_gradients(*(part(x) for x in self.sets[0]), self.causal, self.window)
+        for x in self.grads:
+            x.fill_(math.nan)
+        self.backward(0)
+        worst = lambda grads: torch.tensor([relative_error(part(a), e)
+                                            for a, e in zip(grads, exact)]).max().item()
+        return worst(self.grads), worst(self.peer(0))
+
+
+def packed_row(bench, lengths, d, causal, window, name, **pace):
+    """Whether the result is wrong."""
+    case = PackedCase(bench.library, lengths, HIDDEN // d, d, causal, window)
+    ours, theirs = case.errors()
+    times = bench.time({"millrace": case.backward, "FA2": case.peer}, case.n, **pace)
+    bench.row("attention backward", name, times, flops=case.flops, error=ours, error_fa2=theirs)
+    return not ours <= 1.05 * theirs
+
+
+def packed_rows(bench, **pace):
     failed = False
+    documents = [1800, 3000, 700, 4096, 90, 10, 2200, 1500, 400, 2588]
+    for d in (128, 64):
+        failed |= packed_row(bench, documents, d, True, 0,
+                             f"hd{d} causal, 10 documents, 16384 tokens", **pace)
+        failed |= packed_row(bench, [8192, 8192], d, True, 1024,
+                             f"hd{d} causal S 8192 window 1024", **pace)
+    return failed
+
+
+def run(bench):
+    failed = packed_rows(bench)
     for d in (128, 64):
         for causal in (True, False):
             for s in (512, 1024, 2048, 4096, 8192, 16384):
