@@ -51,6 +51,7 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
                                       MeshCoordinates coordinates,
                                       const StateBuffers& buffers) {
   std::vector<StatePiece> pieces;
+  const bool slices_alone = buffers.master || layout.shards_parameters();
   // Start of this bucket's moments when only the rank's own slices are kept.
   int64_t own_offset = 0;
   for (const Bucket& bucket : parameters.buckets) {
@@ -68,14 +69,14 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
           .tensor_idx = coordinates.tensor,
           .is_owner = own_slice &&
                       (!bucket.tensor_replicated || coordinates.tensor == 0)};
-      if (!buffers.master) {
+      if (!slices_alone) {
         AddSlicePieces(slice, "", buffers.parameters + begin, pieces);
       }
       if (layout.zero != 0 && !own_slice) continue;
       const int64_t offset = layout.zero == 0 ? begin : own_offset;
       CHECK(offset + slice_elements <= parameters.num_optimizer_elements)
           << bucket.name;
-      if (buffers.master) {
+      if (slices_alone) {
         AddSlicePieces(slice, "", buffers.parameters + offset, pieces);
       }
       AddSlicePieces(slice, ".exp_avg", buffers.exp_avg + offset, pieces);

@@ -32,7 +32,9 @@ struct StatePiece {
 };
 
 struct StateBuffers {
-  float* parameters;  // StageParameters::num_elements.
+  // StageParameters::num_elements; num_optimizer_elements, kept as moments are,
+  // where the layout shards parameters.
+  float* parameters;
   float* exp_avg;     // num_optimizer_elements.
   float* exp_avg_sq;  // num_optimizer_elements.
   // `parameters` are master weights: num_optimizer_elements, kept as moments
@@ -41,7 +43,7 @@ struct StateBuffers {
 };
 
 // All pieces that the rank holds, cut at the boundaries of its data slices.
-// Under either ZeRO stage the owner of a run is the rank whose data index has
+// Under every ZeRO stage the owner of a run is the rank whose data index has
 // that slice of the bucket; of tensor-replicated buckets, tensor index 0.
 std::vector<StatePiece> DescribeState(const StageParameters& parameters,
                                       const Layout& layout,

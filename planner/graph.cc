@@ -9,6 +9,7 @@
 #include "planner/graph_blocks.h"
 #include "planner/graph_builder.h"
 #include "planner/graph_ends.h"
+#include "planner/graph_shards.h"
 #include "planner/graph_step.h"
 #include "planner/workspace.h"
 
@@ -46,6 +47,8 @@ ForwardPass EmitForward(GraphBuilder& builder, const LossOptions& loss) {
   } else {
     EmitSendToNext(builder, stream);
   }
+  InsertParameterGathers(builder, builder.graph().sharded.forward_parameters,
+                         &builder.graph().forward);
   return pass;
 }
 
@@ -72,6 +75,9 @@ void EmitBackward(GraphBuilder& builder, const ForwardPass& pass,
     break;
   }
   EmitStageInputBackward(builder, pass.input, d_stream);
+  InsertParameterGathers(builder, builder.graph().sharded.backward_parameters,
+                         &ops);
+  InsertGradientZeroing(builder, &ops);
 }
 
 double TokenScale(const ModelSpec& model, int64_t num_sequences) {

@@ -32,6 +32,9 @@ struct GraphTensor {
   // kStepTensor: one for each micro-batch, in the step arena. Otherwise a view
   // at this offset of the persistent arena, the same for all micro-batches.
   int64_t persistent_offset_bytes = kStepTensor;
+  // The step tensor that this one is a part of, and where in it; -1: none.
+  TensorId parent = -1;
+  int64_t parent_offset_bytes = 0;
 
   int64_t bytes() const;
 };
@@ -46,8 +49,10 @@ struct GraphOp {
   std::vector<TensorId> inputs;
   std::vector<TensorId> outputs;
   // The bucket (index) whose gradient is complete once the last micro-batch has
-  // run this op; -1: none.
+  // run this op (under ZeRO-2: once each has); -1: none.
   int32_t completes_bucket = -1;
+  // The bucket that this op of a pass gathers (ZeRO-3); -1: none.
+  int32_t gathers_bucket = -1;
 };
 
 // The persistent arena: flat buffers one after the other.
@@ -64,15 +69,27 @@ struct PersistentLayout {
   int64_t bytes = 0;
 };
 
+// Step tensors of whole buckets, by bucket: what a pass gathers of sharded
+// parameters (ZeRO-3), and gradients before they are reduced (ZeRO-2 and 3).
+// Empty, or -1 by bucket, where there are none.
+struct ShardedPasses {
+  std::vector<TensorId> forward_parameters;
+  std::vector<TensorId> backward_parameters;
+  std::vector<TensorId> gradients;
+};
+
 struct Graph {
   StageParameters parameters;
   PersistentLayout persistent;
+  ShardedPasses sharded;
   std::vector<GraphTensor> tensors;
   std::vector<GraphOp> prologue;  // Once, before the first micro-batch.
   std::vector<GraphOp> forward;   // For each micro-batch.
   std::vector<GraphOp> backward;  // For each micro-batch.
-  // By bucket: once, as soon as its gradient is complete.
+  // By bucket: once, as soon as its gradient is complete. Under ZeRO-2 for each
+  // micro-batch but the first, for which first_reduce_by_bucket stands.
   std::vector<std::vector<GraphOp>> reduce_by_bucket;
+  std::vector<std::vector<GraphOp>> first_reduce_by_bucket;
   std::vector<GraphOp> epilogue;  // Once, after everything else.
 };
 

@@ -1,5 +1,6 @@
 #include "planner/graph_builder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -42,9 +43,12 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
   };
   const int64_t num_elements = graph_.parameters.num_elements;
   const int64_t num_moments = graph_.parameters.num_optimizer_elements;
-  persistent.parameters =
-      add("parameters", num_elements, activation_type(), true);
-  persistent.gradients = add("gradients", num_elements, DType::kFloat32, true);
+  persistent.parameters = add(
+      "parameters", layout_.shards_parameters() ? num_moments : num_elements,
+      activation_type(), true);
+  persistent.gradients =
+      add("gradients", layout_.shards_gradients() ? num_moments : num_elements,
+          DType::kFloat32, true);
   persistent.exp_avg =
       add("exp_avg", num_moments, DType::kFloat32, is_training);
   persistent.exp_avg_sq =
@@ -52,12 +56,38 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
   persistent.scalars = add("scalars", kNumStepScalars, DType::kFloat64, true);
   persistent.clip_factor = add("clip_factor", 1, DType::kFloat32, is_training);
   persistent.skip = add("skip", 1, DType::kInt32, is_training);
-  if (layout_.precision == Precision::kFloat32) return;
-  persistent.master = add("master", num_moments, DType::kFloat32,
-                          kind != ProgramKind::kValidation);
-  persistent.scratch =
-      add("scratch", kComputeScratchBytes / DTypeBytes(DType::kInt32),
-          DType::kInt32, true);
+  if (layout_.precision == Precision::kBfloat16) {
+    persistent.master = add("master", num_moments, DType::kFloat32,
+                            kind != ProgramKind::kValidation);
+    persistent.scratch =
+        add("scratch", kComputeScratchBytes / DTypeBytes(DType::kInt32),
+            DType::kInt32, true);
+  }
+  AddBucketTensors();
+}
+
+void GraphBuilder::AddBucketTensors() {
+  const PersistentLayout& persistent = graph_.persistent;
+  const int64_t num_slices = layout_.shards_optimizer() ? layout_.data : 1;
+  int64_t slice_offset = 0;
+  for (const Bucket& bucket : graph_.parameters.buckets) {
+    const int64_t slice = bucket.num_elements / num_slices;
+    auto view = [&](absl::string_view flat_name, TensorId flat, bool sharded) {
+      if (flat < 0) return TensorId{-1};
+      return AddView(absl::StrCat(flat_name, "/bucket/", bucket.name), flat,
+                     sharded ? slice_offset : bucket.offset,
+                     {sharded ? slice : bucket.num_elements});
+    };
+    bucket_tensors_.push_back(
+        {.parameters = view("parameters", persistent.parameters,
+                            layout_.shards_parameters()),
+         .gradients = view("gradients", persistent.gradients,
+                           layout_.shards_gradients()),
+         .exp_avg = view("exp_avg", persistent.exp_avg, true),
+         .exp_avg_sq = view("exp_avg_sq", persistent.exp_avg_sq, true),
+         .master = view("master", persistent.master, true)});
+    slice_offset += slice;
+  }
 }
 
 TensorId GraphBuilder::AddTensor(std::string name, std::vector<int64_t> dims) {
@@ -87,17 +117,46 @@ TensorId GraphBuilder::AddView(std::string name, TensorId flat,
   return id;
 }
 
+TensorId GraphBuilder::AddPart(std::string name, TensorId whole,
+                               int64_t element_offset,
+                               std::vector<int64_t> dims) {
+  const DType dtype = graph_.tensors[whole].dtype;
+  const TensorId id = AddTensor(std::move(name), std::move(dims), dtype);
+  graph_.tensors[id].parent = whole;
+  graph_.tensors[id].parent_offset_bytes = element_offset * DTypeBytes(dtype);
+  return id;
+}
+
 Weight GraphBuilder::AddWeight(const std::string& name, absl::string_view first,
                                int64_t rows, int64_t cols) {
-  const int64_t offset = SlotOffset(first);
+  const int64_t offset = SlotOf(first).offset;
+  const int32_t bucket = BucketAt(offset);
+  const int64_t bucket_offset = graph_.parameters.buckets[bucket].offset;
   const std::vector<int64_t> dims =
       rows == 1 ? std::vector<int64_t>{cols} : std::vector<int64_t>{rows, cols};
-  return {.parameter = AddView(absl::StrCat("parameters/", name),
-                               graph_.persistent.parameters, offset, dims),
-          .gradient = AddView(absl::StrCat("gradients/", name),
-                              graph_.persistent.gradients, offset, dims),
-          .rows = rows,
-          .cols = cols};
+  ShardedPasses& sharded = graph_.sharded;
+  const auto part = [&](std::vector<TensorId>& by_bucket,
+                        absl::string_view kind, DType dtype) {
+    return AddPart(absl::StrCat(kind, "/", name),
+                   StepBucket(by_bucket, bucket, kind, dtype),
+                   offset - bucket_offset, dims);
+  };
+  Weight weight{.rows = rows, .cols = cols};
+  if (layout_.shards_parameters()) {
+    weight.parameter =
+        part(sharded.forward_parameters, "parameters", activation_type());
+    weight.backward_parameter = part(sharded.backward_parameters,
+                                     "parameters_again", activation_type());
+  } else {
+    weight.parameter = AddView(absl::StrCat("parameters/", name),
+                               graph_.persistent.parameters, offset, dims);
+    weight.backward_parameter = weight.parameter;
+  }
+  weight.gradient = layout_.shards_gradients()
+                        ? part(sharded.gradients, "gradients", DType::kFloat32)
+                        : AddView(absl::StrCat("gradients/", name),
+                                  graph_.persistent.gradients, offset, dims);
+  return weight;
 }
 
 GraphOp& GraphBuilder::Emit(GraphOp op) {
@@ -117,7 +176,8 @@ TensorId GraphBuilder::EmitLinear(const std::string& name, TensorId x,
                                      .n = weight.rows,
                                      .k = weight.cols,
                                      .trans_b = true},
-        .inputs = {x, weight.parameter},
+        .inputs = {x, phase == Phase::kForward ? weight.parameter
+                                               : weight.backward_parameter},
         .outputs = {y}});
   return y;
 }
@@ -131,7 +191,7 @@ TensorId GraphBuilder::EmitInputGradient(const std::string& name, TensorId d_y,
         .name = name,
         .attributes =
             GemmAttributes{.m = num_tokens, .n = weight.cols, .k = weight.rows},
-        .inputs = {d_y, weight.parameter},
+        .inputs = {d_y, weight.backward_parameter},
         .outputs = {d_x}});
   return d_x;
 }
@@ -145,7 +205,7 @@ GraphOp GraphBuilder::WeightGradient(const std::string& name, TensorId d_y,
                                        .n = weight.cols,
                                        .k = shapes_.num_tokens,
                                        .trans_a = true,
-                                       .accumulate = true},
+                                       .accumulate = accumulates_in_place()},
           .inputs = {d_y, x},
           .outputs = {weight.gradient}};
 }
@@ -215,16 +275,16 @@ TensorId GraphBuilder::EmitNormBackward(const std::string& name,
                                         const SavedNorm& saved, TensorId d_y,
                                         TensorId d_residual) {
   const TensorId d_x = AddTensor(name, {shapes_.shard_tokens, shapes_.hidden});
-  GraphOp op{
-      .kind = OpKind::kRmsNormBackward,
-      .phase = Phase::kInputGradient,
-      .name = name,
-      .attributes = NormAttributes{.num_tokens = shapes_.shard_tokens,
-                                   .hidden = shapes_.hidden,
-                                   .epsilon = model_.norm_epsilon,
-                                   .accumulate = true},
-      .inputs = {d_y, saved.residual, saved.rstd, saved.weight.parameter},
-      .outputs = {d_x, saved.weight.gradient}};
+  GraphOp op{.kind = OpKind::kRmsNormBackward,
+             .phase = Phase::kInputGradient,
+             .name = name,
+             .attributes = NormAttributes{.num_tokens = shapes_.shard_tokens,
+                                          .hidden = shapes_.hidden,
+                                          .epsilon = model_.norm_epsilon,
+                                          .accumulate = accumulates_in_place()},
+             .inputs = {d_y, saved.residual, saved.rstd,
+                        saved.weight.backward_parameter},
+             .outputs = {d_x, saved.weight.gradient}};
   if (d_residual >= 0) op.inputs.push_back(d_residual);
   Emit(std::move(op));
   return d_x;
@@ -244,12 +304,39 @@ int32_t GraphBuilder::BucketIndex(absl::string_view name) const {
   return -1;
 }
 
-int64_t GraphBuilder::SlotOffset(absl::string_view parameter) const {
-  for (const ParameterSlot& slot : graph_.parameters.slots) {
-    if (slot.parameter.name == parameter) return slot.offset;
+const ParameterSlot& GraphBuilder::SlotOf(absl::string_view parameter) const {
+  const std::vector<ParameterSlot>& slots = graph_.parameters.slots;
+  const auto found =
+      std::find_if(slots.begin(), slots.end(), [&](const ParameterSlot& slot) {
+        return slot.parameter.name == parameter;
+      });
+  CHECK(found != slots.end())
+      << "stage " << stage_ << " has no parameter " << parameter;
+  return *found;
+}
+
+int32_t GraphBuilder::BucketAt(int64_t element_offset) const {
+  const std::vector<Bucket>& buckets = graph_.parameters.buckets;
+  const auto after =
+      std::upper_bound(buckets.begin(), buckets.end(), element_offset,
+                       [](int64_t offset, const Bucket& bucket) {
+                         return offset < bucket.offset;
+                       });
+  CHECK(after != buckets.begin());
+  return static_cast<int32_t>(after - buckets.begin()) - 1;
+}
+
+TensorId GraphBuilder::StepBucket(std::vector<TensorId>& by_bucket,
+                                  int32_t bucket, absl::string_view name,
+                                  DType dtype) {
+  const std::vector<Bucket>& buckets = graph_.parameters.buckets;
+  by_bucket.resize(buckets.size(), -1);
+  if (by_bucket[bucket] < 0) {
+    by_bucket[bucket] =
+        AddTensor(absl::StrCat(name, "/whole_bucket/", buckets[bucket].name),
+                  {buckets[bucket].num_elements}, dtype);
   }
-  CHECK(false) << "stage " << stage_ << " has no parameter " << parameter;
-  return -1;
+  return by_bucket[bucket];
 }
 
 }  // namespace millrace

@@ -33,12 +33,24 @@ struct StageShapes {
   }
 };
 
-// A matrix [rows, cols] of parameters and its gradient.
+// A matrix [rows, cols] of parameters and its gradient. The backward pass reads
+// `backward_parameter`: under ZeRO-3 each pass gathers parameters anew.
 struct Weight {
   TensorId parameter;
+  TensorId backward_parameter;
   TensorId gradient;
   int64_t rows;
   int64_t cols;
+};
+
+// One bucket's views into the flat buffers: all of it, or the rank's slice
+// where the layout shards them. -1 for what the Graph has not.
+struct BucketTensors {
+  TensorId parameters;
+  TensorId gradients;
+  TensorId exp_avg;
+  TensorId exp_avg_sq;
+  TensorId master;
 };
 
 // What a norm leaves for its backward pass.
@@ -60,10 +72,16 @@ class GraphBuilder {
   bool is_last_stage() const { return stage_ == layout_.pipeline - 1; }
   const StageShapes& shapes() const { return shapes_; }
   Graph& graph() { return graph_; }
+  const Graph& graph() const { return graph_; }
 
   // Makes the flat buffers and the scalars that a Program of this kind has;
   // offsets are the same for all kinds.
   void AddPersistentTensors(ProgramKind kind);
+
+  // By bucket, once there are persistent tensors.
+  const std::vector<BucketTensors>& bucket_tensors() const {
+    return bucket_tensors_;
+  }
 
   DType activation_type() const { return ActivationType(layout_.precision); }
   // Of activation_type() unless said otherwise.
@@ -73,6 +91,9 @@ class GraphBuilder {
   TensorId AddWorkspace(std::string name, int64_t num_bytes);
   // A view of `dims` elements at `element_offset` of flat tensor `flat`.
   TensorId AddView(std::string name, TensorId flat, int64_t element_offset,
+                   std::vector<int64_t> dims);
+  // `dims` elements at `element_offset` of step tensor `whole`.
+  TensorId AddPart(std::string name, TensorId whole, int64_t element_offset,
                    std::vector<int64_t> dims);
   // The matrix [rows, cols] that starts at the slot of parameter `first`.
   Weight AddWeight(const std::string& name, absl::string_view first,
@@ -115,10 +136,20 @@ class GraphBuilder {
   // Index of the bucket of this name; it must exist.
   int32_t BucketIndex(absl::string_view name) const;
 
+  // Whether gradients of later micro-batches are added to those of earlier ones
+  // where weight gradients are computed; else after they were reduced.
+  bool accumulates_in_place() const { return !layout_.shards_gradients(); }
+
   Graph Build() && { return std::move(graph_); }
 
  private:
-  int64_t SlotOffset(absl::string_view parameter) const;
+  void AddBucketTensors();
+  const ParameterSlot& SlotOf(absl::string_view parameter) const;
+  // Of the bucket that holds this element of the flat buffers.
+  int32_t BucketAt(int64_t element_offset) const;
+  // The bucket's step tensor in one of the lists of Graph::sharded.
+  TensorId StepBucket(std::vector<TensorId>& by_bucket, int32_t bucket,
+                      absl::string_view name, DType dtype);
 
   const ModelSpec& model_;
   const Layout& layout_;
@@ -127,6 +158,7 @@ class GraphBuilder {
   Graph graph_;
   std::vector<GraphOp>* ops_ = nullptr;
   std::vector<GraphOp> deferred_;
+  std::vector<BucketTensors> bucket_tensors_;
 };
 
 }  // namespace millrace

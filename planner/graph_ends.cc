@@ -137,7 +137,7 @@ void EmitStageInputBackward(GraphBuilder& builder, const StageInput& input,
   builder.Emit({.kind = OpKind::kEmbeddingBackward,
                 .phase = Phase::kWeightGradient,
                 .name = "embedding/backward",
-                .attributes = EmbeddingShape(s, true),
+                .attributes = EmbeddingShape(s, builder.accumulates_in_place()),
                 .inputs = {input.tokens, d_embedded},
                 .outputs = {input.embedding.gradient},
                 .completes_bucket = builder.BucketIndex("embedding")});
@@ -203,19 +203,20 @@ TensorId EmitLossHeadBackward(GraphBuilder& builder, const StageInput& input,
                               const LossOptions& options) {
   const StageShapes& s = builder.shapes();
   VocabAttributes attributes = LossShape(builder, options);
-  attributes.accumulate = true;
+  attributes.accumulate = builder.accumulates_in_place();
   const TensorId d_hidden =
       builder.AddTensor("head/d_hidden", {s.num_tokens, s.hidden});
-  GraphOp op{.kind = OpKind::kLinearCrossEntropy,
-             .phase = Phase::kInputGradient,
-             .name = "head/loss",
-             .attributes = attributes,
-             .inputs = {head.hidden, head.weight.parameter, input.targets},
-             .outputs = {d_hidden, head.weight.gradient,
-                         builder.graph().persistent.scalars,
-                         AddLogitsWorkspace(builder, "head/loss_workspace",
-                                            attributes)},
-             .completes_bucket = builder.BucketIndex("head")};
+  GraphOp op{
+      .kind = OpKind::kLinearCrossEntropy,
+      .phase = Phase::kInputGradient,
+      .name = "head/loss",
+      .attributes = attributes,
+      .inputs = {head.hidden, head.weight.backward_parameter, input.targets},
+      .outputs = {d_hidden, head.weight.gradient,
+                  builder.graph().persistent.scalars,
+                  AddLogitsWorkspace(builder, "head/loss_workspace",
+                                     attributes)},
+      .completes_bucket = builder.BucketIndex("head")};
   if (head.all_stats >= 0) {
     op.kind = OpKind::kCrossEntropyGradient;
     op.inputs.push_back(head.all_stats);

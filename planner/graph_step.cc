@@ -10,53 +10,6 @@
 namespace millrace {
 namespace {
 
-// One bucket's views into the flat buffers.
-struct BucketTensors {
-  TensorId parameters;
-  TensorId gradients;
-  TensorId exp_avg;
-  TensorId exp_avg_sq;
-  TensorId master;
-};
-
-// Of what the Graph holds; the others stay -1.
-std::vector<BucketTensors> AddBucketViews(GraphBuilder& builder) {
-  const PersistentLayout& persistent = builder.graph().persistent;
-  const int64_t num_slices =
-      builder.layout().shards_optimizer() ? builder.layout().data : 1;
-  std::vector<BucketTensors> views;
-  int64_t moment_offset = 0;
-  for (const Bucket& bucket : builder.graph().parameters.buckets) {
-    const std::vector<int64_t> all = {bucket.num_elements};
-    const std::vector<int64_t> slice = {bucket.num_elements / num_slices};
-    auto view = [&](absl::string_view flat_name, TensorId flat, int64_t offset,
-                    const std::vector<int64_t>& dims) {
-      if (flat < 0) return TensorId{-1};
-      return builder.AddView(absl::StrCat(flat_name, "/bucket/", bucket.name),
-                             flat, offset, dims);
-    };
-    views.push_back(
-        {.parameters =
-             view("parameters", persistent.parameters, bucket.offset, all),
-         .gradients =
-             view("gradients", persistent.gradients, bucket.offset, all),
-         .exp_avg = view("exp_avg", persistent.exp_avg, moment_offset, slice),
-         .exp_avg_sq =
-             view("exp_avg_sq", persistent.exp_avg_sq, moment_offset, slice),
-         .master = view("master", persistent.master, moment_offset, slice)});
-    moment_offset += slice[0];
-  }
-  return views;
-}
-
-bool HasPadding(const StageParameters& parameters, const Bucket& bucket) {
-  int64_t used = 0;
-  for (int32_t idx : bucket.slots) {
-    used += parameters.slots[idx].local_rows * parameters.slots[idx].local_cols;
-  }
-  return used != bucket.num_elements;
-}
-
 // A reduce-scatter in place leaves anything in the other ranks' slices; weight
 // gradients overwrite it in the next step, but nothing overwrites padding.
 void EmitZeroPadding(GraphBuilder& builder, const Bucket& bucket,
@@ -85,19 +38,66 @@ void EmitInPlaceCollective(GraphBuilder& builder, OpKind kind, Group group,
        .outputs = {tensor}});
 }
 
+void EmitSumOverTensorRanks(GraphBuilder& builder, const Bucket& bucket,
+                            TensorId gradients) {
+  if (!bucket.tensor_replicated) return;
+  EmitInPlaceCollective(
+      builder, OpKind::kAllReduce, Group::kTensor, Phase::kGradientReduce,
+      absl::StrCat("sum_partial_gradients/", bucket.name), gradients);
+}
+
 void EmitReduceGradients(GraphBuilder& builder, const Bucket& bucket,
                          TensorId gradients) {
-  if (bucket.tensor_replicated) {
-    EmitInPlaceCollective(
-        builder, OpKind::kAllReduce, Group::kTensor, Phase::kGradientReduce,
-        absl::StrCat("sum_partial_gradients/", bucket.name), gradients);
-  }
+  EmitSumOverTensorRanks(builder, bucket, gradients);
   EmitInPlaceCollective(
       builder,
       builder.layout().shards_optimizer() ? OpKind::kReduceScatter
                                           : OpKind::kAllReduce,
       Group::kData, Phase::kGradientReduce,
       absl::StrCat("reduce_gradients/", bucket.name), gradients);
+}
+
+// One micro-batch's gradients of the whole bucket -> `shard`.
+void EmitReduceToShard(GraphBuilder& builder, const Bucket& bucket,
+                       TensorId whole, TensorId shard) {
+  EmitSumOverTensorRanks(builder, bucket, whole);
+  builder.Emit(
+      {.kind = OpKind::kReduceScatter,
+       .phase = Phase::kGradientReduce,
+       .name = absl::StrCat("reduce_gradients/", bucket.name),
+       .attributes = CollectiveAttributes{.group = Group::kData,
+                                          .num_elements = bucket.num_elements,
+                                          .dtype = DType::kFloat32},
+       .inputs = {whole},
+       .outputs = {shard}});
+}
+
+// ZeRO-2: the first micro-batch's sums go where the gradients stay, later ones
+// are added to them.
+void EmitShardedReductions(GraphBuilder& builder) {
+  Graph& graph = builder.graph();
+  const std::vector<Bucket>& buckets = graph.parameters.buckets;
+  graph.first_reduce_by_bucket.resize(buckets.size());
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    const TensorId whole = graph.sharded.gradients[i];
+    const TensorId gradients = builder.bucket_tensors()[i].gradients;
+    builder.EmitTo(&graph.first_reduce_by_bucket[i]);
+    EmitReduceToShard(builder, buckets[i], whole, gradients);
+    builder.EmitTo(&graph.reduce_by_bucket[i]);
+    const TensorId sum = builder.AddTensor(
+        absl::StrCat("gradients/reduced/", buckets[i].name),
+        builder.graph().tensors[gradients].dims, DType::kFloat32);
+    EmitReduceToShard(builder, buckets[i], whole, sum);
+    builder.Emit(
+        {.kind = OpKind::kAccumulateGradients,
+         .phase = Phase::kGradientReduce,
+         .name = absl::StrCat("accumulate_gradients/", buckets[i].name),
+         .attributes =
+             OptimizerAttributes{.num_elements = buckets[i].num_elements,
+                                 .data_sharded = true},
+         .inputs = {sum, gradients},
+         .outputs = {gradients}});
+  }
 }
 
 void EmitSquaredNorm(GraphBuilder& builder, const Bucket& bucket,
@@ -177,8 +177,9 @@ void EmitReduceScalars(GraphBuilder& builder) {
 }
 
 void EmitGatherParameters(GraphBuilder& builder) {
-  if (!builder.layout().shards_optimizer()) return;
-  const std::vector<BucketTensors> views = AddBucketViews(builder);
+  const Layout& layout = builder.layout();
+  if (!layout.shards_optimizer() || layout.shards_parameters()) return;
+  const std::vector<BucketTensors>& views = builder.bucket_tensors();
   const std::vector<Bucket>& buckets = builder.graph().parameters.buckets;
   // As the forward pass needs them. Norms, the last, are few and every layer
   // has some: they come before all layers.
@@ -195,7 +196,7 @@ void EmitGatherParameters(GraphBuilder& builder) {
 }
 
 void EmitCastParameters(GraphBuilder& builder) {
-  const std::vector<BucketTensors> views = AddBucketViews(builder);
+  const std::vector<BucketTensors>& views = builder.bucket_tensors();
   const std::vector<Bucket>& buckets = builder.graph().parameters.buckets;
   for (size_t i = 0; i < buckets.size(); ++i) {
     builder.Emit({.kind = OpKind::kCastParameters,
@@ -213,21 +214,26 @@ void EmitCastParameters(GraphBuilder& builder) {
 
 void EmitOptimizer(GraphBuilder& builder) {
   Graph& graph = builder.graph();
-  const std::vector<BucketTensors> views = AddBucketViews(builder);
+  const Layout& layout = builder.layout();
+  const std::vector<BucketTensors>& views = builder.bucket_tensors();
   const std::vector<Bucket>& buckets = graph.parameters.buckets;
   const size_t num_buckets = buckets.size();
 
-  builder.EmitTo(&graph.prologue);
-  for (size_t i = 0; i < num_buckets; ++i) {
-    if (builder.layout().shards_optimizer() &&
-        HasPadding(graph.parameters, buckets[i])) {
-      EmitZeroPadding(builder, buckets[i], views[i].gradients);
-    }
-  }
   graph.reduce_by_bucket.resize(num_buckets);
-  for (size_t i = 0; i < num_buckets; ++i) {
-    builder.EmitTo(&graph.reduce_by_bucket[i]);
-    EmitReduceGradients(builder, buckets[i], views[i].gradients);
+  if (layout.shards_gradients()) {
+    EmitShardedReductions(builder);
+  } else {
+    builder.EmitTo(&graph.prologue);
+    for (size_t i = 0; i < num_buckets; ++i) {
+      if (layout.shards_optimizer() &&
+          HasPadding(graph.parameters, buckets[i])) {
+        EmitZeroPadding(builder, buckets[i], views[i].gradients);
+      }
+    }
+    for (size_t i = 0; i < num_buckets; ++i) {
+      builder.EmitTo(&graph.reduce_by_bucket[i]);
+      EmitReduceGradients(builder, buckets[i], views[i].gradients);
+    }
   }
   builder.EmitTo(&graph.epilogue);
   // In about the order in which the reductions end: norms, the last, come last.

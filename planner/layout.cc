@@ -220,9 +220,9 @@ absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
     absl::Status status = RequireAtLeastOne(axis, size);
     if (!status.ok()) return status;
   }
-  if (layout.zero != 0 && layout.zero != 1) {
+  if (layout.zero < 0 || layout.zero > 3) {
     return absl::InvalidArgumentError(
-        absl::StrCat("layout.zero is ", layout.zero, "; it must be 0 or 1"));
+        absl::StrCat("layout.zero is ", layout.zero, "; it must be 0 to 3"));
   }
   if (layout.pipeline > model.num_layers) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -28,11 +28,15 @@ struct Layout {
   int32_t tensor = 1;    // Shards of each layer; sequence-parallel when > 1.
   int32_t micro_batch = 1;       // Sequences of one micro-batch.
   int32_t num_microbatches = 1;  // Per step and data replica.
-  int32_t zero = 0;  // 1: optimizer state sharded over the data axis (ZeRO-1).
+  // What the data axis shards: nothing, the optimizer's state (1), gradients
+  // too (2), parameters too (3), as ZeRO's stages (Rajbhandari et al., 2020).
+  int32_t zero = 0;
   Precision precision = Precision::kFloat32;
 
   // Whether a rank keeps the optimizer state of its slices alone.
   bool shards_optimizer() const { return zero >= 1 && data > 1; }
+  bool shards_gradients() const { return zero >= 2 && data > 1; }
+  bool shards_parameters() const { return zero >= 3 && data > 1; }
   int32_t num_ranks() const { return pipeline * data * tensor; }
   // Sequences of one optimizer step over all replicas.
   int32_t global_batch() const { return micro_batch * num_microbatches * data; }

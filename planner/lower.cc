@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
+#include <map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -59,6 +61,7 @@ class Lowering {
     } else if (program_.kind == ProgramKind::kValidation) {
       EmitPass({PassKind::kForward, 0});
     }
+    FinishReductions(0);
     EmitAll(graph_.epilogue);
     PlaceStepBuffers();
     return std::move(program_);
@@ -98,14 +101,17 @@ class Lowering {
     BufferId& buffer = buffer_of_microbatch_[microbatch_idx][id];
     if (buffer < 0) {
       const GraphTensor& tensor = graph_.tensors[id];
+      const BufferId parent =
+          tensor.parent < 0 ? -1 : BufferOf(tensor.parent, microbatch_idx);
       buffer = static_cast<BufferId>(program_.buffers.size());
       program_.buffers.push_back(
           {.name = absl::StrCat("mb", microbatch_idx, "/", tensor.name),
            .dtype = tensor.dtype,
            .dims = tensor.dims,
            .arena = Arena::kStep,
-           .offset_bytes = 0,
-           .bytes = tensor.bytes()});
+           .offset_bytes = tensor.parent_offset_bytes,
+           .bytes = tensor.bytes(),
+           .parent = parent});
     }
     return buffer;
   }
@@ -138,6 +144,10 @@ class Lowering {
     order_.Append(instruction.lane, instruction.waits);
     dependencies_.Add(id, instruction, program_.buffers);
     program_.lanes[static_cast<int>(instruction.lane)].push_back(id);
+    for (const BufferId input : instruction.inputs) {
+      const BufferId parent = program_.buffers[input].parent;
+      if (parent >= 0) last_use_of_gather_[parent] = id;
+    }
     program_.instructions.push_back(std::move(instruction));
     return id;
   }
@@ -161,22 +171,103 @@ class Lowering {
     InstructionId last_compute = -1;
     for (const GraphOp& op : is_forward ? graph_.forward : graph_.backward) {
       const Lane lane = LaneOf(op.kind, op.attributes);
-      InstructionId also_after = -1;
+      std::vector<InstructionId> also_after;
       if (op.kind == OpKind::kReceive || op.kind == OpKind::kLoadBatch) {
-        also_after = two_before;
+        also_after.push_back(two_before);
+      } else if (op.gathers_bucket >= 0) {
+        also_after.push_back(LastUseOfOldGather(op.gathers_bucket));
       } else if (lane == Lane::kCompute) {
-        also_after = std::exchange(old_send, -1);
+        also_after.push_back(std::exchange(old_send, -1));
+        if (StartsBucketOfGradients(op, pass.microbatch_idx)) {
+          also_after.push_back(FinishReductions(1));
+        }
       }
-      const InstructionId id = Emit(op, pass.microbatch_idx, {also_after});
+      const InstructionId id =
+          Emit(op, pass.microbatch_idx, std::move(also_after));
       if (op.kind == OpKind::kSend) send = id;
       if (lane == Lane::kCompute) last_compute = id;
-      if (!is_forward && op.completes_bucket >= 0 &&
-          pass.microbatch_idx == program_.layout.num_microbatches - 1) {
-        EmitAll(graph_.reduce_by_bucket[op.completes_bucket]);
+      if (op.gathers_bucket >= 0) NoteGather(op, pass.microbatch_idx);
+      if (!is_forward && op.completes_bucket >= 0) {
+        EmitReductions(op.completes_bucket, pass.microbatch_idx);
       }
     }
     if (send >= 0) sends.push_back(send);
     last_compute_of_pass_.push_back(last_compute);
+  }
+
+  void EmitReductions(int32_t bucket, int32_t microbatch_idx) {
+    if (!program_.layout.shards_gradients()) {
+      if (microbatch_idx == program_.layout.num_microbatches - 1) {
+        EmitAll(graph_.reduce_by_bucket[bucket]);
+      }
+      return;
+    }
+    Reduction reduction{.microbatch_idx = microbatch_idx};
+    for (const GraphOp& op : microbatch_idx == 0
+                                 ? graph_.first_reduce_by_bucket[bucket]
+                                 : graph_.reduce_by_bucket[bucket]) {
+      if (LaneOf(op.kind, op.attributes) == Lane::kCompute) {
+        reduction.accumulate = &op;
+      } else {
+        reduction.communication = Emit(op, microbatch_idx, {});
+      }
+    }
+    reductions_.push_back(reduction);
+  }
+
+  // Has the compute lane take up all but the last `num_left` reductions under
+  // way, in order. Returns the last communication it has not waited for by an
+  // instruction of its own.
+  InstructionId FinishReductions(size_t num_left) {
+    InstructionId communication = -1;
+    while (reductions_.size() > num_left) {
+      const Reduction& reduction = reductions_.front();
+      if (reduction.accumulate == nullptr) {
+        communication = reduction.communication;
+      } else {
+        Emit(*reduction.accumulate, reduction.microbatch_idx, {communication});
+        communication = -1;
+      }
+      reductions_.pop_front();
+    }
+    return communication;
+  }
+
+  // Whether the op is the first to write the micro-batch's gradients of a
+  // bucket that live no longer than their reduction. Norms, of all layers, are
+  // small enough to be left out.
+  bool StartsBucketOfGradients(const GraphOp& op, int32_t microbatch_idx) {
+    const std::vector<TensorId>& whole = graph_.sharded.gradients;
+    for (const TensorId output : op.outputs) {
+      const TensorId parent = graph_.tensors[output].parent;
+      const auto found =
+          std::find(whole.begin(), whole.end(), parent < 0 ? output : parent);
+      if (found == whole.end()) continue;
+      const Bucket& bucket = graph_.parameters.buckets[found - whole.begin()];
+      if (!bucket.tensor_replicated &&
+          buffer_of_microbatch_[microbatch_idx][*found] < 0) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Gathered buckets take turns in two places, those of norms in two of their
+  // own: the last instruction that uses what the new bucket takes the place of.
+  InstructionId LastUseOfOldGather(int32_t bucket) const {
+    const std::vector<BufferId>& gathers = GathersOfKind(bucket);
+    if (gathers.size() < 2) return -1;
+    return last_use_of_gather_.at(gathers[gathers.size() - 2]);
+  }
+  void NoteGather(const GraphOp& op, int32_t microbatch_idx) {
+    const BufferId buffer = BufferOf(op.outputs[0], microbatch_idx);
+    gathers_[IsOfNorms(op.gathers_bucket)].push_back(buffer);
+  }
+  const std::vector<BufferId>& GathersOfKind(int32_t bucket) const {
+    return gathers_[IsOfNorms(bucket)];
+  }
+  size_t IsOfNorms(int32_t bucket) const {
+    return graph_.parameters.buckets[bucket].tensor_replicated ? 1 : 0;
   }
 
   void PlaceStepBuffers() {
@@ -185,6 +276,9 @@ class Lowering {
     std::vector<ArenaRequest> requests;
     auto use = [&](BufferId buffer, InstructionId id) {
       if (program_.buffers[buffer].arena != Arena::kStep) return;
+      if (program_.buffers[buffer].parent >= 0) {
+        buffer = program_.buffers[buffer].parent;
+      }
       if (request_of_buffer[buffer] < 0) {
         request_of_buffer[buffer] = static_cast<int32_t>(requests.size());
         requests.push_back({.bytes = program_.buffers[buffer].bytes});
@@ -204,8 +298,19 @@ class Lowering {
     for (size_t i = 0; i < ids.size(); ++i) {
       program_.buffers[ids[i]].offset_bytes = plan.offsets[i];
     }
+    for (Buffer& buffer : program_.buffers) {
+      if (buffer.parent < 0) continue;
+      buffer.offset_bytes += program_.buffers[buffer.parent].offset_bytes;
+    }
     program_.step_arena_bytes = plan.bytes;
   }
+
+  // A micro-batch's gradients of one bucket on their way to their shard.
+  struct Reduction {
+    int32_t microbatch_idx;
+    InstructionId communication = -1;     // The last.
+    const GraphOp* accumulate = nullptr;  // On the compute lane, if any.
+  };
 
   const Graph& graph_;
   Program program_;
@@ -214,6 +319,10 @@ class Lowering {
   DependencyTracker dependencies_;
   HappensBefore order_;
   std::vector<InstructionId> last_compute_of_pass_;
+  std::deque<Reduction> reductions_;
+  // Gathered buckets in order; of weights, of norms.
+  std::array<std::vector<BufferId>, 2> gathers_;
+  std::map<BufferId, InstructionId> last_use_of_gather_;
   std::array<std::vector<InstructionId>, 2> sends_;  // By PassKind.
 };
 

@@ -50,6 +50,7 @@ void DependencyTracker::Add(InstructionId id, const Instruction& instruction,
 std::span<DependencyTracker::Cell> DependencyTracker::CellsOf(
     BufferId id, const Buffer& buffer) {
   if (buffer.arena == Arena::kStep) {
+    if (buffer.parent >= 0) id = buffer.parent;
     if (static_cast<size_t>(id) >= step_cells_.size()) {
       step_cells_.resize(id + 1);
     }

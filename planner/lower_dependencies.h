@@ -13,7 +13,8 @@
 
 namespace millrace {
 
-// Bytes are followed in cells: a step buffer is one; the persistent arena is
+// Bytes are followed in cells: a step buffer with all its parts is one; the
+// persistent arena is
 // cut at every boundary of a view, so that views that overlap share cells.
 // Buffers and instructions are given in order.
 class DependencyTracker {

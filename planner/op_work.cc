@@ -112,6 +112,9 @@ OpWork OptimizerWork(const Layout& layout, OpKind kind,
     return {.flops = 12 * elements,
             .bytes = (7 * kFloatBytes + copy) * elements};
   }
+  if (kind == OpKind::kAccumulateGradients) {
+    return {.flops = elements, .bytes = 3 * kFloatBytes * elements};
+  }
   if (kind == OpKind::kCastParameters) {
     return {.flops = 0,
             .bytes = (kFloatBytes + BytesOf(DType::kBfloat16)) * elements};
@@ -193,6 +196,7 @@ OpWork WorkOf(const Layout& layout, OpKind kind,
     case OpKind::kClipFactor:
       return {.flops = kNumStepScalars,
               .bytes = 8 * kNumStepScalars + kFloatBytes + 4};
+    case OpKind::kAccumulateGradients:
     case OpKind::kSquaredNorm:
     case OpKind::kAdamW:
     case OpKind::kCastParameters:

@@ -135,6 +135,7 @@ const char* OpKindName(OpKind kind) {
       "send",
       "receive",
       "zero",
+      "accumulate_gradients",
       "squared_norm",
       "clip_factor",
       "adamw",

@@ -87,6 +87,9 @@ enum class OpKind : uint8_t {
   kReceive,
   // -> x, all zero.
   kZero,
+  // sum, gradients -> gradients, both of one bucket's slice: gradients += sum.
+  // fp32 in either precision. ZeRO-2 and 3.
+  kAccumulateGradients,
   // gradients (a bucket) -> scalars (squared norm).
   kSquaredNorm,
   // scalars -> clip_factor [1], skip [1] i32: what gradients are multiplied by,
@@ -95,7 +98,8 @@ enum class OpKind : uint8_t {
   kClipFactor,
   // parameters, gradients, exp_avg, exp_avg_sq, clip_factor, skip [, master]
   //   -> parameters, exp_avg, exp_avg_sq [, master]. One bucket: parameters and
-  // gradients all of it, the others what the rank keeps (its slice when
+  // gradients all of it, or the rank's slice alone where the layout shards them
+  // (the operand's size tells), the others what the rank keeps (its slice when
   // data_sharded). With master weights the update is theirs, and the parameters
   // are their bf16 copy. Learning rate, betas and step number come from the
   // worker's step inputs.
@@ -180,6 +184,7 @@ struct TransferAttributes {
 struct OptimizerAttributes {
   int64_t num_elements;  // Of the whole bucket.
   // The op touches only this rank's slice: its data index of `data` equal ones.
+  // Operands may hold the whole bucket or the slice alone.
   bool data_sharded;
   bool weight_decay = false;  // kAdamW.
   double share = 1;  // kSquaredNorm: 1 / ranks that add the same elements.

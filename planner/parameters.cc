@@ -158,6 +158,14 @@ ParameterBox TensorBox(const Parameter& parameter, int32_t tensor_size,
   return box;
 }
 
+bool HasPadding(const StageParameters& parameters, const Bucket& bucket) {
+  int64_t used = 0;
+  for (int32_t idx : bucket.slots) {
+    used += parameters.slots[idx].local_rows * parameters.slots[idx].local_cols;
+  }
+  return used != bucket.num_elements;
+}
+
 StageParameters BuildStageParameters(const ModelSpec& model,
                                      const Layout& layout, int32_t stage) {
   StageParametersBuilder builder(layout);

@@ -83,6 +83,8 @@ struct StageParameters {
   // Elements of optimizer state kept by one rank, per moment.
   int64_t num_optimizer_elements;
 };
+// Whether some elements of the bucket belong to no slot.
+bool HasPadding(const StageParameters& parameters, const Bucket& bucket);
 StageParameters BuildStageParameters(const ModelSpec& model,
                                      const Layout& layout, int32_t stage);
 

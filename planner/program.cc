@@ -26,11 +26,13 @@ const char* ProgramKindName(ProgramKind kind) {
 
 std::string BufferToString(const Program& program, BufferId id) {
   const Buffer& buffer = program.buffers[id];
-  return absl::StrFormat("%6d %-10s %12d %12d  %-4s [%s]  %s", id,
-                         buffer.arena == Arena::kStep ? "step" : "persistent",
-                         buffer.offset_bytes, buffer.bytes,
-                         DTypeName(buffer.dtype),
-                         absl::StrJoin(buffer.dims, ", "), buffer.name);
+  const std::string text = absl::StrFormat(
+      "%6d %-10s %12d %12d  %-4s [%s]  %s", id,
+      buffer.arena == Arena::kStep ? "step" : "persistent", buffer.offset_bytes,
+      buffer.bytes, DTypeName(buffer.dtype), absl::StrJoin(buffer.dims, ", "),
+      buffer.name);
+  return buffer.parent < 0 ? text
+                           : absl::StrCat(text, "  part of ", buffer.parent);
 }
 
 std::string InstructionToString(const Program& program, InstructionId id) {

@@ -49,8 +49,9 @@ enum class Phase : uint8_t {
 };
 const char* PhaseName(Phase phase);
 
-// The two arenas. Persistent: parameters, gradients, moments, scalars; lives as
-// long as the training. Step: everything else; contents end with the step.
+// The two arenas. Persistent: parameters, gradients, moments, scalars (what the
+// rank keeps of each under ZeRO); lives as long as the training. Step:
+// everything else; contents end with the step.
 enum class Arena : uint8_t { kPersistent, kStep };
 
 // Of every buffer in its arena, in bytes: what GPU kernels ask of a workspace,
@@ -65,6 +66,8 @@ struct Buffer {
   Arena arena;
   int64_t offset_bytes;  // From the start of its arena; kBufferAlignment.
   int64_t bytes;
+  // The step buffer that this one is a part of; -1: none.
+  BufferId parent = -1;
 };
 
 using InstructionId = int32_t;  // Index into Program::instructions.

@@ -79,6 +79,16 @@ absl::Status CheckBuffers(const Program& program) {
           buffer.bytes, " bytes is misaligned, of a wrong size or outside its ",
           "arena of ", arena_bytes, " bytes"));
     }
+    if (buffer.parent < 0) continue;
+    const Buffer& parent = program.buffers[buffer.parent];
+    if (buffer.arena != Arena::kStep || parent.arena != Arena::kStep ||
+        parent.parent >= 0 || parent.dtype != buffer.dtype ||
+        buffer.offset_bytes < parent.offset_bytes ||
+        buffer.offset_bytes + buffer.bytes >
+            parent.offset_bytes + parent.bytes) {
+      return absl::InternalError(
+          absl::StrCat("buffer ", buffer.name, " is no part of ", parent.name));
+    }
   }
   const BufferId size = static_cast<BufferId>(program.buffers.size());
   for (size_t i = 0; i < program.instructions.size(); ++i) {
@@ -128,7 +138,7 @@ class AccessCheck {
  private:
   struct Cell {
     InstructionId writer = -1;
-    BufferId written_as = -1;
+    BufferId written_as = -1;            // A whole buffer, not a part.
     std::vector<InstructionId> readers;  // Since.
   };
 
@@ -136,7 +146,7 @@ class AccessCheck {
     if (program_.buffers[buffer].arena != arena_) return absl::OkStatus();
     for (size_t i = Begin(buffer); i < End(buffer); ++i) {
       Cell& cell = cells_[i];
-      if (arena_ == Arena::kStep && cell.written_as != buffer) {
+      if (arena_ == Arena::kStep && cell.written_as != Whole(buffer)) {
         return absl::InternalError(absl::StrCat(
             Describe(program_, id), " reads ", program_.buffers[buffer].name,
             ", whose bytes ",
@@ -160,7 +170,7 @@ class AccessCheck {
         RETURN_IF_ERROR(RequireOrder(reader, id, buffer));
       }
       cell.writer = id;
-      cell.written_as = buffer;
+      cell.written_as = Whole(buffer);
       cell.readers.clear();
     }
     return absl::OkStatus();
@@ -177,6 +187,10 @@ class AccessCheck {
         Describe(program_, first), " has finished with them"));
   }
 
+  BufferId Whole(BufferId id) const {
+    const BufferId parent = program_.buffers[id].parent;
+    return parent < 0 ? id : parent;
+  }
   size_t IndexOf(int64_t offset) const {
     return std::lower_bound(boundaries_.begin(), boundaries_.end(), offset) -
            boundaries_.begin();

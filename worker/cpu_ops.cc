@@ -32,6 +32,7 @@ absl::StatusOr<BoundOp> BindByFamily(const OpContext& context,
       return BindVocabularyOp(context, instruction);
     case OpKind::kLoadBatch:
     case OpKind::kZero:
+    case OpKind::kAccumulateGradients:
     case OpKind::kSquaredNorm:
     case OpKind::kClipFactor:
     case OpKind::kAdamW:

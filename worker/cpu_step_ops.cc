@@ -58,12 +58,33 @@ BucketSlice SliceOfBucket(const OpContext& context,
   return {context.coordinates.data * share, share};
 }
 
+// Where the rank's slice begins in operand `buffer`, which holds the bucket or
+// the slice alone.
+int64_t BeginIn(const OpContext& context, BufferId buffer,
+                const BucketSlice& slice) {
+  const int64_t held = context.program->buffers[buffer].dims[0];
+  return held == slice.num_elements ? 0 : slice.begin;
+}
+
+BoundOp BindAccumulateGradients(const OpContext& context,
+                                const Instruction& in) {
+  const BucketSlice slice =
+      SliceOfBucket(context, std::get<OptimizerAttributes>(in.attributes));
+  const AddArgs args = {.out = context.Output<float>(in, 0),
+                        .a = context.Input<float>(in, 1),
+                        .b = context.Input<float>(in, 0),
+                        .num_elements = slice.num_elements};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return Add(args, num_threads);
+  };
+}
+
 BoundOp BindSquaredNorm(const OpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
   const BucketSlice slice = SliceOfBucket(context, attributes);
   const SquaredNormArgs args = {
       .sum = context.Output<double>(in, 0) + kSquaredNormScalar,
-      .x = context.Input<float>(in, 0) + slice.begin,
+      .x = context.Input<float>(in, 0) + BeginIn(context, in.inputs[0], slice),
       .num_elements = slice.num_elements,
       .share = attributes.share};
   return [args, num_threads = context.kernels->num_threads()] {
@@ -93,10 +114,12 @@ BoundOp BindAdamW(const OpContext& context, const Instruction& in) {
   const OptimizerSpec& optimizer = context.training->optimizer;
   const BucketSlice slice = SliceOfBucket(context, attributes);
   AdamWArgs args = {
-      .parameters = context.Output<float>(in, 0) + slice.begin,
+      .parameters =
+          context.Output<float>(in, 0) + BeginIn(context, in.outputs[0], slice),
       .exp_avg = context.Output<float>(in, 1),
       .exp_avg_sq = context.Output<float>(in, 2),
-      .gradients = context.Input<float>(in, 1) + slice.begin,
+      .gradients =
+          context.Input<float>(in, 1) + BeginIn(context, in.inputs[1], slice),
       .num_elements = slice.num_elements,
       .beta1 = optimizer.beta1,
       .beta2 = optimizer.beta2,
@@ -128,6 +151,8 @@ absl::StatusOr<BoundOp> BindStepOp(const OpContext& context,
       return BindLoadBatch(context, instruction);
     case OpKind::kZero:
       return BindZero(context, instruction);
+    case OpKind::kAccumulateGradients:
+      return BindAccumulateGradients(context, instruction);
     case OpKind::kSquaredNorm:
       return BindSquaredNorm(context, instruction);
     case OpKind::kClipFactor:

@@ -68,12 +68,7 @@ class CpuTrainer final : public Trainer {
   const Program& program() const override { return programs_->training; }
 
   absl::StatusOr<std::vector<StatePiece>> ReadState() override {
-    const Program& program = programs_->training;
-    return DescribeState(
-        program.parameters, layout_, coordinates_,
-        {.parameters = Buffer<float>(program.parameters_buffer),
-         .exp_avg = Buffer<float>(program.exp_avg_buffer),
-         .exp_avg_sq = Buffer<float>(program.exp_avg_sq_buffer)});
+    return Pieces();
   }
 
   absl::StatusOr<std::vector<StatePiece>> StateToFill() override {
@@ -160,9 +155,7 @@ class CpuTrainer final : public Trainer {
                      BuildPrograms(job_.model, layout_, coordinates_.pipeline));
     ASSIGN_OR_RETURN(arenas_, AllocateArenas(*programs_));
     CHECK(allocated_bytes() == planned_bytes());
-    InitializeParameters(job_.model, layout_, coordinates_,
-                         programs_->training.parameters, job_.training.seed,
-                         Buffer<float>(programs_->training.parameters_buffer));
+    InitializePieces(job_.model, Pieces(), job_.training.seed);
     kernels_ = std::make_unique<KernelCache>(options.num_threads);
     ASSIGN_OR_RETURN(
         CommunicatorSet communicators,
@@ -177,6 +170,15 @@ class CpuTrainer final : public Trainer {
         Executor::Options{.name = absl::StrCat("rank ", ToInt(rank_)),
                           .on_failure = [this] { communicators_->Abort(); }});
     return absl::OkStatus();
+  }
+
+  std::vector<StatePiece> Pieces() const {
+    const Program& program = programs_->training;
+    return DescribeState(
+        program.parameters, layout_, coordinates_,
+        {.parameters = Buffer<float>(program.parameters_buffer),
+         .exp_avg = Buffer<float>(program.exp_avg_buffer),
+         .exp_avg_sq = Buffer<float>(program.exp_avg_sq_buffer)});
   }
 
   absl::StatusOr<std::unique_ptr<PreparedProgram>> Prepare(

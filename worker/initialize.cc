@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "kernels/random_normal.h"
 
 namespace millrace {
@@ -49,6 +50,36 @@ void InitializeParameters(const ModelSpec& model, const Layout& layout,
       std::fill(out, out + box.num_elements(), 1.0f);
     } else {
       InitializeMatrix(slot.parameter, box, model.init_std, seed, out);
+    }
+  }
+}
+
+void InitializePieces(const ModelSpec& model,
+                      const std::vector<StatePiece>& pieces, uint64_t seed) {
+  for (const StatePiece& piece : pieces) {
+    if (absl::EndsWith(piece.tensor, ".exp_avg") ||
+        absl::EndsWith(piece.tensor, ".exp_avg_sq")) {
+      continue;
+    }
+    if (piece.is_vector) {
+      std::fill(piece.data, piece.data + (piece.end - piece.begin), 1.0f);
+      continue;
+    }
+    const uint64_t stream = ParameterStream(piece.tensor);
+    const int64_t box_cols = piece.box.col_end - piece.box.col_begin;
+    // Row by row of the box.
+    int64_t i = piece.begin;
+    while (i < piece.end) {
+      const int64_t row = piece.box.row_begin + i / box_cols;
+      const int64_t col = piece.box.col_begin + i % box_cols;
+      const int64_t count = std::min(box_cols - i % box_cols, piece.end - i);
+      FillNormal({.out = piece.data + (i - piece.begin),
+                  .std = model.init_std,
+                  .seed = seed,
+                  .stream = stream,
+                  .first_index = static_cast<uint64_t>(row * piece.cols + col),
+                  .count = count});
+      i += count;
     }
   }
 }

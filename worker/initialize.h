@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "fault/training_state.h"
 #include "planner/layout.h"
 #include "planner/model.h"
 #include "planner/parameters.h"
@@ -23,6 +25,11 @@ void InitializeParameters(const ModelSpec& model, const Layout& layout,
                           MeshCoordinates coordinates,
                           const StageParameters& parameters, uint64_t seed,
                           float* flat);
+
+// The same numbers for those of `pieces` that are parameters, wherever they
+// lie; moments stay as they are, and so does padding.
+void InitializePieces(const ModelSpec& model,
+                      const std::vector<StatePiece>& pieces, uint64_t seed);
 
 }  // namespace millrace
 

@@ -135,6 +135,9 @@ Operands OperandsOfOptimizer(Precision precision, OpKind kind,
   if (kind == OpKind::kSquaredNorm) {
     return {.inputs = {bucket}, .outputs = {{Scalars()}}};
   }
+  if (kind == OpKind::kAccumulateGradients) {
+    return {.inputs = {bucket, bucket}, .outputs = {{bucket, 1}}};
+  }
   if (kind == OpKind::kCastParameters) {
     return {.inputs = {bucket},
             .outputs = {{{DType::kBfloat16, a.num_elements}}}};

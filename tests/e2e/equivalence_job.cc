@@ -116,10 +116,10 @@ std::vector<Layout> SmallLayouts() {
     for (const int32_t tensor : {1, 2, 4}) {
       for (const int32_t data : {1, 2, 4}) {
         for (const int32_t num_microbatches : {1, 2, 4}) {
-          for (const int32_t zero : {0, 1}) {
+          for (const int32_t zero : {0, 1, 2, 3}) {
             if (pipeline * tensor * data > 4) continue;
             if (8 % (data * num_microbatches) != 0) continue;
-            if (zero == 1 && data == 1) continue;
+            if (zero >= 1 && data == 1) continue;
             layouts.push_back({.pipeline = pipeline,
                                .data = data,
                                .tensor = tensor,

@@ -50,7 +50,8 @@ JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
 JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps);
 
 // The layouts of up to four ranks for a global batch of 8: pipeline, tensor and
-// data in {1, 2, 4}, micro-batch counts 1, 2, 4, ZeRO 0 and 1 where it differs.
+// data in {1, 2, 4}, micro-batch counts 1, 2, 4, every ZeRO stage where it
+// differs.
 std::vector<Layout> SmallLayouts();
 
 }  // namespace millrace

@@ -68,8 +68,9 @@ std::vector<RankState> MakeState(const ModelSpec& model, const Layout& layout,
     const MeshCoordinates coordinates = CoordinatesOf(layout, rank.rank);
     const StageParameters parameters =
         BuildStageParameters(model, layout, coordinates.pipeline);
-    rank.parameters.resize(master ? parameters.num_optimizer_elements
-                                  : parameters.num_elements);
+    rank.parameters.resize(master || layout.shards_parameters()
+                               ? parameters.num_optimizer_elements
+                               : parameters.num_elements);
     rank.exp_avg.resize(parameters.num_optimizer_elements);
     rank.exp_avg_sq.resize(parameters.num_optimizer_elements);
     rank.pieces = DescribeState(parameters, layout, coordinates,
@@ -115,7 +116,7 @@ std::vector<Layout> AllLayouts(int32_t max_ranks) {
   for (const int32_t pipeline : {1, 2, 4}) {
     for (const int32_t tensor : {1, 2, 4}) {
       for (const int32_t data : {1, 2, 4}) {
-        for (const int32_t zero : {0, 1}) {
+        for (const int32_t zero : {0, 1, 2, 3}) {
           if (pipeline * tensor * data > max_ranks) continue;
           layouts.push_back({.pipeline = pipeline,
                              .data = data,

@@ -28,15 +28,15 @@ bool Overlap(const ArenaPlan& plan, const std::vector<ArenaRequest>& requests,
 // Method: by hand, with sizes that are no multiples of the alignment.
 TEST(PlanArenaTest, SharesBytesOverTime) {
   const std::vector<ArenaRequest> requests = {
-      {.bytes = 100, .uses = {0, 1}},
-      {.bytes = 60, .uses = {1, 2}},
-      {.bytes = 128, .uses = {2, 3}},
+      {.bytes = kBufferAlignment + 36, .uses = {0, 1}},
+      {.bytes = kBufferAlignment - 4, .uses = {1, 2}},
+      {.bytes = 2 * kBufferAlignment, .uses = {2, 3}},
   };
   const ArenaPlan plan = PlanArena(requests, Sequence(4));
   EXPECT_FALSE(Overlap(plan, requests, 0, 1));
   EXPECT_FALSE(Overlap(plan, requests, 1, 2));
   EXPECT_EQ(plan.offsets[0], plan.offsets[2]);
-  EXPECT_EQ(plan.bytes, 128 + 64);
+  EXPECT_EQ(plan.bytes, 3 * kBufferAlignment);
   EXPECT_EQ(plan.largest_live_bytes, plan.bytes);
 }
 
@@ -109,8 +109,10 @@ int64_t LargestLiveSet(const Program& program) {
     const Instruction& instruction = program.instructions[i];
     for (const auto* ids : {&instruction.inputs, &instruction.outputs}) {
       for (BufferId id : *ids) {
-        if (first[id] < 0) first[id] = static_cast<int64_t>(i);
-        last[id] = static_cast<int64_t>(i);
+        const BufferId parent = program.buffers[id].parent;
+        const BufferId whole = parent < 0 ? id : parent;
+        if (first[whole] < 0) first[whole] = static_cast<int64_t>(i);
+        last[whole] = static_cast<int64_t>(i);
       }
     }
   }
@@ -139,7 +141,17 @@ TEST(PlanArenaTest, PacksProgramsTightly) {
       const Program program = *BuildTrainingProgram(model, layout, stage);
       const int64_t least = LargestLiveSet(program);
       EXPECT_GE(program.step_arena_bytes, least);
-      EXPECT_LE(program.step_arena_bytes, 1.2 * least)
+      // One by one, a bucket of gradients is gone once its reduction has run;
+      // really the next is computed meanwhile, and the last stays for it.
+      int64_t largest_bucket = 0;
+      for (const Bucket& bucket : program.parameters.buckets) {
+        largest_bucket = std::max(largest_bucket, bucket.num_elements);
+      }
+      const int64_t meanwhile =
+          layout.shards_gradients()
+              ? 2 * largest_bucket * DTypeBytes(DType::kFloat32)
+              : 0;
+      EXPECT_LE(program.step_arena_bytes, 1.2 * least + meanwhile)
           << LayoutToString(layout) << ", stage " << stage;
       worst = std::max(worst,
                        static_cast<double>(program.step_arena_bytes) / least);

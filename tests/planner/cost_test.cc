@@ -148,6 +148,7 @@ TEST(CostTest, EveryKindHasATime) {
         case OpKind::kClipFactor:
           attributes = NoAttributes{};
           break;
+        case OpKind::kAccumulateGradients:
         case OpKind::kSquaredNorm:
         case OpKind::kAdamW:
         case OpKind::kCastParameters:

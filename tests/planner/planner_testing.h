@@ -32,7 +32,7 @@ inline std::vector<Layout> TestLayouts(
     for (int32_t tensor : {1, 2, 4}) {
       for (int32_t data : {1, 2, 4}) {
         for (int32_t num_microbatches : {1, 2, 4, 8}) {
-          for (int32_t zero : {0, 1}) {
+          for (int32_t zero : {0, 1, 2, 3}) {
             layouts.push_back({.pipeline = pipeline,
                                .data = data,
                                .tensor = tensor,
