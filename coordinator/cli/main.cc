@@ -3,6 +3,7 @@
 #include "CLI/CLI.hpp"
 #include "coordinator/cli/agent_command.h"
 #include "coordinator/cli/checkpoint_command.h"
+#include "coordinator/cli/compare_command.h"
 #include "coordinator/cli/coordinator_command.h"
 #include "coordinator/cli/devices_command.h"
 #include "coordinator/cli/diagnose_command.h"
@@ -34,6 +35,8 @@ int main(int argc, char** argv) {
       "  millrace report runs/quickstart-latest      where the time went\n"
       "  millrace import --from huggingface config.json   a job from a model\n"
       "  millrace checkpoint list runs/quickstart-latest/checkpoints\n"
+      "  millrace compare job.yaml                   a GPU's step against a "
+      "CPU's\n"
       "  millrace diagnose trace.json                why a step is slow\n"
       "Each command has its own --help.");
   int exit_code = 0;
@@ -45,6 +48,7 @@ int main(int argc, char** argv) {
   millrace::AddReportCommand(app, &exit_code);
   millrace::AddCheckpointCommand(app, &exit_code);
   millrace::AddDevicesCommand(app, &exit_code);
+  millrace::AddCompareCommand(app, &exit_code);
   millrace::AddDiagnoseCommand(app, &exit_code);
   millrace::AddWorkerCommand(app, &exit_code);
   millrace::AddCoordinatorCommand(app, &exit_code);

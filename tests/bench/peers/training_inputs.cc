@@ -24,7 +24,7 @@
 #include "fault/safetensors.h"
 #include "planner/job_file.h"
 #include "planner/parameters.h"
-#include "worker/data/dataset.h"
+#include "worker/data/open_batches.h"
 #include "worker/data/prepare.h"
 #include "worker/initialize.h"
 #include "worker/machine.h"
@@ -56,29 +56,25 @@ absl::Status WriteParameters(const JobSpec& job, const std::string& path) {
   return writer.Finish();
 }
 
-absl::StatusOr<std::unique_ptr<PackedDataset>> OpenDataset(const JobSpec& job) {
+absl::StatusOr<std::unique_ptr<BatchSource>> OpenJobBatches(
+    const JobSpec& job) {
   ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
   ASSIGN_OR_RETURN(const PreparedData data,
                    PrepareData({.data = job.data,
                                 .vocab_size = job.model.vocab_size,
                                 .num_threads = machine.num_cores}));
-  return PackedDataset::Open(
-      {.prefixes = data.prefixes,
-       .vocab_size = job.model.vocab_size,
-       .sequence_length = job.model.sequence_length,
-       .validation_fraction = job.data.validation_fraction,
-       .seed = job.training.seed});
+  return OpenBatches(job, data.prefixes);
 }
 
 absl::Status WriteBatches(const JobSpec& job, const std::string& path) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<PackedDataset> dataset,
-                   OpenDataset(job));
+  ASSIGN_OR_RETURN(const std::unique_ptr<BatchSource> batches,
+                   OpenJobBatches(job));
   const int64_t global_batch = job.training.global_batch;
   const int64_t size = global_batch * job.model.sequence_length;
   std::vector<int32_t> batch(static_cast<size_t>(3 * size));
   std::ofstream file(path, std::ios::binary);
   for (int64_t step = 1; step <= job.training.num_steps; ++step) {
-    RETURN_IF_ERROR(dataset->Fill(
+    RETURN_IF_ERROR(batches->Fill(
         {DataSplit::kTraining, step, global_batch, 0, global_batch},
         {batch.data(), batch.data() + size, batch.data() + 2 * size}));
     file.write(reinterpret_cast<const char*>(batch.data()),
