@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
+#include "kernels/tune_gemm.h"
 #include "kernels/tuning_families.h"
 #include "tests/kernels/gpu_testing.h"
 
@@ -227,6 +228,27 @@ TEST(TuneKernelsTest, MakesATableThatLaunchersFollow) {
     cudaStreamDestroy(stream);
   }
   EXPECT_FALSE(InstallKernelTuning(text, "another chip").ok());
+}
+
+// Goal: the fastest algorithm of a product is found, written and found again.
+TEST(TuneGemmsTest, MakesATableThatPlansFollow) {
+  const std::vector<GemmBf16Shape> shapes = GemmShapesOfLayer(256, 128, 192);
+  ASSERT_EQ(shapes.size(), 3u);
+  int num_lines = 0;
+  const auto tuned = TuneGemms(shapes, /*max_candidates=*/3,
+                               [&](absl::string_view) { ++num_lines; });
+  ASSERT_TRUE(tuned.ok()) << tuned.status();
+  EXPECT_EQ(num_lines, 3);
+  const auto table = GemmAlgorithmTable::Parse(tuned->Format());
+  ASSERT_TRUE(table.ok()) << table.status();
+  for (const GemmBf16Shape& shape : shapes) {
+    std::string ignored;
+    const auto algorithm = table->Find(*CurrentChipWord(), shape, &ignored);
+    ASSERT_TRUE(algorithm.has_value()) << ignored;
+    const auto plan = GemmBf16Plan::Create(shape, {.algorithm = *algorithm});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->algorithm(), *algorithm);
+  }
 }
 
 }  // namespace
