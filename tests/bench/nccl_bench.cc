@@ -27,6 +27,7 @@
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/status.h"
 #include "kernels/gemm_bf16.h"
+#include "tests/worker/cuda/captured_graph.h"
 #include "tests/worker/cuda/rank_processes.h"
 #include "tests/worker/directory_rendezvous_store.h"
 #include "worker/cuda/cuda_handles.h"
@@ -57,49 +58,32 @@ class Replayed {
       CudaStream::Priority priority, int num_calls,
       const std::function<absl::Status(cudaStream_t)>& enqueue) {
     ASSIGN_OR_RETURN(CudaStream stream, CudaStream::Create(priority));
-    RETURN_IF_ERROR(CudaStatus(
-        cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
-        "begin a capture"));
-    absl::Status enqueued;
-    for (int i = 0; i < num_calls; ++i) enqueued.Update(enqueue(stream.get()));
-    Replayed replayed(std::move(stream), num_calls);
-    const cudaError_t ended =
-        cudaStreamEndCapture(replayed.stream_.get(), &replayed.graph_);
-    RETURN_IF_ERROR(enqueued);
-    RETURN_IF_ERROR(CudaStatus(ended, "end a capture"));
-    RETURN_IF_ERROR(CudaStatus(
-        cudaGraphInstantiate(&replayed.executable_, replayed.graph_, 0),
-        "instantiate a graph"));
-    return replayed;
-  }
-  Replayed(Replayed&& other) noexcept
-      : stream_(std::move(other.stream_)),
-        num_calls_(other.num_calls_),
-        graph_(std::exchange(other.graph_, nullptr)),
-        executable_(std::exchange(other.executable_, nullptr)) {}
-  ~Replayed() {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-    if (graph_ != nullptr) cudaGraphDestroy(graph_);
+    ASSIGN_OR_RETURN(CapturedGraph graph,
+                     CapturedGraph::Capture(stream.get(), [&] {
+                       absl::Status status;
+                       for (int i = 0; i < num_calls; ++i)
+                         status.Update(enqueue(stream.get()));
+                       return status;
+                     }));
+    return Replayed(std::move(stream), std::move(graph), num_calls);
   }
 
   int num_calls() const { return num_calls_; }
   const CudaStream& stream() const { return stream_; }
-  absl::Status Launch() const {
-    return CudaStatus(cudaGraphLaunch(executable_, stream_.get()),
-                      "launch a graph");
-  }
+  absl::Status Launch() const { return graph_.Launch(stream_.get()); }
   absl::Status Synchronize() const {
     return CudaStatus(cudaStreamSynchronize(stream_.get()), "run a graph");
   }
 
  private:
-  Replayed(CudaStream stream, int num_calls)
-      : stream_(std::move(stream)), num_calls_(num_calls) {}
+  Replayed(CudaStream stream, CapturedGraph graph, int num_calls)
+      : stream_(std::move(stream)),
+        graph_(std::move(graph)),
+        num_calls_(num_calls) {}
 
   CudaStream stream_;
+  CapturedGraph graph_;
   int num_calls_;
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
 };
 
 // Around launches back to back.

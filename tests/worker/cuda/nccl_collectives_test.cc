@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/status.h"
+#include "tests/worker/cuda/captured_graph.h"
 #include "tests/worker/cuda/rank_processes.h"
 #include "tests/worker/directory_rendezvous_store.h"
 #include "worker/cuda/cuda_handles.h"
@@ -38,42 +39,6 @@ std::vector<Layout> LayoutsOf(int32_t num_ranks) {
   if (num_ranks == 4) layouts.push_back({.data = 2, .tensor = 2});
   return layouts;
 }
-
-// Captures what `enqueue` gives the stream; replays as often as it is launched.
-class Graph {
- public:
-  static absl::StatusOr<Graph> Capture(
-      const CudaStream& stream, const std::function<absl::Status()>& enqueue) {
-    RETURN_IF_ERROR(CudaStatus(
-        cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
-        "begin a capture"));
-    const absl::Status enqueued = enqueue();
-    Graph graph;
-    const cudaError_t ended = cudaStreamEndCapture(stream.get(), &graph.graph_);
-    RETURN_IF_ERROR(enqueued);
-    RETURN_IF_ERROR(CudaStatus(ended, "end a capture"));
-    RETURN_IF_ERROR(
-        CudaStatus(cudaGraphInstantiate(&graph.executable_, graph.graph_, 0),
-                   "instantiate a graph"));
-    return graph;
-  }
-  Graph(Graph&& other) noexcept
-      : graph_(std::exchange(other.graph_, nullptr)),
-        executable_(std::exchange(other.executable_, nullptr)) {}
-  ~Graph() {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-    if (graph_ != nullptr) cudaGraphDestroy(graph_);
-  }
-  absl::Status Launch(const CudaStream& stream) const {
-    return CudaStatus(cudaGraphLaunch(executable_, stream.get()),
-                      "launch a graph");
-  }
-
- private:
-  Graph() = default;
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
-};
 
 // Small whole numbers, so that sums are exact in every type. Differs between
 // members, and between neighbouring elements.
@@ -225,10 +190,11 @@ absl::Status CheckCollectives(NcclCommunicator& communicator, DType dtype,
   RETURN_IF_ERROR(fill());
   RETURN_IF_ERROR(enqueue());
   RETURN_IF_ERROR(check("on a stream"));
-  ASSIGN_OR_RETURN(Graph graph, Graph::Capture(stream, enqueue));
+  ASSIGN_OR_RETURN(const CapturedGraph graph,
+                   CapturedGraph::Capture(stream.get(), enqueue));
   for (const char* const how : {"first replay", "second replay"}) {
     RETURN_IF_ERROR(fill());
-    RETURN_IF_ERROR(graph.Launch(stream));
+    RETURN_IF_ERROR(graph.Launch(stream.get()));
     RETURN_IF_ERROR(check(how));
   }
   return absl::OkStatus();
@@ -355,7 +321,8 @@ absl::Status CheckTransfers(const Layout& layout, Rank rank,
   ASSIGN_OR_RETURN(CudaStream origin,
                    CudaStream::Create(CudaStream::Priority::kNormal));
   ASSIGN_OR_RETURN(CudaEvent start, CudaEvent::Create(CudaEvent::Kind::kOrder));
-  ASSIGN_OR_RETURN(Graph graph, Graph::Capture(origin, [&]() -> absl::Status {
+  ASSIGN_OR_RETURN(const CapturedGraph graph,
+                   CapturedGraph::Capture(origin.get(), [&]() -> absl::Status {
                      RETURN_IF_ERROR(start.Record(origin.get()));
                      for (TransferLane& lane : lanes) {
                        RETURN_IF_ERROR(start.MakeWait(lane.stream.get()));
@@ -367,7 +334,7 @@ absl::Status CheckTransfers(const Layout& layout, Rank rank,
                    }));
   for (const char* const how : {"first replay", "second replay"}) {
     RETURN_IF_ERROR(fill());
-    RETURN_IF_ERROR(graph.Launch(origin));
+    RETURN_IF_ERROR(graph.Launch(origin.get()));
     RETURN_IF_ERROR(check(how));
   }
   return set->Health();

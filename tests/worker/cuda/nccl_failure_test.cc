@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/status.h"
+#include "tests/worker/cuda/captured_graph.h"
 #include "tests/worker/cuda/rank_processes.h"
 #include "tests/worker/directory_rendezvous_store.h"
 #include "worker/cuda/cuda_handles.h"
@@ -136,19 +137,15 @@ class Step {
     ASSIGN_OR_RETURN(CudaEvent start,
                      CudaEvent::Create(CudaEvent::Kind::kOrder));
     step->start_.emplace(std::move(start));
-    RETURN_IF_ERROR(step->Capture());
+    ASSIGN_OR_RETURN(CapturedGraph graph,
+                     CapturedGraph::Capture(step->origin_->get(), [&step] {
+                       return step->Enqueue();
+                     }));
+    step->graph_.emplace(std::move(graph));
     return step;
   }
-  // Graphs first, then what they use.
-  ~Step() {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-    if (graph_ != nullptr) cudaGraphDestroy(graph_);
-  }
 
-  absl::Status Launch() {
-    return CudaStatus(cudaGraphLaunch(executable_, origin_->get()),
-                      "launch a step");
-  }
+  absl::Status Launch() { return graph_->Launch(origin_->get()); }
   absl::Status Synchronize() {
     return CudaStatus(cudaStreamSynchronize(origin_->get()), "run a step");
   }
@@ -249,24 +246,10 @@ class Step {
     return absl::OkStatus();
   }
 
-  absl::Status Capture() {
-    RETURN_IF_ERROR(
-        CudaStatus(cudaStreamBeginCapture(origin_->get(),
-                                          cudaStreamCaptureModeThreadLocal),
-                   "begin a capture"));
-    const absl::Status enqueued = Enqueue();
-    const cudaError_t ended = cudaStreamEndCapture(origin_->get(), &graph_);
-    RETURN_IF_ERROR(enqueued);
-    RETURN_IF_ERROR(CudaStatus(ended, "end a capture"));
-    return CudaStatus(cudaGraphInstantiate(&executable_, graph_, 0),
-                      "instantiate a step");
-  }
-
   std::vector<Member> members_;
   std::optional<CudaStream> origin_;
   std::optional<CudaEvent> start_;
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
+  std::optional<CapturedGraph> graph_;  // Destroyed before what it uses.
 };
 
 struct Round {
