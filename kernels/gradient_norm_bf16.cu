@@ -130,15 +130,15 @@ __global__ void __launch_bounds__(kNumThreads)
 // One thread, once a step.
 __global__ void GradientNormKernel(GradientNormBf16Args args) {
   const double norm = sqrt(*args.sum);
-  const bool is_finite = isfinite(static_cast<float>(norm));
+  const bool is_good = isfinite(static_cast<float>(norm)) &&
+                       (args.loss == nullptr || isfinite(*args.loss));
   if (args.norm != nullptr) *args.norm = static_cast<float>(norm);
   if (args.clip_factor != nullptr) {
     *args.clip_factor =
-        is_finite ? static_cast<float>(fmin(1.0, args.max_norm / (norm + 1e-6)))
-                  : 0.0f;
+        is_good ? static_cast<float>(fmin(1.0, args.max_norm / (norm + 1e-6)))
+                : 0.0f;
   }
-  const bool is_loss_finite = args.loss == nullptr || isfinite(*args.loss);
-  if (args.skip != nullptr) *args.skip = is_finite && is_loss_finite ? 0 : 1;
+  if (args.skip != nullptr) *args.skip = is_good ? 0 : 1;
 }
 
 }  // namespace

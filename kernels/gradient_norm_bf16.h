@@ -33,7 +33,7 @@ int64_t SquaredNormBf16WorkspaceBytes();
 // is one where the norm or the loss is infinite or NaN, else zero.
 struct GradientNormBf16Args {
   float* norm;         // On the device, as are all; each but sum may be null.
-  float* clip_factor;  // Zero where the norm is not finite.
+  float* clip_factor;  // Zero where the step is to be skipped.
   int32_t* skip;
   const double* sum;
   double max_norm;               // Above zero; infinity never clips.

@@ -81,8 +81,10 @@ void AddAttention(std::vector<OpCase>& cases) {
       cases.push_back({"", OpKind::kRope, shape});
     }
     shape.inverse = false;
-    // More room than there are documents, as a step leaves it.
-    for (const int64_t num_documents : {0, 12, -1}) {
+    // As many as a plan has room for (planner/workspace.h).
+    const int64_t room =
+        shape.num_sequences + shape.num_sequences * shape.sequence_length / 128;
+    for (const int64_t num_documents : {int64_t{0}, room, int64_t{-1}}) {
       cases.push_back({.what = "",
                        .kind = OpKind::kAttentionForward,
                        .attributes = shape,

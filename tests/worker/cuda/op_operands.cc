@@ -102,13 +102,13 @@ class OperandMaker {
     }
   }
 
-  // Starts of documents, within their sequences, at random places; as many
-  // documents as there is room for at most.
+  // Starts of documents, within their sequences, at random places: mostly fewer
+  // than there is room for, as a step leaves it.
   void MakeDocuments(const AttentionAttributes& a) {
     const int64_t length = a.sequence_length;
     int64_t left = op_.num_documents < 0 ? a.num_sequences * length
                                          : op_.num_documents - a.num_sequences;
-    std::bernoulli_distribution begins(op_.num_documents < 0 ? 0.1 : 0.03);
+    std::bernoulli_distribution begins(op_.num_documents < 0 ? 0.1 : 0.006);
     Values& starts = result_.inputs[1];
     for (int64_t sequence = 0; sequence < a.num_sequences; ++sequence) {
       int64_t start = 0;
