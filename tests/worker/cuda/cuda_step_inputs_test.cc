@@ -2,8 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -88,12 +90,12 @@ class CountingBatches : public BatchSource {
         out.document_starts[at] = request.step % 2 == 1 && t >= 100 ? 100 : 0;
       }
     }
-    last_global_batch = request.global_batch;
+    global_batch[static_cast<int>(request.split)] = request.global_batch;
     in_call_ = false;
     return absl::OkStatus();
   }
   int64_t fails_at = -1;
-  int64_t last_global_batch = 0;
+  std::array<std::atomic<int64_t>, 2> global_batch = {};  // By split.
   std::atomic<bool> overlapped = false;
 
  private:
@@ -165,7 +167,7 @@ TEST_F(StepInputFeedTest, BringsEachStepItsInputs) {
     ExpectTokens(
         {.split = DataSplit::kTraining, .step = step, .first_sequence_idx = 6},
         3);
-    EXPECT_EQ(batches_.last_global_batch, 12);
+    EXPECT_EQ(batches_.global_batch[0], 12);
     const auto optimizer = Read(feed_->inputs().optimizer, 1);
     EXPECT_EQ(optimizer[0].step, step);
     EXPECT_EQ(optimizer[0].learning_rate,
@@ -191,7 +193,7 @@ TEST_F(StepInputFeedTest, BringsEachStepItsInputs) {
                   .step = step,
                   .first_sequence_idx = 2},
                  1);
-    EXPECT_EQ(batches_.last_global_batch, 4);
+    EXPECT_EQ(batches_.global_batch[1], 4);
   }
   EXPECT_GT(num_prefetched, 0);
   EXPECT_FALSE(batches_.overlapped);

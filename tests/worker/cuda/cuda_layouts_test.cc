@@ -1,0 +1,291 @@
+// Needs two to four GPUs that reach each other's memory.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/equivalence_batches.h"
+#include "tests/worker/cuda/rank_processes.h"
+#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/cpu_trainer.h"
+#include "worker/cuda/cuda_trainer.h"
+#include "worker/in_process_communicator.h"
+
+namespace millrace {
+namespace {
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+constexpr int64_t kSteps = 12;
+
+// Every size divides by four ranks of each axis.
+JobSpec Job() {
+  JobSpec job;
+  job.name = "small";
+  job.model = {.vocab_size = 512,
+               .hidden = 256,
+               .num_layers = 4,
+               .num_heads = 4,
+               .num_kv_heads = 4,
+               .head_dim = 64,
+               .ffn_hidden = 512,
+               .sequence_length = 256};
+  job.training.num_steps = 100;
+  job.training.global_batch = 8;
+  job.training.seed = 1234;
+  // Slow enough that a loss's difference is rounding, not the place on a cliff.
+  job.training.optimizer.learning_rate = 2e-4;
+  job.training.optimizer.warmup_steps = 5;
+  return job;
+}
+
+// Losses of all steps, then that of validation.
+absl::StatusOr<std::vector<double>> Train(Trainer& trainer) {
+  std::vector<double> losses;
+  for (int64_t i = 0; i <= kSteps; ++i) {
+    std::optional<StepResult> result;
+    if (i < kSteps) {
+      ASSIGN_OR_RETURN(result, trainer.RunStep({}));
+    } else {
+      ASSIGN_OR_RETURN(result, trainer.LastResult());
+    }
+    if (result.has_value()) losses.push_back(result->loss);
+  }
+  ASSIGN_OR_RETURN(const double validation, trainer.RunValidation(2));
+  losses.push_back(validation);
+  return losses;
+}
+
+std::string ToText(const std::vector<double>& values) {
+  return absl::StrJoin(values, " ", [](std::string* out, double value) {
+    absl::StrAppend(out, absl::StrFormat("%.17g", value));
+  });
+}
+
+std::vector<double> FromText(const std::string& text) {
+  std::vector<double> values;
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    double value = std::nan("");
+    EXPECT_TRUE(absl::SimpleAtod(word, &value)) << text;
+    values.push_back(value);
+  }
+  return values;
+}
+
+// In a process of its own, like all that computes here: this one only forks.
+absl::Status TrainOnCpu(RendezvousStore& store) {
+  const JobSpec job = Job();
+  SyntheticBatches batches(job.model.vocab_size, job.model.sequence_length);
+  InProcessHub hub;
+  const auto factory = hub.NewFactory();
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Trainer> trainer,
+      CreateCpuTrainer({.job = job,
+                        .layout = {.micro_batch = 2, .num_microbatches = 4},
+                        .rank = Rank{0},
+                        .num_threads = static_cast<int32_t>(
+                            std::thread::hardware_concurrency()),
+                        .communicators = factory.get(),
+                        .batches = &batches}));
+  ASSIGN_OR_RETURN(const std::vector<double> losses, Train(*trainer));
+  return store.Set("losses", ToText(losses));
+}
+
+absl::Status TrainOnGpu(const Layout& layout, Rank rank,
+                        RendezvousStore& store) {
+  const JobSpec job = Job();
+  SyntheticBatches batches(job.model.vocab_size, job.model.sequence_length);
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Trainer> trainer,
+      CreateCudaTrainer(
+          {.job = job, .layout = layout, .rank = rank, .batches = &batches},
+          ToInt(rank), &store));
+  ASSIGN_OR_RETURN(const std::vector<double> losses, Train(*trainer));
+  return store.Set(absl::StrCat("losses/", ToInt(rank)), ToText(losses));
+}
+
+// Every one, in both precisions.
+std::vector<Layout> LayoutsOf(int32_t num_ranks) {
+  std::vector<Layout> layouts;
+  for (const int32_t pipeline : {1, 2, 4}) {
+    for (const int32_t tensor : {1, 2, 4}) {
+      for (const int32_t zero : {0, 1}) {
+        const int32_t data = num_ranks / (pipeline * tensor);
+        if (pipeline * tensor * data != num_ranks) continue;
+        if (zero > 0 && data == 1) continue;
+        for (const Precision precision :
+             {Precision::kFloat32, Precision::kBfloat16}) {
+          layouts.push_back({.pipeline = pipeline,
+                             .data = data,
+                             .tensor = tensor,
+                             .micro_batch = 1,
+                             .num_microbatches = 8 / data,
+                             .zero = zero,
+                             .precision = precision});
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+// One after the other, in one process a rank: making its CUDA context takes the
+// longest.
+absl::Status TrainAll(const std::vector<Layout>& layouts, Rank rank,
+                      const std::string& folder) {
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    DirectoryRendezvousStore store(absl::StrCat(folder, "/", i));
+    const absl::Status status = TrainOnGpu(layouts[i], rank, store);
+    if (!status.ok()) {
+      return absl::Status(
+          status.code(),
+          absl::StrCat(LayoutToString(layouts[i]), ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ExpectLosses(const Layout& layout, const std::string& folder,
+                  const std::vector<double>& expected) {
+  SCOPED_TRACE(LayoutToString(layout));
+  DirectoryRendezvousStore store(folder);
+  const std::string first = *store.Get("losses/0", absl::Seconds(1));
+  const std::vector<double> losses = FromText(first);
+  ASSERT_EQ(losses.size(), expected.size());
+  double worst = 0;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    worst = std::max(worst, std::fabs(losses[i] - expected[i]));
+  }
+  for (int32_t rank = 1; rank < layout.num_ranks(); ++rank) {
+    EXPECT_EQ(*store.Get(absl::StrCat("losses/", rank), absl::Seconds(1)),
+              first);
+  }
+  std::printf("%-64s largest difference %.2g\n", LayoutToString(layout).c_str(),
+              worst);
+  EXPECT_LE(worst, layout.precision == Precision::kFloat32 ? 1e-4 : 2e-3);
+}
+
+// Goal: whatever the layout, GPUs learn what one CPU does, and all ranks see
+// one loss. Method: every layout of two and of four ranks, both precisions, a
+// dozen steps from graphs, then validation.
+TEST(CudaLayoutsTest, AllLearnWhatTheCpuDoes) {
+  const int32_t num_devices = CountDevices();
+  ASSERT_GE(num_devices, 2) << "this test needs two GPUs at least";
+  RankProcesses cpu;
+  DirectoryRendezvousStore cpu_store(cpu.folder() + "/cpu");
+  ASSERT_EQ(
+      cpu.RunAll(1, kTimeout, [&](Rank) { return TrainOnCpu(cpu_store); }),
+      absl::OkStatus());
+  const std::vector<double> expected =
+      FromText(*cpu_store.Get("losses", absl::Seconds(1)));
+  for (const int32_t num_ranks : {2, 4}) {
+    if (num_ranks > num_devices) continue;
+    const std::vector<Layout> layouts = LayoutsOf(num_ranks);
+    RankProcesses ranks;
+    ASSERT_EQ(ranks.RunAll(num_ranks, kTimeout,
+                           [&](Rank rank) {
+                             return TrainAll(layouts, rank, ranks.folder());
+                           }),
+              absl::OkStatus());
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      ExpectLosses(layouts[i], absl::StrCat(ranks.folder(), "/", i), expected);
+    }
+  }
+}
+
+// Steps until they fail; with the time from Abort() until all is gone.
+absl::Status TrainUntilAborted(const Layout& layout, Rank rank,
+                               RendezvousStore& store) {
+  const JobSpec job = Job();
+  SyntheticBatches batches(job.model.vocab_size, job.model.sequence_length);
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Trainer> trainer,
+      CreateCudaTrainer(
+          {.job = job, .layout = layout, .rank = rank, .batches = &batches},
+          ToInt(rank), &store));
+  for (int i = 0; i < 5; ++i) RETURN_IF_ERROR(trainer->RunStep({}).status());
+  RETURN_IF_ERROR(store.Set(absl::StrCat("stepping/", ToInt(rank)), "yes"));
+  absl::Time aborted_at;
+  std::thread aborter([&] {
+    store.Get("killed", kTimeout).IgnoreError();
+    absl::SleepFor(absl::Milliseconds(200));
+    aborted_at = MonotonicNow();
+    trainer->Abort();
+  });
+  absl::Status status;
+  while (status.ok()) status = trainer->RunStep({}).status();
+  aborter.join();
+  trainer.reset();
+  const absl::Duration took = MonotonicNow() - aborted_at;
+  std::printf("rank %d: %s; gone after %s\n", ToInt(rank),
+              std::string(status.message()).c_str(),
+              absl::FormatDuration(took).c_str());
+  if (!absl::IsAborted(status) && !absl::IsUnavailable(status)) return status;
+  if (took > absl::Seconds(2)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("took ", absl::FormatDuration(took)));
+  }
+  return absl::OkStatus();
+}
+
+// Goal: when a rank dies in the middle of steps that graphs hold, the others
+// are free within two seconds of being told, and the GPUs train on. Method:
+// kill -9 the last rank; then a new generation of all.
+TEST(CudaLayoutsTest, SurvivorsOfALostRankAreFreeSoon) {
+  const int32_t num_ranks = std::min(4, CountDevices());
+  ASSERT_GE(num_ranks, 2) << "this test needs two GPUs at least";
+  for (const Layout& layout : {Layout{.data = num_ranks,
+                              .micro_batch = 1,
+                              .num_microbatches = 8 / num_ranks,
+                              .zero = 1,
+                              .precision = Precision::kBfloat16},
+                               Layout{.data = num_ranks / 2,
+                               .tensor = 2,
+                               .micro_batch = 1,
+                               .num_microbatches = 16 / num_ranks,
+                               .precision = Precision::kBfloat16},
+                               Layout{.pipeline = num_ranks,
+                               .micro_batch = 1,
+                               .num_microbatches = 8,
+                               .precision = Precision::kBfloat16}}) {
+    SCOPED_TRACE(LayoutToString(layout));
+    RankProcesses ranks;
+    DirectoryRendezvousStore store(ranks.folder() + "/store");
+    for (int32_t rank = 0; rank < num_ranks; ++rank) {
+      ranks.Start(Rank{rank}, [&](Rank self) {
+        return TrainUntilAborted(layout, self, store);
+      });
+    }
+    for (int32_t rank = 0; rank < num_ranks; ++rank) {
+      ASSERT_TRUE(store.Get(absl::StrCat("stepping/", rank), kTimeout).ok());
+    }
+    absl::SleepFor(absl::Milliseconds(100));
+    ranks.Kill(Rank{num_ranks - 1});
+    ASSERT_EQ(store.Set("killed", "yes"), absl::OkStatus());
+    for (int32_t rank = 0; rank < num_ranks - 1; ++rank) {
+      EXPECT_EQ(ranks.Wait(Rank{rank}, kTimeout), absl::OkStatus());
+    }
+    DirectoryRendezvousStore next(ranks.folder() + "/next");
+    EXPECT_EQ(
+        ranks.RunAll(num_ranks, kTimeout,
+                     [&](Rank rank) { return TrainOnGpu(layout, rank, next); }),
+        absl::OkStatus());
+  }
+}
+
+}  // namespace
+}  // namespace millrace
