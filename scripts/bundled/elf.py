@@ -40,7 +40,9 @@ def dynamic(path):
 def loaded(path, environment=None):
     """{name: path or None if not found} of all libraries that would be loaded, without
     the cache of the machine's own libraries and with no other environment."""
-    result = run([LINKER, "--inhibit-cache", "--list", str(path)], environment or {})
+    # Unlike --list, this goes on after a library that is not found.
+    traced = {**(environment or {}), "LD_TRACE_LOADED_OBJECTS": "1"}
+    result = run([LINKER, "--inhibit-cache", str(path)], traced)
     libraries = parse_loaded(result.stdout)
     if not libraries:
         raise ElfError(f"the dynamic linker cannot list the libraries of {path}: "

@@ -9,6 +9,7 @@ environment and without its cache, then damage it piece by piece.
 import hashlib
 import importlib.machinery
 import importlib.util
+import json
 import os
 import pathlib
 import resource
@@ -21,7 +22,8 @@ import unittest
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts/bundle"
 BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
-# With the GPU kernels where they were built.
+# With the GPU code where it was built.
+CUDA = BUILD / "libmillrace_cuda.so"
 KERNELS = BUILD / "kernels/libmillrace_kernels.so.1"
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -34,6 +36,8 @@ def make(*arguments, **options):
     command = [SCRIPT, "--build", BUILD, *arguments]
     if not KERNELS.exists():
         command.append("--without-kernels")
+    if not CUDA.exists():
+        command.append("--without-cuda")
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
@@ -100,7 +104,7 @@ class WholeTest(unittest.TestCase):
         for name, (digest, package, version) in rows.items():
             self.assertEqual(hashlib.sha256((self.copy / name).read_bytes()).hexdigest(), digest)
             self.assertTrue(version, name)
-            if name.startswith("lib/") and name != f"lib/{KERNELS.name}":
+            if name.startswith("lib/") and name[4:] not in (CUDA.name, KERNELS.name):
                 self.assertNotEqual(package, "millrace", name)
                 self.assertIn(f"licenses/{package}.txt", files)
         self.assertEqual(rows["lib/libstdc++.so.6"][1], "libstdc++6")
@@ -124,6 +128,19 @@ class WholeTest(unittest.TestCase):
         result = self.start("agent", "job.yaml")
         self.assertEqual(result.returncode, 1)
         self.assertIn("libmpi.so.99 is not found here", result.stderr)
+
+    # Whatever the machine has: a missing driver is told as such, not as a broken bundle.
+    def test_it_finds_its_own_gpu_code(self):
+        result = self.start("devices", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        error = json.loads(result.stdout)["cuda"]["error"]
+        if CUDA.exists():
+            self.assertNotRegex(error or "", "built without CUDA|another build")
+            os.remove(self.copy / "lib" / CUDA.name)
+        result = self.start("devices", "--json")
+        error = json.loads(result.stdout)["cuda"]["error"]
+        self.assertIn("this millrace was built without CUDA", error)
+        self.assertIn(f"lib/{CUDA.name}", error)
 
     def test_a_missing_library_is_noticed_even_where_this_machine_has_it(self):
         (self.copy / "lib/libyaml-cpp.so.0.7").unlink()
@@ -183,6 +200,12 @@ class RefusalTest(unittest.TestCase):
         (self.folder / "build.ninja").write_text("build kernels/libmillrace_kernels.so.1: link\n")
         result = subprocess.run([SCRIPT, "--build", self.folder], capture_output=True, text=True)
         self.assert_refused(result, "millrace_kernels_shared", "--without-kernels")
+
+    def test_training_on_gpus_planned_but_not_built(self):
+        shutil.copy(BUILD / "millrace", self.folder)
+        (self.folder / "build.ninja").write_text("build libmillrace_cuda.so: link\n")
+        result = subprocess.run([SCRIPT, "--build", self.folder], capture_output=True, text=True)
+        self.assert_refused(result, "millrace_cuda", "--without-cuda")
 
     def test_no_room(self):
         # A limit on the size of a file stands for a full disk.

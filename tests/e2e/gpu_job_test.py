@@ -1,0 +1,238 @@
+"""Goal: a whole job trains on this machine's GPUs as it does on the CPU: any layout gives
+the CPU's losses, a killed worker costs nothing but time, a Ctrl-C ends it well, and every
+run leaves its report. Method: `millrace run` with a small model on real text.
+
+    gpu_job_test.py MILLRACE [--gpus N] [--profile32 FILE] [--profile16 FILE] [unittest's options]
+
+Uses as many GPUs as there are, N at most. The profiles, in fp32 and bf16, are for a machine
+that is not to be measured.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STEPS = 100
+
+parser = argparse.ArgumentParser(add_help=False)
+parser.add_argument("millrace", type=pathlib.Path)
+parser.add_argument("--gpus", type=int, default=8)
+parser.add_argument("--profile32", default="auto")
+parser.add_argument("--profile16", default="auto")
+OPTIONS, REST = parser.parse_known_args()
+
+JOB = """
+name: {name}
+model: {{vocab_size: 512, hidden: 256, layers: 4, heads: 4, kv_heads: 2, ffn_hidden: 512,
+         sequence_length: 128}}
+data: {{text: ["{root}/docs/*.md", "{root}/kernels/*.cu"], cache_directory: {folder}/cache}}
+training:
+  steps: {steps}
+  global_batch: 8
+  seed: 5
+  precision: {precision}
+  validation_interval_steps: 50
+  validation_steps: 2
+  optimizer: {{learning_rate: 1e-3, warmup_steps: 10}}
+resources: {{backend: {backend}, devices_per_agent: {gpus}}}
+layout: {{{layout}}}
+checkpoint: {{interval_steps: 20}}
+output: {{directory: {folder}/runs}}
+profile: {profile}
+"""
+
+
+def count_gpus():
+    result = subprocess.run([OPTIONS.millrace, "devices", "--json"], capture_output=True, text=True,
+                            check=True)
+    cuda = json.loads(result.stdout)["cuda"]
+    if not cuda["devices"]:
+        sys.exit(f"gpu_job_test.py: needs a GPU: {cuda['error']}")
+    return min(OPTIONS.gpus, len(cuda["devices"]))
+
+
+class Run:
+    """A job under way, and what it leaves."""
+
+    def __init__(self, folder, name, gpus=1, precision="bf16", backend="cuda", layout="",
+                 steps=STEPS):
+        self.latest = folder / "runs" / f"{name}-latest"
+        job = folder / f"{name}.yaml"
+        profile = OPTIONS.profile16 if precision == "bf16" else OPTIONS.profile32
+        job.write_text(JOB.format(name=name, root=ROOT, folder=folder, steps=steps, gpus=gpus,
+                                  precision=precision, backend=backend, layout=layout,
+                                  profile=profile))
+        self.log = folder / f"{name}.log"
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen([OPTIONS.millrace, "run", job], stdout=log, stderr=log,
+                                            cwd=ROOT)
+
+    def wait(self, seconds=300):
+        """The exit code; what was said is in `output`."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        return self.process.returncode
+
+    @property
+    def output(self):
+        return self.log.read_text(errors="replace") + "".join(
+            f"\n--- {path.name}\n{path.read_text(errors='replace')[-2000:]}"
+            for path in sorted(self.latest.glob("logs/worker-*.log")))
+
+    def lines(self, name):
+        path = self.latest / name
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def losses(self):
+        """By step; of a step that was trained twice, the last one's."""
+        return {line["step"]: line["loss"] for line in self.lines("metrics.jsonl")}
+
+    def validation(self):
+        return {line["step"]: line["validation_loss"] for line in self.lines("metrics.jsonl")
+                if "validation_loss" in line}
+
+    def result(self):
+        return json.loads((self.latest / "result.json").read_text())
+
+    def workers(self):
+        """{rank: process id}"""
+        found = {}
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes().decode().split("\0")
+                parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            except OSError:
+                continue  # It has ended.
+            if int(parent) == self.process.pid and "worker" in words[1:2]:
+                found[int(words[words.index("--rank") + 1])] = int(folder.name)
+        return found
+
+    def wait_for_step(self, step, seconds=120):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if max(self.losses(), default=0) >= step:
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"no step {step}:\n{self.output}")
+
+
+def layouts(gpus):
+    """(name, GPUs, layout) of all that so many GPUs can do."""
+    yield "one", 1, ""
+    if gpus >= 2:
+        yield "data2", 2, "data: 2, zero: 1"
+        yield "tensor2", 2, "tensor: 2"
+        yield "pipeline2", 2, "pipeline: 2, micro_batch: 2"
+    if gpus >= 4:
+        yield "data4", 4, "data: 4, zero: 1"
+        yield "data4zero0", 4, "data: 4, zero: 0"
+        yield "pipeline4", 4, "pipeline: 4, micro_batch: 1"
+        yield "tensor2data2", 4, "tensor: 2, data: 2"
+        yield "pipeline2tensor2", 4, "pipeline: 2, tensor: 2, micro_batch: 2"
+
+
+class GpuJobTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.scratch.name)
+        cls.gpus = count_gpus()
+        cls._reference = None
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def reference(self):
+        """Losses on the CPU, in fp32."""
+        cls = type(self)
+        if cls._reference is None:
+            run = Run(self.folder, "cpu", precision="fp32", backend="cpu")
+            self.assertEqual(run.wait(), 0, run.output)
+            cls._reference = run.losses(), run.validation()
+        return cls._reference
+
+    def assert_finished(self, run):
+        self.assertEqual(run.wait(), 0, run.output)
+        self.assertEqual(run.result()["status"], "finished", run.output)
+        self.assertEqual(sorted(run.losses()), list(range(1, STEPS + 1)))
+        report = run.latest / "report.html"
+        self.assertTrue(report.exists(), run.output)
+        self.assertIn("</html>", report.read_text()[-100:])
+
+    def assert_like_the_cpu(self, precision, tolerance):
+        losses, validation = self.reference()
+        for name, gpus, layout in layouts(self.gpus):
+            with self.subTest(precision=precision, layout=name):
+                run = Run(self.folder, f"{name}-{precision}", gpus, precision, layout=layout)
+                self.assert_finished(run)
+                worst = max(abs(loss - losses[step]) for step, loss in run.losses().items())
+                median = sorted(line["step_time_s"] for line in run.lines("metrics.jsonl"))
+                print(f"{precision} {name:17} {gpus} GPUs: losses within {worst:.1e} of the "
+                      f"CPU's, {1e3 * median[len(median) // 2]:.2f} ms a step", flush=True)
+                self.assertLess(worst, tolerance)
+                self.assertEqual(set(run.validation()), set(validation))
+                for step, loss in run.validation().items():
+                    self.assertAlmostEqual(loss, validation[step], delta=tolerance)
+                measured = json.loads((run.latest / "timelines/measured.json").read_text())
+                self.assertEqual(len(measured["ranks"]), gpus)
+
+    # The bars of training in each precision over 100 steps.
+    def test_bf16_gives_the_cpus_losses(self):
+        self.assert_like_the_cpu("bf16", 2e-3)
+
+    def test_fp32_gives_the_cpus_losses(self):
+        self.assert_like_the_cpu("fp32", 1e-4)
+
+    def test_a_killed_worker_costs_nothing_but_time(self):
+        steps = 1500  # A few seconds, to be killed in the middle of.
+        whole = Run(self.folder, "whole", self.gpus, steps=steps)
+        self.assertEqual(whole.wait(), 0, whole.output)
+        run = Run(self.folder, "killed", self.gpus, steps=steps)
+        run.wait_for_step(50)
+        victim, process = max(run.workers().items())
+        os.kill(process, signal.SIGKILL)
+        killed_at = time.monotonic()
+        trainings = []
+        while len(trainings) < 2:
+            trainings = [line for line in run.lines("events.jsonl") if line["event"] == "training"]
+            self.assertIsNone(run.process.poll(), run.output)
+            self.assertLess(time.monotonic() - killed_at, 60, run.output)
+            time.sleep(0.02)
+        recovery = time.monotonic() - killed_at
+        self.assertEqual(run.wait(), 0, run.output)
+        losses, expected = run.losses(), whole.losses()
+        self.assertEqual(sorted(losses), sorted(expected))
+        worst = max(abs(losses[step] - expected[step]) for step in expected)
+        print(f"rank {victim} of {self.gpus} killed: in training again after {recovery:.2f} s, "
+              f"losses within {worst:.1e} of the uninterrupted run's", flush=True)
+        self.assertLess(recovery, 15)
+        self.assertLess(worst, 2e-3)  # As between layouts: kernels may add in any order.
+        self.assertTrue((run.latest / "report.html").exists())
+
+    def test_ctrl_c_ends_well(self):
+        run = Run(self.folder, "stopped", self.gpus, steps=100000)
+        run.wait_for_step(30)
+        run.process.send_signal(signal.SIGINT)
+        self.assertEqual(run.wait(60), 0, run.output)
+        self.assertEqual(run.result()["status"], "stopped")
+        steps = run.result()["steps"]
+        self.assertEqual(steps, max(run.losses()), "a step without its result")
+        self.assertTrue((run.latest / f"checkpoints/step-{steps:08d}/manifest.json").exists())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + REST, verbosity=2)
