@@ -1,7 +1,9 @@
 #include "kernels/tuning.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -10,18 +12,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
 
 namespace millrace {
 namespace {
 
 using ChoiceByClass = absl::flat_hash_map<TuningValues, TuningValues>;
+using Installation = absl::flat_hash_map<std::string, ChoiceByClass>;
 
-absl::flat_hash_map<std::string, ChoiceByClass>& Installed() {
-  static auto* installed =
-      new absl::flat_hash_map<std::string, ChoiceByClass>();
-  return *installed;
-}
+// What launchers read without a lock; null: no table. Installations live as
+// long as the process, since a launcher may be reading an earlier one.
+std::atomic<const Installation*> installed = nullptr;
 
 thread_local ScopedTuningChoice* innermost = nullptr;
 
@@ -267,10 +269,22 @@ absl::StatusOr<TuningTable> ParseTuningTable(
 }
 
 void InstallTuning(const TuningTable& table) {
-  Installed().clear();
+  static absl::Mutex mutex(absl::kConstInit);
+  static auto* all = new std::vector<std::unique_ptr<const Installation>>();
+  Installation choices;
   for (const TuningEntry& entry : table.entries) {
-    Installed()[entry.family][entry.shape_class] = entry.choice;
+    choices[entry.family][entry.shape_class] = entry.choice;
   }
+  const absl::MutexLock lock(&mutex);
+  const auto known =
+      std::find_if(all->begin(), all->end(),
+                   [&](const auto& one) { return *one == choices; });
+  if (known != all->end()) {
+    installed = known->get();
+    return;
+  }
+  all->push_back(std::make_unique<const Installation>(std::move(choices)));
+  installed = all->back().get();
 }
 
 TuningValues TunedChoice(const TuningFamily& family,
@@ -282,8 +296,10 @@ TuningValues TunedChoice(const TuningFamily& family,
     scope->asked_ = {.shape_class = shape_class, .start = start};
     return scope->choice_.value_or(start);
   }
-  const auto of_family = Installed().find(family.name);
-  if (of_family == Installed().end()) return start;
+  const Installation* table = installed;
+  if (table == nullptr) return start;
+  const auto of_family = table->find(family.name);
+  if (of_family == table->end()) return start;
   const auto found = of_family->second.find(shape_class);
   return found == of_family->second.end() ? start : found->second;
 }

@@ -63,7 +63,7 @@ absl::StatusOr<TuningTable> ParseTuningTable(
     absl::string_view text, absl::Span<const TuningFamily> families);
 
 // From now on launchers choose by `table`; an empty one brings back the starts.
-// Call it while nothing launches.
+// Any thread may call it at any time; what is enqueued keeps its choice.
 void InstallTuning(const TuningTable& table);
 
 // As TunedChoice() of tuned_choice.h, of any family.

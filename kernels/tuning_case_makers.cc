@@ -219,7 +219,8 @@ absl::StatusOr<TuningCase> MakeRopeNorm(int64_t num_tokens, int64_t head_dim,
                                         int64_t num_heads,
                                         int64_t num_kv_heads) {
   TuningTensors tensors;
-  const int64_t stride = (num_heads + 2 * num_kv_heads) * head_dim;
+  // Queries and keys alone: all of it is written.
+  const int64_t stride = (num_heads + num_kv_heads) * head_dim;
   const int64_t size = num_tokens * stride;
   const int num_sets = NumTuningSets(4 * size);
   ASSIGN_OR_RETURN(const void* weight, tensors.Normals(head_dim));

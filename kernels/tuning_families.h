@@ -21,7 +21,7 @@ absl::string_view ShippedTuningTable(absl::string_view chip);
 
 // Installs `text`, of FormatTuningTable(), if it was measured on `chip`; an
 // empty text installs the shipped table of `chip`, or nothing. InvalidArgument
-// names a bad line or the other chip. Call it while nothing launches.
+// names a bad line or the other chip.
 absl::Status InstallKernelTuning(absl::string_view text,
                                  absl::string_view chip);
 
