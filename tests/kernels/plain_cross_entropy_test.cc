@@ -280,7 +280,7 @@ TEST(PlainCrossEntropyTest, ShardsMatchTheReference) {
                                 .z_loss = whole.z_loss},
                                nullptr);
     ASSERT_TRUE(status.ok()) << status;
-    EXPECT_NEAR(ToHost(loss)[0], loss_of_whole, 1e-9);
+    EXPECT_NEAR(ToHost(loss)[0], loss_of_whole, 1e-6);  // Exponentials in fp32.
   }
 }
 

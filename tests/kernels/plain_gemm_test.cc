@@ -115,7 +115,7 @@ TEST(PlainGemmTest, MatchesTheReference) {
           if (run == 0) first = out;
           ExpectEqualBits(out, first, "c");
         }
-        const double sum_error = 4e-7 * std::sqrt(double(shape.k)) + 1e-6;
+        const double sum_error = 8 * 0x1p-25 * double(shape.k) + 1e-6;
         const double rounding = c_type == ElementType::kBfloat16
                                     ? (shape.accumulate ? 2 : 1) * 0x1p-8
                                     : 1e-6;
@@ -130,36 +130,39 @@ TEST(PlainGemmTest, MatchesTheReference) {
   }
 }
 
-// Goal: fp32 is fp32, not tf32, which keeps ten bits of a factor. Method: each
-// factor is one and a bit that only fp32 holds; sums of powers of two of them
-// are exact in fp32, so that nothing else can come out.
+// Goal: fp32 is fp32, not tf32, which keeps ten bits of a factor. Method: one
+// factor is a one and a last bit that tf32 has not, the other one; every
+// partial sum fits 24 bits, so that nothing but the exact sum can come out.
 TEST(PlainGemmTest, KeepsEveryBitOfFp32) {
-  for (const int64_t size : {8, 64, 1024}) {
+  struct Case {
+    int64_t size, k;
+    float factor;
+  };
+  for (const auto [size, k, factor] :
+       {Case{64, 1, 1.0f + 0x1p-23f}, Case{64, 64, 1.0f + 0x1p-17f},
+        Case{1024, 1024, 1.0f + 0x1p-13f}}) {
     for (const bool trans_b : {false, true}) {
-      const float factor = 1.0f + 0x1p-20f;
-      PlainTensor a(ElementType::kFloat32,
-                    std::vector<float>(size * size, factor), true);
-      PlainTensor b(ElementType::kFloat32,
-                    std::vector<float>(size * size, 1.0f), true);
-      PlainTensor c(ElementType::kFloat32, size * size, true);
+      const std::vector<float> factors(size * k, factor);
+      const std::vector<float> ones(size * k, 1.0f);
       absl::StatusOr<PlainGemmPlan> plan = PlainGemmPlan::Create(
-          {.shape = {.m = size, .n = size, .k = size, .trans_b = trans_b},
+          {.shape = {.m = size, .n = size, .k = k, .trans_b = trans_b},
            .type = ElementType::kFloat32});
       ASSERT_TRUE(plan.ok()) << plan.status();
       DeviceBuffer<uint8_t> workspace =
           ToDevice(std::vector<uint8_t>(plan->workspace_bytes(), 0xFF));
-      for (int swapped = 0; swapped < 2; ++swapped) {
-        const absl::Status status =
-            plan->Run({.c = c.data(),
-                       .a = swapped ? b.data() : a.data(),
-                       .b = swapped ? a.data() : b.data(),
-                       .workspace = workspace.data()},
-                      nullptr);
+      for (const bool is_a : {false, true}) {
+        PlainTensor a(ElementType::kFloat32, is_a ? factors : ones, true);
+        PlainTensor b(ElementType::kFloat32, is_a ? ones : factors, true);
+        PlainTensor c(ElementType::kFloat32, size * size, true);
+        const absl::Status status = plan->Run({.c = c.data(),
+                                               .a = a.data(),
+                                               .b = b.data(),
+                                               .workspace = workspace.data()},
+                                              nullptr);
         ASSERT_TRUE(status.ok()) << status;
-        // Partial sums need up to 24 + 10 bits; fp32 rounds a few of the last.
-        const auto exact = static_cast<float>(size) * factor;
-        ExpectNear(c.Host(), std::vector<float>(size * size, exact), 1e-7, 0.0,
-                   absl::StrCat("c of ", size));
+        EXPECT_EQ(c.Host(), std::vector<float>(size * size,
+                                               static_cast<float>(k) * factor))
+            << "k " << k << (trans_b ? " trans_b" : "");
       }
     }
   }
