@@ -1,0 +1,45 @@
+// The job files that we hand out.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "planner/job_file.h"
+#include "planner/layout_space.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Hosts of the one that needs several.
+int32_t NumHosts(const std::string& name) {
+  return name == "llama3-70b" ? 8 : 1;
+}
+
+// Goal: every job under configs/ is read, is named like its file, and has a
+// layout on the devices it asks for. Method: all of them.
+TEST(ConfigsTest, AreJobsWithALayout) {
+  int num_jobs = 0;
+  for (const char* folder : {"configs", "configs/bench"}) {
+    ASSERT_TRUE(fs::exists(folder)) << "run from the repository's root";
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() != ".yaml") continue;
+      SCOPED_TRACE(entry.path().string());
+      ++num_jobs;
+      const absl::StatusOr<JobSpec> job = LoadJob(entry.path().string());
+      ASSERT_TRUE(job.ok()) << job.status();
+      EXPECT_EQ(job->name, entry.path().stem().string());
+      ASSERT_TRUE(job->resources.devices_per_agent.has_value());
+      const absl::Status status = CheckLayouts(
+          *job, *job->resources.devices_per_agent * NumHosts(job->name));
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+  EXPECT_GE(num_jobs, 12);
+}
+
+}  // namespace
+}  // namespace millrace
