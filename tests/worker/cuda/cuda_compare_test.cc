@@ -57,14 +57,14 @@ std::vector<CompareCase> Cases() {
                             .num_kv_heads = 2,
                             .head_dim = 64,
                             .ffn_hidden = 1536,
-                            .sequence_length = 512};
-  const ModelSpec wide = {.vocab_size = 4096,
-                          .hidden = 1024,
+                            .sequence_length = 384};
+  const ModelSpec wide = {.vocab_size = 2048,
+                          .hidden = 512,
                           .num_layers = 2,
-                          .num_heads = 8,
-                          .num_kv_heads = 4,
+                          .num_heads = 4,
+                          .num_kv_heads = 2,
                           .head_dim = 128,
-                          .ffn_hidden = 2816,
+                          .ffn_hidden = 1408,
                           .sequence_length = 640};
   return {{"odd sizes, documents", odd, true},
           {"heads of 64", narrow, false},
