@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "planner/graph.h"
+#include "planner/schedule.h"
 
 namespace millrace {
 namespace {
@@ -12,31 +13,40 @@ namespace {
 // Seconds of one stage, compute uncontended.
 struct StageSeconds {
   double forward = 0;
+  double recompute = 0;
   double input_gradient = 0;
   double weight_gradient = 0;
-  double forward_comm = 0;   // Over the tensor axis.
-  double backward_comm = 0;  // Over the tensor axis.
-  double transfer = 0;       // Sends of one micro-batch.
-  double reduce = 0;         // All buckets.
+  double forward_comm = 0;     // Over the tensor axis.
+  double backward_comm = 0;    // Over the tensor axis.
+  double transfer = 0;         // Sends of one micro-batch.
+  double forward_gather = 0;   // Of parameters, under ZeRO-3.
+  double backward_gather = 0;  // Likewise.
+  double reduce = 0;           // All buckets.
   double longest_reduce = 0;
-  double gather = 0;        // Of parameters, all buckets.
+  double accumulate = 0;    // Gradients of a further micro-batch, ZeRO-2 and 3.
+  double gather = 0;        // Of parameters, all buckets, once a step.
   double first_gather = 0;  // What the forward pass cannot start without.
   double step_compute = 0;  // Prologue and epilogue.
   double step_comm = 0;
 };
 
 void AddPassOp(const Layout& layout, const GraphOp& op, const CostModel& cost,
-               StageSeconds* stage) {
+               PassKind pass, StageSeconds* stage) {
   // The host lane loads ahead, and a receive is the other end of a send.
   if (op.kind == OpKind::kLoadBatch || op.kind == OpKind::kReceive) return;
   const double seconds = cost.Seconds(layout, op.kind, op.attributes);
   if (op.kind == OpKind::kSend) {
     stage->transfer += seconds;
+  } else if (op.phase == Phase::kParameterGather) {
+    (pass == PassKind::kForward ? stage->forward_gather
+                                : stage->backward_gather) += seconds;
   } else if (IsCollective(op.kind)) {
-    (op.phase == Phase::kForward ? stage->forward_comm
-                                 : stage->backward_comm) += seconds;
+    (pass == PassKind::kForward ? stage->forward_comm : stage->backward_comm) +=
+        seconds;
   } else if (op.phase == Phase::kForward) {
     stage->forward += seconds;
+  } else if (op.phase == Phase::kRecompute) {
+    stage->recompute += seconds;
   } else if (op.phase == Phase::kInputGradient) {
     stage->input_gradient += seconds;
   } else {
@@ -49,15 +59,16 @@ StageSeconds SumStage(const ModelSpec& model, const Layout& layout,
   const Graph graph = BuildTrainingGraph(model, layout, stage_idx);
   StageSeconds stage;
   for (const GraphOp& op : graph.forward) {
-    AddPassOp(layout, op, cost, &stage);
+    AddPassOp(layout, op, cost, PassKind::kForward, &stage);
   }
   for (const GraphOp& op : graph.backward) {
-    AddPassOp(layout, op, cost, &stage);
+    AddPassOp(layout, op, cost, PassKind::kBackward, &stage);
   }
   for (const std::vector<GraphOp>& bucket : graph.reduce_by_bucket) {
     double seconds = 0;
     for (const GraphOp& op : bucket) {
-      seconds += cost.Seconds(layout, op.kind, op.attributes);
+      (IsCollective(op.kind) ? seconds : stage.accumulate) +=
+          cost.Seconds(layout, op.kind, op.attributes);
     }
     stage.reduce += seconds;
     stage.longest_reduce = std::max(stage.longest_reduce, seconds);
@@ -104,23 +115,34 @@ StepEstimate EstimateStep(const ModelSpec& model, const Layout& layout,
   double tail = 0, tail_comm = 0, pass_comm = 0;
   for (int32_t stage_idx = 0; stage_idx < layout.pipeline; ++stage_idx) {
     const StageSeconds stage = SumStage(model, layout, stage_idx, cost);
-    const double hidden_by = contention * stage.weight_gradient;
-    const double comm =
-        stage.forward_comm + std::max(0.0, stage.backward_comm - hidden_by);
-    const double pass = contention * (stage.forward + stage.input_gradient +
-                                      stage.weight_gradient) +
-                        comm;
+    const double forward = contention * stage.forward;
+    const double backward =
+        contention *
+        (stage.recompute + stage.input_gradient + stage.weight_gradient);
+    const double hidden_by =
+        contention * (stage.recompute + stage.weight_gradient);
+    double comm = stage.forward_comm +
+                  std::max(0.0, stage.backward_comm - hidden_by) +
+                  std::max(0.0, stage.forward_gather - forward) +
+                  std::max(0.0, stage.backward_gather - backward);
+    double pass = forward + backward + comm;
+    if (layout.shards_gradients()) {
+      // After every micro-batch but the last, which the tail counts.
+      const double further = (num_microbatches - 1) / num_microbatches;
+      const double exposed =
+          further * std::max(0.0, stage.reduce - forward - backward);
+      comm += exposed;
+      pass += exposed + further * contention * stage.accumulate;
+    }
     all_passes += pass;
     slowest_pass = std::max(slowest_pass, pass);
     pass_comm += comm;
     transfers += stage.transfer;
-    const double last_backward =
-        contention * (stage.input_gradient + stage.weight_gradient);
     const double exposed_reduce =
-        std::max(stage.longest_reduce, stage.reduce - last_backward);
+        std::max(stage.longest_reduce, stage.reduce - backward);
     // Buckets are gathered under the first forward pass, all but the first.
     const double exposed_gather =
-        std::max(stage.first_gather, stage.gather - contention * stage.forward);
+        std::max(stage.first_gather, stage.gather - forward);
     const double stage_tail_comm =
         exposed_reduce + exposed_gather + stage.step_comm;
     const double stage_tail = contention * stage.step_compute + stage_tail_comm;

@@ -18,8 +18,10 @@ struct StepEstimate {
 
 // From one micro-batch's op times by stage and the 1F1B law: all stages once,
 // then the slowest for each further micro-batch. Tensor communication hides
-// under weight gradients, data reductions under the last backward pass.
-// `layout` must pass ValidateLayout; a layout of several ranks needs
+// under weight gradients and what is computed again, data reductions under the
+// last backward pass, or under each where ZeRO-2 reduces after each
+// micro-batch, gathers of parameters under the pass that needs them. `layout`
+// must pass ValidateLayout; a layout of several ranks needs
 // cost.HasCommunication().
 StepEstimate EstimateStep(const ModelSpec& model, const Layout& layout,
                           const CostModel& cost);

@@ -43,8 +43,25 @@ std::string AlternativeRow(const Alternative& alternative) {
                                  ? FormatBytes(prediction.memory_bytes())
                                  : "-";
   return absl::StrFormat(
-      "  %-58s %10s %10s  %s\n", LayoutToString(alternative.layout),
+      "  %-68s %10s %10s  %s\n", LayoutToString(alternative.layout),
       FormatSeconds(prediction.step_time_s), memory, alternative.reason);
+}
+
+std::string RecomputeText(const Plan& plan) {
+  const char* what = "";
+  switch (plan.layout.recompute) {
+    case Recompute::kNone:
+      return "";
+    case Recompute::kSelective:
+      what = "the outputs of norms and SwiGLU";
+      break;
+    case Recompute::kFull:
+      what = "all layers from their inputs";
+      break;
+  }
+  return absl::StrCat("  recompute  ", what, ", ",
+                      Percent(plan.prediction.recompute_fraction),
+                      " of the step, for memory\n");
 }
 
 std::string Choice(const JobSpec& job, const Plan& plan) {
@@ -63,7 +80,8 @@ std::string Choice(const JobSpec& job, const Plan& plan) {
       MemoryText(prediction), "\n", "  idle       bubble ",
       Percent(prediction.bubble_fraction),
       " of the step, exposed communication ",
-      Percent(prediction.exposed_communication_fraction), "\n");
+      Percent(prediction.exposed_communication_fraction), "\n",
+      RecomputeText(plan));
 }
 
 std::string Basis(const HardwareProfile& profile, const Plan& plan) {
@@ -79,7 +97,7 @@ std::string Basis(const HardwareProfile& profile, const Plan& plan) {
 
 std::string AlternativesTable(const std::vector<Alternative>& alternatives) {
   if (alternatives.empty()) return "";
-  std::string text = absl::StrFormat("\n  %-58s %10s %10s  %s\n", "alternative",
+  std::string text = absl::StrFormat("\n  %-68s %10s %10s  %s\n", "alternative",
                                      "step time", "memory", "why not");
   const size_t shown = std::min(kShownAlternatives, alternatives.size());
   for (size_t i = 0; i < shown; ++i) {
@@ -102,7 +120,7 @@ Json LayoutJson(const Layout& layout) {
           {"context", 1},
           {"expert", 1},
           {"micro_batch", layout.micro_batch},
-          {"recompute", "none"},
+          {"recompute", RecomputeName(layout.recompute)},
           {"precision", PrecisionName(layout.precision)},
           {"schedule", "1f1b"}};
 }
@@ -120,6 +138,7 @@ Json PredictionJson(const Prediction& prediction, const Layout& layout) {
   json["bubble_fraction"] = prediction.bubble_fraction;
   json["exposed_communication_fraction"] =
       prediction.exposed_communication_fraction;
+  json["recompute_fraction"] = prediction.recompute_fraction;
   return json;
 }
 

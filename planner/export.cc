@@ -19,7 +19,8 @@ LayoutConstraints Pinned(const Layout& layout) {
           .data = layout.data,
           .tensor = layout.tensor,
           .micro_batch = layout.micro_batch,
-          .zero = layout.zero};
+          .zero = layout.zero,
+          .recompute = RecomputeName(layout.recompute)};
 }
 
 // What holds for every framework.

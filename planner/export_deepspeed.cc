@@ -64,6 +64,11 @@ void NoteDeepSpeedAxes(Export& out, nlohmann::ordered_json& json) {
         layout.pipeline, ", num_mp=", layout.tensor, ", num_dp=", layout.data,
         ")); the plan's stages have ", absl::StrJoin(sizes, ", "), " layers"));
   }
+  if (layout.recompute != Recompute::kNone) {
+    out.differences.push_back(absl::StrCat(
+        "recompute ", RecomputeName(layout.recompute),
+        ": which activations are computed again is the training script's"));
+  }
   if (layout.tensor == 1) return;
   if (layout.pipeline == 1) {
     json["tensor_parallel"] = {{"autotp_size", layout.tensor}};

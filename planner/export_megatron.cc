@@ -107,9 +107,23 @@ void AddMegatronLayout(Export& out, std::vector<std::string>& flags) {
     flags.push_back("--use-tp-pp-dp-mapping");
   }
   if (layout.data > 1) flags.push_back("--overlap-grad-reduce");
-  if (layout.zero == 1) flags.push_back("--use-distributed-optimizer");
-  if (layout.zero == 1 && layout.data > 1) {
-    flags.push_back("--overlap-param-gather");
+  if (layout.zero >= 1) flags.push_back("--use-distributed-optimizer");
+  if (layout.shards_optimizer()) flags.push_back("--overlap-param-gather");
+  if (layout.shards_gradients()) {
+    out.differences.push_back(absl::StrCat(
+        "ZeRO ", layout.zero,
+        ": Megatron-LM's distributed optimizer shards the optimizer state "
+        "alone and needs more memory"));
+  }
+  if (layout.recompute == Recompute::kFull) {
+    flags.insert(flags.end(),
+                 {"--recompute-granularity full", "--recompute-method uniform",
+                  "--recompute-num-layers 1"});
+  } else if (layout.recompute == Recompute::kSelective) {
+    out.differences.push_back(
+        "recompute selective (outputs of norms and SwiGLU): which modules "
+        "--recompute-modules knows depends on Megatron-LM's version, so that "
+        "nothing is computed again here, which needs more memory");
   }
 }
 

@@ -99,13 +99,17 @@ std::string StageModules(const Export& out) {
 
 void AddTorchtitanLayout(Export& out, TomlText& toml) {
   const Layout& layout = out.layout;
-  const bool sharded = layout.zero == 1 && layout.data > 1;
+  const bool sharded = layout.shards_optimizer();
   toml.Add("parallelism.data_parallel_replicate_degree",
            absl::StrCat(sharded ? 1 : layout.data));
   toml.Add("parallelism.data_parallel_shard_degree",
            absl::StrCat(sharded ? layout.data : 1));
-  if (sharded) {
+  if (layout.shards_parameters()) {
+    toml.AddText("parallelism.fsdp_reshard_after_forward", "always");
+  } else if (sharded) {
     toml.AddText("parallelism.fsdp_reshard_after_forward", "never");
+  }
+  if (sharded && !layout.shards_gradients()) {
     out.differences.push_back(
         "ZeRO 1: torchtitan's FSDP shards parameters and gradients besides "
         "the optimizer state; with fsdp_reshard_after_forward = \"never\" it "
@@ -175,7 +179,14 @@ absl::StatusOr<std::string> ExportTorchtitan(Export out) {
   AddTorchtitanLayout(out, toml);
   toml.AddText("training.dtype", "float32");
   toml.AddText("training.mixed_precision_param", precision);
-  toml.AddText("activation_checkpoint.mode", "none");
+  toml.AddText("activation_checkpoint.mode",
+               RecomputeName(out.layout.recompute));
+  if (out.layout.recompute == Recompute::kSelective) {
+    toml.AddText("activation_checkpoint.selective_ac_option", "op");
+    out.differences.push_back(
+        "recompute selective: torchtitan chooses among all ops, matrix "
+        "products too; the plan computes outputs of norms and SwiGLU again");
+  }
   if (out.job.checkpoint.interval_steps > 0) {
     toml.Add("checkpoint.enable", "true");
     toml.Add("checkpoint.interval", out.Value("checkpoint.interval_steps"));

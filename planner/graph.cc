@@ -55,14 +55,24 @@ ForwardPass EmitForward(GraphBuilder& builder, const LossOptions& loss) {
 void EmitBackward(GraphBuilder& builder, const ForwardPass& pass,
                   const LossOptions& loss) {
   std::vector<GraphOp>& ops = builder.graph().backward;
+  const Recompute recompute = builder.layout().recompute;
   builder.EmitTo(&ops);
   TensorId d_stream =
       builder.is_last_stage()
           ? EmitLossHeadBackward(builder, pass.input, pass.head, loss)
           : EmitReceiveGradient(builder);
   for (size_t i = pass.layers.size(); i-- > 0;) {
-    const Layer& layer = pass.layers[i];
+    Layer layer = pass.layers[i];
+    if (recompute == Recompute::kFull) {
+      RecomputeLayer(builder, pass.input.document_starts, &layer.attention,
+                     &layer.feed_forward);
+    } else if (recompute == Recompute::kSelective) {
+      RecomputeCheapOps(builder, &layer.feed_forward);
+    }
     d_stream = EmitFeedForwardBackward(builder, layer.feed_forward, d_stream);
+    if (recompute == Recompute::kSelective) {
+      RecomputeCheapOps(builder, &layer.attention);
+    }
     d_stream = EmitAttentionBackward(builder, layer.attention,
                                      pass.input.document_starts, d_stream);
     builder.LastDeferred().completes_bucket =

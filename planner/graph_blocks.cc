@@ -19,12 +19,13 @@ AttentionAttributes AttentionShape(const GraphBuilder& builder) {
 }
 
 void EmitRope(GraphBuilder& builder, const std::string& name, TensorId qkv,
-              bool inverse) {
+              Phase phase) {
+  const bool inverse = phase == Phase::kInputGradient;
   AttentionAttributes attributes = AttentionShape(builder);
   attributes.rope_theta = builder.model().rope_theta;
   attributes.inverse = inverse;
   builder.Emit({.kind = OpKind::kRope,
-                .phase = inverse ? Phase::kInputGradient : Phase::kForward,
+                .phase = phase,
                 .name = name,
                 .attributes = attributes,
                 .inputs = {qkv},
@@ -52,17 +53,88 @@ void EmitOrDefer(GraphBuilder& builder, GraphOp weight_gradient) {
   }
 }
 
+// Of a block's ops in this phase.
+std::string BlockName(const char* block, int64_t layer, Phase phase) {
+  return absl::StrCat("layers.", layer, "/", block, "/",
+                      phase == Phase::kRecompute ? "recompute/" : "");
+}
+
+// All up to the block's output; the block's weights must be there.
+void EmitAttend(GraphBuilder& builder, Phase phase, TensorId document_starts,
+                ResidualStream* stream, AttentionBlock* block) {
+  const StageShapes& s = builder.shapes();
+  const std::string name = BlockName("attention", block->layer, phase);
+  block->norm = builder.EmitNorm(absl::StrCat(name, "norm"), stream->residual,
+                                 stream->delta, block->norm.weight, phase);
+  const TensorId input = builder.EmitTensorGather(
+      absl::StrCat(name, "gather_input"), block->norm.output, phase);
+  block->qkv = builder.EmitLinear(absl::StrCat(name, "qkv"), input,
+                                  block->qkv_weight, phase);
+  EmitRope(builder, absl::StrCat(name, "rope"), block->qkv, phase);
+  block->attended = builder.AddTensor(absl::StrCat(name, "attended"),
+                                      {s.num_tokens, s.query_width()});
+  block->lse = builder.AddTensor(absl::StrCat(name, "lse"),
+                                 {s.num_heads, s.num_tokens}, DType::kFloat32);
+  builder.Emit({.kind = OpKind::kAttentionForward,
+                .phase = phase,
+                .name = absl::StrCat(name, "attend"),
+                .attributes = AttentionShape(builder),
+                .inputs = {block->qkv, document_starts},
+                .outputs = {block->attended, block->lse}});
+  const TensorId output =
+      builder.EmitLinear(absl::StrCat(name, "output"), block->attended,
+                         block->output_weight, phase);
+  stream->residual = block->norm.residual;
+  stream->delta = builder.EmitTensorReduceScatter(
+      absl::StrCat(name, "reduce_output"), output, phase);
+}
+
+TensorId EmitSwiglu(GraphBuilder& builder, const std::string& name,
+                    TensorId gate_up, Phase phase) {
+  const StageShapes& s = builder.shapes();
+  const TensorId activation = builder.AddTensor(
+      absl::StrCat(name, "activation"), {s.num_tokens, s.ffn_hidden});
+  builder.Emit({.kind = OpKind::kSwigluForward,
+                .phase = phase,
+                .name = absl::StrCat(name, "swiglu"),
+                .attributes = ElementwiseAttributes{.rows = s.num_tokens,
+                                                    .cols = s.ffn_hidden},
+                .inputs = {gate_up},
+                .outputs = {activation}});
+  return activation;
+}
+
+// All up to the activation.
+void EmitActivate(GraphBuilder& builder, Phase phase,
+                  const ResidualStream& stream, FeedForwardBlock* block) {
+  const std::string name = BlockName("feed_forward", block->layer, phase);
+  block->norm = builder.EmitNorm(absl::StrCat(name, "norm"), stream.residual,
+                                 stream.delta, block->norm.weight, phase);
+  const TensorId input = builder.EmitTensorGather(
+      absl::StrCat(name, "gather_input"), block->norm.output, phase);
+  block->gate_up = builder.EmitLinear(absl::StrCat(name, "gate_up"), input,
+                                      block->gate_up_weight, phase);
+  block->activation = EmitSwiglu(builder, name, block->gate_up, phase);
+}
+
+// The norm's output anew, from what it kept of its input.
+void RecomputeNorm(GraphBuilder& builder, const std::string& name,
+                   SavedNorm* norm) {
+  *norm = builder.EmitNorm(absl::StrCat(name, "norm"), norm->residual, -1,
+                           norm->weight, Phase::kRecompute);
+}
+
 }  // namespace
 
 AttentionBlock EmitAttention(GraphBuilder& builder, int64_t layer,
                              TensorId document_starts, ResidualStream* stream) {
   const StageShapes& s = builder.shapes();
-  const std::string name = absl::StrCat("layers.", layer, "/attention/");
+  const std::string name = BlockName("attention", layer, Phase::kForward);
   const std::string parameters = absl::StrCat("model.layers.", layer, ".");
   AttentionBlock block{.layer = layer};
-  block.norm = builder.EmitNorm(
-      absl::StrCat(name, "norm"), stream->residual, stream->delta,
-      absl::StrCat(parameters, "input_layernorm.weight"));
+  block.norm.weight = builder.AddWeight(
+      absl::StrCat(name, "norm"),
+      absl::StrCat(parameters, "input_layernorm.weight"), 1, s.hidden);
   block.qkv_weight =
       builder.AddWeight(absl::StrCat(name, "qkv"),
                         absl::StrCat(parameters, "self_attn.q_proj.weight"),
@@ -71,40 +143,19 @@ AttentionBlock EmitAttention(GraphBuilder& builder, int64_t layer,
       builder.AddWeight(absl::StrCat(name, "output"),
                         absl::StrCat(parameters, "self_attn.o_proj.weight"),
                         s.hidden, s.query_width());
-
-  const TensorId input = builder.EmitTensorGather(
-      absl::StrCat(name, "gather_input"), block.norm.output, Phase::kForward);
-  block.qkv = builder.EmitLinear(absl::StrCat(name, "qkv"), input,
-                                 block.qkv_weight, Phase::kForward);
-  EmitRope(builder, absl::StrCat(name, "rope"), block.qkv, false);
-  block.attended = builder.AddTensor(absl::StrCat(name, "attended"),
-                                     {s.num_tokens, s.query_width()});
-  block.lse = builder.AddTensor(absl::StrCat(name, "lse"),
-                                {s.num_heads, s.num_tokens}, DType::kFloat32);
-  builder.Emit({.kind = OpKind::kAttentionForward,
-                .phase = Phase::kForward,
-                .name = absl::StrCat(name, "attend"),
-                .attributes = AttentionShape(builder),
-                .inputs = {block.qkv, document_starts},
-                .outputs = {block.attended, block.lse}});
-  const TensorId output =
-      builder.EmitLinear(absl::StrCat(name, "output"), block.attended,
-                         block.output_weight, Phase::kForward);
-  stream->residual = block.norm.residual;
-  stream->delta = builder.EmitTensorReduceScatter(
-      absl::StrCat(name, "reduce_output"), output, Phase::kForward);
+  EmitAttend(builder, Phase::kForward, document_starts, stream, &block);
   return block;
 }
 
 FeedForwardBlock EmitFeedForward(GraphBuilder& builder, int64_t layer,
                                  ResidualStream* stream) {
   const StageShapes& s = builder.shapes();
-  const std::string name = absl::StrCat("layers.", layer, "/feed_forward/");
+  const std::string name = BlockName("feed_forward", layer, Phase::kForward);
   const std::string parameters = absl::StrCat("model.layers.", layer, ".");
   FeedForwardBlock block{.layer = layer};
-  block.norm = builder.EmitNorm(
-      absl::StrCat(name, "norm"), stream->residual, stream->delta,
-      absl::StrCat(parameters, "post_attention_layernorm.weight"));
+  block.norm.weight = builder.AddWeight(
+      absl::StrCat(name, "norm"),
+      absl::StrCat(parameters, "post_attention_layernorm.weight"), 1, s.hidden);
   block.gate_up_weight =
       builder.AddWeight(absl::StrCat(name, "gate_up"),
                         absl::StrCat(parameters, "mlp.gate_proj.weight"),
@@ -112,20 +163,7 @@ FeedForwardBlock EmitFeedForward(GraphBuilder& builder, int64_t layer,
   block.down_weight = builder.AddWeight(
       absl::StrCat(name, "down"),
       absl::StrCat(parameters, "mlp.down_proj.weight"), s.hidden, s.ffn_hidden);
-
-  const TensorId input = builder.EmitTensorGather(
-      absl::StrCat(name, "gather_input"), block.norm.output, Phase::kForward);
-  block.gate_up = builder.EmitLinear(absl::StrCat(name, "gate_up"), input,
-                                     block.gate_up_weight, Phase::kForward);
-  block.activation = builder.AddTensor(absl::StrCat(name, "activation"),
-                                       {s.num_tokens, s.ffn_hidden});
-  builder.Emit({.kind = OpKind::kSwigluForward,
-                .phase = Phase::kForward,
-                .name = absl::StrCat(name, "swiglu"),
-                .attributes = ElementwiseAttributes{.rows = s.num_tokens,
-                                                    .cols = s.ffn_hidden},
-                .inputs = {block.gate_up},
-                .outputs = {block.activation}});
+  EmitActivate(builder, Phase::kForward, *stream, &block);
   const TensorId output =
       builder.EmitLinear(absl::StrCat(name, "down"), block.activation,
                          block.down_weight, Phase::kForward);
@@ -133,6 +171,30 @@ FeedForwardBlock EmitFeedForward(GraphBuilder& builder, int64_t layer,
   stream->delta = builder.EmitTensorReduceScatter(
       absl::StrCat(name, "reduce_output"), output, Phase::kForward);
   return block;
+}
+
+void RecomputeLayer(GraphBuilder& builder, TensorId document_starts,
+                    AttentionBlock* attention, FeedForwardBlock* feed_forward) {
+  // Weight gradients that were to hide communication would only keep what they
+  // read alive: what is computed again hides it as well.
+  builder.EmitDeferred();
+  ResidualStream stream{.residual = attention->norm.residual};
+  EmitAttend(builder, Phase::kRecompute, document_starts, &stream, attention);
+  EmitActivate(builder, Phase::kRecompute, stream, feed_forward);
+}
+
+void RecomputeCheapOps(GraphBuilder& builder, AttentionBlock* block) {
+  RecomputeNorm(builder,
+                BlockName("attention", block->layer, Phase::kRecompute),
+                &block->norm);
+}
+
+void RecomputeCheapOps(GraphBuilder& builder, FeedForwardBlock* block) {
+  const std::string name =
+      BlockName("feed_forward", block->layer, Phase::kRecompute);
+  RecomputeNorm(builder, name, &block->norm);
+  block->activation =
+      EmitSwiglu(builder, name, block->gate_up, Phase::kRecompute);
 }
 
 TensorId EmitAttentionBackward(GraphBuilder& builder,
@@ -167,7 +229,7 @@ TensorId EmitAttentionBackward(GraphBuilder& builder,
                 .inputs = {block.qkv, document_starts, block.attended,
                            block.lse, d_attended},
                 .outputs = {d_qkv, workspace}});
-  EmitRope(builder, absl::StrCat(name, "rope"), d_qkv, true);
+  EmitRope(builder, absl::StrCat(name, "rope"), d_qkv, Phase::kInputGradient);
   const TensorId d_input_full = builder.EmitInputGradient(
       absl::StrCat(name, "qkv"), d_qkv, block.qkv_weight);
   const TensorId d_input = builder.EmitTensorReduceScatter(

@@ -42,6 +42,14 @@ AttentionBlock EmitAttention(GraphBuilder& builder, int64_t layer,
 FeedForwardBlock EmitFeedForward(GraphBuilder& builder, int64_t layer,
                                  ResidualStream* stream);
 
+// Computes again, from what the layer's first norm kept of the stream, all that
+// its backward pass reads; the blocks then name the new tensors.
+void RecomputeLayer(GraphBuilder& builder, TensorId document_starts,
+                    AttentionBlock* attention, FeedForwardBlock* feed_forward);
+// The outputs of norms and of SwiGLU alone.
+void RecomputeCheapOps(GraphBuilder& builder, AttentionBlock* block);
+void RecomputeCheapOps(GraphBuilder& builder, FeedForwardBlock* block);
+
 // Gradient of the stream after the block -> of the stream before it, both
 // [S, H]. Weight gradients stay deferred where they can hide communication that
 // is yet to come: the caller emits the last ones.

@@ -176,8 +176,7 @@ TensorId GraphBuilder::EmitLinear(const std::string& name, TensorId x,
                                      .n = weight.rows,
                                      .k = weight.cols,
                                      .trans_b = true},
-        .inputs = {x, phase == Phase::kForward ? weight.parameter
-                                               : weight.backward_parameter},
+        .inputs = {x, ParameterOf(weight, phase)},
         .outputs = {y}});
   return y;
 }
@@ -244,27 +243,28 @@ TensorId GraphBuilder::EmitTensorReduceScatter(const std::string& name,
 }
 
 SavedNorm GraphBuilder::EmitNorm(const std::string& name, TensorId x,
-                                 TensorId delta, absl::string_view parameter) {
+                                 TensorId delta, const Weight& weight,
+                                 Phase phase) {
   const std::vector<int64_t> dims = {shapes_.shard_tokens, shapes_.hidden};
   SavedNorm saved;
-  saved.weight = AddWeight(name, parameter, 1, shapes_.hidden);
+  saved.weight = weight;
   saved.output = AddTensor(absl::StrCat(name, "/output"), dims);
   saved.rstd = AddTensor(absl::StrCat(name, "/rstd"), {shapes_.shard_tokens},
                          DType::kFloat32);
   GraphOp op{.kind = OpKind::kRmsNormForward,
-             .phase = Phase::kForward,
+             .phase = phase,
              .name = name,
              .attributes = NormAttributes{.num_tokens = shapes_.shard_tokens,
                                           .hidden = shapes_.hidden,
                                           .epsilon = model_.norm_epsilon}};
   if (delta < 0) {
     saved.residual = x;
-    op.inputs = {x, saved.weight.parameter};
+    op.inputs = {x, ParameterOf(weight, phase)};
     op.outputs = {saved.output, saved.rstd};
   } else {
     saved.residual = AddTensor(absl::StrCat(name, "/residual"), dims);
     op.kind = OpKind::kResidualRmsNormForward;
-    op.inputs = {x, delta, saved.weight.parameter};
+    op.inputs = {x, delta, ParameterOf(weight, phase)};
     op.outputs = {saved.residual, saved.output, saved.rstd};
   }
   Emit(std::move(op));

@@ -120,9 +120,15 @@ class GraphBuilder {
   TensorId EmitTensorReduceScatter(const std::string& name, TensorId full,
                                    Phase phase);
 
+  // What ops of this phase read of the weight.
+  static TensorId ParameterOf(const Weight& weight, Phase phase) {
+    return phase == Phase::kForward ? weight.parameter
+                                    : weight.backward_parameter;
+  }
+
   // norm(x) or, with a delta (>= 0), norm(x + delta).
   SavedNorm EmitNorm(const std::string& name, TensorId x, TensorId delta,
-                     absl::string_view parameter);
+                     const Weight& weight, Phase phase);
   // Returns d_x [S, H]; `d_residual` is added unless negative.
   TensorId EmitNormBackward(const std::string& name, const SavedNorm& saved,
                             TensorId d_y, TensorId d_residual);

@@ -179,8 +179,10 @@ LossHead EmitLossHead(GraphBuilder& builder, const StageInput& input,
                       const LossOptions& options) {
   const StageShapes& s = builder.shapes();
   LossHead head{.all_stats = -1};
-  head.norm = builder.EmitNorm("final_norm", stream.residual, stream.delta,
-                               "model.norm.weight");
+  head.norm = builder.EmitNorm(
+      "final_norm", stream.residual, stream.delta,
+      builder.AddWeight("final_norm", "model.norm.weight", 1, s.hidden),
+      Phase::kForward);
   head.weight =
       builder.AddWeight("head", "lm_head.weight", s.vocab_rows, s.hidden);
   head.hidden = builder.EmitTensorGather("head/gather_input", head.norm.output,

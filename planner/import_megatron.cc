@@ -171,9 +171,18 @@ void SetLayout(Importer& importer) {
       {"decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers",
        "pipeline-model-parallel-layout"},
       "ours cuts the layers as evenly as can be, the last stage the smallest");
-  importer.NoteIfThere({"recompute-granularity", "recompute-method",
-                        "recompute-num-layers", "recompute-activations"},
-                       "this version keeps all activations");
+  const Setting* recompute = importer.Look("recompute-granularity");
+  if (recompute != nullptr && recompute->value == "full") {
+    importer.Set("layout.recompute", "full", "recompute-granularity",
+                 recompute);
+    (void)importer.Look("recompute-method");
+    (void)importer.Look("recompute-num-layers");
+  } else {
+    importer.NoteIfThere(
+        {"recompute-granularity", "recompute-modules", "recompute-activations"},
+        "layout.recompute is left to the planner, which computes again what "
+        "memory asks for");
+  }
   // What ours does in any case.
   for (const char* key : {"overlap-grad-reduce", "overlap-param-gather",
                           "use-tp-pp-dp-mapping", "use-mcore-models"}) {

@@ -214,9 +214,12 @@ void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
                  absl::StrCat(importer.Integer("checkpoint.interval", 1, 500)),
                  "checkpoint.interval");
   }
+  // Its selective mode chooses among other ops than ours.
+  (void)importer.Look("activation_checkpoint.selective_ac_option");
   if (const Setting* mode = importer.Look("activation_checkpoint.mode");
-      mode == nullptr || mode->value != "none") {
-    importer.Note("activation_checkpoint: this version keeps all activations");
+      mode != nullptr) {
+    importer.Set("layout.recompute", mode->value, "activation_checkpoint.mode",
+                 mode);
   }
   for (const char* key :
        {"training.dtype", "parallelism.pipeline_parallel_schedule"}) {

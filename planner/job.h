@@ -63,6 +63,7 @@ struct ResourceSpec {
 // Absent fields are the planner's choice.
 struct LayoutConstraints {
   std::optional<int32_t> pipeline, data, tensor, micro_batch, zero;
+  std::string recompute = "auto";  // Or a RecomputeName().
   friend bool operator==(const LayoutConstraints&,
                          const LayoutConstraints&) = default;
 };

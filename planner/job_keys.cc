@@ -237,9 +237,17 @@ const JobKey kJobKeys[] = {
      .minimum = 1,
      .maximum = kMaximumInt32},
     {.path = "layout.zero",
-     .doc = "1 shards the optimizer state over the data axis, 0 does not.",
+     .doc = "What the data axis shards: nothing; 1 the optimizer state, 2 "
+            "gradients too, 3 parameters too. auto takes 2 and 3 only where "
+            "memory asks for it.",
      .field = FIELD(layout.zero),
-     .maximum = 1},
+     .maximum = 3},
+    {.path = "layout.recompute",
+     .doc = "What the backward pass computes again instead of keeping it: "
+            "nothing, outputs of norms and activations, or whole layers. auto "
+            "takes the least that fits.",
+     .field = FIELD(layout.recompute),
+     .choices = "auto|none|selective|full"},
 
     {.path = "checkpoint.directory",
      .doc = "Where checkpoints go. Empty: checkpoints/ in the run directory.",

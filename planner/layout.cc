@@ -99,6 +99,28 @@ Precision PrecisionOf(absl::string_view name) {
   return Precision::kFloat32;
 }
 
+const char* RecomputeName(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone:
+      return "none";
+    case Recompute::kSelective:
+      return "selective";
+    case Recompute::kFull:
+      return "full";
+  }
+  CHECK(false) << "unknown recompute " << static_cast<int>(recompute);
+  return "";
+}
+
+Recompute RecomputeOf(absl::string_view name) {
+  for (int i = 0; i < kNumRecomputes; ++i) {
+    const auto recompute = static_cast<Recompute>(i);
+    if (name == RecomputeName(recompute)) return recompute;
+  }
+  CHECK(false) << "unknown recompute " << name;
+  return Recompute::kNone;
+}
+
 const char* GroupName(Group group) {
   switch (group) {
     case Group::kTensor:
@@ -240,7 +262,10 @@ std::string LayoutToString(const Layout& layout) {
       "pipeline ", layout.pipeline, " x data ", layout.data, " x tensor ",
       layout.tensor, ", ", layout.num_microbatches, " micro-batch",
       layout.num_microbatches == 1 ? "" : "es", " of ", layout.micro_batch,
-      ", ZeRO ", layout.zero, ", ", PrecisionName(layout.precision));
+      ", ZeRO ", layout.zero, ", ", PrecisionName(layout.precision),
+      layout.recompute == Recompute::kNone
+          ? ""
+          : absl::StrCat(", recompute ", RecomputeName(layout.recompute)));
 }
 
 }  // namespace millrace

@@ -22,6 +22,15 @@ enum class Precision : uint8_t { kFloat32, kBfloat16 };
 const char* PrecisionName(Precision precision);  // "fp32", "bf16".
 Precision PrecisionOf(absl::string_view name);   // Must be one of these.
 
+// What the backward pass computes again instead of keeping it since the forward
+// pass. kSelective: what costs least time for its bytes, the outputs of norms
+// (two bytes moved for one saved) and of SwiGLU (three); no GEMM and no
+// attention. kFull: everything between the inputs of layers.
+enum class Recompute : uint8_t { kNone, kSelective, kFull };
+inline constexpr int kNumRecomputes = static_cast<int>(Recompute::kFull) + 1;
+const char* RecomputeName(Recompute recompute);  // "none", "selective", "full".
+Recompute RecomputeOf(absl::string_view name);   // Must be one of these.
+
 struct Layout {
   int32_t pipeline = 1;  // Stages.
   int32_t data = 1;      // Replicas, each with its share of the global batch.
@@ -32,6 +41,7 @@ struct Layout {
   // too (2), parameters too (3), as ZeRO's stages (Rajbhandari et al., 2020).
   int32_t zero = 0;
   Precision precision = Precision::kFloat32;
+  Recompute recompute = Recompute::kNone;
 
   // Whether a rank keeps the optimizer state of its slices alone.
   bool shards_optimizer() const { return zero >= 1 && data > 1; }
@@ -86,7 +96,8 @@ LayerRange StageLayers(const ModelSpec& model, const Layout& layout,
 absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
                             int64_t global_batch);
 
-// "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1, bf16".
+// "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1, bf16", and
+// ", recompute full" where anything is.
 std::string LayoutToString(const Layout& layout);
 
 }  // namespace millrace

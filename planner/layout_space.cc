@@ -13,6 +13,9 @@
 namespace millrace {
 namespace {
 
+constexpr absl::string_view kAuto = "auto";
+constexpr int32_t kMaximumZero = 3;
+
 bool Allows(const std::optional<int32_t>& pinned, int64_t value) {
   return !pinned.has_value() || *pinned == value;
 }
@@ -191,10 +194,11 @@ std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
   for (const Layout& mesh : EnumerateMeshes(space)) {
     if (space.global_batch % mesh.data != 0) continue;
     const int64_t replica_batch = space.global_batch / mesh.data;
-    for (const int32_t zero : {0, 1}) {
-      if (!Allows(space.constraints.zero, zero)) continue;
+    for (int32_t zero = 0; zero <= kMaximumZero; ++zero) {
       const bool is_asked_for = space.constraints.zero == zero;
-      if (zero == 1 && mesh.data == 1 && !is_asked_for) continue;
+      const bool is_offered = !space.constraints.zero.has_value() &&
+                              zero <= (mesh.data > 1 ? 1 : 0);
+      if (!is_asked_for && !is_offered) continue;
       for (int64_t count = 1; count <= replica_batch; ++count) {
         if (replica_batch % count != 0 ||
             !Allows(space.constraints.micro_batch, replica_batch / count)) {
@@ -204,6 +208,9 @@ std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
         layout.zero = zero;
         layout.num_microbatches = static_cast<int32_t>(count);
         layout.micro_batch = static_cast<int32_t>(replica_batch / count);
+        layout.recompute = space.constraints.recompute == kAuto
+                               ? Recompute::kNone
+                               : RecomputeOf(space.constraints.recompute);
         if (ValidateLayout(space.model, layout, space.global_batch).ok()) {
           layouts.push_back(layout);
         }
@@ -211,6 +218,29 @@ std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
     }
   }
   return layouts;
+}
+
+std::vector<Layout> SmallerLayouts(const LayoutSpace& space,
+                                   const Layout& layout) {
+  std::vector<int32_t> zeroes = {layout.zero};
+  if (!space.constraints.zero.has_value() && layout.data > 1) {
+    if (layout.zero == 0) return {};
+    zeroes = {1, 2, 3};
+  }
+  std::vector<Recompute> recomputes = {layout.recompute};
+  if (space.constraints.recompute == kAuto) {
+    recomputes = {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
+  }
+  std::vector<Layout> smaller;
+  for (const Recompute recompute : recomputes) {
+    for (const int32_t zero : zeroes) {
+      Layout variant = layout;
+      variant.zero = zero;
+      variant.recompute = recompute;
+      if (!(variant == layout)) smaller.push_back(variant);
+    }
+  }
+  return smaller;
 }
 
 absl::Status ExplainNoLayout(const LayoutSpace& space) {

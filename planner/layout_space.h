@@ -25,8 +25,15 @@ LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices);
 // Every layout that uses all devices, respects the constraints and passes
 // ValidateLayout, the simpler first: fewer tensor shards, fewer stages, no
 // ZeRO, fewer and larger micro-batches. ZeRO-1 without data replicas is ZeRO-0
-// and appears only where it is asked for.
+// and appears only where it is asked for; ZeRO-2, ZeRO-3 and recompute, which
+// buy memory with time, likewise.
 std::vector<Layout> EnumerateLayouts(const LayoutSpace& space);
+
+// What the constraints leave of these for a layout of EnumerateLayouts() that
+// does not fit: more of it sharded or computed again, the smallest last. Empty
+// where a layout of EnumerateLayouts() shards more.
+std::vector<Layout> SmallerLayouts(const LayoutSpace& space,
+                                   const Layout& layout);
 
 // For a space without layouts: InvalidArgument with the nearest layout, what
 // stands in its way, and the smallest change that gives one.

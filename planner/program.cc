@@ -90,6 +90,8 @@ const char* PhaseName(Phase phase) {
       return "input_gradient";
     case Phase::kWeightGradient:
       return "weight_gradient";
+    case Phase::kRecompute:
+      return "recompute";
     case Phase::kGradientReduce:
       return "gradient_reduce";
     case Phase::kOptimizer:

@@ -43,6 +43,7 @@ enum class Phase : uint8_t {
   kForward,
   kInputGradient,
   kWeightGradient,
+  kRecompute,  // Of the forward pass, in the backward pass.
   kGradientReduce,
   kOptimizer,
   kParameterGather,

@@ -84,22 +84,39 @@ absl::StatusOr<Timeline> SimulateStages(std::span<const Program> programs,
                    .ranks_per_host = cost.profile().ranks_per_host});
 }
 
+// What the compute lane computes again.
+double RecomputeSeconds(const Program& program, const RankTimeline& timeline) {
+  double seconds = 0;
+  for (const TimelineEvent& event : timeline.events) {
+    const Instruction& instruction =
+        program.instructions[static_cast<size_t>(event.instruction)];
+    if (instruction.phase == Phase::kRecompute &&
+        instruction.lane == Lane::kCompute) {
+      seconds += event.end_s - event.start_s;
+    }
+  }
+  return seconds;
+}
+
 void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
                    const CostModel& cost, const Timeline& timeline,
                    Prediction* prediction) {
   FillTime(model, programs.front().layout, cost, timeline.step_time_s,
            prediction);
-  double bubble_s = 0, exposed_s = 0;
+  double bubble_s = 0, exposed_s = 0, recompute_s = 0;
   for (const RankTimeline& rank : timeline.ranks) {
     const TimeBreakdown part = BreakDown(
         programs[static_cast<size_t>(rank.stage)], rank, timeline.step_time_s);
     bubble_s += part.bubble_s;
+    recompute_s +=
+        RecomputeSeconds(programs[static_cast<size_t>(rank.stage)], rank);
     exposed_s += part.exposed_tensor_comm_s + part.exposed_data_comm_s;
   }
   const double all_s =
       timeline.step_time_s * static_cast<double>(timeline.ranks.size());
   prediction->bubble_fraction = bubble_s / all_s;
   prediction->exposed_communication_fraction = exposed_s / all_s;
+  prediction->recompute_fraction = recompute_s / all_s;
 }
 
 // Whether the profile has what prices the layout.
@@ -197,8 +214,9 @@ class Search {
 
   absl::StatusOr<Plan> Run() {
     const double start_s = MonotonicSeconds();
-    RETURN_IF_ERROR(Estimate());
-    RETURN_IF_ERROR(SimulateBest());
+    RETURN_IF_ERROR(CheckLayouts(input_.job, input_.num_devices));
+    RETURN_IF_ERROR(Consider(EnumerateLayouts(space_)));
+    RETURN_IF_ERROR(Consider(SmallerThanWhatDoesNotFit()));
     const Candidate* chosen = Fastest();
     if (chosen == nullptr) return ExplainNothingFits();
     ASSIGN_OR_RETURN(Plan plan, MakePlan(*chosen));
@@ -207,9 +225,10 @@ class Search {
   }
 
  private:
-  absl::Status Estimate() {
-    RETURN_IF_ERROR(CheckLayouts(input_.job, input_.num_devices));
-    for (const Layout& layout : EnumerateLayouts(space_)) {
+  // Estimates all, lowers and simulates the best.
+  absl::Status Consider(const std::vector<Layout>& layouts) {
+    const size_t begin = candidates_.size();
+    for (const Layout& layout : layouts) {
       RETURN_IF_ERROR(CheckProfile(layout, cost_));
       const StepEstimate estimate = EstimateStep(space_.model, layout, cost_);
       Candidate candidate{.layout = layout};
@@ -221,19 +240,30 @@ class Search {
       candidates_.push_back(std::move(candidate));
     }
     // Stable: EnumerateLayouts puts the simpler of equals first.
-    order_.resize(candidates_.size());
-    std::iota(order_.begin(), order_.end(), size_t{0});
-    std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
+    std::vector<size_t> order(candidates_.size() - begin);
+    std::iota(order.begin(), order.end(), begin);
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
       return candidates_[a].prediction.step_time_s <
              candidates_[b].prediction.step_time_s;
     });
-    return absl::OkStatus();
+    return SimulateBest(order);
   }
 
-  absl::Status SimulateBest() {
+  std::vector<Layout> SmallerThanWhatDoesNotFit() const {
+    std::vector<Layout> layouts;
+    for (const Candidate& candidate : candidates_) {
+      if (candidate.fits) continue;
+      for (const Layout& smaller : SmallerLayouts(space_, candidate.layout)) {
+        layouts.push_back(smaller);
+      }
+    }
+    return layouts;
+  }
+
+  absl::Status SimulateBest(const std::vector<size_t>& order) {
     int num_simulated = 0;
     int64_t num_instructions = 0;
-    for (const size_t idx : order_) {
+    for (const size_t idx : order) {
       if (num_simulated >= kMinimumSimulated &&
           num_instructions >= kInstructionBudget) {
         break;
@@ -339,8 +369,9 @@ class Search {
       more.num_devices = input_.num_devices * factor;
       if (!more.constraints.micro_batch) more.constraints.micro_batch = 1;
       for (const Layout& layout : EnumerateLayouts(more)) {
-        const absl::StatusOr<std::vector<Program>> programs =
-            LowerStages(space_.model, layout);
+        const std::vector<Layout> smaller = SmallerLayouts(more, layout);
+        const absl::StatusOr<std::vector<Program>> programs = LowerStages(
+            space_.model, smaller.empty() ? layout : smaller.back());
         if (!programs.ok()) continue;
         Prediction prediction;
         FillMemory(*programs, &prediction);
@@ -357,7 +388,6 @@ class Search {
   const LayoutSpace space_;
   const int64_t memory_limit_;
   std::vector<Candidate> candidates_;  // The simpler first.
-  std::vector<size_t> order_;          // By closed form.
 };
 
 }  // namespace

@@ -33,6 +33,9 @@ struct Prediction {
   int64_t optimizer_bytes = 0;                // Moments and master weights.
   double bubble_fraction = 0;                 // Of the mean rank's step.
   double exposed_communication_fraction = 0;  // Of the mean rank's step.
+  // Spent on computing again, of the mean rank's step; zero where the layout
+  // was not simulated.
+  double recompute_fraction = 0;
   int64_t memory_bytes() const { return persistent_bytes + step_bytes; }
 };
 
@@ -64,7 +67,9 @@ struct SearchInput {
 };
 
 // Evaluates every layout the job's constraints allow in closed form, lowers and
-// simulates the best, and takes the fastest simulated one that fits.
+// simulates the best, and takes the fastest simulated one that fits. Where one
+// does not fit, those that shard more of it or compute more again are evaluated
+// likewise.
 // Deterministic but for Plan::search_seconds. Returns InvalidArgument when no
 // layout is possible or none fits, with the nearest one, what stands in its
 // way, and the smallest change that helps; FailedPrecondition for several

@@ -1,6 +1,16 @@
 #include "coordinator/protocol/convert.h"
 
 namespace millrace {
+namespace {
+
+static_assert(static_cast<int>(Recompute::kNone) ==
+              protocol::LAYOUT_RECOMPUTE_NONE);
+static_assert(static_cast<int>(Recompute::kSelective) ==
+              protocol::LAYOUT_RECOMPUTE_SELECTIVE);
+static_assert(static_cast<int>(Recompute::kFull) ==
+              protocol::LAYOUT_RECOMPUTE_FULL);
+
+}  // namespace
 
 protocol::LayoutMessage ToMessage(const Layout& layout) {
   protocol::LayoutMessage message;
@@ -13,6 +23,8 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
   message.set_precision(layout.precision == Precision::kBfloat16
                             ? protocol::LAYOUT_PRECISION_BFLOAT16
                             : protocol::LAYOUT_PRECISION_FLOAT32);
+  message.set_recompute(
+      static_cast<protocol::LayoutRecompute>(layout.recompute));
   return message;
 }
 

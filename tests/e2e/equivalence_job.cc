@@ -125,7 +125,9 @@ std::vector<Layout> SmallLayouts() {
                                .tensor = tensor,
                                .micro_batch = 8 / (data * num_microbatches),
                                .num_microbatches = num_microbatches,
-                               .zero = zero});
+                               .zero = zero,
+                               .recompute = static_cast<Recompute>(
+                                   layouts.size() % kNumRecomputes)});
           }
         }
       }

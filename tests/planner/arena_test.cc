@@ -151,7 +151,10 @@ TEST(PlanArenaTest, PacksProgramsTightly) {
           layout.shards_gradients()
               ? 2 * largest_bucket * DTypeBytes(DType::kFloat32)
               : 0;
-      EXPECT_LE(program.step_arena_bytes, 1.2 * least + meanwhile)
+      // A send's buffer lives on through the next pass, which shows where
+      // little else is kept.
+      const double limit = layout.recompute == Recompute::kFull ? 1.3 : 1.2;
+      EXPECT_LE(program.step_arena_bytes, limit * least + meanwhile)
           << LayoutToString(layout) << ", stage " << stage;
       worst = std::max(worst,
                        static_cast<double>(program.step_arena_bytes) / least);

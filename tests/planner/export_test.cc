@@ -92,6 +92,7 @@ TEST(ExportTest, TorchtitanRoundTrip) {
     EXPECT_EQ(back.model, expected_model);
     LayoutConstraints expected = Pinned(layout);
     if (layout.data == 1) expected.zero = 0;
+    expected.recompute = RecomputeName(layout.recompute);
     EXPECT_EQ(back.layout, expected);
     TrainingSpec training = job.training;
     training.validation_interval_steps = 0;  // Not exported.
@@ -102,6 +103,33 @@ TEST(ExportTest, TorchtitanRoundTrip) {
     EXPECT_NEAR(back.training.optimizer.min_learning_rate, 1.3e-4, 1e-18);
     if (HasFailure()) return;
   }
+}
+
+// Goal: ZeRO-2, ZeRO-3 and recompute come out in each framework's words, and
+// what it cannot say is said. Method: one layout of each kind.
+TEST(ExportTest, SaysWhatShardsAndWhatIsComputedAgain) {
+  const JobSpec job = UnusualJob();
+  Layout layout{.data = 8, .micro_batch = 1, .num_microbatches = 12};
+  layout.zero = 3;
+  layout.recompute = Recompute::kFull;
+  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+              AllOf(HasSubstr("--use-distributed-optimizer"),
+                    HasSubstr("--recompute-granularity full"),
+                    HasSubstr("ZeRO 3: Megatron-LM's")));
+  EXPECT_THAT(MustExport(job, layout, Framework::kTorchtitan),
+              AllOf(HasSubstr("fsdp_reshard_after_forward = \"always\""),
+                    HasSubstr("mode = \"full\"")));
+  EXPECT_THAT(MustExport(job, layout, Framework::kDeepSpeed),
+              AllOf(HasSubstr("\"stage\": 3"), HasSubstr("recompute full")));
+  layout.zero = 2;
+  layout.recompute = Recompute::kSelective;
+  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+              AllOf(HasSubstr("recompute selective"),
+                    Not(HasSubstr("--recompute-granularity"))));
+  EXPECT_THAT(MustExport(job, layout, Framework::kTorchtitan),
+              AllOf(HasSubstr("fsdp_reshard_after_forward = \"never\""),
+                    HasSubstr("selective_ac_option = \"op\""),
+                    Not(HasSubstr("ZeRO 1"))));
 }
 
 // Goal: torchtitan's own models need no config.json. Method: each flavor there

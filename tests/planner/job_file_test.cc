@@ -163,8 +163,8 @@ TEST(JobFileTest, RefusesWrongValues) {
       {Changed("name: small", "name: ../x"), "name: expected letters"},
       {Changed("name: small", "name: \"\""), "name: expected letters"},
       {absl::StrCat(kSmallJob, "layout: 4\n"), "expected auto or a section"},
-      {absl::StrCat(kSmallJob, "layout: {zero: 2}\n"),
-       "auto or an integer from 0 to 1, found '2'"},
+      {absl::StrCat(kSmallJob, "layout: {zero: 4}\n"),
+       "auto or an integer from 0 to 3, found '4'"},
       {absl::StrCat(kSmallJob, "output: [1]\n"), "found a list"},
       {absl::StrCat(kSmallJob, "fault: {heartbeat_timeout_ms: 100}\n"),
        "above heartbeat_interval_ms 200, found 100"},
@@ -250,7 +250,8 @@ TEST(JobFileTest, RoundTrips) {
     if (below(2) == 0) job.resources.devices_per_agent = 1 + below(9);
     if (below(2) == 0) job.resources.memory_per_device_bytes = kMiB * 3 + round;
     if (below(2) == 0) job.layout.tensor = 1 + below(4);
-    if (below(2) == 0) job.layout.zero = below(2);
+    if (below(2) == 0) job.layout.zero = below(4);
+    if (below(2) == 0) job.layout.recompute = "selective";
     job.checkpoint.directory = text();
     job.checkpoint.interval_steps = static_cast<int64_t>(below(99));
     job.checkpoint.at_end = below(2) == 0;

@@ -39,7 +39,9 @@ inline std::vector<Layout> TestLayouts(
                                .micro_batch = 1 + pipeline % 2,
                                .num_microbatches = num_microbatches,
                                .zero = zero,
-                               .precision = precision});
+                               .precision = precision,
+                               .recompute = static_cast<Recompute>(
+                                   layouts.size() % kNumRecomputes)});
           }
         }
       }
