@@ -136,7 +136,7 @@ class Consumer {
     const uint32_t keys = kv_address_ + stage * C::kKeyBytes;
 #pragma unroll
     for (int k = 0; k < C::kHeadDim / 16; ++k) {
-      MultiplyKeys<C::kBlockN>(
+      MultiplyShared<C::kBlockN, false, false>(
           s_,
           SwizzledDescriptor(queries + k / 4 * C::kBlockM * 128 + k % 4 * 32,
                              0),
@@ -227,14 +227,10 @@ class Consumer {
     Release(values);
     kv_ring_ = values.Next();
     Pack();
+    if (rows_.must_rescale) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (rows_.must_rescale[r]) {
-#pragma unroll
-        for (int i = 2 * r; i < C::kHeadDim / 2; i += 4) {
-          o_[i] *= rows_.rescale[r];
-          o_[i + 1] *= rows_.rescale[r];
-        }
+      for (int i = 0; i < C::kHeadDim / 2; ++i) {
+        o_[i] *= rows_.rescale[i / 2 % 2];
       }
     }
     --next_block_;

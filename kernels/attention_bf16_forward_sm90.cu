@@ -236,7 +236,6 @@ struct Choice {
   int64_t num_consumers;
   int64_t num_heads;  // At once.
   bool splits;
-  int64_t block_keys;
 };
 
 template <typename C>
@@ -264,11 +263,6 @@ absl::Status LaunchHeadDim(const AttentionForwardBf16Args& args,
     case 96:
       return Launch<Config<96, 2, 128, kVisible, 4>>(args, choice, stream);
     case 128:
-      if constexpr (kVisible == Visible::kAll) {
-        if (choice.block_keys == 160) {
-          return Launch<Config<128, 2, 160, kVisible, 4>>(args, choice, stream);
-        }
-      }
       return Launch<Config<128, 2, 128, kVisible, 4>>(args, choice, stream);
     default:
       return Launch<Config<256, 2, 64, kVisible, 5>>(args, choice, stream);
@@ -296,11 +290,10 @@ Choice Choose(const AttentionBf16Shape& shape, Visible visible,
        std::min(kMany, SizeClass(num_tiles))},
       {shape.head_dim == 64 && !is_short ? 3 : 2,
        visible == Visible::kAll && !packed ? 1 : HeadsPerSection(shape),
-       num_tiles <= num_multiprocessors, 128});
+       num_tiles <= num_multiprocessors});
   return {.num_consumers = choice[0],
           .num_heads = choice[1],
-          .splits = choice[2] != 0 && SplitTakes(shape),
-          .block_keys = choice[3]};
+          .splits = choice[2] != 0 && SplitTakes(shape)};
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
     SoftmaxBlock<C, true>(p, s, rows);
 #pragma unroll
     for (int i = 0; i < C::kPerThread; ++i) {
-      if (rows.must_rescale[i / 2 % 2]) o[i] *= rows.rescale[i / 2 % 2];
+      if (rows.must_rescale) o[i] *= rows.rescale[i / 2 % 2];
     }
 #pragma unroll
     for (int k = 0; k < C::kBlockN / 16; ++k) {

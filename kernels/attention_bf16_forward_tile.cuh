@@ -174,7 +174,7 @@ struct RowState {
   float reference[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};  // This thread's columns only.
   float rescale[2];             // What the last block did to older terms;
-  bool must_rescale[2];  // nothing, in no such row of the warp, if false.
+  bool must_rescale;            // nothing, in no row of the warp, if false.
 };
 
 // Takes from the scores what the thread's rows, `first_row` and 8 after it,
@@ -225,11 +225,16 @@ __device__ __forceinline__ void SoftmaxBlock(const Params& p,
     maximum[i / 2 % 2] = fmaxf(maximum[i / 2 % 2], s[i]);
     other[i / 2 % 2] = fmaxf(other[i / 2 % 2], s[i + 1]);
   }
+  bool exceeds = false;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     maximum[r] = fmaxf(maximum[r], other[r]) * p.scale_log2;
-    rows.must_rescale[r] = __any_sync(~0u, maximum[r] > rows.reference[r]);
-    if (rows.must_rescale[r]) {
+    exceeds |= maximum[r] > rows.reference[r];
+  }
+  rows.must_rescale = __any_sync(~0u, exceeds);
+  if (rows.must_rescale) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
       maximum[r] = fmaxf(maximum[r], __shfl_xor_sync(~0u, maximum[r], 1));
       maximum[r] = fmaxf(maximum[r], __shfl_xor_sync(~0u, maximum[r], 2));
       rows.rescale[r] = 1.0f;

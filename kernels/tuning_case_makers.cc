@@ -298,10 +298,6 @@ absl::StatusOr<TuningCase> MakeAttention(AttentionBf16Shape shape) {
                      shape.head_dim > 128 || tiles > 1024)) {
       return false;
     }
-    if (choice[3] == 160 &&
-        (shape.causal || shape.window != 0 || shape.head_dim != 128)) {
-      return false;
-    }
     return shape.num_sequences * shape.num_heads % choice[1] == 0;
   };
   result.memory = tensors.Take();

@@ -43,14 +43,12 @@ const std::vector<TuningFamily>& Families() {
       // Consumers: warpgroups of 64 queries a block (head dim 64 alone has 3).
       // heads: how many are worked on at once, so that their keys and values
       // stay in the cache. split 1: a block's warpgroups share out the keys of
-      // 64 queries (head dims 64 and 128, no windows or documents). block_keys:
-      // keys of a step (head dim 128 alone, all keys visible, has 160).
+      // 64 queries (head dims 64 and 128, no windows or documents).
       {.name = "attention_forward",
        .class_dims = {"head_dim", "visible", "keys", "tiles"},
        .knobs = {{.name = "consumers", .values = {2, 3}},
                  {.name = "heads", .values = {1, 2, 4, 8, 16, 32}},
-                 {.name = "split", .values = {0, 1}},
-                 {.name = "block_keys", .values = {128, 160}}}},
+                 {.name = "split", .values = {0, 1}}}},
       // Blocks of the cluster that keeps a row in its shared memory; at least
       // what the row needs.
       {.name = "cross_entropy_rows",

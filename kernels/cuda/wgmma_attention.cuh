@@ -1,6 +1,5 @@
-// wgmma of what attention needs beyond wgmma.cuh: blocks of 160 keys, and the
-// first operand in registers for heads of 256 columns. What holds there holds
-// here.
+// wgmma with the first operand in registers for heads of 256 columns, which
+// attention needs beyond wgmma.cuh; what holds there holds here.
 
 #ifndef MILLRACE_KERNELS_CUDA_WGMMA_ATTENTION_CUH_
 #define MILLRACE_KERNELS_CUDA_WGMMA_ATTENTION_CUH_
@@ -15,27 +14,6 @@ namespace millrace::hopper {
 #define MILLRACE_D8(i)                                                        \
   "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]),           \
   "+f"(d[(i) + 4]), "+f"(d[(i) + 5]), "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
-
-template <bool kTransposeA, bool kTransposeB>
-__device__ __forceinline__ void MultiplyN160(
-    float (&d)[80], uint64_t a, uint64_t b,
-    bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, "
-      "%80, %81, p, 1, 1, %83, %84;\n}\n"
-        : MILLRACE_D8(0), MILLRACE_D8(8), MILLRACE_D8(16), MILLRACE_D8(24),
-          MILLRACE_D8(32), MILLRACE_D8(40), MILLRACE_D8(48), MILLRACE_D8(56),
-          MILLRACE_D8(64), MILLRACE_D8(72)
-        : "l"(a), "l"(b),
-          "r"(static_cast<int>(accumulate)), "n"(kTransposeA ? 1 : 0),
-          "n"(kTransposeB ? 1 : 0));
-}
 
 template <bool kTransposeB>
 __device__ __forceinline__ void MultiplyN256(
@@ -63,17 +41,6 @@ __device__ __forceinline__ void MultiplyN256(
 
 #undef MILLRACE_D8
 // clang-format on
-
-// Any block of keys by a template argument; both operands K-major.
-template <int kN>
-__device__ __forceinline__ void MultiplyKeys(float (&d)[kN / 2], uint64_t a,
-                                             uint64_t b, bool accumulate) {
-  if constexpr (kN == 160) {
-    MultiplyN160<false, false>(d, a, b, accumulate);
-  } else {
-    MultiplyShared<kN, false, false>(d, a, b, accumulate);
-  }
-}
 
 // Any width of head by a template argument; b is not K-major.
 template <int kN>
