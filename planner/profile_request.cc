@@ -18,15 +18,6 @@
 namespace millrace {
 namespace {
 
-// Floating-point operations of one call of each chosen op. A measurement makes
-// some five calls, so that a slow core (20 GFLOP/s) needs ten seconds and
-// leaves the rest of the twenty for bandwidth-bound ops and communication.
-constexpr double kFlopsBudget = 40e9;
-// Of one kind; beyond, shapes lie closer than a cost model tells apart.
-constexpr size_t kShapesPerKind = 64;
-// Bandwidth-bound kinds and messages: sizes per kind, spread evenly.
-constexpr size_t kSizesPerKind = 4;
-
 template <typename Row>
 std::vector<Row> SpreadEvenly(const std::vector<Row>& sorted, size_t count) {
   if (sorted.size() <= count) return sorted;
@@ -73,7 +64,7 @@ double SquaredDistance(const Shape& a, const Shape& b) {
 // furthest from all chosen (Gonzalez 1985), among those that still fit the
 // budget. Starts with the smallest, which always fits.
 std::vector<const ProfileOp*> Cover(std::span<const Shape> shapes,
-                                    double flops_budget) {
+                                    double flops_budget, size_t max_shapes) {
   std::vector<double> distance(shapes.size(),
                                std::numeric_limits<double>::infinity());
   std::vector<const ProfileOp*> chosen;
@@ -86,7 +77,7 @@ std::vector<const ProfileOp*> Cover(std::span<const Shape> shapes,
   // Large ops run at one speed, which extrapolates well; no single one may eat
   // the budget of many small ones.
   const double flops_limit = flops_budget / 8;
-  while (next < shapes.size() && chosen.size() < kShapesPerKind) {
+  while (next < shapes.size() && chosen.size() < max_shapes) {
     chosen.push_back(shapes[next].op);
     flops_budget -= shapes[next].flops;
     const Shape& newest = shapes[next];
@@ -143,19 +134,19 @@ class Collector {
     }
   }
 
-  ProfileRequest Finish() const {
+  ProfileRequest Finish(const ProfileBudget& budget) const {
     ProfileRequest request;
-    AddArithmetic(&request);
+    AddArithmetic(budget, &request);
     for (const auto& [kind, by_bytes] : bandwidth_) {
       std::vector<ProfileOp> sorted;
       for (const auto& [bytes, op] : by_bytes) sorted.push_back(op);
-      for (ProfileOp& op : SpreadEvenly(sorted, kSizesPerKind)) {
+      for (ProfileOp& op : SpreadEvenly(sorted, budget.sizes_per_kind)) {
         request.ops.push_back(std::move(op));
       }
     }
     for (const auto& [group, sizes] : communication_) {
       const std::vector<int64_t> sorted(sizes.begin(), sizes.end());
-      for (const int64_t bytes : SpreadEvenly(sorted, kSizesPerKind)) {
+      for (const int64_t bytes : SpreadEvenly(sorted, budget.sizes_per_kind)) {
         request.communication.push_back(
             {.kind = group.first, .group_size = group.second, .bytes = bytes});
       }
@@ -174,7 +165,8 @@ class Collector {
     communication_[{op.kind, GroupSize(layout, group)}].insert(bytes);
   }
 
-  void AddArithmetic(ProfileRequest* request) const {
+  void AddArithmetic(const ProfileBudget& budget,
+                     ProfileRequest* request) const {
     std::map<OpKind, std::vector<Shape>> by_kind;
     double total_flops = 0;
     for (const auto& [key, op] : arithmetic_) {
@@ -185,8 +177,9 @@ class Collector {
     for (const auto& [kind, shapes] : by_kind) {
       double flops = 0;
       for (const Shape& shape : shapes) flops += shape.flops;
-      const double budget = kFlopsBudget * std::max(flops / total_flops, 0.1);
-      for (const ProfileOp* op : Cover(shapes, budget)) {
+      const double share = std::max(flops / total_flops, 0.1);
+      for (const ProfileOp* op :
+           Cover(shapes, budget.flops * share, budget.shapes_per_kind)) {
         request->ops.push_back(*op);
       }
     }
@@ -215,9 +208,9 @@ void CollectLayout(const ModelSpec& model, const Layout& layout,
 
 }  // namespace
 
-absl::StatusOr<ProfileRequest> BuildProfileRequest(const ModelSpec& model,
-                                                   const TrainingSpec& training,
-                                                   int32_t num_ranks) {
+absl::StatusOr<ProfileRequest> BuildProfileRequest(
+    const ModelSpec& model, const TrainingSpec& training, int32_t num_ranks,
+    const ProfileBudget& budget) {
   const LayoutSpace space{.model = model,
                           .global_batch = training.global_batch,
                           .num_devices = num_ranks,
@@ -226,7 +219,7 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(const ModelSpec& model,
   if (layouts.empty()) return ExplainNoLayout(space);
   Collector collector;
   for (const Layout& layout : layouts) CollectLayout(model, layout, &collector);
-  return collector.Finish();
+  return collector.Finish(budget);
 }
 
 std::string ProfileShapeKey(const ModelSpec& model,

@@ -1,5 +1,5 @@
 // What `millrace profile` has to measure for one job: the shapes and sizes that
-// its possible layouts use, thinned to what fits in some twenty seconds.
+// its possible layouts use, thinned to what fits a budget.
 
 #ifndef MILLRACE_PLANNER_PROFILE_REQUEST_H_
 #define MILLRACE_PLANNER_PROFILE_REQUEST_H_
@@ -36,12 +36,31 @@ struct ProfileRequest {
   std::vector<ProfileCommunication> communication;
 };
 
+// How much is asked for.
+struct ProfileBudget {
+  // Floating-point operations of one call of each chosen op.
+  double flops;
+  // Of products, attention and heads, each kind; beyond, shapes lie closer than
+  // a cost model tells apart.
+  size_t shapes_per_kind;
+  // Of bandwidth-bound kinds and messages, spread evenly.
+  size_t sizes_per_kind;
+};
+// A measurement makes some five calls, so that a slow core (20 GFLOP/s) needs
+// ten seconds and leaves the rest of twenty for the other tables.
+inline constexpr ProfileBudget kCpuProfileBudget = {
+    .flops = 40e9, .shapes_per_kind = 64, .sizes_per_kind = 4};
+// Some ten calls on a GPU of 600 TFLOP/s: half a minute of three. So many
+// shapes that those of the layout to be chosen are mostly among them.
+inline constexpr ProfileBudget kGpuProfileBudget = {
+    .flops = 2e15, .shapes_per_kind = 160, .sizes_per_kind = 10};
+
 // Collects the distinct instructions of every layout the model and batch allow
 // on `num_ranks` devices, whatever the job pins, so that one profile serves all
 // layouts. Deterministic. Returns InvalidArgument when there is no layout.
-absl::StatusOr<ProfileRequest> BuildProfileRequest(const ModelSpec& model,
-                                                   const TrainingSpec& training,
-                                                   int32_t num_ranks);
+absl::StatusOr<ProfileRequest> BuildProfileRequest(
+    const ModelSpec& model, const TrainingSpec& training, int32_t num_ranks,
+    const ProfileBudget& budget = kCpuProfileBudget);
 
 // What the request depends on, as part of a file name:
 // "h256-f704-n8-k4-d32-v4096-s256-b16".

@@ -6,17 +6,25 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "planner/profile_request.h"
+#include "worker/agent_devices.h"
+#include "worker/cuda/cuda_kernel_cache.h"
+#include "worker/cuda/cuda_profiler.h"
 #include "worker/cuda/cuda_stepper.h"
 #include "worker/cuda/cuda_trainer.h"
 #include "worker/cuda/nccl_loaded_version.h"
 #include "worker/cuda/nccl_version.h"
 #include "worker/cuda_backend.h"
+#include "worker/machine.h"
 
 namespace millrace {
 namespace {
@@ -146,10 +154,43 @@ class LibraryBackend final : public CudaBackend {
   }
 
   absl::StatusOr<HardwareProfile> MeasureHardwareProfile(
-      const ProfilerOptions&, int32_t, RendezvousStore*) override {
-    return absl::UnimplementedError(
-        "this version does not measure GPUs; name a hardware profile by "
-        "profile: PATH in the job (configs/hardware/)");
+      const ProfilerOptions& options, int32_t device_idx,
+      RendezvousStore* store) override {
+    ASSIGN_OR_RETURN(const std::vector<CudaDeviceInfo> gpus, ListDevices());
+    ASSIGN_OR_RETURN(const Machine host, DescribeMachine());
+    ASSIGN_OR_RETURN(const AgentDevices devices,
+                     ShareGpus(options.job.resources, host, gpus, {}));
+    RETURN_IF_ERROR(DeviceStatus(cudaSetDevice(device_idx),
+                                 absl::StrCat("GPU ", device_idx).c_str()));
+    ASSIGN_OR_RETURN(
+        const ProfileRequest request,
+        BuildProfileRequest(options.job.model, options.job.training,
+                            options.num_ranks, kGpuProfileBudget));
+    ASSIGN_OR_RETURN(GemmAlgorithmTable algorithms, ShippedGemmAlgorithms());
+    ASSIGN_OR_RETURN(
+        CudaProfile measured,
+        MeasureCudaRequest(
+            request, {.precision = PrecisionOf(options.job.training.precision),
+                      .num_ranks = options.num_ranks,
+                      .ranks_per_host = options.ranks_per_host,
+                      .rank = options.rank,
+                      .store = store,
+                      .algorithms = std::move(algorithms),
+                      .time_budget = options.time_budget}));
+    HardwareProfile profile = std::move(measured.tables);
+    profile.name = devices.machine;
+    profile.provenance = {
+        .machine = devices.machine,
+        .description = devices.description,
+        .version = MILLRACE_VERSION,
+        .date = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(),
+                                 absl::UTCTimeZone()),
+        .num_ranks = options.num_ranks,
+        .threads_per_device = 1};
+    profile.device_memory_bytes =
+        options.job.resources.memory_per_device_bytes.value_or(
+            devices.memory_bytes);
+    return profile;
   }
 };
 

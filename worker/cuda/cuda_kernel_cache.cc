@@ -67,9 +67,12 @@ absl::Status CudaGemm::Run(void* c, const void* a, const void* b,
       {.c = c, .a = a, .b = b, .workspace = workspace}, stream);
 }
 
+absl::StatusOr<GemmAlgorithmTable> ShippedGemmAlgorithms() {
+  return GemmAlgorithmTable::Parse(kShippedGemmAlgorithms);
+}
+
 absl::StatusOr<std::unique_ptr<CudaKernelCache>> CudaKernelCache::Create() {
-  ASSIGN_OR_RETURN(GemmAlgorithmTable table,
-                   GemmAlgorithmTable::Parse(kShippedGemmAlgorithms));
+  ASSIGN_OR_RETURN(GemmAlgorithmTable table, ShippedGemmAlgorithms());
   return Create({.gemm_algorithms = std::move(table)});
 }
 

@@ -41,6 +41,9 @@ class CudaGemm {
   std::variant<GemmBf16Plan, PlainGemmPlan> plan_;
 };
 
+// What was measured before and lies in this build.
+absl::StatusOr<GemmAlgorithmTable> ShippedGemmAlgorithms();
+
 class CudaKernelCache {
  public:
   struct Options {
@@ -48,7 +51,7 @@ class CudaKernelCache {
     // Multiprocessors that products may use; zero: all.
     int gemm_multiprocessors = 0;
   };
-  // On the current device, with the measured algorithms that this build has.
+  // On the current device, with ShippedGemmAlgorithms().
   static absl::StatusOr<std::unique_ptr<CudaKernelCache>> Create();
   static absl::StatusOr<std::unique_ptr<CudaKernelCache>> Create(
       Options options);

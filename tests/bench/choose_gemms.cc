@@ -1,0 +1,130 @@
+// Measures the ways to compute every matrix product of a job's Programs and
+// prints those that are fastest, for kernels/gemm_algorithms_*.txt:
+//
+//   choose_gemms seconds=60 JOB.yaml pipeline=1,data=1,tensor=1,micro_batch=4
+//   ...
+//
+// Each job file is followed by the layouts that are wanted of it. On the device
+// that is current; what was known before is kept where it is not measured
+// again.
+
+#include <cstdint>
+#include <iostream>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "planner/job_file.h"
+#include "planner/lower.h"
+#include "worker/cuda/cuda_kernel_cache.h"
+#include "worker/cuda/cuda_profiler.h"
+
+namespace millrace {
+namespace {
+
+absl::StatusOr<Layout> ParseLayout(const std::string& text,
+                                   const JobSpec& job) {
+  Layout layout = {.precision = PrecisionOf(job.training.precision)};
+  const std::map<std::string, int32_t*> fields = {
+      {"pipeline", &layout.pipeline},
+      {"data", &layout.data},
+      {"tensor", &layout.tensor},
+      {"micro_batch", &layout.micro_batch},
+      {"zero", &layout.zero}};
+  for (const absl::string_view word : absl::StrSplit(text, ',')) {
+    const std::pair<std::string, std::string> field =
+        absl::StrSplit(word, absl::MaxSplits('=', 1));
+    const auto found = fields.find(field.first);
+    if (found == fields.end() ||
+        !absl::SimpleAtoi(field.second, found->second)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(text, ": expected NAME=NUMBER,... of a layout"));
+    }
+  }
+  layout.num_microbatches = static_cast<int32_t>(job.training.global_batch) /
+                            (layout.data * layout.micro_batch);
+  RETURN_IF_ERROR(ValidateLayout(job.model, layout, job.training.global_batch));
+  return layout;
+}
+
+// Every distinct product of the layout's training Programs.
+absl::Status AddProducts(const JobSpec& job, const Layout& layout,
+                         std::set<std::string>& seen, ProfileRequest& request) {
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    ASSIGN_OR_RETURN(const Program program,
+                     BuildTrainingProgram(job.model, layout, stage));
+    for (const Instruction& in : program.instructions) {
+      if (in.kind != OpKind::kGemm) continue;
+      if (seen.insert(AttributesToString(in.attributes)).second) {
+        request.ops.push_back({in.kind, in.attributes});
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(int argc, char** argv) {
+  absl::Duration budget = absl::Minutes(1);
+  std::map<Precision, ProfileRequest> requests;
+  std::map<Precision, std::set<std::string>> seen;
+  JobSpec job;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    int32_t seconds = 0;
+    if (absl::EndsWith(word, ".yaml")) {
+      ASSIGN_OR_RETURN(job, LoadJob(word));
+    } else if (absl::StartsWith(word, "seconds=") &&
+               absl::SimpleAtoi(word.substr(8), &seconds)) {
+      budget = absl::Seconds(seconds);
+    } else {
+      ASSIGN_OR_RETURN(const Layout layout, ParseLayout(word, job));
+      RETURN_IF_ERROR(AddProducts(job, layout, seen[layout.precision],
+                                  requests[layout.precision]));
+    }
+  }
+  const ProfileRequest& request = requests[Precision::kBfloat16];
+  if (request.ops.empty()) {
+    return absl::InvalidArgumentError(
+        "usage: choose_gemms [seconds=60] JOB.yaml LAYOUT... of bf16 jobs; see "
+        "the top of its source");
+  }
+  ASSIGN_OR_RETURN(GemmAlgorithmTable algorithms, ShippedGemmAlgorithms());
+  std::cerr << request.ops.size() << " products\n";
+  ASSIGN_OR_RETURN(CudaProfile before,
+                   MeasureCudaRequest(request, {.algorithms = algorithms,
+                                                .time_budget = budget / 4}));
+  ASSIGN_OR_RETURN(CudaProfile after,
+                   MeasureCudaRequest(request, {.algorithms = algorithms,
+                                                .choose_algorithms = true,
+                                                .time_budget = budget}));
+  for (size_t i = 0; i < after.tables.gemms.size(); ++i) {
+    const GemmTime& gemm = after.tables.gemms[i];
+    std::cerr << AttributesToString(request.ops[i].attributes) << ": "
+              << 1e6 * before.tables.gemms[i].seconds << " us, now "
+              << 1e6 * gemm.seconds << " us, "
+              << 2e-12 * gemm.m * gemm.n * gemm.k / gemm.seconds
+              << " TFLOP/s\n";
+  }
+  std::cout << after.algorithms.Format();
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace millrace
+
+int main(int argc, char** argv) {
+  const absl::Status status = millrace::Run(argc, argv);
+  if (status.ok()) return 0;
+  std::cerr << status << "\n";
+  return 1;
+}

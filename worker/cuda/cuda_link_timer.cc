@@ -1,0 +1,241 @@
+#include "worker/cuda/cuda_link_timer.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/status.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kNumGraphs = 3;
+constexpr double kMaxCalls = 100;
+// Gradients and what is gathered into them; the rate of a link does not depend
+// on the type.
+constexpr DType kDType = DType::kFloat32;
+
+// Keys of one set of communicators apart from those of the others.
+class PrefixedStore : public RendezvousStore {
+ public:
+  PrefixedStore(RendezvousStore* store, std::string prefix)
+      : store_(store), prefix_(std::move(prefix)) {}
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    return store_->Set(prefix_ + key, value);
+  }
+  absl::StatusOr<std::string> Get(const std::string& key,
+                                  absl::Duration timeout) override {
+    return store_->Get(prefix_ + key, timeout);
+  }
+
+ private:
+  RendezvousStore* store_;
+  const std::string prefix_;
+};
+
+}  // namespace
+
+// Calls captured once; must be gone before its communicators are.
+class CudaLinkTimer::Graph {
+ public:
+  template <typename Body>
+  static absl::StatusOr<std::unique_ptr<Graph>> Capture(cudaStream_t stream,
+                                                        const Body& body) {
+    // NCCL has threads of its own, whose calls do not concern the capture.
+    RETURN_IF_ERROR(CudaStatus(
+        cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+        "begin to capture communication"));
+    const absl::Status enqueued = body();
+    auto graph = std::make_unique<Graph>();
+    const absl::Status captured = CudaStatus(
+        cudaStreamEndCapture(stream, &graph->graph_), "capture communication");
+    RETURN_IF_ERROR(enqueued);
+    RETURN_IF_ERROR(captured);
+    RETURN_IF_ERROR(
+        CudaStatus(cudaGraphInstantiate(&graph->exec_, graph->graph_, 0),
+                   "make a graph of communication"));
+    return graph;
+  }
+  ~Graph() {
+    if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
+    if (graph_ != nullptr) cudaGraphDestroy(graph_);
+  }
+
+  absl::Status Launch(cudaStream_t stream) const {
+    return CudaStatus(cudaGraphLaunch(exec_, stream),
+                      "launch a graph of communication");
+  }
+
+ private:
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+absl::StatusOr<std::unique_ptr<CudaLinkTimer>> CudaLinkTimer::Create(
+    const CudaLinkTimerOptions& options) {
+  ASSIGN_OR_RETURN(CudaStream stream,
+                   CudaStream::Create(CudaStream::Priority::kHigh));
+  ASSIGN_OR_RETURN(auto sum, DeviceBuffer<double>::Allocate(1));
+  return std::unique_ptr<CudaLinkTimer>(
+      new CudaLinkTimer(options, std::move(stream), std::move(sum)));
+}
+
+CudaLinkTimer::~CudaLinkTimer() = default;
+
+absl::StatusOr<NcclCommunicatorSet*> CudaLinkTimer::SetOf(SetKey key) {
+  std::unique_ptr<NcclCommunicatorSet>& set = sets_[key];
+  if (set != nullptr) return set.get();
+  Layout layout;
+  if (key.transfers) {
+    layout.pipeline = options_.num_ranks;
+  } else {
+    layout.tensor = key.group_size;
+    layout.data = options_.num_ranks / key.group_size;
+  }
+  PrefixedStore store(options_.store,
+                      absl::StrCat("profile/", key.transfers ? "pairs" : "of",
+                                   key.group_size, "/"));
+  ASSIGN_OR_RETURN(set,
+                   NcclCommunicatorSet::Create({.layout = layout,
+                                                .rank = options_.rank,
+                                                .store = &store,
+                                                .timeout = options_.patience},
+                                               abort_requested_));
+  return set.get();
+}
+
+absl::Status CudaLinkTimer::Wait(absl::Duration patience) {
+  const absl::Time deadline = absl::Now() + patience;
+  while (true) {
+    const cudaError_t state = cudaStreamQuery(stream_.get());
+    if (state != cudaErrorNotReady) {
+      return CudaStatus(state, "wait for communication");
+    }
+    for (const auto& [key, set] : sets_) RETURN_IF_ERROR(set->Health());
+    if (absl::Now() > deadline) break;
+    absl::SleepFor(absl::Microseconds(50));
+  }
+  for (const auto& [key, set] : sets_) set->Abort();
+  cudaStreamSynchronize(stream_.get());
+  return absl::DeadlineExceededError(
+      absl::StrCat("measuring communication: rank ", ToInt(options_.rank),
+                   " waited ", absl::FormatDuration(patience),
+                   " for the other ranks; their logs say what they did"));
+}
+
+absl::StatusOr<double> CudaLinkTimer::Sum(double mine) {
+  ASSIGN_OR_RETURN(
+      NcclCommunicatorSet * set,
+      SetOf({.transfers = false, .group_size = options_.num_ranks}));
+  RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(sum_.data(), &mine, sizeof(mine),
+                                 cudaMemcpyHostToDevice, stream_.get()),
+                 "copy a number"));
+  RETURN_IF_ERROR(
+      set->ForCollective(Group::kTensor)
+          ->AllReduce(sum_.data(), 1, DType::kFloat64, stream_.get()));
+  RETURN_IF_ERROR(Wait(options_.patience));
+  double sum = 0;
+  RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpy(&sum, sum_.data(), sizeof(sum), cudaMemcpyDeviceToHost),
+      "copy a number"));
+  return sum;
+}
+
+absl::Status CudaLinkTimer::Enqueue(const ProfileCommunication& what,
+                                    NcclCommunicatorSet& set, std::byte* buffer,
+                                    int64_t num_elements) {
+  cudaStream_t stream = stream_.get();
+  const int64_t num_bytes = num_elements * DTypeBytes(kDType);
+  if (what.kind == OpKind::kSend) {
+    if (ToInt(options_.rank) % 2 == 0) {
+      return set.ForTransferLane(Lane::kSendNext)
+          ->Send(buffer, num_bytes, 1, stream);
+    }
+    return set.ForTransferLane(Lane::kReceivePrevious)
+        ->Receive(buffer, num_bytes, 0, stream);
+  }
+  NcclCommunicator& group = *set.ForCollective(Group::kTensor);
+  std::byte* const mine = buffer + group.index() * (num_bytes / group.size());
+  switch (what.kind) {
+    case OpKind::kAllGather:
+      return group.AllGather(mine, buffer, num_elements, kDType, stream);
+    case OpKind::kReduceScatter:
+      return group.ReduceScatter(buffer, mine, num_elements, kDType, stream);
+    case OpKind::kAllReduce:
+      return group.AllReduce(buffer, num_elements, kDType, stream);
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a profile has no communication of kind ", OpKindName(what.kind)));
+  }
+}
+
+absl::StatusOr<double> CudaLinkTimer::Time(const ProfileCommunication& what,
+                                           double budget_seconds) {
+  const bool transfers = what.kind == OpKind::kSend;
+  const int32_t group_size = transfers ? 2 : what.group_size;
+  const int32_t num_ranks = options_.num_ranks;
+  if (group_size < 2 || (!transfers && num_ranks % group_size != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("groups of ", group_size, " among ", num_ranks,
+                     " ranks: the size must be above one and divide them"));
+  }
+  ASSIGN_OR_RETURN(NcclCommunicatorSet * set,
+                   SetOf({.transfers = transfers, .group_size = group_size}));
+  // Of an odd number of ranks the last one has nobody to send to.
+  const int32_t num_busy = num_ranks / group_size * group_size;
+  const bool takes_part = ToInt(options_.rank) < num_busy;
+  const int64_t unit = int64_t{group_size} * DTypeBytes(kDType);
+  const int64_t num_bytes = (what.bytes + unit - 1) / unit * unit;
+  ASSIGN_OR_RETURN(auto buffer, DeviceBuffer<std::byte>::Allocate(
+                                    static_cast<size_t>(num_bytes)));
+  RETURN_IF_ERROR(CudaStatus(
+      cudaMemsetAsync(buffer.data(), 0, buffer.size(), stream_.get()),
+      "zero a message"));
+  auto enqueue = [&](int64_t count) -> absl::Status {
+    for (int64_t i = 0; takes_part && i < count; ++i) {
+      RETURN_IF_ERROR(
+          Enqueue(what, *set, buffer.data(), num_bytes / DTypeBytes(kDType)));
+    }
+    return absl::OkStatus();
+  };
+  ASSIGN_OR_RETURN(const CudaEvent start,
+                   CudaEvent::Create(CudaEvent::Kind::kTimed));
+  ASSIGN_OR_RETURN(const CudaEvent end,
+                   CudaEvent::Create(CudaEvent::Kind::kTimed));
+  // Seconds of one of `count` calls that `launch` enqueues.
+  auto time = [&](int64_t count, const auto& launch) -> absl::StatusOr<double> {
+    RETURN_IF_ERROR(Sum(0).status());
+    RETURN_IF_ERROR(start.Record(stream_.get()));
+    RETURN_IF_ERROR(launch());
+    RETURN_IF_ERROR(end.Record(stream_.get()));
+    RETURN_IF_ERROR(Wait(options_.patience));
+    ASSIGN_OR_RETURN(const double seconds, end.SecondsSince(start));
+    ASSIGN_OR_RETURN(const double sum, Sum(takes_part ? seconds : 0));
+    return sum / num_busy / static_cast<double>(count);
+  };
+  // The first call connects.
+  RETURN_IF_ERROR(time(1, [&] { return enqueue(1); }).status());
+  ASSIGN_OR_RETURN(const double trial, time(2, [&] { return enqueue(2); }));
+  const auto count = static_cast<int64_t>(std::clamp(
+      budget_seconds / kNumGraphs / std::max(trial, 1e-6), 2.0, kMaxCalls));
+  ASSIGN_OR_RETURN(const auto graph, Graph::Capture(stream_.get(), [&] {
+                     return enqueue(count);
+                   }));
+  std::vector<double> samples;
+  for (int i = 0; i < kNumGraphs; ++i) {
+    ASSIGN_OR_RETURN(const double seconds,
+                     time(count, [&] { return graph->Launch(stream_.get()); }));
+    samples.push_back(seconds);
+  }
+  std::sort(samples.begin(), samples.end());
+  return samples[kNumGraphs / 2];
+}
+
+}  // namespace millrace

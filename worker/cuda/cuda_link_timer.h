@@ -1,0 +1,81 @@
+// Times collectives and transfers among the GPUs of a job, through the NCCL
+// communicators that training uses.
+
+#ifndef MILLRACE_WORKER_CUDA_CUDA_LINK_TIMER_H_
+#define MILLRACE_WORKER_CUDA_CUDA_LINK_TIMER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+#include "kernels/cuda/device_buffer.h"
+#include "planner/profile_request.h"
+#include "worker/cuda/cuda_handles.h"
+#include "worker/cuda/nccl_communicator_set.h"
+#include "worker/rendezvous_store.h"
+
+namespace millrace {
+
+struct CudaLinkTimerOptions {
+  int32_t num_ranks;  // At least two.
+  Rank rank;
+  RendezvousStore* store;  // Borrowed.
+  // Until the slowest rank comes to a meeting point.
+  absl::Duration patience;
+};
+
+// All calls are collective over all ranks, in the same order everywhere. When a
+// rank stays away they end with DeadlineExceeded after the patience.
+class CudaLinkTimer {
+ public:
+  // On the current device.
+  static absl::StatusOr<std::unique_ptr<CudaLinkTimer>> Create(
+      const CudaLinkTimerOptions& options);
+  ~CudaLinkTimer();
+
+  // The sum over ranks of what each says; a meeting point too.
+  absl::StatusOr<double> Sum(double mine);
+
+  // Seconds of one call among many back to back in a graph, while all groups of
+  // neighbours do the same (ProfileCommunication): the mean over ranks.
+  // `budget_seconds` of the device. InvalidArgument if the groups do not divide
+  // the ranks.
+  absl::StatusOr<double> Time(const ProfileCommunication& what,
+                              double budget_seconds);
+
+ private:
+  // Communicators whose groups are `group_size` neighbours; pairs of the
+  // pipeline's for transfers.
+  struct SetKey {
+    bool transfers;
+    int32_t group_size;
+    auto operator<=>(const SetKey&) const = default;
+  };
+  class Graph;
+
+  CudaLinkTimer(const CudaLinkTimerOptions& options, CudaStream stream,
+                DeviceBuffer<double> sum)
+      : options_(options), stream_(std::move(stream)), sum_(std::move(sum)) {}
+
+  absl::StatusOr<NcclCommunicatorSet*> SetOf(SetKey key);
+  absl::Status Enqueue(const ProfileCommunication& what,
+                       NcclCommunicatorSet& set, std::byte* buffer,
+                       int64_t num_elements);
+  // Waits for the stream; past the patience aborts.
+  absl::Status Wait(absl::Duration patience);
+
+  const CudaLinkTimerOptions options_;
+  CudaStream stream_;
+  DeviceBuffer<double> sum_;
+  std::atomic<bool> abort_requested_{false};
+  std::map<SetKey, std::unique_ptr<NcclCommunicatorSet>> sets_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_CUDA_LINK_TIMER_H_

@@ -1,0 +1,297 @@
+#include "worker/cuda/cuda_op_timer.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "kernels/cast_bf16.h"
+#include "kernels/cuda/status.h"
+#include "kernels/random_normal_cuda.h"
+#include "worker/cuda/cuda_handles.h"
+#include "worker/cuda/cuda_kernel_cache.h"
+#include "worker/cuda/device_arenas.h"
+#include "worker/single_op.h"
+
+namespace millrace {
+namespace {
+
+// Several times the L2 cache of any GPU we know, so that operands come from
+// where they come from in a step.
+constexpr int64_t kWorkingSetBytes = int64_t{512} << 20;
+constexpr int64_t kNumNormals = int64_t{8} << 20;
+constexpr int32_t kTrialRuns = 2;
+constexpr int32_t kMaxRuns = 200;
+constexpr int kNumGraphs = 3;
+constexpr int kMaxCandidates = 8;
+
+// Copies `pattern` again and again until `num_bytes` are full.
+absl::Status Tile(std::byte* to, int64_t num_bytes, const void* pattern,
+                  int64_t pattern_bytes, cudaStream_t stream) {
+  for (int64_t begin = 0; begin < num_bytes; begin += pattern_bytes) {
+    RETURN_IF_ERROR(CudaStatus(
+        cudaMemcpyAsync(
+            to + begin, pattern,
+            static_cast<size_t>(std::min(pattern_bytes, num_bytes - begin)),
+            cudaMemcpyDeviceToDevice, stream),
+        "fill an operand"));
+  }
+  return absl::OkStatus();
+}
+
+// Ids far apart, as those of real text are; no flags, and whole sequences.
+std::vector<int32_t> Ids(const Instruction& in, int64_t count) {
+  const auto* vocabulary = std::get_if<VocabAttributes>(&in.attributes);
+  const int64_t modulus = vocabulary == nullptr ? 1 : vocabulary->vocab_rows;
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    ids[i] = static_cast<int32_t>(i * 2654435761 % modulus);
+  }
+  return ids;
+}
+
+}  // namespace
+
+struct CudaOpTimer::Prepared {
+  Program program;
+  std::unique_ptr<CudaKernelCache> kernels;
+  std::unique_ptr<DeviceArenas> arenas;
+  std::unique_ptr<DeviceBuffer<int32_t>> ids;
+  CudaStepInputs inputs;
+  std::unique_ptr<CudaPreparedProgram> ops;
+};
+
+class CudaOpTimer::PreparedLoop : public Loop {
+ public:
+  PreparedLoop(CudaExecutor* executor, std::unique_ptr<Prepared> prepared)
+      : executor_(executor), prepared_(std::move(prepared)) {}
+
+  absl::Status Enqueue() override { return executor_->Run(*prepared_->ops); }
+  cudaStream_t stream() const override { return executor_->stream(); }
+  int32_t num_runs() const override {
+    return static_cast<int32_t>(prepared_->program.instructions.size());
+  }
+
+ private:
+  CudaExecutor* executor_;
+  std::unique_ptr<Prepared> prepared_;
+};
+
+absl::StatusOr<std::unique_ptr<CudaOpTimer>> CudaOpTimer::Create(
+    Precision precision, GemmAlgorithmTable algorithms) {
+  ASSIGN_OR_RETURN(std::string chip, CurrentChipWord());
+  ASSIGN_OR_RETURN(auto executor, CudaExecutor::Create({.name = "profiling"}));
+  ASSIGN_OR_RETURN(auto normals, DeviceBuffer<float>::Allocate(kNumNormals));
+  ASSIGN_OR_RETURN(auto bf16_normals,
+                   DeviceBuffer<uint16_t>::Allocate(kNumNormals));
+  ASSIGN_OR_RETURN(auto step, DeviceBuffer<AdamWStep>::Allocate(1));
+  const AdamWStep first = {.learning_rate = 1e-6, .step = 1};
+  RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpy(step.data(), &first, sizeof(first), cudaMemcpyHostToDevice),
+      "copy a step's number"));
+  RETURN_IF_ERROR(LaunchFillNormalBox({.out = normals.data(),
+                                       .begin = 0,
+                                       .end = kNumNormals,
+                                       .row_begin = 0,
+                                       .col_begin = 0,
+                                       .box_cols = kNumNormals,
+                                       .cols = kNumNormals,
+                                       .std = 1,
+                                       .seed = 1,
+                                       .stream = 1},
+                                      executor->stream()));
+  RETURN_IF_ERROR(LaunchCastToBf16({.y = bf16_normals.data(),
+                                    .x = normals.data(),
+                                    .num_elements = kNumNormals,
+                                    .stochastic = false},
+                                   executor->stream()));
+  RETURN_IF_ERROR(executor->Synchronize());
+  return std::unique_ptr<CudaOpTimer>(new CudaOpTimer(
+      precision, std::move(algorithms), std::move(chip), std::move(executor),
+      std::move(normals), std::move(bf16_normals), std::move(step)));
+}
+
+CudaOpTimer::CudaOpTimer(Precision precision, GemmAlgorithmTable algorithms,
+                         std::string chip,
+                         std::unique_ptr<CudaExecutor> executor,
+                         DeviceBuffer<float> normals,
+                         DeviceBuffer<uint16_t> bf16_normals,
+                         DeviceBuffer<AdamWStep> step)
+    : precision_(precision),
+      algorithms_(std::move(algorithms)),
+      chip_(std::move(chip)),
+      executor_(std::move(executor)),
+      normals_(std::move(normals)),
+      bf16_normals_(std::move(bf16_normals)),
+      step_(std::move(step)) {}
+CudaOpTimer::~CudaOpTimer() = default;
+
+// What an op only writes, workspaces among it, keeps what it holds.
+absl::Status CudaOpTimer::FillOperands(const Program& program,
+                                       const DeviceArenas& arenas) {
+  cudaStream_t stream = executor_->stream();
+  std::vector<bool> is_filled(program.buffers.size(), false);
+  for (const Instruction& in : program.instructions) {
+    for (const BufferId id : in.inputs) {
+      if (is_filled[id]) continue;
+      is_filled[id] = true;
+      const Buffer& buffer = program.buffers[id];
+      std::byte* const data = arenas.At(buffer);
+      switch (buffer.dtype) {
+        case DType::kFloat32:
+          RETURN_IF_ERROR(Tile(data, buffer.bytes, normals_.data(),
+                               kNumNormals * 4, stream));
+          break;
+        case DType::kBfloat16:
+          RETURN_IF_ERROR(Tile(data, buffer.bytes, bf16_normals_.data(),
+                               kNumNormals * 2, stream));
+          break;
+        case DType::kInt32: {
+          const std::vector<int32_t> ids = Ids(in, buffer.dims[0]);
+          // The copy waits for what the stream was given before.
+          RETURN_IF_ERROR(
+              CudaStatus(cudaMemcpyAsync(data, ids.data(),
+                                         static_cast<size_t>(buffer.bytes),
+                                         cudaMemcpyHostToDevice, stream),
+                         "copy ids"));
+          RETURN_IF_ERROR(executor_->Synchronize());
+          break;
+        }
+        case DType::kFloat64:
+          RETURN_IF_ERROR(CudaStatus(
+              cudaMemsetAsync(data, 0, static_cast<size_t>(buffer.bytes),
+                              stream),
+              "zero scalars"));
+          break;
+      }
+    }
+  }
+  return executor_->Synchronize();
+}
+
+absl::StatusOr<std::unique_ptr<CudaOpTimer::Prepared>> CudaOpTimer::Prepare(
+    const ProfileOp& op, int32_t num_runs) {
+  auto prepared = std::make_unique<Prepared>();
+  Program& program = prepared->program;
+  program = SingleOpProgram(precision_, op.kind, op.attributes, num_runs,
+                            kWorkingSetBytes);
+  ASSIGN_OR_RETURN(prepared->kernels,
+                   CudaKernelCache::Create({.gemm_algorithms = algorithms_}));
+  ASSIGN_OR_RETURN(DeviceArenas arenas,
+                   DeviceArenas::Allocate(0, program.step_arena_bytes));
+  prepared->arenas = std::make_unique<DeviceArenas>(std::move(arenas));
+  RETURN_IF_ERROR(FillOperands(program, *prepared->arenas));
+  // Stands for the batches of a step.
+  const auto* batch = std::get_if<ElementwiseAttributes>(&op.attributes);
+  const int64_t num_ids = batch == nullptr ? 1 : batch->rows * batch->cols;
+  if (op.kind == OpKind::kLoadBatch) {
+    ASSIGN_OR_RETURN(auto ids, DeviceBuffer<int32_t>::Allocate(
+                                   static_cast<size_t>(num_ids)));
+    prepared->ids = std::make_unique<DeviceBuffer<int32_t>>(std::move(ids));
+    const int32_t* data = prepared->ids->data();
+    prepared->inputs = {
+        .tokens = data, .targets = data, .document_starts = data};
+  }
+  prepared->inputs.optimizer = step_.data();
+  const CudaOpContext context = {.program = &program,
+                                 .layout = program.layout,
+                                 .coordinates = {},
+                                 .arenas = prepared->arenas.get(),
+                                 .kernels = prepared->kernels.get(),
+                                 .inputs = &prepared->inputs,
+                                 .training = &training_,
+                                 .communicators = nullptr};
+  std::vector<CudaOp> ops;
+  for (const Instruction& in : program.instructions) {
+    ASSIGN_OR_RETURN(CudaOp bound, BindCudaOp(context, in));
+    ops.push_back(std::move(bound));
+  }
+  ASSIGN_OR_RETURN(prepared->ops,
+                   CudaPreparedProgram::Create(&program, std::move(ops)));
+  // The first run loads kernels, the second makes the graph.
+  for (int i = 0; i < 2; ++i) {
+    RETURN_IF_ERROR(executor_->Run(*prepared->ops));
+  }
+  RETURN_IF_ERROR(executor_->Synchronize());
+  return prepared;
+}
+
+absl::StatusOr<double> CudaOpTimer::TimeGraph(Prepared& prepared) {
+  ASSIGN_OR_RETURN(const CudaEvent start,
+                   CudaEvent::Create(CudaEvent::Kind::kTimed));
+  ASSIGN_OR_RETURN(const CudaEvent end,
+                   CudaEvent::Create(CudaEvent::Kind::kTimed));
+  RETURN_IF_ERROR(start.Record(executor_->stream()));
+  RETURN_IF_ERROR(executor_->Run(*prepared.ops));
+  RETURN_IF_ERROR(end.Record(executor_->stream()));
+  RETURN_IF_ERROR(executor_->Synchronize());
+  return end.SecondsSince(start);
+}
+
+absl::StatusOr<double> CudaOpTimer::Time(const ProfileOp& op,
+                                         double budget_seconds) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Prepared> prepared, Prepare(op, kTrialRuns));
+  ASSIGN_OR_RETURN(const double trial, TimeGraph(*prepared));
+  const double affordable =
+      budget_seconds / kNumGraphs / std::max(trial / kTrialRuns, 1e-7);
+  const auto num_runs = static_cast<int32_t>(
+      std::clamp<double>(affordable, kTrialRuns, kMaxRuns));
+  if (num_runs > kTrialRuns) {
+    prepared = nullptr;  // Its memory first.
+    ASSIGN_OR_RETURN(prepared, Prepare(op, num_runs));
+  }
+  std::vector<double> times;
+  for (int i = 0; i < kNumGraphs; ++i) {
+    ASSIGN_OR_RETURN(const double seconds, TimeGraph(*prepared));
+    times.push_back(seconds / num_runs);
+  }
+  std::sort(times.begin(), times.end());
+  return times[kNumGraphs / 2];
+}
+
+absl::Status CudaOpTimer::ChooseAlgorithm(const GemmAttributes& gemm) {
+  if (precision_ != Precision::kBfloat16) return absl::OkStatus();
+  const bool fp32_output = GemmOutputType(precision_, gemm) == DType::kFloat32;
+  const GemmBf16Shape shape = {.m = gemm.m,
+                               .n = gemm.n,
+                               .k = gemm.k,
+                               .trans_a = gemm.trans_a,
+                               .trans_b = gemm.trans_b,
+                               .fp32_output = fp32_output,
+                               .accumulate = gemm.accumulate};
+  Program program = SingleOpProgram(precision_, OpKind::kGemm, gemm, kTrialRuns,
+                                    kWorkingSetBytes);
+  ASSIGN_OR_RETURN(const DeviceArenas arenas,
+                   DeviceArenas::Allocate(0, program.step_arena_bytes));
+  RETURN_IF_ERROR(FillOperands(program, arenas));
+  const Buffer& scratch = program.buffers[program.scratch_buffer];
+  std::vector<GemmBf16Args> sets;
+  for (const Instruction& in : program.instructions) {
+    sets.push_back({.c = arenas.At(program.buffers[in.outputs[0]]),
+                    .a = arenas.At(program.buffers[in.inputs[0]]),
+                    .b = arenas.At(program.buffers[in.inputs[1]]),
+                    .workspace = arenas.At(scratch)});
+  }
+  const absl::StatusOr<std::vector<GemmMeasurement>> measured =
+      MeasureGemmBf16(shape, {}, sets, kMaxCandidates, executor_->stream());
+  // A shape that the door refuses runs on plain kernels.
+  if (absl::IsInvalidArgument(measured.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(measured.status());
+  const GemmMeasurement& best = measured->front();
+  algorithms_.Set(
+      chip_, shape,
+      {.algorithm = best.algorithm, .microseconds = 1e3 * best.milliseconds});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<CudaOpTimer::Loop>> CudaOpTimer::MakeLoop(
+    const ProfileOp& op, int32_t num_runs) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Prepared> prepared, Prepare(op, num_runs));
+  return std::make_unique<PreparedLoop>(executor_.get(), std::move(prepared));
+}
+
+}  // namespace millrace

@@ -1,0 +1,82 @@
+// Times one op on this GPU, through the graphs and the bound ops that training
+// uses.
+
+#ifndef MILLRACE_WORKER_CUDA_CUDA_OP_TIMER_H_
+#define MILLRACE_WORKER_CUDA_CUDA_OP_TIMER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/device_buffer.h"
+#include "kernels/gemm_algorithm_table.h"
+#include "planner/job.h"
+#include "planner/layout.h"
+#include "planner/profile_request.h"
+#include "worker/cuda/cuda_executor.h"
+#include "worker/cuda/cuda_op.h"
+
+namespace millrace {
+
+class CudaOpTimer {
+ public:
+  // On the current device. `algorithms`: what products run with at first.
+  static absl::StatusOr<std::unique_ptr<CudaOpTimer>> Create(
+      Precision precision, GemmAlgorithmTable algorithms);
+  ~CudaOpTimer();
+
+  // Seconds of one run among many back to back, the launch included: the median
+  // of a few graphs, each of the op on operands in turn that together do not
+  // fit the L2 cache and hold normal numbers, which cost the power that those
+  // of training do. `budget_seconds` of the device; three graphs at least.
+  // ResourceExhausted if the operands do not fit the device.
+  absl::StatusOr<double> Time(const ProfileOp& op, double budget_seconds);
+
+  // Measures the ways to compute a bf16 product and runs it with the fastest
+  // from then on, which the table keeps.
+  absl::Status ChooseAlgorithm(const GemmAttributes& gemm);
+  const GemmAlgorithmTable& algorithms() const { return algorithms_; }
+
+  // Makes a graph of the op, to be run beside something else. Lives no longer
+  // than the timer.
+  class Loop {
+   public:
+    virtual ~Loop() = default;
+    // Enqueues all runs of the graph on stream().
+    virtual absl::Status Enqueue() = 0;
+    virtual cudaStream_t stream() const = 0;
+    virtual int32_t num_runs() const = 0;
+  };
+  absl::StatusOr<std::unique_ptr<Loop>> MakeLoop(const ProfileOp& op,
+                                                 int32_t num_runs);
+
+ private:
+  struct Prepared;
+  class PreparedLoop;
+
+  CudaOpTimer(Precision precision, GemmAlgorithmTable algorithms,
+              std::string chip, std::unique_ptr<CudaExecutor> executor,
+              DeviceBuffer<float> normals, DeviceBuffer<uint16_t> bf16_normals,
+              DeviceBuffer<AdamWStep> step);
+
+  absl::StatusOr<std::unique_ptr<Prepared>> Prepare(const ProfileOp& op,
+                                                    int32_t num_runs);
+  absl::Status FillOperands(const Program& program, const DeviceArenas& arenas);
+  // Seconds of the whole graph.
+  absl::StatusOr<double> TimeGraph(Prepared& prepared);
+
+  const Precision precision_;
+  GemmAlgorithmTable algorithms_;
+  const std::string chip_;
+  const TrainingSpec training_;
+  const std::unique_ptr<CudaExecutor> executor_;
+  // Patterns that operands are filled with.
+  const DeviceBuffer<float> normals_;
+  const DeviceBuffer<uint16_t> bf16_normals_;
+  DeviceBuffer<AdamWStep> step_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_CUDA_OP_TIMER_H_

@@ -1,0 +1,227 @@
+#include "worker/cuda/cuda_profiler.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/status.h"
+#include "planner/op_work.h"
+#include "worker/cuda/cuda_handles.h"
+#include "worker/cuda/cuda_link_timer.h"
+#include "worker/cuda/cuda_op_timer.h"
+
+namespace millrace {
+namespace {
+
+// Of the time budget.
+constexpr double kAlgorithmsShare = 0.4;
+constexpr double kOpsShare = 0.3;
+constexpr double kContentionShare = 0.05;
+constexpr double kCommunicationShare = 0.25;
+// What fixed work around a measurement takes beside the device's own time.
+constexpr double kUsableShare = 0.6;
+// An op is never quicker than the launch; what is left of it counts this much.
+constexpr double kLeastSeconds = 1e-8;
+
+double FlopsOf(const ProfileOp& op) {
+  return WorkOf(Layout{}, op.kind, op.attributes).flops;
+}
+
+// Numbers that rank 0 tells the others, who sleep meanwhile.
+absl::Status Tell(RendezvousStore& store, const std::string& key,
+                  const std::vector<double>& numbers) {
+  std::vector<std::string> words;
+  for (const double number : numbers) {
+    words.push_back(absl::StrFormat("%.17g", number));
+  }
+  return store.Set(key, absl::StrJoin(words, " "));
+}
+absl::StatusOr<std::vector<double>> Hear(RendezvousStore& store,
+                                         const std::string& key,
+                                         absl::Duration timeout) {
+  ASSIGN_OR_RETURN(const std::string text, store.Get(key, timeout));
+  std::vector<double> numbers;
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    double number = 0;
+    if (!absl::SimpleAtod(word, &number)) {
+      return absl::InternalError(
+          absl::StrCat("rank 0 said '", text, "' of ", key));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+// The largest products first: should the time run out, they matter most.
+absl::Status ChooseAlgorithms(const ProfileRequest& request, double budget_s,
+                              CudaOpTimer& timer) {
+  std::vector<const ProfileOp*> gemms;
+  for (const ProfileOp& op : request.ops) {
+    if (op.kind == OpKind::kGemm) gemms.push_back(&op);
+  }
+  std::stable_sort(gemms.begin(), gemms.end(),
+                   [](const ProfileOp* a, const ProfileOp* b) {
+                     return FlopsOf(*a) > FlopsOf(*b);
+                   });
+  const double start_s = MonotonicSeconds();
+  for (const ProfileOp* op : gemms) {
+    if (MonotonicSeconds() - start_s > budget_s) break;
+    const absl::Status chosen =
+        timer.ChooseAlgorithm(std::get<GemmAttributes>(op->attributes));
+    // Too large for the device: so it is for its timing.
+    if (!absl::IsResourceExhausted(chosen)) RETURN_IF_ERROR(chosen);
+  }
+  return absl::OkStatus();
+}
+
+// Seconds by op; zero of what does not fit the device. Last, the launch of the
+// smallest op.
+absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
+                                            double budget_s,
+                                            CudaOpTimer& timer) {
+  const double start_s = MonotonicSeconds();
+  std::vector<double> seconds;
+  for (size_t i = 0; i < request.ops.size(); ++i) {
+    const double left_s = budget_s - (MonotonicSeconds() - start_s);
+    const auto num_left = static_cast<double>(request.ops.size() - i);
+    const absl::StatusOr<double> time = timer.Time(
+        request.ops[i], std::max(0.0, left_s / num_left * kUsableShare));
+    if (!absl::IsResourceExhausted(time.status())) {
+      RETURN_IF_ERROR(time.status());
+    }
+    seconds.push_back(time.ok() ? *time : 0);
+  }
+  constexpr double kLaunchSeconds = 0.01;
+  ASSIGN_OR_RETURN(
+      const double launch,
+      timer.Time({OpKind::kAdd, ElementwiseAttributes{.rows = 1, .cols = 8}},
+                 kLaunchSeconds));
+  seconds.push_back(launch);
+  return seconds;
+}
+
+void RecordOps(const ProfileRequest& request,
+               const std::vector<double>& seconds, HardwareProfile* profile) {
+  profile->launch_overhead_s = seconds.back();
+  for (size_t i = 0; i < request.ops.size(); ++i) {
+    if (seconds[i] == 0) continue;
+    RecordOpTime(request.ops[i],
+                 std::max(kLeastSeconds, seconds[i] - seconds.back()), profile);
+  }
+}
+
+// What most of a step is made of: the largest product under a millisecond or
+// so, that many runs of it fit a short time.
+const ProfileOp* ContentionOp(const ProfileRequest& request) {
+  constexpr double kMaxFlops = 5e11;
+  const ProfileOp* chosen = nullptr;
+  for (const ProfileOp& op : request.ops) {
+    if (op.kind != OpKind::kGemm) continue;
+    const bool better =
+        chosen == nullptr ||
+        (FlopsOf(op) <= kMaxFlops &&
+         (FlopsOf(op) > FlopsOf(*chosen) || FlopsOf(*chosen) > kMaxFlops));
+    if (better) chosen = &op;
+  }
+  return chosen;
+}
+
+// GPUs share nothing that computes, but perhaps power and cooling.
+absl::Status MeasureContention(const ProfileRequest& request,
+                               const CudaProfilerOptions& options,
+                               CudaLinkTimer& links, CudaOpTimer& timer,
+                               double budget_s, HardwareProfile* profile) {
+  profile->compute_contention = {1.0};
+  const ProfileOp* op = ContentionOp(request);
+  double alone = 0;
+  for (int32_t num_busy = 1; num_busy <= options.ranks_per_host; ++num_busy) {
+    double mine = 0;
+    RETURN_IF_ERROR(links.Sum(0).status());
+    if (op != nullptr && ToInt(options.rank) < num_busy) {
+      ASSIGN_OR_RETURN(mine, timer.Time(*op, kUsableShare * budget_s /
+                                                 options.ranks_per_host));
+    }
+    ASSIGN_OR_RETURN(const double sum, links.Sum(mine));
+    if (num_busy == 1) {
+      alone = sum;
+    } else {
+      profile->compute_contention.push_back(
+          alone == 0 ? 1.0 : std::max(1.0, sum / num_busy / alone));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureCommunication(const ProfileRequest& request,
+                                  CudaLinkTimer& links, double budget_s,
+                                  HardwareProfile* profile) {
+  const double budget_each_s =
+      kUsableShare * budget_s /
+      static_cast<double>(std::max<size_t>(1, request.communication.size()));
+  for (const ProfileCommunication& what : request.communication) {
+    ASSIGN_OR_RETURN(const double seconds, links.Time(what, budget_each_s));
+    RecordCommunicationTime(what, seconds, profile);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CudaProfile> MeasureCudaRequest(
+    const ProfileRequest& request, const CudaProfilerOptions& options) {
+  const double budget_s = absl::ToDoubleSeconds(options.time_budget);
+  // Rank 0's work at its slowest.
+  const absl::Duration patience = 3 * options.time_budget + absl::Minutes(1);
+  const std::string ops_key = "profile/ops";
+  CudaProfile profile;
+  profile.tables.precision = options.precision;
+  profile.tables.ranks_per_host = options.ranks_per_host;
+  ASSIGN_OR_RETURN(auto timer,
+                   CudaOpTimer::Create(options.precision, options.algorithms));
+  std::vector<double> seconds;
+  if (options.rank == Rank{0}) {
+    if (options.choose_algorithms) {
+      RETURN_IF_ERROR(
+          ChooseAlgorithms(request, kAlgorithmsShare * budget_s, *timer));
+    }
+    ASSIGN_OR_RETURN(seconds, TimeOps(request, kOpsShare * budget_s, *timer));
+    if (options.num_ranks > 1) {
+      RETURN_IF_ERROR(Tell(*options.store, ops_key, seconds));
+    }
+  } else {
+    ASSIGN_OR_RETURN(seconds, Hear(*options.store, ops_key, patience));
+    if (seconds.size() != request.ops.size() + 1) {
+      return absl::InternalError("ranks were asked to measure different ops");
+    }
+  }
+  RecordOps(request, seconds, &profile.tables);
+  profile.algorithms = timer->algorithms();
+  profile.tables.compute_contention = {1.0};
+  if (options.num_ranks == 1) return profile;
+  ASSIGN_OR_RETURN(const auto links,
+                   CudaLinkTimer::Create({.num_ranks = options.num_ranks,
+                                          .rank = options.rank,
+                                          .store = options.store,
+                                          .patience = absl::Minutes(2)}));
+  RETURN_IF_ERROR(MeasureContention(request, options, *links, *timer,
+                                    kContentionShare * budget_s,
+                                    &profile.tables));
+  RETURN_IF_ERROR(MeasureCommunication(
+      request, *links, kCommunicationShare * budget_s, &profile.tables));
+  return profile;
+}
+
+}  // namespace millrace

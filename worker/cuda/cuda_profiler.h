@@ -1,0 +1,49 @@
+// Measures a HardwareProfile of GPUs by running the same ops, graphs and
+// communicators that training runs.
+
+#ifndef MILLRACE_WORKER_CUDA_CUDA_PROFILER_H_
+#define MILLRACE_WORKER_CUDA_CUDA_PROFILER_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+#include "kernels/gemm_algorithm_table.h"
+#include "planner/layout.h"
+#include "planner/profile.h"
+#include "planner/profile_request.h"
+#include "worker/rendezvous_store.h"
+
+namespace millrace {
+
+struct CudaProfilerOptions {
+  Precision precision = Precision::kBfloat16;
+  int32_t num_ranks = 1;
+  int32_t ranks_per_host = 1;
+  Rank rank{0};
+  RendezvousStore* store = nullptr;  // Borrowed; null for one rank.
+  // What products run with, as in training; then `choose_algorithms` measures
+  // the ways there are and goes on with the fastest, on rank 0.
+  GemmAlgorithmTable algorithms;
+  bool choose_algorithms = false;
+  // Aimed at. Every shape is measured at least once, even if it runs out.
+  absl::Duration time_budget = absl::Seconds(150);
+};
+
+struct CudaProfile {
+  HardwareProfile tables;
+  GemmAlgorithmTable algorithms;  // With what was chosen.
+};
+
+// On the current device. Collective over all ranks; all return equal tables.
+// Ops are timed on rank 0 while the others wait, contention on the first host,
+// communication on all ranks at once. Ops whose operands do not fit the device
+// are left out. Times of ops are without launch_overhead_s, what the smallest
+// op takes in a graph.
+absl::StatusOr<CudaProfile> MeasureCudaRequest(
+    const ProfileRequest& request, const CudaProfilerOptions& options);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_CUDA_PROFILER_H_
