@@ -130,6 +130,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
               {"num_microbatches", layout.num_microbatches},
               {"zero", layout.zero},
               {"precision", PrecisionName(layout.precision)},
+              {"recompute", RecomputeName(layout.recompute)},
               {"step_time_s", record.step_time_s},
               {"program_hashes", record.program_hashes},
               {"ranks_per_host", record.ranks_per_host},
@@ -141,16 +142,15 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
   PlanRecord record;
   try {
     const Json parsed = Json::parse(json);
-    record.layout = {.pipeline = parsed.at("pipeline"),
-                     .data = parsed.at("data"),
-                     .tensor = parsed.at("tensor"),
-                     .micro_batch = parsed.at("micro_batch"),
-                     .num_microbatches = parsed.at("num_microbatches"),
-                     .zero = parsed.at("zero"),
-                     .precision = parsed.at("precision") ==
-                                          PrecisionName(Precision::kBfloat16)
-                                      ? Precision::kBfloat16
-                                      : Precision::kFloat32};
+    record.layout = {
+        .pipeline = parsed.at("pipeline"),
+        .data = parsed.at("data"),
+        .tensor = parsed.at("tensor"),
+        .micro_batch = parsed.at("micro_batch"),
+        .num_microbatches = parsed.at("num_microbatches"),
+        .zero = parsed.at("zero"),
+        .precision = PrecisionOf(parsed.at("precision").get<std::string>()),
+        .recompute = RecomputeOf(parsed.at("recompute").get<std::string>())};
     record.step_time_s = parsed.at("step_time_s");
     record.program_hashes =
         parsed.at("program_hashes").get<std::vector<uint64_t>>();

@@ -38,7 +38,8 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
       .zero = message.zero(),
       .precision = message.precision() == protocol::LAYOUT_PRECISION_BFLOAT16
                        ? Precision::kBfloat16
-                       : Precision::kFloat32};
+                       : Precision::kFloat32,
+      .recompute = static_cast<Recompute>(message.recompute())};
 }
 
 protocol::Breakdown ToMessage(const TimeBreakdown& breakdown) {

@@ -1,0 +1,53 @@
+#include "coordinator/planning.h"
+
+#include <gtest/gtest.h>
+
+#include "coordinator/protocol/convert.h"
+
+namespace millrace {
+namespace {
+
+// Every field another than its default.
+const Layout kLayout = {.pipeline = 2,
+                        .data = 3,
+                        .tensor = 4,
+                        .micro_batch = 5,
+                        .num_microbatches = 6,
+                        .zero = 2,
+                        .precision = Precision::kBfloat16,
+                        .recompute = Recompute::kSelective};
+
+// Goal: what a restarted coordinator reads from its log is what was planned,
+// and what is no plan is refused. Method: there and back.
+TEST(PlanRecordTest, RoundTrips) {
+  const PlanRecord record = {.layout = kLayout,
+                             .step_time_s = 0.125,
+                             .program_hashes = {1, ~uint64_t{0}},
+                             .ranks_per_host = 8,
+                             .resume_path = "a/step-00000007"};
+  const auto read = PlanRecordFromJson(PlanRecordToJson(record));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, record);
+  EXPECT_EQ(PlanRecordFromJson("{}").status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
+// Goal: workers run the layout that was planned, in all of its fields. Method:
+// there and back.
+TEST(LayoutMessageTest, RoundTrips) {
+  EXPECT_EQ(FromMessage(ToMessage(kLayout)), kLayout);
+  EXPECT_EQ(FromMessage(ToMessage(Layout{})), Layout{});
+}
+
+// Goal: hosts may have different numbers of GPUs, not different GPUs. Method:
+// fingerprints of both.
+TEST(CheckOneGpuKindTest, TellsKindsApart) {
+  EXPECT_TRUE(CheckOneGpuKind({}).ok());
+  EXPECT_TRUE(CheckOneGpuKind({"NVIDIA-H200-x4", "NVIDIA-H200-x8"}).ok());
+  const absl::Status unlike =
+      CheckOneGpuKind({"NVIDIA-H200-x4", "NVIDIA-H100-x4"});
+  EXPECT_EQ(unlike.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace millrace
