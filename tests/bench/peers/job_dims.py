@@ -29,7 +29,15 @@ def read_job(path):
                       "epsilon": float(o.get("epsilon", 1e-8)),
                       "weight_decay": float(o.get("weight_decay", 0.1))},
         "num_steps": t["steps"], "global_batch": t["global_batch"], "seed": t.get("seed", 0),
-        "gradient_clip_norm": float(t.get("gradient_clip_norm", 1.0))}
+        "gradient_clip_norm": float(t.get("gradient_clip_norm", 1.0)),
+        "micro_batch": _number((job.get("layout") or {}), "micro_batch"),
+        "tensor": _number((job.get("layout") or {}), "tensor")}
+
+
+def _number(layout, key):
+    """Of the layout section, which may be auto as a whole or in part: then None."""
+    value = layout.get(key, "auto") if isinstance(layout, dict) else "auto"
+    return None if value == "auto" else value
 
 
 def learning_rate_at(job, step):

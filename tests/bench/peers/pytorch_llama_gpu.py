@@ -1,9 +1,9 @@
 """PyTorch on GPUs as the peer of a Millrace job: FSDP2, torch.compile a layer, SDPA,
 fused AdamW, bf16 with fp32 master weights. For the ratio on the machine at hand:
 
-    python3 pytorch_llama_gpu.py JOB.yaml --micro-batch 4 --steps 10
-    torchrun --nproc-per-node 4 pytorch_llama_gpu.py JOB.yaml --micro-batch 2
-    torchrun --nproc-per-node 4 pytorch_llama_gpu.py JOB.yaml --micro-batch 1 --tensor 2
+    python3 pytorch_llama_gpu.py configs/bench/llama3-1b-1gpu.yaml
+    torchrun --nproc-per-node 4 pytorch_llama_gpu.py configs/bench/llama3-8b-4gpu.yaml
+    torchrun --nproc-per-node 4 pytorch_llama_gpu.py configs/bench/llama3-70b-10-layers-4gpu.yaml
 
 Dims and recipe are the job's; tokens are random. The last line is a JSON object of
 tokens/s/GPU, utilisation and memory. With the weights and batches that
@@ -11,7 +11,7 @@ training_inputs writes for a job it trains as the job would, and writes
 the losses, for loss_curve.py to lay beside Millrace's:
 
     training_inputs JOB.yaml FOLDER
-    python3 pytorch_llama_gpu.py JOB.yaml --micro-batch 16 --inputs FOLDER --losses OUT.jsonl
+    python3 pytorch_llama_gpu.py JOB.yaml --steps 600 --inputs FOLDER --losses OUT.jsonl
 
 Needs PyTorch 2.11 and PyYAML.
 """
@@ -42,10 +42,13 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", help="a Millrace job file")
-    parser.add_argument("--micro-batch", type=int, required=True, help="sequences of a micro-batch")
+    parser.add_argument("--micro-batch", type=int,
+                        help="sequences of a micro-batch (default: the job's, else a replica's "
+                             "share of the global batch)")
     parser.add_argument("--micro-batches", type=int, default=1,
                         help="per step and replica, their gradients added up")
-    parser.add_argument("--tensor", type=int, default=1, help="GPUs that share each layer")
+    parser.add_argument("--tensor", type=int,
+                        help="GPUs that share each layer (default: the job's, else 1)")
     parser.add_argument("--steps", type=int, default=10, help="timed, after the warm-up")
     parser.add_argument("--warmup", type=int, default=3, help="steps that compile and settle")
     parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
@@ -179,6 +182,10 @@ class Peer:
 def main():
     arguments = parse_arguments()
     job = job_dims.read_job(arguments.job)
+    arguments.tensor = arguments.tensor or job["tensor"] or 1
+    num_replicas = int(os.environ.get("WORLD_SIZE", "1")) // arguments.tensor
+    arguments.micro_batch = (arguments.micro_batch or job["micro_batch"] or
+                             max(1, job["global_batch"] // num_replicas))
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"),
                         ("MASTER_PORT", "29531")):
         os.environ.setdefault(name, value)  # torchrun sets them where there are several.
