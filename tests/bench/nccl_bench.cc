@@ -38,7 +38,7 @@ namespace {
 
 constexpr int64_t kMegabyte = 1 << 20;
 constexpr int64_t kSizes[] = {1, 4, 16, 64, 256, 1024};  // MB of full tensors.
-constexpr int kBlockLimits[] = {0, 4, 8, 16};
+constexpr int kBlockLimits[] = {4, 8, 16, 0};            // Zero: NCCL's choice.
 constexpr int kMultiprocessors =
     132;  // Of Hopper; GEMMs are told to use fewer.
 
@@ -143,7 +143,30 @@ class Bench {
 
  private:
   Bench(Rank rank, int num_ranks, std::string folder)
-      : rank_(rank), num_ranks_(num_ranks), folder_(std::move(folder)) {}
+      : rank_(rank),
+        num_ranks_(num_ranks),
+        folder_(std::move(folder)),
+        store_(folder_ + "/agreed") {}
+
+  // Rank 0's value, on every rank: how often calls are made must not differ.
+  // Nobody returns before all have come.
+  absl::StatusOr<double> Agree(double value) {
+    const std::string name = absl::StrCat("agreement ", num_agreed_++);
+    if (rank_ == Rank{0}) {
+      RETURN_IF_ERROR(store_.Set(name, absl::StrFormat("%.17g", value)));
+    }
+    RETURN_IF_ERROR(Meet(store_, name, rank_, num_ranks_));
+    ASSIGN_OR_RETURN(const std::string text,
+                     store_.Get(name, absl::Seconds(30)));
+    return std::strtod(text.c_str(), nullptr);
+  }
+  // Seconds of a call while no rank does anything else; rank 0's.
+  absl::StatusOr<double> TimeTogether(const Replayed& replayed) {
+    RETURN_IF_ERROR(Agree(0).status());
+    double seconds = 0;
+    ASSIGN_OR_RETURN(seconds, TimeAlone(replayed));
+    return Agree(seconds);
+  }
 
   std::byte* data() { return buffer_->data(); }
   void Print(const std::string& line) const {
@@ -270,7 +293,7 @@ class Bench {
                                                                     stream);
                                            }));
         double seconds = 0;
-        ASSIGN_OR_RETURN(seconds, TimeAlone(replayed));
+        ASSIGN_OR_RETURN(seconds, TimeTogether(replayed));
         absl::StrAppendFormat(&line, "  %8.3f ms %6.1f GB/s", 1e3 * seconds,
                               1e-9 * bytes * traffic.link_share / seconds);
       }
@@ -329,7 +352,7 @@ class Bench {
     for (const int num : multiprocessors) {
       ASSIGN_OR_RETURN(const Replayed gemms, CaptureGemms(num));
       double gemm_alone = 0;
-      ASSIGN_OR_RETURN(gemm_alone, TimeAlone(gemms));
+      ASSIGN_OR_RETURN(gemm_alone, TimeTogether(gemms));
       for (const Traffic& traffic : traffics) {
         ASSIGN_OR_RETURN(const Replayed calls,
                          Replayed::Capture(CudaStream::Priority::kHigh, 4,
@@ -338,7 +361,7 @@ class Bench {
                                                                     stream);
                                            }));
         double call_alone = 0;
-        ASSIGN_OR_RETURN(call_alone, TimeAlone(calls));
+        ASSIGN_OR_RETURN(call_alone, TimeTogether(calls));
         const double window = gemm_alone * kGemmLaunches * gemms.num_calls();
         // Measured while GEMMs certainly run: about a third of the window. Then
         // as many more as outlast it.
@@ -378,6 +401,8 @@ class Bench {
   const Rank rank_;
   const int num_ranks_;
   const std::string folder_;
+  DirectoryRendezvousStore store_;
+  int num_agreed_ = 0;
   std::optional<DeviceBuffer<std::byte>> buffer_;
   std::optional<DeviceBuffer<std::byte>> gemm_;
 };

@@ -218,10 +218,10 @@ void NcclEndpoint::Close() {
 }
 
 // ncclCommAbort raises the flag that kernels look at, then waits until no CUDA
-// graph holds calls of the communicator. It and not ncclCommRevoke, which would
-// return sooner: that one lowers the flag again as soon as the kernels under
-// way have given up, so one that a graph starts later (because it waits for a
-// GEMM) would wait for its peers for ever.
+// graph holds calls of the communicator. It and not ncclCommRevoke, which waits
+// for no graph: that one lowers the flag again once nothing runs, so a step
+// that another thread launches a moment later would wait for its peers for
+// ever.
 void NcclEndpoint::RunAbort() {
   if (comm_ != nullptr) ncclCommAbort(comm_);
 }
