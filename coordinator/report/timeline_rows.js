@@ -4,6 +4,7 @@
 // An instruction's colour: compute by phase, everything else by lane.
 const kPhaseColors = {
   forward: "measured", input_gradient: "compute", weight_gradient: "validation",
+  recompute: "checkpoint",
   gradient_reduce: "data-comm", optimizer: "data", parameter_gather: "data-comm",
 };
 const kLaneColors = {

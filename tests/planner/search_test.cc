@@ -108,7 +108,14 @@ TEST(SearchTest, ClosedFormFollowsTheSimulation) {
   for (const double contention : {0.0, 0.6}) {
     const CostModel cost = MakeCost({.contention_per_rank = contention});
     const JobSpec job = SmallJob();
-    for (const Layout& layout : EnumerateLayouts(LayoutSpaceOf(job, 4))) {
+    const LayoutSpace space = LayoutSpaceOf(job, 4);
+    std::vector<Layout> layouts = EnumerateLayouts(space);
+    for (const Layout& layout : EnumerateLayouts(space)) {
+      for (const Layout& smaller : Sampled(SmallerLayouts(space, layout), 3)) {
+        layouts.push_back(smaller);
+      }
+    }
+    for (const Layout& layout : layouts) {
       Timeline timeline;
       const auto prediction = PredictLayout(job.model, layout, cost, &timeline);
       ASSERT_TRUE(prediction.ok());
@@ -143,6 +150,53 @@ TEST(SearchTest, FollowsTheMachine) {
   ASSERT_NE(lost, tight.alternatives.end());
   EXPECT_FALSE(lost->fits);
   EXPECT_THAT(lost->reason, HasSubstr("1 B more than the device has"));
+}
+
+// Goal: gradients and parameters are sharded, and work is done twice, only
+// where memory asks for it or the job does. Method: shrink the memory below
+// what the plain layouts need, then pin.
+TEST(SearchTest, BuysMemoryWithTimeOnlyWhereItMust) {
+  const CostModel cost = MakeCost({});
+  JobSpec job = SmallJob();
+  job.layout = {.pipeline = 1, .data = 4, .tensor = 1, .micro_batch = 2};
+  const Plan plain = MustPlan(job, 4, cost);
+  EXPECT_LE(plain.layout.zero, 1);
+  EXPECT_EQ(plain.layout.recompute, Recompute::kNone);
+  EXPECT_EQ(plain.layouts_considered, 2);
+
+  Layout sharded = plain.layout;
+  sharded.zero = 1;
+  Timeline timeline;
+  const int64_t least =
+      PredictLayout(job.model, sharded, cost, &timeline)->memory_bytes();
+  job.resources.memory_per_device_bytes = least - 1;
+  const Plan tight = MustPlan(job, 4, cost);
+  EXPECT_TRUE(tight.layout.zero > 1 ||
+              tight.layout.recompute != Recompute::kNone)
+      << LayoutToString(tight.layout);
+  EXPECT_LT(tight.prediction.memory_bytes(), least);
+  EXPECT_GT(tight.prediction.step_time_s, plain.prediction.step_time_s);
+  EXPECT_GT(tight.layouts_considered, 2);
+
+  // With nothing else left, layers are computed again.
+  job.layout.zero = 1;
+  const Plan again = MustPlan(job, 4, cost);
+  EXPECT_NE(again.layout.recompute, Recompute::kNone);
+  EXPECT_GT(again.prediction.recompute_fraction, 0);
+  EXPECT_THAT(ExplainPlan(job, cost.profile(), again),
+              HasSubstr("of the step, for memory"));
+  job.layout.recompute = "none";
+  EXPECT_THAT(ErrorOf(job, 4, cost), HasSubstr("fits into"));
+
+  // Asked for, they are taken without need.
+  job = SmallJob();
+  job.layout.zero = 3;
+  job.layout.data = 4;
+  job.layout.recompute = "full";
+  const Plan pinned = MustPlan(job, 4, cost);
+  EXPECT_EQ(pinned.layout.zero, 3);
+  EXPECT_EQ(pinned.layout.recompute, Recompute::kFull);
+  EXPECT_THAT(PlanToJson(pinned), HasSubstr("\"recompute\": \"full\""));
 }
 
 // Goal: predicted memory is what the Programs hold. Method: lower the choice.

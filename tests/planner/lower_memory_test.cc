@@ -1,0 +1,229 @@
+// What sharding and recomputing do to Programs: where gradients and parameters
+// are kept, how long whole buckets live, and what is computed again.
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "planner/happens_before.h"
+#include "planner/lower.h"
+#include "tests/planner/planner_testing.h"
+
+namespace millrace {
+namespace {
+
+// Deep and narrow: parameters, not activations, fill its step.
+ModelSpec DeepModel() {
+  ModelSpec model = TestModel();
+  model.hidden = 128;
+  model.ffn_hidden = 512;
+  model.num_layers = 12;
+  model.vocab_size = 256;
+  model.sequence_length = 16;
+  return model;
+}
+
+Layout Sharded(int32_t zero, int32_t num_microbatches) {
+  return {.data = 4, .num_microbatches = num_microbatches, .zero = zero};
+}
+
+int64_t NumElements(const Program& program, BufferId id) {
+  return program.buffers[id].dims[0];
+}
+
+std::map<OpKind, int> CountKinds(const Program& program, Phase phase) {
+  std::map<OpKind, int> counts;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.phase == phase) ++counts[instruction.kind];
+  }
+  return counts;
+}
+
+// Goal: each ZeRO stage keeps what it says: moments, gradients, parameters in
+// slices. Method: sizes of the flat buffers.
+TEST(ShardedProgramTest, KeepsSlicesByStage) {
+  for (const int32_t zero : {0, 1, 2, 3}) {
+    const Program program =
+        *BuildTrainingProgram(DeepModel(), Sharded(zero, 2), 0);
+    const int64_t all = program.parameters.num_elements;
+    EXPECT_EQ(NumElements(program, program.exp_avg_buffer),
+              zero >= 1 ? all / 4 : all);
+    EXPECT_EQ(NumElements(program, program.gradients_buffer),
+              zero >= 2 ? all / 4 : all);
+    EXPECT_EQ(NumElements(program, program.parameters_buffer),
+              zero >= 3 ? all / 4 : all);
+  }
+}
+
+// Goal: whole buckets come and go: a step of twelve layers holds a few of
+// gradients and of parameters at once, however many micro-batches it has.
+// Method: step arenas against that of ZeRO-1, which has none.
+TEST(ShardedProgramTest, HoldsFewWholeBuckets) {
+  for (const int32_t num_microbatches : {1, 2, 8}) {
+    const auto program = [&](int32_t zero) {
+      return *BuildTrainingProgram(DeepModel(), Sharded(zero, num_microbatches),
+                                   0);
+    };
+    const Program plain = program(1);
+    int64_t layer = 0, norms = 0;
+    for (const Bucket& bucket : plain.parameters.buckets) {
+      const int64_t bytes = bucket.num_elements * DTypeBytes(DType::kFloat32);
+      int64_t& largest = bucket.tensor_replicated ? norms : layer;
+      largest = std::max(largest, bytes);
+    }
+    // Gradients: being computed, being reduced, and reduced to a quarter;
+    // norms of this and the last micro-batch.
+    const int64_t gradients = 2 * layer + layer / 2 + 3 * norms;
+    // Parameters: in use and gathered ahead.
+    const int64_t parameters = 2 * layer + 4 * norms;
+    EXPECT_LE(program(2).step_arena_bytes, plain.step_arena_bytes + gradients);
+    EXPECT_LE(program(3).step_arena_bytes,
+              plain.step_arena_bytes + gradients + parameters);
+  }
+}
+
+// Goal: under ZeRO-2 gradients are reduced after each micro-batch, the first
+// straight to where they stay, later ones added there; no weight gradient adds
+// to what an earlier micro-batch left. Method: count and look.
+TEST(ShardedProgramTest, ReducesAfterEachMicrobatch) {
+  const Program program = *BuildTrainingProgram(DeepModel(), Sharded(2, 3), 0);
+  const int num_buckets = static_cast<int>(program.parameters.buckets.size());
+  std::map<OpKind, int> counts = CountKinds(program, Phase::kGradientReduce);
+  EXPECT_EQ(counts[OpKind::kReduceScatter], 3 * num_buckets);
+  EXPECT_EQ(counts[OpKind::kAccumulateGradients], 2 * num_buckets);
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.kind == OpKind::kReduceScatter) {
+      EXPECT_EQ(
+          program.buffers[instruction.outputs[0]].arena,
+          instruction.microbatch_idx == 0 ? Arena::kPersistent : Arena::kStep);
+    }
+    if (const auto* gemm =
+            std::get_if<GemmAttributes>(&instruction.attributes)) {
+      EXPECT_FALSE(gemm->accumulate) << instruction.name;
+    }
+  }
+}
+
+// Goal: reductions run under the computation that follows: nothing on the
+// compute lane waits for the latest one before the next bucket is complete.
+// Method: from each reduction to the first compute instruction that waits for
+// it, other reductions must have started, but for the last of the step.
+TEST(ShardedProgramTest, HidesReductions) {
+  const Program program = *BuildTrainingProgram(DeepModel(), Sharded(2, 4), 0);
+  std::vector<InstructionId> reductions;
+  for (const InstructionId id :
+       program.lanes[static_cast<int>(Lane::kDataComm)]) {
+    if (program.instructions[id].phase == Phase::kGradientReduce) {
+      reductions.push_back(id);
+    }
+  }
+  for (size_t i = 0; i + 1 < reductions.size(); ++i) {
+    for (const InstructionId id :
+         program.lanes[static_cast<int>(Lane::kCompute)]) {
+      const auto& waits = program.instructions[id].waits;
+      if (std::find(waits.begin(), waits.end(), reductions[i]) == waits.end()) {
+        continue;
+      }
+      EXPECT_GT(id, reductions[i + 1])
+          << program.instructions[id].name << " waits for "
+          << program.instructions[reductions[i]].name;
+    }
+  }
+}
+
+// Goal: under ZeRO-3 parameters are gathered one bucket ahead of use, no more
+// than two at once, in both passes of every micro-batch. Method: find the last
+// use of each gathered bucket; it must have finished before the gather after
+// the next starts, and the next must not have to wait for it.
+TEST(ShardedProgramTest, GathersOneBucketAhead) {
+  const Program program = *BuildTrainingProgram(DeepModel(), Sharded(3, 2), 0);
+  const HappensBefore order(program.instructions);
+  std::vector<InstructionId> gathers;
+  std::map<BufferId, InstructionId> last_use;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    const auto id = static_cast<InstructionId>(i);
+    if (instruction.phase == Phase::kParameterGather &&
+        !absl::EndsWith(instruction.name, "/norms")) {
+      gathers.push_back(id);
+    }
+    for (const BufferId input : instruction.inputs) {
+      const BufferId parent = program.buffers[input].parent;
+      if (parent >= 0) last_use[parent] = id;
+    }
+  }
+  // Embedding and layers forward; head and layers backward.
+  ASSERT_EQ(gathers.size(), 2u * (13 + 13));
+  int num_ahead = 0;
+  for (size_t i = 2; i < gathers.size(); ++i) {
+    const auto last_use_of = [&](InstructionId gather) {
+      return last_use.at(program.instructions[gather].outputs[0]);
+    };
+    EXPECT_TRUE(order.FinishedBefore(last_use_of(gathers[i - 2]), gathers[i]))
+        << program.instructions[gathers[i]].name;
+    num_ahead += !order.FinishedBefore(last_use_of(gathers[i - 1]), gathers[i]);
+  }
+  // All but those that begin a pass right behind the last one's reductions.
+  EXPECT_GE(num_ahead, static_cast<int>(gathers.size()) - 2 - 4);
+}
+
+// Goal: what is computed again is what each setting says, once a layer and
+// micro-batch, and the forward pass stays as it is. Method: count op kinds.
+TEST(RecomputeTest, ComputesAgainWhatItSays) {
+  Layout layout{.num_microbatches = 2};
+  const Program none = *BuildTrainingProgram(DeepModel(), layout, 0);
+  const std::map<OpKind, int> forward = CountKinds(none, Phase::kForward);
+  EXPECT_TRUE(CountKinds(none, Phase::kRecompute).empty());
+  const int num_layers = 12 * 2;  // Micro-batches.
+
+  layout.recompute = Recompute::kSelective;
+  const Program selective = *BuildTrainingProgram(DeepModel(), layout, 0);
+  EXPECT_EQ(CountKinds(selective, Phase::kForward), forward);
+  EXPECT_EQ(CountKinds(selective, Phase::kRecompute),
+            (std::map<OpKind, int>{{OpKind::kRmsNormForward, 2 * num_layers},
+                                   {OpKind::kSwigluForward, num_layers}}));
+
+  layout.recompute = Recompute::kFull;
+  const Program full = *BuildTrainingProgram(DeepModel(), layout, 0);
+  EXPECT_EQ(CountKinds(full, Phase::kForward), forward);
+  EXPECT_EQ(
+      CountKinds(full, Phase::kRecompute),
+      (std::map<OpKind, int>{{OpKind::kRmsNormForward, num_layers},
+                             {OpKind::kResidualRmsNormForward, num_layers},
+                             {OpKind::kGemm, 3 * num_layers},
+                             {OpKind::kRope, num_layers},
+                             {OpKind::kAttentionForward, num_layers},
+                             {OpKind::kSwigluForward, num_layers}}));
+}
+
+// Goal: computing again saves the memory it is for. Method: bytes of the step
+// arena of a model whose activations fill it: selective saves about the norms'
+// outputs and activations, full keeps little more than each layer's input.
+TEST(RecomputeTest, SavesMemory) {
+  ModelSpec model = DeepModel();
+  model.sequence_length = 512;
+  Layout layout{.tensor = 2, .num_microbatches = 2};
+  const auto step_bytes = [&](Recompute recompute) {
+    layout.recompute = recompute;
+    return (*BuildTrainingProgram(model, layout, 0)).step_arena_bytes;
+  };
+  const int64_t tokens = model.sequence_length;
+  const int64_t row = DTypeBytes(DType::kFloat32);
+  const int64_t none = step_bytes(Recompute::kNone);
+  const int64_t selective = step_bytes(Recompute::kSelective);
+  const int64_t full = step_bytes(Recompute::kFull);
+  // Two norms of a shard's tokens and half of the activations, of each layer
+  // but the one under way.
+  const int64_t saved =
+      11 * tokens * row * (2 * model.hidden / 2 + model.ffn_hidden / 2);
+  EXPECT_LE(selective, none - saved * 9 / 10);
+  EXPECT_LT(full, selective / 3);
+}
+
+}  // namespace
+}  // namespace millrace
