@@ -18,7 +18,6 @@
 #include "worker/cpu_stepper.h"
 #include "worker/cuda_backend.h"
 #include "worker/data/open_batches.h"
-#include "worker/data/prepare.h"
 #include "worker/machine.h"
 
 namespace millrace {
@@ -47,15 +46,6 @@ Layout LayoutOf(const CompareOptions& options, const JobSpec& job) {
           .precision = PrecisionOf(precision)};
 }
 
-absl::StatusOr<std::unique_ptr<BatchSource>> OpenJobBatches(
-    const JobSpec& job, int32_t num_threads) {
-  ASSIGN_OR_RETURN(const PreparedData data,
-                   PrepareData({.data = job.data,
-                                .vocab_size = job.model.vocab_size,
-                                .num_threads = num_threads}));
-  return OpenBatches(job, data.prefixes);
-}
-
 absl::StatusOr<Comparison> Compare(const CompareOptions& options) {
   // First what fails at once on a machine without GPUs.
   ASSIGN_OR_RETURN(JobSpec job, LoadJob(options.job_path));
@@ -78,7 +68,7 @@ absl::StatusOr<Comparison> Compare(const CompareOptions& options) {
   ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
   const int32_t num_threads = machine.num_cores;
   ASSIGN_OR_RETURN(const std::unique_ptr<BatchSource> batches,
-                   OpenJobBatches(job, num_threads));
+                   PrepareAndOpenBatches(job, num_threads));
   int64_t step = options.step;
   if (step == 0) {
     step = 1;

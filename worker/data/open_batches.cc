@@ -1,6 +1,8 @@
 #include "worker/data/open_batches.h"
 
+#include "base/status_macros.h"
 #include "worker/data/dataset.h"
+#include "worker/data/prepare.h"
 #include "worker/data/random_batches.h"
 
 namespace millrace {
@@ -19,6 +21,15 @@ absl::StatusOr<std::unique_ptr<BatchSource>> OpenBatches(
        .sequence_length = job.model.sequence_length,
        .validation_fraction = job.data.validation_fraction,
        .seed = job.training.seed});
+}
+
+absl::StatusOr<std::unique_ptr<BatchSource>> PrepareAndOpenBatches(
+    const JobSpec& job, int32_t num_threads) {
+  ASSIGN_OR_RETURN(const PreparedData data,
+                   PrepareData({.data = job.data,
+                                .vocab_size = job.model.vocab_size,
+                                .num_threads = num_threads}));
+  return OpenBatches(job, data.prefixes);
 }
 
 }  // namespace millrace

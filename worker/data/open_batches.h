@@ -3,6 +3,7 @@
 #ifndef MILLRACE_WORKER_DATA_OPEN_BATCHES_H_
 #define MILLRACE_WORKER_DATA_OPEN_BATCHES_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,11 @@ namespace millrace {
 // `prefixes`: PreparedData's. Errors are PackedDataset::Open()'s.
 absl::StatusOr<std::unique_ptr<BatchSource>> OpenBatches(
     const JobSpec& job, const std::vector<std::string>& prefixes);
+
+// The same, of data that is prepared first (prepare.h), without a progress
+// line.
+absl::StatusOr<std::unique_ptr<BatchSource>> PrepareAndOpenBatches(
+    const JobSpec& job, int32_t num_threads);
 
 }  // namespace millrace
 

@@ -22,23 +22,12 @@
 #include "planner/job_file.h"
 #include "worker/cuda/cuda_trainer.h"
 #include "worker/data/open_batches.h"
-#include "worker/data/prepare.h"
 #include "worker/machine.h"
 
 namespace millrace {
 namespace {
 
 constexpr int64_t kFirstTimedStep = 20;
-
-absl::StatusOr<std::unique_ptr<BatchSource>> OpenJobBatches(
-    const JobSpec& job) {
-  ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
-  ASSIGN_OR_RETURN(const PreparedData data,
-                   PrepareData({.data = job.data,
-                                .vocab_size = job.model.vocab_size,
-                                .num_threads = machine.num_cores}));
-  return OpenBatches(job, data.prefixes);
-}
 
 absl::StatusOr<Layout> LayoutOf(const JobSpec& job) {
   Layout layout = {.micro_batch = job.layout.micro_batch.value_or(1),
@@ -52,8 +41,9 @@ absl::StatusOr<Layout> LayoutOf(const JobSpec& job) {
 absl::Status Train(const std::string& job_path, const std::string& out_path) {
   ASSIGN_OR_RETURN(const JobSpec job, LoadJob(job_path));
   ASSIGN_OR_RETURN(const Layout layout, LayoutOf(job));
+  ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
   ASSIGN_OR_RETURN(const std::unique_ptr<BatchSource> batches,
-                   OpenJobBatches(job));
+                   PrepareAndOpenBatches(job, machine.num_cores));
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                    CreateCudaTrainer({.job = job,
                                       .layout = layout,

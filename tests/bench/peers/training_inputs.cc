@@ -25,7 +25,6 @@
 #include "planner/job_file.h"
 #include "planner/parameters.h"
 #include "worker/data/open_batches.h"
-#include "worker/data/prepare.h"
 #include "worker/initialize.h"
 #include "worker/machine.h"
 
@@ -56,19 +55,10 @@ absl::Status WriteParameters(const JobSpec& job, const std::string& path) {
   return writer.Finish();
 }
 
-absl::StatusOr<std::unique_ptr<BatchSource>> OpenJobBatches(
-    const JobSpec& job) {
-  ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
-  ASSIGN_OR_RETURN(const PreparedData data,
-                   PrepareData({.data = job.data,
-                                .vocab_size = job.model.vocab_size,
-                                .num_threads = machine.num_cores}));
-  return OpenBatches(job, data.prefixes);
-}
-
 absl::Status WriteBatches(const JobSpec& job, const std::string& path) {
+  ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
   ASSIGN_OR_RETURN(const std::unique_ptr<BatchSource> batches,
-                   OpenJobBatches(job));
+                   PrepareAndOpenBatches(job, machine.num_cores));
   const int64_t global_batch = job.training.global_batch;
   const int64_t size = global_batch * job.model.sequence_length;
   std::vector<int32_t> batch(static_cast<size_t>(3 * size));
