@@ -70,32 +70,6 @@ struct ChunkPlans {
   GemmBf16Plan d_weight_next;  // Of every chunk but the first: accumulates.
 };
 
-struct ChunkShapes {
-  GemmBf16Shape logits;
-  GemmBf16Shape d_hidden;
-  GemmBf16Shape d_weight;  // Accumulates.
-};
-
-ChunkShapes Shapes(const CrossEntropyOptions& problem, int64_t num_tokens) {
-  const int64_t stride = LogitsStride(problem);
-  return {.logits = {.m = num_tokens,
-                     .n = problem.vocab_rows,
-                     .k = problem.hidden,
-                     .trans_b = true,
-                     .c_stride = stride},
-          .d_hidden = {.m = num_tokens,
-                       .n = problem.hidden,
-                       .k = problem.vocab_rows,
-                       .a_stride = stride},
-          .d_weight = {.m = problem.vocab_rows,
-                       .n = problem.hidden,
-                       .k = num_tokens,
-                       .trans_a = true,
-                       .fp32_output = true,
-                       .accumulate = true,
-                       .a_stride = stride}};
-}
-
 absl::StatusOr<ChunkPlans> MakeChunkPlans(
     const CrossEntropyBf16Options& options, int64_t num_tokens,
     const CrossEntropyBf16Algorithms& algorithms) {
@@ -104,7 +78,8 @@ absl::StatusOr<ChunkPlans> MakeChunkPlans(
         .max_workspace_bytes = options.max_gemm_workspace_bytes,
         .algorithm = algorithm};
   };
-  const ChunkShapes shapes = Shapes(options.problem, num_tokens);
+  const CrossEntropyBf16Products shapes =
+      CrossEntropyBf16ProductsOf(options.problem, num_tokens);
   GemmBf16Shape d_weight_first = shapes.d_weight;
   d_weight_first.accumulate = options.problem.accumulate;
   ASSIGN_OR_RETURN(
@@ -172,6 +147,27 @@ absl::Status CheckShards(int64_t num_shards) {
 }
 
 }  // namespace
+
+CrossEntropyBf16Products CrossEntropyBf16ProductsOf(
+    const CrossEntropyOptions& problem, int64_t num_tokens) {
+  const int64_t stride = LogitsStride(problem);
+  return {.logits = {.m = num_tokens,
+                     .n = problem.vocab_rows,
+                     .k = problem.hidden,
+                     .trans_b = true,
+                     .c_stride = stride},
+          .d_hidden = {.m = num_tokens,
+                       .n = problem.hidden,
+                       .k = problem.vocab_rows,
+                       .a_stride = stride},
+          .d_weight = {.m = problem.vocab_rows,
+                       .n = problem.hidden,
+                       .k = num_tokens,
+                       .trans_a = true,
+                       .fp32_output = true,
+                       .accumulate = true,
+                       .a_stride = stride}};
+}
 
 struct CrossEntropyBf16Plan::Impl {
   CrossEntropyOptions problem;
@@ -378,7 +374,8 @@ absl::StatusOr<CrossEntropyBf16Algorithms> MeasureCrossEntropyBf16(
   const CrossEntropyOptions& problem = options.problem;
   RETURN_IF_ERROR(CheckProblem(problem));
   ASSIGN_OR_RETURN(const int64_t chunk, ChunkTokens(options));
-  const ChunkShapes shapes = Shapes(problem, chunk);
+  const CrossEntropyBf16Products shapes =
+      CrossEntropyBf16ProductsOf(problem, chunk);
   const Layout layout =
       MakeLayout(problem, chunk, options.max_gemm_workspace_bytes);
   void* logits = layout.logits(args.workspace);

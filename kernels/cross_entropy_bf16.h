@@ -30,6 +30,16 @@ struct CrossEntropyBf16Algorithms {
   std::optional<GemmAlgorithm> d_weight;
 };
 
+// The products of a chunk of `num_tokens` tokens, to look their algorithms up
+// by; d_weight's serves whether it adds or not.
+struct CrossEntropyBf16Products {
+  GemmBf16Shape logits;
+  GemmBf16Shape d_hidden;
+  GemmBf16Shape d_weight;  // Accumulates.
+};
+CrossEntropyBf16Products CrossEntropyBf16ProductsOf(
+    const CrossEntropyOptions& problem, int64_t num_tokens);
+
 struct CrossEntropyBf16Options {
   // hidden is a multiple of 8, vocab_rows may be any. chunk_tokens zero: chunks
   // of equal size, as few as max_logits_bytes allows.

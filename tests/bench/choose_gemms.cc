@@ -1,5 +1,6 @@
-// Measures the ways to compute every matrix product of a job's Programs and
-// prints those that are fastest, for kernels/gemm_algorithms_*.txt:
+// Measures the ways to compute every matrix product of jobs' Programs, those of
+// the head among them, and prints those that are fastest, for
+// kernels/gemm_algorithms_*.txt:
 //
 //   choose_gemms seconds=60 JOB.yaml pipeline=1,data=1,tensor=1,micro_batch=4
 //   ...
@@ -8,6 +9,7 @@
 // that is current; what was known before is kept where it is not measured
 // again.
 
+#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <map>
@@ -21,13 +23,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "planner/job_file.h"
 #include "planner/lower.h"
+#include "planner/op_work.h"
 #include "worker/cuda/cuda_kernel_cache.h"
-#include "worker/cuda/cuda_profiler.h"
+#include "worker/cuda/cuda_op_timer.h"
 
 namespace millrace {
 namespace {
@@ -64,12 +69,53 @@ absl::Status AddProducts(const JobSpec& job, const Layout& layout,
     ASSIGN_OR_RETURN(const Program program,
                      BuildTrainingProgram(job.model, layout, stage));
     for (const Instruction& in : program.instructions) {
-      if (in.kind != OpKind::kGemm) continue;
+      if (Bf16ProductsOf({in.kind, in.attributes}).empty()) continue;
       if (seen.insert(AttributesToString(in.attributes)).second) {
         request.ops.push_back({in.kind, in.attributes});
       }
     }
   }
+  return absl::OkStatus();
+}
+
+// The largest first, until the time is up; what the table has already is left
+// as it is.
+absl::Status Choose(ProfileRequest request, absl::Duration budget) {
+  ASSIGN_OR_RETURN(GemmAlgorithmTable shipped, ShippedGemmAlgorithms());
+  ASSIGN_OR_RETURN(auto timer, CudaOpTimer::Create(Precision::kBfloat16,
+                                                   std::move(shipped)));
+  const auto flops = [](const ProfileOp& op) {
+    return WorkOf(Layout{}, op.kind, op.attributes).flops;
+  };
+  std::stable_sort(request.ops.begin(), request.ops.end(),
+                   [&](const ProfileOp& a, const ProfileOp& b) {
+                     return flops(a) > flops(b);
+                   });
+  const double end_s = MonotonicSeconds() + absl::ToDoubleSeconds(budget);
+  int num_left = 0;
+  for (const ProfileOp& op : request.ops) {
+    std::vector<GemmBf16Shape> unknown = Bf16ProductsOf(op);
+    std::erase_if(unknown, [&](const GemmBf16Shape& shape) {
+      return timer->HasAlgorithm(shape);
+    });
+    if (unknown.empty()) continue;
+    if (MonotonicSeconds() > end_s) {
+      ++num_left;
+      continue;
+    }
+    constexpr double kTimingSeconds = 0.03;
+    ASSIGN_OR_RETURN(const double guess, timer->Time(op, kTimingSeconds));
+    for (const GemmBf16Shape& shape : unknown) {
+      RETURN_IF_ERROR(timer->ChooseAlgorithm(shape));
+    }
+    ASSIGN_OR_RETURN(const double best, timer->Time(op, kTimingSeconds));
+    std::cerr << absl::StrFormat("%-46s %8.1f us, was %.1f us; %.0f TFLOP/s\n",
+                                 OpKindName(op.kind),
+                                 AttributesToString(op.attributes), 1e6 * best,
+                                 1e6 * guess, 1e-12 * flops(op) / best);
+  }
+  std::cerr << num_left << " ops left for another run\n";
+  std::cout << timer->algorithms().Format();
   return absl::OkStatus();
 }
 
@@ -98,25 +144,7 @@ absl::Status Run(int argc, char** argv) {
         "usage: choose_gemms [seconds=60] JOB.yaml LAYOUT... of bf16 jobs; see "
         "the top of its source");
   }
-  ASSIGN_OR_RETURN(GemmAlgorithmTable algorithms, ShippedGemmAlgorithms());
-  std::cerr << request.ops.size() << " products\n";
-  ASSIGN_OR_RETURN(CudaProfile before,
-                   MeasureCudaRequest(request, {.algorithms = algorithms,
-                                                .time_budget = budget / 4}));
-  ASSIGN_OR_RETURN(CudaProfile after,
-                   MeasureCudaRequest(request, {.algorithms = algorithms,
-                                                .choose_algorithms = true,
-                                                .time_budget = budget}));
-  for (size_t i = 0; i < after.tables.gemms.size(); ++i) {
-    const GemmTime& gemm = after.tables.gemms[i];
-    std::cerr << AttributesToString(request.ops[i].attributes) << ": "
-              << 1e6 * before.tables.gemms[i].seconds << " us, now "
-              << 1e6 * gemm.seconds << " us, "
-              << 2e-12 * gemm.m * gemm.n * gemm.k / gemm.seconds
-              << " TFLOP/s\n";
-  }
-  std::cout << after.algorithms.Format();
-  return absl::OkStatus();
+  return Choose(request, budget);
 }
 
 }  // namespace

@@ -168,7 +168,7 @@ class LibraryBackend final : public CudaBackend {
                             options.num_ranks, kGpuProfileBudget));
     ASSIGN_OR_RETURN(GemmAlgorithmTable algorithms, ShippedGemmAlgorithms());
     ASSIGN_OR_RETURN(
-        CudaProfile measured,
+        HardwareProfile profile,
         MeasureCudaRequest(
             request, {.precision = PrecisionOf(options.job.training.precision),
                       .num_ranks = options.num_ranks,
@@ -177,7 +177,6 @@ class LibraryBackend final : public CudaBackend {
                       .store = store,
                       .algorithms = std::move(algorithms),
                       .time_budget = options.time_budget}));
-    HardwareProfile profile = std::move(measured.tables);
     profile.name = devices.machine;
     profile.provenance = {
         .machine = devices.machine,

@@ -150,11 +150,19 @@ absl::StatusOr<const CrossEntropyBf16Plan*> CudaKernelCache::CrossEntropy(
                                                       ElementType::kBfloat16);
   auto found = cross_entropies_.find(key);
   if (found == cross_entropies_.end()) {
+    const CrossEntropyOptions problem = ProblemOf(attributes, vocab_begin);
+    const CrossEntropyBf16Products products =
+        CrossEntropyBf16ProductsOf(problem, attributes.chunk_tokens);
+    const GemmAlgorithmTable& table = options_.gemm_algorithms;
     ASSIGN_OR_RETURN(
         CrossEntropyBf16Plan plan,
         CrossEntropyBf16Plan::Create(
-            {.problem = ProblemOf(attributes, vocab_begin),
-             .max_gemm_workspace_bytes = kLossGemmWorkspaceBytes}));
+            {.problem = problem,
+             .max_gemm_workspace_bytes = kLossGemmWorkspaceBytes,
+             .algorithms = {
+                 .logits = table.Find(chip_, products.logits, nullptr),
+                 .d_hidden = table.Find(chip_, products.d_hidden, nullptr),
+                 .d_weight = table.Find(chip_, products.d_weight, nullptr)}}));
     found = cross_entropies_.emplace(key, std::move(plan)).first;
   }
   return &found->second;

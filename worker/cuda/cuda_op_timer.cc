@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/cast_bf16.h"
+#include "kernels/cross_entropy_bf16.h"
 #include "kernels/cuda/status.h"
 #include "kernels/random_normal_cuda.h"
 #include "worker/cuda/cuda_handles.h"
@@ -28,6 +29,7 @@ constexpr int32_t kTrialRuns = 2;
 constexpr int32_t kMaxRuns = 200;
 constexpr int kNumGraphs = 3;
 constexpr int kMaxCandidates = 8;
+constexpr int64_t kMaxSets = 4;
 
 // Copies `pattern` again and again until `num_bytes` are full.
 absl::Status Tile(std::byte* to, int64_t num_bytes, const void* pattern,
@@ -54,7 +56,39 @@ std::vector<int32_t> Ids(const Instruction& in, int64_t count) {
   return ids;
 }
 
+GemmBf16Shape ShapeOf(const GemmAttributes& gemm) {
+  return {.m = gemm.m,
+          .n = gemm.n,
+          .k = gemm.k,
+          .trans_a = gemm.trans_a,
+          .trans_b = gemm.trans_b,
+          .fp32_output =
+              GemmOutputType(Precision::kBfloat16, gemm) == DType::kFloat32,
+          .accumulate = gemm.accumulate};
+}
+
+// As stored: rows of `stride` elements, or dense.
+int64_t StoredElements(int64_t rows, int64_t columns, int64_t stride) {
+  return rows * (stride == 0 ? columns : stride);
+}
+
 }  // namespace
+
+std::vector<GemmBf16Shape> Bf16ProductsOf(const ProfileOp& op) {
+  if (const auto* gemm = std::get_if<GemmAttributes>(&op.attributes)) {
+    return {ShapeOf(*gemm)};
+  }
+  const auto* vocab = std::get_if<VocabAttributes>(&op.attributes);
+  if (vocab == nullptr || vocab->chunk_tokens == 0) return {};
+  const CrossEntropyBf16Products products =
+      CrossEntropyBf16ProductsOf({.num_tokens = vocab->num_tokens,
+                                  .hidden = vocab->hidden,
+                                  .vocab_rows = vocab->vocab_rows,
+                                  .chunk_tokens = vocab->chunk_tokens},
+                                 vocab->chunk_tokens);
+  if (op.kind == OpKind::kCrossEntropyStats) return {products.logits};
+  return {products.logits, products.d_hidden, products.d_weight};
+}
 
 struct CudaOpTimer::Prepared {
   Program program;
@@ -63,22 +97,6 @@ struct CudaOpTimer::Prepared {
   std::unique_ptr<DeviceBuffer<int32_t>> ids;
   CudaStepInputs inputs;
   std::unique_ptr<CudaPreparedProgram> ops;
-};
-
-class CudaOpTimer::PreparedLoop : public Loop {
- public:
-  PreparedLoop(CudaExecutor* executor, std::unique_ptr<Prepared> prepared)
-      : executor_(executor), prepared_(std::move(prepared)) {}
-
-  absl::Status Enqueue() override { return executor_->Run(*prepared_->ops); }
-  cudaStream_t stream() const override { return executor_->stream(); }
-  int32_t num_runs() const override {
-    return static_cast<int32_t>(prepared_->program.instructions.size());
-  }
-
- private:
-  CudaExecutor* executor_;
-  std::unique_ptr<Prepared> prepared_;
 };
 
 absl::StatusOr<std::unique_ptr<CudaOpTimer>> CudaOpTimer::Create(
@@ -253,31 +271,50 @@ absl::StatusOr<double> CudaOpTimer::Time(const ProfileOp& op,
   return times[kNumGraphs / 2];
 }
 
-absl::Status CudaOpTimer::ChooseAlgorithm(const GemmAttributes& gemm) {
-  if (precision_ != Precision::kBfloat16) return absl::OkStatus();
-  const bool fp32_output = GemmOutputType(precision_, gemm) == DType::kFloat32;
-  const GemmBf16Shape shape = {.m = gemm.m,
-                               .n = gemm.n,
-                               .k = gemm.k,
-                               .trans_a = gemm.trans_a,
-                               .trans_b = gemm.trans_b,
-                               .fp32_output = fp32_output,
-                               .accumulate = gemm.accumulate};
-  Program program = SingleOpProgram(precision_, OpKind::kGemm, gemm, kTrialRuns,
-                                    kWorkingSetBytes);
-  ASSIGN_OR_RETURN(const DeviceArenas arenas,
-                   DeviceArenas::Allocate(0, program.step_arena_bytes));
-  RETURN_IF_ERROR(FillOperands(program, arenas));
-  const Buffer& scratch = program.buffers[program.scratch_buffer];
+bool CudaOpTimer::HasAlgorithm(const GemmBf16Shape& shape) const {
+  return algorithms_.Find(chip_, shape, nullptr).has_value();
+}
+
+absl::StatusOr<DeviceBuffer<uint16_t>> CudaOpTimer::Bf16Normals(
+    int64_t num_elements) {
+  ASSIGN_OR_RETURN(auto buffer, DeviceBuffer<uint16_t>::Allocate(
+                                    static_cast<size_t>(num_elements)));
+  RETURN_IF_ERROR(Tile(reinterpret_cast<std::byte*>(buffer.data()),
+                       2 * num_elements, bf16_normals_.data(), 2 * kNumNormals,
+                       executor_->stream()));
+  return buffer;
+}
+
+absl::Status CudaOpTimer::ChooseAlgorithm(const GemmBf16Shape& shape) {
+  const GemmBf16Options options;
+  const int64_t num_a =
+      StoredElements(shape.trans_a ? shape.k : shape.m,
+                     shape.trans_a ? shape.m : shape.k, shape.a_stride);
+  const int64_t num_b =
+      StoredElements(shape.trans_b ? shape.n : shape.k,
+                     shape.trans_b ? shape.k : shape.n, shape.b_stride);
+  // In 16-bit elements, which an fp32 one is two of.
+  const int64_t num_c = StoredElements(shape.m, shape.n, shape.c_stride) *
+                        (shape.fp32_output ? 2 : 1);
+  const int64_t num_sets = std::clamp<int64_t>(
+      kWorkingSetBytes / (2 * (num_a + num_b + num_c)), 1, kMaxSets);
+  ASSIGN_OR_RETURN(auto workspace,
+                   DeviceBuffer<std::byte>::Allocate(
+                       static_cast<size_t>(options.max_workspace_bytes)));
+  std::vector<DeviceBuffer<uint16_t>> buffers;
   std::vector<GemmBf16Args> sets;
-  for (const Instruction& in : program.instructions) {
-    sets.push_back({.c = arenas.At(program.buffers[in.outputs[0]]),
-                    .a = arenas.At(program.buffers[in.inputs[0]]),
-                    .b = arenas.At(program.buffers[in.inputs[1]]),
-                    .workspace = arenas.At(scratch)});
+  for (int64_t i = 0; i < num_sets; ++i) {
+    for (const int64_t size : {num_a, num_b, num_c}) {
+      ASSIGN_OR_RETURN(auto buffer, Bf16Normals(size));
+      buffers.push_back(std::move(buffer));
+    }
+    sets.push_back({.c = buffers[3 * i + 2].data(),
+                    .a = buffers[3 * i].data(),
+                    .b = buffers[3 * i + 1].data(),
+                    .workspace = workspace.data()});
   }
-  const absl::StatusOr<std::vector<GemmMeasurement>> measured =
-      MeasureGemmBf16(shape, {}, sets, kMaxCandidates, executor_->stream());
+  const absl::StatusOr<std::vector<GemmMeasurement>> measured = MeasureGemmBf16(
+      shape, options, sets, kMaxCandidates, executor_->stream());
   // A shape that the door refuses runs on plain kernels.
   if (absl::IsInvalidArgument(measured.status())) return absl::OkStatus();
   RETURN_IF_ERROR(measured.status());
@@ -286,12 +323,6 @@ absl::Status CudaOpTimer::ChooseAlgorithm(const GemmAttributes& gemm) {
       chip_, shape,
       {.algorithm = best.algorithm, .microseconds = 1e3 * best.milliseconds});
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::unique_ptr<CudaOpTimer::Loop>> CudaOpTimer::MakeLoop(
-    const ProfileOp& op, int32_t num_runs) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Prepared> prepared, Prepare(op, num_runs));
-  return std::make_unique<PreparedLoop>(executor_.get(), std::move(prepared));
 }
 
 }  // namespace millrace

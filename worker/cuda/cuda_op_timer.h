@@ -6,11 +6,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/gemm_algorithm_table.h"
+#include "kernels/gemm_bf16.h"
 #include "planner/job.h"
 #include "planner/layout.h"
 #include "planner/profile_request.h"
@@ -18,6 +21,9 @@
 #include "worker/cuda/cuda_op.h"
 
 namespace millrace {
+
+// The bf16 products that the op is made of; none in most.
+std::vector<GemmBf16Shape> Bf16ProductsOf(const ProfileOp& op);
 
 class CudaOpTimer {
  public:
@@ -35,25 +41,12 @@ class CudaOpTimer {
 
   // Measures the ways to compute a bf16 product and runs it with the fastest
   // from then on, which the table keeps.
-  absl::Status ChooseAlgorithm(const GemmAttributes& gemm);
+  absl::Status ChooseAlgorithm(const GemmBf16Shape& shape);
+  bool HasAlgorithm(const GemmBf16Shape& shape) const;
   const GemmAlgorithmTable& algorithms() const { return algorithms_; }
-
-  // Makes a graph of the op, to be run beside something else. Lives no longer
-  // than the timer.
-  class Loop {
-   public:
-    virtual ~Loop() = default;
-    // Enqueues all runs of the graph on stream().
-    virtual absl::Status Enqueue() = 0;
-    virtual cudaStream_t stream() const = 0;
-    virtual int32_t num_runs() const = 0;
-  };
-  absl::StatusOr<std::unique_ptr<Loop>> MakeLoop(const ProfileOp& op,
-                                                 int32_t num_runs);
 
  private:
   struct Prepared;
-  class PreparedLoop;
 
   CudaOpTimer(Precision precision, GemmAlgorithmTable algorithms,
               std::string chip, std::unique_ptr<CudaExecutor> executor,
@@ -63,6 +56,7 @@ class CudaOpTimer {
   absl::StatusOr<std::unique_ptr<Prepared>> Prepare(const ProfileOp& op,
                                                     int32_t num_runs);
   absl::Status FillOperands(const Program& program, const DeviceArenas& arenas);
+  absl::StatusOr<DeviceBuffer<uint16_t>> Bf16Normals(int64_t num_elements);
   // Seconds of the whole graph.
   absl::StatusOr<double> TimeGraph(Prepared& prepared);
 

@@ -27,10 +27,9 @@ namespace millrace {
 namespace {
 
 // Of the time budget.
-constexpr double kAlgorithmsShare = 0.4;
-constexpr double kOpsShare = 0.3;
+constexpr double kOpsShare = 0.6;
 constexpr double kContentionShare = 0.05;
-constexpr double kCommunicationShare = 0.25;
+constexpr double kCommunicationShare = 0.35;
 // What fixed work around a measurement takes beside the device's own time.
 constexpr double kUsableShare = 0.6;
 // An op is never quicker than the launch; what is left of it counts this much.
@@ -63,28 +62,6 @@ absl::StatusOr<std::vector<double>> Hear(RendezvousStore& store,
     numbers.push_back(number);
   }
   return numbers;
-}
-
-// The largest products first: should the time run out, they matter most.
-absl::Status ChooseAlgorithms(const ProfileRequest& request, double budget_s,
-                              CudaOpTimer& timer) {
-  std::vector<const ProfileOp*> gemms;
-  for (const ProfileOp& op : request.ops) {
-    if (op.kind == OpKind::kGemm) gemms.push_back(&op);
-  }
-  std::stable_sort(gemms.begin(), gemms.end(),
-                   [](const ProfileOp* a, const ProfileOp* b) {
-                     return FlopsOf(*a) > FlopsOf(*b);
-                   });
-  const double start_s = MonotonicSeconds();
-  for (const ProfileOp* op : gemms) {
-    if (MonotonicSeconds() - start_s > budget_s) break;
-    const absl::Status chosen =
-        timer.ChooseAlgorithm(std::get<GemmAttributes>(op->attributes));
-    // Too large for the device: so it is for its timing.
-    if (!absl::IsResourceExhausted(chosen)) RETURN_IF_ERROR(chosen);
-  }
-  return absl::OkStatus();
 }
 
 // Seconds by op; zero of what does not fit the device. Last, the launch of the
@@ -180,23 +157,19 @@ absl::Status MeasureCommunication(const ProfileRequest& request,
 
 }  // namespace
 
-absl::StatusOr<CudaProfile> MeasureCudaRequest(
+absl::StatusOr<HardwareProfile> MeasureCudaRequest(
     const ProfileRequest& request, const CudaProfilerOptions& options) {
   const double budget_s = absl::ToDoubleSeconds(options.time_budget);
   // Rank 0's work at its slowest.
   const absl::Duration patience = 3 * options.time_budget + absl::Minutes(1);
   const std::string ops_key = "profile/ops";
-  CudaProfile profile;
-  profile.tables.precision = options.precision;
-  profile.tables.ranks_per_host = options.ranks_per_host;
+  HardwareProfile profile;
+  profile.precision = options.precision;
+  profile.ranks_per_host = options.ranks_per_host;
   ASSIGN_OR_RETURN(auto timer,
                    CudaOpTimer::Create(options.precision, options.algorithms));
   std::vector<double> seconds;
   if (options.rank == Rank{0}) {
-    if (options.choose_algorithms) {
-      RETURN_IF_ERROR(
-          ChooseAlgorithms(request, kAlgorithmsShare * budget_s, *timer));
-    }
     ASSIGN_OR_RETURN(seconds, TimeOps(request, kOpsShare * budget_s, *timer));
     if (options.num_ranks > 1) {
       RETURN_IF_ERROR(Tell(*options.store, ops_key, seconds));
@@ -207,9 +180,8 @@ absl::StatusOr<CudaProfile> MeasureCudaRequest(
       return absl::InternalError("ranks were asked to measure different ops");
     }
   }
-  RecordOps(request, seconds, &profile.tables);
-  profile.algorithms = timer->algorithms();
-  profile.tables.compute_contention = {1.0};
+  RecordOps(request, seconds, &profile);
+  profile.compute_contention = {1.0};
   if (options.num_ranks == 1) return profile;
   ASSIGN_OR_RETURN(const auto links,
                    CudaLinkTimer::Create({.num_ranks = options.num_ranks,
@@ -217,10 +189,9 @@ absl::StatusOr<CudaProfile> MeasureCudaRequest(
                                           .store = options.store,
                                           .patience = absl::Minutes(2)}));
   RETURN_IF_ERROR(MeasureContention(request, options, *links, *timer,
-                                    kContentionShare * budget_s,
-                                    &profile.tables));
+                                    kContentionShare * budget_s, &profile));
   RETURN_IF_ERROR(MeasureCommunication(
-      request, *links, kCommunicationShare * budget_s, &profile.tables));
+      request, *links, kCommunicationShare * budget_s, &profile));
   return profile;
 }
 

@@ -23,17 +23,9 @@ struct CudaProfilerOptions {
   int32_t ranks_per_host = 1;
   Rank rank{0};
   RendezvousStore* store = nullptr;  // Borrowed; null for one rank.
-  // What products run with, as in training; then `choose_algorithms` measures
-  // the ways there are and goes on with the fastest, on rank 0.
-  GemmAlgorithmTable algorithms;
-  bool choose_algorithms = false;
+  GemmAlgorithmTable algorithms;     // What products run with, as in training.
   // Aimed at. Every shape is measured at least once, even if it runs out.
   absl::Duration time_budget = absl::Seconds(150);
-};
-
-struct CudaProfile {
-  HardwareProfile tables;
-  GemmAlgorithmTable algorithms;  // With what was chosen.
 };
 
 // On the current device. Collective over all ranks; all return equal tables.
@@ -41,7 +33,7 @@ struct CudaProfile {
 // communication on all ranks at once. Ops whose operands do not fit the device
 // are left out. Times of ops are without launch_overhead_s, what the smallest
 // op takes in a graph.
-absl::StatusOr<CudaProfile> MeasureCudaRequest(
+absl::StatusOr<HardwareProfile> MeasureCudaRequest(
     const ProfileRequest& request, const CudaProfilerOptions& options);
 
 }  // namespace millrace

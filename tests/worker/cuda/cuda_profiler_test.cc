@@ -26,7 +26,7 @@ HardwareProfile Measure(const ProfileRequest& request, Precision precision) {
                                               .algorithms = *algorithms,
                                               .time_budget = absl::Seconds(2)});
   EXPECT_TRUE(profile.ok()) << profile.status();
-  return profile.ok() ? profile->tables : HardwareProfile{};
+  return profile.ok() ? *profile : HardwareProfile{};
 }
 
 // Goal: a measured profile has every table that the cost model needs, in either
@@ -102,7 +102,8 @@ TEST(CudaProfilerTest, ChoosesAlgorithms) {
                                  .trans_b = !weight_gradient};
     const auto guessed = (*timer)->Time({OpKind::kGemm, gemm}, 0.05);
     ASSERT_TRUE(guessed.ok()) << guessed.status();
-    const absl::Status chosen = (*timer)->ChooseAlgorithm(gemm);
+    const absl::Status chosen = (*timer)->ChooseAlgorithm(
+        Bf16ProductsOf({OpKind::kGemm, gemm}).front());
     ASSERT_TRUE(chosen.ok()) << chosen;
     const auto best = (*timer)->Time({OpKind::kGemm, gemm}, 0.05);
     ASSERT_TRUE(best.ok()) << best.status();
