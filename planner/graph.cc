@@ -52,6 +52,13 @@ ForwardPass EmitForward(GraphBuilder& builder, const LossOptions& loss) {
   return pass;
 }
 
+// The embedding's gradient is the largest and its reduction the last: it hides
+// under the first layer's weight gradients, unless these already hide
+// communication over the tensor axis.
+bool ReducesEmbeddingEarly(const GraphBuilder& builder) {
+  return builder.is_first_stage() && builder.layout().tensor == 1;
+}
+
 void EmitBackward(GraphBuilder& builder, const ForwardPass& pass,
                   const LossOptions& loss) {
   std::vector<GraphOp>& ops = builder.graph().backward;
@@ -62,6 +69,10 @@ void EmitBackward(GraphBuilder& builder, const ForwardPass& pass,
           ? EmitLossHeadBackward(builder, pass.input, pass.head, loss)
           : EmitReceiveGradient(builder);
   for (size_t i = pass.layers.size(); i-- > 0;) {
+    if (i == 0 && ReducesEmbeddingEarly(builder)) {
+      builder.EmitDeferred();
+      builder.HoldDeferred();
+    }
     Layer layer = pass.layers[i];
     if (recompute == Recompute::kFull) {
       RecomputeLayer(builder, pass.input.document_starts, &layer.attention,

@@ -291,6 +291,7 @@ TensorId GraphBuilder::EmitNormBackward(const std::string& name,
 }
 
 void GraphBuilder::EmitDeferred() {
+  if (holds_deferred_) return;
   for (GraphOp& op : deferred_) Emit(std::move(op));
   deferred_.clear();
 }

@@ -138,6 +138,12 @@ class GraphBuilder {
   void Defer(GraphOp op) { deferred_.push_back(std::move(op)); }
   GraphOp& LastDeferred() { return deferred_.back(); }
   void EmitDeferred();
+  // Until ReleaseDeferred(), EmitDeferred() does nothing.
+  void HoldDeferred() { holds_deferred_ = true; }
+  void ReleaseDeferred() {
+    holds_deferred_ = false;
+    EmitDeferred();
+  }
 
   // Index of the bucket of this name; it must exist.
   int32_t BucketIndex(absl::string_view name) const;
@@ -164,6 +170,7 @@ class GraphBuilder {
   Graph graph_;
   std::vector<GraphOp>* ops_ = nullptr;
   std::vector<GraphOp> deferred_;
+  bool holds_deferred_ = false;
   std::vector<BucketTensors> bucket_tensors_;
 };
 

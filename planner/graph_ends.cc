@@ -133,7 +133,7 @@ void EmitStageInputBackward(GraphBuilder& builder, const StageInput& input,
   const TensorId d_embedded =
       builder.EmitTensorGather("embedding/backward/gather_output_gradient",
                                d_stream, Phase::kInputGradient);
-  builder.EmitDeferred();
+  builder.EmitDeferred();  // Unless held.
   builder.Emit({.kind = OpKind::kEmbeddingBackward,
                 .phase = Phase::kWeightGradient,
                 .name = "embedding/backward",
@@ -141,6 +141,7 @@ void EmitStageInputBackward(GraphBuilder& builder, const StageInput& input,
                 .inputs = {input.tokens, d_embedded},
                 .outputs = {input.embedding.gradient},
                 .completes_bucket = builder.BucketIndex("embedding")});
+  builder.ReleaseDeferred();
 }
 
 void EmitSendToNext(GraphBuilder& builder, const ResidualStream& stream) {

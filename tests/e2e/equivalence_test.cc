@@ -1,8 +1,10 @@
-#include <cmath>
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -37,9 +39,11 @@ TEST(EquivalenceTest, EveryLayoutMatchesOneRank) {
   EXPECT_NEAR(expected.losses.front(), std::log(128.0), 0.2);
   EXPECT_LT(expected.losses.back(), expected.losses.front() - 0.3);
   double worst = 0;
+  std::set<std::pair<int32_t, Recompute>> seen;
   for (const Layout& layout : SmallLayouts()) {
     const std::string name = LayoutToString(layout);
     SCOPED_TRACE(name);
+    seen.emplace(layout.zero, layout.recompute);
     const JobResult result = RunJob(job, layout, kNumSteps);
     ASSERT_TRUE(result.status.ok()) << result.status;
     for (int64_t i = 0; i < kNumSteps; ++i) {
@@ -54,6 +58,7 @@ TEST(EquivalenceTest, EveryLayoutMatchesOneRank) {
     }
     EXPECT_EQ(result.tensors.size(), expected.tensors.size());
   }
+  EXPECT_EQ(seen.size(), 4u * kNumRecomputes);
   RecordProperty("worst_relative_difference", std::to_string(worst));
   std::cout << "worst relative difference: " << worst << std::endl;
 }
@@ -71,6 +76,18 @@ TEST(EquivalenceTest, SameLayoutTwiceIsBitIdentical) {
         Layout{
             .pipeline = 2, .data = 2, .micro_batch = 1, .num_microbatches = 4},
         Layout{.pipeline = 4, .micro_batch = 2, .num_microbatches = 4},
+        Layout{.data = 2,
+        .tensor = 2,
+        .micro_batch = 1,
+        .num_microbatches = 4,
+        .zero = 3,
+        .recompute = Recompute::kFull},
+        Layout{.pipeline = 2,
+        .data = 2,
+        .micro_batch = 2,
+        .num_microbatches = 2,
+        .zero = 2,
+        .recompute = Recompute::kSelective},
         Layout{.tensor = 4, .micro_batch = 8}}) {
     SCOPED_TRACE(LayoutToString(layout));
     const JobResult first = RunJob(job, layout, kNumSteps);
