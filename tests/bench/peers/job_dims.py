@@ -31,12 +31,13 @@ def read_job(path):
         "num_steps": t["steps"], "global_batch": t["global_batch"], "seed": t.get("seed", 0),
         "gradient_clip_norm": float(t.get("gradient_clip_norm", 1.0)),
         "micro_batch": _number((job.get("layout") or {}), "micro_batch"),
-        "tensor": _number((job.get("layout") or {}), "tensor")}
+        "tensor": _number((job.get("layout") or {}), "tensor"),
+        "devices": _number((job.get("resources") or {}), "devices_per_agent")}
 
 
-def _number(layout, key):
-    """Of the layout section, which may be auto as a whole or in part: then None."""
-    value = layout.get(key, "auto") if isinstance(layout, dict) else "auto"
+def _number(section, key):
+    """Of a section that may be auto as a whole or in part: then None."""
+    value = section.get(key, "auto") if isinstance(section, dict) else "auto"
     return None if value == "auto" else value
 
 
