@@ -1,12 +1,16 @@
 #include "worker/cuda/cuda_executor.h"
 
+#include <cstring>
 #include <iostream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
+#include "kernels/cuda/store_word.h"
 #include "nvtx3/nvToolsExt.h"
 
 namespace millrace {
@@ -39,8 +43,14 @@ CudaPreparedProgram::CudaPreparedProgram(const Program* program,
                                          std::vector<CudaOp> ops)
     : program_(program),
       ops_(std::move(ops)),
-      done_(program->instructions.size()) {
+      done_(program->instructions.size()),
+      place_(program->instructions.size()) {
   CHECK(ops_.size() == program->instructions.size());
+  for (const std::vector<InstructionId>& lane : program->lanes) {
+    for (size_t i = 0; i < lane.size(); ++i) {
+      place_[lane[i]] = static_cast<int32_t>(i);
+    }
+  }
 }
 
 absl::StatusOr<std::unique_ptr<CudaPreparedProgram>>
@@ -74,6 +84,9 @@ absl::StatusOr<std::unique_ptr<CudaExecutor>> CudaExecutor::Create(
   RETURN_IF_ERROR(executor->AddLanes(Program{}));
   ASSIGN_OR_RETURN(executor->start_,
                    CudaEvent::Create(CudaEvent::Kind::kOrder));
+  if (executor->options_.note_progress) {
+    RETURN_IF_ERROR(executor->AddProgress());
+  }
   return executor;
 }
 
@@ -97,6 +110,40 @@ absl::Status CudaExecutor::AddLanes(const Program& program) {
     lanes_[lane].emplace(std::move(stream), std::move(end));
   }
   return absl::OkStatus();
+}
+
+absl::Status CudaExecutor::AddProgress() {
+  ASSIGN_OR_RETURN(auto device, DeviceBuffer<int32_t>::Allocate(kNumLanes));
+  ASSIGN_OR_RETURN(PinnedMemory host,
+                   PinnedMemory::Allocate(kNumLanes * sizeof(int32_t)));
+  ASSIGN_OR_RETURN(CudaStream stream,
+                   CudaStream::Create(CudaStream::Priority::kHigh));
+  ASSIGN_OR_RETURN(CudaEvent read, CudaEvent::Create(CudaEvent::Kind::kOrder));
+  progress_.emplace(std::move(device), std::move(host), std::move(stream),
+                    std::move(read));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CudaExecutor::Progress> CudaExecutor::ReadProgress(
+    absl::Duration timeout) {
+  CHECK(progress_.has_value()) << "Options::note_progress was false";
+  Progress progress;
+  RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpyAsync(progress_->host.data(), progress_->device.data(),
+                      sizeof(progress), cudaMemcpyDeviceToHost,
+                      progress_->stream.get()),
+      "read how far the lanes are"));
+  RETURN_IF_ERROR(progress_->read.Record(progress_->stream.get()));
+  const absl::Time deadline = MonotonicNow() + timeout;
+  while (cudaEventQuery(progress_->read.get()) == cudaErrorNotReady) {
+    if (MonotonicNow() > deadline) {
+      return absl::DeadlineExceededError(
+          "the device does not even copy a few bytes any more");
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  std::memcpy(progress.data(), progress_->host.data(), sizeof(progress));
+  return progress;
 }
 
 absl::Status CudaExecutor::Run(CudaPreparedProgram& prepared) {
@@ -130,6 +177,11 @@ absl::Status CudaExecutor::RunMeasured(CudaPreparedProgram& prepared) {
 absl::Status CudaExecutor::RunOnStreams(CudaPreparedProgram& prepared,
                                         StepTimer* timer) {
   const Program& program = prepared.program();
+  if (progress_.has_value()) {
+    RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(progress_->device.data(), 0,
+                                               sizeof(Progress), stream()),
+                               "note that no lane has begun"));
+  }
   if (timer != nullptr) RETURN_IF_ERROR(timer->RecordLaunch(stream()));
   RETURN_IF_ERROR(start_->Record(stream()));
   for (int lane = 0; lane < kNumLanes; ++lane) {
@@ -163,7 +215,15 @@ absl::Status CudaExecutor::RunInstruction(CudaPreparedProgram& prepared,
     if (prepared.done_[id].has_value()) {
       RETURN_IF_ERROR(prepared.done_[id]->Record(stream));
     }
-    return absl::OkStatus();
+    if (!progress_.has_value()) return absl::OkStatus();
+    // On the compute lane only where it matters, and behind what others wait
+    // for: the note delays nobody but its own lane.
+    if (instruction.lane == Lane::kCompute && !prepared.done_[id].has_value()) {
+      return absl::OkStatus();
+    }
+    return LaunchStoreWord(
+        progress_->device.data() + static_cast<int>(instruction.lane),
+        prepared.place_[id] + 1, stream);
   };
   const ProfilerRange range(instruction.name);
   const absl::Status status = enqueue();

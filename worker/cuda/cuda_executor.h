@@ -12,6 +12,7 @@
 #define MILLRACE_WORKER_CUDA_CUDA_EXECUTOR_H_
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/cuda/device_buffer.h"
 #include "planner/program.h"
 #include "planner/timeline.h"
 #include "worker/cuda/cuda_handles.h"
@@ -54,6 +57,7 @@ class CudaPreparedProgram {
   // By InstructionId: recorded once it is done, where another lane waits for
   // it.
   std::vector<std::optional<CudaEvent>> done_;
+  std::vector<int32_t> place_;  // By InstructionId: on its lane.
   std::optional<StepTimer> timer_;
   cudaGraphExec_t graph_ = nullptr;
   bool has_run_ = false;
@@ -66,6 +70,9 @@ class CudaExecutor {
     std::string name;  // Of the rank, for what is said aloud: "rank 2".
     // False: every run goes to the streams, for debugging.
     bool use_graphs = true;
+    // Runs note on the device how far they are, for ReadProgress(). Costs a
+    // microsecond wherever lanes wait for each other.
+    bool note_progress = false;
   };
   // On the current device.
   static absl::StatusOr<std::unique_ptr<CudaExecutor>> Create(Options options);
@@ -82,6 +89,12 @@ class CudaExecutor {
   // That of the compute lane.
   cudaStream_t stream() const;
 
+  // Instructions of each lane that the run under way has ended, as far as has
+  // been noted: exact for what other lanes wait for and on all lanes but
+  // compute. Works while kernels hang; DeadlineExceeded if not even that.
+  using Progress = std::array<int32_t, kNumLanes>;
+  absl::StatusOr<Progress> ReadProgress(absl::Duration timeout);
+
   // Waits until the device has done all that was enqueued, or has failed.
   absl::Status Synchronize();
 
@@ -89,6 +102,7 @@ class CudaExecutor {
   explicit CudaExecutor(Options options) : options_(std::move(options)) {}
 
   absl::Status AddLanes(const Program& program);
+  absl::Status AddProgress();
   absl::Status RunOnStreams(CudaPreparedProgram& prepared, StepTimer* timer);
   absl::Status RunInstruction(CudaPreparedProgram& prepared, InstructionId id,
                               StepTimer* timer);
@@ -103,6 +117,15 @@ class CudaExecutor {
   const Options options_;
   std::array<std::optional<LaneState>, kNumLanes> lanes_;
   std::optional<CudaEvent> start_;  // Of a run: what the other lanes wait for.
+
+  // Where progress is noted, and how it is read past streams that hang.
+  struct ProgressNotes {
+    DeviceBuffer<int32_t> device;  // [kNumLanes]
+    PinnedMemory host;             // The same.
+    CudaStream stream;
+    CudaEvent read;
+  };
+  std::optional<ProgressNotes> progress_;
 };
 
 }  // namespace millrace

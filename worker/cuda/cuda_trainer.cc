@@ -15,9 +15,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
-#include "planner/lower.h"
 #include "worker/cuda/cuda_executor.h"
 #include "worker/cuda/cuda_handles.h"
 #include "worker/cuda/cuda_initialize.h"
@@ -27,6 +27,7 @@
 #include "worker/cuda/cuda_step_inputs.h"
 #include "worker/cuda/device_arenas.h"
 #include "worker/cuda/nccl_communicator_set.h"
+#include "worker/cuda/step_programs.h"
 
 namespace millrace {
 namespace {
@@ -36,35 +37,10 @@ namespace {
 constexpr absl::Duration kPollInterval = absl::Microseconds(50);
 constexpr int kPollsPerHealthCheck = 20;
 
-// All run on one pair of arenas, one at a time.
-struct Programs {
-  Program training;
-  Program validation;
-  Program publish;
-
-  int64_t persistent_bytes() const { return training.persistent_arena_bytes; }
-  int64_t step_bytes() const {
-    return std::max({training.step_arena_bytes, validation.step_arena_bytes,
-                     publish.step_arena_bytes});
-  }
-};
-
-absl::StatusOr<std::unique_ptr<Programs>> BuildPrograms(const ModelSpec& model,
-                                                        const Layout& layout,
-                                                        int32_t stage) {
-  auto programs = std::make_unique<Programs>();
-  ASSIGN_OR_RETURN(programs->training,
-                   BuildTrainingProgram(model, layout, stage));
-  ASSIGN_OR_RETURN(programs->validation,
-                   BuildValidationProgram(model, layout, stage));
-  ASSIGN_OR_RETURN(programs->publish,
-                   BuildPublishProgram(model, layout, stage));
-  CHECK(programs->persistent_bytes() ==
-        programs->validation.persistent_arena_bytes);
-  CHECK(programs->persistent_bytes() ==
-        programs->publish.persistent_arena_bytes);
-  return programs;
-}
+// When a step hangs (CudaTrainerSettings::step_timeout), and how long the ranks
+// take to tell each other where they stand.
+constexpr double kStepsPerTimeout = 20;
+constexpr absl::Duration kPatience = absl::Seconds(10);
 
 // What a run leaves for the host to read when its end is past.
 struct RunRecord {
@@ -97,17 +73,18 @@ absl::StatusOr<RunRecord> NewRunRecord() {
 class CudaTrainer : public Trainer {
  public:
   CudaTrainer(const TrainerOptions& options, int32_t device_idx,
-              const CudaTrainerSettings& settings)
+              RendezvousStore* store, const CudaTrainerSettings& settings)
       : job_(options.job),
         layout_(options.layout),
         name_(absl::StrCat("rank ", ToInt(options.rank))),
         rank_(options.rank),
         coordinates_(CoordinatesOf(options.layout, options.rank)),
         device_idx_(device_idx),
+        store_(store),
         settings_(settings) {}
   ~CudaTrainer() override;
 
-  absl::Status Build(const TrainerOptions& options, RendezvousStore* store);
+  absl::Status Build(const TrainerOptions& options);
 
   const Program& program() const override { return programs_->training; }
   absl::StatusOr<std::vector<StatePiece>> ReadState() override;
@@ -129,8 +106,7 @@ class CudaTrainer : public Trainer {
   // Programs made ready, by CudaOpContext::num_documents.
   using Variants = std::map<int64_t, std::unique_ptr<CudaPreparedProgram>>;
 
-  absl::Status BuildCommunicators(const TrainerOptions& options,
-                                  RendezvousStore* store);
+  absl::Status BuildCommunicators(const TrainerOptions& options);
   absl::Status Publish();
   absl::StatusOr<CudaPreparedProgram*> Prepare(const Program& program,
                                                int64_t num_documents,
@@ -149,7 +125,7 @@ class CudaTrainer : public Trainer {
   absl::StatusOr<double> RunValidationPass(int64_t batch);
   // Takes the result of the newest step, which must not have been taken.
   absl::StatusOr<StepResult> TakeResult();
-  // Until the run is done, the peers are gone, or Abort().
+  // Until the run is done, the peers are gone, Abort() or the time-out.
   absl::Status WaitFor(const RunRecord& record) const;
   absl::Status WaitForStep();  // The untaken one.
   absl::Status WaitForAll();
@@ -166,6 +142,7 @@ class CudaTrainer : public Trainer {
   const Rank rank_;
   const MeshCoordinates coordinates_;
   const int32_t device_idx_;
+  RendezvousStore* const store_;
   const CudaTrainerSettings settings_;
 
   std::atomic<bool> aborted_ = false;
@@ -173,9 +150,10 @@ class CudaTrainer : public Trainer {
   int64_t completed_steps_ = 0;
   int64_t untaken_step_ = 0;  // Given to the device, result not taken; 0: none.
   bool paused_ = true;        // The device was let run dry since the last step.
+  double step_time_s_ = 0;    // Of the newest step whose result was taken.
   int64_t device_bytes_ = 0;
 
-  std::unique_ptr<Programs> programs_;
+  std::unique_ptr<StepPrograms> programs_;
   std::unique_ptr<DeviceArenas> arenas_;
   std::unique_ptr<CudaState> state_;
   std::unique_ptr<CudaKernelCache> kernels_;
@@ -208,12 +186,11 @@ CudaTrainer::~CudaTrainer() {
   communicators_.reset();
 }
 
-absl::Status CudaTrainer::Build(const TrainerOptions& options,
-                                RendezvousStore* store) {
+absl::Status CudaTrainer::Build(const TrainerOptions& options) {
   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_idx_),
                              absl::StrCat("use GPU ", device_idx_)));
-  ASSIGN_OR_RETURN(programs_,
-                   BuildPrograms(job_.model, layout_, coordinates_.pipeline));
+  ASSIGN_OR_RETURN(
+      programs_, BuildStepPrograms(job_.model, layout_, coordinates_.pipeline));
   ASSIGN_OR_RETURN(DeviceArenas arenas,
                    DeviceArenas::Allocate(programs_->persistent_bytes(),
                                           programs_->step_bytes()));
@@ -222,7 +199,7 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options,
   state_ = std::make_unique<CudaState>(&programs_->training, coordinates_,
                                        arenas_.get());
   ASSIGN_OR_RETURN(kernels_, CudaKernelCache::Create());
-  RETURN_IF_ERROR(BuildCommunicators(options, store));
+  RETURN_IF_ERROR(BuildCommunicators(options));
   ASSIGN_OR_RETURN(feed_, StepInputFeed::Create({.job = job_,
                                                  .layout = layout_,
                                                  .coordinates = coordinates_,
@@ -247,15 +224,14 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options,
   return absl::OkStatus();
 }
 
-absl::Status CudaTrainer::BuildCommunicators(const TrainerOptions& options,
-                                             RendezvousStore* store) {
+absl::Status CudaTrainer::BuildCommunicators(const TrainerOptions& options) {
   if (layout_.num_ranks() == 1) return absl::OkStatus();
-  CHECK(store != nullptr);
+  CHECK(store_ != nullptr);
   static const std::atomic<bool> never = false;
   ASSIGN_OR_RETURN(
       communicators_,
       NcclCommunicatorSet::Create(
-          {.layout = layout_, .rank = rank_, .store = store},
+          {.layout = layout_, .rank = rank_, .store = store_},
           options.abort_requested != nullptr ? *options.abort_requested
                                              : never));
   return absl::OkStatus();
@@ -377,6 +353,7 @@ absl::StatusOr<StepResult> CudaTrainer::TakeResult() {
       result.step_time_s,
       record.end.SecondsSince(record.follows ? RecordOf(record.step - 1).end
                                              : record.start));
+  step_time_s_ = result.step_time_s;
   if (record.measured != nullptr) {
     ASSIGN_OR_RETURN(result.timeline, record.measured->ReadTimeline());
     result.timeline->rank = rank_;
@@ -400,11 +377,28 @@ absl::Status CudaTrainer::WaitForAll() {
 absl::Status CudaTrainer::WaitForStep() {
   const absl::Status status = WaitFor(RecordOf(untaken_step_));
   if (status.ok()) return status;
-  return Fail(status, absl::StrCat("step ", untaken_step_));
+  const std::string place = absl::StrCat("step ", untaken_step_);
+  if (!absl::IsDeadlineExceeded(status) || communicators_ == nullptr) {
+    return Fail(status, place);
+  }
+  RankProgress progress = {.step = untaken_step_};
+  const absl::Duration patience = std::min(kPatience, settings_.step_timeout);
+  const auto completed = executor_->ReadProgress(patience);
+  if (!completed.ok()) return Fail(completed.status(), place);
+  progress.completed = *completed;
+  return Fail(
+      ExplainHang(job_.model, layout_, rank_, progress, *store_, kPatience),
+      place);
 }
 
 absl::Status CudaTrainer::WaitFor(const RunRecord& record) const {
+  const absl::Duration timeout =
+      settings_.step_timeout + kStepsPerTimeout * absl::Seconds(step_time_s_);
+  const absl::Time deadline = MonotonicNow() + timeout;
   for (int polls = 0;; ++polls) {
+    // Asked first: a host that was stopped for a while must still see that the
+    // device was not.
+    const bool late = MonotonicNow() > deadline;
     const cudaError_t state = cudaEventQuery(record.end.get());
     if (state == cudaSuccess) return absl::OkStatus();
     if (state != cudaErrorNotReady) {
@@ -413,6 +407,10 @@ absl::Status CudaTrainer::WaitFor(const RunRecord& record) const {
     if (aborted_) return absl::AbortedError("aborted");
     if (communicators_ != nullptr && polls % kPollsPerHealthCheck == 0) {
       RETURN_IF_ERROR(communicators_->Health());
+    }
+    if (late) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the device is not done after ", absl::FormatDuration(timeout)));
     }
     absl::SleepFor(kPollInterval);
   }
@@ -501,8 +499,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> CreateCudaTrainer(
     const TrainerOptions& options, int32_t device_idx, RendezvousStore* store,
     const CudaTrainerSettings& settings) {
   CHECK(options.batches != nullptr);
-  auto trainer = std::make_unique<CudaTrainer>(options, device_idx, settings);
-  const absl::Status status = trainer->Build(options, store);
+  auto trainer =
+      std::make_unique<CudaTrainer>(options, device_idx, store, settings);
+  const absl::Status status = trainer->Build(options);
   if (!status.ok()) {
     return absl::Status(
         status.code(),

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "worker/rendezvous_store.h"
 #include "worker/trainer.h"
 
@@ -17,16 +18,19 @@ namespace millrace {
 struct CudaTrainerSettings {
   bool use_graphs = true;      // False: every step goes to the streams.
   bool deterministic = false;  // Equal runs give equal bits, at some cost.
+  // A step that takes longer than this and twenty of the newest ones hangs.
+  absl::Duration step_timeout = absl::Seconds(60);
 };
 
 // As CreateCpuTrainer(), on device `device_idx` of this host; communicators are
-// made through `store`, which is borrowed for the call and may be null for one
-// rank. Initial parameters differ from the CPU's by at most the last bit, in
-// about one of 10^8.
+// made through `store`, which is borrowed for the lifetime and may be null for
+// one rank. Initial parameters differ from the CPU's by at most the last bit,
+// in about one of 10^8.
 //
-// Errors beside the interface's: ResourceExhausted, with both sizes, if the
-// plan does not fit; Internal for any other CUDA error, after which the process
-// should be replaced.
+// Errors beside the interface's: DeadlineExceeded for a step that hangs, naming
+// the collective or transfer, who takes part and who is missing;
+// ResourceExhausted, with both sizes, if the plan does not fit; Internal for
+// any other CUDA error, after which the process should be replaced.
 absl::StatusOr<std::unique_ptr<Trainer>> CreateCudaTrainer(
     const TrainerOptions& options, int32_t device_idx, RendezvousStore* store,
     const CudaTrainerSettings& settings = {});

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -252,6 +254,62 @@ TEST(CudaExecutorTest, MeasuresTheDevicesTimes) {
   const double much = times->events[1].end_s - times->events[1].start_s;
   EXPECT_GT(little, 20e-6);
   EXPECT_NEAR(much / little, 10, 2);
+}
+
+constexpr absl::Duration kPause = absl::Milliseconds(1);
+
+// Holds a stream until it is opened.
+struct Gate {
+  std::atomic<bool> open = false;
+  static void WaitAt(void* gate) {
+    while (!static_cast<Gate*>(gate)->open) absl::SleepFor(kPause);
+  }
+};
+
+// Goal: progress says how far each lane is while the run hangs, from the
+// streams as from a graph, exact on all lanes but compute, and there where
+// others wait. Method: a host function that holds one lane until the progress
+// was read.
+TEST(CudaExecutorTest, TellsProgressWhileARunHangs) {
+  Program program{.stage = 0};
+  const InstructionId first = Add(program, Lane::kCompute, {});
+  Add(program, Lane::kCompute, {});
+  Add(program, Lane::kTensorComm, {first});
+  const InstructionId held = Add(program, Lane::kDataComm, {first});
+  Add(program, Lane::kDataComm, {});
+  Add(program, Lane::kCompute, {held});
+  Gate gate;
+  const CudaOp nothing = [](cudaStream_t) { return absl::OkStatus(); };
+  std::vector<CudaOp> ops(program.instructions.size(), nothing);
+  ops[held] = [&gate](cudaStream_t stream) {
+    return CudaStatus(cudaLaunchHostFunc(stream, &Gate::WaitAt, &gate),
+                      "launch a gate");
+  };
+  auto executor =
+      CudaExecutor::Create({.name = "rank 7", .note_progress = true});
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  auto prepared = Prepare(program, std::move(ops));
+  for (int run = 0; run < 3; ++run) {
+    gate.open = false;
+    ASSERT_EQ((*executor)->Run(*prepared), absl::OkStatus());
+    EXPECT_EQ(prepared->has_graph(), run > 0);
+    CudaExecutor::Progress expected = {};
+    expected[static_cast<int>(Lane::kCompute)] = 1;
+    expected[static_cast<int>(Lane::kTensorComm)] = 1;
+    CudaExecutor::Progress progress = {};
+    for (int polls = 0; polls < 1000 && progress != expected; ++polls) {
+      const auto read = (*executor)->ReadProgress(absl::Seconds(2));
+      ASSERT_TRUE(read.ok()) << read.status();
+      progress = *read;
+      absl::SleepFor(kPause);
+    }
+    EXPECT_EQ(progress, expected);
+    gate.open = true;
+    ASSERT_EQ((*executor)->Synchronize(), absl::OkStatus());
+    const auto done = (*executor)->ReadProgress(absl::Seconds(2));
+    ASSERT_TRUE(done.ok()) << done.status();
+    EXPECT_EQ((*done)[static_cast<int>(Lane::kDataComm)], 2);
+  }
 }
 
 // Goal: an instruction that cannot start is named. Method: one fails.

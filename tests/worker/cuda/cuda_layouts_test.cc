@@ -287,5 +287,63 @@ TEST(CudaLayoutsTest, SurvivorsOfALostRankAreFreeSoon) {
   }
 }
 
+// Steps until the others have noticed; or the last rank, after three steps,
+// does not come any more.
+absl::Status TrainWithoutTheLast(const Layout& layout, Rank rank,
+                                 RendezvousStore& store) {
+  const JobSpec job = Job();
+  SyntheticBatches batches(job.model.vocab_size, job.model.sequence_length);
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Trainer> trainer,
+      CreateCudaTrainer(
+          {.job = job, .layout = layout, .rank = rank, .batches = &batches},
+          ToInt(rank), &store, {.step_timeout = absl::Seconds(2)}));
+  for (int i = 0; i < 3; ++i) RETURN_IF_ERROR(trainer->RunStep({}).status());
+  const int32_t last = layout.num_ranks() - 1;
+  if (ToInt(rank) == last) {
+    RETURN_IF_ERROR(trainer->LastResult().status());
+    return store.Get("noticed", kTimeout).status();
+  }
+  absl::Status status;
+  while (status.ok()) status = trainer->RunStep({}).status();
+  if (ToInt(rank) == 0) {
+    std::printf("%s\n", std::string(status.message()).c_str());
+    RETURN_IF_ERROR(store.Set("noticed", "yes"));
+  }
+  const std::string missing = absl::StrCat("rank ", last, " is missing");
+  if (absl::IsDeadlineExceeded(status) &&
+      status.message().find(missing) != std::string::npos &&
+      status.message().find("step 4") != std::string::npos) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat("unexpected: ", status.ToString()));
+}
+
+// Goal: a step that hangs is ended by each rank, naming the step, the call and
+// the rank that all wait for. Method: the last rank's host stops giving its
+// device steps, under layouts that meet in unlike calls.
+TEST(CudaLayoutsTest, NamesWhoAllWaitFor) {
+  const int32_t num_ranks = std::min(4, CountDevices());
+  ASSERT_GE(num_ranks, 2) << "this test needs two GPUs at least";
+  for (const Layout& layout : {Layout{.data = num_ranks,
+                              .micro_batch = 1,
+                              .num_microbatches = 8 / num_ranks,
+                              .precision = Precision::kBfloat16},
+                               Layout{.data = num_ranks / 2,
+                               .tensor = 2,
+                               .micro_batch = 1,
+                               .num_microbatches = 16 / num_ranks,
+                               .precision = Precision::kBfloat16}}) {
+    SCOPED_TRACE(LayoutToString(layout));
+    RankProcesses ranks;
+    DirectoryRendezvousStore store(ranks.folder() + "/store");
+    EXPECT_EQ(ranks.RunAll(num_ranks, kTimeout,
+                           [&](Rank rank) {
+                             return TrainWithoutTheLast(layout, rank, store);
+                           }),
+              absl::OkStatus());
+  }
+}
+
 }  // namespace
 }  // namespace millrace
