@@ -1,0 +1,96 @@
+// Needs two to four GPUs that reach each other's memory.
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "gtest/gtest.h"
+#include "planner/profile_file.h"
+#include "tests/worker/cuda/rank_processes.h"
+#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/cuda/cuda_profiler.h"
+
+namespace millrace {
+namespace {
+
+constexpr absl::Duration kTestTimeout = absl::Seconds(90);
+
+ProfileRequest RequestOf(int32_t num_ranks) {
+  ProfileRequest request = {
+      .ops = {{OpKind::kGemm, GemmAttributes{.m = 2048, .n = 2048, .k = 2048}},
+              {OpKind::kAdd, ElementwiseAttributes{1024, 4096}}}};
+  for (int32_t size = 2; size <= num_ranks; size *= 2) {
+    for (const OpKind kind :
+         {OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kAllReduce}) {
+      for (const int64_t bytes : {int64_t{4096}, int64_t{256} << 20}) {
+        request.communication.push_back({kind, size, bytes});
+      }
+    }
+  }
+  for (const int64_t bytes : {int64_t{4096}, int64_t{64} << 20}) {
+    request.communication.push_back({OpKind::kSend, 2, bytes});
+  }
+  return request;
+}
+
+// Goal: ranks that measure together return equal tables, with every size and
+// group of the request, at rates that links between GPUs have. Method: two
+// sizes of each kind over groups of two and of all; a small message costs
+// microseconds, a large one moves tens to hundreds of gigabytes a second and
+// link; ops and contention are there too.
+TEST(CudaLinksProfileTest, MeasuresLinks) {
+  const int32_t num_ranks = CountDevices() >= 4 ? 4 : 2;
+  ASSERT_GE(CountDevices(), 2) << "this test needs two GPUs";
+  RankProcesses processes;
+  const ProfileRequest request = RequestOf(num_ranks);
+  const absl::Status status =
+      processes.RunAll(num_ranks, kTestTimeout, [&](Rank rank) -> absl::Status {
+        DirectoryRendezvousStore store(processes.folder() + "/store");
+        ASSIGN_OR_RETURN(
+            const HardwareProfile profile,
+            MeasureCudaRequest(request, {.num_ranks = num_ranks,
+                                         .ranks_per_host = num_ranks,
+                                         .rank = rank,
+                                         .store = &store,
+                                         .time_budget = absl::Seconds(4)}));
+        const std::string mine = ProfileToYaml(profile);
+        if (rank == Rank{0}) return store.Set("table", mine);
+        ASSIGN_OR_RETURN(const std::string first,
+                         store.Get("table", kTestTimeout));
+        if (mine != first) {
+          return absl::InternalError("ranks measured different tables:\n" +
+                                     first + "\n" + mine);
+        }
+        return absl::OkStatus();
+      });
+  ASSERT_TRUE(status.ok()) << status;
+  DirectoryRendezvousStore store(processes.folder() + "/store");
+  const auto yaml = store.Get("table", absl::ZeroDuration());
+  ASSERT_TRUE(yaml.ok()) << yaml.status();
+  const auto profile = ParseProfile(*yaml, "table");
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(profile->gemms.size(), 1u);
+  EXPECT_EQ(profile->compute_contention.size(), static_cast<size_t>(num_ranks));
+  for (const double factor : profile->compute_contention) {
+    std::printf("contention %.3f\n", factor);
+    EXPECT_LT(factor, 1.5);
+  }
+  ASSERT_EQ(profile->communication.size(), request.communication.size());
+  for (const CommunicationTime& time : profile->communication) {
+    std::printf("%-15s of %d, %9ld bytes: %8.1f us, %5.0f GB/s\n",
+                OpKindName(time.kind), time.group_size, time.bytes,
+                1e6 * time.seconds, 1e-9 * time.bytes / time.seconds);
+    const double rate = static_cast<double>(time.bytes) / time.seconds;
+    if (time.bytes > 1 << 20) {
+      EXPECT_GT(rate, 1e10);
+      EXPECT_LT(rate, 1.5e12);
+    } else {
+      EXPECT_LT(time.seconds, 2e-4);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace
