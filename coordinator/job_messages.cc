@@ -1,5 +1,6 @@
 // Messages to events; see job_runner.h.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -297,6 +298,7 @@ void JobRunner::OnFinished(Rank rank, const protocol::ToCoordinator& message) {
     parameter_hashes_[rank] = finished.parameter_hash();
   }
   if (rank == Rank{0}) final_loss_ = finished.final_loss();
+  device_bytes_ = std::max(device_bytes_, finished.device_bytes());
   Handle(WorkerDone{rank, Generation{message.generation()}, finished.steps(),
                     finished.stopped(), finished.saved()});
 }

@@ -250,6 +250,7 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
   const Plan& plan = outcome.plan;
   plan_ = {.layout = plan.layout,
            .step_time_s = plan.prediction.step_time_s,
+           .memory_bytes = plan.prediction.memory_bytes(),
            .program_hashes = plan.program_hashes,
            .ranks_per_host = Devices().ranks_per_host,
            .resume_path = outcome.resume.path};
@@ -505,6 +506,7 @@ void JobRunner::Do(const EndJob& action) {
        .reason = action.reason,
        .steps = std::max<int64_t>(action.steps, 0),
        .final_loss = complete ? final_loss_ : output_->last_loss(),
+       .device_bytes = device_bytes_,
        .parameter_hash = complete ? absl::StrFormat("%016x", hash) : ""}));
   const int exit_code = ExitCode(action.verdict);
   last_message_ = all_well ? "" : action.reason;
@@ -530,6 +532,11 @@ void JobRunner::PrintSummary(const EndJob& action) {
         "speed",
         FormatSeconds(plan_->step_time_s), FormatSeconds(measured),
         100 * plan_->step_time_s / measured));
+    if (device_bytes_ > 0) {
+      progress_->Line(absl::StrCat(
+          "memory: predicted ", FormatBytes(plan_->memory_bytes), ", used ",
+          FormatBytes(device_bytes_), " at most by a rank"));
+    }
     progress_->Line(
         absl::StrCat("where the time went: ", output_->TimeInOneLine()));
   }

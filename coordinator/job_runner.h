@@ -141,6 +141,7 @@ class JobRunner {
   std::optional<double> recovery_began_s_;
   bool verify_before_restore_ = false;  // A checkpoint was found damaged.
   double final_loss_ = 0;
+  int64_t device_bytes_ = 0;  // The most that any rank used.
 };
 
 }  // namespace millrace

@@ -132,6 +132,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
               {"precision", PrecisionName(layout.precision)},
               {"recompute", RecomputeName(layout.recompute)},
               {"step_time_s", record.step_time_s},
+              {"memory_bytes", record.memory_bytes},
               {"program_hashes", record.program_hashes},
               {"ranks_per_host", record.ranks_per_host},
               {"resume_path", record.resume_path}}
@@ -152,6 +153,7 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
         .precision = PrecisionOf(parsed.at("precision").get<std::string>()),
         .recompute = RecomputeOf(parsed.at("recompute").get<std::string>())};
     record.step_time_s = parsed.at("step_time_s");
+    record.memory_bytes = parsed.at("memory_bytes");
     record.program_hashes =
         parsed.at("program_hashes").get<std::vector<uint64_t>>();
     record.ranks_per_host = parsed.at("ranks_per_host");

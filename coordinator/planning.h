@@ -50,6 +50,7 @@ absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
 struct PlanRecord {
   Layout layout;
   double step_time_s = 0;
+  int64_t memory_bytes = 0;  // Of the rank that needs most.
   std::vector<uint64_t> program_hashes;
   int32_t ranks_per_host = 1;
   std::string resume_path;  // Where training began; empty: from the seed.

@@ -166,14 +166,17 @@ absl::Status RunOutput::WriteTime() {
 }
 
 absl::Status RunOutput::WriteResult(const ResultRecord& record) {
-  Json json = {{"status", record.status},
-               {"reason", record.reason},
-               {"steps", record.steps},
-               {"final_loss",
-                record.steps > 0 ? Json(record.final_loss) : Json(nullptr)},
-               {"parameter_hash", record.parameter_hash.empty()
-                                      ? Json(nullptr)
-                                      : Json(record.parameter_hash)}};
+  Json json = {
+      {"status", record.status},
+      {"reason", record.reason},
+      {"steps", record.steps},
+      {"final_loss",
+       record.steps > 0 ? Json(record.final_loss) : Json(nullptr)},
+      {"device_bytes",
+       record.device_bytes > 0 ? Json(record.device_bytes) : Json(nullptr)},
+      {"parameter_hash", record.parameter_hash.empty()
+                             ? Json(nullptr)
+                             : Json(record.parameter_hash)}};
   return WriteFile(
       "result.json",
       json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");

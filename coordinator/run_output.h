@@ -55,7 +55,8 @@ struct ResultRecord {
   std::string reason;
   int64_t steps = 0;
   double final_loss = 0;
-  std::string parameter_hash;  // Empty if no step was completed.
+  int64_t device_bytes = 0;    // Most that a rank used; 0: not known.
+  std::string parameter_hash;  // Empty if the end left no checkpoint.
 };
 
 class RunOutput {

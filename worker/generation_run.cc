@@ -88,15 +88,22 @@ void GenerationRun::Run() {
   // Most errors of CUDA are Internal, and leave the process without the device.
   device_lost_ =
       job.ok() && job->resources.uses_cuda() && absl::IsInternal(status);
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (!status.ok() && !aborted_) {
-    protocol::ToCoordinator message = NewMessage();
-    message.mutable_generation_failed()->set_code(
-        static_cast<int>(status.code()));
-    message.mutable_generation_failed()->set_message(
-        std::string(status.message()));
-    client_->SendReliably(std::move(message));
+  std::unique_ptr<Trainer> trainer;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!status.ok() && !aborted_) {
+      protocol::ToCoordinator message = NewMessage();
+      message.mutable_generation_failed()->set_code(
+          static_cast<int>(status.code()));
+      message.mutable_generation_failed()->set_message(
+          std::string(status.message()));
+      client_->SendReliably(std::move(message));
+    }
+    trainer = std::move(trainer_);
   }
+  // Here, so that a device that hangs is noticed by who waits for the end.
+  trainer.reset();
+  std::lock_guard<std::mutex> lock(mutex_);
   ended_ = true;
   changed_.notify_all();
 }
@@ -337,6 +344,7 @@ void GenerationRun::ReportEnd(bool stopped,
     finished->set_parameter_hash(*parameter_hash);
   }
   finished->set_final_loss(last_loss_);
+  finished->set_device_bytes(trainer_->device_bytes());
   client_->SendReliably(std::move(message));
 }
 

@@ -22,6 +22,7 @@ const Layout kLayout = {.pipeline = 2,
 TEST(PlanRecordTest, RoundTrips) {
   const PlanRecord record = {.layout = kLayout,
                              .step_time_s = 0.125,
+                             .memory_bytes = 123456789012,
                              .program_hashes = {1, ~uint64_t{0}},
                              .ranks_per_host = 8,
                              .resume_path = "a/step-00000007"};

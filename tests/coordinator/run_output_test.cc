@@ -72,6 +72,7 @@ TEST_F(RunOutputTest, WritesTheVerdict) {
   EXPECT_EQ(json["reason"], "why");
   EXPECT_TRUE(json["final_loss"].is_null());
   EXPECT_TRUE(json["parameter_hash"].is_null());
+  EXPECT_TRUE(json["device_bytes"].is_null());
 }
 
 // Goal: elsewhere than on a terminal, a line for each tenth of the steps and
