@@ -46,6 +46,14 @@ struct BackwardSequence {
   int first_block;  // Of its query blocks among those of one head.
 };
 
+// A block's share of the work: block `position` of a sequence, for one head.
+// There may be no such block: a sequence then has fewer.
+struct BackwardPlace {
+  BackwardSequence sequence;
+  int position;
+  int head;
+};
+
 struct BackwardLengths {
   const int32_t* document_offsets;
   int num_sequences, num_heads;
@@ -53,49 +61,84 @@ struct BackwardLengths {
   int blocks_per_head;  // Query blocks.
   int total_tokens;     // If packed.
 
-  template <int kBlockM>
-  __device__ __forceinline__ BackwardSequence At(int index) const {
+  // Blocks of `block` tokens to make room for, of one head of all sequences.
+  // Where documents lie only the device knows: document d, which begins at
+  // token t, has the blocks from t / block + d on. Rounding down and one more a
+  // document keeps documents apart.
+  __host__ __device__ constexpr int NumBlocks(int block) const {
+    return document_offsets == nullptr
+               ? num_sequences * BlocksPerSequence(block)
+               : total_tokens / block + num_sequences;
+  }
+
+  // Of the grid's block `idx`, of NumBlocks(kBlock) for each of `heads`; query
+  // blocks have kBlockM tokens. All lanes of a warp call it.
+  template <int kBlockM, int kBlock>
+  __device__ __forceinline__ BackwardPlace Find(int idx, int heads) const {
     if (document_offsets == nullptr) {
-      return {
-          .index = index,
-          .first_token = 0,
-          .length = sequence_length,
-          .first_block = index * ((sequence_length + kBlockM - 1) / kBlockM)};
+      const int blocks = BlocksPerSequence(kBlock);
+      const int index = idx / blocks / heads;
+      return {.sequence = {.index = index,
+                           .first_token = 0,
+                           .length = sequence_length,
+                           .first_block = index * BlocksPerSequence(kBlockM)},
+              .position = idx % blocks,
+              .head = idx / blocks % heads};
     }
-    // Rounding down and one more a document keeps documents apart.
-    const int start = document_offsets[index];
-    return {.index = 0,
-            .first_token = start,
-            .length = document_offsets[index + 1] - start,
-            .first_block = start / kBlockM + index};
+    const int blocks = NumBlocks(kBlock);
+    const int block = idx % blocks;
+    const int document = DocumentOf<kBlock>(block);
+    const int start = document_offsets[document];
+    const int first = start / kBlock + document;
+    return {.sequence = {.index = 0,
+                         .first_token = start,
+                         .length = document_offsets[document + 1] - start,
+                         .first_block = start / kBlockM + document},
+            // Before the first document there is nothing.
+            .position = block >= first ? block - first : blocks,
+            .head = idx / blocks};
   }
-  // Of the longest.
-  template <int kBlock>
-  __host__ __device__ constexpr int BlocksPerSequence() const {
-    return (sequence_length + kBlock - 1) / kBlock;
-  }
+
   // Of the first token of a sequence, in the caller's LSE.
-  __device__ __forceinline__ int64_t LseAt(int index, int first_token,
+  __device__ __forceinline__ int64_t LseAt(const BackwardSequence& sequence,
                                            int head) const {
     return document_offsets == nullptr
-               ? (static_cast<int64_t>(index) * num_heads + head) *
+               ? (static_cast<int64_t>(sequence.index) * num_heads + head) *
                      sequence_length
-               : static_cast<int64_t>(head) * total_tokens + first_token;
+               : static_cast<int64_t>(head) * total_tokens +
+                     sequence.first_token;
+  }
+
+ private:
+  __host__ __device__ constexpr int BlocksPerSequence(int block) const {
+    return (sequence_length + block - 1) / block;
+  }
+  // The last whose blocks begin at or before `block`: 32 documents at once.
+  template <int kBlock>
+  __device__ __forceinline__ int DocumentOf(int block) const {
+    int document = 0;
+    for (int first = 0; first < num_sequences; first += hopper::kWarpSize) {
+      const int mine = first + threadIdx.x % hopper::kWarpSize;
+      const bool begins = mine < num_sequences &&
+                          document_offsets[mine] / kBlock + mine <= block;
+      const int num_begun = __popc(__ballot_sync(~0u, begins));
+      if (num_begun > 0) document = first + num_begun - 1;
+      if (num_begun < hopper::kWarpSize) break;
+    }
+    return document;
   }
 };
 
 inline BackwardLengths LengthsOf(const AttentionBf16Shape& shape) {
-  const int64_t block = BackwardBlockM(shape.head_dim);
-  const int64_t blocks =
-      shape.document_offsets == nullptr
-          ? shape.num_sequences * ((shape.sequence_length + block - 1) / block)
-          : shape.total_tokens / block + shape.num_sequences;
-  return {.document_offsets = shape.document_offsets,
-          .num_sequences = static_cast<int>(shape.num_sequences),
-          .num_heads = static_cast<int>(shape.num_heads),
-          .sequence_length = static_cast<int>(shape.sequence_length),
-          .blocks_per_head = static_cast<int>(blocks),
-          .total_tokens = static_cast<int>(shape.total_tokens)};
+  BackwardLengths lengths = {
+      .document_offsets = shape.document_offsets,
+      .num_sequences = static_cast<int>(shape.num_sequences),
+      .num_heads = static_cast<int>(shape.num_heads),
+      .sequence_length = static_cast<int>(shape.sequence_length),
+      .blocks_per_head = 0,
+      .total_tokens = static_cast<int>(shape.total_tokens)};
+  lengths.blocks_per_head = lengths.NumBlocks(BackwardBlockM(shape.head_dim));
+  return lengths;
 }
 
 // For every head its query blocks, whole: d_q with BackwardColumns() floats a
@@ -148,14 +191,15 @@ __global__ void BackwardPreprocessKernel(Bf16Heads o, Bf16Heads d_o,
   constexpr int kBlockM = BackwardBlockM(kHeadDim);
   constexpr int kRowsPerBlock = kPreprocessThreads / kLanes;
   static_assert(kBlockM % kRowsPerBlock == 0);
-  const int blocks =
-      lengths.BlocksPerSequence<kBlockM>() * (kBlockM / kRowsPerBlock);
-  const int row = blockIdx.x % blocks * kRowsPerBlock + threadIdx.x / kLanes;
+  constexpr int kParts = kBlockM / kRowsPerBlock;
   const int lane = threadIdx.x % kLanes;
-  const int head = blockIdx.x / blocks % lengths.num_heads;
-  const int index = blockIdx.x / blocks / lengths.num_heads;
   hopper::GridDependencyRelease();
-  const BackwardSequence sequence = lengths.At<kBlockM>(index);
+  const BackwardPlace place =
+      lengths.Find<kBlockM, kBlockM>(blockIdx.x / kParts, lengths.num_heads);
+  const BackwardSequence& sequence = place.sequence;
+  const int head = place.head;
+  const int row = place.position * kBlockM +
+                  blockIdx.x % kParts * kRowsPerBlock + threadIdx.x / kLanes;
   if (row >= (sequence.length + kBlockM - 1) / kBlockM * kBlockM) return;
   auto load = [&](const Bf16Heads& from) {
     return *reinterpret_cast<const uint4*>(
@@ -188,11 +232,9 @@ __global__ void BackwardPreprocessKernel(Bf16Heads o, Bf16Heads d_o,
   if (lane == 0) {
     constexpr float kLog2E = 1.4426950408889634f;
     rows.delta[idx] = sum;
-    rows.lse_log2[idx] =
-        row < sequence.length
-            ? lse[lengths.LseAt(index, sequence.first_token, head) + row] *
-                  kLog2E
-            : INFINITY;
+    rows.lse_log2[idx] = row < sequence.length
+                             ? lse[lengths.LseAt(sequence, head) + row] * kLog2E
+                             : INFINITY;
     if (row % kBlockM < 2) {
       rows.order[idx / kBlockM * 2 + row % kBlockM] = 0;
     }
@@ -215,11 +257,11 @@ __global__ void __launch_bounds__(hopper::kWarpgroupSize)
   constexpr int kPadding = 8;  // Against bank conflicts.
   __shared__ __align__(16) __nv_bfloat16 tile[64][64 + kPadding];
   const int chunk = blockIdx.x % kChunks;
-  const int blocks = lengths.BlocksPerSequence<kBlockM>();
-  const int query_block = blockIdx.x / kChunks % blocks;
-  const int head = blockIdx.x / kChunks / blocks % lengths.num_heads;
-  const BackwardSequence sequence =
-      lengths.At<kBlockM>(blockIdx.x / kChunks / blocks / lengths.num_heads);
+  const BackwardPlace place =
+      lengths.Find<kBlockM, kBlockM>(blockIdx.x / kChunks, lengths.num_heads);
+  const BackwardSequence& sequence = place.sequence;
+  const int query_block = place.position;
+  const int head = place.head;
   const int first_query =
       query_block * kBlockM + (kHeadDim == 64 ? chunk * 64 : 0);
   const int first_column = kHeadDim == 64 ? 0 : chunk * 64;
@@ -267,9 +309,8 @@ absl::Status LaunchBackwardPreprocess(const AttentionBackwardBf16Args& args,
   constexpr int kRowsPerBlock =
       kPreprocessThreads / (BackwardColumns(kHeadDim) / 8);
   constexpr int kBlockM = BackwardBlockM(kHeadDim);
-  const int grid = lengths.BlocksPerSequence<kBlockM>() *
-                   (kBlockM / kRowsPerBlock) * lengths.num_heads *
-                   lengths.num_sequences;
+  const int grid = lengths.NumBlocks(kBlockM) * (kBlockM / kRowsPerBlock) *
+                   lengths.num_heads;
   BackwardPreprocessKernel<kHeadDim><<<grid, kPreprocessThreads, 0, stream>>>(
       args.o, args.d_o, args.lse, rows, lengths);
   return CudaStatus(cudaGetLastError(),
@@ -301,9 +342,8 @@ absl::Status LaunchBackwardPostprocess(const AttentionBackwardBf16Args& args,
                                        const BackwardLengths& lengths,
                                        cudaStream_t stream) {
   constexpr int kBlockM = BackwardBlockM(kHeadDim);
-  const int grid = lengths.BlocksPerSequence<kBlockM>() *
-                   BackwardChunks(kHeadDim) * lengths.num_heads *
-                   lengths.num_sequences;
+  const int grid =
+      lengths.NumBlocks(kBlockM) * BackwardChunks(kHeadDim) * lengths.num_heads;
   return LaunchBehind(BackwardPostprocessKernel<kHeadDim>, grid,
                       hopper::kWarpgroupSize, 0, stream, args.d_q, rows.d_q,
                       scale, lengths);

@@ -331,8 +331,7 @@ absl::Status Launch(const AttentionBackwardBf16Args& args,
   const auto kernel = AttentionBackwardKernel<C>;
   RETURN_IF_ERROR(
       AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
-  const int grid = p.lengths.BlocksPerSequence<C::kBlockN>() * p.num_kv_heads *
-                   p.lengths.num_sequences;
+  const int grid = p.lengths.NumBlocks(C::kBlockN) * p.num_kv_heads;
   RETURN_IF_ERROR(
       LaunchBehind(kernel, grid, C::kNumThreads, C::kSharedBytes, stream, p));
   return LaunchBackwardPostprocess<kHeadDim>(args, p.rows, p.scale, p.lengths,
@@ -362,8 +361,11 @@ bool AttentionBackwardBf16Sm90Takes(const AttentionBf16Shape& shape,
                                     bool deterministic) {
   static_cast<void>(deterministic);  // Both ways.
   // Blocks of the smallest tiles, those of the rows around the main kernel.
-  const int64_t num_blocks = (shape.sequence_length + 63) / 64 * 8 *
-                             shape.num_sequences * shape.num_heads;
+  const int64_t num_tiles =
+      shape.document_offsets == nullptr
+          ? (shape.sequence_length + 63) / 64 * shape.num_sequences
+          : shape.total_tokens / 64 + shape.num_sequences;
+  const int64_t num_blocks = num_tiles * 8 * shape.num_heads;
   return num_blocks <= std::numeric_limits<int32_t>::max();
 }
 

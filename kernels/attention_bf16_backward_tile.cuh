@@ -114,11 +114,11 @@ template <typename C>
 __device__ __forceinline__ Work WorkOf(const Params& p) {
   Work work;
   // Blocks of one head lie side by side, so that its queries stay in the cache.
-  const int blocks = p.lengths.BlocksPerSequence<C::kBlockN>();
-  const int position = blockIdx.x % blocks;
-  work.kv_head = blockIdx.x / blocks % p.num_kv_heads;
-  work.sequence =
-      p.lengths.At<C::kBlockM>(blockIdx.x / blocks / p.num_kv_heads);
+  const BackwardPlace place =
+      p.lengths.Find<C::kBlockM, C::kBlockN>(blockIdx.x, p.num_kv_heads);
+  const int position = place.position;
+  work.kv_head = place.head;
+  work.sequence = place.sequence;
   const int length = work.sequence.length;
   const int num_key_blocks = (length + C::kBlockN - 1) / C::kBlockN;
   // The first is the longest if causal. With an order the last comes first: it

@@ -208,20 +208,20 @@ TEST(AttentionBf16BackwardOrderTest, RepeatsBits) {
 // by name, before any launch.
 TEST(AttentionBf16BackwardShapeTest, KnowsItsLimits) {
   const int32_t offsets[2] = {0, 0};  // Not read.
-  // The grid is as for documents that are all as long as the longest.
-  const AttentionBf16Shape large = {.num_sequences = 1 << 20,
-                                    .sequence_length = 1 << 20,
+  // Every document may begin a block.
+  const AttentionBf16Shape large = {.num_sequences = 1 << 28,
+                                    .sequence_length = 1,
                                     .num_heads = 2,
                                     .num_kv_heads = 1,
                                     .head_dim = 128,
                                     .causal = true,
                                     .document_offsets = offsets,
-                                    .total_tokens = 1 << 21};
+                                    .total_tokens = 1 << 28};
   const absl::Status status =
       LaunchAttentionBackwardBf16Sm90({.shape = large}, nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(status.message(),
-                                "1048576 sequences of up to 1048576 tokens"))
+                                "268435456 sequences of up to 1 tokens"))
       << status;
 
   AttentionBf16Shape nothing = {0, 128, 2, 1, 128, true};
