@@ -49,12 +49,15 @@ TEST(CudaLinksProfileTest, MeasuresLinks) {
       processes.RunAll(num_ranks, kTestTimeout, [&](Rank rank) -> absl::Status {
         DirectoryRendezvousStore store(processes.folder() + "/store");
         ASSIGN_OR_RETURN(
-            const HardwareProfile profile,
+            HardwareProfile profile,
             MeasureCudaRequest(request, {.num_ranks = num_ranks,
                                          .ranks_per_host = num_ranks,
                                          .rank = rank,
                                          .store = &store,
                                          .time_budget = absl::Seconds(4)}));
+        profile.provenance.num_ranks = num_ranks;
+        profile.provenance.threads_per_device = 1;
+        profile.device_memory_bytes = 1;
         const std::string mine = ProfileToYaml(profile);
         if (rank == Rank{0}) return store.Set("table", mine);
         ASSIGN_OR_RETURN(const std::string first,
