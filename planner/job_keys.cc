@@ -145,6 +145,10 @@ const JobKey kJobKeys[] = {
             "gradients, master weights and moments in fp32.",
      .field = FIELD(training.precision),
      .choices = "fp32|bf16"},
+    {.path = "training.deterministic",
+     .doc = "true: equal runs on GPUs give equal bits, at some cost in time. "
+            "CPUs always do.",
+     .field = FIELD(training.deterministic)},
     {.path = "training.gradient_clip_norm",
      .doc = "Gradients of a larger global norm are scaled down to it; 0 never "
             "clips.",

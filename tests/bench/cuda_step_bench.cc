@@ -1,7 +1,7 @@
 // Times training steps of a job on GPUs, on random tokens:
 //
 //   cuda_step_bench JOB.yaml [pipeline=1 data=1 tensor=1 micro_batch=1 zero=0]
-//       [steps=20 warmup=4 measured=3 graphs=1 deterministic=0 trace=FILE]
+//       [steps=20 warmup=4 measured=3 graphs=1 deterministic=0|1 trace=FILE]
 //       [rank=0 device=RANK store=FOLDER]
 //
 // One process a rank, each on its GPU; more than one meet in `store`, a folder
@@ -53,7 +53,7 @@ struct Settings {
   int32_t warmup = 4;
   int32_t measured = 3;
   int32_t graphs = 1;
-  int32_t deterministic = 0;
+  int32_t deterministic = -1;  // As the job says.
   int32_t rank = 0;
   int32_t device = -1;  // As the rank.
   std::string store;
@@ -96,6 +96,9 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
       return absl::InvalidArgumentError(
           absl::StrCat(argv[i], ": expected NAME=VALUE of a known name"));
     }
+  }
+  if (s.deterministic >= 0) {
+    s.job.training.deterministic = s.deterministic != 0;
   }
   layout.precision = PrecisionOf(s.job.training.precision);
   layout.num_microbatches = static_cast<int32_t>(s.job.training.global_batch) /
@@ -246,14 +249,13 @@ absl::Status Run(int argc, char** argv) {
                          .seed = s.job.training.seed});
   DirectoryRendezvousStore store(s.store.empty() ? "." : s.store);
   const double began_s = MonotonicSeconds();
-  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                   CreateCudaTrainer({.job = s.job,
-                                      .layout = s.layout,
-                                      .rank = Rank{s.rank},
-                                      .batches = &batches},
-                                     s.device, &store,
-                                     {.use_graphs = s.graphs != 0,
-                                      .deterministic = s.deterministic != 0}));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Trainer> trainer,
+      CreateCudaTrainer({.job = s.job,
+                         .layout = s.layout,
+                         .rank = Rank{s.rank},
+                         .batches = &batches},
+                        s.device, &store, {.use_graphs = s.graphs != 0}));
   const double created_s = MonotonicSeconds();
   RETURN_IF_ERROR(RunSteps(*trainer, 1, false).status());
   const double first_s = MonotonicSeconds();

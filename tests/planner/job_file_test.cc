@@ -120,7 +120,7 @@ TEST(JobFileTest, CollectsErrors) {
             "job.yaml:12: training.steps: expected an integer of at least 1, "
             "found '0'\n"
             "job.yaml:13: training.batch: unknown key; known keys here: steps, "
-            "global_batch, seed, precision, gradient_clip_norm, "
+            "global_batch, seed, precision, deterministic, gradient_clip_norm, "
             "validation_interval_steps, validation_steps, optimizer");
 }
 
@@ -234,6 +234,7 @@ TEST(JobFileTest, RoundTrips) {
     job.training.num_steps = static_cast<int64_t>(100 + below(1000));
     job.training.global_batch = static_cast<int64_t>(1 + below(1000));
     job.training.seed = below(uint64_t{1} << 50);
+    job.training.deterministic = below(2) == 0;
     job.training.gradient_clip_norm = real();
     job.training.optimizer = {.learning_rate = 1 + real(),
                               .min_learning_rate = real(),

@@ -250,7 +250,7 @@ absl::StatusOr<CudaPreparedProgram*> CudaTrainer::Prepare(
                                  .training = &job_.training,
                                  .communicators = communicators_.get(),
                                  .num_documents = num_documents,
-                                 .deterministic = settings_.deterministic};
+                                 .deterministic = job_.training.deterministic};
   std::vector<CudaOp> ops;
   ops.reserve(program.instructions.size());
   for (const Instruction& instruction : program.instructions) {

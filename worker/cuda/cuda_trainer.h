@@ -16,8 +16,7 @@
 namespace millrace {
 
 struct CudaTrainerSettings {
-  bool use_graphs = true;      // False: every step goes to the streams.
-  bool deterministic = false;  // Equal runs give equal bits, at some cost.
+  bool use_graphs = true;  // False: every step goes to the streams.
   // A step that takes longer than this and twenty of the newest ones hangs.
   absl::Duration step_timeout = absl::Seconds(60);
 };

@@ -276,14 +276,15 @@ TEST_P(CudaTrainerTest, StartsFromTheSameWeights) {
 // Goal: in deterministic mode equal runs give equal bits, from graphs as from
 // the streams, measured or not. Method: state and losses after eight steps.
 TEST_P(CudaTrainerTest, GraphsAndStreamsGiveEqualBits) {
-  const JobSpec job = Job();
+  JobSpec job = Job();
+  job.training.deterministic = true;
   CutBatches batches(job, 100);
   std::vector<std::vector<float>> state;
   std::vector<double> losses;
   for (const bool use_graphs : {true, false, true}) {
     for (const bool measure : {false, true}) {
-      auto trainer = OnGpu(job, GetParam(), batches,
-                           {.use_graphs = use_graphs, .deterministic = true});
+      auto trainer =
+          OnGpu(job, GetParam(), batches, {.use_graphs = use_graphs});
       ASSERT_NE(trainer, nullptr);
       std::vector<double> these;
       for (const StepResult& result : Train(*trainer, 8, measure)) {
@@ -304,23 +305,23 @@ TEST_P(CudaTrainerTest, GraphsAndStreamsGiveEqualBits) {
 // bit for bit; a validation or a reading in between changes nothing. Method:
 // four steps, four more in another trainer, against eight at once.
 TEST_P(CudaTrainerTest, GoesOnFromALoadedState) {
-  const JobSpec job = Job();
+  JobSpec job = Job();
+  job.training.deterministic = true;
   CutBatches batches(job, 0);
-  const CudaTrainerSettings settings = {.deterministic = true};
-  auto whole = OnGpu(job, GetParam(), batches, settings);
+  auto whole = OnGpu(job, GetParam(), batches);
   ASSERT_NE(whole, nullptr);
   Train(*whole, 8);
   const auto expected = CopyState(*whole);
   const double expected_validation = *whole->RunValidation(1);
 
-  auto first = OnGpu(job, GetParam(), batches, settings);
+  auto first = OnGpu(job, GetParam(), batches);
   Train(*first, 2);
   ASSERT_TRUE(first->RunValidation(1).ok());
   Train(*first, 2);
   EXPECT_EQ(first->completed_steps(), 4);
   const auto state = CopyState(*first);
   EXPECT_TRUE(BitEqual(CopyState(*first), state));
-  auto second = OnGpu(job, GetParam(), batches, settings);
+  auto second = OnGpu(job, GetParam(), batches);
   Train(*second, 3);  // To be forgotten.
   LoadState(*second, state, 4);
   EXPECT_EQ(second->completed_steps(), 4);
