@@ -53,6 +53,9 @@ struct GraphOp {
   int32_t completes_bucket = -1;
   // The bucket that this op of a pass gathers (ZeRO-3); -1: none.
   int32_t gathers_bucket = -1;
+  // How many of the next pass's buckets of weights have a place once this op,
+  // the last that needs an older one, has run.
+  int32_t num_gathers_ahead = 0;
 };
 
 // The persistent arena: flat buffers one after the other.

@@ -92,6 +92,11 @@ void InsertParameterGathers(GraphBuilder& builder,
       std::stable_partition(uses.begin(), uses.end(), [&](const Uses& use) {
         return graph.parameters.buckets[use.bucket].tensor_replicated;
       });
+  // The next pass's first two take the places of this pass's last two.
+  int32_t num_ahead = 2;
+  for (auto use = uses.end(); use != norms && num_ahead > 0; --num_ahead) {
+    (*pass)[(--use)->last].num_gathers_ahead = num_ahead;
+  }
   std::multimap<size_t, GraphOp> gathers;
   for (auto use = uses.begin(); use != uses.end(); ++use) {
     // Bucket i takes the place of bucket i - 2.

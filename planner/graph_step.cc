@@ -236,11 +236,12 @@ void EmitOptimizer(GraphBuilder& builder) {
     }
   }
   builder.EmitTo(&graph.epilogue);
-  // In about the order in which the reductions end: norms, the last, come last.
-  for (size_t i = num_buckets - 1; i-- > 0;) {
+  // In the order in which the reductions end.
+  for (const GraphOp& op : graph.backward) {
+    if (op.completes_bucket < 0) continue;
+    const int32_t i = op.completes_bucket;
     EmitSquaredNorm(builder, buckets[i], views[i].gradients);
   }
-  EmitSquaredNorm(builder, buckets.back(), views.back().gradients);
   EmitReduceScalars(builder);
   EmitClipFactor(builder);
   for (size_t i = 0; i < num_buckets; ++i) {

@@ -51,15 +51,9 @@ class Lowering {
                                          : 1;
     buffer_of_microbatch_.assign(
         num_microbatches, std::vector<BufferId>(graph_.tensors.size(), -1));
-    if (program_.kind == ProgramKind::kTraining) {
-      for (const Pass& pass :
-           OneForwardOneBackward({.num_stages = program_.layout.pipeline,
-           .num_microbatches = num_microbatches},
-                                 program_.stage)) {
-        EmitPass(pass);
-      }
-    } else if (program_.kind == ProgramKind::kValidation) {
-      EmitPass({PassKind::kForward, 0});
+    const std::vector<Pass> passes = PassesOf(num_microbatches);
+    for (size_t i = 0; i < passes.size(); ++i) {
+      EmitPass(passes[i], i + 1 < passes.size() ? &passes[i + 1] : nullptr);
     }
     FinishReductions(0);
     EmitAll(graph_.epilogue);
@@ -68,6 +62,24 @@ class Lowering {
   }
 
  private:
+  std::vector<Pass> PassesOf(int32_t num_microbatches) const {
+    switch (program_.kind) {
+      case ProgramKind::kTraining:
+        return OneForwardOneBackward({.num_stages = program_.layout.pipeline,
+                                      .num_microbatches = num_microbatches},
+                                     program_.stage);
+      case ProgramKind::kValidation:
+        return {{PassKind::kForward, 0}};
+      case ProgramKind::kPublish:
+        return {};
+    }
+    CHECK(false) << "unknown kind of program";
+    return {};
+  }
+  const std::vector<GraphOp>& OpsOf(PassKind kind) const {
+    return kind == PassKind::kForward ? graph_.forward : graph_.backward;
+  }
+
   std::vector<Buffer> AddPersistentBuffers() {
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
       const GraphTensor& tensor = graph_.tensors[i];
@@ -160,7 +172,7 @@ class Lowering {
   // that what it fills is not alive for longer. In turn a pass starts once the
   // send of the same kind two micro-batches ago has left its buffer: it has by
   // then in any run without a laggard, and only two are alive.
-  void EmitPass(Pass pass) {
+  void EmitPass(Pass pass, const Pass* next) {
     const bool is_forward = pass.kind == PassKind::kForward;
     const size_t num_passes = last_compute_of_pass_.size();
     const InstructionId two_before =
@@ -169,13 +181,19 @@ class Lowering {
     InstructionId old_send = sends.size() < 2 ? -1 : sends[sends.size() - 2];
     InstructionId send = -1;
     InstructionId last_compute = -1;
-    for (const GraphOp& op : is_forward ? graph_.forward : graph_.backward) {
+    const std::vector<GraphOp>& ops = OpsOf(pass.kind);
+    // The pass before has emitted the first.
+    for (size_t i = std::exchange(num_gathered_ahead_, 0); i < ops.size();
+         ++i) {
+      const GraphOp& op = ops[i];
+      if (op.gathers_bucket >= 0) {
+        EmitGather(op, pass.microbatch_idx);
+        continue;
+      }
       const Lane lane = LaneOf(op.kind, op.attributes);
       std::vector<InstructionId> also_after;
       if (op.kind == OpKind::kReceive || op.kind == OpKind::kLoadBatch) {
         also_after.push_back(two_before);
-      } else if (op.gathers_bucket >= 0) {
-        also_after.push_back(LastUseOfOldGather(op.gathers_bucket));
       } else if (lane == Lane::kCompute) {
         also_after.push_back(std::exchange(old_send, -1));
         if (StartsBucketOfGradients(op, pass.microbatch_idx)) {
@@ -186,7 +204,7 @@ class Lowering {
           Emit(op, pass.microbatch_idx, std::move(also_after));
       if (op.kind == OpKind::kSend) send = id;
       if (lane == Lane::kCompute) last_compute = id;
-      if (op.gathers_bucket >= 0) NoteGather(op, pass.microbatch_idx);
+      if (next != nullptr) GatherAhead(*next, op.num_gathers_ahead);
       if (!is_forward && op.completes_bucket >= 0) {
         EmitReductions(op.completes_bucket, pass.microbatch_idx);
       }
@@ -253,18 +271,29 @@ class Lowering {
   }
 
   // Gathered buckets take turns in two places, those of norms in two of their
-  // own: the last instruction that uses what the new bucket takes the place of.
-  InstructionId LastUseOfOldGather(int32_t bucket) const {
-    const std::vector<BufferId>& gathers = GathersOfKind(bucket);
-    if (gathers.size() < 2) return -1;
-    return last_use_of_gather_.at(gathers[gathers.size() - 2]);
+  // own: a gather waits for the last use of what it takes the place of.
+  void EmitGather(const GraphOp& op, int32_t microbatch_idx) {
+    std::vector<BufferId>& gathers = gathers_[IsOfNorms(op.gathers_bucket)];
+    InstructionId last_use = -1;
+    if (gathers.size() >= 2) {
+      last_use = last_use_of_gather_.at(gathers[gathers.size() - 2]);
+    }
+    Emit(op, microbatch_idx, {last_use});
+    gathers.push_back(BufferOf(op.outputs[0], microbatch_idx));
   }
-  void NoteGather(const GraphOp& op, int32_t microbatch_idx) {
-    const BufferId buffer = BufferOf(op.outputs[0], microbatch_idx);
-    gathers_[IsOfNorms(op.gathers_bucket)].push_back(buffer);
-  }
-  const std::vector<BufferId>& GathersOfKind(int32_t bucket) const {
-    return gathers_[IsOfNorms(bucket)];
+  // Gathers `num_weights` buckets of weights of the pass to come, and its
+  // norms, so that they are not behind the reductions of the pass under way.
+  void GatherAhead(Pass pass, int32_t num_weights) {
+    const std::vector<GraphOp>& ops = OpsOf(pass.kind);
+    size_t num_to_gather = 0;
+    while (num_to_gather < ops.size() && num_weights > 0 &&
+           ops[num_to_gather].gathers_bucket >= 0) {
+      if (!IsOfNorms(ops[num_to_gather].gathers_bucket)) --num_weights;
+      ++num_to_gather;
+    }
+    for (; num_gathered_ahead_ < num_to_gather; ++num_gathered_ahead_) {
+      EmitGather(ops[num_gathered_ahead_], pass.microbatch_idx);
+    }
   }
   size_t IsOfNorms(int32_t bucket) const {
     return graph_.parameters.buckets[bucket].tensor_replicated ? 1 : 0;
@@ -323,6 +352,7 @@ class Lowering {
   // Gathered buckets in order; of weights, of norms.
   std::array<std::vector<BufferId>, 2> gathers_;
   std::map<BufferId, InstructionId> last_use_of_gather_;
+  size_t num_gathered_ahead_ = 0;                    // Of the pass to come.
   std::array<std::vector<InstructionId>, 2> sends_;  // By PassKind.
 };
 

@@ -168,8 +168,17 @@ TEST(ShardedProgramTest, GathersOneBucketAhead) {
         << program.instructions[gathers[i]].name;
     num_ahead += !order.FinishedBefore(last_use_of(gathers[i - 1]), gathers[i]);
   }
-  // All but those that begin a pass right behind the last one's reductions.
-  EXPECT_GE(num_ahead, static_cast<int>(gathers.size()) - 2 - 4);
+  EXPECT_EQ(num_ahead, static_cast<int>(gathers.size()) - 2);
+  // The second micro-batch's first gather comes before the reductions that end
+  // the first one's backward pass.
+  EXPECT_EQ(program.instructions[gathers[26]].name,
+            "gather_parameters/embedding");
+  const auto reduced =
+      std::find_if(program.instructions.begin(), program.instructions.end(),
+                   [](const Instruction& instruction) {
+                     return instruction.name == "reduce_gradients/embedding";
+                   });
+  EXPECT_LT(gathers[26], reduced - program.instructions.begin());
 }
 
 // Goal: what is computed again is what each setting says, once a layer and

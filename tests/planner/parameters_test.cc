@@ -53,7 +53,7 @@ TEST(BuildStageParametersTest, PlacesEveryParameterOnce) {
   for (int32_t pipeline : {1, 2, 5}) {
     for (int32_t tensor : {1, 2, 4}) {
       for (int32_t data : {1, 3}) {
-        for (int32_t zero : {0, 1}) {
+        for (int32_t zero : {0, 1, 3}) {
           const Layout layout{.pipeline = pipeline,
                               .data = data,
                               .tensor = tensor,
@@ -68,7 +68,7 @@ TEST(BuildStageParametersTest, PlacesEveryParameterOnce) {
             for (const Bucket& bucket : stage_parameters.buckets) {
               EXPECT_EQ(bucket.offset, end);
               EXPECT_EQ(bucket.num_elements % (data * kBucketAlignment), 0);
-              optimizer += bucket.num_elements / (zero == 1 ? data : 1);
+              optimizer += bucket.num_elements / (zero >= 1 ? data : 1);
               int64_t slot_end = bucket.offset;
               for (int32_t idx : bucket.slots) {
                 const ParameterSlot& slot = stage_parameters.slots[idx];
