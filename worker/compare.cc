@@ -45,13 +45,14 @@ Tolerance IsolatedTolerance(Precision precision, OpKind kind, DType output) {
 
 // Over a step of some dozens of layers. Gradients pass every op twice. What
 // AdamW does to a gradient near zero may be a whole learning rate in either
-// direction: small beside the weights, so that their own error is small.
+// direction: small beside the weights, so that their own error is small. Twelve
+// layers were measured at 1.3e-2 in bf16, two at 3e-6 in fp32.
 Tolerance ChainedTolerance(Precision precision, OpKind kind) {
-  const bool moments = kind == OpKind::kAdamW;
+  const bool updates = kind == OpKind::kAdamW;
   if (precision == Precision::kFloat32) {
-    return moments ? Tolerance{1e-2, 1e-1} : Tolerance{1e-3, 1e-2};
+    return updates ? Tolerance{1e-3, 2e-2} : Tolerance{1e-4, 1e-3};
   }
-  return moments ? Tolerance{2e-1, 5e-1} : Tolerance{8e-2, 2e-1};
+  return updates ? Tolerance{8e-2, 2e-1} : Tolerance{4e-2, 8e-2};
 }
 
 // The last outputs of these are workspaces on a GPU.

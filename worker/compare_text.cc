@@ -89,8 +89,8 @@ std::string ComparisonToText(const Comparison& comparison) {
   if (first.has_value()) {
     absl::StrAppendFormat(
         &text,
-        "first difference: %s\n  relative L2 %.2e (allowed %.0e), largest "
-        "error %.2e (allowed %.0e)\n",
+        "first difference: %s\n  relative L2 %.2e (allowed %.1e), largest "
+        "error %.2e (allowed %.1e)\n",
         Where(*first), first->relative_l2, first->tolerance.relative_l2,
         first->max_error, first->tolerance.max_error);
   } else {
@@ -101,7 +101,7 @@ std::string ComparisonToText(const Comparison& comparison) {
                   "(allowed)   largest error (allowed)   worst\n");
   for (const auto& [kind, worst] : WorstByKind(comparison)) {
     absl::StrAppendFormat(
-        &text, "%-24s %7d %6d    %.2e  (%.0e)         %.2e  (%.0e)   %s\n",
+        &text, "%-24s %7d %6d    %.2e  (%.1e)         %.2e  (%.1e)   %s\n",
         OpKindName(kind), worst.num_outputs, worst.num_beyond,
         worst.output->relative_l2, worst.output->tolerance.relative_l2,
         worst.output->max_error, worst.output->tolerance.max_error,

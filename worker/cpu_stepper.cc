@@ -1,6 +1,5 @@
 #include "worker/cpu_stepper.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -64,17 +63,14 @@ class ArenaStepper final : public CpuStepper {
 
   absl::StatusOr<std::vector<float>> Read(BufferId id) override {
     const Buffer& buffer = BufferOf(id);
-    std::vector<std::byte> bytes(
-        static_cast<size_t>(NumElements(buffer) * DTypeBytes(buffer.dtype)));
-    std::memcpy(bytes.data(), arenas_.At(buffer), bytes.size());
-    return ValuesFromBytes(buffer.dtype, bytes);
+    return ValuesFromMemory(buffer.dtype, arenas_.At(buffer),
+                            NumElements(buffer));
   }
 
   absl::Status Write(BufferId id, const std::vector<float>& values) override {
     const Buffer& buffer = BufferOf(id);
     CHECK(static_cast<int64_t>(values.size()) == NumElements(buffer));
-    const std::vector<std::byte> bytes = BytesFromValues(buffer.dtype, values);
-    std::memcpy(arenas_.At(buffer), bytes.data(), bytes.size());
+    ValuesToMemory(values, buffer.dtype, arenas_.At(buffer));
     return absl::OkStatus();
   }
 

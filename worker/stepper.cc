@@ -2,45 +2,45 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 namespace millrace {
 namespace {
 
-uint16_t Bf16FromFloat(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  const uint32_t half_less_tie = 0x7fff + (bits >> 16 & 1);
-  return static_cast<uint16_t>((bits + half_less_tie) >> 16);
-}
+// The bits of a bf16, with its conversions.
+struct Bf16 {
+  uint16_t bits;
 
-float FloatFromBf16(uint16_t value) {
-  return std::bit_cast<float>(uint32_t{value} << 16);
-}
+  Bf16() = default;
+  explicit Bf16(float value) {
+    const uint32_t wide = std::bit_cast<uint32_t>(value);
+    if (std::isnan(value)) {
+      bits = static_cast<uint16_t>(wide >> 16 | 0x40);
+    } else {
+      const uint32_t half_less_tie = 0x7fff + (wide >> 16 & 1);
+      bits = static_cast<uint16_t>((wide + half_less_tie) >> 16);
+    }
+  }
+  explicit operator float() const {
+    return std::bit_cast<float>(uint32_t{bits} << 16);
+  }
+};
 
-template <typename T, typename Convert>
-std::vector<float> Widen(const std::vector<std::byte>& bytes,
-                         Convert&& convert) {
-  std::vector<T> stored(bytes.size() / sizeof(T));
-  std::memcpy(stored.data(), bytes.data(), stored.size() * sizeof(T));
-  std::vector<float> values(stored.size());
-  for (size_t i = 0; i < stored.size(); ++i) values[i] = convert(stored[i]);
+template <typename T>
+std::vector<float> Widen(const std::byte* memory, int64_t num_elements) {
+  const T* stored = reinterpret_cast<const T*>(memory);
+  std::vector<float> values(static_cast<size_t>(num_elements));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(stored[i]);
+  }
   return values;
 }
 
-template <typename T, typename Convert>
-std::vector<std::byte> Narrow(const std::vector<float>& values,
-                              Convert&& convert) {
-  std::vector<T> stored(values.size());
-  for (size_t i = 0; i < values.size(); ++i) stored[i] = convert(values[i]);
-  std::vector<std::byte> bytes(stored.size() * sizeof(T));
-  std::memcpy(bytes.data(), stored.data(), bytes.size());
-  return bytes;
-}
-
-template <typename To, typename From>
-To Cast(From value) {
-  return static_cast<To>(value);
+template <typename T>
+void Narrow(const std::vector<float>& values, std::byte* memory) {
+  T* stored = reinterpret_cast<T*>(memory);
+  for (size_t i = 0; i < values.size(); ++i) {
+    stored[i] = static_cast<T>(values[i]);
+  }
 }
 
 }  // namespace
@@ -51,39 +51,38 @@ int64_t NumElements(const Buffer& buffer) {
   return count;
 }
 
-std::vector<float> ValuesFromBytes(DType dtype,
-                                   const std::vector<std::byte>& bytes) {
+std::vector<float> ValuesFromMemory(DType dtype, const std::byte* memory,
+                                    int64_t num_elements) {
   switch (dtype) {
     case DType::kFloat32:
-      return Widen<float>(bytes, Cast<float, float>);
+      return Widen<float>(memory, num_elements);
     case DType::kFloat64:
-      return Widen<double>(bytes, Cast<float, double>);
+      return Widen<double>(memory, num_elements);
     case DType::kInt32:
-      return Widen<int32_t>(bytes, Cast<float, int32_t>);
+      return Widen<int32_t>(memory, num_elements);
     case DType::kBfloat16:
-      return Widen<uint16_t>(bytes, FloatFromBf16);
+      return Widen<Bf16>(memory, num_elements);
   }
   return {};
 }
 
-std::vector<std::byte> BytesFromValues(DType dtype,
-                                       const std::vector<float>& values) {
+void ValuesToMemory(const std::vector<float>& values, DType dtype,
+                    std::byte* memory) {
   switch (dtype) {
     case DType::kFloat32:
-      return Narrow<float>(values, Cast<float, float>);
+      return Narrow<float>(values, memory);
     case DType::kFloat64:
-      return Narrow<double>(values, Cast<double, float>);
+      return Narrow<double>(values, memory);
     case DType::kInt32:
-      return Narrow<int32_t>(values, Cast<int32_t, float>);
+      return Narrow<int32_t>(values, memory);
     case DType::kBfloat16:
-      return Narrow<uint16_t>(values, Bf16FromFloat);
+      return Narrow<Bf16>(values, memory);
   }
-  return {};
 }
 
 void RoundTo(DType dtype, std::vector<float>* values) {
   if (dtype != DType::kBfloat16) return;
-  for (float& value : *values) value = FloatFromBf16(Bf16FromFloat(value));
+  for (float& value : *values) value = static_cast<float>(Bf16(value));
 }
 
 }  // namespace millrace

@@ -43,12 +43,12 @@ class Stepper {
 
 int64_t NumElements(const Buffer& buffer);
 
-// To and from the bytes of a buffer of `dtype`; bf16 rounds to nearest, ties to
-// even, a not-a-number stays one.
-std::vector<float> ValuesFromBytes(DType dtype,
-                                   const std::vector<std::byte>& bytes);
-std::vector<std::byte> BytesFromValues(DType dtype,
-                                       const std::vector<float>& values);
+// To and from what a buffer of `dtype` holds in host memory; bf16 rounds to
+// nearest, ties to even, a not-a-number stays one.
+std::vector<float> ValuesFromMemory(DType dtype, const std::byte* memory,
+                                    int64_t num_elements);
+void ValuesToMemory(const std::vector<float>& values, DType dtype,
+                    std::byte* memory);
 // What a buffer of `dtype` would keep of each value.
 void RoundTo(DType dtype, std::vector<float>* values);
 

@@ -105,7 +105,8 @@ class CudaStepper final : public Stepper {
                         cudaMemcpyDeviceToHost, stream_.get()),
         "copy a buffer from the device"));
     RETURN_IF_ERROR(Synchronize());
-    std::vector<float> values = ValuesFromBytes(buffer.dtype, bytes);
+    std::vector<float> values =
+        ValuesFromMemory(buffer.dtype, bytes.data(), NumElements(buffer));
     const auto lse = lse_by_sequence_.find(id);
     if (lse == lse_by_sequence_.end()) return values;
     const AttentionAttributes& a = lse->second;
@@ -116,11 +117,15 @@ class CudaStepper final : public Stepper {
     const Buffer& buffer = BufferOf(id);
     CHECK(static_cast<int64_t>(values.size()) == NumElements(buffer));
     const auto lse = lse_by_sequence_.find(id);
-    const std::vector<std::byte> bytes = BytesFromValues(
-        buffer.dtype, lse == lse_by_sequence_.end()
-                          ? values
-                          : SwapOuterDims(values, lse->second.num_heads,
-                                          lse->second.num_sequences));
+    std::vector<std::byte> bytes(
+        static_cast<size_t>(NumElements(buffer) * DTypeBytes(buffer.dtype)));
+    if (lse == lse_by_sequence_.end()) {
+      ValuesToMemory(values, buffer.dtype, bytes.data());
+    } else {
+      const AttentionAttributes& a = lse->second;
+      ValuesToMemory(SwapOuterDims(values, a.num_heads, a.num_sequences),
+                     buffer.dtype, bytes.data());
+    }
     RETURN_IF_ERROR(CudaStatus(
         cudaMemcpyAsync(arenas_.At(buffer), bytes.data(), bytes.size(),
                         cudaMemcpyHostToDevice, stream_.get()),
