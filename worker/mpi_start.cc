@@ -1,5 +1,8 @@
 #include "worker/mpi_start.h"
 
+// C alone: the library of the old C++ bindings is written in C++, and built for
+// another standard library than the one that a bundle may bring.
+#define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
 
 #include <algorithm>

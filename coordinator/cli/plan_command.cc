@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -25,6 +26,8 @@
 #include "planner/profile_request.h"
 #include "planner/search.h"
 #include "planner/timeline.h"
+#include "worker/agent_devices.h"
+#include "worker/cuda_backend.h"
 #include "worker/machine.h"
 
 namespace millrace {
@@ -41,21 +44,50 @@ struct PlanOptions {
   std::string output_path;  // Of the export; empty: standard output.
 };
 
+// What a profile of this machine is known by.
+struct Here {
+  std::string machine;  // Fingerprint.
+  // Of a worker, when `devices_on_host` share the host.
+  std::function<int32_t(int32_t devices_on_host)> threads_per_device;
+};
+
+absl::StatusOr<Here> FindHere(const JobSpec& job) {
+  ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
+  const Here cpu = {
+      .machine = machine.Fingerprint(),
+      .threads_per_device = [machine, job](int32_t devices_on_host) {
+        return job.resources.threads_per_device.value_or(
+            ThreadsPerDevice(machine, devices_on_host));
+      }};
+  if (!job.resources.uses_cuda()) return cpu;
+  // A machine without GPUs may plan for one that has them.
+  const absl::StatusOr<CudaBackend*> backend = LoadCudaBackend();
+  if (!backend.ok()) return cpu;
+  const absl::StatusOr<std::vector<CudaDeviceInfo>> gpus =
+      (*backend)->ListDevices();
+  if (!gpus.ok()) return cpu;
+  ASSIGN_OR_RETURN(const AgentDevices devices,
+                   ShareGpus({}, machine, *gpus, {}));
+  return Here{.machine = devices.machine,
+              .threads_per_device = [](int32_t) { return 1; }};
+}
+
 // This machine's newest cached profile for the job's model and batch; with the
 // wanted number of devices if one is given.
 absl::StatusOr<HardwareProfile> FindCachedProfile(const JobSpec& job,
-                                                  const Machine& machine,
+                                                  const Here& here,
                                                   int32_t num_devices) {
   std::optional<HardwareProfile> newest;
   for (const std::string& path :
-       CachedProfilePaths({.machine = machine.Fingerprint(),
+       CachedProfilePaths({.machine = here.machine,
        .shape = ProfileShapeKey(job.model, job.training)})) {
     absl::StatusOr<HardwareProfile> profile = LoadProfile(path);
     // One that an older version wrote is as good as none.
     if (!profile.ok()) continue;
     const ProfileProvenance& provenance = profile->provenance;
     if (num_devices > 0 && provenance.num_ranks != num_devices) continue;
-    if (job.resources.threads_per_device.value_or(
+    if (!job.resources.uses_cuda() &&
+        job.resources.threads_per_device.value_or(
             provenance.threads_per_device) != provenance.threads_per_device) {
       continue;
     }
@@ -73,23 +105,22 @@ absl::StatusOr<HardwareProfile> FindCachedProfile(const JobSpec& job,
 
 absl::StatusOr<HardwareProfile> FindProfileFor(const PlanOptions& options,
                                                const JobSpec& job,
-                                               const Machine& machine) {
+                                               const Here& here) {
   const std::string path = !options.profile_path.empty() ? options.profile_path
                            : job.profile != "auto"       ? job.profile
                                                          : "";
   if (!path.empty()) return LoadProfile(path);
-  return FindCachedProfile(job, machine, options.num_devices);
+  return FindCachedProfile(job, here, options.num_devices);
 }
 
-std::vector<std::string> WarningsFor(const JobSpec& job, const Machine& machine,
+std::vector<std::string> WarningsFor(const Here& here,
                                      const HardwareProfile& profile,
                                      int32_t num_devices) {
   const int32_t on_host = std::min(num_devices, profile.ranks_per_host);
   return ProfileWarnings(
-      profile, {.machine = machine.Fingerprint(),
+      profile, {.machine = here.machine,
                 .num_ranks = num_devices,
-                .threads_per_device = job.resources.threads_per_device.value_or(
-                    ThreadsPerDevice(machine, on_host))});
+                .threads_per_device = here.threads_per_device(on_host)});
 }
 
 absl::Status PrintPrograms(const JobSpec& job, const Layout& layout) {
@@ -121,16 +152,16 @@ absl::Status RunPlan(const PlanOptions& options) {
   if (options.num_devices > 0) {
     RETURN_IF_ERROR(CheckLayouts(job, options.num_devices));
   }
-  ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
+  ASSIGN_OR_RETURN(const Here here, FindHere(job));
   ASSIGN_OR_RETURN(const HardwareProfile profile,
-                   FindProfileFor(options, job, machine));
+                   FindProfileFor(options, job, here));
   const int32_t num_devices = options.num_devices > 0
                                   ? options.num_devices
                                   : profile.provenance.num_ranks;
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(profile));
   ASSIGN_OR_RETURN(Plan plan,
                    FindPlan({.job = job, .num_devices = num_devices}, cost));
-  plan.warnings = WarningsFor(job, machine, profile, num_devices);
+  plan.warnings = WarningsFor(here, profile, num_devices);
 
   if (!options.timeline_path.empty()) {
     RETURN_IF_ERROR(WriteFileAtomically(options.timeline_path,

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import subprocess
@@ -79,7 +80,7 @@ class WholeTest(unittest.TestCase):
         listing = subprocess.run(
             ["/lib64/ld-linux-x86-64.so.2", "--inhibit-cache", "--list",
              self.copy / "libexec/millrace"],
-            env={"LD_LIBRARY_PATH": f"{self.copy}/lib/mpi:{self.copy}/lib"}, capture_output=True,
+            env={"LD_LIBRARY_PATH": f"{self.copy}/lib/gcc:{self.copy}/lib/mpi:{self.copy}/lib"}, capture_output=True,
             text=True)
         outside = [line.split()[0] for line in listing.stdout.splitlines()
                    if " => " in line and f" => {self.copy.resolve()}/" not in line]
@@ -107,7 +108,7 @@ class WholeTest(unittest.TestCase):
             if name.startswith("lib/") and name[4:] not in (CUDA.name, KERNELS.name):
                 self.assertNotEqual(package, "millrace", name)
                 self.assertIn(f"licenses/{package}.txt", files)
-        self.assertEqual(rows["lib/libstdc++.so.6"][1], "libstdc++6")
+        self.assertEqual(rows["lib/gcc/libstdc++.so.6"][1], "libstdc++6")
 
     def test_without_open_mpi_an_agent_is_refused_and_the_rest_works(self):
         # This machine may have libmpi.so.40. None has libmpi.so.99, so let that be it.
@@ -129,6 +130,28 @@ class WholeTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("libmpi.so.99 is not found here", result.stderr)
 
+    # The machine's own, which is no older here, unless it lacks what the program needs.
+    def test_it_brings_a_c_plus_plus_library_only_where_there_is_none_newer(self):
+        def loaded():
+            result = self.start("--version", LD_DEBUG="libs")
+            return re.findall(r"calling init: (\S*libstdc\+\+\S*)", result.stderr)[-1:]
+
+        self.assertEqual(len(loaded()), 1)
+        self.assertNotIn(str(self.copy), loaded()[0])
+        path = self.copy / "libexec/millrace"
+        data = path.read_bytes().replace(b"libstdc++.so.6", b"libstdc++.so.9")
+        path.unlink()
+        path.write_bytes(data)
+        path.chmod(0o755)
+        script = self.copy / "bin/millrace"
+        text = script.read_text().replace("libstdc++.so.6", "libstdc++.so.9")
+        script.unlink()
+        script.write_text(text)
+        script.chmod(0o755)
+        os.link(self.copy / "lib/gcc/libstdc++.so.6", self.copy / "lib/gcc/libstdc++.so.9")
+        result = self.start("--version")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
     # Whatever the machine has: a missing driver is told as such, not as a broken bundle.
     def test_it_finds_its_own_gpu_code(self):
         result = self.start("devices", "--json")
@@ -147,8 +170,8 @@ class WholeTest(unittest.TestCase):
         self.assert_check_fails("libyaml-cpp.so.0.7")
 
     def test_a_library_without_the_versions_needed_is_noticed(self):
-        (self.copy / "lib/libstdc++.so.6").unlink()
-        shutil.copy(self.copy / "lib/libgomp.so.1", self.copy / "lib/libstdc++.so.6")
+        (self.copy / "lib/gcc/libstdc++.so.6").unlink()
+        shutil.copy(self.copy / "lib/libgomp.so.1", self.copy / "lib/gcc/libstdc++.so.6")
         self.assert_check_fails("GLIBCXX_", "libstdc++.so.6")
 
     def test_symbols_newer_than_the_oldest_glibc_are_noticed(self):
