@@ -72,33 +72,42 @@ Values SequencesFirst(const Values& lse, const AttentionAttributes& a) {
   return out;
 }
 
-// Puts operands into the image of a step arena, and takes outputs out of it.
-void WriteOperands(const Program& program, const OpOperands& operands,
-                   std::byte* arena) {
+// Puts operands, as bytes of their types, where `write(buffer, bytes)` says,
+// and takes results from where `read(buffer, bytes)` says. Workspaces stay as
+// they are.
+template <typename Write>
+absl::Status WriteOperands(const Program& program, const OpOperands& operands,
+                           const Write& write) {
   const Instruction& in = program.instructions.front();
-  auto write = [&](BufferId id, const Values& values) {
+  auto narrow_and_write = [&](BufferId id, const Values& values) {
     const Buffer& buffer = program.buffers[id];
-    const Values of_buffer(
-        values.begin(),
-        values.begin() +
-            std::min<ptrdiff_t>(static_cast<ptrdiff_t>(values.size()),
-                                buffer.dims.front()));
-    NarrowElements(of_buffer, buffer.dtype, arena + buffer.offset_bytes);
+    if (values.empty()) return absl::OkStatus();
+    std::vector<std::byte> bytes(static_cast<size_t>(buffer.bytes));
+    NarrowElements(absl::MakeSpan(values).subspan(
+                       0, static_cast<size_t>(buffer.dims.front())),
+                   buffer.dtype, bytes.data());
+    return write(buffer, bytes);
   };
   for (size_t i = 0; i < in.outputs.size(); ++i) {
-    write(in.outputs[i], operands.outputs[i]);
+    if (!IsResult(in.kind, i)) continue;
+    RETURN_IF_ERROR(narrow_and_write(in.outputs[i], operands.outputs[i]));
   }
   for (size_t i = 0; i < in.inputs.size(); ++i) {
-    write(in.inputs[i], operands.inputs[i]);
+    RETURN_IF_ERROR(narrow_and_write(in.inputs[i], operands.inputs[i]));
   }
+  return absl::OkStatus();
 }
-std::vector<Values> ReadOutputs(const Program& program,
-                                const std::byte* arena) {
-  std::vector<Values> outputs;
-  for (const BufferId id : program.instructions.front().outputs) {
-    const Buffer& buffer = program.buffers[id];
-    outputs.push_back(WidenElements(buffer.dtype, arena + buffer.offset_bytes,
-                                    buffer.dims.front()));
+template <typename Read>
+absl::StatusOr<std::vector<Values>> ReadOutputs(const Program& program,
+                                                const Read& read) {
+  const Instruction& in = program.instructions.front();
+  std::vector<Values> outputs(in.outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!IsResult(in.kind, i)) continue;
+    const Buffer& buffer = program.buffers[in.outputs[i]];
+    std::vector<std::byte> bytes(static_cast<size_t>(buffer.bytes));
+    RETURN_IF_ERROR(read(buffer, bytes));
+    outputs[i] = WidenElements(buffer.dtype, bytes.data(), buffer.dims.front());
   }
   return outputs;
 }
@@ -110,7 +119,11 @@ absl::StatusOr<std::vector<Values>> RunOnCpu(const OpCase& op,
   ASSIGN_OR_RETURN(MemoryBlock step,
                    MemoryBlock::Allocate(program.step_arena_bytes));
   const Arenas arenas{std::move(persistent), std::move(step)};
-  WriteOperands(program, operands, arenas.step.data());
+  RETURN_IF_ERROR(WriteOperands(
+      program, operands, [&](const Buffer& buffer, const auto& bytes) {
+        std::copy(bytes.begin(), bytes.end(), arenas.At(buffer));
+        return absl::OkStatus();
+      }));
   KernelCache kernels(1);
   const StepInputs inputs{kStep, kLearningRate};
   const TrainingSpec training = TrainingOf(op);
@@ -129,7 +142,10 @@ absl::StatusOr<std::vector<Values>> RunOnCpu(const OpCase& op,
                           program.instructions.front()));
   RETURN_IF_ERROR(kernels.AllocateScratch());
   RETURN_IF_ERROR(bound());
-  return ReadOutputs(program, arenas.step.data());
+  return ReadOutputs(program, [&](const Buffer& buffer, auto& bytes) {
+    std::copy_n(arenas.At(buffer), bytes.size(), bytes.begin());
+    return absl::OkStatus();
+  });
 }
 
 // What the trainer would have put on the device before the step.
@@ -207,16 +223,19 @@ absl::StatusOr<std::vector<Values>> RunOnGpu(const OpCase& op,
   ASSIGN_OR_RETURN(const DeviceArenas arenas,
                    DeviceArenas::Allocate(256, program.step_arena_bytes));
   // Whatever nobody writes is not a number.
-  std::vector<std::byte> image(static_cast<size_t>(program.step_arena_bytes),
-                               std::byte{0xFF});
-  WriteOperands(program, operands, image.data());
-  std::byte* const arena = arenas.At({.name = "arena",
-                                      .arena = Arena::kStep,
-                                      .offset_bytes = 0,
-                                      .bytes = program.step_arena_bytes});
   RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpy(arena, image.data(), image.size(), cudaMemcpyHostToDevice),
-      "copy operands"));
+      cudaMemset(arenas.At({.name = "arena",
+                            .arena = Arena::kStep,
+                            .offset_bytes = 0,
+                            .bytes = program.step_arena_bytes}),
+                 0xFF, static_cast<size_t>(program.step_arena_bytes)),
+      "poison the arena"));
+  RETURN_IF_ERROR(WriteOperands(
+      program, operands, [&](const Buffer& buffer, const auto& bytes) {
+        return CudaStatus(cudaMemcpy(arenas.At(buffer), bytes.data(),
+                                     bytes.size(), cudaMemcpyHostToDevice),
+                          "copy an operand");
+      }));
   DeviceInputs device_inputs(operands);
   const CudaStepInputs inputs = device_inputs.Pointers(operands);
   const TrainingSpec training = TrainingOf(op);
@@ -232,11 +251,16 @@ absl::StatusOr<std::vector<Values>> RunOnGpu(const OpCase& op,
                                .num_documents = op.num_documents,
                                .deterministic = op.deterministic},
                               in));
+  // The op's stream is not ordered with the copies.
+  RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "wait for operands"));
   RETURN_IF_ERROR(RunAsGraph(bound));
-  RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpy(image.data(), arena, image.size(), cudaMemcpyDeviceToHost),
-      "copy outputs"));
-  std::vector<Values> outputs = ReadOutputs(program, image.data());
+  ASSIGN_OR_RETURN(std::vector<Values> outputs,
+                   ReadOutputs(program, [&](const Buffer& buffer, auto& bytes) {
+                     return CudaStatus(
+                         cudaMemcpy(bytes.data(), arenas.At(buffer),
+                                    bytes.size(), cudaMemcpyDeviceToHost),
+                         "copy a result");
+                   }));
   if (KeepsLseBySequence(op, precision) &&
       in.kind == OpKind::kAttentionForward) {
     outputs[1] = HeadsFirst(outputs[1], *attention);
