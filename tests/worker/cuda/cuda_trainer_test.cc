@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "planner/timeline.h"
 #include "tests/e2e/equivalence_batches.h"
+#include "tests/kernels/gpu_testing.h"
 #include "worker/cpu_trainer.h"
 #include "worker/in_process_communicator.h"
 
@@ -157,24 +157,69 @@ bool BitEqual(const std::vector<std::vector<float>>& a,
                     });
 }
 
-// What the CPU learns in kCompared steps, with validation before and after.
+// What the weights of one rank are in bf16, and what they are in full.
+class RoundedWeights {
+ public:
+  explicit RoundedWeights(Trainer& trainer) {
+    const auto pieces = trainer.ReadState();
+    EXPECT_TRUE(pieces.ok()) << pieces.status();
+    for (const StatePiece& piece : *pieces) {
+      if (piece.tensor.ends_with(".exp_avg")) continue;
+      if (piece.tensor.ends_with(".exp_avg_sq")) continue;
+      pieces_.push_back(piece);
+      master_.emplace_back(piece.data, piece.data + (piece.end - piece.begin));
+      rounded_.push_back(master_.back());
+    }
+  }
+  // Leaves the rounded ones with the trainer, for a step to compute with.
+  void Round() {
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      for (size_t k = 0; k < master_[i].size(); ++k) {
+        rounded_[i][k] = FromBf16(ToBf16(master_[i][k]));
+        pieces_[i].data[k] = rounded_[i][k];
+      }
+    }
+  }
+  // Adds to the full ones what the step has added to the rounded ones.
+  void Keep() {
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      for (size_t k = 0; k < master_[i].size(); ++k) {
+        master_[i][k] += pieces_[i].data[k] - rounded_[i][k];
+      }
+    }
+  }
+
+ private:
+  std::vector<StatePiece> pieces_;
+  std::vector<std::vector<float>> master_, rounded_;
+};
+
+// What the CPU learns in kCompared steps, with validation before and after. For
+// bf16 it computes with rounded weights: rounding them is what bf16 does to
+// training most, since a norm's weight, about one, changes by less than bf16
+// can tell for many steps.
 struct Expected {
   double validation_before;
   std::vector<StepResult> results;
   double validation_after;
 };
 constexpr int64_t kCompared = 20;
-const Expected& ExpectedOf(const JobSpec& job, int64_t document) {
-  static std::map<int64_t, Expected> by_document;
-  auto [entry, is_new] = by_document.try_emplace(document);
-  if (is_new) {
-    CutBatches batches(job, document);
-    auto cpu = OnCpu(job, batches);
-    entry->second.validation_before = *cpu->RunValidation(2);
-    entry->second.results = Train(*cpu, kCompared);
-    entry->second.validation_after = *cpu->RunValidation(2);
+Expected LearnOnCpu(const JobSpec& job, Precision precision, int64_t document) {
+  CutBatches batches(job, document);
+  auto cpu = OnCpu(job, batches);
+  RoundedWeights weights(*cpu);
+  const bool rounds = precision == Precision::kBfloat16;
+  Expected expected;
+  if (rounds) weights.Round();
+  expected.validation_before = *cpu->RunValidation(2);
+  for (int64_t i = 0; i < kCompared; ++i) {
+    if (rounds) weights.Round();
+    expected.results.push_back(Train(*cpu, 1).back());
+    if (rounds) weights.Keep();
   }
-  return entry->second;
+  if (rounds) weights.Round();
+  expected.validation_after = *cpu->RunValidation(2);
+  return expected;
 }
 
 struct Case {
@@ -188,11 +233,12 @@ class CudaTrainerCases : public testing::TestWithParam<Case> {};
 // Goal: training on a GPU learns what training on a CPU does, from the same
 // start, in both precisions, with whole sequences, few documents (offsets) and
 // more than there is room for offsets of. Method: losses of 20 steps,
-// validation before and after. The tolerances are the project's, for 100 steps.
+// validation before and after. The tolerances allow for sums in another order
+// (seen: 1e-7) and for activations rounded to bf16 (seen: 5e-4).
 TEST_P(CudaTrainerCases, LearnsWhatTheCpuDoes) {
   const Case& c = GetParam();
   const JobSpec job = Job();
-  const Expected& expected = ExpectedOf(job, c.document);
+  const Expected expected = LearnOnCpu(job, c.precision, c.document);
   CutBatches batches(job, c.document);
   auto gpu = OnGpu(job, c.precision, batches);
   ASSERT_NE(gpu, nullptr);
@@ -218,19 +264,19 @@ TEST_P(CudaTrainerCases, LearnsWhatTheCpuDoes) {
                 0.02 * wanted.gradient_norm);
     expect_like(results[i].loss, wanted.loss, absl::StrCat("step ", i + 1));
   }
-  EXPECT_LT(results.back().loss, results.front().loss - 10 * c.tolerance);
+  EXPECT_LT(results.back().loss, results.front().loss - 0.3);
   expect_like(*gpu->RunValidation(2), expected.validation_after,
               "validation after");
   std::printf("largest difference of a loss: %.2g\n", worst);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaTrainerCases,
-                         testing::Values(Case{Precision::kFloat32, 0, 1e-4},
-                                         Case{Precision::kFloat32, 100, 1e-4},
-                                         Case{Precision::kFloat32, 10, 1e-4},
-                                         Case{Precision::kBfloat16, 0, 2e-3},
-                                         Case{Precision::kBfloat16, 100, 2e-3},
-                                         Case{Precision::kBfloat16, 10, 2e-3}),
+                         testing::Values(Case{Precision::kFloat32, 0, 1e-5},
+                                         Case{Precision::kFloat32, 100, 1e-5},
+                                         Case{Precision::kFloat32, 10, 1e-5},
+                                         Case{Precision::kBfloat16, 0, 1e-3},
+                                         Case{Precision::kBfloat16, 100, 1e-3},
+                                         Case{Precision::kBfloat16, 10, 1e-3}),
                          [](const auto& info) {
                            return absl::StrCat(
                                PrecisionName(info.param.precision),
