@@ -26,6 +26,7 @@ namespace {
 struct CompareOptions {
   std::string job_path;
   std::string precision;  // Empty: the job's.
+  std::string recompute;  // Empty: the job's, or none.
   std::string mode = "isolated";
   std::string checkpoint;   // Empty: weights from the job's seed.
   int64_t step = 0;         // 0: the first, or that after the checkpoint.
@@ -39,11 +40,15 @@ struct CompareOptions {
 Layout LayoutOf(const CompareOptions& options, const JobSpec& job) {
   const std::string precision =
       options.precision.empty() ? job.training.precision : options.precision;
+  const std::string of_job =
+      job.layout.recompute == "auto" ? "none" : job.layout.recompute;
   return {.micro_batch = options.micro_batch > 0
                              ? options.micro_batch
                              : job.layout.micro_batch.value_or(1),
           .num_microbatches = options.micro_batches,
-          .precision = PrecisionOf(precision)};
+          .precision = PrecisionOf(precision),
+          .recompute = RecomputeOf(
+              options.recompute.empty() ? of_job : options.recompute)};
 }
 
 absl::StatusOr<Comparison> Compare(const CompareOptions& options) {
@@ -127,6 +132,11 @@ void AddCompareCommand(CLI::App& app, int* exit_code) {
       ->add_option("--precision", options->precision,
                    "Of the GPU's step (default: the job's); the CPU's is fp32")
       ->check(CLI::IsMember({"fp32", "bf16"}));
+  command
+      ->add_option("--recompute", options->recompute,
+                   "What the backward pass computes again (default: the job's, "
+                   "else none)")
+      ->check(CLI::IsMember({"none", "selective", "full"}));
   command
       ->add_option("--mode", options->mode,
                    "isolated (default): each op on the GPU gets the CPU's "

@@ -38,6 +38,7 @@ struct CompareCase {
   std::string name;
   ModelSpec model;
   bool documents;  // That begin inside sequences.
+  Recompute recompute = Recompute::kNone;
 };
 
 std::vector<CompareCase> Cases() {
@@ -70,12 +71,15 @@ std::vector<CompareCase> Cases() {
           {"heads of 64", narrow, false},
           {"heads of 64, documents", narrow, true},
           {"heads of 128", wide, false},
-          {"heads of 128, documents", wide, true}};
+          {"heads of 128, documents", wide, true},
+          {"selective recompute", narrow, true, Recompute::kSelective},
+          {"full recompute", narrow, true, Recompute::kFull}};
 }
 
 absl::StatusOr<Comparison> RunCase(const CompareCase& c, Precision precision,
                                    CompareMode mode) {
-  Layout layout = {.micro_batch = 2, .num_microbatches = 2};
+  Layout layout = {
+      .micro_batch = 2, .num_microbatches = 2, .recompute = c.recompute};
   ASSIGN_OR_RETURN(const Program cpu_program,
                    BuildTrainingProgram(c.model, layout, 0));
   layout.precision = precision;
@@ -106,7 +110,8 @@ absl::StatusOr<Comparison> RunCase(const CompareCase& c, Precision precision,
 
 // Goal: a whole training step on a GPU is the CPU's: every op by itself, and
 // one after the other. Method: CompareSteps on models that take the plain and
-// the fast kernels, with and without documents, two micro-batches each.
+// the fast kernels, with and without documents, with and without activations
+// that are computed again, two micro-batches each.
 TEST(CudaCompareTest, EveryOpOfAStepAgrees) {
   for (const CompareCase& c : Cases()) {
     for (const Precision precision :
