@@ -61,6 +61,7 @@ function formatLayout(layout) {
       .map((axis) => `${axis} ${layout[axis] ?? "?"}`).join(" × ");
   const rest = [];
   if (isNumber(layout.zero)) rest.push(`ZeRO ${layout.zero}`);
+  if ((layout.recompute ?? "none") !== "none") rest.push(`recompute ${layout.recompute}`);
   if (isNumber(layout.micro_batch)) rest.push(`micro-batch ${layout.micro_batch}`);
   return [axes, ...rest].join(", ");
 }
