@@ -120,7 +120,7 @@ absl::Status GenerationRun::Measure(const JobSpec& job) {
     CudaBackend* backend = nullptr;
     ASSIGN_OR_RETURN(backend, LoadCudaBackend());
     // There is more to measure, and it is quick to.
-    options.time_budget = absl::Seconds(120);
+    options.time_budget = absl::Seconds(60);
     ASSIGN_OR_RETURN(profile, backend->MeasureHardwareProfile(
                                   options, options_.device_idx, &store_));
   } else {
