@@ -1,7 +1,8 @@
 // Times training steps of a job on GPUs, on random tokens:
 //
-//   cuda_step_bench JOB.yaml [pipeline=1 data=1 tensor=1 micro_batch=1 zero=0]
-//       [steps=20 warmup=4 measured=3 graphs=1 deterministic=0|1 trace=FILE]
+//   cuda_step_bench JOB.yaml [pipeline=1 data=1 tensor=1 micro_batch=1 zero=0
+//        recompute=none] [steps=20 warmup=4 measured=3 graphs=1
+//        deterministic=0|1 trace=FILE]
 //       [rank=0 device=RANK store=FOLDER]
 //
 // One process a rank, each on its GPU; more than one meet in `store`, a folder
@@ -58,6 +59,7 @@ struct Settings {
   int32_t device = -1;  // As the rank.
   std::string store;
   std::string trace;
+  std::string recompute = "none";
 };
 
 absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
@@ -82,8 +84,8 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
       {"deterministic", &s.deterministic},
       {"rank", &s.rank},
       {"device", &s.device}};
-  const std::map<std::string, std::string*> texts = {{"store", &s.store},
-                                                     {"trace", &s.trace}};
+  const std::map<std::string, std::string*> texts = {
+      {"store", &s.store}, {"trace", &s.trace}, {"recompute", &s.recompute}};
   for (int i = 2; i < argc; ++i) {
     const std::pair<std::string, std::string> argument =
         absl::StrSplit(argv[i], absl::MaxSplits('=', 1));

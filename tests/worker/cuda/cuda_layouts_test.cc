@@ -118,25 +118,32 @@ absl::Status TrainOnGpu(const Layout& layout, Rank rank,
   return store.Set(absl::StrCat("losses/", ToInt(rank)), ToText(losses));
 }
 
-// Every one, in both precisions.
+// Every mesh, in both precisions, under every ZeRO stage that means something;
+// and each recomputation on every mesh.
 std::vector<Layout> LayoutsOf(int32_t num_ranks) {
   std::vector<Layout> layouts;
   for (const int32_t pipeline : {1, 2, 4}) {
     for (const int32_t tensor : {1, 2, 4}) {
-      for (const int32_t zero : {0, 1}) {
-        const int32_t data = num_ranks / (pipeline * tensor);
-        if (pipeline * tensor * data != num_ranks) continue;
+      const int32_t data = num_ranks / (pipeline * tensor);
+      if (pipeline * tensor * data != num_ranks) continue;
+      Layout layout = {.pipeline = pipeline,
+                       .data = data,
+                       .tensor = tensor,
+                       .micro_batch = 1,
+                       .num_microbatches = 8 / data};
+      for (const int32_t zero : {0, 1, 2, 3}) {
         if (zero > 0 && data == 1) continue;
+        layout.zero = zero;
         for (const Precision precision :
              {Precision::kFloat32, Precision::kBfloat16}) {
-          layouts.push_back({.pipeline = pipeline,
-                             .data = data,
-                             .tensor = tensor,
-                             .micro_batch = 1,
-                             .num_microbatches = 8 / data,
-                             .zero = zero,
-                             .precision = precision});
+          layout.precision = precision;
+          layouts.push_back(layout);
         }
+      }
+      for (const Recompute recompute :
+           {Recompute::kSelective, Recompute::kFull}) {
+        layout.recompute = recompute;
+        layouts.push_back(layout);
       }
     }
   }
