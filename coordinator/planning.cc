@@ -28,6 +28,11 @@ ProfileIdentity IdentityOf(const JobSpec& job, const DeviceFacts& devices) {
               job.resources.uses_cuda() ? 1 : devices.threads_per_device};
 }
 
+// "NVIDIA-H200" of "NVIDIA-H200-x4", the fingerprint of a host with four.
+std::string GpuKind(const std::string& machine) {
+  return machine.substr(0, machine.rfind("-x"));
+}
+
 absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
                            const std::string& run_directory) {
   const std::string folder = run_directory + "/programs";
@@ -45,18 +50,26 @@ absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
 }  // namespace
 
 absl::Status CheckOneGpuKind(const std::vector<std::string>& machines) {
-  // "NVIDIA-H200-x4": as many as a host has may differ, what they are may not.
-  const auto kind_of = [](const std::string& machine) {
-    return machine.substr(0, machine.rfind("-x"));
-  };
   for (const std::string& machine : machines) {
-    if (kind_of(machine) == kind_of(machines[0])) continue;
+    if (GpuKind(machine) == GpuKind(machines[0])) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "the hosts' GPUs are not of one kind (", machines[0], " and ", machine,
         "), so the slowest would set the pace of all; start agents on hosts of "
         "one kind"));
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> GpuProfileWarnings(const HardwareProfile& profile,
+                                            ProfileIdentity identity) {
+  const ProfileProvenance& measured = profile.provenance;
+  if (GpuKind(measured.machine) == GpuKind(identity.machine)) {
+    identity.machine = measured.machine;
+  }
+  if (identity.num_ranks < measured.num_ranks) {
+    identity.num_ranks = measured.num_ranks;
+  }
+  return ProfileWarnings(profile, identity);
 }
 
 absl::StatusOr<HardwareProfile> FindProfile(const JobSpec& job,
@@ -105,8 +118,10 @@ absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
                                    .num_devices = devices.num_devices,
                                    .device_memory_bytes = memory_bytes},
                                   *cost));
-  for (std::string& warning :
-       ProfileWarnings(profile, IdentityOf(job, devices))) {
+  const ProfileIdentity identity = IdentityOf(job, devices);
+  for (std::string& warning : job.resources.uses_cuda()
+                                  ? GpuProfileWarnings(profile, identity)
+                                  : ProfileWarnings(profile, identity)) {
     plan.warnings.push_back(std::move(warning));
   }
   RETURN_IF_ERROR(WriteFileAtomically(run_directory + "/profile.yaml",

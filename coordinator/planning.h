@@ -12,6 +12,7 @@
 #include "planner/job.h"
 #include "planner/layout.h"
 #include "planner/profile.h"
+#include "planner/profile_file.h"
 #include "planner/search.h"
 
 namespace millrace {
@@ -29,6 +30,11 @@ struct DeviceFacts {
 // FailedPrecondition unless the agents' machines, given by their fingerprints,
 // have GPUs of one kind.
 absl::Status CheckOneGpuKind(const std::vector<std::string>& machines);
+
+// ProfileWarnings(), for a job of GPUs: what was measured on as many of the
+// same kind, or more, holds for fewer, since GPUs share no cores.
+std::vector<std::string> GpuProfileWarnings(const HardwareProfile& profile,
+                                            ProfileIdentity identity);
 
 // The profile the job names, or this machine's cached one. NotFound if there is
 // none that was measured with the same ranks and threads: measure one.

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "coordinator/planning.h"
 #include "planner/cost.h"
 #include "planner/explain.h"
 #include "planner/export.h"
@@ -51,6 +52,11 @@ struct Here {
   std::function<int32_t(int32_t devices_on_host)> threads_per_device;
 };
 
+Here NoGpus(const Here& cpu) {
+  return {.machine = absl::StrCat(cpu.machine, " (no GPU)"),
+          .threads_per_device = [](int32_t) { return 1; }};
+}
+
 absl::StatusOr<Here> FindHere(const JobSpec& job) {
   ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
   const Here cpu = {
@@ -60,12 +66,12 @@ absl::StatusOr<Here> FindHere(const JobSpec& job) {
             ThreadsPerDevice(machine, devices_on_host));
       }};
   if (!job.resources.uses_cuda()) return cpu;
-  // A machine without GPUs may plan for one that has them.
+  // A machine without GPUs may plan for one that has them, but is not it.
   const absl::StatusOr<CudaBackend*> backend = LoadCudaBackend();
-  if (!backend.ok()) return cpu;
+  if (!backend.ok()) return NoGpus(cpu);
   const absl::StatusOr<std::vector<CudaDeviceInfo>> gpus =
       (*backend)->ListDevices();
-  if (!gpus.ok()) return cpu;
+  if (!gpus.ok()) return NoGpus(cpu);
   ASSIGN_OR_RETURN(const AgentDevices devices,
                    ShareGpus({}, machine, *gpus, {}));
   return Here{.machine = devices.machine,
@@ -113,14 +119,16 @@ absl::StatusOr<HardwareProfile> FindProfileFor(const PlanOptions& options,
   return FindCachedProfile(job, here, options.num_devices);
 }
 
-std::vector<std::string> WarningsFor(const Here& here,
+std::vector<std::string> WarningsFor(const JobSpec& job, const Here& here,
                                      const HardwareProfile& profile,
                                      int32_t num_devices) {
   const int32_t on_host = std::min(num_devices, profile.ranks_per_host);
-  return ProfileWarnings(
-      profile, {.machine = here.machine,
-                .num_ranks = num_devices,
-                .threads_per_device = here.threads_per_device(on_host)});
+  const ProfileIdentity identity = {
+      .machine = here.machine,
+      .num_ranks = num_devices,
+      .threads_per_device = here.threads_per_device(on_host)};
+  return job.resources.uses_cuda() ? GpuProfileWarnings(profile, identity)
+                                   : ProfileWarnings(profile, identity);
 }
 
 absl::Status PrintPrograms(const JobSpec& job, const Layout& layout) {
@@ -161,7 +169,7 @@ absl::Status RunPlan(const PlanOptions& options) {
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(profile));
   ASSIGN_OR_RETURN(Plan plan,
                    FindPlan({.job = job, .num_devices = num_devices}, cost));
-  plan.warnings = WarningsFor(here, profile, num_devices);
+  plan.warnings = WarningsFor(job, here, profile, num_devices);
 
   if (!options.timeline_path.empty()) {
     RETURN_IF_ERROR(WriteFileAtomically(options.timeline_path,

@@ -50,5 +50,24 @@ TEST(CheckOneGpuKindTest, TellsKindsApart) {
   EXPECT_EQ(unlike.code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// Goal: a profile of four GPUs serves one to four of that kind without a word,
+// and is called foreign or stale elsewhere. Method: each case.
+TEST(GpuProfileWarningsTest, FitsFewerOfTheSameKind) {
+  HardwareProfile profile;
+  profile.provenance = {.machine = "NVIDIA-H200-x4",
+                        .description = "4 x NVIDIA H200",
+                        .num_ranks = 4,
+                        .threads_per_device = 1};
+  const auto num_warnings = [&](const std::string& machine, int32_t num_ranks) {
+    return GpuProfileWarnings(profile,
+                              {.machine = machine, .num_ranks = num_ranks})
+        .size();
+  };
+  EXPECT_EQ(num_warnings("NVIDIA-H200-x4", 4), 0u);
+  EXPECT_EQ(num_warnings("NVIDIA-H200-x1", 1), 0u);
+  EXPECT_EQ(num_warnings("NVIDIA-H200-x8", 8), 1u);
+  EXPECT_EQ(num_warnings("NVIDIA-H100-x4", 4), 1u);
+}
+
 }  // namespace
 }  // namespace millrace
