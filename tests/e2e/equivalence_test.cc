@@ -101,6 +101,31 @@ TEST(EquivalenceTest, SameLayoutTwiceIsBitIdentical) {
   }
 }
 
+// Goal: what is computed again is what was computed before, to the bit. Method:
+// losses, norms and tensors of runs that differ in nothing else.
+TEST(EquivalenceTest, RecomputeChangesNoBit) {
+  const JobSpec job = SmallJob();
+  for (Layout layout :
+       {Layout{.micro_batch = 4, .num_microbatches = 2},
+        Layout{.data = 2, .tensor = 2, .micro_batch = 4, .zero = 3},
+        Layout{.pipeline = 2,
+        .tensor = 2,
+        .micro_batch = 2,
+        .num_microbatches = 4}}) {
+    SCOPED_TRACE(LayoutToString(layout));
+    const JobResult kept = RunJob(job, layout, kNumSteps);
+    ASSERT_TRUE(kept.status.ok()) << kept.status;
+    for (const Recompute recompute :
+         {Recompute::kSelective, Recompute::kFull}) {
+      layout.recompute = recompute;
+      const JobResult again = RunJob(job, layout, kNumSteps);
+      EXPECT_EQ(again.losses, kept.losses);
+      EXPECT_EQ(again.gradient_norms, kept.gradient_norms);
+      EXPECT_EQ(again.tensors, kept.tensors);
+    }
+  }
+}
+
 // Goal: Gloo connections carry the same run, to the bit, as in-process ones.
 // Method: ranks as threads, each with connections of its own.
 TEST(EquivalenceTest, GlooGivesTheSameBits) {
