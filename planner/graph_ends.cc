@@ -45,25 +45,35 @@ TensorId AddLogitsWorkspace(GraphBuilder& builder, const std::string& name,
   return builder.AddTensor(name, {loss.chunk_tokens, loss.vocab_rows});
 }
 
+// Worth their memory where the backward pass follows and one chunk is all.
+bool KeepsLogits(const GraphBuilder& builder, const LossOptions& options,
+                 const VocabAttributes& loss) {
+  return builder.layout().precision == Precision::kBfloat16 &&
+         builder.layout().tensor > 1 && !options.forward_only &&
+         loss.chunk_tokens >= loss.num_tokens;
+}
+
 // stats [T, 3] of this rank -> those of all tensor ranks, [tensor, T, 3].
-TensorId EmitStats(GraphBuilder& builder, const StageInput& input,
-                   TensorId hidden, const Weight& weight,
-                   const LossOptions& options) {
+void EmitStats(GraphBuilder& builder, const StageInput& input,
+               const LossOptions& options, LossHead* head) {
   const StageShapes& s = builder.shapes();
   const int64_t tensor = builder.layout().tensor;
-  const VocabAttributes loss = LossShape(builder, options);
+  VocabAttributes loss = LossShape(builder, options);
+  loss.keeps_logits = KeepsLogits(builder, options, loss);
   const TensorId stats =
       builder.AddTensor("head/stats", {1, s.num_tokens, 3}, DType::kFloat32);
-  builder.Emit(
-      {.kind = OpKind::kCrossEntropyStats,
-       .phase = Phase::kForward,
-       .name = "head/stats",
-       .attributes = loss,
-       .inputs = {hidden, weight.parameter, input.targets},
-       .outputs = {stats,
-                   AddLogitsWorkspace(builder, "head/stats_workspace", loss)}});
-  if (tensor == 1) return stats;
-  const TensorId all_stats = builder.AddTensor(
+  const TensorId workspace =
+      AddLogitsWorkspace(builder, "head/stats_workspace", loss);
+  if (loss.keeps_logits) head->logits = workspace;
+  builder.Emit({.kind = OpKind::kCrossEntropyStats,
+                .phase = Phase::kForward,
+                .name = "head/stats",
+                .attributes = loss,
+                .inputs = {head->hidden, head->weight.parameter, input.targets},
+                .outputs = {stats, workspace}});
+  head->all_stats = stats;
+  if (tensor == 1) return;
+  head->all_stats = builder.AddTensor(
       "head/all_stats", {tensor, s.num_tokens, 3}, DType::kFloat32);
   builder.Emit(
       {.kind = OpKind::kAllGather,
@@ -74,8 +84,7 @@ TensorId EmitStats(GraphBuilder& builder, const StageInput& input,
                                 .num_elements = tensor * s.num_tokens * 3,
                                 .dtype = DType::kFloat32},
        .inputs = {stats},
-       .outputs = {all_stats}});
-  return all_stats;
+       .outputs = {head->all_stats}});
 }
 
 }  // namespace
@@ -189,7 +198,7 @@ LossHead EmitLossHead(GraphBuilder& builder, const StageInput& input,
   head.hidden = builder.EmitTensorGather("head/gather_input", head.norm.output,
                                          Phase::kForward);
   if (builder.layout().tensor == 1 && !options.forward_only) return head;
-  head.all_stats = EmitStats(builder, input, head.hidden, head.weight, options);
+  EmitStats(builder, input, options, &head);
   if (options.forward_only) {
     builder.Emit({.kind = OpKind::kCrossEntropyLoss,
                   .phase = Phase::kForward,
@@ -207,8 +216,13 @@ TensorId EmitLossHeadBackward(GraphBuilder& builder, const StageInput& input,
   const StageShapes& s = builder.shapes();
   VocabAttributes attributes = LossShape(builder, options);
   attributes.accumulate = builder.accumulates_in_place();
+  attributes.keeps_logits = head.logits >= 0;
   const TensorId d_hidden =
       builder.AddTensor("head/d_hidden", {s.num_tokens, s.hidden});
+  const TensorId workspace =
+      head.logits >= 0
+          ? head.logits
+          : AddLogitsWorkspace(builder, "head/loss_workspace", attributes);
   GraphOp op{
       .kind = OpKind::kLinearCrossEntropy,
       .phase = Phase::kInputGradient,
@@ -216,13 +230,12 @@ TensorId EmitLossHeadBackward(GraphBuilder& builder, const StageInput& input,
       .attributes = attributes,
       .inputs = {head.hidden, head.weight.backward_parameter, input.targets},
       .outputs = {d_hidden, head.weight.gradient,
-                  builder.graph().persistent.scalars,
-                  AddLogitsWorkspace(builder, "head/loss_workspace",
-                                     attributes)},
+                  builder.graph().persistent.scalars, workspace},
       .completes_bucket = builder.BucketIndex("head")};
   if (head.all_stats >= 0) {
     op.kind = OpKind::kCrossEntropyGradient;
     op.inputs.push_back(head.all_stats);
+    if (head.logits >= 0) op.inputs.push_back(head.logits);
   }
   builder.Emit(std::move(op));
   const TensorId d_output = builder.EmitTensorReduceScatter(

@@ -34,8 +34,9 @@ TensorId EmitReceiveGradient(GraphBuilder& builder);
 struct LossHead {
   SavedNorm norm;
   Weight weight;
-  TensorId hidden;     // [T, H]
-  TensorId all_stats;  // [tensor, T, 3]; -1 where the loss is one fused op.
+  TensorId hidden;       // [T, H]
+  TensorId all_stats;    // [tensor, T, 3]; -1 where the loss is one fused op.
+  TensorId logits = -1;  // Workspace of the stats, where it keeps the logits.
 };
 // How the loss is scaled, and whether only its value is wanted.
 struct LossOptions {

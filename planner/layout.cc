@@ -1,6 +1,7 @@
 #include "planner/layout.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -207,23 +208,51 @@ int32_t GroupIndex(const Layout& layout, Group group, Rank rank) {
   return 0;
 }
 
+namespace {
+
+// The head's products count as so many of a layer's; the embedding as none.
+int64_t LayersOfLastStage(const ModelSpec& model, int64_t num_stages) {
+  const auto layer = static_cast<double>(
+      CountParameters(model).per_layer +
+      model.query_width() * model.sequence_length);  // Causal attention.
+  const auto head = static_cast<double>(CountParameters(model).head);
+  int64_t best = 1;
+  double best_work = std::numeric_limits<double>::infinity();
+  for (int64_t last = 1; last <= model.num_layers / num_stages; ++last) {
+    const int64_t others = model.num_layers - last;
+    const int64_t most = (others + num_stages - 2) / (num_stages - 1);
+    const double work = std::max(static_cast<double>(most) * layer,
+                                 static_cast<double>(last) * layer + head);
+    // Of equal ones the fullest: earlier stages keep more activations.
+    if (work <= best_work) {
+      best_work = work;
+      best = last;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
 LayerRange StageLayers(const ModelSpec& model, const Layout& layout,
                        int32_t stage) {
   const int64_t num_stages = layout.pipeline;
   CHECK(stage >= 0 && stage < num_stages);
-  const int64_t even = model.num_layers / num_stages;
-  const int64_t remainder = model.num_layers % num_stages;
-  // Inner stages take one more layer first, the latest first; then stage 0. The
-  // remainder is below num_stages, so the last stage never does.
-  auto takes_one_more = [&](int64_t s) {
-    if (s == num_stages - 1) return false;
+  if (num_stages == 1) return {.begin = 0, .end = model.num_layers};
+  const int64_t num_last = LayersOfLastStage(model, num_stages);
+  const int64_t num_others = model.num_layers - num_last;
+  const int64_t even = num_others / (num_stages - 1);
+  const int64_t remainder = num_others % (num_stages - 1);
+  // Inner stages take one more layer first, the latest first; then stage 0.
+  auto layers_of = [&](int64_t s) {
+    if (s == num_stages - 1) return num_last;
     const int64_t turn = s == 0 ? num_stages - 2 : num_stages - 2 - s;
-    return turn < remainder;
+    return even + (turn < remainder ? 1 : 0);
   };
   LayerRange range{.begin = 0, .end = 0};
   for (int64_t s = 0; s <= stage; ++s) {
     range.begin = range.end;
-    range.end += even + (takes_one_more(s) ? 1 : 0);
+    range.end += layers_of(s);
   }
   return range;
 }

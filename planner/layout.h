@@ -79,9 +79,11 @@ std::vector<Rank> GroupMembers(const Layout& layout, Group group, Rank rank);
 int32_t GroupSize(const Layout& layout, Group group);
 int32_t GroupIndex(const Layout& layout, Group group, Rank rank);
 
-// Layers [begin, end) of stage `stage`: as even as can be. A remainder goes to
-// the inner stages first, the latest first, then to stage 0, which also holds
-// the embedding; never to the last stage, whose head costs the most.
+// Layers [begin, end) of stage `stage`. The last stage, which also has the
+// head, takes as many as keep the slowest stage fastest, and never more than
+// another; the others share the rest evenly. A remainder goes to the inner
+// stages first, the latest first, then to stage 0, which also holds the
+// embedding.
 struct LayerRange {
   int64_t begin;
   int64_t end;

@@ -15,11 +15,13 @@ double AttentionFlops(bool backward, double num_sequences,
   return (backward ? 5 : 2) * gemm;
 }
 
-double CrossEntropyFlops(OpKind kind, double num_tokens, double hidden,
-                         double vocab_rows) {
-  const double gemm = 2 * num_tokens * hidden * vocab_rows;
-  // Logits alone; or logits, hidden gradient and weight gradient.
-  return kind == OpKind::kCrossEntropyStats ? gemm : 3 * gemm;
+double CrossEntropyFlops(OpKind kind, const VocabAttributes& a) {
+  const double gemm = 2 * static_cast<double>(a.num_tokens) *
+                      static_cast<double>(a.hidden) *
+                      static_cast<double>(a.vocab_rows);
+  if (kind == OpKind::kCrossEntropyStats) return gemm;
+  // Logits, unless they were kept, hidden gradient and weight gradient.
+  return (a.keeps_logits ? 2 : 3) * gemm;
 }
 
 // Tokens that a kLoadBatch or kCrossEntropyLoss handles, whatever attributes
@@ -96,8 +98,7 @@ OpWork CrossEntropyWork(const Layout& layout, OpKind kind,
                              ? 0
                              : ActivationBytes(layout) * tokens * hidden +
                                    kFloatBytes * rows * hidden;
-  return {.flops = CrossEntropyFlops(kind, tokens, hidden, rows),
-          .bytes = read + written};
+  return {.flops = CrossEntropyFlops(kind, a), .bytes = read + written};
 }
 
 OpWork OptimizerWork(const Layout& layout, OpKind kind,

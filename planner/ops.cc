@@ -26,7 +26,8 @@ std::string ToString(const VocabAttributes& a) {
     absl::StrAppend(&text, " token_scale ", Number(a.token_scale),
                     " loss_share ", Number(a.loss_share));
   }
-  return text + Flag(a.accumulate, "accumulate");
+  return text + Flag(a.keeps_logits, "keeps_logits") +
+         Flag(a.accumulate, "accumulate");
 }
 
 std::string ToString(const NormAttributes& a) {

@@ -125,6 +125,10 @@ struct VocabAttributes {
   // over the tokens of the global batch), the loss scalar also by loss_share.
   double token_scale = 0;
   double loss_share = 1;  // 1 / ranks that add the same loss.
+  // Cross entropy in bf16: the workspace of kCrossEntropyStats has the logits
+  // of all tokens, and kCrossEntropyGradient takes it, as its last input and
+  // output, instead of computing them again.
+  bool keeps_logits = false;
   bool accumulate = false;
   friend bool operator==(const VocabAttributes&,
                          const VocabAttributes&) = default;

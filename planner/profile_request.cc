@@ -108,6 +108,10 @@ class Collector {
     if (auto* gemm = std::get_if<GemmAttributes>(&measured.attributes)) {
       gemm->accumulate = false;
     }
+    // Alone it has no logits to take over.
+    if (auto* vocab = std::get_if<VocabAttributes>(&measured.attributes)) {
+      vocab->keeps_logits = false;
+    }
     const std::string shape = AttributesToString(measured.attributes);
     // kSquaredNorm and kAdamW touch a slice under ZeRO-1; the size decides.
     if (auto* optimizer =
@@ -129,7 +133,8 @@ class Collector {
                                     std::move(measured));
       }
     } else {
-      arithmetic_.emplace(std::make_tuple(op.kind, work.flops, shape),
+      const double flops = WorkOf(layout, op.kind, measured.attributes).flops;
+      arithmetic_.emplace(std::make_tuple(op.kind, flops, shape),
                           std::move(measured));
     }
   }

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -237,6 +238,39 @@ TEST(BuildTrainingProgramTest, GathersParametersUnderTheForwardPass) {
                                      0, instruction.name.find('/'))));
         }
       }
+    }
+  }
+}
+
+// Goal: bf16 logits that fit one chunk are computed once: the gradient takes
+// the workspace of the stats. Method: whatever layout has both, with a small
+// and with a large vocabulary.
+TEST(BuildTrainingProgramTest, KeepsLogitsOfOneChunk) {
+  for (const Layout& layout : TestLayouts(Precision::kBfloat16)) {
+    if (layout.tensor == 1) continue;
+    for (const bool one_chunk : {true, false}) {
+      SCOPED_TRACE(absl::StrCat(LayoutToString(layout), ", ", one_chunk));
+      ModelSpec model = TestModel();
+      if (!one_chunk) {
+        model.vocab_size = int64_t{1} << 28;
+        model.sequence_length = 1024;
+      }
+      const Program program =
+          *BuildTrainingProgram(model, layout, layout.pipeline - 1);
+      std::vector<BufferId> kept;
+      for (const Instruction& i : program.instructions) {
+        if (i.kind == OpKind::kCrossEntropyStats) {
+          kept.push_back(i.outputs[1]);
+        } else if (i.kind == OpKind::kCrossEntropyGradient) {
+          EXPECT_EQ(std::get<VocabAttributes>(i.attributes).keeps_logits,
+                    one_chunk);
+          ASSERT_EQ(i.inputs.size(), one_chunk ? 5u : 4u);
+          const bool is_kept = absl::c_linear_search(kept, i.outputs[3]) &&
+                               absl::c_linear_search(i.inputs, i.outputs[3]);
+          EXPECT_EQ(is_kept, one_chunk);
+        }
+      }
+      EXPECT_FALSE(kept.empty());
     }
   }
 }

@@ -215,6 +215,7 @@ absl::StatusOr<CudaOp> BindCrossEntropyGradient(const CudaOpContext& context,
         .targets = context.Input<int32_t>(in, 2),
         .all_stats = context.Input<float>(in, 3),
         .num_shards = context.layout.tensor,
+        .has_logits = std::get<VocabAttributes>(in.attributes).keeps_logits,
         .workspace = fast.workspace};
     return CudaOp([args, plan = fast.plan](cudaStream_t stream) {
       return plan->Gradient(args, stream);
