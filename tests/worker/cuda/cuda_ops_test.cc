@@ -78,7 +78,7 @@ Values SequencesFirst(const Values& lse, const AttentionAttributes& a) {
 template <typename Write>
 absl::Status WriteOperands(const Program& program, const OpOperands& operands,
                            const Write& write) {
-  const Instruction& in = program.instructions.front();
+  const Instruction& in = program.instructions.back();
   auto narrow_and_write = [&](BufferId id, const Values& values) {
     const Buffer& buffer = program.buffers[id];
     if (values.empty()) return absl::OkStatus();
@@ -100,7 +100,7 @@ absl::Status WriteOperands(const Program& program, const OpOperands& operands,
 template <typename Read>
 absl::StatusOr<std::vector<Values>> ReadOutputs(const Program& program,
                                                 const Read& read) {
-  const Instruction& in = program.instructions.front();
+  const Instruction& in = program.instructions.back();
   std::vector<Values> outputs(in.outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!IsResult(in.kind, i)) continue;
@@ -139,7 +139,7 @@ absl::StatusOr<std::vector<Values>> RunOnCpu(const OpCase& op,
                            .training = &training,
                            .batches = &batches,
                            .communicators = &communicators},
-                          program.instructions.front()));
+                          program.instructions.back()));
   RETURN_IF_ERROR(kernels.AllocateScratch());
   RETURN_IF_ERROR(bound());
   return ReadOutputs(program, [&](const Buffer& buffer, auto& bytes) {
@@ -181,15 +181,16 @@ struct DeviceInputs {
   DeviceBuffer<AdamWStep> optimizer;
 };
 
-// Captures the op as a graph, runs that once and waits.
-absl::Status RunAsGraph(const CudaOp& op) {
+// Captures the ops as a graph, runs that once and waits.
+absl::Status RunAsGraph(const std::vector<CudaOp>& ops) {
   cudaStream_t stream;
   RETURN_IF_ERROR(CudaStatus(
       cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream"));
   RETURN_IF_ERROR(CudaStatus(
       cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
       "begin a capture"));
-  const absl::Status enqueued = op(stream);
+  absl::Status enqueued;
+  for (const CudaOp& op : ops) enqueued.Update(op(stream));
   cudaGraph_t graph = nullptr;
   const absl::Status captured =
       CudaStatus(cudaStreamEndCapture(stream, &graph), "capture");
@@ -213,7 +214,7 @@ CudaKernelCache* Kernels() {
 absl::StatusOr<std::vector<Values>> RunOnGpu(const OpCase& op,
                                              const Program& program,
                                              OpOperands operands) {
-  const Instruction& in = program.instructions.front();
+  const Instruction& in = program.instructions.back();
   const Precision precision = program.layout.precision;
   const auto* attention = std::get_if<AttentionAttributes>(&op.attributes);
   if (KeepsLseBySequence(op, precision) &&
@@ -239,21 +240,24 @@ absl::StatusOr<std::vector<Values>> RunOnGpu(const OpCase& op,
   DeviceInputs device_inputs(operands);
   const CudaStepInputs inputs = device_inputs.Pointers(operands);
   const TrainingSpec training = TrainingOf(op);
-  ASSIGN_OR_RETURN(const CudaOp bound,
-                   BindCudaOp({.program = &program,
-                               .layout = program.layout,
-                               .coordinates = op.coordinates,
-                               .arenas = &arenas,
-                               .kernels = Kernels(),
-                               .inputs = &inputs,
-                               .training = &training,
-                               .communicators = nullptr,
-                               .num_documents = op.num_documents,
-                               .deterministic = op.deterministic},
-                              in));
+  const CudaOpContext context = {.program = &program,
+                                 .layout = program.layout,
+                                 .coordinates = op.coordinates,
+                                 .arenas = &arenas,
+                                 .kernels = Kernels(),
+                                 .inputs = &inputs,
+                                 .training = &training,
+                                 .communicators = nullptr,
+                                 .num_documents = op.num_documents,
+                                 .deterministic = op.deterministic};
+  std::vector<CudaOp> ops;
+  for (const Instruction& instruction : program.instructions) {
+    ASSIGN_OR_RETURN(CudaOp bound, BindCudaOp(context, instruction));
+    ops.push_back(std::move(bound));
+  }
   // The op's stream is not ordered with the copies.
   RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "wait for operands"));
-  RETURN_IF_ERROR(RunAsGraph(bound));
+  RETURN_IF_ERROR(RunAsGraph(ops));
   ASSIGN_OR_RETURN(std::vector<Values> outputs,
                    ReadOutputs(program, [&](const Buffer& buffer, auto& bytes) {
                      return CudaStatus(
@@ -344,7 +348,7 @@ TEST_P(CudaOpsTest, ComputesWhatTheCpuDoes) {
     kinds.insert(op.kind);
     SCOPED_TRACE(op.Name());
     const Program program = MakeOpProgram(op, precision);
-    const Instruction& in = program.instructions.front();
+    const Instruction& in = program.instructions.back();
     const OpOperands operands = MakeOperands(op, program);
     std::vector<Values> expected;
     if (op.kind == OpKind::kCastParameters) {

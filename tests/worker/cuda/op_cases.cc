@@ -133,6 +133,15 @@ void AddVocabulary(std::vector<OpCase>& cases) {
                          .attributes = shard,
                          .layout = {.tensor = 2},
                          .coordinates = {.tensor = idx}});
+        if (chunk == tokens) {
+          VocabAttributes kept = shard;
+          kept.keeps_logits = true;
+          cases.push_back({.what = "sharded",
+                           .kind = OpKind::kCrossEntropyGradient,
+                           .attributes = kept,
+                           .layout = {.tensor = 2},
+                           .coordinates = {.tensor = idx}});
+        }
         if (accumulate) continue;
         for (const OpKind kind :
              {OpKind::kEmbeddingForward, OpKind::kCrossEntropyStats,

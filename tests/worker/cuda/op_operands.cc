@@ -28,7 +28,7 @@ class OperandMaker {
   OperandMaker(const OpCase& op, const Program& program)
       : op_(op),
         program_(program),
-        in_(program.instructions.front()),
+        in_(program.instructions.back()),
         result_{.inputs = std::vector<Values>(in_.inputs.size()),
                 .outputs = std::vector<Values>(in_.outputs.size())} {}
 
@@ -280,21 +280,42 @@ class OperandMaker {
   std::mt19937_64 generator_{7};
 };
 
+// A buffer for the statistics of `num_shards`, like that of one.
+BufferId AddStats(Program& program, Buffer stats, int64_t num_shards) {
+  stats.dims = {stats.dims.front() * num_shards};
+  stats.bytes *= num_shards;
+  stats.offset_bytes = program.step_arena_bytes;
+  program.step_arena_bytes =
+      RoundUp(program.step_arena_bytes + stats.bytes, kBufferAlignment);
+  program.buffers.push_back(std::move(stats));
+  return static_cast<BufferId>(program.buffers.size()) - 1;
+}
+
 // Statistics of all shards, where the Program has room for those of one.
 void MakeRoomForShards(const OpCase& op, Program& program) {
-  Instruction& in = program.instructions.front();
+  Instruction& in = program.instructions.back();
   const size_t i = in.kind == OpKind::kCrossEntropyGradient ? 3
                    : in.kind == OpKind::kCrossEntropyLoss   ? 1
                                                             : in.inputs.size();
   if (i == in.inputs.size()) return;
-  Buffer stats = program.buffers[in.inputs[i]];
-  stats.dims = {stats.dims.front() * op.layout.tensor};
-  stats.bytes *= op.layout.tensor;
-  stats.offset_bytes = program.step_arena_bytes;
-  program.step_arena_bytes =
-      RoundUp(program.step_arena_bytes + stats.bytes, kBufferAlignment);
-  in.inputs[i] = static_cast<BufferId>(program.buffers.size());
-  program.buffers.push_back(std::move(stats));
+  in.inputs[i] =
+      AddStats(program, program.buffers[in.inputs[i]], op.layout.tensor);
+}
+
+// Has the statistics computed first, in the workspace of the gradient, which
+// keeps their logits.
+void KeepLogits(Program& program) {
+  Instruction gradient = std::move(program.instructions.back());
+  program.instructions = {
+      {.kind = OpKind::kCrossEntropyStats,
+       .lane = Lane::kCompute,
+       .name = "statistics",
+       .attributes = gradient.attributes,
+       .inputs = {gradient.inputs[0], gradient.inputs[1], gradient.inputs[2]},
+       .outputs = {AddStats(program, program.buffers[gradient.inputs[3]], 1),
+                   gradient.outputs[3]}}};
+  gradient.inputs.push_back(gradient.outputs[3]);
+  program.instructions.push_back(std::move(gradient));
 }
 
 }  // namespace
@@ -304,10 +325,15 @@ Program MakeOpProgram(const OpCase& op, Precision precision) {
                                     /*num_repetitions=*/1, /*arena_bytes=*/0);
   program.layout = op.layout;
   program.layout.precision = precision;
-  Instruction& in = program.instructions.front();
+  Instruction& in = program.instructions.back();
   if (!op.has_d_residual) in.inputs.pop_back();
   if (in.kind == OpKind::kLoadBatch) in.microbatch_idx = 1;
   MakeRoomForShards(op, program);
+  auto* vocabulary = std::get_if<VocabAttributes>(&in.attributes);
+  if (vocabulary != nullptr && vocabulary->keeps_logits) {
+    vocabulary->keeps_logits = precision == Precision::kBfloat16;
+    if (vocabulary->keeps_logits) KeepLogits(program);
+  }
   return program;
 }
 

@@ -12,12 +12,13 @@
 
 namespace millrace {
 
-// A Program of one instruction, as the CPU or the GPU is to bind it.
+// A Program whose last instruction is the case's, as the CPU or the GPU is to
+// bind it, after what that one needs to have been done.
 Program MakeOpProgram(const OpCase& op, Precision precision);
 
 struct OpOperands {
-  // By input of the GPU's instruction, of which the CPU's has no more. Values
-  // are such as either's types hold exactly.
+  // By input of the GPU's last instruction, of which the CPU's has no more.
+  // Values are such as either's types hold exactly.
   std::vector<std::vector<double>> inputs;
   // By output, before the op: what is added to, else NaN or, in whole numbers,
   // -1. Of an output that is an input too: nothing.
