@@ -37,13 +37,13 @@ std::string MemoryText(const Prediction& prediction) {
       other >= kMiB ? absl::StrCat(", other ", FormatBytes(other)) : "");
 }
 
-std::string AlternativeRow(const Alternative& alternative) {
+std::string AlternativeRow(int width, const Alternative& alternative) {
   const Prediction& prediction = alternative.prediction;
   const std::string memory = prediction.memory_bytes() > 0
                                  ? FormatBytes(prediction.memory_bytes())
                                  : "-";
   return absl::StrFormat(
-      "  %-68s %10s %10s  %s\n", LayoutToString(alternative.layout),
+      "  %-*s %10s %10s  %s\n", width, LayoutToString(alternative.layout),
       FormatSeconds(prediction.step_time_s), memory, alternative.reason);
 }
 
@@ -97,11 +97,17 @@ std::string Basis(const HardwareProfile& profile, const Plan& plan) {
 
 std::string AlternativesTable(const std::vector<Alternative>& alternatives) {
   if (alternatives.empty()) return "";
-  std::string text = absl::StrFormat("\n  %-68s %10s %10s  %s\n", "alternative",
-                                     "step time", "memory", "why not");
   const size_t shown = std::min(kShownAlternatives, alternatives.size());
+  size_t width = 0;
   for (size_t i = 0; i < shown; ++i) {
-    absl::StrAppend(&text, AlternativeRow(alternatives[i]));
+    width = std::max(width, LayoutToString(alternatives[i].layout).size());
+  }
+  const int columns = static_cast<int>(width);
+  std::string text =
+      absl::StrFormat("\n  %-*s %10s %10s  %s\n", columns, "alternative",
+                      "step time", "memory", "why not");
+  for (size_t i = 0; i < shown; ++i) {
+    absl::StrAppend(&text, AlternativeRow(columns, alternatives[i]));
   }
   if (shown < alternatives.size()) {
     absl::StrAppend(&text, "  and ", alternatives.size() - shown,
