@@ -132,5 +132,33 @@ TEST(ValidateLayoutTest, SaysWhatWouldHelp) {
               HasSubstr("layout.micro_batch to 2"));
 }
 
+// Goal: the text tells layouts apart in every field, and names are read back.
+// Method: change one field at a time.
+TEST(LayoutToStringTest, ShowsEveryField) {
+  const std::vector<Layout> layouts = {{},
+                                       {.pipeline = 2},
+                                       {.data = 2},
+                                       {.tensor = 2},
+                                       {.micro_batch = 2},
+                                       {.num_microbatches = 2},
+                                       {.zero = 2},
+                                       {.precision = Precision::kBfloat16},
+                                       {.recompute = Recompute::kSelective},
+                                       {.recompute = Recompute::kFull}};
+  std::set<std::string> texts;
+  for (const Layout& layout : layouts) {
+    texts.insert(LayoutToString(layout));
+    EXPECT_EQ(PrecisionOf(PrecisionName(layout.precision)), layout.precision);
+    EXPECT_EQ(RecomputeOf(RecomputeName(layout.recompute)), layout.recompute);
+  }
+  EXPECT_EQ(texts.size(), layouts.size());
+  EXPECT_EQ(LayoutToString({.data = 4,
+                            .zero = 3,
+                            .precision = Precision::kBfloat16,
+                            .recompute = Recompute::kFull}),
+            "pipeline 1 x data 4 x tensor 1, 1 micro-batch of 1, ZeRO 3, bf16, "
+            "recompute full");
+}
+
 }  // namespace
 }  // namespace millrace

@@ -100,6 +100,20 @@ TEST(CheckProgramTest, NamesWhatIsWrong) {
   program.buffers.back().offset_bytes = program.step_arena_bytes;
   EXPECT_THAT(message(program), HasSubstr("outside its arena"));
 
+  // A part outside its whole, and one that reads what was written as another.
+  program = TestProgram(/*zero=*/3);
+  const auto part =
+      std::find_if(program.buffers.begin(), program.buffers.end(),
+                   [](const Buffer& buffer) { return buffer.parent >= 0; });
+  ASSERT_NE(part, program.buffers.end());
+  const Buffer& whole = program.buffers[part->parent];
+  const Buffer intact = *part;
+  part->offset_bytes = whole.offset_bytes + whole.bytes;
+  EXPECT_THAT(message(program), HasSubstr("is no part of"));
+  *part = intact;
+  part->parent = -1;
+  EXPECT_THAT(message(program), HasSubstr("whose bytes hold"));
+
   // Two activations of one micro-batch on the same bytes.
   program = TestProgram();
   const auto find = [&](const std::string& name) {
