@@ -9,6 +9,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
+#include "kernels/device_tuning.h"
 #include "kernels/gradient_norm_bf16.h"
 #include "kernels/rope.h"
 #include "planner/workspace.h"
@@ -78,6 +79,8 @@ absl::StatusOr<std::unique_ptr<CudaKernelCache>> CudaKernelCache::Create() {
 
 absl::StatusOr<std::unique_ptr<CudaKernelCache>> CudaKernelCache::Create(
     Options options) {
+  // Launchers choose by what is shipped for this device.
+  RETURN_IF_ERROR(InstallKernelTuningOfDevice(""));
   ASSIGN_OR_RETURN(std::string chip, CurrentChipWord());
   ASSIGN_OR_RETURN(auto tile_counter, AllocateZeros<int32_t>(kNumTileCounters));
   ASSIGN_OR_RETURN(auto squared_norm_workspace,
