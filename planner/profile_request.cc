@@ -223,7 +223,14 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(
   const std::vector<Layout> layouts = EnumerateLayouts(space);
   if (layouts.empty()) return ExplainNoLayout(space);
   Collector collector;
-  for (const Layout& layout : layouts) CollectLayout(model, layout, &collector);
+  for (const Layout& layout : layouts) {
+    CollectLayout(model, layout, &collector);
+    if (layout.zero != 1) continue;
+    // What the search goes on to where memory is short.
+    Layout sharded = layout;
+    sharded.zero = 2;
+    CollectLayout(model, sharded, &collector);
+  }
   return collector.Finish(budget);
 }
 

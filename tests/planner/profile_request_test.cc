@@ -62,8 +62,6 @@ TEST(ProfileRequestTest, FillsEveryTable) {
     if (num_ranks > 1) {
       kinds.insert(OpKind::kReceive);  // The other end of a measured send.
       kinds.insert(OpKind::kCastParameters);  // Of bf16 Programs alone.
-      // Of ZeRO-2 and 3, which only memory asks for.
-      kinds.insert(OpKind::kAccumulateGradients);
       for (int i = 0; i < kNumOpKinds; ++i) {
         EXPECT_TRUE(kinds.contains(static_cast<OpKind>(i)))
             << OpKindName(static_cast<OpKind>(i)) << " at " << num_ranks;
