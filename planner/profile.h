@@ -59,6 +59,15 @@ struct CommunicationTime {
   double seconds;
 };
 
+// Factors on the times of a rank that computes and communicates at once: on its
+// ops, and on its collectives and transfers.
+struct OverlapFactors {
+  double compute = 1;
+  double communication = 1;
+  friend bool operator==(const OverlapFactors&,
+                         const OverlapFactors&) = default;
+};
+
 struct HardwareProfile {
   std::string name;
   ProfileProvenance provenance;
@@ -74,6 +83,7 @@ struct HardwareProfile {
   // compute_contention[n - 1]: factor on an op's time when n ranks of one host
   // compute at once. Starts with 1; as long as ranks_per_host.
   std::vector<double> compute_contention;
+  OverlapFactors overlap;
 };
 
 }  // namespace millrace

@@ -79,6 +79,12 @@ void VisitFields(Visitor& visit, CommunicationTime& time) {
 }
 
 template <typename Visitor>
+void VisitFields(Visitor& visit, OverlapFactors& factors) {
+  visit("compute", factors.compute);
+  visit("communication", factors.communication);
+}
+
+template <typename Visitor>
 void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("name", profile.name);
   visit("provenance", profile.provenance);
@@ -87,6 +93,7 @@ void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("device_memory_bytes", profile.device_memory_bytes);
   visit("launch_overhead_s", profile.launch_overhead_s);
   visit("compute_contention", profile.compute_contention);
+  visit("overlap", profile.overlap);
   visit("gemms", profile.gemms);
   visit("attention", profile.attention);
   visit("cross_entropy", profile.cross_entropy);
@@ -125,6 +132,12 @@ class Writer {
     VisitFields(section, value);
     absl::StrAppend(&text_, key, ":\n", absl::StrJoin(section.lines_, "\n"),
                     "\n");
+  }
+  void operator()(const char* key, OverlapFactors& value) {
+    if (value == OverlapFactors{}) return;
+    Writer fields(0);
+    VisitFields(fields, value);
+    Line(key, absl::StrCat("{", absl::StrJoin(fields.lines_, ", "), "}"));
   }
   void operator()(const char* key, std::vector<double>& values) {
     Line(key, absl::StrCat("[",
@@ -252,6 +265,13 @@ class Reader {
   void operator()(const char* key, ProfileProvenance& value) {
     if (const YamlTree* entry = Find(key)) Section(*entry, key).Read(value);
   }
+  // May be left out: one and one.
+  void operator()(const char* key, OverlapFactors& value) {
+    keys_.emplace_back(key);
+    for (const YamlTree& entry : tree_.children) {
+      if (entry.key == key) Section(entry, key).Read(value);
+    }
+  }
   void operator()(const char* key, std::vector<double>& values) {
     const YamlTree* entry = FindList(key);
     if (entry == nullptr) return;
@@ -363,6 +383,12 @@ absl::StatusOr<HardwareProfile> ParseProfile(absl::string_view yaml,
     errors.push_back(absl::StrCat(
         file_name, ":1: compute_contention: expected ranks_per_host = ",
         profile.ranks_per_host, " factors, the first 1"));
+  }
+  if (errors.empty() &&
+      (profile.overlap.compute < 1 || profile.overlap.communication < 1)) {
+    errors.push_back(absl::StrCat(
+        file_name, ":1: overlap: expected factors of at least 1, found ",
+        profile.overlap.compute, " and ", profile.overlap.communication));
   }
   if (errors.empty() &&
       (profile.provenance.machine.empty() ||

@@ -81,7 +81,8 @@ absl::StatusOr<Timeline> SimulateStages(std::span<const Program> programs,
   }
   return Simulate(stages,
                   {.compute_contention = cost.profile().compute_contention,
-                   .ranks_per_host = cost.profile().ranks_per_host});
+                   .ranks_per_host = cost.profile().ranks_per_host,
+                   .overlap = cost.profile().overlap});
 }
 
 // What the compute lane computes again.

@@ -31,6 +31,13 @@ struct Meeting {
   double seconds = 0;  // The longest of its members'.
 };
 
+// Communication under way: all its members have arrived.
+struct Flow {
+  std::vector<InstructionRef> members;
+  double remaining_s;   // Of members that do not compute.
+  double slowdown = 1;  // While advancing.
+};
+
 struct StageState {
   const Program* program;
   std::array<size_t, kNumLanes> next{};  // Position in each lane.
@@ -42,6 +49,7 @@ struct StageState {
   // The compute lane's work still to do, in seconds of a rank alone.
   InstructionId computing = -1;
   double remaining_s = 0;
+  int32_t num_flows = 0;  // That this stage is a member of.
   // Ranks of each stage on the host of this stage's representative.
   std::vector<int32_t> neighbours;
 };
@@ -219,12 +227,25 @@ class Simulator {
     } else if (state.meeting[ref.id] >= 0) {
       Meeting& meeting = meetings_[state.meeting[ref.id]];
       if (++meeting.num_arrived < meeting.members.size()) return;
-      for (const InstructionRef& member : meeting.members) {
-        EndAt(now_s_ + meeting.seconds, member);
-      }
-    } else {
+      Communicate(meeting.members, meeting.seconds);
+    } else if (InstructionOf(ref).lane == Lane::kHost) {
       EndAt(now_s_ + SecondsOf(ref), ref);
+    } else {
+      Communicate({ref}, SecondsOf(ref));
     }
+  }
+
+  void Communicate(const std::vector<InstructionRef>& members, double seconds) {
+    // Then the end is known, to the last bit.
+    const bool is_steady = options_.overlap == OverlapFactors{};
+    for (const InstructionRef& member : members) {
+      if (is_steady) {
+        EndAt(now_s_ + seconds, member);
+      } else {
+        ++states_[member.stage].num_flows;
+      }
+    }
+    if (!is_steady) flows_.push_back({members, seconds});
   }
 
   void EndAt(double time_s, InstructionRef ref) {
@@ -241,8 +262,21 @@ class Simulator {
     ++num_done_;
   }
 
-  // Seconds that pass while a stage does one second of its work.
+  // Seconds that pass while a stage does one second of its work, and while a
+  // flow does.
   double Slowdown(const StageState& state) const {
+    return HostSlowdown(state) *
+           (state.num_flows > 0 ? options_.overlap.compute : 1);
+  }
+  double Slowdown(const Flow& flow) const {
+    for (const InstructionRef& member : flow.members) {
+      if (states_[member.stage].computing >= 0) {
+        return options_.overlap.communication;
+      }
+    }
+    return 1;
+  }
+  double HostSlowdown(const StageState& state) const {
     if (options_.compute_contention.empty()) return 1;
     int32_t num_computing = 0;
     for (int32_t i = 0; i < num_stages(); ++i) {
@@ -269,6 +303,16 @@ class Simulator {
         first_to_finish = i;
       }
     }
+    const Flow* first_flow = nullptr;
+    for (Flow& flow : flows_) {
+      flow.slowdown = Slowdown(flow);
+      const double end_s = now_s_ + flow.remaining_s * flow.slowdown;
+      if (end_s < next_s) {
+        next_s = end_s;
+        first_to_finish = -1;
+        first_flow = &flow;
+      }
+    }
     if (next_s == kForever) return false;
 
     const double elapsed_s = next_s - now_s_;
@@ -286,6 +330,7 @@ class Simulator {
       Finish({i, std::exchange(state.computing, -1)});
       touched.push_back(i);
     }
+    FinishFlows(elapsed_s, first_flow, touched);
     while (!ends_.empty() && ends_.top().time_s <= now_s_) {
       const InstructionRef ref = ends_.top().ref;
       ends_.pop();
@@ -296,6 +341,26 @@ class Simulator {
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
     for (int32_t stage : touched) StartReady(stage);
     return true;
+  }
+
+  // Likewise for communication.
+  void FinishFlows(double elapsed_s, const Flow* first_flow,
+                   std::vector<int32_t>& touched) {
+    std::vector<Flow> left;
+    for (Flow& flow : flows_) {
+      flow.remaining_s -= elapsed_s / flow.slowdown;
+      if (&flow != first_flow &&
+          now_s_ + flow.remaining_s * flow.slowdown > now_s_) {
+        left.push_back(std::move(flow));
+        continue;
+      }
+      for (const InstructionRef& member : flow.members) {
+        --states_[member.stage].num_flows;
+        Finish(member);
+        touched.push_back(member.stage);
+      }
+    }
+    flows_ = std::move(left);
   }
 
   absl::Status CheckFinished() const {
@@ -339,6 +404,7 @@ class Simulator {
   std::vector<StageState> states_;
   std::vector<Meeting> meetings_;
   std::priority_queue<TimedEnd, std::vector<TimedEnd>, std::greater<>> ends_;
+  std::vector<Flow> flows_;        // In the order of starting.
   std::vector<double> slowdowns_;  // By stage, while advancing.
   int64_t num_timed_ = 0;
   size_t num_done_ = 0;

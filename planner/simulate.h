@@ -26,6 +26,9 @@ struct SimulationOptions {
   // is slowed when n of them compute at once (profile.h). Empty: not at all.
   std::vector<double> compute_contention;
   int32_t ranks_per_host = 1;
+  // While a rank computes and something of its communication is under way, not
+  // waiting for others, each goes on so much slower.
+  OverlapFactors overlap;
 };
 
 // `stages[i]` is pipeline stage i; one representative of each stage is

@@ -77,6 +77,21 @@ TEST(ProfileFileTest, KeepsThePrecision) {
               HasSubstr("precision: expected fp32 or bf16, found 'fp16'"));
 }
 
+// Goal: what overlap costs is kept, is one where a file does not say it, and is
+// no gain.
+TEST(ProfileFileTest, KeepsOverlapFactors) {
+  HardwareProfile profile = SmallProfile();
+  EXPECT_EQ(ProfileToYaml(profile).find("overlap"), std::string::npos);
+  profile.overlap = {.compute = 1.0625, .communication = 4.5};
+  const auto again = ParseProfile(ProfileToYaml(profile), "profile.yaml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->overlap, profile.overlap);
+  profile.overlap.compute = 0.5;
+  const auto refused = ParseProfile(ProfileToYaml(profile), "profile.yaml");
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("overlap"));
+}
+
 // Goal: a damaged or foreign file is refused with the place. Method: one change
 // at a time.
 TEST(ProfileFileTest, RefusesWrongFiles) {

@@ -46,46 +46,50 @@ const TimelineEvent& EventOf(const RankTimeline& rank, InstructionId id) {
 
 // Goal: no layout deadlocks, each instruction runs once, in lane order, after
 // what it waits for; both ends of a step agree. Method: sweep layouts with
-// unequal times.
+// unequal times, with and without what overlap costs.
 TEST(SimulateTest, RunsEveryLayoutInOrder) {
-  for (const Layout& layout : TestLayouts()) {
-    SCOPED_TRACE(LayoutToString(layout));
-    const std::vector<Program> programs = BuildAll(TestModel(), layout);
-    const auto stages = WithSeconds(
-        programs, [](const Program& program, const Instruction& instruction) {
-          return 1e-6 * (1 + program.stage) * (1 + instruction.inputs.size());
-        });
-    absl::StatusOr<Timeline> timeline = Simulate(stages, {});
-    ASSERT_TRUE(timeline.ok()) << timeline.status();
-    ASSERT_EQ(timeline->ranks.size(), programs.size());
-    double latest = 0;
-    for (size_t s = 0; s < programs.size(); ++s) {
-      const RankTimeline& rank = timeline->ranks[s];
-      const Program& program = programs[s];
-      ASSERT_EQ(rank.events.size(), program.instructions.size());
-      std::vector<TimelineEvent> by_id(rank.events.size());
-      for (const TimelineEvent& event : rank.events) {
-        by_id[event.instruction] = event;
-        latest = std::max(latest, event.end_s);
-      }
-      for (const auto& lane : program.lanes) {
-        for (size_t i = 1; i < lane.size(); ++i) {
-          EXPECT_GE(by_id[lane[i]].start_s, by_id[lane[i - 1]].end_s);
+  for (const OverlapFactors& overlap :
+       {OverlapFactors{}, OverlapFactors{1.1, 3.7}}) {
+    for (const Layout& layout : TestLayouts()) {
+      SCOPED_TRACE(LayoutToString(layout));
+      const std::vector<Program> programs = BuildAll(TestModel(), layout);
+      const auto stages = WithSeconds(
+          programs, [](const Program& program, const Instruction& instruction) {
+            return 1e-6 * (1 + program.stage) * (1 + instruction.inputs.size());
+          });
+      absl::StatusOr<Timeline> timeline =
+          Simulate(stages, {.overlap = overlap});
+      ASSERT_TRUE(timeline.ok()) << timeline.status();
+      ASSERT_EQ(timeline->ranks.size(), programs.size());
+      double latest = 0;
+      for (size_t s = 0; s < programs.size(); ++s) {
+        const RankTimeline& rank = timeline->ranks[s];
+        const Program& program = programs[s];
+        ASSERT_EQ(rank.events.size(), program.instructions.size());
+        std::vector<TimelineEvent> by_id(rank.events.size());
+        for (const TimelineEvent& event : rank.events) {
+          by_id[event.instruction] = event;
+          latest = std::max(latest, event.end_s);
         }
-      }
-      for (size_t i = 0; i < program.instructions.size(); ++i) {
-        EXPECT_EQ(by_id[i].instruction, static_cast<InstructionId>(i));
-        for (InstructionId wait : program.instructions[i].waits) {
-          EXPECT_GE(by_id[i].start_s, by_id[wait].end_s);
+        for (const auto& lane : program.lanes) {
+          for (size_t i = 1; i < lane.size(); ++i) {
+            EXPECT_GE(by_id[lane[i]].start_s, by_id[lane[i - 1]].end_s);
+          }
         }
+        for (size_t i = 0; i < program.instructions.size(); ++i) {
+          EXPECT_EQ(by_id[i].instruction, static_cast<InstructionId>(i));
+          for (InstructionId wait : program.instructions[i].waits) {
+            EXPECT_GE(by_id[i].start_s, by_id[wait].end_s);
+          }
+        }
+        EXPECT_TRUE(
+            std::is_sorted(rank.events.begin(), rank.events.end(),
+                           [](const TimelineEvent& a, const TimelineEvent& b) {
+                             return a.start_s < b.start_s;
+                           }));
       }
-      EXPECT_TRUE(
-          std::is_sorted(rank.events.begin(), rank.events.end(),
-                         [](const TimelineEvent& a, const TimelineEvent& b) {
-                           return a.start_s < b.start_s;
-                         }));
+      EXPECT_EQ(latest, timeline->step_time_s);
     }
-    EXPECT_EQ(latest, timeline->step_time_s);
   }
 }
 
@@ -190,6 +194,41 @@ TEST(SimulateTest, ContentionFollowsRanksOfOneHost) {
     EXPECT_NEAR(timeline->step_time_s, alone_s * contention[ranks_per_host - 1],
                 1e-6);
   }
+}
+
+// Goal: computation and communication slow each other while both are under way,
+// and only then. Method: one op and one collective that start together, either
+// longer; the end of each by hand.
+TEST(SimulateTest, OverlapSlowsBoth) {
+  Program program{.kind = ProgramKind::kTraining, .layout = {.data = 2}};
+  program.instructions = {
+      {.kind = OpKind::kGemm,
+       .lane = Lane::kCompute,
+       .attributes = GemmAttributes{1, 1, 1}},
+      {.kind = OpKind::kAllReduce,
+       .lane = Lane::kDataComm,
+       .attributes = CollectiveAttributes{Group::kData, 1, DType::kFloat32}}};
+  for (InstructionId id : {0, 1}) {
+    const Lane lane = program.instructions[id].lane;
+    program.lanes[static_cast<int>(lane)] = {id};
+  }
+  auto ends = [&](double compute_s, double communication_s) {
+    const std::vector<StageSimulation> stages = {
+        {.program = &program, .seconds = {compute_s, communication_s}}};
+    const auto timeline =
+        Simulate(stages, {.overlap = {.compute = 1.5, .communication = 4}});
+    EXPECT_TRUE(timeline.ok()) << timeline.status();
+    return std::pair(EventOf(timeline->ranks[0], 0).end_s,
+                     EventOf(timeline->ranks[0], 1).end_s);
+  };
+  // In 3 s the collective does 0.75 s of its 1 s.
+  const auto [compute, late] = ends(2, 1);
+  EXPECT_DOUBLE_EQ(compute, 3);
+  EXPECT_DOUBLE_EQ(late, 3.25);
+  // In 2 s the op does 4/3 s of its 2 s.
+  const auto [late_compute, communication] = ends(2, 0.5);
+  EXPECT_DOUBLE_EQ(communication, 2);
+  EXPECT_DOUBLE_EQ(late_compute, 2 + 2.0 / 3);
 }
 
 // Goal: contention counts stages that compute at the moment, not all. Method:

@@ -41,38 +41,55 @@ class PrefixedStore : public RendezvousStore {
 
 }  // namespace
 
-// Calls captured once; must be gone before its communicators are.
-class CudaLinkTimer::Graph {
+// Calls captured once; must be gone before their communicators are.
+class CudaLinkTimer::Loop : public TimedLoop {
  public:
-  template <typename Body>
-  static absl::StatusOr<std::unique_ptr<Graph>> Capture(cudaStream_t stream,
-                                                        const Body& body) {
-    // NCCL has threads of its own, whose calls do not concern the capture.
-    RETURN_IF_ERROR(CudaStatus(
-        cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-        "begin to capture communication"));
-    const absl::Status enqueued = body();
-    auto graph = std::make_unique<Graph>();
-    const absl::Status captured = CudaStatus(
-        cudaStreamEndCapture(stream, &graph->graph_), "capture communication");
-    RETURN_IF_ERROR(enqueued);
-    RETURN_IF_ERROR(captured);
-    RETURN_IF_ERROR(
-        CudaStatus(cudaGraphInstantiate(&graph->exec_, graph->graph_, 0),
-                   "make a graph of communication"));
-    return graph;
-  }
-  ~Graph() {
+  Loop(CudaLinkTimer* timer, DeviceBuffer<std::byte> buffer, CudaEvent start,
+       CudaEvent end)
+      : timer_(timer),
+        buffer_(std::move(buffer)),
+        start_(std::move(start)),
+        end_(std::move(end)) {}
+  ~Loop() override {
     if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
     if (graph_ != nullptr) cudaGraphDestroy(graph_);
   }
 
-  absl::Status Launch(cudaStream_t stream) const {
-    return CudaStatus(cudaGraphLaunch(exec_, stream),
-                      "launch a graph of communication");
+  std::byte* buffer() { return buffer_.data(); }
+
+  template <typename Body>
+  absl::Status Capture(const Body& body) {
+    // NCCL has threads of its own, whose calls do not concern the capture.
+    RETURN_IF_ERROR(CudaStatus(
+        cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
+        "begin to capture communication"));
+    const absl::Status enqueued = body();
+    const absl::Status captured = CudaStatus(
+        cudaStreamEndCapture(stream(), &graph_), "capture communication");
+    RETURN_IF_ERROR(enqueued);
+    RETURN_IF_ERROR(captured);
+    return CudaStatus(cudaGraphInstantiate(&exec_, graph_, 0),
+                      "make a graph of communication");
+  }
+
+  absl::Status Start() override {
+    RETURN_IF_ERROR(start_.Record(stream()));
+    RETURN_IF_ERROR(CudaStatus(cudaGraphLaunch(exec_, stream()),
+                               "launch a graph of communication"));
+    return end_.Record(stream());
+  }
+  absl::StatusOr<double> Finish() override {
+    RETURN_IF_ERROR(timer_->Wait(timer_->options_.patience));
+    return end_.SecondsSince(start_);
   }
 
  private:
+  cudaStream_t stream() const { return timer_->stream_.get(); }
+
+  CudaLinkTimer* timer_;
+  DeviceBuffer<std::byte> buffer_;
+  CudaEvent start_;
+  CudaEvent end_;
   cudaGraph_t graph_ = nullptr;
   cudaGraphExec_t exec_ = nullptr;
 };
@@ -176,8 +193,8 @@ absl::Status CudaLinkTimer::Enqueue(const ProfileCommunication& what,
   }
 }
 
-absl::StatusOr<double> CudaLinkTimer::Time(const ProfileCommunication& what,
-                                           double budget_seconds) {
+absl::StatusOr<CudaLinkTimer::Shape> CudaLinkTimer::ShapeOf(
+    const ProfileCommunication& what) const {
   const bool transfers = what.kind == OpKind::kSend;
   const int32_t group_size = transfers ? 2 : what.group_size;
   const int32_t num_ranks = options_.num_ranks;
@@ -186,52 +203,66 @@ absl::StatusOr<double> CudaLinkTimer::Time(const ProfileCommunication& what,
         absl::StrCat("groups of ", group_size, " among ", num_ranks,
                      " ranks: the size must be above one and divide them"));
   }
-  ASSIGN_OR_RETURN(NcclCommunicatorSet * set,
-                   SetOf({.transfers = transfers, .group_size = group_size}));
-  // Of an odd number of ranks the last one has nobody to send to.
-  const int32_t num_busy = num_ranks / group_size * group_size;
-  const bool takes_part = ToInt(options_.rank) < num_busy;
   const int64_t unit = int64_t{group_size} * DTypeBytes(kDType);
-  const int64_t num_bytes = (what.bytes + unit - 1) / unit * unit;
-  ASSIGN_OR_RETURN(auto buffer, DeviceBuffer<std::byte>::Allocate(
-                                    static_cast<size_t>(num_bytes)));
+  return Shape{.group_size = group_size,
+               // Of an odd number the last one has nobody to send to.
+               .num_busy = num_ranks / group_size * group_size,
+               .num_elements = (what.bytes + unit - 1) / unit * group_size};
+}
+
+absl::StatusOr<std::unique_ptr<TimedLoop>> CudaLinkTimer::MakeLoop(
+    const ProfileCommunication& what, int64_t count) {
+  ASSIGN_OR_RETURN(const Shape shape, ShapeOf(what));
+  ASSIGN_OR_RETURN(NcclCommunicatorSet * set,
+                   SetOf({.transfers = what.kind == OpKind::kSend,
+                          .group_size = shape.group_size}));
+  ASSIGN_OR_RETURN(auto buffer,
+                   DeviceBuffer<std::byte>::Allocate(static_cast<size_t>(
+                       shape.num_elements * DTypeBytes(kDType))));
   RETURN_IF_ERROR(CudaStatus(
       cudaMemsetAsync(buffer.data(), 0, buffer.size(), stream_.get()),
       "zero a message"));
-  auto enqueue = [&](int64_t count) -> absl::Status {
-    for (int64_t i = 0; takes_part && i < count; ++i) {
-      RETURN_IF_ERROR(
-          Enqueue(what, *set, buffer.data(), num_bytes / DTypeBytes(kDType)));
+  ASSIGN_OR_RETURN(CudaEvent start, CudaEvent::Create(CudaEvent::Kind::kTimed));
+  ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(CudaEvent::Kind::kTimed));
+  auto loop = std::make_unique<Loop>(this, std::move(buffer), std::move(start),
+                                     std::move(end));
+  const bool takes_part = ToInt(options_.rank) < shape.num_busy;
+  auto enqueue = [&](int64_t num_calls) -> absl::Status {
+    for (int64_t i = 0; takes_part && i < num_calls; ++i) {
+      RETURN_IF_ERROR(Enqueue(what, *set, loop->buffer(), shape.num_elements));
     }
     return absl::OkStatus();
   };
-  ASSIGN_OR_RETURN(const CudaEvent start,
-                   CudaEvent::Create(CudaEvent::Kind::kTimed));
-  ASSIGN_OR_RETURN(const CudaEvent end,
-                   CudaEvent::Create(CudaEvent::Kind::kTimed));
-  // Seconds of one of `count` calls that `launch` enqueues.
-  auto time = [&](int64_t count, const auto& launch) -> absl::StatusOr<double> {
+  // The first call connects, which a capture does not allow.
+  RETURN_IF_ERROR(enqueue(1));
+  RETURN_IF_ERROR(Wait(options_.patience));
+  RETURN_IF_ERROR(loop->Capture([&] { return enqueue(count); }));
+  return loop;
+}
+
+absl::StatusOr<double> CudaLinkTimer::Time(const ProfileCommunication& what,
+                                           double budget_seconds) {
+  ASSIGN_OR_RETURN(const Shape shape, ShapeOf(what));
+  const bool takes_part = ToInt(options_.rank) < shape.num_busy;
+  // Seconds of one of a loop's calls.
+  auto time = [&](TimedLoop& loop, int64_t count) -> absl::StatusOr<double> {
     RETURN_IF_ERROR(Sum(0).status());
-    RETURN_IF_ERROR(start.Record(stream_.get()));
-    RETURN_IF_ERROR(launch());
-    RETURN_IF_ERROR(end.Record(stream_.get()));
-    RETURN_IF_ERROR(Wait(options_.patience));
-    ASSIGN_OR_RETURN(const double seconds, end.SecondsSince(start));
+    RETURN_IF_ERROR(loop.Start());
+    ASSIGN_OR_RETURN(const double seconds, loop.Finish());
     ASSIGN_OR_RETURN(const double sum, Sum(takes_part ? seconds : 0));
-    return sum / num_busy / static_cast<double>(count);
+    return sum / shape.num_busy / static_cast<double>(count);
   };
-  // The first call connects.
-  RETURN_IF_ERROR(time(1, [&] { return enqueue(1); }).status());
-  ASSIGN_OR_RETURN(const double trial, time(2, [&] { return enqueue(2); }));
+  constexpr int64_t kTrialCalls = 2;
+  ASSIGN_OR_RETURN(std::unique_ptr<TimedLoop> loop,
+                   MakeLoop(what, kTrialCalls));
+  ASSIGN_OR_RETURN(const double trial, time(*loop, kTrialCalls));
   const auto count = static_cast<int64_t>(std::clamp(
       budget_seconds / kNumGraphs / std::max(trial, 1e-6), 2.0, kMaxCalls));
-  ASSIGN_OR_RETURN(const auto graph, Graph::Capture(stream_.get(), [&] {
-                     return enqueue(count);
-                   }));
+  loop = nullptr;
+  ASSIGN_OR_RETURN(loop, MakeLoop(what, count));
   std::vector<double> samples;
   for (int i = 0; i < kNumGraphs; ++i) {
-    ASSIGN_OR_RETURN(const double seconds,
-                     time(count, [&] { return graph->Launch(stream_.get()); }));
+    ASSIGN_OR_RETURN(const double seconds, time(*loop, count));
     samples.push_back(seconds);
   }
   std::sort(samples.begin(), samples.end());

@@ -17,6 +17,7 @@
 #include "planner/profile_request.h"
 #include "worker/cuda/cuda_handles.h"
 #include "worker/cuda/nccl_communicator_set.h"
+#include "worker/cuda/timed_loop.h"
 #include "worker/rendezvous_store.h"
 
 namespace millrace {
@@ -48,6 +49,11 @@ class CudaLinkTimer {
   absl::StatusOr<double> Time(const ProfileCommunication& what,
                               double budget_seconds);
 
+  // `count` calls in one graph, the same everywhere. Lives no longer than the
+  // timer; on a rank that takes no part it does nothing.
+  absl::StatusOr<std::unique_ptr<TimedLoop>> MakeLoop(
+      const ProfileCommunication& what, int64_t count);
+
  private:
   // Communicators whose groups are `group_size` neighbours; pairs of the
   // pipeline's for transfers.
@@ -56,7 +62,7 @@ class CudaLinkTimer {
     int32_t group_size;
     auto operator<=>(const SetKey&) const = default;
   };
-  class Graph;
+  class Loop;
 
   CudaLinkTimer(const CudaLinkTimerOptions& options, CudaStream stream,
                 DeviceBuffer<double> sum)
@@ -66,6 +72,13 @@ class CudaLinkTimer {
   absl::Status Enqueue(const ProfileCommunication& what,
                        NcclCommunicatorSet& set, std::byte* buffer,
                        int64_t num_elements);
+  // Of a kind and size among how many ranks; InvalidArgument if it cannot be.
+  struct Shape {
+    int32_t group_size;
+    int32_t num_busy;  // Ranks that take part: the first so many.
+    int64_t num_elements;
+  };
+  absl::StatusOr<Shape> ShapeOf(const ProfileCommunication& what) const;
   // Waits for the stream; past the patience aborts.
   absl::Status Wait(absl::Duration patience);
 

@@ -99,6 +99,32 @@ struct CudaOpTimer::Prepared {
   std::unique_ptr<CudaPreparedProgram> ops;
 };
 
+class CudaOpTimer::Loop : public TimedLoop {
+ public:
+  Loop(CudaExecutor* executor, std::unique_ptr<Prepared> prepared,
+       CudaEvent start, CudaEvent end)
+      : executor_(executor),
+        prepared_(std::move(prepared)),
+        start_(std::move(start)),
+        end_(std::move(end)) {}
+
+  absl::Status Start() override {
+    RETURN_IF_ERROR(start_.Record(executor_->stream()));
+    RETURN_IF_ERROR(executor_->Run(*prepared_->ops));
+    return end_.Record(executor_->stream());
+  }
+  absl::StatusOr<double> Finish() override {
+    RETURN_IF_ERROR(executor_->Synchronize());
+    return end_.SecondsSince(start_);
+  }
+
+ private:
+  CudaExecutor* executor_;
+  std::unique_ptr<Prepared> prepared_;
+  CudaEvent start_;
+  CudaEvent end_;
+};
+
 absl::StatusOr<std::unique_ptr<CudaOpTimer>> CudaOpTimer::Create(
     Precision precision, GemmAlgorithmTable algorithms) {
   ASSIGN_OR_RETURN(std::string chip, CurrentChipWord());
@@ -238,33 +264,32 @@ absl::StatusOr<std::unique_ptr<CudaOpTimer::Prepared>> CudaOpTimer::Prepare(
   return prepared;
 }
 
-absl::StatusOr<double> CudaOpTimer::TimeGraph(Prepared& prepared) {
-  ASSIGN_OR_RETURN(const CudaEvent start,
-                   CudaEvent::Create(CudaEvent::Kind::kTimed));
-  ASSIGN_OR_RETURN(const CudaEvent end,
-                   CudaEvent::Create(CudaEvent::Kind::kTimed));
-  RETURN_IF_ERROR(start.Record(executor_->stream()));
-  RETURN_IF_ERROR(executor_->Run(*prepared.ops));
-  RETURN_IF_ERROR(end.Record(executor_->stream()));
-  RETURN_IF_ERROR(executor_->Synchronize());
-  return end.SecondsSince(start);
+absl::StatusOr<std::unique_ptr<TimedLoop>> CudaOpTimer::MakeLoop(
+    const ProfileOp& op, int32_t num_runs) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Prepared> prepared, Prepare(op, num_runs));
+  ASSIGN_OR_RETURN(CudaEvent start, CudaEvent::Create(CudaEvent::Kind::kTimed));
+  ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(CudaEvent::Kind::kTimed));
+  return std::make_unique<Loop>(executor_.get(), std::move(prepared),
+                                std::move(start), std::move(end));
 }
 
 absl::StatusOr<double> CudaOpTimer::Time(const ProfileOp& op,
                                          double budget_seconds) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Prepared> prepared, Prepare(op, kTrialRuns));
-  ASSIGN_OR_RETURN(const double trial, TimeGraph(*prepared));
+  ASSIGN_OR_RETURN(std::unique_ptr<TimedLoop> loop, MakeLoop(op, kTrialRuns));
+  RETURN_IF_ERROR(loop->Start());
+  ASSIGN_OR_RETURN(const double trial, loop->Finish());
   const double affordable =
       budget_seconds / kNumGraphs / std::max(trial / kTrialRuns, 1e-7);
   const auto num_runs = static_cast<int32_t>(
       std::clamp<double>(affordable, kTrialRuns, kMaxRuns));
   if (num_runs > kTrialRuns) {
-    prepared = nullptr;  // Its memory first.
-    ASSIGN_OR_RETURN(prepared, Prepare(op, num_runs));
+    loop = nullptr;  // Its memory first.
+    ASSIGN_OR_RETURN(loop, MakeLoop(op, num_runs));
   }
   std::vector<double> times;
   for (int i = 0; i < kNumGraphs; ++i) {
-    ASSIGN_OR_RETURN(const double seconds, TimeGraph(*prepared));
+    RETURN_IF_ERROR(loop->Start());
+    ASSIGN_OR_RETURN(const double seconds, loop->Finish());
     times.push_back(seconds / num_runs);
   }
   std::sort(times.begin(), times.end());

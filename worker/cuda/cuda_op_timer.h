@@ -19,6 +19,7 @@
 #include "planner/profile_request.h"
 #include "worker/cuda/cuda_executor.h"
 #include "worker/cuda/cuda_op.h"
+#include "worker/cuda/timed_loop.h"
 
 namespace millrace {
 
@@ -39,6 +40,11 @@ class CudaOpTimer {
   // ResourceExhausted if the operands do not fit the device.
   absl::StatusOr<double> Time(const ProfileOp& op, double budget_seconds);
 
+  // `num_runs` of the op back to back, in one graph. Lives no longer than the
+  // timer.
+  absl::StatusOr<std::unique_ptr<TimedLoop>> MakeLoop(const ProfileOp& op,
+                                                      int32_t num_runs);
+
   // Measures the ways to compute a bf16 product and runs it with the fastest
   // from then on, which the table keeps.
   absl::Status ChooseAlgorithm(const GemmBf16Shape& shape);
@@ -47,6 +53,7 @@ class CudaOpTimer {
 
  private:
   struct Prepared;
+  class Loop;
 
   CudaOpTimer(Precision precision, GemmAlgorithmTable algorithms,
               std::string chip, std::unique_ptr<CudaExecutor> executor,
@@ -57,8 +64,6 @@ class CudaOpTimer {
                                                     int32_t num_runs);
   absl::Status FillOperands(const Program& program, const DeviceArenas& arenas);
   absl::StatusOr<DeviceBuffer<uint16_t>> Bf16Normals(int64_t num_elements);
-  // Seconds of the whole graph.
-  absl::StatusOr<double> TimeGraph(Prepared& prepared);
 
   const Precision precision_;
   GemmAlgorithmTable algorithms_;

@@ -19,7 +19,7 @@ constexpr absl::Duration kTestTimeout = absl::Seconds(90);
 
 ProfileRequest RequestOf(int32_t num_ranks) {
   ProfileRequest request = {
-      .ops = {{OpKind::kGemm, GemmAttributes{.m = 2048, .n = 2048, .k = 2048}},
+      .ops = {{OpKind::kGemm, GemmAttributes{.m = 4096, .n = 4096, .k = 4096}},
               {OpKind::kAdd, ElementwiseAttributes{1024, 4096}}}};
   for (int32_t size = 2; size <= num_ranks; size *= 2) {
     for (const OpKind kind :
@@ -39,7 +39,7 @@ ProfileRequest RequestOf(int32_t num_ranks) {
 // group of the request, at rates that links between GPUs have. Method: two
 // sizes of each kind over groups of two and of all; a small message costs
 // microseconds, a large one moves tens to hundreds of gigabytes a second and
-// link; ops and contention are there too.
+// link; ops, contention and what overlap costs are there too.
 TEST(CudaLinksProfileTest, MeasuresLinks) {
   const int32_t num_ranks = CountDevices() >= 4 ? 4 : 2;
   ASSERT_GE(CountDevices(), 2) << "this test needs two GPUs";
@@ -80,6 +80,10 @@ TEST(CudaLinksProfileTest, MeasuresLinks) {
     std::printf("contention %.3f\n", factor);
     EXPECT_LT(factor, 1.5);
   }
+  std::printf("beside each other: compute %.3f, communication %.3f\n",
+              profile->overlap.compute, profile->overlap.communication);
+  EXPECT_LT(profile->overlap.compute, 2);
+  EXPECT_LT(profile->overlap.communication, 12);
   ASSERT_EQ(profile->communication.size(), request.communication.size());
   for (const CommunicationTime& time : profile->communication) {
     std::printf("%-15s of %d, %9ld bytes: %8.1f us, %5.0f GB/s\n",
