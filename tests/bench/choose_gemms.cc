@@ -33,6 +33,7 @@
 #include "planner/op_work.h"
 #include "worker/cuda/cuda_kernel_cache.h"
 #include "worker/cuda/cuda_op_timer.h"
+#include "worker/cuda/cuda_profiler.h"
 
 namespace millrace {
 namespace {
@@ -62,14 +63,20 @@ absl::StatusOr<Layout> ParseLayout(const std::string& text,
   return layout;
 }
 
-// Every distinct product of the layout's training Programs.
+// Every distinct product of the layout's training Programs, and what surrounds
+// them.
 absl::Status AddProducts(const JobSpec& job, const Layout& layout,
                          std::set<std::string>& seen, ProfileRequest& request) {
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
     ASSIGN_OR_RETURN(const Program program,
                      BuildTrainingProgram(job.model, layout, stage));
     for (const Instruction& in : program.instructions) {
-      if (Bf16ProductsOf({in.kind, in.attributes}).empty()) continue;
+      const bool is_mixed = in.kind == OpKind::kAttentionForward ||
+                            in.kind == OpKind::kAttentionBackward ||
+                            in.kind == OpKind::kSwigluBackward;
+      if (!is_mixed && Bf16ProductsOf({in.kind, in.attributes}).empty()) {
+        continue;
+      }
       if (seen.insert(AttributesToString(in.attributes)).second) {
         request.ops.push_back({in.kind, in.attributes});
       }
@@ -91,12 +98,13 @@ absl::Status Choose(ProfileRequest request, absl::Duration budget) {
                    [&](const ProfileOp& a, const ProfileOp& b) {
                      return flops(a) > flops(b);
                    });
+  RETURN_IF_ERROR(timer->SetSurroundings(StepMix(request)));
   const double end_s = MonotonicSeconds() + absl::ToDoubleSeconds(budget);
   int num_left = 0;
   for (const ProfileOp& op : request.ops) {
-    std::vector<GemmBf16Shape> unknown = Bf16ProductsOf(op);
-    std::erase_if(unknown, [&](const GemmBf16Shape& shape) {
-      return timer->HasAlgorithm(shape);
+    std::vector<GemmAttributes> unknown = Bf16ProductsOf(op);
+    std::erase_if(unknown, [&](const GemmAttributes& gemm) {
+      return timer->HasAlgorithm(gemm);
     });
     if (unknown.empty()) continue;
     if (MonotonicSeconds() > end_s) {
@@ -105,8 +113,8 @@ absl::Status Choose(ProfileRequest request, absl::Duration budget) {
     }
     constexpr double kTimingSeconds = 0.03;
     ASSIGN_OR_RETURN(const double guess, timer->Time(op, kTimingSeconds));
-    for (const GemmBf16Shape& shape : unknown) {
-      RETURN_IF_ERROR(timer->ChooseAlgorithm(shape));
+    for (const GemmAttributes& gemm : unknown) {
+      RETURN_IF_ERROR(timer->ChooseAlgorithm(gemm, kTimingSeconds));
     }
     ASSIGN_OR_RETURN(const double best, timer->Time(op, kTimingSeconds));
     std::cerr << absl::StrFormat("%-46s %8.1f us, was %.1f us; %.0f TFLOP/s\n",

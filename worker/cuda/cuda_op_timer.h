@@ -13,7 +13,6 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/gemm_algorithm_table.h"
-#include "kernels/gemm_bf16.h"
 #include "planner/job.h"
 #include "planner/layout.h"
 #include "planner/profile_request.h"
@@ -23,8 +22,8 @@
 
 namespace millrace {
 
-// The bf16 products that the op is made of; none in most.
-std::vector<GemmBf16Shape> Bf16ProductsOf(const ProfileOp& op);
+// The bf16 products that the op is made of, as ops; none in most.
+std::vector<GemmAttributes> Bf16ProductsOf(const ProfileOp& op);
 
 class CudaOpTimer {
  public:
@@ -40,15 +39,27 @@ class CudaOpTimer {
   // ResourceExhausted if the operands do not fit the device.
   absl::StatusOr<double> Time(const ProfileOp& op, double budget_seconds);
 
+  // A chip at its power limit chooses its clocks by what ran over some tens of
+  // milliseconds: alone, products run slower than among the other ops of a step
+  // and attention quicker. After this call Time() measures short graphs, each
+  // behind a mix of these ops, in which each takes so many seconds.
+  struct Share {
+    ProfileOp op;
+    double seconds;
+  };
+  absl::Status SetSurroundings(const std::vector<Share>& mix);
+
   // `num_runs` of the op back to back, in one graph. Lives no longer than the
   // timer.
   absl::StatusOr<std::unique_ptr<TimedLoop>> MakeLoop(const ProfileOp& op,
                                                       int32_t num_runs);
 
-  // Measures the ways to compute a bf16 product and runs it with the fastest
-  // from then on, which the table keeps.
-  absl::Status ChooseAlgorithm(const GemmBf16Shape& shape);
-  bool HasAlgorithm(const GemmBf16Shape& shape) const;
+  // Measures the ways to compute a bf16 product, the most promising ones as
+  // Time() does, and runs it with the fastest from then on, which the table
+  // keeps. What is hardly faster than cuBLASLt's first choice is not chosen.
+  absl::Status ChooseAlgorithm(const GemmAttributes& gemm,
+                               double budget_seconds);
+  bool HasAlgorithm(const GemmAttributes& gemm) const;
   const GemmAlgorithmTable& algorithms() const { return algorithms_; }
 
  private:
@@ -58,12 +69,15 @@ class CudaOpTimer {
   CudaOpTimer(Precision precision, GemmAlgorithmTable algorithms,
               std::string chip, std::unique_ptr<CudaExecutor> executor,
               DeviceBuffer<float> normals, DeviceBuffer<uint16_t> bf16_normals,
+              DeviceBuffer<uint16_t> small_normals,
               DeviceBuffer<AdamWStep> step);
 
   absl::StatusOr<std::unique_ptr<Prepared>> Prepare(const ProfileOp& op,
                                                     int32_t num_runs);
   absl::Status FillOperands(const Program& program, const DeviceArenas& arenas);
-  absl::StatusOr<DeviceBuffer<uint16_t>> Bf16Normals(int64_t num_elements);
+
+  // Enqueues the mix until that much time is filled.
+  absl::Status RunSurroundings(double seconds);
 
   const Precision precision_;
   GemmAlgorithmTable algorithms_;
@@ -73,7 +87,10 @@ class CudaOpTimer {
   // Patterns that operands are filled with.
   const DeviceBuffer<float> normals_;
   const DeviceBuffer<uint16_t> bf16_normals_;
+  const DeviceBuffer<uint16_t> small_normals_;  // As weights are, in bf16.
   DeviceBuffer<AdamWStep> step_;
+  std::vector<std::unique_ptr<TimedLoop>> surroundings_;
+  double surroundings_seconds_ = 0;  // Of all of them once.
 };
 
 }  // namespace millrace

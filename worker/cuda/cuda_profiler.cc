@@ -64,12 +64,30 @@ absl::StatusOr<std::vector<double>> Hear(RendezvousStore& store,
   return numbers;
 }
 
+// The largest op of a kind that many runs of fit a short time; null for none.
+const ProfileOp* LargestShort(const ProfileRequest& request, OpKind kind) {
+  constexpr double kMaxFlops = 5e11;
+  const auto is_better = [&](const ProfileOp& op, const ProfileOp& than) {
+    if (FlopsOf(op) > kMaxFlops) return FlopsOf(op) < FlopsOf(than);
+    return FlopsOf(op) > FlopsOf(than) || FlopsOf(than) > kMaxFlops;
+  };
+  const ProfileOp* chosen = nullptr;
+  for (const ProfileOp& op : request.ops) {
+    if (op.kind != kind) continue;
+    if (chosen == nullptr || is_better(op, *chosen)) chosen = &op;
+  }
+  return chosen;
+}
+
 // Seconds by op; zero of what does not fit the device. Last, the launch of the
 // smallest op.
 absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
                                             double budget_s,
                                             CudaOpTimer& timer) {
   const double start_s = MonotonicSeconds();
+  // A mix too large for the device is left out like the ops that it is of.
+  const absl::Status mixed = timer.SetSurroundings(StepMix(request));
+  if (!absl::IsResourceExhausted(mixed)) RETURN_IF_ERROR(mixed);
   std::vector<double> seconds;
   for (size_t i = 0; i < request.ops.size(); ++i) {
     const double left_s = budget_s - (MonotonicSeconds() - start_s);
@@ -81,6 +99,7 @@ absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
     }
     seconds.push_back(time.ok() ? *time : 0);
   }
+  RETURN_IF_ERROR(timer.SetSurroundings({}));
   constexpr double kLaunchSeconds = 0.01;
   ASSIGN_OR_RETURN(
       const double launch,
@@ -100,29 +119,13 @@ void RecordOps(const ProfileRequest& request,
   }
 }
 
-// What most of a step is made of: the largest product under a millisecond or
-// so, that many runs of it fit a short time.
-const ProfileOp* ContentionOp(const ProfileRequest& request) {
-  constexpr double kMaxFlops = 5e11;
-  const ProfileOp* chosen = nullptr;
-  for (const ProfileOp& op : request.ops) {
-    if (op.kind != OpKind::kGemm) continue;
-    const bool better =
-        chosen == nullptr ||
-        (FlopsOf(op) <= kMaxFlops &&
-         (FlopsOf(op) > FlopsOf(*chosen) || FlopsOf(*chosen) > kMaxFlops));
-    if (better) chosen = &op;
-  }
-  return chosen;
-}
-
 // GPUs share nothing that computes, but perhaps power and cooling.
 absl::Status MeasureContention(const ProfileRequest& request,
                                const CudaProfilerOptions& options,
                                CudaLinkTimer& links, CudaOpTimer& timer,
                                double budget_s, HardwareProfile* profile) {
   profile->compute_contention = {1.0};
-  const ProfileOp* op = ContentionOp(request);
+  const ProfileOp* op = LargestShort(request, OpKind::kGemm);
   double alone = 0;
   for (int32_t num_busy = 1; num_busy <= options.ranks_per_host; ++num_busy) {
     double mine = 0;
@@ -164,7 +167,7 @@ absl::Status MeasureOverlap(const ProfileRequest& request, CudaLinkTimer& links,
   constexpr double kMeasuredSeconds = 0.02;
   // Above any factor that is likely.
   constexpr double kLongerCommunication = 1.6, kLongerCompute = 12;
-  const ProfileOp* op = ContentionOp(request);
+  const ProfileOp* op = LargestShort(request, OpKind::kGemm);
   const ProfileCommunication* what = OverlapCommunication(request);
   if (op == nullptr || what == nullptr) return absl::OkStatus();
   // Equal on all ranks, so that all enqueue equally many collectives.
@@ -211,6 +214,22 @@ absl::Status MeasureCommunication(const ProfileRequest& request,
 }
 
 }  // namespace
+
+std::vector<CudaOpTimer::Share> StepMix(const ProfileRequest& request) {
+  struct Part {
+    OpKind kind;
+    double seconds;
+  };
+  std::vector<CudaOpTimer::Share> mix;
+  for (const auto& [kind, seconds] :
+       {Part{OpKind::kGemm, 7e-3}, Part{OpKind::kAttentionBackward, 1.5e-3},
+        Part{OpKind::kAttentionForward, 0.7e-3},
+        Part{OpKind::kSwigluBackward, 1e-3}}) {
+    const ProfileOp* op = LargestShort(request, kind);
+    if (op != nullptr) mix.push_back({*op, seconds});
+  }
+  return mix;
+}
 
 absl::StatusOr<HardwareProfile> MeasureCudaRequest(
     const ProfileRequest& request, const CudaProfilerOptions& options) {

@@ -5,6 +5,7 @@
 #define MILLRACE_WORKER_CUDA_CUDA_PROFILER_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -13,6 +14,7 @@
 #include "planner/layout.h"
 #include "planner/profile.h"
 #include "planner/profile_request.h"
+#include "worker/cuda/cuda_op_timer.h"
 #include "worker/rendezvous_store.h"
 
 namespace millrace {
@@ -27,6 +29,10 @@ struct CudaProfilerOptions {
   // Aimed at. Every shape is measured at least once, even if it runs out.
   absl::Duration time_budget = absl::Seconds(150);
 };
+
+// What surrounds an op in a step, by time: mostly products, of the request's
+// largest that are short.
+std::vector<CudaOpTimer::Share> StepMix(const ProfileRequest& request);
 
 // On the current device. Collective over all ranks; all return equal tables.
 // Ops are timed on rank 0 while the others wait, contention on the first host,

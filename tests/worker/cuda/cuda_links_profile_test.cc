@@ -55,8 +55,12 @@ TEST(CudaLinksProfileTest, MeasuresLinks) {
                                          .rank = rank,
                                          .store = &store,
                                          .time_budget = absl::Seconds(4)}));
-        profile.provenance.num_ranks = num_ranks;
-        profile.provenance.threads_per_device = 1;
+        profile.provenance = {.machine = "GPUs",
+                              .description = "GPUs",
+                              .version = "0",
+                              .date = "today",
+                              .num_ranks = num_ranks,
+                              .threads_per_device = 1};
         profile.device_memory_bytes = 1;
         const std::string mine = ProfileToYaml(profile);
         if (rank == Rank{0}) return store.Set("table", mine);

@@ -102,8 +102,7 @@ TEST(CudaProfilerTest, ChoosesAlgorithms) {
                                  .trans_b = !weight_gradient};
     const auto guessed = (*timer)->Time({OpKind::kGemm, gemm}, 0.05);
     ASSERT_TRUE(guessed.ok()) << guessed.status();
-    const absl::Status chosen = (*timer)->ChooseAlgorithm(
-        Bf16ProductsOf({OpKind::kGemm, gemm}).front());
+    const absl::Status chosen = (*timer)->ChooseAlgorithm(gemm, 0.05);
     ASSERT_TRUE(chosen.ok()) << chosen;
     const auto best = (*timer)->Time({OpKind::kGemm, gemm}, 0.05);
     ASSERT_TRUE(best.ok()) << best.status();
