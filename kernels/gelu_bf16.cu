@@ -64,7 +64,7 @@ template <GeluForm kForm, bool kIsWide>
 __global__ void __launch_bounds__(kNumThreads)
     GeluForwardKernel(const __grid_constant__ GeluForwardBf16Args args) {
   const auto [index, count] = FindPlace(args.num_elements);
-  Float8 x = gpu::LoadEight<kIsWide>(
+  Float8 x = gpu::LoadEight<kIsWide, /*kStreams=*/false>(
       static_cast<const uint16_t*>(args.x) + index, count);
 #pragma unroll
   for (float& value : x.v) value *= ShareOf<kForm>(value).p;
@@ -76,9 +76,9 @@ template <GeluForm kForm, bool kIsWide>
 __global__ void __launch_bounds__(kNumThreads)
     GeluBackwardKernel(const __grid_constant__ GeluBackwardBf16Args args) {
   const auto [index, count] = FindPlace(args.num_elements);
-  Float8 x = gpu::LoadEight<kIsWide>(
+  Float8 x = gpu::LoadEight<kIsWide, /*kStreams=*/false>(
       static_cast<const uint16_t*>(args.x) + index, count);
-  Float8 d = gpu::LoadEight<kIsWide>(
+  Float8 d = gpu::LoadEight<kIsWide, /*kStreams=*/false>(
       static_cast<const uint16_t*>(args.d_y) + index, count);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {

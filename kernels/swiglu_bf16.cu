@@ -36,9 +36,10 @@ __global__ void __launch_bounds__(kNumThreads)
                         const __grid_constant__ Eights eights) {
   const Eights::Place place =
       eights.Find(blockIdx.x * kNumThreads + threadIdx.x);
-  const Float8 gate =
-      gpu::LoadEight<kIsWide>(At(args.gate, place), place.count);
-  Float8 up = gpu::LoadEight<kIsWide>(At(args.up, place), place.count);
+  const Float8 gate = gpu::LoadEight<kIsWide, /*kStreams=*/false>(
+      At(args.gate, place), place.count);
+  Float8 up = gpu::LoadEight<kIsWide, /*kStreams=*/false>(At(args.up, place),
+                                                          place.count);
 #pragma unroll
   for (int j = 0; j < 8; ++j) up.v[j] *= gate.v[j] * Sigmoid(gate.v[j]);
   gpu::StoreEight<kIsWide>(At(args.activation, place), up, place.count);
@@ -52,9 +53,12 @@ __global__ void __launch_bounds__(kNumThreads,
                          const __grid_constant__ Eights eights) {
   const Eights::Place place =
       eights.Find(blockIdx.x * kNumThreads + threadIdx.x);
-  Float8 gate = gpu::LoadEight<kIsWide>(At(args.gate, place), place.count);
-  Float8 up = gpu::LoadEight<kIsWide>(At(args.up, place), place.count);
-  Float8 d = gpu::LoadEight<kIsWide>(At(args.d_activation, place), place.count);
+  Float8 gate = gpu::LoadEight<kIsWide, /*kStreams=*/false>(
+      At(args.gate, place), place.count);
+  Float8 up = gpu::LoadEight<kIsWide, /*kStreams=*/false>(At(args.up, place),
+                                                          place.count);
+  Float8 d = gpu::LoadEight<kIsWide, /*kStreams=*/false>(
+      At(args.d_activation, place), place.count);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const float x = gate.v[j];

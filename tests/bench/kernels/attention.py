@@ -4,8 +4,6 @@ attention_backward.py has the backward pass."""
 import math
 
 import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness import pointer, relative_error, sets_for, struct
 
@@ -17,9 +15,6 @@ Shape = struct("Shape", ("num_sequences", "i64"), ("sequence_length", "i64"),
                ("total_tokens", "i64"))
 Forward = struct("Forward", ("o", Heads), ("lse", "ptr"), ("q", Heads), ("k", Heads),
                  ("v", Heads), ("tile_counter", "ptr"), ("shape", Shape))
-Backward = struct("Backward", ("d_q", Heads), ("d_k", Heads), ("d_v", Heads), ("q", Heads),
-                  ("k", Heads), ("v", Heads), ("o", Heads), ("d_o", Heads), ("lse", "ptr"),
-                  ("workspace", "ptr"), ("shape", Shape), ("deterministic", "i64"))
 
 TOKENS, HIDDEN = 16384, 2048
 
@@ -36,68 +31,17 @@ class Case:
         make = lambda: torch.randn(b, s, h, d, device="cuda", dtype=torch.bfloat16)
         self.n = sets_for(8 * b * s * h * d)
         self.causal = causal
-        self.q, self.k, self.v, self.d_o = ([make() for _ in range(self.n)] for _ in range(4))
-        poison = lambda: torch.full((b, s, h, d), float("nan"), device="cuda",
-                                    dtype=torch.bfloat16)
-        self.o = [poison() for _ in range(self.n)]
-        self.lse = torch.full((self.n, b, h, s), float("nan"), device="cuda")
-        self.d_q, self.d_k, self.d_v = poison(), poison(), poison()
+        self.q, self.k, self.v = ([make() for _ in range(self.n)] for _ in range(3))
+        self.o = [torch.full_like(make(), math.nan) for _ in range(self.n)]
+        self.lse = torch.full((self.n, b, h, s), math.nan, device="cuda")
         shape = Shape(b, s, h, h, d, causal, 0, 0, 0)
         self._counter = torch.zeros(2, dtype=torch.int32, device="cuda")
-        self._workspace = torch.empty(
-            library.number("millrace_attention_backward_bf16_workspace_bytes", shape),
-            dtype=torch.uint8, device="cuda")
         forward = library.function("millrace_attention_forward_bf16")
-        backward = library.function("millrace_attention_backward_bf16")
-        forward_args = [Forward(heads(self.o[i]), pointer(self.lse[i]), heads(self.q[i]),
-                                heads(self.k[i]), heads(self.v[i]), pointer(self._counter),
-                                shape) for i in range(self.n)]
-        backward_args = [Backward(heads(self.d_q), heads(self.d_k), heads(self.d_v),
-                                  heads(self.q[i]), heads(self.k[i]), heads(self.v[i]),
-                                  heads(self.o[i]), heads(self.d_o[i]), pointer(self.lse[i]),
-                                  pointer(self._workspace), shape, 0) for i in range(self.n)]
-        self.forward = lambda i: forward(forward_args[i])
-        self.backward = lambda i: backward(backward_args[i])
+        args = [Forward(heads(self.o[i]), pointer(self.lse[i]), heads(self.q[i]),
+                        heads(self.k[i]), heads(self.v[i]), pointer(self._counter), shape)
+                for i in range(self.n)]
+        self.forward = lambda i: forward(args[i])
         self.flops = 4 * b * h * s * s * d * (0.5 if causal else 1)
-        # The peer's own layout is [sequences, heads, tokens, head_dim] over the same bytes.
-        self._peer = [[x[i].transpose(1, 2).detach().requires_grad_() for x in
-                       (self.q, self.k, self.v)] for i in range(self.n)]
-        self._peer_o = [None] * self.n
-
-    def peer_forward(self, i):
-        with torch.no_grad():
-            F.scaled_dot_product_attention(*self._peer[i], is_causal=self.causal)
-
-    def prepare_peer_backward(self):
-        for i in range(self.n):
-            self._peer_o[i] = F.scaled_dot_product_attention(*self._peer[i],
-                                                             is_causal=self.causal)
-
-    def peer_backward(self, i):
-        return torch.autograd.grad(self._peer_o[i], self._peer[i],
-                                   self.d_o[i].transpose(1, 2), retain_graph=True)
-
-    def errors(self):
-        """(ours, cuDNN's) against fp32 math on the same inputs: output, then the worst
-        gradient, over a few heads of the first sequence."""
-        with torch.enable_grad():
-            few = slice(0, 2)
-            q, k, v = (x[0][:1, :, few].transpose(1, 2).double().requires_grad_()
-                       for x in (self.q, self.k, self.v))
-            scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-            if self.causal:
-                scores.masked_fill_(torch.ones(scores.shape[-2:], device="cuda",
-                                               dtype=torch.bool).triu(1), -math.inf)
-            o = scores.softmax(-1) @ v
-            grads = torch.autograd.grad(o, (q, k, v), self.d_o[0][:1, :, few].transpose(1, 2)
-                                        .double())
-        peers = self.peer_backward(0)
-        take = lambda x: x[:1, :, few].transpose(1, 2)
-        ours = relative_error(take(self.o[0]), o), max(
-            relative_error(take(a), e) for a, e in zip((self.d_q, self.d_k, self.d_v), grads))
-        theirs = relative_error(self._peer_o[0][:1, few], o), max(
-            relative_error(a[:1, few], e) for a, e in zip(peers, grads))
-        return ours, theirs
 
 
 def visible_pairs(length, causal, window):
@@ -163,21 +107,22 @@ def cudnn(case):
 
 
 def forward_error(case):
-    """(ours, cuDNN's) over two heads of the first sequence."""
-    take = lambda x: x[0][:1, :, :2].transpose(1, 2)
+    """(ours, cuDNN's) over some heads of the first sequence: fewer of longer sequences,
+    whose scores in fp64 fill the memory."""
+    length, num_heads = case.q[0].shape[1:3]
+    few = slice(0, max(1, min(num_heads, (4096 // length) ** 2)))
+    take = lambda x: x[0][:1, :, few].transpose(1, 2)
     q, k, v = (take(x).double() for x in (case.q, case.k, case.v))
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     if case.causal:
         scores.masked_fill_(torch.ones(scores.shape[-2:], device="cuda",
                                        dtype=torch.bool).triu(1), -math.inf)
     o = scores.softmax(-1) @ v
-    return relative_error(take(case.o), o), relative_error(cudnn(case)(0)[0][:1, :2], o)
+    return relative_error(take(case.o), o), relative_error(cudnn(case)(0)[0][:1, few], o)
 
 
-# No less exact than the peer, up to the noise of a few heads. Terms are relative to what
-# was a row's maximum, so that the greatest is rounded too: that takes 2 to 5 % of it.
-ERROR_RATIO = 1.05
-LONGEST_CHECKED = 2048  # The scores in fp64 of longer sequences fill the memory.
+# No less exact than the peer, up to the noise of a few heads.
+ERROR_RATIO = 1.01
 
 
 def dense_row(bench, b, s, h, d, causal, name):
@@ -185,9 +130,6 @@ def dense_row(bench, b, s, h, d, causal, name):
     case = Case(bench.library, b, s, h, d, causal)
     times = bench.time({"millrace": case.forward, "cuDNN": cudnn(case)}, case.n,
                        graph=s <= 1024, **pace(bench))
-    if s > LONGEST_CHECKED:
-        bench.row("attention forward", name, times, flops=case.flops)
-        return False
     ours, theirs = forward_error(case)
     bench.row("attention forward", name, times, flops=case.flops, error=ours,
               error_cudnn=theirs)
