@@ -98,13 +98,12 @@ std::unique_ptr<Trainer> OnGpu(const JobSpec& job, Precision precision,
 std::unique_ptr<Trainer> OnCpu(const JobSpec& job, BatchSource& batches) {
   InProcessHub hub;
   const auto factory = hub.NewFactory();
-  auto trainer = CreateCpuTrainer(
-      {.job = job,
-       .layout = LayoutOf(Precision::kFloat32),
-       .rank = Rank{0},
-       .num_threads = static_cast<int32_t>(std::thread::hardware_concurrency()),
-       .communicators = factory.get(),
-       .batches = &batches});
+  auto trainer = CreateCpuTrainer({.job = job,
+                                   .layout = LayoutOf(Precision::kFloat32),
+                                   .rank = Rank{0},
+                                   .num_threads = 4,
+                                   .communicators = factory.get(),
+                                   .batches = &batches});
   EXPECT_TRUE(trainer.ok()) << trainer.status();
   return *std::move(trainer);
 }
