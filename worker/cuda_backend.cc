@@ -98,6 +98,12 @@ absl::StatusOr<CudaBackend*> Load() {
         absl::StrCat(path, " is of version ", found, ", the program of ",
                      MILLRACE_VERSION, "; install both from one build"));
   }
+  if (entry()->interface_size != kCudaInterfaceSize) {
+    return absl::UnavailableError(absl::StrCat(
+        path,
+        " is of another build than the program; take both from one: "
+        "build all of it again"));
+  }
   return entry()->backend;
 }
 

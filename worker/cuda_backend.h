@@ -62,9 +62,15 @@ absl::StatusOr<CudaBackend*> LoadCudaBackend();
 // What the library exports, and the program looks up. The pointer is valid for
 // as long as the process lives.
 struct CudaLibraryEntry {
-  const char* version;  // Of millrace; must be the program's.
+  const char* version;      // Of millrace; must be the program's.
+  uint64_t interface_size;  // kCudaInterfaceSize; must be the program's.
   CudaBackend* backend;
 };
+// Differs between builds whose types do not fit each other, mostly.
+inline constexpr uint64_t kCudaInterfaceSize =
+    sizeof(TrainerOptions) +
+    1'000'000 * (sizeof(ProfilerOptions) + 1000 * sizeof(HardwareProfile)) +
+    1000 * (sizeof(Program) + sizeof(StepResult));
 inline constexpr char kCudaLibraryName[] = "libmillrace_cuda.so";
 inline constexpr char kCudaLibraryEntryName[] = "MillraceCudaLibrary";
 using CudaLibraryEntryFunction = const CudaLibraryEntry*();

@@ -200,7 +200,9 @@ extern "C" __attribute__((visibility("default")))
 const millrace::CudaLibraryEntry*
 MillraceCudaLibrary() {
   static millrace::LibraryBackend backend;
-  static const millrace::CudaLibraryEntry entry = {.version = MILLRACE_VERSION,
-                                                   .backend = &backend};
+  static const millrace::CudaLibraryEntry entry = {
+      .version = MILLRACE_VERSION,
+      .interface_size = millrace::kCudaInterfaceSize,
+      .backend = &backend};
   return &entry;
 }
