@@ -1,17 +1,23 @@
-// Measures the hardware profile of one GPU for a job, without agents and
-// coordinator, and prints it as YAML:
+// Measures the hardware profile of a machine's GPUs for a job, without agents
+// and coordinator, and prints it as YAML:
 //
-//   measure_gpu JOB.yaml seconds=30 > profile.yaml
+//   measure_gpu JOB.yaml [seconds=30] [ranks=1 rank=0 store=FOLDER]
+//
+// One process a rank, each on the GPU of its number; more than one meet in
+// `store`, a folder that they share and that is empty before. Rank 0 prints.
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <iostream>
+#include <map>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
@@ -19,31 +25,70 @@
 #include "planner/job_file.h"
 #include "planner/profile_file.h"
 #include "planner/profile_request.h"
+#include "tests/worker/directory_rendezvous_store.h"
 #include "worker/cuda/cuda_kernel_cache.h"
 #include "worker/cuda/cuda_profiler.h"
 
 namespace millrace {
 namespace {
 
-absl::Status Run(int argc, char** argv) {
+struct Settings {
+  JobSpec job;
   int32_t seconds = 30;
-  if (argc < 2 || argc > 3 ||
-      (argc == 3 && !(absl::StartsWith(argv[2], "seconds=") &&
-                      absl::SimpleAtoi(argv[2] + 8, &seconds)))) {
+  int32_t ranks = 1;
+  int32_t rank = 0;
+  std::string store;
+};
+
+absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
+  Settings s;
+  if (argc < 2) {
     return absl::InvalidArgumentError(
-        "usage: measure_gpu JOB.yaml [seconds=30]");
+        "usage: measure_gpu JOB.yaml [NAME=VALUE]..., see the top of its "
+        "source");
   }
-  ASSIGN_OR_RETURN(const JobSpec job, LoadJob(argv[1]));
+  ASSIGN_OR_RETURN(s.job, LoadJob(argv[1]));
+  const std::map<std::string, int32_t*> numbers = {
+      {"seconds", &s.seconds}, {"ranks", &s.ranks}, {"rank", &s.rank}};
+  for (int i = 2; i < argc; ++i) {
+    const std::pair<std::string, std::string> argument =
+        absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
+    const auto number = numbers.find(argument.first);
+    if (argument.first == "store") {
+      s.store = argument.second;
+    } else if (number == numbers.end() ||
+               !absl::SimpleAtoi(argument.second, number->second)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(argv[i], ": expected NAME=VALUE of a known name"));
+    }
+  }
+  if (s.ranks > 1 && s.store.empty()) {
+    return absl::InvalidArgumentError(
+        "more than one rank: name a shared, empty folder by store=");
+  }
+  return s;
+}
+
+absl::Status Run(int argc, char** argv) {
+  ASSIGN_OR_RETURN(const Settings s, ParseArguments(argc, argv));
+  const JobSpec& job = s.job;
+  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(s.rank), "choose the GPU"));
   ASSIGN_OR_RETURN(
       const ProfileRequest request,
-      BuildProfileRequest(job.model, job.training, 1, kGpuProfileBudget));
+      BuildProfileRequest(job.model, job.training, s.ranks, kGpuProfileBudget));
   ASSIGN_OR_RETURN(GemmAlgorithmTable algorithms, ShippedGemmAlgorithms());
+  DirectoryRendezvousStore store(s.store);
   ASSIGN_OR_RETURN(
       HardwareProfile profile,
       MeasureCudaRequest(request,
                          {.precision = PrecisionOf(job.training.precision),
+                          .num_ranks = s.ranks,
+                          .ranks_per_host = s.ranks,
+                          .rank = Rank{s.rank},
+                          .store = &store,
                           .algorithms = std::move(algorithms),
-                          .time_budget = absl::Seconds(seconds)}));
+                          .time_budget = absl::Seconds(s.seconds)}));
+  if (s.rank != 0) return absl::OkStatus();
   cudaDeviceProp properties;
   RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, 0),
                              "ask what the GPU is"));
