@@ -146,6 +146,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
               {"zero", layout.zero},
               {"precision", PrecisionName(layout.precision)},
               {"recompute", RecomputeName(layout.recompute)},
+              {"schedule", ScheduleName(layout.schedule)},
               {"step_time_s", record.step_time_s},
               {"memory_bytes", record.memory_bytes},
               {"program_hashes", record.program_hashes},
@@ -166,7 +167,8 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
         .num_microbatches = parsed.at("num_microbatches"),
         .zero = parsed.at("zero"),
         .precision = PrecisionOf(parsed.at("precision").get<std::string>()),
-        .recompute = RecomputeOf(parsed.at("recompute").get<std::string>())};
+        .recompute = RecomputeOf(parsed.at("recompute").get<std::string>()),
+        .schedule = ScheduleOf(parsed.at("schedule").get<std::string>())};
     record.step_time_s = parsed.at("step_time_s");
     record.memory_bytes = parsed.at("memory_bytes");
     record.program_hashes =

@@ -112,7 +112,7 @@ StepEstimate EstimateStep(const ModelSpec& model, const Layout& layout,
       ContentionAt(cost.profile().compute_contention, num_computing);
 
   double all_passes = 0, slowest_pass = 0, transfers = 0;
-  double tail = 0, tail_comm = 0, pass_comm = 0;
+  double tail = 0, tail_comm = 0, pass_comm = 0, weight_gradients = 0;
   for (int32_t stage_idx = 0; stage_idx < layout.pipeline; ++stage_idx) {
     const StageSeconds stage = SumStage(model, layout, stage_idx, cost);
     const double forward = contention * stage.forward;
@@ -138,6 +138,7 @@ StepEstimate EstimateStep(const ModelSpec& model, const Layout& layout,
     slowest_pass = std::max(slowest_pass, pass);
     pass_comm += comm;
     transfers += stage.transfer;
+    weight_gradients += contention * stage.weight_gradient;
     const double exposed_reduce =
         std::max(stage.longest_reduce, stage.reduce - backward);
     // Buckets are gathered under the first forward pass, all but the first.
@@ -151,8 +152,16 @@ StepEstimate EstimateStep(const ModelSpec& model, const Layout& layout,
       tail_comm = stage_tail_comm;
     }
   }
-  const double pipeline_time =
+  double pipeline_time =
       all_passes + (num_microbatches - 1) * slowest_pass + transfers;
+  if (layout.schedule == Schedule::kZeroBubble) {
+    // No stage waits for the weight gradients of another: of the stages after
+    // it when the first gradients come, and, put off, at the end once more.
+    const double put_off =
+        layout.pipeline - 1 +
+        std::max(0.0, std::min<double>(layout.pipeline, num_microbatches) - 2);
+    pipeline_time -= put_off * weight_gradients / layout.pipeline;
+  }
   const double mean_pass = all_passes / layout.pipeline;
   StepEstimate estimate;
   estimate.step_time_s = pipeline_time + tail;

@@ -128,7 +128,7 @@ Json LayoutJson(const Layout& layout) {
           {"micro_batch", layout.micro_batch},
           {"recompute", RecomputeName(layout.recompute)},
           {"precision", PrecisionName(layout.precision)},
-          {"schedule", "1f1b"}};
+          {"schedule", ScheduleName(layout.schedule)}};
 }
 
 Json PredictionJson(const Prediction& prediction, const Layout& layout) {

@@ -20,7 +20,8 @@ LayoutConstraints Pinned(const Layout& layout) {
           .tensor = layout.tensor,
           .micro_batch = layout.micro_batch,
           .zero = layout.zero,
-          .recompute = RecomputeName(layout.recompute)};
+          .recompute = RecomputeName(layout.recompute),
+          .schedule = ScheduleName(layout.schedule)};
 }
 
 // What holds for every framework.
@@ -29,6 +30,11 @@ void NoteCommon(Export& out) {
       "the plan's order of instructions, lanes and buffer offsets: the "
       "framework schedules and allocates by its own rules, so the predicted "
       "times are not its times");
+  if (out.layout.schedule == Schedule::kZeroBubble) {
+    out.differences.push_back(
+        "the schedule zero_bubble: weight gradients are not put off, the order "
+        "is one forward, one backward");
+  }
   out.differences.push_back(
       "the fault section: restarts are the launcher's business");
   out.assumptions.push_back(

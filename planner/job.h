@@ -65,6 +65,7 @@ struct ResourceSpec {
 struct LayoutConstraints {
   std::optional<int32_t> pipeline, data, tensor, micro_batch, zero;
   std::string recompute = "auto";  // Or a RecomputeName().
+  std::string schedule = "auto";   // Or a ScheduleName().
   friend bool operator==(const LayoutConstraints&,
                          const LayoutConstraints&) = default;
 };

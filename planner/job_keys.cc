@@ -252,6 +252,12 @@ const JobKey kJobKeys[] = {
             "takes the least that fits.",
      .field = FIELD(layout.recompute),
      .choices = "auto|none|selective|full"},
+    {.path = "layout.schedule",
+     .doc = "The order of passes in a pipeline: one forward, one backward; or "
+            "zero_bubble, which also puts off weight gradients to fill its "
+            "end, with ZeRO 0 or 1. auto takes the faster.",
+     .field = FIELD(layout.schedule),
+     .choices = "auto|1f1b|zero_bubble"},
 
     {.path = "checkpoint.directory",
      .doc = "Where checkpoints go. Empty: checkpoints/ in the run directory.",

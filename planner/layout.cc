@@ -122,6 +122,19 @@ Recompute RecomputeOf(absl::string_view name) {
   return Recompute::kNone;
 }
 
+const char* ScheduleName(Schedule schedule) {
+  return schedule == Schedule::kZeroBubble ? "zero_bubble" : "1f1b";
+}
+
+Schedule ScheduleOf(absl::string_view name) {
+  for (const Schedule schedule :
+       {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble}) {
+    if (name == ScheduleName(schedule)) return schedule;
+  }
+  CHECK(false) << "unknown schedule " << name;
+  return Schedule::kOneForwardOneBackward;
+}
+
 const char* GroupName(Group group) {
   switch (group) {
     case Group::kTensor:
@@ -275,6 +288,14 @@ absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
     return absl::InvalidArgumentError(
         absl::StrCat("layout.zero is ", layout.zero, "; it must be 0 to 3"));
   }
+  if (layout.schedule == Schedule::kZeroBubble &&
+      (layout.pipeline == 1 || layout.shards_gradients())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.schedule is zero_bubble with layout.pipeline ", layout.pipeline,
+        " and layout.zero ", layout.zero,
+        "; it puts off weight gradients, which takes two stages at least and "
+        "ZeRO 0 or 1: set it to 1f1b or auto"));
+  }
   if (layout.pipeline > model.num_layers) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layout.pipeline is ", layout.pipeline, ", but the model has ",
@@ -294,7 +315,8 @@ std::string LayoutToString(const Layout& layout) {
       ", ZeRO ", layout.zero, ", ", PrecisionName(layout.precision),
       layout.recompute == Recompute::kNone
           ? ""
-          : absl::StrCat(", recompute ", RecomputeName(layout.recompute)));
+          : absl::StrCat(", recompute ", RecomputeName(layout.recompute)),
+      layout.schedule == Schedule::kZeroBubble ? ", zero bubble" : "");
 }
 
 }  // namespace millrace

@@ -31,6 +31,15 @@ inline constexpr int kNumRecomputes = static_cast<int>(Recompute::kFull) + 1;
 const char* RecomputeName(Recompute recompute);  // "none", "selective", "full".
 Recompute RecomputeOf(absl::string_view name);   // Must be one of these.
 
+// The order of passes in a pipeline. kZeroBubble: one-forward-one-backward too,
+// but a stage puts off the weight gradients of as many micro-batches as there
+// are stages before it, so that gradients reach those earlier and the work put
+// off fills the end; activations of all stages then live as long as those of
+// the first (Qi et al., "Zero Bubble Pipeline Parallelism", 2024, ZB-H1).
+enum class Schedule : uint8_t { kOneForwardOneBackward, kZeroBubble };
+const char* ScheduleName(Schedule schedule);  // "1f1b", "zero_bubble".
+Schedule ScheduleOf(absl::string_view name);  // Must be one of these.
+
 struct Layout {
   int32_t pipeline = 1;  // Stages.
   int32_t data = 1;      // Replicas, each with its share of the global batch.
@@ -42,6 +51,7 @@ struct Layout {
   int32_t zero = 0;
   Precision precision = Precision::kFloat32;
   Recompute recompute = Recompute::kNone;
+  Schedule schedule = Schedule::kOneForwardOneBackward;
 
   // Whether a rank keeps the optimizer state of its slices alone.
   bool shards_optimizer() const { return zero >= 1 && data > 1; }

@@ -211,8 +211,16 @@ std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
         layout.recompute = space.constraints.recompute == kAuto
                                ? Recompute::kNone
                                : RecomputeOf(space.constraints.recompute);
-        if (ValidateLayout(space.model, layout, space.global_batch).ok()) {
-          layouts.push_back(layout);
+        for (const Schedule schedule :
+             {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble}) {
+          if (space.constraints.schedule != kAuto &&
+              space.constraints.schedule != ScheduleName(schedule)) {
+            continue;
+          }
+          layout.schedule = schedule;
+          if (ValidateLayout(space.model, layout, space.global_batch).ok()) {
+            layouts.push_back(layout);
+          }
         }
       }
     }
@@ -237,7 +245,14 @@ std::vector<Layout> SmallerLayouts(const LayoutSpace& space,
       Layout variant = layout;
       variant.zero = zero;
       variant.recompute = recompute;
-      if (!(variant == layout)) smaller.push_back(variant);
+      if (variant.shards_gradients() && space.constraints.schedule == kAuto) {
+        variant.schedule = Schedule::kOneForwardOneBackward;
+      }
+      if (variant == layout ||
+          !ValidateLayout(space.model, variant, space.global_batch).ok()) {
+        continue;
+      }
+      smaller.push_back(variant);
     }
   }
   return smaller;

@@ -54,7 +54,9 @@ class Lowering {
     const std::vector<Pass> passes = PassesOf(num_microbatches);
     for (size_t i = 0; i < passes.size(); ++i) {
       EmitPass(passes[i], i + 1 < passes.size() ? &passes[i + 1] : nullptr);
+      EmitWeightGradients(MostPutOff());
     }
+    EmitWeightGradients(0);
     FinishReductions(0);
     EmitAll(graph_.epilogue);
     PlaceStepBuffers();
@@ -75,6 +77,11 @@ class Lowering {
     }
     CHECK(false) << "unknown kind of program";
     return {};
+  }
+  // Micro-batches whose weight gradients may be put off beyond their pass.
+  size_t MostPutOff() const {
+    return program_.layout.schedule == Schedule::kZeroBubble ? program_.stage
+                                                             : 0;
   }
   const std::vector<GraphOp>& OpsOf(PassKind kind) const {
     return kind == PassKind::kForward ? graph_.forward : graph_.backward;
@@ -182,12 +189,17 @@ class Lowering {
     InstructionId send = -1;
     InstructionId last_compute = -1;
     const std::vector<GraphOp>& ops = OpsOf(pass.kind);
+    PutOff put_off{.microbatch_idx = pass.microbatch_idx};
     // The pass before has emitted the first.
     for (size_t i = std::exchange(num_gathered_ahead_, 0); i < ops.size();
          ++i) {
       const GraphOp& op = ops[i];
       if (op.gathers_bucket >= 0) {
         EmitGather(op, pass.microbatch_idx);
+        continue;
+      }
+      if (MostPutOff() > 0 && op.phase == Phase::kWeightGradient) {
+        put_off.ops.push_back(&op);
         continue;
       }
       const Lane lane = LaneOf(op.kind, op.attributes);
@@ -211,6 +223,22 @@ class Lowering {
     }
     if (send >= 0) sends.push_back(send);
     last_compute_of_pass_.push_back(last_compute);
+    if (!put_off.ops.empty()) put_off_.push_back(std::move(put_off));
+  }
+
+  // Until those of `num_left` micro-batches are put off; the oldest first,
+  // since the first micro-batch's overwrite.
+  void EmitWeightGradients(size_t num_left) {
+    while (put_off_.size() > num_left) {
+      const PutOff& put_off = put_off_.front();
+      for (const GraphOp* op : put_off.ops) {
+        Emit(*op, put_off.microbatch_idx, {});
+        if (op->completes_bucket >= 0) {
+          EmitReductions(op->completes_bucket, put_off.microbatch_idx);
+        }
+      }
+      put_off_.pop_front();
+    }
   }
 
   void EmitReductions(int32_t bucket, int32_t microbatch_idx) {
@@ -334,6 +362,12 @@ class Lowering {
     program_.step_arena_bytes = plan.bytes;
   }
 
+  // Weight gradients of a micro-batch that wait for the end of a later pass.
+  struct PutOff {
+    int32_t microbatch_idx;
+    std::vector<const GraphOp*> ops;
+  };
+
   // A micro-batch's gradients of one bucket on their way to their shard.
   struct Reduction {
     int32_t microbatch_idx;
@@ -349,6 +383,7 @@ class Lowering {
   HappensBefore order_;
   std::vector<InstructionId> last_compute_of_pass_;
   std::deque<Reduction> reductions_;
+  std::deque<PutOff> put_off_;
   // Gathered buckets in order; of weights, of norms.
   std::array<std::vector<BufferId>, 2> gathers_;
   std::map<BufferId, InstructionId> last_use_of_gather_;

@@ -25,6 +25,7 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
                             : protocol::LAYOUT_PRECISION_FLOAT32);
   message.set_recompute(
       static_cast<protocol::LayoutRecompute>(layout.recompute));
+  message.set_schedule(static_cast<protocol::LayoutSchedule>(layout.schedule));
   return message;
 }
 
@@ -39,7 +40,8 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
       .precision = message.precision() == protocol::LAYOUT_PRECISION_BFLOAT16
                        ? Precision::kBfloat16
                        : Precision::kFloat32,
-      .recompute = static_cast<Recompute>(message.recompute())};
+      .recompute = static_cast<Recompute>(message.recompute()),
+      .schedule = static_cast<Schedule>(message.schedule())};
 }
 
 protocol::Breakdown ToMessage(const TimeBreakdown& breakdown) {

@@ -54,6 +54,7 @@ struct Settings {
   int32_t warmup = 4;
   int32_t measured = 3;
   int32_t graphs = 1;
+  int32_t zero_bubble = 0;
   int32_t deterministic = -1;  // As the job says.
   int32_t rank = 0;
   int32_t device = -1;  // As the rank.
@@ -77,6 +78,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
       {"tensor", &layout.tensor},
       {"micro_batch", &layout.micro_batch},
       {"zero", &layout.zero},
+      {"zero_bubble", &s.zero_bubble},
       {"steps", &s.steps},
       {"warmup", &s.warmup},
       {"measured", &s.measured},
@@ -103,6 +105,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
     s.job.training.deterministic = s.deterministic != 0;
   }
   layout.precision = PrecisionOf(s.job.training.precision);
+  if (s.zero_bubble != 0) layout.schedule = Schedule::kZeroBubble;
   layout.num_microbatches = static_cast<int32_t>(s.job.training.global_batch) /
                             (layout.data * layout.micro_batch);
   RETURN_IF_ERROR(

@@ -128,6 +128,11 @@ std::vector<Layout> SmallLayouts() {
                                .zero = zero,
                                .recompute = static_cast<Recompute>(
                                    layouts.size() % kNumRecomputes)});
+            Layout& layout = layouts.back();
+            if (pipeline > 1 && !layout.shards_gradients() &&
+                layouts.size() % 2 == 0) {
+              layout.schedule = Schedule::kZeroBubble;
+            }
           }
         }
       }

@@ -40,10 +40,12 @@ TEST(EquivalenceTest, EveryLayoutMatchesOneRank) {
   EXPECT_LT(expected.losses.back(), expected.losses.front() - 0.3);
   double worst = 0;
   std::set<std::pair<int32_t, Recompute>> seen;
+  std::set<std::pair<int32_t, Schedule>> schedules;  // By stages.
   for (const Layout& layout : SmallLayouts()) {
     const std::string name = LayoutToString(layout);
     SCOPED_TRACE(name);
     seen.emplace(layout.zero, layout.recompute);
+    schedules.emplace(layout.pipeline, layout.schedule);
     const JobResult result = RunJob(job, layout, kNumSteps);
     ASSERT_TRUE(result.status.ok()) << result.status;
     for (int64_t i = 0; i < kNumSteps; ++i) {
@@ -59,6 +61,7 @@ TEST(EquivalenceTest, EveryLayoutMatchesOneRank) {
     EXPECT_EQ(result.tensors.size(), expected.tensors.size());
   }
   EXPECT_EQ(seen.size(), 4u * kNumRecomputes);
+  EXPECT_EQ(schedules.size(), 5u);  // One stage, and two or four either way.
   RecordProperty("worst_relative_difference", std::to_string(worst));
   std::cout << "worst relative difference: " << worst << std::endl;
 }

@@ -242,6 +242,37 @@ TEST(BuildTrainingProgramTest, GathersParametersUnderTheForwardPass) {
   }
 }
 
+// Goal: with zero bubble a stage owes the weight gradients of as many
+// micro-batches as there are stages before it, never more, and pays in order.
+// Method: after each backward pass, which micro-batches have input gradients of
+// the stage's first layer but no weight gradient of it yet.
+TEST(BuildTrainingProgramTest, PutsOffWeightGradients) {
+  ModelSpec model = TestModel();
+  model.num_layers = 4;
+  Layout layout{.pipeline = 4,
+                .micro_batch = 1,
+                .num_microbatches = 8,
+                .schedule = Schedule::kZeroBubble};
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    SCOPED_TRACE(stage);
+    const Program program = *BuildTrainingProgram(model, layout, stage);
+    int32_t num_passes = 0, num_paid = 0, most_owed = 0;
+    for (const Instruction& i : program.instructions) {
+      if (i.name.ends_with("attention/backward/norm")) {
+        EXPECT_EQ(i.microbatch_idx, num_passes);
+        ++num_passes;
+      } else if (i.name.ends_with("attention/backward/qkv_weight")) {
+        EXPECT_EQ(i.microbatch_idx, num_paid);
+        ++num_paid;
+        most_owed = std::max(most_owed, num_passes - num_paid);
+      }
+    }
+    EXPECT_EQ(num_passes, layout.num_microbatches);
+    EXPECT_EQ(num_paid, layout.num_microbatches);
+    EXPECT_EQ(most_owed, stage);
+  }
+}
+
 // Goal: bf16 logits that fit one chunk are computed once: the gradient takes
 // the workspace of the stats. Method: whatever layout has both, with a small
 // and with a large vocabulary.

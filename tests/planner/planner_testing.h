@@ -42,6 +42,11 @@ inline std::vector<Layout> TestLayouts(
                                .precision = precision,
                                .recompute = static_cast<Recompute>(
                                    layouts.size() % kNumRecomputes)});
+            Layout& layout = layouts.back();
+            if (pipeline > 1 && !layout.shards_gradients() &&
+                layouts.size() / kNumRecomputes % 2 == 0) {
+              layout.schedule = Schedule::kZeroBubble;
+            }
           }
         }
       }
