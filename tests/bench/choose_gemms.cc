@@ -117,10 +117,10 @@ absl::Status Choose(ProfileRequest request, absl::Duration budget) {
       RETURN_IF_ERROR(timer->ChooseAlgorithm(gemm, kTimingSeconds));
     }
     ASSIGN_OR_RETURN(const double best, timer->Time(op, kTimingSeconds));
-    std::cerr << absl::StrFormat("%-46s %8.1f us, was %.1f us; %.0f TFLOP/s\n",
-                                 OpKindName(op.kind),
-                                 AttributesToString(op.attributes), 1e6 * best,
-                                 1e6 * guess, 1e-12 * flops(op) / best);
+    std::cerr << absl::StrFormat(
+        "%-22s %-46s %8.1f us, was %.1f us; %.0f TFLOP/s\n",
+        OpKindName(op.kind), AttributesToString(op.attributes), 1e6 * best,
+        1e6 * guess, 1e-12 * flops(op) / best);
   }
   std::cerr << num_left << " ops left for another run\n";
   std::cout << timer->algorithms().Format();
