@@ -40,13 +40,15 @@ training:
   precision: {precision}
   validation_interval_steps: 50
   validation_steps: 2
-  optimizer: {{learning_rate: 1e-3, warmup_steps: 10}}
+  optimizer: {{learning_rate: {rate}, warmup_steps: 50}}
 resources: {{backend: {backend}, devices_per_agent: {gpus}}}
 layout: {{{layout}}}
 checkpoint: {{interval_steps: 20}}
 output: {{directory: {folder}/runs}}
 profile: {profile}
 """
+# Slow enough that a rounding stays one: at 1e-3 a spike of the loss makes ten times as much of it.
+RATE = "3e-4"
 
 PROFILE = """
 name: made up
@@ -105,7 +107,7 @@ class Run:
         self.latest = folder / "runs" / f"{name}-latest"
         job = folder / f"{name}.yaml"
         job.write_text(JOB.format(name=name, folder=folder, steps=steps, gpus=gpus,
-                                  precision=precision, backend=backend, layout=layout,
+                                  precision=precision, backend=backend, layout=layout, rate=RATE,
                                   profile=write_profile(folder, precision)))
         self.log = folder / f"{name}.log"
         with open(self.log, "w") as log:
