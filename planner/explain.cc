@@ -25,7 +25,8 @@ std::string Percent(double fraction) {
 }
 
 std::string MemoryText(const Prediction& prediction) {
-  const int64_t other = prediction.persistent_bytes -
+  const int64_t other = prediction.overhead_bytes +
+                        prediction.persistent_bytes -
                         prediction.parameter_bytes - prediction.gradient_bytes -
                         prediction.optimizer_bytes;
   return absl::StrCat(

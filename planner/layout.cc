@@ -221,6 +221,19 @@ int32_t GroupIndex(const Layout& layout, Group group, Rank rank) {
   return 0;
 }
 
+int32_t NumCommunicators(const Layout& layout, int32_t stage) {
+  int32_t count = 0;
+  bool has_world = layout.num_ranks() == 1;
+  for (const int32_t size : {layout.tensor, layout.data}) {
+    if (size == 1) continue;
+    ++count;
+    has_world |= size == layout.num_ranks();
+  }
+  if (stage > 0) count += 2;
+  if (stage < layout.pipeline - 1) count += 2;
+  return has_world ? count : count + 1;
+}
+
 namespace {
 
 // The head's products count as so many of a layer's; the embedding as none.

@@ -89,6 +89,10 @@ std::vector<Rank> GroupMembers(const Layout& layout, Group group, Rank rank);
 int32_t GroupSize(const Layout& layout, Group group);
 int32_t GroupIndex(const Layout& layout, Group group, Rank rank);
 
+// Communicators of a rank of this stage: one for each axis it shares, the world
+// unless it is one of these, and each transfer lane's.
+int32_t NumCommunicators(const Layout& layout, int32_t stage);
+
 // Layers [begin, end) of stage `stage`. The last stage, which also has the
 // head, takes as many as keep the slowest stage fastest, and never more than
 // another; the others share the rest evenly. A remainder goes to the inner

@@ -68,13 +68,23 @@ struct OverlapFactors {
                          const OverlapFactors&) = default;
 };
 
+// Bytes of device memory that a rank takes beside its arenas.
+struct MemoryOverhead {
+  int64_t process = 0;  // Context, loaded kernels, libraries.
+  int64_t first_communicator = 0;
+  int64_t communicator = 0;  // Each further one.
+  friend bool operator==(const MemoryOverhead&,
+                         const MemoryOverhead&) = default;
+};
+
 struct HardwareProfile {
   std::string name;
   ProfileProvenance provenance;
   Precision precision = Precision::kFloat32;  // Of what computes.
   int32_t ranks_per_host = 1;
   int64_t device_memory_bytes = 0;  // Really available to one rank.
-  double launch_overhead_s = 0;     // Per instruction.
+  MemoryOverhead memory_overhead;
+  double launch_overhead_s = 0;  // Per instruction.
   std::vector<GemmTime> gemms;
   std::vector<AttentionTime> attention;
   std::vector<CrossEntropyTime> cross_entropy;

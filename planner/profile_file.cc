@@ -85,12 +85,25 @@ void VisitFields(Visitor& visit, OverlapFactors& factors) {
 }
 
 template <typename Visitor>
+void VisitFields(Visitor& visit, MemoryOverhead& overhead) {
+  visit("process", overhead.process);
+  visit("first_communicator", overhead.first_communicator);
+  visit("communicator", overhead.communicator);
+}
+
+// Sections that a file may leave out.
+template <typename Section>
+concept Optional = std::is_same_v<Section, OverlapFactors> ||
+    std::is_same_v<Section, MemoryOverhead>;
+
+template <typename Visitor>
 void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("name", profile.name);
   visit("provenance", profile.provenance);
   visit("precision", profile.precision);
   visit("ranks_per_host", profile.ranks_per_host);
   visit("device_memory_bytes", profile.device_memory_bytes);
+  visit("memory_overhead", profile.memory_overhead);
   visit("launch_overhead_s", profile.launch_overhead_s);
   visit("compute_contention", profile.compute_contention);
   visit("overlap", profile.overlap);
@@ -133,8 +146,9 @@ class Writer {
     absl::StrAppend(&text_, key, ":\n", absl::StrJoin(section.lines_, "\n"),
                     "\n");
   }
-  void operator()(const char* key, OverlapFactors& value) {
-    if (value == OverlapFactors{}) return;
+  template <Optional Part>
+  void operator()(const char* key, Part& value) {
+    if (value == Part{}) return;
     Writer fields(0);
     VisitFields(fields, value);
     Line(key, absl::StrCat("{", absl::StrJoin(fields.lines_, ", "), "}"));
@@ -265,8 +279,8 @@ class Reader {
   void operator()(const char* key, ProfileProvenance& value) {
     if (const YamlTree* entry = Find(key)) Section(*entry, key).Read(value);
   }
-  // May be left out: one and one.
-  void operator()(const char* key, OverlapFactors& value) {
+  template <Optional Part>
+  void operator()(const char* key, Part& value) {
     keys_.emplace_back(key);
     for (const YamlTree& entry : tree_.children) {
       if (entry.key == key) Section(entry, key).Read(value);

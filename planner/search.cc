@@ -40,7 +40,8 @@ int64_t BufferBytes(const Program& program, BufferId buffer) {
   return buffer < 0 ? 0 : program.buffers[static_cast<size_t>(buffer)].bytes;
 }
 
-void FillMemory(std::span<const Program> programs, Prediction* prediction) {
+void FillMemory(std::span<const Program> programs,
+                const MemoryOverhead& overhead, Prediction* prediction) {
   const Program& largest = *std::max_element(
       programs.begin(), programs.end(), [](const Program& a, const Program& b) {
         return a.persistent_arena_bytes + a.step_arena_bytes <
@@ -48,6 +49,12 @@ void FillMemory(std::span<const Program> programs, Prediction* prediction) {
       });
   prediction->persistent_bytes = largest.persistent_arena_bytes;
   prediction->step_bytes = largest.step_arena_bytes;
+  const int32_t communicators = NumCommunicators(largest.layout, largest.stage);
+  prediction->overhead_bytes = overhead.process;
+  if (communicators > 0) {
+    prediction->overhead_bytes += overhead.first_communicator +
+                                  (communicators - 1) * overhead.communicator;
+  }
   prediction->parameter_bytes = BufferBytes(largest, largest.parameters_buffer);
   prediction->gradient_bytes = BufferBytes(largest, largest.gradients_buffer);
   prediction->optimizer_bytes =
@@ -275,7 +282,8 @@ class Search {
       for (const Program& program : programs) {
         num_instructions += static_cast<int64_t>(program.instructions.size());
       }
-      FillMemory(programs, &candidate.prediction);
+      FillMemory(programs, cost_.profile().memory_overhead,
+                 &candidate.prediction);
       candidate.fits = candidate.prediction.memory_bytes() <= memory_limit_;
       if (!candidate.fits) continue;
       ASSIGN_OR_RETURN(const Timeline timeline,
@@ -375,7 +383,7 @@ class Search {
             space_.model, smaller.empty() ? layout : smaller.back());
         if (!programs.ok()) continue;
         Prediction prediction;
-        FillMemory(*programs, &prediction);
+        FillMemory(*programs, cost_.profile().memory_overhead, &prediction);
         if (prediction.memory_bytes() <= memory_limit_) {
           return more.num_devices;
         }
@@ -407,7 +415,7 @@ absl::StatusOr<Prediction> PredictLayout(const ModelSpec& model,
                    LowerStages(model, layout));
   ASSIGN_OR_RETURN(*timeline, SimulateStages(programs, cost));
   Prediction prediction;
-  FillMemory(programs, &prediction);
+  FillMemory(programs, cost.profile().memory_overhead, &prediction);
   FillSimulated(model, programs, cost, *timeline, &prediction);
   return prediction;
 }

@@ -27,6 +27,8 @@ struct Prediction {
   // was not lowered.
   int64_t persistent_bytes = 0;
   int64_t step_bytes = 0;
+  // Of device memory beside both arenas (HardwareProfile::memory_overhead).
+  int64_t overhead_bytes = 0;
   // What the persistent bytes hold.
   int64_t parameter_bytes = 0;
   int64_t gradient_bytes = 0;
@@ -36,7 +38,9 @@ struct Prediction {
   // Spent on computing again, of the mean rank's step; zero where the layout
   // was not simulated.
   double recompute_fraction = 0;
-  int64_t memory_bytes() const { return persistent_bytes + step_bytes; }
+  int64_t memory_bytes() const {
+    return persistent_bytes + step_bytes + overhead_bytes;
+  }
 };
 
 struct Alternative {

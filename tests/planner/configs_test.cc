@@ -6,8 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "planner/cost.h"
 #include "planner/job_file.h"
 #include "planner/layout_space.h"
+#include "planner/profile_file.h"
+#include "planner/search.h"
 
 namespace millrace {
 namespace {
@@ -39,6 +42,29 @@ TEST(ConfigsTest, AreJobsWithALayout) {
     }
   }
   EXPECT_GE(num_jobs, 12);
+}
+
+// Goal: the profile that we hand out is read and prices every benchmark that
+// fits its devices, on each of which the plan fits. Method: plan them all.
+TEST(ConfigsTest, BenchmarksArePlannedFromTheMeasuredProfile) {
+  const absl::StatusOr<HardwareProfile> profile =
+      LoadProfile("configs/hardware/h200-sxm.yaml");
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  const absl::StatusOr<CostModel> cost = CostModel::Create(*profile);
+  ASSERT_TRUE(cost.ok()) << cost.status();
+  int num_plans = 0;
+  for (const auto& entry : fs::directory_iterator("configs/bench")) {
+    SCOPED_TRACE(entry.path().string());
+    const JobSpec job = *LoadJob(entry.path().string());
+    const int32_t num_devices = *job.resources.devices_per_agent;
+    if (num_devices > profile->ranks_per_host) continue;
+    ++num_plans;
+    const absl::StatusOr<Plan> plan =
+        FindPlan({.job = job, .num_devices = num_devices}, *cost);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_LT(plan->prediction.memory_bytes(), profile->device_memory_bytes);
+  }
+  EXPECT_GE(num_plans, 5);
 }
 
 }  // namespace

@@ -98,6 +98,19 @@ TEST(StageLayersTest, LeavesRoomForTheHead) {
   EXPECT_THAT(layers(), ElementsAre(10, 10, 11, 1));
 }
 
+// Goal: a rank has a communicator for each axis it shares, the world only where
+// no axis is the world, and one for each direction of each link.
+TEST(NumCommunicatorsTest, CountsAxesAndLanes) {
+  EXPECT_EQ(NumCommunicators({}, 0), 0);
+  EXPECT_EQ(NumCommunicators({.data = 4}, 0), 1);
+  EXPECT_EQ(NumCommunicators({.tensor = 4}, 0), 1);
+  EXPECT_EQ(NumCommunicators({.data = 2, .tensor = 2}, 0), 3);
+  const Layout stages{.pipeline = 3};
+  EXPECT_EQ(NumCommunicators(stages, 0), 3);
+  EXPECT_EQ(NumCommunicators(stages, 1), 5);
+  EXPECT_EQ(NumCommunicators(stages, 2), 3);
+}
+
 // Goal: an impossible layout is refused with the change that would help.
 // Method: one violation at a time.
 TEST(ValidateLayoutTest, SaysWhatWouldHelp) {

@@ -92,6 +92,18 @@ TEST(ProfileFileTest, KeepsOverlapFactors) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("overlap"));
 }
 
+// Goal: memory beside the arenas is kept, and is none where a file does not say
+// it.
+TEST(ProfileFileTest, KeepsMemoryOverhead) {
+  HardwareProfile profile = SmallProfile();
+  EXPECT_EQ(ProfileToYaml(profile).find("memory_overhead"), std::string::npos);
+  profile.memory_overhead = {
+      .process = 5, .first_communicator = 7, .communicator = 3};
+  const auto again = ParseProfile(ProfileToYaml(profile), "profile.yaml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->memory_overhead, profile.memory_overhead);
+}
+
 // Goal: a damaged or foreign file is refused with the place. Method: one change
 // at a time.
 TEST(ProfileFileTest, RefusesWrongFiles) {
