@@ -44,9 +44,9 @@ struct TimeBreakdown {
   // Waiting for a transfer or for another stage to end its passes: warm-up,
   // drain, imbalance.
   double bubble_s = 0;
-  double data_s = 0;    // Waiting for the host lane.
-  double other_s = 0;   // Before the first and after the last instruction, and
-                        // gaps without a pending wait.
+  double data_s = 0;   // Waiting for the host lane.
+  double other_s = 0;  // Before the first and after the last instruction, and
+                       // gaps without a pending wait.
 };
 // `step_time_s`: of the whole step; by default (0) until the rank's last event.
 TimeBreakdown BreakDown(const Program& program, const RankTimeline& timeline,

@@ -84,9 +84,9 @@ void ForEachCpuLevel(const Body& body) {
   UseCpuLevelForTesting(0);
 }
 
-// Runs `run(num_threads)`, which returns a kernel's outputs, on every level with
-// one thread, one again and three: all must be close to `expected`, and those of
-// one level bit-identical.
+// Runs `run(num_threads)`, which returns a kernel's outputs, on every level
+// with one thread, one again and three: all must be close to `expected`, and
+// those of one level bit-identical.
 template <typename Run>
 void ExpectKernelMatches(const std::vector<std::vector<float>>& expected,
                          double tolerance, const Run& run) {
