@@ -15,7 +15,8 @@ const Layout kLayout = {.pipeline = 2,
                         .num_microbatches = 6,
                         .zero = 2,
                         .precision = Precision::kBfloat16,
-                        .recompute = Recompute::kSelective};
+                        .recompute = Recompute::kSelective,
+                        .schedule = Schedule::kZeroBubble};
 
 // Goal: what a restarted coordinator reads from its log is what was planned,
 // and what is no plan is refused. Method: there and back.
