@@ -64,6 +64,10 @@ struct CommunicationTime {
 struct OverlapFactors {
   double compute = 1;
   double communication = 1;
+  // Communication needs multiprocessors of its own, and matrix products and
+  // attention hold all of them until they end: it starts after the one under
+  // way.
+  bool waits = false;
   friend bool operator==(const OverlapFactors&,
                          const OverlapFactors&) = default;
 };

@@ -82,6 +82,7 @@ template <typename Visitor>
 void VisitFields(Visitor& visit, OverlapFactors& factors) {
   visit("compute", factors.compute);
   visit("communication", factors.communication);
+  visit("waits", factors.waits);
 }
 
 template <typename Visitor>

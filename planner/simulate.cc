@@ -50,6 +50,8 @@ struct StageState {
   InstructionId computing = -1;
   double remaining_s = 0;
   int32_t num_flows = 0;  // That this stage is a member of.
+  // Communication that waits for `computing` to make room.
+  std::vector<InstructionRef> crowded_out;
   // Ranks of each stage on the host of this stage's representative.
   std::vector<int32_t> neighbours;
 };
@@ -58,6 +60,13 @@ bool IsWorldCollective(const Instruction& instruction) {
   return IsCollective(instruction.kind) &&
          std::get<CollectiveAttributes>(instruction.attributes).group ==
              Group::kWorld;
+}
+
+// Whether the kernel holds every multiprocessor of a GPU until it ends.
+bool FillsTheDevice(const Instruction& instruction) {
+  return instruction.kind == OpKind::kGemm ||
+         instruction.kind == OpKind::kAttentionForward ||
+         instruction.kind == OpKind::kAttentionBackward;
 }
 
 class Simulator {
@@ -224,15 +233,25 @@ class Simulator {
     if (InstructionOf(ref).lane == Lane::kCompute) {
       state.computing = ref.id;
       state.remaining_s = SecondsOf(ref);
-    } else if (state.meeting[ref.id] >= 0) {
-      Meeting& meeting = meetings_[state.meeting[ref.id]];
-      if (++meeting.num_arrived < meeting.members.size()) return;
-      Communicate(meeting.members, meeting.seconds);
     } else if (InstructionOf(ref).lane == Lane::kHost) {
       EndAt(now_s_ + SecondsOf(ref), ref);
+    } else if (options_.overlap.waits && state.computing >= 0 &&
+               FillsTheDevice(state.program->instructions[state.computing])) {
+      state.crowded_out.push_back(ref);
     } else {
-      Communicate({ref}, SecondsOf(ref));
+      Arrive(ref);
     }
+  }
+
+  void Arrive(InstructionRef ref) {
+    const int32_t meeting_idx = states_[ref.stage].meeting[ref.id];
+    if (meeting_idx < 0) {
+      Communicate({ref}, SecondsOf(ref));
+      return;
+    }
+    Meeting& meeting = meetings_[meeting_idx];
+    if (++meeting.num_arrived < meeting.members.size()) return;
+    Communicate(meeting.members, meeting.seconds);
   }
 
   void Communicate(const std::vector<InstructionRef>& members, double seconds) {
@@ -318,6 +337,7 @@ class Simulator {
     const double elapsed_s = next_s - now_s_;
     now_s_ = next_s;
     std::vector<int32_t> touched;
+    std::vector<InstructionRef> arriving;
     for (int32_t i = 0; i < num_stages(); ++i) {
       StageState& state = states_[i];
       if (state.computing < 0) continue;
@@ -329,6 +349,9 @@ class Simulator {
       }
       Finish({i, std::exchange(state.computing, -1)});
       touched.push_back(i);
+      std::vector<InstructionRef>& let_in = state.crowded_out;
+      arriving.insert(arriving.end(), let_in.begin(), let_in.end());
+      let_in.clear();
     }
     FinishFlows(elapsed_s, first_flow, touched);
     while (!ends_.empty() && ends_.top().time_s <= now_s_) {
@@ -337,6 +360,7 @@ class Simulator {
       Finish(ref);
       touched.push_back(ref.stage);
     }
+    for (const InstructionRef& ref : arriving) Arrive(ref);
     std::sort(touched.begin(), touched.end());
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
     for (int32_t stage : touched) StartReady(stage);

@@ -82,7 +82,7 @@ TEST(ProfileFileTest, KeepsThePrecision) {
 TEST(ProfileFileTest, KeepsOverlapFactors) {
   HardwareProfile profile = SmallProfile();
   EXPECT_EQ(ProfileToYaml(profile).find("overlap"), std::string::npos);
-  profile.overlap = {.compute = 1.0625, .communication = 4.5};
+  profile.overlap = {.compute = 1.0625, .communication = 4.5, .waits = true};
   const auto again = ParseProfile(ProfileToYaml(profile), "profile.yaml");
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->overlap, profile.overlap);

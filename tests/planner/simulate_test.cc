@@ -49,7 +49,8 @@ const TimelineEvent& EventOf(const RankTimeline& rank, InstructionId id) {
 // unequal times, with and without what overlap costs.
 TEST(SimulateTest, RunsEveryLayoutInOrder) {
   for (const OverlapFactors& overlap :
-       {OverlapFactors{}, OverlapFactors{1.1, 3.7}}) {
+       {OverlapFactors{}, OverlapFactors{1.1, 3.7},
+        OverlapFactors{1.1, 3.7, true}}) {
     for (const Layout& layout : TestLayouts()) {
       SCOPED_TRACE(LayoutToString(layout));
       const std::vector<Program> programs = BuildAll(TestModel(), layout);
@@ -229,6 +230,36 @@ TEST(SimulateTest, OverlapSlowsBoth) {
   const auto [late_compute, communication] = ends(2, 0.5);
   EXPECT_DOUBLE_EQ(communication, 2);
   EXPECT_DOUBLE_EQ(late_compute, 2 + 2.0 / 3);
+}
+
+// Goal: where communication waits for room, it starts after the product under
+// way, but beside what leaves room. Method: a collective that is ready while a
+// product, or an addition, computes; the end of each by hand.
+TEST(SimulateTest, CommunicationWaitsForRoom) {
+  for (const OpKind kind : {OpKind::kGemm, OpKind::kAdd}) {
+    SCOPED_TRACE(OpKindName(kind));
+    Program program{.kind = ProgramKind::kTraining, .layout = {.data = 2}};
+    program.instructions = {
+        {.kind = kind,
+         .lane = Lane::kCompute,
+         .attributes = kind == OpKind::kGemm
+                           ? OpAttributes(GemmAttributes{1, 1, 1})
+                           : OpAttributes(ElementwiseAttributes{1, 1})},
+        {.kind = OpKind::kAllReduce,
+         .lane = Lane::kDataComm,
+         .attributes = CollectiveAttributes{Group::kData, 1, DType::kFloat32}}};
+    for (InstructionId id : {0, 1}) {
+      const Lane lane = program.instructions[id].lane;
+      program.lanes[static_cast<int>(lane)] = {id};
+    }
+    const std::vector<StageSimulation> stages = {
+        {.program = &program, .seconds = {2.0, 1.0}}};
+    const auto timeline = Simulate(stages, {.overlap = {.waits = true}});
+    ASSERT_TRUE(timeline.ok()) << timeline.status();
+    EXPECT_DOUBLE_EQ(EventOf(timeline->ranks[0], 0).end_s, 2);
+    EXPECT_DOUBLE_EQ(EventOf(timeline->ranks[0], 1).end_s,
+                     kind == OpKind::kGemm ? 3 : 1);
+  }
 }
 
 // Goal: contention counts stages that compute at the moment, not all. Method:

@@ -197,6 +197,7 @@ absl::Status MeasureOverlap(const ProfileRequest& request, CudaLinkTimer& links,
                    factor(/*of_ops=*/true, kLongerCommunication));
   ASSIGN_OR_RETURN(profile->overlap.communication,
                    factor(/*of_ops=*/false, kLongerCompute));
+  profile->overlap.waits = true;  // NCCL's kernels need multiprocessors.
   return absl::OkStatus();
 }
 
