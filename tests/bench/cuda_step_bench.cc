@@ -1,7 +1,7 @@
 // Times training steps of a job on GPUs, on random tokens:
 //
 //   cuda_step_bench JOB.yaml [pipeline=1 data=1 tensor=1 micro_batch=1 zero=0
-//        recompute=none] [steps=20 warmup=4 measured=3 graphs=1
+//        recompute=none zero_bubble=0|1] [steps=20 warmup=4 measured=3 graphs=1
 //        deterministic=0|1 trace=FILE]
 //       [rank=0 device=RANK store=FOLDER]
 //
