@@ -1,5 +1,7 @@
 #include "worker/gloo_communicator.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -250,6 +252,9 @@ class GlooFactory : public CommunicatorFactory {
 
 absl::StatusOr<std::unique_ptr<CommunicatorFactory>> CreateGlooFactory(
     const GlooOptions& options) {
+  // Gloo writes to sockets whose other end may be gone, and a lost peer must be
+  // an error here, not the end of this process too.
+  signal(SIGPIPE, SIG_IGN);
   ASSIGN_OR_RETURN(std::shared_ptr<gloo::transport::Device> device,
                    CreateGlooDevice(options.host_address));
   return std::make_unique<GlooFactory>(options, std::move(device));
