@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -56,7 +57,9 @@ class GlooWorld : public World {
 template <typename W>
 class CommunicatorTest : public testing::Test {
  protected:
-  // Runs `body` as every rank of a group of `size`, each in its own thread.
+  // Runs `body` as every rank of a group of `size`, each in its own thread,
+  // once all have connected: a rank that leaves earlier would make the others'
+  // creation fail, and rightly so.
   void RunRanks(
       int32_t size,
       const std::function<void(Communicator&, CommunicatorFactory&)>& body,
@@ -64,12 +67,14 @@ class CommunicatorTest : public testing::Test {
     W world(timeout);
     std::vector<Rank> members;
     for (int32_t rank = 0; rank < size; ++rank) members.push_back(Rank{rank});
+    std::latch connected(size);
     std::vector<std::thread> threads;
     for (int32_t rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] {
         auto factory = world.NewFactory();
         auto communicator =
             factory->Create({.group = Group::kData}, members, Rank{rank});
+        connected.arrive_and_wait();
         ASSERT_TRUE(communicator.ok()) << communicator.status();
         EXPECT_EQ((*communicator)->size(), size);
         EXPECT_EQ((*communicator)->index(), rank);
@@ -322,6 +327,7 @@ TYPED_TEST(CommunicatorTest, AbortEndsCreation) {
 TYPED_TEST(CommunicatorTest, ChannelsAreApart) {
   TypeParam world(absl::Seconds(20));
   const std::vector<Rank> members = {Rank{0}, Rank{1}};
+  std::latch connected(2);
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
@@ -330,6 +336,7 @@ TYPED_TEST(CommunicatorTest, ChannelsAreApart) {
                                   members, Rank{rank});
       auto one = factory->Create({.group = Group::kPipeline, .channel = 1},
                                  members, Rank{rank});
+      connected.arrive_and_wait();
       ASSERT_TRUE(zero.ok() && one.ok());
       if (rank == 0) {
         int32_t a = 10, b = 11;
