@@ -119,16 +119,16 @@ std::string AlternativesTable(const std::vector<Alternative>& alternatives) {
 
 Json LayoutJson(const Layout& layout) {
   return {{"pipeline", layout.pipeline},
-          {"interleave", 1},
+          {"interleave", layout.interleave},
           {"data", layout.data},
           {"zero", layout.zero},
           {"tensor", layout.tensor},
           {"sequence_parallel", layout.tensor > 1},
-          {"context", 1},
-          {"expert", 1},
+          {"context", layout.context},
+          {"expert", layout.expert},
           {"micro_batch", layout.micro_batch},
           {"recompute", RecomputeName(layout.recompute)},
-          {"precision", PrecisionName(layout.precision)},
+          {"precision", PrecisionName(layout)},
           {"schedule", ScheduleName(layout.schedule)}};
 }
 

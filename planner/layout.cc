@@ -123,12 +123,35 @@ Recompute RecomputeOf(absl::string_view name) {
 }
 
 const char* ScheduleName(Schedule schedule) {
-  return schedule == Schedule::kZeroBubble ? "zero_bubble" : "1f1b";
+  switch (schedule) {
+    case Schedule::kOneForwardOneBackward:
+      return "1f1b";
+    case Schedule::kZeroBubble:
+      return "zero_bubble";
+    case Schedule::kInterleaved:
+      return "interleaved";
+  }
+  CHECK(false) << "unknown schedule " << static_cast<int>(schedule);
+  return "";
+}
+
+const char* PrecisionName(const Layout& layout) {
+  switch (layout.gemm_format) {
+    case GemmFormat::kAsStored:
+      return PrecisionName(layout.precision);
+    case GemmFormat::kFloat8:
+      return "fp8";
+    case GemmFormat::kFloat4:
+      return "fp4";
+  }
+  CHECK(false) << "unknown format " << static_cast<int>(layout.gemm_format);
+  return "";
 }
 
 Schedule ScheduleOf(absl::string_view name) {
   for (const Schedule schedule :
-       {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble}) {
+       {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble,
+        Schedule::kInterleaved}) {
     if (name == ScheduleName(schedule)) return schedule;
   }
   CHECK(false) << "unknown schedule " << name;
@@ -321,15 +344,26 @@ absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
 }
 
 std::string LayoutToString(const Layout& layout) {
-  return absl::StrCat(
-      "pipeline ", layout.pipeline, " x data ", layout.data, " x tensor ",
-      layout.tensor, ", ", layout.num_microbatches, " micro-batch",
-      layout.num_microbatches == 1 ? "" : "es", " of ", layout.micro_batch,
-      ", ZeRO ", layout.zero, ", ", PrecisionName(layout.precision),
-      layout.recompute == Recompute::kNone
-          ? ""
-          : absl::StrCat(", recompute ", RecomputeName(layout.recompute)),
-      layout.schedule == Schedule::kZeroBubble ? ", zero bubble" : "");
+  std::string text = absl::StrCat("pipeline ", layout.pipeline);
+  if (layout.interleave > 1) {
+    absl::StrAppend(&text, " (", layout.interleave, " chunks each)");
+  }
+  absl::StrAppend(&text, " x data ", layout.data, " x tensor ", layout.tensor);
+  if (layout.context > 1) absl::StrAppend(&text, " x context ", layout.context);
+  if (layout.expert > 1) {
+    absl::StrAppend(&text, ", experts over ", layout.expert);
+  }
+  absl::StrAppend(&text, ", ", layout.num_microbatches, " micro-batch",
+                  layout.num_microbatches == 1 ? "" : "es", " of ",
+                  layout.micro_batch, ", ZeRO ", layout.zero, ", ",
+                  PrecisionName(layout));
+  if (layout.recompute != Recompute::kNone) {
+    absl::StrAppend(&text, ", recompute ", RecomputeName(layout.recompute));
+  }
+  if (layout.schedule == Schedule::kZeroBubble) {
+    absl::StrAppend(&text, ", zero bubble");
+  }
+  return text;
 }
 
 }  // namespace millrace

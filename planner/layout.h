@@ -22,6 +22,10 @@ enum class Precision : uint8_t { kFloat32, kBfloat16 };
 const char* PrecisionName(Precision precision);  // "fp32", "bf16".
 Precision PrecisionOf(absl::string_view name);   // Must be one of these.
 
+// What matrix products read: activations and weights as they are stored, or
+// copies of them in 8 or 4 bits with scales. Only planned so far.
+enum class GemmFormat : uint8_t { kAsStored, kFloat8, kFloat4 };
+
 // What the backward pass computes again instead of keeping it since the forward
 // pass. kSelective: what costs least time for its bytes, the outputs of norms
 // (two bytes moved for one saved) and of SwiGLU (three); no GEMM and no
@@ -36,20 +40,34 @@ Recompute RecomputeOf(absl::string_view name);   // Must be one of these.
 // are stages before it, so that gradients reach those earlier and the work put
 // off fills the end; activations of all stages then live as long as those of
 // the first (Qi et al., "Zero Bubble Pipeline Parallelism", 2024, ZB-H1).
-enum class Schedule : uint8_t { kOneForwardOneBackward, kZeroBubble };
-const char* ScheduleName(Schedule schedule);  // "1f1b", "zero_bubble".
+// kInterleaved: stages hold `interleave` chunks of layers in turn (Narayanan et
+// al., 2021); only planned so far.
+enum class Schedule : uint8_t {
+  kOneForwardOneBackward,
+  kZeroBubble,
+  kInterleaved,
+};
+// "1f1b", "zero_bubble", "interleaved".
+const char* ScheduleName(Schedule schedule);
 Schedule ScheduleOf(absl::string_view name);  // Must be one of these.
 
 struct Layout {
   int32_t pipeline = 1;  // Stages.
   int32_t data = 1;      // Replicas, each with its share of the global batch.
   int32_t tensor = 1;    // Shards of each layer; sequence-parallel when > 1.
+  // Planned only so far, as are interleave and gemm_format: shards of each
+  // sequence, and of the experts of a layer. Experts are spread over ranks of
+  // the context and data axes, so `expert` adds no ranks.
+  int32_t context = 1;
+  int32_t expert = 1;
+  int32_t interleave = 1;        // Chunks of layers a stage, with kInterleaved.
   int32_t micro_batch = 1;       // Sequences of one micro-batch.
   int32_t num_microbatches = 1;  // Per step and data replica.
   // What the data axis shards: nothing, the optimizer's state (1), gradients
   // too (2), parameters too (3), as ZeRO's stages (Rajbhandari et al., 2020).
   int32_t zero = 0;
   Precision precision = Precision::kFloat32;
+  GemmFormat gemm_format = GemmFormat::kAsStored;
   Recompute recompute = Recompute::kNone;
   Schedule schedule = Schedule::kOneForwardOneBackward;
 
@@ -57,7 +75,13 @@ struct Layout {
   bool shards_optimizer() const { return zero >= 1 && data > 1; }
   bool shards_gradients() const { return zero >= 2 && data > 1; }
   bool shards_parameters() const { return zero >= 3 && data > 1; }
-  int32_t num_ranks() const { return pipeline * data * tensor; }
+  int32_t num_ranks() const { return pipeline * data * tensor * context; }
+  // Whether no worker can execute it yet, whatever the model.
+  bool plan_only() const {
+    return context > 1 || expert > 1 || interleave > 1 ||
+           gemm_format != GemmFormat::kAsStored ||
+           schedule == Schedule::kInterleaved;
+  }
   // Sequences of one optimizer step over all replicas.
   int32_t global_batch() const { return micro_batch * num_microbatches * data; }
   friend bool operator==(const Layout&, const Layout&) = default;
@@ -111,6 +135,9 @@ LayerRange StageLayers(const ModelSpec& model, const Layout& layout,
 // = micro_batch x num_microbatches x data.
 absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
                             int64_t global_batch);
+
+// What computing is called in jobs and plans: "fp32", "bf16", "fp8", "fp4".
+const char* PrecisionName(const Layout& layout);
 
 // "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1, bf16", and
 // ", recompute full" where anything is.

@@ -1,6 +1,7 @@
 #include "planner/model.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 
 namespace millrace {
 namespace {
@@ -12,6 +13,19 @@ absl::Status RequirePositive(absl::string_view field, double value) {
 }
 
 }  // namespace
+
+const char* FeedForwardName(FeedForward kind) {
+  switch (kind) {
+    case FeedForward::kSwiglu:
+      return "swiglu";
+    case FeedForward::kGelu:
+      return "gelu";
+    case FeedForward::kSquaredRelu:
+      return "relu2";
+  }
+  CHECK(false) << "unknown feed-forward " << static_cast<int>(kind);
+  return "";
+}
 
 absl::Status ValidateModel(const ModelSpec& model) {
   const struct {

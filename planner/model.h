@@ -10,8 +10,40 @@
 
 namespace millrace {
 
-// The Llama family: pre-norm RMSNorm, rotary position embedding on query and
-// key, grouped-query attention, SwiGLU, no biases, untied embedding and head.
+// What the feed-forward block computes between its projections. kSwiglu has two
+// inner projections, gate and up, the others one.
+enum class FeedForward : uint8_t { kSwiglu, kGelu, kSquaredRelu };
+const char* FeedForwardName(FeedForward kind);  // "swiglu", "gelu", "relu2".
+
+// Layers whose feed-forward block is a mixture of experts (Shazeer et al.,
+// 2017): a router sends each token to `experts_per_token` of `num_experts`.
+struct MixtureOfExperts {
+  int64_t num_experts = 0;  // 0: none, all layers are dense.
+  int64_t experts_per_token = 0;
+  int64_t expert_hidden = 0;       // Inner width of one expert.
+  int64_t num_shared_experts = 0;  // Each sees every token.
+  int64_t num_dense_layers = 0;    // The first ones, of ffn_hidden.
+  friend bool operator==(const MixtureOfExperts&,
+                         const MixtureOfExperts&) = default;
+};
+
+// Multi-head latent attention (DeepSeek-V2, 2024): keys and values are computed
+// from a narrow latent vector, queries too where query_rank is set. Query and
+// key heads are nope_head_dim + rope_head_dim wide.
+struct LatentAttention {
+  int64_t kv_rank = 0;     // 0: plain attention; the rest is then unused.
+  int64_t query_rank = 0;  // 0: queries are projected directly.
+  int64_t nope_head_dim = 0;
+  int64_t rope_head_dim = 0;
+  int64_t value_head_dim = 0;
+  friend bool operator==(const LatentAttention&,
+                         const LatentAttention&) = default;
+};
+
+// A pre-norm decoder. With the defaults of feed_forward, moe, mla and
+// ties_embedding it is of the Llama family, which workers can train: RMSNorm,
+// rotary position embedding on query and key, grouped-query attention, SwiGLU,
+// no biases, untied embedding and head. Others are planned only.
 struct ModelSpec {
   int64_t vocab_size = 0;
   int64_t hidden = 0;
@@ -24,6 +56,15 @@ struct ModelSpec {
   double rope_theta = 10000.0;
   double norm_epsilon = 1e-5;
   double init_std = 0.02;  // Of embedding, head and every linear weight.
+  FeedForward feed_forward = FeedForward::kSwiglu;
+  MixtureOfExperts moe;
+  LatentAttention mla;
+  bool ties_embedding = false;  // The head is the embedding's transpose.
+
+  bool is_llama() const {
+    return feed_forward == FeedForward::kSwiglu && moe.num_experts == 0 &&
+           mla.kv_rank == 0 && !ties_embedding;
+  }
 
   int64_t query_width() const { return num_heads * head_dim; }
   int64_t kv_width() const { return num_kv_heads * head_dim; }

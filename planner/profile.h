@@ -81,6 +81,36 @@ struct MemoryOverhead {
                          const MemoryOverhead&) = default;
 };
 
+// One kind of device by its data sheet, and the constants with which
+// planner/device_cost.h prices ops that no table has. Zero: not stated.
+struct DeviceSpec {
+  std::string name;  // "H100-SXM-80GB".
+  // Dense, without sparsity, by what a product reads.
+  double bf16_flops_per_s = 0;  // fp16 too.
+  double fp8_flops_per_s = 0;
+  double fp4_flops_per_s = 0;
+  double memory_bytes_per_s = 0;
+  bool is_given() const { return bf16_flops_per_s > 0; }
+  friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
+};
+
+// Devices joined by one kind of link: a domain of NVLink, a rack, the fabric.
+struct NetworkLevel {
+  std::string name;        // "nvlink", "fabric".
+  int32_t devices = 0;     // That one domain joins; 0: all there are.
+  double bytes_per_s = 0;  // A device, each direction, as the data sheet says.
+  double latency_s = 0;    // Of one message.
+  friend bool operator==(const NetworkLevel&, const NetworkLevel&) = default;
+};
+
+// A constant of the cost formulas, with where its value comes from.
+struct ModelConstant {
+  std::string name;
+  double value;
+  std::string source;
+  friend bool operator==(const ModelConstant&, const ModelConstant&) = default;
+};
+
 struct HardwareProfile {
   std::string name;
   ProfileProvenance provenance;
@@ -98,6 +128,10 @@ struct HardwareProfile {
   // compute at once. Starts with 1; as long as ranks_per_host.
   std::vector<double> compute_contention;
   OverlapFactors overlap;
+  // What prices ops and links that the tables lack.
+  DeviceSpec device;
+  std::vector<NetworkLevel> network;  // Innermost first.
+  std::vector<ModelConstant> constants;
 };
 
 }  // namespace millrace

@@ -1,0 +1,96 @@
+// The closed form of a training step on any number of devices: seconds and
+// bytes of a layout from what its layers cost. The search ranks millions of
+// layouts by it; `millrace evaluate` holds it to published runs.
+
+#ifndef MILLRACE_PLANNER_STEP_MODEL_H_
+#define MILLRACE_PLANNER_STEP_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/layer_work.h"
+#include "planner/layout.h"
+#include "planner/model.h"
+#include "planner/pass_costs.h"
+#include "planner/profile.h"
+
+namespace millrace {
+
+// Of the most loaded rank; the parts sum to step_time_s.
+struct StepTime {
+  double compute_s = 0;
+  double recompute_s = 0;
+  double exposed_tensor_s = 0;
+  double exposed_context_s = 0;
+  double exposed_expert_s = 0;
+  double exposed_data_s = 0;
+  double transfer_s = 0;  // Between stages, exposed.
+  double bubble_s = 0;
+  double optimizer_s = 0;
+  double step_time_s() const {
+    return compute_s + recompute_s + exposed_tensor_s + exposed_context_s +
+           exposed_expert_s + exposed_data_s + transfer_s + bubble_s +
+           optimizer_s;
+  }
+};
+
+// Bytes of the most loaded rank.
+struct StepMemory {
+  int64_t parameters = 0;
+  int64_t gradients = 0;
+  int64_t optimizer = 0;  // Master weights and moments.
+  int64_t activations = 0;
+  int64_t working = 0;   // The largest layer's, logits included.
+  int64_t overhead = 0;  // Context, libraries, communicators.
+  int64_t total() const {
+    return parameters + gradients + optimizer + activations + working +
+           overhead;
+  }
+};
+
+struct StepPrediction {
+  StepTime time;
+  StepMemory memory;
+};
+
+// Caches what layers cost under each (tensor, context, expert, micro-batch,
+// ...), so one thread uses one StepModel.
+class StepModel {
+ public:
+  // InvalidArgument for a profile without device or network, naming the missing
+  // key, and for a model that ValidateModel refuses.
+  static absl::StatusOr<StepModel> Create(const ModelSpec& model,
+                                          const HardwareProfile& profile,
+                                          const Implementation& implementation);
+  StepModel(StepModel&&) noexcept;
+  StepModel& operator=(StepModel&&) noexcept;
+  ~StepModel();
+
+  // `layout` must pass ValidatePlannedLayout. A layout whose layer costs are
+  // cached takes about a microsecond.
+  StepPrediction Predict(const Layout& layout);
+  StepMemory PredictMemory(const Layout& layout);
+
+  // What list scheduling and simulation start from; tensor, context and expert
+  // communication that is exposed is part of the passes.
+  PipelineCosts PassCosts(const Layout& layout);
+  // Seconds of a rank's once-a-step work: reduction and gathering of the data
+  // axis as if nothing hid them, and the optimizer.
+  struct StepEnds {
+    double gradient_reduction_s = 0;
+    double parameter_gather_s = 0;
+    double optimizer_s = 0;
+  };
+  StepEnds EndsOf(const Layout& layout);
+
+ private:
+  struct State;
+  explicit StepModel(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_STEP_MODEL_H_
