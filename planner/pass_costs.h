@@ -1,5 +1,5 @@
-// What the passes of a pipeline cost: the input of list scheduling and of
-// simulation at the level of passes.
+// What the passes of a pipeline cost and in which order they run: what list
+// scheduling and simulation at the level of passes have in common.
 
 #ifndef MILLRACE_PLANNER_PASS_COSTS_H_
 #define MILLRACE_PLANNER_PASS_COSTS_H_
@@ -29,6 +29,25 @@ struct PipelineCosts {
   std::vector<ChunkCosts> chunks;  // As long as stage_of_chunk.
   double transfer_s = 0;           // Between chunks on different stages.
 };
+
+// kBackward: both gradients layer by layer; what the chunk before waits for is
+// there at its end. A micro-batch's backward work on a chunk is either that or
+// the two others, apart.
+enum class ChunkPassKind : uint8_t {
+  kForward,
+  kBackward,
+  kInputGradient,
+  kWeightGradient,
+};
+struct ChunkPass {
+  ChunkPassKind kind;
+  int32_t chunk_idx;  // Into PipelineCosts::chunks.
+  int32_t microbatch_idx;
+  friend bool operator==(const ChunkPass&, const ChunkPass&) = default;
+};
+
+// The order in which each stage (outer index) runs the passes of its chunks.
+using PassOrder = std::vector<std::vector<ChunkPass>>;
 
 }  // namespace millrace
 
