@@ -235,6 +235,29 @@ const JobKey kJobKeys[] = {
      .field = FIELD(layout.tensor),
      .minimum = 1,
      .maximum = kMaximumInt32},
+    {.path = "layout.context",
+     .doc = "Shards of each sequence. Above 1 only planned so far.",
+     .field = FIELD(layout.context),
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "layout.expert",
+     .doc = "Shards of the experts of a layer, over ranks of the context and "
+            "data axes. Above 1 only planned so far.",
+     .field = FIELD(layout.expert),
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "layout.interleave",
+     .doc = "Chunks of layers a pipeline stage holds, in turn. Above 1 only "
+            "planned so far.",
+     .field = FIELD(layout.interleave),
+     .minimum = 1,
+     .maximum = 10000},
+    {.path = "layout.devices",
+     .doc = "How many of the devices to use. auto is all that a run has; a "
+            "plan of all axes may leave some idle.",
+     .field = FIELD(layout.devices),
+     .minimum = 1,
+     .maximum = kMaximumInt32},
     {.path = "layout.micro_batch",
      .doc = "Sequences of one micro-batch.",
      .field = FIELD(layout.micro_batch),
@@ -255,9 +278,10 @@ const JobKey kJobKeys[] = {
     {.path = "layout.schedule",
      .doc = "The order of passes in a pipeline: one forward, one backward; or "
             "zero_bubble, which also puts off weight gradients to fill its "
-            "end, with ZeRO 0 or 1. auto takes the faster.",
+            "end, with ZeRO 0 or 1; or interleaved, only planned so far. auto "
+            "takes the fastest.",
      .field = FIELD(layout.schedule),
-     .choices = "auto|1f1b|zero_bubble"},
+     .choices = "auto|1f1b|zero_bubble|interleaved"},
 
     {.path = "checkpoint.directory",
      .doc = "Where checkpoints go. Empty: checkpoints/ in the run directory.",

@@ -44,6 +44,23 @@ std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
   return meshes;
 }
 
+// The first key that asks for what workers cannot execute, as "layout.context
+// is 2"; nothing if none does.
+std::optional<std::string> PlanOnlyKey(const LayoutConstraints& constraints) {
+  const std::pair<const char*, std::optional<int32_t>> axes[] = {
+      {"context", constraints.context},
+      {"expert", constraints.expert},
+      {"interleave", constraints.interleave}};
+  for (const auto& [name, size] : axes) {
+    if (size.value_or(1) > 1)
+      return absl::StrCat("layout.", name, " is ", *size);
+  }
+  if (constraints.schedule == ScheduleName(Schedule::kInterleaved)) {
+    return "layout.schedule is interleaved";
+  }
+  return std::nullopt;
+}
+
 // "pipeline 2 x tensor 4 (layout.pipeline, layout.tensor)".
 struct PinnedAxes {
   std::string product;
@@ -75,6 +92,16 @@ PinnedAxes DescribePinnedAxes(const LayoutConstraints& constraints) {
 
 // What stands in the way of the layout that comes closest.
 std::string NearestObstacle(const LayoutSpace& space) {
+  if (const auto key = PlanOnlyKey(space.constraints)) {
+    return absl::StrCat(*key,
+                        ", which is only planned so far: workers execute "
+                        "1 or auto, and 1f1b or zero_bubble");
+  }
+  if (!Allows(space.constraints.devices, space.num_devices)) {
+    return absl::StrCat("layout.devices is ", *space.constraints.devices,
+                        ", but a run uses all of its devices, ",
+                        space.num_devices);
+  }
   const std::vector<Layout> meshes = EnumerateMeshes(space);
   if (meshes.empty()) {
     const PinnedAxes pinned = DescribePinnedAxes(space.constraints);
@@ -121,7 +148,10 @@ std::vector<std::string> ChangesOfOneKey(const LayoutSpace& space) {
       {"micro_batch", &LayoutConstraints::micro_batch, &Layout::micro_batch},
       {"data", &LayoutConstraints::data, &Layout::data},
       {"tensor", &LayoutConstraints::tensor, &Layout::tensor},
-      {"pipeline", &LayoutConstraints::pipeline, &Layout::pipeline}};
+      {"pipeline", &LayoutConstraints::pipeline, &Layout::pipeline},
+      {"context", &LayoutConstraints::context, &Layout::context},
+      {"expert", &LayoutConstraints::expert, &Layout::expert},
+      {"interleave", &LayoutConstraints::interleave, &Layout::interleave}};
   std::vector<std::string> changes;
   for (const Key& key : keys) {
     const std::optional<int32_t> pinned = space.constraints.*key.pinned;
@@ -191,6 +221,10 @@ LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
 
 std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
   std::vector<Layout> layouts;
+  if (PlanOnlyKey(space.constraints).has_value() ||
+      !Allows(space.constraints.devices, space.num_devices)) {
+    return layouts;
+  }
   for (const Layout& mesh : EnumerateMeshes(space)) {
     if (space.global_batch % mesh.data != 0) continue;
     const int64_t replica_batch = space.global_batch / mesh.data;

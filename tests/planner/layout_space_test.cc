@@ -104,6 +104,29 @@ TEST(LayoutSpaceTest, ExplainsContradictions) {
                     HasSubstr("use 3 devices instead of 4")));
 }
 
+// Goal: what workers cannot execute is refused with its key, not ignored.
+// Method: pin each axis that is only planned.
+TEST(LayoutSpaceTest, RefusesWhatIsOnlyPlanned) {
+  LayoutSpace space = SmallSpace(4, 8);
+  space.constraints = {.context = 2};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("layout.context is 2, which is only planned"),
+                    HasSubstr("set layout.context to 1 instead of 2")));
+  space.constraints = {.expert = 4};
+  EXPECT_THAT(ErrorOf(space), HasSubstr("layout.expert is 4"));
+  space.constraints = {.interleave = 2};
+  EXPECT_THAT(ErrorOf(space), HasSubstr("layout.interleave is 2"));
+  space.constraints = {.schedule = "interleaved"};
+  EXPECT_THAT(ErrorOf(space), HasSubstr("layout.schedule is interleaved"));
+  space.constraints = {.devices = 3};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("layout.devices is 3, but a run uses all"),
+                    HasSubstr("use 3 devices instead of 4")));
+  space.constraints = {
+      .context = 1, .expert = 1, .interleave = 1, .devices = 4};
+  EXPECT_FALSE(EnumerateLayouts(space).empty());
+}
+
 TEST(LayoutSpaceTest, ExplainsBatches) {
   LayoutSpace space = SmallSpace(4, 6);
   space.constraints = {.data = 4};
