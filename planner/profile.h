@@ -85,11 +85,13 @@ struct MemoryOverhead {
 // planner/device_cost.h prices ops that no table has. Zero: not stated.
 struct DeviceSpec {
   std::string name;  // "H100-SXM-80GB".
+  int32_t multiprocessors = 0;
   // Dense, without sparsity, by what a product reads.
   double bf16_flops_per_s = 0;  // fp16 too.
   double fp8_flops_per_s = 0;
   double fp4_flops_per_s = 0;
   double memory_bytes_per_s = 0;
+  std::string source;
   bool is_given() const { return bf16_flops_per_s > 0; }
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };
@@ -100,6 +102,7 @@ struct NetworkLevel {
   int32_t devices = 0;     // That one domain joins; 0: all there are.
   double bytes_per_s = 0;  // A device, each direction, as the data sheet says.
   double latency_s = 0;    // Of one message.
+  std::string source;
   friend bool operator==(const NetworkLevel&, const NetworkLevel&) = default;
 };
 

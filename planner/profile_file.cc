@@ -16,109 +16,19 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "planner/nearest_word.h"
+#include "planner/profile_fields.h"
 #include "planner/yaml_tree.h"
 
 namespace millrace {
 namespace {
 
-// The one list of each record's keys, which reading and writing share. A
-// visitor is called with (key, member) for each.
-template <typename Visitor>
-void VisitFields(Visitor& visit, ProfileProvenance& provenance) {
-  visit("machine", provenance.machine);
-  visit("description", provenance.description);
-  visit("version", provenance.version);
-  visit("date", provenance.date);
-  visit("num_ranks", provenance.num_ranks);
-  visit("threads_per_device", provenance.threads_per_device);
-}
-
-template <typename Visitor>
-void VisitFields(Visitor& visit, GemmTime& time) {
-  visit("m", time.m);
-  visit("n", time.n);
-  visit("k", time.k);
-  visit("trans_a", time.trans_a);
-  visit("trans_b", time.trans_b);
-  visit("seconds", time.seconds);
-}
-
-template <typename Visitor>
-void VisitFields(Visitor& visit, AttentionTime& time) {
-  visit("backward", time.backward);
-  visit("num_sequences", time.num_sequences);
-  visit("sequence_length", time.sequence_length);
-  visit("num_heads", time.num_heads);
-  visit("num_kv_heads", time.num_kv_heads);
-  visit("head_dim", time.head_dim);
-  visit("seconds", time.seconds);
-}
-
-template <typename Visitor>
-void VisitFields(Visitor& visit, CrossEntropyTime& time) {
-  visit("kind", time.kind);
-  visit("num_tokens", time.num_tokens);
-  visit("hidden", time.hidden);
-  visit("vocab_rows", time.vocab_rows);
-  visit("seconds", time.seconds);
-}
-
-template <typename Visitor>
-void VisitFields(Visitor& visit, BandwidthTime& time) {
-  visit("kind", time.kind);
-  visit("bytes", time.bytes);
-  visit("seconds", time.seconds);
-}
-
-template <typename Visitor>
-void VisitFields(Visitor& visit, CommunicationTime& time) {
-  visit("kind", time.kind);
-  visit("group_size", time.group_size);
-  visit("bytes", time.bytes);
-  visit("seconds", time.seconds);
-}
-
-template <typename Visitor>
-void VisitFields(Visitor& visit, OverlapFactors& factors) {
-  visit("compute", factors.compute);
-  visit("communication", factors.communication);
-  visit("waits", factors.waits);
-}
-
-template <typename Visitor>
-void VisitFields(Visitor& visit, MemoryOverhead& overhead) {
-  visit("process", overhead.process);
-  visit("first_communicator", overhead.first_communicator);
-  visit("communicator", overhead.communicator);
-}
-
-// Sections that a file may leave out.
-template <typename Section>
-concept Optional = std::is_same_v<Section, OverlapFactors> ||
-    std::is_same_v<Section, MemoryOverhead>;
-
-template <typename Visitor>
-void VisitFields(Visitor& visit, HardwareProfile& profile) {
-  visit("name", profile.name);
-  visit("provenance", profile.provenance);
-  visit("precision", profile.precision);
-  visit("ranks_per_host", profile.ranks_per_host);
-  visit("device_memory_bytes", profile.device_memory_bytes);
-  visit("memory_overhead", profile.memory_overhead);
-  visit("launch_overhead_s", profile.launch_overhead_s);
-  visit("compute_contention", profile.compute_contention);
-  visit("overlap", profile.overlap);
-  visit("gemms", profile.gemms);
-  visit("attention", profile.attention);
-  visit("cross_entropy", profile.cross_entropy);
-  visit("bandwidth", profile.bandwidth);
-  visit("communication", profile.communication);
-}
-
 // Writes records; tables get one row a line.
 class Writer {
  public:
-  explicit Writer(int depth) : indent_(static_cast<size_t>(depth) * 2, ' ') {}
+  // `omits_empty_tables`: where device and network price what no table has.
+  explicit Writer(int depth, bool omits_empty_tables = false)
+      : indent_(static_cast<size_t>(depth) * 2, ' '),
+        omits_empty_tables_(omits_empty_tables) {}
 
   void operator()(const char* key, std::string& value) {
     Line(key, QuoteYaml(value));
@@ -132,6 +42,7 @@ class Writer {
   void operator()(const char* key, int64_t& value) {
     Line(key, absl::StrCat(value));
   }
+  void FromZero(const char* key, int32_t& value) { (*this)(key, value); }
   void operator()(const char* key, bool& value) {
     Line(key, value ? "true" : "false");
   }
@@ -147,7 +58,7 @@ class Writer {
     absl::StrAppend(&text_, key, ":\n", absl::StrJoin(section.lines_, "\n"),
                     "\n");
   }
-  template <Optional Part>
+  template <OptionalSection Part>
   void operator()(const char* key, Part& value) {
     if (value == Part{}) return;
     Writer fields(0);
@@ -164,6 +75,7 @@ class Writer {
   }
   template <typename Row>
   void operator()(const char* key, std::vector<Row>& rows) {
+    if (rows.empty() && (OptionalRow<Row> || omits_empty_tables_)) return;
     Flush();
     absl::StrAppend(&text_, key, rows.empty() ? ": []\n" : ":\n");
     for (Row& row : rows) {
@@ -189,11 +101,13 @@ class Writer {
   }
 
   std::string indent_;
+  bool omits_empty_tables_;
   std::string text_;
   std::vector<std::string> lines_;
 };
 
-// Reads one map; every key is required, none may be unknown or given twice.
+// Reads one map; every key but the optional ones is required, none may be
+// unknown or given twice.
 class Reader {
  public:
   Reader(const YamlTree& tree, const std::string& file_name, std::string path,
@@ -210,6 +124,7 @@ class Reader {
             absl::StrCat("expected a map, found ", DescribeYaml(tree_)));
       return;
     }
+    needs_tables_ = Given("device") == nullptr || Given("network") == nullptr;
     VisitFields(*this, record);
     std::set<std::string> seen;
     for (const YamlTree& entry : tree_.children) {
@@ -234,6 +149,7 @@ class Reader {
   void operator()(const char* key, double& value) { Number(key, &value); }
   void operator()(const char* key, int32_t& value) { Integer(key, &value); }
   void operator()(const char* key, int64_t& value) { Integer(key, &value); }
+  void FromZero(const char* key, int32_t& value) { Integer(key, &value, 0); }
   void operator()(const char* key, bool& value) {
     const YamlTree* entry = FindScalar(key, "true or false");
     if (entry == nullptr) return;
@@ -263,10 +179,8 @@ class Reader {
   // May be left out: profiles were of fp32 before they said so.
   void operator()(const char* key, Precision& value) {
     keys_.emplace_back(key);
-    const auto given =
-        std::find_if(tree_.children.begin(), tree_.children.end(),
-                     [&](const YamlTree& entry) { return entry.key == key; });
-    if (given == tree_.children.end()) return;
+    const YamlTree* given = Given(key);
+    if (given == nullptr) return;
     for (const Precision precision :
          {Precision::kFloat32, Precision::kBfloat16}) {
       if (given->kind == YamlTree::Kind::kScalar &&
@@ -280,15 +194,14 @@ class Reader {
   void operator()(const char* key, ProfileProvenance& value) {
     if (const YamlTree* entry = Find(key)) Section(*entry, key).Read(value);
   }
-  template <Optional Part>
+  template <OptionalSection Part>
   void operator()(const char* key, Part& value) {
     keys_.emplace_back(key);
-    for (const YamlTree& entry : tree_.children) {
-      if (entry.key == key) Section(entry, key).Read(value);
-    }
+    const YamlTree* entry = Given(key);
+    if (entry != nullptr) Section(*entry, key).Read(value);
   }
   void operator()(const char* key, std::vector<double>& values) {
-    const YamlTree* entry = FindList(key);
+    const YamlTree* entry = FindTable(key);
     if (entry == nullptr) return;
     for (const YamlTree& item : entry->children) {
       values.push_back(0);
@@ -300,7 +213,8 @@ class Reader {
   }
   template <typename Row>
   void operator()(const char* key, std::vector<Row>& rows) {
-    const YamlTree* entry = FindList(key);
+    const YamlTree* entry =
+        OptionalRow<Row> ? FindGivenList(key) : FindTable(key);
     if (entry == nullptr) return;
     for (const YamlTree& item : entry->children) {
       rows.emplace_back();
@@ -314,13 +228,17 @@ class Reader {
     return Reader(tree, file_name_, absl::StrCat(path_, key, "."), errors_);
   }
 
+  const YamlTree* Given(absl::string_view key) const {
+    const auto given =
+        std::find_if(tree_.children.begin(), tree_.children.end(),
+                     [&](const YamlTree& entry) { return entry.key == key; });
+    return given == tree_.children.end() ? nullptr : &*given;
+  }
   const YamlTree* Find(const char* key) {
     keys_.emplace_back(key);
-    for (const YamlTree& entry : tree_.children) {
-      if (entry.key == key) return &entry;
-    }
-    Error(tree_, key, "missing");
-    return nullptr;
+    const YamlTree* entry = Given(key);
+    if (entry == nullptr) Error(tree_, key, "missing");
+    return entry;
   }
   const YamlTree* FindScalar(const char* key, absl::string_view expected) {
     const YamlTree* entry = Find(key);
@@ -329,12 +247,20 @@ class Reader {
     Expected(*entry, key, expected);
     return nullptr;
   }
-  const YamlTree* FindList(const char* key) {
-    const YamlTree* entry = Find(key);
-    if (entry == nullptr) return nullptr;
-    if (entry->kind == YamlTree::Kind::kList) return entry;
+  const YamlTree* FindGivenList(const char* key) {
+    keys_.emplace_back(key);
+    const YamlTree* entry = Given(key);
+    if (entry == nullptr || entry->kind == YamlTree::Kind::kList) return entry;
     Expected(*entry, key, "a list");
     return nullptr;
+  }
+  const YamlTree* FindTable(const char* key) {
+    if (needs_tables_ && Given(key) == nullptr) {
+      Error(tree_, key,
+            "missing, as are device and network, which would price what no "
+            "table has; measure the tables with millrace profile JOB");
+    }
+    return FindGivenList(key);
   }
 
   static bool ParseNumber(const std::string& text, double* value) {
@@ -348,11 +274,12 @@ class Reader {
     }
   }
   template <typename Value>
-  void Integer(const char* key, Value* value) {
-    const YamlTree* entry = FindScalar(key, "an integer of at least 1");
+  void Integer(const char* key, Value* value, Value least = 1) {
+    const std::string expected = absl::StrCat("an integer of at least ", least);
+    const YamlTree* entry = FindScalar(key, expected);
     if (entry != nullptr &&
-        (!absl::SimpleAtoi(entry->scalar, value) || *value < 1)) {
-      Expected(*entry, key, "an integer of at least 1");
+        (!absl::SimpleAtoi(entry->scalar, value) || *value < least)) {
+      Expected(*entry, key, expected);
     }
   }
 
@@ -372,7 +299,49 @@ class Reader {
   const std::string path_;
   std::vector<std::string>* const errors_;
   std::vector<std::string> keys_;  // Asked for so far.
+  bool needs_tables_ = true;
 };
+
+// What is wrong between the fields of a profile that reads well; empty: none.
+std::string InconsistencyOf(const HardwareProfile& profile) {
+  if (!profile.network.empty() && !profile.device.is_given()) {
+    return "device: missing beside network, or without bf16_flops_per_s; the "
+           "data sheet of the device gives it";
+  }
+  if (profile.compute_contention.size() !=
+          static_cast<size_t>(profile.ranks_per_host) ||
+      profile.compute_contention.front() != 1) {
+    return absl::StrCat("compute_contention: expected ranks_per_host = ",
+                        profile.ranks_per_host, " factors, the first 1");
+  }
+  if (profile.overlap.compute < 1 || profile.overlap.communication < 1) {
+    return absl::StrCat("overlap: expected factors of at least 1, found ",
+                        profile.overlap.compute, " and ",
+                        profile.overlap.communication);
+  }
+  const ProfileProvenance& provenance = profile.provenance;
+  if (provenance.machine.empty() || provenance.version.empty() ||
+      provenance.date.empty()) {
+    return "provenance: expected machine, version and date; a profile that "
+           "does not say where it comes from is not used";
+  }
+  int32_t inner = 1;
+  for (size_t i = 0; i < profile.network.size(); ++i) {
+    const NetworkLevel& level = profile.network[i];
+    const bool is_last = i + 1 == profile.network.size();
+    if (level.bytes_per_s <= 0) {
+      return absl::StrCat("network[", i, "].bytes_per_s: expected more than 0");
+    }
+    if (level.devices == 0 ? !is_last : level.devices % inner != 0) {
+      return absl::StrCat(
+          "network[", i, "].devices: expected a multiple of the ", inner,
+          " of the level before it", is_last ? ", or 0 for all there are" : "",
+          ", found ", level.devices);
+    }
+    inner = level.devices;
+  }
+  return "";
+}
 
 std::string CleanForFileName(absl::string_view text) {
   std::string clean(text);
@@ -392,26 +361,15 @@ absl::StatusOr<HardwareProfile> ParseProfile(absl::string_view yaml,
   HardwareProfile profile;
   std::vector<std::string> errors;
   Reader(tree, file_name, "", &errors).Read(profile);
-  if (errors.empty() && (profile.compute_contention.size() !=
-                             static_cast<size_t>(profile.ranks_per_host) ||
-                         profile.compute_contention.front() != 1)) {
-    errors.push_back(absl::StrCat(
-        file_name, ":1: compute_contention: expected ranks_per_host = ",
-        profile.ranks_per_host, " factors, the first 1"));
+  if (profile.compute_contention.empty() && !profile.network.empty()) {
+    profile.compute_contention.assign(
+        static_cast<size_t>(std::max(profile.ranks_per_host, 1)), 1.0);
   }
-  if (errors.empty() &&
-      (profile.overlap.compute < 1 || profile.overlap.communication < 1)) {
-    errors.push_back(absl::StrCat(
-        file_name, ":1: overlap: expected factors of at least 1, found ",
-        profile.overlap.compute, " and ", profile.overlap.communication));
-  }
-  if (errors.empty() &&
-      (profile.provenance.machine.empty() ||
-       profile.provenance.version.empty() || profile.provenance.date.empty())) {
-    errors.push_back(absl::StrCat(
-        file_name,
-        ":1: provenance: expected machine, version and date; a "
-        "profile that does not say where it comes from is not used"));
+  if (errors.empty()) {
+    const std::string inconsistency = InconsistencyOf(profile);
+    if (!inconsistency.empty()) {
+      errors.push_back(absl::StrCat(file_name, ":1: ", inconsistency));
+    }
   }
   if (!errors.empty()) {
     return absl::InvalidArgumentError(absl::StrJoin(errors, "\n"));
@@ -427,11 +385,11 @@ absl::StatusOr<HardwareProfile> LoadProfile(const std::string& path) {
 std::string ProfileToYaml(const HardwareProfile& profile) {
   // The field lists give mutable members, so that reading can share them.
   HardwareProfile copy = profile;
-  Writer writer(0);
+  Writer writer(0, profile.device.is_given() && !profile.network.empty());
   VisitFields(writer, copy);
   return absl::StrCat(
-      "# Measured by `millrace profile`. docs/profile.md explains each key.\n",
-      writer.Text());
+      profile.gemms.empty() ? "# " : "# Measured by `millrace profile`. ",
+      "docs/profile.md explains each key.\n", writer.Text());
 }
 
 absl::Status SaveProfile(const HardwareProfile& profile,

@@ -104,6 +104,85 @@ TEST(ProfileFileTest, KeepsMemoryOverhead) {
   EXPECT_EQ(again->memory_overhead, profile.memory_overhead);
 }
 
+// A machine known by its data sheet alone.
+HardwareProfile DataSheetProfile() {
+  HardwareProfile profile;
+  profile.name = "sheet";
+  profile.provenance = {.machine = "data sheet",
+                        .version = "0.1.0",
+                        .date = "2026-01-01T00:00:00Z",
+                        .num_ranks = 1,
+                        .threads_per_device = 1};
+  profile.ranks_per_host = 2;
+  profile.device_memory_bytes = int64_t{1} << 36;
+  profile.device = {.name = "D",
+                    .multiprocessors = 100,
+                    .bf16_flops_per_s = 1e15,
+                    .fp8_flops_per_s = 2e15,
+                    .memory_bytes_per_s = 3e12,
+                    .source = "the \"sheet\""};
+  profile.network = {{.name = "link",
+                      .devices = 2,
+                      .bytes_per_s = 4e11,
+                      .latency_s = 1e-6,
+                      .source = "sheet"},
+                     {.name = "fabric", .bytes_per_s = 5e10}};
+  profile.constants = {{.name = "c", .value = 0.75, .source = "a paper"}};
+  return profile;
+}
+
+// Goal: a profile without a table is whole where device and network are given,
+// is kept as it is, and means no contention. Method: write and read; then leave
+// out one of the two sections.
+TEST(ProfileFileTest, KeepsDataSheets) {
+  const std::string yaml = ProfileToYaml(DataSheetProfile());
+  const auto again = ParseProfile(yaml, "p.yaml");
+  ASSERT_TRUE(again.ok()) << again.status() << yaml;
+  EXPECT_EQ(again->device, DataSheetProfile().device);
+  EXPECT_EQ(again->network, DataSheetProfile().network);
+  EXPECT_EQ(again->constants, DataSheetProfile().constants);
+  EXPECT_THAT(again->compute_contention, ElementsAre(1, 1));
+  EXPECT_TRUE(again->gemms.empty());
+
+  HardwareProfile neither = DataSheetProfile();
+  neither.network.clear();
+  const auto refused = ParseProfile(ProfileToYaml(neither), "p.yaml");
+  EXPECT_THAT(std::string(refused.status().message()),
+              AllOf(HasSubstr("p.yaml"), HasSubstr("compute_contention")));
+}
+
+// Goal: tables stay beside a data sheet. Method: add one to a measured profile.
+TEST(ProfileFileTest, KeepsTablesBesideDataSheets) {
+  HardwareProfile profile = SmallProfile();
+  profile.device = DataSheetProfile().device;
+  profile.network = DataSheetProfile().network;
+  const auto again = ParseProfile(ProfileToYaml(profile), "p.yaml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->gemms.size(), profile.gemms.size());
+  EXPECT_EQ(ProfileToYaml(*again), ProfileToYaml(profile));
+}
+
+// Goal: links that cannot be are refused with what they should be. Method: one
+// wrong level at a time.
+TEST(ProfileFileTest, RefusesWrongNetworks) {
+  auto error_of = [](const HardwareProfile& profile) {
+    return std::string(
+        ParseProfile(ProfileToYaml(profile), "p.yaml").status().message());
+  };
+  HardwareProfile profile = DataSheetProfile();
+  profile.network[0].devices = 0;
+  EXPECT_THAT(error_of(profile), HasSubstr("network[0].devices: expected"));
+  profile = DataSheetProfile();
+  profile.network[1].devices = 3;
+  EXPECT_THAT(error_of(profile), HasSubstr("a multiple of the 2"));
+  profile = DataSheetProfile();
+  profile.network[1].bytes_per_s = 0;
+  EXPECT_THAT(error_of(profile), HasSubstr("network[1].bytes_per_s"));
+  profile = DataSheetProfile();
+  profile.device = {};
+  EXPECT_THAT(error_of(profile), HasSubstr("missing"));
+}
+
 // Goal: a damaged or foreign file is refused with the place. Method: one change
 // at a time.
 TEST(ProfileFileTest, RefusesWrongFiles) {
@@ -213,7 +292,8 @@ TEST(ProfileFileTest, DocumentationMatches) {
   ASSERT_TRUE(file) << "run from the repository's root";
   std::stringstream text;
   text << file.rdbuf();
-  std::stringstream yaml(ProfileToYaml(SmallProfile()));
+  std::stringstream yaml(absl::StrCat(ProfileToYaml(SmallProfile()),
+                                      ProfileToYaml(DataSheetProfile())));
   std::string word;
   int num_keys = 0;
   while (yaml >> word) {

@@ -1,0 +1,143 @@
+// The one list of the keys of each record of a profile file, which reading and
+// writing (profile_file.cc) share. A visitor is called with (key, member) for
+// each, in the order of the file.
+
+#ifndef MILLRACE_PLANNER_PROFILE_FIELDS_H_
+#define MILLRACE_PLANNER_PROFILE_FIELDS_H_
+
+#include <type_traits>
+
+#include "planner/profile.h"
+
+namespace millrace {
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, ProfileProvenance& provenance) {
+  visit("machine", provenance.machine);
+  visit("description", provenance.description);
+  visit("version", provenance.version);
+  visit("date", provenance.date);
+  visit("num_ranks", provenance.num_ranks);
+  visit("threads_per_device", provenance.threads_per_device);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, GemmTime& time) {
+  visit("m", time.m);
+  visit("n", time.n);
+  visit("k", time.k);
+  visit("trans_a", time.trans_a);
+  visit("trans_b", time.trans_b);
+  visit("seconds", time.seconds);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, AttentionTime& time) {
+  visit("backward", time.backward);
+  visit("num_sequences", time.num_sequences);
+  visit("sequence_length", time.sequence_length);
+  visit("num_heads", time.num_heads);
+  visit("num_kv_heads", time.num_kv_heads);
+  visit("head_dim", time.head_dim);
+  visit("seconds", time.seconds);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, CrossEntropyTime& time) {
+  visit("kind", time.kind);
+  visit("num_tokens", time.num_tokens);
+  visit("hidden", time.hidden);
+  visit("vocab_rows", time.vocab_rows);
+  visit("seconds", time.seconds);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, BandwidthTime& time) {
+  visit("kind", time.kind);
+  visit("bytes", time.bytes);
+  visit("seconds", time.seconds);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, CommunicationTime& time) {
+  visit("kind", time.kind);
+  visit("group_size", time.group_size);
+  visit("bytes", time.bytes);
+  visit("seconds", time.seconds);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, OverlapFactors& factors) {
+  visit("compute", factors.compute);
+  visit("communication", factors.communication);
+  visit("waits", factors.waits);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, MemoryOverhead& overhead) {
+  visit("process", overhead.process);
+  visit("first_communicator", overhead.first_communicator);
+  visit("communicator", overhead.communicator);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, DeviceSpec& device) {
+  visit("name", device.name);
+  visit("multiprocessors", device.multiprocessors);
+  visit("bf16_flops_per_s", device.bf16_flops_per_s);
+  visit("fp8_flops_per_s", device.fp8_flops_per_s);
+  visit("fp4_flops_per_s", device.fp4_flops_per_s);
+  visit("memory_bytes_per_s", device.memory_bytes_per_s);
+  visit("source", device.source);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, NetworkLevel& level) {
+  visit("name", level.name);
+  visit.FromZero("devices", level.devices);
+  visit("bytes_per_s", level.bytes_per_s);
+  visit("latency_s", level.latency_s);
+  visit("source", level.source);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, ModelConstant& constant) {
+  visit("name", constant.name);
+  visit("value", constant.value);
+  visit("source", constant.source);
+}
+
+// Sections that a file may leave out whole.
+template <typename Section>
+concept OptionalSection = std::is_same_v<Section, OverlapFactors> ||
+    std::is_same_v<Section, MemoryOverhead> ||
+    std::is_same_v<Section, DeviceSpec>;
+// Lists that a file may leave out.
+template <typename Row>
+concept OptionalRow =
+    std::is_same_v<Row, NetworkLevel> || std::is_same_v<Row, ModelConstant>;
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, HardwareProfile& profile) {
+  visit("name", profile.name);
+  visit("provenance", profile.provenance);
+  visit("precision", profile.precision);
+  visit("ranks_per_host", profile.ranks_per_host);
+  visit("device_memory_bytes", profile.device_memory_bytes);
+  visit("memory_overhead", profile.memory_overhead);
+  visit("launch_overhead_s", profile.launch_overhead_s);
+  visit("compute_contention", profile.compute_contention);
+  visit("overlap", profile.overlap);
+  visit("device", profile.device);
+  visit("network", profile.network);
+  visit("constants", profile.constants);
+  visit("gemms", profile.gemms);
+  visit("attention", profile.attention);
+  visit("cross_entropy", profile.cross_entropy);
+  visit("bandwidth", profile.bandwidth);
+  visit("communication", profile.communication);
+}
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PROFILE_FIELDS_H_
