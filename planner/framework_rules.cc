@@ -1,0 +1,97 @@
+#include "planner/framework_rules.h"
+
+#include <vector>
+
+#include "absl/strings/match.h"
+
+namespace millrace {
+namespace {
+
+Implementation MegatronCore() {
+  Implementation implementation;
+  implementation.gradient_bytes = 2;
+  return implementation;
+}
+
+// Before FlashAttention and sequence parallelism: scores in memory, all-reduces
+// in the open, blocking transfers, gradients reduced after the last backward
+// pass.
+Implementation MegatronOf2021() {
+  Implementation implementation;
+  implementation.flash_attention = false;
+  implementation.dropout = true;
+  implementation.sequence_parallel = false;
+  implementation.overlaps_data = false;
+  implementation.overlaps_tensor = false;
+  implementation.overlaps_transfers = false;
+  implementation.gradient_bytes = 2;
+  return implementation;
+}
+
+Implementation MegatronOf2022() {
+  Implementation implementation = MegatronOf2021();
+  implementation.gradient_bytes = 4;
+  return implementation;
+}
+
+Implementation Mlperf() {
+  Implementation implementation = MegatronCore();
+  implementation.gradient_bytes = 4;
+  return implementation;
+}
+
+Implementation Torchtitan() {
+  Implementation implementation;
+  implementation.overlaps_tensor = false;
+  return implementation;
+}
+
+const std::vector<FrameworkRule>& Rules() {
+  static const auto* const rules = new std::vector<FrameworkRule>{
+      // The fallback, so the first.
+      {"mcore",
+       "Megatron-Core: fused and flash attention, sequence parallelism, "
+       "overlapped communication, 16-bit gradients, ZeRO 1 (its distributed "
+       "optimizer) and no recompute are its defaults in performance recipes",
+       MegatronCore(), 1, Recompute::kNone, true},
+      {"mlperf",
+       "NVIDIA's MLPerf Training code on Megatron-Core, gradients in fp32",
+       Mlperf(), 1, Recompute::kNone, true},
+      {"dgxc", "NeMo on Megatron-Core, as its performance recipes set it",
+       MegatronCore(), 1, Recompute::kNone, true},
+      {"nemo", "NeMo on Megatron-Core, as its performance recipes set it",
+       MegatronCore(), 1, Recompute::kNone, true},
+      {"mbridge",
+       "Megatron-Bridge on Megatron-Core, as its performance recipes set it",
+       MegatronCore(), 1, Recompute::kNone, true},
+      {"torchtitan",
+       "torchtitan: PyTorch FSDP 2 with prefetching, tensor parallelism in the "
+       "open unless notes say async TP, gradients reduced in fp32",
+       Torchtitan(), 3, Recompute::kNone, false},
+      {"sc21",
+       "Megatron-LM of 2021: scores in memory, dropout, no sequence "
+       "parallelism, nothing overlapped",
+       MegatronOf2021(), 0, Recompute::kNone, true},
+      {"seqsel",
+       "Megatron-LM of 2022: scores in memory, dropout, sequence parallelism "
+       "where stated, nothing overlapped",
+       MegatronOf2022(), 0, Recompute::kNone, true},
+      {"vtrain",
+       "Megatron-DeepSpeed: scores in memory, dropout, no sequence "
+       "parallelism, nothing overlapped; vTrain's configurations of these runs "
+       "set use_checkpoint, so full recompute",
+       MegatronOf2021(), 0, Recompute::kFull, true},
+  };
+  return *rules;
+}
+
+}  // namespace
+
+FrameworkChoice FrameworkOf(const PublishedRun& run) {
+  for (const FrameworkRule& rule : Rules()) {
+    if (absl::StartsWith(run.group, rule.group_prefix)) return {&rule, true};
+  }
+  return {&Rules().front(), false};
+}
+
+}  // namespace millrace

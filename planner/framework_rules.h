@@ -1,0 +1,34 @@
+// How the frameworks of published runs compute, where their rows do not say.
+
+#ifndef MILLRACE_PLANNER_FRAMEWORK_RULES_H_
+#define MILLRACE_PLANNER_FRAMEWORK_RULES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "planner/layer_work.h"
+#include "planner/layout.h"
+#include "planner/published_runs.h"
+
+namespace millrace {
+
+struct FrameworkRule {
+  const char* group_prefix;  // Of PublishedRun::group.
+  const char* framework;     // With the reason for what follows.
+  Implementation implementation;
+  int32_t zero = 0;                        // Where the row does not say.
+  Recompute recompute = Recompute::kNone;  // Where the row does not say.
+  bool ties_embedding = false;             // Of GELU models.
+};
+
+// The rule of the run's group. Groups that no rule names compute as
+// Megatron-Core does; `is_known` is then false.
+struct FrameworkChoice {
+  const FrameworkRule* rule;
+  bool is_known;
+};
+FrameworkChoice FrameworkOf(const PublishedRun& run);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_FRAMEWORK_RULES_H_

@@ -1,0 +1,284 @@
+#include "planner/run_setup.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "planner/framework_rules.h"
+#include "planner/run_model.h"
+
+namespace millrace {
+namespace {
+
+absl::Status NotStated(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(what, " is not stated"));
+}
+
+bool Contains(absl::string_view text, absl::string_view part) {
+  return absl::StrContains(absl::AsciiStrToLower(text),
+                           absl::AsciiStrToLower(part));
+}
+
+int64_t Or(const std::optional<int64_t>& stated, int64_t otherwise) {
+  return stated.value_or(otherwise);
+}
+
+// --- Machine ---
+
+struct Machine {
+  const char* word;  // Of the row's gpu, in capital letters.
+  const char* profile;
+};
+
+// The first word found counts: GB200 before B200.
+constexpr Machine kMachines[] = {
+    {"GB300", "gb300-nvl72"}, {"GB200", "gb200-nvl72"},  {"B300", "b300-hgx"},
+    {"B200", "b200-hgx"},     {"H200", "h200-cluster"},  {"H800", "h800-sxm"},
+    {"H100", "h100-sxm"},     {"A100", "a100-sxm-80gb"},
+};
+
+absl::Status FindMachine(const PublishedRun& run, RunSetup* setup) {
+  if (run.gpu.empty()) return NotStated("gpu");
+  const std::string gpu = absl::AsciiStrToUpper(run.gpu);
+  const auto* const machine = std::find_if(
+      std::begin(kMachines), std::end(kMachines),
+      [&](const Machine& m) { return absl::StrContains(gpu, m.word); });
+  if (machine == std::end(kMachines)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gpu '", run.gpu, "' is unknown; known are ",
+        absl::StrJoin(kMachines, ", ", [](std::string* out, const Machine& m) {
+          absl::StrAppend(out, m.word);
+        })));
+  }
+  setup->profile = machine->profile;
+  if (absl::StrContains(gpu, "500W")) {
+    setup->profile = "h100-500w";  // HBM2e and a lower power limit.
+  }
+  if (setup->profile == std::string("a100-sxm-80gb") &&
+      (absl::StrContains(gpu, "800 GB/S INTER-NODE PER NODE") ||
+       absl::StartsWith(run.group, "vtrain"))) {
+    setup->fabric_bytes_per_s = 800e9 / 8 / 8;  // 8 devices a node.
+    setup->assumptions.push_back(
+        "800 Gb/s of fabric a node of 8 devices, as vTrain's machine has");
+  }
+  return absl::OkStatus();
+}
+
+// --- Layout ---
+
+absl::Status Fits(absl::string_view name, const std::optional<int64_t>& stated,
+                  int32_t* out) {
+  if (!stated) return NotStated(name);
+  if (*stated < 1 || *stated > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is ", *stated, "; it must be at least 1"));
+  }
+  *out = static_cast<int32_t>(*stated);
+  return absl::OkStatus();
+}
+
+absl::Status FindPrecision(const PublishedRun& run, RunSetup* setup) {
+  const absl::string_view precision = run.precision;
+  if (precision.empty() || Contains(precision, "not stated")) {
+    if (!Contains(precision, "16")) return NotStated("precision");
+  }
+  setup->layout.precision = Precision::kBfloat16;
+  if (Contains(precision, "FP4")) {
+    setup->layout.gemm_format = GemmFormat::kFloat4;
+  } else if (Contains(precision, "FP8")) {
+    setup->layout.gemm_format = GemmFormat::kFloat8;
+    if (!absl::EqualsIgnoreCase(precision, "FP8")) {
+      setup->assumptions.push_back(
+          absl::StrCat("recipe '", precision, "' is planned as any 8-bit one"));
+    }
+  } else if (!Contains(precision, "BF16") && !Contains(precision, "FP16")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "precision '", precision,
+        "' is unknown; known are BF16, FP16, FP8 and FP4 recipes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FindZero(const PublishedRun& run, const FrameworkRule& framework,
+                      RunSetup* setup) {
+  const std::string zero = absl::AsciiStrToLower(run.zero);
+  Layout& layout = setup->layout;
+  if (zero.empty()) {
+    layout.zero = framework.zero;
+    setup->assumptions.push_back(
+        absl::StrCat("ZeRO not stated; stage ", framework.zero,
+                     ", the framework's default here"));
+  } else if (absl::StartsWith(zero, "none")) {
+    layout.zero = 0;
+  } else if (absl::StartsWith(zero, "zero1")) {
+    layout.zero = 1;
+  } else if (absl::StartsWith(zero, "zero2")) {
+    layout.zero = 2;
+  } else if (absl::StartsWith(zero, "zero3") ||
+             absl::StartsWith(zero, "fsdp")) {
+    layout.zero = 3;
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "zero_or_fsdp '", run.zero,
+        "' is unknown; known are none, zero1, zero2, zero3, fsdp"));
+  }
+  const int64_t shard = Or(run.fsdp_shard, 0);
+  if (shard > 1 && layout.zero == 3 && shard != layout.data &&
+      shard != static_cast<int64_t>(layout.data) * layout.context) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "fsdp_shard ", shard, " shards within parts of the data axis of ",
+        layout.data, "; the planner shards over all of it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FindRecompute(const PublishedRun& run,
+                           const FrameworkRule& framework, RunSetup* setup) {
+  Layout& layout = setup->layout;
+  const absl::string_view recompute = run.recompute;
+  if (recompute.empty()) {
+    layout.recompute = framework.recompute;
+    setup->assumptions.push_back(
+        absl::StrCat("recompute not stated; ", RecomputeName(layout.recompute),
+                     ", the framework's default here"));
+  } else if (absl::StartsWithIgnoreCase(recompute, "none")) {
+    layout.recompute = Recompute::kNone;
+  } else if (absl::StartsWithIgnoreCase(recompute, "full")) {
+    layout.recompute = Recompute::kFull;
+  } else if (Contains(recompute, "selective")) {
+    layout.recompute = Recompute::kSelective;
+    if (Contains(recompute, "core") && setup->implementation.flash_attention) {
+      layout.recompute = Recompute::kNone;
+      setup->assumptions.push_back(
+          "recompute of the attention core is what flash attention does "
+          "anyway");
+    }
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("recompute '", recompute,
+                     "' is unknown; known are none, selective ..., full"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FindBatches(const PublishedRun& run, RunSetup* setup) {
+  Layout& layout = setup->layout;
+  int32_t global_batch = 0;
+  RETURN_IF_ERROR(Fits("global_batch", run.global_batch, &global_batch));
+  const bool is_torchtitan = absl::StartsWith(run.group, "torchtitan");
+  if (!run.micro_batch && is_torchtitan && layout.pipeline > 1) {
+    if (global_batch % (layout.data * layout.pipeline) != 0) {
+      return absl::InvalidArgumentError(
+          "micro_batch is not stated and the global batch does not divide into "
+          "torchtitan's default of one micro-batch a stage");
+    }
+    layout.micro_batch = global_batch / (layout.data * layout.pipeline);
+    layout.num_microbatches = layout.pipeline;
+    setup->assumptions.push_back(
+        "micro_batch not stated; as many micro-batches as pipeline stages, "
+        "torchtitan's default");
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(Fits("micro_batch", run.micro_batch, &layout.micro_batch));
+  const int64_t sequences =
+      static_cast<int64_t>(layout.micro_batch) * layout.data;
+  if (global_batch % sequences != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "global_batch ", global_batch, " is not divisible by micro_batch ",
+        layout.micro_batch, " x dp ", layout.data));
+  }
+  layout.num_microbatches = static_cast<int32_t>(global_batch / sequences);
+  return absl::OkStatus();
+}
+
+absl::Status FindAxes(const PublishedRun& run, RunSetup* setup) {
+  Layout& layout = setup->layout;
+  int32_t num_gpus = 0;
+  RETURN_IF_ERROR(Fits("n_gpus", run.num_gpus, &num_gpus));
+  RETURN_IF_ERROR(Fits("tp", run.tensor, &layout.tensor));
+  RETURN_IF_ERROR(Fits("pp", run.pipeline, &layout.pipeline));
+  layout.context = static_cast<int32_t>(Or(run.context, 1));
+  layout.expert = static_cast<int32_t>(Or(run.expert, 1));
+  if (run.data) {
+    RETURN_IF_ERROR(Fits("dp", run.data, &layout.data));
+  } else {
+    layout.data = num_gpus / (layout.tensor * layout.pipeline * layout.context);
+    setup->assumptions.push_back("dp not stated; what the devices leave");
+  }
+  if (layout.num_ranks() != num_gpus) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tp ", layout.tensor, " x pp ", layout.pipeline, " x cp ",
+                     layout.context, " x dp ", layout.data, " is ",
+                     layout.num_ranks(), " devices, but n_gpus is ", num_gpus));
+  }
+  layout.interleave = static_cast<int32_t>(Or(run.interleave, 1));
+  if (layout.pipeline == 1) {
+    layout.interleave = 1;
+  } else if (!run.interleave) {
+    const bool is_interleaved = Contains(run.notes, "interleaved");
+    layout.interleave = is_interleaved ? 2 : 1;
+    setup->assumptions.push_back(
+        is_interleaved
+            ? "vp not stated but the schedule is interleaved; 2 chunks a "
+              "stage, torchtitan's default"
+            : "vp not stated; one chunk a stage");
+  }
+  layout.schedule = layout.interleave > 1 ? Schedule::kInterleaved
+                                          : Schedule::kOneForwardOneBackward;
+  return absl::OkStatus();
+}
+
+// What the notes say of the way the run computed.
+void ReadNotes(const PublishedRun& run, RunSetup* setup) {
+  Implementation& implementation = setup->implementation;
+  if (Contains(run.notes, "no sequence parallel") ||
+      Contains(run.notes, "no SP")) {
+    implementation.sequence_parallel = false;
+  } else if (Contains(run.notes, "sequence parallel on") ||
+             Contains(run.notes, "TP+SP")) {
+    implementation.sequence_parallel = true;
+  }
+  if (Contains(run.notes, "async TP")) implementation.overlaps_tensor = true;
+  if (Contains(run.notes, "TP comm overlap off")) {
+    implementation.overlaps_tensor = false;
+  }
+  if (Contains(run.notes, "eager")) implementation.fused_elementwise = false;
+}
+
+}  // namespace
+
+absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run) {
+  RunSetup setup;
+  if (!run.kind.empty() && run.kind != "pretrain" &&
+      run.kind != "memory_formula") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "kind '", run.kind,
+        "' is unknown; the planner prices steps that train all parameters "
+        "(pretrain)"));
+  }
+  const FrameworkChoice framework = FrameworkOf(run);
+  setup.assumptions.push_back(absl::StrCat(
+      framework.is_known ? "computes as " : "framework unknown; computes as ",
+      framework.rule->framework));
+  setup.implementation = framework.rule->implementation;
+  ReadNotes(run, &setup);
+  ASSIGN_OR_RETURN(setup.model,
+                   ModelOfRun(run, *framework.rule, &setup.assumptions));
+  RETURN_IF_ERROR(FindAxes(run, &setup));
+  RETURN_IF_ERROR(FindBatches(run, &setup));
+  RETURN_IF_ERROR(FindPrecision(run, &setup));
+  RETURN_IF_ERROR(FindZero(run, *framework.rule, &setup));
+  RETURN_IF_ERROR(FindRecompute(run, *framework.rule, &setup));
+  RETURN_IF_ERROR(FindMachine(run, &setup));
+  return setup;
+}
+
+}  // namespace millrace

@@ -1,0 +1,41 @@
+// What a published run means for the planner: its model, layout, the way its
+// framework computes and the profile of its machine. Nothing is guessed
+// silently: what the row does not say follows from a rule, and the rule is
+// listed in `assumptions`; a row that no rule completes is refused.
+// docs/evaluate.md lists the rules.
+
+#ifndef MILLRACE_PLANNER_RUN_SETUP_H_
+#define MILLRACE_PLANNER_RUN_SETUP_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/layer_work.h"
+#include "planner/layout.h"
+#include "planner/model.h"
+#include "planner/published_runs.h"
+
+namespace millrace {
+
+struct RunSetup {
+  ModelSpec model;
+  Layout layout;
+  Implementation implementation;
+  // Of the hardware: the profile is configs/hardware/NAME.yaml.
+  std::string profile;
+  // Bytes a second and device of the outermost network level, where the row
+  // states another fabric than the profile's.
+  std::optional<double> fabric_bytes_per_s;
+  std::vector<std::string> assumptions;  // Sentences without a full stop.
+};
+
+// InvalidArgument with the reason for a run that cannot be predicted: dims or
+// layout not stated, a device or architecture that the planner does not know
+// (naming those it does), a layout that the model cannot have.
+absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_RUN_SETUP_H_

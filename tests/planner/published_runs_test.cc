@@ -1,0 +1,149 @@
+#include "planner/published_runs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr char kFolder[] = "tests/data/published_runs/";
+
+std::string Rows(const std::string& rows) {
+  return absl::StrCat("{\"rows\": [", rows, "]}");
+}
+
+// Goal: a row keeps what it says, null and absent keys stay unknown, further
+// keys are passed over. Method: one row with some of each.
+TEST(PublishedRunsTest, ReadsARowAsItStands) {
+  const auto runs = ReadPublishedRuns(
+      Rows(R"({"id": "a/1", "layers": 61, "vocab": null, "tp": 2, "extra": [1],
+               "arch_extra": {"mlp": "swiglu", "moe": {"experts": 256,
+               "topk": 8, "shared": 1, "moe_ffn": 2048, "dense_layers": 3},
+               "attn": {"type": "MLA", "q_lora": 1536, "kv_lora": 512,
+               "qk_nope": 128, "qk_rope": 64, "v": 128}},
+               "step_time_s": 19.5, "derived_fields": ["step_time_s"]})"),
+      "runs.json");
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  ASSERT_THAT(*runs, SizeIs(1));
+  const PublishedRun& run = runs->front();
+  EXPECT_EQ(run.id, "a/1");
+  EXPECT_EQ(run.group, "a");
+  EXPECT_EQ(run.layers, 61);
+  EXPECT_EQ(run.tensor, 2);
+  EXPECT_FALSE(run.vocab.has_value());
+  EXPECT_FALSE(run.data.has_value());
+  EXPECT_TRUE(run.has_moe);
+  EXPECT_EQ(run.experts, 256);
+  EXPECT_EQ(run.dense_layers, 3);
+  EXPECT_EQ(run.query_rank, 1536);
+  EXPECT_EQ(run.value_head_dim, 128);
+  EXPECT_EQ(run.step_time_s, 19.5);
+  EXPECT_THAT(run.derived_fields, ElementsAre("step_time_s"));
+}
+
+// Goal: wrong text is refused with file, row and key. Method: one mistake each.
+TEST(PublishedRunsTest, RefusesWhatIsNotARow) {
+  auto message = [](const std::string& json) {
+    return std::string(ReadPublishedRuns(json, "runs.json").status().message());
+  };
+  EXPECT_THAT(message("{"), HasSubstr("runs.json: not JSON"));
+  EXPECT_THAT(message("{\"row\": []}"), HasSubstr("a list \"rows\""));
+  EXPECT_THAT(message("[]"), HasSubstr("a list \"rows\""));
+  EXPECT_THAT(message(Rows("3")), HasSubstr("rows[0]: expected an object"));
+  EXPECT_THAT(message(Rows("{\"tp\": 2}")), HasSubstr("rows[0]: id: missing"));
+  EXPECT_THAT(message(Rows(R"({"id": "a", "tp": "two"})")),
+              AllOf(HasSubstr("rows[0] (a): tp: expected a whole number"),
+                    HasSubstr("found \"two\"")));
+  EXPECT_THAT(message(Rows(R"({"id": "a", "tp": 1.5})")), HasSubstr("1.5"));
+  EXPECT_THAT(message(Rows(R"({"id": "a", "tp": -1})")), HasSubstr("-1"));
+  EXPECT_THAT(message(Rows(R"({"id": "a", "step_time_s": 0})")),
+              HasSubstr("step_time_s: expected a number above 0"));
+  EXPECT_THAT(message(Rows(R"({"id": "a", "gpu": 100})")),
+              HasSubstr("gpu: expected text"));
+  EXPECT_THAT(message(Rows(R"({"id": "a", "arch_extra": {"moe": 3}})")),
+              HasSubstr("arch_extra: moe: expected an object"));
+  EXPECT_THAT(message(Rows(R"({"id": "a"}, {"id": "a"})")),
+              HasSubstr("rows[1]: id: a is an earlier row's too"));
+}
+
+// Goal: vTrain's table gives whole rows, and a broken line is named. Method: a
+// line of the table, then one mistake each.
+TEST(PublishedRunsTest, ReadsVtrainTable) {
+  const std::string header =
+      "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,"
+      "sequence length,tensor parallelism,data parallelism,pipeline "
+      "parallelism,iteration time (ms)\n";
+  const auto runs = ParsePublishedRuns(
+      header + "8,16,2,1024,16,12,1024,4,2,1,349.304\n", "data/single.csv");
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  ASSERT_THAT(*runs, SizeIs(1));
+  const PublishedRun& run = runs->front();
+  EXPECT_EQ(run.id, "single/2");
+  EXPECT_EQ(run.num_gpus, 8);
+  EXPECT_EQ(run.global_batch, 16);
+  EXPECT_EQ(run.micro_batch, 2);
+  EXPECT_EQ(run.hidden, 1024);
+  EXPECT_EQ(run.ffn, 4096);
+  EXPECT_EQ(run.layers, 12);
+  EXPECT_EQ(run.tensor, 4);
+  EXPECT_EQ(run.data, 2);
+  EXPECT_EQ(run.pipeline, 1);
+  EXPECT_DOUBLE_EQ(*run.step_time_s, 0.349304);
+
+  auto message = [&](const std::string& csv) {
+    return std::string(ParsePublishedRuns(csv, "t.csv").status().message());
+  };
+  EXPECT_THAT(message("a,b\n"), HasSubstr("t.csv:1: expected the header"));
+  EXPECT_THAT(message(header + "1,2,3\n"),
+              HasSubstr("t.csv:2: expected 11 numbers, found 3"));
+  EXPECT_THAT(message(header + "8,16,2,1024,x,12,1024,4,2,1,349\n"),
+              HasSubstr("t.csv:2: column 5"));
+  EXPECT_THAT(message(header + "8,16,2,1024,16,12,1024,4,2,1,-3\n"),
+              HasSubstr("t.csv:2: column 11"));
+}
+
+// Goal: what was measured is a step time and bytes, whatever the row states.
+// Method: by hand.
+TEST(PublishedRunsTest, DerivesStepTimeAndBytes) {
+  PublishedRun run;
+  EXPECT_FALSE(MeasuredStepTime(run).has_value());
+  EXPECT_FALSE(MeasuredMemoryBytes(run).has_value());
+  run.tokens_per_s_per_gpu = 1000;
+  EXPECT_FALSE(MeasuredStepTime(run).has_value());
+  run.global_batch = 16;
+  run.sequence = 4000;
+  run.num_gpus = 8;
+  EXPECT_DOUBLE_EQ(*MeasuredStepTime(run), 8.0);
+  run.step_time_s = 7;
+  EXPECT_DOUBLE_EQ(*MeasuredStepTime(run), 7);
+  run.memory = 2;
+  run.memory_unit = "GiB max over GPUs";
+  EXPECT_DOUBLE_EQ(*MeasuredMemoryBytes(run), 2147483648.0);
+  run.memory_unit = "GB peak allocated";
+  EXPECT_DOUBLE_EQ(*MeasuredMemoryBytes(run), 2e9);
+}
+
+// Goal: the collected files read whole. Method: count.
+TEST(PublishedRunsTest, ReadsTheCollectedRuns) {
+  const auto runs =
+      LoadPublishedRuns(absl::StrCat(kFolder, "published_runs.json"));
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  EXPECT_THAT(*runs, SizeIs(372));
+  const auto vtrain =
+      LoadPublishedRuns(absl::StrCat(kFolder, "vtrain_single_node.csv"));
+  ASSERT_TRUE(vtrain.ok()) << vtrain.status();
+  EXPECT_THAT(*vtrain, SizeIs(860));
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,220 @@
+#include "planner/run_setup.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "planner/published_runs.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+std::vector<PublishedRun> CollectedRuns() {
+  return LoadPublishedRuns("tests/data/published_runs/published_runs.json")
+      .value();
+}
+
+const PublishedRun& RunOf(const std::vector<PublishedRun>& runs,
+                          const std::string& id) {
+  for (const PublishedRun& run : runs) {
+    if (run.id == id) return run;
+  }
+  ADD_FAILURE() << "no row " << id;
+  return runs.front();
+}
+
+// A run that states everything.
+PublishedRun WholeRun() {
+  PublishedRun run;
+  run.id = "mcore/1";
+  run.group = "mcore";
+  run.kind = "pretrain";
+  run.model = "llama3-8b";
+  run.gpu = "H100";
+  run.mlp = "swiglu";
+  run.layers = 32;
+  run.hidden = 4096;
+  run.heads = 32;
+  run.kv_heads = 8;
+  run.ffn = 14336;
+  run.vocab = 128256;
+  run.sequence = 8192;
+  run.num_gpus = 16;
+  run.tensor = run.pipeline = run.interleave = 2;
+  run.context = run.expert = 1;
+  run.data = 4;
+  run.micro_batch = 2;
+  run.global_batch = 64;
+  run.precision = "BF16";
+  run.recompute = "none";
+  run.zero = "zero1";
+  return run;
+}
+
+std::string Refusal(const PublishedRun& run) {
+  const absl::StatusOr<RunSetup> setup = SetUpRun(run);
+  return setup.ok() ? "not refused" : std::string(setup.status().message());
+}
+
+// Goal: a whole row maps onto model and layout, with no assumption but the
+// framework's. Method: compare with the row.
+TEST(RunSetupTest, MapsAWholeRow) {
+  const absl::StatusOr<RunSetup> setup = SetUpRun(WholeRun());
+  ASSERT_TRUE(setup.ok()) << setup.status();
+  EXPECT_TRUE(setup->model.is_llama());
+  EXPECT_EQ(setup->model.head_dim, 128);
+  EXPECT_EQ(setup->model.sequence_length, 8192);
+  EXPECT_EQ(setup->layout, (Layout{.pipeline = 2,
+                                   .data = 4,
+                                   .tensor = 2,
+                                   .interleave = 2,
+                                   .micro_batch = 2,
+                                   .num_microbatches = 8,
+                                   .zero = 1,
+                                   .precision = Precision::kBfloat16,
+                                   .schedule = Schedule::kInterleaved}));
+  EXPECT_EQ(setup->profile, "h100-sxm");
+  EXPECT_EQ(setup->assumptions.size(), 1u);
+}
+
+// Goal: what a row does not say is named in the refusal. Method: take away or
+// spoil one thing each.
+TEST(RunSetupTest, RefusesWithTheReason) {
+  const PublishedRun whole = WholeRun();
+  auto refusal = [&](auto spoil) {
+    PublishedRun run = whole;
+    spoil(run);
+    return Refusal(run);
+  };
+  EXPECT_THAT(refusal([](auto& r) { r.hidden.reset(); }),
+              HasSubstr("hidden is not stated"));
+  EXPECT_THAT(refusal([](auto& r) { r.kv_heads.reset(); }),
+              HasSubstr("kv_heads is not stated"));
+  EXPECT_THAT(refusal([](auto& r) { r.vocab.reset(); }),
+              HasSubstr("vocab is not stated"));
+  EXPECT_THAT(refusal([](auto& r) { r.mlp = "maxout"; }),
+              AllOf(HasSubstr("maxout"), HasSubstr("swiglu, gelu, relu2")));
+  EXPECT_THAT(refusal([](auto& r) { r.micro_batch.reset(); }),
+              HasSubstr("micro_batch is not stated"));
+  EXPECT_THAT(refusal([](auto& r) { r.global_batch.reset(); }),
+              HasSubstr("global_batch is not stated"));
+  EXPECT_THAT(refusal([](auto& r) { r.global_batch = 60; }),
+              HasSubstr("60 is not divisible by micro_batch 2 x dp 4"));
+  EXPECT_THAT(refusal([](auto& r) { r.num_gpus = 24; }),
+              HasSubstr("is 16 devices, but n_gpus is 24"));
+  EXPECT_THAT(refusal([](auto& r) { r.gpu = "MI300X"; }),
+              AllOf(HasSubstr("'MI300X' is unknown"), HasSubstr("H100")));
+  EXPECT_THAT(refusal([](auto& r) { r.precision = "not stated"; }),
+              HasSubstr("precision is not stated"));
+  EXPECT_THAT(refusal([](auto& r) { r.precision = "INT8"; }),
+              HasSubstr("INT8"));
+  EXPECT_THAT(refusal([](auto& r) { r.zero = "zero9"; }), HasSubstr("zero9"));
+  EXPECT_THAT(refusal([](auto& r) { r.recompute = "often"; }),
+              HasSubstr("often"));
+  EXPECT_THAT(refusal([](auto& r) { r.kind = "lora"; }), HasSubstr("lora"));
+  EXPECT_THAT(refusal([](auto& r) { r.has_moe = true; }),
+              HasSubstr("number of experts is not stated"));
+  EXPECT_THAT(refusal([](auto& r) {
+                r.zero = "fsdp2";
+                r.fsdp_shard = 2;
+              }),
+              HasSubstr("fsdp_shard 2"));
+  EXPECT_THAT(refusal([](auto& r) { r.model = "Nemotron_3_Nano"; }),
+              HasSubstr("Mamba"));
+}
+
+// Goal: each collected row is set up or refused with a reason, and refusals are
+// those that the data calls for. Method: count by group.
+TEST(RunSetupTest, SetsUpOrRefusesEveryCollectedRow) {
+  std::map<std::string, int> set_up, refused;
+  for (const PublishedRun& run : CollectedRuns()) {
+    const absl::StatusOr<RunSetup> setup = SetUpRun(run);
+    if (setup.ok()) {
+      ++set_up[run.group];
+      EXPECT_THAT(setup->assumptions, Not(IsEmpty())) << run.id;
+      EXPECT_EQ(setup->layout.num_ranks(), *run.num_gpus) << run.id;
+      EXPECT_EQ(setup->layout.global_batch(), *run.global_batch) << run.id;
+    } else {
+      ++refused[run.group];
+      EXPECT_THAT(setup.status().message(), Not(IsEmpty())) << run.id;
+    }
+  }
+  EXPECT_EQ(set_up, (std::map<std::string, int>{{"dgxc", 64},
+                                                {"mbridge_perf", 107},
+                                                {"mbridge_recompute", 4},
+                                                {"mlperf", 16},
+                                                {"nemo_24.07", 7},
+                                                {"sc21_table1", 10},
+                                                {"seqsel_fig1_memory", 8},
+                                                {"seqsel_table5", 5},
+                                                {"torchtitan", 19},
+                                                {"vtrain_multi", 65}}));
+  // Micro-batch not stated; Mamba or sparse attention in Megatron-Bridge.
+  EXPECT_EQ(refused, (std::map<std::string, int>{{"deepseek_v3_paper", 1},
+                                                 {"llama3_paper", 3},
+                                                 {"mbridge_perf", 38},
+                                                 {"mbridge_recompute", 1},
+                                                 {"mcore_h100", 5},
+                                                 {"megascale", 19}}));
+}
+
+// Goal: rules complete a row aloud. Method: rows of each source that lack
+// something, and what they must become.
+TEST(RunSetupTest, CompletesRowsAloud) {
+  const std::vector<PublishedRun> runs = CollectedRuns();
+  {
+    const RunSetup setup = SetUpRun(RunOf(runs, "dgxc/0289")).value();
+    EXPECT_EQ(setup.model.vocab_size, 51200);
+    EXPECT_EQ(setup.model.feed_forward, FeedForward::kGelu);
+    EXPECT_EQ(setup.layout.zero, 1);
+    EXPECT_EQ(setup.layout.gemm_format, GemmFormat::kFloat8);
+    EXPECT_THAT(setup.assumptions, Contains(HasSubstr("vocab not stated")));
+    EXPECT_THAT(setup.assumptions, Contains(HasSubstr("ZeRO not stated")));
+    EXPECT_THAT(setup.assumptions, Contains(HasSubstr("recompute not stated")));
+  }
+  {
+    // 32 sequences a replica in as many micro-batches as stages, two chunks.
+    const RunSetup setup = SetUpRun(RunOf(runs, "torchtitan/0447")).value();
+    EXPECT_EQ(setup.layout.num_microbatches, 8);
+    EXPECT_EQ(setup.layout.micro_batch, 4);
+    EXPECT_EQ(setup.layout.interleave, 2);
+    EXPECT_EQ(setup.layout.recompute, Recompute::kFull);
+    EXPECT_EQ(setup.layout.zero, 3);
+    EXPECT_EQ(setup.profile, "h100-500w");
+  }
+  {
+    const RunSetup setup = SetUpRun(RunOf(runs, "vtrain_multi/0487")).value();
+    EXPECT_EQ(setup.fabric_bytes_per_s, 12.5e9);
+    EXPECT_FALSE(setup.implementation.flash_attention);
+    EXPECT_EQ(setup.layout.recompute, Recompute::kFull);
+  }
+  {
+    const RunSetup setup = SetUpRun(RunOf(runs, "mbridge_perf/0052")).value();
+    EXPECT_EQ(setup.model.moe.num_experts, 384);
+    EXPECT_EQ(setup.model.mla.kv_rank, 512);
+    EXPECT_THAT(setup.assumptions, Contains(HasSubstr("Kimi K2")));
+  }
+  {
+    const RunSetup setup = SetUpRun(RunOf(runs, "mbridge_perf/0063")).value();
+    EXPECT_EQ(setup.layout.zero, 3);
+  }
+  EXPECT_FALSE(SetUpRun(RunOf(runs, "mlperf/0366"))
+                   .value()
+                   .implementation.overlaps_tensor);
+  EXPECT_TRUE(SetUpRun(RunOf(runs, "torchtitan/0457"))
+                  .value()
+                  .implementation.overlaps_tensor);
+}
+
+}  // namespace
+}  // namespace millrace
