@@ -2,7 +2,6 @@
 // framework computes and the profile of its machine. Nothing is guessed
 // silently: what the row does not say follows from a rule, and the rule is
 // listed in `assumptions`; a row that no rule completes is refused.
-// docs/evaluate.md lists the rules.
 
 #ifndef MILLRACE_PLANNER_RUN_SETUP_H_
 #define MILLRACE_PLANNER_RUN_SETUP_H_
