@@ -328,6 +328,7 @@ class Search {
       if (candidate.fits && !candidate.simulated) plan.all_simulated = false;
       if (&candidate != &chosen) losers.push_back(&candidate);
     }
+    if (plan.all_simulated) plan.optimality_gap = 0;
     std::stable_sort(losers.begin(), losers.end(),
                      [](const Candidate* a, const Candidate* b) {
                        if (a->fits != b->fits) return a->fits;

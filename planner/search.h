@@ -5,6 +5,7 @@
 #define MILLRACE_PLANNER_SEARCH_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "planner/cost.h"
 #include "planner/job.h"
 #include "planner/layout.h"
+#include "planner/step_model.h"
 #include "planner/timeline.h"
 
 namespace millrace {
@@ -23,8 +25,8 @@ struct Prediction {
   // in that time; attention counted in full, or its causal half.
   double mfu_full = 0;
   double mfu_causal = 0;
-  // Of the most loaded rank, from its Program. Zero together where the layout
-  // was not lowered.
+  // Of the most loaded rank, from its Program, or from `closed_form`. Zero
+  // together where there is neither.
   int64_t persistent_bytes = 0;
   int64_t step_bytes = 0;
   // Of device memory beside both arenas (HardwareProfile::memory_overhead).
@@ -38,6 +40,11 @@ struct Prediction {
   // Spent on computing again, of the mean rank's step; zero where the layout
   // was not simulated.
   double recompute_fraction = 0;
+  // The parts of time and memory where planner/step_model.h predicted them.
+  std::optional<StepPrediction> closed_form;
+  // Bounds of the step time, where its spread is known.
+  std::optional<double> step_time_low_s;
+  std::optional<double> step_time_high_s;
   int64_t memory_bytes() const {
     return persistent_bytes + step_bytes + overhead_bytes;
   }
@@ -53,12 +60,19 @@ struct Alternative {
 
 struct Plan {
   Layout layout;
+  // Workers cannot execute the layout or the model yet: no timeline and no
+  // hashes.
+  bool plan_only = false;
+  int32_t num_idle_devices = 0;  // That the layout leaves.
   Prediction prediction;
   Timeline timeline;                      // Simulated, of the chosen layout.
   std::vector<uint64_t> program_hashes;   // By stage, training Programs.
   std::vector<Alternative> alternatives;  // Best first; without the chosen.
   int64_t layouts_considered = 0;
-  bool all_simulated = false;  // Then no layout can be better than the chosen.
+  bool all_simulated = false;  // All that fit.
+  // By what share a layout could be faster at most, by the model that chose; 0:
+  // proven to be the best. Absent: not known.
+  std::optional<double> optimality_gap;
   double search_seconds = 0;
   std::vector<std::string> warnings;  // Foreign or stale profile.
 };
