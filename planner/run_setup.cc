@@ -39,10 +39,12 @@ struct Machine {
 };
 
 // The first word found counts: GB200 before B200.
+constexpr char kA100[] = "a100-80gb";
+constexpr char kA100WithSlowFabric[] = "a100-80gb-100g";  // Gb/s a device.
 constexpr Machine kMachines[] = {
-    {"GB300", "gb300-nvl72"}, {"GB200", "gb200-nvl72"},  {"B300", "b300-hgx"},
-    {"B200", "b200-hgx"},     {"H200", "h200-cluster"},  {"H800", "h800-sxm"},
-    {"H100", "h100-sxm"},     {"A100", "a100-sxm-80gb"},
+    {"GB300", "gb300-nvl72"}, {"GB200", "gb200-nvl72"}, {"B300", "b300-hgx"},
+    {"B200", "b200-hgx"},     {"H200", "h200-cluster"}, {"H800", "h800-sxm"},
+    {"H100", "h100-sxm"},     {"A100", kA100},
 };
 
 absl::Status FindMachine(const PublishedRun& run, RunSetup* setup) {
@@ -59,15 +61,13 @@ absl::Status FindMachine(const PublishedRun& run, RunSetup* setup) {
         })));
   }
   setup->profile = machine->profile;
-  if (absl::StrContains(gpu, "500W")) {
-    setup->profile = "h100-500w";  // HBM2e and a lower power limit.
-  }
-  if (setup->profile == std::string("a100-sxm-80gb") &&
-      (absl::StrContains(gpu, "800 GB/S INTER-NODE PER NODE") ||
-       absl::StartsWith(run.group, "vtrain"))) {
-    setup->fabric_bytes_per_s = 800e9 / 8 / 8;  // 8 devices a node.
+  const bool is_vtrain = absl::StartsWith(run.group, "vtrain");
+  if (setup->profile == kA100 && is_vtrain) {
+    setup->profile = kA100WithSlowFabric;
     setup->assumptions.push_back(
         "800 Gb/s of fabric a node of 8 devices, as vTrain's machine has");
+  } else if (absl::StrContains(gpu, "500W")) {
+    setup->profile = "h100-500w";
   }
   return absl::OkStatus();
 }

@@ -6,7 +6,6 @@
 #ifndef MILLRACE_PLANNER_RUN_SETUP_H_
 #define MILLRACE_PLANNER_RUN_SETUP_H_
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,11 +21,8 @@ struct RunSetup {
   ModelSpec model;
   Layout layout;
   Implementation implementation;
-  // Of the hardware: the profile is configs/hardware/NAME.yaml.
+  // Name of the hardware's profile (planner/shipped_profiles.h).
   std::string profile;
-  // Bytes a second and device of the outermost network level, where the row
-  // states another fabric than the profile's.
-  std::optional<double> fabric_bytes_per_s;
   std::vector<std::string> assumptions;  // Sentences without a full stop.
 };
 

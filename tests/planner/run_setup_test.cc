@@ -194,7 +194,7 @@ TEST(RunSetupTest, CompletesRowsAloud) {
   }
   {
     const RunSetup setup = SetUpRun(RunOf(runs, "vtrain_multi/0487")).value();
-    EXPECT_EQ(setup.fabric_bytes_per_s, 12.5e9);
+    EXPECT_EQ(setup.profile, "a100-80gb-100g");
     EXPECT_FALSE(setup.implementation.flash_attention);
     EXPECT_EQ(setup.layout.recompute, Recompute::kFull);
   }
