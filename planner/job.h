@@ -91,6 +91,25 @@ struct FaultSpec {
   friend bool operator==(const FaultSpec&, const FaultSpec&) = default;
 };
 
+// How often devices fail and what follows: what planner/goodput.h works from.
+struct GoodputSpec {
+  std::string objective = "step_time";  // "step_time", "goodput" or "cost".
+  // Of one device; 0: not known, and failures are not considered.
+  double mean_time_between_failures_hours = 0;
+  // Of failures, those after which the node must be repaired; after the others
+  // it starts again.
+  double repair_share = 1;
+  double repair_hours = 24;
+  double spare_confidence = 0.99;  // That no failure waits for a repair.
+  double recovery_seconds = 300;
+  // Training stands still; absent: from the bytes of a device's state.
+  std::optional<double> checkpoint_seconds;
+  int64_t checkpoint_bytes_per_second = 0;  // Of one device; 0: not known.
+  double checkpoint_lag_seconds = 0;
+  double price_per_device_hour = 0;  // 0: not known.
+  friend bool operator==(const GoodputSpec&, const GoodputSpec&) = default;
+};
+
 struct JobSpec {
   std::string name;
   ModelSpec model;
@@ -100,6 +119,7 @@ struct JobSpec {
   LayoutConstraints layout;
   CheckpointSpec checkpoint;
   FaultSpec fault;
+  GoodputSpec goodput;
   std::string output_directory = "runs";
   std::string profile = "auto";  // auto: this machine's cached one; or a path.
   friend bool operator==(const JobSpec&, const JobSpec&) = default;

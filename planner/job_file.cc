@@ -337,6 +337,28 @@ class JobReader {
             "precision: fp32");
     }
     CheckOneSource();
+    CheckGoodput();
+  }
+
+  void CheckGoodput() {
+    const GoodputSpec& goodput = job_.goodput;
+    if (goodput.mean_time_between_failures_hours > 0) {
+      if (!goodput.checkpoint_seconds.has_value() &&
+          goodput.checkpoint_bytes_per_second == 0) {
+        Error(LineOf("goodput.checkpoint_seconds"),
+              "goodput.checkpoint_seconds",
+              "missing where devices fail; give it, or "
+              "goodput.checkpoint_bytes_per_second");
+      }
+    } else if (goodput.objective == "goodput") {
+      Error(LineOf("goodput.objective"), "goodput.objective",
+            "goodput follows from failures; give "
+            "goodput.mean_time_between_failures_hours");
+    }
+    if (goodput.objective == "cost" && goodput.price_per_device_hour == 0) {
+      Error(LineOf("goodput.objective"), "goodput.objective",
+            "cost follows from a price; give goodput.price_per_device_hour");
+    }
   }
 
   void CheckOneSource() {

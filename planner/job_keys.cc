@@ -321,6 +321,51 @@ const JobKey kJobKeys[] = {
      .field = FIELD(fault.max_restarts),
      .maximum = kMaximumInt32},
 
+    {.path = "goodput.objective",
+     .doc = "What the plan makes best: the step; tokens per second over weeks "
+            "with failures; or tokens for the money.",
+     .field = FIELD(goodput.objective),
+     .choices = "step_time|goodput|cost"},
+    {.path = "goodput.mean_time_between_failures_hours",
+     .doc = "Hours of one device between failures that stop training; 0: not "
+            "known, failures are not considered.",
+     .field = FIELD(goodput.mean_time_between_failures_hours)},
+    {.path = "goodput.repair_share",
+     .doc = "Share of failures after which a node must be repaired; after the "
+            "others it starts again.",
+     .field = FIELD(goodput.repair_share),
+     .maximum = 1},
+    {.path = "goodput.repair_hours",
+     .doc = "Hours until a node that failed for good is back.",
+     .field = FIELD(goodput.repair_hours),
+     .open_minimum = true},
+    {.path = "goodput.spare_confidence",
+     .doc = "Probability with which spare nodes should last until others are "
+            "repaired.",
+     .field = FIELD(goodput.spare_confidence),
+     .maximum = 1,
+     .open_maximum = true},
+    {.path = "goodput.recovery_seconds",
+     .doc = "Seconds from a failure until training goes on.",
+     .field = FIELD(goodput.recovery_seconds)},
+    {.path = "goodput.checkpoint_seconds",
+     .doc = "Seconds that training stands still for a checkpoint; auto: the "
+            "state of a device over checkpoint_bytes_per_second.",
+     .field = FIELD(goodput.checkpoint_seconds),
+     .open_minimum = true},
+    {.path = "goodput.checkpoint_bytes_per_second",
+     .doc = "What one device writes in a second while all do.",
+     .field = FIELD(goodput.checkpoint_bytes_per_second),
+     .maximum = kMaximumInteger,
+     .is_bytes = true},
+    {.path = "goodput.checkpoint_lag_seconds",
+     .doc = "Seconds until a checkpoint counts after training went on, for one "
+            "that is written meanwhile.",
+     .field = FIELD(goodput.checkpoint_lag_seconds)},
+    {.path = "goodput.price_per_device_hour",
+     .doc = "What a device costs an hour, in any currency; 0: not known.",
+     .field = FIELD(goodput.price_per_device_hour)},
+
     {.path = "output.directory",
      .doc = "Run directories are made in it.",
      .field = FIELD(output_directory)},
@@ -398,6 +443,9 @@ struct ExpectedText {
   std::string operator()(std::optional<int64_t>*) const {
     return "auto or a size such as 4 GiB";
   }
+  std::string operator()(std::optional<double>*) const {
+    return absl::StrCat("auto or a number", DescribeRange(key, kInfinity));
+  }
   std::string operator()(LearningRateDecay*) const {
     return DescribeChoices(key.choices);
   }
@@ -438,6 +486,9 @@ struct ValueText {
   }
   std::string operator()(const std::optional<int64_t>* value) const {
     return value->has_value() ? BytesText(**value) : "auto";
+  }
+  std::string operator()(const std::optional<double>* value) const {
+    return value->has_value() ? NumberToText(**value) : "auto";
   }
   std::string operator()(const LearningRateDecay* value) const {
     switch (*value) {

@@ -182,6 +182,30 @@ TEST(JobFileTest, RefusesWrongValues) {
   }
 }
 
+// Goal: an objective without what it follows from is refused, and so are
+// failures without the time of a checkpoint; whole sections are read.
+TEST(JobFileTest, GoodputNeedsWhatItFollowsFrom) {
+  const auto parse = [](const char* keys) {
+    return ParseJob(absl::StrCat(kSmallJob, "goodput: {", keys, "}\n"),
+                    "job.yaml");
+  };
+  EXPECT_THAT(parse("objective: goodput").status().message(),
+              HasSubstr("mean_time_between_failures_hours"));
+  EXPECT_THAT(parse("objective: cost").status().message(),
+              HasSubstr("price_per_device_hour"));
+  EXPECT_THAT(
+      parse("mean_time_between_failures_hours: 50000").status().message(),
+      HasSubstr("checkpoint_bytes_per_second"));
+  EXPECT_THAT(parse("spare_confidence: 1").status().message(),
+              HasSubstr("a number from 0 to below 1"));
+  const absl::StatusOr<JobSpec> job = parse(
+      "objective: goodput, mean_time_between_failures_hours: 50000, "
+      "checkpoint_seconds: 2.5, checkpoint_bytes_per_second: 2 GB");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->goodput.checkpoint_seconds, 2.5);
+  EXPECT_EQ(job->goodput.checkpoint_bytes_per_second, 2'000'000'000);
+}
+
 TEST(JobFileTest, NamesTheMissingFile) {
   const absl::StatusOr<JobSpec> job = LoadJob("no/such/job.yaml");
   EXPECT_FALSE(job.ok());
