@@ -288,6 +288,7 @@ void JobRunner::OnProfile(const protocol::ToCoordinator& message) {
                   .generation = message.generation(),
                   .detail = *path});
   progress_->Line(absl::StrCat("profile of this machine: ", *path));
+  measured_profile_ = *std::move(profile);
   Handle(ProfileMade{generation});
 }
 

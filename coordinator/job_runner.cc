@@ -170,6 +170,7 @@ DeviceFacts JobRunner::Devices() const {
       facts.threads_per_device = agent.threads_per_device();
       facts.memory_bytes = agent.memory_bytes();
     }
+    facts.memory_bytes = std::min(facts.memory_bytes, agent.memory_bytes());
   }
   return facts;
 }
@@ -179,14 +180,15 @@ void JobRunner::Do(const MakePlan&) {
   const DeviceFacts devices = Devices();
   // Searching and verifying a checkpoint can take seconds, in which the server
   // goes on listening.
-  planning_ = std::thread([this, devices] {
-    PlanOutcome outcome = MakePlanNow(devices);
+  planning_ = std::thread([this, devices, measured = measured_profile_] {
+    PlanOutcome outcome = MakePlanNow(devices, measured);
     server_->Post([this, outcome = std::move(outcome)] { OnPlan(outcome); });
   });
 }
 
 JobRunner::PlanOutcome JobRunner::MakePlanNow(
-    const DeviceFacts& devices) const {
+    const DeviceFacts& devices,
+    const std::optional<HardwareProfile>& measured) const {
   PlanOutcome outcome;
   if (job_.resources.uses_cuda()) {
     outcome.status = CheckOneGpuKind(devices.machines);
@@ -198,7 +200,9 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
     outcome.status = absl::InvalidArgumentError(outcome.status.message());
   }
   if (!outcome.status.ok()) return outcome;
-  const absl::StatusOr<HardwareProfile> profile = FindProfile(job_, devices);
+  const absl::StatusOr<HardwareProfile> profile =
+      measured.has_value() ? absl::StatusOr<HardwareProfile>(*measured)
+                           : FindProfile(job_, devices);
   if (!profile.ok()) {
     outcome.status = profile.status();
     return outcome;

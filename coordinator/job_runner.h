@@ -93,7 +93,8 @@ class JobRunner {
     ResumeChoice resume;
     std::string machine;
   };
-  PlanOutcome MakePlanNow(const DeviceFacts& devices) const;
+  PlanOutcome MakePlanNow(const DeviceFacts& devices,
+                          const std::optional<HardwareProfile>& measured) const;
   absl::StatusOr<ResumeChoice> ChooseStart() const;
   void OnPlan(const PlanOutcome& outcome);
   void PrintSummary(const EndJob& action);
@@ -121,6 +122,7 @@ class JobRunner {
   std::deque<JobEvent> events_;
   bool handling_ = false;
   std::optional<PlanRecord> plan_;
+  std::optional<HardwareProfile> measured_profile_;  // By this job's workers.
   std::optional<Progress> progress_;
   std::optional<int> exit_code_;
   std::string last_message_;  // For agents that come back after the end.

@@ -110,9 +110,9 @@ absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
                              const std::string& run_directory) {
   std::optional<CostModel> cost;
   ASSIGN_OR_RETURN(cost, CostModel::Create(profile));
-  // A GPU's memory is what the GPU says, not what a profile from elsewhere had.
-  const int64_t memory_bytes = job.resources.memory_per_device_bytes.value_or(
-      job.resources.uses_cuda() ? devices.memory_bytes : 0);
+  // A device's memory is what there is now, not what the profile's machine had.
+  const int64_t memory_bytes =
+      job.resources.memory_per_device_bytes.value_or(devices.memory_bytes);
   Plan plan;
   ASSIGN_OR_RETURN(plan, FindPlan({.job = job,
                                    .num_devices = devices.num_devices,

@@ -17,7 +17,7 @@ namespace millrace {
 // Where the figures came from. A plan made with a profile of another machine,
 // process count or thread count says so.
 struct ProfileProvenance {
-  std::string machine;      // Fingerprint: processor model, cores, memory.
+  std::string machine;      // Fingerprint: processor model and cores.
   std::string description;  // For people: "AMD EPYC, 2 cores, 24 GiB".
   std::string version;      // Of Millrace.
   std::string date;         // ISO 8601, UTC.

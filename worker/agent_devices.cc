@@ -60,7 +60,7 @@ AgentDevices ShareCores(const ResourceSpec& resources, const Machine& machine,
     devices.num_devices = std::max(1, cores / devices.threads_per_device);
   }
   devices.devices_on_host = devices.num_devices * std::max(1, share.num_agents);
-  devices.memory_bytes = machine.memory_bytes / devices.devices_on_host;
+  devices.memory_bytes = DeviceMemoryBytes(machine, devices.devices_on_host);
   return devices;
 }
 

@@ -52,10 +52,7 @@ std::string Machine::Fingerprint() const {
       name += '-';
     }
   }
-  // Rounded, since the memory that a kernel reports varies by some pages.
-  const int64_t gib = (memory_bytes + kGiB / 2) / kGiB;
-  return absl::StrCat(name, name.ends_with('-') ? "" : "-", "c", num_cores,
-                      "-m", gib, "GiB");
+  return absl::StrCat(name, name.ends_with('-') ? "" : "-", "c", num_cores);
 }
 
 std::string Machine::Description() const {

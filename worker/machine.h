@@ -15,7 +15,8 @@ struct Machine {
   int32_t num_cores;      // Hardware threads this process may run on.
   int64_t memory_bytes;   // Of the machine, or of the control group if less.
 
-  // Equal for equal machines: "AMD-EPYC-9454-c2-m24GiB".
+  // Equal for machines of equal speed: "AMD-EPYC-9454-c2". Without the memory,
+  // which a virtual machine's host may give and take while jobs run.
   std::string Fingerprint() const;
   // For people: "AMD EPYC 9454, 2 cores, 24.0 GiB".
   std::string Description() const;

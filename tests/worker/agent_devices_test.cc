@@ -30,7 +30,7 @@ TEST(ShareCoresTest, SharesWhatTheJobLeavesOpen) {
   EXPECT_EQ(free.num_devices, 16);
   EXPECT_EQ(free.threads_per_device, 1);
   EXPECT_EQ(free.devices_on_host, 32);
-  EXPECT_EQ(free.memory_bytes, 8 * kGiB);
+  EXPECT_EQ(free.memory_bytes, 256 * kGiB / 10 * 9 / 32);
   const AgentDevices four =
       ShareCores({.devices_per_agent = 4}, kMachine, {.num_agents = 2});
   EXPECT_EQ(four.num_devices, 4);

@@ -110,7 +110,7 @@ TEST(MachineTest, FingerprintsAreNames) {
   const Machine machine = {.processor = "AMD EPYC 9454 (48-Core) @ 2.7 GHz",
                            .num_cores = 2,
                            .memory_bytes = (int64_t{24} << 30) + 12345};
-  EXPECT_EQ(machine.Fingerprint(), "AMD-EPYC-9454-48-Core-2-7-GHz-c2-m24GiB");
+  EXPECT_EQ(machine.Fingerprint(), "AMD-EPYC-9454-48-Core-2-7-GHz-c2");
   EXPECT_EQ(machine.Description(),
             "AMD EPYC 9454 (48-Core) @ 2.7 GHz, 2 cores, 24.0 GiB");
   EXPECT_EQ(ThreadsPerDevice(machine, 4), 1);
