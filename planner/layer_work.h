@@ -7,31 +7,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "planner/implementation.h"
 #include "planner/layout.h"
 #include "planner/model.h"
 
 namespace millrace {
-
-// How a framework computes, where frameworks differ in what a layer costs.
-struct Implementation {
-  // Attention without the matrix of scores in memory (FlashAttention). False:
-  // the scores of all pairs are written, read by softmax and dropout, and kept.
-  bool flash_attention = true;
-  // Norms, activations, rotary embedding in one pass each.
-  bool fused_elementwise = true;
-  bool dropout = false;
-  // Norms and residuals on a tensor rank's share of the tokens (Korthikanti et
-  // al., 2022); false: on all of them, with all-reduces instead.
-  bool sequence_parallel = true;
-  // What is hidden under computation where that is possible: reductions and
-  // gathers of the data axis, gathers and scatters of the tensor axis,
-  // transfers between stages, exchanges of tokens between experts.
-  bool overlaps_data = true;
-  bool overlaps_tensor = true;
-  bool overlaps_transfers = true;
-  bool overlaps_experts = false;
-  int32_t gradient_bytes = 4;  // Of an element, kept and reduced.
-};
 
 enum class LayerKind : uint8_t { kDense, kExperts };
 
@@ -42,7 +23,9 @@ enum class WorkPhase : uint8_t {
   kWeightGradient,
 };
 
-// Over which ranks a collective or exchange runs.
+// Over which ranks a collective or exchange runs. kExpert: the `expert` ranks
+// that share the experts of a layer. They lie over the tensor axis first (if
+// experts are whole), then context, then data.
 enum class CommAxis : uint8_t { kTensor, kContext, kExpert };
 enum class CommKind : uint8_t {
   kAllGather,
@@ -52,16 +35,19 @@ enum class CommKind : uint8_t {
   kRing,  // Each rank passes its part round to all others (context axis).
 };
 
-// c[m, n] = a[m, k] b[k, n], `count` of them in one launch (grouped).
+// c[m, n] = a[m, k] b[k, n], `count` of them in one launch (grouped). m is the
+// tokens; of weight gradients it is n that was, and k is the tokens, as in
+// planner/ops.h. Tokens of experts are spread evenly, rounded up.
 struct GemmWork {
-  WorkPhase phase;
+  WorkPhase phase = WorkPhase::kForward;
   int64_t m, n, k;
   int64_t count = 1;
-  bool low_precision = true;  // Whether GemmFormat applies (not to the router).
+  bool low_precision = true;  // Whether GemmFormat applies (router, head: not).
 };
 // Attention of `num_sequences` x `num_heads` independent problems.
 struct AttentionWork {
-  WorkPhase phase;  // kInputGradient: the whole backward pass.
+  // kInputGradient: the whole backward pass.
+  WorkPhase phase = WorkPhase::kForward;
   int64_t num_sequences;
   int64_t num_heads, num_kv_heads;
   int64_t query_tokens;  // Of this rank; less than key_tokens under context.
@@ -80,27 +66,36 @@ struct CommWork {
   WorkPhase phase;
   CommAxis axis;
   CommKind kind;
-  double bytes;  // Of the full (gathered, unreduced, exchanged) tensor.
+  // Of the full tensor: gathered, unreduced, passed round by all ranks
+  // together. kAllToAll: what one rank gives all ranks, itself included.
+  double bytes;
 };
 
-// Bytes that one micro-batch's forward pass leaves for the backward pass.
+// A multiply-add as two. Attention's backward pass is four products of the
+// scores' size, and with flash the scores once more.
+double FlopsOf(const GemmWork& gemm);
+double FlopsOf(const AttentionWork& attention);
+
 struct LayerWork {
   std::vector<GemmWork> gemms;
   std::vector<AttentionWork> attention;
   std::vector<BandwidthWork> bandwidth;
   std::vector<CommWork> comm;
+  // That one micro-batch's forward pass leaves for the backward pass.
   int64_t activation_bytes = 0;
   // The largest that lives only while the layer is computed (or recomputed).
   int64_t working_bytes = 0;
 };
 
 // Elements of parameters of one rank: those that the whole data x context axis
-// replicates, and those of experts, replicated over its part that `expert`
-// leaves.
+// replicates, and those of experts, of which data x context x tensor / (expert
+// x expert_tensor) ranks have the same.
 struct RankParameters {
   double dense = 0;
   double experts = 0;
 };
+
+LayerKind KindOfLayer(const ModelSpec& model, int64_t layer);
 
 // Work of one rank for one micro-batch of one layer. `layout` must pass
 // ValidatePlannedLayout.
@@ -117,6 +112,18 @@ RankParameters ParametersOfLayer(const ModelSpec& model, const Layout& layout,
 RankParameters ParametersOfEmbedding(const ModelSpec& model,
                                      const Layout& layout);
 RankParameters ParametersOfHead(const ModelSpec& model, const Layout& layout);
+
+// What passes visit in this order: chunk c is on stage c % pipeline. One chunk
+// a stage: StageLayers. Several: equal numbers of layers where pipeline x
+// interleave divides them; else one layer more for some, the inner chunks
+// first, the latest first, so that those with embedding and head have fewer.
+std::vector<LayerRange> ChunkLayers(const ModelSpec& model,
+                                    const Layout& layout,
+                                    const Implementation& implementation);
+
+// Ranks that hold the same experts: data x context x tensor / (expert x
+// expert_tensor).
+int32_t NumExpertReplicas(const Layout& layout);
 
 // ValidateLayout's rules for layouts and models that may be planned only:
 // InvalidArgument with the reason and the smallest change that would help.

@@ -8,15 +8,14 @@
 
 namespace millrace {
 
-namespace {
-
-// Largest value in [1, limit] that divides `value`.
 int64_t LargestDivisorUpTo(int64_t value, int64_t limit) {
   for (int64_t d = std::min(value, limit); d > 1; --d) {
     if (value % d == 0) return d;
   }
   return 1;
 }
+
+namespace {
 
 absl::Status RequireAtLeastOne(absl::string_view axis, int32_t size) {
   if (size >= 1) return absl::OkStatus();
@@ -261,10 +260,15 @@ namespace {
 
 // The head's products count as so many of a layer's; the embedding as none.
 int64_t LayersOfLastStage(const ModelSpec& model, int64_t num_stages) {
+  const ParameterCounts counts = CountParameters(model);
+  const int64_t active = model.num_expert_layers() > 0
+                             ? counts.active_per_expert_layer
+                             : counts.per_layer;
+  // With causal attention.
   const auto layer = static_cast<double>(
-      CountParameters(model).per_layer +
-      model.query_width() * model.sequence_length);  // Causal attention.
-  const auto head = static_cast<double>(CountParameters(model).head);
+      active + (model.query_width() + model.attended_width()) / 2 *
+                   model.sequence_length);
+  const auto head = static_cast<double>(model.vocab_size * model.hidden);
   int64_t best = 1;
   double best_work = std::numeric_limits<double>::infinity();
   for (int64_t last = 1; last <= model.num_layers / num_stages; ++last) {
@@ -352,6 +356,9 @@ std::string LayoutToString(const Layout& layout) {
   if (layout.context > 1) absl::StrAppend(&text, " x context ", layout.context);
   if (layout.expert > 1) {
     absl::StrAppend(&text, ", experts over ", layout.expert);
+    if (layout.expert_tensor > 1) {
+      absl::StrAppend(&text, " x ", layout.expert_tensor);
+    }
   }
   absl::StrAppend(&text, ", ", layout.num_microbatches, " micro-batch",
                   layout.num_microbatches == 1 ? "" : "es", " of ",

@@ -56,10 +56,13 @@ struct Layout {
   int32_t data = 1;      // Replicas, each with its share of the global batch.
   int32_t tensor = 1;    // Shards of each layer; sequence-parallel when > 1.
   // Planned only so far, as are interleave and gemm_format: shards of each
-  // sequence, and of the experts of a layer. Experts are spread over ranks of
-  // the context and data axes, so `expert` adds no ranks.
+  // sequence, and of the experts of a layer. An expert is whole on a rank
+  // (expert_tensor 1) or cut as the layer is (expert_tensor = tensor). Experts
+  // are spread over the ranks of a stage that are left: `expert` divides data x
+  // context x tensor / expert_tensor and adds no ranks.
   int32_t context = 1;
   int32_t expert = 1;
+  int32_t expert_tensor = 1;
   int32_t interleave = 1;        // Chunks of layers a stage, with kInterleaved.
   int32_t micro_batch = 1;       // Sequences of one micro-batch.
   int32_t num_microbatches = 1;  // Per step and data replica.
@@ -78,7 +81,7 @@ struct Layout {
   int32_t num_ranks() const { return pipeline * data * tensor * context; }
   // Whether no worker can execute it yet, whatever the model.
   bool plan_only() const {
-    return context > 1 || expert > 1 || interleave > 1 ||
+    return context > 1 || expert > 1 || expert_tensor > 1 || interleave > 1 ||
            gemm_format != GemmFormat::kAsStored ||
            schedule == Schedule::kInterleaved;
   }
@@ -128,6 +131,9 @@ struct LayerRange {
 };
 LayerRange StageLayers(const ModelSpec& model, const Layout& layout,
                        int32_t stage);
+
+// Largest value in [1, limit] that divides `value`: what errors suggest.
+int64_t LargestDivisorUpTo(int64_t value, int64_t limit);
 
 // Returns InvalidArgument with the reason and the smallest change that would
 // help: heads, key-value heads, ffn_hidden, vocabulary and the tokens of a

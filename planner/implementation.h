@@ -1,0 +1,69 @@
+// Who computes: what frameworks do differently for the same model and layout.
+
+#ifndef MILLRACE_PLANNER_IMPLEMENTATION_H_
+#define MILLRACE_PLANNER_IMPLEMENTATION_H_
+
+#include <cstdint>
+
+namespace millrace {
+
+// What Recompute::kSelective computes again; the default is what workers do.
+struct SelectiveRecompute {
+  bool norms = true;
+  bool activation = true;  // Of the feed-forward block or the experts.
+  // From query, key and value to attention's output (Korthikanti et al., 2022).
+  bool attention = false;
+  // Latent attention's projections from its latent vectors (DeepSeek-V3, 2024).
+  bool latent_projections = false;
+  // All of a layer of experts between its norm and its last product.
+  bool experts = false;
+  // Torchtitan's per-op policy (Liang et al., 2024): outputs of attention and
+  // of every second product are kept, the rest is computed again; norms and
+  // activation must be set too.
+  bool every_second_product = false;
+};
+
+// How a framework computes, where frameworks differ in what a layer costs. The
+// defaults are what workers do.
+struct Implementation {
+  // Attention without the matrix of scores in memory (FlashAttention). False:
+  // the scores of all pairs are written, read by softmax and dropout, and kept.
+  bool flash_attention = true;
+  // Norms, activations, rotary embedding in one pass each.
+  bool fused_elementwise = true;
+  bool dropout = false;
+  // Norms and residuals on a tensor rank's share of the tokens (Korthikanti et
+  // al., 2022); false: on all of them, with all-reduces instead. Layers of
+  // experts always work on the share.
+  bool sequence_parallel = true;
+  // Keys and values pass round the context axis (Liu et al., 2023); false: they
+  // are gathered before attention (Llama 3, 2024).
+  bool context_ring = true;
+  SelectiveRecompute selective;
+  // Full recompute runs a layer to its end; false: up to what its backward pass
+  // needs, so without the last product.
+  bool recomputes_whole_layer = false;
+  // With a GemmFormat, products keep the quantized copies of what they read for
+  // their weight gradients (Transformer Engine); false: what they were made of.
+  bool keeps_quantized = false;
+  // A token for several experts of one rank is sent there once (DeepEP).
+  bool sends_tokens_once = false;
+  // Head and loss in chunks of tokens; false: this many bytes of each logit.
+  bool chunks_logits = true;
+  double logit_bytes = 10;
+  // Fewer layers beside embedding and head (StageLayers); false: as many
+  // everywhere, as far as they divide.
+  bool balances_stages = true;
+  // What is hidden under computation where that is possible: reductions and
+  // gathers of the data axis, gathers and scatters of the tensor axis,
+  // transfers between stages, exchanges of tokens between experts.
+  bool overlaps_data = true;
+  bool overlaps_tensor = true;
+  bool overlaps_transfers = true;
+  bool overlaps_experts = false;
+  int32_t gradient_bytes = 4;  // Of an element, kept and reduced.
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_IMPLEMENTATION_H_

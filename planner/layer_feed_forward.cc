@@ -1,0 +1,148 @@
+#include <algorithm>
+#include <cmath>
+
+#include "planner/layer_builder.h"
+
+namespace millrace {
+namespace {
+
+double AsDouble(int64_t value) { return static_cast<double>(value); }
+
+// Up (and gate), activation, down: `rows` tokens through `count` alike of this
+// inner width. `inner` is what recompute takes the first products for.
+void AddProducts(LayerBuilder& builder, Piece inner, Piece activation,
+                 int64_t rows, int64_t width, int64_t count) {
+  const ModelSpec& model = builder.model();
+  const int64_t projections = model.num_inner_projections();
+  const int64_t tokens = (rows + count - 1) / count;
+  const auto elements = AsDouble(rows * width);
+  if (inner == Piece::kProduct && projections == 2 &&
+      builder.IsRepeated(Piece::kSecondProduct) &&
+      builder.layout().recompute == Recompute::kSelective) {
+    builder.Linear(Piece::kProduct, {tokens, width, model.hidden, count});
+    builder.Linear(Piece::kSecondProduct, {tokens, width, model.hidden, count});
+    builder.KeepElements(Piece::kProduct, elements);
+    builder.KeepElements(Piece::kSecondProduct, elements);
+    // The last product's output, which nothing reads, is kept as well.
+    builder.KeepElements(Piece::kProduct, AsDouble(rows * model.hidden));
+  } else {
+    builder.Linear(inner, {tokens, projections * width, model.hidden, count});
+    builder.KeepElements(inner, AsDouble(projections) * elements);
+  }
+  builder.Elementwise(activation, AsDouble(projections + 1) * elements,
+                      AsDouble(2 * projections + 1) * elements);
+  builder.Keep(activation, elements * builder.product_input_bytes());
+  builder.Linear(Piece::kLast, {tokens, model.hidden, width, count});
+  // Backward: gradients of output and input, of the activation and before it.
+  builder.Work(builder.element_bytes() *
+               (2 * AsDouble(rows * model.hidden) +
+                AsDouble(projections + 1) * elements));
+}
+
+// What ranks give each other of `rows` rows for experts of which each token
+// takes several: all of them, or one for each rank that has any.
+double ExchangedRows(const LayerBuilder& builder, double rows) {
+  if (!builder.implementation().sends_tokens_once) return rows;
+  const auto ranks = AsDouble(builder.layout().expert);
+  const auto chosen = AsDouble(builder.model().moe.experts_per_token);
+  const double met = ranks * (1 - std::pow(1 - 1 / ranks, chosen));
+  return rows * std::min(1.0, met / chosen);
+}
+
+}  // namespace
+
+void AddFeedForward(LayerBuilder& builder) {
+  const ModelSpec& model = builder.model();
+  const auto normed = AsDouble(builder.norm_tokens() * model.hidden);
+  builder.KeepElements(Piece::kSecondProduct, normed);  // The stream.
+  builder.Norm(builder.norm_tokens(), model.hidden);
+  builder.Keep(Piece::kNorm, normed * builder.product_input_bytes());
+  builder.EnterTensor(model.hidden);
+  AddProducts(builder, Piece::kProduct, Piece::kActivation, builder.tokens(),
+              model.ffn_hidden / builder.layout().tensor, 1);
+  builder.LeaveTensor(Piece::kLast, model.hidden);
+  if (builder.implementation().dropout) builder.Keep(Piece::kProduct, normed);
+}
+
+void AddExperts(LayerBuilder& builder) {
+  const ModelSpec& model = builder.model();
+  const MixtureOfExperts& moe = model.moe;
+  const Layout& layout = builder.layout();
+  const int64_t tokens = builder.shard_tokens();
+  const auto stream = AsDouble(tokens * model.hidden);
+  builder.KeepElements(Piece::kSecondProduct, stream);
+  builder.Norm(tokens, model.hidden);
+  // The router reads it as stored.
+  builder.KeepElements(Piece::kNorm, stream);
+
+  builder.Linear(Piece::kExperts, {.tokens = tokens,
+                                   .out = moe.num_experts,
+                                   .in = model.hidden,
+                                   .low_precision = false});
+  // Scores and what is chosen of them in fp32, and which were.
+  constexpr double kScoreBytes = 4 + 4 + 1;
+  const auto scores = AsDouble(tokens * moe.num_experts);
+  builder.Keep(Piece::kExperts, kScoreBytes * scores);
+  constexpr int32_t kRouterLaunches = 6;
+  builder.Bandwidth(Piece::kExperts, 2 * kScoreBytes * scores,
+                    2 * kScoreBytes * scores, kRouterLaunches);
+
+  // Rows in the order of their experts, to the ranks that have them, there
+  // joined by what the tensor ranks got for the same shards of experts.
+  const double sent = stream * AsDouble(moe.experts_per_token);
+  const double received = sent * layout.expert_tensor;
+  const int64_t rows = tokens * moe.experts_per_token * layout.expert_tensor;
+  const int64_t local_experts = moe.num_experts / layout.expert;
+  builder.Elementwise(Piece::kExperts, stream + sent, stream + sent);
+  if (layout.expert > 1) {
+    const double exchanged = ExchangedRows(builder, sent);
+    builder.Communicate(Piece::kExperts, CommAxis::kExpert, CommKind::kAllToAll,
+                        exchanged);
+    builder.CommunicateBackward(WorkPhase::kInputGradient, CommAxis::kExpert,
+                                CommKind::kAllToAll, exchanged);
+    if (local_experts > 1) {
+      builder.Elementwise(Piece::kExperts, 2 * received, 2 * received);
+    }
+  }
+  if (layout.expert_tensor > 1) {
+    builder.Communicate(Piece::kExperts, CommAxis::kTensor,
+                        CommKind::kAllGather, received);
+    builder.CommunicateBackward(WorkPhase::kInputGradient, CommAxis::kTensor,
+                                CommKind::kReduceScatter, received);
+  }
+  builder.Keep(Piece::kExperts, received * builder.product_input_bytes());
+  AddProducts(builder, Piece::kExperts,
+              builder.IsRepeated(Piece::kExperts) ? Piece::kExperts
+                                                  : Piece::kActivation,
+              rows, moe.expert_hidden / layout.expert_tensor, local_experts);
+
+  // And back, to be weighed and summed.
+  if (layout.expert_tensor > 1) {
+    builder.Communicate(Piece::kLast, CommAxis::kTensor,
+                        CommKind::kReduceScatter, received);
+    builder.CommunicateBackward(WorkPhase::kInputGradient, CommAxis::kTensor,
+                                CommKind::kAllGather, received);
+  }
+  if (layout.expert > 1) {
+    if (local_experts > 1) {
+      builder.Elementwise(Piece::kLast, 2 * received, 2 * received);
+    }
+    const double exchanged = ExchangedRows(builder, sent);
+    builder.Communicate(Piece::kLast, CommAxis::kExpert, CommKind::kAllToAll,
+                        exchanged);
+    builder.CommunicateBackward(WorkPhase::kInputGradient, CommAxis::kExpert,
+                                CommKind::kAllToAll, exchanged);
+  }
+  builder.Elementwise(Piece::kLast, stream + sent, stream + sent);
+
+  if (moe.num_shared_experts == 0) return;
+  builder.EnterTensor(model.hidden);
+  AddProducts(builder, Piece::kExperts,
+              builder.IsRepeated(Piece::kExperts) ? Piece::kExperts
+                                                  : Piece::kActivation,
+              builder.tokens(),
+              moe.num_shared_experts * moe.expert_hidden / layout.tensor, 1);
+  builder.LeaveTensor(Piece::kLast, model.hidden);
+}
+
+}  // namespace millrace
