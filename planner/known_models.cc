@@ -56,7 +56,7 @@ ModelSpec LatentExperts(ModelSpec model, int64_t query_rank,
                .nope_head_dim = 128,
                .rope_head_dim = 64,
                .value_head_dim = 128};
-  model.head_dim = 128;
+  model.head_dim = 192;
   model.moe = moe;
   return model;
 }

@@ -138,8 +138,8 @@ absl::StatusOr<ModelSpec> ModelOfRun(const PublishedRun& run,
         absl::StrCat("head_dim is not stated and hidden ", model.hidden,
                      " is not divisible by heads ", model.num_heads));
   }
-  model.head_dim = Or(run.head_dim, is_latent ? model.mla.nope_head_dim
-                                              : model.hidden / model.num_heads);
+  model.head_dim = is_latent ? model.mla.nope_head_dim + model.mla.rope_head_dim
+                             : Or(run.head_dim, model.hidden / model.num_heads);
   const bool all_experts =
       model.moe.num_experts > 0 && model.moe.num_dense_layers == 0;
   if (!run.ffn && !all_experts) return NotStated("ffn");
