@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "planner/graph.h"
-#include "planner/schedule.h"
 
 namespace millrace {
 namespace {
@@ -31,18 +30,16 @@ struct StageSeconds {
 };
 
 void AddPassOp(const Layout& layout, const GraphOp& op, const CostModel& cost,
-               PassKind pass, StageSeconds* stage) {
+               bool is_forward, StageSeconds* stage) {
   // The host lane loads ahead, and a receive is the other end of a send.
   if (op.kind == OpKind::kLoadBatch || op.kind == OpKind::kReceive) return;
   const double seconds = cost.Seconds(layout, op.kind, op.attributes);
   if (op.kind == OpKind::kSend) {
     stage->transfer += seconds;
   } else if (op.phase == Phase::kParameterGather) {
-    (pass == PassKind::kForward ? stage->forward_gather
-                                : stage->backward_gather) += seconds;
+    (is_forward ? stage->forward_gather : stage->backward_gather) += seconds;
   } else if (IsCollective(op.kind)) {
-    (pass == PassKind::kForward ? stage->forward_comm : stage->backward_comm) +=
-        seconds;
+    (is_forward ? stage->forward_comm : stage->backward_comm) += seconds;
   } else if (op.phase == Phase::kForward) {
     stage->forward += seconds;
   } else if (op.phase == Phase::kRecompute) {
@@ -59,10 +56,10 @@ StageSeconds SumStage(const ModelSpec& model, const Layout& layout,
   const Graph graph = BuildTrainingGraph(model, layout, stage_idx);
   StageSeconds stage;
   for (const GraphOp& op : graph.forward) {
-    AddPassOp(layout, op, cost, PassKind::kForward, &stage);
+    AddPassOp(layout, op, cost, /*is_forward=*/true, &stage);
   }
   for (const GraphOp& op : graph.backward) {
-    AddPassOp(layout, op, cost, PassKind::kBackward, &stage);
+    AddPassOp(layout, op, cost, /*is_forward=*/false, &stage);
   }
   for (const std::vector<GraphOp>& bucket : graph.reduce_by_bucket) {
     double seconds = 0;

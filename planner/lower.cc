@@ -51,12 +51,14 @@ class Lowering {
                                          : 1;
     buffer_of_microbatch_.assign(
         num_microbatches, std::vector<BufferId>(graph_.tensors.size(), -1));
-    const std::vector<Pass> passes = PassesOf(num_microbatches);
+    const std::vector<ChunkPass> passes = PassesOf(num_microbatches);
     for (size_t i = 0; i < passes.size(); ++i) {
-      EmitPass(passes[i], i + 1 < passes.size() ? &passes[i + 1] : nullptr);
-      EmitWeightGradients(MostPutOff());
+      if (passes[i].kind == ChunkPassKind::kWeightGradient) {
+        EmitWeightGradients(passes[i].microbatch_idx);
+      } else {
+        EmitPass(passes[i], i + 1 < passes.size() ? &passes[i + 1] : nullptr);
+      }
     }
-    EmitWeightGradients(0);
     FinishReductions(0);
     EmitAll(graph_.epilogue);
     PlaceStepBuffers();
@@ -64,27 +66,24 @@ class Lowering {
   }
 
  private:
-  std::vector<Pass> PassesOf(int32_t num_microbatches) const {
+  std::vector<ChunkPass> PassesOf(int32_t num_microbatches) const {
+    const PipelineShape shape = {.num_stages = program_.layout.pipeline,
+                                 .num_microbatches = num_microbatches};
     switch (program_.kind) {
       case ProgramKind::kTraining:
-        return OneForwardOneBackward({.num_stages = program_.layout.pipeline,
-                                      .num_microbatches = num_microbatches},
-                                     program_.stage);
+        return program_.layout.schedule == Schedule::kZeroBubble
+                   ? ZeroBubble(shape, program_.stage)
+                   : OneForwardOneBackward(shape, program_.stage);
       case ProgramKind::kValidation:
-        return {{PassKind::kForward, 0}};
+        return {{ChunkPassKind::kForward, program_.stage, 0}};
       case ProgramKind::kPublish:
         return {};
     }
     CHECK(false) << "unknown kind of program";
     return {};
   }
-  // Micro-batches whose weight gradients may be put off beyond their pass.
-  size_t MostPutOff() const {
-    return program_.layout.schedule == Schedule::kZeroBubble ? program_.stage
-                                                             : 0;
-  }
-  const std::vector<GraphOp>& OpsOf(PassKind kind) const {
-    return kind == PassKind::kForward ? graph_.forward : graph_.backward;
+  const std::vector<GraphOp>& OpsOf(ChunkPassKind kind) const {
+    return kind == ChunkPassKind::kForward ? graph_.forward : graph_.backward;
   }
 
   std::vector<Buffer> AddPersistentBuffers() {
@@ -179,17 +178,17 @@ class Lowering {
   // that what it fills is not alive for longer. In turn a pass starts once the
   // send of the same kind two micro-batches ago has left its buffer: it has by
   // then in any run without a laggard, and only two are alive.
-  void EmitPass(Pass pass, const Pass* next) {
-    const bool is_forward = pass.kind == PassKind::kForward;
+  // Weight gradients that are a pass of their own hold nothing up.
+  void EmitPass(ChunkPass pass, const ChunkPass* next) {
+    const bool is_forward = pass.kind == ChunkPassKind::kForward;
     const size_t num_passes = last_compute_of_pass_.size();
     const InstructionId two_before =
         num_passes < 2 ? -1 : last_compute_of_pass_[num_passes - 2];
-    std::vector<InstructionId>& sends = sends_[static_cast<int>(pass.kind)];
+    std::vector<InstructionId>& sends = sends_[is_forward ? 0 : 1];
     InstructionId old_send = sends.size() < 2 ? -1 : sends[sends.size() - 2];
     InstructionId send = -1;
     InstructionId last_compute = -1;
     const std::vector<GraphOp>& ops = OpsOf(pass.kind);
-    PutOff put_off{.microbatch_idx = pass.microbatch_idx};
     // The pass before has emitted the first.
     for (size_t i = std::exchange(num_gathered_ahead_, 0); i < ops.size();
          ++i) {
@@ -198,8 +197,8 @@ class Lowering {
         EmitGather(op, pass.microbatch_idx);
         continue;
       }
-      if (MostPutOff() > 0 && op.phase == Phase::kWeightGradient) {
-        put_off.ops.push_back(&op);
+      if (pass.kind == ChunkPassKind::kInputGradient &&
+          op.phase == Phase::kWeightGradient) {
         continue;
       }
       const Lane lane = LaneOf(op.kind, op.attributes);
@@ -223,21 +222,16 @@ class Lowering {
     }
     if (send >= 0) sends.push_back(send);
     last_compute_of_pass_.push_back(last_compute);
-    if (!put_off.ops.empty()) put_off_.push_back(std::move(put_off));
   }
 
-  // Until those of `num_left` micro-batches are put off; the oldest first,
-  // since the first micro-batch's overwrite.
-  void EmitWeightGradients(size_t num_left) {
-    while (put_off_.size() > num_left) {
-      const PutOff& put_off = put_off_.front();
-      for (const GraphOp* op : put_off.ops) {
-        Emit(*op, put_off.microbatch_idx, {});
-        if (op->completes_bucket >= 0) {
-          EmitReductions(op->completes_bucket, put_off.microbatch_idx);
-        }
+  // Those that the micro-batch's input-gradient pass left out.
+  void EmitWeightGradients(int32_t microbatch_idx) {
+    for (const GraphOp& op : graph_.backward) {
+      if (op.phase != Phase::kWeightGradient) continue;
+      Emit(op, microbatch_idx, {});
+      if (op.completes_bucket >= 0) {
+        EmitReductions(op.completes_bucket, microbatch_idx);
       }
-      put_off_.pop_front();
     }
   }
 
@@ -311,7 +305,7 @@ class Lowering {
   }
   // Gathers `num_weights` buckets of weights of the pass to come, and its
   // norms, so that they are not behind the reductions of the pass under way.
-  void GatherAhead(Pass pass, int32_t num_weights) {
+  void GatherAhead(ChunkPass pass, int32_t num_weights) {
     const std::vector<GraphOp>& ops = OpsOf(pass.kind);
     size_t num_to_gather = 0;
     while (num_to_gather < ops.size() && num_weights > 0 &&
@@ -362,12 +356,6 @@ class Lowering {
     program_.step_arena_bytes = plan.bytes;
   }
 
-  // Weight gradients of a micro-batch that wait for the end of a later pass.
-  struct PutOff {
-    int32_t microbatch_idx;
-    std::vector<const GraphOp*> ops;
-  };
-
   // A micro-batch's gradients of one bucket on their way to their shard.
   struct Reduction {
     int32_t microbatch_idx;
@@ -383,12 +371,11 @@ class Lowering {
   HappensBefore order_;
   std::vector<InstructionId> last_compute_of_pass_;
   std::deque<Reduction> reductions_;
-  std::deque<PutOff> put_off_;
   // Gathered buckets in order; of weights, of norms.
   std::array<std::vector<BufferId>, 2> gathers_;
   std::map<BufferId, InstructionId> last_use_of_gather_;
   size_t num_gathered_ahead_ = 0;                    // Of the pass to come.
-  std::array<std::vector<InstructionId>, 2> sends_;  // By PassKind.
+  std::array<std::vector<InstructionId>, 2> sends_;  // Forward, backward.
 };
 
 absl::Status CheckInput(const ModelSpec& model, const Layout& layout,

@@ -52,6 +52,11 @@ std::vector<ChunkPass> InGroups(const PipelineCosts& costs, int32_t stage,
   return passes;
 }
 
+PipelineShape ShapeOf(const PipelineCosts& costs) {
+  return {.num_stages = costs.num_stages,
+          .num_microbatches = costs.num_microbatches};
+}
+
 // Where a micro-batch's work on one chunk stands, while an order is checked.
 struct Seen {
   bool forward = false;
@@ -97,17 +102,9 @@ absl::Status CheckPass(const ChunkPass& pass, Seen& seen) {
 }  // namespace
 
 PassOrder OneForwardOneBackwardOrder(const PipelineCosts& costs) {
-  PassOrder order(costs.num_stages);
+  PassOrder order;
   for (int32_t stage = 0; stage < costs.num_stages; ++stage) {
-    for (const Pass& pass :
-         OneForwardOneBackward({.num_stages = costs.num_stages,
-         .num_microbatches = costs.num_microbatches},
-                               stage)) {
-      order[stage].push_back({pass.kind == PassKind::kForward
-                                  ? ChunkPassKind::kForward
-                                  : ChunkPassKind::kBackward,
-                              stage, pass.microbatch_idx});
-    }
+    order.push_back(OneForwardOneBackward(ShapeOf(costs), stage));
   }
   return order;
 }
@@ -143,25 +140,9 @@ PassOrder InterleavedOrder(const PipelineCosts& costs) {
 }
 
 PassOrder ZeroBubbleOrder(const PipelineCosts& costs) {
-  PassOrder order = OneForwardOneBackwardOrder(costs);
+  PassOrder order;
   for (int32_t stage = 0; stage < costs.num_stages; ++stage) {
-    std::vector<ChunkPass> passes;
-    int32_t num_done = 0;  // Weight gradients.
-    for (const ChunkPass& pass : order[stage]) {
-      if (pass.kind == ChunkPassKind::kForward) {
-        passes.push_back(pass);
-        continue;
-      }
-      passes.push_back(
-          {ChunkPassKind::kInputGradient, pass.chunk_idx, pass.microbatch_idx});
-      if (pass.microbatch_idx < stage) continue;
-      passes.push_back(
-          {ChunkPassKind::kWeightGradient, pass.chunk_idx, num_done++});
-    }
-    for (; num_done < costs.num_microbatches; ++num_done) {
-      passes.push_back({ChunkPassKind::kWeightGradient, stage, num_done});
-    }
-    order[stage] = std::move(passes);
+    order.push_back(ZeroBubble(ShapeOf(costs), stage));
   }
   return order;
 }

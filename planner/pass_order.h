@@ -21,9 +21,8 @@ PassOrder OneForwardOneBackwardOrder(const PipelineCosts& costs);
 // (num_stages - s - 1) + (chunks a stage - 1) num_stages forward passes.
 PassOrder InterleavedOrder(const PipelineCosts& costs);
 
-// ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2024): 1F1B with input
-// and weight gradients apart; stage s puts off the weight gradients of s
-// micro-batches. One chunk a stage.
+// ZB-H1: planner/schedule.h's order, weight gradients put off. One chunk a
+// stage.
 PassOrder ZeroBubbleOrder(const PipelineCosts& costs);
 
 // The order that `schedule` names. InvalidArgument where chunks are not on the
