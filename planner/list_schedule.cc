@@ -1,0 +1,333 @@
+#include "planner/list_schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "planner/list_greedy.h"
+#include "planner/list_improve.h"
+#include "planner/pass_order.h"
+
+namespace millrace {
+namespace {
+
+// Passes that are put in order or timed, over all policies, in improving and in
+// trying policies on fewer micro-batches.
+constexpr int64_t kPolicyWork = 600'000;
+constexpr int64_t kFinalWork = 300'000;
+constexpr int64_t kImproveWork = 400'000;
+constexpr size_t kNumImproved = 4;
+
+// A greedy policy relative to the pipeline's shape, so that it can be tried on
+// fewer micro-batches.
+struct Recipe {
+  Preference preference;
+  ChunkPriority chunks;
+  double ahead;        // Times what 1F1B runs ahead; 0: no limit.
+  int32_t ahead_more;  // Added to it.
+  enum class PutOff : uint8_t { kNone, kStage, kAll } put_off;
+  double overrun;
+  double patience;
+};
+
+bool Holds(const ListLimits& limits, const std::vector<int64_t>& peak_bytes) {
+  for (size_t s = 0; s < limits.memory_bytes.size(); ++s) {
+    if (peak_bytes[s] > limits.memory_bytes[s]) return false;
+  }
+  return true;
+}
+
+// Both gradients as passes of their own.
+PassOrder Apart(const PassOrder& order) {
+  PassOrder apart(order.size());
+  for (size_t s = 0; s < order.size(); ++s) {
+    for (ChunkPass pass : order[s]) {
+      if (pass.kind != ChunkPassKind::kBackward) {
+        apart[s].push_back(pass);
+        continue;
+      }
+      pass.kind = ChunkPassKind::kInputGradient;
+      apart[s].push_back(pass);
+      pass.kind = ChunkPassKind::kWeightGradient;
+      apart[s].push_back(pass);
+    }
+  }
+  return apart;
+}
+
+// Forward passes that a stage runs before its first backward pass could come,
+// were all chunks alike.
+std::vector<double> DepthOfStages(const PipelineCosts& costs) {
+  const auto num_chunks = static_cast<double>(costs.chunks.size());
+  const double per_stage = num_chunks / costs.num_stages;
+  std::vector<double> depth(costs.num_stages);
+  for (size_t c = 0; c < costs.chunks.size(); ++c) {
+    depth[costs.stage_of_chunk[c]] +=
+        (num_chunks - static_cast<double>(c)) / per_stage;
+  }
+  return depth;
+}
+
+ListPolicy PolicyOf(const PipelineCosts& costs, const Recipe& recipe) {
+  ListPolicy policy{.preference = recipe.preference,
+                    .chunks = recipe.chunks,
+                    .most_ahead = {},
+                    .most_put_off = {},
+                    .overrun = recipe.overrun,
+                    .patience = recipe.patience};
+  const std::vector<double> depth = DepthOfStages(costs);
+  std::vector<int32_t> num_chunks(costs.num_stages);
+  for (const int32_t s : costs.stage_of_chunk) ++num_chunks[s];
+  for (int32_t s = 0; s < costs.num_stages; ++s) {
+    const int32_t all = std::max(1, costs.num_microbatches * num_chunks[s]);
+    const double ahead =
+        recipe.ahead == 0
+            ? all
+            : std::ceil(recipe.ahead * depth[s] - 1e-9) + recipe.ahead_more;
+    policy.most_ahead.push_back(static_cast<int32_t>(
+        std::clamp<double>(ahead, std::max(1, num_chunks[s]), all)));
+    policy.most_put_off.push_back(recipe.put_off == Recipe::PutOff::kNone ? 0
+                                  : recipe.put_off == Recipe::PutOff::kStage
+                                      ? s
+                                      : all);
+  }
+  return policy;
+}
+
+// The likelier to be good first, since not all may be tried.
+std::vector<Recipe> Recipes(bool has_several_chunks) {
+  std::vector<Recipe> recipes;
+  for (const double overrun : {0.5, 0.0, 1e9}) {
+    for (const double patience : {0.0, 0.6}) {
+      for (const auto put_off : {Recipe::PutOff::kAll, Recipe::PutOff::kStage,
+                                 Recipe::PutOff::kNone}) {
+        for (const double ahead : {0.0, 1.0, 1.5, 2.0}) {
+          for (const int32_t more : {0, 1, 2}) {
+            if (ahead == 0 && more > 0) continue;
+            for (const Preference preference :
+                 {Preference::kBackward, Preference::kAlternate,
+                  Preference::kForward}) {
+              for (const ChunkPriority chunks :
+                   {ChunkPriority::kDeepest, ChunkPriority::kGroups,
+                    ChunkPriority::kOldest}) {
+                if (!has_several_chunks && chunks != ChunkPriority::kDeepest) {
+                  continue;
+                }
+                recipes.push_back({preference, chunks, ahead, more, put_off,
+                                   overrun, patience});
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return recipes;
+}
+
+class Scheduler {
+ public:
+  Scheduler(const PipelineCosts& costs, const ListLimits& limits)
+      : costs_(costs),
+        limits_(limits),
+        timer_(costs, limits.transfer_buffers),
+        lower_bound_s_(LowerBoundOfMakespan(costs, limits.memory_bytes)) {}
+
+  ListedSchedule Run() && {
+    for (const Schedule schedule :
+         {Schedule::kOneForwardOneBackward, Schedule::kInterleaved,
+          Schedule::kZeroBubble}) {
+      const absl::StatusOr<PassOrder> known = OrderOf(schedule, costs_);
+      if (known.ok()) Consider(Apart(*known));
+    }
+    for (const Recipe& recipe : Finalists()) {
+      Consider(GreedyOrder(costs_, limits_.memory_bytes,
+                           limits_.transfer_buffers, PolicyOf(costs_, recipe)));
+    }
+    for (auto& [makespan_s, order] : best_) {
+      if (IsOptimal()) break;
+      ImproveOrder(costs_, limits_.memory_bytes, limits_.transfer_buffers,
+                   lower_bound_s_,
+                   kImproveWork / static_cast<int64_t>(kNumImproved), &order);
+      timer_.Run(order);
+      makespan_s = timer_.times().makespan_s;
+    }
+    const auto best = std::min_element(
+        best_.begin(), best_.end(),
+        [](const auto& a, const auto& b) { return a.first < b.first; });
+    ListedSchedule result{.order = std::move(best->second),
+                          .times = {},
+                          .lower_bound_s = lower_bound_s_};
+    result.times = *TimeOrder(costs_, result.order, limits_.transfer_buffers);
+    return result;
+  }
+
+ private:
+  bool IsOptimal() const {
+    return !best_.empty() && best_.front().first <= lower_bound_s_ * (1 + 1e-9);
+  }
+
+  // The recipes that end soonest, tried on as many micro-batches as the work
+  // allowed lets them.
+  std::vector<Recipe> Finalists() const {
+    const std::vector<Recipe> recipes =
+        Recipes(costs_.chunks.size() > static_cast<size_t>(costs_.num_stages));
+    PipelineCosts probe = costs_;
+    probe.num_microbatches =
+        std::min(costs_.num_microbatches, 3 * costs_.num_stages);
+    const int64_t passes_each =
+        3 * static_cast<int64_t>(costs_.chunks.size()) * probe.num_microbatches;
+    const size_t num_tried = std::clamp<size_t>(
+        static_cast<size_t>(kPolicyWork / passes_each), 12, recipes.size());
+    OrderTimer timer(probe, limits_.transfer_buffers);
+    std::vector<std::pair<double, size_t>> ends;
+    for (size_t i = 0; i < num_tried; ++i) {
+      timer.Run(GreedyOrder(probe, limits_.memory_bytes,
+                            limits_.transfer_buffers,
+                            PolicyOf(probe, recipes[i])));
+      ends.push_back({timer.times().makespan_s, i});
+    }
+    std::sort(ends.begin(), ends.end());
+    const int64_t num_passes = 3 * static_cast<int64_t>(costs_.chunks.size()) *
+                               costs_.num_microbatches;
+    ends.resize(std::clamp<size_t>(static_cast<size_t>(kFinalWork / num_passes),
+                                   kNumImproved, ends.size()));
+    std::vector<Recipe> finalists;
+    for (const auto& [makespan_s, i] : ends) finalists.push_back(recipes[i]);
+    return finalists;
+  }
+
+  // Keeps the best few, best first; of those that end at the same time the one
+  // that holds least.
+  void Consider(PassOrder order) {
+    if (!timer_.Run(order)) return;
+    std::vector<int64_t> peak_bytes;
+    for (const auto& passes : order) {
+      peak_bytes.push_back(PeakBytes(costs_, passes));
+    }
+    if (!Holds(limits_, peak_bytes)) return;
+    const double makespan_s = timer_.times().makespan_s;
+    const auto place = std::find_if(
+        best_.begin(), best_.end(),
+        [&](const auto& other) { return makespan_s <= other.first; });
+    if (place != best_.end() && place->first == makespan_s) {
+      const auto held = [&](const PassOrder& other) {
+        int64_t bytes = 0;
+        for (const auto& passes : other) bytes += PeakBytes(costs_, passes);
+        return bytes;
+      };
+      if (held(order) < held(place->second)) place->second = std::move(order);
+      return;
+    }
+    best_.insert(place, {makespan_s, std::move(order)});
+    if (best_.size() > kNumImproved) best_.pop_back();
+  }
+
+  const PipelineCosts& costs_;
+  const ListLimits& limits_;
+  OrderTimer timer_;
+  double lower_bound_s_;
+  std::vector<std::pair<double, PassOrder>> best_;
+};
+
+}  // namespace
+
+absl::StatusOr<ListedSchedule> ListSchedule(const PipelineCosts& costs,
+                                            const ListLimits& limits) {
+  RETURN_IF_ERROR(CheckCosts(costs));
+  if (!limits.memory_bytes.empty() &&
+      limits.memory_bytes.size() != static_cast<size_t>(costs.num_stages)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory limits of ", limits.memory_bytes.size(),
+                     " stages for a pipeline of ", costs.num_stages));
+  }
+  for (size_t s = 0; s < limits.memory_bytes.size(); ++s) {
+    const int64_t least = LeastBytes(costs, static_cast<int32_t>(s));
+    if (limits.memory_bytes[s] >= least) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("stage ", s, " may hold ", limits.memory_bytes[s],
+                     " bytes, but one micro-batch needs ", least, " of it"));
+  }
+  return Scheduler(costs, limits).Run();
+}
+
+int64_t LeastBytes(const PipelineCosts& costs, int32_t stage) {
+  int64_t bytes = 0, margin = 0;
+  for (size_t c = 0; c < costs.chunks.size(); ++c) {
+    if (costs.stage_of_chunk[c] != stage) continue;
+    const ChunkCosts& chunk = costs.chunks[c];
+    bytes += chunk.activation_bytes;
+    margin =
+        std::max(margin, chunk.weight_gradient_bytes - chunk.activation_bytes);
+  }
+  return bytes + margin;
+}
+
+double LowerBoundOfMakespan(const PipelineCosts& costs,
+                            const std::vector<int64_t>& memory_bytes) {
+  const auto num_chunks = static_cast<int32_t>(costs.chunks.size());
+  const auto transfer_s = [&](int32_t a, int32_t b) {
+    return costs.stage_of_chunk[a] == costs.stage_of_chunk[b]
+               ? 0
+               : costs.transfer_s;
+  };
+  // Of a micro-batch alone in the pipeline: when it can be at a chunk on its
+  // way there and on its way back, and what then is left until all ends.
+  std::vector<double> there_s(num_chunks), back_s(num_chunks),
+      left_s(num_chunks);
+  for (int32_t c = 1; c < num_chunks; ++c) {
+    there_s[c] =
+        there_s[c - 1] + costs.chunks[c - 1].forward_s + transfer_s(c - 1, c);
+  }
+  left_s[0] = costs.chunks[0].weight_gradient_s;
+  for (int32_t c = 1; c < num_chunks; ++c) {
+    left_s[c] =
+        std::max(costs.chunks[c].weight_gradient_s,
+                 transfer_s(c - 1, c) + costs.chunks[c - 1].input_gradient_s +
+                     left_s[c - 1]);
+  }
+  back_s.back() = there_s.back() + costs.chunks.back().forward_s;
+  for (int32_t c = num_chunks - 1; c-- > 0;) {
+    back_s[c] = back_s[c + 1] + costs.chunks[c + 1].input_gradient_s +
+                transfer_s(c, c + 1);
+  }
+  double bound_s = 0;
+  for (int32_t s = 0; s < costs.num_stages; ++s) {
+    double first_s = -1, back_first_s = 0, least_left_s = 0;
+    double forward_s = 0, input_s = 0, weight_s = 0, quickest = 0;
+    for (int32_t c = 0; c < num_chunks; ++c) {
+      if (costs.stage_of_chunk[c] != s) continue;
+      const ChunkCosts& chunk = costs.chunks[c];
+      if (first_s < 0) {
+        first_s = there_s[c];
+        least_left_s = left_s[c];
+      }
+      least_left_s = std::min(least_left_s, left_s[c]);
+      back_first_s = back_s[c];
+      forward_s += chunk.forward_s;
+      input_s += chunk.input_gradient_s;
+      weight_s += chunk.weight_gradient_s;
+      if (chunk.activation_bytes > 0) {
+        quickest =
+            std::max(quickest, chunk.forward_s /
+                                   static_cast<double>(chunk.activation_bytes));
+      }
+    }
+    if (first_s < 0) continue;
+    const double m = costs.num_microbatches;
+    const double all_s = m * (forward_s + input_s + weight_s);
+    bound_s = std::max({bound_s, first_s + all_s,
+                        first_s + m * (forward_s + input_s) + least_left_s});
+    if (memory_bytes.empty()) continue;
+    // Until the first gradient comes, a stage has but the forward passes that
+    // its memory holds.
+    const double ahead_s = std::min(
+        m * forward_s, quickest * static_cast<double>(memory_bytes[s]));
+    bound_s = std::max(bound_s, back_first_s + all_s - ahead_s);
+  }
+  return bound_s;
+}
+
+}  // namespace millrace
