@@ -30,6 +30,17 @@ std::string PassToString(const ChunkPass& pass) {
                       ", micro-batch ", pass.microbatch_idx);
 }
 
+// Sizes of the groups in which micro-batches go through a stage's chunks: of
+// num_stages each or, where that leaves some over, as even as can be and none
+// smaller; a stage would otherwise wait for a group that is not through yet.
+std::vector<int32_t> GroupSizes(const PipelineCosts& costs) {
+  const int32_t num_groups =
+      std::max(1, costs.num_microbatches / costs.num_stages);
+  std::vector<int32_t> sizes(num_groups, costs.num_microbatches / num_groups);
+  for (int32_t i = 0; i < costs.num_microbatches % num_groups; ++i) ++sizes[i];
+  return sizes;
+}
+
 // The forward passes of one stage in the order of interleaving; backward passes
 // visit the chunks the other way round.
 std::vector<ChunkPass> InGroups(const PipelineCosts& costs, int32_t stage,
@@ -37,17 +48,16 @@ std::vector<ChunkPass> InGroups(const PipelineCosts& costs, int32_t stage,
   const auto num_chunks = static_cast<int32_t>(costs.chunks.size());
   const int32_t num_turns = num_chunks / costs.num_stages;
   std::vector<ChunkPass> passes;
-  for (int32_t begin = 0; begin < costs.num_microbatches;
-       begin += costs.num_stages) {
-    const int32_t end =
-        std::min(begin + costs.num_stages, costs.num_microbatches);
+  int32_t begin = 0;
+  for (const int32_t size : GroupSizes(costs)) {
     for (int32_t turn = 0; turn < num_turns; ++turn) {
       const int32_t k =
           kind == ChunkPassKind::kForward ? turn : num_turns - 1 - turn;
-      for (int32_t i = begin; i < end; ++i) {
+      for (int32_t i = begin; i < begin + size; ++i) {
         passes.push_back({kind, k * costs.num_stages + stage, i});
       }
     }
+    begin += size;
   }
   return passes;
 }
@@ -112,20 +122,15 @@ PassOrder OneForwardOneBackwardOrder(const PipelineCosts& costs) {
 PassOrder InterleavedOrder(const PipelineCosts& costs) {
   const auto num_chunks = static_cast<int32_t>(costs.chunks.size());
   const int32_t num_turns = num_chunks / costs.num_stages;
-  // A last group of fewer micro-batches is through its chunks before a full
-  // one would be; then all it needs must have gone ahead.
-  const int32_t left = costs.num_microbatches % costs.num_stages;
   PassOrder order(costs.num_stages);
   for (int32_t stage = 0; stage < costs.num_stages; ++stage) {
     const std::vector<ChunkPass> forward =
         InGroups(costs, stage, ChunkPassKind::kForward);
     const std::vector<ChunkPass> backward =
         InGroups(costs, stage, ChunkPassKind::kBackward);
-    size_t num_ahead =
-        2 * (costs.num_stages - stage - 1) + (num_turns - 1) * costs.num_stages;
-    if (costs.num_microbatches <= costs.num_stages && left != 0) {
-      num_ahead = forward.size();
-    }
+    size_t num_ahead = 2 * (costs.num_stages - stage - 1) +
+                       (num_turns - 1) * GroupSizes(costs).front();
+    if (costs.num_microbatches < costs.num_stages) num_ahead = forward.size();
     num_ahead = std::min(num_ahead, forward.size());
     std::vector<ChunkPass>& passes = order[stage];
     passes.assign(forward.begin(), forward.begin() + num_ahead);

@@ -17,8 +17,9 @@ PassOrder OneForwardOneBackwardOrder(const PipelineCosts& costs);
 
 // Interleaved 1F1B (Narayanan et al., 2021): chunk k of stage s is chunk k x
 // num_stages + s; micro-batches go through each of a stage's chunks in groups
-// of num_stages, the last group of what is left. Stage s first runs 2
-// (num_stages - s - 1) + (chunks a stage - 1) num_stages forward passes.
+// of num_stages, somewhat larger where num_stages does not divide them. Stage s
+// first runs 2 (num_stages - s - 1) + (chunks a stage - 1) x group forward
+// passes.
 PassOrder InterleavedOrder(const PipelineCosts& costs);
 
 // ZB-H1: planner/schedule.h's order, weight gradients put off. One chunk a

@@ -1,0 +1,211 @@
+#include "planner/cluster_simulate.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "planner/cluster_ops.h"
+#include "planner/cluster_run.h"
+#include "planner/noise.h"
+
+namespace millrace {
+namespace {
+
+absl::Status CheckOptions(const ClusterOptions& options) {
+  const auto refuse = [](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat(what...));
+  };
+  if (!(options.overlap.compute >= 1) ||
+      !(options.overlap.communication >= 1)) {
+    return refuse("overlap factors are at least 1, found ",
+                  options.overlap.compute, " and ",
+                  options.overlap.communication);
+  }
+  if (!(options.noise_sigma >= 0) || options.noise_sigma > 2) {
+    return refuse("noise_sigma is from 0 to 2, found ", options.noise_sigma);
+  }
+  if (!(options.straggler_share >= 0) || options.straggler_share > 1) {
+    return refuse("straggler_share is from 0 to 1, found ",
+                  options.straggler_share);
+  }
+  if (!(options.straggler_factor >= 1)) {
+    return refuse("straggler_factor is at least 1, found ",
+                  options.straggler_factor);
+  }
+  if (options.ranks_per_machine < 1 || options.num_steps < 1) {
+    return refuse("at least one rank a machine and one step, found ",
+                  options.ranks_per_machine, " and ", options.num_steps);
+  }
+  for (const double factor : options.machine_slowdown) {
+    if (!(factor > 0)) {
+      return refuse("machine_slowdown is above 0, found ", factor);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// By replica and stage: that of the slowest machine on which the ranks of a
+// pass are.
+std::vector<double> SlowdownOfPasses(const ClusterStep& step,
+                                     int32_t ranks_per_machine,
+                                     const std::vector<double>& machines) {
+  std::vector<double> slowdown;
+  const int64_t num_passes =
+      static_cast<int64_t>(step.num_replicas) * step.costs.num_stages;
+  slowdown.reserve(num_passes);
+  for (int64_t i = 0; i < num_passes; ++i) {
+    const int64_t begin = i * step.ranks_per_pass;
+    const int64_t end = begin + step.ranks_per_pass;
+    const auto first = machines.begin() + begin / ranks_per_machine;
+    const auto last = machines.begin() + (end - 1) / ranks_per_machine;
+    slowdown.push_back(*std::max_element(first, last + 1));
+  }
+  return slowdown;
+}
+
+// Fractions of the mean stage's step.
+void FillFractions(const ClusterOps& ops, const OpTimes& times,
+                   int32_t num_stages, ClusterSimulation* simulation) {
+  double compute_s = 0, exposed_s = 0;
+  std::vector<double> computed_until(num_stages, 0);
+  double passes_end_s = 0;
+  for (size_t i = 0; i < ops.ops.size(); ++i) {
+    if (ops.ops[i].is_pass()) {
+      passes_end_s = std::max(passes_end_s, times.end_s[i]);
+    }
+  }
+  for (size_t i = 0; i < ops.ops.size(); ++i) {
+    const ClusterOp& op = ops.ops[i];
+    const bool is_optimizer = op.kind == ClusterEventKind::kOptimizer;
+    if (!op.is_pass() && !is_optimizer) continue;
+    double& until = computed_until[op.stage];
+    compute_s += times.end_s[i] - times.start_s[i];
+    // What a pass would have started at without its gathers.
+    double others_s = until;
+    double gathers_s = 0;
+    for (const int32_t wait : ops.WaitsOf(i)) {
+      const bool is_gather =
+          ops.ops[wait].kind == ClusterEventKind::kParameterGather;
+      double& latest = is_gather ? gathers_s : others_s;
+      if (!is_optimizer) latest = std::max(latest, times.end_s[wait]);
+    }
+    // Nothing but reductions holds the optimizer once all passes are done.
+    if (is_optimizer) {
+      exposed_s += times.start_s[i] - std::max(until, passes_end_s);
+    } else {
+      exposed_s += std::max(0.0, gathers_s - others_s);
+    }
+    until = times.end_s[i];
+  }
+  const double all_s = times.step_time_s * num_stages;
+  if (all_s <= 0) return;
+  simulation->compute_fraction = compute_s / all_s;
+  simulation->exposed_data_fraction = exposed_s / all_s;
+  simulation->bubble_fraction = 1 - (compute_s + exposed_s) / all_s;
+}
+
+// One class a stage.
+void AddClasses(const ClusterOps& ops, const OpTimes& times, int32_t replica,
+                int64_t num_ranks, int32_t num_stages,
+                ClusterTimeline* timeline) {
+  std::vector<RankClass> classes(num_stages);
+  for (int32_t stage = 0; stage < num_stages; ++stage) {
+    classes[stage].stage = stage;
+    classes[stage].replica = replica;
+    classes[stage].num_ranks = num_ranks;
+  }
+  for (size_t i = 0; i < ops.ops.size(); ++i) {
+    const ClusterOp& op = ops.ops[i];
+    classes[op.stage].events.push_back({.kind = op.kind,
+                                        .lane = op.lane,
+                                        .chunk_idx = op.chunk_idx,
+                                        .microbatch_idx = op.microbatch_idx,
+                                        .bucket_idx = op.bucket_idx,
+                                        .start_s = times.start_s[i],
+                                        .end_s = times.end_s[i]});
+  }
+  std::move(classes.begin(), classes.end(),
+            std::back_inserter(timeline->classes));
+}
+
+void KeepDisturbedTimeline(const ClusterStep& step, const ClusterOps& ops,
+                           const ReplicaRun& replicas,
+                           const Disturbance& disturbance,
+                           const ReplicaTimes& times,
+                           ClusterTimeline* timeline) {
+  timeline->step_time_s = times.step_time_s;
+  std::vector<int32_t> by_end(step.num_replicas);
+  std::iota(by_end.begin(), by_end.end(), 0);
+  std::stable_sort(by_end.begin(), by_end.end(), [&](int32_t a, int32_t b) {
+    return times.passes_end_s[a] < times.passes_end_s[b];
+  });
+  const int32_t slowest = by_end.back();
+  const int32_t num_stages = step.costs.num_stages;
+  AddClasses(ops, replicas.TimesOf(slowest, disturbance, times), slowest,
+             step.ranks_per_pass, num_stages, timeline);
+  if (step.num_replicas > 1) {
+    const int32_t middle = by_end[(by_end.size() - 1) / 2];
+    AddClasses(
+        ops, replicas.TimesOf(middle, disturbance, times), middle,
+        static_cast<int64_t>(step.num_replicas - 1) * step.ranks_per_pass,
+        num_stages, timeline);
+  }
+  std::stable_sort(
+      timeline->classes.begin(), timeline->classes.end(),
+      [](const RankClass& a, const RankClass& b) { return a.stage < b.stage; });
+}
+
+}  // namespace
+
+absl::StatusOr<ClusterSimulation> SimulateCluster(
+    const ClusterStep& step, const ClusterOptions& options) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  ASSIGN_OR_RETURN(const ClusterOps ops, ClusterOpsOf(step));
+  const OpTimes alone = RunOps(ops, options.overlap);
+  const int32_t num_stages = step.costs.num_stages;
+  ClusterSimulation simulation{.step_time_s = alone.step_time_s,
+                               .undisturbed_step_time_s = alone.step_time_s};
+  FillFractions(ops, alone, num_stages, &simulation);
+  if (!options.replicas_differ()) {
+    simulation.step_times_s.assign(options.num_steps, alone.step_time_s);
+    if (options.keeps_timeline) {
+      simulation.timeline.step_time_s = alone.step_time_s;
+      AddClasses(ops, alone, 0,
+                 static_cast<int64_t>(step.num_replicas) * step.ranks_per_pass,
+                 num_stages, &simulation.timeline);
+    }
+    return simulation;
+  }
+
+  const int64_t num_ranks = static_cast<int64_t>(step.num_replicas) *
+                            num_stages * step.ranks_per_pass;
+  const std::vector<double> machines = DrawMachines(
+      {.num_machines =
+           static_cast<int32_t>((num_ranks + options.ranks_per_machine - 1) /
+                                options.ranks_per_machine),
+       .share = options.straggler_share,
+       .factor = options.straggler_factor,
+       .seed = options.seed},
+      options.machine_slowdown, &simulation.num_slow_machines);
+  const ReplicaRun replicas(ops, alone, num_stages, step.num_replicas);
+  Disturbance disturbance{
+      .slowdown = SlowdownOfPasses(step, options.ranks_per_machine, machines),
+      .noise_sigma = options.noise_sigma};
+  for (int32_t i = 0; i < options.num_steps; ++i) {
+    disturbance.seed = RandomBits(options.seed, i);
+    const ReplicaTimes times = replicas.Run(disturbance);
+    simulation.step_times_s.push_back(times.step_time_s);
+    if (i == 0 && options.keeps_timeline) {
+      KeepDisturbedTimeline(step, ops, replicas, disturbance, times,
+                            &simulation.timeline);
+    }
+  }
+  simulation.step_time_s = std::accumulate(simulation.step_times_s.begin(),
+                                           simulation.step_times_s.end(), 0.0) /
+                           options.num_steps;
+  return simulation;
+}
+
+}  // namespace millrace

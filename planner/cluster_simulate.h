@@ -1,0 +1,94 @@
+// A discrete-event simulator of a training step at the level of passes, for any
+// number of devices: ranks that do alike are simulated once, and where noise or
+// slow machines make replicas differ, each replica is.
+//
+// What runs: each stage's passes in their order on its compute lane; what one
+// chunk hands to the next over the sender's lane of that direction; buckets of
+// parameters gathered before the first forward pass of their chunk, which goes
+// through them one by one; buckets of gradients reduced as the last backward or
+// weight-gradient pass of their chunk is through with each; then, when all
+// stages have all their gradients (their norm is common), the optimizer.
+//
+// Replicas run their passes apart and meet in gathers and reductions, which
+// take their time from the last replica's arrival.
+
+#ifndef MILLRACE_PLANNER_CLUSTER_SIMULATE_H_
+#define MILLRACE_PLANNER_CLUSTER_SIMULATE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/cluster_timeline.h"
+#include "planner/pass_costs.h"
+#include "planner/profile.h"
+#include "planner/step_model.h"
+
+namespace millrace {
+
+struct ClusterStep {
+  PipelineCosts costs;
+  PassOrder order;  // planner/pass_order.h, or any other.
+  // Once-a-step work by stage; one entry stands for all stages. A stage's
+  // chunks have equal shares of it.
+  std::vector<StepModel::StepEnds> ends;
+  int32_t num_buckets = 1;  // Of each chunk.
+  // False: reductions wait for the stage's last pass, passes for its last
+  // gather.
+  bool overlaps_data = true;
+  // False: the sender computes nothing during a transfer.
+  bool overlaps_transfers = true;
+  int32_t num_replicas = 1;
+  // Ranks that compute a pass together, in step with each other: neighbours in
+  // rank order. Replica r's stage s holds ranks [(r x num_stages + s) x
+  // ranks_per_pass, ... + ranks_per_pass).
+  int32_t ranks_per_pass = 1;
+};
+
+struct ClusterOptions {
+  // While a stage computes and sends, receives, gathers or reduces, each goes
+  // on so much slower. `waits` plays no part: a pass is many kernels.
+  OverlapFactors overlap;
+  // Of the logarithm of a pass's time on ranks_per_pass ranks; its mean stays.
+  double noise_sigma = 0;
+  // Machines that are slow for good, drawn at random: their share, and the
+  // factor on the time of what is computed on them.
+  double straggler_share = 0;
+  double straggler_factor = 1;
+  int32_t ranks_per_machine = 8;
+  // Known factors, by machine; those left out have 1.
+  std::vector<double> machine_slowdown;
+  uint64_t seed = 0;
+  int32_t num_steps = 1;  // Drawn with different noise.
+  bool keeps_timeline = true;
+
+  bool replicas_differ() const {
+    return noise_sigma > 0 || straggler_share > 0 || !machine_slowdown.empty();
+  }
+};
+
+struct ClusterSimulation {
+  double step_time_s = 0;  // Mean of step_times_s.
+  std::vector<double> step_times_s;
+  double undisturbed_step_time_s = 0;  // Without noise and slow machines.
+  int32_t num_slow_machines = 0;
+  // Of the mean stage's undisturbed step: its passes and optimizer, waiting for
+  // gathers and reductions, and waiting for other stages. They sum to 1.
+  double compute_fraction = 0;
+  double exposed_data_fraction = 0;
+  double bubble_fraction = 0;
+  // Empty unless kept. Of the first step drawn. Where replicas differ, a stage
+  // has two classes: the slowest replica, and the one in the middle for the
+  // others. Otherwise one a stage.
+  ClusterTimeline timeline;
+};
+
+// Equal inputs give equal results. InvalidArgument naming what is wrong with an
+// order or an option; Internal naming the passes that wait for each other, if
+// the order deadlocks.
+absl::StatusOr<ClusterSimulation> SimulateCluster(
+    const ClusterStep& step, const ClusterOptions& options);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_CLUSTER_SIMULATE_H_
