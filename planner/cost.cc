@@ -128,6 +128,9 @@ CostModel::CostModel(HardwareProfile profile) : profile_(std::move(profile)) {
 }
 
 absl::StatusOr<CostModel> CostModel::Create(HardwareProfile profile) {
+  if (profile.gemms.empty() && profile.device.is_given()) {
+    return CostModel(std::move(profile));
+  }
   if (profile.gemms.empty()) return MissingTable(profile, "gemms table");
   for (const bool backward : {false, true}) {
     if (std::none_of(profile.attention.begin(), profile.attention.end(),
@@ -301,6 +304,7 @@ std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
 }
 
 double CostModel::PeakFlopsPerSecond() const {
+  if (!HasTables()) return profile_.device.bf16_flops_per_s;
   double peak = 0;
   for (const GemmTime& time : profile_.gemms) {
     peak = std::max(peak, 2.0 * static_cast<double>(time.m) *

@@ -21,24 +21,29 @@ namespace millrace {
 class CostModel {
  public:
   // Returns InvalidArgument naming the table a profile lacks and the command
-  // that measures it.
+  // that measures it; a data sheet's profile may lack all.
   static absl::StatusOr<CostModel> Create(HardwareProfile profile);
 
   const HardwareProfile& profile() const { return profile_; }
+
+  // False for a data sheet's profile, which prices no instructions:
+  // planner/step_model.h plans with it.
+  bool HasTables() const { return !profile_.gemms.empty(); }
 
   // False if the profile was measured with one rank: it then prices layouts of
   // one rank only.
   bool HasCommunication() const { return !profile_.communication.empty(); }
 
-  // Seconds of one op run alone, launch overhead included. Collectives
-  // and transfers need HasCommunication().
+  // Seconds of one op run alone, launch overhead included. Needs HasTables(),
+  // for collectives and transfers HasCommunication().
   double Seconds(const Layout& layout, OpKind kind,
                  const OpAttributes& attributes) const;
 
   // One value per instruction of `program`, for Simulate().
   std::vector<double> ProgramSeconds(const Program& program) const;
 
-  // FLOP/s of the best measured GEMM: what one rank could reach at most.
+  // FLOP/s of the best measured GEMM, or without tables the data sheet's in
+  // bf16: what one rank could reach at most.
   double PeakFlopsPerSecond() const;
 
  private:

@@ -64,7 +64,8 @@ struct ResourceSpec {
 // Absent fields are the planner's choice.
 struct LayoutConstraints {
   std::optional<int32_t> pipeline, data, tensor, micro_batch, zero;
-  std::optional<int32_t> context, expert, interleave;  // Only planned so far.
+  // Only planned so far.
+  std::optional<int32_t> context, expert, expert_tensor, interleave;
   std::optional<int32_t> devices;  // That the layout uses, of those there are.
   std::string recompute = "auto";  // Or a RecomputeName().
   std::string schedule = "auto";   // Or a ScheduleName().

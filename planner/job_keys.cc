@@ -241,9 +241,15 @@ const JobKey kJobKeys[] = {
      .minimum = 1,
      .maximum = kMaximumInt32},
     {.path = "layout.expert",
-     .doc = "Shards of the experts of a layer, over ranks of the context and "
-            "data axes. Above 1 only planned so far.",
+     .doc = "Shards of the experts of a layer, over the ranks of a stage. "
+            "Above 1 only planned so far.",
      .field = FIELD(layout.expert),
+     .minimum = 1,
+     .maximum = kMaximumInt32},
+    {.path = "layout.expert_tensor",
+     .doc = "Shards of one expert: 1, or as many as tensor. Above 1 only "
+            "planned so far.",
+     .field = FIELD(layout.expert_tensor),
      .minimum = 1,
      .maximum = kMaximumInt32},
     {.path = "layout.interleave",

@@ -50,6 +50,7 @@ std::optional<std::string> PlanOnlyKey(const LayoutConstraints& constraints) {
   const std::pair<const char*, std::optional<int32_t>> axes[] = {
       {"context", constraints.context},
       {"expert", constraints.expert},
+      {"expert_tensor", constraints.expert_tensor},
       {"interleave", constraints.interleave}};
   for (const auto& [name, size] : axes) {
     if (size.value_or(1) > 1)
@@ -151,6 +152,8 @@ std::vector<std::string> ChangesOfOneKey(const LayoutSpace& space) {
       {"pipeline", &LayoutConstraints::pipeline, &Layout::pipeline},
       {"context", &LayoutConstraints::context, &Layout::context},
       {"expert", &LayoutConstraints::expert, &Layout::expert},
+      {"expert_tensor", &LayoutConstraints::expert_tensor,
+       &Layout::expert_tensor},
       {"interleave", &LayoutConstraints::interleave, &Layout::interleave}};
   std::vector<std::string> changes;
   for (const Key& key : keys) {
@@ -217,6 +220,10 @@ LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
           .num_devices = num_devices,
           .precision = PrecisionOf(job.training.precision),
           .constraints = job.layout};
+}
+
+bool PinsPlanOnlyAxis(const LayoutConstraints& constraints) {
+  return PlanOnlyKey(constraints).has_value();
 }
 
 std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {

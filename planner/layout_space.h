@@ -12,15 +12,27 @@
 
 namespace millrace {
 
+// So many nodes of so many devices each.
+struct NodeGroup {
+  int32_t nodes = 0;
+  int32_t devices = 0;
+};
+
 struct LayoutSpace {
   ModelSpec model;
   int64_t global_batch;
   int32_t num_devices;
   Precision precision = Precision::kFloat32;
+  GemmFormat gemm_format = GemmFormat::kAsStored;
   LayoutConstraints constraints;
+  // Where nodes differ, as after losses; empty: they do not.
+  std::vector<NodeGroup> nodes;
 };
 
 LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices);
+
+// Whether a key asks for what workers cannot execute yet.
+bool PinsPlanOnlyAxis(const LayoutConstraints& constraints);
 
 // Every layout that uses all devices, respects the constraints and passes
 // ValidateLayout, the simpler first: fewer tensor shards, fewer stages, no

@@ -1,0 +1,258 @@
+#include "planner/cluster_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <queue>
+#include <tuple>
+#include <utility>
+
+namespace millrace {
+namespace {
+
+// Floors and predictions add the same terms in different orders: a floor may
+// come out above by roundings.
+constexpr double kRounding = 1e-9;
+
+enum class Step : uint8_t { kSharding, kMesh, kOrder };
+
+// All layouts that agree with `layout` in what has been chosen up to `step`. A
+// mesh stands for those with fewer replicas too.
+struct Node {
+  double floor_s;
+  Step step;
+  int32_t replicas_idx = 0;  // Of a mesh, in PlannedSpace::Replicas().
+  int64_t serial;            // In the order of creation.
+  Layout layout;
+};
+
+// The lowest floor first; of equals what is nearer to a layout, then what came
+// first.
+struct LaterNode {
+  bool operator()(const Node& a, const Node& b) const {
+    const auto key = [](const Node& node) {
+      return std::make_tuple(node.floor_s, -static_cast<int>(node.step),
+                             node.serial);
+    };
+    return key(a) > key(b);
+  }
+};
+
+auto SimplicityKey(const Layout& layout) {
+  return std::make_tuple(layout.num_ranks(), layout.tensor, layout.context,
+                         layout.expert, layout.expert_tensor, layout.pipeline,
+                         layout.interleave, layout.zero, layout.recompute,
+                         layout.schedule, layout.num_microbatches);
+}
+
+bool IsFaster(const RankedLayout& a, const RankedLayout& b) {
+  const double a_s = a.prediction.time.step_time_s();
+  const double b_s = b.prediction.time.step_time_s();
+  if (a_s != b_s) return a_s < b_s;
+  return SimplicityKey(a.layout) < SimplicityKey(b.layout);
+}
+
+// Whether two shardings cut layers alike.
+bool DifferInMicroBatch(Layout a, const Layout& b) {
+  a.micro_batch = b.micro_batch;
+  a.num_microbatches = b.num_microbatches;
+  return a == b;
+}
+
+class Search {
+ public:
+  Search(const PlannedSpace& space, int64_t memory_limit,
+         const ClusterSearchLimits& limits, LayoutEvaluator& evaluator)
+      : space_(space),
+        memory_limit_(memory_limit),
+        limits_(limits),
+        evaluator_(evaluator) {}
+
+  ClusterSearchResult Run() {
+    PushShardings();
+    while (!open_.empty() && !CanStop(open_.top().floor_s)) {
+      if (result_.layouts_considered >= limits_.num_predictions) {
+        result_.exhausted = true;
+        break;
+      }
+      const Node node = open_.top();
+      open_.pop();
+      switch (node.step) {
+        case Step::kSharding:
+          PushMeshes(node);
+          break;
+        case Step::kMesh:
+          PushOrders(node);
+          break;
+        case Step::kOrder:
+          PriceVariants(node);
+          break;
+      }
+    }
+    if (!result_.best.empty() && !open_.empty()) {
+      const double best_s = result_.best.front().prediction.time.step_time_s();
+      result_.optimality_gap = std::max(0.0, best_s / open_.top().floor_s - 1);
+    }
+    if (result_.optimality_gap <= kRounding) result_.optimality_gap = 0;
+    return std::move(result_);
+  }
+
+ private:
+  // Whether nothing above `floor_s` is wanted.
+  bool CanStop(double floor_s) const {
+    if (IsTooSlow(floor_s)) return true;
+    return limits_.accepted_gap > 0 && !result_.best.empty() &&
+           result_.best.front().prediction.time.step_time_s() <=
+               floor_s * (1 + limits_.accepted_gap);
+  }
+
+  bool IsTooSlow(double floor_s) const {
+    return result_.best.size() >= static_cast<size_t>(limits_.num_kept) &&
+           floor_s * (1 - kRounding) >
+               result_.best.back().prediction.time.step_time_s();
+  }
+
+  void Push(double floor_s, Step step, const Layout& layout,
+            int32_t replicas_idx = 0) {
+    if (IsTooSlow(floor_s)) return;
+    open_.push({.floor_s = floor_s,
+                .step = step,
+                .replicas_idx = replicas_idx,
+                .serial = ++num_pushed_,
+                .layout = layout});
+  }
+
+  void PushShardings() {
+    const Layout* too_large = nullptr;
+    const std::vector<Layout> shardings = space_.Shardings();
+    for (const Layout& sharding : shardings) {
+      // Larger micro-batches of the same cut need no less.
+      if (too_large != nullptr && DifferInMicroBatch(*too_large, sharding)) {
+        continue;
+      }
+      if (evaluator_.ShardingMemoryFloor(sharding) > memory_limit_) {
+        too_large = &sharding;
+        continue;
+      }
+      // As if all devices were always busy.
+      const double groups =
+          static_cast<double>(space_.UsableDevices(sharding.tensor) /
+                              (sharding.tensor * sharding.context));
+      Push(PassesPerStep(sharding) * evaluator_.PassFloor(sharding) / groups,
+           Step::kSharding, sharding);
+    }
+  }
+
+  // Passes of a step over all replicas.
+  double PassesPerStep(const Layout& layout) const {
+    return static_cast<double>(space_.space().global_batch) /
+           layout.micro_batch;
+  }
+
+  void PushMeshes(const Node& node) {
+    const double pass_s = evaluator_.PassFloor(node.layout);
+    for (const int32_t pipeline : space_.Pipelines(node.layout)) {
+      const std::vector<int32_t> replicas =
+          space_.Replicas(node.layout, pipeline);
+      if (replicas.empty()) continue;
+      const Layout mesh = space_.Mesh(node.layout, pipeline, replicas.front());
+      // The slowest stage takes the mean at least.
+      Push(mesh.num_microbatches * pass_s / pipeline, Step::kMesh, mesh);
+    }
+  }
+
+  void PushOrders(const Node& node) {
+    const Layout& mesh = node.layout;
+    const std::vector<int32_t> replicas = space_.Replicas(mesh, mesh.pipeline);
+    const auto next = static_cast<size_t>(node.replicas_idx) + 1;
+    if (next < replicas.size()) {
+      const Layout fewer = space_.Mesh(mesh, mesh.pipeline, replicas[next]);
+      Push(fewer.num_microbatches * evaluator_.PassFloor(mesh) / mesh.pipeline,
+           Step::kMesh, fewer, static_cast<int32_t>(next));
+    }
+    if (IsTooSlow(evaluator_.MeshFloor(mesh)) ||
+        evaluator_.MeshMemoryFloor(mesh) > memory_limit_) {
+      return;
+    }
+    for (const Layout& order : space_.Orders(mesh)) {
+      Push(std::max(node.floor_s, evaluator_.OrderFloor(order)), Step::kOrder,
+           order);
+    }
+  }
+
+  void PriceVariants(const Node& node) {
+    int32_t zero_that_fits = -1;
+    for (const Layout& variant : space_.Variants(node.layout)) {
+      if (variant.zero == zero_that_fits && evaluator_.RecomputeNeverHelps()) {
+        continue;
+      }
+      const StepPrediction prediction = evaluator_.Predict(variant);
+      ++result_.layouts_considered;
+      if (prediction.memory.total() > memory_limit_) continue;
+      zero_that_fits = variant.zero;
+      Keep({.layout = variant, .prediction = prediction});
+    }
+  }
+
+  void Keep(const RankedLayout& ranked) {
+    std::vector<RankedLayout>& best = result_.best;
+    best.insert(std::upper_bound(best.begin(), best.end(), ranked, IsFaster),
+                ranked);
+    if (best.size() > static_cast<size_t>(limits_.num_kept)) best.pop_back();
+  }
+
+  const PlannedSpace& space_;
+  const int64_t memory_limit_;
+  const ClusterSearchLimits limits_;
+  LayoutEvaluator& evaluator_;
+  std::priority_queue<Node, std::vector<Node>, LaterNode> open_;
+  int64_t num_pushed_ = 0;
+  ClusterSearchResult result_;
+};
+
+}  // namespace
+
+ClusterSearchResult SearchCluster(const PlannedSpace& space,
+                                  int64_t memory_limit,
+                                  const ClusterSearchLimits& limits,
+                                  LayoutEvaluator& evaluator) {
+  return Search(space, memory_limit, limits, evaluator).Run();
+}
+
+std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
+                                               LayoutEvaluator& evaluator) {
+  std::optional<RankedLayout> smallest;
+  const Layout* previous = nullptr;
+  const std::vector<Layout> shardings = space.Shardings();
+  for (const Layout& sharding : shardings) {
+    // Larger micro-batches of the same cut need no less.
+    const bool is_larger =
+        previous != nullptr && DifferInMicroBatch(*previous, sharding);
+    previous = &sharding;
+    if (is_larger) continue;
+    for (const int32_t pipeline : space.Pipelines(sharding)) {
+      for (const int32_t data : space.Replicas(sharding, pipeline)) {
+        const Layout mesh = space.Mesh(sharding, pipeline, data);
+        if (smallest.has_value() && evaluator.MeshMemoryFloor(mesh) >=
+                                        smallest->prediction.memory.total()) {
+          continue;
+        }
+        for (const Layout& order : space.Orders(mesh)) {
+          for (const Layout& variant : space.Variants(order)) {
+            const RankedLayout ranked = {
+                .layout = variant, .prediction = evaluator.Predict(variant)};
+            const int64_t bytes = ranked.prediction.memory.total();
+            if (!smallest.has_value() ||
+                bytes < smallest->prediction.memory.total() ||
+                (bytes == smallest->prediction.memory.total() &&
+                 IsFaster(ranked, *smallest))) {
+              smallest = ranked;
+            }
+          }
+        }
+      }
+    }
+  }
+  return smallest;
+}
+
+}  // namespace millrace

@@ -1,0 +1,80 @@
+// The fastest layouts of a space too large to look at one by one: best-first
+// branch and bound over planner/planned_space.h. What it returns is exact by
+// the evaluator's own model; planner/search.h simulates it.
+
+#ifndef MILLRACE_PLANNER_CLUSTER_SEARCH_H_
+#define MILLRACE_PLANNER_CLUSTER_SEARCH_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "planner/layout.h"
+#include "planner/planned_space.h"
+#include "planner/step_model.h"
+
+namespace millrace {
+
+// Prices layouts, and bounds from below what it would say of all layouts that
+// agree with one in what has been chosen so far (the steps of PlannedSpace).
+// Bounds need not be tight, but must never be above: then the search proves
+// what it finds.
+class LayoutEvaluator {
+ public:
+  virtual ~LayoutEvaluator() = default;
+  // Of a layout that the space allows.
+  virtual StepPrediction Predict(const Layout& layout) = 0;
+
+  // Seconds that one tensor x context group needs for the forward and backward
+  // pass of one micro-batch through all layers, other stages' included.
+  virtual double PassFloor(const Layout& sharding) = 0;
+  // Seconds of a step.
+  virtual double MeshFloor(const Layout& mesh) = 0;
+  virtual double OrderFloor(const Layout& order) = 0;
+  // Bytes of the most loaded rank, also of any larger micro-batch.
+  virtual int64_t ShardingMemoryFloor(const Layout& sharding) = 0;
+  virtual int64_t MeshMemoryFloor(const Layout& mesh) = 0;
+
+  // Whether, of layouts that differ in recompute alone, the one that computes
+  // less again is never slower. Those behind one that fits are then not priced.
+  virtual bool RecomputeNeverHelps() const { return true; }
+};
+
+struct ClusterSearchLimits {
+  int32_t num_kept = 8;  // Best layouts returned.
+  // Ends where no layout can be faster by more than this share.
+  double accepted_gap = 0;
+  // Layouts priced at most. Counted, not timed, so that equal searches end
+  // alike.
+  int64_t num_predictions = 30'000'000;
+};
+
+struct RankedLayout {
+  Layout layout;
+  StepPrediction prediction;
+};
+
+struct ClusterSearchResult {
+  std::vector<RankedLayout> best;  // That fit, fastest first.
+  // How much faster than best.front() a layout could be at most, by the
+  // evaluator's model: 0 is proven to be best.
+  double optimality_gap = 0;
+  int64_t layouts_considered = 0;  // Priced in full.
+  bool exhausted = false;          // Ended by num_predictions.
+};
+
+// Deterministic. Of layouts that take equally long the simpler comes first:
+// fewer shards of all kinds, less sharded over replicas, less computed again.
+ClusterSearchResult SearchCluster(const PlannedSpace& space,
+                                  int64_t memory_limit,
+                                  const ClusterSearchLimits& limits,
+                                  LayoutEvaluator& evaluator);
+
+// The layout of the space that needs the least memory, the fastest of equals.
+// Nothing if the space is empty.
+std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
+                                               LayoutEvaluator& evaluator);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_CLUSTER_SEARCH_H_
