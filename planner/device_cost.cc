@@ -23,7 +23,7 @@ struct NamedConstant {
   const char* given_by;  // What to measure or read for it.
 };
 
-constexpr std::array<NamedConstant, 12> kConstants = {{
+constexpr std::array<NamedConstant, 13> kConstants = {{
     {"gemm_share", &CostConstants::gemm_share,
      "FLOP/s of a large bf16 product over the data sheet's"},
     {"gemm_fp8_share", &CostConstants::gemm_fp8_share,
@@ -44,6 +44,8 @@ constexpr std::array<NamedConstant, 12> kConstants = {{
      "bus bandwidth of a large all-gather across domains over the fabric's"},
     {"tensor_hidden_share", &CostConstants::tensor_hidden_share,
      "a trace of a step with tensor-parallel overlap"},
+    {"data_hidden_share", &CostConstants::data_hidden_share,
+     "a trace of a step whose gradients are reduced under backward passes"},
     {"host_launch_s", &CostConstants::host_launch_s,
      "a trace of a step of a model too small to fill the device"},
     {"step_s", &CostConstants::step_s,

@@ -34,6 +34,7 @@ struct CostConstants {
   // Of tensor-axis communication, what an Implementation that overlaps it
   // hides under matrix products.
   double tensor_hidden_share;
+  double data_hidden_share;  // Likewise of the data axis's, under passes.
   // Seconds that the host takes for one kernel that it launches by itself; the
   // device waits where its kernels are shorter.
   double host_launch_s;

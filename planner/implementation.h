@@ -61,6 +61,12 @@ struct Implementation {
   bool overlaps_tensor = true;
   bool overlaps_transfers = true;
   bool overlaps_experts = false;
+  // Ranks in the order tensor, context, data, pipeline, innermost first (as
+  // Megatron's); false: tensor, context, pipeline, data.
+  bool pipeline_outermost = false;
+  // The host launches kernel by kernel, and a layer takes at least as long as
+  // that; false: whole layers or steps are CUDA graphs.
+  bool launches_from_host = false;
   int32_t gradient_bytes = 4;  // Of an element, kept and reduced.
 };
 

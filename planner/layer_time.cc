@@ -1,0 +1,200 @@
+#include "planner/layer_time.h"
+
+#include <algorithm>
+#include <array>
+
+namespace millrace {
+namespace {
+
+constexpr size_t kNumPhases = 4;
+
+// One phase of a layer before anything is hidden.
+struct PhaseTime {
+  double gemms = 0;
+  double attention = 0;
+  double bandwidth = 0;
+  int64_t launches = 0;
+  double tensor = 0;
+  double context = 0;
+  double expert = 0;
+  double compute() const { return gemms + attention + bandwidth; }
+};
+
+std::array<PhaseTime, kNumPhases> PhasesOf(const LayerWork& work,
+                                           const Layout& layout,
+                                           const Implementation& implementation,
+                                           const DeviceCost& cost) {
+  std::array<PhaseTime, kNumPhases> phases;
+  auto phase_of = [&](WorkPhase phase) -> PhaseTime& {
+    return phases[static_cast<size_t>(phase)];
+  };
+  for (const GemmWork& gemm : work.gemms) {
+    PhaseTime& phase = phase_of(gemm.phase);
+    phase.gemms += cost.GemmSeconds(gemm, layout.gemm_format);
+    ++phase.launches;
+  }
+  for (const AttentionWork& attention : work.attention) {
+    PhaseTime& phase = phase_of(attention.phase);
+    phase.attention += cost.AttentionSeconds(attention);
+    phase.launches += attention.flash ? 1 : 2;
+  }
+  for (const BandwidthWork& bandwidth : work.bandwidth) {
+    PhaseTime& phase = phase_of(bandwidth.phase);
+    phase.bandwidth += cost.BandwidthSeconds(bandwidth);
+    phase.launches += bandwidth.launches;
+  }
+  for (const CommWork& comm : work.comm) {
+    PhaseTime& phase = phase_of(comm.phase);
+    ++phase.launches;
+    switch (comm.axis) {
+      case CommAxis::kTensor:
+        phase.tensor +=
+            cost.CollectiveSeconds(comm.kind, comm.bytes, TensorGroup(layout));
+        break;
+      case CommAxis::kContext:
+        phase.context +=
+            cost.CollectiveSeconds(comm.kind, comm.bytes, ContextGroup(layout));
+        break;
+      case CommAxis::kExpert:
+        phase.expert += cost.CollectiveSeconds(
+            comm.kind, comm.bytes, ExpertGroup(layout, implementation));
+        break;
+    }
+  }
+  return phases;
+}
+
+}  // namespace
+
+GroupPlacement TensorGroup(const Layout& layout) {
+  return {.inner = {.size = layout.tensor, .stride = 1}, .outer = {}};
+}
+
+GroupPlacement ContextGroup(const Layout& layout) {
+  return {.inner = {.size = layout.context, .stride = layout.tensor},
+          .outer = {}};
+}
+
+int64_t PipelineStride(const Layout& layout,
+                       const Implementation& implementation) {
+  const int64_t inside = int64_t{layout.tensor} * layout.context;
+  return implementation.pipeline_outermost ? inside * layout.data : inside;
+}
+
+GroupPlacement ReplicaGroup(const Layout& layout,
+                            const Implementation& implementation) {
+  const int64_t inside = int64_t{layout.tensor} * layout.context;
+  return {.inner = {.size = layout.context, .stride = layout.tensor},
+          .outer = {.size = layout.data,
+                    .stride = implementation.pipeline_outermost
+                                  ? inside
+                                  : inside * layout.pipeline}};
+}
+
+GroupPlacement ExpertGroup(const Layout& layout,
+                           const Implementation& implementation) {
+  // Over tensor (if experts are whole), context, then data.
+  const int64_t whole =
+      layout.expert_tensor == 1 ? int64_t{layout.tensor} : int64_t{1};
+  const int64_t near = std::min<int64_t>(layout.expert, whole * layout.context);
+  const GroupPlacement replicas = ReplicaGroup(layout, implementation);
+  return {.inner = {.size = near,
+                    .stride = layout.expert_tensor == 1 ? 1 : layout.tensor},
+          .outer = {.size = std::max<int64_t>(1, layout.expert / near),
+                    .stride = replicas.outer.stride}};
+}
+
+GroupPlacement ExpertReplicaGroup(const Layout& layout,
+                                  const Implementation& implementation) {
+  const GroupPlacement experts = ExpertGroup(layout, implementation);
+  return {.inner = {.size = NumExpertReplicas(layout),
+                    .stride = experts.outer.stride * experts.outer.size},
+          .outer = {}};
+}
+
+PassTime& PassTime::operator+=(const PassTime& other) {
+  compute += other.compute;
+  tensor += other.tensor;
+  context += other.context;
+  expert += other.expert;
+  return *this;
+}
+
+PassTime operator*(double count, PassTime time) {
+  return {.compute = count * time.compute,
+          .tensor = count * time.tensor,
+          .context = count * time.context,
+          .expert = count * time.expert};
+}
+
+LayerTime& LayerTime::operator+=(const LayerTime& other) {
+  forward += other.forward;
+  recompute += other.recompute;
+  input_gradient += other.input_gradient;
+  weight_gradient += other.weight_gradient;
+  return *this;
+}
+
+LayerTime operator*(double count, LayerTime time) {
+  return {.forward = count * time.forward,
+          .recompute = count * time.recompute,
+          .input_gradient = count * time.input_gradient,
+          .weight_gradient = count * time.weight_gradient};
+}
+
+LayerTime TimeOfLayer(const LayerWork& work, const Layout& layout,
+                      const Implementation& implementation,
+                      const DeviceCost& cost) {
+  const std::array<PhaseTime, kNumPhases> phases =
+      PhasesOf(work, layout, implementation, cost);
+  const CostConstants& constants = cost.constants();
+  const double slowdown = cost.profile().overlap.compute - 1;
+  auto hide = [&](double* comm, double under, double share, double* compute) {
+    const double hidden = share * std::min(*comm, under);
+    *comm -= hidden;
+    *compute += slowdown * hidden;
+  };
+  auto pass_of = [&](WorkPhase which) {
+    const PhaseTime& phase = phases[static_cast<size_t>(which)];
+    PassTime pass{.compute = phase.compute(),
+                  .tensor = phase.tensor,
+                  .context = phase.context,
+                  .expert = phase.expert};
+    if (implementation.overlaps_tensor) {
+      hide(&pass.tensor, phase.gemms, constants.tensor_hidden_share,
+           &pass.compute);
+    }
+    // A ring computes with its own part first.
+    if (implementation.context_ring && layout.context > 1) {
+      hide(&pass.context,
+           phase.attention * (layout.context - 1) / layout.context, 1,
+           &pass.compute);
+    }
+    if (implementation.overlaps_experts) {
+      hide(&pass.expert, phase.gemms, 1, &pass.compute);
+    }
+    if (implementation.launches_from_host) {
+      // The host works while the device does, but on every kernel.
+      pass.compute += std::max(
+          0.0, static_cast<double>(phase.launches) * constants.host_launch_s -
+                   pass.total());
+    }
+    return pass;
+  };
+  LayerTime time{.forward = pass_of(WorkPhase::kForward),
+                 .recompute = pass_of(WorkPhase::kRecompute),
+                 .input_gradient = pass_of(WorkPhase::kInputGradient)};
+  // Inputs are gathered for it while input gradients are computed.
+  PassTime weight_gradient = pass_of(WorkPhase::kWeightGradient);
+  if (!implementation.overlaps_tensor) {
+    hide(&weight_gradient.tensor,
+         phases[static_cast<size_t>(WorkPhase::kInputGradient)].gemms,
+         constants.tensor_hidden_share, &weight_gradient.compute);
+  }
+  time.weight_gradient = weight_gradient.compute;
+  weight_gradient.compute = 0;
+  time.input_gradient += weight_gradient;
+  return time;
+}
+
+}  // namespace millrace

@@ -1,0 +1,199 @@
+#include "planner/step_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "planner/shipped_profiles.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr ModelSpec kLlama405B = {.vocab_size = 128256,
+                                  .hidden = 16384,
+                                  .num_layers = 126,
+                                  .num_heads = 128,
+                                  .num_kv_heads = 8,
+                                  .head_dim = 128,
+                                  .ffn_hidden = 53248,
+                                  .sequence_length = 8192};
+
+// As NVIDIA's MLPerf Training code computes (planner/framework_rules.cc).
+Implementation Megatron() {
+  Implementation implementation;
+  implementation.balances_stages = false;
+  implementation.pipeline_outermost = true;
+  implementation.gradient_bytes = 4;
+  return implementation;
+}
+
+Layout MlperfLayout() {
+  return {.pipeline = 8,
+          .data = 16,
+          .tensor = 8,
+          .context = 2,
+          .interleave = 8,
+          .micro_batch = 1,
+          .num_microbatches = 72,
+          .zero = 1,
+          .precision = Precision::kBfloat16,
+          .gemm_format = GemmFormat::kFloat8,
+          .schedule = Schedule::kInterleaved};
+}
+
+StepModel ModelOn(const std::string& profile,
+                  const Implementation& implementation = Megatron()) {
+  const auto loaded = LoadNamedProfile(profile);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  auto model = StepModel::Create(kLlama405B, *loaded, implementation);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *std::move(model);
+}
+
+double Seconds(StepModel& model, const Layout& layout) {
+  return model.Predict(layout).time.step_time_s();
+}
+
+// Goal: known answers. MLPerf Training v5.1, Llama 3.1 405B on H100 in fp8:
+// 2,048 GPUs 14.22 s, 2,432 GPUs 12.73 s (median of logged steps).
+TEST(StepModelTest, PredictsMlperf405B) {
+  StepModel model = ModelOn("h100-sxm");
+  Layout layout = MlperfLayout();
+  EXPECT_NEAR(Seconds(model, layout), 14.219, 0.08 * 14.219);
+  layout.data = 19;
+  layout.num_microbatches = 64;
+  EXPECT_NEAR(Seconds(model, layout), 12.726, 0.08 * 12.726);
+}
+
+// Goal: the pipeline law: with even stages T = t (m + (p - 1) / v) + c, so
+// steps of three numbers of micro-batches lie on a line, and its slope times
+// (p - 1) / v is the bubble.
+TEST(StepModelTest, FollowsThePipelineLaw) {
+  for (const int32_t interleave : {1, 2, 4}) {
+    Layout layout = MlperfLayout();
+    layout.interleave = interleave;
+    layout.schedule = interleave > 1 ? Schedule::kInterleaved
+                                     : Schedule::kOneForwardOneBackward;
+    Implementation in_the_open = Megatron();
+    in_the_open.overlaps_data = false;
+    StepModel model = ModelOn("h100-sxm", in_the_open);
+    double seconds[3];
+    for (int i = 0; i < 3; ++i) {
+      layout.num_microbatches = 32 + 16 * i;
+      seconds[i] = Seconds(model, layout);
+    }
+    const double slope = (seconds[1] - seconds[0]) / 16;
+    EXPECT_NEAR((seconds[2] - seconds[1]) / 16, slope, 1e-9 * slope);
+    const double bubble = model.Predict(layout).time.bubble_s;
+    EXPECT_NEAR(bubble, slope * 7 / interleave, 0.1 * bubble) << interleave;
+  }
+}
+
+// Goal: parts sum to the step, none is negative, and each appears with its
+// cause: no tensor axis, no tensor communication, and so on.
+TEST(StepModelTest, PartsHaveCauses) {
+  StepModel model = ModelOn("h100-sxm");
+  const StepTime all = model.Predict(MlperfLayout()).time;
+  EXPECT_GT(all.compute_s, 0.6 * all.step_time_s());
+  EXPECT_EQ(all.recompute_s, 0);
+  EXPECT_GT(all.exposed_tensor_s, 0);
+  EXPECT_GE(all.exposed_context_s, 0);
+  EXPECT_GT(all.exposed_data_s, 0);
+  EXPECT_GT(all.bubble_s, 0);
+  Layout alone{.micro_batch = 1,
+               .num_microbatches = 4,
+               .precision = Precision::kBfloat16};
+  const StepTime one = model.Predict(alone).time;
+  EXPECT_EQ(one.exposed_tensor_s, 0);
+  EXPECT_EQ(one.exposed_context_s, 0);
+  EXPECT_EQ(one.exposed_data_s, 0);
+  EXPECT_EQ(one.bubble_s, 0);
+  EXPECT_EQ(one.transfer_s, 0);
+  Layout full = MlperfLayout();
+  full.recompute = Recompute::kFull;
+  const StepTime again = model.Predict(full).time;
+  EXPECT_NEAR(again.recompute_s, all.compute_s / 3, 0.15 * all.compute_s);
+}
+
+// Goal: no layout gets faster on a slower machine, nor slower where more is
+// overlapped. Method: halve each link, and switch the overlaps.
+TEST(StepModelTest, IsMonotonic) {
+  const auto profile = LoadNamedProfile("h100-sxm");
+  ASSERT_TRUE(profile.ok());
+  StepModel model = ModelOn("h100-sxm");
+  for (const int32_t zero : {0, 1, 2, 3}) {
+    Layout layout = MlperfLayout();
+    layout.zero = zero;
+    const double base = Seconds(model, layout);
+    for (size_t level = 0; level < profile->network.size(); ++level) {
+      HardwareProfile slower = *profile;
+      slower.network[level].bytes_per_s /= 2;
+      auto slow = StepModel::Create(kLlama405B, slower, Megatron());
+      EXPECT_GE(Seconds(*slow, layout), base);
+    }
+    for (bool Implementation::*overlap :
+         {&Implementation::overlaps_data, &Implementation::overlaps_tensor,
+          &Implementation::overlaps_transfers}) {
+      Implementation open = Megatron();
+      open.*overlap = false;
+      StepModel in_the_open = ModelOn("h100-sxm", open);
+      EXPECT_GE(Seconds(in_the_open, layout), base);
+    }
+  }
+}
+
+// Goal: H200's memory bandwidth and room let TP4 beat TP8, as MLPerf's runs of
+// 512 H200 and H100 show (50.0 s with TP4 against 55.1 s with TP8).
+TEST(StepModelTest, Tp4BeatsTp8OnH200) {
+  StepModel h200 = ModelOn("h200-cluster");
+  Layout tp8 = MlperfLayout();
+  tp8.data = 4;
+  tp8.num_microbatches = 288;
+  Layout tp4 = tp8;
+  tp4.tensor = 4;
+  tp4.data = 8;
+  tp4.num_microbatches = 144;
+  EXPECT_LT(Seconds(h200, tp4), Seconds(h200, tp8));
+}
+
+// Goal: what simulation starts from is what Predict sums. Method: one stage
+// without ends: passes times micro-batches.
+TEST(StepModelTest, PassCostsSumToTheStep) {
+  StepModel model = ModelOn("h100-sxm");
+  Layout layout = MlperfLayout();
+  const PipelineCosts costs = model.PassCosts(layout);
+  ASSERT_EQ(costs.chunks.size(), 64u);
+  EXPECT_EQ(costs.stage_of_chunk[9], 1);
+  double passes = 0;
+  for (const ChunkCosts& chunk : costs.chunks) {
+    passes +=
+        chunk.forward_s + chunk.input_gradient_s + chunk.weight_gradient_s;
+    EXPECT_GT(chunk.activation_bytes, 0);
+  }
+  const StepTime time = model.Predict(layout).time;
+  const double busy =
+      time.compute_s + time.exposed_tensor_s + time.exposed_context_s;
+  EXPECT_NEAR(layout.num_microbatches * passes / 8, busy, 0.1 * busy);
+  const StepModel::StepEnds ends = model.EndsOf(layout);
+  EXPECT_GT(ends.gradient_reduction_s, ends.parameter_gather_s);
+  EXPECT_GT(ends.optimizer_s, 0);
+}
+
+TEST(StepModelTest, RefusesWhatItCannotPrice) {
+  const auto profile = LoadNamedProfile("h100-sxm");
+  HardwareProfile nothing = *profile;
+  nothing.device = {};
+  EXPECT_THAT(std::string(StepModel::Create(kLlama405B, nothing, Megatron())
+                              .status()
+                              .message()),
+              HasSubstr("device"));
+  ModelSpec odd = kLlama405B;
+  odd.hidden = 0;
+  EXPECT_FALSE(StepModel::Create(odd, *profile, Megatron()).ok());
+}
+
+}  // namespace
+}  // namespace millrace
