@@ -6,6 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "planner/export_parts.h"
@@ -24,6 +26,24 @@ LayoutConstraints Pinned(const Layout& layout) {
           .schedule = ScheduleName(layout.schedule)};
 }
 
+// What is computed in, where the layout leaves it to the job.
+absl::Status TakePrecision(const std::string& precision, Layout& layout) {
+  if (precision == "fp32") return absl::OkStatus();
+  layout.precision = Precision::kBfloat16;
+  if (precision == "bf16") return absl::OkStatus();
+  if (precision == "fp8") {
+    layout.gemm_format = GemmFormat::kFloat8;
+  } else if (precision == "fp4") {
+    layout.gemm_format = GemmFormat::kFloat4;
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.precision: only fp32, bf16, fp8 and fp4 can be "
+                     "exported, found '",
+                     precision, "'"));
+  }
+  return absl::OkStatus();
+}
+
 // What holds for every framework.
 void NoteCommon(Export& out) {
   out.differences.push_back(
@@ -34,6 +54,11 @@ void NoteCommon(Export& out) {
     out.differences.push_back(
         "the schedule zero_bubble: weight gradients are not put off, the order "
         "is one forward, one backward");
+  }
+  if (out.job.model.moe.num_experts > 0) {
+    out.differences.push_back(
+        "routing: the plan takes every expert to get equally many tokens; "
+        "losses and biases that balance them are yours to set");
   }
   out.differences.push_back(
       "the fault section: restarts are the launcher's business");
@@ -58,15 +83,19 @@ bool Export::IsReal(const char* job_path) const {
   return std::holds_alternative<double*>(FindJobKey(job_path)->field(copy));
 }
 
-int64_t Export::NumLayersOf(int32_t stage) const {
-  const LayerRange range = StageLayers(job.model, layout, stage);
-  return range.end - range.begin;
+std::vector<LayerRange> Export::ChunkLayers() const {
+  Layout chunks = layout;
+  chunks.pipeline = layout.pipeline * layout.interleave;
+  std::vector<LayerRange> ranges;
+  for (int32_t chunk = 0; chunk < chunks.pipeline; ++chunk) {
+    ranges.push_back(StageLayers(job.model, chunks, chunk));
+  }
+  return ranges;
 }
 
-// Comment lines: what this is, what it cannot say, what was assumed.
-std::vector<std::string> CommentLines(const Export& out, Framework framework) {
+std::vector<std::string> CommentLines(const Export& out) {
   std::vector<std::string> lines = {
-      absl::StrCat(FrameworkTitle(framework), " (", FrameworkVersion(framework),
+      absl::StrCat(out.title(), " (", FrameworkVersion(out.framework),
                    ") for the job '", out.job.name,
                    "', in the layout that Millrace planned:"),
       absl::StrCat("  ", LayoutToString(out.layout), "; ",
@@ -82,30 +111,34 @@ std::vector<std::string> CommentLines(const Export& out, Framework framework) {
   return lines;
 }
 
-std::string HashComment(const Export& out, Framework framework) {
+std::string HashComment(const Export& out) {
   std::string text;
-  for (const std::string& line : CommentLines(out, framework)) {
+  for (const std::string& line : CommentLines(out)) {
     absl::StrAppend(&text, "# ", line, "\n");
   }
   return text;
+}
+
+std::string ShellQuoted(const std::string& text) {
+  return absl::StrCat("'", absl::StrJoin(absl::StrSplit(text, '\''), "'\\''"),
+                      "'");
 }
 
 absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
                                          const Layout& layout,
                                          Framework framework) {
   RETURN_IF_ERROR(ValidateLayout(job.model, layout, job.training.global_batch));
-  if (job.training.precision != "fp32" && job.training.precision != "bf16") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("training.precision: only fp32 and bf16 can be exported, "
-                     "found '",
-                     job.training.precision, "'"));
-  }
-  Export out{.job = job, .layout = layout};
+  Export out{.framework = framework, .job = job, .layout = layout};
+  RETURN_IF_ERROR(TakePrecision(job.training.precision, out.layout));
   out.job.layout = Pinned(layout);
   NoteCommon(out);
   switch (framework) {
     case Framework::kMegatron:
       return ExportMegatron(std::move(out));
+    case Framework::kMegatronBridge:
+      return ExportMegatronBridge(std::move(out));
+    case Framework::kNemo:
+      return ExportNemo(std::move(out));
     case Framework::kTorchtitan:
       return ExportTorchtitan(std::move(out));
     case Framework::kDeepSpeed:
@@ -115,7 +148,7 @@ absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
   }
   return absl::InvalidArgumentError(
       "a Hugging Face config.json describes a model and has no layout; export "
-      "to megatron, torchtitan or deepspeed");
+      "to megatron, megatron-bridge, nemo, torchtitan or deepspeed");
 }
 
 }  // namespace millrace

@@ -13,8 +13,9 @@
 
 namespace millrace {
 
-// Megatron: a shell command. torchtitan: TOML. DeepSpeed: JSON, whose comments
-// are texts under "_comment". docs/frameworks.md shows an example of each.
+// Megatron, Megatron-Bridge and NeMo: a shell command. torchtitan: TOML.
+// DeepSpeed: JSON, whose comments are texts under "_comment".
+// docs/frameworks.md shows examples.
 //
 // Returns InvalidArgument for a layout that ValidateLayout refuses, a job that
 // the framework has no words for (naming the job's key), and kHuggingFace,

@@ -54,15 +54,45 @@ void SetJson(nlohmann::ordered_json& json, const std::string& path,
 void NoteDeepSpeedAxes(Export& out, nlohmann::ordered_json& json) {
   const Layout& layout = out.layout;
   if (layout.pipeline > 1) {
-    std::vector<int64_t> sizes;
-    for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-      sizes.push_back(out.NumLayersOf(stage));
+    std::vector<int64_t> sizes(layout.pipeline, 0);
+    const std::vector<LayerRange> chunks = out.ChunkLayers();
+    for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+      sizes[chunk % sizes.size()] += chunks[chunk].end - chunks[chunk].begin;
     }
     out.differences.push_back(absl::StrCat(
         "the pipeline axis: it is made in code, by PipelineModule(layers, "
         "topology=PipeModelDataParallelTopology(num_pp=",
         layout.pipeline, ", num_mp=", layout.tensor, ", num_dp=", layout.data,
         ")); the plan's stages have ", absl::StrJoin(sizes, ", "), " layers"));
+  }
+  if (layout.interleave > 1) {
+    out.differences.push_back(absl::StrCat(
+        "the schedule interleaved with ", layout.interleave,
+        " chunks a stage: PipelineModule runs one chunk a stage, whose bubble "
+        "is as many times longer"));
+  }
+  if (layout.context > 1) {
+    out.differences.push_back(absl::StrCat(
+        "the context axis of ", layout.context,
+        ": sequences are cut in code, by DistributedAttention (Ulysses), which "
+        "exchanges heads and not keys and values; initialize DeepSpeed with "
+        "that many ranks of one sequence as mpu, so that the data axis stays ",
+        layout.data));
+  }
+  if (out.job.model.moe.num_experts > 0) {
+    const MixtureOfExperts& moe = out.job.model.moe;
+    out.differences.push_back(absl::StrCat(
+        "experts: they are made in code, by deepspeed.moe.layer.MoE("
+        "num_experts=",
+        moe.num_experts, ", ep_size=", layout.expert,
+        ", k=", moe.experts_per_token,
+        "), whose gate knows k of 1 and 2 and drops tokens over capacity"));
+  }
+  if (layout.gemm_format != GemmFormat::kAsStored) {
+    out.differences.push_back(absl::StrCat(
+        PrecisionName(layout),
+        ": 8- and 4-bit products are the training script's, by "
+        "TransformerEngine; without them bf16 ones run, slower than planned"));
   }
   if (layout.recompute != Recompute::kNone) {
     out.differences.push_back(absl::StrCat(
@@ -99,7 +129,7 @@ absl::StatusOr<std::string> ExportDeepSpeed(Export out) {
   json["optimizer"]["params"]["betas"] = {optimizer.beta1, optimizer.beta2};
   json["scheduler"] = DeepSpeedScheduler(out);
   json["zero_optimization"]["overlap_comm"] = true;
-  json["bf16"]["enabled"] = out.job.training.precision == "bf16";
+  json["bf16"]["enabled"] = out.layout.precision == Precision::kBfloat16;
   NoteDeepSpeedAxes(out, json);
   out.differences.push_back(
       "the model section, training.steps and the data: they are the training "
@@ -110,7 +140,7 @@ absl::StatusOr<std::string> ExportDeepSpeed(Export out) {
   out.assumptions.push_back(
       absl::StrCat("start: deepspeed --num_gpus ", out.layout.num_ranks(),
                    " TRAIN.py --deepspeed --deepspeed_config THIS_FILE"));
-  json["_comment"] = CommentLines(out, Framework::kDeepSpeed);
+  json["_comment"] = CommentLines(out);
   return json.dump(2) + "\n";
 }
 

@@ -15,24 +15,42 @@
 namespace millrace {
 
 struct Export {
+  Framework framework;
   JobSpec job;  // Its layout section pinned to `layout`.
   Layout layout;
   std::vector<std::string> differences;  // What the framework cannot express.
   std::vector<std::string> assumptions;
 
+  const char* title() const { return FrameworkTitle(framework); }
   // Of a job's key, as YAML.
   std::string Value(const char* job_path) const;
   // Whether the key holds a real number.
   bool IsReal(const char* job_path) const;
-  int64_t NumLayersOf(int32_t stage) const;
+  // Layers of each chunk in the order in which a micro-batch visits them; a
+  // stage without interleaving is one chunk.
+  std::vector<LayerRange> ChunkLayers() const;
 };
 
 // Comment lines: what this is, what it cannot say, what was assumed.
-std::vector<std::string> CommentLines(const Export& out, Framework framework);
+std::vector<std::string> CommentLines(const Export& out);
 // The same behind hash signs.
-std::string HashComment(const Export& out, Framework framework);
+std::string HashComment(const Export& out);
+std::string ShellQuoted(const std::string& text);
+
+// One argument of Megatron-LM. Frameworks built on its core have the same ones
+// under other names (core_keys.h).
+struct MegatronFlag {
+  std::string name;   // Without dashes.
+  std::string value;  // Empty: a switch.
+};
+// The model, layout and training of the job; data, launcher and precision are
+// each framework's own. InvalidArgument names the job's key that cannot be
+// said.
+absl::StatusOr<std::vector<MegatronFlag>> MegatronFlagsOf(Export& out);
 
 absl::StatusOr<std::string> ExportMegatron(Export out);
+absl::StatusOr<std::string> ExportMegatronBridge(Export out);
+absl::StatusOr<std::string> ExportNemo(Export out);
 absl::StatusOr<std::string> ExportTorchtitan(Export out);
 absl::StatusOr<std::string> ExportDeepSpeed(Export out);
 

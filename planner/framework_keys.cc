@@ -33,6 +33,62 @@ constexpr FrameworkKey kMegatronKeys[] = {
     {"checkpoint.interval_steps", "save-interval", "0"},
 };
 
+// Recipes have values of their own, so that no default is known here.
+constexpr FrameworkKey kBridgeKeys[] = {
+    {"layout.tensor", "model.tensor_model_parallel_size"},
+    {"layout.pipeline", "model.pipeline_model_parallel_size"},
+    {"layout.micro_batch", "train.micro_batch_size"},
+    {"training.global_batch", "train.global_batch_size"},
+    {"model.layers", "model.num_layers"},
+    {"model.hidden", "model.hidden_size"},
+    {"model.ffn_hidden", "model.ffn_hidden_size"},
+    {"model.heads", "model.num_attention_heads"},
+    {"model.kv_heads", "model.num_query_groups"},
+    {"model.head_dim", "model.kv_channels"},
+    {"model.sequence_length", "dataset.seq_length"},
+    {"model.rope_theta", "model.rotary_base"},
+    {"model.norm_epsilon", "model.layernorm_epsilon"},
+    {"model.init_std", "model.init_method_std"},
+    {"training.steps", "train.train_iters"},
+    {"training.optimizer.learning_rate", "optimizer.lr"},
+    {"training.optimizer.min_learning_rate", "optimizer.min_lr"},
+    {"training.optimizer.warmup_steps", "scheduler.lr_warmup_iters"},
+    {"training.optimizer.beta1", "optimizer.adam_beta1"},
+    {"training.optimizer.beta2", "optimizer.adam_beta2"},
+    {"training.optimizer.epsilon", "optimizer.adam_eps"},
+    {"training.optimizer.weight_decay", "optimizer.weight_decay"},
+    {"training.gradient_clip_norm", "optimizer.clip_grad"},
+    {"training.seed", "rng.seed"},
+    {"checkpoint.interval_steps", "checkpoint.save_interval"},
+};
+
+constexpr FrameworkKey kNemoKeys[] = {
+    {"layout.tensor", "trainer.strategy.tensor_model_parallel_size"},
+    {"layout.pipeline", "trainer.strategy.pipeline_model_parallel_size"},
+    {"layout.micro_batch", "data.micro_batch_size"},
+    {"training.global_batch", "data.global_batch_size"},
+    {"model.layers", "model.config.num_layers"},
+    {"model.hidden", "model.config.hidden_size"},
+    {"model.ffn_hidden", "model.config.ffn_hidden_size"},
+    {"model.heads", "model.config.num_attention_heads"},
+    {"model.kv_heads", "model.config.num_query_groups"},
+    {"model.head_dim", "model.config.kv_channels"},
+    {"model.sequence_length", "data.seq_length"},
+    {"model.rope_theta", "model.config.rotary_base"},
+    {"model.norm_epsilon", "model.config.layernorm_epsilon"},
+    {"model.init_std", "model.config.init_method_std"},
+    {"training.steps", "trainer.max_steps"},
+    {"training.optimizer.learning_rate", "optim.config.lr"},
+    {"training.optimizer.min_learning_rate", "optim.lr_scheduler.min_lr"},
+    {"training.optimizer.warmup_steps", "optim.lr_scheduler.warmup_steps"},
+    {"training.optimizer.beta1", "optim.config.adam_beta1"},
+    {"training.optimizer.beta2", "optim.config.adam_beta2"},
+    {"training.optimizer.epsilon", "optim.config.adam_eps"},
+    {"training.optimizer.weight_decay", "optim.config.weight_decay"},
+    {"training.gradient_clip_norm", "optim.config.clip_grad"},
+    {"checkpoint.interval_steps", "log.ckpt.every_n_train_steps"},
+};
+
 constexpr FrameworkKey kTorchtitanKeys[] = {
     {"training.steps", "training.steps", "10000"},
     {"training.global_batch", "training.global_batch_size"},
@@ -123,6 +179,8 @@ struct FrameworkFacts {
 const FrameworkFacts& FactsOf(Framework framework) {
   static const FrameworkFacts kFacts[] = {
       {"megatron", "Megatron-LM", "core 0.12 and later", kMegatronKeys},
+      {"megatron-bridge", "Megatron-Bridge", "v0.6.0", kBridgeKeys},
+      {"nemo", "NeMo", "2.4.0", kNemoKeys},
       {"torchtitan", "torchtitan", "v0.2.2", kTorchtitanKeys},
       {"deepspeed", "DeepSpeed", "0.16.4 and later", kDeepSpeedKeys},
       {"huggingface", "Hugging Face Transformers", "config.json of 4.x and 5.x",
@@ -149,7 +207,8 @@ const char* FrameworkVersion(Framework framework) {
 
 std::optional<Framework> FrameworkFromName(absl::string_view name) {
   for (const Framework framework :
-       {Framework::kMegatron, Framework::kTorchtitan, Framework::kDeepSpeed,
+       {Framework::kMegatron, Framework::kMegatronBridge, Framework::kNemo,
+        Framework::kTorchtitan, Framework::kDeepSpeed,
         Framework::kHuggingFace}) {
     if (name == FactsOf(framework).name) return framework;
   }

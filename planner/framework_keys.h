@@ -14,7 +14,14 @@
 
 namespace millrace {
 
-enum class Framework { kMegatron, kTorchtitan, kDeepSpeed, kHuggingFace };
+enum class Framework {
+  kMegatron,
+  kMegatronBridge,
+  kNemo,
+  kTorchtitan,
+  kDeepSpeed,
+  kHuggingFace,
+};
 
 struct FrameworkKey {
   const char* job_path;  // Of a JobKey.
@@ -30,7 +37,8 @@ std::span<const FrameworkKey> FrameworkKeys(Framework framework);
 const char* FrameworkTitle(Framework framework);
 const char* FrameworkVersion(Framework framework);
 
-// From "megatron", "torchtitan", "deepspeed" or "huggingface".
+// From "megatron", "megatron-bridge", "nemo", "torchtitan", "deepspeed" or
+// "huggingface".
 std::optional<Framework> FrameworkFromName(absl::string_view name);
 
 // A model that torchtitan's llama3 knows by name. Its sequence_length is 0: the

@@ -3,6 +3,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "planner/core_keys.h"
 #include "planner/importer.h"
 #include "planner/job_file.h"
 
@@ -11,9 +12,15 @@ namespace millrace {
 absl::StatusOr<ImportedJob> ImportJob(Framework framework,
                                       const Settings& settings,
                                       const ImportOptions& options) {
-  Importer importer(framework, settings);
+  const bool on_core =
+      framework == Framework::kMegatronBridge || framework == Framework::kNemo;
+  const Settings source =
+      on_core ? WithFlagValues(framework, settings) : settings;
+  Importer importer(framework, source);
   switch (framework) {
     case Framework::kMegatron:
+    case Framework::kMegatronBridge:
+    case Framework::kNemo:
       ImportMegatron(options, importer);
       break;
     case Framework::kTorchtitan:

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "planner/core_keys.h"
 #include "planner/job_file.h"
 #include "planner/job_keys.h"
 #include "planner/nearest_word.h"
@@ -29,9 +30,19 @@ bool Accepts(const JobKey& key, absl::string_view value) {
 
 }  // namespace
 
+std::string Importer::OwnKey(absl::string_view key) const {
+  if (framework_ == Framework::kMegatronBridge ||
+      framework_ == Framework::kNemo) {
+    const std::string own = CoreKeyOf(framework_, key).name;
+    if (!own.empty()) return own;
+  }
+  return std::string(key);
+}
+
 const Setting* Importer::Look(absl::string_view key) {
-  looked_at_.emplace(key);
-  return settings_.Find(key);
+  const std::string own = OwnKey(key);
+  looked_at_.emplace(own);
+  return settings_.Find(own);
 }
 
 int64_t Importer::Integer(absl::string_view key, int64_t minimum,
@@ -112,7 +123,7 @@ void Importer::NoteIfThere(const std::vector<const char*>& keys,
                            const std::string& what) {
   for (const char* key : keys) {
     if (const Setting* setting = Look(key); setting != nullptr) {
-      Note(absl::StrCat(key, " (line ", setting->line, "): ", what));
+      Note(absl::StrCat(OwnKey(key), " (line ", setting->line, "): ", what));
     }
   }
 }
@@ -123,7 +134,7 @@ void Importer::Error(const Setting* setting, absl::string_view key,
   errors_.emplace_back(
       line,
       absl::StrCat(settings_.file_name, line > 0 ? absl::StrCat(":", line) : "",
-                   ": ", key, ": ", what));
+                   ": ", OwnKey(key), ": ", what));
 }
 
 void Importer::LeaveLayout(const std::string& why) {

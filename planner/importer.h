@@ -18,7 +18,8 @@ namespace millrace {
 
 class Importer {
  public:
-  // Borrows `settings`.
+  // Borrows `settings`, which for frameworks on Megatron Core come from
+  // WithFlagValues(). Keys may then be given as flags of Megatron-LM.
   Importer(Framework framework, const Settings& settings)
       : framework_(framework), settings_(settings) {}
 
@@ -65,6 +66,8 @@ class Importer {
   absl::StatusOr<ImportedJob> Finish(const ImportOptions& options);
 
  private:
+  // The source's name of a key that may be a flag of Megatron-LM.
+  std::string OwnKey(absl::string_view key) const;
   // The source's name of a job's key, for messages.
   std::string NameOf(absl::string_view job_path) const;
   const Setting* SettingOf(absl::string_view job_path) const;

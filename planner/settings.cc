@@ -207,6 +207,53 @@ absl::Status AddPrintedArguments(absl::string_view text, Settings* settings) {
   return absl::OkStatus();
 }
 
+// --- Megatron-Bridge and NeMo ---
+
+// "model.num_layers=32"; a plus in front adds a key in Hydra's words.
+bool IsOverride(absl::string_view word) {
+  const size_t equals = word.find('=');
+  return equals != absl::string_view::npos && !absl::StartsWith(word, "-") &&
+         absl::StrContains(word.substr(0, equals), '.');
+}
+
+bool IsNothing(absl::string_view value) {
+  return absl::EqualsIgnoreCase(value, "null") ||
+         absl::EqualsIgnoreCase(value, "none");
+}
+
+absl::Status AddOverrides(const std::vector<Word>& words, Settings* settings) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    Setting setting{"", "", words[i].line};
+    if (IsFlag(words[i].text)) {
+      const std::vector<std::string> parts =
+          absl::StrSplit(words[i].text.substr(2), absl::MaxSplits('=', 1));
+      setting.key = absl::StrReplaceAll(parts[0], {{"_", "-"}});
+      const bool has_next = i + 1 < words.size() &&
+                            !IsFlag(words[i + 1].text) &&
+                            !IsOverride(words[i + 1].text);
+      setting.value = parts.size() > 1 ? parts[1]
+                      : has_next       ? words[++i].text
+                                       : "True";
+    } else if (IsOverride(words[i].text)) {
+      const std::vector<std::string> parts =
+          absl::StrSplit(words[i].text, absl::MaxSplits('=', 1));
+      setting.key =
+          std::string(absl::StripPrefix(absl::StripPrefix(parts[0], "+"), "+"));
+      setting.value = parts[1];
+    } else {
+      continue;  // What starts the command.
+    }
+    if (absl::StrContains(setting.value, '$')) {
+      return ErrorAt(*settings, setting.line,
+                     absl::StrCat(setting.key, ": '", setting.value,
+                                  "' is a shell variable; write its value"));
+    }
+    if (IsNothing(setting.value)) continue;
+    RETURN_IF_ERROR(Add(std::move(setting), settings));
+  }
+  return absl::OkStatus();
+}
+
 bool HasFlags(absl::string_view text) {
   const std::vector<absl::string_view> words =
       absl::StrSplit(text, absl::ByAnyChar(" \t\r\n"), absl::SkipEmpty());
@@ -260,6 +307,22 @@ absl::StatusOr<Settings> ReadMegatronSettings(absl::string_view text,
   } else {
     RETURN_IF_ERROR(AddPrintedArguments(text, &settings));
   }
+  return settings;
+}
+
+absl::StatusOr<Settings> ReadOverrideSettings(absl::string_view text,
+                                              const std::string& file_name) {
+  Settings settings{.file_name = file_name};
+  const bool is_yaml =
+      absl::EndsWith(file_name, ".yaml") || absl::EndsWith(file_name, ".yml");
+  if (!is_yaml) {
+    ASSIGN_OR_RETURN(const std::vector<Word> words, ShellWords(text, settings));
+    RETURN_IF_ERROR(AddOverrides(words, &settings));
+    return settings;
+  }
+  ASSIGN_OR_RETURN(const YamlTree tree, ParseYaml(text, file_name));
+  RETURN_IF_ERROR(AddMap(tree, &settings));
+  settings.is_complete = true;
   return settings;
 }
 

@@ -48,6 +48,12 @@ absl::StatusOr<Settings> ReadTomlSettings(absl::string_view toml,
 absl::StatusOr<Settings> ReadMegatronSettings(absl::string_view text,
                                               const std::string& file_name);
 
+// The overrides of a recipe of Megatron-Bridge or NeMo: the words KEY=VALUE of
+// a command line, its --flags too, or the same keys nested in YAML, as
+// Megatron-Bridge writes a run's whole configuration.
+absl::StatusOr<Settings> ReadOverrideSettings(absl::string_view text,
+                                              const std::string& file_name);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_SETTINGS_H_

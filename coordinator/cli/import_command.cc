@@ -39,6 +39,9 @@ absl::StatusOr<Settings> ReadSettings(Framework framework,
   switch (framework) {
     case Framework::kMegatron:
       return ReadMegatronSettings(text, path);
+    case Framework::kMegatronBridge:
+    case Framework::kNemo:
+      return ReadOverrideSettings(text, path);
     case Framework::kTorchtitan:
       return ReadTomlSettings(text, path);
     case Framework::kDeepSpeed:
@@ -81,10 +84,12 @@ void AddImportCommand(CLI::App& app, int* exit_code) {
   command
       ->add_option("--from", options->from,
                    "Whose configuration it is: a model's config.json, the "
-                   "flags or printed arguments of Megatron-LM, or a TOML "
+                   "flags or printed arguments of Megatron-LM, overrides or "
+                   "the YAML of a run of Megatron-Bridge or NeMo, or a TOML "
                    "file of torchtitan")
       ->required()
-      ->check(CLI::IsMember({"huggingface", "megatron", "torchtitan"}));
+      ->check(CLI::IsMember({"huggingface", "megatron", "megatron-bridge",
+                             "nemo", "torchtitan"}));
   command->add_option("FILE", options->path, "The configuration")->required();
   command->add_option("--output", options->output_path,
                       "Write the job file here (default: standard output)");

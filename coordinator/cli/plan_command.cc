@@ -218,8 +218,10 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
       command
           ->add_option("--export", options->export_to,
                        "Print the layout as another framework's configuration "
-                       "instead: megatron, torchtitan or deepspeed")
-          ->check(CLI::IsMember({"megatron", "torchtitan", "deepspeed"}))
+                       "instead: megatron, megatron-bridge, nemo, torchtitan or "
+                       "deepspeed")
+          ->check(CLI::IsMember({"megatron", "megatron-bridge", "nemo",
+                                 "torchtitan", "deepspeed"}))
           ->excludes(program)
           ->excludes(json);
   command
