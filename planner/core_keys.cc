@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 
 namespace millrace {
@@ -75,10 +76,6 @@ constexpr CoreFlag kFlags[] = {
     // Layout.
     {"sequence-parallel", "model.sequence_parallel",
      "trainer.strategy.sequence_parallel", CoreValue::kOn},
-    {"context-parallel-size", "model.context_parallel_size",
-     "trainer.strategy.context_parallel_size"},
-    {"expert-model-parallel-size", "model.expert_model_parallel_size",
-     "trainer.strategy.expert_model_parallel_size"},
     {"expert-tensor-parallel-size", "model.expert_tensor_parallel_size",
      "trainer.strategy.expert_tensor_parallel_size"},
     {"num-virtual-stages-per-pipeline-rank",
@@ -157,14 +154,18 @@ std::string ListWords(absl::string_view value) {
 }
 
 // What the flag's value would be; empty: the flag would not be given.
-std::string FlagValue(CoreValue kind, const std::string& value) {
+std::string FlagValue(CoreValue kind, const std::string& value, bool is_gated) {
   switch (kind) {
     case CoreValue::kOn:
       return IsTrue(value) ? "True" : IsFalse(value) ? "" : value;
     case CoreValue::kOff:
       return IsFalse(value) ? "True" : IsTrue(value) ? "" : value;
     case CoreValue::kSquared:
-      return value == "squared_relu" || value == "relu2" ? "True" : value;
+      if (absl::StrContains(value, "squared_relu") || value == "relu2") {
+        return "True";
+      }
+      // What another flag says, or none.
+      return absl::EndsWith(value, is_gated ? "silu" : "gelu") ? "" : value;
     case CoreValue::kWords:
     case CoreValue::kPattern:
       return ListWords(value);
@@ -191,10 +192,15 @@ CoreKey CoreKeyOf(Framework framework, absl::string_view flag) {
 Settings WithFlagValues(Framework framework, const Settings& settings) {
   Settings changed{.file_name = settings.file_name,
                    .is_complete = settings.is_complete};
+  const CoreKey gate = CoreKeyOf(framework, "swiglu");
+  const Setting* gated = settings.Find(gate.name);
+  const bool is_gated = gated != nullptr && IsTrue(gated->value);
   for (Setting entry : settings.entries) {
+    // A function, as Megatron-Bridge writes it.
+    entry.key = std::string(absl::StripSuffix(entry.key, "._target_"));
     for (const CoreFlag& flag : kFlags) {
       if (entry.key == NameIn(framework, flag)) {
-        entry.value = FlagValue(flag.value, entry.value);
+        entry.value = FlagValue(flag.value, entry.value, is_gated);
       }
     }
     if (!entry.value.empty()) changed.entries.push_back(std::move(entry));

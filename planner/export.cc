@@ -22,6 +22,9 @@ LayoutConstraints Pinned(const Layout& layout) {
           .tensor = layout.tensor,
           .micro_batch = layout.micro_batch,
           .zero = layout.zero,
+          .context = layout.context,
+          .expert = layout.expert,
+          .interleave = layout.interleave,
           .recompute = RecomputeName(layout.recompute),
           .schedule = ScheduleName(layout.schedule)};
 }

@@ -102,8 +102,6 @@ void AddAbsent(const Export& out, Overrides& overrides) {
     set("moe-shared-expert-intermediate-size", nothing);
   }
   set("sequence-parallel", "false");
-  set("context-parallel-size", "1");
-  set("expert-model-parallel-size", "1");
   set("num-virtual-stages-per-pipeline-rank", nothing);
   set("pipeline-model-parallel-layout", nothing);
   set("overlap-grad-reduce", "false");

@@ -188,9 +188,7 @@ void AddRecompute(Export& out, Flags& flags) {
 void AddLayout(Export& out, Flags& flags) {
   const Layout& layout = out.layout;
   if (layout.tensor > 1) flags.Switch("sequence-parallel");
-  if (layout.context > 1) flags.Add("context-parallel-size", layout.context);
   if (out.job.model.moe.num_experts > 0) {
-    flags.Add("expert-model-parallel-size", layout.expert);
     // The plan cuts experts by the tensor axis as all other layers.
     flags.Add("expert-tensor-parallel-size", layout.tensor);
   }

@@ -216,12 +216,7 @@ void AddTorchtitanLayout(Export& out, TomlText& toml) {
         "the optimizer state; with fsdp_reshard_after_forward = \"never\" it "
         "gathers parameters once a micro-batch");
   }
-  if (layout.context > 1) {
-    toml.Add("parallelism.context_parallel_degree",
-             absl::StrCat(layout.context));
-  }
   if (layout.expert > 1) {
-    toml.Add("parallelism.expert_parallel_degree", absl::StrCat(layout.expert));
     toml.Add("parallelism.expert_tensor_parallel_degree",
              absl::StrCat(layout.tensor));
     if (!layout.shards_optimizer()) {

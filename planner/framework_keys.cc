@@ -8,6 +8,8 @@ namespace {
 constexpr FrameworkKey kMegatronKeys[] = {
     {"layout.tensor", "tensor-model-parallel-size", "1"},
     {"layout.pipeline", "pipeline-model-parallel-size", "1"},
+    {"layout.context", "context-parallel-size", "1"},
+    {"layout.expert", "expert-model-parallel-size", "1"},
     {"layout.micro_batch", "micro-batch-size"},
     {"training.global_batch", "global-batch-size"},
     {"model.layers", "num-layers"},
@@ -37,6 +39,8 @@ constexpr FrameworkKey kMegatronKeys[] = {
 constexpr FrameworkKey kBridgeKeys[] = {
     {"layout.tensor", "model.tensor_model_parallel_size"},
     {"layout.pipeline", "model.pipeline_model_parallel_size"},
+    {"layout.context", "model.context_parallel_size"},
+    {"layout.expert", "model.expert_model_parallel_size"},
     {"layout.micro_batch", "train.micro_batch_size"},
     {"training.global_batch", "train.global_batch_size"},
     {"model.layers", "model.num_layers"},
@@ -65,6 +69,8 @@ constexpr FrameworkKey kBridgeKeys[] = {
 constexpr FrameworkKey kNemoKeys[] = {
     {"layout.tensor", "trainer.strategy.tensor_model_parallel_size"},
     {"layout.pipeline", "trainer.strategy.pipeline_model_parallel_size"},
+    {"layout.context", "trainer.strategy.context_parallel_size"},
+    {"layout.expert", "trainer.strategy.expert_model_parallel_size"},
     {"layout.micro_batch", "data.micro_batch_size"},
     {"training.global_batch", "data.global_batch_size"},
     {"model.layers", "model.config.num_layers"},
@@ -102,6 +108,8 @@ constexpr FrameworkKey kTorchtitanKeys[] = {
     {"training.optimizer.warmup_steps", "lr_scheduler.warmup_steps", "200"},
     {"layout.tensor", "parallelism.tensor_parallel_degree", "1"},
     {"layout.pipeline", "parallelism.pipeline_parallel_degree", "1"},
+    {"layout.context", "parallelism.context_parallel_degree", "1"},
+    {"layout.expert", "parallelism.expert_parallel_degree", "1"},
     {"training.seed", "debug.seed", "0"},
 };
 

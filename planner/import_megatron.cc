@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -60,7 +62,9 @@ void SetVocabulary(Importer& importer) {
 }
 
 void SetModel(Importer& importer) {
-  if (!importer.IsOn("group-query-attention") &&
+  // Frameworks on its core have no such switch.
+  if (importer.framework() == Framework::kMegatron &&
+      !importer.IsOn("group-query-attention") &&
       importer.Look("num-attention-heads") != nullptr) {
     importer.Set("model.kv_heads", importer.Look("num-attention-heads")->value,
                  "num-attention-heads, as without --group-query-attention",
@@ -68,7 +72,8 @@ void SetModel(Importer& importer) {
     (void)importer.Look("num-query-groups");
   }
   importer.TakeTable();
-  if (!importer.IsSet("model.kv_heads")) {
+  const bool has_defaults = importer.framework() == Framework::kMegatron;
+  if (has_defaults && !importer.IsSet("model.kv_heads")) {
     importer.Set("model.kv_heads", "1", "default of Megatron-LM");
   }
   const int64_t hidden = importer.job().model.hidden;
@@ -109,8 +114,9 @@ int64_t NumDevices(Importer& importer) {
 
 void SetData(Importer& importer, int64_t num_devices) {
   const JobSpec& job = importer.job();
-  const int64_t unit =
-      int64_t{job.layout.tensor.value_or(1)} * job.layout.pipeline.value_or(1);
+  const int64_t context = job.layout.context.value_or(1);
+  const int64_t unit = int64_t{job.layout.tensor.value_or(1)} *
+                       job.layout.pipeline.value_or(1) * context;
   if (num_devices == 0) {
     importer.Note(
         "the number of devices: it was not given with the flags, so the data "
@@ -121,10 +127,12 @@ void SetData(Importer& importer, int64_t num_devices) {
     importer.Error(
         importer.Look("tensor-model-parallel-size"),
         "tensor-model-parallel-size",
-        absl::StrCat(job.layout.tensor.value_or(1),
-                     " x pipeline-model-parallel-size ",
-                     job.layout.pipeline.value_or(1), " = ", unit,
-                     " does not divide the ", num_devices, " devices"));
+        absl::StrCat(
+            job.layout.tensor.value_or(1), " x pipeline-model-parallel-size ",
+            job.layout.pipeline.value_or(1),
+            context > 1 ? absl::StrCat(" x context-parallel-size ", context)
+                        : "",
+            " = ", unit, " does not divide the ", num_devices, " devices"));
     return;
   }
   const int64_t data = num_devices / unit;
@@ -133,21 +141,73 @@ void SetData(Importer& importer, int64_t num_devices) {
     importer.Error(
         importer.Look("data-parallel-size"), "data-parallel-size",
         absl::StrCat(said, ", but the ", num_devices,
-                     " devices over tensor x pipeline ", unit, " make ", data));
+                     " devices over the other axes, ", unit, " make ", data));
     return;
   }
   importer.Set("layout.data", absl::StrCat(data), "devices / the other axes");
 }
 
-void SetLayout(Importer& importer) {
-  const int64_t num_devices = NumDevices(importer);
-  if (importer.Integer("context-parallel-size", 1, 1) > 1) {
-    importer.LeaveLayout(
-        "context-parallel-size: this version has no context axis");
+// Chunks a stage: given, or from the layers of one.
+void SetInterleave(Importer& importer) {
+  const char* by_layers = "num-layers-per-virtual-pipeline-stage";
+  const JobSpec& job = importer.job();
+  const int64_t pipeline = job.layout.pipeline.value_or(1);
+  const Setting* dumped = importer.Look("virtual-pipeline-model-parallel-size");
+  const Setting* given = importer.Look("num-virtual-stages-per-pipeline-rank");
+  int64_t chunks =
+      importer.Integer("virtual-pipeline-model-parallel-size", 1, 1);
+  if (given != nullptr) {
+    chunks = importer.Integer("num-virtual-stages-per-pipeline-rank", 1, 1);
+  } else if (const Setting* layers = importer.Look(by_layers);
+             layers != nullptr && dumped == nullptr) {
+    const int64_t each = importer.Integer(by_layers, 1, 1);
+    if (job.model.num_layers % (pipeline * each) != 0) {
+      importer.Error(layers, by_layers,
+                     absl::StrCat(each, " layers a chunk do not divide the ",
+                                  job.model.num_layers, " layers of ", pipeline,
+                                  " stages equally; change one of them"));
+      return;
+    }
+    chunks = job.model.num_layers / (pipeline * each);
+  }
+  if (chunks == 1) return;
+  const std::string remark = given != nullptr
+                                 ? "num-virtual-stages-per-pipeline-rank"
+                                 : "layers of a virtual stage";
+  importer.Set("layout.interleave", absl::StrCat(chunks), remark);
+  importer.Set("layout.schedule", "interleaved", remark);
+}
+
+void SetRecompute(Importer& importer) {
+  const Setting* granularity = importer.Look("recompute-granularity");
+  const Setting* modules = importer.Look("recompute-modules");
+  if (granularity != nullptr && granularity->value == "full") {
+    importer.Set("layout.recompute", "full", "recompute-granularity",
+                 granularity);
+    (void)importer.Look("recompute-method");
+    (void)importer.Look("recompute-num-layers");
     return;
   }
+  const std::set<std::string> names =
+      absl::StrSplit(modules == nullptr ? "" : modules->value,
+                     absl::ByAnyChar(" ,"), absl::SkipEmpty());
+  const std::set<std::string> ours = {"layernorm", "moe_act"};
+  if (granularity != nullptr && granularity->value == "selective" &&
+      !names.empty() &&
+      std::includes(ours.begin(), ours.end(), names.begin(), names.end())) {
+    importer.Set("layout.recompute", "selective", "recompute-modules", modules);
+    return;
+  }
+  importer.NoteIfThere(
+      {"recompute-granularity", "recompute-modules", "recompute-activations"},
+      "layout.recompute is left to the planner, which computes again what "
+      "memory asks for");
+}
+
+void SetLayout(Importer& importer) {
   importer.Require("layout.micro_batch");
-  SetData(importer, num_devices);
+  SetData(importer, NumDevices(importer));
+  SetInterleave(importer);
   importer.Set("layout.zero",
                importer.IsOn("use-distributed-optimizer") ? "1" : "0",
                "use-distributed-optimizer");
@@ -164,25 +224,10 @@ void SetLayout(Importer& importer) {
         "sequence-parallel is off: ours is on wherever the tensor axis is");
   }
   importer.NoteIfThere(
-      {"num-layers-per-virtual-pipeline-stage",
-       "num-virtual-stages-per-pipeline-rank"},
-      "this version runs one stage a rank, one forward one backward");
-  importer.NoteIfThere(
       {"decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers",
        "pipeline-model-parallel-layout"},
       "ours cuts the layers as evenly as can be, the last stage the smallest");
-  const Setting* recompute = importer.Look("recompute-granularity");
-  if (recompute != nullptr && recompute->value == "full") {
-    importer.Set("layout.recompute", "full", "recompute-granularity",
-                 recompute);
-    (void)importer.Look("recompute-method");
-    (void)importer.Look("recompute-num-layers");
-  } else {
-    importer.NoteIfThere(
-        {"recompute-granularity", "recompute-modules", "recompute-activations"},
-        "layout.recompute is left to the planner, which computes again what "
-        "memory asks for");
-  }
+  SetRecompute(importer);
   // What ours does in any case.
   for (const char* key : {"overlap-grad-reduce", "overlap-param-gather",
                           "use-tp-pp-dp-mapping", "use-mcore-models"}) {
@@ -200,18 +245,23 @@ void SetSchedule(Importer& importer) {
                               job.training.global_batch),
                  "train-samples / global-batch-size");
   }
+  const bool has_defaults = importer.framework() == Framework::kMegatron;
   const Setting* style = importer.Look("lr-decay-style");
   importer.RefuseUnless("lr-decay-style", {"", "constant", "linear", "cosine"},
                         "ours decays by none, linear or cosine");
   if (style == nullptr || style->value != "WSD") {
-    const std::string decay = style == nullptr             ? "linear"
+    // The schedulers of recipes anneal by a cosine.
+    const char* usual = has_defaults ? "linear" : "cosine";
+    const std::string decay = style == nullptr             ? usual
                               : style->value == "constant" ? "none"
                                                            : style->value;
     if (!importer.has_errors()) {
-      importer.Set(
-          "training.optimizer.decay", decay,
-          style == nullptr ? "default of Megatron-LM" : "lr-decay-style",
-          style);
+      importer.Set("training.optimizer.decay", decay,
+                   style == nullptr
+                       ? absl::StrCat("default of ",
+                                      FrameworkTitle(importer.framework()))
+                       : "lr-decay-style",
+                   style);
     }
   }
   if (const Setting* decay = importer.Look("lr-decay-iters");
@@ -224,7 +274,8 @@ void SetSchedule(Importer& importer) {
                        "give training.optimizer.warmup_steps");
   importer.NoteIfThere({"rampup-batch-size"},
                        "ours has one batch size for all steps");
-  const int64_t num_evaluations = importer.Integer("eval-iters", 0, 100);
+  const int64_t num_evaluations =
+      importer.Integer("eval-iters", 0, has_defaults ? 100 : 0);
   if (num_evaluations > 0) {
     importer.Set("training.validation_interval_steps",
                  absl::StrCat(importer.Integer("eval-interval", 1, 1000)),
@@ -232,10 +283,71 @@ void SetSchedule(Importer& importer) {
     importer.Set("training.validation_steps", absl::StrCat(num_evaluations),
                  "eval-iters");
   }
-  const char* precision = importer.IsOn("bf16")   ? "bf16"
-                          : importer.IsOn("fp16") ? "fp16"
-                                                  : "fp32";
-  importer.SetPrecision(precision, precision, importer.Look(precision));
+}
+
+void SetPrecision(Importer& importer) {
+  const Setting* fp8 = importer.Look("fp8-format");
+  const Setting* fp4 = importer.Look("fp4-format");
+  (void)importer.Look("fp8-recipe");
+  (void)importer.Look("fp4-recipe");
+  const bool bf16 = importer.IsOn("bf16");
+  const bool fp16 = importer.IsOn("fp16");
+  if (fp4 != nullptr) {
+    importer.SetPrecision("fp4", "fp4-format", fp4);
+  } else if (fp8 != nullptr) {
+    importer.SetPrecision("fp8", "fp8-format", fp8);
+  } else {
+    const char* precision = bf16 ? "bf16" : fp16 ? "fp16" : "fp32";
+    importer.SetPrecision(precision, precision, importer.Look(precision));
+  }
+}
+
+// What names a recipe, whose own values nobody knows here.
+void NoteRecipe(Importer& importer) {
+  for (const char* key : {"recipe", "model", "factory"}) {
+    const Setting* recipe = importer.Look(key);
+    if (recipe == nullptr) continue;
+    importer.Note(absl::StrCat(
+        key, " ", recipe->value,
+        ": its own values are not known here; keys that are not overridden are "
+        "assumed, or left to the planner"));
+  }
+  for (const char* key :
+       {"mode", "dataset", "yes", "optimizer.use_distributed_optimizer"}) {
+    (void)importer.Look(key);
+  }
+}
+
+// Named recipes of Megatron-Bridge: "bf16_with_fp8_current_scaling_mixed".
+void SetBridgePrecision(Importer& importer) {
+  const Setting* named = importer.Look("mixed_precision");
+  const Setting* fp8 = importer.Look("mixed_precision.fp8");
+  const Setting* fp4 = importer.Look("mixed_precision.fp4");
+  const std::string name = named == nullptr ? "" : named->value;
+  if (fp4 != nullptr || absl::StrContains(name, "fp4")) {
+    importer.SetPrecision("fp4", "mixed_precision", named);
+  } else if (fp8 != nullptr || absl::StrContains(name, "fp8")) {
+    importer.SetPrecision("fp8", "mixed_precision", named);
+  } else if (absl::StrContains(name, "bf16") ||
+             importer.IsOn("mixed_precision.bf16")) {
+    importer.SetPrecision("bf16", "mixed_precision", named);
+  } else if (!name.empty() || importer.IsOn("mixed_precision.fp16")) {
+    importer.SetPrecision("fp16", "mixed_precision", named);
+  } else {
+    importer.SetPrecision("fp32", "mixed_precision", nullptr);
+  }
+}
+
+// Its recipes compute in bf16 unless their plugin is taken away, which leaves
+// no key.
+void SetNemoPrecision(Importer& importer) {
+  const Setting* fp8 = importer.Look("trainer.plugins.fp8");
+  (void)importer.Look("trainer.plugins.fp8_recipe");
+  if (fp8 != nullptr) {
+    importer.SetPrecision("fp8", "trainer.plugins.fp8", fp8);
+  } else {
+    importer.SetPrecision("bf16", "what NeMo's recipes compute in", nullptr);
+  }
 }
 
 // Prefixes, or weights and prefixes by turns.
@@ -264,6 +376,17 @@ void ImportMegatron(const ImportOptions&, Importer& importer) {
   SetModel(importer);
   SetLayout(importer);
   SetSchedule(importer);
+  if (importer.framework() != Framework::kMegatron) NoteRecipe(importer);
+  switch (importer.framework()) {
+    case Framework::kMegatronBridge:
+      SetBridgePrecision(importer);
+      break;
+    case Framework::kNemo:
+      SetNemoPrecision(importer);
+      break;
+    default:
+      SetPrecision(importer);
+  }
   SetPaths(importer);
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -173,6 +174,66 @@ void SetSchedule(Importer& importer) {
   }
 }
 
+// The order of passes, and how many chunks a stage holds.
+void SetOrder(Importer& importer) {
+  const char* key = "parallelism.pipeline_parallel_schedule";
+  const char* by_layers = "parallelism.pipeline_parallel_layers_per_stage";
+  const Setting* schedule = importer.Look(key);
+  const int64_t each = importer.Integer(by_layers, 1, 0);
+  if (schedule == nullptr || schedule->value == "1F1B") return;
+  if (schedule->value != "Interleaved1F1B") {
+    importer.Note(absl::StrCat(key, " '", schedule->value,
+                               "': ours are 1F1B, Interleaved1F1B and zero "
+                               "bubble, of which the planner chooses"));
+    return;
+  }
+  const JobSpec& job = importer.job();
+  const int64_t pipeline = job.layout.pipeline.value_or(1);
+  if (pipeline == 1) return;
+  importer.Set("layout.schedule", "interleaved", key, schedule);
+  if (each > 0) {
+    const int64_t chunks = (job.model.num_layers + each - 1) / each;
+    if (chunks % pipeline != 0 || chunks == pipeline) {
+      importer.Error(
+          importer.Look(by_layers), by_layers,
+          absl::StrCat(each, " layers a chunk make ", chunks, " chunks of ",
+                       job.model.num_layers, " layers, which ", pipeline,
+                       " stages cannot hold in equal numbers of "
+                       "two or more"));
+      return;
+    }
+    importer.Set("layout.interleave", absl::StrCat(chunks / pipeline),
+                 by_layers);
+  } else if (importer.Look("parallelism.module_fqns_per_model_part") ==
+             nullptr) {
+    importer.Set("layout.interleave", "2", "default of torchtitan");
+  } else {
+    importer.Note(
+        "module_fqns_per_model_part: how many chunks a stage holds is left to "
+        "the planner");
+  }
+}
+
+void SetPrecision(Importer& importer) {
+  const Setting* precision = importer.Look("training.mixed_precision_param");
+  const Setting* converters = importer.Look("model.converters");
+  for (const char* key :
+       {"quantize.linear.float8.recipe_name",
+        "quantize.linear.float8.filter_fqns", "quantize.linear.mx.recipe_name",
+        "quantize.grouped_mm.float8.fqns", "compile.enable"}) {
+    (void)importer.Look(key);
+  }
+  if (converters != nullptr &&
+      (absl::StrContains(converters->value, "float8") ||
+       absl::StrContains(converters->value, ".mx"))) {
+    importer.SetPrecision("fp8", "model.converters", converters);
+    return;
+  }
+  importer.SetPrecision(
+      precision == nullptr || precision->value == "bfloat16" ? "bf16" : "fp32",
+      "mixed_precision_param", precision);
+}
+
 }  // namespace
 
 void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
@@ -201,14 +262,8 @@ void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
     SetBatches(importer);
   }
   SetSchedule(importer);
-  if (importer.Integer("parallelism.context_parallel_degree", 1, 1) > 1) {
-    importer.LeaveLayout(
-        "context_parallel_degree: this version has no context axis");
-  }
-  const Setting* precision = importer.Look("training.mixed_precision_param");
-  importer.SetPrecision(
-      precision == nullptr || precision->value == "bfloat16" ? "bf16" : "fp32",
-      "mixed_precision_param", precision);
+  SetOrder(importer);
+  SetPrecision(importer);
   if (importer.IsOn("checkpoint.enable")) {
     importer.Set("checkpoint.interval_steps",
                  absl::StrCat(importer.Integer("checkpoint.interval", 1, 500)),
@@ -221,20 +276,14 @@ void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
     importer.Set("layout.recompute", mode->value, "activation_checkpoint.mode",
                  mode);
   }
-  for (const char* key :
-       {"training.dtype", "parallelism.pipeline_parallel_schedule"}) {
-    if (const Setting* setting = importer.Look(key);
-        setting != nullptr && setting->value != "float32" &&
-        setting->value != "1F1B") {
-      importer.Note(absl::StrCat(key, " '", setting->value,
-                                 "': ours are float32 and 1F1B"));
-    }
+  if (const Setting* dtype = importer.Look("training.dtype");
+      dtype != nullptr && dtype->value != "float32") {
+    importer.Note(absl::StrCat("training.dtype '", dtype->value,
+                               "': our master weights are float32"));
   }
   importer.NoteIfThere(
-      {"parallelism.module_fqns_per_model_part",
-       "parallelism.pipeline_parallel_layers_per_stage"},
+      {"parallelism.module_fqns_per_model_part"},
       "ours cuts the layers as evenly as can be, the last stage the smallest");
-  importer.NoteIfThere({"model.converters"}, "ours has no float8 training");
 }
 
 }  // namespace millrace

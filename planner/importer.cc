@@ -150,13 +150,18 @@ void Importer::SetPrecision(const std::string& precision,
   const JobKey* key = FindJobKey("training.precision");
   if (Accepts(*key, precision)) {
     Set(key->path, precision, remark, setting);
-    if (precision == "bf16") {
-      Set("resources.backend", "cuda", "what trains in bf16");
+    if (precision != "fp32") {
+      Set("resources.backend", "cuda",
+          absl::StrCat("what computes in ", precision));
     }
     return;
   }
   Note(absl::StrCat(remark, ": asks for ", precision,
                     "; this version trains in ", DescribeExpected(*key)));
+  // Weights and activations are stored in bf16 there too.
+  if (precision == "fp8" || precision == "fp4") {
+    SetPrecision("bf16", remark, setting);
+  }
 }
 
 std::string Importer::NameOf(absl::string_view job_path) const {

@@ -23,6 +23,7 @@ class Importer {
   Importer(Framework framework, const Settings& settings)
       : framework_(framework), settings_(settings) {}
 
+  Framework framework() const { return framework_; }
   JobSpec& job() { return imported_.job; }
   bool has_errors() const { return !errors_.empty(); }
 

@@ -209,11 +209,16 @@ absl::Status AddPrintedArguments(absl::string_view text, Settings* settings) {
 
 // --- Megatron-Bridge and NeMo ---
 
-// "model.num_layers=32"; a plus in front adds a key in Hydra's words.
+// "model.num_layers=32"; a plus in front adds a key, in Hydra's words. Settings
+// of the environment are in capitals.
 bool IsOverride(absl::string_view word) {
-  const size_t equals = word.find('=');
-  return equals != absl::string_view::npos && !absl::StartsWith(word, "-") &&
-         absl::StrContains(word.substr(0, equals), '.');
+  const absl::string_view key =
+      absl::StripPrefix(word.substr(0, word.find('=')), "+");
+  return key.size() < word.size() && !key.empty() &&
+         absl::ascii_islower(static_cast<unsigned char>(key[0])) &&
+         std::all_of(key.begin(), key.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '_' || c == '.';
+         });
 }
 
 bool IsNothing(absl::string_view value) {

@@ -5,15 +5,20 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/diagnose/advice.h"
 #include "coordinator/diagnose/diagnosis_text.h"
 #include "coordinator/diagnose/trace.h"
 #include "coordinator/diagnose/trace_analysis.h"
 #include "coordinator/diagnose/trace_reader.h"
+#include "planner/cost.h"
+#include "planner/job_file.h"
+#include "planner/shipped_profiles.h"
 
 namespace millrace {
 namespace {
@@ -23,7 +28,23 @@ struct DiagnoseOptions {
   std::optional<int64_t> step;
   bool whole = false;
   bool json = false;
+  std::string job_path;
+  std::string profile;
+  int32_t num_devices = 0;  // 0: as the trace or the job says.
 };
+
+// What the planner would change, where a job was named.
+absl::StatusOr<std::optional<Advice>> AdviseOn(const DiagnoseOptions& options,
+                                               const Trace& trace,
+                                               const Diagnosis& diagnosis) {
+  if (options.job_path.empty()) return std::nullopt;
+  ASSIGN_OR_RETURN(const JobSpec job, LoadJob(options.job_path));
+  ASSIGN_OR_RETURN(HardwareProfile profile, LoadNamedProfile(options.profile));
+  ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(std::move(profile)));
+  ASSIGN_OR_RETURN(Advice advice,
+                   Advise(trace, diagnosis, job, options.num_devices, cost));
+  return std::make_optional(std::move(advice));
+}
 
 absl::Status RunDiagnose(const DiagnoseOptions& options) {
   ASSIGN_OR_RETURN(const Trace trace, LoadTrace(options.trace_path));
@@ -34,9 +55,13 @@ absl::Status RunDiagnose(const DiagnoseOptions& options) {
         diagnosis.status().code(),
         absl::StrCat(options.trace_path, ": ", diagnosis.status().message()));
   }
-  std::cout << (options.json
-                    ? DiagnosisToJson(options.trace_path, trace, *diagnosis)
-                    : DiagnosisToText(options.trace_path, trace, *diagnosis));
+  ASSIGN_OR_RETURN(const std::optional<Advice> advice,
+                   AdviseOn(options, trace, *diagnosis));
+  const Advice* const shown = advice.has_value() ? &*advice : nullptr;
+  std::cout << (options.json ? DiagnosisToJson(options.trace_path, trace,
+                                               *diagnosis, shown)
+                             : DiagnosisToText(options.trace_path, trace,
+                                               *diagnosis, shown));
   return absl::OkStatus();
 }
 
@@ -58,8 +83,23 @@ void AddDiagnoseCommand(CLI::App& app, int* exit_code) {
                  "All that was recorded instead of one step")
       ->excludes(step);
   command->add_flag("--json", options->json, "Print one JSON object");
+  CLI::Option* job = command->add_option(
+      "--job", options->job_path,
+      "The job that was recorded, its layout section as it ran: say what the "
+      "planner would change (millrace import writes one)");
+  CLI::Option* profile =
+      command->add_option("--profile", options->profile,
+                          "Hardware profile for --job: a shipped one's name, "
+                          "or a file");
+  job->needs(profile);
+  profile->needs(job);
+  command
+      ->add_option("--devices", options->num_devices,
+                   "Devices of the whole job (default: as trace or job say)")
+      ->check(CLI::PositiveNumber)
+      ->needs(job);
   command->footer(
-      "Example: millrace diagnose tests/data/diagnose/two_steps.json\n"
+      "Example: millrace diagnose tests/data/diagnose/three_steps.json\n"
       "Packed traces: gunzip -c TRACE.json.gz | millrace diagnose -");
   command->callback([options, exit_code] {
     const absl::Status status = RunDiagnose(*options);

@@ -113,10 +113,32 @@ Json OrNull(const std::optional<T>& value) {
   return value.has_value() ? Json(*value) : Json(nullptr);
 }
 
+Json PlannedJson(const PlannedLayout& planned) {
+  const Prediction& prediction = planned.prediction;
+  return {{"layout", LayoutToString(planned.layout)},
+          {"step_time_s", prediction.step_time_s},
+          {"bubble_fraction", prediction.bubble_fraction},
+          {"exposed_communication_fraction",
+           prediction.exposed_communication_fraction}};
+}
+
+Json AdviceJson(const Advice& advice) {
+  return {{"profile", advice.profile},
+          {"devices", advice.num_devices},
+          {"measured_step_time_s", advice.measured_s},
+          {"recorded", PlannedJson(advice.recorded)},
+          {"best", PlannedJson(advice.best)},
+          {"changes", advice.changes},
+          {"predicted_speedup", advice.speedup()},
+          {"expected_step_time_s", advice.expected_s()},
+          {"measured_over_predicted", advice.shortfall()},
+          {"caveats", advice.caveats}};
+}
+
 }  // namespace
 
 std::string DiagnosisToJson(const std::string& name, const Trace& trace,
-                            const Diagnosis& diagnosis) {
+                            const Diagnosis& diagnosis, const Advice* advice) {
   Json root = {{"trace", name},
                {"events", trace.num_events},
                {"gpu_events", trace.gpu_events.size()},
@@ -126,7 +148,7 @@ std::string DiagnosisToJson(const std::string& name, const Trace& trace,
                {"step", OrNull(diagnosis.step)},
                {"median_step", OrNull(diagnosis.median_step)}};
   root["steps"] = Json::array();
-  for (const StepTime& step : diagnosis.steps) {
+  for (const RecordedStep& step : diagnosis.steps) {
     root["steps"].push_back({{"step", step.step},
                              {"length_s", Seconds(step.length_ns)},
                              {"time", SplitJson(step.split)}});
@@ -157,6 +179,11 @@ std::string DiagnosisToJson(const std::string& name, const Trace& trace,
          {"remedy", hint.remedy},
          {"saves_at_most_s", Seconds(hint.saves_at_most_ns)}});
   }
+  const LayoutShare share = LayoutShareOf(diagnosis);
+  root["layout_saves_at_most"] = {
+      {"exposed_communication_s", Seconds(share.exposed_communication_ns)},
+      {"waiting_s", Seconds(share.waiting_ns)}};
+  root["plan"] = advice == nullptr ? Json(nullptr) : AdviceJson(*advice);
   // Names may hold any bytes; what is no UTF-8 is replaced, not thrown at.
   return absl::StrCat(root.dump(2, ' ', false, Json::error_handler_t::replace),
                       "\n");

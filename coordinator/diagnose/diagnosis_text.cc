@@ -1,5 +1,6 @@
 #include "coordinator/diagnose/diagnosis_text.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -94,7 +95,7 @@ std::string StepsText(const Diagnosis& diagnosis) {
   std::string out =
       absl::StrFormat("\n%-8s %9s %10s %14s %13s %10s\n", "step", "length",
                       "compute", "exposed comm.", "exposed copy", "idle");
-  for (const StepTime& step : diagnosis.steps) {
+  for (const RecordedStep& step : diagnosis.steps) {
     absl::StrAppendFormat(
         &out, "%-8s %9s %10s %14s %13s %10s\n",
         absl::StrCat(step.step,
@@ -237,6 +238,66 @@ std::string HintsText(const Diagnosis& diagnosis) {
   return out;
 }
 
+std::string LayoutShareText(const Diagnosis& diagnosis) {
+  const LayoutShare share = LayoutShareOf(diagnosis);
+  return absl::StrCat("\nplan: another layout could save at most\n",
+                      Row("communication, exposed",
+                          share.exposed_communication_ns, share.window_ns, ""),
+                      Row("idle behind work queued", share.waiting_ns,
+                          share.window_ns, "for transfers, mostly"));
+}
+
+std::string PlannedRow(absl::string_view label, const PlannedLayout& planned) {
+  const Prediction& prediction = planned.prediction;
+  return absl::StrFormat("  %-18s %9s %8.1f %% %8.1f %%  %s\n", label,
+                         FormatSeconds(prediction.step_time_s),
+                         100 * prediction.exposed_communication_fraction,
+                         100 * prediction.bubble_fraction,
+                         LayoutToString(planned.layout));
+}
+
+std::string AdviceText(const Diagnosis& diagnosis, const Advice& advice) {
+  const TimeSplit& split = diagnosis.total.split;
+  const double window = std::max<double>(1, split.window_ns);
+  std::string out = absl::StrFormat(
+      "  on %d devices, by profile %s\n"
+      "  %-18s %9s %10s %10s\n  %-18s %9s %8.1f %% %8.1f %%\n",
+      advice.num_devices, advice.profile, "", "step", "comm.", "idle",
+      "recorded", FormatSeconds(advice.measured_s),
+      100 * split.exposed_communication_ns / window,
+      100 * split.idle_ns / window);
+  absl::StrAppend(&out, PlannedRow("predicted, as is", advice.recorded),
+                  PlannedRow("predicted, best", advice.best));
+  if (advice.changes.empty()) {
+    absl::StrAppend(&out, "  change  none: this is the layout to plan\n");
+  } else {
+    absl::StrAppendFormat(
+        &out, "  change  %s\n  gain    %.2fx predicted; %s would become %s\n",
+        absl::StrJoin(advice.changes, ", "), advice.speedup(),
+        FormatSeconds(advice.measured_s), FormatSeconds(advice.expected_s()));
+    absl::StrAppend(
+        &out, Wrapped("if the step falls as far short of its prediction in "
+                      "the one as in the other.",
+                      "          "));
+  }
+  for (const std::string& caveat : advice.caveats) {
+    absl::StrAppend(&out, Wrapped(absl::StrCat("but ", caveat), "    "));
+  }
+  return out;
+}
+
+std::string PlanText(const Diagnosis& diagnosis, const Advice* advice) {
+  if (advice != nullptr) {
+    return LayoutShareText(diagnosis) + AdviceText(diagnosis, *advice);
+  }
+  return LayoutShareText(diagnosis) +
+         Wrapped(
+             "Which one, the trace cannot say: it knows neither model nor "
+             "batch nor layout. Name them with --job JOB (millrace import "
+             "makes one) and the hardware with --profile NAME.",
+             "    ");
+}
+
 }  // namespace
 
 const char* GapCauseName(GapCause cause) {
@@ -258,7 +319,7 @@ const char* GapCauseName(GapCause cause) {
 }
 
 std::string DiagnosisToText(const std::string& name, const Trace& trace,
-                            const Diagnosis& diagnosis) {
+                            const Diagnosis& diagnosis, const Advice* advice) {
   std::string out =
       absl::StrCat(HeaderText(name, trace, diagnosis), StepsText(diagnosis));
   for (const DeviceTime& device : diagnosis.devices) {
@@ -273,7 +334,8 @@ std::string DiagnosisToText(const std::string& name, const Trace& trace,
     absl::StrAppend(&out, "\nall GPUs, in device-seconds\n",
                     SplitText(diagnosis.total));
   }
-  absl::StrAppend(&out, LongestKernelsText(diagnosis), HintsText(diagnosis));
+  absl::StrAppend(&out, LongestKernelsText(diagnosis), HintsText(diagnosis),
+                  PlanText(diagnosis, advice));
   return out;
 }
 

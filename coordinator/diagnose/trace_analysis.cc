@@ -306,14 +306,14 @@ absl::Status NoGpuEvents(const Trace& trace) {
       "region, and end that with torch.cuda.synchronize()"));
 }
 
-absl::Status NoSuchStep(int64_t step, const std::vector<StepTime>& steps) {
+absl::Status NoSuchStep(int64_t step, const std::vector<RecordedStep>& steps) {
   if (steps.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--step ", step,
         ": the trace has no ProfilerStep# annotations; call profiler.step() "
         "after each training step while recording, or leave --step out"));
   }
-  const auto number = [](std::string* out, const StepTime& recorded) {
+  const auto number = [](std::string* out, const RecordedStep& recorded) {
     absl::StrAppend(out, recorded.step);
   };
   return absl::InvalidArgumentError(
@@ -323,9 +323,9 @@ absl::Status NoSuchStep(int64_t step, const std::vector<StepTime>& steps) {
 
 // The step of median length; of an even number of steps the shorter of the two
 // in the middle.
-int64_t MedianStep(std::vector<StepTime> steps) {
+int64_t MedianStep(std::vector<RecordedStep> steps) {
   std::stable_sort(steps.begin(), steps.end(),
-                   [](const StepTime& a, const StepTime& b) {
+                   [](const RecordedStep& a, const RecordedStep& b) {
                      return a.length_ns < b.length_ns;
                    });
   return steps[(steps.size() - 1) / 2].step;
@@ -364,7 +364,7 @@ absl::StatusOr<Diagnosis> Diagnose(const Trace& trace,
   const std::map<int64_t, WindowByDevice> step_windows =
       StepWindows(trace, explainer);
   for (const auto& [step, windows] : step_windows) {
-    StepTime time = {.step = step};
+    RecordedStep time = {.step = step};
     for (const auto& [device, window] : windows) {
       time.length_ns = std::max(time.length_ns, window.length_ns());
       AddSplit(

@@ -126,14 +126,14 @@ struct KernelTotal {
 
 // Lengths are those of the device that took longest, splits are sums over
 // devices.
-struct StepTime {
+struct RecordedStep {
   int64_t step = 0;
   int64_t length_ns = 0;
   TimeSplit split;
 };
 
 struct Diagnosis {
-  std::vector<StepTime> steps;  // As recorded; empty without annotations.
+  std::vector<RecordedStep> steps;  // As recorded; empty without annotations.
   std::optional<int64_t> median_step;
   std::optional<int64_t> step;      // The one diagnosed; none: everything.
   std::vector<DeviceTime> devices;  // By number.

@@ -48,6 +48,35 @@ torchrun --nproc_per_node 8 pretrain_gpt.py \
   --vocab-size 32000 --train-iters 100 --lr 3e-4 --bf16
 )";
 
+// The same model as overrides of recipes.
+constexpr char kBridge[] = R"(torchrun --nproc_per_node 8 run_recipe.py \
+  --recipe vanilla_gpt_pretrain_config model.num_layers=8 \
+  model.hidden_size=512 model.num_attention_heads=8 model.num_query_groups=8 \
+  model.ffn_hidden_size=1344 model.activation_func=silu \
+  model.gated_linear_unit=true model.normalization=RMSNorm \
+  model.share_embeddings_and_output_weights=false model.add_bias_linear=false \
+  model.position_embedding_type=rope model.vocab_size=32000 \
+  model.tensor_model_parallel_size=2 model.pipeline_model_parallel_size=2 \
+  model.context_parallel_size=1 model.expert_model_parallel_size=1 \
+  dataset.seq_length=1024 train.micro_batch_size=2 train.global_batch_size=32 \
+  train.train_iters=100 optimizer.lr=3e-4 mixed_precision=bf16_mixed
+)";
+
+constexpr char kNemo[] = R"(nemo llm pretrain --factory llama3_8b \
+  model.config.num_layers=8 model.config.hidden_size=512 \
+  model.config.num_attention_heads=8 model.config.num_query_groups=8 \
+  model.config.ffn_hidden_size=1344 model.config.gated_linear_unit=true \
+  model.config.normalization=RMSNorm model.config.add_bias_linear=false \
+  model.config.share_embeddings_and_output_weights=false \
+  model.config.position_embedding_type=rope model.config.vocab_size=32000 \
+  trainer.strategy.tensor_model_parallel_size=2 \
+  trainer.strategy.pipeline_model_parallel_size=2 \
+  trainer.strategy.context_parallel_size=1 \
+  trainer.strategy.expert_model_parallel_size=1 trainer.devices=8 \
+  data.seq_length=1024 data.micro_batch_size=2 data.global_batch_size=32 \
+  optim.config.use_distributed_optimizer=false
+)";
+
 constexpr char kToml[] = R"([model]
 name = "llama3"
 flavor = "debugmodel"
@@ -67,6 +96,8 @@ absl::StatusOr<ImportedJob> Import(Framework framework, const std::string& text,
                                    const ImportOptions& options = {}) {
   absl::StatusOr<Settings> settings =
       framework == Framework::kMegatron ? ReadMegatronSettings(text, "args.txt")
+      : framework == Framework::kMegatronBridge || framework == Framework::kNemo
+          ? ReadOverrideSettings(text, "run.sh")
       : framework == Framework::kTorchtitan
           ? ReadTomlSettings(text, "job.toml")
           : ReadJsonSettings(text, "config.json");
@@ -198,10 +229,13 @@ TEST(ImportTest, TakesMegatronFlags) {
   EXPECT_EQ(job.model.vocab_size, 32000);  // 125 x 256, no padding.
   EXPECT_EQ(job.model.ffn_hidden, 1344);   // 64 x floor(8/3 x 512 / 64).
   EXPECT_EQ(job.model.num_kv_heads, 8);
-  EXPECT_EQ(
-      job.layout,
-      (LayoutConstraints{
-          .pipeline = 2, .data = 2, .tensor = 2, .micro_batch = 2, .zero = 0}));
+  EXPECT_EQ(job.layout, (LayoutConstraints{.pipeline = 2,
+                                           .data = 2,
+                                           .tensor = 2,
+                                           .micro_batch = 2,
+                                           .zero = 0,
+                                           .context = 1,
+                                           .expert = 1}));
   EXPECT_EQ(job.training.optimizer.beta2, 0.999);
   EXPECT_EQ(job.training.optimizer.decay, LearningRateDecay::kLinear);
   EXPECT_EQ(job.training.seed, 1234u);
@@ -310,7 +344,8 @@ TEST(ImportTest, RefusesMegatronContradictions) {
               HasSubstr("args.txt:1: expected a flag"));
 }
 
-// Goal: what the flags ask for and this version cannot do is said in the file.
+// Goal: what the flags ask for and this version cannot do is said in the file,
+// and what is only planned is taken. Method: some of each.
 TEST(ImportTest, SaysWhatItCannotDo) {
   const absl::StatusOr<ImportedJob> imported =
       Import(Framework::kMegatron,
@@ -318,10 +353,86 @@ TEST(ImportTest, SaysWhatItCannotDo) {
                      "--context-parallel-size 2 --recompute-granularity full "
                      "--num-layers-per-virtual-pipeline-stage 2 --no-such 1"));
   ASSERT_TRUE(imported.ok()) << imported.status();
-  EXPECT_EQ(imported->job.layout, LayoutConstraints{});
+  EXPECT_EQ(imported->job.layout,
+            (LayoutConstraints{.pipeline = 2,
+                               .data = 1,
+                               .tensor = 2,
+                               .micro_batch = 2,
+                               .zero = 0,
+                               .context = 2,
+                               .expert = 1,
+                               .interleave = 2,
+                               .recompute = "full",
+                               .schedule = "interleaved"}));
   EXPECT_THAT(ImportedJobToYaml(*imported, Framework::kMegatron, "args.txt"),
-              AllOf(HasSubstr("no context axis"), HasSubstr("not used: "),
-                    HasSubstr("no-such"), HasSubstr("attention-dropout 0.1")));
+              AllOf(HasSubstr("not used: "), HasSubstr("no-such"),
+                    HasSubstr("attention-dropout 0.1")));
+  EXPECT_THAT(
+      ErrorOf(Framework::kMegatron,
+              Changed(kFlags, "--bf16",
+                      "--num-layers-per-virtual-pipeline-stage 3")),
+      HasSubstr("args.txt:9: num-layers-per-virtual-pipeline-stage: 3 layers a "
+                "chunk do not divide the 8 layers of 2 stages"));
+}
+
+// Goal: a run of Megatron-Bridge and one of NeMo become the job that the same
+// flags of Megatron-LM make. Method: the flags above as overrides, as YAML, and
+// errors by their own keys.
+TEST(ImportTest, TakesOverridesOfRecipes) {
+  const absl::StatusOr<ImportedJob> flags =
+      Import(Framework::kMegatron, kFlags);
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  const absl::StatusOr<ImportedJob> bridge =
+      Import(Framework::kMegatronBridge, kBridge);
+  ASSERT_TRUE(bridge.ok()) << bridge.status();
+  EXPECT_EQ(bridge->job.model, flags->job.model);
+  EXPECT_EQ(bridge->job.layout, flags->job.layout);
+  EXPECT_EQ(bridge->job.training.precision, "bf16");
+  EXPECT_EQ(bridge->job.training.num_steps, 100);
+  EXPECT_THAT(bridge->notes, testing::Contains(HasSubstr(
+                                 "recipe vanilla_gpt_pretrain_config: its own "
+                                 "values are not known")));
+
+  const absl::StatusOr<ImportedJob> nemo = Import(Framework::kNemo, kNemo);
+  ASSERT_TRUE(nemo.ok()) << nemo.status();
+  EXPECT_EQ(nemo->job.model, flags->job.model);
+  EXPECT_EQ(nemo->job.layout, flags->job.layout);
+
+  EXPECT_THAT(ErrorOf(Framework::kMegatronBridge,
+                      Changed(kBridge, "num_layers=8", "num_layers=x")),
+              HasSubstr("run.sh:2: model.num_layers: expected an integer"));
+  EXPECT_THAT(ErrorOf(Framework::kMegatronBridge,
+                      Changed(kBridge, "model.gated_linear_unit=true ", "")),
+              HasSubstr("run.sh: model.gated_linear_unit: missing"));
+  EXPECT_THAT(
+      ErrorOf(Framework::kMegatronBridge,
+              Changed(kBridge, "activation_func=silu", "activation_func=gelu")),
+      HasSubstr("run.sh:4: model.activation_func: found 'gelu'"));
+  EXPECT_THAT(
+      ErrorOf(Framework::kNemo, Changed(kNemo, "devices=8", "devices=6")),
+      HasSubstr("trainer.strategy.tensor_model_parallel_size: 2"));
+
+  // The same nested, as the file of a whole run.
+  const std::string yaml =
+      "model:\n  num_layers: 8\n  hidden_size: 512\n"
+      "  num_attention_heads: 8\n  num_query_groups: 8\n"
+      "  ffn_hidden_size: 1344\n  gated_linear_unit: true\n"
+      "  activation_func:\n    _target_: torch.nn.functional.silu\n"
+      "  share_embeddings_and_output_weights: false\n"
+      "  add_bias_linear: false\n  normalization: RMSNorm\n"
+      "  position_embedding_type: rope\n  vocab_size: 32000\n"
+      "  virtual_pipeline_model_parallel_size: null\n"
+      "dataset:\n  seq_length: 1024\n"
+      "train:\n  micro_batch_size: 2\n  global_batch_size: 32\n";
+  const absl::StatusOr<Settings> settings =
+      ReadOverrideSettings(yaml, "run_config.yaml");
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  const absl::StatusOr<ImportedJob> nested =
+      ImportJob(Framework::kMegatronBridge, *settings, {});
+  ASSERT_TRUE(nested.ok()) << nested.status();
+  ModelSpec expected = flags->job.model;
+  expected.rope_theta = nested->job.model.rope_theta;
+  EXPECT_EQ(nested->job.model, expected);
 }
 
 // Goal: nothing in a file can leave the comments it is told in. Method: a key
@@ -349,7 +460,13 @@ TEST(ImportTest, TakesTorchtitanTables) {
   EXPECT_EQ(
       imported->job.layout,
       (LayoutConstraints{
-          .pipeline = 1, .data = 4, .tensor = 2, .micro_batch = 4, .zero = 1}));
+          .pipeline = 1,
+          .data = 4,
+          .tensor = 2,
+          .micro_batch = 4,
+          .zero = 1,
+          .context = 1,
+          .expert = 1}));
   const struct {
     const char* from;
     const char* to;
