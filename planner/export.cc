@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "planner/export_parts.h"
 #include "planner/job_keys.h"
+#include "planner/layer_work.h"
 
 namespace millrace {
 namespace {
@@ -86,14 +87,8 @@ bool Export::IsReal(const char* job_path) const {
   return std::holds_alternative<double*>(FindJobKey(job_path)->field(copy));
 }
 
-std::vector<LayerRange> Export::ChunkLayers() const {
-  Layout chunks = layout;
-  chunks.pipeline = layout.pipeline * layout.interleave;
-  std::vector<LayerRange> ranges;
-  for (int32_t chunk = 0; chunk < chunks.pipeline; ++chunk) {
-    ranges.push_back(StageLayers(job.model, chunks, chunk));
-  }
-  return ranges;
+std::vector<LayerRange> Export::Chunks() const {
+  return ChunkLayers(job.model, layout, Implementation{});
 }
 
 std::vector<std::string> CommentLines(const Export& out) {
@@ -130,7 +125,8 @@ std::string ShellQuoted(const std::string& text) {
 absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
                                          const Layout& layout,
                                          Framework framework) {
-  RETURN_IF_ERROR(ValidateLayout(job.model, layout, job.training.global_batch));
+  RETURN_IF_ERROR(
+      ValidatePlannedLayout(job.model, layout, job.training.global_batch));
   Export out{.framework = framework, .job = job, .layout = layout};
   RETURN_IF_ERROR(TakePrecision(job.training.precision, out.layout));
   out.job.layout = Pinned(layout);

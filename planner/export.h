@@ -17,9 +17,9 @@ namespace millrace {
 // DeepSpeed: JSON, whose comments are texts under "_comment".
 // docs/frameworks.md shows examples.
 //
-// Returns InvalidArgument for a layout that ValidateLayout refuses, a job that
-// the framework has no words for (naming the job's key), and kHuggingFace,
-// which has no layouts.
+// Returns InvalidArgument for a layout that ValidatePlannedLayout refuses, a
+// job that the framework has no words for (naming the job's key), and
+// kHuggingFace, which has no layouts.
 absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
                                          const Layout& layout,
                                          Framework framework);

@@ -147,6 +147,7 @@ std::string BridgeData(Export& out, Overrides& overrides) {
   overrides.Set("tokenizer.tokenizer_type", "NullTokenizer");
   overrides.Set("tokenizer.vocab_size",
                 absl::StrCat(out.job.model.vocab_size - 1));
+  overrides.Set("model.vocab_size", absl::StrCat(out.job.model.vocab_size));
   overrides.Set("model.make_vocab_size_divisible_by", "1");
   if (out.job.data.indexed.empty()) {
     out.differences.push_back(

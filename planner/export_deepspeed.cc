@@ -55,7 +55,7 @@ void NoteDeepSpeedAxes(Export& out, nlohmann::ordered_json& json) {
   const Layout& layout = out.layout;
   if (layout.pipeline > 1) {
     std::vector<int64_t> sizes(layout.pipeline, 0);
-    const std::vector<LayerRange> chunks = out.ChunkLayers();
+    const std::vector<LayerRange> chunks = out.Chunks();
     for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
       sizes[chunk % sizes.size()] += chunks[chunk].end - chunks[chunk].begin;
     }

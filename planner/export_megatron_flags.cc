@@ -118,7 +118,7 @@ void AddModel(const Export& out, Flags& flags) {
 // Stages of unequal size. Two flags give the first and the last stage; only
 // newer cores take the size of each.
 void AddStageSizes(Export& out, Flags& flags) {
-  const std::vector<LayerRange> chunks = out.ChunkLayers();
+  const std::vector<LayerRange> chunks = out.Chunks();
   auto layers_of = [&](size_t chunk) {
     return chunks[chunk].end - chunks[chunk].begin;
   };
@@ -189,8 +189,7 @@ void AddLayout(Export& out, Flags& flags) {
   const Layout& layout = out.layout;
   if (layout.tensor > 1) flags.Switch("sequence-parallel");
   if (out.job.model.moe.num_experts > 0) {
-    // The plan cuts experts by the tensor axis as all other layers.
-    flags.Add("expert-tensor-parallel-size", layout.tensor);
+    flags.Add("expert-tensor-parallel-size", layout.expert_tensor);
   }
   AddPipeline(out, flags);
   if (layout.data > 1) flags.Switch("overlap-grad-reduce");

@@ -28,7 +28,7 @@ struct Export {
   bool IsReal(const char* job_path) const;
   // Layers of each chunk in the order in which a micro-batch visits them; a
   // stage without interleaving is one chunk.
-  std::vector<LayerRange> ChunkLayers() const;
+  std::vector<LayerRange> Chunks() const;
 };
 
 // Comment lines: what this is, what it cannot say, what was assumed.

@@ -179,7 +179,7 @@ std::string FlavorName(Export& out, const TitanModel& titan) {
 // The layers of every chunk by name.
 std::string StageModules(const Export& out) {
   std::vector<std::string> stages;
-  const std::vector<LayerRange> chunks = out.ChunkLayers();
+  const std::vector<LayerRange> chunks = out.Chunks();
   for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
     const LayerRange range = chunks[chunk];
     std::vector<std::string> modules;
@@ -218,7 +218,7 @@ void AddTorchtitanLayout(Export& out, TomlText& toml) {
   }
   if (layout.expert > 1) {
     toml.Add("parallelism.expert_tensor_parallel_degree",
-             absl::StrCat(layout.tensor));
+             absl::StrCat(layout.expert_tensor));
     if (!layout.shards_optimizer()) {
       out.differences.push_back(
           "ZeRO 0 with experts spread over ranks: torchtitan spreads them over "
