@@ -187,8 +187,8 @@ ArenaPlan PlanArena(std::span<const ArenaRequest> requests,
   }
   ArenaOccupancy occupancy(num_steps);
 
-  // Long-lived or large first packs tightest as a rule, in order of definition
-  // sometimes: the best of them counts.
+  // Large first is nearly always tight enough; where it is not, long-lived
+  // first or the order of definition sometimes is better.
   std::vector<int32_t> by_size = by_definition;
   std::stable_sort(by_size.begin(), by_size.end(), [&](int32_t a, int32_t b) {
     return lifetimes[a].bytes > lifetimes[b].bytes;
@@ -202,7 +202,7 @@ ArenaPlan PlanArena(std::span<const ArenaRequest> requests,
   const int64_t largest_live_bytes = LargestLiveBytes(lifetimes, order.size());
   ArenaPlan plan{.bytes = std::numeric_limits<int64_t>::max()};
   for (const std::vector<int32_t>* placing_order :
-       {&by_duration, &by_size, &by_definition}) {
+       {&by_size, &by_duration, &by_definition}) {
     ArenaPlan attempt = Place(*placing_order, lifetimes, plan.bytes, occupancy);
     if (attempt.bytes < plan.bytes) plan = std::move(attempt);
     if (IsTight(plan.bytes, largest_live_bytes)) break;

@@ -7,7 +7,7 @@ namespace {
 
 // A definition is looked for in one node a level, a range written to several:
 // wide nodes make the former cheap.
-constexpr int32_t kFanOutBits = 4;
+constexpr int32_t kFanOutBits = 3;
 constexpr int32_t kFanOut = 1 << kFanOutBits;
 
 void Append(ByteInterval interval, std::vector<ByteInterval>& to) {
