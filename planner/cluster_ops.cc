@@ -50,6 +50,10 @@ class Builder {
           step_.num_buckets, " buckets, ", step_.num_replicas, " replicas and ",
           step_.ranks_per_pass, " ranks a pass; each is at least 1"));
     }
+    if (!(step_.data_hidden_share >= 0 && step_.data_hidden_share <= 1)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data_hidden_share is from 0 to 1, found ", step_.data_hidden_share));
+    }
     return absl::OkStatus();
   }
 
@@ -90,55 +94,62 @@ class Builder {
       last_pass[passes[i].chunk_idx] = static_cast<int32_t>(i);
     }
     const double per_bucket =
-        1.0 / (static_cast<double>(chunks.size()) * step_.num_buckets);
-    const bool gathers = ends.parameter_gather_s > 0;
-    const bool reduces = ends.gradient_reduction_s > 0;
+        step_.data_hidden_share /
+        (static_cast<double>(chunks.size()) * step_.num_buckets);
+    const double exposed_share = 1 - step_.data_hidden_share;
+    const double gather_s = ends.parameter_gather_s;
+    const double reduction_s = ends.gradient_reduction_s;
+    const bool has_parts = step_.data_hidden_share > 0;
+    const bool gathers = gather_s > 0;
+    const bool reduces = reduction_s > 0;
 
+    // The exposed one comes first, and all others are behind it.
+    int32_t exposed_gather = -1;
+    if (gathers && exposed_share > 0) {
+      exposed_gather = AddGather(stage, -1, -1, exposed_share * gather_s);
+    }
     std::vector<std::vector<int32_t>> gathered(step_.costs.chunks.size());
     for (const int32_t chunk : chunks) {
-      for (int32_t b = 0; gathers && b < step_.num_buckets; ++b) {
+      for (int32_t b = 0; gathers && has_parts && b < step_.num_buckets; ++b) {
         gathered[chunk].push_back(
-            Add({.kind = ClusterEventKind::kParameterGather,
-                 .lane = Lane::kDataComm,
-                 .stage = stage,
-                 .chunk_idx = chunk,
-                 .bucket_idx = b,
-                 .seconds = per_bucket * ends.parameter_gather_s}));
+            AddGather(stage, chunk, b, per_bucket * gather_s));
       }
     }
-    const int32_t all_gathered =
-        lanes_[stage][static_cast<int>(Lane::kDataComm)];
 
-    std::vector<std::pair<int32_t, int32_t>> reductions;  // Chunk, after.
     for (size_t i = 0; i < passes.size(); ++i) {
       const ChunkPass& pass = passes[i];
-      const bool is_first = first_pass[pass.chunk_idx] == static_cast<int>(i);
-      const bool is_last = last_pass[pass.chunk_idx] == static_cast<int>(i);
-      const bool has_parts = step_.overlaps_data &&
-                             ((gathers && is_first) || (reduces && is_last));
-      const int32_t num_parts = has_parts ? step_.num_buckets : 1;
+      const bool is_gathered =
+          gathers && has_parts &&
+          first_pass[pass.chunk_idx] == static_cast<int32_t>(i);
+      const bool is_reduced =
+          reduces && has_parts &&
+          last_pass[pass.chunk_idx] == static_cast<int32_t>(i);
+      const int32_t num_parts =
+          is_gathered || is_reduced ? step_.num_buckets : 1;
       for (int32_t part = 0; part < num_parts; ++part) {
         const int32_t op = AddPass(stage, pass, part, num_parts);
-        if (gathers && is_first) {
-          Wait(op, step_.overlaps_data ? gathered[pass.chunk_idx][part]
-                                       : all_gathered);
-        }
-        if (!reduces || !is_last) continue;
-        if (step_.overlaps_data) {
-          AddReduction(stage, pass.chunk_idx, part,
-                       per_bucket * ends.gradient_reduction_s, op);
-        } else {
-          reductions.emplace_back(pass.chunk_idx, op);
+        if (i == 0 && part == 0) Wait(op, exposed_gather);
+        if (is_gathered) Wait(op, gathered[pass.chunk_idx][part]);
+        if (is_reduced) {
+          AddReduction(stage, pass.chunk_idx, part, per_bucket * reduction_s,
+                       op);
         }
       }
     }
-    const int32_t last = lanes_[stage][static_cast<int>(Lane::kCompute)];
-    for (const auto& [chunk, after] : reductions) {
-      for (int32_t b = 0; b < step_.num_buckets; ++b) {
-        AddReduction(stage, chunk, b, per_bucket * ends.gradient_reduction_s,
-                     last);
-      }
+    if (reduces && exposed_share > 0) {
+      AddReduction(stage, -1, -1, exposed_share * reduction_s,
+                   lanes_[stage][static_cast<int>(Lane::kCompute)]);
     }
+  }
+
+  int32_t AddGather(int32_t stage, int32_t chunk, int32_t bucket,
+                    double seconds) {
+    return Add({.kind = ClusterEventKind::kParameterGather,
+                .lane = Lane::kDataComm,
+                .stage = stage,
+                .chunk_idx = chunk,
+                .bucket_idx = bucket,
+                .seconds = seconds});
   }
 
   void AddReduction(int32_t stage, int32_t chunk, int32_t bucket,

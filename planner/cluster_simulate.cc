@@ -8,10 +8,16 @@
 #include "base/status_macros.h"
 #include "planner/cluster_ops.h"
 #include "planner/cluster_run.h"
+#include "planner/device_cost.h"
 #include "planner/noise.h"
+#include "planner/pass_order.h"
 
 namespace millrace {
 namespace {
+
+// Frameworks reduce and gather in buckets of some tens of millions of elements:
+// a stage of a large model has at least so many.
+constexpr int32_t kBucketsOfStage = 8;
 
 absl::Status CheckOptions(const ClusterOptions& options) {
   const auto refuse = [](const auto&... what) {
@@ -46,6 +52,28 @@ absl::Status CheckOptions(const ClusterOptions& options) {
   return absl::OkStatus();
 }
 
+// Has the passes take what `time` says that those of the slowest stage do, with
+// the traffic of the data axis that each micro-batch causes.
+void AddTrafficOfPasses(const StepTime& time, PipelineCosts& costs) {
+  std::vector<double> seconds(costs.num_stages, 0);
+  for (size_t i = 0; i < costs.chunks.size(); ++i) {
+    const ChunkCosts& chunk = costs.chunks[i];
+    seconds[costs.stage_of_chunk[i]] +=
+        chunk.forward_s + chunk.input_gradient_s + chunk.weight_gradient_s;
+  }
+  const double with_traffic =
+      (time.compute_s + time.recompute_s + time.exposed_tensor_s +
+       time.exposed_context_s + time.exposed_expert_s + time.exposed_data_s) /
+      costs.num_microbatches;
+  const double traffic =
+      with_traffic - *std::max_element(seconds.begin(), seconds.end());
+  const auto chunks_of_stage =
+      static_cast<double>(costs.chunks.size()) / costs.num_stages;
+  for (ChunkCosts& chunk : costs.chunks) {
+    chunk.input_gradient_s += std::max(0.0, traffic) / chunks_of_stage;
+  }
+}
+
 // By replica and stage: that of the slowest machine on which the ranks of a
 // pass are.
 std::vector<double> SlowdownOfPasses(const ClusterStep& step,
@@ -56,7 +84,11 @@ std::vector<double> SlowdownOfPasses(const ClusterStep& step,
       static_cast<int64_t>(step.num_replicas) * step.costs.num_stages;
   slowdown.reserve(num_passes);
   for (int64_t i = 0; i < num_passes; ++i) {
-    const int64_t begin = i * step.ranks_per_pass;
+    const int64_t replica = i / step.costs.num_stages;
+    const int64_t stage = i % step.costs.num_stages;
+    const int64_t begin =
+        step.ranks_per_pass *
+        (step.pipeline_outermost ? stage * step.num_replicas + replica : i);
     const int64_t end = begin + step.ranks_per_pass;
     const auto first = machines.begin() + begin / ranks_per_machine;
     const auto last = machines.begin() + (end - 1) / ranks_per_machine;
@@ -158,6 +190,41 @@ void KeepDisturbedTimeline(const ClusterStep& step, const ClusterOps& ops,
 }
 
 }  // namespace
+
+absl::StatusOr<ClusterStep> ClusterStepOf(const Layout& layout,
+                                          const Implementation& implementation,
+                                          const HardwareProfile& profile,
+                                          StepModel& model) {
+  ASSIGN_OR_RETURN(const DeviceCost cost, DeviceCost::Create(profile));
+  const StepTime time = model.Predict(layout).time;
+  ClusterStep step{.costs = model.PassCosts(layout),
+                   .order = {},
+                   .ends = {model.EndsOf(layout)},
+                   .data_hidden_share = implementation.overlaps_data
+                                            ? cost.constants().data_hidden_share
+                                            : 0,
+                   .overlaps_transfers = implementation.overlaps_transfers,
+                   .pipeline_outermost = implementation.pipeline_outermost};
+  ASSIGN_OR_RETURN(step.order, OrderOf(layout.schedule, step.costs));
+  const auto chunks_of_stage =
+      static_cast<int32_t>(step.costs.chunks.size()) / step.costs.num_stages;
+  step.num_buckets = std::max(1, kBucketsOfStage / chunks_of_stage);
+  StepModel::StepEnds& ends = step.ends.front();
+  // With what a step takes beside its passes.
+  ends.optimizer_s = time.optimizer_s;
+  if (layout.shards_gradients()) {
+    ends.parameter_gather_s = ends.gradient_reduction_s = 0;
+    AddTrafficOfPasses(time, step.costs);
+  }
+  const int32_t ranks_of_replica = layout.tensor * layout.context;
+  const int32_t ranks_of_experts = layout.expert * layout.expert_tensor;
+  step.ranks_per_pass =
+      ranks_of_replica *
+      std::max(1, (ranks_of_experts + ranks_of_replica - 1) / ranks_of_replica);
+  step.num_replicas =
+      std::max(1, layout.num_ranks() / (layout.pipeline * step.ranks_per_pass));
+  return step;
+}
 
 absl::StatusOr<ClusterSimulation> SimulateCluster(
     const ClusterStep& step, const ClusterOptions& options) {

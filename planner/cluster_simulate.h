@@ -20,6 +20,8 @@
 
 #include "absl/status/statusor.h"
 #include "planner/cluster_timeline.h"
+#include "planner/implementation.h"
+#include "planner/layout.h"
 #include "planner/pass_costs.h"
 #include "planner/profile.h"
 #include "planner/step_model.h"
@@ -33,17 +35,29 @@ struct ClusterStep {
   // chunks have equal shares of it.
   std::vector<StepModel::StepEnds> ends;
   int32_t num_buckets = 1;  // Of each chunk.
-  // False: reductions wait for the stage's last pass, passes for its last
-  // gather.
-  bool overlaps_data = true;
+  // Of gathers and reductions, what passes may hide: the rest of the gathers
+  // comes before a stage's passes, that of the reductions after them.
+  double data_hidden_share = 1;
   // False: the sender computes nothing during a transfer.
   bool overlaps_transfers = true;
   int32_t num_replicas = 1;
   // Ranks that compute a pass together, in step with each other: neighbours in
-  // rank order. Replica r's stage s holds ranks [(r x num_stages + s) x
-  // ranks_per_pass, ... + ranks_per_pass).
+  // rank order. Replica r's stage s holds the ranks from (r x num_stages + s) x
+  // ranks_per_pass on or, with the pipeline outermost, from (s x num_replicas +
+  // r) x ranks_per_pass on.
   int32_t ranks_per_pass = 1;
+  bool pipeline_outermost = false;
 };
+
+// What `model`, of this implementation and profile, says of `layout`, in the
+// order that the layout's schedule names. Ranks that share experts compute
+// together, however many replicas they belong to; what the traffic of each
+// micro-batch costs under ZeRO 2 and 3 is part of its backward passes.
+// InvalidArgument for what OrderOf refuses.
+absl::StatusOr<ClusterStep> ClusterStepOf(const Layout& layout,
+                                          const Implementation& implementation,
+                                          const HardwareProfile& profile,
+                                          StepModel& model);
 
 struct ClusterOptions {
   // While a stage computes and sends, receives, gathers or reduces, each goes

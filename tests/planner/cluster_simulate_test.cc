@@ -10,6 +10,7 @@
 #include "planner/lower.h"
 #include "planner/noise.h"
 #include "planner/pass_order.h"
+#include "planner/profile_file.h"
 #include "planner/simulate.h"
 #include "tests/planner/planner_testing.h"
 
@@ -130,7 +131,10 @@ TEST(ClusterSimulateTest, HidesReductionsAndGathers) {
   step.ends[0] = {
       .gradient_reduction_s = 16, .parameter_gather_s = 8, .optimizer_s = 0.5};
   EXPECT_NEAR(StepTime(step), (8 + 1) + 12 + (2 + 16) + 0.5, 1e-12);
-  step.overlaps_data = false;
+  // Half of it is not to be hidden: it stands before and after all passes.
+  step.data_hidden_share = 0.5;
+  EXPECT_NEAR(StepTime(step), 4 + (4 + 1) + 12 + (2 + 8) + 8 + 0.5, 1e-12);
+  step.data_hidden_share = 0;
   EXPECT_NEAR(StepTime(step), 8 + 24 + 16 + 0.5, 1e-12);
 
   const ClusterSimulation parts = *SimulateCluster(step, {});
@@ -321,6 +325,55 @@ TEST(ClusterSimulateTest, RefusesWhatCannotRun) {
               HasSubstr("straggler_share"));
   EXPECT_THAT(message(good, {.overlap = {.compute = 0.5}}),
               HasSubstr("overlap"));
+}
+
+// Goal: at whole models, passes give what the closed form gives, to a few
+// percent: they are built from the same parts. Method: the models and layouts
+// of published runs on the shipped H100 profile.
+TEST(ClusterSimulateTest, AgreesWithTheClosedForm) {
+  const absl::StatusOr<HardwareProfile> profile =
+      LoadProfile("configs/hardware/h100-sxm.yaml");
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  const ModelSpec model = {.vocab_size = 128256,
+                           .hidden = 16384,
+                           .num_layers = 126,
+                           .num_heads = 128,
+                           .num_kv_heads = 8,
+                           .head_dim = 128,
+                           .ffn_hidden = 53248,
+                           .sequence_length = 8192};
+  const Implementation implementation;
+  absl::StatusOr<StepModel> step_model =
+      StepModel::Create(model, *profile, implementation);
+  ASSERT_TRUE(step_model.ok()) << step_model.status();
+  const Layout plain = {.pipeline = 9,
+                        .data = 8,
+                        .tensor = 8,
+                        .num_microbatches = 36,
+                        .zero = 1,
+                        .precision = Precision::kBfloat16};
+  Layout interleaved = plain;
+  interleaved.schedule = Schedule::kInterleaved;
+  interleaved.interleave = 7;
+  Layout sharded = {.data = 64,
+                    .tensor = 8,
+                    .num_microbatches = 2,
+                    .zero = 3,
+                    .precision = Precision::kBfloat16};
+  Layout large = interleaved;
+  large.data = 256;
+  large.num_microbatches = 18;
+  for (const Layout& layout : {plain, interleaved, sharded, large}) {
+    SCOPED_TRACE(LayoutToString(layout));
+    const absl::StatusOr<ClusterStep> step =
+        ClusterStepOf(layout, implementation, *profile, *step_model);
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_EQ(step->num_replicas, layout.data);
+    EXPECT_EQ(step->ranks_per_pass, 8);
+    const double closed = step_model->Predict(layout).time.step_time_s();
+    EXPECT_NEAR(StepTime(*step, {.overlap = profile->overlap}) / closed, 1,
+                0.04);
+  }
 }
 
 // What one stage's Program spends in passes and at its ends.
