@@ -180,15 +180,21 @@ class Search {
   }
 
   void PriceVariants(const Node& node) {
-    int32_t zero_that_fits = -1;
+    // Of variants of one ZeRO stage that fit, the fastest.
+    double fitting_s = std::numeric_limits<double>::infinity();
+    int32_t zero = -1;
     for (const Layout& variant : space_.Variants(node.layout)) {
-      if (variant.zero == zero_that_fits && evaluator_.RecomputeNeverHelps()) {
-        continue;
+      if (variant.zero != zero) {
+        zero = variant.zero;
+        fitting_s = std::numeric_limits<double>::infinity();
       }
+      // More computed again is dominated where less fits and is no slower.
+      const double floor_s = evaluator_.VariantFloor(variant);
+      if (floor_s >= fitting_s || IsTooSlow(floor_s)) continue;
       const StepPrediction prediction = evaluator_.Predict(variant);
       ++result_.layouts_considered;
       if (prediction.memory.total() > memory_limit_) continue;
-      zero_that_fits = variant.zero;
+      fitting_s = std::min(fitting_s, prediction.time.step_time_s());
       Keep({.layout = variant, .prediction = prediction});
     }
   }

@@ -31,13 +31,10 @@ class LayoutEvaluator {
   // Seconds of a step.
   virtual double MeshFloor(const Layout& mesh) = 0;
   virtual double OrderFloor(const Layout& order) = 0;
+  virtual double VariantFloor(const Layout& variant) = 0;
   // Bytes of the most loaded rank, also of any larger micro-batch.
   virtual int64_t ShardingMemoryFloor(const Layout& sharding) = 0;
   virtual int64_t MeshMemoryFloor(const Layout& mesh) = 0;
-
-  // Whether, of layouts that differ in recompute alone, the one that computes
-  // less again is never slower. Those behind one that fits are then not priced.
-  virtual bool RecomputeNeverHelps() const { return true; }
 };
 
 struct ClusterSearchLimits {

@@ -110,10 +110,13 @@ std::string Obstacle(const PlannedSpace& planned) {
   const absl::Status obstacle =
       ValidatePlannedLayout(space.model, layout, space.global_batch);
   if (!obstacle.ok()) return std::string(obstacle.message());
-  return absl::StrCat("what is pinned", product.empty() ? "" : ", " + product,
-                      ", cannot be completed to a layout of ",
-                      pinned.devices.has_value() ? *pinned.devices : usable,
-                      " devices and a global batch of ", space.global_batch);
+  return absl::StrCat(
+      product.empty() ? "no sizes" : product + " and no sizes beside",
+      " make a layout of ",
+      pinned.devices.has_value()
+          ? absl::StrCat(*pinned.devices, " devices (layout.devices)")
+          : absl::StrCat("at most ", usable, " devices"),
+      " and a global batch of ", space.global_batch);
 }
 
 // The value nearest to `value` for which `works`, the smaller of equally near

@@ -15,6 +15,8 @@
 #include "planner/estimate.h"
 #include "planner/layout_space.h"
 #include "planner/lower.h"
+#include "planner/planned_search.h"
+#include "planner/prediction.h"
 #include "planner/simulate.h"
 
 namespace millrace {
@@ -61,22 +63,6 @@ void FillMemory(std::span<const Program> programs,
       BufferBytes(largest, largest.exp_avg_buffer) +
       BufferBytes(largest, largest.exp_avg_sq_buffer) +
       BufferBytes(largest, largest.master_buffer);
-}
-
-void FillTime(const ModelSpec& model, const Layout& layout,
-              const CostModel& cost, double step_time_s,
-              Prediction* prediction) {
-  prediction->step_time_s = step_time_s;
-  prediction->tokens_per_s = static_cast<double>(layout.global_batch()) *
-                             static_cast<double>(model.sequence_length) /
-                             step_time_s;
-  const TokenFlops flops = CountTokenFlops(model);
-  const double tokens_per_flop =
-      prediction->tokens_per_s / layout.num_ranks() / cost.PeakFlopsPerSecond();
-  prediction->mfu_full =
-      tokens_per_flop * (flops.linear + flops.attention_full);
-  prediction->mfu_causal =
-      tokens_per_flop * (flops.linear + flops.attention_causal);
 }
 
 absl::StatusOr<Timeline> SimulateStages(std::span<const Program> programs,
@@ -130,6 +116,13 @@ void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
 // Whether the profile has what prices the layout.
 absl::Status CheckProfile(const Layout& layout, const CostModel& cost) {
   const HardwareProfile& profile = cost.profile();
+  if (!cost.HasTables()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hardware profile '", profile.name,
+        "' is a data sheet's and has no gemms table to simulate a layout "
+        "with; measure one with millrace profile JOB, or plan with "
+        "--all-axes"));
+  }
   if (profile.precision != layout.precision) {
     return absl::FailedPreconditionError(absl::StrCat(
         "hardware profile '", profile.name, "' was measured in ",
@@ -154,61 +147,6 @@ struct Candidate {
   bool simulated = false;
 };
 
-// "1.7 %" for a ratio of 1.017, "1.50x" for one of 1.5.
-std::string MoreText(double ratio) {
-  return ratio < 1.1 ? absl::StrFormat("%.1f %%", 100 * (ratio - 1))
-                     : absl::StrFormat("%.2fx", ratio);
-}
-
-// What mostly makes `loser` slower than `chosen`: the part of its step that
-// grew by the most seconds.
-std::string MainCause(const Prediction& loser, const Prediction& chosen) {
-  const auto seconds = [](const Prediction& p, double share) {
-    return p.step_time_s * share;
-  };
-  const auto compute_share = [](const Prediction& p) {
-    return 1 - p.bubble_fraction - p.exposed_communication_fraction;
-  };
-  const double bubble = seconds(loser, loser.bubble_fraction) -
-                        seconds(chosen, chosen.bubble_fraction);
-  const double communication =
-      seconds(loser, loser.exposed_communication_fraction) -
-      seconds(chosen, chosen.exposed_communication_fraction);
-  const double compute = seconds(loser, compute_share(loser)) -
-                         seconds(chosen, compute_share(chosen));
-  if (bubble >= communication && bubble >= compute) {
-    return absl::StrFormat("bubble %.0f %% of the step",
-                           100 * loser.bubble_fraction);
-  }
-  if (communication >= compute) {
-    return absl::StrFormat("exposed communication %.0f %% of the step",
-                           100 * loser.exposed_communication_fraction);
-  }
-  return absl::StrCat("computing takes ",
-                      MoreText(seconds(loser, compute_share(loser)) /
-                               seconds(chosen, compute_share(chosen))),
-                      " longer");
-}
-
-std::string WhyItLost(const Candidate& loser, const Candidate& chosen,
-                      int64_t memory_limit) {
-  if (!loser.fits) {
-    const int64_t need = loser.prediction.memory_bytes();
-    return absl::StrCat("needs ", FormatBytes(need), ", ",
-                        FormatBytes(need - memory_limit),
-                        " more than the device has");
-  }
-  const double ratio =
-      loser.prediction.step_time_s / chosen.prediction.step_time_s;
-  if (ratio <= 1.0005) {
-    return loser.simulated ? "as fast, but not as simple"
-                           : "not simulated; the closed form ranks it lower";
-  }
-  return absl::StrCat(MoreText(ratio), " slower",
-                      loser.simulated ? ": " : " by the closed form: ",
-                      MainCause(loser.prediction, chosen.prediction));
-}
-
 class Search {
  public:
   Search(const SearchInput& input, const CostModel& cost)
@@ -222,6 +160,11 @@ class Search {
 
   absl::StatusOr<Plan> Run() {
     const double start_s = MonotonicSeconds();
+    if (input_.all_axes) {
+      ASSIGN_OR_RETURN(Plan plan, PlanAllAxes());
+      plan.search_seconds = MonotonicSeconds() - start_s;
+      return plan;
+    }
     RETURN_IF_ERROR(CheckLayouts(input_.job, input_.num_devices));
     RETURN_IF_ERROR(Consider(EnumerateLayouts(space_)));
     RETURN_IF_ERROR(Consider(SmallerThanWhatDoesNotFit()));
@@ -341,9 +284,45 @@ class Search {
            .fits = loser->fits,
            .simulated = loser->simulated,
            .prediction = loser->prediction,
-           .reason = WhyItLost(*loser, chosen, memory_limit_)});
+           .reason = WhyItLost({.layout = loser->layout,
+                                .fits = loser->fits,
+                                .simulated = loser->simulated,
+                                .prediction = loser->prediction},
+                               chosen.prediction, memory_limit_)});
     }
     return plan;
+  }
+
+  absl::StatusOr<Plan> PlanAllAxes() const {
+    ASSIGN_OR_RETURN(PlannedChoice choice,
+                     FindPlannedLayouts(input_, cost_, memory_limit_));
+    Plan plan;
+    plan.layout = choice.best.front().layout;
+    plan.prediction = choice.best.front().prediction;
+    plan.plan_only = plan.layout.plan_only() || !space_.model.is_llama();
+    plan.num_idle_devices = input_.num_devices - plan.layout.num_ranks();
+    plan.alternatives.assign(std::make_move_iterator(choice.best.begin() + 1),
+                             std::make_move_iterator(choice.best.end()));
+    plan.layouts_considered = choice.layouts_considered;
+    plan.optimality_gap = choice.optimality_gap;
+    if (plan.plan_only || !CheckProfile(plan.layout, cost_).ok()) return plan;
+    // What was chosen is now told exactly.
+    const StepPrediction closed_form = *plan.prediction.closed_form;
+    ASSIGN_OR_RETURN(plan.prediction, PredictLayout(space_.model, plan.layout,
+                                                    cost_, &plan.timeline));
+    plan.prediction.closed_form = closed_form;
+    ASSIGN_OR_RETURN(plan.program_hashes, HashesOf(plan.layout));
+    return plan;
+  }
+
+  absl::StatusOr<std::vector<uint64_t>> HashesOf(const Layout& layout) const {
+    ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                     LowerStages(space_.model, layout));
+    std::vector<uint64_t> hashes;
+    for (const Program& program : programs) {
+      hashes.push_back(ProgramHash(program));
+    }
+    return hashes;
   }
 
   // Only reached when every candidate was lowered, so all have their memory.
@@ -401,6 +380,15 @@ class Search {
 };
 
 }  // namespace
+
+bool NeedsAllAxes(const JobSpec& job, int32_t num_devices,
+                  const HardwareProfile& profile) {
+  const LayoutSpace space = LayoutSpaceOf(job, num_devices);
+  return !job.model.is_llama() || space.gemm_format != GemmFormat::kAsStored ||
+         PinsPlanOnlyAxis(job.layout) || profile.gemms.empty() ||
+         (num_devices > profile.provenance.num_ranks &&
+          profile.device.is_given() && !profile.network.empty());
+}
 
 absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost) {
   return Search(input, cost).Run();

@@ -13,6 +13,7 @@
 #include "planner/cost.h"
 #include "planner/job.h"
 #include "planner/layout.h"
+#include "planner/layout_space.h"
 #include "planner/step_model.h"
 #include "planner/timeline.h"
 
@@ -82,16 +83,31 @@ struct SearchInput {
   int32_t num_devices;
   // 0: the profile's. The job's resources.memory_per_device overrides both.
   int64_t device_memory_bytes = 0;
+  // Also layouts and models that workers cannot execute yet, ranked by
+  // planner/step_model.h; not all devices need be used.
+  bool all_axes = false;
+  std::vector<NodeGroup> nodes;  // Where nodes differ, with all_axes.
 };
+
+// Whether only a search of all axes can answer: the job asks for what workers
+// cannot execute, the profile is a data sheet's, or there are more devices than
+// it was measured on and it knows the network between them.
+bool NeedsAllAxes(const JobSpec& job, int32_t num_devices,
+                  const HardwareProfile& profile);
 
 // Evaluates every layout the job's constraints allow in closed form, lowers and
 // simulates the best, and takes the fastest simulated one that fits. Where one
 // does not fit, those that shard more of it or compute more again are evaluated
 // likewise.
+//
+// With all_axes planner/planned_search.h chooses; where workers can execute its
+// choice and the profile has tables, that is lowered and simulated too.
+//
 // Deterministic but for Plan::search_seconds. Returns InvalidArgument when no
 // layout is possible or none fits, with the nearest one, what stands in its
 // way, and the smallest change that helps; FailedPrecondition for several
-// devices and a profile of one rank, or a profile of another precision.
+// devices and a profile of one rank, or a profile of another precision or
+// without tables.
 absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost);
 
 // Lowers and simulates one layout.

@@ -367,14 +367,10 @@ absl::StatusOr<StepModel> StepModel::Create(
       std::make_unique<State>(model, implementation, std::move(cost)));
 }
 
-StepPrediction StepModel::Predict(const Layout& layout) {
-  const Implementation& how = state_->implementation;
-  const DeviceCost& cost = state_->cost;
+StepTime StepModel::PredictPasses(const Layout& layout) {
   const CutTimes& cut = state_->Cut(layout);
-  const std::vector<StageKind>& kinds = state_->Stages(layout);
-
-  const StageKind& slowest = SlowestStage(cut, kinds);
-  const LayerTime pass = TimeOfStage(cut, slowest);
+  const LayerTime pass =
+      TimeOfStage(cut, SlowestStage(cut, state_->Stages(layout)));
   const StageKind whole{.num_dense = state_->model.num_dense_layers(),
                         .num_experts = state_->model.num_expert_layers(),
                         .has_embedding = true,
@@ -384,7 +380,50 @@ StepPrediction StepModel::Predict(const Layout& layout) {
   const double microbatches = layout.num_microbatches;
   const double stages = layout.pipeline;
   const double chunks = layout.interleave;
-  StepPrediction prediction;
+  StepTime time;
+  time.compute_s =
+      microbatches * (pass.forward.compute + pass.input_gradient.compute +
+                      pass.weight_gradient);
+  time.recompute_s = microbatches * pass.recompute.compute;
+  auto exposed = [&](double PassTime::*part) {
+    return microbatches * (pass.forward.*part + pass.recompute.*part +
+                           pass.input_gradient.*part);
+  };
+  time.exposed_tensor_s = exposed(&PassTime::tensor);
+  time.exposed_context_s = exposed(&PassTime::context);
+  time.exposed_expert_s = exposed(&PassTime::expert);
+  if (layout.pipeline > 1) {
+    const double hop = state_->HopSeconds(layout);
+    // Up and down the pipeline once; and each micro-batch of each chunk.
+    time.transfer_s = 2 * (stages - 1) * hop;
+    if (!state_->implementation.overlaps_transfers) {
+      time.transfer_s += 2 * microbatches * chunks * hop;
+    }
+    time.bubble_s = (all_stages - pass.total()) / chunks;
+    if (layout.schedule == Schedule::kZeroBubble) {
+      // No stage waits for the weight gradients of another: of the stages after
+      // it when the first gradients come, and, put off, at the end once more.
+      const double put_off =
+          stages - 1 + std::max(0.0, std::min(stages, microbatches) - 2);
+      time.bubble_s =
+          std::max(0.0, time.bubble_s - put_off * pass.weight_gradient);
+    }
+  }
+  return time;
+}
+
+StepPrediction StepModel::Predict(const Layout& layout) {
+  const Implementation& how = state_->implementation;
+  const DeviceCost& cost = state_->cost;
+  const CutTimes& cut = state_->Cut(layout);
+  const std::vector<StageKind>& kinds = state_->Stages(layout);
+
+  const StageKind& slowest = SlowestStage(cut, kinds);
+  const LayerTime pass = TimeOfStage(cut, slowest);
+  const double microbatches = layout.num_microbatches;
+  const double stages = layout.pipeline;
+  const double chunks = layout.interleave;
+  StepPrediction prediction{.time = PredictPasses(layout)};
   StepTime& time = prediction.time;
   const RankParameters parameters = ParametersOfStage(cut, slowest);
   const ReplicaTraffic traffic =
@@ -431,35 +470,7 @@ StepPrediction StepModel::Predict(const Layout& layout) {
                            (gathers_once ? traffic.gather : 0);
   }
 
-  time.compute_s =
-      microbatches * (pass.forward.compute + pass.input_gradient.compute +
-                      pass.weight_gradient) +
-      slowdown;
-  time.recompute_s = microbatches * pass.recompute.compute;
-  auto exposed = [&](double PassTime::*part) {
-    return microbatches * (pass.forward.*part + pass.recompute.*part +
-                           pass.input_gradient.*part);
-  };
-  time.exposed_tensor_s = exposed(&PassTime::tensor);
-  time.exposed_context_s = exposed(&PassTime::context);
-  time.exposed_expert_s = exposed(&PassTime::expert);
-  if (layout.pipeline > 1) {
-    const double hop = state_->HopSeconds(layout);
-    // Up and down the pipeline once; and each micro-batch of each chunk.
-    time.transfer_s = 2 * (stages - 1) * hop;
-    if (!how.overlaps_transfers) {
-      time.transfer_s += 2 * microbatches * chunks * hop;
-    }
-    time.bubble_s = (all_stages - pass.total()) / chunks;
-    if (layout.schedule == Schedule::kZeroBubble) {
-      // No stage waits for the weight gradients of another: of the stages after
-      // it when the first gradients come, and, put off, at the end once more.
-      const double put_off =
-          stages - 1 + std::max(0.0, std::min(stages, microbatches) - 2);
-      time.bubble_s =
-          std::max(0.0, time.bubble_s - put_off * pass.weight_gradient);
-    }
-  }
+  time.compute_s += slowdown;
   time.optimizer_s =
       OptimizerSeconds(layout, how, cost, parameters) + cost.constants().step_s;
   prediction.memory = PredictMemory(layout);

@@ -72,6 +72,10 @@ class StepModel {
   // cached takes about a microsecond.
   StepPrediction Predict(const Layout& layout);
   StepMemory PredictMemory(const Layout& layout);
+  // Predict's time without what the data axis and the optimizer add: what
+  // layouts that differ in `zero` alone have in common, and no more recompute
+  // makes less.
+  StepTime PredictPasses(const Layout& layout);
 
   // What list scheduling and simulation start from; tensor, context and expert
   // communication that is exposed is part of the passes.

@@ -54,6 +54,9 @@ class RandomEvaluator : public LayoutEvaluator {
   double OrderFloor(const Layout& order) override {
     return MeshFloor(order) + BubbleSeconds(order);
   }
+  double VariantFloor(const Layout& variant) override {
+    return OrderFloor(variant) + MeshFloor(variant) * RecomputeShare(variant);
+  }
   int64_t ShardingMemoryFloor(const Layout& sharding) override {
     return static_cast<int64_t>(0.2 * MicroBatchBytes(sharding));
   }

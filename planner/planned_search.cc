@@ -1,0 +1,170 @@
+#include "planner/planned_search.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "planner/cluster_search.h"
+#include "planner/layout_space.h"
+#include "planner/planned_space.h"
+#include "planner/prediction.h"
+#include "planner/step_evaluator.h"
+#include "planner/step_model.h"
+
+namespace millrace {
+namespace {
+
+// Beyond so many devices a proof is worth less than its time.
+constexpr int32_t kProvenDevices = 1024;
+constexpr double kAcceptedGap = 0.01;
+
+// How many times the devices are looked at for a layout that fits.
+constexpr int64_t kMostMoreDevices = 64;
+
+class PlannedSearch {
+ public:
+  PlannedSearch(const LayoutSpace& space, int64_t memory_limit,
+                bool memory_is_the_jobs, const CostModel& cost,
+                StepModel& model)
+      : space_(space),
+        memory_limit_(memory_limit),
+        memory_is_the_jobs_(memory_is_the_jobs),
+        cost_(cost),
+        model_(model) {}
+
+  absl::StatusOr<PlannedChoice> Run() {
+    const PlannedSpace planned(space_);
+    if (!HasPlannedLayout(planned)) return ExplainNoPlannedLayout(planned);
+    ClusterSearchLimits limits;
+    if (space_.num_devices > kProvenDevices) {
+      limits.accepted_gap = kAcceptedGap;
+    }
+    const ClusterSearchResult found = SearchIn(planned, limits);
+    if (found.best.empty()) return ExplainNothingFits(planned);
+    PlannedChoice choice{.optimality_gap = found.optimality_gap,
+                         .layouts_considered = found.layouts_considered};
+    for (const RankedLayout& ranked : found.best) Add(ranked, &choice);
+    AddExecutable(limits, &choice);
+    const Prediction& chosen = choice.best.front().prediction;
+    for (Alternative& alternative : choice.best) {
+      alternative.reason = WhyItLost(alternative, chosen, memory_limit_);
+    }
+    return choice;
+  }
+
+ private:
+  ClusterSearchResult SearchIn(const PlannedSpace& planned,
+                               const ClusterSearchLimits& limits) {
+    StepEvaluator evaluator(planned, model_);
+    return SearchCluster(planned, memory_limit_, limits, evaluator);
+  }
+
+  void Add(const RankedLayout& ranked, PlannedChoice* choice) const {
+    choice->best.push_back(
+        {.layout = ranked.layout,
+         .prediction = PredictionOf(space_.model, ranked.layout, cost_,
+                                    ranked.prediction)});
+  }
+
+  // What a user who wants to start today needs to know.
+  void AddExecutable(ClusterSearchLimits limits, PlannedChoice* choice) {
+    const auto is_executable = [](const Alternative& alternative) {
+      return !alternative.layout.plan_only();
+    };
+    if (!space_.model.is_llama() ||
+        space_.gemm_format != GemmFormat::kAsStored ||
+        std::any_of(choice->best.begin(), choice->best.end(), is_executable)) {
+      return;
+    }
+    LayoutSpace executable = space_;
+    LayoutConstraints& pinned = executable.constraints;
+    for (std::optional<int32_t> LayoutConstraints::*axis :
+         {&LayoutConstraints::context, &LayoutConstraints::expert,
+          &LayoutConstraints::expert_tensor, &LayoutConstraints::interleave}) {
+      if ((pinned.*axis).value_or(1) != 1) return;
+      pinned.*axis = 1;
+    }
+    limits.num_kept = 1;
+    const ClusterSearchResult found =
+        SearchIn(PlannedSpace(executable), limits);
+    choice->layouts_considered += found.layouts_considered;
+    if (!found.best.empty()) Add(found.best.front(), choice);
+  }
+
+  absl::Status ExplainNothingFits(const PlannedSpace& planned) {
+    StepEvaluator evaluator(planned, model_);
+    const std::optional<RankedLayout> smallest =
+        FindSmallestLayout(planned, evaluator);
+    const int64_t need = smallest->prediction.memory.total();
+    std::string change;
+    if (memory_is_the_jobs_) {
+      change = absl::StrCat("raise resources.memory_per_device to ",
+                            (need + kMiB - 1) / kMiB, " MiB");
+    }
+    if (const std::optional<int32_t> devices = DevicesThatFit()) {
+      absl::StrAppend(&change, change.empty() ? "" : ", or ", "use ", *devices,
+                      " devices");
+    }
+    if (change.empty()) change = "train a smaller model";
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no layout on ", space_.num_devices, " devices fits into ",
+        FormatBytes(memory_limit_), " a device: the smallest, ",
+        LayoutToString(smallest->layout), ", needs ", FormatBytes(need), ", ",
+        FormatBytes(need - memory_limit_), " more; smallest change: ", change));
+  }
+
+  std::optional<int32_t> DevicesThatFit() {
+    LayoutSpace more = space_;
+    more.nodes.clear();
+    for (int64_t factor = 2; factor <= kMostMoreDevices; factor *= 2) {
+      const int64_t devices = factor * space_.num_devices;
+      if (devices > std::numeric_limits<int32_t>::max()) return std::nullopt;
+      more.num_devices = static_cast<int32_t>(devices);
+      const PlannedSpace planned(more);
+      StepEvaluator evaluator(planned, model_);
+      const std::optional<RankedLayout> smallest =
+          FindSmallestLayout(planned, evaluator);
+      if (smallest.has_value() &&
+          smallest->prediction.memory.total() <= memory_limit_) {
+        return more.num_devices;
+      }
+    }
+    return std::nullopt;
+  }
+
+  const LayoutSpace& space_;
+  const int64_t memory_limit_;
+  const bool memory_is_the_jobs_;
+  const CostModel& cost_;
+  StepModel& model_;
+};
+
+}  // namespace
+
+absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
+                                                 const CostModel& cost,
+                                                 int64_t memory_limit) {
+  absl::StatusOr<StepModel> model =
+      StepModel::Create(input.job.model, cost.profile(), {});
+  if (!model.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(model.status().message()),
+        "; to plan over all axes name a shipped profile with --profile, or "
+        "merge one with what millrace profile measured (docs/profile.md)"));
+  }
+  LayoutSpace space = LayoutSpaceOf(input.job, input.num_devices);
+  space.nodes = input.nodes;
+  return PlannedSearch(space, memory_limit,
+                       input.job.resources.memory_per_device_bytes.has_value(),
+                       cost, *model)
+      .Run();
+}
+
+}  // namespace millrace

@@ -1,0 +1,34 @@
+// The search over all axes, those that workers cannot execute yet included:
+// what planner/search.h finds plans with where a job, a model, a profile or the
+// number of devices goes beyond what was measured and can run.
+
+#ifndef MILLRACE_PLANNER_PLANNED_SEARCH_H_
+#define MILLRACE_PLANNER_PLANNED_SEARCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/cost.h"
+#include "planner/search.h"
+
+namespace millrace {
+
+struct PlannedChoice {
+  std::vector<Alternative> best;  // That fit, fastest first; at least one.
+  double optimality_gap = 0;
+  int64_t layouts_considered = 0;
+};
+
+// The fastest layouts by planner/step_model.h. The last of `best` may be the
+// fastest one that workers can execute, where none of the others is.
+//
+// Returns InvalidArgument when no layout is possible or none fits, as FindPlan,
+// or for a profile without device or network.
+absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
+                                                 const CostModel& cost,
+                                                 int64_t memory_limit);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PLANNED_SEARCH_H_

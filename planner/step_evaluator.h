@@ -1,0 +1,51 @@
+// planner/step_model.h as what planner/cluster_search.h searches by.
+
+#ifndef MILLRACE_PLANNER_STEP_EVALUATOR_H_
+#define MILLRACE_PLANNER_STEP_EVALUATOR_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/cluster_search.h"
+#include "planner/planned_space.h"
+#include "planner/step_model.h"
+
+namespace millrace {
+
+// Floors leave out what the data axis and the optimizer add, and compute
+// nothing again that the job does not pin: the passes of the slowest stage,
+// once for every micro-batch, and what the order leaves of the bubble.
+class StepEvaluator : public LayoutEvaluator {
+ public:
+  // Borrows both.
+  StepEvaluator(const PlannedSpace& space, StepModel& model);
+
+  StepPrediction Predict(const Layout& layout) override {
+    return model_.Predict(layout);
+  }
+  double PassFloor(const Layout& sharding) override;
+  double MeshFloor(const Layout& mesh) override;
+  double OrderFloor(const Layout& order) override;
+  double VariantFloor(const Layout& variant) override {
+    return model_.PredictPasses(variant).step_time_s();
+  }
+  int64_t ShardingMemoryFloor(const Layout& sharding) override;
+  int64_t MeshMemoryFloor(const Layout& mesh) override;
+
+ private:
+  // Of all that may be sharded over replicas and computed again, without what
+  // the process takes.
+  int64_t LeastMemory(Layout layout);
+  // Layers of a mean stage over those of the largest, one chunk a stage; chunks
+  // may balance stages better, at best evenly.
+  double BestBalance(int32_t pipeline);
+
+  const PlannedSpace& space_;
+  StepModel& model_;
+  std::vector<Recompute> recomputes_;  // That the job allows, the least first.
+  std::vector<double> balance_by_pipeline_;  // 0: not known yet.
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_STEP_EVALUATOR_H_

@@ -1,0 +1,294 @@
+#include "planner/planned_search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/units.h"
+#include "planner/device_pools.h"
+#include "planner/plan_templates.h"
+#include "planner/shipped_profiles.h"
+#include "tests/planner/profile_fixture.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+JobSpec Llama8B() {
+  JobSpec job;
+  job.name = "llama3-8b";
+  job.model = {.vocab_size = 128256,
+               .hidden = 4096,
+               .num_layers = 32,
+               .num_heads = 32,
+               .num_kv_heads = 8,
+               .head_dim = 128,
+               .ffn_hidden = 14336,
+               .sequence_length = 8192};
+  job.training.num_steps = 10;
+  job.training.global_batch = 128;
+  job.training.precision = "bf16";
+  job.resources.backend = "cuda";
+  return job;
+}
+
+HardwareProfile Shipped(const std::string& name) {
+  const auto profile = LoadNamedProfile(name);
+  EXPECT_TRUE(profile.ok()) << profile.status();
+  return *profile;
+}
+
+CostModel CostOf(const HardwareProfile& profile) {
+  auto cost = CostModel::Create(profile);
+  EXPECT_TRUE(cost.ok()) << cost.status();
+  return *std::move(cost);
+}
+
+absl::StatusOr<Plan> PlanAll(const JobSpec& job, int32_t num_devices,
+                             const HardwareProfile& profile) {
+  const CostModel cost = CostOf(profile);
+  return FindPlan({.job = job, .num_devices = num_devices, .all_axes = true},
+                  cost);
+}
+
+std::string ErrorOf(const absl::StatusOr<Plan>& plan) {
+  return plan.ok() ? "no error" : std::string(plan.status().message());
+}
+
+// Goal: a data sheet's profile plans, and the plan says what it is. Method:
+// plan a dense model over all axes, and look at every field that says so.
+TEST(PlannedSearchTest, PlansFromADataSheet) {
+  const JobSpec job = Llama8B();
+  const HardwareProfile profile = Shipped("h100-sxm");
+  EXPECT_TRUE(NeedsAllAxes(job, 64, profile));
+  const auto plan = PlanAll(job, 64, profile);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->optimality_gap, 0);
+  EXPECT_GT(plan->layouts_considered, 100);
+  EXPECT_EQ(plan->plan_only, plan->layout.plan_only());
+  EXPECT_TRUE(plan->program_hashes.empty());
+  EXPECT_EQ(plan->num_idle_devices, 64 - plan->layout.num_ranks());
+  ASSERT_TRUE(plan->prediction.closed_form.has_value());
+  EXPECT_EQ(plan->prediction.step_time_s,
+            plan->prediction.closed_form->time.step_time_s());
+  EXPECT_EQ(plan->prediction.memory_bytes(),
+            plan->prediction.closed_form->memory.total());
+  EXPECT_LE(plan->prediction.memory_bytes(), profile.device_memory_bytes);
+  EXPECT_GT(plan->prediction.mfu_full, 0.1);
+  EXPECT_LT(plan->prediction.mfu_full, 1);
+  ASSERT_FALSE(plan->alternatives.empty());
+  double previous_s = plan->prediction.step_time_s;
+  for (const Alternative& alternative : plan->alternatives) {
+    EXPECT_GE(alternative.prediction.step_time_s, previous_s);
+    previous_s = alternative.prediction.step_time_s;
+    EXPECT_FALSE(alternative.reason.empty());
+  }
+  // Whoever wants to start today finds how.
+  EXPECT_TRUE(!plan->plan_only ||
+              std::any_of(plan->alternatives.begin(), plan->alternatives.end(),
+                          [](const Alternative& alternative) {
+                            return !alternative.layout.plan_only();
+                          }));
+}
+
+// Goal: a mixture of experts is planned, only planned, and its keys pin.
+// Method: plan one as is, and with pinned axes.
+TEST(PlannedSearchTest, PlansMixturesOfExperts) {
+  JobSpec job = Llama8B();
+  job.model.moe = {.num_experts = 64,
+                   .experts_per_token = 4,
+                   .expert_hidden = 2048,
+                   .num_dense_layers = 1};
+  const HardwareProfile profile = Shipped("h100-sxm");
+  EXPECT_TRUE(NeedsAllAxes(job, 8, profile));
+  const auto plan = PlanAll(job, 64, profile);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->plan_only);
+  EXPECT_GT(plan->layout.expert, 1);
+  job.layout = {.tensor = 2, .context = 2, .expert = 8, .interleave = 2};
+  const auto pinned = PlanAll(job, 64, profile);
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  EXPECT_EQ(pinned->layout.tensor, 2);
+  EXPECT_EQ(pinned->layout.context, 2);
+  EXPECT_EQ(pinned->layout.expert, 8);
+  EXPECT_EQ(pinned->layout.interleave, 2);
+  EXPECT_GE(pinned->prediction.step_time_s, plan->prediction.step_time_s);
+}
+
+// Goal: devices that do not divide are left idle where that pays, and not where
+// the job forbids it. Method: a number with a large prime.
+TEST(PlannedSearchTest, LeavesDevicesIdle) {
+  JobSpec job = Llama8B();
+  const HardwareProfile profile = Shipped("h100-sxm");
+  const auto plan = PlanAll(job, 67, profile);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_GT(plan->num_idle_devices, 0);
+  EXPECT_EQ(plan->layout.num_ranks() + plan->num_idle_devices, 67);
+  job.layout.devices = 67;
+  EXPECT_THAT(ErrorOf(PlanAll(job, 67, profile)),
+              AllOf(HasSubstr("no sizes make a layout of 67 devices "
+                              "(layout.devices) and a global batch of 128"),
+                    HasSubstr("set layout.devices to 64 instead of 67"),
+                    HasSubstr("set training.global_batch to 134")));
+}
+
+// Goal: what cannot work is refused with the way out. Method: memory, keys that
+// contradict each other, and profiles without what is asked of them.
+TEST(PlannedSearchTest, RefusesWithAWayOut) {
+  JobSpec job = Llama8B();
+  const HardwareProfile profile = Shipped("h100-sxm");
+  job.resources.memory_per_device_bytes = 6 * kGiB;
+  EXPECT_THAT(ErrorOf(PlanAll(job, 8, profile)),
+              AllOf(HasSubstr("no layout on 8 devices fits into 6.00 GiB"),
+                    HasSubstr("the smallest, pipeline"),
+                    HasSubstr("raise resources.memory_per_device to 1"),
+                    HasSubstr("or use 32 devices")));
+  job = Llama8B();
+  job.layout = {.tensor = 8, .context = 4};
+  EXPECT_THAT(
+      ErrorOf(PlanAll(job, 16, profile)),
+      AllOf(HasSubstr("layout.tensor 8 x layout.context 4 takes 32 devices"),
+            HasSubstr("set layout.context to 2 instead of 4")));
+  job = Llama8B();
+  EXPECT_THAT(ErrorOf(PlanAll(job, 16, MakeProfile({}))),
+              AllOf(HasSubstr("has no device"), HasSubstr("data sheet"),
+                    HasSubstr("millrace profile")));
+  HardwareProfile without_network = profile;
+  without_network.network.clear();
+  EXPECT_THAT(ErrorOf(PlanAll(job, 16, without_network)),
+              AllOf(HasSubstr("network"), HasSubstr("millrace profile")));
+  // A run cannot take what only a data sheet says.
+  const CostModel cost = CostOf(profile);
+  EXPECT_THAT(
+      ErrorOf(FindPlan({.job = job, .num_devices = 8}, cost)),
+      AllOf(HasSubstr("no gemms table"), HasSubstr("millrace profile JOB")));
+}
+
+// Goal: jobs that workers can run as they are measured are not planned over all
+// axes by themselves. Method: each reason, alone.
+TEST(PlannedSearchTest, NeedsAllAxesOnlyForAReason) {
+  JobSpec job = Llama8B();
+  HardwareProfile measured = MakeProfile({});
+  EXPECT_FALSE(NeedsAllAxes(job, 4, measured));
+  EXPECT_FALSE(NeedsAllAxes(job, 64, measured));
+  measured.device = Shipped("h100-sxm").device;
+  measured.network = Shipped("h100-sxm").network;
+  EXPECT_FALSE(NeedsAllAxes(job, 4, measured));
+  EXPECT_TRUE(NeedsAllAxes(job, 64, measured));
+  job.layout.context = 2;
+  EXPECT_TRUE(NeedsAllAxes(job, 4, measured));
+  job.layout.context = 1;
+  EXPECT_FALSE(NeedsAllAxes(job, 4, measured));
+  job.model.ties_embedding = true;
+  EXPECT_TRUE(NeedsAllAxes(job, 4, measured));
+}
+
+// Goal: templates are what a search would say, and end where nothing fits.
+// Method: against fresh searches without so many nodes.
+TEST(PlanTemplatesTest, AreWhatASearchSays) {
+  const CostModel cost = CostOf(Shipped("h100-sxm"));
+  const SearchInput input{
+      .job = Llama8B(), .num_devices = 32, .all_axes = true};
+  const auto templates = PlanTemplates::Create(input, cost, 8, 5);
+  ASSERT_TRUE(templates.ok()) << templates.status();
+  EXPECT_EQ(templates->Find(0), nullptr);
+  EXPECT_EQ(templates->Find(4), nullptr);  // No node is left.
+  for (int32_t lost = 1; lost <= 3; ++lost) {
+    const PlanTemplate* found = templates->Find(lost);
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(found->num_devices, 32 - 8 * lost);
+    const auto plan = Replan(input, 8 * lost, cost);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(found->layout, plan->layout);
+    EXPECT_LE(found->layout.num_ranks(), found->num_devices);
+  }
+  const std::vector<double> shares = templates->ThroughputByNodesLost(
+      FindPlan(input, cost)->prediction.step_time_s);
+  ASSERT_EQ(shares.size(), 3u);
+  EXPECT_LT(shares[0], 1);
+  EXPECT_GT(shares[0], shares[1]);
+  EXPECT_GT(shares[1], shares[2]);
+  EXPECT_EQ(PlanTemplates::Create(input, cost, 0, 1).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// Goal: executable layouts too are found for what is left, where not all of it
+// can be used. Method: three of four devices with a batch of eight.
+TEST(PlanTemplatesTest, LeavesOutWhatWorkersCannotUse) {
+  const CostModel cost = CostOf(MakeProfile({}));
+  JobSpec job = Llama8B();
+  job.training.precision = "fp32";
+  job.training.global_batch = 8;
+  job.model = {.vocab_size = 256,
+               .hidden = 64,
+               .num_layers = 2,
+               .num_heads = 4,
+               .num_kv_heads = 4,
+               .head_dim = 16,
+               .ffn_hidden = 192,
+               .sequence_length = 64};
+  const auto plan = Replan({.job = job, .num_devices = 4}, 1, cost);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->layout.num_ranks(), 2);
+  EXPECT_EQ(plan->num_idle_devices, 1);
+}
+
+// Goal: clusters are read as written, and what is wrong is named. Method:
+// texts.
+TEST(DevicePoolsTest, ReadsClusters) {
+  const auto one = ParsePools("122x8+3x7");
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_EQ(one->size(), 1u);
+  EXPECT_EQ(NumDevices(one->front().nodes), 997);
+  const auto two = ParsePools("h100-sxm:4x8,a100-80gb:2x8+1x4");
+  ASSERT_TRUE(two.ok()) << two.status();
+  ASSERT_EQ(two->size(), 2u);
+  EXPECT_EQ((*two)[1].profile, "a100-80gb");
+  EXPECT_EQ(NumDevices((*two)[1].nodes), 20);
+  for (const char* wrong : {"", "8", "0x8", "4x-1", "4x8+", "axb"}) {
+    EXPECT_THAT(std::string(ParsePools(wrong).status().message()),
+                HasSubstr("122x8+3x7"))
+        << wrong;
+  }
+  EXPECT_THAT(std::string(ParsePools("4x8,a:4x8").status().message()),
+              HasSubstr("one of which has no profile"));
+}
+
+// Goal: of two types the slower is used only where it helps. Method: a few slow
+// devices beside many fast ones, and the reverse.
+TEST(DevicePoolsTest, ChoosesWhichDevicesToUse) {
+  const HardwareProfile fast = Shipped("h100-sxm");
+  const HardwareProfile slow = Shipped("a100-80gb");
+  const SearchInput input{.job = Llama8B()};
+  const DevicePool many_fast[] = {
+      {.profile = slow, .nodes = {{.nodes = 1, .devices = 8}}},
+      {.profile = fast, .nodes = {{.nodes = 8, .devices = 8}}}};
+  const auto alone = FindPlanForPools(input, many_fast);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_LE(alone->layout.num_ranks(), 64);
+  EXPECT_THAT(alone->warnings.front(), HasSubstr("uses 64 h100-sxm"));
+  EXPECT_THAT(alone->warnings.front(), Not(HasSubstr("a100")));
+  EXPECT_THAT(alone->warnings.back(), HasSubstr("a step takes"));
+  const DevicePool many_slow[] = {
+      {.profile = fast, .nodes = {{.nodes = 1, .devices = 8}}},
+      {.profile = slow, .nodes = {{.nodes = 8, .devices = 8}}}};
+  const auto together = FindPlanForPools(input, many_slow);
+  ASSERT_TRUE(together.ok()) << together.status();
+  EXPECT_GT(together->layout.num_ranks(), 8);
+  EXPECT_THAT(together->warnings.front(), HasSubstr("64 a100-80gb"));
+  const auto slower = SlowerOf(fast, slow);
+  ASSERT_TRUE(slower.ok());
+  EXPECT_EQ(slower->device.bf16_flops_per_s, slow.device.bf16_flops_per_s);
+  HardwareProfile bare = slow;
+  bare.device = {};
+  EXPECT_THAT(std::string(SlowerOf(fast, bare).status().message()),
+              HasSubstr("has no device section"));
+}
+
+}  // namespace
+}  // namespace millrace
