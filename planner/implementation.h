@@ -43,6 +43,9 @@ struct Implementation {
   // Full recompute runs a layer to its end; false: up to what its backward pass
   // needs, so without the last product.
   bool recomputes_whole_layer = false;
+  // What the tensor axis gathers for products is kept for their weight
+  // gradients (PyTorch's DTensor); false: the rank's share, gathered again.
+  bool keeps_gathered = false;
   // With a GemmFormat, products keep the quantized copies of what they read for
   // their weight gradients (Transformer Engine); false: what they were made of.
   bool keeps_quantized = false;
@@ -68,6 +71,18 @@ struct Implementation {
   // that; false: whole layers or steps are CUDA graphs.
   bool launches_from_host = false;
   int32_t gradient_bytes = 4;  // Of an element, kept and reduced.
+  // Of an element that products read, kept; 0: as Layout::precision stores it.
+  // Weights kept in 8 bits alone take 1, and 2 on GPUs whose products need
+  // them transposed as well (Hopper).
+  double weight_bytes = 0;
+  // Master weight and both moments of an element.
+  double optimizer_bytes = 12;
+  // Under ZeRO-3 the slices are fp32 and are the master weights (PyTorch's
+  // fully_shard). They are gathered in bf16 layer by layer, embedding and head
+  // for the whole pass; with a pipeline all of a stage stays gathered, and
+  // gradients whole, until the step ends, and each micro-batch has buffers of
+  // its own for what comes from the neighbours.
+  bool slices_are_masters = false;
 };
 
 }  // namespace millrace

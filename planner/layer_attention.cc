@@ -19,6 +19,7 @@ void AddPlainProjections(LayerBuilder& builder) {
   const int64_t tokens = builder.tokens();
   const int64_t query = LocalHeads(builder) * model.head_dim;
   const int64_t kv = LocalKvHeads(builder) * model.head_dim;
+  builder.KeepNormed(model.hidden);
   builder.EnterTensor(model.hidden);
   const auto per_token = AsDouble(tokens);
   if (builder.implementation().selective.every_second_product &&
@@ -47,6 +48,8 @@ void AddLatentProjections(LayerBuilder& builder) {
   const int64_t heads = LocalHeads(builder);
   const int64_t kv_latent = mla.kv_rank + mla.rope_head_dim;
 
+  builder.Keep(Piece::kNorm, AsDouble(norm_tokens * model.hidden) *
+                                 builder.product_input_bytes());
   if (mla.query_rank > 0) {
     builder.Linear(Piece::kProduct,
                    {norm_tokens, mla.query_rank, model.hidden});
@@ -57,7 +60,7 @@ void AddLatentProjections(LayerBuilder& builder) {
                        AsDouble(norm_tokens * (normed + mla.rope_head_dim)));
   const auto latent = AsDouble(norm_tokens * normed);
   builder.Elementwise(Piece::kNorm, 2 * latent, 3 * latent);
-  builder.Keep(Piece::kNorm, latent * builder.product_input_bytes());
+  builder.KeepNormed(normed);
 
   builder.EnterTensor(normed + mla.rope_head_dim);
   if (mla.query_rank > 0) {
@@ -134,7 +137,6 @@ void AddAttention(LayerBuilder& builder) {
 
   builder.KeepInput(normed);
   builder.Norm(builder.norm_tokens(), model.hidden);
-  builder.Keep(Piece::kNorm, normed * builder.product_input_bytes());
   if (model.mla.kv_rank > 0) {
     AddLatentProjections(builder);
   } else {

@@ -180,9 +180,10 @@ void LayerBuilder::EnterTensor(int64_t width) {
   }
   Communicate(Piece::kProduct, CommAxis::kTensor, CommKind::kAllGather,
               elements);
-  // Kept as shards and gathered again.
-  CommunicateBackward(WorkPhase::kWeightGradient, CommAxis::kTensor,
-                      CommKind::kAllGather, elements);
+  if (!implementation_.keeps_gathered) {
+    CommunicateBackward(WorkPhase::kWeightGradient, CommAxis::kTensor,
+                        CommKind::kAllGather, elements);
+  }
   CommunicateBackward(WorkPhase::kInputGradient, CommAxis::kTensor,
                       CommKind::kReduceScatter, elements);
 }
@@ -201,6 +202,13 @@ void LayerBuilder::LeaveTensor(Piece piece, int64_t width) {
 
 void LayerBuilder::Keep(Piece piece, double bytes) {
   (IsRepeated(piece) ? repeated_bytes_ : kept_bytes_) += bytes;
+}
+
+void LayerBuilder::KeepNormed(int64_t width) {
+  const bool is_whole = implementation_.keeps_gathered;
+  Keep(Piece::kNorm,
+       static_cast<double>((is_whole ? tokens_ : norm_tokens_) * width) *
+           product_input_bytes());
 }
 
 void LayerBuilder::Work(double bytes) {

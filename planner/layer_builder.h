@@ -78,6 +78,8 @@ class LayerBuilder {
   void KeepElements(Piece piece, double elements) {
     Keep(piece, elements * element_bytes_);
   }
+  // A norm's output, as products of the tensor axis keep it.
+  void KeepNormed(int64_t width);
   // Of an element that products read and nothing else does.
   double product_input_bytes() const;
 

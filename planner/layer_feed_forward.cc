@@ -56,7 +56,7 @@ void AddFeedForward(LayerBuilder& builder) {
   const auto normed = AsDouble(builder.norm_tokens() * model.hidden);
   builder.KeepElements(Piece::kSecondProduct, normed);  // The stream.
   builder.Norm(builder.norm_tokens(), model.hidden);
-  builder.Keep(Piece::kNorm, normed * builder.product_input_bytes());
+  builder.KeepNormed(model.hidden);
   builder.EnterTensor(model.hidden);
   AddProducts(builder, Piece::kProduct, Piece::kActivation, builder.tokens(),
               model.ffn_hidden / builder.layout().tensor, 1);

@@ -201,6 +201,13 @@ RankParameters ParametersOfHead(const ModelSpec& model, const Layout& layout) {
   return parameters;
 }
 
+double StreamBytes(const ModelSpec& model, const Layout& layout,
+                   const Implementation& implementation) {
+  const LayerBuilder builder(model, layout, implementation);
+  return builder.element_bytes() *
+         AsDouble(builder.norm_tokens() * model.hidden);
+}
+
 int32_t NumExpertReplicas(const Layout& layout) {
   return layout.data * layout.context * layout.tensor /
          (layout.expert * layout.expert_tensor);

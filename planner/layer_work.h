@@ -121,6 +121,11 @@ std::vector<LayerRange> ChunkLayers(const ModelSpec& model,
                                     const Layout& layout,
                                     const Implementation& implementation);
 
+// Of the residual stream of one micro-batch that a rank hands to the next
+// stage.
+double StreamBytes(const ModelSpec& model, const Layout& layout,
+                   const Implementation& implementation);
+
 // Ranks that hold the same experts: data x context x tensor / (expert x
 // expert_tensor).
 int32_t NumExpertReplicas(const Layout& layout);

@@ -301,41 +301,25 @@ double OptimizerSeconds(const Layout& layout,
       held * implementation.gradient_bytes);
 }
 
-// Micro-batches whose activations stage `stage` holds at once, in parts of all
-// of its chunks' (Narayanan et al., 2021, section 2.2).
-double MicrobatchesHeld(const Layout& layout, int32_t stage) {
-  const double stages = layout.pipeline;
-  double held =
-      layout.schedule == Schedule::kZeroBubble ? stages : stages - stage;
-  if (layout.interleave > 1) {
-    const double chunks = layout.interleave;
-    // One more of every chunk but the last for each stage after it, twice.
-    held = (stages * (chunks - 1) + 2 * (stages - stage - 1) + 1) / chunks;
+StageLoad LoadOfStage(const CutTimes& cut, const StageKind& stage,
+                      double stream_bytes) {
+  auto load_of = [](const RankParameters& parameters, const HeldBytes& held) {
+    return LayerLoad{.parameters = parameters,
+                     .activation_bytes = held.activations,
+                     .working_bytes = held.working};
+  };
+  StageLoad load{.stream_bytes = stream_bytes};
+  AddLayers(load_of(cut.dense_parameters, cut.dense_held), stage.num_dense,
+            &load);
+  AddLayers(load_of(cut.experts_parameters, cut.experts_held),
+            stage.num_experts, &load);
+  if (stage.has_embedding) {
+    AddEnd(load_of(cut.embedding_parameters, cut.embedding_held), &load);
   }
-  return std::min<double>(held, layout.num_microbatches);
-}
-
-StepMemory MemoryOfStage(const Layout& layout,
-                         const Implementation& implementation,
-                         const HardwareProfile& profile,
-                         const RankParameters& parameters,
-                         const HeldBytes& held, int32_t stage) {
-  const double replicas = static_cast<double>(layout.data) * layout.context;
-  const double all = parameters.dense + parameters.experts;
-  const double share = parameters.dense / replicas +
-                       parameters.experts / NumExpertReplicas(layout);
-  auto bytes = [](double value) { return static_cast<int64_t>(value); };
-  constexpr double kWeightBytes = 2, kStateBytes = 12;
-  const double microbatches = MicrobatchesHeld(layout, stage);
-  return {.parameters = bytes(kWeightBytes * (layout.zero >= 3 ? share : all)),
-          .gradients = bytes(implementation.gradient_bytes *
-                             (layout.zero >= 2 ? share : all)),
-          .optimizer = bytes(kStateBytes * (layout.zero >= 1 ? share : all)),
-          .activations =
-              bytes(microbatches * static_cast<double>(held.activations)),
-          .working = held.working,
-          .overhead = profile.memory_overhead.process +
-                      profile.memory_overhead.first_communicator};
+  if (stage.has_head) {
+    AddEnd(load_of(cut.head_parameters, cut.head_held), &load);
+  }
+  return load;
 }
 
 // Seconds that `comm`, in so many buckets, sticks out of `window` seconds of
@@ -479,11 +463,13 @@ StepPrediction StepModel::Predict(const Layout& layout) {
 
 StepMemory StepModel::PredictMemory(const Layout& layout) {
   const CutTimes& cut = state_->Cut(layout);
+  const double stream_bytes =
+      StreamBytes(state_->model, layout, state_->implementation);
   StepMemory most;
   for (const StageKind& kind : state_->Stages(layout)) {
     const StepMemory memory = MemoryOfStage(
-        layout, state_->implementation, state_->cost.profile(),
-        ParametersOfStage(cut, kind), HeldByStage(cut, kind), kind.first);
+        layout, state_->implementation, state_->cost.profile().memory_overhead,
+        LoadOfStage(cut, kind, stream_bytes), kind.first);
     if (memory.total() > most.total()) most = memory;
   }
   return most;

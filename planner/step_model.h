@@ -15,6 +15,7 @@
 #include "planner/model.h"
 #include "planner/pass_costs.h"
 #include "planner/profile.h"
+#include "planner/step_memory.h"
 
 namespace millrace {
 
@@ -33,20 +34,6 @@ struct StepTime {
     return compute_s + recompute_s + exposed_tensor_s + exposed_context_s +
            exposed_expert_s + exposed_data_s + transfer_s + bubble_s +
            optimizer_s;
-  }
-};
-
-// Bytes of the most loaded rank.
-struct StepMemory {
-  int64_t parameters = 0;
-  int64_t gradients = 0;
-  int64_t optimizer = 0;  // Master weights and moments.
-  int64_t activations = 0;
-  int64_t working = 0;   // The largest layer's, logits included.
-  int64_t overhead = 0;  // Context, libraries, communicators.
-  int64_t total() const {
-    return parameters + gradients + optimizer + activations + working +
-           overhead;
   }
 };
 

@@ -1,0 +1,198 @@
+#include "planner/step_memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "planner/ops.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kFloatBytes = 4;
+constexpr double kBfloat16Bytes = 2;
+
+int64_t Bytes(double value) { return std::llround(value); }
+
+double StoredBytes(const Layout& layout) {
+  return static_cast<double>(DTypeBytes(ActivationType(layout.precision)));
+}
+
+// Elements that a rank keeps of what the data axis shards.
+double SliceOf(const Layout& layout, const RankParameters& parameters) {
+  return parameters.dense /
+             (static_cast<double>(layout.data) * layout.context) +
+         parameters.experts / NumExpertReplicas(layout);
+}
+
+LayerLoad LoadOf(const LayerWork& work, const RankParameters& parameters) {
+  return {.parameters = parameters,
+          .activation_bytes = work.activation_bytes,
+          .working_bytes = work.working_bytes};
+}
+
+int32_t NumAxes(const Layout& layout) {
+  int32_t axes = 0;
+  for (const int32_t size : {layout.tensor, layout.context, layout.data,
+                             layout.expert, layout.pipeline}) {
+    if (size > 1) ++axes;
+  }
+  return axes;
+}
+
+// What neighbours send: of the micro-batch under way, or of every one.
+double ReceivedBytes(const Layout& layout, const Implementation& implementation,
+                     const StageLoad& load, int32_t stage) {
+  if (layout.pipeline == 1) return 0;
+  const bool is_inner = stage > 0 && stage < layout.pipeline - 1;
+  const double buffers =
+      implementation.slices_are_masters
+          ? static_cast<double>(layout.num_microbatches) * layout.interleave
+          : 1;
+  return load.stream_bytes * buffers *
+         (is_inner || layout.interleave > 1 ? 2 : 1);
+}
+
+// PyTorch's fully_shard: Implementation::slices_are_masters.
+StepMemory MemoryOfSlices(const Layout& layout, const StageLoad& load) {
+  const double slice = SliceOf(layout, load.parameters);
+  const double all = load.parameters.dense + load.parameters.experts;
+  const double in_flight = 2 * load.layer_parameters;  // In use, and the next.
+  const bool stays_whole = layout.pipeline > 1;
+  const double gathered = stays_whole ? all : load.end_parameters + in_flight;
+  StepMemory memory;
+  memory.parameters = Bytes(kFloatBytes * slice + kBfloat16Bytes * gathered);
+  memory.gradients = Bytes(kFloatBytes * (slice + (stays_whole ? all : 0)));
+  memory.optimizer = Bytes(2 * kFloatBytes * slice);
+  // Gradients as products write them, and as they are reduced or added up.
+  const double written = (kBfloat16Bytes + kFloatBytes) *
+                         (stays_whole ? load.layer_parameters : in_flight);
+  memory.working = std::max(load.layer_working_bytes + Bytes(written),
+                            load.end_working_bytes);
+  return memory;
+}
+
+StepMemory MemoryOfBuckets(const Layout& layout,
+                           const Implementation& implementation,
+                           const StageLoad& load) {
+  const double slice = SliceOf(layout, load.parameters);
+  const double all = load.parameters.dense + load.parameters.experts;
+  const double weight_bytes = implementation.weight_bytes > 0
+                                  ? implementation.weight_bytes
+                                  : StoredBytes(layout);
+  // fp32 weights are their own masters.
+  const double optimizer_bytes =
+      implementation.optimizer_bytes -
+      (layout.precision == Precision::kFloat32 ? kFloatBytes : 0);
+  StepMemory memory;
+  memory.parameters = Bytes(weight_bytes * (layout.zero >= 3 ? slice : all));
+  memory.gradients =
+      Bytes(implementation.gradient_bytes * (layout.zero >= 2 ? slice : all));
+  memory.optimizer = Bytes(optimizer_bytes * (layout.zero >= 1 ? slice : all));
+  // Whole buckets: the one in use, and the next or the one being reduced.
+  const double in_flight =
+      load.layer_parameters + std::max(load.layer_parameters, load.largest_end);
+  double whole_bytes = 0;
+  if (layout.data * layout.context > 1) {
+    if (layout.zero >= 3) whole_bytes += weight_bytes;
+    if (layout.zero >= 2) whole_bytes += implementation.gradient_bytes;
+  }
+  memory.working = std::max(load.layer_working_bytes, load.end_working_bytes) +
+                   Bytes(whole_bytes * in_flight);
+  return memory;
+}
+
+}  // namespace
+
+void AddLayers(const LayerLoad& layer, int64_t count, StageLoad* stage) {
+  if (count == 0) return;
+  const auto number = static_cast<double>(count);
+  const RankParameters& parameters = layer.parameters;
+  stage->parameters.dense += number * parameters.dense;
+  stage->parameters.experts += number * parameters.experts;
+  stage->layer_parameters =
+      std::max(stage->layer_parameters, parameters.dense + parameters.experts);
+  stage->activation_bytes += count * layer.activation_bytes;
+  stage->layer_working_bytes =
+      std::max(stage->layer_working_bytes, layer.working_bytes);
+}
+
+void AddEnd(const LayerLoad& end, StageLoad* stage) {
+  stage->parameters.dense += end.parameters.dense;
+  stage->end_parameters += end.parameters.dense;
+  stage->largest_end = std::max(stage->largest_end, end.parameters.dense);
+  stage->activation_bytes += end.activation_bytes;
+  stage->end_working_bytes =
+      std::max(stage->end_working_bytes, end.working_bytes);
+}
+
+double MicrobatchesHeld(const Layout& layout, int32_t stage) {
+  const double stages = layout.pipeline;
+  double held =
+      layout.schedule == Schedule::kZeroBubble ? stages : stages - stage;
+  if (layout.interleave > 1) {
+    const double chunks = layout.interleave;
+    held = (stages * (chunks - 1) + 2 * (stages - stage - 1) + 1) / chunks;
+  }
+  return std::min<double>(held, layout.num_microbatches);
+}
+
+StepMemory MemoryOfStage(const Layout& layout,
+                         const Implementation& implementation,
+                         const MemoryOverhead& overhead, const StageLoad& load,
+                         int32_t stage) {
+  StepMemory memory = implementation.slices_are_masters && layout.zero >= 3
+                          ? MemoryOfSlices(layout, load)
+                          : MemoryOfBuckets(layout, implementation, load);
+  memory.activations = Bytes(MicrobatchesHeld(layout, stage) *
+                             static_cast<double>(load.activation_bytes));
+  memory.working += Bytes(ReceivedBytes(layout, implementation, load, stage));
+  const int32_t axes = NumAxes(layout);
+  memory.overhead = overhead.process;
+  if (axes > 0) {
+    memory.overhead +=
+        overhead.first_communicator + (axes - 1) * overhead.communicator;
+  }
+  return memory;
+}
+
+StepMemory MemoryOfStep(const ModelSpec& model, const Layout& layout,
+                        const Implementation& implementation,
+                        const MemoryOverhead& overhead) {
+  const std::vector<LayerRange> chunks =
+      ChunkLayers(model, layout, implementation);
+  std::vector<StageLoad> stages(
+      layout.pipeline,
+      {.stream_bytes = StreamBytes(model, layout, implementation)});
+  for (const LayerKind kind : {LayerKind::kDense, LayerKind::kExperts}) {
+    if ((kind == LayerKind::kDense ? model.num_dense_layers()
+                                   : model.num_expert_layers()) == 0) {
+      continue;
+    }
+    const LayerLoad layer =
+        LoadOf(WorkOfLayer(model, layout, kind, implementation),
+               ParametersOfLayer(model, layout, kind));
+    for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+      int64_t count = 0;
+      for (int64_t i = chunks[chunk].begin; i < chunks[chunk].end; ++i) {
+        if (KindOfLayer(model, i) == kind) ++count;
+      }
+      AddLayers(layer, count, &stages[chunk % stages.size()]);
+    }
+  }
+  AddEnd(LoadOf(WorkOfEmbedding(model, layout, implementation),
+                ParametersOfEmbedding(model, layout)),
+         &stages.front());
+  AddEnd(LoadOf(WorkOfHead(model, layout, implementation),
+                ParametersOfHead(model, layout)),
+         &stages.back());
+  StepMemory most;
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    const StepMemory memory =
+        MemoryOfStage(layout, implementation, overhead, stages[stage], stage);
+    if (memory.total() > most.total()) most = memory;
+  }
+  return most;
+}
+
+}  // namespace millrace

@@ -1,0 +1,112 @@
+#include "planner/step_memory.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "planner/lower.h"
+#include "tests/planner/known_models.h"
+
+namespace millrace {
+namespace {
+
+// Goal: the closed form says what workers allocate. Method: 8B's layers, fewer
+// of them, over layouts with every ZeRO stage, recompute and axis: arenas of
+// the lowered Programs of all stages, of which the fullest counts. The closed
+// form does not know which short-lived buffers share bytes.
+TEST(MemoryOfStepTest, AgreesWithTheArenasOfPrograms) {
+  ModelSpec model = Llama3_8B();
+  model.num_layers = 8;
+  std::vector<Layout> layouts;
+  const auto add = [&](Layout layout) {
+    layout.precision = Precision::kBfloat16;
+    layouts.push_back(layout);
+  };
+  add({.num_microbatches = 2});
+  add({.num_microbatches = 2, .recompute = Recompute::kSelective});
+  add({.num_microbatches = 2, .recompute = Recompute::kFull});
+  add({.data = 4, .num_microbatches = 2, .zero = 1});
+  add({.data = 4, .num_microbatches = 2, .zero = 2});
+  add({.data = 4, .num_microbatches = 2, .zero = 3});
+  add({.tensor = 4, .micro_batch = 4, .num_microbatches = 2});
+  add({.tensor = 2, .num_microbatches = 2, .recompute = Recompute::kFull});
+  add({.pipeline = 4, .num_microbatches = 8});
+  add({.pipeline = 4,
+       .num_microbatches = 8,
+       .schedule = Schedule::kZeroBubble});
+  add({.pipeline = 2,
+       .data = 2,
+       .tensor = 2,
+       .num_microbatches = 4,
+       .zero = 1,
+       .recompute = Recompute::kSelective});
+  double sum = 0;
+  for (const Layout& layout : layouts) {
+    double arenas = 0;
+    for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+      const Program program = *BuildTrainingProgram(model, layout, stage);
+      arenas =
+          std::max(arenas, static_cast<double>(program.persistent_arena_bytes +
+                                               program.step_arena_bytes));
+    }
+    const StepMemory memory = MemoryOfStep(model, layout, {}, {});
+    const double error = static_cast<double>(memory.total()) / arenas - 1;
+    EXPECT_NEAR(error, 0, 0.04) << LayoutToString(layout);
+    sum += std::abs(error);
+  }
+  EXPECT_LE(sum / static_cast<double>(layouts.size()), 0.02);
+}
+
+// Goal: each ZeRO stage divides what it says by the ranks that share it,
+// experts by fewer. Method: parts of the sum for a mixture of experts, two of
+// whose sixteen ranks have the same experts.
+TEST(MemoryOfStepTest, ShardsByZeroStage) {
+  const ModelSpec model = Qwen3_30B_A3B();
+  const auto memory = [&](int32_t zero) {
+    return MemoryOfStep(model,
+                        {.data = 8,
+                         .context = 2,
+                         .expert = 8,
+                         .zero = zero,
+                         .precision = Precision::kBfloat16},
+                        {}, {});
+  };
+  const double experts = 48.0 * 16 * 3 * 768 * 2048;
+  const double dense =
+      static_cast<double>(CountParameters(model).total) - 8 * experts;
+  const double all = dense + experts;
+  const double slice = dense / 16 + experts / 2;
+  const auto near = [](int64_t bytes, double expected) {
+    EXPECT_NEAR(static_cast<double>(bytes), expected, 1);
+  };
+  for (const int32_t zero : {0, 1, 2, 3}) {
+    near(memory(zero).optimizer, 12 * (zero >= 1 ? slice : all));
+    near(memory(zero).gradients, 4 * (zero >= 2 ? slice : all));
+    near(memory(zero).parameters, 2 * (zero >= 3 ? slice : all));
+  }
+  EXPECT_EQ(memory(1).working, memory(0).working);
+  EXPECT_GT(memory(2).working, memory(1).working);
+  EXPECT_GT(memory(3).working, memory(2).working);
+}
+
+// Goal: activations live as long as the order of passes has it. Method: the
+// published counts: min(m, p) at the first stage and one at the last, with
+// chunks 1 + (p - 1) / (p v) of all p (Korthikanti et al., 2022), with zero
+// bubble min(m, p) at every stage.
+TEST(MicrobatchesHeldTest, FollowsTheOrderOfPasses) {
+  Layout layout{.pipeline = 8, .num_microbatches = 32};
+  EXPECT_DOUBLE_EQ(MicrobatchesHeld(layout, 0), 8);
+  EXPECT_DOUBLE_EQ(MicrobatchesHeld(layout, 7), 1);
+  layout.schedule = Schedule::kZeroBubble;
+  EXPECT_DOUBLE_EQ(MicrobatchesHeld(layout, 7), 8);
+  layout.schedule = Schedule::kInterleaved;
+  layout.interleave = 3;
+  EXPECT_DOUBLE_EQ(MicrobatchesHeld(layout, 0), 8 * (1 + 7.0 / 24));
+  EXPECT_LT(MicrobatchesHeld(layout, 7), MicrobatchesHeld(layout, 0));
+  layout.num_microbatches = 4;
+  EXPECT_DOUBLE_EQ(MicrobatchesHeld(layout, 0), 4);
+}
+
+}  // namespace
+}  // namespace millrace
