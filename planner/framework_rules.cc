@@ -9,6 +9,12 @@ namespace {
 
 Implementation MegatronCore() {
   Implementation implementation;
+  implementation.recomputes_whole_layer = true;
+  implementation.keeps_quantized = true;
+  implementation.chunks_logits = false;
+  implementation.balances_stages = false;
+  implementation.pipeline_outermost = true;
+  implementation.launches_from_host = true;
   implementation.gradient_bytes = 2;
   return implementation;
 }
@@ -17,31 +23,37 @@ Implementation MegatronCore() {
 // in the open, blocking transfers, gradients reduced after the last backward
 // pass.
 Implementation MegatronOf2021() {
-  Implementation implementation;
+  Implementation implementation = MegatronCore();
   implementation.flash_attention = false;
   implementation.dropout = true;
   implementation.sequence_parallel = false;
   implementation.overlaps_data = false;
   implementation.overlaps_tensor = false;
   implementation.overlaps_transfers = false;
-  implementation.gradient_bytes = 2;
   return implementation;
 }
 
 Implementation MegatronOf2022() {
   Implementation implementation = MegatronOf2021();
+  implementation.selective = {
+      .norms = false, .activation = false, .attention = true};
   implementation.gradient_bytes = 4;
   return implementation;
 }
 
 Implementation Mlperf() {
   Implementation implementation = MegatronCore();
+  implementation.balances_stages = true;  // ASYM_PP.
   implementation.gradient_bytes = 4;
   return implementation;
 }
 
 Implementation Torchtitan() {
   Implementation implementation;
+  implementation.context_ring = false;  // Its default gathers.
+  implementation.selective.every_second_product = true;
+  implementation.chunks_logits = false;
+  implementation.launches_from_host = true;
   implementation.overlaps_tensor = false;
   return implementation;
 }

@@ -318,6 +318,17 @@ absl::StatusOr<std::vector<PublishedRun>> LoadPublishedRuns(
   return ParsePublishedRuns(text, path);
 }
 
+std::string SoftwareOf(const PublishedRun& run) {
+  const std::string& source = run.source;
+  std::string software = source.substr(0, source.find(':'));
+  const size_t open = source.find('[');
+  const size_t close = source.find(']', open == source.npos ? 0 : open);
+  if (open != source.npos && close != source.npos && open > software.size()) {
+    absl::StrAppend(&software, " ", source.substr(open, close + 1 - open));
+  }
+  return software;
+}
+
 std::optional<double> MeasuredStepTime(const PublishedRun& run) {
   if (run.step_time_s) return run.step_time_s;
   if (run.tokens_per_s_per_gpu && run.global_batch && run.sequence &&

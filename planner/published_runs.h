@@ -72,6 +72,10 @@ absl::StatusOr<std::vector<PublishedRun>> ParsePublishedRuns(
 absl::StatusOr<std::vector<PublishedRun>> LoadPublishedRuns(
     const std::string& path);
 
+// The part of `source` that names the software and its version: what stands
+// before the first colon, and a section in brackets. Empty if `source` is.
+std::string SoftwareOf(const PublishedRun& run);
+
 // Seconds of a step: as the row says, else by tokens of a step over tokens a
 // second. Absent where neither can be had.
 std::optional<double> MeasuredStepTime(const PublishedRun& run);

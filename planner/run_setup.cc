@@ -140,6 +140,27 @@ absl::Status FindZero(const PublishedRun& run, const FrameworkRule& framework,
   return absl::OkStatus();
 }
 
+// What "selective" covers, where the row names it; otherwise the framework's.
+void FindSelection(const PublishedRun& run, RunSetup* setup) {
+  const absl::string_view recompute = run.recompute;
+  const SelectiveRecompute named = {
+      .norms = Contains(recompute, "norm"),
+      .activation = Contains(recompute, "moe_act"),
+      .attention = Contains(recompute, "attention core") ||
+                   Contains(recompute, "core_attn"),
+      .latent_projections = Contains(recompute, "mla_up_proj"),
+      .experts = Contains(recompute, "selective moe,")};
+  SelectiveRecompute& selective = setup->implementation.selective;
+  if (named.norms || named.activation || named.attention ||
+      named.latent_projections || named.experts) {
+    selective = named;
+  } else {
+    setup->assumptions.push_back(
+        "what is computed again is not stated; what the framework's selective "
+        "policy covers");
+  }
+}
+
 absl::Status FindRecompute(const PublishedRun& run,
                            const FrameworkRule& framework, RunSetup* setup) {
   Layout& layout = setup->layout;
@@ -155,12 +176,7 @@ absl::Status FindRecompute(const PublishedRun& run,
     layout.recompute = Recompute::kFull;
   } else if (Contains(recompute, "selective")) {
     layout.recompute = Recompute::kSelective;
-    if (Contains(recompute, "core") && setup->implementation.flash_attention) {
-      layout.recompute = Recompute::kNone;
-      setup->assumptions.push_back(
-          "recompute of the attention core is what flash attention does "
-          "anyway");
-    }
+    FindSelection(run, setup);
   } else {
     return absl::InvalidArgumentError(
         absl::StrCat("recompute '", recompute,
@@ -207,6 +223,16 @@ absl::Status FindAxes(const PublishedRun& run, RunSetup* setup) {
   RETURN_IF_ERROR(Fits("pp", run.pipeline, &layout.pipeline));
   layout.context = static_cast<int32_t>(Or(run.context, 1));
   layout.expert = static_cast<int32_t>(Or(run.expert, 1));
+  // "ETP=4": experts are cut as the layer is.
+  if (layout.expert > 1 && layout.tensor > 1) {
+    const bool is_cut =
+        Contains(run.notes, absl::StrCat("ETP=", layout.tensor));
+    layout.expert_tensor = is_cut ? layout.tensor : 1;
+    if (!is_cut && !Contains(run.notes, "ETP=1")) {
+      setup->assumptions.push_back(
+          "whether experts are cut is not stated; they are whole");
+    }
+  }
   if (run.data) {
     RETURN_IF_ERROR(Fits("dp", run.data, &layout.data));
   } else {
@@ -251,6 +277,12 @@ void ReadNotes(const PublishedRun& run, RunSetup* setup) {
     implementation.overlaps_tensor = false;
   }
   if (Contains(run.notes, "eager")) implementation.fused_elementwise = false;
+  if (Contains(run.notes, "DP outermost")) {
+    implementation.pipeline_outermost = false;
+  }
+  if (Contains(run.notes, "CUDA graphs")) {
+    implementation.launches_from_host = false;
+  }
 }
 
 }  // namespace

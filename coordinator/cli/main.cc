@@ -2,11 +2,13 @@
 
 #include "CLI/CLI.hpp"
 #include "coordinator/cli/agent_command.h"
+#include "coordinator/cli/calibrate_command.h"
 #include "coordinator/cli/checkpoint_command.h"
 #include "coordinator/cli/compare_command.h"
 #include "coordinator/cli/coordinator_command.h"
 #include "coordinator/cli/devices_command.h"
 #include "coordinator/cli/diagnose_command.h"
+#include "coordinator/cli/evaluate_command.h"
 #include "coordinator/cli/import_command.h"
 #include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/profile_command.h"
@@ -38,6 +40,8 @@ int main(int argc, char** argv) {
       "  millrace compare job.yaml                   a GPU's step against a "
       "CPU's\n"
       "  millrace diagnose trace.json                why a step is slow\n"
+      "  millrace evaluate runs.json                 the model against measured "
+      "steps\n"
       "Each command has its own --help.");
   int exit_code = 0;
   millrace::AddPlanCommand(app, &exit_code);
@@ -50,6 +54,8 @@ int main(int argc, char** argv) {
   millrace::AddDevicesCommand(app, &exit_code);
   millrace::AddCompareCommand(app, &exit_code);
   millrace::AddDiagnoseCommand(app, &exit_code);
+  millrace::AddEvaluateCommand(app, &exit_code);
+  millrace::AddCalibrateCommand(app, &exit_code);
   millrace::AddWorkerCommand(app, &exit_code);
   millrace::AddCoordinatorCommand(app, &exit_code);
   try {

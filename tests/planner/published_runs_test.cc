@@ -133,6 +133,16 @@ TEST(PublishedRunsTest, DerivesStepTimeAndBytes) {
   EXPECT_DOUBLE_EQ(*MeasuredMemoryBytes(run), 2e9);
 }
 
+// Goal: rows of one version of a program share a name. Method: by hand.
+TEST(PublishedRunsTest, NamesTheSoftware) {
+  PublishedRun run;
+  EXPECT_EQ(SoftwareOf(run), "");
+  run.source = "owner/program@v1:results/a.md";
+  EXPECT_EQ(SoftwareOf(run), "owner/program@v1");
+  run.source = "owner/program@v1:results/a.md [26.04 Container]";
+  EXPECT_EQ(SoftwareOf(run), "owner/program@v1 [26.04 Container]");
+}
+
 // Goal: the collected files read whole. Method: count.
 TEST(PublishedRunsTest, ReadsTheCollectedRuns) {
   const auto runs =

@@ -1,0 +1,134 @@
+#include "coordinator/cli/evaluate_command.h"
+
+#include <iostream>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "planner/calibrate.h"
+#include "planner/evaluate.h"
+#include "planner/evaluation_report.h"
+#include "planner/evaluation_summary.h"
+#include "planner/profile_file.h"
+#include "planner/published_runs.h"
+#include "planner/shipped_profiles.h"
+
+namespace millrace {
+namespace {
+
+struct EvaluateOptions {
+  std::string runs_path;
+  std::string calibration_path;
+  int calibrate_first = 0;
+  std::string profile_directory;
+  bool json = false;
+};
+
+ProfileSource ProfilesOf(const EvaluateOptions& options) {
+  return CachedProfiles(
+      [directory = options.profile_directory](
+          const std::string& name) -> absl::StatusOr<HardwareProfile> {
+        if (directory.empty()) return LoadNamedProfile(name);
+        return LoadProfile(absl::StrCat(directory, "/", name, ".yaml"));
+      });
+}
+
+// Names of the constants of all profiles that the runs need: those of the
+// first, since all list the same (planner/device_cost.h).
+std::vector<std::string> ConstantNames(
+    const std::vector<RunPrediction>& predictions,
+    const ProfileSource& profiles) {
+  std::vector<std::string> names;
+  for (const RunPrediction& prediction : predictions) {
+    if (!prediction.is_supported()) continue;
+    const absl::StatusOr<HardwareProfile> profile =
+        profiles(prediction.setup.profile);
+    for (const ModelConstant& constant : profile->constants) {
+      names.push_back(constant.name);
+    }
+    break;
+  }
+  return names;
+}
+
+absl::Status RunEvaluate(const EvaluateOptions& options) {
+  ASSIGN_OR_RETURN(std::vector<PublishedRun> runs,
+                   LoadPublishedRuns(options.runs_path));
+  const size_t num_runs = runs.size();
+  const bool calibrates =
+      !options.calibration_path.empty() || options.calibrate_first > 0;
+  std::vector<std::string> calibration_ids;
+  if (!options.calibration_path.empty()) {
+    ASSIGN_OR_RETURN(const std::vector<PublishedRun> calibration_runs,
+                     LoadPublishedRuns(options.calibration_path));
+    std::set<std::string> known;
+    for (const PublishedRun& run : runs) known.insert(run.id);
+    for (const PublishedRun& run : calibration_runs) {
+      calibration_ids.push_back(run.id);
+      if (!known.contains(run.id)) runs.push_back(run);
+    }
+  }
+  const ProfileSource profiles = ProfilesOf(options);
+  std::vector<RunPrediction> predictions;
+  for (const PublishedRun& run : runs) {
+    predictions.push_back(
+        PredictRun(run, profiles, {.sensitivities = calibrates}));
+  }
+  if (options.calibrate_first > 0) {
+    calibration_ids =
+        ChooseCalibrationRuns(predictions, options.calibrate_first);
+  }
+  if (calibrates) {
+    Calibrate(calibration_ids, ConstantNames(predictions, profiles),
+              &predictions);
+  }
+  predictions.resize(num_runs);
+  const EvaluationSummary summary = Summarize(predictions);
+  std::cout << (options.json ? EvaluationToJson(predictions, summary)
+                             : EvaluationToText(predictions, summary));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddEvaluateCommand(CLI::App& app, int* exit_code) {
+  auto options = std::make_shared<EvaluateOptions>();
+  CLI::App* command = app.add_subcommand(
+      "evaluate", "Hold the cost model to training steps that were measured");
+  command
+      ->add_option("RUNS", options->runs_path,
+                   "Runs as JSON, or vTrain's table as CSV "
+                   "(docs/evaluate.md)")
+      ->required();
+  CLI::Option* with = command->add_option(
+      "--calibrate-with", options->calibration_path,
+      "Runs that correct the predictions of runs like them; they do not count "
+      "in the errors");
+  command
+      ->add_option("--calibrate-first", options->calibrate_first,
+                   "Calibrate with so many runs of each group")
+      ->check(CLI::PositiveNumber)
+      ->excludes(with);
+  command->add_option("--profile-directory", options->profile_directory,
+                      "Folder of hardware profiles, NAME.yaml each (default: "
+                      "those that come with Millrace)");
+  command->add_flag("--json", options->json,
+                    "One JSON object a line: runs, then the summary");
+  command->footer(
+      "Example: millrace evaluate "
+      "tests/data/published_runs/published_runs.json");
+  command->callback([options, exit_code] {
+    const absl::Status status = RunEvaluate(*options);
+    if (!status.ok()) {
+      std::cerr << "millrace evaluate: " << status.message() << std::endl;
+    }
+    *exit_code = status.ok() ? 0 : 2;
+  });
+}
+
+}  // namespace millrace

@@ -1,0 +1,184 @@
+#include "planner/calibrate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "planner/calibrate_prior.h"
+#include "planner/known_models.h"
+
+namespace millrace {
+namespace {
+
+// Offsets of log(measured / predicted) that runs share where the fields up to
+// there agree.
+constexpr double kFrameworkOffset = 0.05;
+constexpr double kSoftwareOffset = 0.04;
+constexpr double kModelOffset = 0.05;
+constexpr double kPrecisionOffset = 0.04;
+constexpr double kWorkloadOffset = 0.04;  // Software, model and precision.
+constexpr double kLayoutOffset = 0.04;    // And the layout but data.
+double Square(double x) { return x * x; }
+
+std::vector<double> VariancesOf(const std::vector<std::string>& names) {
+  std::vector<double> variances;
+  for (const std::string& name : names) {
+    variances.push_back(VarianceOfConstant(name));
+  }
+  return variances;
+}
+
+}  // namespace
+
+CalibrationPoint PointOf(const RunPrediction& prediction) {
+  const Layout& layout = prediction.setup.layout;
+  CalibrationPoint point;
+  point.id = prediction.run.id;
+  point.machine = prediction.setup.profile;
+  point.framework = prediction.run.group;
+  point.software = SoftwareOf(prediction.run);
+  point.model = absl::StrCat(PlainModelName(prediction.run.model), " x ",
+                             prediction.setup.model.sequence_length);
+  point.precision = PrecisionName(layout);
+  point.layout = absl::StrJoin(
+      std::make_tuple(layout.pipeline, layout.interleave, layout.tensor,
+                      layout.context, layout.expert, layout.micro_batch,
+                      layout.zero, RecomputeName(layout.recompute)),
+      " ");
+  point.sensitivities = prediction.sensitivities;
+  const std::optional<double> measured = MeasuredStepTime(prediction.run);
+  if (measured) {
+    point.log_ratio = std::log(*measured / prediction.step_time_s);
+  }
+  return point;
+}
+
+std::string CalibrationGroup(const CalibrationPoint& point) {
+  return absl::StrJoin({point.framework, point.software, point.machine,
+                        point.model, point.precision},
+                       ", ");
+}
+
+Calibration::Calibration(std::vector<CalibrationPoint> points,
+                         std::vector<std::string> constant_names)
+    : points_(std::move(points)),
+      constant_variances_(VariancesOf(constant_names)) {
+  // Each round lets a group's offset be as wide as the last one found it
+  // (automatic relevance determination; Tipping, 2001).
+  constexpr int kNumRounds = 8;
+  for (int round = 0; round < kNumRounds; ++round) {
+    Solve();
+    std::map<std::string, double> offsets;
+    for (size_t i = 0; i < points_.size(); ++i) {
+      const std::string group = CalibrationGroup(points_[i]);
+      offsets[group] += GroupVariance(group) * weights_[i];
+    }
+    for (const auto& [group, offset] : offsets) {
+      group_variances_[group] =
+          std::max(Square(kWorkloadOffset), Square(offset));
+    }
+  }
+  Solve();
+}
+
+double Calibration::GroupVariance(const std::string& group) const {
+  const auto found = group_variances_.find(group);
+  return found == group_variances_.end() ? Square(kWorkloadOffset)
+                                         : found->second;
+}
+
+double Calibration::Covariance(const CalibrationPoint& a,
+                               const CalibrationPoint& b) const {
+  if (a.machine != b.machine) return 0;
+  double covariance =
+      WeightedDot(constant_variances_, a.sensitivities, b.sensitivities);
+  if (a.framework != b.framework) return covariance;
+  covariance += Square(kFrameworkOffset);
+  if (a.software == b.software) covariance += Square(kSoftwareOffset);
+  if (a.model == b.model) covariance += Square(kModelOffset);
+  if (a.precision == b.precision) covariance += Square(kPrecisionOffset);
+  const std::string group = CalibrationGroup(a);
+  if (group == CalibrationGroup(b)) {
+    covariance += GroupVariance(group);
+    if (a.layout == b.layout) covariance += Square(kLayoutOffset);
+  }
+  return covariance;
+}
+
+void Calibration::Solve() {
+  const size_t n = points_.size();
+  std::vector<double> covariance(n * n);
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < n; ++j) {
+      covariance[i * n + j] = Covariance(points_[i], points_[j]);
+    }
+  }
+  std::vector<double> ratios;
+  for (const CalibrationPoint& point : points_) {
+    ratios.push_back(point.log_ratio);
+  }
+  weights_ = SolveRobustly(covariance, ratios, Square(kOwnError)).weights;
+}
+
+double Calibration::LogCorrection(const CalibrationPoint& point) const {
+  double correction = 0;
+  for (size_t i = 0; i < points_.size(); ++i) {
+    correction += Covariance(point, points_[i]) * weights_[i];
+  }
+  return correction;
+}
+
+void Calibrate(const std::vector<std::string>& calibration_ids,
+               const std::vector<std::string>& constant_names,
+               std::vector<RunPrediction>* predictions) {
+  const std::set<std::string> ids(calibration_ids.begin(),
+                                  calibration_ids.end());
+  std::vector<CalibrationPoint> points;
+  std::set<std::string> groups;
+  for (RunPrediction& prediction : *predictions) {
+    if (!ids.contains(prediction.run.id)) continue;
+    prediction.is_calibration = true;
+    if (!prediction.step_time_error()) continue;
+    points.push_back(PointOf(prediction));
+    groups.insert(CalibrationGroup(points.back()));
+  }
+  const Calibration calibration(std::move(points), constant_names);
+  for (RunPrediction& prediction : *predictions) {
+    if (!prediction.is_supported()) continue;
+    const CalibrationPoint point = PointOf(prediction);
+    prediction.is_calibrated = groups.contains(CalibrationGroup(point));
+    prediction.step_time_s *= std::exp(calibration.LogCorrection(point));
+  }
+}
+
+std::vector<std::string> ChooseCalibrationRuns(
+    const std::vector<RunPrediction>& predictions, int count) {
+  using Key = std::tuple<int64_t, double, std::string>;
+  std::map<std::string, std::vector<Key>> groups;
+  for (const RunPrediction& prediction : predictions) {
+    if (!prediction.step_time_error()) continue;
+    groups[CalibrationGroup(PointOf(prediction))].emplace_back(
+        prediction.setup.layout.num_ranks(), prediction.step_time_s,
+        prediction.run.id);
+  }
+  std::vector<std::string> chosen;
+  for (auto& [name, runs] : groups) {
+    std::sort(runs.begin(), runs.end());
+    const size_t wanted =
+        std::min(static_cast<size_t>(std::max(count, 0)), runs.size() - 1);
+    // Of w runs: the first, the last, then those that divide what is between.
+    for (size_t i = 0; i < wanted; ++i) {
+      const size_t index =
+          i == 0 ? 0 : (wanted == 1 ? 0 : i * (runs.size() - 1) / (wanted - 1));
+      chosen.push_back(std::get<2>(runs[index]));
+    }
+  }
+  return chosen;
+}
+
+}  // namespace millrace

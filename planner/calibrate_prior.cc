@@ -1,0 +1,95 @@
+#include "planner/calibrate_prior.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "base/check.h"
+
+namespace millrace {
+namespace {
+
+// Standard deviations of log(true / listed) before any run is seen. Shares of
+// data-sheet speeds are known to some percent; what happens once a step or once
+// a kernel on the host differs by a factor between installations.
+struct Spread {
+  const char* suffix;  // Of the constant's name.
+  double deviation;
+};
+constexpr Spread kConstantSpread[] = {
+    {"_hidden_share", 0.2}, {"_share", 0.12}, {"_s", 0.4}};
+constexpr double kOtherSpread = 0.12;
+
+constexpr double kHuber = 2;  // Standard deviations.
+
+// Solves a x = b for symmetric positive definite `a`, row-major, by Cholesky's
+// factors.
+std::vector<double> SolveSymmetric(std::vector<double> a,
+                                   std::vector<double> b) {
+  const size_t n = b.size();
+  for (size_t j = 0; j < n; ++j) {
+    for (size_t i = j; i < n; ++i) {
+      double sum = a[i * n + j];
+      for (size_t k = 0; k < j; ++k) sum -= a[i * n + k] * a[j * n + k];
+      if (i == j) {
+        CHECK(sum > 0);
+        a[j * n + j] = std::sqrt(sum);
+      } else {
+        a[i * n + j] = sum / a[j * n + j];
+      }
+    }
+  }
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t k = 0; k < i; ++k) b[i] -= a[i * n + k] * b[k];
+    b[i] /= a[i * n + i];
+  }
+  for (size_t i = n; i-- > 0;) {
+    for (size_t k = i + 1; k < n; ++k) b[i] -= a[k * n + i] * b[k];
+    b[i] /= a[i * n + i];
+  }
+  return b;
+}
+
+}  // namespace
+
+double VarianceOfConstant(const std::string& name) {
+  for (const Spread& spread : kConstantSpread) {
+    if (absl::EndsWith(name, spread.suffix)) {
+      return spread.deviation * spread.deviation;
+    }
+  }
+  return kOtherSpread * kOtherSpread;
+}
+
+double WeightedDot(const std::vector<double>& weights,
+                   const std::vector<double>& a, const std::vector<double>& b) {
+  CHECK(a.size() == weights.size() && b.size() == weights.size());
+  double sum = 0;
+  for (size_t i = 0; i < weights.size(); ++i) sum += weights[i] * a[i] * b[i];
+  return sum;
+}
+
+RobustWeights SolveRobustly(const std::vector<double>& covariance,
+                            const std::vector<double>& values, double noise) {
+  const size_t n = values.size();
+  CHECK(covariance.size() == n * n && noise > 0);
+  std::vector<double> variances(n, noise);
+  RobustWeights result{.weights = {}, .residuals = std::vector<double>(n)};
+  constexpr int kNumRounds = 10;
+  for (int round = 0; round < kNumRounds; ++round) {
+    std::vector<double> matrix = covariance;
+    for (size_t i = 0; i < n; ++i) matrix[i * n + i] += variances[i];
+    result.weights = SolveSymmetric(std::move(matrix), values);
+    for (size_t i = 0; i < n; ++i) {
+      result.residuals[i] = variances[i] * result.weights[i];
+    }
+    for (size_t i = 0; i < n; ++i) {
+      variances[i] = noise * std::max(1.0, std::fabs(result.residuals[i]) /
+                                               (kHuber * std::sqrt(noise)));
+    }
+  }
+  return result;
+}
+
+}  // namespace millrace

@@ -1,0 +1,34 @@
+// Corrects a hardware profile by measured runs, of whatever framework.
+
+#ifndef MILLRACE_PLANNER_CALIBRATE_PROFILE_H_
+#define MILLRACE_PLANNER_CALIBRATE_PROFILE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/profile.h"
+#include "planner/published_runs.h"
+
+namespace millrace {
+
+struct ProfileCorrection {
+  HardwareProfile profile;
+  std::vector<std::string> used;  // Ids.
+  std::vector<std::string> outliers;
+  double median_error_before = 0;  // Of absolute relative errors of `used`.
+  double median_error_after = 0;
+};
+
+// The profile with the constants that explain the supported runs on it best,
+// held to its own by VarianceOfConstant (Gauss-Newton steps to the maximum a
+// posteriori). Each changed constant's source says what it was multiplied by
+// and from how many runs. Tables stay. Shares end at 1. InvalidArgument if no
+// run of `runs` can be used, with the first reasons.
+absl::StatusOr<ProfileCorrection> CorrectProfile(
+    const std::vector<PublishedRun>& runs, const std::string& profile_name,
+    const HardwareProfile& profile);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_CALIBRATE_PROFILE_H_

@@ -1,0 +1,63 @@
+// Holds the closed form of a step (planner/step_model.h) to runs that were
+// measured: what it predicts for each, and how far off that is.
+
+#ifndef MILLRACE_PLANNER_EVALUATE_H_
+#define MILLRACE_PLANNER_EVALUATE_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/profile.h"
+#include "planner/published_runs.h"
+#include "planner/run_setup.h"
+#include "planner/step_model.h"
+
+namespace millrace {
+
+// One run, and what the model says of it.
+struct RunPrediction {
+  PublishedRun run;
+  absl::Status status;  // Not OK: unsupported, with the reason.
+  // With OK alone:
+  RunSetup setup;
+  StepPrediction predicted;
+  // Predicted seconds; where a calibration applies, corrected by it.
+  double step_time_s = 0;
+  // Bytes that the framework's allocator holds at its peak: what the model
+  // predicts without its overhead, which no allocator sees. Of a run of kind
+  // "memory_formula" without working memory too, which its formula leaves out.
+  double memory_bytes = 0;
+  // d log(step time) / d log(constant), in the order of the profile's
+  // `constants`; only where asked for.
+  std::vector<double> sensitivities;
+  // Calibration was made with it, so errors leave it out.
+  bool is_calibration = false;
+  // A run of its group (CalibrationGroup) did.
+  bool is_calibrated = false;
+
+  bool is_supported() const { return status.ok(); }
+  // Predicted over measured, less one; absent where either is.
+  std::optional<double> step_time_error() const;
+  std::optional<double> memory_error() const;
+};
+
+// The profile of that name, or why there is none.
+using ProfileSource =
+    std::function<absl::StatusOr<HardwareProfile>(const std::string& name)>;
+
+struct PredictionOptions {
+  bool sensitivities = false;
+};
+RunPrediction PredictRun(const PublishedRun& run, const ProfileSource& profiles,
+                         const PredictionOptions& options);
+
+// Profiles of `load`, each loaded once, whatever comes of it.
+ProfileSource CachedProfiles(ProfileSource load);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_EVALUATE_H_

@@ -1,0 +1,153 @@
+#include "planner/calibrate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "planner/calibrate_prior.h"
+#include "tests/planner/evaluation_testing.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// A run whose time depends on compute alone where `compute` is 1, on the fabric
+// alone where it is 0.
+CalibrationPoint Point(const std::string& id, double compute,
+                       double log_ratio) {
+  CalibrationPoint point;
+  point.id = id;
+  point.machine = "machine";
+  point.framework = "framework";
+  point.software = "v1";
+  point.model = "model";
+  point.precision = "bf16";
+  point.layout = "1";
+  point.sensitivities = {-compute, -(1 - compute)};
+  point.log_ratio = log_ratio;
+  return point;
+}
+
+const std::vector<std::string>& Constants() {
+  static const auto* const names =
+      new std::vector<std::string>{"gemm_share", "fabric_share"};
+  return *names;
+}
+
+// Goal: one run corrects a run like it nearly whole, a run on another machine
+// not at all, and what differs in between. Method: one point that is 10 %
+// slow, and others that share less and less with it.
+TEST(CalibrateTest, CorrectsWhatIsAlike) {
+  const Calibration calibration({Point("a", 0.8, 0.1)}, Constants());
+  const CalibrationPoint alike = Point("b", 0.8, 0);
+  EXPECT_NEAR(calibration.LogCorrection(alike), 0.1, 0.002);
+  std::vector<double> corrections;
+  CalibrationPoint other = alike;
+  corrections.push_back(calibration.LogCorrection(other));
+  other.layout = "2";
+  corrections.push_back(calibration.LogCorrection(other));
+  other.precision = "fp8";
+  corrections.push_back(calibration.LogCorrection(other));
+  other.model = "other";
+  corrections.push_back(calibration.LogCorrection(other));
+  other.software = "v2";
+  corrections.push_back(calibration.LogCorrection(other));
+  other.framework = "other";
+  corrections.push_back(calibration.LogCorrection(other));
+  for (size_t i = 1; i < corrections.size(); ++i) {
+    EXPECT_LT(corrections[i], corrections[i - 1]) << i;
+    EXPECT_GT(corrections[i], 0) << i;
+  }
+  other.machine = "other";
+  EXPECT_EQ(calibration.LogCorrection(other), 0);
+}
+
+// Goal: two runs tell a slow fabric from slow compute. Method: a run of compute
+// alone that is as predicted and one that waits for the fabric and is slow: a
+// third, which waits half as much, is half as slow.
+TEST(CalibrateTest, TellsConstantsApart) {
+  CalibrationPoint compute = Point("a", 1, 0);
+  CalibrationPoint fabric = Point("b", 0.2, 0.1);
+  fabric.layout = "2";
+  const Calibration calibration({compute, fabric}, Constants());
+  CalibrationPoint between = Point("c", 0.6, 0);
+  between.layout = "3";
+  EXPECT_NEAR(calibration.LogCorrection(between), 0.05, 0.015);
+}
+
+// Goal: without points nothing changes; a group far beyond what is thought
+// possible is corrected, and others of its machine are not dragged along.
+// Method: an error of a factor of ten in one group, and one more in another.
+TEST(CalibrateTest, KeepsWildGroupsToThemselves) {
+  const Calibration none({}, Constants());
+  EXPECT_EQ(none.LogCorrection(Point("b", 1, 0)), 0);
+  CalibrationPoint wild = Point("wild", 1, std::log(10));
+  wild.model = "other";
+  const Calibration calibration({wild, Point("a", 1, 0.05)}, Constants());
+  EXPECT_NEAR(calibration.LogCorrection(wild), std::log(10), 0.02);
+  EXPECT_NEAR(calibration.LogCorrection(Point("b", 1, 0)), 0.05, 0.01);
+}
+
+// Goal: a run that several like it contradict counts for less than they.
+// Method: five at +5 %, one of the same at -30 %.
+TEST(CalibrateTest, FollowsTheMajority) {
+  std::vector<CalibrationPoint> points;
+  for (int i = 0; i < 5; ++i) points.push_back(Point("a", 1, 0.05));
+  points.push_back(Point("odd", 1, -0.3));
+  const Calibration calibration(points, Constants());
+  EXPECT_NEAR(calibration.LogCorrection(Point("b", 1, 0)), 0.05, 0.02);
+}
+
+// Goal: runs named as calibration are marked and correct the others. Method:
+// two runs, one known.
+TEST(CalibrateTest, CorrectsPredictions) {
+  std::vector<RunPrediction> predictions = {
+      MakePrediction({.id = "a", .predicted = 1, .measured = 1.2}),
+      MakePrediction(
+          {.id = "b", .predicted = 2, .measured = 2.4, .num_gpus = 16}),
+      MakeUnsupported("c")};
+  for (RunPrediction& prediction : predictions) {
+    prediction.sensitivities = {-0.9, -0.1};
+  }
+  Calibrate({"a", "c", "absent"}, Constants(), &predictions);
+  EXPECT_TRUE(predictions[0].is_calibration);
+  EXPECT_FALSE(predictions[1].is_calibration);
+  EXPECT_TRUE(predictions[1].is_calibrated);
+  EXPECT_NEAR(predictions[1].step_time_s, 2.4, 0.02);
+}
+
+// Goal: the chosen runs are the ends and what divides the rest, and never all.
+// Method: groups of one, three and five runs.
+TEST(CalibrateTest, ChoosesRunsByARule) {
+  auto runs = [](int n) {
+    std::vector<RunPrediction> predictions;
+    for (int i = 0; i < n; ++i) {
+      predictions.push_back(
+          MakePrediction({.id = std::string(1, static_cast<char>('a' + i)),
+                          .num_gpus = 8 << i}));
+    }
+    return predictions;
+  };
+  EXPECT_THAT(ChooseCalibrationRuns(runs(1), 2), IsEmpty());
+  EXPECT_THAT(ChooseCalibrationRuns(runs(3), 1), ElementsAre("a"));
+  EXPECT_THAT(ChooseCalibrationRuns(runs(3), 2), ElementsAre("a", "c"));
+  EXPECT_THAT(ChooseCalibrationRuns(runs(5), 3), ElementsAre("a", "c", "e"));
+  EXPECT_THAT(ChooseCalibrationRuns(runs(3), 9), ElementsAre("a", "c"));
+}
+
+// Goal: robust weights reproduce values up to noise. Method: independent
+// points, where the mean is covariance / (covariance + noise) x value.
+TEST(CalibrateTest, SolvesByHand) {
+  const RobustWeights solved = SolveRobustly({1, 0, 0, 4}, {0.5, 0.5}, 1);
+  EXPECT_NEAR(solved.weights[0], 0.25, 1e-12);
+  EXPECT_NEAR(solved.weights[1], 0.1, 1e-12);
+  EXPECT_NEAR(solved.residuals[0], 0.25, 1e-12);
+}
+
+}  // namespace
+}  // namespace millrace
