@@ -69,7 +69,7 @@ class Search {
 
   ClusterSearchResult Run() {
     PushShardings();
-    while (!open_.empty() && !CanStop(open_.top().floor_s)) {
+    while (!open_.empty() && !IsTooSlow(open_.top().floor_s)) {
       if (result_.layouts_considered >= limits_.num_predictions) {
         result_.exhausted = true;
         break;
@@ -97,14 +97,6 @@ class Search {
   }
 
  private:
-  // Whether nothing above `floor_s` is wanted.
-  bool CanStop(double floor_s) const {
-    if (IsTooSlow(floor_s)) return true;
-    return limits_.accepted_gap > 0 && !result_.best.empty() &&
-           result_.best.front().prediction.time.step_time_s() <=
-               floor_s * (1 + limits_.accepted_gap);
-  }
-
   bool IsTooSlow(double floor_s) const {
     return result_.best.size() >= static_cast<size_t>(limits_.num_kept) &&
            floor_s * (1 - kRounding) >

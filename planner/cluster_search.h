@@ -39,8 +39,6 @@ class LayoutEvaluator {
 
 struct ClusterSearchLimits {
   int32_t num_kept = 8;  // Best layouts returned.
-  // Ends where no layout can be faster by more than this share.
-  double accepted_gap = 0;
   // Layouts priced at most. Counted, not timed, so that equal searches end
   // alike.
   int64_t num_predictions = 30'000'000;

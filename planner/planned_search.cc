@@ -21,10 +21,6 @@
 namespace millrace {
 namespace {
 
-// Beyond so many devices a proof is worth less than its time.
-constexpr int32_t kProvenDevices = 1024;
-constexpr double kAcceptedGap = 0.01;
-
 // How many times the devices are looked at for a layout that fits.
 constexpr int64_t kMostMoreDevices = 64;
 
@@ -42,16 +38,12 @@ class PlannedSearch {
   absl::StatusOr<PlannedChoice> Run() {
     const PlannedSpace planned(space_);
     if (!HasPlannedLayout(planned)) return ExplainNoPlannedLayout(planned);
-    ClusterSearchLimits limits;
-    if (space_.num_devices > kProvenDevices) {
-      limits.accepted_gap = kAcceptedGap;
-    }
-    const ClusterSearchResult found = SearchIn(planned, limits);
+    const ClusterSearchResult found = SearchIn(planned, {});
     if (found.best.empty()) return ExplainNothingFits(planned);
     PlannedChoice choice{.optimality_gap = found.optimality_gap,
                          .layouts_considered = found.layouts_considered};
     for (const RankedLayout& ranked : found.best) Add(ranked, &choice);
-    AddExecutable(limits, &choice);
+    AddExecutable(&choice);
     const Prediction& chosen = choice.best.front().prediction;
     for (Alternative& alternative : choice.best) {
       alternative.reason = WhyItLost(alternative, chosen, memory_limit_);
@@ -74,7 +66,7 @@ class PlannedSearch {
   }
 
   // What a user who wants to start today needs to know.
-  void AddExecutable(ClusterSearchLimits limits, PlannedChoice* choice) {
+  void AddExecutable(PlannedChoice* choice) {
     const auto is_executable = [](const Alternative& alternative) {
       return !alternative.layout.plan_only();
     };
@@ -91,9 +83,8 @@ class PlannedSearch {
       if ((pinned.*axis).value_or(1) != 1) return;
       pinned.*axis = 1;
     }
-    limits.num_kept = 1;
     const ClusterSearchResult found =
-        SearchIn(PlannedSpace(executable), limits);
+        SearchIn(PlannedSpace(executable), {.num_kept = 1});
     choice->layouts_considered += found.layouts_considered;
     if (!found.best.empty()) Add(found.best.front(), choice);
   }

@@ -1,6 +1,7 @@
 #include "planner/step_model.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <unordered_map>
@@ -99,28 +100,40 @@ struct StepModel::State {
   const Implementation implementation;
   const DeviceCost cost;
   std::unordered_map<CutKey, CutTimes, KeyHash> cuts;
+  // The last one asked for, by recompute: the map keeps its elements' places.
+  std::array<const std::pair<const CutKey, CutTimes>*, kNumRecomputes>
+      recent_cuts{};
   // By pipeline << 32 | interleave: the kinds of stages there are.
   std::unordered_map<uint64_t, std::vector<StageKind>> stages;
 };
 
 const CutTimes& StepModel::State::Cut(const Layout& layout) {
+  // Where experts lie on the tensor and context axes only, replicas do not
+  // matter.
+  const GroupPlacement experts = ExpertGroup(layout, implementation);
   const CutKey key{
       .tensor = layout.tensor,
       .context = layout.context,
       .expert = layout.expert,
       .expert_tensor = layout.expert_tensor,
       .micro_batch = layout.micro_batch,
-      .replica_stride =
-          layout.expert == 1
-              ? 0
-              : static_cast<int32_t>(
-                    ReplicaGroup(layout, implementation).outer.stride),
+      .replica_stride = experts.outer.size == 1
+                            ? 0
+                            : static_cast<int32_t>(experts.outer.stride),
       .kinds = static_cast<int32_t>(layout.precision) |
                static_cast<int32_t>(layout.gemm_format) << 8 |
                static_cast<int32_t>(layout.recompute) << 16 |
                static_cast<int32_t>(layout.pipeline > 1) << 24};
+  // Searches ask for what differs in recompute alone in turn.
+  const auto recent = static_cast<size_t>(layout.recompute);
+  if (recent_cuts[recent] != nullptr && recent_cuts[recent]->first == key) {
+    return recent_cuts[recent]->second;
+  }
   const auto found = cuts.find(key);
-  if (found != cuts.end()) return found->second;
+  if (found != cuts.end()) {
+    recent_cuts[recent] = &*found;
+    return found->second;
+  }
   CutTimes cut;
   auto add = [&](const LayerWork& work, LayerTime* time, HeldBytes* held) {
     *time = TimeOfLayer(work, layout, implementation, cost);
@@ -142,7 +155,8 @@ const CutTimes& StepModel::State::Cut(const Layout& layout) {
   add(WorkOfHead(model, layout, implementation), &cut.head, &cut.head_held);
   cut.embedding_parameters = ParametersOfEmbedding(model, layout);
   cut.head_parameters = ParametersOfHead(model, layout);
-  return cuts.emplace(key, cut).first->second;
+  recent_cuts[recent] = &*cuts.emplace(key, cut).first;
+  return recent_cuts[recent]->second;
 }
 
 const std::vector<StageKind>& StepModel::State::Stages(const Layout& layout) {
@@ -383,7 +397,12 @@ StepTime StepModel::PredictPasses(const Layout& layout) {
     if (!state_->implementation.overlaps_transfers) {
       time.transfer_s += 2 * microbatches * chunks * hop;
     }
-    time.bubble_s = (all_stages - pass.total()) / chunks;
+    // A micro-batch comes back to a stage for its next chunk when all stages
+    // had it: fewer micro-batches than stages leave them waiting in between.
+    time.bubble_s =
+        std::max((all_stages - pass.total()) / chunks,
+                 all_stages - pass.total() *
+                                  (microbatches - (microbatches - 1) / chunks));
     if (layout.schedule == Schedule::kZeroBubble) {
       // No stage waits for the weight gradients of another: of the stages after
       // it when the first gradients come, and, put off, at the end once more.

@@ -128,10 +128,6 @@ TEST(ClusterSearchTest, CertifiesWhatItHasNotLookedAt) {
     EXPECT_TRUE(early.exhausted);
     EXPECT_GE(best_s * (1 + early.optimality_gap) * (1 + 1e-12),
               early.best.front().prediction.time.step_time_s());
-    const ClusterSearchResult rough =
-        SearchCluster(space, kNoLimit, {.accepted_gap = 0.05}, evaluator);
-    EXPECT_LE(rough.optimality_gap, 0.05);
-    EXPECT_LE(rough.best.front().prediction.time.step_time_s(), best_s * 1.05);
   }
 }
 

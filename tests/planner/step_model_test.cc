@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "planner/cluster_simulate.h"
 #include "planner/shipped_profiles.h"
 
 namespace millrace {
@@ -180,6 +181,24 @@ TEST(StepModelTest, PassCostsSumToTheStep) {
   const StepModel::StepEnds ends = model.EndsOf(layout);
   EXPECT_GT(ends.gradient_reduction_s, ends.parameter_gather_s);
   EXPECT_GT(ends.optimizer_s, 0);
+}
+
+// Goal: interleaving helps less where micro-batches are fewer than stages.
+// Method: the step simulated by passes, around their number.
+TEST(StepModelTest, FewMicrobatchesInterleaveBadly) {
+  StepModel model = ModelOn("h100-sxm");
+  for (const int32_t num_microbatches : {4, 7, 8, 16, 24}) {
+    Layout layout = MlperfLayout();
+    layout.num_microbatches = num_microbatches;
+    const auto step =
+        ClusterStepOf(layout, Megatron(), *LoadNamedProfile("h100-sxm"), model);
+    ASSERT_TRUE(step.ok()) << step.status();
+    const auto simulated = SimulateCluster(*step, {.keeps_timeline = false});
+    ASSERT_TRUE(simulated.ok()) << simulated.status();
+    EXPECT_NEAR(Seconds(model, layout), simulated->step_time_s,
+                0.1 * simulated->step_time_s)
+        << num_microbatches;
+  }
 }
 
 TEST(StepModelTest, RefusesWhatItCannotPrice) {
