@@ -56,7 +56,9 @@ TEST(GreedyOrderTest, ReproducesOneForwardOneBackwardAndInterleaved) {
         const PassOrder order = GreedyOrder(costs, {}, 0, policy);
         const PassOrder known = Apart(v == 1 ? OneForwardOneBackwardOrder(costs)
                                              : InterleavedOrder(costs));
-        if (v == 1 || p <= 4) EXPECT_EQ(order, known);
+        if (v == 1 || p <= 4) {
+          EXPECT_EQ(order, known);
+        }
         const OrderTimes times = *TimeOrder(costs, order);
         const OrderTimes known_times = *TimeOrder(costs, known);
         EXPECT_NEAR(times.makespan_s, known_times.makespan_s, 1e-9);
