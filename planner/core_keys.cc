@@ -76,8 +76,6 @@ constexpr CoreFlag kFlags[] = {
     // Layout.
     {"sequence-parallel", "model.sequence_parallel",
      "trainer.strategy.sequence_parallel", CoreValue::kOn},
-    {"expert-tensor-parallel-size", "model.expert_tensor_parallel_size",
-     "trainer.strategy.expert_tensor_parallel_size"},
     {"num-virtual-stages-per-pipeline-rank",
      "model.virtual_pipeline_model_parallel_size",
      "trainer.strategy.virtual_pipeline_model_parallel_size"},
@@ -153,19 +151,20 @@ std::string ListWords(absl::string_view value) {
   return absl::StrJoin(words, " ");
 }
 
-// What the flag's value would be; empty: the flag would not be given.
+// What the flag's value would be.
 std::string FlagValue(CoreValue kind, const std::string& value, bool is_gated) {
   switch (kind) {
     case CoreValue::kOn:
-      return IsTrue(value) ? "True" : IsFalse(value) ? "" : value;
+      return IsTrue(value) ? "True" : IsFalse(value) ? kSwitchOff : value;
     case CoreValue::kOff:
-      return IsFalse(value) ? "True" : IsTrue(value) ? "" : value;
+      return IsFalse(value) ? "True" : IsTrue(value) ? kSwitchOff : value;
     case CoreValue::kSquared:
       if (absl::StrContains(value, "squared_relu") || value == "relu2") {
         return "True";
       }
       // What another flag says, or none.
-      return absl::EndsWith(value, is_gated ? "silu" : "gelu") ? "" : value;
+      return absl::EndsWith(value, is_gated ? "silu" : "gelu") ? kSwitchOff
+                                                               : value;
     case CoreValue::kWords:
     case CoreValue::kPattern:
       return ListWords(value);
@@ -177,9 +176,13 @@ std::string FlagValue(CoreValue kind, const std::string& value, bool is_gated) {
 
 }  // namespace
 
+bool IsOnCore(Framework framework) {
+  return framework == Framework::kMegatronBridge ||
+         framework == Framework::kNemo;
+}
+
 CoreKey CoreKeyOf(Framework framework, absl::string_view flag) {
-  CHECK(framework == Framework::kMegatronBridge ||
-        framework == Framework::kNemo);
+  CHECK(IsOnCore(framework));
   if (const char* name = TableName(framework, flag); name != nullptr) {
     return {name, CoreValue::kSame};
   }
@@ -203,7 +206,7 @@ Settings WithFlagValues(Framework framework, const Settings& settings) {
         entry.value = FlagValue(flag.value, entry.value, is_gated);
       }
     }
-    if (!entry.value.empty()) changed.entries.push_back(std::move(entry));
+    changed.entries.push_back(std::move(entry));
   }
   return changed;
 }

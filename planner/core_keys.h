@@ -13,6 +13,9 @@
 
 namespace millrace {
 
+// Whether it is one of them: kMegatronBridge or kNemo.
+bool IsOnCore(Framework framework);
+
 // What a key's value is, seen from the flag of Megatron-LM.
 enum class CoreValue : uint8_t {
   kSame,
@@ -28,13 +31,15 @@ struct CoreKey {
   CoreValue value = CoreValue::kSame;
 };
 
-// The key of kMegatronBridge or kNemo that says what a flag of Megatron-LM
+// The key of a framework on the core that says what a flag of Megatron-LM
 // ("num-layers") says; without a name for one that has no counterpart there.
 CoreKey CoreKeyOf(Framework framework, absl::string_view flag);
 
-// The settings of kMegatronBridge or kNemo under their own names, with the
-// values that the flags of Megatron-LM would have: a switch is "True" or left
-// out. Values that no flag can have stay as they are.
+// The settings of a framework on the core under their own names, with the
+// values that the flags of Megatron-LM would have: a switch is "True", or
+// kSwitchOff where its flag would be left out. Values that no flag can have
+// stay as they are.
+inline constexpr char kSwitchOff[] = "False";
 Settings WithFlagValues(Framework framework, const Settings& settings);
 
 }  // namespace millrace

@@ -25,6 +25,7 @@ LayoutConstraints Pinned(const Layout& layout) {
           .zero = layout.zero,
           .context = layout.context,
           .expert = layout.expert,
+          .expert_tensor = layout.expert_tensor,
           .interleave = layout.interleave,
           .recompute = RecomputeName(layout.recompute),
           .schedule = ScheduleName(layout.schedule)};

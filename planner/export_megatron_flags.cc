@@ -188,9 +188,6 @@ void AddRecompute(Export& out, Flags& flags) {
 void AddLayout(Export& out, Flags& flags) {
   const Layout& layout = out.layout;
   if (layout.tensor > 1) flags.Switch("sequence-parallel");
-  if (out.job.model.moe.num_experts > 0) {
-    flags.Add("expert-tensor-parallel-size", layout.expert_tensor);
-  }
   AddPipeline(out, flags);
   if (layout.data > 1) flags.Switch("overlap-grad-reduce");
   if (layout.zero >= 1) flags.Switch("use-distributed-optimizer");

@@ -217,8 +217,6 @@ void AddTorchtitanLayout(Export& out, TomlText& toml) {
         "gathers parameters once a micro-batch");
   }
   if (layout.expert > 1) {
-    toml.Add("parallelism.expert_tensor_parallel_degree",
-             absl::StrCat(layout.expert_tensor));
     if (!layout.shards_optimizer()) {
       out.differences.push_back(
           "ZeRO 0 with experts spread over ranks: torchtitan spreads them over "

@@ -10,6 +10,7 @@ constexpr FrameworkKey kMegatronKeys[] = {
     {"layout.pipeline", "pipeline-model-parallel-size", "1"},
     {"layout.context", "context-parallel-size", "1"},
     {"layout.expert", "expert-model-parallel-size", "1"},
+    {"layout.expert_tensor", "expert-tensor-parallel-size"},
     {"layout.micro_batch", "micro-batch-size"},
     {"training.global_batch", "global-batch-size"},
     {"model.layers", "num-layers"},
@@ -41,6 +42,7 @@ constexpr FrameworkKey kBridgeKeys[] = {
     {"layout.pipeline", "model.pipeline_model_parallel_size"},
     {"layout.context", "model.context_parallel_size"},
     {"layout.expert", "model.expert_model_parallel_size"},
+    {"layout.expert_tensor", "model.expert_tensor_parallel_size"},
     {"layout.micro_batch", "train.micro_batch_size"},
     {"training.global_batch", "train.global_batch_size"},
     {"model.layers", "model.num_layers"},
@@ -71,6 +73,7 @@ constexpr FrameworkKey kNemoKeys[] = {
     {"layout.pipeline", "trainer.strategy.pipeline_model_parallel_size"},
     {"layout.context", "trainer.strategy.context_parallel_size"},
     {"layout.expert", "trainer.strategy.expert_model_parallel_size"},
+    {"layout.expert_tensor", "trainer.strategy.expert_tensor_parallel_size"},
     {"layout.micro_batch", "data.micro_batch_size"},
     {"training.global_batch", "data.global_batch_size"},
     {"model.layers", "model.config.num_layers"},
@@ -110,6 +113,7 @@ constexpr FrameworkKey kTorchtitanKeys[] = {
     {"layout.pipeline", "parallelism.pipeline_parallel_degree", "1"},
     {"layout.context", "parallelism.context_parallel_degree", "1"},
     {"layout.expert", "parallelism.expert_parallel_degree", "1"},
+    {"layout.expert_tensor", "parallelism.expert_tensor_parallel_degree", "1"},
     {"training.seed", "debug.seed", "0"},
 };
 

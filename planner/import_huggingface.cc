@@ -1,37 +1,88 @@
+#include <array>
+#include <cstdint>
 #include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "planner/importer.h"
 
 namespace millrace {
 namespace {
 
-// Which families have only what our model has, if their options are so.
-void CheckArchitecture(Importer& importer) {
-  const std::string ours =
-      "only LlamaForCausalLM and MistralForCausalLM can be ours (RMSNorm, "
-      "rotary positions, grouped-query attention, SwiGLU, no biases)";
+// A family of models that ModelSpec can say.
+struct Family {
+  const char* type;          // model_type.
+  const char* architecture;  // The class that trains it.
+  FeedForward feed_forward;
+  // What it has and ModelSpec does not; null: nothing. Only for planning.
+  const char* approximation;
+};
+
+constexpr char kNoApproximation[] = "";
+constexpr char kQueryKeyNorms[] =
+    "the norms of queries and keys are left out: a small share of the work";
+constexpr char kLayerNorms[] =
+    "planned as a model with RMSNorm, rotary positions and no biases, which "
+    "has nearly the same work";
+
+constexpr std::array<Family, 8> kFamilies = {{
+    {"llama", "LlamaForCausalLM", FeedForward::kSwiglu, kNoApproximation},
+    {"mistral", "MistralForCausalLM", FeedForward::kSwiglu, kNoApproximation},
+    {"mixtral", "MixtralForCausalLM", FeedForward::kSwiglu, kNoApproximation},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", FeedForward::kSwiglu, kQueryKeyNorms},
+    {"deepseek_v2", "DeepseekV2ForCausalLM", FeedForward::kSwiglu,
+     kNoApproximation},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", FeedForward::kSwiglu,
+     kNoApproximation},
+    {"nemotron", "NemotronForCausalLM", FeedForward::kSquaredRelu, kLayerNorms},
+    {"gpt2", "GPT2LMHeadModel", FeedForward::kGelu, kLayerNorms},
+}};
+
+// The family, or null after an error.
+const Family* TakeFamily(Importer& importer) {
   const Setting* type = importer.Look("model_type");
   if (type != nullptr && type->value == "qwen2") {
     importer.Error(type, "model_type",
                    "found 'qwen2', whose query, key and value projections have "
                    "biases; ours have none");
     (void)importer.Look("architectures");
-    return;
+    return nullptr;
   }
-  importer.RefuseUnless("model_type", {"llama", "mistral"}, ours);
-  importer.RefuseUnless("architectures",
-                        {"", "LlamaForCausalLM", "MistralForCausalLM"}, ours);
+  std::vector<std::string> types;
+  for (const Family& family : kFamilies) {
+    types.push_back(family.type);
+    if (type == nullptr || type->value != family.type) continue;
+    importer.RefuseUnless("architectures", {"", family.architecture},
+                          absl::StrCat("model_type ", family.type,
+                                       " is trained as ", family.architecture));
+    return &family;
+  }
+  importer.RefuseUnless(
+      "model_type", types,
+      absl::StrCat("only ", absl::StrJoin(types, ", "), " can be ours"));
+  return nullptr;
+}
+
+// Whether workers cannot train the model, so that what does not change its work
+// need not be right.
+bool IsOnlyPlanned(Importer& importer) {
+  return !importer.job().model.is_llama();
 }
 
 void CheckRotary(Importer& importer) {
   const std::string plain =
       "ours has plain rotary positions; remove it to train with those";
-  for (const char* key : {"rope_scaling.rope_type", "rope_scaling.type",
-                          "rope_parameters.rope_type"}) {
-    importer.RefuseUnless(key, {"", "default"}, plain);
+  for (const char* key :
+       {"rope_scaling.rope_type", "rope_scaling.type",
+        "rope_parameters.rope_type", "partial_rotary_factor"}) {
+    if (IsOnlyPlanned(importer)) {
+      importer.NoteIfThere({key}, "planned with plain rotary positions");
+    } else {
+      importer.RefuseUnless(key, {"", "default", "1", "1.0"}, plain);
+    }
   }
-  importer.RefuseUnless("partial_rotary_factor", {"", "1", "1.0"}, plain);
   // Newer files keep the base with the other rotary parameters.
   const Setting* base = importer.Look("rope_theta");
   const Setting* nested = importer.Look("rope_parameters.rope_theta");
@@ -63,31 +114,158 @@ void CheckWindow(Importer& importer) {
                               size, " or less"));
 }
 
+// Takes a key of the file; without it an error, or the fallback where one is
+// given.
+void Take(Importer& importer, const char* job_path, const char* key,
+          const char* fallback = nullptr) {
+  const Setting* setting = importer.Look(key);
+  if (setting != nullptr) {
+    importer.Set(job_path, setting->value, key, setting);
+  } else if (fallback != nullptr) {
+    importer.Set(job_path, fallback, "default of Hugging Face Transformers");
+  } else {
+    importer.Error(nullptr, key, "missing; expected a whole number");
+  }
+}
+
+// An error unless the key is absent or has its usual value.
+void DemandUsual(Importer& importer, const char* key, const char* usual,
+                 const char* why) {
+  importer.RefuseUnless(key, {"", usual}, why);
+}
+
+void TakeMixtral(Importer& importer) {
+  Take(importer, "model.moe.num_experts", "num_local_experts");
+  Take(importer, "model.moe.experts_per_token", "num_experts_per_tok");
+  Take(importer, "model.moe.expert_hidden", "intermediate_size");
+}
+
+void TakeQwen(Importer& importer) {
+  Take(importer, "model.moe.num_experts", "num_experts");
+  Take(importer, "model.moe.experts_per_token", "num_experts_per_tok");
+  Take(importer, "model.moe.expert_hidden", "moe_intermediate_size");
+  const char* all = "ours has experts in all layers but the first ones";
+  DemandUsual(importer, "decoder_sparse_step", "1", all);
+  DemandUsual(importer, "mlp_only_layers", "", all);
+}
+
+void TakeDeepSeek(Importer& importer) {
+  Take(importer, "model.moe.num_experts", "n_routed_experts");
+  Take(importer, "model.moe.experts_per_token", "num_experts_per_tok");
+  Take(importer, "model.moe.expert_hidden", "moe_intermediate_size");
+  Take(importer, "model.moe.num_shared_experts", "n_shared_experts", "0");
+  Take(importer, "model.moe.num_dense_layers", "first_k_dense_replace", "0");
+  DemandUsual(importer, "moe_layer_freq", "1",
+              "ours has experts in all layers but the first ones");
+  Take(importer, "model.mla.kv_rank", "kv_lora_rank");
+  Take(importer, "model.mla.query_rank", "q_lora_rank", "0");
+  Take(importer, "model.mla.nope_head_dim", "qk_nope_head_dim");
+  Take(importer, "model.mla.rope_head_dim", "qk_rope_head_dim");
+  Take(importer, "model.mla.value_head_dim", "v_head_dim");
+  const LatentAttention& mla = importer.job().model.mla;
+  importer.Set("model.head_dim",
+               absl::StrCat(mla.nope_head_dim + mla.rope_head_dim),
+               "qk_nope_head_dim + qk_rope_head_dim");
+  // Every head has a key and a value of its own, whatever this key says.
+  (void)importer.Look("num_key_value_heads");
+  Take(importer, "model.kv_heads", "num_attention_heads");
+  importer.NoteIfThere({"num_nextn_predict_layers"},
+                       "the layers that predict further tokens are left out");
+}
+
+// Its keys have names of their own.
+void TakeGpt2(const ImportOptions& options, Importer& importer) {
+  Take(importer, "model.hidden", "n_embd");
+  Take(importer, "model.layers", "n_layer");
+  Take(importer, "model.heads", "n_head");
+  Take(importer, "model.kv_heads", "n_head");
+  Take(importer, "model.ffn_hidden", "n_inner",
+       absl::StrCat(4 * importer.job().model.hidden).c_str());
+  if (!options.sequence_length.has_value()) {
+    Take(importer, "model.sequence_length", "n_positions", "1024");
+  }
+  Take(importer, "model.norm_epsilon", "layer_norm_epsilon", "1e-05");
+}
+
+void TakeModel(const Family& family, const ImportOptions& options,
+               Importer& importer) {
+  const absl::string_view type = family.type;
+  importer.Set("model.feed_forward", FeedForwardName(family.feed_forward),
+               "model_type");
+  if (type == "mixtral") TakeMixtral(importer);
+  if (type == "qwen3_moe") TakeQwen(importer);
+  if (absl::StartsWith(type, "deepseek")) TakeDeepSeek(importer);
+  if (type == "gpt2") TakeGpt2(options, importer);
+  if (type == "nemotron") {
+    Take(importer, "model.norm_epsilon", "norm_eps", "1e-05");
+  }
+  importer.TakeTable();
+  // Defaults differ between families.
+  if (type == "mistral" || type == "mixtral" || type == "qwen3_moe") {
+    importer.Require("model.kv_heads");
+  }
+  const Setting* tied = importer.Look("tie_word_embeddings");
+  const bool usual = type == "gpt2";
+  const bool is_tied = tied == nullptr ? usual : tied->value == "true";
+  importer.Set("model.ties_embedding", is_tied ? "true" : "false",
+               tied == nullptr ? "default of Hugging Face Transformers"
+                               : "tie_word_embeddings",
+               tied);
+  if (absl::string_view(family.approximation) != kNoApproximation) {
+    importer.Note(
+        absl::StrCat("model_type ", type, ": ", family.approximation));
+  }
+  if (IsOnlyPlanned(importer)) {
+    importer.Note(
+        "the model can be planned and exported; workers cannot train it yet");
+  }
+}
+
+void CheckActivation(const Family& family, Importer& importer) {
+  switch (family.feed_forward) {
+    case FeedForward::kSwiglu:
+      importer.RefuseUnless("hidden_act", {"", "silu"},
+                            "ours has SwiGLU, whose activation is silu");
+      break;
+    case FeedForward::kSquaredRelu:
+      importer.RefuseUnless("hidden_act", {"", "relu2"},
+                            "this family has the square of ReLU");
+      break;
+    case FeedForward::kGelu:
+      importer.RefuseUnless(
+          "activation_function",
+          {"", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"},
+          "this family has GELU");
+      break;
+  }
+}
+
+void CheckBiases(Importer& importer) {
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    if (!IsOnlyPlanned(importer)) {
+      importer.RefuseUnless(key, {"", "false"}, "ours has no biases");
+    } else if (importer.IsOn(key)) {
+      importer.Note(absl::StrCat(key, ": planned without biases"));
+    }
+  }
+}
+
 }  // namespace
 
 void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
-  CheckArchitecture(importer);
-  if (importer.has_errors()) return;  // The rest may mean something else.
+  const Family* family = TakeFamily(importer);
+  // The rest may mean something else.
+  if (family == nullptr || importer.has_errors()) return;
   if (options.sequence_length.has_value()) {
     importer.Set("model.sequence_length",
                  absl::StrCat(*options.sequence_length), "--sequence-length");
     (void)importer.Look("max_position_embeddings");
   }
-  importer.TakeTable();
-  // Mistral's default differs from Llama's, so it must be there.
-  if (importer.Look("model_type")->value == "mistral") {
-    importer.Require("model.kv_heads");
-  }
+  TakeModel(*family, options, importer);
   CheckRotary(importer);
   CheckWindow(importer);
-  importer.RefuseUnless("hidden_act", {"", "silu"},
-                        "ours has SwiGLU, whose activation is silu");
-  importer.RefuseUnless("tie_word_embeddings", {"", "false"},
-                        "ours has a head of its own; set it to false to train "
-                        "the model with one");
-  for (const char* key : {"attention_bias", "mlp_bias"}) {
-    importer.RefuseUnless(key, {"", "false"}, "ours has no biases");
-  }
+  CheckActivation(*family, importer);
+  CheckBiases(importer);
   if (const Setting* dropout = importer.Look("attention_dropout");
       dropout != nullptr && dropout->value != "0" && dropout->value != "0.0") {
     importer.Note("attention_dropout " + dropout->value + ": ours has none");

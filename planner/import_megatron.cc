@@ -12,95 +12,6 @@
 namespace millrace {
 namespace {
 
-void CheckArchitecture(Importer& importer) {
-  const std::string ours = "ours is of the Llama family; add ";
-  for (const char* key : {"swiglu", "untie-embeddings-and-output-weights",
-                          "disable-bias-linear"}) {
-    importer.RefuseUnless(key, {"True"}, absl::StrCat(ours, "--", key));
-  }
-  importer.RefuseUnless("normalization", {"RMSNorm"},
-                        absl::StrCat(ours, "--normalization RMSNorm"));
-  importer.RefuseUnless("position-embedding-type", {"rope"},
-                        absl::StrCat(ours, "--position-embedding-type rope"));
-  importer.RefuseUnless("rotary-percent", {"", "1", "1.0"},
-                        "ours rotates the whole of a head");
-  for (const char* key :
-       {"num-experts", "multi-latent-attention", "qk-layernorm", "add-qkv-bias",
-        "use-rope-scaling", "rotary-interleaved",
-        "rotary-seq-len-interpolation-factor", "apply-layernorm-1p",
-        "apply-residual-connection-post-layernorm", "squared-relu",
-        "mtp-num-layers", "window-size", "heterogeneous-layers-config-path"}) {
-    importer.RefuseUnless(key, {""}, "our model has nothing of the kind");
-  }
-}
-
-// Rows of the embedding: the size given, an end-of-document id for the null
-// tokenizer, padding to a multiple that depends on the tensor axis.
-void SetVocabulary(Importer& importer) {
-  const Setting* padded = importer.Look("padded-vocab-size");
-  const Setting* size = importer.Look("vocab-size");
-  const int64_t multiple =
-      importer.Integer("make-vocab-size-divisible-by", 1, 128) *
-      importer.job().layout.tensor.value_or(1);
-  const Setting* tokenizer = importer.Look("tokenizer-type");
-  if (padded != nullptr) {
-    importer.Set("model.vocab_size", padded->value, padded->key, padded);
-    return;
-  }
-  if (size == nullptr) {
-    importer.Error(nullptr, "vocab-size",
-                   "missing; Megatron-LM takes it from the tokenizer, which "
-                   "is not at hand: give --vocab-size N");
-    return;
-  }
-  int64_t rows = importer.Integer("vocab-size", 1, 1);
-  if (tokenizer != nullptr && tokenizer->value == "NullTokenizer") ++rows;
-  rows = (rows + multiple - 1) / multiple * multiple;
-  importer.Set("model.vocab_size", absl::StrCat(rows),
-               absl::StrCat("vocab-size, padded to a multiple of ", multiple),
-               size);
-}
-
-void SetModel(Importer& importer) {
-  // Frameworks on its core have no such switch.
-  if (importer.framework() == Framework::kMegatron &&
-      !importer.IsOn("group-query-attention") &&
-      importer.Look("num-attention-heads") != nullptr) {
-    importer.Set("model.kv_heads", importer.Look("num-attention-heads")->value,
-                 "num-attention-heads, as without --group-query-attention",
-                 importer.Look("num-attention-heads"));
-    (void)importer.Look("num-query-groups");
-  }
-  importer.TakeTable();
-  const bool has_defaults = importer.framework() == Framework::kMegatron;
-  if (has_defaults && !importer.IsSet("model.kv_heads")) {
-    importer.Set("model.kv_heads", "1", "default of Megatron-LM");
-  }
-  const int64_t hidden = importer.job().model.hidden;
-  if (!importer.IsSet("model.ffn_hidden") && hidden > 0) {
-    importer.Set("model.ffn_hidden", absl::StrCat(8 * hidden / 3 / 64 * 64),
-                 "default of Megatron-LM: 8/3 of hidden-size");
-  }
-  SetVocabulary(importer);
-  const int64_t length = importer.job().model.sequence_length;
-  const int64_t longest =
-      importer.Integer("max-position-embeddings", 1, length);
-  if (longest < length) {
-    importer.Error(importer.Look("max-position-embeddings"),
-                   "max-position-embeddings",
-                   absl::StrCat(longest, " is below seq-length ", length));
-  }
-  for (const char* key : {"attention-dropout", "hidden-dropout"}) {
-    const Setting* dropout = importer.Look(key);
-    double rate = 0.1;  // Its default.
-    if (dropout != nullptr && absl::SimpleAtod(dropout->value, &rate) &&
-        rate == 0) {
-      continue;
-    }
-    importer.Note(absl::StrCat(key, " ", rate, ": ours has none"));
-  }
-}
-
 // Devices, from what starts the command or from a dump; 0: not said.
 int64_t NumDevices(Importer& importer) {
   const int64_t dumped = importer.Integer("world-size", 1, 0);
@@ -208,6 +119,15 @@ void SetLayout(Importer& importer) {
   importer.Require("layout.micro_batch");
   SetData(importer, NumDevices(importer));
   SetInterleave(importer);
+  if (!importer.IsSet("layout.expert_tensor") &&
+      importer.framework() == Framework::kMegatron) {
+    const bool has_experts = importer.job().model.moe.num_experts > 0;
+    importer.Set(
+        "layout.expert_tensor",
+        absl::StrCat(has_experts ? importer.job().layout.tensor.value_or(1)
+                                 : 1),
+        "default of Megatron-LM: as tensor-model-parallel-size");
+  }
   importer.Set("layout.zero",
                importer.IsOn("use-distributed-optimizer") ? "1" : "0",
                "use-distributed-optimizer");
@@ -371,9 +291,8 @@ void SetPaths(Importer& importer) {
 }  // namespace
 
 void ImportMegatron(const ImportOptions&, Importer& importer) {
-  CheckArchitecture(importer);
+  ImportMegatronModel(importer);
   if (importer.has_errors()) return;
-  SetModel(importer);
   SetLayout(importer);
   SetSchedule(importer);
   if (importer.framework() != Framework::kMegatron) NoteRecipe(importer);

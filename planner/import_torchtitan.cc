@@ -8,32 +8,31 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "planner/importer.h"
+#include "planner/job_keys.h"
 #include "planner/yaml_tree.h"
 
 namespace millrace {
 namespace {
 
+// All of the model but what the training decides.
 void SetModelFields(const ModelSpec& model, const std::string& remark,
                     Importer& importer) {
-  const std::pair<const char*, int64_t> fields[] = {
-      {"model.vocab_size", model.vocab_size},
-      {"model.hidden", model.hidden},
-      {"model.layers", model.num_layers},
-      {"model.heads", model.num_heads},
-      {"model.kv_heads", model.num_kv_heads},
-      {"model.head_dim", model.head_dim},
-      {"model.ffn_hidden", model.ffn_hidden}};
-  for (const auto& [path, value] : fields) {
-    importer.Set(path, absl::StrCat(value), remark);
+  const JobSpec of_model{.model = model};
+  for (const JobKey& key : JobKeys()) {
+    const absl::string_view path = key.path;
+    if (!absl::StartsWith(path, "model.") || path == "model.init_std" ||
+        path == "model.sequence_length") {
+      continue;
+    }
+    importer.Set(path, JobValueToYaml(key, of_model), remark);
   }
-  importer.Set("model.rope_theta", NumberToText(model.rope_theta), remark);
-  importer.Set("model.norm_epsilon", NumberToText(model.norm_epsilon), remark);
 }
 
 // A flavor is a name for a model that stands in torchtitan's source.
 void SetModel(const ImportOptions& options, Importer& importer) {
-  importer.RefuseUnless("model.name", {"", "llama3"},
-                        "only torchtitan's llama3 can be ours");
+  importer.RefuseUnless("model.name", {"", "llama3", "qwen3", "deepseek_v3"},
+                        "only torchtitan's llama3, qwen3 and deepseek_v3 can "
+                        "be ours");
   const Setting* flavor = importer.Look("model.flavor");
   if (options.model.has_value()) {
     ImportOptions of_model;
@@ -46,6 +45,14 @@ void SetModel(const ImportOptions& options, Importer& importer) {
       return;
     }
     SetModelFields(model->job.model, options.model->file_name, importer);
+    return;
+  }
+  if (const Setting* family = importer.Look("model.name");
+      family != nullptr && family->value != "llama3") {
+    importer.Error(family, "model.name",
+                   absl::StrCat("the flavors of ", family->value,
+                                " are not known here; give the model's Hugging "
+                                "Face configuration with --model config.json"));
     return;
   }
   const std::string name = flavor == nullptr ? "debugmodel" : flavor->value;

@@ -31,8 +31,7 @@ bool Accepts(const JobKey& key, absl::string_view value) {
 }  // namespace
 
 std::string Importer::OwnKey(absl::string_view key) const {
-  if (framework_ == Framework::kMegatronBridge ||
-      framework_ == Framework::kNemo) {
+  if (IsOnCore(framework_)) {
     const std::string own = CoreKeyOf(framework_, key).name;
     if (!own.empty()) return own;
   }
@@ -42,7 +41,14 @@ std::string Importer::OwnKey(absl::string_view key) const {
 const Setting* Importer::Look(absl::string_view key) {
   const std::string own = OwnKey(key);
   looked_at_.emplace(own);
-  return settings_.Find(own);
+  const Setting* setting = settings_.Find(own);
+  const bool is_off = IsOnCore(framework_) && setting != nullptr &&
+                      setting->value == kSwitchOff;
+  return is_off ? nullptr : setting;
+}
+
+bool Importer::IsSaid(absl::string_view key) const {
+  return settings_.Find(OwnKey(key)) != nullptr;
 }
 
 int64_t Importer::Integer(absl::string_view key, int64_t minimum,
@@ -219,7 +225,9 @@ void Importer::CheckLayout() {
       {"model.ffn_hidden", job.model.ffn_hidden},
       {"model.vocab_size", job.model.vocab_size}};
   for (const auto& [path, value] : divisible) {
-    if (value % tensor == 0) continue;
+    const bool is_unused = absl::string_view(path) == "model.ffn_hidden" &&
+                           job.model.num_dense_layers() == 0;
+    if (is_unused || value % tensor == 0) continue;
     Error(SettingOf("layout.tensor"), NameOf("layout.tensor"),
           absl::StrCat(tensor, " equal shards cannot be cut from ",
                        NameOf(path), " ", value, "; change one of them"));

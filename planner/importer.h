@@ -27,8 +27,10 @@ class Importer {
   JobSpec& job() { return imported_.job; }
   bool has_errors() const { return !errors_.empty(); }
 
-  // The setting, or null; counts as looked at.
+  // The setting, or null; counts as looked at. A switch of a framework on
+  // Megatron Core that is off counts as absent, but IsSaid().
   const Setting* Look(absl::string_view key);
+  bool IsSaid(absl::string_view key) const;
   // Its value as an integer of at least `minimum`, or `fallback` if it is
   // absent or not such a number, which is an error.
   int64_t Integer(absl::string_view key, int64_t minimum, int64_t fallback);
@@ -85,6 +87,7 @@ class Importer {
 };
 
 // The import of each framework, before Finish().
+void ImportMegatronModel(Importer& importer);  // Part of ImportMegatron().
 void ImportMegatron(const ImportOptions& options, Importer& importer);
 void ImportTorchtitan(const ImportOptions& options, Importer& importer);
 void ImportHuggingFace(const ImportOptions& options, Importer& importer);

@@ -131,6 +131,15 @@ struct FieldReader {
     *value = found->second;
     return true;
   }
+  bool operator()(FeedForward* value) const {
+    for (const FeedForward kind : {FeedForward::kSwiglu, FeedForward::kGelu,
+                                   FeedForward::kSquaredRelu}) {
+      if (!IsScalar() || tree.scalar != FeedForwardName(kind)) continue;
+      *value = kind;
+      return true;
+    }
+    return false;
+  }
 };
 
 bool SetFromTree(const JobKey& key, const YamlTree& tree, JobSpec* job) {
@@ -286,6 +295,10 @@ class JobReader {
     if (!lines_.contains("model.kv_heads"))
       model.num_kv_heads = model.num_heads;
     if (lines_.contains("model.head_dim")) return;
+    if (model.mla.kv_rank > 0) {
+      model.head_dim = model.mla.nope_head_dim + model.mla.rope_head_dim;
+      return;
+    }
     if (model.hidden % model.num_heads != 0) {
       Error(LineOf("model.heads"), "model.heads",
             absl::StrCat("hidden ", model.hidden, " is not divisible by heads ",

@@ -66,7 +66,7 @@ const JobKey kJobKeys[] = {
      .field = FIELD(model.head_dim),
      .minimum = 2,
      .maximum = 1 << 20,
-     .default_note = "hidden / heads"},
+     .default_note = "hidden / heads, or nope + rope of mla"},
     {.path = "model.ffn_hidden",
      .doc = "Width inside the feed-forward block. A multiple of the tensor "
             "axis.",
@@ -74,6 +74,56 @@ const JobKey kJobKeys[] = {
      .required = true,
      .minimum = 1,
      .maximum = kMaximumInt32},
+    {.path = "model.feed_forward",
+     .doc = "What the feed-forward block computes between its projections. "
+            "Others than swiglu are only planned so far.",
+     .field = FIELD(model.feed_forward),
+     .choices = "swiglu|gelu|relu2"},
+    {.path = "model.ties_embedding",
+     .doc = "true: the head is the embedding's transpose. Only planned so far.",
+     .field = FIELD(model.ties_embedding)},
+    {.path = "model.moe.num_experts",
+     .doc = "Experts of a layer, of which each token goes to some. 0: layers "
+            "are dense. Above 0 only planned so far.",
+     .field = FIELD(model.moe.num_experts),
+     .maximum = 1 << 20},
+    {.path = "model.moe.experts_per_token",
+     .doc = "Experts that a token goes to.",
+     .field = FIELD(model.moe.experts_per_token),
+     .maximum = 1 << 20},
+    {.path = "model.moe.expert_hidden",
+     .doc = "Width inside one expert.",
+     .field = FIELD(model.moe.expert_hidden),
+     .maximum = kMaximumInt32},
+    {.path = "model.moe.num_shared_experts",
+     .doc = "Experts beside these that see every token.",
+     .field = FIELD(model.moe.num_shared_experts),
+     .maximum = 1 << 20},
+    {.path = "model.moe.num_dense_layers",
+     .doc = "The first layers, without experts, of width ffn_hidden.",
+     .field = FIELD(model.moe.num_dense_layers),
+     .maximum = 10000},
+    {.path = "model.mla.kv_rank",
+     .doc = "Width of the latent vector that keys and values come from. 0: "
+            "plain attention. Above 0 only planned so far.",
+     .field = FIELD(model.mla.kv_rank),
+     .maximum = kMaximumInt32},
+    {.path = "model.mla.query_rank",
+     .doc = "Width of the latent vector that queries come from. 0: none.",
+     .field = FIELD(model.mla.query_rank),
+     .maximum = kMaximumInt32},
+    {.path = "model.mla.nope_head_dim",
+     .doc = "Width of a query or key head without position.",
+     .field = FIELD(model.mla.nope_head_dim),
+     .maximum = 1 << 20},
+    {.path = "model.mla.rope_head_dim",
+     .doc = "Width of a query or key head with rotary position. Even.",
+     .field = FIELD(model.mla.rope_head_dim),
+     .maximum = 1 << 20},
+    {.path = "model.mla.value_head_dim",
+     .doc = "Width of a value head.",
+     .field = FIELD(model.mla.value_head_dim),
+     .maximum = 1 << 20},
     {.path = "model.sequence_length",
      .doc = "Tokens of a training sequence.",
      .field = FIELD(model.sequence_length),
@@ -455,6 +505,9 @@ struct ExpectedText {
   std::string operator()(LearningRateDecay*) const {
     return DescribeChoices(key.choices);
   }
+  std::string operator()(FeedForward*) const {
+    return DescribeChoices(key.choices);
+  }
 };
 
 struct ValueText {
@@ -506,6 +559,9 @@ struct ValueText {
         return "cosine";
     }
     return "none";
+  }
+  std::string operator()(const FeedForward* value) const {
+    return FeedForwardName(*value);
   }
 };
 

@@ -26,7 +26,7 @@ using JobField =
     std::variant<FixedChoice, bool*, std::string*, std::vector<std::string>*,
                  double*, int32_t*, int64_t*, uint64_t*,
                  std::optional<int32_t>*, std::optional<int64_t>*,
-                 std::optional<double>*, LearningRateDecay*>;
+                 std::optional<double>*, LearningRateDecay*, FeedForward*>;
 
 struct JobKey {
   const char* path;  // "training.optimizer.beta1".

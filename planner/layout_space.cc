@@ -91,8 +91,29 @@ PinnedAxes DescribePinnedAxes(const LayoutConstraints& constraints) {
   return pinned;
 }
 
+// The first key of a model that workers cannot train, likewise.
+std::optional<std::string> PlanOnlyKey(const ModelSpec& model) {
+  if (model.moe.num_experts > 0) {
+    return absl::StrCat("model.moe.num_experts is ", model.moe.num_experts);
+  }
+  if (model.mla.kv_rank > 0) {
+    return absl::StrCat("model.mla.kv_rank is ", model.mla.kv_rank);
+  }
+  if (model.feed_forward != FeedForward::kSwiglu) {
+    return absl::StrCat("model.feed_forward is ",
+                        FeedForwardName(model.feed_forward));
+  }
+  if (model.ties_embedding) return "model.ties_embedding is true";
+  return std::nullopt;
+}
+
 // What stands in the way of the layout that comes closest.
 std::string NearestObstacle(const LayoutSpace& space) {
+  if (const auto key = PlanOnlyKey(space.model)) {
+    return absl::StrCat(*key,
+                        ", which is only planned so far: workers train the "
+                        "Llama family with a head of its own");
+  }
   if (const auto key = PlanOnlyKey(space.constraints)) {
     return absl::StrCat(*key,
                         ", which is only planned so far: workers execute "
@@ -228,7 +249,8 @@ bool PinsPlanOnlyAxis(const LayoutConstraints& constraints) {
 
 std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
   std::vector<Layout> layouts;
-  if (PlanOnlyKey(space.constraints).has_value() ||
+  if (PlanOnlyKey(space.model).has_value() ||
+      PlanOnlyKey(space.constraints).has_value() ||
       !Allows(space.constraints.devices, space.num_devices)) {
     return layouts;
   }

@@ -47,7 +47,8 @@ LayoutConstraints Pinned(const Layout& layout) {
           .micro_batch = layout.micro_batch,
           .zero = layout.zero,
           .context = layout.context,
-          .expert = layout.expert};
+          .expert = layout.expert,
+          .expert_tensor = layout.expert_tensor};
 }
 
 // The settings that a framework's reader makes of an export.

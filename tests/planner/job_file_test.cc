@@ -67,6 +67,38 @@ TEST(JobFileTest, FillsDefaults) {
   EXPECT_EQ(job->profile, "auto");
 }
 
+// Goal: models that are only planned are read, and checked as a whole. Method:
+// experts behind latent attention, whose heads follow from it; one slip each.
+TEST(JobFileTest, ReadsPlannedModels) {
+  const std::string planned = Changed(
+      "  ffn_hidden: 96",
+      "  ffn_hidden: 96\n  feed_forward: relu2\n  ties_embedding: true\n"
+      "  moe: {num_experts: 8, experts_per_token: 2, expert_hidden: 24,"
+      " num_shared_experts: 1, num_dense_layers: 1}\n"
+      "  mla: {kv_rank: 16, nope_head_dim: 8, rope_head_dim: 4,"
+      " value_head_dim: 8}");
+  const absl::StatusOr<JobSpec> job = ParseJob(planned, "job.yaml");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->model.feed_forward, FeedForward::kSquaredRelu);
+  EXPECT_TRUE(job->model.ties_embedding);
+  EXPECT_EQ(job->model.moe, (MixtureOfExperts{.num_experts = 8,
+                                              .experts_per_token = 2,
+                                              .expert_hidden = 24,
+                                              .num_shared_experts = 1,
+                                              .num_dense_layers = 1}));
+  EXPECT_EQ(job->model.head_dim, 12);
+  EXPECT_FALSE(job->model.is_llama());
+  const absl::StatusOr<JobSpec> read = ParseJob(JobToYaml(*job), "job.yaml");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, *job);
+  EXPECT_THAT(
+      ErrorOf(absl::StrReplaceAll(planned, {{"relu2", "relu"}})),
+      HasSubstr("model.feed_forward: expected swiglu, gelu or relu2, found"));
+  EXPECT_THAT(ErrorOf(absl::StrReplaceAll(
+                  planned, {{"experts_per_token: 2", "experts_per_token: 9"}})),
+              HasSubstr("model.moe.experts_per_token is 9"));
+}
+
 // Goal: sizes carry units, and auto means absent. Method: the spellings a
 // person might try.
 TEST(JobFileTest, ReadsSizesAndAuto) {

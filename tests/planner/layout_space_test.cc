@@ -125,6 +125,21 @@ TEST(LayoutSpaceTest, RefusesWhatIsOnlyPlanned) {
   space.constraints = {
       .context = 1, .expert = 1, .interleave = 1, .devices = 4};
   EXPECT_FALSE(EnumerateLayouts(space).empty());
+
+  // Models likewise.
+  const ModelSpec llama = space.model;
+  space.model.ties_embedding = true;
+  EXPECT_THAT(ErrorOf(space), HasSubstr("model.ties_embedding is true, which "
+                                        "is only planned"));
+  space.model = llama;
+  space.model.feed_forward = FeedForward::kGelu;
+  EXPECT_THAT(ErrorOf(space), HasSubstr("model.feed_forward is gelu"));
+  space.model = llama;
+  space.model.moe.num_experts = 8;
+  EXPECT_THAT(ErrorOf(space), HasSubstr("model.moe.num_experts is 8"));
+  space.model = llama;
+  space.model.mla.kv_rank = 8;
+  EXPECT_THAT(ErrorOf(space), HasSubstr("model.mla.kv_rank is 8"));
 }
 
 TEST(LayoutSpaceTest, ExplainsBatches) {

@@ -1,0 +1,251 @@
+// Models that are only planned, from the files of other frameworks.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "planner/export.h"
+#include "planner/import.h"
+#include "planner/settings.h"
+#include "tests/planner/framework_testing.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr char kMixtral[] = R"({
+  "model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
+  "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 8,
+  "intermediate_size": 14336, "num_local_experts": 8,
+  "num_experts_per_tok": 2, "max_position_embeddings": 32768,
+  "rope_theta": 1000000.0, "rms_norm_eps": 1e-05, "sliding_window": null,
+  "router_aux_loss_coef": 0.02, "torch_dtype": "bfloat16"})";
+
+constexpr char kQwen[] = R"({
+  "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"],
+  "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 48,
+  "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+  "intermediate_size": 6144, "moe_intermediate_size": 768,
+  "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1,
+  "mlp_only_layers": [], "max_position_embeddings": 40960,
+  "tie_word_embeddings": false, "use_sliding_window": false})";
+
+constexpr char kDeepSeek[] = R"({
+  "model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"],
+  "vocab_size": 129280, "hidden_size": 7168, "num_hidden_layers": 61,
+  "num_attention_heads": 128, "num_key_value_heads": 128,
+  "intermediate_size": 18432, "moe_intermediate_size": 2048,
+  "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
+  "first_k_dense_replace": 3, "moe_layer_freq": 1, "q_lora_rank": 1536,
+  "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "v_head_dim": 128, "num_nextn_predict_layers": 1,
+  "max_position_embeddings": 163840,
+  "rope_scaling": {"type": "yarn", "factor": 40}})";
+
+constexpr char kNemotron[] = R"({
+  "model_type": "nemotron", "architectures": ["NemotronForCausalLM"],
+  "vocab_size": 256000, "hidden_size": 6144, "num_hidden_layers": 32,
+  "num_attention_heads": 48, "num_key_value_heads": 8,
+  "intermediate_size": 24576, "hidden_act": "relu2", "norm_eps": 1e-05,
+  "partial_rotary_factor": 0.5, "max_position_embeddings": 4096,
+  "tie_word_embeddings": false})";
+
+constexpr char kGpt2[] = R"({
+  "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],
+  "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12,
+  "n_positions": 1024, "activation_function": "gelu_new"})";
+
+absl::StatusOr<ImportedJob> Import(Framework framework, const std::string& text,
+                                   const ImportOptions& options = {}) {
+  const absl::StatusOr<Settings> settings =
+      framework == Framework::kMegatron ? ReadMegatronSettings(text, "args.txt")
+      : framework == Framework::kHuggingFace
+          ? ReadJsonSettings(text, "config.json")
+          : ReadOverrideSettings(text, "run.sh");
+  if (!settings.ok()) return settings.status();
+  return ImportJob(framework, *settings, options);
+}
+
+ImportedJob MustImport(Framework framework, const std::string& text,
+                       const ImportOptions& options = {}) {
+  absl::StatusOr<ImportedJob> imported = Import(framework, text, options);
+  EXPECT_TRUE(imported.ok()) << imported.status();
+  return imported.ok() ? *std::move(imported) : ImportedJob{};
+}
+
+std::string ErrorOf(const char* config, const std::string& from,
+                    const std::string& to) {
+  const std::string text = absl::StrReplaceAll(config, {{from, to}});
+  EXPECT_NE(text, config) << from;
+  const absl::StatusOr<ImportedJob> imported =
+      Import(Framework::kHuggingFace, text);
+  return imported.ok() ? "no error" : std::string(imported.status().message());
+}
+
+// Goal: families with experts, latent attention and other feed-forward blocks
+// are taken whole. Method: configurations of known models; their parameters are
+// those that their makers publish, within what is left out (norms of heads,
+// biases, learned positions).
+TEST(ImportModelsTest, TakesKnownModels) {
+  const struct {
+    const char* config;
+    double billions;
+  } cases[] = {{kMixtral, 46.7},
+               {kQwen, 30.5},
+               {kDeepSeek, 671.0},
+               {kNemotron, 15.6},
+               {kGpt2, 0.124}};
+  for (const auto& [config, billions] : cases) {
+    SCOPED_TRACE(config);
+    const ImportedJob imported = MustImport(Framework::kHuggingFace, config);
+    const auto total =
+        static_cast<double>(CountParameters(imported.job.model).total);
+    EXPECT_NEAR(total, billions * 1e9, billions * 1e7);
+    EXPECT_FALSE(imported.job.model.is_llama());
+    EXPECT_THAT(imported.notes,
+                Contains(HasSubstr("workers cannot train it yet")));
+  }
+}
+
+// Goal: each key goes where it belongs. Method: DeepSeek-V3 and Mixtral by
+// hand.
+TEST(ImportModelsTest, TakesExpertsAndLatentAttention) {
+  const ModelSpec deepseek =
+      MustImport(Framework::kHuggingFace, kDeepSeek).job.model;
+  EXPECT_EQ(deepseek.moe, (MixtureOfExperts{.num_experts = 256,
+                                            .experts_per_token = 8,
+                                            .expert_hidden = 2048,
+                                            .num_shared_experts = 1,
+                                            .num_dense_layers = 3}));
+  EXPECT_EQ(deepseek.mla, (LatentAttention{.kv_rank = 512,
+                                           .query_rank = 1536,
+                                           .nope_head_dim = 128,
+                                           .rope_head_dim = 64,
+                                           .value_head_dim = 128}));
+  EXPECT_EQ(deepseek.head_dim, 192);
+  EXPECT_EQ(deepseek.num_kv_heads, 128);
+  const ImportedJob mixtral = MustImport(Framework::kHuggingFace, kMixtral);
+  EXPECT_EQ(mixtral.job.model.moe, (MixtureOfExperts{.num_experts = 8,
+                                                     .experts_per_token = 2,
+                                                     .expert_hidden = 14336}));
+  EXPECT_EQ(mixtral.job.training.precision, "bf16");
+  EXPECT_EQ(MustImport(Framework::kHuggingFace, kGpt2).job.model.feed_forward,
+            FeedForward::kGelu);
+  EXPECT_TRUE(
+      MustImport(Framework::kHuggingFace, kGpt2).job.model.ties_embedding);
+}
+
+// Goal: what ModelSpec cannot say is refused by its key, what changes little is
+// noted. Method: one change each.
+TEST(ImportModelsTest, RefusesWhatItCannotSay) {
+  EXPECT_THAT(ErrorOf(kQwen, "\"decoder_sparse_step\": 1",
+                      "\"decoder_sparse_step\": 2"),
+              HasSubstr("decoder_sparse_step: found '2'"));
+  EXPECT_THAT(
+      ErrorOf(kDeepSeek, "\"moe_layer_freq\": 1", "\"moe_layer_freq\": 2"),
+      HasSubstr("moe_layer_freq: found '2'"));
+  EXPECT_THAT(ErrorOf(kDeepSeek, "\"kv_lora_rank\": 512,", ""),
+              HasSubstr("config.json: kv_lora_rank: missing"));
+  EXPECT_THAT(ErrorOf(kGpt2, "gelu_new", "relu"),
+              HasSubstr("activation_function: found 'relu'"));
+  EXPECT_THAT(MustImport(Framework::kHuggingFace, kDeepSeek).notes,
+              testing::AllOf(Contains(HasSubstr("rope_scaling.type")),
+                             Contains(HasSubstr("num_nextn_predict_layers"))));
+  EXPECT_THAT(MustImport(Framework::kHuggingFace, kQwen).notes,
+              Contains(HasSubstr("norms of queries and keys")));
+}
+
+// Goal: such models survive the way to Megatron-LM, Megatron-Bridge and NeMo
+// and back. Method: known ones in layouts with experts over ranks.
+TEST(ImportModelsTest, ModelsRoundTrip) {
+  for (const char* config : {kMixtral, kQwen, kDeepSeek, kNemotron, kGpt2}) {
+    JobSpec job = UnusualJob();
+    job.training.precision = "bf16";
+    job.model =
+        MustImport(Framework::kHuggingFace, config, {.sequence_length = 1024})
+            .job.model;
+    if (job.model.moe.num_experts > 0 && job.model.moe.num_dense_layers == 0) {
+      job.model.ffn_hidden = job.model.moe.expert_hidden;  // Unused.
+    }
+    Layout layout{.data = 4, .micro_batch = 1, .num_microbatches = 24};
+    if (job.model.moe.num_experts > 0) layout.expert = 4;
+    for (const Framework framework :
+         {Framework::kMegatron, Framework::kMegatronBridge, Framework::kNemo}) {
+      const absl::StatusOr<std::string> text =
+          ExportLayout(job, layout, framework);
+      ASSERT_TRUE(text.ok()) << text.status();
+      SCOPED_TRACE(*text);
+      const JobSpec back = MustImport(framework, *text).job;
+      EXPECT_EQ(back.model, job.model);
+      EXPECT_EQ(back.layout.expert, layout.expert);
+      EXPECT_EQ(back.layout.data, 4);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// Goal: torchtitan's families with experts take their model from a config.json.
+// Method: a small file beside DeepSeek-V3's.
+TEST(ImportModelsTest, TorchtitanTakesTheModelBesideIt) {
+  const absl::StatusOr<Settings> config =
+      ReadJsonSettings(kDeepSeek, "config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const absl::StatusOr<Settings> toml = ReadTomlSettings(
+      "[model]\nname = \"deepseek_v3\"\nflavor = \"671B\"\n"
+      "converters = [\"quantize.linear.float8\"]\n"
+      "[training]\nlocal_batch_size = 16\nglobal_batch_size = 64\n"
+      "seq_len = 4096\n[parallelism]\ndata_parallel_shard_degree = 4\n"
+      "pipeline_parallel_degree = 4\nexpert_parallel_degree = 2\n"
+      "pipeline_parallel_schedule = \"Interleaved1F1B\"\n"
+      "[lr_scheduler]\nwarmup_steps = 2\n",
+      "job.toml");
+  ASSERT_TRUE(toml.ok()) << toml.status();
+  const absl::StatusOr<ImportedJob> imported =
+      ImportJob(Framework::kTorchtitan, *toml, {.model = *config});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->job.model.moe.num_experts, 256);
+  EXPECT_EQ(imported->job.model.mla.kv_rank, 512);
+  EXPECT_EQ(imported->job.model.sequence_length, 4096);
+  EXPECT_EQ(imported->job.layout.expert, 2);
+  EXPECT_EQ(imported->job.layout.interleave, 2);
+  EXPECT_EQ(imported->job.layout.schedule, "interleaved");
+}
+
+// Goal: patterns of dense layers are read in all their spellings, and refused
+// where ours cannot be so. Method: a small command line.
+TEST(ImportModelsTest, ReadsLayerPatterns) {
+  const std::string flags =
+      "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
+      "--max-position-embeddings 64 --micro-batch-size 1 --swiglu "
+      "--untie-embeddings-and-output-weights --vocab-size 128 --train-iters 9 "
+      "--lr 1e-4 --num-experts 8 --moe-ffn-hidden-size 32 "
+      "--moe-shared-expert-intermediate-size 64 --moe-layer-freq ";
+  const std::pair<const char*, int64_t> taken[] = {{"1", 0},
+                                                   {"'([0]*2+[1]*2)'", 2},
+                                                   {"'([0]+[1]*3)'", 1},
+                                                   {"'[0,1,1,1]'", 1}};
+  for (const auto& [pattern, num_dense] : taken) {
+    const ModelSpec model =
+        MustImport(Framework::kMegatron, flags + pattern).job.model;
+    EXPECT_EQ(model.moe.num_dense_layers, num_dense) << pattern;
+    EXPECT_EQ(model.moe.num_shared_experts, 2);
+    EXPECT_EQ(model.moe.experts_per_token, 2);
+  }
+  for (const char* pattern : {"2", "'([1]*2+[0]*2)'", "'([0]*2+[1]*3)'", "x"}) {
+    const absl::StatusOr<ImportedJob> imported =
+        Import(Framework::kMegatron, flags + pattern);
+    ASSERT_FALSE(imported.ok()) << pattern;
+    EXPECT_THAT(imported.status().message(),
+                HasSubstr("moe-layer-freq: found '"));
+  }
+}
+
+}  // namespace
+}  // namespace millrace
