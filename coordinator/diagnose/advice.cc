@@ -75,6 +75,7 @@ std::vector<std::string> ChangesOf(const Layout& from, const Layout& to) {
                {"tensor", from.tensor, to.tensor},
                {"context", from.context, to.context},
                {"expert", from.expert, to.expert},
+               {"expert_tensor", from.expert_tensor, to.expert_tensor},
                {"micro_batch", from.micro_batch, to.micro_batch},
                {"zero", from.zero, to.zero}};
   std::vector<std::string> changes;
@@ -177,20 +178,22 @@ absl::StatusOr<Advice> Advise(const Trace& trace, const Diagnosis& diagnosis,
   ASSIGN_OR_RETURN(advice.measured_s, MeasuredSeconds(diagnosis));
   ASSIGN_OR_RETURN(advice.num_devices,
                    NumDevices(trace, job.layout, num_devices));
-  ASSIGN_OR_RETURN(
-      const Plan recorded,
-      FindPlan({.job = job, .num_devices = advice.num_devices}, cost));
-  JobSpec open = job;
-  open.layout = {};
-  ASSIGN_OR_RETURN(
-      const Plan best,
-      FindPlan({.job = open, .num_devices = advice.num_devices}, cost));
+  // One model must price both layouts.
+  const HardwareProfile& profile = cost.profile();
+  SearchInput input{
+      .job = job,
+      .num_devices = advice.num_devices,
+      .all_axes = NeedsAllAxes(job, advice.num_devices, profile) ||
+                  (profile.device.is_given() && !profile.network.empty())};
+  ASSIGN_OR_RETURN(const Plan recorded, FindPlan(input, cost));
+  input.job.layout = {.devices = advice.num_devices};
+  ASSIGN_OR_RETURN(const Plan best, FindPlan(input, cost));
   advice.recorded = {recorded.layout, recorded.prediction};
   advice.best = {best.layout, best.prediction};
   // A search that ends early may miss what the job has.
   if (advice.speedup() < 1) advice.best = advice.recorded;
   advice.changes = ChangesOf(advice.recorded.layout, advice.best.layout);
-  NoteCaveats(trace, diagnosis, job, cost.profile(), advice);
+  NoteCaveats(trace, diagnosis, job, profile, advice);
   return advice;
 }
 
