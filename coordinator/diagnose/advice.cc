@@ -155,8 +155,10 @@ void NoteCaveats(const Trace& trace, const Diagnosis& diagnosis,
   }
   if (std::abs(advice.shortfall() - 1) > kGoodPrediction) {
     advice.caveats.push_back(absl::StrCat(
-        "the recorded step takes ", absl::StrFormat("%.2f", advice.shortfall()),
-        " times what is predicted of its layout: the gain is as uncertain"));
+        "the recorded step takes ", absl::StrFormat("%.3g", advice.shortfall()),
+        " times what is predicted of its layout: ",
+        advice.fits_trace() ? "the gain is as uncertain"
+                            : "job or profile are not those of the trace"));
   }
 }
 

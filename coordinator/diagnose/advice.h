@@ -55,6 +55,9 @@ struct Advice {
   double shortfall() const {
     return measured_s / recorded.prediction.step_time_s;
   }
+  // Whether trace, job and profile can be of one step. Steps are seldom twice
+  // as fast as predicted, and slower where the host is late.
+  bool fits_trace() const { return shortfall() > 0.5 && shortfall() < 5; }
 };
 
 // `job` is the one that was recorded, its layout section as it ran.

@@ -130,7 +130,8 @@ Json AdviceJson(const Advice& advice) {
           {"best", PlannedJson(advice.best)},
           {"changes", advice.changes},
           {"predicted_speedup", advice.speedup()},
-          {"expected_step_time_s", advice.expected_s()},
+          {"expected_step_time_s",
+           advice.fits_trace() ? Json(advice.expected_s()) : Json(nullptr)},
           {"measured_over_predicted", advice.shortfall()},
           {"caveats", advice.caveats}};
 }

@@ -271,14 +271,18 @@ std::string AdviceText(const Diagnosis& diagnosis, const Advice& advice) {
   if (advice.changes.empty()) {
     absl::StrAppend(&out, "  change  none: this is the layout to plan\n");
   } else {
-    absl::StrAppendFormat(
-        &out, "  change  %s\n  gain    %.2fx predicted; %s would become %s\n",
-        absl::StrJoin(advice.changes, ", "), advice.speedup(),
-        FormatSeconds(advice.measured_s), FormatSeconds(advice.expected_s()));
-    absl::StrAppend(
-        &out, Wrapped("if the step falls as far short of its prediction in "
-                      "the one as in the other.",
-                      "          "));
+    absl::StrAppendFormat(&out, "  change  %s\n  gain    %.2fx predicted\n",
+                          absl::StrJoin(advice.changes, ", "),
+                          advice.speedup());
+    if (advice.fits_trace()) {
+      absl::StrAppend(
+          &out, Wrapped(absl::StrCat(FormatSeconds(advice.measured_s),
+                                     " would become ",
+                                     FormatSeconds(advice.expected_s()),
+                                     ", if the step falls as far short of its "
+                                     "prediction in the one as in the other."),
+                        "          "));
+    }
   }
   for (const std::string& caveat : advice.caveats) {
     absl::StrAppend(&out, Wrapped(absl::StrCat("but ", caveat), "    "));

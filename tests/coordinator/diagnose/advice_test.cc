@@ -17,6 +17,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 class AdviceTest : public ::testing::Test {
@@ -57,6 +58,12 @@ class AdviceTest : public ::testing::Test {
     EXPECT_TRUE(cost.ok()) << cost.status();
     return *std::move(cost);
   }
+  // As if the step diagnosed had taken so long.
+  void RecordStepOf(double seconds) {
+    for (RecordedStep& step : diagnosis_.steps) {
+      step.length_ns = static_cast<int64_t>(seconds * 1e9);
+    }
+  }
   absl::StatusOr<Advice> Ask(int32_t num_devices = 0) const {
     return Advise(trace_, diagnosis_, job_, num_devices, Cost());
   }
@@ -74,6 +81,9 @@ class AdviceTest : public ::testing::Test {
 // ratio over to what was measured. Method: a layout with needless
 // communication; the same two searches by hand.
 TEST_F(AdviceTest, SaysWhatThePlannerWouldChange) {
+  const absl::StatusOr<Advice> foreign = Ask();
+  ASSERT_TRUE(foreign.ok()) << foreign.status();
+  RecordStepOf(1.5 * foreign->recorded.prediction.step_time_s);
   const absl::StatusOr<Advice> advice = Ask();
   ASSERT_TRUE(advice.ok()) << advice.status();
   EXPECT_EQ(advice->num_devices, 4);
@@ -94,9 +104,10 @@ TEST_F(AdviceTest, SaysWhatThePlannerWouldChange) {
                     Contains(HasSubstr("of 4 devices 1 was recorded")),
                     Contains(HasSubstr("ran on NVIDIA H100"))));
   const std::string text = DiagnosisToText("t", trace_, diagnosis_, &*advice);
-  EXPECT_THAT(text, AllOf(HasSubstr("predicted, as is"),
-                          HasSubstr("recompute full to none"),
-                          HasSubstr("x predicted; 1.15 ms would become")));
+  EXPECT_THAT(
+      text,
+      AllOf(HasSubstr("predicted, as is"), HasSubstr("recompute full to none"),
+            HasSubstr("x predicted\n"), HasSubstr("would become")));
   const Json json =
       Json::parse(DiagnosisToJson("t", trace_, diagnosis_, &*advice));
   EXPECT_DOUBLE_EQ(json["plan"]["predicted_speedup"], advice->speedup());
@@ -122,6 +133,26 @@ TEST_F(AdviceTest, LeavesTheBestLayout) {
   EXPECT_DOUBLE_EQ(advice->speedup(), 1);
   EXPECT_THAT(DiagnosisToText("t", trace_, diagnosis_, &*advice),
               HasSubstr("change  none"));
+}
+
+// Goal: a trace that cannot be of the job gets no forecast. Method: a step a
+// hundred times as short, and as long, as what is predicted.
+TEST_F(AdviceTest, ForecastsNothingOfAForeignTrace) {
+  const absl::StatusOr<Advice> first = Ask();
+  ASSERT_TRUE(first.ok()) << first.status();
+  for (const double factor : {0.01, 100.0}) {
+    RecordStepOf(factor * first->recorded.prediction.step_time_s);
+    const absl::StatusOr<Advice> advice = Ask();
+    ASSERT_TRUE(advice.ok()) << advice.status();
+    EXPECT_FALSE(advice->fits_trace());
+    EXPECT_THAT(advice->caveats,
+                Contains(HasSubstr("job or profile are not those")));
+    EXPECT_THAT(DiagnosisToText("t", trace_, diagnosis_, &*advice),
+                Not(HasSubstr("would become")));
+    const Json json =
+        Json::parse(DiagnosisToJson("t", trace_, diagnosis_, &*advice));
+    EXPECT_TRUE(json["plan"]["expected_step_time_s"].is_null());
+  }
 }
 
 // Goal: contradictions between trace, job and command line name both sides, and
