@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/cluster_timeline.h"
 #include "planner/program.h"
 #include "planner/timeline.h"
 
@@ -18,6 +19,10 @@ namespace millrace {
 // attributes as arguments.
 std::string TimelineToTrace(const std::vector<const Program*>& programs,
                             const Timeline& timeline);
+
+// The same of a step by passes: a process a class of ranks, named by its stage,
+// replica and number of ranks. A slice's category is the kind of event.
+std::string ClusterTimelineToTrace(const ClusterTimeline& timeline);
 
 }  // namespace millrace
 

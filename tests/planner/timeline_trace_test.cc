@@ -75,5 +75,34 @@ TEST(TimelineTraceTest, ShowsEveryInstructionOnItsLane) {
   EXPECT_EQ(process_names.at(5), "rank 5, stage 1");
 }
 
+// Goal: a step by passes becomes a trace likewise, a process a class.
+TEST(TimelineTraceTest, ShowsClassesOfRanks) {
+  const ClusterTimeline timeline{
+      .step_time_s = 3,
+      .classes = {{.stage = 0,
+                   .replica = 7,
+                   .num_ranks = 128,
+                   .events = {{.kind = ClusterEventKind::kForward,
+                               .lane = Lane::kCompute,
+                               .chunk_idx = 1,
+                               .microbatch_idx = 3,
+                               .start_s = 0.5,
+                               .end_s = 2}}},
+                  {.stage = 1, .replica = 0, .num_ranks = 1, .events = {}}}};
+  const nlohmann::json events =
+      nlohmann::json::parse(ClusterTimelineToTrace(timeline)).at("traceEvents");
+  ASSERT_EQ(events.size(), 5u);  // Two processes, a lane's two lines, a slice.
+  EXPECT_EQ(events[0].at("args").at("name"),
+            "stage 0, replica 7, for 128 ranks");
+  EXPECT_EQ(events[1].at("args").at("name"), "compute");
+  EXPECT_EQ(events[3].at("name"), "forward of chunk 1");
+  EXPECT_EQ(events[3].at("cat"), "forward");
+  EXPECT_EQ(events[3].at("ts"), 0.5e6);
+  EXPECT_EQ(events[3].at("dur"), 1.5e6);
+  EXPECT_EQ(events[3].at("args").at("microbatch"), 3);
+  EXPECT_EQ(events[4].at("args").at("name"), "stage 1, replica 0, for 1 rank");
+  EXPECT_EQ(events[4].at("pid"), 1);
+}
+
 }  // namespace
 }  // namespace millrace
