@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/units.h"
+#include "planner/interval.h"
 
 namespace millrace {
 namespace {
@@ -52,6 +53,9 @@ void FillTime(const ModelSpec& model, const Layout& layout,
   prediction->tokens_per_s = static_cast<double>(layout.global_batch()) *
                              static_cast<double>(model.sequence_length) /
                              step_time_s;
+  const StepTimeInterval interval = IntervalOf(step_time_s, cost.profile());
+  prediction->step_time_low_s = interval.low_s;
+  prediction->step_time_high_s = interval.high_s;
   const TokenFlops flops = CountTokenFlops(model);
   const double tokens_per_flop =
       prediction->tokens_per_s / layout.num_ranks() / cost.PeakFlopsPerSecond();

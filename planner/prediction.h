@@ -14,7 +14,7 @@
 
 namespace millrace {
 
-// Step time, tokens a second and MFU.
+// Step time with its interval, tokens a second and MFU.
 void FillTime(const ModelSpec& model, const Layout& layout,
               const CostModel& cost, double step_time_s,
               Prediction* prediction);

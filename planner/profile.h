@@ -114,6 +114,18 @@ struct ModelConstant {
   friend bool operator==(const ModelConstant&, const ModelConstant&) = default;
 };
 
+// How far steps planned with a profile were off: of runs measured so far, or to
+// come, 90 % took between low and high times the predicted time
+// (planner/interval.h).
+struct StepError {
+  double low = 0;  // 0: not stated.
+  double high = 0;
+  int32_t num_runs = 0;
+  std::string source;
+  bool is_given() const { return low > 0; }
+  friend bool operator==(const StepError&, const StepError&) = default;
+};
+
 struct HardwareProfile {
   std::string name;
   ProfileProvenance provenance;
@@ -135,6 +147,7 @@ struct HardwareProfile {
   DeviceSpec device;
   std::vector<NetworkLevel> network;  // Innermost first.
   std::vector<ModelConstant> constants;
+  StepError step_error;
 };
 
 }  // namespace millrace

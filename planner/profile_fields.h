@@ -107,11 +107,19 @@ void VisitFields(Visitor& visit, ModelConstant& constant) {
   visit("source", constant.source);
 }
 
+template <typename Visitor>
+void VisitFields(Visitor& visit, StepError& error) {
+  visit("low", error.low);
+  visit("high", error.high);
+  visit("num_runs", error.num_runs);
+  visit("source", error.source);
+}
+
 // Sections that a file may leave out whole.
 template <typename Section>
 concept OptionalSection = std::is_same_v<Section, OverlapFactors> ||
     std::is_same_v<Section, MemoryOverhead> ||
-    std::is_same_v<Section, DeviceSpec>;
+    std::is_same_v<Section, DeviceSpec> || std::is_same_v<Section, StepError>;
 // Lists that a file may leave out.
 template <typename Row>
 concept OptionalRow =
@@ -131,6 +139,7 @@ void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("device", profile.device);
   visit("network", profile.network);
   visit("constants", profile.constants);
+  visit("step_error", profile.step_error);
   visit("gemms", profile.gemms);
   visit("attention", profile.attention);
   visit("cross_entropy", profile.cross_entropy);

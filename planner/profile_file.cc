@@ -319,6 +319,12 @@ std::string InconsistencyOf(const HardwareProfile& profile) {
                         profile.overlap.compute, " and ",
                         profile.overlap.communication);
   }
+  const StepError& error = profile.step_error;
+  if (error != StepError{} && (error.low <= 0 || error.high < error.low)) {
+    return absl::StrCat(
+        "step_error: expected 0 < low <= high, measured over predicted, found ",
+        error.low, " and ", error.high);
+  }
   const ProfileProvenance& provenance = profile.provenance;
   if (provenance.machine.empty() || provenance.version.empty() ||
       provenance.date.empty()) {

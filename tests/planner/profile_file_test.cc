@@ -128,6 +128,8 @@ HardwareProfile DataSheetProfile() {
                       .source = "sheet"},
                      {.name = "fabric", .bytes_per_s = 5e10}};
   profile.constants = {{.name = "c", .value = 0.75, .source = "a paper"}};
+  profile.step_error = {
+      .low = 0.9, .high = 1.25, .num_runs = 12, .source = "runs"};
   return profile;
 }
 
@@ -141,8 +143,16 @@ TEST(ProfileFileTest, KeepsDataSheets) {
   EXPECT_EQ(again->device, DataSheetProfile().device);
   EXPECT_EQ(again->network, DataSheetProfile().network);
   EXPECT_EQ(again->constants, DataSheetProfile().constants);
+  EXPECT_EQ(again->step_error, DataSheetProfile().step_error);
   EXPECT_THAT(again->compute_contention, ElementsAre(1, 1));
   EXPECT_TRUE(again->gemms.empty());
+
+  HardwareProfile turned = DataSheetProfile();
+  std::swap(turned.step_error.low, turned.step_error.high);
+  EXPECT_THAT(
+      std::string(
+          ParseProfile(ProfileToYaml(turned), "p.yaml").status().message()),
+      HasSubstr("step_error: expected 0 < low <= high"));
 
   HardwareProfile neither = DataSheetProfile();
   neither.network.clear();

@@ -1,0 +1,112 @@
+#include "planner/interval.h"
+
+#include <cmath>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "planner/noise.h"
+
+namespace millrace {
+namespace {
+
+// Errors of a kind: a common bias and scatter, with tails heavier than normal
+// ones where `heavy`.
+double RatioAt(uint64_t stream, uint64_t index, bool heavy) {
+  const double z = NormalQuantile(RandomUniform(stream, index));
+  return std::exp(0.03 + 0.05 * (heavy ? z * std::abs(z) : z));
+}
+
+// Goal: the next run is within the band in at least 9 of 10 cases, however many
+// runs it is made from, and the band is no wider than needed where there are
+// many. Method: thousands of bands, each against one further run.
+TEST(IntervalTest, CoversTheNextRun) {
+  constexpr int kTrials = 4000;
+  for (const bool heavy : {false, true}) {
+    for (const int num_runs : {2, 3, 6, 12, 18, 19, 40, 100}) {
+      // Student's distribution is that of normal errors; with three runs of
+      // heavier tails it still holds to a few percent.
+      int num_covered = 0;
+      double width = 0;
+      for (int trial = 0; trial < kTrials; ++trial) {
+        std::vector<double> ratios;
+        const uint64_t stream = RandomBits(heavy ? 5 : 6, trial);
+        for (int i = 0; i < num_runs; ++i) {
+          ratios.push_back(RatioAt(stream, i, heavy));
+        }
+        const StepError error = ErrorOfRuns(ratios, "");
+        const double next = RatioAt(stream, num_runs, heavy);
+        if (error.low <= next && next <= error.high) ++num_covered;
+        width += std::log(error.high / error.low) / kTrials;
+      }
+      const double coverage = static_cast<double>(num_covered) / kTrials;
+      EXPECT_GE(coverage, heavy && num_runs < 19 ? 0.86 : 0.885)
+          << num_runs << (heavy ? " heavy" : "");
+      if (num_runs == 100) {
+        EXPECT_LE(coverage, 0.93);
+        if (!heavy) {
+          EXPECT_NEAR(width, 2 * 1.645 * 0.05, 0.02);
+        }
+      }
+    }
+  }
+}
+
+// Goal: known bands. Method: order statistics of 19 and 39 runs by hand; a run
+// alone leaves what layouts differ by.
+TEST(IntervalTest, TakesOrderStatistics) {
+  std::vector<double> ratios;
+  for (int i = 1; i <= 19; ++i) ratios.push_back(0.9 + 0.01 * i);
+  StepError error = ErrorOfRuns(ratios, "runs");
+  EXPECT_NEAR(error.low, 0.91, 1e-12);
+  EXPECT_NEAR(error.high, 1.09, 1e-12);
+  EXPECT_EQ(error.num_runs, 19);
+  EXPECT_EQ(error.source, "runs");
+  for (int i = 20; i <= 39; ++i) ratios.push_back(0.9 + 0.01 * i);
+  error = ErrorOfRuns(ratios, "runs");
+  EXPECT_NEAR(error.low, 0.92, 1e-12);
+  EXPECT_NEAR(error.high, 1.28, 1e-12);
+
+  const StepError alone = ErrorOfRuns(std::vector<double>{1.1}, "");
+  EXPECT_NEAR(std::sqrt(alone.low * alone.high), 1.1, 1e-12);
+  EXPECT_GT(alone.high / alone.low, 1.1);
+}
+
+// Goal: the interval holds the prediction, scales with it, is wider with more
+// error and more simulated noise, and narrows as runs agree.
+TEST(IntervalTest, IsMonotone) {
+  HardwareProfile profile;
+  const StepTimeInterval sheet = IntervalOf(2, profile);
+  EXPECT_DOUBLE_EQ(sheet.low_s, 1.6);
+  EXPECT_DOUBLE_EQ(sheet.high_s, 2.5);
+  profile.gemms.push_back({64, 64, 64, false, false, 1e-6});
+  const StepTimeInterval measured = IntervalOf(2, profile);
+  EXPECT_GT(measured.low_s, sheet.low_s);
+  EXPECT_LT(measured.high_s, sheet.high_s);
+
+  profile.step_error = {.low = 1.02, .high = 1.06, .num_runs = 8};
+  const StepTimeInterval biased = IntervalOf(2, profile);
+  EXPECT_DOUBLE_EQ(biased.low_s, 2);  // The prediction itself is inside.
+  EXPECT_DOUBLE_EQ(biased.high_s, 2.12);
+  EXPECT_DOUBLE_EQ(IntervalOf(4, profile).high_s, 4.24);
+
+  double previous = biased.high_s;
+  for (const double spread : {0.01, 0.02, 0.05}) {
+    const std::vector<double> steps = {2 * (1 - spread), 2, 2 * (1 + spread)};
+    const double high_s = IntervalOf(2, profile, steps).high_s;
+    EXPECT_GT(high_s, previous);
+    previous = high_s;
+  }
+  const std::vector<double> one = {2.0};
+  EXPECT_EQ(IntervalOf(2, profile, one).high_s, biased.high_s);
+
+  previous = 1e9;
+  for (const double spread : {0.2, 0.1, 0.05, 0.02}) {
+    const StepError error = ErrorOfRuns(
+        std::vector<double>{1 - spread, 1, 1 + spread, 1, 1 + spread / 2}, "");
+    EXPECT_LT(error.high / error.low, previous);
+    previous = error.high / error.low;
+  }
+}
+
+}  // namespace
+}  // namespace millrace
