@@ -35,6 +35,16 @@ Json PartsToJson(const StepTime& time) {
           {"optimizer", time.optimizer_s}};
 }
 
+Json PartsToJson(const StepMemory& memory) {
+  auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / kGiB; };
+  return {{"parameters", gib(memory.parameters)},
+          {"gradients", gib(memory.gradients)},
+          {"optimizer", gib(memory.optimizer)},
+          {"activations", gib(memory.activations)},
+          {"working", gib(memory.working)},
+          {"overhead", gib(memory.overhead)}};
+}
+
 Json RunToJson(const RunPrediction& prediction) {
   const PublishedRun& run = prediction.run;
   const bool ok = prediction.is_supported();
@@ -56,6 +66,7 @@ Json RunToJson(const RunPrediction& prediction) {
     line["profile"] = prediction.setup.profile;
     line["layout"] = LayoutToString(prediction.setup.layout);
     line["uncorrected_parts_s"] = PartsToJson(prediction.predicted.time);
+    line["memory_parts_gib"] = PartsToJson(prediction.predicted.memory);
     line["assumptions"] = prediction.setup.assumptions;
     if (!run.step_time_s && MeasuredStepTime(run)) {
       line["assumptions"].push_back(

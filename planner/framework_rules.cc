@@ -44,7 +44,6 @@ Implementation MegatronOf2022() {
 Implementation Mlperf() {
   Implementation implementation = MegatronCore();
   implementation.balances_stages = true;  // ASYM_PP.
-  implementation.gradient_bytes = 4;
   return implementation;
 }
 
@@ -52,7 +51,11 @@ Implementation Torchtitan() {
   Implementation implementation;
   implementation.context_ring = false;  // Its default gathers.
   implementation.selective.every_second_product = true;
+  implementation.keeps_gathered = true;
+  implementation.slices_are_masters = true;
   implementation.chunks_logits = false;
+  // bf16, then in fp32 logits, their log-softmax and its gradient.
+  implementation.logit_bytes = 14;
   implementation.launches_from_host = true;
   implementation.overlaps_tensor = false;
   return implementation;
@@ -67,7 +70,7 @@ const std::vector<FrameworkRule>& Rules() {
        "optimizer) and no recompute are its defaults in performance recipes",
        MegatronCore(), 1, Recompute::kNone, true},
       {"mlperf",
-       "NVIDIA's MLPerf Training code on Megatron-Core, gradients in fp32",
+       "NVIDIA's MLPerf Training code on Megatron-Core, stages balanced",
        Mlperf(), 1, Recompute::kNone, true},
       {"dgxc", "NeMo on Megatron-Core, as its performance recipes set it",
        MegatronCore(), 1, Recompute::kNone, true},
@@ -79,7 +82,7 @@ const std::vector<FrameworkRule>& Rules() {
       {"torchtitan",
        "torchtitan: PyTorch FSDP 2 with prefetching, tensor parallelism in the "
        "open unless notes say async TP, gradients reduced in fp32",
-       Torchtitan(), 3, Recompute::kNone, false},
+       Torchtitan(), 3, Recompute::kSelective, false},
       {"sc21",
        "Megatron-LM of 2021: scores in memory, dropout, no sequence "
        "parallelism, nothing overlapped",

@@ -31,6 +31,10 @@ int64_t Or(const std::optional<int64_t>& stated, int64_t otherwise) {
   return stated.value_or(otherwise);
 }
 
+bool IsTorchtitan(const PublishedRun& run) {
+  return absl::StartsWith(run.group, "torchtitan");
+}
+
 // --- Machine ---
 
 struct Machine {
@@ -189,8 +193,7 @@ absl::Status FindBatches(const PublishedRun& run, RunSetup* setup) {
   Layout& layout = setup->layout;
   int32_t global_batch = 0;
   RETURN_IF_ERROR(Fits("global_batch", run.global_batch, &global_batch));
-  const bool is_torchtitan = absl::StartsWith(run.group, "torchtitan");
-  if (!run.micro_batch && is_torchtitan && layout.pipeline > 1) {
+  if (!run.micro_batch && IsTorchtitan(run) && layout.pipeline > 1) {
     if (global_batch % (layout.data * layout.pipeline) != 0) {
       return absl::InvalidArgumentError(
           "micro_batch is not stated and the global batch does not divide into "
@@ -271,6 +274,11 @@ void ReadNotes(const PublishedRun& run, RunSetup* setup) {
   } else if (Contains(run.notes, "sequence parallel on") ||
              Contains(run.notes, "TP+SP")) {
     implementation.sequence_parallel = true;
+  }
+  // Compiled, the loss of later versions keeps no copies in fp32.
+  if (IsTorchtitan(run) && Contains(run.source, "2025")) {
+    constexpr double kLogitAndGradient = 4;
+    implementation.logit_bytes = kLogitAndGradient;
   }
   if (Contains(run.notes, "async TP")) implementation.overlaps_tensor = true;
   if (Contains(run.notes, "TP comm overlap off")) {
