@@ -97,10 +97,9 @@ class Search {
   }
 
  private:
+  // Whether nothing above `floor_s` is wanted.
   bool IsTooSlow(double floor_s) const {
-    return result_.best.size() >= static_cast<size_t>(limits_.num_kept) &&
-           floor_s * (1 - kRounding) >
-               result_.best.back().prediction.time.step_time_s();
+    return floor_s * (1 - kRounding) > slowest_kept_s_;
   }
 
   void Push(double floor_s, Step step, const Layout& layout,
@@ -114,23 +113,24 @@ class Search {
   }
 
   void PushShardings() {
-    const Layout* too_large = nullptr;
     const std::vector<Layout> shardings = space_.Shardings();
-    for (const Layout& sharding : shardings) {
+    for (auto cut = shardings.begin(); cut != shardings.end();) {
+      const auto next = std::find_if(
+          cut, shardings.end(),
+          [&](const Layout& s) { return !DifferInMicroBatch(*cut, s); });
       // Larger micro-batches of the same cut need no less.
-      if (too_large != nullptr && DifferInMicroBatch(*too_large, sharding)) {
-        continue;
+      const auto too_large =
+          std::partition_point(cut, next, [&](const Layout& sharding) {
+            return evaluator_.ShardingMemoryFloor(sharding) <= memory_limit_;
+          });
+      for (; cut != too_large; ++cut) {
+        // As if all devices were always busy.
+        const double groups = static_cast<double>(
+            space_.UsableDevices(cut->tensor) / (cut->tensor * cut->context));
+        Push(PassesPerStep(*cut) * evaluator_.PassFloor(*cut) / groups,
+             Step::kSharding, *cut);
       }
-      if (evaluator_.ShardingMemoryFloor(sharding) > memory_limit_) {
-        too_large = &sharding;
-        continue;
-      }
-      // As if all devices were always busy.
-      const double groups =
-          static_cast<double>(space_.UsableDevices(sharding.tensor) /
-                              (sharding.tensor * sharding.context));
-      Push(PassesPerStep(sharding) * evaluator_.PassFloor(sharding) / groups,
-           Step::kSharding, sharding);
+      cut = next;
     }
   }
 
@@ -196,6 +196,9 @@ class Search {
     best.insert(std::upper_bound(best.begin(), best.end(), ranked, IsFaster),
                 ranked);
     if (best.size() > static_cast<size_t>(limits_.num_kept)) best.pop_back();
+    if (best.size() == static_cast<size_t>(limits_.num_kept)) {
+      slowest_kept_s_ = best.back().prediction.time.step_time_s();
+    }
   }
 
   const PlannedSpace& space_;
@@ -204,6 +207,8 @@ class Search {
   LayoutEvaluator& evaluator_;
   std::priority_queue<Node, std::vector<Node>, LaterNode> open_;
   int64_t num_pushed_ = 0;
+  // Of as many as are wanted.
+  double slowest_kept_s_ = std::numeric_limits<double>::infinity();
   ClusterSearchResult result_;
 };
 

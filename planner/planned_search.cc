@@ -12,6 +12,8 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "planner/cluster_search.h"
+#include "planner/cluster_simulate.h"
+#include "planner/implementation.h"
 #include "planner/layout_space.h"
 #include "planner/planned_space.h"
 #include "planner/prediction.h"
@@ -24,14 +26,35 @@ namespace {
 // How many times the devices are looked at for a layout that fits.
 constexpr int64_t kMostMoreDevices = 64;
 
+// Two layouts are simulated at least, more within so many passes.
+constexpr size_t kMinimumSimulated = 2;
+constexpr int64_t kPassBudget = 300'000;
+
+// What workers' steps are like.
+constexpr Implementation kImplementation = {};
+
+int64_t NumPasses(const Layout& layout) {
+  return int64_t{2} * layout.pipeline * layout.interleave *
+         layout.num_microbatches;
+}
+
+// The prediction with its closed form's time alone.
+Prediction WithoutSimulation(const ModelSpec& model, const Layout& layout,
+                             const CostModel& cost,
+                             const Prediction& prediction) {
+  return PredictionOf(model, layout, cost, *prediction.closed_form);
+}
+
 class PlannedSearch {
  public:
   PlannedSearch(const LayoutSpace& space, int64_t memory_limit,
-                bool memory_is_the_jobs, const CostModel& cost,
+                const SearchInput& input, const CostModel& cost,
                 StepModel& model)
       : space_(space),
         memory_limit_(memory_limit),
-        memory_is_the_jobs_(memory_is_the_jobs),
+        simulates_(input.simulates),
+        memory_is_the_jobs_(
+            input.job.resources.memory_per_device_bytes.has_value()),
         cost_(cost),
         model_(model) {}
 
@@ -44,9 +67,16 @@ class PlannedSearch {
                          .layouts_considered = found.layouts_considered};
     for (const RankedLayout& ranked : found.best) Add(ranked, &choice);
     AddExecutable(&choice);
-    const Prediction& chosen = choice.best.front().prediction;
+    if (simulates_) RETURN_IF_ERROR(SimulateBest(&choice.best));
+    // Like is compared with like.
+    const Alternative& first = choice.best.front();
+    const Prediction chosen = first.prediction;
+    const Prediction chosen_in_closed_form =
+        WithoutSimulation(space_.model, first.layout, cost_, chosen);
     for (Alternative& alternative : choice.best) {
-      alternative.reason = WhyItLost(alternative, chosen, memory_limit_);
+      alternative.reason = WhyItLost(
+          alternative, alternative.simulated ? chosen : chosen_in_closed_form,
+          memory_limit_);
     }
     return choice;
   }
@@ -63,6 +93,42 @@ class PlannedSearch {
         {.layout = ranked.layout,
          .prediction = PredictionOf(space_.model, ranked.layout, cost_,
                                     ranked.prediction)});
+  }
+
+  // The order of passes and what its gaps hide tell close layouts apart.
+  absl::Status SimulateBest(std::vector<Alternative>* best) {
+    int64_t num_passes = 0;
+    for (size_t i = 0; i < best->size(); ++i) {
+      Alternative& alternative = (*best)[i];
+      num_passes += NumPasses(alternative.layout);
+      if (i >= kMinimumSimulated && num_passes > kPassBudget) break;
+      ASSIGN_OR_RETURN(const ClusterStep step,
+                       ClusterStepOf(alternative.layout, kImplementation,
+                                     cost_.profile(), model_));
+      ASSIGN_OR_RETURN(
+          const ClusterSimulation simulation,
+          SimulateCluster(step, {.overlap = cost_.profile().overlap,
+                                 .keeps_timeline = false}));
+      Prediction& prediction = alternative.prediction;
+      const StepTime& time = prediction.closed_form->time;
+      FillTime(space_.model, alternative.layout, cost_, simulation.step_time_s,
+               &prediction);
+      prediction.bubble_fraction = simulation.bubble_fraction;
+      prediction.exposed_communication_fraction =
+          simulation.exposed_data_fraction +
+          (time.exposed_tensor_s + time.exposed_context_s +
+           time.exposed_expert_s) /
+              simulation.step_time_s;
+      prediction.recompute_fraction = time.recompute_s / simulation.step_time_s;
+      alternative.simulated = true;
+    }
+    std::stable_sort(best->begin(), best->end(),
+                     [](const Alternative& a, const Alternative& b) {
+                       if (a.simulated != b.simulated) return a.simulated;
+                       return a.prediction.step_time_s <
+                              b.prediction.step_time_s;
+                     });
+    return absl::OkStatus();
   }
 
   // What a user who wants to start today needs to know.
@@ -132,6 +198,7 @@ class PlannedSearch {
 
   const LayoutSpace& space_;
   const int64_t memory_limit_;
+  const bool simulates_;
   const bool memory_is_the_jobs_;
   const CostModel& cost_;
   StepModel& model_;
@@ -143,7 +210,7 @@ absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
                                                  const CostModel& cost,
                                                  int64_t memory_limit) {
   absl::StatusOr<StepModel> model =
-      StepModel::Create(input.job.model, cost.profile(), {});
+      StepModel::Create(input.job.model, cost.profile(), kImplementation);
   if (!model.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
         std::string(model.status().message()),
@@ -152,10 +219,7 @@ absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
   }
   LayoutSpace space = LayoutSpaceOf(input.job, input.num_devices);
   space.nodes = input.nodes;
-  return PlannedSearch(space, memory_limit,
-                       input.job.resources.memory_per_device_bytes.has_value(),
-                       cost, *model)
-      .Run();
+  return PlannedSearch(space, memory_limit, input, cost, *model).Run();
 }
 
 }  // namespace millrace

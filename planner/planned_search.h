@@ -15,13 +15,16 @@
 namespace millrace {
 
 struct PlannedChoice {
-  std::vector<Alternative> best;  // That fit, fastest first; at least one.
-  double optimality_gap = 0;
+  // That fit; at least one. Those that were simulated first, fastest first.
+  std::vector<Alternative> best;
+  double optimality_gap = 0;  // Of the closed form's choice.
   int64_t layouts_considered = 0;
 };
 
-// The fastest layouts by planner/step_model.h. The last of `best` may be the
-// fastest one that workers can execute, where none of the others is.
+// The fastest layouts by planner/step_model.h, in the order of their steps
+// simulated by passes (planner/cluster_simulate.h), as many as that stays quick
+// for. The last of `best` may be the fastest one that workers can execute,
+// where none of the others is.
 //
 // Returns InvalidArgument when no layout is possible or none fits, as FindPlan,
 // or for a profile without device or network.

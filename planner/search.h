@@ -87,6 +87,8 @@ struct SearchInput {
   // planner/step_model.h; not all devices need be used.
   bool all_axes = false;
   std::vector<NodeGroup> nodes;  // Where nodes differ, with all_axes.
+  // False: of all axes the closed form alone chooses, where time is short.
+  bool simulates = true;
 };
 
 // Whether only a search of all axes can answer: the job asks for what workers

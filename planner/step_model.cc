@@ -139,10 +139,23 @@ const CutTimes& StepModel::State::Cut(const Layout& layout) {
     *time = TimeOfLayer(work, layout, implementation, cost);
     *held = HeldBy(work);
   };
-  if (model.num_dense_layers() > 0) {
-    add(WorkOfLayer(model, layout, LayerKind::kDense, implementation),
-        &cut.dense, &cut.dense_held);
-    cut.dense_parameters = ParametersOfLayer(model, layout, LayerKind::kDense);
+  if (layout.expert > 1 || layout.expert_tensor > 1) {
+    // Layers of experts alone know how experts are spread.
+    Layout whole = layout;
+    whole.expert = whole.expert_tensor = 1;
+    cut = Cut(whole);
+  } else {
+    if (model.num_dense_layers() > 0) {
+      add(WorkOfLayer(model, layout, LayerKind::kDense, implementation),
+          &cut.dense, &cut.dense_held);
+      cut.dense_parameters =
+          ParametersOfLayer(model, layout, LayerKind::kDense);
+    }
+    add(WorkOfEmbedding(model, layout, implementation), &cut.embedding,
+        &cut.embedding_held);
+    add(WorkOfHead(model, layout, implementation), &cut.head, &cut.head_held);
+    cut.embedding_parameters = ParametersOfEmbedding(model, layout);
+    cut.head_parameters = ParametersOfHead(model, layout);
   }
   if (model.num_expert_layers() > 0) {
     add(WorkOfLayer(model, layout, LayerKind::kExperts, implementation),
@@ -150,11 +163,6 @@ const CutTimes& StepModel::State::Cut(const Layout& layout) {
     cut.experts_parameters =
         ParametersOfLayer(model, layout, LayerKind::kExperts);
   }
-  add(WorkOfEmbedding(model, layout, implementation), &cut.embedding,
-      &cut.embedding_held);
-  add(WorkOfHead(model, layout, implementation), &cut.head, &cut.head_held);
-  cut.embedding_parameters = ParametersOfEmbedding(model, layout);
-  cut.head_parameters = ParametersOfHead(model, layout);
   recent_cuts[recent] = &*cuts.emplace(key, cut).first;
   return recent_cuts[recent]->second;
 }
