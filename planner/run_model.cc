@@ -144,6 +144,14 @@ absl::StatusOr<ModelSpec> ModelOfRun(const PublishedRun& run,
       model.moe.num_experts > 0 && model.moe.num_dense_layers == 0;
   if (!run.ffn && !all_experts) return NotStated("ffn");
   model.ffn_hidden = Or(run.ffn, model.moe.expert_hidden);
+  if (absl::StartsWith(run.group, "mbridge") &&
+      absl::StartsWith(PlainModelName(run.model), "deepseekv3")) {
+    ++model.num_layers;
+    assumptions->push_back(
+        "one more layer for the prediction of a second token, which "
+        "Megatron-Bridge's recipes train; its pass through the head is left "
+        "out");
+  }
   const bool is_gpt = model.feed_forward == FeedForward::kGelu;
   if (run.vocab) {
     model.vocab_size = *run.vocab;

@@ -260,6 +260,14 @@ absl::Status FindAxes(const PublishedRun& run, RunSetup* setup) {
               "stage, torchtitan's default"
             : "vp not stated; one chunk a stage");
   }
+  // Megatron may count embedding and head as layers, each alone in its chunk.
+  if (layout.interleave > 1 && int64_t{layout.pipeline} * layout.interleave ==
+                                   setup->model.num_layers + 2) {
+    --layout.interleave;
+    setup->assumptions.push_back(
+        "the chunks of embedding and head hold no layer; planned with a chunk "
+        "less a stage");
+  }
   layout.schedule = layout.interleave > 1 ? Schedule::kInterleaved
                                           : Schedule::kOneForwardOneBackward;
   return absl::OkStatus();
@@ -293,6 +301,25 @@ void ReadNotes(const PublishedRun& run, RunSetup* setup) {
   }
 }
 
+// How the framework keeps weights and moments of this model on this machine.
+void FindStorage(const PublishedRun& run, RunSetup* setup) {
+  Implementation& implementation = setup->implementation;
+  const bool is_blackwell = absl::StrContains(setup->profile, "b200") ||
+                            absl::StrContains(setup->profile, "b300");
+  if (absl::StartsWith(run.group, "mlperf") && is_blackwell &&
+      setup->layout.gemm_format != GemmFormat::kAsStored) {
+    implementation.weight_bytes = 1;
+    setup->assumptions.push_back(
+        "weights kept in 8 bits alone (fp8_params of NVIDIA's MLPerf code)");
+  }
+  if (absl::StartsWith(run.group, "mbridge") && setup->model.mla.kv_rank > 0) {
+    constexpr double kMasterAndMomentsInBf16 = 8;
+    implementation.optimizer_bytes = kMasterAndMomentsInBf16;
+    setup->assumptions.push_back(
+        "moments in bf16, as Megatron-Bridge's recipes of such models set");
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run) {
@@ -318,6 +345,7 @@ absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run) {
   RETURN_IF_ERROR(FindZero(run, *framework.rule, &setup));
   RETURN_IF_ERROR(FindRecompute(run, *framework.rule, &setup));
   RETURN_IF_ERROR(FindMachine(run, &setup));
+  FindStorage(run, &setup);
   return setup;
 }
 
