@@ -110,6 +110,21 @@ double BytesOf(GemmFormat format) {
   return 2;
 }
 
+std::optional<OpKind> OpKindOf(CommKind kind) {
+  switch (kind) {
+    case CommKind::kAllGather:
+      return OpKind::kAllGather;
+    case CommKind::kReduceScatter:
+      return OpKind::kReduceScatter;
+    case CommKind::kAllReduce:
+      return OpKind::kAllReduce;
+    case CommKind::kAllToAll:
+    case CommKind::kRing:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
 // Members of the group inside one domain of `devices` (0: all) devices.
 int64_t MembersInside(const GroupPlacement& group, int32_t devices) {
   if (devices == 0) return group.size();
@@ -294,10 +309,27 @@ double DeviceCost::LinkBytesPerSecond(size_t level) const {
          (level == 0 ? constants_.link_share : constants_.fabric_share);
 }
 
+bool DeviceCost::HasCollective(CommKind kind,
+                               const GroupPlacement& group) const {
+  return OpKindOf(kind).has_value() && tables_.has_value() &&
+         tables_->HasCommunication() &&
+         group.size() <= profile_.provenance.num_ranks &&
+         group.size() <= MembersInside(group, profile_.network[0].devices);
+}
+
 double DeviceCost::CollectiveSeconds(CommKind kind, double bytes,
                                      const GroupPlacement& group) const {
   const int64_t size = group.size();
   if (size <= 1) return 0;
+  if (HasCollective(kind, group)) {
+    constexpr double kElementBytes = 2;
+    return tables_->Seconds(
+        Layout{.tensor = static_cast<int32_t>(size)}, *OpKindOf(kind),
+        CollectiveAttributes{
+            .group = Group::kTensor,
+            .num_elements = static_cast<int64_t>(bytes / kElementBytes),
+            .dtype = DType::kBfloat16});
+  }
   const auto ranks = static_cast<double>(size);
   // What each rank sends of the full tensor; an all-reduce scatters and
   // gathers.

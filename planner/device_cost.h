@@ -93,6 +93,8 @@ class DeviceCost {
   // Whether the tables hold a product within a factor of two in each dim.
   bool HasGemmNear(const GemmWork& work) const;
   bool HasAttentionNear(const AttentionWork& work) const;
+  // Whether the tables were measured among as many ranks, side by side.
+  bool HasCollective(CommKind kind, const GroupPlacement& group) const;
   double LinkBytesPerSecond(size_t level) const;
 
   HardwareProfile profile_;

@@ -70,6 +70,11 @@ struct Implementation {
   // The host launches kernel by kernel, and a layer takes at least as long as
   // that; false: whole layers or steps are CUDA graphs.
   bool launches_from_host = false;
+  // Of the rates that a profile's constants say: FlashAttention-2 on Hopper
+  // reaches half of what its successors do (Shah et al., 2024), products whose
+  // rows each have a scale less than those of whole tensors' scales.
+  double attention_rate = 1;
+  double low_precision_rate = 1;
   int32_t gradient_bytes = 4;  // Of an element, kept and reduced.
   // Of an element that products read, kept; 0: as Layout::precision stores it.
   // Weights kept in 8 bits alone take 1, and 2 on GPUs whose products need

@@ -20,6 +20,16 @@ struct PhaseTime {
   double compute() const { return gemms + attention + bandwidth; }
 };
 
+// What a ring moves in memory beside attention itself: after each part the
+// output so far is scaled and added to in fp32, backward the gradient of the
+// queries (Liu et al., 2023).
+double RingBytes(const AttentionWork& attention, const Layout& layout) {
+  constexpr double kBytes = 4 + 4 + 2;  // Sum in, sum out, part in.
+  return kBytes * layout.context *
+         static_cast<double>(attention.num_sequences * attention.num_heads *
+                             attention.query_tokens * attention.value_head_dim);
+}
+
 std::array<PhaseTime, kNumPhases> PhasesOf(const LayerWork& work,
                                            const Layout& layout,
                                            const Implementation& implementation,
@@ -30,13 +40,20 @@ std::array<PhaseTime, kNumPhases> PhasesOf(const LayerWork& work,
   };
   for (const GemmWork& gemm : work.gemms) {
     PhaseTime& phase = phase_of(gemm.phase);
-    phase.gemms += cost.GemmSeconds(gemm, layout.gemm_format);
+    const bool quantized =
+        gemm.low_precision && layout.gemm_format != GemmFormat::kAsStored;
+    phase.gemms += cost.GemmSeconds(gemm, layout.gemm_format) /
+                   (quantized ? implementation.low_precision_rate : 1);
     ++phase.launches;
   }
   for (const AttentionWork& attention : work.attention) {
     PhaseTime& phase = phase_of(attention.phase);
-    phase.attention += cost.AttentionSeconds(attention);
+    phase.attention += cost.AttentionSeconds(attention) /
+                       (attention.flash ? implementation.attention_rate : 1);
     phase.launches += attention.flash ? 1 : 2;
+    if (layout.context > 1 && implementation.context_ring) {
+      phase.bandwidth += cost.MemorySeconds(RingBytes(attention, layout));
+    }
   }
   for (const BandwidthWork& bandwidth : work.bandwidth) {
     PhaseTime& phase = phase_of(bandwidth.phase);

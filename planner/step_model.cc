@@ -205,6 +205,11 @@ double StepModel::State::HopSeconds(const Layout& layout) const {
   double seconds = cost.TransferSeconds(bytes / layout.tensor,
                                         PipelineStride(layout, implementation),
                                         layout.pipeline);
+  // Posting both ends, waiting for them and what Python does about it.
+  constexpr double kHostLaunches = 6;
+  if (implementation.launches_from_host) {
+    seconds += kHostLaunches * cost.constants().host_launch_s;
+  }
   if (!implementation.sequence_parallel) {
     seconds += cost.CollectiveSeconds(CommKind::kAllGather, bytes,
                                       TensorGroup(layout));
@@ -440,31 +445,30 @@ StepPrediction StepModel::Predict(const Layout& layout) {
   const ReplicaTraffic traffic =
       TrafficOf(layout, how, cost, parameters, slowest);
 
-  // Parameters gathered and gradients reduced in every pass.
+  // Parameters gathered and gradients reduced in every pass. PyTorch's
+  // fully_shard keeps parameters whole and adds gradients up in a pipeline.
   double slowdown = 0;
   const double forward = pass.forward.total();
   const double backward = pass.backward();
-  if (layout.shards_parameters() || layout.shards_gradients()) {
-    double exposed = 0;
+  const bool in_passes = !(how.slices_are_masters && layout.pipeline > 1);
+  const bool gathers_often = in_passes && layout.shards_parameters();
+  const bool reduces_often = in_passes && layout.shards_gradients();
+  if (reduces_often) {
+    const double before_backward = gathers_often ? traffic.gather : 0;
+    double exposed = before_backward + before_backward + traffic.reduce;
     if (how.overlaps_data) {
-      if (layout.shards_parameters()) {
-        exposed +=
-            Exposed(traffic.gather, traffic.buckets, forward, cost, &slowdown);
-      }
-      exposed += Exposed(
-          (layout.shards_parameters() ? traffic.gather : 0) + traffic.reduce,
-          traffic.buckets, backward, cost, &slowdown);
-    } else {
-      exposed = traffic.reduce +
-                (layout.shards_parameters() ? 2 * traffic.gather : 0);
+      exposed =
+          Exposed(before_backward, traffic.buckets, forward, cost, &slowdown) +
+          Exposed(before_backward + traffic.reduce, traffic.buckets, backward,
+                  cost, &slowdown);
     }
     time.exposed_data_s = microbatches * exposed;
     slowdown *= microbatches;
   }
   // Once a step: under the passes of the last micro-batches, each chunk's when
   // the others still compute (and of the first, for parameters).
-  const bool reduces_once = !layout.shards_gradients();
-  const bool gathers_once = layout.zero >= 1 && !layout.shards_parameters();
+  const bool reduces_once = !reduces_often;
+  const bool gathers_once = layout.zero >= 1 && !gathers_often;
   if (how.overlaps_data) {
     const double passes =
         (std::min(stages, microbatches) * (chunks - 1) + 1) / chunks;
