@@ -85,9 +85,8 @@ class Predictor {
     return failures_.mean_time_between_failures_s * num_nodes_ /
            spec_.repair_share;
   }
-  // While spares suffice.
   double MeanAbsent() const {
-    return num_nodes_ * RepairSeconds() / NodeFailureSeconds();
+    return MeanAbsentNodes(spec_, input_.num_devices);
   }
 
   int64_t BestSteps() const {
@@ -272,6 +271,13 @@ double WaitingShare(double mean_absent, int32_t num_spares) {
     blocked = mean_absent * blocked / (k + mean_absent * blocked);
   }
   return blocked;
+}
+
+double MeanAbsentNodes(const GoodputSpec& spec, int32_t num_devices) {
+  return spec.mean_time_between_failures_hours > 0
+             ? num_devices * spec.repair_share * spec.repair_hours /
+                   spec.mean_time_between_failures_hours
+             : 0;
 }
 
 GoodputReport PredictGoodput(const GoodputSpec& spec,

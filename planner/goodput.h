@@ -59,6 +59,9 @@ int32_t SparesFor(double mean_absent, double confidence);
 // of one: Erlang's loss formula for num_spares + 1 places.
 double WaitingShare(double mean_absent, int32_t num_spares);
 
+// Nodes under repair on average, of a job on so many devices that never waits.
+double MeanAbsentNodes(const GoodputSpec& spec, int32_t num_devices);
+
 struct GoodputInput {
   double step_time_s = 0;
   double tokens_per_step = 0;

@@ -1,0 +1,115 @@
+#include "planner/objective_search.h"
+
+#include "gtest/gtest.h"
+#include "planner/shipped_profiles.h"
+
+namespace millrace {
+namespace {
+
+
+constexpr int32_t kDevices = 256;
+constexpr int32_t kNode = 8;
+
+SearchInput Llama8B(const char* objective) {
+  SearchInput input{.num_devices = kDevices, .all_axes = true};
+  JobSpec& job = input.job;
+  job.name = "llama3-8b";
+  job.model = {.vocab_size = 128256,
+               .hidden = 4096,
+               .num_layers = 32,
+               .num_heads = 32,
+               .num_kv_heads = 8,
+               .head_dim = 128,
+               .ffn_hidden = 14336,
+               .sequence_length = 8192};
+  job.training.num_steps = 10;
+  job.training.global_batch = 256;
+  job.training.precision = "bf16";
+  job.resources.backend = "cuda";
+  job.goodput.objective = objective;
+  return input;
+}
+
+CostModel Cost() {
+  const auto profile = LoadNamedProfile("h100-sxm");
+  EXPECT_TRUE(profile.ok()) << profile.status();
+  auto cost = CostModel::Create(*profile);
+  EXPECT_TRUE(cost.ok()) << cost.status();
+  return *std::move(cost);
+}
+
+// Goal: without another wish the plan is FindPlan's.
+TEST(ObjectiveSearchTest, StepTimeIsFindPlan) {
+  const CostModel cost = Cost();
+  const SearchInput input = Llama8B("step_time");
+  const auto plan = FindPlan(input, cost);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto found = FindPlanForObjective(input, cost, kNode);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->plan.layout, plan->layout);
+  EXPECT_EQ(found->plan.num_idle_devices, plan->num_idle_devices);
+  EXPECT_FALSE(found->goodput.has_value());
+}
+
+// Goal: where nodes fail often, some of a fixed cluster are kept spare, and
+// that yields more than training on all, which waits for repairs. Method: nodes
+// of which two are under repair on average; without failures none is spared.
+TEST(ObjectiveSearchTest, GoodputKeepsSpares) {
+  const CostModel cost = Cost();
+  SearchInput input = Llama8B("goodput");
+  GoodputSpec& spec = input.job.goodput;
+  spec.checkpoint_seconds = 5;
+  spec.repair_hours = 24;
+  spec.mean_time_between_failures_hours = kDevices * 24 / 2.0;
+  const auto found = FindPlanForObjective(input, cost, kNode);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_TRUE(found->goodput.has_value());
+  EXPECT_EQ(found->plan.num_idle_devices,
+            kDevices - found->plan.layout.num_ranks());
+  EXPECT_GE(found->plan.num_idle_devices, 2 * kNode);
+  EXPECT_EQ(found->goodput->num_spare_nodes,
+            found->plan.num_idle_devices / kNode);
+
+  const auto all = FindPlan(input, cost);
+  ASSERT_TRUE(all.ok()) << all.status();
+  GoodputInput figures = GoodputInputOf(*all, kNode);
+  figures.num_spare_nodes = all->num_idle_devices / kNode;
+  EXPECT_GT(found->goodput->tokens_per_s,
+            1.1 * PredictGoodput(spec, figures).tokens_per_s);
+
+  spec.mean_time_between_failures_hours = 1e9;
+  const auto calm = FindPlanForObjective(input, cost, kNode);
+  ASSERT_TRUE(calm.ok()) << calm.status();
+  EXPECT_EQ(calm->plan.layout, all->layout);
+}
+
+// Goal: for the money fewer devices train, as communication and small batches a
+// device cost: cheaper a token than on all of them, and slower.
+TEST(ObjectiveSearchTest, CostTakesFewerDevices) {
+  const CostModel cost = Cost();
+  SearchInput input = Llama8B("cost");
+  input.job.goodput.price_per_device_hour = 2;
+  const auto found = FindPlanForObjective(input, cost, kNode);
+  ASSERT_TRUE(found.ok()) << found.status();
+  const auto all = FindPlan(input, cost);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_LT(found->plan.layout.num_ranks(), all->layout.num_ranks());
+  EXPECT_GT(found->plan.prediction.step_time_s, all->prediction.step_time_s);
+  EXPECT_GT(found->goodput->tokens_per_dollar,
+            PredictGoodput(input.job.goodput, GoodputInputOf(*all, kNode))
+                .tokens_per_dollar);
+}
+
+// Goal: where no number of devices has a plan, the reason is that of all.
+TEST(ObjectiveSearchTest, SaysWhyThereIsNoPlan) {
+  const CostModel cost = Cost();
+  SearchInput input = Llama8B("cost");
+  input.job.goodput.price_per_device_hour = 2;
+  input.job.resources.memory_per_device_bytes = 1 << 20;
+  const auto found = FindPlanForObjective(input, cost, kNode);
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.status(), FindPlan(input, cost).status());
+}
+
+}  // namespace
+}  // namespace millrace
