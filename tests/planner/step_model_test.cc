@@ -5,7 +5,9 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "planner/cluster_simulate.h"
+#include "planner/job_file.h"
 #include "planner/shipped_profiles.h"
 
 namespace millrace {
@@ -158,6 +160,49 @@ TEST(StepModelTest, Tp4BeatsTp8OnH200) {
   tp4.data = 8;
   tp4.num_microbatches = 144;
   EXPECT_LT(Seconds(h200, tp4), Seconds(h200, tp8));
+}
+
+// Goal: the closed form knows what our own workers did on four H200, priced
+// from the profile that was measured there
+// (docs/results/2026-11-21-training-h200.md).
+TEST(StepModelTest, PredictsOwnStepsOnH200) {
+  struct Step {
+    const char* job;
+    Layout layout;
+    double seconds;
+  };
+  const Layout bf16{.precision = Precision::kBfloat16};
+  auto with = [&](int32_t pipeline, int32_t data, int32_t tensor,
+                  int32_t micro_batch, int32_t num_microbatches, int32_t zero) {
+    Layout layout = bf16;
+    layout.pipeline = pipeline;
+    layout.data = data;
+    layout.tensor = tensor;
+    layout.micro_batch = micro_batch;
+    layout.num_microbatches = num_microbatches;
+    layout.zero = zero;
+    return layout;
+  };
+  Layout zero_bubble = with(4, 1, 1, 1, 16, 0);
+  zero_bubble.schedule = Schedule::kZeroBubble;
+  const Step steps[] = {
+      {"llama3-1b-1gpu", with(1, 1, 1, 4, 1, 0), 0.524},
+      {"llama3-1b-4gpu", with(1, 4, 1, 4, 1, 1), 0.546},
+      {"llama3-8b-4gpu", with(1, 4, 1, 1, 2, 1), 1.463},
+      {"llama3-8b-4gpu", with(1, 4, 1, 2, 1, 2), 1.465},
+      {"llama3-70b-10-layers-4gpu", with(1, 2, 2, 1, 1, 1), 0.484},
+      {"llama3-8b-pipeline-4gpu", with(4, 1, 1, 1, 16, 0), 1.793},
+      {"llama3-8b-pipeline-4gpu", zero_bubble, 1.683}};
+  const auto profile = LoadNamedProfile("h200-sxm");
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  for (const Step& step : steps) {
+    const auto job = LoadJob(absl::StrCat("configs/bench/", step.job, ".yaml"));
+    ASSERT_TRUE(job.ok()) << job.status();
+    auto model = StepModel::Create(job->model, *profile, {});
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_NEAR(Seconds(*model, step.layout) / step.seconds, 1, 0.08)
+        << step.job << ": " << LayoutToString(step.layout);
+  }
 }
 
 // Goal: what simulation starts from is what Predict sums. Method: one stage
