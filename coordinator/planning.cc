@@ -8,7 +8,7 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "planner/cost.h"
-#include "planner/explain.h"
+#include "planner/explain_json.h"
 #include "planner/lower.h"
 #include "planner/profile_file.h"
 #include "planner/profile_request.h"

@@ -9,7 +9,10 @@
 #include "base/status_macros.h"
 #include "coordinator/report/page.h"
 #include "coordinator/report_data.h"
+#include "coordinator/report_program.h"
 #include "coordinator/report_summary.h"
+#include "planner/explain_json.h"
+#include "planner/job_file.h"
 
 namespace millrace {
 namespace {
@@ -23,6 +26,11 @@ std::string ScriptSafeJson(const nlohmann::json& data) {
       {{"<", "\\u003c"}});
 }
 
+std::string PageOf(const nlohmann::json& data) {
+  return absl::StrReplaceAll(ReportPageTemplate(),
+                             {{"@REPORT_DATA@", ScriptSafeJson(data)}});
+}
+
 }  // namespace
 
 std::string ReportPath(const std::string& run_directory) {
@@ -31,10 +39,7 @@ std::string ReportPath(const std::string& run_directory) {
 
 absl::Status WriteReport(const std::string& run_directory) {
   ASSIGN_OR_RETURN(const nlohmann::json data, CollectReportData(run_directory));
-  return WriteFileAtomically(
-      ReportPath(run_directory),
-      absl::StrReplaceAll(ReportPageTemplate(),
-                          {{"@REPORT_DATA@", ScriptSafeJson(data)}}));
+  return WriteFileAtomically(ReportPath(run_directory), PageOf(data));
 }
 
 absl::StatusOr<RunSummary> SummarizeRun(const std::string& run_directory) {
@@ -47,6 +52,27 @@ absl::StatusOr<RunSummary> SummarizeRun(const std::string& run_directory) {
       .json =
           summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace),
       .text = SummaryText(summary)};
+}
+
+absl::StatusOr<std::string> PlanPage(
+    const JobSpec& job, const HardwareProfile& profile, const Plan& plan,
+    const Timeline& timeline, const std::vector<std::string>& program_texts) {
+  nlohmann::json data = {{"run", job.name},
+                         {"sections", {"timeline", "plan", "job"}},
+                         {"missing", nlohmann::json::array()},
+                         {"summary", {{"status", "planned"}}},
+                         {"job", JobData(job)},
+                         {"job_yaml", JobToYaml(job)},
+                         {"machine", MachineData(profile)},
+                         {"plan", nlohmann::json::parse(PlanToJson(plan))},
+                         {"predicted", TimelineData(timeline)}};
+  for (size_t stage = 0; stage < program_texts.size(); ++stage) {
+    ASSIGN_OR_RETURN(
+        data["programs"][absl::StrCat(stage)],
+        ParseProgramText(program_texts[stage],
+                         absl::StrCat("the Program of stage ", stage)));
+  }
+  return PageOf(data);
 }
 
 }  // namespace millrace

@@ -5,9 +5,14 @@
 #define MILLRACE_COORDINATOR_REPORT_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "planner/job.h"
+#include "planner/profile.h"
+#include "planner/search.h"
+#include "planner/timeline.h"
 
 namespace millrace {
 
@@ -26,6 +31,13 @@ struct RunSummary {
   std::string text;  // A few lines for people.
 };
 absl::StatusOr<RunSummary> SummarizeRun(const std::string& run_directory);
+
+// The page of a plan that nothing has run by yet: a predicted step, the choice
+// and its alternatives, and the job. `timeline` is of the instructions that
+// `program_texts` list, by stage, as ProgramToString prints them.
+absl::StatusOr<std::string> PlanPage(
+    const JobSpec& job, const HardwareProfile& profile, const Plan& plan,
+    const Timeline& timeline, const std::vector<std::string>& program_texts);
 
 }  // namespace millrace
 

@@ -18,7 +18,6 @@
 #include "coordinator/report_summary.h"
 #include "planner/job_file.h"
 #include "planner/profile_file.h"
-#include "planner/timeline.h"
 
 namespace millrace {
 namespace {
@@ -141,21 +140,7 @@ double Rounded(double seconds) { return std::round(seconds * 1e7) / 1e7; }
 Section ReadTimeline(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   ASSIGN_OR_RETURN(const Timeline timeline, TimelineFromJson(text));
-  Json ranks = Json::array();
-  for (const RankTimeline& rank : timeline.ranks) {
-    if (ranks.size() == kMaxTimelineRanks) break;
-    Json events = Json::array();
-    for (const TimelineEvent& event : rank.events) {
-      events.push_back(
-          {event.instruction, Rounded(event.start_s), Rounded(event.end_s)});
-    }
-    ranks.push_back({{"rank", ToInt(rank.rank)},
-                     {"stage", rank.stage},
-                     {"events", std::move(events)}});
-  }
-  return Json{{"step_time_s", timeline.step_time_s},
-              {"num_ranks", timeline.ranks.size()},
-              {"ranks", std::move(ranks)}};
+  return TimelineData(timeline);
 }
 
 Section ReadPrograms(const std::string& directory) {
@@ -194,29 +179,12 @@ Section ReadEvents(const std::string& path) {
 
 Section ReadJob(const std::string& path) {
   ASSIGN_OR_RETURN(const JobSpec job, LoadJob(path));
-  const ParameterCounts parameters = CountParameters(job.model);
-  return Json{{"name", job.name},
-              {"vocab_size", job.model.vocab_size},
-              {"hidden", job.model.hidden},
-              {"num_layers", job.model.num_layers},
-              {"num_heads", job.model.num_heads},
-              {"num_kv_heads", job.model.num_kv_heads},
-              {"ffn_hidden", job.model.ffn_hidden},
-              {"sequence_length", job.model.sequence_length},
-              {"num_parameters", parameters.total},
-              {"num_steps", job.training.num_steps},
-              {"global_batch", job.training.global_batch},
-              {"precision", job.training.precision},
-              {"backend", job.resources.backend}};
+  return JobData(job);
 }
 
 Section ReadMachine(const std::string& path) {
   ASSIGN_OR_RETURN(const HardwareProfile profile, LoadProfile(path));
-  return Json{{"name", profile.name},
-              {"description", profile.provenance.description},
-              {"date", profile.provenance.date},
-              {"num_ranks", profile.provenance.num_ranks},
-              {"threads_per_device", profile.provenance.threads_per_device}};
+  return MachineData(profile);
 }
 
 Section ReadText(const std::string& path) {
@@ -278,6 +246,49 @@ absl::StatusOr<Json> CollectReportData(const std::string& run_directory) {
   }
   data["summary"] = SummarizeData(data);
   return data;
+}
+
+Json JobData(const JobSpec& job) {
+  const ParameterCounts parameters = CountParameters(job.model);
+  return {{"name", job.name},
+          {"vocab_size", job.model.vocab_size},
+          {"hidden", job.model.hidden},
+          {"num_layers", job.model.num_layers},
+          {"num_heads", job.model.num_heads},
+          {"num_kv_heads", job.model.num_kv_heads},
+          {"ffn_hidden", job.model.ffn_hidden},
+          {"sequence_length", job.model.sequence_length},
+          {"num_parameters", parameters.total},
+          {"num_steps", job.training.num_steps},
+          {"global_batch", job.training.global_batch},
+          {"precision", job.training.precision},
+          {"backend", job.resources.backend}};
+}
+
+Json MachineData(const HardwareProfile& profile) {
+  return {{"name", profile.name},
+          {"description", profile.provenance.description},
+          {"date", profile.provenance.date},
+          {"num_ranks", profile.provenance.num_ranks},
+          {"threads_per_device", profile.provenance.threads_per_device}};
+}
+
+Json TimelineData(const Timeline& timeline) {
+  Json ranks = Json::array();
+  for (const RankTimeline& rank : timeline.ranks) {
+    if (ranks.size() == kMaxTimelineRanks) break;
+    Json events = Json::array();
+    for (const TimelineEvent& event : rank.events) {
+      events.push_back(
+          {event.instruction, Rounded(event.start_s), Rounded(event.end_s)});
+    }
+    ranks.push_back({{"rank", ToInt(rank.rank)},
+                     {"stage", rank.stage},
+                     {"events", std::move(events)}});
+  }
+  return {{"step_time_s", timeline.step_time_s},
+          {"num_ranks", timeline.ranks.size()},
+          {"ranks", std::move(ranks)}};
 }
 
 }  // namespace millrace

@@ -8,6 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
+#include "planner/job.h"
+#include "planner/profile.h"
+#include "planner/timeline.h"
 
 namespace millrace {
 
@@ -24,6 +27,12 @@ namespace millrace {
 // run's files.
 absl::StatusOr<nlohmann::json> CollectReportData(
     const std::string& run_directory);
+
+// What the page shows of each: "job", "machine", and "predicted" or "measured",
+// which is cut to the first ranks.
+nlohmann::json JobData(const JobSpec& job);
+nlohmann::json MachineData(const HardwareProfile& profile);
+nlohmann::json TimelineData(const Timeline& timeline);
 
 }  // namespace millrace
 

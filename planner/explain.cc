@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -10,12 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/units.h"
+#include "planner/explain_goodput.h"
 
 namespace millrace {
 namespace {
-
-// Ordered: the keys appear as docs/plan.md lists them.
-using Json = nlohmann::ordered_json;
 
 // More rows than these tell a reader nothing new.
 constexpr size_t kShownAlternatives = 10;
@@ -48,6 +45,12 @@ std::string AlternativeRow(int width, const Alternative& alternative) {
       FormatSeconds(prediction.step_time_s), memory, alternative.reason);
 }
 
+double RecomputeFraction(const Prediction& prediction) {
+  return prediction.closed_form.has_value()
+             ? prediction.closed_form->time.recompute_s / prediction.step_time_s
+             : prediction.recompute_fraction;
+}
+
 std::string RecomputeText(const Plan& plan) {
   const char* what = "";
   switch (plan.layout.recompute) {
@@ -61,39 +64,159 @@ std::string RecomputeText(const Plan& plan) {
       break;
   }
   return absl::StrCat("  recompute  ", what, ", ",
-                      Percent(plan.prediction.recompute_fraction),
+                      Percent(RecomputeFraction(plan.prediction)),
                       " of the step, for memory\n");
 }
 
-std::string Choice(const JobSpec& job, const Plan& plan) {
+// "1.20 s (1.10 s to 1.35 s)".
+std::string StepTimeText(const Prediction& prediction) {
+  std::string text = FormatSeconds(prediction.step_time_s);
+  if (prediction.step_time_low_s && prediction.step_time_high_s) {
+    absl::StrAppend(&text, " (", FormatSeconds(*prediction.step_time_low_s),
+                    " to ", FormatSeconds(*prediction.step_time_high_s), ")");
+  }
+  return text;
+}
+
+bool IsMeasured(const HardwareProfile& profile) {
+  return !profile.gemms.empty();
+}
+
+std::string PlanOnlyText(const Plan& plan) {
+  return absl::StrCat(plan.plan_only
+                          ? "  plan only  no worker can execute this layout or "
+                            "model yet; the prediction is a closed form\n"
+                          : "",
+                      plan.num_idle_devices > 0
+                          ? absl::StrCat("  devices    ", plan.num_idle_devices,
+                                         " are left idle\n")
+                          : "");
+}
+
+std::string Choice(const JobSpec& job, const HardwareProfile& profile,
+                   const Plan& plan) {
   const Prediction& prediction = plan.prediction;
   const double training_s =
       prediction.step_time_s * static_cast<double>(job.training.num_steps);
   return absl::StrCat(
       "  layout     ", LayoutToString(plan.layout),
       plan.layout.tensor > 1 ? ", sequence-parallel" : "", "\n",
-      "  step time  ", FormatSeconds(prediction.step_time_s), ", ",
+      PlanOnlyText(plan), "  step time  ", StepTimeText(prediction), ", ",
       FormatCount(prediction.tokens_per_s), " tokens/s, ",
       Percent(prediction.mfu_causal),
-      " of what each rank's best GEMM alone reaches\n", "  training   ",
-      FormatSeconds(training_s), " for ", job.training.num_steps,
-      " steps, without start and checkpoints\n", "  memory     ",
-      MemoryText(prediction), "\n", "  idle       bubble ",
+      IsMeasured(profile) ? " of what each rank's best GEMM alone reaches"
+                          : " of the FLOP/s that the data sheet says",
+      "\n", "  training   ", FormatSeconds(training_s), " for ",
+      job.training.num_steps, " steps, without start and checkpoints\n",
+      "  memory     ", MemoryText(prediction), "\n", "  idle       bubble ",
       Percent(prediction.bubble_fraction),
       " of the step, exposed communication ",
       Percent(prediction.exposed_communication_fraction), "\n",
       RecomputeText(plan));
 }
 
+std::string SearchText(const Plan& plan) {
+  std::string text =
+      absl::StrCat(plan.layouts_considered,
+                   plan.layouts_considered == 1 ? " layout" : " layouts",
+                   plan.plan_only       ? ""
+                   : plan.all_simulated ? ", all that fit simulated"
+                                        : ", the best simulated",
+                   ", ", FormatSeconds(plan.search_seconds));
+  if (plan.optimality_gap == 0) {
+    absl::StrAppend(&text, "; none is faster by the model");
+  } else if (plan.optimality_gap.has_value()) {
+    absl::StrAppend(&text, "; none is more than ",
+                    Percent(*plan.optimality_gap), " faster by the model");
+  }
+  return text;
+}
+
 std::string Basis(const HardwareProfile& profile, const Plan& plan) {
-  return absl::StrCat("  profile    ", profile.name, ", measured on ",
-                      profile.provenance.description, ", ",
-                      profile.provenance.date, "\n", "  search     ",
-                      plan.layouts_considered,
-                      plan.layouts_considered == 1 ? " layout" : " layouts",
-                      plan.all_simulated ? ", all that fit simulated, "
-                                         : ", the best simulated, ",
-                      FormatSeconds(plan.search_seconds), "\n");
+  return absl::StrCat(
+      "  profile    ", profile.name,
+      IsMeasured(profile)
+          ? absl::StrCat(", measured on ", profile.provenance.description)
+          : absl::StrCat(", from data sheets: ",
+                         profile.provenance.description),
+      ", ", profile.provenance.date, "\n", "  search     ", SearchText(plan),
+      "\n");
+}
+
+std::string Binding(const HardwareProfile& profile, const Plan& plan,
+                    const PlanAnswers& answers) {
+  std::string text;
+  if (answers.parts.has_value()) {
+    absl::StrAppend(&text, "  binds      ",
+                    BindingText(*answers.parts, plan.layout, profile), "\n");
+  }
+  if (!answers.next_step.empty()) {
+    absl::StrAppend(&text, "  next step  ",
+                    NextStepText(plan, answers.next_step), "\n");
+  }
+  if (answers.goodput.has_value()) {
+    absl::StrAppend(&text, "  goodput    ", GoodputText(*answers.goodput),
+                    "\n");
+  }
+  return text;
+}
+
+// One figure of two plans, and by how much it changed.
+std::string ChangeRow(absl::string_view name, double before, double after,
+                      std::string (*format)(double)) {
+  std::string change;
+  if (before > 0 && after != before) {
+    change = absl::StrFormat("%+.1f %%", 100 * (after / before - 1));
+  }
+  return absl::StrFormat("  %-22s %12s %12s  %s\n", name, format(before),
+                         format(after), change);
+}
+
+std::string WhatIfText(const Plan& plan, const PlanAnswers& answers) {
+  if (!answers.before.has_value()) return "";
+  const Plan& old = *answers.before;
+  const Prediction& before = old.prediction;
+  const Prediction& after = plan.prediction;
+  const auto bytes = [](double count) {
+    return FormatBytes(static_cast<int64_t>(count));
+  };
+  const auto seconds = [](double count) { return FormatSeconds(count); };
+  const auto count = [](double number) { return FormatCount(number); };
+  std::string text = absl::StrCat(
+      "\n  what if ",
+      absl::StrJoin(answers.changes, ", ",
+                    [](std::string* out, const ValueChange& change) {
+                      absl::StrAppend(out, change.key, " ", change.before,
+                                      " -> ", change.after);
+                    }),
+      "\n  layout before  ", LayoutToString(old.layout), "\n  layout after   ",
+      plan.layout == old.layout ? "the same" : LayoutToString(plan.layout),
+      absl::StrFormat("\n\n  %-22s %12s %12s  %s\n", "", "before", "after",
+                      "change"),
+      ChangeRow("step time", before.step_time_s, after.step_time_s, seconds),
+      ChangeRow("tokens/s", before.tokens_per_s, after.tokens_per_s, count),
+      ChangeRow("tokens/s a device",
+                before.tokens_per_s / old.layout.num_ranks(),
+                after.tokens_per_s / plan.layout.num_ranks(), count),
+      ChangeRow("memory a rank", static_cast<double>(before.memory_bytes()),
+                static_cast<double>(after.memory_bytes()), bytes),
+      ChangeRow("bubble", before.bubble_fraction, after.bubble_fraction,
+                Percent),
+      ChangeRow("exposed communication", before.exposed_communication_fraction,
+                after.exposed_communication_fraction, Percent));
+  return text;
+}
+
+std::string Answers(const Plan& plan, const PlanAnswers& answers) {
+  std::string text = WhatIfText(plan, answers);
+  if (!answers.comparisons.empty() && answers.parts.has_value()) {
+    absl::StrAppend(
+        &text, ComparisonsTable(plan, *answers.parts, answers.comparisons));
+  }
+  if (!answers.sensitivity.empty()) {
+    absl::StrAppend(&text, SensitivityTable(plan, answers.sensitivity));
+  }
+  return text;
 }
 
 std::string AlternativesTable(const std::vector<Alternative>& alternatives) {
@@ -117,76 +240,24 @@ std::string AlternativesTable(const std::vector<Alternative>& alternatives) {
   return text;
 }
 
-Json LayoutJson(const Layout& layout) {
-  return {{"pipeline", layout.pipeline},
-          {"interleave", layout.interleave},
-          {"data", layout.data},
-          {"zero", layout.zero},
-          {"tensor", layout.tensor},
-          {"sequence_parallel", layout.tensor > 1},
-          {"context", layout.context},
-          {"expert", layout.expert},
-          {"micro_batch", layout.micro_batch},
-          {"recompute", RecomputeName(layout.recompute)},
-          {"precision", PrecisionName(layout)},
-          {"schedule", ScheduleName(layout.schedule)}};
-}
-
-Json PredictionJson(const Prediction& prediction, const Layout& layout) {
-  Json json;
-  json["step_time_s"] = prediction.step_time_s;
-  json["tokens_per_s_per_device"] =
-      prediction.tokens_per_s / layout.num_ranks();
-  json["mfu_full"] = prediction.mfu_full;
-  json["mfu_causal"] = prediction.mfu_causal;
-  if (prediction.memory_bytes() > 0) {
-    json["memory_bytes_per_device"] = prediction.memory_bytes();
-  }
-  json["bubble_fraction"] = prediction.bubble_fraction;
-  json["exposed_communication_fraction"] =
-      prediction.exposed_communication_fraction;
-  json["recompute_fraction"] = prediction.recompute_fraction;
-  return json;
-}
-
 }  // namespace
 
 std::string ExplainPlan(const JobSpec& job, const HardwareProfile& profile,
-                        const Plan& plan) {
+                        const Plan& plan, const PlanAnswers& answers) {
   const int32_t num_devices = plan.layout.num_ranks();
   return absl::StrCat(
       "Plan for ", job.name, ": ",
       FormatCount(static_cast<double>(CountParameters(job.model).total)),
       " parameters on ", num_devices, num_devices == 1 ? " device" : " devices",
       ", ", job.training.global_batch, " sequences of ",
-      job.model.sequence_length, " tokens a step\n\n", Choice(job, plan),
+      job.model.sequence_length, " tokens a step\n\n",
+      Choice(job, profile, plan), Binding(profile, plan, answers),
       Basis(profile, plan), AlternativesTable(plan.alternatives),
+      Answers(plan, answers),
       absl::StrJoin(plan.warnings, "",
                     [](std::string* out, const std::string& warning) {
                       absl::StrAppend(out, "\nwarning: ", warning, "\n");
                     }));
-}
-
-std::string PlanToJson(const Plan& plan) {
-  Json json;
-  json["layout"] = LayoutJson(plan.layout);
-  json["predicted"] = PredictionJson(plan.prediction, plan.layout);
-  json["search"] = {{"seconds", plan.search_seconds},
-                    {"layouts_considered", plan.layouts_considered},
-                    {"optimality_gap", nullptr}};
-  if (plan.all_simulated) json["search"]["optimality_gap"] = 0;
-  json["alternatives"] = Json::array();
-  for (const Alternative& alternative : plan.alternatives) {
-    json["alternatives"].push_back(
-        {{"layout", LayoutJson(alternative.layout)},
-         {"predicted",
-          PredictionJson(alternative.prediction, alternative.layout)},
-         {"simulated", alternative.simulated},
-         {"fits", alternative.fits},
-         {"reason", alternative.reason}});
-  }
-  json["warnings"] = plan.warnings;
-  return json.dump(2) + "\n";
 }
 
 }  // namespace millrace

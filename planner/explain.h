@@ -1,24 +1,40 @@
-// A Plan for people and for programs.
+// A Plan for people; planner/explain_json.h has it for programs.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_H_
 #define MILLRACE_PLANNER_EXPLAIN_H_
 
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "planner/explain_compare.h"
+#include "planner/explain_parts.h"
+#include "planner/goodput.h"
 #include "planner/job.h"
 #include "planner/profile.h"
 #include "planner/search.h"
+#include "planner/sensitivity.h"
+#include "planner/what_if.h"
 
 namespace millrace {
 
-// The choice, its predicted time and memory, the best alternatives with the
-// reason each lost, and the plan's warnings. Lines end with \n.
-std::string ExplainPlan(const JobSpec& job, const HardwareProfile& profile,
-                        const Plan& plan);
+// What was asked beside the plan itself; what was not is empty.
+struct PlanAnswers {
+  std::optional<LayoutParts> parts;       // Of the plan's layout.
+  std::vector<SensitivityRow> next_step;  // FindNextStep().
+  std::vector<SensitivityRow> sensitivity;
+  std::vector<LayoutComparison> comparisons;
+  std::optional<GoodputReport> goodput;  // GoodputOf().
+  // The plan is for the changed case; `before` is the one without.
+  std::vector<ValueChange> changes;
+  std::optional<Plan> before;
+};
 
-// One JSON object, indented, with the keys of docs/plan.md. A figure that the
-// plan has no basis for is left out.
-std::string PlanToJson(const Plan& plan);
+// The choice, its predicted time and memory, what binds, the best alternatives
+// with the reason each lost, the answers, and the plan's warnings. Lines end
+// with \n.
+std::string ExplainPlan(const JobSpec& job, const HardwareProfile& profile,
+                        const Plan& plan, const PlanAnswers& answers = {});
 
 }  // namespace millrace
 

@@ -1,8 +1,6 @@
 #include "coordinator/cli/plan_command.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -16,28 +14,29 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "coordinator/planning.h"
-#include "planner/cost.h"
+#include "coordinator/cli/plan_case.h"
+#include "coordinator/cli/plan_profile.h"
+#include "coordinator/cli/plan_timeline.h"
 #include "planner/explain.h"
+#include "planner/explain_goodput.h"
+#include "planner/explain_json.h"
 #include "planner/export.h"
 #include "planner/job_file.h"
-#include "planner/layout_space.h"
+#include "planner/layout.h"
 #include "planner/lower.h"
-#include "planner/profile_file.h"
-#include "planner/profile_request.h"
 #include "planner/search.h"
-#include "planner/timeline.h"
-#include "worker/agent_devices.h"
-#include "worker/cuda_backend.h"
-#include "worker/machine.h"
+#include "planner/sensitivity.h"
+#include "planner/what_if.h"
 
 namespace millrace {
 namespace {
 
 struct PlanOptions {
   std::string job_path;
-  int32_t num_devices = 0;  // 0: as the profile was measured.
-  std::string profile_path;
+  CaseOptions asked;
+  std::vector<std::string> what_if;  // "KEY=VALUE".
+  std::vector<std::string> compare;  // "tp=4,pp=8".
+  bool sensitivity = false;
   std::string timeline_path;
   bool program = false;
   bool json = false;
@@ -45,93 +44,14 @@ struct PlanOptions {
   std::string output_path;  // Of the export; empty: standard output.
 };
 
-// What a profile of this machine is known by.
-struct Here {
-  std::string machine;  // Fingerprint.
-  // Of a worker, when `devices_on_host` share the host.
-  std::function<int32_t(int32_t devices_on_host)> threads_per_device;
-};
-
-Here NoGpus(const Here& cpu) {
-  return {.machine = absl::StrCat(cpu.machine, " (no GPU)"),
-          .threads_per_device = [](int32_t) { return 1; }};
-}
-
-absl::StatusOr<Here> FindHere(const JobSpec& job) {
-  ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
-  const Here cpu = {
-      .machine = machine.Fingerprint(),
-      .threads_per_device = [machine, job](int32_t devices_on_host) {
-        return job.resources.threads_per_device.value_or(
-            ThreadsPerDevice(machine, devices_on_host));
-      }};
-  if (!job.resources.uses_cuda()) return cpu;
-  // A machine without GPUs may plan for one that has them, but is not it.
-  const absl::StatusOr<CudaBackend*> backend = LoadCudaBackend();
-  if (!backend.ok()) return NoGpus(cpu);
-  const absl::StatusOr<std::vector<CudaDeviceInfo>> gpus =
-      (*backend)->ListDevices();
-  if (!gpus.ok()) return NoGpus(cpu);
-  ASSIGN_OR_RETURN(const AgentDevices devices,
-                   ShareGpus({}, machine, *gpus, {}));
-  return Here{.machine = devices.machine,
-              .threads_per_device = [](int32_t) { return 1; }};
-}
-
-// This machine's newest cached profile for the job's model and batch; with the
-// wanted number of devices if one is given.
-absl::StatusOr<HardwareProfile> FindCachedProfile(const JobSpec& job,
-                                                  const Here& here,
-                                                  int32_t num_devices) {
-  std::optional<HardwareProfile> newest;
-  for (const std::string& path :
-       CachedProfilePaths({.machine = here.machine,
-       .shape = ProfileShapeKey(job.model, job.training)})) {
-    absl::StatusOr<HardwareProfile> profile = LoadProfile(path);
-    // One that an older version wrote is as good as none.
-    if (!profile.ok()) continue;
-    const ProfileProvenance& provenance = profile->provenance;
-    if (num_devices > 0 && provenance.num_ranks != num_devices) continue;
-    if (!job.resources.uses_cuda() &&
-        job.resources.threads_per_device.value_or(
-            provenance.threads_per_device) != provenance.threads_per_device) {
-      continue;
-    }
-    // ISO dates sort by time.
-    if (!newest || newest->provenance.date < provenance.date) {
-      newest = *std::move(profile);
-    }
+absl::Status PrintPrograms(const JobSpec& job, const Plan& plan) {
+  const Layout& layout = plan.layout;
+  if (plan.plan_only) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--program: no worker can execute ", LayoutToString(layout),
+        " of this model yet, so it has no Program; --timeline shows its "
+        "passes"));
   }
-  if (newest.has_value()) return *std::move(newest);
-  return absl::NotFoundError(absl::StrCat(
-      "no hardware profile of this machine for this model and batch",
-      num_devices > 0 ? absl::StrCat(" on ", num_devices, " devices") : "",
-      "; measure one with millrace profile JOB, or name one with --profile"));
-}
-
-absl::StatusOr<HardwareProfile> FindProfileFor(const PlanOptions& options,
-                                               const JobSpec& job,
-                                               const Here& here) {
-  const std::string path = !options.profile_path.empty() ? options.profile_path
-                           : job.profile != "auto"       ? job.profile
-                                                         : "";
-  if (!path.empty()) return LoadProfile(path);
-  return FindCachedProfile(job, here, options.num_devices);
-}
-
-std::vector<std::string> WarningsFor(const JobSpec& job, const Here& here,
-                                     const HardwareProfile& profile,
-                                     int32_t num_devices) {
-  const int32_t on_host = std::min(num_devices, profile.ranks_per_host);
-  const ProfileIdentity identity = {
-      .machine = here.machine,
-      .num_ranks = num_devices,
-      .threads_per_device = here.threads_per_device(on_host)};
-  return job.resources.uses_cuda() ? GpuProfileWarnings(profile, identity)
-                                   : ProfileWarnings(profile, identity);
-}
-
-absl::Status PrintPrograms(const JobSpec& job, const Layout& layout) {
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
     ASSIGN_OR_RETURN(const Program program,
                      BuildTrainingProgram(job.model, layout, stage));
@@ -154,36 +74,86 @@ absl::Status PrintExport(const PlanOptions& options, const JobSpec& job,
   return WriteFileAtomically(options.output_path, text);
 }
 
+// The case that the options ask about, what --what-if changed in it, and the
+// plan without these changes.
+struct Question {
+  PlanningCase planned;
+  std::vector<ValueChange> changes;
+  std::optional<Plan> before;
+};
+
+absl::StatusOr<Question> AskedQuestion(const PlanOptions& options,
+                                       const JobSpec& job, const Here& here) {
+  Question question;
+  PlanningCase& planned = question.planned;
+  ASSIGN_OR_RETURN(planned, FindCase(options.asked, job, here));
+  if (options.what_if.empty()) return question;
+  const ProfileLoader load = [&](const std::string& name) {
+    return FindProfileFor(name, planned.num_devices, job, here);
+  };
+  PlanningCase changed = planned;
+  ASSIGN_OR_RETURN(question.changes,
+                   ApplyWhatIf(options.what_if, load, &changed));
+  ASSIGN_OR_RETURN(question.before, PlanCase(planned));
+  planned = std::move(changed);
+  return question;
+}
+
+absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
+                                       Question question, const Plan& plan) {
+  PlanAnswers answers{.changes = std::move(question.changes),
+                      .before = std::move(question.before)};
+  const PlanningCase& planned = question.planned;
+  ASSIGN_OR_RETURN(answers.parts, PartsOf(planned.job.model, plan));
+  ASSIGN_OR_RETURN(std::vector<double> with_fewer,
+                   ThroughputByNodesLost(planned, plan));
+  answers.goodput = GoodputOf(planned, plan, std::move(with_fewer));
+  for (const std::string& asked : options.compare) {
+    ASSIGN_OR_RETURN(
+        LayoutComparison comparison,
+        CompareLayout(asked, planned, plan, *answers.parts, PlanCase));
+    answers.comparisons.push_back(std::move(comparison));
+  }
+  if (options.sensitivity && !planned.pools.empty()) {
+    return absl::InvalidArgumentError(
+        "--sensitivity is of devices of one type, but --devices names several");
+  }
+  if (options.sensitivity) {
+    ASSIGN_OR_RETURN(answers.sensitivity,
+                     FindSensitivity(planned, plan, PlanCase));
+  }
+  if (!options.json && planned.pools.empty()) {
+    ASSIGN_OR_RETURN(answers.next_step, FindNextStep(planned, plan, PlanCase));
+  }
+  return answers;
+}
+
 absl::Status RunPlan(const PlanOptions& options) {
   ASSIGN_OR_RETURN(const JobSpec job, LoadJob(options.job_path));
-  // A job that cannot work needs no profile to be told so.
-  if (options.num_devices > 0) {
-    RETURN_IF_ERROR(CheckLayouts(job, options.num_devices));
-  }
   ASSIGN_OR_RETURN(const Here here, FindHere(job));
-  ASSIGN_OR_RETURN(const HardwareProfile profile,
-                   FindProfileFor(options, job, here));
-  const int32_t num_devices = options.num_devices > 0
-                                  ? options.num_devices
-                                  : profile.provenance.num_ranks;
-  ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(profile));
-  ASSIGN_OR_RETURN(Plan plan,
-                   FindPlan({.job = job, .num_devices = num_devices}, cost));
-  plan.warnings = WarningsFor(job, here, profile, num_devices);
+  ASSIGN_OR_RETURN(const Question question, AskedQuestion(options, job, here));
+  const PlanningCase& planned = question.planned;
+  ASSIGN_OR_RETURN(Plan plan, PlanCase(planned));
+  for (const std::string& warning :
+       WarningsFor(planned.job, here, planned.profile, planned.num_devices)) {
+    plan.warnings.push_back(warning);
+  }
 
   if (!options.timeline_path.empty()) {
-    RETURN_IF_ERROR(WriteFileAtomically(options.timeline_path,
-                                        TimelineToJson(plan.timeline)));
+    RETURN_IF_ERROR(WritePlanTimeline(options.timeline_path, planned, plan));
   }
-  if (options.program) return PrintPrograms(job, plan.layout);
+  if (options.program) return PrintPrograms(planned.job, plan);
   if (!options.export_to.empty()) {
     for (const std::string& warning : plan.warnings) {
       std::cerr << "millrace plan: warning: " << warning << std::endl;
     }
-    return PrintExport(options, job, plan.layout);
+    return PrintExport(options, planned.job, plan.layout);
   }
-  std::cout << (options.json ? PlanToJson(plan)
-                             : ExplainPlan(job, profile, plan));
+  ASSIGN_OR_RETURN(const PlanAnswers answers,
+                   AnswersFor(options, question, plan));
+  std::cout << (options.json
+                    ? PlanToJson(plan, answers)
+                    : ExplainPlan(planned.job, planned.profile, plan, answers));
   return absl::OkStatus();
 }
 
@@ -199,15 +169,32 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "plan", "Choose a layout for a job, predict it and say why");
   command->add_option("JOB", options->job_path, "The job file")->required();
-  command
-      ->add_option("--devices", options->num_devices,
-                   "Devices to plan for (default: as the profile was measured)")
-      ->check(CLI::PositiveNumber);
   command->add_option(
-      "--profile", options->profile_path,
+      "--devices", options->asked.devices,
+      "Devices to plan for: 1024; nodes of unlike sizes, 122x8+3x7; or types, "
+      "h100-sxm:122x8,a100-80gb:16x8 (default: as the profile was measured)");
+  command->add_option(
+      "--profile", options->asked.profile_name,
       "Hardware profile (default: the job's, or this machine's cached one)");
+  command
+      ->add_option("--what-if", options->what_if,
+                   "Plan with KEY=VALUE instead, and show what changes: "
+                   "devices=1024, link.inter_node=800Gb/s, "
+                   "training.global_batch=512; may be repeated")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--compare", options->compare,
+                   "Set the best layout with these beside the chosen one: "
+                   "tp=4,pp=8; may be repeated")
+      ->allow_extra_args(false);
+  command->add_flag("--all-axes", options->asked.all_axes,
+                    "Consider also layouts that workers cannot execute yet");
+  command->add_flag("--sensitivity", options->sensitivity,
+                    "Show what better hardware would buy, part by part");
   command->add_option("--timeline", options->timeline_path,
-                      "Write the predicted timeline of a step here, as JSON");
+                      "Write the predicted step here: NAME.html is a page, "
+                      "NAME.perfetto.json a trace for Perfetto, NAME.json "
+                      "the bare timeline");
   CLI::Option* program = command->add_flag(
       "--program", options->program,
       "Print every instruction, wait and buffer of the step instead");
@@ -216,10 +203,11 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
           ->excludes(program);
   CLI::Option* export_to =
       command
-          ->add_option("--export", options->export_to,
-                       "Print the layout as another framework's configuration "
-                       "instead: megatron, megatron-bridge, nemo, torchtitan or "
-                       "deepspeed")
+          ->add_option(
+              "--export", options->export_to,
+              "Print the layout as another framework's configuration "
+              "instead: megatron, megatron-bridge, nemo, torchtitan or "
+              "deepspeed")
           ->check(CLI::IsMember({"megatron", "megatron-bridge", "nemo",
                                  "torchtitan", "deepspeed"}))
           ->excludes(program)

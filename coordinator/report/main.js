@@ -1,5 +1,6 @@
-// Draws every section. One that fails says so in its place and on the console,
-// and does not take the others with it.
+// Draws every section, or those that the data names: a plan has no run to tell
+// of. One that fails says so in its place and on the console, and does not take
+// the others with it.
 
 const kSections = {
   figures: drawFigures, loss: drawLoss, speed: drawSpeed, "device-time": drawDeviceTime,
@@ -11,6 +12,11 @@ const reportData = JSON.parse(document.getElementById("report-data").textContent
 drawHeader(reportData);
 for (const [id, draw] of Object.entries(kSections)) {
   const section = document.getElementById(id);
+  if (reportData.sections && !reportData.sections.includes(id)) {
+    section.remove();
+    document.querySelector(`nav a[href="#${id}"]`).remove();
+    continue;
+  }
   try {
     draw(section, reportData);
     section.dataset.drawn = "true";

@@ -8,13 +8,13 @@ function verdictText(summary) {
     parts.push(`with ${summary.num_recoveries} worker${summary.num_recoveries === 1 ? "" : "s"} replaced`);
   }
   const reason = summary.reason ? `: ${summary.reason}` : "";
-  return ` ${parts.join(" ")}${reason}.`;
+  return `${parts.length ? " " : ""}${parts.join(" ")}${reason}.`;
 }
 
 function drawHeader(data) {
   const summary = data.summary;
   const name = data.job?.name ?? data.run;
-  document.title = `${name} · Millrace run`;
+  document.title = `${name} · Millrace ${data.sections ? "plan" : "run"}`;
   document.getElementById("title").textContent = name;
   const status = String(summary.status || "unfinished");
   const word = status[0].toUpperCase() + status.slice(1);

@@ -6,6 +6,7 @@ const kRow = {height: 11, laneGap: 6, groupTitle: 24, left: 128, axis: 24};
 class TimelineView {
   constructor(data) {
     this.groups = timelineGroups(data);
+    this.comparesRows = Boolean(data.predicted && data.measured);
     this.end = Math.max(data.predicted?.step_time_s ?? 0, data.measured?.step_time_s ?? 0,
                         ...this.groups.flatMap((g) => g.lanes).flatMap((lane) =>
                             [lane.predicted.at(-1)?.end ?? 0, lane.measured.at(-1)?.end ?? 0]));
@@ -92,7 +93,7 @@ class TimelineView {
   drawRow(context, row) {
     context.fillStyle = color("grid");
     context.fillRect(kRow.left, row.y, this.width - kRow.left, kRow.height);
-    context.globalAlpha = row.kind === "predicted" ? 0.55 : 1;
+    context.globalAlpha = row.kind === "predicted" && this.comparesRows ? 0.55 : 1;
     const fills = new Map();
     let numDrawn = 0;
     for (const event of row.events) {
@@ -192,7 +193,10 @@ function drawTimeline(section, data) {
   if (!data.predicted && !data.measured) return;
   const view = new TimelineView(data);
   const summary = [];
-  if (data.predicted) summary.push(`predicted ${formatSeconds(data.predicted.step_time_s)} (upper row, pale)`);
+  if (data.predicted) {
+    summary.push(`predicted ${formatSeconds(data.predicted.step_time_s)}` +
+                 (data.measured ? " (upper row, pale)" : ""));
+  }
   if (data.measured) summary.push(`measured ${formatSeconds(data.measured.step_time_s)} (lower row)`);
   const omitted = (data.measured?.num_ranks ?? 0) - (data.measured?.ranks.length ?? 0);
   if (omitted > 0) summary.push(`${omitted} more ranks are not drawn`);

@@ -174,5 +174,27 @@ TEST_F(ReportTest, SummarizesInJsonAndText) {
   EXPECT_THAT(summary->text, HasSubstr("predicted 46.0 ms"));
 }
 
+// Goal: a plan gives a page before anything ran, with its own sections alone,
+// and as closed as a run's. Method: the data that the page holds.
+TEST(PlanPageTest, HoldsThePredictedStep) {
+  const SyntheticPlan made = MakeSyntheticPlan();
+  const absl::StatusOr<std::string> page = PlanPage(
+      made.job, made.profile, made.plan, made.timeline, made.program_texts);
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_THAT(*page, Not(HasSubstr("@REPORT_")));
+  EXPECT_THAT(*page, Not(HasSubstr(" src=")));
+  const std::string opening = "type=\"application/json\">";
+  const size_t begin = page->find(opening) + opening.size();
+  const Json data =
+      Json::parse(page->substr(begin, page->find("</script>", begin) - begin));
+  EXPECT_EQ(data["sections"], Json({"timeline", "plan", "job"}));
+  EXPECT_EQ(data["summary"]["status"], "planned");
+  EXPECT_EQ(data["predicted"]["ranks"].size(), 2u);
+  EXPECT_EQ(data["programs"]["1"]["instructions"].size(),
+            data["predicted"]["ranks"][1]["events"].size());
+  EXPECT_EQ(data["plan"]["alternatives"].size(), 2u);
+  EXPECT_FALSE(data.contains("measured"));
+}
+
 }  // namespace
 }  // namespace millrace

@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/files.h"
-#include "planner/explain.h"
+#include "planner/explain_json.h"
 #include "planner/job_file.h"
 #include "planner/lower.h"
 #include "planner/profile_file.h"
@@ -170,7 +170,7 @@ void WriteTimeAndEvents(const std::string& directory) {
         R"("parameter_hash":"0123456789abcdef"})");
 }
 
-void WritePlan(const std::string& directory) {
+Plan InventPlan() {
   Plan plan;
   plan.layout = SyntheticLayout();
   plan.prediction = {.step_time_s = 0.046,
@@ -191,7 +191,7 @@ void WritePlan(const std::string& directory) {
   too_large.fits = false;
   too_large.reason = "needs 9.0 GiB, 1.0 GiB more than the device has";
   plan.alternatives = {slower, too_large};
-  Write(directory + "/plan.json", PlanToJson(plan));
+  return plan;
 }
 
 HardwareProfile SyntheticProfile() {
@@ -219,10 +219,26 @@ void WriteSyntheticRun(const std::string& directory) {
   }
   Write(directory + "/job.yaml", JobToYaml(SyntheticJob()));
   Write(directory + "/profile.yaml", ProfileToYaml(SyntheticProfile()));
-  WritePlan(directory);
+  Write(directory + "/plan.json", PlanToJson(InventPlan()));
   WriteProgramsAndTimelines(directory);
   WriteMetrics(directory);
   WriteTimeAndEvents(directory);
+}
+
+SyntheticPlan MakeSyntheticPlan() {
+  SyntheticPlan made{.job = SyntheticJob(),
+                     .profile = SyntheticProfile(),
+                     .plan = InventPlan()};
+  for (int32_t stage = 0; stage < SyntheticLayout().pipeline; ++stage) {
+    const absl::StatusOr<Program> program =
+        BuildTrainingProgram(SyntheticJob().model, SyntheticLayout(), stage);
+    CHECK(program.ok()) << program.status();
+    made.timeline.ranks.push_back(
+        InventTimeline(*program, stage * 2, 0.001 * stage, 1));
+    made.program_texts.push_back(ProgramToString(*program));
+  }
+  made.timeline.step_time_s = 0.046;
+  return made;
 }
 
 }  // namespace millrace

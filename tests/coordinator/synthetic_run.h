@@ -5,12 +5,28 @@
 #define MILLRACE_TESTS_COORDINATOR_SYNTHETIC_RUN_H_
 
 #include <string>
+#include <vector>
+
+#include "planner/job.h"
+#include "planner/profile.h"
+#include "planner/search.h"
+#include "planner/timeline.h"
 
 namespace millrace {
 
 // 60 training steps on 4 ranks, steps 31 to 35 twice because a worker died.
 // `directory` must not exist. CHECKs that every file could be written.
 void WriteSyntheticRun(const std::string& directory);
+
+// The plan of that run, and the step that it predicts.
+struct SyntheticPlan {
+  JobSpec job;
+  HardwareProfile profile;
+  Plan plan;
+  Timeline timeline;
+  std::vector<std::string> program_texts;  // By stage.
+};
+SyntheticPlan MakeSyntheticPlan();
 
 }  // namespace millrace
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/files.h"
 #include "coordinator/report.h"
 #include "tests/coordinator/synthetic_run.h"
 
@@ -126,6 +127,27 @@ TEST_F(ReportBrowserTest, DrawsWhatLittleThereIs) {
   EXPECT_THAT(dump.output, Not(HasSubstr("CONSOLE")));
   EXPECT_THAT(dump.output, HasSubstr("Nothing to show from metrics.jsonl"));
   ExpectEverySectionDrawn(dump.output);
+}
+
+// Goal: the page of a plan draws its step, plan and job, without an error on
+// the console, and nothing of a run. Method: as above.
+TEST_F(ReportBrowserTest, DrawsAPlan) {
+  const SyntheticPlan made = MakeSyntheticPlan();
+  const absl::StatusOr<std::string> text = PlanPage(
+      made.job, made.profile, made.plan, made.timeline, made.program_texts);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const std::string page =
+      std::filesystem::absolute(folder_ / "plan.html").string();
+  ASSERT_TRUE(WriteFileAtomically(page, *text).ok());
+  const CommandResult dump = Open(page, "--dump-dom");
+  ASSERT_EQ(dump.exit_code, 0) << dump.output;
+  EXPECT_THAT(dump.output, Not(HasSubstr("CONSOLE")));
+  EXPECT_THAT(dump.output, ::testing::ContainsRegex("data-events=\"[1-9]"));
+  EXPECT_THAT(dump.output, HasSubstr("Planned</span>."));
+  EXPECT_THAT(dump.output, Not(HasSubstr("<section id=\"loss\"")));
+  EXPECT_THAT(dump.output, Not(HasSubstr("href=\"#loss\"")));
+  EXPECT_THAT(dump.output, Not(HasSubstr("class=\"missing\"")));
+  EXPECT_THAT(dump.output, Not(HasSubstr("could not be drawn")));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "planner/explain_goodput.h"
+#include "planner/explain_json.h"
 #include "tests/planner/profile_fixture.h"
 
 namespace millrace {
@@ -111,9 +113,103 @@ TEST(ExplainTest, WritesJson) {
   EXPECT_FALSE(
       json["alternatives"][1]["predicted"].contains("memory_bytes_per_device"));
   EXPECT_EQ(json["warnings"][0], "stale profile: measured long ago");
-  plan.all_simulated = true;
-  EXPECT_EQ(nlohmann::json::parse(PlanToJson(plan))["search"]["optimality_gap"],
-            0);
+  EXPECT_EQ(json["plan_only"], false);
+  for (const char* answer :
+       {"binds", "what_if", "compare", "sensitivity", "goodput"}) {
+    EXPECT_FALSE(json.contains(answer)) << answer;
+  }
+  plan.optimality_gap = 0.004;
+  plan.prediction.step_time_low_s = 0.45;
+  plan.prediction.step_time_high_s = 0.6;
+  const auto known = nlohmann::json::parse(PlanToJson(plan));
+  EXPECT_EQ(known["search"]["optimality_gap"], 0.004);
+  EXPECT_EQ(known["predicted"]["step_time_low_s"], 0.45);
+  EXPECT_EQ(known["predicted"]["step_time_high_s"], 0.6);
+}
+
+// A plan of a layout that was priced in closed form, on a data sheet's device.
+Plan MakePlannedOnly() {
+  Plan plan = MakePlan();
+  plan.plan_only = true;
+  plan.num_idle_devices = 2;
+  plan.layout = {.pipeline = 2,
+                 .tensor = 8,
+                 .context = 2,
+                 .micro_batch = 2,
+                 .num_microbatches = 4,
+                 .precision = Precision::kBfloat16,
+                 .gemm_format = GemmFormat::kFloat8};
+  plan.prediction.closed_form = {.time = {.compute_s = 0.3,
+                                          .recompute_s = 0.02,
+                                          .exposed_tensor_s = 0.03,
+                                          .exposed_context_s = 0.04,
+                                          .exposed_data_s = 0.01,
+                                          .transfer_s = 0.002,
+                                          .bubble_s = 0.09,
+                                          .optimizer_s = 0.008},
+                                 .memory = {.parameters = 10 << 20,
+                                            .gradients = 10 << 20,
+                                            .optimizer = 20 << 20,
+                                            .activations = 16 << 20,
+                                            .working = 8 << 20}};
+  plan.prediction.step_time_low_s = 0.45;
+  plan.prediction.step_time_high_s = 0.6;
+  plan.optimality_gap = 0;
+  return plan;
+}
+
+// Goal: a plan that no worker can execute says so, names what its figures rest
+// on, and tells which link binds. Method: parts made by hand on a profile of
+// two levels.
+TEST(ExplainTest, TellsOfPlansThatCannotRunYet) {
+  const Plan plan = MakePlannedOnly();
+  HardwareProfile profile = MakeProfile({});
+  profile.gemms.clear();
+  profile.network = {{.name = "nvlink", .devices = 8, .bytes_per_s = 4e11},
+                     {.name = "fabric", .devices = 0, .bytes_per_s = 5e10}};
+  const auto parts = PartsOf(MakeJob().model, plan);
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_TRUE(parts->ops.empty());
+  const std::string text =
+      ExplainPlan(MakeJob(), profile, plan, {.parts = *parts});
+  for (const char* part :
+       {"plan only", "2 are left idle", "500 ms (450 ms to 600 ms)",
+        "of the FLOP/s that the data sheet says", "from data sheets",
+        "none is faster by the model", "fp8",
+        "binds      compute 60.0 %, bubble 18.0 %, exposed context "
+        "communication over fabric 8.0 %, exposed tensor communication over "
+        "nvlink 6.0 %, recompute 4.0 %, exposed data communication over fabric "
+        "2.0 %, optimizer 1.6 %\n"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  const auto json = nlohmann::json::parse(PlanToJson(plan, {.parts = *parts}));
+  EXPECT_EQ(json["plan_only"], true);
+  EXPECT_EQ(json["layout"]["precision"], "fp8");
+  EXPECT_EQ(json["layout"]["context"], 2);
+  EXPECT_EQ(json["binds"]["step_s"]["bubble"], 0.09);
+  EXPECT_EQ(json["binds"]["memory_bytes"]["activations"], 16 << 20);
+  EXPECT_EQ(json["search"]["optimality_gap"], 0);
+}
+
+// Goal: failures and prices are told where the job gives them. Method: a job
+// with both, and one with neither.
+TEST(ExplainTest, TellsWhatFailuresCost) {
+  PlanningCase planned{.job = MakeJob(), .profile = MakeProfile({})};
+  const Plan plan = MakePlan();
+  EXPECT_FALSE(GoodputOf(planned, plan).has_value());
+  planned.job.goodput.mean_time_between_failures_hours = 50'000;
+  planned.job.goodput.checkpoint_seconds = 30;
+  planned.job.goodput.price_per_device_hour = 2;
+  const auto goodput = GoodputOf(planned, plan);
+  ASSERT_TRUE(goodput.has_value());
+  const std::string text =
+      ExplainPlan(planned.job, planned.profile, plan, {.goodput = goodput});
+  EXPECT_THAT(text, HasSubstr("goodput    99."));
+  EXPECT_THAT(text, HasSubstr("tokens for each unit of money"));
+  const auto json =
+      nlohmann::json::parse(PlanToJson(plan, {.goodput = goodput}));
+  EXPECT_GT(json["goodput"]["checkpoint_interval_steps"], 0);
+  EXPECT_LT(json["goodput"]["tokens_per_s"], plan.prediction.tokens_per_s);
 }
 
 }  // namespace

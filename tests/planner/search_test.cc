@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "planner/estimate.h"
 #include "planner/explain.h"
+#include "planner/explain_json.h"
 #include "planner/layout_space.h"
 #include "planner/lower.h"
 #include "tests/planner/profile_fixture.h"

@@ -1,0 +1,123 @@
+#include "coordinator/cli/plan_case.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "planner/cost.h"
+#include "planner/device_pools.h"
+#include "planner/layout_space.h"
+#include "planner/plan_templates.h"
+
+namespace millrace {
+namespace {
+
+// More are rarely gone at once; each takes a search.
+constexpr int32_t kMostLostNodes = 4;
+
+SearchInput InputOf(const PlanningCase& planned) {
+  return {.job = planned.job,
+          .num_devices = planned.num_devices,
+          .all_axes =
+              planned.all_axes ||
+              NeedsAllAxes(planned.job, planned.num_devices, planned.profile),
+          .nodes = planned.nodes};
+}
+
+// Uneven nodes, of one type or several.
+absl::Status FillPools(const CaseOptions& options, const JobSpec& job,
+                       const Here& here, PlanningCase* planned) {
+  absl::StatusOr<std::vector<PoolText>> pools = ParsePools(options.devices);
+  if (!pools.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--devices: ", pools.status().message()));
+  }
+  int64_t num_devices = 0;
+  for (PoolText& pool : *pools) num_devices += NumDevices(pool.nodes);
+  if (num_devices > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--devices ", options.devices, ": too many"));
+  }
+  planned->num_devices = static_cast<int32_t>(num_devices);
+  planned->all_axes = true;
+  for (PoolText& pool : *pools) {
+    ASSIGN_OR_RETURN(HardwareProfile profile,
+                     FindProfileFor(pool.profile.empty() ? options.profile_name
+                                                         : pool.profile,
+                                    planned->num_devices, job, here));
+    planned->pools.push_back(
+        {.profile = std::move(profile), .nodes = std::move(pool.nodes)});
+  }
+  planned->profile = planned->pools.front().profile;
+  // What one type is asked about may change its hardware.
+  if (planned->pools.size() == 1) {
+    planned->nodes = std::move(planned->pools.front().nodes);
+    planned->pools.clear();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
+                                      const JobSpec& job, const Here& here) {
+  PlanningCase planned{.job = job, .all_axes = options.all_axes};
+  int32_t num_devices = 0;
+  const bool is_count = absl::SimpleAtoi(options.devices, &num_devices);
+  if (is_count && num_devices < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--devices ", num_devices, ": expected at least 1"));
+  }
+  if (!options.devices.empty() && !is_count) {
+    RETURN_IF_ERROR(FillPools(options, job, here, &planned));
+    return planned;
+  }
+  absl::StatusOr<HardwareProfile> profile =
+      FindProfileFor(options.profile_name, num_devices, job, here);
+  // A job that cannot work needs no profile measured to be told so.
+  if (absl::IsNotFound(profile.status()) && num_devices > 0) {
+    RETURN_IF_ERROR(CheckLayouts(job, num_devices));
+  }
+  ASSIGN_OR_RETURN(planned.profile, std::move(profile));
+  if (num_devices == 0 && planned.profile.gemms.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hardware profile '", planned.profile.name,
+                     "' is from data sheets, which do not say how many devices "
+                     "there are; give --devices"));
+  }
+  planned.num_devices =
+      num_devices > 0 ? num_devices : planned.profile.provenance.num_ranks;
+  return planned;
+}
+
+absl::StatusOr<Plan> PlanCase(const PlanningCase& planned) {
+  const SearchInput input = InputOf(planned);
+  if (!planned.pools.empty()) return FindPlanForPools(input, planned.pools);
+  ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(planned.profile));
+  return FindPlan(input, cost);
+}
+
+absl::StatusOr<std::vector<double>> ThroughputByNodesLost(
+    const PlanningCase& planned, const Plan& plan) {
+  const int32_t devices_per_node = planned.profile.ranks_per_host;
+  const int32_t num_nodes = planned.num_devices / devices_per_node;
+  const bool is_even = planned.nodes.empty() && planned.pools.empty();
+  if (planned.job.goodput.mean_time_between_failures_hours == 0 || !is_even ||
+      num_nodes < 2) {
+    return std::vector<double>();
+  }
+  ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(planned.profile));
+  ASSIGN_OR_RETURN(
+      const PlanTemplates templates,
+      PlanTemplates::Create(InputOf(planned), cost, devices_per_node,
+                            std::min(kMostLostNodes, num_nodes - 1)));
+  return templates.ThroughputByNodesLost(plan.prediction.step_time_s);
+}
+
+}  // namespace millrace

@@ -1,0 +1,128 @@
+#include "coordinator/cli/plan_profile.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "coordinator/planning.h"
+#include "planner/profile_file.h"
+#include "planner/profile_request.h"
+#include "planner/shipped_profiles.h"
+#include "worker/agent_devices.h"
+#include "worker/cuda_backend.h"
+#include "worker/machine.h"
+
+namespace millrace {
+namespace {
+
+Here NoGpus(const Here& cpu) {
+  return {.machine = absl::StrCat(cpu.machine, " (no GPU)"),
+          .threads_per_device = [](int32_t) { return 1; }};
+}
+
+// This machine's newest cached profile for the job's model and batch; with the
+// wanted number of devices if one is given.
+absl::StatusOr<HardwareProfile> FindCachedProfile(const JobSpec& job,
+                                                  const Here& here,
+                                                  int32_t num_devices) {
+  std::optional<HardwareProfile> newest;
+  for (const std::string& path :
+       CachedProfilePaths({.machine = here.machine,
+       .shape = ProfileShapeKey(job.model, job.training)})) {
+    absl::StatusOr<HardwareProfile> profile = LoadProfile(path);
+    // One that an older version wrote is as good as none.
+    if (!profile.ok()) continue;
+    const ProfileProvenance& provenance = profile->provenance;
+    if (num_devices > 0 && provenance.num_ranks != num_devices) continue;
+    if (!job.resources.uses_cuda() &&
+        job.resources.threads_per_device.value_or(
+            provenance.threads_per_device) != provenance.threads_per_device) {
+      continue;
+    }
+    // ISO dates sort by time.
+    if (!newest || newest->provenance.date < provenance.date) {
+      newest = *std::move(profile);
+    }
+  }
+  if (newest.has_value()) return *std::move(newest);
+  return absl::NotFoundError(absl::StrCat(
+      "no hardware profile of this machine for this model and batch",
+      num_devices > 0 ? absl::StrCat(" on ", num_devices, " devices") : "",
+      "; measure one with millrace profile JOB, or name one with --profile"));
+}
+
+std::string NotMeasuredWarning(const HardwareProfile& profile) {
+  const auto num_priors =
+      std::count_if(profile.constants.begin(), profile.constants.end(),
+                    [](const ModelConstant& constant) {
+                      return absl::StartsWith(constant.source, "prior");
+                    });
+  return absl::StrCat(
+      "hardware profile '", profile.name,
+      "' is from data sheets, not measured on these devices",
+      num_priors > 0
+          ? absl::StrCat("; ", num_priors, " of its ", profile.constants.size(),
+                         " constants are priors that no run has "
+                         "corrected")
+          : "",
+      ": how far its predictions are off is not known; millrace profile "
+      "measures them");
+}
+
+}  // namespace
+
+absl::StatusOr<Here> FindHere(const JobSpec& job) {
+  ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
+  const Here cpu = {
+      .machine = machine.Fingerprint(),
+      .threads_per_device = [machine, job](int32_t devices_on_host) {
+        return job.resources.threads_per_device.value_or(
+            ThreadsPerDevice(machine, devices_on_host));
+      }};
+  if (!job.resources.uses_cuda()) return cpu;
+  // A machine without GPUs may plan for one that has them, but is not it.
+  const absl::StatusOr<CudaBackend*> backend = LoadCudaBackend();
+  if (!backend.ok()) return NoGpus(cpu);
+  const absl::StatusOr<std::vector<CudaDeviceInfo>> gpus =
+      (*backend)->ListDevices();
+  if (!gpus.ok()) return NoGpus(cpu);
+  ASSIGN_OR_RETURN(const AgentDevices devices,
+                   ShareGpus({}, machine, *gpus, {}));
+  return Here{.machine = devices.machine,
+              .threads_per_device = [](int32_t) { return 1; }};
+}
+
+absl::StatusOr<HardwareProfile> FindProfileFor(const std::string& name,
+                                               int32_t num_devices,
+                                               const JobSpec& job,
+                                               const Here& here) {
+  if (name.empty() && job.profile == "auto") {
+    return FindCachedProfile(job, here, num_devices);
+  }
+  absl::StatusOr<HardwareProfile> named =
+      LoadNamedProfile(name.empty() ? job.profile : name);
+  // A name that nothing has is the asker's slip.
+  if (absl::IsNotFound(named.status())) {
+    return absl::InvalidArgumentError(named.status().message());
+  }
+  return named;
+}
+
+std::vector<std::string> WarningsFor(const JobSpec& job, const Here& here,
+                                     const HardwareProfile& profile,
+                                     int32_t num_devices) {
+  if (profile.gemms.empty()) return {NotMeasuredWarning(profile)};
+  const int32_t on_host = std::min(num_devices, profile.ranks_per_host);
+  const ProfileIdentity identity = {
+      .machine = here.machine,
+      .num_ranks = num_devices,
+      .threads_per_device = here.threads_per_device(on_host)};
+  return job.resources.uses_cuda() ? GpuProfileWarnings(profile, identity)
+                                   : ProfileWarnings(profile, identity);
+}
+
+}  // namespace millrace

@@ -1,0 +1,82 @@
+#include "coordinator/cli/plan_timeline.h"
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "coordinator/report.h"
+#include "planner/cluster_simulate.h"
+#include "planner/explain_parts.h"
+#include "planner/program.h"
+#include "planner/step_model.h"
+#include "planner/timeline.h"
+#include "planner/timeline_trace.h"
+
+namespace millrace {
+namespace {
+
+// A step, and what its instructions are.
+struct Step {
+  Timeline timeline;
+  std::vector<std::string> program_texts;  // By stage.
+  std::string trace;                       // For Perfetto.
+};
+
+// Of instructions, as workers would execute them.
+absl::StatusOr<Step> ExecutableStep(const PlanningCase& planned,
+                                    const Plan& plan) {
+  ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                   ProgramsOf(planned.job.model, plan.layout));
+  Step step{.timeline = plan.timeline};
+  std::vector<const Program*> by_stage;
+  for (const Program& program : programs) {
+    by_stage.push_back(&program);
+    step.program_texts.push_back(ProgramToString(program));
+  }
+  step.trace = TimelineToTrace(by_stage, plan.timeline);
+  return step;
+}
+
+// Of passes, for what cannot be lowered.
+absl::StatusOr<Step> PlannedStep(const PlanningCase& planned,
+                                 const Plan& plan) {
+  const Implementation implementation;
+  ASSIGN_OR_RETURN(
+      StepModel model,
+      StepModel::Create(planned.job.model, planned.profile, implementation));
+  ASSIGN_OR_RETURN(
+      const ClusterStep cluster,
+      ClusterStepOf(plan.layout, implementation, planned.profile, model));
+  ASSIGN_OR_RETURN(
+      const ClusterSimulation simulated,
+      SimulateCluster(cluster, {.overlap = planned.profile.overlap}));
+  Step step{.timeline = ToTimeline(simulated.timeline)};
+  for (int32_t stage = 0; stage < plan.layout.pipeline; ++stage) {
+    step.program_texts.push_back(ClusterProgramText(simulated.timeline, stage));
+  }
+  step.trace = ClusterTimelineToTrace(simulated.timeline);
+  return step;
+}
+
+}  // namespace
+
+absl::Status WritePlanTimeline(const std::string& path,
+                               const PlanningCase& planned, const Plan& plan) {
+  ASSIGN_OR_RETURN(const Step step, plan.timeline.ranks.empty()
+                                        ? PlannedStep(planned, plan)
+                                        : ExecutableStep(planned, plan));
+  if (absl::EndsWith(path, ".perfetto.json")) {
+    return WriteFileAtomically(path, step.trace);
+  }
+  if (!absl::EndsWith(path, ".html")) {
+    return WriteFileAtomically(path, TimelineToJson(step.timeline));
+  }
+  ASSIGN_OR_RETURN(const std::string page,
+                   PlanPage(planned.job, planned.profile, plan, step.timeline,
+                            step.program_texts));
+  return WriteFileAtomically(path, page);
+}
+
+}  // namespace millrace

@@ -1,0 +1,22 @@
+// The predicted step as a file to look at.
+
+#ifndef MILLRACE_COORDINATOR_CLI_PLAN_TIMELINE_H_
+#define MILLRACE_COORDINATOR_CLI_PLAN_TIMELINE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "planner/search.h"
+#include "planner/what_if.h"
+
+namespace millrace {
+
+// Writes the step of `plan`, made for `planned`: NAME.html is a page that needs
+// no other file, NAME.perfetto.json a trace for Perfetto, any other name JSON
+// as a run directory's timelines/predicted.json.
+absl::Status WritePlanTimeline(const std::string& path,
+                               const PlanningCase& planned, const Plan& plan);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_CLI_PLAN_TIMELINE_H_

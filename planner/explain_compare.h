@@ -1,0 +1,49 @@
+// A layout that somebody has in mind beside the chosen one: what each part of
+// its step and memory costs, and why it loses or cannot be.
+
+#ifndef MILLRACE_PLANNER_EXPLAIN_COMPARE_H_
+#define MILLRACE_PLANNER_EXPLAIN_COMPARE_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/explain_parts.h"
+#include "planner/search.h"
+#include "planner/what_if.h"
+
+namespace millrace {
+
+struct LayoutComparison {
+  std::string asked;  // "tp=4,pp=8".
+  // The best layout with what was asked, also where it does not fit. Nothing:
+  // there is none.
+  std::optional<Plan> plan;
+  bool fits = true;
+  LayoutParts parts;    // Of `plan`.
+  std::string verdict;  // "1.23x slower: ...", "needs ... more than ...".
+};
+
+// Pins what `asked` names, and leaves the rest of the layout to the planner,
+// with the job's own pins as far as they do not contradict: "NAME=VALUE,...",
+// NAME a key of the job's section layout or pp, dp, tp, cp, ep, vp, mb.
+// `chosen` is the plan for `planned`, and `chosen_parts` its PartsOf().
+//
+// InvalidArgument naming the part of `asked` that is wrong, what was expected
+// and the nearest names; other errors are `planner`'s.
+absl::StatusOr<LayoutComparison> CompareLayout(const std::string& asked,
+                                               const PlanningCase& planned,
+                                               const Plan& chosen,
+                                               const LayoutParts& chosen_parts,
+                                               const Planner& planner);
+
+// Side by side, a line a part: the chosen layout's, each comparison's and the
+// difference. Lines end with \n.
+std::string ComparisonsTable(const Plan& chosen,
+                             const LayoutParts& chosen_parts,
+                             const std::vector<LayoutComparison>& comparisons);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_EXPLAIN_COMPARE_H_

@@ -1,0 +1,170 @@
+#include "planner/explain_json.h"
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "planner/layout.h"
+
+namespace millrace {
+namespace {
+
+// Ordered: the keys appear as docs/plan.md lists them.
+using Json = nlohmann::ordered_json;
+
+Json LayoutJson(const Layout& layout) {
+  return {{"pipeline", layout.pipeline},
+          {"interleave", layout.interleave},
+          {"data", layout.data},
+          {"zero", layout.zero},
+          {"tensor", layout.tensor},
+          {"sequence_parallel", layout.tensor > 1},
+          {"context", layout.context},
+          {"expert", layout.expert},
+          {"micro_batch", layout.micro_batch},
+          {"recompute", RecomputeName(layout.recompute)},
+          {"precision", PrecisionName(layout)},
+          {"schedule", ScheduleName(layout.schedule)}};
+}
+
+Json PredictionJson(const Prediction& prediction, const Layout& layout) {
+  Json json;
+  json["step_time_s"] = prediction.step_time_s;
+  if (prediction.step_time_low_s.has_value()) {
+    json["step_time_low_s"] = *prediction.step_time_low_s;
+  }
+  if (prediction.step_time_high_s.has_value()) {
+    json["step_time_high_s"] = *prediction.step_time_high_s;
+  }
+  json["tokens_per_s_per_device"] =
+      prediction.tokens_per_s / layout.num_ranks();
+  json["mfu_full"] = prediction.mfu_full;
+  json["mfu_causal"] = prediction.mfu_causal;
+  if (prediction.memory_bytes() > 0) {
+    json["memory_bytes_per_device"] = prediction.memory_bytes();
+  }
+  json["bubble_fraction"] = prediction.bubble_fraction;
+  json["exposed_communication_fraction"] =
+      prediction.exposed_communication_fraction;
+  json["recompute_fraction"] = prediction.recompute_fraction;
+  return json;
+}
+
+// {"compute": 0.8, ...}, without what is zero.
+template <typename Value>
+Json PartsJson(const std::vector<Part<Value>>& parts) {
+  Json json = Json::object();
+  for (const Part<Value>& part : parts) {
+    if (part.value != 0) json[part.name] = part.value;
+  }
+  return json;
+}
+
+Json BindsJson(const LayoutParts& parts) {
+  return {{"step_s", PartsJson(parts.time)},
+          {"ops_s", PartsJson(parts.ops)},
+          {"memory_bytes", PartsJson(parts.memory)}};
+}
+
+Json ChoiceJson(const Plan& plan) {
+  return {{"layout", LayoutJson(plan.layout)},
+          {"predicted", PredictionJson(plan.prediction, plan.layout)}};
+}
+
+Json WhatIfJson(const PlanAnswers& answers) {
+  Json changes = Json::array();
+  for (const ValueChange& change : answers.changes) {
+    changes.push_back({{"key", change.key},
+                       {"before", change.before},
+                       {"after", change.after}});
+  }
+  return {{"changes", changes}, {"before", ChoiceJson(*answers.before)}};
+}
+
+Json ComparisonJson(const LayoutComparison& comparison) {
+  Json json = {{"asked", comparison.asked},
+               {"verdict", comparison.verdict},
+               {"fits", comparison.fits}};
+  if (comparison.plan.has_value()) {
+    json.update(ChoiceJson(*comparison.plan));
+    json["binds"] = BindsJson(comparison.parts);
+  }
+  return json;
+}
+
+Json SensitivityJson(const SensitivityRow& row) {
+  return {{"key", row.key},
+          {"factor", row.factor},
+          {"step_time_s", row.kept_step_time_s},
+          {"best_step_time_s", row.best_step_time_s},
+          {"best_layout", LayoutJson(row.best)},
+          {"best_changes", row.best_changes}};
+}
+
+Json GoodputJson(const GoodputReport& report) {
+  Json json = {{"considers_failures", report.considers_failures},
+               {"goodput_fraction", report.goodput_fraction},
+               {"checkpoint_fraction", report.checkpoint_fraction},
+               {"lost_work_fraction", report.lost_work_fraction},
+               {"recovery_fraction", report.recovery_fraction},
+               {"waiting_fraction", report.waiting_fraction},
+               {"missing_nodes_fraction", report.missing_nodes_fraction},
+               {"tokens_per_s", report.tokens_per_s}};
+  if (report.considers_failures) {
+    json["mean_time_between_failures_s"] =
+        report.cluster_mean_time_between_failures_s;
+    json["checkpoint_s"] = report.checkpoint_s;
+    json["checkpoint_interval_steps"] = report.checkpoint_interval_steps;
+    json["checkpoint_interval_s"] = report.checkpoint_interval_s;
+    json["num_spare_nodes"] = report.num_spare_nodes;
+    json["replans"] = report.replans;
+  }
+  if (report.tokens_per_dollar > 0) {
+    json["tokens_per_dollar"] = report.tokens_per_dollar;
+  }
+  return json;
+}
+
+void AppendAnswers(const PlanAnswers& answers, Json* json) {
+  if (answers.parts.has_value()) (*json)["binds"] = BindsJson(*answers.parts);
+  if (answers.before.has_value()) (*json)["what_if"] = WhatIfJson(answers);
+  if (answers.goodput.has_value()) {
+    (*json)["goodput"] = GoodputJson(*answers.goodput);
+  }
+  for (const LayoutComparison& comparison : answers.comparisons) {
+    (*json)["compare"].push_back(ComparisonJson(comparison));
+  }
+  for (const SensitivityRow& row : answers.sensitivity) {
+    (*json)["sensitivity"].push_back(SensitivityJson(row));
+  }
+}
+
+}  // namespace
+
+std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
+  Json json;
+  json["layout"] = LayoutJson(plan.layout);
+  json["predicted"] = PredictionJson(plan.prediction, plan.layout);
+  json["search"] = {{"seconds", plan.search_seconds},
+                    {"layouts_considered", plan.layouts_considered},
+                    {"optimality_gap", nullptr}};
+  if (plan.optimality_gap.has_value()) {
+    json["search"]["optimality_gap"] = *plan.optimality_gap;
+  }
+  json["alternatives"] = Json::array();
+  for (const Alternative& alternative : plan.alternatives) {
+    json["alternatives"].push_back(
+        {{"layout", LayoutJson(alternative.layout)},
+         {"predicted",
+          PredictionJson(alternative.prediction, alternative.layout)},
+         {"simulated", alternative.simulated},
+         {"fits", alternative.fits},
+         {"reason", alternative.reason}});
+  }
+  json["plan_only"] = plan.plan_only;
+  json["warnings"] = plan.warnings;
+  AppendAnswers(answers, &json);
+  return json.dump(2) + "\n";
+}
+
+}  // namespace millrace

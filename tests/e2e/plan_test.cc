@@ -1,0 +1,226 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "planner/profile_file.h"
+#include "tests/e2e/job_process.h"
+#include "tests/planner/profile_fixture.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+// `millrace plan` of a tiny job with a made-up profile of four devices.
+class PlanCommandTest : public ::testing::Test {
+ protected:
+  PlanCommandTest()
+      : folder_("plan"),
+        job_(WriteTinyJob(folder_, {})),
+        profile_(folder_.path + "/profile.yaml") {
+    HardwareProfile profile = MakeProfile({});
+    profile.device = {.name = "made up",
+                      .multiprocessors = 1,
+                      .bf16_flops_per_s = 1e10,
+                      .memory_bytes_per_s = 1e10,
+                      .source = "made up"};
+    profile.network = {
+        {.name = "board", .devices = 2, .bytes_per_s = 4e9, .latency_s = 1e-6},
+        {.name = "wire", .devices = 0, .bytes_per_s = 2e9, .latency_s = 2e-5}};
+    EXPECT_TRUE(SaveProfile(profile, profile_).ok());
+  }
+
+  struct Result {
+    int exit_code;
+    std::string output;
+  };
+  Result Run(const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {
+        MILLRACE_BINARY, "plan", job_, "--profile", profile_, "--devices", "4"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    JobProcess process(folder_, command);
+    const int exit_code = process.Wait();
+    return {exit_code, process.Output()};
+  }
+
+  std::string File(const std::string& name) {
+    const absl::StatusOr<std::string> text =
+        ReadFile(folder_.path + "/" + name);
+    EXPECT_TRUE(text.ok()) << text.status();
+    return text.value_or("");
+  }
+
+  const JobFolder folder_;
+  const std::string job_;
+  const std::string profile_;
+};
+
+std::vector<std::string> KeysOf(const Json& object) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  return keys;
+}
+
+// Goal: programs find the keys that docs/plan.md promises, each of its type,
+// and what was asked beside the plan only where it was asked. Method: parse the
+// plan with and without questions.
+TEST_F(PlanCommandTest, PrintsTheDocumentedJson) {
+  const Result plain = Run({"--json"});
+  ASSERT_EQ(plain.exit_code, 0) << plain.output;
+  const Json plan = Json::parse(plain.output);
+  EXPECT_THAT(KeysOf(plan), IsSupersetOf({"layout", "predicted", "search",
+                                          "alternatives", "plan_only"}));
+  EXPECT_THAT(KeysOf(plan["layout"]),
+              ElementsAre("context", "data", "expert", "interleave",
+                          "micro_batch", "pipeline", "precision", "recompute",
+                          "schedule", "sequence_parallel", "tensor", "zero"));
+  EXPECT_THAT(
+      KeysOf(plan["predicted"]),
+      IsSupersetOf({"step_time_s", "tokens_per_s_per_device", "mfu_full",
+                    "mfu_causal", "memory_bytes_per_device", "bubble_fraction",
+                    "exposed_communication_fraction"}));
+  EXPECT_THAT(KeysOf(plan["search"]),
+              ElementsAre("layouts_considered", "optimality_gap", "seconds"));
+  EXPECT_EQ(plan["layout"]["precision"], "fp32");
+  EXPECT_FALSE(plan["plan_only"]);
+  EXPECT_GT(plan["predicted"]["step_time_s"], 0);
+  EXPECT_GT(plan["alternatives"].size(), 3u);
+  for (const Json& alternative : plan["alternatives"]) {
+    EXPECT_THAT(KeysOf(alternative),
+                IsSupersetOf({"layout", "predicted", "reason", "fits"}));
+    EXPECT_NE(alternative["reason"], "");
+  }
+  for (const char* answer : {"what_if", "compare", "sensitivity"}) {
+    EXPECT_FALSE(plan.contains(answer)) << answer;
+  }
+
+  const Result asked =
+      Run({"--json", "--what-if", "link.all=10x", "--what-if",
+           "training.global_batch=16", "--compare", "tp=2", "--compare",
+           "pp=2,zero=0", "--compare", "tp=4", "--sensitivity"});
+  ASSERT_EQ(asked.exit_code, 0) << asked.output;
+  const Json answers = Json::parse(asked.output);
+  EXPECT_EQ(answers["what_if"]["changes"][1]["after"], "16");
+  EXPECT_EQ(answers["what_if"]["before"]["layout"], plan["layout"]);
+  EXPECT_DOUBLE_EQ(answers["what_if"]["before"]["predicted"]["step_time_s"],
+                   plan["predicted"]["step_time_s"]);
+  ASSERT_EQ(answers["compare"].size(), 3u);
+  EXPECT_EQ(answers["compare"][0]["layout"]["tensor"], 2);
+  EXPECT_GE(answers["compare"][0]["predicted"]["step_time_s"],
+            answers["predicted"]["step_time_s"]);
+  EXPECT_EQ(answers["compare"][1]["layout"]["pipeline"], 2);
+  EXPECT_FALSE(answers["compare"][2].contains("layout"));
+  EXPECT_THAT(std::string(answers["compare"][2]["verdict"]),
+              HasSubstr("cannot be"));
+  ASSERT_EQ(answers["sensitivity"].size(), 10u);
+  EXPECT_EQ(answers["sensitivity"][0]["key"], "device.flops");
+  double parts_s = 0;
+  for (const auto& [part, seconds] : answers["binds"]["step_s"].items()) {
+    parts_s += seconds.get<double>();
+  }
+  EXPECT_NEAR(parts_s, answers["predicted"]["step_time_s"], 1e-9);
+}
+
+// Goal: people are told the same. Method: look for each answer's heading.
+TEST_F(PlanCommandTest, AnswersInText) {
+  const Result result = Run({"--what-if", "link.inter_node=20Gb/s", "--compare",
+                             "tp=2", "--sensitivity"});
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  for (const char* part :
+       {"binds      ", "next step  ", "what if link.wire 16 Gb/s -> 20 Gb/s",
+        "layout before", "compared with the chosen", "tp=2: pipeline ",
+        "with better hardware", "device.memory=2x", "why not"}) {
+    EXPECT_THAT(result.output, HasSubstr(part));
+  }
+}
+
+// Goal: wrong questions end with code 2 and say what was expected. Method: one
+// of each.
+TEST_F(PlanCommandTest, RefusesWrongQuestions) {
+  struct Case {
+    std::vector<std::string> arguments;
+    const char* message;
+  };
+  for (const Case& wrong : std::vector<Case>{
+           {{"--what-if", "devises=8"}, "the nearest are devices"},
+           {{"--what-if", "link.wire=20"}, "units: b/s"},
+           {{"--what-if", "devices=3", "--what-if", "layout.tensor=2"},
+            "no layout on 3 devices"},
+           {{"--what-if", "profile=h1000"}, "h100-sxm"},
+           {{"--compare", "tensr=4"}, "did you mean tensor?"}}) {
+    const Result result = Run(wrong.arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.output;
+    EXPECT_THAT(result.output, HasSubstr(wrong.message));
+  }
+}
+
+// Goal: the step can be looked at as a page, as a trace and bare. Method: write
+// each and see that it is what its name says.
+TEST_F(PlanCommandTest, WritesTheStepToLookAt) {
+  const std::string base = folder_.path + "/step";
+  for (const char* suffix : {".html", ".perfetto.json", ".json"}) {
+    const Result result = Run({"--timeline", base + suffix});
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+  }
+  const std::string page = File("step.html");
+  EXPECT_THAT(page, HasSubstr("\"sections\":[\"timeline\",\"plan\",\"job\"]"));
+  EXPECT_THAT(page, HasSubstr("input_gradient"));
+  EXPECT_THAT(page, Not(HasSubstr("@REPORT_")));
+  EXPECT_GT(Json::parse(File("step.perfetto.json"))["traceEvents"].size(), 20u);
+  EXPECT_GT(Json::parse(File("step.json"))["step_time_s"], 0);
+}
+
+// Goal: devices that are not here are planned for by name, over all axes, with
+// the same keys, and their step can be looked at by passes. Method: Llama-3 70B
+// on 64 of a data sheet's devices, and on nodes of which one has lost a device.
+TEST_F(PlanCommandTest, PlansForADataSheet) {
+  const std::string page = folder_.path + "/planned.html";
+  const auto run = [&](const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {MILLRACE_BINARY, "plan",
+                                        "configs/llama3-70b.yaml", "--profile",
+                                        "h100-sxm"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    JobProcess process(folder_, command);
+    const int exit_code = process.Wait();
+    return Result{exit_code, process.Output()};
+  };
+  const Result planned =
+      run({"--devices", "64", "--json", "--compare", "cp=2", "--what-if",
+           "link.inter_node=800Gb/s", "--timeline", page});
+  ASSERT_EQ(planned.exit_code, 0) << planned.output;
+  const Json plan = Json::parse(planned.output);
+  EXPECT_EQ(plan["layout"]["precision"], "bf16");
+  EXPECT_EQ(plan["what_if"]["changes"][0]["key"], "link.fabric");
+  EXPECT_EQ(plan["compare"][0]["layout"]["context"], 2);
+  EXPECT_EQ(plan["search"]["optimality_gap"], 0);
+  EXPECT_GT(plan["predicted"]["memory_bytes_per_device"], int64_t{1} << 30);
+  EXPECT_THAT(std::string(plan["warnings"][0]), HasSubstr("not measured"));
+  EXPECT_THAT(File("planned.html"), HasSubstr("forward of chunk"));
+
+  const Result uneven = run({"--devices", "7x8+1x7"});
+  ASSERT_EQ(uneven.exit_code, 0) << uneven.output;
+  EXPECT_THAT(uneven.output, HasSubstr("are left idle"));
+  EXPECT_THAT(uneven.output, HasSubstr("from data sheets"));
+
+  const Result unknown = run({});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.output, HasSubstr("give --devices"));
+  const Result no_program =
+      run({"--devices", "64", "--program", "--what-if", "layout.context=2",
+           "--what-if", "layout.tensor=4"});
+  EXPECT_EQ(no_program.exit_code, 2);
+  EXPECT_THAT(no_program.output, HasSubstr("has no Program"));
+}
+
+}  // namespace
+}  // namespace millrace
