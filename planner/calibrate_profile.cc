@@ -13,6 +13,7 @@
 #include "planner/calibrate_prior.h"
 #include "planner/evaluate.h"
 #include "planner/evaluation_summary.h"
+#include "planner/interval.h"
 
 namespace millrace {
 namespace {
@@ -131,6 +132,13 @@ absl::StatusOr<ProfileCorrection> CorrectProfile(
     fit = PredictAll(runs, profile_name, result.profile, &reasons);
   }
   result.median_error_after = fit.median_error;
+  std::vector<double> ratios;
+  for (const RunPrediction& prediction : fit.predictions) {
+    ratios.push_back(*MeasuredStepTime(prediction.run) /
+                     prediction.step_time_s);
+  }
+  result.profile.step_error = ErrorOfRuns(
+      ratios, "the measured runs that corrected it, outliers among them");
   for (size_t k = 0; k < moved.size(); ++k) {
     absl::StrAppendFormat(&result.profile.constants[k].source,
                           "; x %.3f by %d measured runs", std::exp(moved[k]),

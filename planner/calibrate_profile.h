@@ -23,7 +23,8 @@ struct ProfileCorrection {
 // The profile with the constants that explain the supported runs on it best,
 // held to its own by VarianceOfConstant (Gauss-Newton steps to the maximum a
 // posteriori). Each changed constant's source says what it was multiplied by
-// and from how many runs. Tables stay. Shares end at 1. InvalidArgument if no
+// and from how many runs; step_error is that of these runs.
+// Tables stay. Shares end at 1. InvalidArgument if no
 // run of `runs` can be used, with the first reasons.
 absl::StatusOr<ProfileCorrection> CorrectProfile(
     const std::vector<PublishedRun>& runs, const std::string& profile_name,

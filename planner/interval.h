@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "planner/model.h"
 #include "planner/profile.h"
 
 namespace millrace {
@@ -22,18 +23,20 @@ inline constexpr double kIntervalConfidence = 0.9;
 StepError ErrorOfRuns(std::span<const double> measured_over_predicted,
                       const std::string& source);
 
-// What is supposed of a profile that does not state its error: of one with
-// tables, measured on the machine itself, and of one from data sheets.
-StepError SupposedError(const HardwareProfile& profile);
+// The profile's step_error, or what is supposed of a profile that states none:
+// less of one with tables, measured on the machine itself, than of one from
+// data sheets. For a mixture of experts no less than how far published runs of
+// such models were off, whatever the profile says: they are hardly known yet.
+StepError ErrorFor(const ModelSpec& model, const HardwareProfile& profile);
 
 struct StepTimeInterval {
   double low_s;   // At most the prediction,
   double high_s;  // and at least.
 };
 
-// By the profile's step_error. `simulated_steps_s`, of planner/cluster_simulate
-// under noise, widen it by their own spread; fewer than two do not.
-StepTimeInterval IntervalOf(double step_time_s, const HardwareProfile& profile,
+// `simulated_steps_s`, of planner/cluster_simulate.h under noise, widen it by
+// their own spread; fewer than two do not.
+StepTimeInterval IntervalOf(double step_time_s, const StepError& error,
                             std::span<const double> simulated_steps_s = {});
 
 }  // namespace millrace

@@ -53,7 +53,8 @@ void FillTime(const ModelSpec& model, const Layout& layout,
   prediction->tokens_per_s = static_cast<double>(layout.global_batch()) *
                              static_cast<double>(model.sequence_length) /
                              step_time_s;
-  const StepTimeInterval interval = IntervalOf(step_time_s, cost.profile());
+  const StepTimeInterval interval =
+      IntervalOf(step_time_s, ErrorFor(model, cost.profile()));
   prediction->step_time_low_s = interval.low_s;
   prediction->step_time_high_s = interval.high_s;
   const TokenFlops flops = CountTokenFlops(model);

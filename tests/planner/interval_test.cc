@@ -71,40 +71,51 @@ TEST(IntervalTest, TakesOrderStatistics) {
   EXPECT_GT(alone.high / alone.low, 1.1);
 }
 
+// Goal: a profile's own error counts, else its kind's: tables say more than
+// data sheets, and of mixtures of experts little is known.
+TEST(IntervalTest, KnowsWhatProfilesAreWorth) {
+  const ModelSpec dense;
+  HardwareProfile profile;
+  const StepError sheet = ErrorFor(dense, profile);
+  profile.gemms.push_back({64, 64, 64, false, false, 1e-6});
+  const StepError measured = ErrorFor(dense, profile);
+  EXPECT_GT(measured.low, sheet.low);
+  EXPECT_LT(measured.high, sheet.high);
+  profile.step_error = {
+      .low = 1.02, .high = 1.06, .num_runs = 8, .source = "runs"};
+  EXPECT_EQ(ErrorFor(dense, profile), profile.step_error);
+  ModelSpec experts;
+  experts.moe.num_experts = 8;
+  EXPECT_LT(ErrorFor(experts, profile).low, sheet.low);
+  EXPECT_GT(ErrorFor(experts, profile).high, sheet.high);
+}
+
 // Goal: the interval holds the prediction, scales with it, is wider with more
 // error and more simulated noise, and narrows as runs agree.
 TEST(IntervalTest, IsMonotone) {
-  HardwareProfile profile;
-  const StepTimeInterval sheet = IntervalOf(2, profile);
-  EXPECT_DOUBLE_EQ(sheet.low_s, 1.6);
-  EXPECT_DOUBLE_EQ(sheet.high_s, 2.5);
-  profile.gemms.push_back({64, 64, 64, false, false, 1e-6});
-  const StepTimeInterval measured = IntervalOf(2, profile);
-  EXPECT_GT(measured.low_s, sheet.low_s);
-  EXPECT_LT(measured.high_s, sheet.high_s);
-
-  profile.step_error = {.low = 1.02, .high = 1.06, .num_runs = 8};
-  const StepTimeInterval biased = IntervalOf(2, profile);
+  const StepError error = {.low = 1.02, .high = 1.06};
+  const StepTimeInterval biased = IntervalOf(2, error);
   EXPECT_DOUBLE_EQ(biased.low_s, 2);  // The prediction itself is inside.
   EXPECT_DOUBLE_EQ(biased.high_s, 2.12);
-  EXPECT_DOUBLE_EQ(IntervalOf(4, profile).high_s, 4.24);
+  EXPECT_DOUBLE_EQ(IntervalOf(4, error).high_s, 4.24);
+  EXPECT_DOUBLE_EQ(IntervalOf(2, {.low = 0.9, .high = 1.1}).low_s, 1.8);
 
   double previous = biased.high_s;
   for (const double spread : {0.01, 0.02, 0.05}) {
     const std::vector<double> steps = {2 * (1 - spread), 2, 2 * (1 + spread)};
-    const double high_s = IntervalOf(2, profile, steps).high_s;
+    const double high_s = IntervalOf(2, error, steps).high_s;
     EXPECT_GT(high_s, previous);
     previous = high_s;
   }
   const std::vector<double> one = {2.0};
-  EXPECT_EQ(IntervalOf(2, profile, one).high_s, biased.high_s);
+  EXPECT_EQ(IntervalOf(2, error, one).high_s, biased.high_s);
 
   previous = 1e9;
   for (const double spread : {0.2, 0.1, 0.05, 0.02}) {
-    const StepError error = ErrorOfRuns(
+    const StepError of_runs = ErrorOfRuns(
         std::vector<double>{1 - spread, 1, 1 + spread, 1, 1 + spread / 2}, "");
-    EXPECT_LT(error.high / error.low, previous);
-    previous = error.high / error.low;
+    EXPECT_LT(of_runs.high / of_runs.low, previous);
+    previous = of_runs.high / of_runs.low;
   }
 }
 
