@@ -71,6 +71,57 @@ TEST(StepModelTest, PredictsMlperf405B) {
   EXPECT_NEAR(Seconds(model, layout), 12.726, 0.08 * 12.726);
 }
 
+// Goal: other known answers, none of which the constants were fitted to.
+// MLPerf Training v5.1, 405B on 512 GPUs: H100 with TP8 55.1 s, H200 with TP4
+// 50.0 s. Korthikanti et al. (2022), table 5: 175B on 64 A100, selective
+// recompute, 13.75 s.
+TEST(StepModelTest, PredictsRunsThatWereNotFitted) {
+  Layout layout = MlperfLayout();
+  layout.data = 4;
+  layout.num_microbatches = 288;
+  StepModel h100 = ModelOn("h100-sxm");
+  EXPECT_NEAR(Seconds(h100, layout), 55.133, 0.08 * 55.133);
+  layout.tensor = 4;
+  layout.data = 8;
+  layout.num_microbatches = 144;
+  StepModel h200 = ModelOn("h200-cluster");
+  EXPECT_NEAR(Seconds(h200, layout), 50.011, 0.08 * 50.011);
+
+  const ModelSpec gpt{.vocab_size = 51200,
+                      .hidden = 12288,
+                      .num_layers = 96,
+                      .num_heads = 96,
+                      .num_kv_heads = 96,
+                      .head_dim = 128,
+                      .ffn_hidden = 49152,
+                      .sequence_length = 2048,
+                      .feed_forward = FeedForward::kGelu,
+                      .ties_embedding = true};
+  Implementation megatron_2022 = Megatron();
+  megatron_2022.flash_attention = false;
+  megatron_2022.dropout = true;
+  megatron_2022.chunks_logits = false;
+  megatron_2022.overlaps_data = false;
+  megatron_2022.overlaps_tensor = false;
+  megatron_2022.overlaps_transfers = false;
+  megatron_2022.launches_from_host = true;
+  megatron_2022.selective = {
+      .norms = false, .activation = false, .attention = true};
+  const auto a100 = LoadNamedProfile("a100-80gb");
+  ASSERT_TRUE(a100.ok()) << a100.status();
+  auto model = StepModel::Create(gpt, *a100, megatron_2022);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const Layout selective{.pipeline = 8,
+                         .tensor = 8,
+                         .interleave = 3,
+                         .micro_batch = 1,
+                         .num_microbatches = 64,
+                         .precision = Precision::kBfloat16,
+                         .recompute = Recompute::kSelective,
+                         .schedule = Schedule::kInterleaved};
+  EXPECT_NEAR(Seconds(*model, selective), 13.75, 0.08 * 13.75);
+}
+
 // Goal: the pipeline law: with even stages T = t (m + (p - 1) / v) + c, so
 // steps of three numbers of micro-batches lie on a line, and its slope times
 // (p - 1) / v is the bubble.
