@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/list_schedule.h"
 #include "planner/lower.h"
 #include "planner/noise.h"
 #include "planner/pass_order.h"
@@ -113,6 +114,42 @@ TEST(ClusterSimulateTest, CountsTransfers) {
   EXPECT_GE(hidden, 3 * 11 + 6 * 0.25 - 1e-12);
   step.overlaps_transfers = false;
   EXPECT_GT(StepTime(step), hidden);
+}
+
+// Goal: any order of passes takes the time that list scheduling found it to
+// take (planner/list_timing.h), and listed orders are never behind the known
+// one. Method: random costs with stages placed in turns and back and forth.
+TEST(ClusterSimulateTest, RunsListedSchedules) {
+  for (int32_t i = 0; i < 40; ++i) {
+    uint64_t num_draws = 0;
+    const auto draw = [&] { return RandomUniform(100 + i, num_draws++); };
+    const int32_t stages = 2 + i % 4;
+    PipelineCosts costs{.num_stages = stages,
+                        .num_microbatches = 3 + i % 7,
+                        .transfer_s = i % 2 * 0.2};
+    for (int32_t c = 0; c < stages * (1 + i % 3); ++c) {
+      const int32_t place = c % stages;
+      const bool is_back = i % 5 == 0 && c / stages % 2 == 1;
+      costs.stage_of_chunk.push_back(is_back ? stages - 1 - place : place);
+      costs.chunks.push_back({.forward_s = 0.5 + draw(),
+                              .input_gradient_s = 0.5 + draw(),
+                              .weight_gradient_s = 0.5 + draw(),
+                              .activation_bytes = 2,
+                              .weight_gradient_bytes = 1});
+    }
+    SCOPED_TRACE(absl::StrCat("shape ", i));
+    const absl::StatusOr<ListedSchedule> listed = ListSchedule(costs, {});
+    ASSERT_TRUE(listed.ok()) << listed.status();
+    const ClusterStep step = {
+        .costs = costs, .order = listed->order, .ends = {{}}};
+    EXPECT_NEAR(StepTime(step), listed->times.makespan_s,
+                1e-12 * listed->times.makespan_s);
+    const absl::StatusOr<PassOrder> known =
+        OrderOf(Schedule::kInterleaved, costs);
+    if (!known.ok()) continue;  // Placed back and forth.
+    EXPECT_LE(StepTime(step),
+              StepTime({.costs = costs, .order = *known, .ends = {{}}}) + 1e-9);
+  }
 }
 
 // Goal: reductions hide under the last backward pass and gathers under the
