@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "planner/shipped_profiles.h"
 
@@ -115,6 +118,30 @@ TEST(DeviceCostTest, GemmsKeepTheRoof) {
       .phase = WorkPhase::kForward, .m = 1, .n = 8192, .k = 8192};
   EXPECT_GT(cost.GemmSeconds(row, GemmFormat::kAsStored),
             2.0 * 8192 * 8192 / profile.device.memory_bytes_per_s);
+}
+
+// Goal: two constants describe all products of a device. Method: those of the
+// profile that was measured on H200, by formula alone, against its table.
+TEST(DeviceCostTest, FormulaMatchesMeasuredGemms) {
+  const auto measured = LoadNamedProfile("h200-sxm");
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  HardwareProfile formula = *measured;
+  formula.gemms.clear();
+  const DeviceCost cost = CostOf(formula);
+  std::vector<double> errors;
+  for (const GemmTime& time : measured->gemms) {
+    const WorkPhase phase = time.trans_a   ? WorkPhase::kWeightGradient
+                            : time.trans_b ? WorkPhase::kForward
+                                           : WorkPhase::kInputGradient;
+    const double seconds = cost.GemmSeconds(
+        {.phase = phase, .m = time.m, .n = time.n, .k = time.k},
+        GemmFormat::kAsStored);
+    errors.push_back(std::abs(seconds / time.seconds - 1));
+  }
+  ASSERT_GT(errors.size(), 100u);
+  std::sort(errors.begin(), errors.end());
+  EXPECT_LT(errors[errors.size() / 2], 0.03);
+  EXPECT_LT(errors[errors.size() * 9 / 10], 0.09);
 }
 
 // Goal: time of attention grows with the square of the sequence, and its
