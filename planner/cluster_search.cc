@@ -65,7 +65,8 @@ class Search {
       : space_(space),
         memory_limit_(memory_limit),
         limits_(limits),
-        evaluator_(evaluator) {}
+        evaluator_(evaluator),
+        slowest_kept_s_(limits.slowest_s) {}
 
   ClusterSearchResult Run() {
     PushShardings();
@@ -88,11 +89,12 @@ class Search {
           break;
       }
     }
-    if (!result_.best.empty() && !open_.empty()) {
+    if (result_.exhausted) result_.floor_s = open_.top().floor_s;
+    if (!result_.best.empty()) {
       const double best_s = result_.best.front().prediction.time.step_time_s();
-      result_.optimality_gap = std::max(0.0, best_s / open_.top().floor_s - 1);
+      result_.floor_s = std::min(result_.floor_s, best_s);
+      result_.optimality_gap = best_s / result_.floor_s - 1;
     }
-    if (result_.optimality_gap <= kRounding) result_.optimality_gap = 0;
     return std::move(result_);
   }
 
@@ -192,6 +194,7 @@ class Search {
   }
 
   void Keep(const RankedLayout& ranked) {
+    if (ranked.prediction.time.step_time_s() > slowest_kept_s_) return;
     std::vector<RankedLayout>& best = result_.best;
     best.insert(std::upper_bound(best.begin(), best.end(), ranked, IsFaster),
                 ranked);
@@ -207,8 +210,7 @@ class Search {
   LayoutEvaluator& evaluator_;
   std::priority_queue<Node, std::vector<Node>, LaterNode> open_;
   int64_t num_pushed_ = 0;
-  // Of as many as are wanted.
-  double slowest_kept_s_ = std::numeric_limits<double>::infinity();
+  double slowest_kept_s_;  // What is slower is not wanted.
   ClusterSearchResult result_;
 };
 

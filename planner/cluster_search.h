@@ -6,6 +6,7 @@
 #define MILLRACE_PLANNER_CLUSTER_SEARCH_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -39,6 +40,8 @@ class LayoutEvaluator {
 
 struct ClusterSearchLimits {
   int32_t num_kept = 8;  // Best layouts returned.
+  // Slower ones are not wanted.
+  double slowest_s = std::numeric_limits<double>::infinity();
   // Layouts priced at most. Counted, not timed, so that equal searches end
   // alike.
   int64_t num_predictions = 30'000'000;
@@ -52,8 +55,10 @@ struct RankedLayout {
 struct ClusterSearchResult {
   std::vector<RankedLayout> best;  // That fit, fastest first.
   // How much faster than best.front() a layout could be at most, by the
-  // evaluator's model: 0 is proven to be best.
+  // evaluator's model: 0 is proven to be best. And the step time that none is
+  // below; infinity if there is none that is wanted.
   double optimality_gap = 0;
+  double floor_s = std::numeric_limits<double>::infinity();
   int64_t layouts_considered = 0;  // Priced in full.
   bool exhausted = false;          // Ended by num_predictions.
 };

@@ -30,8 +30,10 @@ constexpr int64_t kMostMoreDevices = 64;
 constexpr size_t kMinimumSimulated = 2;
 constexpr int64_t kPassBudget = 300'000;
 
-// What workers' steps are like.
-constexpr Implementation kImplementation = {};
+// What workers' steps are like, but for the order of the mesh axes.
+Implementation WithOrder(bool pipeline_outermost) {
+  return {.pipeline_outermost = pipeline_outermost};
+}
 
 int64_t NumPasses(const Layout& layout) {
   return int64_t{2} * layout.pipeline * layout.interleave *
@@ -49,23 +51,25 @@ class PlannedSearch {
  public:
   PlannedSearch(const LayoutSpace& space, int64_t memory_limit,
                 const SearchInput& input, const CostModel& cost,
-                StepModel& model)
+                StepModel& model, StepModel& outermost)
       : space_(space),
         memory_limit_(memory_limit),
         simulates_(input.simulates),
         memory_is_the_jobs_(
             input.job.resources.memory_per_device_bytes.has_value()),
         cost_(cost),
-        model_(model) {}
+        model_(model),
+        outermost_(outermost) {}
 
   absl::StatusOr<PlannedChoice> Run() {
     const PlannedSpace planned(space_);
     if (!HasPlannedLayout(planned)) return ExplainNoPlannedLayout(planned);
-    const ClusterSearchResult found = SearchIn(planned, {});
+    const ClusterSearchResult found = SearchIn(planned, {}, false);
     if (found.best.empty()) return ExplainNothingFits(planned);
     PlannedChoice choice{.optimality_gap = found.optimality_gap,
                          .layouts_considered = found.layouts_considered};
-    for (const RankedLayout& ranked : found.best) Add(ranked, &choice);
+    for (const RankedLayout& ranked : found.best) Add(ranked, false, &choice);
+    if (simulates_) AddOutermost(planned, found, &choice);
     AddExecutable(&choice);
     if (simulates_) RETURN_IF_ERROR(SimulateBest(&choice.best));
     // Like is compared with like.
@@ -83,16 +87,49 @@ class PlannedSearch {
 
  private:
   ClusterSearchResult SearchIn(const PlannedSpace& planned,
-                               const ClusterSearchLimits& limits) {
-    StepEvaluator evaluator(planned, model_);
+                               const ClusterSearchLimits& limits,
+                               bool pipeline_outermost) {
+    StepEvaluator evaluator(planned, pipeline_outermost ? outermost_ : model_);
     return SearchCluster(planned, memory_limit_, limits, evaluator);
   }
 
-  void Add(const RankedLayout& ranked, PlannedChoice* choice) const {
+  void Add(const RankedLayout& ranked, bool pipeline_outermost,
+           PlannedChoice* choice) const {
     choice->best.push_back(
         {.layout = ranked.layout,
+         .pipeline_outermost = pipeline_outermost,
          .prediction = PredictionOf(space_.model, ranked.layout, cost_,
                                     ranked.prediction)});
+  }
+
+  // What is faster with the pipeline outermost than what `inner` found.
+  void AddOutermost(const PlannedSpace& planned,
+                    const ClusterSearchResult& inner, PlannedChoice* choice) {
+    const ClusterSearchResult found = SearchIn(
+        planned, {.slowest_s = inner.best.back().prediction.time.step_time_s()},
+        true);
+    choice->layouts_considered += found.layouts_considered;
+    for (const RankedLayout& ranked : found.best) {
+      // The orders differ only where both axes do.
+      if (ranked.layout.pipeline == 1 || ranked.layout.data == 1) continue;
+      Add(ranked, true, choice);
+    }
+    std::vector<Alternative>& best = choice->best;
+    std::stable_sort(best.begin(), best.end(),
+                     [](const Alternative& a, const Alternative& b) {
+                       return a.prediction.step_time_s <
+                              b.prediction.step_time_s;
+                     });
+    choice->optimality_gap = best.front().prediction.step_time_s /
+                                 std::min(inner.floor_s, found.floor_s) -
+                             1;
+    if (best.size() > inner.best.size()) best.resize(inner.best.size());
+  }
+
+  absl::StatusOr<ClusterStep> StepOf(const Alternative& alternative) {
+    const bool outermost = alternative.pipeline_outermost;
+    return ClusterStepOf(alternative.layout, WithOrder(outermost),
+                         cost_.profile(), outermost ? outermost_ : model_);
   }
 
   // The order of passes and what its gaps hide tell close layouts apart.
@@ -102,9 +139,7 @@ class PlannedSearch {
       Alternative& alternative = (*best)[i];
       num_passes += NumPasses(alternative.layout);
       if (i >= kMinimumSimulated && num_passes > kPassBudget) break;
-      ASSIGN_OR_RETURN(const ClusterStep step,
-                       ClusterStepOf(alternative.layout, kImplementation,
-                                     cost_.profile(), model_));
+      ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
       ASSIGN_OR_RETURN(
           const ClusterSimulation simulation,
           SimulateCluster(step, {.overlap = cost_.profile().overlap,
@@ -134,7 +169,7 @@ class PlannedSearch {
   // What a user who wants to start today needs to know.
   void AddExecutable(PlannedChoice* choice) {
     const auto is_executable = [](const Alternative& alternative) {
-      return !alternative.layout.plan_only();
+      return !alternative.layout.plan_only() && !alternative.pipeline_outermost;
     };
     if (!space_.model.is_llama() ||
         space_.gemm_format != GemmFormat::kAsStored ||
@@ -150,9 +185,9 @@ class PlannedSearch {
       pinned.*axis = 1;
     }
     const ClusterSearchResult found =
-        SearchIn(PlannedSpace(executable), {.num_kept = 1});
+        SearchIn(PlannedSpace(executable), {.num_kept = 1}, false);
     choice->layouts_considered += found.layouts_considered;
-    if (!found.best.empty()) Add(found.best.front(), choice);
+    if (!found.best.empty()) Add(found.best.front(), false, choice);
   }
 
   absl::Status ExplainNothingFits(const PlannedSpace& planned) {
@@ -202,6 +237,7 @@ class PlannedSearch {
   const bool memory_is_the_jobs_;
   const CostModel& cost_;
   StepModel& model_;
+  StepModel& outermost_;
 };
 
 }  // namespace
@@ -210,16 +246,20 @@ absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
                                                  const CostModel& cost,
                                                  int64_t memory_limit) {
   absl::StatusOr<StepModel> model =
-      StepModel::Create(input.job.model, cost.profile(), kImplementation);
+      StepModel::Create(input.job.model, cost.profile(), WithOrder(false));
   if (!model.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
         std::string(model.status().message()),
         "; to plan over all axes name a shipped profile with --profile, or "
         "merge one with what millrace profile measured (docs/profile.md)"));
   }
+  ASSIGN_OR_RETURN(
+      StepModel outermost,
+      StepModel::Create(input.job.model, cost.profile(), WithOrder(true)));
   LayoutSpace space = LayoutSpaceOf(input.job, input.num_devices);
   space.nodes = input.nodes;
-  return PlannedSearch(space, memory_limit, input, cost, *model).Run();
+  return PlannedSearch(space, memory_limit, input, cost, *model, outermost)
+      .Run();
 }
 
 }  // namespace millrace

@@ -21,7 +21,8 @@ struct PlannedChoice {
   int64_t layouts_considered = 0;
 };
 
-// The fastest layouts by planner/step_model.h, in the order of their steps
+// The fastest layouts by planner/step_model.h, under both orders of the mesh
+// axes, in the order of their steps
 // simulated by passes (planner/cluster_simulate.h), as many as that stays quick
 // for. The last of `best` may be the fastest one that workers can execute,
 // where none of the others is.

@@ -299,7 +299,9 @@ class Search {
     Plan plan;
     plan.layout = choice.best.front().layout;
     plan.prediction = choice.best.front().prediction;
-    plan.plan_only = plan.layout.plan_only() || !space_.model.is_llama();
+    plan.pipeline_outermost = choice.best.front().pipeline_outermost;
+    plan.plan_only = plan.layout.plan_only() || plan.pipeline_outermost ||
+                     !space_.model.is_llama();
     plan.num_idle_devices = input_.num_devices - plan.layout.num_ranks();
     plan.alternatives.assign(std::make_move_iterator(choice.best.begin() + 1),
                              std::make_move_iterator(choice.best.end()));

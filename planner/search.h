@@ -53,6 +53,9 @@ struct Prediction {
 
 struct Alternative {
   Layout layout;
+  // Order of the mesh axes, innermost first: tensor, context, data, pipeline,
+  // which is only planned so far; or else tensor, context, pipeline, data.
+  bool pipeline_outermost = false;
   bool fits = true;
   bool simulated = false;  // False: closed form only.
   Prediction prediction;
@@ -64,7 +67,8 @@ struct Plan {
   // Workers cannot execute the layout or the model yet: no timeline and no
   // hashes.
   bool plan_only = false;
-  int32_t num_idle_devices = 0;  // That the layout leaves.
+  bool pipeline_outermost = false;  // As in Alternative.
+  int32_t num_idle_devices = 0;     // That the layout leaves.
   Prediction prediction;
   Timeline timeline;                      // Simulated, of the chosen layout.
   std::vector<uint64_t> program_hashes;   // By stage, training Programs.
@@ -87,7 +91,8 @@ struct SearchInput {
   // planner/step_model.h; not all devices need be used.
   bool all_axes = false;
   std::vector<NodeGroup> nodes;  // Where nodes differ, with all_axes.
-  // False: of all axes the closed form alone chooses, where time is short.
+  // False: of all axes the closed form alone chooses, and stages stay inside
+  // replicas, where time is short.
   bool simulates = true;
 };
 

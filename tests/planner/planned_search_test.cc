@@ -9,7 +9,9 @@
 #include "base/units.h"
 #include "planner/device_pools.h"
 #include "planner/plan_templates.h"
+#include "planner/planned_space.h"
 #include "planner/shipped_profiles.h"
+#include "planner/step_model.h"
 #include "tests/planner/profile_fixture.h"
 
 namespace millrace {
@@ -70,7 +72,8 @@ TEST(PlannedSearchTest, PlansFromADataSheet) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->optimality_gap, 0);
   EXPECT_GT(plan->layouts_considered, 100);
-  EXPECT_EQ(plan->plan_only, plan->layout.plan_only());
+  EXPECT_EQ(plan->plan_only,
+            plan->layout.plan_only() || plan->pipeline_outermost);
   EXPECT_TRUE(plan->program_hashes.empty());
   EXPECT_EQ(plan->num_idle_devices, 64 - plan->layout.num_ranks());
   ASSERT_TRUE(plan->prediction.closed_form.has_value());
@@ -104,8 +107,40 @@ TEST(PlannedSearchTest, PlansFromADataSheet) {
   EXPECT_TRUE(!plan->plan_only ||
               std::any_of(plan->alternatives.begin(), plan->alternatives.end(),
                           [](const Alternative& alternative) {
-                            return !alternative.layout.plan_only();
+                            return !alternative.layout.plan_only() &&
+                                   !alternative.pipeline_outermost;
                           }));
+}
+
+// Goal: the order of the mesh axes is chosen too. Method: a pinned pipeline
+// whose stages fill a node, with replicas on slow links inside or around it:
+// under either order, what is chosen is no slower than the other.
+TEST(PlannedSearchTest, PlacesAxesOnTheNetwork) {
+  JobSpec job = Llama8B();
+  job.layout = {.pipeline = 8, .data = 8, .tensor = 1, .context = 1};
+  job.training.global_batch = 64;
+  HardwareProfile profile = Shipped("h100-sxm");
+  // A network on which replicas inside nodes pay.
+  profile.network.back().bytes_per_s /= 50;
+  const auto plan = PlanAll(job, 64, profile);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  double fastest[2] = {1e9, 1e9};
+  for (const bool outermost : {false, true}) {
+    auto model = StepModel::Create(job.model, profile,
+                                   {.pipeline_outermost = outermost});
+    ASSERT_TRUE(model.ok());
+    const PlannedSpace space(LayoutSpaceOf(job, 64));
+    for (const Layout& layout : EnumeratePlannedLayouts(space)) {
+      const StepPrediction step = model->Predict(layout);
+      if (step.memory.total() > profile.device_memory_bytes) continue;
+      fastest[outermost] =
+          std::min(fastest[outermost], step.time.step_time_s());
+    }
+  }
+  EXPECT_LT(fastest[1], fastest[0]);
+  EXPECT_TRUE(plan->pipeline_outermost);
+  EXPECT_TRUE(plan->plan_only);
+  EXPECT_EQ(plan->optimality_gap, 0);
 }
 
 // Goal: a mixture of experts is planned, only planned, and its keys pin.
