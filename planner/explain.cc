@@ -42,7 +42,7 @@ std::string AlternativeRow(int width, const Alternative& alternative) {
                                  : "-";
   return absl::StrFormat(
       "  %-*s %10s %10s  %s\n", width, LayoutToString(alternative.layout),
-      FormatSeconds(prediction.step_time_s), memory, alternative.reason);
+      FormatStepTime(prediction.step_time_s), memory, alternative.reason);
 }
 
 double RecomputeFraction(const Prediction& prediction) {
@@ -70,10 +70,10 @@ std::string RecomputeText(const Plan& plan) {
 
 // "1.20 s (1.10 s to 1.35 s)".
 std::string StepTimeText(const Prediction& prediction) {
-  std::string text = FormatSeconds(prediction.step_time_s);
+  std::string text = FormatStepTime(prediction.step_time_s);
   if (prediction.step_time_low_s && prediction.step_time_high_s) {
-    absl::StrAppend(&text, " (", FormatSeconds(*prediction.step_time_low_s),
-                    " to ", FormatSeconds(*prediction.step_time_high_s), ")");
+    absl::StrAppend(&text, " (", FormatStepTime(*prediction.step_time_low_s),
+                    " to ", FormatStepTime(*prediction.step_time_high_s), ")");
   }
   return text;
 }
@@ -180,7 +180,6 @@ std::string WhatIfText(const Plan& plan, const PlanAnswers& answers) {
   const auto bytes = [](double count) {
     return FormatBytes(static_cast<int64_t>(count));
   };
-  const auto seconds = [](double count) { return FormatSeconds(count); };
   const auto count = [](double number) { return FormatCount(number); };
   std::string text = absl::StrCat(
       "\n  what if ",
@@ -193,7 +192,8 @@ std::string WhatIfText(const Plan& plan, const PlanAnswers& answers) {
       plan.layout == old.layout ? "the same" : LayoutToString(plan.layout),
       absl::StrFormat("\n\n  %-22s %12s %12s  %s\n", "", "before", "after",
                       "change"),
-      ChangeRow("step time", before.step_time_s, after.step_time_s, seconds),
+      ChangeRow("step time", before.step_time_s, after.step_time_s,
+                FormatStepTime),
       ChangeRow("tokens/s", before.tokens_per_s, after.tokens_per_s, count),
       ChangeRow("tokens/s a device",
                 before.tokens_per_s / old.layout.num_ranks(),

@@ -24,7 +24,7 @@ struct PlanAnswers {
   std::vector<SensitivityRow> next_step;  // FindNextStep().
   std::vector<SensitivityRow> sensitivity;
   std::vector<LayoutComparison> comparisons;
-  std::optional<GoodputReport> goodput;  // GoodputOf().
+  std::optional<GoodputReport> goodput;  // Where the job asks.
   // The plan is for the changed case; `before` is the one without.
   std::vector<ValueChange> changes;
   std::optional<Plan> before;

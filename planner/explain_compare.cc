@@ -140,7 +140,7 @@ std::vector<std::string> NamesOf(
 
 std::string Signed(double seconds) {
   return absl::StrCat(seconds < 0 ? "-" : "+",
-                      FormatSeconds(std::abs(seconds)));
+                      FormatStepTime(std::abs(seconds)));
 }
 
 // "compute +1.20 s, bubble -300 ms": what differs most.
@@ -299,7 +299,7 @@ std::string ComparisonsTable(const Plan& chosen,
   absl::StrAppend(
       &text, "\n",
       Rows<double>(columns, &LayoutParts::time,
-                   [](double seconds) { return FormatSeconds(seconds); }),
+                   [](double seconds) { return FormatStepTime(seconds); }),
       "\n  bytes of the most loaded rank\n",
       Rows<int64_t>(columns, &LayoutParts::memory,
                     [](int64_t bytes) { return FormatBytes(bytes); }));

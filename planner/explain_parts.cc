@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/units.h"
 #include "planner/layer_time.h"
 #include "planner/lower.h"
 
@@ -208,6 +209,13 @@ std::string BindingText(const LayoutParts& parts, const Layout& layout,
     texts.push_back(std::move(text));
   }
   return absl::StrJoin(texts, ", ");
+}
+
+std::string FormatStepTime(double seconds) {
+  constexpr double kMinute = 60;
+  return seconds >= kMinute && seconds < 10 * kMinute
+             ? absl::StrFormat("%.1f s", seconds)
+             : FormatSeconds(seconds);
 }
 
 }  // namespace millrace

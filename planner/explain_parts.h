@@ -67,6 +67,10 @@ absl::StatusOr<std::vector<Program>> ProgramsOf(const ModelSpec& model,
 std::string BindingText(const LayoutParts& parts, const Layout& layout,
                         const HardwareProfile& profile);
 
+// FormatSeconds(), but seconds alone up to ten minutes, so that step times
+// compare: "61.3 s".
+std::string FormatStepTime(double seconds);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_EXPLAIN_PARTS_H_

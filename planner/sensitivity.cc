@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "planner/explain_parts.h"
 
 namespace millrace {
 namespace {
@@ -140,9 +140,9 @@ std::string SensitivityTable(const Plan& chosen,
     absl::StrAppendFormat(
         &text, "  %-29s %10s %6.1f%% %10s %6.1f%%  %s\n",
         absl::StrCat(row.key, "=", row.factor, "x"),
-        FormatSeconds(row.kept_step_time_s),
+        FormatStepTime(row.kept_step_time_s),
         100 * Saving(row.kept_step_time_s, chosen),
-        FormatSeconds(row.best_step_time_s),
+        FormatStepTime(row.best_step_time_s),
         100 * Saving(row.best_step_time_s, chosen),
         row.best_changes ? LayoutToString(row.best) : "the same");
   }

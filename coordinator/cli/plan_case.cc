@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "base/status_macros.h"
 #include "planner/cost.h"
 #include "planner/device_pools.h"
+#include "planner/goodput.h"
 #include "planner/layout_space.h"
 #include "planner/plan_templates.h"
 
@@ -28,6 +30,26 @@ SearchInput InputOf(const PlanningCase& planned) {
               planned.all_axes ||
               NeedsAllAxes(planned.job, planned.num_devices, planned.profile),
           .nodes = planned.nodes};
+}
+
+// What going on without some nodes adds to the plan's goodput.
+absl::StatusOr<GoodputReport> WithFewerNodes(const PlanningCase& planned,
+                                             const ObjectivePlan& chosen,
+                                             const CostModel& cost) {
+  const int32_t devices_per_node = planned.profile.ranks_per_host;
+  SearchInput training = InputOf(planned);
+  training.num_devices = chosen.plan.layout.num_ranks();
+  const int32_t num_nodes = training.num_devices / devices_per_node;
+  if (num_nodes < 2) return *chosen.goodput;
+  ASSIGN_OR_RETURN(
+      const PlanTemplates templates,
+      PlanTemplates::Create(training, cost, devices_per_node,
+                            std::min(kMostLostNodes, num_nodes - 1)));
+  GoodputInput figures = GoodputInputOf(chosen.plan, devices_per_node);
+  figures.num_spare_nodes = chosen.goodput->num_spare_nodes;
+  figures.throughput_by_nodes_lost =
+      templates.ThroughputByNodesLost(chosen.plan.prediction.step_time_s);
+  return PredictGoodput(planned.job.goodput, figures);
 }
 
 // Uneven nodes, of one type or several.
@@ -103,21 +125,21 @@ absl::StatusOr<Plan> PlanCase(const PlanningCase& planned) {
   return FindPlan(input, cost);
 }
 
-absl::StatusOr<std::vector<double>> ThroughputByNodesLost(
-    const PlanningCase& planned, const Plan& plan) {
-  const int32_t devices_per_node = planned.profile.ranks_per_host;
-  const int32_t num_nodes = planned.num_devices / devices_per_node;
-  const bool is_even = planned.nodes.empty() && planned.pools.empty();
-  if (planned.job.goodput.mean_time_between_failures_hours == 0 || !is_even ||
-      num_nodes < 2) {
-    return std::vector<double>();
+absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned) {
+  if (!planned.pools.empty()) {
+    ASSIGN_OR_RETURN(Plan plan, PlanCase(planned));
+    return ObjectivePlan{.plan = std::move(plan), .goodput = std::nullopt};
   }
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(planned.profile));
+  const int32_t devices_per_node = planned.profile.ranks_per_host;
   ASSIGN_OR_RETURN(
-      const PlanTemplates templates,
-      PlanTemplates::Create(InputOf(planned), cost, devices_per_node,
-                            std::min(kMostLostNodes, num_nodes - 1)));
-  return templates.ThroughputByNodesLost(plan.prediction.step_time_s);
+      ObjectivePlan chosen,
+      FindPlanForObjective(InputOf(planned), cost, devices_per_node));
+  if (chosen.goodput.has_value() && chosen.goodput->considers_failures &&
+      planned.nodes.empty()) {
+    ASSIGN_OR_RETURN(chosen.goodput, WithFewerNodes(planned, chosen, cost));
+  }
+  return chosen;
 }
 
 }  // namespace millrace

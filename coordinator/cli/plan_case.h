@@ -4,11 +4,11 @@
 #define MILLRACE_COORDINATOR_CLI_PLAN_CASE_H_
 
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/cli/plan_profile.h"
 #include "planner/job.h"
+#include "planner/objective_search.h"
 #include "planner/search.h"
 #include "planner/what_if.h"
 
@@ -31,11 +31,9 @@ absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
 // several types of devices those that are best. FindPlan's errors.
 absl::StatusOr<Plan> PlanCase(const PlanningCase& planned);
 
-// With 1, 2, ... nodes lost, the throughput of what is then the best layout
-// over that of `plan`: GoodputInput's. Empty where the job considers no
-// failures or there is one node.
-absl::StatusOr<std::vector<double>> ThroughputByNodesLost(
-    const PlanningCase& planned, const Plan& plan);
+// The plan for what the job wants most, and what it yields with failures where
+// the job tells of them; going on with fewer nodes is planned too.
+absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned);
 
 }  // namespace millrace
 

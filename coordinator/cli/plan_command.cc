@@ -18,12 +18,12 @@
 #include "coordinator/cli/plan_profile.h"
 #include "coordinator/cli/plan_timeline.h"
 #include "planner/explain.h"
-#include "planner/explain_goodput.h"
 #include "planner/explain_json.h"
 #include "planner/export.h"
 #include "planner/job_file.h"
 #include "planner/layout.h"
 #include "planner/lower.h"
+#include "planner/objective_search.h"
 #include "planner/search.h"
 #include "planner/sensitivity.h"
 #include "planner/what_if.h"
@@ -94,7 +94,8 @@ absl::StatusOr<Question> AskedQuestion(const PlanOptions& options,
   PlanningCase changed = planned;
   ASSIGN_OR_RETURN(question.changes,
                    ApplyWhatIf(options.what_if, load, &changed));
-  ASSIGN_OR_RETURN(question.before, PlanCase(planned));
+  ASSIGN_OR_RETURN(ObjectivePlan before, PlanForObjective(planned));
+  question.before = std::move(before.plan);
   planned = std::move(changed);
   return question;
 }
@@ -105,9 +106,6 @@ absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
                       .before = std::move(question.before)};
   const PlanningCase& planned = question.planned;
   ASSIGN_OR_RETURN(answers.parts, PartsOf(planned.job.model, plan));
-  ASSIGN_OR_RETURN(std::vector<double> with_fewer,
-                   ThroughputByNodesLost(planned, plan));
-  answers.goodput = GoodputOf(planned, plan, std::move(with_fewer));
   for (const std::string& asked : options.compare) {
     ASSIGN_OR_RETURN(
         LayoutComparison comparison,
@@ -133,7 +131,8 @@ absl::Status RunPlan(const PlanOptions& options) {
   ASSIGN_OR_RETURN(const Here here, FindHere(job));
   ASSIGN_OR_RETURN(const Question question, AskedQuestion(options, job, here));
   const PlanningCase& planned = question.planned;
-  ASSIGN_OR_RETURN(Plan plan, PlanCase(planned));
+  ASSIGN_OR_RETURN(ObjectivePlan chosen, PlanForObjective(planned));
+  Plan& plan = chosen.plan;
   for (const std::string& warning :
        WarningsFor(planned.job, here, planned.profile, planned.num_devices)) {
     plan.warnings.push_back(warning);
@@ -149,8 +148,8 @@ absl::Status RunPlan(const PlanOptions& options) {
     }
     return PrintExport(options, planned.job, plan.layout);
   }
-  ASSIGN_OR_RETURN(const PlanAnswers answers,
-                   AnswersFor(options, question, plan));
+  ASSIGN_OR_RETURN(PlanAnswers answers, AnswersFor(options, question, plan));
+  answers.goodput = chosen.goodput;
   std::cout << (options.json
                     ? PlanToJson(plan, answers)
                     : ExplainPlan(planned.job, planned.profile, plan, answers));

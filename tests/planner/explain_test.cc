@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "planner/explain_goodput.h"
 #include "planner/explain_json.h"
+#include "planner/goodput.h"
 #include "tests/planner/profile_fixture.h"
 
 namespace millrace {
@@ -194,16 +194,19 @@ TEST(ExplainTest, TellsOfPlansThatCannotRunYet) {
 // Goal: failures and prices are told where the job gives them. Method: a job
 // with both, and one with neither.
 TEST(ExplainTest, TellsWhatFailuresCost) {
-  PlanningCase planned{.job = MakeJob(), .profile = MakeProfile({})};
+  JobSpec job = MakeJob();
   const Plan plan = MakePlan();
-  EXPECT_FALSE(GoodputOf(planned, plan).has_value());
-  planned.job.goodput.mean_time_between_failures_hours = 50'000;
-  planned.job.goodput.checkpoint_seconds = 30;
-  planned.job.goodput.price_per_device_hour = 2;
-  const auto goodput = GoodputOf(planned, plan);
-  ASSERT_TRUE(goodput.has_value());
+  EXPECT_THAT(ExplainPlan(job, MakeProfile({}), plan),
+              Not(HasSubstr("goodput")));
+  job.goodput.mean_time_between_failures_hours = 50'000;
+  job.goodput.checkpoint_seconds = 30;
+  job.goodput.price_per_device_hour = 2;
+  const GoodputReport goodput =
+      PredictGoodput(job.goodput, {.step_time_s = plan.prediction.step_time_s,
+                                   .tokens_per_step = 512,
+                                   .num_devices = 4});
   const std::string text =
-      ExplainPlan(planned.job, planned.profile, plan, {.goodput = goodput});
+      ExplainPlan(job, MakeProfile({}), plan, {.goodput = goodput});
   EXPECT_THAT(text, HasSubstr("goodput    99."));
   EXPECT_THAT(text, HasSubstr("tokens for each unit of money"));
   const auto json =
