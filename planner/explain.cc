@@ -85,7 +85,11 @@ bool IsMeasured(const HardwareProfile& profile) {
 std::string PlanOnlyText(const Plan& plan) {
   return absl::StrCat(plan.plan_only
                           ? "  plan only  no worker can execute this layout or "
-                            "model yet; the prediction is a closed form\n"
+                            "model yet; the prediction is by passes\n"
+                          : "",
+                      plan.pipeline_outermost
+                          ? "  placement  innermost first: tensor, context, "
+                            "data, pipeline\n"
                           : "",
                       plan.num_idle_devices > 0
                           ? absl::StrCat("  devices    ", plan.num_idle_devices,

@@ -27,6 +27,12 @@ Json LayoutJson(const Layout& layout) {
           {"schedule", ScheduleName(layout.schedule)}};
 }
 
+// The order of the mesh axes on the network, innermost first.
+Json PlacementJson(bool pipeline_outermost) {
+  return pipeline_outermost ? Json{"tensor", "context", "data", "pipeline"}
+                            : Json{"tensor", "context", "pipeline", "data"};
+}
+
 Json PredictionJson(const Prediction& prediction, const Layout& layout) {
   Json json;
   json["step_time_s"] = prediction.step_time_s;
@@ -144,6 +150,7 @@ void AppendAnswers(const PlanAnswers& answers, Json* json) {
 std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
   Json json;
   json["layout"] = LayoutJson(plan.layout);
+  json["placement"] = PlacementJson(plan.pipeline_outermost);
   json["predicted"] = PredictionJson(plan.prediction, plan.layout);
   json["search"] = {{"seconds", plan.search_seconds},
                     {"layouts_considered", plan.layouts_considered},
@@ -155,6 +162,7 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
   for (const Alternative& alternative : plan.alternatives) {
     json["alternatives"].push_back(
         {{"layout", LayoutJson(alternative.layout)},
+         {"placement", PlacementJson(alternative.pipeline_outermost)},
          {"predicted",
           PredictionJson(alternative.prediction, alternative.layout)},
          {"simulated", alternative.simulated},
