@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "planner/calibrate_prior.h"
@@ -17,12 +18,12 @@ namespace {
 
 // Offsets of log(measured / predicted) that runs share where the fields up to
 // there agree.
-constexpr double kFrameworkOffset = 0.05;
+constexpr double kFrameworkOffset = 0.03;
 constexpr double kSoftwareOffset = 0.04;
 constexpr double kModelOffset = 0.05;
 constexpr double kPrecisionOffset = 0.04;
-constexpr double kWorkloadOffset = 0.04;  // Software, model and precision.
-constexpr double kLayoutOffset = 0.04;    // And the layout but data.
+constexpr double kWorkloadOffset = 0.05;  // Software, model and precision.
+constexpr double kLayoutOffset = 0.03;    // And the layout but data.
 double Square(double x) { return x * x; }
 
 std::vector<double> VariancesOf(const std::vector<std::string>& names) {
@@ -44,7 +45,7 @@ CalibrationPoint PointOf(const RunPrediction& prediction) {
   point.software = SoftwareOf(prediction.run);
   point.model = absl::StrCat(PlainModelName(prediction.run.model), " x ",
                              prediction.setup.model.sequence_length);
-  point.precision = PrecisionName(layout);
+  point.precision = absl::AsciiStrToLower(prediction.run.precision);
   point.layout = absl::StrJoin(
       std::make_tuple(layout.pipeline, layout.interleave, layout.tensor,
                       layout.context, layout.expert, layout.micro_batch,

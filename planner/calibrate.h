@@ -28,8 +28,8 @@ struct CalibrationPoint {
   std::string framework;  // PublishedRun::group.
   std::string software;   // SoftwareOf the run.
   std::string model;
-  std::string precision;
-  std::string layout;  // Its axes but data, micro-batch, recompute, ZeRO.
+  std::string precision;  // The recipe, as the run names it.
+  std::string layout;     // Its axes but data, micro-batch, recompute, ZeRO.
   // d log(step time) / d log(constant), in the order of `constants`.
   std::vector<double> sensitivities;
   double log_ratio = 0;  // log(measured / predicted); of known runs.

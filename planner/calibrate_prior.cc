@@ -12,14 +12,14 @@ namespace {
 
 // Standard deviations of log(true / listed) before any run is seen. Shares of
 // data-sheet speeds are known to some percent; what happens once a step or once
-// a kernel on the host differs by a factor between installations.
+// a kernel on the host differs by a quarter between installations.
 struct Spread {
   const char* suffix;  // Of the constant's name.
   double deviation;
 };
 constexpr Spread kConstantSpread[] = {
-    {"_hidden_share", 0.2}, {"_share", 0.12}, {"_s", 0.4}};
-constexpr double kOtherSpread = 0.12;
+    {"_hidden_share", 0.1}, {"_share", 0.05}, {"_s", 0.25}};
+constexpr double kOtherSpread = 0.05;
 
 constexpr double kHuber = 2;  // Standard deviations.
 

@@ -52,7 +52,10 @@ Fit PredictAll(const std::vector<PublishedRun>& runs,
 }
 
 // What constants cannot say of a run: its noise, and what is off in the model.
-constexpr double kUnexplained = 0.04;
+constexpr double kUnexplained = 0.03;
+// The runs may be of an installation unlike those that the profile was fitted
+// to: so much wider are its constants' spreads.
+constexpr double kOtherInstallation = 3;
 constexpr double kOutlier = 4;  // Standard deviations.
 
 // log(constant / listed) of each constant that explains the fit's runs best;
@@ -113,7 +116,8 @@ absl::StatusOr<ProfileCorrection> CorrectProfile(
   result.median_error_before = fit.median_error;
   std::vector<double> variances;
   for (const ModelConstant& constant : profile.constants) {
-    variances.push_back(VarianceOfConstant(constant.name));
+    variances.push_back(kOtherInstallation * kOtherInstallation *
+                        VarianceOfConstant(constant.name));
   }
   std::vector<double> moved(variances.size());
   constexpr int kNumSteps = 4;
