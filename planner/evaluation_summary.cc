@@ -73,9 +73,8 @@ std::string ChoiceName(const RunPrediction& prediction) {
   const PublishedRun& run = prediction.run;
   return absl::StrCat(run.group, ", ", run.model, ", ",
                       run.num_gpus.value_or(0), " x ", prediction.setup.profile,
-                      ", ", PrecisionName(prediction.setup.layout), ", ",
-                      run.global_batch.value_or(0), " x ",
-                      run.sequence.value_or(0), " tokens");
+                      ", ", run.precision, ", ", run.global_batch.value_or(0),
+                      " x ", run.sequence.value_or(0), " tokens");
 }
 
 std::vector<ChoiceSummary> SummarizeChoices(
