@@ -1,0 +1,179 @@
+#include "planner/evaluate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "planner/calibrate.h"
+#include "planner/calibrate_profile.h"
+#include "planner/evaluation_summary.h"
+#include "planner/profile_file.h"
+#include "planner/published_runs.h"
+#include "planner/shipped_profiles.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kFolder[] = "tests/data/published_runs/";
+
+const ProfileSource& Shipped() {
+  static const auto* const profiles =
+      new ProfileSource(CachedProfiles(LoadNamedProfile));
+  return *profiles;
+}
+
+std::vector<PublishedRun> Runs(const std::string& name) {
+  absl::StatusOr<std::vector<PublishedRun>> runs =
+      LoadPublishedRuns(kFolder + name);
+  return *std::move(runs);
+}
+
+std::vector<RunPrediction> PredictFile(const std::string& name,
+                                       const PredictionOptions& options) {
+  std::vector<RunPrediction> predictions;
+  for (const PublishedRun& run : Runs(name)) {
+    predictions.push_back(PredictRun(run, Shipped(), options));
+  }
+  return predictions;
+}
+
+const ErrorSummary& Find(const std::vector<ErrorSummary>& summaries,
+                         const std::string& name) {
+  for (const ErrorSummary& errors : summaries) {
+    if (errors.name == name) return errors;
+  }
+  ADD_FAILURE() << "no " << name;
+  return summaries.front();
+}
+
+// Goal: every collected run is predicted or refused with a reason, and the
+// closed form stays as good as it was. Method: all runs with the shipped
+// profiles; limits are what was measured when the constants were fitted, and a
+// fifth.
+TEST(EvaluateTest, HoldsToTheCollectedRuns) {
+  const std::vector<RunPrediction> predictions =
+      PredictFile("published_runs.json", {});
+  for (const RunPrediction& prediction : predictions) {
+    if (prediction.is_supported()) {
+      EXPECT_GT(prediction.step_time_s, 0) << prediction.run.id;
+      EXPECT_GT(prediction.memory_bytes, 0) << prediction.run.id;
+    } else {
+      EXPECT_THAT(prediction.status.message(), Not(IsEmpty()));
+    }
+  }
+  const EvaluationSummary summary = Summarize(predictions);
+  EXPECT_EQ(summary.all.count, 372);
+  EXPECT_EQ(summary.all.supported, 305);
+  const ErrorSummary& dense = Find(summary.by_class, "dense A/A+");
+  EXPECT_EQ(dense.compared, 170);
+  EXPECT_LE(dense.median, 0.041);
+  EXPECT_LE(dense.p95, 0.22);
+  EXPECT_LE(Find(summary.by_class, "experts").median, 0.23);
+  EXPECT_LE(Find(summary.by_class, "fp8/fp4").median, 0.072);
+  EXPECT_LE(Find(summary.by_group, "mbridge_perf").median, 0.15);
+  EXPECT_EQ(summary.num_memory, 34);
+  EXPECT_LE(summary.mean_memory_error, 0.055);
+  for (const ChoiceSummary& choice : summary.choices) {
+    if (choice.name.find("vtrain") != std::string::npos) {
+      EXPECT_LE(choice.regret, 0.02) << choice.name;
+    }
+  }
+}
+
+// Goal: the same for the table of single nodes, whose machine is like that of
+// runs that constants were fitted to. Method: as above.
+TEST(EvaluateTest, HoldsToVtrainsSingleNodes) {
+  const EvaluationSummary summary =
+      Summarize(PredictFile("vtrain_single_node.csv", {}));
+  EXPECT_EQ(summary.all.supported, 860);
+  EXPECT_LE(summary.all.median, 0.10);
+}
+
+// Goal: two runs of a group predict the rest of it. Method: those that
+// ChooseCalibrationRuns takes of each group; limits as above.
+TEST(EvaluateTest, TwoRunsCalibrateAGroup) {
+  std::vector<RunPrediction> predictions =
+      PredictFile("published_runs.json", {.sensitivities = true});
+  std::vector<std::string> constants;
+  const HardwareProfile profile = LoadNamedProfile("h100-sxm").value();
+  for (const ModelConstant& constant : profile.constants) {
+    constants.push_back(constant.name);
+  }
+  Calibrate(ChooseCalibrationRuns(predictions, 2), constants, &predictions);
+  const EvaluationSummary summary = Summarize(predictions);
+  EXPECT_LE(Find(summary.by_class, "calibrated").median, 0.025);
+  EXPECT_LE(Find(summary.by_group, "dgxc").median, 0.012);
+}
+
+// Goal: without a profile a run is refused with the reason. Method: a source
+// that has none.
+TEST(EvaluateTest, RefusesWithoutAProfile) {
+  const std::vector<PublishedRun> runs = Runs("published_runs.json");
+  const ProfileSource none = [](const std::string& name) {
+    return absl::StatusOr<HardwareProfile>(
+        absl::NotFoundError("no profile " + name));
+  };
+  for (const PublishedRun& run : runs) {
+    if (run.id != "dgxc/0252") continue;
+    const RunPrediction prediction = PredictRun(run, none, {});
+    EXPECT_FALSE(prediction.is_supported());
+    EXPECT_THAT(prediction.status.message(), HasSubstr("no profile h100-sxm"));
+    EXPECT_FALSE(prediction.step_time_error().has_value());
+  }
+}
+
+// Goal: runs of a slower machine give its constants back. Method: pretend that
+// dgxc's dense runs were measured where products reach 0.8 of their share; the
+// corrected profile must predict them, and say by what it was corrected.
+TEST(CorrectProfileTest, FindsASlowerMachine) {
+  const HardwareProfile profile = LoadNamedProfile("h100-sxm").value();
+  HardwareProfile slow = profile;
+  for (ModelConstant& constant : slow.constants) {
+    if (constant.name == "gemm_share" || constant.name == "gemm_fp8_share") {
+      constant.value *= 0.8;
+    }
+  }
+  const ProfileSource slow_machine = [&](const std::string& name) {
+    return name == "h100-sxm" ? absl::StatusOr<HardwareProfile>(slow)
+                              : absl::NotFoundError(name);
+  };
+  std::vector<PublishedRun> runs;
+  for (PublishedRun& run : Runs("published_runs.json")) {
+    if (run.group != "dgxc" || run.has_moe) continue;
+    const RunPrediction prediction = PredictRun(run, slow_machine, {});
+    if (!prediction.is_supported()) continue;
+    run.step_time_s = prediction.step_time_s;
+    runs.push_back(run);
+  }
+  ASSERT_GT(runs.size(), 10u);
+  const auto corrected = CorrectProfile(runs, "h100-sxm", profile);
+  ASSERT_TRUE(corrected.ok()) << corrected.status();
+  EXPECT_GT(corrected->median_error_before, 0.1);
+  EXPECT_LT(corrected->median_error_after, 0.02);
+  EXPECT_EQ(corrected->used.size(), runs.size());
+  EXPECT_THAT(corrected->outliers, IsEmpty());
+  for (size_t i = 0; i < slow.constants.size(); ++i) {
+    const ModelConstant& constant = corrected->profile.constants[i];
+    if (constant.name != "gemm_share") continue;
+    EXPECT_NEAR(constant.value / slow.constants[i].value, 1, 0.1);
+    EXPECT_THAT(constant.source, HasSubstr("measured runs"));
+  }
+  // It can be kept.
+  const auto read = ParseProfile(ProfileToYaml(corrected->profile), "p.yaml");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->constants, corrected->profile.constants);
+
+  EXPECT_THAT(CorrectProfile(runs, "a100-80gb", profile).status().message(),
+              HasSubstr("no run says anything of a100-80gb: dgxc/"));
+}
+
+}  // namespace
+}  // namespace millrace
