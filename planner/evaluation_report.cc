@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "planner/profile_errors.h"
 
 namespace millrace {
 namespace {
@@ -166,7 +167,13 @@ std::string EvaluationToJson(const std::vector<RunPrediction>& predictions,
   for (const RunPrediction& prediction : predictions) {
     absl::StrAppend(&text, RunToJson(prediction).dump(), "\n");
   }
-  absl::StrAppend(&text, SummaryToJson(summary).dump(), "\n");
+  Json body = SummaryToJson(summary);
+  Json& errors = body["summary"]["step_error_by_profile"] = Json::object();
+  for (const auto& [profile, error] : ErrorsByProfile(predictions)) {
+    errors[profile] = {
+        {"low", error.low}, {"high", error.high}, {"num_runs", error.num_runs}};
+  }
+  absl::StrAppend(&text, body.dump(), "\n");
   return text;
 }
 

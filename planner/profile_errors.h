@@ -1,0 +1,24 @@
+// How far plans with each hardware profile are off by published runs: what the
+// shipped profiles state as their step_error.
+
+#ifndef MILLRACE_PLANNER_PROFILE_ERRORS_H_
+#define MILLRACE_PLANNER_PROFILE_ERRORS_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "planner/evaluate.h"
+#include "planner/profile.h"
+
+namespace millrace {
+
+// By the profile's name, ErrorOfRuns (planner/interval.h) of the supported runs
+// of dense models of quality A-, A or A+ that were measured and that no
+// calibration was made with.
+std::map<std::string, StepError> ErrorsByProfile(
+    const std::vector<RunPrediction>& predictions);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PROFILE_ERRORS_H_
