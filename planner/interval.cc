@@ -94,14 +94,20 @@ StepError ErrorFor(const ModelSpec& model, const HardwareProfile& profile) {
     // steps, were 1 to 16 % low on H200
     // (docs/results/2026-11-21-training-h200.md, "as first measured"); the bar
     // for plans from data sheets is 25 % for 19 of 20 published runs.
-    error = profile.gemms.empty() ? StepError{.low = 0.8, .high = 1.25}
-                                  : StepError{.low = 0.95, .high = 1.2};
+    error = profile.gemms.empty()
+                ? StepError{.low = 0.8,
+                            .high = 1.25,
+                            .source = "supposed of any data sheet"}
+                : StepError{.low = 0.95,
+                            .high = 1.2,
+                            .source = "supposed of any machine's tables"};
   }
   if (model.moe.num_experts > 0) {
     // 54 published runs of quality A- to A+ on the shipped profiles; a few
     // models take three times as long as predicted.
     error.low = std::min(error.low, 0.68);
     error.high = std::max(error.high, 3.2);
+    error.source = "published runs of mixtures of experts";
   }
   return error;
 }

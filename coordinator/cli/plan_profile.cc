@@ -56,10 +56,9 @@ absl::StatusOr<HardwareProfile> FindCachedProfile(const JobSpec& job,
       "; measure one with millrace profile JOB, or name one with --profile"));
 }
 
-std::string NotMeasuredWarning(const HardwareProfile& profile) {
-  const StepError error = profile.step_error.is_given()
-                              ? profile.step_error
-                              : SupposedError(profile);
+std::string NotMeasuredWarning(const ModelSpec& model,
+                               const HardwareProfile& profile) {
+  const StepError error = ErrorFor(model, profile);
   return absl::StrFormat(
       "hardware profile '%s' is from data sheets, not measured on these "
       "devices; in 9 of 10 cases a step takes %.2f to %.2f times the "
@@ -109,7 +108,7 @@ absl::StatusOr<HardwareProfile> FindProfileFor(const std::string& name,
 std::vector<std::string> WarningsFor(const JobSpec& job, const Here& here,
                                      const HardwareProfile& profile,
                                      int32_t num_devices) {
-  if (profile.gemms.empty()) return {NotMeasuredWarning(profile)};
+  if (profile.gemms.empty()) return {NotMeasuredWarning(job.model, profile)};
   const int32_t on_host = std::min(num_devices, profile.ranks_per_host);
   const ProfileIdentity identity = {
       .machine = here.machine,
