@@ -62,7 +62,8 @@ class DeviceCost {
   const HardwareProfile& profile() const { return profile_; }
   const CostConstants& constants() const { return constants_; }
 
-  // Launches included. `format` counts where `work.low_precision`. A product
+  // Launches included. `format` counts where `work.low_precision`; as stored is
+  // bf16. A product
   // is cut into tiles that the multiprocessors take in waves, each as long as
   // its k and gemm_tile_s ask, and moves at least its operands.
   double GemmSeconds(const GemmWork& work, GemmFormat format) const;
