@@ -39,6 +39,27 @@ std::vector<int32_t> DeviceCounts(const SearchInput& input,
   return counts;
 }
 
+// With 1, 2, ... nodes fewer than `plan` trains on, the throughput of the best
+// of `plans` that has enough devices, over its own; up to the last that any
+// has.
+std::vector<double> ThroughputOnFewer(const Plan& plan,
+                                      const std::vector<Plan>& plans,
+                                      int32_t devices_per_node) {
+  std::vector<double> shares;
+  for (int32_t devices = plan.layout.num_ranks() - devices_per_node;
+       devices > 0; devices -= devices_per_node) {
+    double most = 0;
+    for (const Plan& other : plans) {
+      if (other.layout.num_ranks() > devices) continue;
+      most = std::max(
+          most, other.prediction.tokens_per_s / plan.prediction.tokens_per_s);
+    }
+    if (most == 0) break;
+    shares.push_back(most);
+  }
+  return shares;
+}
+
 }  // namespace
 
 GoodputInput GoodputInputOf(const Plan& plan, int32_t devices_per_node) {
@@ -57,10 +78,8 @@ absl::StatusOr<ObjectivePlan> FindPlanForObjective(const SearchInput& input,
                                                    const CostModel& cost,
                                                    int32_t devices_per_node) {
   const GoodputSpec& spec = input.job.goodput;
-  const bool is_cost = spec.objective == "cost";
-  std::optional<ObjectivePlan> best;
+  std::vector<Plan> plans;
   absl::Status first_error;
-  double best_objective = 0;
   for (const int32_t count : DeviceCounts(input, devices_per_node)) {
     SearchInput part = input;
     part.num_devices = count;
@@ -74,25 +93,36 @@ absl::StatusOr<ObjectivePlan> FindPlanForObjective(const SearchInput& input,
       continue;
     }
     plan->num_idle_devices += input.num_devices - count;
-    GoodputInput figures = GoodputInputOf(*plan, devices_per_node);
-    if (is_cost) {
+    plans.push_back(*std::move(plan));
+  }
+  if (plans.empty()) return first_error;
+
+  const Plan* best = nullptr;
+  GoodputInput best_figures;
+  double best_objective = 0;
+  for (const Plan& plan : plans) {
+    GoodputInput figures = GoodputInputOf(plan, devices_per_node);
+    if (spec.objective == "cost") {
       // What is not used need not be paid.
       figures.num_spare_nodes = -1;
     } else if (spec.objective == "goodput") {
       // All there are: what does not train is spare.
-      figures.num_spare_nodes = plan->num_idle_devices / devices_per_node;
+      figures.num_spare_nodes = plan.num_idle_devices / devices_per_node;
+      figures.throughput_by_nodes_lost =
+          ThroughputOnFewer(plan, plans, devices_per_node);
     }
     const double objective = ObjectiveOf(spec, figures);
-    if (best.has_value() && objective > best_objective) continue;
+    if (best != nullptr && objective > best_objective) continue;
+    best = &plan;
+    best_figures = std::move(figures);
     best_objective = objective;
-    best = ObjectivePlan{.plan = *std::move(plan), .goodput = std::nullopt};
-    if (spec.mean_time_between_failures_hours > 0 ||
-        spec.price_per_device_hour > 0) {
-      best->goodput = PredictGoodput(spec, figures);
-    }
   }
-  if (!best.has_value()) return first_error;
-  return *std::move(best);
+  ObjectivePlan chosen{.plan = *best, .goodput = std::nullopt};
+  if (spec.mean_time_between_failures_hours > 0 ||
+      spec.price_per_device_hour > 0) {
+    chosen.goodput = PredictGoodput(spec, best_figures);
+  }
+  return chosen;
 }
 
 }  // namespace millrace

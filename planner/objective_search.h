@@ -30,9 +30,10 @@ struct ObjectivePlan {
 
 // step_time: FindPlan. goodput: FindPlan for all nodes, and for all but as many
 // as are spares enough with probability 0.5, 0.9, 0.99 and 0.999; that which
-// yields most. cost: FindPlan for all nodes, half of them, a quarter ...; that
-// which is cheapest a token, its spares beside it; the smaller of equals.
-// Numbers of devices that no layout can use are passed over.
+// yields most, where each may go on as one of the smaller when spares run out.
+// cost: FindPlan for all nodes, half of them, a quarter ...; that which is
+// cheapest a token, its spares beside it; the smaller of equals. Numbers of
+// devices that no layout can use are passed over.
 //
 // `devices_per_node` is at least 1. Errors are those of FindPlan for all
 // devices, if it finds no plan for any number.
