@@ -138,6 +138,12 @@ absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
 
 std::string PlanRecordToJson(const PlanRecord& record) {
   const Layout& layout = record.layout;
+  Json listed = Json::array();
+  for (const ListedStage& stage : layout.listed_stages) {
+    listed.push_back({stage.forward_us, stage.input_gradient_us,
+                      stage.weight_gradient_us, stage.activation_bytes,
+                      stage.weight_gradient_bytes, stage.memory_bytes});
+  }
   return Json{{"pipeline", layout.pipeline},
               {"data", layout.data},
               {"tensor", layout.tensor},
@@ -147,6 +153,8 @@ std::string PlanRecordToJson(const PlanRecord& record) {
               {"precision", PrecisionName(layout.precision)},
               {"recompute", RecomputeName(layout.recompute)},
               {"schedule", ScheduleName(layout.schedule)},
+              {"listed_stages", listed},
+              {"listed_transfer_us", layout.listed_transfer_us},
               {"step_time_s", record.step_time_s},
               {"memory_bytes", record.memory_bytes},
               {"program_hashes", record.program_hashes},
@@ -168,7 +176,17 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
         .zero = parsed.at("zero"),
         .precision = PrecisionOf(parsed.at("precision").get<std::string>()),
         .recompute = RecomputeOf(parsed.at("recompute").get<std::string>()),
-        .schedule = ScheduleOf(parsed.at("schedule").get<std::string>())};
+        .schedule = ScheduleOf(parsed.at("schedule").get<std::string>()),
+        .listed_transfer_us = parsed.at("listed_transfer_us")};
+    for (const Json& stage : parsed.at("listed_stages")) {
+      record.layout.listed_stages.push_back(
+          {.forward_us = stage.at(0),
+           .input_gradient_us = stage.at(1),
+           .weight_gradient_us = stage.at(2),
+           .activation_bytes = stage.at(3),
+           .weight_gradient_bytes = stage.at(4),
+           .memory_bytes = stage.at(5)});
+    }
     record.step_time_s = parsed.at("step_time_s");
     record.memory_bytes = parsed.at("memory_bytes");
     record.program_hashes =

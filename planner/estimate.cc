@@ -15,9 +15,10 @@ struct StageSeconds {
   double recompute = 0;
   double input_gradient = 0;
   double weight_gradient = 0;
-  double forward_comm = 0;     // Over the tensor axis.
-  double backward_comm = 0;    // Over the tensor axis.
-  double transfer = 0;         // Sends of one micro-batch.
+  double forward_comm = 0;   // Over the tensor axis.
+  double backward_comm = 0;  // Over the tensor axis.
+  double transfer = 0;       // Sends of one micro-batch.
+  double longest_transfer = 0;
   double forward_gather = 0;   // Of parameters, under ZeRO-3.
   double backward_gather = 0;  // Likewise.
   double reduce = 0;           // All buckets.
@@ -36,6 +37,7 @@ void AddPassOp(const Layout& layout, const GraphOp& op, const CostModel& cost,
   const double seconds = cost.Seconds(layout, op.kind, op.attributes);
   if (op.kind == OpKind::kSend) {
     stage->transfer += seconds;
+    stage->longest_transfer = std::max(stage->longest_transfer, seconds);
   } else if (op.phase == Phase::kParameterGather) {
     (is_forward ? stage->forward_gather : stage->backward_gather) += seconds;
   } else if (IsCollective(op.kind)) {
@@ -151,7 +153,7 @@ StepEstimate EstimateStep(const ModelSpec& model, const Layout& layout,
   }
   double pipeline_time =
       all_passes + (num_microbatches - 1) * slowest_pass + transfers;
-  if (layout.schedule == Schedule::kZeroBubble) {
+  if (layout.schedule != Schedule::kOneForwardOneBackward) {
     // No stage waits for the weight gradients of another: of the stages after
     // it when the first gradients come, and, put off, at the end once more.
     const double put_off =
@@ -168,6 +170,16 @@ StepEstimate EstimateStep(const ModelSpec& model, const Layout& layout,
       (num_microbatches * pass_comm / layout.pipeline + tail_comm) /
       estimate.step_time_s;
   return estimate;
+}
+
+PassSeconds EstimatePasses(const ModelSpec& model, const Layout& layout,
+                           int32_t stage_idx, const CostModel& cost) {
+  const StageSeconds stage = SumStage(model, layout, stage_idx, cost);
+  return {.forward = stage.forward + stage.forward_comm,
+          .input_gradient = stage.input_gradient +
+                            std::max(stage.recompute, stage.backward_comm),
+          .weight_gradient = stage.weight_gradient,
+          .transfer = stage.longest_transfer};
 }
 
 }  // namespace millrace

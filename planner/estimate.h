@@ -4,6 +4,8 @@
 #ifndef MILLRACE_PLANNER_ESTIMATE_H_
 #define MILLRACE_PLANNER_ESTIMATE_H_
 
+#include <cstdint>
+
 #include "planner/cost.h"
 #include "planner/layout.h"
 #include "planner/model.h"
@@ -25,6 +27,19 @@ struct StepEstimate {
 // cost.HasCommunication().
 StepEstimate EstimateStep(const ModelSpec& model, const Layout& layout,
                           const CostModel& cost);
+
+// Seconds of one micro-batch's passes through a stage where both gradients are
+// passes of their own, exposed tensor communication and what is computed again
+// included, and of its longer transfer.
+struct PassSeconds {
+  double forward = 0;
+  double input_gradient = 0;
+  double weight_gradient = 0;
+  double transfer = 0;
+};
+// Of one stage, likewise.
+PassSeconds EstimatePasses(const ModelSpec& model, const Layout& layout,
+                           int32_t stage, const CostModel& cost);
 
 }  // namespace millrace
 

@@ -60,6 +60,10 @@ void NoteCommon(Export& out) {
         "the schedule zero_bubble: weight gradients are not put off, the order "
         "is one forward, one backward");
   }
+  if (out.layout.schedule == Schedule::kListScheduled) {
+    out.differences.push_back(
+        "the schedule list: the order of passes is the framework's own");
+  }
   if (out.job.model.moe.num_experts > 0) {
     out.differences.push_back(
         "routing: the plan takes every expert to get equally many tokens; "

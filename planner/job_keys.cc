@@ -323,10 +323,11 @@ const JobKey kJobKeys[] = {
     {.path = "layout.schedule",
      .doc = "The order of passes in a pipeline: one forward, one backward; or "
             "zero_bubble, which also puts off weight gradients to fill its "
-            "end, with ZeRO 0 or 1; or interleaved, only planned so far. auto "
-            "takes the fastest.",
+            "end, with ZeRO 0 or 1; or list, which orders passes by what they "
+            "cost, as far as memory allows, likewise; or interleaved, only "
+            "planned so far. auto takes the fastest.",
      .field = FIELD(layout.schedule),
-     .choices = "auto|1f1b|zero_bubble|interleaved"},
+     .choices = "auto|1f1b|zero_bubble|list|interleaved"},
 
     {.path = "checkpoint.directory",
      .doc = "Where checkpoints go. Empty: checkpoints/ in the run directory.",

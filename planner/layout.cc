@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 
 namespace millrace {
 
@@ -129,6 +130,8 @@ const char* ScheduleName(Schedule schedule) {
       return "zero_bubble";
     case Schedule::kInterleaved:
       return "interleaved";
+    case Schedule::kListScheduled:
+      return "list";
   }
   CHECK(false) << "unknown schedule " << static_cast<int>(schedule);
   return "";
@@ -150,7 +153,7 @@ const char* PrecisionName(const Layout& layout) {
 Schedule ScheduleOf(absl::string_view name) {
   for (const Schedule schedule :
        {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble,
-        Schedule::kInterleaved}) {
+        Schedule::kInterleaved, Schedule::kListScheduled}) {
     if (name == ScheduleName(schedule)) return schedule;
   }
   CHECK(false) << "unknown schedule " << name;
@@ -285,6 +288,45 @@ int64_t LayersOfLastStage(const ModelSpec& model, int64_t num_stages) {
   return best;
 }
 
+// What puts off weight gradients has stages to do so for, and adds them up
+// where they stay.
+absl::Status ValidateSchedule(const Layout& layout) {
+  const bool is_listed = layout.schedule == Schedule::kListScheduled;
+  if ((is_listed || layout.schedule == Schedule::kZeroBubble) &&
+      (layout.pipeline == 1 || layout.shards_gradients())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.schedule is ", ScheduleName(layout.schedule),
+        " with layout.pipeline ", layout.pipeline, " and layout.zero ",
+        layout.zero,
+        "; it puts off weight gradients, which takes two stages at least and "
+        "ZeRO 0 or 1: set it to 1f1b or auto"));
+  }
+  const auto num_listed = static_cast<int32_t>(layout.listed_stages.size());
+  if (num_listed != (is_listed ? layout.pipeline : 0) ||
+      layout.listed_transfer_us < 0 ||
+      (!is_listed && layout.listed_transfer_us > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a layout of ", layout.pipeline, " stages and schedule ",
+        ScheduleName(layout.schedule), " with the costs of ", num_listed,
+        " stages and a transfer of ", layout.listed_transfer_us,
+        " us; the schedule list has every stage's, others none"));
+  }
+  for (int32_t s = 0; s < num_listed; ++s) {
+    const ListedStage& stage = layout.listed_stages[s];
+    if (stage.forward_us < 0 || stage.input_gradient_us < 0 ||
+        stage.weight_gradient_us < 0 || stage.activation_bytes < 0 ||
+        stage.weight_gradient_bytes < 0 ||
+        stage.memory_bytes <
+            std::max(stage.activation_bytes, stage.weight_gradient_bytes)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the costs that the schedule list has of stage ", s,
+                       " are negative, or its memory of ", stage.memory_bytes,
+                       " bytes is less than one micro-batch needs"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 LayerRange StageLayers(const ModelSpec& model, const Layout& layout,
@@ -328,14 +370,7 @@ absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
     return absl::InvalidArgumentError(
         absl::StrCat("layout.zero is ", layout.zero, "; it must be 0 to 3"));
   }
-  if (layout.schedule == Schedule::kZeroBubble &&
-      (layout.pipeline == 1 || layout.shards_gradients())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "layout.schedule is zero_bubble with layout.pipeline ", layout.pipeline,
-        " and layout.zero ", layout.zero,
-        "; it puts off weight gradients, which takes two stages at least and "
-        "ZeRO 0 or 1: set it to 1f1b or auto"));
-  }
+  RETURN_IF_ERROR(ValidateSchedule(layout));
   if (layout.pipeline > model.num_layers) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layout.pipeline is ", layout.pipeline, ", but the model has ",
@@ -369,6 +404,8 @@ std::string LayoutToString(const Layout& layout) {
   }
   if (layout.schedule == Schedule::kZeroBubble) {
     absl::StrAppend(&text, ", zero bubble");
+  } else if (layout.schedule == Schedule::kListScheduled) {
+    absl::StrAppend(&text, ", list-scheduled");
   }
   return text;
 }

@@ -41,15 +41,30 @@ Recompute RecomputeOf(absl::string_view name);   // Must be one of these.
 // off fills the end; activations of all stages then live as long as those of
 // the first (Qi et al., "Zero Bubble Pipeline Parallelism", 2024, ZB-H1).
 // kInterleaved: stages hold `interleave` chunks of layers in turn (Narayanan et
-// al., 2021); only planned so far.
+// al., 2021); only planned so far. kListScheduled: the order that list
+// scheduling makes of what passes cost (planner/list_layout.h).
 enum class Schedule : uint8_t {
   kOneForwardOneBackward,
   kZeroBubble,
   kInterleaved,
+  kListScheduled,
 };
-// "1f1b", "zero_bubble", "interleaved".
+// "1f1b", "zero_bubble", "interleaved", "list".
 const char* ScheduleName(Schedule schedule);
 Schedule ScheduleOf(absl::string_view name);  // Must be one of these.
+
+// What list scheduling goes by: what one micro-batch's passes through a stage
+// cost and hold (as ChunkCosts), and how much all may hold at once. Whole
+// numbers, so that every process makes the same order of them.
+struct ListedStage {
+  int32_t forward_us = 0;
+  int32_t input_gradient_us = 0;
+  int32_t weight_gradient_us = 0;
+  int64_t activation_bytes = 0;
+  int64_t weight_gradient_bytes = 0;
+  int64_t memory_bytes = 0;
+  friend bool operator==(const ListedStage&, const ListedStage&) = default;
+};
 
 struct Layout {
   int32_t pipeline = 1;  // Stages.
@@ -73,6 +88,9 @@ struct Layout {
   GemmFormat gemm_format = GemmFormat::kAsStored;
   Recompute recompute = Recompute::kNone;
   Schedule schedule = Schedule::kOneForwardOneBackward;
+  // By stage, and of a transfer between two: with kListScheduled alone.
+  std::vector<ListedStage> listed_stages;
+  int32_t listed_transfer_us = 0;
 
   // Whether a rank keeps the optimizer state of its slices alone.
   bool shards_optimizer() const { return zero >= 1 && data > 1; }

@@ -117,7 +117,7 @@ std::string NearestObstacle(const LayoutSpace& space) {
   if (const auto key = PlanOnlyKey(space.constraints)) {
     return absl::StrCat(*key,
                         ", which is only planned so far: workers execute "
-                        "1 or auto, and 1f1b or zero_bubble");
+                        "1 or auto, and 1f1b, zero_bubble or list");
   }
   if (!Allows(space.constraints.devices, space.num_devices)) {
     return absl::StrCat("layout.devices is ", *space.constraints.devices,
@@ -153,8 +153,14 @@ std::string NearestObstacle(const LayoutSpace& space) {
       nearest_gap = gap;
     }
   }
-  const absl::Status obstacle =
+  absl::Status obstacle =
       ValidateLayout(space.model, *nearest, space.global_batch);
+  const std::string& schedule = space.constraints.schedule;
+  if (obstacle.ok() && schedule != kAuto) {
+    // The schedule then: one that the rest of the layout does not allow.
+    nearest->schedule = ScheduleOf(schedule);
+    obstacle = ValidateLayout(space.model, *nearest, space.global_batch);
+  }
   return absl::StrCat("nearest is ", LayoutToString(*nearest), ": ",
                       std::string(obstacle.message()));
 }
@@ -233,6 +239,16 @@ std::optional<std::string> ChangeOfDevices(const LayoutSpace& space) {
   return std::nullopt;
 }
 
+// Whether layouts of this schedule are asked for, or are what those are made
+// from: list-scheduled ones from 1F1B's.
+bool StartsFrom(absl::string_view asked_for, Schedule schedule,
+                const Layout& mesh) {
+  if (asked_for == ScheduleName(Schedule::kListScheduled)) {
+    return schedule == Schedule::kOneForwardOneBackward && mesh.pipeline > 1;
+  }
+  return asked_for == kAuto || asked_for == ScheduleName(schedule);
+}
+
 }  // namespace
 
 LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
@@ -276,10 +292,7 @@ std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
                                : RecomputeOf(space.constraints.recompute);
         for (const Schedule schedule :
              {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble}) {
-          if (space.constraints.schedule != kAuto &&
-              space.constraints.schedule != ScheduleName(schedule)) {
-            continue;
-          }
+          if (!StartsFrom(space.constraints.schedule, schedule, mesh)) continue;
           layout.schedule = schedule;
           if (ValidateLayout(space.model, layout, space.global_batch).ok()) {
             layouts.push_back(layout);

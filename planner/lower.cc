@@ -14,6 +14,7 @@
 #include "planner/arena.h"
 #include "planner/graph.h"
 #include "planner/happens_before.h"
+#include "planner/list_layout.h"
 #include "planner/lower_dependencies.h"
 #include "planner/schedule.h"
 
@@ -34,9 +35,11 @@ void ClearAccumulate(OpAttributes& attributes) {
 // they touch, offsets from what is alive when all are known.
 class Lowering {
  public:
+  // `passes` in the order in which the stage runs them.
   Lowering(const Graph& graph, ProgramKind kind, const Layout& layout,
-           int32_t stage)
+           int32_t stage, std::vector<ChunkPass> passes)
       : graph_(graph),
+        passes_(std::move(passes)),
         program_{.kind = kind,
                  .layout = layout,
                  .stage = stage,
@@ -46,17 +49,15 @@ class Lowering {
 
   Program Run() && {
     EmitAll(graph_.prologue);
-    const int32_t num_microbatches = program_.kind == ProgramKind::kTraining
-                                         ? program_.layout.num_microbatches
-                                         : 1;
     buffer_of_microbatch_.assign(
-        num_microbatches, std::vector<BufferId>(graph_.tensors.size(), -1));
-    const std::vector<ChunkPass> passes = PassesOf(num_microbatches);
-    for (size_t i = 0; i < passes.size(); ++i) {
-      if (passes[i].kind == ChunkPassKind::kWeightGradient) {
-        EmitWeightGradients(passes[i].microbatch_idx);
+        program_.layout.num_microbatches,
+        std::vector<BufferId>(graph_.tensors.size(), -1));
+    for (size_t i = 0; i < passes_.size(); ++i) {
+      if (passes_[i].kind == ChunkPassKind::kWeightGradient) {
+        EmitWeightGradients(passes_[i].microbatch_idx);
       } else {
-        EmitPass(passes[i], i + 1 < passes.size() ? &passes[i + 1] : nullptr);
+        EmitPass(passes_[i],
+                 i + 1 < passes_.size() ? &passes_[i + 1] : nullptr);
       }
     }
     FinishReductions(0);
@@ -66,22 +67,6 @@ class Lowering {
   }
 
  private:
-  std::vector<ChunkPass> PassesOf(int32_t num_microbatches) const {
-    const PipelineShape shape = {.num_stages = program_.layout.pipeline,
-                                 .num_microbatches = num_microbatches};
-    switch (program_.kind) {
-      case ProgramKind::kTraining:
-        return program_.layout.schedule == Schedule::kZeroBubble
-                   ? ZeroBubble(shape, program_.stage)
-                   : OneForwardOneBackward(shape, program_.stage);
-      case ProgramKind::kValidation:
-        return {{ChunkPassKind::kForward, program_.stage, 0}};
-      case ProgramKind::kPublish:
-        return {};
-    }
-    CHECK(false) << "unknown kind of program";
-    return {};
-  }
   const std::vector<GraphOp>& OpsOf(ChunkPassKind kind) const {
     return kind == ChunkPassKind::kForward ? graph_.forward : graph_.backward;
   }
@@ -185,7 +170,9 @@ class Lowering {
     const InstructionId two_before =
         num_passes < 2 ? -1 : last_compute_of_pass_[num_passes - 2];
     std::vector<InstructionId>& sends = sends_[is_forward ? 0 : 1];
-    InstructionId old_send = sends.size() < 2 ? -1 : sends[sends.size() - 2];
+    InstructionId old_send = sends.size() < kTransferBuffers
+                                 ? -1
+                                 : sends[sends.size() - kTransferBuffers];
     InstructionId send = -1;
     InstructionId last_compute = -1;
     const std::vector<GraphOp>& ops = OpsOf(pass.kind);
@@ -364,6 +351,7 @@ class Lowering {
   };
 
   const Graph& graph_;
+  const std::vector<ChunkPass> passes_;
   Program program_;
   std::vector<BufferId> buffer_of_tensor_;  // Persistent ones; else -1.
   std::vector<std::vector<BufferId>> buffer_of_microbatch_;
@@ -387,14 +375,47 @@ absl::Status CheckInput(const ModelSpec& model, const Layout& layout,
       "stage ", stage, " of a pipeline of ", layout.pipeline, " stages"));
 }
 
+absl::StatusOr<PassOrder> TrainingOrder(const Layout& layout) {
+  if (layout.schedule == Schedule::kListScheduled) return ListedOrder(layout);
+  const PipelineShape shape = {.num_stages = layout.pipeline,
+                               .num_microbatches = layout.num_microbatches};
+  PassOrder order;
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    order.push_back(layout.schedule == Schedule::kZeroBubble
+                        ? ZeroBubble(shape, stage)
+                        : OneForwardOneBackward(shape, stage));
+  }
+  return order;
+}
+
+Program LowerTraining(const ModelSpec& model, const Layout& layout,
+                      int32_t stage, std::vector<ChunkPass> passes) {
+  const Graph graph = BuildTrainingGraph(model, layout, stage);
+  return Lowering(graph, ProgramKind::kTraining, layout, stage,
+                  std::move(passes))
+      .Run();
+}
+
 }  // namespace
 
 absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              const Layout& layout,
                                              int32_t stage) {
   RETURN_IF_ERROR(CheckInput(model, layout, stage));
-  const Graph graph = BuildTrainingGraph(model, layout, stage);
-  return Lowering(graph, ProgramKind::kTraining, layout, stage).Run();
+  ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
+  return LowerTraining(model, layout, stage, std::move(order[stage]));
+}
+
+absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
+    const ModelSpec& model, const Layout& layout) {
+  RETURN_IF_ERROR(CheckInput(model, layout, /*stage=*/0));
+  ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
+  std::vector<Program> programs;
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    programs.push_back(
+        LowerTraining(model, layout, stage, std::move(order[stage])));
+  }
+  return programs;
 }
 
 absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,
@@ -402,7 +423,9 @@ absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,
                                                int32_t stage) {
   RETURN_IF_ERROR(CheckInput(model, layout, stage));
   const Graph graph = BuildValidationGraph(model, layout, stage);
-  return Lowering(graph, ProgramKind::kValidation, layout, stage).Run();
+  return Lowering(graph, ProgramKind::kValidation, layout, stage,
+                  {{ChunkPassKind::kForward, stage, 0}})
+      .Run();
 }
 
 absl::StatusOr<Program> BuildPublishProgram(const ModelSpec& model,
@@ -410,7 +433,7 @@ absl::StatusOr<Program> BuildPublishProgram(const ModelSpec& model,
                                             int32_t stage) {
   RETURN_IF_ERROR(CheckInput(model, layout, stage));
   const Graph graph = BuildPublishGraph(model, layout, stage);
-  return Lowering(graph, ProgramKind::kPublish, layout, stage).Run();
+  return Lowering(graph, ProgramKind::kPublish, layout, stage, {}).Run();
 }
 
 }  // namespace millrace

@@ -1,9 +1,11 @@
-// From Layout to Program: op-level graphs with sharded shapes, 1F1B order,
+// From Layout to Program: op-level graphs with sharded shapes, pipeline order,
 // lanes, waits and arena offsets. Deterministic: equal inputs give equal
 // Programs.
 
 #ifndef MILLRACE_PLANNER_LOWER_H_
 #define MILLRACE_PLANNER_LOWER_H_
+
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "planner/layout.h"
@@ -16,6 +18,11 @@ namespace millrace {
 absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              const Layout& layout,
                                              int32_t stage);
+
+// Those of all stages, in order; quicker than one by one where the order of
+// passes is made for all stages at once.
+absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
+    const ModelSpec& model, const Layout& layout);
 
 // Forward only, one micro-batch a step and data replica; its loss scalar is
 // the mean over the ranks' micro-batches. Shares the persistent arena's layout

@@ -179,6 +179,9 @@ absl::StatusOr<PassOrder> OrderOf(Schedule schedule,
       return ZeroBubbleOrder(costs);
     case Schedule::kInterleaved:
       return InterleavedOrder(costs);
+    case Schedule::kListScheduled:
+      return absl::InvalidArgumentError(
+          "list is no known order: ListSchedule makes one");
   }
   return absl::InternalError("unknown schedule");
 }

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,6 +15,7 @@
 #include "base/units.h"
 #include "planner/estimate.h"
 #include "planner/layout_space.h"
+#include "planner/list_variant.h"
 #include "planner/lower.h"
 #include "planner/planned_search.h"
 #include "planner/prediction.h"
@@ -26,16 +28,11 @@ namespace {
 // are simulated, and more while that stays quick.
 constexpr int kMinimumSimulated = 12;
 constexpr int64_t kInstructionBudget = 400'000;
+constexpr size_t kMostListed = 3;
 
 absl::StatusOr<std::vector<Program>> LowerStages(const ModelSpec& model,
                                                  const Layout& layout) {
-  std::vector<Program> programs;
-  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    ASSIGN_OR_RETURN(Program program,
-                     BuildTrainingProgram(model, layout, stage));
-    programs.push_back(std::move(program));
-  }
-  return programs;
+  return BuildTrainingPrograms(model, layout);
 }
 
 int64_t BufferBytes(const Program& program, BufferId buffer) {
@@ -169,6 +166,7 @@ class Search {
     RETURN_IF_ERROR(CheckLayouts(input_.job, input_.num_devices));
     RETURN_IF_ERROR(Consider(EnumerateLayouts(space_)));
     RETURN_IF_ERROR(Consider(SmallerThanWhatDoesNotFit()));
+    RETURN_IF_ERROR(ConsiderListed());
     const Candidate* chosen = Fastest();
     if (chosen == nullptr) return ExplainNothingFits();
     ASSIGN_OR_RETURN(Plan plan, MakePlan(*chosen));
@@ -254,6 +252,53 @@ class Search {
       ++num_simulated;
     }
     return absl::OkStatus();
+  }
+
+  // List-scheduled variants of the pipelines that come nearest, if their bubble
+  // is what they lose by.
+  absl::Status ConsiderListed() {
+    const std::string& asked_for = space_.constraints.schedule;
+    const bool is_asked_for =
+        asked_for == ScheduleName(Schedule::kListScheduled);
+    if (!is_asked_for && asked_for != "auto") return absl::OkStatus();
+    std::vector<Candidate> pipelines;
+    for (const Candidate& candidate : candidates_) {
+      if (candidate.simulated && candidate.layout.pipeline > 1 &&
+          !candidate.layout.shards_gradients()) {
+        pipelines.push_back(candidate);
+      }
+    }
+    std::stable_sort(pipelines.begin(), pipelines.end(),
+                     [](const Candidate& a, const Candidate& b) {
+                       return a.prediction.step_time_s <
+                              b.prediction.step_time_s;
+                     });
+    if (is_asked_for) candidates_.clear();
+    std::vector<Layout> considered;
+    for (Candidate& pipeline : pipelines) {
+      if (considered.size() == kMostListed) break;
+      Prediction& prediction = pipeline.prediction;
+      const Candidate* fastest = Fastest();
+      pipeline.layout.schedule = Schedule::kOneForwardOneBackward;
+      if ((fastest != nullptr &&
+           prediction.step_time_s * (1 - prediction.bubble_fraction) >=
+               fastest->prediction.step_time_s) ||
+          absl::c_linear_search(considered, pipeline.layout)) {
+        continue;
+      }
+      considered.push_back(pipeline.layout);
+      ASSIGN_OR_RETURN(
+          const std::optional<Layout> listed,
+          ListScheduledVariant(space_.model, pipeline.layout, cost_,
+                               memory_limit_ - prediction.overhead_bytes));
+      if (!listed.has_value()) continue;
+      RETURN_IF_ERROR(Consider({*listed}));
+    }
+    if (!candidates_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.schedule is list, but no layout of ", input_.num_devices,
+        " devices can have it: it takes two stages at least, ZeRO 0 or 1, and "
+        "memory for one micro-batch a stage; set layout.schedule to auto"));
   }
 
   const Candidate* Fastest() const {

@@ -9,6 +9,14 @@ static_assert(static_cast<int>(Recompute::kSelective) ==
               protocol::LAYOUT_RECOMPUTE_SELECTIVE);
 static_assert(static_cast<int>(Recompute::kFull) ==
               protocol::LAYOUT_RECOMPUTE_FULL);
+static_assert(static_cast<int>(Schedule::kOneForwardOneBackward) ==
+              protocol::LAYOUT_SCHEDULE_ONE_FORWARD_ONE_BACKWARD);
+static_assert(static_cast<int>(Schedule::kZeroBubble) ==
+              protocol::LAYOUT_SCHEDULE_ZERO_BUBBLE);
+static_assert(static_cast<int>(Schedule::kInterleaved) ==
+              protocol::LAYOUT_SCHEDULE_INTERLEAVED);
+static_assert(static_cast<int>(Schedule::kListScheduled) ==
+              protocol::LAYOUT_SCHEDULE_LIST_SCHEDULED);
 
 }  // namespace
 
@@ -26,11 +34,21 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
   message.set_recompute(
       static_cast<protocol::LayoutRecompute>(layout.recompute));
   message.set_schedule(static_cast<protocol::LayoutSchedule>(layout.schedule));
+  for (const ListedStage& stage : layout.listed_stages) {
+    protocol::ListedStageMessage& listed = *message.add_listed_stages();
+    listed.set_forward_us(stage.forward_us);
+    listed.set_input_gradient_us(stage.input_gradient_us);
+    listed.set_weight_gradient_us(stage.weight_gradient_us);
+    listed.set_activation_bytes(stage.activation_bytes);
+    listed.set_weight_gradient_bytes(stage.weight_gradient_bytes);
+    listed.set_memory_bytes(stage.memory_bytes);
+  }
+  message.set_listed_transfer_us(layout.listed_transfer_us);
   return message;
 }
 
 Layout FromMessage(const protocol::LayoutMessage& message) {
-  return {
+  Layout layout = {
       .pipeline = message.pipeline(),
       .data = message.data(),
       .tensor = message.tensor(),
@@ -41,7 +59,18 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
                        ? Precision::kBfloat16
                        : Precision::kFloat32,
       .recompute = static_cast<Recompute>(message.recompute()),
-      .schedule = static_cast<Schedule>(message.schedule())};
+      .schedule = static_cast<Schedule>(message.schedule()),
+      .listed_transfer_us = message.listed_transfer_us()};
+  for (const protocol::ListedStageMessage& stage : message.listed_stages()) {
+    layout.listed_stages.push_back(
+        {.forward_us = stage.forward_us(),
+         .input_gradient_us = stage.input_gradient_us(),
+         .weight_gradient_us = stage.weight_gradient_us(),
+         .activation_bytes = stage.activation_bytes(),
+         .weight_gradient_bytes = stage.weight_gradient_bytes(),
+         .memory_bytes = stage.memory_bytes()});
+  }
+  return layout;
 }
 
 protocol::Breakdown ToMessage(const TimeBreakdown& breakdown) {

@@ -1,8 +1,8 @@
 // Times training steps of a job on GPUs, on random tokens:
 //
 //   cuda_step_bench JOB.yaml [pipeline=1 data=1 tensor=1 micro_batch=1 zero=0
-//        recompute=none zero_bubble=0|1] [steps=20 warmup=4 measured=3 graphs=1
-//        deterministic=0|1 trace=FILE]
+//        recompute=none zero_bubble=0|1 list_gib=0] [steps=20 warmup=4
+//        measured=3 graphs=1 deterministic=0|1 trace=FILE]
 //       [rank=0 device=RANK store=FOLDER]
 //
 // One process a rank, each on its GPU; more than one meet in `store`, a folder
@@ -10,6 +10,9 @@
 // tokens a second and utilisation over `steps` steps, memory, and from one of
 // the `measured` steps after them where the time went, by op. `trace` is
 // written from that step for Perfetto.
+//
+// `list_gib`: the schedule list, by the job's profile, with arenas of so many
+// GiB a GPU.
 //
 // Utilisation is of 989 TFLOP/s, by both conventions: full counts attention as
 // if every token saw every other one, causal half of that.
@@ -21,6 +24,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -35,7 +39,9 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "planner/job_file.h"
+#include "planner/list_variant.h"
 #include "planner/op_work.h"
+#include "planner/profile_file.h"
 #include "planner/timeline.h"
 #include "planner/timeline_trace.h"
 #include "tests/worker/directory_rendezvous_store.h"
@@ -55,6 +61,7 @@ struct Settings {
   int32_t measured = 3;
   int32_t graphs = 1;
   int32_t zero_bubble = 0;
+  int32_t list_gib = 0;
   int32_t deterministic = -1;  // As the job says.
   int32_t rank = 0;
   int32_t device = -1;  // As the rank.
@@ -62,6 +69,22 @@ struct Settings {
   std::string trace;
   std::string recompute = "none";
 };
+
+absl::Status ListSchedule(Settings* s) {
+  ASSIGN_OR_RETURN(HardwareProfile profile, LoadProfile(s->job.profile));
+  ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(std::move(profile)));
+  ASSIGN_OR_RETURN(
+      const std::optional<Layout> listed,
+      ListScheduledVariant(s->job.model, s->layout, cost,
+                           int64_t{s->list_gib} * (int64_t{1} << 30)));
+  if (!listed.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("list_gib=", s->list_gib,
+                     ": the layout cannot be list-scheduled in that"));
+  }
+  s->layout = *listed;
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
   if (argc < 2) {
@@ -79,6 +102,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
       {"micro_batch", &layout.micro_batch},
       {"zero", &layout.zero},
       {"zero_bubble", &s.zero_bubble},
+      {"list_gib", &s.list_gib},
       {"steps", &s.steps},
       {"warmup", &s.warmup},
       {"measured", &s.measured},
@@ -110,6 +134,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
                             (layout.data * layout.micro_batch);
   RETURN_IF_ERROR(
       ValidateLayout(s.job.model, layout, s.job.training.global_batch));
+  if (s.list_gib > 0) RETURN_IF_ERROR(ListSchedule(&s));
   if (s.device < 0) s.device = s.rank;
   if (layout.num_ranks() > 1 && s.store.empty()) {
     return absl::InvalidArgumentError(

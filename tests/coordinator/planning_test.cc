@@ -8,15 +8,18 @@ namespace millrace {
 namespace {
 
 // Every field another than its default.
-const Layout kLayout = {.pipeline = 2,
-                        .data = 3,
-                        .tensor = 4,
-                        .micro_batch = 5,
-                        .num_microbatches = 6,
-                        .zero = 2,
-                        .precision = Precision::kBfloat16,
-                        .recompute = Recompute::kSelective,
-                        .schedule = Schedule::kZeroBubble};
+const Layout kLayout = {
+    .pipeline = 2,
+    .data = 3,
+    .tensor = 4,
+    .micro_batch = 5,
+    .num_microbatches = 6,
+    .zero = 2,
+    .precision = Precision::kBfloat16,
+    .recompute = Recompute::kSelective,
+    .schedule = Schedule::kListScheduled,
+    .listed_stages = {{1, 2, 3, 40, 50, 600}, {4, 5, 6, 70, 80, 900}},
+    .listed_transfer_us = 7};
 
 // Goal: what a restarted coordinator reads from its log is what was planned,
 // and what is no plan is refused. Method: there and back.

@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "tests/e2e/equivalence_batches.h"
+#include "tests/planner/planner_testing.h"
 #include "worker/cpu_trainer.h"
 #include "worker/in_process_communicator.h"
 
@@ -137,6 +138,21 @@ std::vector<Layout> SmallLayouts() {
         }
       }
     }
+  }
+  for (const Layout& layout :
+       {Layout{.pipeline = 2,
+       .data = 2,
+       .micro_batch = 1,
+       .num_microbatches = 4,
+       .zero = 1,
+       .recompute = Recompute::kFull},
+        Layout{.pipeline = 2,
+        .tensor = 2,
+        .micro_batch = 2,
+        .num_microbatches = 4,
+        .recompute = Recompute::kSelective},
+        Layout{.pipeline = 4, .micro_batch = 1, .num_microbatches = 8}}) {
+    layouts.push_back(ListScheduled(layout));
   }
   return layouts;
 }

@@ -25,6 +25,22 @@ inline ModelSpec TestModel() {
           .sequence_length = 12};
 }
 
+// `layout` list-scheduled by made-up costs: uneven stages, memory for as many
+// micro-batches as there are stages.
+inline Layout ListScheduled(Layout layout) {
+  layout.schedule = Schedule::kListScheduled;
+  layout.listed_transfer_us = 30;
+  for (int32_t s = 0; s < layout.pipeline; ++s) {
+    layout.listed_stages.push_back({.forward_us = 900 + 50 * (s % 3),
+                                    .input_gradient_us = 1000,
+                                    .weight_gradient_us = 800 - 90 * (s % 2),
+                                    .activation_bytes = 100,
+                                    .weight_gradient_bytes = 70,
+                                    .memory_bytes = 100 * layout.pipeline});
+  }
+  return layout;
+}
+
 inline std::vector<Layout> TestLayouts(
     Precision precision = Precision::kFloat32) {
   std::vector<Layout> layouts;
@@ -46,6 +62,9 @@ inline std::vector<Layout> TestLayouts(
             if (pipeline > 1 && !layout.shards_gradients() &&
                 layouts.size() / kNumRecomputes % 2 == 0) {
               layout.schedule = Schedule::kZeroBubble;
+            } else if (pipeline > 1 && !layout.shards_gradients() &&
+                       layouts.size() % 2 == 0) {
+              layout = ListScheduled(layout);
             }
           }
         }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "base/units.h"
@@ -77,10 +78,20 @@ TEST(SearchTest, ChoosesTheFastestOfAll) {
         ASSERT_TRUE(prediction.ok()) << prediction.status();
         best = std::min(best, prediction->step_time_s);
       }
+      if (plan.layout.schedule == Schedule::kListScheduled) {
+        EXPECT_LT(plan.prediction.step_time_s, best);
+        best = plan.prediction.step_time_s;
+      }
       EXPECT_DOUBLE_EQ(plan.prediction.step_time_s, best);
       EXPECT_DOUBLE_EQ(plan.timeline.step_time_s, best);
-      EXPECT_EQ(plan.layouts_considered, static_cast<int64_t>(layouts.size()));
-      EXPECT_EQ(plan.alternatives.size(), layouts.size() - 1);
+      int64_t num_listed =
+          plan.layout.schedule == Schedule::kListScheduled ? 1 : 0;
+      for (const Alternative& alternative : plan.alternatives) {
+        num_listed += alternative.layout.schedule == Schedule::kListScheduled;
+      }
+      EXPECT_EQ(plan.layouts_considered,
+                static_cast<int64_t>(layouts.size()) + num_listed);
+      EXPECT_EQ(plan.alternatives.size(), layouts.size() + num_listed - 1);
       EXPECT_EQ(plan.program_hashes.size(),
                 static_cast<size_t>(plan.layout.pipeline));
       EXPECT_TRUE(std::is_sorted(
@@ -90,6 +101,36 @@ TEST(SearchTest, ChoosesTheFastestOfAll) {
           }));
     }
   }
+}
+
+// Goal: a pipeline gets its list-scheduled variant where that is quicker, or
+// where the job asks for it, and a job that cannot have it hears so. Method:
+// one pipeline under each schedule.
+TEST(SearchTest, OffersListScheduledPipelines) {
+  const CostModel cost = MakeCost({});
+  JobSpec job = SmallJob();
+  job.layout.pipeline = 4;
+  job.layout.micro_batch = 1;
+  std::map<std::string, double> seconds;
+  for (const char* schedule : {"1f1b", "zero_bubble", "list", "auto"}) {
+    job.layout.schedule = schedule;
+    const Plan plan = MustPlan(job, 4, cost);
+    seconds[schedule] = plan.prediction.step_time_s;
+    if (job.layout.schedule == "auto") continue;
+    EXPECT_EQ(ScheduleName(plan.layout.schedule), job.layout.schedule);
+    EXPECT_EQ(plan.layout.listed_stages.size(),
+              job.layout.schedule == "list" ? 4u : 0u);
+    for (const Alternative& alternative : plan.alternatives) {
+      EXPECT_EQ(alternative.layout.schedule, plan.layout.schedule);
+    }
+  }
+  EXPECT_LT(seconds["list"], seconds["1f1b"]);
+  EXPECT_DOUBLE_EQ(
+      seconds["auto"],
+      std::min({seconds["1f1b"], seconds["zero_bubble"], seconds["list"]}));
+  job.layout.schedule = "list";
+  job.layout.pipeline = 1;
+  EXPECT_THAT(ErrorOf(job, 4, cost), HasSubstr("layout.schedule"));
 }
 
 // Goal: equal inputs give equal plans. Method: plan twice, compare the text
