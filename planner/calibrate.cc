@@ -18,11 +18,11 @@ namespace {
 
 // Offsets of log(measured / predicted) that runs share where the fields up to
 // there agree.
-constexpr double kFrameworkOffset = 0.03;
-constexpr double kSoftwareOffset = 0.04;
-constexpr double kModelOffset = 0.05;
-constexpr double kPrecisionOffset = 0.04;
-constexpr double kWorkloadOffset = 0.05;  // Software, model and precision.
+constexpr double kFrameworkOffset = 0.01;
+constexpr double kSoftwareOffset = 0.02;
+constexpr double kModelOffset = 0.04;
+constexpr double kPrecisionOffset = 0.03;
+constexpr double kWorkloadOffset = 0.06;  // Software, model and precision.
 constexpr double kLayoutOffset = 0.03;    // And the layout but data.
 double Square(double x) { return x * x; }
 

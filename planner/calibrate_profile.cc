@@ -55,7 +55,7 @@ Fit PredictAll(const std::vector<PublishedRun>& runs,
 constexpr double kUnexplained = 0.03;
 // The runs may be of an installation unlike those that the profile was fitted
 // to: so much wider are its constants' spreads.
-constexpr double kOtherInstallation = 3;
+constexpr double kOtherInstallation = 6;
 constexpr double kOutlier = 4;  // Standard deviations.
 
 // log(constant / listed) of each constant that explains the fit's runs best;
