@@ -223,41 +223,65 @@ ClusterSearchResult SearchCluster(const PlannedSpace& space,
   return Search(space, memory_limit, limits, evaluator).Run();
 }
 
-std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
-                                               LayoutEvaluator& evaluator) {
-  std::optional<RankedLayout> smallest;
-  const Layout* previous = nullptr;
+namespace {
+
+// Calls `visit` with the meshes of the space in which memory can be least,
+// those of the smallest micro-batch of each cut, until it returns false.
+template <typename Visit>
+void VisitSmallMeshes(const PlannedSpace& space, const Visit& visit) {
   const std::vector<Layout> shardings = space.Shardings();
-  for (const Layout& sharding : shardings) {
+  for (size_t i = 0; i < shardings.size(); ++i) {
     // Larger micro-batches of the same cut need no less.
-    const bool is_larger =
-        previous != nullptr && DifferInMicroBatch(*previous, sharding);
-    previous = &sharding;
-    if (is_larger) continue;
-    for (const int32_t pipeline : space.Pipelines(sharding)) {
-      for (const int32_t data : space.Replicas(sharding, pipeline)) {
-        const Layout mesh = space.Mesh(sharding, pipeline, data);
-        if (smallest.has_value() && evaluator.MeshMemoryFloor(mesh) >=
-                                        smallest->prediction.memory.total()) {
-          continue;
-        }
-        for (const Layout& order : space.Orders(mesh)) {
-          for (const Layout& variant : space.Variants(order)) {
-            const RankedLayout ranked = {
-                .layout = variant, .prediction = evaluator.Predict(variant)};
-            const int64_t bytes = ranked.prediction.memory.total();
-            if (!smallest.has_value() ||
-                bytes < smallest->prediction.memory.total() ||
-                (bytes == smallest->prediction.memory.total() &&
-                 IsFaster(ranked, *smallest))) {
-              smallest = ranked;
-            }
-          }
-        }
+    if (i > 0 && DifferInMicroBatch(shardings[i - 1], shardings[i])) continue;
+    for (const int32_t pipeline : space.Pipelines(shardings[i])) {
+      for (const int32_t data : space.Replicas(shardings[i], pipeline)) {
+        if (!visit(space.Mesh(shardings[i], pipeline, data))) return;
       }
     }
   }
+}
+
+}  // namespace
+
+std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
+                                               LayoutEvaluator& evaluator) {
+  std::optional<RankedLayout> smallest;
+  VisitSmallMeshes(space, [&](const Layout& mesh) {
+    if (smallest.has_value() && evaluator.MeshMemoryFloor(mesh) >=
+                                    smallest->prediction.memory.total()) {
+      return true;
+    }
+    for (const Layout& order : space.Orders(mesh)) {
+      for (const Layout& variant : space.Variants(order)) {
+        const RankedLayout ranked = {.layout = variant,
+                                     .prediction = evaluator.Predict(variant)};
+        const int64_t bytes = ranked.prediction.memory.total();
+        if (!smallest.has_value() ||
+            bytes < smallest->prediction.memory.total() ||
+            (bytes == smallest->prediction.memory.total() &&
+             IsFaster(ranked, *smallest))) {
+          smallest = ranked;
+        }
+      }
+    }
+    return true;
+  });
   return smallest;
+}
+
+bool AnyLayoutFits(const PlannedSpace& space, int64_t memory_limit,
+                   LayoutEvaluator& evaluator) {
+  bool fits = false;
+  VisitSmallMeshes(space, [&](const Layout& mesh) {
+    if (evaluator.MeshMemoryFloor(mesh) > memory_limit) return true;
+    for (const Layout& order : space.Orders(mesh)) {
+      for (const Layout& variant : space.Variants(order)) {
+        fits |= evaluator.Predict(variant).memory.total() <= memory_limit;
+      }
+    }
+    return !fits;
+  });
+  return fits;
 }
 
 }  // namespace millrace

@@ -75,6 +75,9 @@ ClusterSearchResult SearchCluster(const PlannedSpace& space,
 std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
                                                LayoutEvaluator& evaluator);
 
+bool AnyLayoutFits(const PlannedSpace& space, int64_t memory_limit,
+                   LayoutEvaluator& evaluator);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_CLUSTER_SEARCH_H_

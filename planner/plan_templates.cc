@@ -13,7 +13,6 @@ absl::StatusOr<Plan> Replan(const SearchInput& input, int32_t num_lost_devices,
                             const CostModel& cost) {
   SearchInput left = input;
   left.num_devices -= num_lost_devices;
-  left.simulates = false;
   if (left.num_devices < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot plan without ", num_lost_devices, " of ",

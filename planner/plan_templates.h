@@ -45,9 +45,9 @@ class PlanTemplates {
   std::vector<PlanTemplate> templates_;  // By nodes lost, from 1.
 };
 
-// Plans anew for what is left of `input` without `num_lost_devices`, all axes
-// by the closed form alone, since the job waits; FindPlan's errors. Where no
-// layout uses all of them, the most that one can.
+// Plans anew for what is left of `input` without `num_lost_devices`; FindPlan's
+// errors. Where no layout uses all of them, the most that one can. A job that
+// waits for it does without the simulation (SearchInput::simulates).
 absl::StatusOr<Plan> Replan(const SearchInput& input, int32_t num_lost_devices,
                             const CostModel& cost);
 

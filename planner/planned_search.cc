@@ -221,10 +221,7 @@ class PlannedSearch {
       more.num_devices = static_cast<int32_t>(devices);
       const PlannedSpace planned(more);
       StepEvaluator evaluator(planned, model_);
-      const std::optional<RankedLayout> smallest =
-          FindSmallestLayout(planned, evaluator);
-      if (smallest.has_value() &&
-          smallest->prediction.memory.total() <= memory_limit_) {
+      if (AnyLayoutFits(planned, memory_limit_, evaluator)) {
         return more.num_devices;
       }
     }

@@ -160,6 +160,8 @@ TEST(ClusterSearchTest, KnowsTheSmallestLayout) {
     const auto smallest = FindSmallestLayout(space, evaluator);
     ASSERT_TRUE(smallest.has_value());
     EXPECT_EQ(smallest->prediction.memory.total(), least);
+    EXPECT_TRUE(AnyLayoutFits(space, least, evaluator));
+    EXPECT_FALSE(AnyLayoutFits(space, least - 1, evaluator));
     EXPECT_TRUE(SearchCluster(space, least - 1, {}, evaluator).best.empty());
     EXPECT_FALSE(SearchCluster(space, least, {}, evaluator).best.empty());
   }
