@@ -16,6 +16,7 @@
 #include "coordinator/report.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
+#include "planner/executable.h"
 #include "planner/job_file.h"
 #include "planner/layout_space.h"
 
@@ -195,6 +196,8 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
     if (!outcome.status.ok()) return outcome;
   }
   // Before anything is measured.
+  outcome.status = CheckExecutable(job_);
+  if (!outcome.status.ok()) return outcome;
   outcome.status = CheckLayouts(job_, devices.num_devices);
   if (absl::IsNotFound(outcome.status)) {
     outcome.status = absl::InvalidArgumentError(outcome.status.message());

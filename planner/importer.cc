@@ -164,10 +164,6 @@ void Importer::SetPrecision(const std::string& precision,
   }
   Note(absl::StrCat(remark, ": asks for ", precision,
                     "; this version trains in ", DescribeExpected(*key)));
-  // Weights and activations are stored in bf16 there too.
-  if (precision == "fp8" || precision == "fp4") {
-    SetPrecision("bf16", remark, setting);
-  }
 }
 
 std::string Importer::NameOf(absl::string_view job_path) const {
@@ -187,8 +183,9 @@ void Importer::CheckModel() {
       Require(key.path);
     }
   }
-  if (has_errors()) return;
   ModelSpec& model = imported_.job.model;
+  if (model.num_dense_layers() > 0) Require("model.ffn_hidden");
+  if (has_errors()) return;
   if (!IsSet("model.kv_heads")) {
     Set("model.kv_heads", absl::StrCat(model.num_heads),
         absl::StrCat("as ", NameOf("model.heads")));

@@ -282,6 +282,11 @@ class JobReader {
               absl::StrCat("missing; expected ", DescribeExpected(key)));
       }
     }
+    if (job_.model.num_dense_layers() > 0 &&
+        !lines_.contains("model.ffn_hidden")) {
+      Error(LineOf("model.ffn_hidden"), "model.ffn_hidden",
+            "missing; expected an integer of at least 1");
+    }
     if (!job_.data.synthetic && job_.data.text.empty() &&
         job_.data.indexed.empty() && !has_error_at_data_) {
       Error(LineOf("data"), "data",
@@ -344,10 +349,12 @@ class JobReader {
                          job_.fault.heartbeat_interval_ms, ", found ",
                          job_.fault.heartbeat_timeout_ms));
     }
-    if (job_.training.precision == "bf16" && !job_.resources.uses_cuda()) {
+    const std::string& precision = job_.training.precision;
+    if (precision != "fp32" && !job_.resources.uses_cuda()) {
       Error(LineOf("training.precision"), "training.precision",
-            "bf16 is trained on GPUs only; set resources.backend: cuda, or "
-            "precision: fp32");
+            absl::StrCat(precision,
+                         " is trained on GPUs only; set resources.backend: "
+                         "cuda, or precision: fp32"));
     }
     CheckOneSource();
     CheckGoodput();

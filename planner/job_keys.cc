@@ -57,12 +57,11 @@ const JobKey kJobKeys[] = {
      .maximum = 1 << 20,
      .default_note = "hidden / heads, or nope + rope of mla"},
     {.path = "model.ffn_hidden",
-     .doc = "Width inside the feed-forward block. A multiple of the tensor "
-            "axis.",
+     .doc = "Width inside the feed-forward block of dense layers. A multiple "
+            "of the tensor axis.",
      .field = FIELD(model.ffn_hidden),
-     .required = true,
-     .minimum = 1,
-     .maximum = kMaximumInt32},
+     .maximum = kMaximumInt32,
+     .default_note = "required, unless all layers have experts"},
     {.path = "model.feed_forward",
      .doc = "What the feed-forward block computes between its projections. "
             "Others than swiglu are only planned so far.",
@@ -181,9 +180,10 @@ const JobKey kJobKeys[] = {
      .maximum = kMaximumInteger},
     {.path = "training.precision",
      .doc = "What forward and backward compute in. bf16, on cuda only, keeps "
-            "gradients, master weights and moments in fp32.",
+            "gradients, master weights and moments in fp32. fp8 and fp4 are "
+            "bf16 with products of 8 or 4 bits, only planned so far.",
      .field = FIELD(training.precision),
-     .choices = "fp32|bf16"},
+     .choices = "fp32|bf16|fp8|fp4"},
     {.path = "training.deterministic",
      .doc = "true: equal runs on GPUs give equal bits, at some cost in time. "
             "CPUs always do.",

@@ -92,12 +92,16 @@ const char* PrecisionName(Precision precision) {
 }
 
 Precision PrecisionOf(absl::string_view name) {
-  for (const Precision precision :
-       {Precision::kFloat32, Precision::kBfloat16}) {
-    if (name == PrecisionName(precision)) return precision;
-  }
-  CHECK(false) << "unknown precision " << name;
-  return Precision::kFloat32;
+  if (name == PrecisionName(Precision::kFloat32)) return Precision::kFloat32;
+  CHECK(name == "bf16" || name == "fp8" || name == "fp4")
+      << "unknown precision " << name;
+  return Precision::kBfloat16;
+}
+
+GemmFormat GemmFormatOf(absl::string_view name) {
+  if (name == "fp8") return GemmFormat::kFloat8;
+  if (name == "fp4") return GemmFormat::kFloat4;
+  return GemmFormat::kAsStored;
 }
 
 const char* RecomputeName(Recompute recompute) {

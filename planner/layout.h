@@ -20,11 +20,14 @@ namespace millrace {
 // master weights among them, fp32.
 enum class Precision : uint8_t { kFloat32, kBfloat16 };
 const char* PrecisionName(Precision precision);  // "fp32", "bf16".
-Precision PrecisionOf(absl::string_view name);   // Must be one of these.
+// Of training.precision; "fp8" and "fp4" are kBfloat16 with a GemmFormat. Must
+// be one of these four.
+Precision PrecisionOf(absl::string_view name);
 
 // What matrix products read: activations and weights as they are stored, or
 // copies of them in 8 or 4 bits with scales. Only planned so far.
 enum class GemmFormat : uint8_t { kAsStored, kFloat8, kFloat4 };
+GemmFormat GemmFormatOf(absl::string_view name);  // As PrecisionOf.
 
 // What the backward pass computes again instead of keeping it since the forward
 // pass. kSelective: what costs least time for its bytes, the outputs of norms

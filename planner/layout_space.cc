@@ -114,6 +114,12 @@ std::string NearestObstacle(const LayoutSpace& space) {
                         ", which is only planned so far: workers train the "
                         "Llama family with a head of its own");
   }
+  if (space.gemm_format != GemmFormat::kAsStored) {
+    return absl::StrCat("training.precision is ",
+                        PrecisionName(Layout{.gemm_format = space.gemm_format}),
+                        ", which is only planned so far: workers train in fp32 "
+                        "and bf16");
+  }
   if (const auto key = PlanOnlyKey(space.constraints)) {
     return absl::StrCat(*key,
                         ", which is only planned so far: workers execute "
@@ -256,6 +262,7 @@ LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
           .global_batch = job.training.global_batch,
           .num_devices = num_devices,
           .precision = PrecisionOf(job.training.precision),
+          .gemm_format = GemmFormatOf(job.training.precision),
           .constraints = job.layout};
 }
 
@@ -266,6 +273,7 @@ bool PinsPlanOnlyAxis(const LayoutConstraints& constraints) {
 std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
   std::vector<Layout> layouts;
   if (PlanOnlyKey(space.model).has_value() ||
+      space.gemm_format != GemmFormat::kAsStored ||
       PlanOnlyKey(space.constraints).has_value() ||
       !Allows(space.constraints.devices, space.num_devices)) {
     return layouts;

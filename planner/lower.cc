@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "planner/arena.h"
+#include "planner/executable.h"
 #include "planner/graph.h"
 #include "planner/happens_before.h"
 #include "planner/list_layout.h"
@@ -368,6 +369,7 @@ class Lowering {
 
 absl::Status CheckInput(const ModelSpec& model, const Layout& layout,
                         int32_t stage) {
+  RETURN_IF_ERROR(CheckExecutable(model, layout));
   RETURN_IF_ERROR(ValidateModel(model));
   RETURN_IF_ERROR(ValidateLayout(model, layout, layout.global_batch()));
   if (stage >= 0 && stage < layout.pipeline) return absl::OkStatus();

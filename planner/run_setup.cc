@@ -325,6 +325,11 @@ void FindStorage(const PublishedRun& run, RunSetup* setup) {
     setup->assumptions.push_back(
         "moments in bf16, as Megatron-Bridge's recipes of such models set");
   }
+  // PyTorch's loss over shards of the vocabulary has no fused backward pass:
+  // two more copies in fp32, of the exponentials and of their product.
+  if (IsTorchtitan(run) && setup->layout.tensor > 1) {
+    implementation.logit_bytes += 8;
+  }
 }
 
 // Megatron-Bridge's performance presets of models with experts

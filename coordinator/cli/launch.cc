@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/secret.h"
+#include "planner/executable.h"
 #include "planner/job_file.h"
 #include "worker/agent.h"
 #include "worker/agent_devices.h"
@@ -35,6 +36,11 @@ int Fail(const absl::Status& status) {
 absl::StatusOr<JobSpec> ReadJob(const LaunchOptions& options) {
   JobSpec job;
   ASSIGN_OR_RETURN(job, LoadJob(options.job_file));
+  // Before there is a run directory.
+  if (const absl::Status status = CheckExecutable(job); !status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.job_file, ": ", status.message()));
+  }
   if (options.num_devices.has_value()) {
     job.resources.devices_per_agent = *options.num_devices;
   }

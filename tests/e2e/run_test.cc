@@ -2,7 +2,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <string>
 
+#include "base/files.h"
 #include "tests/e2e/job_process.h"
 
 namespace millrace {
@@ -78,6 +81,48 @@ TEST(RunTest, RefusesBadInput) {
   EXPECT_EQ(absent.Wait(), 2) << absent.Output();
   JobProcess unknown(folder, {MILLRACE_BINARY, "rnu"});
   EXPECT_EQ(unknown.Wait(), 2);
+}
+
+// Goal: a job that can only be planned is refused with every key that stands
+// against it, and what an earlier run left stays the newest. Method: train a
+// job to its end; then pin an axis, and give the model experts, in the same
+// file.
+TEST(RunTest, RefusesWhatIsOnlyPlannedAndLosesNothing) {
+  const JobFolder folder("planned");
+  const auto runs = [&] {
+    std::set<std::string> names;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(folder.path + "/runs")) {
+      names.insert(entry.path().filename().string());
+    }
+    return names;
+  };
+  const TinyJob tiny = {.num_steps = 10, .checkpoint_interval = 10};
+  JobProcess first(folder, RunCommand(WriteTinyJob(folder, tiny)));
+  ASSERT_EQ(first.Wait(), 0) << first.Output();
+  const std::string last = std::filesystem::canonical(
+      folder.path + "/runs/tiny-latest/checkpoints/step-00000010");
+  std::set<std::string> before = runs();
+  before.erase("tiny-latest");  // Removed by JobProcess, made by a run.
+
+  const std::string job = WriteTinyJob(
+      folder, {.num_steps = 20, .layout = "{context: 2, interleave: 2}"});
+  std::string text = *ReadFile(job);
+  text.replace(text.find("  ffn_hidden"), 0,
+               "  moe: {num_experts: 4, experts_per_token: 1, "
+               "expert_hidden: 8}\n");
+  std::ofstream(job) << text;
+  JobProcess refused(folder, RunCommand(job));
+  EXPECT_EQ(refused.Wait(), 2) << refused.Output();
+  for (const char* said :
+       {"job.yaml", "model.moe.num_experts is 4", "layout.context is 2",
+        "layout.interleave is 2", "millrace plan"}) {
+    EXPECT_NE(refused.Output().find(said), std::string::npos)
+        << said << "\n"
+        << refused.Output();
+  }
+  EXPECT_EQ(runs(), before);
+  EXPECT_TRUE(std::filesystem::exists(last));
 }
 
 // Goal: a run continues from another run's checkpoint under another layout, to

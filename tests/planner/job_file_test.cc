@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/units.h"
 #include "planner/job_keys.h"
+#include "planner/layout.h"
 
 namespace millrace {
 namespace {
@@ -99,6 +100,34 @@ TEST(JobFileTest, ReadsPlannedModels) {
               HasSubstr("model.moe.experts_per_token is 9"));
 }
 
+// Goal: products of 8 and 4 bits are read as bf16 with a format, and a width
+// that no layer has may be left out. Method: both precisions; experts in all
+// layers; then without them.
+TEST(JobFileTest, ReadsFormatsAndModelsWithoutDenseLayers) {
+  const std::string gpu =
+      Changed("training:", "resources: {backend: cuda}\ntraining:");
+  for (const auto& [name, format] :
+       std::vector<std::pair<std::string, GemmFormat>>{
+           {"fp8", GemmFormat::kFloat8}, {"fp4", GemmFormat::kFloat4}}) {
+    const absl::StatusOr<JobSpec> job = ParseJob(
+        absl::StrReplaceAll(
+            gpu, {{"training:\n",
+                   absl::StrCat("training:\n  precision: ", name, "\n")}}),
+        "job.yaml");
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ(PrecisionOf(job->training.precision), Precision::kBfloat16);
+    EXPECT_EQ(GemmFormatOf(job->training.precision), format);
+  }
+  const std::string experts = Changed(
+      "  ffn_hidden: 96",
+      "  moe: {num_experts: 8, experts_per_token: 2, expert_hidden: 24}");
+  const absl::StatusOr<JobSpec> job = ParseJob(experts, "job.yaml");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->model.ffn_hidden, 0);
+  EXPECT_THAT(ErrorOf(Changed("  ffn_hidden: 96", "  feed_forward: gelu")),
+              HasSubstr("model.ffn_hidden: missing"));
+}
+
 // Goal: sizes carry units, and auto means absent. Method: the spellings a
 // person might try.
 TEST(JobFileTest, ReadsSizesAndAuto) {
@@ -178,7 +207,7 @@ TEST(JobFileTest, RefusesWrongValues) {
       {Changed("1e-3", "1e-3\n    min_learning_rate: 1"), "at most"},
       {Changed("1e-3", "1e-3\n    warmup_steps: 11"), "at most"},
       {Changed("steps: 10", "steps: 10\n  precision: fp16"),
-       "training.precision: expected fp32 or bf16, found 'fp16'"},
+       "training.precision: expected fp32, bf16, fp8 or fp4, found 'fp16'"},
       {Changed("steps: 10", "steps: 10\n  precision: bf16"),
        "training.precision: bf16 is trained on GPUs only; set "
        "resources.backend: cuda"},
@@ -302,7 +331,7 @@ TEST(JobFileTest, RoundTrips) {
                               .weight_decay = real()};
     if (below(2) == 0) job.resources.backend = "cuda";
     if (job.resources.uses_cuda() && below(2) == 0) {
-      job.training.precision = "bf16";
+      job.training.precision = below(2) == 0 ? "bf16" : "fp8";
     }
     if (below(2) == 0) job.resources.devices_per_agent = 1 + below(9);
     if (below(2) == 0) job.resources.memory_per_device_bytes = kMiB * 3 + round;
