@@ -119,12 +119,17 @@ absl::StatusOr<ProfileCorrection> CorrectProfile(
     variances.push_back(kOtherInstallation * kOtherInstallation *
                         VarianceOfConstant(constant.name));
   }
+  Fit best = fit;
   std::vector<double> moved(variances.size());
   constexpr int kNumSteps = 4;
   for (int step = 0; step < kNumSteps; ++step) {
-    moved = Move(fit, moved, variances, &result);
+    ProfileCorrection next = result;
+    moved = Move(fit, moved, variances, &next);
     for (size_t k = 0; k < moved.size(); ++k) {
-      ModelConstant& constant = result.profile.constants[k];
+      // A step reaches as far as derivatives can be believed.
+      const double reach = 2 * std::sqrt(variances[k]);
+      moved[k] = std::clamp(moved[k], -reach, reach);
+      ModelConstant& constant = next.profile.constants[k];
       constant.value = profile.constants[k].value * std::exp(moved[k]);
       if (absl::EndsWith(constant.name, "_share")) {
         constant.value = std::min(constant.value, 1.0);
@@ -133,20 +138,25 @@ absl::StatusOr<ProfileCorrection> CorrectProfile(
         moved[k] = std::log(constant.value / profile.constants[k].value);
       }
     }
-    fit = PredictAll(runs, profile_name, result.profile, &reasons);
+    fit = PredictAll(runs, profile_name, next.profile, &reasons);
+    next.median_error_after = fit.median_error;
+    if (step == 0 || fit.median_error < result.median_error_after) {
+      result = std::move(next);
+      best = fit;
+    }
   }
-  result.median_error_after = fit.median_error;
   std::vector<double> ratios;
-  for (const RunPrediction& prediction : fit.predictions) {
+  for (const RunPrediction& prediction : best.predictions) {
     ratios.push_back(*MeasuredStepTime(prediction.run) /
                      prediction.step_time_s);
   }
   result.profile.step_error = ErrorOfRuns(
       ratios, "the measured runs that corrected it, outliers among them");
   for (size_t k = 0; k < moved.size(); ++k) {
-    absl::StrAppendFormat(&result.profile.constants[k].source,
-                          "; x %.3f by %d measured runs", std::exp(moved[k]),
-                          result.used.size());
+    absl::StrAppendFormat(
+        &result.profile.constants[k].source, "; x %.3f by %d measured runs",
+        result.profile.constants[k].value / profile.constants[k].value,
+        result.used.size());
   }
   return result;
 }
