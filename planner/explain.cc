@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/units.h"
 #include "planner/explain_goodput.h"
+#include "planner/explain_neighbours.h"
 
 namespace millrace {
 namespace {
@@ -120,13 +121,11 @@ std::string Choice(const JobSpec& job, const HardwareProfile& profile,
 }
 
 std::string SearchText(const Plan& plan) {
-  std::string text =
-      absl::StrCat(plan.layouts_considered,
-                   plan.layouts_considered == 1 ? " layout" : " layouts",
-                   plan.plan_only       ? ""
-                   : plan.all_simulated ? ", all that fit simulated"
-                                        : ", the best simulated",
-                   ", ", FormatSeconds(plan.search_seconds));
+  std::string text = absl::StrCat(
+      plan.layouts_considered,
+      plan.layouts_considered == 1 ? " layout" : " layouts",
+      plan.all_simulated ? ", all that fit simulated" : ", the best simulated",
+      ", ", FormatSeconds(plan.search_seconds));
   if (plan.optimality_gap == 0) {
     absl::StrAppend(&text, "; none is faster by the model");
   } else if (plan.optimality_gap.has_value()) {
@@ -152,7 +151,7 @@ std::string Binding(const HardwareProfile& profile, const Plan& plan,
   std::string text;
   if (answers.parts.has_value()) {
     absl::StrAppend(&text, "  binds      ",
-                    BindingText(*answers.parts, plan.layout, profile), "\n");
+                    BindingText(*answers.parts, plan, profile), "\n");
   }
   if (!answers.next_step.empty()) {
     absl::StrAppend(&text, "  next step  ",
@@ -223,22 +222,40 @@ std::string Answers(const Plan& plan, const PlanAnswers& answers) {
   return text;
 }
 
-std::string AlternativesTable(const std::vector<Alternative>& alternatives) {
-  if (alternatives.empty()) return "";
-  const size_t shown = std::min(kShownAlternatives, alternatives.size());
+// The first ones, of those that differ in chunks alone the first.
+std::vector<const Alternative*> ShownAlternatives(const Plan& plan) {
+  std::vector<const Alternative*> shown;
+  for (const Alternative& alternative : plan.alternatives) {
+    const bool is_twin =
+        DifferInChunksOnly(alternative.layout, plan.layout) ||
+        std::any_of(shown.begin(), shown.end(), [&](const Alternative* other) {
+          return DifferInChunksOnly(alternative.layout, other->layout);
+        });
+    if (!is_twin && shown.size() < kShownAlternatives) {
+      shown.push_back(&alternative);
+    }
+  }
+  return shown;
+}
+
+std::string AlternativesTable(const Plan& plan) {
+  const std::vector<const Alternative*> shown = ShownAlternatives(plan);
+  if (plan.alternatives.empty()) return "";
   size_t width = 0;
-  for (size_t i = 0; i < shown; ++i) {
-    width = std::max(width, LayoutToString(alternatives[i].layout).size());
+  for (const Alternative* alternative : shown) {
+    width = std::max(width, LayoutToString(alternative->layout).size());
   }
   const int columns = static_cast<int>(width);
-  std::string text =
-      absl::StrFormat("\n  %-*s %10s %10s  %s\n", columns, "alternative",
-                      "step time", "memory", "why not");
-  for (size_t i = 0; i < shown; ++i) {
-    absl::StrAppend(&text, AlternativeRow(columns, alternatives[i]));
+  std::string text;
+  if (!shown.empty()) {
+    text = absl::StrFormat("\n  %-*s %10s %10s  %s\n", columns, "alternative",
+                           "step time", "memory", "why not");
   }
-  if (shown < alternatives.size()) {
-    absl::StrAppend(&text, "  and ", alternatives.size() - shown,
+  for (const Alternative* alternative : shown) {
+    absl::StrAppend(&text, AlternativeRow(columns, *alternative));
+  }
+  if (shown.size() < plan.alternatives.size()) {
+    absl::StrAppend(&text, "  and ", plan.alternatives.size() - shown.size(),
                     " more; --json lists them all\n");
   }
   return text;
@@ -256,8 +273,7 @@ std::string ExplainPlan(const JobSpec& job, const HardwareProfile& profile,
       ", ", job.training.global_batch, " sequences of ",
       job.model.sequence_length, " tokens a step\n\n",
       Choice(job, profile, plan), Binding(profile, plan, answers),
-      Basis(profile, plan), AlternativesTable(plan.alternatives),
-      Answers(plan, answers),
+      Basis(profile, plan), AlternativesTable(plan), Answers(plan, answers),
       absl::StrJoin(plan.warnings, "",
                     [](std::string* out, const std::string& warning) {
                       absl::StrAppend(out, "\nwarning: ", warning, "\n");

@@ -63,18 +63,24 @@ std::vector<Part<int64_t>> MemoryOf(const Prediction& prediction) {
                     prediction.gradient_bytes - prediction.optimizer_bytes}};
 }
 
-LayoutParts PartsOfClosedForm(const StepPrediction& prediction) {
+// A step that was simulated by passes besides takes longer, or shorter, than
+// its closed form by what its stages wait for each other.
+LayoutParts PartsOfClosedForm(const StepPrediction& prediction,
+                              double step_time_s) {
   const StepTime& time = prediction.time;
   const StepMemory& memory = prediction.memory;
+  const double waiting_s =
+      time.bubble_s + step_time_s - prediction.time.step_time_s();
   return {.time = {{kComputePart, time.compute_s},
                    {kRecomputePart, time.recompute_s},
                    {kOptimizerPart, time.optimizer_s},
-                   {kBubblePart, time.bubble_s},
+                   {kBubblePart, std::max(0.0, waiting_s)},
                    {kTensorPart, time.exposed_tensor_s},
                    {kContextPart, time.exposed_context_s},
                    {kExpertPart, time.exposed_expert_s},
                    {kDataPart, time.exposed_data_s},
-                   {kTransferPart, time.transfer_s}},
+                   {kTransferPart, time.transfer_s},
+                   {kOtherPart, std::min(0.0, waiting_s)}},
           .memory = {{"parameters", memory.parameters},
                      {"gradients", memory.gradients},
                      {"optimizer", memory.optimizer},
@@ -91,23 +97,25 @@ int64_t SpanOf(const GroupPlacement& group) {
 }
 
 // Of the groups that the part waits for; 0: it waits for none.
-int64_t SpanOf(absl::string_view part, const Layout& layout) {
-  const Implementation implementation;
+int64_t SpanOf(absl::string_view part, const Plan& plan) {
+  const Layout& layout = plan.layout;
+  const Implementation implementation = {.pipeline_outermost =
+                                             plan.pipeline_outermost};
   if (part == kTensorPart) return SpanOf(TensorGroup(layout));
   if (part == kContextPart) return SpanOf(ContextGroup(layout));
   if (part == kExpertPart) return SpanOf(ExpertGroup(layout, implementation));
   if (part == kDataPart) return SpanOf(ReplicaGroup(layout, implementation));
   if (part == kTransferPart) {
-    return layout.pipeline * PipelineStride(layout, implementation);
+    return int64_t{layout.pipeline} * PipelineStride(layout, implementation);
   }
   return 0;
 }
 
 // " over fabric", or nothing for what is no communication or where the profile
 // states no levels.
-std::string LinkText(absl::string_view part, const Layout& layout,
+std::string LinkText(absl::string_view part, const Plan& plan,
                      const HardwareProfile& profile) {
-  const int64_t span = SpanOf(part, layout);
+  const int64_t span = SpanOf(part, plan);
   if (span == 0) return "";
   for (const NetworkLevel& level : profile.network) {
     if (level.devices == 0 || level.devices >= span) {
@@ -169,7 +177,8 @@ LayoutParts PartsOfTimeline(std::span<const Program> programs,
 absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan) {
   if (plan.timeline.ranks.empty()) {
     if (plan.prediction.closed_form.has_value()) {
-      return PartsOfClosedForm(*plan.prediction.closed_form);
+      return PartsOfClosedForm(*plan.prediction.closed_form,
+                               plan.prediction.step_time_s);
     }
     return absl::InternalError(
         "a plan with neither timeline nor closed form has no parts");
@@ -179,7 +188,7 @@ absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan) {
   return PartsOfTimeline(programs, plan.timeline, plan.prediction);
 }
 
-std::string BindingText(const LayoutParts& parts, const Layout& layout,
+std::string BindingText(const LayoutParts& parts, const Plan& plan,
                         const HardwareProfile& profile) {
   double step = 0;
   for (const Part<double>& part : parts.time) step += part.value;
@@ -197,7 +206,7 @@ std::string BindingText(const LayoutParts& parts, const Layout& layout,
   std::vector<std::string> texts;
   for (const Part<double>& part : shown) {
     std::string text = share_text(
-        {part.name + LinkText(part.name, layout, profile), part.value});
+        {part.name + LinkText(part.name, plan, profile), part.value});
     if (part.name == kComputePart && !parts.ops.empty()) {
       std::vector<std::string> ops;
       for (const Part<double>& op : parts.ops) {

@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<Program>> ProgramsOf(const ModelSpec& model,
 // "compute 78 %, bubble 12 %, exposed data communication over fabric 5 %": the
 // parts of at least a hundredth, largest first. Communication names the network
 // level that its axis spans, where the profile states levels.
-std::string BindingText(const LayoutParts& parts, const Layout& layout,
+std::string BindingText(const LayoutParts& parts, const Plan& plan,
                         const HardwareProfile& profile);
 
 // FormatSeconds(), but seconds alone up to ten minutes, so that step times

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "planner/cost.h"
 #include "planner/device_pools.h"
+#include "planner/explain_neighbours.h"
 #include "planner/goodput.h"
 #include "planner/layout_space.h"
 #include "planner/plan_templates.h"
@@ -22,6 +23,8 @@ namespace {
 
 // More are rarely gone at once; each takes a search.
 constexpr int32_t kMostLostNodes = 4;
+// Of more devices each search for an alternative takes too long.
+constexpr int32_t kMostForNeighbours = 2048;
 
 SearchInput InputOf(const PlanningCase& planned) {
   return {.job = planned.job,
@@ -135,6 +138,9 @@ absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned) {
   ASSIGN_OR_RETURN(
       ObjectivePlan chosen,
       FindPlanForObjective(InputOf(planned), cost, devices_per_node));
+  if (InputOf(planned).all_axes && planned.num_devices <= kMostForNeighbours) {
+    RETURN_IF_ERROR(AddNeighbours(planned, PlanCase, &chosen.plan));
+  }
   if (chosen.goodput.has_value() && chosen.goodput->considers_failures &&
       planned.nodes.empty()) {
     ASSIGN_OR_RETURN(chosen.goodput, WithFewerNodes(planned, chosen, cost));

@@ -42,7 +42,8 @@ absl::StatusOr<Step> ExecutableStep(const PlanningCase& planned,
 // Of passes, for what cannot be lowered.
 absl::StatusOr<Step> PlannedStep(const PlanningCase& planned,
                                  const Plan& plan) {
-  const Implementation implementation;
+  const Implementation implementation = {.pipeline_outermost =
+                                             plan.pipeline_outermost};
   ASSIGN_OR_RETURN(
       StepModel model,
       StepModel::Create(planned.job.model, planned.profile, implementation));

@@ -8,6 +8,7 @@
 
 #include "planner/cost.h"
 #include "planner/explain_compare.h"
+#include "planner/explain_neighbours.h"
 #include "tests/planner/profile_fixture.h"
 
 namespace millrace {
@@ -232,6 +233,39 @@ TEST(CompareTest, RefusesWhatItDoesNotKnow) {
     EXPECT_TRUE(absl::IsInvalidArgument(comparison.status())) << asked;
     EXPECT_THAT(std::string(comparison.status().message()), HasSubstr(message));
   }
+}
+
+// Goal: alternatives show what each choice of the layout would cost, each
+// layout once and best first. Method: a choice without alternatives, whose
+// neighbours the real planner finds.
+TEST(NeighboursTest, ShowsWhatEachChoiceCosts) {
+  PlanningCase planned = MakeCase();
+  planned.job.layout.micro_batch = 1;
+  const auto found = FindPlanFor(planned);
+  ASSERT_TRUE(found.ok()) << found.status();
+  Plan plan = *found;
+  plan.alternatives.clear();
+  ASSERT_TRUE(AddNeighbours(planned, FindPlanFor, &plan).ok());
+  ASSERT_GE(plan.alternatives.size(), 4u);
+  bool has_recompute = false, has_zero = false;
+  for (size_t i = 0; i < plan.alternatives.size(); ++i) {
+    const Alternative& alternative = plan.alternatives[i];
+    EXPECT_EQ(alternative.layout.micro_batch, 1);  // As the job pins.
+    EXPECT_FALSE(DifferInChunksOnly(alternative.layout, plan.layout));
+    EXPECT_FALSE(alternative.reason.empty());
+    has_recompute |= alternative.layout.recompute != plan.layout.recompute;
+    has_zero |= alternative.layout.zero != plan.layout.zero;
+    for (size_t j = 0; j < i; ++j) {
+      EXPECT_FALSE(
+          DifferInChunksOnly(alternative.layout, plan.alternatives[j].layout));
+    }
+    if (i > 0) {
+      EXPECT_LE(plan.alternatives[i - 1].prediction.step_time_s,
+                alternative.prediction.step_time_s);
+    }
+  }
+  EXPECT_TRUE(has_recompute);
+  EXPECT_TRUE(has_zero);
 }
 
 }  // namespace

@@ -1,0 +1,121 @@
+#include "planner/explain_neighbours.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "planner/job_file.h"
+#include "planner/job_keys.h"
+#include "planner/prediction.h"
+
+namespace millrace {
+namespace {
+
+constexpr int32_t kMaximumZero = 3;
+constexpr double kAsFast = 0.9995;
+
+// A job key with a value that the chosen layout does not have.
+struct Turn {
+  const char* key;
+  std::string value;
+};
+
+std::vector<Turn> TurnsOf(const Layout& layout, const ModelSpec& model) {
+  std::vector<Turn> turns;
+  std::vector<std::pair<const char*, int32_t>> sizes = {
+      {"layout.pipeline", layout.pipeline},
+      {"layout.tensor", layout.tensor},
+      {"layout.context", layout.context},
+      {"layout.micro_batch", layout.micro_batch}};
+  if (model.moe.num_experts > 0) {
+    sizes.emplace_back("layout.expert", layout.expert);
+  }
+  for (const auto& [key, size] : sizes) {
+    if (size % 2 == 0) turns.push_back({key, absl::StrCat(size / 2)});
+    turns.push_back({key, absl::StrCat(2 * size)});
+  }
+  for (int32_t zero = 0; zero <= kMaximumZero; ++zero) {
+    if (zero == layout.zero) continue;
+    turns.push_back({"layout.zero", absl::StrCat(zero)});
+  }
+  for (int i = 0; i < kNumRecomputes; ++i) {
+    const auto recompute = static_cast<Recompute>(i);
+    if (recompute == layout.recompute) continue;
+    turns.push_back({"layout.recompute", RecomputeName(recompute)});
+  }
+  for (const Schedule schedule :
+       {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble,
+        Schedule::kInterleaved}) {
+    if (layout.pipeline == 1 || schedule == layout.schedule) continue;
+    turns.push_back({"layout.schedule", ScheduleName(schedule)});
+  }
+  return turns;
+}
+
+bool IsKnown(const Plan& plan, const Layout& layout) {
+  return DifferInChunksOnly(plan.layout, layout) ||
+         std::any_of(plan.alternatives.begin(), plan.alternatives.end(),
+                     [&](const Alternative& alternative) {
+                       return DifferInChunksOnly(alternative.layout, layout);
+                     });
+}
+
+std::string ReasonOf(const Alternative& neighbour, const Prediction& chosen) {
+  const double ratio = neighbour.prediction.step_time_s / chosen.step_time_s;
+  // The search simulates only what its closed form ranks first.
+  if (ratio < kAsFast) {
+    return absl::StrFormat(
+        "%.1f %% faster as simulated, but ranked lower by the closed form",
+        100 * (1 - ratio));
+  }
+  return WhyItLost(neighbour, chosen, /*memory_limit=*/0);
+}
+
+}  // namespace
+
+bool DifferInChunksOnly(Layout a, Layout b) {
+  a.interleave = b.interleave = 1;
+  // One chunk a stage is not interleaved, but is its limit.
+  for (Layout* layout : {&a, &b}) {
+    if (layout->schedule == Schedule::kInterleaved) {
+      layout->schedule = Schedule::kOneForwardOneBackward;
+    }
+  }
+  return a == b;
+}
+
+absl::Status AddNeighbours(const PlanningCase& planned, const Planner& planner,
+                           Plan* plan) {
+  for (const Turn& turn : TurnsOf(plan->layout, planned.job.model)) {
+    const JobKey* key = FindJobKey(turn.key);
+    CHECK(key != nullptr) << turn.key;
+    // What the job pins is not open.
+    if (JobValueToYaml(*key, planned.job) != "auto") continue;
+    PlanningCase turned = planned;
+    CHECK(SetJobValue(*key, turn.value, &turned.job)) << turn.key;
+    absl::StatusOr<Plan> best = planner(turned);
+    if (absl::IsInvalidArgument(best.status())) continue;
+    if (!best.ok()) return best.status();
+    if (IsKnown(*plan, best->layout)) continue;
+    Alternative neighbour{.layout = best->layout,
+                          .pipeline_outermost = best->pipeline_outermost,
+                          .simulated = true,
+                          .prediction = std::move(best->prediction)};
+    neighbour.reason = ReasonOf(neighbour, plan->prediction);
+    plan->alternatives.push_back(std::move(neighbour));
+  }
+  std::stable_sort(plan->alternatives.begin(), plan->alternatives.end(),
+                   [](const Alternative& a, const Alternative& b) {
+                     if (a.fits != b.fits) return a.fits;
+                     return a.prediction.step_time_s < b.prediction.step_time_s;
+                   });
+  return absl::OkStatus();
+}
+
+}  // namespace millrace
