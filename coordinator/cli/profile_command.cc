@@ -1,29 +1,100 @@
 #include "coordinator/cli/profile_command.h"
 
+#include <iostream>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 #include "coordinator/cli/launch.h"
+#include "planner/profile_file.h"
+#include "planner/profile_merge.h"
+#include "planner/shipped_profiles.h"
 
 namespace millrace {
+namespace {
+
+struct ProfileOptions {
+  LaunchOptions launch = {.profile_only = true};
+  std::vector<std::string> merge;
+  std::string output;
+};
+
+absl::Status RunMerge(const ProfileOptions& options) {
+  std::vector<ProfilePart> parts;
+  for (const std::string& file : options.merge) {
+    ASSIGN_OR_RETURN(HardwareProfile profile, LoadNamedProfile(file));
+    parts.push_back({.file = file, .profile = std::move(profile)});
+  }
+  ASSIGN_OR_RETURN(const MergedProfile merged, MergeProfiles(parts));
+  RETURN_IF_ERROR(SaveProfile(merged.profile, options.output));
+  for (const std::string& warning : merged.warnings) {
+    std::cerr << "warning: " << warning << "\n";
+  }
+  const HardwareProfile& profile = merged.profile;
+  std::cout << absl::StrFormat(
+      "%s: %d profiles of %s joined; %d products, %d of attention, %d of the "
+      "loss, %d by bytes, %d of communication\n",
+      options.output, parts.size(), profile.provenance.machine,
+      profile.gemms.size(), profile.attention.size(),
+      profile.cross_entropy.size(), profile.bandwidth.size(),
+      profile.communication.size());
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 void AddProfileCommand(CLI::App& app, int* exit_code) {
-  auto options = std::make_shared<LaunchOptions>();
-  options->profile_only = true;
+  auto options = std::make_shared<ProfileOptions>();
   CLI::App* command = app.add_subcommand(
-      "profile", "Measure this machine for a job's plans, and keep the result");
-  command->add_option("JOB", options->job_file, "Job file (docs/job.md)")
-      ->required();
-  command
-      ->add_option("-n,--devices", options->num_devices,
-                   "Workers that measure together, instead of "
-                   "resources.devices_per_agent")
-      ->check(CLI::PositiveNumber);
+      "profile",
+      "Measure this machine for a job's plans, and keep the result; or merge "
+      "profiles");
+  CLI::Option* job = command->add_option("JOB", options->launch.job_file,
+                                         "Job file (docs/job.md)");
+  CLI::Option* devices =
+      command
+          ->add_option("-n,--devices", options->launch.num_devices,
+                       "Workers that measure together, instead of "
+                       "resources.devices_per_agent")
+          ->check(CLI::PositiveNumber);
+  CLI::Option* merge =
+      command
+          ->add_option("--merge", options->merge,
+                       "Measure nothing: join these profiles of one kind of "
+                       "machine into one")
+          ->expected(2, -1)
+          ->excludes(job)
+          ->excludes(devices);
+  CLI::Option* output =
+      command->add_option("--output", options->output, "The merged profile")
+          ->needs(merge);
+  merge->needs(output);
   command->footer(
-      "Example:\n"
+      "Examples:\n"
       "  millrace profile -n 4 configs/quickstart.yaml\n"
-      "The profile is cached for this machine, this number of workers and this "
-      "model; plan, run and agent find it there.");
-  command->callback([=] { *exit_code = Launch(*options); });
+      "  millrace profile --merge 8b.yaml 70b.yaml --output mine.yaml\n"
+      "The first is cached for this machine, this number of workers and this "
+      "model; plan, run and agent find it there. The second goes with "
+      "--profile mine.yaml.");
+  command->callback([options, exit_code] {
+    if (options->merge.empty()) {
+      if (options->launch.job_file.empty()) {
+        throw CLI::RequiredError("JOB, or --merge with --output,");
+      }
+      *exit_code = Launch(options->launch);
+      return;
+    }
+    const absl::Status status = RunMerge(*options);
+    if (!status.ok()) {
+      std::cerr << "millrace profile: " << status.message() << std::endl;
+    }
+    *exit_code = status.ok() ? 0 : 2;
+  });
 }
 
 }  // namespace millrace

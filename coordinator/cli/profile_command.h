@@ -1,4 +1,5 @@
-// `millrace profile JOB`: measures this machine for a job.
+// `millrace profile JOB` measures this machine for a job; `millrace profile
+// --merge` joins profiles into one.
 
 #ifndef MILLRACE_COORDINATOR_CLI_PROFILE_COMMAND_H_
 #define MILLRACE_COORDINATOR_CLI_PROFILE_COMMAND_H_

@@ -1,0 +1,97 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "planner/profile_file.h"
+#include "tests/e2e/job_process.h"
+#include "tests/planner/profile_fixture.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class ProfileMergeCommandTest : public ::testing::Test {
+ protected:
+  ProfileMergeCommandTest() : folder_("profile_merge") {}
+
+  std::string Path(const std::string& name) const {
+    return folder_.path + "/" + name;
+  }
+  std::string Save(const std::string& name, const HardwareProfile& profile) {
+    EXPECT_TRUE(SaveProfile(profile, Path(name)).ok());
+    return Path(name);
+  }
+  struct Result {
+    int exit_code;
+    std::string output;
+  };
+  Result Run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), MILLRACE_BINARY);
+    JobProcess process(folder_, arguments);
+    const int exit_code = process.Wait();
+    return {exit_code, process.Output()};
+  }
+
+  const JobFolder folder_;
+};
+
+// Goal: the command writes a profile that plan takes, and warns of rows far
+// apart. Method: two profiles with one product 30 % apart.
+TEST_F(ProfileMergeCommandTest, WritesAProfileThatPlans) {
+  HardwareProfile profile = MakeProfile({});
+  const std::string a = Save("a.yaml", profile);
+  profile.gemms[0].seconds *= 1.3;
+  const std::string b = Save("b.yaml", profile);
+  const std::string merged = Path("merged.yaml");
+  const Result result = Run({"profile", "--merge", a, b, "--output", merged});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("2 profiles of made-up joined; 12 products"),
+                    HasSubstr("warning: gemms {m: 32, n: 32, k: 32")));
+  const auto read = LoadProfile(merged);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_NEAR(read->gemms[0].seconds, profile.gemms[0].seconds * 2.3 / 2.6,
+              1e-12);
+  const Result plan = Run({"plan", WriteTinyJob(folder_, {}), "--profile",
+                           merged, "--devices", "4"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.output;
+}
+
+// Goal: what cannot be merged is refused with the reason, and nothing is
+// written. Method: contradicting profiles, a missing file, and options that do
+// not go together.
+TEST_F(ProfileMergeCommandTest, RefusesAndWritesNothing) {
+  HardwareProfile profile = MakeProfile({});
+  const std::string a = Save("a.yaml", profile);
+  profile.provenance.machine = "another";
+  const std::string b = Save("b.yaml", profile);
+  const std::string merged = Path("merged.yaml");
+  const struct {
+    std::vector<std::string> arguments;
+    std::string expected;
+  } cases[] = {
+      {{"--merge", a, b, "--output", merged}, "provenance.machine is made-up"},
+      {{"--merge", a, Path("none.yaml"), "--output", merged}, "none.yaml"},
+      {{"--merge", a, "--output", merged}, "--merge"},
+      {{"--merge", a, a}, "--output"},
+      {{"--output", merged}, "--merge"},
+      {{}, "JOB"},
+      {{"job.yaml", "--merge", a, a, "--output", merged}, "--merge"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    std::vector<std::string> command = {"profile"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    const Result result = Run(command);
+    EXPECT_NE(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, HasSubstr(expected));
+    EXPECT_FALSE(std::filesystem::exists(merged));
+  }
+}
+
+}  // namespace
+}  // namespace millrace
