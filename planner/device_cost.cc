@@ -318,7 +318,8 @@ bool DeviceCost::HasCollective(CommKind kind,
 }
 
 double DeviceCost::CollectiveSeconds(CommKind kind, double bytes,
-                                     const GroupPlacement& group) const {
+                                     const GroupPlacement& group,
+                                     int64_t experts_per_row) const {
   const int64_t size = group.size();
   if (size <= 1) return 0;
   if (HasCollective(kind, group)) {
@@ -344,7 +345,13 @@ double DeviceCost::CollectiveSeconds(CommKind kind, double bytes,
     if (inside <= below) continue;
     const double domains = static_cast<double>(inside / below);
     const double rate = LinkBytesPerSecond(i);
-    if (kind == CommKind::kAllToAll) {
+    if (kind == CommKind::kAllToAll && experts_per_row > 0) {
+      const double others = ranks / static_cast<double>(below) - 1;
+      const auto experts = static_cast<double>(experts_per_row);
+      const double met =
+          others * (1 - std::pow(others / (others + 1), experts));
+      slowest = std::max(slowest, bytes * met / experts / rate);
+    } else if (kind == CommKind::kAllToAll) {
       // Parts go straight to their ranks: those outside over one's own link.
       const double outside = static_cast<double>(inside - below) / ranks;
       slowest = std::max(slowest, bytes * outside / rate);

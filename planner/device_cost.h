@@ -75,8 +75,12 @@ class DeviceCost {
 
   // Rings and exchanges whose traffic over each level of the network is shared
   // by the group's members inside the level below; `bytes` of the full tensor.
+  // With `experts_per_row`, rows of an exchange are for so many ranks at
+  // random, cross each level once for each domain that has any of them, and are
+  // passed on inside (DeepEP; DeepSeek-AI, 2024, section 3.2.2).
   double CollectiveSeconds(CommKind kind, double bytes,
-                           const GroupPlacement& group) const;
+                           const GroupPlacement& group,
+                           int64_t experts_per_row = 0) const;
   // From one pipeline stage to the next, `stride` ranks on, in a pipeline of
   // `num_stages`: the slowest link that any of them has to take.
   double TransferSeconds(double bytes, int64_t stride,

@@ -15,6 +15,7 @@ Implementation MegatronCore() {
   implementation.balances_stages = false;
   implementation.pipeline_outermost = true;
   implementation.launches_from_host = true;
+  implementation.fuses_experts = false;
   implementation.gradient_bytes = 2;
   return implementation;
 }

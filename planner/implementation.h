@@ -70,6 +70,14 @@ struct Implementation {
   // The host launches kernel by kernel, and a layer takes at least as long as
   // that; false: whole layers or steps are CUDA graphs.
   bool launches_from_host = false;
+  // What of a layer is a CUDA graph where the host launches the rest: attention
+  // with its norm and projections; the router with what prepares the exchange.
+  bool graphs_attention = false;
+  bool graphs_router = false;
+  // The experts of a rank multiply in one kernel that applies the activation
+  // and makes the copies of a GemmFormat as well; false: in a kernel each, on
+  // copies that further kernels make.
+  bool fuses_experts = true;
   // Of the rates that a profile's constants say: FlashAttention-2 on Hopper
   // reaches half of what its successors do (Shah et al., 2024), products whose
   // rows each have a scale less than those of whole tensors' scales.

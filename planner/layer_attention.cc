@@ -135,6 +135,7 @@ void AddAttention(LayerBuilder& builder) {
   const auto normed = AsDouble(builder.norm_tokens() * model.hidden);
   const int64_t attended = LocalHeads(builder) * model.value_head_dim();
 
+  builder.Begin(LayerPart::kAttention);
   builder.KeepInput(normed);
   builder.Norm(builder.norm_tokens(), model.hidden);
   if (model.mla.kv_rank > 0) {

@@ -71,68 +71,69 @@ double LayerBuilder::product_input_bytes() const {
                                                         : element_bytes_;
 }
 
+bool LayerBuilder::in_graph() const {
+  return (part_ == LayerPart::kAttention && implementation_.graphs_attention) ||
+         (part_ == LayerPart::kRouter && implementation_.graphs_router);
+}
+
 void LayerBuilder::Linear(Piece piece, const LinearShape& shape) {
   const auto [tokens, out, in, count, low_precision] = shape;
-  GemmWork forward{.phase = WorkPhase::kForward,
-                   .m = tokens,
-                   .n = out,
-                   .k = in,
-                   .count = count,
-                   .low_precision = low_precision};
-  work_.gemms.push_back(forward);
-  if (IsRepeated(piece)) {
-    forward.phase = WorkPhase::kRecompute;
-    work_.gemms.push_back(forward);
-  }
-  work_.gemms.push_back({.phase = WorkPhase::kInputGradient,
+  const bool apart =
+      part_ == LayerPart::kExperts && !implementation_.fuses_experts;
+  const GemmWork forward{.phase = WorkPhase::kForward,
                          .m = tokens,
-                         .n = in,
-                         .k = out,
+                         .n = out,
+                         .k = in,
                          .count = count,
-                         .low_precision = low_precision});
-  work_.gemms.push_back({.phase = WorkPhase::kWeightGradient,
-                         .m = out,
-                         .n = in,
-                         .k = tokens,
-                         .count = count,
-                         .low_precision = low_precision});
+                         .low_precision = low_precision,
+                         .launches = apart ? count : 1,
+                         .in_graph = in_graph()};
+  auto add = [&](WorkPhase phase, int64_t m, int64_t n, int64_t k) {
+    GemmWork gemm = forward;
+    gemm.phase = phase;
+    gemm.m = m;
+    gemm.n = n;
+    gemm.k = k;
+    work_.gemms.push_back(gemm);
+  };
+  work_.gemms.push_back(forward);
+  if (IsRepeated(piece)) add(WorkPhase::kRecompute, tokens, out, in);
+  add(WorkPhase::kInputGradient, tokens, in, out);
+  add(WorkPhase::kWeightGradient, out, in, tokens);
   if (!quantizes() || !low_precision) return;
   // Copies of x and of its transpose, then of the output's gradient. What made
   // x writes them where ops are fused; gradients come from other products.
   const double copies = 2 * quantized_bytes();
   const auto x = static_cast<double>(count * tokens * in);
   const auto d_y = static_cast<double>(count * tokens * out);
-  const bool is_fused = implementation_.fused_elementwise;
+  const bool is_fused = implementation_.fused_elementwise && !apart;
   Bandwidth(piece, (copies + (is_fused ? 0 : element_bytes_)) * x,
-            (copies + element_bytes_) * d_y, is_fused ? 0 : 1);
+            (copies + element_bytes_) * d_y,
+            is_fused ? 0 : static_cast<int32_t>(forward.launches));
 }
 
 void LayerBuilder::Attention(const AttentionWork& forward) {
-  work_.attention.push_back(forward);
-  work_.attention.back().phase = WorkPhase::kForward;
-  if (IsRepeated(Piece::kAttention)) {
+  auto add = [&](WorkPhase phase) {
     work_.attention.push_back(forward);
-    work_.attention.back().phase = WorkPhase::kRecompute;
-  }
-  work_.attention.push_back(forward);
-  work_.attention.back().phase = WorkPhase::kInputGradient;
+    work_.attention.back().phase = phase;
+    work_.attention.back().in_graph = in_graph();
+  };
+  add(WorkPhase::kForward);
+  if (IsRepeated(Piece::kAttention)) add(WorkPhase::kRecompute);
+  add(WorkPhase::kInputGradient);
 }
 
 void LayerBuilder::Bandwidth(Piece piece, double forward_bytes,
                              double backward_bytes, int32_t launches) {
-  work_.bandwidth.push_back({.phase = WorkPhase::kForward,
-                             .bytes = forward_bytes,
-                             .launches = launches});
-  if (IsRepeated(piece)) {
-    work_.bandwidth.push_back({.phase = WorkPhase::kRecompute,
-                               .bytes = forward_bytes,
-                               .launches = launches});
-  }
-  if (backward_bytes > 0) {
-    work_.bandwidth.push_back({.phase = WorkPhase::kInputGradient,
-                               .bytes = backward_bytes,
-                               .launches = launches});
-  }
+  auto add = [&](WorkPhase phase, double bytes) {
+    work_.bandwidth.push_back({.phase = phase,
+                               .bytes = bytes,
+                               .launches = launches,
+                               .in_graph = in_graph()});
+  };
+  add(WorkPhase::kForward, forward_bytes);
+  if (IsRepeated(piece)) add(WorkPhase::kRecompute, forward_bytes);
+  if (backward_bytes > 0) add(WorkPhase::kInputGradient, backward_bytes);
 }
 
 void LayerBuilder::Elementwise(Piece piece, double forward_elements,
@@ -168,6 +169,17 @@ void LayerBuilder::CommunicateBackward(WorkPhase phase, CommAxis axis,
                         .axis = axis,
                         .kind = kind,
                         .bytes = elements * element_bytes_});
+}
+
+void LayerBuilder::Exchange(Piece piece, double elements) {
+  const size_t first = work_.comm.size();
+  Communicate(piece, CommAxis::kExpert, CommKind::kAllToAll, elements);
+  CommunicateBackward(WorkPhase::kInputGradient, CommAxis::kExpert,
+                      CommKind::kAllToAll, elements);
+  if (!implementation_.sends_tokens_once) return;
+  for (size_t i = first; i < work_.comm.size(); ++i) {
+    work_.comm[i].experts_per_row = model_.moe.experts_per_token;
+  }
 }
 
 void LayerBuilder::EnterTensor(int64_t width) {

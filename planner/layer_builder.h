@@ -23,6 +23,9 @@ enum class Piece : uint8_t {
   kLast,           // Nothing in the layer's backward pass reads its output.
 };
 
+// Which part of a layer an op is in, by which implementations differ.
+enum class LayerPart : uint8_t { kOther, kAttention, kRouter, kExperts };
+
 // A product x [tokens, in] -> [tokens, out] of one rank, `count` alike.
 struct LinearShape {
   int64_t tokens, out, in;
@@ -46,6 +49,9 @@ class LayerBuilder {
   int64_t shard_tokens() const { return shard_tokens_; }
   double element_bytes() const { return element_bytes_; }
 
+  // What follows belongs to `part`.
+  void Begin(LayerPart part) { part_ = part; }
+
   // Whether the backward pass computes it again.
   bool IsRepeated(Piece piece) const;
 
@@ -64,6 +70,9 @@ class LayerBuilder {
   void Communicate(Piece piece, CommAxis axis, CommKind kind, double elements);
   void CommunicateBackward(WorkPhase phase, CommAxis axis, CommKind kind,
                            double elements);
+  // So many elements to the ranks of their experts, or back; and the gradients'
+  // opposite way.
+  void Exchange(Piece piece, double elements);
 
   // [norm_tokens, width] -> [tokens, width] over the tensor axis before a
   // block's products, and [tokens, width] summed after them; and the backward
@@ -93,6 +102,7 @@ class LayerBuilder {
     return layout_.gemm_format != GemmFormat::kAsStored;
   }
   double quantized_bytes() const;
+  bool in_graph() const;
 
   const ModelSpec& model_;
   const Layout& layout_;
@@ -101,6 +111,7 @@ class LayerBuilder {
   const int64_t shard_tokens_;
   const int64_t norm_tokens_;
   const double element_bytes_;
+  LayerPart part_ = LayerPart::kOther;
   LayerWork work_;
   double kept_bytes_ = 0;
   double repeated_bytes_ = 0;

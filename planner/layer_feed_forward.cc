@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <cmath>
-
 #include "planner/layer_builder.h"
 
 namespace millrace {
@@ -39,21 +36,12 @@ void AddProducts(LayerBuilder& builder, Piece inner, Piece activation,
                 AsDouble(projections + 1) * elements));
 }
 
-// What ranks give each other of `rows` rows for experts of which each token
-// takes several: all of them, or one for each rank that has any.
-double ExchangedRows(const LayerBuilder& builder, double rows) {
-  if (!builder.implementation().sends_tokens_once) return rows;
-  const auto ranks = AsDouble(builder.layout().expert);
-  const auto chosen = AsDouble(builder.model().moe.experts_per_token);
-  const double met = ranks * (1 - std::pow(1 - 1 / ranks, chosen));
-  return rows * std::min(1.0, met / chosen);
-}
-
 }  // namespace
 
 void AddFeedForward(LayerBuilder& builder) {
   const ModelSpec& model = builder.model();
   const auto normed = AsDouble(builder.norm_tokens() * model.hidden);
+  builder.Begin(LayerPart::kOther);
   builder.KeepElements(Piece::kSecondProduct, normed);  // The stream.
   builder.Norm(builder.norm_tokens(), model.hidden);
   builder.KeepNormed(model.hidden);
@@ -70,6 +58,7 @@ void AddExperts(LayerBuilder& builder) {
   const Layout& layout = builder.layout();
   const int64_t tokens = builder.shard_tokens();
   const auto stream = AsDouble(tokens * model.hidden);
+  builder.Begin(LayerPart::kRouter);
   builder.KeepElements(Piece::kSecondProduct, stream);
   builder.Norm(tokens, model.hidden);
   // The router reads it as stored.
@@ -87,6 +76,7 @@ void AddExperts(LayerBuilder& builder) {
   builder.Bandwidth(Piece::kExperts, 2 * kScoreBytes * scores,
                     2 * kScoreBytes * scores, kRouterLaunches);
 
+  builder.Begin(LayerPart::kExperts);
   // Rows in the order of their experts, to the ranks that have them, there
   // joined by what the tensor ranks got for the same shards of experts.
   const double sent = stream * AsDouble(moe.experts_per_token);
@@ -95,11 +85,7 @@ void AddExperts(LayerBuilder& builder) {
   const int64_t local_experts = moe.num_experts / layout.expert;
   builder.Elementwise(Piece::kExperts, stream + sent, stream + sent);
   if (layout.expert > 1) {
-    const double exchanged = ExchangedRows(builder, sent);
-    builder.Communicate(Piece::kExperts, CommAxis::kExpert, CommKind::kAllToAll,
-                        exchanged);
-    builder.CommunicateBackward(WorkPhase::kInputGradient, CommAxis::kExpert,
-                                CommKind::kAllToAll, exchanged);
+    builder.Exchange(Piece::kExperts, sent);
     if (local_experts > 1) {
       builder.Elementwise(Piece::kExperts, 2 * received, 2 * received);
     }
@@ -127,15 +113,12 @@ void AddExperts(LayerBuilder& builder) {
     if (local_experts > 1) {
       builder.Elementwise(Piece::kLast, 2 * received, 2 * received);
     }
-    const double exchanged = ExchangedRows(builder, sent);
-    builder.Communicate(Piece::kLast, CommAxis::kExpert, CommKind::kAllToAll,
-                        exchanged);
-    builder.CommunicateBackward(WorkPhase::kInputGradient, CommAxis::kExpert,
-                                CommKind::kAllToAll, exchanged);
+    builder.Exchange(Piece::kLast, sent);
   }
   builder.Elementwise(Piece::kLast, stream + sent, stream + sent);
 
   if (moe.num_shared_experts == 0) return;
+  builder.Begin(LayerPart::kOther);
   builder.EnterTensor(model.hidden);
   AddProducts(builder, Piece::kExperts,
               builder.IsRepeated(Piece::kExperts) ? Piece::kExperts

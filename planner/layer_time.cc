@@ -44,13 +44,16 @@ std::array<PhaseTime, kNumPhases> PhasesOf(const LayerWork& work,
         gemm.low_precision && layout.gemm_format != GemmFormat::kAsStored;
     phase.gemms += cost.GemmSeconds(gemm, layout.gemm_format) /
                    (quantized ? implementation.low_precision_rate : 1);
-    ++phase.launches;
+    // Experts' kernels one after the other.
+    phase.gemms += static_cast<double>(gemm.launches - 1) *
+                   cost.profile().launch_overhead_s;
+    if (!gemm.in_graph) phase.launches += gemm.launches;
   }
   for (const AttentionWork& attention : work.attention) {
     PhaseTime& phase = phase_of(attention.phase);
     phase.attention += cost.AttentionSeconds(attention) /
                        (attention.flash ? implementation.attention_rate : 1);
-    phase.launches += attention.flash ? 1 : 2;
+    if (!attention.in_graph) phase.launches += attention.flash ? 1 : 2;
     if (layout.context > 1 && implementation.context_ring) {
       phase.bandwidth += cost.MemorySeconds(RingBytes(attention, layout));
     }
@@ -58,7 +61,7 @@ std::array<PhaseTime, kNumPhases> PhasesOf(const LayerWork& work,
   for (const BandwidthWork& bandwidth : work.bandwidth) {
     PhaseTime& phase = phase_of(bandwidth.phase);
     phase.bandwidth += cost.BandwidthSeconds(bandwidth);
-    phase.launches += bandwidth.launches;
+    if (!bandwidth.in_graph) phase.launches += bandwidth.launches;
   }
   for (const CommWork& comm : work.comm) {
     PhaseTime& phase = phase_of(comm.phase);
@@ -74,7 +77,8 @@ std::array<PhaseTime, kNumPhases> PhasesOf(const LayerWork& work,
         break;
       case CommAxis::kExpert:
         phase.expert += cost.CollectiveSeconds(
-            comm.kind, comm.bytes, ExpertGroup(layout, implementation));
+            comm.kind, comm.bytes, ExpertGroup(layout, implementation),
+            comm.experts_per_row);
         break;
     }
   }
@@ -188,7 +192,8 @@ LayerTime TimeOfLayer(const LayerWork& work, const Layout& layout,
            &pass.compute);
     }
     if (implementation.overlaps_experts) {
-      hide(&pass.expert, phase.gemms, 1, &pass.compute);
+      // Of another micro-batch's layers, with everything these compute.
+      hide(&pass.expert, phase.compute(), 1, &pass.compute);
     }
     if (implementation.launches_from_host) {
       // The host works while the device does, but on every kernel.

@@ -43,6 +43,8 @@ struct GemmWork {
   int64_t m, n, k;
   int64_t count = 1;
   bool low_precision = true;  // Whether GemmFormat applies (router, head: not).
+  int64_t launches = 1;       // Kernels.
+  bool in_graph = false;      // Launched with others, as a CUDA graph.
 };
 // Attention of `num_sequences` x `num_heads` independent problems.
 struct AttentionWork {
@@ -55,20 +57,26 @@ struct AttentionWork {
   int64_t head_dim, value_head_dim;
   double causal_share = 0.5;  // Of the query-key pairs that are computed.
   bool flash = true;
+  bool in_graph = false;
 };
 // An op bound by memory: norms, activations, rotary, casts, permutations.
 struct BandwidthWork {
   WorkPhase phase;
   double bytes;      // Read and written.
   int32_t launches;  // Kernels.
+  bool in_graph = false;
 };
 struct CommWork {
   WorkPhase phase;
   CommAxis axis;
   CommKind kind;
   // Of the full tensor: gathered, unreduced, passed round by all ranks
-  // together. kAllToAll: what one rank gives all ranks, itself included.
+  // together. kAllToAll: what one rank gives all ranks, itself included, a row
+  // for each expert.
   double bytes;
+  // kAllToAll: experts that a row is for, if it crosses a level of the network
+  // once for all of them in a domain; 0: each goes its own way.
+  int64_t experts_per_row = 0;
 };
 
 // A multiply-add as two. Attention's backward pass is four products of the

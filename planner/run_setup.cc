@@ -12,8 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "planner/bridge_recipes.h"
 #include "planner/framework_rules.h"
-#include "planner/known_models.h"
 #include "planner/run_model.h"
 
 namespace millrace {
@@ -332,35 +332,6 @@ void FindStorage(const PublishedRun& run, RunSetup* setup) {
   }
 }
 
-// Megatron-Bridge's performance presets of models with experts
-// (scripts/performance/configs of NVIDIA-NeMo/Megatron-Bridge).
-void FindExpertPresets(const PublishedRun& run, RunSetup* setup) {
-  const Layout& layout = setup->layout;
-  if (!absl::StartsWith(run.group, "mbridge_perf") || layout.expert == 1) {
-    return;
-  }
-  Implementation& implementation = setup->implementation;
-  const std::string model = PlainModelName(run.model);
-  // Qwen3 235B leaves the exchange to NCCL, others to DeepEP or HybridEP.
-  implementation.sends_tokens_once = !absl::StartsWith(model, "qwen3235b");
-  const bool is_rack = absl::StrContains(setup->profile, "nvl72");
-  const bool is_8_bit = setup->layout.gemm_format == GemmFormat::kFloat8;
-  const std::string version = SoftwareOf(run);
-  const bool is_late = absl::StrContains(version, "[26.06") ||
-                       absl::StrContains(version, "[26.08");
-  constexpr int kDevicesOfHgx = 8;
-  const bool leaves_domain = !is_rack && layout.expert > kDevicesOfHgx;
-  const bool is_deepseek = absl::StartsWith(model, "deepseekv3");
-  implementation.overlaps_experts =
-      leaves_domain || (is_rack && is_late && is_8_bit && is_deepseek);
-  if (is_rack && is_late && is_8_bit) implementation.launches_from_host = false;
-  setup->assumptions.push_back(absl::StrCat(
-      "by Megatron-Bridge's presets: tokens sent ",
-      implementation.sends_tokens_once ? "once a rank" : "once an expert",
-      implementation.overlaps_experts ? ", their exchange overlapped" : "",
-      implementation.launches_from_host ? "" : ", whole-step CUDA graphs"));
-}
-
 }  // namespace
 
 absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run) {
@@ -387,7 +358,7 @@ absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run) {
   RETURN_IF_ERROR(FindRecompute(run, *framework.rule, &setup));
   RETURN_IF_ERROR(FindMachine(run, &setup));
   FindStorage(run, &setup);
-  FindExpertPresets(run, &setup);
+  if (absl::StartsWith(run.group, "mbridge")) ApplyBridgeRecipe(run, &setup);
   return setup;
 }
 

@@ -188,6 +188,12 @@ TEST(DeviceCostTest, CollectivesFollowPlacement) {
   // Three quarters of an exchange over 32 leave the node.
   EXPECT_NEAR(cost.CollectiveSeconds(CommKind::kAllToAll, kBytes, Group(32, 1)),
               kBytes * 24 / 32 / fabric, 1e-4);
+  // Of eight experts among 32, a row for each of the three other nodes that has
+  // any: nearly always all.
+  const double met = 3 * (1 - std::pow(3.0 / 4, 8));
+  EXPECT_NEAR(
+      cost.CollectiveSeconds(CommKind::kAllToAll, kBytes, Group(32, 1), 8),
+      kBytes * met / 8 / fabric, 1e-4);
   // In one rack of GB200s nothing leaves it.
   const DeviceCost rack = CostOf(*LoadNamedProfile("gb200-nvl72"));
   EXPECT_LT(

@@ -244,7 +244,53 @@ TEST(WorkOfLayerTest, ShardsDivideTheWork) {
   Implementation once;
   once.sends_tokens_once = true;
   const LayerWork fewer = WorkOfLayer(model, cut, LayerKind::kExperts, once);
-  EXPECT_LT(CommBytes(fewer, CommAxis::kExpert), 4 * exchanged);
+  EXPECT_DOUBLE_EQ(CommBytes(fewer, CommAxis::kExpert),
+                   CommBytes(joined, CommAxis::kExpert));
+  for (const CommWork& comm : fewer.comm) {
+    EXPECT_EQ(comm.experts_per_row, comm.axis == CommAxis::kExpert ? 8 : 0);
+  }
+}
+
+// Goal: experts that multiply one by one are as many kernels, with their copies
+// of a low precision; graphs hold the attention or the router and nothing else.
+// Method: count kernels of Qwen3-30B's layer by implementation.
+TEST(WorkOfLayerTest, CountsKernelsOfExpertsAndGraphs) {
+  const ModelSpec model = Qwen3_30B_A3B();
+  const Layout layout{.data = 8,
+                      .expert = 8,
+                      .precision = Precision::kBfloat16,
+                      .gemm_format = GemmFormat::kFloat8};
+  auto kernels = [&](const Implementation& implementation, bool in_graph) {
+    const LayerWork work =
+        WorkOfLayer(model, layout, LayerKind::kExperts, implementation);
+    int64_t sum = 0;
+    for (const GemmWork& gemm : work.gemms) {
+      if (gemm.in_graph == in_graph) sum += gemm.launches;
+    }
+    for (const AttentionWork& attention : work.attention) {
+      if (attention.in_graph == in_graph) ++sum;
+    }
+    for (const BandwidthWork& bandwidth : work.bandwidth) {
+      if (bandwidth.in_graph == in_graph) sum += bandwidth.launches;
+    }
+    return sum;
+  };
+  const Implementation together;
+  Implementation apart;
+  apart.fuses_experts = false;
+  // 16 experts, two products of three phases each, and copies of both operands.
+  EXPECT_EQ(kernels(apart, false) - kernels(together, false),
+            6 * (16 - 1) + 4 * 16);
+  EXPECT_EQ(kernels(together, true), 0);
+
+  Implementation graphs;
+  graphs.graphs_attention = true;
+  const int64_t attention = kernels(graphs, true);
+  EXPECT_GT(attention, 0);
+  graphs.graphs_router = true;
+  EXPECT_GT(kernels(graphs, true), attention);
+  EXPECT_EQ(kernels(graphs, true) + kernels(graphs, false),
+            kernels(together, false));
 }
 
 // Goal: kept activations are those of the literature. Method: bytes a layer of
