@@ -76,9 +76,9 @@ TEST(EvaluateTest, HoldsToTheCollectedRuns) {
   EXPECT_EQ(dense.compared, 170);
   EXPECT_LE(dense.median, 0.041);
   EXPECT_LE(dense.p95, 0.22);
-  EXPECT_LE(Find(summary.by_class, "experts").median, 0.23);
-  EXPECT_LE(Find(summary.by_class, "fp8/fp4").median, 0.072);
-  EXPECT_LE(Find(summary.by_group, "mbridge_perf").median, 0.15);
+  EXPECT_LE(Find(summary.by_class, "experts").median, 0.105);
+  EXPECT_LE(Find(summary.by_class, "fp8/fp4").median, 0.054);
+  EXPECT_LE(Find(summary.by_group, "mbridge_perf").median, 0.066);
   EXPECT_EQ(summary.num_memory, 34);
   EXPECT_LE(summary.mean_memory_error, 0.055);
   for (const ChoiceSummary& choice : summary.choices) {
