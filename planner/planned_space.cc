@@ -106,11 +106,14 @@ std::vector<Layout> PlannedSpace::WithExperts(const Layout& cut) const {
     }
     return {cut};
   }
+  const int64_t devices = UsableDevices(cut.tensor);
   std::vector<Layout> layouts;
   for (const int32_t expert : DivisorsOf(space_.model.moe.num_experts)) {
     if (!Permits(pinned.expert, expert)) continue;
     for (const int32_t expert_tensor : {1, cut.tensor}) {
       if (!Permits(pinned.expert_tensor, expert_tensor)) continue;
+      // One stage of all devices could not hold a replica of the experts.
+      if (int64_t{expert} * expert_tensor > devices) continue;
       Layout layout = cut;
       layout.expert = expert;
       layout.expert_tensor = expert_tensor;
