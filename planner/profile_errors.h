@@ -19,6 +19,11 @@ namespace millrace {
 std::map<std::string, StepError> ErrorsByProfile(
     const std::vector<RunPrediction>& predictions);
 
+// The same of mixtures of experts, on all machines together, which have too few
+// runs each. With the recipes that the runs name; a plan, which has none,
+// supposes more (ErrorFor, planner/interval.h). There must be one such run.
+StepError ErrorOfExperts(const std::vector<RunPrediction>& predictions);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_PROFILE_ERRORS_H_

@@ -11,6 +11,8 @@
 #include "planner/calibrate.h"
 #include "planner/calibrate_profile.h"
 #include "planner/evaluation_summary.h"
+#include "planner/interval.h"
+#include "planner/profile_errors.h"
 #include "planner/profile_file.h"
 #include "planner/published_runs.h"
 #include "planner/shipped_profiles.h"
@@ -86,6 +88,31 @@ TEST(EvaluateTest, HoldsToTheCollectedRuns) {
       EXPECT_LE(choice.regret, 0.02) << choice.name;
     }
   }
+}
+
+// Goal: shipped profiles state the errors that the runs show, and plans of
+// mixtures of experts no less. Method: both, for each profile and for experts.
+TEST(EvaluateTest, StatedErrorsAreThoseOfTheRuns) {
+  const std::vector<RunPrediction> predictions =
+      PredictFile("published_runs.json", {});
+  constexpr double kRounding = 0.0006;
+  int num_stated = 0;
+  for (const auto& [name, shown] : ErrorsByProfile(predictions)) {
+    const absl::StatusOr<HardwareProfile> profile = LoadNamedProfile(name);
+    ASSERT_TRUE(profile.ok()) << profile.status();
+    if (!profile->step_error.is_given()) continue;  // Too few runs.
+    ++num_stated;
+    EXPECT_NEAR(profile->step_error.low, shown.low, kRounding) << name;
+    EXPECT_NEAR(profile->step_error.high, shown.high, kRounding) << name;
+    EXPECT_EQ(profile->step_error.num_runs, shown.num_runs) << name;
+  }
+  EXPECT_GE(num_stated, 6);
+  const StepError shown = ErrorOfExperts(predictions);
+  HardwareProfile sure;
+  sure.step_error = {.low = 1, .high = 1, .num_runs = 19, .source = "a test"};
+  const StepError stated = ErrorFor({.moe = {.num_experts = 8}}, sure);
+  EXPECT_LE(stated.low, shown.low);
+  EXPECT_GE(stated.high, shown.high);
 }
 
 // Goal: the same for the table of single nodes, whose machine is like that of

@@ -2,6 +2,7 @@
 
 #include "gtest/gtest.h"
 #include "planner/shipped_profiles.h"
+#include "tests/planner/planning_fixture.h"
 
 namespace millrace {
 namespace {
@@ -9,23 +10,10 @@ namespace {
 constexpr int32_t kDevices = 256;
 constexpr int32_t kNode = 8;
 
-SearchInput Llama8B(const char* objective) {
-  SearchInput input{.num_devices = kDevices, .all_axes = true};
-  JobSpec& job = input.job;
-  job.name = "llama3-8b";
-  job.model = {.vocab_size = 128256,
-               .hidden = 4096,
-               .num_layers = 32,
-               .num_heads = 32,
-               .num_kv_heads = 8,
-               .head_dim = 128,
-               .ffn_hidden = 14336,
-               .sequence_length = 8192};
-  job.training.num_steps = 10;
-  job.training.global_batch = 256;
-  job.training.precision = "bf16";
-  job.resources.backend = "cuda";
-  job.goodput.objective = objective;
+SearchInput Llama8BFor(const char* objective) {
+  SearchInput input{
+      .job = Llama8B(256), .num_devices = kDevices, .all_axes = true};
+  input.job.goodput.objective = objective;
   return input;
 }
 
@@ -40,7 +28,7 @@ CostModel Cost() {
 // Goal: without another wish the plan is FindPlan's.
 TEST(ObjectiveSearchTest, StepTimeIsFindPlan) {
   const CostModel cost = Cost();
-  const SearchInput input = Llama8B("step_time");
+  const SearchInput input = Llama8BFor("step_time");
   const auto plan = FindPlan(input, cost);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const auto found = FindPlanForObjective(input, cost, kNode);
@@ -55,7 +43,7 @@ TEST(ObjectiveSearchTest, StepTimeIsFindPlan) {
 // failures all train. Method: nodes of which two are under repair on average.
 TEST(ObjectiveSearchTest, GoodputWeighsSparesAgainstSpeed) {
   const CostModel cost = Cost();
-  SearchInput input = Llama8B("goodput");
+  SearchInput input = Llama8BFor("goodput");
   GoodputSpec& spec = input.job.goodput;
   spec.checkpoint_seconds = 5;
   spec.repair_hours = 24;
@@ -93,7 +81,7 @@ TEST(ObjectiveSearchTest, GoodputWeighsSparesAgainstSpeed) {
 // one hour in twenty; the plan for all yields more than those for fewer.
 TEST(ObjectiveSearchTest, GoodputGoesOnWithFewerNodes) {
   const CostModel cost = Cost();
-  SearchInput input = Llama8B("goodput");
+  SearchInput input = Llama8BFor("goodput");
   GoodputSpec& spec = input.job.goodput;
   spec.checkpoint_seconds = 5;
   spec.mean_time_between_failures_hours = kDevices * spec.repair_hours / 0.05;
@@ -112,7 +100,7 @@ TEST(ObjectiveSearchTest, GoodputGoesOnWithFewerNodes) {
 // device cost: cheaper a token than on all of them, and slower.
 TEST(ObjectiveSearchTest, CostTakesFewerDevices) {
   const CostModel cost = Cost();
-  SearchInput input = Llama8B("cost");
+  SearchInput input = Llama8BFor("cost");
   input.job.goodput.price_per_device_hour = 2;
   const auto found = FindPlanForObjective(input, cost, kNode);
   ASSERT_TRUE(found.ok()) << found.status();
@@ -128,7 +116,7 @@ TEST(ObjectiveSearchTest, CostTakesFewerDevices) {
 // Goal: where no number of devices has a plan, the reason is that of all.
 TEST(ObjectiveSearchTest, SaysWhyThereIsNoPlan) {
   const CostModel cost = Cost();
-  SearchInput input = Llama8B("cost");
+  SearchInput input = Llama8BFor("cost");
   input.job.goodput.price_per_device_hour = 2;
   input.job.resources.memory_per_device_bytes = 1 << 20;
   const auto found = FindPlanForObjective(input, cost, kNode);

@@ -12,7 +12,7 @@
 #include "planner/planned_space.h"
 #include "planner/shipped_profiles.h"
 #include "planner/step_model.h"
-#include "tests/planner/profile_fixture.h"
+#include "tests/planner/planning_fixture.h"
 
 namespace millrace {
 namespace {
@@ -20,24 +20,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-JobSpec Llama8B() {
-  JobSpec job;
-  job.name = "llama3-8b";
-  job.model = {.vocab_size = 128256,
-               .hidden = 4096,
-               .num_layers = 32,
-               .num_heads = 32,
-               .num_kv_heads = 8,
-               .head_dim = 128,
-               .ffn_hidden = 14336,
-               .sequence_length = 8192};
-  job.training.num_steps = 10;
-  job.training.global_batch = 128;
-  job.training.precision = "bf16";
-  job.resources.backend = "cuda";
-  return job;
-}
 
 HardwareProfile Shipped(const std::string& name) {
   const auto profile = LoadNamedProfile(name);
@@ -65,7 +47,7 @@ std::string ErrorOf(const absl::StatusOr<Plan>& plan) {
 // Goal: a data sheet's profile plans, and the plan says what it is. Method:
 // plan a dense model over all axes, and look at every field that says so.
 TEST(PlannedSearchTest, PlansFromADataSheet) {
-  const JobSpec job = Llama8B();
+  const JobSpec job = Llama8B(128);
   const HardwareProfile profile = Shipped("h100-sxm");
   EXPECT_TRUE(NeedsAllAxes(job, 64, profile));
   const auto plan = PlanAll(job, 64, profile);
@@ -116,7 +98,7 @@ TEST(PlannedSearchTest, PlansFromADataSheet) {
 // whose stages fill a node, with replicas on slow links inside or around it:
 // under either order, what is chosen is no slower than the other.
 TEST(PlannedSearchTest, PlacesAxesOnTheNetwork) {
-  JobSpec job = Llama8B();
+  JobSpec job = Llama8B(128);
   job.layout = {.pipeline = 8, .data = 8, .tensor = 1, .context = 1};
   job.training.global_batch = 64;
   HardwareProfile profile = Shipped("h100-sxm");
@@ -146,7 +128,7 @@ TEST(PlannedSearchTest, PlacesAxesOnTheNetwork) {
 // Goal: a mixture of experts is planned, only planned, and its keys pin.
 // Method: plan one as is, and with pinned axes.
 TEST(PlannedSearchTest, PlansMixturesOfExperts) {
-  JobSpec job = Llama8B();
+  JobSpec job = Llama8B(128);
   job.model.moe = {.num_experts = 64,
                    .experts_per_token = 4,
                    .expert_hidden = 2048,
@@ -170,7 +152,7 @@ TEST(PlannedSearchTest, PlansMixturesOfExperts) {
 // Goal: devices that do not divide are left idle where that pays, and not where
 // the job forbids it. Method: a number with a large prime.
 TEST(PlannedSearchTest, LeavesDevicesIdle) {
-  JobSpec job = Llama8B();
+  JobSpec job = Llama8B(128);
   const HardwareProfile profile = Shipped("h100-sxm");
   const auto plan = PlanAll(job, 67, profile);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -187,7 +169,7 @@ TEST(PlannedSearchTest, LeavesDevicesIdle) {
 // Goal: what cannot work is refused with the way out. Method: memory, keys that
 // contradict each other, and profiles without what is asked of them.
 TEST(PlannedSearchTest, RefusesWithAWayOut) {
-  JobSpec job = Llama8B();
+  JobSpec job = Llama8B(128);
   const HardwareProfile profile = Shipped("h100-sxm");
   job.resources.memory_per_device_bytes = 6 * kGiB;
   EXPECT_THAT(ErrorOf(PlanAll(job, 8, profile)),
@@ -195,13 +177,13 @@ TEST(PlannedSearchTest, RefusesWithAWayOut) {
                     HasSubstr("the smallest, pipeline"),
                     HasSubstr("raise resources.memory_per_device to 1"),
                     HasSubstr("or use ")));
-  job = Llama8B();
+  job = Llama8B(128);
   job.layout = {.tensor = 8, .context = 4};
   EXPECT_THAT(
       ErrorOf(PlanAll(job, 16, profile)),
       AllOf(HasSubstr("layout.tensor 8 x layout.context 4 takes 32 devices"),
             HasSubstr("set layout.context to 2 instead of 4")));
-  job = Llama8B();
+  job = Llama8B(128);
   EXPECT_THAT(ErrorOf(PlanAll(job, 16, MakeProfile({}))),
               AllOf(HasSubstr("has no device"), HasSubstr("data sheet"),
                     HasSubstr("millrace profile")));
@@ -219,7 +201,7 @@ TEST(PlannedSearchTest, RefusesWithAWayOut) {
 // Goal: jobs that workers can run as they are measured are not planned over all
 // axes by themselves. Method: each reason, alone.
 TEST(PlannedSearchTest, NeedsAllAxesOnlyForAReason) {
-  JobSpec job = Llama8B();
+  JobSpec job = Llama8B(128);
   HardwareProfile measured = MakeProfile({});
   EXPECT_FALSE(NeedsAllAxes(job, 4, measured));
   EXPECT_FALSE(NeedsAllAxes(job, 64, measured));
@@ -240,7 +222,7 @@ TEST(PlannedSearchTest, NeedsAllAxesOnlyForAReason) {
 TEST(PlanTemplatesTest, AreWhatASearchSays) {
   const CostModel cost = CostOf(Shipped("h100-sxm"));
   const SearchInput input{
-      .job = Llama8B(), .num_devices = 32, .all_axes = true};
+      .job = Llama8B(128), .num_devices = 32, .all_axes = true};
   const auto templates = PlanTemplates::Create(input, cost, 8, 5);
   ASSERT_TRUE(templates.ok()) << templates.status();
   EXPECT_EQ(templates->Find(0), nullptr);
@@ -268,7 +250,7 @@ TEST(PlanTemplatesTest, AreWhatASearchSays) {
 // can be used. Method: three of four devices with a batch of eight.
 TEST(PlanTemplatesTest, LeavesOutWhatWorkersCannotUse) {
   const CostModel cost = CostOf(MakeProfile({}));
-  JobSpec job = Llama8B();
+  JobSpec job = Llama8B(128);
   job.training.precision = "fp32";
   job.training.global_batch = 8;
   job.model = {.vocab_size = 256,
@@ -311,7 +293,7 @@ TEST(DevicePoolsTest, ReadsClusters) {
 TEST(DevicePoolsTest, ChoosesWhichDevicesToUse) {
   const HardwareProfile fast = Shipped("h100-sxm");
   const HardwareProfile slow = Shipped("a100-80gb");
-  const SearchInput input{.job = Llama8B()};
+  const SearchInput input{.job = Llama8B(128)};
   const DevicePool many_fast[] = {
       {.profile = slow, .nodes = {{.nodes = 1, .devices = 8}}},
       {.profile = fast, .nodes = {{.nodes = 8, .devices = 8}}}};

@@ -8,25 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/layer_work.h"
+#include "tests/planner/planning_fixture.h"
 
 namespace millrace {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-LayoutSpace SmallSpace(int32_t num_devices, int64_t global_batch) {
-  return {.model = {.vocab_size = 128,
-                    .hidden = 64,
-                    .num_layers = 4,
-                    .num_heads = 4,
-                    .num_kv_heads = 2,
-                    .head_dim = 16,
-                    .ffn_hidden = 96,
-                    .sequence_length = 32},
-          .global_batch = global_batch,
-          .num_devices = num_devices};
-}
 
 LayoutSpace ExpertSpace(int32_t num_devices, int64_t global_batch) {
   LayoutSpace space = SmallSpace(num_devices, global_batch);

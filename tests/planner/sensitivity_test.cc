@@ -9,7 +9,7 @@
 #include "planner/cost.h"
 #include "planner/explain_compare.h"
 #include "planner/explain_neighbours.h"
-#include "tests/planner/profile_fixture.h"
+#include "tests/planner/planning_fixture.h"
 
 namespace millrace {
 namespace {
@@ -18,25 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-PlanningCase MakeCase() {
-  PlanningCase planned;
-  planned.job.name = "asked";
-  planned.job.model = {.vocab_size = 256,
-                       .hidden = 64,
-                       .num_layers = 4,
-                       .num_heads = 4,
-                       .num_kv_heads = 4,
-                       .head_dim = 16,
-                       .ffn_hidden = 192,
-                       .sequence_length = 64};
-  planned.job.data.synthetic = true;
-  planned.job.training.num_steps = 100;
-  planned.job.training.global_batch = 8;
-  planned.job.training.optimizer.learning_rate = 1e-3;
-  planned.profile = MakeProfile({});
-  planned.num_devices = 4;
-  return planned;
-}
+PlanningCase MakeCase() { return SmallCase(4); }
 
 absl::StatusOr<Plan> FindPlanFor(const PlanningCase& planned) {
   const absl::StatusOr<CostModel> cost = CostModel::Create(planned.profile);

@@ -8,7 +8,7 @@
 
 #include "planner/quantity.h"
 #include "planner/what_if_hardware.h"
-#include "tests/planner/profile_fixture.h"
+#include "tests/planner/planning_fixture.h"
 
 namespace millrace {
 namespace {
@@ -16,28 +16,13 @@ namespace {
 using ::testing::HasSubstr;
 
 PlanningCase MakeCase() {
-  PlanningCase planned;
-  planned.job.name = "asked";
-  planned.job.model = {.vocab_size = 256,
-                       .hidden = 64,
-                       .num_layers = 4,
-                       .num_heads = 4,
-                       .num_kv_heads = 4,
-                       .head_dim = 16,
-                       .ffn_hidden = 192,
-                       .sequence_length = 64};
-  planned.job.data.synthetic = true;
-  planned.job.training.num_steps = 100;
-  planned.job.training.global_batch = 8;
-  planned.job.training.optimizer.learning_rate = 1e-3;
-  planned.profile = MakeProfile({});
+  PlanningCase planned = SmallCase(16);
   planned.profile.precision = Precision::kBfloat16;
   planned.profile.device = {
       .name = "round", .bf16_flops_per_s = 1e15, .memory_bytes_per_s = 4e12};
   planned.profile.network = {
       {.name = "nvlink", .devices = 8, .bytes_per_s = 450e9, .latency_s = 1e-6},
       {.name = "fabric", .devices = 0, .bytes_per_s = 50e9, .latency_s = 5e-6}};
-  planned.num_devices = 16;
   return planned;
 }
 
