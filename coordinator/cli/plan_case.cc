@@ -23,8 +23,8 @@ namespace {
 
 // More are rarely gone at once; each takes a search.
 constexpr int32_t kMostLostNodes = 4;
-// Of more devices each search for an alternative takes too long.
-constexpr int32_t kMostForNeighbours = 2048;
+// Where the search priced more layouts, fifteen more searches take seconds.
+constexpr int64_t kMostConsideredForNeighbours = 50'000;
 
 SearchInput InputOf(const PlanningCase& planned) {
   return {.job = planned.job,
@@ -138,7 +138,8 @@ absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned) {
   ASSIGN_OR_RETURN(
       ObjectivePlan chosen,
       FindPlanForObjective(InputOf(planned), cost, devices_per_node));
-  if (InputOf(planned).all_axes && planned.num_devices <= kMostForNeighbours) {
+  if (InputOf(planned).all_axes &&
+      chosen.plan.layouts_considered <= kMostConsideredForNeighbours) {
     RETURN_IF_ERROR(AddNeighbours(planned, PlanCase, &chosen.plan));
   }
   if (chosen.goodput.has_value() && chosen.goodput->considers_failures &&
