@@ -185,8 +185,11 @@ class Greedy {
       if (IsTooFarAhead(c, i, true)) continue;
       const double ready_s = chunks_[c].forward_at[i];
       if (ready_s == kNever && !keeps_groups_) continue;
-      if (!MayStartForward(stage, stage_idx, c)) continue;
-      Offer(&best, {c, i, ready_s}, true, now_s);
+      const Choice offer = {c, i, ready_s};
+      if (IsBefore(offer, best, true, now_s) &&
+          MayStartForward(stage, stage_idx, c)) {
+        best = offer;
+      }
     }
     return best;
   }
@@ -199,30 +202,22 @@ class Greedy {
       const double ready_s = chunks_[c].input_at[i];
       if (ready_s == kNever && !keeps_groups_) continue;
       if (IsTooFarAhead(c, i, false)) continue;
-      Offer(&best, {c, i, ready_s}, false, now_s);
+      const Choice offer = {c, i, ready_s};
+      if (IsBefore(offer, best, false, now_s)) best = offer;
     }
     return best;
   }
 
-  void Offer(Choice* best, Choice offer, bool is_forward, double now_s) const {
-    if (best->chunk >= 0 && keeps_groups_) {
-      if (PriorityOf(best->chunk, best->microbatch, is_forward) <=
-          PriorityOf(offer.chunk, offer.microbatch, is_forward)) {
-        return;
-      }
-    } else if (best->chunk >= 0) {
-      const bool is_ready = offer.ready_s <= now_s;
-      if (is_ready != (best->ready_s <= now_s)) {
-        if (is_ready) *best = offer;
-        return;
-      }
-      if (is_ready ? PriorityOf(best->chunk, best->microbatch, is_forward) <=
-                         PriorityOf(offer.chunk, offer.microbatch, is_forward)
-                   : best->ready_s <= offer.ready_s) {
-        return;
-      }
+  bool IsBefore(const Choice& offer, const Choice& best, bool is_forward,
+                double now_s) const {
+    if (best.chunk < 0) return true;
+    const bool is_ready = offer.ready_s <= now_s;
+    if (!keeps_groups_) {
+      if (is_ready != (best.ready_s <= now_s)) return is_ready;
+      if (!is_ready) return offer.ready_s < best.ready_s;
     }
-    *best = offer;
+    return PriorityOf(offer.chunk, offer.microbatch, is_forward) <
+           PriorityOf(best.chunk, best.microbatch, is_forward);
   }
 
   void Decide(int32_t stage_idx, double now_s) {
@@ -230,30 +225,31 @@ class Greedy {
     if (stage.num_put_off > policy_.most_put_off[stage_idx]) {
       return StartWeight(stage_idx, now_s);
     }
-    const Choice forward = FirstForward(stage, stage_idx, now_s);
     const Choice input = FirstInput(stage, now_s);
-    bool has_forward = forward.ready_s <= now_s;
     const bool has_input = input.ready_s <= now_s;
+    const bool takes_input =
+        has_input &&
+        (policy_.preference == Preference::kBackward ||
+         (policy_.preference == Preference::kAlternate && stage.was_forward));
+    const Choice forward =
+        takes_input ? Choice{} : FirstForward(stage, stage_idx, now_s);
+    bool has_forward = forward.ready_s <= now_s;
     if (has_forward && !has_input && input.chunk >= 0 &&
         input.ready_s - now_s <
             policy_.patience * costs_.chunks[forward.chunk].forward_s) {
       has_forward = false;
     }
-    const bool takes_forward =
-        has_forward &&
-        (!has_input || policy_.preference == Preference::kForward ||
-         (policy_.preference == Preference::kAlternate && !stage.was_forward));
-    if (takes_forward || has_input) {
-      const Choice& choice = takes_forward ? forward : input;
+    if (has_forward || has_input) {
+      const Choice& choice = has_forward ? forward : input;
       const ChunkCosts& chunk = costs_.chunks[choice.chunk];
       const int64_t more =
-          takes_forward ? chunk.activation_bytes
-                        : chunk.weight_gradient_bytes - chunk.activation_bytes;
+          has_forward ? chunk.activation_bytes
+                      : chunk.weight_gradient_bytes - chunk.activation_bytes;
       if (more > 0 && stage.held + more > stage.limit) {
         return StartWeight(stage_idx, now_s);
       }
-      return takes_forward ? StartForward(stage_idx, choice, now_s)
-                           : StartInput(stage_idx, choice, now_s);
+      return has_forward ? StartForward(stage_idx, choice, now_s)
+                         : StartInput(stage_idx, choice, now_s);
     }
     if (stage.num_put_off == 0) return;
     const double next_s = std::min(forward.ready_s, input.ready_s);

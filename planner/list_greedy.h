@@ -4,6 +4,7 @@
 #ifndef MILLRACE_PLANNER_LIST_GREEDY_H_
 #define MILLRACE_PLANNER_LIST_GREEDY_H_
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct ListPolicy {
   // A stage lets a forward pass wait for an input gradient that arrives within
   // this share of the forward pass.
   double patience = 0;
+
+  friend auto operator<=>(const ListPolicy&, const ListPolicy&) = default;
 };
 
 // Runs the pipeline in virtual time: whenever a stage is free it takes the pass

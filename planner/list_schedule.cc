@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +39,11 @@ bool Holds(const ListLimits& limits, const std::vector<int64_t>& peak_bytes) {
     if (peak_bytes[s] > limits.memory_bytes[s]) return false;
   }
   return true;
+}
+
+// With both gradients apart.
+int64_t NumPasses(const PipelineCosts& costs) {
+  return 3 * static_cast<int64_t>(costs.chunks.size()) * costs.num_microbatches;
 }
 
 // Both gradients as passes of their own.
@@ -127,6 +134,43 @@ std::vector<Recipe> Recipes(bool has_several_chunks) {
   return recipes;
 }
 
+// The greedy orders of one pipeline. Many recipes come to the same policy,
+// above all on small pipelines: its order is made once.
+class GreedyOrders {
+ public:
+  struct Made {
+    PassOrder order;
+    double makespan_s;
+  };
+
+  // Borrows its arguments.
+  GreedyOrders(const PipelineCosts& costs, const ListLimits& limits)
+      : costs_(costs),
+        limits_(limits),
+        timer_(costs, limits.transfer_buffers) {}
+
+  const PipelineCosts& costs() const { return costs_; }
+
+  const Made& Of(const Recipe& recipe) {
+    const auto [made, is_new] =
+        by_policy_.try_emplace(PolicyOf(costs_, recipe));
+    if (is_new) {
+      PassOrder order = GreedyOrder(costs_, limits_.memory_bytes,
+                                    limits_.transfer_buffers, made->first);
+      timer_.Run(order);
+      made->second = {.order = std::move(order),
+                      .makespan_s = timer_.times().makespan_s};
+    }
+    return made->second;
+  }
+
+ private:
+  const PipelineCosts& costs_;
+  const ListLimits& limits_;
+  OrderTimer timer_;
+  std::map<ListPolicy, Made> by_policy_;
+};
+
 class Scheduler {
  public:
   Scheduler(const PipelineCosts& costs, const ListLimits& limits)
@@ -140,12 +184,11 @@ class Scheduler {
          {Schedule::kOneForwardOneBackward, Schedule::kInterleaved,
           Schedule::kZeroBubble}) {
       const absl::StatusOr<PassOrder> known = OrderOf(schedule, costs_);
-      if (known.ok()) Consider(Apart(*known));
+      if (!known.ok()) continue;
+      const PassOrder order = Apart(*known);
+      if (timer_.Run(order)) Consider(order, timer_.times().makespan_s);
     }
-    for (const Recipe& recipe : Finalists()) {
-      Consider(GreedyOrder(costs_, limits_.memory_bytes,
-                           limits_.transfer_buffers, PolicyOf(costs_, recipe)));
-    }
+    ConsiderGreedyOrders();
     for (auto& [makespan_s, order] : best_) {
       if (IsOptimal()) break;
       ImproveOrder(costs_, limits_.memory_bytes, limits_.transfer_buffers,
@@ -169,31 +212,34 @@ class Scheduler {
     return !best_.empty() && best_.front().first <= lower_bound_s_ * (1 + 1e-9);
   }
 
-  // The recipes that end soonest, tried on as many micro-batches as the work
-  // allowed lets them.
-  std::vector<Recipe> Finalists() const {
-    const std::vector<Recipe> recipes =
-        Recipes(costs_.chunks.size() > static_cast<size_t>(costs_.num_stages));
-    PipelineCosts probe = costs_;
-    probe.num_microbatches =
+  void ConsiderGreedyOrders() {
+    PipelineCosts fewer = costs_;
+    fewer.num_microbatches =
         std::min(costs_.num_microbatches, 3 * costs_.num_stages);
-    const int64_t passes_each =
-        3 * static_cast<int64_t>(costs_.chunks.size()) * probe.num_microbatches;
+    const bool are_all = fewer.num_microbatches == costs_.num_microbatches;
+    GreedyOrders orders(costs_, limits_), orders_of_fewer(fewer, limits_);
+    for (const Recipe& recipe : Finalists(are_all ? orders : orders_of_fewer)) {
+      const GreedyOrders::Made& made = orders.Of(recipe);
+      Consider(made.order, made.makespan_s);
+    }
+  }
+
+  // The recipes whose orders end soonest, of as many as the work allowed lets
+  // be tried.
+  std::vector<Recipe> Finalists(GreedyOrders& orders) const {
+    std::vector<Recipe> recipes =
+        Recipes(costs_.chunks.size() > static_cast<size_t>(costs_.num_stages));
     const size_t num_tried = std::clamp<size_t>(
-        static_cast<size_t>(kPolicyWork / passes_each), 12, recipes.size());
-    OrderTimer timer(probe, limits_.transfer_buffers);
+        static_cast<size_t>(kPolicyWork / NumPasses(orders.costs())), 12,
+        recipes.size());
     std::vector<std::pair<double, size_t>> ends;
     for (size_t i = 0; i < num_tried; ++i) {
-      timer.Run(GreedyOrder(probe, limits_.memory_bytes,
-                            limits_.transfer_buffers,
-                            PolicyOf(probe, recipes[i])));
-      ends.push_back({timer.times().makespan_s, i});
+      ends.push_back({orders.Of(recipes[i]).makespan_s, i});
     }
     std::sort(ends.begin(), ends.end());
-    const int64_t num_passes = 3 * static_cast<int64_t>(costs_.chunks.size()) *
-                               costs_.num_microbatches;
-    ends.resize(std::clamp<size_t>(static_cast<size_t>(kFinalWork / num_passes),
-                                   kNumImproved, ends.size()));
+    ends.resize(
+        std::clamp<size_t>(static_cast<size_t>(kFinalWork / NumPasses(costs_)),
+                           kNumImproved, ends.size()));
     std::vector<Recipe> finalists;
     for (const auto& [makespan_s, i] : ends) finalists.push_back(recipes[i]);
     return finalists;
@@ -201,28 +247,32 @@ class Scheduler {
 
   // Keeps the best few, best first; of those that end at the same time the one
   // that holds least.
-  void Consider(PassOrder order) {
-    if (!timer_.Run(order)) return;
-    std::vector<int64_t> peak_bytes;
-    for (const auto& passes : order) {
-      peak_bytes.push_back(PeakBytes(costs_, passes));
-    }
-    if (!Holds(limits_, peak_bytes)) return;
-    const double makespan_s = timer_.times().makespan_s;
+  void Consider(const PassOrder& order, double makespan_s) {
     const auto place = std::find_if(
         best_.begin(), best_.end(),
         [&](const auto& other) { return makespan_s <= other.first; });
-    if (place != best_.end() && place->first == makespan_s) {
-      const auto held = [&](const PassOrder& other) {
-        int64_t bytes = 0;
-        for (const auto& passes : other) bytes += PeakBytes(costs_, passes);
-        return bytes;
-      };
-      if (held(order) < held(place->second)) place->second = std::move(order);
-      return;
+    if (place == best_.end() && best_.size() == kNumImproved) return;
+    const bool is_tie = place != best_.end() && place->first == makespan_s;
+    if (is_tie && order == place->second) return;
+    const std::vector<int64_t> peaks = PeaksOf(order);
+    if (!Holds(limits_, peaks)) return;
+    if (!is_tie) {
+      best_.insert(place, {makespan_s, order});
+      if (best_.size() > kNumImproved) best_.pop_back();
+    } else if (Sum(peaks) < Sum(PeaksOf(place->second))) {
+      place->second = order;
     }
-    best_.insert(place, {makespan_s, std::move(order)});
-    if (best_.size() > kNumImproved) best_.pop_back();
+  }
+
+  std::vector<int64_t> PeaksOf(const PassOrder& order) const {
+    std::vector<int64_t> peaks;
+    for (const auto& passes : order) {
+      peaks.push_back(PeakBytes(costs_, passes));
+    }
+    return peaks;
+  }
+  static int64_t Sum(const std::vector<int64_t>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
   }
 
   const PipelineCosts& costs_;
