@@ -69,16 +69,16 @@ class Engine {
     for (size_t i = 0; i < ops_.ops.size(); ++i) {
       if (num_waits_[i] == 0) Start(static_cast<int32_t>(i));
     }
-    Refresh();
-    while (!ends_.empty()) {
+    while (true) {
+      // Those that end at the same instant first, so that what follows them
+      // does not slow them down.
+      if (ends_.empty() || ends_.top().time_s > now_s_) Refresh();
+      if (ends_.empty()) break;
       const End end = ends_.top();
       ends_.pop();
       if (end.version != active_[end.op].version) continue;  // Since put off.
       now_s_ = end.time_s;
       Finish(end.op);
-      // Those that end at the same instant first, so that what follows them
-      // does not slow them down.
-      if (ends_.empty() || ends_.top().time_s > now_s_) Refresh();
     }
     times_.step_time_s = now_s_;
     return std::move(times_);

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/cluster_ops.h"
+#include "planner/cluster_run.h"
 #include "planner/list_schedule.h"
 #include "planner/lower.h"
 #include "planner/noise.h"
@@ -201,6 +203,42 @@ TEST(ClusterSimulateTest, ComputingAndTrafficSlowEachOtherDown) {
   step.ends[0].gradient_reduction_s = 20;
   EXPECT_NEAR(StepTime(step, {.overlap = {.communication = 2}}),
               1 + 4 + (10 - 2 / 2.0) + 10, 1e-12);
+}
+
+// Goal: under traffic too, every op starts when what it waits for has ended,
+// and takes its own time at least, slowed throughout at most. Method: sweep
+// shapes of equal passes, where many ops end at the same instant, some of them
+// put off from it.
+TEST(ClusterSimulateTest, StartsWithoutDelayUnderTraffic) {
+  const OverlapFactors overlap = {.compute = 1.25, .communication = 1.5};
+  for (int32_t p = 1; p <= 6; ++p) {
+    for (int32_t v = 1; v <= 3; ++v) {
+      for (int32_t m = 1; m <= 12; ++m) {
+        SCOPED_TRACE(absl::StrCat(p, " x ", v, ", ", m));
+        PipelineCosts costs = Costs(
+            {.stages = p, .turns = v, .microbatches = m}, {1, 1, 1, 0, 0});
+        costs.transfer_s = 0.25;
+        ClusterStep step = StepOf(costs, Schedule::kInterleaved,
+                                  {.gradient_reduction_s = 2,
+                                   .parameter_gather_s = 1,
+                                   .optimizer_s = 0.5});
+        step.num_buckets = 2;
+        const ClusterOps ops = *ClusterOpsOf(step);
+        const OpTimes times = RunOps(ops, overlap);
+        for (size_t i = 0; i < ops.ops.size(); ++i) {
+          double ready_s = 0;
+          for (const int32_t wait : ops.WaitsOf(i)) {
+            ready_s = std::max(ready_s, times.end_s[wait]);
+          }
+          EXPECT_EQ(times.start_s[i], ready_s);
+          const double seconds = ops.ops[i].seconds;
+          const double taken_s = times.end_s[i] - times.start_s[i];
+          EXPECT_GE(taken_s, seconds - 1e-9);
+          EXPECT_LE(taken_s, seconds * overlap.communication + 1e-9);
+        }
+      }
+    }
+  }
 }
 
 ClusterStep LargeStep(int32_t replicas) {
