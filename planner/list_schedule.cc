@@ -346,7 +346,8 @@ double LowerBoundOfMakespan(const PipelineCosts& costs,
   double bound_s = 0;
   for (int32_t s = 0; s < costs.num_stages; ++s) {
     double first_s = -1, back_first_s = 0, least_left_s = 0;
-    double forward_s = 0, input_s = 0, weight_s = 0, quickest = 0;
+    double forward_s = 0, input_s = 0, weight_s = 0;
+    double holds_nothing_s = 0, most_s_per_byte = 0;
     for (int32_t c = 0; c < num_chunks; ++c) {
       if (costs.stage_of_chunk[c] != s) continue;
       const ChunkCosts& chunk = costs.chunks[c];
@@ -360,9 +361,11 @@ double LowerBoundOfMakespan(const PipelineCosts& costs,
       input_s += chunk.input_gradient_s;
       weight_s += chunk.weight_gradient_s;
       if (chunk.activation_bytes > 0) {
-        quickest =
-            std::max(quickest, chunk.forward_s /
-                                   static_cast<double>(chunk.activation_bytes));
+        most_s_per_byte = std::max(
+            most_s_per_byte,
+            chunk.forward_s / static_cast<double>(chunk.activation_bytes));
+      } else {
+        holds_nothing_s += chunk.forward_s;
       }
     }
     if (first_s < 0) continue;
@@ -373,8 +376,10 @@ double LowerBoundOfMakespan(const PipelineCosts& costs,
     if (memory_bytes.empty()) continue;
     // Until the first gradient comes, a stage has but the forward passes that
     // its memory holds.
-    const double ahead_s = std::min(
-        m * forward_s, quickest * static_cast<double>(memory_bytes[s]));
+    const double ahead_s =
+        std::min(m * forward_s,
+                 m * holds_nothing_s +
+                     most_s_per_byte * static_cast<double>(memory_bytes[s]));
     bound_s = std::max(bound_s, back_first_s + all_s - ahead_s);
   }
   return bound_s;

@@ -34,7 +34,7 @@ struct ListedSchedule {
 // many priorities and warm-up depths, the best of them improved by moving
 // passes on the critical path. Never slower than a known order that keeps the
 // limits. Micro-batches pass each chunk in their order. Deterministic; the work
-// is bounded, about a tenth of a second at most for 100,000 passes.
+// is bounded, less than a fifth of a second for 100,000 passes.
 //
 // InvalidArgument for costs whose parts do not fit each other or are negative,
 // and for a limit below what one micro-batch needs on a stage, naming both.
