@@ -107,7 +107,11 @@ void AddAbsent(const Export& out, Overrides& overrides) {
   set("overlap-grad-reduce", "false");
   set("overlap-param-gather", "false");
   set("use-distributed-optimizer", "false");
-  set("recompute-granularity", nothing);
+  set("expert-tensor-parallel-size", nothing);
+  for (const char* flag : {"recompute-granularity", "recompute-method",
+                           "recompute-num-layers", "recompute-modules"}) {
+    set(flag, nothing);
+  }
 }
 
 absl::StatusOr<Overrides> CoreOverrides(Export& out) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,9 +15,11 @@ namespace {
 nlohmann::ordered_json DeepSpeedScheduler(Export& out) {
   const TrainingSpec& training = out.job.training;
   const OptimizerSpec& optimizer = training.optimizer;
-  nlohmann::ordered_json parameters = {
-      {"warmup_num_steps", optimizer.warmup_steps}, {"warmup_type", "linear"}};
-  if (optimizer.warmup_steps < 2) {
+  // Newer versions refuse fewer.
+  const int64_t warmup_steps = std::max<int64_t>(2, optimizer.warmup_steps);
+  nlohmann::ordered_json parameters = {{"warmup_num_steps", warmup_steps},
+                                       {"warmup_type", "linear"}};
+  if (optimizer.warmup_steps < warmup_steps) {
     out.differences.push_back(absl::StrCat(
         "training.optimizer.warmup_steps ", optimizer.warmup_steps,
         ": DeepSpeed's schedulers warm up for two steps at least"));
@@ -64,6 +67,13 @@ void NoteDeepSpeedAxes(Export& out, nlohmann::ordered_json& json) {
         "topology=PipeModelDataParallelTopology(num_pp=",
         layout.pipeline, ", num_mp=", layout.tensor, ", num_dp=", layout.data,
         ")); the plan's stages have ", absl::StrJoin(sizes, ", "), " layers"));
+    if (layout.zero > 1) {
+      json["zero_optimization"]["stage"] = 1;
+      out.differences.push_back(absl::StrCat(
+          "ZeRO ", layout.zero,
+          ": PipelineModule takes ZeRO 0 and 1 alone, and 1 needs more "
+          "memory"));
+    }
   }
   if (layout.interleave > 1) {
     out.differences.push_back(absl::StrCat(

@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,13 @@ void AddData(Export& out, std::vector<MegatronFlag>& flags) {
                                  ? "checkpoints"
                                  : out.job.checkpoint.directory});
   }
-  // Its null tokenizer adds one id, the end of a document, to the given size.
+  // Its null tokenizer adds one id, the end of a document, to the given size
+  // before core 0.18, and none since: padding makes both the same.
+  const int64_t rows = out.job.model.vocab_size;
   flags.push_back({"tokenizer-type", "NullTokenizer"});
-  flags.push_back({"vocab-size", absl::StrCat(out.job.model.vocab_size - 1)});
-  flags.push_back({"make-vocab-size-divisible-by", "1"});
+  flags.push_back({"vocab-size", absl::StrCat(rows - 1)});
+  flags.push_back(
+      {"make-vocab-size-divisible-by", absl::StrCat(rows / out.layout.tensor)});
   if (out.job.data.indexed.empty()) {
     flags.push_back({"mock-data", ""});
     out.differences.push_back(

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -35,6 +36,9 @@ bool IsLeftOut(const Export& out, absl::string_view job_path) {
   return (job_path == "model.kv_heads" &&
           (latent || model.num_kv_heads == model.num_heads)) ||
          (job_path == "model.head_dim" && latent) ||
+         // Its default counts data ranks of experts as those of the layers;
+         // any other number need not, and is refused without experts too.
+         (job_path == "layout.expert_tensor" && model.moe.num_experts == 0) ||
          (job_path == "model.ffn_hidden" && all_experts) ||
          (job_path == "training.seed" && out.job.training.seed == 0) ||
          (job_path == "checkpoint.interval_steps" &&
@@ -70,6 +74,12 @@ void AddAttention(const ModelSpec& model, Flags& flags) {
   flags.Add("rotary-scaling-factor", "1.0");
 }
 
+// One product for all experts of a rank, which Megatron-LM has in bf16 only.
+bool HasGroupedExperts(const Export& out) {
+  return out.job.model.moe.num_experts > 0 &&
+         out.layout.precision == Precision::kBfloat16;
+}
+
 void AddExperts(const Export& out, Flags& flags) {
   const MixtureOfExperts& moe = out.job.model.moe;
   if (moe.num_experts == 0) return;
@@ -86,7 +96,7 @@ void AddExperts(const Export& out, Flags& flags) {
         absl::StrCat("([0]*", moe.num_dense_layers, "+[1]*",
                      out.job.model.num_layers - moe.num_dense_layers, ")"));
   }
-  flags.Switch("moe-grouped-gemm");
+  if (HasGroupedExperts(out)) flags.Switch("moe-grouped-gemm");
   flags.Add("moe-token-dispatcher-type", "alltoall");
 }
 
@@ -116,8 +126,8 @@ void AddModel(const Export& out, Flags& flags) {
 }
 
 // Stages of unequal size. Two flags give the first and the last stage; only
-// newer cores take the size of each.
-void AddStageSizes(Export& out, Flags& flags) {
+// newer cores take the size of each. Returns whether it names every chunk.
+bool AddStageSizes(Export& out, Flags& flags) {
   const std::vector<LayerRange> chunks = out.Chunks();
   auto layers_of = [&](size_t chunk) {
     return chunks[chunk].end - chunks[chunk].begin;
@@ -129,13 +139,13 @@ void AddStageSizes(Export& out, Flags& flags) {
   }
   if (inner_equal && layers_of(0) == layers_of(1) &&
       layers_of(1) == layers_of(last)) {
-    return;  // Equal ones need no words.
+    return false;  // Equal ones need no words.
   }
   inner_equal &= out.layout.interleave == 1;
   if (inner_equal) {
     if (last > 1) flags.Add("decoder-first-pipeline-num-layers", layers_of(0));
     flags.Add("decoder-last-pipeline-num-layers", layers_of(last));
-    return;
+    return false;
   }
   std::vector<std::string> parts;
   for (size_t chunk = 0; chunk <= last; ++chunk) {
@@ -147,13 +157,36 @@ void AddStageSizes(Export& out, Flags& flags) {
   out.assumptions.push_back(
       "core 0.13 or later: the pipeline layout, which cuts the layers into "
       "stages of unequal size, is not in 0.12");
+  return true;
+}
+
+// The order of ranks is the plan's only where experts leave as many data ranks
+// as the layers do; Megatron-LM refuses it elsewhere.
+void AddRankOrder(Export& out, Flags& flags) {
+  const Layout& layout = out.layout;
+  if (layout.data == 1) return;
+  const int64_t expert_ranks = out.job.model.moe.num_experts > 0
+                                   ? layout.expert * layout.expert_tensor
+                                   : layout.tensor;
+  if (expert_ranks == layout.tensor * layout.context) {
+    flags.Switch("use-tp-pp-dp-mapping");
+    return;
+  }
+  out.differences.push_back(absl::StrCat(
+      "rank order: ", out.title(),
+      " puts the pipeline axis outermost, the plan the data axis; on several "
+      "hosts that moves traffic to other links"));
 }
 
 void AddPipeline(Export& out, Flags& flags) {
   const Layout& layout = out.layout;
   if (layout.pipeline == 1) return;
+  const bool names_chunks = AddStageSizes(out, flags);
   if (layout.interleave > 1) {
-    flags.Add("num-virtual-stages-per-pipeline-rank", layout.interleave);
+    // Megatron-LM takes one of the two, frameworks on its core both.
+    if (!names_chunks || out.framework != Framework::kMegatron) {
+      flags.Add("num-virtual-stages-per-pipeline-rank", layout.interleave);
+    }
     if (layout.num_microbatches % layout.pipeline != 0) {
       out.differences.push_back(absl::StrCat(
           layout.num_microbatches, " micro-batches on ", layout.pipeline,
@@ -161,9 +194,7 @@ void AddPipeline(Export& out, Flags& flags) {
           "cores refuse any other number"));
     }
   }
-  AddStageSizes(out, flags);
-  // Its usual order has the data axis inside the pipeline's.
-  if (layout.data > 1) flags.Switch("use-tp-pp-dp-mapping");
+  AddRankOrder(out, flags);
 }
 
 void AddRecompute(Export& out, Flags& flags) {
@@ -172,15 +203,17 @@ void AddRecompute(Export& out, Flags& flags) {
     flags.Add("recompute-method", "uniform");
     flags.Add("recompute-num-layers", 1);
   } else if (out.layout.recompute == Recompute::kSelective) {
-    const MixtureOfExperts& moe = out.job.model.moe;
+    const bool has_grouped = HasGroupedExperts(out);
     flags.Add("recompute-granularity", "selective");
     flags.Add("recompute-modules",
-              moe.num_experts > 0 ? "layernorm moe_act" : "layernorm");
-    if (moe.num_experts == 0 || moe.num_dense_layers > 0) {
-      out.differences.push_back(
+              has_grouped ? "layernorm moe_act" : "layernorm");
+    if (!has_grouped || out.job.model.moe.num_dense_layers > 0) {
+      out.differences.push_back(absl::StrCat(
           "recompute selective: the modules named compute outputs of norms "
-          "again, and no words are there for those of a dense layer's "
-          "activation, which are kept and need more memory");
+          "again, and no words are there for those of ",
+          out.job.model.num_dense_layers() > 0 ? "a dense layer's activation"
+                                               : "experts in fp32",
+          ", which are kept and need more memory"));
     }
   }
 }
@@ -213,7 +246,10 @@ void AddSchedule(const TrainingSpec& training, Flags& flags) {
       flags.Add("lr-decay-style", "cosine");
       break;
   }
-  flags.Add("lr-decay-iters", training.num_steps);
+  // It wants the decay to end after the warmup.
+  flags.Add("lr-decay-iters",
+            std::max<int64_t>(training.num_steps,
+                              training.optimizer.warmup_steps + 1));
   if (training.validation_interval_steps > 0) {
     flags.Add("eval-interval", training.validation_interval_steps);
     flags.Add("eval-iters", training.validation_steps);

@@ -132,7 +132,8 @@ absl::Status NoWords(absl::string_view key, absl::string_view why) {
 }
 
 // Which family of torchtitan's can be this model.
-absl::StatusOr<TitanModel> ModelOf(const ModelSpec& model) {
+absl::StatusOr<TitanModel> ModelOf(const ModelSpec& model,
+                                   const Layout& layout) {
   if (model.feed_forward != FeedForward::kSwiglu) {
     return NoWords("model.feed_forward",
                    absl::StrCat("torchtitan's models have SwiGLU, not ",
@@ -148,6 +149,11 @@ absl::StatusOr<TitanModel> ModelOf(const ModelSpec& model) {
   if (model.moe.num_experts > 0 && model.moe.num_dense_layers > 0) {
     return NoWords("model.moe.num_dense_layers",
                    "torchtitan's qwen3 has experts in all layers or in none");
+  }
+  if (model.ties_embedding && layout.pipeline > 1) {
+    return NoWords("model.ties_embedding",
+                   "torchtitan's qwen3 ties its embedding on one stage only, "
+                   "and layout.pipeline is above 1");
   }
   if (model.moe.num_experts > 0 || model.ties_embedding) {
     return QwenModel(model);
@@ -198,16 +204,20 @@ std::string StageModules(const Export& out) {
 
 void AddTorchtitanLayout(Export& out, TomlText& toml) {
   const Layout& layout = out.layout;
-  // Experts are spread over the sharded part of the data axis.
+  // Experts are spread over the sharded part of the data axis, and without
+  // sharding that axis stands alone (a context axis is sharding too).
+  const bool spreads_experts = layout.expert > 1;
+  const bool stands_alone = layout.pipeline == 1 && layout.tensor == 1;
   const bool sharded =
-      layout.shards_optimizer() || (layout.expert > 1 && layout.data > 1);
+      layout.data > 1 && (layout.shards_optimizer() || spreads_experts ||
+                          (!stands_alone && layout.context == 1));
   toml.Add("parallelism.data_parallel_replicate_degree",
            absl::StrCat(sharded ? 1 : layout.data));
   toml.Add("parallelism.data_parallel_shard_degree",
            absl::StrCat(sharded ? layout.data : 1));
   if (layout.shards_parameters()) {
     toml.AddText("parallelism.fsdp_reshard_after_forward", "always");
-  } else if (sharded) {
+  } else if (sharded || layout.context > 1) {
     toml.AddText("parallelism.fsdp_reshard_after_forward", "never");
   }
   if (layout.shards_optimizer() && !layout.shards_gradients()) {
@@ -216,12 +226,19 @@ void AddTorchtitanLayout(Export& out, TomlText& toml) {
         "the optimizer state; with fsdp_reshard_after_forward = \"never\" it "
         "gathers parameters once a micro-batch");
   }
-  if (layout.expert > 1) {
-    if (!layout.shards_optimizer()) {
-      out.differences.push_back(
-          "ZeRO 0 with experts spread over ranks: torchtitan spreads them over "
-          "data_parallel_shard_degree, which shards the optimizer state too");
-    }
+  if (sharded && !layout.shards_optimizer()) {
+    out.differences.push_back(absl::StrCat(
+        "ZeRO 0 ",
+        spreads_experts ? "with experts spread over ranks: torchtitan spreads "
+                          "them over data_parallel_shard_degree"
+                        : "beside other axes: torchtitan replicates over the "
+                          "data axis alone, so data_parallel_shard_degree",
+        ", which shards the optimizer state too"));
+  }
+  if (layout.context > 1) {
+    out.differences.push_back(
+        "the context axis: torchtitan's FSDP shards parameters, gradients and "
+        "optimizer state over it too");
   }
   // Without a pipeline, micro-batches are gradient accumulation.
   toml.Add("training.local_batch_size",
@@ -296,7 +313,7 @@ void AddTorchtitanSchedule(const JobSpec& job, TomlText& toml) {
 }  // namespace
 
 absl::StatusOr<std::string> ExportTorchtitan(Export out) {
-  ASSIGN_OR_RETURN(const TitanModel titan, ModelOf(out.job.model));
+  ASSIGN_OR_RETURN(const TitanModel titan, ModelOf(out.job.model, out.layout));
   TomlText toml;
   toml.AddText("model.name", titan.name);
   toml.AddText("model.flavor", FlavorName(out, titan));

@@ -114,7 +114,7 @@ constexpr FrameworkKey kTorchtitanKeys[] = {
     {"layout.context", "parallelism.context_parallel_degree", "1"},
     {"layout.expert", "parallelism.expert_parallel_degree", "1"},
     {"layout.expert_tensor", "parallelism.expert_tensor_parallel_degree", "1"},
-    {"training.seed", "debug.seed", "0"},
+    {"training.seed", "debug.seed"},
 };
 
 constexpr FrameworkKey kDeepSpeedKeys[] = {

@@ -12,10 +12,8 @@ namespace millrace {
 absl::StatusOr<ImportedJob> ImportJob(Framework framework,
                                       const Settings& settings,
                                       const ImportOptions& options) {
-  const bool on_core =
-      framework == Framework::kMegatronBridge || framework == Framework::kNemo;
   const Settings source =
-      on_core ? WithFlagValues(framework, settings) : settings;
+      IsOnCore(framework) ? WithFlagValues(framework, settings) : settings;
   Importer importer(framework, source);
   switch (framework) {
     case Framework::kMegatron:

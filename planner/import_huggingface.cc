@@ -16,7 +16,7 @@ struct Family {
   const char* type;          // model_type.
   const char* architecture;  // The class that trains it.
   FeedForward feed_forward;
-  // What it has and ModelSpec does not; null: nothing. Only for planning.
+  // What it has and ModelSpec does not, or kNoApproximation. Only for planning.
   const char* approximation;
 };
 

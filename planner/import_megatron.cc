@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -7,6 +8,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "planner/importer.h"
 
 namespace millrace {
@@ -58,19 +61,60 @@ void SetData(Importer& importer, int64_t num_devices) {
   importer.Set("layout.data", absl::StrCat(data), "devices / the other axes");
 }
 
-// Chunks a stage: given, or from the layers of one.
+// How often a pipeline layout such as "Et*3|(tt|)*6t*3L" says '|', which parts
+// its chunks; nothing for another text.
+std::optional<int64_t> NumBars(absl::string_view layout) {
+  constexpr int64_t kMost = 100000;
+  int64_t bars = 0;
+  while (!layout.empty()) {
+    int64_t of_unit = layout[0] == '|' ? 1 : 0;
+    size_t length = 1;
+    if (layout[0] == '(') {
+      const size_t end = layout.find(')');
+      if (end == layout.npos) return std::nullopt;
+      const auto inner = NumBars(layout.substr(1, end - 1));
+      if (!inner.has_value()) return std::nullopt;
+      of_unit = *inner;
+      length = end + 1;
+    } else if (!absl::StrContains("EtmL|,", layout.substr(0, 1))) {
+      return std::nullopt;
+    }
+    layout.remove_prefix(length);
+    int64_t times = 1;
+    if (absl::ConsumePrefix(&layout, "*")) {
+      const size_t digits =
+          std::min(layout.find_first_not_of("0123456789"), layout.size());
+      if (!absl::SimpleAtoi(layout.substr(0, digits), &times) ||
+          times > kMost) {
+        return std::nullopt;
+      }
+      layout.remove_prefix(digits);
+    }
+    bars += of_unit * times;
+    if (bars > kMost) return std::nullopt;
+  }
+  return bars;
+}
+
+// Chunks a stage: given, or from the layers of one, or from the layout.
 void SetInterleave(Importer& importer) {
   const char* by_layers = "num-layers-per-virtual-pipeline-stage";
   const JobSpec& job = importer.job();
   const int64_t pipeline = job.layout.pipeline.value_or(1);
   const Setting* dumped = importer.Look("virtual-pipeline-model-parallel-size");
   const Setting* given = importer.Look("num-virtual-stages-per-pipeline-rank");
-  int64_t chunks =
-      importer.Integer("virtual-pipeline-model-parallel-size", 1, 1);
+  const Setting* layers = importer.Look(by_layers);
+  const Setting* layout = importer.Look("pipeline-model-parallel-layout");
+  int64_t chunks = 1;
+  const Setting* source = nullptr;
   if (given != nullptr) {
+    source = given;
     chunks = importer.Integer("num-virtual-stages-per-pipeline-rank", 1, 1);
-  } else if (const Setting* layers = importer.Look(by_layers);
-             layers != nullptr && dumped == nullptr) {
+  } else if (dumped != nullptr) {
+    source = dumped;
+    chunks = importer.Integer("virtual-pipeline-model-parallel-size", 1, 1);
+  } else if (layers != nullptr) {
+    source = layers;
     const int64_t each = importer.Integer(by_layers, 1, 1);
     if (job.model.num_layers % (pipeline * each) != 0) {
       importer.Error(layers, by_layers,
@@ -80,13 +124,23 @@ void SetInterleave(Importer& importer) {
       return;
     }
     chunks = job.model.num_layers / (pipeline * each);
+  } else if (layout != nullptr) {
+    // A list, as recipes may have it, says no more than what is noted later.
+    const std::optional<int64_t> bars = NumBars(layout->value);
+    if (!bars.has_value()) return;
+    source = layout;
+    if ((*bars + 1) % pipeline != 0) {
+      importer.Error(layout, "pipeline-model-parallel-layout",
+                     absl::StrCat("has ", *bars + 1, " parts, which ", pipeline,
+                                  " stages cannot hold in equal numbers; "
+                                  "change one of them"));
+      return;
+    }
+    chunks = (*bars + 1) / pipeline;
   }
   if (chunks == 1) return;
-  const std::string remark = given != nullptr
-                                 ? "num-virtual-stages-per-pipeline-rank"
-                                 : "layers of a virtual stage";
-  importer.Set("layout.interleave", absl::StrCat(chunks), remark);
-  importer.Set("layout.schedule", "interleaved", remark);
+  importer.Set("layout.interleave", absl::StrCat(chunks), source->key);
+  importer.Set("layout.schedule", "interleaved", source->key);
 }
 
 void SetRecompute(Importer& importer) {
@@ -119,14 +173,13 @@ void SetLayout(Importer& importer) {
   importer.Require("layout.micro_batch");
   SetData(importer, NumDevices(importer));
   SetInterleave(importer);
-  if (!importer.IsSet("layout.expert_tensor") &&
-      importer.framework() == Framework::kMegatron) {
-    const bool has_experts = importer.job().model.moe.num_experts > 0;
-    importer.Set(
-        "layout.expert_tensor",
-        absl::StrCat(has_experts ? importer.job().layout.tensor.value_or(1)
-                                 : 1),
-        "default of Megatron-LM: as tensor-model-parallel-size");
+  if (importer.job().model.moe.num_experts == 0) {
+    importer.Set("layout.expert_tensor", "1", "there are no experts");
+  } else if (!importer.IsSet("layout.expert_tensor") &&
+             importer.framework() == Framework::kMegatron) {
+    importer.Set("layout.expert_tensor",
+                 absl::StrCat(importer.job().layout.tensor.value_or(1)),
+                 "default of Megatron-LM: as tensor-model-parallel-size");
   }
   importer.Set("layout.zero",
                importer.IsOn("use-distributed-optimizer") ? "1" : "0",
@@ -169,20 +222,18 @@ void SetSchedule(Importer& importer) {
   const Setting* style = importer.Look("lr-decay-style");
   importer.RefuseUnless("lr-decay-style", {"", "constant", "linear", "cosine"},
                         "ours decays by none, linear or cosine");
-  if (style == nullptr || style->value != "WSD") {
-    // The schedulers of recipes anneal by a cosine.
-    const char* usual = has_defaults ? "linear" : "cosine";
-    const std::string decay = style == nullptr             ? usual
-                              : style->value == "constant" ? "none"
-                                                           : style->value;
-    if (!importer.has_errors()) {
-      importer.Set("training.optimizer.decay", decay,
-                   style == nullptr
-                       ? absl::StrCat("default of ",
-                                      FrameworkTitle(importer.framework()))
-                       : "lr-decay-style",
-                   style);
-    }
+  // The schedulers of recipes anneal by a cosine.
+  const char* usual = has_defaults ? "linear" : "cosine";
+  const std::string decay = style == nullptr             ? usual
+                            : style->value == "constant" ? "none"
+                                                         : style->value;
+  if (!importer.has_errors()) {
+    importer.Set(
+        "training.optimizer.decay", decay,
+        style == nullptr
+            ? absl::StrCat("default of ", FrameworkTitle(importer.framework()))
+            : "lr-decay-style",
+        style);
   }
   if (const Setting* decay = importer.Look("lr-decay-iters");
       decay != nullptr &&

@@ -243,9 +243,21 @@ void TakeVocabulary(Importer& importer) {
                    "is not at hand: give --vocab-size N");
     return;
   }
-  int64_t rows = importer.Integer("vocab-size", 1, 1);
-  if (tokenizer != nullptr && tokenizer->value == "NullTokenizer") ++rows;
-  rows = (rows + multiple - 1) / multiple * multiple;
+  const int64_t given = importer.Integer("vocab-size", 1, 1);
+  auto padded_rows = [multiple](int64_t rows) {
+    return (rows + multiple - 1) / multiple * multiple;
+  };
+  int64_t rows = padded_rows(given);
+  if (tokenizer != nullptr && tokenizer->value == "NullTokenizer") {
+    const int64_t later = rows;
+    rows = padded_rows(given + 1);
+    if (rows != later) {
+      importer.Note(absl::StrCat("vocab-size ", given,
+                                 " of a NullTokenizer: with the row that cores "
+                                 "before 0.18 add; later ones have ",
+                                 later, " rows in all"));
+    }
+  }
   importer.Set("model.vocab_size", absl::StrCat(rows),
                absl::StrCat("vocab-size, padded to a multiple of ", multiple),
                size);

@@ -1,14 +1,21 @@
 // A job whose numbers are all unlike the frameworks' defaults, so that none can
-// come back right by luck.
+// come back right by luck, and the ways there and back.
 
 #ifndef MILLRACE_TESTS_PLANNER_FRAMEWORK_TESTING_H_
 #define MILLRACE_TESTS_PLANNER_FRAMEWORK_TESTING_H_
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
+#include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "planner/export.h"
+#include "planner/import.h"
 #include "planner/job.h"
 #include "planner/layout.h"
+#include "planner/settings.h"
 
 namespace millrace {
 
@@ -71,6 +78,38 @@ inline std::vector<Layout> LayoutsOf(const JobSpec& job) {
     }
   }
   return layouts;
+}
+
+inline std::string MustExport(const JobSpec& job, const Layout& layout,
+                              Framework framework) {
+  const absl::StatusOr<std::string> text = ExportLayout(job, layout, framework);
+  EXPECT_TRUE(text.ok()) << text.status();
+  return text.value_or("");
+}
+
+inline JobSpec MustImport(Framework framework,
+                          const absl::StatusOr<Settings>& settings,
+                          const ImportOptions& options = {}) {
+  EXPECT_TRUE(settings.ok()) << settings.status();
+  if (!settings.ok()) return {};
+  const absl::StatusOr<ImportedJob> imported =
+      ImportJob(framework, *settings, options);
+  EXPECT_TRUE(imported.ok()) << imported.status();
+  return imported.ok() ? imported->job : JobSpec{};
+}
+
+// The settings that a framework's reader makes of an export.
+inline absl::StatusOr<Settings> ReadBack(Framework framework,
+                                         const std::string& text) {
+  switch (framework) {
+    case Framework::kMegatron:
+      return ReadMegatronSettings(text, "args.txt");
+    case Framework::kMegatronBridge:
+    case Framework::kNemo:
+      return ReadOverrideSettings(text, "run.sh");
+    default:
+      return ReadTomlSettings(text, "job.toml");
+  }
 }
 
 }  // namespace millrace
