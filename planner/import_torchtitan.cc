@@ -187,6 +187,13 @@ void SetOrder(Importer& importer) {
   const char* by_layers = "parallelism.pipeline_parallel_layers_per_stage";
   const Setting* schedule = importer.Look(key);
   const int64_t each = importer.Integer(by_layers, 1, 0);
+  // Embedding and head count as so many layers of a chunk.
+  int64_t ends = 0;
+  for (const char* end :
+       {"parallelism.pipeline_parallel_first_stage_less_layers",
+        "parallelism.pipeline_parallel_last_stage_less_layers"}) {
+    ends += importer.Integer(end, 0, 1);
+  }
   if (schedule == nullptr || schedule->value == "1F1B") return;
   if (schedule->value != "Interleaved1F1B") {
     importer.Note(absl::StrCat(key, " '", schedule->value,
@@ -199,12 +206,13 @@ void SetOrder(Importer& importer) {
   if (pipeline == 1) return;
   importer.Set("layout.schedule", "interleaved", key, schedule);
   if (each > 0) {
-    const int64_t chunks = (job.model.num_layers + each - 1) / each;
+    const int64_t chunks = (job.model.num_layers + ends + each - 1) / each;
     if (chunks % pipeline != 0 || chunks == pipeline) {
       importer.Error(
           importer.Look(by_layers), by_layers,
           absl::StrCat(each, " layers a chunk make ", chunks, " chunks of ",
-                       job.model.num_layers, " layers, which ", pipeline,
+                       job.model.num_layers, " layers and ", ends,
+                       " for embedding and head, which ", pipeline,
                        " stages cannot hold in equal numbers of "
                        "two or more"));
       return;

@@ -218,6 +218,65 @@ TEST(ImportModelsTest, TorchtitanTakesTheModelBesideIt) {
   EXPECT_EQ(imported->job.layout.schedule, "interleaved");
 }
 
+// Goal: chunks a stage follow from the layers of one as torchtitan counts them,
+// embedding and head as a layer each. Method: its 8B over 2 stages.
+TEST(ImportModelsTest, CountsTorchtitanChunks) {
+  const std::string toml =
+      "[model]\nflavor = \"8B\"\n[training]\nglobal_batch_size = 64\n"
+      "[parallelism]\npipeline_parallel_degree = 2\n"
+      "data_parallel_shard_degree = 2\n"
+      "pipeline_parallel_schedule = \"Interleaved1F1B\"\n"
+      "pipeline_parallel_layers_per_stage = ";
+  auto import = [&](const std::string& rest) {
+    return ImportJob(Framework::kTorchtitan,
+                     ReadTomlSettings(toml + rest, "job.toml").value(), {});
+  };
+  // 34 / 9 makes 4 chunks.
+  const absl::StatusOr<ImportedJob> four = import("9\n");
+  ASSERT_TRUE(four.ok()) << four.status();
+  EXPECT_EQ(four->job.layout.interleave, 2);
+  // 34 / 8 makes 5, 32 / 8 would make 4.
+  EXPECT_THAT(import("8\n").status().message(),
+              HasSubstr("job.toml:9: "
+                        "parallelism.pipeline_parallel_layers_per_stage: 8 "
+                        "layers a chunk make 5 chunks of 32 layers and 2"));
+  const absl::StatusOr<ImportedJob> bare = import(
+      "8\npipeline_parallel_first_stage_less_layers = 0\n"
+      "pipeline_parallel_last_stage_less_layers = 0\n");
+  ASSERT_TRUE(bare.ok()) << bare.status();
+  EXPECT_EQ(bare->job.layout.interleave, 2);
+}
+
+// Goal: a pipeline layout says how many chunks a stage has, in all its
+// spellings. Method: 8 layers over 2 stages.
+TEST(ImportModelsTest, CountsChunksOfPipelineLayouts) {
+  const std::string flags =
+      "torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 8 "
+      "--hidden-size 64 --num-attention-heads 4 --seq-length 64 "
+      "--max-position-embeddings 64 --micro-batch-size 1 --swiglu "
+      "--untie-embeddings-and-output-weights --vocab-size 128 --train-iters 9 "
+      "--lr 1e-4 --normalization RMSNorm --position-embedding-type rope "
+      "--disable-bias-linear --pipeline-model-parallel-size 2 "
+      "--pipeline-model-parallel-layout ";
+  const std::pair<const char*, int32_t> taken[] = {{"'Et*2|(tt|)*2,t*2,L'", 2},
+                                                   {"'Ett|tt|tt|ttL'", 2},
+                                                   {"'E(t|)*7tL'", 4},
+                                                   {"'E|t*2|t*2|t|t*3|L'", 3}};
+  for (const auto& [layout, chunks] : taken) {
+    EXPECT_EQ(
+        MustImport(Framework::kMegatron, flags + layout).job.layout.interleave,
+        chunks)
+        << layout;
+  }
+  EXPECT_EQ(MustImport(Framework::kMegatron, flags + "Etttt|ttttL")
+                .job.layout.interleave,
+            std::nullopt);
+  const absl::StatusOr<ImportedJob> odd =
+      Import(Framework::kMegatron, flags + "'Et|t*6|tL'");
+  EXPECT_THAT(odd.status().message(),
+              HasSubstr("pipeline-model-parallel-layout: has 3 parts"));
+}
+
 // Goal: patterns of dense layers are read in all their spellings, and refused
 // where ours cannot be so. Method: a small command line.
 TEST(ImportModelsTest, ReadsLayerPatterns) {
