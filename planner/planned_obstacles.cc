@@ -107,6 +107,11 @@ std::string Obstacle(const PlannedSpace& planned) {
             : absl::StrCat("groups of layout.tensor ", layout.tensor,
                            " inside nodes can use ", usable));
   }
+  if (layout.schedule == Schedule::kListScheduled) {
+    return "layout.schedule is list, which orders passes by measured times of "
+           "instructions; a plan over all axes, or for devices that were not "
+           "measured, has none";
+  }
   const absl::Status obstacle =
       ValidatePlannedLayout(space.model, layout, space.global_batch);
   if (!obstacle.ok()) return std::string(obstacle.message());

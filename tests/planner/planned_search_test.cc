@@ -184,6 +184,12 @@ TEST(PlannedSearchTest, RefusesWithAWayOut) {
       AllOf(HasSubstr("layout.tensor 8 x layout.context 4 takes 32 devices"),
             HasSubstr("set layout.context to 2 instead of 4")));
   job = Llama8B(128);
+  job.layout = {.pipeline = 2, .schedule = "list"};
+  EXPECT_THAT(ErrorOf(PlanAll(job, 16, profile)),
+              AllOf(HasSubstr("layout.schedule is list, which orders passes by "
+                              "measured times"),
+                    HasSubstr("set layout.schedule to auto instead of list")));
+  job = Llama8B(128);
   EXPECT_THAT(ErrorOf(PlanAll(job, 16, MakeProfile({}))),
               AllOf(HasSubstr("has no device"), HasSubstr("data sheet"),
                     HasSubstr("millrace profile")));
