@@ -7,10 +7,25 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "planner/list_timing.h"
 #include "planner/pass_order.h"
 
 namespace millrace {
 namespace {
+
+ClusterEventKind EventKindOf(ChunkPassKind kind) {
+  switch (kind) {
+    case ChunkPassKind::kForward:
+      return ClusterEventKind::kForward;
+    case ChunkPassKind::kBackward:
+      return ClusterEventKind::kBackward;
+    case ChunkPassKind::kInputGradient:
+      return ClusterEventKind::kInputGradient;
+    case ChunkPassKind::kWeightGradient:
+      return ClusterEventKind::kWeightGradient;
+  }
+  return ClusterEventKind::kForward;
+}
 
 // Ops as they come to mind, before they are sorted.
 class Builder {
@@ -37,6 +52,7 @@ class Builder {
 
  private:
   absl::Status CheckStep() const {
+    RETURN_IF_ERROR(CheckCosts(step_.costs));
     RETURN_IF_ERROR(CheckOrder(step_.costs, step_.order));
     if (step_.ends.size() != 1 &&
         step_.ends.size() != static_cast<size_t>(step_.costs.num_stages)) {
@@ -166,31 +182,13 @@ class Builder {
   // One of `num_parts` of a pass; the last hands on what the pass is for.
   int32_t AddPass(int32_t stage, const ChunkPass& pass, int32_t part,
                   int32_t num_parts) {
-    const ChunkCosts& costs = step_.costs.chunks[pass.chunk_idx];
-    ClusterOp op{.kind = ClusterEventKind::kForward,
-                 .lane = Lane::kCompute,
-                 .stage = stage,
-                 .chunk_idx = pass.chunk_idx,
-                 .microbatch_idx = pass.microbatch_idx,
-                 .bucket_idx = num_parts > 1 ? part : -1};
-    switch (pass.kind) {
-      case ChunkPassKind::kForward:
-        op.seconds = costs.forward_s;
-        break;
-      case ChunkPassKind::kBackward:
-        op.kind = ClusterEventKind::kBackward;
-        op.seconds = costs.input_gradient_s + costs.weight_gradient_s;
-        break;
-      case ChunkPassKind::kInputGradient:
-        op.kind = ClusterEventKind::kInputGradient;
-        op.seconds = costs.input_gradient_s;
-        break;
-      case ChunkPassKind::kWeightGradient:
-        op.kind = ClusterEventKind::kWeightGradient;
-        op.seconds = costs.weight_gradient_s;
-        break;
-    }
-    op.seconds /= num_parts;
+    const ClusterOp op{.kind = EventKindOf(pass.kind),
+                       .lane = Lane::kCompute,
+                       .stage = stage,
+                       .chunk_idx = pass.chunk_idx,
+                       .microbatch_idx = pass.microbatch_idx,
+                       .bucket_idx = num_parts > 1 ? part : -1,
+                       .seconds = SecondsOf(step_.costs, pass) / num_parts};
     const int32_t id = Add(op);
     const size_t idx = PassIdx(pass.chunk_idx, pass.microbatch_idx);
     const bool is_forward = pass.kind == ChunkPassKind::kForward;

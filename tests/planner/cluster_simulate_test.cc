@@ -395,6 +395,9 @@ TEST(ClusterSimulateTest, RefusesWhatCannotRun) {
   step = good;
   step.ends.resize(3);
   EXPECT_THAT(message(step), HasSubstr("of 3 stages for 4"));
+  step = good;
+  step.costs.chunks[5].forward_s = -1;
+  EXPECT_THAT(message(step), HasSubstr("chunk 5 has a negative"));
   EXPECT_THAT(message(good, {.noise_sigma = -1}), HasSubstr("noise_sigma"));
   EXPECT_THAT(message(good, {.straggler_share = 1.5}),
               HasSubstr("straggler_share"));
