@@ -37,12 +37,12 @@ absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
                            const std::string& run_directory) {
   const std::string folder = run_directory + "/programs";
   RETURN_IF_ERROR(MakeDirectories(folder));
-  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    std::optional<Program> program;
-    ASSIGN_OR_RETURN(program, BuildTrainingProgram(job.model, layout, stage));
-    RETURN_IF_ERROR(
-        WriteFileAtomically(absl::StrCat(folder, "/stage-", stage, ".txt"),
-                            ProgramToString(*program)));
+  ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                   BuildTrainingPrograms(job.model, layout));
+  for (const Program& program : programs) {
+    RETURN_IF_ERROR(WriteFileAtomically(
+        absl::StrCat(folder, "/stage-", program.stage, ".txt"),
+        ProgramToString(program)));
   }
   return absl::OkStatus();
 }

@@ -127,17 +127,6 @@ std::string LinkText(absl::string_view part, const Plan& plan,
 
 }  // namespace
 
-absl::StatusOr<std::vector<Program>> ProgramsOf(const ModelSpec& model,
-                                                const Layout& layout) {
-  std::vector<Program> programs;
-  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    ASSIGN_OR_RETURN(Program program,
-                     BuildTrainingProgram(model, layout, stage));
-    programs.push_back(std::move(program));
-  }
-  return programs;
-}
-
 LayoutParts PartsOfTimeline(std::span<const Program> programs,
                             const Timeline& timeline,
                             const Prediction& prediction) {
@@ -184,7 +173,7 @@ absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan) {
         "a plan with neither timeline nor closed form has no parts");
   }
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                   ProgramsOf(model, plan.layout));
+                   BuildTrainingPrograms(model, plan.layout));
   return PartsOfTimeline(programs, plan.timeline, plan.prediction);
 }
 

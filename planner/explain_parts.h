@@ -57,10 +57,6 @@ LayoutParts PartsOfTimeline(std::span<const Program> programs,
 // form. Fails as lowering does; Internal for a plan that has neither.
 absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan);
 
-// The Programs of all stages, as the plan's timeline is of.
-absl::StatusOr<std::vector<Program>> ProgramsOf(const ModelSpec& model,
-                                                const Layout& layout);
-
 // "compute 78 %, bubble 12 %, exposed data communication over fabric 5 %": the
 // parts of at least a hundredth, largest first. Communication names the network
 // level that its axis spans, where the profile states levels.

@@ -52,9 +52,9 @@ absl::Status PrintPrograms(const JobSpec& job, const Plan& plan) {
         " of this model yet, so it has no Program; --timeline shows its "
         "passes"));
   }
-  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    ASSIGN_OR_RETURN(const Program program,
-                     BuildTrainingProgram(job.model, layout, stage));
+  ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                   BuildTrainingPrograms(job.model, layout));
+  for (const Program& program : programs) {
     std::cout << ProgramToString(program);
   }
   return absl::OkStatus();

@@ -8,7 +8,7 @@
 #include "base/status_macros.h"
 #include "coordinator/report.h"
 #include "planner/cluster_simulate.h"
-#include "planner/explain_parts.h"
+#include "planner/lower.h"
 #include "planner/program.h"
 #include "planner/step_model.h"
 #include "planner/timeline.h"
@@ -28,7 +28,7 @@ struct Step {
 absl::StatusOr<Step> ExecutableStep(const PlanningCase& planned,
                                     const Plan& plan) {
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                   ProgramsOf(planned.job.model, plan.layout));
+                   BuildTrainingPrograms(planned.job.model, plan.layout));
   Step step{.timeline = plan.timeline};
   std::vector<const Program*> by_stage;
   for (const Program& program : programs) {

@@ -7,7 +7,7 @@
 namespace millrace {
 namespace {
 
-// Every field another than its default.
+// Every field that workers execute, another than its default.
 const Layout kLayout = {
     .pipeline = 2,
     .data = 3,
