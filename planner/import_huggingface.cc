@@ -153,12 +153,17 @@ void TakeDeepSeek(Importer& importer) {
   Take(importer, "model.moe.num_experts", "n_routed_experts");
   Take(importer, "model.moe.experts_per_token", "num_experts_per_tok");
   Take(importer, "model.moe.expert_hidden", "moe_intermediate_size");
-  Take(importer, "model.moe.num_shared_experts", "n_shared_experts", "0");
-  Take(importer, "model.moe.num_dense_layers", "first_k_dense_replace", "0");
+  Take(importer, "model.moe.num_shared_experts", "n_shared_experts");
+  Take(importer, "model.moe.num_dense_layers", "first_k_dense_replace");
   DemandUsual(importer, "moe_layer_freq", "1",
               "ours has experts in all layers but the first ones");
   Take(importer, "model.mla.kv_rank", "kv_lora_rank");
-  Take(importer, "model.mla.query_rank", "q_lora_rank", "0");
+  const Setting* query_rank = importer.Look("q_lora_rank");
+  importer.Set("model.mla.query_rank",
+               query_rank == nullptr ? "0" : query_rank->value,
+               query_rank == nullptr ? "null or absent: queries are whole"
+                                     : "q_lora_rank",
+               query_rank);
   Take(importer, "model.mla.nope_head_dim", "qk_nope_head_dim");
   Take(importer, "model.mla.rope_head_dim", "qk_rope_head_dim");
   Take(importer, "model.mla.value_head_dim", "v_head_dim");
@@ -255,7 +260,10 @@ void CheckBiases(Importer& importer) {
 void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
   const Family* family = TakeFamily(importer);
   // The rest may mean something else.
-  if (family == nullptr || importer.has_errors()) return;
+  if (family == nullptr || importer.has_errors()) {
+    importer.LeaveModel();
+    return;
+  }
   if (options.sequence_length.has_value()) {
     importer.Set("model.sequence_length",
                  absl::StrCat(*options.sequence_length), "--sequence-length");

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,19 +24,29 @@ int64_t NumDevices(Importer& importer) {
   for (const char* key : {"node-rank", "master-addr", "master-port"}) {
     (void)importer.Look(key);
   }
-  return dumped > 0 ? dumped : nodes * each;
+  const int64_t devices = dumped > 0 ? dumped : nodes * each;
+  if (devices <= std::numeric_limits<int32_t>::max()) return devices;
+  importer.Error(importer.Look("nnodes"), "nnodes",
+                 absl::StrCat(nodes, " times nproc-per-node ", each, " are ",
+                              devices, " devices; expected fewer"));
+  return 0;
 }
 
 void SetData(Importer& importer, int64_t num_devices) {
   const JobSpec& job = importer.job();
   const int64_t context = job.layout.context.value_or(1);
-  const int64_t unit = int64_t{job.layout.tensor.value_or(1)} *
-                       job.layout.pipeline.value_or(1) * context;
   if (num_devices == 0) {
     importer.Note(
         "the number of devices: it was not given with the flags, so the data "
         "axis is left to the planner");
     return;
+  }
+  // More than the devices is enough to know.
+  int64_t unit = 1;
+  for (const int64_t axis :
+       {int64_t{job.layout.tensor.value_or(1)},
+        int64_t{job.layout.pipeline.value_or(1)}, context}) {
+    if (unit <= num_devices) unit *= axis;
   }
   if (num_devices % unit != 0) {
     importer.Error(
@@ -125,9 +136,17 @@ void SetInterleave(Importer& importer) {
     }
     chunks = job.model.num_layers / (pipeline * each);
   } else if (layout != nullptr) {
-    // A list, as recipes may have it, says no more than what is noted later.
     const std::optional<int64_t> bars = NumBars(layout->value);
-    if (!bars.has_value()) return;
+    if (!bars.has_value()) {
+      // Recipes may have a list, of which a note is all that is said.
+      if (importer.framework() == Framework::kMegatron) {
+        importer.Error(layout, "pipeline-model-parallel-layout",
+                       absl::StrCat("expected text such as 'Et*3|(t|)*2tL', "
+                                    "found '",
+                                    layout->value, "'"));
+      }
+      return;
+    }
     source = layout;
     if ((*bars + 1) % pipeline != 0) {
       importer.Error(layout, "pipeline-model-parallel-layout",
@@ -139,6 +158,13 @@ void SetInterleave(Importer& importer) {
     chunks = (*bars + 1) / pipeline;
   }
   if (chunks == 1) return;
+  if (pipeline == 1) {
+    importer.Error(source, source->key,
+                   absl::StrCat("asks for ", chunks,
+                                " chunks a stage, but there is one stage, "
+                                "which has no bubble to fill; remove it"));
+    return;
+  }
   importer.Set("layout.interleave", absl::StrCat(chunks), source->key);
   importer.Set("layout.schedule", "interleaved", source->key);
 }
@@ -210,7 +236,8 @@ void SetLayout(Importer& importer) {
 
 void SetSchedule(Importer& importer) {
   JobSpec& job = importer.job();
-  const int64_t samples = importer.Integer("train-samples", 1, 0);
+  const int64_t samples = importer.Integer(
+      "train-samples", 1, 0, std::numeric_limits<int64_t>::max() / 2);
   if (!importer.IsSet("training.steps") && samples > 0 &&
       job.training.global_batch > 0) {
     importer.Set("training.steps",
@@ -263,6 +290,11 @@ void SetPrecision(Importer& importer) {
   (void)importer.Look("fp4-recipe");
   const bool bf16 = importer.IsOn("bf16");
   const bool fp16 = importer.IsOn("fp16");
+  if (bf16 && fp16) {
+    importer.Error(importer.Look("fp16"), "fp16",
+                   "contradicts bf16; remove one");
+    return;
+  }
   if (fp4 != nullptr) {
     importer.SetPrecision("fp4", "fp4-format", fp4);
   } else if (fp8 != nullptr) {

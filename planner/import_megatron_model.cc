@@ -40,8 +40,12 @@ void TakeFamily(Importer& importer) {
       importer.IsOn("squared-relu") ||
       (recipe != nullptr && absl::StrContains(recipe->value, "nemotron"));
   if (is_gated && is_squared) {
-    importer.Error(importer.Look("squared-relu"), "squared-relu",
-                   "contradicts swiglu; remove one");
+    const Setting* squared =
+        importer.IsOn("squared-relu") ? importer.Look("squared-relu") : recipe;
+    importer.Error(squared, squared->key,
+                   absl::StrCat(squared == recipe ? "its square of ReLU " : "",
+                                "contradicts ", importer.Look("swiglu")->key,
+                                "; remove one"));
   }
   const FeedForward kind = is_gated     ? FeedForward::kSwiglu
                            : is_squared ? FeedForward::kSquaredRelu
@@ -238,9 +242,13 @@ void TakeVocabulary(Importer& importer) {
     return;
   }
   if (size == nullptr) {
-    importer.Error(nullptr, "vocab-size",
-                   "missing; Megatron-LM takes it from the tokenizer, which "
-                   "is not at hand: give --vocab-size N");
+    const bool is_flag = importer.framework() == Framework::kMegatron;
+    importer.Missing(
+        "model.vocab_size", is_flag ? "vocab-size" : "padded-vocab-size",
+        is_flag ? "missing; Megatron-LM takes it from the tokenizer, which is "
+                  "not at hand: give --vocab-size N"
+                : "missing; what the recipe has is not known here: give the "
+                  "rows of the embedding");
     return;
   }
   const int64_t given = importer.Integer("vocab-size", 1, 1);
@@ -274,12 +282,18 @@ void TakeLengthAndDropout(Importer& importer) {
   }
   for (const char* key : {"attention-dropout", "hidden-dropout"}) {
     const Setting* dropout = importer.Look(key);
-    double rate = 0.1;  // Its default.
-    if (dropout != nullptr && absl::SimpleAtod(dropout->value, &rate) &&
-        rate == 0) {
-      continue;
+    double rate = 0;
+    if (dropout == nullptr) {
+      if (importer.framework() == Framework::kMegatron) {
+        importer.Note(absl::StrCat(key, " 0.1, its default: ours has none"));
+      }
+    } else if (!absl::SimpleAtod(dropout->value, &rate)) {
+      importer.Error(
+          dropout, key,
+          absl::StrCat("expected a number, found '", dropout->value, "'"));
+    } else if (rate != 0) {
+      importer.Note(absl::StrCat(key, " ", dropout->value, ": ours has none"));
     }
-    importer.Note(absl::StrCat(key, " ", rate, ": ours has none"));
   }
 }
 
@@ -321,8 +335,8 @@ void ImportMegatronModel(Importer& importer) {
   TakeWidths(importer);
   TakeExperts(importer);
   CheckArchitecture(importer);
-  if (importer.has_errors()) return;
   TakeVocabulary(importer);
+  if (importer.has_errors()) return;
   TakeLengthAndDropout(importer);
 }
 

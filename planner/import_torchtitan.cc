@@ -33,6 +33,7 @@ void SetModel(const ImportOptions& options, Importer& importer) {
   importer.RefuseUnless("model.name", {"", "llama3", "qwen3", "deepseek_v3"},
                         "only torchtitan's llama3, qwen3 and deepseek_v3 can "
                         "be ours");
+  if (importer.has_errors()) return;
   const Setting* flavor = importer.Look("model.flavor");
   if (options.model.has_value()) {
     ImportOptions of_model;
@@ -164,13 +165,19 @@ void SetSchedule(Importer& importer) {
                                  : type->value,
                "lr_scheduler", type);
   OptimizerSpec& optimizer = importer.job().training.optimizer;
-  double factor = 0;
   if (const Setting* minimum = importer.Look("lr_scheduler.min_lr_factor");
       minimum != nullptr) {
-    if (!absl::SimpleAtod(minimum->value, &factor)) factor = -1;
-    importer.Set("training.optimizer.min_learning_rate",
-                 NumberToText(optimizer.learning_rate * factor),
-                 "optimizer.lr x min_lr_factor", minimum);
+    double factor = 0;
+    if (absl::SimpleAtod(minimum->value, &factor) && factor >= 0 &&
+        factor <= 1) {
+      importer.Set("training.optimizer.min_learning_rate",
+                   NumberToText(optimizer.learning_rate * factor),
+                   "optimizer.lr x min_lr_factor", minimum);
+    } else {
+      importer.Error(minimum, minimum->key,
+                     absl::StrCat("expected a number from 0 to 1, found '",
+                                  minimum->value, "'"));
+    }
   }
   const int64_t steps = importer.job().training.num_steps;
   if (optimizer.warmup_steps > steps) {
@@ -254,7 +261,10 @@ void SetPrecision(Importer& importer) {
 void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
   SetModel(options, importer);
   importer.RefuseUnless("optimizer.name", {"", "AdamW"}, "ours is AdamW");
-  if (importer.has_errors()) return;
+  if (importer.has_errors()) {
+    importer.LeaveModel();
+    return;
+  }
   // Infinite: torchtitan has no other way to say never.
   if (const Setting* norm = importer.Look("training.max_norm");
       norm != nullptr && norm->value == "inf") {

@@ -52,16 +52,17 @@ bool Importer::IsSaid(absl::string_view key) const {
 }
 
 int64_t Importer::Integer(absl::string_view key, int64_t minimum,
-                          int64_t fallback) {
+                          int64_t fallback, int64_t maximum) {
   const Setting* setting = Look(key);
   if (setting == nullptr) return fallback;
   int64_t value = 0;
-  if (absl::SimpleAtoi(setting->value, &value) && value >= minimum) {
+  if (absl::SimpleAtoi(setting->value, &value) && value >= minimum &&
+      value <= maximum) {
     return value;
   }
   Error(setting, key,
-        absl::StrCat("expected an integer of at least ", minimum, ", found '",
-                     setting->value, "'"));
+        absl::StrCat("expected an integer from ", minimum, " to ", maximum,
+                     ", found '", setting->value, "'"));
   return fallback;
 }
 
@@ -112,6 +113,12 @@ void Importer::Require(absl::string_view job_path) {
                 ? absl::StrCat("; is '", *nearest, "' on line ",
                                settings_.Find(*nearest)->line, " meant?")
                 : ""));
+}
+
+void Importer::Missing(absl::string_view job_path, absl::string_view key,
+                       const std::string& what) {
+  imported_.remarks[std::string(job_path)] = "missing";
+  Error(nullptr, key, what);
 }
 
 void Importer::RefuseUnless(absl::string_view key,
@@ -178,6 +185,7 @@ const Setting* Importer::SettingOf(absl::string_view job_path) const {
 }
 
 void Importer::CheckModel() {
+  if (leaves_model_) return;
   for (const JobKey& key : JobKeys()) {
     if (key.required && absl::StartsWith(key.path, "model.")) {
       Require(key.path);
@@ -306,6 +314,8 @@ absl::StatusOr<ImportedJob> Importer::Finish(const ImportOptions& options) {
   std::stable_sort(
       errors_.begin(), errors_.end(),
       [](const auto& a, const auto& b) { return a.first < b.first; });
+  // Two keys of the job can come from one of the source.
+  errors_.erase(std::unique(errors_.begin(), errors_.end()), errors_.end());
   return absl::InvalidArgumentError(absl::StrJoin(
       errors_, "\n",
       [](std::string* out, const auto& error) { out->append(error.second); }));

@@ -5,6 +5,7 @@
 #define MILLRACE_PLANNER_IMPORTER_H_
 
 #include <cstdint>
+#include <limits>
 #include <set>
 #include <string>
 #include <utility>
@@ -31,9 +32,11 @@ class Importer {
   // Megatron Core that is off counts as absent, but IsSaid().
   const Setting* Look(absl::string_view key);
   bool IsSaid(absl::string_view key) const;
-  // Its value as an integer of at least `minimum`, or `fallback` if it is
-  // absent or not such a number, which is an error.
-  int64_t Integer(absl::string_view key, int64_t minimum, int64_t fallback);
+  // Its value as an integer from `minimum` to `maximum`, or `fallback` if it is
+  // absent or not such a number, which is an error. Two of those below the
+  // usual maximum have a product that does not overflow.
+  int64_t Integer(absl::string_view key, int64_t minimum, int64_t fallback,
+                  int64_t maximum = std::numeric_limits<int32_t>::max());
   bool IsOn(absl::string_view key);
 
   // Takes every key of the framework's table: its value, else its default.
@@ -46,6 +49,9 @@ class Importer {
   bool IsSet(absl::string_view job_path) const;
   // An error unless it is set.
   void Require(absl::string_view job_path);
+  // The error, in better words, that Require() would make.
+  void Missing(absl::string_view job_path, absl::string_view key,
+               const std::string& what);
 
   // An error unless the setting has one of `allowed` ("" among them: or is
   // absent).
@@ -59,6 +65,8 @@ class Importer {
   void Error(const Setting* setting, absl::string_view key,
              const std::string& what);
 
+  // After an error that leaves the model unknown: no more is said of its keys.
+  void LeaveModel() { leaves_model_ = true; }
   // Leaves the layout to the planner, and says why.
   void LeaveLayout(const std::string& why);
   // Precision, where this version can train in it.
@@ -83,6 +91,7 @@ class Importer {
   const Settings& settings_;
   ImportedJob imported_;
   std::set<std::string, std::less<>> looked_at_;
+  bool leaves_model_ = false;
   std::vector<std::pair<int, std::string>> errors_;  // By line.
 };
 

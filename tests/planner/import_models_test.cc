@@ -130,6 +130,12 @@ TEST(ImportModelsTest, TakesExpertsAndLatentAttention) {
                                            .rope_head_dim = 64,
                                            .value_head_dim = 128}));
   EXPECT_EQ(deepseek.head_dim, 192);
+  // DeepSeek-V2 and V3 have other numbers where the keys are left out.
+  for (const char* key : {"n_shared_experts", "first_k_dense_replace"}) {
+    EXPECT_EQ(ErrorOf(kDeepSeek, key, "other"),
+              absl::StrCat("config.json: ", key,
+                           ": missing; expected a whole number"));
+  }
   EXPECT_EQ(deepseek.num_kv_heads, 128);
   const ImportedJob mixtral = MustImport(Framework::kHuggingFace, kMixtral);
   EXPECT_EQ(mixtral.job.model.moe, (MixtureOfExperts{.num_experts = 8,

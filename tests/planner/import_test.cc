@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kConfig[] = R"({
   "architectures": ["LlamaForCausalLM"],
@@ -345,6 +346,54 @@ TEST(ImportTest, RefusesMegatronContradictions) {
   }
   EXPECT_THAT(ErrorOf(Framework::kMegatron, "num_layers\n"),
               HasSubstr("args.txt:1: expected a flag"));
+}
+
+// Goal: a mistake is told in one line, that of the mistake; sizes that no
+// machine has are mistakes, too. Method: one change each, whole messages.
+TEST(ImportTest, TellsAMistakeOnce) {
+  const struct {
+    const char* from;
+    const char* to;
+    const char* error;
+  } cases[] = {
+      {"--vocab-size 32000", "",
+       "args.txt: vocab-size: missing; Megatron-LM takes it from the "
+       "tokenizer, which is not at hand: give --vocab-size N"},
+      {"--vocab-size 32000", "--vocab-size 9223372036854775807",
+       "args.txt:9: vocab-size: expected an integer from 1 to 2147483647, "
+       "found '9223372036854775807'"},
+      {"--num-layers 8", "--num-layers many",
+       "args.txt:4: num-layers: expected an integer from 1 to 10000, found "
+       "'many'"},
+      {"--bf16", "--bf16 --fp16",
+       "args.txt:9: fp16: contradicts bf16; remove one"},
+      {"--bf16", "--attention-dropout some",
+       "args.txt:9: attention-dropout: expected a number, found 'some'"},
+      {"--bf16", "--world-size 9223372036854775807",
+       "args.txt:9: world-size: expected an integer from 1 to 2147483647, "
+       "found '9223372036854775807'"},
+      {"--bf16", "--pipeline-model-parallel-layout 'Et('",
+       "args.txt:9: pipeline-model-parallel-layout: expected text such as "
+       "'Et*3|(t|)*2tL', found 'Et('"},
+      {"--pipeline-model-parallel-size 2",
+       "--num-virtual-stages-per-pipeline-rank 2",
+       "args.txt:3: num-virtual-stages-per-pipeline-rank: asks for 2 chunks a "
+       "stage, but there is one stage, which has no bubble to fill; remove "
+       "it"},
+  };
+  for (const auto& [from, to, error] : cases) {
+    EXPECT_EQ(ErrorOf(Framework::kMegatron, Changed(kFlags, from, to)), error);
+  }
+  EXPECT_THAT(ErrorOf(Framework::kHuggingFace,
+                      Changed(kConfig, "\"llama\"", "\"bloom\"")),
+              Not(HasSubstr("missing")));
+  EXPECT_THAT(
+      ErrorOf(Framework::kTorchtitan, Changed(kToml, "debugmodel", "9B")),
+      Not(HasSubstr("missing")));
+  EXPECT_EQ(ErrorOf(Framework::kTorchtitan, Changed(kToml, "warmup_steps = 2",
+                                                    "min_lr_factor = \"x\"")),
+            "job.toml:10: lr_scheduler.min_lr_factor: expected a number from 0 "
+            "to 1, found 'x'");
 }
 
 // Goal: what the flags ask for and this version cannot do is said in the file,
