@@ -123,7 +123,9 @@ void Calibration::Solve() {
   for (const CalibrationPoint& point : points_) {
     ratios.push_back(point.log_ratio);
   }
-  weights_ = SolveRobustly(covariance, ratios, Square(kOwnError)).weights;
+  weights_ =
+      SolveRobustly(covariance, ratios, Square(kOwnError), OutlierPull::kSteady)
+          .weights;
 }
 
 double Calibration::LogCorrection(const CalibrationPoint& point) const {

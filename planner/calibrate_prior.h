@@ -4,13 +4,17 @@
 #ifndef MILLRACE_PLANNER_CALIBRATE_PRIOR_H_
 #define MILLRACE_PLANNER_CALIBRATE_PRIOR_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace millrace {
 
-// Variance of log(true / listed) of a profile's constant, by its name.
+// Variance of log(true / listed) of a profile's constant, by its name, on an
+// installation like those whose runs it was fitted to.
 double VarianceOfConstant(const std::string& name);
+// The same on any installation, which may be set up quite otherwise.
+double VarianceElsewhere(const std::string& name);
 
 // Standard deviation of what no other run says anything about: noise between
 // repetitions of a run.
@@ -20,9 +24,14 @@ inline constexpr double kOwnError = 0.008;
 double WeightedDot(const std::vector<double>& weights,
                    const std::vector<double>& a, const std::vector<double>& b);
 
+// How hard a value pulls whose residual is beyond what noise allows: as one at
+// that edge (Huber's weights), or less the further off it is (weights that fall
+// with the residual's square, as under Student's distribution).
+enum class OutlierPull : uint8_t { kSteady, kFading };
+
 // Weights w of a Gaussian process's mean at its own points, covariance x w +
-// noise x w = values, and each point's residual noise x w. Points whose
-// residual is beyond what noise allows count less, by Huber's weights.
+// noise x w = values, and each point's residual noise x w, where noise is wider
+// for outliers.
 struct RobustWeights {
   std::vector<double> weights;
   std::vector<double> residuals;
@@ -30,7 +39,8 @@ struct RobustWeights {
 // `covariance` row-major, symmetric and positive semidefinite; `noise` the
 // variance of each value, above zero.
 RobustWeights SolveRobustly(const std::vector<double>& covariance,
-                            const std::vector<double>& values, double noise);
+                            const std::vector<double>& values, double noise,
+                            OutlierPull pull);
 
 }  // namespace millrace
 

@@ -53,16 +53,12 @@ Fit PredictAll(const std::vector<PublishedRun>& runs,
 
 // What constants cannot say of a run: its noise, and what is off in the model.
 constexpr double kUnexplained = 0.03;
-// The runs may be of an installation unlike those that the profile was fitted
-// to: so much wider are its constants' spreads.
-constexpr double kOtherInstallation = 6;
 constexpr double kOutlier = 4;  // Standard deviations.
 
 // log(constant / listed) of each constant that explains the fit's runs best;
-// `moved` is where the constants of the fit stand. Says which runs it used.
+// `moved` is where the constants of the fit stand.
 std::vector<double> Move(const Fit& fit, const std::vector<double>& moved,
-                         const std::vector<double>& variances,
-                         ProfileCorrection* result) {
+                         const std::vector<double>& variances) {
   const size_t n = fit.predictions.size();
   std::vector<double> targets;
   std::vector<double> covariance(n * n);
@@ -79,22 +75,35 @@ std::vector<double> Move(const Fit& fit, const std::vector<double>& moved,
                                           fit.predictions[j].sensitivities);
     }
   }
-  const RobustWeights solved =
-      SolveRobustly(covariance, targets, kUnexplained * kUnexplained);
+  // Constants have nothing beside them that could take up what is off in the
+  // model of a few runs.
+  const RobustWeights solved = SolveRobustly(
+      covariance, targets, kUnexplained * kUnexplained, OutlierPull::kFading);
   std::vector<double> next(moved.size());
-  result->used.clear();
-  result->outliers.clear();
   for (size_t i = 0; i < n; ++i) {
-    const bool is_outlier =
-        std::fabs(solved.residuals[i]) > kOutlier * kUnexplained;
-    (is_outlier ? result->outliers : result->used)
-        .push_back(fit.predictions[i].run.id);
     for (size_t k = 0; k < moved.size(); ++k) {
       next[k] += variances[k] * fit.predictions[i].sensitivities[k] *
                  solved.weights[i];
     }
   }
   return next;
+}
+
+// The fit's runs by whether its profile predicts them, and what plans with it
+// are off by.
+void Judge(const Fit& fit, ProfileCorrection* result) {
+  std::vector<double> ratios;
+  for (const RunPrediction& prediction : fit.predictions) {
+    const double ratio =
+        *MeasuredStepTime(prediction.run) / prediction.step_time_s;
+    ratios.push_back(ratio);
+    const bool is_outlier =
+        std::fabs(std::log(ratio)) > kOutlier * kUnexplained;
+    (is_outlier ? result->outliers : result->used).push_back(prediction.run.id);
+  }
+  result->median_error_after = fit.median_error;
+  result->profile.step_error = ErrorOfRuns(
+      ratios, "the measured runs that corrected it, outliers among them");
 }
 
 }  // namespace
@@ -116,20 +125,19 @@ absl::StatusOr<ProfileCorrection> CorrectProfile(
   result.median_error_before = fit.median_error;
   std::vector<double> variances;
   for (const ModelConstant& constant : profile.constants) {
-    variances.push_back(kOtherInstallation * kOtherInstallation *
-                        VarianceOfConstant(constant.name));
+    variances.push_back(VarianceElsewhere(constant.name));
   }
   Fit best = fit;
   std::vector<double> moved(variances.size());
   constexpr int kNumSteps = 4;
   for (int step = 0; step < kNumSteps; ++step) {
-    ProfileCorrection next = result;
-    moved = Move(fit, moved, variances, &next);
+    HardwareProfile next = profile;
+    moved = Move(fit, moved, variances);
     for (size_t k = 0; k < moved.size(); ++k) {
       // A step reaches as far as derivatives can be believed.
       const double reach = 2 * std::sqrt(variances[k]);
       moved[k] = std::clamp(moved[k], -reach, reach);
-      ModelConstant& constant = next.profile.constants[k];
+      ModelConstant& constant = next.constants[k];
       constant.value = profile.constants[k].value * std::exp(moved[k]);
       if (absl::EndsWith(constant.name, "_share")) {
         constant.value = std::min(constant.value, 1.0);
@@ -138,25 +146,19 @@ absl::StatusOr<ProfileCorrection> CorrectProfile(
         moved[k] = std::log(constant.value / profile.constants[k].value);
       }
     }
-    fit = PredictAll(runs, profile_name, next.profile, &reasons);
-    next.median_error_after = fit.median_error;
-    if (step == 0 || fit.median_error < result.median_error_after) {
-      result = std::move(next);
+    fit = PredictAll(runs, profile_name, next, &reasons);
+    if (fit.median_error < best.median_error) {
+      result.profile = std::move(next);
       best = fit;
     }
   }
-  std::vector<double> ratios;
-  for (const RunPrediction& prediction : best.predictions) {
-    ratios.push_back(*MeasuredStepTime(prediction.run) /
-                     prediction.step_time_s);
-  }
-  result.profile.step_error = ErrorOfRuns(
-      ratios, "the measured runs that corrected it, outliers among them");
+  Judge(best, &result);
   for (size_t k = 0; k < moved.size(); ++k) {
-    absl::StrAppendFormat(
-        &result.profile.constants[k].source, "; x %.3f by %d measured runs",
-        result.profile.constants[k].value / profile.constants[k].value,
-        result.used.size());
+    ModelConstant& constant = result.profile.constants[k];
+    const double listed = profile.constants[k].value;
+    if (constant.value == listed) continue;
+    absl::StrAppendFormat(&constant.source, "; x %.3f by %d measured runs",
+                          constant.value / listed, result.used.size());
   }
   return result;
 }

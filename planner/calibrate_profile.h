@@ -14,18 +14,20 @@ namespace millrace {
 
 struct ProfileCorrection {
   HardwareProfile profile;
-  std::vector<std::string> used;  // Ids.
-  std::vector<std::string> outliers;
-  double median_error_before = 0;  // Of absolute relative errors of `used`.
+  std::vector<std::string> used;      // Ids.
+  std::vector<std::string> outliers;  // More than 12 % off afterwards, too.
+  // Of absolute relative errors of both.
+  double median_error_before = 0;
   double median_error_after = 0;
 };
 
 // The profile with the constants that explain the supported runs on it best,
-// held to its own by VarianceOfConstant (Gauss-Newton steps to the maximum a
-// posteriori). Each changed constant's source says what it was multiplied by
-// and from how many runs; step_error is that of these runs.
-// Tables stay. Shares end at 1. InvalidArgument if no
-// run of `runs` can be used, with the first reasons.
+// held to its own by VarianceElsewhere (Gauss-Newton steps towards the maximum
+// a posteriori, none beyond two standard deviations; of the steps and the
+// profile as it was, the one with the least median error). Each changed
+// constant's source says what it was multiplied by and from how many runs;
+// step_error is that of these runs. Tables stay. Shares end at 1.
+// InvalidArgument if no run of `runs` can be used, with the first reasons.
 absl::StatusOr<ProfileCorrection> CorrectProfile(
     const std::vector<PublishedRun>& runs, const std::string& profile_name,
     const HardwareProfile& profile);

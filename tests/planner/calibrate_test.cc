@@ -143,10 +143,30 @@ TEST(CalibrateTest, ChoosesRunsByARule) {
 // Goal: robust weights reproduce values up to noise. Method: independent
 // points, where the mean is covariance / (covariance + noise) x value.
 TEST(CalibrateTest, SolvesByHand) {
-  const RobustWeights solved = SolveRobustly({1, 0, 0, 4}, {0.5, 0.5}, 1);
+  const RobustWeights solved =
+      SolveRobustly({1, 0, 0, 4}, {0.5, 0.5}, 1, OutlierPull::kSteady);
   EXPECT_NEAR(solved.weights[0], 0.25, 1e-12);
   EXPECT_NEAR(solved.weights[1], 0.1, 1e-12);
   EXPECT_NEAR(solved.residuals[0], 0.25, 1e-12);
+}
+
+// Goal: beyond what noise allows a value pulls steadily or, fading, less the
+// further off it is. Method: what one of ten values adds to the others' mean.
+TEST(CalibrateTest, OutliersPullAsTold) {
+  const auto mean = [](double odd, OutlierPull pull) {
+    std::vector<double> values(10, 0.0);
+    values.back() = odd;
+    const RobustWeights solved =
+        SolveRobustly(std::vector<double>(100, 1.0), values, 0.01, pull);
+    return values[0] - solved.residuals[0];
+  };
+  for (const OutlierPull pull : {OutlierPull::kSteady, OutlierPull::kFading}) {
+    EXPECT_NEAR(mean(0.1, pull), 0.01, 0.001);
+  }
+  EXPECT_NEAR(mean(3, OutlierPull::kSteady), mean(1, OutlierPull::kSteady),
+              0.002);
+  EXPECT_LT(mean(1, OutlierPull::kFading), mean(0.2, OutlierPull::kFading));
+  EXPECT_LT(mean(3, OutlierPull::kFading), 0.5 * mean(1, OutlierPull::kFading));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "planner/calibrate_profile.h"
 #include "planner/evaluation_summary.h"
 #include "planner/interval.h"
+#include "planner/known_models.h"
 #include "planner/profile_errors.h"
 #include "planner/profile_file.h"
 #include "planner/published_runs.h"
@@ -200,6 +202,72 @@ TEST(CorrectProfileTest, FindsASlowerMachine) {
 
   EXPECT_THAT(CorrectProfile(runs, "a100-80gb", profile).status().message(),
               HasSubstr("no run says anything of a100-80gb: dgxc/"));
+}
+
+// Goal: what is off in the model of some runs is not taken for the machine's: a
+// profile corrected by a wide set of runs predicts models that were not in it
+// no worse than before, and no constant wanders off. Method: all runs on H100,
+// each model left out in turn.
+TEST(CorrectProfileTest, KeepsWhatOtherModelsTell) {
+  const HardwareProfile profile = LoadNamedProfile("h100-sxm").value();
+  const auto only = [](const HardwareProfile& known) -> ProfileSource {
+    return [known](const std::string& name) {
+      return name == known.name ? absl::StatusOr<HardwareProfile>(known)
+                                : absl::NotFoundError(name);
+    };
+  };
+  std::map<std::string, std::vector<PublishedRun>> by_model;
+  for (const PublishedRun& run : Runs("published_runs.json")) {
+    const RunPrediction prediction = PredictRun(run, only(profile), {});
+    if (!prediction.step_time_error()) continue;
+    by_model[PlainModelName(run.model)].push_back(run);
+  }
+  ASSERT_GT(by_model.size(), 10u);
+  std::vector<double> before, after;
+  for (const auto& [held_out, runs] : by_model) {
+    std::vector<PublishedRun> others;
+    for (const auto& [model, of_model] : by_model) {
+      if (model == held_out) continue;
+      others.insert(others.end(), of_model.begin(), of_model.end());
+    }
+    const auto corrected = CorrectProfile(others, profile.name, profile);
+    ASSERT_TRUE(corrected.ok()) << corrected.status();
+    EXPECT_LE(corrected->median_error_after, corrected->median_error_before);
+    for (size_t i = 0; i < profile.constants.size(); ++i) {
+      const double factor =
+          corrected->profile.constants[i].value / profile.constants[i].value;
+      EXPECT_LT(std::fabs(std::log(factor)), std::log(4.0))
+          << profile.constants[i].name << " x " << factor << " without "
+          << held_out;
+    }
+    for (const PublishedRun& run : runs) {
+      const auto error = [&](const HardwareProfile& known) {
+        return std::fabs(*PredictRun(run, only(known), {}).step_time_error());
+      };
+      before.push_back(error(profile));
+      after.push_back(error(corrected->profile));
+    }
+  }
+  EXPECT_LE(Quantile(after, 0.5), Quantile(before, 0.5));
+}
+
+// Goal: a profile that no correction makes better stays as it is, and its
+// sources say nothing else. Method: runs that took just what it predicts.
+TEST(CorrectProfileTest, LeavesAGoodProfileAlone) {
+  const HardwareProfile profile = LoadNamedProfile("h100-sxm").value();
+  std::vector<PublishedRun> runs;
+  for (PublishedRun& run : Runs("published_runs.json")) {
+    if (run.group != "mlperf") continue;
+    const RunPrediction prediction = PredictRun(run, Shipped(), {});
+    if (!prediction.is_supported()) continue;
+    run.step_time_s = prediction.step_time_s;
+    runs.push_back(run);
+  }
+  const auto corrected = CorrectProfile(runs, "h100-sxm", profile);
+  ASSERT_TRUE(corrected.ok()) << corrected.status();
+  EXPECT_EQ(corrected->profile.constants, profile.constants);
+  EXPECT_THAT(corrected->outliers, IsEmpty());
+  EXPECT_EQ(corrected->median_error_after, 0);
 }
 
 }  // namespace
