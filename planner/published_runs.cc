@@ -1,6 +1,7 @@
 #include "planner/published_runs.h"
 
 #include <cmath>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -19,7 +21,21 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Of every count that a row states: far more than any, and few enough that
+// products of two do not overflow.
+constexpr int64_t kMaxCount = std::numeric_limits<int32_t>::max();
+
 // --- JSON ---
+
+// The value as it stands, or what it is where that may be long.
+std::string Describe(const Json& value) {
+  if (value.is_structured()) {
+    return absl::StrCat(value.is_array() ? "a list" : "an object", " of ",
+                        value.size());
+  }
+  constexpr size_t kShown = 60;
+  return value.dump().substr(0, kShown);
+}
 
 // Reads the fields of one row; the first that is wrong ends up in `status`.
 class RowReader {
@@ -51,8 +67,9 @@ class RowReader {
     if (value == nullptr) return;
     // 256.0 is what some tables make of 256.
     const double number = value->is_number() ? value->get<double>() : -1;
-    if (number < 0 || number > 1e15 || number != std::floor(number)) {
-      return Fail(key, *value, "a whole number of at least 0");
+    if (number < 0 || number > static_cast<double>(kMaxCount) ||
+        number != std::floor(number)) {
+      return Fail(key, *value, "a whole number from 0 to 2147483647");
     }
     *out = static_cast<int64_t>(number);
   }
@@ -87,7 +104,7 @@ class RowReader {
   void Fail(const char* key, const Json& value, const char* expected) {
     status_ = absl::InvalidArgumentError(
         absl::StrCat(where_, ": ", key, ": expected ", expected,
-                     " or null, found ", value.dump()));
+                     " or null, found ", Describe(value)));
   }
 
   const Json& object_;
@@ -134,7 +151,7 @@ absl::StatusOr<PublishedRun> ReadRow(const Json& row,
                                      const std::string& place) {
   if (!row.is_object()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(place, ": expected an object, found ", row.dump()));
+        absl::StrCat(place, ": expected an object, found ", Describe(row)));
   }
   PublishedRun run;
   RowReader named(row, place);
@@ -214,7 +231,7 @@ absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(
   Json document;
   try {
     document = Json::parse(json.begin(), json.end());
-  } catch (const Json::parse_error& error) {
+  } catch (const Json::exception& error) {  // Of numbers beyond doubles, too.
     return absl::InvalidArgumentError(
         absl::StrCat(file_name, ": not JSON: ", error.what()));
   }
@@ -254,8 +271,11 @@ absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
     };
     if (line_number == 1) {
       if (line != kVtrainHeader) {
-        return error(absl::StrCat("expected the header '", kVtrainHeader,
-                                  "', found '", line, "'"));
+        constexpr size_t kShown = 60;
+        return error(absl::StrCat(
+            "expected JSON, which starts with {, or vTrain's table with the "
+            "header '",
+            kVtrainHeader, "'; found '", line.substr(0, kShown), "'"));
       }
       continue;
     }
@@ -280,10 +300,12 @@ absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
         &run.data,     &run.pipeline};
     for (size_t i = 0; i < std::size(counts); ++i) {
       int64_t value = 0;
-      if (!absl::SimpleAtoi(cells[i], &value) || value < 1) {
-        return error(absl::StrCat("column ", i + 1,
-                                  ": expected a whole number above 0, found '",
-                                  cells[i], "'"));
+      if (!absl::SimpleAtoi(cells[i], &value) || value < 1 ||
+          value > kMaxCount) {
+        return error(absl::StrCat(
+            "column ", i + 1,
+            ": expected a whole number from 1 to 2147483647, found '", cells[i],
+            "'"));
       }
       *counts[i] = value;
     }
@@ -307,9 +329,11 @@ absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
 
 absl::StatusOr<std::vector<PublishedRun>> ParsePublishedRuns(
     absl::string_view text, const std::string& file_name) {
+  absl::ConsumePrefix(&text, "\xEF\xBB\xBF");  // A byte order mark.
   const absl::string_view start = absl::StripLeadingAsciiWhitespace(text);
-  return absl::StartsWith(start, "{") ? ReadPublishedRuns(text, file_name)
-                                      : ReadVtrainRuns(text, file_name);
+  return absl::StartsWith(start, "{") || absl::StartsWith(start, "[")
+             ? ReadPublishedRuns(text, file_name)
+             : ReadVtrainRuns(text, file_name);
 }
 
 absl::StatusOr<std::vector<PublishedRun>> LoadPublishedRuns(

@@ -55,7 +55,7 @@ struct PublishedRun {
 // {"meta": ..., "rows": [{"id": ..., ...}, ...]}. Keys that are not among those
 // above are passed over, null is "does not say". InvalidArgument with file, row
 // and key for text that is not this, a value of the wrong type, a count below
-// zero and an id given twice.
+// zero or beyond 2^31 - 1 and an id given twice.
 absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(
     absl::string_view json, const std::string& file_name);
 

@@ -83,8 +83,8 @@ absl::Status Fits(absl::string_view name, const std::optional<int64_t>& stated,
                   int32_t* out) {
   if (!stated) return NotStated(name);
   if (*stated < 1 || *stated > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " is ", *stated, "; it must be at least 1"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " is ", *stated, "; it must be from 1 to 2147483647"));
   }
   *out = static_cast<int32_t>(*stated);
   return absl::OkStatus();
@@ -231,8 +231,8 @@ absl::Status FindAxes(const PublishedRun& run, RunSetup* setup) {
   RETURN_IF_ERROR(Fits("n_gpus", run.num_gpus, &num_gpus));
   RETURN_IF_ERROR(Fits("tp", run.tensor, &layout.tensor));
   RETURN_IF_ERROR(Fits("pp", run.pipeline, &layout.pipeline));
-  layout.context = static_cast<int32_t>(Or(run.context, 1));
-  layout.expert = static_cast<int32_t>(Or(run.expert, 1));
+  RETURN_IF_ERROR(Fits("cp", Or(run.context, 1), &layout.context));
+  RETURN_IF_ERROR(Fits("ep", Or(run.expert, 1), &layout.expert));
   // "ETP=4": experts are cut as the layer is.
   if (layout.expert > 1 && layout.tensor > 1) {
     const bool is_cut =
@@ -246,16 +246,20 @@ absl::Status FindAxes(const PublishedRun& run, RunSetup* setup) {
   if (run.data) {
     RETURN_IF_ERROR(Fits("dp", run.data, &layout.data));
   } else {
-    layout.data = num_gpus / (layout.tensor * layout.pipeline * layout.context);
+    layout.data = std::max(
+        num_gpus / layout.tensor / layout.pipeline / layout.context, 1);
     setup->assumptions.push_back("dp not stated; what the devices leave");
   }
-  if (layout.num_ranks() != num_gpus) {
+  // Beyond what integers hold, too.
+  const double num_ranks = static_cast<double>(layout.tensor) *
+                           layout.pipeline * layout.context * layout.data;
+  if (num_ranks != num_gpus) {
     return absl::InvalidArgumentError(
         absl::StrCat("tp ", layout.tensor, " x pp ", layout.pipeline, " x cp ",
-                     layout.context, " x dp ", layout.data, " is ",
-                     layout.num_ranks(), " devices, but n_gpus is ", num_gpus));
+                     layout.context, " x dp ", layout.data, " is ", num_ranks,
+                     " devices, but n_gpus is ", num_gpus));
   }
-  layout.interleave = static_cast<int32_t>(Or(run.interleave, 1));
+  RETURN_IF_ERROR(Fits("vp", Or(run.interleave, 1), &layout.interleave));
   if (layout.pipeline == 1) {
     layout.interleave = 1;
   } else if (!run.interleave) {

@@ -66,6 +66,13 @@ TEST(PublishedRunsTest, RefusesWhatIsNotARow) {
                     HasSubstr("found \"two\"")));
   EXPECT_THAT(message(Rows(R"({"id": "a", "tp": 1.5})")), HasSubstr("1.5"));
   EXPECT_THAT(message(Rows(R"({"id": "a", "tp": -1})")), HasSubstr("-1"));
+  EXPECT_THAT(message(Rows(R"({"id": "a", "tp": 3000000000})")),
+              HasSubstr("from 0 to 2147483647 or null, found 3000000000"));
+  EXPECT_THAT(message(Rows(R"({"id": "a", "tp": 1e999})")),
+              AllOf(HasSubstr("runs.json: not JSON"), HasSubstr("1e999")));
+  const size_t deep = 200000;
+  EXPECT_THAT(message(Rows(std::string(deep, '[') + std::string(deep, ']'))),
+              HasSubstr("rows[0]: expected an object, found a list of 1"));
   EXPECT_THAT(message(Rows(R"({"id": "a", "step_time_s": 0})")),
               HasSubstr("step_time_s: expected a number above 0"));
   EXPECT_THAT(message(Rows(R"({"id": "a", "gpu": 100})")),
@@ -103,7 +110,16 @@ TEST(PublishedRunsTest, ReadsVtrainTable) {
   auto message = [&](const std::string& csv) {
     return std::string(ParsePublishedRuns(csv, "t.csv").status().message());
   };
-  EXPECT_THAT(message("a,b\n"), HasSubstr("t.csv:1: expected the header"));
+  EXPECT_THAT(
+      message("a,b\n"),
+      AllOf(HasSubstr("t.csv:1: expected JSON, which starts with {, or"),
+            HasSubstr("the header '# GPUs"), HasSubstr("found 'a,b'")));
+  EXPECT_THAT(message(""), HasSubstr("found ''"));
+  EXPECT_THAT(message("[]"), HasSubstr("an object with a list \"rows\""));
+  EXPECT_THAT(*ParsePublishedRuns("\xEF\xBB\xBF{\"rows\": []}", "t.json"),
+              SizeIs(0));
+  EXPECT_THAT(message(header + "8,16,2,9000000000,16,12,1024,4,2,1,349\n"),
+              HasSubstr("t.csv:2: column 4"));
   EXPECT_THAT(message(header + "1,2,3\n"),
               HasSubstr("t.csv:2: expected 11 numbers, found 3"));
   EXPECT_THAT(message(header + "8,16,2,1024,x,12,1024,4,2,1,349\n"),

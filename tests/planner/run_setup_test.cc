@@ -112,6 +112,20 @@ TEST(RunSetupTest, RefusesWithTheReason) {
               HasSubstr("60 is not divisible by micro_batch 2 x dp 4"));
   EXPECT_THAT(refusal([](auto& r) { r.num_gpus = 24; }),
               HasSubstr("is 16 devices, but n_gpus is 24"));
+  EXPECT_THAT(refusal([](auto& r) {
+                r.context = 0;
+                r.data.reset();
+              }),
+              HasSubstr("cp is 0; it must be from 1"));
+  EXPECT_THAT(refusal([](auto& r) { r.expert = 0; }), HasSubstr("ep is 0"));
+  EXPECT_THAT(refusal([](auto& r) { r.interleave = 0; }), HasSubstr("vp is 0"));
+  EXPECT_THAT(refusal([](auto& r) { r.context = (1LL << 32) + 1; }),
+              HasSubstr("cp is 4294967297"));
+  EXPECT_THAT(refusal([](auto& r) {
+                r.tensor = r.pipeline = 65536;
+                r.data.reset();
+              }),
+              HasSubstr("tp 65536 x pp 65536 x cp 1 x dp 1 is 4.29497e+09"));
   EXPECT_THAT(refusal([](auto& r) { r.gpu = "MI300X"; }),
               AllOf(HasSubstr("'MI300X' is unknown"), HasSubstr("H100")));
   EXPECT_THAT(refusal([](auto& r) { r.precision = "not stated"; }),
