@@ -41,10 +41,8 @@ Fit PredictAll(const std::vector<PublishedRun>& runs,
       errors.push_back(std::fabs(*error));
       fit.predictions.push_back(std::move(prediction));
     } else {
-      reasons->push_back(absl::StrCat(run.id, ": ",
-                                      prediction.is_supported()
-                                          ? "no step time was measured"
-                                          : prediction.status.message()));
+      reasons->push_back(
+          absl::StrCat(run.id, ": ", prediction.why_no_error()));
     }
   }
   if (!errors.empty()) fit.median_error = Quantile(std::move(errors), 0.5);

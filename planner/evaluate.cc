@@ -70,6 +70,11 @@ std::optional<double> RunPrediction::memory_error() const {
   return memory_bytes / *measured - 1;
 }
 
+std::string RunPrediction::why_no_error() const {
+  if (!is_supported()) return std::string(status.message());
+  return MeasuredStepTime(run) ? "" : "no step time was measured";
+}
+
 RunPrediction PredictRun(const PublishedRun& run, const ProfileSource& profiles,
                          const PredictionOptions& options) {
   RunPrediction prediction;

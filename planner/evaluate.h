@@ -43,6 +43,8 @@ struct RunPrediction {
   // Predicted over measured, less one; absent where either is.
   std::optional<double> step_time_error() const;
   std::optional<double> memory_error() const;
+  // Why there is no step_time_error; empty where there is one.
+  std::string why_no_error() const;
 };
 
 // The profile of that name, or why there is none.

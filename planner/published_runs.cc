@@ -52,16 +52,6 @@ class RowReader {
     *out = value->get<std::string>();
   }
 
-  void Texts(const char* key, std::vector<std::string>* out) {
-    const Json* value = Find(key);
-    if (value == nullptr) return;
-    if (!value->is_array()) return Fail(key, *value, "a list of texts");
-    for (const Json& item : *value) {
-      if (!item.is_string()) return Fail(key, item, "text");
-      out->push_back(item.get<std::string>());
-    }
-  }
-
   void Count(const char* key, std::optional<int64_t>* out) {
     const Json* value = Find(key);
     if (value == nullptr) return;
@@ -199,7 +189,6 @@ absl::StatusOr<PublishedRun> ReadRow(const Json& row,
            {"global_batch", &run.global_batch}}) {
     reader.Count(key, count);
   }
-  reader.Texts("derived_fields", &run.derived_fields);
   reader.Number("step_time_s", &run.step_time_s);
   reader.Number("tokens_per_s_per_gpu", &run.tokens_per_s_per_gpu);
   reader.Number("max_mem_per_gpu", &run.memory);

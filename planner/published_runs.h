@@ -29,7 +29,6 @@ struct PublishedRun {
   std::string quality;  // "A+", "A", "A-", "B", "C".
   std::string notes;
   std::string memory_unit;
-  std::vector<std::string> derived_fields;  // Arithmetic on the others.
 
   // The model.
   std::optional<int64_t> layers, hidden, heads, kv_heads, ffn, vocab, sequence;

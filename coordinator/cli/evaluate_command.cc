@@ -87,6 +87,12 @@ absl::Status RunEvaluate(const EvaluateOptions& options) {
     Calibrate(calibration_ids, ConstantNames(predictions, profiles),
               &predictions);
   }
+  for (const RunPrediction& prediction : predictions) {
+    const std::string why_no_error = prediction.why_no_error();
+    if (!prediction.is_calibration || why_no_error.empty()) continue;
+    std::cerr << "warning: " << prediction.run.id
+              << " calibrates nothing: " << why_no_error << "\n";
+  }
   predictions.resize(num_runs);
   const EvaluationSummary summary = Summarize(predictions);
   std::cout << (options.json ? EvaluationToJson(predictions, summary)
