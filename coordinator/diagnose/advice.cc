@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -44,6 +45,11 @@ absl::StatusOr<int32_t> NumDevices(const Trace& trace,
         "the job's layout section; give --devices N");
   }
   for (const auto& [source, number] : said) {
+    if (number < 1 || number > std::numeric_limits<int32_t>::max()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          source, " is ", number,
+          "; expected a number of devices; mend it, or leave it out"));
+    }
     if (number == said.front().second) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         said.front().first, " is ", said.front().second, ", but ", source,
@@ -104,8 +110,12 @@ bool IsOfDevice(const std::string& device, const HardwareProfile& profile) {
                                          " ", profile.provenance.description));
   for (const absl::string_view word :
        absl::StrSplit(device, absl::ByAnyChar(" -_"), absl::SkipEmpty())) {
-    const bool has_letter = std::any_of(word.begin(), word.end(), ::isalpha);
-    const bool has_digit = std::any_of(word.begin(), word.end(), ::isdigit);
+    const bool has_letter =
+        std::any_of(word.begin(), word.end(),
+                    [](unsigned char c) { return absl::ascii_isalpha(c); });
+    const bool has_digit =
+        std::any_of(word.begin(), word.end(),
+                    [](unsigned char c) { return absl::ascii_isdigit(c); });
     const bool is_size = absl::EndsWithIgnoreCase(word, "gb");
     if (has_letter && has_digit && !is_size) {
       return absl::StrContains(known, absl::AsciiStrToLower(word));

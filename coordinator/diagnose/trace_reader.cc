@@ -66,10 +66,16 @@ struct Number {
 
 // Beyond this many microseconds (the year 2255) nanoseconds no longer fit.
 constexpr int64_t kMaxMicroseconds = 9'000'000'000'000'000;
+// Nothing that a profiler records lasts a day, or starts that long before its
+// clock does; so ends, windows and sums of times fit as well.
+constexpr int64_t kMaxEventNs = 100'000'000'000'000;
 
 std::optional<int64_t> Nanoseconds(const Number& microseconds) {
   if (microseconds.is_integer) {
-    if (std::abs(microseconds.integer) > kMaxMicroseconds) return std::nullopt;
+    if (microseconds.integer > kMaxMicroseconds ||
+        microseconds.integer < -kMaxMicroseconds) {
+      return std::nullopt;
+    }
     return microseconds.integer * 1000;
   }
   if (!(std::fabs(microseconds.value) < kMaxMicroseconds)) return std::nullopt;
@@ -295,7 +301,8 @@ class TraceHandler : public nlohmann::json_sax<Json> {
 
   std::optional<Interval> EventTime() const {
     if (!event_.start_ns.has_value() || !event_.duration_ns.has_value() ||
-        *event_.duration_ns < 0) {
+        *event_.start_ns < -kMaxEventNs || *event_.duration_ns < 0 ||
+        *event_.duration_ns > kMaxEventNs) {
       return std::nullopt;
     }
     return Interval{*event_.start_ns, *event_.start_ns + *event_.duration_ns};

@@ -163,6 +163,10 @@ TEST_F(AdviceTest, NamesContradictions) {
   trace_.world_size = 16;
   EXPECT_THAT(ErrorOf(), AllOf(HasSubstr("the trace's world size is 16"),
                                HasSubstr("the job's layout axes is 4")));
+  for (const int64_t none : {int64_t{-4}, int64_t{0}, int64_t{4} << 32}) {
+    trace_.world_size = none;
+    EXPECT_THAT(ErrorOf(), HasSubstr("expected a number of devices"));
+  }
   trace_.world_size.reset();
   job_.layout.data.reset();
   EXPECT_THAT(ErrorOf(), HasSubstr("give --devices N"));

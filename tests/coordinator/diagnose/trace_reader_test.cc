@@ -120,9 +120,15 @@ TEST(TraceReaderTest, SkipsWhatHasNoTimeAndSorts) {
       {"ph": "X", "cat": "kernel", "name": "backwards", "ts": 1, "dur": -1},
       {"ph": "X", "cat": "kernel", "name": "never", "ts": 1e300, "dur": 1},
       {"ph": "X", "cat": "kernel", "name": "text", "ts": "soon", "dur": 1},
+      {"ph": "X", "cat": "kernel", "name": "least", "ts": -9223372036854775808,
+       "dur": 1},
+      {"ph": "X", "cat": "kernel", "name": "early", "ts": -8999999999999999,
+       "dur": 1},
+      {"ph": "X", "cat": "kernel", "name": "long", "ts": 8999999999999999,
+       "dur": 8999999999999999},
       {"ph": "X", "cat": "kernel", "ts": 10, "dur": 1})");
   ASSERT_TRUE(trace.ok()) << trace.status();
-  EXPECT_EQ(trace->num_skipped, 5);
+  EXPECT_EQ(trace->num_skipped, 8);
   ASSERT_EQ(trace->gpu_events.size(), 2);
   EXPECT_EQ(trace->names[trace->gpu_events[0].name_idx], "");
   EXPECT_EQ(trace->names[trace->gpu_events[1].name_idx], "late");
