@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
 namespace millrace {
@@ -15,6 +16,9 @@ namespace {
 
 constexpr absl::string_view kAuto = "auto";
 constexpr int32_t kMaximumZero = 3;
+// How far from what was asked a batch and a number of devices are looked for,
+// each of which takes a search.
+constexpr int64_t kMostReach = 4096;
 
 bool Allows(const std::optional<int32_t>& pinned, int64_t value) {
   return !pinned.has_value() || *pinned == value;
@@ -23,15 +27,11 @@ bool Allows(const std::optional<int32_t>& pinned, int64_t value) {
 // Meshes of all devices that respect the pinned axes, micro-batches unset.
 std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
   std::vector<Layout> meshes;
-  const int32_t devices = space.num_devices;
-  for (int32_t tensor = 1; tensor <= devices; ++tensor) {
-    if (devices % tensor != 0 || !Allows(space.constraints.tensor, tensor)) {
-      continue;
-    }
-    const int32_t rest = devices / tensor;
-    for (int32_t pipeline = 1; pipeline <= rest; ++pipeline) {
-      if (rest % pipeline != 0 ||
-          !Allows(space.constraints.pipeline, pipeline) ||
+  for (const int32_t tensor : DivisorsOf(space.num_devices)) {
+    if (!Allows(space.constraints.tensor, tensor)) continue;
+    const int32_t rest = space.num_devices / tensor;
+    for (const int32_t pipeline : DivisorsOf(rest)) {
+      if (!Allows(space.constraints.pipeline, pipeline) ||
           !Allows(space.constraints.data, rest / pipeline)) {
         continue;
       }
@@ -66,7 +66,7 @@ std::optional<std::string> PlanOnlyKey(const LayoutConstraints& constraints) {
 struct PinnedAxes {
   std::string product;
   std::string keys;
-  int64_t size = 1;
+  double size = 1;  // The product of three sizes may be any.
   bool all = true;
 };
 
@@ -134,7 +134,8 @@ std::string NearestObstacle(const LayoutSpace& space) {
   if (meshes.empty()) {
     const PinnedAxes pinned = DescribePinnedAxes(space.constraints);
     return absl::StrCat(
-        pinned.product, " = ", pinned.size, " devices (", pinned.keys, ")",
+        pinned.product, " = ", absl::StrFormat("%.0f", pinned.size),
+        " devices (", pinned.keys, ")",
         pinned.all ? ", but there are "
                    : " cannot be completed to the number of devices, ",
         space.num_devices);
@@ -210,7 +211,8 @@ std::vector<std::string> ChangesOfOneKey(const LayoutSpace& space) {
 
 // The nearest global batch that works; the larger of two equally near.
 std::optional<std::string> ChangeOfBatch(const LayoutSpace& space) {
-  const int64_t reach = std::max<int64_t>(space.global_batch, 256);
+  const int64_t reach =
+      std::clamp<int64_t>(space.global_batch, 256, kMostReach);
   for (int64_t distance = 1; distance <= reach; ++distance) {
     for (const int64_t batch :
          {space.global_batch + distance, space.global_batch - distance}) {
@@ -228,13 +230,13 @@ std::optional<std::string> ChangeOfBatch(const LayoutSpace& space) {
 
 // The nearest number of devices that works; the smaller of two equally near.
 std::optional<std::string> ChangeOfDevices(const LayoutSpace& space) {
-  const int32_t reach = std::max(space.num_devices, 64);
-  for (int32_t distance = 1; distance <= reach; ++distance) {
-    for (const int32_t devices :
+  const int64_t reach = std::clamp<int64_t>(space.num_devices, 64, kMostReach);
+  for (int64_t distance = 1; distance <= reach; ++distance) {
+    for (const int64_t devices :
          {space.num_devices - distance, space.num_devices + distance}) {
-      if (devices < 1) continue;
+      if (devices < 1 || devices > INT32_MAX) continue;
       LayoutSpace changed = space;
-      changed.num_devices = devices;
+      changed.num_devices = static_cast<int32_t>(devices);
       if (!EnumerateLayouts(changed).empty()) {
         return absl::StrCat("use ", devices,
                             devices == 1 ? " device" : " devices",
@@ -256,6 +258,17 @@ bool StartsFrom(absl::string_view asked_for, Schedule schedule,
 }
 
 }  // namespace
+
+std::vector<int32_t> DivisorsOf(int64_t value) {
+  std::vector<int32_t> small, large;
+  for (int64_t d = 1; d * d <= value; ++d) {
+    if (value % d != 0) continue;
+    small.push_back(static_cast<int32_t>(d));
+    if (d * d != value) large.push_back(static_cast<int32_t>(value / d));
+  }
+  small.insert(small.end(), large.rbegin(), large.rend());
+  return small;
+}
 
 LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
   return {.model = job.model,
@@ -281,19 +294,19 @@ std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
   for (const Layout& mesh : EnumerateMeshes(space)) {
     if (space.global_batch % mesh.data != 0) continue;
     const int64_t replica_batch = space.global_batch / mesh.data;
+    const std::vector<int32_t> counts = DivisorsOf(replica_batch);
     for (int32_t zero = 0; zero <= kMaximumZero; ++zero) {
       const bool is_asked_for = space.constraints.zero == zero;
       const bool is_offered = !space.constraints.zero.has_value() &&
                               zero <= (mesh.data > 1 ? 1 : 0);
       if (!is_asked_for && !is_offered) continue;
-      for (int64_t count = 1; count <= replica_batch; ++count) {
-        if (replica_batch % count != 0 ||
-            !Allows(space.constraints.micro_batch, replica_batch / count)) {
+      for (const int32_t count : counts) {
+        if (!Allows(space.constraints.micro_batch, replica_batch / count)) {
           continue;
         }
         Layout layout = mesh;
         layout.zero = zero;
-        layout.num_microbatches = static_cast<int32_t>(count);
+        layout.num_microbatches = count;
         layout.micro_batch = static_cast<int32_t>(replica_batch / count);
         layout.recompute = space.constraints.recompute == kAuto
                                ? Recompute::kNone

@@ -29,6 +29,9 @@ struct LayoutSpace {
   std::vector<NodeGroup> nodes;
 };
 
+// Ascending: the sizes into which devices, batches and experts divide.
+std::vector<int32_t> DivisorsOf(int64_t value);
+
 LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices);
 
 // Whether a key asks for what workers cannot execute yet.

@@ -1,5 +1,6 @@
 #include "planner/noise.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"

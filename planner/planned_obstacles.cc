@@ -1,6 +1,7 @@
 // Why a space has no layouts: the second half of planned_space.h.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "planner/layer_work.h"
 #include "planner/planned_space.h"
@@ -60,10 +62,12 @@ Layout PinnedLayout(const LayoutSpace& space) {
   if (layout.schedule != Schedule::kOneForwardOneBackward && !pinned.pipeline) {
     layout.pipeline = 2;
   }
-  // Ranks enough for the experts.
+  // Ranks enough for the experts, of the devices there are.
   if (!pinned.data) {
-    layout.data = std::max(1, layout.expert * layout.expert_tensor /
-                                  std::max(1, layout.context * layout.tensor));
+    const int64_t ranks = int64_t{layout.expert} * layout.expert_tensor /
+                          (int64_t{layout.context} * layout.tensor);
+    layout.data =
+        static_cast<int32_t>(std::clamp<int64_t>(ranks, 1, space.num_devices));
   }
   layout.num_microbatches = static_cast<int32_t>(std::max<int64_t>(
       1, space.global_batch / (int64_t{layout.micro_batch} * layout.data)));
@@ -89,19 +93,21 @@ std::string Obstacle(const PlannedSpace& planned) {
                         ", but there are ", space.num_devices);
   }
   const Layout layout = PinnedLayout(space);
-  const int64_t ranks =
-      int64_t{layout.pipeline} * layout.data * layout.tensor * layout.context;
+  // A double, since the product of four pinned sizes may be any.
+  const double ranks = static_cast<double>(layout.pipeline) * layout.data *
+                       layout.tensor * layout.context;
+  const std::string ranks_text = absl::StrFormat("%.0f", ranks);
   const std::string product = PinnedProduct(pinned);
-  if (pinned.devices.has_value() && *pinned.devices % ranks != 0) {
-    return absl::StrCat(product, " = ", ranks,
+  if (pinned.devices.has_value() && std::fmod(*pinned.devices, ranks) != 0) {
+    return absl::StrCat(product, " = ", ranks_text,
                         " devices, of which layout.devices, ", *pinned.devices,
                         ", is no multiple");
   }
   const int32_t usable = planned.UsableDevices(layout.tensor);
   if (ranks > usable) {
     return absl::StrCat(
-        product.empty() ? "the smallest layout" : product, " takes ", ranks,
-        " devices, but ",
+        product.empty() ? "the smallest layout" : product, " takes ",
+        ranks_text, " devices, but ",
         usable == space.num_devices
             ? absl::StrCat("there are ", usable)
             : absl::StrCat("groups of layout.tensor ", layout.tensor,

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "planner/cluster_search.h"
@@ -194,6 +195,7 @@ class PlannedSearch {
     StepEvaluator evaluator(planned, model_);
     const std::optional<RankedLayout> smallest =
         FindSmallestLayout(planned, evaluator);
+    CHECK(smallest.has_value());
     const int64_t need = smallest->prediction.memory.total();
     std::string change;
     if (memory_is_the_jobs_) {

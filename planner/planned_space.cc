@@ -16,15 +16,9 @@ bool Permits(const std::optional<int32_t>& pinned, int64_t value) {
   return !pinned.has_value() || *pinned == value;
 }
 
-std::vector<int32_t> DivisorsOf(int64_t value) {
-  std::vector<int32_t> small, large;
-  for (int64_t d = 1; d * d <= value; ++d) {
-    if (value % d != 0) continue;
-    small.push_back(static_cast<int32_t>(d));
-    if (d * d != value) large.push_back(static_cast<int32_t>(value / d));
-  }
-  small.insert(small.end(), large.rbegin(), large.rend());
-  return small;
+Layout WithMicroBatch(Layout layout, int32_t micro_batch) {
+  layout.micro_batch = micro_batch;
+  return layout;
 }
 
 // Ranks of a stage that share the experts of each layer, given the replicas.
@@ -83,13 +77,16 @@ std::vector<Layout> PlannedSpace::Shardings() const {
       }
       cut.context = context;
       if (!allows(cut)) continue;
-      for (Layout sharding : WithExperts(cut)) {
-        for (const int32_t micro_batch : batch_divisors_) {
-          if (!Permits(pinned.micro_batch, micro_batch)) continue;
-          sharding.micro_batch = micro_batch;
-          sharding.num_microbatches =
-              static_cast<int32_t>(space_.global_batch / micro_batch);
-          shardings.push_back(sharding);
+      std::vector<int32_t> micro_batches;
+      for (const int32_t micro_batch : batch_divisors_) {
+        if (!Permits(pinned.micro_batch, micro_batch)) continue;
+        // Tensor ranks may be unable to share the tokens of a small one.
+        const Layout plain = Mesh(WithMicroBatch(cut, micro_batch), 1, 1);
+        if (allows(plain)) micro_batches.push_back(micro_batch);
+      }
+      for (const Layout& experts : WithExperts(cut)) {
+        for (const int32_t micro_batch : micro_batches) {
+          shardings.push_back(Mesh(WithMicroBatch(experts, micro_batch), 1, 1));
         }
       }
     }

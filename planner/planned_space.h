@@ -32,7 +32,8 @@ class PlannedSpace {
   int32_t UsableDevices(int32_t tensor) const;
 
   // tensor, context, expert, expert_tensor and micro_batch; precision and
-  // format as the job says. Of equal others, smaller micro-batches first.
+  // format as the job says. Of equal others, smaller micro-batches first; the
+  // first divides the others.
   std::vector<Layout> Shardings() const;
   // Stages that leave room for a replica at least.
   std::vector<int32_t> Pipelines(const Layout& sharding) const;

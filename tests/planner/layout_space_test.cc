@@ -91,6 +91,14 @@ TEST(LayoutSpaceTest, ExplainsContradictions) {
                               "be completed to the number of devices, 4"),
                     HasSubstr("set layout.pipeline to"),
                     HasSubstr("use 3 devices instead of 4")));
+  // Sizes as large as keys may be.
+  space.constraints = {
+      .pipeline = 2147483647, .data = 2147483647, .tensor = 2147483647};
+  EXPECT_THAT(ErrorOf(space), HasSubstr("= 9903520300447984"));
+  // Hours, were every batch up to twice this one tried one by one.
+  space = SmallSpace(3, 1'000'000);
+  space.constraints = {.tensor = 3};
+  EXPECT_THAT(ErrorOf(space), HasSubstr("set layout.tensor to 1 instead of 3"));
 }
 
 // Goal: what workers cannot execute is refused with its key, not ignored.

@@ -190,6 +190,13 @@ TEST(PlannedSpaceTest, ExplainsContradictions) {
                     HasSubstr("set layout.schedule to auto")));
   space.constraints = {.devices = 5};
   EXPECT_THAT(ErrorOf(space), HasSubstr("layout.devices asks for 5"));
+  // Sizes as large as keys may be.
+  space.constraints = {
+      .pipeline = 2147483647, .data = 2147483647, .tensor = 2147483647};
+  EXPECT_THAT(ErrorOf(space), HasSubstr("takes 9903520300447984"));
+  space = ExpertSpace(4, 8);
+  space.constraints = {.expert = 2147483647, .expert_tensor = 2147483647};
+  EXPECT_THAT(ErrorOf(space), HasSubstr("layout.expert_tensor is 2147483647"));
 }
 
 }  // namespace
