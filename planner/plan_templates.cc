@@ -48,7 +48,7 @@ absl::StatusOr<PlanTemplates> PlanTemplates::Create(const SearchInput& input,
     const absl::StatusOr<Plan> plan =
         Replan(input, static_cast<int32_t>(lost_devices), cost);
     // What fewer devices cannot hold, still fewer cannot either.
-    if (absl::IsInvalidArgument(plan.status()) && lost > 1) break;
+    if (absl::IsInvalidArgument(plan.status())) break;
     if (!plan.ok()) return plan.status();
     templates.templates_.push_back(
         {.num_lost_nodes = lost,

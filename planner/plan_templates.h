@@ -27,8 +27,9 @@ class PlanTemplates {
   // Plans `input` without 1, 2 ... `most_lost_nodes` of its nodes of
   // `devices_per_node`; the global batch, and with it the training, stays the
   // same. Where no layout uses all devices that are left, the most that one
-  // can. Ends early, without an error, where what is left cannot hold the
-  // model; other errors are FindPlan's. InvalidArgument for sizes below one.
+  // can. Ends early, without an error, where what is left has no plan, be it
+  // for the first node; errors of the profile are FindPlan's. InvalidArgument
+  // for sizes below one.
   static absl::StatusOr<PlanTemplates> Create(const SearchInput& input,
                                               const CostModel& cost,
                                               int32_t devices_per_node,
