@@ -370,6 +370,17 @@ class JobReader {
               "missing where devices fail; give it, or "
               "goodput.checkpoint_bytes_per_second");
       }
+      if (goodput.repair_share * goodput.repair_hours >
+          goodput.mean_time_between_failures_hours) {
+        Error(LineOf("goodput.mean_time_between_failures_hours"),
+              "goodput.mean_time_between_failures_hours",
+              absl::StrCat("a device fails every ",
+                           goodput.mean_time_between_failures_hours,
+                           " hours and takes ", goodput.repair_hours,
+                           " to repair (goodput.repair_hours), so that more "
+                           "nodes would be away than there are devices; give "
+                           "the hours of one device, not of the cluster"));
+      }
     } else if (goodput.objective == "goodput") {
       Error(LineOf("goodput.objective"), "goodput.objective",
             "goodput follows from failures; give "

@@ -259,6 +259,15 @@ TEST(JobFileTest, GoodputNeedsWhatItFollowsFrom) {
       HasSubstr("checkpoint_bytes_per_second"));
   EXPECT_THAT(parse("spare_confidence: 1").status().message(),
               HasSubstr("a number from 0 to below 1"));
+  // A time between failures in years, or of the cluster.
+  EXPECT_THAT(
+      parse("mean_time_between_failures_hours: 5.7, checkpoint_seconds: 2")
+          .status()
+          .message(),
+      HasSubstr("a device fails every 5.7 hours and takes 24 to repair"));
+  EXPECT_TRUE(parse("mean_time_between_failures_hours: 5.7, repair_share: 0.2, "
+                    "checkpoint_seconds: 2")
+                  .ok());
   const absl::StatusOr<JobSpec> job = parse(
       "objective: goodput, mean_time_between_failures_hours: 50000, "
       "checkpoint_seconds: 2.5, checkpoint_bytes_per_second: 2 GB");
