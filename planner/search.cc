@@ -375,6 +375,16 @@ class Search {
     ASSIGN_OR_RETURN(plan.prediction, PredictLayout(space_.model, plan.layout,
                                                     cost_, &plan.timeline));
     plan.prediction.closed_form = closed_form;
+    const int64_t need = plan.prediction.memory_bytes();
+    if (need > memory_limit_) {
+      plan.warnings.push_back(absl::StrCat(
+          "the Programs of the layout hold ", FormatBytes(need), ", ",
+          FormatBytes(need - memory_limit_),
+          " more than a device has, though by the closed form it fits; set "
+          "resources.memory_per_device to ",
+          (memory_limit_ - (need - closed_form.memory.total())) / kMiB,
+          " MiB for one that does"));
+    }
     ASSIGN_OR_RETURN(plan.program_hashes, HashesOf(plan.layout));
     return plan;
   }

@@ -79,7 +79,9 @@ struct Plan {
   // proven to be the best. Absent: not known.
   std::optional<double> optimality_gap;
   double search_seconds = 0;
-  std::vector<std::string> warnings;  // Foreign or stale profile.
+  // Foreign or stale profile; or Programs that hold more than the closed form
+  // says, and than there is.
+  std::vector<std::string> warnings;
 };
 
 struct SearchInput {

@@ -94,6 +94,34 @@ TEST(PlannedSearchTest, PlansFromADataSheet) {
                           }));
 }
 
+// Goal: Programs that hold more than the closed form says, and than there is,
+// are not passed over in silence. Method: a layout whose Programs do, on a
+// device with a byte less than they need.
+TEST(PlannedSearchTest, WarnsOfProgramsThatDoNotFit) {
+  JobSpec job = Llama8B(16);
+  job.layout = {.pipeline = 2,
+                .data = 2,
+                .tensor = 1,
+                .micro_batch = 2,
+                .zero = 1,
+                .schedule = "zero_bubble"};
+  const HardwareProfile profile = Shipped("h200-sxm");
+  const auto plan = PlanAll(job, 4, profile);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_FALSE(plan->program_hashes.empty());
+  EXPECT_TRUE(plan->warnings.empty());
+  job.resources.memory_per_device_bytes = plan->prediction.memory_bytes() - 1;
+  ASSERT_LE(plan->prediction.closed_form->memory.total(),
+            *job.resources.memory_per_device_bytes);
+  const auto tight = PlanAll(job, 4, profile);
+  ASSERT_TRUE(tight.ok()) << tight.status();
+  ASSERT_EQ(tight->layout, plan->layout);
+  ASSERT_EQ(tight->warnings.size(), 1u);
+  EXPECT_THAT(tight->warnings.front(),
+              AllOf(HasSubstr(" 1 B more than a device has"),
+                    HasSubstr("set resources.memory_per_device to")));
+}
+
 // Goal: the order of the mesh axes is chosen too. Method: a pinned pipeline
 // whose stages fill a node, with replicas on slow links inside or around it:
 // under either order, what is chosen is no slower than the other.
@@ -177,6 +205,13 @@ TEST(PlannedSearchTest, RefusesWithAWayOut) {
                     HasSubstr("the smallest, pipeline"),
                     HasSubstr("raise resources.memory_per_device to 1"),
                     HasSubstr("or use ")));
+  // A micro-batch of one has a token for half a rank.
+  job.model.sequence_length = 100;
+  job.layout = {.tensor = 8};
+  job.resources.memory_per_device_bytes = 1 * kGiB;
+  EXPECT_THAT(ErrorOf(PlanAll(job, 8, profile)),
+              AllOf(HasSubstr("the smallest, pipeline 1 x data 1 x tensor 8"),
+                    HasSubstr("micro-batches of 2")));
   job = Llama8B(128);
   job.layout = {.tensor = 8, .context = 4};
   EXPECT_THAT(
@@ -250,6 +285,12 @@ TEST(PlanTemplatesTest, AreWhatASearchSays) {
   EXPECT_GT(shares[1], shares[2]);
   EXPECT_EQ(PlanTemplates::Create(input, cost, 0, 1).status().code(),
             absl::StatusCode::kInvalidArgument);
+  // Where not even one node may be lost, there is just no template.
+  SearchInput all = input;
+  all.job.layout.devices = 32;
+  const auto none = PlanTemplates::Create(all, cost, 8, 5);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->Find(1), nullptr);
 }
 
 // Goal: executable layouts too are found for what is left, where not all of it
