@@ -226,16 +226,30 @@ ClusterSearchResult SearchCluster(const PlannedSpace& space,
 namespace {
 
 // Calls `visit` with the meshes of the space in which memory can be least,
-// those of the smallest micro-batch of each cut, until it returns false.
-template <typename Visit>
-void VisitSmallMeshes(const PlannedSpace& space, const Visit& visit) {
+// those of the smallest micro-batch of each cut, until it returns false; cuts
+// that may need less first, up to those that need more than `most()` bytes.
+template <typename Most, typename Visit>
+void VisitSmallMeshes(const PlannedSpace& space, LayoutEvaluator& evaluator,
+                      const Most& most, const Visit& visit) {
+  struct Cut {
+    int64_t floor;
+    Layout sharding;
+  };
+  std::vector<Cut> cuts;
   const std::vector<Layout> shardings = space.Shardings();
   for (size_t i = 0; i < shardings.size(); ++i) {
     // Larger micro-batches of the same cut need no less.
     if (i > 0 && DifferInMicroBatch(shardings[i - 1], shardings[i])) continue;
-    for (const int32_t pipeline : space.Pipelines(shardings[i])) {
-      for (const int32_t data : space.Replicas(shardings[i], pipeline)) {
-        if (!visit(space.Mesh(shardings[i], pipeline, data))) return;
+    cuts.push_back({evaluator.ShardingMemoryFloor(shardings[i]), shardings[i]});
+  }
+  std::stable_sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) {
+    return a.floor < b.floor;
+  });
+  for (const auto& [floor, sharding] : cuts) {
+    if (floor > most()) return;
+    for (const int32_t pipeline : space.Pipelines(sharding)) {
+      for (const int32_t data : space.Replicas(sharding, pipeline)) {
+        if (!visit(space.Mesh(sharding, pipeline, data))) return;
       }
     }
   }
@@ -246,20 +260,19 @@ void VisitSmallMeshes(const PlannedSpace& space, const Visit& visit) {
 std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
                                                LayoutEvaluator& evaluator) {
   std::optional<RankedLayout> smallest;
-  VisitSmallMeshes(space, [&](const Layout& mesh) {
-    if (smallest.has_value() && evaluator.MeshMemoryFloor(mesh) >=
-                                    smallest->prediction.memory.total()) {
-      return true;
-    }
+  const auto most = [&] {
+    return smallest.has_value() ? smallest->prediction.memory.total()
+                                : std::numeric_limits<int64_t>::max();
+  };
+  VisitSmallMeshes(space, evaluator, most, [&](const Layout& mesh) {
+    if (evaluator.MeshMemoryFloor(mesh) > most()) return true;
     for (const Layout& order : space.Orders(mesh)) {
       for (const Layout& variant : space.Variants(order)) {
         const RankedLayout ranked = {.layout = variant,
                                      .prediction = evaluator.Predict(variant)};
         const int64_t bytes = ranked.prediction.memory.total();
-        if (!smallest.has_value() ||
-            bytes < smallest->prediction.memory.total() ||
-            (bytes == smallest->prediction.memory.total() &&
-             IsFaster(ranked, *smallest))) {
+        if (!smallest.has_value() || bytes < most() ||
+            (bytes == most() && IsFaster(ranked, *smallest))) {
           smallest = ranked;
         }
       }
@@ -272,7 +285,8 @@ std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
 bool AnyLayoutFits(const PlannedSpace& space, int64_t memory_limit,
                    LayoutEvaluator& evaluator) {
   bool fits = false;
-  VisitSmallMeshes(space, [&](const Layout& mesh) {
+  const auto most = [&] { return memory_limit; };
+  VisitSmallMeshes(space, evaluator, most, [&](const Layout& mesh) {
     if (evaluator.MeshMemoryFloor(mesh) > memory_limit) return true;
     for (const Layout& order : space.Orders(mesh)) {
       for (const Layout& variant : space.Variants(order)) {
