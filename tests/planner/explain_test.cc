@@ -8,7 +8,7 @@
 
 #include "planner/explain_json.h"
 #include "planner/goodput.h"
-#include "tests/planner/profile_fixture.h"
+#include "tests/planner/planning_fixture.h"
 
 namespace millrace {
 namespace {
@@ -17,18 +17,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 JobSpec MakeJob() {
-  JobSpec job;
+  JobSpec job = SmallJob();
   job.name = "shown";
-  job.model = {.vocab_size = 256,
-               .hidden = 64,
-               .num_layers = 4,
-               .num_heads = 4,
-               .num_kv_heads = 4,
-               .head_dim = 16,
-               .ffn_hidden = 192,
-               .sequence_length = 64};
-  job.training.num_steps = 100;
-  job.training.global_batch = 8;
   return job;
 }
 

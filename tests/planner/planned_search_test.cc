@@ -297,17 +297,8 @@ TEST(PlanTemplatesTest, AreWhatASearchSays) {
 // can be used. Method: three of four devices with a batch of eight.
 TEST(PlanTemplatesTest, LeavesOutWhatWorkersCannotUse) {
   const CostModel cost = CostOf(MakeProfile({}));
-  JobSpec job = Llama8B(128);
-  job.training.precision = "fp32";
-  job.training.global_batch = 8;
-  job.model = {.vocab_size = 256,
-               .hidden = 64,
-               .num_layers = 2,
-               .num_heads = 4,
-               .num_kv_heads = 4,
-               .head_dim = 16,
-               .ffn_hidden = 192,
-               .sequence_length = 64};
+  JobSpec job = SmallJob();
+  job.model.num_layers = 2;
   const auto plan = Replan({.job = job, .num_devices = 4}, 1, cost);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->layout.num_ranks(), 2);

@@ -8,6 +8,7 @@
 #include "planner/job.h"
 #include "planner/layout_space.h"
 #include "planner/what_if.h"
+#include "tests/planner/known_models.h"
 #include "tests/planner/profile_fixture.h"
 
 namespace millrace {
@@ -26,21 +27,29 @@ inline LayoutSpace SmallSpace(int32_t num_devices, int64_t global_batch) {
           .num_devices = num_devices};
 }
 
-// A small job on the made-up machine.
+// A small job for four devices of the made-up machine.
+inline JobSpec SmallJob() {
+  JobSpec job;
+  job.name = "small";
+  job.model = {.vocab_size = 256,
+               .hidden = 64,
+               .num_layers = 4,
+               .num_heads = 4,
+               .num_kv_heads = 4,
+               .head_dim = 16,
+               .ffn_hidden = 192,
+               .sequence_length = 64};
+  job.training.num_steps = 100;
+  job.training.global_batch = 8;
+  return job;
+}
+
+// The small job on the made-up machine.
 inline PlanningCase SmallCase(int32_t num_devices) {
   PlanningCase planned;
+  planned.job = SmallJob();
   planned.job.name = "asked";
-  planned.job.model = {.vocab_size = 256,
-                       .hidden = 64,
-                       .num_layers = 4,
-                       .num_heads = 4,
-                       .num_kv_heads = 4,
-                       .head_dim = 16,
-                       .ffn_hidden = 192,
-                       .sequence_length = 64};
   planned.job.data.synthetic = true;
-  planned.job.training.num_steps = 100;
-  planned.job.training.global_batch = 8;
   planned.job.training.optimizer.learning_rate = 1e-3;
   planned.profile = MakeProfile({});
   planned.num_devices = num_devices;
@@ -51,14 +60,7 @@ inline PlanningCase SmallCase(int32_t num_devices) {
 inline JobSpec Llama8B(int64_t global_batch) {
   JobSpec job;
   job.name = "llama3-8b";
-  job.model = {.vocab_size = 128256,
-               .hidden = 4096,
-               .num_layers = 32,
-               .num_heads = 32,
-               .num_kv_heads = 8,
-               .head_dim = 128,
-               .ffn_hidden = 14336,
-               .sequence_length = 8192};
+  job.model = Llama3_8B();
   job.training.num_steps = 10;
   job.training.global_batch = global_batch;
   job.training.precision = "bf16";

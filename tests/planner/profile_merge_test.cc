@@ -11,7 +11,7 @@
 #include "planner/cost.h"
 #include "planner/profile_file.h"
 #include "planner/search.h"
-#include "tests/planner/profile_fixture.h"
+#include "tests/planner/planning_fixture.h"
 
 namespace millrace {
 namespace {
@@ -232,18 +232,7 @@ TEST(ProfileMergeTest, RefusesContradictions) {
 // and reading too. Method: a profile whose rows, shuffled, are dealt to two
 // parts, some to both, and each part's plan beside a merge with itself.
 TEST(ProfileMergeTest, PlansAsItsPartsDo) {
-  JobSpec job;
-  job.name = "small";
-  job.model = {.vocab_size = 256,
-               .hidden = 64,
-               .num_layers = 4,
-               .num_heads = 4,
-               .num_kv_heads = 4,
-               .head_dim = 16,
-               .ffn_hidden = 192,
-               .sequence_length = 64};
-  job.training.num_steps = 100;
-  job.training.global_batch = 8;
+  const JobSpec job = SmallJob();
   const auto plan_with = [&](const HardwareProfile& profile) {
     const absl::StatusOr<CostModel> cost = CostModel::Create(profile);
     EXPECT_TRUE(cost.ok()) << cost.status();

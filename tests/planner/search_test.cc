@@ -13,7 +13,7 @@
 #include "planner/explain_json.h"
 #include "planner/layout_space.h"
 #include "planner/lower.h"
-#include "tests/planner/profile_fixture.h"
+#include "tests/planner/planning_fixture.h"
 #include "tests/sweep.h"
 
 namespace millrace {
@@ -21,22 +21,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-JobSpec SmallJob() {
-  JobSpec job;
-  job.name = "small";
-  job.model = {.vocab_size = 256,
-               .hidden = 64,
-               .num_layers = 4,
-               .num_heads = 4,
-               .num_kv_heads = 4,
-               .head_dim = 16,
-               .ffn_hidden = 192,
-               .sequence_length = 64};
-  job.training.num_steps = 100;
-  job.training.global_batch = 8;
-  return job;
-}
 
 CostModel MakeCost(const MachineFigures& machine) {
   absl::StatusOr<CostModel> cost = CostModel::Create(MakeProfile(machine));

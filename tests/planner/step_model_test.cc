@@ -9,20 +9,12 @@
 #include "planner/cluster_simulate.h"
 #include "planner/job_file.h"
 #include "planner/shipped_profiles.h"
+#include "tests/planner/known_models.h"
 
 namespace millrace {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr ModelSpec kLlama405B = {.vocab_size = 128256,
-                                  .hidden = 16384,
-                                  .num_layers = 126,
-                                  .num_heads = 128,
-                                  .num_kv_heads = 8,
-                                  .head_dim = 128,
-                                  .ffn_hidden = 53248,
-                                  .sequence_length = 8192};
 
 // As NVIDIA's MLPerf Training code computes (planner/framework_rules.cc).
 Implementation Megatron() {
@@ -51,7 +43,7 @@ StepModel ModelOn(const std::string& profile,
                   const Implementation& implementation = Megatron()) {
   const auto loaded = LoadNamedProfile(profile);
   EXPECT_TRUE(loaded.ok()) << loaded.status();
-  auto model = StepModel::Create(kLlama405B, *loaded, implementation);
+  auto model = StepModel::Create(Llama3_405B(), *loaded, implementation);
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);
 }
@@ -87,16 +79,8 @@ TEST(StepModelTest, PredictsRunsThatWereNotFitted) {
   StepModel h200 = ModelOn("h200-cluster");
   EXPECT_NEAR(Seconds(h200, layout), 50.011, 0.08 * 50.011);
 
-  const ModelSpec gpt{.vocab_size = 51200,
-                      .hidden = 12288,
-                      .num_layers = 96,
-                      .num_heads = 96,
-                      .num_kv_heads = 96,
-                      .head_dim = 128,
-                      .ffn_hidden = 49152,
-                      .sequence_length = 2048,
-                      .feed_forward = FeedForward::kGelu,
-                      .ties_embedding = true};
+  ModelSpec gpt = Gpt3_175B();
+  gpt.vocab_size = 51200;  // Padded.
   Implementation megatron_2022 = Megatron();
   megatron_2022.flash_attention = false;
   megatron_2022.dropout = true;
@@ -185,7 +169,7 @@ TEST(StepModelTest, IsMonotonic) {
     for (size_t level = 0; level < profile->network.size(); ++level) {
       HardwareProfile slower = *profile;
       slower.network[level].bytes_per_s /= 2;
-      auto slow = StepModel::Create(kLlama405B, slower, Megatron());
+      auto slow = StepModel::Create(Llama3_405B(), slower, Megatron());
       EXPECT_GE(Seconds(*slow, layout), base);
     }
     for (bool Implementation::*overlap :
@@ -301,11 +285,11 @@ TEST(StepModelTest, RefusesWhatItCannotPrice) {
   const auto profile = LoadNamedProfile("h100-sxm");
   HardwareProfile nothing = *profile;
   nothing.device = {};
-  EXPECT_THAT(std::string(StepModel::Create(kLlama405B, nothing, Megatron())
+  EXPECT_THAT(std::string(StepModel::Create(Llama3_405B(), nothing, Megatron())
                               .status()
                               .message()),
               HasSubstr("device"));
-  ModelSpec odd = kLlama405B;
+  ModelSpec odd = Llama3_405B();
   odd.hidden = 0;
   EXPECT_FALSE(StepModel::Create(odd, *profile, Megatron()).ok());
 }
