@@ -150,14 +150,6 @@ void Importer::Error(const Setting* setting, absl::string_view key,
                    ": ", OwnKey(key), ": ", what));
 }
 
-void Importer::LeaveLayout(const std::string& why) {
-  Note(absl::StrCat(why, "; the layout is left to the planner"));
-  imported_.job.layout = {};
-  std::erase_if(imported_.remarks, [](const auto& remark) {
-    return absl::StartsWith(remark.first, "layout.");
-  });
-}
-
 void Importer::SetPrecision(const std::string& precision,
                             const std::string& remark, const Setting* setting) {
   const JobKey* key = FindJobKey("training.precision");

@@ -67,8 +67,6 @@ class Importer {
 
   // After an error that leaves the model unknown: no more is said of its keys.
   void LeaveModel() { leaves_model_ = true; }
-  // Leaves the layout to the planner, and says why.
-  void LeaveLayout(const std::string& why);
   // Precision, where this version can train in it.
   void SetPrecision(const std::string& precision, const std::string& remark,
                     const Setting* setting);
