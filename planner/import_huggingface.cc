@@ -71,7 +71,7 @@ bool IsOnlyPlanned(Importer& importer) {
   return !importer.job().model.is_llama();
 }
 
-void CheckRotary(Importer& importer) {
+void CheckRotary(const Family& family, Importer& importer) {
   const std::string plain =
       "ours has plain rotary positions; remove it to train with those";
   for (const char* key :
@@ -93,8 +93,10 @@ void CheckRotary(Importer& importer) {
                      base->line, " is '", base->value, "'; remove one"));
   }
   const Setting* theta = nested != nullptr ? nested : base;
+  const bool is_mixtral = absl::string_view(family.type) == "mixtral";
+  const char* usual = is_mixtral ? "1000000" : "10000";
   importer.Set(
-      "model.rope_theta", theta == nullptr ? "10000" : theta->value,
+      "model.rope_theta", theta == nullptr ? usual : theta->value,
       theta == nullptr ? "default of Hugging Face Transformers" : theta->key,
       theta);
 }
@@ -138,6 +140,7 @@ void TakeMixtral(Importer& importer) {
   Take(importer, "model.moe.num_experts", "num_local_experts");
   Take(importer, "model.moe.experts_per_token", "num_experts_per_tok");
   Take(importer, "model.moe.expert_hidden", "intermediate_size");
+  Take(importer, "model.norm_epsilon", "rms_norm_eps", "1e-05");
 }
 
 void TakeQwen(Importer& importer) {
@@ -270,7 +273,7 @@ void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
     (void)importer.Look("max_position_embeddings");
   }
   TakeModel(*family, options, importer);
-  CheckRotary(importer);
+  CheckRotary(*family, importer);
   CheckWindow(importer);
   CheckActivation(*family, importer);
   CheckBiases(importer);

@@ -142,6 +142,15 @@ TEST(ImportModelsTest, TakesExpertsAndLatentAttention) {
                                                      .experts_per_token = 2,
                                                      .expert_hidden = 14336}));
   EXPECT_EQ(mixtral.job.training.precision, "bf16");
+  // Its defaults are not the other families'.
+  EXPECT_EQ(
+      MustImport(
+          Framework::kHuggingFace,
+          absl::StrReplaceAll(
+              kMixtral,
+              {{"\"rope_theta\": 1000000.0, \"rms_norm_eps\": 1e-05, ", ""}}))
+          .job.model,
+      mixtral.job.model);
   EXPECT_EQ(MustImport(Framework::kHuggingFace, kGpt2).job.model.feed_forward,
             FeedForward::kGelu);
   EXPECT_TRUE(
