@@ -26,14 +26,6 @@ constexpr double kWorkloadOffset = 0.06;  // Software, model and precision.
 constexpr double kLayoutOffset = 0.03;    // And the layout but data.
 double Square(double x) { return x * x; }
 
-std::vector<double> VariancesOf(const std::vector<std::string>& names) {
-  std::vector<double> variances;
-  for (const std::string& name : names) {
-    variances.push_back(VarianceOfConstant(name));
-  }
-  return variances;
-}
-
 }  // namespace
 
 CalibrationPoint PointOf(const RunPrediction& prediction) {
@@ -51,7 +43,10 @@ CalibrationPoint PointOf(const RunPrediction& prediction) {
                       layout.context, layout.expert, layout.micro_batch,
                       layout.zero, RecomputeName(layout.recompute)),
       " ");
-  point.sensitivities = prediction.sensitivities;
+  for (const Sensitivity& sensitivity : prediction.sensitivities) {
+    point.constant_deviations.push_back(
+        sensitivity.value * DeviationOfConstant(sensitivity.constant));
+  }
   const std::optional<double> measured = MeasuredStepTime(prediction.run);
   if (measured) {
     point.log_ratio = std::log(*measured / prediction.step_time_s);
@@ -65,10 +60,8 @@ std::string CalibrationGroup(const CalibrationPoint& point) {
                        ", ");
 }
 
-Calibration::Calibration(std::vector<CalibrationPoint> points,
-                         std::vector<std::string> constant_names)
-    : points_(std::move(points)),
-      constant_variances_(VariancesOf(constant_names)) {
+Calibration::Calibration(std::vector<CalibrationPoint> points)
+    : points_(std::move(points)) {
   // Each round lets a group's offset be as wide as the last one found it
   // (automatic relevance determination; Tipping, 2001).
   constexpr int kNumRounds = 8;
@@ -96,8 +89,7 @@ double Calibration::GroupVariance(const std::string& group) const {
 double Calibration::Covariance(const CalibrationPoint& a,
                                const CalibrationPoint& b) const {
   if (a.machine != b.machine) return 0;
-  double covariance =
-      WeightedDot(constant_variances_, a.sensitivities, b.sensitivities);
+  double covariance = Dot(a.constant_deviations, b.constant_deviations);
   if (a.framework != b.framework) return covariance;
   covariance += Square(kFrameworkOffset);
   if (a.software == b.software) covariance += Square(kSoftwareOffset);
@@ -137,7 +129,6 @@ double Calibration::LogCorrection(const CalibrationPoint& point) const {
 }
 
 void Calibrate(const std::vector<std::string>& calibration_ids,
-               const std::vector<std::string>& constant_names,
                std::vector<RunPrediction>* predictions) {
   const std::set<std::string> ids(calibration_ids.begin(),
                                   calibration_ids.end());
@@ -150,7 +141,7 @@ void Calibrate(const std::vector<std::string>& calibration_ids,
     points.push_back(PointOf(prediction));
     groups.insert(CalibrationGroup(points.back()));
   }
-  const Calibration calibration(std::move(points), constant_names);
+  const Calibration calibration(std::move(points));
   for (RunPrediction& prediction : *predictions) {
     if (!prediction.is_supported()) continue;
     const CalibrationPoint point = PointOf(prediction);

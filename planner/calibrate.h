@@ -30,8 +30,9 @@ struct CalibrationPoint {
   std::string model;
   std::string precision;  // The recipe, as the run names it.
   std::string layout;     // Its axes but data, micro-batch, recompute, ZeRO.
-  // d log(step time) / d log(constant), in the order of `constants`.
-  std::vector<double> sensitivities;
+  // Standard deviation of log(step time) that each constant of the machine's
+  // profile accounts for, signed; in one order for all points of a machine.
+  std::vector<double> constant_deviations;
   double log_ratio = 0;  // log(measured / predicted); of known runs.
 };
 // `prediction` must be supported. log_ratio is 0 where nothing was measured.
@@ -43,11 +44,9 @@ std::string CalibrationGroup(const CalibrationPoint& point);
 
 class Calibration {
  public:
-  // `constant_names` in the order of the points' sensitivities; all profiles
-  // list the same. Among several points that are alike, those that the others
-  // contradict count less (SolveRobustly).
-  Calibration(std::vector<CalibrationPoint> points,
-              std::vector<std::string> constant_names);
+  // Among several points that are alike, those that the others contradict count
+  // less (SolveRobustly).
+  explicit Calibration(std::vector<CalibrationPoint> points);
 
   // log(measured / predicted) to expect of a run that was not measured. 0 where
   // no point is like it.
@@ -59,7 +58,6 @@ class Calibration {
   void Solve();
 
   std::vector<CalibrationPoint> points_;
-  std::vector<double> constant_variances_;
   std::map<std::string, double> group_variances_;
   std::vector<double> weights_;  // (covariance + noise)^-1 log_ratio.
 };
@@ -69,7 +67,6 @@ class Calibration {
 // calibrated. Ids of unsupported runs and of runs that nothing was measured of
 // do nothing. All need sensitivities.
 void Calibrate(const std::vector<std::string>& calibration_ids,
-               const std::vector<std::string>& constant_names,
                std::vector<RunPrediction>* predictions);
 
 // `count` runs of each CalibrationGroup, never all of it: first that on fewest

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -64,22 +65,17 @@ std::vector<double> SolveSymmetric(std::vector<double> a,
 
 }  // namespace
 
-double VarianceOfConstant(const std::string& name) {
-  const double deviation = SpreadOf(name).deviation;
-  return deviation * deviation;
+double DeviationOfConstant(const std::string& name) {
+  return SpreadOf(name).deviation;
 }
 
-double VarianceElsewhere(const std::string& name) {
-  const double deviation = SpreadOf(name).elsewhere;
-  return deviation * deviation;
+double DeviationElsewhere(const std::string& name) {
+  return SpreadOf(name).elsewhere;
 }
 
-double WeightedDot(const std::vector<double>& weights,
-                   const std::vector<double>& a, const std::vector<double>& b) {
-  CHECK(a.size() == weights.size() && b.size() == weights.size());
-  double sum = 0;
-  for (size_t i = 0; i < weights.size(); ++i) sum += weights[i] * a[i] * b[i];
-  return sum;
+double Dot(const std::vector<double>& a, const std::vector<double>& b) {
+  CHECK(a.size() == b.size());
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
 RobustWeights SolveRobustly(const std::vector<double>& covariance,

@@ -10,19 +10,18 @@
 
 namespace millrace {
 
-// Variance of log(true / listed) of a profile's constant, by its name, on an
-// installation like those whose runs it was fitted to.
-double VarianceOfConstant(const std::string& name);
+// Standard deviation of log(true / listed) of a profile's constant, by its
+// name, on an installation like those whose runs it was fitted to.
+double DeviationOfConstant(const std::string& name);
 // The same on any installation, which may be set up quite otherwise.
-double VarianceElsewhere(const std::string& name);
+double DeviationElsewhere(const std::string& name);
 
 // Standard deviation of what no other run says anything about: noise between
 // repetitions of a run.
 inline constexpr double kOwnError = 0.008;
 
-// Sum over weights[i] a[i] b[i]; equally long.
-double WeightedDot(const std::vector<double>& weights,
-                   const std::vector<double>& a, const std::vector<double>& b);
+// Sum over a[i] b[i]; equally long.
+double Dot(const std::vector<double>& a, const std::vector<double>& b);
 
 // How hard a value pulls whose residual is beyond what noise allows: as one at
 // that edge (Huber's weights), or less the further off it is (weights that fall

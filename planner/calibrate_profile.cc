@@ -41,8 +41,7 @@ Fit PredictAll(const std::vector<PublishedRun>& runs,
       errors.push_back(std::fabs(*error));
       fit.predictions.push_back(std::move(prediction));
     } else {
-      reasons->push_back(
-          absl::StrCat(run.id, ": ", prediction.why_no_error()));
+      reasons->push_back(absl::StrCat(run.id, ": ", prediction.why_no_error()));
     }
   }
   if (!errors.empty()) fit.median_error = Quantile(std::move(errors), 0.5);
@@ -56,21 +55,26 @@ constexpr double kOutlier = 4;  // Standard deviations.
 // log(constant / listed) of each constant that explains the fit's runs best;
 // `moved` is where the constants of the fit stand.
 std::vector<double> Move(const Fit& fit, const std::vector<double>& moved,
-                         const std::vector<double>& variances) {
+                         const std::vector<double>& deviations) {
   const size_t n = fit.predictions.size();
   std::vector<double> targets;
-  std::vector<double> covariance(n * n);
+  // Of log(step time), by each constant's deviation.
+  std::vector<std::vector<double>> effects(n);
   for (size_t i = 0; i < n; ++i) {
     const RunPrediction& prediction = fit.predictions[i];
     double target =
         std::log(*MeasuredStepTime(prediction.run) / prediction.step_time_s);
     for (size_t k = 0; k < moved.size(); ++k) {
-      target += prediction.sensitivities[k] * moved[k];
+      const double sensitivity = prediction.sensitivities[k].value;
+      target += sensitivity * moved[k];
+      effects[i].push_back(deviations[k] * sensitivity);
     }
     targets.push_back(target);
+  }
+  std::vector<double> covariance(n * n);
+  for (size_t i = 0; i < n; ++i) {
     for (size_t j = 0; j < n; ++j) {
-      covariance[i * n + j] = WeightedDot(variances, prediction.sensitivities,
-                                          fit.predictions[j].sensitivities);
+      covariance[i * n + j] = Dot(effects[i], effects[j]);
     }
   }
   // Constants have nothing beside them that could take up what is off in the
@@ -80,8 +84,7 @@ std::vector<double> Move(const Fit& fit, const std::vector<double>& moved,
   std::vector<double> next(moved.size());
   for (size_t i = 0; i < n; ++i) {
     for (size_t k = 0; k < moved.size(); ++k) {
-      next[k] += variances[k] * fit.predictions[i].sensitivities[k] *
-                 solved.weights[i];
+      next[k] += deviations[k] * effects[i][k] * solved.weights[i];
     }
   }
   return next;
@@ -121,19 +124,19 @@ absl::StatusOr<ProfileCorrection> CorrectProfile(
   ProfileCorrection result;
   result.profile = profile;
   result.median_error_before = fit.median_error;
-  std::vector<double> variances;
+  std::vector<double> deviations;
   for (const ModelConstant& constant : profile.constants) {
-    variances.push_back(VarianceElsewhere(constant.name));
+    deviations.push_back(DeviationElsewhere(constant.name));
   }
   Fit best = fit;
-  std::vector<double> moved(variances.size());
+  std::vector<double> moved(deviations.size());
   constexpr int kNumSteps = 4;
   for (int step = 0; step < kNumSteps; ++step) {
     HardwareProfile next = profile;
-    moved = Move(fit, moved, variances);
+    moved = Move(fit, moved, deviations);
     for (size_t k = 0; k < moved.size(); ++k) {
       // A step reaches as far as derivatives can be believed.
-      const double reach = 2 * std::sqrt(variances[k]);
+      const double reach = 2 * deviations[k];
       moved[k] = std::clamp(moved[k], -reach, reach);
       ModelConstant& constant = next.constants[k];
       constant.value = profile.constants[k].value * std::exp(moved[k]);

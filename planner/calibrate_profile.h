@@ -22,7 +22,7 @@ struct ProfileCorrection {
 };
 
 // The profile with the constants that explain the supported runs on it best,
-// held to its own by VarianceElsewhere (Gauss-Newton steps towards the maximum
+// held to its own by DeviationElsewhere (Gauss-Newton steps towards the maximum
 // a posteriori, none beyond two standard deviations; of the steps and the
 // profile as it was, the one with the least median error). Each changed
 // constant's source says what it was multiplied by and from how many runs;

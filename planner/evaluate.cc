@@ -22,16 +22,18 @@ absl::StatusOr<StepPrediction> Predict(const RunSetup& setup,
   return model.Predict(setup.layout);
 }
 
-absl::StatusOr<std::vector<double>> Sensitivities(
+absl::StatusOr<std::vector<Sensitivity>> Sensitivities(
     const RunSetup& setup, const HardwareProfile& profile, double step_time_s) {
-  std::vector<double> sensitivities;
+  std::vector<Sensitivity> sensitivities;
   for (size_t i = 0; i < profile.constants.size(); ++i) {
     // Downwards: shares end at one.
     HardwareProfile changed = profile;
     changed.constants[i].value *= std::exp(-kLogStep);
     ASSIGN_OR_RETURN(const StepPrediction prediction, Predict(setup, changed));
     sensitivities.push_back(
-        std::log(step_time_s / prediction.time.step_time_s()) / kLogStep);
+        {.constant = changed.constants[i].name,
+         .value =
+             std::log(step_time_s / prediction.time.step_time_s()) / kLogStep});
   }
   return sensitivities;
 }

@@ -18,6 +18,12 @@
 
 namespace millrace {
 
+// How a step time depends on a constant of the profile.
+struct Sensitivity {
+  std::string constant;  // Its name: profiles list them in any order.
+  double value = 0;      // d log(step time) / d log(constant).
+};
+
 // One run, and what the model says of it.
 struct RunPrediction {
   PublishedRun run;
@@ -31,9 +37,8 @@ struct RunPrediction {
   // predicts without its overhead, which no allocator sees. Of a run of kind
   // "memory_formula" without working memory too, which its formula leaves out.
   double memory_bytes = 0;
-  // d log(step time) / d log(constant), in the order of the profile's
-  // `constants`; only where asked for.
-  std::vector<double> sensitivities;
+  // In the order of the profile's `constants`; only where asked for.
+  std::vector<Sensitivity> sensitivities;
   // Calibration was made with it, so errors leave it out.
   bool is_calibration = false;
   // A run of its group (CalibrationGroup) did.

@@ -38,24 +38,6 @@ ProfileSource ProfilesOf(const EvaluateOptions& options) {
       });
 }
 
-// Names of the constants of all profiles that the runs need: those of the
-// first, since all list the same (planner/device_cost.h).
-std::vector<std::string> ConstantNames(
-    const std::vector<RunPrediction>& predictions,
-    const ProfileSource& profiles) {
-  std::vector<std::string> names;
-  for (const RunPrediction& prediction : predictions) {
-    if (!prediction.is_supported()) continue;
-    const absl::StatusOr<HardwareProfile> profile =
-        profiles(prediction.setup.profile);
-    for (const ModelConstant& constant : profile->constants) {
-      names.push_back(constant.name);
-    }
-    break;
-  }
-  return names;
-}
-
 absl::Status RunEvaluate(const EvaluateOptions& options) {
   ASSIGN_OR_RETURN(std::vector<PublishedRun> runs,
                    LoadPublishedRuns(options.runs_path));
@@ -83,10 +65,7 @@ absl::Status RunEvaluate(const EvaluateOptions& options) {
     calibration_ids =
         ChooseCalibrationRuns(predictions, options.calibrate_first);
   }
-  if (calibrates) {
-    Calibrate(calibration_ids, ConstantNames(predictions, profiles),
-              &predictions);
-  }
+  if (calibrates) Calibrate(calibration_ids, &predictions);
   for (const RunPrediction& prediction : predictions) {
     const std::string why_no_error = prediction.why_no_error();
     if (!prediction.is_calibration || why_no_error.empty()) continue;

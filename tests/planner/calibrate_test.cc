@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/calibrate_prior.h"
@@ -28,22 +29,19 @@ CalibrationPoint Point(const std::string& id, double compute,
   point.model = "model";
   point.precision = "bf16";
   point.layout = "1";
-  point.sensitivities = {-compute, -(1 - compute)};
+  for (const double share : {compute, 1 - compute}) {
+    point.constant_deviations.push_back(-share *
+                                        DeviationOfConstant("gemm_share"));
+  }
   point.log_ratio = log_ratio;
   return point;
-}
-
-const std::vector<std::string>& Constants() {
-  static const auto* const names =
-      new std::vector<std::string>{"gemm_share", "fabric_share"};
-  return *names;
 }
 
 // Goal: one run corrects a run like it nearly whole, a run on another machine
 // not at all, and what differs in between. Method: one point that is 10 %
 // slow, and others that share less and less with it.
 TEST(CalibrateTest, CorrectsWhatIsAlike) {
-  const Calibration calibration({Point("a", 0.8, 0.1)}, Constants());
+  const Calibration calibration({Point("a", 0.8, 0.1)});
   const CalibrationPoint alike = Point("b", 0.8, 0);
   EXPECT_NEAR(calibration.LogCorrection(alike), 0.1, 0.002);
   std::vector<double> corrections;
@@ -74,7 +72,7 @@ TEST(CalibrateTest, TellsConstantsApart) {
   CalibrationPoint compute = Point("a", 1, 0);
   CalibrationPoint fabric = Point("b", 0.2, 0.1);
   fabric.layout = "2";
-  const Calibration calibration({compute, fabric}, Constants());
+  const Calibration calibration({compute, fabric});
   CalibrationPoint between = Point("c", 0.6, 0);
   between.layout = "3";
   EXPECT_NEAR(calibration.LogCorrection(between), 0.05, 0.015);
@@ -84,11 +82,11 @@ TEST(CalibrateTest, TellsConstantsApart) {
 // possible is corrected, and others of its machine are not dragged along.
 // Method: an error of a factor of ten in one group, and one more in another.
 TEST(CalibrateTest, KeepsWildGroupsToThemselves) {
-  const Calibration none({}, Constants());
+  const Calibration none({});
   EXPECT_EQ(none.LogCorrection(Point("b", 1, 0)), 0);
   CalibrationPoint wild = Point("wild", 1, std::log(10));
   wild.model = "other";
-  const Calibration calibration({wild, Point("a", 1, 0.05)}, Constants());
+  const Calibration calibration({wild, Point("a", 1, 0.05)});
   EXPECT_NEAR(calibration.LogCorrection(wild), std::log(10), 0.02);
   EXPECT_NEAR(calibration.LogCorrection(Point("b", 1, 0)), 0.05, 0.01);
 }
@@ -99,7 +97,7 @@ TEST(CalibrateTest, FollowsTheMajority) {
   std::vector<CalibrationPoint> points;
   for (int i = 0; i < 5; ++i) points.push_back(Point("a", 1, 0.05));
   points.push_back(Point("odd", 1, -0.3));
-  const Calibration calibration(points, Constants());
+  const Calibration calibration(points);
   EXPECT_NEAR(calibration.LogCorrection(Point("b", 1, 0)), 0.05, 0.02);
 }
 
@@ -112,13 +110,34 @@ TEST(CalibrateTest, CorrectsPredictions) {
           {.id = "b", .predicted = 2, .measured = 2.4, .num_gpus = 16}),
       MakeUnsupported("c")};
   for (RunPrediction& prediction : predictions) {
-    prediction.sensitivities = {-0.9, -0.1};
+    prediction.sensitivities = {{"gemm_share", -0.9}, {"fabric_share", -0.1}};
   }
-  Calibrate({"a", "c", "absent"}, Constants(), &predictions);
+  Calibrate({"a", "c", "absent"}, &predictions);
   EXPECT_TRUE(predictions[0].is_calibration);
   EXPECT_FALSE(predictions[1].is_calibration);
   EXPECT_TRUE(predictions[1].is_calibrated);
   EXPECT_NEAR(predictions[1].step_time_s, 2.4, 0.02);
+}
+
+// Goal: constants are known by name, since profiles list them in any order.
+// Method: one profile's constants in two orders.
+TEST(CalibrateTest, KnowsConstantsByName) {
+  RunPrediction known = MakePrediction({.id = "a", .measured = 1.2});
+  RunPrediction other = MakePrediction({.id = "b", .group = "h"});
+  std::vector<double> corrected;
+  for (const bool reversed : {false, true}) {
+    for (RunPrediction* prediction : {&known, &other}) {
+      prediction->sensitivities = {{"gemm_share", -0.6}, {"step_s", 0.4}};
+      if (reversed) {
+        std::swap(prediction->sensitivities[0], prediction->sensitivities[1]);
+      }
+    }
+    std::vector<RunPrediction> predictions = {known, other};
+    Calibrate({"a"}, &predictions);
+    corrected.push_back(predictions[1].step_time_s);
+  }
+  EXPECT_GT(corrected[0], 1.01);
+  EXPECT_DOUBLE_EQ(corrected[0], corrected[1]);
 }
 
 // Goal: the chosen runs are the ends and what divides the rest, and never all.

@@ -131,12 +131,7 @@ TEST(EvaluateTest, HoldsToVtrainsSingleNodes) {
 TEST(EvaluateTest, TwoRunsCalibrateAGroup) {
   std::vector<RunPrediction> predictions =
       PredictFile("published_runs.json", {.sensitivities = true});
-  std::vector<std::string> constants;
-  const HardwareProfile profile = LoadNamedProfile("h100-sxm").value();
-  for (const ModelConstant& constant : profile.constants) {
-    constants.push_back(constant.name);
-  }
-  Calibrate(ChooseCalibrationRuns(predictions, 2), constants, &predictions);
+  Calibrate(ChooseCalibrationRuns(predictions, 2), &predictions);
   const EvaluationSummary summary = Summarize(predictions);
   EXPECT_LE(Find(summary.by_class, "calibrated").median, 0.025);
   EXPECT_LE(Find(summary.by_group, "dgxc").median, 0.012);
