@@ -115,6 +115,11 @@ void NoteDeepSpeedAxes(Export& out, nlohmann::ordered_json& json) {
     out.differences.push_back(
         "sequence parallelism beside the tensor axis: AutoTP keeps norms whole "
         "on every rank");
+    if (layout.zero == 3) {
+      out.assumptions.push_back(
+          "DeepSpeed 0.19.4 or later: earlier ones refuse ZeRO 3 beside "
+          "AutoTP");
+    }
   } else {
     out.differences.push_back(absl::StrCat(
         "the tensor axis of ", layout.tensor,

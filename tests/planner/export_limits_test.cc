@@ -151,6 +151,12 @@ TEST(ExportLimitsTest, KeepsToWhatFrameworksTake) {
                  Framework::kDeepSpeed),
       AllOf(HasSubstr("\"stage\": 1"),
             HasSubstr("ZeRO 3: PipelineModule takes")));
+  // DeepSpeed: ZeRO 3 beside a tensor axis since 0.19.4.
+  EXPECT_THAT(
+      MustExport(job,
+                 {.data = 2, .tensor = 2, .num_microbatches = 48, .zero = 3},
+                 Framework::kDeepSpeed),
+      AllOf(HasSubstr("\"stage\": 3"), HasSubstr("0.19.4 or later")));
   // torchtitan: embedding and head of one tensor stand on one stage.
   job.model.ties_embedding = true;
   EXPECT_THAT(
