@@ -302,6 +302,27 @@ class Reader {
   bool needs_tables_ = true;
 };
 
+// What is wrong with the constants; empty: nothing. Whether they are all there
+// is for those to say who use them (planner/device_cost.h).
+std::string WrongConstant(const std::vector<ModelConstant>& constants) {
+  std::set<std::string> seen;
+  for (const ModelConstant& constant : constants) {
+    if (!seen.insert(constant.name).second) {
+      return absl::StrCat("constants: ", constant.name,
+                          " is given twice; remove one");
+    }
+    if (!absl::EndsWith(constant.name, "_share")) continue;
+    // Hiding nothing takes its time; reaching nothing would take forever.
+    const bool may_be_zero = absl::EndsWith(constant.name, "_hidden_share");
+    if (constant.value > 1 || (constant.value == 0 && !may_be_zero)) {
+      return absl::StrCat("constants: ", constant.name, ": expected ",
+                          may_be_zero ? "0 to 1" : "more than 0, 1 at most",
+                          ", found ", constant.value);
+    }
+  }
+  return "";
+}
+
 // What is wrong between the fields of a profile that reads well; empty: none.
 std::string InconsistencyOf(const HardwareProfile& profile) {
   if (!profile.network.empty() && !profile.device.is_given()) {
@@ -319,6 +340,8 @@ std::string InconsistencyOf(const HardwareProfile& profile) {
                         profile.overlap.compute, " and ",
                         profile.overlap.communication);
   }
+  const std::string wrong_constant = WrongConstant(profile.constants);
+  if (!wrong_constant.empty()) return wrong_constant;
   const StepError& error = profile.step_error;
   if (error != StepError{} && (error.low <= 0 || error.high < error.low)) {
     return absl::StrCat(
@@ -367,6 +390,13 @@ absl::StatusOr<HardwareProfile> ParseProfile(absl::string_view yaml,
   HardwareProfile profile;
   std::vector<std::string> errors;
   Reader(tree, file_name, "", &errors).Read(profile);
+  // As many factors are made below; no host has nearly as many.
+  constexpr int32_t kMaxRanksPerHost = 1024;
+  if (profile.ranks_per_host > kMaxRanksPerHost) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file_name, ":1: ranks_per_host: expected ", kMaxRanksPerHost,
+        " at most, found ", profile.ranks_per_host));
+  }
   if (profile.compute_contention.empty() && !profile.network.empty()) {
     profile.compute_contention.assign(
         static_cast<size_t>(std::max(profile.ranks_per_host, 1)), 1.0);

@@ -193,6 +193,34 @@ TEST(ProfileFileTest, RefusesWrongNetworks) {
   EXPECT_THAT(error_of(profile), HasSubstr("missing"));
 }
 
+// Goal: constants that would make times infinite, or of which one would be
+// passed over, are refused; hiding nothing is not. Method: one wrong list at a
+// time.
+TEST(ProfileFileTest, RefusesWrongConstants) {
+  auto error_of = [](const std::vector<ModelConstant>& constants) {
+    HardwareProfile profile = DataSheetProfile();
+    profile.constants = constants;
+    return std::string(
+        ParseProfile(ProfileToYaml(profile), "p.yaml").status().message());
+  };
+  const ModelConstant good = {
+      .name = "gemm_share", .value = 0.7, .source = "s"};
+  EXPECT_THAT(
+      error_of({{.name = "gemm_share", .value = 0, .source = "s"}}),
+      HasSubstr("gemm_share: expected more than 0, 1 at most, found 0"));
+  EXPECT_THAT(error_of({{.name = "gemm_share", .value = 1.7, .source = "s"}}),
+              HasSubstr("found 1.7"));
+  EXPECT_THAT(
+      error_of({{.name = "data_hidden_share", .value = 2, .source = "s"}}),
+      HasSubstr("data_hidden_share: expected 0 to 1, found 2"));
+  EXPECT_THAT(error_of({good, good}),
+              HasSubstr("gemm_share is given twice; remove one"));
+  EXPECT_EQ(error_of({good,
+                      {.name = "data_hidden_share", .value = 0, .source = "s"},
+                      {.name = "step_s", .value = 0, .source = "s"}}),
+            "");
+}
+
 // Goal: a damaged or foreign file is refused with the place. Method: one change
 // at a time.
 TEST(ProfileFileTest, RefusesWrongFiles) {
@@ -200,6 +228,8 @@ TEST(ProfileFileTest, RefusesWrongFiles) {
       ErrorOf("ranks_per_host: 2", "ranks_per_hots: 2"),
       AllOf(HasSubstr("ranks_per_host: missing"),
             HasSubstr("did you mean 'ranks_per_host'?"), HasSubstr("p.yaml:")));
+  EXPECT_THAT(ErrorOf("ranks_per_host: 2", "ranks_per_host: 2000000000"),
+              HasSubstr("p.yaml:1: ranks_per_host: expected 1024 at most"));
   EXPECT_THAT(ErrorOf("ranks_per_host: 2", "ranks_per_host: 3"),
               HasSubstr("compute_contention: expected ranks_per_host = 3"));
   EXPECT_THAT(ErrorOf("m: 32", "m: 0"),
