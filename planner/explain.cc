@@ -84,18 +84,21 @@ bool IsMeasured(const HardwareProfile& profile) {
 }
 
 std::string PlanOnlyText(const Plan& plan) {
-  return absl::StrCat(plan.plan_only
-                          ? "  plan only  no worker can execute this layout or "
-                            "model yet; the prediction is by passes\n"
-                          : "",
-                      plan.pipeline_outermost
-                          ? "  placement  innermost first: tensor, context, "
-                            "data, pipeline\n"
-                          : "",
-                      plan.num_idle_devices > 0
-                          ? absl::StrCat("  devices    ", plan.num_idle_devices,
-                                         " are left idle\n")
-                          : "");
+  return absl::StrCat(
+      plan.plan_only
+          ? absl::StrCat("  plan only  no worker can execute "
+                         "this layout or model yet; the "
+                         "prediction is by ",
+                         plan.simulated ? "passes" : "the closed form", "\n")
+          : "",
+      plan.pipeline_outermost
+          ? "  placement  innermost first: tensor, context, "
+            "data, pipeline\n"
+          : "",
+      plan.num_idle_devices > 0
+          ? absl::StrCat("  devices    ", plan.num_idle_devices,
+                         " are left idle\n")
+          : "");
 }
 
 std::string Choice(const JobSpec& job, const HardwareProfile& profile,
@@ -124,7 +127,9 @@ std::string SearchText(const Plan& plan) {
   std::string text = absl::StrCat(
       plan.layouts_considered,
       plan.layouts_considered == 1 ? " layout" : " layouts",
-      plan.all_simulated ? ", all that fit simulated" : ", the best simulated",
+      plan.all_simulated ? ", all that fit simulated"
+      : plan.simulated   ? ", the best simulated"
+                         : ", by the closed form: too many passes to simulate",
       ", ", FormatSeconds(plan.search_seconds));
   if (plan.optimality_gap == 0) {
     absl::StrAppend(&text, "; none is faster by the model");

@@ -105,7 +105,7 @@ absl::Status AddNeighbours(const PlanningCase& planned, const Planner& planner,
     if (IsKnown(*plan, best->layout)) continue;
     Alternative neighbour{.layout = best->layout,
                           .pipeline_outermost = best->pipeline_outermost,
-                          .simulated = true,
+                          .simulated = best->simulated,
                           .prediction = std::move(best->prediction)};
     neighbour.reason = ReasonOf(neighbour, plan->prediction);
     plan->alternatives.push_back(std::move(neighbour));

@@ -27,9 +27,12 @@ namespace {
 // How many times the devices are looked at for a layout that fits.
 constexpr int64_t kMostMoreDevices = 64;
 
-// Two layouts are simulated at least, more within so many passes.
+// Two layouts are simulated at least, more within so many passes. These two
+// have a bound too: a million passes take a second and half a GiB. In so long a
+// step the bubble and what else simulation tells of its ends hardly counts.
 constexpr size_t kMinimumSimulated = 2;
 constexpr int64_t kPassBudget = 300'000;
+constexpr int64_t kMostPasses = 2'000'000;
 
 // What workers' steps are like, but for the order of the mesh axes.
 Implementation WithOrder(bool pipeline_outermost) {
@@ -139,7 +142,9 @@ class PlannedSearch {
     for (size_t i = 0; i < best->size(); ++i) {
       Alternative& alternative = (*best)[i];
       num_passes += NumPasses(alternative.layout);
-      if (i >= kMinimumSimulated && num_passes > kPassBudget) break;
+      if (num_passes > (i < kMinimumSimulated ? kMostPasses : kPassBudget)) {
+        break;
+      }
       ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
       ASSIGN_OR_RETURN(
           const ClusterSimulation simulation,

@@ -362,6 +362,7 @@ class Search {
     plan.layout = choice.best.front().layout;
     plan.prediction = choice.best.front().prediction;
     plan.pipeline_outermost = choice.best.front().pipeline_outermost;
+    plan.simulated = choice.best.front().simulated;
     plan.plan_only = plan.layout.plan_only() || plan.pipeline_outermost ||
                      !space_.model.is_llama();
     plan.num_idle_devices = input_.num_devices - plan.layout.num_ranks();
@@ -375,6 +376,7 @@ class Search {
     ASSIGN_OR_RETURN(plan.prediction, PredictLayout(space_.model, plan.layout,
                                                     cost_, &plan.timeline));
     plan.prediction.closed_form = closed_form;
+    plan.simulated = true;
     const int64_t need = plan.prediction.memory_bytes();
     if (need > memory_limit_) {
       plan.warnings.push_back(absl::StrCat(

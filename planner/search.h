@@ -74,6 +74,7 @@ struct Plan {
   std::vector<uint64_t> program_hashes;   // By stage, training Programs.
   std::vector<Alternative> alternatives;  // Best first; without the chosen.
   int64_t layouts_considered = 0;
+  bool simulated = true;       // The choice; as in Alternative.
   bool all_simulated = false;  // All that fit.
   // By what share a layout could be faster at most, by the model that chose; 0:
   // proven to be the best. Absent: not known.

@@ -177,6 +177,20 @@ TEST(PlannedSearchTest, PlansMixturesOfExperts) {
   EXPECT_GE(pinned->prediction.step_time_s, plan->prediction.step_time_s);
 }
 
+// Goal: a step of very many micro-batches is planned in bounded time and memory,
+// and the plan says by what. Method: sixteen million passes, pinned; few beside.
+TEST(PlannedSearchTest, DoesNotSimulateEndlessSteps) {
+  JobSpec job = Llama8B(4'000'000);
+  job.layout = {.pipeline = 4, .data = 2, .micro_batch = 1};
+  const auto plan = PlanAll(job, 8, Shipped("h100-sxm"));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_FALSE(plan->simulated);
+  EXPECT_EQ(plan->prediction.step_time_s,
+            plan->prediction.closed_form->time.step_time_s());
+  job.training.global_batch = 128;
+  EXPECT_TRUE(PlanAll(job, 8, Shipped("h100-sxm"))->simulated);
+}
+
 // Goal: devices that do not divide are left idle where that pays, and not where
 // the job forbids it. Method: a number with a large prime.
 TEST(PlannedSearchTest, LeavesDevicesIdle) {
