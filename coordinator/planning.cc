@@ -11,6 +11,7 @@
 #include "planner/explain_json.h"
 #include "planner/lower.h"
 #include "planner/profile_file.h"
+#include "planner/profile_merge.h"
 #include "planner/profile_request.h"
 #include "planner/program.h"
 
@@ -26,11 +27,6 @@ ProfileIdentity IdentityOf(const JobSpec& job, const DeviceFacts& devices) {
           // Threads of the host compute nothing where GPUs do.
           .threads_per_device =
               job.resources.uses_cuda() ? 1 : devices.threads_per_device};
-}
-
-// "NVIDIA-H200" of "NVIDIA-H200-x4", the fingerprint of a host with four.
-std::string GpuKind(const std::string& machine) {
-  return machine.substr(0, machine.rfind("-x"));
 }
 
 absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
@@ -51,7 +47,7 @@ absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
 
 absl::Status CheckOneGpuKind(const std::vector<std::string>& machines) {
   for (const std::string& machine : machines) {
-    if (GpuKind(machine) == GpuKind(machines[0])) continue;
+    if (MachineKind(machine) == MachineKind(machines[0])) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "the hosts' GPUs are not of one kind (", machines[0], " and ", machine,
         "), so the slowest would set the pace of all; start agents on hosts of "
@@ -63,7 +59,7 @@ absl::Status CheckOneGpuKind(const std::vector<std::string>& machines) {
 std::vector<std::string> GpuProfileWarnings(const HardwareProfile& profile,
                                             ProfileIdentity identity) {
   const ProfileProvenance& measured = profile.provenance;
-  if (GpuKind(measured.machine) == GpuKind(identity.machine)) {
+  if (MachineKind(measured.machine) == MachineKind(identity.machine)) {
     identity.machine = measured.machine;
   }
   if (identity.num_ranks < measured.num_ranks) {

@@ -138,18 +138,6 @@ class TableJoiner {
   MergedProfile* const merged_;
 };
 
-// "NVIDIA-H200" of "NVIDIA-H200-x4"; processors' fingerprints stay whole.
-std::string MachineKind(const std::string& machine) {
-  const size_t suffix = machine.rfind("-x");
-  if (suffix == std::string::npos || suffix + 2 == machine.size() ||
-      !std::all_of(machine.begin() + static_cast<ptrdiff_t>(suffix) + 2,
-                   machine.end(),
-                   [](unsigned char c) { return absl::ascii_isdigit(c); })) {
-    return machine;
-  }
-  return machine.substr(0, suffix);
-}
-
 absl::Status CheckDate(const ProfilePart& part) {
   const std::string& date = part.profile.provenance.date;
   // Of these, text compares as time does.
@@ -275,6 +263,17 @@ void MergeContention(const Parts& parts, HardwareProfile* merged) {
 }
 
 }  // namespace
+
+std::string MachineKind(const std::string& machine) {
+  const size_t suffix = machine.rfind("-x");
+  if (suffix == std::string::npos || suffix + 2 == machine.size() ||
+      !std::all_of(machine.begin() + static_cast<ptrdiff_t>(suffix) + 2,
+                   machine.end(),
+                   [](unsigned char c) { return absl::ascii_isdigit(c); })) {
+    return machine;
+  }
+  return machine.substr(0, suffix);
+}
 
 absl::StatusOr<MergedProfile> MergeProfiles(
     const std::vector<ProfilePart>& parts) {

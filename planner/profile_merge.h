@@ -13,6 +13,11 @@
 
 namespace millrace {
 
+// The kind of machine of a fingerprint (ProfileProvenance::machine): without
+// the number of GPUs of the host, "NVIDIA-H200" of "NVIDIA-H200-x4".
+// Processors' stay whole.
+std::string MachineKind(const std::string& machine);
+
 struct ProfilePart {
   std::string file;  // For messages and the merged profile's description.
   HardwareProfile profile;
