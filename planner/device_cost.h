@@ -63,12 +63,11 @@ class DeviceCost {
   const CostConstants& constants() const { return constants_; }
 
   // Launches included. `format` counts where `work.low_precision`; as stored is
-  // bf16. A product
-  // is cut into tiles that the multiprocessors take in waves, each as long as
-  // its k and gemm_tile_s ask, and moves at least its operands.
+  // bf16. A product is cut into tiles that the multiprocessors take in waves,
+  // each as long as its k and gemm_tile_s ask, and moves at least its operands.
   double GemmSeconds(const GemmWork& work, GemmFormat format) const;
   // FlashAttention by FLOPs (Dao, 2023: backward 2.5 x forward); otherwise as
-  // two products for each head, five in the backward pass. Passes over the
+  // two products for each head, four in the backward pass. Passes over the
   // scores are BandwidthWork.
   double AttentionSeconds(const AttentionWork& work) const;
   double BandwidthSeconds(const BandwidthWork& work) const;

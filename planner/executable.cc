@@ -51,7 +51,7 @@ void AddLayoutKeys(const Layout& layout, std::vector<std::string>* keys) {
   }
   if (layout.schedule == Schedule::kInterleaved) {
     keys->push_back(Against("layout.schedule", ScheduleName(layout.schedule),
-                            "1f1b and zero_bubble"));
+                            "1f1b, zero_bubble and list"));
   }
 }
 
