@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 namespace millrace {
 namespace {
@@ -85,6 +86,15 @@ std::array<PhaseTime, kNumPhases> PhasesOf(const LayerWork& work,
   return phases;
 }
 
+// The ranks beside one another that experts are spread over before the data
+// axis: tensor (if experts are whole) and context.
+GroupPlacement::Axis NearExpertAxis(const Layout& layout) {
+  if (layout.expert_tensor > 1) {
+    return {.size = layout.context, .stride = layout.tensor};
+  }
+  return {.size = int64_t{layout.tensor} * layout.context, .stride = 1};
+}
+
 }  // namespace
 
 GroupPlacement TensorGroup(const Layout& layout) {
@@ -114,23 +124,22 @@ GroupPlacement ReplicaGroup(const Layout& layout,
 
 GroupPlacement ExpertGroup(const Layout& layout,
                            const Implementation& implementation) {
-  // Over tensor (if experts are whole), context, then data.
-  const int64_t whole =
-      layout.expert_tensor == 1 ? int64_t{layout.tensor} : int64_t{1};
-  const int64_t near = std::min<int64_t>(layout.expert, whole * layout.context);
-  const GroupPlacement replicas = ReplicaGroup(layout, implementation);
-  return {.inner = {.size = near,
-                    .stride = layout.expert_tensor == 1 ? 1 : layout.tensor},
-          .outer = {.size = std::max<int64_t>(1, layout.expert / near),
-                    .stride = replicas.outer.stride}};
+  const GroupPlacement::Axis near = NearExpertAxis(layout);
+  const int64_t num_near = std::gcd<int64_t>(layout.expert, near.size);
+  return {
+      .inner = {.size = num_near, .stride = near.stride},
+      .outer = {.size = layout.expert / num_near,
+                .stride = ReplicaGroup(layout, implementation).outer.stride}};
 }
 
 GroupPlacement ExpertReplicaGroup(const Layout& layout,
                                   const Implementation& implementation) {
   const GroupPlacement experts = ExpertGroup(layout, implementation);
-  return {.inner = {.size = NumExpertReplicas(layout),
-                    .stride = experts.outer.stride * experts.outer.size},
-          .outer = {}};
+  const GroupPlacement::Axis near = NearExpertAxis(layout);
+  return {.inner = {.size = near.size / experts.inner.size,
+                    .stride = near.stride * experts.inner.size},
+          .outer = {.size = layout.data / experts.outer.size,
+                    .stride = experts.outer.stride * experts.outer.size}};
 }
 
 PassTime& PassTime::operator+=(const PassTime& other) {

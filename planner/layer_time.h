@@ -16,10 +16,12 @@ namespace millrace {
 // context, data, pipeline.
 GroupPlacement TensorGroup(const Layout& layout);
 GroupPlacement ContextGroup(const Layout& layout);
+// As CommAxis::kExpert says; where `expert` and the near axes do not divide one
+// another, over as many of these as divide it, and the rest over data.
 GroupPlacement ExpertGroup(const Layout& layout,
                            const Implementation& implementation);
 // Ranks that hold the same parameters: context and data, and of experts what
-// `expert` leaves of them.
+// `expert` leaves of them: of both axes that ExpertGroup lies over.
 GroupPlacement ReplicaGroup(const Layout& layout,
                             const Implementation& implementation);
 GroupPlacement ExpertReplicaGroup(const Layout& layout,
