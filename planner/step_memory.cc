@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "planner/ops.h"
 
@@ -23,12 +22,6 @@ double SliceOf(const Layout& layout, const RankParameters& parameters) {
   return parameters.dense /
              (static_cast<double>(layout.data) * layout.context) +
          parameters.experts / NumExpertReplicas(layout);
-}
-
-LayerLoad LoadOf(const LayerWork& work, const RankParameters& parameters) {
-  return {.parameters = parameters,
-          .activation_bytes = work.activation_bytes,
-          .working_bytes = work.working_bytes};
 }
 
 int32_t NumAxes(const Layout& layout) {
@@ -154,45 +147,6 @@ StepMemory MemoryOfStage(const Layout& layout,
         overhead.first_communicator + (axes - 1) * overhead.communicator;
   }
   return memory;
-}
-
-StepMemory MemoryOfStep(const ModelSpec& model, const Layout& layout,
-                        const Implementation& implementation,
-                        const MemoryOverhead& overhead) {
-  const std::vector<LayerRange> chunks =
-      ChunkLayers(model, layout, implementation);
-  std::vector<StageLoad> stages(
-      layout.pipeline,
-      {.stream_bytes = StreamBytes(model, layout, implementation)});
-  for (const LayerKind kind : {LayerKind::kDense, LayerKind::kExperts}) {
-    if ((kind == LayerKind::kDense ? model.num_dense_layers()
-                                   : model.num_expert_layers()) == 0) {
-      continue;
-    }
-    const LayerLoad layer =
-        LoadOf(WorkOfLayer(model, layout, kind, implementation),
-               ParametersOfLayer(model, layout, kind));
-    for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
-      int64_t count = 0;
-      for (int64_t i = chunks[chunk].begin; i < chunks[chunk].end; ++i) {
-        if (KindOfLayer(model, i) == kind) ++count;
-      }
-      AddLayers(layer, count, &stages[chunk % stages.size()]);
-    }
-  }
-  AddEnd(LoadOf(WorkOfEmbedding(model, layout, implementation),
-                ParametersOfEmbedding(model, layout)),
-         &stages.front());
-  AddEnd(LoadOf(WorkOfHead(model, layout, implementation),
-                ParametersOfHead(model, layout)),
-         &stages.back());
-  StepMemory most;
-  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    const StepMemory memory =
-        MemoryOfStage(layout, implementation, overhead, stages[stage], stage);
-    if (memory.total() > most.total()) most = memory;
-  }
-  return most;
 }
 
 }  // namespace millrace

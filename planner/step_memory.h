@@ -9,7 +9,6 @@
 #include "planner/implementation.h"
 #include "planner/layer_work.h"
 #include "planner/layout.h"
-#include "planner/model.h"
 #include "planner/profile.h"
 
 namespace millrace {
@@ -61,11 +60,6 @@ StepMemory MemoryOfStage(const Layout& layout,
                          const Implementation& implementation,
                          const MemoryOverhead& overhead, const StageLoad& load,
                          int32_t stage);
-
-// Of the stage that needs most. `layout` must pass ValidatePlannedLayout.
-StepMemory MemoryOfStep(const ModelSpec& model, const Layout& layout,
-                        const Implementation& implementation,
-                        const MemoryOverhead& overhead);
 
 }  // namespace millrace
 

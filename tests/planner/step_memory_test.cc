@@ -10,16 +10,27 @@
 #include "planner/lower.h"
 #include "planner/published_runs.h"
 #include "planner/run_setup.h"
+#include "planner/shipped_profiles.h"
+#include "planner/step_model.h"
 #include "tests/planner/known_models.h"
 
 namespace millrace {
 namespace {
 
+// Of the fullest stage, without what the process takes beside.
+StepMemory MemoryOf(const ModelSpec& model, const Layout& layout,
+                    const Implementation& implementation = {}) {
+  HardwareProfile profile = *LoadNamedProfile("h100-sxm");
+  profile.memory_overhead = {};
+  return StepModel::Create(model, profile, implementation)
+      ->PredictMemory(layout);
+}
+
 // Goal: the closed form says what workers allocate. Method: 8B's layers, fewer
 // of them, over layouts with every ZeRO stage, recompute and axis: arenas of
 // the lowered Programs of all stages, of which the fullest counts. The closed
 // form does not know which short-lived buffers share bytes.
-TEST(MemoryOfStepTest, AgreesWithTheArenasOfPrograms) {
+TEST(StepMemoryTest, AgreesWithTheArenasOfPrograms) {
   ModelSpec model = Llama3_8B();
   model.num_layers = 8;
   std::vector<Layout> layouts;
@@ -54,7 +65,7 @@ TEST(MemoryOfStepTest, AgreesWithTheArenasOfPrograms) {
           std::max(arenas, static_cast<double>(program.persistent_arena_bytes +
                                                program.step_arena_bytes));
     }
-    const StepMemory memory = MemoryOfStep(model, layout, {}, {});
+    const StepMemory memory = MemoryOf(model, layout);
     const double error = static_cast<double>(memory.total()) / arenas - 1;
     EXPECT_NEAR(error, 0, 0.04) << LayoutToString(layout);
     sum += std::abs(error);
@@ -67,7 +78,7 @@ TEST(MemoryOfStepTest, AgreesWithTheArenasOfPrograms) {
 // up. The figures are the allocator's, so without what the process takes
 // beside; those of Korthikanti et al. (2022) are formulas of state and
 // activations.
-TEST(MemoryOfStepTest, AgreesWithPublishedRuns) {
+TEST(StepMemoryTest, AgreesWithPublishedRuns) {
   const std::vector<PublishedRun> runs =
       *LoadPublishedRuns("tests/data/published_runs/published_runs.json");
   double sum = 0;
@@ -77,7 +88,7 @@ TEST(MemoryOfStepTest, AgreesWithPublishedRuns) {
     const absl::StatusOr<RunSetup> setup = SetUpRun(run);
     if (!setup.ok()) continue;
     StepMemory memory =
-        MemoryOfStep(setup->model, setup->layout, setup->implementation, {});
+        MemoryOf(setup->model, setup->layout, setup->implementation);
     if (run.kind == "memory_formula") memory.working = 0;
     const double unit = absl::StartsWith(run.memory_unit, "GB")
                             ? 1e9
@@ -95,16 +106,14 @@ TEST(MemoryOfStepTest, AgreesWithPublishedRuns) {
 // Goal: each ZeRO stage divides what it says by the ranks that share it,
 // experts by fewer. Method: parts of the sum for a mixture of experts, two of
 // whose sixteen ranks have the same experts.
-TEST(MemoryOfStepTest, ShardsByZeroStage) {
+TEST(StepMemoryTest, ShardsByZeroStage) {
   const ModelSpec model = Qwen3_30B_A3B();
   const auto memory = [&](int32_t zero) {
-    return MemoryOfStep(model,
-                        {.data = 8,
-                         .context = 2,
-                         .expert = 8,
-                         .zero = zero,
-                         .precision = Precision::kBfloat16},
-                        {}, {});
+    return MemoryOf(model, {.data = 8,
+                            .context = 2,
+                            .expert = 8,
+                            .zero = zero,
+                            .precision = Precision::kBfloat16});
   };
   const double experts = 48.0 * 16 * 3 * 768 * 2048;
   const double dense =
