@@ -84,8 +84,9 @@ struct Layout {
   int32_t interleave = 1;        // Chunks of layers a stage, with kInterleaved.
   int32_t micro_batch = 1;       // Sequences of one micro-batch.
   int32_t num_microbatches = 1;  // Per step and data replica.
-  // What the data axis shards: nothing, the optimizer's state (1), gradients
-  // too (2), parameters too (3), as ZeRO's stages (Rajbhandari et al., 2020).
+  // What the data axis, and with it the context axis, shards: nothing, the
+  // optimizer's state (1), gradients too (2), parameters too (3), as ZeRO's
+  // stages (Rajbhandari et al., 2020).
   int32_t zero = 0;
   Precision precision = Precision::kFloat32;
   GemmFormat gemm_format = GemmFormat::kAsStored;
@@ -96,9 +97,9 @@ struct Layout {
   int32_t listed_transfer_us = 0;
 
   // Whether a rank keeps the optimizer state of its slices alone.
-  bool shards_optimizer() const { return zero >= 1 && data > 1; }
-  bool shards_gradients() const { return zero >= 2 && data > 1; }
-  bool shards_parameters() const { return zero >= 3 && data > 1; }
+  bool shards_optimizer() const { return zero >= 1 && data * context > 1; }
+  bool shards_gradients() const { return zero >= 2 && data * context > 1; }
+  bool shards_parameters() const { return zero >= 3 && data * context > 1; }
   int32_t num_ranks() const { return pipeline * data * tensor * context; }
   // Whether no worker can execute it yet, whatever the model.
   bool plan_only() const {

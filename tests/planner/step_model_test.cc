@@ -240,6 +240,28 @@ TEST(StepModelTest, PredictsOwnStepsOnH200) {
   }
 }
 
+// Goal: what the context axis shards is gathered and reduced as often as what
+// the data axis shards. Method: one layout of both kinds for each ZeRO stage,
+// whose replicas are the same ranks and whose traffic nothing hides.
+TEST(StepModelTest, ShardsOverContextAsOverData) {
+  Implementation in_the_open;
+  in_the_open.overlaps_data = false;
+  StepModel model = ModelOn("h100-sxm", in_the_open);
+  for (const int32_t zero : {0, 1, 2, 3}) {
+    Layout data{.data = 8,
+                .num_microbatches = 4,
+                .zero = zero,
+                .precision = Precision::kBfloat16};
+    Layout context = data;
+    context.data = 1;
+    context.context = 8;
+    EXPECT_NEAR(model.Predict(context).time.exposed_data_s /
+                    model.Predict(data).time.exposed_data_s,
+                1, 1e-9)
+        << zero;
+  }
+}
+
 // Goal: what simulation starts from is what Predict sums. Method: one stage
 // without ends: passes times micro-batches.
 TEST(StepModelTest, PassCostsSumToTheStep) {
