@@ -261,6 +261,16 @@ absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
       StepModel outermost,
       StepModel::Create(input.job.model, cost.profile(), WithOrder(true)));
   LayoutSpace space = LayoutSpaceOf(input.job, input.num_devices);
+  const Precision priced = cost.profile().precision;
+  if (space.precision != Precision::kBfloat16 ||
+      priced != Precision::kBfloat16) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training.precision is ", PrecisionName(space.precision),
+        " and hardware profile '", cost.profile().name, "' is of ",
+        PrecisionName(priced),
+        ", but plans over all axes are of products of bf16, fp8 and fp4; set "
+        "training.precision to one of these, and name a profile of bf16"));
+  }
   space.nodes = input.nodes;
   return PlannedSearch(space, memory_limit, input, cost, *model, outermost)
       .Run();

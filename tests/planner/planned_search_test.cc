@@ -246,6 +246,12 @@ TEST(PlannedSearchTest, RefusesWithAWayOut) {
   without_network.network.clear();
   EXPECT_THAT(ErrorOf(PlanAll(job, 16, without_network)),
               AllOf(HasSubstr("network"), HasSubstr("millrace profile")));
+  // No formula says what products of fp32 take.
+  job.training.precision = "fp32";
+  EXPECT_THAT(ErrorOf(PlanAll(job, 16, profile)),
+              AllOf(HasSubstr("training.precision is fp32"),
+                    HasSubstr("bf16, fp8 and fp4")));
+  job = Llama8B(128);
   // A run cannot take what only a data sheet says.
   const CostModel cost = CostOf(profile);
   EXPECT_THAT(
