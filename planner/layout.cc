@@ -39,8 +39,8 @@ absl::Status ValidateTensor(const ModelSpec& model, const Layout& layout) {
     absl::string_view what;
     int64_t value;
   } divisible[] = {
-      {"model.num_heads", model.num_heads},
-      {"model.num_kv_heads", model.num_kv_heads},
+      {"model.heads", model.num_heads},
+      {"model.kv_heads", model.num_kv_heads},
       {"model.ffn_hidden", model.ffn_hidden},
       {"model.vocab_size", model.vocab_size},
   };
@@ -65,13 +65,23 @@ absl::Status ValidateBatch(const Layout& layout, int64_t global_batch) {
       int64_t{layout.micro_batch} * layout.num_microbatches * layout.data;
   if (cut == global_batch) return absl::OkStatus();
   const int64_t unit = int64_t{layout.micro_batch} * layout.data;
-  const std::string fix =
-      global_batch >= unit && global_batch % unit == 0
-          ? absl::StrCat("use ", global_batch / unit, " micro-batches")
-          : absl::StrCat("set training.global_batch to ",
-                         std::max<int64_t>(1, global_batch / unit) * unit,
-                         " or layout.data to ",
-                         LargestDivisorUpTo(global_batch, layout.data));
+  std::string fix;
+  if (global_batch >= unit && global_batch % unit == 0) {
+    fix = absl::StrCat("use ", global_batch / unit, " micro-batches");
+  } else {
+    fix = absl::StrCat("set training.global_batch to ",
+                       std::max<int64_t>(1, global_batch / unit) * unit);
+    // Where one of the two divides the batch, it can stay.
+    if (global_batch % layout.micro_batch == 0) {
+      absl::StrAppend(
+          &fix, " or layout.data to ",
+          LargestDivisorUpTo(global_batch / layout.micro_batch, layout.data));
+    } else if (global_batch % layout.data == 0) {
+      absl::StrAppend(
+          &fix, " or layout.micro_batch to ",
+          LargestDivisorUpTo(global_batch / layout.data, layout.micro_batch));
+    }
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "training.global_batch is ", global_batch, ", but micro-batches of ",
       layout.micro_batch, " x ", layout.num_microbatches, " micro-batches x ",

@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 ModelSpec SmallModel() {
   return {.vocab_size = 96,
@@ -131,14 +132,18 @@ TEST(ValidateLayoutTest, SaysWhatWouldHelp) {
   };
   EXPECT_THAT(message({.pipeline = 7}, 1), HasSubstr("set it to 6 or less"));
   EXPECT_THAT(message({.tensor = 3}, 1),
-              AllOf(HasSubstr("model.num_heads"), HasSubstr("tensor to 2")));
-  EXPECT_THAT(message({.tensor = 4}, 1), HasSubstr("model.num_kv_heads"));
+              AllOf(HasSubstr("model.heads"), HasSubstr("tensor to 2")));
+  EXPECT_THAT(message({.tensor = 4}, 1), HasSubstr("model.kv_heads"));
   EXPECT_THAT(message({.zero = 4}, 1), HasSubstr("layout.zero"));
   EXPECT_THAT(message({.data = 0}, 1), HasSubstr("layout.data"));
   EXPECT_THAT(message({.data = 2, .micro_batch = 2}, 12),
               HasSubstr("use 3 micro-batches"));
   EXPECT_THAT(message({.data = 4}, 6),
               AllOf(HasSubstr("global_batch to 4"), HasSubstr("data to 3")));
+  EXPECT_THAT(message({.micro_batch = 3}, 8),
+              AllOf(HasSubstr("global_batch to 6"),
+                    HasSubstr("layout.micro_batch to 2"),
+                    Not(HasSubstr("layout.data"))));
   ModelSpec odd = model;
   odd.sequence_length = 9;
   EXPECT_THAT(std::string(ValidateLayout(odd, {.tensor = 2}, 1).message()),
