@@ -223,10 +223,17 @@ class JobReader {
     if (SetFromTree(key, entry, &job_)) return;
     const bool is_only_choice =
         key.choices != nullptr && !absl::StrContains(key.choices, '|');
+    double number = 0;
+    const bool is_too_large =
+        key.choices == nullptr && entry.kind == YamlTree::Kind::kScalar &&
+        absl::SimpleAtod(entry.scalar, &number) && number > key.maximum;
     Error(entry.line, key.path,
           absl::StrCat("expected ", DescribeExpected(key),
                        is_only_choice ? ", all that this version supports" : "",
-                       ", found ", DescribeYaml(entry)));
+                       ", found ", DescribeYaml(entry),
+                       is_too_large ? absl::StrCat("; the most is ",
+                                                   NumberToText(key.maximum))
+                                    : ""));
   }
 
   // Keys and sections directly under a prefix.
@@ -302,21 +309,28 @@ class JobReader {
     if (lines_.contains("model.head_dim")) return;
     if (model.mla.kv_rank > 0) {
       model.head_dim = model.mla.nope_head_dim + model.mla.rope_head_dim;
-      return;
-    }
-    if (model.hidden % model.num_heads != 0) {
+    } else if (model.hidden % model.num_heads != 0) {
       Error(LineOf("model.heads"), "model.heads",
             absl::StrCat("hidden ", model.hidden, " is not divisible by heads ",
                          model.num_heads, "; change one or give head_dim"));
       return;
+    } else {
+      model.head_dim = model.hidden / model.num_heads;
     }
-    model.head_dim = model.hidden / model.num_heads;
+    const double most = FindJobKey("model.head_dim")->maximum;
+    if (static_cast<double>(model.head_dim) > most) {
+      Error(LineOf("model.heads"), "model.head_dim",
+            absl::StrCat("follows as ", model.head_dim, " from ",
+                         model.mla.kv_rank > 0 ? "mla" : "hidden and heads",
+                         "; the most is ", NumberToText(most)));
+    }
   }
 
   // Rules that join several keys.
   void CheckTogether() {
     if (absl::Status status = ValidateModel(job_.model); !status.ok()) {
-      Error(LineOf("model"), "model", std::string(status.message()));
+      const std::string message(status.message());
+      Error(LineOf(message.substr(0, message.find(' '))), "model", message);
     }
     if (job_.name.empty() || job_.name[0] == '.' ||
         !std::all_of(job_.name.begin(), job_.name.end(), [](char c) {

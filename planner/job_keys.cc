@@ -17,7 +17,8 @@ const JobKey kJobKeys[] = {
 
     {.path = "model.family",
      .doc = "Pre-norm RMSNorm, rotary positions, grouped-query attention, "
-            "SwiGLU, no biases, untied embedding and head.",
+            "SwiGLU, no biases, untied embedding and head, but for what other "
+            "keys of model change.",
      .field = [](JobSpec&) -> JobField { return FixedChoice{}; },
      .choices = "llama"},
     {.path = "model.vocab_size",
@@ -309,8 +310,9 @@ const JobKey kJobKeys[] = {
      .minimum = 1,
      .maximum = kMaximumInt32},
     {.path = "layout.zero",
-     .doc = "What the data axis shards: nothing; 1 the optimizer state, 2 "
-            "gradients too, 3 parameters too. auto takes 2 and 3 only where "
+     .doc = "What the data axis shards, and context with it: nothing; 1 the "
+            "optimizer state, 2 gradients too, 3 parameters too. auto takes 2 "
+            "and 3 only where "
             "memory asks for it.",
      .field = FIELD(layout.zero),
      .maximum = 3},

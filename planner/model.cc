@@ -1,5 +1,7 @@
 #include "planner/model.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -13,8 +15,22 @@ absl::Status RequirePositive(absl::string_view field, double value) {
       absl::StrCat("model.", field, " is ", value, "; it must be above zero"));
 }
 
+// A part of a model that is given without the key that makes it one.
+absl::Status RequireWhole(absl::string_view section, absl::string_view key) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.", section, ".", key, " is 0, but others of model.",
+                   section, " are not; give it, or leave out model.", section));
+}
+
 absl::Status ValidateExperts(const ModelSpec& model) {
   const MixtureOfExperts& moe = model.moe;
+  if (moe == MixtureOfExperts{}) return absl::OkStatus();
+  if (moe.num_experts < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.moe.num_experts is ", moe.num_experts,
+        "; it must be above zero, or 0 where all layers are dense"));
+  }
+  if (moe.num_experts == 0) return RequireWhole("moe", "num_experts");
   RETURN_IF_ERROR(RequirePositive("moe.experts_per_token",
                                   static_cast<double>(moe.experts_per_token)));
   RETURN_IF_ERROR(RequirePositive("moe.expert_hidden",
@@ -34,14 +50,35 @@ absl::Status ValidateExperts(const ModelSpec& model) {
     return absl::InvalidArgumentError(
         absl::StrCat("model.moe.num_dense_layers is ", moe.num_dense_layers,
                      "; it must be from 0 to ", model.num_layers - 1,
-                     ", since model.num_layers is ", model.num_layers,
+                     ", since model.layers is ", model.num_layers,
                      " and a layer at least has experts"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidatePlainAttention(const ModelSpec& model) {
+  if (model.num_heads % model.num_kv_heads != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.kv_heads is ", model.num_kv_heads,
+        "; it must divide model.heads, which is ", model.num_heads,
+        ", since equally many query heads share each key-value head"));
+  }
+  if (model.head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.head_dim is ", model.head_dim,
+                     "; it must be even, since rotary embedding turns pairs"));
   }
   return absl::OkStatus();
 }
 
 absl::Status ValidateLatentAttention(const ModelSpec& model) {
   const LatentAttention& mla = model.mla;
+  if (mla.kv_rank < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.mla.kv_rank is ", mla.kv_rank,
+                     "; it must be above zero, or 0 for plain attention"));
+  }
+  if (mla.kv_rank == 0) return RequireWhole("mla", "kv_rank");
   RETURN_IF_ERROR(RequirePositive("mla.nope_head_dim",
                                   static_cast<double>(mla.nope_head_dim)));
   RETURN_IF_ERROR(RequirePositive("mla.rope_head_dim",
@@ -67,11 +104,42 @@ absl::Status ValidateLatentAttention(const ModelSpec& model) {
   }
   if (model.num_kv_heads != model.num_heads) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "model.num_kv_heads is ", model.num_kv_heads,
-        "; with latent attention it must be model.num_heads, which is ",
+        "model.kv_heads is ", model.num_kv_heads,
+        "; with latent attention it must be model.heads, which is ",
         model.num_heads));
   }
   return absl::OkStatus();
+}
+
+// Whether all counts of parameters, and of bytes for each, stay far below what
+// an int64_t holds: by how many matrices as large as the largest there could be
+// in a layer.
+absl::Status ValidateSize(const ModelSpec& model) {
+  constexpr double kMatrices = 16;
+  constexpr double kMostParameters = 1e16;
+  const auto product = [](int64_t a, int64_t b) {
+    return static_cast<double>(a) * static_cast<double>(b);
+  };
+  const MixtureOfExperts& moe = model.moe;
+  const LatentAttention& mla = model.mla;
+  const double heads_width =
+      product(model.num_heads, model.head_dim + mla.value_head_dim);
+  const double width = std::max(
+      {static_cast<double>(model.ffn_hidden), heads_width,
+       product(std::max<int64_t>(1, moe.num_experts), moe.expert_hidden),
+       product(moe.num_shared_experts, moe.expert_hidden)});
+  const auto input = static_cast<double>(
+      std::max({model.hidden, mla.kv_rank, mla.query_rank}));
+  const double most =
+      kMatrices * static_cast<double>(model.num_layers) * width * input +
+      2 * product(model.vocab_size, model.hidden);
+  if (most < kMostParameters) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model.hidden is ", model.hidden, ", which with model.layers ",
+      model.num_layers, ", model.vocab_size ", model.vocab_size,
+      " and the other widths may make ", most,
+      " parameters; make them smaller, so that it is fewer than ",
+      kMostParameters));
 }
 
 // Norms in front of attention and feed-forward block not counted.
@@ -112,9 +180,9 @@ absl::Status ValidateModel(const ModelSpec& model) {
   } positive[] = {
       {"vocab_size", static_cast<double>(model.vocab_size)},
       {"hidden", static_cast<double>(model.hidden)},
-      {"num_layers", static_cast<double>(model.num_layers)},
-      {"num_heads", static_cast<double>(model.num_heads)},
-      {"num_kv_heads", static_cast<double>(model.num_kv_heads)},
+      {"layers", static_cast<double>(model.num_layers)},
+      {"heads", static_cast<double>(model.num_heads)},
+      {"kv_heads", static_cast<double>(model.num_kv_heads)},
       {"head_dim", static_cast<double>(model.head_dim)},
       {"ffn_hidden", model.num_dense_layers() > 0
                          ? static_cast<double>(model.ffn_hidden)
@@ -128,30 +196,11 @@ absl::Status ValidateModel(const ModelSpec& model) {
     absl::Status status = RequirePositive(field, value);
     if (!status.ok()) return status;
   }
-  if (model.num_heads % model.num_kv_heads != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model.num_kv_heads is ", model.num_kv_heads,
-        "; it must divide model.num_heads, which is ", model.num_heads,
-        ", since equally many query heads share each key-value head"));
-  }
-  if (model.head_dim % 2 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.head_dim is ", model.head_dim,
-                     "; it must be even, since rotary embedding turns pairs"));
-  }
-  if (model.moe.num_experts < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model.moe.num_experts is ", model.moe.num_experts,
-        "; it must be above zero, or 0 where all layers are dense"));
-  }
-  if (model.moe.num_experts > 0) RETURN_IF_ERROR(ValidateExperts(model));
-  if (model.mla.kv_rank < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.mla.kv_rank is ", model.mla.kv_rank,
-                     "; it must be above zero, or 0 for plain attention"));
-  }
-  if (model.mla.kv_rank > 0) return ValidateLatentAttention(model);
-  return absl::OkStatus();
+  RETURN_IF_ERROR(model.mla == LatentAttention{}
+                      ? ValidatePlainAttention(model)
+                      : ValidateLatentAttention(model));
+  RETURN_IF_ERROR(ValidateExperts(model));
+  return ValidateSize(model);
 }
 
 ParameterCounts CountParameters(const ModelSpec& model) {

@@ -52,7 +52,7 @@ struct ModelSpec {
   int64_t num_layers = 0;
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;     // Divides num_heads.
-  int64_t head_dim = 0;         // Even.
+  int64_t head_dim = 0;         // Even in plain attention.
   int64_t ffn_hidden = 0;       // Not needed where all layers have experts.
   int64_t sequence_length = 0;  // Tokens of a training sequence.
   double rope_theta = 10000.0;
@@ -108,9 +108,10 @@ struct TokenFlops {
   double attention_causal;  // Half of that: what a causal kernel must do.
 };
 
-// Returns InvalidArgument naming the first field that cannot be (zero sizes,
-// num_heads not divisible by num_kv_heads, odd head_dim, more experts a token
-// than experts ...).
+// Returns InvalidArgument that starts with the first field that cannot be, as
+// job files call it: zero sizes, heads not divisible by kv_heads, odd head_dim,
+// more experts a token than experts, moe or mla given without what makes it
+// one, widths of more parameters than can be counted.
 absl::Status ValidateModel(const ModelSpec& model);
 
 ParameterCounts CountParameters(const ModelSpec& model);

@@ -1,5 +1,8 @@
 #include "planner/model.h"
 
+#include <functional>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/planner/known_models.h"
@@ -103,7 +106,7 @@ TEST(ValidateModelTest, NamesTheFirstImpossibleField) {
   EXPECT_THAT(ValidateModel(model).message(), HasSubstr("model.hidden"));
   model = Llama7B();
   model.num_kv_heads = 5;
-  EXPECT_THAT(ValidateModel(model).message(), HasSubstr("num_kv_heads"));
+  EXPECT_THAT(ValidateModel(model).message(), HasSubstr("model.kv_heads"));
   model = Llama7B();
   model.head_dim = 127;
   EXPECT_THAT(ValidateModel(model).message(), HasSubstr("head_dim"));
@@ -115,7 +118,7 @@ TEST(ValidateModelTest, NamesTheFirstImpossibleField) {
   EXPECT_THAT(ValidateModel(model).message(), HasSubstr("model.head_dim"));
   model = DeepSeekV3();
   model.num_kv_heads = 8;
-  EXPECT_THAT(ValidateModel(model).message(), HasSubstr("num_kv_heads"));
+  EXPECT_THAT(ValidateModel(model).message(), HasSubstr("model.kv_heads"));
   model = DeepSeekV3();
   model.mla.value_head_dim = 0;
   EXPECT_THAT(ValidateModel(model).message(), HasSubstr("mla.value_head_dim"));
@@ -128,7 +131,52 @@ TEST(ValidateModelTest, NamesTheFirstImpossibleField) {
   model = DeepSeekV3();
   model.ffn_hidden = 0;  // The first three layers are dense.
   EXPECT_THAT(ValidateModel(model).message(), HasSubstr("ffn_hidden"));
+  model = DeepSeekV3();
+  model.mla.rope_head_dim = 63;
+  EXPECT_THAT(ValidateModel(model).message(), HasSubstr("mla.rope_head_dim"));
   EXPECT_TRUE(ValidateModel(Qwen3_30B_A3B()).ok());
+}
+
+// Goal: a key forgotten does not make another kind of model. Method: keys of
+// experts and of latent attention without the one that makes them so.
+TEST(ValidateModelTest, RefusesHalfOfAPart) {
+  ModelSpec model = DeepSeekV3();
+  model.moe.num_experts = 0;
+  EXPECT_THAT(ValidateModel(model).message(),
+              HasSubstr("model.moe.num_experts is 0, but"));
+  model = DeepSeekV3();
+  model.mla.kv_rank = 0;
+  EXPECT_THAT(ValidateModel(model).message(),
+              HasSubstr("model.mla.kv_rank is 0, but"));
+}
+
+// Goal: no count of parameters overflows. Method: widths at the ends of their
+// ranges, one kind after the other.
+TEST(ValidateModelTest, RefusesWhatCannotBeCounted) {
+  constexpr int64_t kWide = (int64_t{1} << 31) - 1;
+  constexpr int64_t kMany = 1 << 20;
+  for (const auto& widen : std::vector<std::function<void(ModelSpec*)>>{
+           [](ModelSpec* m) { m->hidden = m->ffn_hidden = kWide; },
+           [](ModelSpec* m) {
+             m->num_heads = m->num_kv_heads = m->head_dim = kMany;
+           },
+           [](ModelSpec* m) {
+             m->moe = {.num_experts = kMany,
+                       .experts_per_token = 1,
+                       .expert_hidden = kWide};
+           },
+           [](ModelSpec* m) {
+             m->num_kv_heads = m->num_heads;
+             m->head_dim = 4;
+             m->mla = {.kv_rank = kWide,
+                       .nope_head_dim = 2,
+                       .rope_head_dim = 2,
+                       .value_head_dim = kMany};
+           }}) {
+    ModelSpec model = Llama3_405B();
+    widen(&model);
+    EXPECT_THAT(ValidateModel(model).message(), HasSubstr("parameters"));
+  }
 }
 
 }  // namespace
