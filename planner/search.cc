@@ -9,7 +9,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/units.h"
@@ -19,7 +18,7 @@
 #include "planner/lower.h"
 #include "planner/planned_search.h"
 #include "planner/prediction.h"
-#include "planner/simulate.h"
+#include "planner/program_prediction.h"
 
 namespace millrace {
 namespace {
@@ -30,110 +29,12 @@ constexpr int kMinimumSimulated = 12;
 constexpr int64_t kInstructionBudget = 400'000;
 constexpr size_t kMostListed = 3;
 
-absl::StatusOr<std::vector<Program>> LowerStages(const ModelSpec& model,
-                                                 const Layout& layout) {
-  return BuildTrainingPrograms(model, layout);
-}
-
-int64_t BufferBytes(const Program& program, BufferId buffer) {
-  return buffer < 0 ? 0 : program.buffers[static_cast<size_t>(buffer)].bytes;
-}
-
-void FillMemory(std::span<const Program> programs,
-                const MemoryOverhead& overhead, Prediction* prediction) {
-  const Program& largest = *std::max_element(
-      programs.begin(), programs.end(), [](const Program& a, const Program& b) {
-        return a.persistent_arena_bytes + a.step_arena_bytes <
-               b.persistent_arena_bytes + b.step_arena_bytes;
-      });
-  prediction->persistent_bytes = largest.persistent_arena_bytes;
-  prediction->step_bytes = largest.step_arena_bytes;
-  const int32_t communicators = NumCommunicators(largest.layout, largest.stage);
-  prediction->overhead_bytes = overhead.process;
-  if (communicators > 0) {
-    prediction->overhead_bytes += overhead.first_communicator +
-                                  (communicators - 1) * overhead.communicator;
-  }
-  prediction->parameter_bytes = BufferBytes(largest, largest.parameters_buffer);
-  prediction->gradient_bytes = BufferBytes(largest, largest.gradients_buffer);
-  prediction->optimizer_bytes =
-      BufferBytes(largest, largest.exp_avg_buffer) +
-      BufferBytes(largest, largest.exp_avg_sq_buffer) +
-      BufferBytes(largest, largest.master_buffer);
-}
-
-absl::StatusOr<Timeline> SimulateStages(std::span<const Program> programs,
-                                        const CostModel& cost) {
-  std::vector<StageSimulation> stages;
+std::vector<uint64_t> HashesOf(std::span<const Program> programs) {
+  std::vector<uint64_t> hashes;
   for (const Program& program : programs) {
-    stages.push_back(
-        {.program = &program, .seconds = cost.ProgramSeconds(program)});
+    hashes.push_back(ProgramHash(program));
   }
-  return Simulate(stages,
-                  {.compute_contention = cost.profile().compute_contention,
-                   .ranks_per_host = cost.profile().ranks_per_host,
-                   .overlap = cost.profile().overlap});
-}
-
-// What the compute lane computes again.
-double RecomputeSeconds(const Program& program, const RankTimeline& timeline) {
-  double seconds = 0;
-  for (const TimelineEvent& event : timeline.events) {
-    const Instruction& instruction =
-        program.instructions[static_cast<size_t>(event.instruction)];
-    if (instruction.phase == Phase::kRecompute &&
-        instruction.lane == Lane::kCompute) {
-      seconds += event.end_s - event.start_s;
-    }
-  }
-  return seconds;
-}
-
-void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
-                   const CostModel& cost, const Timeline& timeline,
-                   Prediction* prediction) {
-  FillTime(model, programs.front().layout, cost, timeline.step_time_s,
-           prediction);
-  double bubble_s = 0, exposed_s = 0, recompute_s = 0;
-  for (const RankTimeline& rank : timeline.ranks) {
-    const TimeBreakdown part = BreakDown(
-        programs[static_cast<size_t>(rank.stage)], rank, timeline.step_time_s);
-    bubble_s += part.bubble_s;
-    recompute_s +=
-        RecomputeSeconds(programs[static_cast<size_t>(rank.stage)], rank);
-    exposed_s += part.exposed_tensor_comm_s + part.exposed_data_comm_s;
-  }
-  const double all_s =
-      timeline.step_time_s * static_cast<double>(timeline.ranks.size());
-  prediction->bubble_fraction = bubble_s / all_s;
-  prediction->exposed_communication_fraction = exposed_s / all_s;
-  prediction->recompute_fraction = recompute_s / all_s;
-}
-
-// Whether the profile has what prices the layout.
-absl::Status CheckProfile(const Layout& layout, const CostModel& cost) {
-  const HardwareProfile& profile = cost.profile();
-  if (!cost.HasTables()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "hardware profile '", profile.name,
-        "' is a data sheet's and has no gemms table to simulate a layout "
-        "with; measure one with millrace profile JOB, or plan with "
-        "--all-axes"));
-  }
-  if (profile.precision != layout.precision) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "hardware profile '", profile.name, "' was measured in ",
-        PrecisionName(profile.precision), ", but the job trains in ",
-        PrecisionName(layout.precision),
-        " (training.precision); measure one with millrace profile JOB"));
-  }
-  if (layout.num_ranks() == 1 || cost.HasCommunication()) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "hardware profile '", profile.name,
-      "' was measured with one rank and cannot price the communication of ",
-      layout.num_ranks(), "; measure one with millrace profile JOB"));
+  return hashes;
 }
 
 // One layout on its way through the search.
@@ -236,7 +137,7 @@ class Search {
       }
       Candidate& candidate = candidates_[idx];
       ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                       LowerStages(space_.model, candidate.layout));
+                       BuildTrainingPrograms(space_.model, candidate.layout));
       for (const Program& program : programs) {
         num_instructions += static_cast<int64_t>(program.instructions.size());
       }
@@ -245,7 +146,7 @@ class Search {
       candidate.fits = candidate.prediction.memory_bytes() <= memory_limit_;
       if (!candidate.fits) continue;
       ASSIGN_OR_RETURN(const Timeline timeline,
-                       SimulateStages(programs, cost_));
+                       SimulatePrograms(programs, cost_));
       FillSimulated(space_.model, programs, cost_, timeline,
                     &candidate.prediction);
       candidate.simulated = true;
@@ -321,11 +222,9 @@ class Search {
     // Kept programs of all candidates would be hundreds of megabytes; lowering
     // the one again is cheap.
     ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                     LowerStages(space_.model, chosen.layout));
-    for (const Program& program : programs) {
-      plan.program_hashes.push_back(ProgramHash(program));
-    }
-    ASSIGN_OR_RETURN(plan.timeline, SimulateStages(programs, cost_));
+                     BuildTrainingPrograms(space_.model, chosen.layout));
+    plan.program_hashes = HashesOf(programs);
+    ASSIGN_OR_RETURN(plan.timeline, SimulatePrograms(programs, cost_));
 
     std::vector<const Candidate*> losers;
     plan.all_simulated = true;
@@ -375,6 +274,9 @@ class Search {
     const StepPrediction closed_form = *plan.prediction.closed_form;
     ASSIGN_OR_RETURN(plan.prediction, PredictLayout(space_.model, plan.layout,
                                                     cost_, &plan.timeline));
+    ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                     BuildTrainingPrograms(space_.model, plan.layout));
+    plan.program_hashes = HashesOf(programs);
     plan.prediction.closed_form = closed_form;
     plan.simulated = true;
     const int64_t need = plan.prediction.memory_bytes();
@@ -387,18 +289,7 @@ class Search {
           (memory_limit_ - (need - closed_form.memory.total())) / kMiB,
           " MiB for one that does"));
     }
-    ASSIGN_OR_RETURN(plan.program_hashes, HashesOf(plan.layout));
     return plan;
-  }
-
-  absl::StatusOr<std::vector<uint64_t>> HashesOf(const Layout& layout) const {
-    ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                     LowerStages(space_.model, layout));
-    std::vector<uint64_t> hashes;
-    for (const Program& program : programs) {
-      hashes.push_back(ProgramHash(program));
-    }
-    return hashes;
   }
 
   // Only reached when every candidate was lowered, so all have their memory.
@@ -435,8 +326,9 @@ class Search {
       if (!more.constraints.micro_batch) more.constraints.micro_batch = 1;
       for (const Layout& layout : EnumerateLayouts(more)) {
         const std::vector<Layout> smaller = SmallerLayouts(more, layout);
-        const absl::StatusOr<std::vector<Program>> programs = LowerStages(
-            space_.model, smaller.empty() ? layout : smaller.back());
+        const absl::StatusOr<std::vector<Program>> programs =
+            BuildTrainingPrograms(space_.model,
+                                  smaller.empty() ? layout : smaller.back());
         if (!programs.ok()) continue;
         Prediction prediction;
         FillMemory(*programs, cost_.profile().memory_overhead, &prediction);
@@ -469,21 +361,6 @@ bool NeedsAllAxes(const JobSpec& job, int32_t num_devices,
 
 absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost) {
   return Search(input, cost).Run();
-}
-
-absl::StatusOr<Prediction> PredictLayout(const ModelSpec& model,
-                                         const Layout& layout,
-                                         const CostModel& cost,
-                                         Timeline* timeline) {
-  RETURN_IF_ERROR(ValidateLayout(model, layout, layout.global_batch()));
-  RETURN_IF_ERROR(CheckProfile(layout, cost));
-  ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                   LowerStages(model, layout));
-  ASSIGN_OR_RETURN(*timeline, SimulateStages(programs, cost));
-  Prediction prediction;
-  FillMemory(programs, cost.profile().memory_overhead, &prediction);
-  FillSimulated(model, programs, cost, *timeline, &prediction);
-  return prediction;
 }
 
 }  // namespace millrace

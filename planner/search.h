@@ -120,12 +120,6 @@ bool NeedsAllAxes(const JobSpec& job, int32_t num_devices,
 // without tables.
 absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost);
 
-// Lowers and simulates one layout.
-absl::StatusOr<Prediction> PredictLayout(const ModelSpec& model,
-                                         const Layout& layout,
-                                         const CostModel& cost,
-                                         Timeline* timeline);
-
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_SEARCH_H_

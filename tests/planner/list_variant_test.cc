@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "planner/lower.h"
-#include "planner/search.h"
+#include "planner/program_prediction.h"
 #include "tests/planner/planner_testing.h"
 #include "tests/planner/profile_fixture.h"
 

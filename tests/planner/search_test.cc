@@ -13,6 +13,7 @@
 #include "planner/explain_json.h"
 #include "planner/layout_space.h"
 #include "planner/lower.h"
+#include "planner/program_prediction.h"
 #include "tests/planner/planning_fixture.h"
 #include "tests/sweep.h"
 

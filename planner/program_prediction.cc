@@ -1,0 +1,133 @@
+#include "planner/program_prediction.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "planner/lower.h"
+#include "planner/prediction.h"
+#include "planner/simulate.h"
+
+namespace millrace {
+namespace {
+
+int64_t BufferBytes(const Program& program, BufferId buffer) {
+  return buffer < 0 ? 0 : program.buffers[static_cast<size_t>(buffer)].bytes;
+}
+
+// What the compute lane computes again.
+double RecomputeSeconds(const Program& program, const RankTimeline& timeline) {
+  double seconds = 0;
+  for (const TimelineEvent& event : timeline.events) {
+    const Instruction& instruction =
+        program.instructions[static_cast<size_t>(event.instruction)];
+    if (instruction.phase == Phase::kRecompute &&
+        instruction.lane == Lane::kCompute) {
+      seconds += event.end_s - event.start_s;
+    }
+  }
+  return seconds;
+}
+
+}  // namespace
+
+absl::Status CheckProfile(const Layout& layout, const CostModel& cost) {
+  const HardwareProfile& profile = cost.profile();
+  if (!cost.HasTables()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hardware profile '", profile.name,
+        "' is a data sheet's and has no gemms table to simulate a layout "
+        "with; measure one with millrace profile JOB, or plan with "
+        "--all-axes"));
+  }
+  if (profile.precision != layout.precision) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hardware profile '", profile.name, "' was measured in ",
+        PrecisionName(profile.precision), ", but the job trains in ",
+        PrecisionName(layout.precision),
+        " (training.precision); measure one with millrace profile JOB"));
+  }
+  if (layout.num_ranks() == 1 || cost.HasCommunication()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "hardware profile '", profile.name,
+      "' was measured with one rank and cannot price the communication of ",
+      layout.num_ranks(), "; measure one with millrace profile JOB"));
+}
+
+void FillMemory(std::span<const Program> programs,
+                const MemoryOverhead& overhead, Prediction* prediction) {
+  const Program& largest = *std::max_element(
+      programs.begin(), programs.end(), [](const Program& a, const Program& b) {
+        return a.persistent_arena_bytes + a.step_arena_bytes <
+               b.persistent_arena_bytes + b.step_arena_bytes;
+      });
+  prediction->persistent_bytes = largest.persistent_arena_bytes;
+  prediction->step_bytes = largest.step_arena_bytes;
+  const int32_t communicators = NumCommunicators(largest.layout, largest.stage);
+  prediction->overhead_bytes = overhead.process;
+  if (communicators > 0) {
+    prediction->overhead_bytes += overhead.first_communicator +
+                                  (communicators - 1) * overhead.communicator;
+  }
+  prediction->parameter_bytes = BufferBytes(largest, largest.parameters_buffer);
+  prediction->gradient_bytes = BufferBytes(largest, largest.gradients_buffer);
+  prediction->optimizer_bytes =
+      BufferBytes(largest, largest.exp_avg_buffer) +
+      BufferBytes(largest, largest.exp_avg_sq_buffer) +
+      BufferBytes(largest, largest.master_buffer);
+}
+
+absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
+                                          const CostModel& cost) {
+  std::vector<StageSimulation> stages;
+  for (const Program& program : programs) {
+    stages.push_back(
+        {.program = &program, .seconds = cost.ProgramSeconds(program)});
+  }
+  return Simulate(stages,
+                  {.compute_contention = cost.profile().compute_contention,
+                   .ranks_per_host = cost.profile().ranks_per_host,
+                   .overlap = cost.profile().overlap});
+}
+
+void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
+                   const CostModel& cost, const Timeline& timeline,
+                   Prediction* prediction) {
+  FillTime(model, programs.front().layout, cost, timeline.step_time_s,
+           prediction);
+  double bubble_s = 0, exposed_s = 0, recompute_s = 0;
+  for (const RankTimeline& rank : timeline.ranks) {
+    const TimeBreakdown part = BreakDown(
+        programs[static_cast<size_t>(rank.stage)], rank, timeline.step_time_s);
+    bubble_s += part.bubble_s;
+    recompute_s +=
+        RecomputeSeconds(programs[static_cast<size_t>(rank.stage)], rank);
+    exposed_s += part.exposed_tensor_comm_s + part.exposed_data_comm_s;
+  }
+  const double all_s =
+      timeline.step_time_s * static_cast<double>(timeline.ranks.size());
+  prediction->bubble_fraction = bubble_s / all_s;
+  prediction->exposed_communication_fraction = exposed_s / all_s;
+  prediction->recompute_fraction = recompute_s / all_s;
+}
+
+absl::StatusOr<Prediction> PredictLayout(const ModelSpec& model,
+                                         const Layout& layout,
+                                         const CostModel& cost,
+                                         Timeline* timeline) {
+  RETURN_IF_ERROR(ValidateLayout(model, layout, layout.global_batch()));
+  RETURN_IF_ERROR(CheckProfile(layout, cost));
+  ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                   BuildTrainingPrograms(model, layout));
+  ASSIGN_OR_RETURN(*timeline, SimulatePrograms(programs, cost));
+  Prediction prediction;
+  FillMemory(programs, cost.profile().memory_overhead, &prediction);
+  FillSimulated(model, programs, cost, *timeline, &prediction);
+  return prediction;
+}
+
+}  // namespace millrace

@@ -1,0 +1,48 @@
+// What a layout's Programs say of its step, one of each stage: memory by their
+// arenas, time by simulating them.
+
+#ifndef MILLRACE_PLANNER_PROGRAM_PREDICTION_H_
+#define MILLRACE_PLANNER_PROGRAM_PREDICTION_H_
+
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/cost.h"
+#include "planner/layout.h"
+#include "planner/model.h"
+#include "planner/profile.h"
+#include "planner/program.h"
+#include "planner/search.h"
+#include "planner/timeline.h"
+
+namespace millrace {
+
+// Whether the profile has what prices the layout's Programs. FailedPrecondition
+// for a profile without tables, of another precision, or of one rank where the
+// layout has several.
+absl::Status CheckProfile(const Layout& layout, const CostModel& cost);
+
+// Memory of the most loaded stage, what communicators and the process take
+// beside its arenas included.
+void FillMemory(std::span<const Program> programs,
+                const MemoryOverhead& overhead, Prediction* prediction);
+
+absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
+                                          const CostModel& cost);
+
+// Times and shares, from SimulatePrograms' timeline.
+void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
+                   const CostModel& cost, const Timeline& timeline,
+                   Prediction* prediction);
+
+// Lowers and simulates one layout. Errors are ValidateLayout's, CheckProfile's
+// and those of lowering.
+absl::StatusOr<Prediction> PredictLayout(const ModelSpec& model,
+                                         const Layout& layout,
+                                         const CostModel& cost,
+                                         Timeline* timeline);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PROGRAM_PREDICTION_H_
