@@ -269,6 +269,7 @@ Json MachineData(const HardwareProfile& profile) {
   return {{"name", profile.name},
           {"description", profile.provenance.description},
           {"date", profile.provenance.date},
+          {"is_measured", !profile.gemms.empty()},
           {"num_ranks", profile.provenance.num_ranks},
           {"threads_per_device", profile.provenance.threads_per_device}};
 }

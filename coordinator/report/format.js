@@ -55,13 +55,18 @@ function isNumber(value) {
   return typeof value === "number" && Number.isFinite(value);
 }
 
-// "pipeline 2 × data 1 × tensor 2, ZeRO 1, micro-batch 2"
+// "pipeline 2 × data 1 × tensor 2, ZeRO 1, micro-batch 2". What is only planned
+// so far, and an order of passes other than 1f1b, where the layout has it.
 function formatLayout(layout) {
   const axes = ["pipeline", "data", "tensor"]
-      .map((axis) => `${axis} ${layout[axis] ?? "?"}`).join(" × ");
+      .map((axis) => `${axis} ${layout[axis] ?? "?"}`);
+  if (layout.context > 1) axes.push(`context ${layout.context}`);
   const rest = [];
+  if (layout.expert > 1) rest.push(`experts over ${layout.expert}`);
+  if (layout.interleave > 1) rest.push(`${layout.interleave} chunks a stage`);
   if (isNumber(layout.zero)) rest.push(`ZeRO ${layout.zero}`);
   if ((layout.recompute ?? "none") !== "none") rest.push(`recompute ${layout.recompute}`);
   if (isNumber(layout.micro_batch)) rest.push(`micro-batch ${layout.micro_batch}`);
-  return [axes, ...rest].join(", ");
+  if ((layout.schedule ?? "1f1b") !== "1f1b") rest.push(layout.schedule.replaceAll("_", " "));
+  return [axes.join(" × "), ...rest].join(", ");
 }

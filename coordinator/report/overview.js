@@ -97,8 +97,10 @@ function drawJob(section, data) {
   section.append(...missingNotice(data, ["job", "job_yaml", "machine"]));
   if (data.machine) {
     section.append(el("p", {class: "note"},
-        `Hardware profile ${data.machine.name}, measured ${data.machine.date} with ` +
-        `${data.machine.num_ranks} workers of ${data.machine.threads_per_device} threads.`));
+        `Hardware profile ${data.machine.name}, ` + (data.machine.is_measured
+            ? `measured ${data.machine.date} with ${data.machine.num_ranks} workers of ` +
+              `${data.machine.threads_per_device} threads.`
+            : `from data sheets, ${data.machine.date}.`)));
   }
   if (!data.job_yaml) return;
   section.append(el("details", {}, el("summary", {}, "The job with every default spelled out"),

@@ -198,7 +198,8 @@ function drawTimeline(section, data) {
                  (data.measured ? " (upper row, pale)" : ""));
   }
   if (data.measured) summary.push(`measured ${formatSeconds(data.measured.step_time_s)} (lower row)`);
-  const omitted = (data.measured?.num_ranks ?? 0) - (data.measured?.ranks.length ?? 0);
+  const shown = data.measured ?? data.predicted;
+  const omitted = shown.num_ranks - shown.ranks.length;
   if (omitted > 0) summary.push(`${omitted} more ranks are not drawn`);
   section.append(
       el("p", {class: "note"}, `The step took: ${summary.join("; ")}.`),
