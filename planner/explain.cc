@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "planner/explain_goodput.h"
 #include "planner/explain_neighbours.h"
+#include "planner/prediction.h"
 
 namespace millrace {
 namespace {
@@ -46,12 +47,6 @@ std::string AlternativeRow(int width, const Alternative& alternative) {
       FormatStepTime(prediction.step_time_s), memory, alternative.reason);
 }
 
-double RecomputeFraction(const Prediction& prediction) {
-  return prediction.closed_form.has_value()
-             ? prediction.closed_form->time.recompute_s / prediction.step_time_s
-             : prediction.recompute_fraction;
-}
-
 std::string RecomputeText(const Plan& plan) {
   const char* what = "";
   switch (plan.layout.recompute) {
@@ -65,7 +60,7 @@ std::string RecomputeText(const Plan& plan) {
       break;
   }
   return absl::StrCat("  recompute  ", what, ", ",
-                      Percent(RecomputeFraction(plan.prediction)),
+                      Percent(plan.prediction.recompute_fraction),
                       " of the step, for memory\n");
 }
 
@@ -131,11 +126,13 @@ std::string SearchText(const Plan& plan) {
       : plan.simulated   ? ", the best simulated"
                          : ", by the closed form: too many passes to simulate",
       ", ", FormatSeconds(plan.search_seconds));
+  // By the model that chose what to simulate.
+  const char* model = plan.all_simulated ? "" : " by the closed form";
   if (plan.optimality_gap == 0) {
-    absl::StrAppend(&text, "; none is faster by the model");
+    absl::StrAppend(&text, "; none is faster", model);
   } else if (plan.optimality_gap.has_value()) {
     absl::StrAppend(&text, "; none is more than ",
-                    Percent(*plan.optimality_gap), " faster by the model");
+                    Percent(*plan.optimality_gap), " faster", model);
   }
   return text;
 }
@@ -266,6 +263,16 @@ std::string AlternativesTable(const Plan& plan) {
   return text;
 }
 
+std::string LeftOutText(const Plan& plan) {
+  return absl::StrCat(
+      "\n  left out: what other sizes of each axis and micro-batch, other "
+      "ZeRO, "
+      "recompute and schedule cost, which takes fifteen more searches and is "
+      "looked for where one prices at most ",
+      kMostConsideredForNeighbours, " layouts, not ", plan.layouts_considered,
+      "; ask for one with --compare\n");
+}
+
 }  // namespace
 
 std::string ExplainPlan(const JobSpec& job, const HardwareProfile& profile,
@@ -278,7 +285,9 @@ std::string ExplainPlan(const JobSpec& job, const HardwareProfile& profile,
       ", ", job.training.global_batch, " sequences of ",
       job.model.sequence_length, " tokens a step\n\n",
       Choice(job, profile, plan), Binding(profile, plan, answers),
-      Basis(profile, plan), AlternativesTable(plan), Answers(plan, answers),
+      Basis(profile, plan), AlternativesTable(plan),
+      answers.leaves_out_neighbours ? LeftOutText(plan) : "",
+      Answers(plan, answers),
       absl::StrJoin(plan.warnings, "",
                     [](std::string* out, const std::string& warning) {
                       absl::StrAppend(out, "\nwarning: ", warning, "\n");

@@ -25,6 +25,8 @@ struct PlanAnswers {
   std::vector<SensitivityRow> sensitivity;
   std::vector<LayoutComparison> comparisons;
   std::optional<GoodputReport> goodput;  // Where the job asks.
+  // AddNeighbours() would have taken long.
+  bool leaves_out_neighbours = false;
   // The plan is for the changed case; `before` is the one without.
   std::vector<ValueChange> changes;
   std::optional<Plan> before;

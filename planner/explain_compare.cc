@@ -16,6 +16,7 @@
 #include "planner/job_file.h"
 #include "planner/job_keys.h"
 #include "planner/nearest_word.h"
+#include "planner/prediction.h"
 
 namespace millrace {
 namespace {
@@ -23,8 +24,8 @@ namespace {
 constexpr char kSection[] = "layout.";
 // Causes shown in a verdict.
 constexpr size_t kShownCauses = 3;
-// Below this share of the step, layouts are as fast as each other.
-constexpr double kEquallyFast = 5e-4;
+// Parts that differ by less than this share of the step are no cause.
+constexpr double kShownCause = 5e-4;
 // Any layout fits; exact as a double, so it may stand in a job file.
 constexpr int64_t kUnlimitedMemory = int64_t{1} << 52;
 
@@ -79,7 +80,10 @@ absl::Status PinOne(const std::string& asked, absl::string_view assignment,
         asked, absl::StrCat(parts.first, ": expected ", DescribeExpected(*key),
                             ", found '", parts.second, "'"));
   }
-  names->insert(FullName(parts.first));
+  if (!names->insert(FullName(parts.first)).second) {
+    return AskedError(asked, absl::StrCat(FullName(parts.first),
+                                          " is given twice; keep one"));
+  }
   return absl::OkStatus();
 }
 
@@ -158,23 +162,13 @@ std::string CausesText(const LayoutParts& parts, const LayoutParts& chosen) {
   std::vector<std::string> texts;
   for (const Part<double>& difference : differences) {
     if (texts.size() == kShownCauses ||
-        std::abs(difference.value) < kEquallyFast * step) {
+        std::abs(difference.value) < kShownCause * step) {
       break;
     }
     texts.push_back(
         absl::StrCat(difference.name, " ", Signed(difference.value)));
   }
   return absl::StrJoin(texts, ", ");
-}
-
-std::string SpeedText(const Prediction& prediction, const Prediction& chosen) {
-  const double ratio = prediction.step_time_s / chosen.step_time_s;
-  if (std::abs(ratio - 1) < kEquallyFast) return "as fast";
-  if (ratio > 1) {
-    return ratio < 1.1 ? absl::StrFormat("%.1f %% slower", 100 * (ratio - 1))
-                       : absl::StrFormat("%.2fx slower", ratio);
-  }
-  return absl::StrFormat("%.1f %% faster", 100 * (1 - ratio));
 }
 
 // `obstacle`: why it cannot be; empty where it can.
@@ -187,7 +181,8 @@ std::string Verdict(const LayoutComparison& comparison, const Plan& chosen,
   if (comparison.plan->layout == chosen.layout) return "the chosen layout";
   const std::string causes = CausesText(comparison.parts, chosen_parts);
   const std::string speed =
-      absl::StrCat(SpeedText(comparison.plan->prediction, chosen.prediction),
+      absl::StrCat(SpeedText(comparison.plan->prediction.step_time_s /
+                             chosen.prediction.step_time_s),
                    causes.empty() ? "" : ": ", causes);
   if (comparison.fits) return speed;
   return absl::StrCat("cannot be: ", obstacle, "; with memory for it, ", speed);

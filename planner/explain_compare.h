@@ -26,8 +26,9 @@ struct LayoutComparison {
 };
 
 // Pins what `asked` names, and leaves the rest of the layout to the planner,
-// with the job's own pins as far as they do not contradict: "NAME=VALUE,...",
-// NAME a key of the job's section layout or pp, dp, tp, cp, ep, vp, mb.
+// with the job's own pins, or without those on axes where these contradict:
+// "NAME=VALUE,...", NAME a key of the job's section layout or pp, dp, tp, cp,
+// ep, vp, mb.
 // `chosen` is the plan for `planned`, and `chosen_parts` its PartsOf().
 //
 // InvalidArgument naming the part of `asked` that is wrong, what was expected

@@ -166,6 +166,7 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
          {"predicted",
           PredictionJson(alternative.prediction, alternative.layout)},
          {"simulated", alternative.simulated},
+         {"chosen_step_time_s", alternative.chosen_step_time_s},
          {"fits", alternative.fits},
          {"reason", alternative.reason}});
   }

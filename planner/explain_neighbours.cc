@@ -8,7 +8,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "planner/job_file.h"
 #include "planner/job_keys.h"
@@ -18,7 +17,6 @@ namespace millrace {
 namespace {
 
 constexpr int32_t kMaximumZero = 3;
-constexpr double kAsFast = 0.9995;
 
 // A job key with a value that the chosen layout does not have.
 struct Turn {
@@ -66,15 +64,27 @@ bool IsKnown(const Plan& plan, const Layout& layout) {
                      });
 }
 
-std::string ReasonOf(const Alternative& neighbour, const Prediction& chosen) {
-  const double ratio = neighbour.prediction.step_time_s / chosen.step_time_s;
-  // The search simulates only what its closed form ranks first.
-  if (ratio < kAsFast) {
-    return absl::StrFormat(
-        "%.1f %% faster as simulated, but ranked lower by the closed form",
-        100 * (1 - ratio));
+Alternative NeighbourOf(const Plan& chosen, const Plan& best) {
+  Alternative neighbour{.layout = best.layout,
+                        .pipeline_outermost = best.pipeline_outermost,
+                        .simulated = best.simulated,
+                        .prediction = PredictionBeside(best, chosen)};
+  Prediction like = PredictionBeside(chosen, best);
+  const char* model =
+      like.step_time_s == chosen.prediction.step_time_s ? "" : kByPasses;
+  // Steps of too many passes have a closed form only.
+  if (!best.simulated && chosen.simulated && like.closed_form.has_value()) {
+    like.step_time_s = like.closed_form->time.step_time_s();
+    model = kByClosedForm;
   }
-  return WhyItLost(neighbour, chosen, /*memory_limit=*/0);
+  SayWhyItLost(like, /*memory_limit=*/0, model, &neighbour);
+  // The search simulates only what its closed form ranks first.
+  if (best.simulated &&
+      neighbour.prediction.step_time_s < neighbour.chosen_step_time_s) {
+    absl::StrAppend(&neighbour.reason,
+                    ", but behind all simulated ones by the closed form");
+  }
+  return neighbour;
 }
 
 }  // namespace
@@ -103,17 +113,14 @@ absl::Status AddNeighbours(const PlanningCase& planned, const Planner& planner,
     if (absl::IsInvalidArgument(best.status())) continue;
     if (!best.ok()) return best.status();
     if (IsKnown(*plan, best->layout)) continue;
-    Alternative neighbour{.layout = best->layout,
-                          .pipeline_outermost = best->pipeline_outermost,
-                          .simulated = best->simulated,
-                          .prediction = std::move(best->prediction)};
-    neighbour.reason = ReasonOf(neighbour, plan->prediction);
-    plan->alternatives.push_back(std::move(neighbour));
+    plan->alternatives.push_back(NeighbourOf(*plan, *best));
   }
   std::stable_sort(plan->alternatives.begin(), plan->alternatives.end(),
                    [](const Alternative& a, const Alternative& b) {
                      if (a.fits != b.fits) return a.fits;
-                     return a.prediction.step_time_s < b.prediction.step_time_s;
+                     // Each beside the choice by its own model.
+                     return a.prediction.step_time_s * b.chosen_step_time_s <
+                            b.prediction.step_time_s * a.chosen_step_time_s;
                    });
   return absl::OkStatus();
 }

@@ -4,6 +4,8 @@
 #ifndef MILLRACE_PLANNER_EXPLAIN_NEIGHBOURS_H_
 #define MILLRACE_PLANNER_EXPLAIN_NEIGHBOURS_H_
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "planner/search.h"
 #include "planner/what_if.h"
@@ -14,9 +16,13 @@ namespace millrace {
 // half and twice each axis and micro-batch, and with each other ZeRO stage,
 // recompute and schedule, as far as the job leaves these open, there is such a
 // layout, and no other alternative or the choice differs from it in chunks
-// alone. About fifteen searches. Errors are `planner`'s.
+// alone. About fifteen searches. `planned` has the devices that the plan was
+// found for. Errors are `planner`'s.
 absl::Status AddNeighbours(const PlanningCase& planned, const Planner& planner,
                            Plan* plan);
+
+// Where a search priced more layouts, so many more searches take seconds.
+inline constexpr int64_t kMostConsideredForNeighbours = 50'000;
 
 // Whether two layouts are the same but for their chunks a stage.
 bool DifferInChunksOnly(Layout a, Layout b);

@@ -209,11 +209,4 @@ std::string BindingText(const LayoutParts& parts, const Plan& plan,
   return absl::StrJoin(texts, ", ");
 }
 
-std::string FormatStepTime(double seconds) {
-  constexpr double kMinute = 60;
-  return seconds >= kMinute && seconds < 10 * kMinute
-             ? absl::StrFormat("%.1f s", seconds)
-             : FormatSeconds(seconds);
-}
-
 }  // namespace millrace

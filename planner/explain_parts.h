@@ -63,10 +63,6 @@ absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan);
 std::string BindingText(const LayoutParts& parts, const Plan& plan,
                         const HardwareProfile& profile);
 
-// FormatSeconds(), but seconds alone up to ten minutes, so that step times
-// compare: "61.3 s".
-std::string FormatStepTime(double seconds);
-
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_EXPLAIN_PARTS_H_

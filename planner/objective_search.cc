@@ -79,6 +79,7 @@ absl::StatusOr<ObjectivePlan> FindPlanForObjective(const SearchInput& input,
                                                    int32_t devices_per_node) {
   const GoodputSpec& spec = input.job.goodput;
   std::vector<Plan> plans;
+  std::vector<int32_t> counts;  // Of devices, by plan.
   absl::Status first_error;
   for (const int32_t count : DeviceCounts(input, devices_per_node)) {
     SearchInput part = input;
@@ -94,6 +95,7 @@ absl::StatusOr<ObjectivePlan> FindPlanForObjective(const SearchInput& input,
     }
     plan->num_idle_devices += input.num_devices - count;
     plans.push_back(*std::move(plan));
+    counts.push_back(count);
   }
   if (plans.empty()) return first_error;
 
@@ -117,7 +119,10 @@ absl::StatusOr<ObjectivePlan> FindPlanForObjective(const SearchInput& input,
     best_figures = std::move(figures);
     best_objective = objective;
   }
-  ObjectivePlan chosen{.plan = *best, .goodput = std::nullopt};
+  ObjectivePlan chosen{
+      .plan = *best,
+      .num_devices = counts[static_cast<size_t>(best - plans.data())],
+      .goodput = std::nullopt};
   if (spec.mean_time_between_failures_hours > 0 ||
       spec.price_per_device_hour > 0) {
     chosen.goodput = PredictGoodput(spec, best_figures);

@@ -24,6 +24,8 @@ GoodputInput GoodputInputOf(const Plan& plan, int32_t devices_per_node);
 
 struct ObjectivePlan {
   Plan plan;  // num_idle_devices counts those of `input` that do not train.
+  // That FindPlan found it for: all of `input`, or fewer for the objective.
+  int32_t num_devices = 0;
   // Nothing where the job gives neither failures nor a price.
   std::optional<GoodputReport> goodput;
 };

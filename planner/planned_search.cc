@@ -82,9 +82,10 @@ class PlannedSearch {
     const Prediction chosen_in_closed_form =
         WithoutSimulation(space_.model, first.layout, cost_, chosen);
     for (Alternative& alternative : choice.best) {
-      alternative.reason = WhyItLost(
-          alternative, alternative.simulated ? chosen : chosen_in_closed_form,
-          memory_limit_);
+      const bool is_like_chosen = alternative.simulated == first.simulated;
+      SayWhyItLost(is_like_chosen ? chosen : chosen_in_closed_form,
+                   memory_limit_, is_like_chosen ? "" : kByClosedForm,
+                   &alternative);
     }
     return choice;
   }

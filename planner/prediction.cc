@@ -1,5 +1,7 @@
 #include "planner/prediction.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/units.h"
@@ -7,6 +9,9 @@
 
 namespace millrace {
 namespace {
+
+// Below this share of the step, layouts are as fast as each other.
+constexpr double kEquallyFast = 5e-4;
 
 // "1.7 %" for a ratio of 1.017, "1.50x" for one of 1.5.
 std::string MoreText(double ratio) {
@@ -90,8 +95,10 @@ Prediction PredictionOf(const ModelSpec& model, const Layout& layout,
   return prediction;
 }
 
+namespace {
+
 std::string WhyItLost(const Alternative& loser, const Prediction& chosen,
-                      int64_t memory_limit) {
+                      int64_t memory_limit, absl::string_view model) {
   if (!loser.fits) {
     const int64_t need = loser.prediction.memory_bytes();
     return absl::StrCat("needs ", FormatBytes(need), ", ",
@@ -99,14 +106,46 @@ std::string WhyItLost(const Alternative& loser, const Prediction& chosen,
                         " more than the device has");
   }
   const double ratio = loser.prediction.step_time_s / chosen.step_time_s;
-  if (ratio <= 1.0005) {
-    return loser.simulated || loser.prediction.closed_form.has_value()
-               ? "as fast, but not as simple"
-               : "not simulated; the closed form ranks it lower";
+  const std::string speed = SpeedText(ratio);
+  const std::string cause =
+      ratio > 1 + kEquallyFast
+          ? absl::StrCat(": ", MainCause(loser.prediction, chosen))
+          : "";
+  if (!model.empty()) {
+    return absl::StrCat(speed, " by ", model, " (choice ",
+                        FormatStepTime(chosen.step_time_s), ")", cause);
   }
-  return absl::StrCat(MoreText(ratio), " slower",
-                      loser.simulated ? ": " : " by the closed form: ",
-                      MainCause(loser.prediction, chosen));
+  // Of equals the simpler is chosen.
+  if (ratio == 1) return "as fast, but not as simple";
+  return absl::StrCat(speed, cause);
+}
+
+}  // namespace
+
+void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,
+                  absl::string_view model, Alternative* loser) {
+  loser->chosen_step_time_s = chosen.step_time_s;
+  loser->reason = WhyItLost(*loser, chosen, memory_limit, model);
+}
+
+const Prediction& PredictionBeside(const Plan& plan, const Plan& other) {
+  const bool is_other_by_instructions = !other.timeline.ranks.empty();
+  return plan.by_passes.has_value() && !is_other_by_instructions
+             ? *plan.by_passes
+             : plan.prediction;
+}
+
+std::string SpeedText(double ratio) {
+  if (std::abs(ratio - 1) < kEquallyFast) return "as fast";
+  if (ratio > 1) return absl::StrCat(MoreText(ratio), " slower");
+  return absl::StrFormat("%.1f %% faster", 100 * (1 - ratio));
+}
+
+std::string FormatStepTime(double seconds) {
+  constexpr double kMinute = 60;
+  return seconds >= kMinute && seconds < 10 * kMinute
+             ? absl::StrFormat("%.1f s", seconds)
+             : FormatSeconds(seconds);
 }
 
 }  // namespace millrace

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "planner/cost.h"
 #include "planner/layout.h"
 #include "planner/model.h"
@@ -23,10 +24,29 @@ void FillTime(const ModelSpec& model, const Layout& layout,
 Prediction PredictionOf(const ModelSpec& model, const Layout& layout,
                         const CostModel& cost, const StepPrediction& step);
 
-// Why `loser` is not the layout predicted as `chosen`: "1.23x slower: bubble 43
-// % of the step", "needs ... more than the device has".
-std::string WhyItLost(const Alternative& loser, const Prediction& chosen,
-                      int64_t memory_limit);
+// Fills in why `loser` is not the layout predicted as `chosen`, "1.23x slower:
+// bubble 43 % of the step" or "needs ... more than the device has", and
+// chosen_step_time_s. Both are priced by one model: `model` names it where the
+// plan states its choice by another, "0.1 % slower by the closed form (choice
+// 72.7 s): ...".
+void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,
+                  absl::string_view model, Alternative* loser);
+
+// Models that SayWhyItLost() may name.
+inline constexpr char kByClosedForm[] = "the closed form";
+inline constexpr char kByPasses[] = "passes";
+
+// The prediction of `plan` to set beside that of `other`: by passes where
+// `other` has none by instructions, as far as both are known.
+const Prediction& PredictionBeside(const Plan& plan, const Plan& other);
+
+// Of one step time over another: "1.7 % slower", "1.50x slower", "0.6 %
+// faster", or "as fast" within 0.05 %.
+std::string SpeedText(double ratio);
+
+// FormatSeconds(), but seconds alone up to ten minutes, so that step times
+// compare: "61.3 s".
+std::string FormatStepTime(double seconds);
 
 }  // namespace millrace
 

@@ -81,14 +81,8 @@ class Search {
     const size_t begin = candidates_.size();
     for (const Layout& layout : layouts) {
       RETURN_IF_ERROR(CheckProfile(layout, cost_));
-      const StepEstimate estimate = Estimate(layout);
-      Candidate candidate{.layout = layout};
-      FillTime(space_.model, layout, cost_, estimate.step_time_s,
-               &candidate.prediction);
-      candidate.prediction.bubble_fraction = estimate.bubble_fraction;
-      candidate.prediction.exposed_communication_fraction =
-          estimate.exposed_communication_fraction;
-      candidates_.push_back(std::move(candidate));
+      candidates_.push_back(
+          {.layout = layout, .prediction = Estimated(layout)});
     }
     // Stable: EnumerateLayouts puts the simpler of equals first.
     std::vector<size_t> order(candidates_.size() - begin);
@@ -114,6 +108,16 @@ class Search {
         .exposed_communication_fraction =
             (time.exposed_tensor_s + time.exposed_data_s + time.transfer_s) /
             step_time_s};
+  }
+
+  Prediction Estimated(const Layout& layout) {
+    const StepEstimate estimate = Estimate(layout);
+    Prediction prediction;
+    FillTime(space_.model, layout, cost_, estimate.step_time_s, &prediction);
+    prediction.bubble_fraction = estimate.bubble_fraction;
+    prediction.exposed_communication_fraction =
+        estimate.exposed_communication_fraction;
+    return prediction;
   }
 
   std::vector<Layout> SmallerThanWhatDoesNotFit() const {
@@ -214,7 +218,7 @@ class Search {
     return fastest;
   }
 
-  absl::StatusOr<Plan> MakePlan(const Candidate& chosen) const {
+  absl::StatusOr<Plan> MakePlan(const Candidate& chosen) {
     Plan plan;
     plan.layout = chosen.layout;
     plan.prediction = chosen.prediction;
@@ -239,17 +243,16 @@ class Search {
                        return a->prediction.step_time_s <
                               b->prediction.step_time_s;
                      });
+    const Prediction estimated = Estimated(chosen.layout);
     for (const Candidate* loser : losers) {
-      plan.alternatives.push_back(
-          {.layout = loser->layout,
-           .fits = loser->fits,
-           .simulated = loser->simulated,
-           .prediction = loser->prediction,
-           .reason = WhyItLost({.layout = loser->layout,
-                                .fits = loser->fits,
-                                .simulated = loser->simulated,
-                                .prediction = loser->prediction},
-                               chosen.prediction, memory_limit_)});
+      Alternative alternative{.layout = loser->layout,
+                              .fits = loser->fits,
+                              .simulated = loser->simulated,
+                              .prediction = loser->prediction};
+      SayWhyItLost(loser->simulated ? chosen.prediction : estimated,
+                   memory_limit_, loser->simulated ? "" : kByClosedForm,
+                   &alternative);
+      plan.alternatives.push_back(std::move(alternative));
     }
     return plan;
   }
@@ -269,16 +272,25 @@ class Search {
                              std::make_move_iterator(choice.best.end()));
     plan.layouts_considered = choice.layouts_considered;
     plan.optimality_gap = choice.optimality_gap;
-    if (plan.plan_only || !CheckProfile(plan.layout, cost_).ok()) return plan;
+    if (!input_.lowers || plan.plan_only ||
+        !CheckProfile(plan.layout, cost_).ok()) {
+      return plan;
+    }
     // What was chosen is now told exactly.
-    const StepPrediction closed_form = *plan.prediction.closed_form;
+    const Prediction by_passes = plan.prediction;
     ASSIGN_OR_RETURN(plan.prediction, PredictLayout(space_.model, plan.layout,
                                                     cost_, &plan.timeline));
     ASSIGN_OR_RETURN(const std::vector<Program> programs,
                      BuildTrainingPrograms(space_.model, plan.layout));
     plan.program_hashes = HashesOf(programs);
-    plan.prediction.closed_form = closed_form;
-    plan.simulated = true;
+    plan.prediction.closed_form = by_passes.closed_form;
+    const bool was_simulated = std::exchange(plan.simulated, true);
+    for (Alternative& alternative : plan.alternatives) {
+      if (alternative.simulated != was_simulated) continue;
+      SayWhyItLost(by_passes, memory_limit_,
+                   was_simulated ? kByPasses : kByClosedForm, &alternative);
+    }
+    if (was_simulated) plan.by_passes = by_passes;
     const int64_t need = plan.prediction.memory_bytes();
     if (need > memory_limit_) {
       plan.warnings.push_back(absl::StrCat(
@@ -286,7 +298,7 @@ class Search {
           FormatBytes(need - memory_limit_),
           " more than a device has, though by the closed form it fits; set "
           "resources.memory_per_device to ",
-          (memory_limit_ - (need - closed_form.memory.total())) / kMiB,
+          (memory_limit_ - (need - by_passes.memory_bytes())) / kMiB,
           " MiB for one that does"));
     }
     return plan;

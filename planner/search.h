@@ -38,8 +38,8 @@ struct Prediction {
   int64_t optimizer_bytes = 0;                // Moments and master weights.
   double bubble_fraction = 0;                 // Of the mean rank's step.
   double exposed_communication_fraction = 0;  // Of the mean rank's step.
-  // Spent on computing again, of the mean rank's step; zero where the layout
-  // was not simulated.
+  // Spent on computing again, of the mean rank's step; zero for what
+  // planner/step_model.h has not priced and nothing simulated.
   double recompute_fraction = 0;
   // The parts of time and memory where planner/step_model.h predicted them.
   std::optional<StepPrediction> closed_form;
@@ -59,6 +59,9 @@ struct Alternative {
   bool fits = true;
   bool simulated = false;  // False: closed form only.
   Prediction prediction;
+  // Of the choice, by the model that priced this layout: where that is not the
+  // one of Plan::prediction, only these two times compare.
+  double chosen_step_time_s = 0;
   std::string reason;  // Why it lost: "1.23x slower: bubble 43 %", "needs ...".
 };
 
@@ -70,6 +73,9 @@ struct Plan {
   bool pipeline_outermost = false;  // As in Alternative.
   int32_t num_idle_devices = 0;     // That the layout leaves.
   Prediction prediction;
+  // Of the same layout, simulated by passes as what workers cannot execute is:
+  // where `prediction` is by instructions and alternatives may not be.
+  std::optional<Prediction> by_passes;
   Timeline timeline;                      // Simulated, of the chosen layout.
   std::vector<uint64_t> program_hashes;   // By stage, training Programs.
   std::vector<Alternative> alternatives;  // Best first; without the chosen.
@@ -97,6 +103,9 @@ struct SearchInput {
   // False: of all axes the closed form alone chooses, and stages stay inside
   // replicas, where time is short.
   bool simulates = true;
+  // False: of all axes the simulation of passes has the last word, also on what
+  // could be lowered, where time is short.
+  bool lowers = true;
 };
 
 // Whether only a search of all axes can answer: the job asks for what workers

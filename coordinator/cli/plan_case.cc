@@ -23,8 +23,6 @@ namespace {
 
 // More are rarely gone at once; each takes a search.
 constexpr int32_t kMostLostNodes = 4;
-// Where the search priced more layouts, fifteen more searches take seconds.
-constexpr int64_t kMostConsideredForNeighbours = 50'000;
 
 SearchInput InputOf(const PlanningCase& planned) {
   return {.job = planned.job,
@@ -131,22 +129,37 @@ absl::StatusOr<Plan> PlanCase(const PlanningCase& planned) {
 absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned) {
   if (!planned.pools.empty()) {
     ASSIGN_OR_RETURN(Plan plan, PlanCase(planned));
-    return ObjectivePlan{.plan = std::move(plan), .goodput = std::nullopt};
+    return ObjectivePlan{.plan = std::move(plan),
+                         .num_devices = planned.num_devices,
+                         .goodput = std::nullopt};
   }
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(planned.profile));
   const int32_t devices_per_node = planned.profile.ranks_per_host;
   ASSIGN_OR_RETURN(
       ObjectivePlan chosen,
       FindPlanForObjective(InputOf(planned), cost, devices_per_node));
-  if (InputOf(planned).all_axes &&
-      chosen.plan.layouts_considered <= kMostConsideredForNeighbours) {
-    RETURN_IF_ERROR(AddNeighbours(planned, PlanCase, &chosen.plan));
-  }
   if (chosen.goodput.has_value() && chosen.goodput->considers_failures &&
       planned.nodes.empty()) {
     ASSIGN_OR_RETURN(chosen.goodput, WithFewerNodes(planned, chosen, cost));
   }
   return chosen;
+}
+
+absl::StatusOr<bool> AddOtherChoices(const PlanningCase& planned, Plan* plan) {
+  // What workers can execute is listed whole by the search itself.
+  if (!planned.pools.empty() || !InputOf(planned).all_axes) return true;
+  if (plan->layouts_considered > kMostConsideredForNeighbours) return false;
+  const Planner by_passes =
+      [](const PlanningCase& turned) -> absl::StatusOr<Plan> {
+    SearchInput input = InputOf(turned);
+    // The others of the table are by passes too, and a step of instructions
+    // takes seconds where there are many.
+    input.lowers = false;
+    ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(turned.profile));
+    return FindPlan(input, cost);
+  };
+  RETURN_IF_ERROR(AddNeighbours(planned, by_passes, plan));
+  return true;
 }
 
 }  // namespace millrace

@@ -32,8 +32,14 @@ absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
 absl::StatusOr<Plan> PlanCase(const PlanningCase& planned);
 
 // The plan for what the job wants most, and what it yields with failures where
-// the job tells of them; going on with fewer nodes is planned too.
+// the job tells of them; going on with fewer nodes is planned too. What else is
+// asked about the plan is asked of its num_devices.
 absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned);
+
+// Adds to a plan over all axes, found for `planned`, what its other choices
+// would cost (planner/explain_neighbours.h). False: left out, since the search
+// priced so many layouts that fifteen more like it would take long.
+absl::StatusOr<bool> AddOtherChoices(const PlanningCase& planned, Plan* plan);
 
 }  // namespace millrace
 

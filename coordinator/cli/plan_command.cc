@@ -101,9 +101,9 @@ absl::StatusOr<Question> AskedQuestion(const PlanOptions& options,
 }
 
 absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
-                                       Question question, const Plan& plan) {
-  PlanAnswers answers{.changes = std::move(question.changes),
-                      .before = std::move(question.before)};
+                                       const Question& question,
+                                       const Plan& plan) {
+  PlanAnswers answers{.changes = question.changes, .before = question.before};
   const PlanningCase& planned = question.planned;
   ASSIGN_OR_RETURN(answers.parts, PartsOf(planned.job.model, plan));
   for (const std::string& asked : options.compare) {
@@ -129,10 +129,14 @@ absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
 absl::Status RunPlan(const PlanOptions& options) {
   ASSIGN_OR_RETURN(const JobSpec job, LoadJob(options.job_path));
   ASSIGN_OR_RETURN(const Here here, FindHere(job));
-  ASSIGN_OR_RETURN(const Question question, AskedQuestion(options, job, here));
-  const PlanningCase& planned = question.planned;
+  ASSIGN_OR_RETURN(Question question, AskedQuestion(options, job, here));
+  PlanningCase& planned = question.planned;
   ASSIGN_OR_RETURN(ObjectivePlan chosen, PlanForObjective(planned));
+  // An objective may take fewer; all that follows is about these.
+  planned.num_devices = chosen.num_devices;
   Plan& plan = chosen.plan;
+  ASSIGN_OR_RETURN(const bool has_other_choices,
+                   AddOtherChoices(planned, &plan));
   for (const std::string& warning :
        WarningsFor(planned.job, here, planned.profile, planned.num_devices)) {
     plan.warnings.push_back(warning);
@@ -150,6 +154,7 @@ absl::Status RunPlan(const PlanOptions& options) {
   }
   ASSIGN_OR_RETURN(PlanAnswers answers, AnswersFor(options, question, plan));
   answers.goodput = chosen.goodput;
+  answers.leaves_out_neighbours = !has_other_choices;
   std::cout << (options.json
                     ? PlanToJson(plan, answers)
                     : ExplainPlan(planned.job, planned.profile, plan, answers));

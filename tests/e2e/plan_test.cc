@@ -71,6 +71,35 @@ std::vector<std::string> KeysOf(const Json& object) {
   return keys;
 }
 
+int NumRanks(const Json& layout) {
+  int product = 1;
+  for (const char* axis : {"pipeline", "data", "tensor", "context"}) {
+    product *= layout[axis].get<int>();
+  }
+  return product;
+}
+
+// Every reason says what the two step times say that one model gave, so that
+// no alternative looks faster than the choice without a word of it.
+void ExpectReasonsHold(const Json& plan) {
+  for (const Json& alternative : plan["alternatives"]) {
+    if (!alternative["fits"]) continue;
+    const std::string reason = alternative["reason"];
+    const double step_time_s = alternative["predicted"]["step_time_s"];
+    const double chosen_s = alternative["chosen_step_time_s"];
+    const double ratio = step_time_s / chosen_s;
+    EXPECT_THAT(reason, HasSubstr(ratio > 1.0005   ? "slower"
+                                  : ratio < 0.9995 ? "faster"
+                                                   : "as fast"));
+    if (chosen_s != plan["predicted"]["step_time_s"]) {
+      EXPECT_THAT(reason, HasSubstr("(choice "));
+    }
+    if (ratio < 0.9995) {
+      EXPECT_THAT(reason, HasSubstr("by the closed form"));
+    }
+  }
+}
+
 // Goal: programs find the keys that docs/plan.md promises, each of its type,
 // and what was asked beside the plan only where it was asked. Method: parse the
 // plan with and without questions.
@@ -86,8 +115,9 @@ TEST_F(PlanCommandTest, PrintsTheDocumentedJson) {
                           "schedule", "sequence_parallel", "tensor", "zero"));
   EXPECT_THAT(
       KeysOf(plan["predicted"]),
-      IsSupersetOf({"step_time_s", "tokens_per_s_per_device", "mfu_full",
-                    "mfu_causal", "memory_bytes_per_device", "bubble_fraction",
+      IsSupersetOf({"step_time_s", "step_time_low_s", "step_time_high_s",
+                    "tokens_per_s_per_device", "mfu_full", "mfu_causal",
+                    "memory_bytes_per_device", "bubble_fraction",
                     "exposed_communication_fraction"}));
   EXPECT_THAT(KeysOf(plan["search"]),
               ElementsAre("layouts_considered", "optimality_gap", "seconds"));
@@ -97,9 +127,11 @@ TEST_F(PlanCommandTest, PrintsTheDocumentedJson) {
   EXPECT_GT(plan["alternatives"].size(), 3u);
   for (const Json& alternative : plan["alternatives"]) {
     EXPECT_THAT(KeysOf(alternative),
-                IsSupersetOf({"layout", "predicted", "reason", "fits"}));
+                IsSupersetOf({"layout", "predicted", "simulated",
+                              "chosen_step_time_s", "reason", "fits"}));
     EXPECT_NE(alternative["reason"], "");
   }
+  ExpectReasonsHold(plan);
   for (const char* answer : {"what_if", "compare", "sensitivity"}) {
     EXPECT_FALSE(plan.contains(answer)) << answer;
   }
@@ -164,6 +196,24 @@ TEST_F(PlanCommandTest, RefusesWrongQuestions) {
   }
 }
 
+// Goal: where the job takes fewer devices for its money, what is asked about
+// the plan is asked of these, on which its layout can be. Method: every
+// question, with a price on devices.
+TEST_F(PlanCommandTest, AsksAboutTheDevicesThatTheJobTakes) {
+  const Result result = Run(
+      {"--json", "--what-if", "goodput.price_per_device_hour=2", "--what-if",
+       "goodput.objective=cost", "--compare", "mb=1", "--sensitivity"});
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  const Json plan = Json::parse(result.output);
+  EXPECT_EQ(NumRanks(plan["layout"]), 1);
+  EXPECT_EQ(NumRanks(plan["compare"][0]["layout"]), 1);
+  EXPECT_EQ(plan["sensitivity"].size(), 6u);  // Without links.
+  const Result text = Run({"--what-if", "goodput.price_per_device_hour=2",
+                           "--what-if", "goodput.objective=cost"});
+  EXPECT_EQ(text.exit_code, 0) << text.output;
+  EXPECT_THAT(text.output, HasSubstr("next step  device.flops +25 %"));
+}
+
 // Goal: the step can be looked at as a page, as a trace and bare. Method: write
 // each and see that it is what its name says.
 TEST_F(PlanCommandTest, WritesTheStepToLookAt) {
@@ -185,14 +235,17 @@ TEST_F(PlanCommandTest, WritesTheStepToLookAt) {
 // on 64 of a data sheet's devices, and on nodes of which one has lost a device.
 TEST_F(PlanCommandTest, PlansForADataSheet) {
   const std::string page = folder_.path + "/planned.html";
-  const auto run = [&](const std::vector<std::string>& arguments) {
-    std::vector<std::string> command = {MILLRACE_BINARY, "plan",
-                                        "configs/llama3-70b.yaml", "--profile",
-                                        "h100-sxm"};
+  const auto run_job = [&](const std::string& job,
+                           const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {MILLRACE_BINARY, "plan", job,
+                                        "--profile", "h100-sxm"};
     command.insert(command.end(), arguments.begin(), arguments.end());
     JobProcess process(folder_, command);
     const int exit_code = process.Wait();
     return Result{exit_code, process.Output()};
+  };
+  const auto run = [&](const std::vector<std::string>& arguments) {
+    return run_job("configs/llama3-70b.yaml", arguments);
   };
   const Result planned =
       run({"--devices", "64", "--json", "--compare", "cp=2", "--what-if",
@@ -206,11 +259,30 @@ TEST_F(PlanCommandTest, PlansForADataSheet) {
   EXPECT_GT(plan["predicted"]["memory_bytes_per_device"], int64_t{1} << 30);
   EXPECT_THAT(std::string(plan["warnings"][0]), HasSubstr("not measured"));
   EXPECT_THAT(File("planned.html"), HasSubstr("forward of chunk"));
+  ExpectReasonsHold(plan);
+  EXPECT_GT(plan["alternatives"].size(), 10u);  // Neighbours among them.
+
+  // Tables too: the choice is told by instructions, others by passes.
+  const Result measured =
+      run_job("configs/llama3-8b.yaml",
+              {"--devices", "64", "--json", "--what-if", "profile=h200-sxm"});
+  ASSERT_EQ(measured.exit_code, 0) << measured.output;
+  const Json by_instructions = Json::parse(measured.output);
+  EXPECT_FALSE(by_instructions["plan_only"]);
+  EXPECT_THAT(measured.output, HasSubstr(" by passes (choice "));
+  ExpectReasonsHold(by_instructions);
+
+  // A long search leaves the neighbours out, and says so.
+  const Result large =
+      run_job("configs/llama3-405b.yaml", {"--devices", "1024"});
+  ASSERT_EQ(large.exit_code, 0) << large.output;
+  EXPECT_THAT(large.output, HasSubstr("left out: what other sizes"));
 
   const Result uneven = run({"--devices", "7x8+1x7"});
   ASSERT_EQ(uneven.exit_code, 0) << uneven.output;
   EXPECT_THAT(uneven.output, HasSubstr("are left idle"));
   EXPECT_THAT(uneven.output, HasSubstr("from data sheets"));
+  EXPECT_THAT(uneven.output, Not(HasSubstr("left out:")));
 
   const Result unknown = run({});
   EXPECT_EQ(unknown.exit_code, 2);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "planner/explain_json.h"
+#include "planner/explain_neighbours.h"
 #include "planner/goodput.h"
 #include "tests/planner/planning_fixture.h"
 
@@ -44,6 +45,7 @@ Plan MakePlan() {
        .prediction = {.step_time_s = 0.6,
                       .tokens_per_s = 900,
                       .persistent_bytes = 1 << 20},
+       .chosen_step_time_s = 0.5,
        .reason = "1.20x slower: bubble 43 % of the step"},
       {.layout = {.tensor = 4, .micro_batch = 8},
        .fits = false,
@@ -86,6 +88,20 @@ TEST(ExplainTest, CutsLongTables) {
               Not(HasSubstr("alternative")));
 }
 
+// Goal: a reader knows why the neighbours of a choice are missing, and how to
+// see one. Method: a plan of a long search.
+TEST(ExplainTest, SaysThatNeighboursAreLeftOut) {
+  Plan plan = MakePlan();
+  plan.layouts_considered = kMostConsideredForNeighbours + 1;
+  EXPECT_THAT(ExplainPlan(MakeJob(), MakeProfile({}), plan),
+              Not(HasSubstr("left out")));
+  const std::string text = ExplainPlan(MakeJob(), MakeProfile({}), plan,
+                                       {.leaves_out_neighbours = true});
+  EXPECT_THAT(text, HasSubstr("left out: what other sizes of each axis"));
+  EXPECT_THAT(text, HasSubstr("at most 50000 layouts, not 50001"));
+  EXPECT_THAT(text, HasSubstr("--compare"));
+}
+
 // Goal: the machine-readable plan has the documented keys, and leaves out what
 // it does not know. Method: parse it back.
 TEST(ExplainTest, WritesJson) {
@@ -102,6 +118,7 @@ TEST(ExplainTest, WritesJson) {
   EXPECT_FALSE(json["predicted"].contains("step_time_low_s"));
   EXPECT_TRUE(json["search"]["optimality_gap"].is_null());
   ASSERT_EQ(json["alternatives"].size(), 2u);
+  EXPECT_EQ(json["alternatives"][0]["chosen_step_time_s"], 0.5);
   EXPECT_EQ(json["alternatives"][1]["fits"], false);
   EXPECT_FALSE(
       json["alternatives"][1]["predicted"].contains("memory_bytes_per_device"));
@@ -168,7 +185,7 @@ TEST(ExplainTest, TellsOfPlansThatCannotRunYet) {
   for (const char* part :
        {"plan only", "2 are left idle", "500 ms (450 ms to 600 ms)",
         "of the FLOP/s that the data sheet says", "from data sheets",
-        "none is faster by the model", "fp8",
+        "none is faster by the closed form", "fp8",
         "binds      compute 60.0 %, bubble 18.0 %, exposed context "
         "communication over fabric 8.0 %, exposed tensor communication over "
         "nvlink 6.0 %, recompute 4.0 %, exposed data communication over fabric "

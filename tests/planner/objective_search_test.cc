@@ -35,6 +35,7 @@ TEST(ObjectiveSearchTest, StepTimeIsFindPlan) {
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->plan.layout, plan->layout);
   EXPECT_EQ(found->plan.num_idle_devices, plan->num_idle_devices);
+  EXPECT_EQ(found->num_devices, input.num_devices);
   EXPECT_FALSE(found->goodput.has_value());
 }
 
@@ -107,6 +108,9 @@ TEST(ObjectiveSearchTest, CostTakesFewerDevices) {
   const auto all = FindPlan(input, cost);
   ASSERT_TRUE(all.ok()) << all.status();
   EXPECT_LT(found->plan.layout.num_ranks(), all->layout.num_ranks());
+  EXPECT_LT(found->num_devices, input.num_devices);
+  input.num_devices = found->num_devices;
+  EXPECT_EQ(FindPlan(input, cost)->layout, found->plan.layout);
   EXPECT_GT(found->plan.prediction.step_time_s, all->prediction.step_time_s);
   EXPECT_GT(found->goodput->tokens_per_dollar,
             PredictGoodput(input.job.goodput, GoodputInputOf(*all, kNode))

@@ -96,13 +96,17 @@ TEST(SensitivityTest, SaysTheNextStepInALine) {
             "device.flops +25 % saves 15.0 %, link.fabric 2.0 %");
   plan.alternatives = {{.layout = {.tensor = 2},
                         .fits = true,
-                        .prediction = {.step_time_s = 0.5}},
+                        .prediction = {.step_time_s = 0.5},
+                        .chosen_step_time_s = 1},
                        {.layout = {.tensor = 4},
                         .fits = false,
-                        .prediction = {.step_time_s = 0.9}}};
+                        .prediction = {.step_time_s = 0.9},
+                        .chosen_step_time_s = 0.96}};
   EXPECT_THAT(NextStepText(plan, rows), HasSubstr("memory for pipeline 1 x "
                                                   "data 1 x tensor 4"));
-  EXPECT_THAT(NextStepText(plan, rows), HasSubstr("saves 10.0 %"));
+  // Of what the closed form gives the choice, not of its simulated step.
+  EXPECT_THAT(NextStepText(plan, rows),
+              HasSubstr("saves 6.2 % by the closed form"));
 }
 
 // Goal: a job's own memory limit is what grows, since it decides. Method: a
@@ -210,6 +214,7 @@ TEST(CompareTest, RefusesWhatItDoesNotKnow) {
            {"tp=four", "expected auto or an integer"},
            {"recompute=some", "none, selective or full"},
            {"tp", "expected auto or an integer"},
+           {"tp=4,tensor=2", "tensor is given twice"},
            {"", "unknown name ''"}}) {
     const auto comparison = CompareLayout(asked, planned, {}, {}, FindPlanFor);
     EXPECT_TRUE(absl::IsInvalidArgument(comparison.status())) << asked;
@@ -235,6 +240,7 @@ TEST(NeighboursTest, ShowsWhatEachChoiceCosts) {
     EXPECT_EQ(alternative.layout.micro_batch, 1);  // As the job pins.
     EXPECT_FALSE(DifferInChunksOnly(alternative.layout, plan.layout));
     EXPECT_FALSE(alternative.reason.empty());
+    EXPECT_EQ(alternative.chosen_step_time_s, plan.prediction.step_time_s);
     has_recompute |= alternative.layout.recompute != plan.layout.recompute;
     has_zero |= alternative.layout.zero != plan.layout.zero;
     for (size_t j = 0; j < i; ++j) {
