@@ -1,15 +1,21 @@
 // Times training steps of a job on GPUs, on random tokens:
 //
-//   cuda_step_bench JOB.yaml [pipeline=1 data=1 tensor=1 micro_batch=1 zero=0
-//        recompute=none zero_bubble=0|1 list_gib=0] [steps=20 warmup=4
-//        measured=3 graphs=1 deterministic=0|1 trace=FILE]
+//   cuda_step_bench JOB.yaml... [pipeline=1 data=1 tensor=1 micro_batch=1
+//   zero=0
+//        recompute=none zero_bubble=0|1 list_gib=0 | planned=0] [steps=20
+//        warmup=4 measured=3 graphs=1 deterministic=0|1 trace=FILE json=FILE]
 //       [rank=0 device=RANK store=FOLDER]
 //
 // One process a rank, each on its GPU; more than one meet in `store`, a folder
-// that they share and that is empty before. Rank 0 prints, after the warmup:
-// tokens a second and utilisation over `steps` steps, memory, and from one of
-// the `measured` steps after them where the time went, by op. `trace` is
-// written from that step for Perfetto.
+// that they share and that is empty before. Several jobs run one after the
+// other, in the order given. Rank 0 prints, after the warmup: tokens a second
+// and utilisation over `steps` steps, memory, and from one of the `measured`
+// steps after them where the time went, by op. `trace` is written from that
+// step for Perfetto; `json` gets a line a job, as soon as it is done.
+//
+// `planned`: the layout that the planner chooses for so many devices, within
+// the job's section `layout`, by the job's profile; what it predicted is
+// printed too.
 //
 // `list_gib`: the schedule list, by the job's profile, with arenas of so many
 // GiB a GPU.
@@ -24,6 +30,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,6 +38,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -42,6 +50,7 @@
 #include "planner/list_variant.h"
 #include "planner/op_work.h"
 #include "planner/profile_file.h"
+#include "planner/search.h"
 #include "planner/timeline.h"
 #include "planner/timeline_trace.h"
 #include "tests/worker/directory_rendezvous_store.h"
@@ -67,12 +76,28 @@ struct Settings {
   int32_t device = -1;  // As the rank.
   std::string store;
   std::string trace;
+  std::string json;
   std::string recompute = "none";
+  int32_t planned = 0;
+  std::optional<Prediction> prediction;  // Of what was planned.
 };
 
+absl::StatusOr<CostModel> LoadCostModel(const JobSpec& job) {
+  ASSIGN_OR_RETURN(HardwareProfile profile, LoadProfile(job.profile));
+  return CostModel::Create(std::move(profile));
+}
+
+absl::Status TakePlan(Settings* s) {
+  ASSIGN_OR_RETURN(const CostModel cost, LoadCostModel(s->job));
+  ASSIGN_OR_RETURN(Plan plan,
+                   FindPlan({.job = s->job, .num_devices = s->planned}, cost));
+  s->layout = std::move(plan.layout);
+  s->prediction = std::move(plan.prediction);
+  return absl::OkStatus();
+}
+
 absl::Status ListSchedule(Settings* s) {
-  ASSIGN_OR_RETURN(HardwareProfile profile, LoadProfile(s->job.profile));
-  ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(std::move(profile)));
+  ASSIGN_OR_RETURN(const CostModel cost, LoadCostModel(s->job));
   ASSIGN_OR_RETURN(
       const std::optional<Layout> listed,
       ListScheduledVariant(s->job.model, s->layout, cost,
@@ -86,14 +111,10 @@ absl::Status ListSchedule(Settings* s) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
-  if (argc < 2) {
-    return absl::InvalidArgumentError(
-        "usage: cuda_step_bench JOB.yaml [NAME=VALUE]..., see the top of its "
-        "source");
-  }
+// All but the job and its layout. What is no setting is a job's path.
+absl::StatusOr<Settings> ParseArguments(int argc, char** argv,
+                                        std::vector<std::string>* jobs) {
   Settings s;
-  ASSIGN_OR_RETURN(s.job, LoadJob(argv[1]));
   Layout& layout = s.layout;
   const std::map<std::string, int32_t*> numbers = {
       {"pipeline", &layout.pipeline},
@@ -103,6 +124,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
       {"zero", &layout.zero},
       {"zero_bubble", &s.zero_bubble},
       {"list_gib", &s.list_gib},
+      {"planned", &s.planned},
       {"steps", &s.steps},
       {"warmup", &s.warmup},
       {"measured", &s.measured},
@@ -111,13 +133,18 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
       {"rank", &s.rank},
       {"device", &s.device}};
   const std::map<std::string, std::string*> texts = {
-      {"store", &s.store}, {"trace", &s.trace}, {"recompute", &s.recompute}};
-  for (int i = 2; i < argc; ++i) {
+      {"store", &s.store},
+      {"trace", &s.trace},
+      {"json", &s.json},
+      {"recompute", &s.recompute}};
+  for (int i = 1; i < argc; ++i) {
     const std::pair<std::string, std::string> argument =
         absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
     const auto number = numbers.find(argument.first);
     const auto text = texts.find(argument.first);
-    if (text != texts.end()) {
+    if (!absl::StrContains(argv[i], '=')) {
+      jobs->push_back(argv[i]);
+    } else if (text != texts.end()) {
       *text->second = argument.second;
     } else if (number == numbers.end() ||
                !absl::SimpleAtoi(argument.second, number->second)) {
@@ -125,25 +152,47 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
           absl::StrCat(argv[i], ": expected NAME=VALUE of a known name"));
     }
   }
-  if (s.deterministic >= 0) {
-    s.job.training.deterministic = s.deterministic != 0;
-  }
-  layout.precision = PrecisionOf(s.job.training.precision);
-  if (s.zero_bubble != 0) layout.schedule = Schedule::kZeroBubble;
-  layout.num_microbatches = static_cast<int32_t>(s.job.training.global_batch) /
-                            (layout.data * layout.micro_batch);
-  RETURN_IF_ERROR(
-      ValidateLayout(s.job.model, layout, s.job.training.global_batch));
-  if (s.list_gib > 0) RETURN_IF_ERROR(ListSchedule(&s));
-  if (s.device < 0) s.device = s.rank;
-  if (layout.num_ranks() > 1 && s.store.empty()) {
+  if (jobs->empty()) {
     return absl::InvalidArgumentError(
-        "more than one rank: name a shared, empty folder by store=");
+        "usage: cuda_step_bench JOB.yaml... [NAME=VALUE]..., see the top of "
+        "its source");
   }
+  if (s.recompute != "none" && s.recompute != "selective" &&
+      s.recompute != "full") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "recompute=", s.recompute, ": expected none, selective or full"));
+  }
+  if (s.device < 0) s.device = s.rank;
   if (s.steps < 1 || s.warmup < 0 || s.measured < 0) {
     return absl::InvalidArgumentError("steps must be one at least");
   }
   return s;
+}
+
+absl::Status TakeJob(const std::string& path, Settings* s) {
+  ASSIGN_OR_RETURN(s->job, LoadJob(path));
+  Layout& layout = s->layout;
+  if (s->deterministic >= 0) {
+    s->job.training.deterministic = s->deterministic != 0;
+  }
+  if (s->planned > 0) {
+    RETURN_IF_ERROR(TakePlan(s));
+  } else {
+    layout.precision = PrecisionOf(s->job.training.precision);
+    layout.recompute = RecomputeOf(s->recompute);
+    if (s->zero_bubble != 0) layout.schedule = Schedule::kZeroBubble;
+    layout.num_microbatches =
+        static_cast<int32_t>(s->job.training.global_batch) /
+        (layout.data * layout.micro_batch);
+    RETURN_IF_ERROR(
+        ValidateLayout(s->job.model, layout, s->job.training.global_batch));
+    if (s->list_gib > 0) RETURN_IF_ERROR(ListSchedule(s));
+  }
+  if (layout.num_ranks() > 1 && s->store.empty()) {
+    return absl::InvalidArgumentError(
+        "more than one rank: name a shared, empty folder by store=");
+  }
+  return absl::OkStatus();
 }
 
 // The next steps, and the results of all that were under way.
@@ -272,12 +321,48 @@ absl::Status WriteTrace(const Settings& s, const Program& program,
   return absl::UnavailableError(absl::StrCat("cannot write ", s.trace));
 }
 
-absl::Status Run(int argc, char** argv) {
-  ASSIGN_OR_RETURN(const Settings s, ParseArguments(argc, argv));
+// One line a job. `breakdown` is in seconds, of a measured step of rank 0.
+absl::Status WriteJson(const Settings& s, const std::string& path,
+                       const Trainer& trainer, double made_s, double first_s,
+                       const std::vector<StepResult>& results,
+                       const std::vector<StepResult>& measured) {
+  nlohmann::json line = {{"job", path},
+                         {"layout", LayoutToString(s.layout)},
+                         {"ranks", s.layout.num_ranks()},
+                         {"made_s", made_s},
+                         {"first_step_s", first_s},
+                         {"step_time_s", MedianStepTime(results)},
+                         {"memory_bytes", trainer.device_bytes()},
+                         {"loss", results.back().loss}};
+  if (s.prediction.has_value()) {
+    line["predicted_step_time_s"] = s.prediction->step_time_s;
+    line["predicted_memory_bytes"] = s.prediction->memory_bytes();
+  }
+  if (!measured.empty()) {
+    const TimeBreakdown parts =
+        BreakDown(trainer.program(), *measured.back().timeline,
+                  measured.back().step_time_s);
+    line["measured_step_time_s"] = measured.back().step_time_s;
+    line["breakdown"] = {{"compute", parts.compute_s},
+                         {"exposed_tensor_comm", parts.exposed_tensor_comm_s},
+                         {"exposed_data_comm", parts.exposed_data_comm_s},
+                         {"bubble", parts.bubble_s},
+                         {"data", parts.data_s},
+                         {"other", parts.other_s}};
+  }
+  std::ofstream file(s.json, std::ios::app);
+  file << line.dump() << std::endl;
+  if (file.good()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write ", s.json));
+}
+
+// `store_folder` is this job's own.
+absl::Status RunJob(const Settings& s, const std::string& path,
+                    const std::string& store_folder) {
   RandomBatches batches({.vocab_size = s.job.model.vocab_size,
                          .sequence_length = s.job.model.sequence_length,
                          .seed = s.job.training.seed});
-  DirectoryRendezvousStore store(s.store.empty() ? "." : s.store);
+  DirectoryRendezvousStore store(store_folder);
   const double began_s = MonotonicSeconds();
   ASSIGN_OR_RETURN(
       std::unique_ptr<Trainer> trainer,
@@ -304,12 +389,33 @@ absl::Status Run(int argc, char** argv) {
               FormatSeconds(first_s - created_s).c_str());
   PrintSpeed(s, results, wall_s);
   PrintMemory(*trainer);
+  if (s.prediction.has_value()) {
+    std::printf("predicted: step %s, memory %s\n",
+                FormatSeconds(s.prediction->step_time_s).c_str(),
+                FormatBytes(s.prediction->memory_bytes()).c_str());
+  }
+  if (!s.json.empty()) {
+    RETURN_IF_ERROR(WriteJson(s, path, *trainer, created_s - began_s,
+                              first_s - created_s, results, measured));
+  }
   if (measured.empty()) return absl::OkStatus();
   PrintBreakdown(trainer->program(), measured.back(), MedianStepTime(results));
   PrintTimeByOp(trainer->program(), *measured.back().timeline,
                 measured.back().step_time_s);
   if (s.trace.empty()) return absl::OkStatus();
   return WriteTrace(s, trainer->program(), measured.back());
+}
+
+absl::Status Run(int argc, char** argv) {
+  std::vector<std::string> jobs;
+  ASSIGN_OR_RETURN(const Settings common, ParseArguments(argc, argv, &jobs));
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    Settings s = common;
+    RETURN_IF_ERROR(TakeJob(jobs[i], &s));
+    RETURN_IF_ERROR(RunJob(s, jobs[i], absl::StrCat(s.store, "/", i)));
+    std::fflush(stdout);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -10,6 +10,9 @@ import unittest
 
 ROOT = pathlib.Path(__file__).parents[2]
 sys.dont_write_bytecode = True  # Beside a script without .py, it would litter scripts/.
+sys.path.insert(0, str(ROOT / "scripts"))
+import bench_parts
+
 LOADER = importlib.machinery.SourceFileLoader("bench_truth", str(ROOT / "scripts/bench_truth"))
 bench_truth = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_truth", LOADER))
 LOADER.exec_module(bench_truth)
@@ -36,48 +39,48 @@ output:
 class SpearmanTest(unittest.TestCase):
 
     def test_equal_values_share_the_mean_of_their_places(self):
-        self.assertEqual(bench_truth.ranks_of([30, 10, 20, 20]), [4, 1, 2.5, 2.5])
-        self.assertEqual(bench_truth.ranks_of([5, 5, 5]), [2, 2, 2])
+        self.assertEqual(bench_parts.ranks_of([30, 10, 20, 20]), [4, 1, 2.5, 2.5])
+        self.assertEqual(bench_parts.ranks_of([5, 5, 5]), [2, 2, 2])
 
     def test_follows_the_order_alone(self):
-        self.assertAlmostEqual(bench_truth.spearman([1, 2, 3, 4], [1, 10, 100, 1000]), 1)
-        self.assertAlmostEqual(bench_truth.spearman([1, 2, 3], [9, 8, 7]), -1)
+        self.assertAlmostEqual(bench_parts.spearman([1, 2, 3, 4], [1, 10, 100, 1000]), 1)
+        self.assertAlmostEqual(bench_parts.spearman([1, 2, 3], [9, 8, 7]), -1)
         # One exchange of neighbours among five: 1 - 6 * 2 / (5 * 24).
-        self.assertAlmostEqual(bench_truth.spearman([1, 2, 3, 4, 5], [1, 3, 2, 4, 5]), 0.9)
+        self.assertAlmostEqual(bench_parts.spearman([1, 2, 3, 4, 5], [1, 3, 2, 4, 5]), 0.9)
 
     def test_with_ties(self):
         # Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: 4.5 / sqrt(4.5 * 5).
-        self.assertAlmostEqual(bench_truth.spearman([1, 2, 2, 3], [1, 2, 3, 4]), 0.9 ** 0.5)
+        self.assertAlmostEqual(bench_parts.spearman([1, 2, 2, 3], [1, 2, 3, 4]), 0.9 ** 0.5)
 
     def test_without_an_order_there_is_none(self):
-        self.assertIsNone(bench_truth.spearman([1, 1, 1], [1, 2, 3]))
-        self.assertIsNone(bench_truth.spearman([1, 2, 3], [4, 4, 4]))
+        self.assertIsNone(bench_parts.spearman([1, 1, 1], [1, 2, 3]))
+        self.assertIsNone(bench_parts.spearman([1, 2, 3], [4, 4, 4]))
 
 
 class JobTest(unittest.TestCase):
 
     def test_replaces_a_value(self):
-        self.assertEqual(bench_truth.set_key(JOB, "training.steps", 7),
+        self.assertEqual(bench_parts.set_key(JOB, "training.steps", 7),
                          JOB.replace("steps: 250", "steps: 7"))
-        self.assertEqual(bench_truth.set_key(JOB, "name", "x"),
+        self.assertEqual(bench_parts.set_key(JOB, "name", "x"),
                          JOB.replace("name: small  # A comment.", "name: x"))
 
     def test_replaces_a_whole_section(self):
-        self.assertEqual(bench_truth.set_key(JOB, "layout", "{data: 4}"),
+        self.assertEqual(bench_parts.set_key(JOB, "layout", "{data: 4}"),
                          JOB.replace("layout:\n  pipeline: 2", "layout: {data: 4}"))
-        self.assertEqual(bench_truth.set_key(JOB, "data.text", "[c]"),
+        self.assertEqual(bench_parts.set_key(JOB, "data.text", "[c]"),
                          JOB.replace("  text:\n  - a\n  - b", "  text: [c]"))
 
     def test_adds_what_is_missing(self):
         self.assertEqual(
-            bench_truth.set_key(JOB, "training.optimizer.warmup_steps", 3),
+            bench_parts.set_key(JOB, "training.optimizer.warmup_steps", 3),
             JOB.replace("  optimizer:\n", "  optimizer:\n    warmup_steps: 3\n"))
-        self.assertTrue(bench_truth.set_key(JOB, "fault.max_restarts", 1).startswith(
+        self.assertTrue(bench_parts.set_key(JOB, "fault.max_restarts", 1).startswith(
             "fault:\n  max_restarts: 1\nname: small"))
 
     def test_refuses_a_section_on_one_line(self):
         with self.assertRaisesRegex(ValueError, "training is '{steps: 2}'"):
-            bench_truth.set_key("training: {steps: 2}  # Few.\n", "training.steps", 1)
+            bench_parts.set_key("training: {steps: 2}  # Few.\n", "training.steps", 1)
 
     def test_pins_the_quickstart(self):
         text = (ROOT / "configs/quickstart.yaml").read_text()
