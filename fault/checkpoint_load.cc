@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "fault/checkpoint.h"
 #include "fault/checkpoint_files.h"
@@ -83,7 +84,7 @@ absl::Status VerifyPart(FileSystem& files, const std::string& path,
   return absl::OkStatus();
 }
 
-// What a caller wants of one tensor, and how much of it has been filled.
+// What a caller wants of one tensor, and how much of it is to be filled.
 struct WantedPiece {
   const StatePiece* piece;
   int64_t num_filled = 0;
@@ -163,31 +164,78 @@ absl::Status CheckShape(const Manifest& manifest, const std::string& path,
   return absl::OkStatus();
 }
 
-// Fills what the wanted pieces share with one stored piece. Each chunk is read
-// once, however many pieces want of it, and not at all if none does.
-absl::Status LoadStoredPiece(const RandomAccessFile& file,
-                             const std::string& path,
-                             const ManifestPiece& stored,
-                             std::vector<WantedPiece>& wanted,
-                             std::vector<float>& buffer) {
-  const int64_t num_chunks = static_cast<int64_t>(stored.checksums.size());
-  for (int64_t chunk_idx = 0; chunk_idx < num_chunks; ++chunk_idx) {
-    const int64_t begin = stored.run.begin + chunk_idx * kChunkElements;
-    const BoxRun chunk = {stored.run.box, begin,
-                          std::min(begin + kChunkElements, stored.run.end)};
-    const bool is_wanted =
-        std::any_of(wanted.begin(), wanted.end(), [&](const WantedPiece& w) {
-          return CopyShared(chunk, nullptr, *w.piece) > 0;
-        });
-    if (!is_wanted) continue;
-    RETURN_IF_ERROR(ReadChunk(file, path, stored, chunk_idx, buffer));
-    for (WantedPiece& w : wanted) {
-      w.num_filled += CopyShared(chunk, buffer.data(), *w.piece);
+// A chunk of a stored piece that some wanted piece has elements of.
+struct ChunkToLoad {
+  const RandomAccessFile* file;
+  const std::string* path;
+  const ManifestPiece* stored;
+  const std::vector<WantedPiece>* wanted;  // Of the tensor.
+  int64_t chunk_idx;
+
+  BoxRun run() const {
+    const int64_t begin = stored->run.begin + chunk_idx * kChunkElements;
+    return {stored->run.box, begin,
+            std::min(begin + kChunkElements, stored->run.end)};
+  }
+};
+
+// What has to be read. Each chunk is read once, however many pieces want of it,
+// and not at all if none does.
+struct LoadList {
+  std::vector<std::string> paths;  // By part; chunks point here.
+  std::vector<std::unique_ptr<RandomAccessFile>> files;
+  std::vector<ChunkToLoad> chunks;
+};
+
+absl::StatusOr<LoadList> ListChunks(FileSystem& files,
+                                    const std::string& folder,
+                                    const Manifest& manifest,
+                                    WantedByTensor& wanted) {
+  LoadList list;
+  list.paths.reserve(manifest.files.size());
+  for (const ManifestFile& part : manifest.files) {
+    list.paths.push_back(JoinPath(folder, part.name));
+    const RandomAccessFile* file = nullptr;  // Opened when first needed.
+    for (const ManifestPiece& stored : part.pieces) {
+      const auto wants = wanted.find(stored.tensor);
+      if (wants == wanted.end()) continue;
+      if (file == nullptr) {
+        list.files.emplace_back();
+        ASSIGN_OR_RETURN(list.files.back(),
+                         OpenPart(files, list.paths.back(), part));
+        file = list.files.back().get();
+      }
+      for (size_t i = 0; i < stored.checksums.size(); ++i) {
+        const ChunkToLoad chunk = {.file = file,
+                                   .path = &list.paths.back(),
+                                   .stored = &stored,
+                                   .wanted = &wants->second,
+                                   .chunk_idx = static_cast<int64_t>(i)};
+        int64_t num_shared = 0;
+        for (WantedPiece& w : wants->second) {
+          const int64_t shared = CopyShared(chunk.run(), nullptr, *w.piece);
+          w.num_filled += shared;
+          num_shared += shared;
+        }
+        if (num_shared > 0) list.chunks.push_back(chunk);
+      }
     }
+  }
+  return list;
+}
+
+absl::Status LoadChunk(const ChunkToLoad& chunk) {
+  std::vector<float> buffer;
+  RETURN_IF_ERROR(ReadChunk(*chunk.file, *chunk.path, *chunk.stored,
+                            chunk.chunk_idx, buffer));
+  for (const WantedPiece& w : *chunk.wanted) {
+    CopyShared(chunk.run(), buffer.data(), *w.piece);
   }
   return absl::OkStatus();
 }
 
+// One thread reads, compares and copies a few gigabytes a second, and a job
+// that recovers waits for it; chunks share no elements, so several do.
 absl::Status LoadPieces(FileSystem& files, const std::string& folder,
                         const Manifest& manifest,
                         const std::vector<StatePiece>& pieces) {
@@ -196,22 +244,10 @@ absl::Status LoadPieces(FileSystem& files, const std::string& folder,
     RETURN_IF_ERROR(CheckShape(manifest, folder, piece));
     wanted[piece.tensor].push_back({.piece = &piece});
   }
-  std::vector<float> buffer;
-  for (const ManifestFile& part : manifest.files) {
-    const std::string path = JoinPath(folder, part.name);
-    std::unique_ptr<RandomAccessFile> file;  // Opened when first needed.
-    for (const ManifestPiece& stored : part.pieces) {
-      const auto wants = wanted.find(stored.tensor);
-      if (wants == wanted.end()) continue;
-      if (file == nullptr) {
-        ASSIGN_OR_RETURN(file, OpenPart(files, path, part));
-      }
-      RETURN_IF_ERROR(
-          LoadStoredPiece(*file, path, stored, wants->second, buffer));
-    }
-  }
+  ASSIGN_OR_RETURN(const LoadList list,
+                   ListChunks(files, folder, manifest, wanted));
   // The manifest covers every element once, so a piece is full exactly when
-  // as many elements came in as it has.
+  // as many elements come in as it has.
   for (const auto& [tensor, wants] : wanted) {
     for (const WantedPiece& w : wants) {
       if (w.num_filled != w.piece->end - w.piece->begin) {
@@ -221,7 +257,8 @@ absl::Status LoadPieces(FileSystem& files, const std::string& folder,
       }
     }
   }
-  return absl::OkStatus();
+  return ParallelFor(static_cast<int64_t>(list.chunks.size()), NumCopyThreads(),
+                     [&](int64_t i) { return LoadChunk(list.chunks[i]); });
 }
 
 absl::Status WriteExport(FileSystem& files, const std::string& folder,

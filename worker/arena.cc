@@ -17,7 +17,7 @@ constexpr int64_t kHugePageBytes = 2 * kMiB;
 
 }  // namespace
 
-absl::StatusOr<MemoryBlock> MemoryBlock::Allocate(int64_t num_bytes) {
+absl::StatusOr<MemoryBlock> MemoryBlock::AllocateUntouched(int64_t num_bytes) {
   CHECK(num_bytes >= 0);
   // Large blocks start on a huge page: a step walks all of them, and misses the
   // address cache far less with 2 MiB pages.
@@ -30,9 +30,14 @@ absl::StatusOr<MemoryBlock> MemoryBlock::Allocate(int64_t num_bytes) {
         absl::StrCat("no memory for an arena of ", FormatBytes(num_bytes)));
   }
   if (alignment == kHugePageBytes) madvise(data, reserved, MADV_HUGEPAGE);
-  // Touches every page now, so that no step pays for it.
-  std::memset(data, 0, reserved);
   return MemoryBlock(data, num_bytes);
+}
+
+absl::StatusOr<MemoryBlock> MemoryBlock::Allocate(int64_t num_bytes) {
+  absl::StatusOr<MemoryBlock> block = AllocateUntouched(num_bytes);
+  // Touches every page now, so that no step pays for it.
+  if (block.ok()) std::memset(block->data(), 0, static_cast<size_t>(num_bytes));
+  return block;
 }
 
 void MemoryBlock::Free::operator()(std::byte* data) const { std::free(data); }

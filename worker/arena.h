@@ -15,12 +15,15 @@ namespace millrace {
 
 inline constexpr int64_t kArenaAlignment = 64;  // Bytes: a cache line.
 
-// Zeroed memory of its own. Move-only.
+// Memory of its own, zeroed unless stated. Move-only.
 class MemoryBlock {
  public:
   // ResourceExhausted if the system has not got that much. Zero bytes are
   // allowed.
   static absl::StatusOr<MemoryBlock> Allocate(int64_t num_bytes);
+  // The same, but its contents are undefined and its pages come when they are
+  // first written: for what many threads fill at once.
+  static absl::StatusOr<MemoryBlock> AllocateUntouched(int64_t num_bytes);
 
   std::byte* data() const { return data_.get(); }
   int64_t bytes() const { return bytes_; }

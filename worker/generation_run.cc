@@ -1,9 +1,11 @@
 #include "worker/generation_run.h"
 
 #include <algorithm>
+#include <iostream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/convert.h"
@@ -136,9 +138,17 @@ absl::Status GenerationRun::Measure(const JobSpec& job) {
 }
 
 absl::Status GenerationRun::Train(const JobSpec& job) {
+  const double began_s = MonotonicSeconds();
   ASSIGN_OR_RETURN(batches_, OpenBatches(job, options_.data_prefixes));
   RETURN_IF_ERROR(BuildTrainer(job));
+  const double made_s = MonotonicSeconds();
   RETURN_IF_ERROR(Restore());
+  // What a recovery waits for; scripts/bench_recovery reads it.
+  std::cerr << absl::StrFormat(
+                   "generation %d: trainer made in %.2f s, restored in %.2f s",
+                   ToInt(generation_), made_s - began_s,
+                   MonotonicSeconds() - made_s)
+            << std::endl;
   running_ = true;
   protocol::ToCoordinator message = NewMessage();
   message.mutable_generation_running()->set_completed_steps(

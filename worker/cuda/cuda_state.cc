@@ -2,11 +2,15 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
+#include "base/units.h"
 #include "kernels/cuda/status.h"
 
 namespace millrace {
@@ -53,7 +57,7 @@ absl::StatusOr<std::vector<StatePiece>> CudaState::HostPieces() {
   for (int i = 0; i < kNumBuffers; ++i) {
     if (host_.size() == static_cast<size_t>(i)) {
       ASSIGN_OR_RETURN(MemoryBlock block,
-                       MemoryBlock::Allocate(BufferOf(i).bytes));
+                       MemoryBlock::AllocateUntouched(BufferOf(i).bytes));
       host_.push_back(std::move(block));
     }
     data[i] = reinterpret_cast<float*>(host_[i].data());
@@ -63,28 +67,51 @@ absl::StatusOr<std::vector<StatePiece>> CudaState::HostPieces() {
 
 absl::Status CudaState::Download() {
   RETURN_IF_ERROR(HostPieces().status());
-  for (int i = 0; i < kNumBuffers; ++i) {
-    RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpy(host_[i].data(), arenas_.At(BufferOf(i)),
-                              static_cast<size_t>(host_[i].bytes()),
-                              cudaMemcpyDeviceToHost),
-                   "copy the training state to the host"));
-  }
-  return absl::OkStatus();
+  return CopyAll(cudaMemcpyDeviceToHost);
 }
 
 absl::Status CudaState::Upload() {
   CHECK(host_.size() == kNumBuffers) << "nothing was asked for to be filled";
+  return CopyAll(cudaMemcpyHostToDevice);
+}
+
+// Page-locking this much memory would take longer than copying it once, and
+// copies of other memory go through the copying thread: so several copy.
+absl::Status CudaState::CopyAll(cudaMemcpyKind direction) {
+  constexpr int64_t kSliceBytes = 64 * kMiB;
+  const std::string what =
+      absl::StrCat("copy the training state to the ",
+                   direction == cudaMemcpyDeviceToHost ? "host" : "device");
+  struct Slice {
+    std::byte* host;
+    std::byte* device;
+    int64_t bytes;
+  };
+  std::vector<Slice> slices;
   for (int i = 0; i < kNumBuffers; ++i) {
-    RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpy(arenas_.At(BufferOf(i)), host_[i].data(),
-                              static_cast<size_t>(host_[i].bytes()),
-                              cudaMemcpyHostToDevice),
-                   "copy the training state to the device"));
+    for (int64_t begin = 0; begin < host_[i].bytes(); begin += kSliceBytes) {
+      slices.push_back({host_[i].data() + begin,
+                        arenas_.At(BufferOf(i)) + begin,
+                        std::min(kSliceBytes, host_[i].bytes() - begin)});
+    }
   }
-  // A copy from pageable memory may return before it has arrived.
-  return CudaStatus(cudaDeviceSynchronize(),
-                    "copy the training state to the device");
+  int device = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), what));
+  RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), what));
+  auto copy = [&](int64_t i) -> absl::Status {
+    const Slice& slice = slices[i];
+    const bool to_host = direction == cudaMemcpyDeviceToHost;
+    RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), what));
+    RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(to_host ? slice.host : slice.device,
+                                   to_host ? slice.device : slice.host,
+                                   static_cast<size_t>(slice.bytes), direction,
+                                   cudaStreamPerThread),
+                   what));
+    return CudaStatus(cudaStreamSynchronize(cudaStreamPerThread), what);
+  };
+  return ParallelFor(static_cast<int64_t>(slices.size()), NumCopyThreads(),
+                     copy);
 }
 
 }  // namespace millrace

@@ -4,6 +4,8 @@
 #ifndef MILLRACE_WORKER_CUDA_CUDA_STATE_H_
 #define MILLRACE_WORKER_CUDA_CUDA_STATE_H_
 
+#include <cuda_runtime_api.h>
+
 #include <array>
 #include <memory>
 #include <vector>
@@ -42,6 +44,7 @@ class CudaState {
  private:
   static constexpr int kNumBuffers = 3;  // Parameters, exp_avg, exp_avg_sq.
   const Buffer& BufferOf(int i) const;
+  absl::Status CopyAll(cudaMemcpyKind direction);
   std::vector<StatePiece> Describe(std::array<float*, kNumBuffers> data) const;
 
   const Program& program_;
