@@ -125,6 +125,21 @@ std::optional<OpKind> OpKindOf(CommKind kind) {
   return std::nullopt;
 }
 
+// Of its links, what a ring reaches that enters and leaves domains at devices
+// whose ports differ, through the host's memory: its members are some of a
+// domain's devices, neither one nor all. Fitted to half of vTrain's runs with 2
+// and 4 tensor ranks on 64 to 512 A100 (Bang et al., 2024).
+constexpr double kFarPortShare = 0.36;
+
+// Of the rate of products whose rows all start at 16 bytes (NVIDIA, Matrix
+// Multiplication Background User's Guide, on alignment): where `elements` of 2
+// bytes are a row. Fitted to the heads of 50,257 tokens, whole and cut, in half
+// of vTrain's table of single nodes.
+double AlignmentShare(int64_t elements) {
+  if (elements % 8 == 0) return 1;
+  return elements % 4 == 0 ? 0.6 : 0.32;
+}
+
 // Members of the group inside one domain of `devices` (0: all) devices.
 int64_t MembersInside(const GroupPlacement& group, int32_t devices) {
   if (devices == 0) return group.size();
@@ -187,7 +202,12 @@ double DeviceCost::FormulaGemmSeconds(const GemmWork& work,
              k = static_cast<double>(work.k);
   const auto count = static_cast<double>(work.count);
   const double processors = profile_.device.multiprocessors;
-  const double rate = GemmFlopsPerSecond(format) / processors;
+  // Rows of tokens are whole; those of weights and results may be cut.
+  const bool is_weight_gradient = work.phase == WorkPhase::kWeightGradient;
+  const double rate =
+      GemmFlopsPerSecond(format) / processors *
+      std::min(AlignmentShare(work.n),
+               AlignmentShare(is_weight_gradient ? work.m : work.k));
   double compute = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles) {
     const double tiles = count * std::ceil(m / tile.m) * std::ceil(n / tile.n);
@@ -201,9 +221,8 @@ double DeviceCost::FormulaGemmSeconds(const GemmWork& work,
     compute = std::min(
         compute, even + (tiles / processors + 2) * constants_.gemm_tile_s);
   }
-  const double bytes =
-      count * (BytesOf(format) * (m * k + k * n) +
-               (work.phase == WorkPhase::kWeightGradient ? 4 : 2) * m * n);
+  const double bytes = count * (BytesOf(format) * (m * k + k * n) +
+                                (is_weight_gradient ? 4 : 2) * m * n);
   return std::max(compute, MemorySeconds(bytes));
 }
 
@@ -359,7 +378,10 @@ double DeviceCost::CollectiveSeconds(CommKind kind, double bytes,
       // All members of a domain pass on at once, but only one has to cross.
       slowest = std::max(slowest, sent / rate);
     } else {
-      slowest = std::max(slowest, sent / (static_cast<double>(below) * rate));
+      const bool has_far_ports = i > 0 && !group.relays_to_ports && below > 1 &&
+                                 below < profile_.network[i - 1].devices;
+      slowest = std::max(slowest, sent / (static_cast<double>(below) * rate *
+                                          (has_far_ports ? kFarPortShare : 1)));
     }
     ring_latency += (domains - 1) * profile_.network[i].latency_s;
     tree_latency +=

@@ -50,6 +50,7 @@ struct GroupPlacement {
   };
   Axis inner;
   Axis outer;
+  bool relays_to_ports = true;  // As Implementation says.
   int64_t size() const { return inner.size * outer.size; }
 };
 

@@ -31,6 +31,7 @@ Implementation MegatronOf2021() {
   implementation.overlaps_data = false;
   implementation.overlaps_tensor = false;
   implementation.overlaps_transfers = false;
+  implementation.gradient_bytes = 4;
   return implementation;
 }
 
@@ -38,7 +39,21 @@ Implementation MegatronOf2022() {
   Implementation implementation = MegatronOf2021();
   implementation.selective = {
       .norms = false, .activation = false, .attention = true};
-  implementation.gradient_bytes = 4;
+  return implementation;
+}
+
+Implementation MegatronDeepSpeed() {
+  Implementation implementation = MegatronOf2021();
+  implementation.relays_to_ports = false;
+  implementation.gradient_bytes = 2;
+  return implementation;
+}
+
+Implementation VtrainTable() {
+  Implementation implementation = MegatronOf2021();
+  implementation.adds_tensor_to_launches = true;
+  implementation.gradient_bytes = 2;
+  implementation.optimizer_bytes = 4;  // Of fp16 weights, without masters.
   return implementation;
 }
 
@@ -94,11 +109,18 @@ const std::vector<FrameworkRule>& Rules() {
        "Megatron-LM of 2022: scores in memory, dropout, sequence parallelism "
        "where stated, nothing overlapped",
        MegatronOf2022(), 0, Recompute::kNone, true},
+      {"vtrain_single",
+       "vTrain's sums of a layer's trace and of collectives: scores in memory, "
+       "dropout, no sequence parallelism, nothing overlapped; no recompute, "
+       "which its simulator leaves out of a pipeline's last stage and whose "
+       "products would be faster than the device; 50,257 tokens, its default",
+       VtrainTable(), 0, Recompute::kNone, true, 50257},
       {"vtrain",
        "Megatron-DeepSpeed: scores in memory, dropout, no sequence "
-       "parallelism, nothing overlapped; vTrain's configurations of these runs "
-       "set use_checkpoint, so full recompute",
-       MegatronOf2021(), 0, Recompute::kFull, true},
+       "parallelism, nothing overlapped, NCCL without relays between ports; "
+       "vTrain's configurations of these runs set use_checkpoint, so full "
+       "recompute",
+       MegatronDeepSpeed(), 0, Recompute::kFull, true},
   };
   return *rules;
 }

@@ -19,6 +19,9 @@ struct FrameworkRule {
   int32_t zero = 0;                        // Where the row does not say.
   Recompute recompute = Recompute::kNone;  // Where the row does not say.
   bool ties_embedding = false;             // Of GELU models.
+  // Entries of GELU models' vocabularies where the row does not say; the last
+  // that tensor ranks do not divide are left out.
+  int64_t vocab = 51200;
 };
 
 // The rule of the run's group. Groups that no rule names compute as

@@ -67,9 +67,17 @@ struct Implementation {
   // Ranks in the order tensor, context, data, pipeline, innermost first (as
   // Megatron's); false: tensor, context, pipeline, data.
   bool pipeline_outermost = false;
+  // What leaves a node for a port that is not the sending device's own is
+  // handed on by the device whose port it is (PXN; NCCL 2.12, 2022); false: it
+  // goes through the host's memory.
+  bool relays_to_ports = true;
   // The host launches kernel by kernel, and a layer takes at least as long as
   // that; false: whole layers or steps are CUDA graphs.
   bool launches_from_host = false;
+  // Communication of the tensor axis adds to what the host takes to launch, as
+  // in sums of a layer's trace and of collectives measured by themselves;
+  // false: the host launches on meanwhile.
+  bool adds_tensor_to_launches = false;
   // What of a layer is a CUDA graph where the host launches the rest: attention
   // with its norm and projections; the router with what prepares the exchange.
   bool graphs_attention = false;

@@ -1,5 +1,6 @@
 #include "planner/run_model.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -87,9 +88,6 @@ absl::Status FindLatentAttention(const PublishedRun& run, ModelSpec* model) {
   return absl::OkStatus();
 }
 
-// GPT-2's 50,257 entries made divisible by the tensor ranks.
-constexpr int64_t kGptVocab = 51200;
-
 absl::StatusOr<ModelSpec> NamedModel(const PublishedRun& run,
                                      const KnownModel& known,
                                      std::vector<std::string>* assumptions) {
@@ -156,9 +154,11 @@ absl::StatusOr<ModelSpec> ModelOfRun(const PublishedRun& run,
   if (run.vocab) {
     model.vocab_size = *run.vocab;
   } else if (is_gpt) {
-    model.vocab_size = kGptVocab;
+    const int64_t tensor = std::max<int64_t>(Or(run.tensor, 1), 1);
+    model.vocab_size = framework.vocab / tensor * tensor;
     assumptions->push_back(
-        "vocab not stated; 51,200, GPT-2's made divisible by the ranks");
+        absl::StrCat("vocab not stated; ", model.vocab_size,
+                     ", the framework's default here, divisible by the ranks"));
   } else {
     return NotStated("vocab");
   }

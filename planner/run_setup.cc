@@ -46,6 +46,8 @@ struct Machine {
 // The first word found counts: GB200 before B200.
 constexpr char kA100[] = "a100-80gb";
 constexpr char kA100WithSlowFabric[] = "a100-80gb-100g";  // Gb/s a device.
+constexpr char kVtrainTable[] = "vtrain_single";          // A group.
+constexpr char kA100OfVtrainTable[] = "a100-80gb-vtrain-node";
 constexpr Machine kMachines[] = {
     {"GB300", "gb300-nvl72"}, {"GB200", "gb200-nvl72"}, {"B300", "b300-hgx"},
     {"B200", "b200-hgx"},     {"H200", "h200-cluster"}, {"H800", "h800-sxm"},
@@ -67,7 +69,11 @@ absl::Status FindMachine(const PublishedRun& run, RunSetup* setup) {
   }
   setup->profile = machine->profile;
   const bool is_vtrain = absl::StartsWith(run.group, "vtrain");
-  if (setup->profile == kA100 && is_vtrain) {
+  if (setup->profile == kA100 && absl::StartsWith(run.group, kVtrainTable)) {
+    setup->profile = kA100OfVtrainTable;
+    setup->assumptions.push_back(
+        "all-reduces as slow as in the measurements that vTrain adds up");
+  } else if (setup->profile == kA100 && is_vtrain) {
     setup->profile = kA100WithSlowFabric;
     setup->assumptions.push_back(
         "800 Gb/s of fabric a node of 8 devices, as vTrain's machine has");

@@ -109,11 +109,11 @@ double OptimizerSeconds(const Layout& layout,
   const double held =
       layout.zero >= 2 ? owned : parameters.dense + parameters.experts;
   // AdamW reads the gradient and reads and writes master weight and both
-  // moments, all fp32, and writes the weight; its norm is read before, and
-  // gradients are zeroed after.
-  constexpr double kStateBytes = 3 * 8 + 2;
+  // moments, and writes the weight; its norm is read before, and gradients are
+  // zeroed after.
+  const double state_bytes = 2 * implementation.optimizer_bytes + 2;
   return cost.MemorySeconds(
-      owned * (kStateBytes + 2 * implementation.gradient_bytes) +
+      owned * (state_bytes + 2 * implementation.gradient_bytes) +
       held * implementation.gradient_bytes);
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/shipped_profiles.h"
@@ -201,6 +202,48 @@ TEST(DeviceCostTest, CollectivesFollowPlacement) {
       gather(Group(64, 1)) * 8);
   EXPECT_LT(cost.TransferSeconds(kBytes, 1, 8),
             cost.TransferSeconds(kBytes, 8, 2));
+}
+
+// Goal: rings that enter and leave nodes at different devices are slow where
+// nothing relays between ports, others are not. Method: some, one and all of a
+// node's devices, with and without relays.
+TEST(DeviceCostTest, RingsOfSomeOfANodeNeedRelays) {
+  const DeviceCost cost = CostOf(H100());
+  constexpr double kBytes = 1e9;
+  const auto slower = [&](GroupPlacement group) {
+    const double relayed =
+        cost.CollectiveSeconds(CommKind::kAllReduce, kBytes, group);
+    group.relays_to_ports = false;
+    return cost.CollectiveSeconds(CommKind::kAllReduce, kBytes, group) /
+           relayed;
+  };
+  EXPECT_GT(slower(Group(8, 4)), 2);   // Two of each node.
+  EXPECT_GT(slower(Group(16, 2)), 2);  // Four.
+  EXPECT_EQ(slower(Group(8, 8)), 1);
+  EXPECT_EQ(slower(Group(32, 1)), 1);
+  EXPECT_EQ(slower(Group(4, 2)), 1);  // Inside one node.
+}
+
+// Goal: products whose rows of weights or results do not start at 16 bytes are
+// slower, whatever the tokens. Method: GPT-2's 50,257 entries, and divisible.
+TEST(DeviceCostTest, CutRowsAreSlow) {
+  const DeviceCost cost = CostOf(H100());
+  const auto head = [&](WorkPhase phase, int64_t vocab, int64_t tokens) {
+    GemmWork work{.phase = phase, .m = tokens, .n = vocab, .k = 4096};
+    if (phase == WorkPhase::kInputGradient) std::swap(work.n, work.k);
+    if (phase == WorkPhase::kWeightGradient) {
+      work = {.phase = phase, .m = vocab, .n = 4096, .k = tokens};
+    }
+    return cost.GemmSeconds(work, GemmFormat::kAsStored);
+  };
+  for (const WorkPhase phase : {WorkPhase::kForward, WorkPhase::kInputGradient,
+                                WorkPhase::kWeightGradient}) {
+    const double whole = head(phase, 50304, 4096);
+    EXPECT_GT(head(phase, 50257, 4096), 2 * whole);
+    EXPECT_GT(head(phase, 50300, 4096), 1.3 * whole);
+    EXPECT_LT(head(phase, 50300, 4096), head(phase, 50257, 4096));
+    EXPECT_LT(head(phase, 50304, 4097), 1.05 * whole);
+  }
 }
 
 // Goal: measured tables win over formulas near what was measured, and only

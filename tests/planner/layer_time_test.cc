@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "planner/shipped_profiles.h"
+#include "tests/planner/known_models.h"
+
 namespace millrace {
 namespace {
 
@@ -45,6 +48,38 @@ TEST(ExpertGroupTest, FindsReplicasInsideTheNode) {
   EXPECT_EQ(replicas.inner.stride, 2);
   EXPECT_EQ(replicas.outer.size, 2);
   EXPECT_EQ(replicas.outer.stride, 32);
+}
+
+// Goal: where collectives add to what the host launches, a layer that waits for
+// the host takes them besides. Method: a small layer on eight tensor ranks,
+// whose kernels are all shorter than their launches.
+TEST(TimeOfLayerTest, AddsCollectivesToLaunches) {
+  ModelSpec model = Gpt3_175B();
+  model.hidden = 1024;
+  model.num_heads = model.num_kv_heads = 16;
+  model.head_dim = 64;
+  model.ffn_hidden = 4096;
+  model.sequence_length = 512;
+  const Layout layout{.tensor = 8};
+  Implementation implementation{.sequence_parallel = false,
+                                .overlaps_tensor = false,
+                                .launches_from_host = true};
+  const absl::StatusOr<HardwareProfile> profile = LoadNamedProfile("a100-80gb");
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  const DeviceCost cost = DeviceCost::Create(*profile).value();
+  const auto forward = [&] {
+    const LayerWork work =
+        WorkOfLayer(model, layout, LayerKind::kDense, implementation);
+    return TimeOfLayer(work, layout, implementation, cost).forward;
+  };
+  const PassTime hidden = forward();
+  EXPECT_GT(hidden.tensor, 0);
+  implementation.adds_tensor_to_launches = true;
+  const PassTime added = forward();
+  EXPECT_GT(added.tensor, hidden.tensor);  // Short ones reach less, too.
+  // Two all-reduces are not launched.
+  EXPECT_NEAR(added.compute,
+              hidden.total() - 2 * cost.constants().host_launch_s, 1e-9);
 }
 
 }  // namespace

@@ -213,6 +213,19 @@ TEST(RunSetupTest, CompletesRowsAloud) {
     EXPECT_EQ(setup.layout.recompute, Recompute::kFull);
   }
   {
+    // Sums of traces, not steps: docs/evaluate.md says how that shows.
+    PublishedRun run = RunOf(runs, "vtrain_multi/0487");
+    run.group = "vtrain_single_node";
+    run.recompute.clear();
+    const RunSetup setup = SetUpRun(run).value();
+    EXPECT_EQ(setup.profile, "a100-80gb-vtrain-node");
+    EXPECT_EQ(setup.layout.recompute, Recompute::kNone);
+    EXPECT_EQ(setup.model.vocab_size, 50257);
+    run.tensor = 8;
+    run.data = 8;
+    EXPECT_EQ(SetUpRun(run).value().model.vocab_size, 50256);
+  }
+  {
     const RunSetup setup = SetUpRun(RunOf(runs, "mbridge_perf/0052")).value();
     EXPECT_EQ(setup.model.moe.num_experts, 384);
     EXPECT_EQ(setup.model.mla.kv_rank, 512);
