@@ -23,6 +23,22 @@ enum class NormKind { kRms, kLayer };
 
 inline constexpr int64_t kMaxNormHidden = 65536;
 
+// How the weights that scale a row are stored.
+enum class NormWeight { kBf16, kFp32 };
+
+// Elements [8 idx, 8 idx + 8) of them.
+template <NormWeight kWeight>
+__device__ __forceinline__ Float8 LoadWeights(const void* weight, int idx) {
+  if constexpr (kWeight == NormWeight::kBf16) {
+    return Unpack8(__ldg(static_cast<const uint4*>(weight) + idx));
+  } else {
+    const float4* from = static_cast<const float4*>(weight) + 2 * idx;
+    const float4 low = __ldg(from);
+    const float4 high = __ldg(from + 1);
+    return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+  }
+}
+
 // A row of up to 8 kThreads kVectors elements: vector i of 16 bytes of thread l
 // is vector i * kThreads + l of the row. Short rows share a block.
 template <int kThreads, int kVectors>

@@ -69,11 +69,29 @@ __device__ __forceinline__ void StorePartials(
   }
 }
 
+// A vector of weights in registers, as they are stored.
+template <NormWeight kWeight>
+struct KeptWeights {
+  uint4 raw{};
+  __device__ __forceinline__ void Load(const void* weight, int idx) {
+    raw = Load16(static_cast<const uint4*>(weight) + idx);
+  }
+  __device__ __forceinline__ Float8 Get() const { return Unpack8(raw); }
+};
+template <>
+struct KeptWeights<NormWeight::kFp32> {
+  Float8 values{};
+  __device__ __forceinline__ void Load(const void* weight, int idx) {
+    values = LoadWeights<NormWeight::kFp32>(weight, idx);
+  }
+  __device__ __forceinline__ Float8 Get() const { return values; }
+};
+
 // kThreadsPerRow threads a row; a block walks over rows, copies the next ones
 // to shared memory meanwhile, and keeps its share of the gradients of the
 // weights in registers. Each thread copies what it reads itself, so that only
 // the sums over a row need a barrier. Limited by memory bandwidth.
-template <NormKind kKind, typename Row>
+template <NormKind kKind, NormWeight kWeight, typename Row>
 __global__ void __launch_bounds__(Row::kNumThreads,
                                   Row::kBlocksPerMultiprocessor)
     NormBackwardKernel(const NormBackward p) {
@@ -126,23 +144,23 @@ __global__ void __launch_bounds__(Row::kNumThreads,
   Statistics next = statistics(first + group);
   Float8 d_weight[kVectors] = {};
   Float8 d_bias[kVectors] = {};
-  // Where a thread has many columns, registers are too few to keep the weights.
-  constexpr bool kKeepsWeights = kKind == NormKind::kRms || kVectors < 4;
-  uint4 kept_weight[kKeepsWeights ? kVectors : 1];
-  auto load_weight = [&](int i) {
-    return Load16(static_cast<const uint4*>(p.weight) + idx(i));
-  };
+  // Where a thread has many columns, registers are too few to keep the weights,
+  // and sooner so for those of fp32.
+  constexpr bool kKeepsWeights =
+      kVectors < (kWeight == NormWeight::kFp32 ? 3 : 4) ||
+      (kKind == NormKind::kRms && kWeight == NormWeight::kBf16);
+  KeptWeights<kWeight> kept[kKeepsWeights ? kVectors : 1];
   if constexpr (kKeepsWeights) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      kept_weight[i] = idx(i) < p.num_vectors ? load_weight(i) : uint4{};
+      if (idx(i) < p.num_vectors) kept[i].Load(p.weight, idx(i));
     }
   }
   auto weight = [&](int i) {
     if constexpr (kKeepsWeights) {
-      return Unpack8(kept_weight[i]);
+      return kept[i].Get();
     } else {
-      return Unpack8(load_weight(i));
+      return LoadWeights<kWeight>(p.weight, idx(i));
     }
   };
 
@@ -240,7 +258,7 @@ struct NormBackwardBounds {
   int64_t num_stages;
 };
 
-template <NormKind kKind, typename Row>
+template <NormKind kKind, NormWeight kWeight, typename Row>
 absl::Status LaunchNormBackwardRow(NormBackward p,
                                    const NormBackwardOutputs& outputs,
                                    const NormBackwardBounds& bounds,
@@ -252,7 +270,7 @@ absl::Status LaunchNormBackwardRow(NormBackward p,
       std::clamp((limits.shared_bytes_per_block - kOtherSharedBytes) /
                      Row::kBlocksPerMultiprocessor / Row::kStageBytes,
                  1, static_cast<int>(bounds.num_stages));
-  const auto kernel = NormBackwardKernel<kKind, Row>;
+  const auto kernel = NormBackwardKernel<kKind, kWeight, Row>;
   RETURN_IF_ERROR(AllowSharedBytes(reinterpret_cast<const void*>(kernel),
                                    p.num_stages * Row::kStageBytes));
   const int64_t num_blocks = std::min(
@@ -304,17 +322,18 @@ FirstBackwardChoice FirstBackward(int64_t row_class, int64_t num_tokens) {
   }
 }
 
-template <NormKind kKind>
+template <NormKind kKind, NormWeight kWeight = NormWeight::kBf16>
 absl::Status LaunchNormBackward(const NormBackward& p,
                                 const NormBackwardOutputs& outputs,
                                 cudaStream_t stream) {
   using Way =
       NormWay<absl::Status (*)(NormBackward, const NormBackwardOutputs&,
                                const NormBackwardBounds&, cudaStream_t)>;
-#define WAY(threads, vectors)                                                  \
-  {                                                                            \
-    threads *vectors, threads,                                                 \
-        &LaunchNormBackwardRow<kKind, BackwardRow<RowShape<threads, vectors>>> \
+#define WAY(threads, vectors)                                           \
+  {                                                                     \
+    threads *vectors, threads,                                          \
+        &LaunchNormBackwardRow<kKind, kWeight,                          \
+                               BackwardRow<RowShape<threads, vectors>>> \
   }
   static constexpr Way kWays[] = {
       WAY(8, 1),                               // 64 elements
@@ -329,7 +348,7 @@ absl::Status LaunchNormBackward(const NormBackward& p,
 #undef WAY
   if (p.num_tokens == 0) return LaunchNormColumnSums(p, 0, outputs, stream);
   if (p.num_vectors > kMaxBackwardVectors) {
-    return LaunchNormBackwardLong<kKind>(p, outputs, stream);
+    return LaunchNormBackwardLong<kKind, kWeight>(p, outputs, stream);
   }
   const int64_t row_class = NormRowClass(p.num_vectors);
   const FirstBackwardChoice first =

@@ -69,7 +69,7 @@ inline constexpr int kLongNormPartials = 32;
 
 // One block a row, which it reads twice: the second time from the second-level
 // cache. Limited by that cache.
-template <NormKind kKind>
+template <NormKind kKind, NormWeight kWeight>
 __global__ void __launch_bounds__(kLongNormThreads, 1)
     LongNormBackwardKernel(const NormBackward p) {
   using Row = RowShape<kLongNormThreads, 1>;
@@ -78,7 +78,6 @@ __global__ void __launch_bounds__(kLongNormThreads, 1)
   const int64_t start = row * p.num_vectors;
   const auto* d_y_row = static_cast<const uint4*>(p.d_y) + start;
   const auto* x_row = static_cast<const uint4*>(p.x) + start;
-  const auto* weight = static_cast<const uint4*>(p.weight);
   const float inverse_hidden = 1.0f / static_cast<float>(8 * p.num_vectors);
   const float rstd = p.rstd[row];
   float mean = 0.0f;
@@ -90,7 +89,7 @@ __global__ void __launch_bounds__(kLongNormThreads, 1)
   for (int idx = threadIdx.x; idx < p.num_vectors; idx += kLongNormThreads) {
     const Float8 d_y = Unpack8(Load16(d_y_row + idx));
     const Float8 x = Unpack8(Load16(x_row + idx));
-    const Float8 w = Unpack8(__ldg(weight + idx));
+    const Float8 w = LoadWeights<kWeight>(p.weight, idx);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float g = d_y.v[j] * w.v[j];
@@ -106,7 +105,7 @@ __global__ void __launch_bounds__(kLongNormThreads, 1)
   for (int idx = threadIdx.x; idx < p.num_vectors; idx += kLongNormThreads) {
     const Float8 d_y = Unpack8(Load16(d_y_row + idx));
     const Float8 x = Unpack8(Load16(x_row + idx));
-    const Float8 w = Unpack8(__ldg(weight + idx));
+    const Float8 w = LoadWeights<kWeight>(p.weight, idx);
     Float8 d_residual{};
     if (p.d_residual != nullptr) {
       d_residual = Unpack8(Load16Streaming(
@@ -155,7 +154,7 @@ __global__ void __launch_bounds__(kLongWeightThreads)
   }
 }
 
-template <NormKind kKind>
+template <NormKind kKind, NormWeight kWeight>
 absl::Status LaunchNormBackwardLong(const NormBackward& p,
                                     const NormBackwardOutputs& outputs,
                                     cudaStream_t stream) {
@@ -166,7 +165,7 @@ absl::Status LaunchNormBackwardLong(const NormBackward& p,
   LongNormWeightKernel<kKind><<<grid, kLongWeightThreads, 0, stream>>>(p);
   RETURN_IF_ERROR(
       CudaStatus(cudaGetLastError(), "launch the weight gradient of a norm"));
-  LongNormBackwardKernel<kKind>
+  LongNormBackwardKernel<kKind, kWeight>
       <<<static_cast<unsigned>(p.num_tokens), kLongNormThreads, 0, stream>>>(p);
   RETURN_IF_ERROR(
       CudaStatus(cudaGetLastError(), "launch the backward pass of a norm"));

@@ -30,12 +30,11 @@ struct NormForward {
 };
 
 // Vector `idx` of y.
-template <NormKind kKind>
+template <NormKind kKind, NormWeight kWeight>
 __device__ __forceinline__ uint4 Normalise(const NormForward& p,
                                            const Float8& x, int idx, float mean,
                                            float rstd) {
-  const Float8 weight =
-      Unpack8(__ldg(static_cast<const uint4*>(p.weight) + idx));
+  const Float8 weight = LoadWeights<kWeight>(p.weight, idx);
   Float8 bias{};
   if constexpr (kKind == NormKind::kLayer) {
     bias = Unpack8(__ldg(static_cast<const uint4*>(p.bias) + idx));
@@ -50,7 +49,7 @@ __device__ __forceinline__ uint4 Normalise(const NormForward& p,
 
 // kThreadsPerRow threads a row, which stays in registers between its two uses.
 // Limited by memory bandwidth.
-template <NormKind kKind, bool kResidual, typename Row>
+template <NormKind kKind, bool kResidual, NormWeight kWeight, typename Row>
 __global__ void __launch_bounds__(Row::kNumThreads)
     NormForwardKernel(const NormForward p) {
   constexpr int kVectors = Row::kVectorsPerThread;
@@ -130,8 +129,9 @@ __global__ void __launch_bounds__(Row::kNumThreads)
         Store16Streaming(static_cast<uint4*>(p.residual) + start + idx(i),
                          x[i]);
       }
-      Store16Streaming(static_cast<uint4*>(p.y) + start + idx(i),
-                       Normalise<kKind>(p, Unpack8(x[i]), idx(i), mean, rstd));
+      Store16Streaming(
+          static_cast<uint4*>(p.y) + start + idx(i),
+          Normalise<kKind, kWeight>(p, Unpack8(x[i]), idx(i), mean, rstd));
     }
   }
 }
@@ -140,7 +140,7 @@ inline constexpr int kLongForwardThreads = 1024;
 
 // One block a row too long for registers: the first pass writes the sum, the
 // others read it again, from the second-level cache. Limited by that cache.
-template <NormKind kKind, bool kResidual>
+template <NormKind kKind, bool kResidual, NormWeight kWeight>
 __global__ void __launch_bounds__(kLongForwardThreads, 1)
     LongNormForwardKernel(const NormForward p) {
   using Row = RowShape<kLongForwardThreads, 1>;
@@ -199,14 +199,14 @@ __global__ void __launch_bounds__(kLongForwardThreads, 1)
   for (int idx = threadIdx.x; idx < p.num_vectors; idx += Row::kNumThreads) {
     const Float8 value = Unpack8(Load16(normalised + idx));
     Store16Streaming(static_cast<uint4*>(p.y) + start + idx,
-                     Normalise<kKind>(p, value, idx, mean, rstd));
+                     Normalise<kKind, kWeight>(p, value, idx, mean, rstd));
   }
 }
 
-template <NormKind kKind, bool kResidual, typename Row>
+template <NormKind kKind, bool kResidual, NormWeight kWeight, typename Row>
 absl::Status LaunchNormForwardRow(const NormForward& p, cudaStream_t stream) {
   const int64_t num_blocks = (p.num_tokens + Row::kRows - 1) / Row::kRows;
-  NormForwardKernel<kKind, kResidual, Row>
+  NormForwardKernel<kKind, kResidual, kWeight, Row>
       <<<static_cast<unsigned>(num_blocks), Row::kNumThreads, 0, stream>>>(p);
   return CudaStatus(cudaGetLastError(), "launch the forward pass of a norm");
 }
@@ -239,13 +239,15 @@ int64_t ForwardThreads(int64_t row_class) {
   }
 }
 
-template <NormKind kKind, bool kResidual>
+template <NormKind kKind, bool kResidual,
+          NormWeight kWeight = NormWeight::kBf16>
 absl::Status LaunchNormForward(const NormForward& p, cudaStream_t stream) {
   using Way = NormWay<absl::Status (*)(const NormForward&, cudaStream_t)>;
-#define WAY(threads, vectors)                                               \
-  {                                                                         \
-    threads *vectors, threads,                                              \
-        &LaunchNormForwardRow<kKind, kResidual, RowShape<threads, vectors>> \
+#define WAY(threads, vectors)                             \
+  {                                                       \
+    threads *vectors, threads,                            \
+        &LaunchNormForwardRow<kKind, kResidual, kWeight,  \
+                              RowShape<threads, vectors>> \
   }
   static constexpr Way kWays[] = {
       WAY(8, 1),                                              // 64 elements
@@ -271,7 +273,7 @@ absl::Status LaunchNormForward(const NormForward& p, cudaStream_t stream) {
                     {ForwardThreads<kKind, kResidual>(row_class)})[0];
     return FindNormWay(kWays, p.num_vectors, threads).launch(p, stream);
   }
-  LongNormForwardKernel<kKind, kResidual>
+  LongNormForwardKernel<kKind, kResidual, kWeight>
       <<<static_cast<unsigned>(p.num_tokens), kLongForwardThreads, 0, stream>>>(
           p);
   return CudaStatus(cudaGetLastError(), "launch the forward pass of a norm");

@@ -15,14 +15,17 @@ namespace millrace {
 
 // Device pointers; void is bf16, at multiples of 16 bytes. Rows are
 // [num_tokens, hidden] without gaps; hidden is a multiple of 8 up to 65536.
+// `weight` is [hidden]: fp32 where `fp32_weight` says so, else bf16. Weights
+// near one move by less than bf16 can show.
 struct RmsNormForwardBf16Args {
   void* y;      // May alias x.
   float* rstd;  // [num_tokens]; kept for the backward pass.
   const void* x;
-  const void* weight;  // [hidden]
+  const void* weight;
   int64_t num_tokens;  // Below 2^31; zero is allowed and does nothing.
   int64_t hidden;
   float epsilon;
+  bool fp32_weight = false;
 };
 
 // The same of residual = x + delta.
@@ -36,6 +39,7 @@ struct ResidualRmsNormForwardBf16Args {
   int64_t num_tokens;
   int64_t hidden;
   float epsilon;
+  bool fp32_weight = false;
 };
 
 struct RmsNormBackwardBf16Args {
@@ -50,6 +54,7 @@ struct RmsNormBackwardBf16Args {
   int64_t num_tokens;
   int64_t hidden;
   bool accumulate;  // d_weight is added to, not overwritten.
+  bool fp32_weight = false;
 };
 
 // Zero if the shape is refused below.

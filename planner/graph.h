@@ -68,7 +68,10 @@ struct PersistentLayout {
   TensorId clip_factor = -1;  // As the moments.
   TensorId skip = -1;         // Likewise.
   TensorId master = -1;       // bf16 alone; not in a validation Graph.
-  TensorId scratch = -1;      // bf16 alone.
+  // bf16 alone: the parameters of the last bucket, norms, in fp32, with which
+  // `parameters` ends otherwise. Near one they move by less than bf16 can show.
+  TensorId norms = -1;
+  TensorId scratch = -1;  // bf16 alone.
   int64_t bytes = 0;
 };
 
@@ -102,7 +105,7 @@ Graph BuildTrainingGraph(const ModelSpec& model, const Layout& layout,
 Graph BuildValidationGraph(const ModelSpec& model, const Layout& layout,
                            int32_t stage);
 
-// Casts of all buckets, in the prologue; empty in fp32.
+// Copies of all buckets' master weights, in the prologue; empty in fp32.
 Graph BuildPublishGraph(const ModelSpec& model, const Layout& layout,
                         int32_t stage);
 

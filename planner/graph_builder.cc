@@ -43,9 +43,16 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
   };
   const int64_t num_elements = graph_.parameters.num_elements;
   const int64_t num_moments = graph_.parameters.num_optimizer_elements;
-  persistent.parameters = add(
-      "parameters", layout_.shards_parameters() ? num_moments : num_elements,
-      activation_type(), true);
+  const bool has_masters = layout_.precision == Precision::kBfloat16;
+  const Bucket& norms = graph_.parameters.buckets.back();
+  CHECK(norms.name == "norms") << norms.name;
+  const int64_t num_norms =
+      norms.num_elements / (layout_.shards_parameters() ? layout_.data : 1);
+  persistent.parameters =
+      add("parameters",
+          (layout_.shards_parameters() ? num_moments : num_elements) -
+              (has_masters ? num_norms : 0),
+          activation_type(), true);
   persistent.gradients =
       add("gradients", layout_.shards_gradients() ? num_moments : num_elements,
           DType::kFloat32, true);
@@ -56,9 +63,10 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
   persistent.scalars = add("scalars", kNumStepScalars, DType::kFloat64, true);
   persistent.clip_factor = add("clip_factor", 1, DType::kFloat32, is_training);
   persistent.skip = add("skip", 1, DType::kInt32, is_training);
-  if (layout_.precision == Precision::kBfloat16) {
+  if (has_masters) {
     persistent.master = add("master", num_moments, DType::kFloat32,
                             kind != ProgramKind::kValidation);
+    persistent.norms = add("norms", num_norms, DType::kFloat32, true);
     persistent.scratch =
         add("scratch", kComputeScratchBytes / DTypeBytes(DType::kInt32),
             DType::kInt32, true);
@@ -78,9 +86,14 @@ void GraphBuilder::AddBucketTensors() {
                      sharded ? slice_offset : bucket.offset,
                      {sharded ? slice : bucket.num_elements});
     };
+    const bool slices_parameters = layout_.shards_parameters();
+    const Place parameters =
+        ParametersOf(bucket, slices_parameters ? slice_offset : bucket.offset);
     bucket_tensors_.push_back(
-        {.parameters = view("parameters", persistent.parameters,
-                            layout_.shards_parameters()),
+        {.parameters =
+             AddView(absl::StrCat("parameters/bucket/", bucket.name),
+                     parameters.flat, parameters.element_offset,
+                     {slices_parameters ? slice : bucket.num_elements}),
          .gradients = view("gradients", persistent.gradients,
                            layout_.shards_gradients()),
          .exp_avg = view("exp_avg", persistent.exp_avg, true),
@@ -88,6 +101,17 @@ void GraphBuilder::AddBucketTensors() {
          .master = view("master", persistent.master, true)});
     slice_offset += slice;
   }
+}
+
+GraphBuilder::Place GraphBuilder::ParametersOf(const Bucket& bucket,
+                                               int64_t element_offset) const {
+  const PersistentLayout& persistent = graph_.persistent;
+  if (persistent.norms < 0 || bucket.name != "norms") {
+    return {persistent.parameters, element_offset};
+  }
+  // They begin where the others end.
+  return {persistent.norms,
+          element_offset - graph_.tensors[persistent.parameters].dims[0]};
 }
 
 TensorId GraphBuilder::AddTensor(std::string name, std::vector<int64_t> dims) {
@@ -131,7 +155,9 @@ Weight GraphBuilder::AddWeight(const std::string& name, absl::string_view first,
                                int64_t rows, int64_t cols) {
   const int64_t offset = SlotOf(first).offset;
   const int32_t bucket = BucketAt(offset);
-  const int64_t bucket_offset = graph_.parameters.buckets[bucket].offset;
+  const Bucket& held_by = graph_.parameters.buckets[bucket];
+  const int64_t bucket_offset = held_by.offset;
+  const Place place = ParametersOf(held_by, offset);
   const std::vector<int64_t> dims =
       rows == 1 ? std::vector<int64_t>{cols} : std::vector<int64_t>{rows, cols};
   ShardedPasses& sharded = graph_.sharded;
@@ -143,13 +169,13 @@ Weight GraphBuilder::AddWeight(const std::string& name, absl::string_view first,
   };
   Weight weight{.rows = rows, .cols = cols};
   if (layout_.shards_parameters()) {
-    weight.parameter =
-        part(sharded.forward_parameters, "parameters", activation_type());
-    weight.backward_parameter = part(sharded.backward_parameters,
-                                     "parameters_again", activation_type());
+    const DType dtype = graph_.tensors[place.flat].dtype;
+    weight.parameter = part(sharded.forward_parameters, "parameters", dtype);
+    weight.backward_parameter =
+        part(sharded.backward_parameters, "parameters_again", dtype);
   } else {
-    weight.parameter = AddView(absl::StrCat("parameters/", name),
-                               graph_.persistent.parameters, offset, dims);
+    weight.parameter = AddView(absl::StrCat("parameters/", name), place.flat,
+                               place.element_offset, dims);
     weight.backward_parameter = weight.parameter;
   }
   weight.gradient = layout_.shards_gradients()

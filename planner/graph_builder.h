@@ -157,6 +157,12 @@ class GraphBuilder {
  private:
   void AddBucketTensors();
   const ParameterSlot& SlotOf(absl::string_view parameter) const;
+  // What holds a bucket's parameters between steps, and where in it.
+  struct Place {
+    TensorId flat;
+    int64_t element_offset;
+  };
+  Place ParametersOf(const Bucket& bucket, int64_t element_offset) const;
   // Of the bucket that holds this element of the flat buffers.
   int32_t BucketAt(int64_t element_offset) const;
   // The bucket's step tensor in one of the lists of Graph::sharded.

@@ -58,9 +58,10 @@ GraphOp Gather(const GraphBuilder& builder, int32_t bucket, TensorId whole) {
       .kind = OpKind::kAllGather,
       .phase = Phase::kParameterGather,
       .name = absl::StrCat("gather_parameters/", gathered.name),
-      .attributes = CollectiveAttributes{.group = Group::kData,
-                                         .num_elements = gathered.num_elements,
-                                         .dtype = builder.activation_type()},
+      .attributes =
+          CollectiveAttributes{.group = Group::kData,
+                               .num_elements = gathered.num_elements,
+                               .dtype = builder.graph().tensors[whole].dtype},
       .inputs = {builder.bucket_tensors()[bucket].parameters},
       .outputs = {whole},
       .gathers_bucket = bucket};

@@ -127,7 +127,7 @@ void EmitClipFactor(GraphBuilder& builder) {
                 .outputs = {persistent.clip_factor, persistent.skip}});
 }
 
-// The bf16 parameters follow the master weights where there are any.
+// The parameters follow the master weights where there are any.
 void EmitUpdate(GraphBuilder& builder, const Bucket& bucket,
                 const BucketTensors& tensors) {
   const PersistentLayout& persistent = builder.graph().persistent;

@@ -94,6 +94,7 @@ class Lowering {
     program_.exp_avg_sq_buffer = buffer(graph_.persistent.exp_avg_sq);
     program_.scalars_buffer = buffer(graph_.persistent.scalars);
     program_.master_buffer = buffer(graph_.persistent.master);
+    program_.norms_buffer = buffer(graph_.persistent.norms);
     program_.scratch_buffer = buffer(graph_.persistent.scratch);
     program_.persistent_arena_bytes = graph_.persistent.bytes;
     return program_.buffers;

@@ -7,9 +7,9 @@
 // Vt = V / tensor, N and K query and key-value heads of one tensor rank, D head
 // dim, F = ffn_hidden / tensor. Row-major; fp32 unless said otherwise. Under
 // Precision::kBfloat16 activations, their gradients, logits and parameters are
-// bf16; rstd, lse, stats and gradients of parameters stay fp32; and the last
-// output of kAttentionBackward and of the cross entropies is a workspace of
-// planner/workspace.h's bytes.
+// bf16; rstd, lse, stats, weights of norms and gradients of parameters stay
+// fp32; and the last output of kAttentionBackward and of the cross entropies is
+// a workspace of planner/workspace.h's bytes.
 
 #ifndef MILLRACE_PLANNER_OPS_H_
 #define MILLRACE_PLANNER_OPS_H_
@@ -24,7 +24,7 @@ namespace millrace {
 
 enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16 };
 int64_t DTypeBytes(DType dtype);
-// Of activations and of the parameters that kernels read.
+// Of activations and of the parameters that kernels read, but for norms.
 DType ActivationType(Precision precision);
 const char* DTypeName(DType dtype);
 
@@ -101,10 +101,10 @@ enum class OpKind : uint8_t {
   // gradients all of it, or the rank's slice alone where the layout shards them
   // (the operand's size tells), the others what the rank keeps (its slice when
   // data_sharded). With master weights the update is theirs, and the parameters
-  // are their bf16 copy. Learning rate, betas and step number come from the
-  // worker's step inputs.
+  // are their copy, in bf16 but for norms. Learning rate, betas and step number
+  // come from the worker's step inputs.
   kAdamW,
-  // master -> parameters, of one bucket as kAdamW: the bf16 copy alone.
+  // master -> parameters, of one bucket as kAdamW: the copy alone.
   kCastParameters,
 };
 inline constexpr int kNumOpKinds =

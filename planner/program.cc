@@ -115,7 +115,8 @@ std::string ProgramToString(const Program& program) {
                   program.exp_avg_buffer, ", exp_avg_sq ",
                   program.exp_avg_sq_buffer, ", scalars ",
                   program.scalars_buffer, ", master ", program.master_buffer,
-                  ", scratch ", program.scratch_buffer, "\n");
+                  ", norms ", program.norms_buffer, ", scratch ",
+                  program.scratch_buffer, "\n");
   absl::StrAppend(&text, "\nbuckets: name, offset, elements\n");
   for (const Bucket& bucket : program.parameters.buckets) {
     absl::StrAppend(&text, "  ", bucket.name, " ", bucket.offset, " ",

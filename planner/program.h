@@ -86,8 +86,8 @@ struct Instruction {
   std::vector<InstructionId> waits;
 };
 
-// kPublish makes the bf16 parameters from the master weights, after these were
-// initialized or loaded; empty in fp32.
+// kPublish makes the parameters that kernels read from the master weights,
+// after these were initialized or loaded; empty in fp32.
 enum class ProgramKind : uint8_t { kTraining, kValidation, kPublish };
 
 struct Program {
@@ -109,6 +109,9 @@ struct Program {
   // fp32 master weights, num_optimizer_elements like the moments, where the
   // flat parameters are bf16; else -1.
   BufferId master_buffer = -1;
+  // Weights of norms in fp32 (planner/parameters.h: the bucket "norms", or its
+  // slice) where the flat parameters are bf16, which end before them; else -1.
+  BufferId norms_buffer = -1;
   // Scratch memory of the compute lane's kernels, which no instruction names;
   // -1 in fp32.
   BufferId scratch_buffer = -1;

@@ -73,7 +73,9 @@ void FillMemory(std::span<const Program> programs,
     prediction->overhead_bytes += overhead.first_communicator +
                                   (communicators - 1) * overhead.communicator;
   }
-  prediction->parameter_bytes = BufferBytes(largest, largest.parameters_buffer);
+  prediction->parameter_bytes =
+      BufferBytes(largest, largest.parameters_buffer) +
+      BufferBytes(largest, largest.norms_buffer);
   prediction->gradient_bytes = BufferBytes(largest, largest.gradients_buffer);
   prediction->optimizer_bytes =
       BufferBytes(largest, largest.exp_avg_buffer) +

@@ -143,11 +143,10 @@ class StepComparison {
   absl::Status ShareState() {
     const Program& from = cpu_.program();
     const Program& to = gpu_.program();
-    ASSIGN_OR_RETURN(std::vector<float> parameters,
-                     cpu_.Read(from.parameters_buffer));
-    RoundTo(BufferOf(gpu_, to.parameters_buffer).dtype, &parameters);
-    RETURN_IF_ERROR(cpu_.Write(from.parameters_buffer, parameters));
-    RETURN_IF_ERROR(gpu_.Write(to.parameters_buffer, parameters));
+    ASSIGN_OR_RETURN(const std::vector<float> exact, ReadParameters(cpu_));
+    RETURN_IF_ERROR(WriteParameters(exact, gpu_));
+    ASSIGN_OR_RETURN(const std::vector<float> parameters, ReadParameters(gpu_));
+    RETURN_IF_ERROR(WriteParameters(parameters, cpu_));
     if (to.master_buffer >= 0) {
       std::vector<float> master;
       for (const Bucket& bucket : from.parameters.buckets) {

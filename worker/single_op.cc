@@ -47,7 +47,7 @@ Operands OperandsOfNorm(Precision precision, OpKind kind,
                         const NormAttributes& a) {
   const Operand tokens = Activations(precision, a.num_tokens * a.hidden);
   const Operand rstd = Floats(a.num_tokens);
-  const Operand weight = Activations(precision, a.hidden);
+  const Operand weight = Floats(a.hidden);
   switch (kind) {
     case OpKind::kRmsNormForward:
       return {.inputs = {tokens, weight}, .outputs = {{tokens}, {rstd}}};

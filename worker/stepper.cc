@@ -3,6 +3,8 @@
 #include <bit>
 #include <cmath>
 
+#include "base/status_macros.h"
+
 namespace millrace {
 namespace {
 
@@ -44,6 +46,29 @@ void Narrow(const std::vector<float>& values, std::byte* memory) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<float>> ReadParameters(Stepper& stepper) {
+  const Program& program = stepper.program();
+  ASSIGN_OR_RETURN(std::vector<float> values,
+                   stepper.Read(program.parameters_buffer));
+  if (program.norms_buffer < 0) return values;
+  ASSIGN_OR_RETURN(const std::vector<float> norms,
+                   stepper.Read(program.norms_buffer));
+  values.insert(values.end(), norms.begin(), norms.end());
+  return values;
+}
+
+absl::Status WriteParameters(const std::vector<float>& values,
+                             Stepper& stepper) {
+  const Program& program = stepper.program();
+  const Buffer& flat =
+      program.buffers[static_cast<size_t>(program.parameters_buffer)];
+  const auto norms = values.begin() + NumElements(flat);
+  RETURN_IF_ERROR(
+      stepper.Write(program.parameters_buffer, {values.begin(), norms}));
+  if (program.norms_buffer < 0) return absl::OkStatus();
+  return stepper.Write(program.norms_buffer, {norms, values.end()});
+}
 
 int64_t NumElements(const Buffer& buffer) {
   int64_t count = 1;

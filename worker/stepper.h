@@ -41,6 +41,12 @@ class Stepper {
   virtual absl::Status Write(BufferId id, const std::vector<float>& values) = 0;
 };
 
+// All parameters in the order of Program::parameters, wherever the Program keeps
+// them; written, they are rounded as it keeps them. Its master weights stay.
+absl::StatusOr<std::vector<float>> ReadParameters(Stepper& stepper);
+absl::Status WriteParameters(const std::vector<float>& values,
+                             Stepper& stepper);
+
 int64_t NumElements(const Buffer& buffer);
 
 // To and from what a buffer of `dtype` holds in host memory; bf16 rounds to

@@ -21,9 +21,9 @@ __device__ __forceinline__ float SumOverBlock(float x) {
 
 // The second half of a forward pass: a block a token, of which y and x are the
 // rows and sum_of_squares each thread's share.
-template <typename T>
+template <typename T, typename W>
 __device__ __forceinline__ void Normalise(T* y, float* rstd, const T* x,
-                                          const T* weight, float sum_of_squares,
+                                          const W* weight, float sum_of_squares,
                                           int64_t hidden, float epsilon) {
   const float inverse =
       1.0f / sqrtf(SumOverBlock(sum_of_squares) / static_cast<float>(hidden) +
@@ -36,7 +36,7 @@ __device__ __forceinline__ void Normalise(T* y, float* rstd, const T* x,
 
 // A block a token. Limited by memory bandwidth: the second reading of a row
 // finds it in the caches.
-template <typename T>
+template <typename T, typename W>
 __global__ void __launch_bounds__(kNumThreads)
     RmsNormForwardKernel(const __grid_constant__ PlainRmsNormForwardArgs args) {
   const int64_t token = blockIdx.x;
@@ -47,11 +47,11 @@ __global__ void __launch_bounds__(kNumThreads)
     sum += value * value;
   }
   Normalise(static_cast<T*>(args.y) + token * args.hidden, args.rstd + token, x,
-            static_cast<const T*>(args.weight), sum, args.hidden, args.epsilon);
+            static_cast<const W*>(args.weight), sum, args.hidden, args.epsilon);
 }
 
 // Likewise. Each thread reads of residual only what it wrote itself.
-template <typename T>
+template <typename T, typename W>
 __global__ void __launch_bounds__(kNumThreads) ResidualRmsNormForwardKernel(
     const __grid_constant__ PlainResidualRmsNormForwardArgs args) {
   const int64_t row = int64_t{blockIdx.x} * args.hidden;
@@ -65,17 +65,17 @@ __global__ void __launch_bounds__(kNumThreads) ResidualRmsNormForwardKernel(
     sum += ToFloat(rounded) * ToFloat(rounded);
   }
   Normalise(static_cast<T*>(args.y) + row, args.rstd + blockIdx.x, residual,
-            static_cast<const T*>(args.weight), sum, args.hidden, args.epsilon);
+            static_cast<const W*>(args.weight), sum, args.hidden, args.epsilon);
 }
 
 // A block a token. Limited by memory bandwidth, as above.
-template <typename T>
+template <typename T, typename W>
 __global__ void __launch_bounds__(kNumThreads)
     InputGradientKernel(const __grid_constant__ PlainRmsNormBackwardArgs args) {
   const int64_t row = int64_t{blockIdx.x} * args.hidden;
   const T* x = static_cast<const T*>(args.x) + row;
   const T* d_y = static_cast<const T*>(args.d_y) + row;
-  const T* weight = static_cast<const T*>(args.weight);
+  const W* weight = static_cast<const W*>(args.weight);
   const float rstd = args.rstd[blockIdx.x];
   float sum = 0.0f;
   for (int64_t h = threadIdx.x; h < args.hidden; h += kNumThreads) {
@@ -144,6 +144,18 @@ __global__ void __launch_bounds__(kNumThreads)
   args.d_weight[h] = sum;
 }
 
+// Calls f.operator()<T, W>() with the types of rows and weights.
+template <typename F>
+void WithRowsAndWeights(ElementType type, bool fp32_weight, const F& f) {
+  plain::WithElements(type, [&]<typename T>() {
+    if (fp32_weight) {
+      f.template operator()<T, float>();
+    } else {
+      f.template operator()<T, T>();
+    }
+  });
+}
+
 }  // namespace
 
 int64_t PlainRmsNormBackwardWorkspaceBytes(int64_t num_tokens, int64_t hidden) {
@@ -155,8 +167,8 @@ absl::Status LaunchPlainRmsNormForward(const PlainRmsNormForwardArgs& args,
   RETURN_IF_ERROR(
       plain::CheckRows("plain RMSNorm", args.num_tokens, args.hidden));
   if (args.num_tokens == 0) return absl::OkStatus();
-  plain::WithElements(type, [&]<typename T>() {
-    RmsNormForwardKernel<T>
+  WithRowsAndWeights(type, args.fp32_weight, [&]<typename T, typename W>() {
+    RmsNormForwardKernel<T, W>
         <<<static_cast<unsigned>(args.num_tokens), kNumThreads, 0, stream>>>(
             args);
   });
@@ -169,8 +181,8 @@ absl::Status LaunchPlainResidualRmsNormForward(
   RETURN_IF_ERROR(
       plain::CheckRows("plain residual RMSNorm", args.num_tokens, args.hidden));
   if (args.num_tokens == 0) return absl::OkStatus();
-  plain::WithElements(type, [&]<typename T>() {
-    ResidualRmsNormForwardKernel<T>
+  WithRowsAndWeights(type, args.fp32_weight, [&]<typename T, typename W>() {
+    ResidualRmsNormForwardKernel<T, W>
         <<<static_cast<unsigned>(args.num_tokens), kNumThreads, 0, stream>>>(
             args);
   });
@@ -185,9 +197,9 @@ absl::Status LaunchPlainRmsNormBackward(const PlainRmsNormBackwardArgs& args,
   const dim3 part_blocks(
       static_cast<unsigned>((args.hidden + kBlockColumns - 1) / kBlockColumns),
       static_cast<unsigned>(num_parts));
-  plain::WithElements(type, [&]<typename T>() {
+  WithRowsAndWeights(type, args.fp32_weight, [&]<typename T, typename W>() {
     if (args.num_tokens > 0) {
-      InputGradientKernel<T>
+      InputGradientKernel<T, W>
           <<<static_cast<unsigned>(args.num_tokens), kNumThreads, 0, stream>>>(
               args);
     }

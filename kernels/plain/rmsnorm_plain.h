@@ -14,16 +14,17 @@
 
 namespace millrace {
 
-// Device pointers; void is of the element type. Rows are [num_tokens, hidden]
-// without gaps.
+// Device pointers; void is of the element type, but `weight`, [hidden], is fp32
+// where `fp32_weight` says so. Rows are [num_tokens, hidden] without gaps.
 struct PlainRmsNormForwardArgs {
   void* y;      // May alias x.
   float* rstd;  // [num_tokens]; kept for the backward pass.
   const void* x;
-  const void* weight;  // [hidden]
+  const void* weight;
   int64_t num_tokens;  // Zero is allowed and does nothing; below 2^31.
   int64_t hidden;      // At least one.
   float epsilon;
+  bool fp32_weight = false;
 };
 
 // The same of residual = x + delta.
@@ -37,6 +38,7 @@ struct PlainResidualRmsNormForwardArgs {
   int64_t num_tokens;
   int64_t hidden;
   float epsilon;
+  bool fp32_weight = false;
 };
 
 struct PlainRmsNormBackwardArgs {
@@ -51,6 +53,7 @@ struct PlainRmsNormBackwardArgs {
   int64_t num_tokens;
   int64_t hidden;
   bool accumulate;  // d_weight is added to, not overwritten.
+  bool fp32_weight = false;
 };
 
 // At most 256 bytes a column.

@@ -18,32 +18,41 @@ constexpr double kAbsolute = 1e-6;
 struct Size {
   int64_t num_tokens, hidden;
 };
+// Of rows and of the weights that scale them.
+struct Types {
+  ElementType rows, weight;
+};
+constexpr Types kTypes[] = {{ElementType::kFloat32, ElementType::kFloat32},
+                            {ElementType::kBfloat16, ElementType::kBfloat16},
+                            {ElementType::kBfloat16, ElementType::kFloat32}};
 constexpr Size kSizes[] = {{1, 1},     {3, 7},    {5, 256},
                            {129, 100}, {70, 999}, {2100, 48}};
 
 // Goal: norm and statistics mean what rmsnorm.h says, alone and of a residual
 // sum, apart from their inputs and in their place. Method: against the fp64
-// reference on fresh normal inputs, in both types, outputs poisoned with NaN.
+// reference on fresh normal inputs, in all types, outputs poisoned with NaN.
 TEST(PlainRmsNormTest, ForwardMatchesTheReference) {
   RandomNormals random;
-  for (const ElementType type : kElementTypes) {
+  for (const auto [type, weight_type] : kTypes) {
+    const bool fp32_weight = weight_type == ElementType::kFloat32;
     for (const auto [num_tokens, hidden] : kSizes) {
       SCOPED_TRACE(absl::StrCat(num_tokens, " x ", hidden));
       const int64_t size = num_tokens * hidden;
       const std::vector<float> x = Rounded(type, random.Floats(size));
       const std::vector<float> delta = Rounded(type, random.Floats(size));
-      const std::vector<float> weight = Rounded(type, random.Floats(hidden));
+      const std::vector<float> weight =
+          Rounded(weight_type, random.Floats(hidden));
       std::vector<float> y(size), rstd(num_tokens), residual(size);
       RmsNormForwardReference({y.data(), rstd.data(), x.data(), weight.data(),
                                num_tokens, hidden, kEpsilon});
-      PlainTensor device_x(type, x), device_weight(type, weight);
+      PlainTensor device_x(type, x), device_weight(weight_type, weight);
       PlainTensor device_delta(type, delta);
       PlainTensor device_y(type, size), device_residual(type, size);
       DeviceBuffer<float> device_rstd = PoisonedFloats(num_tokens);
       PlainRmsNormForwardArgs args = {device_y.data(), device_rstd.data(),
                                       device_x.data(), device_weight.data(),
                                       num_tokens,      hidden,
-                                      kEpsilon};
+                                      kEpsilon,        fp32_weight};
       absl::Status status = LaunchPlainRmsNormForward(args, type, nullptr);
       ASSERT_TRUE(status.ok()) << status;
       ExpectPlain(type, device_y.Host(), y, kRelative, kAbsolute, "y");
@@ -59,7 +68,7 @@ TEST(PlainRmsNormTest, ForwardMatchesTheReference) {
       status = LaunchPlainResidualRmsNormForward(
           {device_residual.data(), device_y.data(), device_rstd.data(),
            device_x.data(), device_delta.data(), device_weight.data(),
-           num_tokens, hidden, kEpsilon},
+           num_tokens, hidden, kEpsilon, fp32_weight},
           type, nullptr);
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_EQ(device_residual.Host(), residual);
@@ -71,7 +80,7 @@ TEST(PlainRmsNormTest, ForwardMatchesTheReference) {
       status = LaunchPlainResidualRmsNormForward(
           {device_x.data(), device_delta.data(), device_rstd.data(),
            device_x.data(), device_delta.data(), device_weight.data(),
-           num_tokens, hidden, kEpsilon},
+           num_tokens, hidden, kEpsilon, fp32_weight},
           type, nullptr);
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_EQ(device_x.Host(), residual) << "in place";
@@ -84,7 +93,8 @@ TEST(PlainRmsNormTest, ForwardMatchesTheReference) {
 // residual's; equal runs give equal bits. Method: as above.
 TEST(PlainRmsNormTest, BackwardMatchesTheReferenceAndRepeats) {
   RandomNormals random;
-  for (const ElementType type : kElementTypes) {
+  for (const auto [type, weight_type] : kTypes) {
+    const bool fp32_weight = weight_type == ElementType::kFloat32;
     for (const auto [num_tokens, hidden] : kSizes) {
       for (const bool has_residual : {false, true}) {
         SCOPED_TRACE(
@@ -94,7 +104,8 @@ TEST(PlainRmsNormTest, BackwardMatchesTheReferenceAndRepeats) {
         const std::vector<float> d_y = Rounded(type, random.Floats(size));
         const std::vector<float> d_residual =
             Rounded(type, random.Floats(size));
-        const std::vector<float> weight = Rounded(type, random.Floats(hidden));
+        const std::vector<float> weight =
+            Rounded(weight_type, random.Floats(hidden));
         const std::vector<float> before = random.Floats(hidden);
         std::vector<float> y(size), rstd(num_tokens), d_x(size);
         RmsNormForwardReference({y.data(), rstd.data(), x.data(), weight.data(),
@@ -105,7 +116,7 @@ TEST(PlainRmsNormTest, BackwardMatchesTheReferenceAndRepeats) {
                                   has_residual ? d_residual.data() : nullptr,
                                   num_tokens, hidden, has_residual});
         PlainTensor device_x(type, x), device_d_y(type, d_y);
-        PlainTensor device_weight(type, weight);
+        PlainTensor device_weight(weight_type, weight);
         DeviceBuffer<float> device_rstd = ToDevice(rstd);
         std::vector<float> first_d_x, first_d_weight;
         for (int run = 0; run < 2; ++run) {
@@ -119,7 +130,7 @@ TEST(PlainRmsNormTest, BackwardMatchesTheReferenceAndRepeats) {
               {device_d_x.data(), device_d_weight.data(), device_d_y.data(),
                device_x.data(), device_rstd.data(), device_weight.data(),
                has_residual ? device_d_x.data() : nullptr, workspace.data(),
-               num_tokens, hidden, has_residual},
+               num_tokens, hidden, has_residual, fp32_weight},
               type, nullptr);
           ASSERT_TRUE(status.ok()) << status;
           if (run == 0) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,12 +31,29 @@ const std::vector<Shape> kShapes = {
     {11, 7168}, {400, 8192}, {2, 8200},  {6, 14336},  {300, 16384}, {3, 16392},
     {2, 32768}, {2, 40960},  {35, 65536}};
 
-class RmsNormBf16Test : public testing::TestWithParam<Shape> {
+// Shapes, and whether weights are fp32.
+class RmsNormBf16Test : public testing::TestWithParam<std::tuple<Shape, bool>> {
  protected:
-  const int64_t num_tokens_ = GetParam().num_tokens;
-  const int64_t hidden_ = GetParam().hidden;
+  RmsNormBf16Test()
+      : weight_(random_.Floats(hidden_)),
+        bf16_weight_(ToDevice(ToBf16(weight_))),
+        float_weight_(ToDevice(weight_)) {
+    if (!fp32_weight_) weight_ = FromBf16(ToBf16(weight_));
+  }
+
+  const void* device_weight() const {
+    return fp32_weight_ ? static_cast<const void*>(float_weight_.data())
+                        : bf16_weight_.data();
+  }
+
+  const int64_t num_tokens_ = std::get<0>(GetParam()).num_tokens;
+  const int64_t hidden_ = std::get<0>(GetParam()).hidden;
+  const bool fp32_weight_ = std::get<1>(GetParam());
   const int64_t size_ = num_tokens_ * hidden_;
   RandomNormals random_;
+  std::vector<float> weight_;  // As the kernel reads them.
+  const DeviceBuffer<uint16_t> bf16_weight_;
+  const DeviceBuffer<float> float_weight_;
 };
 
 // Goal: forward means what rmsnorm.h says and writes every element, also where
@@ -46,12 +64,9 @@ class RmsNormBf16Test : public testing::TestWithParam<Shape> {
 TEST_P(RmsNormBf16Test, ForwardMatchesTheReference) {
   const Bf16s x = random_.Bits(size_);
   const Bf16s delta = random_.Bits(size_);
-  const Bf16s weight = random_.Bits(hidden_);
   std::vector<float> sum(size_);
   for (int64_t i = 0; i < size_; ++i)
     sum[i] = FromBf16(x[i]) + FromBf16(delta[i]);
-  const DeviceBuffer<uint16_t> device_weight = ToDevice(weight);
-  const std::vector<float> wide_weight = FromBf16(weight);
   auto expect = [&](const Bf16s& y, const std::vector<float>& rstd,
                     const Bf16s& normalised, const std::string& what) {
     const std::vector<float> wide = FromBf16(normalised);
@@ -59,7 +74,7 @@ TEST_P(RmsNormBf16Test, ForwardMatchesTheReference) {
     RmsNormForwardReference({.y = expected_y.data(),
                              .rstd = expected_rstd.data(),
                              .x = wide.data(),
-                             .weight = wide_weight.data(),
+                             .weight = weight_.data(),
                              .num_tokens = num_tokens_,
                              .hidden = hidden_,
                              .epsilon = kEpsilon});
@@ -76,10 +91,11 @@ TEST_P(RmsNormBf16Test, ForwardMatchesTheReference) {
         LaunchRmsNormForwardBf16({.y = in_place ? device_x.data() : y.data(),
                                   .rstd = rstd.data(),
                                   .x = device_x.data(),
-                                  .weight = device_weight.data(),
+                                  .weight = device_weight(),
                                   .num_tokens = num_tokens_,
                                   .hidden = hidden_,
-                                  .epsilon = kEpsilon},
+                                  .epsilon = kEpsilon,
+                                  .fp32_weight = fp32_weight_},
                                  nullptr);
     ASSERT_TRUE(status.ok()) << status;
     expect(ToHost(in_place ? device_x : y), ToHost(rstd), x, what);
@@ -97,10 +113,11 @@ TEST_P(RmsNormBf16Test, ForwardMatchesTheReference) {
          .rstd = rstd.data(),
          .x = device_x.data(),
          .delta = device_delta.data(),
-         .weight = device_weight.data(),
+         .weight = device_weight(),
          .num_tokens = num_tokens_,
          .hidden = hidden_,
-         .epsilon = kEpsilon},
+         .epsilon = kEpsilon,
+         .fp32_weight = fp32_weight_},
         nullptr);
     ASSERT_TRUE(status.ok()) << status;
     const Bf16s host_residual = ToHost(in_place ? device_x : residual);
@@ -119,22 +136,19 @@ TEST_P(RmsNormBf16Test, BackwardMatchesTheReference) {
   const Bf16s x = random_.Bits(size_);
   const Bf16s d_y = random_.Bits(size_);
   const Bf16s d_residual = random_.Bits(size_);
-  const Bf16s weight = random_.Bits(hidden_);
   const std::vector<float> before = random_.Floats(hidden_);
   const std::vector<float> wide_x = FromBf16(x), wide_d_y = FromBf16(d_y),
-                           wide_d_residual = FromBf16(d_residual),
-                           wide_weight = FromBf16(weight);
+                           wide_d_residual = FromBf16(d_residual);
   std::vector<float> rstd(num_tokens_), unused(size_);
   RmsNormForwardReference({.y = unused.data(),
                            .rstd = rstd.data(),
                            .x = wide_x.data(),
-                           .weight = wide_weight.data(),
+                           .weight = weight_.data(),
                            .num_tokens = num_tokens_,
                            .hidden = hidden_,
                            .epsilon = kEpsilon});
   const DeviceBuffer<uint16_t> device_x = ToDevice(x),
-                               device_d_y = ToDevice(d_y),
-                               device_weight = ToDevice(weight);
+                               device_d_y = ToDevice(d_y);
   const DeviceBuffer<float> device_rstd = ToDevice(rstd);
 
   for (const bool with_residual : {true, false}) {
@@ -146,7 +160,7 @@ TEST_P(RmsNormBf16Test, BackwardMatchesTheReference) {
            .d_y = wide_d_y.data(),
            .x = wide_x.data(),
            .rstd = rstd.data(),
-           .weight = wide_weight.data(),
+           .weight = weight_.data(),
            .d_residual = with_residual ? wide_d_residual.data() : nullptr,
            .num_tokens = num_tokens_,
            .hidden = hidden_,
@@ -164,12 +178,13 @@ TEST_P(RmsNormBf16Test, BackwardMatchesTheReference) {
              .d_y = device_d_y.data(),
              .x = device_x.data(),
              .rstd = device_rstd.data(),
-             .weight = device_weight.data(),
+             .weight = device_weight(),
              .d_residual = with_residual ? device_d_residual.data() : nullptr,
              .workspace = workspace.data(),
              .num_tokens = num_tokens_,
              .hidden = hidden_,
-             .accumulate = accumulate},
+             .accumulate = accumulate,
+             .fp32_weight = fp32_weight_},
             nullptr);
         EXPECT_TRUE(status.ok()) << status;
         return {ToHost(in_place ? device_d_residual : device_d_x),
@@ -185,11 +200,14 @@ TEST_P(RmsNormBf16Test, BackwardMatchesTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, RmsNormBf16Test, testing::ValuesIn(kShapes),
-                         [](const testing::TestParamInfo<Shape>& info) {
-                           return absl::StrCat(info.param.num_tokens, "x",
-                                               info.param.hidden);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, RmsNormBf16Test,
+    testing::Combine(testing::ValuesIn(kShapes), testing::Bool()),
+    [](const testing::TestParamInfo<std::tuple<Shape, bool>>& info) {
+      const auto& [shape, fp32_weight] = info.param;
+      return absl::StrCat(shape.num_tokens, "x", shape.hidden,
+                          fp32_weight ? "_fp32_weight" : "");
+    });
 
 // Goal: no tokens launch nothing but still set a weight gradient.
 TEST(RmsNormBf16ShapeTest, NoTokens) {

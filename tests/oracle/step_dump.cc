@@ -142,9 +142,8 @@ absl::StatusOr<std::unique_ptr<Stepper>> MakeStepper(
                    CpuStepper::Create(cpu_options));
   if (request.backend == "cpu") return cpu;
   ASSIGN_OR_RETURN(std::unique_ptr<Stepper> gpu, CreateCudaStepper(options));
-  ASSIGN_OR_RETURN(const std::vector<float> parameters,
-                   cpu->Read(fp32_program.parameters_buffer));
-  RETURN_IF_ERROR(gpu->Write(options.program->parameters_buffer, parameters));
+  ASSIGN_OR_RETURN(const std::vector<float> parameters, ReadParameters(*cpu));
+  RETURN_IF_ERROR(WriteParameters(parameters, *gpu));
   return gpu;
 }
 
@@ -180,8 +179,7 @@ absl::Status Dump(const DumpRequest& request) {
                   {.program = &program, .job = job, .batches = &batches},
                   fp32_program));
 
-  ASSIGN_OR_RETURN(const std::vector<float> weights,
-                   stepper->Read(program.parameters_buffer));
+  ASSIGN_OR_RETURN(const std::vector<float> weights, ReadParameters(*stepper));
   RETURN_IF_ERROR(WriteFlat(program.parameters, weights,
                             request.folder + "/weights.safetensors"));
   ASSIGN_OR_RETURN(const std::vector<float> hidden, RunStep(*stepper));

@@ -307,9 +307,9 @@ TEST(BuildTrainingProgramTest, KeepsLogitsOfOneChunk) {
 }
 
 // Goal: bf16 Programs hold what their kind needs: bf16 activations, parameters
-// and messages, fp32 gradients, statistics and state, weights where GPU kernels
-// can read them, and the compute lane's scratch. Method: look at the types and
-// places of all buffers and messages.
+// and messages, fp32 gradients, statistics, state and weights of norms, weights
+// where GPU kernels can read them, and the compute lane's scratch. Method: look
+// at the types and places of all buffers and messages.
 TEST(BuildTrainingProgramTest, ComputesInBf16) {
   for (const Layout& layout : TestLayouts(Precision::kBfloat16)) {
     SCOPED_TRACE(LayoutToString(layout));
@@ -323,22 +323,32 @@ TEST(BuildTrainingProgramTest, ComputesInBf16) {
     EXPECT_EQ(buffer(program.master_buffer).dims,
               std::vector<int64_t>{num_moments});
     EXPECT_EQ(buffer(program.scratch_buffer).bytes, kComputeScratchBytes);
+    EXPECT_EQ(buffer(program.norms_buffer).dtype, DType::kFloat32);
+    EXPECT_EQ(
+        buffer(program.norms_buffer).dims[0] +
+            buffer(program.parameters_buffer).dims[0],
+        layout.shards_parameters() ? num_moments
+                                   : program.parameters.num_elements);
     const std::set<std::string> fp32 = {"rstd", "lse", "stats", "all_stats"};
     for (const Buffer& b : program.buffers) {
       EXPECT_EQ(b.offset_bytes % 256, 0) << b.name;
       if (b.arena == Arena::kPersistent || b.dtype == DType::kInt32) continue;
       const std::string last = b.name.substr(b.name.rfind('/') + 1);
-      const bool is_fp32 =
-          fp32.contains(last) || absl::StrContains(b.name, "/gradients/");
+      const bool is_fp32 = fp32.contains(last) ||
+                           absl::StrContains(b.name, "/gradients/") ||
+                           absl::EndsWith(b.name, "/whole_bucket/norms") ||
+                           (absl::StrContains(b.name, "/parameters") &&
+                            absl::EndsWith(last, "norm"));
       EXPECT_EQ(b.dtype, is_fp32 ? DType::kFloat32 : DType::kBfloat16)
           << b.name;
     }
     for (const Instruction& i : program.instructions) {
       if (const auto* a = std::get_if<CollectiveAttributes>(&i.attributes)) {
         const bool is_gradient = i.phase == Phase::kGradientReduce;
-        const bool is_stats = i.name == "head/gather_stats";
+        const bool is_fp32 = is_gradient || i.name == "head/gather_stats" ||
+                             i.name == "gather_parameters/norms";
         EXPECT_EQ(a->dtype, a->group == Group::kWorld ? DType::kFloat64
-                            : is_gradient || is_stats ? DType::kFloat32
+                            : is_fp32                 ? DType::kFloat32
                                                       : DType::kBfloat16)
             << i.name;
       }
@@ -350,6 +360,13 @@ TEST(BuildTrainingProgramTest, ComputesInBf16) {
                   GemmOutputType(layout.precision, *a))
             << i.name;
       }
+      if (i.kind == OpKind::kRmsNormForward ||
+          i.kind == OpKind::kResidualRmsNormForward) {
+        EXPECT_EQ(buffer(i.inputs.back()).dtype, DType::kFloat32) << i.name;
+      }
+      if (i.kind == OpKind::kRmsNormBackward) {
+        EXPECT_EQ(buffer(i.inputs[3]).dtype, DType::kFloat32) << i.name;
+      }
       if (i.kind == OpKind::kAdamW) {
         EXPECT_TRUE(absl::StartsWith(BufferName(program, i.inputs[6]),
                                      "master/bucket/"));
@@ -359,7 +376,7 @@ TEST(BuildTrainingProgramTest, ComputesInBf16) {
   }
 }
 
-// Goal: publishing writes every bucket's bf16 parameters from the master
+// Goal: publishing writes every bucket's parameters from the bf16 run's master
 // weights, on the training Program's arena, and does nothing in fp32. Method:
 // sweep; compare with the training Program.
 TEST(BuildPublishProgramTest, CastsEveryBucket) {

@@ -30,6 +30,7 @@ CudaOp BindRmsNormForward(const CudaOpContext& context, const Instruction& in) {
   const void* x = context.Input<void>(in, 0);
   const void* weight = context.Input<void>(in, 1);
   const auto epsilon = static_cast<float>(attributes.epsilon);
+  const bool fp32_weight = IsFp32(context, in.inputs[1]);
   if (HasFastNorm(context, attributes)) {
     const RmsNormForwardBf16Args args = {.y = y,
                                          .rstd = rstd,
@@ -37,7 +38,8 @@ CudaOp BindRmsNormForward(const CudaOpContext& context, const Instruction& in) {
                                          .weight = weight,
                                          .num_tokens = attributes.num_tokens,
                                          .hidden = attributes.hidden,
-                                         .epsilon = epsilon};
+                                         .epsilon = epsilon,
+                                         .fp32_weight = fp32_weight};
     return [args](cudaStream_t stream) {
       return LaunchRmsNormForwardBf16(args, stream);
     };
@@ -48,7 +50,8 @@ CudaOp BindRmsNormForward(const CudaOpContext& context, const Instruction& in) {
                                         .weight = weight,
                                         .num_tokens = attributes.num_tokens,
                                         .hidden = attributes.hidden,
-                                        .epsilon = epsilon};
+                                        .epsilon = epsilon,
+                                        .fp32_weight = fp32_weight};
   return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
     return LaunchPlainRmsNormForward(args, type, stream);
   };
@@ -64,6 +67,7 @@ CudaOp BindResidualRmsNormForward(const CudaOpContext& context,
   const void* delta = context.Input<void>(in, 1);
   const void* weight = context.Input<void>(in, 2);
   const auto epsilon = static_cast<float>(attributes.epsilon);
+  const bool fp32_weight = IsFp32(context, in.inputs[2]);
   if (HasFastNorm(context, attributes)) {
     const ResidualRmsNormForwardBf16Args args = {
         .residual = residual,
@@ -74,7 +78,8 @@ CudaOp BindResidualRmsNormForward(const CudaOpContext& context,
         .weight = weight,
         .num_tokens = attributes.num_tokens,
         .hidden = attributes.hidden,
-        .epsilon = epsilon};
+        .epsilon = epsilon,
+        .fp32_weight = fp32_weight};
     return [args](cudaStream_t stream) {
       return LaunchResidualRmsNormForwardBf16(args, stream);
     };
@@ -88,7 +93,8 @@ CudaOp BindResidualRmsNormForward(const CudaOpContext& context,
       .weight = weight,
       .num_tokens = attributes.num_tokens,
       .hidden = attributes.hidden,
-      .epsilon = epsilon};
+      .epsilon = epsilon,
+      .fp32_weight = fp32_weight};
   return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
     return LaunchPlainResidualRmsNormForward(args, type, stream);
   };
@@ -103,6 +109,7 @@ absl::StatusOr<CudaOp> BindRmsNormBackward(const CudaOpContext& context,
   const void* x = context.Input<void>(in, 1);
   const float* rstd = context.Input<float>(in, 2);
   const void* weight = context.Input<void>(in, 3);
+  const bool fp32_weight = IsFp32(context, in.inputs[3]);
   const void* d_residual =
       in.inputs.size() > 4 ? context.Input<void>(in, 4) : nullptr;
   if (HasFastNorm(context, attributes)) {
@@ -120,7 +127,8 @@ absl::StatusOr<CudaOp> BindRmsNormBackward(const CudaOpContext& context,
                                           .workspace = workspace,
                                           .num_tokens = attributes.num_tokens,
                                           .hidden = attributes.hidden,
-                                          .accumulate = attributes.accumulate};
+                                          .accumulate = attributes.accumulate,
+                                          .fp32_weight = fp32_weight};
     return [args](cudaStream_t stream) {
       return LaunchRmsNormBackwardBf16(args, stream);
     };
@@ -140,7 +148,8 @@ absl::StatusOr<CudaOp> BindRmsNormBackward(const CudaOpContext& context,
       .workspace = static_cast<float*>(workspace),
       .num_tokens = attributes.num_tokens,
       .hidden = attributes.hidden,
-      .accumulate = attributes.accumulate};
+      .accumulate = attributes.accumulate,
+      .fp32_weight = fp32_weight};
   return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
     return LaunchPlainRmsNormBackward(args, type, stream);
   };

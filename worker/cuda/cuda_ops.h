@@ -30,6 +30,10 @@ ElementType ElementTypeOf(const CudaOpContext& context);
 inline bool IsBf16(const CudaOpContext& context) {
   return ElementTypeOf(context) == ElementType::kBfloat16;
 }
+// Parameters of norms and gradients of all are so in either precision.
+inline bool IsFp32(const CudaOpContext& context, BufferId buffer) {
+  return context.program->buffers[buffer].dtype == DType::kFloat32;
+}
 
 // Whether attention's log-sum-exps lie sequence by sequence, [num_sequences, N,
 // sequence_length], and not as planner/ops.h has them: under the fast kernels,

@@ -128,14 +128,26 @@ CudaOp BindClipFactor(const CudaOpContext& context, const Instruction& in) {
   };
 }
 
+// Norms' parameters are fp32, and their master weights' plain copy.
+absl::Status CopyFloats(float* to, const float* from, int64_t num_elements,
+                        cudaStream_t stream) {
+  return CudaStatus(
+      cudaMemcpyAsync(to, from,
+                      static_cast<size_t>(num_elements) * sizeof(float),
+                      cudaMemcpyDeviceToDevice, stream),
+      "copy master weights to parameters");
+}
+
 // bf16: the master weights are updated, the parameters are their copy.
 CudaOp BindMasterAdamW(const CudaOpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
   const OptimizerSpec& optimizer = context.training->optimizer;
   const BucketSlice slice = SliceOfBucket(context, attributes);
+  const bool copies_floats = IsFp32(context, in.outputs[0]);
+  void* const parameters = SliceIn(context, in.outputs[0], slice);
   const AdamWBf16Args args = {
       .master = context.Output<float>(in, 3),
-      .weights = SliceIn(context, in.outputs[0], slice),
+      .weights = copies_floats ? nullptr : parameters,
       .exp_avg = context.Output<float>(in, 1),
       .exp_avg_sq = context.Output<float>(in, 2),
       .gradients = FloatsIn(context, in.inputs[1], slice),
@@ -153,7 +165,14 @@ CudaOp BindMasterAdamW(const CudaOpContext& context, const Instruction& in) {
       .clip_factor = context.Input<float>(in, 4),
       .skip = context.Input<int32_t>(in, 5),
       .device_step = context.inputs->optimizer};
-  return [args](cudaStream_t stream) { return LaunchAdamWBf16(args, stream); };
+  if (!copies_floats) {
+    return
+        [args](cudaStream_t stream) { return LaunchAdamWBf16(args, stream); };
+  }
+  return [args, to = static_cast<float*>(parameters)](cudaStream_t stream) {
+    RETURN_IF_ERROR(LaunchAdamWBf16(args, stream));
+    return CopyFloats(to, args.master, args.end, stream);
+  };
 }
 
 CudaOp BindPlainAdamW(const CudaOpContext& context, const Instruction& in) {
@@ -181,6 +200,13 @@ CudaOp BindPlainAdamW(const CudaOpContext& context, const Instruction& in) {
 CudaOp BindCastParameters(const CudaOpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
   const BucketSlice slice = SliceOfBucket(context, attributes);
+  if (IsFp32(context, in.outputs[0])) {
+    return [to = FloatsIn(context, in.outputs[0], slice),
+            from = context.Input<float>(in, 0),
+            num_elements = slice.num_elements](cudaStream_t stream) {
+      return CopyFloats(to, from, num_elements, stream);
+    };
+  }
   const CastToBf16Args args = {.y = SliceIn(context, in.outputs[0], slice),
                                .x = context.Input<float>(in, 0),
                                .num_elements = slice.num_elements,

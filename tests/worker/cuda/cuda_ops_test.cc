@@ -364,7 +364,8 @@ TEST_P(CudaOpsTest, ComputesWhatTheCpuDoes) {
       if (!IsResult(op.kind, i)) continue;
       const OpDifference difference =
           CompareElements(expected[i], (*actual)[i]);
-      const double tolerance = OpTolerance(in, i, precision);
+      const double tolerance = OpTolerance(
+          in, i, op.fp32_parameters ? Precision::kFloat32 : precision);
       summary.Add(op, i, difference.relative_error, tolerance);
       EXPECT_LE(difference.relative_error, tolerance)
           << "output " << i << ": " << OpDifferenceToString(difference);

@@ -175,6 +175,15 @@ void AddOptimizer(std::vector<OpCase>& cases) {
                .skip = skip});
         }
       }
+      for (const OpKind kind : {OpKind::kAdamW, OpKind::kCastParameters}) {
+        cases.push_back(
+            {.what = "norms",
+             .kind = kind,
+             .attributes = OptimizerAttributes{num_elements, data_sharded},
+             .layout = layout,
+             .coordinates = coordinates,
+             .fp32_parameters = true});
+      }
       for (const OpKind kind : {OpKind::kSquaredNorm, OpKind::kCastParameters,
                                 OpKind::kAccumulateGradients}) {
         cases.push_back(

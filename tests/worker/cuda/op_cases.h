@@ -27,6 +27,8 @@ struct OpCase {
   double clip_norm = 1.0;               // kClipFactor.
   double loss = 2.5, squared_norm = 7;  // kClipFactor.
   bool skip = false;                    // kAdamW.
+  // kAdamW, kCastParameters: as of norms, whose parameters are so in bf16 too.
+  bool fp32_parameters = false;
 
   std::string Name() const;
 };

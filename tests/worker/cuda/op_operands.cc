@@ -302,6 +302,21 @@ void MakeRoomForShards(const OpCase& op, Program& program) {
       AddStats(program, program.buffers[in.inputs[i]], op.layout.tensor);
 }
 
+// The parameters that an optimizer's op leaves, in fp32 beside master weights.
+void WidenParameters(Program& program) {
+  Instruction& in = program.instructions.back();
+  Buffer wide = program.buffers[in.outputs[0]];
+  wide.dtype = DType::kFloat32;
+  wide.bytes = wide.dims.front() * DTypeBytes(wide.dtype);
+  wide.offset_bytes = program.step_arena_bytes;
+  program.step_arena_bytes =
+      RoundUp(program.step_arena_bytes + wide.bytes, kBufferAlignment);
+  const auto id = static_cast<BufferId>(program.buffers.size());
+  program.buffers.push_back(std::move(wide));
+  std::replace(in.inputs.begin(), in.inputs.end(), in.outputs[0], id);
+  in.outputs[0] = id;
+}
+
 // Has the statistics computed first, in the workspace of the gradient, which
 // keeps their logits.
 void KeepLogits(Program& program) {
@@ -329,6 +344,9 @@ Program MakeOpProgram(const OpCase& op, Precision precision) {
   if (!op.has_d_residual) in.inputs.pop_back();
   if (in.kind == OpKind::kLoadBatch) in.microbatch_idx = 1;
   MakeRoomForShards(op, program);
+  if (op.fp32_parameters && precision == Precision::kBfloat16) {
+    WidenParameters(program);
+  }
   auto* vocabulary = std::get_if<VocabAttributes>(&in.attributes);
   if (vocabulary != nullptr && vocabulary->keeps_logits) {
     vocabulary->keeps_logits = precision == Precision::kBfloat16;
