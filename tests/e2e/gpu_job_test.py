@@ -2,10 +2,11 @@
 the CPU's losses, a killed worker costs nothing but time, a Ctrl-C ends it well, and every
 run leaves its report. Method: `millrace run` with a small model on real text.
 
-    gpu_job_test.py MILLRACE [--gpus N] [unittest's options]
+    gpu_job_test.py MILLRACE [--gpus N] [--job quickstart] [unittest's options]
 
 Uses as many GPUs as there are, N at most. Plans come from a made-up profile, since it is not
-the planner that is tested, and measuring takes longer than all of this.
+the planner that is tested, and measuring takes longer than all of this. The job `quickstart` has
+the model and the recipe of configs/quickstart.yaml, which a CPU takes its time for.
 """
 
 import argparse
@@ -26,29 +27,46 @@ STEPS = 100
 parser = argparse.ArgumentParser(add_help=False)
 parser.add_argument("millrace", type=pathlib.Path)
 parser.add_argument("--gpus", type=int, default=8)
+parser.add_argument("--job", choices=["small", "quickstart"], default="small")
 OPTIONS, REST = parser.parse_known_args()
+
+MODELS = {
+    "small": {"vocab_size": 512, "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 2,
+              "ffn_hidden": 512, "sequence_length": 128},
+    "quickstart": {"vocab_size": 4096, "hidden": 256, "layers": 6, "heads": 8, "kv_heads": 4,
+                   "ffn_hidden": 704, "sequence_length": 256},
+}
+RECIPES = {
+    # Slow enough that a rounding stays one: at 1e-3 a spike of the loss makes ten times as much
+    # of it.
+    "small": {"global_batch": 8, "seed": 5,
+              "optimizer": {"learning_rate": 3e-4, "warmup_steps": 50}},
+    "quickstart": {"global_batch": 16, "seed": 1,
+                   "optimizer": {"learning_rate": 2e-3, "min_learning_rate": 2e-4,
+                                 "warmup_steps": 20, "decay": "cosine", "beta1": 0.9,
+                                 "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}},
+}
+MODEL = MODELS[OPTIONS.job]
+RECIPE = RECIPES[OPTIONS.job]
 
 JOB = """
 name: {name}
-model: {{vocab_size: 512, hidden: 256, layers: 4, heads: 4, kv_heads: 2, ffn_hidden: 512,
-         sequence_length: 128}}
+model: {model}
 data: {{text: ["{folder}/text/*"], cache_directory: {folder}/cache}}
 training:
   steps: {steps}
-  global_batch: 8
-  seed: 5
+  global_batch: {recipe[global_batch]}
+  seed: {recipe[seed]}
   precision: {precision}
   validation_interval_steps: 50
   validation_steps: 2
-  optimizer: {{learning_rate: {rate}, warmup_steps: 50}}
+  optimizer: {optimizer}
 resources: {{backend: {backend}, devices_per_agent: {gpus}}}
 layout: {{{layout}}}
 checkpoint: {{interval_steps: 20}}
 output: {{directory: {folder}/runs}}
 profile: {profile}
 """
-# Slow enough that a rounding stays one: at 1e-3 a spike of the loss makes ten times as much of it.
-RATE = "3e-4"
 
 PROFILE = """
 name: made up
@@ -62,12 +80,13 @@ compute_contention: [1, 1, 1, 1, 1, 1, 1, 1]
 gemms:
 {gemms}
 attention:
-  - {{backward: false, num_sequences: 1, sequence_length: 128, num_heads: 4, num_kv_heads: 2,
-     head_dim: 64, seconds: 1e-6}}
-  - {{backward: true, num_sequences: 1, sequence_length: 128, num_heads: 4, num_kv_heads: 2,
-     head_dim: 64, seconds: 2e-6}}
+  - {{backward: false, num_sequences: 1, sequence_length: {sequence_length}, num_heads: {heads},
+     num_kv_heads: {kv_heads}, head_dim: {head_dim}, seconds: 1e-6}}
+  - {{backward: true, num_sequences: 1, sequence_length: {sequence_length}, num_heads: {heads},
+     num_kv_heads: {kv_heads}, head_dim: {head_dim}, seconds: 2e-6}}
 cross_entropy:
-  - {{kind: linear_cross_entropy, num_tokens: 128, hidden: 256, vocab_rows: 512, seconds: 1e-5}}
+  - {{kind: linear_cross_entropy, num_tokens: {sequence_length}, hidden: {hidden},
+     vocab_rows: {vocab_size}, seconds: 1e-5}}
 bandwidth:
   - {{kind: add, bytes: 1000000, seconds: 1e-6}}
 communication:
@@ -86,7 +105,8 @@ def write_profile(folder, precision):
         for size in sizes for bytes in (1000, 10000000)]
     path = folder / f"profile-{precision}.yaml"
     path.write_text(PROFILE.format(precision=precision, gemms="\n".join(gemms),
-                                   communication="\n".join(communication)))
+                                   communication="\n".join(communication),
+                                   head_dim=MODEL["hidden"] // MODEL["heads"], **MODEL))
     return path
 
 
@@ -107,7 +127,9 @@ class Run:
         self.latest = folder / "runs" / f"{name}-latest"
         job = folder / f"{name}.yaml"
         job.write_text(JOB.format(name=name, folder=folder, steps=steps, gpus=gpus,
-                                  precision=precision, backend=backend, layout=layout, rate=RATE,
+                                  precision=precision, backend=backend, layout=layout,
+                                  model=json.dumps(MODEL), recipe=RECIPE,
+                                  optimizer=json.dumps(RECIPE["optimizer"]),
                                   profile=write_profile(folder, precision)))
         self.log = folder / f"{name}.log"
         with open(self.log, "w") as log:
@@ -172,7 +194,7 @@ class Run:
 
 def layouts(gpus):
     """(name, GPUs, layout) of all that so many GPUs can do."""
-    yield "one", 1, "micro_batch: 8"
+    yield "one", 1, f"micro_batch: {RECIPE['global_batch']}"
     if gpus >= 2:
         yield "data2", 2, "data: 2, zero: 1"
         yield "tensor2", 2, "tensor: 2"
@@ -216,7 +238,8 @@ class GpuJobTest(unittest.TestCase):
         """Losses on the CPU, in fp32."""
         cls = type(self)
         if cls._reference is None:
-            run = Run(self.folder, "cpu", precision="fp32", backend="cpu", layout="micro_batch: 8")
+            run = Run(self.folder, "cpu", precision="fp32", backend="cpu",
+                      layout=f"micro_batch: {RECIPE['global_batch']}")
             self.assertEqual(run.wait(), 0, run.output)
             cls._reference = run.losses(), run.validation()
         return cls._reference

@@ -204,9 +204,9 @@ INSTANTIATE_TEST_SUITE_P(
     Shapes, RmsNormBf16Test,
     testing::Combine(testing::ValuesIn(kShapes), testing::Bool()),
     [](const testing::TestParamInfo<std::tuple<Shape, bool>>& info) {
-      const auto& [shape, fp32_weight] = info.param;
+      const Shape& shape = std::get<0>(info.param);
       return absl::StrCat(shape.num_tokens, "x", shape.hidden,
-                          fp32_weight ? "_fp32_weight" : "");
+                          std::get<1>(info.param) ? "_fp32_weight" : "");
     });
 
 // Goal: no tokens launch nothing but still set a weight gradient.
