@@ -2,11 +2,12 @@
 the CPU's losses, a killed worker costs nothing but time, a Ctrl-C ends it well, and every
 run leaves its report. Method: `millrace run` with a small model on real text.
 
-    gpu_job_test.py MILLRACE [--gpus N] [--job quickstart] [unittest's options]
+    gpu_job_test.py MILLRACE [--gpus N] [--job quickstart [--text GLOB]] [unittest's options]
 
 Uses as many GPUs as there are, N at most. Plans come from a made-up profile, since it is not
 the planner that is tested, and measuring takes longer than all of this. The job `quickstart` has
-the model and the recipe of configs/quickstart.yaml, which a CPU takes its time for.
+the model and the recipe of configs/quickstart.yaml, which a CPU takes its time for. Text is this
+tree's, unless a pattern of other files is given.
 """
 
 import argparse
@@ -28,6 +29,7 @@ parser = argparse.ArgumentParser(add_help=False)
 parser.add_argument("millrace", type=pathlib.Path)
 parser.add_argument("--gpus", type=int, default=8)
 parser.add_argument("--job", choices=["small", "quickstart"], default="small")
+parser.add_argument("--text", metavar="GLOB")
 OPTIONS, REST = parser.parse_known_args()
 
 MODELS = {
@@ -52,7 +54,7 @@ RECIPE = RECIPES[OPTIONS.job]
 JOB = """
 name: {name}
 model: {model}
-data: {{text: ["{folder}/text/*"], cache_directory: {folder}/cache}}
+data: {{text: ["{text}"], cache_directory: {folder}/cache}}
 training:
   steps: {steps}
   global_batch: {recipe[global_batch]}
@@ -127,6 +129,7 @@ class Run:
         self.latest = folder / "runs" / f"{name}-latest"
         job = folder / f"{name}.yaml"
         job.write_text(JOB.format(name=name, folder=folder, steps=steps, gpus=gpus,
+                                  text=OPTIONS.text or f"{folder}/text/*",
                                   precision=precision, backend=backend, layout=layout,
                                   model=json.dumps(MODEL), recipe=RECIPE,
                                   optimizer=json.dumps(RECIPE["optimizer"]),

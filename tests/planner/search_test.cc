@@ -13,6 +13,7 @@
 #include "planner/explain_json.h"
 #include "planner/layout_space.h"
 #include "planner/lower.h"
+#include "planner/parameters.h"
 #include "planner/program_prediction.h"
 #include "tests/planner/planning_fixture.h"
 #include "tests/sweep.h"
@@ -262,11 +263,15 @@ TEST(SearchTest, PlansInThePrecisionOfTheJob) {
   const Plan plan = MustPlan(job, 2, *cost);
   EXPECT_EQ(plan.layout.precision, Precision::kBfloat16);
   EXPECT_THAT(PlanToJson(plan), HasSubstr("\"precision\": \"bf16\""));
-  // 2 bytes of parameters, 4 of gradients, 12 of moments and master weights.
-  EXPECT_EQ(plan.prediction.optimizer_bytes,
-            6 * plan.prediction.parameter_bytes);
-  EXPECT_EQ(plan.prediction.gradient_bytes,
-            2 * plan.prediction.parameter_bytes);
+  // 2 bytes of parameters but 4 of norms', 4 of gradients, 12 of moments and
+  // master weights.
+  const StageParameters parameters =
+      BuildStageParameters(job.model, plan.layout, 0);
+  EXPECT_EQ(plan.prediction.optimizer_bytes, 12 * parameters.num_elements);
+  EXPECT_EQ(plan.prediction.gradient_bytes, 4 * parameters.num_elements);
+  EXPECT_EQ(plan.prediction.parameter_bytes,
+            2 * parameters.num_elements +
+                2 * parameters.buckets.back().num_elements);
 }
 
 // Goal: what cannot work is refused with a way out. Method: memory, batch, and

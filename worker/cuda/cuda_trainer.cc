@@ -206,7 +206,10 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
                                                  .batches = options.batches}));
   ASSIGN_OR_RETURN(executor_,
                    CudaExecutor::Create(
-                       {.name = name_, .use_graphs = settings_.use_graphs}));
+                       {.name = name_,
+                        .use_graphs = settings_.use_graphs,
+                        // Ranks that wait for each other tell where.
+                        .note_progress = communicators_ != nullptr}));
   constexpr int kNumRecords = 3;
   for (int i = 0; i < kNumRecords; ++i) {
     ASSIGN_OR_RETURN(RunRecord record, NewRunRecord());
