@@ -25,6 +25,7 @@ struct CoordinatorOptions {
   int32_t num_agents = 1;
   std::string secret;
   bool profile_only = false;
+  bool tune = false;  // With profile_only: kernels too (docs/profile.md).
 };
 
 // Runs until the job has ended and all agents know; returns the exit code they

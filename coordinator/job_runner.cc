@@ -19,6 +19,7 @@
 #include "planner/executable.h"
 #include "planner/job_file.h"
 #include "planner/layout_space.h"
+#include "planner/profile_file.h"
 
 namespace millrace {
 namespace {
@@ -88,6 +89,9 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
   const LoggedJob& logged = runner->log_->job();
   if (!logged.plan_json.empty()) {
     ASSIGN_OR_RETURN(runner->plan_, PlanRecordFromJson(logged.plan_json));
+    ASSIGN_OR_RETURN(const HardwareProfile profile,
+                     LoadProfile(options.run_directory + "/profile.yaml"));
+    runner->tuning_ = profile.tuning;
   }
   runner->began_training_ = runner->output_->MedianStepTime() > 0;
   runner->progress_.emplace(
@@ -203,8 +207,10 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
     outcome.status = absl::InvalidArgumentError(outcome.status.message());
   }
   if (!outcome.status.ok()) return outcome;
+  // To tune is to measure anew, whatever there is.
   const absl::StatusOr<HardwareProfile> profile =
       measured.has_value() ? absl::StatusOr<HardwareProfile>(*measured)
+      : options_.tune      ? absl::NotFoundError("asked to tune")
                            : FindProfile(job_, devices);
   if (!profile.ok()) {
     outcome.status = profile.status();
@@ -219,6 +225,7 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
     return outcome;
   }
   outcome.plan = *std::move(plan);
+  outcome.tuning = profile->tuning;
   absl::StatusOr<ResumeChoice> start = ChooseStart();
   if (!start.ok()) {
     outcome.status = absl::InvalidArgumentError(
@@ -242,7 +249,9 @@ absl::StatusOr<ResumeChoice> JobRunner::ChooseStart() const {
 void JobRunner::OnPlan(const PlanOutcome& outcome) {
   if (absl::IsNotFound(outcome.status)) {
     progress_->Line(
-        "no profile of this machine for this job yet; measuring one");
+        options_.tune
+            ? "tuning kernels, then measuring; some minutes"
+            : "no profile of this machine for this job yet; measuring one");
     Handle(PlanNeedsProfile{});
     return;
   }
@@ -261,6 +270,7 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
            .program_hashes = plan.program_hashes,
            .ranks_per_host = Devices().ranks_per_host,
            .resume_path = outcome.resume.path};
+  tuning_ = outcome.tuning;
   MustSucceed(log_->PlanChosen(PlanRecordToJson(*plan_)));
   const std::string layout = LayoutToString(plan.layout);
   output_->Event({.event = "planned", .detail = layout});
@@ -350,9 +360,14 @@ void JobRunner::Do(const BeginGeneration& action) {
   start->set_ranks_per_host(Devices().ranks_per_host);
   if (action.purpose == Purpose::kProfile) {
     start->set_purpose(protocol::GENERATION_PURPOSE_PROFILE);
+    if (options_.tune) {
+      start->set_tune_command(
+          absl::StrCat("millrace profile --tune ", options_.job_file));
+    }
   } else {
     start->set_purpose(protocol::GENERATION_PURPOSE_TRAIN);
     *start->mutable_layout() = ToMessage(plan_->layout);
+    *start->mutable_tuning() = ToMessage(tuning_);
     for (uint64_t hash : plan_->program_hashes) {
       start->add_program_hashes(hash);
     }

@@ -90,6 +90,7 @@ class JobRunner {
   struct PlanOutcome {
     absl::Status status;  // NotFound: needs a profile.
     Plan plan;
+    KernelTuning tuning;  // Of the profile.
     ResumeChoice resume;
     std::string machine;
   };
@@ -123,6 +124,7 @@ class JobRunner {
   bool handling_ = false;
   std::optional<PlanRecord> plan_;
   std::optional<HardwareProfile> measured_profile_;  // By this job's workers.
+  KernelTuning tuning_;  // Of the profile that plan_ was made with.
   std::optional<Progress> progress_;
   std::optional<int> exit_code_;
   std::string last_message_;  // For agents that come back after the end.

@@ -111,7 +111,21 @@ std::string GemmAlgorithmTable::Format() const {
 
 void GemmAlgorithmTable::Set(const std::string& chip,
                              const GemmBf16Shape& shape, Entry entry) {
-  entries_[{chip, GemmBf16ShapeWord(shape)}] = std::move(entry);
+  SetWord(chip, GemmBf16ShapeWord(shape), std::move(entry));
+}
+
+void GemmAlgorithmTable::SetWord(const std::string& chip,
+                                 const std::string& word, Entry entry) {
+  entries_[{chip, word}] = std::move(entry);
+}
+
+std::map<std::string, GemmAlgorithmTable::Entry> GemmAlgorithmTable::EntriesOf(
+    const std::string& chip) const {
+  std::map<std::string, Entry> of_chip;
+  for (const auto& [key, entry] : entries_) {
+    if (key.first == chip) of_chip.emplace(key.second, entry);
+  }
+  return of_chip;
 }
 
 void GemmAlgorithmTable::AddRemark(const std::string& line) {

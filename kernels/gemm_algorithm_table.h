@@ -36,7 +36,12 @@ class GemmAlgorithmTable {
   std::string Format() const;
 
   void Set(const std::string& chip, const GemmBf16Shape& shape, Entry entry);
+  // Of a GemmBf16ShapeWord().
+  void SetWord(const std::string& chip, const std::string& word, Entry entry);
   void AddRemark(const std::string& line);
+
+  // Entries of `chip`, by the word of the shape.
+  std::map<std::string, Entry> EntriesOf(const std::string& chip) const;
 
   // Nothing if there is no entry, or if it is one of cuBLAS in another version
   // than this library's; that is said in `ignored`, unless it is null.

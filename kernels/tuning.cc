@@ -36,12 +36,12 @@ absl::Status LineError(int line, absl::string_view what) {
 
 // "name=value name=value", in the order of `names`.
 absl::StatusOr<TuningValues> ParseValues(
-    absl::string_view text, int line, const std::vector<std::string>& names) {
+    absl::string_view text, const std::vector<std::string>& names) {
   const std::vector<absl::string_view> words =
       absl::StrSplit(text, ' ', absl::SkipEmpty());
   if (words.size() != names.size()) {
-    return LineError(line, absl::StrCat("'", text, "' has ", words.size(),
-                                        " values, expected ", names.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", text, "' has ", words.size(), " values, expected ", names.size()));
   }
   TuningValues values = {};
   for (size_t i = 0; i < words.size(); ++i) {
@@ -49,8 +49,8 @@ absl::StatusOr<TuningValues> ParseValues(
         absl::StrSplit(words[i], absl::MaxSplits('=', 1));
     if (parts.first != names[i] ||
         !absl::SimpleAtoi(parts.second, &values[i])) {
-      return LineError(line, absl::StrCat("'", words[i], "' should be ",
-                                          names[i], "=INTEGER"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", words[i], "' should be ", names[i], "=INTEGER"));
     }
   }
   return values;
@@ -88,24 +88,13 @@ absl::StatusOr<TuningEntry> ParseEntry(
                                         "' should be FAMILY | CLASS | CHOICE | "
                                         "SECONDS START_SECONDS"));
   }
-  const TuningFamily* family = FindFamily(families, fields[0]);
-  if (family == nullptr) {
-    return LineError(line, absl::StrCat("no kernel family '", fields[0], "'"));
-  }
-  TuningEntry entry = {.family = family->name};
-  ASSIGN_OR_RETURN(entry.shape_class,
-                   ParseValues(fields[1], line, family->class_dims));
-  ASSIGN_OR_RETURN(entry.choice,
-                   ParseValues(fields[2], line, KnobNames(*family)));
-  for (size_t i = 0; i < family->knobs.size(); ++i) {
-    const std::vector<int>& values = family->knobs[i].values;
-    if (std::find(values.begin(), values.end(), entry.choice[i]) ==
-        values.end()) {
-      return LineError(line,
-                       absl::StrCat(family->knobs[i].name, "=", entry.choice[i],
-                                    " is no value of this knob"));
-    }
-  }
+  absl::StatusOr<TuningEntry> read =
+      TuningEntryOf({.family = std::string(fields[0]),
+                     .shape_class = std::string(fields[1]),
+                     .choice = std::string(fields[2])},
+                    families);
+  if (!read.ok()) return LineError(line, read.status().message());
+  TuningEntry entry = *std::move(read);
   const std::vector<absl::string_view> times =
       absl::StrSplit(fields[3], ' ', absl::SkipEmpty());
   if (times.size() != 2 || !absl::SimpleAtod(times[0], &entry.seconds) ||
@@ -223,6 +212,35 @@ int64_t SizeClass(int64_t size) {
   return bound;
 }
 
+TuningWords WordsOf(const TuningEntry& entry, const TuningFamily& family) {
+  return {.family = family.name,
+          .shape_class = FormatValues(entry.shape_class, family.class_dims),
+          .choice = FormatValues(entry.choice, KnobNames(family))};
+}
+
+absl::StatusOr<TuningEntry> TuningEntryOf(
+    const TuningWords& words, absl::Span<const TuningFamily> families) {
+  const TuningFamily* family = FindFamily(families, words.family);
+  if (family == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no kernel family '", words.family, "'"));
+  }
+  TuningEntry entry = {.family = family->name};
+  ASSIGN_OR_RETURN(entry.shape_class,
+                   ParseValues(words.shape_class, family->class_dims));
+  ASSIGN_OR_RETURN(entry.choice, ParseValues(words.choice, KnobNames(*family)));
+  for (size_t i = 0; i < family->knobs.size(); ++i) {
+    const std::vector<int>& values = family->knobs[i].values;
+    if (std::find(values.begin(), values.end(), entry.choice[i]) ==
+        values.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(family->knobs[i].name, "=", entry.choice[i],
+                       " is no value of this knob"));
+    }
+  }
+  return entry;
+}
+
 std::string FormatTuningTable(const TuningTable& table,
                               absl::Span<const TuningFamily> families) {
   std::string text =
@@ -231,10 +249,10 @@ std::string FormatTuningTable(const TuningTable& table,
   for (const TuningEntry& entry : table.entries) {
     const TuningFamily* family = FindFamily(families, entry.family);
     if (family == nullptr) continue;
+    const TuningWords words = WordsOf(entry, *family);
     absl::StrAppend(
-        &text, entry.family, " | ",
-        FormatValues(entry.shape_class, family->class_dims), " | ",
-        FormatValues(entry.choice, KnobNames(*family)), " | ",
+        &text, words.family, " | ", words.shape_class, " | ", words.choice,
+        " | ",
         absl::StrFormat("%.4g %.4g\n", entry.seconds, entry.start_seconds));
   }
   return text;

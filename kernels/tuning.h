@@ -54,6 +54,18 @@ struct TuningTable {
   std::vector<TuningEntry> entries;
 };
 
+// An entry in words: "norm_forward", "layer=0 residual=1 vectors=512 cached=0"
+// and "threads=256", as hardware profiles keep it.
+struct TuningWords {
+  std::string family;
+  std::string shape_class;
+  std::string choice;
+};
+TuningWords WordsOf(const TuningEntry& entry, const TuningFamily& family);
+// Without the times. InvalidArgument says what is none of `families`.
+absl::StatusOr<TuningEntry> TuningEntryOf(
+    const TuningWords& words, absl::Span<const TuningFamily> families);
+
 // As text, one entry a line, and back; InvalidArgument names the line, what it
 // holds and what was expected. Families and knobs that `families` lacks, and
 // values that a knob does not have, are errors.

@@ -126,6 +126,36 @@ struct StepError {
   friend bool operator==(const StepError&, const StepError&) = default;
 };
 
+// Ways to compute that only measuring can rank, as `millrace profile --tune`
+// found them on one kind of device. The words are those of kernels/, which
+// reads them (kernels/tuning.h, kernels/gemm_algorithm_table.h); plans do not.
+struct KernelChoice {
+  std::string family;       // "norm_forward"
+  std::string shape_class;  // "layer=0 residual=1 vectors=512 cached=0"
+  std::string choice;       // "threads=256"
+  double seconds = 0;       // With the choice, and in the same run with what is
+  double start_seconds = 0;  // chosen where nothing was measured.
+  friend bool operator==(const KernelChoice&, const KernelChoice&) = default;
+};
+// Of a matrix product.
+struct ProductChoice {
+  std::string shape;      // "m8192n8192k8192-tb"
+  std::string algorithm;  // Of a library in one version, or of our kernel.
+  double seconds = 0;
+  friend bool operator==(const ProductChoice&, const ProductChoice&) = default;
+};
+struct KernelTuning {
+  std::string device;   // As its driver names it: "NVIDIA H200".
+  std::string machine;  // Fingerprint.
+  std::string version;  // Of Millrace.
+  std::string date;     // ISO 8601, UTC.
+  std::string command;  // What measured.
+  std::vector<KernelChoice> kernels;
+  std::vector<ProductChoice> products;
+  bool is_given() const { return !device.empty(); }
+  friend bool operator==(const KernelTuning&, const KernelTuning&) = default;
+};
+
 struct HardwareProfile {
   std::string name;
   ProfileProvenance provenance;
@@ -148,6 +178,7 @@ struct HardwareProfile {
   std::vector<NetworkLevel> network;  // Innermost first.
   std::vector<ModelConstant> constants;
   StepError step_error;
+  KernelTuning tuning;
 };
 
 }  // namespace millrace

@@ -115,15 +115,44 @@ void VisitFields(Visitor& visit, StepError& error) {
   visit("source", error.source);
 }
 
+template <typename Visitor>
+void VisitFields(Visitor& visit, KernelChoice& choice) {
+  visit("family", choice.family);
+  visit.Settings("class", choice.shape_class);
+  visit.Settings("choice", choice.choice);
+  visit("seconds", choice.seconds);
+  visit("start_seconds", choice.start_seconds);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, ProductChoice& choice) {
+  visit("shape", choice.shape);
+  visit("algorithm", choice.algorithm);
+  visit("seconds", choice.seconds);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, KernelTuning& tuning) {
+  visit("device", tuning.device);
+  visit("machine", tuning.machine);
+  visit("version", tuning.version);
+  visit("date", tuning.date);
+  visit("command", tuning.command);
+  visit("kernels", tuning.kernels);
+  visit("products", tuning.products);
+}
+
 // Sections that a file may leave out whole.
 template <typename Section>
 concept OptionalSection = std::is_same_v<Section, OverlapFactors> ||
     std::is_same_v<Section, MemoryOverhead> ||
-    std::is_same_v<Section, DeviceSpec> || std::is_same_v<Section, StepError>;
+    std::is_same_v<Section, DeviceSpec> || std::is_same_v<Section, StepError> ||
+    std::is_same_v<Section, KernelTuning>;
 // Lists that a file may leave out.
 template <typename Row>
 concept OptionalRow =
-    std::is_same_v<Row, NetworkLevel> || std::is_same_v<Row, ModelConstant>;
+    std::is_same_v<Row, NetworkLevel> || std::is_same_v<Row, ModelConstant> ||
+    std::is_same_v<Row, KernelChoice> || std::is_same_v<Row, ProductChoice>;
 
 template <typename Visitor>
 void VisitFields(Visitor& visit, HardwareProfile& profile) {
@@ -145,6 +174,7 @@ void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("cross_entropy", profile.cross_entropy);
   visit("bandwidth", profile.bandwidth);
   visit("communication", profile.communication);
+  visit("tuning", profile.tuning);
 }
 
 }  // namespace millrace

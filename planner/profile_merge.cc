@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -250,6 +252,46 @@ ProfileProvenance MergeProvenance(const Parts& parts) {
   return merged;
 }
 
+// Choices cannot be averaged: each is the one of the newest tuning that made
+// it. Those of another device's name are left out.
+KernelTuning MergeTuning(const Parts& parts) {
+  Parts newest_first;
+  for (const ProfilePart* part : parts) {
+    if (part->profile.tuning.is_given()) newest_first.push_back(part);
+  }
+  std::stable_sort(newest_first.begin(), newest_first.end(),
+                   [](const ProfilePart* a, const ProfilePart* b) {
+                     return a->profile.tuning.date > b->profile.tuning.date;
+                   });
+  if (newest_first.empty()) return {};
+  KernelTuning merged = newest_first.front()->profile.tuning;
+  std::set<std::string> seen, commands = {merged.command};
+  for (const KernelChoice& kernel : merged.kernels) {
+    seen.insert(absl::StrCat(kernel.family, " ", kernel.shape_class));
+  }
+  for (const ProductChoice& product : merged.products) {
+    seen.insert(product.shape);
+  }
+  for (const ProfilePart* part : newest_first) {
+    const KernelTuning& tuning = part->profile.tuning;
+    if (tuning.device != merged.device) continue;
+    for (const KernelChoice& kernel : tuning.kernels) {
+      if (seen.insert(absl::StrCat(kernel.family, " ", kernel.shape_class))
+              .second) {
+        merged.kernels.push_back(kernel);
+      }
+    }
+    for (const ProductChoice& product : tuning.products) {
+      if (seen.insert(product.shape).second) merged.products.push_back(product);
+    }
+    if (commands.insert(tuning.command).second) {
+      absl::StrAppend(&merged.command, "; ", tuning.command, " (", tuning.date,
+                      ")");
+    }
+  }
+  return merged;
+}
+
 void MergeContention(const Parts& parts, HardwareProfile* merged) {
   const auto measured = [](const HardwareProfile& profile) {
     return std::make_pair(!profile.gemms.empty(), profile.ranks_per_host);
@@ -302,6 +344,7 @@ absl::StatusOr<MergedProfile> MergeProfiles(
   TakeNewest(sorted, &HardwareProfile::network, &profile);
   TakeNewest(sorted, &HardwareProfile::constants, &profile);
   TakeNewest(sorted, &HardwareProfile::step_error, &profile);
+  profile.tuning = MergeTuning(sorted);
   TableJoiner joiner(parts, &merged);
   VisitFields(joiner, profile);
   return merged;

@@ -42,8 +42,9 @@ struct MergedProfile {
 // undo what many ranks tell: ranks_per_host and compute_contention come
 // together from the part with the most ranks a host, provenance.machine and
 // num_ranks from the one with the most ranks, both again by parts with tables
-// first. provenance.date is the latest, and provenance.description ends with
-// what was merged.
+// first. Of tuning, each choice is the newest part's that made it, by
+// tuning.date, among those of the newest's device. provenance.date is the
+// latest, and provenance.description ends with what was merged.
 //
 // Returns InvalidArgument for fewer than two parts, for a date that is not ISO
 // 8601 in UTC (2026-01-31T12:00:00Z), and, naming both files and the key, where

@@ -144,6 +144,7 @@ class Agent {
                                           "--agents",
                                           absl::StrCat(options_.num_agents)};
     if (start.profile_only) arguments.push_back("--profile-only");
+    if (start.tune) arguments.push_back("--tune");
     ASSIGN_OR_RETURN(
         coordinator_pid_,
         StartChild({.arguments = arguments,

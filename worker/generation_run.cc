@@ -116,7 +116,8 @@ absl::Status GenerationRun::Measure(const JobSpec& job) {
       .num_ranks = message_.num_ranks(),
       .ranks_per_host = std::max(1, message_.ranks_per_host()),
       .rank = rank_,
-      .num_threads = options_.num_threads};
+      .num_threads = options_.num_threads,
+      .tune_command = message_.tune_command()};
   HardwareProfile profile;
   if (job.resources.uses_cuda()) {
     CudaBackend* backend = nullptr;
@@ -174,6 +175,7 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
                             .layout = FromMessage(message_.layout()),
                             .rank = rank_,
                             .num_threads = options_.num_threads,
+                            .tuning = FromMessage(message_.tuning()),
                             .batches = batches_.get(),
                             .abort_requested = &aborted_};
   std::unique_ptr<Trainer> trainer;

@@ -5,6 +5,7 @@
 #define MILLRACE_WORKER_PROFILER_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -23,6 +24,9 @@ struct ProfilerOptions {
   Rank rank;
   int32_t num_threads = 1;                       // Of the compute lane.
   CommunicatorFactory* communicators = nullptr;  // Borrowed.
+  // Not empty: a GPU's kernels are tuned first, into the profile's tuning,
+  // whose provenance says that this command asked for it.
+  std::string tune_command;
   // Aimed at. Every shape is measured at least once, even if it runs out.
   absl::Duration time_budget = absl::Seconds(20);
 };

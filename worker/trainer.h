@@ -17,6 +17,7 @@
 #include "fault/training_state.h"
 #include "planner/job.h"
 #include "planner/layout.h"
+#include "planner/profile.h"
 #include "planner/program.h"
 #include "planner/timeline.h"
 #include "worker/communicator.h"
@@ -31,6 +32,9 @@ struct TrainerOptions {
   int32_t num_threads = 1;  // Of the compute lane of a CPU.
   // Borrowed while the Trainer is made; null for GPUs, which make their own.
   CommunicatorFactory* communicators = nullptr;
+  // Of the profile that was planned with; what GPU kernels choose by. A tuning
+  // of another device changes nothing.
+  KernelTuning tuning;
   BatchSource* batches = nullptr;  // Borrowed for the lifetime.
   // Not null: borrowed while the Trainer is made, and makes that end soon once
   // it is true. For GPUs; on a CPU the factory's Abort() does.

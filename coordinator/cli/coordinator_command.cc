@@ -34,6 +34,7 @@ void AddCoordinatorCommand(CLI::App& app, int* exit_code) {
   command->add_option("--listen-fd", options->listen_fd)->required();
   command->add_option("--agents", options->num_agents)->required();
   command->add_flag("--profile-only", options->profile_only);
+  command->add_flag("--tune", options->tune);
   command->group("");  // Not for people.
   command->callback([=] { *exit_code = Run(*options); });
 }

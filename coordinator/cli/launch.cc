@@ -41,6 +41,12 @@ absl::StatusOr<JobSpec> ReadJob(const LaunchOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.job_file, ": ", status.message()));
   }
+  if (options.tune && !job.resources.uses_cuda()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.job_file, ": resources.backend is ", job.resources.backend,
+        ", whose kernels leave nothing to be tuned; profile it without "
+        "--tune"));
+  }
   if (options.num_devices.has_value()) {
     job.resources.devices_per_agent = *options.num_devices;
   }
@@ -64,7 +70,8 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options, const JobSpec& job,
   return Opening{{.listener = *std::move(made),
                   .run_directory = run_directory,
                   .job_file = options.job_file,
-                  .profile_only = options.profile_only},
+                  .profile_only = options.profile_only,
+                  .tune = options.tune},
                  secret};
 }
 

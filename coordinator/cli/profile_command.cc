@@ -62,6 +62,11 @@ void AddProfileCommand(CLI::App& app, int* exit_code) {
                        "Workers that measure together, instead of "
                        "resources.devices_per_agent")
           ->check(CLI::PositiveNumber);
+  CLI::Option* tune =
+      command->add_flag("--tune", options->launch.tune,
+                        "Measure too which ways GPU kernels and matrix "
+                        "products are fastest here; "
+                        "some minutes, and training then takes them");
   CLI::Option* merge =
       command
           ->add_option("--merge", options->merge,
@@ -69,7 +74,8 @@ void AddProfileCommand(CLI::App& app, int* exit_code) {
                        "machine into one")
           ->expected(2, -1)
           ->excludes(job)
-          ->excludes(devices);
+          ->excludes(devices)
+          ->excludes(tune);
   CLI::Option* output =
       command->add_option("--output", options->output, "The merged profile")
           ->needs(merge);
@@ -77,9 +83,10 @@ void AddProfileCommand(CLI::App& app, int* exit_code) {
   command->footer(
       "Examples:\n"
       "  millrace profile -n 4 configs/quickstart.yaml\n"
+      "  millrace profile --tune configs/llama3-8b.yaml\n"
       "  millrace profile --merge 8b.yaml 70b.yaml --output mine.yaml\n"
       "The first is cached for this machine, this number of workers and this "
-      "model; plan, run and agent find it there. The second goes with "
+      "model; plan, run and agent find it there. The last goes with "
       "--profile mine.yaml.");
   command->callback([options, exit_code] {
     if (options->merge.empty()) {

@@ -73,6 +73,51 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
   return layout;
 }
 
+protocol::KernelTuningMessage ToMessage(const KernelTuning& tuning) {
+  protocol::KernelTuningMessage message;
+  message.set_device(tuning.device);
+  message.set_machine(tuning.machine);
+  message.set_version(tuning.version);
+  message.set_date(tuning.date);
+  message.set_command(tuning.command);
+  for (const KernelChoice& kernel : tuning.kernels) {
+    protocol::KernelChoiceMessage& choice = *message.add_kernels();
+    choice.set_family(kernel.family);
+    choice.set_shape_class(kernel.shape_class);
+    choice.set_choice(kernel.choice);
+    choice.set_seconds(kernel.seconds);
+    choice.set_start_seconds(kernel.start_seconds);
+  }
+  for (const ProductChoice& product : tuning.products) {
+    protocol::ProductChoiceMessage& choice = *message.add_products();
+    choice.set_shape(product.shape);
+    choice.set_algorithm(product.algorithm);
+    choice.set_seconds(product.seconds);
+  }
+  return message;
+}
+
+KernelTuning FromMessage(const protocol::KernelTuningMessage& message) {
+  KernelTuning tuning = {.device = message.device(),
+                         .machine = message.machine(),
+                         .version = message.version(),
+                         .date = message.date(),
+                         .command = message.command()};
+  for (const protocol::KernelChoiceMessage& kernel : message.kernels()) {
+    tuning.kernels.push_back({.family = kernel.family(),
+                              .shape_class = kernel.shape_class(),
+                              .choice = kernel.choice(),
+                              .seconds = kernel.seconds(),
+                              .start_seconds = kernel.start_seconds()});
+  }
+  for (const protocol::ProductChoiceMessage& product : message.products()) {
+    tuning.products.push_back({.shape = product.shape(),
+                               .algorithm = product.algorithm(),
+                               .seconds = product.seconds()});
+  }
+  return tuning;
+}
+
 protocol::Breakdown ToMessage(const TimeBreakdown& breakdown) {
   protocol::Breakdown message;
   message.set_compute_s(breakdown.compute_s);

@@ -5,12 +5,16 @@
 
 #include "coordinator/protocol/millrace.pb.h"
 #include "planner/layout.h"
+#include "planner/profile.h"
 #include "planner/timeline.h"
 
 namespace millrace {
 
 protocol::LayoutMessage ToMessage(const Layout& layout);
 Layout FromMessage(const protocol::LayoutMessage& message);
+
+protocol::KernelTuningMessage ToMessage(const KernelTuning& tuning);
+KernelTuning FromMessage(const protocol::KernelTuningMessage& message);
 
 protocol::Breakdown ToMessage(const TimeBreakdown& breakdown);
 TimeBreakdown FromMessage(const protocol::Breakdown& message);

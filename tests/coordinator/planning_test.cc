@@ -44,6 +44,21 @@ TEST(LayoutMessageTest, RoundTrips) {
   EXPECT_EQ(FromMessage(ToMessage(Layout{})), Layout{});
 }
 
+// Goal: workers choose by the tuning that was planned with. Method: there and
+// back, every field another than its default.
+TEST(KernelTuningMessageTest, RoundTrips) {
+  const KernelTuning tuning = {.device = "d",
+                               .machine = "m",
+                               .version = "v",
+                               .date = "t",
+                               .command = "c",
+                               .kernels = {{"f", "a=1", "b=2", 0.5, 0.25},
+                                           {"g", "a=3", "b=4", 2, 3}},
+                               .products = {{"m1n2k3", "x", 0.125}}};
+  EXPECT_EQ(FromMessage(ToMessage(tuning)), tuning);
+  EXPECT_EQ(FromMessage(ToMessage(KernelTuning{})), KernelTuning{});
+}
+
 // Goal: hosts may have different numbers of GPUs, not different GPUs. Method:
 // fingerprints of both.
 TEST(CheckOneGpuKindTest, TellsKindsApart) {

@@ -49,6 +49,21 @@ TEST(GemmAlgorithmTableTest, ComesBackFromItsText) {
   EXPECT_EQ(ignored, "");
 }
 
+// Goal: entries of one chip can be listed and set by their words, the later one
+// counting.
+TEST(GemmAlgorithmTableTest, ListsEntriesOfAChip) {
+  auto table = GemmAlgorithmTable::Parse("A m1n1k1 x 1\nB m2n2k2 y 2\n");
+  ASSERT_TRUE(table.ok()) << table.status();
+  table->SetWord("A", "m1n1k1", {{"z"}, 3});
+  table->SetWord("A", "m3n3k3", {{"w"}, 4});
+  const auto entries = table->EntriesOf("A");
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries.at("m1n1k1").algorithm.text, "z");
+  EXPECT_EQ(entries.at("m1n1k1").microseconds, 3);
+  EXPECT_EQ(entries.at("m3n3k3").algorithm.text, "w");
+  EXPECT_TRUE(table->EntriesOf("C").empty());
+}
+
 // Goal: the table that ships is one, whatever version of cuBLAS is here.
 TEST(GemmAlgorithmTableTest, ReadsTheTableThatShips) {
   std::ifstream file(MILLRACE_H200_GEMM_TABLE);

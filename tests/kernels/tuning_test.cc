@@ -142,6 +142,37 @@ TEST(TuningTableTest, SurvivesTextAndNamesBadLines) {
               HasSubstr("no line '# chip="));
 }
 
+// Goal: entries come back from the words that hardware profiles keep. Method:
+// all of a shipped table; then words that no family has.
+TEST(TuningTableTest, EntriesComeBackFromTheirWords) {
+  const auto families = KernelTuningFamilies();
+  const auto table =
+      ParseTuningTable(ShippedTuningTable("NVIDIA H200"), families);
+  ASSERT_TRUE(table.ok()) << table.status();
+  ASSERT_GT(table->entries.size(), 50u);
+  for (const TuningEntry& entry : table->entries) {
+    const auto family = std::find_if(
+        families.begin(), families.end(),
+        [&](const TuningFamily& f) { return f.name == entry.family; });
+    ASSERT_NE(family, families.end());
+    const auto again = TuningEntryOf(WordsOf(entry, *family), families);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->family, entry.family);
+    EXPECT_EQ(again->shape_class, entry.shape_class);
+    EXPECT_EQ(again->choice, entry.choice);
+  }
+  const TuningWords good = {"swiglu_forward", "cached=1", "threads=512"};
+  ASSERT_TRUE(TuningEntryOf(good, families).ok());
+  for (const auto& [words, expected] :
+       std::vector<std::pair<TuningWords, std::string>>{
+           {{"swiglu", good.shape_class, good.choice}, "no kernel family"},
+           {{good.family, "cached=x", good.choice}, "should be cached=INTEGER"},
+           {{good.family, good.shape_class, "threads=7"}, "is no value"}}) {
+    EXPECT_THAT(std::string(TuningEntryOf(words, families).status().message()),
+                HasSubstr(expected));
+  }
+}
+
 // Goal: launchers find their families by number, a scope hears what it was
 // asked, and the shipped tables are whole.
 TEST(KernelTuningFamiliesTest, AreInTheOrderOfTheirKernels) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -102,6 +103,89 @@ TEST(ProfileFileTest, KeepsMemoryOverhead) {
   const auto again = ParseProfile(ProfileToYaml(profile), "profile.yaml");
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->memory_overhead, profile.memory_overhead);
+}
+
+HardwareProfile TunedProfile() {
+  HardwareProfile profile = SmallProfile();
+  profile.tuning = {
+      .device = "NVIDIA H200",
+      .machine = "NVIDIA-H200-x1",
+      .version = "0.1.0",
+      .date = "2026-11-22T01:00:00Z",
+      .command = "millrace profile --tune \"my job\".yaml",
+      .kernels = {{.family = "norm_forward",
+                   .shape_class = "layer=0 residual=1 vectors=512 cached=0",
+                   .choice = "threads=256",
+                   .seconds = 1.298e-4,
+                   .start_seconds = 1.306e-4},
+                  {.family = "swiglu_forward",
+                   .shape_class = "cached=0",
+                   .choice = "threads=128",
+                   .seconds = 1e-6,
+                   .start_seconds = 1e-6}},
+      .products = {{.shape = "m8192n8192k8192-tb",
+                    .algorithm = "cublaslt/130100/18.1",
+                    .seconds = 1.4e-3}}};
+  return profile;
+}
+
+// Goal: tuned choices are kept with where they came from, and are none where a
+// file does not say them. Method: write and read; without products; without.
+TEST(ProfileFileTest, KeepsTuning) {
+  EXPECT_EQ(ProfileToYaml(SmallProfile()).find("tuning"), std::string::npos);
+  HardwareProfile profile = TunedProfile();
+  for (const bool with_products : {true, false}) {
+    if (!with_products) profile.tuning.products.clear();
+    const std::string yaml = ProfileToYaml(profile);
+    const auto again = ParseProfile(yaml, "p.yaml");
+    ASSERT_TRUE(again.ok()) << again.status() << yaml;
+    EXPECT_EQ(again->tuning, profile.tuning);
+    EXPECT_EQ(ProfileToYaml(*again), yaml);
+  }
+  profile.tuning = {};
+  const auto untuned = ParseProfile(ProfileToYaml(profile), "p.yaml");
+  ASSERT_TRUE(untuned.ok()) << untuned.status();
+  EXPECT_FALSE(untuned->tuning.is_given());
+}
+
+// Goal: what is wrong in a tuning is named with line and key. Method: one wrong
+// text at a time; the line is that of the text.
+TEST(ProfileFileTest, RefusesWrongTuning) {
+  const std::string yaml = ProfileToYaml(TunedProfile());
+  const auto error_of = [&](const std::string& from, const std::string& to) {
+    const std::string changed = absl::StrReplaceAll(yaml, {{from, to}});
+    EXPECT_NE(yaml, changed) << from;
+    const auto profile = ParseProfile(changed, "p.yaml");
+    return profile.ok() ? "no error" : std::string(profile.status().message());
+  };
+  const auto line_of = [&](const std::string& text) {
+    const size_t at = yaml.find(text);
+    return absl::StrCat(
+        "p.yaml:", 1 + std::count(yaml.begin(), yaml.begin() + at, '\n'), ": ");
+  };
+  EXPECT_THAT(error_of("threads=256", "threads=many"),
+              HasSubstr(absl::StrCat(line_of("threads=256"),
+                                     "tuning.kernels[0].choice: expected words "
+                                     "NAME=INTEGER, found 'threads=many'")));
+  EXPECT_THAT(error_of("residual=1 vectors", "residual vectors"),
+              HasSubstr("tuning.kernels[0].class: expected words"));
+  EXPECT_THAT(
+      error_of("  device: \"NVIDIA H200\"\n", ""),
+      HasSubstr(absl::StrCat(line_of("tuning:"), "tuning.device: missing")));
+  EXPECT_THAT(error_of("\"NVIDIA-H200-x1\"", "\"\""),
+              HasSubstr(absl::StrCat(line_of("tuning:"),
+                                     "tuning: expected device, machine")));
+  EXPECT_THAT(error_of("seconds: 0.0014", "seconds: -1"),
+              HasSubstr("tuning.products[0].seconds: expected a number of at "
+                        "least 0"));
+  EXPECT_THAT(error_of("algorithm:", "algorythm:"),
+              HasSubstr("did you mean 'algorithm'?"));
+  HardwareProfile twice = TunedProfile();
+  twice.tuning.products.push_back(twice.tuning.products[0]);
+  const auto refused = ParseProfile(ProfileToYaml(twice), "p.yaml");
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("tuning.products[1]: m8192n8192k8192-tb is given "
+                        "twice"));
 }
 
 // A machine known by its data sheet alone.
@@ -333,6 +417,7 @@ TEST(ProfileFileTest, DocumentationMatches) {
   std::stringstream text;
   text << file.rdbuf();
   std::stringstream yaml(absl::StrCat(ProfileToYaml(SmallProfile()),
+                                      ProfileToYaml(TunedProfile()),
                                       ProfileToYaml(DataSheetProfile())));
   std::string word;
   int num_keys = 0;

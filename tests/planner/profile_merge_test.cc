@@ -59,6 +59,47 @@ ProfilePart DataSheet(const std::string& file) {
   return part;
 }
 
+// Goal: every choice that some part made is kept, of two the newer tuning's,
+// with where they came from; another device's are not. Method: three parts
+// whose order is not that of their tunings.
+TEST(ProfileMergeTest, KeepsTheNewestTuningOfEachChoice) {
+  const auto kernel = [](const std::string& shape_class, int threads) {
+    return KernelChoice{.family = "f",
+                        .shape_class = shape_class,
+                        .choice = "threads=" + std::to_string(threads),
+                        .seconds = 1,
+                        .start_seconds = 1};
+  };
+  ProfilePart a = Part("a.yaml"), b = Part("b.yaml"), c = Part("c.yaml");
+  a.profile.tuning = {.device = "D",
+                      .machine = "m",
+                      .version = "1",
+                      .date = "2026-03-01T00:00:00Z",
+                      .command = "tune a",
+                      .kernels = {kernel("x=1", 64)},
+                      .products = {{.shape = "m1", .algorithm = "new"}}};
+  b.profile.tuning = a.profile.tuning;
+  b.profile.tuning.date = "2026-02-01T00:00:00Z";
+  b.profile.tuning.command = "tune b";
+  b.profile.tuning.kernels = {kernel("x=1", 32), kernel("x=2", 32)};
+  b.profile.tuning.products = {{.shape = "m1", .algorithm = "old"},
+                               {.shape = "m2", .algorithm = "old"}};
+  c.profile.tuning = b.profile.tuning;
+  c.profile.tuning.device = "other";
+  c.profile.tuning.kernels = {kernel("x=3", 32)};
+  const KernelTuning merged = MustMerge({b, c, a}).profile.tuning;
+  EXPECT_EQ(merged.device, "D");
+  EXPECT_EQ(merged.date, "2026-03-01T00:00:00Z");
+  EXPECT_EQ(merged.command, "tune a; tune b (2026-02-01T00:00:00Z)");
+  EXPECT_THAT(merged.kernels,
+              ElementsAre(kernel("x=1", 64), kernel("x=2", 32)));
+  EXPECT_THAT(merged.products,
+              ElementsAre(ProductChoice{.shape = "m1", .algorithm = "new"},
+                          ProductChoice{.shape = "m2", .algorithm = "old"}));
+  // A part that was not tuned takes nothing away.
+  EXPECT_EQ(MustMerge({a, Part("d.yaml")}).profile.tuning, a.profile.tuning);
+}
+
 // Goal: the merged table holds each row once, at the median of what measured
 // it. Method: rows of one, two and three parts with known seconds.
 TEST(ProfileMergeTest, JoinsRowsAtTheMedian) {

@@ -17,10 +17,10 @@
 #include "base/status_macros.h"
 #include "planner/profile_request.h"
 #include "worker/agent_devices.h"
-#include "worker/cuda/cuda_kernel_cache.h"
 #include "worker/cuda/cuda_profiler.h"
 #include "worker/cuda/cuda_stepper.h"
 #include "worker/cuda/cuda_trainer.h"
+#include "worker/cuda/cuda_tuning.h"
 #include "worker/cuda/nccl_loaded_version.h"
 #include "worker/cuda/nccl_version.h"
 #include "worker/cuda_backend.h"
@@ -166,7 +166,9 @@ class LibraryBackend final : public CudaBackend {
         const ProfileRequest request,
         BuildProfileRequest(options.job.model, options.job.training,
                             options.num_ranks, kGpuProfileBudget));
-    ASSIGN_OR_RETURN(GemmAlgorithmTable algorithms, ShippedGemmAlgorithms());
+    ASSIGN_OR_RETURN(const std::string device, CurrentDeviceName());
+    ASSIGN_OR_RETURN(CudaChoices shipped, ChoicesFor({}, device));
+    InstallTuning(shipped.kernels);
     ASSIGN_OR_RETURN(
         HardwareProfile profile,
         MeasureCudaRequest(
@@ -175,7 +177,8 @@ class LibraryBackend final : public CudaBackend {
                       .ranks_per_host = options.ranks_per_host,
                       .rank = options.rank,
                       .store = store,
-                      .algorithms = std::move(algorithms),
+                      .algorithms = std::move(shipped.products),
+                      .tune = !options.tune_command.empty(),
                       .time_budget = options.time_budget}));
     profile.name = devices.machine;
     profile.provenance = {
@@ -186,6 +189,12 @@ class LibraryBackend final : public CudaBackend {
                                  absl::UTCTimeZone()),
         .num_ranks = options.num_ranks,
         .threads_per_device = 1};
+    if (profile.tuning.is_given()) {
+      profile.tuning.machine = profile.provenance.machine;
+      profile.tuning.version = profile.provenance.version;
+      profile.tuning.date = profile.provenance.date;
+      profile.tuning.command = options.tune_command;
+    }
     profile.device_memory_bytes =
         options.job.resources.memory_per_device_bytes.value_or(
             devices.memory_bytes);

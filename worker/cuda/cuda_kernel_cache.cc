@@ -9,10 +9,11 @@
 
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
-#include "kernels/device_tuning.h"
 #include "kernels/gradient_norm_bf16.h"
 #include "kernels/rope.h"
+#include "kernels/tuning.h"
 #include "planner/workspace.h"
+#include "worker/cuda/cuda_tuning.h"
 #include "worker/cuda/shipped_gemm_algorithms.h"
 
 namespace millrace {
@@ -72,15 +73,16 @@ absl::StatusOr<GemmAlgorithmTable> ShippedGemmAlgorithms() {
   return GemmAlgorithmTable::Parse(kShippedGemmAlgorithms);
 }
 
-absl::StatusOr<std::unique_ptr<CudaKernelCache>> CudaKernelCache::Create() {
-  ASSIGN_OR_RETURN(GemmAlgorithmTable table, ShippedGemmAlgorithms());
-  return Create({.gemm_algorithms = std::move(table)});
+absl::StatusOr<std::unique_ptr<CudaKernelCache>> CudaKernelCache::Create(
+    const KernelTuning& tuning) {
+  ASSIGN_OR_RETURN(const std::string device, CurrentDeviceName());
+  ASSIGN_OR_RETURN(CudaChoices choices, ChoicesFor(tuning, device));
+  InstallTuning(choices.kernels);
+  return CreateWith({.gemm_algorithms = std::move(choices.products)});
 }
 
-absl::StatusOr<std::unique_ptr<CudaKernelCache>> CudaKernelCache::Create(
+absl::StatusOr<std::unique_ptr<CudaKernelCache>> CudaKernelCache::CreateWith(
     Options options) {
-  // Launchers choose by what is shipped for this device.
-  RETURN_IF_ERROR(InstallKernelTuningOfDevice(""));
   ASSIGN_OR_RETURN(std::string chip, CurrentChipWord());
   ASSIGN_OR_RETURN(auto tile_counter, AllocateZeros<int32_t>(kNumTileCounters));
   ASSIGN_OR_RETURN(auto squared_norm_workspace,

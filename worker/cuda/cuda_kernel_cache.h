@@ -24,6 +24,7 @@
 #include "kernels/plain/element_type.h"
 #include "kernels/plain/gemm_plain.h"
 #include "planner/ops.h"
+#include "planner/profile.h"
 
 namespace millrace {
 
@@ -51,9 +52,12 @@ class CudaKernelCache {
     // Multiprocessors that products may use; zero: all.
     int gemm_multiprocessors = 0;
   };
-  // On the current device, with ShippedGemmAlgorithms().
-  static absl::StatusOr<std::unique_ptr<CudaKernelCache>> Create();
+  // On the current device, by the choices of `tuning` for it and those that are
+  // shipped (cuda_tuning.h); installs the kernels'.
   static absl::StatusOr<std::unique_ptr<CudaKernelCache>> Create(
+      const KernelTuning& tuning = {});
+  // Installs nothing.
+  static absl::StatusOr<std::unique_ptr<CudaKernelCache>> CreateWith(
       Options options);
   CudaKernelCache(const CudaKernelCache&) = delete;
   CudaKernelCache& operator=(const CudaKernelCache&) = delete;

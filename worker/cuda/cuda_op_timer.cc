@@ -261,8 +261,8 @@ absl::StatusOr<std::unique_ptr<CudaOpTimer::Prepared>> CudaOpTimer::Prepare(
   Program& program = prepared->program;
   program = SingleOpProgram(precision_, op.kind, op.attributes, num_runs,
                             kWorkingSetBytes);
-  ASSIGN_OR_RETURN(prepared->kernels,
-                   CudaKernelCache::Create({.gemm_algorithms = algorithms_}));
+  ASSIGN_OR_RETURN(prepared->kernels, CudaKernelCache::CreateWith(
+                                          {.gemm_algorithms = algorithms_}));
   ASSIGN_OR_RETURN(DeviceArenas arenas,
                    DeviceArenas::Allocate(0, program.step_arena_bytes));
   prepared->arenas = std::make_unique<DeviceArenas>(std::move(arenas));
@@ -364,6 +364,17 @@ absl::Status CudaOpTimer::RunSurroundings(double seconds) {
 
 bool CudaOpTimer::HasAlgorithm(const GemmAttributes& gemm) const {
   return algorithms_.Find(chip_, ShapeOf(gemm), nullptr).has_value();
+}
+
+std::optional<ProductChoice> CudaOpTimer::ProductChoiceOf(
+    const GemmAttributes& gemm) const {
+  if (precision_ != Precision::kBfloat16) return std::nullopt;
+  const auto entries = algorithms_.EntriesOf(chip_);
+  const auto found = entries.find(GemmBf16ShapeWord(ShapeOf(gemm)));
+  if (found == entries.end()) return std::nullopt;
+  return ProductChoice{.shape = found->first,
+                       .algorithm = found->second.algorithm.text,
+                       .seconds = 1e-6 * found->second.microseconds};
 }
 
 absl::Status CudaOpTimer::ChooseAlgorithm(const GemmAttributes& gemm,

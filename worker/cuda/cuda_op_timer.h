@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "kernels/gemm_algorithm_table.h"
 #include "planner/job.h"
 #include "planner/layout.h"
+#include "planner/profile.h"
 #include "planner/profile_request.h"
 #include "worker/cuda/cuda_executor.h"
 #include "worker/cuda/cuda_op.h"
@@ -27,7 +29,8 @@ std::vector<GemmAttributes> Bf16ProductsOf(const ProfileOp& op);
 
 class CudaOpTimer {
  public:
-  // On the current device. `algorithms`: what products run with at first.
+  // On the current device. `algorithms`: what products run with at first. Other
+  // kernels choose by the table that is installed (kernels/tuning.h).
   static absl::StatusOr<std::unique_ptr<CudaOpTimer>> Create(
       Precision precision, GemmAlgorithmTable algorithms);
   ~CudaOpTimer();
@@ -60,6 +63,9 @@ class CudaOpTimer {
   absl::Status ChooseAlgorithm(const GemmAttributes& gemm,
                                double budget_seconds);
   bool HasAlgorithm(const GemmAttributes& gemm) const;
+  // What it runs with, as a profile keeps it; nothing where no table says.
+  std::optional<ProductChoice> ProductChoiceOf(
+      const GemmAttributes& gemm) const;
   const GemmAlgorithmTable& algorithms() const { return algorithms_; }
 
  private:

@@ -22,6 +22,7 @@
 #include "worker/cuda/cuda_handles.h"
 #include "worker/cuda/cuda_link_timer.h"
 #include "worker/cuda/cuda_op_timer.h"
+#include "worker/cuda/cuda_tuning.h"
 
 namespace millrace {
 namespace {
@@ -32,6 +33,9 @@ constexpr double kContentionShare = 0.05;
 constexpr double kCommunicationShare = 0.35;
 // What fixed work around a measurement takes beside the device's own time.
 constexpr double kUsableShare = 0.6;
+// Of tuning: for products, and until the others give rank 0 up.
+constexpr absl::Duration kProductTuningTime = absl::Minutes(1);
+constexpr absl::Duration kTuningPatience = absl::Minutes(5);
 // An op is never quicker than the launch; what is left of it counts this much.
 constexpr double kLeastSeconds = 1e-8;
 
@@ -236,7 +240,9 @@ absl::StatusOr<HardwareProfile> MeasureCudaRequest(
     const ProfileRequest& request, const CudaProfilerOptions& options) {
   const double budget_s = absl::ToDoubleSeconds(options.time_budget);
   // Rank 0's work at its slowest.
-  const absl::Duration patience = 3 * options.time_budget + absl::Minutes(1);
+  const absl::Duration patience =
+      3 * options.time_budget + absl::Minutes(1) +
+      (options.tune ? kTuningPatience : absl::ZeroDuration());
   const std::string ops_key = "profile/ops";
   HardwareProfile profile;
   profile.precision = options.precision;
@@ -245,6 +251,11 @@ absl::StatusOr<HardwareProfile> MeasureCudaRequest(
                    CudaOpTimer::Create(options.precision, options.algorithms));
   std::vector<double> seconds;
   if (options.rank == Rank{0}) {
+    if (options.tune) {
+      ASSIGN_OR_RETURN(profile.tuning,
+                       MeasureTuning(TrainingTuningCases(), request,
+                                     kProductTuningTime, *timer));
+    }
     ASSIGN_OR_RETURN(seconds, TimeOps(request, kOpsShare * budget_s, *timer));
     if (options.num_ranks > 1) {
       RETURN_IF_ERROR(Tell(*options.store, ops_key, seconds));

@@ -26,6 +26,8 @@ struct CudaProfilerOptions {
   Rank rank{0};
   RendezvousStore* store = nullptr;  // Borrowed; null for one rank.
   GemmAlgorithmTable algorithms;     // What products run with, as in training.
+  // Rank 0 measures kernels' choices first and takes its times with them.
+  bool tune = false;
   // Aimed at. Every shape is measured at least once, even if it runs out.
   absl::Duration time_budget = absl::Seconds(150);
 };
@@ -34,11 +36,11 @@ struct CudaProfilerOptions {
 // largest that are short.
 std::vector<CudaOpTimer::Share> StepMix(const ProfileRequest& request);
 
-// On the current device. Collective over all ranks; all return equal tables.
-// Ops are timed on rank 0 while the others wait, contention on the first host,
-// communication on all ranks at once. Ops whose operands do not fit the device
-// are left out. Times of ops are without launch_overhead_s, what the smallest
-// op takes in a graph.
+// On the current device. Collective over all ranks; all return equal tables,
+// and rank 0 alone the tuning, without its provenance. Ops are timed on rank 0
+// while the others wait, contention on the first host, communication on all
+// ranks at once. Ops whose operands do not fit the device are left out. Times
+// of ops are without launch_overhead_s, what the smallest op takes in a graph.
 absl::StatusOr<HardwareProfile> MeasureCudaRequest(
     const ProfileRequest& request, const CudaProfilerOptions& options);
 

@@ -198,7 +198,7 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
   CHECK(allocated_bytes() == planned_bytes());
   state_ = std::make_unique<CudaState>(&programs_->training, coordinates_,
                                        arenas_.get());
-  ASSIGN_OR_RETURN(kernels_, CudaKernelCache::Create());
+  ASSIGN_OR_RETURN(kernels_, CudaKernelCache::Create(options.tuning));
   RETURN_IF_ERROR(BuildCommunicators(options));
   ASSIGN_OR_RETURN(feed_, StepInputFeed::Create({.job = job_,
                                                  .layout = layout_,

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/tuning_families.h"
 #include "planner/cost.h"
 #include "tests/e2e/equivalence_job.h"
 #include "worker/cuda/cuda_kernel_cache.h"
 #include "worker/cuda/cuda_op_timer.h"
+#include "worker/cuda/cuda_tuning.h"
 
 namespace millrace {
 namespace {
@@ -112,6 +114,28 @@ TEST(CudaProfilerTest, ChoosesAlgorithms) {
   }
   const std::string table = (*timer)->algorithms().Format();
   EXPECT_NE(table.find("m2048n5120k8192"), std::string::npos) << table;
+}
+
+// Goal: what tuning measures can be read back and is in force. Method: small
+// cases of every kernel and one product; a profile's words become choices.
+TEST(CudaProfilerTest, TunesIntoWordsThatCanBeRead) {
+  auto timer = CudaOpTimer::Create(Precision::kBfloat16, {});
+  ASSERT_TRUE(timer.ok()) << timer.status();
+  const auto tuning = MeasureTuning(SmallTuningCases(), {.ops = {kLargeGemm}},
+                                    absl::Seconds(2), **timer);
+  ASSERT_TRUE(tuning.ok()) << tuning.status();
+  EXPECT_GE(tuning->kernels.size(), KernelTuningFamilies().size());
+  ASSERT_EQ(tuning->products.size(), 1u);
+  EXPECT_EQ(tuning->products[0].shape, "m8192n8192k8192-tb");
+  EXPECT_GT(tuning->products[0].seconds, 1e-3);
+  const auto device = CurrentDeviceName();
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ(tuning->device, *device);
+  const auto choices = ChoicesFor(*tuning, *device);
+  ASSERT_TRUE(choices.ok()) << choices.status();
+  const auto cache = CudaKernelCache::Create(*tuning);
+  EXPECT_TRUE(cache.ok()) << cache.status();
+  InstallTuning({});
 }
 
 // Goal: what does not fit the device is left out, and the rest measured.
