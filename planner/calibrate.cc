@@ -26,6 +26,16 @@ constexpr double kWorkloadOffset = 0.06;  // Software, model and precision.
 constexpr double kLayoutOffset = 0.03;    // And the layout but data.
 double Square(double x) { return x * x; }
 
+// Of the two in the middle the one nearer to zero, and zero if their signs
+// differ. `values` has at least one.
+double MedianTowardsZero(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const double below = values[(values.size() - 1) / 2];
+  const double above = values[values.size() / 2];
+  if (below < 0 && above > 0) return 0;
+  return std::fabs(below) < std::fabs(above) ? below : above;
+}
+
 }  // namespace
 
 CalibrationPoint PointOf(const RunPrediction& prediction) {
@@ -62,20 +72,17 @@ std::string CalibrationGroup(const CalibrationPoint& point) {
 
 Calibration::Calibration(std::vector<CalibrationPoint> points)
     : points_(std::move(points)) {
-  // Each round lets a group's offset be as wide as the last one found it
-  // (automatic relevance determination; Tipping, 2001).
-  constexpr int kNumRounds = 8;
-  for (int round = 0; round < kNumRounds; ++round) {
-    Solve();
-    std::map<std::string, double> offsets;
-    for (size_t i = 0; i < points_.size(); ++i) {
-      const std::string group = CalibrationGroup(points_[i]);
-      offsets[group] += GroupVariance(group) * weights_[i];
-    }
-    for (const auto& [group, offset] : offsets) {
-      group_variances_[group] =
-          std::max(Square(kWorkloadOffset), Square(offset));
-    }
+  // As wide as what the runs of a group agree on (automatic relevance
+  // determination, Tipping, 2001, by the median): one run that is far off does
+  // not widen what another contradicts.
+  std::map<std::string, std::vector<double>> ratios;
+  for (const CalibrationPoint& point : points_) {
+    ratios[CalibrationGroup(point)].push_back(point.log_ratio);
+  }
+  for (auto& [group, of_group] : ratios) {
+    group_variances_[group] =
+        std::max(Square(kWorkloadOffset),
+                 Square(MedianTowardsZero(std::move(of_group))));
   }
   Solve();
 }
@@ -115,9 +122,7 @@ void Calibration::Solve() {
   for (const CalibrationPoint& point : points_) {
     ratios.push_back(point.log_ratio);
   }
-  weights_ =
-      SolveRobustly(covariance, ratios, Square(kOwnError), OutlierPull::kSteady)
-          .weights;
+  weights_ = SolveRobustly(covariance, ratios, Square(kOwnError)).weights;
 }
 
 double Calibration::LogCorrection(const CalibrationPoint& point) const {

@@ -7,8 +7,9 @@
 // runs of one framework, software version, model, precision or layout share an
 // offset each. How far each part may be off is fixed before any run is seen
 // (planner/calibrate_prior.h and the offsets of calibrate.cc), so that one run
-// moves only what it has evidence for. A group that is further off than that
-// keeps the difference to itself: its offset widens, and others are not moved.
+// moves only what it has evidence for. A group whose runs agree that it is
+// further off than that keeps the difference to itself: its offset widens, and
+// others are not moved.
 
 #ifndef MILLRACE_PLANNER_CALIBRATE_H_
 #define MILLRACE_PLANNER_CALIBRATE_H_

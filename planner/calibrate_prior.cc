@@ -79,8 +79,7 @@ double Dot(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 RobustWeights SolveRobustly(const std::vector<double>& covariance,
-                            const std::vector<double>& values, double noise,
-                            OutlierPull pull) {
+                            const std::vector<double>& values, double noise) {
   const size_t n = values.size();
   CHECK(covariance.size() == n * n && noise > 0);
   std::vector<double> variances(n, noise);
@@ -96,8 +95,7 @@ RobustWeights SolveRobustly(const std::vector<double>& covariance,
     for (size_t i = 0; i < n; ++i) {
       const double beyond = std::max(
           1.0, std::fabs(result.residuals[i]) / (kEdge * std::sqrt(noise)));
-      variances[i] =
-          noise * (pull == OutlierPull::kFading ? beyond * beyond : beyond);
+      variances[i] = noise * beyond * beyond;
     }
   }
   return result;

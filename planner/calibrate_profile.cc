@@ -79,8 +79,8 @@ std::vector<double> Move(const Fit& fit, const std::vector<double>& moved,
   }
   // Constants have nothing beside them that could take up what is off in the
   // model of a few runs.
-  const RobustWeights solved = SolveRobustly(
-      covariance, targets, kUnexplained * kUnexplained, OutlierPull::kFading);
+  const RobustWeights solved =
+      SolveRobustly(covariance, targets, kUnexplained * kUnexplained);
   std::vector<double> next(moved.size());
   for (size_t i = 0; i < n; ++i) {
     for (size_t k = 0; k < moved.size(); ++k) {

@@ -134,7 +134,7 @@ TEST(EvaluateTest, TwoRunsCalibrateAGroup) {
       PredictFile("published_runs.json", {.sensitivities = true});
   Calibrate(ChooseCalibrationRuns(predictions, 2), &predictions);
   const EvaluationSummary summary = Summarize(predictions);
-  EXPECT_LE(Find(summary.by_class, "calibrated").median, 0.025);
+  EXPECT_LE(Find(summary.by_class, "calibrated").median, 0.018);
   EXPECT_LE(Find(summary.by_group, "dgxc").median, 0.012);
 }
 
