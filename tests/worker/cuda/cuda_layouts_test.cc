@@ -259,7 +259,7 @@ absl::Status TrainUntilAborted(const Layout& layout, Rank rank,
 // Goal: when a rank dies in the middle of steps that graphs hold, the others
 // are free within two seconds of being told, and the GPUs train on. Method:
 // kill -9 the last rank; then a new generation of all. Every collective that a
-// graph still has to run takes 3.5 ms to see that it is aborted: this counts
+// graph still has to run takes some 4 ms to see that it is aborted: this counts
 // those of four micro-batches, whatever the number of GPUs.
 TEST(CudaLayoutsTest, SurvivorsOfALostRankAreFreeSoon) {
   const int32_t num_ranks = std::min(4, CountDevices());
