@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
+#include "worker/cuda/device_memory.h"
 
 namespace millrace {
 namespace {
@@ -118,12 +119,23 @@ absl::StatusOr<NcclCommunicatorSet*> CudaLinkTimer::SetOf(SetKey key) {
   PrefixedStore store(options_.store,
                       absl::StrCat("profile/", key.transfers ? "pairs" : "of",
                                    key.group_size, "/"));
+  ASSIGN_OR_RETURN(const int64_t before, UsedDeviceBytes());
   ASSIGN_OR_RETURN(set,
                    NcclCommunicatorSet::Create({.layout = layout,
                                                 .rank = options_.rank,
                                                 .store = &store,
                                                 .timeout = options_.patience},
                                                abort_requested_));
+  ASSIGN_OR_RETURN(const int64_t after, UsedDeviceBytes());
+  const int32_t stage = CoordinatesOf(layout, options_.rank).pipeline;
+  const int32_t num_made = NumCommunicators(layout, stage);
+  // That of all ranks comes first (Sum()), and alone.
+  if (sets_.size() == 1 && num_made == 1) {
+    first_bytes_ = after - before;
+  } else {
+    further_bytes_ += after - before;
+    num_further_ += num_made;
+  }
   return set.get();
 }
 

@@ -54,6 +54,13 @@ class CudaLinkTimer {
   absl::StatusOr<std::unique_ptr<TimedLoop>> MakeLoop(
       const ProfileCommunication& what, int64_t count);
 
+  // Of this rank's device: what the first communicator took and, in the mean,
+  // each further one; zero of what was not made so far.
+  int64_t first_communicator_bytes() const { return first_bytes_; }
+  int64_t communicator_bytes() const {
+    return num_further_ == 0 ? 0 : further_bytes_ / num_further_;
+  }
+
  private:
   // Communicators whose groups are `group_size` neighbours; pairs of the
   // pipeline's for transfers.
@@ -87,6 +94,9 @@ class CudaLinkTimer {
   DeviceBuffer<double> sum_;
   std::atomic<bool> abort_requested_{false};
   std::map<SetKey, std::unique_ptr<NcclCommunicatorSet>> sets_;
+  int64_t first_bytes_ = 0;
+  int64_t further_bytes_ = 0;
+  int64_t num_further_ = 0;
 };
 
 }  // namespace millrace

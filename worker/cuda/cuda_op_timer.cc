@@ -209,6 +209,12 @@ CudaOpTimer::CudaOpTimer(Precision precision, GemmAlgorithmTable algorithms,
       step_(std::move(step)) {}
 CudaOpTimer::~CudaOpTimer() = default;
 
+int64_t CudaOpTimer::held_bytes() const {
+  return static_cast<int64_t>(normals_.size() * sizeof(float) +
+                              (bf16_normals_.size() + small_normals_.size()) *
+                                  sizeof(uint16_t));
+}
+
 // What an op only writes, workspaces among it, keeps what it holds.
 absl::Status CudaOpTimer::FillOperands(const Program& program,
                                        const DeviceArenas& arenas) {

@@ -67,6 +67,8 @@ class CudaOpTimer {
   std::optional<ProductChoice> ProductChoiceOf(
       const GemmAttributes& gemm) const;
   const GemmAlgorithmTable& algorithms() const { return algorithms_; }
+  // Of the device, as long as this lives and nothing is being measured.
+  int64_t held_bytes() const;
 
  private:
   struct Prepared;

@@ -23,6 +23,7 @@
 #include "worker/cuda/cuda_link_timer.h"
 #include "worker/cuda/cuda_op_timer.h"
 #include "worker/cuda/cuda_tuning.h"
+#include "worker/cuda/device_memory.h"
 
 namespace millrace {
 namespace {
@@ -83,8 +84,8 @@ const ProfileOp* LargestShort(const ProfileRequest& request, OpKind kind) {
   return chosen;
 }
 
-// Seconds by op; zero of what does not fit the device. Last, the launch of the
-// smallest op.
+// Seconds by op; zero of what does not fit the device. Then the launch of the
+// smallest op and, last, the bytes of the device that the process takes.
 absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
                                             double budget_s,
                                             CudaOpTimer& timer) {
@@ -110,16 +111,21 @@ absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
       timer.Time({OpKind::kAdd, ElementwiseAttributes{.rows = 1, .cols = 8}},
                  kLaunchSeconds));
   seconds.push_back(launch);
+  // Every kernel has been loaded by now, and what was measured is freed.
+  ASSIGN_OR_RETURN(const int64_t used, UsedDeviceBytes());
+  seconds.push_back(static_cast<double>(used - timer.held_bytes()));
   return seconds;
 }
 
 void RecordOps(const ProfileRequest& request,
                const std::vector<double>& seconds, HardwareProfile* profile) {
-  profile->launch_overhead_s = seconds.back();
+  const double launch_s = seconds[request.ops.size()];
+  profile->launch_overhead_s = launch_s;
+  profile->memory_overhead.process = static_cast<int64_t>(seconds.back());
   for (size_t i = 0; i < request.ops.size(); ++i) {
     if (seconds[i] == 0) continue;
-    RecordOpTime(request.ops[i],
-                 std::max(kLeastSeconds, seconds[i] - seconds.back()), profile);
+    RecordOpTime(request.ops[i], std::max(kLeastSeconds, seconds[i] - launch_s),
+                 profile);
   }
 }
 
@@ -218,6 +224,26 @@ absl::Status MeasureCommunication(const ProfileRequest& request,
   return absl::OkStatus();
 }
 
+// What communicators take of rank 0's device.
+absl::Status AgreeOnCommunicators(const CudaLinkTimer& links,
+                                  const CudaProfilerOptions& options,
+                                  absl::Duration patience,
+                                  HardwareProfile* profile) {
+  const std::string key = "profile/communicators";
+  std::vector<double> bytes = {
+      static_cast<double>(links.first_communicator_bytes()),
+      static_cast<double>(links.communicator_bytes())};
+  if (options.rank == Rank{0}) {
+    RETURN_IF_ERROR(Tell(*options.store, key, bytes));
+  } else {
+    ASSIGN_OR_RETURN(bytes, Hear(*options.store, key, patience));
+    if (bytes.size() != 2) return absl::InternalError("rank 0 said too much");
+  }
+  profile->memory_overhead.first_communicator = static_cast<int64_t>(bytes[0]);
+  profile->memory_overhead.communicator = static_cast<int64_t>(bytes[1]);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::vector<CudaOpTimer::Share> StepMix(const ProfileRequest& request) {
@@ -262,7 +288,7 @@ absl::StatusOr<HardwareProfile> MeasureCudaRequest(
     }
   } else {
     ASSIGN_OR_RETURN(seconds, Hear(*options.store, ops_key, patience));
-    if (seconds.size() != request.ops.size() + 1) {
+    if (seconds.size() != request.ops.size() + 2) {
       return absl::InternalError("ranks were asked to measure different ops");
     }
   }
@@ -280,6 +306,7 @@ absl::StatusOr<HardwareProfile> MeasureCudaRequest(
       request, *links, kCommunicationShare * budget_s, &profile));
   RETURN_IF_ERROR(
       MeasureOverlap(request, *links, *timer, options.num_ranks, &profile));
+  RETURN_IF_ERROR(AgreeOnCommunicators(*links, options, patience, &profile));
   return profile;
 }
 
