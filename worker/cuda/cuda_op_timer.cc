@@ -148,6 +148,32 @@ class CudaOpTimer::Loop : public TimedLoop {
   CudaEvent end_;
 };
 
+class CudaOpTimer::SurroundingsLoop : public TimedLoop {
+ public:
+  SurroundingsLoop(CudaOpTimer* timer, double seconds, CudaEvent start,
+                   CudaEvent end)
+      : timer_(timer),
+        seconds_(seconds),
+        start_(std::move(start)),
+        end_(std::move(end)) {}
+
+  absl::Status Start() override {
+    RETURN_IF_ERROR(start_.Record(timer_->executor_->stream()));
+    RETURN_IF_ERROR(timer_->RunSurroundings(seconds_));
+    return end_.Record(timer_->executor_->stream());
+  }
+  absl::StatusOr<double> Finish() override {
+    RETURN_IF_ERROR(timer_->executor_->Synchronize());
+    return end_.SecondsSince(start_);
+  }
+
+ private:
+  CudaOpTimer* timer_;
+  const double seconds_;
+  CudaEvent start_;
+  CudaEvent end_;
+};
+
 absl::StatusOr<std::unique_ptr<CudaOpTimer>> CudaOpTimer::Create(
     Precision precision, GemmAlgorithmTable algorithms) {
   ASSIGN_OR_RETURN(std::string chip, CurrentChipWord());
@@ -366,6 +392,14 @@ absl::Status CudaOpTimer::RunSurroundings(double seconds) {
     for (const auto& loop : surroundings_) RETURN_IF_ERROR(loop->Start());
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<TimedLoop>> CudaOpTimer::MakeSurroundingsLoop(
+    double seconds) {
+  ASSIGN_OR_RETURN(CudaEvent start, CudaEvent::Create(CudaEvent::Kind::kTimed));
+  ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(CudaEvent::Kind::kTimed));
+  return std::make_unique<SurroundingsLoop>(this, seconds, std::move(start),
+                                            std::move(end));
 }
 
 bool CudaOpTimer::HasAlgorithm(const GemmAttributes& gemm) const {

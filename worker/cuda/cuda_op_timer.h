@@ -51,6 +51,10 @@ class CudaOpTimer {
     double seconds;
   };
   absl::Status SetSurroundings(const std::vector<Share>& mix);
+  // The mix again and again, for at least so long. Lives no longer than the
+  // timer, nor than the surroundings.
+  absl::StatusOr<std::unique_ptr<TimedLoop>> MakeSurroundingsLoop(
+      double seconds);
 
   // `num_runs` of the op back to back, in one graph. Lives no longer than the
   // timer.
@@ -73,6 +77,7 @@ class CudaOpTimer {
  private:
   struct Prepared;
   class Loop;
+  class SurroundingsLoop;
 
   CudaOpTimer(Precision precision, GemmAlgorithmTable algorithms,
               std::string chip, std::unique_ptr<CudaExecutor> executor,

@@ -22,6 +22,7 @@
 #include "worker/cuda/cuda_handles.h"
 #include "worker/cuda/cuda_link_timer.h"
 #include "worker/cuda/cuda_op_timer.h"
+#include "worker/cuda/cuda_overlap.h"
 #include "worker/cuda/cuda_tuning.h"
 #include "worker/cuda/device_memory.h"
 
@@ -155,62 +156,6 @@ absl::Status MeasureContention(const ProfileRequest& request,
   return absl::OkStatus();
 }
 
-// The largest collective of all ranks that a step has.
-const ProfileCommunication* OverlapCommunication(
-    const ProfileRequest& request) {
-  const ProfileCommunication* chosen = nullptr;
-  for (const ProfileCommunication& what : request.communication) {
-    if (!IsCollective(what.kind)) continue;
-    if (chosen == nullptr || std::pair(what.group_size, what.bytes) >
-                                 std::pair(chosen->group_size, chosen->bytes)) {
-      chosen = &what;
-    }
-  }
-  return chosen;
-}
-
-// What computing and communicating at once cost each other: a loop of products
-// beside a loop of collectives that outlasts it, and the other way round.
-absl::Status MeasureOverlap(const ProfileRequest& request, CudaLinkTimer& links,
-                            CudaOpTimer& timer, int32_t num_ranks,
-                            HardwareProfile* profile) {
-  constexpr double kMeasuredSeconds = 0.02;
-  // Above any factor that is likely.
-  constexpr double kLongerCommunication = 1.6, kLongerCompute = 12;
-  const ProfileOp* op = LargestShort(request, OpKind::kGemm);
-  const ProfileCommunication* what = OverlapCommunication(request);
-  if (op == nullptr || what == nullptr) return absl::OkStatus();
-  // Equal on all ranks, so that all enqueue equally many collectives.
-  ASSIGN_OR_RETURN(const double mine, timer.Time(*op, kMeasuredSeconds));
-  ASSIGN_OR_RETURN(const double all, links.Sum(mine));
-  const double op_s = all / num_ranks;
-  ASSIGN_OR_RETURN(const double what_s, links.Time(*what, kMeasuredSeconds));
-  // Of ops or of calls, the others being the longer.
-  auto factor = [&](bool of_ops, double longer) -> absl::StatusOr<double> {
-    const double ops_s = kMeasuredSeconds * (of_ops ? 1 : longer);
-    const double calls_s = kMeasuredSeconds * (of_ops ? longer : 1);
-    const auto num_ops = static_cast<int32_t>(ops_s / op_s) + 1;
-    const auto num_calls = static_cast<int64_t>(calls_s / what_s) + 1;
-    ASSIGN_OR_RETURN(const auto ops, timer.MakeLoop(*op, num_ops));
-    ASSIGN_OR_RETURN(const auto calls, links.MakeLoop(*what, num_calls));
-    RETURN_IF_ERROR(links.Sum(0).status());
-    RETURN_IF_ERROR(of_ops ? calls->Start() : ops->Start());
-    RETURN_IF_ERROR(of_ops ? ops->Start() : calls->Start());
-    ASSIGN_OR_RETURN(const double ops_took_s, ops->Finish());
-    ASSIGN_OR_RETURN(const double calls_took_s, calls->Finish());
-    const double mine = of_ops ? ops_took_s / (num_ops * op_s)
-                               : calls_took_s / (num_calls * what_s);
-    ASSIGN_OR_RETURN(const double sum, links.Sum(mine));
-    return std::max(1.0, sum / num_ranks);
-  };
-  ASSIGN_OR_RETURN(profile->overlap.compute,
-                   factor(/*of_ops=*/true, kLongerCommunication));
-  ASSIGN_OR_RETURN(profile->overlap.communication,
-                   factor(/*of_ops=*/false, kLongerCompute));
-  profile->overlap.waits = true;  // NCCL's kernels need multiprocessors.
-  return absl::OkStatus();
-}
-
 absl::Status MeasureCommunication(const ProfileRequest& request,
                                   CudaLinkTimer& links, double budget_s,
                                   HardwareProfile* profile) {
@@ -304,8 +249,8 @@ absl::StatusOr<HardwareProfile> MeasureCudaRequest(
                                     kContentionShare * budget_s, &profile));
   RETURN_IF_ERROR(MeasureCommunication(
       request, *links, kCommunicationShare * budget_s, &profile));
-  RETURN_IF_ERROR(
-      MeasureOverlap(request, *links, *timer, options.num_ranks, &profile));
+  ASSIGN_OR_RETURN(profile.overlap,
+                   MeasureOverlap(request, options.num_ranks, *links, *timer));
   RETURN_IF_ERROR(AgreeOnCommunicators(*links, options, patience, &profile));
   return profile;
 }

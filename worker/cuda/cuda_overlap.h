@@ -1,0 +1,29 @@
+// What computing and communicating at once cost a GPU, measured as steps do it:
+// now and then a collective, beside the mix of ops that a step consists of.
+
+#ifndef MILLRACE_WORKER_CUDA_CUDA_OVERLAP_H_
+#define MILLRACE_WORKER_CUDA_CUDA_OVERLAP_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "planner/profile.h"
+#include "planner/profile_request.h"
+#include "worker/cuda/cuda_link_timer.h"
+#include "worker/cuda/cuda_op_timer.h"
+
+namespace millrace {
+
+// Both factors as planner/simulate.h uses them: from when a collective has
+// multiprocessors, not from when it was ready, since the simulator makes it
+// wait for the product under way (OverlapFactors::waits). 1 and 1 where the
+// request has no collective. Collective; equal on all ranks. Replaces the
+// timer's surroundings.
+absl::StatusOr<OverlapFactors> MeasureOverlap(const ProfileRequest& request,
+                                              int32_t num_ranks,
+                                              CudaLinkTimer& links,
+                                              CudaOpTimer& timer);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_CUDA_OVERLAP_H_
