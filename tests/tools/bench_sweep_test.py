@@ -72,7 +72,7 @@ class SweepTest(unittest.TestCase):
             bench.write_text(STAND_IN)
             bench.chmod(0o755)
             arguments = argparse.Namespace(bench=bench, steps=1, warmup=0, patience=60,
-                                           profile=None, memory=None, log=None)
+                                           profile=None, memory=None, log=None, save=None)
             sweep = {"name": "small", "job": JOB, "devices": 2, "rows": [
                 row(5, 0.0051), row(3, 0.003), row(4, 0.0042, "planner"), row(8, 0.0088)]}
             errors = io.StringIO()

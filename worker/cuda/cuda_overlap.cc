@@ -13,27 +13,45 @@
 namespace millrace {
 namespace {
 
-// Of the mix that calls are made beside. Calls end before it does, if each is
-// under way three times as long as alone, or ten times for the small ones.
+// Of the mix that calls are made beside, so long that it outlasts them.
 constexpr double kMixSeconds = 0.4;
 constexpr double kCallSeconds = 0.25;  // During which calls are made.
 constexpr int kMaxCalls = 40;
 
-// The largest collective of all ranks that a step has, and one so small that
-// all its time is waiting.
-struct Messages {
-  ProfileCommunication large;
-  ProfileCommunication small;
-};
+// What delays a product is that its blocks cannot all begin: those that find no
+// multiprocessor begin when the collective ends. So products must be as long as
+// a step's, and collectives as short, or the delay looks small.
+constexpr double kProductFlops = 2e12;
+constexpr int64_t kMovingBytes = int64_t{16} << 20;  // Not latency alone.
 
-const ProfileCommunication* LargestOfAll(const ProfileRequest& request,
-                                         int32_t num_ranks) {
-  const ProfileCommunication* chosen = nullptr;
+// A reduce-scatter over all ranks of middling size, of those that move much;
+// null for none.
+const ProfileCommunication* TypicalCall(const ProfileRequest& request,
+                                        int32_t num_ranks) {
+  std::vector<const ProfileCommunication*> calls;
   for (const ProfileCommunication& what : request.communication) {
-    if (!IsCollective(what.kind) || what.group_size != num_ranks) continue;
-    if (chosen == nullptr || what.bytes > chosen->bytes) chosen = &what;
+    if (what.kind == OpKind::kReduceScatter && what.group_size == num_ranks &&
+        what.bytes >= kMovingBytes) {
+      calls.push_back(&what);
+    }
   }
-  return chosen;
+  std::sort(calls.begin(), calls.end(),
+            [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
+  return calls.empty() ? nullptr : calls[calls.size() / 2];
+}
+
+// As StepMix(), of ops as long as those of large steps.
+std::vector<CudaOpTimer::Share> LongMix(const ProfileRequest& request) {
+  std::vector<CudaOpTimer::Share> mix;
+  for (const auto& [kind, seconds] :
+       {std::pair{OpKind::kGemm, 14e-3},
+        std::pair{OpKind::kAttentionBackward, 3e-3},
+        std::pair{OpKind::kAttentionForward, 1.4e-3},
+        std::pair{OpKind::kSwigluBackward, 2e-3}}) {
+    const ProfileOp* op = LargestWithin(request, kind, kProductFlops);
+    if (op != nullptr) mix.push_back({*op, seconds});
+  }
+  return mix;
 }
 
 struct Beside {
@@ -81,14 +99,14 @@ absl::StatusOr<OverlapFactors> MeasureOverlap(const ProfileRequest& request,
   constexpr int64_t kSmallBytes = 4096;
   // NCCL's kernels need multiprocessors.
   OverlapFactors factors = {.waits = true};
-  const ProfileCommunication* large = LargestOfAll(request, num_ranks);
+  const ProfileCommunication* large = TypicalCall(request, num_ranks);
   if (large == nullptr) return factors;
   ProfileCommunication small = *large;
   small.bytes = kSmallBytes;
   ASSIGN_OR_RETURN(const double large_s, links.Time(*large, kAloneSeconds));
   ASSIGN_OR_RETURN(const auto large_call, links.MakeLoop(*large, 1));
   ASSIGN_OR_RETURN(const auto small_call, links.MakeLoop(small, 1));
-  RETURN_IF_ERROR(timer.SetSurroundings(StepMix(request)));
+  RETURN_IF_ERROR(timer.SetSurroundings(LongMix(request)));
   ASSIGN_OR_RETURN(const auto mix, timer.MakeSurroundingsLoop(kMixSeconds));
   // Twice, since a chip that was idle is faster at first.
   RETURN_IF_ERROR(RunBeside(*mix, nullptr, num_ranks, links).status());

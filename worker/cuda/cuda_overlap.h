@@ -17,8 +17,8 @@ namespace millrace {
 // Both factors as planner/simulate.h uses them: from when a collective has
 // multiprocessors, not from when it was ready, since the simulator makes it
 // wait for the product under way (OverlapFactors::waits). 1 and 1 where the
-// request has no collective. Collective; equal on all ranks. Replaces the
-// timer's surroundings.
+// request has no reduce-scatter that moves much. Collective; equal on all
+// ranks. Replaces the timer's surroundings.
 absl::StatusOr<OverlapFactors> MeasureOverlap(const ProfileRequest& request,
                                               int32_t num_ranks,
                                               CudaLinkTimer& links,

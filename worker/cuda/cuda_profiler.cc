@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -70,19 +71,30 @@ absl::StatusOr<std::vector<double>> Hear(RendezvousStore& store,
   return numbers;
 }
 
-// The largest op of a kind that many runs of fit a short time; null for none.
+// Many runs of it fit a short time.
 const ProfileOp* LargestShort(const ProfileRequest& request, OpKind kind) {
-  constexpr double kMaxFlops = 5e11;
-  const auto is_better = [&](const ProfileOp& op, const ProfileOp& than) {
-    if (FlopsOf(op) > kMaxFlops) return FlopsOf(op) < FlopsOf(than);
-    return FlopsOf(op) > FlopsOf(than) || FlopsOf(than) > kMaxFlops;
-  };
-  const ProfileOp* chosen = nullptr;
+  return LargestWithin(request, kind, 5e11);
+}
+
+// Runs the smallest op of each kind once, which loads its kernels; the bytes of
+// the device that the process takes then. Later it would be more: the driver
+// keeps what the graphs of measurements needed.
+absl::StatusOr<int64_t> ProcessBytes(const ProfileRequest& request,
+                                     CudaOpTimer& timer) {
+  std::map<OpKind, const ProfileOp*> smallest;
   for (const ProfileOp& op : request.ops) {
-    if (op.kind != kind) continue;
-    if (chosen == nullptr || is_better(op, *chosen)) chosen = &op;
+    const ProfileOp*& chosen = smallest[op.kind];
+    if (chosen == nullptr || FlopsOf(op) < FlopsOf(*chosen)) chosen = &op;
   }
-  return chosen;
+  for (const auto& [kind, op] : smallest) {
+    const auto loop = timer.MakeLoop(*op, 1);
+    if (absl::IsResourceExhausted(loop.status())) continue;
+    RETURN_IF_ERROR(loop.status());
+    RETURN_IF_ERROR((*loop)->Start());
+    RETURN_IF_ERROR((*loop)->Finish().status());
+  }
+  ASSIGN_OR_RETURN(const int64_t used, UsedDeviceBytes());
+  return used - timer.held_bytes();
 }
 
 // Seconds by op; zero of what does not fit the device. Then the launch of the
@@ -91,6 +103,7 @@ absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
                                             double budget_s,
                                             CudaOpTimer& timer) {
   const double start_s = MonotonicSeconds();
+  ASSIGN_OR_RETURN(const int64_t process_bytes, ProcessBytes(request, timer));
   // A mix too large for the device is left out like the ops that it is of.
   const absl::Status mixed = timer.SetSurroundings(StepMix(request));
   if (!absl::IsResourceExhausted(mixed)) RETURN_IF_ERROR(mixed);
@@ -112,9 +125,7 @@ absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
       timer.Time({OpKind::kAdd, ElementwiseAttributes{.rows = 1, .cols = 8}},
                  kLaunchSeconds));
   seconds.push_back(launch);
-  // Every kernel has been loaded by now, and what was measured is freed.
-  ASSIGN_OR_RETURN(const int64_t used, UsedDeviceBytes());
-  seconds.push_back(static_cast<double>(used - timer.held_bytes()));
+  seconds.push_back(static_cast<double>(process_bytes));
   return seconds;
 }
 
@@ -190,6 +201,20 @@ absl::Status AgreeOnCommunicators(const CudaLinkTimer& links,
 }
 
 }  // namespace
+
+const ProfileOp* LargestWithin(const ProfileRequest& request, OpKind kind,
+                               double max_flops) {
+  const auto is_better = [&](const ProfileOp& op, const ProfileOp& than) {
+    if (FlopsOf(op) > max_flops) return FlopsOf(op) < FlopsOf(than);
+    return FlopsOf(op) > FlopsOf(than) || FlopsOf(than) > max_flops;
+  };
+  const ProfileOp* chosen = nullptr;
+  for (const ProfileOp& op : request.ops) {
+    if (op.kind != kind) continue;
+    if (chosen == nullptr || is_better(op, *chosen)) chosen = &op;
+  }
+  return chosen;
+}
 
 std::vector<CudaOpTimer::Share> StepMix(const ProfileRequest& request) {
   struct Part {
