@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "planner/device_cost.h"
 
 namespace millrace {
 namespace {
@@ -22,6 +23,9 @@ namespace {
 constexpr int kNumNeighbours = 3;
 // Further than any size is from any other: e^10 in one dim.
 constexpr double kOtherKindDistance = 100;
+// Kernels that take less than so many times the quickest one move hardly any
+// bytes.
+constexpr double kMostLaunches = 2;
 
 // A measured point as seen from the shape asked for.
 struct Neighbour {
@@ -107,6 +111,19 @@ bool AllPositive(const Rows& rows) {
                      [](const auto& row) { return row.seconds > 0; });
 }
 
+CommKind CommKindOf(OpKind collective) {
+  switch (collective) {
+    case OpKind::kAllGather:
+      return CommKind::kAllGather;
+    case OpKind::kReduceScatter:
+      return CommKind::kReduceScatter;
+    default:
+      CHECK(collective == OpKind::kAllReduce)
+          << "no collective: " << OpKindName(collective);
+      return CommKind::kAllReduce;
+  }
+}
+
 bool IsCrossEntropyChain(OpKind kind) {
   return kind == OpKind::kLinearCrossEntropy ||
          kind == OpKind::kCrossEntropyStats ||
@@ -158,7 +175,48 @@ absl::StatusOr<CostModel> CostModel::Create(HardwareProfile profile) {
                      "' has an op that takes no time; measure it again with "
                      "millrace profile JOB"));
   }
-  return CostModel(std::move(profile));
+  CostModel cost(std::move(profile));
+  if (cost.profile_.device.is_given() && !cost.profile_.network.empty()) {
+    HardwareProfile beyond = cost.profile_;
+    beyond.gemms.clear();
+    beyond.launch_overhead_s = 0;  // Seconds() adds it.
+    absl::StatusOr<DeviceCost> network = DeviceCost::Create(std::move(beyond));
+    if (network.ok()) {
+      cost.network_ = std::make_shared<const DeviceCost>(*std::move(network));
+    }
+  }
+  return cost;
+}
+
+bool CostModel::WereMeasured(int64_t group_size, int64_t stride) const {
+  return network_ == nullptr ||
+         (group_size - 1) * stride < profile_.provenance.num_ranks;
+}
+
+double CostModel::CollectiveSeconds(
+    const Layout& layout, OpKind kind,
+    const CollectiveAttributes& collective) const {
+  const int32_t size = GroupSize(layout, collective.group);
+  const double bytes = WorkOf(layout, kind, collective).bytes;
+  int64_t stride = 1;
+  if (collective.group == Group::kPipeline) stride = layout.tensor;
+  if (collective.group == Group::kData) {
+    stride = int64_t{layout.tensor} * layout.pipeline;
+  }
+  if (WereMeasured(size, stride)) {
+    return CommunicationSeconds(kind, size, bytes);
+  }
+  return network_->CollectiveSeconds(
+      CommKindOf(kind), bytes,
+      {.inner = {.size = size, .stride = stride}, .outer = {}});
+}
+
+double CostModel::TransferSeconds(const Layout& layout, OpKind kind,
+                                  double bytes) const {
+  if (WereMeasured(layout.pipeline, layout.tensor)) {
+    return CommunicationSeconds(kind, 2, bytes);
+  }
+  return network_->TransferSeconds(bytes, layout.tensor, layout.pipeline);
 }
 
 double CostModel::GemmSeconds(const GemmAttributes& gemm) const {
@@ -221,7 +279,16 @@ double CostModel::CrossEntropySeconds(OpKind kind,
 double CostModel::BandwidthSeconds(OpKind kind, double bytes) const {
   if (bytes <= 0) return 0;
   const std::vector<SizedTime> times = RowsOfKind(profile_.bandwidth, kind);
-  if (!times.empty()) return InterpolateSeconds(times, bytes);
+  // What was measured only where launching is all of it tells nothing of bytes.
+  double launch = std::numeric_limits<double>::infinity();
+  for (const BandwidthTime& time : profile_.bandwidth) {
+    launch = std::min(launch, time.seconds);
+  }
+  const bool is_a_launch =
+      !times.empty() && times.back().seconds < kMostLaunches * launch;
+  if (!times.empty() && (!is_a_launch || bytes <= times.back().bytes)) {
+    return InterpolateSeconds(times, bytes);
+  }
   // A kind that was not measured moves its bytes at the median rate of those
   // that were.
   std::vector<double> rates;
@@ -230,7 +297,8 @@ double CostModel::BandwidthSeconds(OpKind kind, double bytes) const {
   }
   const auto middle = rates.begin() + static_cast<ptrdiff_t>(rates.size() / 2);
   std::nth_element(rates.begin(), middle, rates.end());
-  return bytes / *middle;
+  const double moving = bytes / *middle;
+  return times.empty() ? moving : std::max(moving, times.back().seconds);
 }
 
 double CostModel::CommunicationSeconds(OpKind kind, int32_t group_size,
@@ -268,12 +336,11 @@ double CostModel::Seconds(const Layout& layout, OpKind kind,
   } else if (IsCrossEntropyChain(kind)) {
     seconds = CrossEntropySeconds(kind, std::get<VocabAttributes>(attributes));
   } else if (IsCollective(kind)) {
-    const auto& collective = std::get<CollectiveAttributes>(attributes);
-    seconds = CommunicationSeconds(kind, GroupSize(layout, collective.group),
-                                   WorkOf(layout, kind, attributes).bytes);
+    seconds = CollectiveSeconds(layout, kind,
+                                std::get<CollectiveAttributes>(attributes));
   } else if (IsTransfer(kind)) {
     seconds =
-        CommunicationSeconds(kind, 2, WorkOf(layout, kind, attributes).bytes);
+        TransferSeconds(layout, kind, WorkOf(layout, kind, attributes).bytes);
   } else {
     seconds = BandwidthSeconds(kind, WorkOf(layout, kind, attributes).bytes);
   }

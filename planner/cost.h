@@ -3,6 +3,7 @@
 #ifndef MILLRACE_PLANNER_COST_H_
 #define MILLRACE_PLANNER_COST_H_
 
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -11,6 +12,8 @@
 #include "planner/program.h"
 
 namespace millrace {
+
+class DeviceCost;
 
 // Looks instructions up in a profile's tables. GEMMs and attention take the
 // achieved FLOP/s of the nearest measured shapes, weighted by their distance in
@@ -56,8 +59,16 @@ class CostModel {
   double BandwidthSeconds(OpKind kind, double bytes) const;
   double CommunicationSeconds(OpKind kind, int32_t group_size,
                               double bytes) const;
+  // Whether the group's ranks lie within as many neighbours as measured.
+  bool WereMeasured(int64_t group_size, int64_t stride) const;
+  double CollectiveSeconds(const Layout& layout, OpKind kind,
+                           const CollectiveAttributes& collective) const;
+  double TransferSeconds(const Layout& layout, OpKind kind, double bytes) const;
 
   HardwareProfile profile_;  // Tables sorted by kind, group size and bytes.
+  // The same without tables; null for a profile without device, network or
+  // their constants.
+  std::shared_ptr<const DeviceCost> network_;
 };
 
 }  // namespace millrace

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "planner/shipped_profiles.h"
 #include "tests/planner/profile_fixture.h"
 
 namespace millrace {
@@ -83,6 +84,65 @@ TEST(CostTest, SizesAreInterpolated) {
                                               .num_elements = 100,
                                               .dtype = DType::kFloat32}),
               5e-5 + kOverhead, 1e-10);
+}
+
+// Goal: a kind that was measured at a size of nothing but launching does not
+// make each further byte as costly as the launch. Method: eight bytes zeroed in
+// the time of a launch; a megabyte moves as fast as other kinds do.
+TEST(CostTest, LaunchesTellNothingOfBytes) {
+  HardwareProfile profile = MakeProfile({});
+  profile.bandwidth = {{OpKind::kZero, 8, 2e-6},
+                       {OpKind::kAdd, 1 << 20, 4e-6},
+                       {OpKind::kAdd, 1 << 24, 16e-6},
+                       {OpKind::kAdd, 1 << 26, 64e-6}};
+  const CostModel cost = MakeCost(profile);
+  const auto zero = [&](int64_t cols) {  // 4 bytes each.
+    return cost.Seconds({}, OpKind::kZero,
+                        ElementwiseAttributes{.rows = 1, .cols = cols}) -
+           kOverhead;
+  };
+  EXPECT_NEAR(zero(2), 2e-6, 1e-12);
+  EXPECT_NEAR(zero(4), 2e-6, 1e-12);  // Never quicker than what was measured.
+  EXPECT_NEAR(zero(1 << 22), 16e-6, 1e-9);
+}
+
+// Goal: a group that reaches beyond what was measured is not as quick as if all
+// were neighbours. Method: a measured profile of four ranks of one node beside
+// a slow fabric; groups inside and outside of it.
+TEST(CostTest, GroupsBeyondTheMeasuredRanksCrossTheNetwork) {
+  auto shipped = LoadNamedProfile("h200-sxm");
+  ASSERT_TRUE(shipped.ok()) << shipped.status();
+  ASSERT_EQ(shipped->provenance.num_ranks, 4);
+  const CostModel cost = MakeCost(*shipped);
+  shipped->network.clear();
+  const CostModel neighbours = MakeCost(*shipped);
+  const auto gather = [](const CostModel& by, Layout layout, Group group) {
+    return by.Seconds(layout, OpKind::kAllGather,
+                      CollectiveAttributes{.group = group,
+                                           .num_elements = 1 << 26,
+                                           .dtype = DType::kBfloat16});
+  };
+  for (const Layout& inside :
+       {Layout{.data = 4}, Layout{.pipeline = 2, .data = 2}}) {
+    EXPECT_EQ(gather(cost, inside, Group::kData),
+              gather(neighbours, inside, Group::kData));
+  }
+  EXPECT_EQ(gather(cost, {.data = 16, .tensor = 4}, Group::kTensor),
+            gather(neighbours, {.data = 16, .tensor = 4}, Group::kTensor));
+  // 128 MiB at the fabric's 50 GB/s take 2.7 ms at least; one of four ranks
+  // that share a node's links, a quarter of that.
+  EXPECT_GT(gather(cost, {.pipeline = 4, .data = 2}, Group::kData), 1.3e-3);
+  EXPECT_GT(gather(cost, {.data = 64}, Group::kData), 0.6e-3);
+  EXPECT_GT(gather(cost, {.data = 64}, Group::kData),
+            1.3 * gather(neighbours, {.data = 64}, Group::kData));
+  const auto send = [](const CostModel& by, Layout layout) {
+    return by.Seconds(layout, OpKind::kSend,
+                      TransferAttributes{.direction = Direction::kToNext,
+                                         .num_elements = 1 << 26,
+                                         .dtype = DType::kBfloat16});
+  };
+  EXPECT_EQ(send(cost, {.pipeline = 4}), send(neighbours, {.pipeline = 4}));
+  EXPECT_GT(send(cost, {.pipeline = 2, .tensor = 4}), 2.6e-3);
 }
 
 // Goal: every op kind has a time above zero that grows with its size. Method:
