@@ -3,7 +3,8 @@
 //   cuda_step_bench JOB.yaml... [pipeline=1 data=1 tensor=1 micro_batch=1
 //   zero=0
 //        recompute=none zero_bubble=0|1 list_gib=0 | planned=0] [steps=20
-//        warmup=4 measured=3 graphs=1 deterministic=0|1 trace=FILE json=FILE]
+//        warmup=4 measured=3 graphs=1 deterministic=0|1 trace=FILE json=FILE
+//        copy_engines=0]
 //       [rank=0 device=RANK store=FOLDER]
 //
 // One process a rank, each on its GPU; more than one meet in `store`, a folder
@@ -19,6 +20,9 @@
 //
 // `list_gib`: the schedule list, by the job's profile, with arenas of so many
 // GiB a GPU.
+//
+// `copy_engines`: what they do in NCCL's place, the sum of 1 transfers, 2
+// tensor gathers, 4 tensor reductions, 8 data gathers.
 //
 // Utilisation is of 989 TFLOP/s, by both conventions: full counts attention as
 // if every token saw every other one, causal half of that.
@@ -69,6 +73,7 @@ struct Settings {
   int32_t warmup = 4;
   int32_t measured = 3;
   int32_t graphs = 1;
+  int32_t copy_engines = 0;
   int32_t zero_bubble = 0;
   int32_t list_gib = 0;
   int32_t deterministic = -1;  // As the job says.
@@ -129,6 +134,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv,
       {"warmup", &s.warmup},
       {"measured", &s.measured},
       {"graphs", &s.graphs},
+      {"copy_engines", &s.copy_engines},
       {"deterministic", &s.deterministic},
       {"rank", &s.rank},
       {"device", &s.device}};
@@ -356,6 +362,13 @@ absl::Status WriteJson(const Settings& s, const std::string& path,
   return absl::UnavailableError(absl::StrCat("cannot write ", s.json));
 }
 
+PeerCopyUse CopyEngines(int32_t sum) {
+  return {.transfers = (sum & 1) != 0,
+          .tensor_gathers = (sum & 2) != 0,
+          .tensor_reductions = (sum & 4) != 0,
+          .data_gathers = (sum & 8) != 0};
+}
+
 // `store_folder` is this job's own.
 absl::Status RunJob(const Settings& s, const std::string& path,
                     const std::string& store_folder) {
@@ -370,7 +383,9 @@ absl::Status RunJob(const Settings& s, const std::string& path,
                          .layout = s.layout,
                          .rank = Rank{s.rank},
                          .batches = &batches},
-                        s.device, &store, {.use_graphs = s.graphs != 0}));
+                        s.device, &store,
+                        {.use_graphs = s.graphs != 0,
+                         .copy_engines = CopyEngines(s.copy_engines)}));
   const double created_s = MonotonicSeconds();
   RETURN_IF_ERROR(RunSteps(*trainer, 1, false).status());
   const double first_s = MonotonicSeconds();

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/cuda/cuda_ops.h"
 #include "worker/cuda/nccl_communicator_set.h"
+#include "worker/cuda/peer_copies.h"
 
 namespace millrace {
 namespace {
@@ -82,6 +83,10 @@ absl::StatusOr<CudaOp> BindTransfer(const CudaOpContext& context,
 
 absl::StatusOr<CudaOp> BindCudaCommunicationOp(const CudaOpContext& context,
                                                const Instruction& instruction) {
+  if (context.peer_copies != nullptr &&
+      context.peer_copies->Carries(instruction)) {
+    return context.peer_copies->Bind(context, instruction);
+  }
   if (context.communicators == nullptr) {
     return absl::InternalError("communication without communicators");
   }

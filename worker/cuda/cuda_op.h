@@ -19,6 +19,7 @@ namespace millrace {
 
 class CudaKernelCache;      // cuda_kernel_cache.h
 class NcclCommunicatorSet;  // nccl_communicator_set.h
+class PeerCopies;           // peer_copies.h
 
 // Enqueues the instruction on a stream, that of its lane. Decides and allocates
 // nothing, so that a CUDA graph may capture it.
@@ -47,6 +48,8 @@ struct CudaOpContext {
   const CudaStepInputs* inputs;
   const TrainingSpec* training;
   const NcclCommunicatorSet* communicators;  // Null if no op communicates.
+  // Does what it carries in NCCL's place; null: nothing.
+  const PeerCopies* peer_copies = nullptr;
   // Documents of a micro-batch that attention makes room for, in one launch;
   // zero: every sequence is one document. At most inputs->max_documents. Below
   // zero: there may be more, and attention reads document_starts.

@@ -26,7 +26,7 @@
 #include "worker/cuda/cuda_state.h"
 #include "worker/cuda/cuda_step_inputs.h"
 #include "worker/cuda/device_arenas.h"
-#include "worker/cuda/nccl_communicator_set.h"
+#include "worker/cuda/rank_communication.h"
 #include "worker/cuda/step_programs.h"
 
 namespace millrace {
@@ -46,7 +46,8 @@ constexpr absl::Duration kPatience = absl::Seconds(10);
 struct RunRecord {
   CudaEvent start;
   CudaEvent end;
-  PinnedMemory scalars;  // [kNumStepScalars] f64.
+  // [kNumStepScalars] f64, and RankCommunication's mark.
+  PinnedMemory scalars;
   int64_t step = 0;
   double learning_rate = 0;
   // The device went on from the step before without a pause of the host's
@@ -57,13 +58,18 @@ struct RunRecord {
   const double* values() const {
     return reinterpret_cast<const double*>(scalars.data());
   }
+  uint32_t* mark() const {
+    return reinterpret_cast<uint32_t*>(scalars.data() +
+                                       kNumStepScalars * sizeof(double));
+  }
 };
 
 absl::StatusOr<RunRecord> NewRunRecord() {
   ASSIGN_OR_RETURN(CudaEvent start, CudaEvent::Create(CudaEvent::Kind::kTimed));
   ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(CudaEvent::Kind::kTimed));
   ASSIGN_OR_RETURN(PinnedMemory scalars,
-                   PinnedMemory::Allocate(kNumStepScalars * sizeof(double)));
+                   PinnedMemory::Allocate(kNumStepScalars * sizeof(double) +
+                                          sizeof(uint32_t)));
   return RunRecord{.start = std::move(start),
                    .end = std::move(end),
                    .scalars = std::move(scalars)};
@@ -106,7 +112,7 @@ class CudaTrainer : public Trainer {
   // Programs made ready, by CudaOpContext::num_documents.
   using Variants = std::map<int64_t, std::unique_ptr<CudaPreparedProgram>>;
 
-  absl::Status BuildCommunicators(const TrainerOptions& options);
+  absl::Status BuildCommunication(const TrainerOptions& options);
   absl::Status Publish();
   absl::StatusOr<CudaPreparedProgram*> Prepare(const Program& program,
                                                int64_t num_documents,
@@ -157,7 +163,7 @@ class CudaTrainer : public Trainer {
   std::unique_ptr<DeviceArenas> arenas_;
   std::unique_ptr<CudaState> state_;
   std::unique_ptr<CudaKernelCache> kernels_;
-  std::unique_ptr<NcclCommunicatorSet> communicators_;
+  std::unique_ptr<RankCommunication> communication_;  // Null: one rank.
   std::unique_ptr<StepInputFeed> feed_;
   std::unique_ptr<CudaExecutor> executor_;
   Variants training_;
@@ -177,13 +183,13 @@ CudaTrainer::~CudaTrainer() {
       aborted_ || !failure_.ok() ||
       (untaken_step_ != 0 &&
        cudaEventQuery(RecordOf(untaken_step_).end.get()) != cudaSuccess);
-  if (may_hang && communicators_ != nullptr) communicators_->Abort();
+  if (may_hang && communication_ != nullptr) communication_->Abort();
   // Its error, if any, was reported or is of no interest any more.
   if (executor_ != nullptr) executor_->Synchronize().IgnoreError();
   publish_.clear();
   validation_.clear();
   training_.clear();
-  communicators_.reset();
+  communication_.reset();
 }
 
 absl::Status CudaTrainer::Build(const TrainerOptions& options) {
@@ -199,17 +205,17 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
   state_ = std::make_unique<CudaState>(&programs_->training, coordinates_,
                                        arenas_.get());
   ASSIGN_OR_RETURN(kernels_, CudaKernelCache::Create(options.tuning));
-  RETURN_IF_ERROR(BuildCommunicators(options));
+  RETURN_IF_ERROR(BuildCommunication(options));
   ASSIGN_OR_RETURN(feed_, StepInputFeed::Create({.job = job_,
                                                  .layout = layout_,
                                                  .coordinates = coordinates_,
                                                  .batches = options.batches}));
-  ASSIGN_OR_RETURN(executor_,
-                   CudaExecutor::Create(
-                       {.name = name_,
-                        .use_graphs = settings_.use_graphs,
-                        // Ranks that wait for each other tell where.
-                        .note_progress = communicators_ != nullptr}));
+  ASSIGN_OR_RETURN(
+      executor_,
+      CudaExecutor::Create({.name = name_,
+                            .use_graphs = settings_.use_graphs,
+                            // Ranks that wait for each other tell where.
+                            .note_progress = communication_ != nullptr}));
   constexpr int kNumRecords = 3;
   for (int i = 0; i < kNumRecords; ++i) {
     ASSIGN_OR_RETURN(RunRecord record, NewRunRecord());
@@ -227,14 +233,20 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CudaTrainer::BuildCommunicators(const TrainerOptions& options) {
+absl::Status CudaTrainer::BuildCommunication(const TrainerOptions& options) {
   if (layout_.num_ranks() == 1) return absl::OkStatus();
   CHECK(store_ != nullptr);
   static const std::atomic<bool> never = false;
   ASSIGN_OR_RETURN(
-      communicators_,
-      NcclCommunicatorSet::Create(
-          {.layout = layout_, .rank = rank_, .store = store_},
+      communication_,
+      RankCommunication::Create(
+          {.layout = layout_,
+           .rank = rank_,
+           .store = store_,
+           .arenas = arenas_.get(),
+           .programs = {&programs_->training, &programs_->validation,
+                        &programs_->publish},
+           .use = settings_.copy_engines},
           options.abort_requested != nullptr ? *options.abort_requested
                                              : never));
   return absl::OkStatus();
@@ -244,16 +256,20 @@ absl::StatusOr<CudaPreparedProgram*> CudaTrainer::Prepare(
     const Program& program, int64_t num_documents, Variants& variants) {
   std::unique_ptr<CudaPreparedProgram>& prepared = variants[num_documents];
   if (prepared != nullptr) return prepared.get();
-  const CudaOpContext context = {.program = &program,
-                                 .layout = layout_,
-                                 .coordinates = coordinates_,
-                                 .arenas = arenas_.get(),
-                                 .kernels = kernels_.get(),
-                                 .inputs = &feed_->inputs(),
-                                 .training = &job_.training,
-                                 .communicators = communicators_.get(),
-                                 .num_documents = num_documents,
-                                 .deterministic = job_.training.deterministic};
+  const CudaOpContext context = {
+      .program = &program,
+      .layout = layout_,
+      .coordinates = coordinates_,
+      .arenas = arenas_.get(),
+      .kernels = kernels_.get(),
+      .inputs = &feed_->inputs(),
+      .training = &job_.training,
+      .communicators =
+          communication_ == nullptr ? nullptr : communication_->communicators(),
+      .peer_copies =
+          communication_ == nullptr ? nullptr : communication_->copies(),
+      .num_documents = num_documents,
+      .deterministic = job_.training.deterministic};
   std::vector<CudaOp> ops;
   ops.reserve(program.instructions.size());
   for (const Instruction& instruction : program.instructions) {
@@ -337,6 +353,9 @@ absl::Status CudaTrainer::EnqueueEnd(const CudaPreparedProgram& prepared,
                       kNumStepScalars * sizeof(double), cudaMemcpyDeviceToHost,
                       stream),
       "copy a step's scalars to the host"));
+  if (communication_ != nullptr) {
+    RETURN_IF_ERROR(communication_->EnqueueMark(record.mark(), stream));
+  }
   return record.end.Record(stream);
 }
 
@@ -381,7 +400,7 @@ absl::Status CudaTrainer::WaitForStep() {
   const absl::Status status = WaitFor(RecordOf(untaken_step_));
   if (status.ok()) return status;
   const std::string place = absl::StrCat("step ", untaken_step_);
-  if (!absl::IsDeadlineExceeded(status) || communicators_ == nullptr) {
+  if (!absl::IsDeadlineExceeded(status) || communication_ == nullptr) {
     return Fail(status, place);
   }
   RankProgress progress = {.step = untaken_step_};
@@ -403,13 +422,17 @@ absl::Status CudaTrainer::WaitFor(const RunRecord& record) const {
     // device was not.
     const bool late = MonotonicNow() > deadline;
     const cudaError_t state = cudaEventQuery(record.end.get());
-    if (state == cudaSuccess) return absl::OkStatus();
+    if (state == cudaSuccess) {
+      return communication_ == nullptr
+                 ? absl::OkStatus()
+                 : RankCommunication::CheckMark(*record.mark());
+    }
     if (state != cudaErrorNotReady) {
       return CudaStatus(state, "finish what the device was given");
     }
     if (aborted_) return absl::AbortedError("aborted");
-    if (communicators_ != nullptr && polls % kPollsPerHealthCheck == 0) {
-      RETURN_IF_ERROR(communicators_->Health());
+    if (communication_ != nullptr && polls % kPollsPerHealthCheck == 0) {
+      RETURN_IF_ERROR(communication_->Health());
     }
     if (late) {
       return absl::DeadlineExceededError(absl::StrCat(
@@ -425,7 +448,7 @@ absl::Status CudaTrainer::Fail(const absl::Status& status,
     failure_ =
         absl::Status(status.code(),
                      absl::StrCat(name_, ", ", place, ": ", status.message()));
-    if (communicators_ != nullptr) communicators_->Abort();
+    if (communication_ != nullptr) communication_->Abort();
   }
   return failure_;
 }
@@ -486,7 +509,7 @@ absl::Status CudaTrainer::FinishFilling(int64_t completed_steps) {
 
 void CudaTrainer::Abort() {
   aborted_ = true;
-  if (communicators_ != nullptr) communicators_->Abort();
+  if (communication_ != nullptr) communication_->Abort();
 }
 
 void CudaTrainer::NoteDeviceMemory() {

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "worker/cuda/peer_copies.h"
 #include "worker/rendezvous_store.h"
 #include "worker/trainer.h"
 
@@ -19,6 +20,10 @@ struct CudaTrainerSettings {
   bool use_graphs = true;  // False: every step goes to the streams.
   // A step that takes longer than this and twenty of the newest ones hangs.
   absl::Duration step_timeout = absl::Seconds(60);
+  // What copy engines do in NCCL's place, equal on all ranks. Faster in whole
+  // steps (docs/results/2026-11-22-copy-engines-h200.md), but measured on two
+  // GPUs alone: nothing, unless asked for.
+  PeerCopyUse copy_engines;
 };
 
 // As CreateCpuTrainer(), on device `device_idx` of this host; communicators are

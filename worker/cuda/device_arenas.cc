@@ -70,9 +70,7 @@ std::byte* DeviceArenas::At(const Buffer& buffer) const {
   CHECK(buffer.offset_bytes + buffer.bytes <=
         (persistent ? persistent_bytes_ : step_bytes_))
       << buffer.name;
-  // What the arenas hold changes, the arenas do not.
-  return const_cast<std::byte*>((persistent ? persistent_ : step_).data()) +
-         buffer.offset_bytes;
+  return Base(buffer.arena) + buffer.offset_bytes;
 }
 
 }  // namespace millrace

@@ -21,6 +21,12 @@ class DeviceArenas {
 
   // Where `buffer` lies; it must lie inside (a bug otherwise).
   std::byte* At(const Buffer& buffer) const;
+  // The first byte of an arena.
+  std::byte* Base(Arena arena) const {
+    // What the arenas hold changes, the arenas do not.
+    return const_cast<std::byte*>(
+        (arena == Arena::kPersistent ? persistent_ : step_).data());
+  }
   int64_t bytes() const { return persistent_bytes_ + step_bytes_; }
 
  private:

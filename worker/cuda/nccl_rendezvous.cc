@@ -49,22 +49,6 @@ std::optional<NcclMembership> TransferMembership(const Layout& layout,
   return membership;
 }
 
-// A value that may take long to come: waits in steps, so that it can be given
-// up.
-absl::StatusOr<std::string> GetPatiently(const std::string& key,
-                                         const std::string& what,
-                                         RendezvousStore& store,
-                                         const NcclPatience& patience) {
-  while (true) {
-    const absl::Duration left =
-        std::max(absl::ZeroDuration(), patience.deadline - MonotonicNow());
-    absl::StatusOr<std::string> value =
-        store.Get(key, std::min(left, kAbortPoll));
-    if (value.ok() || !absl::IsDeadlineExceeded(value.status())) return value;
-    RETURN_IF_ERROR(patience.Check(what));
-  }
-}
-
 }  // namespace
 
 std::string NcclMembership::Key() const {
@@ -115,6 +99,20 @@ absl::Status NcclPatience::Check(const std::string& what) const {
   if (MonotonicNow() < deadline) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat(what, ": not done within ", absl::FormatDuration(timeout)));
+}
+
+absl::StatusOr<std::string> GetPatiently(const std::string& key,
+                                         const std::string& what,
+                                         RendezvousStore& store,
+                                         const NcclPatience& patience) {
+  while (true) {
+    const absl::Duration left =
+        std::max(absl::ZeroDuration(), patience.deadline - MonotonicNow());
+    absl::StatusOr<std::string> value =
+        store.Get(key, std::min(left, kAbortPoll));
+    if (value.ok() || !absl::IsDeadlineExceeded(value.status())) return value;
+    RETURN_IF_ERROR(patience.Check(what));
+  }
 }
 
 absl::Status MeetMembers(const std::vector<NcclMembership>& memberships,

@@ -58,6 +58,13 @@ struct NcclPatience {
   absl::Status Check(const std::string& what) const;
 };
 
+// The value of `key`, which may take long to come: waits in steps, so that it
+// can be given up. `what` begins the errors.
+absl::StatusOr<std::string> GetPatiently(const std::string& key,
+                                         const std::string& what,
+                                         RendezvousStore& store,
+                                         const NcclPatience& patience);
+
 // Tells the others that `rank` is here, and waits for all members. The
 // DeadlineExceeded names a communicator and the members that did not come.
 absl::Status MeetMembers(const std::vector<NcclMembership>& memberships,
