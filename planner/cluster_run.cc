@@ -19,6 +19,14 @@ bool Computes(const ClusterOp& op) {
 // Passes and transfers: what each replica does for itself.
 bool IsOwn(const ClusterOp& op) { return op.is_pass() || op.is_transfer(); }
 
+// The stage from which the link that a transfer takes goes to the next one.
+int32_t LinkOf(const ClusterOp& op, int32_t num_stages) {
+  return op.receiver == (op.stage + 1) % num_stages ? op.stage : op.receiver;
+}
+double FactorOf(const std::vector<double>& factors, size_t i) {
+  return factors.empty() ? 1 : factors[i];
+}
+
 // Without slowdowns the end of an op is known when it starts.
 OpTimes RunSteadily(const ClusterOps& ops) {
   OpTimes times;
@@ -255,7 +263,10 @@ void ReplicaRun::RunBlock(const Disturbance& disturbance,
     const ClusterOp& op = ops_.ops[i];
     double* const end = &end_s[i * kCount];
     if (!IsOwn(op)) {
-      std::fill(end, end + kCount, alone_.end_s[i]);
+      // Gathers follow each other from the start of the step; nothing else that
+      // is common comes before a pass.
+      std::fill(end, end + kCount,
+                alone_.end_s[i] * FactorOf(disturbance.gathers, op.stage));
       continue;
     }
     double start[kCount] = {};
@@ -272,6 +283,12 @@ void ReplicaRun::RunBlock(const Disturbance& disturbance,
       for (int r = 0; has_noise && r < kCount; ++r) {
         seconds[r] *= noise.At(RandomUniform(streams[r], draw_[i]));
       }
+    } else if (!disturbance.transfers.empty()) {
+      const size_t link = LinkOf(op, num_stages_);
+      for (int r = 0; r < kCount; ++r) {
+        seconds[r] *=
+            disturbance.transfers[(first + r) * size_t(num_stages_) + link];
+      }
     }
     for (int r = 0; r < kCount; ++r) end[r] = start[r] + seconds[r];
   }
@@ -283,7 +300,10 @@ void ReplicaRun::Collect(const std::vector<double>& end_s, int32_t first,
   for (const size_t op : joined_) {
     for (int r = 0; r < kCount; ++r) {
       const double end = end_s[op * kCount + r];
-      times.common_end_s[op] = std::max(times.common_end_s[op], end);
+      if (end > times.common_end_s[op]) {
+        times.common_end_s[op] = end;
+        times.last_replica[op] = first + r;
+      }
       double& last = times.passes_end_s[first + r];
       if (ops_.ops[op].is_pass()) last = std::max(last, end);
     }
@@ -304,10 +324,13 @@ void ReplicaRun::RunTail(const Disturbance& disturbance,
     for (const int32_t wait : ops_.WaitsOf(i)) {
       start_s = std::max(start_s, times.common_end_s[wait]);
     }
-    const bool computes = op.kind == ClusterEventKind::kOptimizer;
+    const double factor = op.kind == ClusterEventKind::kOptimizer
+                              ? slowest[op.stage]
+                          : op.kind == ClusterEventKind::kParameterGather
+                              ? FactorOf(disturbance.gathers, op.stage)
+                              : FactorOf(disturbance.reductions, op.stage);
     times.common_start_s[i] = start_s;
-    times.common_end_s[i] =
-        start_s + seconds_[i] * (computes ? slowest[op.stage] : 1);
+    times.common_end_s[i] = start_s + seconds_[i] * factor;
     times.step_time_s = std::max(times.step_time_s, times.common_end_s[i]);
   }
 }
@@ -317,6 +340,7 @@ ReplicaTimes ReplicaRun::Run(const Disturbance& disturbance) const {
   times.passes_end_s.assign(num_replicas_, 0);
   times.common_start_s.assign(ops_.ops.size(), 0);
   times.common_end_s.assign(ops_.ops.size(), 0);
+  times.last_replica.assign(ops_.ops.size(), 0);
   const LogNormalFactors noise(disturbance.noise_sigma);
   std::vector<double> end_s(ops_.ops.size() * kBlock);
   int32_t first = 0;

@@ -31,6 +31,12 @@ struct Disturbance {
   // Factors on what is computed, by replica and stage: [replica x num_stages +
   // stage].
   std::vector<double> slowdown;
+  // Factors on transfers between a stage and the next one (the first follows
+  // the last), by replica and stage; empty: 1.
+  std::vector<double> transfers;
+  // Factors on what all replicas do together, by stage; empty: 1.
+  std::vector<double> gathers;
+  std::vector<double> reductions;
   double noise_sigma = 0;  // As in ClusterOptions.
   uint64_t seed = 0;       // Decides the noise.
 };
@@ -42,11 +48,13 @@ struct ReplicaTimes {
   // transfers that these wait for when the last replica's end.
   std::vector<double> common_start_s;
   std::vector<double> common_end_s;
+  std::vector<int32_t>
+      last_replica;  // Whose end of a pass or transfer that is.
 };
 
 // `alone` is what RunOps() gave: an op takes as long as there, slowed by the
-// traffic it met there, times its replica's factors. Gathers happen as there;
-// reductions and the optimizer wait for the last replica.
+// traffic it met there, times its factors. Gathers wait for nothing; reductions
+// and the optimizer wait for the last replica.
 class ReplicaRun {
  public:
   // Borrows its arguments.
@@ -57,6 +65,10 @@ class ReplicaRun {
   // When the ops of one replica run in the step that Run() gave.
   OpTimes TimesOf(int32_t replica, const Disturbance& disturbance,
                   const ReplicaTimes& step) const;
+  // What the op takes longer than alone, in `times`.
+  double ExcessSeconds(size_t op, const OpTimes& times) const {
+    return times.end_s[op] - times.start_s[op] - seconds_[op];
+  }
 
  private:
   // Passes and transfers of kCount replicas from `first`: ends by op, and in

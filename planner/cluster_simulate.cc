@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "planner/cluster_causes.h"
+#include "planner/cluster_disturbance.h"
 #include "planner/cluster_ops.h"
 #include "planner/cluster_run.h"
 #include "planner/device_cost.h"
@@ -19,6 +21,8 @@ namespace {
 // a stage of a large model has at least so many.
 constexpr int32_t kBucketsOfStage = 8;
 
+constexpr uint64_t kStepStream = 0x73746570u;
+
 absl::Status CheckOptions(const ClusterOptions& options) {
   const auto refuse = [](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat(what...));
@@ -31,6 +35,9 @@ absl::Status CheckOptions(const ClusterOptions& options) {
   }
   if (!(options.noise_sigma >= 0) || options.noise_sigma > 2) {
     return refuse("noise_sigma is from 0 to 2, found ", options.noise_sigma);
+  }
+  if (!(options.step_sigma >= 0) || options.step_sigma > 2) {
+    return refuse("step_sigma is from 0 to 2, found ", options.step_sigma);
   }
   if (!(options.straggler_share >= 0) || options.straggler_share > 1) {
     return refuse("straggler_share is from 0 to 1, found ",
@@ -72,29 +79,6 @@ void AddTrafficOfPasses(const StepTime& time, PipelineCosts& costs) {
   for (ChunkCosts& chunk : costs.chunks) {
     chunk.input_gradient_s += std::max(0.0, traffic) / chunks_of_stage;
   }
-}
-
-// By replica and stage: that of the slowest machine on which the ranks of a
-// pass are.
-std::vector<double> SlowdownOfPasses(const ClusterStep& step,
-                                     int32_t ranks_per_machine,
-                                     const std::vector<double>& machines) {
-  std::vector<double> slowdown;
-  const int64_t num_passes =
-      static_cast<int64_t>(step.num_replicas) * step.costs.num_stages;
-  slowdown.reserve(num_passes);
-  for (int64_t i = 0; i < num_passes; ++i) {
-    const int64_t replica = i / step.costs.num_stages;
-    const int64_t stage = i % step.costs.num_stages;
-    const int64_t begin =
-        step.ranks_per_pass *
-        (step.pipeline_outermost ? stage * step.num_replicas + replica : i);
-    const int64_t end = begin + step.ranks_per_pass;
-    const auto first = machines.begin() + begin / ranks_per_machine;
-    const auto last = machines.begin() + (end - 1) / ranks_per_machine;
-    slowdown.push_back(*std::max_element(first, last + 1));
-  }
-  return slowdown;
 }
 
 // Fractions of the mean stage's step.
@@ -235,8 +219,23 @@ absl::StatusOr<ClusterSimulation> SimulateCluster(
   ClusterSimulation simulation{.step_time_s = alone.step_time_s,
                                .undisturbed_step_time_s = alone.step_time_s};
   FillFractions(ops, alone, num_stages, &simulation);
+  const LogNormalFactors step_noise(options.step_sigma);
+  const auto step_factor = [&](int32_t i) {
+    return options.step_sigma > 0
+               ? step_noise.At(RandomUniform(options.seed ^ kStepStream, i))
+               : 1;
+  };
+  const auto fill_mean = [&] {
+    simulation.step_time_s =
+        std::accumulate(simulation.step_times_s.begin(),
+                        simulation.step_times_s.end(), 0.0) /
+        options.num_steps;
+  };
   if (!options.replicas_differ()) {
-    simulation.step_times_s.assign(options.num_steps, alone.step_time_s);
+    for (int32_t i = 0; i < options.num_steps; ++i) {
+      simulation.step_times_s.push_back(alone.step_time_s * step_factor(i));
+    }
+    if (options.step_sigma > 0) fill_mean();
     if (options.keeps_timeline) {
       simulation.timeline.step_time_s = alone.step_time_s;
       AddClasses(ops, alone, 0,
@@ -246,32 +245,22 @@ absl::StatusOr<ClusterSimulation> SimulateCluster(
     return simulation;
   }
 
-  const int64_t num_ranks = static_cast<int64_t>(step.num_replicas) *
-                            num_stages * step.ranks_per_pass;
-  const std::vector<double> machines = DrawMachines(
-      {.num_machines =
-           static_cast<int32_t>((num_ranks + options.ranks_per_machine - 1) /
-                                options.ranks_per_machine),
-       .share = options.straggler_share,
-       .factor = options.straggler_factor,
-       .seed = options.seed},
-      options.machine_slowdown, &simulation.num_slow_machines);
+  ASSIGN_OR_RETURN(Disturbance disturbance,
+                   DisturbanceOf(step, options, &simulation.num_slow_machines));
   const ReplicaRun replicas(ops, alone, num_stages, step.num_replicas);
-  Disturbance disturbance{
-      .slowdown = SlowdownOfPasses(step, options.ranks_per_machine, machines),
-      .noise_sigma = options.noise_sigma};
+  CauseFinder causes(ops, replicas);
   for (int32_t i = 0; i < options.num_steps; ++i) {
     disturbance.seed = RandomBits(options.seed, i);
     const ReplicaTimes times = replicas.Run(disturbance);
-    simulation.step_times_s.push_back(times.step_time_s);
+    simulation.step_times_s.push_back(times.step_time_s * step_factor(i));
+    if (options.finds_causes) causes.AddStep(disturbance, times);
     if (i == 0 && options.keeps_timeline) {
       KeepDisturbedTimeline(step, ops, replicas, disturbance, times,
                             &simulation.timeline);
     }
   }
-  simulation.step_time_s = std::accumulate(simulation.step_times_s.begin(),
-                                           simulation.step_times_s.end(), 0.0) /
-                           options.num_steps;
+  simulation.causes = causes.Causes();
+  fill_mean();
   return simulation;
 }
 

@@ -59,12 +59,35 @@ absl::StatusOr<ClusterStep> ClusterStepOf(const Layout& layout,
                                           const HardwareProfile& profile,
                                           StepModel& model);
 
+// A machine whose link of one level of the network is slower than others':
+// factors on what uses it there (planner/disturbance.h prices them).
+struct SlowLink {
+  int32_t machine;
+  std::vector<double> passes;  // By stage.
+  double transfer = 1;
+  // A slow link inside the machine slows transfers that stay there, another
+  // those that leave it or reach it.
+  bool is_inside = false;
+  // All ranks that reduce or gather together wait for the slowest link.
+  double parameter_gather = 1;
+  double gradient_reduction = 1;
+};
+
+// A rank on which what is computed takes so many times as long.
+struct SlowRank {
+  int64_t rank;
+  double factor;
+};
+
 struct ClusterOptions {
   // While a stage computes and sends, receives, gathers or reduces, each goes
   // on so much slower. `waits` plays no part: a pass is many kernels.
   OverlapFactors overlap;
   // Of the logarithm of a pass's time on ranks_per_pass ranks; its mean stays.
   double noise_sigma = 0;
+  // Of the logarithm of a factor on a whole step, what all ranks share; its
+  // mean is 1. Timelines leave it out.
+  double step_sigma = 0;
   // Machines that are slow for good, drawn at random: their share, and the
   // factor on the time of what is computed on them.
   double straggler_share = 0;
@@ -72,13 +95,37 @@ struct ClusterOptions {
   int32_t ranks_per_machine = 8;
   // Known factors, by machine; those left out have 1.
   std::vector<double> machine_slowdown;
+  std::vector<SlowRank> slow_ranks;
+  std::vector<SlowLink> slow_links;
   uint64_t seed = 0;
   int32_t num_steps = 1;  // Drawn with different noise.
   bool keeps_timeline = true;
+  bool finds_causes = false;
 
   bool replicas_differ() const {
-    return noise_sigma > 0 || straggler_share > 0 || !machine_slowdown.empty();
+    return noise_sigma > 0 || straggler_share > 0 ||
+           !machine_slowdown.empty() || !slow_ranks.empty() ||
+           !slow_links.empty();
   }
+};
+
+// What steps wait for: ops on their critical paths, the chains of ops each of
+// which starts as the one before ends, up to the end of the step.
+struct SlowdownCause {
+  enum class Kind : uint8_t {
+    kPasses,
+    kTransfers,
+    kGathers,
+    kReductions,
+    kOptimizer,
+  };
+  Kind kind;
+  int32_t stage;          // Of transfers, the sender.
+  int32_t receiver = -1;  // Stage, of transfers.
+  int32_t replica = -1;   // -1: of what all replicas do together.
+  // Seconds of a mean step that these ops take longer on the critical path than
+  // undisturbed.
+  double seconds = 0;
 };
 
 struct ClusterSimulation {
@@ -86,6 +133,10 @@ struct ClusterSimulation {
   std::vector<double> step_times_s;
   double undisturbed_step_time_s = 0;  // Without noise and slow machines.
   int32_t num_slow_machines = 0;
+  // Most first, if asked for and replicas differ. They sum to at least
+  // step_time_s - undisturbed_step_time_s, but for step_sigma: the path
+  // undisturbed is no longer than the undisturbed step.
+  std::vector<SlowdownCause> causes;
   // Of the mean stage's undisturbed step: its passes and optimizer, waiting for
   // gathers and reductions, and waiting for other stages. They sum to 1.
   double compute_fraction = 0;
@@ -102,6 +153,9 @@ struct ClusterSimulation {
 // the order deadlocks.
 absl::StatusOr<ClusterSimulation> SimulateCluster(
     const ClusterStep& step, const ClusterOptions& options);
+
+// The first rank that computes the passes of a replica's stage.
+int64_t FirstRankOf(const ClusterStep& step, int32_t replica, int32_t stage);
 
 }  // namespace millrace
 

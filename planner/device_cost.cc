@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "planner/interval.h"
 #include "planner/nearest_word.h"
 
 namespace millrace {
@@ -67,6 +68,7 @@ absl::StatusOr<CostConstants> ReadConstants(const HardwareProfile& profile) {
     }
     constants.*constant.member = given->value;
   }
+  for (const char* noise : {kPassNoise, kRunNoise}) known.emplace_back(noise);
   for (const ModelConstant& constant : profile.constants) {
     if (std::find(known.begin(), known.end(), constant.name) != known.end()) {
       continue;

@@ -1,17 +1,24 @@
 #include "planner/device_pools.h"
 
 #include <algorithm>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "planner/cost.h"
+#include "planner/model.h"
+#include "planner/prediction.h"
+#include "planner/uneven.h"
 
 namespace millrace {
 namespace {
@@ -48,14 +55,12 @@ absl::Status RequireDataSheet(const HardwareProfile& profile) {
 // Where less is worse.
 void Lower(double* value, double other) { *value = std::min(*value, other); }
 
-// Constants that are seconds grow with slowness, shares shrink.
-bool IsSeconds(const std::string& name) {
-  return name.size() > 2 && name.compare(name.size() - 2, 2, "_s") == 0;
+// Constants that are seconds or noise grow with slowness, shares shrink.
+bool GrowsWithSlowness(const std::string& name) {
+  return absl::EndsWith(name, "_s") || absl::EndsWith(name, "_noise");
 }
 
-// Of pools [0, count), the fastest first.
 struct Choice {
-  size_t count;
   std::string names;  // "976 h100-sxm and 128 a100-80gb".
   absl::StatusOr<Plan> plan;
 };
@@ -81,6 +86,88 @@ absl::StatusOr<Plan> PlanTogether(const SearchInput& input,
   together.num_devices = static_cast<int32_t>(NumDevices(together.nodes));
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(std::move(profile)));
   return FindPlan(together, cost);
+}
+
+// "64 h100-sxm and 24 a100-80gb, layers by speed".
+std::string NamesOf(const UnevenPlan& uneven) {
+  std::vector<std::string> names;
+  for (const UnevenPart& part : uneven.parts) {
+    names.push_back(absl::StrCat(part.num_devices, " ", part.devices));
+  }
+  return absl::StrCat(absl::StrJoin(names, " and "),
+                      uneven.split == UnevenPlan::Split::kStages
+                          ? ", layers by speed"
+                          : ", micro-batches by speed");
+}
+
+absl::StatusOr<Plan> PlanOf(const SearchInput& input,
+                            std::span<const DevicePool* const> pools,
+                            UnevenPlan uneven) {
+  Plan plan;
+  plan.layout = uneven.layout;
+  plan.plan_only = true;
+  plan.pipeline_outermost = uneven.pipeline_outermost;
+  plan.layouts_considered = uneven.layouts_considered;
+  ASSIGN_OR_RETURN(const CostModel cost,
+                   CostModel::Create(pools.front()->profile));
+  Prediction& prediction = plan.prediction;
+  prediction =
+      PredictionOf(input.job.model, plan.layout, cost, uneven.closed_form);
+  FillTime(input.job.model, plan.layout, cost, uneven.step_time_s, &prediction);
+  prediction.bubble_fraction = uneven.bubble_fraction;
+  prediction.exposed_communication_fraction =
+      uneven.exposed_communication_fraction;
+  // Of the batch there is, and of what the devices used could do at most.
+  const double tokens = static_cast<double>(input.job.training.global_batch) *
+                        static_cast<double>(input.job.model.sequence_length);
+  prediction.tokens_per_s = tokens / uneven.step_time_s;
+  double peak = 0;
+  for (const UnevenPart& part : uneven.parts) {
+    for (const DevicePool* pool : pools) {
+      if (pool->profile.name != part.devices) continue;
+      ASSIGN_OR_RETURN(const CostModel of_type,
+                       CostModel::Create(pool->profile));
+      peak += part.num_devices * of_type.PeakFlopsPerSecond();
+      break;
+    }
+  }
+  const TokenFlops flops = CountTokenFlops(input.job.model);
+  prediction.mfu_full =
+      prediction.tokens_per_s / peak * (flops.linear + flops.attention_full);
+  prediction.mfu_causal =
+      prediction.tokens_per_s / peak * (flops.linear + flops.attention_causal);
+  plan.uneven = std::make_shared<const UnevenPlan>(std::move(uneven));
+  return plan;
+}
+
+// Unequal shares, where they are faster than equal ones by the closed form.
+void AddUneven(const SearchInput& input,
+               std::span<const DevicePool* const> fastest_first,
+               std::vector<Choice>* choices) {
+  const LayoutSpace space = LayoutSpaceOf(input.job, 1);
+  if (space.precision != Precision::kBfloat16) return;  // As of equal shares.
+  std::vector<DevicePool> pools;
+  for (const DevicePool* pool : fastest_first) pools.push_back(*pool);
+  double fastest_s = std::numeric_limits<double>::infinity();
+  for (const Choice& choice : *choices) {
+    if (!choice.plan.ok()) continue;
+    const Prediction& prediction = choice.plan->prediction;
+    fastest_s =
+        std::min(fastest_s, prediction.closed_form.has_value()
+                                ? prediction.closed_form->time.step_time_s()
+                                : prediction.step_time_s);
+  }
+  const UnevenSearch search{
+      .job = input.job, .pools = pools, .slowest_s = fastest_s};
+  for (const auto find : {FindUnevenStages, FindUnevenReplicas}) {
+    absl::StatusOr<std::optional<UnevenPlan>> uneven = find(search);
+    // Profiles that cannot be priced cannot with equal shares either, which
+    // then says why.
+    if (!uneven.ok() || !uneven->has_value()) continue;
+    const std::string names = NamesOf(**uneven);
+    choices->push_back(
+        {.names = names, .plan = PlanOf(input, fastest_first, **uneven)});
+  }
 }
 
 std::string DoesOtherwise(const Choice& choice, const Plan& chosen) {
@@ -168,7 +255,7 @@ absl::StatusOr<HardwareProfile> SlowerOf(const HardwareProfile& a,
   for (ModelConstant& constant : slower.constants) {
     for (const ModelConstant& other : b.constants) {
       if (other.name != constant.name) continue;
-      constant.value = IsSeconds(constant.name)
+      constant.value = GrowsWithSlowness(constant.name)
                            ? std::max(constant.value, other.value)
                            : std::min(constant.value, other.value);
     }
@@ -178,6 +265,7 @@ absl::StatusOr<HardwareProfile> SlowerOf(const HardwareProfile& a,
 
 absl::StatusOr<Plan> FindPlanForPools(const SearchInput& input,
                                       std::span<const DevicePool> pools) {
+  const double start_s = MonotonicSeconds();
   std::vector<const DevicePool*> fastest_first;
   for (const DevicePool& pool : pools) fastest_first.push_back(&pool);
   std::stable_sort(fastest_first.begin(), fastest_first.end(),
@@ -189,9 +277,12 @@ absl::StatusOr<Plan> FindPlanForPools(const SearchInput& input,
   for (size_t count = 1; count <= fastest_first.size(); ++count) {
     const auto used =
         std::span<const DevicePool* const>(fastest_first).first(count);
-    choices.push_back({.count = count,
-                       .names = NamesOf(used),
-                       .plan = PlanTogether(input, used)});
+    choices.push_back(
+        {.names = NamesOf(used), .plan = PlanTogether(input, used)});
+    if (count > 1) choices.back().names += ", all with equal shares";
+  }
+  if (pools.size() > 1) {
+    AddUneven(input, fastest_first, &choices);
   }
   const auto chosen = std::min_element(
       choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
@@ -199,15 +290,25 @@ absl::StatusOr<Plan> FindPlanForPools(const SearchInput& input,
         return a.plan.ok() &&
                a.plan->prediction.step_time_s < b.plan->prediction.step_time_s;
       });
-  if (!chosen->plan.ok()) return choices.back().plan.status();
+  if (!chosen->plan.ok()) return choices[pools.size() - 1].plan.status();
   Plan plan = *chosen->plan;
-  if (choices.size() > 1) {
-    plan.warnings.push_back(absl::StrCat("uses ", chosen->names));
+  if (pools.size() > 1) {
+    int64_t num_devices = 0;
+    for (const DevicePool& pool : pools) num_devices += NumDevices(pool.nodes);
+    plan.num_idle_devices =
+        static_cast<int32_t>(num_devices - plan.layout.num_ranks());
+    std::string uses = absl::StrCat("uses ", chosen->names);
     for (const Choice& choice : choices) {
-      if (choice.count == chosen->count) continue;
+      if (&choice == &*chosen || !choice.plan.ok()) continue;
+      plan.layouts_considered += choice.plan->layouts_considered;
+    }
+    plan.warnings.insert(plan.warnings.begin(), std::move(uses));
+    for (const Choice& choice : choices) {
+      if (&choice == &*chosen) continue;
       plan.warnings.push_back(DoesOtherwise(choice, plan));
     }
   }
+  plan.search_seconds = MonotonicSeconds() - start_s;
   return plan;
 }
 

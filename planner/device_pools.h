@@ -1,6 +1,7 @@
 // A cluster whose devices are not all alike: nodes that have lost some, and
-// devices of several types. Training is synchronous and layouts cut work
-// evenly, so the slowest device sets the pace: the question is which to use.
+// devices of several types. Training is synchronous, so where shares are equal
+// the slowest device sets the pace: the question is which to use, and how much
+// work each gets (planner/uneven.h).
 
 #ifndef MILLRACE_PLANNER_DEVICE_POOLS_H_
 #define MILLRACE_PLANNER_DEVICE_POOLS_H_
@@ -44,8 +45,9 @@ absl::StatusOr<HardwareProfile> SlowerOf(const HardwareProfile& a,
                                          const HardwareProfile& b);
 
 // The best plan over all axes that uses the fastest pool, the two fastest, and
-// so on; `input`'s devices and nodes are those of the pools. The plan's
-// warnings say which devices it uses and how the other choices do. FindPlan's
+// so on, all with equal shares of the work, or several with shares by their
+// speed; `input`'s devices and nodes are those of the pools. The plan's first
+// warning says which devices it uses, others how the other choices do. FindPlan's
 // errors where none of them works.
 absl::StatusOr<Plan> FindPlanForPools(const SearchInput& input,
                                       std::span<const DevicePool> pools);

@@ -9,15 +9,19 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/units.h"
+#include "planner/explain_disturbance.h"
 #include "planner/explain_goodput.h"
 #include "planner/explain_neighbours.h"
 #include "planner/prediction.h"
+#include "planner/uneven.h"
 
 namespace millrace {
 namespace {
 
 // More rows than these tell a reader nothing new.
 constexpr size_t kShownAlternatives = 10;
+// Where the text of a named line starts.
+constexpr int kColumn = 13;
 
 std::string Percent(double fraction) {
   return absl::StrFormat("%.1f %%", 100 * fraction);
@@ -37,13 +41,19 @@ std::string MemoryText(const Prediction& prediction) {
       other >= kMiB ? absl::StrCat(", other ", FormatBytes(other)) : "");
 }
 
+std::string LayoutText(const Alternative& alternative) {
+  return absl::StrCat(
+      LayoutToString(alternative.layout),
+      alternative.listed_bytes.empty() ? "" : ", passes listed");
+}
+
 std::string AlternativeRow(int width, const Alternative& alternative) {
   const Prediction& prediction = alternative.prediction;
   const std::string memory = prediction.memory_bytes() > 0
                                  ? FormatBytes(prediction.memory_bytes())
                                  : "-";
   return absl::StrFormat(
-      "  %-*s %10s %10s  %s\n", width, LayoutToString(alternative.layout),
+      "  %-*s %10s %10s  %s\n", width, LayoutText(alternative),
       FormatStepTime(prediction.step_time_s), memory, alternative.reason);
 }
 
@@ -78,6 +88,46 @@ bool IsMeasured(const HardwareProfile& profile) {
   return !profile.gemms.empty();
 }
 
+// "14, 14, 13".
+std::string LayersText(const std::vector<int64_t>& layers) {
+  return absl::StrJoin(layers, ", ");
+}
+
+// A line for what the devices of each type do.
+std::string UnevenText(const Plan& plan) {
+  if (plan.uneven == nullptr) return "";
+  std::string text;
+  const char* name = "shares";
+  for (const UnevenPart& part : plan.uneven->parts) {
+    const auto num_stages = static_cast<int32_t>(part.layers_by_stage.size());
+    const std::string share =
+        plan.uneven->split == UnevenPlan::Split::kStages
+            ? absl::StrCat(
+                  num_stages == 1 ? "stage " : "stages ", part.first_stage,
+                  num_stages == 1
+                      ? ""
+                      : absl::StrCat(" to ", part.first_stage + num_stages - 1),
+                  " of ", LayersText(part.layers_by_stage), " layers")
+            : absl::StrCat(
+                  part.num_replicas,
+                  part.num_replicas == 1 ? " replica" : " replicas", " of ",
+                  part.num_microbatches, " micro-batches",
+                  part.num_replicas_with_one_less > 0
+                      ? absl::StrCat(", ", part.num_replicas_with_one_less,
+                                     " of them with one less")
+                      : "");
+    absl::StrAppend(
+        &text,
+        absl::StrFormat("  %-9s  %d %s: %s, %s a rank at most; the slowest "
+                        "computes %s of the step\n",
+                        name, part.num_devices, part.devices, share,
+                        FormatBytes(part.memory_bytes),
+                        Percent(part.busy_s / plan.prediction.step_time_s)));
+    name = "";
+  }
+  return text;
+}
+
 std::string PlanOnlyText(const Plan& plan) {
   return absl::StrCat(
       plan.plan_only
@@ -90,6 +140,10 @@ std::string PlanOnlyText(const Plan& plan) {
           ? "  placement  innermost first: tensor, context, "
             "data, pipeline\n"
           : "",
+      plan.listed_bytes.empty() ? ""
+                                : "  order      passes as list scheduling "
+                                  "orders them by their costs, "
+                                  "within memory\n",
       plan.num_idle_devices > 0
           ? absl::StrCat("  devices    ", plan.num_idle_devices,
                          " are left idle\n")
@@ -104,9 +158,9 @@ std::string Choice(const JobSpec& job, const HardwareProfile& profile,
   return absl::StrCat(
       "  layout     ", LayoutToString(plan.layout),
       plan.layout.tensor > 1 ? ", sequence-parallel" : "", "\n",
-      PlanOnlyText(plan), "  step time  ", StepTimeText(prediction), ", ",
-      FormatCount(prediction.tokens_per_s), " tokens/s, ",
-      Percent(prediction.mfu_causal),
+      PlanOnlyText(plan), UnevenText(plan), "  step time  ",
+      StepTimeText(prediction), ", ", FormatCount(prediction.tokens_per_s),
+      " tokens/s, ", Percent(prediction.mfu_causal),
       IsMeasured(profile) ? " of what each rank's best GEMM alone reaches"
                           : " of the FLOP/s that the data sheet says",
       "\n", "  training   ", FormatSeconds(training_s), " for ",
@@ -158,6 +212,10 @@ std::string Binding(const HardwareProfile& profile, const Plan& plan,
   if (!answers.next_step.empty()) {
     absl::StrAppend(&text, "  next step  ",
                     NextStepText(plan, answers.next_step), "\n");
+  }
+  if (answers.disturbed.has_value()) {
+    absl::StrAppend(&text, "  disturbed  ",
+                    DisturbanceText(*answers.disturbed, kColumn), "\n");
   }
   if (answers.goodput.has_value()) {
     absl::StrAppend(&text, "  goodput    ", GoodputText(*answers.goodput),
@@ -245,7 +303,7 @@ std::string AlternativesTable(const Plan& plan) {
   if (plan.alternatives.empty()) return "";
   size_t width = 0;
   for (const Alternative* alternative : shown) {
-    width = std::max(width, LayoutToString(alternative->layout).size());
+    width = std::max(width, LayoutText(*alternative).size());
   }
   const int columns = static_cast<int>(width);
   std::string text;

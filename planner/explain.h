@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/disturbance.h"
 #include "planner/explain_compare.h"
 #include "planner/explain_parts.h"
 #include "planner/goodput.h"
@@ -24,7 +25,8 @@ struct PlanAnswers {
   std::vector<SensitivityRow> next_step;  // FindNextStep().
   std::vector<SensitivityRow> sensitivity;
   std::vector<LayoutComparison> comparisons;
-  std::optional<GoodputReport> goodput;  // Where the job asks.
+  std::optional<GoodputReport> goodput;    // Where the job asks.
+  std::optional<DisturbedStep> disturbed;  // By noise and what is slow.
   // AddNeighbours() would have taken long.
   bool leaves_out_neighbours = false;
   // The plan is for the changed case; `before` is the one without.

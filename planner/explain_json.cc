@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "planner/layout.h"
+#include "planner/uneven.h"
 
 namespace millrace {
 namespace {
@@ -31,6 +33,11 @@ Json LayoutJson(const Layout& layout) {
 Json PlacementJson(bool pipeline_outermost) {
   return pipeline_outermost ? Json{"tensor", "context", "data", "pipeline"}
                             : Json{"tensor", "context", "pipeline", "data"};
+}
+
+// Whose order the passes have: the layout's schedule's, or list scheduling's.
+const char* PassOrderName(const std::vector<int64_t>& listed_bytes) {
+  return listed_bytes.empty() ? "schedule" : "list";
 }
 
 Json PredictionJson(const Prediction& prediction, const Layout& layout) {
@@ -75,6 +82,28 @@ Json BindsJson(const LayoutParts& parts) {
 Json ChoiceJson(const Plan& plan) {
   return {{"layout", LayoutJson(plan.layout)},
           {"predicted", PredictionJson(plan.prediction, plan.layout)}};
+}
+
+Json UnevenJson(const UnevenPlan& uneven) {
+  const bool splits_stages = uneven.split == UnevenPlan::Split::kStages;
+  Json parts = Json::array();
+  for (const UnevenPart& part : uneven.parts) {
+    Json json = {{"devices", part.devices},
+                 {"num_devices", part.num_devices},
+                 {"memory_bytes_per_device", part.memory_bytes},
+                 {"busy_s", part.busy_s}};
+    if (splits_stages) {
+      json["first_stage"] = part.first_stage;
+      json["layers_by_stage"] = part.layers_by_stage;
+    } else {
+      json["replicas"] = part.num_replicas;
+      json["microbatches"] = part.num_microbatches;
+      json["replicas_with_one_less"] = part.num_replicas_with_one_less;
+    }
+    parts.push_back(std::move(json));
+  }
+  return {{"split", splits_stages ? "layers" : "micro_batches"},
+          {"parts", parts}};
 }
 
 Json WhatIfJson(const PlanAnswers& answers) {
@@ -131,11 +160,34 @@ Json GoodputJson(const GoodputReport& report) {
   return json;
 }
 
+Json DisturbedJson(const DisturbedStep& step) {
+  Json causes = Json::array();
+  for (const DisturbanceCause& cause : step.causes) {
+    causes.push_back({{"cause", cause.text}, {"seconds", cause.seconds}});
+  }
+  return {{"step_time_s", step.step_time_s},
+          {"slowdown", step.slowdown},
+          {"step_time_low_s", step.low_s},
+          {"step_time_high_s", step.high_s},
+          {"deviation_s", step.deviation_s},
+          {"p5_s", step.p5_s},
+          {"median_s", step.median_s},
+          {"p95_s", step.p95_s},
+          {"longest_s", step.longest_s},
+          {"num_steps", step.num_steps},
+          {"seed", step.seed},
+          {"num_slow_nodes", step.num_slow_nodes},
+          {"causes", causes}};
+}
+
 void AppendAnswers(const PlanAnswers& answers, Json* json) {
   if (answers.parts.has_value()) (*json)["binds"] = BindsJson(*answers.parts);
   if (answers.before.has_value()) (*json)["what_if"] = WhatIfJson(answers);
   if (answers.goodput.has_value()) {
     (*json)["goodput"] = GoodputJson(*answers.goodput);
+  }
+  if (answers.disturbed.has_value()) {
+    (*json)["disturbed"] = DisturbedJson(*answers.disturbed);
   }
   for (const LayoutComparison& comparison : answers.comparisons) {
     (*json)["compare"].push_back(ComparisonJson(comparison));
@@ -151,6 +203,7 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
   Json json;
   json["layout"] = LayoutJson(plan.layout);
   json["placement"] = PlacementJson(plan.pipeline_outermost);
+  json["pass_order"] = PassOrderName(plan.listed_bytes);
   json["predicted"] = PredictionJson(plan.prediction, plan.layout);
   json["search"] = {{"seconds", plan.search_seconds},
                     {"layouts_considered", plan.layouts_considered},
@@ -163,6 +216,7 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
     json["alternatives"].push_back(
         {{"layout", LayoutJson(alternative.layout)},
          {"placement", PlacementJson(alternative.pipeline_outermost)},
+         {"pass_order", PassOrderName(alternative.listed_bytes)},
          {"predicted",
           PredictionJson(alternative.prediction, alternative.layout)},
          {"simulated", alternative.simulated},
@@ -171,6 +225,7 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
          {"reason", alternative.reason}});
   }
   json["plan_only"] = plan.plan_only;
+  if (plan.uneven != nullptr) json["uneven"] = UnevenJson(*plan.uneven);
   json["warnings"] = plan.warnings;
   AppendAnswers(answers, &json);
   return json.dump(2) + "\n";

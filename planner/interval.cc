@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "base/check.h"
@@ -104,8 +105,8 @@ StepError ErrorFor(const ModelSpec& model, const HardwareProfile& profile) {
   }
   if (model.moe.num_experts > 0) {
     // 54 published runs of quality A- to A+ on the shipped profiles, predicted
-    // without the recipes of planner/bridge_recipes.h, since a job names none. A
-    // few models take three times as long as predicted.
+    // without the recipes of planner/bridge_recipes.h, since a job names none.
+    // A few models take three times as long as predicted.
     error.low = std::min(error.low, 0.68);
     error.high = std::max(error.high, 3.2);
     error.source = "published runs of mixtures of experts";
@@ -113,16 +114,66 @@ StepError ErrorFor(const ModelSpec& model, const HardwareProfile& profile) {
   return error;
 }
 
-StepTimeInterval IntervalOf(double step_time_s, const StepError& error,
-                            std::span<const double> simulated_steps_s) {
-  const double centre = (std::log(error.low) + std::log(error.high)) / 2;
-  double half = (std::log(error.high) - std::log(error.low)) / 2;
-  if (simulated_steps_s.size() > 1) {
-    const Moments moments = MomentsOf(SortedLogs(simulated_steps_s));
-    half = std::hypot(half, NormalQuantile(1 - kTail) * moments.deviation);
+StepNoise NoiseFor(const HardwareProfile& profile) {
+  StepNoise noise = {.pass = kRunToRun, .run = kRunToRun};
+  for (const ModelConstant& constant : profile.constants) {
+    if (constant.name == kPassNoise) noise.pass = constant.value;
+    if (constant.name == kRunNoise) noise.run = constant.value;
   }
+  return noise;
+}
+
+NoiseEffect NoiseEffectOf(const StepNoise& noise, const StepError& error,
+                          const Layout& layout) {
+  const double stages = layout.pipeline;
+  const double passes =
+      static_cast<double>(layout.num_microbatches) * layout.interleave;
+  // What a replica's stages wait for each other, and how replicas then differ:
+  // fitted to planner/cluster_simulate.h for 1 to 16 stages, 8 to 64 passes and
+  // 1 to 512 replicas.
+  const double among_stages = noise.pass * std::pow(1 - 1 / stages, 1.2) *
+                              passes / (passes + 1.6 * stages);
+  // Passes are independent, a third of their time forward and the rest
+  // backward.
+  constexpr double kVarianceOfPass = (1.0 + 4.0) / 9;
+  const double deviation = noise.pass *
+                           std::sqrt(kVarianceOfPass / (passes + stages - 1)) *
+                           std::pow(stages, -1.0 / 6);
+  const double replicas = layout.data;
+  const double latest = NormalQuantile((replicas - 0.375) / (replicas + 0.25));
+  return {.slowdown = among_stages + deviation * latest,
+          .deviation = error.num_runs > 0 ? 0 : noise.run};
+}
+
+namespace {
+
+StepTimeInterval Widened(double step_time_s, const StepError& error,
+                         double deviation) {
+  const double centre = (std::log(error.low) + std::log(error.high)) / 2;
+  const double half =
+      std::hypot((std::log(error.high) - std::log(error.low)) / 2,
+                 NormalQuantile(1 - kTail) * deviation);
   return {.low_s = step_time_s * std::min(1.0, std::exp(centre - half)),
           .high_s = step_time_s * std::max(1.0, std::exp(centre + half))};
+}
+
+}  // namespace
+
+StepTimeInterval IntervalOf(double step_time_s, const StepError& error,
+                            const NoiseEffect& noise) {
+  StepTimeInterval interval = Widened(step_time_s, error, noise.deviation);
+  interval.high_s *= 1 + noise.slowdown;
+  return interval;
+}
+
+StepTimeInterval IntervalOfSteps(std::span<const double> simulated_steps_s,
+                                 const StepError& error) {
+  CHECK(!simulated_steps_s.empty());
+  const double mean_s =
+      std::accumulate(simulated_steps_s.begin(), simulated_steps_s.end(), 0.0) /
+      static_cast<double>(simulated_steps_s.size());
+  return Widened(mean_s, error,
+                 MomentsOf(SortedLogs(simulated_steps_s)).deviation);
 }
 
 }  // namespace millrace

@@ -1,5 +1,6 @@
 // The interval around a predicted step time: in 9 of 10 cases the mean step
-// time of a run, planned with the same profile, lies in it.
+// time of a run, planned with the same profile, lies in it. It is made of what
+// the model errs by and of what noise does.
 
 #ifndef MILLRACE_PLANNER_INTERVAL_H_
 #define MILLRACE_PLANNER_INTERVAL_H_
@@ -7,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "planner/layout.h"
 #include "planner/model.h"
 #include "planner/profile.h"
 
@@ -29,15 +31,44 @@ StepError ErrorOfRuns(std::span<const double> measured_over_predicted,
 // such models were off, whatever the profile says: they are hardly known yet.
 StepError ErrorFor(const ModelSpec& model, const HardwareProfile& profile);
 
+// How equal work scatters on one kind of machine: standard deviations over
+// means.
+struct StepNoise {
+  double pass = 0;  // Of one pass of one micro-batch, from time to time.
+  double run = 0;   // Of the mean step of equal runs.
+};
+// Names of a profile's constants that state them.
+inline constexpr char kPassNoise[] = "pass_noise";
+inline constexpr char kRunNoise[] = "run_noise";
+
+// What the profile's constants say, and for each that they do not what is
+// supposed.
+StepNoise NoiseFor(const HardwareProfile& profile);
+
+// What noise does to the mean step of a run.
+struct NoiseEffect {
+  double slowdown = 0;   // Share of the step that waiting for others adds.
+  double deviation = 0;  // Of its logarithm, between equal runs.
+};
+// Of a layout whose stages wait for each other in every pass and whose replicas
+// meet once a step: the slowest of them holds up all (Blom, 1958, on the
+// expected maximum of normals). What equal runs scatter by is part of an
+// `error` that comes of runs.
+NoiseEffect NoiseEffectOf(const StepNoise& noise, const StepError& error,
+                          const Layout& layout);
+
 struct StepTimeInterval {
   double low_s;   // At most the prediction,
   double high_s;  // and at least.
 };
 
-// `simulated_steps_s`, of planner/cluster_simulate.h under noise, widen it by
-// their own spread; fewer than two do not.
+// `noise` adds to its upper end.
 StepTimeInterval IntervalOf(double step_time_s, const StepError& error,
-                            std::span<const double> simulated_steps_s = {});
+                            const NoiseEffect& noise = {});
+// Around the mean of `simulated_steps_s`, of planner/cluster_simulate.h under
+// noise, which widen it by their own spread. At least one.
+StepTimeInterval IntervalOfSteps(std::span<const double> simulated_steps_s,
+                                 const StepError& error);
 
 }  // namespace millrace
 

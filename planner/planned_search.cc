@@ -16,6 +16,7 @@
 #include "planner/cluster_simulate.h"
 #include "planner/implementation.h"
 #include "planner/layout_space.h"
+#include "planner/list_order.h"
 #include "planner/planned_space.h"
 #include "planner/prediction.h"
 #include "planner/step_evaluator.h"
@@ -33,6 +34,10 @@ constexpr int64_t kMostMoreDevices = 64;
 constexpr size_t kMinimumSimulated = 2;
 constexpr int64_t kPassBudget = 300'000;
 constexpr int64_t kMostPasses = 2'000'000;
+// So many of the fastest are list-scheduled, within so many passes: a tenth of
+// a second.
+constexpr size_t kMostListed = 3;
+constexpr int64_t kListedPasses = 60'000;
 
 // What workers' steps are like, but for the order of the mesh axes.
 Implementation WithOrder(bool pipeline_outermost) {
@@ -75,7 +80,10 @@ class PlannedSearch {
     for (const RankedLayout& ranked : found.best) Add(ranked, false, &choice);
     if (simulates_) AddOutermost(planned, found, &choice);
     AddExecutable(&choice);
-    if (simulates_) RETURN_IF_ERROR(SimulateBest(&choice.best));
+    if (simulates_) {
+      RETURN_IF_ERROR(SimulateBest(&choice.best));
+      RETURN_IF_ERROR(ListBest(&choice.best));
+    }
     // Like is compared with like.
     const Alternative& first = choice.best.front();
     const Prediction chosen = first.prediction;
@@ -151,25 +159,69 @@ class PlannedSearch {
           const ClusterSimulation simulation,
           SimulateCluster(step, {.overlap = cost_.profile().overlap,
                                  .keeps_timeline = false}));
-      Prediction& prediction = alternative.prediction;
-      const StepTime& time = prediction.closed_form->time;
-      FillTime(space_.model, alternative.layout, cost_, simulation.step_time_s,
-               &prediction);
-      prediction.bubble_fraction = simulation.bubble_fraction;
-      prediction.exposed_communication_fraction =
-          simulation.exposed_data_fraction +
-          (time.exposed_tensor_s + time.exposed_context_s +
-           time.exposed_expert_s) /
-              simulation.step_time_s;
-      prediction.recompute_fraction = time.recompute_s / simulation.step_time_s;
-      alternative.simulated = true;
+      TakeSimulated(simulation, &alternative);
     }
+    SortSimulatedFirst(best);
+    return absl::OkStatus();
+  }
+
+  void TakeSimulated(const ClusterSimulation& simulation,
+                     Alternative* alternative) const {
+    Prediction& prediction = alternative->prediction;
+    const StepTime& time = prediction.closed_form->time;
+    FillTime(space_.model, alternative->layout, cost_, simulation.step_time_s,
+             &prediction);
+    prediction.bubble_fraction = simulation.bubble_fraction;
+    prediction.exposed_communication_fraction =
+        simulation.exposed_data_fraction +
+        (time.exposed_tensor_s + time.exposed_context_s +
+         time.exposed_expert_s) /
+            simulation.step_time_s;
+    prediction.recompute_fraction = time.recompute_s / simulation.step_time_s;
+    alternative->simulated = true;
+  }
+
+  static void SortSimulatedFirst(std::vector<Alternative>* best) {
     std::stable_sort(best->begin(), best->end(),
                      [](const Alternative& a, const Alternative& b) {
                        if (a.simulated != b.simulated) return a.simulated;
                        return a.prediction.step_time_s <
                               b.prediction.step_time_s;
                      });
+  }
+
+  // Orders the passes of the fastest by what they cost, of those that workers
+  // cannot execute: for others planner/list_variant.h does, by instructions.
+  absl::Status ListBest(std::vector<Alternative>* best) {
+    if (space_.constraints.schedule != "auto") return absl::OkStatus();
+    int64_t num_passes = 0;
+    size_t num_listed = 0;
+    for (Alternative& alternative : *best) {
+      const Layout& layout = alternative.layout;
+      Prediction& prediction = alternative.prediction;
+      const bool is_executable = !layout.plan_only() &&
+                                 !alternative.pipeline_outermost &&
+                                 space_.model.is_llama();
+      if (!alternative.simulated || is_executable || layout.pipeline == 1) {
+        continue;
+      }
+      num_passes += NumPasses(layout);
+      if (++num_listed > kMostListed || num_passes > kListedPasses) break;
+      ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
+      ASSIGN_OR_RETURN(
+          const std::optional<ListedPasses> listed,
+          FindListedOrder(
+              layout, step,
+              {.overlap = cost_.profile().overlap, .keeps_timeline = false},
+              memory_limit_, prediction.step_time_s,
+              alternative.pipeline_outermost ? outermost_ : model_));
+      if (!listed.has_value()) continue;
+      alternative.listed_bytes = listed->bytes;
+      prediction.step_bytes += listed->more_bytes;
+      prediction.closed_form->memory.activations += listed->more_bytes;
+      TakeSimulated(listed->simulation, &alternative);
+    }
+    SortSimulatedFirst(best);
     return absl::OkStatus();
   }
 

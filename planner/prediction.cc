@@ -58,8 +58,10 @@ void FillTime(const ModelSpec& model, const Layout& layout,
   prediction->tokens_per_s = static_cast<double>(layout.global_batch()) *
                              static_cast<double>(model.sequence_length) /
                              step_time_s;
+  const StepError error = ErrorFor(model, cost.profile());
   const StepTimeInterval interval =
-      IntervalOf(step_time_s, ErrorFor(model, cost.profile()));
+      IntervalOf(step_time_s, error,
+                 NoiseEffectOf(NoiseFor(cost.profile()), error, layout));
   prediction->step_time_low_s = interval.low_s;
   prediction->step_time_high_s = interval.high_s;
   const TokenFlops flops = CountTokenFlops(model);

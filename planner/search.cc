@@ -265,6 +265,7 @@ class Search {
     plan.prediction = choice.best.front().prediction;
     plan.pipeline_outermost = choice.best.front().pipeline_outermost;
     plan.simulated = choice.best.front().simulated;
+    plan.listed_bytes = choice.best.front().listed_bytes;
     plan.plan_only = plan.layout.plan_only() || plan.pipeline_outermost ||
                      !space_.model.is_llama();
     plan.num_idle_devices = input_.num_devices - plan.layout.num_ranks();

@@ -5,6 +5,7 @@
 #define MILLRACE_PLANNER_SEARCH_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,6 +59,10 @@ struct Alternative {
   bool pipeline_outermost = false;
   bool fits = true;
   bool simulated = false;  // False: closed form only.
+  // By stage, what passes may hold in the order that list scheduling makes of
+  // them (planner/list_order.h), where that is faster than the one that
+  // layout.schedule names; else empty.
+  std::vector<int64_t> listed_bytes;
   Prediction prediction;
   // Of the choice, by the model that priced this layout: where that is not the
   // one of Plan::prediction, only these two times compare.
@@ -65,13 +70,16 @@ struct Alternative {
   std::string reason;  // Why it lost: "1.23x slower: bubble 43 %", "needs ...".
 };
 
+struct UnevenPlan;  // planner/uneven.h.
+
 struct Plan {
   Layout layout;
   // Workers cannot execute the layout or the model yet: no timeline and no
   // hashes.
   bool plan_only = false;
-  bool pipeline_outermost = false;  // As in Alternative.
-  int32_t num_idle_devices = 0;     // That the layout leaves.
+  bool pipeline_outermost = false;    // As in Alternative.
+  int32_t num_idle_devices = 0;       // That the layout leaves.
+  std::vector<int64_t> listed_bytes;  // As in Alternative.
   Prediction prediction;
   // Of the same layout, simulated by passes as what workers cannot execute is:
   // where `prediction` is by instructions and alternatives may not be.
@@ -86,6 +94,8 @@ struct Plan {
   // proven to be the best. Absent: not known.
   std::optional<double> optimality_gap;
   double search_seconds = 0;
+  // Where devices of several types have unequal shares; else null.
+  std::shared_ptr<const UnevenPlan> uneven;
   // Foreign or stale profile; or Programs that hold more than the closed form
   // says, and than there is.
   std::vector<std::string> warnings;

@@ -312,6 +312,31 @@ StepMemory StepModel::PredictMemory(const Layout& layout) {
   return most;
 }
 
+std::vector<StepMemory> StepModel::MemoryByStage(const Layout& layout) {
+  const ModelSpec& model = state_->model;
+  const Implementation& how = state_->implementation;
+  const CutTimes& cut = state_->Cut(layout);
+  std::vector<StageKind> stages(static_cast<size_t>(layout.pipeline));
+  const std::vector<LayerRange> chunks = ChunkLayers(model, layout, how);
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    StageKind& stage = stages[c % stages.size()];
+    for (int64_t layer = chunks[c].begin; layer < chunks[c].end; ++layer) {
+      ++(KindOfLayer(model, layer) == LayerKind::kDense ? stage.num_dense
+                                                        : stage.num_experts);
+    }
+  }
+  stages.front().has_embedding = true;
+  stages.back().has_head = true;
+  const double stream_bytes = StreamBytes(model, layout, how);
+  std::vector<StepMemory> memory;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    memory.push_back(MemoryOfStage(
+        layout, how, state_->cost.profile().memory_overhead,
+        LoadOfStage(cut, stages[s], stream_bytes), static_cast<int32_t>(s)));
+  }
+  return memory;
+}
+
 PipelineCosts StepModel::PassCosts(const Layout& layout) {
   const CutTimes& cut = state_->Cut(layout);
   const ModelSpec& model = state_->model;
@@ -339,6 +364,42 @@ PipelineCosts StepModel::PassCosts(const Layout& layout) {
                             .weight_gradient_bytes = held.weight_gradients});
   }
   return costs;
+}
+
+StepModel::StageFigures StepModel::PredictStage(const Layout& layout,
+                                                const StageKind& stage) {
+  const Implementation& how = state_->implementation;
+  const DeviceCost& cost = state_->cost;
+  const CutTimes& cut = state_->Cut(layout);
+  const LayerTime pass = TimeOfStage(cut, stage);
+  const HeldBytes held = HeldByStage(cut, stage);
+  const RankParameters parameters = ParametersOfStage(cut, stage);
+  const ReplicaTraffic traffic =
+      TrafficOf(layout, how, cost, parameters, stage);
+  double slowdown_s = 0;
+  double exposed_s = ExposedSeconds(traffic.reduce, traffic.buckets,
+                                    pass.backward(), cost, &slowdown_s);
+  if (layout.zero >= 1) {
+    exposed_s += ExposedSeconds(traffic.gather, traffic.buckets,
+                                pass.forward.total(), cost, &slowdown_s);
+  }
+  return {
+      .pass = {.forward_s = pass.forward.total(),
+               .input_gradient_s =
+                   pass.recompute.total() + pass.input_gradient.total(),
+               .weight_gradient_s = pass.weight_gradient,
+               .activation_bytes = held.activations,
+               .weight_gradient_bytes = held.weight_gradients},
+      .ends = {.gradient_reduction_s = traffic.reduce,
+               .parameter_gather_s = traffic.gather,
+               .optimizer_s = OptimizerSeconds(layout, how, cost, parameters) +
+                              cost.constants().step_s},
+      .data_s = exposed_s + slowdown_s,
+      .transfer_s = state_->HopSeconds(layout),
+      .memory = MemoryOfStage(
+          layout, how, cost.profile().memory_overhead,
+          LoadOfStage(cut, stage, StreamBytes(state_->model, layout, how)),
+          stage.first)};
 }
 
 StepModel::StepEnds StepModel::EndsOf(const Layout& layout) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,6 +19,8 @@
 #include "planner/step_memory.h"
 
 namespace millrace {
+
+struct StageKind;  // planner/stage_time.h.
 
 // Of the most loaded rank; the parts sum to step_time_s.
 struct StepTime {
@@ -59,6 +62,8 @@ class StepModel {
   // cached takes about a microsecond.
   StepPrediction Predict(const Layout& layout);
   StepMemory PredictMemory(const Layout& layout);
+  // Of each stage; PredictMemory is that of the fullest.
+  std::vector<StepMemory> MemoryByStage(const Layout& layout);
   // Predict's time without what the data axis and the optimizer add: what
   // layouts that differ in `zero` alone have in common, and no more recompute
   // makes less.
@@ -75,6 +80,19 @@ class StepModel {
     double optimizer_s = 0;
   };
   StepEnds EndsOf(const Layout& layout);
+
+  // One stage, the `stage.first`-th of layout.pipeline, which need not hold the
+  // layers that `layout` means: ZeRO 0 or 1, one chunk a stage.
+  struct StageFigures {
+    ChunkCosts pass;
+    StepEnds ends;  // With what a step takes beside its passes.
+    // Of gathers and reductions, what passes do not hide, and what hiding the
+    // rest costs them.
+    double data_s = 0;
+    double transfer_s = 0;  // Of a micro-batch, to a stage beside it.
+    StepMemory memory;
+  };
+  StageFigures PredictStage(const Layout& layout, const StageKind& stage);
 
  private:
   struct State;

@@ -1,5 +1,6 @@
 #include "coordinator/cli/plan_command.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <memory>
@@ -17,9 +18,11 @@
 #include "coordinator/cli/plan_case.h"
 #include "coordinator/cli/plan_profile.h"
 #include "coordinator/cli/plan_timeline.h"
+#include "planner/disturbance.h"
 #include "planner/explain.h"
 #include "planner/explain_json.h"
 #include "planner/export.h"
+#include "planner/interval.h"
 #include "planner/job_file.h"
 #include "planner/layout.h"
 #include "planner/lower.h"
@@ -38,6 +41,11 @@ struct PlanOptions {
   std::vector<std::string> compare;  // "tp=4,pp=8".
   bool sensitivity = false;
   std::string timeline_path;
+  std::string noise;
+  std::vector<std::string> stragglers;
+  std::vector<std::string> slow_links;
+  uint64_t seed = 0;
+  std::optional<int32_t> num_steps;
   bool program = false;
   bool json = false;
   std::string export_to;    // Of a Framework; empty: none.
@@ -100,6 +108,28 @@ absl::StatusOr<Question> AskedQuestion(const PlanOptions& options,
   return question;
 }
 
+// What --noise, --straggler and --slow-link ask for.
+absl::StatusOr<DisturbanceSpec> DisturbanceOf(const PlanOptions& options,
+                                              const PlanningCase& planned) {
+  DisturbanceSpec spec{.seed = options.seed, .num_steps = options.num_steps};
+  if (!options.noise.empty()) {
+    RETURN_IF_ERROR(
+        ParseNoise(options.noise, NoiseFor(planned.profile), &spec));
+  }
+  for (const std::string& text : options.stragglers) {
+    RETURN_IF_ERROR(ParseStraggler(text, &spec));
+  }
+  for (const std::string& text : options.slow_links) {
+    RETURN_IF_ERROR(ParseSlowLink(text, &spec));
+  }
+  if (spec.is_given() && !(planned.nodes.empty() && planned.pools.empty())) {
+    return absl::InvalidArgumentError(
+        "--noise, --straggler and --slow-link are of nodes that are alike, but "
+        "--devices names unlike ones");
+  }
+  return spec;
+}
+
 absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
                                        const Question& question,
                                        const Plan& plan) {
@@ -127,6 +157,7 @@ absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
 }
 
 absl::Status RunPlan(const PlanOptions& options) {
+  RETURN_IF_ERROR(CheckTimelinePath(options.timeline_path));
   ASSIGN_OR_RETURN(const JobSpec job, LoadJob(options.job_path));
   ASSIGN_OR_RETURN(const Here here, FindHere(job));
   ASSIGN_OR_RETURN(Question question, AskedQuestion(options, job, here));
@@ -135,6 +166,15 @@ absl::Status RunPlan(const PlanOptions& options) {
   // An objective may take fewer; all that follows is about these.
   planned.num_devices = chosen.num_devices;
   Plan& plan = chosen.plan;
+  ASSIGN_OR_RETURN(const DisturbanceSpec disturbance,
+                   DisturbanceOf(options, planned));
+  std::optional<DisturbedStep> disturbed;
+  if (disturbance.is_given()) {
+    ASSIGN_OR_RETURN(disturbed, SimulateDisturbed(planned.job, planned.profile,
+                                                  plan, disturbance));
+    plan.prediction.step_time_high_s = std::max(
+        plan.prediction.step_time_high_s.value_or(0), disturbed->high_s);
+  }
   ASSIGN_OR_RETURN(const bool has_other_choices,
                    AddOtherChoices(planned, &plan));
   for (const std::string& warning :
@@ -147,13 +187,26 @@ absl::Status RunPlan(const PlanOptions& options) {
   }
   if (options.program) return PrintPrograms(planned.job, plan);
   if (!options.export_to.empty()) {
+    if (!plan.listed_bytes.empty()) {
+      std::cerr << "millrace plan: warning: the plan's passes are in an order "
+                   "of list scheduling, which no configuration can say; the "
+                   "framework's own takes longer"
+                << std::endl;
+    }
     for (const std::string& warning : plan.warnings) {
       std::cerr << "millrace plan: warning: " << warning << std::endl;
+    }
+    if (plan.uneven != nullptr) {
+      return absl::InvalidArgumentError(
+          "--export: the plan gives devices of several types unequal shares "
+          "(uneven), which frameworks' configurations have no words for; name "
+          "one type with --devices");
     }
     return PrintExport(options, planned.job, plan.layout);
   }
   ASSIGN_OR_RETURN(PlanAnswers answers, AnswersFor(options, question, plan));
   answers.goodput = chosen.goodput;
+  answers.disturbed = std::move(disturbed);
   answers.leaves_out_neighbours = !has_other_choices;
   std::cout << (options.json
                     ? PlanToJson(plan, answers)
@@ -195,6 +248,27 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
                     "Consider also layouts that workers cannot execute yet");
   command->add_flag("--sensitivity", options->sensitivity,
                     "Show what better hardware would buy, part by part");
+  command->add_option("--noise", options->noise,
+                      "How much times scatter, standard deviation over mean: "
+                      "2% of each pass; passes=2%,steps=1%; or profile");
+  command
+      ->add_option("--straggler", options->stragglers,
+                   "Simulate with what computes slower: node=3,slower=20%; "
+                   "device=17,slower=20%; nodes=0.5%,slower=20%, a share of "
+                   "all; may be repeated")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--slow-link", options->slow_links,
+                   "Simulate with a node's link at a share of its bandwidth: "
+                   "node=3,link=inter_node,rate=50%; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--seed", options->seed,
+                      "Decides noise and which share of nodes is slow");
+  command
+      ->add_option("--simulated-steps", options->num_steps,
+                   "Steps to draw noise for (default: 20 to 200, about a "
+                   "second)")
+      ->check(CLI::Range(1, 100'000));
   command->add_option("--timeline", options->timeline_path,
                       "Write the predicted step here: NAME.html is a page, "
                       "NAME.perfetto.json a trace for Perfetto, NAME.json "

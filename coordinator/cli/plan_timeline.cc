@@ -4,15 +4,18 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "coordinator/report.h"
 #include "planner/cluster_simulate.h"
+#include "planner/list_order.h"
 #include "planner/lower.h"
 #include "planner/program.h"
 #include "planner/step_model.h"
 #include "planner/timeline.h"
 #include "planner/timeline_trace.h"
+#include "planner/uneven.h"
 
 namespace millrace {
 namespace {
@@ -39,29 +42,50 @@ absl::StatusOr<Step> ExecutableStep(const PlanningCase& planned,
   return step;
 }
 
+Step StepOf(const ClusterTimeline& timeline, int32_t num_stages) {
+  Step step{.timeline = ToTimeline(timeline)};
+  for (int32_t stage = 0; stage < num_stages; ++stage) {
+    step.program_texts.push_back(ClusterProgramText(timeline, stage));
+  }
+  step.trace = ClusterTimelineToTrace(timeline);
+  return step;
+}
+
 // Of passes, for what cannot be lowered.
 absl::StatusOr<Step> PlannedStep(const PlanningCase& planned,
                                  const Plan& plan) {
+  if (plan.uneven != nullptr) {
+    return StepOf(plan.uneven->timeline, plan.layout.pipeline);
+  }
   const Implementation implementation = {.pipeline_outermost =
                                              plan.pipeline_outermost};
   ASSIGN_OR_RETURN(
       StepModel model,
       StepModel::Create(planned.job.model, planned.profile, implementation));
   ASSIGN_OR_RETURN(
-      const ClusterStep cluster,
+      ClusterStep cluster,
       ClusterStepOf(plan.layout, implementation, planned.profile, model));
+  if (!plan.listed_bytes.empty()) {
+    RETURN_IF_ERROR(ListPasses(plan.listed_bytes, &cluster));
+  }
   ASSIGN_OR_RETURN(
       const ClusterSimulation simulated,
       SimulateCluster(cluster, {.overlap = planned.profile.overlap}));
-  Step step{.timeline = ToTimeline(simulated.timeline)};
-  for (int32_t stage = 0; stage < plan.layout.pipeline; ++stage) {
-    step.program_texts.push_back(ClusterProgramText(simulated.timeline, stage));
-  }
-  step.trace = ClusterTimelineToTrace(simulated.timeline);
-  return step;
+  return StepOf(simulated.timeline, plan.layout.pipeline);
 }
 
 }  // namespace
+
+absl::Status CheckTimelinePath(const std::string& path) {
+  if (path.empty() || absl::EndsWith(path, ".html") ||
+      absl::EndsWith(path, ".json")) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--timeline ", path,
+      ": expected NAME.html for a page, NAME.perfetto.json for a trace or "
+      "NAME.json for the bare timeline"));
+}
 
 absl::Status WritePlanTimeline(const std::string& path,
                                const PlanningCase& planned, const Plan& plan) {

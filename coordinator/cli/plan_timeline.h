@@ -11,9 +11,12 @@
 
 namespace millrace {
 
+// InvalidArgument for a name that WritePlanTimeline does not know.
+absl::Status CheckTimelinePath(const std::string& path);
+
 // Writes the step of `plan`, made for `planned`: NAME.html is a page that needs
-// no other file, NAME.perfetto.json a trace for Perfetto, any other name JSON
-// as a run directory's timelines/predicted.json.
+// no other file, NAME.perfetto.json a trace for Perfetto, any other NAME.json
+// JSON as a run directory's timelines/predicted.json.
 absl::Status WritePlanTimeline(const std::string& path,
                                const PlanningCase& planned, const Plan& plan);
 

@@ -228,6 +228,25 @@ TEST_F(PlanCommandTest, WritesTheStepToLookAt) {
   EXPECT_THAT(page, Not(HasSubstr("@REPORT_")));
   EXPECT_GT(Json::parse(File("step.perfetto.json"))["traceEvents"].size(), 20u);
   EXPECT_GT(Json::parse(File("step.json"))["step_time_s"], 0);
+  const Result unknown = Run({"--timeline", base + ".svg"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.output, HasSubstr("NAME.html"));
+}
+
+// Goal: what disturbs the step is simulated, and widens its interval. Method:
+// the same plan without, with noise and a slow device, and a wrong option.
+TEST_F(PlanCommandTest, SimulatesWhatDisturbsTheStep) {
+  const Json plain = Json::parse(Run({"--json"}).output);
+  const Result result =
+      Run({"--json", "--noise", "2%", "--straggler", "device=0,slower=50%"});
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  const Json plan = Json::parse(result.output);
+  EXPECT_EQ(plan["layout"], plain["layout"]);
+  EXPECT_GT(plan["disturbed"]["slowdown"], 0.1);
+  EXPECT_GE(plan["predicted"]["step_time_high_s"],
+            plain["predicted"]["step_time_high_s"]);
+  EXPECT_FALSE(plan["disturbed"]["causes"].empty());
+  EXPECT_EQ(Run({"--straggler", "device=0"}).exit_code, 2);
 }
 
 // Goal: devices that are not here are planned for by name, over all axes, with

@@ -11,44 +11,16 @@
 #include "planner/cluster_run.h"
 #include "planner/list_schedule.h"
 #include "planner/lower.h"
-#include "planner/noise.h"
 #include "planner/pass_order.h"
 #include "planner/profile_file.h"
 #include "planner/simulate.h"
+#include "tests/planner/cluster_testing.h"
 #include "tests/planner/planner_testing.h"
 
 namespace millrace {
 namespace {
 
 using ::testing::HasSubstr;
-
-struct Shape {
-  int32_t stages;
-  int32_t turns = 1;  // Chunks a stage.
-  int32_t microbatches;
-};
-
-PipelineCosts Costs(const Shape& shape, const ChunkCosts& chunk) {
-  PipelineCosts costs{.num_stages = shape.stages,
-                      .num_microbatches = shape.microbatches};
-  for (int32_t c = 0; c < shape.stages * shape.turns; ++c) {
-    costs.stage_of_chunk.push_back(c % shape.stages);
-    costs.chunks.push_back(chunk);
-  }
-  return costs;
-}
-
-ClusterStep StepOf(const PipelineCosts& costs, Schedule schedule,
-                   StepModel::StepEnds ends = {}) {
-  return {.costs = costs, .order = *OrderOf(schedule, costs), .ends = {ends}};
-}
-
-double StepTime(const ClusterStep& step, const ClusterOptions& options = {}) {
-  const absl::StatusOr<ClusterSimulation> simulation =
-      SimulateCluster(step, options);
-  EXPECT_TRUE(simulation.ok()) << simulation.status();
-  return simulation.ok() ? simulation->step_time_s : 0;
-}
 
 // Goal: without noise, step times are those of the closed laws. Method: sweep
 // shapes; stages alike, free transfers. 1F1B takes t (m + p - 1); interleaving
@@ -241,22 +213,6 @@ TEST(ClusterSimulateTest, StartsWithoutDelayUnderTraffic) {
   }
 }
 
-ClusterStep LargeStep(int32_t replicas) {
-  PipelineCosts costs = Costs({.stages = 4, .turns = 2, .microbatches = 16},
-                              {.forward_s = 1e-2,
-                               .input_gradient_s = 1.1e-2,
-                               .weight_gradient_s = 0.9e-2});
-  costs.transfer_s = 1e-3;
-  ClusterStep step = StepOf(costs, Schedule::kInterleaved,
-                            {.gradient_reduction_s = 0.05,
-                             .parameter_gather_s = 0.02,
-                             .optimizer_s = 0.01});
-  step.num_buckets = 4;
-  step.num_replicas = replicas;
-  step.ranks_per_pass = 4;
-  return step;
-}
-
 // Goal: the path for replicas that differ gives, where they do not, exactly
 // what the path for those that do not gives. Method: machines known to be of
 // equal speed, with and without slowdown under traffic.
@@ -285,87 +241,6 @@ TEST(ClusterSimulateTest, ReplicasThatDoNotDifferAreOne) {
       }
     }
   }
-}
-
-// Goal: one slow machine holds up everybody, by as much as a pipeline with that
-// slow stage takes; in a machine of another replica likewise. Method: machine 5
-// holds ranks 40 .. 47: of replica 2's stage 2 and 3 (4 ranks each).
-TEST(ClusterSimulateTest, OneSlowMachineHoldsUpAll) {
-  const ClusterStep step = LargeStep(4);
-  std::vector<double> slowdown(6, 1);
-  slowdown[5] = 1.3;
-  const ClusterSimulation slow =
-      *SimulateCluster(step, {.machine_slowdown = slowdown});
-  EXPECT_EQ(slow.num_slow_machines, 1);
-
-  ClusterStep alone = LargeStep(1);
-  for (const size_t chunk : {2, 3, 6, 7}) {
-    alone.costs.chunks[chunk].forward_s *= 1.3;
-    alone.costs.chunks[chunk].input_gradient_s *= 1.3;
-    alone.costs.chunks[chunk].weight_gradient_s *= 1.3;
-  }
-  alone.ends.assign(4, alone.ends[0]);
-  alone.ends[2].optimizer_s *= 1.3;
-  alone.ends[3].optimizer_s *= 1.3;
-  EXPECT_NEAR(slow.step_time_s, StepTime(alone), 1e-12);
-  for (const RankClass& ranks : slow.timeline.classes) {
-    // Slowest replica first.
-    if (ranks.num_ranks == 4) {
-      EXPECT_EQ(ranks.replica, 2);
-    }
-  }
-}
-
-// Goal: the maximum over thousands of noisy replicas is what it should be.
-// Method: one stage without a pipeline, where a replica's time is a sum of m
-// log-normal passes, nearly normal: the expected maximum of n is computed from
-// the distribution of the maximum.
-TEST(ClusterSimulateTest, MaximumOverReplicasIsThatOfItsDistribution) {
-  constexpr int32_t kMicrobatches = 64;
-  constexpr double kSigma = 0.05;
-  ClusterStep step = StepOf(
-      Costs({.stages = 1, .microbatches = kMicrobatches},
-            {.forward_s = 1, .input_gradient_s = 1, .weight_gradient_s = 1}),
-      Schedule::kOneForwardOneBackward);
-  step.num_replicas = 5000;
-  const ClusterSimulation noisy = *SimulateCluster(
-      step, {.noise_sigma = kSigma, .seed = 7, .num_steps = 8});
-  // Forward 1 and backward 2, apart: variance 1 + 4 a micro-batch.
-  const double deviation =
-      std::sqrt(5.0 * kMicrobatches * std::expm1(kSigma * kSigma));
-  double mean = 0;  // Of the largest of 5000 standard normals.
-  constexpr int kPoints = 100'000;
-  for (int i = 0; i < kPoints; ++i) {
-    const double u = (i + 0.5) / kPoints;
-    mean += NormalQuantile(std::pow(u, 1.0 / step.num_replicas)) / kPoints;
-  }
-  // The largest scatters by about 0.35 standard deviations; the mean of 8 by
-  // 0.12. Skewness of log-normals adds a little.
-  EXPECT_NEAR((noisy.step_time_s - 3.0 * kMicrobatches) / deviation, mean, 0.5);
-  EXPECT_EQ(noisy.step_times_s.size(), 8u);
-}
-
-// Goal: noise and stragglers only ever add, more of them add more, and equal
-// seeds give equal steps.
-TEST(ClusterSimulateTest, NoiseGrowsMonotonicallyAndRepeats) {
-  const ClusterStep step = LargeStep(50);
-  double previous = StepTime(step);
-  for (const double sigma : {0.01, 0.03, 0.1, 0.3}) {
-    const ClusterOptions options = {.noise_sigma = sigma, .seed = 3};
-    const double step_time_s = StepTime(step, options);
-    EXPECT_GT(step_time_s, previous);
-    EXPECT_EQ(step_time_s, StepTime(step, options));
-    previous = step_time_s;
-  }
-  previous = StepTime(step);
-  for (const double factor : {1.0, 1.05, 1.2, 2.0}) {
-    const double step_time_s = StepTime(
-        step, {.straggler_share = 0.05, .straggler_factor = factor, .seed = 3});
-    EXPECT_GE(step_time_s, previous);
-    previous = step_time_s;
-  }
-  EXPECT_NE(StepTime(step, {.noise_sigma = 0.1, .seed = 1}),
-            StepTime(step, {.noise_sigma = 0.1, .seed = 2}));
 }
 
 // Goal: what cannot be simulated is refused with the reason.
@@ -401,6 +276,14 @@ TEST(ClusterSimulateTest, RefusesWhatCannotRun) {
   EXPECT_THAT(message(good, {.noise_sigma = -1}), HasSubstr("noise_sigma"));
   EXPECT_THAT(message(good, {.straggler_share = 1.5}),
               HasSubstr("straggler_share"));
+  EXPECT_THAT(message(good, {.step_sigma = -1}), HasSubstr("step_sigma"));
+  EXPECT_THAT(message(good, {.slow_ranks = {{.rank = 16, .factor = 2}}}),
+              HasSubstr("there are 16 ranks"));
+  EXPECT_THAT(
+      message(good, {.slow_links = {{.machine = 2, .passes = {1, 1, 1, 1}}}}),
+      HasSubstr("there are 2 machines"));
+  EXPECT_THAT(message(good, {.slow_links = {{.machine = 0, .passes = {1}}}}),
+              HasSubstr("factors for 1 stages"));
   EXPECT_THAT(message(good, {.overlap = {.compute = 0.5}}),
               HasSubstr("overlap"));
 }

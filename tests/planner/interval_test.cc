@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "planner/cluster_simulate.h"
 #include "planner/noise.h"
+#include "planner/pass_order.h"
 
 namespace millrace {
 namespace {
@@ -103,12 +105,15 @@ TEST(IntervalTest, IsMonotone) {
   double previous = biased.high_s;
   for (const double spread : {0.01, 0.02, 0.05}) {
     const std::vector<double> steps = {2 * (1 - spread), 2, 2 * (1 + spread)};
-    const double high_s = IntervalOf(2, error, steps).high_s;
+    const double high_s = IntervalOfSteps(steps, error).high_s;
     EXPECT_GT(high_s, previous);
     previous = high_s;
   }
   const std::vector<double> one = {2.0};
-  EXPECT_EQ(IntervalOf(2, error, one).high_s, biased.high_s);
+  EXPECT_EQ(IntervalOfSteps(one, error).high_s, biased.high_s);
+  EXPECT_DOUBLE_EQ(IntervalOf(2, error, {.slowdown = 0.1}).high_s, 2.332);
+  EXPECT_EQ(IntervalOf(2, error, {.slowdown = 0.1}).low_s, biased.low_s);
+  EXPECT_GT(IntervalOf(2, error, {.deviation = 0.1}).high_s, biased.high_s);
 
   previous = 1e9;
   for (const double spread : {0.2, 0.1, 0.05, 0.02}) {
@@ -117,6 +122,58 @@ TEST(IntervalTest, IsMonotone) {
     EXPECT_LT(of_runs.high / of_runs.low, previous);
     previous = of_runs.high / of_runs.low;
   }
+}
+
+// Goal: what noise is said to add to a step is what simulated replicas with
+// such passes take longer. Method: pipelines of equal stages, from one to many
+// replicas, whose mean over drawn steps the law is held to.
+TEST(IntervalTest, NoiseAddsWhatSimulationShows) {
+  constexpr double kNoise = 0.04;
+  for (const int32_t stages : {1, 2, 4, 8}) {
+    for (const int32_t replicas : {1, 8, 64, 512}) {
+      if (stages == 1 && replicas == 1) continue;  // Nobody waits.
+      constexpr int32_t kMicrobatches = 16;
+      ClusterStep step;
+      step.costs = {.num_stages = stages, .num_microbatches = kMicrobatches};
+      for (int32_t stage = 0; stage < stages; ++stage) {
+        step.costs.stage_of_chunk.push_back(stage);
+        step.costs.chunks.push_back(
+            {.forward_s = 1, .input_gradient_s = 1, .weight_gradient_s = 1});
+      }
+      step.order = OneForwardOneBackwardOrder(step.costs);
+      step.ends = {{}};
+      step.num_replicas = replicas;
+      const ClusterSimulation noisy =
+          *SimulateCluster(step, {.noise_sigma = kNoise, .num_steps = 40});
+      const double simulated =
+          noisy.step_time_s / noisy.undisturbed_step_time_s - 1;
+      const NoiseEffect effect =
+          NoiseEffectOf({.pass = kNoise}, {},
+                        {.pipeline = stages,
+                         .data = replicas,
+                         .num_microbatches = kMicrobatches});
+      EXPECT_NEAR(effect.slowdown / simulated, 1, 0.25)
+          << stages << " stages, " << replicas << " replicas: " << simulated;
+    }
+  }
+}
+
+// Goal: a profile's noise counts, else what is supposed; and what runs scatter
+// by counts once.
+TEST(IntervalTest, CountsNoiseOnce) {
+  HardwareProfile profile;
+  const StepNoise supposed = NoiseFor(profile);
+  EXPECT_GT(supposed.run, 0);
+  profile.constants = {{kPassNoise, 0.02, "measured"}};
+  EXPECT_EQ(NoiseFor(profile).pass, 0.02);
+  EXPECT_EQ(NoiseFor(profile).run, supposed.run);
+  profile.constants.push_back({kRunNoise, 0.003, "measured"});
+  const StepNoise noise = NoiseFor(profile);
+  EXPECT_EQ(noise.run, 0.003);
+  const Layout one;
+  EXPECT_EQ(NoiseEffectOf(noise, {}, one).deviation, 0.003);
+  EXPECT_EQ(NoiseEffectOf(noise, {.num_runs = 3}, one).deviation, 0);
+  EXPECT_EQ(NoiseEffectOf(noise, {}, one).slowdown, 0);
 }
 
 }  // namespace

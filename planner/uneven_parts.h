@@ -1,0 +1,81 @@
+// What both searches of planner/uneven.h have in common. Internal to them.
+
+#ifndef MILLRACE_PLANNER_UNEVEN_PARTS_H_
+#define MILLRACE_PLANNER_UNEVEN_PARTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/implementation.h"
+#include "planner/planned_space.h"
+#include "planner/step_model.h"
+#include "planner/uneven.h"
+
+namespace millrace {
+
+// How many of the best by the closed form are simulated.
+inline constexpr size_t kUnevenSimulated = 3;
+
+// Devices of one type, with what layers cost there.
+struct PricedPool {
+  HardwareProfile profile;
+  StepModel model;
+  PlannedSpace space;  // Of its devices alone.
+  int64_t memory_limit;
+  double data_hidden_share;
+
+  int64_t UsableDevices(int32_t tensor) const {
+    return space.UsableDevices(tensor);
+  }
+};
+
+// With `joins_networks`, what leaves a node is priced by the slowest network of
+// all pools: replicas of several types reduce their gradients together.
+absl::StatusOr<std::vector<PricedPool>> PricePools(
+    const UnevenSearch& search, const Implementation& implementation,
+    bool joins_networks);
+
+// The space of all devices together: its shardings and constraints.
+PlannedSpace SpaceOfAll(const UnevenSearch& search);
+
+// Whether the job leaves `value` open or asks for it.
+inline bool Permits(const std::optional<int32_t>& pinned, int64_t value) {
+  return !pinned.has_value() || *pinned == value;
+}
+
+// What the job allows to compute again, the least first.
+std::vector<Recompute> RecomputesOf(const LayoutConstraints& pinned);
+
+// A candidate, kept while it is among the best.
+template <typename Candidate>
+class BestFew {
+ public:
+  explicit BestFew(double slowest_s) : slowest_s_(slowest_s) {}
+
+  // Slower ones are not kept.
+  double slowest_s() const {
+    return best_.size() < kUnevenSimulated ? slowest_s_ : best_.back().seconds;
+  }
+  void Add(double seconds, const Candidate& candidate) {
+    if (seconds >= slowest_s()) return;
+    auto place = best_.begin();
+    while (place != best_.end() && place->seconds <= seconds) ++place;
+    best_.insert(place, {seconds, candidate});
+    if (best_.size() > kUnevenSimulated) best_.pop_back();
+  }
+  struct Entry {
+    double seconds;
+    Candidate candidate;
+  };
+  const std::vector<Entry>& best() const { return best_; }
+
+ private:
+  double slowest_s_;
+  std::vector<Entry> best_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_UNEVEN_PARTS_H_
