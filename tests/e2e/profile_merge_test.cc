@@ -40,6 +40,14 @@ class ProfileMergeCommandTest : public ::testing::Test {
   const JobFolder folder_;
 };
 
+// Goal: the processor's kernels leave nothing to be tuned, and the command says
+// so before it measures. Method: a job of backend cpu.
+TEST_F(ProfileMergeCommandTest, RefusesToTuneForProcessors) {
+  const Result result = Run({"profile", "--tune", WriteTinyJob(folder_, {})});
+  EXPECT_EQ(result.exit_code, 2) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("resources.backend is cpu"));
+}
+
 // Goal: the command writes a profile that plan takes, and warns of rows far
 // apart. Method: two profiles with one product 30 % apart.
 TEST_F(ProfileMergeCommandTest, WritesAProfileThatPlans) {
