@@ -113,9 +113,8 @@ class Consumer {
   __device__ __forceinline__ void AwaitTurn() {
     NamedBarrierSync(kTurnBarrier + consumer_, 2 * kWarpgroupSize);
   }
-  // Once the scores are there and only the output is left to the tensor cores:
-  // passed on when both are issued, the consumers' products run in each other's
-  // way, and both are late for their softmax (2 to 3 % slower).
+  // Once the scores are there and only the output is left to the tensor cores;
+  // with the vote of SoftmaxBlock() 2 to 3 % faster than when both are issued.
   __device__ __forceinline__ void PassTurn() {
     NamedBarrierArrive(kTurnBarrier + (consumer_ + 1) % C::kNumConsumers,
                        2 * kWarpgroupSize);
