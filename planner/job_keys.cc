@@ -181,8 +181,9 @@ const JobKey kJobKeys[] = {
      .maximum = kMaximumInteger},
     {.path = "training.precision",
      .doc = "What forward and backward compute in. bf16, on cuda only, keeps "
-            "gradients, master weights and moments in fp32. fp8 and fp4 are "
-            "bf16 with products of 8 or 4 bits, only planned so far.",
+            "gradients, weights of norms, master weights and moments in fp32. "
+            "fp8 and fp4 are bf16 with products of 8 or 4 bits, only planned "
+            "so far.",
      .field = FIELD(training.precision),
      .choices = "fp32|bf16|fp8|fp4"},
     {.path = "training.deterministic",
