@@ -12,14 +12,14 @@
 
 namespace millrace {
 
-struct PassTime {
+struct PassSpan {
   double start_s;
   double end_s;
 };
 
 // Outer index: stage.
 struct OrderTimes {
-  std::vector<std::vector<PassTime>> passes;  // As the order.
+  std::vector<std::vector<PassSpan>> passes;  // As the order.
   std::vector<int64_t> peak_bytes;
   double makespan_s = 0;
 };

@@ -5,9 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/status_macros.h"
 #include "planner/implementation.h"
 #include "planner/planned_space.h"
 #include "planner/step_model.h"
@@ -65,13 +68,27 @@ class BestFew {
     best_.insert(place, {seconds, candidate});
     if (best_.size() > kUnevenSimulated) best_.pop_back();
   }
+
+  // The quickest as `simulate`, of a candidate, prices them; nullopt for none.
+  // Errors are those of `simulate`.
+  template <typename Simulate>
+  absl::StatusOr<std::optional<UnevenPlan>> Fastest(Simulate simulate) const {
+    std::optional<UnevenPlan> fastest;
+    for (const Entry& entry : best_) {
+      ASSIGN_OR_RETURN(UnevenPlan plan, simulate(entry.candidate));
+      if (!fastest.has_value() || plan.step_time_s < fastest->step_time_s) {
+        fastest = std::move(plan);
+      }
+    }
+    return fastest;
+  }
+
+ private:
   struct Entry {
     double seconds;
     Candidate candidate;
   };
-  const std::vector<Entry>& best() const { return best_; }
 
- private:
   double slowest_s_;
   std::vector<Entry> best_;
 };

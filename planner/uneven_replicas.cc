@@ -43,13 +43,10 @@ class ReplicaSearch {
         SearchPipeline(sharding, pipeline);
       }
     }
-    std::optional<UnevenPlan> fastest;
-    for (const auto& [seconds, candidate] : best_.best()) {
-      ASSIGN_OR_RETURN(UnevenPlan plan, Simulate(candidate));
-      if (!fastest.has_value() || plan.step_time_s < fastest->step_time_s) {
-        fastest = std::move(plan);
-      }
-    }
+    ASSIGN_OR_RETURN(std::optional<UnevenPlan> fastest,
+                     best_.Fastest([this](const ReplicaCandidate& candidate) {
+                       return Simulate(candidate);
+                     }));
     if (fastest.has_value()) fastest->layouts_considered = num_considered_;
     return fastest;
   }

@@ -60,13 +60,10 @@ class StageSearch {
       return std::nullopt;
     }
     for (const Layout& sharding : all_.Shardings()) SearchSharding(sharding);
-    std::optional<UnevenPlan> fastest;
-    for (const auto& [seconds, candidate] : best_.best()) {
-      ASSIGN_OR_RETURN(UnevenPlan plan, Simulate(candidate));
-      if (!fastest.has_value() || plan.step_time_s < fastest->step_time_s) {
-        fastest = std::move(plan);
-      }
-    }
+    ASSIGN_OR_RETURN(std::optional<UnevenPlan> fastest,
+                     best_.Fastest([this](const StageCandidate& candidate) {
+                       return Simulate(candidate);
+                     }));
     if (fastest.has_value()) fastest->layouts_considered = num_considered_;
     return fastest;
   }

@@ -24,7 +24,7 @@ std::vector<int64_t> MemoryOf1F1B(const PipelineCosts& costs) {
   return std::vector<int64_t>(costs.num_stages, bytes);
 }
 
-double StageSpan(const std::vector<PassTime>& passes) {
+double StageSpan(const std::vector<PassSpan>& passes) {
   return passes.back().end_s - passes.front().start_s;
 }
 
