@@ -158,6 +158,11 @@ __device__ __forceinline__ void Consume(const Params& p, const Work& work,
         }
       }
     }
+    // The second tile has held one more dS, the zeros.
+    const int d_s_parity = parity ^ 1 ^ stage;
+    if constexpr (C::kAwaitScoresEarly) {
+      BarrierWait(&barriers.d_s_empty[stage], d_s_parity);
+    }
     WgmmaWait<0>();
     RegisterFence(d_s);
     Pack(s, packed_p);
@@ -173,8 +178,9 @@ __device__ __forceinline__ void Consume(const Params& p, const Work& work,
       }
     }
     Pack(d_s, packed_d_s);
-    // The second tile has held one more dS, the zeros.
-    BarrierWait(&barriers.d_s_empty[stage], parity ^ 1 ^ stage);
+    if constexpr (!C::kAwaitScoresEarly) {
+      BarrierWait(&barriers.d_s_empty[stage], d_s_parity);
+    }
     if (C::kSplitKeys || thread / 64 == consumer) {
       StoreTile(packed_d_s, d_s_address + stage * C::kScoreBytes,
                 C::kBlockN * 128, tile_row);

@@ -53,6 +53,10 @@ struct Config {
   // With one stage a consumer cannot keep its turn until the next output
   // gradient has come: that waits for the other consumer.
   static constexpr bool kPassEarly = kOutputStages == 1;
+  // Whether a consumer waits for the tile of dS that it will write before it
+  // waits for dP: 2 to 3 % faster with head dim 64 from 2k tokens on, up to 2 %
+  // slower with 128.
+  static constexpr bool kAwaitScoresEarly = kHeadDim == 64;
   static constexpr int kNumThreads = 3 * kWarpgroupSize;
 };
 
