@@ -30,7 +30,7 @@ SHAPES = [(8192, 8192, 8192), (16384, 4096, 4096), (16384, 6144, 4096), (16384, 
 # Tokens, outputs and inputs of a layer whose backward pass is timed as well.
 LAYERS = [(16384, 4096, 4096), (16384, 14336, 4096), (16384, 4096, 14336), (16384, 2048, 2048)]
 WORKSPACE_BYTES = 32 << 20
-MAX_CANDIDATES = 8
+MAX_CANDIDATES = 16
 
 
 class Plans:

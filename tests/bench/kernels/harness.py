@@ -99,8 +99,10 @@ class Bench:
             calls -= calls % num_sets
             runners[name] = self._runner(f, num_sets, calls, graph), calls
         times = {name: [] for name in variants}
+        turns = list(runners.items())
         for _ in range(rounds):
-            for name, (run, calls) in runners.items():
+            turns.reverse()  # There and back: none always follows the same other.
+            for name, (run, calls) in turns:
                 torch.cuda.synchronize()
                 time.sleep(gap)
                 run()  # Wakes the clocks; not counted.
