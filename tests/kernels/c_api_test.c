@@ -42,5 +42,34 @@ int main(void) {
          "3 heads over 2 is an invalid argument");
   Expect(strstr(millrace_last_error(), "3 query heads") != NULL,
          "the error names the heads");
+
+  /* Refusals that need no device, one of each family that makes plans or
+     draws. */
+  millrace_gemm_fp8_shape fp8;
+  memset(&fp8, 0, sizeof(fp8));
+  fp8.m = fp8.n = 16;
+  fp8.k = 24;
+  millrace_gemm_options options;
+  memset(&options, 0, sizeof(options));
+  millrace_gemm_fp8_plan* plan = (millrace_gemm_fp8_plan*)&fp8;
+  Expect(millrace_gemm_fp8_plan_create(&fp8, &options, &plan) == 3,
+         "k 24 is an invalid argument");
+  Expect(plan == NULL, "a refused plan is null");
+  Expect(strstr(millrace_last_error(), "24") != NULL, "the error names k");
+  millrace_gemm_fp8_plan_destroy(plan);
+
+  millrace_add_args add;
+  memset(&add, 0, sizeof(add));
+  add.num_elements = -1;
+  Expect(millrace_add_bf16(&add, NULL) == 3, "-1 elements cannot be");
+  Expect(strstr(millrace_last_error(), "-1") != NULL,
+         "the error names the number");
+
+  millrace_fill_normal_args fill;
+  memset(&fill, 0, sizeof(fill));
+  fill.end = 5;
+  fill.begin = 7;
+  Expect(millrace_fill_normal(&fill, NULL) == 3, "a run cannot end before 7");
+  Expect(strstr(millrace_last_error(), "7") != NULL, "the error names the run");
   return failures != 0;
 }
