@@ -305,6 +305,39 @@ TEST(BulkCopyTest, LoadsAndAdds) {
   EXPECT_EQ(host[kCount], 1.0f);
 }
 
+// Writes to shared memory with ordinary stores and sends that out, twice: the
+// buffer changes once the first copy has read it.
+__global__ void BulkStoreKernel(float* out, int count) {
+  __shared__ alignas(16) float buffer[256];
+  for (int round = 0; round < 2; ++round) {
+    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+      buffer[i] = static_cast<float>(round * 1000 + i);
+    }
+    FenceSharedForAsync();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      StoreBulk(out + round * count, buffer, count * sizeof(float));
+      CommitStores();
+      WaitStoresRead<0>();
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) WaitStores<0>();
+}
+
+// Goal: a store carries exactly its bytes, as they were when it was issued.
+// Method: two runs of poisoned memory, and an element after them that stays.
+TEST(BulkCopyTest, Stores) {
+  constexpr int kCount = 252;
+  DeviceBuffer<float> out = PoisonedFloats(2 * kCount + 1);
+  BulkStoreKernel<<<1, 64>>>(out.data(), kCount);
+  const std::vector<float> host = ToHost(out);
+  for (int i = 0; i < 2 * kCount; ++i) {
+    EXPECT_EQ(host[i], static_cast<float>(i / kCount * 1000 + i % kCount)) << i;
+  }
+  EXPECT_TRUE(std::isnan(host[2 * kCount]));
+}
+
 // ---- Matrices in shared memory
 
 __global__ void StoreMatrixKernel(uint16_t* out, bool transposed) {

@@ -1,6 +1,7 @@
-// The matrix products of wgmma.cuh, wgmma_wide.cuh and wgmma_fp8.cuh on their
-// own: one warpgroup, operands written by ordinary stores in the layouts that
-// the headers describe, against products on the host.
+// The matrix products of wgmma.cuh, wgmma_wide.cuh, wgmma_attention.cuh and
+// wgmma_fp8.cuh on their own: one warpgroup, operands written by ordinary
+// stores in the layouts that the headers describe, against products on the
+// host.
 
 #include "kernels/cuda/wgmma.cuh"
 
@@ -13,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "kernels/attention_fp8.h"
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/wgmma_attention.cuh"
 #include "kernels/cuda/wgmma_fp8.cuh"
 #include "kernels/cuda/wgmma_wide.cuh"
 #include "tests/kernels/fp8_testing.h"
@@ -87,7 +89,9 @@ __global__ void ProductKernel(const uint16_t* a, const uint16_t* b,
         kTransposeB ? SwizzledDescriptor(SharedAddress(shared_b) + k * 2048,
                                          kDepth * 128)
                     : SwizzledDescriptor(SharedAddress(shared_b) + k * 32, 0);
-    if constexpr (kFirst == First::kRegisters) {
+    if constexpr (kFirst == First::kRegisters && kTransposeB) {
+      MultiplyValues<kN>(d, fragments[k], b_part, true);
+    } else if constexpr (kFirst == First::kRegisters) {
       MultiplyRegisters<kN, kTransposeB>(d, fragments[k], b_part, true);
     } else {
       constexpr bool kTransposeA = kFirst == First::kSharedTransposed;
@@ -120,7 +124,8 @@ void ExpectProduct() {
   DeviceBuffer<uint16_t> device_a = ToDevice(a);
   DeviceBuffer<uint16_t> device_b = ToDevice(b);
   DeviceBuffer<float> out = PoisonedFloats(kM * kN);
-  constexpr int kSharedBytes = 1024 + (kM + kN) * kDepth * 2;
+  constexpr int kWholeGroups = (kN + 63) / 64 * 64;
+  constexpr int kSharedBytes = 1024 + (kM + kWholeGroups) * kDepth * 2;
   const auto kernel = ProductKernel<kN, kFirst, kTransposeB>;
   ASSERT_EQ(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -153,6 +158,8 @@ TEST(WgmmaTest, MultipliesFromSharedMemory) {
   ExpectProduct<64, First::kShared, true>();
   ExpectProduct<64, First::kSharedTransposed, false>();
   ExpectProduct<64, First::kSharedTransposed, true>();
+  ExpectProduct<96, First::kShared, false>();
+  ExpectProduct<96, First::kSharedTransposed, false>();
   ExpectProduct<128, First::kShared, false>();
   ExpectProduct<128, First::kShared, true>();
   ExpectProduct<128, First::kSharedTransposed, false>();
@@ -169,8 +176,11 @@ TEST(WgmmaTest, MultipliesWideTiles) {
 TEST(WgmmaTest, MultipliesFromRegisters) {
   ExpectProduct<64, First::kRegisters, false>();
   ExpectProduct<64, First::kRegisters, true>();
+  ExpectProduct<96, First::kRegisters, false>();
+  ExpectProduct<96, First::kRegisters, true>();
   ExpectProduct<128, First::kRegisters, false>();
   ExpectProduct<128, First::kRegisters, true>();
+  ExpectProduct<256, First::kRegisters, true>();
 }
 
 // s = a b^T over kRowBytes columns, both in swizzled rows of bytes.
