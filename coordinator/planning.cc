@@ -147,7 +147,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
               {"num_microbatches", layout.num_microbatches},
               {"zero", layout.zero},
               {"precision", PrecisionName(layout.precision)},
-              {"recompute", RecomputeName(layout.recompute)},
+              {"recompute", RecomputeKey(layout)},
               {"schedule", ScheduleName(layout.schedule)},
               {"listed_stages", listed},
               {"listed_transfer_us", layout.listed_transfer_us},
@@ -171,9 +171,9 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
         .num_microbatches = parsed.at("num_microbatches"),
         .zero = parsed.at("zero"),
         .precision = PrecisionOf(parsed.at("precision").get<std::string>()),
-        .recompute = RecomputeOf(parsed.at("recompute").get<std::string>()),
         .schedule = ScheduleOf(parsed.at("schedule").get<std::string>()),
         .listed_transfer_us = parsed.at("listed_transfer_us")};
+    SetRecompute(parsed.at("recompute").get<std::string>(), &record.layout);
     for (const Json& stage : parsed.at("listed_stages")) {
       record.layout.listed_stages.push_back(
           {.forward_us = stage.at(0),

@@ -51,7 +51,7 @@ CalibrationPoint PointOf(const RunPrediction& prediction) {
   point.layout = absl::StrJoin(
       std::make_tuple(layout.pipeline, layout.interleave, layout.tensor,
                       layout.context, layout.expert, layout.micro_batch,
-                      layout.zero, RecomputeName(layout.recompute)),
+                      layout.zero, RecomputeKey(layout)),
       " ");
   for (const Sensitivity& sensitivity : prediction.sensitivities) {
     point.constant_deviations.push_back(

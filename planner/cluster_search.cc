@@ -41,7 +41,8 @@ auto SimplicityKey(const Layout& layout) {
   return std::make_tuple(layout.num_ranks(), layout.tensor, layout.context,
                          layout.expert, layout.expert_tensor, layout.pipeline,
                          layout.interleave, layout.zero, layout.recompute,
-                         layout.schedule, layout.num_microbatches);
+                         layout.recompute_by_stage, layout.schedule,
+                         layout.num_microbatches);
 }
 
 bool IsFaster(const RankedLayout& a, const RankedLayout& b) {
@@ -156,6 +157,11 @@ class Search {
 
   void PushOrders(const Node& node) {
     const Layout& mesh = node.layout;
+    const bool is_too_slow = IsTooSlow(evaluator_.MeshFloor(mesh));
+    // Fewer replicas need no less.
+    if (!is_too_slow && evaluator_.MeshMemoryFloor(mesh) > memory_limit_) {
+      return;
+    }
     const std::vector<int32_t> replicas = space_.Replicas(mesh, mesh.pipeline);
     const auto next = static_cast<size_t>(node.replicas_idx) + 1;
     if (next < replicas.size()) {
@@ -163,10 +169,7 @@ class Search {
       Push(fewer.num_microbatches * evaluator_.PassFloor(mesh) / mesh.pipeline,
            Step::kMesh, fewer, static_cast<int32_t>(next));
     }
-    if (IsTooSlow(evaluator_.MeshFloor(mesh)) ||
-        evaluator_.MeshMemoryFloor(mesh) > memory_limit_) {
-      return;
-    }
+    if (is_too_slow) return;
     for (const Layout& order : space_.Orders(mesh)) {
       Push(std::max(node.floor_s, evaluator_.OrderFloor(order)), Step::kOrder,
            order);
@@ -178,19 +181,30 @@ class Search {
     double fitting_s = std::numeric_limits<double>::infinity();
     int32_t zero = -1;
     for (const Layout& variant : space_.Variants(node.layout)) {
-      if (variant.zero != zero) {
+      const bool is_first = variant.zero != zero;
+      if (is_first) {
         zero = variant.zero;
         fitting_s = std::numeric_limits<double>::infinity();
       }
       // More computed again is dominated where less fits and is no slower.
       const double floor_s = evaluator_.VariantFloor(variant);
       if (floor_s >= fitting_s || IsTooSlow(floor_s)) continue;
-      const StepPrediction prediction = evaluator_.Predict(variant);
-      ++result_.layouts_considered;
-      if (prediction.memory.total() > memory_limit_) continue;
-      fitting_s = std::min(fitting_s, prediction.time.step_time_s());
-      Keep({.layout = variant, .prediction = prediction});
+      if (Price(variant, &fitting_s) || !is_first) continue;
+      // What does not fit may where some stages compute more again.
+      const std::optional<Layout> fitted =
+          evaluator_.FitRecompute(variant, memory_limit_);
+      if (fitted.has_value()) Price(*fitted, &fitting_s);
     }
+  }
+
+  // Whether it fits; `fitting_s` is then no more than its step time.
+  bool Price(const Layout& variant, double* fitting_s) {
+    const StepPrediction prediction = evaluator_.Predict(variant);
+    ++result_.layouts_considered;
+    if (prediction.memory.total() > memory_limit_) return false;
+    *fitting_s = std::min(*fitting_s, prediction.time.step_time_s());
+    Keep({.layout = variant, .prediction = prediction});
+    return true;
   }
 
   void Keep(const RankedLayout& ranked) {
@@ -226,31 +240,42 @@ ClusterSearchResult SearchCluster(const PlannedSpace& space,
 namespace {
 
 // Calls `visit` with the meshes of the space in which memory can be least,
-// those of the smallest micro-batch of each cut, until it returns false; cuts
-// that may need less first, up to those that need more than `most()` bytes.
+// those of the smallest micro-batch of each cut, until it returns false; what
+// may need less first, up to what needs more than `most()` bytes.
 template <typename Most, typename Visit>
 void VisitSmallMeshes(const PlannedSpace& space, LayoutEvaluator& evaluator,
                       const Most& most, const Visit& visit) {
-  struct Cut {
+  // A cut with its stages and the most replicas: fewer need no less.
+  struct Start {
     int64_t floor;
-    Layout sharding;
+    Layout mesh;
   };
-  std::vector<Cut> cuts;
+  std::vector<Start> starts;
   const std::vector<Layout> shardings = space.Shardings();
   for (size_t i = 0; i < shardings.size(); ++i) {
+    const Layout& sharding = shardings[i];
     // Larger micro-batches of the same cut need no less.
-    if (i > 0 && DifferInMicroBatch(shardings[i - 1], shardings[i])) continue;
-    cuts.push_back({evaluator.ShardingMemoryFloor(shardings[i]), shardings[i]});
-  }
-  std::stable_sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) {
-    return a.floor < b.floor;
-  });
-  for (const auto& [floor, sharding] : cuts) {
-    if (floor > most()) return;
+    if ((i > 0 && DifferInMicroBatch(shardings[i - 1], sharding)) ||
+        evaluator.ShardingMemoryFloor(sharding) > most()) {
+      continue;
+    }
     for (const int32_t pipeline : space.Pipelines(sharding)) {
-      for (const int32_t data : space.Replicas(sharding, pipeline)) {
-        if (!visit(space.Mesh(sharding, pipeline, data))) return;
-      }
+      const std::vector<int32_t> replicas = space.Replicas(sharding, pipeline);
+      if (replicas.empty()) continue;
+      const Layout mesh = space.Mesh(sharding, pipeline, replicas.front());
+      const int64_t floor = evaluator.MeshMemoryFloor(mesh);
+      if (floor <= most()) starts.push_back({floor, mesh});
+    }
+  }
+  std::stable_sort(
+      starts.begin(), starts.end(),
+      [](const Start& a, const Start& b) { return a.floor < b.floor; });
+  for (const auto& [floor, mesh] : starts) {
+    if (floor > most()) return;
+    for (const int32_t data : space.Replicas(mesh, mesh.pipeline)) {
+      const Layout fewer = space.Mesh(mesh, mesh.pipeline, data);
+      if (evaluator.MeshMemoryFloor(fewer) > most()) break;
+      if (!visit(fewer)) return;
     }
   }
 }
@@ -265,7 +290,6 @@ std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
                                 : std::numeric_limits<int64_t>::max();
   };
   VisitSmallMeshes(space, evaluator, most, [&](const Layout& mesh) {
-    if (evaluator.MeshMemoryFloor(mesh) > most()) return true;
     for (const Layout& order : space.Orders(mesh)) {
       for (const Layout& variant : space.Variants(order)) {
         const RankedLayout ranked = {.layout = variant,
@@ -287,7 +311,6 @@ bool AnyLayoutFits(const PlannedSpace& space, int64_t memory_limit,
   bool fits = false;
   const auto most = [&] { return memory_limit; };
   VisitSmallMeshes(space, evaluator, most, [&](const Layout& mesh) {
-    if (evaluator.MeshMemoryFloor(mesh) > memory_limit) return true;
     for (const Layout& order : space.Orders(mesh)) {
       for (const Layout& variant : space.Variants(order)) {
         fits |= evaluator.Predict(variant).memory.total() <= memory_limit;

@@ -25,6 +25,11 @@ class LayoutEvaluator {
   virtual ~LayoutEvaluator() = default;
   // Of a layout that the space allows.
   virtual StepPrediction Predict(const Layout& layout) = 0;
+  // The variant with the least computed again in each stage that lets the stage
+  // fit, where that differs between stages; nothing where it does not, or some
+  // stage cannot fit. Floors of an order bound these too.
+  virtual std::optional<Layout> FitRecompute(const Layout& variant,
+                                             int64_t memory_limit) = 0;
 
   // Seconds that one tensor x context group needs for the forward and backward
   // pass of one micro-batch through all layers, other stages' included.
@@ -35,6 +40,7 @@ class LayoutEvaluator {
   virtual double VariantFloor(const Layout& variant) = 0;
   // Bytes of the most loaded rank, also of any larger micro-batch.
   virtual int64_t ShardingMemoryFloor(const Layout& sharding) = 0;
+  // Likewise, also with fewer replicas.
   virtual int64_t MeshMemoryFloor(const Layout& mesh) = 0;
 };
 
@@ -63,6 +69,9 @@ struct ClusterSearchResult {
   bool exhausted = false;          // Ended by num_predictions.
 };
 
+// Of each ZeRO stage all stages of a pipeline compute the same again, or each
+// what LayoutEvaluator::FitRecompute() says.
+//
 // Deterministic. Of layouts that take equally long the simpler comes first:
 // fewer shards of all kinds, less sharded over replicas, less computed again.
 ClusterSearchResult SearchCluster(const PlannedSpace& space,
@@ -70,7 +79,8 @@ ClusterSearchResult SearchCluster(const PlannedSpace& space,
                                   const ClusterSearchLimits& limits,
                                   LayoutEvaluator& evaluator);
 
-// The layout of the space that needs the least memory, the fastest of equals.
+// The layout of the space that needs the least memory, all stages computing the
+// same again, the fastest of equals.
 // Nothing if the space is empty.
 std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
                                                LayoutEvaluator& evaluator);

@@ -1,7 +1,9 @@
 #include "planner/executable.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,76 +12,94 @@
 namespace millrace {
 namespace {
 
-// "layout.context is 2, workers execute 1".
-std::string Against(const char* key, const std::string& value,
-                    const char* executable) {
-  return absl::StrCat(key, " is ", value, ", workers execute ", executable);
-}
+// Axes that workers know with one rank or chunk only.
+struct PlanOnlyAxis {
+  const char* key;
+  int32_t Layout::*size;
+  std::optional<int32_t> LayoutConstraints::*pinned;
+};
+constexpr PlanOnlyAxis kPlanOnlyAxes[] = {
+    {"layout.context", &Layout::context, &LayoutConstraints::context},
+    {"layout.expert", &Layout::expert, &LayoutConstraints::expert},
+    {"layout.expert_tensor", &Layout::expert_tensor,
+     &LayoutConstraints::expert_tensor},
+    {"layout.interleave", &Layout::interleave, &LayoutConstraints::interleave}};
 
-void AddModelKeys(const ModelSpec& model, std::vector<std::string>* keys) {
-  if (model.feed_forward != FeedForward::kSwiglu) {
-    keys->push_back(Against("model.feed_forward",
-                            FeedForwardName(model.feed_forward), "swiglu"));
+Layout LayoutOfPinned(const LayoutConstraints& pinned) {
+  Layout layout;
+  for (const PlanOnlyAxis& axis : kPlanOnlyAxes) {
+    layout.*axis.size = (pinned.*axis.pinned).value_or(1);
   }
-  if (model.ties_embedding) {
-    keys->push_back(Against("model.ties_embedding", "true", "false"));
-  }
-  if (model.moe.num_experts > 0) {
-    keys->push_back(Against("model.moe.num_experts",
-                            absl::StrCat(model.moe.num_experts), "0"));
-  }
-  if (model.mla.kv_rank > 0) {
-    keys->push_back(
-        Against("model.mla.kv_rank", absl::StrCat(model.mla.kv_rank), "0"));
-  }
-}
-
-void AddLayoutKeys(const Layout& layout, std::vector<std::string>* keys) {
-  if (layout.gemm_format != GemmFormat::kAsStored) {
-    keys->push_back(
-        Against("training.precision", PrecisionName(layout), "fp32 and bf16"));
-  }
-  const struct {
-    const char* key;
-    int32_t size;
-  } axes[] = {{"layout.context", layout.context},
-              {"layout.expert", layout.expert},
-              {"layout.expert_tensor", layout.expert_tensor},
-              {"layout.interleave", layout.interleave}};
-  for (const auto& [key, size] : axes) {
-    if (size > 1) keys->push_back(Against(key, absl::StrCat(size), "1"));
-  }
-  if (layout.schedule == Schedule::kInterleaved) {
-    keys->push_back(Against("layout.schedule", ScheduleName(layout.schedule),
-                            "1f1b, zero_bubble and list"));
-  }
+  if (pinned.schedule != "auto") layout.schedule = ScheduleOf(pinned.schedule);
+  return layout;
 }
 
 }  // namespace
 
+std::vector<PlanOnlyKey> PlanOnlyKeys(const ModelSpec& model) {
+  std::vector<PlanOnlyKey> keys;
+  if (model.feed_forward != FeedForward::kSwiglu) {
+    keys.push_back(
+        {"model.feed_forward", FeedForwardName(model.feed_forward), "swiglu"});
+  }
+  if (model.ties_embedding) {
+    keys.push_back({"model.ties_embedding", "true", "false"});
+  }
+  if (model.moe.num_experts > 0) {
+    keys.push_back(
+        {"model.moe.num_experts", absl::StrCat(model.moe.num_experts), "0"});
+  }
+  if (model.mla.kv_rank > 0) {
+    keys.push_back({"model.mla.kv_rank", absl::StrCat(model.mla.kv_rank), "0"});
+  }
+  return keys;
+}
+
+std::vector<PlanOnlyKey> PlanOnlyKeys(const Layout& layout) {
+  std::vector<PlanOnlyKey> keys;
+  if (layout.gemm_format != GemmFormat::kAsStored) {
+    keys.push_back(
+        {"training.precision", PrecisionName(layout), "fp32 and bf16"});
+  }
+  for (const PlanOnlyAxis& axis : kPlanOnlyAxes) {
+    const int32_t size = layout.*axis.size;
+    if (size > 1) keys.push_back({axis.key, absl::StrCat(size), "1"});
+  }
+  if (layout.schedule == Schedule::kInterleaved) {
+    keys.push_back({"layout.schedule", ScheduleName(layout.schedule),
+                    "1f1b, zero_bubble and list"});
+  }
+  return keys;
+}
+
+std::vector<PlanOnlyKey> PlanOnlyKeys(const LayoutConstraints& pinned) {
+  return PlanOnlyKeys(LayoutOfPinned(pinned));
+}
+
+void PinExecutableAxes(LayoutConstraints* constraints) {
+  for (const PlanOnlyAxis& axis : kPlanOnlyAxes) {
+    constraints->*axis.pinned = 1;
+  }
+}
+
 absl::Status CheckExecutable(const JobSpec& job) {
-  Layout pinned;
+  Layout pinned = LayoutOfPinned(job.layout);
   pinned.precision = PrecisionOf(job.training.precision);
   pinned.gemm_format = GemmFormatOf(job.training.precision);
-  pinned.context = job.layout.context.value_or(1);
-  pinned.expert = job.layout.expert.value_or(1);
-  pinned.expert_tensor = job.layout.expert_tensor.value_or(1);
-  pinned.interleave = job.layout.interleave.value_or(1);
-  if (job.layout.schedule != "auto") {
-    pinned.schedule = ScheduleOf(job.layout.schedule);
-  }
   return CheckExecutable(job.model, pinned);
 }
 
 absl::Status CheckExecutable(const ModelSpec& model, const Layout& layout) {
-  std::vector<std::string> keys;
-  AddModelKeys(model, &keys);
-  AddLayoutKeys(layout, &keys);
+  std::vector<PlanOnlyKey> keys = PlanOnlyKeys(model);
+  for (PlanOnlyKey& key : PlanOnlyKeys(layout)) keys.push_back(std::move(key));
   if (keys.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("no worker can execute this yet, it can only be planned "
-                   "(millrace plan): ",
-                   absl::StrJoin(keys, "; ")));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no worker can execute this yet, it can only be planned (millrace "
+      "plan): ",
+      absl::StrJoin(keys, "; ", [](std::string* out, const PlanOnlyKey& key) {
+        absl::StrAppend(out, key.key, " is ", key.value, ", workers execute ",
+                        key.executable);
+      })));
 }
 
 }  // namespace millrace

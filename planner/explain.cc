@@ -69,6 +69,9 @@ std::string RecomputeText(const Plan& plan) {
       what = "all layers from their inputs";
       break;
   }
+  if (!plan.layout.recompute_by_stage.empty()) {
+    what = "by stage, the least with which each fits";
+  }
   return absl::StrCat("  recompute  ", what, ", ",
                       Percent(plan.prediction.recompute_fraction),
                       " of the step, for memory\n");
@@ -134,7 +137,11 @@ std::string PlanOnlyText(const Plan& plan) {
           ? absl::StrCat("  plan only  no worker can execute "
                          "this layout or model yet; the "
                          "prediction is by ",
-                         plan.simulated ? "passes" : "the closed form", "\n")
+                         plan.simulated ? "passes" : "the closed form",
+                         plan.by_passes.has_value()
+                             ? ", on the scale of instructions"
+                             : "",
+                         "\n")
           : "",
       plan.pipeline_outermost
           ? "  placement  innermost first: tensor, context, "

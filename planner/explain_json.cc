@@ -14,6 +14,18 @@ namespace {
 // Ordered: the keys appear as docs/plan.md lists them.
 using Json = nlohmann::ordered_json;
 
+// One for all stages, or a list of each stage's.
+Json RecomputeJson(const Layout& layout) {
+  if (layout.recompute_by_stage.empty()) {
+    return RecomputeName(layout.recompute);
+  }
+  Json stages = Json::array();
+  for (const Recompute recompute : layout.recompute_by_stage) {
+    stages.push_back(RecomputeName(recompute));
+  }
+  return stages;
+}
+
 Json LayoutJson(const Layout& layout) {
   return {{"pipeline", layout.pipeline},
           {"interleave", layout.interleave},
@@ -24,7 +36,7 @@ Json LayoutJson(const Layout& layout) {
           {"context", layout.context},
           {"expert", layout.expert},
           {"micro_batch", layout.micro_batch},
-          {"recompute", RecomputeName(layout.recompute)},
+          {"recompute", RecomputeJson(layout)},
           {"precision", PrecisionName(layout)},
           {"schedule", ScheduleName(layout.schedule)}};
 }

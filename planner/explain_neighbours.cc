@@ -44,7 +44,9 @@ std::vector<Turn> TurnsOf(const Layout& layout, const ModelSpec& model) {
   }
   for (int i = 0; i < kNumRecomputes; ++i) {
     const auto recompute = static_cast<Recompute>(i);
-    if (recompute == layout.recompute) continue;
+    if (layout.recompute_by_stage.empty() && recompute == layout.recompute) {
+      continue;
+    }
     turns.push_back({"layout.recompute", RecomputeName(recompute)});
   }
   for (const Schedule schedule :

@@ -27,7 +27,7 @@ LayoutConstraints Pinned(const Layout& layout) {
           .expert = layout.expert,
           .expert_tensor = layout.expert_tensor,
           .interleave = layout.interleave,
-          .recompute = RecomputeName(layout.recompute),
+          .recompute = RecomputeKey(layout),
           .schedule = ScheduleName(layout.schedule)};
 }
 
@@ -55,6 +55,13 @@ void NoteCommon(Export& out) {
       "the plan's order of instructions, lanes and buffer offsets: the "
       "framework schedules and allocates by its own rules, so the predicted "
       "times are not its times");
+  if (!out.layout.recompute_by_stage.empty()) {
+    out.differences.push_back(absl::StrCat(
+        "recompute by stage (", RecomputeKey(out.layout),
+        "): one setting holds for all stages, so all do the most of any, ",
+        RecomputeName(out.layout.recompute),
+        ", which fits too and takes longer"));
+  }
   if (out.layout.schedule == Schedule::kZeroBubble) {
     out.differences.push_back(
         "the schedule zero_bubble: weight gradients are not put off, the order "

@@ -62,7 +62,7 @@ bool ReducesEmbeddingEarly(const GraphBuilder& builder) {
 void EmitBackward(GraphBuilder& builder, const ForwardPass& pass,
                   const LossOptions& loss) {
   std::vector<GraphOp>& ops = builder.graph().backward;
-  const Recompute recompute = builder.layout().recompute;
+  const Recompute recompute = builder.layout().recompute_of(builder.stage());
   builder.EmitTo(&ops);
   TensorId d_stream =
       builder.is_last_stage()

@@ -26,9 +26,10 @@ int64_t NumDevices(Importer& importer) {
   }
   const int64_t devices = dumped > 0 ? dumped : nodes * each;
   if (devices <= std::numeric_limits<int32_t>::max()) return devices;
-  importer.Error(importer.Look("nnodes"), "nnodes",
-                 absl::StrCat(nodes, " times nproc-per-node ", each, " are ",
-                              devices, " devices; expected fewer"));
+  importer.Error(
+      importer.Look("nnodes"), "nnodes",
+      absl::StrCat(nodes, " times ", importer.OwnKey("nproc-per-node"), " ",
+                   each, " are ", devices, " devices; expected fewer"));
   return 0;
 }
 
@@ -53,10 +54,13 @@ void SetData(Importer& importer, int64_t num_devices) {
         importer.Look("tensor-model-parallel-size"),
         "tensor-model-parallel-size",
         absl::StrCat(
-            job.layout.tensor.value_or(1), " x pipeline-model-parallel-size ",
+            job.layout.tensor.value_or(1), " x ",
+            importer.OwnKey("pipeline-model-parallel-size"), " ",
             job.layout.pipeline.value_or(1),
-            context > 1 ? absl::StrCat(" x context-parallel-size ", context)
-                        : "",
+            context > 1
+                ? absl::StrCat(" x ", importer.OwnKey("context-parallel-size"),
+                               " ", context)
+                : "",
             " = ", unit, " does not divide the ", num_devices, " devices"));
     return;
   }

@@ -192,7 +192,9 @@ void SetSchedule(Importer& importer) {
 void SetOrder(Importer& importer) {
   const char* key = "parallelism.pipeline_parallel_schedule";
   const char* by_layers = "parallelism.pipeline_parallel_layers_per_stage";
+  const char* parts = "parallelism.module_fqns_per_model_part";
   const Setting* schedule = importer.Look(key);
+  const Setting* modules = importer.Look(parts);
   const int64_t each = importer.Integer(by_layers, 1, 0);
   // Embedding and head count as so many layers of a chunk.
   int64_t ends = 0;
@@ -226,13 +228,20 @@ void SetOrder(Importer& importer) {
     }
     importer.Set("layout.interleave", absl::StrCat(chunks / pipeline),
                  by_layers);
-  } else if (importer.Look("parallelism.module_fqns_per_model_part") ==
-             nullptr) {
+  } else if (modules == nullptr) {
     importer.Set("layout.interleave", "2", "default of torchtitan");
   } else {
-    importer.Note(
-        "module_fqns_per_model_part: how many chunks a stage holds is left to "
-        "the planner");
+    const int64_t chunks =
+        1 + std::count(modules->value.begin(), modules->value.end(), '|');
+    if (chunks % pipeline != 0 || chunks == pipeline) {
+      importer.Error(
+          modules, parts,
+          absl::StrCat("names the modules of ", chunks, " chunks, which ",
+                       pipeline,
+                       " stages cannot hold in equal numbers of two or more"));
+      return;
+    }
+    importer.Set("layout.interleave", absl::StrCat(chunks / pipeline), parts);
   }
 }
 

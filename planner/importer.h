@@ -65,6 +65,9 @@ class Importer {
   void Error(const Setting* setting, absl::string_view key,
              const std::string& what);
 
+  // The source's name of a key that may be a flag of Megatron-LM, for messages.
+  std::string OwnKey(absl::string_view key) const;
+
   // After an error that leaves the model unknown: no more is said of its keys.
   void LeaveModel() { leaves_model_ = true; }
   // Precision, where this version can train in it.
@@ -75,8 +78,6 @@ class Importer {
   absl::StatusOr<ImportedJob> Finish(const ImportOptions& options);
 
  private:
-  // The source's name of a key that may be a flag of Megatron-LM.
-  std::string OwnKey(absl::string_view key) const;
   // The source's name of a job's key, for messages.
   std::string NameOf(absl::string_view job_path) const;
   const Setting* SettingOf(absl::string_view job_path) const;

@@ -86,11 +86,10 @@ struct FieldReader {
     return IsScalar() && (*value || tree.scalar == "false");
   }
   bool operator()(std::string* value) const {
-    if (!IsScalar()) return false;
-    *value = tree.scalar;
-    if (key.choices == nullptr) return true;
-    const std::vector<std::string> choices = absl::StrSplit(key.choices, '|');
-    return std::find(choices.begin(), choices.end(), *value) != choices.end();
+    std::vector<std::string> stages;
+    if (!IsScalar() && !(key.by_stage && (*this)(&stages))) return false;
+    *value = IsScalar() ? tree.scalar : absl::StrJoin(stages, ", ");
+    return IsChoice(key, *value);
   }
   bool operator()(std::vector<std::string>* value) const {
     if (tree.kind != YamlTree::Kind::kList) return false;

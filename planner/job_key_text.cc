@@ -1,10 +1,13 @@
 // What job keys accept, and their values, in words.
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -65,7 +68,10 @@ struct ExpectedText {
   }
   std::string operator()(bool*) const { return "true or false"; }
   std::string operator()(std::string*) const {
-    return key.choices != nullptr ? DescribeChoices(key.choices) : "text";
+    if (key.choices == nullptr) return "text";
+    return absl::StrCat(
+        DescribeChoices(key.choices),
+        key.by_stage ? ", or a list of these, one for each stage" : "");
   }
   std::string operator()(std::vector<std::string>*) const {
     return "a list of texts";
@@ -102,6 +108,9 @@ struct ValueText {
     return *value ? "true" : "false";
   }
   std::string operator()(const std::string* value) const {
+    if (key.by_stage && absl::StrContains(*value, ',')) {
+      return absl::StrCat("[", *value, "]");
+    }
     return key.choices != nullptr ? *value : QuoteYaml(*value);
   }
   std::string operator()(const std::vector<std::string>* value) const {
@@ -157,6 +166,20 @@ std::string DescribeDefault(const JobKey& key) {
 }
 
 }  // namespace
+
+bool IsChoice(const JobKey& key, absl::string_view text) {
+  if (key.choices == nullptr) return true;
+  const std::vector<std::string> choices = absl::StrSplit(key.choices, '|');
+  const auto is_among = [&](absl::string_view word, size_t from) {
+    return std::find(choices.begin() + static_cast<ptrdiff_t>(from),
+                     choices.end(), word) != choices.end();
+  };
+  if (!key.by_stage || !absl::StrContains(text, ',')) return is_among(text, 0);
+  const std::vector<absl::string_view> stages = absl::StrSplit(text, ',');
+  return std::all_of(stages.begin(), stages.end(), [&](absl::string_view word) {
+    return is_among(absl::StripAsciiWhitespace(word), 1);
+  });
+}
 
 std::string DescribeExpected(const JobKey& key) {
   JobSpec job;

@@ -319,10 +319,12 @@ const JobKey kJobKeys[] = {
      .maximum = 3},
     {.path = "layout.recompute",
      .doc = "What the backward pass computes again instead of keeping it: "
-            "nothing, outputs of norms and activations, or whole layers. auto "
-            "takes the least that fits.",
+            "nothing, outputs of norms and activations, or whole layers; or a "
+            "list, of each pipeline stage. auto takes the least that fits, in "
+            "each stage.",
      .field = FIELD(layout.recompute),
-     .choices = "auto|none|selective|full"},
+     .choices = "auto|none|selective|full",
+     .by_stage = true},
     {.path = "layout.schedule",
      .doc = "The order of passes in a pipeline: one forward, one backward; or "
             "zero_bubble, which also puts off weight gradients to fill its "

@@ -40,12 +40,18 @@ struct JobKey {
   bool open_maximum = false;
   bool is_bytes = false;          // Written as "20 MiB" or a plain count.
   const char* choices = nullptr;  // Of text: "cpu" or "none|linear|cosine".
+  // Of text whose first choice is auto: a list of the others too, one for each
+  // pipeline stage, kept as "full, none".
+  bool by_stage = false;
   const char* default_note = nullptr;  // Where the default is not a constant.
 };
 
 std::span<const JobKey> JobKeys();
 // The key of that path, or null.
 const JobKey* FindJobKey(absl::string_view path);
+
+// Whether a key of text accepts it.
+bool IsChoice(const JobKey& key, absl::string_view text);
 
 // What a key accepts, as messages say it: "an integer of at least 1".
 std::string DescribeExpected(const JobKey& key);

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -134,6 +137,24 @@ Recompute RecomputeOf(absl::string_view name) {
   }
   CHECK(false) << "unknown recompute " << name;
   return Recompute::kNone;
+}
+
+std::string RecomputeKey(const Layout& layout) {
+  if (layout.recompute_by_stage.empty()) return RecomputeName(layout.recompute);
+  return absl::StrJoin(layout.recompute_by_stage, ", ",
+                       [](std::string* out, Recompute recompute) {
+                         out->append(RecomputeName(recompute));
+                       });
+}
+
+void SetRecompute(absl::string_view key, Layout* layout) {
+  std::vector<Recompute>& stages = layout->recompute_by_stage;
+  stages.clear();
+  for (const absl::string_view name : absl::StrSplit(key, ',')) {
+    stages.push_back(RecomputeOf(absl::StripAsciiWhitespace(name)));
+  }
+  layout->recompute = *std::max_element(stages.begin(), stages.end());
+  if (stages.size() == 1) stages.clear();
 }
 
 const char* ScheduleName(Schedule schedule) {
@@ -341,6 +362,36 @@ absl::Status ValidateSchedule(const Layout& layout) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateRecompute(const Layout& layout) {
+  const std::vector<Recompute>& stages = layout.recompute_by_stage;
+  if (stages.empty()) return absl::OkStatus();
+  if (static_cast<int32_t>(stages.size()) != layout.pipeline) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout.recompute names ", stages.size(), " stages (",
+                     RecomputeKey(layout), "), but layout.pipeline is ",
+                     layout.pipeline, "; name every stage's, or one for all"));
+  }
+  CHECK(layout.recompute == *std::max_element(stages.begin(), stages.end()))
+      << RecomputeKey(layout);
+  return absl::OkStatus();
+}
+
+// "full (2 stages), selective (6)".
+std::string RecomputeText(const Layout& layout) {
+  const std::vector<Recompute>& stages = layout.recompute_by_stage;
+  if (stages.empty()) return RecomputeName(layout.recompute);
+  std::string text;
+  for (size_t begin = 0, end = 0; begin < stages.size(); begin = end) {
+    while (end < stages.size() && stages[end] == stages[begin]) ++end;
+    absl::StrAppend(&text, text.empty() ? "" : ", ",
+                    RecomputeName(stages[begin]), " (", end - begin,
+                    begin > 0          ? ")"
+                    : end == begin + 1 ? " stage)"
+                                       : " stages)");
+  }
+  return text;
+}
+
 }  // namespace
 
 LayerRange StageLayers(const ModelSpec& model, const Layout& layout,
@@ -385,6 +436,7 @@ absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
         absl::StrCat("layout.zero is ", layout.zero, "; it must be 0 to 3"));
   }
   RETURN_IF_ERROR(ValidateSchedule(layout));
+  RETURN_IF_ERROR(ValidateRecompute(layout));
   if (layout.pipeline > model.num_layers) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layout.pipeline is ", layout.pipeline, ", but the model has ",
@@ -414,7 +466,7 @@ std::string LayoutToString(const Layout& layout) {
                   layout.micro_batch, ", ZeRO ", layout.zero, ", ",
                   PrecisionName(layout));
   if (layout.recompute != Recompute::kNone) {
-    absl::StrAppend(&text, ", recompute ", RecomputeName(layout.recompute));
+    absl::StrAppend(&text, ", recompute ", RecomputeText(layout));
   }
   if (layout.schedule == Schedule::kZeroBubble) {
     absl::StrAppend(&text, ", zero bubble");

@@ -73,11 +73,11 @@ struct Layout {
   int32_t pipeline = 1;  // Stages.
   int32_t data = 1;      // Replicas, each with its share of the global batch.
   int32_t tensor = 1;    // Shards of each layer; sequence-parallel when > 1.
-  // Planned only so far, as are interleave and gemm_format: shards of each
-  // sequence, and of the experts of a layer. An expert is whole on a rank
-  // (expert_tensor 1) or cut as the layer is (expert_tensor = tensor). Experts
-  // are spread over the ranks of a stage that are left: `expert` divides data x
-  // context x tensor / expert_tensor and adds no ranks.
+  // Shards of each sequence, and of the experts of a layer. An expert is whole
+  // on a rank (expert_tensor 1) or cut as the layer is (expert_tensor =
+  // tensor). Experts are spread over the ranks of a stage that are left:
+  // `expert` divides data x context x tensor / expert_tensor and adds no ranks.
+  // planner/executable.h says which of all these are only planned so far.
   int32_t context = 1;
   int32_t expert = 1;
   int32_t expert_tensor = 1;
@@ -90,7 +90,9 @@ struct Layout {
   int32_t zero = 0;
   Precision precision = Precision::kFloat32;
   GemmFormat gemm_format = GemmFormat::kAsStored;
-  Recompute recompute = Recompute::kNone;
+  Recompute recompute = Recompute::kNone;  // Of all stages, or the most of any.
+  // Where stages differ, of each; else empty.
+  std::vector<Recompute> recompute_by_stage;
   Schedule schedule = Schedule::kOneForwardOneBackward;
   // By stage, and of a transfer between two: with kListScheduled alone.
   std::vector<ListedStage> listed_stages;
@@ -100,13 +102,12 @@ struct Layout {
   bool shards_optimizer() const { return zero >= 1 && data * context > 1; }
   bool shards_gradients() const { return zero >= 2 && data * context > 1; }
   bool shards_parameters() const { return zero >= 3 && data * context > 1; }
-  int32_t num_ranks() const { return pipeline * data * tensor * context; }
-  // Whether no worker can execute it yet, whatever the model.
-  bool plan_only() const {
-    return context > 1 || expert > 1 || expert_tensor > 1 || interleave > 1 ||
-           gemm_format != GemmFormat::kAsStored ||
-           schedule == Schedule::kInterleaved;
+  Recompute recompute_of(int32_t stage) const {
+    return recompute_by_stage.empty()
+               ? recompute
+               : recompute_by_stage[static_cast<size_t>(stage)];
   }
+  int32_t num_ranks() const { return pipeline * data * tensor * context; }
   // Sequences of one optimizer step over all replicas.
   int32_t global_batch() const { return micro_batch * num_microbatches * data; }
   friend bool operator==(const Layout&, const Layout&) = default;
@@ -160,15 +161,23 @@ int64_t LargestDivisorUpTo(int64_t value, int64_t limit);
 // Returns InvalidArgument with the reason and the smallest change that would
 // help: heads, key-value heads, ffn_hidden, vocabulary and the tokens of a
 // micro-batch divisible by `tensor`; at least one layer a stage; global batch
-// = micro_batch x num_microbatches x data.
+// = micro_batch x num_microbatches x data; what is computed again, of every
+// stage or of all.
 absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
                             int64_t global_batch);
+
+// What is computed again, as jobs say it: "selective", or where stages differ
+// "full, selective, none". SetRecompute() takes one of these;
+// ValidateLayout() says whether there are as many as stages.
+std::string RecomputeKey(const Layout& layout);
+void SetRecompute(absl::string_view key, Layout* layout);
 
 // What computing is called in jobs and plans: "fp32", "bf16", "fp8", "fp4".
 const char* PrecisionName(const Layout& layout);
 
 // "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1, bf16", and
-// ", recompute full" where anything is.
+// ", recompute full" where anything is, or ", recompute full (2 stages),
+// selective (6)" in their order.
 std::string LayoutToString(const Layout& layout);
 
 }  // namespace millrace

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "planner/executable.h"
 
 namespace millrace {
 namespace {
@@ -44,20 +45,13 @@ std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
   return meshes;
 }
 
-// The first key that asks for what workers cannot execute, as "layout.context
-// is 2"; nothing if none does.
-std::optional<std::string> PlanOnlyKey(const LayoutConstraints& constraints) {
-  const std::pair<const char*, std::optional<int32_t>> axes[] = {
-      {"context", constraints.context},
-      {"expert", constraints.expert},
-      {"expert_tensor", constraints.expert_tensor},
-      {"interleave", constraints.interleave}};
-  for (const auto& [name, size] : axes) {
-    if (size.value_or(1) > 1)
-      return absl::StrCat("layout.", name, " is ", *size);
-  }
-  if (constraints.schedule == ScheduleName(Schedule::kInterleaved)) {
-    return "layout.schedule is interleaved";
+// The first key of the job that asks for what workers cannot execute.
+std::optional<PlanOnlyKey> FirstPlanOnlyKey(const LayoutSpace& space) {
+  for (const std::vector<PlanOnlyKey>& keys :
+       {PlanOnlyKeys(space.model),
+        PlanOnlyKeys(Layout{.gemm_format = space.gemm_format}),
+        PlanOnlyKeys(space.constraints)}) {
+    if (!keys.empty()) return keys.front();
   }
   return std::nullopt;
 }
@@ -91,39 +85,12 @@ PinnedAxes DescribePinnedAxes(const LayoutConstraints& constraints) {
   return pinned;
 }
 
-// The first key of a model that workers cannot train, likewise.
-std::optional<std::string> PlanOnlyKey(const ModelSpec& model) {
-  if (model.moe.num_experts > 0) {
-    return absl::StrCat("model.moe.num_experts is ", model.moe.num_experts);
-  }
-  if (model.mla.kv_rank > 0) {
-    return absl::StrCat("model.mla.kv_rank is ", model.mla.kv_rank);
-  }
-  if (model.feed_forward != FeedForward::kSwiglu) {
-    return absl::StrCat("model.feed_forward is ",
-                        FeedForwardName(model.feed_forward));
-  }
-  if (model.ties_embedding) return "model.ties_embedding is true";
-  return std::nullopt;
-}
-
 // What stands in the way of the layout that comes closest.
 std::string NearestObstacle(const LayoutSpace& space) {
-  if (const auto key = PlanOnlyKey(space.model)) {
-    return absl::StrCat(*key,
-                        ", which is only planned so far: workers train the "
-                        "Llama family with a head of its own");
-  }
-  if (space.gemm_format != GemmFormat::kAsStored) {
-    return absl::StrCat("training.precision is ",
-                        PrecisionName(Layout{.gemm_format = space.gemm_format}),
-                        ", which is only planned so far: workers train in fp32 "
-                        "and bf16");
-  }
-  if (const auto key = PlanOnlyKey(space.constraints)) {
-    return absl::StrCat(*key,
-                        ", which is only planned so far: workers execute "
-                        "1 or auto, and 1f1b, zero_bubble or list");
+  if (const auto key = FirstPlanOnlyKey(space)) {
+    return absl::StrCat(key->key, " is ", key->value,
+                        ", which is only planned so far: workers execute ",
+                        key->executable);
   }
   if (!Allows(space.constraints.devices, space.num_devices)) {
     return absl::StrCat("layout.devices is ", *space.constraints.devices,
@@ -145,6 +112,9 @@ std::string NearestObstacle(const LayoutSpace& space) {
   int64_t nearest_gap = 0;
   for (Layout layout : meshes) {
     layout.zero = space.constraints.zero.value_or(0);
+    if (space.constraints.recompute != kAuto) {
+      SetRecompute(space.constraints.recompute, &layout);
+    }
     layout.micro_batch = space.constraints.micro_batch.value_or(1);
     const int64_t sequences =
         int64_t{layout.micro_batch} * int64_t{layout.data};
@@ -279,15 +249,16 @@ LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
           .constraints = job.layout};
 }
 
-bool PinsPlanOnlyAxis(const LayoutConstraints& constraints) {
-  return PlanOnlyKey(constraints).has_value();
+std::optional<LayoutSpace> ExecutableSpace(const LayoutSpace& space) {
+  if (FirstPlanOnlyKey(space).has_value()) return std::nullopt;
+  LayoutSpace executable = space;
+  PinExecutableAxes(&executable.constraints);
+  return executable;
 }
 
 std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
   std::vector<Layout> layouts;
-  if (PlanOnlyKey(space.model).has_value() ||
-      space.gemm_format != GemmFormat::kAsStored ||
-      PlanOnlyKey(space.constraints).has_value() ||
+  if (FirstPlanOnlyKey(space).has_value() ||
       !Allows(space.constraints.devices, space.num_devices)) {
     return layouts;
   }
@@ -308,9 +279,9 @@ std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
         layout.zero = zero;
         layout.num_microbatches = count;
         layout.micro_batch = static_cast<int32_t>(replica_batch / count);
-        layout.recompute = space.constraints.recompute == kAuto
-                               ? Recompute::kNone
-                               : RecomputeOf(space.constraints.recompute);
+        if (space.constraints.recompute != kAuto) {
+          SetRecompute(space.constraints.recompute, &layout);
+        }
         for (const Schedule schedule :
              {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble}) {
           if (!StartsFrom(space.constraints.schedule, schedule, mesh)) continue;

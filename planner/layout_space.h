@@ -4,6 +4,7 @@
 #define MILLRACE_PLANNER_LAYOUT_SPACE_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,8 +35,9 @@ std::vector<int32_t> DivisorsOf(int64_t value);
 
 LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices);
 
-// Whether a key asks for what workers cannot execute yet.
-bool PinsPlanOnlyAxis(const LayoutConstraints& constraints);
+// The part of the space that workers can execute; nothing where the model, the
+// format or a pinned key stands against that.
+std::optional<LayoutSpace> ExecutableSpace(const LayoutSpace& space);
 
 // Every layout that uses all devices, respects the constraints and passes
 // ValidateLayout, the simpler first: fewer tensor shards, fewer stages, no

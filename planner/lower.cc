@@ -17,6 +17,7 @@
 #include "planner/happens_before.h"
 #include "planner/list_layout.h"
 #include "planner/lower_dependencies.h"
+#include "planner/program_size.h"
 #include "planner/schedule.h"
 
 namespace millrace {
@@ -405,6 +406,7 @@ absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              const Layout& layout,
                                              int32_t stage) {
   RETURN_IF_ERROR(CheckInput(model, layout, stage));
+  RETURN_IF_ERROR(CheckProgramSize(model, layout));
   ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
   return LowerTraining(model, layout, stage, std::move(order[stage]));
 }
@@ -412,6 +414,7 @@ absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
 absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
     const ModelSpec& model, const Layout& layout) {
   RETURN_IF_ERROR(CheckInput(model, layout, /*stage=*/0));
+  RETURN_IF_ERROR(CheckProgramSize(model, layout));
   ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
   std::vector<Program> programs;
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {

@@ -14,7 +14,8 @@
 
 namespace millrace {
 
-// One pipeline stage's training step. `layout` must pass ValidateLayout.
+// One pipeline stage's training step. `layout` must pass ValidateLayout; the
+// status is CheckProgramSize()'s where it would be too large.
 absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              const Layout& layout,
                                              int32_t stage);

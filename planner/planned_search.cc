@@ -14,6 +14,8 @@
 #include "base/units.h"
 #include "planner/cluster_search.h"
 #include "planner/cluster_simulate.h"
+#include "planner/executable.h"
+#include "planner/finalists.h"
 #include "planner/implementation.h"
 #include "planner/layout_space.h"
 #include "planner/list_order.h"
@@ -38,6 +40,8 @@ constexpr int64_t kMostPasses = 2'000'000;
 // a second.
 constexpr size_t kMostListed = 3;
 constexpr int64_t kListedPasses = 60'000;
+// Layouts that workers can execute, of which instructions tell the fastest.
+constexpr int32_t kExecutableFinalists = 6;
 
 // What workers' steps are like, but for the order of the mesh axes.
 Implementation WithOrder(bool pipeline_outermost) {
@@ -64,6 +68,7 @@ class PlannedSearch {
       : space_(space),
         memory_limit_(memory_limit),
         simulates_(input.simulates),
+        lowers_(input.lowers && input.simulates),
         memory_is_the_jobs_(
             input.job.resources.memory_per_device_bytes.has_value()),
         cost_(cost),
@@ -84,21 +89,33 @@ class PlannedSearch {
       RETURN_IF_ERROR(SimulateBest(&choice.best));
       RETURN_IF_ERROR(ListBest(&choice.best));
     }
-    // Like is compared with like.
-    const Alternative& first = choice.best.front();
-    const Prediction chosen = first.prediction;
-    const Prediction chosen_in_closed_form =
-        WithoutSimulation(space_.model, first.layout, cost_, chosen);
-    for (Alternative& alternative : choice.best) {
-      const bool is_like_chosen = alternative.simulated == first.simulated;
-      SayWhyItLost(is_like_chosen ? chosen : chosen_in_closed_form,
-                   memory_limit_, is_like_chosen ? "" : kByClosedForm,
-                   &alternative);
+    if (lowers_) {
+      RETURN_IF_ERROR(PriceByInstructions(space_.model, cost_, memory_limit_,
+                                          &choice.best));
     }
+    SayWhyOthersLost(&choice.best);
     return choice;
   }
 
  private:
+  // Like is compared with like.
+  void SayWhyOthersLost(std::vector<Alternative>* best) const {
+    const Alternative& first = best->front();
+    const Prediction chosen = first.prediction;
+    const Prediction chosen_in_closed_form =
+        WithoutSimulation(space_.model, first.layout, cost_, chosen);
+    for (Alternative& alternative : *best) {
+      const bool is_like_chosen = alternative.simulated == first.simulated;
+      // Both of one scale again.
+      if (!is_like_chosen && alternative.by_passes.has_value()) {
+        alternative.prediction = *alternative.by_passes;
+      }
+      SayWhyItLost(is_like_chosen ? chosen : chosen_in_closed_form,
+                   memory_limit_, is_like_chosen ? "" : kByClosedForm,
+                   &alternative);
+    }
+  }
+
   ClusterSearchResult SearchIn(const PlannedSpace& planned,
                                const ClusterSearchLimits& limits,
                                bool pipeline_outermost) {
@@ -225,28 +242,33 @@ class PlannedSearch {
     return absl::OkStatus();
   }
 
-  // What a user who wants to start today needs to know.
+  // What a user who wants to start today needs to know: the fastest that
+  // workers can execute, and where Programs tell them apart, others like it.
   void AddExecutable(PlannedChoice* choice) {
-    const auto is_executable = [](const Alternative& alternative) {
-      return !alternative.layout.plan_only() && !alternative.pipeline_outermost;
+    const auto is_executable = [&](const Alternative& alternative) {
+      return !alternative.pipeline_outermost &&
+             CheckExecutable(space_.model, alternative.layout).ok();
     };
-    if (!space_.model.is_llama() ||
-        space_.gemm_format != GemmFormat::kAsStored ||
-        std::any_of(choice->best.begin(), choice->best.end(), is_executable)) {
+    const bool tells_apart = lowers_ && cost_.HasTables();
+    const std::optional<LayoutSpace> executable = ExecutableSpace(space_);
+    if (!executable.has_value() ||
+        (!tells_apart && std::any_of(choice->best.begin(), choice->best.end(),
+                                     is_executable))) {
       return;
     }
-    LayoutSpace executable = space_;
-    LayoutConstraints& pinned = executable.constraints;
-    for (std::optional<int32_t> LayoutConstraints::*axis :
-         {&LayoutConstraints::context, &LayoutConstraints::expert,
-          &LayoutConstraints::expert_tensor, &LayoutConstraints::interleave}) {
-      if ((pinned.*axis).value_or(1) != 1) return;
-      pinned.*axis = 1;
-    }
     const ClusterSearchResult found =
-        SearchIn(PlannedSpace(executable), {.num_kept = 1}, false);
+        SearchIn(PlannedSpace(*executable),
+                 {.num_kept = tells_apart ? kExecutableFinalists : 1}, false);
     choice->layouts_considered += found.layouts_considered;
-    if (!found.best.empty()) Add(found.best.front(), false, choice);
+    for (const RankedLayout& ranked : found.best) {
+      if (std::none_of(choice->best.begin(), choice->best.end(),
+                       [&](const Alternative& known) {
+                         return !known.pipeline_outermost &&
+                                known.layout == ranked.layout;
+                       })) {
+        Add(ranked, false, choice);
+      }
+    }
   }
 
   absl::Status ExplainNothingFits(const PlannedSpace& planned) {
@@ -291,6 +313,7 @@ class PlannedSearch {
   const LayoutSpace& space_;
   const int64_t memory_limit_;
   const bool simulates_;
+  const bool lowers_;
   const bool memory_is_the_jobs_;
   const CostModel& cost_;
   StepModel& model_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "planner/layer_work.h"
@@ -30,7 +31,14 @@ int64_t RanksForExperts(const Layout& layout, int32_t data) {
 
 PlannedSpace::PlannedSpace(LayoutSpace space)
     : space_(std::move(space)),
-      batch_divisors_(DivisorsOf(space_.global_batch)) {}
+      batch_divisors_(DivisorsOf(space_.global_batch)) {
+  const std::string& pinned = space_.constraints.recompute;
+  for (int r = 0; r < kNumRecomputes; ++r) {
+    const char* open = RecomputeName(static_cast<Recompute>(r));
+    SetRecompute(pinned == "auto" ? open : pinned, &recomputes_.emplace_back());
+    if (pinned != "auto") break;
+  }
+}
 
 int32_t PlannedSpace::UsableDevices(int32_t tensor) const {
   if (space_.nodes.empty()) return space_.num_devices;
@@ -199,15 +207,11 @@ std::vector<Layout> PlannedSpace::Variants(const Layout& order) const {
                                 : zero > 0 && !has_replicas) {
       continue;
     }
-    for (int r = 0; r < kNumRecomputes; ++r) {
-      const auto recompute = static_cast<Recompute>(r);
-      if (pinned.recompute != "auto" &&
-          pinned.recompute != RecomputeName(recompute)) {
-        continue;
-      }
+    for (const Layout& again : recomputes_) {
       Layout variant = order;
       variant.zero = zero;
-      variant.recompute = recompute;
+      variant.recompute = again.recompute;
+      variant.recompute_by_stage = again.recompute_by_stage;
       if (Allows(variant)) variants.push_back(variant);
     }
   }

@@ -58,6 +58,22 @@ absl::Status CheckProfile(const Layout& layout, const CostModel& cost) {
       layout.num_ranks(), "; measure one with millrace profile JOB"));
 }
 
+namespace {
+
+int64_t OverheadBytes(const Program& program, const MemoryOverhead& overhead) {
+  const int32_t communicators = NumCommunicators(program.layout, program.stage);
+  if (communicators == 0) return overhead.process;
+  return overhead.process + overhead.first_communicator +
+         (communicators - 1) * overhead.communicator;
+}
+
+}  // namespace
+
+int64_t StageBytes(const Program& program, const MemoryOverhead& overhead) {
+  return program.persistent_arena_bytes + program.step_arena_bytes +
+         OverheadBytes(program, overhead);
+}
+
 void FillMemory(std::span<const Program> programs,
                 const MemoryOverhead& overhead, Prediction* prediction) {
   const Program& largest = *std::max_element(
@@ -67,12 +83,7 @@ void FillMemory(std::span<const Program> programs,
       });
   prediction->persistent_bytes = largest.persistent_arena_bytes;
   prediction->step_bytes = largest.step_arena_bytes;
-  const int32_t communicators = NumCommunicators(largest.layout, largest.stage);
-  prediction->overhead_bytes = overhead.process;
-  if (communicators > 0) {
-    prediction->overhead_bytes += overhead.first_communicator +
-                                  (communicators - 1) * overhead.communicator;
-  }
+  prediction->overhead_bytes = OverheadBytes(largest, overhead);
   prediction->parameter_bytes =
       BufferBytes(largest, largest.parameters_buffer) +
       BufferBytes(largest, largest.norms_buffer);

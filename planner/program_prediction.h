@@ -4,6 +4,7 @@
 #ifndef MILLRACE_PLANNER_PROGRAM_PREDICTION_H_
 #define MILLRACE_PLANNER_PROGRAM_PREDICTION_H_
 
+#include <cstdint>
 #include <span>
 
 #include "absl/status/status.h"
@@ -22,6 +23,9 @@ namespace millrace {
 // for a profile without tables, of another precision, or of one rank where the
 // layout has several.
 absl::Status CheckProfile(const Layout& layout, const CostModel& cost);
+
+// Of a rank of the stage, what communicators and the process take included.
+int64_t StageBytes(const Program& program, const MemoryOverhead& overhead);
 
 // Memory of the most loaded stage, what communicators and the process take
 // beside its arenas included.

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -13,12 +14,15 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "planner/estimate.h"
+#include "planner/executable.h"
+#include "planner/finalists.h"
 #include "planner/layout_space.h"
 #include "planner/list_variant.h"
 #include "planner/lower.h"
 #include "planner/planned_search.h"
 #include "planner/prediction.h"
 #include "planner/program_prediction.h"
+#include "planner/program_size.h"
 
 namespace millrace {
 namespace {
@@ -27,6 +31,8 @@ namespace {
 // are simulated, and more while that stays quick.
 constexpr int kMinimumSimulated = 12;
 constexpr int64_t kInstructionBudget = 400'000;
+// However few they are: two minutes.
+constexpr int64_t kMostLowered = 12'000'000;
 constexpr size_t kMostListed = 3;
 
 std::vector<uint64_t> HashesOf(std::span<const Program> programs) {
@@ -43,7 +49,16 @@ struct Candidate {
   Prediction prediction;
   bool fits = true;
   bool simulated = false;
+  bool is_too_large = false;         // By CheckProgramSize().
+  std::vector<int64_t> stage_bytes;  // Of what was lowered.
 };
+
+// Whether two layouts differ in what is computed again alone.
+bool DifferInRecompute(Layout a, const Layout& b) {
+  a.recompute = b.recompute;
+  a.recompute_by_stage = b.recompute_by_stage;
+  return a == b;
+}
 
 class Search {
  public:
@@ -67,6 +82,7 @@ class Search {
     RETURN_IF_ERROR(CheckLayouts(input_.job, input_.num_devices));
     RETURN_IF_ERROR(Consider(EnumerateLayouts(space_)));
     RETURN_IF_ERROR(Consider(SmallerThanWhatDoesNotFit()));
+    RETURN_IF_ERROR(Consider(FittedByStage()));
     RETURN_IF_ERROR(ConsiderListed());
     const Candidate* chosen = Fastest();
     if (chosen == nullptr) return ExplainNothingFits();
@@ -123,7 +139,7 @@ class Search {
   std::vector<Layout> SmallerThanWhatDoesNotFit() const {
     std::vector<Layout> layouts;
     for (const Candidate& candidate : candidates_) {
-      if (candidate.fits) continue;
+      if (candidate.fits || candidate.is_too_large) continue;
       for (const Layout& smaller : SmallerLayouts(space_, candidate.layout)) {
         layouts.push_back(smaller);
       }
@@ -131,23 +147,88 @@ class Search {
     return layouts;
   }
 
+  // Pipelines of which not all stages need what lets the fullest fit: of each
+  // stage the least with which its own Program does.
+  std::vector<Layout> FittedByStage() const {
+    std::vector<Layout> layouts;
+    if (space_.constraints.recompute != "auto") return layouts;
+    for (const Candidate& plain : candidates_) {
+      if (plain.fits || plain.layout.pipeline == 1 ||
+          plain.layout.recompute != Recompute::kNone) {
+        continue;
+      }
+      Layout fitted = plain.layout;
+      fitted.recompute_by_stage.resize(plain.stage_bytes.size());
+      size_t num_fitting = 0;
+      for (size_t s = 0; s < plain.stage_bytes.size(); ++s) {
+        std::optional<Recompute> least;
+        for (const Candidate& other : candidates_) {
+          if (s < other.stage_bytes.size() &&
+              other.stage_bytes[s] <= memory_limit_ &&
+              (!least.has_value() || other.layout.recompute < *least) &&
+              DifferInRecompute(other.layout, plain.layout)) {
+            least = other.layout.recompute;
+          }
+        }
+        if (!least.has_value()) break;
+        fitted.recompute_by_stage[s] = *least;
+        ++num_fitting;
+      }
+      if (num_fitting < fitted.recompute_by_stage.size()) continue;
+      const auto [least, most] = std::minmax_element(
+          fitted.recompute_by_stage.begin(), fitted.recompute_by_stage.end());
+      if (*least == *most) continue;
+      fitted.recompute = *most;
+      layouts.push_back(std::move(fitted));
+    }
+    return layouts;
+  }
+
+  void TakeMemory(const std::vector<Program>& programs, Candidate* candidate) {
+    const MemoryOverhead& overhead = cost_.profile().memory_overhead;
+    FillMemory(programs, overhead, &candidate->prediction);
+    candidate->stage_bytes.clear();
+    for (const Program& program : programs) {
+      candidate->stage_bytes.push_back(StageBytes(program, overhead));
+    }
+    candidate->fits = candidate->prediction.memory_bytes() <= memory_limit_;
+  }
+
   absl::Status SimulateBest(const std::vector<size_t>& order) {
     int num_simulated = 0;
     int64_t num_instructions = 0;
     for (const size_t idx : order) {
-      if (num_simulated >= kMinimumSimulated &&
-          num_instructions >= kInstructionBudget) {
+      if ((num_simulated >= kMinimumSimulated &&
+           num_instructions >= kInstructionBudget) ||
+          (num_simulated > 0 && num_instructions >= kMostLowered)) {
         break;
       }
       Candidate& candidate = candidates_[idx];
+      const absl::Status too_large =
+          CheckProgramSize(space_.model, candidate.layout);
+      if (!too_large.ok()) {
+        candidate.fits = false;
+        candidate.is_too_large = true;
+        too_large_.Update(too_large);
+        continue;
+      }
+      // A few micro-batches tell of a long step that it does not fit.
+      const int32_t few = 4 * candidate.layout.pipeline;
+      if (candidate.layout.num_microbatches > few &&
+          candidate.layout.schedule != Schedule::kListScheduled) {
+        Layout shorter = candidate.layout;
+        shorter.num_microbatches = few;
+        ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                         BuildTrainingPrograms(space_.model, shorter));
+        TakeMemory(programs, &candidate);
+        if (!candidate.fits) continue;
+      }
       ASSIGN_OR_RETURN(const std::vector<Program> programs,
                        BuildTrainingPrograms(space_.model, candidate.layout));
       for (const Program& program : programs) {
         num_instructions += static_cast<int64_t>(program.instructions.size());
       }
-      FillMemory(programs, cost_.profile().memory_overhead,
-                 &candidate.prediction);
-      candidate.fits = candidate.prediction.memory_bytes() <= memory_limit_;
+      TakeMemory(programs, &candidate);
       if (!candidate.fits) continue;
       ASSIGN_OR_RETURN(const Timeline timeline,
                        SimulatePrograms(programs, cost_));
@@ -245,6 +326,7 @@ class Search {
                      });
     const Prediction estimated = Estimated(chosen.layout);
     for (const Candidate* loser : losers) {
+      if (loser->is_too_large) continue;
       Alternative alternative{.layout = loser->layout,
                               .fits = loser->fits,
                               .simulated = loser->simulated,
@@ -261,37 +343,41 @@ class Search {
     ASSIGN_OR_RETURN(PlannedChoice choice,
                      FindPlannedLayouts(input_, cost_, memory_limit_));
     Plan plan;
-    plan.layout = choice.best.front().layout;
-    plan.prediction = choice.best.front().prediction;
-    plan.pipeline_outermost = choice.best.front().pipeline_outermost;
-    plan.simulated = choice.best.front().simulated;
-    plan.listed_bytes = choice.best.front().listed_bytes;
-    plan.plan_only = plan.layout.plan_only() || plan.pipeline_outermost ||
-                     !space_.model.is_llama();
+    const Alternative& chosen = choice.best.front();
+    plan.layout = chosen.layout;
+    plan.prediction = chosen.prediction;
+    plan.by_passes = chosen.by_passes;
+    plan.pipeline_outermost = chosen.pipeline_outermost;
+    plan.simulated = chosen.simulated;
+    plan.listed_bytes = chosen.listed_bytes;
+    plan.plan_only = plan.pipeline_outermost ||
+                     !CheckExecutable(space_.model, plan.layout).ok();
     plan.num_idle_devices = input_.num_devices - plan.layout.num_ranks();
+    const bool can_be_lowered = CanBeLowered(space_.model, chosen, cost_);
     plan.alternatives.assign(std::make_move_iterator(choice.best.begin() + 1),
                              std::make_move_iterator(choice.best.end()));
     plan.layouts_considered = choice.layouts_considered;
     plan.optimality_gap = choice.optimality_gap;
-    if (!input_.lowers || plan.plan_only ||
-        !CheckProfile(plan.layout, cost_).ok()) {
+    if (!input_.lowers || !can_be_lowered) return plan;
+    const absl::Status too_large = CheckProgramSize(space_.model, plan.layout);
+    if (!too_large.ok()) {
+      plan.warnings.push_back(
+          absl::StrCat("no run takes this plan: ", too_large.message()));
       return plan;
     }
     // What was chosen is now told exactly.
-    const Prediction by_passes = plan.prediction;
     ASSIGN_OR_RETURN(plan.prediction, PredictLayout(space_.model, plan.layout,
                                                     cost_, &plan.timeline));
     ASSIGN_OR_RETURN(const std::vector<Program> programs,
                      BuildTrainingPrograms(space_.model, plan.layout));
     plan.program_hashes = HashesOf(programs);
-    plan.prediction.closed_form = by_passes.closed_form;
-    const bool was_simulated = std::exchange(plan.simulated, true);
-    for (Alternative& alternative : plan.alternatives) {
-      if (alternative.simulated != was_simulated) continue;
-      SayWhyItLost(by_passes, memory_limit_,
-                   was_simulated ? kByPasses : kByClosedForm, &alternative);
+    plan.prediction.closed_form = chosen.prediction.closed_form;
+    if (!std::exchange(plan.simulated, true)) {
+      for (Alternative& alternative : plan.alternatives) {
+        SayWhyItLost(chosen.by_passes.value_or(chosen.prediction),
+                     memory_limit_, kByClosedForm, &alternative);
+      }
     }
-    if (was_simulated) plan.by_passes = by_passes;
     const int64_t need = plan.prediction.memory_bytes();
     if (need > memory_limit_) {
       plan.warnings.push_back(absl::StrCat(
@@ -299,7 +385,9 @@ class Search {
           FormatBytes(need - memory_limit_),
           " more than a device has, though by the closed form it fits; set "
           "resources.memory_per_device to ",
-          (memory_limit_ - (need - by_passes.memory_bytes())) / kMiB,
+          (memory_limit_ -
+           (need - plan.prediction.closed_form->memory.total())) /
+              kMiB,
           " MiB for one that does"));
     }
     return plan;
@@ -310,8 +398,12 @@ class Search {
     const Candidate& smallest = *std::min_element(
         candidates_.begin(), candidates_.end(),
         [](const Candidate& a, const Candidate& b) {
-          return a.prediction.memory_bytes() < b.prediction.memory_bytes();
+          return std::make_tuple(a.is_too_large, a.prediction.memory_bytes()) <
+                 std::make_tuple(b.is_too_large, b.prediction.memory_bytes());
         });
+    if (smallest.is_too_large) {
+      return absl::InvalidArgumentError(too_large_.message());
+    }
     const int64_t need = smallest.prediction.memory_bytes();
     std::string change;
     if (input_.job.resources.memory_per_device_bytes.has_value()) {
@@ -327,7 +419,10 @@ class Search {
         "no layout on ", input_.num_devices, " devices fits into ",
         FormatBytes(memory_limit_), " a device: the smallest, ",
         LayoutToString(smallest.layout), ", needs ", FormatBytes(need), ", ",
-        FormatBytes(need - memory_limit_), " more; smallest change: ", change));
+        FormatBytes(need - memory_limit_), " more; smallest change: ", change,
+        too_large_.ok() ? ""
+                        : absl::StrCat("; of smaller micro-batches ",
+                                       too_large_.message())));
   }
 
   // The least power-of-two multiple of the devices on which some layout fits.
@@ -359,6 +454,7 @@ class Search {
   const int64_t memory_limit_;
   absl::StatusOr<StepModel> step_model_;  // An error for most CPUs' profiles.
   std::vector<Candidate> candidates_;     // The simpler first.
+  absl::Status too_large_;  // The first of what CheckProgramSize() said.
 };
 
 }  // namespace
@@ -366,8 +462,7 @@ class Search {
 bool NeedsAllAxes(const JobSpec& job, int32_t num_devices,
                   const HardwareProfile& profile) {
   const LayoutSpace space = LayoutSpaceOf(job, num_devices);
-  return !job.model.is_llama() || space.gemm_format != GemmFormat::kAsStored ||
-         PinsPlanOnlyAxis(job.layout) || profile.gemms.empty() ||
+  return !ExecutableSpace(space).has_value() || profile.gemms.empty() ||
          (num_devices > profile.provenance.num_ranks &&
           profile.device.is_given() && !profile.network.empty());
 }

@@ -64,6 +64,10 @@ struct Alternative {
   // layout.schedule names; else empty.
   std::vector<int64_t> listed_bytes;
   Prediction prediction;
+  // Of a search over all axes that lowered some: what passes or the closed form
+  // say, where `prediction` is by instructions or on their scale
+  // (planner/finalists.h).
+  std::optional<Prediction> by_passes;
   // Of the choice, by the model that priced this layout: where that is not the
   // one of Plan::prediction, only these two times compare.
   double chosen_step_time_s = 0;
@@ -81,9 +85,7 @@ struct Plan {
   int32_t num_idle_devices = 0;       // That the layout leaves.
   std::vector<int64_t> listed_bytes;  // As in Alternative.
   Prediction prediction;
-  // Of the same layout, simulated by passes as what workers cannot execute is:
-  // where `prediction` is by instructions and alternatives may not be.
-  std::optional<Prediction> by_passes;
+  std::optional<Prediction> by_passes;    // As in Alternative.
   Timeline timeline;                      // Simulated, of the chosen layout.
   std::vector<uint64_t> program_hashes;   // By stage, training Programs.
   std::vector<Alternative> alternatives;  // Best first; without the chosen.
@@ -129,8 +131,9 @@ bool NeedsAllAxes(const JobSpec& job, int32_t num_devices,
 // does not fit, those that shard more of it or compute more again are evaluated
 // likewise.
 //
-// With all_axes planner/planned_search.h chooses; where workers can execute its
-// choice and the profile has tables, that is lowered and simulated too.
+// With all_axes planner/planned_search.h chooses; where the profile has tables,
+// those of its best that workers can execute are lowered and simulated too, and
+// the fastest by instructions wins (planner/finalists.h).
 //
 // Deterministic but for Plan::search_seconds. Returns InvalidArgument when no
 // layout is possible or none fits, with the nearest one, what stands in its

@@ -14,9 +14,11 @@
 namespace millrace {
 
 struct Setting {
-  std::string key;    // Nested keys joined by dots: "training.seq_len".
-  std::string value;  // Without quotes; the items of a list joined by spaces.
-  int line = 1;       // From 1.
+  std::string key;  // Nested keys joined by dots: "training.seq_len".
+  // Without quotes; the items of a list joined by spaces, of TOML's lists in a
+  // list by " | ".
+  std::string value;
+  int line = 1;  // From 1.
 };
 
 struct Settings {

@@ -1,6 +1,7 @@
 #include "planner/stage_time.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace millrace {
 
@@ -13,6 +14,38 @@ HeldBytes HeldBy(const LayerWork& work) {
     held.weight_gradients += kBytes * gemm.count * gemm.k * (gemm.m + gemm.n);
   }
   return held;
+}
+
+StageList StagesOf(const ModelSpec& model, const Layout& layout,
+                   const Implementation& implementation) {
+  std::vector<StageKind> all(static_cast<size_t>(layout.pipeline));
+  const std::vector<LayerRange> chunks =
+      ChunkLayers(model, layout, implementation);
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    StageKind& stage = all[c % all.size()];
+    for (int64_t layer = chunks[c].begin; layer < chunks[c].end; ++layer) {
+      ++(KindOfLayer(model, layer) == LayerKind::kDense ? stage.num_dense
+                                                        : stage.num_experts);
+    }
+  }
+  all.front().has_embedding = true;
+  all.back().has_head = true;
+  StageList list;
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].first = static_cast<int32_t>(i);
+    auto kind = std::find_if(
+        list.kinds.begin(), list.kinds.end(),
+        [&](const StageKind& known) { return known.is_like(all[i]); });
+    if (kind == list.kinds.end()) {
+      list.kinds.push_back(all[i]);
+      list.stages_of_kind.emplace_back();
+      kind = std::prev(list.kinds.end());
+    }
+    const auto kind_idx = kind - list.kinds.begin();
+    list.kind_of_stage.push_back(static_cast<int32_t>(kind_idx));
+    list.stages_of_kind[static_cast<size_t>(kind_idx)].push_back(all[i].first);
+  }
+  return list;
 }
 
 LayerTime TimeOfStage(const CutTimes& cut, const StageKind& stage) {

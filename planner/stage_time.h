@@ -52,6 +52,15 @@ struct StageKind {
   }
 };
 
+// The stages of a pipeline, by kind.
+struct StageList {
+  std::vector<StageKind> kinds;
+  std::vector<std::vector<int32_t>> stages_of_kind;  // Ascending.
+  std::vector<int32_t> kind_of_stage;
+};
+StageList StagesOf(const ModelSpec& model, const Layout& layout,
+                   const Implementation& implementation);
+
 LayerTime TimeOfStage(const CutTimes& cut, const StageKind& stage);
 // `kinds` has at least one.
 const StageKind& SlowestStage(const CutTimes& cut,

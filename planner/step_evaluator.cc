@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
 namespace millrace {
 namespace {
@@ -20,12 +21,32 @@ StepEvaluator::StepEvaluator(const PlannedSpace& space, StepModel& model)
       balance_by_pipeline_(
           static_cast<size_t>(space.space().model.num_layers) + 1, 0) {
   const std::string& pinned = space.space().constraints.recompute;
+  fits_stages_ = pinned == "auto";
+  Layout layout;
+  if (!fits_stages_) SetRecompute(pinned, &layout);
+  const std::vector<Recompute>& stages = layout.recompute_by_stage;
   for (int r = 0; r < kNumRecomputes; ++r) {
     const auto recompute = static_cast<Recompute>(r);
-    if (pinned == "auto" || pinned == RecomputeName(recompute)) {
+    if (fits_stages_ || (stages.empty() && recompute == layout.recompute) ||
+        std::find(stages.begin(), stages.end(), recompute) != stages.end()) {
       recomputes_.push_back(recompute);
     }
   }
+}
+
+std::optional<Layout> StepEvaluator::FitRecompute(const Layout& variant,
+                                                  int64_t memory_limit) {
+  if (!fits_stages_ || variant.pipeline == 1) return std::nullopt;
+  std::optional<std::vector<Recompute>> fitted =
+      model_.FitRecompute(variant, memory_limit, recomputes_);
+  if (!fitted.has_value()) return std::nullopt;
+  const auto [least, most] =
+      std::minmax_element(fitted->begin(), fitted->end());
+  if (*least == *most) return std::nullopt;
+  Layout layout = variant;
+  layout.recompute = *most;
+  layout.recompute_by_stage = *std::move(fitted);
+  return layout;
 }
 
 double StepEvaluator::PassFloor(const Layout& sharding) {
@@ -57,15 +78,9 @@ double StepEvaluator::MeshFloor(const Layout& mesh) {
 }
 
 double StepEvaluator::OrderFloor(const Layout& order) {
-  // With zero bubble the least recompute need not give the least floor: another
-  // stage may then be the slowest, with more weight gradients to put off.
-  double least_s = std::numeric_limits<double>::infinity();
-  for (const Recompute recompute : recomputes_) {
-    Layout variant = order;
-    variant.recompute = recompute;
-    least_s = std::min(least_s, VariantFloor(variant));
-  }
-  return least_s;
+  Layout least = order;
+  least.recompute = recomputes_.front();
+  return model_.PassesFloor(least);
 }
 
 int64_t StepEvaluator::LeastMemory(Layout layout) {
@@ -74,12 +89,9 @@ int64_t StepEvaluator::LeastMemory(Layout layout) {
   for (int32_t zero = 0; zero <= 3; ++zero) {
     if (pinned.zero.value_or(zero) != zero) continue;
     layout.zero = zero;
-    for (const Recompute recompute : recomputes_) {
-      layout.recompute = recompute;
-      const StepMemory memory = model_.PredictMemory(layout);
-      // Communicators are fewer where an axis is one.
-      least = std::min(least, memory.total() - memory.overhead);
-    }
+    const StepMemory memory = model_.LeastMemory(layout, recomputes_);
+    // Communicators are fewer where an axis is one.
+    least = std::min(least, memory.total() - memory.overhead);
   }
   return least;
 }

@@ -4,6 +4,7 @@
 #define MILLRACE_PLANNER_STEP_EVALUATOR_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "planner/cluster_search.h"
@@ -23,6 +24,8 @@ class StepEvaluator : public LayoutEvaluator {
   StepPrediction Predict(const Layout& layout) override {
     return model_.Predict(layout);
   }
+  std::optional<Layout> FitRecompute(const Layout& variant,
+                                     int64_t memory_limit) override;
   double PassFloor(const Layout& sharding) override;
   double MeshFloor(const Layout& mesh) override;
   double OrderFloor(const Layout& order) override;
@@ -42,7 +45,8 @@ class StepEvaluator : public LayoutEvaluator {
 
   const PlannedSpace& space_;
   StepModel& model_;
-  std::vector<Recompute> recomputes_;  // That the job allows, the least first.
+  std::vector<Recompute> recomputes_;  // That stages may have, the least first.
+  bool fits_stages_;  // Whether the job leaves it open which has which.
   std::vector<double> balance_by_pipeline_;  // 0: not known yet.
 };
 

@@ -36,6 +36,13 @@ struct KeyHash {
   }
 };
 
+// One micro-batch's passes.
+struct PipelinePasses {
+  LayerTime slowest;
+  const StageKind* slowest_stage = nullptr;
+  double all_stages_s = 0;
+};
+
 }  // namespace
 
 struct StepModel::State {
@@ -43,8 +50,16 @@ struct StepModel::State {
         DeviceCost device_cost)
       : model(model_spec), implementation(how), cost(std::move(device_cost)) {}
 
-  const CutTimes& Cut(const Layout& layout);
-  const std::vector<StageKind>& Stages(const Layout& layout);
+  // Of stages that compute so much again.
+  const CutTimes& Cut(const Layout& layout, Recompute recompute);
+  const CutTimes& Cut(const Layout& layout) {
+    return Cut(layout, layout.recompute);
+  }
+  const StageList& Stages(const Layout& layout);
+  PipelinePasses PassesOf(const Layout& layout);
+  StepTime TimeOf(const Layout& layout, const PipelinePasses& passes) const;
+  StepMemory MemoryOf(const Layout& layout, const StageKind& kind,
+                      int32_t stage, Recompute recompute, double stream_bytes);
   // A micro-batch's activations from one stage to the next, and where norms do
   // not share the tokens of the tensor axis, gathered there.
   double HopSeconds(const Layout& layout) const;
@@ -56,11 +71,12 @@ struct StepModel::State {
   // The last one asked for, by recompute: the map keeps its elements' places.
   std::array<const std::pair<const CutKey, CutTimes>*, kNumRecomputes>
       recent_cuts{};
-  // By pipeline << 32 | interleave: the kinds of stages there are.
-  std::unordered_map<uint64_t, std::vector<StageKind>> stages;
+  // By pipeline << 32 | interleave.
+  std::unordered_map<uint64_t, StageList> stages;
 };
 
-const CutTimes& StepModel::State::Cut(const Layout& layout) {
+const CutTimes& StepModel::State::Cut(const Layout& layout,
+                                      Recompute recompute) {
   // Where experts lie on the tensor and context axes only, replicas do not
   // matter.
   const GroupPlacement experts = ExpertGroup(layout, implementation);
@@ -75,10 +91,10 @@ const CutTimes& StepModel::State::Cut(const Layout& layout) {
                             : static_cast<int32_t>(experts.outer.stride),
       .kinds = static_cast<int32_t>(layout.precision) |
                static_cast<int32_t>(layout.gemm_format) << 8 |
-               static_cast<int32_t>(layout.recompute) << 16 |
+               static_cast<int32_t>(recompute) << 16 |
                static_cast<int32_t>(layout.pipeline > 1) << 24};
   // Searches ask for what differs in recompute alone in turn.
-  const auto recent = static_cast<size_t>(layout.recompute);
+  const auto recent = static_cast<size_t>(recompute);
   if (recent_cuts[recent] != nullptr && recent_cuts[recent]->first == key) {
     return recent_cuts[recent]->second;
   }
@@ -88,65 +104,87 @@ const CutTimes& StepModel::State::Cut(const Layout& layout) {
     return found->second;
   }
   CutTimes cut;
+  Layout cut_layout = layout;
+  cut_layout.recompute = recompute;
+  cut_layout.recompute_by_stage.clear();
   auto add = [&](const LayerWork& work, LayerTime* time, HeldBytes* held) {
-    *time = TimeOfLayer(work, layout, implementation, cost);
+    *time = TimeOfLayer(work, cut_layout, implementation, cost);
     *held = HeldBy(work);
   };
   if (layout.expert > 1 || layout.expert_tensor > 1) {
     // Layers of experts alone know how experts are spread.
-    Layout whole = layout;
+    Layout whole = cut_layout;
     whole.expert = whole.expert_tensor = 1;
     cut = Cut(whole);
   } else {
     if (model.num_dense_layers() > 0) {
-      add(WorkOfLayer(model, layout, LayerKind::kDense, implementation),
+      add(WorkOfLayer(model, cut_layout, LayerKind::kDense, implementation),
           &cut.dense, &cut.dense_held);
       cut.dense_parameters =
-          ParametersOfLayer(model, layout, LayerKind::kDense);
+          ParametersOfLayer(model, cut_layout, LayerKind::kDense);
     }
-    add(WorkOfEmbedding(model, layout, implementation), &cut.embedding,
+    add(WorkOfEmbedding(model, cut_layout, implementation), &cut.embedding,
         &cut.embedding_held);
-    add(WorkOfHead(model, layout, implementation), &cut.head, &cut.head_held);
-    cut.embedding_parameters = ParametersOfEmbedding(model, layout);
-    cut.head_parameters = ParametersOfHead(model, layout);
+    add(WorkOfHead(model, cut_layout, implementation), &cut.head,
+        &cut.head_held);
+    cut.embedding_parameters = ParametersOfEmbedding(model, cut_layout);
+    cut.head_parameters = ParametersOfHead(model, cut_layout);
   }
   if (model.num_expert_layers() > 0) {
-    add(WorkOfLayer(model, layout, LayerKind::kExperts, implementation),
+    add(WorkOfLayer(model, cut_layout, LayerKind::kExperts, implementation),
         &cut.experts, &cut.experts_held);
     cut.experts_parameters =
-        ParametersOfLayer(model, layout, LayerKind::kExperts);
+        ParametersOfLayer(model, cut_layout, LayerKind::kExperts);
   }
   recent_cuts[recent] = &*cuts.emplace(key, cut).first;
   return recent_cuts[recent]->second;
 }
 
-const std::vector<StageKind>& StepModel::State::Stages(const Layout& layout) {
+const StageList& StepModel::State::Stages(const Layout& layout) {
   const uint64_t key = static_cast<uint64_t>(layout.pipeline) << 32 |
                        static_cast<uint32_t>(layout.interleave);
   const auto found = stages.find(key);
   if (found != stages.end()) return found->second;
-  std::vector<StageKind> all(static_cast<size_t>(layout.pipeline));
-  const std::vector<LayerRange> chunks =
-      ChunkLayers(model, layout, implementation);
-  for (size_t c = 0; c < chunks.size(); ++c) {
-    StageKind& stage = all[c % all.size()];
-    for (int64_t layer = chunks[c].begin; layer < chunks[c].end; ++layer) {
-      ++(KindOfLayer(model, layer) == LayerKind::kDense ? stage.num_dense
-                                                        : stage.num_experts);
-    }
+  return stages.emplace(key, StagesOf(model, layout, implementation))
+      .first->second;
+}
+
+PipelinePasses StepModel::State::PassesOf(const Layout& layout) {
+  const StageList& list = Stages(layout);
+  PipelinePasses passes;
+  if (layout.recompute_by_stage.empty()) {
+    const CutTimes& cut = Cut(layout);
+    passes.slowest_stage = &SlowestStage(cut, list.kinds);
+    passes.slowest = TimeOfStage(cut, *passes.slowest_stage);
+    const StageKind whole{.num_dense = model.num_dense_layers(),
+                          .num_experts = model.num_expert_layers(),
+                          .has_embedding = true,
+                          .has_head = true};
+    passes.all_stages_s = TimeOfStage(cut, whole).total();
+    return passes;
   }
-  all.front().has_embedding = true;
-  all.back().has_head = true;
-  std::vector<StageKind> kinds;
-  for (size_t i = 0; i < all.size(); ++i) {
-    all[i].first = static_cast<int32_t>(i);
-    if (std::none_of(kinds.begin(), kinds.end(), [&](const StageKind& kind) {
-          return kind.is_like(all[i]);
-        })) {
-      kinds.push_back(all[i]);
+  // By kind and recompute; 0: not known yet.
+  std::vector<std::array<double, kNumRecomputes>> seconds(list.kinds.size());
+  size_t slowest_stage = 0;
+  double most = 0;
+  for (size_t s = 0; s < list.kind_of_stage.size(); ++s) {
+    const auto kind = static_cast<size_t>(list.kind_of_stage[s]);
+    const Recompute recompute = layout.recompute_by_stage[s];
+    double& stage_s = seconds[kind][static_cast<size_t>(recompute)];
+    if (stage_s == 0) {
+      stage_s = TimeOfStage(Cut(layout, recompute), list.kinds[kind]).total();
     }
+    passes.all_stages_s += stage_s;
+    if (stage_s <= most) continue;
+    most = stage_s;
+    slowest_stage = s;
   }
-  return stages.emplace(key, std::move(kinds)).first->second;
+  passes.slowest_stage =
+      &list.kinds[static_cast<size_t>(list.kind_of_stage[slowest_stage])];
+  passes.slowest =
+      TimeOfStage(Cut(layout, layout.recompute_by_stage[slowest_stage]),
+                  *passes.slowest_stage);
+  return passes;
 }
 
 double StepModel::State::HopSeconds(const Layout& layout) const {
@@ -185,15 +223,13 @@ absl::StatusOr<StepModel> StepModel::Create(
 }
 
 StepTime StepModel::PredictPasses(const Layout& layout) {
-  const CutTimes& cut = state_->Cut(layout);
-  const LayerTime pass =
-      TimeOfStage(cut, SlowestStage(cut, state_->Stages(layout)));
-  const StageKind whole{.num_dense = state_->model.num_dense_layers(),
-                        .num_experts = state_->model.num_expert_layers(),
-                        .has_embedding = true,
-                        .has_head = true};
-  const double all_stages = TimeOfStage(cut, whole).total();
+  return state_->TimeOf(layout, state_->PassesOf(layout));
+}
 
+StepTime StepModel::State::TimeOf(const Layout& layout,
+                                  const PipelinePasses& passes) const {
+  const LayerTime& pass = passes.slowest;
+  const double all_stages = passes.all_stages_s;
   const double microbatches = layout.num_microbatches;
   const double stages = layout.pipeline;
   const double chunks = layout.interleave;
@@ -210,10 +246,10 @@ StepTime StepModel::PredictPasses(const Layout& layout) {
   time.exposed_context_s = exposed(&PassTime::context);
   time.exposed_expert_s = exposed(&PassTime::expert);
   if (layout.pipeline > 1) {
-    const double hop = state_->HopSeconds(layout);
+    const double hop = HopSeconds(layout);
     // Up and down the pipeline once; and each micro-batch of each chunk.
     time.transfer_s = 2 * (stages - 1) * hop;
-    if (!state_->implementation.overlaps_transfers) {
+    if (!implementation.overlaps_transfers) {
       time.transfer_s += 2 * microbatches * chunks * hop;
     }
     // A micro-batch comes back to a stage for its next chunk when all stages
@@ -237,19 +273,17 @@ StepTime StepModel::PredictPasses(const Layout& layout) {
 StepPrediction StepModel::Predict(const Layout& layout) {
   const Implementation& how = state_->implementation;
   const DeviceCost& cost = state_->cost;
-  const CutTimes& cut = state_->Cut(layout);
-  const std::vector<StageKind>& kinds = state_->Stages(layout);
-
-  const StageKind& slowest = SlowestStage(cut, kinds);
-  const LayerTime pass = TimeOfStage(cut, slowest);
+  const PipelinePasses passes = state_->PassesOf(layout);
+  const LayerTime& pass = passes.slowest;
   const double microbatches = layout.num_microbatches;
   const double stages = layout.pipeline;
   const double chunks = layout.interleave;
-  StepPrediction prediction{.time = PredictPasses(layout)};
+  StepPrediction prediction{.time = state_->TimeOf(layout, passes)};
   StepTime& time = prediction.time;
-  const RankParameters parameters = ParametersOfStage(cut, slowest);
+  const RankParameters parameters =
+      ParametersOfStage(state_->Cut(layout), *passes.slowest_stage);
   const ReplicaTraffic traffic =
-      TrafficOf(layout, how, cost, parameters, slowest);
+      TrafficOf(layout, how, cost, parameters, *passes.slowest_stage);
 
   // Parameters gathered and gradients reduced in every pass. PyTorch's
   // fully_shard keeps parameters whole and adds gradients up in a pipeline.
@@ -276,15 +310,15 @@ StepPrediction StepModel::Predict(const Layout& layout) {
   const bool reduces_once = !reduces_often;
   const bool gathers_once = layout.zero >= 1 && !gathers_often;
   if (how.overlaps_data) {
-    const double passes =
+    const double hiding =
         (std::min(stages, microbatches) * (chunks - 1) + 1) / chunks;
     if (reduces_once) {
       time.exposed_data_s += ExposedSeconds(traffic.reduce, traffic.buckets,
-                                            passes * backward, cost, &slowdown);
+                                            hiding * backward, cost, &slowdown);
     }
     if (gathers_once) {
       time.exposed_data_s += ExposedSeconds(traffic.gather, traffic.buckets,
-                                            passes * forward, cost, &slowdown);
+                                            hiding * forward, cost, &slowdown);
     }
   } else {
     time.exposed_data_s += (reduces_once ? traffic.reduce : 0) +
@@ -298,47 +332,116 @@ StepPrediction StepModel::Predict(const Layout& layout) {
   return prediction;
 }
 
-StepMemory StepModel::PredictMemory(const Layout& layout) {
+double StepModel::PassesFloor(const Layout& layout) {
+  const PipelinePasses least = state_->PassesOf(layout);
+  if (layout.schedule != Schedule::kZeroBubble) {
+    return state_->TimeOf(layout, least).step_time_s();
+  }
+  // Which stage is the slowest decides what is put off.
+  PipelinePasses floor = least;
   const CutTimes& cut = state_->Cut(layout);
+  for (const StageKind& kind : state_->Stages(layout).kinds) {
+    floor.slowest.weight_gradient = std::max(
+        floor.slowest.weight_gradient, TimeOfStage(cut, kind).weight_gradient);
+  }
+  const double more =
+      floor.slowest.weight_gradient - least.slowest.weight_gradient;
+  // The same pass, of which more may be put off.
+  floor.slowest.input_gradient.compute -= more;
+  return state_->TimeOf(layout, floor).step_time_s();
+}
+
+StepMemory StepModel::State::MemoryOf(const Layout& layout,
+                                      const StageKind& kind, int32_t stage,
+                                      Recompute recompute,
+                                      double stream_bytes) {
+  return MemoryOfStage(layout, implementation, cost.profile().memory_overhead,
+                       LoadOfStage(Cut(layout, recompute), kind, stream_bytes),
+                       stage);
+}
+
+StepMemory StepModel::PredictMemory(const Layout& layout) {
+  const StageList& list = state_->Stages(layout);
   const double stream_bytes =
       StreamBytes(state_->model, layout, state_->implementation);
   StepMemory most;
-  for (const StageKind& kind : state_->Stages(layout)) {
-    const StepMemory memory = MemoryOfStage(
-        layout, state_->implementation, state_->cost.profile().memory_overhead,
-        LoadOfStage(cut, kind, stream_bytes), kind.first);
+  const auto add = [&](const StageKind& kind, int32_t stage) {
+    const StepMemory memory = state_->MemoryOf(
+        layout, kind, stage, layout.recompute_of(stage), stream_bytes);
     if (memory.total() > most.total()) most = memory;
+  };
+  if (layout.recompute_by_stage.empty()) {
+    for (const StageKind& kind : list.kinds) add(kind, kind.first);
+    return most;
+  }
+  for (int32_t s = 0; s < layout.pipeline; ++s) {
+    const int32_t kind = list.kind_of_stage[static_cast<size_t>(s)];
+    add(list.kinds[static_cast<size_t>(kind)], s);
   }
   return most;
 }
 
 std::vector<StepMemory> StepModel::MemoryByStage(const Layout& layout) {
-  const ModelSpec& model = state_->model;
-  const Implementation& how = state_->implementation;
-  const CutTimes& cut = state_->Cut(layout);
-  std::vector<StageKind> stages(static_cast<size_t>(layout.pipeline));
-  const std::vector<LayerRange> chunks = ChunkLayers(model, layout, how);
-  for (size_t c = 0; c < chunks.size(); ++c) {
-    StageKind& stage = stages[c % stages.size()];
-    for (int64_t layer = chunks[c].begin; layer < chunks[c].end; ++layer) {
-      ++(KindOfLayer(model, layer) == LayerKind::kDense ? stage.num_dense
-                                                        : stage.num_experts);
-    }
-  }
-  stages.front().has_embedding = true;
-  stages.back().has_head = true;
-  const double stream_bytes = StreamBytes(model, layout, how);
+  const StageList& list = state_->Stages(layout);
+  const double stream_bytes =
+      StreamBytes(state_->model, layout, state_->implementation);
   std::vector<StepMemory> memory;
-  for (size_t s = 0; s < stages.size(); ++s) {
-    memory.push_back(MemoryOfStage(
-        layout, how, state_->cost.profile().memory_overhead,
-        LoadOfStage(cut, stages[s], stream_bytes), static_cast<int32_t>(s)));
+  for (int32_t s = 0; s < layout.pipeline; ++s) {
+    const int32_t kind = list.kind_of_stage[static_cast<size_t>(s)];
+    memory.push_back(state_->MemoryOf(
+        layout, list.kinds[static_cast<size_t>(kind)], s,
+        layout.recompute_of(s), stream_bytes));
   }
   return memory;
 }
 
+StepMemory StepModel::LeastMemory(const Layout& layout,
+                                  std::span<const Recompute> recomputes) {
+  const double stream_bytes =
+      StreamBytes(state_->model, layout, state_->implementation);
+  StepMemory most;
+  for (const StageKind& kind : state_->Stages(layout).kinds) {
+    std::optional<StepMemory> least;
+    for (const Recompute recompute : recomputes) {
+      const StepMemory memory =
+          state_->MemoryOf(layout, kind, kind.first, recompute, stream_bytes);
+      if (!least.has_value() || memory.total() < least->total()) least = memory;
+    }
+    if (least->total() > most.total()) most = *least;
+  }
+  return most;
+}
+
+std::optional<std::vector<Recompute>> StepModel::FitRecompute(
+    const Layout& layout, int64_t memory_limit,
+    std::span<const Recompute> recomputes) {
+  const StageList& list = state_->Stages(layout);
+  const double stream_bytes =
+      StreamBytes(state_->model, layout, state_->implementation);
+  std::vector<Recompute> chosen(list.kind_of_stage.size());
+  for (size_t k = 0; k < list.kinds.size(); ++k) {
+    const std::vector<int32_t>& stages = list.stages_of_kind[k];
+    // Of stages alike the later hold no more micro-batches.
+    auto left = stages.end();
+    for (const Recompute recompute : recomputes) {
+      const auto first =
+          std::partition_point(stages.begin(), left, [&](int32_t stage) {
+            return state_
+                       ->MemoryOf(layout, list.kinds[k], stage, recompute,
+                                  stream_bytes)
+                       .total() > memory_limit;
+          });
+      for (auto stage = first; stage != left; ++stage) {
+        chosen[static_cast<size_t>(*stage)] = recompute;
+      }
+      left = first;
+    }
+    if (left != stages.begin()) return std::nullopt;
+  }
+  return chosen;
+}
+
 PipelineCosts StepModel::PassCosts(const Layout& layout) {
-  const CutTimes& cut = state_->Cut(layout);
   const ModelSpec& model = state_->model;
   const Implementation& how = state_->implementation;
   PipelineCosts costs{.num_stages = layout.pipeline,
@@ -352,10 +455,12 @@ PipelineCosts StepModel::PassCosts(const Layout& layout) {
       ++(KindOfLayer(model, layer) == LayerKind::kDense ? chunk.num_dense
                                                         : chunk.num_experts);
     }
+    const auto stage =
+        static_cast<int32_t>(c % static_cast<size_t>(layout.pipeline));
+    const CutTimes& cut = state_->Cut(layout, layout.recompute_of(stage));
     const LayerTime time = TimeOfStage(cut, chunk);
     const HeldBytes held = HeldByStage(cut, chunk);
-    costs.stage_of_chunk.push_back(
-        static_cast<int32_t>(c % static_cast<size_t>(layout.pipeline)));
+    costs.stage_of_chunk.push_back(stage);
     costs.chunks.push_back({.forward_s = time.forward.total(),
                             .input_gradient_s = time.recompute.total() +
                                                 time.input_gradient.total(),
@@ -403,9 +508,9 @@ StepModel::StageFigures StepModel::PredictStage(const Layout& layout,
 }
 
 StepModel::StepEnds StepModel::EndsOf(const Layout& layout) {
-  const CutTimes& cut = state_->Cut(layout);
-  const StageKind& slowest = SlowestStage(cut, state_->Stages(layout));
-  const RankParameters parameters = ParametersOfStage(cut, slowest);
+  const StageKind& slowest = *state_->PassesOf(layout).slowest_stage;
+  const RankParameters parameters =
+      ParametersOfStage(state_->Cut(layout), slowest);
   const ReplicaTraffic traffic = TrafficOf(layout, state_->implementation,
                                            state_->cost, parameters, slowest);
   return {.gradient_reduction_s = traffic.reduce,

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -68,6 +70,19 @@ class StepModel {
   // layouts that differ in `zero` alone have in common, and no more recompute
   // makes less.
   StepTime PredictPasses(const Layout& layout);
+  // Seconds that PredictPasses() of no layout is below that differs from this
+  // one in recompute alone and computes no less again in any stage.
+  double PassesFloor(const Layout& layout);
+  // Of each stage the first of `recomputes` with which it holds no more than
+  // `memory_limit` bytes: where they are ordered by what they cost, the
+  // cheapest. Nothing where a stage fits with none.
+  std::optional<std::vector<Recompute>> FitRecompute(
+      const Layout& layout, int64_t memory_limit,
+      std::span<const Recompute> recomputes);
+  // Bytes that PredictMemory() of no layout is below that differs from this one
+  // in recompute alone and has of `recomputes` in every stage.
+  StepMemory LeastMemory(const Layout& layout,
+                         std::span<const Recompute> recomputes);
 
   // What list scheduling and simulation start from; tensor, context and expert
   // communication that is exposed is part of the passes.

@@ -16,7 +16,7 @@
 namespace millrace {
 namespace {
 
-// A scalar or a list of scalars; lists in lists are flattened.
+// A scalar or a list of scalars, or of such lists with bars between them.
 std::string ValueText(const toml::value& value) {
   if (value.is_string()) return value.as_string().str;
   if (!value.is_array()) return toml::format(value);
@@ -24,7 +24,8 @@ std::string ValueText(const toml::value& value) {
   for (const toml::value& item : value.as_array()) {
     items.push_back(ValueText(item));
   }
-  return absl::StrJoin(items, " ");
+  const bool holds_lists = !items.empty() && value.as_array()[0].is_array();
+  return absl::StrJoin(items, holds_lists ? " | " : " ");
 }
 
 void AddTable(const toml::table& table, const std::string& prefix,

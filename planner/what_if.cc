@@ -358,7 +358,7 @@ void PinLayout(const Layout& layout, JobSpec* job) {
   pinned.interleave = layout.interleave;
   pinned.micro_batch = layout.micro_batch;
   pinned.zero = layout.zero;
-  pinned.recompute = RecomputeName(layout.recompute);
+  pinned.recompute = RecomputeKey(layout);
   pinned.schedule = ScheduleName(layout.schedule);
 }
 

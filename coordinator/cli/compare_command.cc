@@ -42,13 +42,14 @@ Layout LayoutOf(const CompareOptions& options, const JobSpec& job) {
       options.precision.empty() ? job.training.precision : options.precision;
   const std::string of_job =
       job.layout.recompute == "auto" ? "none" : job.layout.recompute;
+  Layout again;  // Of stages that differ the most.
+  SetRecompute(options.recompute.empty() ? of_job : options.recompute, &again);
   return {.micro_batch = options.micro_batch > 0
                              ? options.micro_batch
                              : job.layout.micro_batch.value_or(1),
           .num_microbatches = options.micro_batches,
           .precision = PrecisionOf(precision),
-          .recompute = RecomputeOf(
-              options.recompute.empty() ? of_job : options.recompute)};
+          .recompute = again.recompute};
 }
 
 absl::StatusOr<Comparison> Compare(const CompareOptions& options) {

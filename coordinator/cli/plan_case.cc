@@ -59,7 +59,9 @@ absl::Status FillPools(const CaseOptions& options, const JobSpec& job,
   absl::StatusOr<std::vector<PoolText>> pools = ParsePools(options.devices);
   if (!pools.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--devices: ", pools.status().message()));
+        absl::StrCat("--devices ", options.devices,
+                     ": expected how many there are, as 64, or their nodes; ",
+                     pools.status().message()));
   }
   int64_t num_devices = 0;
   for (PoolText& pool : *pools) num_devices += NumDevices(pool.nodes);

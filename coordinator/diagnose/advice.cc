@@ -90,8 +90,7 @@ std::vector<std::string> ChangesOf(const Layout& from, const Layout& to) {
     changes.push_back(absl::StrCat(name, " ", before, " to ", after));
   }
   const std::pair<const char*, std::pair<std::string, std::string>> names[] = {
-      {"recompute",
-       {RecomputeName(from.recompute), RecomputeName(to.recompute)}},
+      {"recompute", {RecomputeKey(from), RecomputeKey(to)}},
       {"schedule", {ScheduleName(from.schedule), ScheduleName(to.schedule)}},
       {"precision", {PrecisionName(from), PrecisionName(to)}}};
   for (const auto& [name, values] : names) {

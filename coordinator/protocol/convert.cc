@@ -33,6 +33,10 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
                             : protocol::LAYOUT_PRECISION_FLOAT32);
   message.set_recompute(
       static_cast<protocol::LayoutRecompute>(layout.recompute));
+  for (const Recompute recompute : layout.recompute_by_stage) {
+    message.add_recompute_by_stage(
+        static_cast<protocol::LayoutRecompute>(recompute));
+  }
   message.set_schedule(static_cast<protocol::LayoutSchedule>(layout.schedule));
   for (const ListedStage& stage : layout.listed_stages) {
     protocol::ListedStageMessage& listed = *message.add_listed_stages();
@@ -61,6 +65,9 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
       .recompute = static_cast<Recompute>(message.recompute()),
       .schedule = static_cast<Schedule>(message.schedule()),
       .listed_transfer_us = message.listed_transfer_us()};
+  for (const int recompute : message.recompute_by_stage()) {
+    layout.recompute_by_stage.push_back(static_cast<Recompute>(recompute));
+  }
   for (const protocol::ListedStageMessage& stage : message.listed_stages()) {
     layout.listed_stages.push_back(
         {.forward_us = stage.forward_us(),

@@ -42,6 +42,13 @@ TEST(PlanRecordTest, RoundTrips) {
 TEST(LayoutMessageTest, RoundTrips) {
   EXPECT_EQ(FromMessage(ToMessage(kLayout)), kLayout);
   EXPECT_EQ(FromMessage(ToMessage(Layout{})), Layout{});
+  Layout by_stage = kLayout;
+  SetRecompute("full, none", &by_stage);
+  ASSERT_EQ(by_stage.recompute_by_stage.size(), 2u);
+  EXPECT_EQ(FromMessage(ToMessage(by_stage)), by_stage);
+  const auto read = PlanRecordFromJson(PlanRecordToJson({.layout = by_stage}));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->layout, by_stage);
 }
 
 // Goal: workers choose by the tuning that was planned with. Method: there and

@@ -77,6 +77,23 @@ TEST(ExportTest, RecipeRoundTrip) {
   }
 }
 
+// Goal: what differs between stages and has no words is said. Method: recompute
+// by stage; each framework takes the most of any stage, and says so.
+TEST(ExportTest, SaysThatStagesCannotDiffer) {
+  JobSpec job = UnusualJob();
+  job.model.num_layers = 8;
+  Layout layout{.pipeline = 2, .micro_batch = 2, .num_microbatches = 48};
+  SetRecompute("full, none", &layout);
+  job.training.global_batch = layout.global_batch();
+  for (const Framework framework :
+       {Framework::kMegatron, Framework::kMegatronBridge,
+        Framework::kTorchtitan}) {
+    EXPECT_THAT(MustExport(job, layout, framework),
+                HasSubstr("recompute by stage (full, none): one setting holds "
+                          "for all stages, so all do the most of any, full"));
+  }
+}
+
 // Goal: the axes that are only planned survive the way there and back.
 // Method: context, interleaving and 8-bit products in each framework's words.
 TEST(ExportTest, PlannedAxesRoundTrip) {
@@ -130,6 +147,16 @@ TEST(ExportTest, PlannedAxesRoundTrip) {
               AllOf(HasSubstr("the context axis of 3"),
                     HasSubstr("the schedule interleaved with 2 chunks"),
                     HasSubstr("fp8: ")));
+  // Experts and context aside, torchtitan's chunks come back too.
+  Layout chunks = layout;
+  chunks.context = 1;
+  const JobSpec titan =
+      MustImport(Framework::kTorchtitan,
+                 ReadBack(Framework::kTorchtitan,
+                          MustExport(job, chunks, Framework::kTorchtitan)));
+  EXPECT_EQ(titan.layout.interleave, 2);
+  EXPECT_EQ(titan.layout.schedule, "interleaved");
+  EXPECT_EQ(titan.layout.pipeline, 2);
   layout.gemm_format = GemmFormat::kFloat4;
   EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
               HasSubstr("--fp4-format e2m1"));

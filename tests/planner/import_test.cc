@@ -463,7 +463,15 @@ TEST(ImportTest, TakesOverridesOfRecipes) {
       HasSubstr("run.sh:4: model.activation_func: found 'gelu'"));
   EXPECT_THAT(
       ErrorOf(Framework::kNemo, Changed(kNemo, "devices=8", "devices=6")),
-      HasSubstr("trainer.strategy.tensor_model_parallel_size: 2"));
+      HasSubstr("trainer.strategy.tensor_model_parallel_size: 2 x "
+                "trainer.strategy.pipeline_model_parallel_size 2 = 4 does not "
+                "divide the 6 devices"));
+  EXPECT_THAT(
+      ErrorOf(Framework::kMegatronBridge,
+              Changed(kBridge, "--nproc_per_node 8", "--nproc_per_node 6")),
+      HasSubstr("model.tensor_model_parallel_size: 2 x "
+                "model.pipeline_model_parallel_size 2 = 4 does not "
+                "divide the 6 devices"));
 
   // The same nested, as the file of a whole run.
   const std::string yaml =
@@ -546,6 +554,31 @@ TEST(ImportTest, TakesTorchtitanTables) {
                 HasSubstr(error));
   }
   EXPECT_THAT(ErrorOf(Framework::kDeepSpeed, "{}"), HasSubstr("has no model"));
+}
+
+// Goal: how many chunks a stage holds is read where torchtitan names each one's
+// modules. Method: four chunks of two stages; three are refused.
+TEST(ImportTest, CountsTorchtitanChunks) {
+  const auto with_chunks = [](const std::string& chunks) {
+    return Changed(kToml, "tensor_parallel_degree = 2",
+                   "pipeline_parallel_degree = 2\n"
+                   "pipeline_parallel_schedule = \"Interleaved1F1B\"\n"
+                   "module_fqns_per_model_part = " +
+                       chunks);
+  };
+  const absl::StatusOr<ImportedJob> imported =
+      Import(Framework::kTorchtitan,
+             with_chunks("[[\"tok_embeddings\", \"layers.0\"], [\"layers.1\"], "
+                         "[\"layers.2\", \"layers.3\"], [\"layers.4\", "
+                         "\"layers.5\", \"norm\", \"output\"]]"));
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->job.layout.interleave, 2);
+  EXPECT_EQ(imported->job.layout.schedule, "interleaved");
+  EXPECT_THAT(
+      ErrorOf(Framework::kTorchtitan,
+              with_chunks("[[\"layers.0\"], [\"layers.1\"], [\"norm\"]]")),
+      HasSubstr("module_fqns_per_model_part: names the modules of 3 chunks, "
+                "which 2 stages cannot hold in equal numbers of two or more"));
 }
 
 // Goal: -1, torchtitan's way to say "whatever is left", is auto here.

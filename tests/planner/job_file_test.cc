@@ -151,6 +151,23 @@ TEST(JobFileTest, ReadsSizesAndAuto) {
   EXPECT_TRUE(ParseJob(absl::StrCat(kSmallJob, "checkpoint:\n"), "j").ok());
 }
 
+// Goal: what stages compute again may be a list. Method: one of four stages,
+// and lists of what is none.
+TEST(JobFileTest, ReadsRecomputeByStage) {
+  const auto with = [](const std::string& recompute) {
+    return absl::StrCat(kSmallJob, "layout: {recompute: ", recompute, "}\n");
+  };
+  const auto job = ParseJob(with("[full, selective, none, none]"), "job.yaml");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->layout.recompute, "full, selective, none, none");
+  for (const char* wrong : {"[full, auto]", "[full, most]", "[]", "[[full]]"}) {
+    EXPECT_THAT(ErrorOf(with(wrong)),
+                HasSubstr("layout.recompute: expected auto, none, selective or "
+                          "full, or a list of these, one for each stage"))
+        << wrong;
+  }
+}
+
 // Goal: a mistyped key is reported with file, line and the key meant. Method:
 // slips of each sort: letters, section, nothing alike.
 TEST(JobFileTest, SuggestsTheNearestKey) {
@@ -354,7 +371,9 @@ TEST(JobFileTest, RoundTrips) {
     if (below(2) == 0) job.resources.memory_per_device_bytes = kMiB * 3 + round;
     if (below(2) == 0) job.layout.tensor = 1 + below(4);
     if (below(2) == 0) job.layout.zero = below(4);
-    if (below(2) == 0) job.layout.recompute = "selective";
+    if (below(2) == 0) {
+      job.layout.recompute = below(2) == 0 ? "selective" : "full, none";
+    }
     job.checkpoint.directory = text();
     job.checkpoint.interval_steps = static_cast<int64_t>(below(99));
     job.checkpoint.at_end = below(2) == 0;

@@ -176,6 +176,33 @@ TEST(LayoutToStringTest, ShowsEveryField) {
                             .recompute = Recompute::kFull}),
             "pipeline 1 x data 4 x tensor 1, 1 micro-batch of 1, ZeRO 3, bf16, "
             "recompute full");
+  Layout by_stage{.pipeline = 4};
+  SetRecompute("full, selective, selective,none", &by_stage);
+  EXPECT_THAT(LayoutToString(by_stage),
+              HasSubstr("recompute full (1 stage), selective (2), none (1)"));
+}
+
+// Goal: what stages compute again is said and read as jobs pin it, and refused
+// for another number of stages. Method: there and back.
+TEST(SetRecomputeTest, TakesOneForAllOrEveryStages) {
+  Layout layout{.pipeline = 3};
+  SetRecompute("selective", &layout);
+  EXPECT_EQ(layout,
+            (Layout{.pipeline = 3, .recompute = Recompute::kSelective}));
+  EXPECT_EQ(RecomputeKey(layout), "selective");
+  SetRecompute("none, full, selective", &layout);
+  EXPECT_EQ(layout.recompute, Recompute::kFull);
+  EXPECT_EQ(layout.recompute_of(0), Recompute::kNone);
+  EXPECT_EQ(layout.recompute_of(2), Recompute::kSelective);
+  EXPECT_EQ(RecomputeKey(layout), "none, full, selective");
+  EXPECT_TRUE(ValidateLayout(SmallModel(), layout, 1).ok());
+  layout.pipeline = 2;
+  EXPECT_THAT(std::string(ValidateLayout(SmallModel(), layout, 1).message()),
+              AllOf(HasSubstr("layout.recompute names 3 stages (none, full, "
+                              "selective), but layout.pipeline is 2"),
+                    HasSubstr("name every stage's, or one for all")));
+  SetRecompute("none", &layout);
+  EXPECT_EQ(layout, Layout{.pipeline = 2});
 }
 
 }  // namespace

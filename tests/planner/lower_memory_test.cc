@@ -234,5 +234,28 @@ TEST(RecomputeTest, SavesMemory) {
   EXPECT_LT(full, selective / 3);
 }
 
+// Goal: a stage computes again what its own setting says, whatever others do.
+// Method: Programs of a pipeline of mixed stages against those of one setting,
+// instruction by instruction.
+TEST(RecomputeTest, IsOfEachStage) {
+  Layout mixed{.pipeline = 3, .num_microbatches = 4};
+  SetRecompute("full, selective, none", &mixed);
+  const std::vector<Program> programs =
+      *BuildTrainingPrograms(DeepModel(), mixed);
+  for (int32_t stage = 0; stage < 3; ++stage) {
+    Layout uniform{.pipeline = 3, .num_microbatches = 4};
+    uniform.recompute = mixed.recompute_of(stage);
+    const Program expected = *BuildTrainingProgram(DeepModel(), uniform, stage);
+    const Program& program = programs[static_cast<size_t>(stage)];
+    EXPECT_EQ(program.step_arena_bytes, expected.step_arena_bytes);
+    ASSERT_EQ(program.instructions.size(), expected.instructions.size());
+    for (size_t i = 0; i < program.instructions.size(); ++i) {
+      ASSERT_EQ(program.instructions[i].name, expected.instructions[i].name);
+      ASSERT_EQ(program.instructions[i].waits, expected.instructions[i].waits);
+    }
+    EXPECT_TRUE(CheckProgram(program).ok());
+  }
+}
+
 }  // namespace
 }  // namespace millrace

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 
 #include "planner/cluster_search.h"
 
@@ -40,6 +41,9 @@ class RandomEvaluator : public LayoutEvaluator {
     return prediction;
   }
 
+  std::optional<Layout> FitRecompute(const Layout&, int64_t) override {
+    return std::nullopt;  // Knows no stages.
+  }
   double PassFloor(const Layout& sharding) override {
     return sharding.micro_batch *
            (1 + Random({1, sharding.tensor, sharding.context, sharding.expert,

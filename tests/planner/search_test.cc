@@ -227,6 +227,54 @@ TEST(SearchTest, BuysMemoryWithTimeOnlyWhereItMust) {
   EXPECT_THAT(PlanToJson(pinned), HasSubstr("\"recompute\": \"full\""));
 }
 
+// Goal: where only the first stages of a pipeline are short of memory, only
+// these compute again. Method: a limit under what stage 0 needs and over what
+// the last does; every stage has the least with which its Program fits.
+TEST(SearchTest, RecomputesStageByStage) {
+  const CostModel cost = MakeCost({});
+  JobSpec job = SmallJob();
+  job.training.global_batch = 16;
+  job.layout = {.pipeline = 4,
+                .data = 1,
+                .tensor = 1,
+                .micro_batch = 2,
+                .zero = 0,
+                .schedule = "1f1b"};
+  const auto stage_bytes = [&](const Layout& layout) {
+    std::vector<int64_t> bytes;
+    const auto programs = BuildTrainingPrograms(job.model, layout);
+    EXPECT_TRUE(programs.ok()) << programs.status();
+    for (const Program& program : *programs) {
+      bytes.push_back(StageBytes(program, cost.profile().memory_overhead));
+    }
+    return bytes;
+  };
+  const Layout plain = MustPlan(job, 4, cost).layout;
+  const std::vector<int64_t> need = stage_bytes(plain);
+  const int64_t most = *std::max_element(need.begin(), need.end());
+  job.resources.memory_per_device_bytes = most - 1;
+  const Plan tight = MustPlan(job, 4, cost);
+  const Layout& layout = tight.layout;
+  ASSERT_EQ(layout.recompute_by_stage.size(), 4u) << LayoutToString(layout);
+  const std::vector<int64_t> held = stage_bytes(layout);
+  for (int32_t stage = 0; stage < 4; ++stage) {
+    EXPECT_LT(held[static_cast<size_t>(stage)], most);
+    EXPECT_EQ(layout.recompute_of(stage) == Recompute::kNone,
+              need[static_cast<size_t>(stage)] < most)
+        << stage;
+  }
+  EXPECT_THAT(ExplainPlan(job, cost.profile(), tight),
+              HasSubstr("by stage, the least with which each fits"));
+  EXPECT_THAT(PlanToJson(tight), HasSubstr("\"recompute\": [\n"));
+
+  // Pinned, it is taken as it is.
+  job.layout.recompute = RecomputeKey(layout);
+  job.resources.memory_per_device_bytes.reset();
+  EXPECT_EQ(MustPlan(job, 4, cost).layout, layout);
+  job.layout.recompute = "full, none";
+  EXPECT_THAT(ErrorOf(job, 4, cost), HasSubstr("names 2 stages"));
+}
+
 // Goal: predicted memory is what the Programs hold. Method: lower the choice.
 TEST(SearchTest, MemoryIsThePrograms) {
   const CostModel cost = MakeCost({});

@@ -1,0 +1,153 @@
+#include "planner/finalists.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "planner/executable.h"
+#include "planner/lower.h"
+#include "planner/prediction.h"
+#include "planner/program_prediction.h"
+#include "planner/program_size.h"
+
+namespace millrace {
+namespace {
+
+// So many are lowered at least, and more within so many instructions: these
+// take a second.
+constexpr size_t kMinimumLowered = 2;
+constexpr int64_t kInstructionBudget = 400'000;
+constexpr double kRounding = 1e-9;
+
+// What instructions say of a layout, and over what passes and the closed form
+// do.
+struct Ratios {
+  Layout layout;
+  Prediction prediction;   // By instructions.
+  double over_passes = 0;  // 0: not simulated by passes.
+  double over_closed_form = 0;
+};
+
+// In how many ways two layouts are alike.
+int Likeness(const Layout& a, const Layout& b) {
+  const bool alike[] = {a.pipeline == b.pipeline,
+                        a.interleave == b.interleave,
+                        a.schedule == b.schedule,
+                        a.data == b.data,
+                        a.zero == b.zero,
+                        a.tensor == b.tensor,
+                        a.context == b.context,
+                        a.micro_batch == b.micro_batch,
+                        RecomputeKey(a) == RecomputeKey(b)};
+  return static_cast<int>(std::count(std::begin(alike), std::end(alike), true));
+}
+
+// Of the layouts most like this one, their geometric mean; 1 without any.
+double RatioFor(const Layout& layout, double Ratios::*ratio,
+                const std::vector<Ratios>& known) {
+  int most = 0, count = 0;
+  double sum_of_logs = 0;
+  for (const Ratios& other : known) {
+    const int likeness = Likeness(layout, other.layout);
+    if (other.*ratio == 0 || likeness < most) continue;
+    if (likeness > most) {
+      most = likeness;
+      count = 0;
+      sum_of_logs = 0;
+    }
+    ++count;
+    sum_of_logs += std::log(other.*ratio);
+  }
+  return count == 0 ? 1 : std::exp(sum_of_logs / count);
+}
+
+void TakeMemory(const Prediction& from, Prediction* to) {
+  to->persistent_bytes = from.persistent_bytes;
+  to->step_bytes = from.step_bytes;
+  to->overhead_bytes = from.overhead_bytes;
+  to->parameter_bytes = from.parameter_bytes;
+  to->gradient_bytes = from.gradient_bytes;
+  to->optimizer_bytes = from.optimizer_bytes;
+}
+
+double ClosedFormSeconds(const Prediction& prediction) {
+  return prediction.closed_form->time.step_time_s();
+}
+
+}  // namespace
+
+bool CanBeLowered(const ModelSpec& model, const Alternative& alternative,
+                  const CostModel& cost) {
+  return !alternative.pipeline_outermost &&
+         CheckExecutable(model, alternative.layout).ok() &&
+         CheckProfile(alternative.layout, cost).ok();
+}
+
+absl::Status PriceByInstructions(const ModelSpec& model, const CostModel& cost,
+                                 int64_t memory_limit,
+                                 std::vector<Alternative>* finalists) {
+  std::vector<Ratios> known;
+  int64_t num_instructions = 0;
+  for (Alternative& finalist : *finalists) {
+    if (!CanBeLowered(model, finalist, cost)) continue;
+    if ((known.size() >= kMinimumLowered &&
+         num_instructions >= kInstructionBudget) ||
+        !CheckProgramSize(model, finalist.layout).ok()) {
+      continue;
+    }
+    const Prediction before = finalist.prediction;
+    ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                     BuildTrainingPrograms(model, finalist.layout));
+    ASSIGN_OR_RETURN(const Timeline timeline, SimulatePrograms(programs, cost));
+    finalist.prediction = {};
+    FillMemory(programs, cost.profile().memory_overhead, &finalist.prediction);
+    FillSimulated(model, programs, cost, timeline, &finalist.prediction);
+    for (const Program& program : programs) {
+      num_instructions += static_cast<int64_t>(program.instructions.size());
+    }
+    finalist.prediction.closed_form = before.closed_form;
+    known.push_back(
+        {.layout = finalist.layout,
+         .prediction = finalist.prediction,
+         .over_passes =
+             finalist.simulated ? timeline.step_time_s / before.step_time_s : 0,
+         .over_closed_form = timeline.step_time_s / ClosedFormSeconds(before)});
+    finalist.by_passes = before;
+    finalist.simulated = true;
+    finalist.fits = finalist.prediction.memory_bytes() <= memory_limit;
+  }
+  if (known.empty()) return absl::OkStatus();
+  for (Alternative& finalist : *finalists) {
+    if (finalist.by_passes.has_value()) continue;
+    finalist.by_passes = finalist.prediction;
+    // Ranks in another order hold as much.
+    for (const Ratios& other : known) {
+      if (!(other.layout == finalist.layout)) continue;
+      TakeMemory(other.prediction, &finalist.prediction);
+      finalist.fits = other.prediction.memory_bytes() <= memory_limit;
+    }
+    const double ratio = RatioFor(
+        finalist.layout,
+        finalist.simulated ? &Ratios::over_passes : &Ratios::over_closed_form,
+        known);
+    FillTime(model, finalist.layout, cost,
+             ratio * finalist.prediction.step_time_s, &finalist.prediction);
+  }
+  // Of equals what workers can execute.
+  const auto seconds = [&](const Alternative& finalist) {
+    return finalist.prediction.step_time_s *
+           (CanBeLowered(model, finalist, cost) ? 1 : 1 + kRounding);
+  };
+  std::stable_sort(finalists->begin(), finalists->end(),
+                   [&](const Alternative& a, const Alternative& b) {
+                     if (a.fits != b.fits) return a.fits;
+                     if (a.simulated != b.simulated) return a.simulated;
+                     return seconds(a) < seconds(b);
+                   });
+  return absl::OkStatus();
+}
+
+}  // namespace millrace
