@@ -207,6 +207,11 @@ class PlannedSearch {
                      });
   }
 
+  bool IsExecutable(const Alternative& alternative) const {
+    return !alternative.pipeline_outermost &&
+           CheckExecutable(space_.model, alternative.layout).ok();
+  }
+
   // Orders the passes of the fastest by what they cost, of those that workers
   // cannot execute: for others planner/list_variant.h does, by instructions.
   absl::Status ListBest(std::vector<Alternative>* best) {
@@ -216,10 +221,8 @@ class PlannedSearch {
     for (Alternative& alternative : *best) {
       const Layout& layout = alternative.layout;
       Prediction& prediction = alternative.prediction;
-      const bool is_executable = !layout.plan_only() &&
-                                 !alternative.pipeline_outermost &&
-                                 space_.model.is_llama();
-      if (!alternative.simulated || is_executable || layout.pipeline == 1) {
+      if (!alternative.simulated || IsExecutable(alternative) ||
+          layout.pipeline == 1) {
         continue;
       }
       num_passes += NumPasses(layout);
@@ -245,15 +248,13 @@ class PlannedSearch {
   // What a user who wants to start today needs to know: the fastest that
   // workers can execute, and where Programs tell them apart, others like it.
   void AddExecutable(PlannedChoice* choice) {
-    const auto is_executable = [&](const Alternative& alternative) {
-      return !alternative.pipeline_outermost &&
-             CheckExecutable(space_.model, alternative.layout).ok();
-    };
     const bool tells_apart = lowers_ && cost_.HasTables();
     const std::optional<LayoutSpace> executable = ExecutableSpace(space_);
     if (!executable.has_value() ||
         (!tells_apart && std::any_of(choice->best.begin(), choice->best.end(),
-                                     is_executable))) {
+                                     [&](const Alternative& alternative) {
+                                       return IsExecutable(alternative);
+                                     }))) {
       return;
     }
     const ClusterSearchResult found =
