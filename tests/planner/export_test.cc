@@ -33,6 +33,17 @@ LayoutConstraints Pinned(const Layout& layout) {
           .expert_tensor = layout.expert_tensor};
 }
 
+// The model of UnusualJob(), which torchtitan has no name for.
+absl::StatusOr<Settings> UnusualModel() {
+  return ReadJsonSettings(
+      "{\"model_type\": \"llama\", \"vocab_size\": 1552, \"hidden_size\": 192, "
+      "\"num_hidden_layers\": 9, \"num_attention_heads\": 16, "
+      "\"num_key_value_heads\": 8, \"intermediate_size\": 448, "
+      "\"rope_theta\": 70000.0, \"rms_norm_eps\": 2e-06, "
+      "\"max_position_embeddings\": 4096}",
+      "config.json");
+}
+
 // Goal: what Megatron-LM can express survives the way there and back. Method:
 // every layout of a job with unusual numbers; model, layout and training must
 // come back equal.
@@ -147,13 +158,17 @@ TEST(ExportTest, PlannedAxesRoundTrip) {
               AllOf(HasSubstr("the context axis of 3"),
                     HasSubstr("the schedule interleaved with 2 chunks"),
                     HasSubstr("fp8: ")));
-  // Experts and context aside, torchtitan's chunks come back too.
+  // Experts and context aside, torchtitan's chunks come back too, given the
+  // model that its flavor names.
   Layout chunks = layout;
   chunks.context = 1;
+  const absl::StatusOr<Settings> model = UnusualModel();
+  ASSERT_TRUE(model.ok()) << model.status();
   const JobSpec titan =
       MustImport(Framework::kTorchtitan,
                  ReadBack(Framework::kTorchtitan,
-                          MustExport(job, chunks, Framework::kTorchtitan)));
+                          MustExport(job, chunks, Framework::kTorchtitan)),
+                 {.model = *model});
   EXPECT_EQ(titan.layout.interleave, 2);
   EXPECT_EQ(titan.layout.schedule, "interleaved");
   EXPECT_EQ(titan.layout.pipeline, 2);
@@ -251,14 +266,7 @@ TEST(ExportTest, SaysPlannedModels) {
 // and ZeRO 0 with replicas is none beside other axes.
 TEST(ExportTest, TorchtitanRoundTrip) {
   const JobSpec job = UnusualJob();
-  const std::string config = absl::StrCat(
-      "{\"model_type\": \"llama\", \"vocab_size\": 1552, \"hidden_size\": 192, "
-      "\"num_hidden_layers\": 9, \"num_attention_heads\": 16, "
-      "\"num_key_value_heads\": 8, \"intermediate_size\": 448, "
-      "\"rope_theta\": 70000.0, \"rms_norm_eps\": 2e-06, "
-      "\"max_position_embeddings\": 4096}");
-  const absl::StatusOr<Settings> model =
-      ReadJsonSettings(config, "config.json");
+  const absl::StatusOr<Settings> model = UnusualModel();
   ASSERT_TRUE(model.ok()) << model.status();
   for (const Layout& layout : LayoutsOf(job)) {
     SCOPED_TRACE(LayoutToString(layout));
