@@ -19,7 +19,23 @@ absl::StatusOr<StepPrediction> Predict(const RunSetup& setup,
                                        const HardwareProfile& profile) {
   ASSIGN_OR_RETURN(StepModel model, StepModel::Create(setup.model, profile,
                                                       setup.implementation));
-  return model.Predict(setup.layout);
+  StepPrediction prediction = model.Predict(setup.layout);
+  if (setup.memory_is_of_first_rank) {
+    prediction.memory = model.MemoryByStage(setup.layout).front();
+  }
+  return prediction;
+}
+
+// Of the embedding, and the head where it is on the same stage: the first, the
+// fullest.
+double StateOfEnds(const RunSetup& setup) {
+  const Implementation& how = setup.implementation;
+  constexpr double kWeightBytes = 2;
+  double elements = ParametersOfEmbedding(setup.model, setup.layout).dense;
+  if (setup.layout.pipeline == 1) {
+    elements += ParametersOfHead(setup.model, setup.layout).dense;
+  }
+  return (kWeightBytes + how.gradient_bytes + how.optimizer_bytes) * elements;
 }
 
 absl::StatusOr<std::vector<Sensitivity>> Sensitivities(
@@ -49,7 +65,8 @@ absl::Status Fill(const ProfileSource& profiles,
   const StepMemory& memory = out->predicted.memory;
   out->memory_bytes = static_cast<double>(memory.total() - memory.overhead);
   if (out->run.kind == "memory_formula") {
-    out->memory_bytes -= static_cast<double>(memory.working);
+    out->memory_bytes -=
+        static_cast<double>(memory.working) + StateOfEnds(out->setup);
   }
   if (options.sensitivities) {
     ASSIGN_OR_RETURN(out->sensitivities,

@@ -35,7 +35,8 @@ struct RunPrediction {
   double step_time_s = 0;
   // Bytes that the framework's allocator holds at its peak: what the model
   // predicts without its overhead, which no allocator sees. Of a run of kind
-  // "memory_formula" without working memory too, which its formula leaves out.
+  // "memory_formula" without what its formula leaves out: working memory, and
+  // weights, gradients and moments of embedding and head.
   double memory_bytes = 0;
   // In the order of the profile's `constants`; only where asked for.
   std::vector<Sensitivity> sensitivities;

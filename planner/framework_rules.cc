@@ -88,8 +88,9 @@ const std::vector<FrameworkRule>& Rules() {
        "optimizer) and no recompute are its defaults in performance recipes",
        MegatronCore(), 1, Recompute::kNone, true},
       {"mlperf",
-       "NVIDIA's MLPerf Training code on Megatron-Core, stages balanced",
-       Mlperf(), 1, Recompute::kNone, true},
+       "NVIDIA's MLPerf Training code on Megatron-Core, stages balanced; its "
+       "logs have the memory of rank 0",
+       Mlperf(), 1, Recompute::kNone, true, 51200, true},
       {"dgxc", "NeMo on Megatron-Core, as its performance recipes set it",
        MegatronCore(), 1, Recompute::kNone, true},
       {"nemo", "NeMo on Megatron-Core, as its performance recipes set it",

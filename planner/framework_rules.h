@@ -22,6 +22,9 @@ struct FrameworkRule {
   // Entries of GELU models' vocabularies where the row does not say; the last
   // that tensor ranks do not divide are left out.
   int64_t vocab = 51200;
+  // Measured memory is what rank 0 logs of itself, so the first stage's, which
+  // need not be the fullest.
+  bool logs_first_rank = false;
 };
 
 // The rule of the run's group. Groups that no rule names compute as

@@ -358,6 +358,7 @@ absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run) {
       framework.is_known ? "computes as " : "framework unknown; computes as ",
       framework.rule->framework));
   setup.implementation = framework.rule->implementation;
+  setup.memory_is_of_first_rank = framework.rule->logs_first_rank;
   ReadNotes(run, &setup);
   ASSIGN_OR_RETURN(setup.model,
                    ModelOfRun(run, *framework.rule, &setup.assumptions));

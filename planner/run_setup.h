@@ -23,6 +23,7 @@ struct RunSetup {
   Implementation implementation;
   // Name of the hardware's profile (planner/shipped_profiles.h).
   std::string profile;
+  bool memory_is_of_first_rank = false;  // FrameworkRule::logs_first_rank.
   std::vector<std::string> assumptions;  // Sentences without a full stop.
 };
 

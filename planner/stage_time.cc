@@ -22,11 +22,17 @@ StageList StagesOf(const ModelSpec& model, const Layout& layout,
   const std::vector<LayerRange> chunks =
       ChunkLayers(model, layout, implementation);
   for (size_t c = 0; c < chunks.size(); ++c) {
-    StageKind& stage = all[c % all.size()];
+    LayerCounts layers;
     for (int64_t layer = chunks[c].begin; layer < chunks[c].end; ++layer) {
-      ++(KindOfLayer(model, layer) == LayerKind::kDense ? stage.num_dense
-                                                        : stage.num_experts);
+      ++(KindOfLayer(model, layer) == LayerKind::kDense ? layers.dense
+                                                        : layers.experts);
     }
+    StageKind& stage = all[c % all.size()];
+    stage.num_dense += layers.dense;
+    stage.num_experts += layers.experts;
+    if (layout.interleave == 1) continue;
+    if (c < all.size()) stage.first_chunk = layers;
+    stage.last_chunk = layers;
   }
   all.front().has_embedding = true;
   all.back().has_head = true;
@@ -162,11 +168,19 @@ StageLoad LoadOfStage(const CutTimes& cut, const StageKind& stage,
             &load);
   AddLayers(load_of(cut.experts_parameters, cut.experts_held),
             stage.num_experts, &load);
+  auto held_by = [&](const LayerCounts& chunk) {
+    return chunk.dense * cut.dense_held.activations +
+           chunk.experts * cut.experts_held.activations;
+  };
+  load.first_chunk_bytes = held_by(stage.first_chunk);
+  load.last_chunk_bytes = held_by(stage.last_chunk);
   if (stage.has_embedding) {
     AddEnd(load_of(cut.embedding_parameters, cut.embedding_held), &load);
+    load.first_chunk_bytes += cut.embedding_held.activations;
   }
   if (stage.has_head) {
     AddEnd(load_of(cut.head_parameters, cut.head_held), &load);
+    load.last_chunk_bytes += cut.head_held.activations;
   }
   return load;
 }

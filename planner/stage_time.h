@@ -39,6 +39,13 @@ struct CutTimes {
   HeldBytes dense_held, experts_held, embedding_held, head_held;
 };
 
+// Layers of a stage, or of one of its chunks.
+struct LayerCounts {
+  int64_t dense = 0;
+  int64_t experts = 0;
+  friend bool operator==(const LayerCounts&, const LayerCounts&) = default;
+};
+
 // What a stage of a pipeline holds.
 struct StageKind {
   int64_t num_dense = 0;
@@ -46,9 +53,12 @@ struct StageKind {
   bool has_embedding = false;
   bool has_head = false;
   int32_t first = 0;  // Of the stages of this kind.
+  // Where it has several chunks; with one chunk a stage they do not matter.
+  LayerCounts first_chunk, last_chunk;
   bool is_like(const StageKind& other) const {
     return num_dense == other.num_dense && num_experts == other.num_experts &&
-           has_embedding == other.has_embedding && has_head == other.has_head;
+           has_embedding == other.has_embedding && has_head == other.has_head &&
+           first_chunk == other.first_chunk && last_chunk == other.last_chunk;
   }
 };
 

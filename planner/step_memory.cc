@@ -130,6 +130,29 @@ double MicrobatchesHeld(const Layout& layout, int32_t stage) {
   return std::min<double>(held, layout.num_microbatches);
 }
 
+int64_t ActivationBytesHeld(const Layout& layout, const StageLoad& load,
+                            int32_t stage) {
+  const auto all = static_cast<double>(load.activation_bytes);
+  if (layout.interleave == 1) {
+    return Bytes(MicrobatchesHeld(layout, stage) * all);
+  }
+  // Chunks take turns of p micro-batches each: when the last chunk's turn is
+  // over, the first has begun its next.
+  const double stages = layout.pipeline;
+  const double microbatches = layout.num_microbatches;
+  const double beyond = 2 * (stages - stage - 1) + 1 - stages;
+  const double everywhere = std::min(stages, microbatches);
+  if (beyond >= 0) {
+    return Bytes(everywhere * all +
+                 std::min(beyond, microbatches - everywhere) *
+                     static_cast<double>(load.first_chunk_bytes));
+  }
+  const double in_last = std::min(stages + beyond, microbatches);
+  return Bytes(everywhere * all -
+               (everywhere - in_last) *
+                   static_cast<double>(load.last_chunk_bytes));
+}
+
 StepMemory MemoryOfStage(const Layout& layout,
                          const Implementation& implementation,
                          const MemoryOverhead& overhead, const StageLoad& load,
@@ -137,8 +160,7 @@ StepMemory MemoryOfStage(const Layout& layout,
   StepMemory memory = implementation.slices_are_masters && layout.zero >= 3
                           ? MemoryOfSlices(layout, load)
                           : MemoryOfBuckets(layout, implementation, load);
-  memory.activations = Bytes(MicrobatchesHeld(layout, stage) *
-                             static_cast<double>(load.activation_bytes));
+  memory.activations = ActivationBytesHeld(layout, load, stage);
   memory.working += Bytes(ReceivedBytes(layout, implementation, load, stage));
   const int32_t axes = NumAxes(layout);
   memory.overhead = overhead.process;

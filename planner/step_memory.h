@@ -42,6 +42,9 @@ struct StageLoad {
   double layer_parameters = 0;  // Of the largest layer.
   double largest_end = 0;       // Of embedding or head.
   int64_t activation_bytes = 0;
+  // Among these, of the stage's first and of its last chunk.
+  int64_t first_chunk_bytes = 0;
+  int64_t last_chunk_bytes = 0;
   int64_t layer_working_bytes = 0;  // The largest layer's.
   int64_t end_working_bytes = 0;
   double stream_bytes = 0;  // StreamBytes().
@@ -54,6 +57,12 @@ void AddEnd(const LayerLoad& end, StageLoad* stage);
 // p) with zero bubble, and with v chunks (Narayanan et al., 2021, section 2.2)
 // those of p (v - 1) + 2 (p - stage - 1) + 1 chunks.
 double MicrobatchesHeld(const Layout& layout, int32_t stage);
+
+// Of all micro-batches held. With chunks, those that a stage holds beyond p of
+// each are of its first chunk, and those that it lacks of its last, which may
+// have fewer layers beside the embedding and the head.
+int64_t ActivationBytesHeld(const Layout& layout, const StageLoad& load,
+                            int32_t stage);
 
 // `overhead` is what the process takes beside.
 StepMemory MemoryOfStage(const Layout& layout,

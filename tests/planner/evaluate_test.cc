@@ -84,7 +84,7 @@ TEST(EvaluateTest, HoldsToTheCollectedRuns) {
   EXPECT_LE(Find(summary.by_class, "fp8/fp4").median, 0.054);
   EXPECT_LE(Find(summary.by_group, "mbridge_perf").median, 0.066);
   EXPECT_EQ(summary.num_memory, 34);
-  EXPECT_LE(summary.mean_memory_error, 0.055);
+  EXPECT_LE(summary.mean_memory_error, 0.028);
   for (const ChoiceSummary& choice : summary.choices) {
     if (choice.name.find("vtrain") != std::string::npos) {
       EXPECT_LE(choice.regret, 0.02) << choice.name;

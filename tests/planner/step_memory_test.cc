@@ -1,15 +1,17 @@
 #include "planner/step_memory.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
-#include <string>
+#include <cstdlib>
+#include <optional>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "base/units.h"
 #include "gtest/gtest.h"
+#include "planner/evaluate.h"
 #include "planner/lower.h"
+#include "planner/pass_order.h"
 #include "planner/published_runs.h"
-#include "planner/run_setup.h"
 #include "planner/shipped_profiles.h"
 #include "planner/step_model.h"
 #include "tests/planner/known_models.h"
@@ -73,34 +75,26 @@ TEST(StepMemoryTest, AgreesWithTheArenasOfPrograms) {
   EXPECT_LE(sum / static_cast<double>(layouts.size()), 0.02);
 }
 
-// Goal: memory is what others measured: on average within 5 %, and no run off
-// by more than 15 %. Method: every published run with a figure that can be set
-// up. The figures are the allocator's, so without what the process takes
-// beside; those of Korthikanti et al. (2022) are formulas of state and
-// activations.
+// Goal: memory is what others measured: on average within 3 %, and no run off
+// by more than 10 %, nor either half of the runs more than the whole. Method:
+// every published run with a figure that can be set up. The figures are the
+// allocator's, so without what the process takes beside; those of Korthikanti
+// et al. (2022) are formulas of layers' state and activations, those of MLPerf
+// the first stage's.
 TEST(StepMemoryTest, AgreesWithPublishedRuns) {
   const std::vector<PublishedRun> runs =
       *LoadPublishedRuns("tests/data/published_runs/published_runs.json");
-  double sum = 0;
+  std::array<double, 2> sums{};
   int num_runs = 0;
   for (const PublishedRun& run : runs) {
-    if (!run.memory.has_value()) continue;
-    const absl::StatusOr<RunSetup> setup = SetUpRun(run);
-    if (!setup.ok()) continue;
-    StepMemory memory =
-        MemoryOf(setup->model, setup->layout, setup->implementation);
-    if (run.kind == "memory_formula") memory.working = 0;
-    const double unit = absl::StartsWith(run.memory_unit, "GB")
-                            ? 1e9
-                            : static_cast<double>(kGiB);
-    const double error =
-        static_cast<double>(memory.total()) / (*run.memory * unit) - 1;
-    EXPECT_NEAR(error, 0, 0.15) << run.id;
-    sum += std::abs(error);
-    ++num_runs;
+    const std::optional<double> error =
+        PredictRun(run, LoadNamedProfile, {}).memory_error();
+    if (!error.has_value()) continue;
+    EXPECT_NEAR(*error, 0, 0.1) << run.id;
+    sums[num_runs++ % 2] += std::abs(*error);
   }
   EXPECT_GE(num_runs, 34);
-  EXPECT_LE(sum / num_runs, 0.05);
+  for (const double sum : sums) EXPECT_LE(2 * sum / num_runs, 0.03);
 }
 
 // Goal: each ZeRO stage divides what it says by the ranks that share it,
@@ -149,6 +143,55 @@ TEST(MicrobatchesHeldTest, FollowsTheOrderOfPasses) {
   EXPECT_LT(MicrobatchesHeld(layout, 7), MicrobatchesHeld(layout, 0));
   layout.num_microbatches = 4;
   EXPECT_DOUBLE_EQ(MicrobatchesHeld(layout, 0), 4);
+}
+
+// Goal: with chunks, what a stage holds is counted by chunk. Method: the order
+// of passes itself, over shapes whose first and last chunks have half the
+// layers, as beside embedding and head; at the fullest moment of each stage.
+// Where the last stages are fullest depends on which chunk is short by then, so
+// they may differ by a micro-batch of one chunk.
+TEST(ActivationBytesHeldTest, CountsChunksAsTheOrderHoldsThem) {
+  constexpr int64_t kLayers = 2000;
+  for (const int32_t p : {2, 4, 8}) {
+    for (const int32_t v : {2, 3, 8}) {
+      for (const int32_t m : {p, 2 * p, 5 * p}) {
+        PipelineCosts costs{.num_stages = p, .num_microbatches = m};
+        for (int32_t c = 0; c < p * v; ++c) {
+          costs.stage_of_chunk.push_back(c % p);
+          const bool is_end = c == 0 || c + 1 == p * v;
+          costs.chunks.push_back(
+              {.activation_bytes = is_end ? kLayers / 2 : kLayers});
+        }
+        const PassOrder order = InterleavedOrder(costs);
+        const Layout layout{.pipeline = p,
+                            .interleave = v,
+                            .num_microbatches = m,
+                            .schedule = Schedule::kInterleaved};
+        for (int32_t s = 0; s < p; ++s) {
+          int64_t held = 0, most = 0;
+          for (const ChunkPass& pass : order[s]) {
+            const int64_t bytes = costs.chunks[pass.chunk_idx].activation_bytes;
+            const bool is_forward = pass.kind == ChunkPassKind::kForward;
+            held += is_forward ? bytes : -bytes;
+            most = std::max(most, held);
+          }
+          StageLoad load;
+          for (int32_t c = s; c < p * v; c += p) {
+            load.activation_bytes += costs.chunks[c].activation_bytes;
+          }
+          load.first_chunk_bytes = costs.chunks[s].activation_bytes;
+          load.last_chunk_bytes =
+              costs.chunks[s + p * (v - 1)].activation_bytes;
+          const int64_t error = ActivationBytesHeld(layout, load, s) - most;
+          if (s + 1 < p) {
+            EXPECT_EQ(error, 0) << p << " " << v << " " << m << " " << s;
+          } else {
+            EXPECT_LE(std::abs(error), kLayers) << p << " " << v << " " << m;
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
