@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -25,13 +26,25 @@ int64_t Or(const std::optional<int64_t>& stated, int64_t otherwise) {
 absl::Status FindFeedForward(const PublishedRun& run,
                              std::vector<std::string>* assumptions,
                              FeedForward* kind) {
-  if (absl::StartsWith(run.mlp, "swiglu")) {
+  const std::string mlp = absl::AsciiStrToLower(run.mlp);
+  if (absl::StartsWith(mlp, "swiglu")) {
     *kind = FeedForward::kSwiglu;
-  } else if (absl::StartsWith(run.mlp, "gelu")) {
+  } else if (absl::StartsWith(mlp, "geglu") || absl::StartsWith(mlp, "reglu")) {
+    *kind = FeedForward::kSwiglu;
+    assumptions->push_back(absl::StrCat("feed-forward block '", run.mlp,
+                                        "' is planned as SwiGLU, whose "
+                                        "products are the same"));
+  } else if (absl::StartsWith(mlp, "gelu")) {
     *kind = FeedForward::kGelu;
-  } else if (absl::StartsWith(run.mlp, "relu2")) {
+  } else if (absl::StartsWith(mlp, "relu2") ||
+             absl::StartsWith(mlp, "squared")) {
     *kind = FeedForward::kSquaredRelu;
-  } else if (absl::StartsWith(run.mlp, "non-gated")) {
+  } else if (mlp == "relu") {
+    *kind = FeedForward::kGelu;
+    assumptions->push_back(
+        "feed-forward block 'relu' is planned as GELU, whose products are the "
+        "same");
+  } else if (absl::StartsWith(mlp, "non-gated")) {
     *kind = FeedForward::kSquaredRelu;
     assumptions->push_back(
         "the feed-forward block is said to be without gate; squared ReLU, as "
@@ -39,9 +52,10 @@ absl::Status FindFeedForward(const PublishedRun& run,
   } else if (run.mlp.empty()) {
     return NotStated("the kind of feed-forward block (arch_extra.mlp)");
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("feed-forward block '", run.mlp,
-                     "' is unknown; known are swiglu, gelu, relu2"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "feed-forward block '", run.mlp,
+        "' is unknown; known are swiglu, gelu, relu2, relu, geglu, "
+        "reglu"));
   }
   return absl::OkStatus();
 }

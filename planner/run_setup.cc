@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "planner/bridge_recipes.h"
@@ -54,18 +55,44 @@ constexpr Machine kMachines[] = {
     {"H100", "h100-sxm"},     {"A100", kA100},
 };
 
+// Whether `gpu` has `word` as a name of its own: neither GH200 nor an A1000.
+bool Names(absl::string_view gpu, absl::string_view word) {
+  for (size_t at = gpu.find(word); at != absl::string_view::npos;
+       at = gpu.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    const bool is_longer = end < gpu.size() && absl::ascii_isdigit(gpu[end]);
+    const bool is_grace = at > 0 && gpu[at - 1] == 'G';
+    if (!is_longer && !is_grace) return true;
+  }
+  return false;
+}
+
+// Devices of the same name with less bandwidth, fewer processors or without
+// NVLink between all of a node.
+bool IsUnlikeSxm(absl::string_view gpu) {
+  return absl::StrContains(gpu, "PCIE") ||
+         (absl::StrContains(gpu, "NVL") && !absl::StrContains(gpu, "NVL72")) ||
+         (Names(gpu, "A100") &&
+          (absl::StrContains(gpu, "40GB") || absl::StrContains(gpu, "40 GB")));
+}
+
 absl::Status FindMachine(const PublishedRun& run, RunSetup* setup) {
   if (run.gpu.empty()) return NotStated("gpu");
   const std::string gpu = absl::AsciiStrToUpper(run.gpu);
-  const auto* const machine = std::find_if(
-      std::begin(kMachines), std::end(kMachines),
-      [&](const Machine& m) { return absl::StrContains(gpu, m.word); });
+  const auto* const machine =
+      std::find_if(std::begin(kMachines), std::end(kMachines),
+                   [&](const Machine& m) { return Names(gpu, m.word); });
   if (machine == std::end(kMachines)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "gpu '", run.gpu, "' is unknown; known are ",
         absl::StrJoin(kMachines, ", ", [](std::string* out, const Machine& m) {
           absl::StrAppend(out, m.word);
         })));
+  }
+  if (IsUnlikeSxm(gpu)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gpu '", run.gpu, "' is another device than that of ",
+                     machine->profile, ", which no profile describes"));
   }
   setup->profile = machine->profile;
   const bool is_vtrain = absl::StartsWith(run.group, "vtrain");
@@ -116,7 +143,8 @@ absl::Status FindPrecision(const PublishedRun& run, RunSetup* setup) {
       setup->assumptions.push_back(
           absl::StrCat("recipe '", precision, "' is planned as any 8-bit one"));
     }
-  } else if (!Contains(precision, "BF16") && !Contains(precision, "FP16")) {
+  } else if (!Contains(precision, "BF16") && !Contains(precision, "FP16") &&
+             !Contains(precision, "float16")) {
     return absl::InvalidArgumentError(absl::StrCat(
         "precision '", precision,
         "' is unknown; known are BF16, FP16, FP8 and FP4 recipes"));
@@ -126,7 +154,9 @@ absl::Status FindPrecision(const PublishedRun& run, RunSetup* setup) {
 
 absl::Status FindZero(const PublishedRun& run, const FrameworkRule& framework,
                       RunSetup* setup) {
-  const std::string zero = absl::AsciiStrToLower(run.zero);
+  // "ZeRO-1", "zero_1" and "zero1" are one word.
+  const std::string zero = absl::StrReplaceAll(
+      absl::AsciiStrToLower(run.zero), {{"-", ""}, {"_", ""}, {" ", ""}});
   Layout& layout = setup->layout;
   if (zero.empty()) {
     layout.zero = framework.zero;
@@ -135,7 +165,8 @@ absl::Status FindZero(const PublishedRun& run, const FrameworkRule& framework,
                      ", the framework's default here"));
   } else if (absl::StartsWith(zero, "none")) {
     layout.zero = 0;
-  } else if (absl::StartsWith(zero, "zero1")) {
+  } else if (absl::StartsWith(zero, "zero1") ||
+             absl::StartsWith(zero, "distributedoptimizer")) {
     layout.zero = 1;
   } else if (absl::StartsWith(zero, "zero2")) {
     layout.zero = 2;

@@ -147,6 +147,48 @@ TEST(RunSetupTest, RefusesWithTheReason) {
               HasSubstr("Mamba"));
 }
 
+// Goal: one thing under several names is understood, and a device that only
+// shares letters with a known one, or is a lesser one of its name, is refused.
+// Method: names as sources spell them.
+TEST(RunSetupTest, KnowsNamesApart) {
+  const auto set_up = [](auto change) {
+    PublishedRun run = WholeRun();
+    change(run);
+    return SetUpRun(run);
+  };
+  for (const char* zero :
+       {"ZeRO-1", "zero_1", "ZeRO 1", "Distributed optimizer"}) {
+    const auto setup = set_up([&](auto& r) { r.zero = zero; });
+    ASSERT_TRUE(setup.ok()) << setup.status();
+    EXPECT_EQ(setup->layout.zero, 1) << zero;
+  }
+  for (const char* mlp : {"SwiGLU", "GeGLU"}) {
+    const auto setup = set_up([&](auto& r) { r.mlp = mlp; });
+    ASSERT_TRUE(setup.ok()) << setup.status();
+    EXPECT_EQ(setup->model.feed_forward, FeedForward::kSwiglu) << mlp;
+  }
+  const auto relu = set_up([](auto& r) { r.mlp = "ReLU"; });
+  ASSERT_TRUE(relu.ok()) << relu.status();
+  EXPECT_THAT(relu->assumptions, Contains(HasSubstr("planned as GELU")));
+  EXPECT_TRUE(set_up([](auto& r) { r.precision = "bfloat16"; }).ok());
+
+  const std::map<std::string, std::string> profiles = {
+      {"NVIDIA H100 80GB HBM3", "h100-sxm"},   {"DGXH100", "h100-sxm"},
+      {"GB200, NVL72, 4x CX7", "gb200-nvl72"}, {"DGX-B200", "b200-hgx"},
+      {"A100-SXM4-80GB", "a100-80gb"},         {"H200-141GB", "h200-cluster"}};
+  for (const auto& [gpu, profile] : profiles) {
+    const auto setup = set_up([&, name = gpu](auto& r) { r.gpu = name; });
+    ASSERT_TRUE(setup.ok()) << setup.status();
+    EXPECT_EQ(setup->profile, profile) << gpu;
+  }
+  for (const char* gpu : {"GH200", "RTX A1000", "H20", "H100 PCIe", "H100 NVL",
+                          "H100 NVL 94GB", "A100-40GB", "A100 PCIe 80GB"}) {
+    PublishedRun run = WholeRun();
+    run.gpu = gpu;
+    EXPECT_THAT(Refusal(run), HasSubstr(gpu));
+  }
+}
+
 // Goal: each collected row is set up or refused with a reason, and refusals are
 // those that the data calls for. Method: count by group.
 TEST(RunSetupTest, SetsUpOrRefusesEveryCollectedRow) {
