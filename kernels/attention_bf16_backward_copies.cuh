@@ -8,6 +8,7 @@
 
 #include "kernels/attention_bf16_backward_around.cuh"
 #include "kernels/attention_bf16_backward_tile.cuh"
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/hopper.cuh"
 
 namespace millrace::attention_backward {
@@ -29,10 +30,9 @@ struct Ring {
 };
 
 // One thread feeds the block: queries with their LSE, output gradients with
-// their delta, and once, behind the first queries, keys and values. Race
-// checkers that do not know how LoadBulk() is ordered report it for LSE and
-// delta: its destination is free once q_empty or d_o_empty say so, which the
-// consumers do after a barrier that all their readers have passed.
+// their delta, and once, behind the first queries, keys and values. LSE and
+// delta come by tensor maps although they lie in one piece: race checkers know
+// how barriers order those copies, not LoadBulk().
 template <typename C>
 __device__ __forceinline__ void Produce(const Params& p, const Work& work,
                                         const Shared& shared) {
@@ -52,19 +52,16 @@ __device__ __forceinline__ void Produce(const Params& p, const Work& work,
   bool first = true;
   for (int g = 0; g < p.heads_per_kv; ++g) {
     const int head = work.kv_head * p.heads_per_kv + g;
-    const int64_t first_row =
-        (static_cast<int64_t>(head) * p.lengths.blocks_per_head +
-         sequence.first_block) *
-        C::kBlockM;
+    const int first_block =
+        head * p.lengths.blocks_per_head + sequence.first_block;
     for (int m = work.begin; m < work.end; ++m) {
       uint64_t* q_full = &barriers.q_full[queries.stage];
       BarrierWait(&barriers.q_empty[queries.stage], queries.parity);
       BarrierArriveExpect(q_full, C::kQueryBytes + C::kRowBytes);
       load(shared.q + queries.stage * C::kQueryBytes, C::kBlockM, p.q, q_full,
            m * C::kBlockM, head, CachePolicy::kEvictLast);
-      LoadBulk(shared.lse + queries.stage * C::kBlockM,
-               p.rows.lse_log2 + first_row + m * C::kBlockM, C::kRowBytes,
-               q_full);
+      LoadMatrix(shared.lse + queries.stage * C::kBlockM, &p.lse_log2, q_full,
+                 0, first_block + m);
       if (first) {
         first = false;
         BarrierArriveExpect(&barriers.kv_full, 2 * C::kKeyBytes);
@@ -80,9 +77,8 @@ __device__ __forceinline__ void Produce(const Params& p, const Work& work,
       BarrierArriveExpect(d_o_full, C::kQueryBytes + C::kRowBytes);
       load(shared.d_o + outputs.stage * C::kQueryBytes, C::kBlockM, p.d_o,
            d_o_full, m * C::kBlockM, head, CachePolicy::kEvictLast);
-      LoadBulk(shared.delta + outputs.stage * C::kBlockM,
-               p.rows.delta + first_row + m * C::kBlockM, C::kRowBytes,
-               d_o_full);
+      LoadMatrix(shared.delta + outputs.stage * C::kBlockM, &p.delta, d_o_full,
+                 0, first_block + m);
       queries.Advance();
       outputs.Advance();
     }

@@ -14,6 +14,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/status.h"
+#include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma.cuh"
 
 namespace millrace {
@@ -324,6 +325,11 @@ absl::Status Launch(const AttentionBackwardBf16Args& args,
   p.d_v_rows = packed ? args.d_v : Bf16Heads{};
   p.rows = PlaceBackwardRows(shape, args.workspace);
   p.lengths = LengthsOf(shape);
+  const int64_t num_blocks = shape.num_heads * p.lengths.blocks_per_head;
+  ASSIGN_OR_RETURN(
+      p.lse_log2, EncodeRowsTensorMap(p.rows.lse_log2, num_blocks, C::kBlockM));
+  ASSIGN_OR_RETURN(p.delta,
+                   EncodeRowsTensorMap(p.rows.delta, num_blocks, C::kBlockM));
   p.order = args.deterministic ? p.rows.order : nullptr;
   p.num_kv_heads = static_cast<int>(shape.num_kv_heads);
   p.heads_per_kv = static_cast<int>(shape.num_heads / shape.num_kv_heads);

@@ -62,6 +62,7 @@ struct Config {
 
 struct Params {
   CUtensorMap q, k, v, d_o, d_k, d_v;
+  CUtensorMap lse_log2, delta;  // Of `rows`; a row is a query block's.
   // Of documents, whose last rows no tensor map clips.
   Bf16Heads d_k_rows, d_v_rows;
   BackwardRows rows;

@@ -130,4 +130,32 @@ absl::StatusOr<CUtensorMap> EncodeMatrixTensorMap(const MatrixTensor& matrix,
   return map;
 }
 
+absl::StatusOr<CUtensorMap> EncodeRowsTensorMap(const float* data, int64_t rows,
+                                                int32_t columns) {
+  if (Encoder() == nullptr) {
+    return absl::UnavailableError(
+        "the CUDA driver does not know tensor maps (CUDA 12.0 or newer does)");
+  }
+  const cuuint64_t dims[2] = {static_cast<cuuint64_t>(columns),
+                              static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(columns) *
+                                 sizeof(float)};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(columns), 1};
+  const cuuint32_t element_strides[2] = {1, 1};
+  CUtensorMap map;
+  const CUresult result = Encoder()(
+      &map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, const_cast<float*>(data), dims,
+      strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor map of ", rows, " rows of ", columns,
+        " numbers refused (CUresult ", static_cast<int>(result),
+        "): the address is a multiple of 16 bytes, rows have a multiple of 4 "
+        "numbers, 256 at most"));
+  }
+  return map;
+}
+
 }  // namespace millrace

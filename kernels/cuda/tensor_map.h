@@ -43,6 +43,11 @@ struct MatrixTensor {
 absl::StatusOr<CUtensorMap> EncodeMatrixTensorMap(const MatrixTensor& matrix,
                                                   int32_t box_rows);
 
+// Rows of `columns` fp32 numbers, one after the other: a box is one row and
+// arrives as it is. `columns` is a multiple of 4, 256 at most. Errors as above.
+absl::StatusOr<CUtensorMap> EncodeRowsTensorMap(const float* data, int64_t rows,
+                                                int32_t columns);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_KERNELS_CUDA_TENSOR_MAP_H_

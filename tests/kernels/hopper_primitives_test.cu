@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/hopper.cuh"
@@ -260,6 +261,49 @@ TEST(TensorCopyTest, SwizzlesRowsOfBytes) {
                 .status()
                 .code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+__global__ void RowKernel(const __grid_constant__ CUtensorMap in, float* raw,
+                          int columns, int row) {
+  __shared__ alignas(128) float buffer[256];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    BarrierInit(&full, 1);
+    BarrierInitFence();
+    BarrierArriveExpect(&full, columns * sizeof(float));
+    LoadMatrix(buffer, &in, &full, 0, row);
+  }
+  __syncthreads();
+  BarrierWait(&full, 0);
+  for (int i = threadIdx.x; i < columns; i += blockDim.x) raw[i] = buffer[i];
+}
+
+// Goal: a row of numbers arrives unswizzled, the one that was asked for, and
+// rows that the map cannot have are refused by name.
+TEST(TensorCopyTest, BringsRowsAsTheyAre) {
+  for (const int columns : {4, 64, 128, 256}) {
+    constexpr int kRows = 5;
+    const std::vector<float> in = RandomNormals().Floats(kRows * columns);
+    DeviceBuffer<float> device_in = ToDevice(in);
+    DeviceBuffer<float> raw = PoisonedFloats(columns + 1);
+    const auto map = EncodeRowsTensorMap(device_in.data(), kRows, columns);
+    ASSERT_TRUE(map.ok()) << map.status();
+    RowKernel<<<1, 64>>>(*map, raw.data(), columns, 3);
+    const std::vector<float> host = ToHost(raw);
+    for (int i = 0; i < columns; ++i) {
+      ASSERT_EQ(host[i], in[3 * columns + i]) << columns << " columns, " << i;
+    }
+    EXPECT_TRUE(std::isnan(host[columns]));
+  }
+  DeviceBuffer<float> some = ToDevice(std::vector<float>(1024));
+  for (const int columns : {3, 260}) {
+    const absl::Status status =
+        EncodeRowsTensorMap(some.data(), 2, columns).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(absl::StrCat("of ", columns)),
+              absl::string_view::npos)
+        << status;
+  }
 }
 
 // Brings floats in, doubles them with ordinary accesses, and adds them to `out`
