@@ -33,8 +33,9 @@ absl::Status CheckAttentionBf16Shape(const AttentionBf16Shape& shape) {
   }
   const bool packed = shape.document_offsets != nullptr;
   if (packed && shape.total_tokens < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "bf16 attention got ", shape.total_tokens, " packed tokens"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("bf16 attention got ", shape.total_tokens,
+                     " packed tokens; there must be zero or more"));
   }
   // Rows, and tiles, of which each document may begin one, are counted in 32
   // bits on the device.

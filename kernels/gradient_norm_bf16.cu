@@ -150,10 +150,11 @@ absl::Status LaunchSquaredNormBf16(const SquaredNormBf16Args& args,
   const int64_t element_bytes = args.is_bf16 ? 2 : 4;
   if (args.num_elements < 0 ||
       reinterpret_cast<uintptr_t>(args.x) % element_bytes != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("squared norm got ", args.num_elements, " elements of ",
-                     element_bytes, " bytes at an address of ",
-                     reinterpret_cast<uintptr_t>(args.x) % 16, " modulo 16"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "squared norm got ", args.num_elements, " elements of ", element_bytes,
+        " bytes at an address of ", reinterpret_cast<uintptr_t>(args.x) % 16,
+        " modulo 16; needs zero or more, at a multiple of their "
+        "size"));
   }
   if (args.num_elements == 0 && !args.overwrite) return absl::OkStatus();
   const int64_t num_vectors = args.num_elements * element_bytes / 16;
