@@ -56,7 +56,8 @@ struct Place {
 };
 __device__ __forceinline__ Place FindPlace(int64_t num_elements) {
   const int64_t index = blockIdx.x * kPerBlock + int64_t{8} * threadIdx.x;
-  return {index, static_cast<int>(min(int64_t{8}, num_elements - index))};
+  const int64_t left = max(int64_t{0}, num_elements - index);
+  return {index, static_cast<int>(min(int64_t{8}, left))};
 }
 
 // A thread takes eight elements. Limited by memory bandwidth.
