@@ -189,15 +189,20 @@ __global__ void __launch_bounds__(kThreads, 1)
       sum += part;
     }
     const ce::SoftmaxSum of_warp = CombineWarp({maximum, sum});
-    if (thread == 0) {
-      hopper::BarrierArriveExpect(
-          &heard[turn], cluster_size * kWarps * sizeof(ce::SoftmaxSum));
+    if (cluster_size == 1) {  // Nobody else to tell.
+      if (lane == 0) sums[turn][warp] = of_warp;
+      __syncthreads();
+    } else {
+      if (thread == 0) {
+        hopper::BarrierArriveExpect(
+            &heard[turn], cluster_size * kWarps * sizeof(ce::SoftmaxSum));
+      }
+      if (lane < cluster_size) {
+        Tell(lane, &sums[turn][rank * kWarps + warp], &heard[turn], of_warp);
+      }
+      __syncwarp();
+      WaitHeard(&heard[turn], heard_parity);
     }
-    if (lane < cluster_size) {
-      Tell(lane, &sums[turn][rank * kWarps + warp], &heard[turn], of_warp);
-    }
-    __syncwarp();
-    WaitHeard(&heard[turn], heard_parity);
     const ce::SoftmaxSum all =
         CombineAll(sums[turn], cluster_size * kWarps, lane);
     const float log_sum = logf(all.sum);
