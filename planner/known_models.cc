@@ -30,20 +30,49 @@ ModelSpec Nemotron3(int64_t layers, int64_t hidden) {
   return model;
 }
 
-ModelSpec Gpt3Of20Billion() {
-  ModelSpec model = Llama2(44, 6144, 48, 48, 24576);
+ModelSpec Llama3(int64_t layers, int64_t hidden, int64_t heads, int64_t ffn) {
+  ModelSpec model = Llama2(layers, hidden, heads, 8, ffn);
+  model.vocab_size = 128256;
+  return model;
+}
+
+ModelSpec Gpt3(int64_t layers, int64_t hidden, int64_t heads) {
+  ModelSpec model = Llama2(layers, hidden, heads, heads, 4 * hidden);
   model.vocab_size = 51200;
   model.feed_forward = FeedForward::kGelu;
   model.ties_embedding = true;
   return model;
 }
 
-ModelSpec GptOss120Billion() {
-  ModelSpec model = Llama2(36, 2880, 64, 8, 2880);
+ModelSpec GptOss(int64_t layers, int64_t experts) {
+  ModelSpec model = Llama2(layers, 2880, 64, 8, 2880);
   model.vocab_size = 201088;
   model.head_dim = 64;
   model.moe = {
-      .num_experts = 128, .experts_per_token = 4, .expert_hidden = 2880};
+      .num_experts = experts, .experts_per_token = 4, .expert_hidden = 2880};
+  return model;
+}
+
+ModelSpec Mixtral(ModelSpec model) {
+  model.moe = {.num_experts = 8,
+               .experts_per_token = 2,
+               .expert_hidden = model.ffn_hidden};
+  return model;
+}
+
+ModelSpec Mixtral8x22Billion() {
+  ModelSpec model = Mixtral(Llama2(56, 6144, 48, 8, 16384));
+  model.vocab_size = 32768;
+  return model;
+}
+
+// Of 128 experts.
+ModelSpec Qwen3(int64_t layers, int64_t hidden, int64_t heads, int64_t width) {
+  ModelSpec model = Llama2(layers, hidden, heads, 4, width);
+  model.vocab_size = 151936;
+  model.head_dim = 128;
+  model.moe = {
+      .num_experts = 128, .experts_per_token = 8, .expert_hidden = width};
   return model;
 }
 
@@ -65,12 +94,35 @@ const std::vector<KnownModel>& KnownModels() {
   static const auto* const models = new std::vector<KnownModel>{
       {"llama27b", "config.json of Llama 2 7B", Llama2(32, 4096, 32, 32, 11008),
        ""},
+      {"llama213b", "config.json of Llama 2 13B",
+       Llama2(40, 5120, 40, 40, 13824), ""},
       {"llama270b", "config.json of Llama 2 70B",
        Llama2(80, 8192, 64, 8, 28672), ""},
-      {"gpt320b", "NeMo's GPT-3 20B recipe", Gpt3Of20Billion(), ""},
+      {"llama38b", "config.json of Llama 3 8B", Llama3(32, 4096, 32, 14336),
+       ""},
+      {"llama318b", "config.json of Llama 3.1 8B", Llama3(32, 4096, 32, 14336),
+       ""},
+      {"llama370b", "config.json of Llama 3 70B", Llama3(80, 8192, 64, 28672),
+       ""},
+      {"llama3170b", "config.json of Llama 3.1 70B",
+       Llama3(80, 8192, 64, 28672), ""},
+      {"llama31405b", "config.json of Llama 3.1 405B",
+       Llama3(126, 16384, 128, 53248), ""},
+      {"gpt35b", "NeMo's GPT-3 5B recipe", Gpt3(24, 4096, 32), ""},
+      {"gpt320b", "NeMo's GPT-3 20B recipe", Gpt3(44, 6144, 48), ""},
+      {"mixtral8x7b", "config.json of Mixtral 8x7B",
+       Mixtral(Llama2(32, 4096, 32, 8, 14336)), ""},
+      {"mixtral8x22b", "config.json of Mixtral 8x22B", Mixtral8x22Billion(),
+       ""},
+      {"qwen330b", "config.json of Qwen3 30B-A3B", Qwen3(48, 2048, 32, 768),
+       ""},
+      {"qwen3235b", "config.json of Qwen3 235B-A22B", Qwen3(94, 4096, 64, 1536),
+       ""},
       {"nemotron8b", "NeMo's Nemotron-3 8B recipe", Nemotron3(32, 4096), ""},
       {"nemotron22b", "NeMo's Nemotron-3 22B recipe", Nemotron3(40, 6144), ""},
-      {"gptoss120b", "config.json of gpt-oss-120b", GptOss120Billion(),
+      {"gptoss20b", "config.json of gpt-oss-20b", GptOss(24, 32),
+       "every layer's attention as if it saw all tokens: half of them see 128"},
+      {"gptoss120b", "config.json of gpt-oss-120b", GptOss(36, 128),
        "every layer's attention as if it saw all tokens: half of them see 128"},
       {"kimik2", "config.json of Kimi K2",
        LatentExperts(Llama2(61, 7168, 64, 64, 18432), 1536,

@@ -110,10 +110,19 @@ absl::StatusOr<ModelSpec> NamedModel(const PublishedRun& run,
   assumptions->push_back(
       absl::StrCat("dims not stated; those of ", known.source));
   if (*known.simplification != 0) assumptions->push_back(known.simplification);
-  if (run.layers && *run.layers != model.num_layers) {
-    return absl::InvalidArgumentError(absl::StrCat("layers is ", *run.layers,
-                                                   ", but ", known.source,
-                                                   " has ", model.num_layers));
+  struct Dim {
+    const char* name;
+    std::optional<int64_t> stated;
+    int64_t known;
+  };
+  for (const Dim& dim : {Dim{"layers", run.layers, model.num_layers},
+                         Dim{"heads", run.heads, model.num_heads},
+                         Dim{"kv_heads", run.kv_heads, model.num_kv_heads}}) {
+    if (dim.stated && *dim.stated != dim.known) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(dim.name, " is ", *dim.stated, ", but ", known.source,
+                       " has ", dim.known));
+    }
   }
   RETURN_IF_ERROR(ValidateModel(model));
   return model;

@@ -155,6 +155,22 @@ TEST(EvaluateTest, RefusesWithoutAProfile) {
   }
 }
 
+// Goal: no step is predicted in a format that the device does not have. Method:
+// a run in 8 bits, pretended on A100, and in 4 bits on H100.
+TEST(EvaluateTest, RefusesFormatsThatTheDeviceLacks) {
+  for (PublishedRun run : Runs("published_runs.json")) {
+    if (run.id != "dgxc/0249") continue;
+    run.gpu = "A100";
+    EXPECT_THAT(PredictRun(run, Shipped(), {}).status.message(),
+                HasSubstr("in no 8-bit format"));
+    run.gpu = "H100";
+    EXPECT_TRUE(PredictRun(run, Shipped(), {}).is_supported());
+    run.precision = "NVFP4";
+    EXPECT_THAT(PredictRun(run, Shipped(), {}).status.message(),
+                HasSubstr("in no 4-bit format"));
+  }
+}
+
 // Goal: runs of a slower machine give its constants back. Method: pretend that
 // dgxc's dense runs were measured where products reach 0.8 of their share; the
 // corrected profile must predict them, and say by what it was corrected.

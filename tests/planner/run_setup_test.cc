@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "planner/known_models.h"
 #include "planner/published_runs.h"
 
 namespace millrace {
@@ -17,6 +19,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
 
 std::vector<PublishedRun> CollectedRuns() {
@@ -96,8 +99,16 @@ TEST(RunSetupTest, RefusesWithTheReason) {
     spoil(run);
     return Refusal(run);
   };
-  EXPECT_THAT(refusal([](auto& r) { r.hidden.reset(); }),
+  EXPECT_THAT(refusal([](auto& r) {
+                r.hidden.reset();
+                r.model = "ours-8b";
+              }),
               HasSubstr("hidden is not stated"));
+  EXPECT_THAT(refusal([](auto& r) {
+                r.hidden.reset();
+                r.kv_heads = 4;
+              }),
+              HasSubstr("kv_heads is 4, but config.json of Llama 3 8B has 8"));
   EXPECT_THAT(refusal([](auto& r) { r.kv_heads.reset(); }),
               HasSubstr("kv_heads is not stated"));
   EXPECT_THAT(refusal([](auto& r) { r.vocab.reset(); }),
@@ -187,6 +198,28 @@ TEST(RunSetupTest, KnowsNamesApart) {
     run.gpu = gpu;
     EXPECT_THAT(Refusal(run), HasSubstr(gpu));
   }
+}
+
+// Goal: a model known by name is the one that rows describe. Method: rows that
+// state dims of such a model, with and without them.
+TEST(RunSetupTest, NamedModelsAreThoseOfRowsWithDims) {
+  std::set<std::string> compared;
+  for (const PublishedRun& run : CollectedRuns()) {
+    const KnownModel* known = FindKnownModel(run.model);
+    if (known == nullptr || !run.hidden || !run.layers ||
+        *run.layers != known->model.num_layers) {
+      continue;
+    }
+    PublishedRun bare = run;
+    bare.hidden.reset();
+    const auto stated = SetUpRun(run), named = SetUpRun(bare);
+    if (!stated.ok()) continue;  // For another reason.
+    ASSERT_TRUE(named.ok()) << run.id << ": " << named.status();
+    EXPECT_EQ(stated->model, named->model) << run.id;
+    compared.insert(known->prefix);
+  }
+  EXPECT_THAT(compared, IsSupersetOf({"llama38b", "llama370b", "llama31405b",
+                                      "qwen330b", "qwen3235b"}));
 }
 
 // Goal: each collected row is set up or refused with a reason, and refusals are
