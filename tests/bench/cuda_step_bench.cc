@@ -4,15 +4,15 @@
 //   zero=0
 //        recompute=none zero_bubble=0|1 list_gib=0 | planned=0] [steps=20
 //        warmup=4 measured=3 graphs=1 deterministic=0|1 trace=FILE json=FILE
-//        copy_engines=0]
-//       [rank=0 device=RANK store=FOLDER]
+//        copy_engines=0 notes=1]
+//       [rank=0 device=RANK store=FOLDER printing=0]
 //
 // One process a rank, each on its GPU; more than one meet in `store`, a folder
 // that they share and that is empty before. Several jobs run one after the
-// other, in the order given. Rank 0 prints, after the warmup: tokens a second
-// and utilisation over `steps` steps, memory, and from one of the `measured`
-// steps after them where the time went, by op. `trace` is written from that
-// step for Perfetto; `json` gets a line a job, as soon as it is done.
+// other, in the order given. Rank `printing` prints, after the warmup: tokens a
+// second and utilisation over `steps` steps, memory, and from one of the
+// `measured` steps after them where its time went, by op. `trace` is written
+// from that step for Perfetto; `json` gets a line a job, as soon as it is done.
 //
 // `planned`: the layout that the planner chooses for so many devices, within
 // the job's section `layout`, by the job's profile; what it predicted is
@@ -22,7 +22,8 @@
 // GiB a GPU.
 //
 // `copy_engines`: what they do in NCCL's place, the sum of 1 transfers, 2
-// tensor gathers, 4 tensor reductions, 8 data gathers.
+// tensor gathers, 4 tensor reductions, 8 data gathers. `notes`: whether ranks
+// note how far they are, by which steps that hang are named.
 //
 // Utilisation is of 989 TFLOP/s, by both conventions: full counts attention as
 // if every token saw every other one, causal half of that.
@@ -74,11 +75,13 @@ struct Settings {
   int32_t measured = 3;
   int32_t graphs = 1;
   int32_t copy_engines = 0;
+  int32_t notes = 1;
   int32_t zero_bubble = 0;
   int32_t list_gib = 0;
   int32_t deterministic = -1;  // As the job says.
   int32_t rank = 0;
   int32_t device = -1;  // As the rank.
+  int32_t printing = 0;
   std::string store;
   std::string trace;
   std::string json;
@@ -135,6 +138,8 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv,
       {"measured", &s.measured},
       {"graphs", &s.graphs},
       {"copy_engines", &s.copy_engines},
+      {"notes", &s.notes},
+      {"printing", &s.printing},
       {"deterministic", &s.deterministic},
       {"rank", &s.rank},
       {"device", &s.device}};
@@ -327,7 +332,8 @@ absl::Status WriteTrace(const Settings& s, const Program& program,
   return absl::UnavailableError(absl::StrCat("cannot write ", s.trace));
 }
 
-// One line a job. `breakdown` is in seconds, of a measured step of rank 0.
+// One line a job. `breakdown` is in seconds, of a measured step of the printing
+// rank.
 absl::Status WriteJson(const Settings& s, const std::string& path,
                        const Trainer& trainer, double made_s, double first_s,
                        const std::vector<StepResult>& results,
@@ -385,6 +391,7 @@ absl::Status RunJob(const Settings& s, const std::string& path,
                          .batches = &batches},
                         s.device, &store,
                         {.use_graphs = s.graphs != 0,
+                         .note_progress = s.notes != 0,
                          .copy_engines = CopyEngines(s.copy_engines)}));
   const double created_s = MonotonicSeconds();
   RETURN_IF_ERROR(RunSteps(*trainer, 1, false).status());
@@ -396,7 +403,7 @@ absl::Status RunJob(const Settings& s, const std::string& path,
   const double wall_s = MonotonicSeconds() - start_s;
   ASSIGN_OR_RETURN(const std::vector<StepResult> measured,
                    RunSteps(*trainer, s.measured, true));
-  if (s.rank != 0) return absl::OkStatus();
+  if (s.rank != s.printing) return absl::OkStatus();
   std::printf("%s, %s; %zu instructions; made in %s, first step %s\n",
               s.job.name.c_str(), LayoutToString(s.layout).c_str(),
               trainer->program().instructions.size(),

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <variant>
@@ -390,6 +391,25 @@ absl::Status CudaOpTimer::RunSurroundings(double seconds) {
   if (surroundings_.empty()) return absl::OkStatus();
   for (double filled = 0; filled < seconds; filled += surroundings_seconds_) {
     for (const auto& loop : surroundings_) RETURN_IF_ERROR(loop->Start());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaOpTimer::WarmUp() {
+  if (surroundings_.empty()) return absl::OkStatus();
+  constexpr double kWindowSeconds = 0.1;
+  constexpr size_t kSpan = 5;  // Windows that are compared over.
+  constexpr size_t kMaxWindows = 40;
+  constexpr double kSteady = 0.005;
+  ASSIGN_OR_RETURN(const auto loop, MakeSurroundingsLoop(kWindowSeconds));
+  std::vector<double> windows;
+  while (windows.size() < kMaxWindows) {
+    RETURN_IF_ERROR(loop->Start());
+    ASSIGN_OR_RETURN(const double seconds, loop->Finish());
+    windows.push_back(seconds);
+    if (windows.size() <= kSpan) continue;
+    const double before = windows[windows.size() - 1 - kSpan];
+    if (std::abs(seconds - before) < kSteady * before) break;
   }
   return absl::OkStatus();
 }

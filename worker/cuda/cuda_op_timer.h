@@ -51,6 +51,10 @@ class CudaOpTimer {
     double seconds;
   };
   absl::Status SetSurroundings(const std::vector<Share>& mix);
+  // Runs the mix until it takes as long as half a second before: a chip that
+  // was idle computes at higher clocks for as long, and what is measured then
+  // is up to 6 % too short. Some seconds at most.
+  absl::Status WarmUp();
   // The mix again and again, for at least so long. Lives no longer than the
   // timer, nor than the surroundings.
   absl::StatusOr<std::unique_ptr<TimedLoop>> MakeSurroundingsLoop(

@@ -138,6 +138,7 @@ absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
   // A mix too large for the device is left out like the ops that it is of.
   const absl::Status mixed = timer.SetSurroundings(StepMix(request));
   if (!absl::IsResourceExhausted(mixed)) RETURN_IF_ERROR(mixed);
+  RETURN_IF_ERROR(timer.WarmUp());
   std::vector<double> seconds;
   for (size_t i = 0; i < request.ops.size(); ++i) {
     const double left_s = budget_s - (MonotonicSeconds() - start_s);

@@ -215,7 +215,8 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
       CudaExecutor::Create({.name = name_,
                             .use_graphs = settings_.use_graphs,
                             // Ranks that wait for each other tell where.
-                            .note_progress = communication_ != nullptr}));
+                            .note_progress = settings_.note_progress &&
+                                             communication_ != nullptr}));
   constexpr int kNumRecords = 3;
   for (int i = 0; i < kNumRecords; ++i) {
     ASSIGN_OR_RETURN(RunRecord record, NewRunRecord());
@@ -400,7 +401,8 @@ absl::Status CudaTrainer::WaitForStep() {
   const absl::Status status = WaitFor(RecordOf(untaken_step_));
   if (status.ok()) return status;
   const std::string place = absl::StrCat("step ", untaken_step_);
-  if (!absl::IsDeadlineExceeded(status) || communication_ == nullptr) {
+  if (!absl::IsDeadlineExceeded(status) || communication_ == nullptr ||
+      !settings_.note_progress) {
     return Fail(status, place);
   }
   RankProgress progress = {.step = untaken_step_};

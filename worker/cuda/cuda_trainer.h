@@ -20,6 +20,10 @@ struct CudaTrainerSettings {
   bool use_graphs = true;  // False: every step goes to the streams.
   // A step that takes longer than this and twenty of the newest ones hangs.
   absl::Duration step_timeout = absl::Seconds(60);
+  // Where there are several ranks, each notes on its device how far its lanes
+  // are. False: a step that hangs cannot be named; for benches of what it
+  // costs.
+  bool note_progress = true;
   // What copy engines do in NCCL's place, equal on all ranks. Faster in whole
   // steps (docs/results/2026-11-22-copy-engines-h200.md), but measured on two
   // GPUs alone: nothing, unless asked for.
