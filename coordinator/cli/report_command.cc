@@ -8,17 +8,22 @@
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
 #include "coordinator/report.h"
+#include "coordinator/report_trace.h"
 
 namespace millrace {
 namespace {
 
 struct ReportOptions {
   std::string run_directory;
+  std::string trace;  // Empty: none.
   bool json = false;
 };
 
 absl::Status RunReport(const ReportOptions& options) {
   RETURN_IF_ERROR(WriteReport(options.run_directory));
+  if (!options.trace.empty()) {
+    RETURN_IF_ERROR(WriteRunTrace(options.run_directory, options.trace));
+  }
   ASSIGN_OR_RETURN(const RunSummary summary,
                    SummarizeRun(options.run_directory));
   if (options.json) {
@@ -38,8 +43,13 @@ void AddReportCommand(CLI::App& app, int* exit_code) {
       "report", "Write a run's report page and print its key figures");
   command->add_option("RUN", options->run_directory, "The run directory")
       ->required();
+  command->add_option("--trace", options->trace,
+                      "Write the measured and the predicted step here, as a "
+                      "trace for Perfetto or chrome://tracing");
   command->add_flag("--json", options->json, "Print one JSON object");
-  command->footer("Example: millrace report runs/quickstart-latest");
+  command->footer(
+      "Examples:\n  millrace report runs/quickstart-latest\n"
+      "  millrace report runs/quickstart-latest --trace step.perfetto.json");
   command->callback([options, exit_code] {
     const absl::Status status = RunReport(*options);
     if (!status.ok())

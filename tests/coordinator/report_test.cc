@@ -10,7 +10,9 @@
 
 #include "base/files.h"
 #include "coordinator/report_data.h"
+#include "coordinator/report_trace.h"
 #include "nlohmann/json.hpp"
+#include "planner/timeline.h"
 #include "tests/coordinator/synthetic_run.h"
 
 namespace millrace {
@@ -172,6 +174,47 @@ TEST_F(ReportTest, SummarizesInJsonAndText) {
   EXPECT_EQ(json["status"], "finished");
   EXPECT_THAT(summary->text, HasSubstr("finished after 60 steps"));
   EXPECT_THAT(summary->text, HasSubstr("predicted 46.0 ms"));
+}
+
+// Goal: a run's steps can be looked at in Perfetto: every instruction of every
+// rank, measured beside predicted. Method: count slices against the timelines,
+// follow one; then without the measured step, without Programs, without both.
+TEST_F(ReportTest, WritesATraceOfItsSteps) {
+  const std::string path = run_ + "/step.perfetto.json";
+  ASSERT_EQ(WriteRunTrace(run_, path), absl::OkStatus());
+  const auto slices = [&] {
+    const Json trace = Json::parse(*ReadFile(path));
+    std::vector<Json> found;
+    for (const Json& event : trace["traceEvents"]) {
+      if (event["ph"] == "X") found.push_back(event);
+    }
+    return found;
+  };
+  const auto timeline = [&](const char* name) {
+    return *TimelineFromJson(*ReadFile(run_ + "/timelines/" + name + ".json"));
+  };
+  size_t num_events = 0;
+  for (const char* name : {"measured", "predicted"}) {
+    for (const RankTimeline& rank : timeline(name).ranks) {
+      num_events += rank.events.size();
+    }
+  }
+  const std::vector<Json> all = slices();
+  EXPECT_EQ(all.size(), num_events);
+  const RankTimeline rank = timeline("measured").ranks[0];
+  EXPECT_EQ(all[0]["pid"], 2 * ToInt(rank.rank));
+  EXPECT_NEAR(all[0]["ts"], 1e6 * rank.events[0].start_s, 1e-3);
+  EXPECT_NEAR(all[0]["dur"],
+              1e6 * (rank.events[0].end_s - rank.events[0].start_s), 1e-3);
+  EXPECT_FALSE(all[0]["name"].get<std::string>().empty());
+
+  std::filesystem::remove(run_ + "/timelines/measured.json");
+  ASSERT_EQ(WriteRunTrace(run_, path), absl::OkStatus());
+  EXPECT_LT(slices().size(), num_events);
+  std::filesystem::remove_all(run_ + "/programs");
+  EXPECT_FALSE(WriteRunTrace(run_, path).ok());
+  std::filesystem::remove(run_ + "/timelines/predicted.json");
+  EXPECT_TRUE(absl::IsNotFound(WriteRunTrace(run_, path)));
 }
 
 // Goal: a plan gives a page before anything ran, with its own sections alone,

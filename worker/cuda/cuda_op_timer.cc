@@ -32,7 +32,10 @@ constexpr double kWeightStd = 0.02;
 constexpr int32_t kTrialRuns = 2;
 constexpr int32_t kMaxRuns = 200;
 constexpr int kNumGraphs = 3;
-// Among surroundings: of a graph, of the mix before it, before the first one.
+// Among surroundings, where a chip at its power limit changes its clocks by
+// some percent from one burst to the next; of a graph, of the mix before it,
+// before the first one.
+constexpr int kNumBursts = 5;
 constexpr double kBurstSeconds = 4e-3;
 constexpr double kMixSeconds = 20e-3;
 constexpr double kFirstMixSeconds = 120e-3;
@@ -350,9 +353,10 @@ absl::StatusOr<double> CudaOpTimer::Time(const ProfileOp& op,
   RETURN_IF_ERROR(loop->Start());
   ASSIGN_OR_RETURN(const double trial, loop->Finish());
   const bool is_alone = surroundings_.empty();
+  const int num_graphs = is_alone ? kNumGraphs : kNumBursts;
   const double graph_seconds =
-      is_alone ? budget_seconds / kNumGraphs
-               : std::min(kBurstSeconds, budget_seconds / kNumGraphs);
+      is_alone ? budget_seconds / num_graphs
+               : std::min(kBurstSeconds, budget_seconds / num_graphs);
   const auto num_runs = static_cast<int32_t>(
       std::clamp<double>(graph_seconds / std::max(trial / kTrialRuns, 1e-7),
                          kTrialRuns, kMaxRuns));
@@ -361,27 +365,34 @@ absl::StatusOr<double> CudaOpTimer::Time(const ProfileOp& op,
     ASSIGN_OR_RETURN(loop, MakeLoop(op, num_runs));
   }
   std::vector<double> times;
-  for (int i = 0; i < kNumGraphs; ++i) {
+  for (int i = 0; i < num_graphs; ++i) {
     RETURN_IF_ERROR(RunSurroundings(i == 0 ? kFirstMixSeconds : kMixSeconds));
     RETURN_IF_ERROR(loop->Start());
     ASSIGN_OR_RETURN(const double seconds, loop->Finish());
     times.push_back(seconds / num_runs);
   }
   std::sort(times.begin(), times.end());
-  return times[kNumGraphs / 2];
+  return times[num_graphs / 2];
 }
 
 absl::Status CudaOpTimer::SetSurroundings(const std::vector<Share>& mix) {
   surroundings_.clear();
   surroundings_seconds_ = 0;
-  std::vector<std::unique_ptr<TimedLoop>> loops;
+  // An op that is longer than its share must not crowd the others out: a mix of
+  // too much attention draws less power than a step, and all computes faster.
+  std::vector<double> once;
+  double stretch = 1;
   for (const Share& share : mix) {
-    ASSIGN_OR_RETURN(const double once, Time(share.op, share.seconds));
-    const auto num_runs = static_cast<int32_t>(
-        std::clamp<double>(share.seconds / once, 1, kMaxRuns));
-    ASSIGN_OR_RETURN(auto loop, MakeLoop(share.op, num_runs));
+    ASSIGN_OR_RETURN(once.emplace_back(), Time(share.op, share.seconds));
+    stretch = std::max(stretch, once.back() / share.seconds);
+  }
+  std::vector<std::unique_ptr<TimedLoop>> loops;
+  for (size_t i = 0; i < mix.size(); ++i) {
+    const auto num_runs = static_cast<int32_t>(std::clamp<double>(
+        std::round(stretch * mix[i].seconds / once[i]), 1, kMaxRuns));
+    ASSIGN_OR_RETURN(auto loop, MakeLoop(mix[i].op, num_runs));
     loops.push_back(std::move(loop));
-    surroundings_seconds_ += num_runs * once;
+    surroundings_seconds_ += num_runs * once[i];
   }
   surroundings_ = std::move(loops);
   return absl::OkStatus();

@@ -45,7 +45,8 @@ class CudaOpTimer {
   // A chip at its power limit chooses its clocks by what ran over some tens of
   // milliseconds: alone, products run slower than among the other ops of a step
   // and attention quicker. After this call Time() measures short graphs, each
-  // behind a mix of these ops, in which each takes so many seconds.
+  // behind a mix of these ops, in which each takes so many seconds, or all of
+  // them in proportion longer where one run of an op takes longer than that.
   struct Share {
     ProfileOp op;
     double seconds;
