@@ -58,22 +58,20 @@ absl::Status AddRank(const Step& step, const RankTimeline& rank,
                                       rank.stage, ", ", step.name)}}));
   std::map<int32_t, bool> named;
   for (const TimelineEvent& event : rank.events) {
-    if (event.instruction < 0 ||
-        static_cast<size_t>(event.instruction) >=
-            program.at("instructions").size()) {
-      return absl::DataLossError(absl::StrCat(
-          "timelines/", step.file, ".json has instruction ", event.instruction,
-          ", the Program of stage ", rank.stage, " has ",
-          program.at("instructions").size()));
+    if (event.instruction < 0 || static_cast<size_t>(event.instruction) >=
+                                     program.at("instructions").size()) {
+      return absl::DataLossError(
+          absl::StrCat("timelines/", step.file, ".json has instruction ",
+                       event.instruction, ", the Program of stage ", rank.stage,
+                       " has ", program.at("instructions").size()));
     }
     const Json& instruction = program.at("instructions").at(event.instruction);
     const int32_t lane = instruction.at(0);
     if (!std::exchange(named[lane], true)) {
+      events->push_back(Metadata("thread_name", process, lane,
+                                 {{"name", program.at("lanes").at(lane)}}));
       events->push_back(
-          Metadata("thread_name", process, lane,
-                   {{"name", program.at("lanes").at(lane)}}));
-      events->push_back(Metadata("thread_sort_index", process, lane,
-                                 {{"sort_index", lane}}));
+          Metadata("thread_sort_index", process, lane, {{"sort_index", lane}}));
     }
     events->push_back(
         {{"ph", "X"},
@@ -115,9 +113,9 @@ absl::Status WriteRunTrace(const std::string& run_directory,
                      " has no timelines/measured.json or predicted.json; name "
                      "the run directory that the training printed"));
   }
-  return WriteFileAtomically(path, Json{{"displayTimeUnit", "ms"},
-                                        {"traceEvents", std::move(events)}}
-                                       .dump());
+  return WriteFileAtomically(
+      path, Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}
+                .dump());
 }
 
 }  // namespace millrace
