@@ -80,7 +80,8 @@ absl::Status Fill(const ProfileSource& profiles,
   ASSIGN_OR_RETURN(out->predicted, Predict(out->setup, profile));
   out->step_time_s = out->predicted.time.step_time_s();
   const StepMemory& memory = out->predicted.memory;
-  out->memory_bytes = static_cast<double>(memory.total() - memory.overhead);
+  out->memory_bytes = static_cast<double>(memory.total() - memory.overhead) *
+                      out->setup.reserved_per_allocated;
   if (out->run.kind == "memory_formula") {
     out->memory_bytes -=
         static_cast<double>(memory.working) + StateOfEnds(out->setup);

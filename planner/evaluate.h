@@ -33,10 +33,11 @@ struct RunPrediction {
   StepPrediction predicted;
   // Predicted seconds; where a calibration applies, corrected by it.
   double step_time_s = 0;
-  // Bytes that the framework's allocator holds at its peak: what the model
-  // predicts without its overhead, which no allocator sees. Of a run of kind
-  // "memory_formula" without what its formula leaves out: working memory, and
-  // weights, gradients and moments of embedding and head.
+  // Bytes that the framework's allocator has handed out at its peak, or
+  // reserved where its logs say that: what the model predicts without its
+  // overhead, which no allocator sees. Of a run of kind "memory_formula"
+  // without what its formula leaves out: working memory, and weights, gradients
+  // and moments of embedding and head.
   double memory_bytes = 0;
   // In the order of the profile's `constants`; only where asked for.
   std::vector<Sensitivity> sensitivities;

@@ -25,6 +25,8 @@ struct FrameworkRule {
   // Measured memory is what rank 0 logs of itself, so the first stage's, which
   // need not be the fullest.
   bool logs_first_rank = false;
+  // And what the allocator has reserved, this many times what it handed out.
+  double reserved_per_allocated = 1;
 };
 
 // The rule of the run's group. Groups that no rule names compute as

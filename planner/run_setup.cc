@@ -390,6 +390,7 @@ absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run) {
       framework.rule->framework));
   setup.implementation = framework.rule->implementation;
   setup.memory_is_of_first_rank = framework.rule->logs_first_rank;
+  setup.reserved_per_allocated = framework.rule->reserved_per_allocated;
   ReadNotes(run, &setup);
   ASSIGN_OR_RETURN(setup.model,
                    ModelOfRun(run, *framework.rule, &setup.assumptions));

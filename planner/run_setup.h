@@ -24,6 +24,7 @@ struct RunSetup {
   // Name of the hardware's profile (planner/shipped_profiles.h).
   std::string profile;
   bool memory_is_of_first_rank = false;  // FrameworkRule::logs_first_rank.
+  double reserved_per_allocated = 1;     // As in FrameworkRule.
   std::vector<std::string> assumptions;  // Sentences without a full stop.
 };
 
