@@ -8,10 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/units.h"
 #include "planner/explain_disturbance.h"
 #include "planner/explain_goodput.h"
 #include "planner/explain_neighbours.h"
+#include "planner/job_keys.h"
 #include "planner/prediction.h"
 #include "planner/uneven.h"
 
@@ -131,6 +133,21 @@ std::string UnevenText(const Plan& plan) {
   return text;
 }
 
+// What the job leaves no choice of.
+std::string PinnedText(const JobSpec& job) {
+  std::vector<std::string> pins;
+  for (const JobKey& key : JobKeys()) {
+    absl::string_view name = key.path;
+    const std::string value = JobValueToYaml(key, job);
+    if (absl::ConsumePrefix(&name, "layout.") && value != "auto") {
+      pins.push_back(absl::StrCat(name, " ", value));
+    }
+  }
+  if (pins.empty()) return "";
+  return absl::StrCat("  pinned     by the job: ", absl::StrJoin(pins, ", "),
+                      "\n");
+}
+
 std::string PlanOnlyText(const Plan& plan) {
   return absl::StrCat(
       plan.plan_only
@@ -165,11 +182,11 @@ std::string Choice(const JobSpec& job, const HardwareProfile& profile,
   return absl::StrCat(
       "  layout     ", LayoutToString(plan.layout),
       plan.layout.tensor > 1 ? ", sequence-parallel" : "", "\n",
-      PlanOnlyText(plan), UnevenText(plan), "  step time  ",
+      PinnedText(job), PlanOnlyText(plan), UnevenText(plan), "  step time  ",
       StepTimeText(prediction), ", ", FormatCount(prediction.tokens_per_s),
       " tokens/s, ", Percent(prediction.mfu_causal),
       IsMeasured(profile) ? " of what each rank's best GEMM alone reaches"
-                          : " of the FLOP/s that the data sheet says",
+                          : " of the bf16 FLOP/s that the data sheet says",
       "\n", "  training   ", FormatSeconds(training_s), " for ",
       job.training.num_steps, " steps, without start and checkpoints\n",
       "  memory     ", MemoryText(prediction), "\n", "  idle       bubble ",

@@ -171,6 +171,21 @@ std::string CausesText(const LayoutParts& parts, const LayoutParts& chosen) {
   return absl::StrJoin(texts, ", ");
 }
 
+// What the job pins in its section layout and `tried` does otherwise:
+// "; without the job's tensor 8".
+std::string GivenUpText(const JobSpec& job, const JobSpec& tried) {
+  std::vector<std::string> pins;
+  for (const JobKey& key : JobKeys()) {
+    absl::string_view name = key.path;
+    if (!absl::ConsumePrefix(&name, kSection)) continue;
+    const std::string pinned = JobValueToYaml(key, job);
+    if (pinned == "auto" || pinned == JobValueToYaml(key, tried)) continue;
+    pins.push_back(absl::StrCat(name, " ", pinned));
+  }
+  if (pins.empty()) return "";
+  return absl::StrCat("; without the job's ", absl::StrJoin(pins, ", "));
+}
+
 // `obstacle`: why it cannot be; empty where it can.
 std::string Verdict(const LayoutComparison& comparison, const Plan& chosen,
                     const LayoutParts& chosen_parts,
@@ -248,6 +263,7 @@ absl::StatusOr<LayoutComparison> CompareLayout(const std::string& asked,
   }
   LayoutComparison comparison{.asked = asked};
   std::string obstacle;
+  std::string given_up;
   for (const JobSpec& job : JobsToTry(pinned, names)) {
     PlanningCase tried = planned;
     tried.job = job;
@@ -256,6 +272,7 @@ absl::StatusOr<LayoutComparison> CompareLayout(const std::string& asked,
       ASSIGN_OR_RETURN(comparison.parts, PartsOf(job.model, *plan));
       comparison.plan = *std::move(plan);
       comparison.fits = job.resources == planned.job.resources;
+      given_up = GivenUpText(planned.job, job);
       break;
     }
     if (!absl::IsInvalidArgument(plan.status())) return plan.status();
@@ -264,7 +281,8 @@ absl::StatusOr<LayoutComparison> CompareLayout(const std::string& asked,
       obstacle = std::string(plan.status().message());
     }
   }
-  comparison.verdict = Verdict(comparison, chosen, chosen_parts, obstacle);
+  comparison.verdict = absl::StrCat(
+      Verdict(comparison, chosen, chosen_parts, obstacle), given_up);
   return comparison;
 }
 

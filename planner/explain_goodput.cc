@@ -12,11 +12,12 @@ std::string GoodputText(const GoodputReport& report) {
     absl::StrAppendFormat(
         &text,
         "%.1f %% of the time trains (checkpoints %.1f %%, lost work %.1f %%, "
-        "recovery %.1f %%, waiting %.1f %%): a failure every %s, a checkpoint "
+        "recovery %.1f %%, waiting %.1f %%, missing nodes %.1f %%): a failure "
+        "every %s, a checkpoint "
         "every %d steps or %s, %d spare %s",
         100 * report.goodput_fraction, 100 * report.checkpoint_fraction,
         100 * report.lost_work_fraction, 100 * report.recovery_fraction,
-        100 * report.waiting_fraction,
+        100 * report.waiting_fraction, 100 * report.missing_nodes_fraction,
         FormatSeconds(report.cluster_mean_time_between_failures_s),
         report.checkpoint_interval_steps,
         FormatSeconds(report.checkpoint_interval_s), report.num_spare_nodes,

@@ -1,6 +1,7 @@
 #include "planner/explain_parts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -20,6 +21,8 @@ namespace {
 // Parts below this share of the step bind nothing.
 constexpr double kShownShare = 0.01;
 constexpr size_t kShownOps = 4;
+// Of the same seconds added in other orders.
+constexpr double kRounding = 1e-9;
 
 // What a rank's compute lane did, by what it was for and by kind of op.
 struct ComputeSeconds {
@@ -69,8 +72,9 @@ LayoutParts PartsOfClosedForm(const StepPrediction& prediction,
                               double step_time_s) {
   const StepTime& time = prediction.time;
   const StepMemory& memory = prediction.memory;
-  const double waiting_s =
+  double waiting_s =
       time.bubble_s + step_time_s - prediction.time.step_time_s();
+  if (std::abs(waiting_s) < kRounding * step_time_s) waiting_s = 0;
   return {.time = {{kComputePart, time.compute_s},
                    {kRecomputePart, time.recompute_s},
                    {kOptimizerPart, time.optimizer_s},

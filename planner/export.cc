@@ -1,5 +1,6 @@
 #include "planner/export.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -81,9 +82,53 @@ void NoteCommon(Export& out) {
   out.assumptions.push_back(
       "the devices are those of the hardware profile that the plan was made "
       "with");
-  out.assumptions.push_back(
-      "one host holds all devices; for more, give the launcher the number of "
-      "hosts and the devices of one");
+}
+
+// The most devices of a host that share all of the layout's equally.
+int32_t SharedDevices(const Layout& layout, int32_t devices_per_host) {
+  const int32_t num_devices = layout.num_ranks();
+  if (devices_per_host == 0 || num_devices <= devices_per_host) {
+    return num_devices;
+  }
+  int32_t most = 1;
+  for (int32_t devices = devices_per_host; devices >= 1; --devices) {
+    if (num_devices % devices != 0) continue;
+    // A tensor group over a host and a part of another would be slow.
+    if (devices % layout.tensor == 0 || layout.tensor % devices == 0) {
+      return devices;
+    }
+    most = std::max(most, devices);
+  }
+  return most;
+}
+
+const char* HowAllHostsStart(Framework framework) {
+  switch (framework) {
+    case Framework::kNemo:
+      return "; an executor of NeMo-Run starts it on all of them";
+    case Framework::kDeepSpeed:
+      return "; the file HOSTS lists them";
+    default:
+      return "; the command is for every host, HOST the name of one of them";
+  }
+}
+
+void SetHosts(int32_t devices_per_host, Export& out) {
+  out.devices_per_host = SharedDevices(out.layout, devices_per_host);
+  out.num_hosts = out.layout.num_ranks() / out.devices_per_host;
+  if (devices_per_host == 0) {
+    out.assumptions.push_back(
+        "one host holds all devices; for more, give the launcher the number of "
+        "hosts and the devices of one");
+  } else if (out.num_hosts > 1) {
+    out.assumptions.push_back(absl::StrCat(
+        out.num_hosts, " hosts, ", out.devices_per_host, " devices of each",
+        out.devices_per_host < devices_per_host
+            ? absl::StrCat(", since ", devices_per_host,
+                           " cannot share the layout equally")
+            : "",
+        HowAllHostsStart(out.framework)));
+  }
 }
 
 }  // namespace
@@ -134,15 +179,25 @@ std::string ShellQuoted(const std::string& text) {
                       "'");
 }
 
+std::string TorchrunCommand(const Export& out) {
+  return absl::StrCat("torchrun --nnodes ", out.num_hosts, " --nproc-per-node ",
+                      out.devices_per_host,
+                      out.num_hosts > 1
+                          ? " --rdzv-backend c10d --rdzv-endpoint HOST:29500"
+                          : "");
+}
+
 absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
                                          const Layout& layout,
-                                         Framework framework) {
+                                         Framework framework,
+                                         int32_t devices_per_host) {
   RETURN_IF_ERROR(
       ValidatePlannedLayout(job.model, layout, job.training.global_batch));
   Export out{.framework = framework, .job = job, .layout = layout};
   RETURN_IF_ERROR(TakePrecision(job.training.precision, out.layout));
   out.job.layout = Pinned(layout);
   NoteCommon(out);
+  SetHosts(devices_per_host, out);
   switch (framework) {
     case Framework::kMegatron:
       return ExportMegatron(std::move(out));

@@ -4,6 +4,7 @@
 #ifndef MILLRACE_PLANNER_EXPORT_H_
 #define MILLRACE_PLANNER_EXPORT_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -17,12 +18,17 @@ namespace millrace {
 // DeepSpeed: JSON, whose comments are texts under "_comment".
 // docs/frameworks.md shows examples.
 //
+// Hosts of `devices_per_host` devices share the layout's equally, in parts that
+// tensor groups fit into or consist of where there are such; 0: one host holds
+// all.
+//
 // Returns InvalidArgument for a layout that ValidatePlannedLayout refuses, a
 // job that the framework has no words for (naming the job's key), and
 // kHuggingFace, which has no layouts.
 absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
                                          const Layout& layout,
-                                         Framework framework);
+                                         Framework framework,
+                                         int32_t devices_per_host = 0);
 
 }  // namespace millrace
 

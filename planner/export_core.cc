@@ -219,8 +219,8 @@ void AddNemoOwn(Export& out, Overrides& overrides) {
   overrides.Set("model.config.seq_length", absl::StrCat(model.sequence_length));
   overrides.Set("model.config.vocab_size", absl::StrCat(model.vocab_size));
   overrides.Set("model.config.make_vocab_size_divisible_by", "1");
-  overrides.Set("trainer.num_nodes", "1");
-  overrides.Set("trainer.devices", absl::StrCat(out.layout.num_ranks()));
+  overrides.Set("trainer.num_nodes", absl::StrCat(out.num_hosts));
+  overrides.Set("trainer.devices", absl::StrCat(out.devices_per_host));
   if (out.job.checkpoint.interval_steps > 0) {
     // Either steps or minutes.
     overrides.Set("log.ckpt.train_time_interval", "None");
@@ -265,8 +265,7 @@ absl::StatusOr<std::string> ExportMegatronBridge(Export out) {
             "of its router among them"
           : "what is not overridden is as in the recipe, whose values are "
             "Megatron-LM's defaults");
-  return absl::StrCat(HashComment(out), "torchrun --nnodes 1 --nproc-per-node ",
-                      out.layout.num_ranks(),
+  return absl::StrCat(HashComment(out), TorchrunCommand(out),
                       " scripts/training/run_recipe.py \\\n  --recipe ", recipe,
                       " --mode pretrain --dataset ", dataset, " \\\n  ",
                       overrides.ToShell(), "\n");

@@ -152,9 +152,13 @@ absl::StatusOr<std::string> ExportDeepSpeed(Export out) {
   out.differences.push_back(
       "weight decay of all but the norm weights: the training script makes the "
       "parameter groups");
-  out.assumptions.push_back(
-      absl::StrCat("start: deepspeed --num_gpus ", out.layout.num_ranks(),
-                   " TRAIN.py --deepspeed --deepspeed_config THIS_FILE"));
+  out.assumptions.push_back(absl::StrCat(
+      "start: deepspeed ",
+      out.num_hosts > 1
+          ? absl::StrCat("--hostfile HOSTS --num_nodes ", out.num_hosts, " ")
+          : "",
+      "--num_gpus ", out.devices_per_host,
+      " TRAIN.py --deepspeed --deepspeed_config THIS_FILE"));
   json["_comment"] = CommentLines(out);
   return json.dump(2) + "\n";
 }

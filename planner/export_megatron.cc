@@ -87,9 +87,8 @@ absl::StatusOr<std::string> ExportMegatron(Export out) {
       out.layout.tensor > 1 || out.layout.context > 1
           ? "CUDA_DEVICE_MAX_CONNECTIONS=1 "
           : "";
-  return absl::StrCat(HashComment(out), environment,
-                      "torchrun --nnodes 1 --nproc-per-node ",
-                      out.layout.num_ranks(), " pretrain_gpt.py \\\n  ",
+  return absl::StrCat(HashComment(out), environment, TorchrunCommand(out),
+                      " pretrain_gpt.py \\\n  ",
                       absl::StrJoin(words, " \\\n  "), "\n");
 }
 

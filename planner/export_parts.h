@@ -18,6 +18,8 @@ struct Export {
   Framework framework;
   JobSpec job;  // Its layout section pinned to `layout`.
   Layout layout;
+  int32_t num_hosts = 1;
+  int32_t devices_per_host = 1;
   std::vector<std::string> differences;  // What the framework cannot express.
   std::vector<std::string> assumptions;
 
@@ -36,6 +38,9 @@ std::vector<std::string> CommentLines(const Export& out);
 // The same behind hash signs.
 std::string HashComment(const Export& out);
 std::string ShellQuoted(const std::string& text);
+// The command that starts a script on every device of this host, up to the
+// script's name.
+std::string TorchrunCommand(const Export& out);
 
 // One argument of Megatron-LM. Frameworks built on its core have the same ones
 // under other names (core_keys.h).

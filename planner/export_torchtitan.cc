@@ -353,8 +353,7 @@ absl::StatusOr<std::string> ExportTorchtitan(Export out) {
   out.assumptions.push_back(
       "training.dataset and model.hf_assets_path (the tokenizer) are yours to "
       "set: the data section has no counterpart");
-  return absl::StrCat(HashComment(out), "# Start: torchrun --nproc-per-node ",
-                      out.layout.num_ranks(),
+  return absl::StrCat(HashComment(out), "# Start: ", TorchrunCommand(out),
                       " -m torchtitan.train --job.config_file THIS_FILE\n",
                       toml.ToString());
 }

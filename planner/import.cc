@@ -14,7 +14,7 @@ absl::StatusOr<ImportedJob> ImportJob(Framework framework,
                                       const ImportOptions& options) {
   const Settings source =
       IsOnCore(framework) ? WithFlagValues(framework, settings) : settings;
-  Importer importer(framework, source);
+  Importer importer(framework, source, options.approximates);
   switch (framework) {
     case Framework::kMegatron:
     case Framework::kMegatronBridge:
@@ -28,10 +28,8 @@ absl::StatusOr<ImportedJob> ImportJob(Framework framework,
       ImportHuggingFace(options, importer);
       break;
     case Framework::kDeepSpeed:
-      return absl::InvalidArgumentError(
-          absl::StrCat(settings.file_name,
-                       ": a DeepSpeed configuration has no model; import the "
-                       "model's config.json with --from huggingface"));
+      ImportDeepSpeed(options, importer);
+      break;
   }
   return importer.Finish(options);
 }

@@ -19,9 +19,15 @@ struct ImportOptions {
   std::string name = "imported";
   // Instead of what the file says (of a Hugging Face model: its longest).
   std::optional<int64_t> sequence_length;
-  // Hugging Face settings of the model, for a torchtitan flavor that is not
-  // known here.
+  // Hugging Face settings of the model, which DeepSpeed's have not, and for a
+  // torchtitan flavor that is not known here.
   std::optional<Settings> model;
+  // Of the whole job, where the configuration does not say so.
+  std::optional<int32_t> num_devices;
+  // Takes a model that ours is not without what it has besides, where that is
+  // little work: biases, norms of heads, scaled rotary positions. Such a job is
+  // for plans; trained, it would be another model.
+  bool approximates = false;
 };
 
 struct ImportedJob {
@@ -35,8 +41,7 @@ struct ImportedJob {
 
 // InvalidArgument with all errors found, one a line, each "FILE:LINE: KEY: what
 // was expected": a model that ours cannot be, values that contradict each
-// other, and keys that are missing and have no default. kDeepSpeed is refused:
-// its configuration has no model.
+// other, and keys that are missing and have no default.
 absl::StatusOr<ImportedJob> ImportJob(Framework framework,
                                       const Settings& settings,
                                       const ImportOptions& options);

@@ -16,20 +16,25 @@ struct Family {
   const char* type;          // model_type.
   const char* architecture;  // The class that trains it.
   FeedForward feed_forward;
-  // What it has and ModelSpec does not, or kNoApproximation. Only for planning.
+  // What it has and ModelSpec does not, or kNoApproximation.
   const char* approximation;
 };
 
 constexpr char kNoApproximation[] = "";
 constexpr char kQueryKeyNorms[] =
-    "the norms of queries and keys are left out: a small share of the work";
+    "ours has no norms of queries and keys, a small share of the work";
+constexpr char kQueryKeyValueBiases[] =
+    "ours has no biases of query, key and value, hardly any work";
 constexpr char kLayerNorms[] =
     "planned as a model with RMSNorm, rotary positions and no biases, which "
     "has nearly the same work";
 
-constexpr std::array<Family, 8> kFamilies = {{
+constexpr std::array<Family, 11> kFamilies = {{
     {"llama", "LlamaForCausalLM", FeedForward::kSwiglu, kNoApproximation},
     {"mistral", "MistralForCausalLM", FeedForward::kSwiglu, kNoApproximation},
+    {"phi3", "Phi3ForCausalLM", FeedForward::kSwiglu, kNoApproximation},
+    {"qwen2", "Qwen2ForCausalLM", FeedForward::kSwiglu, kQueryKeyValueBiases},
+    {"qwen3", "Qwen3ForCausalLM", FeedForward::kSwiglu, kQueryKeyNorms},
     {"mixtral", "MixtralForCausalLM", FeedForward::kSwiglu, kNoApproximation},
     {"qwen3_moe", "Qwen3MoeForCausalLM", FeedForward::kSwiglu, kQueryKeyNorms},
     {"deepseek_v2", "DeepseekV2ForCausalLM", FeedForward::kSwiglu,
@@ -43,13 +48,6 @@ constexpr std::array<Family, 8> kFamilies = {{
 // The family, or null after an error.
 const Family* TakeFamily(Importer& importer) {
   const Setting* type = importer.Look("model_type");
-  if (type != nullptr && type->value == "qwen2") {
-    importer.Error(type, "model_type",
-                   "found 'qwen2', whose query, key and value projections have "
-                   "biases; ours have none");
-    (void)importer.Look("architectures");
-    return nullptr;
-  }
   std::vector<std::string> types;
   for (const Family& family : kFamilies) {
     types.push_back(family.type);
@@ -65,23 +63,16 @@ const Family* TakeFamily(Importer& importer) {
   return nullptr;
 }
 
-// Whether workers cannot train the model, so that what does not change its work
-// need not be right.
-bool IsOnlyPlanned(Importer& importer) {
-  return !importer.job().model.is_llama();
-}
-
 void CheckRotary(const Family& family, Importer& importer) {
-  const std::string plain =
-      "ours has plain rotary positions; remove it to train with those";
-  for (const char* key :
-       {"rope_scaling.rope_type", "rope_scaling.type",
-        "rope_parameters.rope_type", "partial_rotary_factor"}) {
-    if (IsOnlyPlanned(importer)) {
-      importer.NoteIfThere({key}, "planned with plain rotary positions");
-    } else {
-      importer.RefuseUnless(key, {"", "default", "1", "1.0"}, plain);
+  for (const char* key : {"rope_scaling.rope_type", "rope_scaling.type",
+                          "rope_parameters.rope_type", "partial_rotary_factor",
+                          "rope_parameters.partial_rotary_factor"}) {
+    const Setting* setting = importer.Look(key);
+    if (setting == nullptr || setting->value == "default" ||
+        setting->value == "1" || setting->value == "1.0") {
+      continue;
     }
+    importer.Approximate(*setting, "ours has plain rotary positions");
   }
   // Newer files keep the base with the other rotary parameters.
   const Setting* base = importer.Look("rope_theta");
@@ -209,7 +200,8 @@ void TakeModel(const Family& family, const ImportOptions& options,
   }
   importer.TakeTable();
   // Defaults differ between families.
-  if (type == "mistral" || type == "mixtral" || type == "qwen3_moe") {
+  if (type == "mistral" || type == "mixtral" ||
+      absl::StartsWith(type, "qwen")) {
     importer.Require("model.kv_heads");
   }
   const Setting* tied = importer.Look("tie_word_embeddings");
@@ -220,12 +212,7 @@ void TakeModel(const Family& family, const ImportOptions& options,
                                : "tie_word_embeddings",
                tied);
   if (absl::string_view(family.approximation) != kNoApproximation) {
-    importer.Note(
-        absl::StrCat("model_type ", type, ": ", family.approximation));
-  }
-  if (IsOnlyPlanned(importer)) {
-    importer.Note(
-        "the model can be planned and exported; workers cannot train it yet");
+    importer.Approximate(*importer.Look("model_type"), family.approximation);
   }
 }
 
@@ -250,10 +237,8 @@ void CheckActivation(const Family& family, Importer& importer) {
 
 void CheckBiases(Importer& importer) {
   for (const char* key : {"attention_bias", "mlp_bias"}) {
-    if (!IsOnlyPlanned(importer)) {
-      importer.RefuseUnless(key, {"", "false"}, "ours has no biases");
-    } else if (importer.IsOn(key)) {
-      importer.Note(absl::StrCat(key, ": planned without biases"));
+    if (importer.IsOn(key)) {
+      importer.Approximate(*importer.Look(key), "ours has no biases");
     }
   }
 }
@@ -291,6 +276,14 @@ void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
   }
   importer.NoteIfThere({"quantization_config.quant_method"},
                        "weights are trained unquantized");
+  if (importer.job().model.is_llama()) return;
+  importer.Note(
+      "the model can be planned and exported; workers cannot train it yet");
+  if (importer.job().training.precision == "fp32") {
+    importer.SetPrecision(
+        "bf16", "assumed: such models are planned in bf16, fp8 or fp4",
+        nullptr);
+  }
 }
 
 }  // namespace millrace

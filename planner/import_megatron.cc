@@ -17,14 +17,24 @@ namespace millrace {
 namespace {
 
 // Devices, from what starts the command or from a dump; 0: not said.
-int64_t NumDevices(Importer& importer) {
+int64_t NumDevices(const ImportOptions& options, Importer& importer) {
   const int64_t dumped = importer.Integer("world-size", 1, 0);
   const int64_t nodes = importer.Integer("nnodes", 1, 1);
   const int64_t each = importer.Integer("nproc-per-node", 1, 0);
-  for (const char* key : {"node-rank", "master-addr", "master-port"}) {
+  for (const char* key : {"node-rank", "master-addr", "master-port",
+                          "rdzv-backend", "rdzv-endpoint", "rdzv-id"}) {
     (void)importer.Look(key);
   }
-  const int64_t devices = dumped > 0 ? dumped : nodes * each;
+  const int64_t said = dumped > 0 ? dumped : nodes * each;
+  if (said > 0 && said != options.num_devices.value_or(said)) {
+    importer.Error(
+        importer.Look(dumped > 0 ? "world-size" : "nproc-per-node"),
+        dumped > 0 ? "world-size" : "nproc-per-node",
+        absl::StrCat("the configuration is for ", said,
+                     " devices, but --devices is ", *options.num_devices));
+    return 0;
+  }
+  const int64_t devices = options.num_devices.value_or(said);
   if (devices <= std::numeric_limits<int32_t>::max()) return devices;
   importer.Error(
       importer.Look("nnodes"), "nnodes",
@@ -38,8 +48,8 @@ void SetData(Importer& importer, int64_t num_devices) {
   const int64_t context = job.layout.context.value_or(1);
   if (num_devices == 0) {
     importer.Note(
-        "the number of devices: it was not given with the flags, so the data "
-        "axis is left to the planner");
+        "the number of devices: it was not given with the flags (--devices "
+        "would do), so the data axis is left to the planner");
     return;
   }
   // More than the devices is enough to know.
@@ -199,9 +209,9 @@ void SetRecompute(Importer& importer) {
       "memory asks for");
 }
 
-void SetLayout(Importer& importer) {
+void SetLayout(const ImportOptions& options, Importer& importer) {
   importer.Require("layout.micro_batch");
-  SetData(importer, NumDevices(importer));
+  SetData(importer, NumDevices(options, importer));
   SetInterleave(importer);
   if (importer.job().model.moe.num_experts == 0) {
     importer.Set("layout.expert_tensor", "1", "there are no experts");
@@ -377,10 +387,10 @@ void SetPaths(Importer& importer) {
 
 }  // namespace
 
-void ImportMegatron(const ImportOptions&, Importer& importer) {
+void ImportMegatron(const ImportOptions& options, Importer& importer) {
   ImportMegatronModel(importer);
   if (importer.has_errors()) return;
-  SetLayout(importer);
+  SetLayout(options, importer);
   SetSchedule(importer);
   if (importer.framework() != Framework::kMegatron) NoteRecipe(importer);
   switch (importer.framework()) {

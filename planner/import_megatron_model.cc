@@ -177,9 +177,23 @@ void TakeLatentAttention(Importer& importer) {
   }
 }
 
-// What our model has not. Where workers train it, it must be right; for a plan,
-// which it hardly changes, it is said.
+// What our model has not. What a plan can do without is said; the rest must be
+// right where workers train the model.
 void CheckArchitecture(Importer& importer) {
+  for (const char* key :
+       {"qk-layernorm", "add-qkv-bias", "use-rope-scaling",
+        "rotary-seq-len-interpolation-factor", "rotary-percent"}) {
+    const Setting* setting = importer.Look(key);
+    const bool is_of_latent_vectors =  // As ours are.
+        importer.job().model.mla.kv_rank > 0 &&
+        absl::string_view(key) == "qk-layernorm";
+    if (setting == nullptr || is_of_latent_vectors || setting->value == "1" ||
+        setting->value == "1.0") {
+      continue;
+    }
+    importer.Approximate(
+        *setting, "our model has nothing of the kind, which is little work");
+  }
   const bool trains = importer.job().model.is_llama();
   auto demand = [&](const char* key, const std::vector<std::string>& allowed,
                     const std::string& why) {
@@ -206,21 +220,9 @@ void CheckArchitecture(Importer& importer) {
       (void)importer.Look(key);
     }
   }
-  if (trains) {
-    importer.RefuseUnless("rotary-percent", {"", "1", "1.0"},
-                          "ours rotates the whole of a head");
-  } else {
-    (void)importer.Look("rotary-percent");
-  }
   for (const char* key :
-       {"qk-layernorm", "add-qkv-bias", "use-rope-scaling",
-        "rotary-interleaved", "rotary-seq-len-interpolation-factor",
-        "apply-layernorm-1p", "apply-residual-connection-post-layernorm",
-        "mtp-num-layers"}) {
-    if (importer.job().model.mla.kv_rank > 0 &&
-        absl::string_view(key) == "qk-layernorm") {
-      continue;  // Of the latent vectors, as ours.
-    }
+       {"rotary-interleaved", "apply-layernorm-1p",
+        "apply-residual-connection-post-layernorm", "mtp-num-layers"}) {
     demand(key, {""}, "our model has nothing of the kind");
   }
   for (const char* key : {"window-size", "heterogeneous-layers-config-path"}) {

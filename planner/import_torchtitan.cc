@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -14,38 +15,16 @@
 namespace millrace {
 namespace {
 
-// All of the model but what the training decides.
-void SetModelFields(const ModelSpec& model, const std::string& remark,
-                    Importer& importer) {
-  const JobSpec of_model{.model = model};
-  for (const JobKey& key : JobKeys()) {
-    const absl::string_view path = key.path;
-    if (!absl::StartsWith(path, "model.") || path == "model.init_std" ||
-        path == "model.sequence_length") {
-      continue;
-    }
-    importer.Set(path, JobValueToYaml(key, of_model), remark);
-  }
-}
-
 // A flavor is a name for a model that stands in torchtitan's source.
-void SetModel(const ImportOptions& options, Importer& importer) {
+void TakeModel(const ImportOptions& options, Importer& importer) {
   importer.RefuseUnless("model.name", {"", "llama3", "qwen3", "deepseek_v3"},
                         "only torchtitan's llama3, qwen3 and deepseek_v3 can "
                         "be ours");
   if (importer.has_errors()) return;
   const Setting* flavor = importer.Look("model.flavor");
   if (options.model.has_value()) {
-    ImportOptions of_model;
-    of_model.sequence_length = importer.Integer("training.seq_len", 1, 2048);
-    const absl::StatusOr<ImportedJob> model =
-        ImportJob(Framework::kHuggingFace, *options.model, of_model);
-    if (!model.ok()) {
-      importer.Error(flavor, "model.flavor",
-                     absl::StrCat("--model: ", model.status().message()));
-      return;
-    }
-    SetModelFields(model->job.model, options.model->file_name, importer);
+    importer.TakeModelOf(*options.model,
+                         importer.Integer("training.seq_len", 1, 2048), flavor);
     return;
   }
   if (const Setting* family = importer.Look("model.name");
@@ -61,7 +40,7 @@ void SetModel(const ImportOptions& options, Importer& importer) {
   for (const TorchtitanFlavor& known : TorchtitanFlavors()) {
     names.push_back(known.name);
     if (name != known.name) continue;
-    SetModelFields(known.model, "model.flavor", importer);
+    importer.SetModel(known.model, "model.flavor");
     importer.Note(
         "rotary positions: torchtitan scales them as Llama 3.1 does, ours are "
         "plain");
@@ -74,12 +53,65 @@ void SetModel(const ImportOptions& options, Importer& importer) {
                    "config.json"));
 }
 
+// Devices of each shard of the data axis.
+int64_t DevicesOfOthers(Importer& importer) {
+  int64_t devices = 1;
+  for (const char* key : {"parallelism.tensor_parallel_degree",
+                          "parallelism.pipeline_parallel_degree",
+                          "parallelism.context_parallel_degree",
+                          "parallelism.data_parallel_replicate_degree"}) {
+    // More than can be counted is enough to know.
+    if (devices <= std::numeric_limits<int32_t>::max()) {
+      devices *= importer.Integer(key, 1, 1);
+    }
+  }
+  return devices;
+}
+
+// As the file says; of -1, all devices that are left, as many as there are if
+// that is known.
+int64_t NumShards(const ImportOptions& options, Importer& importer) {
+  const char* key = "parallelism.data_parallel_shard_degree";
+  const int64_t shards = importer.Integer(key, -1, -1);
+  if (!options.num_devices.has_value()) return shards;
+  const int64_t others = DevicesOfOthers(importer);
+  const int64_t said = shards == -1 ? 1 : shards;
+  if (*options.num_devices % others != 0 ||
+      (shards != -1 && others * said != *options.num_devices)) {
+    importer.Error(
+        importer.Look(key), key,
+        absl::StrCat("the degrees take ", shards == -1 ? "multiples of " : "",
+                     others * said, " devices, but --devices is ",
+                     *options.num_devices));
+    return shards;
+  }
+  return *options.num_devices / others;
+}
+
+// Whether parameters are gathered for each pass. By default where there is no
+// pipeline, whose stages would gather them for each micro-batch.
+bool ReshardsParameters(const Setting* reshard, Importer& importer) {
+  if (reshard != nullptr && reshard->value != "default") {
+    return reshard->value == "always";
+  }
+  return importer.Integer("parallelism.pipeline_parallel_degree", 1, 1) == 1;
+}
+
+// One local batch a replica, where the file does not say.
+void SetGlobalBatch(int64_t replicas, Importer& importer) {
+  if (importer.IsSet("training.global_batch")) return;
+  importer.Set(
+      "training.global_batch",
+      absl::StrCat(importer.Integer("training.local_batch_size", 1, 8) *
+                   replicas),
+      "local_batch_size x data axis");
+}
+
 // Replicated or sharded over the data axis; both at once we cannot.
-void SetData(Importer& importer) {
+void SetData(const ImportOptions& options, Importer& importer) {
   const int64_t replicas =
       importer.Integer("parallelism.data_parallel_replicate_degree", 1, 1);
-  const int64_t shards =
-      importer.Integer("parallelism.data_parallel_shard_degree", -1, -1);
+  const int64_t shards = NumShards(options, importer);
   const Setting* sharding =
       importer.Look("parallelism.data_parallel_shard_degree");
   const Setting* reshard =
@@ -93,17 +125,18 @@ void SetData(Importer& importer) {
     importer.Note(
         "data_parallel_replicate_degree beside sharding: the data axis here "
         "is sharded whole or not at all; it is left to the planner");
+    if (shards > 1) SetGlobalBatch(replicas * shards, importer);
     return;
   }
-  if (shards != 1) {
-    importer.Set("layout.zero", "1", "data_parallel_shard_degree");
-    if (reshard == nullptr || reshard->value != "never") {
-      importer.Note(
-          "FSDP shards parameters and gradients too; ZeRO 1 shards the "
-          "optimizer state alone and needs more memory");
-    }
-  } else {
+  if (shards == 1) {
     importer.Set("layout.zero", "0", "data_parallel_shard_degree");
+  } else if (ReshardsParameters(reshard, importer)) {
+    importer.Set("layout.zero", "3", "fsdp_reshard_after_forward");
+  } else {
+    importer.Set("layout.zero", "1", "fsdp_reshard_after_forward");
+    importer.Note(
+        "FSDP shards gradients too; ZeRO 1 shards the optimizer state alone "
+        "and needs more memory");
   }
   if (shards == -1) {
     importer.Note(
@@ -111,8 +144,10 @@ void SetData(Importer& importer) {
         "data axis is auto, which means the same");
     return;
   }
-  importer.Set("layout.data", absl::StrCat(std::max(replicas, shards)),
+  const int64_t data = std::max(replicas, shards);
+  importer.Set("layout.data", absl::StrCat(data),
                "data_parallel_replicate_degree, data_parallel_shard_degree");
+  SetGlobalBatch(data, importer);
 }
 
 void SetBatches(Importer& importer) {
@@ -134,13 +169,9 @@ void SetBatches(Importer& importer) {
       "layout.micro_batch", absl::StrCat(has_pipeline ? micro : local),
       has_pipeline ? "pipeline_parallel_microbatch_size" : "local_batch_size");
   if (importer.IsSet("training.global_batch")) return;
-  if (!layout.data.has_value()) {
-    importer.Error(nullptr, "training.global_batch_size",
-                   "missing; it depends on the number of devices, give it");
-    return;
-  }
-  importer.Set("training.global_batch", absl::StrCat(local * *layout.data),
-               "local_batch_size x data axis");
+  importer.Missing("training.global_batch", "training.global_batch_size",
+                   "missing; it follows from the number of devices, which the "
+                   "file does not say: give --devices");
 }
 
 void SetSchedule(Importer& importer) {
@@ -268,7 +299,7 @@ void SetPrecision(Importer& importer) {
 }  // namespace
 
 void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
-  SetModel(options, importer);
+  TakeModel(options, importer);
   importer.RefuseUnless("optimizer.name", {"", "AdamW"}, "ours is AdamW");
   if (importer.has_errors()) {
     importer.LeaveModel();
@@ -283,7 +314,7 @@ void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
       batch != nullptr && batch->value == "-1") {
     // Its default: the table must not see it.
     importer.Note("global_batch_size -1: one local batch a replica");
-    SetData(importer);
+    SetData(options, importer);
     importer.Set("layout.pipeline",
                  absl::StrCat(importer.Integer(
                      "parallelism.pipeline_parallel_degree", 1, 1)),
@@ -292,7 +323,7 @@ void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
     importer.TakeTable();
   } else {
     importer.TakeTable();
-    SetData(importer);
+    SetData(options, importer);
     SetBatches(importer);
   }
   SetSchedule(importer);

@@ -13,11 +13,13 @@
 #include "planner/job_file.h"
 #include "planner/job_keys.h"
 #include "planner/nearest_word.h"
+#include "planner/yaml_tree.h"
 
 namespace millrace {
 namespace {
 
 constexpr size_t kMostUnusedNamed = 16;
+constexpr char kUnused[] = "not used: ";
 
 bool IsTrue(const Setting& setting) {
   return setting.value == "True" || setting.value == "true";
@@ -141,6 +143,20 @@ void Importer::NoteIfThere(const std::vector<const char*>& keys,
   }
 }
 
+void Importer::Approximate(const Setting& setting, const std::string& what) {
+  if (!approximates_ && imported_.job.model.is_llama()) {
+    Error(&setting, setting.key,
+          absl::StrCat("found '", setting.value, "'; ", what,
+                       "; --approximate takes the model without, to plan it"));
+    return;
+  }
+  Note(absl::StrCat(setting.key, " '", setting.value, "' (line ", setting.line,
+                    "): ", what));
+  if (!imported_.job.model.is_llama() || is_approximation_) return;
+  is_approximation_ = true;
+  Note("so the job is for plans: what workers train of it is another model");
+}
+
 void Importer::Error(const Setting* setting, absl::string_view key,
                      const std::string& what) {
   const int line = setting == nullptr ? 0 : setting->line;
@@ -150,8 +166,49 @@ void Importer::Error(const Setting* setting, absl::string_view key,
                    ": ", OwnKey(key), ": ", what));
 }
 
+void Importer::SetModel(const ModelSpec& model, const std::string& remark) {
+  const JobSpec of_model{.model = model};
+  for (const JobKey& key : JobKeys()) {
+    const absl::string_view path = key.path;
+    if (!absl::StartsWith(path, "model.") || path == "model.init_std" ||
+        path == "model.sequence_length") {
+      continue;
+    }
+    Set(path, JobValueToYaml(key, of_model), remark);
+  }
+}
+
+void Importer::TakeModelOf(const Settings& config,
+                           std::optional<int64_t> length,
+                           const Setting* setting) {
+  const absl::StatusOr<ImportedJob> imported =
+      ImportJob(Framework::kHuggingFace, config,
+                {.sequence_length = length, .approximates = approximates_});
+  if (!imported.ok()) {
+    Error(setting, "--model", std::string(imported.status().message()));
+    return;
+  }
+  SetModel(imported->job.model, config.file_name);
+  Set("model.init_std", NumberToText(imported->job.model.init_std),
+      config.file_name);
+  if (!length.has_value()) {
+    Set("model.sequence_length",
+        absl::StrCat(imported->job.model.sequence_length),
+        absl::StrCat(config.file_name, ": the model's longest"));
+  }
+  for (const std::string& note : imported->notes) {
+    if (!absl::StartsWith(note, kUnused)) Note(note);
+  }
+}
+
 void Importer::SetPrecision(const std::string& precision,
                             const std::string& remark, const Setting* setting) {
+  if (precision == "fp16") {
+    Note(absl::StrCat(remark,
+                      ": asks for fp16; ours is bf16, which is as fast"));
+    SetPrecision("bf16", remark, setting);
+    return;
+  }
   const JobKey* key = FindJobKey("training.precision");
   if (Accepts(*key, precision)) {
     Set(key->path, precision, remark, setting);
@@ -277,7 +334,7 @@ void Importer::NoteUnused() {
     return;
   }
   unused.resize(std::min(count, kMostUnusedNamed));
-  Note(absl::StrCat("not used: ", absl::StrJoin(unused, ", "),
+  Note(absl::StrCat(kUnused, absl::StrJoin(unused, ", "),
                     count > unused.size()
                         ? absl::StrCat(" and ", count - unused.size(), " more")
                         : ""));

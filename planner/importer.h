@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -21,8 +22,10 @@ class Importer {
  public:
   // Borrows `settings`, which for frameworks on Megatron Core come from
   // WithFlagValues(). Keys may then be given as flags of Megatron-LM.
-  Importer(Framework framework, const Settings& settings)
-      : framework_(framework), settings_(settings) {}
+  Importer(Framework framework, const Settings& settings, bool approximates)
+      : framework_(framework),
+        settings_(settings),
+        approximates_(approximates) {}
 
   Framework framework() const { return framework_; }
   JobSpec& job() { return imported_.job; }
@@ -62,6 +65,10 @@ class Importer {
   void NoteIfThere(const std::vector<const char*>& keys,
                    const std::string& what);
   void Note(const std::string& text) { imported_.notes.push_back(text); }
+  // The model has a part that ours has not and that is little work, as
+  // `setting` says: a note where workers cannot train the model or the user
+  // asked for its approximation, else an error.
+  void Approximate(const Setting& setting, const std::string& what);
   void Error(const Setting* setting, absl::string_view key,
              const std::string& what);
 
@@ -70,6 +77,13 @@ class Importer {
 
   // After an error that leaves the model unknown: no more is said of its keys.
   void LeaveModel() { leaves_model_ = true; }
+  // The model of a Hugging Face configuration, with what that import notes; its
+  // errors stand at `setting`. Sequences of another `length` are then yours to
+  // set.
+  void TakeModelOf(const Settings& config, std::optional<int64_t> length,
+                   const Setting* setting);
+  // All of the model but its initial weights and sequence length.
+  void SetModel(const ModelSpec& model, const std::string& remark);
   // Precision, where this version can train in it.
   void SetPrecision(const std::string& precision, const std::string& remark,
                     const Setting* setting);
@@ -88,9 +102,11 @@ class Importer {
 
   const Framework framework_;
   const Settings& settings_;
+  const bool approximates_;
   ImportedJob imported_;
   std::set<std::string, std::less<>> looked_at_;
   bool leaves_model_ = false;
+  bool is_approximation_ = false;
   std::vector<std::pair<int, std::string>> errors_;  // By line.
 };
 
@@ -98,6 +114,7 @@ class Importer {
 void ImportMegatronModel(Importer& importer);  // Part of ImportMegatron().
 void ImportMegatron(const ImportOptions& options, Importer& importer);
 void ImportTorchtitan(const ImportOptions& options, Importer& importer);
+void ImportDeepSpeed(const ImportOptions& options, Importer& importer);
 void ImportHuggingFace(const ImportOptions& options, Importer& importer);
 
 }  // namespace millrace

@@ -321,6 +321,25 @@ class PlannedSearch {
   StepModel& outermost_;
 };
 
+// Of a product in the format; a format that the device lacks would run in
+// another.
+absl::Status CheckFormat(GemmFormat format, const HardwareProfile& profile) {
+  const bool is_fp8 = format == GemmFormat::kFloat8;
+  if (format == GemmFormat::kAsStored ||
+      (is_fp8 ? profile.device.fp8_flops_per_s
+              : profile.device.fp4_flops_per_s) > 0) {
+    return absl::OkStatus();
+  }
+  const char* name = is_fp8 ? "fp8" : "fp4";
+  return absl::InvalidArgumentError(absl::StrCat(
+      "training.precision is ", name, ", but ", profile.device.name, " has no ",
+      is_fp8 ? "8" : "4", "-bit products: device.", name,
+      "_flops_per_s of hardware profile '", profile.name,
+      "' is 0; set training.precision to bf16",
+      is_fp8 || profile.device.fp8_flops_per_s == 0 ? "" : " or fp8",
+      ", or name a profile of devices that have them"));
+}
+
 }  // namespace
 
 absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
@@ -348,6 +367,7 @@ absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
         ", but plans over all axes are of products of bf16, fp8 and fp4; set "
         "training.precision to one of these, and name a profile of bf16"));
   }
+  RETURN_IF_ERROR(CheckFormat(space.gemm_format, cost.profile()));
   space.nodes = input.nodes;
   return PlannedSearch(space, memory_limit, input, cost, *model, outermost)
       .Run();

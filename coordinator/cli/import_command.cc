@@ -24,6 +24,8 @@ struct ImportCommandOptions {
   std::string model_path;
   std::string name = "imported";
   int64_t sequence_length = 0;  // 0: what the file says.
+  int32_t num_devices = 0;      // 0: likewise.
+  bool approximates = false;
 };
 
 // A path that cannot be read is the caller's slip.
@@ -56,9 +58,13 @@ absl::Status RunImport(const ImportCommandOptions& options) {
   CHECK(framework.has_value()) << options.from;  // The parser knows the names.
   ASSIGN_OR_RETURN(const Settings settings,
                    ReadSettings(*framework, options.path));
-  ImportOptions import_options{.name = options.name};
+  ImportOptions import_options{.name = options.name,
+                               .approximates = options.approximates};
   if (options.sequence_length > 0) {
     import_options.sequence_length = options.sequence_length;
+  }
+  if (options.num_devices > 0) {
+    import_options.num_devices = options.num_devices;
   }
   if (!options.model_path.empty()) {
     ASSIGN_OR_RETURN(import_options.model,
@@ -85,11 +91,11 @@ void AddImportCommand(CLI::App& app, int* exit_code) {
       ->add_option("--from", options->from,
                    "Whose configuration it is: a model's config.json, the "
                    "flags or printed arguments of Megatron-LM, overrides or "
-                   "the YAML of a run of Megatron-Bridge or NeMo, or a TOML "
-                   "file of torchtitan")
+                   "the YAML of a run of Megatron-Bridge or NeMo, a TOML file "
+                   "of torchtitan, or a DeepSpeed configuration")
       ->required()
       ->check(CLI::IsMember({"huggingface", "megatron", "megatron-bridge",
-                             "nemo", "torchtitan"}));
+                             "nemo", "torchtitan", "deepspeed"}));
   command->add_option("FILE", options->path, "The configuration")->required();
   command->add_option("--output", options->output_path,
                       "Write the job file here (default: standard output)");
@@ -101,11 +107,23 @@ void AddImportCommand(CLI::App& app, int* exit_code) {
                    "says, of a model its longest)")
       ->check(CLI::PositiveNumber);
   command->add_option("--model", options->model_path,
-                      "The model's config.json, for a torchtitan flavor that "
-                      "is not one of torchtitan's own");
+                      "The model's config.json, for DeepSpeed, and for a "
+                      "torchtitan flavor that is not known here");
+  command
+      ->add_option("--devices", options->num_devices,
+                   "Devices of the whole job, where the file leaves the data "
+                   "axis or the global batch to them")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--approximate", options->approximates,
+                    "Take a Llama-like model without what ours has not and is "
+                    "little work (biases, norms of heads, scaled rotary "
+                    "positions), to plan it");
   command->footer(
-      "Example: millrace import --from huggingface config.json --output "
-      "job.yaml\nWhat is taken, and what is refused: docs/frameworks.md.");
+      "Examples:\n"
+      "  millrace import --from huggingface config.json --output job.yaml\n"
+      "  millrace import --from torchtitan llama3_8b.toml --devices 8\n"
+      "  millrace import --from deepspeed ds_config.json --model config.json\n"
+      "What is taken, and what is refused: docs/frameworks.md.");
   command->callback([options, exit_code] {
     const absl::Status status = RunImport(*options);
     if (!status.ok()) {

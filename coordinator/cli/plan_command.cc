@@ -68,13 +68,23 @@ absl::Status PrintPrograms(const JobSpec& job, const Plan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status PrintExport(const PlanOptions& options, const JobSpec& job,
-                         const Layout& layout) {
+// A profile of measurements may be of fewer ranks than a host has devices.
+int32_t DevicesPerHost(const PlanningCase& planned) {
+  const HardwareProfile& profile = planned.profile;
+  return profile.gemms.empty()
+             ? profile.ranks_per_host
+             : planned.job.resources.devices_per_agent.value_or(
+                   profile.ranks_per_host);
+}
+
+absl::Status PrintExport(const PlanOptions& options,
+                         const PlanningCase& planned, const Layout& layout) {
   const std::optional<Framework> framework =
       FrameworkFromName(options.export_to);
   CHECK(framework.has_value()) << options.export_to;  // The parser knows them.
-  ASSIGN_OR_RETURN(const std::string text,
-                   ExportLayout(job, layout, *framework));
+  ASSIGN_OR_RETURN(
+      const std::string text,
+      ExportLayout(planned.job, layout, *framework, DevicesPerHost(planned)));
   if (options.output_path.empty()) {
     std::cout << text;
     return absl::OkStatus();
@@ -202,7 +212,7 @@ absl::Status RunPlan(const PlanOptions& options) {
           "(uneven), which frameworks' configurations have no words for; name "
           "one type with --devices");
     }
-    return PrintExport(options, planned.job, plan.layout);
+    return PrintExport(options, planned, plan.layout);
   }
   ASSIGN_OR_RETURN(PlanAnswers answers, AnswersFor(options, question, plan));
   answers.goodput = chosen.goodput;

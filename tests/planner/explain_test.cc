@@ -184,7 +184,7 @@ TEST(ExplainTest, TellsOfPlansThatCannotRunYet) {
       ExplainPlan(MakeJob(), profile, plan, {.parts = *parts});
   for (const char* part :
        {"plan only", "2 are left idle", "500 ms (450 ms to 600 ms)",
-        "of the FLOP/s that the data sheet says", "from data sheets",
+        "of the bf16 FLOP/s that the data sheet says", "from data sheets",
         "none is faster by the closed form", "fp8",
         "binds      compute 60.0 %, bubble 18.0 %, exposed context "
         "communication over fabric 8.0 %, exposed tensor communication over "

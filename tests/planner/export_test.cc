@@ -449,6 +449,70 @@ TEST(ExportTest, DocumentationHasTheTables) {
   }
 }
 
+// Goal: hosts share the devices equally, tensor groups whole where they can be,
+// and each framework's launcher is told so. Method: 24 devices on hosts of
+// several sizes, and the way back.
+TEST(ExportTest, SpreadsDevicesOverHosts) {
+  JobSpec job = UnusualJob();
+  job.training.precision = "bf16";
+  const Layout layout{
+      .pipeline = 3, .data = 2, .tensor = 4, .num_microbatches = 48};
+  const auto text = [&](Framework framework, int32_t devices_per_host) {
+    return ExportLayout(job, layout, framework, devices_per_host).value_or("");
+  };
+  const std::string megatron = text(Framework::kMegatron, 8);
+  EXPECT_THAT(megatron,
+              AllOf(HasSubstr("torchrun --nnodes 3 --nproc-per-node 8 "
+                              "--rdzv-backend c10d --rdzv-endpoint HOST:29500 "
+                              "pretrain_gpt.py"),
+                    HasSubstr("3 hosts, 8 devices of each; "),
+                    Not(HasSubstr("one host holds all"))));
+  EXPECT_EQ(MustImport(Framework::kMegatron,
+                       ReadMegatronSettings(megatron, "args.txt"))
+                .layout.data,
+            2);
+  // Six would divide too, but not hold whole tensor groups.
+  EXPECT_THAT(text(Framework::kMegatron, 7),
+              AllOf(HasSubstr("--nnodes 6 --nproc-per-node 4 "),
+                    HasSubstr("4 devices of each, since 7 cannot share")));
+  EXPECT_THAT(text(Framework::kMegatron, 24),
+              AllOf(HasSubstr("torchrun --nnodes 1 --nproc-per-node 24 pre"),
+                    Not(HasSubstr("host"))));
+  EXPECT_THAT(text(Framework::kMegatronBridge, 8),
+              HasSubstr("--nnodes 3 --nproc-per-node 8 "));
+  EXPECT_THAT(text(Framework::kNemo, 8), AllOf(HasSubstr("trainer.num_nodes=3"),
+                                               HasSubstr("trainer.devices=8")));
+  EXPECT_THAT(text(Framework::kTorchtitan, 8),
+              HasSubstr("# Start: torchrun --nnodes 3 --nproc-per-node 8 "));
+  EXPECT_THAT(text(Framework::kDeepSpeed, 8),
+              HasSubstr("deepspeed --hostfile HOSTS --num_nodes 3 --num_gpus 8 "
+                        "TRAIN.py"));
+}
+
+// Goal: torchtitan's chunks and ZeRO 3 come back too. Method: named parts of
+// two chunks a stage, and parameters gathered for each pass.
+TEST(ExportTest, TorchtitanChunksAndZero3RoundTrip) {
+  JobSpec job = UnusualJob();
+  job.model = TorchtitanFlavors()[0].model;
+  job.model.sequence_length = 32;
+  Layout layout{.pipeline = 2,
+                .data = 2,
+                .interleave = 3,
+                .num_microbatches = 48,
+                .zero = 1};
+  layout.schedule = Schedule::kInterleaved;
+  const auto back = [&] {
+    return MustImport(
+        Framework::kTorchtitan,
+        ReadTomlSettings(MustExport(job, layout, Framework::kTorchtitan), "t"));
+  };
+  EXPECT_EQ(back().layout.interleave, 3);
+  EXPECT_EQ(back().layout.schedule, "interleaved");
+  EXPECT_EQ(back().layout.zero, 1);
+  layout = {.data = 4, .num_microbatches = 24, .zero = 3};
+  EXPECT_EQ(back().layout.zero, 3);
+}
+
 // Goal: edges of the schedule. Method: no clipping, no decay, seed 0 and no
 // validation, there and back.
 TEST(ExportTest, KeepsWhatIsOff) {

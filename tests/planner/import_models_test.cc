@@ -177,6 +177,78 @@ TEST(ImportModelsTest, RefusesWhatItCannotSay) {
               Contains(HasSubstr("norms of queries and keys")));
 }
 
+// Goal: a model that differs from ours by little work is taken where that is
+// asked for, and then said; else it is refused by its key. Method: a Llama with
+// one change each, the families that have such parts, and Megatron-LM's flags.
+TEST(ImportModelsTest, ApproximatesWhereAsked) {
+  const std::string llama = R"({
+    "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096,
+    "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336,
+    "max_position_embeddings": 8192, "rope_scaling": null})";
+  const std::string flags =
+      "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
+      "--max-position-embeddings 64 --micro-batch-size 1 --swiglu "
+      "--untie-embeddings-and-output-weights --vocab-size 128 --train-iters 9 "
+      "--lr 1e-4 --normalization RMSNorm --position-embedding-type rope "
+      "--disable-bias-linear";
+  const struct {
+    Framework framework;
+    std::string text;
+    const char* key;
+  } cases[] = {
+      {Framework::kHuggingFace,
+       absl::StrReplaceAll(llama, {{"null", "{\"rope_type\": \"llama3\"}"}}),
+       "rope_scaling.rope_type"},
+      {Framework::kHuggingFace,
+       absl::StrReplaceAll(llama, {{"null", "null, \"attention_bias\": true"}}),
+       "attention_bias"},
+      {Framework::kHuggingFace,
+       absl::StrReplaceAll(llama, {{"\"llama\"", "\"qwen2\""}}), "model_type"},
+      {Framework::kHuggingFace,
+       absl::StrReplaceAll(llama, {{"\"llama\"", "\"qwen3\""}}), "model_type"},
+      {Framework::kMegatron, flags + " --qk-layernorm", "qk-layernorm"},
+      {Framework::kMegatron, flags + " --add-qkv-bias", "add-qkv-bias"},
+      {Framework::kMegatron, flags + " --use-rope-scaling", "use-rope-scaling"},
+      {Framework::kMegatron, flags + " --rotary-percent 0.5",
+       "rotary-percent"}};
+  for (const auto& [framework, text, key] : cases) {
+    SCOPED_TRACE(text);
+    const absl::StatusOr<ImportedJob> refused = Import(framework, text);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.status().message(),
+                testing::AllOf(HasSubstr(absl::StrCat(key, ": found '")),
+                               HasSubstr("--approximate")));
+    const ImportedJob taken =
+        MustImport(framework, text, {.approximates = true});
+    const ImportedJob plain = MustImport(
+        framework, framework == Framework::kMegatron ? flags : llama);
+    EXPECT_EQ(taken.job.model, plain.job.model);
+    EXPECT_THAT(taken.notes,
+                testing::AllOf(Contains(HasSubstr(key)),
+                               Contains(HasSubstr("another model"))));
+  }
+  EXPECT_EQ(MustImport(Framework::kHuggingFace,
+                       absl::StrReplaceAll(llama, {{"\"llama\"", "\"phi3\""}}))
+                .job.model,
+            MustImport(Framework::kHuggingFace, llama).job.model);
+}
+
+// Goal: what can only be planned is in a precision that can be planned. Method:
+// models whose files say none, or 16 bits of another kind.
+TEST(ImportModelsTest, PlansInBfloat16) {
+  EXPECT_EQ(MustImport(Framework::kHuggingFace, kGpt2).job.training.precision,
+            "bf16");
+  EXPECT_EQ(
+      MustImport(Framework::kHuggingFace, kGpt2).job.resources.backend,
+      MustImport(Framework::kHuggingFace, kMixtral).job.resources.backend);
+  const ImportedJob half =
+      MustImport(Framework::kHuggingFace,
+                 absl::StrReplaceAll(kMixtral, {{"bfloat16", "float16"}}));
+  EXPECT_EQ(half.job.training.precision, "bf16");
+  EXPECT_THAT(half.notes, Contains(HasSubstr("asks for fp16")));
+}
+
 // Goal: such models survive the way to Megatron-LM, Megatron-Bridge and NeMo
 // and back. Method: known ones in layouts with experts over ranks.
 TEST(ImportModelsTest, ModelsRoundTrip) {

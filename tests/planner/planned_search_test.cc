@@ -308,6 +308,22 @@ TEST(PlannedSearchTest, LeavesDevicesIdle) {
                     HasSubstr("set training.global_batch to 134")));
 }
 
+// Goal: products are planned in formats that the devices have. Method: formats
+// and devices of three generations.
+TEST(PlannedSearchTest, RefusesFormatsThatDevicesLack) {
+  JobSpec job = Llama8B(128);
+  job.training.precision = "fp4";
+  EXPECT_THAT(ErrorOf(PlanAll(job, 64, Shipped("h100-sxm"))),
+              AllOf(HasSubstr("H100-SXM5-80GB has no 4-bit products"),
+                    HasSubstr("set training.precision to bf16 or fp8")));
+  EXPECT_TRUE(PlanAll(job, 64, Shipped("b200-hgx")).ok());
+  job.training.precision = "fp8";
+  EXPECT_TRUE(PlanAll(job, 64, Shipped("h100-sxm")).ok());
+  EXPECT_THAT(ErrorOf(PlanAll(job, 64, Shipped("a100-80gb"))),
+              AllOf(HasSubstr("has no 8-bit products"),
+                    HasSubstr("set training.precision to bf16, or")));
+}
+
 // Goal: what cannot work is refused with the way out. Method: memory, keys that
 // contradict each other, and profiles without what is asked of them.
 TEST(PlannedSearchTest, RefusesWithAWayOut) {
