@@ -8,12 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "base/units.h"
 #include "planner/explain_disturbance.h"
 #include "planner/explain_goodput.h"
 #include "planner/explain_neighbours.h"
-#include "planner/job_keys.h"
 #include "planner/prediction.h"
 #include "planner/uneven.h"
 
@@ -135,17 +133,9 @@ std::string UnevenText(const Plan& plan) {
 
 // What the job leaves no choice of.
 std::string PinnedText(const JobSpec& job) {
-  std::vector<std::string> pins;
-  for (const JobKey& key : JobKeys()) {
-    absl::string_view name = key.path;
-    const std::string value = JobValueToYaml(key, job);
-    if (absl::ConsumePrefix(&name, "layout.") && value != "auto") {
-      pins.push_back(absl::StrCat(name, " ", value));
-    }
-  }
-  if (pins.empty()) return "";
-  return absl::StrCat("  pinned     by the job: ", absl::StrJoin(pins, ", "),
-                      "\n");
+  const std::vector<const JobKey*> keys = PinnedKeys(job);
+  if (keys.empty()) return "";
+  return absl::StrCat("  pinned     by the job: ", PinsText(keys, job), "\n");
 }
 
 std::string PlanOnlyText(const Plan& plan) {

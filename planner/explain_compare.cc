@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -14,7 +15,6 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "planner/job_file.h"
-#include "planner/job_keys.h"
 #include "planner/nearest_word.h"
 #include "planner/prediction.h"
 
@@ -171,19 +171,14 @@ std::string CausesText(const LayoutParts& parts, const LayoutParts& chosen) {
   return absl::StrJoin(texts, ", ");
 }
 
-// What the job pins in its section layout and `tried` does otherwise:
-// "; without the job's tensor 8".
+// What the job pins and `tried` does otherwise: "; without the job's tensor 8".
 std::string GivenUpText(const JobSpec& job, const JobSpec& tried) {
-  std::vector<std::string> pins;
-  for (const JobKey& key : JobKeys()) {
-    absl::string_view name = key.path;
-    if (!absl::ConsumePrefix(&name, kSection)) continue;
-    const std::string pinned = JobValueToYaml(key, job);
-    if (pinned == "auto" || pinned == JobValueToYaml(key, tried)) continue;
-    pins.push_back(absl::StrCat(name, " ", pinned));
-  }
-  if (pins.empty()) return "";
-  return absl::StrCat("; without the job's ", absl::StrJoin(pins, ", "));
+  std::vector<const JobKey*> keys = PinnedKeys(job);
+  std::erase_if(keys, [&](const JobKey* key) {
+    return JobValueToYaml(*key, job) == JobValueToYaml(*key, tried);
+  });
+  if (keys.empty()) return "";
+  return absl::StrCat("; without the job's ", PinsText(keys, job));
 }
 
 // `obstacle`: why it cannot be; empty where it can.
@@ -250,6 +245,25 @@ std::string Rows(const std::vector<Column>& columns,
 }
 
 }  // namespace
+
+std::vector<const JobKey*> PinnedKeys(const JobSpec& job) {
+  std::vector<const JobKey*> keys;
+  for (const JobKey& key : JobKeys()) {
+    if (absl::StartsWith(key.path, kSection) &&
+        JobValueToYaml(key, job) != "auto") {
+      keys.push_back(&key);
+    }
+  }
+  return keys;
+}
+
+std::string PinsText(const std::vector<const JobKey*>& keys,
+                     const JobSpec& job) {
+  return absl::StrJoin(keys, ", ", [&](std::string* out, const JobKey* key) {
+    absl::StrAppend(out, absl::StripPrefix(key->path, kSection), " ",
+                    JobValueToYaml(*key, job));
+  });
+}
 
 absl::StatusOr<LayoutComparison> CompareLayout(const std::string& asked,
                                                const PlanningCase& planned,

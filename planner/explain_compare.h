@@ -10,10 +10,18 @@
 
 #include "absl/status/statusor.h"
 #include "planner/explain_parts.h"
+#include "planner/job.h"
+#include "planner/job_keys.h"
 #include "planner/search.h"
 #include "planner/what_if.h"
 
 namespace millrace {
+
+// The keys of the job's section layout that leave the planner no choice.
+std::vector<const JobKey*> PinnedKeys(const JobSpec& job);
+// "tensor 8, micro_batch 1".
+std::string PinsText(const std::vector<const JobKey*>& keys,
+                     const JobSpec& job);
 
 struct LayoutComparison {
   std::string asked;  // "tp=4,pp=8".

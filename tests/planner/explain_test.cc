@@ -74,6 +74,18 @@ TEST(ExplainTest, TellsTheWholeStory) {
   }
 }
 
+// Goal: what the job leaves no choice of is told beside the choice. Method: a
+// job with two pins, and one with none.
+TEST(ExplainTest, TellsWhatTheJobPins) {
+  JobSpec job = MakeJob();
+  EXPECT_THAT(ExplainPlan(job, MakeProfile({}), MakePlan()),
+              Not(HasSubstr("pinned")));
+  job.layout.tensor = 2;
+  job.layout.recompute = "none";
+  EXPECT_THAT(ExplainPlan(job, MakeProfile({}), MakePlan()),
+              HasSubstr("pinned     by the job: tensor 2, recompute none\n"));
+}
+
 // Goal: long tables are cut, and say so. Method: thirty alternatives.
 TEST(ExplainTest, CutsLongTables) {
   Plan plan = MakePlan();
@@ -218,6 +230,7 @@ TEST(ExplainTest, TellsWhatFailuresCost) {
   const std::string text =
       ExplainPlan(job, MakeProfile({}), plan, {.goodput = goodput});
   EXPECT_THAT(text, HasSubstr("goodput    99."));
+  EXPECT_THAT(text, HasSubstr("waiting 0.0 %, missing nodes 0."));
   EXPECT_THAT(text, HasSubstr("tokens for each unit of money"));
   const auto json =
       nlohmann::json::parse(PlanToJson(plan, {.goodput = goodput}));

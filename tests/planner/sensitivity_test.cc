@@ -173,6 +173,13 @@ TEST(CompareTest, FreesTheAxesOfTheJob) {
   ASSERT_TRUE(comparison->plan.has_value());
   EXPECT_EQ(comparison->plan->layout.pipeline, 2);
   EXPECT_TRUE(comparison->fits);
+  EXPECT_THAT(comparison->verdict, HasSubstr("; without the job's data 4"));
+  const auto other = CompareLayout("dp=2", planned, *plan, *parts, FindPlanFor);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_THAT(other->verdict, HasSubstr("; without the job's data 4"));
+  const auto same = CompareLayout("mb=1", planned, *plan, *parts, FindPlanFor);
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_THAT(same->verdict, Not(HasSubstr("without the job's")));
 }
 
 // Goal: why a layout cannot be: no such mesh, or no memory, and then what it
