@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_replace.h"
 #include "planner/export.h"
 #include "planner/import.h"
 #include "planner/job.h"
@@ -110,6 +111,30 @@ inline absl::StatusOr<Settings> ReadBack(Framework framework,
     default:
       return ReadTomlSettings(text, "job.toml");
   }
+}
+
+// A small file of torchtitan.
+inline constexpr char kToml[] = R"([model]
+name = "llama3"
+flavor = "debugmodel"
+[training]
+local_batch_size = 4
+global_batch_size = 32
+seq_len = 512
+steps = 1_000
+[lr_scheduler]
+warmup_steps = 2
+[parallelism]
+data_parallel_shard_degree = 4
+tensor_parallel_degree = 2
+)";
+
+// `text` with something else instead of `from`, which must be in it.
+inline std::string Changed(const std::string& text, const std::string& from,
+                           const std::string& to) {
+  const std::string changed = absl::StrReplaceAll(text, {{from, to}});
+  EXPECT_NE(changed, text) << from;
+  return changed;
 }
 
 }  // namespace millrace

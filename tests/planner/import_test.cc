@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "planner/job_file.h"
 #include "planner/settings.h"
+#include "tests/planner/framework_testing.h"
 
 namespace millrace {
 namespace {
@@ -80,21 +81,6 @@ constexpr char kNemo[] = R"(nemo llm pretrain --factory llama3_8b \
   optim.config.use_distributed_optimizer=false
 )";
 
-constexpr char kToml[] = R"([model]
-name = "llama3"
-flavor = "debugmodel"
-[training]
-local_batch_size = 4
-global_batch_size = 32
-seq_len = 512
-steps = 1_000
-[lr_scheduler]
-warmup_steps = 2
-[parallelism]
-data_parallel_shard_degree = 4
-tensor_parallel_degree = 2
-)";
-
 absl::StatusOr<ImportedJob> Import(Framework framework, const std::string& text,
                                    const ImportOptions& options = {}) {
   absl::StatusOr<Settings> settings =
@@ -114,13 +100,6 @@ std::string ErrorOf(Framework framework, const std::string& text,
   if (imported.ok()) return "no error";
   EXPECT_EQ(imported.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(imported.status().message());
-}
-
-std::string Changed(const char* text, const std::string& from,
-                    const std::string& to) {
-  const std::string changed = absl::StrReplaceAll(text, {{from, to}});
-  EXPECT_NE(changed, text) << from;
-  return changed;
 }
 
 // Goal: the job file that an import writes is a job file, and equals the job.
@@ -246,6 +225,20 @@ TEST(ImportTest, TakesMegatronFlags) {
              Changed(kFlags, "--vocab-size 32000", "--vocab-size 32001"));
   ASSERT_TRUE(padded.ok()) << padded.status();
   EXPECT_EQ(padded->job.model.vocab_size, 32256);
+}
+
+// Goal: flags without what starts them are taken with the number of devices.
+// Method: tensor 2 x pipeline 2 on 16; another number than the flags say.
+TEST(ImportTest, TakesTheDevicesOfAWholeJob) {
+  const std::string bare = Changed(kFlags, "--nproc_per_node 8 ", "");
+  const absl::StatusOr<ImportedJob> megatron =
+      Import(Framework::kMegatron, bare, {.num_devices = 16});
+  ASSERT_TRUE(megatron.ok()) << megatron.status();
+  EXPECT_EQ(megatron->job.layout.data, 4);
+  EXPECT_THAT(Import(Framework::kMegatron, kFlags, {.num_devices = 16})
+                  .status()
+                  .message(),
+              HasSubstr("is for 8 devices, but --devices is 16"));
 }
 
 // Goal: the three notations say the same. Method: one model as flags, as a
@@ -507,144 +500,6 @@ TEST(ImportTest, KeepsNotesInTheirComments) {
       ImportedJobToYaml(*imported, Framework::kTorchtitan, "a\nb: c"), "y");
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(*job, imported->job);
-}
-
-// Goal: torchtitan's tables are read with its defaults, and refused where they
-// contradict. Method: a small file by hand, then one change each.
-TEST(ImportTest, TakesTorchtitanTables) {
-  const absl::StatusOr<ImportedJob> imported =
-      Import(Framework::kTorchtitan, kToml);
-  ASSERT_TRUE(imported.ok()) << imported.status();
-  EXPECT_EQ(imported->job.model.ffn_hidden, 768);
-  EXPECT_EQ(imported->job.model.sequence_length, 512);
-  EXPECT_EQ(imported->job.training.num_steps, 1000);
-  EXPECT_EQ(imported->job.layout, (LayoutConstraints{.pipeline = 1,
-                                                     .data = 4,
-                                                     .tensor = 2,
-                                                     .micro_batch = 4,
-                                                     .zero = 3,
-                                                     .context = 1,
-                                                     .expert = 1,
-                                                     .expert_tensor = 1}));
-  const struct {
-    const char* from;
-    const char* to;
-    const char* error;
-  } cases[] = {
-      {"\"llama3\"", "\"llama4\"", "job.toml:2: model.name: found 'llama4'"},
-      {"\"llama3\"", "\"deepseek_v3\"",
-       "job.toml:2: model.name: the flavors of deepseek_v3 are not known here"},
-      {"debugmodel", "9B",
-       "job.toml:3: model.flavor: '9B' is none of debugmodel, 8B, 70B, 405B"},
-      {"tensor_parallel_degree = 2", "tensor_parallel_degree = 3",
-       "job.toml:13: parallelism.tensor_parallel_degree: 3 equal shards cannot "
-       "be cut from model.heads 16"},
-      {"global_batch_size = 32", "global_batch_size = 30",
-       "job.toml:6: training.global_batch_size: 30 sequences"},
-      {"warmup_steps = 2", "decay_type = \"sqrt\"",
-       "job.toml:10: lr_scheduler.decay_type: found 'sqrt'"},
-      {"warmup_steps = 2", "decay_ratio = 0.5",
-       "job.toml:10: lr_scheduler.decay_ratio: found '0.5'"},
-      {"steps = 1_000", "steps = ", "job.toml:8: not valid TOML"},
-      {"steps = 1_000", "steps = 0",
-       "job.toml:8: training.steps: expected an integer of at least 1"},
-  };
-  for (const auto& [from, to, error] : cases) {
-    EXPECT_THAT(ErrorOf(Framework::kTorchtitan, Changed(kToml, from, to)),
-                HasSubstr(error));
-  }
-  EXPECT_THAT(ErrorOf(Framework::kDeepSpeed, "{}"), HasSubstr("has no model"));
-}
-
-// Goal: how many chunks a stage holds is read where torchtitan names each one's
-// modules. Method: four chunks of two stages; three are refused.
-TEST(ImportTest, CountsTorchtitanChunks) {
-  const auto with_chunks = [](const std::string& chunks) {
-    return Changed(kToml, "tensor_parallel_degree = 2",
-                   "pipeline_parallel_degree = 2\n"
-                   "pipeline_parallel_schedule = \"Interleaved1F1B\"\n"
-                   "module_fqns_per_model_part = " +
-                       chunks);
-  };
-  const absl::StatusOr<ImportedJob> imported =
-      Import(Framework::kTorchtitan,
-             with_chunks("[[\"tok_embeddings\", \"layers.0\"], [\"layers.1\"], "
-                         "[\"layers.2\", \"layers.3\"], [\"layers.4\", "
-                         "\"layers.5\", \"norm\", \"output\"]]"));
-  ASSERT_TRUE(imported.ok()) << imported.status();
-  EXPECT_EQ(imported->job.layout.interleave, 2);
-  EXPECT_EQ(imported->job.layout.schedule, "interleaved");
-  EXPECT_THAT(
-      ErrorOf(Framework::kTorchtitan,
-              with_chunks("[[\"layers.0\"], [\"layers.1\"], [\"norm\"]]")),
-      HasSubstr("module_fqns_per_model_part: names the modules of 3 chunks, "
-                "which 2 stages cannot hold in equal numbers of two or more"));
-}
-
-// Goal: -1, torchtitan's way to say "whatever is left", is auto here.
-TEST(ImportTest, LeavesTorchtitanRemainderToThePlanner) {
-  const absl::StatusOr<ImportedJob> imported =
-      Import(Framework::kTorchtitan,
-             Changed(kToml, "data_parallel_shard_degree = 4", ""));
-  ASSERT_TRUE(imported.ok()) << imported.status();
-  EXPECT_FALSE(imported->job.layout.data.has_value());
-  EXPECT_EQ(imported->job.layout.zero, 3);
-  EXPECT_THAT(ErrorOf(Framework::kTorchtitan,
-                      Changed(kToml, "data_parallel_shard_degree = 4\n", "#") +
-                          "pipeline_parallel_degree = 2\n"
-                          "pipeline_parallel_microbatch_size = 3\n"),
-              HasSubstr("training.local_batch_size: 4 is not divisible"));
-}
-
-// Goal: torchtitan's own files, which say neither the global batch nor the data
-// axis, are taken with the number of devices. Method: tensor 2 on 8 devices, by
-// hand; numbers that contradict the file.
-TEST(ImportTest, TakesTheDevicesOfAWholeJob) {
-  const std::string both =
-      Changed(kToml, "data_parallel_shard_degree = 4\n", "");
-  const std::string left =
-      Changed(both.c_str(), "global_batch_size = 32\n", "");
-  EXPECT_THAT(ErrorOf(Framework::kTorchtitan, left), HasSubstr("--devices"));
-  const absl::StatusOr<ImportedJob> imported =
-      Import(Framework::kTorchtitan, left, {.num_devices = 8});
-  ASSERT_TRUE(imported.ok()) << imported.status();
-  EXPECT_EQ(imported->job.layout.data, 4);
-  EXPECT_EQ(imported->job.training.global_batch, 16);  // 4 replicas of 4.
-  const auto error = [](const std::string& text, int32_t num_devices) {
-    return std::string(
-        Import(Framework::kTorchtitan, text, {.num_devices = num_devices})
-            .status()
-            .message());
-  };
-  EXPECT_THAT(error(left, 7), HasSubstr("multiples of 2 devices, but --devices "
-                                        "is 7"));
-  EXPECT_THAT(error(kToml, 16),
-              HasSubstr("take 8 devices, but --devices is 16"));
-
-  const std::string bare = Changed(kFlags, "--nproc_per_node 8 ", "");
-  const absl::StatusOr<ImportedJob> megatron =
-      Import(Framework::kMegatron, bare, {.num_devices = 16});
-  ASSERT_TRUE(megatron.ok()) << megatron.status();
-  EXPECT_EQ(megatron->job.layout.data, 4);
-  EXPECT_THAT(Import(Framework::kMegatron, kFlags, {.num_devices = 16})
-                  .status()
-                  .message(),
-              HasSubstr("is for 8 devices, but --devices is 16"));
-}
-
-// Goal: which parameters FSDP keeps decides the stage of ZeRO. Method: its
-// three policies, with and without a pipeline.
-TEST(ImportTest, TakesWhatFsdpShards) {
-  const auto zero = [](const std::string& rest) {
-    const absl::StatusOr<ImportedJob> imported =
-        Import(Framework::kTorchtitan, kToml + rest);
-    EXPECT_TRUE(imported.ok()) << imported.status();
-    return imported.ok() ? imported->job.layout.zero.value_or(-1) : -1;
-  };
-  EXPECT_EQ(zero("fsdp_reshard_after_forward = \"always\"\n"), 3);
-  EXPECT_EQ(zero("fsdp_reshard_after_forward = \"default\"\n"), 3);
-  EXPECT_EQ(zero("fsdp_reshard_after_forward = \"never\"\n"), 1);
-  EXPECT_EQ(zero("pipeline_parallel_degree = 2\n"), 1);
 }
 
 }  // namespace
