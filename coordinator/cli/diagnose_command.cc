@@ -73,7 +73,8 @@ void AddDiagnoseCommand(CLI::App& app, int* exit_code) {
       "diagnose", "Show where the time of a recorded PyTorch GPU step went");
   command
       ->add_option("TRACE", options->trace_path,
-                   "JSON of torch.profiler, or - for standard input")
+                   "JSON of torch.profiler, packed by gzip or not, or - for "
+                   "standard input")
       ->required();
   CLI::Option* step = command->add_option(
       "--step", options->step,
@@ -99,8 +100,7 @@ void AddDiagnoseCommand(CLI::App& app, int* exit_code) {
       ->check(CLI::PositiveNumber)
       ->needs(job);
   command->footer(
-      "Example: millrace diagnose tests/data/diagnose/three_steps.json\n"
-      "Packed traces: gunzip -c TRACE.json.gz | millrace diagnose -");
+      "Example: millrace diagnose tests/data/diagnose/three_steps.json");
   command->callback([options, exit_code] {
     const absl::Status status = RunDiagnose(*options);
     if (!status.ok()) {

@@ -99,9 +99,11 @@ void AddEvaluateCommand(CLI::App& app, int* exit_code) {
                    "Calibrate with so many runs of each group")
       ->check(CLI::PositiveNumber)
       ->excludes(with);
-  command->add_option("--profile-directory", options->profile_directory,
-                      "Folder of hardware profiles, NAME.yaml each (default: "
-                      "those that come with Millrace)");
+  command
+      ->add_option("--profile-directory", options->profile_directory,
+                   "Folder of hardware profiles, NAME.yaml each (default: "
+                   "those that come with Millrace)")
+      ->check(CLI::ExistingDirectory);
   command->add_flag("--json", options->json,
                     "One JSON object a line: runs, then the summary");
   command->footer(

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "coordinator/diagnose/gunzip.h"
 #include "nlohmann/json.hpp"
 
 namespace millrace {
@@ -410,6 +411,24 @@ absl::Status ParseFailure(const TraceHandler& handler, bool ended,
                    " (", handler.error_reason, "); ", kWhatIsExpected));
 }
 
+absl::StatusOr<Trace> ReadPlainTrace(std::istream& input,
+                                     const std::string& name) {
+  if (input.peek() == std::istream::traits_type::eof()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is empty; ", kWhatIsExpected));
+  }
+  TraceHandler handler;
+  if (!Json::sax_parse(input, &handler)) {
+    return ParseFailure(handler, input.eof(), name);
+  }
+  if (!handler.saw_events()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " is JSON, but has no list \"traceEvents\"; ", kWhatIsExpected));
+  }
+  SortTrace(handler.trace);
+  return std::move(handler.trace);
+}
+
 }  // namespace
 
 absl::StatusOr<Trace> LoadTrace(const std::string& path) {
@@ -428,28 +447,18 @@ absl::StatusOr<Trace> LoadTrace(const std::string& path) {
 }
 
 absl::StatusOr<Trace> ReadTrace(std::istream& input, const std::string& name) {
-  constexpr int kGzipFirstByte = 0x1f;
-  const int first = input.peek();
-  if (first == std::istream::traits_type::eof()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " is empty; ", kWhatIsExpected));
+  constexpr int kGzipFirstByte = 0x1f;  // No JSON starts with it.
+  if (input.peek() != kGzipFirstByte) return ReadPlainTrace(input, name);
+  GunzipBuffer buffer(input);
+  std::istream plain(&buffer);
+  absl::StatusOr<Trace> trace = ReadPlainTrace(plain, name);
+  if (!buffer.error().empty()) {
+    return absl::DataLossError(absl::StrCat(
+        name, ": ", buffer.error(),
+        ": the profiler was still writing it, or the copy was cut short; "
+        "export or copy it again"));
   }
-  if (first == kGzipFirstByte) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " is compressed; unpack it on the way: gunzip -c ",
-                     name == "standard input" ? "TRACE.json.gz" : name,
-                     " | millrace diagnose -"));
-  }
-  TraceHandler handler;
-  if (!Json::sax_parse(input, &handler)) {
-    return ParseFailure(handler, input.eof(), name);
-  }
-  if (!handler.saw_events()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name, " is JSON, but has no list \"traceEvents\"; ", kWhatIsExpected));
-  }
-  SortTrace(handler.trace);
-  return std::move(handler.trace);
+  return trace;
 }
 
 }  // namespace millrace

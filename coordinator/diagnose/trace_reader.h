@@ -19,9 +19,10 @@ namespace millrace {
 // ReadTrace.
 absl::StatusOr<Trace> LoadTrace(const std::string& path);
 
-// `name` is what errors call the input. A trace without GPU events, steps or
-// host calls is read as it is. Returns InvalidArgument for what is no trace, or
-// is compressed, and DataLoss for a trace that ends early.
+// `name` is what errors call the input, which gzip may have packed. A trace
+// without GPU events, steps or host calls is read as it is. Returns
+// InvalidArgument for what is no trace, and DataLoss for one that ends early or
+// is packed and damaged.
 absl::StatusOr<Trace> ReadTrace(std::istream& input, const std::string& name);
 
 }  // namespace millrace
