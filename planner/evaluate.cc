@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "planner/layer_work.h"
+#include "planner/planned_search.h"
 
 namespace millrace {
 namespace {
@@ -24,22 +25,6 @@ absl::StatusOr<StepPrediction> Predict(const RunSetup& setup,
     prediction.memory = model.MemoryByStage(setup.layout).front();
   }
   return prediction;
-}
-
-// 16 bits are what every profile has.
-absl::Status CheckFormat(const RunSetup& setup,
-                         const HardwareProfile& profile) {
-  const DeviceSpec& device = profile.device;
-  const GemmFormat format = setup.layout.gemm_format;
-  if (format == GemmFormat::kAsStored) return absl::OkStatus();
-  const bool is_8_bit = format == GemmFormat::kFloat8;
-  if ((is_8_bit ? device.fp8_flops_per_s : device.fp4_flops_per_s) > 0) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("profile '", profile.name, "' has no device.",
-                   is_8_bit ? "fp8" : "fp4", "_flops_per_s: ", device.name,
-                   " multiplies in no ", is_8_bit ? "8" : "4", "-bit format"));
 }
 
 // Of the embedding, and the head where it is on the same stage: the first, the
@@ -76,7 +61,7 @@ absl::Status Fill(const ProfileSource& profiles,
   RETURN_IF_ERROR(ValidatePlannedLayout(out->setup.model, out->setup.layout,
                                         out->setup.layout.global_batch()));
   ASSIGN_OR_RETURN(const HardwareProfile profile, profiles(out->setup.profile));
-  RETURN_IF_ERROR(CheckFormat(out->setup, profile));
+  RETURN_IF_ERROR(CheckFormat(out->setup.layout.gemm_format, profile));
   ASSIGN_OR_RETURN(out->predicted, Predict(out->setup, profile));
   out->step_time_s = out->predicted.time.step_time_s();
   const StepMemory& memory = out->predicted.memory;

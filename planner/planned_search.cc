@@ -189,11 +189,15 @@ class PlannedSearch {
     FillTime(space_.model, alternative->layout, cost_, simulation.step_time_s,
              &prediction);
     prediction.bubble_fraction = simulation.bubble_fraction;
+    // What is gathered and reduced for every micro-batch is part of its passes.
+    const double exposed_data =
+        alternative->layout.shards_gradients()
+            ? time.exposed_data_s / simulation.step_time_s
+            : simulation.exposed_data_fraction;
     prediction.exposed_communication_fraction =
-        simulation.exposed_data_fraction +
-        (time.exposed_tensor_s + time.exposed_context_s +
-         time.exposed_expert_s) /
-            simulation.step_time_s;
+        exposed_data + (time.exposed_tensor_s + time.exposed_context_s +
+                        time.exposed_expert_s) /
+                           simulation.step_time_s;
     prediction.recompute_fraction = time.recompute_s / simulation.step_time_s;
     alternative->simulated = true;
   }
@@ -321,26 +325,20 @@ class PlannedSearch {
   StepModel& outermost_;
 };
 
-// Of a product in the format; a format that the device lacks would run in
-// another.
+}  // namespace
+
 absl::Status CheckFormat(GemmFormat format, const HardwareProfile& profile) {
+  const DeviceSpec& device = profile.device;
   const bool is_fp8 = format == GemmFormat::kFloat8;
   if (format == GemmFormat::kAsStored ||
-      (is_fp8 ? profile.device.fp8_flops_per_s
-              : profile.device.fp4_flops_per_s) > 0) {
+      (is_fp8 ? device.fp8_flops_per_s : device.fp4_flops_per_s) > 0) {
     return absl::OkStatus();
   }
-  const char* name = is_fp8 ? "fp8" : "fp4";
   return absl::InvalidArgumentError(absl::StrCat(
-      "training.precision is ", name, ", but ", profile.device.name, " has no ",
-      is_fp8 ? "8" : "4", "-bit products: device.", name,
-      "_flops_per_s of hardware profile '", profile.name,
-      "' is 0; set training.precision to bf16",
-      is_fp8 || profile.device.fp8_flops_per_s == 0 ? "" : " or fp8",
-      ", or name a profile of devices that have them"));
+      device.name, " has no ", is_fp8 ? "8" : "4", "-bit products: device.",
+      is_fp8 ? "fp8" : "fp4", "_flops_per_s of hardware profile '",
+      profile.name, "' is 0"));
 }
-
-}  // namespace
 
 absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
                                                  const CostModel& cost,
@@ -367,7 +365,15 @@ absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
         ", but plans over all axes are of products of bf16, fp8 and fp4; set "
         "training.precision to one of these, and name a profile of bf16"));
   }
-  RETURN_IF_ERROR(CheckFormat(space.gemm_format, cost.profile()));
+  if (const absl::Status status =
+          CheckFormat(space.gemm_format, cost.profile());
+      !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training.precision is ", input.job.training.precision, ", but ",
+        status.message(), "; set training.precision to bf16",
+        CheckFormat(GemmFormat::kFloat8, cost.profile()).ok() ? " or fp8" : "",
+        ", or name a profile of devices that have them"));
+  }
   space.nodes = input.nodes;
   return PlannedSearch(space, memory_limit, input, cost, *model, outermost)
       .Run();

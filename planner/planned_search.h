@@ -8,8 +8,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "planner/cost.h"
+#include "planner/layout.h"
+#include "planner/profile.h"
 #include "planner/search.h"
 
 namespace millrace {
@@ -20,6 +23,10 @@ struct PlannedChoice {
   double optimality_gap = 0;  // Of the closed form's choice.
   int64_t layouts_considered = 0;
 };
+
+// OK where the profile's device multiplies in the format; products of another
+// would run in one that it has. Else InvalidArgument naming device and key.
+absl::Status CheckFormat(GemmFormat format, const HardwareProfile& profile);
 
 // The fastest layouts by planner/step_model.h, under both orders of the mesh
 // axes, in the order of their steps

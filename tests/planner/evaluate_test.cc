@@ -162,12 +162,12 @@ TEST(EvaluateTest, RefusesFormatsThatTheDeviceLacks) {
     if (run.id != "dgxc/0249") continue;
     run.gpu = "A100";
     EXPECT_THAT(PredictRun(run, Shipped(), {}).status.message(),
-                HasSubstr("in no 8-bit format"));
+                HasSubstr("has no 8-bit products"));
     run.gpu = "H100";
     EXPECT_TRUE(PredictRun(run, Shipped(), {}).is_supported());
     run.precision = "NVFP4";
     EXPECT_THAT(PredictRun(run, Shipped(), {}).status.message(),
-                HasSubstr("in no 4-bit format"));
+                HasSubstr("has no 4-bit products"));
   }
 }
 

@@ -308,6 +308,20 @@ TEST(PlannedSearchTest, LeavesDevicesIdle) {
                     HasSubstr("set training.global_batch to 134")));
 }
 
+// Goal: gathers and reductions of every micro-batch count as communication.
+// Method: ZeRO 3 on two hosts, whose data axis cannot hide all of them.
+TEST(PlannedSearchTest, CountsWhatEveryMicroBatchGathers) {
+  JobSpec job = Llama8B(128);
+  job.layout = {.pipeline = 1, .data = 16, .tensor = 1, .zero = 3};
+  const auto plan = PlanAll(job, 16, Shipped("h100-sxm"));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_TRUE(plan->simulated);
+  const StepTime& time = plan->prediction.closed_form->time;
+  EXPECT_GT(time.exposed_data_s, 0.01 * time.step_time_s());
+  EXPECT_NEAR(plan->prediction.exposed_communication_fraction,
+              time.exposed_data_s / plan->prediction.step_time_s, 1e-9);
+}
+
 // Goal: products are planned in formats that the devices have. Method: formats
 // and devices of three generations.
 TEST(PlannedSearchTest, RefusesFormatsThatDevicesLack) {
