@@ -205,6 +205,9 @@ constexpr char kVtrainHeader[] =
     "sequence length,tensor parallelism,data parallelism,pipeline parallelism,"
     "iteration time (ms)";
 constexpr size_t kNumVtrainColumns = 11;
+// Its table of several nodes has this column before the others.
+constexpr char kParameterColumn[] = "Parameters (billion),";
+constexpr int64_t kVtrainNode = 8;  // Devices.
 
 std::string Stem(const std::string& file_name) {
   const size_t slash = file_name.rfind('/');
@@ -251,6 +254,7 @@ absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
     absl::string_view csv, const std::string& file_name) {
   std::vector<PublishedRun> runs;
   int line_number = 0;
+  size_t first_column = 0;
   for (absl::string_view line : absl::StrSplit(csv, '\n')) {
     ++line_number;
     line = absl::StripAsciiWhitespace(line);
@@ -259,7 +263,9 @@ absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
           absl::StrCat(file_name, ":", line_number, ": ", what));
     };
     if (line_number == 1) {
-      if (line != kVtrainHeader) {
+      absl::string_view header = line;
+      first_column = absl::ConsumePrefix(&header, kParameterColumn) ? 1 : 0;
+      if (header != kVtrainHeader) {
         constexpr size_t kShown = 60;
         return error(absl::StrCat(
             "expected JSON, which starts with {, or vTrain's table with the "
@@ -270,13 +276,12 @@ absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
     }
     if (line.empty()) continue;
     const std::vector<absl::string_view> cells = absl::StrSplit(line, ',');
-    if (cells.size() != kNumVtrainColumns) {
-      return error(absl::StrCat("expected ", kNumVtrainColumns,
+    if (cells.size() != first_column + kNumVtrainColumns) {
+      return error(absl::StrCat("expected ", first_column + kNumVtrainColumns,
                                 " numbers, found ", cells.size()));
     }
     PublishedRun run;
     run.id = absl::StrCat(Stem(file_name), "/", line_number);
-    run.group = Stem(file_name);
     run.kind = "pretrain";
     run.source = "VIA-Research/vTrain";
     run.precision = "FP16";
@@ -288,27 +293,39 @@ absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
         &run.heads,    &run.layers,       &run.sequence,    &run.tensor,
         &run.data,     &run.pipeline};
     for (size_t i = 0; i < std::size(counts); ++i) {
+      const size_t column = first_column + i;
       int64_t value = 0;
-      if (!absl::SimpleAtoi(cells[i], &value) || value < 1 ||
+      if (!absl::SimpleAtoi(cells[column], &value) || value < 1 ||
           value > kMaxCount) {
         return error(absl::StrCat(
-            "column ", i + 1,
-            ": expected a whole number from 1 to 2147483647, found '", cells[i],
-            "'"));
+            "column ", column + 1,
+            ": expected a whole number from 1 to 2147483647, found '",
+            cells[column], "'"));
       }
       *counts[i] = value;
+    }
+    double billions = 1;
+    if (first_column > 0 && (!absl::SimpleAtod(cells.front(), &billions) ||
+                             !(billions > 0) || std::isinf(billions))) {
+      return error(absl::StrCat("column 1: expected a number above 0, found '",
+                                cells.front(), "'"));
     }
     double milliseconds = 0;
     if (!absl::SimpleAtod(cells.back(), &milliseconds) || !(milliseconds > 0) ||
         std::isinf(milliseconds)) {
-      return error(
-          absl::StrCat("column 11: expected milliseconds above 0, found '",
-                       cells.back(), "'"));
+      return error(absl::StrCat("column ", cells.size(),
+                                ": expected milliseconds above 0, found '",
+                                cells.back(), "'"));
     }
     run.step_time_s = milliseconds / 1e3;
     run.kv_heads = run.heads;
     run.ffn = 4 * *run.hidden;
-    run.model = absl::StrCat("gpt-", *run.layers, "x", *run.hidden);
+    run.model = first_column > 0
+                    ? absl::StrCat("gpt-", cells.front(), "b")
+                    : absl::StrCat("gpt-", *run.layers, "x", *run.hidden);
+    // The two tables were made differently, whatever their file is called.
+    run.group =
+        *run.num_gpus <= kVtrainNode ? "vtrain_single_node" : "vtrain_multi";
     run.gpu = "A100 (8/node)";
     run.context = run.expert = run.interleave = 1;
     runs.push_back(std::move(run));

@@ -58,10 +58,11 @@ struct PublishedRun {
 absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(
     absl::string_view json, const std::string& file_name);
 
-// vTrain's table of runs (VIA-Research/vTrain, data/): a header line that
-// starts "# GPUs,global batch", then eleven numbers a line. Ids are "NAME/LINE"
-// with the file's name and the line. InvalidArgument with file and line for
-// anything else.
+// One of vTrain's tables of runs (VIA-Research/vTrain, data/): a header line
+// that starts "# GPUs,global batch", or with a column of parameters before
+// these, then as many numbers a line. Ids are "NAME/LINE" with the file's name
+// and the line; the group follows from the number of devices, whatever the
+// file is called. InvalidArgument with file and line for anything else.
 absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
     absl::string_view csv, const std::string& file_name);
 

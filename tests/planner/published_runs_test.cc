@@ -104,6 +104,19 @@ TEST(PublishedRunsTest, ReadsVtrainTable) {
   EXPECT_EQ(run.data, 2);
   EXPECT_EQ(run.pipeline, 1);
   EXPECT_DOUBLE_EQ(*run.step_time_s, 0.349304);
+  EXPECT_EQ(run.group, "vtrain_single_node");
+  EXPECT_EQ(run.model, "gpt-12x1024");
+
+  // Of several nodes, with the number of parameters first.
+  const std::string wide = "Parameters (billion)," + header;
+  const auto several = ParsePublishedRuns(
+      "\xEF\xBB\xBF" + wide + "3.6,64,512,8,3072,32,30,2048,2,32,1,3975.2\n",
+      "mine.csv");
+  ASSERT_TRUE(several.ok()) << several.status();
+  EXPECT_EQ(several->front().group, "vtrain_multi");
+  EXPECT_EQ(several->front().model, "gpt-3.6b");
+  EXPECT_EQ(several->front().num_gpus, 64);
+  EXPECT_DOUBLE_EQ(*several->front().step_time_s, 3.9752);
 
   auto message = [&](const std::string& csv) {
     return std::string(ParsePublishedRuns(csv, "t.csv").status().message());
@@ -124,6 +137,12 @@ TEST(PublishedRunsTest, ReadsVtrainTable) {
               HasSubstr("t.csv:2: column 5"));
   EXPECT_THAT(message(header + "8,16,2,1024,16,12,1024,4,2,1,-3\n"),
               HasSubstr("t.csv:2: column 11"));
+  EXPECT_THAT(message(wide + "8,16,2,1024,16,12,1024,4,2,1,349\n"),
+              HasSubstr("t.csv:2: expected 12 numbers, found 11"));
+  EXPECT_THAT(message(wide + "-1,8,16,2,1024,16,12,1024,4,2,1,349\n"),
+              HasSubstr("t.csv:2: column 1: expected a number above 0"));
+  EXPECT_THAT(message(wide + "1,8,16,2,1024,16,12,1024,4,2,1,x\n"),
+              HasSubstr("t.csv:2: column 12"));
 }
 
 // Goal: what was measured is a step time and bytes, whatever the row states.
