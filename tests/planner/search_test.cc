@@ -119,6 +119,27 @@ TEST(SearchTest, OffersListScheduledPipelines) {
   EXPECT_THAT(ErrorOf(job, 4, cost), HasSubstr("layout.schedule"));
 }
 
+// Goal: what was not simulated is bounded by its closed form. Method: a job of
+// so many micro-batches that the simulations end early; no layout left out is
+// faster by more than the gap.
+TEST(SearchTest, BoundsWhatItDoesNotSimulate) {
+  JobSpec job = SmallJob();
+  job.training.global_batch = 512;
+  const Plan plan = MustPlan(job, 4, MakeCost({}));
+  EXPECT_FALSE(plan.all_simulated);
+  ASSERT_TRUE(plan.optimality_gap.has_value());
+  EXPECT_GE(*plan.optimality_gap, 0);
+  EXPECT_LT(*plan.optimality_gap, 0.1);
+  int num_bounded = 0;
+  for (const Alternative& alternative : plan.alternatives) {
+    if (alternative.simulated || !alternative.fits) continue;
+    ++num_bounded;
+    EXPECT_GE(alternative.prediction.step_time_s * (1 + *plan.optimality_gap),
+              alternative.chosen_step_time_s * (1 - 1e-12));
+  }
+  EXPECT_GT(num_bounded, 10);
+}
+
 // Goal: equal inputs give equal plans. Method: plan twice, compare the text
 // without the search's own duration.
 TEST(SearchTest, IsDeterministic) {
@@ -317,9 +338,9 @@ TEST(SearchTest, PlansInThePrecisionOfTheJob) {
       BuildStageParameters(job.model, plan.layout, 0);
   EXPECT_EQ(plan.prediction.optimizer_bytes, 12 * parameters.num_elements);
   EXPECT_EQ(plan.prediction.gradient_bytes, 4 * parameters.num_elements);
-  EXPECT_EQ(plan.prediction.parameter_bytes,
-            2 * parameters.num_elements +
-                2 * parameters.buckets.back().num_elements);
+  EXPECT_EQ(
+      plan.prediction.parameter_bytes,
+      2 * parameters.num_elements + 2 * parameters.buckets.back().num_elements);
 }
 
 // Goal: what cannot work is refused with a way out. Method: memory, batch, and
