@@ -34,6 +34,9 @@ struct CalibrationPoint {
   // Standard deviation of log(step time) that each constant of the machine's
   // profile accounts for, signed; in one order for all points of a machine.
   std::vector<double> constant_deviations;
+  // And that of this run alone, for the time that the host takes to launch,
+  // which scatters from run to run.
+  double host_deviation = 0;
   double log_ratio = 0;  // log(measured / predicted); of known runs.
 };
 // `prediction` must be supported. log_ratio is 0 where nothing was measured.

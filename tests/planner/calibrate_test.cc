@@ -65,6 +65,19 @@ TEST(CalibrateTest, CorrectsWhatIsAlike) {
   EXPECT_EQ(calibration.LogCorrection(other), 0);
 }
 
+// Goal: a run that waits for its host says less of others, as such times
+// scatter. Method: the same run with and without; where launches are all of it,
+// it is believed less than half.
+TEST(CalibrateTest, BelievesRunsThatWaitForTheHostLess) {
+  CalibrationPoint run = Point("a", 0.8, 0.1);
+  const CalibrationPoint alike = Point("b", 0.8, 0);
+  const double sure = Calibration({run}).LogCorrection(alike);
+  run.host_deviation = 0.3;
+  const double unsure = Calibration({run}).LogCorrection(alike);
+  EXPECT_GT(unsure, 0);
+  EXPECT_LT(unsure, sure / 2);
+}
+
 // Goal: two runs tell a slow fabric from slow compute. Method: a run of compute
 // alone that is as predicted and one that waits for the fabric and is slow: a
 // third, which waits half as much, is half as slow.
