@@ -113,8 +113,9 @@ absl::Status ValidateInterleave(const ModelSpec& model, const Layout& layout) {
   if (is_interleaved && layout.pipeline == 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layout.interleave is ", layout.interleave,
-        ", but layout.pipeline is 1 and one stage has no bubble to fill; set "
-        "layout.interleave to 1"));
+        " and layout.schedule interleaved, but layout.pipeline is 1 and one "
+        "stage has no bubble to fill; set layout.interleave to 1 and "
+        "layout.schedule to auto"));
   }
   const int64_t chunks = int64_t{layout.pipeline} * layout.interleave;
   if (chunks > model.num_layers) {

@@ -58,16 +58,25 @@ Layout PinnedLayout(const LayoutSpace& space) {
   if (layout.schedule == Schedule::kInterleaved && !pinned.interleave) {
     layout.interleave = 2;
   }
+  if (pinned.recompute != "auto") SetRecompute(pinned.recompute, &layout);
+  if (!layout.recompute_by_stage.empty() && !pinned.pipeline) {
+    layout.pipeline = static_cast<int32_t>(layout.recompute_by_stage.size());
+  }
   // An order of stages without stages is the planner's to avoid.
   if (layout.schedule != Schedule::kOneForwardOneBackward && !pinned.pipeline) {
-    layout.pipeline = 2;
+    layout.pipeline = std::max(layout.pipeline, 2);
   }
-  // Ranks enough for the experts, of the devices there are.
+  // Ranks enough for the experts, of the devices there are, if the batch can
+  // be shared among them.
   if (!pinned.data) {
     const int64_t ranks = int64_t{layout.expert} * layout.expert_tensor /
                           (int64_t{layout.context} * layout.tensor);
-    layout.data =
-        static_cast<int32_t>(std::clamp<int64_t>(ranks, 1, space.num_devices));
+    for (const int32_t data :
+         DivisorsOf(space.global_batch / layout.micro_batch)) {
+      if (data > space.num_devices) break;
+      layout.data = data;
+      if (data >= ranks) break;
+    }
   }
   layout.num_microbatches = static_cast<int32_t>(std::max<int64_t>(
       1, space.global_batch / (int64_t{layout.micro_batch} * layout.data)));
@@ -169,6 +178,12 @@ std::vector<std::string> ChangesThatHelp(const LayoutSpace& space) {
   if (space.constraints.schedule != "auto" && works(changed)) {
     changes.push_back(absl::StrCat("set layout.schedule to auto instead of ",
                                    space.constraints.schedule));
+  }
+  changed = space;
+  changed.constraints.recompute = "auto";
+  if (space.constraints.recompute != "auto" && works(changed)) {
+    changes.push_back(absl::StrCat("set layout.recompute to auto instead of ",
+                                   space.constraints.recompute));
   }
   changed = space;
   if (const auto batch =

@@ -188,6 +188,16 @@ TEST(PlannedSpaceTest, ExplainsContradictions) {
               AllOf(HasSubstr("layout.interleave is 2 and layout.schedule "
                               "1f1b"),
                     HasSubstr("set layout.schedule to auto")));
+  space.constraints = {.pipeline = 1, .schedule = "interleaved"};
+  EXPECT_THAT(ErrorOf(space), AllOf(HasSubstr("layout.schedule interleaved"),
+                                    HasSubstr("layout.pipeline is 1"),
+                                    HasSubstr("set layout.pipeline to 2")));
+  space.constraints = {.pipeline = 4, .recompute = "full, none"};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("layout.recompute names 2 stages (full, none), "
+                              "but layout.pipeline is 4"),
+                    HasSubstr("set layout.pipeline to 2 instead of 4"),
+                    HasSubstr("set layout.recompute to auto")));
   space.constraints = {.devices = 5};
   EXPECT_THAT(ErrorOf(space), HasSubstr("layout.devices asks for 5"));
   // Sizes as large as keys may be.
@@ -195,6 +205,10 @@ TEST(PlannedSpaceTest, ExplainsContradictions) {
       .pipeline = 2147483647, .data = 2147483647, .tensor = 2147483647};
   EXPECT_THAT(ErrorOf(space), HasSubstr("takes 9903520300447984"));
   space = ExpertSpace(4, 8);
+  space.constraints = {.expert = 3};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("cannot be spread equally over 3 ranks"),
+                    HasSubstr("set layout.expert to 2")));
   space.constraints = {.expert = 2147483647, .expert_tensor = 2147483647};
   EXPECT_THAT(ErrorOf(space), HasSubstr("layout.expert_tensor is 2147483647"));
 }
