@@ -170,6 +170,36 @@ void AddUneven(const SearchInput& input,
   }
 }
 
+// By what share the fastest plan could be faster at most, by the closed form;
+// nothing where that is not known.
+std::optional<double> GapOfAll(const SearchInput& input,
+                               std::span<const DevicePool* const> pools,
+                               const std::vector<Choice>& choices) {
+  double best_s = std::numeric_limits<double>::infinity();
+  double floor_s = best_s;
+  for (const Choice& choice : choices) {
+    if (!choice.plan.ok()) continue;
+    const Plan& plan = *choice.plan;
+    double seconds = std::numeric_limits<double>::infinity();
+    const auto take = [&](const Prediction& prediction) {
+      if (!prediction.closed_form.has_value()) return;
+      seconds = std::min(seconds, prediction.closed_form->time.step_time_s());
+    };
+    take(plan.prediction);
+    for (const Alternative& other : plan.alternatives) take(other.prediction);
+    best_s = std::min(best_s, seconds);
+    if (plan.uneven != nullptr) continue;
+    if (!plan.optimality_gap.has_value()) return std::nullopt;
+    floor_s = std::min(floor_s, seconds / (1 + *plan.optimality_gap));
+  }
+  std::vector<DevicePool> all;
+  for (const DevicePool* pool : pools) all.push_back(*pool);
+  const absl::StatusOr<double> uneven_s =
+      UnevenFloor({.job = input.job, .pools = all, .slowest_s = best_s});
+  if (!uneven_s.ok()) return std::nullopt;
+  return best_s / std::min({best_s, floor_s, *uneven_s}) - 1;
+}
+
 std::string DoesOtherwise(const Choice& choice, const Plan& chosen) {
   if (!choice.plan.ok()) {
     return absl::StrCat(choice.names, ": ",
@@ -302,6 +332,7 @@ absl::StatusOr<Plan> FindPlanForPools(const SearchInput& input,
       if (&choice == &*chosen || !choice.plan.ok()) continue;
       plan.layouts_considered += choice.plan->layouts_considered;
     }
+    plan.optimality_gap = GapOfAll(input, fastest_first, choices);
     plan.warnings.insert(plan.warnings.begin(), std::move(uses));
     for (const Choice& choice : choices) {
       if (&choice == &*chosen) continue;

@@ -80,6 +80,12 @@ absl::StatusOr<std::optional<UnevenPlan>> FindUnevenStages(
 absl::StatusOr<std::optional<UnevenPlan>> FindUnevenReplicas(
     const UnevenSearch& search);
 
+// Seconds that the closed form says of no plan of either search: as if nothing
+// but passes took time, shares could be of any size, and each layer and end of
+// the model could lie anywhere (a solution of the dual of that linear program).
+// Infinity if there is none.
+absl::StatusOr<double> UnevenFloor(const UnevenSearch& search);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_UNEVEN_H_

@@ -1,11 +1,14 @@
 #include "planner/uneven_parts.h"
 
 #include <algorithm>
+#include <limits>
+#include <span>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "planner/device_cost.h"
 #include "planner/device_pools.h"
+#include "planner/stage_time.h"
 
 namespace millrace {
 namespace {
@@ -32,7 +35,98 @@ LayoutSpace SpaceOf(const JobSpec& job, std::span<const NodeGroup> nodes) {
   return space;
 }
 
+// Whether stages of so few layers as there are devices for would fit, if they
+// held what they do on average.
+bool MayFit(PricedPool& pool, const Layout& sharding, int64_t groups,
+            int64_t num_layers, std::span<const Recompute> recomputes) {
+  constexpr int32_t kZeros[] = {0, 1, 2, 3};
+  Layout smallest = sharding;
+  smallest.pipeline = static_cast<int32_t>(std::min(groups, num_layers));
+  smallest.data = static_cast<int32_t>(groups);
+  smallest.num_microbatches = 1;
+  const StepMemory memory =
+      pool.model.LeastInterleavedMemory(smallest, kZeros, recomputes);
+  return memory.total() - memory.overhead + pool.model.OverheadOf(sharding) <=
+         pool.memory_limit;
+}
+
 }  // namespace
+
+absl::StatusOr<double> UnevenFloor(const UnevenSearch& search) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  const std::vector<Recompute> recomputes = RecomputesOf(search.job.layout);
+  if (recomputes.empty()) return kNone;
+  // On networks of their own, which are no slower.
+  ASSIGN_OR_RETURN(
+      std::vector<PricedPool> pools,
+      PricePools(search, Implementation{}, /*joins_networks=*/false));
+  const ModelSpec& model = search.job.model;
+  const PlannedSpace all = SpaceOfAll(search);
+  struct Part {
+    StageKind kind;
+    double count;  // Of a pass through the model.
+  };
+  std::vector<Part> parts = {{.kind = {.has_embedding = true}, .count = 1},
+                             {.kind = {.has_head = true}, .count = 1}};
+  if (model.num_dense_layers() > 0) {
+    parts.push_back({.kind = {.num_dense = 1},
+                     .count = static_cast<double>(model.num_dense_layers())});
+  }
+  if (model.num_expert_layers() > 0) {
+    parts.push_back({.kind = {.num_experts = 1},
+                     .count = static_cast<double>(model.num_expert_layers())});
+  }
+  double floor_s = kNone;
+  // Seconds of each part, by type and part.
+  std::vector<std::vector<double>> seconds(pools.size());
+  for (Layout sharding : all.Shardings()) {
+    sharding.recompute = recomputes.front();
+    const int64_t ranks = int64_t{sharding.tensor} * sharding.context;
+    const int64_t groups = all.UsableDevices(sharding.tensor) / ranks;
+    bool may_fit = false;
+    for (size_t k = 0; k < pools.size(); ++k) {
+      may_fit |=
+          MayFit(pools[k], sharding, groups, model.num_layers, recomputes);
+      seconds[k].clear();
+      for (const Part& part : parts) {
+        const ChunkCosts pass =
+            pools[k].model.PredictStage(sharding, part.kind).pass;
+        seconds[k].push_back(pass.forward_s + pass.input_gradient_s +
+                             pass.weight_gradient_s);
+      }
+    }
+    if (!may_fit) continue;
+    // What counts most prices the types, and of the other parts none is worth
+    // more than that on any of them.
+    size_t main = 0;
+    for (size_t i = 1; i < parts.size(); ++i) {
+      if (parts[i].count * seconds[0][i] >
+          parts[main].count * seconds[0][main]) {
+        main = i;
+      }
+    }
+    double pass_s = 0, passes_at_once = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      double worth_s = kNone;
+      for (size_t k = 0; k < pools.size(); ++k) {
+        worth_s = std::min(worth_s,
+                           seconds[0][main] / seconds[k][main] * seconds[k][i]);
+      }
+      pass_s += parts[i].count * worth_s;
+    }
+    for (size_t k = 0; k < pools.size(); ++k) {
+      passes_at_once +=
+          seconds[0][main] / seconds[k][main] *
+          static_cast<double>(pools[k].UsableDevices(sharding.tensor) / ranks);
+    }
+    if (passes_at_once == 0) continue;
+    const double passes =
+        static_cast<double>(search.job.training.global_batch) /
+        sharding.micro_batch;
+    floor_s = std::min(floor_s, passes * pass_s / passes_at_once);
+  }
+  return floor_s;
+}
 
 absl::StatusOr<std::vector<PricedPool>> PricePools(
     const UnevenSearch& search, const Implementation& implementation,

@@ -48,7 +48,8 @@ inline bool Permits(const std::optional<int32_t>& pinned, int64_t value) {
   return !pinned.has_value() || *pinned == value;
 }
 
-// What the job allows to compute again, the least first.
+// What the job allows to compute again, the least first; nothing where it says
+// that of each stage.
 std::vector<Recompute> RecomputesOf(const LayoutConstraints& pinned);
 
 // A candidate, kept while it is among the best.

@@ -32,6 +32,8 @@ class ReplicaSearch {
         best_(search.slowest_s) {}
 
   absl::StatusOr<std::optional<UnevenPlan>> Run() {
+    // Stages of a type are alike but for their layers.
+    if (RecomputesOf(pinned_).empty()) return std::nullopt;
     for (const Layout& sharding : all_.Shardings()) {
       // Experts of several replicas would wait for each other in every layer.
       if (int64_t{sharding.tensor} * sharding.context / sharding.expert_tensor %

@@ -52,6 +52,8 @@ class StageSearch {
         best_(search.slowest_s) {}
 
   absl::StatusOr<std::optional<UnevenPlan>> Run() {
+    // Stages of a type are alike but for their layers.
+    if (RecomputesOf(pinned_).empty()) return std::nullopt;
     // Which layers a stage has matters where they differ.
     if (model_.num_dense_layers() > 0 && model_.num_expert_layers() > 0) {
       return std::nullopt;

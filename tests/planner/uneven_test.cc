@@ -82,8 +82,15 @@ TEST(UnevenTest, SplitsLayersBySpeed) {
   }
   EXPECT_GT(plan.step_time_s, 0);
   // Passes and the closed form are built from the same parts.
-  EXPECT_NEAR(plan.step_time_s / plan.closed_form.time.step_time_s(), 1, 0.05);
+  const double closed_form_s = plan.closed_form.time.step_time_s();
+  EXPECT_NEAR(plan.step_time_s / closed_form_s, 1, 0.05);
   EXPECT_EQ(plan.timeline.classes.size(), 2u);
+  // The floor leaves out little but the bubble and whole layers.
+  const auto floor_s =
+      UnevenFloor({.job = job, .pools = pools, .slowest_s = kForever});
+  ASSERT_TRUE(floor_s.ok()) << floor_s.status();
+  EXPECT_LT(*floor_s, closed_form_s);
+  EXPECT_GT(*floor_s, 0.8 * closed_form_s);
 }
 
 // Goal: of all stages, types, orders and layers there are, the quickest is
@@ -177,6 +184,10 @@ TEST(UnevenTest, SplitsMicrobatchesBySpeed) {
     ASSERT_TRUE(found->has_value());
     const UnevenPlan& plan = **found;
     EXPECT_EQ(MicrobatchesOf(plan), batch);
+    const auto floor_s =
+        UnevenFloor({.job = job, .pools = pools, .slowest_s = kForever});
+    ASSERT_TRUE(floor_s.ok()) << floor_s.status();
+    EXPECT_LT(*floor_s, plan.closed_form.time.step_time_s());
     ASSERT_EQ(plan.parts.size(), 2u);
     for (const UnevenPart& part : plan.parts) {
       EXPECT_GT(part.num_replicas, 0);
@@ -215,6 +226,10 @@ TEST(UnevenTest, IsChosenWhereItIsFaster) {
   const double share = plan->prediction.mfu_causal;
   EXPECT_GT(share, 0.3);
   EXPECT_LT(share, 0.7);
+  // Bounded, if not proven the best.
+  ASSERT_TRUE(plan->optimality_gap.has_value());
+  EXPECT_GT(*plan->optimality_gap, 0);
+  EXPECT_LT(*plan->optimality_gap, 0.2);
   const auto again = FindPlanForPools(input, pools);
   EXPECT_EQ(again->layout, plan->layout);
   EXPECT_EQ(again->prediction.step_time_s, plan->prediction.step_time_s);
@@ -225,6 +240,21 @@ TEST(UnevenTest, IsChosenWhereItIsFaster) {
   const std::string json = PlanToJson(*plan, {});
   EXPECT_THAT(json, HasSubstr("\"uneven\""));
   EXPECT_THAT(json, HasSubstr("\"split\""));
+}
+
+// Goal: what each stage computes again, if the job says so, has no unequal
+// shares and is no mistake. Method: two stages.
+TEST(UnevenTest, LeavesPinnedStagesAlone) {
+  const std::vector<DevicePool> pools = FastAndSlow(1, 1);
+  JobSpec job = Llama8B(32);
+  job.layout.recompute = "full, none";
+  const UnevenSearch search{.job = job, .pools = pools, .slowest_s = kForever};
+  for (const auto find : {FindUnevenStages, FindUnevenReplicas}) {
+    const auto found = find(search);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_FALSE(found->has_value());
+  }
+  EXPECT_EQ(UnevenFloor(search).value(), kForever);
 }
 
 // Goal: constraints of the job hold for unequal shares too.
