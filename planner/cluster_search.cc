@@ -15,14 +15,14 @@ constexpr double kRounding = 1e-9;
 
 enum class Step : uint8_t { kSharding, kMesh, kOrder };
 
-// All layouts that agree with `layout` in what has been chosen up to `step`. A
-// mesh stands for those with fewer replicas too.
+// All layouts that agree with one in what has been chosen up to `step`. A mesh
+// stands for those with fewer replicas too.
 struct Node {
   double floor_s;
+  int64_t serial;        // In the order of creation.
+  size_t layout_idx;     // Of OpenNodes: the queue moves nodes often.
+  int32_t replicas_idx;  // Of a mesh, in PlannedSpace::Replicas().
   Step step;
-  int32_t replicas_idx = 0;  // Of a mesh, in PlannedSpace::Replicas().
-  int64_t serial;            // In the order of creation.
-  Layout layout;
 };
 
 // The lowest floor first; of equals what is nearer to a layout, then what came
@@ -35,6 +35,44 @@ struct LaterNode {
     };
     return key(a) > key(b);
   }
+};
+
+// Nodes to be looked at, the first of LaterNode's order next.
+class OpenNodes {
+ public:
+  bool empty() const { return queue_.empty(); }
+  double least_floor_s() const { return queue_.top().floor_s; }
+
+  void Push(double floor_s, Step step, const Layout& layout,
+            int32_t replicas_idx) {
+    size_t idx = layouts_.size();
+    if (free_.empty()) {
+      layouts_.push_back(layout);
+    } else {
+      idx = free_.back();
+      free_.pop_back();
+      layouts_[idx] = layout;
+    }
+    queue_.push({.floor_s = floor_s,
+                 .serial = ++num_pushed_,
+                 .layout_idx = idx,
+                 .replicas_idx = replicas_idx,
+                 .step = step});
+  }
+
+  Node Pop(Layout* layout) {
+    const Node node = queue_.top();
+    queue_.pop();
+    *layout = layouts_[node.layout_idx];
+    free_.push_back(node.layout_idx);
+    return node;
+  }
+
+ private:
+  std::priority_queue<Node, std::vector<Node>, LaterNode> queue_;
+  std::vector<Layout> layouts_;
+  std::vector<size_t> free_;  // Of layouts_.
+  int64_t num_pushed_ = 0;
 };
 
 auto SimplicityKey(const Layout& layout) {
@@ -71,26 +109,26 @@ class Search {
 
   ClusterSearchResult Run() {
     PushShardings();
-    while (!open_.empty() && !IsTooSlow(open_.top().floor_s)) {
+    Layout layout;
+    while (!open_.empty() && !IsTooSlow(open_.least_floor_s())) {
       if (result_.layouts_considered >= limits_.num_predictions) {
         result_.exhausted = true;
         break;
       }
-      const Node node = open_.top();
-      open_.pop();
+      const Node node = open_.Pop(&layout);
       switch (node.step) {
         case Step::kSharding:
-          PushMeshes(node);
+          PushMeshes(layout);
           break;
         case Step::kMesh:
-          PushOrders(node);
+          PushOrders(node, layout);
           break;
         case Step::kOrder:
-          PriceVariants(node);
+          PriceVariants(layout);
           break;
       }
     }
-    if (result_.exhausted) result_.floor_s = open_.top().floor_s;
+    if (result_.exhausted) result_.floor_s = open_.least_floor_s();
     if (!result_.best.empty()) {
       const double best_s = result_.best.front().prediction.time.step_time_s();
       result_.floor_s = std::min(result_.floor_s, best_s);
@@ -107,12 +145,7 @@ class Search {
 
   void Push(double floor_s, Step step, const Layout& layout,
             int32_t replicas_idx = 0) {
-    if (IsTooSlow(floor_s)) return;
-    open_.push({.floor_s = floor_s,
-                .step = step,
-                .replicas_idx = replicas_idx,
-                .serial = ++num_pushed_,
-                .layout = layout});
+    if (!IsTooSlow(floor_s)) open_.Push(floor_s, step, layout, replicas_idx);
   }
 
   void PushShardings() {
@@ -143,20 +176,18 @@ class Search {
            layout.micro_batch;
   }
 
-  void PushMeshes(const Node& node) {
-    const double pass_s = evaluator_.PassFloor(node.layout);
-    for (const int32_t pipeline : space_.Pipelines(node.layout)) {
-      const std::vector<int32_t> replicas =
-          space_.Replicas(node.layout, pipeline);
+  void PushMeshes(const Layout& sharding) {
+    const double pass_s = evaluator_.PassFloor(sharding);
+    for (const int32_t pipeline : space_.Pipelines(sharding)) {
+      const std::vector<int32_t> replicas = space_.Replicas(sharding, pipeline);
       if (replicas.empty()) continue;
-      const Layout mesh = space_.Mesh(node.layout, pipeline, replicas.front());
+      const Layout mesh = space_.Mesh(sharding, pipeline, replicas.front());
       // The slowest stage takes the mean at least.
       Push(mesh.num_microbatches * pass_s / pipeline, Step::kMesh, mesh);
     }
   }
 
-  void PushOrders(const Node& node) {
-    const Layout& mesh = node.layout;
+  void PushOrders(const Node& node, const Layout& mesh) {
     const bool is_too_slow = IsTooSlow(evaluator_.MeshFloor(mesh));
     // Fewer replicas need no less.
     if (!is_too_slow && evaluator_.MeshMemoryFloor(mesh) > memory_limit_) {
@@ -176,11 +207,12 @@ class Search {
     }
   }
 
-  void PriceVariants(const Node& node) {
+  void PriceVariants(const Layout& order) {
+    if (evaluator_.OrderMemoryFloor(order) > memory_limit_) return;
     // Of variants of one ZeRO stage that fit, the fastest.
     double fitting_s = std::numeric_limits<double>::infinity();
     int32_t zero = -1;
-    for (const Layout& variant : space_.Variants(node.layout)) {
+    for (const Layout& variant : space_.Variants(order)) {
       const bool is_first = variant.zero != zero;
       if (is_first) {
         zero = variant.zero;
@@ -222,8 +254,7 @@ class Search {
   const int64_t memory_limit_;
   const ClusterSearchLimits limits_;
   LayoutEvaluator& evaluator_;
-  std::priority_queue<Node, std::vector<Node>, LaterNode> open_;
-  int64_t num_pushed_ = 0;
+  OpenNodes open_;
   double slowest_kept_s_;  // What is slower is not wanted.
   ClusterSearchResult result_;
 };
@@ -292,6 +323,7 @@ std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
   VisitSmallMeshes(space, evaluator, most, [&](const Layout& mesh) {
     for (const Layout& order : space.Orders(mesh)) {
       for (const Layout& variant : space.Variants(order)) {
+        if (evaluator.PredictMemory(variant) > most()) continue;
         const RankedLayout ranked = {.layout = variant,
                                      .prediction = evaluator.Predict(variant)};
         const int64_t bytes = ranked.prediction.memory.total();
@@ -313,7 +345,7 @@ bool AnyLayoutFits(const PlannedSpace& space, int64_t memory_limit,
   VisitSmallMeshes(space, evaluator, most, [&](const Layout& mesh) {
     for (const Layout& order : space.Orders(mesh)) {
       for (const Layout& variant : space.Variants(order)) {
-        fits |= evaluator.Predict(variant).memory.total() <= memory_limit;
+        fits |= evaluator.PredictMemory(variant) <= memory_limit;
       }
     }
     return !fits;

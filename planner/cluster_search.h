@@ -25,6 +25,10 @@ class LayoutEvaluator {
   virtual ~LayoutEvaluator() = default;
   // Of a layout that the space allows.
   virtual StepPrediction Predict(const Layout& layout) = 0;
+  // Bytes of the most loaded rank, as Predict() says, perhaps sooner.
+  virtual int64_t PredictMemory(const Layout& layout) {
+    return Predict(layout).memory.total();
+  }
   // The variant with the least computed again in each stage that lets the stage
   // fit, where that differs between stages; nothing where it does not, or some
   // stage cannot fit. Floors of an order bound these too.
@@ -42,6 +46,10 @@ class LayoutEvaluator {
   virtual int64_t ShardingMemoryFloor(const Layout& sharding) = 0;
   // Likewise, also with fewer replicas.
   virtual int64_t MeshMemoryFloor(const Layout& mesh) = 0;
+  // Of this order of these replicas alone.
+  virtual int64_t OrderMemoryFloor(const Layout& order) {
+    return MeshMemoryFloor(order);
+  }
 };
 
 struct ClusterSearchLimits {

@@ -1,29 +1,14 @@
 #include "planner/layer_time.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 namespace millrace {
 namespace {
 
-constexpr size_t kNumPhases = 4;
-
 // Of the rate of long collectives, what those of 2 to 32 MiB between products
 // reach in the measurements that vTrain's table adds up; fitted to half of it.
 constexpr double kShortCollectiveRate = 0.44;
-
-// One phase of a layer before anything is hidden.
-struct PhaseTime {
-  double gemms = 0;
-  double attention = 0;
-  double bandwidth = 0;
-  int64_t launches = 0;
-  double tensor = 0;
-  double context = 0;
-  double expert = 0;
-  double compute() const { return gemms + attention + bandwidth; }
-};
 
 // What a ring moves in memory beside attention itself: after each part the
 // output so far is scaled and added to in fp32, backward the gradient of the
@@ -33,64 +18,6 @@ double RingBytes(const AttentionWork& attention, const Layout& layout) {
   return kBytes * layout.context *
          static_cast<double>(attention.num_sequences * attention.num_heads *
                              attention.query_tokens * attention.value_head_dim);
-}
-
-std::array<PhaseTime, kNumPhases> PhasesOf(const LayerWork& work,
-                                           const Layout& layout,
-                                           const Implementation& implementation,
-                                           const DeviceCost& cost) {
-  std::array<PhaseTime, kNumPhases> phases;
-  auto phase_of = [&](WorkPhase phase) -> PhaseTime& {
-    return phases[static_cast<size_t>(phase)];
-  };
-  for (const GemmWork& gemm : work.gemms) {
-    PhaseTime& phase = phase_of(gemm.phase);
-    const bool quantized =
-        gemm.low_precision && layout.gemm_format != GemmFormat::kAsStored;
-    phase.gemms += cost.GemmSeconds(gemm, layout.gemm_format) /
-                   (quantized ? implementation.low_precision_rate : 1);
-    // Experts' kernels one after the other.
-    phase.gemms += static_cast<double>(gemm.launches - 1) *
-                   cost.profile().launch_overhead_s;
-    if (!gemm.in_graph) phase.launches += gemm.launches;
-  }
-  for (const AttentionWork& attention : work.attention) {
-    PhaseTime& phase = phase_of(attention.phase);
-    phase.attention += cost.AttentionSeconds(attention) /
-                       (attention.flash ? implementation.attention_rate : 1);
-    if (!attention.in_graph) phase.launches += attention.flash ? 1 : 2;
-    if (layout.context > 1 && implementation.context_ring) {
-      phase.bandwidth += cost.MemorySeconds(RingBytes(attention, layout));
-    }
-  }
-  for (const BandwidthWork& bandwidth : work.bandwidth) {
-    PhaseTime& phase = phase_of(bandwidth.phase);
-    phase.bandwidth += cost.BandwidthSeconds(bandwidth);
-    if (!bandwidth.in_graph) phase.launches += bandwidth.launches;
-  }
-  for (const CommWork& comm : work.comm) {
-    PhaseTime& phase = phase_of(comm.phase);
-    const bool is_added = comm.axis == CommAxis::kTensor &&
-                          implementation.adds_tensor_to_launches;
-    if (!is_added) ++phase.launches;
-    switch (comm.axis) {
-      case CommAxis::kTensor:
-        phase.tensor +=
-            cost.CollectiveSeconds(comm.kind, comm.bytes, TensorGroup(layout)) /
-            (is_added ? kShortCollectiveRate : 1);
-        break;
-      case CommAxis::kContext:
-        phase.context +=
-            cost.CollectiveSeconds(comm.kind, comm.bytes, ContextGroup(layout));
-        break;
-      case CommAxis::kExpert:
-        phase.expert += cost.CollectiveSeconds(
-            comm.kind, comm.bytes, ExpertGroup(layout, implementation),
-            comm.experts_per_row);
-        break;
-    }
-  }
-  return phases;
 }
 
 // The ranks beside one another that experts are spread over before the data
@@ -181,11 +108,71 @@ LayerTime operator*(double count, LayerTime time) {
           .weight_gradient = count * time.weight_gradient};
 }
 
-LayerTime TimeOfLayer(const LayerWork& work, const Layout& layout,
+PricedLayer PriceLayer(const LayerWork& work, const Layout& layout,
+                       const Implementation& implementation,
+                       const DeviceCost& cost) {
+  PricedLayer layer;
+  auto phase_of = [&](WorkPhase phase) -> PhaseTime& {
+    return layer.phases[static_cast<size_t>(phase)];
+  };
+  for (const GemmWork& gemm : work.gemms) {
+    PhaseTime& phase = phase_of(gemm.phase);
+    const bool quantized =
+        gemm.low_precision && layout.gemm_format != GemmFormat::kAsStored;
+    phase.gemms += cost.GemmSeconds(gemm, layout.gemm_format) /
+                   (quantized ? implementation.low_precision_rate : 1);
+    // Experts' kernels one after the other.
+    phase.gemms += static_cast<double>(gemm.launches - 1) *
+                   cost.profile().launch_overhead_s;
+    if (!gemm.in_graph) phase.launches += gemm.launches;
+  }
+  for (const AttentionWork& attention : work.attention) {
+    PhaseTime& phase = phase_of(attention.phase);
+    phase.attention += cost.AttentionSeconds(attention) /
+                       (attention.flash ? implementation.attention_rate : 1);
+    if (!attention.in_graph) phase.launches += attention.flash ? 1 : 2;
+    if (layout.context > 1 && implementation.context_ring) {
+      phase.bandwidth += cost.MemorySeconds(RingBytes(attention, layout));
+    }
+  }
+  for (const BandwidthWork& bandwidth : work.bandwidth) {
+    PhaseTime& phase = phase_of(bandwidth.phase);
+    phase.bandwidth += cost.BandwidthSeconds(bandwidth);
+    if (!bandwidth.in_graph) phase.launches += bandwidth.launches;
+  }
+  for (const CommWork& comm : work.comm) {
+    PhaseTime& phase = phase_of(comm.phase);
+    const bool is_added = comm.axis == CommAxis::kTensor &&
+                          implementation.adds_tensor_to_launches;
+    if (!is_added) ++phase.launches;
+    switch (comm.axis) {
+      case CommAxis::kTensor:
+        phase.tensor +=
+            cost.CollectiveSeconds(comm.kind, comm.bytes, TensorGroup(layout)) /
+            (is_added ? kShortCollectiveRate : 1);
+        break;
+      case CommAxis::kContext:
+        phase.context +=
+            cost.CollectiveSeconds(comm.kind, comm.bytes, ContextGroup(layout));
+        break;
+      case CommAxis::kExpert:
+        layer.exchanges.push_back(comm);
+        break;
+    }
+  }
+  return layer;
+}
+
+LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
                       const Implementation& implementation,
                       const DeviceCost& cost) {
-  const std::array<PhaseTime, kNumPhases> phases =
-      PhasesOf(work, layout, implementation, cost);
+  std::array<PhaseTime, PricedLayer::kNumPhases> phases = layer.phases;
+  for (const CommWork& exchange : layer.exchanges) {
+    phases[static_cast<size_t>(exchange.phase)].expert +=
+        cost.CollectiveSeconds(exchange.kind, exchange.bytes,
+                               ExpertGroup(layout, implementation),
+                               exchange.experts_per_row);
+  }
   const CostConstants& constants = cost.constants();
   const double slowdown = cost.profile().overlap.compute - 1;
   auto hide = [&](double* comm, double under, double share, double* compute) {

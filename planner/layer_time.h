@@ -4,6 +4,11 @@
 #ifndef MILLRACE_PLANNER_LAYER_TIME_H_
 #define MILLRACE_PLANNER_LAYER_TIME_H_
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
 #include "planner/device_cost.h"
 #include "planner/implementation.h"
 #include "planner/layer_work.h"
@@ -53,12 +58,35 @@ struct LayerTime {
   friend LayerTime operator*(double count, LayerTime time);
 };
 
+// Seconds of one phase before anything is hidden.
+struct PhaseTime {
+  double gemms = 0;
+  double attention = 0;
+  double bandwidth = 0;
+  int64_t launches = 0;
+  double tensor = 0;  // Communication, as are the next two.
+  double context = 0;
+  double expert = 0;
+  double compute() const { return gemms + attention + bandwidth; }
+};
+
+// The work of a layer priced, but for exchanges between experts: these alone
+// depend on where the other axes put the ranks.
+struct PricedLayer {
+  static constexpr size_t kNumPhases = 4;
+  std::array<PhaseTime, kNumPhases> phases;  // By WorkPhase.
+  std::vector<CommWork> exchanges;
+};
+PricedLayer PriceLayer(const LayerWork& work, const Layout& layout,
+                       const Implementation& implementation,
+                       const DeviceCost& cost);
+
 // Tensor communication hides under products of its pass as far as the
 // implementation overlaps it, gathers for weight gradients always; what passes
 // round the context axis under attention; exchanges between experts under the
 // products of the pass. Work that something hides takes
 // profile.overlap.compute longer meanwhile.
-LayerTime TimeOfLayer(const LayerWork& work, const Layout& layout,
+LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
                       const Implementation& implementation,
                       const DeviceCost& cost);
 

@@ -78,7 +78,10 @@ class PlannedSearch {
   absl::StatusOr<PlannedChoice> Run() {
     const PlannedSpace planned(space_);
     if (!HasPlannedLayout(planned)) return ExplainNoPlannedLayout(planned);
-    const ClusterSearchResult found = SearchIn(planned, {}, false);
+    ClusterSearchLimits limits;
+    // Where nothing is left to tell them apart, the best alone.
+    if (!simulates_) limits.num_kept = 1;
+    const ClusterSearchResult found = SearchIn(planned, limits, false);
     if (found.best.empty()) return ExplainNothingFits(planned);
     PlannedChoice choice{.optimality_gap = found.optimality_gap,
                          .layouts_considered = found.layouts_considered};

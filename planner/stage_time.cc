@@ -77,7 +77,7 @@ const StageKind& SlowestStage(const CutTimes& cut,
   return *slowest;
 }
 
-RankParameters ParametersOfStage(const CutTimes& cut, const StageKind& stage) {
+RankParameters ParametersOfStage(const CutLoads& cut, const StageKind& stage) {
   const auto num_dense = static_cast<double>(stage.num_dense);
   const auto num_experts = static_cast<double>(stage.num_experts);
   RankParameters sum{.dense = num_dense * cut.dense_parameters.dense +
@@ -88,7 +88,7 @@ RankParameters ParametersOfStage(const CutTimes& cut, const StageKind& stage) {
   return sum;
 }
 
-HeldBytes HeldByStage(const CutTimes& cut, const StageKind& stage) {
+HeldBytes HeldByStage(const CutLoads& cut, const StageKind& stage) {
   HeldBytes sum;
   auto add = [&](int64_t count, const HeldBytes& held) {
     sum.activations += count * held.activations;
@@ -156,7 +156,7 @@ double OptimizerSeconds(const Layout& layout,
       held * implementation.gradient_bytes);
 }
 
-StageLoad LoadOfStage(const CutTimes& cut, const StageKind& stage,
+StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
                       double stream_bytes) {
   auto load_of = [](const RankParameters& parameters, const HeldBytes& held) {
     return LayerLoad{.parameters = parameters,
@@ -181,6 +181,30 @@ StageLoad LoadOfStage(const CutTimes& cut, const StageKind& stage,
   if (stage.has_head) {
     AddEnd(load_of(cut.head_parameters, cut.head_held), &load);
     load.last_chunk_bytes += cut.head_held.activations;
+  }
+  return load;
+}
+
+StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
+                   int32_t num_stages) {
+  const StageKind whole{.num_dense = model.num_dense_layers(),
+                        .num_experts = model.num_expert_layers(),
+                        .has_embedding = true,
+                        .has_head = true};
+  StageLoad load = LoadOfStage(cut, whole, 0);
+  load.parameters.dense /= num_stages;
+  load.parameters.experts /= num_stages;
+  load.activation_bytes /= num_stages;
+  load.end_parameters = load.largest_end = 0;
+  load.end_working_bytes = 0;
+  const auto size = [](const RankParameters& parameters) {
+    return parameters.dense + parameters.experts;
+  };
+  if (whole.num_dense > 0 && whole.num_experts > 0) {
+    load.layer_parameters =
+        std::min(size(cut.dense_parameters), size(cut.experts_parameters));
+    load.layer_working_bytes =
+        std::min(cut.dense_held.working, cut.experts_held.working);
   }
   return load;
 }

@@ -25,13 +25,15 @@ struct HeldBytes {
 };
 HeldBytes HeldBy(const LayerWork& work);
 
-// What one layer, or an end of the model, takes and holds under one way of
-// cutting it.
+// What one layer, or an end of the model, takes under one way of cutting it.
 struct CutTimes {
   LayerTime dense;
   LayerTime experts;
   LayerTime embedding;
   LayerTime head;
+};
+// Likewise what it holds.
+struct CutLoads {
   RankParameters dense_parameters;
   RankParameters experts_parameters;
   RankParameters embedding_parameters;
@@ -75,11 +77,16 @@ LayerTime TimeOfStage(const CutTimes& cut, const StageKind& stage);
 // `kinds` has at least one.
 const StageKind& SlowestStage(const CutTimes& cut,
                               const std::vector<StageKind>& kinds);
-RankParameters ParametersOfStage(const CutTimes& cut, const StageKind& stage);
-HeldBytes HeldByStage(const CutTimes& cut, const StageKind& stage);
+RankParameters ParametersOfStage(const CutLoads& cut, const StageKind& stage);
+HeldBytes HeldByStage(const CutLoads& cut, const StageKind& stage);
 // `stream_bytes` as StreamBytes() says.
-StageLoad LoadOfStage(const CutTimes& cut, const StageKind& stage,
+StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
                       double stream_bytes);
+
+// What the stages of a pipeline hold on average, but of what only one layer
+// needs at a time the least of any kind.
+StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
+                   int32_t num_stages);
 
 // The data axis's traffic of a rank: whole reductions and gathers, alone.
 struct ReplicaTraffic {

@@ -1,7 +1,6 @@
 #include "planner/step_evaluator.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -16,10 +15,11 @@ double BusySeconds(const StepTime& time) {
 }  // namespace
 
 StepEvaluator::StepEvaluator(const PlannedSpace& space, StepModel& model)
-    : space_(space),
-      model_(model),
-      balance_by_pipeline_(
-          static_cast<size_t>(space.space().model.num_layers) + 1, 0) {
+    : space_(space), model_(model) {
+  const std::optional<int32_t>& zero = space.space().constraints.zero;
+  for (int32_t z = 0; z <= 3; ++z) {
+    if (zero.value_or(z) == z) zeros_.push_back(z);
+  }
   const std::string& pinned = space.space().constraints.recompute;
   fits_stages_ = pinned == "auto";
   Layout layout;
@@ -58,19 +58,21 @@ double StepEvaluator::PassFloor(const Layout& sharding) {
   return model_.PredictPasses(whole).step_time_s();
 }
 
+bool StepEvaluator::MayInterleave(int32_t pipeline) const {
+  const LayoutConstraints& pinned = space_.space().constraints;
+  return pipeline > 1 && space_.space().model.num_layers / pipeline >= 2 &&
+         pinned.interleave.value_or(2) > 1 &&
+         (pinned.schedule == "auto" ||
+          pinned.schedule == ScheduleName(Schedule::kInterleaved));
+}
+
 double StepEvaluator::MeshFloor(const Layout& mesh) {
   Layout plain = mesh;
   plain.recompute = recomputes_.front();
   const StepTime time = model_.PredictPasses(plain);
   const double busy_s = BusySeconds(time);
   if (mesh.pipeline == 1) return busy_s;
-  const LayoutConstraints& pinned = space_.space().constraints;
-  const int64_t chunks = space_.space().model.num_layers / mesh.pipeline;
-  if (chunks < 2 || pinned.interleave.value_or(2) == 1 ||
-      (pinned.schedule != "auto" &&
-       pinned.schedule != ScheduleName(Schedule::kInterleaved))) {
-    return busy_s;
-  }
+  if (!MayInterleave(mesh.pipeline)) return busy_s;
   // Chunks may balance the stages better, at best evenly.
   const double microbatches = mesh.num_microbatches;
   const double all_stages_s = busy_s / microbatches + time.bubble_s;
@@ -83,17 +85,13 @@ double StepEvaluator::OrderFloor(const Layout& order) {
   return model_.PassesFloor(least);
 }
 
-int64_t StepEvaluator::LeastMemory(Layout layout) {
-  const LayoutConstraints& pinned = space_.space().constraints;
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (int32_t zero = 0; zero <= 3; ++zero) {
-    if (pinned.zero.value_or(zero) != zero) continue;
-    layout.zero = zero;
-    const StepMemory memory = model_.LeastMemory(layout, recomputes_);
-    // Communicators are fewer where an axis is one.
-    least = std::min(least, memory.total() - memory.overhead);
-  }
-  return least;
+int64_t StepEvaluator::LeastMemory(const Layout& layout) {
+  const StepMemory memory = model_.LeastMemory(layout, zeros_, recomputes_);
+  const int64_t bytes = memory.total() - memory.overhead;
+  if (!MayInterleave(layout.pipeline)) return bytes;
+  const StepMemory chunks =
+      model_.LeastInterleavedMemory(layout, zeros_, recomputes_);
+  return std::min(bytes, chunks.total() - chunks.overhead);
 }
 
 int64_t StepEvaluator::ShardingMemoryFloor(const Layout& sharding) {
@@ -105,27 +103,14 @@ int64_t StepEvaluator::ShardingMemoryFloor(const Layout& sharding) {
       static_cast<int32_t>(std::min(groups, space_.space().model.num_layers));
   smallest.data = static_cast<int32_t>(groups);
   smallest.num_microbatches = 1;
-  return LeastMemory(smallest);
-}
-
-double StepEvaluator::BestBalance(int32_t pipeline) {
-  double& balance = balance_by_pipeline_[static_cast<size_t>(pipeline)];
-  if (balance > 0) return balance;
-  const ModelSpec& model = space_.space().model;
-  const Layout layout{.pipeline = pipeline};
-  int64_t most = 0;
-  for (int32_t stage = 0; stage < pipeline; ++stage) {
-    const LayerRange layers = StageLayers(model, layout, stage);
-    most = std::max(most, layers.end - layers.begin);
-  }
-  balance = static_cast<double>(model.num_layers) / pipeline /
-            static_cast<double>(most);
-  return balance;
+  // Communicators are fewer where an axis is one.
+  return LeastMemory(smallest) + model_.OverheadOf(sharding);
 }
 
 int64_t StepEvaluator::MeshMemoryFloor(const Layout& mesh) {
-  return static_cast<int64_t>(BestBalance(mesh.pipeline) *
-                              static_cast<double>(LeastMemory(mesh)));
+  Layout one_replica = mesh;
+  one_replica.data = 1;
+  return LeastMemory(mesh) + model_.OverheadOf(one_replica);
 }
 
 }  // namespace millrace

@@ -24,6 +24,9 @@ class StepEvaluator : public LayoutEvaluator {
   StepPrediction Predict(const Layout& layout) override {
     return model_.Predict(layout);
   }
+  int64_t PredictMemory(const Layout& layout) override {
+    return model_.PredictMemory(layout).total();
+  }
   std::optional<Layout> FitRecompute(const Layout& variant,
                                      int64_t memory_limit) override;
   double PassFloor(const Layout& sharding) override;
@@ -34,20 +37,21 @@ class StepEvaluator : public LayoutEvaluator {
   }
   int64_t ShardingMemoryFloor(const Layout& sharding) override;
   int64_t MeshMemoryFloor(const Layout& mesh) override;
+  int64_t OrderMemoryFloor(const Layout& order) override {
+    return model_.LeastMemory(order, zeros_, recomputes_).total();
+  }
 
  private:
   // Of all that may be sharded over replicas and computed again, without what
   // the process takes.
-  int64_t LeastMemory(Layout layout);
-  // Layers of a mean stage over those of the largest, one chunk a stage; chunks
-  // may balance stages better, at best evenly.
-  double BestBalance(int32_t pipeline);
+  int64_t LeastMemory(const Layout& layout);
+  bool MayInterleave(int32_t pipeline) const;
 
   const PlannedSpace& space_;
   StepModel& model_;
+  std::vector<int32_t> zeros_;         // That the job allows.
   std::vector<Recompute> recomputes_;  // That stages may have, the least first.
   bool fits_stages_;  // Whether the job leaves it open which has which.
-  std::vector<double> balance_by_pipeline_;  // 0: not known yet.
 };
 
 }  // namespace millrace

@@ -153,6 +153,13 @@ int64_t ActivationBytesHeld(const Layout& layout, const StageLoad& load,
                    static_cast<double>(load.last_chunk_bytes));
 }
 
+int64_t OverheadBytes(const Layout& layout, const MemoryOverhead& overhead) {
+  const int32_t axes = NumAxes(layout);
+  if (axes == 0) return overhead.process;
+  return overhead.process + overhead.first_communicator +
+         (axes - 1) * overhead.communicator;
+}
+
 StepMemory MemoryOfStage(const Layout& layout,
                          const Implementation& implementation,
                          const MemoryOverhead& overhead, const StageLoad& load,
@@ -162,12 +169,7 @@ StepMemory MemoryOfStage(const Layout& layout,
                           : MemoryOfBuckets(layout, implementation, load);
   memory.activations = ActivationBytesHeld(layout, load, stage);
   memory.working += Bytes(ReceivedBytes(layout, implementation, load, stage));
-  const int32_t axes = NumAxes(layout);
-  memory.overhead = overhead.process;
-  if (axes > 0) {
-    memory.overhead +=
-        overhead.first_communicator + (axes - 1) * overhead.communicator;
-  }
+  memory.overhead = OverheadBytes(layout, overhead);
   return memory;
 }
 

@@ -64,7 +64,9 @@ double MicrobatchesHeld(const Layout& layout, int32_t stage);
 int64_t ActivationBytesHeld(const Layout& layout, const StageLoad& load,
                             int32_t stage);
 
-// `overhead` is what the process takes beside.
+// What the process takes beside: of its communicators, one for each axis.
+int64_t OverheadBytes(const Layout& layout, const MemoryOverhead& overhead);
+
 StepMemory MemoryOfStage(const Layout& layout,
                          const Implementation& implementation,
                          const MemoryOverhead& overhead, const StageLoad& load,

@@ -7,34 +7,13 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "planner/cut_costs.h"
 #include "planner/device_cost.h"
 #include "planner/layer_time.h"
 #include "planner/stage_time.h"
 
 namespace millrace {
 namespace {
-
-// What makes the cost of a layer: equal keys, equal costs.
-struct CutKey {
-  int32_t tensor, context, expert, expert_tensor, micro_batch;
-  // Of the ranks between those that share experts; 0 without.
-  int32_t replica_stride;
-  int32_t kinds;  // Precision, format, recompute.
-  friend bool operator==(const CutKey&, const CutKey&) = default;
-};
-
-struct KeyHash {
-  size_t operator()(const CutKey& key) const {
-    uint64_t hash = 0x9e3779b97f4a7c15u;
-    for (const int32_t part :
-         {key.tensor, key.context, key.expert, key.expert_tensor,
-          key.micro_batch, key.replica_stride, key.kinds}) {
-      hash = (hash ^ static_cast<uint32_t>(part)) * 0xff51afd7ed558ccdu;
-      hash ^= hash >> 32;
-    }
-    return hash;
-  }
-};
 
 // One micro-batch's passes.
 struct PipelinePasses {
@@ -48,12 +27,16 @@ struct PipelinePasses {
 struct StepModel::State {
   State(const ModelSpec& model_spec, const Implementation& how,
         DeviceCost device_cost)
-      : model(model_spec), implementation(how), cost(std::move(device_cost)) {}
+      : model(model_spec),
+        implementation(how),
+        cost(std::move(device_cost)),
+        cuts(model, implementation, cost) {}
 
-  // Of stages that compute so much again.
-  const CutTimes& Cut(const Layout& layout, Recompute recompute);
-  const CutTimes& Cut(const Layout& layout) {
-    return Cut(layout, layout.recompute);
+  const CutTimes& Times(const Layout& layout) {
+    return cuts.Times(layout, layout.recompute);
+  }
+  const CutLoads& Loads(const Layout& layout) {
+    return cuts.Loads(layout, layout.recompute);
   }
   const StageList& Stages(const Layout& layout);
   PipelinePasses PassesOf(const Layout& layout);
@@ -67,78 +50,10 @@ struct StepModel::State {
   const ModelSpec model;
   const Implementation implementation;
   const DeviceCost cost;
-  std::unordered_map<CutKey, CutTimes, KeyHash> cuts;
-  // The last one asked for, by recompute: the map keeps its elements' places.
-  std::array<const std::pair<const CutKey, CutTimes>*, kNumRecomputes>
-      recent_cuts{};
+  CutCosts cuts;
   // By pipeline << 32 | interleave.
   std::unordered_map<uint64_t, StageList> stages;
 };
-
-const CutTimes& StepModel::State::Cut(const Layout& layout,
-                                      Recompute recompute) {
-  // Where experts lie on the tensor and context axes only, replicas do not
-  // matter.
-  const GroupPlacement experts = ExpertGroup(layout, implementation);
-  const CutKey key{
-      .tensor = layout.tensor,
-      .context = layout.context,
-      .expert = layout.expert,
-      .expert_tensor = layout.expert_tensor,
-      .micro_batch = layout.micro_batch,
-      .replica_stride = experts.outer.size == 1
-                            ? 0
-                            : static_cast<int32_t>(experts.outer.stride),
-      .kinds = static_cast<int32_t>(layout.precision) |
-               static_cast<int32_t>(layout.gemm_format) << 8 |
-               static_cast<int32_t>(recompute) << 16 |
-               static_cast<int32_t>(layout.pipeline > 1) << 24};
-  // Searches ask for what differs in recompute alone in turn.
-  const auto recent = static_cast<size_t>(recompute);
-  if (recent_cuts[recent] != nullptr && recent_cuts[recent]->first == key) {
-    return recent_cuts[recent]->second;
-  }
-  const auto found = cuts.find(key);
-  if (found != cuts.end()) {
-    recent_cuts[recent] = &*found;
-    return found->second;
-  }
-  CutTimes cut;
-  Layout cut_layout = layout;
-  cut_layout.recompute = recompute;
-  cut_layout.recompute_by_stage.clear();
-  auto add = [&](const LayerWork& work, LayerTime* time, HeldBytes* held) {
-    *time = TimeOfLayer(work, cut_layout, implementation, cost);
-    *held = HeldBy(work);
-  };
-  if (layout.expert > 1 || layout.expert_tensor > 1) {
-    // Layers of experts alone know how experts are spread.
-    Layout whole = cut_layout;
-    whole.expert = whole.expert_tensor = 1;
-    cut = Cut(whole);
-  } else {
-    if (model.num_dense_layers() > 0) {
-      add(WorkOfLayer(model, cut_layout, LayerKind::kDense, implementation),
-          &cut.dense, &cut.dense_held);
-      cut.dense_parameters =
-          ParametersOfLayer(model, cut_layout, LayerKind::kDense);
-    }
-    add(WorkOfEmbedding(model, cut_layout, implementation), &cut.embedding,
-        &cut.embedding_held);
-    add(WorkOfHead(model, cut_layout, implementation), &cut.head,
-        &cut.head_held);
-    cut.embedding_parameters = ParametersOfEmbedding(model, cut_layout);
-    cut.head_parameters = ParametersOfHead(model, cut_layout);
-  }
-  if (model.num_expert_layers() > 0) {
-    add(WorkOfLayer(model, cut_layout, LayerKind::kExperts, implementation),
-        &cut.experts, &cut.experts_held);
-    cut.experts_parameters =
-        ParametersOfLayer(model, cut_layout, LayerKind::kExperts);
-  }
-  recent_cuts[recent] = &*cuts.emplace(key, cut).first;
-  return recent_cuts[recent]->second;
-}
 
 const StageList& StepModel::State::Stages(const Layout& layout) {
   const uint64_t key = static_cast<uint64_t>(layout.pipeline) << 32 |
@@ -153,7 +68,7 @@ PipelinePasses StepModel::State::PassesOf(const Layout& layout) {
   const StageList& list = Stages(layout);
   PipelinePasses passes;
   if (layout.recompute_by_stage.empty()) {
-    const CutTimes& cut = Cut(layout);
+    const CutTimes& cut = Times(layout);
     passes.slowest_stage = &SlowestStage(cut, list.kinds);
     passes.slowest = TimeOfStage(cut, *passes.slowest_stage);
     const StageKind whole{.num_dense = model.num_dense_layers(),
@@ -172,7 +87,8 @@ PipelinePasses StepModel::State::PassesOf(const Layout& layout) {
     const Recompute recompute = layout.recompute_by_stage[s];
     double& stage_s = seconds[kind][static_cast<size_t>(recompute)];
     if (stage_s == 0) {
-      stage_s = TimeOfStage(Cut(layout, recompute), list.kinds[kind]).total();
+      stage_s =
+          TimeOfStage(cuts.Times(layout, recompute), list.kinds[kind]).total();
     }
     passes.all_stages_s += stage_s;
     if (stage_s <= most) continue;
@@ -182,7 +98,7 @@ PipelinePasses StepModel::State::PassesOf(const Layout& layout) {
   passes.slowest_stage =
       &list.kinds[static_cast<size_t>(list.kind_of_stage[slowest_stage])];
   passes.slowest =
-      TimeOfStage(Cut(layout, layout.recompute_by_stage[slowest_stage]),
+      TimeOfStage(cuts.Times(layout, layout.recompute_by_stage[slowest_stage]),
                   *passes.slowest_stage);
   return passes;
 }
@@ -281,7 +197,7 @@ StepPrediction StepModel::Predict(const Layout& layout) {
   StepPrediction prediction{.time = state_->TimeOf(layout, passes)};
   StepTime& time = prediction.time;
   const RankParameters parameters =
-      ParametersOfStage(state_->Cut(layout), *passes.slowest_stage);
+      ParametersOfStage(state_->Loads(layout), *passes.slowest_stage);
   const ReplicaTraffic traffic =
       TrafficOf(layout, how, cost, parameters, *passes.slowest_stage);
 
@@ -339,7 +255,7 @@ double StepModel::PassesFloor(const Layout& layout) {
   }
   // Which stage is the slowest decides what is put off.
   PipelinePasses floor = least;
-  const CutTimes& cut = state_->Cut(layout);
+  const CutTimes& cut = state_->Times(layout);
   for (const StageKind& kind : state_->Stages(layout).kinds) {
     floor.slowest.weight_gradient = std::max(
         floor.slowest.weight_gradient, TimeOfStage(cut, kind).weight_gradient);
@@ -355,9 +271,9 @@ StepMemory StepModel::State::MemoryOf(const Layout& layout,
                                       const StageKind& kind, int32_t stage,
                                       Recompute recompute,
                                       double stream_bytes) {
-  return MemoryOfStage(layout, implementation, cost.profile().memory_overhead,
-                       LoadOfStage(Cut(layout, recompute), kind, stream_bytes),
-                       stage);
+  return MemoryOfStage(
+      layout, implementation, cost.profile().memory_overhead,
+      LoadOfStage(cuts.Loads(layout, recompute), kind, stream_bytes), stage);
 }
 
 StepMemory StepModel::PredictMemory(const Layout& layout) {
@@ -388,28 +304,78 @@ std::vector<StepMemory> StepModel::MemoryByStage(const Layout& layout) {
   std::vector<StepMemory> memory;
   for (int32_t s = 0; s < layout.pipeline; ++s) {
     const int32_t kind = list.kind_of_stage[static_cast<size_t>(s)];
-    memory.push_back(state_->MemoryOf(
-        layout, list.kinds[static_cast<size_t>(kind)], s,
-        layout.recompute_of(s), stream_bytes));
+    memory.push_back(state_->MemoryOf(layout,
+                                      list.kinds[static_cast<size_t>(kind)], s,
+                                      layout.recompute_of(s), stream_bytes));
   }
   return memory;
 }
 
+int64_t StepModel::OverheadOf(const Layout& layout) const {
+  return OverheadBytes(layout, state_->cost.profile().memory_overhead);
+}
+
 StepMemory StepModel::LeastMemory(const Layout& layout,
+                                  std::span<const int32_t> zeros,
                                   std::span<const Recompute> recomputes) {
   const double stream_bytes =
       StreamBytes(state_->model, layout, state_->implementation);
-  StepMemory most;
+  Layout variant = layout;
+  std::vector<StepMemory> most(zeros.size());  // Of the fullest kind of stage.
+  std::vector<StepMemory> least(zeros.size());
   for (const StageKind& kind : state_->Stages(layout).kinds) {
-    std::optional<StepMemory> least;
-    for (const Recompute recompute : recomputes) {
-      const StepMemory memory =
-          state_->MemoryOf(layout, kind, kind.first, recompute, stream_bytes);
-      if (!least.has_value() || memory.total() < least->total()) least = memory;
+    for (size_t r = 0; r < recomputes.size(); ++r) {
+      const StageLoad load = LoadOfStage(
+          state_->cuts.Loads(layout, recomputes[r]), kind, stream_bytes);
+      for (size_t z = 0; z < zeros.size(); ++z) {
+        variant.zero = zeros[z];
+        const StepMemory memory = MemoryOfStage(
+            variant, state_->implementation,
+            state_->cost.profile().memory_overhead, load, kind.first);
+        if (r == 0 || memory.total() < least[z].total()) least[z] = memory;
+      }
     }
-    if (least->total() > most.total()) most = *least;
+    for (size_t z = 0; z < zeros.size(); ++z) {
+      if (least[z].total() > most[z].total()) most[z] = least[z];
+    }
   }
-  return most;
+  return *std::min_element(most.begin(), most.end(),
+                           [](const StepMemory& a, const StepMemory& b) {
+                             return a.total() < b.total();
+                           });
+}
+
+StepMemory StepModel::LeastInterleavedMemory(
+    const Layout& layout, std::span<const int32_t> zeros,
+    std::span<const Recompute> recomputes) {
+  const ModelSpec& model = state_->model;
+  Layout variant = layout;
+  // Every stage holds one micro-batch at least, as the last with one chunk.
+  variant.schedule = Schedule::kOneForwardOneBackward;
+  variant.interleave = 1;
+  StageLoad mean;
+  for (const Recompute recompute : recomputes) {
+    StageLoad load =
+        MeanLoad(state_->cuts.Loads(layout, recompute), model, layout.pipeline);
+    if (recompute != recomputes.front()) {
+      // Some stages may compute more again than others.
+      load.activation_bytes =
+          std::min(load.activation_bytes, mean.activation_bytes);
+      load.layer_working_bytes =
+          std::min(load.layer_working_bytes, mean.layer_working_bytes);
+    }
+    mean = load;
+  }
+  mean.stream_bytes = StreamBytes(model, layout, state_->implementation);
+  std::optional<StepMemory> least;
+  for (const int32_t zero : zeros) {
+    variant.zero = zero;
+    const StepMemory memory = MemoryOfStage(
+        variant, state_->implementation, state_->cost.profile().memory_overhead,
+        mean, layout.pipeline - 1);
+    if (!least.has_value() || memory.total() < least->total()) least = memory;
+  }
+  return *least;
 }
 
 std::optional<std::vector<Recompute>> StepModel::FitRecompute(
@@ -457,9 +423,11 @@ PipelineCosts StepModel::PassCosts(const Layout& layout) {
     }
     const auto stage =
         static_cast<int32_t>(c % static_cast<size_t>(layout.pipeline));
-    const CutTimes& cut = state_->Cut(layout, layout.recompute_of(stage));
-    const LayerTime time = TimeOfStage(cut, chunk);
-    const HeldBytes held = HeldByStage(cut, chunk);
+    const Recompute recompute = layout.recompute_of(stage);
+    const LayerTime time =
+        TimeOfStage(state_->cuts.Times(layout, recompute), chunk);
+    const HeldBytes held =
+        HeldByStage(state_->cuts.Loads(layout, recompute), chunk);
     costs.stage_of_chunk.push_back(stage);
     costs.chunks.push_back({.forward_s = time.forward.total(),
                             .input_gradient_s = time.recompute.total() +
@@ -475,10 +443,10 @@ StepModel::StageFigures StepModel::PredictStage(const Layout& layout,
                                                 const StageKind& stage) {
   const Implementation& how = state_->implementation;
   const DeviceCost& cost = state_->cost;
-  const CutTimes& cut = state_->Cut(layout);
-  const LayerTime pass = TimeOfStage(cut, stage);
-  const HeldBytes held = HeldByStage(cut, stage);
-  const RankParameters parameters = ParametersOfStage(cut, stage);
+  const LayerTime pass = TimeOfStage(state_->Times(layout), stage);
+  const CutLoads& loads = state_->Loads(layout);
+  const HeldBytes held = HeldByStage(loads, stage);
+  const RankParameters parameters = ParametersOfStage(loads, stage);
   const ReplicaTraffic traffic =
       TrafficOf(layout, how, cost, parameters, stage);
   double slowdown_s = 0;
@@ -503,14 +471,14 @@ StepModel::StageFigures StepModel::PredictStage(const Layout& layout,
       .transfer_s = state_->HopSeconds(layout),
       .memory = MemoryOfStage(
           layout, how, cost.profile().memory_overhead,
-          LoadOfStage(cut, stage, StreamBytes(state_->model, layout, how)),
+          LoadOfStage(loads, stage, StreamBytes(state_->model, layout, how)),
           stage.first)};
 }
 
 StepModel::StepEnds StepModel::EndsOf(const Layout& layout) {
   const StageKind& slowest = *state_->PassesOf(layout).slowest_stage;
   const RankParameters parameters =
-      ParametersOfStage(state_->Cut(layout), slowest);
+      ParametersOfStage(state_->Loads(layout), slowest);
   const ReplicaTraffic traffic = TrafficOf(layout, state_->implementation,
                                            state_->cost, parameters, slowest);
   return {.gradient_reduction_s = traffic.reduce,

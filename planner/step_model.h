@@ -79,10 +79,18 @@ class StepModel {
   std::optional<std::vector<Recompute>> FitRecompute(
       const Layout& layout, int64_t memory_limit,
       std::span<const Recompute> recomputes);
+  // What every rank's process takes of its memory.
+  int64_t OverheadOf(const Layout& layout) const;
   // Bytes that PredictMemory() of no layout is below that differs from this one
-  // in recompute alone and has of `recomputes` in every stage.
-  StepMemory LeastMemory(const Layout& layout,
+  // in `zero` and recompute alone, and has of `zeros` and in every stage of
+  // `recomputes`: neither may be empty.
+  StepMemory LeastMemory(const Layout& layout, std::span<const int32_t> zeros,
                          std::span<const Recompute> recomputes);
+  // Likewise of layouts that have several chunks a stage besides: the fullest
+  // stage holds no less than their mean.
+  StepMemory LeastInterleavedMemory(const Layout& layout,
+                                    std::span<const int32_t> zeros,
+                                    std::span<const Recompute> recomputes);
 
   // What list scheduling and simulation start from; tensor, context and expert
   // communication that is exposed is part of the passes.

@@ -95,8 +95,15 @@ absl::Status Prove(const Case& planned, int32_t num_devices,
     ++num_layouts;
     least_of_all = std::min(least_of_all, bytes);
     for (size_t i = 0; i < std::size(limits); ++i) {
-      if (bytes > limits[i]) continue;
-      best_s[i] = std::min(best_s[i], step.time.step_time_s());
+      if (bytes <= limits[i]) {
+        best_s[i] = std::min(best_s[i], step.time.step_time_s());
+      } else if (layout.recompute == Recompute::kNone) {
+        // What stages that compute again each for itself fit by.
+        const auto fitted = evaluator.FitRecompute(layout, limits[i]);
+        if (!fitted.has_value()) continue;
+        best_s[i] =
+            std::min(best_s[i], model.Predict(*fitted).time.step_time_s());
+      }
     }
   });
   if (least != least_of_all) {

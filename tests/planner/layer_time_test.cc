@@ -70,7 +70,9 @@ TEST(TimeOfLayerTest, AddsCollectivesToLaunches) {
   const auto forward = [&] {
     const LayerWork work =
         WorkOfLayer(model, layout, LayerKind::kDense, implementation);
-    return TimeOfLayer(work, layout, implementation, cost).forward;
+    return TimeOfLayer(PriceLayer(work, layout, implementation, cost), layout,
+                       implementation, cost)
+        .forward;
   };
   const PassTime hidden = forward();
   EXPECT_GT(hidden.tensor, 0);

@@ -93,6 +93,8 @@ TEST(StepEvaluatorTest, FloorsAreAdmissible) {
                 seconds);
       ASSERT_LE(evaluator.MeshMemoryFloor(mesh), step.memory.total())
           << LayoutToString(layout);
+      ASSERT_LE(evaluator.OrderMemoryFloor(order), step.memory.total())
+          << LayoutToString(layout);
       ASSERT_LE(evaluator.ShardingMemoryFloor(sharding), step.memory.total())
           << LayoutToString(layout);
     }
