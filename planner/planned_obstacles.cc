@@ -122,13 +122,14 @@ std::string Obstacle(const PlannedSpace& planned) {
             : absl::StrCat("groups of layout.tensor ", layout.tensor,
                            " inside nodes can use ", usable));
   }
-  if (layout.schedule == Schedule::kListScheduled) {
-    return "layout.schedule is list, which orders passes by measured times of "
-           "instructions; a plan over all axes, or for devices that were not "
-           "measured, has none";
+  Layout base = layout;
+  if (planned.ListsPasses() && layout.pipeline > 1 &&
+      !layout.shards_gradients()) {
+    base.schedule = layout.interleave > 1 ? Schedule::kInterleaved
+                                          : Schedule::kOneForwardOneBackward;
   }
   const absl::Status obstacle =
-      ValidatePlannedLayout(space.model, layout, space.global_batch);
+      ValidatePlannedLayout(space.model, base, space.global_batch);
   if (!obstacle.ok()) return std::string(obstacle.message());
   return absl::StrCat(
       product.empty() ? "no sizes" : product + " and no sizes beside",

@@ -92,7 +92,11 @@ class PlannedSearch {
       RETURN_IF_ERROR(SimulateBest(&choice.best));
       RETURN_IF_ERROR(ListBest(&choice.best));
     }
-    if (lowers_) {
+    if (planned.ListsPasses()) {
+      choice.optimality_gap.reset();
+      if (simulates_) RETURN_IF_ERROR(LeaveListed(&choice.best));
+    }
+    if (lowers_ && !planned.ListsPasses()) {
       RETURN_IF_ERROR(PriceByInstructions(space_.model, cost_, memory_limit_,
                                           &choice.best));
     }
@@ -221,26 +225,33 @@ class PlannedSearch {
 
   // Orders the passes of the fastest by what they cost, of those that workers
   // cannot execute: for others planner/list_variant.h does, by instructions.
+  // All where the job asks for it.
   absl::Status ListBest(std::vector<Alternative>* best) {
-    if (space_.constraints.schedule != "auto") return absl::OkStatus();
+    const bool is_asked_for = PlannedSpace(space_).ListsPasses();
+    if (!is_asked_for && space_.constraints.schedule != "auto") {
+      return absl::OkStatus();
+    }
+    const int64_t most_passes = is_asked_for ? kMostPasses : kListedPasses;
     int64_t num_passes = 0;
     size_t num_listed = 0;
     for (Alternative& alternative : *best) {
       const Layout& layout = alternative.layout;
       Prediction& prediction = alternative.prediction;
-      if (!alternative.simulated || IsExecutable(alternative) ||
-          layout.pipeline == 1) {
+      if (!alternative.simulated || layout.pipeline == 1 ||
+          (!is_asked_for && IsExecutable(alternative))) {
         continue;
       }
       num_passes += NumPasses(layout);
-      if (++num_listed > kMostListed || num_passes > kListedPasses) break;
+      if (++num_listed > kMostListed || num_passes > most_passes) break;
       ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
       ASSIGN_OR_RETURN(
           const std::optional<ListedPasses> listed,
           FindListedOrder(
               layout, step,
               {.overlap = cost_.profile().overlap, .keeps_timeline = false},
-              memory_limit_, prediction.step_time_s,
+              memory_limit_,
+              is_asked_for ? std::numeric_limits<double>::infinity()
+                           : prediction.step_time_s,
               alternative.pipeline_outermost ? outermost_ : model_));
       if (!listed.has_value()) continue;
       alternative.listed_bytes = listed->bytes;
@@ -250,6 +261,19 @@ class PlannedSearch {
     }
     SortSimulatedFirst(best);
     return absl::OkStatus();
+  }
+
+  absl::Status LeaveListed(std::vector<Alternative>* best) const {
+    std::erase_if(*best, [](const Alternative& alternative) {
+      return alternative.listed_bytes.empty();
+    });
+    if (!best->empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.schedule is list, but the fastest layouts on ",
+        space_.num_devices,
+        " devices have no memory for one micro-batch a stage in any order, or "
+        "more passes than are ordered (",
+        kMostPasses, "); set layout.schedule to auto"));
   }
 
   // What a user who wants to start today needs to know: the fastest that

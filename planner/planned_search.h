@@ -6,6 +6,7 @@
 #define MILLRACE_PLANNER_PLANNED_SEARCH_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,7 +21,9 @@ namespace millrace {
 struct PlannedChoice {
   // That fit; at least one. Those that were simulated first, fastest first.
   std::vector<Alternative> best;
-  double optimality_gap = 0;  // Of the closed form's choice.
+  // Of the closed form's choice; not known where the job asks for list
+  // scheduling, of which that has no bound.
+  std::optional<double> optimality_gap;
   int64_t layouts_considered = 0;
 };
 
@@ -32,7 +35,8 @@ absl::Status CheckFormat(GemmFormat format, const HardwareProfile& profile);
 // axes, in the order of their steps
 // simulated by passes (planner/cluster_simulate.h), as many as that stays quick
 // for. The last of `best` may be the fastest one that workers can execute,
-// where none of the others is.
+// where none of the others is. Where the job asks for list scheduling, only
+// what that orders the passes of.
 //
 // Returns InvalidArgument when no layout is possible or none fits, as FindPlan,
 // or for a profile without device or network.

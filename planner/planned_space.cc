@@ -129,6 +129,10 @@ std::vector<Layout> PlannedSpace::WithExperts(const Layout& cut) const {
   return layouts;
 }
 
+bool PlannedSpace::ListsPasses() const {
+  return space_.constraints.schedule == ScheduleName(Schedule::kListScheduled);
+}
+
 std::vector<int32_t> PlannedSpace::Pipelines(const Layout& sharding) const {
   const int64_t room = UsableDevices(sharding.tensor) /
                        (int64_t{sharding.tensor} * sharding.context);
@@ -175,12 +179,13 @@ Layout PlannedSpace::Mesh(const Layout& sharding, int32_t pipeline,
 std::vector<Layout> PlannedSpace::Orders(const Layout& mesh) const {
   const LayoutConstraints& pinned = space_.constraints;
   std::vector<Layout> orders;
+  if (ListsPasses() && mesh.pipeline == 1) return orders;
   const auto add = [&](Schedule schedule, int32_t interleave) {
-    if (!Permits(pinned.interleave, interleave) ||
-        (pinned.schedule != "auto" &&
-         pinned.schedule != ScheduleName(schedule))) {
-      return;
-    }
+    const bool is_allowed = ListsPasses()
+                                ? schedule != Schedule::kZeroBubble
+                                : pinned.schedule == "auto" ||
+                                      pinned.schedule == ScheduleName(schedule);
+    if (!is_allowed || !Permits(pinned.interleave, interleave)) return;
     Layout order = mesh;
     order.schedule = schedule;
     order.interleave = interleave;
@@ -212,6 +217,7 @@ std::vector<Layout> PlannedSpace::Variants(const Layout& order) const {
       variant.zero = zero;
       variant.recompute = again.recompute;
       variant.recompute_by_stage = again.recompute_by_stage;
+      if (ListsPasses() && variant.shards_gradients()) continue;
       if (Allows(variant)) variants.push_back(variant);
     }
   }

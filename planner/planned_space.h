@@ -40,6 +40,9 @@ class PlannedSpace {
   // Replicas there is room and batch for, the most first.
   std::vector<int32_t> Replicas(const Layout& sharding, int32_t pipeline) const;
   Layout Mesh(const Layout& sharding, int32_t pipeline, int32_t data) const;
+  // Whether the job asks for list scheduling: orders are then those it starts
+  // from, which put nothing off.
+  bool ListsPasses() const;
   // schedule and interleave.
   std::vector<Layout> Orders(const Layout& mesh) const;
   // zero and recompute, by ZeRO stage and then by what is computed again.

@@ -361,10 +361,12 @@ class Search {
     plan.pipeline_outermost = chosen.pipeline_outermost;
     plan.simulated = chosen.simulated;
     plan.listed_bytes = chosen.listed_bytes;
-    plan.plan_only = plan.pipeline_outermost ||
+    // Orders of passes alone are no worker's either.
+    plan.plan_only = plan.pipeline_outermost || !plan.listed_bytes.empty() ||
                      !CheckExecutable(space_.model, plan.layout).ok();
     plan.num_idle_devices = input_.num_devices - plan.layout.num_ranks();
-    const bool can_be_lowered = CanBeLowered(space_.model, chosen, cost_);
+    const bool can_be_lowered =
+        plan.listed_bytes.empty() && CanBeLowered(space_.model, chosen, cost_);
     plan.alternatives.assign(std::make_move_iterator(choice.best.begin() + 1),
                              std::make_move_iterator(choice.best.end()));
     plan.layouts_considered = choice.layouts_considered;

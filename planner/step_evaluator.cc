@@ -62,7 +62,7 @@ bool StepEvaluator::MayInterleave(int32_t pipeline) const {
   const LayoutConstraints& pinned = space_.space().constraints;
   return pipeline > 1 && space_.space().model.num_layers / pipeline >= 2 &&
          pinned.interleave.value_or(2) > 1 &&
-         (pinned.schedule == "auto" ||
+         (pinned.schedule == "auto" || space_.ListsPasses() ||
           pinned.schedule == ScheduleName(Schedule::kInterleaved));
 }
 

@@ -32,8 +32,10 @@ class ReplicaSearch {
         best_(search.slowest_s) {}
 
   absl::StatusOr<std::optional<UnevenPlan>> Run() {
-    // Stages of a type are alike but for their layers.
-    if (RecomputesOf(pinned_).empty()) return std::nullopt;
+    // Stages are alike but for their layers, and their order is a known one.
+    if (RecomputesOf(pinned_).empty() || all_.ListsPasses()) {
+      return std::nullopt;
+    }
     for (const Layout& sharding : all_.Shardings()) {
       // Experts of several replicas would wait for each other in every layer.
       if (int64_t{sharding.tensor} * sharding.context / sharding.expert_tensor %

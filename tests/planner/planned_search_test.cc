@@ -252,6 +252,28 @@ TEST(PlannedSearchTest, PlacesAxesOnTheNetwork) {
   EXPECT_EQ(plan->optimality_gap, 0);
 }
 
+// Goal: where the job asks for list scheduling, the plan is what that orders,
+// and no slower than the order it starts from. Method: a pipeline with each.
+TEST(PlannedSearchTest, ListsPassesWhereAskedTo) {
+  JobSpec job = Llama8B(64);
+  job.layout = {.pipeline = 4, .data = 2, .tensor = 1, .micro_batch = 1};
+  job.layout.schedule = "1f1b";
+  const HardwareProfile profile = Shipped("h100-sxm");
+  const auto plain = PlanAll(job, 8, profile);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  job.layout.schedule = "list";
+  const auto listed = PlanAll(job, 8, profile);
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_EQ(listed->listed_bytes.size(), 4u);
+  EXPECT_TRUE(listed->plan_only);
+  EXPECT_FALSE(listed->optimality_gap.has_value());
+  EXPECT_LT(listed->prediction.step_time_s, plain->prediction.step_time_s);
+  EXPECT_LE(listed->prediction.memory_bytes(), profile.device_memory_bytes);
+  for (const Alternative& alternative : listed->alternatives) {
+    EXPECT_FALSE(alternative.listed_bytes.empty());
+  }
+}
+
 // Goal: a mixture of experts is planned, only planned, and its keys pin.
 // Method: plan one as is, and with pinned axes.
 TEST(PlannedSearchTest, PlansMixturesOfExperts) {
@@ -363,10 +385,10 @@ TEST(PlannedSearchTest, RefusesWithAWayOut) {
       AllOf(HasSubstr("layout.tensor 8 x layout.context 4 takes 32 devices"),
             HasSubstr("set layout.context to 2 instead of 4")));
   job = Llama8B(128);
-  job.layout = {.pipeline = 2, .schedule = "list"};
+  job.layout = {.pipeline = 1, .schedule = "list"};
   EXPECT_THAT(ErrorOf(PlanAll(job, 16, profile)),
-              AllOf(HasSubstr("layout.schedule is list, which orders passes by "
-                              "measured times"),
+              AllOf(HasSubstr("layout.schedule is list with layout.pipeline 1"),
+                    HasSubstr("set layout.pipeline to 2 instead of 1"),
                     HasSubstr("set layout.schedule to auto instead of list")));
   job = Llama8B(128);
   EXPECT_THAT(ErrorOf(PlanAll(job, 16, MakeProfile({}))),
