@@ -36,6 +36,9 @@ constexpr int64_t kMostMoreDevices = 64;
 constexpr size_t kMinimumSimulated = 2;
 constexpr int64_t kPassBudget = 300'000;
 constexpr int64_t kMostPasses = 2'000'000;
+// What simulation says beyond the closed form is less than this share, but for
+// uneven chunks: then more are simulated.
+constexpr double kFarBehind = 1.03;
 // So many of the fastest are list-scheduled, within so many passes: a tenth of
 // a second.
 constexpr size_t kMostListed = 3;
@@ -172,18 +175,21 @@ class PlannedSearch {
   // The order of passes and what its gaps hide tell close layouts apart.
   absl::Status SimulateBest(std::vector<Alternative>* best) {
     int64_t num_passes = 0;
+    double fastest_s = std::numeric_limits<double>::infinity();
     for (size_t i = 0; i < best->size(); ++i) {
       Alternative& alternative = (*best)[i];
       num_passes += NumPasses(alternative.layout);
-      if (num_passes > (i < kMinimumSimulated ? kMostPasses : kPassBudget)) {
-        break;
-      }
+      const bool is_needed =
+          i < kMinimumSimulated ||
+          alternative.prediction.step_time_s * kFarBehind < fastest_s;
+      if (num_passes > (is_needed ? kMostPasses : kPassBudget)) break;
       ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
       ASSIGN_OR_RETURN(
           const ClusterSimulation simulation,
           SimulateCluster(step, {.overlap = cost_.profile().overlap,
                                  .keeps_timeline = false}));
       TakeSimulated(simulation, &alternative);
+      fastest_s = std::min(fastest_s, simulation.step_time_s);
     }
     SortSimulatedFirst(best);
     return absl::OkStatus();
