@@ -206,6 +206,7 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
       }
       MustSucceed(output_->WriteFile("timelines/measured.json",
                                      TimelineToJson(timeline)));
+      ObserveStep(generation, step.step(), timeline);
       timelines_.erase(step.step());
     }
     while (timelines_.size() > kTimelinesKept) {

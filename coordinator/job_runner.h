@@ -20,6 +20,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/job_state.h"
 #include "coordinator/planning.h"
+#include "coordinator/profile_teaching.h"
 #include "coordinator/progress.h"
 #include "coordinator/protocol/millrace.pb.h"
 #include "coordinator/resume.h"
@@ -98,6 +99,10 @@ class JobRunner {
                           const std::optional<HardwareProfile>& measured) const;
   absl::StatusOr<ResumeChoice> ChooseStart() const;
   void OnPlan(const PlanOutcome& outcome);
+  // Keeps what a measured step of all ranks says of the profile, which learns
+  // from it when the job has ended well. Failing that hurts no training.
+  void ObserveStep(int64_t generation, int64_t step, const Timeline& timeline);
+  void TeachProfile(const EndJob& action);
   void PrintSummary(const EndJob& action);
 
   // The checkpoint that a generation restores, empty for the seed. Records and
@@ -140,6 +145,8 @@ class JobRunner {
   std::map<int64_t, std::map<Rank, Part>> parts_;
   std::map<int64_t, std::map<Rank, RankTimeline>> timelines_;
   std::map<Rank, uint64_t> parameter_hashes_;
+
+  std::optional<StepObserver> observer_;  // Since the first measured step.
 
   bool began_training_ = false;
   std::optional<double> recovery_began_s_;

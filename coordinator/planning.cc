@@ -122,8 +122,10 @@ absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
   }
   RETURN_IF_ERROR(WriteFileAtomically(run_directory + "/profile.yaml",
                                       ProfileToYaml(profile)));
-  RETURN_IF_ERROR(
-      WriteFileAtomically(run_directory + "/plan.json", PlanToJson(plan)));
+  RETURN_IF_ERROR(WriteFileAtomically(
+      run_directory + "/plan.json",
+      PlanToJson(plan,
+                 {.num_calibration_runs = profile.calibration_runs.size()})));
   RETURN_IF_ERROR(WritePrograms(job, plan.layout, run_directory));
   RETURN_IF_ERROR(MakeDirectories(run_directory + "/timelines"));
   RETURN_IF_ERROR(

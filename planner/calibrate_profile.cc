@@ -23,14 +23,15 @@ struct Fit {
   double median_error = 0;
 };
 
-Fit PredictAll(const std::vector<PublishedRun>& runs,
-               const std::string& profile_name, const HardwareProfile& profile,
+// `profile` is the own one with its constants moved.
+Fit PredictAll(const std::vector<PublishedRun>& runs, const OwnProfile& own,
+               const HardwareProfile& profile,
                std::vector<std::string>* reasons) {
   const ProfileSource source = [&](const std::string& name) {
-    return name == profile_name
+    return own.stands_for(name)
                ? absl::StatusOr<HardwareProfile>(profile)
                : absl::NotFoundError(
-                     absl::StrCat("runs on ", name, ", not on ", profile_name));
+                     absl::StrCat("runs on ", name, ", not on ", profile.name));
   };
   Fit fit;
   std::vector<double> errors;
@@ -110,15 +111,15 @@ void Judge(const Fit& fit, ProfileCorrection* result) {
 }  // namespace
 
 absl::StatusOr<ProfileCorrection> CorrectProfile(
-    const std::vector<PublishedRun>& runs, const std::string& profile_name,
-    const HardwareProfile& profile) {
+    const std::vector<PublishedRun>& runs, const OwnProfile& own) {
+  const HardwareProfile& profile = own.profile;
   std::vector<std::string> reasons;
-  Fit fit = PredictAll(runs, profile_name, profile, &reasons);
+  Fit fit = PredictAll(runs, own, profile, &reasons);
   if (fit.predictions.empty()) {
     constexpr size_t kShown = 3;
     reasons.resize(std::min(reasons.size(), kShown));
     return absl::InvalidArgumentError(absl::StrCat(
-        "no run says anything of ", profile_name, reasons.empty() ? "" : ": ",
+        "no run says anything of ", profile.name, reasons.empty() ? "" : ": ",
         absl::StrJoin(reasons, "; ")));
   }
   ProfileCorrection result;
@@ -147,7 +148,7 @@ absl::StatusOr<ProfileCorrection> CorrectProfile(
         moved[k] = std::log(constant.value / profile.constants[k].value);
       }
     }
-    fit = PredictAll(runs, profile_name, next, &reasons);
+    fit = PredictAll(runs, own, next, &reasons);
     if (fit.median_error < best.median_error) {
       result.profile = std::move(next);
       best = fit;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "planner/own_profile.h"
 #include "planner/profile.h"
 #include "planner/published_runs.h"
 
@@ -21,7 +22,8 @@ struct ProfileCorrection {
   double median_error_after = 0;
 };
 
-// The profile with the constants that explain the supported runs on it best,
+// The profile with the constants that explain the supported runs on it (of the
+// names that it stands for) best,
 // held to its own by DeviationElsewhere (Gauss-Newton steps towards the maximum
 // a posteriori, none beyond two standard deviations; of the steps and the
 // profile as it was, the one with the least median error). Each changed
@@ -29,8 +31,7 @@ struct ProfileCorrection {
 // step_error is that of these runs. Tables stay. Shares end at 1.
 // InvalidArgument if no run of `runs` can be used, with the first reasons.
 absl::StatusOr<ProfileCorrection> CorrectProfile(
-    const std::vector<PublishedRun>& runs, const std::string& profile_name,
-    const HardwareProfile& profile);
+    const std::vector<PublishedRun>& runs, const OwnProfile& own);
 
 }  // namespace millrace
 

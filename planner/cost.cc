@@ -347,6 +347,34 @@ double CostModel::Seconds(const Layout& layout, OpKind kind,
   return seconds + profile_.launch_overhead_s;
 }
 
+double CostModel::RowSeconds(const OpShape& shape) const {
+  const auto& f = shape.figures;
+  const OpKind kind = shape.kind;
+  if (kind == OpKind::kGemm) {
+    return GemmSeconds({.m = f[0],
+                        .n = f[1],
+                        .k = f[2],
+                        .trans_a = f[3] != 0,
+                        .trans_b = f[4] != 0});
+  }
+  if (kind == OpKind::kAttentionForward || kind == OpKind::kAttentionBackward) {
+    return AttentionSeconds(kind, {.num_sequences = f[0],
+                                   .sequence_length = f[1],
+                                   .num_heads = f[2],
+                                   .num_kv_heads = f[3],
+                                   .head_dim = f[4]});
+  }
+  if (IsCrossEntropyChain(kind)) {
+    return CrossEntropySeconds(
+        kind, {.num_tokens = f[0], .hidden = f[1], .vocab_rows = f[2]});
+  }
+  if (IsCommunication(shape)) {
+    return CommunicationSeconds(kind, static_cast<int32_t>(f[0]),
+                                static_cast<double>(f[1]));
+  }
+  return BandwidthSeconds(kind, static_cast<double>(f[0]));
+}
+
 std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
   // Micro-batches and layers repeat a few shapes many times.
   std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool>, double> gemms;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "planner/op_shape.h"
 #include "planner/op_work.h"
 #include "planner/profile.h"
 #include "planner/program.h"
@@ -41,6 +42,10 @@ class CostModel {
   // for collectives and transfers HasCommunication().
   double Seconds(const Layout& layout, OpKind kind,
                  const OpAttributes& attributes) const;
+
+  // The same of a row of the tables, or of what would be one, without launch
+  // overhead.
+  double RowSeconds(const OpShape& shape) const;
 
   // One value per instruction of `program`, for Simulate().
   std::vector<double> ProgramSeconds(const Program& program) const;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/units.h"
+#include "planner/calibration_history.h"
 #include "planner/explain_disturbance.h"
 #include "planner/explain_goodput.h"
 #include "planner/explain_neighbours.h"
@@ -205,6 +206,17 @@ std::string SearchText(const Plan& plan) {
   return text;
 }
 
+std::string CalibrationText(const HardwareProfile& profile) {
+  const std::vector<CalibrationRun>& runs = profile.calibration_runs;
+  if (runs.empty()) return "";
+  return absl::StrCat("\n             calibrated by ",
+                      runs.size() < kRunsKept ? "" : "the last ", runs.size(),
+                      runs.size() == 1 ? " run" : " runs", ", the last ",
+                      runs.back().run, " on ", runs.back().date,
+                      ": it predicted ", FormatSeconds(runs.back().predicted_s),
+                      ", measured ", FormatSeconds(runs.back().measured_s));
+}
+
 std::string Basis(const HardwareProfile& profile, const Plan& plan) {
   return absl::StrCat(
       "  profile    ", profile.name,
@@ -212,8 +224,8 @@ std::string Basis(const HardwareProfile& profile, const Plan& plan) {
           ? absl::StrCat(", measured on ", profile.provenance.description)
           : absl::StrCat(", from data sheets: ",
                          profile.provenance.description),
-      ", ", profile.provenance.date, "\n", "  search     ", SearchText(plan),
-      "\n");
+      ", ", profile.provenance.date, CalibrationText(profile), "\n",
+      "  search     ", SearchText(plan), "\n");
 }
 
 std::string Binding(const HardwareProfile& profile, const Plan& plan,

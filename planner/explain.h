@@ -29,6 +29,8 @@ struct PlanAnswers {
   std::optional<DisturbedStep> disturbed;  // By noise and what is slow.
   // AddNeighbours() would have taken long.
   bool leaves_out_neighbours = false;
+  // Runs that the profile learnt from, for programs; people are told anyway.
+  size_t num_calibration_runs = 0;
   // The plan is for the changed case; `before` is the one without.
   std::vector<ValueChange> changes;
   std::optional<Plan> before;

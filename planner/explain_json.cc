@@ -193,6 +193,9 @@ Json DisturbedJson(const DisturbedStep& step) {
 }
 
 void AppendAnswers(const PlanAnswers& answers, Json* json) {
+  if (answers.num_calibration_runs > 0) {
+    (*json)["num_calibration_runs"] = answers.num_calibration_runs;
+  }
   if (answers.parts.has_value()) (*json)["binds"] = BindsJson(*answers.parts);
   if (answers.before.has_value()) (*json)["what_if"] = WhatIfJson(answers);
   if (answers.goodput.has_value()) {

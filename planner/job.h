@@ -123,6 +123,8 @@ struct JobSpec {
   GoodputSpec goodput;
   std::string output_directory = "runs";
   std::string profile = "auto";  // auto: this machine's cached one; or a path.
+  // Where what the run measures is learnt: auto: that profile; none; or a path.
+  std::string profile_output = "auto";
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 

@@ -425,6 +425,12 @@ const JobKey kJobKeys[] = {
      .doc = "auto: this machine's cached hardware profile, measured when there "
             "is none; else the path of one.",
      .field = FIELD(profile)},
+    {.path = "profile_output",
+     .doc = "Which profile learns from the run's measured steps. auto: the one "
+            "that it was planned with, or a copy in the run directory of one "
+            "that comes with Millrace; none; else a path, whose file is begun "
+            "where there is none.",
+     .field = FIELD(profile_output)},
 };
 
 #undef FIELD

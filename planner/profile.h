@@ -156,6 +156,46 @@ struct KernelTuning {
   friend bool operator==(const KernelTuning&, const KernelTuning&) = default;
 };
 
+// What a step takes beside its ops.
+struct StepWaits {
+  double between_steps_s = 0;  // From its last instruction to the next step.
+  // Ranks do not reach a collective at the same time, however alike their work
+  // is, and it waits for the last one: standard deviation of an op's time, as a
+  // share of it, where ops since the last collective scatter independently.
+  double arrival_spread = 0;
+  friend bool operator==(const StepWaits&, const StepWaits&) = default;
+};
+
+// A run whose measured steps the profile learnt from (planner/recalibrate.h).
+struct CalibrationRun {
+  std::string run;        // As planner/recalibrate.h names it.
+  std::string date;       // ISO 8601, UTC: when it was learnt from.
+  std::string layout;     // For people.
+  int32_t num_steps = 0;  // Measured instruction by instruction.
+  // Whose ops counted for nothing, so much slower were they than others'.
+  int32_t num_slow_ranks = 0;
+  // Step times: the median of those measured, and what the profile predicts for
+  // the layout before and after it learnt from the run.
+  double measured_s = 0;
+  double predicted_s = 0;
+  double recalibrated_s = 0;
+  friend bool operator==(const CalibrationRun&,
+                         const CalibrationRun&) = default;
+};
+
+// A value that a run changed.
+struct CalibratedValue {
+  std::string value;  // As planner/recalibrate.h names it.
+  std::string run;
+  std::string date;
+  // Calls of the op that were measured; 0: learnt from others of its kind.
+  int64_t num_samples = 0;
+  double ratio = 1;     // Measured over `previous`.
+  double previous = 0;  // The value until then, or what stood for it.
+  friend bool operator==(const CalibratedValue&,
+                         const CalibratedValue&) = default;
+};
+
 struct HardwareProfile {
   std::string name;
   ProfileProvenance provenance;
@@ -173,12 +213,16 @@ struct HardwareProfile {
   // compute at once. Starts with 1; as long as ranks_per_host.
   std::vector<double> compute_contention;
   OverlapFactors overlap;
+  StepWaits waits;
   // What prices ops and links that the tables lack.
   DeviceSpec device;
   std::vector<NetworkLevel> network;  // Innermost first.
   std::vector<ModelConstant> constants;
   StepError step_error;
   KernelTuning tuning;
+  // What runs taught, oldest first; few are kept.
+  std::vector<CalibrationRun> calibration_runs;
+  std::vector<CalibratedValue> calibrated_values;
 };
 
 }  // namespace millrace

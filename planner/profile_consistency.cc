@@ -77,6 +77,10 @@ std::string InconsistencyOf(const HardwareProfile& profile) {
                         profile.overlap.compute, " and ",
                         profile.overlap.communication);
   }
+  if (profile.waits.arrival_spread > 1) {
+    return absl::StrCat("waits.arrival_spread: expected 0 to 1, found ",
+                        profile.waits.arrival_spread);
+  }
   const std::string wrong_constant = WrongConstant(profile.constants);
   if (!wrong_constant.empty()) return wrong_constant;
   const StepError& error = profile.step_error;

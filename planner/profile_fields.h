@@ -142,9 +142,38 @@ void VisitFields(Visitor& visit, KernelTuning& tuning) {
   visit("products", tuning.products);
 }
 
+template <typename Visitor>
+void VisitFields(Visitor& visit, StepWaits& waits) {
+  visit("between_steps_s", waits.between_steps_s);
+  visit("arrival_spread", waits.arrival_spread);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, CalibrationRun& run) {
+  visit("run", run.run);
+  visit("date", run.date);
+  visit("layout", run.layout);
+  visit("num_steps", run.num_steps);
+  visit.FromZero("num_slow_ranks", run.num_slow_ranks);
+  visit("measured_s", run.measured_s);
+  visit("predicted_s", run.predicted_s);
+  visit("recalibrated_s", run.recalibrated_s);
+}
+
+template <typename Visitor>
+void VisitFields(Visitor& visit, CalibratedValue& value) {
+  visit("value", value.value);
+  visit("run", value.run);
+  visit("date", value.date);
+  visit.FromZero("num_samples", value.num_samples);
+  visit("ratio", value.ratio);
+  visit("previous", value.previous);
+}
+
 // Sections that a file may leave out whole.
 template <typename Section>
 concept OptionalSection = std::is_same_v<Section, OverlapFactors> ||
+    std::is_same_v<Section, StepWaits> ||
     std::is_same_v<Section, MemoryOverhead> ||
     std::is_same_v<Section, DeviceSpec> || std::is_same_v<Section, StepError> ||
     std::is_same_v<Section, KernelTuning>;
@@ -152,7 +181,8 @@ concept OptionalSection = std::is_same_v<Section, OverlapFactors> ||
 template <typename Row>
 concept OptionalRow =
     std::is_same_v<Row, NetworkLevel> || std::is_same_v<Row, ModelConstant> ||
-    std::is_same_v<Row, KernelChoice> || std::is_same_v<Row, ProductChoice>;
+    std::is_same_v<Row, KernelChoice> || std::is_same_v<Row, ProductChoice> ||
+    std::is_same_v<Row, CalibrationRun> || std::is_same_v<Row, CalibratedValue>;
 
 template <typename Visitor>
 void VisitFields(Visitor& visit, HardwareProfile& profile) {
@@ -165,6 +195,7 @@ void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("launch_overhead_s", profile.launch_overhead_s);
   visit("compute_contention", profile.compute_contention);
   visit("overlap", profile.overlap);
+  visit("waits", profile.waits);
   visit("device", profile.device);
   visit("network", profile.network);
   visit("constants", profile.constants);
@@ -175,6 +206,8 @@ void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("bandwidth", profile.bandwidth);
   visit("communication", profile.communication);
   visit("tuning", profile.tuning);
+  visit("calibration_runs", profile.calibration_runs);
+  visit("calibrated_values", profile.calibrated_values);
 }
 
 }  // namespace millrace

@@ -340,11 +340,14 @@ absl::StatusOr<MergedProfile> MergeProfiles(
   TakeNewest(sorted, &HardwareProfile::memory_overhead, &profile);
   TakeNewest(sorted, &HardwareProfile::launch_overhead_s, &profile);
   TakeNewest(sorted, &HardwareProfile::overlap, &profile);
+  TakeNewest(sorted, &HardwareProfile::waits, &profile);
   TakeNewest(sorted, &HardwareProfile::device, &profile);
   TakeNewest(sorted, &HardwareProfile::network, &profile);
   TakeNewest(sorted, &HardwareProfile::constants, &profile);
   TakeNewest(sorted, &HardwareProfile::step_error, &profile);
   profile.tuning = MergeTuning(sorted);
+  TakeNewest(sorted, &HardwareProfile::calibration_runs, &profile);
+  TakeNewest(sorted, &HardwareProfile::calibrated_values, &profile);
   TableJoiner joiner(parts, &merged);
   VisitFields(joiner, profile);
   return merged;

@@ -67,6 +67,9 @@ class ProfileReader {
   void operator()(const char* key, int32_t& value) { Integer(key, &value); }
   void operator()(const char* key, int64_t& value) { Integer(key, &value); }
   void FromZero(const char* key, int32_t& value) { Integer(key, &value, 0); }
+  void FromZero(const char* key, int64_t& value) {
+    Integer(key, &value, int64_t{0});
+  }
   // "threads=256 stages=2".
   void Settings(const char* key, std::string& value) {
     constexpr absl::string_view kExpected = "words NAME=INTEGER";

@@ -38,6 +38,7 @@ class ProfileWriter {
     Line(key, absl::StrCat(value));
   }
   void FromZero(const char* key, int32_t& value) { (*this)(key, value); }
+  void FromZero(const char* key, int64_t& value) { (*this)(key, value); }
   void Settings(const char* key, std::string& value) { (*this)(key, value); }
   void operator()(const char* key, bool& value) {
     Line(key, value ? "true" : "false");

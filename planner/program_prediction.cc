@@ -101,10 +101,15 @@ absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
     stages.push_back(
         {.program = &program, .seconds = cost.ProgramSeconds(program)});
   }
-  return Simulate(stages,
-                  {.compute_contention = cost.profile().compute_contention,
-                   .ranks_per_host = cost.profile().ranks_per_host,
-                   .overlap = cost.profile().overlap});
+  const HardwareProfile& profile = cost.profile();
+  ASSIGN_OR_RETURN(
+      Timeline timeline,
+      Simulate(stages, {.compute_contention = profile.compute_contention,
+                        .ranks_per_host = profile.ranks_per_host,
+                        .overlap = profile.overlap,
+                        .arrival_spread = profile.waits.arrival_spread}));
+  timeline.step_time_s += profile.waits.between_steps_s;
+  return timeline;
 }
 
 void FillSimulated(const ModelSpec& model, std::span<const Program> programs,

@@ -49,6 +49,7 @@ constexpr char kA100[] = "a100-80gb";
 constexpr char kA100WithSlowFabric[] = "a100-80gb-100g";  // Gb/s a device.
 constexpr char kVtrainTable[] = "vtrain_single";          // A group.
 constexpr char kA100OfVtrainTable[] = "a100-80gb-vtrain-node";
+constexpr char kH100WithLessPower[] = "h100-500w";
 constexpr Machine kMachines[] = {
     {"GB300", "gb300-nvl72"}, {"GB200", "gb200-nvl72"}, {"B300", "b300-hgx"},
     {"B200", "b200-hgx"},     {"H200", "h200-cluster"}, {"H800", "h800-sxm"},
@@ -76,13 +77,19 @@ bool IsUnlikeSxm(absl::string_view gpu) {
           (absl::StrContains(gpu, "40GB") || absl::StrContains(gpu, "40 GB")));
 }
 
+// Null if the text, in capital letters, names none.
+const Machine* MachineNamed(absl::string_view text) {
+  const auto* const machine =
+      std::find_if(std::begin(kMachines), std::end(kMachines),
+                   [&](const Machine& m) { return Names(text, m.word); });
+  return machine == std::end(kMachines) ? nullptr : machine;
+}
+
 absl::Status FindMachine(const PublishedRun& run, RunSetup* setup) {
   if (run.gpu.empty()) return NotStated("gpu");
   const std::string gpu = absl::AsciiStrToUpper(run.gpu);
-  const auto* const machine =
-      std::find_if(std::begin(kMachines), std::end(kMachines),
-                   [&](const Machine& m) { return Names(gpu, m.word); });
-  if (machine == std::end(kMachines)) {
+  const Machine* const machine = MachineNamed(gpu);
+  if (machine == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
         "gpu '", run.gpu, "' is unknown; known are ",
         absl::StrJoin(kMachines, ", ", [](std::string* out, const Machine& m) {
@@ -105,7 +112,7 @@ absl::Status FindMachine(const PublishedRun& run, RunSetup* setup) {
     setup->assumptions.push_back(
         "800 Gb/s of fabric a node of 8 devices, as vTrain's machine has");
   } else if (absl::StrContains(gpu, "500W")) {
-    setup->profile = "h100-500w";
+    setup->profile = kH100WithLessPower;
   }
   return absl::OkStatus();
 }
@@ -374,6 +381,19 @@ void FindStorage(const PublishedRun& run, RunSetup* setup) {
 }
 
 }  // namespace
+
+std::string ProfileOfDevice(const std::string& text) {
+  const std::string upper = absl::AsciiStrToUpper(text);
+  const Machine* const machine = MachineNamed(upper);
+  return machine == nullptr || IsUnlikeSxm(upper) ? "" : machine->profile;
+}
+
+bool IsProfileOfRuns(const std::string& name) {
+  return name == kA100WithSlowFabric || name == kA100OfVtrainTable ||
+         name == kH100WithLessPower ||
+         std::any_of(std::begin(kMachines), std::end(kMachines),
+                     [&](const Machine& m) { return name == m.profile; });
+}
 
 absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run) {
   RunSetup setup;

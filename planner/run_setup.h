@@ -28,6 +28,13 @@ struct RunSetup {
   std::vector<std::string> assumptions;  // Sentences without a full stop.
 };
 
+// The profile of the device that a text names by one of the words that rows
+// have
+// ("NVIDIA-H200-x4"); empty if it names none.
+std::string ProfileOfDevice(const std::string& text);
+// Whether a row's profile can have this name.
+bool IsProfileOfRuns(const std::string& name);
+
 // InvalidArgument with the reason for a run that cannot be predicted: dims or
 // layout not stated, a device or architecture that the planner does not know
 // (naming those it does), a layout that the model cannot have.

@@ -52,6 +52,14 @@ std::vector<std::string> ShippedProfileNames() {
   return names;
 }
 
+bool IsShippedProfile(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path folder =
+      std::filesystem::weakly_canonical(path, error).parent_path();
+  return folder.filename() == "hardware" &&
+         folder.parent_path().filename() == "configs";
+}
+
 absl::StatusOr<std::string> FindShippedProfile(const std::string& name) {
   ASSIGN_OR_RETURN(const std::string folder, ShippedProfilesFolder());
   const std::vector<std::string> names = ShippedProfileNames();

@@ -19,6 +19,10 @@ absl::StatusOr<std::string> ShippedProfilesFolder();
 // Names of the profiles there ("h100-sxm"), sorted. Empty if there are none.
 std::vector<std::string> ShippedProfileNames();
 
+// Whether the file is one of them, of this copy of Millrace or another: it lies
+// in a folder configs/hardware.
+bool IsShippedProfile(const std::string& path);
+
 // The file of a shipped profile. NotFound for another name, with the known
 // ones and the nearest of them.
 absl::StatusOr<std::string> FindShippedProfile(const std::string& name);

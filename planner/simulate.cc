@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <queue>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "planner/noise.h"
 
 namespace millrace {
 namespace {
@@ -28,7 +30,8 @@ struct InstructionRef {
 struct Meeting {
   std::vector<InstructionRef> members;
   size_t num_arrived = 0;
-  double seconds = 0;  // The longest of its members'.
+  double seconds = 0;   // The longest of its members'.
+  double spread_s = 0;  // Likewise.
 };
 
 // Communication under way: all its members have arrived.
@@ -50,6 +53,8 @@ struct StageState {
   InstructionId computing = -1;
   double remaining_s = 0;
   int32_t num_flows = 0;  // That this stage is a member of.
+  // Squares of the seconds of ops since the last collective on each lane.
+  std::array<double, kNumLanes> squared_s{};
   // Communication that waits for `computing` to make room.
   std::vector<InstructionRef> crowded_out;
   // Ranks of each stage on the host of this stage's representative.
@@ -245,13 +250,36 @@ class Simulator {
 
   void Arrive(InstructionRef ref) {
     const int32_t meeting_idx = states_[ref.stage].meeting[ref.id];
+    const double spread_s = TakeArrivalSpread(ref);
     if (meeting_idx < 0) {
-      Communicate({ref}, SecondsOf(ref));
+      Communicate({ref}, SecondsOf(ref) + spread_s);
       return;
     }
     Meeting& meeting = meetings_[meeting_idx];
+    meeting.spread_s = std::max(meeting.spread_s, spread_s);
     if (++meeting.num_arrived < meeting.members.size()) return;
-    Communicate(meeting.members, meeting.seconds);
+    Communicate(meeting.members, meeting.seconds + meeting.spread_s);
+  }
+
+  // By how much the last of the ranks that the representative stands for comes
+  // after the mean one: ops whose times scatter independently add up like their
+  // squares, and of n normal values the largest is expected at this quantile
+  // (Blom, 1958).
+  double TakeArrivalSpread(InstructionRef ref) {
+    const Instruction& instruction = InstructionOf(ref);
+    if (options_.arrival_spread == 0 || !IsCollective(instruction.kind)) {
+      return 0;
+    }
+    const Layout& layout = inputs_[ref.stage].program->layout;
+    const Group group =
+        std::get<CollectiveAttributes>(instruction.attributes).group;
+    const double num_ranks = group == Group::kWorld
+                                 ? layout.num_ranks() / layout.pipeline
+                                 : GroupSize(layout, group);
+    double& squared_s =
+        states_[ref.stage].squared_s[static_cast<int>(instruction.lane)];
+    return options_.arrival_spread * std::sqrt(std::exchange(squared_s, 0)) *
+           NormalQuantile((num_ranks - 0.375) / (num_ranks + 0.25));
   }
 
   void Communicate(const std::vector<InstructionRef>& members, double seconds) {
@@ -274,7 +302,12 @@ class Simulator {
   void Finish(InstructionRef ref) {
     StageState& state = states_[ref.stage];
     const int lane = static_cast<int>(InstructionOf(ref).lane);
-    state.events[state.event_index[ref.id]].end_s = now_s_;
+    TimelineEvent& event = state.events[state.event_index[ref.id]];
+    event.end_s = now_s_;
+    if (InstructionOf(ref).lane == Lane::kCompute) {
+      const double seconds = now_s_ - event.start_s;
+      for (double& squared_s : state.squared_s) squared_s += seconds * seconds;
+    }
     state.done[ref.id] = true;
     state.busy[lane] = false;
     ++state.next[lane];

@@ -29,6 +29,9 @@ struct SimulationOptions {
   // While a rank computes and something of its communication is under way, not
   // waiting for others, each goes on so much slower.
   OverlapFactors overlap;
+  // How far ranks that do alike are apart when they meet (StepWaits,
+  // profile.h).
+  double arrival_spread = 0;
 };
 
 // `stages[i]` is pipeline stage i; one representative of each stage is

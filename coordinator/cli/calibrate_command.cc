@@ -3,6 +3,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,6 +13,8 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "planner/calibrate_profile.h"
+#include "planner/evaluate.h"
+#include "planner/own_profile.h"
 #include "planner/profile_file.h"
 #include "planner/published_runs.h"
 #include "planner/shipped_profiles.h"
@@ -28,10 +31,12 @@ struct CalibrateOptions {
 absl::Status RunCalibrate(const CalibrateOptions& options) {
   ASSIGN_OR_RETURN(const std::vector<PublishedRun> runs,
                    LoadPublishedRuns(options.runs_path));
-  ASSIGN_OR_RETURN(const HardwareProfile profile,
-                   LoadNamedProfile(options.profile));
-  ASSIGN_OR_RETURN(ProfileCorrection correction,
-                   CorrectProfile(runs, profile.name, profile));
+  ASSIGN_OR_RETURN(HardwareProfile loaded, LoadNamedProfile(options.profile));
+  ASSIGN_OR_RETURN(
+      const OwnProfile own,
+      MakeOwnProfile(std::move(loaded), CachedProfiles(LoadNamedProfile)));
+  const HardwareProfile& profile = own.profile;
+  ASSIGN_OR_RETURN(ProfileCorrection correction, CorrectProfile(runs, own));
   HardwareProfile& corrected = correction.profile;
   corrected.name = profile.name;
   absl::StrAppend(&corrected.provenance.description, "; constants by the runs ",
@@ -65,8 +70,10 @@ void AddCalibrateCommand(CLI::App& app, int* exit_code) {
                    "Runs of any framework (docs/evaluate.md)")
       ->required();
   command
-      ->add_option("--profile", options->profile,
-                   "Name of a profile that comes with Millrace, or a file")
+      ->add_option(
+          "--profile", options->profile,
+          "Name of a profile that comes with Millrace, or a file, also "
+          "of one measured on such devices")
       ->required();
   command->add_option("--output", options->output, "The corrected profile")
       ->required();

@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "planner/evaluate.h"
 #include "planner/evaluation_report.h"
 #include "planner/evaluation_summary.h"
+#include "planner/own_profile.h"
 #include "planner/profile_file.h"
 #include "planner/published_runs.h"
 #include "planner/shipped_profiles.h"
@@ -26,16 +28,21 @@ struct EvaluateOptions {
   std::string calibration_path;
   int calibrate_first = 0;
   std::string profile_directory;
+  std::string profile;
   bool json = false;
 };
 
-ProfileSource ProfilesOf(const EvaluateOptions& options) {
-  return CachedProfiles(
+absl::StatusOr<ProfileSource> ProfilesOf(const EvaluateOptions& options) {
+  ProfileSource profiles = CachedProfiles(
       [directory = options.profile_directory](
           const std::string& name) -> absl::StatusOr<HardwareProfile> {
         if (directory.empty()) return LoadNamedProfile(name);
         return LoadProfile(absl::StrCat(directory, "/", name, ".yaml"));
       });
+  if (options.profile.empty()) return profiles;
+  ASSIGN_OR_RETURN(HardwareProfile loaded, LoadNamedProfile(options.profile));
+  ASSIGN_OR_RETURN(OwnProfile own, MakeOwnProfile(std::move(loaded), profiles));
+  return OwnProfileFirst(std::move(own), std::move(profiles));
 }
 
 absl::Status RunEvaluate(const EvaluateOptions& options) {
@@ -55,7 +62,7 @@ absl::Status RunEvaluate(const EvaluateOptions& options) {
       if (!known.contains(run.id)) runs.push_back(run);
     }
   }
-  const ProfileSource profiles = ProfilesOf(options);
+  ASSIGN_OR_RETURN(const ProfileSource profiles, ProfilesOf(options));
   std::vector<RunPrediction> predictions;
   for (const PublishedRun& run : runs) {
     predictions.push_back(
@@ -104,6 +111,9 @@ void AddEvaluateCommand(CLI::App& app, int* exit_code) {
                    "Folder of hardware profiles, NAME.yaml each (default: "
                    "those that come with Millrace)")
       ->check(CLI::ExistingDirectory);
+  command->add_option("--profile", options->profile,
+                      "A profile measured on one's own machine, for runs on "
+                      "devices of its type");
   command->add_flag("--json", options->json,
                     "One JSON object a line: runs, then the summary");
   command->footer(

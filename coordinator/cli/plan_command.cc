@@ -218,6 +218,7 @@ absl::Status RunPlan(const PlanOptions& options) {
   answers.goodput = chosen.goodput;
   answers.disturbed = std::move(disturbed);
   answers.leaves_out_neighbours = !has_other_choices;
+  answers.num_calibration_runs = planned.profile.calibration_runs.size();
   std::cout << (options.json
                     ? PlanToJson(plan, answers)
                     : ExplainPlan(planned.job, planned.profile, plan, answers));

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "coordinator/cli/launch.h"
+#include "coordinator/profile_teaching.h"
 #include "planner/profile_file.h"
 #include "planner/profile_merge.h"
 #include "planner/shipped_profiles.h"
@@ -21,6 +22,7 @@ namespace {
 struct ProfileOptions {
   LaunchOptions launch = {.profile_only = true};
   std::vector<std::string> merge;
+  std::string from_run;
   std::string output;
 };
 
@@ -46,6 +48,15 @@ absl::Status RunMerge(const ProfileOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status RunFromRun(const ProfileOptions& options) {
+  ASSIGN_OR_RETURN(const TaughtProfile taught,
+                   TeachProfile(options.from_run, options.output));
+  for (const std::string& line : DescribeTaught(taught)) {
+    std::cout << line << "\n";
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AddProfileCommand(CLI::App& app, int* exit_code) {
@@ -53,7 +64,7 @@ void AddProfileCommand(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
       "profile",
       "Measure this machine for a job's plans, and keep the result; or merge "
-      "profiles");
+      "profiles; or let one learn from a run");
   CLI::Option* job = command->add_option("JOB", options->launch.job_file,
                                          "Job file (docs/job.md)");
   CLI::Option* devices =
@@ -76,27 +87,41 @@ void AddProfileCommand(CLI::App& app, int* exit_code) {
           ->excludes(job)
           ->excludes(devices)
           ->excludes(tune);
-  CLI::Option* output =
-      command->add_option("--output", options->output, "The merged profile")
-          ->needs(merge);
+  command
+      ->add_option("--from-run", options->from_run,
+                   "Measure nothing: let the profile learn from the steps of "
+                   "this run directory")
+      ->excludes(job)
+      ->excludes(devices)
+      ->excludes(tune)
+      ->excludes(merge);
+  CLI::Option* output = command->add_option(
+      "--output", options->output,
+      "The merged profile; or the one that learns, begun from the run's where "
+      "there is none (default: the one that the run's job names)");
+  output->excludes(job);
   merge->needs(output);
   command->footer(
       "Examples:\n"
       "  millrace profile -n 4 configs/quickstart.yaml\n"
       "  millrace profile --tune configs/llama3-8b.yaml\n"
       "  millrace profile --merge 8b.yaml 70b.yaml --output mine.yaml\n"
+      "  millrace profile --from-run runs/quickstart-latest\n"
       "The first is cached for this machine, this number of workers and this "
-      "model; plan, run and agent find it there. The last goes with "
-      "--profile mine.yaml.");
+      "model; plan, run and agent find it there. The third goes with "
+      "--profile mine.yaml. The last is what a run does at its end unless its "
+      "job says profile_output: none.");
   command->callback([options, exit_code] {
-    if (options->merge.empty()) {
+    const bool merges = !options->merge.empty();
+    if (!merges && options->from_run.empty()) {
       if (options->launch.job_file.empty()) {
-        throw CLI::RequiredError("JOB, or --merge with --output,");
+        throw CLI::RequiredError("JOB, --from-run, or --merge with --output,");
       }
       *exit_code = Launch(options->launch);
       return;
     }
-    const absl::Status status = RunMerge(*options);
+    const absl::Status status =
+        merges ? RunMerge(*options) : RunFromRun(*options);
     if (!status.ok()) {
       std::cerr << "millrace profile: " << status.message() << std::endl;
     }

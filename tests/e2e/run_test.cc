@@ -21,9 +21,10 @@ TEST(RunTest, LeavesAWholeRunDirectory) {
   const std::string run = folder.path + "/runs/tiny-latest/";
   for (const char* file :
        {"job.yaml", "plan.json", "profile.yaml", "programs/stage-0.txt",
-        "timelines/predicted.json", "timelines/measured.json", "metrics.jsonl",
-        "time.json", "events.jsonl", "result.json", "state.log",
-        "logs/coordinator.log", "logs/agent-0.log", "logs/worker-0001.log",
+        "timelines/predicted.json", "timelines/measured.json",
+        "timelines/observed.jsonl", "metrics.jsonl", "time.json",
+        "events.jsonl", "result.json", "state.log", "logs/coordinator.log",
+        "logs/agent-0.log", "logs/worker-0001.log",
         "checkpoints/step-00000030/manifest.json", "report.html"}) {
     EXPECT_TRUE(std::filesystem::exists(run + file)) << file;
   }
@@ -34,6 +35,9 @@ TEST(RunTest, LeavesAWholeRunDirectory) {
   EXPECT_LT(metrics.back()["loss"], metrics.front()["loss"]);
   EXPECT_NE(process.Output().find("step time: predicted"), std::string::npos);
   EXPECT_NE(process.Output().find("report: "), std::string::npos);
+  // The machine's profile learnt from the run, or it is said why not.
+  EXPECT_NE(process.Output().find("\nprofile: "), std::string::npos)
+      << process.Output();
 }
 
 // Goal: mpirun with two agents of two workers trains the same job, and twice

@@ -14,6 +14,7 @@
 #include "planner/evaluation_summary.h"
 #include "planner/interval.h"
 #include "planner/known_models.h"
+#include "planner/own_profile.h"
 #include "planner/profile_errors.h"
 #include "planner/profile_file.h"
 #include "planner/published_runs.h"
@@ -47,6 +48,10 @@ std::vector<RunPrediction> PredictFile(const std::string& name,
     predictions.push_back(PredictRun(run, Shipped(), options));
   }
   return predictions;
+}
+
+OwnProfile Itself(const HardwareProfile& profile) {
+  return *MakeOwnProfile(profile, Shipped());
 }
 
 const ErrorSummary& Find(const std::vector<ErrorSummary>& summaries,
@@ -195,7 +200,7 @@ TEST(CorrectProfileTest, FindsASlowerMachine) {
     runs.push_back(run);
   }
   ASSERT_GT(runs.size(), 10u);
-  const auto corrected = CorrectProfile(runs, "h100-sxm", profile);
+  const auto corrected = CorrectProfile(runs, Itself(profile));
   ASSERT_TRUE(corrected.ok()) << corrected.status();
   EXPECT_GT(corrected->median_error_before, 0.1);
   EXPECT_LT(corrected->median_error_after, 0.02);
@@ -212,8 +217,11 @@ TEST(CorrectProfileTest, FindsASlowerMachine) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->constants, corrected->profile.constants);
 
-  EXPECT_THAT(CorrectProfile(runs, "a100-80gb", profile).status().message(),
-              HasSubstr("no run says anything of a100-80gb: dgxc/"));
+  EXPECT_THAT(
+      CorrectProfile(runs, Itself(LoadNamedProfile("a100-80gb").value()))
+          .status()
+          .message(),
+      HasSubstr("no run says anything of a100-80gb: dgxc/"));
 }
 
 // Goal: what is off in the model of some runs is not taken for the machine's: a
@@ -242,7 +250,7 @@ TEST(CorrectProfileTest, KeepsWhatOtherModelsTell) {
       if (model == held_out) continue;
       others.insert(others.end(), of_model.begin(), of_model.end());
     }
-    const auto corrected = CorrectProfile(others, profile.name, profile);
+    const auto corrected = CorrectProfile(others, Itself(profile));
     ASSERT_TRUE(corrected.ok()) << corrected.status();
     EXPECT_LE(corrected->median_error_after, corrected->median_error_before);
     for (size_t i = 0; i < profile.constants.size(); ++i) {
@@ -275,11 +283,51 @@ TEST(CorrectProfileTest, LeavesAGoodProfileAlone) {
     run.step_time_s = prediction.step_time_s;
     runs.push_back(run);
   }
-  const auto corrected = CorrectProfile(runs, "h100-sxm", profile);
+  const auto corrected = CorrectProfile(runs, Itself(profile));
   ASSERT_TRUE(corrected.ok()) << corrected.status();
   EXPECT_EQ(corrected->profile.constants, profile.constants);
   EXPECT_THAT(corrected->outliers, IsEmpty());
   EXPECT_EQ(corrected->median_error_after, 0);
+}
+
+// Goal: a profile measured on one's own machine prices runs on such devices,
+// and no others. Method: h200-sxm, measured, as it is and as `millrace profile`
+// writes it, without data sheet; and one of a processor.
+TEST(OwnProfileTest, StandsForItsDevice) {
+  HardwareProfile measured = LoadNamedProfile("h200-sxm").value();
+  measured.name = "mine";
+  HardwareProfile bare = measured;
+  bare.device = {};
+  bare.network.clear();
+  bare.constants.clear();
+  for (const HardwareProfile& mine : {measured, bare}) {
+    const auto own = MakeOwnProfile(mine, Shipped());
+    ASSERT_TRUE(own.ok()) << own.status();
+    EXPECT_TRUE(own->stands_for("h200-cluster"));
+    EXPECT_FALSE(own->stands_for("h100-sxm"));
+    EXPECT_EQ(own->profile.device.name, measured.device.name);
+    EXPECT_FALSE(own->profile.constants.empty());
+    const ProfileSource profiles = OwnProfileFirst(*own, Shipped());
+    EXPECT_EQ(profiles("h200-cluster")->name, "mine");
+    EXPECT_EQ(profiles("h100-sxm")->name, "h100-sxm");
+    int num_supported = 0;
+    for (const PublishedRun& run : Runs("published_runs.json")) {
+      if (run.gpu.find("H200") == std::string::npos) continue;
+      const RunPrediction prediction = PredictRun(run, profiles, {});
+      const RunPrediction shipped = PredictRun(run, Shipped(), {});
+      EXPECT_EQ(prediction.is_supported(), shipped.is_supported()) << run.id;
+      if (!prediction.is_supported()) continue;
+      ++num_supported;
+      EXPECT_NE(prediction.step_time_s, shipped.step_time_s) << run.id;
+    }
+    EXPECT_GT(num_supported, 0);
+  }
+  EXPECT_FALSE(Itself(LoadNamedProfile("a100-80gb").value())
+                   .stands_for("a100-80gb-100g"));
+  bare.provenance.machine = "AMD-EPYC-2";
+  const auto unknown = MakeOwnProfile(bare, Shipped());
+  EXPECT_TRUE(absl::IsInvalidArgument(unknown.status()));
+  EXPECT_THAT(unknown.status().message(), HasSubstr("AMD-EPYC-2"));
 }
 
 }  // namespace

@@ -1,0 +1,94 @@
+// What a run's measured steps teach the hardware profile: observations are kept
+// in the run directory while it trains (timelines/observed.jsonl), and learnt
+// from at its end, or later by `millrace profile --from-run`.
+
+#ifndef MILLRACE_COORDINATOR_PROFILE_TEACHING_H_
+#define MILLRACE_COORDINATOR_PROFILE_TEACHING_H_
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/planning.h"
+#include "planner/cost.h"
+#include "planner/job.h"
+#include "planner/layout.h"
+#include "planner/program.h"
+#include "planner/recalibrate.h"
+#include "planner/timeline.h"
+
+namespace millrace {
+
+class StepObserver {
+ public:
+  // By the run directory's profile.yaml. Does nothing yet.
+  StepObserver(std::string run_directory, JobSpec job, Layout layout,
+               DeviceFacts devices);
+  ~StepObserver();
+  StepObserver(const StepObserver&) = delete;
+  StepObserver& operator=(const StepObserver&) = delete;
+
+  // Appends a line, on a thread of its own: of many ranks it takes seconds, in
+  // which whoever called goes on. A step that comes meanwhile is passed over.
+  // `timeline` is of all ranks.
+  void Observe(int64_t generation, int64_t step, Timeline timeline);
+
+  // Waits for the last one. The first error of any: FailedPrecondition if the
+  // profile is of another machine or thread count than `devices`, whose steps
+  // would spoil it; errors of ObserveStep, and of the disk. After one, nothing
+  // more is observed.
+  absl::Status Finish();
+
+ private:
+  absl::Status Open();
+  absl::Status Append(int64_t generation, int64_t step,
+                      const Timeline& timeline);
+
+  const std::string run_directory_;
+  const JobSpec job_;
+  const Layout layout_;
+  const DeviceFacts devices_;
+  std::thread thread_;
+  std::atomic<bool> busy_ = false;
+  // Of the thread's, while it is busy.
+  std::vector<Program> programs_;
+  std::optional<CostModel> cost_;
+  absl::Status status_;
+};
+
+// What a run directory holds of a run that has ended. InvalidArgument if it is
+// none, FailedPrecondition if it has not ended, NotFound with the reason if
+// nothing was observed. A torn last line is passed over, as long as there is
+// another; damage before it is DataLoss naming file and line.
+struct EndedRun {
+  JobSpec job;
+  MeasuredRun measured;
+};
+absl::StatusOr<EndedRun> ReadEndedRun(const std::string& run_directory);
+
+struct TaughtProfile {
+  std::string path;
+  bool is_copy = false;  // Of one that is not to be written.
+  Recalibration recalibration;
+};
+
+// Teaches the profile at `output`, or if that is empty the one that the job's
+// profile_output names. Profiles that come with Millrace are never written;
+// learnt_profile.yaml in the run directory is, then. One process at a time does
+// this, whose readers see the profile before or after. FailedPrecondition if
+// the job wants none; errors of ReadEndedRun, Recalibrate and of the files.
+absl::StatusOr<TaughtProfile> TeachProfile(const std::string& run_directory,
+                                           const std::string& output);
+
+// Lines for people: which file learnt what, what changed most and what was
+// refused.
+std::vector<std::string> DescribeTaught(const TaughtProfile& taught);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_PROFILE_TEACHING_H_
