@@ -545,33 +545,6 @@ void JobRunner::Do(const EndJob& action) {
   server_->Stop();
 }
 
-void JobRunner::ObserveStep(int64_t generation, int64_t step,
-                            const Timeline& timeline) {
-  if (job_.profile_output == "none") return;
-  if (!observer_.has_value()) {
-    observer_.emplace(options_.run_directory, job_, plan_->layout, Devices());
-  }
-  observer_->Observe(generation, step, timeline);
-}
-
-void JobRunner::TeachProfile(const EndJob& action) {
-  if (job_.profile_output == "none" || ExitCode(action.verdict) != 0) return;
-  const absl::Status observed =
-      observer_.has_value() ? observer_->Finish() : absl::OkStatus();
-  const absl::StatusOr<TaughtProfile> taught =
-      observed.ok() ? millrace::TeachProfile(options_.run_directory, "")
-                    : absl::StatusOr<TaughtProfile>(observed);
-  if (!taught.ok()) {
-    progress_->Line(
-        absl::StrCat("profile: nothing learnt: ", taught.status().message()));
-    return;
-  }
-  output_->Event({.event = "profile_taught", .detail = taught->path});
-  for (const std::string& line : DescribeTaught(*taught)) {
-    progress_->Line(line);
-  }
-}
-
 void JobRunner::PrintSummary(const EndJob& action) {
   if (action.verdict == Verdict::kRefused || options_.profile_only) return;
   const double measured = output_->MedianStepTime();

@@ -76,9 +76,10 @@ class Observer {
       double seconds = SpanOf(meeting.front()).seconds();
       for (const Participant& member : meeting) {
         const TimeSpan& span = SpanOf(member);
-        seconds = std::min(
-            seconds,
-            span.end_s - work_.CouldBegin(member.rank_idx, span.begin_s));
+        double begin_s = work_.CouldBegin(member.rank_idx, span.begin_s);
+        // What ended before there should have been room did find some.
+        if (begin_s >= span.end_s) begin_s = span.begin_s;
+        seconds = std::min(seconds, span.end_s - begin_s);
       }
       seconds = std::max(seconds, 0.0);
       for (const Participant& member : meeting) {

@@ -304,6 +304,26 @@ TEST(SimulateTest, TransfersJoinBothEnds) {
   EXPECT_EQ(received.end_s, sent.end_s);
 }
 
+// Goal: ranks that scatter wait for the last at each collective, the more of
+// them the longer, and who meets nobody waits for nobody. Method: equal ops on
+// tensor axes of two and four, and on stages of one rank each.
+TEST(SimulateTest, RanksArriveApart) {
+  const auto step_time = [](const Layout& layout, double arrival_spread) {
+    const std::vector<Program> programs = BuildAll(TestModel(), layout);
+    const auto stages = WithSeconds(
+        programs, [](const Program&, const Instruction&) { return 1.0; });
+    return Simulate(stages, {.arrival_spread = arrival_spread})->step_time_s;
+  };
+  const Layout two = {.tensor = 2, .num_microbatches = 2};
+  const Layout four = {.tensor = 4, .num_microbatches = 2};
+  EXPECT_EQ(step_time(two, 0), step_time(four, 0));
+  EXPECT_GT(step_time(two, 0.1), 1.01 * step_time(two, 0));
+  EXPECT_GT(step_time(four, 0.1), 1.01 * step_time(two, 0.1));
+  EXPECT_LT(step_time(four, 0.1), 1.5 * step_time(four, 0));
+  const Layout stages = {.pipeline = 4, .num_microbatches = 4};
+  EXPECT_EQ(step_time(stages, 0.1), step_time(stages, 0));
+}
+
 // Goal: a deadlock is reported with who is stuck. Method: two stages, each made
 // to wait for what the other sends later.
 TEST(SimulateTest, NamesDeadlocks) {

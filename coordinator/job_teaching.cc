@@ -1,0 +1,39 @@
+// What measured steps teach the profile; see job_runner.h.
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/job_runner.h"
+
+namespace millrace {
+
+void JobRunner::ObserveStep(int64_t generation, int64_t step,
+                            const Timeline& timeline) {
+  if (job_.profile_output == "none") return;
+  if (!observer_.has_value()) {
+    observer_.emplace(options_.run_directory, job_, plan_->layout, Devices());
+  }
+  observer_->Observe(generation, step, timeline);
+}
+
+void JobRunner::TeachProfile(const EndJob& action) {
+  const bool ended_well = action.verdict == Verdict::kFinished ||
+                          action.verdict == Verdict::kStopped;
+  if (job_.profile_output == "none" || !ended_well) return;
+  const absl::Status observed =
+      observer_.has_value() ? observer_->Finish() : absl::OkStatus();
+  const absl::StatusOr<TaughtProfile> taught =
+      observed.ok() ? millrace::TeachProfile(options_.run_directory, "")
+                    : absl::StatusOr<TaughtProfile>(observed);
+  if (!taught.ok()) {
+    progress_->Line(
+        absl::StrCat("profile: nothing learnt: ", taught.status().message()));
+    return;
+  }
+  output_->Event({.event = "profile_taught", .detail = taught->path});
+  for (const std::string& line : DescribeTaught(*taught)) {
+    progress_->Line(line);
+  }
+}
+
+}  // namespace millrace
