@@ -60,8 +60,7 @@ ShapeErrors::ShapeErrors(std::vector<ShapeError> observed)
       shared += kCallNoise / static_cast<double>(a.num_calls);
     }
   }
-  weights_ =
-      SolveRobustly(covariance, values, kNoise, OutlierPull::kSteady).weights;
+  weights_ = SolveRobustly(covariance, values, kNoise).weights;
 }
 
 double ShapeErrors::OfRow(const OpShape& shape) const {
