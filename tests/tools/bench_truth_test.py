@@ -84,22 +84,24 @@ class JobTest(unittest.TestCase):
 
     def test_pins_the_quickstart(self):
         text = (ROOT / "configs/quickstart.yaml").read_text()
-        layout = bench_truth.parse_layout("pipeline=2 data=2 micro_batch=8")
+        layout = bench_truth.parse_layout("pipeline=2 data=2 micro_batch=8", 4)
         lines = bench_truth.pin_job(text, layout, 7, "out put").splitlines()
         for line in ["layout: {pipeline: 2, data: 2, tensor: 1, micro_batch: 8, zero: 0}",
                      "  steps: 7", "  validation_interval_steps: 0", "    warmup_steps: 7",
-                     "checkpoint: {interval_steps: 0, resume: none}",
+                     "checkpoint: {interval_steps: 0, at_end: false, resume: none}",
                      'output: {directory: "out put"}', "  hidden: 256           "
                      "# Width of the residual stream."]:
             self.assertEqual(lines.count(line), 1, line)
 
     def test_refuses_other_layouts(self):
         for layout in bench_truth.LAYOUTS:
-            bench_truth.parse_layout(layout)
+            bench_truth.parse_layout(layout, 4)
+        self.assertEqual(bench_truth.parse_layout("data=2 recompute=full", 2)["recompute"], "full")
+        self.assertNotIn("recompute", bench_truth.parse_layout("data=2", 2))
         with self.assertRaisesRegex(ValueError, "has 2 ranks"):
-            bench_truth.parse_layout("data=2")
+            bench_truth.parse_layout("data=2", 4)
         with self.assertRaisesRegex(ValueError, "'dta=4' is not one of pipeline"):
-            bench_truth.parse_layout("dta=4")
+            bench_truth.parse_layout("dta=4", 4)
 
 
 if __name__ == "__main__":
