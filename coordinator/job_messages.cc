@@ -25,6 +25,13 @@ WorkerPhase PhaseOf(protocol::WorkerPhase phase) {
   }
 }
 
+RankLoad LoadOf(const protocol::HostLoad& load) {
+  return {.seconds = load.seconds(),
+          .busy_s = load.busy_s(),
+          .own_s = load.own_s(),
+          .num_processors = load.num_processors()};
+}
+
 }  // namespace
 
 void JobRunner::Acknowledge(SessionId session, uint64_t sequence) {
@@ -198,15 +205,19 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
                        FromMessage(step.breakdown()), step.validation_s());
   if (step.timeline_size() > 0 && plan_.has_value()) {
     auto& ranks = timelines_[step.step()];
-    ranks[rank] = TimelineOf(step, rank);
+    ranks[rank] = {.timeline = TimelineOf(step, rank),
+                   .load = LoadOf(step.load())};
     if (static_cast<int32_t>(ranks.size()) == plan_->layout.num_ranks()) {
       Timeline timeline = {.step_time_s = step.step_time_s()};
-      for (auto& [member, events] : ranks) {
-        timeline.ranks.push_back(std::move(events));
+      std::vector<RankLoad> loads;
+      for (auto& [member, measured] : ranks) {
+        timeline.ranks.push_back(std::move(measured.timeline));
+        loads.push_back(measured.load);
       }
       MustSucceed(output_->WriteFile("timelines/measured.json",
                                      TimelineToJson(timeline)));
-      ObserveStep(generation, step.step(), timeline);
+      ObserveStep(generation, step.step(), timeline,
+                  OthersShare(loads, Devices().ranks_per_host));
       timelines_.erase(step.step());
     }
     while (timelines_.size() > kTimelinesKept) {

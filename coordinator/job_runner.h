@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/host_load.h"
 #include "coordinator/job_state.h"
 #include "coordinator/planning.h"
 #include "coordinator/profile_teaching.h"
@@ -101,7 +102,8 @@ class JobRunner {
   void OnPlan(const PlanOutcome& outcome);
   // Keeps what a measured step of all ranks says of the profile, which learns
   // from it when the job has ended well. Failing that hurts no training.
-  void ObserveStep(int64_t generation, int64_t step, const Timeline& timeline);
+  void ObserveStep(int64_t generation, int64_t step, const Timeline& timeline,
+                   double others_share);
   void TeachProfile(const EndJob& action);
   void PrintSummary(const EndJob& action);
 
@@ -143,7 +145,11 @@ class JobRunner {
   std::map<std::string, std::string> rendezvous_;
   std::map<std::string, std::vector<SessionId>> rendezvous_waiters_;
   std::map<int64_t, std::map<Rank, Part>> parts_;
-  std::map<int64_t, std::map<Rank, RankTimeline>> timelines_;
+  struct MeasuredRank {
+    RankTimeline timeline;
+    RankLoad load;
+  };
+  std::map<int64_t, std::map<Rank, MeasuredRank>> timelines_;
   std::map<Rank, uint64_t> parameter_hashes_;
 
   std::optional<StepObserver> observer_;  // Since the first measured step.

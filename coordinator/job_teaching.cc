@@ -8,12 +8,12 @@
 namespace millrace {
 
 void JobRunner::ObserveStep(int64_t generation, int64_t step,
-                            const Timeline& timeline) {
+                            const Timeline& timeline, double others_share) {
   if (job_.profile_output == "none") return;
   if (!observer_.has_value()) {
     observer_.emplace(options_.run_directory, job_, plan_->layout, Devices());
   }
-  observer_->Observe(generation, step, timeline);
+  observer_->Observe(generation, step, timeline, others_share);
 }
 
 void JobRunner::TeachProfile(const EndJob& action) {
@@ -23,7 +23,7 @@ void JobRunner::TeachProfile(const EndJob& action) {
   const absl::Status observed =
       observer_.has_value() ? observer_->Finish() : absl::OkStatus();
   const absl::StatusOr<TaughtProfile> taught =
-      observed.ok() ? millrace::TeachProfile(options_.run_directory, "")
+      observed.ok() ? millrace::TeachProfile(options_.run_directory, {})
                     : absl::StatusOr<TaughtProfile>(observed);
   if (!taught.ok()) {
     progress_->Line(

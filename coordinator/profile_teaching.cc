@@ -120,15 +120,31 @@ std::set<std::pair<int64_t, int64_t>> SteadySteps(const StepTimes& times) {
   return steady;
 }
 
-void ChooseSteps(const std::vector<StepObservation>& observed,
-                 const StepTimes& times, MeasuredRun* run) {
+absl::Status ChooseSteps(const std::vector<StepObservation>& observed,
+                         const StepTimes& times, bool believes_busy_steps,
+                         EndedRun* ended) {
+  MeasuredRun* const run = &ended->measured;
   const auto steady = SteadySteps(times);
+  std::vector<double> undisturbed_s, others;
   std::set<std::pair<int64_t, int64_t>> measured;
   for (const StepObservation& step : observed) {
     const std::pair<int64_t, int64_t> key = {step.generation, step.step};
-    if (steady.contains(key) && measured.insert(key).second) {
-      run->steps.push_back(step);
+    if (!steady.contains(key) || !measured.insert(key).second) continue;
+    if (step.others_share > kMostOthersShare && !believes_busy_steps) {
+      others.push_back(step.others_share);
+      continue;
     }
+    run->steps.push_back(step);
+    undisturbed_s.push_back(times.at(key));
+  }
+  ended->num_busy_steps = static_cast<int64_t>(others.size());
+  if (run->steps.empty() && !others.empty()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "other processes kept %.0f %% of the processors busy while steps were "
+        "measured, at most %.0f %% leave them as they are; train while the "
+        "machine is idle, or let a profile learn all the same with millrace "
+        "profile --from-run RUN",
+        100 * MedianOf(others), 100 * kMostOthersShare));
   }
   std::vector<double> all, unmeasured;
   for (const auto& key : steady) {
@@ -136,8 +152,13 @@ void ChooseSteps(const std::vector<StepObservation>& observed,
     if (!measured.contains(key)) unmeasured.push_back(times.at(key));
   }
   // A step that is measured apart takes longer for it.
-  const auto& chosen = run->ran_apart && !unmeasured.empty() ? unmeasured : all;
-  if (!chosen.empty()) run->step_time_s = MedianOf(chosen);
+  run->step_times_s = run->ran_apart && !unmeasured.empty() ? unmeasured : all;
+  if (!run->step_times_s.empty()) {
+    run->step_time_s = MedianOf(run->step_times_s);
+  }
+  // How busy others kept the machine between these steps is not known.
+  if (!others.empty()) run->step_time_s = MedianOf(undisturbed_s);
+  return absl::OkStatus();
 }
 
 struct Target {
@@ -209,15 +230,15 @@ StepObserver::~StepObserver() {
   if (thread_.joinable()) thread_.join();
 }
 
-void StepObserver::Observe(int64_t generation, int64_t step,
-                           Timeline timeline) {
+void StepObserver::Observe(int64_t generation, int64_t step, Timeline timeline,
+                           double others_share) {
   if (busy_.load(std::memory_order_acquire)) return;
   if (thread_.joinable()) thread_.join();
   if (!status_.ok()) return;
   busy_.store(true, std::memory_order_release);
-  thread_ =
-      std::thread([this, generation, step, timeline = std::move(timeline)] {
-        status_ = Append(generation, step, timeline);
+  thread_ = std::thread(
+      [this, generation, step, others_share, timeline = std::move(timeline)] {
+        status_ = Append(generation, step, timeline, others_share);
         busy_.store(false, std::memory_order_release);
       });
 }
@@ -245,13 +266,15 @@ absl::Status StepObserver::Open() {
 }
 
 absl::Status StepObserver::Append(int64_t generation, int64_t step,
-                                  const Timeline& timeline) {
+                                  const Timeline& timeline,
+                                  double others_share) {
   if (!cost_.has_value()) RETURN_IF_ERROR(Open());
   ASSIGN_OR_RETURN(StepObservation observation,
                    ObserveStep(programs_, *cost_, timeline,
                                {.ran_apart = job_.resources.uses_cuda()}));
   observation.generation = generation;
   observation.step = step;
+  observation.others_share = others_share;
   const std::string path = ObservedPath(run_directory_);
   std::ofstream out(path, std::ios::app);
   out << StepObservationToJson(observation) << std::endl;
@@ -259,7 +282,8 @@ absl::Status StepObserver::Append(int64_t generation, int64_t step,
   return absl::InternalError(absl::StrCat("failed to write ", path));
 }
 
-absl::StatusOr<EndedRun> ReadEndedRun(const std::string& run_directory) {
+absl::StatusOr<EndedRun> ReadEndedRun(const std::string& run_directory,
+                                      bool believes_busy_steps) {
   std::error_code error;
   const std::filesystem::path real =
       std::filesystem::canonical(run_directory, error);
@@ -303,14 +327,16 @@ absl::StatusOr<EndedRun> ReadEndedRun(const std::string& run_directory) {
   measured.model = run.job.model;
   measured.layout = plan.layout;
   measured.ran_apart = run.job.resources.uses_cuda();
-  ChooseSteps(observed, times, &measured);
+  RETURN_IF_ERROR(ChooseSteps(observed, times, believes_busy_steps, &run));
   return run;
 }
 
 absl::StatusOr<TaughtProfile> TeachProfile(const std::string& run_directory,
-                                           const std::string& output) {
-  ASSIGN_OR_RETURN(const EndedRun run, ReadEndedRun(run_directory));
-  ASSIGN_OR_RETURN(const Target target, FindTarget(run, run_directory, output));
+                                           const TeachOptions& options) {
+  ASSIGN_OR_RETURN(const EndedRun run,
+                   ReadEndedRun(run_directory, options.believes_busy_steps));
+  ASSIGN_OR_RETURN(const Target target,
+                   FindTarget(run, run_directory, options.output));
   if (const size_t slash = target.path.rfind('/');
       slash != std::string::npos && slash > 0) {
     RETURN_IF_ERROR(MakeDirectories(target.path.substr(0, slash)));
@@ -321,8 +347,10 @@ absl::StatusOr<TaughtProfile> TeachProfile(const std::string& run_directory,
   if (FileExists(target.path) || !target.may_begin) {
     ASSIGN_OR_RETURN(profile, LoadProfile(target.path));
   }
-  TaughtProfile taught{
-      .path = target.path, .is_copy = target.is_copy, .recalibration = {}};
+  TaughtProfile taught{.path = target.path,
+                       .num_busy_steps = run.num_busy_steps,
+                       .is_copy = target.is_copy,
+                       .recalibration = {}};
   ASSIGN_OR_RETURN(taught.recalibration, Recalibrate(run.measured, profile));
   RETURN_IF_ERROR(SaveProfile(taught.recalibration.profile, target.path));
   return taught;
@@ -348,6 +376,12 @@ std::vector<std::string> DescribeTaught(const TaughtProfile& taught) {
   if (!most.empty()) {
     lines.push_back(
         absl::StrCat("profile: changed most: ", absl::StrJoin(most, "; ")));
+  }
+  if (taught.num_busy_steps > 0) {
+    lines.push_back(absl::StrFormat(
+        "profile: %d more measured steps left out, while other processes kept "
+        "over %.0f %% of the processors busy",
+        taught.num_busy_steps, 100 * kMostOthersShare));
   }
   constexpr size_t kRefusedShown = 5;
   for (size_t i = 0; i < what.refused.size(); ++i) {

@@ -35,8 +35,10 @@ class StepObserver {
 
   // Appends a line, on a thread of its own: of many ranks it takes seconds, in
   // which whoever called goes on. A step that comes meanwhile is passed over.
-  // `timeline` is of all ranks.
-  void Observe(int64_t generation, int64_t step, Timeline timeline);
+  // `timeline` is of all ranks, `others_share` OthersShare() of
+  // coordinator/host_load.h.
+  void Observe(int64_t generation, int64_t step, Timeline timeline,
+               double others_share);
 
   // Waits for the last one. The first error of any: FailedPrecondition if the
   // profile is of another machine or thread count than `devices`, whose steps
@@ -47,7 +49,7 @@ class StepObserver {
  private:
   absl::Status Open();
   absl::Status Append(int64_t generation, int64_t step,
-                      const Timeline& timeline);
+                      const Timeline& timeline, double others_share);
 
   const std::string run_directory_;
   const JobSpec job_;
@@ -65,25 +67,39 @@ class StepObserver {
 // none, FailedPrecondition if it has not ended, NotFound with the reason if
 // nothing was observed. A torn last line is passed over, as long as there is
 // another; damage before it is DataLoss naming file and line.
+//
+// Of a machine that others keep busy a run shows what it does then, which no
+// run on a quiet one is like. Measured steps during which other processes had
+// more than kMostOthersShare of a host's processors are left out, and counted,
+// unless `believes_busy_steps`; FailedPrecondition if no others are left.
+inline constexpr double kMostOthersShare = 0.05;
 struct EndedRun {
   JobSpec job;
   MeasuredRun measured;
+  int64_t num_busy_steps = 0;
 };
-absl::StatusOr<EndedRun> ReadEndedRun(const std::string& run_directory);
+absl::StatusOr<EndedRun> ReadEndedRun(const std::string& run_directory,
+                                      bool believes_busy_steps);
+
+struct TeachOptions {
+  std::string output;  // Empty: what the job's profile_output names.
+  bool believes_busy_steps = false;
+};
 
 struct TaughtProfile {
   std::string path;
-  bool is_copy = false;  // Of one that is not to be written.
+  int64_t num_busy_steps = 0;  // Left out.
+  bool is_copy = false;        // Of one that is not to be written.
   Recalibration recalibration;
 };
 
-// Teaches the profile at `output`, or if that is empty the one that the job's
-// profile_output names. Profiles that come with Millrace are never written;
-// learnt_profile.yaml in the run directory is, then. One process at a time does
-// this, whose readers see the profile before or after. FailedPrecondition if
-// the job wants none; errors of ReadEndedRun, Recalibrate and of the files.
+// Teaches the profile at options.output. Profiles that come with Millrace are
+// never written; learnt_profile.yaml in the run directory is, then. One process
+// at a time does this, whose readers see the profile before or after.
+// FailedPrecondition if the job wants none; errors of ReadEndedRun, Recalibrate
+// and of the files.
 absl::StatusOr<TaughtProfile> TeachProfile(const std::string& run_directory,
-                                           const std::string& output);
+                                           const TeachOptions& options);
 
 // Lines for people: which file learnt what, what changed most and what was
 // refused.

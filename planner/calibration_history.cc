@@ -1,11 +1,12 @@
 #include "planner/calibration_history.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <set>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "planner/interval.h"
 
 namespace millrace {
@@ -67,17 +68,30 @@ void ForgetOld(HardwareProfile* profile) {
 }
 
 StepError ErrorOfHistory(const HardwareProfile& profile) {
+  constexpr char kSource[] =
+      "runs with this profile, each predicted before it was learnt from";
   std::vector<double> ratios;
+  std::set<std::string> layouts;
+  double log_sum = 0;
   const std::vector<CalibrationRun>& runs = profile.calibration_runs;
   // Before the first the tables had seen no step.
   for (size_t i = runs.size() < kRunsKept ? 1 : 0; i < runs.size(); ++i) {
     if (runs[i].num_slow_ranks > 0) continue;
     ratios.push_back(runs[i].measured_s / runs[i].predicted_s);
+    layouts.insert(runs[i].layout);
+    log_sum += std::log(ratios.back());
   }
   if (ratios.empty()) return {};
-  return ErrorOfRuns(ratios,
-                     absl::StrCat("runs with this profile, each predicted "
-                                  "before it was learnt from"));
+  const double run_noise = NoiseFor(profile).run;
+  StepError error = ErrorOfRuns(ratios, kSource, run_noise);
+  if (layouts.size() > 1) return error;
+  // Runs that are all alike say nothing of other layouts, as a single one.
+  const double middle = std::exp(log_sum / static_cast<double>(ratios.size()));
+  const StepError one =
+      ErrorOfRuns(std::vector<double>{middle}, kSource, run_noise);
+  error.low = std::min(error.low, one.low);
+  error.high = std::max(error.high, one.high);
+  return error;
 }
 
 }  // namespace millrace

@@ -42,7 +42,7 @@ void ForgetOld(HardwareProfile* profile);
 
 // How plans with the profile were off, by what it predicted for runs before it
 // learnt from them; not given before the second run. Runs with slow ranks say
-// nothing of the machine.
+// nothing of the machine, runs of one layout little of others.
 StepError ErrorOfHistory(const HardwareProfile& profile);
 
 }  // namespace millrace

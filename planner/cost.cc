@@ -124,6 +124,13 @@ CommKind CommKindOf(OpKind collective) {
   }
 }
 
+// Between ranks of the group that are next to each other.
+int64_t StrideOf(const Layout& layout, Group group) {
+  if (group == Group::kPipeline) return layout.tensor;
+  if (group == Group::kData) return int64_t{layout.tensor} * layout.pipeline;
+  return 1;
+}
+
 bool IsCrossEntropyChain(OpKind kind) {
   return kind == OpKind::kLinearCrossEntropy ||
          kind == OpKind::kCrossEntropyStats ||
@@ -193,16 +200,20 @@ bool CostModel::WereMeasured(int64_t group_size, int64_t stride) const {
          (group_size - 1) * stride < profile_.provenance.num_ranks;
 }
 
+bool CostModel::IsPricedByRow(const Layout& layout, OpKind kind,
+                              const OpAttributes& attributes) const {
+  if (IsTransfer(kind)) return WereMeasured(layout.pipeline, layout.tensor);
+  if (!IsCollective(kind)) return true;
+  const Group group = std::get<CollectiveAttributes>(attributes).group;
+  return WereMeasured(GroupSize(layout, group), StrideOf(layout, group));
+}
+
 double CostModel::CollectiveSeconds(
     const Layout& layout, OpKind kind,
     const CollectiveAttributes& collective) const {
   const int32_t size = GroupSize(layout, collective.group);
   const double bytes = WorkOf(layout, kind, collective).bytes;
-  int64_t stride = 1;
-  if (collective.group == Group::kPipeline) stride = layout.tensor;
-  if (collective.group == Group::kData) {
-    stride = int64_t{layout.tensor} * layout.pipeline;
-  }
+  const int64_t stride = StrideOf(layout, collective.group);
   if (WereMeasured(size, stride)) {
     return CommunicationSeconds(kind, size, bytes);
   }

@@ -46,6 +46,10 @@ class CostModel {
   // The same of a row of the tables, or of what would be one, without launch
   // overhead.
   double RowSeconds(const OpShape& shape) const;
+  // False of communication that Seconds() prices by the network, since it
+  // reaches beyond the ranks that were measured: no row changes it.
+  bool IsPricedByRow(const Layout& layout, OpKind kind,
+                     const OpAttributes& attributes) const;
 
   // One value per instruction of `program`, for Simulate().
   std::vector<double> ProgramSeconds(const Program& program) const;

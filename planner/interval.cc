@@ -13,9 +13,6 @@ namespace {
 
 constexpr double kTail = (1 - kIntervalConfidence) / 2;
 
-// Steps of equal runs scatter by about so much (0.5 to 2.8 % between the 10th
-// and 90th percentile, MLPerf Training logs of Llama 3.1 405B).
-constexpr double kRunToRun = 0.01;
 // The scatter of errors between layouts, where a single run says nothing of it.
 constexpr double kBetweenLayouts = 0.04;
 
@@ -60,7 +57,7 @@ std::vector<double> SortedLogs(std::span<const double> values) {
 }  // namespace
 
 StepError ErrorOfRuns(std::span<const double> measured_over_predicted,
-                      const std::string& source) {
+                      const std::string& source, double run_noise) {
   CHECK(!measured_over_predicted.empty());
   const std::vector<double> logs = SortedLogs(measured_over_predicted);
   const size_t n = logs.size();
@@ -73,8 +70,8 @@ StepError ErrorOfRuns(std::span<const double> measured_over_predicted,
     high = logs[n - k];
   } else {
     const Moments moments = MomentsOf(logs);
-    const double deviation =
-        n == 1 ? kBetweenLayouts : std::max(moments.deviation, kRunToRun);
+    const double deviation = n == 1 ? std::hypot(kBetweenLayouts, run_noise)
+                                    : std::max(moments.deviation, run_noise);
     const double quantile =
         n == 1 ? NormalQuantile(1 - kTail) : kStudent[n - 2];
     const double half =
@@ -115,7 +112,7 @@ StepError ErrorFor(const ModelSpec& model, const HardwareProfile& profile) {
 }
 
 StepNoise NoiseFor(const HardwareProfile& profile) {
-  StepNoise noise = {.pass = kRunToRun, .run = kRunToRun};
+  StepNoise noise = {.pass = kSupposedNoise, .run = kSupposedNoise};
   for (const ModelConstant& constant : profile.constants) {
     if (constant.name == kPassNoise) noise.pass = constant.value;
     if (constant.name == kRunNoise) noise.run = constant.value;

@@ -15,15 +15,19 @@
 namespace millrace {
 
 inline constexpr double kIntervalConfidence = 0.9;
+// Steps of equal runs scatter by about so much (0.5 to 2.8 % between the 10th
+// and 90th percentile, MLPerf Training logs of Llama 3.1 405B).
+inline constexpr double kSupposedNoise = 0.01;
 
 // The band in which the next run's measured over predicted step time lies with
 // kIntervalConfidence, if it is like those of `measured_over_predicted`: at
 // least one, all above 0. From 19 runs on between order statistics, which
 // supposes nothing of how errors are distributed (Vovk et al., "Algorithmic
 // Learning in a Random World", 2005); of fewer, by Student's distribution of
-// their logarithms.
+// their logarithms, whose scatter is that of equal runs at least.
 StepError ErrorOfRuns(std::span<const double> measured_over_predicted,
-                      const std::string& source);
+                      const std::string& source,
+                      double run_noise = kSupposedNoise);
 
 // The profile's step_error, or what is supposed of a profile that states none:
 // less of one with tables, measured on the machine itself, than of one from
@@ -37,7 +41,8 @@ struct StepNoise {
   double pass = 0;  // Of one pass of one micro-batch, from time to time.
   double run = 0;   // Of the mean step of equal runs.
 };
-// Names of a profile's constants that state them.
+// Names of a profile's constants that state them; what measures a profile or
+// teaches it fills them (planner/measured_noise.h).
 inline constexpr char kPassNoise[] = "pass_noise";
 inline constexpr char kRunNoise[] = "run_noise";
 

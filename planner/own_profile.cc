@@ -1,12 +1,36 @@
 #include "planner/own_profile.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "planner/interval.h"
 #include "planner/run_setup.h"
 
 namespace millrace {
+namespace {
+
+bool IsNoise(const ModelConstant& constant) {
+  return constant.name == kPassNoise || constant.name == kRunNoise;
+}
+
+// Where the profile has none but of its noise.
+void AddConstants(const std::vector<ModelConstant>& sheet,
+                  HardwareProfile* profile) {
+  std::vector<ModelConstant>& own = profile->constants;
+  if (!std::all_of(own.begin(), own.end(), IsNoise)) return;
+  for (const ModelConstant& constant : sheet) {
+    const bool is_known =
+        std::any_of(own.begin(), own.end(), [&](const ModelConstant& known) {
+          return known.name == constant.name;
+        });
+    if (!is_known) own.push_back(constant);
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<OwnProfile> MakeOwnProfile(HardwareProfile profile,
                                           const ProfileSource& others) {
@@ -33,7 +57,7 @@ absl::StatusOr<OwnProfile> MakeOwnProfile(HardwareProfile profile,
   }
   if (!profile.device.is_given()) profile.device = sheet->device;
   if (profile.network.empty()) profile.network = sheet->network;
-  if (profile.constants.empty()) profile.constants = sheet->constants;
+  AddConstants(sheet->constants, &profile);
   const std::string device = sheet->device.name;
   return OwnProfile{std::move(profile),
                     [device, others](const std::string& asked) {

@@ -230,6 +230,25 @@ void TakeNewest(const Parts& parts, Field HardwareProfile::*field,
   }
 }
 
+// Each from the newest part that states it: a measured one has its noise alone.
+std::vector<ModelConstant> MergeConstants(const Parts& parts) {
+  std::vector<ModelConstant> merged;
+  for (const ProfilePart* part : parts) {
+    for (const ModelConstant& constant : part->profile.constants) {
+      const auto known = std::find_if(merged.begin(), merged.end(),
+                                      [&](const ModelConstant& other) {
+                                        return other.name == constant.name;
+                                      });
+      if (known == merged.end()) {
+        merged.push_back(constant);
+      } else {
+        *known = constant;
+      }
+    }
+  }
+  return merged;
+}
+
 ProfileProvenance MergeProvenance(const Parts& parts) {
   const auto measured = [](const ProfilePart* part) {
     return std::make_pair(!part->profile.gemms.empty(),
@@ -343,7 +362,7 @@ absl::StatusOr<MergedProfile> MergeProfiles(
   TakeNewest(sorted, &HardwareProfile::waits, &profile);
   TakeNewest(sorted, &HardwareProfile::device, &profile);
   TakeNewest(sorted, &HardwareProfile::network, &profile);
-  TakeNewest(sorted, &HardwareProfile::constants, &profile);
+  profile.constants = MergeConstants(sorted);
   TakeNewest(sorted, &HardwareProfile::step_error, &profile);
   profile.tuning = MergeTuning(sorted);
   TakeNewest(sorted, &HardwareProfile::calibration_runs, &profile);

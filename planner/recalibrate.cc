@@ -13,7 +13,9 @@
 #include "base/units.h"
 #include "planner/calibration_history.h"
 #include "planner/cost.h"
+#include "planner/interval.h"
 #include "planner/lower.h"
+#include "planner/measured_noise.h"
 #include "planner/outliers.h"
 #include "planner/profile_merge.h"
 #include "planner/program_prediction.h"
@@ -75,6 +77,7 @@ class Learning {
                      CostModel::Create(LearnOps(cost, /*damps=*/false)));
     LearnOps(cost, /*damps=*/true);
     RETURN_IF_ERROR(LearnWaits(explained));
+    LearnNoise();
     ASSIGN_OR_RETURN(const CostModel after, CostModel::Create(profile()));
     ASSIGN_OR_RETURN(const Timeline now, SimulatePrograms(programs_, after));
     RETURN_IF_ERROR(Record(predicted.step_time_s, now.step_time_s));
@@ -122,6 +125,7 @@ class Learning {
     damps_ = damps;
     result_ = {.profile = before_, .run = {}, .learnt = {}, .refused = {}};
     num_calls_.clear();
+    named_.clear();
     LearnOverheads();
     const ShapeErrors errors(Errors(cost));
     LearnRows(cost, errors);
@@ -245,7 +249,8 @@ class Learning {
                             ? kMostRowRatio
                             : kMostGuessRatio;
     if (std::fabs(log_ratio) <= std::log(most)) return false;
-    if (share < kMinorShare) return true;
+    // Once for all contexts.
+    if (share < kMinorShare || !named_.insert(shape).second) return true;
     result_.refused.push_back(absl::StrFormat(
         "%s: took %.2f times as long as the profile says; at most %g are "
         "learnt, either way: if it stays so, measure again with millrace "
@@ -362,7 +367,8 @@ class Learning {
       result_.refused.push_back(absl::StrCat(
           num_unplaced,
           " collectives and transfers of ranks that are no neighbours, over "
-          "several hosts: the tables have none of these"));
+          "several hosts, or beyond those measured: the tables have none of "
+          "these"));
     }
     // The step then holds what is not the machine's, or not known.
     if (num_slow_ranks_ > 0 || num_unplaced > 0) return absl::OkStatus();
@@ -382,6 +388,29 @@ class Learning {
              &profile().compute_contention[i]);
     }
     return absl::OkStatus();
+  }
+
+  void LearnNoise() {
+    std::vector<Scatter> of_steps;
+    for (const StepObservation& step : run_.steps) {
+      of_steps.push_back(step.passes);
+    }
+    const StepNoise supposed = NoiseFor(before_);
+    Noise(kPassNoise, supposed.pass, Pooled(of_steps));
+    Noise(kRunNoise, supposed.run, RunScatterOf(run_.step_times_s));
+  }
+
+  void Noise(const char* name, double supposed, const Scatter& measured) {
+    if (measured.num_compared < kLeastCompared) return;
+    const double deviation = BoundedNoise(measured.deviation);
+    ModelConstant* const noise = NoiseConstant(name, supposed, &profile());
+    noise->source = "scatter within runs that the profile learnt from";
+    // What was only supposed counts for nothing.
+    const bool is_first = counts_.Of(name) == 0;
+    const double gain = is_first ? 1 : GainOf(counts_.Of(name));
+    Change(name, &noise->value,
+           noise->value + gain * (deviation - noise->value),
+           deviation / noise->value, measured.num_compared);
   }
 
   absl::Status Record(double predicted_s, double recalibrated_s) {
@@ -425,6 +454,7 @@ class Learning {
   const EvidenceCounts counts_;
   std::vector<Program> programs_;
   std::map<OpShape, int64_t> num_calls_;  // Of shapes learnt from.
+  std::set<OpShape> named_;               // Of those refused.
   int32_t num_slow_ranks_ = 0;
   bool damps_ = true;
   Recalibration result_;

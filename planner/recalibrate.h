@@ -6,7 +6,8 @@
 // corrects shapes that the run did not have, and one of the row's own; where
 // ranks share cores, one for each number of ranks that compute at once. What is
 // left of the step, after all ops take their time, is what ranks wait for one
-// another, or how they share cores.
+// another, or how they share cores. How passes and steps scatter becomes the
+// profile's pass_noise and run_noise (planner/interval.h).
 
 #ifndef MILLRACE_PLANNER_RECALIBRATE_H_
 #define MILLRACE_PLANNER_RECALIBRATE_H_
@@ -45,7 +46,8 @@ struct MeasuredRun {
   // Median step time, in seconds, of steps that are neither a generation's
   // first nor touched by a failure, nor measured apart.
   double step_time_s = 0;
-  std::vector<StepObservation> steps;  // Of such steps.
+  std::vector<double> step_times_s;    // Of such steps, in order.
+  std::vector<StepObservation> steps;  // Of those measured op by op.
   bool ran_apart = false;              // As ObservationOptions.
 };
 

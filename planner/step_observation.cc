@@ -28,6 +28,11 @@ struct Sum {
   int64_t num_calls = 0;
 };
 using Key = std::pair<OpShape, OpContext>;
+// All that a rank computed in one.
+struct Pass {
+  double alone_s = 0;
+  double expected_s = 0;
+};
 // By rank; of communication the first of the group, or the sender.
 using Sums = std::map<Key, std::map<size_t, Sum>>;
 
@@ -47,6 +52,7 @@ class Observer {
     Compute();
     Communicate();
     StepObservation observation;
+    observation.passes = PassScatter();
     observation.step_time_s = timeline.step_time_s;
     observation.num_unplaced = num_unplaced_;
     DropSlowRanks(&observation);
@@ -109,8 +115,38 @@ class Observer {
         const RankWork::Circumstances how = work_.During(rank, span);
         Add({shape, how.context}, rank, how.alone_s * RowShare(instruction),
             span.seconds());
+        AddToPass(instruction, rank, how.alone_s);
       }
     }
+  }
+
+  void AddToPass(const Instruction& instruction, size_t rank, double alone_s) {
+    if (instruction.microbatch_idx < 0) return;
+    Pass& pass = passes_[{rank, instruction.phase == Phase::kForward,
+                          instruction.microbatch_idx}];
+    pass.alone_s += alone_s;
+    pass.expected_s +=
+        cost_.Seconds(layout(), instruction.kind, instruction.attributes);
+  }
+
+  // Passes are held to what is expected of their ops, which are not the same in
+  // all: only the first one zeroes gradients.
+  Scatter PassScatter() const {
+    const bool has_one = layout().num_microbatches == 1;
+    std::map<std::pair<size_t, bool>, std::vector<double>> log_ratios;
+    for (const auto& [key, pass] : passes_) {
+      const auto& [rank, is_forward, microbatch_idx] = key;
+      const size_t group =
+          has_one ? static_cast<size_t>((*ranks_)[rank].program->stage) : rank;
+      if (pass.alone_s <= 0) continue;
+      log_ratios[{group, is_forward}].push_back(
+          std::log(pass.alone_s / pass.expected_s));
+    }
+    std::vector<Scatter> scatters;
+    for (auto& [group, ratios] : log_ratios) {
+      scatters.push_back(ScatterOf(std::move(ratios)));
+    }
+    return Pooled(scatters);
   }
 
   // A row stands for calls that do not take the same (a head that kept its
@@ -128,12 +164,14 @@ class Observer {
   void Communicate() {
     const double slowed = cost_.profile().overlap.communication;
     for (const Flow& flow : flows_) {
-      if (!LiesAsMeasured(flow.members)) {
+      const Participant& first = flow.members.front();
+      const Instruction& instruction = InstructionOf(first);
+      if (!LiesAsMeasured(flow.members) ||
+          !cost_.IsPricedByRow(layout(), instruction.kind,
+                               instruction.attributes)) {
         ++num_unplaced_;
         continue;
       }
-      const Participant& first = flow.members.front();
-      const Instruction& instruction = InstructionOf(first);
       const double end_s = SpanOf(first).end_s;
       const double computing =
           work_.ComputingShare(first.rank_idx, {end_s - flow.seconds, end_s});
@@ -254,6 +292,8 @@ class Observer {
   RankWork work_;
   std::vector<Flow> flows_;
   Sums sums_;
+  // By rank, whether it is forward, and micro-batch.
+  std::map<std::tuple<size_t, bool, int32_t>, Pass> passes_;
   int64_t num_unplaced_ = 0;
 };
 

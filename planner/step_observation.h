@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "planner/cost.h"
+#include "planner/measured_noise.h"
 #include "planner/op_shape.h"
 #include "planner/program.h"
 #include "planner/timeline.h"
@@ -49,11 +50,19 @@ struct StepObservation {
   double launch_s = 0;
   double between_steps_s = 0;
   std::vector<OpObservation> ops;  // By shape, then context.
+  // Of passes: a rank's forward, or backward, passes of one micro-batch each;
+  // where it has one of each in a step, those of its stage's ranks. Slow-downs
+  // are divided out as of `ops`.
+  Scatter passes;
   // Ranks most of whose ops were so much slower than those of the others that
   // nothing of them is in `ops`.
   std::vector<int32_t> slow_ranks;
+  // Of a host's processors, what others than the ranks kept busy; -1: not
+  // known. Whoever observes a run fills it.
+  double others_share = -1;
   // Collectives and transfers left out: of ranks on several hosts that are no
-  // neighbours, while profiles measure groups of neighbours.
+  // neighbours, while profiles measure groups of neighbours, and of groups that
+  // reach beyond the ranks measured, which no row prices.
   int64_t num_unplaced = 0;
   friend bool operator==(const StepObservation&,
                          const StepObservation&) = default;

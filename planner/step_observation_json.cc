@@ -70,6 +70,9 @@ std::string StepObservationToJson(const StepObservation& observation) {
               {"between_steps_s", observation.between_steps_s},
               {"slow_ranks", observation.slow_ranks},
               {"num_unplaced", observation.num_unplaced},
+              {"others_share", observation.others_share},
+              {"passes",
+               {observation.passes.deviation, observation.passes.num_compared}},
               {"ops", std::move(ops)}}
       .dump();
 }
@@ -94,6 +97,9 @@ absl::StatusOr<StepObservation> StepObservationFromJson(
     observation.slow_ranks =
         parsed.at("slow_ranks").get<std::vector<int32_t>>();
     observation.num_unplaced = parsed.at("num_unplaced");
+    observation.others_share = parsed.at("others_share");
+    observation.passes = {.deviation = parsed.at("passes").at(0),
+                          .num_compared = parsed.at("passes").at(1)};
     for (const Json& op : parsed.at("ops")) {
       absl::StatusOr<OpObservation> read = OpFromJson(op);
       if (!read.ok()) return read.status();

@@ -28,6 +28,7 @@ constexpr absl::Duration kConnectTimeout = absl::Seconds(30);
 // A timeline goes out this often over a run, and once early.
 constexpr int64_t kTimelinesPerRun = 10;
 constexpr int64_t kEarlyTimelineStep = 3;
+constexpr double kLoadWindowSeconds = 0.5;
 
 TimeBreakdown Scaled(const TimeBreakdown& breakdown, double factor) {
   return {.compute_s = breakdown.compute_s * factor,
@@ -272,12 +273,25 @@ void GenerationRun::ReportStep(const StepResult& result,
   *done->mutable_breakdown() = ToMessage(BreakdownOf(result));
   if (result.timeline.has_value() && SendsTimelineOf(result.step)) {
     AddTimeline(*result.timeline, done);
+    AddLoad(done);
   }
   if (validation.has_value()) {
     done->set_validation_loss(validation->loss);
     done->set_validation_s(validation->seconds);
   }
   client_->SendReliably(std::move(message));
+}
+
+void GenerationRun::AddLoad(protocol::StepDone* message) {
+  if (!shares_processors_) return;
+  const ProcessorTime now = ReadProcessorTime();
+  protocol::HostLoad* load = message->mutable_load();
+  load->set_seconds(now.clock_s - processor_time_.clock_s);
+  load->set_busy_s(now.busy_s - processor_time_.busy_s);
+  load->set_own_s(now.own_s - processor_time_.own_s);
+  load->set_num_processors(now.num_processors);
+  // The kernel counts in hundredths: of short steps, over several.
+  if (load->seconds() >= kLoadWindowSeconds) processor_time_ = now;
 }
 
 absl::Status GenerationRun::CatchUp(std::optional<StepResult>* result) {
@@ -295,6 +309,8 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
     return interval > 0 && step % interval == 0;
   };
   first_step_ = trainer_->completed_steps() + 1;
+  shares_processors_ = !job.resources.uses_cuda();
+  processor_time_ = ReadProcessorTime();
   timeline_interval_ =
       std::max<int64_t>(1, training.num_steps / kTimelinesPerRun);
   int64_t saved_step = message_.restore_path().empty() ? -1 : first_step_ - 1;

@@ -23,6 +23,7 @@
 #include "planner/timeline.h"
 #include "worker/communicator.h"
 #include "worker/data/batch_source.h"
+#include "worker/processor_time.h"
 #include "worker/remote_rendezvous_store.h"
 #include "worker/trainer.h"
 #include "worker/worker_process.h"
@@ -72,6 +73,7 @@ class GenerationRun {
                   const std::optional<Validation>& validation);
   TimeBreakdown BreakdownOf(const StepResult& result);
   bool SendsTimelineOf(int64_t step) const;
+  void AddLoad(protocol::StepDone* message);
   void WritePart(const JobSpec& job, const std::vector<StatePiece>& state);
   void ReportEnd(bool stopped, std::optional<uint64_t> parameter_hash);
   protocol::ToCoordinator NewMessage() const;
@@ -89,8 +91,10 @@ class GenerationRun {
   int64_t timeline_interval_ = 1;
   bool stop_ = false;
   double last_loss_ = 0;
-  TimeBreakdown breakdown_;      // Of the last step that was measured,
-  double breakdown_step_s_ = 0;  // which took this long; zero: none was.
+  bool shares_processors_ = false;  // With other processes of the host.
+  ProcessorTime processor_time_;    // At the last measured step.
+  TimeBreakdown breakdown_;         // Of the last step that was measured,
+  double breakdown_step_s_ = 0;     // which took this long; zero: none was.
 
   std::atomic<bool> running_ = false;
   std::atomic<bool> stop_requested_ = false;

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "planner/measured_noise.h"
 #include "planner/profile_request.h"
 #include "worker/cpu_ops.h"
 #include "worker/executor.h"
@@ -20,6 +21,7 @@ class OpTimer {
   struct Timing {
     double seconds;           // Median of one run.
     double overhead_seconds;  // Between one run's end and the next one's start.
+    Scatter repeats;          // Of the means of thirds of all runs.
   };
   // Runs the op once to warm up, then for about `budget_seconds`, twice at
   // least.

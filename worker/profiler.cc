@@ -1,6 +1,7 @@
 #include "worker/profiler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "planner/cost.h"
+#include "planner/measured_noise.h"
 #include "worker/machine.h"
 #include "worker/op_timer.h"
 
@@ -78,13 +80,39 @@ class Ranks {
   std::map<int32_t, std::unique_ptr<Communicator>> groups_;
 };
 
+// Some of what rank 0 `measured` once more, and what both measurements say of
+// noise, on every rank.
+absl::Status MeasureNoise(const ProfileRequest& request,
+                          const std::vector<double>& measured, Scatter repeats,
+                          Ranks& ranks, OpTimer& timer, double budget_each_s,
+                          HardwareProfile* profile) {
+  std::vector<double> log_ratios;
+  for (const size_t i : WhatToRepeat(measured)) {
+    ASSIGN_OR_RETURN(const OpTimer::Timing again,
+                     timer.Time(request.ops[i], budget_each_s));
+    log_ratios.push_back(std::log(again.seconds / measured[i]));
+  }
+  Scatter runs = RepeatScatterOf(std::move(log_ratios));
+  for (Scatter* scatter : {&repeats, &runs}) {
+    ASSIGN_OR_RETURN(scatter->deviation,
+                     ranks.FromRankZero(scatter->deviation));
+    ASSIGN_OR_RETURN(
+        const double num_compared,
+        ranks.FromRankZero(static_cast<double>(scatter->num_compared)));
+    scatter->num_compared = std::llround(num_compared);
+  }
+  RecordNoise(repeats, runs, profile);
+  return absl::OkStatus();
+}
+
 // Rank 0 times; the others sleep in the barrier. A failure on rank 0 makes it
 // leave, which ends the others' wait.
 absl::Status MeasureOps(const ProfileRequest& request, Ranks& ranks,
                         OpTimer& timer, double budget_s,
                         HardwareProfile* profile) {
   const double start_s = MonotonicSeconds();
-  std::vector<double> overheads;
+  std::vector<double> overheads, measured;
+  std::vector<Scatter> repeats;
   for (size_t i = 0; i < request.ops.size(); ++i) {
     OpTimer::Timing timing{};
     if (ranks.rank() == 0) {
@@ -94,6 +122,8 @@ absl::Status MeasureOps(const ProfileRequest& request, Ranks& ranks,
           timing,
           timer.Time(request.ops[i], std::max(0.0, left_s / num_left * 0.7)));
       overheads.push_back(timing.overhead_seconds);
+      measured.push_back(timing.seconds);
+      repeats.push_back(timing.repeats);
     }
     ASSIGN_OR_RETURN(const double seconds, ranks.FromRankZero(timing.seconds));
     RecordOpTime(request.ops[i], seconds, profile);
@@ -107,7 +137,8 @@ absl::Status MeasureOps(const ProfileRequest& request, Ranks& ranks,
     overhead = overheads[overheads.size() / 2];
   }
   ASSIGN_OR_RETURN(profile->launch_overhead_s, ranks.FromRankZero(overhead));
-  return absl::OkStatus();
+  return MeasureNoise(request, measured, Pooled(repeats), ranks, timer,
+                      0.01 * budget_s, profile);
 }
 
 // The largest GEMM that still runs often: what most of a step is made of.

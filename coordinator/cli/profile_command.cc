@@ -49,8 +49,11 @@ absl::Status RunMerge(const ProfileOptions& options) {
 }
 
 absl::Status RunFromRun(const ProfileOptions& options) {
-  ASSIGN_OR_RETURN(const TaughtProfile taught,
-                   TeachProfile(options.from_run, options.output));
+  ASSIGN_OR_RETURN(
+      const TaughtProfile taught,
+      TeachProfile(options.from_run, {.output = options.output,
+                                      // Whoever names a run knows it.
+                                      .believes_busy_steps = true}));
   for (const std::string& line : DescribeTaught(taught)) {
     std::cout << line << "\n";
   }

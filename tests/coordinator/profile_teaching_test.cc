@@ -71,8 +71,15 @@ class ProfileTeachingTest : public ::testing::Test {
     std::ofstream(path, std::ios::trunc) << text;
   }
 
+  struct RunOptions {
+    bool fails = false;
+    // During so many of the last steps others have half of the processors, and
+    // all takes three times as long.
+    int num_busy_steps = 0;
+  };
   // Ten steps of one generation, or two of five with a failure between them.
-  std::string MakeRun(const std::string& name, bool fails = false) {
+  std::string MakeRun(const std::string& name) { return MakeRun(name, {}); }
+  std::string MakeRun(const std::string& name, const RunOptions& options) {
     const std::string run = folder_ / "runs" / name;
     std::filesystem::create_directories(run + "/timelines");
     const HardwareProfile profile = MakeProfile({});
@@ -92,14 +99,16 @@ class ProfileTeachingTest : public ::testing::Test {
     StepObserver observer(run, job_, FourRanks(), Here());
     std::string metrics;
     for (int i = 1; i <= 10; ++i) {
-      const int generation = fails && i > 5 ? 2 : 1;
+      const int generation = options.fails && i > 5 ? 2 : 1;
+      const bool is_busy = i > 10 - options.num_busy_steps;
       // Warming up takes five times as long.
-      const double factor = i % 5 == 1 && (fails || i == 1) ? 6.5 : 1.3;
+      const bool warms_up = i % 5 == 1 && (options.fails || i == 1);
+      const double factor = warms_up ? 6.5 : is_busy ? 3.9 : 1.3;
       const Timeline timeline =
           PlayStep(programs, [&](size_t, InstructionId id) {
             return factor * seconds[static_cast<size_t>(id)];
           });
-      observer.Observe(generation, i, timeline);
+      observer.Observe(generation, i, timeline, is_busy ? 0.5 : 0.01);
       EXPECT_TRUE(observer.Finish().ok()) << observer.Finish();
       absl::StrAppend(&metrics, "{\"generation\": ", generation,
                       ", \"step\": ", i,
@@ -118,7 +127,7 @@ class ProfileTeachingTest : public ::testing::Test {
 // slow first steps must not show.
 TEST_F(ProfileTeachingTest, TeachesTheCachedProfile) {
   const std::string run = MakeRun("one");
-  const auto taught = TeachProfile(run, "");
+  const auto taught = TeachProfile(run, {});
   ASSERT_TRUE(taught.ok()) << taught.status();
   EXPECT_EQ(taught->path, std::filesystem::weakly_canonical(CachedPath()));
   EXPECT_FALSE(taught->is_copy);
@@ -128,8 +137,8 @@ TEST_F(ProfileTeachingTest, TeachesTheCachedProfile) {
   EXPECT_NEAR(learnt.measured_s / learnt.recalibrated_s, 1, 0.04);
   EXPECT_THAT(DescribeTaught(*taught),
               Contains(HasSubstr(absl::StrCat(taught->path, " learnt"))));
-  EXPECT_TRUE(absl::IsAlreadyExists(TeachProfile(run, "").status()));
-  const auto second = TeachProfile(MakeRun("two", /*fails=*/true), "");
+  EXPECT_TRUE(absl::IsAlreadyExists(TeachProfile(run, {}).status()));
+  const auto second = TeachProfile(MakeRun("two", {.fails = true}), {});
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(second->recalibration.run.num_steps, 5);
   const HardwareProfile profile = *LoadProfile(CachedPath());
@@ -144,15 +153,15 @@ TEST_F(ProfileTeachingTest, TeachesTheCachedProfile) {
 TEST_F(ProfileTeachingTest, WritesWhereItMay) {
   const std::string mine = folder_ / "mine.yaml";
   job_.profile_output = mine;
-  EXPECT_EQ(TeachProfile(MakeRun("path"), "")->path,
+  EXPECT_EQ(TeachProfile(MakeRun("path"), {})->path,
             std::filesystem::weakly_canonical(mine));
   EXPECT_TRUE(FileExists(mine));
   EXPECT_FALSE(FileExists(CachedPath()));
 
   job_.profile_output = "none";
   const std::string silent = MakeRun("none");
-  EXPECT_TRUE(absl::IsFailedPrecondition(TeachProfile(silent, "").status()));
-  EXPECT_TRUE(TeachProfile(silent, mine).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(TeachProfile(silent, {}).status()));
+  EXPECT_TRUE(TeachProfile(silent, {.output = mine}).ok());
   EXPECT_EQ(LoadProfile(mine)->calibration_runs.size(), 2u);
 
   // As if it had come with Millrace.
@@ -162,13 +171,13 @@ TEST_F(ProfileTeachingTest, WritesWhereItMay) {
   job_.profile_output = "auto";
   job_.profile = shipped;
   const std::string run = MakeRun("shipped");
-  const auto copy = TeachProfile(run, "");
+  const auto copy = TeachProfile(run, {});
   ASSERT_TRUE(copy.ok()) << copy.status();
   EXPECT_TRUE(copy->is_copy);
   EXPECT_EQ(copy->path, run + "/learnt_profile.yaml");
   EXPECT_EQ(*ReadFile(shipped), text);
   EXPECT_THAT(DescribeTaught(*copy), Contains(HasSubstr("this is a copy")));
-  const auto refused = TeachProfile(run, shipped);
+  const auto refused = TeachProfile(run, {.output = shipped});
   EXPECT_TRUE(absl::IsInvalidArgument(refused.status()));
   EXPECT_EQ(*ReadFile(shipped), text);
 
@@ -176,9 +185,37 @@ TEST_F(ProfileTeachingTest, WritesWhereItMay) {
   const std::string linked = folder_ / "link.yaml";
   std::filesystem::create_symlink(mine, linked);
   job_.profile = linked;
-  EXPECT_TRUE(TeachProfile(MakeRun("linked"), "").ok());
+  EXPECT_TRUE(TeachProfile(MakeRun("linked"), {}).ok());
   EXPECT_TRUE(std::filesystem::is_symlink(linked));
   EXPECT_EQ(LoadProfile(mine)->calibration_runs.size(), 3u);
+}
+
+// Goal: steps of a machine that others keep busy teach nothing by themselves,
+// but may when asked. Method: a run with some of them, and one with no others,
+// which take three times as long.
+TEST_F(ProfileTeachingTest, LeavesOutBusySteps) {
+  const auto mixed = TeachProfile(MakeRun("mixed", {.num_busy_steps = 5}), {});
+  ASSERT_TRUE(mixed.ok()) << mixed.status();
+  EXPECT_EQ(mixed->num_busy_steps, 5);
+  EXPECT_EQ(mixed->recalibration.run.num_steps, 3);
+  EXPECT_NEAR(mixed->recalibration.run.measured_s /
+                  mixed->recalibration.run.predicted_s,
+              1.3, 0.01);
+  EXPECT_THAT(DescribeTaught(*mixed),
+              Contains(HasSubstr("5 more measured steps left out")));
+  const std::string text = *ReadFile(CachedPath());
+  const std::string busy = MakeRun("busy", {.num_busy_steps = 10});
+  const auto refused = TeachProfile(busy, {});
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status()));
+  EXPECT_THAT(refused.status().message(), HasSubstr("50 % of the processors"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("--from-run"));
+  EXPECT_EQ(*ReadFile(CachedPath()), text);
+  const auto believed = TeachProfile(
+      busy, {.output = folder_ / "busy.yaml", .believes_busy_steps = true});
+  ASSERT_TRUE(believed.ok()) << believed.status();
+  EXPECT_EQ(believed->num_busy_steps, 0);
+  EXPECT_GT(believed->recalibration.run.recalibrated_s,
+            2 * mixed->recalibration.run.recalibrated_s);
 }
 
 // Goal: runs that end together all count, and leave a whole profile. Method:
@@ -189,7 +226,7 @@ TEST_F(ProfileTeachingTest, ManyAtOnce) {
   std::vector<std::thread> threads;
   for (const std::string& run : runs) {
     threads.emplace_back([&run] {
-      const auto taught = TeachProfile(run, "");
+      const auto taught = TeachProfile(run, {});
       EXPECT_TRUE(taught.ok()) << taught.status();
     });
   }
@@ -203,7 +240,7 @@ TEST_F(ProfileTeachingTest, ManyAtOnce) {
 // damage what it holds.
 TEST_F(ProfileTeachingTest, SaysWhyNothingIsLearnt) {
   const auto error_of = [](const std::string& run) {
-    return std::string(TeachProfile(run, "").status().message());
+    return std::string(TeachProfile(run, {}).status().message());
   };
   EXPECT_THAT(error_of(folder_), HasSubstr("is not a run directory"));
   const std::string run = MakeRun("damaged");
@@ -230,7 +267,7 @@ TEST_F(ProfileTeachingTest, SaysWhyNothingIsLearnt) {
   EXPECT_THAT(error_of(run), HasSubstr("has not ended"));
   Write(run + "/result.json", "{}");
   EXPECT_FALSE(FileExists(CachedPath()));
-  const auto taught = TeachProfile(run, "");
+  const auto taught = TeachProfile(run, {});
   ASSERT_TRUE(taught.ok()) << taught.status();
   EXPECT_EQ(taught->recalibration.run.num_steps, 7);
 
@@ -239,9 +276,10 @@ TEST_F(ProfileTeachingTest, SaysWhyNothingIsLearnt) {
       *BuildTrainingPrograms(job_.model, FourRanks());
   StepObserver again(run, job_, FourRanks(), Here());
   again.Observe(1, 10,
-                PlayStep(programs, [](size_t, InstructionId) { return 1e-5; }));
+                PlayStep(programs, [](size_t, InstructionId) { return 1e-5; }),
+                /*others_share=*/0);
   EXPECT_TRUE(again.Finish().ok()) << again.Finish();
-  EXPECT_EQ(ReadEndedRun(run)->measured.steps.size(), 8u);
+  EXPECT_EQ(ReadEndedRun(run, false)->measured.steps.size(), 8u);
 }
 
 // Goal: steps of another machine than the profile's are not even observed.
@@ -254,7 +292,7 @@ TEST_F(ProfileTeachingTest, ObservesItsOwnMachineAlone) {
   wider.threads_per_device = 2;
   for (const DeviceFacts& devices : {elsewhere, wider}) {
     StepObserver observer(run, job_, FourRanks(), devices);
-    observer.Observe(1, 11, {});
+    observer.Observe(1, 11, {}, -1);
     EXPECT_TRUE(absl::IsFailedPrecondition(observer.Finish()));
     EXPECT_THAT(observer.Finish().message(), HasSubstr("made-up"));
   }

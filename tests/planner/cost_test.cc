@@ -145,6 +145,48 @@ TEST(CostTest, GroupsBeyondTheMeasuredRanksCrossTheNetwork) {
   EXPECT_GT(send(cost, {.pipeline = 2, .tensor = 4}), 2.6e-3);
 }
 
+// Goal: a row means what instructions are charged, or none is claimed to.
+// Method: collectives and transfers inside and beyond the measured ranks, and
+// bytes that only launches were measured of, by the instruction and by its row.
+TEST(CostTest, RowsAreWhatInstructionsAreCharged) {
+  auto shipped = LoadNamedProfile("h200-sxm");
+  ASSERT_TRUE(shipped.ok()) << shipped.status();
+  const CostModel cost = MakeCost(*shipped);
+  const auto expect_row = [&](const Layout& layout, OpKind kind,
+                              const OpAttributes& attributes, bool by_row) {
+    const double seconds =
+        cost.Seconds(layout, kind, attributes) - shipped->launch_overhead_s;
+    const double row_s = cost.RowSeconds(ShapeOf(layout, kind, attributes));
+    EXPECT_EQ(cost.IsPricedByRow(layout, kind, attributes), by_row);
+    EXPECT_EQ(std::fabs(row_s / seconds - 1) < 1e-9, by_row)
+        << ShapeText(ShapeOf(layout, kind, attributes)) << ": " << row_s
+        << " against " << seconds;
+  };
+  const Layout inside = {
+      .pipeline = 2, .data = 2, .precision = Precision::kBfloat16};
+  const Layout beyond = {
+      .pipeline = 8, .data = 8, .precision = Precision::kBfloat16};
+  for (const bool is_inside : {true, false}) {
+    const Layout& layout = is_inside ? inside : beyond;
+    expect_row(layout, OpKind::kAllGather,
+               CollectiveAttributes{.group = Group::kData,
+                                    .num_elements = 1 << 26,
+                                    .dtype = DType::kBfloat16},
+               is_inside);
+    expect_row(layout, OpKind::kSend,
+               TransferAttributes{.direction = Direction::kToNext,
+                                  .num_elements = 1 << 24,
+                                  .dtype = DType::kBfloat16},
+               is_inside);
+    for (const int64_t rows : {1, 1 << 20}) {
+      expect_row(layout, OpKind::kZero,
+                 ElementwiseAttributes{.rows = rows, .cols = 2}, true);
+    }
+    expect_row(layout, OpKind::kGemm,
+               GemmAttributes{.m = 3000, .n = 5000, .k = 7000}, true);
+  }
+}
+
 // Goal: every op kind has a time above zero that grows with its size. Method:
 // each kind with the attributes lowering gives it, at one and at four sizes.
 TEST(CostTest, EveryKindHasATime) {

@@ -300,13 +300,16 @@ TEST(OwnProfileTest, StandsForItsDevice) {
   bare.device = {};
   bare.network.clear();
   bare.constants.clear();
-  for (const HardwareProfile& mine : {measured, bare}) {
+  HardwareProfile noisy = bare;  // As one is that runs taught.
+  noisy.constants = {{.name = kRunNoise, .value = 0.02, .source = "runs"}};
+  for (const HardwareProfile& mine : {measured, bare, noisy}) {
     const auto own = MakeOwnProfile(mine, Shipped());
     ASSERT_TRUE(own.ok()) << own.status();
     EXPECT_TRUE(own->stands_for("h200-cluster"));
     EXPECT_FALSE(own->stands_for("h100-sxm"));
     EXPECT_EQ(own->profile.device.name, measured.device.name);
-    EXPECT_FALSE(own->profile.constants.empty());
+    EXPECT_GE(own->profile.constants.size(), measured.constants.size());
+    EXPECT_EQ(NoiseFor(own->profile).run, NoiseFor(mine).run);
     const ProfileSource profiles = OwnProfileFirst(*own, Shipped());
     EXPECT_EQ(profiles("h200-cluster")->name, "mine");
     EXPECT_EQ(profiles("h100-sxm")->name, "h100-sxm");

@@ -71,6 +71,20 @@ TEST(IntervalTest, TakesOrderStatistics) {
   const StepError alone = ErrorOfRuns(std::vector<double>{1.1}, "");
   EXPECT_NEAR(std::sqrt(alone.low * alone.high), 1.1, 1e-12);
   EXPECT_GT(alone.high / alone.low, 1.1);
+
+  // Of few runs that happen to agree, equal ones scatter by what was measured.
+  const std::vector<double> alike = {1, 1, 1, 1};
+  const auto width = [&](double run_noise) {
+    const StepError of_alike = ErrorOfRuns(alike, "", run_noise);
+    return std::log(of_alike.high / of_alike.low);
+  };
+  EXPECT_NEAR(width(0.04) / width(0.01), 4, 1e-9);
+  EXPECT_GT(width(0.01), 2 * 1.645 * 0.01);
+  const auto alone_width = [](double run_noise) {
+    const StepError error = ErrorOfRuns(std::vector<double>{1}, "", run_noise);
+    return std::log(error.high / error.low);
+  };
+  EXPECT_GT(alone_width(0.1), 2 * alone_width(0.01));
 }
 
 // Goal: a profile's own error counts, else its kind's: tables say more than

@@ -188,6 +188,12 @@ TEST(ProfileMergeTest, TakesTheNewestThatStatesAValue) {
   young.profile.name = "young";
   young.profile.launch_overhead_s = 2e-6;
   young.profile.memory_overhead = {.process = 7};
+  old.profile.constants = {{"pass_noise", 0.02, "old"},
+                           {"run_noise", 0.5, "old"}};
+  young.profile.constants = {{"run_noise", 0.03, "young"}};
+  std::vector<ModelConstant> constants = sheet.profile.constants;
+  constants.push_back(old.profile.constants[0]);
+  constants.push_back(young.profile.constants[0]);
   std::vector<ProfilePart> parts = {old, sheet, young};
   const auto by_file = [](const ProfilePart& a, const ProfilePart& b) {
     return a.file < b.file;
@@ -202,7 +208,7 @@ TEST(ProfileMergeTest, TakesTheNewestThatStatesAValue) {
     EXPECT_EQ(merged.ranks_per_host, 4);
     EXPECT_EQ(merged.compute_contention.size(), 4u);
     EXPECT_EQ(merged.network, sheet.profile.network);
-    EXPECT_EQ(merged.constants, sheet.profile.constants);
+    EXPECT_EQ(merged.constants, constants);
     EXPECT_EQ(merged.provenance.machine, "made-up");
     EXPECT_EQ(merged.provenance.date, "2026-12-31T00:00:00Z");
     EXPECT_EQ(merged.provenance.description,

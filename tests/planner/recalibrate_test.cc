@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,115 +13,14 @@
 #include "planner/layout_space.h"
 #include "planner/outliers.h"
 #include "planner/profile_file.h"
-#include "planner/program_prediction.h"
+#include "tests/planner/made_up_machine.h"
 #include "tests/planner/planning_fixture.h"
-#include "tests/planner/played_step.h"
 
 namespace millrace {
 namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
-
-// What a machine does otherwise than its profile says.
-struct Truth {
-  HardwareProfile profile;  // As it should be.
-  double noise = 0.03;      // Standard deviation of log(time) of a call.
-  // So many calls take five times as long: an interrupt, a page fault.
-  double outlier_share = 0.002;
-  int32_t slow_rank = -1;  // Takes five times as long over everything.
-};
-
-// Every kind of op has a slow-down of its own, every row a little one.
-HardwareProfile SlowedDown(HardwareProfile profile, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<double> of_kind(-0.25, 0.55);
-  std::normal_distribution<double> of_row(0, 0.02);
-  std::map<std::string, double> by_kind;
-  VisitRows(profile, [&](const OpShape& shape, double& seconds) {
-    const double shared =
-        by_kind.emplace(KindText(shape), of_kind(random)).first->second;
-    seconds *= std::exp(shared + of_row(random));
-  });
-  return profile;
-}
-
-class Machine {
- public:
-  Machine(ModelSpec model, Truth truth, uint32_t seed)
-      : model_(std::move(model)), truth_(std::move(truth)), random_(seed) {}
-
-  const HardwareProfile& truth() const { return truth_.profile; }
-
-  // Median of the steps that a run of the layout would measure.
-  double StepSeconds(const Layout& layout) {
-    const std::vector<Program> programs =
-        *BuildTrainingPrograms(model_, layout);
-    std::vector<double> times;
-    for (int i = 0; i < 9; ++i) times.push_back(Play(programs).step_time_s);
-    return MedianOf(times);
-  }
-  double Predicted(const Layout& layout, const HardwareProfile& profile) const {
-    const std::vector<Program> programs =
-        *BuildTrainingPrograms(model_, layout);
-    return SimulatePrograms(programs, *CostModel::Create(profile))->step_time_s;
-  }
-
-  // A run of some steps, as its coordinator would observe them.
-  MeasuredRun Run(const std::string& name, const Layout& layout,
-                  const HardwareProfile& profile, int num_steps = 6) {
-    const std::vector<Program> programs =
-        *BuildTrainingPrograms(model_, layout);
-    const CostModel known = *CostModel::Create(profile);
-    MeasuredRun run{.name = name,
-                    .date = "2026-02-03T04:05:06Z",
-                    .model = model_,
-                    .layout = layout,
-                    .planned_with = profile,
-                    .steps = {}};
-    std::vector<double> times;
-    for (int i = 0; i < num_steps; ++i) {
-      Timeline timeline = Play(programs);
-      times.push_back(timeline.step_time_s);
-      ShiftClocks(&timeline, 0.3 * timeline.step_time_s);
-      run.steps.push_back(*ObserveStep(programs, known, timeline, {}));
-    }
-    run.step_time_s = MedianOf(times);
-    return run;
-  }
-
- private:
-  Timeline Play(const std::vector<Program>& programs) {
-    const CostModel cost = *CostModel::Create(truth_.profile);
-    std::map<int32_t, std::vector<double>> by_stage;
-    for (const Program& program : programs) {
-      by_stage[program.stage] = cost.ProgramSeconds(program);
-    }
-    std::normal_distribution<double> noise(0, truth_.noise);
-    std::uniform_real_distribution<double> chance(0, 1);
-    const Layout& layout = programs.front().layout;
-    return PlayStep(
-        programs,
-        [&](size_t rank, InstructionId id) {
-          const auto rank_id = Rank{static_cast<int32_t>(rank)};
-          const int32_t stage = CoordinatesOf(layout, rank_id).pipeline;
-          double seconds = by_stage[stage][static_cast<size_t>(id)];
-          seconds *= std::exp(noise(random_));
-          if (chance(random_) < truth_.outlier_share) seconds *= 5;
-          const Instruction& instruction =
-              programs[static_cast<size_t>(stage)]
-                  .instructions[static_cast<size_t>(id)];
-          const bool is_slow = ToInt(rank_id) == truth_.slow_rank &&
-                               instruction.lane == Lane::kCompute;
-          return is_slow ? 5 * seconds : seconds;
-        },
-        truth_.profile.launch_overhead_s);
-  }
-
-  ModelSpec model_;
-  Truth truth_;
-  std::mt19937 random_;
-};
 
 std::vector<Layout> AllLayouts() {
   const JobSpec job = SmallJob();
@@ -297,7 +195,9 @@ TEST(RecalibrateTest, KeepsABoundedHistory) {
   EXPECT_GT(updates.size(), 20u);
   ASSERT_TRUE(profile.step_error.is_given());
   EXPECT_EQ(profile.step_error.num_runs, 4);
-  EXPECT_LT(profile.step_error.high, 1.1);
+  // They agree, but of one layout say little of others.
+  EXPECT_LT(profile.step_error.high, 1.15);
+  EXPECT_GT(profile.step_error.high / profile.step_error.low, 1.1);
   const auto read = ParseProfile(ProfileToYaml(profile), "learnt.yaml");
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(ProfileToYaml(*read), ProfileToYaml(profile));

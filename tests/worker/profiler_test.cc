@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/cost.h"
+#include "planner/interval.h"
 #include "planner/profile_file.h"
 #include "tests/e2e/equivalence_job.h"
 #include "worker/in_process_communicator.h"
@@ -17,6 +18,8 @@
 namespace millrace {
 namespace {
 
+using testing::Contains;
+using testing::Field;
 using testing::HasSubstr;
 
 // Measures SmallJob() on `num_ranks` threads of one host; one profile a rank.
@@ -61,6 +64,14 @@ TEST(ProfilerTest, MeasuresWhatTheCostModelNeeds) {
     EXPECT_EQ(profile.provenance.num_ranks, num_ranks);
     EXPECT_EQ(profile.provenance.machine, DescribeMachine()->Fingerprint());
     EXPECT_EQ(profile.communication.empty(), num_ranks == 1);
+    // Of such short ops little scatter is known, but they were all repeated.
+    EXPECT_THAT(profile.constants,
+                Contains(Field(&ModelConstant::name, std::string(kRunNoise))));
+    for (const ModelConstant& noise : profile.constants) {
+      EXPECT_GT(noise.value, 0) << noise.name;
+      EXPECT_LE(noise.value, 1) << noise.name;
+      EXPECT_THAT(noise.source, HasSubstr("millrace profile"));
+    }
     for (HardwareProfile other : profiles) {
       other.provenance.date = profile.provenance.date;
       EXPECT_EQ(ProfileToYaml(other), ProfileToYaml(profile));

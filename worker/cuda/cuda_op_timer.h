@@ -16,6 +16,7 @@
 #include "kernels/gemm_algorithm_table.h"
 #include "planner/job.h"
 #include "planner/layout.h"
+#include "planner/measured_noise.h"
 #include "planner/profile.h"
 #include "planner/profile_request.h"
 #include "worker/cuda/cuda_executor.h"
@@ -41,6 +42,10 @@ class CudaOpTimer {
   // of training do. `budget_seconds` of the device; three graphs at least.
   // ResourceExhausted if the operands do not fit the device.
   absl::StatusOr<double> Time(const ProfileOp& op, double budget_seconds);
+
+  // Of the graphs of each Time() since the timer was made, among surroundings
+  // and long enough for a clock.
+  Scatter repeats() const { return repeats_; }
 
   // A chip at its power limit chooses its clocks by what ran over some tens of
   // milliseconds: alone, products run slower than among the other ops of a step
@@ -109,6 +114,7 @@ class CudaOpTimer {
   DeviceBuffer<AdamWStep> step_;
   std::vector<std::unique_ptr<TimedLoop>> surroundings_;
   double surroundings_seconds_ = 0;  // Of all of them once.
+  Scatter repeats_;
 };
 
 }  // namespace millrace

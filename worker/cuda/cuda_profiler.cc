@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
+#include "planner/measured_noise.h"
 #include "planner/op_work.h"
 #include "worker/cuda/cuda_handles.h"
 #include "worker/cuda/cuda_link_timer.h"
@@ -39,6 +41,8 @@ constexpr double kUsableShare = 0.6;
 // Of tuning: for products, and until the others give rank 0 up.
 constexpr absl::Duration kProductTuningTime = absl::Minutes(1);
 constexpr absl::Duration kTuningPatience = absl::Minutes(5);
+// What TimeOps says beside the ops.
+constexpr size_t kNumBesideOps = 6;
 // An op is never quicker than the launch; what is left of it counts this much.
 constexpr double kLeastSeconds = 1e-8;
 
@@ -128,8 +132,28 @@ absl::Status TimeSlowOnesAgain(const ProfileRequest& request,
   return absl::OkStatus();
 }
 
+// Deviation and number of comparisons of passes, then of runs: some of what was
+// measured once more, among the same surroundings.
+absl::StatusOr<std::vector<double>> TimeAgain(
+    const ProfileRequest& request, const std::vector<double>& seconds,
+    CudaOpTimer& timer) {
+  constexpr double kBudgetSeconds = 0.02;  // Each.
+  const Scatter passes = timer.repeats();
+  std::vector<double> log_ratios;
+  for (const size_t i : WhatToRepeat(seconds)) {
+    ASSIGN_OR_RETURN(const double again,
+                     timer.Time(request.ops[i], kBudgetSeconds));
+    log_ratios.push_back(std::log(again / seconds[i]));
+  }
+  const Scatter runs = RepeatScatterOf(std::move(log_ratios));
+  return std::vector<double>{
+      passes.deviation, static_cast<double>(passes.num_compared),
+      runs.deviation, static_cast<double>(runs.num_compared)};
+}
+
 // Seconds by op; zero of what does not fit the device. Then the launch of the
-// smallest op and, last, the bytes of the device that the process takes.
+// smallest op, the bytes of the device that the process takes, and what
+// TimeAgain says.
 absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
                                             double budget_s,
                                             CudaOpTimer& timer) {
@@ -151,6 +175,8 @@ absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
     seconds.push_back(time.ok() ? *time : 0);
   }
   RETURN_IF_ERROR(TimeSlowOnesAgain(request, timer, &seconds));
+  ASSIGN_OR_RETURN(const std::vector<double> noise,
+                   TimeAgain(request, seconds, timer));
   RETURN_IF_ERROR(timer.SetSurroundings({}));
   constexpr double kLaunchSeconds = 0.01;
   ASSIGN_OR_RETURN(
@@ -159,14 +185,19 @@ absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
                  kLaunchSeconds));
   seconds.push_back(launch);
   seconds.push_back(static_cast<double>(process_bytes));
+  seconds.insert(seconds.end(), noise.begin(), noise.end());
   return seconds;
 }
 
 void RecordOps(const ProfileRequest& request,
                const std::vector<double>& seconds, HardwareProfile* profile) {
-  const double launch_s = seconds[request.ops.size()];
+  const double* const rest = seconds.data() + request.ops.size();
+  const double launch_s = rest[0];
   profile->launch_overhead_s = launch_s;
-  profile->memory_overhead.process = static_cast<int64_t>(seconds.back());
+  profile->memory_overhead.process = static_cast<int64_t>(rest[1]);
+  RecordNoise({.deviation = rest[2], .num_compared = std::llround(rest[3])},
+              {.deviation = rest[4], .num_compared = std::llround(rest[5])},
+              profile);
   for (size_t i = 0; i < request.ops.size(); ++i) {
     if (seconds[i] == 0) continue;
     RecordOpTime(request.ops[i], std::max(kLeastSeconds, seconds[i] - launch_s),
@@ -291,7 +322,7 @@ absl::StatusOr<HardwareProfile> MeasureCudaRequest(
     }
   } else {
     ASSIGN_OR_RETURN(seconds, Hear(*options.store, ops_key, patience));
-    if (seconds.size() != request.ops.size() + 2) {
+    if (seconds.size() != request.ops.size() + kNumBesideOps) {
       return absl::InternalError("ranks were asked to measure different ops");
     }
   }

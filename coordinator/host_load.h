@@ -1,0 +1,27 @@
+// How busy other processes kept the hosts while ranks trained.
+
+#ifndef MILLRACE_COORDINATOR_HOST_LOAD_H_
+#define MILLRACE_COORDINATOR_HOST_LOAD_H_
+
+#include <cstdint>
+#include <span>
+
+namespace millrace {
+
+// What a rank saw until a measured step.
+struct RankLoad {
+  double seconds = 0;
+  double busy_s = 0;           // Of all its host's processors, for anybody.
+  double own_s = 0;            // For the rank.
+  int32_t num_processors = 0;  // Of its host; 0: not known.
+};
+
+// The share of a host's processors that processes other than its ranks kept
+// busy, of the host where it is largest. `by_rank`: neighbours in rank order
+// share a host. -1 if a rank does not know, or of less than half a second,
+// which counts of hundredths say too little of.
+double OthersShare(std::span<const RankLoad> by_rank, int32_t ranks_per_host);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_COORDINATOR_HOST_LOAD_H_
