@@ -44,6 +44,13 @@ Scatter Pooled(std::span<const Scatter> scatters) {
   return pooled;
 }
 
+void AddRepeats(std::span<const double> seconds, Scatter* scatter) {
+  std::vector<double> logs;
+  for (const double repeat : seconds) logs.push_back(std::log(repeat));
+  const Scatter both[] = {*scatter, ScatterOf(std::move(logs))};
+  *scatter = Pooled(both);
+}
+
 Scatter RunScatterOf(std::span<const double> step_times_s) {
   constexpr size_t kNumBatches = 8;
   if (step_times_s.size() < kNumBatches) return {};

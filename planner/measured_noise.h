@@ -26,6 +26,8 @@ struct Scatter {
 Scatter ScatterOf(std::vector<double> log_ratios);
 // Of several kinds of work, each around its own mean.
 Scatter Pooled(std::span<const Scatter> scatters);
+// Adds what repeats of equal work took, in seconds, as one more kind of it.
+void AddRepeats(std::span<const double> seconds, Scatter* scatter);
 
 // Of the mean step between equal runs, from the steps of one, in order: by how
 // much its eighths differ (batch means; Conway, 1963), as what disturbs a

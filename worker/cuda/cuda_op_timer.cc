@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 #include <variant>
@@ -372,13 +371,8 @@ absl::StatusOr<double> CudaOpTimer::Time(const ProfileOp& op,
     times.push_back(seconds / num_runs);
   }
   std::sort(times.begin(), times.end());
-  constexpr double kLongEnough = 5e-4;
-  if (!is_alone && times.front() * num_runs >= kLongEnough) {
-    std::vector<double> logs;
-    for (const double seconds : times) logs.push_back(std::log(seconds));
-    const Scatter both[] = {repeats_, ScatterOf(std::move(logs))};
-    repeats_ = Pooled(both);
-  }
+  // Shorter graphs scatter by what the clock tells apart.
+  if (!is_alone && times[0] * num_runs >= 5e-4) AddRepeats(times, &repeats_);
   return times[num_graphs / 2];
 }
 
