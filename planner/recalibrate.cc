@@ -73,8 +73,13 @@ class Learning {
     ASSIGN_OR_RETURN(const Timeline predicted,
                      SimulatePrograms(programs_, cost));
     // What ops do not explain shows only beside all that they do explain.
-    ASSIGN_OR_RETURN(const CostModel explained,
+    ASSIGN_OR_RETURN(CostModel explained,
                      CostModel::Create(LearnOps(cost, /*damps=*/false)));
+    if (run_.ran_apart) {
+      RETURN_IF_ERROR(LearnMeasuring(explained));
+      ASSIGN_OR_RETURN(explained,
+                       CostModel::Create(LearnOps(cost, /*damps=*/false)));
+    }
     LearnOps(cost, /*damps=*/true);
     RETURN_IF_ERROR(LearnWaits(explained));
     LearnNoise();
@@ -131,6 +136,16 @@ class Learning {
     LearnRows(cost, errors);
     LearnFactors(errors);
     return profile();
+  }
+
+  // Ops of a step that is measured apart take longer for it, all about alike:
+  // together they must not explain more than the others take.
+  absl::Status LearnMeasuring(const CostModel& explained) {
+    ASSIGN_OR_RETURN(const Timeline all,
+                     SimulatePrograms(programs_, explained));
+    measuring_ = std::clamp(run_.step_time_s / all.step_time_s,
+                            1 / kMostContentionRatio, 1.0);
+    return absl::OkStatus();
   }
 
   double GainOf(int num_runs) const { return damps_ ? GainAfter(num_runs) : 1; }
@@ -190,8 +205,8 @@ class Learning {
     for (const StepObservation& step : run_.steps) {
       for (const OpObservation& op : step.ops) {
         Measured& of = measured[{op.shape, op.context}];
-        const double alone_s =
-            op.seconds * Rebase(op.context, IsCommunication(op.shape));
+        const double alone_s = op.seconds * measuring_ *
+                               Rebase(op.context, IsCommunication(op.shape));
         const double launch_s = profile().launch_overhead_s;
         // Of what is nearly all launch nothing is known.
         if (alone_s - launch_s < 0.2 * alone_s) continue;
@@ -457,6 +472,7 @@ class Learning {
   std::set<OpShape> named_;               // Of those refused.
   int32_t num_slow_ranks_ = 0;
   bool damps_ = true;
+  double measuring_ = 1;  // By which measured ops are shortened.
   Recalibration result_;
 };
 

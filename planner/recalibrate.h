@@ -70,11 +70,13 @@ struct Recalibration {
 
 // `profile` is the newest there is, which other runs may have taught meanwhile.
 //
-// Updates are damped: the first run moves a value nine tenths of the way, later
-// ones half and less, as the mean of runs would, but at least a third, so that
-// a machine that changes is followed. Of each value the last three updates are
-// kept, of the profile the last twenty runs; step_error becomes that of these
-// runs, each as it was predicted before the profile learnt from it.
+// Ops of steps measured apart are shortened alike where together they explain
+// more than the others take. Updates are damped: the first run moves a value
+// nine tenths of the way, later ones half and less, as the mean of runs would,
+// but at least a third, so that a machine that changes is followed. Of each
+// value the last three updates are kept, of the profile the last twenty runs;
+// step_error becomes that of these runs, each as it was predicted before the
+// profile learnt from it.
 //
 // Returns AlreadyExists if the profile learnt from the run before,
 // FailedPrecondition if it is of another machine or precision than

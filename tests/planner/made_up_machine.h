@@ -27,6 +27,9 @@ struct Truth {
   double noise = 0.03;      // Standard deviation of log(time) of a call.
   // So many calls take five times as long: an interrupt, a page fault.
   double outlier_share = 0.002;
+  // By what factor all of a step takes longer that is measured op by op, while
+  // others are not.
+  double measuring = 1;
   // Standard deviation of log(time) of all that a run does.
   double run_noise = 0;
   int32_t slow_rank = -1;  // Takes five times as long over everything.
@@ -82,12 +85,20 @@ class Machine {
                     .step_times_s = {},
                     .steps = {}};
     BeginRun();
+    run.ran_apart = truth_.measuring != 1;
     std::vector<double>& times = run.step_times_s;
     for (int i = 0; i < num_steps; ++i) {
       Timeline timeline = Play(programs);
       times.push_back(timeline.step_time_s);
+      for (RankTimeline& rank : timeline.ranks) {
+        for (TimelineEvent& event : rank.events) {
+          event.start_s *= truth_.measuring;
+          event.end_s *= truth_.measuring;
+        }
+      }
       ShiftClocks(&timeline, 0.3 * timeline.step_time_s);
-      run.steps.push_back(*ObserveStep(programs, known, timeline, {}));
+      run.steps.push_back(*ObserveStep(programs, known, timeline,
+                                       {.ran_apart = run.ran_apart}));
     }
     run.step_time_s = MedianOf(times);
     return run;

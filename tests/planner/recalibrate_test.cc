@@ -246,6 +246,25 @@ TEST(RecalibrateTest, RunsAtOneTimeDoNotCountTwice) {
               1, 0.02);
 }
 
+// Goal: that measuring a step op by op makes it longer is not learnt. Method: a
+// machine as its profile says, whose measured steps take 8 % longer.
+TEST(RecalibrateTest, MeasuringIsNoPartOfAStep) {
+  const HardwareProfile first = MakeProfile({});
+  Machine machine(
+      SmallJob().model,
+      {.profile = first, .noise = 0.01, .outlier_share = 0, .measuring = 1.08},
+      6);
+  for (const Layout& layout : {DataAndTensor(), PipelineAndTensor()}) {
+    const auto learnt = Recalibrate(machine.Run("apart", layout, first), first);
+    ASSERT_TRUE(learnt.ok()) << learnt.status();
+    for (const Layout& other : {DataAndTensor(), PipelineAndTensor()}) {
+      EXPECT_NEAR(machine.Predicted(other, learnt->profile) /
+                      machine.StepSeconds(other),
+                  1, 0.025);
+    }
+  }
+}
+
 // Goal: what a step takes beyond its ops is what ranks wait for one another.
 // Method: ranks of a tensor axis whose ops take as long on the whole, but not
 // at one time.
