@@ -142,6 +142,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
                       stage.weight_gradient_us, stage.activation_bytes,
                       stage.weight_gradient_bytes, stage.memory_bytes});
   }
+  const CopyEngineUse& use = layout.copy_engines;
   return Json{{"pipeline", layout.pipeline},
               {"data", layout.data},
               {"tensor", layout.tensor},
@@ -153,6 +154,9 @@ std::string PlanRecordToJson(const PlanRecord& record) {
               {"schedule", ScheduleName(layout.schedule)},
               {"listed_stages", listed},
               {"listed_transfer_us", layout.listed_transfer_us},
+              {"copy_engines",
+               {use.transfers, use.tensor_gathers, use.tensor_reductions,
+                use.data_gathers}},
               {"step_time_s", record.step_time_s},
               {"memory_bytes", record.memory_bytes},
               {"program_hashes", record.program_hashes},
@@ -176,6 +180,11 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
         .schedule = ScheduleOf(parsed.at("schedule").get<std::string>()),
         .listed_transfer_us = parsed.at("listed_transfer_us")};
     SetRecompute(parsed.at("recompute").get<std::string>(), &record.layout);
+    const Json& use = parsed.at("copy_engines");
+    record.layout.copy_engines = {.transfers = use.at(0),
+                                  .tensor_gathers = use.at(1),
+                                  .tensor_reductions = use.at(2),
+                                  .data_gathers = use.at(3)};
     for (const Json& stage : parsed.at("listed_stages")) {
       record.layout.listed_stages.push_back(
           {.forward_us = stage.at(0),

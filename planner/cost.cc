@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "planner/copy_engines.h"
 #include "planner/device_cost.h"
 
 namespace millrace {
@@ -98,6 +99,30 @@ std::vector<SizedTime> RowsOfKind(const Rows& rows, OpKind kind) {
   return times;
 }
 
+// Of the nearest measured (kind, group size), the same kind first. There is a
+// row at least; sorted by kind, group size and bytes.
+template <typename Row>
+std::vector<SizedTime> NearestRows(const std::vector<Row>& rows, OpKind kind,
+                                   int32_t group_size) {
+  const Row* nearest = nullptr;
+  double nearest_distance = std::numeric_limits<double>::infinity();
+  for (const Row& row : rows) {
+    const double distance = SquaredLogRatio(row.group_size, group_size) +
+                            (row.kind == kind ? 0 : kOtherKindDistance);
+    if (distance < nearest_distance) {
+      nearest = &row;
+      nearest_distance = distance;
+    }
+  }
+  std::vector<SizedTime> times;
+  for (const Row& row : rows) {
+    if (row.kind == nearest->kind && row.group_size == nearest->group_size) {
+      times.push_back({static_cast<double>(row.bytes), row.seconds});
+    }
+  }
+  return times;
+}
+
 absl::Status MissingTable(const HardwareProfile& profile,
                           absl::string_view table) {
   return absl::InvalidArgumentError(
@@ -144,11 +169,15 @@ CostModel::CostModel(HardwareProfile profile) : profile_(std::move(profile)) {
             [](const BandwidthTime& a, const BandwidthTime& b) {
               return std::tie(a.kind, a.bytes) < std::tie(b.kind, b.bytes);
             });
+  const auto is_before = [](const CommunicationTime& a,
+                            const CommunicationTime& b) {
+    return std::tie(a.kind, a.group_size, a.bytes) <
+           std::tie(b.kind, b.group_size, b.bytes);
+  };
   std::sort(profile_.communication.begin(), profile_.communication.end(),
-            [](const CommunicationTime& a, const CommunicationTime& b) {
-              return std::tie(a.kind, a.group_size, a.bytes) <
-                     std::tie(b.kind, b.group_size, b.bytes);
-            });
+            is_before);
+  std::sort(profile_.copy_engines.begin(), profile_.copy_engines.end(),
+            is_before);
 }
 
 absl::StatusOr<CostModel> CostModel::Create(HardwareProfile profile) {
@@ -176,7 +205,8 @@ absl::StatusOr<CostModel> CostModel::Create(HardwareProfile profile) {
   }
   if (!AllPositive(profile.gemms) || !AllPositive(profile.attention) ||
       !AllPositive(profile.cross_entropy) || !AllPositive(profile.bandwidth) ||
-      !AllPositive(profile.communication)) {
+      !AllPositive(profile.communication) ||
+      !AllPositive(profile.copy_engines)) {
     return absl::InvalidArgumentError(
         absl::StrCat("hardware profile '", profile.name,
                      "' has an op that takes no time; measure it again with "
@@ -202,6 +232,7 @@ bool CostModel::WereMeasured(int64_t group_size, int64_t stride) const {
 
 bool CostModel::IsPricedByRow(const Layout& layout, OpKind kind,
                               const OpAttributes& attributes) const {
+  if (CopyEnginesCarry(layout, kind, attributes)) return false;
   if (IsTransfer(kind)) return WereMeasured(layout.pipeline, layout.tensor);
   if (!IsCollective(kind)) return true;
   const Group group = std::get<CollectiveAttributes>(attributes).group;
@@ -215,7 +246,8 @@ double CostModel::CollectiveSeconds(
   const double bytes = WorkOf(layout, kind, collective).bytes;
   const int64_t stride = StrideOf(layout, collective.group);
   if (WereMeasured(size, stride)) {
-    return CommunicationSeconds(kind, size, bytes);
+    return CommunicationSeconds(kind, size, bytes,
+                                IsByCopyEngines(layout, kind, collective));
   }
   return network_->CollectiveSeconds(
       CommKindOf(kind), bytes,
@@ -223,9 +255,11 @@ double CostModel::CollectiveSeconds(
 }
 
 double CostModel::TransferSeconds(const Layout& layout, OpKind kind,
-                                  double bytes) const {
+                                  const OpAttributes& attributes) const {
+  const double bytes = WorkOf(layout, kind, attributes).bytes;
   if (WereMeasured(layout.pipeline, layout.tensor)) {
-    return CommunicationSeconds(kind, 2, bytes);
+    return CommunicationSeconds(kind, 2, bytes,
+                                IsByCopyEngines(layout, kind, attributes));
   }
   return network_->TransferSeconds(bytes, layout.tensor, layout.pipeline);
 }
@@ -312,27 +346,24 @@ double CostModel::BandwidthSeconds(OpKind kind, double bytes) const {
   return times.empty() ? moving : std::max(moving, times.back().seconds);
 }
 
+bool CostModel::IsByCopyEngines(const Layout& layout, OpKind kind,
+                                const OpAttributes& attributes) const {
+  if (kind == OpKind::kReceive) kind = OpKind::kSend;
+  return CopyEnginesCarry(layout, kind, attributes) &&
+         LiesWithinHosts(layout, kind, attributes, profile_.ranks_per_host) &&
+         std::any_of(
+             profile_.copy_engines.begin(), profile_.copy_engines.end(),
+             [&](const CommunicationTime& time) { return time.kind == kind; });
+}
+
 double CostModel::CommunicationSeconds(OpKind kind, int32_t group_size,
-                                       double bytes) const {
+                                       double bytes,
+                                       bool by_copy_engines) const {
   CHECK(HasCommunication());
   if (kind == OpKind::kReceive) kind = OpKind::kSend;
-  // The nearest measured (kind, group size): the same kind first.
-  const CommunicationTime* nearest = nullptr;
-  double nearest_distance = std::numeric_limits<double>::infinity();
-  for (const CommunicationTime& time : profile_.communication) {
-    const double distance = SquaredLogRatio(time.group_size, group_size) +
-                            (time.kind == kind ? 0 : kOtherKindDistance);
-    if (distance < nearest_distance) {
-      nearest = &time;
-      nearest_distance = distance;
-    }
-  }
-  std::vector<SizedTime> times;
-  for (const CommunicationTime& time : profile_.communication) {
-    if (time.kind == nearest->kind && time.group_size == nearest->group_size) {
-      times.push_back({static_cast<double>(time.bytes), time.seconds});
-    }
-  }
+  const std::vector<SizedTime> times =
+      by_copy_engines ? NearestRows(profile_.copy_engines, kind, group_size)
+                      : NearestRows(profile_.communication, kind, group_size);
   return InterpolateSeconds(times, std::max(bytes, times.front().bytes));
 }
 
@@ -350,8 +381,7 @@ double CostModel::Seconds(const Layout& layout, OpKind kind,
     seconds = CollectiveSeconds(layout, kind,
                                 std::get<CollectiveAttributes>(attributes));
   } else if (IsTransfer(kind)) {
-    seconds =
-        TransferSeconds(layout, kind, WorkOf(layout, kind, attributes).bytes);
+    seconds = TransferSeconds(layout, kind, attributes);
   } else {
     seconds = BandwidthSeconds(kind, WorkOf(layout, kind, attributes).bytes);
   }
@@ -381,7 +411,8 @@ double CostModel::RowSeconds(const OpShape& shape) const {
   }
   if (IsCommunication(shape)) {
     return CommunicationSeconds(kind, static_cast<int32_t>(f[0]),
-                                static_cast<double>(f[1]));
+                                static_cast<double>(f[1]),
+                                /*by_copy_engines=*/false);
   }
   return BandwidthSeconds(kind, static_cast<double>(f[0]));
 }

@@ -47,9 +47,15 @@ class CostModel {
   // overhead.
   double RowSeconds(const OpShape& shape) const;
   // False of communication that Seconds() prices by the network, since it
-  // reaches beyond the ranks that were measured: no row changes it.
+  // reaches beyond the ranks that were measured, and of what copy engines do:
+  // no row of an OpShape changes it.
   bool IsPricedByRow(const Layout& layout, OpKind kind,
                      const OpAttributes& attributes) const;
+
+  // Whether a collective or transfer is priced by what was measured of copy
+  // engines, which then do it.
+  bool IsByCopyEngines(const Layout& layout, OpKind kind,
+                       const OpAttributes& attributes) const;
 
   // One value per instruction of `program`, for Simulate().
   std::vector<double> ProgramSeconds(const Program& program) const;
@@ -66,13 +72,14 @@ class CostModel {
                           const AttentionAttributes& attention) const;
   double CrossEntropySeconds(OpKind kind, const VocabAttributes& vocab) const;
   double BandwidthSeconds(OpKind kind, double bytes) const;
-  double CommunicationSeconds(OpKind kind, int32_t group_size,
-                              double bytes) const;
+  double CommunicationSeconds(OpKind kind, int32_t group_size, double bytes,
+                              bool by_copy_engines) const;
   // Whether the group's ranks lie within as many neighbours as measured.
   bool WereMeasured(int64_t group_size, int64_t stride) const;
   double CollectiveSeconds(const Layout& layout, OpKind kind,
                            const CollectiveAttributes& collective) const;
-  double TransferSeconds(const Layout& layout, OpKind kind, double bytes) const;
+  double TransferSeconds(const Layout& layout, OpKind kind,
+                         const OpAttributes& attributes) const;
 
   HardwareProfile profile_;  // Tables sorted by kind, group size and bytes.
   // The same without tables; null for a profile without device, network or

@@ -266,6 +266,7 @@ absl::StatusOr<HardwareProfile> SlowerOf(const HardwareProfile& a,
   slower.cross_entropy.clear();
   slower.bandwidth.clear();
   slower.communication.clear();
+  slower.copy_engines.clear();
   slower.device_memory_bytes =
       std::min(a.device_memory_bytes, b.device_memory_bytes);
   slower.device.name = absl::StrCat(a.device.name, " with ", b.device.name);

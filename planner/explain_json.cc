@@ -38,7 +38,8 @@ Json LayoutJson(const Layout& layout) {
           {"micro_batch", layout.micro_batch},
           {"recompute", RecomputeJson(layout)},
           {"precision", PrecisionName(layout)},
-          {"schedule", ScheduleName(layout.schedule)}};
+          {"schedule", ScheduleName(layout.schedule)},
+          {"copy_engines", layout.copy_engines.any()}};
 }
 
 // The order of the mesh axes on the network, innermost first.

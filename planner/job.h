@@ -57,6 +57,9 @@ struct ResourceSpec {
   std::optional<int32_t> devices_per_agent;   // Absent: auto.
   std::optional<int32_t> threads_per_device;  // CPU only; absent: cores shared.
   std::optional<int64_t> memory_per_device_bytes;  // Absent: what there is.
+  // "auto", "nccl" or "copy_engines": what moves tensors between GPUs of a
+  // host.
+  std::string transport = "auto";
   bool uses_cuda() const { return backend == "cuda"; }
   friend bool operator==(const ResourceSpec&, const ResourceSpec&) = default;
 };

@@ -260,6 +260,13 @@ const JobKey kJobKeys[] = {
      .minimum = 1,
      .maximum = kMaximumInteger,
      .is_bytes = true},
+    {.path = "resources.transport",
+     .doc = "What moves activations and gathered parameters between the GPUs "
+            "of a host: NCCL's kernels, or copy engines, which need no "
+            "multiprocessor; auto is the faster by the profile, NCCL where it "
+            "has no times of copy engines.",
+     .field = FIELD(resources.transport),
+     .choices = "auto|nccl|copy_engines"},
 
     {.path = "layout.pipeline",
      .doc = "Stages.",

@@ -473,6 +473,7 @@ std::string LayoutToString(const Layout& layout) {
   } else if (layout.schedule == Schedule::kListScheduled) {
     absl::StrAppend(&text, ", list-scheduled");
   }
+  if (layout.copy_engines.any()) absl::StrAppend(&text, ", copy engines");
   return text;
 }
 

@@ -69,6 +69,18 @@ struct ListedStage {
   friend bool operator==(const ListedStage&, const ListedStage&) = default;
 };
 
+// What copy engines do in NCCL's place (planner/copy_engines.h).
+struct CopyEngineUse {
+  bool transfers = false;  // Sends and receives of the pipeline.
+  bool tensor_gathers = false;
+  bool tensor_reductions = false;  // Reduce-scatters.
+  bool data_gathers = false;
+  bool any() const {
+    return transfers || tensor_gathers || tensor_reductions || data_gathers;
+  }
+  friend bool operator==(const CopyEngineUse&, const CopyEngineUse&) = default;
+};
+
 struct Layout {
   int32_t pipeline = 1;  // Stages.
   int32_t data = 1;      // Replicas, each with its share of the global batch.
@@ -97,6 +109,7 @@ struct Layout {
   // By stage, and of a transfer between two: with kListScheduled alone.
   std::vector<ListedStage> listed_stages;
   int32_t listed_transfer_us = 0;
+  CopyEngineUse copy_engines;  // On GPUs alone.
 
   // Whether a rank keeps the optimizer state of its slices alone.
   bool shards_optimizer() const { return zero >= 1 && data * context > 1; }
@@ -177,7 +190,7 @@ const char* PrecisionName(const Layout& layout);
 
 // "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1, bf16", and
 // ", recompute full" where anything is, or ", recompute full (2 stages),
-// selective (6)" in their order.
+// selective (6)" in their order; then ", copy engines" where they do anything.
 std::string LayoutToString(const Layout& layout);
 
 }  // namespace millrace

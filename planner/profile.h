@@ -59,6 +59,9 @@ struct CommunicationTime {
   double seconds;
 };
 
+// The same by copy engines (planner/copy_engines.h) in place of NCCL.
+struct CopyEngineTime : CommunicationTime {};
+
 // Factors on the times of a rank that computes and communicates at once: on its
 // ops, and on its collectives and transfers.
 struct OverlapFactors {
@@ -209,10 +212,13 @@ struct HardwareProfile {
   std::vector<CrossEntropyTime> cross_entropy;
   std::vector<BandwidthTime> bandwidth;
   std::vector<CommunicationTime> communication;
+  // Empty: not measured, or the devices do not reach each other's memory.
+  std::vector<CopyEngineTime> copy_engines;
   // compute_contention[n - 1]: factor on an op's time when n ranks of one host
   // compute at once. Starts with 1; as long as ranks_per_host.
   std::vector<double> compute_contention;
   OverlapFactors overlap;
+  OverlapFactors copy_engine_overlap;  // Of what copy engines do.
   StepWaits waits;
   // What prices ops and links that the tables lack.
   DeviceSpec device;

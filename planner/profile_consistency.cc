@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -72,10 +73,12 @@ std::string InconsistencyOf(const HardwareProfile& profile) {
     return absl::StrCat("compute_contention: expected ranks_per_host = ",
                         profile.ranks_per_host, " factors, the first 1");
   }
-  if (profile.overlap.compute < 1 || profile.overlap.communication < 1) {
-    return absl::StrCat("overlap: expected factors of at least 1, found ",
-                        profile.overlap.compute, " and ",
-                        profile.overlap.communication);
+  for (const auto& [key, overlap] :
+       {std::pair{"overlap", profile.overlap},
+        std::pair{"copy_engine_overlap", profile.copy_engine_overlap}}) {
+    if (overlap.compute >= 1 && overlap.communication >= 1) continue;
+    return absl::StrCat(key, ": expected factors of at least 1, found ",
+                        overlap.compute, " and ", overlap.communication);
   }
   if (profile.waits.arrival_spread > 1) {
     return absl::StrCat("waits.arrival_spread: expected 0 to 1, found ",

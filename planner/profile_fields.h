@@ -179,10 +179,10 @@ concept OptionalSection = std::is_same_v<Section, OverlapFactors> ||
     std::is_same_v<Section, KernelTuning>;
 // Lists that a file may leave out.
 template <typename Row>
-concept OptionalRow =
-    std::is_same_v<Row, NetworkLevel> || std::is_same_v<Row, ModelConstant> ||
-    std::is_same_v<Row, KernelChoice> || std::is_same_v<Row, ProductChoice> ||
-    std::is_same_v<Row, CalibrationRun> || std::is_same_v<Row, CalibratedValue>;
+concept OptionalRow = std::is_same_v<Row, NetworkLevel> ||
+    std::is_same_v<Row, ModelConstant> || std::is_same_v<Row, KernelChoice> ||
+    std::is_same_v<Row, ProductChoice> || std::is_same_v<Row, CalibrationRun> ||
+    std::is_same_v<Row, CalibratedValue> || std::is_same_v<Row, CopyEngineTime>;
 
 template <typename Visitor>
 void VisitFields(Visitor& visit, HardwareProfile& profile) {
@@ -195,6 +195,7 @@ void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("launch_overhead_s", profile.launch_overhead_s);
   visit("compute_contention", profile.compute_contention);
   visit("overlap", profile.overlap);
+  visit("copy_engine_overlap", profile.copy_engine_overlap);
   visit("waits", profile.waits);
   visit("device", profile.device);
   visit("network", profile.network);
@@ -205,6 +206,7 @@ void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("cross_entropy", profile.cross_entropy);
   visit("bandwidth", profile.bandwidth);
   visit("communication", profile.communication);
+  visit("copy_engines", profile.copy_engines);
   visit("tuning", profile.tuning);
   visit("calibration_runs", profile.calibration_runs);
   visit("calibrated_values", profile.calibrated_values);

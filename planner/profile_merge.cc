@@ -97,6 +97,9 @@ class TableJoiner {
   void operator()(const char* key, std::vector<CommunicationTime>& rows) {
     Join(key, &HardwareProfile::communication, rows);
   }
+  void operator()(const char* key, std::vector<CopyEngineTime>& rows) {
+    Join(key, &HardwareProfile::copy_engines, rows);
+  }
   template <typename Field>
   void operator()(const char*, Field&) {}
 
@@ -359,6 +362,7 @@ absl::StatusOr<MergedProfile> MergeProfiles(
   TakeNewest(sorted, &HardwareProfile::memory_overhead, &profile);
   TakeNewest(sorted, &HardwareProfile::launch_overhead_s, &profile);
   TakeNewest(sorted, &HardwareProfile::overlap, &profile);
+  TakeNewest(sorted, &HardwareProfile::copy_engine_overlap, &profile);
   TakeNewest(sorted, &HardwareProfile::waits, &profile);
   TakeNewest(sorted, &HardwareProfile::device, &profile);
   TakeNewest(sorted, &HardwareProfile::network, &profile);

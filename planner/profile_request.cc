@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "planner/copy_engines.h"
 #include "planner/cost.h"
 #include "planner/graph.h"
 #include "planner/layout_space.h"
@@ -149,25 +150,44 @@ class Collector {
         request.ops.push_back(std::move(op));
       }
     }
-    for (const auto& [group, sizes] : communication_) {
-      const std::vector<int64_t> sorted(sizes.begin(), sizes.end());
-      for (const int64_t bytes : SpreadEvenly(sorted, budget.sizes_per_kind)) {
-        request.communication.push_back(
-            {.kind = group.first, .group_size = group.second, .bytes = bytes});
-      }
+    AddCommunication(communication_, budget.sizes_per_kind, false, &request);
+    if (budget.copy_engines) {
+      AddCommunication(copies_, budget.sizes_per_kind, true, &request);
     }
     return request;
   }
 
  private:
+  // By kind and group size.
+  using Sizes = std::map<std::pair<OpKind, int32_t>, std::set<int64_t>>;
+
   void AddCommunication(const Layout& layout, const GraphOp& op,
                         int64_t bytes) {
-    if (IsTransfer(op.kind)) {
-      communication_[{OpKind::kSend, 2}].insert(bytes);
-      return;
+    std::pair<OpKind, int32_t> key = {OpKind::kSend, 2};
+    if (!IsTransfer(op.kind)) {
+      key = {op.kind,
+             GroupSize(layout,
+                       std::get<CollectiveAttributes>(op.attributes).group)};
     }
-    const Group group = std::get<CollectiveAttributes>(op.attributes).group;
-    communication_[{op.kind, GroupSize(layout, group)}].insert(bytes);
+    communication_[key].insert(bytes);
+    Layout by_copy_engines = layout;
+    by_copy_engines.copy_engines = CopyEngineUseOf(layout);
+    if (CopyEnginesCarry(by_copy_engines, op.kind, op.attributes)) {
+      copies_[key].insert(bytes);
+    }
+  }
+
+  static void AddCommunication(const Sizes& sizes_by_kind, size_t count,
+                               bool by_copy_engines, ProfileRequest* request) {
+    for (const auto& [key, sizes] : sizes_by_kind) {
+      const std::vector<int64_t> sorted(sizes.begin(), sizes.end());
+      for (const int64_t bytes : SpreadEvenly(sorted, count)) {
+        request->communication.push_back({.kind = key.first,
+                                          .group_size = key.second,
+                                          .bytes = bytes,
+                                          .by_copy_engines = by_copy_engines});
+      }
+    }
   }
 
   void AddArithmetic(const ProfileBudget& budget,
@@ -192,7 +212,8 @@ class Collector {
 
   std::map<std::tuple<OpKind, double, std::string>, ProfileOp> arithmetic_;
   std::map<OpKind, std::map<int64_t, ProfileOp>> bandwidth_;
-  std::map<std::pair<OpKind, int32_t>, std::set<int64_t>> communication_;
+  Sizes communication_;
+  Sizes copies_;
 };
 
 void CollectLayout(const ModelSpec& model, const Layout& layout,
@@ -292,10 +313,15 @@ void RecordOpTime(const ProfileOp& op, double seconds,
 
 void RecordCommunicationTime(const ProfileCommunication& communication,
                              double seconds, HardwareProfile* profile) {
-  profile->communication.push_back({.kind = communication.kind,
-                                    .group_size = communication.group_size,
-                                    .bytes = communication.bytes,
-                                    .seconds = seconds});
+  const CommunicationTime time = {.kind = communication.kind,
+                                  .group_size = communication.group_size,
+                                  .bytes = communication.bytes,
+                                  .seconds = seconds};
+  if (communication.by_copy_engines) {
+    profile->copy_engines.push_back({time});
+  } else {
+    profile->communication.push_back(time);
+  }
 }
 
 }  // namespace millrace

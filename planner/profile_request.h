@@ -29,6 +29,7 @@ struct ProfileCommunication {
   OpKind kind;
   int32_t group_size;  // Divides the number of ranks.
   int64_t bytes;       // Of the full tensor.
+  bool by_copy_engines = false;
 };
 
 struct ProfileRequest {
@@ -45,6 +46,8 @@ struct ProfileBudget {
   size_t shapes_per_kind;
   // Of bandwidth-bound kinds and messages, spread evenly.
   size_t sizes_per_kind;
+  // Also what copy engines can do of the communication.
+  bool copy_engines = false;
 };
 // A measurement makes some five calls, so that a slow core (20 GFLOP/s) needs
 // ten seconds and leaves the rest of twenty for the other tables.
@@ -52,8 +55,10 @@ inline constexpr ProfileBudget kCpuProfileBudget = {
     .flops = 40e9, .shapes_per_kind = 64, .sizes_per_kind = 4};
 // Some ten calls on a GPU of 600 TFLOP/s: half a minute of three. So many
 // shapes that those of the layout to be chosen are mostly among them.
-inline constexpr ProfileBudget kGpuProfileBudget = {
-    .flops = 2e15, .shapes_per_kind = 160, .sizes_per_kind = 10};
+inline constexpr ProfileBudget kGpuProfileBudget = {.flops = 2e15,
+                                                    .shapes_per_kind = 160,
+                                                    .sizes_per_kind = 10,
+                                                    .copy_engines = true};
 
 // Collects the distinct instructions of every layout the model and batch allow
 // on `num_ranks` devices, whatever the job pins, so that one profile serves all

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -98,8 +100,14 @@ absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
                                           const CostModel& cost) {
   std::vector<StageSimulation> stages;
   for (const Program& program : programs) {
-    stages.push_back(
-        {.program = &program, .seconds = cost.ProgramSeconds(program)});
+    std::vector<bool> by_copy_engines;
+    for (const Instruction& in : program.instructions) {
+      by_copy_engines.push_back(
+          cost.IsByCopyEngines(program.layout, in.kind, in.attributes));
+    }
+    stages.push_back({.program = &program,
+                      .seconds = cost.ProgramSeconds(program),
+                      .by_copy_engines = std::move(by_copy_engines)});
   }
   const HardwareProfile& profile = cost.profile();
   ASSIGN_OR_RETURN(
@@ -107,6 +115,7 @@ absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
       Simulate(stages, {.compute_contention = profile.compute_contention,
                         .ranks_per_host = profile.ranks_per_host,
                         .overlap = profile.overlap,
+                        .copy_engine_overlap = profile.copy_engine_overlap,
                         .arrival_spread = profile.waits.arrival_spread}));
   timeline.step_time_s += profile.waits.between_steps_s;
   return timeline;

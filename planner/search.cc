@@ -13,6 +13,8 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "planner/copy_engine_choice.h"
+#include "planner/copy_engines.h"
 #include "planner/estimate.h"
 #include "planner/executable.h"
 #include "planner/finalists.h"
@@ -34,6 +36,7 @@ constexpr int64_t kInstructionBudget = 400'000;
 // However few they are: two minutes.
 constexpr int64_t kMostLowered = 12'000'000;
 constexpr size_t kMostListed = 3;
+constexpr size_t kMostWithCopyEngines = 3;
 
 std::vector<uint64_t> HashesOf(std::span<const Program> programs) {
   std::vector<uint64_t> hashes;
@@ -70,6 +73,7 @@ class Search {
             input.device_memory_bytes > 0
                 ? input.device_memory_bytes
                 : cost.profile().device_memory_bytes)),
+        copy_engines_(CopyEngineChoiceOf(input.job.resources, cost.profile())),
         step_model_(StepModel::Create(space_.model, cost.profile(), {})) {}
 
   absl::StatusOr<Plan> Run() {
@@ -80,10 +84,13 @@ class Search {
       return plan;
     }
     RETURN_IF_ERROR(CheckLayouts(input_.job, input_.num_devices));
-    RETURN_IF_ERROR(Consider(EnumerateLayouts(space_)));
+    std::vector<Layout> layouts = EnumerateLayouts(space_);
+    if (copy_engines_ == CopyEngineChoice::kAlways) UseCopyEngines(&layouts);
+    RETURN_IF_ERROR(Consider(layouts));
     RETURN_IF_ERROR(Consider(SmallerThanWhatDoesNotFit()));
     RETURN_IF_ERROR(Consider(FittedByStage()));
     RETURN_IF_ERROR(ConsiderListed());
+    RETURN_IF_ERROR(ConsiderCopyEngines());
     const Candidate* chosen = Fastest();
     if (chosen == nullptr) return ExplainNothingFits();
     ASSIGN_OR_RETURN(Plan plan, MakePlan(*chosen));
@@ -247,18 +254,11 @@ class Search {
     const bool is_asked_for =
         asked_for == ScheduleName(Schedule::kListScheduled);
     if (!is_asked_for && asked_for != "auto") return absl::OkStatus();
-    std::vector<Candidate> pipelines;
-    for (const Candidate& candidate : candidates_) {
-      if (candidate.simulated && candidate.layout.pipeline > 1 &&
-          !candidate.layout.shards_gradients()) {
-        pipelines.push_back(candidate);
-      }
-    }
-    std::stable_sort(pipelines.begin(), pipelines.end(),
-                     [](const Candidate& a, const Candidate& b) {
-                       return a.prediction.step_time_s <
-                              b.prediction.step_time_s;
-                     });
+    std::vector<Candidate> pipelines = FastestFirst();
+    std::erase_if(pipelines, [](const Candidate& candidate) {
+      return candidate.layout.pipeline == 1 ||
+             candidate.layout.shards_gradients();
+    });
     if (is_asked_for) candidates_.clear();
     std::vector<Layout> considered;
     for (Candidate& pipeline : pipelines) {
@@ -285,6 +285,30 @@ class Search {
         "layout.schedule is list, but no layout of ", input_.num_devices,
         " devices can have it: it takes two stages at least, ZeRO 0 or 1, and "
         "memory for one micro-batch a stage; set layout.schedule to auto"));
+  }
+
+  // The fastest layouts with what copy engines can do.
+  absl::Status ConsiderCopyEngines() {
+    if (copy_engines_ != CopyEngineChoice::kIfFaster) return absl::OkStatus();
+    std::vector<Layout> fastest;
+    for (const Candidate& candidate : FastestFirst()) {
+      if (fastest.size() < kMostWithCopyEngines &&
+          CopyEngineUseOf(candidate.layout).any()) {
+        fastest.push_back(candidate.layout);
+      }
+    }
+    UseCopyEngines(&fastest);
+    return Consider(fastest);
+  }
+
+  // Of what was simulated.
+  std::vector<Candidate> FastestFirst() const {
+    std::vector<Candidate> simulated = candidates_;
+    std::erase_if(simulated, [](const Candidate& c) { return !c.simulated; });
+    absl::c_stable_sort(simulated, [](const Candidate& a, const Candidate& b) {
+      return a.prediction.step_time_s < b.prediction.step_time_s;
+    });
+    return simulated;
   }
 
   const Candidate* Fastest() const {
@@ -381,6 +405,7 @@ class Search {
     // What was chosen is now told exactly.
     ASSIGN_OR_RETURN(plan.prediction, PredictLayout(space_.model, plan.layout,
                                                     cost_, &plan.timeline));
+    RETURN_IF_ERROR(ChooseCopyEngines(input_.job, cost_, &plan));
     ASSIGN_OR_RETURN(const std::vector<Program> programs,
                      BuildTrainingPrograms(space_.model, plan.layout));
     plan.program_hashes = HashesOf(programs);
@@ -465,6 +490,7 @@ class Search {
   const CostModel& cost_;
   const LayoutSpace space_;
   const int64_t memory_limit_;
+  const CopyEngineChoice copy_engines_;
   absl::StatusOr<StepModel> step_model_;  // An error for most CPUs' profiles.
   std::vector<Candidate> candidates_;     // The simpler first.
   absl::Status too_large_;  // The first of what CheckProgramSize() said.

@@ -37,7 +37,8 @@ struct Meeting {
 // Communication under way: all its members have arrived.
 struct Flow {
   std::vector<InstructionRef> members;
-  double remaining_s;   // Of members that do not compute.
+  double remaining_s;  // Of members that do not compute.
+  bool by_copy_engines = false;
   double slowdown = 1;  // While advancing.
 };
 
@@ -52,11 +53,14 @@ struct StageState {
   // The compute lane's work still to do, in seconds of a rank alone.
   InstructionId computing = -1;
   double remaining_s = 0;
-  int32_t num_flows = 0;  // That this stage is a member of.
+  int32_t num_flows = 0;   // By NCCL, that this stage is a member of,
+  int32_t num_copies = 0;  // and by copy engines.
   // Squares of the seconds of ops since the last collective on each lane.
   std::array<double, kNumLanes> squared_s{};
   // Communication that waits for `computing` to make room.
   std::vector<InstructionRef> crowded_out;
+  // What copy engines have done but for the kernel behind it, likewise.
+  std::vector<InstructionRef> waits_to_end;
   // Ranks of each stage on the host of this stage's representative.
   std::vector<int32_t> neighbours;
 };
@@ -109,6 +113,15 @@ class Simulator {
   }
   double SecondsOf(InstructionRef ref) const {
     return inputs_[ref.stage].seconds[ref.id];
+  }
+  bool IsByCopyEngines(InstructionRef ref) const {
+    const std::vector<bool>& is = inputs_[ref.stage].by_copy_engines;
+    return !is.empty() && is[ref.id];
+  }
+  // Whether a kernel beside what the stage computes has to wait for its end.
+  bool IsCrowded(const StageState& state) const {
+    return options_.overlap.waits && state.computing >= 0 &&
+           FillsTheDevice(state.program->instructions[state.computing]);
   }
 
   absl::Status CheckInput() const {
@@ -240,8 +253,7 @@ class Simulator {
       state.remaining_s = SecondsOf(ref);
     } else if (InstructionOf(ref).lane == Lane::kHost) {
       EndAt(now_s_ + SecondsOf(ref), ref);
-    } else if (options_.overlap.waits && state.computing >= 0 &&
-               FillsTheDevice(state.program->instructions[state.computing])) {
+    } else if (!IsByCopyEngines(ref) && IsCrowded(state)) {
       state.crowded_out.push_back(ref);
     } else {
       Arrive(ref);
@@ -283,16 +295,19 @@ class Simulator {
   }
 
   void Communicate(const std::vector<InstructionRef>& members, double seconds) {
+    const bool by_copy_engines = IsByCopyEngines(members.front());
     // Then the end is known, to the last bit.
-    const bool is_steady = options_.overlap == OverlapFactors{};
+    const bool is_steady =
+        !by_copy_engines && options_.overlap == OverlapFactors{};
     for (const InstructionRef& member : members) {
+      StageState& state = states_[member.stage];
       if (is_steady) {
         EndAt(now_s_ + seconds, member);
       } else {
-        ++states_[member.stage].num_flows;
+        ++(by_copy_engines ? state.num_copies : state.num_flows);
       }
     }
-    if (!is_steady) flows_.push_back({members, seconds});
+    if (!is_steady) flows_.push_back({members, seconds, by_copy_engines});
   }
 
   void EndAt(double time_s, InstructionRef ref) {
@@ -317,13 +332,19 @@ class Simulator {
   // Seconds that pass while a stage does one second of its work, and while a
   // flow does.
   double Slowdown(const StageState& state) const {
-    return HostSlowdown(state) *
-           (state.num_flows > 0 ? options_.overlap.compute : 1);
+    double slowdown = 1;
+    if (state.num_flows > 0) slowdown = options_.overlap.compute;
+    if (state.num_copies > 0) {
+      slowdown = std::max(slowdown, options_.copy_engine_overlap.compute);
+    }
+    return HostSlowdown(state) * slowdown;
   }
   double Slowdown(const Flow& flow) const {
     for (const InstructionRef& member : flow.members) {
       if (states_[member.stage].computing >= 0) {
-        return options_.overlap.communication;
+        return (flow.by_copy_engines ? options_.copy_engine_overlap
+                                     : options_.overlap)
+            .communication;
       }
     }
     return 1;
@@ -385,6 +406,8 @@ class Simulator {
       std::vector<InstructionRef>& let_in = state.crowded_out;
       arriving.insert(arriving.end(), let_in.begin(), let_in.end());
       let_in.clear();
+      for (const InstructionRef& ref : state.waits_to_end) Finish(ref);
+      state.waits_to_end.clear();
     }
     FinishFlows(elapsed_s, first_flow, touched);
     while (!ends_.empty() && ends_.top().time_s <= now_s_) {
@@ -412,7 +435,13 @@ class Simulator {
         continue;
       }
       for (const InstructionRef& member : flow.members) {
-        --states_[member.stage].num_flows;
+        StageState& state = states_[member.stage];
+        --(flow.by_copy_engines ? state.num_copies : state.num_flows);
+        if (flow.by_copy_engines && IsCollective(InstructionOf(member).kind) &&
+            IsCrowded(state)) {
+          state.waits_to_end.push_back(member);
+          continue;
+        }
         Finish(member);
         touched.push_back(member.stage);
       }

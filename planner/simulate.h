@@ -19,6 +19,9 @@ struct StageSimulation {
   // Seconds of each instruction run alone (planner/cost.h), by InstructionId. A
   // collective's or transfer's time counts from when its last member arrives.
   std::vector<double> seconds;
+  // What copy engines do, by InstructionId; empty: nothing. A collective of
+  // theirs ends with a kernel, which has to wait where NCCL's do.
+  std::vector<bool> by_copy_engines;
 };
 
 struct SimulationOptions {
@@ -29,6 +32,8 @@ struct SimulationOptions {
   // While a rank computes and something of its communication is under way, not
   // waiting for others, each goes on so much slower.
   OverlapFactors overlap;
+  // Likewise of what copy engines do, which never waits to begin.
+  OverlapFactors copy_engine_overlap;
   // How far ranks that do alike are apart when they meet (StepWaits,
   // profile.h).
   double arrival_spread = 0;

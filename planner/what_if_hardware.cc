@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "base/check.h"
 
@@ -32,10 +33,10 @@ double& RateOf(GemmFormat format, DeviceSpec* device) {
 
 // Of the smallest measured message of the same kind and group; 0 where only
 // large ones were measured.
-double MeasuredLatency(const HardwareProfile& profile,
-                       const CommunicationTime& row) {
-  const CommunicationTime* smallest = &row;
-  for (const CommunicationTime& other : profile.communication) {
+template <typename Row>
+double MeasuredLatency(const std::vector<Row>& rows, const Row& row) {
+  const Row* smallest = &row;
+  for (const Row& other : rows) {
     if (other.kind == row.kind && other.group_size == row.group_size &&
         other.bytes < smallest->bytes) {
       smallest = &other;
@@ -45,14 +46,21 @@ double MeasuredLatency(const HardwareProfile& profile,
 }
 
 // Measured groups of more than `above` ranks and at most `at_most`.
-void ScaleCommunicationTables(int32_t above, int32_t at_most, double factor,
-                              HardwareProfile* profile) {
-  const HardwareProfile before = *profile;
-  for (CommunicationTime& row : profile->communication) {
+template <typename Row>
+void ScaleCommunication(int32_t above, int32_t at_most, double factor,
+                        std::vector<Row>* rows) {
+  const std::vector<Row> before = *rows;
+  for (Row& row : *rows) {
     if (row.group_size <= above || row.group_size > at_most) continue;
     const double latency = std::min(MeasuredLatency(before, row), row.seconds);
     row.seconds = latency + (row.seconds - latency) / factor;
   }
+}
+
+void ScaleCommunicationTables(int32_t above, int32_t at_most, double factor,
+                              HardwareProfile* profile) {
+  ScaleCommunication(above, at_most, factor, &profile->communication);
+  ScaleCommunication(above, at_most, factor, &profile->copy_engines);
 }
 
 // Devices that one domain joins; what has no end joins any number.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -36,6 +37,9 @@ namespace millrace {
 namespace {
 
 constexpr int kPollMs = 200;
+// Queues of a GPU: streams that share one wait for each other, and those of
+// copy engines wait for other ranks. CUDA has eight otherwise, 32 at most.
+constexpr char kConnectionsVariable[] = "CUDA_DEVICE_MAX_CONNECTIONS";
 // How long workers and the coordinator may take to end by themselves.
 constexpr absl::Duration kEndLimit = absl::Seconds(3);
 
@@ -180,6 +184,10 @@ class Agent {
                         {"OMP_WAIT_POLICY", "passive"}},
         .log_path =
             absl::StrFormat("%s/logs/worker-%04d.log", run_directory_, rank)};
+    if (options_.job.resources.transport != "nccl" &&
+        std::getenv(kConnectionsVariable) == nullptr) {
+      child.environment.emplace_back(kConnectionsVariable, "32");
+    }
     for (const std::string& prefix : prepared_->prefixes) {
       child.arguments.push_back("--data-prefix");
       child.arguments.push_back(prefix);

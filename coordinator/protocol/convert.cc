@@ -48,6 +48,11 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
     listed.set_memory_bytes(stage.memory_bytes);
   }
   message.set_listed_transfer_us(layout.listed_transfer_us);
+  protocol::CopyEngineUseMessage& use = *message.mutable_copy_engines();
+  use.set_transfers(layout.copy_engines.transfers);
+  use.set_tensor_gathers(layout.copy_engines.tensor_gathers);
+  use.set_tensor_reductions(layout.copy_engines.tensor_reductions);
+  use.set_data_gathers(layout.copy_engines.data_gathers);
   return message;
 }
 
@@ -64,7 +69,12 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
                        : Precision::kFloat32,
       .recompute = static_cast<Recompute>(message.recompute()),
       .schedule = static_cast<Schedule>(message.schedule()),
-      .listed_transfer_us = message.listed_transfer_us()};
+      .listed_transfer_us = message.listed_transfer_us(),
+      .copy_engines = {
+          .transfers = message.copy_engines().transfers(),
+          .tensor_gathers = message.copy_engines().tensor_gathers(),
+          .tensor_reductions = message.copy_engines().tensor_reductions(),
+          .data_gathers = message.copy_engines().data_gathers()}};
   for (const int recompute : message.recompute_by_stage()) {
     layout.recompute_by_stage.push_back(static_cast<Recompute>(recompute));
   }

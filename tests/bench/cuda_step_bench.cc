@@ -4,7 +4,7 @@
 //   zero=0
 //        recompute=none zero_bubble=0|1 list_gib=0 | planned=0] [steps=20
 //        warmup=4 measured=3 graphs=1 deterministic=0|1 trace=FILE json=FILE
-//        copy_engines=0 notes=1]
+//        copy_engines=SUM notes=1]
 //       [rank=0 device=RANK store=FOLDER printing=0]
 //
 // One process a rank, each on its GPU; more than one meet in `store`, a folder
@@ -22,8 +22,10 @@
 // GiB a GPU.
 //
 // `copy_engines`: what they do in NCCL's place, the sum of 1 transfers, 2
-// tensor gathers, 4 tensor reductions, 8 data gathers. `notes`: whether ranks
-// note how far they are, by which steps that hang are named.
+// tensor gathers, 4 tensor reductions, 8 data gathers; nothing, or what the
+// plan says, if not given. Set CUDA_DEVICE_MAX_CONNECTIONS=32 with them, as
+// agents do. `notes`: whether ranks note how far they are, by which steps that
+// hang are named.
 //
 // Utilisation is of 989 TFLOP/s, by both conventions: full counts attention as
 // if every token saw every other one, causal half of that.
@@ -74,7 +76,7 @@ struct Settings {
   int32_t warmup = 4;
   int32_t measured = 3;
   int32_t graphs = 1;
-  int32_t copy_engines = 0;
+  int32_t copy_engines = -1;
   int32_t notes = 1;
   int32_t zero_bubble = 0;
   int32_t list_gib = 0;
@@ -180,6 +182,13 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv,
   return s;
 }
 
+CopyEngineUse CopyEngines(int32_t sum) {
+  return {.transfers = (sum & 1) != 0,
+          .tensor_gathers = (sum & 2) != 0,
+          .tensor_reductions = (sum & 4) != 0,
+          .data_gathers = (sum & 8) != 0};
+}
+
 absl::Status TakeJob(const std::string& path, Settings* s) {
   ASSIGN_OR_RETURN(s->job, LoadJob(path));
   Layout& layout = s->layout;
@@ -199,6 +208,7 @@ absl::Status TakeJob(const std::string& path, Settings* s) {
         ValidateLayout(s->job.model, layout, s->job.training.global_batch));
     if (s->list_gib > 0) RETURN_IF_ERROR(ListSchedule(s));
   }
+  if (s->copy_engines >= 0) layout.copy_engines = CopyEngines(s->copy_engines);
   if (layout.num_ranks() > 1 && s->store.empty()) {
     return absl::InvalidArgumentError(
         "more than one rank: name a shared, empty folder by store=");
@@ -368,13 +378,6 @@ absl::Status WriteJson(const Settings& s, const std::string& path,
   return absl::UnavailableError(absl::StrCat("cannot write ", s.json));
 }
 
-PeerCopyUse CopyEngines(int32_t sum) {
-  return {.transfers = (sum & 1) != 0,
-          .tensor_gathers = (sum & 2) != 0,
-          .tensor_reductions = (sum & 4) != 0,
-          .data_gathers = (sum & 8) != 0};
-}
-
 // `store_folder` is this job's own.
 absl::Status RunJob(const Settings& s, const std::string& path,
                     const std::string& store_folder) {
@@ -383,16 +386,14 @@ absl::Status RunJob(const Settings& s, const std::string& path,
                          .seed = s.job.training.seed});
   DirectoryRendezvousStore store(store_folder);
   const double began_s = MonotonicSeconds();
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<Trainer> trainer,
-      CreateCudaTrainer({.job = s.job,
-                         .layout = s.layout,
-                         .rank = Rank{s.rank},
-                         .batches = &batches},
-                        s.device, &store,
-                        {.use_graphs = s.graphs != 0,
-                         .note_progress = s.notes != 0,
-                         .copy_engines = CopyEngines(s.copy_engines)}));
+  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                   CreateCudaTrainer({.job = s.job,
+                                      .layout = s.layout,
+                                      .rank = Rank{s.rank},
+                                      .batches = &batches},
+                                     s.device, &store,
+                                     {.use_graphs = s.graphs != 0,
+                                      .note_progress = s.notes != 0}));
   const double created_s = MonotonicSeconds();
   RETURN_IF_ERROR(RunSteps(*trainer, 1, false).status());
   const double first_s = MonotonicSeconds();

@@ -1,10 +1,13 @@
 // Measures the hardware profile of a machine's GPUs for a job, without agents
 // and coordinator, and prints it as YAML:
 //
-//   measure_gpu JOB.yaml [seconds=30] [ranks=1 rank=0 store=FOLDER]
+//   measure_gpu JOB.yaml [seconds=30 shapes=160] [ranks=1 rank=0 store=FOLDER]
 //
 // One process a rank, each on the GPU of its number; more than one meet in
 // `store`, a folder that they share and that is empty before. Rank 0 prints.
+// `shapes`: most of products, attention and heads, each kind: few where only
+// communication is wanted, for rows to add to another profile. Set
+// CUDA_DEVICE_MAX_CONNECTIONS=32 for copy engines, as agents do.
 
 #include <cuda_runtime_api.h>
 
@@ -35,6 +38,7 @@ namespace {
 struct Settings {
   JobSpec job;
   int32_t seconds = 30;
+  int32_t shapes = static_cast<int32_t>(kGpuProfileBudget.shapes_per_kind);
   int32_t ranks = 1;
   int32_t rank = 0;
   std::string store;
@@ -48,8 +52,10 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
         "source");
   }
   ASSIGN_OR_RETURN(s.job, LoadJob(argv[1]));
-  const std::map<std::string, int32_t*> numbers = {
-      {"seconds", &s.seconds}, {"ranks", &s.ranks}, {"rank", &s.rank}};
+  const std::map<std::string, int32_t*> numbers = {{"seconds", &s.seconds},
+                                                   {"shapes", &s.shapes},
+                                                   {"ranks", &s.ranks},
+                                                   {"rank", &s.rank}};
   for (int i = 2; i < argc; ++i) {
     const std::pair<std::string, std::string> argument =
         absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
@@ -62,6 +68,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
           absl::StrCat(argv[i], ": expected NAME=VALUE of a known name"));
     }
   }
+  if (s.shapes < 1) return absl::InvalidArgumentError("shapes: one at least");
   if (s.ranks > 1 && s.store.empty()) {
     return absl::InvalidArgumentError(
         "more than one rank: name a shared, empty folder by store=");
@@ -73,9 +80,11 @@ absl::Status Run(int argc, char** argv) {
   ASSIGN_OR_RETURN(const Settings s, ParseArguments(argc, argv));
   const JobSpec& job = s.job;
   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(s.rank), "choose the GPU"));
+  ProfileBudget budget = kGpuProfileBudget;
+  budget.shapes_per_kind = static_cast<size_t>(s.shapes);
   ASSIGN_OR_RETURN(
       const ProfileRequest request,
-      BuildProfileRequest(job.model, job.training, s.ranks, kGpuProfileBudget));
+      BuildProfileRequest(job.model, job.training, s.ranks, budget));
   ASSIGN_OR_RETURN(GemmAlgorithmTable algorithms, ShippedGemmAlgorithms());
   DirectoryRendezvousStore store(s.store);
   ASSIGN_OR_RETURN(

@@ -19,7 +19,8 @@ const Layout kLayout = {
     .recompute = Recompute::kSelective,
     .schedule = Schedule::kListScheduled,
     .listed_stages = {{1, 2, 3, 40, 50, 600}, {4, 5, 6, 70, 80, 900}},
-    .listed_transfer_us = 7};
+    .listed_transfer_us = 7,
+    .copy_engines = {.transfers = true, .tensor_reductions = true}};
 
 // Goal: what a restarted coordinator reads from its log is what was planned,
 // and what is no plan is refused. Method: there and back.
@@ -49,19 +50,22 @@ TEST(LayoutMessageTest, RoundTrips) {
   const auto read = PlanRecordFromJson(PlanRecordToJson({.layout = by_stage}));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->layout, by_stage);
+  Layout others = kLayout;
+  others.copy_engines = {.tensor_gathers = true, .data_gathers = true};
+  EXPECT_EQ(FromMessage(ToMessage(others)), others);
 }
 
 // Goal: workers choose by the tuning that was planned with. Method: there and
 // back, every field another than its default.
 TEST(KernelTuningMessageTest, RoundTrips) {
-  const KernelTuning tuning = {.device = "d",
-                               .machine = "m",
-                               .version = "v",
-                               .date = "t",
-                               .command = "c",
-                               .kernels = {{"f", "a=1", "b=2", 0.5, 0.25},
-                                           {"g", "a=3", "b=4", 2, 3}},
-                               .products = {{"m1n2k3", "x", 0.125}}};
+  const KernelTuning tuning = {
+      .device = "d",
+      .machine = "m",
+      .version = "v",
+      .date = "t",
+      .command = "c",
+      .kernels = {{"f", "a=1", "b=2", 0.5, 0.25}, {"g", "a=3", "b=4", 2, 3}},
+      .products = {{"m1n2k3", "x", 0.125}}};
   EXPECT_EQ(FromMessage(ToMessage(tuning)), tuning);
   EXPECT_EQ(FromMessage(ToMessage(KernelTuning{})), KernelTuning{});
 }

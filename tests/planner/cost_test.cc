@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "planner/copy_engines.h"
 #include "planner/shipped_profiles.h"
 #include "tests/planner/profile_fixture.h"
 
@@ -84,6 +85,59 @@ TEST(CostTest, SizesAreInterpolated) {
                                               .num_elements = 100,
                                               .dtype = DType::kFloat32}),
               5e-5 + kOverhead, 1e-10);
+}
+
+// Goal: what copy engines carry is priced by their table, all else as NCCL's.
+// Method: a table ten times as quick; with and without use, of a group within
+// the host and across, of a kind that it lacks, and without the table.
+TEST(CostTest, CopyEnginesHaveTimesOfTheirOwn) {
+  HardwareProfile profile = MakeProfile({.ranks_per_host = 2});
+  const double nccl_s =
+      MakeCost(profile).Seconds(
+          {.tensor = 2}, OpKind::kAllGather,
+          CollectiveAttributes{Group::kTensor, 1 << 14, DType::kFloat32}) -
+      kOverhead;
+  for (const OpKind kind : {OpKind::kAllGather, OpKind::kSend}) {
+    for (const int64_t bytes : {1 << 16, 1 << 10}) {
+      profile.copy_engines.push_back({{kind, 2, bytes, nccl_s / 10}});
+    }
+  }
+  const CostModel cost = MakeCost(profile);
+  const auto share = [&](Layout layout, OpKind kind, Group group) {
+    layout.copy_engines = {.transfers = true,
+                           .tensor_gathers = true,
+                           .tensor_reductions = true,
+                           .data_gathers = true};
+    const CollectiveAttributes attributes{group, 1 << 14, DType::kFloat32};
+    // What is learnt of it is not NCCL's.
+    EXPECT_EQ(cost.IsPricedByRow(layout, kind, attributes),
+              !CopyEnginesCarry(layout, kind, attributes));
+    EXPECT_EQ(cost.IsByCopyEngines(layout, kind, attributes),
+              cost.Seconds(layout, kind, attributes) < nccl_s / 2);
+    return (cost.Seconds(layout, kind, attributes) - kOverhead) / nccl_s;
+  };
+  EXPECT_NEAR(share({.tensor = 2}, OpKind::kAllGather, Group::kTensor), 0.1,
+              1e-9);
+  EXPECT_NEAR(share({.data = 2, .zero = 1}, OpKind::kAllGather, Group::kData),
+              0.1, 1e-9);
+  // Across hosts; a kind without rows; a collective that NCCL keeps.
+  EXPECT_NEAR(share({.data = 2, .tensor = 2, .zero = 1}, OpKind::kAllGather,
+                    Group::kData),
+              1, 1e-9);
+  EXPECT_NEAR(share({.tensor = 2}, OpKind::kReduceScatter, Group::kTensor), 1,
+              1e-9);
+  EXPECT_NEAR(share({.data = 2}, OpKind::kAllReduce, Group::kData), 1, 1e-9);
+  const TransferAttributes transfer{Direction::kToNext, 1 << 14,
+                                    DType::kFloat32};
+  Layout pipeline = {.pipeline = 2};
+  for (const OpKind kind : {OpKind::kSend, OpKind::kReceive}) {
+    pipeline.copy_engines.transfers = false;
+    EXPECT_NEAR(cost.Seconds(pipeline, kind, transfer), nccl_s + kOverhead,
+                1e-12);
+    pipeline.copy_engines.transfers = true;
+    EXPECT_NEAR(cost.Seconds(pipeline, kind, transfer), nccl_s / 10 + kOverhead,
+                1e-12);
+  }
 }
 
 // Goal: a kind that was measured at a size of nothing but launching does not

@@ -162,7 +162,8 @@ TEST(LayoutToStringTest, ShowsEveryField) {
                                        {.zero = 2},
                                        {.precision = Precision::kBfloat16},
                                        {.recompute = Recompute::kSelective},
-                                       {.recompute = Recompute::kFull}};
+                                       {.recompute = Recompute::kFull},
+                                       {.copy_engines = {.transfers = true}}};
   std::set<std::string> texts;
   for (const Layout& layout : layouts) {
     texts.insert(LayoutToString(layout));

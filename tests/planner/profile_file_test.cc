@@ -11,6 +11,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -84,13 +85,38 @@ TEST(ProfileFileTest, KeepsOverlapFactors) {
   HardwareProfile profile = SmallProfile();
   EXPECT_EQ(ProfileToYaml(profile).find("overlap"), std::string::npos);
   profile.overlap = {.compute = 1.0625, .communication = 4.5, .waits = true};
+  profile.copy_engine_overlap = {.compute = 1.125, .communication = 1.25};
   const auto again = ParseProfile(ProfileToYaml(profile), "profile.yaml");
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->overlap, profile.overlap);
-  profile.overlap.compute = 0.5;
-  const auto refused = ParseProfile(ProfileToYaml(profile), "profile.yaml");
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("overlap"));
+  EXPECT_EQ(again->copy_engine_overlap, profile.copy_engine_overlap);
+  for (auto [member, key] : {std::pair{&HardwareProfile::overlap, "overlap"},
+                             std::pair{&HardwareProfile::copy_engine_overlap,
+                                       "copy_engine_overlap"}}) {
+    HardwareProfile wrong = profile;
+    (wrong.*member).compute = 0.5;
+    const auto refused = ParseProfile(ProfileToYaml(wrong), "profile.yaml");
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.status().message()),
+                HasSubstr(absl::StrCat(key, ": expected factors")));
+  }
+}
+
+// Goal: times of copy engines are kept, and there are none where a file does
+// not say them.
+TEST(ProfileFileTest, KeepsCopyEngineTimes) {
+  HardwareProfile profile = SmallProfile();
+  EXPECT_EQ(ProfileToYaml(profile).find("copy_engines"), std::string::npos);
+  profile.copy_engines = {{{OpKind::kSend, 2, 4096, 1e-5}},
+                          {{OpKind::kAllGather, 4, 8192, 2e-5}}};
+  const auto again = ParseProfile(ProfileToYaml(profile), "profile.yaml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  ASSERT_EQ(again->copy_engines.size(), 2u);
+  EXPECT_EQ(again->copy_engines[1].kind, OpKind::kAllGather);
+  EXPECT_EQ(again->copy_engines[1].group_size, 4);
+  EXPECT_EQ(again->copy_engines[1].bytes, 8192);
+  EXPECT_EQ(again->copy_engines[1].seconds, 2e-5);
+  EXPECT_EQ(again->communication.size(), profile.communication.size());
 }
 
 // Goal: memory beside the arenas is kept, and is none where a file does not say

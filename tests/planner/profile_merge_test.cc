@@ -150,12 +150,15 @@ TEST(ProfileMergeTest, KeepsDifferentRowsApart) {
   changed.communication[0].kind = OpKind::kReceive;
   changed.communication[1].group_size = 4;
   changed.communication[2].bytes += 1;
+  changed.copy_engines = {{{OpKind::kSend, 2, 64, 1e-5}},
+                          {{OpKind::kSend, 2, 128, 1e-5}}};
   const HardwareProfile merged = MustMerge({a, b}).profile;
   EXPECT_EQ(merged.gemms.size(), a.profile.gemms.size() + 3);
   EXPECT_EQ(merged.attention.size(), a.profile.attention.size() + 5);
   EXPECT_EQ(merged.cross_entropy.size(), a.profile.cross_entropy.size() + 4);
   EXPECT_EQ(merged.bandwidth.size(), a.profile.bandwidth.size() + 2);
   EXPECT_EQ(merged.communication.size(), a.profile.communication.size() + 3);
+  EXPECT_EQ(merged.copy_engines.size(), 2u);
 }
 
 // Goal: whoever merges hears of rows that disagree, and of no others. Method:

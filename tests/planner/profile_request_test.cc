@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "planner/cost.h"
@@ -70,6 +71,30 @@ TEST(ProfileRequestTest, FillsEveryTable) {
       EXPECT_TRUE(request->communication.empty());
     }
   }
+}
+
+// Goal: copy engines are measured where a budget says so, at what they can
+// carry, into a table of their own. Method: with and without, four ranks.
+TEST(ProfileRequestTest, AsksForCopyEngines) {
+  ProfileBudget budget = kCpuProfileBudget;
+  const auto without = BuildProfileRequest(kModel, SmallTraining(), 4, budget);
+  budget.copy_engines = true;
+  const auto with = BuildProfileRequest(kModel, SmallTraining(), 4, budget);
+  ASSERT_TRUE(without.ok() && with.ok());
+  HardwareProfile profile;
+  std::set<std::pair<OpKind, int32_t>> found;
+  for (const ProfileCommunication& what : with->communication) {
+    RecordCommunicationTime(what, 1e-4, &profile);
+    if (what.by_copy_engines) found.insert({what.kind, what.group_size});
+  }
+  EXPECT_EQ(profile.communication.size(), without->communication.size());
+  EXPECT_EQ(profile.copy_engines.size(),
+            with->communication.size() - without->communication.size());
+  using Found = std::pair<OpKind, int32_t>;
+  EXPECT_EQ(found, (std::set<Found>{{OpKind::kSend, 2},
+                                    {OpKind::kAllGather, 2},
+                                    {OpKind::kAllGather, 4},
+                                    {OpKind::kReduceScatter, 2}}));
 }
 
 // Goal: measuring the quickstart fits in its time. Method: the floating-point

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/units.h"
 #include "planner/estimate.h"
 #include "planner/explain.h"
@@ -87,6 +88,51 @@ TEST(SearchTest, ChoosesTheFastestOfAll) {
           }));
     }
   }
+}
+
+// Goal: copy engines are planned with where the job asks for them, and where it
+// leaves it open if they were measured and are the faster; never on CPUs.
+// Method: a pipeline on a machine with quick ones, with slow ones and with
+// none.
+TEST(SearchTest, OffersCopyEngines) {
+  JobSpec job = SmallJob();
+  job.layout.pipeline = 4;
+  job.layout.schedule = "1f1b";
+  const auto cost_of = [&](double copies_over_nccl) {
+    HardwareProfile profile = MakeProfile({.link_bytes_per_second = 1e8});
+    for (CommunicationTime time : profile.communication) {
+      if (copies_over_nccl == 0 || time.kind == OpKind::kAllReduce) continue;
+      time.seconds *= copies_over_nccl;
+      profile.copy_engines.push_back({time});
+    }
+    return *CostModel::Create(profile);
+  };
+  const CostModel none = cost_of(0), quick = cost_of(0.25), slow = cost_of(4);
+  for (const char* backend : {"cpu", "cuda"}) {
+    job.resources.backend = backend;
+    const bool is_cuda = job.resources.uses_cuda();
+    for (const char* transport : {"nccl", "copy_engines", "auto"}) {
+      SCOPED_TRACE(absl::StrCat(backend, " ", transport));
+      job.resources.transport = transport;
+      const auto uses = [&](const CostModel& cost) {
+        return MustPlan(job, 4, cost).layout.copy_engines.transfers;
+      };
+      const bool is_asked_for = job.resources.transport == "copy_engines";
+      EXPECT_EQ(uses(none), is_cuda && is_asked_for);
+      EXPECT_EQ(uses(slow), is_cuda && is_asked_for);
+      EXPECT_EQ(uses(quick), is_cuda && job.resources.transport != "nccl");
+    }
+  }
+  // What lost by its transport is among the alternatives.
+  job.resources.transport = "auto";
+  const Plan plan = MustPlan(job, 4, quick);
+  Layout by_nccl = plan.layout;
+  by_nccl.copy_engines = {};
+  const auto lost = std::find_if(
+      plan.alternatives.begin(), plan.alternatives.end(),
+      [&](const Alternative& other) { return other.layout == by_nccl; });
+  ASSERT_NE(lost, plan.alternatives.end());
+  EXPECT_GT(lost->prediction.step_time_s, plan.prediction.step_time_s);
 }
 
 // Goal: a pipeline gets its list-scheduled variant where that is quicker, or

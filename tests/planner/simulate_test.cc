@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/copy_engines.h"
 #include "planner/lower.h"
 #include "tests/planner/planner_testing.h"
 
@@ -38,6 +39,17 @@ std::vector<StageSimulation> WithSeconds(const std::vector<Program>& programs,
   return stages;
 }
 
+// All that they can do of `layout`.
+void UseCopyEngines(Layout layout, std::vector<StageSimulation>* stages) {
+  layout.copy_engines = CopyEngineUseOf(layout);
+  for (StageSimulation& stage : *stages) {
+    for (const Instruction& in : stage.program->instructions) {
+      stage.by_copy_engines.push_back(
+          CopyEnginesCarry(layout, in.kind, in.attributes));
+    }
+  }
+}
+
 const TimelineEvent& EventOf(const RankTimeline& rank, InstructionId id) {
   return *std::find_if(
       rank.events.begin(), rank.events.end(),
@@ -46,7 +58,8 @@ const TimelineEvent& EventOf(const RankTimeline& rank, InstructionId id) {
 
 // Goal: no layout deadlocks, each instruction runs once, in lane order, after
 // what it waits for; both ends of a step agree. Method: sweep layouts with
-// unequal times, with and without what overlap costs.
+// unequal times, with and without what overlap costs, then also by copy
+// engines.
 TEST(SimulateTest, RunsEveryLayoutInOrder) {
   for (const OverlapFactors& overlap :
        {OverlapFactors{}, OverlapFactors{1.1, 3.7},
@@ -54,12 +67,13 @@ TEST(SimulateTest, RunsEveryLayoutInOrder) {
     for (const Layout& layout : TestLayouts()) {
       SCOPED_TRACE(LayoutToString(layout));
       const std::vector<Program> programs = BuildAll(TestModel(), layout);
-      const auto stages = WithSeconds(
+      auto stages = WithSeconds(
           programs, [](const Program& program, const Instruction& instruction) {
             return 1e-6 * (1 + program.stage) * (1 + instruction.inputs.size());
           });
-      absl::StatusOr<Timeline> timeline =
-          Simulate(stages, {.overlap = overlap});
+      if (overlap.compute > 1) UseCopyEngines(layout, &stages);
+      absl::StatusOr<Timeline> timeline = Simulate(
+          stages, {.overlap = overlap, .copy_engine_overlap = {1.05, 1.3}});
       ASSERT_TRUE(timeline.ok()) << timeline.status();
       ASSERT_EQ(timeline->ranks.size(), programs.size());
       double latest = 0;
@@ -260,6 +274,76 @@ TEST(SimulateTest, CommunicationWaitsForRoom) {
     EXPECT_DOUBLE_EQ(EventOf(timeline->ranks[0], 1).end_s,
                      kind == OpKind::kGemm ? 3 : 1);
   }
+}
+
+// Goal: copy engines begin at once beside a product, slow both by their own
+// factors, and what ends with a kernel ends behind the product. Method: a
+// gather, or a transfer, that is ready while a product or an addition computes;
+// the end of each by hand.
+TEST(SimulateTest, CopyEnginesDoNotWaitToBegin) {
+  const SimulationOptions options = {
+      .overlap = {.compute = 3, .communication = 5, .waits = true},
+      .copy_engine_overlap = {.compute = 1.25, .communication = 2}};
+  for (const OpKind kind : {OpKind::kGemm, OpKind::kAdd}) {
+    SCOPED_TRACE(OpKindName(kind));
+    Program program{.kind = ProgramKind::kTraining, .layout = {.tensor = 2}};
+    program.instructions = {
+        {.kind = kind,
+         .lane = Lane::kCompute,
+         .attributes = kind == OpKind::kGemm
+                           ? OpAttributes(GemmAttributes{1, 1, 1})
+                           : OpAttributes(ElementwiseAttributes{1, 1})},
+        {.kind = OpKind::kAllGather,
+         .lane = Lane::kTensorComm,
+         .attributes =
+             CollectiveAttributes{Group::kTensor, 2, DType::kFloat32}}};
+    for (InstructionId id : {0, 1}) {
+      const Lane lane = program.instructions[id].lane;
+      program.lanes[static_cast<int>(lane)] = {id};
+    }
+    const std::vector<StageSimulation> stages = {
+        {.program = &program,
+         .seconds = {2.0, 0.5},
+         .by_copy_engines = {false, true}}};
+    const auto timeline = Simulate(stages, options);
+    ASSERT_TRUE(timeline.ok()) << timeline.status();
+    // In the second that the gather takes, the op does 0.8 s of its 2 s.
+    const double compute_end = 1 + 1.2;
+    EXPECT_DOUBLE_EQ(EventOf(timeline->ranks[0], 0).end_s, compute_end);
+    EXPECT_DOUBLE_EQ(EventOf(timeline->ranks[0], 1).end_s,
+                     kind == OpKind::kGemm ? compute_end : 1);
+  }
+  // Both ends of a transfer, beside the receiver's product.
+  std::vector<Program> programs(2);
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    Program& program = programs[stage];
+    program.layout = {.pipeline = 2};
+    program.stage = stage;
+    program.instructions = {
+        {.kind = OpKind::kGemm,
+         .lane = Lane::kCompute,
+         .attributes = GemmAttributes{1, 1, 1}},
+        {.kind = stage == 0 ? OpKind::kSend : OpKind::kReceive,
+         .lane = stage == 0 ? Lane::kSendNext : Lane::kReceivePrevious,
+         .attributes =
+             TransferAttributes{Direction::kToNext, 2, DType::kFloat32}}};
+    for (InstructionId id : {0, 1}) {
+      const Lane lane = program.instructions[id].lane;
+      program.lanes[static_cast<int>(lane)] = {id};
+    }
+  }
+  const std::vector<StageSimulation> stages = {
+      {.program = &programs[0],
+       .seconds = {0.0, 0.5},
+       .by_copy_engines = {false, true}},
+      {.program = &programs[1],
+       .seconds = {2.0, 0.5},
+       .by_copy_engines = {false, true}}};
+  const auto timeline = Simulate(stages, options);
+  ASSERT_TRUE(timeline.ok()) << timeline.status();
+  EXPECT_DOUBLE_EQ(EventOf(timeline->ranks[0], 1).end_s, 1);
+  EXPECT_DOUBLE_EQ(EventOf(timeline->ranks[1], 1).end_s, 1);
+  EXPECT_DOUBLE_EQ(EventOf(timeline->ranks[1], 0).end_s, 2.2);
 }
 
 // Goal: contention counts stages that compute at the moment, not all. Method:

@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,18 +47,22 @@ class PrefixedStore : public RendezvousStore {
 // Calls captured once; must be gone before their communicators are.
 class CudaLinkTimer::Loop : public TimedLoop {
  public:
-  Loop(CudaLinkTimer* timer, DeviceBuffer<std::byte> buffer, CudaEvent start,
-       CudaEvent end)
-      : timer_(timer),
-        buffer_(std::move(buffer)),
-        start_(std::move(start)),
-        end_(std::move(end)) {}
+  Loop(CudaLinkTimer* timer, CudaEvent start, CudaEvent end)
+      : timer_(timer), start_(std::move(start)), end_(std::move(end)) {}
   ~Loop() override {
     if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
     if (graph_ != nullptr) cudaGraphDestroy(graph_);
+    timer_->copy_engine_calls_.erase(call_.get());
   }
 
-  std::byte* buffer() { return buffer_.data(); }
+  // What the calls need; one of them.
+  void Hold(DeviceBuffer<std::byte> buffer) {
+    buffer_.emplace(std::move(buffer));
+  }
+  void Hold(std::unique_ptr<CopyEngineCall> call) {
+    call_ = std::move(call);
+    timer_->copy_engine_calls_.insert(call_.get());
+  }
 
   template <typename Body>
   absl::Status Capture(const Body& body) {
@@ -88,7 +94,8 @@ class CudaLinkTimer::Loop : public TimedLoop {
   cudaStream_t stream() const { return timer_->stream_.get(); }
 
   CudaLinkTimer* timer_;
-  DeviceBuffer<std::byte> buffer_;
+  std::optional<DeviceBuffer<std::byte>> buffer_;
+  std::unique_ptr<CopyEngineCall> call_;
   CudaEvent start_;
   CudaEvent end_;
   cudaGraph_t graph_ = nullptr;
@@ -150,6 +157,7 @@ absl::Status CudaLinkTimer::Wait(absl::Duration patience) {
     if (absl::Now() > deadline) break;
     absl::SleepFor(absl::Microseconds(50));
   }
+  for (CopyEngineCall* call : copy_engine_calls_) call->Abort();
   for (const auto& [key, set] : sets_) set->Abort();
   cudaStreamSynchronize(stream_.get());
   return absl::DeadlineExceededError(
@@ -222,26 +230,68 @@ absl::StatusOr<CudaLinkTimer::Shape> CudaLinkTimer::ShapeOf(
                .num_elements = (what.bytes + unit - 1) / unit * group_size};
 }
 
+absl::StatusOr<std::unique_ptr<CopyEngineCall>>
+CudaLinkTimer::MakeCopyEngineCall(const ProfileCommunication& what,
+                                  int64_t num_elements) {
+  Layout layout;
+  if (what.kind == OpKind::kSend) {
+    layout.pipeline = options_.num_ranks;
+  } else {
+    layout.tensor = what.group_size;
+    layout.data = options_.num_ranks / what.group_size;
+  }
+  PrefixedStore store(
+      options_.store,
+      absl::StrCat("profile/copies", num_copy_engine_calls_++, "/"));
+  ASSIGN_OR_RETURN(auto call,
+                   CopyEngineCall::Create({.layout = layout,
+                                           .rank = options_.rank,
+                                           .store = &store,
+                                           .kind = what.kind,
+                                           .num_elements = num_elements,
+                                           .dtype = kDType,
+                                           .timeout = options_.patience},
+                                          abort_requested_));
+  ASSIGN_OR_RETURN(const double num_unable, Sum(call->can_run() ? 0 : 1));
+  if (num_unable == 0) return call;
+  return absl::FailedPreconditionError(
+      absl::StrCat(num_unable, " of ", options_.num_ranks,
+                   " ranks cannot use copy engines for ", OpKindName(what.kind),
+                   " among ", what.group_size, "; their logs say why"));
+}
+
 absl::StatusOr<std::unique_ptr<TimedLoop>> CudaLinkTimer::MakeLoop(
     const ProfileCommunication& what, int64_t count) {
   ASSIGN_OR_RETURN(const Shape shape, ShapeOf(what));
-  ASSIGN_OR_RETURN(NcclCommunicatorSet * set,
-                   SetOf({.transfers = what.kind == OpKind::kSend,
-                          .group_size = shape.group_size}));
-  ASSIGN_OR_RETURN(auto buffer,
-                   DeviceBuffer<std::byte>::Allocate(static_cast<size_t>(
-                       shape.num_elements * DTypeBytes(kDType))));
-  RETURN_IF_ERROR(CudaStatus(
-      cudaMemsetAsync(buffer.data(), 0, buffer.size(), stream_.get()),
-      "zero a message"));
   ASSIGN_OR_RETURN(CudaEvent start, CudaEvent::Create(CudaEvent::Kind::kTimed));
   ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(CudaEvent::Kind::kTimed));
-  auto loop = std::make_unique<Loop>(this, std::move(buffer), std::move(start),
-                                     std::move(end));
+  auto loop = std::make_unique<Loop>(this, std::move(start), std::move(end));
+  std::function<absl::Status()> enqueue_one;
+  if (what.by_copy_engines) {
+    ASSIGN_OR_RETURN(auto call, MakeCopyEngineCall(what, shape.num_elements));
+    enqueue_one = [this, call = call.get()] {
+      return call->Enqueue(stream_.get());
+    };
+    loop->Hold(std::move(call));
+  } else {
+    ASSIGN_OR_RETURN(NcclCommunicatorSet * set,
+                     SetOf({.transfers = what.kind == OpKind::kSend,
+                            .group_size = shape.group_size}));
+    ASSIGN_OR_RETURN(auto buffer,
+                     DeviceBuffer<std::byte>::Allocate(static_cast<size_t>(
+                         shape.num_elements * DTypeBytes(kDType))));
+    RETURN_IF_ERROR(CudaStatus(
+        cudaMemsetAsync(buffer.data(), 0, buffer.size(), stream_.get()),
+        "zero a message"));
+    enqueue_one = [this, what, set, shape, data = buffer.data()] {
+      return Enqueue(what, *set, data, shape.num_elements);
+    };
+    loop->Hold(std::move(buffer));
+  }
   const bool takes_part = ToInt(options_.rank) < shape.num_busy;
   auto enqueue = [&](int64_t num_calls) -> absl::Status {
     for (int64_t i = 0; takes_part && i < num_calls; ++i) {
-      RETURN_IF_ERROR(Enqueue(what, *set, loop->buffer(), shape.num_elements));
+      RETURN_IF_ERROR(enqueue_one());
     }
     return absl::OkStatus();
   };

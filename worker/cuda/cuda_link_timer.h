@@ -1,5 +1,5 @@
-// Times collectives and transfers among the GPUs of a job, through the NCCL
-// communicators that training uses.
+// Times collectives and transfers among the GPUs of a job, through what
+// training uses: NCCL's communicators, or copy engines.
 
 #ifndef MILLRACE_WORKER_CUDA_CUDA_LINK_TIMER_H_
 #define MILLRACE_WORKER_CUDA_CUDA_LINK_TIMER_H_
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +16,7 @@
 #include "base/ids.h"
 #include "kernels/cuda/device_buffer.h"
 #include "planner/profile_request.h"
+#include "worker/cuda/copy_engine_call.h"
 #include "worker/cuda/cuda_handles.h"
 #include "worker/cuda/nccl_communicator_set.h"
 #include "worker/cuda/timed_loop.h"
@@ -45,7 +47,8 @@ class CudaLinkTimer {
   // Seconds of one call among many back to back in a graph, while all groups of
   // neighbours do the same (ProfileCommunication): the mean over ranks.
   // `budget_seconds` of the device. InvalidArgument if the groups do not divide
-  // the ranks.
+  // the ranks; FailedPrecondition, everywhere, if copy engines are asked for
+  // and some rank cannot use them.
   absl::StatusOr<double> Time(const ProfileCommunication& what,
                               double budget_seconds);
 
@@ -79,6 +82,9 @@ class CudaLinkTimer {
   absl::Status Enqueue(const ProfileCommunication& what,
                        NcclCommunicatorSet& set, std::byte* buffer,
                        int64_t num_elements);
+  // By copy engines; as MakeLoop() says of errors.
+  absl::StatusOr<std::unique_ptr<CopyEngineCall>> MakeCopyEngineCall(
+      const ProfileCommunication& what, int64_t num_elements);
   // Of a kind and size among how many ranks; InvalidArgument if it cannot be.
   struct Shape {
     int32_t group_size;
@@ -94,6 +100,8 @@ class CudaLinkTimer {
   DeviceBuffer<double> sum_;
   std::atomic<bool> abort_requested_{false};
   std::map<SetKey, std::unique_ptr<NcclCommunicatorSet>> sets_;
+  std::set<CopyEngineCall*> copy_engine_calls_;  // Those there are.
+  int64_t num_copy_engine_calls_ = 0;            // That were made so far.
   int64_t first_bytes_ = 0;
   int64_t further_bytes_ = 0;
   int64_t num_further_ = 0;

@@ -24,14 +24,17 @@ constexpr int kMaxCalls = 40;
 constexpr double kProductFlops = 2e12;
 constexpr int64_t kMovingBytes = int64_t{16} << 20;  // Not latency alone.
 
-// A reduce-scatter over all ranks of middling size, of those that move much;
-// null for none.
+// A collective over all ranks of middling size, of those that move much; null
+// for none. Copies alone are what copy engines do in a gather.
 const ProfileCommunication* TypicalCall(const ProfileRequest& request,
-                                        int32_t num_ranks) {
+                                        int32_t num_ranks,
+                                        bool by_copy_engines) {
+  const OpKind kind =
+      by_copy_engines ? OpKind::kAllGather : OpKind::kReduceScatter;
   std::vector<const ProfileCommunication*> calls;
   for (const ProfileCommunication& what : request.communication) {
-    if (what.kind == OpKind::kReduceScatter && what.group_size == num_ranks &&
-        what.bytes >= kMovingBytes) {
+    if (what.kind == kind && what.by_copy_engines == by_copy_engines &&
+        what.group_size == num_ranks && what.bytes >= kMovingBytes) {
       calls.push_back(&what);
     }
   }
@@ -93,13 +96,15 @@ absl::StatusOr<double> MeanOfRanks(double mine, int32_t num_ranks,
 
 absl::StatusOr<OverlapFactors> MeasureOverlap(const ProfileRequest& request,
                                               int32_t num_ranks,
+                                              bool by_copy_engines,
                                               CudaLinkTimer& links,
                                               CudaOpTimer& timer) {
   constexpr double kAloneSeconds = 0.02;
   constexpr int64_t kSmallBytes = 4096;
   // NCCL's kernels need multiprocessors.
-  OverlapFactors factors = {.waits = true};
-  const ProfileCommunication* large = TypicalCall(request, num_ranks);
+  OverlapFactors factors = {.waits = !by_copy_engines};
+  const ProfileCommunication* large =
+      TypicalCall(request, num_ranks, by_copy_engines);
   if (large == nullptr) return factors;
   ProfileCommunication small = *large;
   small.bytes = kSmallBytes;

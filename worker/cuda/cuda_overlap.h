@@ -14,13 +14,15 @@
 
 namespace millrace {
 
-// Both factors as planner/simulate.h uses them: from when a collective has
-// multiprocessors, not from when it was ready, since the simulator makes it
-// wait for the product under way (OverlapFactors::waits). 1 and 1 where the
-// request has no reduce-scatter that moves much. Collective; equal on all
-// ranks. Replaces the timer's surroundings.
+// Of what NCCL does, or copy engines do. Both factors as planner/simulate.h
+// uses them: from when a collective has multiprocessors, not from when it was
+// ready, since the simulator makes it wait for the product under way
+// (OverlapFactors::waits; of what copy engines do, at its end). 1 and 1 where
+// the request has no reduce-scatter, of copy engines no all-gather, that moves
+// much. Collective; equal on all ranks. Replaces the timer's surroundings.
 absl::StatusOr<OverlapFactors> MeasureOverlap(const ProfileRequest& request,
                                               int32_t num_ranks,
+                                              bool by_copy_engines,
                                               CudaLinkTimer& links,
                                               CudaOpTimer& timer);
 

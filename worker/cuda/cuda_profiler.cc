@@ -238,8 +238,13 @@ absl::Status MeasureCommunication(const ProfileRequest& request,
       kUsableShare * budget_s /
       static_cast<double>(std::max<size_t>(1, request.communication.size()));
   for (const ProfileCommunication& what : request.communication) {
-    ASSIGN_OR_RETURN(const double seconds, links.Time(what, budget_each_s));
-    RecordCommunicationTime(what, seconds, profile);
+    const absl::StatusOr<double> seconds = links.Time(what, budget_each_s);
+    // Copy engines cannot do it here, which all ranks hear and have said.
+    if (what.by_copy_engines && absl::IsFailedPrecondition(seconds.status())) {
+      continue;
+    }
+    RETURN_IF_ERROR(seconds.status());
+    RecordCommunicationTime(what, *seconds, profile);
   }
   return absl::OkStatus();
 }
@@ -339,7 +344,17 @@ absl::StatusOr<HardwareProfile> MeasureCudaRequest(
   RETURN_IF_ERROR(MeasureCommunication(
       request, *links, kCommunicationShare * budget_s, &profile));
   ASSIGN_OR_RETURN(profile.overlap,
-                   MeasureOverlap(request, options.num_ranks, *links, *timer));
+                   MeasureOverlap(request, options.num_ranks,
+                                  /*by_copy_engines=*/false, *links, *timer));
+  if (!profile.copy_engines.empty()) {
+    const absl::StatusOr<OverlapFactors> overlap = MeasureOverlap(
+        request, options.num_ranks, /*by_copy_engines=*/true, *links, *timer);
+    // Not among all ranks: their copies are taken to disturb nothing.
+    if (!absl::IsFailedPrecondition(overlap.status())) {
+      RETURN_IF_ERROR(overlap.status());
+      profile.copy_engine_overlap = *overlap;
+    }
+  }
   RETURN_IF_ERROR(AgreeOnCommunicators(*links, options, patience, &profile));
   return profile;
 }

@@ -46,7 +46,7 @@ constexpr absl::Duration kPatience = absl::Seconds(10);
 struct RunRecord {
   CudaEvent start;
   CudaEvent end;
-  // [kNumStepScalars] f64, and RankCommunication's mark.
+  // [kNumStepScalars] f64.
   PinnedMemory scalars;
   int64_t step = 0;
   double learning_rate = 0;
@@ -58,18 +58,13 @@ struct RunRecord {
   const double* values() const {
     return reinterpret_cast<const double*>(scalars.data());
   }
-  uint32_t* mark() const {
-    return reinterpret_cast<uint32_t*>(scalars.data() +
-                                       kNumStepScalars * sizeof(double));
-  }
 };
 
 absl::StatusOr<RunRecord> NewRunRecord() {
   ASSIGN_OR_RETURN(CudaEvent start, CudaEvent::Create(CudaEvent::Kind::kTimed));
   ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(CudaEvent::Kind::kTimed));
   ASSIGN_OR_RETURN(PinnedMemory scalars,
-                   PinnedMemory::Allocate(kNumStepScalars * sizeof(double) +
-                                          sizeof(uint32_t)));
+                   PinnedMemory::Allocate(kNumStepScalars * sizeof(double)));
   return RunRecord{.start = std::move(start),
                    .end = std::move(end),
                    .scalars = std::move(scalars)};
@@ -246,8 +241,7 @@ absl::Status CudaTrainer::BuildCommunication(const TrainerOptions& options) {
            .store = store_,
            .arenas = arenas_.get(),
            .programs = {&programs_->training, &programs_->validation,
-                        &programs_->publish},
-           .use = settings_.copy_engines},
+                        &programs_->publish}},
           options.abort_requested != nullptr ? *options.abort_requested
                                              : never));
   return absl::OkStatus();
@@ -354,9 +348,6 @@ absl::Status CudaTrainer::EnqueueEnd(const CudaPreparedProgram& prepared,
                       kNumStepScalars * sizeof(double), cudaMemcpyDeviceToHost,
                       stream),
       "copy a step's scalars to the host"));
-  if (communication_ != nullptr) {
-    RETURN_IF_ERROR(communication_->EnqueueMark(record.mark(), stream));
-  }
   return record.end.Record(stream);
 }
 
@@ -425,9 +416,8 @@ absl::Status CudaTrainer::WaitFor(const RunRecord& record) const {
     const bool late = MonotonicNow() > deadline;
     const cudaError_t state = cudaEventQuery(record.end.get());
     if (state == cudaSuccess) {
-      return communication_ == nullptr
-                 ? absl::OkStatus()
-                 : RankCommunication::CheckMark(*record.mark());
+      return communication_ == nullptr ? absl::OkStatus()
+                                       : communication_->CheckMark();
     }
     if (state != cudaErrorNotReady) {
       return CudaStatus(state, "finish what the device was given");

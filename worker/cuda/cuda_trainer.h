@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "worker/cuda/peer_copies.h"
 #include "worker/rendezvous_store.h"
 #include "worker/trainer.h"
 
@@ -24,10 +23,6 @@ struct CudaTrainerSettings {
   // are. False: a step that hangs cannot be named; for benches of what it
   // costs.
   bool note_progress = true;
-  // What copy engines do in NCCL's place, equal on all ranks. Faster in whole
-  // steps (docs/results/2026-11-22-copy-engines-h200.md), but measured on two
-  // GPUs alone: nothing, unless asked for.
-  PeerCopyUse copy_engines;
 };
 
 // As CreateCpuTrainer(), on device `device_idx` of this host; communicators are

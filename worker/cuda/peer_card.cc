@@ -45,8 +45,9 @@ std::string PeerCardToString(const PeerCard& card) {
   std::string text =
       absl::StrCat("host ", absl::BytesToHexString(card.host), "\npersistent ",
                    absl::BytesToHexString(card.persistent_arena), "\nstep ",
-                   absl::BytesToHexString(card.step_arena), "\nmailbox ",
-                   absl::BytesToHexString(card.mailbox), "\n");
+                   absl::BytesToHexString(card.step_arena), "\nscratch ",
+                   absl::BytesToHexString(card.scratch), "\nwords ",
+                   absl::BytesToHexString(card.words), "\n");
   for (const auto& [key, places] : card.receives) {
     absl::StrAppend(&text, "receives ", key.first, " ",
                     static_cast<int>(key.second));
@@ -72,7 +73,8 @@ absl::StatusOr<PeerCard> PeerCardFromString(absl::string_view text) {
         {"host", &card.host},
         {"persistent", &card.persistent_arena},
         {"step", &card.step_arena},
-        {"mailbox", &card.mailbox}};
+        {"scratch", &card.scratch},
+        {"words", &card.words}};
     const auto field = fields.find(words[0]);
     if (field == fields.end() || words.size() != 2) return Damaged(line);
     *field->second = absl::HexStringToBytes(words[1]);

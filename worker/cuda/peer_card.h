@@ -31,7 +31,8 @@ struct PeerCard {
   // Handles of device memory (peer_memory.h), any bytes.
   std::string persistent_arena;
   std::string step_arena;
-  std::string mailbox;
+  std::string scratch;
+  std::string words;  // Of shared_words.h.
   // By Program, in an order that all ranks share, and lane.
   std::map<std::pair<int32_t, Lane>, ReceivePlaces> receives;
   friend bool operator==(const PeerCard&, const PeerCard&) = default;

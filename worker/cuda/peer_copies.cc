@@ -14,20 +14,26 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/sum_shards.h"
+#include "planner/copy_engines.h"
+#include "worker/cuda/cuda_handles.h"
 #include "worker/cuda/nccl_rendezvous.h"
 #include "worker/cuda/peer_card.h"
 #include "worker/cuda/peer_mailbox.h"
 #include "worker/cuda/peer_memory.h"
 #include "worker/cuda/peer_protocol.h"
+#include "worker/cuda/shared_words.h"
 #include "worker/cuda/stream_words.h"
 
 namespace millrace {
 namespace {
+
+static_assert(kMaxCopyEngineSum <= kMaxSumShards);
 
 // Of the running system: containers of one host share it.
 std::string HostName() {
@@ -50,8 +56,8 @@ struct Route {
 std::optional<Route> RouteOf(const PeerCopyOptions& options,
                              const Instruction& in) {
   const Layout& layout = options.layout;
+  if (!CopyEnginesCarry(layout, in.kind, in.attributes)) return std::nullopt;
   if (IsTransfer(in.kind)) {
-    if (!options.use.transfers) return std::nullopt;
     MeshCoordinates other = CoordinatesOf(layout, options.rank);
     const bool with_next =
         in.lane == Lane::kSendNext || in.lane == Lane::kReceiveNext;
@@ -61,19 +67,7 @@ std::optional<Route> RouteOf(const PeerCopyOptions& options,
                  .lane = in.lane,
                  .peer_lane = MatchingLane(in.lane)};
   }
-  const bool gathers = in.kind == OpKind::kAllGather;
-  if (!gathers && in.kind != OpKind::kReduceScatter) return std::nullopt;
   const auto& attributes = std::get<CollectiveAttributes>(in.attributes);
-  const PeerCopyUse& use = options.use;
-  const bool is_used =
-      attributes.group == Group::kTensor
-          ? (gathers ? use.tensor_gathers : use.tensor_reductions)
-          : attributes.group == Group::kData && gathers && use.data_gathers;
-  const int32_t size = GroupSize(layout, attributes.group);
-  if (!is_used || size == 1) return std::nullopt;
-  if (!gathers && (size > kMaxSumShards || DTypeBytes(attributes.dtype) > 4)) {
-    return std::nullopt;
-  }
   return Route{.members = GroupMembers(layout, attributes.group, options.rank),
                .index = GroupIndex(layout, attributes.group, options.rank),
                .lane = in.lane,
@@ -113,7 +107,8 @@ struct Peer {
   PeerCard card;
   PeerMemory persistent_arena;
   PeerMemory step_arena;
-  PeerMemory mailbox;
+  PeerMemory scratch;
+  SharedWords words;
 
   std::byte* Base(Arena arena) const {
     return (arena == Arena::kPersistent ? persistent_arena : step_arena).data();
@@ -124,11 +119,13 @@ absl::StatusOr<Peer> OpenPeer(PeerCard card) {
   ASSIGN_OR_RETURN(PeerMemory persistent,
                    PeerMemory::Open(card.persistent_arena));
   ASSIGN_OR_RETURN(PeerMemory step, PeerMemory::Open(card.step_arena));
-  ASSIGN_OR_RETURN(PeerMemory mailbox, PeerMemory::Open(card.mailbox));
+  ASSIGN_OR_RETURN(PeerMemory scratch, PeerMemory::Open(card.scratch));
+  ASSIGN_OR_RETURN(SharedWords words, SharedWords::Open(card.words));
   return Peer{.card = std::move(card),
               .persistent_arena = std::move(persistent),
               .step_arena = std::move(step),
-              .mailbox = std::move(mailbox)};
+              .scratch = std::move(scratch),
+              .words = std::move(words)};
 }
 
 class IpcPeerCopies : public PeerCopies {
@@ -143,13 +140,16 @@ class IpcPeerCopies : public PeerCopies {
   }
   absl::StatusOr<CudaOp> Bind(const CudaOpContext& context,
                               const Instruction& instruction) const override;
-  const uint32_t* mark() const override { return mailbox_->mark(); }
+  uint32_t mark() const override {
+    return mailbox_ == nullptr ? 0 : mailbox_->mark();
+  }
   void Abort() override {
-    std::vector<std::byte*> mailboxes;
+    if (mailbox_ == nullptr) return;
+    std::vector<const SharedWords*> words;
     for (const auto& [rank, peer] : peers_) {
-      mailboxes.push_back(peer.mailbox.data());
+      words.push_back(&peer.words);
     }
-    mailbox_->Release(mailboxes);
+    mailbox_->Release(words);
   }
 
  private:
@@ -159,7 +159,11 @@ class IpcPeerCopies : public PeerCopies {
   }
   PeerMailboxLayout PlanMailbox() const;
   std::set<Rank> RanksToReach() const;
-  absl::Status Publish() const;
+  absl::Status ShowMemory(PeerCard* card) const;
+  absl::Status Reach(Rank rank, PeerCard card);
+  // In a line, if it is anything.
+  void SayWhatIsLeftToNccl(const std::set<Rank>& ranks,
+                           const absl::Status& obstacle) const;
   absl::StatusOr<std::byte*> Destination(const CudaOpContext& context,
                                          const Instruction& in,
                                          const Route& route, Rank peer) const;
@@ -168,7 +172,7 @@ class IpcPeerCopies : public PeerCopies {
                                       void* full, void* shard) const;
 
   const PeerCopyOptions options_;
-  std::unique_ptr<PeerMailbox> mailbox_;
+  std::unique_ptr<PeerMailbox> mailbox_;  // Null: there is an obstacle.
   std::map<Rank, Peer> peers_;
   // Ranks of this host that reach the memory of all they have to, this one
   // included.
@@ -213,28 +217,53 @@ std::string OpenedKey(Rank rank) {
   return absl::StrCat("peers/opened/", ToInt(rank));
 }
 
-absl::Status IpcPeerCopies::Publish() const {
-  PeerCard card = {.host = HostName()};
+absl::Status IpcPeerCopies::ShowMemory(PeerCard* card) const {
   ASSIGN_OR_RETURN(
-      card.persistent_arena,
+      card->persistent_arena,
       ExportDeviceMemory(options_.arenas->Base(Arena::kPersistent)));
-  ASSIGN_OR_RETURN(card.step_arena,
+  ASSIGN_OR_RETURN(card->step_arena,
                    ExportDeviceMemory(options_.arenas->Base(Arena::kStep)));
-  ASSIGN_OR_RETURN(card.mailbox, ExportDeviceMemory(mailbox_->data()));
-  for (size_t i = 0; i < options_.programs.size(); ++i) {
-    for (auto& [lane, places] : ReceivePlacesOf(*options_.programs[i])) {
-      card.receives[{static_cast<int32_t>(i), lane}] = std::move(places);
-    }
-  }
-  return options_.store->Set(CardKey(options_.rank), PeerCardToString(card));
+  ASSIGN_OR_RETURN(card->scratch, ExportDeviceMemory(mailbox_->scratch()));
+  card->words = mailbox_->words().handle();
+  return absl::OkStatus();
+}
+
+// With a trial of the words that streams write: of a flag that is zero still
+// and that nobody else sets.
+absl::Status IpcPeerCopies::Reach(Rank rank, PeerCard card) {
+  ASSIGN_OR_RETURN(Peer peer, OpenPeer(std::move(card)));
+  StreamWordOps trial;
+  trial.AddWrite(peer.words.device_words() +
+                     mailbox_->layout().FlagIndex(Lane::kCompute, options_.rank,
+                                                  PeerFlag::kRoom),
+                 0);
+  ASSIGN_OR_RETURN(const CudaStream stream,
+                   CudaStream::Create(CudaStream::Priority::kNormal));
+  RETURN_IF_ERROR(trial.Enqueue(stream.get()));
+  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream.get()),
+                             "write into a peer's memory"));
+  peers_.emplace(rank, std::move(peer));
+  return absl::OkStatus();
 }
 
 absl::Status IpcPeerCopies::Connect(const NcclPatience& patience) {
-  ASSIGN_OR_RETURN(mailbox_, PeerMailbox::Create(PlanMailbox(), options_.rank));
-  RETURN_IF_ERROR(Publish());
-  const std::string host = HostName();
   const std::set<Rank> ranks = RanksToReach();
-  std::string failure;
+  PeerCard own = {.host = HostName()};
+  for (size_t i = 0; i < options_.programs.size(); ++i) {
+    for (auto& [lane, places] : ReceivePlacesOf(*options_.programs[i])) {
+      own.receives[{static_cast<int32_t>(i), lane}] = std::move(places);
+    }
+  }
+  // Why this rank cannot do its part; others have theirs.
+  absl::StatusOr<std::unique_ptr<PeerMailbox>> mailbox =
+      PeerMailbox::Create(PlanMailbox(), options_.rank);
+  absl::Status obstacle = mailbox.status();
+  if (obstacle.ok()) {
+    mailbox_ = *std::move(mailbox);
+    obstacle = ShowMemory(&own);
+  }
+  RETURN_IF_ERROR(
+      options_.store->Set(CardKey(options_.rank), PeerCardToString(own)));
   for (const Rank rank : ranks) {
     ASSIGN_OR_RETURN(
         const std::string text,
@@ -242,21 +271,14 @@ absl::Status IpcPeerCopies::Connect(const NcclPatience& patience) {
                      absl::StrCat("rank ", ToInt(rank), "'s memory"),
                      *options_.store, patience));
     ASSIGN_OR_RETURN(PeerCard card, PeerCardFromString(text));
-    if (card.host != host) continue;
-    absl::StatusOr<Peer> peer = OpenPeer(std::move(card));
-    if (peer.ok()) {
-      peers_.emplace(rank, *std::move(peer));
-      continue;
+    if (card.host == own.host && !card.words.empty() && obstacle.ok()) {
+      obstacle = Reach(rank, std::move(card));
     }
-    failure = absl::StrCat("rank ", ToInt(options_.rank), " of rank ",
-                           ToInt(rank), ": ", peer.status().message());
-    std::cerr << "no copy engines between GPUs, NCCL instead: " << failure
-              << std::endl;
-    break;
   }
-  RETURN_IF_ERROR(options_.store->Set(OpenedKey(options_.rank),
-                                      failure.empty() ? "all" : failure));
-  if (failure.empty()) able_.insert(options_.rank);
+  RETURN_IF_ERROR(options_.store->Set(
+      OpenedKey(options_.rank),
+      obstacle.ok() ? "all" : std::string(obstacle.message())));
+  if (obstacle.ok()) able_.insert(options_.rank);
   for (const auto& [rank, peer] : peers_) {
     ASSIGN_OR_RETURN(const std::string opened,
                      GetPatiently(OpenedKey(rank),
@@ -266,7 +288,25 @@ absl::Status IpcPeerCopies::Connect(const NcclPatience& patience) {
                                   *options_.store, patience));
     if (opened == "all") able_.insert(rank);
   }
+  SayWhatIsLeftToNccl(ranks, obstacle);
   return absl::OkStatus();
+}
+
+void IpcPeerCopies::SayWhatIsLeftToNccl(const std::set<Rank>& ranks,
+                                        const absl::Status& obstacle) const {
+  std::vector<int32_t> others;
+  for (const Rank rank : ranks) {
+    if (!able_.contains(rank)) others.push_back(ToInt(rank));
+  }
+  if (obstacle.ok() && others.empty()) return;
+  std::cerr << "rank " << ToInt(options_.rank)
+            << ": NCCL instead of copy engines"
+            << (obstacle.ok()
+                    ? absl::StrCat(" with ranks ", absl::StrJoin(others, ", "),
+                                   ", which are on another host or do not "
+                                   "reach their peers' memory")
+                    : absl::StrCat(": ", obstacle.message()))
+            << std::endl;
 }
 
 // Where the peer wants what this rank sends it.
@@ -275,7 +315,7 @@ absl::StatusOr<std::byte*> IpcPeerCopies::Destination(
     Rank rank) const {
   const Peer& peer = peers_.at(rank);
   if (in.kind == OpKind::kReduceScatter) {
-    return peer.mailbox.data() + mailbox_->layout().ScratchOffset(in.lane);
+    return peer.scratch.data() + mailbox_->layout().ScratchOffset(in.lane);
   }
   if (in.kind == OpKind::kAllGather) {
     // The peer runs the same Program.
@@ -309,7 +349,7 @@ absl::StatusOr<SumShardsArgs> IpcPeerCopies::SumOf(
   const auto size = static_cast<int32_t>(route.members.size());
   const int64_t bytes = ShardBytes(attributes, route.members.size());
   std::byte* const scratch =
-      mailbox_->data() + mailbox_->layout().ScratchOffset(route.lane);
+      mailbox_->scratch() + mailbox_->layout().ScratchOffset(route.lane);
   SumShardsArgs sum = {.sum = shard,
                        .num_shards = size,
                        .num_elements = bytes / DTypeBytes(attributes.dtype),
@@ -374,15 +414,15 @@ absl::StatusOr<CudaOp> IpcPeerCopies::Bind(const CudaOpContext& context,
     const Rank peer = route->members[static_cast<size_t>(action.peer)];
     switch (action.kind) {
       case PeerActionKind::kSet:
-        flags().AddWrite(peers_.at(peer).mailbox.data() +
-                             mailbox.FlagOffset(route->peer_lane, options_.rank,
-                                                action.flag),
-                         1);
+        flags().AddWrite(
+            peers_.at(peer).words.device_words() +
+                mailbox.FlagIndex(route->peer_lane, options_.rank, action.flag),
+            1);
         break;
       case PeerActionKind::kAwait: {
-        std::byte* const flag =
-            mailbox_->data() +
-            mailbox.FlagOffset(route->lane, peer, action.flag);
+        uint32_t* const flag =
+            mailbox_->words().device_words() +
+            mailbox.FlagIndex(route->lane, peer, action.flag);
         flags().AddAwait(flag, 1);
         flags().AddWrite(flag, 0);
         break;

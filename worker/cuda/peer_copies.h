@@ -4,7 +4,8 @@
 // take a short kernel after the copies.
 //
 // Flags are awaited by the stream itself (cuStreamBatchMemOp), which no abort
-// of NCCL's ends: Abort() sets them. A step that went on that way has computed
+// of NCCL's ends: Abort() sets them, without CUDA, whose calls may wait for the
+// streams that wait for flags. A step that went on that way has computed
 // nonsense and told its peers that it arrived; so the aborting rank first marks
 // its peers' memory, and who finds a mark at the end of a step (mark()) must
 // not believe that step.
@@ -30,34 +31,22 @@
 
 namespace millrace {
 
-// What copy engines are to do, where all members are on one host.
-struct PeerCopyUse {
-  bool transfers = false;  // Sends and receives of the pipeline.
-  bool tensor_gathers = false;
-  bool tensor_reductions = false;  // Reduce-scatters.
-  bool data_gathers = false;
-  bool any() const {
-    return transfers || tensor_gathers || tensor_reductions || data_gathers;
-  }
-};
-
 struct PeerCopyOptions {
-  Layout layout;
+  Layout layout;  // With what copy engines are to do.
   Rank rank;
   RendezvousStore* store;  // Borrowed for Create().
   // Borrowed for the lifetime, as are the Programs: those that run on these
   // arenas, in the same order on every rank.
   const DeviceArenas* arenas;
   std::vector<const Program*> programs;
-  PeerCopyUse use;  // The same on every rank.
   absl::Duration timeout = absl::Seconds(60);
 };
 
 class PeerCopies {
  public:
-  // On the current device; collective over the world. Where a member's memory
-  // cannot be mapped, the group keeps to NCCL: no error, said on standard
-  // error once.
+  // On the current device; collective over the world. Groups whose members are
+  // on several hosts, or do not all reach the memory they have to, keep to
+  // NCCL: no error, said on standard error in a line.
   static absl::StatusOr<std::unique_ptr<PeerCopies>> Create(
       const PeerCopyOptions& options, const std::atomic<bool>& abort_requested);
   // After all work on streams has ended. Peers may write into this rank's
@@ -70,14 +59,14 @@ class PeerCopies {
   virtual absl::StatusOr<CudaOp> Bind(const CudaOpContext& context,
                                       const Instruction& instruction) const = 0;
 
-  // On the device: not zero once a peer has aborted, 1 + its rank. To be read
-  // behind a step.
-  virtual const uint32_t* mark() const = 0;
+  // Not zero once a peer has aborted, 1 + its rank. To be asked when a step has
+  // ended.
+  virtual uint32_t mark() const = 0;
 
   // Marks the peers, then sets this rank's flags over and over until the
   // destructor: whatever waits goes on, in microseconds a call. To be called
-  // before NCCL's abort, which makes the step go on, too. Returns once the
-  // marks are written; thread-safe. Then synchronize the streams.
+  // before NCCL's abort, which makes the step go on, too. Never waits;
+  // thread-safe. Then synchronize the streams.
   virtual void Abort() = 0;
 };
 

@@ -1,10 +1,7 @@
 #include "worker/cuda/rank_communication.h"
 
-#include <cuda_runtime_api.h>
-
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/cuda/status.h"
 
 namespace millrace {
 
@@ -17,7 +14,7 @@ absl::StatusOr<std::unique_ptr<RankCommunication>> RankCommunication::Create(
                                                 .store = options.store,
                                                 .timeout = options.timeout},
                                                abort_requested));
-  if (!options.use.any()) return made;
+  if (!options.layout.copy_engines.any()) return made;
   ASSIGN_OR_RETURN(made->copies_, PeerCopies::Create(options, abort_requested));
   return made;
 }
@@ -28,18 +25,8 @@ void RankCommunication::Abort() {
   communicators_->Abort();
 }
 
-absl::Status RankCommunication::EnqueueMark(uint32_t* mark,
-                                            cudaStream_t stream) const {
-  if (copies_ == nullptr) {
-    *mark = 0;
-    return absl::OkStatus();
-  }
-  return CudaStatus(cudaMemcpyAsync(mark, copies_->mark(), sizeof(*mark),
-                                    cudaMemcpyDeviceToHost, stream),
-                    "copy the peers' mark to the host");
-}
-
-absl::Status RankCommunication::CheckMark(uint32_t mark) {
+absl::Status RankCommunication::CheckMark() const {
+  const uint32_t mark = copies_ == nullptr ? 0 : copies_->mark();
   if (mark == 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "rank ", mark - 1, " gave up while this one was in a step with it"));

@@ -35,11 +35,9 @@ class RankCommunication {
   absl::Status Health() const { return communicators_->Health(); }
   void Abort();
 
-  // Behind a run: to pinned host memory, for CheckMark() once the run is past.
-  absl::Status EnqueueMark(uint32_t* mark, cudaStream_t stream) const;
-  // Unavailable if a rank gave up while the run was under way, which may have
-  // been fed nonsense then.
-  static absl::Status CheckMark(uint32_t mark);
+  // When a run has ended: Unavailable if a rank gave up meanwhile, which may
+  // have fed it nonsense.
+  absl::Status CheckMark() const;
 
  private:
   RankCommunication() = default;

@@ -1,5 +1,5 @@
-// Words of device memory that a stream writes and awaits by itself: no kernel,
-// so no multiprocessor, and the host may be asleep.
+// Words that a stream writes and awaits by itself: no kernel, so no
+// multiprocessor, and the host may be asleep.
 
 #ifndef MILLRACE_WORKER_CUDA_STREAM_WORDS_H_
 #define MILLRACE_WORKER_CUDA_STREAM_WORDS_H_
@@ -14,7 +14,8 @@
 
 namespace millrace {
 
-// Operations in order. Words may be those of a peer's device, mapped here.
+// Operations in order. Words as the device sees them: its own, a peer's or the
+// host's.
 class StreamWordOps {
  public:
   // After everything that the stream did before can be seen.

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
+#include "planner/copy_engines.h"
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/worker/cuda/rank_processes.h"
 #include "tests/worker/directory_rendezvous_store.h"
@@ -110,15 +111,14 @@ absl::Status TrainOnCpu(RendezvousStore& store) {
   return store.Set("losses", ToText(losses));
 }
 
-absl::Status TrainOnGpu(const Layout& layout, Rank rank,
-                        RendezvousStore& store) {
-  const JobSpec job = Job();
+absl::Status TrainOnGpu(const Layout& layout, Rank rank, int32_t device_idx,
+                        RendezvousStore& store, const JobSpec& job = Job()) {
   SyntheticBatches batches(job.model.vocab_size, job.model.sequence_length);
   ASSIGN_OR_RETURN(
       std::unique_ptr<Trainer> trainer,
       CreateCudaTrainer(
           {.job = job, .layout = layout, .rank = rank, .batches = &batches},
-          ToInt(rank), &store));
+          device_idx, &store));
   ASSIGN_OR_RETURN(const std::vector<double> losses, Train(*trainer));
   return store.Set(absl::StrCat("losses/", ToInt(rank)), ToText(losses));
 }
@@ -156,13 +156,24 @@ std::vector<Layout> LayoutsOf(int32_t num_ranks) {
   return layouts;
 }
 
+// With copy engines, where they have something to do.
+std::vector<Layout> WithCopyEngines(const std::vector<Layout>& layouts) {
+  std::vector<Layout> with;
+  for (Layout layout : layouts) {
+    layout.copy_engines = CopyEngineUseOf(layout);
+    if (layout.copy_engines.any()) with.push_back(layout);
+  }
+  return with;
+}
+
 // One after the other, in one process a rank: making its CUDA context takes the
 // longest.
 absl::Status TrainAll(const std::vector<Layout>& layouts, Rank rank,
-                      const std::string& folder) {
+                      const RankProcesses& ranks, const JobSpec& job = Job()) {
   for (size_t i = 0; i < layouts.size(); ++i) {
-    DirectoryRendezvousStore store(absl::StrCat(folder, "/", i));
-    const absl::Status status = TrainOnGpu(layouts[i], rank, store);
+    DirectoryRendezvousStore store(absl::StrCat(ranks.folder(), "/", i));
+    const absl::Status status =
+        TrainOnGpu(layouts[i], rank, ranks.DeviceOf(rank), store, job);
     if (!status.ok()) {
       return absl::Status(
           status.code(),
@@ -192,10 +203,7 @@ void ExpectLosses(const Layout& layout, const std::string& folder,
   EXPECT_LE(worst, layout.precision == Precision::kFloat32 ? 1e-4 : 2e-3);
 }
 
-// Goal: whatever the layout, GPUs learn what one CPU does, and all ranks see
-// one loss. Method: every layout of two and of four ranks, a dozen steps from
-// graphs, then a validation.
-TEST(CudaLayoutsTest, AllLearnWhatTheCpuDoes) {
+void ExpectToLearnWhatTheCpuDoes(bool with_copy_engines) {
   const int32_t num_devices = CountDevices();
   ASSERT_GE(num_devices, 2) << "this test needs two GPUs at least";
   RankProcesses cpu;
@@ -207,17 +215,72 @@ TEST(CudaLayoutsTest, AllLearnWhatTheCpuDoes) {
       FromText(*cpu_store.Get("losses", absl::Seconds(1)));
   for (const int32_t num_ranks : {2, 4}) {
     if (num_ranks > num_devices) continue;
-    const std::vector<Layout> layouts = LayoutsOf(num_ranks);
+    const std::vector<Layout> layouts =
+        with_copy_engines ? WithCopyEngines(LayoutsOf(num_ranks))
+                          : LayoutsOf(num_ranks);
     RankProcesses ranks;
-    ASSERT_EQ(ranks.RunAll(num_ranks, kTimeout,
-                           [&](Rank rank) {
-                             return TrainAll(layouts, rank, ranks.folder());
-                           }),
-              absl::OkStatus());
+    ASSERT_EQ(
+        ranks.RunAll(num_ranks, kTimeout,
+                     [&](Rank rank) { return TrainAll(layouts, rank, ranks); }),
+        absl::OkStatus());
     for (size_t i = 0; i < layouts.size(); ++i) {
       ExpectLosses(layouts[i], absl::StrCat(ranks.folder(), "/", i), expected);
     }
   }
+}
+
+// Goal: whatever the layout, GPUs learn what one CPU does, and all ranks see
+// one loss. Method: every layout of two and of four ranks, a dozen steps from
+// graphs, then a validation.
+TEST(CudaLayoutsTest, AllLearnWhatTheCpuDoes) {
+  ExpectToLearnWhatTheCpuDoes(/*with_copy_engines=*/false);
+}
+TEST(CudaLayoutsTest, AllLearnWhatTheCpuDoesByCopyEngines) {
+  ExpectToLearnWhatTheCpuDoes(/*with_copy_engines=*/true);
+}
+
+// Losses of rank 0, as text, of deterministic steps under each layout of two
+// ranks.
+std::vector<std::string> DeterministicLosses(const std::vector<Layout>& layouts,
+                                             RankProcesses::Sight sight) {
+  JobSpec job = Job();
+  job.training.deterministic = true;
+  RankProcesses ranks(sight);
+  const absl::Status status = ranks.RunAll(2, kTimeout, [&](Rank rank) {
+    return TrainAll(layouts, rank, ranks, job);
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  std::vector<std::string> losses;
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    DirectoryRendezvousStore store(absl::StrCat(ranks.folder(), "/", i));
+    losses.push_back(store.Get("losses/0", absl::Seconds(1)).value_or("none"));
+    EXPECT_EQ(FromText(losses.back()).size(), static_cast<size_t>(kSteps));
+  }
+  return losses;
+}
+
+// Goal: deterministic steps give equal bits each time, and by copy engines
+// those of NCCL: among two ranks sums have two terms, so no order. Where ranks
+// cannot map each other's memory they train all the same, by NCCL. Method:
+// layouts with every kind of copy, thrice; losses as text.
+TEST(CudaLayoutsTest, CopyEnginesChangeNoBitOfDeterministicSteps) {
+  ASSERT_GE(CountDevices(), 2) << "this test needs two GPUs at least";
+  std::vector<Layout> by_nccl;
+  for (Layout layout :
+       {Layout{.pipeline = 2}, Layout{.tensor = 2},
+        Layout{.data = 2, .zero = 1}, Layout{.data = 2, .zero = 3}}) {
+    layout.micro_batch = 1;
+    layout.num_microbatches = 8 / layout.data;
+    layout.precision = Precision::kBfloat16;
+    by_nccl.push_back(layout);
+  }
+  const std::vector<Layout> by_copies = WithCopyEngines(by_nccl);
+  ASSERT_EQ(by_copies.size(), by_nccl.size());
+  using Sight = RankProcesses::Sight;
+  const auto expected = DeterministicLosses(by_nccl, Sight::kAllDevices);
+  EXPECT_EQ(DeterministicLosses(by_copies, Sight::kAllDevices), expected);
+  EXPECT_EQ(DeterministicLosses(by_copies, Sight::kAllDevices), expected);
+  EXPECT_EQ(DeterministicLosses(by_copies, Sight::kOwnDevice), expected);
 }
 
 // Steps until they fail; with the time from Abort() until all is gone.
@@ -256,28 +319,24 @@ absl::Status TrainUntilAborted(const Layout& layout, Rank rank,
   return absl::OkStatus();
 }
 
-// Goal: when a rank dies in the middle of steps that graphs hold, the others
-// are free within two seconds of being told, and the GPUs train on. Method:
-// kill -9 the last rank; then a new generation of all. Every collective that a
-// graph still has to run takes some 4 ms to see that it is aborted: this counts
-// those of four micro-batches, whatever the number of GPUs.
-TEST(CudaLayoutsTest, SurvivorsOfALostRankAreFreeSoon) {
+void ExpectSurvivorsToBeFreeSoon(bool with_copy_engines) {
   const int32_t num_ranks = std::min(4, CountDevices());
   ASSERT_GE(num_ranks, 2) << "this test needs two GPUs at least";
-  for (const Layout& layout : {Layout{.data = num_ranks,
-                              .micro_batch = 1,
-                              .num_microbatches = 8 / num_ranks,
-                              .zero = 1,
-                              .precision = Precision::kBfloat16},
-                               Layout{.data = num_ranks / 2,
-                               .tensor = 2,
-                               .micro_batch = 4 / num_ranks,
-                               .num_microbatches = 4,
-                               .precision = Precision::kBfloat16},
-                               Layout{.pipeline = num_ranks,
-                               .micro_batch = 1,
-                               .num_microbatches = 8,
-                               .precision = Precision::kBfloat16}}) {
+  for (Layout layout : {Layout{.data = num_ranks,
+                       .micro_batch = 1,
+                       .num_microbatches = 8 / num_ranks,
+                       .zero = 1,
+                       .precision = Precision::kBfloat16},
+                        Layout{.data = num_ranks / 2,
+                        .tensor = 2,
+                        .micro_batch = 4 / num_ranks,
+                        .num_microbatches = 4,
+                        .precision = Precision::kBfloat16},
+                        Layout{.pipeline = num_ranks,
+                        .micro_batch = 1,
+                        .num_microbatches = 8,
+                        .precision = Precision::kBfloat16}}) {
+    if (with_copy_engines) layout.copy_engines = CopyEngineUseOf(layout);
     SCOPED_TRACE(LayoutToString(layout));
     RankProcesses ranks;
     DirectoryRendezvousStore store(ranks.folder() + "/store");
@@ -296,11 +355,24 @@ TEST(CudaLayoutsTest, SurvivorsOfALostRankAreFreeSoon) {
       EXPECT_EQ(ranks.Wait(Rank{rank}, kTimeout), absl::OkStatus());
     }
     DirectoryRendezvousStore next(ranks.folder() + "/next");
-    EXPECT_EQ(
-        ranks.RunAll(num_ranks, kTimeout,
-                     [&](Rank rank) { return TrainOnGpu(layout, rank, next); }),
-        absl::OkStatus());
+    EXPECT_EQ(ranks.RunAll(num_ranks, kTimeout,
+                           [&](Rank rank) {
+                             return TrainOnGpu(layout, rank, ToInt(rank), next);
+                           }),
+              absl::OkStatus());
   }
+}
+
+// Goal: when a rank dies in the middle of steps that graphs hold, the others
+// are free within two seconds of being told, and the GPUs train on. Method:
+// kill -9 the last rank; then a new generation of all. Every collective that a
+// graph still has to run takes some 4 ms to see that it is aborted: this counts
+// those of four micro-batches, whatever the number of GPUs.
+TEST(CudaLayoutsTest, SurvivorsOfALostRankAreFreeSoon) {
+  ExpectSurvivorsToBeFreeSoon(/*with_copy_engines=*/false);
+}
+TEST(CudaLayoutsTest, SurvivorsOfALostRankAreFreeSoonByCopyEngines) {
+  ExpectSurvivorsToBeFreeSoon(/*with_copy_engines=*/true);
 }
 
 // Steps until the others have noticed; or the last rank, after three steps,
@@ -336,21 +408,19 @@ absl::Status TrainWithoutTheLast(const Layout& layout, Rank rank,
   return absl::InternalError(absl::StrCat("unexpected: ", status.ToString()));
 }
 
-// Goal: a step that hangs is ended by each rank, naming the step, the call and
-// the rank that all wait for. Method: the last rank's host stops giving its
-// device steps, under layouts that meet in unlike calls.
-TEST(CudaLayoutsTest, NamesWhoAllWaitFor) {
+void ExpectToNameWhoAllWaitFor(bool with_copy_engines) {
   const int32_t num_ranks = std::min(4, CountDevices());
   ASSERT_GE(num_ranks, 2) << "this test needs two GPUs at least";
-  for (const Layout& layout : {Layout{.data = num_ranks,
-                              .micro_batch = 1,
-                              .num_microbatches = 8 / num_ranks,
-                              .precision = Precision::kBfloat16},
-                               Layout{.data = num_ranks / 2,
-                               .tensor = 2,
-                               .micro_batch = 1,
-                               .num_microbatches = 16 / num_ranks,
-                               .precision = Precision::kBfloat16}}) {
+  for (Layout layout : {Layout{.data = num_ranks,
+                       .micro_batch = 1,
+                       .num_microbatches = 8 / num_ranks,
+                       .precision = Precision::kBfloat16},
+                        Layout{.data = num_ranks / 2,
+                        .tensor = 2,
+                        .micro_batch = 1,
+                        .num_microbatches = 16 / num_ranks,
+                        .precision = Precision::kBfloat16}}) {
+    if (with_copy_engines) layout.copy_engines = CopyEngineUseOf(layout);
     SCOPED_TRACE(LayoutToString(layout));
     RankProcesses ranks;
     DirectoryRendezvousStore store(ranks.folder() + "/store");
@@ -360,6 +430,16 @@ TEST(CudaLayoutsTest, NamesWhoAllWaitFor) {
                            }),
               absl::OkStatus());
   }
+}
+
+// Goal: a step that hangs is ended by each rank, naming the step, the call and
+// the rank that all wait for. Method: the last rank's host stops giving its
+// device steps, under layouts that meet in unlike calls.
+TEST(CudaLayoutsTest, NamesWhoAllWaitFor) {
+  ExpectToNameWhoAllWaitFor(/*with_copy_engines=*/false);
+}
+TEST(CudaLayoutsTest, NamesWhoAllWaitForByCopyEngines) {
+  ExpectToNameWhoAllWaitFor(/*with_copy_engines=*/true);
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ TEST(PeerCardTest, GoesThroughText) {
   PeerCard card = {.host = "node 1\n",
                    .persistent_arena = std::string("\0\n\xff x", 5),
                    .step_arena = "step",
-                   .mailbox = ""};
+                   .scratch = "",
+                   .words = "1 2 3"};
   card.receives[{0, Lane::kReceivePrevious}] = {
       {Arena::kStep, 256, 1000}, {Arena::kPersistent, 0, int64_t{1} << 40}};
   card.receives[{2, Lane::kReceiveNext}] = {};

@@ -200,7 +200,7 @@ absl::Status MoveAndCheck(int32_t num_ranks, bool transfers, bool use_graphs,
       RETURN_IF_ERROR(step->Synchronize());
       RETURN_IF_ERROR(checker.Check(number));
     }
-    ASSIGN_OR_RETURN(const uint32_t mark, step->ReadMark());
+    const uint32_t mark = step->mark();
     if (mark == 0) return absl::OkStatus();
     return absl::InternalError("marked, though nobody aborted");
   });
@@ -370,7 +370,7 @@ TEST(PeerCopiesTest, MarksWhatItSendsAfterAnAbort) {
         for (int i = 0; i < 3; ++i) RETURN_IF_ERROR(step->Run());
         // They may end, or wait for what rank 0 has no reason to send.
         absl::SleepFor(absl::Milliseconds(200));
-        ASSIGN_OR_RETURN(const uint32_t mark, step->ReadMark());
+        const uint32_t mark = step->mark();
         step->Abort();
         if (!DrainsWithin(*step, absl::Seconds(5))) {
           return absl::DeadlineExceededError("the queue does not drain");

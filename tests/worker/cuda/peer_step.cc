@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
+#include "planner/copy_engines.h"
 #include "worker/cuda/cuda_op.h"
 
 namespace millrace {
@@ -120,6 +121,9 @@ Program BuildPeerProgram(const Layout& layout, int32_t stage,
 absl::StatusOr<std::unique_ptr<PeerStep>> PeerStep::Create(Options options) {
   std::unique_ptr<PeerStep> step(new PeerStep);
   step->options_ = std::move(options);
+  if (step->options_.use_copies) {
+    step->options_.layout.copy_engines = CopyEngineUseOf(step->options_.layout);
+  }
   const Options& o = step->options_;
   const MeshCoordinates coordinates = CoordinatesOf(o.layout, o.rank);
   step->program_ = BuildPeerProgram(o.layout, coordinates.pipeline, o.calls);
@@ -134,10 +138,7 @@ absl::StatusOr<std::unique_ptr<PeerStep>> PeerStep::Create(Options options) {
                                          .rank = o.rank,
                                          .store = o.store,
                                          .arenas = step->arenas_.get(),
-                                         .programs = {&program},
-                                         .use = {.transfers = true,
-                                                 .tensor_gathers = true,
-                                                 .tensor_reductions = true}},
+                                         .programs = {&program}},
                                         kNeverAborted));
   } else {
     ASSIGN_OR_RETURN(step->communicators_,
@@ -187,14 +188,6 @@ PeerStep::~PeerStep() {
 
 bool PeerStep::IsUnderWay() const {
   return cudaStreamQuery(executor_->stream()) == cudaErrorNotReady;
-}
-
-absl::StatusOr<uint32_t> PeerStep::ReadMark() const {
-  uint32_t mark = 0;
-  RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpy(&mark, copies_->mark(), sizeof(mark), cudaMemcpyDeviceToHost),
-      "read the mark"));
-  return mark;
 }
 
 void PeerStep::Abort() {

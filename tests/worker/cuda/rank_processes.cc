@@ -38,7 +38,7 @@ int32_t CountDevices() {
   return WIFEXITED(state) ? WEXITSTATUS(state) : 0;
 }
 
-RankProcesses::RankProcesses() {
+RankProcesses::RankProcesses(Sight sight) : sight_(sight) {
   std::string name = std::filesystem::temp_directory_path() / "ranks.XXXXXX";
   CHECK(mkdtemp(name.data()) != nullptr);
   folder_ = name;
@@ -62,9 +62,15 @@ void RankProcesses::Start(Rank rank, const Body& body) {
     pids_[rank] = pid;
     return;
   }
+  // As agents start workers.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  if (sight_ == Sight::kOwnDevice) {
+    setenv("CUDA_VISIBLE_DEVICES", absl::StrCat(ToInt(rank)).c_str(), 1);
+  }
+  const int32_t device = DeviceOf(rank);
   absl::Status status =
-      CudaStatus(cudaSetDevice(ToInt(rank)),
-                 absl::StrCat("use device ", ToInt(rank), " of this machine"));
+      CudaStatus(cudaSetDevice(device),
+                 absl::StrCat("use device ", device, " of this machine"));
   if (status.ok()) status = body(rank);
   if (status.ok()) _exit(0);
   // Code and text, for Wait().

@@ -24,14 +24,24 @@ int32_t CountDevices();
 
 class RankProcesses {
  public:
-  RankProcesses();   // Makes a folder of its own.
+  // What its ranks see of the machine: all GPUs, or their own alone, as device
+  // 0, so that they cannot map each other's memory.
+  enum class Sight { kAllDevices, kOwnDevice };
+
+  // Makes a folder of its own.
+  explicit RankProcesses(Sight sight = Sight::kAllDevices);
   ~RankProcesses();  // Kills what is left and removes the folder.
   RankProcesses(const RankProcesses&) = delete;
 
   const std::string& folder() const { return folder_; }
 
-  // `body` runs in a new process, with the device of the rank's number current
-  // before anything else; its status is what Wait() returns.
+  // The rank's device, as its process counts them.
+  int32_t DeviceOf(Rank rank) const {
+    return sight_ == Sight::kOwnDevice ? 0 : ToInt(rank);
+  }
+
+  // `body` runs in a new process, with the rank's device current before
+  // anything else; its status is what Wait() returns.
   using Body = std::function<absl::Status(Rank)>;
   void Start(Rank rank, const Body& body);
 
@@ -49,6 +59,7 @@ class RankProcesses {
  private:
   std::string ErrorPath(pid_t pid) const;
 
+  const Sight sight_;
   std::string folder_;
   std::map<Rank, pid_t> pids_;
 };

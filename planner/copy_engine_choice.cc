@@ -1,0 +1,48 @@
+#include "planner/copy_engine_choice.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "planner/copy_engines.h"
+#include "planner/program_prediction.h"
+
+namespace millrace {
+
+CopyEngineChoice CopyEngineChoiceOf(const ResourceSpec& resources,
+                                    const HardwareProfile& profile) {
+  if (!resources.uses_cuda() || resources.transport == "nccl") {
+    return CopyEngineChoice::kNever;
+  }
+  if (resources.transport == "copy_engines") return CopyEngineChoice::kAlways;
+  return profile.copy_engines.empty() ? CopyEngineChoice::kNever
+                                      : CopyEngineChoice::kIfFaster;
+}
+
+void UseCopyEngines(std::vector<Layout>* layouts) {
+  for (Layout& layout : *layouts) {
+    layout.copy_engines = CopyEngineUseOf(layout);
+  }
+}
+
+absl::Status ChooseCopyEngines(const JobSpec& job, const CostModel& cost,
+                               Plan* plan) {
+  const CopyEngineChoice choice =
+      CopyEngineChoiceOf(job.resources, cost.profile());
+  Layout layout = plan->layout;
+  layout.copy_engines = CopyEngineUseOf(layout);
+  if (choice == CopyEngineChoice::kNever || !layout.copy_engines.any()) {
+    return absl::OkStatus();
+  }
+  Timeline timeline;
+  ASSIGN_OR_RETURN(const Prediction prediction,
+                   PredictLayout(job.model, layout, cost, &timeline));
+  if (choice == CopyEngineChoice::kAlways ||
+      prediction.step_time_s < plan->prediction.step_time_s) {
+    plan->layout = std::move(layout);
+    plan->prediction = prediction;
+    plan->timeline = std::move(timeline);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace millrace
