@@ -160,7 +160,8 @@ class Search {
     std::vector<Layout> layouts;
     if (space_.constraints.recompute != "auto") return layouts;
     for (const Candidate& plain : candidates_) {
-      if (plain.fits || plain.layout.pipeline == 1 ||
+      const bool is_lowered = !plain.stage_bytes.empty();
+      if (plain.fits || !is_lowered || plain.layout.pipeline == 1 ||
           plain.layout.recompute != Recompute::kNone) {
         continue;
       }
