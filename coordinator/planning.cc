@@ -150,6 +150,7 @@ std::string PlanRecordToJson(const PlanRecord& record) {
               {"num_microbatches", layout.num_microbatches},
               {"zero", layout.zero},
               {"precision", PrecisionName(layout.precision)},
+              {"gradient_reduction", PrecisionName(layout.gradient_reduction)},
               {"recompute", RecomputeKey(layout)},
               {"schedule", ScheduleName(layout.schedule)},
               {"listed_stages", listed},
@@ -177,6 +178,8 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
         .num_microbatches = parsed.at("num_microbatches"),
         .zero = parsed.at("zero"),
         .precision = PrecisionOf(parsed.at("precision").get<std::string>()),
+        .gradient_reduction =
+            PrecisionOf(parsed.at("gradient_reduction").get<std::string>()),
         .schedule = ScheduleOf(parsed.at("schedule").get<std::string>()),
         .listed_transfer_us = parsed.at("listed_transfer_us")};
     SetRecompute(parsed.at("recompute").get<std::string>(), &record.layout);

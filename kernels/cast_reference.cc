@@ -22,7 +22,6 @@ Layout LayoutOf(Float8Format format) {
 }
 
 constexpr uint8_t kNan = 0x7F;
-constexpr uint16_t kBf16Quiet = 0x0040;
 
 }  // namespace
 
@@ -60,12 +59,6 @@ float DecodeFloat8(uint8_t bits, Float8Format format) {
   return sign *
          std::ldexp(static_cast<float>(steps),
                     std::max(exponent, 1) - layout.bias - layout.mantissa_bits);
-}
-
-uint16_t EncodeBf16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if (std::isnan(x)) return static_cast<uint16_t>(bits >> 16) | kBf16Quiet;
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
 uint16_t EncodeBf16Stochastic(float x, uint64_t seed, uint64_t stream,

@@ -38,6 +38,7 @@ Json LayoutJson(const Layout& layout) {
           {"micro_batch", layout.micro_batch},
           {"recompute", RecomputeJson(layout)},
           {"precision", PrecisionName(layout)},
+          {"gradient_reduction", PrecisionName(layout.gradient_reduction)},
           {"schedule", ScheduleName(layout.schedule)},
           {"copy_engines", layout.copy_engines.any()}};
 }

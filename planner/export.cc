@@ -72,6 +72,11 @@ void NoteCommon(Export& out) {
     out.differences.push_back(
         "the schedule list: the order of passes is the framework's own");
   }
+  if (out.layout.rounds_gradients()) {
+    out.differences.push_back(
+        "training.gradient_reduction bf16: the framework's own default says "
+        "what gradients are reduced in");
+  }
   if (out.job.model.moe.num_experts > 0) {
     out.differences.push_back(
         "routing: the plan takes every expert to get equally many tokens; "

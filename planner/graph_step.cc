@@ -46,30 +46,77 @@ void EmitSumOverTensorRanks(GraphBuilder& builder, const Bucket& bucket,
       absl::StrCat("sum_partial_gradients/", bucket.name), gradients);
 }
 
+// Norms, which do not decay, are few and stay in fp32.
+bool Rounds(const GraphBuilder& builder, const Bucket& bucket) {
+  return builder.layout().rounds_gradients() && bucket.weight_decay;
+}
+
+// The whole bucket in bf16, to be reduced.
+TensorId EmitRound(GraphBuilder& builder, const Bucket& bucket,
+                   TensorId gradients) {
+  const TensorId rounded =
+      builder.AddTensor(absl::StrCat("gradients/rounded/", bucket.name),
+                        {bucket.num_elements}, DType::kBfloat16);
+  builder.Emit(
+      {.kind = OpKind::kRoundGradients,
+       .phase = Phase::kGradientReduce,
+       .name = absl::StrCat("round_gradients/", bucket.name),
+       .attributes = OptimizerAttributes{.num_elements = bucket.num_elements},
+       .inputs = {gradients},
+       .outputs = {rounded}});
+  return rounded;
+}
+
+void EmitWiden(GraphBuilder& builder, const Bucket& bucket, TensorId reduced,
+               TensorId gradients) {
+  builder.Emit({.kind = OpKind::kWidenGradients,
+                .phase = Phase::kGradientReduce,
+                .name = absl::StrCat("widen_gradients/", bucket.name),
+                .attributes =
+                    OptimizerAttributes{
+                        .num_elements = bucket.num_elements,
+                        .data_sharded = builder.layout().shards_optimizer()},
+                .inputs = {reduced},
+                .outputs = {gradients}});
+}
+
 void EmitReduceGradients(GraphBuilder& builder, const Bucket& bucket,
                          TensorId gradients) {
   EmitSumOverTensorRanks(builder, bucket, gradients);
+  const bool rounds = Rounds(builder, bucket);
+  const TensorId reduced =
+      rounds ? EmitRound(builder, bucket, gradients) : gradients;
   EmitInPlaceCollective(
       builder,
       builder.layout().shards_optimizer() ? OpKind::kReduceScatter
                                           : OpKind::kAllReduce,
       Group::kData, Phase::kGradientReduce,
-      absl::StrCat("reduce_gradients/", bucket.name), gradients);
+      absl::StrCat("reduce_gradients/", bucket.name), reduced);
+  if (rounds) EmitWiden(builder, bucket, reduced, gradients);
 }
 
 // One micro-batch's gradients of the whole bucket -> `shard`.
 void EmitReduceToShard(GraphBuilder& builder, const Bucket& bucket,
                        TensorId whole, TensorId shard) {
   EmitSumOverTensorRanks(builder, bucket, whole);
+  const bool rounds = Rounds(builder, bucket);
+  const DType dtype = rounds ? DType::kBfloat16 : DType::kFloat32;
+  const TensorId sent = rounds ? EmitRound(builder, bucket, whole) : whole;
+  const TensorId reduced =
+      rounds ? builder.AddTensor(
+                   absl::StrCat("gradients/rounded_shard/", bucket.name),
+                   builder.graph().tensors[shard].dims, dtype)
+             : shard;
   builder.Emit(
       {.kind = OpKind::kReduceScatter,
        .phase = Phase::kGradientReduce,
        .name = absl::StrCat("reduce_gradients/", bucket.name),
        .attributes = CollectiveAttributes{.group = Group::kData,
                                           .num_elements = bucket.num_elements,
-                                          .dtype = DType::kFloat32},
-       .inputs = {whole},
-       .outputs = {shard}});
+                                          .dtype = dtype},
+       .inputs = {sent},
+       .outputs = {reduced}});
+  if (rounds) EmitWiden(builder, bucket, reduced, shard);
 }
 
 // ZeRO-2: the first micro-batch's sums go where the gradients stay, later ones

@@ -44,6 +44,7 @@ struct TrainingSpec {
   int64_t global_batch = 0;  // Sequences per step.
   uint64_t seed = 0;
   std::string precision = "fp32";
+  std::string gradient_reduction = "fp32";
   bool deterministic = false;             // Equal runs on GPUs give equal bits.
   double gradient_clip_norm = 1.0;        // 0: no clipping.
   int64_t validation_interval_steps = 0;  // 0: never.

@@ -186,6 +186,13 @@ const JobKey kJobKeys[] = {
             "so far.",
      .field = FIELD(training.precision),
      .choices = "fp32|bf16|fp8|fp4"},
+    {.path = "training.gradient_reduction",
+     .doc = "What data replicas send each other gradients of matrices in, to "
+            "sum them. bf16 halves the bytes, for slow networks; it takes time "
+            "to round, and rounds what is learnt. Gradients are kept and added "
+            "up over micro-batches in fp32 either way.",
+     .field = FIELD(training.gradient_reduction),
+     .choices = "fp32|bf16"},
     {.path = "training.deterministic",
      .doc = "true: equal runs on GPUs give equal bits, at some cost in time. "
             "CPUs always do.",

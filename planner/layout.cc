@@ -465,6 +465,9 @@ std::string LayoutToString(const Layout& layout) {
                   layout.num_microbatches == 1 ? "" : "es", " of ",
                   layout.micro_batch, ", ZeRO ", layout.zero, ", ",
                   PrecisionName(layout));
+  if (layout.rounds_gradients()) {
+    absl::StrAppend(&text, ", gradients reduced in bf16");
+  }
   if (layout.recompute != Recompute::kNone) {
     absl::StrAppend(&text, ", recompute ", RecomputeText(layout));
   }

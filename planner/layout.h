@@ -101,6 +101,9 @@ struct Layout {
   // stages (Rajbhandari et al., 2020).
   int32_t zero = 0;
   Precision precision = Precision::kFloat32;
+  // Of training.gradient_reduction: what replicas send each other gradients of
+  // matrices in.
+  Precision gradient_reduction = Precision::kFloat32;
   GemmFormat gemm_format = GemmFormat::kAsStored;
   Recompute recompute = Recompute::kNone;  // Of all stages, or the most of any.
   // Where stages differ, of each; else empty.
@@ -119,6 +122,9 @@ struct Layout {
     return recompute_by_stage.empty()
                ? recompute
                : recompute_by_stage[static_cast<size_t>(stage)];
+  }
+  bool rounds_gradients() const {
+    return gradient_reduction == Precision::kBfloat16 && data * context > 1;
   }
   int32_t num_ranks() const { return pipeline * data * tensor * context; }
   // Sequences of one optimizer step over all replicas.

@@ -39,7 +39,8 @@ std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
       meshes.push_back({.pipeline = pipeline,
                         .data = rest / pipeline,
                         .tensor = tensor,
-                        .precision = space.precision});
+                        .precision = space.precision,
+                        .gradient_reduction = space.gradient_reduction});
     }
   }
   return meshes;
@@ -245,6 +246,7 @@ LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
           .global_batch = job.training.global_batch,
           .num_devices = num_devices,
           .precision = PrecisionOf(job.training.precision),
+          .gradient_reduction = PrecisionOf(job.training.gradient_reduction),
           .gemm_format = GemmFormatOf(job.training.precision),
           .constraints = job.layout};
 }

@@ -24,6 +24,7 @@ struct LayoutSpace {
   int64_t global_batch;
   int32_t num_devices;
   Precision precision = Precision::kFloat32;
+  Precision gradient_reduction = Precision::kFloat32;
   GemmFormat gemm_format = GemmFormat::kAsStored;
   LayoutConstraints constraints;
   // Where nodes differ, as after losses; empty: they do not.

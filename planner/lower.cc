@@ -226,23 +226,29 @@ class Lowering {
   }
 
   void EmitReductions(int32_t bucket, int32_t microbatch_idx) {
-    if (!program_.layout.shards_gradients()) {
-      if (microbatch_idx == program_.layout.num_microbatches - 1) {
+    const Layout& layout = program_.layout;
+    if (!layout.shards_gradients()) {
+      if (microbatch_idx != layout.num_microbatches - 1) return;
+      if (!layout.rounds_gradients()) {
         EmitAll(graph_.reduce_by_bucket[bucket]);
+        return;
       }
-      return;
+      // So that few rounded copies are alive.
+      FinishReductions(1);
     }
     Reduction reduction{.microbatch_idx = microbatch_idx};
-    for (const GraphOp& op : microbatch_idx == 0
-                                 ? graph_.first_reduce_by_bucket[bucket]
-                                 : graph_.reduce_by_bucket[bucket]) {
-      if (LaneOf(op.kind, op.attributes) == Lane::kCompute) {
-        reduction.accumulate = &op;
-      } else {
-        reduction.communication = Emit(op, microbatch_idx, {});
+    const bool is_first = layout.shards_gradients() && microbatch_idx == 0;
+    for (const GraphOp& op : is_first ? graph_.first_reduce_by_bucket[bucket]
+                                      : graph_.reduce_by_bucket[bucket]) {
+      const bool computes = LaneOf(op.kind, op.attributes) == Lane::kCompute;
+      if (computes && reduction.communication >= 0) {
+        reduction.afterwards.push_back(&op);
+        continue;
       }
+      const InstructionId id = Emit(op, microbatch_idx, {});
+      if (!computes) reduction.communication = id;
     }
-    reductions_.push_back(reduction);
+    reductions_.push_back(std::move(reduction));
   }
 
   // Has the compute lane take up all but the last `num_left` reductions under
@@ -252,12 +258,10 @@ class Lowering {
     InstructionId communication = -1;
     while (reductions_.size() > num_left) {
       const Reduction& reduction = reductions_.front();
-      if (reduction.accumulate == nullptr) {
-        communication = reduction.communication;
-      } else {
-        Emit(*reduction.accumulate, reduction.microbatch_idx, {communication});
-        communication = -1;
+      for (const GraphOp* op : reduction.afterwards) {
+        Emit(*op, reduction.microbatch_idx, {std::exchange(communication, -1)});
       }
+      if (reduction.afterwards.empty()) communication = reduction.communication;
       reductions_.pop_front();
     }
     return communication;
@@ -346,11 +350,12 @@ class Lowering {
     program_.step_arena_bytes = plan.bytes;
   }
 
-  // A micro-batch's gradients of one bucket on their way to their shard.
+  // A micro-batch's gradients of one bucket on their way to their shard, or
+  // those of the step that are reduced in bf16.
   struct Reduction {
     int32_t microbatch_idx;
-    InstructionId communication = -1;     // The last.
-    const GraphOp* accumulate = nullptr;  // On the compute lane, if any.
+    InstructionId communication = -1;        // The last.
+    std::vector<const GraphOp*> afterwards;  // On the compute lane.
   };
 
   const Graph& graph_;

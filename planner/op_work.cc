@@ -116,7 +116,8 @@ OpWork OptimizerWork(const Layout& layout, OpKind kind,
   if (kind == OpKind::kAccumulateGradients) {
     return {.flops = elements, .bytes = 3 * kFloatBytes * elements};
   }
-  if (kind == OpKind::kCastParameters) {
+  if (kind == OpKind::kCastParameters || kind == OpKind::kRoundGradients ||
+      kind == OpKind::kWidenGradients) {
     return {.flops = 0,
             .bytes = (kFloatBytes + BytesOf(DType::kBfloat16)) * elements};
   }
@@ -198,6 +199,8 @@ OpWork WorkOf(const Layout& layout, OpKind kind,
       return {.flops = kNumStepScalars,
               .bytes = 8 * kNumStepScalars + kFloatBytes + 4};
     case OpKind::kAccumulateGradients:
+    case OpKind::kRoundGradients:
+    case OpKind::kWidenGradients:
     case OpKind::kSquaredNorm:
     case OpKind::kAdamW:
     case OpKind::kCastParameters:

@@ -137,6 +137,8 @@ const char* OpKindName(OpKind kind) {
       "receive",
       "zero",
       "accumulate_gradients",
+      "round_gradients",
+      "widen_gradients",
       "squared_norm",
       "clip_factor",
       "adamw",

@@ -90,6 +90,11 @@ enum class OpKind : uint8_t {
   // sum, gradients -> gradients, both of one bucket's slice: gradients += sum.
   // fp32 in either precision. ZeRO-2 and 3.
   kAccumulateGradients,
+  // gradients (a bucket) -> the same in bf16, to be reduced.
+  kRoundGradients,
+  // bf16 (a bucket, or the rank's slice) -> gradients, in fp32 again: all of
+  // them, or where data_sharded the rank's slice.
+  kWidenGradients,
   // gradients (a bucket) -> scalars (squared norm).
   kSquaredNorm,
   // scalars -> clip_factor [1], skip [1] i32: what gradients are multiplied by,

@@ -65,7 +65,9 @@ std::vector<Layout> PlannedSpace::Shardings() const {
   };
   // Whether the model can be cut so at all shows at the largest micro-batch,
   // which divides best.
-  Layout base{.precision = space_.precision, .gemm_format = space_.gemm_format};
+  Layout base{.precision = space_.precision,
+              .gradient_reduction = space_.gradient_reduction,
+              .gemm_format = space_.gemm_format};
   base.micro_batch = static_cast<int32_t>(space_.global_batch);
 
   std::vector<Layout> shardings;

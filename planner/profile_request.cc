@@ -237,10 +237,12 @@ void CollectLayout(const ModelSpec& model, const Layout& layout,
 absl::StatusOr<ProfileRequest> BuildProfileRequest(
     const ModelSpec& model, const TrainingSpec& training, int32_t num_ranks,
     const ProfileBudget& budget) {
-  const LayoutSpace space{.model = model,
-                          .global_batch = training.global_batch,
-                          .num_devices = num_ranks,
-                          .precision = PrecisionOf(training.precision)};
+  const LayoutSpace space{
+      .model = model,
+      .global_batch = training.global_batch,
+      .num_devices = num_ranks,
+      .precision = PrecisionOf(training.precision),
+      .gradient_reduction = PrecisionOf(training.gradient_reduction)};
   const std::vector<Layout> layouts = EnumerateLayouts(space);
   if (layouts.empty()) return ExplainNoLayout(space);
   Collector collector;

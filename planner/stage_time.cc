@@ -4,6 +4,11 @@
 #include <iterator>
 
 namespace millrace {
+namespace {
+
+constexpr double kRoundedBytes = 2;  // Of a gradient in bf16.
+
+}  // namespace
 
 HeldBytes HeldBy(const LayerWork& work) {
   constexpr int64_t kBytes = 2;
@@ -123,7 +128,9 @@ ReplicaTraffic TrafficOf(const Layout& layout,
              cost.CollectiveSeconds(kind, bytes * elements / traffic.buckets,
                                     group);
     };
-    const double gradient_bytes = implementation.gradient_bytes;
+    const double gradient_bytes = layout.rounds_gradients()
+                                      ? kRoundedBytes
+                                      : implementation.gradient_bytes;
     if (layout.zero == 0) {
       traffic.reduce += seconds(CommKind::kAllReduce, gradient_bytes);
       return;
@@ -151,9 +158,16 @@ double OptimizerSeconds(const Layout& layout,
   // moments, and writes the weight; its norm is read before, and gradients are
   // zeroed after.
   const double state_bytes = 2 * implementation.optimizer_bytes + 2;
-  return cost.MemorySeconds(
-      owned * (state_bytes + 2 * implementation.gradient_bytes) +
-      held * implementation.gradient_bytes);
+  double bytes = owned * (state_bytes + 2 * implementation.gradient_bytes) +
+                 held * implementation.gradient_bytes;
+  if (layout.rounds_gradients()) {
+    // All are rounded and what this rank gets of them is widened, after each
+    // micro-batch where gradients are sharded.
+    const double times = layout.zero >= 2 ? layout.num_microbatches : 1;
+    bytes += times * (kRoundedBytes + implementation.gradient_bytes) *
+             (parameters.dense + parameters.experts + owned);
+  }
+  return cost.MemorySeconds(bytes);
 }
 
 StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,

@@ -100,7 +100,8 @@ ReplicaTraffic TrafficOf(const Layout& layout,
                          const RankParameters& parameters,
                          const StageKind& stage);
 
-// Seconds of a rank's AdamW, gradient norm and zeroing of gradients.
+// Seconds of a rank's AdamW, gradient norm and zeroing of gradients, and of
+// rounding them where they are reduced in bf16.
 double OptimizerSeconds(const Layout& layout,
                         const Implementation& implementation,
                         const DeviceCost& cost,

@@ -77,6 +77,7 @@ StepMemory MemoryOfBuckets(const Layout& layout,
   const double optimizer_bytes =
       implementation.optimizer_bytes -
       (layout.precision == Precision::kFloat32 ? kFloatBytes : 0);
+  const double rounded_bytes = layout.rounds_gradients() ? kBfloat16Bytes : 0;
   StepMemory memory;
   memory.parameters = Bytes(weight_bytes * (layout.zero >= 3 ? slice : all));
   memory.gradients =
@@ -85,7 +86,7 @@ StepMemory MemoryOfBuckets(const Layout& layout,
   // Whole buckets: the one in use, and the next or the one being reduced.
   const double in_flight =
       load.layer_parameters + std::max(load.layer_parameters, load.largest_end);
-  double whole_bytes = 0;
+  double whole_bytes = rounded_bytes;
   if (layout.data * layout.context > 1) {
     if (layout.zero >= 3) whole_bytes += weight_bytes;
     if (layout.zero >= 2) whole_bytes += implementation.gradient_bytes;

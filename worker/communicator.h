@@ -31,8 +31,8 @@ class Communicator {
   virtual int32_t index() const = 0;  // Of this rank in the group.
 
   // Sums are taken in an order that depends on the group's size and the number
-  // of elements only, so equal runs give equal bits. dtype kFloat32 or
-  // kFloat64.
+  // of elements only, so equal runs give equal bits. dtype kFloat32, kFloat64
+  // or kBfloat16, whose sums are taken in fp32 and rounded once.
   //
   // All return Unavailable, naming the group, when a peer is gone, and Aborted
   // after Abort().

@@ -33,6 +33,8 @@ absl::StatusOr<BoundOp> BindByFamily(const OpContext& context,
     case OpKind::kLoadBatch:
     case OpKind::kZero:
     case OpKind::kAccumulateGradients:
+    case OpKind::kRoundGradients:
+    case OpKind::kWidenGradients:
     case OpKind::kSquaredNorm:
     case OpKind::kClipFactor:
     case OpKind::kAdamW:

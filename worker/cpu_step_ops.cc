@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "kernels/adamw.h"
+#include "kernels/cast.h"
 #include "kernels/elementwise.h"
 #include "worker/cpu_ops.h"
 
@@ -76,6 +77,30 @@ BoundOp BindAccumulateGradients(const OpContext& context,
                         .num_elements = slice.num_elements};
   return [args, num_threads = context.kernels->num_threads()] {
     return Add(args, num_threads);
+  };
+}
+
+BoundOp BindRoundGradients(const OpContext& context, const Instruction& in) {
+  const EncodeBf16Args args = {
+      .y = context.Output<uint16_t>(in, 0),
+      .x = context.Input<float>(in, 0),
+      .num_elements =
+          std::get<OptimizerAttributes>(in.attributes).num_elements};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return EncodeBf16(args, num_threads);
+  };
+}
+
+BoundOp BindWidenGradients(const OpContext& context, const Instruction& in) {
+  const BucketSlice slice =
+      SliceOfBucket(context, std::get<OptimizerAttributes>(in.attributes));
+  const DecodeBf16Args args = {.y = context.Output<float>(in, 0) +
+                                    BeginIn(context, in.outputs[0], slice),
+                               .x = context.Input<uint16_t>(in, 0) +
+                                    BeginIn(context, in.inputs[0], slice),
+                               .num_elements = slice.num_elements};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return DecodeBf16(args, num_threads);
   };
 }
 
@@ -159,6 +184,10 @@ absl::StatusOr<BoundOp> BindStepOp(const OpContext& context,
       return BindClipFactor(context, instruction);
     case OpKind::kAdamW:
       return BindAdamW(context, instruction);
+    case OpKind::kRoundGradients:
+      return BindRoundGradients(context, instruction);
+    case OpKind::kWidenGradients:
+      return BindWidenGradients(context, instruction);
     case OpKind::kCastParameters:
       return absl::InvalidArgumentError(
           "CPUs compute in fp32 and keep no bf16 parameters");

@@ -22,7 +22,8 @@ struct ElementRange {
 ElementRange SliceOf(int64_t num_elements, int32_t size, int32_t index);
 
 // out[e] = terms[0][e] + terms[1][e] + ...; `out` may be one of the terms.
-// dtype kFloat32 or kFloat64.
+// dtype kFloat32, kFloat64, or kBfloat16, which is summed in fp32 and rounded
+// once.
 void SumInOrder(std::span<const void* const> terms, void* out,
                 int64_t num_elements, DType dtype);
 

@@ -138,9 +138,12 @@ Operands OperandsOfOptimizer(Precision precision, OpKind kind,
   if (kind == OpKind::kAccumulateGradients) {
     return {.inputs = {bucket, bucket}, .outputs = {{bucket, 1}}};
   }
-  if (kind == OpKind::kCastParameters) {
-    return {.inputs = {bucket},
-            .outputs = {{{DType::kBfloat16, a.num_elements}}}};
+  const Operand rounded = {DType::kBfloat16, a.num_elements};
+  if (kind == OpKind::kCastParameters || kind == OpKind::kRoundGradients) {
+    return {.inputs = {bucket}, .outputs = {{rounded}}};
+  }
+  if (kind == OpKind::kWidenGradients) {
+    return {.inputs = {rounded}, .outputs = {{bucket}}};
   }
   Operands operands = {
       .inputs = {Activations(precision, a.num_elements), bucket, bucket, bucket,

@@ -1,9 +1,7 @@
 #include "worker/stepper.h"
 
-#include <bit>
-#include <cmath>
-
 #include "base/status_macros.h"
+#include "kernels/cast.h"
 
 namespace millrace {
 namespace {
@@ -13,18 +11,8 @@ struct Bf16 {
   uint16_t bits;
 
   Bf16() = default;
-  explicit Bf16(float value) {
-    const uint32_t wide = std::bit_cast<uint32_t>(value);
-    if (std::isnan(value)) {
-      bits = static_cast<uint16_t>(wide >> 16 | 0x40);
-    } else {
-      const uint32_t half_less_tie = 0x7fff + (wide >> 16 & 1);
-      bits = static_cast<uint16_t>((wide + half_less_tie) >> 16);
-    }
-  }
-  explicit operator float() const {
-    return std::bit_cast<float>(uint32_t{bits} << 16);
-  }
+  explicit Bf16(float value) : bits(EncodeBf16(value)) {}
+  explicit operator float() const { return DecodeBf16(bits); }
 };
 
 template <typename T>

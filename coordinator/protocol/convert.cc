@@ -31,6 +31,10 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
   message.set_precision(layout.precision == Precision::kBfloat16
                             ? protocol::LAYOUT_PRECISION_BFLOAT16
                             : protocol::LAYOUT_PRECISION_FLOAT32);
+  message.set_gradient_reduction(layout.gradient_reduction ==
+                                         Precision::kBfloat16
+                                     ? protocol::LAYOUT_PRECISION_BFLOAT16
+                                     : protocol::LAYOUT_PRECISION_FLOAT32);
   message.set_recompute(
       static_cast<protocol::LayoutRecompute>(layout.recompute));
   for (const Recompute recompute : layout.recompute_by_stage) {
@@ -67,6 +71,10 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
       .precision = message.precision() == protocol::LAYOUT_PRECISION_BFLOAT16
                        ? Precision::kBfloat16
                        : Precision::kFloat32,
+      .gradient_reduction =
+          message.gradient_reduction() == protocol::LAYOUT_PRECISION_BFLOAT16
+              ? Precision::kBfloat16
+              : Precision::kFloat32,
       .recompute = static_cast<Recompute>(message.recompute()),
       .schedule = static_cast<Schedule>(message.schedule()),
       .listed_transfer_us = message.listed_transfer_us(),

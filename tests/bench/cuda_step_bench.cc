@@ -199,6 +199,7 @@ absl::Status TakeJob(const std::string& path, Settings* s) {
     RETURN_IF_ERROR(TakePlan(s));
   } else {
     layout.precision = PrecisionOf(s->job.training.precision);
+    layout.gradient_reduction = PrecisionOf(s->job.training.gradient_reduction);
     layout.recompute = RecomputeOf(s->recompute);
     if (s->zero_bubble != 0) layout.schedule = Schedule::kZeroBubble;
     layout.num_microbatches =

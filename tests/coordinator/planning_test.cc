@@ -16,6 +16,7 @@ const Layout kLayout = {
     .num_microbatches = 6,
     .zero = 2,
     .precision = Precision::kBfloat16,
+    .gradient_reduction = Precision::kBfloat16,
     .recompute = Recompute::kSelective,
     .schedule = Schedule::kListScheduled,
     .listed_stages = {{1, 2, 3, 40, 50, 600}, {4, 5, 6, 70, 80, 900}},

@@ -305,6 +305,8 @@ TEST(CostTest, EveryKindHasATime) {
           attributes = NoAttributes{};
           break;
         case OpKind::kAccumulateGradients:
+        case OpKind::kRoundGradients:
+        case OpKind::kWidenGradients:
         case OpKind::kSquaredNorm:
         case OpKind::kAdamW:
         case OpKind::kCastParameters:

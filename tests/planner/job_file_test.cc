@@ -198,7 +198,8 @@ TEST(JobFileTest, CollectsErrors) {
             "job.yaml:12: training.steps: expected an integer of at least 1, "
             "found '0'\n"
             "job.yaml:13: training.batch: unknown key; known keys here: steps, "
-            "global_batch, seed, precision, deterministic, gradient_clip_norm, "
+            "global_batch, seed, precision, gradient_reduction, deterministic, "
+            "gradient_clip_norm, "
             "validation_interval_steps, validation_steps, optimizer");
 }
 
@@ -233,6 +234,8 @@ TEST(JobFileTest, RefusesWrongValues) {
       {Changed("1e-3", "1e-3\n    warmup_steps: 11"), "at most"},
       {Changed("steps: 10", "steps: 10\n  precision: fp16"),
        "training.precision: expected fp32, bf16, fp8 or fp4, found 'fp16'"},
+      {Changed("steps: 10", "steps: 10\n  gradient_reduction: fp16"),
+       "training.gradient_reduction: expected fp32 or bf16, found 'fp16'"},
       {Changed("steps: 10", "steps: 10\n  precision: bf16"),
        "training.precision: bf16 is trained on GPUs only; set "
        "resources.backend: cuda"},

@@ -136,6 +136,75 @@ TEST(ShardedProgramTest, HidesReductions) {
   }
 }
 
+// Goal: gradients of matrices reduced in bf16 are rounded as soon as the bucket
+// is complete, sent in bf16, and widened where they stay: not before they are
+// reduced, and not while the computation would wait for it. Norms stay in fp32.
+// Method: count, and follow each bucket through the Program.
+TEST(ShardedProgramTest, ReducesInBf16WhereAsked) {
+  for (const int32_t zero : {0, 1, 2, 3}) {
+    SCOPED_TRACE(zero);
+    Layout layout = Sharded(zero, 3);
+    layout.precision = layout.gradient_reduction = Precision::kBfloat16;
+    const Program program = *BuildTrainingProgram(DeepModel(), layout, 0);
+    const int num_buckets = static_cast<int>(program.parameters.buckets.size());
+    const int rounds = zero >= 2 ? 3 : 1;  // A step.
+    std::map<OpKind, int> counts = CountKinds(program, Phase::kGradientReduce);
+    EXPECT_EQ(counts[OpKind::kRoundGradients], rounds * (num_buckets - 1));
+    EXPECT_EQ(counts[OpKind::kWidenGradients], rounds * (num_buckets - 1));
+    EXPECT_EQ(counts[zero == 0 ? OpKind::kAllReduce : OpKind::kReduceScatter],
+              rounds * num_buckets);
+    EXPECT_EQ(counts[OpKind::kAccumulateGradients],
+              zero >= 2 ? 2 * num_buckets : 0);
+    const HappensBefore order(program.instructions);
+    std::map<BufferId, InstructionId> reductions;  // By what they write.
+    std::vector<InstructionId> sent;
+    for (size_t i = 0; i < program.instructions.size(); ++i) {
+      const Instruction& in = program.instructions[i];
+      const auto id = static_cast<InstructionId>(i);
+      if (absl::StartsWith(in.name, "reduce_gradients/")) {
+        EXPECT_EQ(std::get<CollectiveAttributes>(in.attributes).dtype,
+                  absl::EndsWith(in.name, "/norms") ? DType::kFloat32
+                                                    : DType::kBfloat16);
+        reductions[in.outputs[0]] = id;
+        sent.push_back(id);
+      }
+      if (in.kind != OpKind::kWidenGradients) continue;
+      const InstructionId reduction = reductions.at(in.inputs[0]);
+      EXPECT_TRUE(order.FinishedBefore(reduction, id));
+      EXPECT_EQ(program.buffers[in.outputs[0]].dtype, DType::kFloat32);
+      const bool is_last =
+          static_cast<int>(sent.size()) == rounds * num_buckets;
+      if (!is_last) {
+        EXPECT_LT(reduction, sent.back()) << in.name;
+      }
+    }
+  }
+}
+
+// Goal: rounded copies come and go: a step holds a few, and under ZeRO-2 and 3
+// the bf16 copy takes the place of the fp32 gradients on their way. Method:
+// step arenas with and without.
+TEST(ShardedProgramTest, HoldsFewRoundedBuckets) {
+  for (const int32_t num_microbatches : {1, 2, 8}) {
+    for (const int32_t zero : {0, 1, 2, 3}) {
+      Layout layout = Sharded(zero, num_microbatches);
+      const Program plain = *BuildTrainingProgram(DeepModel(), layout, 0);
+      layout.gradient_reduction = Precision::kBfloat16;
+      const Program rounded = *BuildTrainingProgram(DeepModel(), layout, 0);
+      int64_t largest = 0;
+      for (const Bucket& bucket : plain.parameters.buckets) {
+        largest = std::max(largest,
+                           bucket.num_elements * DTypeBytes(DType::kBfloat16));
+      }
+      EXPECT_EQ(rounded.persistent_arena_bytes, plain.persistent_arena_bytes);
+      // One on its way, one being made; and reduced to a quarter.
+      EXPECT_LE(rounded.step_arena_bytes,
+                plain.step_arena_bytes + 2 * largest + largest / 2)
+          << zero << ", " << num_microbatches;
+    }
+  }
+}
+
 // Goal: under ZeRO-3 parameters are gathered one bucket ahead of use, no more
 // than two at once, in both passes of every micro-batch. Method: find the last
 // use of each gathered bucket; it must have finished before the gather after

@@ -33,9 +33,10 @@ TrainingSpec SmallTraining() {
 // Goal: what is measured is enough for a cost model, and nothing is measured
 // twice. Method: pretend each takes some time and build the cost model.
 TEST(ProfileRequestTest, FillsEveryTable) {
+  TrainingSpec training = SmallTraining();
+  training.gradient_reduction = "bf16";
   for (const int32_t num_ranks : {1, 2, 4}) {
-    const auto request =
-        BuildProfileRequest(kModel, SmallTraining(), num_ranks);
+    const auto request = BuildProfileRequest(kModel, training, num_ranks);
     ASSERT_TRUE(request.ok()) << request.status();
     HardwareProfile profile;
     profile.provenance.num_ranks = num_ranks;

@@ -58,6 +58,12 @@ TEST(StepMemoryTest, AgreesWithTheArenasOfPrograms) {
        .num_microbatches = 4,
        .zero = 1,
        .recompute = Recompute::kSelective});
+  for (const int32_t zero : {0, 1, 2, 3}) {
+    add({.data = 4,
+         .num_microbatches = 2,
+         .zero = zero,
+         .gradient_reduction = Precision::kBfloat16});
+  }
   double sum = 0;
   for (const Layout& layout : layouts) {
     double arenas = 0;

@@ -156,6 +156,41 @@ TEST(StepModelTest, PartsHaveCauses) {
   EXPECT_NEAR(again.recompute_s, all.compute_s / 3, 0.15 * all.compute_s);
 }
 
+// Goal: gradients in bf16 take half the traffic and some time to round, so that
+// they help where the network is slow and nothing hides it, and do nothing to a
+// lone replica. Method: links a hundred times slower, no overlap.
+TEST(StepModelTest, RoundedGradientsHelpSlowNetworks) {
+  HardwareProfile profile = *LoadNamedProfile("h100-sxm");
+  Implementation open = Megatron();
+  open.overlaps_data = false;
+  const auto parts = [&](const Layout& layout) {
+    return StepModel::Create(Llama3_405B(), profile, open)
+        ->Predict(layout)
+        .time;
+  };
+  for (const int32_t zero : {0, 1, 2}) {
+    Layout layout = MlperfLayout();
+    layout.zero = zero;
+    const StepTime plain = parts(layout);
+    layout.gradient_reduction = Precision::kBfloat16;
+    const StepTime rounded = parts(layout);
+    EXPECT_LT(rounded.exposed_data_s, plain.exposed_data_s);
+    EXPECT_GT(rounded.optimizer_s, plain.optimizer_s);
+    layout.data = layout.context = 1;
+    const StepTime lone = parts(layout);
+    layout.gradient_reduction = Precision::kFloat32;
+    EXPECT_EQ(lone.optimizer_s, parts(layout).optimizer_s);
+  }
+  for (NetworkLevel& level : profile.network) level.bytes_per_s /= 100;
+  Layout layout = MlperfLayout();
+  layout.zero = 0;
+  const StepTime plain = parts(layout);
+  layout.gradient_reduction = Precision::kBfloat16;
+  EXPECT_NEAR(parts(layout).exposed_data_s, plain.exposed_data_s / 2,
+              0.1 * plain.exposed_data_s);
+  EXPECT_LT(parts(layout).step_time_s(), plain.step_time_s());
+}
+
 // Goal: no layout gets faster on a slower machine, nor slower where more is
 // overlapped. Method: halve each link, and switch the overlaps.
 TEST(StepModelTest, IsMonotonic) {

@@ -6,12 +6,14 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cast.h"
 #include "worker/gloo_communicator.h"
 #include "worker/in_process_communicator.h"
 #include "worker/memory_rendezvous_store.h"
@@ -164,6 +166,53 @@ TYPED_TEST(CommunicatorTest, ReduceScatterGivesEachItsSlice) {
                                       full.begin() + first + shard_count),
                    size, first);
       }
+    });
+  }
+}
+
+// Goal: bf16 is summed in fp32 in member order and rounded once. Method: terms
+// whose sum in steps of bf16 would differ; both reductions.
+TYPED_TEST(CommunicatorTest, SumsOfBf16RoundOnce) {
+  const auto bits = [](int32_t member, int64_t count) {
+    std::vector<uint16_t> terms(count);
+    for (int64_t e = 0; e < count; ++e) {
+      terms[e] = EncodeBf16(Term<float>(member, e));
+    }
+    return terms;
+  };
+  const auto sum = [](int32_t size, int64_t element) {
+    float exact = 0, stepwise = 0;
+    for (int32_t member = 0; member < size; ++member) {
+      const float term = DecodeBf16(EncodeBf16(Term<float>(member, element)));
+      exact += term;
+      stepwise = DecodeBf16(EncodeBf16(stepwise + term));
+    }
+    return std::pair(EncodeBf16(exact), EncodeBf16(stepwise));
+  };
+  for (const int32_t size : {1, 3, 4}) {
+    this->RunRanks(size, [&](Communicator& communicator, CommunicatorFactory&) {
+      int num_stepwise_differs = 0;
+      for (const int64_t count : kElementCounts) {
+        auto all = bits(communicator.index(), count);
+        ASSERT_TRUE(
+            communicator.AllReduce(all.data(), count, DType::kBfloat16).ok());
+        for (int64_t e = 0; e < count; ++e) {
+          const auto [once, stepwise] = sum(size, e);
+          ASSERT_EQ(all[e], once) << "element " << e;
+          if (once != stepwise) ++num_stepwise_differs;
+        }
+        auto full = bits(communicator.index(), count * size);
+        std::vector<uint16_t> shard(count);
+        ASSERT_TRUE(communicator
+                        .ReduceScatter(full.data(), shard.data(), count * size,
+                                       DType::kBfloat16)
+                        .ok());
+        for (int64_t e = 0; e < count; ++e) {
+          ASSERT_EQ(shard[e],
+                    sum(size, communicator.index() * count + e).first);
+        }
+      }
+      EXPECT_EQ(num_stepwise_differs > 0, size > 1);
     });
   }
 }

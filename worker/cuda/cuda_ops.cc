@@ -31,6 +31,8 @@ absl::StatusOr<CudaOp> BindByFamily(const CudaOpContext& context,
     case OpKind::kLoadBatch:
     case OpKind::kZero:
     case OpKind::kAccumulateGradients:
+    case OpKind::kRoundGradients:
+    case OpKind::kWidenGradients:
     case OpKind::kSquaredNorm:
     case OpKind::kClipFactor:
     case OpKind::kAdamW:

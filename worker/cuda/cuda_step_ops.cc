@@ -197,6 +197,25 @@ CudaOp BindPlainAdamW(const CudaOpContext& context, const Instruction& in) {
   return [args](cudaStream_t stream) { return LaunchPlainAdamW(args, stream); };
 }
 
+CudaOp BindRoundGradients(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const CastToBf16Args args = {.y = context.Output<void>(in, 0),
+                               .x = context.Input<float>(in, 0),
+                               .num_elements = attributes.num_elements,
+                               .stochastic = false};
+  return [args](cudaStream_t stream) { return LaunchCastToBf16(args, stream); };
+}
+
+CudaOp BindWidenGradients(const CudaOpContext& context, const Instruction& in) {
+  const BucketSlice slice =
+      SliceOfBucket(context, std::get<OptimizerAttributes>(in.attributes));
+  const CastToFloatArgs args = {.y = FloatsIn(context, in.outputs[0], slice),
+                                .x = SliceIn(context, in.inputs[0], slice),
+                                .num_elements = slice.num_elements};
+  return
+      [args](cudaStream_t stream) { return LaunchCastToFloat(args, stream); };
+}
+
 CudaOp BindCastParameters(const CudaOpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
   const BucketSlice slice = SliceOfBucket(context, attributes);
@@ -232,6 +251,10 @@ absl::StatusOr<CudaOp> BindCudaStepOp(const CudaOpContext& context,
     case OpKind::kAdamW:
       return IsBf16(context) ? BindMasterAdamW(context, instruction)
                              : BindPlainAdamW(context, instruction);
+    case OpKind::kRoundGradients:
+      return BindRoundGradients(context, instruction);
+    case OpKind::kWidenGradients:
+      return BindWidenGradients(context, instruction);
     case OpKind::kCastParameters:
       return BindCastParameters(context, instruction);
     default:

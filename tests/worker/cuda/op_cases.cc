@@ -184,8 +184,12 @@ void AddOptimizer(std::vector<OpCase>& cases) {
              .coordinates = coordinates,
              .fp32_parameters = true});
       }
-      for (const OpKind kind : {OpKind::kSquaredNorm, OpKind::kCastParameters,
-                                OpKind::kAccumulateGradients}) {
+      for (const OpKind kind :
+           {OpKind::kSquaredNorm, OpKind::kCastParameters,
+            OpKind::kAccumulateGradients, OpKind::kRoundGradients,
+            OpKind::kWidenGradients}) {
+        // The whole bucket is rounded.
+        if (kind == OpKind::kRoundGradients && data_sharded) continue;
         cases.push_back(
             {.what = "",
              .kind = kind,

@@ -160,6 +160,8 @@ double OpTolerance(const Instruction& instruction, size_t i,
     case OpKind::kEmbeddingForward:
     case OpKind::kLoadBatch:
     case OpKind::kZero:
+    case OpKind::kRoundGradients:
+    case OpKind::kWidenGradients:
       return 0;
     case OpKind::kAdamW:
       return i == 0 ? kRoundedOnce : kOtherOrder;
