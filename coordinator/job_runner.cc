@@ -112,6 +112,8 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                       .profile_only = options.profile_only,
                       .heartbeat_timeout = absl::Milliseconds(
                           runner->job_.fault.heartbeat_timeout_ms),
+                      .clear_timeout = absl::Milliseconds(
+                          runner->job_.fault.clear_timeout_ms),
                       .join_timeout = kJoinTimeout,
                       .max_restarts = runner->job_.fault.max_restarts},
       RecoveredJob{.generation = logged.generation,
@@ -319,7 +321,7 @@ void JobRunner::Do(const KillWorkerProcess& action) {
   output_->Event({.event = "worker_killed",
                   .generation = ToInt(state_->generation()),
                   .rank = ToInt(action.process.rank),
-                  .detail = "silent or of an older incarnation"});
+                  .detail = action.reason});
   protocol::FromCoordinator message;
   message.mutable_kill_worker()->set_rank(ToInt(action.process.rank));
   message.mutable_kill_worker()->set_incarnation(action.process.incarnation);

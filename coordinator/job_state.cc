@@ -165,8 +165,16 @@ void JobState::RaiseGeneration() {
   done_stopped_ = false;
   done_saved_ = false;
   actions_.push_back(RecordGeneration{generation_});
-  actions_.push_back(AbortOlder{generation_});
+  TellToClear();
   StartMissing();
+}
+
+void JobState::TellToClear() {
+  for (auto& [rank, worker] : workers_) {
+    if (!worker.joined) continue;
+    worker.told_to_clear = std::min(worker.told_to_clear, now_);
+  }
+  actions_.push_back(AbortOlder{generation_});
 }
 
 void JobState::StartMissing() {
@@ -266,7 +274,8 @@ void JobState::On(const WorkerJoined& event) {
       worker = &known;
     } else {
       actions_.push_back(
-          KillWorkerProcess{AgentOf(event.process.rank), event.process});
+          KillWorkerProcess{AgentOf(event.process.rank), event.process,
+                            "a later process has its rank"});
       return;
     }
   }
@@ -281,9 +290,10 @@ void JobState::On(const WorkerJoined& event) {
     case Phase::kStarting:
       if (event.phase == WorkerPhase::kIdle) {
         worker->cleared_for = generation_;
+        worker->told_to_clear = absl::InfiniteFuture();
         BeginIfAllCleared();
       } else {
-        actions_.push_back(AbortOlder{generation_});  // The first was lost.
+        TellToClear();  // The first order was lost.
       }
       break;
     case Phase::kProfiling:
@@ -308,8 +318,14 @@ void JobState::On(const WorkerHeard& event) {
 
 void JobState::On(const WorkerCleared& event) {
   Worker* worker = Find(event.process);
-  if (worker == nullptr || event.generation != generation_) return;
+  if (worker == nullptr) return;
+  if (event.generation != generation_) {
+    // It does end what it should; the newest order is on its way.
+    if (worker->told_to_clear <= now_) worker->told_to_clear = now_;
+    return;
+  }
   worker->heard = now_;
+  worker->told_to_clear = absl::InfiniteFuture();
   worker->cleared_for = generation_;
   worker->phase = WorkerPhase::kIdle;
   BeginIfAllCleared();
@@ -493,7 +509,10 @@ void JobState::ForgiveOwnStall() {
   const absl::Duration gap = now_ - last_tick_;
   if (gap < options_.heartbeat_timeout / 2) return;
   for (Agent& agent : agents_) agent.heard = now_;
-  for (auto& [rank, worker] : workers_) worker.heard = now_;
+  for (auto& [rank, worker] : workers_) {
+    worker.heard = now_;
+    if (worker.told_to_clear <= now_) worker.told_to_clear = now_;
+  }
   phase_began_ = std::max(phase_began_, now_ - options_.join_timeout / 2);
 }
 
@@ -512,13 +531,26 @@ void JobState::CheckSilence() {
   }
   for (auto& [rank, worker] : workers_) {
     if (!worker.ordered || worker.killed) continue;
-    const absl::Duration limit =
-        worker.joined ? options_.heartbeat_timeout : options_.join_timeout;
-    if (now_ - worker.heard <= limit) continue;
+    std::string reason = ReasonToKill(worker);
+    if (reason.empty()) continue;
     worker.killed = true;
-    actions_.push_back(
-        KillWorkerProcess{AgentOf(rank), {rank, worker.incarnation}});
+    actions_.push_back(KillWorkerProcess{
+        AgentOf(rank), {rank, worker.incarnation}, std::move(reason)});
   }
+}
+
+std::string JobState::ReasonToKill(const Worker& worker) const {
+  const absl::Duration limit =
+      worker.joined ? options_.heartbeat_timeout : options_.join_timeout;
+  if (now_ - worker.heard > limit) {
+    return absl::StrCat("silent for ", absl::FormatDuration(limit));
+  }
+  if (worker.joined && now_ - worker.told_to_clear > options_.clear_timeout) {
+    return absl::StrCat("hangs in ending generation ", ToInt(worker.given),
+                        ", which it was told to ",
+                        absl::FormatDuration(options_.clear_timeout), " ago");
+  }
+  return "";
 }
 
 void JobState::End(Verdict verdict, const std::string& reason) {

@@ -144,6 +144,7 @@ struct StartWorkerProcess {
 struct KillWorkerProcess {
   int32_t agent_idx;
   RankProcess process;
+  std::string reason;
 };
 // Must be on disk before the actions behind it are carried out.
 struct RecordGeneration {
@@ -192,6 +193,8 @@ struct JobStateOptions {
   int32_t num_agents;
   bool profile_only = false;  // End once a profile is made.
   absl::Duration heartbeat_timeout = absl::Seconds(10);
+  // For workers to report cleared after AbortOlder.
+  absl::Duration clear_timeout = absl::Seconds(20);
   // For agents to join at first, and to come back after a lost connection.
   absl::Duration join_timeout = absl::Seconds(60);
   int32_t max_restarts = 100;
@@ -241,6 +244,9 @@ class JobState {
     Generation given{};        // The last it was given.
     WorkerPhase phase = WorkerPhase::kIdle;
     absl::Time heard;
+    // When it was told to clear and has not since; else never. A worker that
+    // hangs in ending a generation may go on with its heartbeats.
+    absl::Time told_to_clear = absl::InfiniteFuture();
     bool killed = false;  // Ordered; its death will be reported.
   };
   static bool IsHopeless(const absl::Status& status);
@@ -272,10 +278,13 @@ class JobState {
   void BecomeComplete();   // All agents are there and have the data.
   void StartMissing();     // Orders a process for every rank without one.
   void RaiseGeneration();  // After a failure: everyone starts again.
+  void TellToClear();
   void BeginIfAllCleared();
   void FinishRejoining();
   void FinishIfDone();
   void CheckSilence();
+  // Empty if there is none.
+  std::string ReasonToKill(const Worker& worker) const;
   void ForgiveOwnStall();
   void Recover(const std::string& cause);  // Within the budget of restarts.
   void End(Verdict verdict, const std::string& reason);

@@ -92,7 +92,9 @@ struct CheckpointSpec {
 struct FaultSpec {
   int64_t heartbeat_interval_ms = 200;
   int64_t heartbeat_timeout_ms = 10000;  // A silent worker is replaced.
-  int32_t max_restarts = 100;            // Of workers, over the whole run.
+  // So is one that was told to end a generation and has not for so long.
+  int64_t clear_timeout_ms = 20000;
+  int32_t max_restarts = 100;  // Of workers, over the whole run.
   friend bool operator==(const FaultSpec&, const FaultSpec&) = default;
 };
 

@@ -381,6 +381,14 @@ const JobKey kJobKeys[] = {
      .field = FIELD(fault.heartbeat_timeout_ms),
      .minimum = 1,
      .maximum = kMaximumInt32},
+    {.path = "fault.clear_timeout_ms",
+     .doc = "A worker that was told to end a generation and has not reported "
+            "itself free of it after so many milliseconds is replaced, "
+            "heartbeats or not. Most are free at once; ends of graphs with "
+            "many collectives have taken 10 s.",
+     .field = FIELD(fault.clear_timeout_ms),
+     .minimum = 1,
+     .maximum = kMaximumInt32},
     {.path = "fault.max_restarts",
      .doc = "Replaced workers after which the run gives up.",
      .field = FIELD(fault.max_restarts),

@@ -1,10 +1,16 @@
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <iostream>
 #include <random>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -140,6 +146,53 @@ TEST(RecoveryTest, SilentWorkerIsReplaced) {
   ASSERT_EQ(process.Wait(), 0) << process.Output();
   EXPECT_EQ(ReadResult(folder)["status"], "finished");
   EXPECT_EQ(CountEvents(folder, "worker_killed"), 1);
+}
+
+// Goal: a worker whose main thread hangs when it should end a generation, while
+// another of its threads sends heartbeats, is killed and replaced, with an
+// event that names it. Method: hold one's main thread as a debugger does, which
+// is where Abort() would hang, and kill the other. The first one's end is
+// reported to who holds it before it is to its agent.
+TEST(RecoveryTest, WorkerThatHangsInAbortIsReplaced) {
+  const JobFolder folder("hangs");
+  TinyJob tiny = kJob;
+  tiny.num_steps = 400;
+  tiny.extra = "fault: {clear_timeout_ms: 2000}\n";
+  const std::string job = WriteTinyJob(folder, tiny);
+  JobProcess process(folder, RunCommand(job));
+  ASSERT_TRUE(WaitForTraining(process, folder, 1)) << process.Output();
+  const std::vector<pid_t> workers = process.Find("worker");
+  ASSERT_EQ(workers.size(), 2u);
+  if (ptrace(PTRACE_SEIZE, workers[0], nullptr, nullptr) != 0) {
+    GTEST_SKIP() << "this system lets no process hold another's threads: "
+                 << strerror(errno);
+  }
+  ASSERT_EQ(ptrace(PTRACE_INTERRUPT, workers[0], nullptr, nullptr), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(workers[0], &status, __WALL), workers[0]);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  const double began_s = MonotonicSeconds();
+  ASSERT_EQ(kill(workers[1], SIGKILL), 0);
+  ASSERT_TRUE(process.WaitUntil(
+      [&] { return waitpid(workers[0], &status, __WALL | WNOHANG) != 0; },
+      absl::Seconds(30)))
+      << process.Output();
+  const double killed_s = MonotonicSeconds() - began_s;
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  // Well before its silence could have been noticed, had it been silent.
+  EXPECT_GE(killed_s, 2.0);
+  EXPECT_LE(killed_s, 8.0);
+  ASSERT_EQ(process.Wait(), 0) << process.Output();
+  EXPECT_EQ(ReadResult(folder)["status"], "finished");
+  std::vector<std::string> reasons;
+  for (const nlohmann::json& event : ReadLines(folder, "events.jsonl")) {
+    if (event["event"] == "worker_killed") {
+      reasons.push_back(event.value("detail", ""));
+    }
+  }
+  EXPECT_EQ(reasons, (std::vector<std::string>{
+                         "hangs in ending generation 1, which it was told to "
+                         "2s ago"}));
 }
 
 }  // namespace

@@ -26,6 +26,9 @@ Cluster::Cluster(const ClusterOptions& options)
   for (int32_t i = 0; i < options.num_worker_freezes; ++i) {
     At(Random(0.1, kFaultWindowS), [this] { FreezeRandomWorker(); });
   }
+  for (int32_t i = 0; i < options.num_worker_hangs; ++i) {
+    At(Random(0.1, kFaultWindowS), [this] { MakeRandomWorkerHang(); });
+  }
   for (int32_t i = 0; i < options.num_coordinator_kills; ++i) {
     At(Random(0.1, kFaultWindowS), [this] { KillCoordinator(); });
   }
@@ -69,6 +72,7 @@ void Cluster::Violate(const std::string& what) {
 void Cluster::StartCoordinator() {
   coordinator_.emplace(JobStateOptions{.num_agents = options_.num_agents,
                                        .heartbeat_timeout = absl::Seconds(2),
+                                       .clear_timeout = absl::Seconds(3),
                                        .join_timeout = absl::Seconds(20),
                                        .max_restarts = options_.max_restarts},
                        log_, now_);
@@ -133,6 +137,7 @@ void Cluster::Do(const StartWorkerProcess& action) {
 }
 
 void Cluster::Do(const KillWorkerProcess& action) {
+  kill_reasons_.push_back(action.reason);
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].process == action.process) KillWorker(i, "killed on order");
   }
@@ -152,7 +157,12 @@ void Cluster::Do(const AbortOlder& action) {
 
 void Cluster::Clear(size_t worker_idx, Generation generation) {
   SimulatedWorker& worker = workers_[worker_idx];
-  if (!worker.alive || worker.frozen || generation < worker.seen) return;
+  if (!IsResponsive(worker) || generation < worker.seen) return;
+  if (worker.given < generation && worker.hangs_when_told) {
+    worker.stuck = true;
+    ++num_stuck_;
+    return;
+  }
   worker.seen = generation;
   if (worker.given < generation) {
     worker.phase = WorkerPhase::kIdle;
@@ -175,9 +185,7 @@ void Cluster::Do(const BeginGeneration& action) {
   for (size_t i = 0; i < workers_.size(); ++i) {
     At(Random(0.001, 0.05), [this, i, action, profile] {
       SimulatedWorker& worker = workers_[i];
-      if (!worker.alive || worker.frozen || action.generation < worker.seen) {
-        return;
-      }
+      if (!IsResponsive(worker) || action.generation < worker.seen) return;
       worker.seen = worker.given = action.generation;
       worker.phase = WorkerPhase::kStarting;
       worker.failed = worker.done = worker.vote_to_stop = false;
@@ -185,9 +193,7 @@ void Cluster::Do(const BeginGeneration& action) {
       if (profile) return;
       At(Random(0.05, 0.3), [this, i, action] {
         SimulatedWorker& later = workers_[i];
-        if (!later.alive || later.frozen || later.seen != action.generation) {
-          return;
-        }
+        if (!IsResponsive(later) || later.seen != action.generation) return;
         later.phase = WorkerPhase::kRunning;
         PostFromWorker(i, WorkerRunning{later.process.rank, action.generation,
                                         later.steps});
@@ -288,11 +294,20 @@ void Cluster::FreezeRandomWorker() {
   workers_[random_() % workers_.size()].frozen = true;
 }
 
+void Cluster::MakeRandomWorkerHang() {
+  if (workers_.empty()) return;
+  workers_[random_() % workers_.size()].hangs_when_told = true;
+}
+
+bool Cluster::IsResponsive(const SimulatedWorker& worker) {
+  return worker.alive && !worker.frozen && !worker.stuck;
+}
+
 std::vector<size_t> Cluster::Members(Generation generation) {
   std::vector<size_t> members;
   for (size_t i = 0; i < workers_.size(); ++i) {
     const SimulatedWorker& worker = workers_[i];
-    if (worker.alive && !worker.frozen && worker.given == generation &&
+    if (IsResponsive(worker) && worker.given == generation &&
         worker.seen == generation) {
       members.push_back(i);
     }

@@ -30,8 +30,9 @@ struct ClusterOptions {
   int64_t checkpoint_interval = 7;
   bool checkpoint_at_end = true;
   bool needs_profile = false;
-  int32_t num_worker_kills = 0;       // At random moments.
-  int32_t num_worker_freezes = 0;     // Alive but silent, until killed.
+  int32_t num_worker_kills = 0;    // At random moments.
+  int32_t num_worker_freezes = 0;  // Alive but silent, until killed.
+  int32_t num_worker_hangs = 0;    // Heard of, but never clear, until killed.
   int32_t num_coordinator_kills = 0;  // It comes back from its log.
   double duplicate_probability = 0.1;
   double stop_after_s = -1;  // A graceful stop is asked for; -1: never.
@@ -49,6 +50,9 @@ class Cluster {
   const std::vector<std::string>& violations() const { return violations_; }
   int64_t num_generations() const { return ToInt(log_.generation); }
   int64_t num_commits() const { return static_cast<int64_t>(commits_.size()); }
+  int32_t num_stuck() const { return num_stuck_; }
+  // Why processes were killed on order.
+  const std::vector<std::string>& kill_reasons() const { return kill_reasons_; }
 
  private:
   struct SimulatedWorker {
@@ -56,6 +60,9 @@ class Cluster {
     int32_t agent_idx;
     bool alive = true;
     bool frozen = false;
+    // Once told to clear it is stuck for ever, and its heartbeats go on.
+    bool hangs_when_told = false;
+    bool stuck = false;
     Generation seen{};   // Highest it was told of; older is refused.
     Generation given{};  // That it works for.
     WorkerPhase phase = WorkerPhase::kIdle;
@@ -96,9 +103,12 @@ class Cluster {
   void KillWorker(size_t worker_idx, const std::string& detail);
   void KillRandomWorker();
   void FreezeRandomWorker();
+  void MakeRandomWorkerHang();
   void Clear(size_t worker_idx, Generation generation);
   void RunStep(Generation generation);
   void FailGeneration(Generation generation);
+  // Lives, and its main thread does what it is told.
+  static bool IsResponsive(const SimulatedWorker& worker);
   std::vector<size_t> Members(Generation generation);
 
   const ClusterOptions options_;
@@ -122,6 +132,8 @@ class Cluster {
   std::map<int64_t, Generation> commits_;
   std::optional<EndJob> end_;
   std::vector<std::string> violations_;
+  int32_t num_stuck_ = 0;
+  std::vector<std::string> kill_reasons_;
 };
 
 }  // namespace millrace

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <string>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_join.h"
 #include "tests/sim/cluster.h"
@@ -64,6 +67,93 @@ TEST(JobSimulationTest, SurvivesRandomDeaths) {
     ExpectFinished(options, cluster);
     if (testing::Test::HasFailure()) break;
   }
+}
+
+// Goal: a worker that hangs while it ends a generation, heartbeats going on, is
+// killed and replaced, and nothing else is: the job ends with all its steps.
+// Method: some hang once a death raises the generation; every kill must say
+// that one hung, and all that hung are killed.
+TEST(JobSimulationTest, ReplacesWorkersThatHangInClearing) {
+  int32_t num_stuck = 0;
+  for (uint64_t seed : Seeds(1000)) {
+    SCOPED_TRACE(testing::Message() << "MILLRACE_SIM_SEED=" << seed);
+    const ClusterOptions options = {
+        .seed = seed,
+        .num_agents = 1 + static_cast<int32_t>(seed % 3),
+        .devices_per_agent = 2,
+        .needs_profile = seed % 5 == 0,
+        .num_worker_kills = 1 + static_cast<int32_t>(seed % 4),
+        .num_worker_hangs = 1 + static_cast<int32_t>(seed % 3),
+        .num_coordinator_kills = static_cast<int32_t>(seed % 2)};
+    Cluster cluster(options);
+    cluster.Run();
+    ExpectFinished(options, cluster);
+    num_stuck += cluster.num_stuck();
+    // A coordinator that comes back orders the kill anew.
+    if (options.num_coordinator_kills == 0) {
+      EXPECT_LE(static_cast<int32_t>(cluster.kill_reasons().size()),
+                cluster.num_stuck());
+    }
+    for (const std::string& reason : cluster.kill_reasons()) {
+      EXPECT_NE(reason.find("hangs in ending generation"), std::string::npos)
+          << reason;
+    }
+    if (testing::Test::HasFailure()) break;
+  }
+  EXPECT_GT(num_stuck, 100);
+}
+
+// Goal: a healthy worker has the whole time-out to clear, from the first order
+// that it has not answered, and not a moment more: orders in between do not put
+// it off. Method: by hand, two ranks, of which one dies, and dies again.
+TEST(JobStateTest, GivesWorkersTheirTimeToClear) {
+  const absl::Time start = absl::UnixEpoch();
+  const absl::Duration limit = absl::Seconds(20);
+  JobState state({.num_agents = 1, .clear_timeout = limit}, {}, start);
+  absl::Time now = start;
+  std::vector<KillWorkerProcess> kills;
+  const auto handle = [&](const JobEvent& event) {
+    for (const JobAction& action : state.Handle(event, now)) {
+      if (const auto* kill = std::get_if<KillWorkerProcess>(&action)) {
+        kills.push_back(*kill);
+      }
+    }
+  };
+  const auto wait = [&](absl::Duration duration) {
+    for (const absl::Time until = now + duration; now < until;) {
+      now += absl::Milliseconds(200);
+      handle(AgentHeard{0});
+      for (const int32_t rank : {0, 1}) {
+        for (const int32_t incarnation : {1, 2, 3}) {
+          handle(WorkerHeard{{Rank{rank}, incarnation}});
+        }
+      }
+      handle(Tick{});
+    }
+  };
+  handle(AgentJoined{.agent_idx = 0, .num_devices = 2, .data_ready = true});
+  handle(PlanMade{.num_ranks = 2});
+  for (const int32_t rank : {0, 1}) {
+    handle(WorkerJoined{{Rank{rank}, 1}, Generation{}, WorkerPhase::kIdle});
+  }
+  ASSERT_EQ(state.phase(), JobState::Phase::kTraining);
+  wait(2 * limit);  // Of training: no order, no time-out.
+  handle(WorkerDead{{Rank{0}, 1}, "killed"});
+  ASSERT_EQ(state.generation(), Generation{2});
+  wait(limit / 2);
+  handle(WorkerJoined{{Rank{0}, 2}, Generation{}, WorkerPhase::kIdle});
+  handle(WorkerDead{{Rank{0}, 2}, "killed again"});
+  ASSERT_EQ(state.generation(), Generation{3});
+  handle(WorkerJoined{{Rank{0}, 3}, Generation{}, WorkerPhase::kIdle});
+  wait(limit / 2 - absl::Seconds(1));
+  EXPECT_TRUE(kills.empty());
+  wait(absl::Seconds(2));
+  ASSERT_EQ(kills.size(), 1u);
+  EXPECT_EQ(kills[0].process, (RankProcess{Rank{1}, 1}));
+  EXPECT_EQ(kills[0].reason,
+            "hangs in ending generation 1, which it was told to 20s ago");
+  wait(2 * limit);  // One order is enough; its death is awaited.
+  EXPECT_EQ(kills.size(), 1u);
 }
 
 // Goal: without a checkpoint at the end a job still ends, after the commit of
