@@ -7,6 +7,7 @@
 #include "kernels/adamw.h"
 #include "kernels/cast.h"
 #include "kernels/elementwise.h"
+#include "worker/bucket_slice.h"
 #include "worker/cpu_ops.h"
 
 namespace millrace {
@@ -47,30 +48,19 @@ BoundOp BindZero(const OpContext& context, const Instruction& in) {
   };
 }
 
-// This rank's run of a bucket: the whole, or the slice of its data index.
-struct BucketSlice {
-  int64_t begin;
-  int64_t num_elements;
-};
-BucketSlice SliceOfBucket(const OpContext& context,
-                          const OptimizerAttributes& attributes) {
-  if (!attributes.data_sharded) return {0, attributes.num_elements};
-  const int64_t share = attributes.num_elements / context.layout.data;
-  return {context.coordinates.data * share, share};
+BucketSlice SliceOfBucket(const OpContext& context, const Instruction& in) {
+  return SliceOfBucket(context.layout, context.coordinates,
+                       std::get<OptimizerAttributes>(in.attributes));
 }
 
-// Where the rank's slice begins in operand `buffer`, which holds the bucket or
-// the slice alone.
 int64_t BeginIn(const OpContext& context, BufferId buffer,
                 const BucketSlice& slice) {
-  const int64_t held = context.program->buffers[buffer].dims[0];
-  return held == slice.num_elements ? 0 : slice.begin;
+  return BeginIn(context.program->buffers[buffer], slice);
 }
 
 BoundOp BindAccumulateGradients(const OpContext& context,
                                 const Instruction& in) {
-  const BucketSlice slice =
-      SliceOfBucket(context, std::get<OptimizerAttributes>(in.attributes));
+  const BucketSlice slice = SliceOfBucket(context, in);
   const AddArgs args = {.out = context.Output<float>(in, 0),
                         .a = context.Input<float>(in, 1),
                         .b = context.Input<float>(in, 0),
@@ -92,8 +82,7 @@ BoundOp BindRoundGradients(const OpContext& context, const Instruction& in) {
 }
 
 BoundOp BindWidenGradients(const OpContext& context, const Instruction& in) {
-  const BucketSlice slice =
-      SliceOfBucket(context, std::get<OptimizerAttributes>(in.attributes));
+  const BucketSlice slice = SliceOfBucket(context, in);
   const DecodeBf16Args args = {.y = context.Output<float>(in, 0) +
                                     BeginIn(context, in.outputs[0], slice),
                                .x = context.Input<uint16_t>(in, 0) +
@@ -106,7 +95,7 @@ BoundOp BindWidenGradients(const OpContext& context, const Instruction& in) {
 
 BoundOp BindSquaredNorm(const OpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
-  const BucketSlice slice = SliceOfBucket(context, attributes);
+  const BucketSlice slice = SliceOfBucket(context, in);
   const SquaredNormArgs args = {
       .sum = context.Output<double>(in, 0) + kSquaredNormScalar,
       .x = context.Input<float>(in, 0) + BeginIn(context, in.inputs[0], slice),
@@ -137,7 +126,7 @@ BoundOp BindClipFactor(const OpContext& context, const Instruction& in) {
 BoundOp BindAdamW(const OpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
   const OptimizerSpec& optimizer = context.training->optimizer;
-  const BucketSlice slice = SliceOfBucket(context, attributes);
+  const BucketSlice slice = SliceOfBucket(context, in);
   AdamWArgs args = {
       .parameters =
           context.Output<float>(in, 0) + BeginIn(context, in.outputs[0], slice),

@@ -28,8 +28,9 @@ struct WorkerOptions {
 
 // Until the coordinator says that the job is over. Unavailable if the
 // coordinator stays away. Does not return if a generation cannot be ended
-// within two seconds, or has lost its GPU to an error: the process then exits,
-// and its agent replaces it.
+// within two seconds of being aborted, or has lost its GPU to an error: the
+// process then exits, and its agent replaces it. Should aborting itself hang,
+// the coordinator has it killed (JobStateOptions::clear_timeout).
 absl::Status RunWorker(const WorkerOptions& options);
 
 }  // namespace millrace

@@ -14,6 +14,7 @@
 #include "kernels/gradient_norm_bf16.h"
 #include "kernels/plain/adamw_plain.h"
 #include "kernels/plain/add_plain.h"
+#include "worker/bucket_slice.h"
 #include "worker/cuda/cuda_kernel_cache.h"
 #include "worker/cuda/cuda_ops.h"
 
@@ -57,25 +58,17 @@ CudaOp BindZero(const CudaOpContext& context, const Instruction& in) {
   };
 }
 
-// This rank's run of a bucket: the whole, or the slice of its data index.
-struct BucketSlice {
-  int64_t begin;
-  int64_t num_elements;
-};
-BucketSlice SliceOfBucket(const CudaOpContext& context,
-                          const OptimizerAttributes& attributes) {
-  if (!attributes.data_sharded) return {0, attributes.num_elements};
-  const int64_t share = attributes.num_elements / context.layout.data;
-  return {context.coordinates.data * share, share};
+BucketSlice SliceOfBucket(const CudaOpContext& context, const Instruction& in) {
+  return SliceOfBucket(context.layout, context.coordinates,
+                       std::get<OptimizerAttributes>(in.attributes));
 }
 
-// The rank's slice in operand `buffer`, which holds the bucket or the slice
-// alone.
+// The rank's slice in operand `buffer`.
 void* SliceIn(const CudaOpContext& context, BufferId buffer,
               const BucketSlice& slice) {
   const Buffer& operand = context.program->buffers[buffer];
-  const int64_t begin = operand.dims[0] == slice.num_elements ? 0 : slice.begin;
-  return context.arenas->At(operand) + begin * DTypeBytes(operand.dtype);
+  return context.arenas->At(operand) +
+         BeginIn(operand, slice) * DTypeBytes(operand.dtype);
 }
 float* FloatsIn(const CudaOpContext& context, BufferId buffer,
                 const BucketSlice& slice) {
@@ -84,8 +77,7 @@ float* FloatsIn(const CudaOpContext& context, BufferId buffer,
 
 CudaOp BindAccumulateGradients(const CudaOpContext& context,
                                const Instruction& in) {
-  const BucketSlice slice =
-      SliceOfBucket(context, std::get<OptimizerAttributes>(in.attributes));
+  const BucketSlice slice = SliceOfBucket(context, in);
   const PlainAddArgs args = {.out = context.Output<float>(in, 0),
                              .a = context.Input<float>(in, 1),
                              .b = context.Input<float>(in, 0),
@@ -98,7 +90,7 @@ CudaOp BindAccumulateGradients(const CudaOpContext& context,
 // Gradients are fp32 in either precision.
 CudaOp BindSquaredNorm(const CudaOpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
-  const BucketSlice slice = SliceOfBucket(context, attributes);
+  const BucketSlice slice = SliceOfBucket(context, in);
   const SquaredNormBf16Args args = {
       .sum = context.Output<double>(in, 0) + kSquaredNormScalar,
       .x = FloatsIn(context, in.inputs[0], slice),
@@ -142,7 +134,7 @@ absl::Status CopyFloats(float* to, const float* from, int64_t num_elements,
 CudaOp BindMasterAdamW(const CudaOpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
   const OptimizerSpec& optimizer = context.training->optimizer;
-  const BucketSlice slice = SliceOfBucket(context, attributes);
+  const BucketSlice slice = SliceOfBucket(context, in);
   const bool copies_floats = IsFp32(context, in.outputs[0]);
   void* const parameters = SliceIn(context, in.outputs[0], slice);
   const AdamWBf16Args args = {
@@ -178,7 +170,7 @@ CudaOp BindMasterAdamW(const CudaOpContext& context, const Instruction& in) {
 CudaOp BindPlainAdamW(const CudaOpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
   const OptimizerSpec& optimizer = context.training->optimizer;
-  const BucketSlice slice = SliceOfBucket(context, attributes);
+  const BucketSlice slice = SliceOfBucket(context, in);
   const PlainAdamWArgs args = {
       .parameters = FloatsIn(context, in.outputs[0], slice),
       .bf16_copy = nullptr,
@@ -207,8 +199,7 @@ CudaOp BindRoundGradients(const CudaOpContext& context, const Instruction& in) {
 }
 
 CudaOp BindWidenGradients(const CudaOpContext& context, const Instruction& in) {
-  const BucketSlice slice =
-      SliceOfBucket(context, std::get<OptimizerAttributes>(in.attributes));
+  const BucketSlice slice = SliceOfBucket(context, in);
   const CastToFloatArgs args = {.y = FloatsIn(context, in.outputs[0], slice),
                                 .x = SliceIn(context, in.inputs[0], slice),
                                 .num_elements = slice.num_elements};
@@ -217,8 +208,7 @@ CudaOp BindWidenGradients(const CudaOpContext& context, const Instruction& in) {
 }
 
 CudaOp BindCastParameters(const CudaOpContext& context, const Instruction& in) {
-  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
-  const BucketSlice slice = SliceOfBucket(context, attributes);
+  const BucketSlice slice = SliceOfBucket(context, in);
   if (IsFp32(context, in.outputs[0])) {
     return [to = FloatsIn(context, in.outputs[0], slice),
             from = context.Input<float>(in, 0),
