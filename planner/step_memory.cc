@@ -65,6 +65,19 @@ StepMemory MemoryOfSlices(const Layout& layout, const StageLoad& load) {
   return memory;
 }
 
+// Of whole buckets: the one in use, and the one being reduced. What is reduced
+// in bf16 is whole in fp32 only until it is rounded.
+double WholeGradientBytes(const Layout& layout,
+                          const Implementation& implementation,
+                          const StageLoad& load) {
+  const double layer = load.layer_parameters;
+  const double before = std::max(layer, load.largest_end);
+  const double in_use = layout.zero >= 2 ? implementation.gradient_bytes : 0;
+  if (!layout.rounds_gradients()) return in_use * (layer + before);
+  return std::max((in_use + kBfloat16Bytes) * load.largest_end,
+                  (in_use + kBfloat16Bytes) * layer + kBfloat16Bytes * before);
+}
+
 StepMemory MemoryOfBuckets(const Layout& layout,
                            const Implementation& implementation,
                            const StageLoad& load) {
@@ -77,7 +90,6 @@ StepMemory MemoryOfBuckets(const Layout& layout,
   const double optimizer_bytes =
       implementation.optimizer_bytes -
       (layout.precision == Precision::kFloat32 ? kFloatBytes : 0);
-  const double rounded_bytes = layout.rounds_gradients() ? kBfloat16Bytes : 0;
   StepMemory memory;
   memory.parameters = Bytes(weight_bytes * (layout.zero >= 3 ? slice : all));
   memory.gradients =
@@ -86,13 +98,13 @@ StepMemory MemoryOfBuckets(const Layout& layout,
   // Whole buckets: the one in use, and the next or the one being reduced.
   const double in_flight =
       load.layer_parameters + std::max(load.layer_parameters, load.largest_end);
-  double whole_bytes = rounded_bytes;
+  double whole_bytes = 0;
   if (layout.data * layout.context > 1) {
-    if (layout.zero >= 3) whole_bytes += weight_bytes;
-    if (layout.zero >= 2) whole_bytes += implementation.gradient_bytes;
+    if (layout.zero >= 3) whole_bytes += weight_bytes * in_flight;
+    whole_bytes += WholeGradientBytes(layout, implementation, load);
   }
   memory.working = std::max(load.layer_working_bytes, load.end_working_bytes) +
-                   Bytes(whole_bytes * in_flight);
+                   Bytes(whole_bytes);
   return memory;
 }
 
