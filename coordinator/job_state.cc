@@ -273,9 +273,9 @@ void JobState::On(const WorkerJoined& event) {
       known.ordered = true;
       worker = &known;
     } else {
-      actions_.push_back(
-          KillWorkerProcess{AgentOf(event.process.rank), event.process,
-                            "a later process has its rank"});
+      actions_.push_back(KillWorkerProcess{AgentOf(event.process.rank),
+                                           event.process,
+                                           "a later process has its rank"});
       return;
     }
   }
