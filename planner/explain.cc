@@ -305,6 +305,9 @@ std::string Answers(const Plan& plan, const PlanAnswers& answers) {
   if (!answers.sensitivity.empty()) {
     absl::StrAppend(&text, SensitivityTable(plan, answers.sensitivity));
   }
+  if (answers.lost_nodes.has_value()) {
+    absl::StrAppend(&text, LostNodesTable(*answers.lost_nodes));
+  }
   return text;
 }
 

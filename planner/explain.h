@@ -10,6 +10,7 @@
 #include "planner/disturbance.h"
 #include "planner/explain_compare.h"
 #include "planner/explain_parts.h"
+#include "planner/explain_templates.h"
 #include "planner/goodput.h"
 #include "planner/job.h"
 #include "planner/profile.h"
@@ -27,6 +28,7 @@ struct PlanAnswers {
   std::vector<LayoutComparison> comparisons;
   std::optional<GoodputReport> goodput;    // Where the job asks.
   std::optional<DisturbedStep> disturbed;  // By noise and what is slow.
+  std::optional<LostNodesAnswer> lost_nodes;
   // AddNeighbours() would have taken long.
   bool leaves_out_neighbours = false;
   // Runs that the profile learnt from, for programs; people are told anyway.

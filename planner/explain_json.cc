@@ -194,6 +194,32 @@ Json DisturbedJson(const DisturbedStep& step) {
           {"causes", causes}};
 }
 
+Json LostNodesJson(const LostNodesAnswer& answer) {
+  Json plans = Json::array();
+  for (const LostNodesRow& row : answer.rows) {
+    const PlanTemplate& plan = row.plan;
+    Json json = {{"lost_nodes", plan.num_lost_nodes},
+                 {"devices", plan.num_devices},
+                 {"idle_devices", plan.num_idle_devices()},
+                 {"keeps_layout", plan.keeps_layout},
+                 {"layout", LayoutJson(plan.layout)},
+                 {"placement", PlacementJson(plan.pipeline_outermost)},
+                 {"plan_only", plan.plan_only},
+                 {"step_time_s", plan.step_time_s},
+                 {"tokens_per_s", plan.tokens_per_s}};
+    if (!plan.keeps_layout) {
+      json["look_up_s"] = row.look_up_s;
+      json["anew_s"] = row.anew_s;
+      json["search_s"] = plan.search_seconds;
+    }
+    plans.push_back(std::move(json));
+  }
+  Json json = {{"devices_per_node", answer.devices_per_node},
+               {"plans", std::move(plans)}};
+  if (!answer.end.empty()) json["end"] = answer.end;
+  return json;
+}
+
 void AppendAnswers(const PlanAnswers& answers, Json* json) {
   if (answers.num_calibration_runs > 0) {
     (*json)["num_calibration_runs"] = answers.num_calibration_runs;
@@ -205,6 +231,9 @@ void AppendAnswers(const PlanAnswers& answers, Json* json) {
   }
   if (answers.disturbed.has_value()) {
     (*json)["disturbed"] = DisturbedJson(*answers.disturbed);
+  }
+  if (answers.lost_nodes.has_value()) {
+    (*json)["lost_nodes"] = LostNodesJson(*answers.lost_nodes);
   }
   for (const LayoutComparison& comparison : answers.comparisons) {
     (*json)["compare"].push_back(ComparisonJson(comparison));

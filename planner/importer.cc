@@ -152,8 +152,13 @@ void Importer::Approximate(const Setting& setting, const std::string& what) {
   }
   Note(absl::StrCat(setting.key, " '", setting.value, "' (line ", setting.line,
                     "): ", what));
-  if (!imported_.job.model.is_llama() || is_approximation_) return;
-  is_approximation_ = true;
+  constexpr char kApproximates[] = "model.approximates";
+  const std::string others = imported_.job.model_approximates;
+  Set(kApproximates,
+      absl::StrCat(others, others.empty() ? "" : "; ", setting.key, " '",
+                   setting.value, "': ", what),
+      "what was left out");
+  if (!imported_.job.model.is_llama() || !others.empty()) return;
   Note("so the job is for plans: what workers train of it is another model");
 }
 
@@ -171,7 +176,7 @@ void Importer::SetModel(const ModelSpec& model, const std::string& remark) {
   for (const JobKey& key : JobKeys()) {
     const absl::string_view path = key.path;
     if (!absl::StartsWith(path, "model.") || path == "model.init_std" ||
-        path == "model.sequence_length") {
+        path == "model.sequence_length" || path == "model.approximates") {
       continue;
     }
     Set(path, JobValueToYaml(key, of_model), remark);
@@ -191,6 +196,10 @@ void Importer::TakeModelOf(const Settings& config,
   SetModel(imported->job.model, config.file_name);
   Set("model.init_std", NumberToText(imported->job.model.init_std),
       config.file_name);
+  if (const std::string& text = imported->job.model_approximates;
+      !text.empty()) {
+    Set("model.approximates", text, config.file_name);
+  }
   if (!length.has_value()) {
     Set("model.sequence_length",
         absl::StrCat(imported->job.model.sequence_length),

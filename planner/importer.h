@@ -66,8 +66,9 @@ class Importer {
                    const std::string& what);
   void Note(const std::string& text) { imported_.notes.push_back(text); }
   // The model has a part that ours has not and that is little work, as
-  // `setting` says: a note where workers cannot train the model or the user
-  // asked for its approximation, else an error.
+  // `setting` says: a note, and a word in the job's model.approximates, where
+  // workers cannot train the model or the user asked for its approximation,
+  // else an error.
   void Approximate(const Setting& setting, const std::string& what);
   void Error(const Setting* setting, absl::string_view key,
              const std::string& what);
@@ -106,7 +107,6 @@ class Importer {
   ImportedJob imported_;
   std::set<std::string, std::less<>> looked_at_;
   bool leaves_model_ = false;
-  bool is_approximation_ = false;
   std::vector<std::pair<int, std::string>> errors_;  // By line.
 };
 

@@ -120,6 +120,8 @@ struct GoodputSpec {
 struct JobSpec {
   std::string name;
   ModelSpec model;
+  // What the model leaves out of the one that it stands for; empty: nothing.
+  std::string model_approximates;
   DataSpec data;
   TrainingSpec training;
   ResourceSpec resources;

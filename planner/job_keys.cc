@@ -132,6 +132,10 @@ const JobKey kJobKeys[] = {
             "weights.",
      .field = FIELD(model.init_std),
      .open_minimum = true},
+    {.path = "model.approximates",
+     .doc = "What the model leaves out of the one that it stands for, in "
+            "words; plans and runs repeat it as a warning. Empty: nothing.",
+     .field = FIELD(model_approximates)},
 
     {.path = "data.synthetic",
      .doc = "true: random tokens from seed and step, no files; for measuring "

@@ -8,6 +8,21 @@
 #include "planner/layout_space.h"
 
 namespace millrace {
+namespace {
+
+PlanTemplate TemplateOf(const Plan& plan, int32_t num_lost_nodes,
+                        int32_t num_devices) {
+  return {.num_lost_nodes = num_lost_nodes,
+          .num_devices = num_devices,
+          .layout = plan.layout,
+          .plan_only = plan.plan_only,
+          .pipeline_outermost = plan.pipeline_outermost,
+          .step_time_s = plan.prediction.step_time_s,
+          .tokens_per_s = plan.prediction.tokens_per_s,
+          .search_seconds = plan.search_seconds};
+}
+
+}  // namespace
 
 absl::StatusOr<Plan> Replan(const SearchInput& input, int32_t num_lost_devices,
                             const CostModel& cost) {
@@ -33,6 +48,7 @@ absl::StatusOr<Plan> Replan(const SearchInput& input, int32_t num_lost_devices,
 }
 
 absl::StatusOr<PlanTemplates> PlanTemplates::Create(const SearchInput& input,
+                                                    const Plan& whole,
                                                     const CostModel& cost,
                                                     int32_t devices_per_node,
                                                     int32_t most_lost_nodes) {
@@ -42,34 +58,49 @@ absl::StatusOr<PlanTemplates> PlanTemplates::Create(const SearchInput& input,
                      devices_per_node, " devices; both must be at least 1"));
   }
   PlanTemplates templates;
+  templates.templates_.push_back(TemplateOf(whole, 0, input.num_devices));
+  templates.templates_.front().search_seconds = 0;
   for (int32_t lost = 1; lost <= most_lost_nodes; ++lost) {
     const int64_t lost_devices = int64_t{lost} * devices_per_node;
-    if (lost_devices >= input.num_devices) break;
+    if (lost_devices >= input.num_devices) {
+      templates.end_ = absl::InvalidArgumentError(absl::StrCat(
+          "no device is left without ", lost, lost == 1 ? " node" : " nodes",
+          " of ", devices_per_node));
+      break;
+    }
+    const auto left = static_cast<int32_t>(input.num_devices - lost_devices);
+    if (whole.layout.num_ranks() <= left) {
+      PlanTemplate kept = templates.templates_.front();
+      kept.num_lost_nodes = lost;
+      kept.num_devices = left;
+      templates.templates_.push_back(std::move(kept));
+      continue;
+    }
     const absl::StatusOr<Plan> plan =
         Replan(input, static_cast<int32_t>(lost_devices), cost);
     // What fewer devices cannot hold, still fewer cannot either.
-    if (absl::IsInvalidArgument(plan.status())) break;
+    if (absl::IsInvalidArgument(plan.status())) {
+      templates.end_ = plan.status();
+      break;
+    }
     if (!plan.ok()) return plan.status();
-    templates.templates_.push_back(
-        {.num_lost_nodes = lost,
-         .num_devices = input.num_devices - static_cast<int32_t>(lost_devices),
-         .layout = plan->layout,
-         .step_time_s = plan->prediction.step_time_s});
+    templates.templates_.push_back(TemplateOf(*plan, lost, left));
+    templates.templates_.back().keeps_layout = false;
   }
   return templates;
 }
 
 const PlanTemplate* PlanTemplates::Find(int32_t num_lost_nodes) const {
-  const auto idx = static_cast<size_t>(num_lost_nodes) - 1;
-  if (num_lost_nodes < 1 || idx >= templates_.size()) return nullptr;
+  const auto idx = static_cast<size_t>(num_lost_nodes);
+  if (num_lost_nodes < 0 || idx >= templates_.size()) return nullptr;
   return &templates_[idx];
 }
 
-std::vector<double> PlanTemplates::ThroughputByNodesLost(
-    double step_time_s) const {
+std::vector<double> PlanTemplates::ThroughputByNodesLost() const {
   std::vector<double> shares;
-  for (const PlanTemplate& plan : templates_) {
-    shares.push_back(step_time_s / plan.step_time_s);
+  for (size_t lost = 1; lost < templates_.size(); ++lost) {
+    shares.push_back(templates_[lost].tokens_per_s /
+                     templates_.front().tokens_per_s);
   }
   return shares;
 }

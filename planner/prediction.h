@@ -32,6 +32,9 @@ Prediction PredictionOf(const ModelSpec& model, const Layout& layout,
 void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,
                   absl::string_view model, Alternative* loser);
 
+// The warning of a job whose model stands for another (model.approximates).
+void WarnOfApproximation(const JobSpec& job, Plan* plan);
+
 // Models that SayWhyItLost() may name.
 inline constexpr char kByClosedForm[] = "the closed form";
 inline constexpr char kByPasses[] = "passes";

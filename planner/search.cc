@@ -508,7 +508,9 @@ bool NeedsAllAxes(const JobSpec& job, int32_t num_devices,
 }
 
 absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost) {
-  return Search(input, cost).Run();
+  ASSIGN_OR_RETURN(Plan plan, Search(input, cost).Run());
+  WarnOfApproximation(input.job, &plan);
+  return plan;
 }
 
 }  // namespace millrace

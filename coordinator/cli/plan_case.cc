@@ -24,32 +24,22 @@ namespace {
 // More are rarely gone at once; each takes a search.
 constexpr int32_t kMostLostNodes = 4;
 
-SearchInput InputOf(const PlanningCase& planned) {
-  return {.job = planned.job,
-          .num_devices = planned.num_devices,
-          .all_axes =
-              planned.all_axes ||
-              NeedsAllAxes(planned.job, planned.num_devices, planned.profile),
-          .nodes = planned.nodes};
-}
-
 // What going on without some nodes adds to the plan's goodput.
 absl::StatusOr<GoodputReport> WithFewerNodes(const PlanningCase& planned,
                                              const ObjectivePlan& chosen,
                                              const CostModel& cost) {
   const int32_t devices_per_node = planned.profile.ranks_per_host;
-  SearchInput training = InputOf(planned);
+  SearchInput training = SearchInputOf(planned);
   training.num_devices = chosen.plan.layout.num_ranks();
   const int32_t num_nodes = training.num_devices / devices_per_node;
   if (num_nodes < 2) return *chosen.goodput;
   ASSIGN_OR_RETURN(
       const PlanTemplates templates,
-      PlanTemplates::Create(training, cost, devices_per_node,
+      PlanTemplates::Create(training, chosen.plan, cost, devices_per_node,
                             std::min(kMostLostNodes, num_nodes - 1)));
   GoodputInput figures = GoodputInputOf(chosen.plan, devices_per_node);
   figures.num_spare_nodes = chosen.goodput->num_spare_nodes;
-  figures.throughput_by_nodes_lost =
-      templates.ThroughputByNodesLost(chosen.plan.prediction.step_time_s);
+  figures.throughput_by_nodes_lost = templates.ThroughputByNodesLost();
   return PredictGoodput(planned.job.goodput, figures);
 }
 
@@ -121,8 +111,17 @@ absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
   return planned;
 }
 
+SearchInput SearchInputOf(const PlanningCase& planned) {
+  return {.job = planned.job,
+          .num_devices = planned.num_devices,
+          .all_axes =
+              planned.all_axes ||
+              NeedsAllAxes(planned.job, planned.num_devices, planned.profile),
+          .nodes = planned.nodes};
+}
+
 absl::StatusOr<Plan> PlanCase(const PlanningCase& planned) {
-  const SearchInput input = InputOf(planned);
+  const SearchInput input = SearchInputOf(planned);
   if (!planned.pools.empty()) return FindPlanForPools(input, planned.pools);
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(planned.profile));
   return FindPlan(input, cost);
@@ -139,7 +138,7 @@ absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned) {
   const int32_t devices_per_node = planned.profile.ranks_per_host;
   ASSIGN_OR_RETURN(
       ObjectivePlan chosen,
-      FindPlanForObjective(InputOf(planned), cost, devices_per_node));
+      FindPlanForObjective(SearchInputOf(planned), cost, devices_per_node));
   if (chosen.goodput.has_value() && chosen.goodput->considers_failures &&
       planned.nodes.empty()) {
     ASSIGN_OR_RETURN(chosen.goodput, WithFewerNodes(planned, chosen, cost));
@@ -149,11 +148,11 @@ absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned) {
 
 absl::StatusOr<bool> AddOtherChoices(const PlanningCase& planned, Plan* plan) {
   // What workers can execute is listed whole by the search itself.
-  if (!planned.pools.empty() || !InputOf(planned).all_axes) return true;
+  if (!planned.pools.empty() || !SearchInputOf(planned).all_axes) return true;
   if (plan->layouts_considered > kMostConsideredForNeighbours) return false;
   const Planner by_passes =
       [](const PlanningCase& turned) -> absl::StatusOr<Plan> {
-    SearchInput input = InputOf(turned);
+    SearchInput input = SearchInputOf(turned);
     // The others of the table are by passes too, and a step of instructions
     // takes seconds where there are many.
     input.lowers = false;

@@ -27,6 +27,10 @@ struct CaseOptions {
 absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
                                       const JobSpec& job, const Here& here);
 
+// What FindPlan is asked: over all axes where the case asks for it or nothing
+// else can answer.
+SearchInput SearchInputOf(const PlanningCase& planned);
+
 // Over all axes where the case asks for it or nothing else can answer; of
 // several types of devices those that are best. FindPlan's errors.
 absl::StatusOr<Plan> PlanCase(const PlanningCase& planned);

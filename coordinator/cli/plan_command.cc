@@ -16,6 +16,7 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "coordinator/cli/plan_case.h"
+#include "coordinator/cli/plan_lost_nodes.h"
 #include "coordinator/cli/plan_profile.h"
 #include "coordinator/cli/plan_timeline.h"
 #include "planner/disturbance.h"
@@ -44,6 +45,7 @@ struct PlanOptions {
   std::string noise;
   std::vector<std::string> stragglers;
   std::vector<std::string> slow_links;
+  int32_t lost_nodes = 0;
   uint64_t seed = 0;
   std::optional<int32_t> num_steps;
   bool program = false;
@@ -160,6 +162,10 @@ absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
     ASSIGN_OR_RETURN(answers.sensitivity,
                      FindSensitivity(planned, plan, PlanCase));
   }
+  if (options.lost_nodes > 0) {
+    ASSIGN_OR_RETURN(answers.lost_nodes,
+                     AnswerLostNodes(planned, plan, options.lost_nodes));
+  }
   if (!options.json && planned.pools.empty()) {
     ASSIGN_OR_RETURN(answers.next_step, FindNextStep(planned, plan, PlanCase));
   }
@@ -273,6 +279,11 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
                    "Simulate with a node's link at a share of its bandwidth: "
                    "node=3,link=inter_node,rate=50%; may be repeated")
       ->allow_extra_args(false);
+  command
+      ->add_option("--lost-nodes", options->lost_nodes,
+                   "Plan also for when 1, 2 ... up to so many nodes are lost, "
+                   "and show what is left of the throughput")
+      ->check(CLI::Range(1, 1'000));
   command->add_option("--seed", options->seed,
                       "Decides noise and which share of nodes is slow");
   command

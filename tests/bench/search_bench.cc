@@ -182,9 +182,11 @@ absl::Status TimeReplan(const Case& planned, int32_t num_devices) {
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(planned.profile));
   const SearchInput input{
       .job = planned.job, .num_devices = num_devices, .all_axes = true};
+  ASSIGN_OR_RETURN(const Plan whole, FindPlan(input, cost));
   absl::StatusOr<PlanTemplates> templates = absl::UnknownError("not run");
   const double made = LeastSeconds([&] {
-    templates = PlanTemplates::Create(input, cost, kNodeDevices, kLostNodes);
+    templates =
+        PlanTemplates::Create(input, whole, cost, kNodeDevices, kLostNodes);
   });
   RETURN_IF_ERROR(templates.status());
   absl::StatusOr<Plan> plan = Replan(input, kNodeDevices, cost);

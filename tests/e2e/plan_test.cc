@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -248,6 +249,61 @@ TEST_F(PlanCommandTest, SimulatesWhatDisturbsTheStep) {
             plain["predicted"]["step_time_high_s"]);
   EXPECT_FALSE(plan["disturbed"]["causes"].empty());
   EXPECT_EQ(Run({"--straggler", "device=0"}).exit_code, 2);
+}
+
+// Goal: users see what is left when nodes are lost, in both forms, and what
+// cannot be asked is refused. Method: Llama-3 8B on three nodes of eight, of
+// which none, one, two and all are lost; a machine of one node.
+TEST_F(PlanCommandTest, PlansForLostNodes) {
+  const auto run = [&](const std::string& devices,
+                       const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {
+        MILLRACE_BINARY, "plan",     "configs/llama3-8b.yaml",
+        "--profile",     "h100-sxm", "--devices",
+        devices};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    JobProcess process(folder_, command);
+    const int exit_code = process.Wait();
+    return Result{exit_code, process.Output()};
+  };
+  const Result result = run("24", {"--lost-nodes", "3", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  const Json plan = Json::parse(result.output);
+  const Json& lost = plan["lost_nodes"];
+  EXPECT_EQ(lost["devices_per_node"], 8);
+  ASSERT_EQ(lost["plans"].size(), 3u);
+  EXPECT_EQ(lost["plans"][0]["layout"], plan["layout"]);
+  EXPECT_EQ(lost["plans"][0]["step_time_s"], plan["predicted"]["step_time_s"]);
+  double more = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 3; ++i) {
+    const Json& row = lost["plans"][i];
+    EXPECT_EQ(row["lost_nodes"], i);
+    EXPECT_EQ(row["devices"], 24 - 8 * i);
+    EXPECT_EQ(NumRanks(row["layout"]),
+              row["devices"].get<int>() - row["idle_devices"].get<int>());
+    const double tokens_per_s = row["tokens_per_s"];
+    EXPECT_LE(tokens_per_s, more);
+    more = tokens_per_s;
+    if (row["keeps_layout"]) {
+      EXPECT_EQ(row["layout"], plan["layout"]);
+    } else {
+      EXPECT_GT(row["anew_s"], row["look_up_s"]);
+    }
+  }
+  EXPECT_FALSE(lost["plans"][2]["keeps_layout"]);
+  EXPECT_THAT(std::string(lost["end"]), HasSubstr("no device is left"));
+
+  const Result text = run("24", {"--lost-nodes", "2"});
+  ASSERT_EQ(text.exit_code, 0) << text.output;
+  EXPECT_THAT(text.output, HasSubstr("lost nodes  devices    idle"));
+  EXPECT_THAT(text.output, Not(HasSubstr("no template for more")));
+
+  const Result unlike = run("2x8+1x7", {"--lost-nodes", "1"});
+  EXPECT_EQ(unlike.exit_code, 2);
+  EXPECT_THAT(unlike.output, HasSubstr("nodes that are alike"));
+  const Result one_node = run("8", {"--lost-nodes", "1"});
+  EXPECT_EQ(one_node.exit_code, 2);
+  EXPECT_THAT(one_node.output, HasSubstr("are one node"));
 }
 
 // Goal: devices that are not here are planned for by name, over all axes, with

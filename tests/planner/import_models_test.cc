@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "planner/export.h"
 #include "planner/import.h"
+#include "planner/job_file.h"
 #include "planner/settings.h"
 #include "tests/planner/framework_testing.h"
 
@@ -224,6 +225,12 @@ TEST(ImportModelsTest, ApproximatesWhereAsked) {
     const ImportedJob plain = MustImport(
         framework, framework == Framework::kMegatron ? flags : llama);
     EXPECT_EQ(taken.job.model, plain.job.model);
+    EXPECT_EQ(plain.job.model_approximates, "");
+    EXPECT_THAT(taken.job.model_approximates, HasSubstr(key));
+    const absl::StatusOr<JobSpec> read_back = ParseJob(
+        ImportedJobToYaml(taken, framework, "a file"), "the imported job");
+    ASSERT_TRUE(read_back.ok()) << read_back.status();
+    EXPECT_EQ(read_back->model_approximates, taken.job.model_approximates);
     EXPECT_THAT(taken.notes,
                 testing::AllOf(Contains(HasSubstr(key)),
                                Contains(HasSubstr("another model"))));
