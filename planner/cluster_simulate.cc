@@ -17,10 +17,6 @@
 namespace millrace {
 namespace {
 
-// Frameworks reduce and gather in buckets of some tens of millions of elements:
-// a stage of a large model has at least so many.
-constexpr int32_t kBucketsOfStage = 8;
-
 constexpr uint64_t kStepStream = 0x73746570u;
 
 absl::Status CheckOptions(const ClusterOptions& options) {
@@ -175,6 +171,11 @@ void KeepDisturbedTimeline(const ClusterStep& step, const ClusterOps& ops,
 
 }  // namespace
 
+int32_t BucketsOfChunk(int32_t chunks_of_stage) {
+  constexpr int32_t kBucketsOfStage = 8;
+  return std::max(1, kBucketsOfStage / chunks_of_stage);
+}
+
 absl::StatusOr<ClusterStep> ClusterStepOf(const Layout& layout,
                                           const Implementation& implementation,
                                           const HardwareProfile& profile,
@@ -192,7 +193,7 @@ absl::StatusOr<ClusterStep> ClusterStepOf(const Layout& layout,
   ASSIGN_OR_RETURN(step.order, OrderOf(layout.schedule, step.costs));
   const auto chunks_of_stage =
       static_cast<int32_t>(step.costs.chunks.size()) / step.costs.num_stages;
-  step.num_buckets = std::max(1, kBucketsOfStage / chunks_of_stage);
+  step.num_buckets = BucketsOfChunk(chunks_of_stage);
   StepModel::StepEnds& ends = step.ends.front();
   // With what a step takes beside its passes.
   ends.optimizer_s = time.optimizer_s;

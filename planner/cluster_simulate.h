@@ -49,6 +49,10 @@ struct ClusterStep {
   bool pipeline_outermost = false;
 };
 
+// Frameworks reduce and gather in buckets of some tens of millions of elements:
+// a stage of a large model has eight at least.
+int32_t BucketsOfChunk(int32_t chunks_of_stage);
+
 // What `model`, of this implementation and profile, says of `layout`, in the
 // order that the layout's schedule names. Ranks that share experts compute
 // together, however many replicas they belong to; what the traffic of each

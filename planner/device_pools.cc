@@ -140,12 +140,15 @@ absl::StatusOr<Plan> PlanOf(const SearchInput& input,
   return plan;
 }
 
-// Unequal shares, where they are faster than equal ones by the closed form.
-void AddUneven(const SearchInput& input,
-               std::span<const DevicePool* const> fastest_first,
-               std::vector<Choice>* choices) {
+// Adds unequal shares, where they are faster than equal ones by the closed
+// form. Returns the seconds that this says of none; nothing where that is not
+// known.
+std::optional<double> AddUneven(
+    const SearchInput& input, std::span<const DevicePool* const> fastest_first,
+    std::vector<Choice>* choices) {
   const LayoutSpace space = LayoutSpaceOf(input.job, 1);
-  if (space.precision != Precision::kBfloat16) return;  // As of equal shares.
+  // As of equal shares.
+  if (space.precision != Precision::kBfloat16) return std::nullopt;
   std::vector<DevicePool> pools;
   for (const DevicePool* pool : fastest_first) pools.push_back(*pool);
   double fastest_s = std::numeric_limits<double>::infinity();
@@ -159,21 +162,31 @@ void AddUneven(const SearchInput& input,
   }
   const UnevenSearch search{
       .job = input.job, .pools = pools, .slowest_s = fastest_s};
+  std::optional<double> floor_s = std::numeric_limits<double>::infinity();
   for (const auto find : {FindUnevenStages, FindUnevenReplicas}) {
-    absl::StatusOr<std::optional<UnevenPlan>> uneven = find(search);
+    absl::StatusOr<UnevenFound> uneven = find(search);
     // Profiles that cannot be priced cannot with equal shares either, which
     // then says why.
-    if (!uneven.ok() || !uneven->has_value()) continue;
-    const std::string names = NamesOf(**uneven);
+    if (!uneven.ok()) {
+      floor_s.reset();
+      continue;
+    }
+    if (floor_s.has_value()) floor_s = std::min(*floor_s, uneven->floor_s);
+    if (!uneven->plan.has_value()) continue;
+    const std::string names = NamesOf(*uneven->plan);
     choices->push_back(
-        {.names = names, .plan = PlanOf(input, fastest_first, **uneven)});
+        {.names = names, .plan = PlanOf(input, fastest_first, *uneven->plan)});
   }
+  if (pools.size() == 2 || !floor_s.has_value()) return floor_s;
+  const absl::StatusOr<double> of_any = UnevenFloor(search);
+  if (!of_any.ok()) return std::nullopt;
+  return *of_any;
 }
 
-// By what share the fastest plan could be faster at most, by the closed form;
-// nothing where that is not known.
-std::optional<double> GapOfAll(const SearchInput& input,
-                               std::span<const DevicePool* const> pools,
+// By what share the fastest plan could be faster at most, by the closed form,
+// by which unequal shares take `uneven_s` at least; nothing where that is not
+// known.
+std::optional<double> GapOfAll(std::optional<double> uneven_s,
                                const std::vector<Choice>& choices) {
   double best_s = std::numeric_limits<double>::infinity();
   double floor_s = best_s;
@@ -192,11 +205,7 @@ std::optional<double> GapOfAll(const SearchInput& input,
     if (!plan.optimality_gap.has_value()) return std::nullopt;
     floor_s = std::min(floor_s, seconds / (1 + *plan.optimality_gap));
   }
-  std::vector<DevicePool> all;
-  for (const DevicePool* pool : pools) all.push_back(*pool);
-  const absl::StatusOr<double> uneven_s =
-      UnevenFloor({.job = input.job, .pools = all, .slowest_s = best_s});
-  if (!uneven_s.ok()) return std::nullopt;
+  if (!uneven_s.has_value()) return std::nullopt;
   return best_s / std::min({best_s, floor_s, *uneven_s}) - 1;
 }
 
@@ -312,9 +321,8 @@ absl::StatusOr<Plan> FindPlanForPools(const SearchInput& input,
         {.names = NamesOf(used), .plan = PlanTogether(input, used)});
     if (count > 1) choices.back().names += ", all with equal shares";
   }
-  if (pools.size() > 1) {
-    AddUneven(input, fastest_first, &choices);
-  }
+  std::optional<double> uneven_s;
+  if (pools.size() > 1) uneven_s = AddUneven(input, fastest_first, &choices);
   const auto chosen = std::min_element(
       choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
         if (a.plan.ok() != b.plan.ok()) return a.plan.ok();
@@ -333,13 +341,14 @@ absl::StatusOr<Plan> FindPlanForPools(const SearchInput& input,
       if (&choice == &*chosen || !choice.plan.ok()) continue;
       plan.layouts_considered += choice.plan->layouts_considered;
     }
-    plan.optimality_gap = GapOfAll(input, fastest_first, choices);
+    plan.optimality_gap = GapOfAll(uneven_s, choices);
     plan.warnings.insert(plan.warnings.begin(), std::move(uses));
     for (const Choice& choice : choices) {
       if (&choice == &*chosen) continue;
       plan.warnings.push_back(DoesOtherwise(choice, plan));
     }
   }
+  if (plan.uneven != nullptr) WarnOfApproximation(input.job, &plan);
   plan.search_seconds = MonotonicSeconds() - start_s;
   return plan;
 }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "planner/list_bound.h"
 #include "planner/list_greedy.h"
 #include "planner/list_improve.h"
 #include "planner/pass_order.h"
@@ -313,76 +314,6 @@ int64_t LeastBytes(const PipelineCosts& costs, int32_t stage) {
         std::max(margin, chunk.weight_gradient_bytes - chunk.activation_bytes);
   }
   return bytes + margin;
-}
-
-double LowerBoundOfMakespan(const PipelineCosts& costs,
-                            const std::vector<int64_t>& memory_bytes) {
-  const auto num_chunks = static_cast<int32_t>(costs.chunks.size());
-  const auto transfer_s = [&](int32_t a, int32_t b) {
-    return costs.stage_of_chunk[a] == costs.stage_of_chunk[b]
-               ? 0
-               : costs.transfer_s;
-  };
-  // Of a micro-batch alone in the pipeline: when it can be at a chunk on its
-  // way there and on its way back, and what then is left until all ends.
-  std::vector<double> there_s(num_chunks), back_s(num_chunks),
-      left_s(num_chunks);
-  for (int32_t c = 1; c < num_chunks; ++c) {
-    there_s[c] =
-        there_s[c - 1] + costs.chunks[c - 1].forward_s + transfer_s(c - 1, c);
-  }
-  left_s[0] = costs.chunks[0].weight_gradient_s;
-  for (int32_t c = 1; c < num_chunks; ++c) {
-    left_s[c] =
-        std::max(costs.chunks[c].weight_gradient_s,
-                 transfer_s(c - 1, c) + costs.chunks[c - 1].input_gradient_s +
-                     left_s[c - 1]);
-  }
-  back_s.back() = there_s.back() + costs.chunks.back().forward_s;
-  for (int32_t c = num_chunks - 1; c-- > 0;) {
-    back_s[c] = back_s[c + 1] + costs.chunks[c + 1].input_gradient_s +
-                transfer_s(c, c + 1);
-  }
-  double bound_s = 0;
-  for (int32_t s = 0; s < costs.num_stages; ++s) {
-    double first_s = -1, back_first_s = 0, least_left_s = 0;
-    double forward_s = 0, input_s = 0, weight_s = 0;
-    double holds_nothing_s = 0, most_s_per_byte = 0;
-    for (int32_t c = 0; c < num_chunks; ++c) {
-      if (costs.stage_of_chunk[c] != s) continue;
-      const ChunkCosts& chunk = costs.chunks[c];
-      if (first_s < 0) {
-        first_s = there_s[c];
-        least_left_s = left_s[c];
-      }
-      least_left_s = std::min(least_left_s, left_s[c]);
-      back_first_s = back_s[c];
-      forward_s += chunk.forward_s;
-      input_s += chunk.input_gradient_s;
-      weight_s += chunk.weight_gradient_s;
-      if (chunk.activation_bytes > 0) {
-        most_s_per_byte = std::max(
-            most_s_per_byte,
-            chunk.forward_s / static_cast<double>(chunk.activation_bytes));
-      } else {
-        holds_nothing_s += chunk.forward_s;
-      }
-    }
-    if (first_s < 0) continue;
-    const double m = costs.num_microbatches;
-    const double all_s = m * (forward_s + input_s + weight_s);
-    bound_s = std::max({bound_s, first_s + all_s,
-                        first_s + m * (forward_s + input_s) + least_left_s});
-    if (memory_bytes.empty()) continue;
-    // Until the first gradient comes, a stage has but the forward passes that
-    // its memory holds.
-    const double ahead_s =
-        std::min(m * forward_s,
-                 m * holds_nothing_s +
-                     most_s_per_byte * static_cast<double>(memory_bytes[s]));
-    bound_s = std::max(bound_s, back_first_s + all_s - ahead_s);
-  }
-  return bound_s;
 }
 
 }  // namespace millrace

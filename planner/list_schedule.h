@@ -25,7 +25,7 @@ struct ListLimits {
 struct ListedSchedule {
   PassOrder order;
   OrderTimes times;
-  // No order of these chunks ends sooner (LowerBoundOfMakespan).
+  // No order of these chunks ends sooner (planner/list_bound.h).
   double lower_bound_s = 0;
 };
 
@@ -43,14 +43,6 @@ absl::StatusOr<ListedSchedule> ListSchedule(const PipelineCosts& costs,
 
 // What the stage needs for one micro-batch at a time.
 int64_t LeastBytes(const PipelineCosts& costs, int32_t stage);
-
-// A stage cannot begin before the first micro-batch has come through the chunks
-// before its own, has all of its passes to run, and after its last input
-// gradient those of the chunks before are still to come. Before the first
-// gradient reaches it, it can only run the forward passes that its memory (by
-// stage; empty: no limit) holds.
-double LowerBoundOfMakespan(const PipelineCosts& costs,
-                            const std::vector<int64_t>& memory_bytes);
 
 }  // namespace millrace
 

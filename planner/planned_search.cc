@@ -13,12 +13,9 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "planner/cluster_search.h"
-#include "planner/cluster_simulate.h"
-#include "planner/executable.h"
 #include "planner/finalists.h"
-#include "planner/implementation.h"
 #include "planner/layout_space.h"
-#include "planner/list_order.h"
+#include "planner/pass_finalists.h"
 #include "planner/planned_space.h"
 #include "planner/prediction.h"
 #include "planner/step_evaluator.h"
@@ -30,31 +27,8 @@ namespace {
 // How many times the devices are looked at for a layout that fits.
 constexpr int64_t kMostMoreDevices = 64;
 
-// Two layouts are simulated at least, more within so many passes. These two
-// have a bound too: a million passes take a second and half a GiB. In so long a
-// step the bubble and what else simulation tells of its ends hardly counts.
-constexpr size_t kMinimumSimulated = 2;
-constexpr int64_t kPassBudget = 300'000;
-constexpr int64_t kMostPasses = 2'000'000;
-// What simulation says beyond the closed form is less than this share, but for
-// uneven chunks: then more are simulated.
-constexpr double kFarBehind = 1.03;
-// So many of the fastest are list-scheduled, within so many passes: a tenth of
-// a second.
-constexpr size_t kMostListed = 3;
-constexpr int64_t kListedPasses = 60'000;
 // Layouts that workers can execute, of which instructions tell the fastest.
 constexpr int32_t kExecutableFinalists = 6;
-
-// What workers' steps are like, but for the order of the mesh axes.
-Implementation WithOrder(bool pipeline_outermost) {
-  return {.pipeline_outermost = pipeline_outermost};
-}
-
-int64_t NumPasses(const Layout& layout) {
-  return int64_t{2} * layout.pipeline * layout.interleave *
-         layout.num_microbatches;
-}
 
 // The prediction with its closed form's time alone.
 Prediction WithoutSimulation(const ModelSpec& model, const Layout& layout,
@@ -91,13 +65,21 @@ class PlannedSearch {
     for (const RankedLayout& ranked : found.best) Add(ranked, false, &choice);
     if (simulates_) AddOutermost(planned, found, &choice);
     AddExecutable(&choice);
+    if (planned.ListsPasses()) choice.optimality_gap.reset();
     if (simulates_) {
-      RETURN_IF_ERROR(SimulateBest(&choice.best));
-      RETURN_IF_ERROR(ListBest(&choice.best));
-    }
-    if (planned.ListsPasses()) {
-      choice.optimality_gap.reset();
-      if (simulates_) RETURN_IF_ERROR(LeaveListed(&choice.best));
+      PassFinalists finalists(planned, memory_limit_, cost_, model_,
+                              outermost_);
+      RETURN_IF_ERROR(finalists.Simulate(&choice.best));
+      RETURN_IF_ERROR(finalists.List(&choice.best));
+      if (planned.ListsPasses()) {
+        RETURN_IF_ERROR(finalists.LeaveListed(&choice.best));
+      }
+      if (planned.ListsPasses() && lowers_) {
+        ASSIGN_OR_RETURN(const ListedFloor floor,
+                         finalists.ListNearFloor(&choice.best));
+        choice.optimality_gap = floor.optimality_gap;
+        choice.layouts_considered += floor.layouts_considered;
+      }
     }
     if (lowers_ && !planned.ListsPasses()) {
       RETURN_IF_ERROR(PriceByInstructions(space_.model, cost_, memory_limit_,
@@ -166,122 +148,6 @@ class PlannedSearch {
     if (best.size() > inner.best.size()) best.resize(inner.best.size());
   }
 
-  absl::StatusOr<ClusterStep> StepOf(const Alternative& alternative) {
-    const bool outermost = alternative.pipeline_outermost;
-    return ClusterStepOf(alternative.layout, WithOrder(outermost),
-                         cost_.profile(), outermost ? outermost_ : model_);
-  }
-
-  // The order of passes and what its gaps hide tell close layouts apart.
-  absl::Status SimulateBest(std::vector<Alternative>* best) {
-    int64_t num_passes = 0;
-    double fastest_s = std::numeric_limits<double>::infinity();
-    for (size_t i = 0; i < best->size(); ++i) {
-      Alternative& alternative = (*best)[i];
-      num_passes += NumPasses(alternative.layout);
-      const bool is_needed =
-          i < kMinimumSimulated ||
-          alternative.prediction.step_time_s * kFarBehind < fastest_s;
-      if (num_passes > (is_needed ? kMostPasses : kPassBudget)) break;
-      ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
-      ASSIGN_OR_RETURN(
-          const ClusterSimulation simulation,
-          SimulateCluster(step, {.overlap = cost_.profile().overlap,
-                                 .keeps_timeline = false}));
-      TakeSimulated(simulation, &alternative);
-      fastest_s = std::min(fastest_s, simulation.step_time_s);
-    }
-    SortSimulatedFirst(best);
-    return absl::OkStatus();
-  }
-
-  void TakeSimulated(const ClusterSimulation& simulation,
-                     Alternative* alternative) const {
-    Prediction& prediction = alternative->prediction;
-    const StepTime& time = prediction.closed_form->time;
-    FillTime(space_.model, alternative->layout, cost_, simulation.step_time_s,
-             &prediction);
-    prediction.bubble_fraction = simulation.bubble_fraction;
-    // What is gathered and reduced for every micro-batch is part of its passes.
-    const double exposed_data =
-        alternative->layout.shards_gradients()
-            ? time.exposed_data_s / simulation.step_time_s
-            : simulation.exposed_data_fraction;
-    prediction.exposed_communication_fraction =
-        exposed_data + (time.exposed_tensor_s + time.exposed_context_s +
-                        time.exposed_expert_s) /
-                           simulation.step_time_s;
-    prediction.recompute_fraction = time.recompute_s / simulation.step_time_s;
-    alternative->simulated = true;
-  }
-
-  static void SortSimulatedFirst(std::vector<Alternative>* best) {
-    std::stable_sort(best->begin(), best->end(),
-                     [](const Alternative& a, const Alternative& b) {
-                       if (a.simulated != b.simulated) return a.simulated;
-                       return a.prediction.step_time_s <
-                              b.prediction.step_time_s;
-                     });
-  }
-
-  bool IsExecutable(const Alternative& alternative) const {
-    return !alternative.pipeline_outermost &&
-           CheckExecutable(space_.model, alternative.layout).ok();
-  }
-
-  // Orders the passes of the fastest by what they cost, of those that workers
-  // cannot execute: for others planner/list_variant.h does, by instructions.
-  // All where the job asks for it.
-  absl::Status ListBest(std::vector<Alternative>* best) {
-    const bool is_asked_for = PlannedSpace(space_).ListsPasses();
-    if (!is_asked_for && space_.constraints.schedule != "auto") {
-      return absl::OkStatus();
-    }
-    const int64_t most_passes = is_asked_for ? kMostPasses : kListedPasses;
-    int64_t num_passes = 0;
-    size_t num_listed = 0;
-    for (Alternative& alternative : *best) {
-      const Layout& layout = alternative.layout;
-      Prediction& prediction = alternative.prediction;
-      if (!alternative.simulated || layout.pipeline == 1 ||
-          (!is_asked_for && IsExecutable(alternative))) {
-        continue;
-      }
-      num_passes += NumPasses(layout);
-      if (++num_listed > kMostListed || num_passes > most_passes) break;
-      ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
-      ASSIGN_OR_RETURN(
-          const std::optional<ListedPasses> listed,
-          FindListedOrder(
-              layout, step,
-              {.overlap = cost_.profile().overlap, .keeps_timeline = false},
-              memory_limit_,
-              is_asked_for ? std::numeric_limits<double>::infinity()
-                           : prediction.step_time_s,
-              alternative.pipeline_outermost ? outermost_ : model_));
-      if (!listed.has_value()) continue;
-      alternative.listed_bytes = listed->bytes;
-      prediction.step_bytes += listed->more_bytes;
-      prediction.closed_form->memory.activations += listed->more_bytes;
-      TakeSimulated(listed->simulation, &alternative);
-    }
-    SortSimulatedFirst(best);
-    return absl::OkStatus();
-  }
-
-  absl::Status LeaveListed(std::vector<Alternative>* best) const {
-    std::erase_if(*best, [](const Alternative& alternative) {
-      return alternative.listed_bytes.empty();
-    });
-    if (!best->empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "layout.schedule is list, but the fastest layouts on ",
-        space_.num_devices,
-        " devices have no memory for one micro-batch a stage in any order, or "
-        "more passes than are ordered (",
-        kMostPasses, "); set layout.schedule to auto"));
-  }
-
   // What a user who wants to start today needs to know: the fastest that
   // workers can execute, and where Programs tell them apart, others like it.
   void AddExecutable(PlannedChoice* choice) {
@@ -290,7 +156,8 @@ class PlannedSearch {
     if (!executable.has_value() ||
         (!tells_apart && std::any_of(choice->best.begin(), choice->best.end(),
                                      [&](const Alternative& alternative) {
-                                       return IsExecutable(alternative);
+                                       return IsExecutable(space_.model,
+                                                           alternative);
                                      }))) {
       return;
     }
@@ -376,17 +243,17 @@ absl::Status CheckFormat(GemmFormat format, const HardwareProfile& profile) {
 absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
                                                  const CostModel& cost,
                                                  int64_t memory_limit) {
-  absl::StatusOr<StepModel> model =
-      StepModel::Create(input.job.model, cost.profile(), WithOrder(false));
+  absl::StatusOr<StepModel> model = StepModel::Create(
+      input.job.model, cost.profile(), ImplementationOf(false));
   if (!model.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
         std::string(model.status().message()),
         "; to plan over all axes name a shipped profile with --profile, or "
         "merge one with what millrace profile measured (docs/profile.md)"));
   }
-  ASSIGN_OR_RETURN(
-      StepModel outermost,
-      StepModel::Create(input.job.model, cost.profile(), WithOrder(true)));
+  ASSIGN_OR_RETURN(StepModel outermost,
+                   StepModel::Create(input.job.model, cost.profile(),
+                                     ImplementationOf(true)));
   LayoutSpace space = LayoutSpaceOf(input.job, input.num_devices);
   const Precision priced = cost.profile().precision;
   if (space.precision != Precision::kBfloat16 ||

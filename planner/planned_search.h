@@ -21,8 +21,8 @@ namespace millrace {
 struct PlannedChoice {
   // That fit; at least one. Those that were simulated first, fastest first.
   std::vector<Alternative> best;
-  // Of the closed form's choice; not known where the job asks for list
-  // scheduling, of which that has no bound.
+  // Of the closed form's choice; where the job asks for list scheduling, of
+  // what simulation says of it, and not known without.
   std::optional<double> optimality_gap;
   int64_t layouts_considered = 0;
 };

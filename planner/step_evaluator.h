@@ -41,10 +41,10 @@ class StepEvaluator : public LayoutEvaluator {
     return model_.LeastMemory(order, zeros_, recomputes_).total();
   }
 
- private:
+ protected:
   // Of all that may be sharded over replicas and computed again, without what
   // the process takes.
-  int64_t LeastMemory(const Layout& layout);
+  virtual int64_t LeastMemory(const Layout& layout);
   bool MayInterleave(int32_t pipeline) const;
 
   const PlannedSpace& space_;

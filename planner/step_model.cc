@@ -487,4 +487,13 @@ StepModel::StepEnds StepModel::EndsOf(const Layout& layout) {
                                           state_->cost, parameters)};
 }
 
+StepModel::StepEnds StepModel::LeastEnds(const Layout& layout) {
+  const std::vector<StageKind>& kinds = state_->Stages(layout).kinds;
+  StepEnds least = PredictStage(layout, kinds.front()).ends;
+  for (const StageKind& kind : kinds) {
+    least = LeastOf(least, PredictStage(layout, kind).ends);
+  }
+  return least;
+}
+
 }  // namespace millrace

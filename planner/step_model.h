@@ -5,6 +5,7 @@
 #ifndef MILLRACE_PLANNER_STEP_MODEL_H_
 #define MILLRACE_PLANNER_STEP_MODEL_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -101,8 +102,16 @@ class StepModel {
     double gradient_reduction_s = 0;
     double parameter_gather_s = 0;
     double optimizer_s = 0;
+    friend StepEnds LeastOf(const StepEnds& a, const StepEnds& b) {
+      return {std::min(a.gradient_reduction_s, b.gradient_reduction_s),
+              std::min(a.parameter_gather_s, b.parameter_gather_s),
+              std::min(a.optimizer_s, b.optimizer_s)};
+    }
   };
   StepEnds EndsOf(const Layout& layout);
+  // What no stage's is below, whatever is computed again; the optimizer with
+  // what a step takes beside its passes.
+  StepEnds LeastEnds(const Layout& layout);
 
   // One stage, the `stage.first`-th of layout.pipeline, which need not hold the
   // layers that `layout` means: ZeRO 0 or 1, one chunk a stage.

@@ -62,6 +62,14 @@ struct UnevenSearch {
   double slowest_s;  // Slower plans, by the closed form, are of no interest.
 };
 
+struct UnevenFound {
+  std::optional<UnevenPlan> plan;
+  // Seconds that the closed form says of no plan of this kind that is faster
+  // than asked for; infinity if there is none. With two types; more are not all
+  // looked at.
+  double floor_s = 0;
+};
+
 // The plan whose stages lie on one type of devices each, those of a type in a
 // row: layers by speed as far as memory holds them (SplitLayers), the same
 // tensor, context and data axes everywhere; whichever stages, order of types
@@ -69,16 +77,14 @@ struct UnevenSearch {
 // closed form. ZeRO 0 and 1, and models whose layers are alike. Its fastest few
 // are simulated by passes, and the fastest of these is the plan. Nothing where
 // none is faster than asked for, or none fits.
-absl::StatusOr<std::optional<UnevenPlan>> FindUnevenStages(
-    const UnevenSearch& search);
+absl::StatusOr<UnevenFound> FindUnevenStages(const UnevenSearch& search);
 
 // The plan whose replicas lie on one type of devices each, all in the same
 // layout: micro-batches by speed (SplitMicrobatches), with as few devices of
 // each type as do that. Gradients are sums over all tokens of the global batch,
 // so that each replica's count as its share of them. Experts lie within
 // replicas. Likewise simulated.
-absl::StatusOr<std::optional<UnevenPlan>> FindUnevenReplicas(
-    const UnevenSearch& search);
+absl::StatusOr<UnevenFound> FindUnevenReplicas(const UnevenSearch& search);
 
 // Seconds that the closed form says of no plan of either search: as if nothing
 // but passes took time, shares could be of any size, and each layer and end of

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +13,8 @@
 
 namespace millrace {
 namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // What all replicas are like, and how many lie on each type with how many
 // micro-batches each.
@@ -31,11 +34,10 @@ class ReplicaSearch {
         pools_(std::move(pools)),
         best_(search.slowest_s) {}
 
-  absl::StatusOr<std::optional<UnevenPlan>> Run() {
+  absl::StatusOr<UnevenFound> Run() {
+    UnevenFound found{.plan = std::nullopt, .floor_s = kNever};
     // Stages are alike but for their layers, and their order is a known one.
-    if (RecomputesOf(pinned_).empty() || all_.ListsPasses()) {
-      return std::nullopt;
-    }
+    if (RecomputesOf(pinned_).empty() || all_.ListsPasses()) return found;
     for (const Layout& sharding : all_.Shardings()) {
       // Experts of several replicas would wait for each other in every layer.
       if (int64_t{sharding.tensor} * sharding.context / sharding.expert_tensor %
@@ -47,12 +49,15 @@ class ReplicaSearch {
         SearchPipeline(sharding, pipeline);
       }
     }
-    ASSIGN_OR_RETURN(std::optional<UnevenPlan> fastest,
+    ASSIGN_OR_RETURN(found.plan,
                      best_.Fastest([this](const ReplicaCandidate& candidate) {
                        return Simulate(candidate);
                      }));
-    if (fastest.has_value()) fastest->layouts_considered = num_considered_;
-    return fastest;
+    if (found.plan.has_value()) {
+      found.plan->layouts_considered = num_considered_;
+    }
+    found.floor_s = floor_s_;
+    return found;
   }
 
  private:
@@ -126,17 +131,22 @@ class ReplicaSearch {
     return orders;
   }
 
-  // By type, as lines through what two numbers of micro-batches take.
+  // By type, as lines through what two numbers of micro-batches take: of the
+  // step, or of its passes alone, whose time grows no less beyond these numbers
+  // and shrinks no more below.
   std::vector<ReplicaSpeed> SpeedsOf(const Layout& layout,
-                                     const std::vector<int64_t>& replicas) {
+                                     const std::vector<int64_t>& replicas,
+                                     bool passes_alone) {
     std::vector<ReplicaSpeed> speeds;
     const int64_t mean =
         std::max<int64_t>(1, NumSequences(layout) / layout.data);
     for (size_t k = 0; k < pools_.size(); ++k) {
+      StepModel& model = pools_[k].model;
       const auto seconds = [&](int64_t microbatches) {
         Layout some = layout;
         some.num_microbatches = static_cast<int32_t>(microbatches);
-        return pools_[k].model.Predict(some).time.step_time_s();
+        return passes_alone ? model.PredictPasses(some).step_time_s()
+                            : model.Predict(some).time.step_time_s();
       };
       const double at_mean = seconds(mean);
       const double slope = seconds(mean + 1) - at_mean;
@@ -150,7 +160,11 @@ class ReplicaSearch {
 
   void SearchShares(Layout layout, std::vector<int64_t> replicas) {
     ++num_considered_;
-    const std::vector<ReplicaSpeed> speeds = SpeedsOf(layout, replicas);
+    const double floor_s = FloorOf(layout, replicas);
+    if (floor_s >= best_.slowest_s()) return;
+    if (MayFit(layout)) floor_s_ = std::min(floor_s_, floor_s);
+    const std::vector<ReplicaSpeed> speeds =
+        SpeedsOf(layout, replicas, /*passes_alone=*/false);
     std::vector<int64_t> microbatches =
         SplitMicrobatches(speeds, NumSequences(layout));
     LeaveOut(speeds, NumSequences(layout), &replicas, &microbatches);
@@ -171,6 +185,35 @@ class ReplicaSearch {
                                      .microbatches = std::move(microbatches)};
     const std::optional<UnevenPlan> plan = Price(candidate);
     if (plan.has_value()) best_.Add(plan->step_time_s, candidate);
+  }
+
+  // Whether each type holds one micro-batch at least: shared over all replicas,
+  // it holds no less with fewer.
+  bool MayFit(Layout layout) {
+    layout.num_microbatches = 1;
+    return std::all_of(pools_.begin(), pools_.end(), [&](PricedPool& pool) {
+      return pool.model.PredictMemory(layout).total() <= pool.memory_limit;
+    });
+  }
+
+  // Seconds that no shares of the micro-batches among so many replicas or fewer
+  // make the step quicker than, nor more sharding of the optimizer.
+  double FloorOf(const Layout& layout, const std::vector<int64_t>& replicas) {
+    const std::vector<ReplicaSpeed> speeds =
+        SpeedsOf(layout, replicas, /*passes_alone=*/true);
+    const std::vector<int64_t> microbatches =
+        SplitMicrobatches(speeds, NumSequences(layout));
+    double passes_s = 0, optimizer_s = kNever;
+    for (size_t k = 0; k < pools_.size(); ++k) {
+      if (replicas[k] == 0) continue;
+      optimizer_s =
+          std::min(optimizer_s, pools_[k].model.LeastEnds(layout).optimizer_s);
+      if (microbatches[k] == 0) continue;
+      passes_s = std::max(
+          passes_s, speeds[k].fixed_s + static_cast<double>(microbatches[k]) *
+                                            speeds[k].seconds_per_microbatch);
+    }
+    return passes_s + optimizer_s;
   }
 
   // Replicas that the others' last micro-batches leave nothing to do, of the
@@ -297,12 +340,12 @@ class ReplicaSearch {
   std::vector<PricedPool> pools_;
   BestFew<ReplicaCandidate> best_;
   int64_t num_considered_ = 0;
+  double floor_s_ = kNever;  // Of what was not left out as too slow.
 };
 
 }  // namespace
 
-absl::StatusOr<std::optional<UnevenPlan>> FindUnevenReplicas(
-    const UnevenSearch& search) {
+absl::StatusOr<UnevenFound> FindUnevenReplicas(const UnevenSearch& search) {
   ASSIGN_OR_RETURN(
       std::vector<PricedPool> pools,
       PricePools(search, Implementation{}, /*joins_networks=*/true));

@@ -15,10 +15,12 @@
 namespace millrace {
 namespace {
 
-// Stages of a type are tried in these numbers up to as many as there is room
-// for; beyond, one in so many.
+// Of more than two types, stages of each are tried in these numbers up to as
+// many as there is room for; beyond, one in so many.
 constexpr int32_t kAllTried = 16;
 constexpr int32_t kTriedShare = 8;
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Which stages lie where: types in this order, each with so many stages.
 struct StagesOfPool {
@@ -32,10 +34,11 @@ struct StageCandidate {
   std::vector<int64_t> layers;  // By stage.
 };
 
-std::vector<int32_t> StageCounts(int64_t room) {
+std::vector<int32_t> StageCounts(int64_t room, bool are_all) {
   std::vector<int32_t> counts;
   for (int64_t n = room; n >= 1;
-       n -= n <= kAllTried ? 1 : std::max<int64_t>(1, n / kTriedShare)) {
+       n -=
+       are_all || n <= kAllTried ? 1 : std::max<int64_t>(1, n / kTriedShare)) {
     counts.push_back(static_cast<int32_t>(n));
   }
   return counts;
@@ -51,23 +54,27 @@ class StageSearch {
         pools_(std::move(pools)),
         best_(search.slowest_s) {}
 
-  absl::StatusOr<std::optional<UnevenPlan>> Run() {
+  absl::StatusOr<UnevenFound> Run() {
+    UnevenFound found{.plan = std::nullopt, .floor_s = kNever};
     // Stages of a type are alike but for their layers.
-    if (RecomputesOf(pinned_).empty()) return std::nullopt;
+    if (RecomputesOf(pinned_).empty()) return found;
     // Which layers a stage has matters where they differ.
     if (model_.num_dense_layers() > 0 && model_.num_expert_layers() > 0) {
-      return std::nullopt;
+      return found;
     }
     if (pinned_.schedule != "auto" && pinned_.schedule != "1f1b") {
-      return std::nullopt;
+      return found;
     }
     for (const Layout& sharding : all_.Shardings()) SearchSharding(sharding);
-    ASSIGN_OR_RETURN(std::optional<UnevenPlan> fastest,
+    ASSIGN_OR_RETURN(found.plan,
                      best_.Fastest([this](const StageCandidate& candidate) {
                        return Simulate(candidate);
                      }));
-    if (fastest.has_value()) fastest->layouts_considered = num_considered_;
-    return fastest;
+    if (found.plan.has_value()) {
+      found.plan->layouts_considered = num_considered_;
+    }
+    found.floor_s = floor_s_;
+    return found;
   }
 
  private:
@@ -124,7 +131,8 @@ class StageSearch {
                       [&](const StagesOfPool& type) { return type.pool == k; });
       if (is_used) continue;
       for (const int32_t count :
-           StageCounts(std::min(room[k], model_.num_layers - num_stages))) {
+           StageCounts(std::min(room[k], model_.num_layers - num_stages),
+                       pools_.size() == 2)) {
         std::vector<StagesOfPool> more = types;
         more.push_back({.pool = k, .num_stages = count});
         SearchTypes(mesh, room, more);
@@ -143,11 +151,7 @@ class StageSearch {
         !Permits(pinned_.devices, mesh.num_ranks())) {
       return;
     }
-    // As if layers could be cut and ends were free.
-    const double floor_s = mesh.num_microbatches *
-                           static_cast<double>(model_.num_layers) /
-                           layers_per_s;
-    if (floor_s >= best_.slowest_s()) return;
+    if (FloorOf(mesh, types, layers_per_s) >= best_.slowest_s()) return;
     for (const int32_t zero : {0, 1}) {
       if (!Permits(pinned_.zero, zero)) continue;
       if (zero == 1 && mesh.data * mesh.context == 1 && !pinned_.zero) continue;
@@ -158,6 +162,27 @@ class StageSearch {
         SearchLayers(layout, types);
       }
     }
+  }
+
+  // Seconds as if layers could be cut and ends were free. The slowest stage
+  // then takes even_s at least; where all do, all together take that for each.
+  // A slower one lets the fastest type take layers of the others, which makes
+  // the sum less: by no more than the others' micro-batches make it more, or
+  // down to all layers on the fastest type.
+  double FloorOf(const Layout& mesh, const std::vector<StagesOfPool>& types,
+                 double layers_per_s) const {
+    const auto num_layers = static_cast<double>(model_.num_layers);
+    const double even_s = num_layers / layers_per_s;
+    double fastest_s = kNever, slowest_s = 0;
+    for (const StagesOfPool& type : types) {
+      fastest_s = std::min(fastest_s, layer_s_[type.pool]);
+      slowest_s = std::max(slowest_s, layer_s_[type.pool]);
+    }
+    const double others = mesh.num_microbatches - 1;
+    const double moved_s = mesh.pipeline * (slowest_s / fastest_s - 1);
+    const double sum_s =
+        others >= moved_s ? mesh.pipeline * even_s : num_layers * fastest_s;
+    return others * even_s + sum_s;
   }
 
   // What a stage takes, and how many layers its memory holds: both grow by as
@@ -201,7 +226,28 @@ class StageSearch {
     if (!layers.has_value()) return;
     StageCandidate candidate{
         .layout = layout, .types = types, .layers = *layers};
-    best_.Add(Price(candidate).closed_form.time.step_time_s(), candidate);
+    const StepTime time = Price(candidate).closed_form.time;
+    best_.Add(time.step_time_s(), candidate);
+    // No other layers make the passes quicker; of the rest a stage has no less
+    // than one of the mean number of layers.
+    floor_s_ =
+        std::min(floor_s_, time.step_time_s() - time.exposed_data_s -
+                               time.optimizer_s + LeastEndsOf(layout, types));
+  }
+
+  double LeastEndsOf(const Layout& layout,
+                     const std::vector<StagesOfPool>& types) {
+    const int64_t layers =
+        (model_.num_layers + layout.pipeline - 1) / layout.pipeline;
+    StageKind kind = KindOf(0, layout.pipeline, layers);
+    kind.has_embedding = kind.has_head = false;
+    double least_s = kNever;
+    for (const StagesOfPool& type : types) {
+      const StepModel::StageFigures figures =
+          pools_[type.pool].model.PredictStage(layout, kind);
+      least_s = std::min(least_s, figures.data_s + figures.ends.optimizer_s);
+    }
+    return least_s;
   }
 
   // The pool of each stage.
@@ -313,12 +359,12 @@ class StageSearch {
   BestFew<StageCandidate> best_;
   std::vector<double> layer_s_;  // By pool, of the mesh looked at.
   int64_t num_considered_ = 0;
+  double floor_s_ = kNever;  // Of what was not left out as too slow.
 };
 
 }  // namespace
 
-absl::StatusOr<std::optional<UnevenPlan>> FindUnevenStages(
-    const UnevenSearch& search) {
+absl::StatusOr<UnevenFound> FindUnevenStages(const UnevenSearch& search) {
   ASSIGN_OR_RETURN(std::vector<PricedPool> pools,
                    PricePools(search, {.pipeline_outermost = true},
                               /*joins_networks=*/false));

@@ -200,16 +200,6 @@ TEST(ListScheduleTest, FindsTheOptimumOfSmallPipelines) {
   EXPECT_GE(num_optimal, num_tried - 2);
 }
 
-// Goal: passes that hold nothing are not held back by memory. Method: by hand;
-// a stage's first chunk, of two, holds nothing, and then neither does.
-TEST(LowerBoundOfMakespanTest, LetsPassesThatHoldNothingRunAhead) {
-  PipelineCosts costs = AlikePipeline(1, 2, 2);
-  costs.chunks[0].activation_bytes = 0;
-  EXPECT_DOUBLE_EQ(LowerBoundOfMakespan(costs, {60}), 6);
-  costs.chunks[1].activation_bytes = 0;
-  EXPECT_DOUBLE_EQ(LowerBoundOfMakespan(costs, {60}), 6);
-}
-
 // Goal: equal inputs give equal orders, large ones too. Method: twice.
 TEST(ListScheduleTest, IsDeterministic) {
   std::mt19937 random(3);

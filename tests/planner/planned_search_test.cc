@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/strings/str_join.h"
 #include "base/units.h"
 #include "planner/device_pools.h"
 #include "planner/executable.h"
@@ -253,7 +254,8 @@ TEST(PlannedSearchTest, PlacesAxesOnTheNetwork) {
 }
 
 // Goal: where the job asks for list scheduling, the plan is what that orders,
-// and no slower than the order it starts from. Method: a pipeline with each.
+// no slower than the order it starts from, and near to what no such plan is
+// below. Method: a pipeline with each.
 TEST(PlannedSearchTest, ListsPassesWhereAskedTo) {
   JobSpec job = Llama8B(64);
   job.layout = {.pipeline = 4, .data = 2, .tensor = 1, .micro_batch = 1};
@@ -266,7 +268,9 @@ TEST(PlannedSearchTest, ListsPassesWhereAskedTo) {
   ASSERT_TRUE(listed.ok()) << listed.status();
   EXPECT_EQ(listed->listed_bytes.size(), 4u);
   EXPECT_TRUE(listed->plan_only);
-  EXPECT_FALSE(listed->optimality_gap.has_value());
+  ASSERT_TRUE(listed->optimality_gap.has_value());
+  EXPECT_GE(*listed->optimality_gap, 0);
+  EXPECT_LT(*listed->optimality_gap, 0.05);
   EXPECT_LT(listed->prediction.step_time_s, plain->prediction.step_time_s);
   EXPECT_LE(listed->prediction.memory_bytes(), profile.device_memory_bytes);
   for (const Alternative& alternative : listed->alternatives) {
@@ -436,10 +440,16 @@ TEST(PlanTemplatesTest, AreWhatASearchSays) {
   const CostModel cost = CostOf(Shipped("h100-sxm"));
   const SearchInput input{
       .job = Llama8B(128), .num_devices = 32, .all_axes = true};
-  const auto templates = PlanTemplates::Create(input, cost, 8, 5);
+  const auto whole = FindPlan(input, cost);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const auto templates = PlanTemplates::Create(input, *whole, cost, 8, 5);
   ASSERT_TRUE(templates.ok()) << templates.status();
-  EXPECT_EQ(templates->Find(0), nullptr);
-  EXPECT_EQ(templates->Find(4), nullptr);  // No node is left.
+  ASSERT_NE(templates->Find(0), nullptr);
+  EXPECT_EQ(templates->Find(0)->layout, whole->layout);
+  EXPECT_EQ(templates->Find(-1), nullptr);
+  EXPECT_EQ(templates->Find(4), nullptr);
+  EXPECT_THAT(std::string(templates->end().message()),
+              HasSubstr("no device is left without 4 nodes of 8"));
   for (int32_t lost = 1; lost <= 3; ++lost) {
     const PlanTemplate* found = templates->Find(lost);
     ASSERT_NE(found, nullptr);
@@ -447,22 +457,46 @@ TEST(PlanTemplatesTest, AreWhatASearchSays) {
     const auto plan = Replan(input, 8 * lost, cost);
     ASSERT_TRUE(plan.ok());
     EXPECT_EQ(found->layout, plan->layout);
-    EXPECT_LE(found->layout.num_ranks(), found->num_devices);
+    EXPECT_FALSE(found->keeps_layout);
+    EXPECT_GE(found->num_idle_devices(), 0);
   }
-  const std::vector<double> shares = templates->ThroughputByNodesLost(
-      FindPlan(input, cost)->prediction.step_time_s);
+  const std::vector<double> shares = templates->ThroughputByNodesLost();
   ASSERT_EQ(shares.size(), 3u);
   EXPECT_LT(shares[0], 1);
   EXPECT_GT(shares[0], shares[1]);
   EXPECT_GT(shares[1], shares[2]);
-  EXPECT_EQ(PlanTemplates::Create(input, cost, 0, 1).status().code(),
+  EXPECT_EQ(PlanTemplates::Create(input, *whole, cost, 0, 1).status().code(),
             absl::StatusCode::kInvalidArgument);
   // Where not even one node may be lost, there is just no template.
   SearchInput all = input;
   all.job.layout.devices = 32;
-  const auto none = PlanTemplates::Create(all, cost, 8, 5);
+  const auto none =
+      PlanTemplates::Create(all, FindPlan(all, cost).value(), cost, 8, 5);
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_EQ(none->Find(1), nullptr);
+  EXPECT_THAT(std::string(none->end().message()), HasSubstr("layout.devices"));
+}
+
+// Goal: what a plan leaves idle makes up for lost nodes before anything is
+// planned anew. Method: a job that uses two of four nodes.
+TEST(PlanTemplatesTest, IdleDevicesTakeOver) {
+  const CostModel cost = CostOf(Shipped("h100-sxm"));
+  SearchInput input{.job = Llama8B(128), .num_devices = 32, .all_axes = true};
+  input.job.layout.devices = 16;
+  const auto whole = FindPlan(input, cost);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_EQ(whole->layout.num_ranks(), 16);
+  const auto templates = PlanTemplates::Create(input, *whole, cost, 8, 3);
+  ASSERT_TRUE(templates.ok()) << templates.status();
+  for (int32_t lost = 0; lost <= 2; ++lost) {
+    const PlanTemplate* found = templates->Find(lost);
+    ASSERT_NE(found, nullptr);
+    EXPECT_TRUE(found->keeps_layout);
+    EXPECT_EQ(found->layout, whole->layout);
+    EXPECT_EQ(found->num_idle_devices(), 16 - 8 * lost);
+    EXPECT_EQ(found->tokens_per_s, whole->prediction.tokens_per_s);
+  }
+  EXPECT_EQ(templates->Find(3), nullptr);
 }
 
 // Goal: executable layouts too are found for what is left, where not all of it
@@ -475,6 +509,26 @@ TEST(PlanTemplatesTest, LeavesOutWhatWorkersCannotUse) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->layout.num_ranks(), 2);
   EXPECT_EQ(plan->num_idle_devices, 1);
+}
+
+// Goal: who plans a model that stands for another is told, in both searches.
+// Method: a job with and without a text of what it leaves out.
+TEST(PlannedSearchTest, WarnsOfApproximations) {
+  JobSpec job = SmallJob();
+  const auto warnings = [&](bool all_axes) {
+    const auto plan =
+        FindPlan({.job = job, .num_devices = 2, .all_axes = all_axes},
+                 CostOf(all_axes ? Shipped("h100-sxm") : MakeProfile({})));
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? absl::StrJoin(plan->warnings, "\n") : "";
+  };
+  EXPECT_THAT(warnings(false), Not(HasSubstr("model.approximates")));
+  job.model_approximates = "norms of heads";
+  EXPECT_THAT(warnings(false),
+              HasSubstr("model.approximates): norms of heads"));
+  job.training.precision = "bf16";
+  job.resources.backend = "cuda";
+  EXPECT_THAT(warnings(true), HasSubstr("model.approximates): norms of heads"));
 }
 
 // Goal: clusters are read as written, and what is wrong is named. Method:

@@ -66,8 +66,8 @@ TEST(UnevenTest, SplitsLayersBySpeed) {
   const auto found =
       FindUnevenStages({.job = job, .pools = pools, .slowest_s = kForever});
   ASSERT_TRUE(found.ok()) << found.status();
-  ASSERT_TRUE(found->has_value());
-  const UnevenPlan& plan = **found;
+  ASSERT_TRUE(found->plan.has_value());
+  const UnevenPlan& plan = *found->plan;
   EXPECT_EQ(LayersOf(plan), 32);
   EXPECT_EQ(plan.layout.pipeline, 2);
   ASSERT_EQ(plan.parts.size(), 2u);
@@ -112,7 +112,7 @@ TEST(UnevenTest, FindsTheQuickestOfAllStages) {
   const auto found =
       FindUnevenStages({.job = job, .pools = pools, .slowest_s = kForever});
   ASSERT_TRUE(found.ok()) << found.status();
-  ASSERT_TRUE(found->has_value());
+  ASSERT_TRUE(found->plan.has_value());
 
   std::vector<StepModel> models;
   for (const DevicePool& pool : pools) {
@@ -167,8 +167,8 @@ TEST(UnevenTest, FindsTheQuickestOfAllStages) {
     }
   }
   // What the optimizer of more layers adds is not what layers are shared by.
-  EXPECT_NEAR((*found)->closed_form.time.step_time_s() / least, 1, 0.002);
-  EXPECT_GE((*found)->closed_form.time.step_time_s(), least * (1 - 1e-9));
+  EXPECT_NEAR(found->plan->closed_form.time.step_time_s() / least, 1, 0.002);
+  EXPECT_GE(found->plan->closed_form.time.step_time_s(), least * (1 - 1e-9));
 }
 
 // Goal: replicas get micro-batches by the speed of their devices, all of the
@@ -181,8 +181,8 @@ TEST(UnevenTest, SplitsMicrobatchesBySpeed) {
     const auto found =
         FindUnevenReplicas({.job = job, .pools = pools, .slowest_s = kForever});
     ASSERT_TRUE(found.ok()) << found.status();
-    ASSERT_TRUE(found->has_value());
-    const UnevenPlan& plan = **found;
+    ASSERT_TRUE(found->plan.has_value());
+    const UnevenPlan& plan = *found->plan;
     EXPECT_EQ(MicrobatchesOf(plan), batch);
     const auto floor_s =
         UnevenFloor({.job = job, .pools = pools, .slowest_s = kForever});
@@ -252,7 +252,7 @@ TEST(UnevenTest, LeavesPinnedStagesAlone) {
   for (const auto find : {FindUnevenStages, FindUnevenReplicas}) {
     const auto found = find(search);
     ASSERT_TRUE(found.ok()) << found.status();
-    EXPECT_FALSE(found->has_value());
+    EXPECT_FALSE(found->plan.has_value());
   }
   EXPECT_EQ(UnevenFloor(search).value(), kForever);
 }
@@ -269,20 +269,20 @@ TEST(UnevenTest, KeepsConstraints) {
     const auto found =
         find({.job = job, .pools = pools, .slowest_s = kForever});
     ASSERT_TRUE(found.ok()) << found.status();
-    ASSERT_TRUE(found->has_value());
-    EXPECT_EQ((*found)->layout.tensor, 4);
-    EXPECT_EQ((*found)->layout.pipeline, 2);
-    EXPECT_EQ((*found)->layout.zero, 1);
-    EXPECT_EQ((*found)->layout.recompute, Recompute::kFull);
+    ASSERT_TRUE(found->plan.has_value());
+    EXPECT_EQ(found->plan->layout.tensor, 4);
+    EXPECT_EQ(found->plan->layout.pipeline, 2);
+    EXPECT_EQ(found->plan->layout.zero, 1);
+    EXPECT_EQ(found->plan->layout.recompute, Recompute::kFull);
   }
   // Nothing slower than asked for.
   EXPECT_FALSE(FindUnevenStages({.job = job, .pools = pools, .slowest_s = 1e-3})
-                   ->has_value());
+                   ->plan.has_value());
   // Nothing that does not fit.
   job.resources.memory_per_device_bytes = int64_t{4} << 30;
   EXPECT_FALSE(
       FindUnevenReplicas({.job = job, .pools = pools, .slowest_s = kForever})
-          ->has_value());
+          ->plan.has_value());
 }
 
 }  // namespace

@@ -1,0 +1,113 @@
+#include "planner/list_floor.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "planner/list_bound.h"
+#include "planner/list_schedule.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Of what is gathered or reduced once a step, the share that no pass hides:
+// what is exposed anyway, and the first or last bucket of the rest.
+double ExposedShare(double hidden_share, int32_t chunks_of_stage,
+                    int32_t num_buckets) {
+  return 1 - hidden_share +
+         hidden_share / (static_cast<double>(chunks_of_stage) * num_buckets);
+}
+
+int32_t MostChunksOfStage(const PipelineCosts& costs) {
+  std::vector<int32_t> chunks(static_cast<size_t>(costs.num_stages), 0);
+  for (const int32_t stage : costs.stage_of_chunk) ++chunks[stage];
+  return *std::max_element(chunks.begin(), chunks.end());
+}
+
+}  // namespace
+
+double LeastStepSeconds(const ClusterStep& step,
+                        const std::vector<int64_t>& memory_bytes) {
+  StepModel::StepEnds least = step.ends.front();
+  for (const StepModel::StepEnds& ends : step.ends)
+    least = LeastOf(least, ends);
+  return LowerBoundOfMakespan(step.costs, memory_bytes) +
+         ExposedShare(step.data_hidden_share, MostChunksOfStage(step.costs),
+                      step.num_buckets) *
+             (least.parameter_gather_s + least.gradient_reduction_s) +
+         least.optimizer_s;
+}
+
+ListFloorEvaluator::ListFloorEvaluator(const PlannedSpace& space,
+                                       StepModel& model, int64_t memory_limit,
+                                       double data_hidden_share)
+    : StepEvaluator(space, model),
+      memory_limit_(memory_limit),
+      data_hidden_share_(data_hidden_share) {}
+
+double ListFloorEvaluator::OrderFloor(const Layout& order) {
+  Layout least = order;
+  least.recompute = recomputes_.front();
+  const StepTime time = model_.PredictPasses(least);
+  return time.step_time_s() - time.bubble_s - time.transfer_s;
+}
+
+double ListFloorEvaluator::VariantFloor(const Layout& variant) {
+  const bool is_first = !variant.recompute_by_stage.empty() ||
+                        variant.recompute == recomputes_.front();
+  return is_first ? OrderFloor(variant) : kInfinity;
+}
+
+int64_t ListFloorEvaluator::LeastMemory(const Layout& layout) {
+  const StepMemory memory =
+      model_.LeastInterleavedMemory(layout, zeros_, recomputes_);
+  return memory.total() - memory.overhead;
+}
+
+StepPrediction ListFloorEvaluator::Predict(const Layout& layout) {
+  Layout plain = layout;
+  plain.recompute = Recompute::kNone;
+  plain.recompute_by_stage.clear();
+  if (!known_floor_.has_value() || !(plain == known_)) {
+    known_ = plain;
+    known_floor_ = FloorOf(plain);
+  }
+  return *known_floor_;
+}
+
+StepPrediction ListFloorEvaluator::FloorOf(Layout layout) {
+  std::vector<double> stage_s(static_cast<size_t>(layout.pipeline), kInfinity);
+  std::vector<int64_t> stage_bytes(static_cast<size_t>(layout.pipeline),
+                                   std::numeric_limits<int64_t>::max());
+  std::optional<MakespanBound> bound;
+  for (const Recompute recompute : recomputes_) {
+    layout.recompute = recompute;
+    const PipelineCosts costs = model_.PassCosts(layout);
+    // The least first: what stages wait for of others.
+    if (!bound.has_value()) bound.emplace(costs);
+    const std::vector<StepMemory> memory = model_.MemoryByStage(layout);
+    for (int32_t s = 0; s < layout.pipeline; ++s) {
+      const int64_t beside = memory[s].total() - memory[s].activations;
+      const int64_t need = beside + LeastBytes(costs, s);
+      stage_bytes[s] = std::min(stage_bytes[s], need);
+      if (need > memory_limit_) continue;
+      stage_s[s] = std::min(stage_s[s],
+                            bound->OfStage(costs, s, memory_limit_ - beside));
+    }
+  }
+  layout.recompute = recomputes_.front();
+  const StepModel::StepEnds ends = model_.LeastEnds(layout);
+  StepPrediction floor;
+  floor.memory.activations =
+      *std::max_element(stage_bytes.begin(), stage_bytes.end());
+  const double exposed_share = ExposedShare(
+      data_hidden_share_, layout.interleave, BucketsOfChunk(layout.interleave));
+  floor.time.compute_s =
+      *std::max_element(stage_s.begin(), stage_s.end()) +
+      exposed_share * (ends.parameter_gather_s + ends.gradient_reduction_s) +
+      ends.optimizer_s;
+  return floor;
+}
+
+}  // namespace millrace

@@ -1,0 +1,66 @@
+// What no order of passes makes a step quicker than: of one step, and as
+// planner/cluster_search.h searches by, of all layouts that list scheduling may
+// order (planner/list_order.h).
+
+#ifndef MILLRACE_PLANNER_LIST_FLOOR_H_
+#define MILLRACE_PLANNER_LIST_FLOOR_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "planner/cluster_simulate.h"
+#include "planner/layout.h"
+#include "planner/pass_costs.h"
+#include "planner/step_evaluator.h"
+#include "planner/step_model.h"
+
+namespace millrace {
+
+// Seconds that no order of the passes of `step`, of which those of each stage
+// hold no more than `memory_bytes` (by stage; empty: no limit) at once, ends it
+// below: LowerBoundOfMakespan, and of gathers, reductions and the optimizer
+// what no pass can hide. Step::order plays no part.
+double LeastStepSeconds(const ClusterStep& step,
+                        const std::vector<int64_t>& memory_bytes);
+
+// Says of a layout what no plan of its order and ZeRO stage is below, whatever
+// its stages compute again and in whatever order its passes run, as far as the
+// job allows: in time, by LeastStepSeconds, and in memory, with one micro-batch
+// at a time. A search by it is one for the floor of all such plans, of which
+// those of the job's schedule `list` are some.
+class ListFloorEvaluator : public StepEvaluator {
+ public:
+  // Borrows space and model. `data_hidden_share` as ClusterStep's.
+  ListFloorEvaluator(const PlannedSpace& space, StepModel& model,
+                     int64_t memory_limit, double data_hidden_share);
+
+  StepPrediction Predict(const Layout& layout) override;
+  int64_t PredictMemory(const Layout& layout) override {
+    return Predict(layout).memory.total();
+  }
+  // What stages compute again is as it suits each already.
+  std::optional<Layout> FitRecompute(const Layout&, int64_t) override {
+    return std::nullopt;
+  }
+  double OrderFloor(const Layout& order) override;
+  // One variant stands for all of its ZeRO stage.
+  double VariantFloor(const Layout& variant) override;
+  int64_t OrderMemoryFloor(const Layout& order) override {
+    return MeshMemoryFloor(order);
+  }
+
+ private:
+  int64_t LeastMemory(const Layout& layout) override;
+  StepPrediction FloorOf(Layout layout);
+
+  const int64_t memory_limit_;
+  const double data_hidden_share_;
+  // The last, which variants that differ in recompute have in common.
+  Layout known_;
+  std::optional<StepPrediction> known_floor_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LIST_FLOOR_H_
