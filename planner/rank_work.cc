@@ -4,6 +4,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "planner/host_sharing.h"
+
 namespace millrace {
 namespace {
 
@@ -14,10 +16,6 @@ bool FillsTheDevice(OpKind kind) {
 }
 
 }  // namespace
-
-bool SharesCores(const HardwareProfile& profile) {
-  return profile.compute_contention.back() > 1.02;
-}
 
 RankWork::RankWork(const std::vector<RankStep>& ranks,
                    const HardwareProfile& profile)
@@ -58,15 +56,19 @@ std::vector<RankWork::Moment> RankWork::MomentsOf(size_t rank) const {
     changes.push_back({span.begin_s, {}, host, flow, own});
     changes.push_back({span.end_s, {}, -host, -flow, -own});
   };
+  const bool shares_cores = SharesCores(profile_->compute_contention);
   for (const TimeSpan& span : computing_[rank]) add(span, 1, 0, 1);
-  for (const TimeSpan& span : flows_[rank]) add(span, 0, 1, 0);
-  if (SharesCores(*profile_)) {
+  for (const TimeSpan& span : flows_[rank]) {
+    add(span, shares_cores ? 1 : 0, 1, 0);
+  }
+  if (shares_cores) {
     const auto per_host = static_cast<size_t>(profile_->ranks_per_host);
     const size_t begin = rank / per_host * per_host;
     const size_t end = std::min(begin + per_host, ranks_->size());
     for (size_t other = begin; other < end; ++other) {
       if (other == rank) continue;
       for (const TimeSpan& span : computing_[other]) add(span, 1, 0, 0);
+      for (const TimeSpan& span : flows_[other]) add(span, 1, 0, 0);
     }
   }
   std::sort(
@@ -76,7 +78,7 @@ std::vector<RankWork::Moment> RankWork::MomentsOf(size_t rank) const {
     const Moment& before = changes[i - 1];
     Moment& here = changes[i];
     here.totals = Grown(before, here.time_s - before.time_s);
-    here.num_computing += before.num_computing;
+    here.num_busy += before.num_busy;
     here.num_flows += before.num_flows;
     here.computes += before.computes;
   }
@@ -85,13 +87,13 @@ std::vector<RankWork::Moment> RankWork::MomentsOf(size_t rank) const {
 
 RankWork::Totals RankWork::Grown(const Moment& since, double seconds) const {
   const std::vector<double>& contention = profile_->compute_contention;
-  const int last = static_cast<int>(contention.size()) - 1;
-  const int busy = std::clamp(since.num_computing - 1, 0, last);
-  const double slowdown = contention[static_cast<size_t>(busy)] *
+  const double slowdown = SharingSlowdown(contention, since.num_busy) *
                           (since.num_flows > 0 ? profile_->overlap.compute : 1);
   Totals totals = since.totals;
   totals.work_s += seconds / slowdown;
-  totals.rank_s += seconds * since.num_computing;
+  totals.rank_s += seconds * since.num_busy;
+  totals.communication_s +=
+      seconds / CommunicationSlowdown(contention, since.num_busy);
   totals.flow_s += since.num_flows > 0 ? seconds : 0;
   totals.computing_s += since.computes > 0 ? seconds : 0;
   return totals;
@@ -117,7 +119,7 @@ RankWork::Circumstances RankWork::During(size_t rank, const TimeSpan& span) {
   Circumstances how{.context = {}, .alone_s = after.work_s - before.work_s};
   const double seconds = span.seconds();
   if (seconds <= 0) return how;
-  if (SharesCores(*profile_)) {
+  if (SharesCores(profile_->compute_contention)) {
     how.context.num_computing = std::clamp(
         static_cast<int>(std::lround((after.rank_s - before.rank_s) / seconds)),
         1, static_cast<int>(profile_->compute_contention.size()));
@@ -131,6 +133,11 @@ double RankWork::ComputingShare(size_t rank, const TimeSpan& span) {
   return (At(rank, span.end_s).computing_s -
           At(rank, span.begin_s).computing_s) /
          span.seconds();
+}
+
+double RankWork::CommunicationAlone(size_t rank, const TimeSpan& span) {
+  return At(rank, span.end_s).communication_s -
+         At(rank, span.begin_s).communication_s;
 }
 
 }  // namespace millrace

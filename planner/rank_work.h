@@ -1,5 +1,6 @@
 // How much of an op a rank did at each moment of a measured step, by what slows
-// it: neighbours that compute on the same cores, and its own communication.
+// it: neighbours that compute or communicate on the same cores, and its own
+// communication.
 
 #ifndef MILLRACE_PLANNER_RANK_WORK_H_
 #define MILLRACE_PLANNER_RANK_WORK_H_
@@ -12,10 +13,6 @@
 #include "planner/step_observation.h"
 
 namespace millrace {
-
-// Whether ranks of a host slow each other down. GPUs do not; that one of four
-// measures 0.1 % more is noise.
-bool SharesCores(const HardwareProfile& profile);
 
 class RankWork {
  public:
@@ -39,13 +36,18 @@ class RankWork {
   Circumstances During(size_t rank, const TimeSpan& span);
   // Of the span.
   double ComputingShare(size_t rank, const TimeSpan& span);
+  // What communication of the span would have taken on cores that others leave
+  // alone.
+  double CommunicationAlone(size_t rank, const TimeSpan& span);
 
  private:
   // Running totals at a moment: of work done by a rank that computes, of ranks
-  // of the host that compute, and of time spent communicating and computing.
+  // of the host that are busy, of communication done by one under way, and of
+  // time spent communicating and computing.
   struct Totals {
     double work_s = 0;
     double rank_s = 0;
+    double communication_s = 0;
     double flow_s = 0;
     double computing_s = 0;
   };
@@ -53,7 +55,7 @@ class RankWork {
     double time_s;
     Totals totals;  // Until then.
     // From then on.
-    int num_computing = 0;  // On the host.
+    int num_busy = 0;  // On the host: as the simulator counts them.
     int num_flows = 0;
     int computes = 0;
   };

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "planner/host_sharing.h"
 #include "planner/noise.h"
 
 namespace millrace {
@@ -297,8 +298,8 @@ class Simulator {
   void Communicate(const std::vector<InstructionRef>& members, double seconds) {
     const bool by_copy_engines = IsByCopyEngines(members.front());
     // Then the end is known, to the last bit.
-    const bool is_steady =
-        !by_copy_engines && options_.overlap == OverlapFactors{};
+    const bool is_steady = !by_copy_engines && !SharesCores() &&
+                           options_.overlap == OverlapFactors{};
     for (const InstructionRef& member : members) {
       StageState& state = states_[member.stage];
       if (is_steady) {
@@ -340,24 +341,43 @@ class Simulator {
     return HostSlowdown(state) * slowdown;
   }
   double Slowdown(const Flow& flow) const {
+    double host = 1, own = 1;
     for (const InstructionRef& member : flow.members) {
-      if (states_[member.stage].computing >= 0) {
-        return (flow.by_copy_engines ? options_.copy_engine_overlap
-                                     : options_.overlap)
-            .communication;
+      const StageState& state = states_[member.stage];
+      if (SharesCores()) {
+        host = std::max(host, CommunicationSlowdown(options_.compute_contention,
+                                                    NumBusy(state)));
+      }
+      if (state.computing >= 0) {
+        own = (flow.by_copy_engines ? options_.copy_engine_overlap
+                                    : options_.overlap)
+                  .communication;
       }
     }
-    return 1;
+    return host * own;
+  }
+  bool SharesCores() const {
+    return !options_.compute_contention.empty() &&
+           millrace::SharesCores(options_.compute_contention);
   }
   double HostSlowdown(const StageState& state) const {
     if (options_.compute_contention.empty()) return 1;
-    int32_t num_computing = 0;
+    return SharingSlowdown(options_.compute_contention, NumBusy(state));
+  }
+  // Ranks on the stage's host that compute, and where these share cores, those
+  // that communicate.
+  int32_t NumBusy(const StageState& state) const {
+    int32_t num_busy = 0;
     for (int32_t i = 0; i < num_stages(); ++i) {
-      if (states_[i].computing >= 0) num_computing += state.neighbours[i];
+      if (states_[i].computing >= 0) num_busy += state.neighbours[i];
     }
-    const int32_t last =
-        static_cast<int32_t>(options_.compute_contention.size()) - 1;
-    return options_.compute_contention[std::clamp(num_computing - 1, 0, last)];
+    if (!SharesCores()) return num_busy;
+    for (const Flow& flow : flows_) {
+      for (const InstructionRef& member : flow.members) {
+        num_busy += state.neighbours[member.stage];
+      }
+    }
+    return num_busy;
   }
 
   // Goes to the next end of an instruction; false if none is under way.

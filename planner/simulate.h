@@ -27,6 +27,8 @@ struct StageSimulation {
 struct SimulationOptions {
   // Ranks whose compute lanes share the cores of one host, and how much each
   // is slowed when n of them compute at once (profile.h). Empty: not at all.
+  // Where they do, what communicates takes cores too, one of each of its ranks
+  // while it is under way, and is slowed likewise (planner/host_sharing.h).
   std::vector<double> compute_contention;
   int32_t ranks_per_host = 1;
   // While a rank computes and something of its communication is under way, not

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "planner/rank_work.h"
+#include "planner/host_sharing.h"
 #include "planner/recalibrate.h"
 #include "planner/simulate.h"
 
@@ -100,7 +100,7 @@ absl::StatusOr<StepClosure> CloseStep(const std::vector<Program>& programs,
     ASSIGN_OR_RETURN(seconds, step.Seconds(closure.arrival_spread, 1));
   }
   const bool too_long = seconds > measured_s;
-  if (!near(seconds) && SharesCores(profile) &&
+  if (!near(seconds) && SharesCores(profile.compute_contention) &&
       (too_long || !HasCollectives(programs.front().layout))) {
     ASSIGN_OR_RETURN(
         closure.contention_scale,

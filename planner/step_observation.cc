@@ -173,11 +173,13 @@ class Observer {
         continue;
       }
       const double end_s = SpanOf(first).end_s;
-      const double computing =
-          work_.ComputingShare(first.rank_idx, {end_s - flow.seconds, end_s});
+      const TimeSpan span = {end_s - flow.seconds, end_s};
+      const double computing = work_.ComputingShare(first.rank_idx, span);
       Add({ShapeOf(layout(), instruction.kind, instruction.attributes),
            {.num_computing = 0, .overlapped = computing >= 0.5}},
-          first.rank_idx, flow.seconds / (1 + (slowed - 1) * computing),
+          first.rank_idx,
+          work_.CommunicationAlone(first.rank_idx, span) /
+              (1 + (slowed - 1) * computing),
           flow.seconds);
     }
   }

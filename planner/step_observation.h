@@ -24,8 +24,9 @@ namespace millrace {
 
 // Under what circumstances an op ran.
 struct OpContext {
-  // Ranks of the host that computed meanwhile, to the nearest whole number; 1
-  // where ranks share no cores, 0 for communication.
+  // Ranks of the host that computed or communicated meanwhile, to the nearest
+  // whole number, but no more than it has; 1 where ranks share no cores, 0 for
+  // communication.
   int32_t num_computing = 1;
   // For more than half of the time the rank computed and communicated at once.
   bool overlapped = false;

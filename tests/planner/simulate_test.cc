@@ -211,22 +211,32 @@ TEST(SimulateTest, ContentionFollowsRanksOfOneHost) {
   }
 }
 
-// Goal: computation and communication slow each other while both are under way,
-// and only then. Method: one op and one collective that start together, either
-// longer; the end of each by hand.
-TEST(SimulateTest, OverlapSlowsBoth) {
-  Program program{.kind = ProgramKind::kTraining, .layout = {.data = 2}};
+// Instruction 0 computes, 1 is a collective of two ranks; both start at once.
+Program OpBeside(Group group, OpKind collective, OpKind kind = OpKind::kGemm) {
+  const bool is_data = group == Group::kData;
+  Program program{.kind = ProgramKind::kTraining,
+                  .layout = is_data ? Layout{.data = 2} : Layout{.tensor = 2}};
   program.instructions = {
-      {.kind = OpKind::kGemm,
+      {.kind = kind,
        .lane = Lane::kCompute,
-       .attributes = GemmAttributes{1, 1, 1}},
-      {.kind = OpKind::kAllReduce,
-       .lane = Lane::kDataComm,
-       .attributes = CollectiveAttributes{Group::kData, 1, DType::kFloat32}}};
+       .attributes = kind == OpKind::kGemm
+                         ? OpAttributes(GemmAttributes{1, 1, 1})
+                         : OpAttributes(ElementwiseAttributes{1, 1})},
+      {.kind = collective,
+       .lane = is_data ? Lane::kDataComm : Lane::kTensorComm,
+       .attributes = CollectiveAttributes{group, 2, DType::kFloat32}}};
   for (InstructionId id : {0, 1}) {
     const Lane lane = program.instructions[id].lane;
     program.lanes[static_cast<int>(lane)] = {id};
   }
+  return program;
+}
+
+// Goal: computation and communication slow each other while both are under way,
+// and only then. Method: one op and one collective that start together, either
+// longer; the end of each by hand.
+TEST(SimulateTest, OverlapSlowsBoth) {
+  const Program program = OpBeside(Group::kData, OpKind::kAllReduce);
   auto ends = [&](double compute_s, double communication_s) {
     const std::vector<StageSimulation> stages = {
         {.program = &program, .seconds = {compute_s, communication_s}}};
@@ -246,26 +256,35 @@ TEST(SimulateTest, OverlapSlowsBoth) {
   EXPECT_DOUBLE_EQ(late_compute, 2 + 2.0 / 3);
 }
 
+// Goal: where ranks share cores, what communicates takes cores too, and both
+// are slowed; where they do not, neither is. Method: two ranks whose one op and
+// collective start together, on one core or on two; the ends by hand.
+TEST(SimulateTest, CommunicationTakesSharedCores) {
+  const Program program = OpBeside(Group::kData, OpKind::kAllReduce);
+  const auto ends = [&](std::vector<double> contention) {
+    const std::vector<StageSimulation> stages = {
+        {.program = &program, .seconds = {2, 1}}};
+    const auto timeline = Simulate(
+        stages,
+        {.compute_contention = std::move(contention), .ranks_per_host = 2});
+    EXPECT_TRUE(timeline.ok()) << timeline.status();
+    return std::pair(EventOf(timeline->ranks[0], 0).end_s,
+                     EventOf(timeline->ranks[0], 1).end_s);
+  };
+  EXPECT_EQ(ends({1, 1}), std::pair(2.0, 1.0));
+  // Four share the core. The collective's second was measured with two: it
+  // takes two, in which the op does a half of its two seconds. The rest takes
+  // twice as long on the core of two.
+  EXPECT_EQ(ends({1, 2}), std::pair(5.0, 2.0));
+}
+
 // Goal: where communication waits for room, it starts after the product under
 // way, but beside what leaves room. Method: a collective that is ready while a
 // product, or an addition, computes; the end of each by hand.
 TEST(SimulateTest, CommunicationWaitsForRoom) {
   for (const OpKind kind : {OpKind::kGemm, OpKind::kAdd}) {
     SCOPED_TRACE(OpKindName(kind));
-    Program program{.kind = ProgramKind::kTraining, .layout = {.data = 2}};
-    program.instructions = {
-        {.kind = kind,
-         .lane = Lane::kCompute,
-         .attributes = kind == OpKind::kGemm
-                           ? OpAttributes(GemmAttributes{1, 1, 1})
-                           : OpAttributes(ElementwiseAttributes{1, 1})},
-        {.kind = OpKind::kAllReduce,
-         .lane = Lane::kDataComm,
-         .attributes = CollectiveAttributes{Group::kData, 1, DType::kFloat32}}};
-    for (InstructionId id : {0, 1}) {
-      const Lane lane = program.instructions[id].lane;
-      program.lanes[static_cast<int>(lane)] = {id};
-    }
+    const Program program = OpBeside(Group::kData, OpKind::kAllReduce, kind);
     const std::vector<StageSimulation> stages = {
         {.program = &program, .seconds = {2.0, 1.0}}};
     const auto timeline = Simulate(stages, {.overlap = {.waits = true}});
@@ -286,21 +305,7 @@ TEST(SimulateTest, CopyEnginesDoNotWaitToBegin) {
       .copy_engine_overlap = {.compute = 1.25, .communication = 2}};
   for (const OpKind kind : {OpKind::kGemm, OpKind::kAdd}) {
     SCOPED_TRACE(OpKindName(kind));
-    Program program{.kind = ProgramKind::kTraining, .layout = {.tensor = 2}};
-    program.instructions = {
-        {.kind = kind,
-         .lane = Lane::kCompute,
-         .attributes = kind == OpKind::kGemm
-                           ? OpAttributes(GemmAttributes{1, 1, 1})
-                           : OpAttributes(ElementwiseAttributes{1, 1})},
-        {.kind = OpKind::kAllGather,
-         .lane = Lane::kTensorComm,
-         .attributes =
-             CollectiveAttributes{Group::kTensor, 2, DType::kFloat32}}};
-    for (InstructionId id : {0, 1}) {
-      const Lane lane = program.instructions[id].lane;
-      program.lanes[static_cast<int>(lane)] = {id};
-    }
+    const Program program = OpBeside(Group::kTensor, OpKind::kAllGather, kind);
     const std::vector<StageSimulation> stages = {
         {.program = &program,
          .seconds = {2.0, 0.5},
