@@ -47,8 +47,12 @@ void JobState::On(const AgentJoined& event) {
     return;
   }
   if (first_time) return;
-  // The agent came back after a lost connection. Orders to start a process may
-  // have been lost with it, and then nobody would report that one's death.
+  // The agent came back after a lost connection. Orders may have been lost with
+  // it: those to kill a process come anew with the next tick, if there is still
+  // cause; and of a process that never started nobody would report the death.
+  for (auto& [rank, worker] : workers_) {
+    if (AgentOf(rank) == event.agent_idx) worker.killed = false;
+  }
   for (const auto& [rank, worker] : workers_) {
     if (AgentOf(rank) != event.agent_idx || !worker.ordered) continue;
     const RankProcess process = {rank, worker.incarnation};

@@ -154,6 +154,14 @@ TEST(JobStateTest, GivesWorkersTheirTimeToClear) {
             "hangs in ending generation 1, which it was told to 20s ago");
   wait(2 * limit);  // One order is enough; its death is awaited.
   EXPECT_EQ(kills.size(), 1u);
+  // Unless the order may have been lost with its agent's connection.
+  handle(AgentJoined{.agent_idx = 0,
+                     .num_devices = 2,
+                     .data_ready = true,
+                     .live_workers = {{Rank{0}, 3}, {Rank{1}, 1}}});
+  wait(absl::Seconds(1));
+  ASSERT_EQ(kills.size(), 2u);
+  EXPECT_EQ(kills[1].process, kills[0].process);
 }
 
 // Goal: without a checkpoint at the end a job still ends, after the commit of
