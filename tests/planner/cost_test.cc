@@ -334,6 +334,9 @@ TEST(CostTest, ShardedOptimizerMovesLess) {
   EXPECT_EQ(WorkOf(layout, OpKind::kAdamW, whole).bytes,
             4 * WorkOf(layout, OpKind::kAdamW, slice).bytes);
   EXPECT_EQ(WorkOf(layout, OpKind::kAdamW, whole).bytes, 28 * 4096);
+  // fp32 on one side, bf16 on the other; and of the sum what the rank keeps.
+  EXPECT_EQ(WorkOf(layout, OpKind::kRoundGradients, whole).bytes, 6 * 4096);
+  EXPECT_EQ(WorkOf(layout, OpKind::kWidenGradients, slice).bytes, 6 * 1024);
 }
 
 // Goal: a profile that lacks a table is refused with its name. Method: empty
