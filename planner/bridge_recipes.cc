@@ -136,6 +136,8 @@ void ApplyBridgeRecipe(const PublishedRun& run, RunSetup* setup) {
   how.overlaps_experts = recipe->overlaps;
   how.launches_from_host = recipe->graphs != kStep;
   how.fuses_experts = recipe->graphs == kStep;
+  how.adds_expert_biases =
+      absl::StartsWith(recipe->model, "gptoss") && !how.fuses_experts;
   how.graphs_router = recipe->graphs != kNone;
   how.graphs_attention = recipe->graphs == kAttention;
   setup->assumptions.push_back(absl::StrCat(

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "planner/evaluate.h"
 #include "planner/evaluation_summary.h"
 #include "planner/interval.h"
+#include "planner/known_models.h"
 
 namespace millrace {
 namespace {
@@ -91,6 +94,55 @@ std::vector<double> Move(const Fit& fit, const std::vector<double>& moved,
   return next;
 }
 
+// As far as derivatives can be believed.
+double Reach(double deviation) { return 2 * deviation; }
+
+// Whether constants that explain the runs of all models but one predict that
+// one's better, each left out in turn, as far as derivatives tell: most of
+// them, all on average, and by a third in the median. Smaller gains did not
+// last: by constants corrected wherever that lessened the errors of the runs
+// that were known, models left out of tests/data/published_runs were off by
+// 4.5 %, by those listed 3.7 %. One model alone has nothing to be held against.
+bool HelpsModelsLeftOut(const Fit& fit, const std::vector<double>& deviations) {
+  constexpr double kGain = 2.0 / 3;
+  std::map<std::string, Fit> others;
+  for (const RunPrediction& prediction : fit.predictions) {
+    others[PlainModelName(prediction.run.model)];
+  }
+  if (others.size() == 1) return true;
+  const std::vector<double> listed(deviations.size());
+  std::vector<double> before, after;
+  for (auto& [left_out, rest] : others) {
+    std::vector<const RunPrediction*> judged;
+    for (const RunPrediction& prediction : fit.predictions) {
+      if (PlainModelName(prediction.run.model) == left_out) {
+        judged.push_back(&prediction);
+      } else {
+        rest.predictions.push_back(prediction);
+      }
+    }
+    const std::vector<double> moved = Move(rest, listed, deviations);
+    for (const RunPrediction* prediction : judged) {
+      double error = std::log(*MeasuredStepTime(prediction->run) /
+                              prediction->step_time_s);
+      before.push_back(std::fabs(error));
+      for (size_t k = 0; k < moved.size(); ++k) {
+        const double reach = Reach(deviations[k]);
+        error -= prediction->sensitivities[k].value *
+                 std::clamp(moved[k], -reach, reach);
+      }
+      after.push_back(std::fabs(error));
+    }
+  }
+  size_t num_better = 0;
+  for (size_t i = 0; i < after.size(); ++i) num_better += after[i] < before[i];
+  const auto sum = [](const std::vector<double>& errors) {
+    return std::accumulate(errors.begin(), errors.end(), 0.0);
+  };
+  return 2 * num_better > after.size() && sum(after) < sum(before) &&
+         Quantile(after, 0.5) < kGain * Quantile(before, 0.5);
+}
+
 // The fit's runs by whether its profile predicts them, and what plans with it
 // are off by.
 void Judge(const Fit& fit, ProfileCorrection* result) {
@@ -131,13 +183,12 @@ absl::StatusOr<ProfileCorrection> CorrectProfile(
   }
   Fit best = fit;
   std::vector<double> moved(deviations.size());
-  constexpr int kNumSteps = 4;
-  for (int step = 0; step < kNumSteps; ++step) {
+  const int num_steps = HelpsModelsLeftOut(fit, deviations) ? 4 : 0;
+  for (int step = 0; step < num_steps; ++step) {
     HardwareProfile next = profile;
     moved = Move(fit, moved, deviations);
     for (size_t k = 0; k < moved.size(); ++k) {
-      // A step reaches as far as derivatives can be believed.
-      const double reach = 2 * deviations[k];
+      const double reach = Reach(deviations[k]);
       moved[k] = std::clamp(moved[k], -reach, reach);
       ModelConstant& constant = next.constants[k];
       constant.value = profile.constants[k].value * std::exp(moved[k]);

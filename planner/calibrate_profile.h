@@ -23,10 +23,12 @@ struct ProfileCorrection {
 };
 
 // The profile with the constants that explain the supported runs on it (of the
-// names that it stands for) best,
-// held to its own by DeviationElsewhere (Gauss-Newton steps towards the maximum
-// a posteriori, none beyond two standard deviations; of the steps and the
-// profile as it was, the one with the least median error). Each changed
+// names that it stands for) best, held to its own by DeviationElsewhere
+// (Gauss-Newton steps towards the maximum a posteriori, none beyond two
+// standard deviations; of the steps and the profile as it was, the one with the
+// least median error). As it was, too, where runs of several models do not
+// agree: where each model's are not predicted better by a third, in the median,
+// by what explains the others' (cross-validation; Stone, 1974). Each changed
 // constant's source says what it was multiplied by and from how many runs;
 // step_error is that of these runs. Tables stay. Shares end at 1.
 // InvalidArgument if no run of `runs` can be used, with the first reasons.

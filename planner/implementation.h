@@ -86,6 +86,9 @@ struct Implementation {
   // and makes the copies of a GemmFormat as well; false: in a kernel each, on
   // copies that further kernels make.
   bool fuses_experts = true;
+  // Experts clamp what they gate and add a bias to what they return (gpt-oss),
+  // one PyTorch operator after the other.
+  bool adds_expert_biases = false;
   // Of the rates that a profile's constants say: FlashAttention-2 on Hopper
   // reaches half of what its successors do (Shah et al., 2024), products whose
   // rows each have a scale less than those of whole tensors' scales.

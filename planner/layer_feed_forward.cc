@@ -36,6 +36,37 @@ void AddProducts(LayerBuilder& builder, Piece inner, Piece activation,
                 AsDouble(projections + 1) * elements));
 }
 
+// What gpt-oss's experts do beside their products where no kernel does it with
+// them, as Megatron-Core 0.15 to 0.17 writes it and PyTorch's autograd runs it
+// (weighted_bias_quick_geglu_impl, TEGroupedMLP._apply_bias). In bytes of an
+// element read and written, activations in 16 bits.
+void AddExpertBiases(LayerBuilder& builder, Piece activation, int64_t rows,
+                     int64_t width, int64_t num_experts) {
+  // Of an element of both halves: clamped, and joined again. Backward what lies
+  // in bounds is found (one bound for the gate, two for the other half), the
+  // gradient taken there, and both halves joined.
+  constexpr double kClamp = 4 + 4;
+  constexpr double kGateBack = 3 + 5, kOtherBack = 3 + 3 + 3 + 5, kJoined = 4;
+  constexpr int32_t kClampLaunches = 3;
+  const auto half = AsDouble(rows * width);
+  builder.Bandwidth(activation, 2 * kClamp * half,
+                    (kGateBack + kOtherBack + 2 * kJoined) * half,
+                    kClampLaunches);
+  builder.KeepElements(activation, 2 * half);
+  // Of an element returned: the expert's bias times the token's weight, added,
+  // all experts joined. Backward times weight and times bias, each summed, and
+  // joined. DeepEP's and HybridEP's weights are fp32, and so is what they touch
+  // until it is cast.
+  constexpr double kBias = 2 + 6 + 4, kBiasBack = 6 + 6 + 4;
+  constexpr double kBiasInFloat = 4 + 10 + 8 + 6;
+  constexpr double kBiasInFloatBack = 6 + 6 + 12 + 12 + 4;
+  const bool in_float = builder.implementation().sends_tokens_once;
+  const auto returned = AsDouble(rows * builder.model().hidden);
+  builder.Bandwidth(Piece::kLast, (in_float ? kBiasInFloat : kBias) * returned,
+                    (in_float ? kBiasInFloatBack : kBiasBack) * returned,
+                    static_cast<int32_t>(2 * num_experts + 1));
+}
+
 }  // namespace
 
 void AddFeedForward(LayerBuilder& builder) {
@@ -97,10 +128,14 @@ void AddExperts(LayerBuilder& builder) {
                                 CommKind::kReduceScatter, received);
   }
   builder.Keep(Piece::kExperts, received * builder.product_input_bytes());
-  AddProducts(builder, Piece::kExperts,
-              builder.IsRepeated(Piece::kExperts) ? Piece::kExperts
-                                                  : Piece::kActivation,
-              rows, moe.expert_hidden / layout.expert_tensor, local_experts);
+  const Piece activation = builder.IsRepeated(Piece::kExperts)
+                               ? Piece::kExperts
+                               : Piece::kActivation;
+  const int64_t width = moe.expert_hidden / layout.expert_tensor;
+  AddProducts(builder, Piece::kExperts, activation, rows, width, local_experts);
+  if (builder.implementation().adds_expert_biases) {
+    AddExpertBiases(builder, activation, rows, width, local_experts);
+  }
 
   // And back, to be weighed and summed.
   if (layout.expert_tensor > 1) {
@@ -120,10 +155,7 @@ void AddExperts(LayerBuilder& builder) {
   if (moe.num_shared_experts == 0) return;
   builder.Begin(LayerPart::kOther);
   builder.EnterTensor(model.hidden);
-  AddProducts(builder, Piece::kExperts,
-              builder.IsRepeated(Piece::kExperts) ? Piece::kExperts
-                                                  : Piece::kActivation,
-              builder.tokens(),
+  AddProducts(builder, Piece::kExperts, activation, builder.tokens(),
               moe.num_shared_experts * moe.expert_hidden / layout.tensor, 1);
   builder.LeaveTensor(Piece::kLast, model.hidden);
 }

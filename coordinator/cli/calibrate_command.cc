@@ -39,7 +39,9 @@ absl::Status RunCalibrate(const CalibrateOptions& options) {
   ASSIGN_OR_RETURN(ProfileCorrection correction, CorrectProfile(runs, own));
   HardwareProfile& corrected = correction.profile;
   corrected.name = profile.name;
-  absl::StrAppend(&corrected.provenance.description, "; constants by the runs ",
+  const bool is_moved = corrected.constants != profile.constants;
+  absl::StrAppend(&corrected.provenance.description, "; ",
+                  is_moved ? "constants" : "step_error", " by the runs ",
                   absl::StrJoin(correction.used, " "), " of ",
                   options.runs_path);
   RETURN_IF_ERROR(SaveProfile(corrected, options.output));
@@ -47,6 +49,10 @@ absl::Status RunCalibrate(const CalibrateOptions& options) {
       "%s: %d runs, median error %.1f%% before, %.1f%% after\n", options.output,
       correction.used.size(), 100 * correction.median_error_before,
       100 * correction.median_error_after);
+  if (!is_moved) {
+    std::cout << "Constants stay as they are: no others predict these runs, "
+                 "and each model's from the others', much better.\n";
+  }
   for (size_t i = 0; i < profile.constants.size(); ++i) {
     std::cout << absl::StrFormat(
         "  %-24s %10.4g -> %10.4g\n", profile.constants[i].name,

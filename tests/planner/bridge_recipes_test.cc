@@ -74,6 +74,18 @@ TEST(BridgeRecipesTest, TellsMachinesApart) {
                   .sends_tokens_once);
 }
 
+// Goal: biases of experts are added where the model has them and no kernel does
+// it. Method: gpt-oss before and after its experts are one kernel; a model
+// without biases.
+TEST(BridgeRecipesTest, AddsTheBiasesOfExperts) {
+  EXPECT_TRUE(ImplementationOf("GPT OSS 120B", "DGX-GB200", "BF16", "26.04")
+                  .adds_expert_biases);
+  EXPECT_FALSE(ImplementationOf("GPT OSS 120B", "DGX-GB200", "MXFP8", "26.06")
+                   .adds_expert_biases);
+  EXPECT_FALSE(ImplementationOf("qwen3-30b-a3b", "DGX-GB200", "BF16", "26.04")
+                   .adds_expert_biases);
+}
+
 // Goal: recompute follows the recipe where the row does not say, aloud, and the
 // row where it does. Method: a model whose recipe computes projections again.
 TEST(BridgeRecipesTest, ComputesAgainWhatTheRecipeDoes) {

@@ -170,6 +170,14 @@ double AttentionFlops(const LayerWork& work) {
   return flops;
 }
 
+double BandwidthBytes(const LayerWork& work, WorkPhase phase) {
+  double bytes = 0;
+  for (const BandwidthWork& bandwidth : work.bandwidth) {
+    if (bandwidth.phase == phase) bytes += bandwidth.bytes;
+  }
+  return bytes;
+}
+
 double CommBytes(const LayerWork& work, CommAxis axis) {
   double bytes = 0;
   for (const CommWork& comm : work.comm) {
@@ -291,6 +299,40 @@ TEST(WorkOfLayerTest, CountsKernelsOfExpertsAndGraphs) {
   EXPECT_GT(kernels(graphs, true), attention);
   EXPECT_EQ(kernels(graphs, true) + kernels(graphs, false),
             kernels(together, false));
+}
+
+// Goal: clamps and biases of experts cost what PyTorch's operators read and
+// write, more where tokens' weights are fp32, and the clamps once more where
+// activations are computed again. Method: bytes beside those of the same layer
+// without, per element, counted by hand from the operators.
+TEST(WorkOfLayerTest, CountsBytesOfExpertBiases) {
+  const ModelSpec model = Qwen3_30B_A3B();
+  Layout layout{.data = 8, .expert = 8, .precision = Precision::kBfloat16};
+  const auto more = [&](WorkPhase phase, Implementation implementation) {
+    const LayerWork without =
+        WorkOfLayer(model, layout, LayerKind::kExperts, implementation);
+    implementation.adds_expert_biases = true;
+    const LayerWork with =
+        WorkOfLayer(model, layout, LayerKind::kExperts, implementation);
+    return BandwidthBytes(with, phase) - BandwidthBytes(without, phase);
+  };
+  const double rows =
+      static_cast<double>(model.sequence_length * model.moe.experts_per_token);
+  const double half = rows * static_cast<double>(model.moe.expert_hidden);
+  const double returned = rows * static_cast<double>(model.hidden);
+  Implementation implementation;
+  EXPECT_DOUBLE_EQ(more(WorkPhase::kForward, implementation),
+                   16 * half + 12 * returned);
+  EXPECT_DOUBLE_EQ(more(WorkPhase::kInputGradient, implementation),
+                   30 * half + 16 * returned);
+  EXPECT_DOUBLE_EQ(more(WorkPhase::kRecompute, implementation), 0);
+  implementation.sends_tokens_once = true;
+  EXPECT_DOUBLE_EQ(more(WorkPhase::kForward, implementation),
+                   16 * half + 28 * returned);
+  EXPECT_DOUBLE_EQ(more(WorkPhase::kInputGradient, implementation),
+                   30 * half + 40 * returned);
+  layout.recompute = Recompute::kSelective;
+  EXPECT_DOUBLE_EQ(more(WorkPhase::kRecompute, implementation), 16 * half);
 }
 
 // Goal: kept activations are those of the literature. Method: bytes a layer of
