@@ -77,6 +77,10 @@ absl::Status PassFinalists::Simulate(std::vector<Alternative>* best) {
   double fastest_s = kInfinity;
   for (size_t i = 0; i < best->size(); ++i) {
     Alternative& alternative = (*best)[i];
+    if (alternative.simulated) {
+      fastest_s = std::min(fastest_s, alternative.prediction.step_time_s);
+      continue;
+    }
     num_passes += NumPasses(alternative.layout);
     const bool is_needed =
         i < kMinimumSimulated ||

@@ -35,10 +35,10 @@ class PassFinalists {
   PassFinalists(const PlannedSpace& planned, int64_t memory_limit,
                 const CostModel& cost, StepModel& model, StepModel& outermost);
 
-  // Simulates as many of `best`, the fastest by the closed form first, as that
-  // stays quick for: the order of passes and what its gaps hide tell close
-  // layouts apart. Sorts: what was simulated first, fastest first, as the
-  // following do too.
+  // Simulates as many of `best` that are not yet, the fastest by the closed
+  // form first, as that stays quick for: the order of passes and what its gaps
+  // hide tell close layouts apart. Sorts: what was simulated first, fastest
+  // first, as the following do too.
   absl::Status Simulate(std::vector<Alternative>* best);
   // Orders the passes of the fastest that were simulated by what they cost, of
   // those that workers cannot execute: for others planner/list_variant.h does,

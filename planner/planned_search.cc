@@ -27,6 +27,8 @@ namespace {
 // How many times the devices are looked at for a layout that fits.
 constexpr int64_t kMostMoreDevices = 64;
 
+// Layouts that simulation chooses from where the first few do not suffice.
+constexpr int32_t kMostKept = 32;
 // Layouts that workers can execute, of which instructions tell the fastest.
 constexpr int32_t kExecutableFinalists = 6;
 
@@ -70,6 +72,9 @@ class PlannedSearch {
       PassFinalists finalists(planned, memory_limit_, cost_, model_,
                               outermost_);
       RETURN_IF_ERROR(finalists.Simulate(&choice.best));
+      if (AddCloseBehind(planned, limits, found, &choice)) {
+        RETURN_IF_ERROR(finalists.Simulate(&choice.best));
+      }
       RETURN_IF_ERROR(finalists.List(&choice.best));
       if (planned.ListsPasses()) {
         RETURN_IF_ERROR(finalists.LeaveListed(&choice.best));
@@ -148,6 +153,40 @@ class PlannedSearch {
     if (best.size() > inner.best.size()) best.resize(inner.best.size());
   }
 
+  // Whether the closed form has more layouts for simulation than were kept: it
+  // does not see how uneven chunks hold each other up, which may put those that
+  // have none behind. Adds what it says to be faster than what simulation says
+  // of all that were kept.
+  bool AddCloseBehind(const PlannedSpace& planned,
+                      const ClusterSearchLimits& limits,
+                      const ClusterSearchResult& found, PlannedChoice* choice) {
+    const Alternative& fastest = choice->best.front();
+    const double fastest_s = fastest.prediction.step_time_s;
+    if (!fastest.simulated ||
+        found.best.size() < static_cast<size_t>(limits.num_kept) ||
+        found.best.back().prediction.time.step_time_s() >= fastest_s) {
+      return false;
+    }
+    const ClusterSearchResult more = SearchIn(
+        planned, {.num_kept = kMostKept, .slowest_s = fastest_s}, false);
+    choice->layouts_considered += more.layouts_considered;
+    bool adds = false;
+    for (const RankedLayout& ranked : more.best) {
+      adds |= AddUnlessKnown(ranked, choice);
+    }
+    return adds;
+  }
+
+  bool AddUnlessKnown(const RankedLayout& ranked, PlannedChoice* choice) const {
+    const bool is_known = std::any_of(choice->best.begin(), choice->best.end(),
+                                      [&](const Alternative& known) {
+                                        return !known.pipeline_outermost &&
+                                               known.layout == ranked.layout;
+                                      });
+    if (!is_known) Add(ranked, false, choice);
+    return !is_known;
+  }
+
   // What a user who wants to start today needs to know: the fastest that
   // workers can execute, and where Programs tell them apart, others like it.
   void AddExecutable(PlannedChoice* choice) {
@@ -166,13 +205,7 @@ class PlannedSearch {
                  {.num_kept = tells_apart ? kExecutableFinalists : 1}, false);
     choice->layouts_considered += found.layouts_considered;
     for (const RankedLayout& ranked : found.best) {
-      if (std::none_of(choice->best.begin(), choice->best.end(),
-                       [&](const Alternative& known) {
-                         return !known.pipeline_outermost &&
-                                known.layout == ranked.layout;
-                       })) {
-        Add(ranked, false, choice);
-      }
+      AddUnlessKnown(ranked, choice);
     }
   }
 
