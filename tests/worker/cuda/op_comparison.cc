@@ -1,29 +1,15 @@
 #include "tests/worker/cuda/op_comparison.h"
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <variant>
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "kernels/cast.h"
 
 namespace millrace {
 namespace {
-
-float FromBf16(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
-uint16_t ToBf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
 
 template <typename T>
 std::vector<double> Widen(const std::byte* data, int64_t num_elements) {
@@ -54,7 +40,7 @@ std::vector<double> WidenElements(DType dtype, const std::byte* data,
   }
   std::vector<double> values(static_cast<size_t>(num_elements));
   for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = FromBf16(reinterpret_cast<const uint16_t*>(data)[i]);
+    values[i] = DecodeBf16(reinterpret_cast<const uint16_t*>(data)[i]);
   }
   return values;
 }
@@ -73,7 +59,7 @@ void NarrowElements(absl::Span<const double> values, DType dtype,
   }
   for (size_t i = 0; i < values.size(); ++i) {
     reinterpret_cast<uint16_t*>(data)[i] =
-        ToBf16(static_cast<float>(values[i]));
+        EncodeBf16(static_cast<float>(values[i]));
   }
 }
 
