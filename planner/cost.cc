@@ -27,6 +27,8 @@ constexpr double kOtherKindDistance = 100;
 // Kernels that take less than so many times the quickest one move hardly any
 // bytes.
 constexpr double kMostLaunches = 2;
+// Smaller products than one in so many of a measured one are other kernels.
+constexpr int64_t kMostParts = 8;
 
 // A measured point as seen from the shape asked for.
 struct Neighbour {
@@ -264,7 +266,32 @@ double CostModel::TransferSeconds(const Layout& layout, OpKind kind,
   return network_->TransferSeconds(bytes, layout.tensor, layout.pipeline);
 }
 
+// A product of a part of the rows of one that was measured takes its share of
+// that one's time, but for the tiles that its last wave leaves empty: what the
+// device's closed form makes of the two. Of several measured ones the nearest.
+std::optional<double> CostModel::PartOfGemmSeconds(
+    const GemmAttributes& gemm) const {
+  if (network_ == nullptr || gemm.trans_a) return std::nullopt;
+  const GemmTime* whole = nullptr;
+  for (const GemmTime& time : profile_.gemms) {
+    if (time.n != gemm.n || time.k != gemm.k || time.trans_a ||
+        time.trans_b != gemm.trans_b || time.m < gemm.m ||
+        time.m % gemm.m != 0 || time.m > kMostParts * gemm.m) {
+      continue;
+    }
+    if (whole == nullptr || time.m < whole->m) whole = &time;
+  }
+  if (whole == nullptr || whole->m == gemm.m) return std::nullopt;
+  const auto seconds = [&](int64_t m) {
+    return network_->GemmSeconds(
+        {.phase = WorkPhase::kForward, .m = m, .n = gemm.n, .k = gemm.k},
+        GemmFormat::kAsStored);
+  };
+  return whole->seconds * seconds(gemm.m) / seconds(whole->m);
+}
+
 double CostModel::GemmSeconds(const GemmAttributes& gemm) const {
+  if (const std::optional<double> part = PartOfGemmSeconds(gemm)) return *part;
   std::vector<Neighbour> neighbours;
   for (const GemmTime& time : profile_.gemms) {
     double distance = SquaredLogRatio(time.m, gemm.m) +

@@ -4,6 +4,7 @@
 #define MILLRACE_PLANNER_COST_H_
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -68,6 +69,9 @@ class CostModel {
   explicit CostModel(HardwareProfile profile);
 
   double GemmSeconds(const GemmAttributes& gemm) const;
+  // Of a part of the rows of a measured product; nothing for other shapes and
+  // without a closed form.
+  std::optional<double> PartOfGemmSeconds(const GemmAttributes& gemm) const;
   double AttentionSeconds(OpKind kind,
                           const AttentionAttributes& attention) const;
   double CrossEntropySeconds(OpKind kind, const VocabAttributes& vocab) const;

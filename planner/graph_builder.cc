@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/units.h"
+#include "planner/graph_chunks.h"
 #include "planner/workspace.h"
 
 namespace millrace {
@@ -185,25 +187,69 @@ Weight GraphBuilder::AddWeight(const std::string& name, absl::string_view first,
   return weight;
 }
 
+void GraphBuilder::EmitTo(std::vector<GraphOp>* ops) {
+  EmitChunks();
+  ops_ = ops;
+}
+
 GraphOp& GraphBuilder::Emit(GraphOp op) {
   CHECK(ops_ != nullptr);
+  EmitChunks();
   ops_->push_back(std::move(op));
   return ops_->back();
 }
 
+TensorId GraphBuilder::ChunkOf(TensorId whole, int32_t chunk) {
+  if (num_chunks() == 1) return whole;
+  std::vector<TensorId>& parts = parts_by_chunk_[whole];
+  if (parts.empty()) {
+    const std::string name = graph_.tensors[whole].name;
+    std::vector<int64_t> dims = graph_.tensors[whole].dims;
+    dims[0] /= num_chunks();
+    int64_t size = 1;
+    for (const int64_t dim : dims) size *= dim;
+    for (int32_t c = 0; c < num_chunks(); ++c) {
+      parts.push_back(
+          AddPart(absl::StrCat(name, "/chunk.", c), whole, c * size, dims));
+    }
+  }
+  return parts[chunk];
+}
+
+void GraphBuilder::EmitChunk(int32_t chunk, GraphOp op) {
+  if (num_chunks() == 1) {
+    Emit(std::move(op));
+    return;
+  }
+  absl::StrAppend(&op.name, "/chunk.", chunk);
+  chunks_.resize(num_chunks());
+  chunks_[chunk].push_back(std::move(op));
+}
+
+void GraphBuilder::EmitChunks() {
+  if (chunks_.empty()) return;
+  CHECK(ops_ != nullptr);
+  for (GraphOp& op : InterleaveChunks(std::exchange(chunks_, {}),
+                                      NumProductsBesideChunks(layout_))) {
+    ops_->push_back(std::move(op));
+  }
+}
+
 TensorId GraphBuilder::EmitLinear(const std::string& name, TensorId x,
                                   const Weight& weight, Phase phase) {
-  const int64_t num_tokens = shapes_.num_tokens;
-  const TensorId y = AddTensor(name, {num_tokens, weight.rows});
-  Emit({.kind = OpKind::kGemm,
-        .phase = phase,
-        .name = name,
-        .attributes = GemmAttributes{.m = num_tokens,
-                                     .n = weight.rows,
-                                     .k = weight.cols,
-                                     .trans_b = true},
-        .inputs = {x, ParameterOf(weight, phase)},
-        .outputs = {y}});
+  const TensorId y = AddTensor(name, {shapes_.num_tokens, weight.rows});
+  for (int32_t c = 0; c < num_chunks(); ++c) {
+    EmitChunk(
+        c, {.kind = OpKind::kGemm,
+            .phase = phase,
+            .name = name,
+            .attributes = GemmAttributes{.m = shapes_.num_tokens / num_chunks(),
+                                         .n = weight.rows,
+                                         .k = weight.cols,
+                                         .trans_b = true},
+            .inputs = {ChunkOf(x, c), ParameterOf(weight, phase)},
+            .outputs = {ChunkOf(y, c)}});
+  }
   return y;
 }
 
@@ -239,15 +285,7 @@ TensorId GraphBuilder::EmitTensorGather(const std::string& name, TensorId shard,
                                         Phase phase) {
   if (layout_.tensor == 1) return shard;
   const TensorId full = AddTensor(name, {shapes_.num_tokens, shapes_.hidden});
-  Emit({.kind = OpKind::kAllGather,
-        .phase = phase,
-        .name = name,
-        .attributes = CollectiveAttributes{.group = Group::kTensor,
-                                           .num_elements = shapes_.num_tokens *
-                                                           shapes_.hidden,
-                                           .dtype = activation_type()},
-        .inputs = {shard},
-        .outputs = {full}});
+  EmitTensorCollective(OpKind::kAllGather, name, shard, full, phase);
   return full;
 }
 
@@ -256,16 +294,38 @@ TensorId GraphBuilder::EmitTensorReduceScatter(const std::string& name,
   if (layout_.tensor == 1) return full;
   const TensorId shard =
       AddTensor(name, {shapes_.shard_tokens, shapes_.hidden});
-  Emit({.kind = OpKind::kReduceScatter,
-        .phase = phase,
-        .name = name,
-        .attributes = CollectiveAttributes{.group = Group::kTensor,
-                                           .num_elements = shapes_.num_tokens *
-                                                           shapes_.hidden,
-                                           .dtype = activation_type()},
-        .inputs = {full},
-        .outputs = {shard}});
+  EmitTensorCollective(OpKind::kReduceScatter, name, full, shard, phase);
   return shard;
+}
+
+void GraphBuilder::EmitTensorCollective(OpKind kind, const std::string& name,
+                                        TensorId input, TensorId output,
+                                        Phase phase) {
+  GraphOp op{.kind = kind,
+             .phase = phase,
+             .name = name,
+             .attributes =
+                 CollectiveAttributes{
+                     .group = Group::kTensor,
+                     .num_elements = shapes_.num_tokens * shapes_.hidden,
+                     .dtype = activation_type(),
+                     .num_blocks = num_chunks()},
+             .inputs = {input},
+             .outputs = {output}};
+  if (phase != Phase::kForward && phase != Phase::kRecompute) {
+    // It hides under weight gradients, whole: what comes in parts is done with
+    // the first when the product beside it ends.
+    Emit(std::move(op));
+    return;
+  }
+  auto& attributes = std::get<CollectiveAttributes>(op.attributes);
+  attributes.num_elements /= num_chunks();
+  attributes.num_blocks = 1;
+  for (int32_t c = 0; c < num_chunks(); ++c) {
+    op.inputs = {ChunkOf(input, c)};
+    op.outputs = {ChunkOf(output, c)};
+    EmitChunk(c, op);
+  }
 }
 
 SavedNorm GraphBuilder::EmitNorm(const std::string& name, TensorId x,
@@ -277,23 +337,39 @@ SavedNorm GraphBuilder::EmitNorm(const std::string& name, TensorId x,
   saved.output = AddTensor(absl::StrCat(name, "/output"), dims);
   saved.rstd = AddTensor(absl::StrCat(name, "/rstd"), {shapes_.shard_tokens},
                          DType::kFloat32);
-  GraphOp op{.kind = OpKind::kRmsNormForward,
-             .phase = phase,
-             .name = name,
-             .attributes = NormAttributes{.num_tokens = shapes_.shard_tokens,
-                                          .hidden = shapes_.hidden,
-                                          .epsilon = model_.norm_epsilon}};
-  if (delta < 0) {
-    saved.residual = x;
-    op.inputs = {x, ParameterOf(weight, phase)};
-    op.outputs = {saved.output, saved.rstd};
-  } else {
-    saved.residual = AddTensor(absl::StrCat(name, "/residual"), dims);
-    op.kind = OpKind::kResidualRmsNormForward;
-    op.inputs = {x, delta, ParameterOf(weight, phase)};
-    op.outputs = {saved.residual, saved.output, saved.rstd};
+  saved.residual =
+      delta < 0 ? x : AddTensor(absl::StrCat(name, "/residual"), dims);
+  const TensorId parameter = ParameterOf(weight, phase);
+  // Of the tokens of these.
+  const auto norm = [&](int64_t num_tokens, TensorId input, TensorId added,
+                        TensorId residual, TensorId output, TensorId rstd) {
+    GraphOp op{.kind = OpKind::kRmsNormForward,
+               .phase = phase,
+               .name = name,
+               .attributes = NormAttributes{.num_tokens = num_tokens,
+                                            .hidden = shapes_.hidden,
+                                            .epsilon = model_.norm_epsilon}};
+    if (delta < 0) {
+      op.inputs = {input, parameter};
+      op.outputs = {output, rstd};
+    } else {
+      op.kind = OpKind::kResidualRmsNormForward;
+      op.inputs = {input, added, parameter};
+      op.outputs = {residual, output, rstd};
+    }
+    return op;
+  };
+  if (!has_chunks()) {
+    Emit(norm(shapes_.shard_tokens, x, delta, saved.residual, saved.output,
+              saved.rstd));
+    return saved;
   }
-  Emit(std::move(op));
+  for (int32_t c = 0; c < num_chunks(); ++c) {
+    EmitChunk(c, norm(shapes_.shard_tokens / num_chunks(), ChunkOf(x, c),
+                      delta < 0 ? delta : ChunkOf(delta, c),
+                      ChunkOf(saved.residual, c), ChunkOf(saved.output, c),
+                      ChunkOf(saved.rstd, c)));
+  }
   return saved;
 }
 

@@ -295,6 +295,15 @@ const JobKey kJobKeys[] = {
      .field = FIELD(layout.tensor),
      .minimum = 1,
      .maximum = kMaximumInt32},
+    {.path = "layout.tensor_chunks",
+     .doc =
+         "Chunks of a micro-batch's tokens: gathers and reduce-scatters of "
+         "one run under the products of another, in the forward pass. Above "
+         "1 only with tensor above 1 and at least 64 tokens a shard of each. "
+         "auto is 1, 2 or 4, what is planned fastest.",
+     .field = FIELD(layout.tensor_chunks),
+     .minimum = 1,
+     .maximum = 1024},
     {.path = "layout.context",
      .doc = "Shards of each sequence. Above 1 only planned so far.",
      .field = FIELD(layout.context),

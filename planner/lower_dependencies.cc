@@ -5,14 +5,15 @@
 namespace millrace {
 
 DependencyTracker::DependencyTracker(std::span<const Buffer> persistent) {
+  std::vector<int64_t>& boundaries = persistent_.boundaries;
   for (const Buffer& buffer : persistent) {
-    boundaries_.push_back(buffer.offset_bytes);
-    boundaries_.push_back(buffer.offset_bytes + buffer.bytes);
+    boundaries.push_back(buffer.offset_bytes);
+    boundaries.push_back(buffer.offset_bytes + buffer.bytes);
   }
-  std::sort(boundaries_.begin(), boundaries_.end());
-  boundaries_.erase(std::unique(boundaries_.begin(), boundaries_.end()),
-                    boundaries_.end());
-  persistent_cells_.resize(boundaries_.size());
+  std::sort(boundaries.begin(), boundaries.end());
+  boundaries.erase(std::unique(boundaries.begin(), boundaries.end()),
+                   boundaries.end());
+  persistent_.cells.resize(boundaries.size());
 }
 
 std::vector<InstructionId> DependencyTracker::DependenciesOf(
@@ -22,10 +23,10 @@ std::vector<InstructionId> DependencyTracker::DependenciesOf(
     if (id >= 0) dependencies.push_back(id);
   };
   for (BufferId id : instruction.inputs) {
-    for (const Cell& cell : CellsOf(id, buffers[id])) add(cell.last_write);
+    for (const Cell& cell : CellsOf(id, buffers)) add(cell.last_write);
   }
   for (BufferId id : WrittenBuffers(instruction)) {
-    for (const Cell& cell : CellsOf(id, buffers[id])) {
+    for (const Cell& cell : CellsOf(id, buffers)) {
       add(cell.last_write);
       for (InstructionId read : cell.last_reads) add(read);
     }
@@ -36,33 +37,45 @@ std::vector<InstructionId> DependencyTracker::DependenciesOf(
 void DependencyTracker::Add(InstructionId id, const Instruction& instruction,
                             std::span<const Buffer> buffers) {
   for (BufferId input : instruction.inputs) {
-    for (Cell& cell : CellsOf(input, buffers[input])) {
+    for (Cell& cell : CellsOf(input, buffers)) {
       cell.last_reads[static_cast<int>(instruction.lane)] = id;
     }
   }
   for (BufferId output : WrittenBuffers(instruction)) {
-    for (Cell& cell : CellsOf(output, buffers[output])) {
+    for (Cell& cell : CellsOf(output, buffers)) {
       cell = Cell{.last_write = id};
     }
   }
 }
 
+size_t DependencyTracker::Cells::CutAt(int64_t offset) {
+  const auto found =
+      std::lower_bound(boundaries.begin(), boundaries.end(), offset);
+  const size_t index = static_cast<size_t>(found - boundaries.begin());
+  if (found != boundaries.end() && *found == offset) return index;
+  // What was done to the cell was done to both its parts.
+  const Cell cell = index == 0 ? Cell{} : cells[index - 1];
+  boundaries.insert(found, offset);
+  cells.insert(cells.begin() + static_cast<ptrdiff_t>(index), cell);
+  return index;
+}
+
 std::span<DependencyTracker::Cell> DependencyTracker::CellsOf(
-    BufferId id, const Buffer& buffer) {
+    BufferId id, std::span<const Buffer> buffers) {
+  const Buffer& buffer = buffers[id];
+  Cells* cells = &persistent_;
   if (buffer.arena == Arena::kStep) {
-    if (buffer.parent >= 0) id = buffer.parent;
-    if (static_cast<size_t>(id) >= step_cells_.size()) {
-      step_cells_.resize(id + 1);
+    const BufferId whole = buffer.parent >= 0 ? buffer.parent : id;
+    if (static_cast<size_t>(whole) >= step_.size()) step_.resize(whole + 1);
+    cells = &step_[whole];
+    if (cells->cells.empty()) {
+      cells->CutAt(0);
+      cells->CutAt(buffers[whole].bytes);
     }
-    return {&step_cells_[id], 1};
   }
-  auto index_of = [&](int64_t offset) {
-    return std::lower_bound(boundaries_.begin(), boundaries_.end(), offset) -
-           boundaries_.begin();
-  };
-  const auto begin = index_of(buffer.offset_bytes);
-  const auto end = index_of(buffer.offset_bytes + buffer.bytes);
-  return {persistent_cells_.data() + begin, static_cast<size_t>(end - begin)};
+  const size_t begin = cells->CutAt(buffer.offset_bytes);
+  const size_t end = cells->CutAt(buffer.offset_bytes + buffer.bytes);
+  return {cells->cells.data() + begin, end - begin};
 }
 
 }  // namespace millrace

@@ -13,10 +13,11 @@
 
 namespace millrace {
 
-// Bytes are followed in cells: a step buffer with all its parts is one; the
-// persistent arena is
-// cut at every boundary of a view, so that views that overlap share cells.
-// Buffers and instructions are given in order.
+// Bytes are followed in cells: a step buffer is cut at the boundaries of its
+// parts, as they come to be, the persistent arena at every boundary of a view,
+// so that what overlaps shares cells. Buffers and instructions are given in
+// order, step buffers before they have a place: a part's offset is that in its
+// whole.
 class DependencyTracker {
  public:
   // `persistent` are all buffers of the persistent arena.
@@ -38,11 +39,17 @@ class DependencyTracker {
     std::array<InstructionId, kNumLanes> last_reads = {-1, -1, -1, -1,
                                                        -1, -1, -1, -1};
   };
-  std::span<Cell> CellsOf(BufferId id, const Buffer& buffer);
+  // Cells [i] of bytes [boundaries[i], boundaries[i + 1]); the last has none.
+  struct Cells {
+    std::vector<int64_t> boundaries;  // Ascending.
+    std::vector<Cell> cells;
+    // Of the cell that begins here; cuts one in two if none does.
+    size_t CutAt(int64_t offset);
+  };
+  std::span<Cell> CellsOf(BufferId id, std::span<const Buffer> buffers);
 
-  std::vector<int64_t> boundaries_;  // Of the persistent cells, ascending.
-  std::vector<Cell> persistent_cells_;
-  std::vector<Cell> step_cells_;  // By BufferId.
+  Cells persistent_;
+  std::vector<Cells> step_;  // By BufferId of the whole.
 };
 
 }  // namespace millrace

@@ -78,7 +78,9 @@ enum class OpKind : uint8_t {
   // rank's slice is the one at its index in the group.
   kAllGather,
   // full [n] -> shard [n / size], the sum; in place when both are one tensor.
-  // `full` is scratch from then on.
+  // `full` is scratch from then on. Both by blocks where the attributes say so:
+  // full and shard are then as many blocks, one after the other, and what is
+  // said holds of each block of the one with that of the other.
   kReduceScatter,
   // x -> x, the sum.
   kAllReduce,
@@ -177,6 +179,8 @@ struct CollectiveAttributes {
   Group group;
   int64_t num_elements;  // Of the full (gathered or unreduced) tensor.
   DType dtype;
+  // Not in place where there are several. No kAllReduce.
+  int32_t num_blocks = 1;
   friend bool operator==(const CollectiveAttributes&,
                          const CollectiveAttributes&) = default;
 };

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "planner/chunk_choice.h"
 #include "planner/copy_engines.h"
 #include "planner/cost.h"
 #include "planner/graph.h"
@@ -248,6 +249,11 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(
   Collector collector;
   for (const Layout& layout : layouts) {
     CollectLayout(model, layout, &collector);
+    if (budget.tensor_chunks) {
+      for (const Layout& chunked : ChunkedVariants(model, layout)) {
+        CollectLayout(model, chunked, &collector);
+      }
+    }
     if (layout.zero != 1) continue;
     // What the search goes on to where memory is short.
     Layout sharded = layout;

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "planner/chunk_choice.h"
 #include "planner/copy_engine_choice.h"
 #include "planner/copy_engines.h"
 #include "planner/estimate.h"
@@ -37,6 +38,7 @@ constexpr int64_t kInstructionBudget = 400'000;
 constexpr int64_t kMostLowered = 12'000'000;
 constexpr size_t kMostListed = 3;
 constexpr size_t kMostWithCopyEngines = 3;
+constexpr size_t kMostWithChunks = 3;
 
 std::vector<uint64_t> HashesOf(std::span<const Program> programs) {
   std::vector<uint64_t> hashes;
@@ -91,6 +93,7 @@ class Search {
     RETURN_IF_ERROR(Consider(FittedByStage()));
     RETURN_IF_ERROR(ConsiderListed());
     RETURN_IF_ERROR(ConsiderCopyEngines());
+    RETURN_IF_ERROR(ConsiderChunks());
     const Candidate* chosen = Fastest();
     if (chosen == nullptr) return ExplainNothingFits();
     ASSIGN_OR_RETURN(Plan plan, MakePlan(*chosen));
@@ -302,6 +305,21 @@ class Search {
     return Consider(fastest);
   }
 
+  // The fastest layouts of several tensor ranks with their tokens in chunks.
+  absl::Status ConsiderChunks() {
+    if (!MayChooseChunks(input_.job)) return absl::OkStatus();
+    std::vector<Layout> chunked;
+    size_t num_considered = 0;
+    for (const Candidate& candidate : FastestFirst()) {
+      if (num_considered == kMostWithChunks) break;
+      const std::vector<Layout> variants =
+          ChunkedVariants(space_.model, candidate.layout);
+      if (!variants.empty()) ++num_considered;
+      chunked.insert(chunked.end(), variants.begin(), variants.end());
+    }
+    return Consider(chunked);
+  }
+
   // Of what was simulated.
   std::vector<Candidate> FastestFirst() const {
     std::vector<Candidate> simulated = candidates_;
@@ -407,6 +425,7 @@ class Search {
     ASSIGN_OR_RETURN(plan.prediction, PredictLayout(space_.model, plan.layout,
                                                     cost_, &plan.timeline));
     RETURN_IF_ERROR(ChooseCopyEngines(input_.job, cost_, &plan));
+    RETURN_IF_ERROR(ChooseTensorChunks(input_.job, cost_, &plan));
     ASSIGN_OR_RETURN(const std::vector<Program> programs,
                      BuildTrainingPrograms(space_.model, plan.layout));
     plan.program_hashes = HashesOf(programs);

@@ -4,7 +4,7 @@
 //   zero=0
 //        recompute=none zero_bubble=0|1 list_gib=0 | planned=0] [steps=20
 //        warmup=4 measured=3 graphs=1 deterministic=0|1 trace=FILE json=FILE
-//        copy_engines=SUM notes=1]
+//        copy_engines=SUM chunks=1 notes=1]
 //       [rank=0 device=RANK store=FOLDER printing=0]
 //
 // One process a rank, each on its GPU; more than one meet in `store`, a folder
@@ -24,8 +24,9 @@
 // `copy_engines`: what they do in NCCL's place, the sum of 1 transfers, 2
 // tensor gathers, 4 tensor reductions, 8 data gathers; nothing, or what the
 // plan says, if not given. Set CUDA_DEVICE_MAX_CONNECTIONS=32 with them, as
-// agents do. `notes`: whether ranks note how far they are, by which steps that
-// hang are named.
+// agents do. `chunks`: of the tokens, over the tensor axis; 1, or what the plan
+// says, if not given. `notes`: whether ranks note how far they are, by which
+// steps that hang are named.
 //
 // Utilisation is of 989 TFLOP/s, by both conventions: full counts attention as
 // if every token saw every other one, causal half of that.
@@ -77,6 +78,7 @@ struct Settings {
   int32_t measured = 3;
   int32_t graphs = 1;
   int32_t copy_engines = -1;
+  int32_t chunks = -1;
   int32_t notes = 1;
   int32_t zero_bubble = 0;
   int32_t list_gib = 0;
@@ -140,6 +142,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv,
       {"measured", &s.measured},
       {"graphs", &s.graphs},
       {"copy_engines", &s.copy_engines},
+      {"chunks", &s.chunks},
       {"notes", &s.notes},
       {"printing", &s.printing},
       {"deterministic", &s.deterministic},
@@ -210,6 +213,11 @@ absl::Status TakeJob(const std::string& path, Settings* s) {
     if (s->list_gib > 0) RETURN_IF_ERROR(ListSchedule(s));
   }
   if (s->copy_engines >= 0) layout.copy_engines = CopyEngines(s->copy_engines);
+  if (s->chunks >= 0) {
+    layout.tensor_chunks = s->chunks;
+    RETURN_IF_ERROR(
+        ValidateLayout(s->job.model, layout, s->job.training.global_batch));
+  }
   if (layout.num_ranks() > 1 && s->store.empty()) {
     return absl::InvalidArgumentError(
         "more than one rank: name a shared, empty folder by store=");

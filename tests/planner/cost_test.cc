@@ -47,6 +47,34 @@ TEST(CostTest, GemmsFollowTheNearestShapes) {
   EXPECT_NEAR(cost.PeakFlopsPerSecond() / 1e10, 1, 1e-9);
 }
 
+// Goal: a part of the rows of a measured product takes its share of the time
+// and what its last wave of tiles leaves empty, whatever smaller products near
+// it were measured at. Method: on H200, a product of 8192 rows, in 2 to 8
+// parts, beside that of another profile without it; and a measured part.
+TEST(CostTest, PartsOfMeasuredGemmsTakeTheirShare) {
+  auto shipped = LoadNamedProfile("h200-sxm");
+  ASSERT_TRUE(shipped.ok()) << shipped.status();
+  const auto seconds = [](const HardwareProfile& profile, int64_t m) {
+    return MakeCost(profile).Seconds(
+        {}, OpKind::kGemm,
+        GemmAttributes{.m = m, .n = 8192, .k = 14336, .trans_b = true});
+  };
+  HardwareProfile profile = *shipped;
+  std::erase_if(profile.gemms, [](const GemmTime& time) {
+    return time.n == 8192 && time.k == 14336 && time.m < 8192;
+  });
+  const double whole = seconds(profile, 8192);
+  for (const int64_t parts : {2, 4, 8}) {
+    const double part = seconds(profile, 8192 / parts);
+    EXPECT_GE(static_cast<double>(parts) * part, whole) << parts;
+    EXPECT_LT(static_cast<double>(parts) * part, 1.1 * whole) << parts;
+  }
+  profile.gemms.push_back(
+      {.m = 4096, .n = 8192, .k = 14336, .trans_b = true, .seconds = whole});
+  EXPECT_DOUBLE_EQ(seconds(profile, 4096), whole + profile.launch_overhead_s);
+  EXPECT_GE(2 * seconds(profile, 2048), whole);
+}
+
 // Goal: sizes between measured ones are interpolated in log space, sizes beyond
 // scale with the bytes, and messages never beat the smallest measured one.
 // Method: a table of two points with different speeds.

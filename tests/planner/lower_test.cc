@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/graph.h"
+#include "planner/happens_before.h"
 #include "planner/workspace.h"
 #include "tests/planner/planner_testing.h"
 
@@ -48,6 +49,98 @@ TEST(BuildTrainingProgramTest, GivesSoundProgramsForEveryLayout) {
           BuildTrainingProgram(TestModel(), layout, stage);
       EXPECT_EQ(ProgramHash(*program), ProgramHash(*again));
     }
+  }
+}
+
+// Goal: Programs of tokens in chunks are sound, whatever else the layout has,
+// and communicate and compute as much. Method: sweep as above, with more
+// tokens; sums of products and of what tensor ranks exchange.
+TEST(BuildTrainingProgramTest, GivesSoundProgramsOfChunks) {
+  ModelSpec model = TestModel();
+  model.hidden = 32;
+  model.sequence_length = 1024;
+  int num_chunked = 0;
+  for (const Layout& whole : AllTestLayouts()) {
+    if (whole.tensor == 1) continue;
+    Layout layout = whole;
+    layout.tensor_chunks = whole.num_microbatches > 1 ? 2 : 4;
+    if (num_chunked++ % 2 == 0) {
+      layout.copy_engines = {.tensor_gathers = true, .tensor_reductions = true};
+    }
+    for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+      SCOPED_TRACE(absl::StrCat(LayoutToString(layout), ", stage ", stage));
+      absl::StatusOr<Program> program =
+          BuildTrainingProgram(model, layout, stage);
+      ASSERT_TRUE(program.ok()) << program.status();
+      ASSERT_TRUE(CheckProgram(*program).ok()) << CheckProgram(*program);
+      absl::StatusOr<Program> validation =
+          BuildValidationProgram(model, layout, stage);
+      ASSERT_TRUE(validation.ok()) << validation.status();
+      ASSERT_TRUE(CheckProgram(*validation).ok()) << CheckProgram(*validation);
+      const auto work = [](const Program& of) {
+        std::pair<int64_t, int64_t> sums;
+        for (const Instruction& in : of.instructions) {
+          if (const auto* a = std::get_if<GemmAttributes>(&in.attributes)) {
+            sums.first += a->m * a->n * a->k;
+          }
+          if (in.lane != Lane::kTensorComm) continue;
+          sums.second +=
+              std::get<CollectiveAttributes>(in.attributes).num_elements;
+        }
+        return sums;
+      };
+      EXPECT_EQ(work(*program),
+                work(*BuildTrainingProgram(model, whole, stage)));
+    }
+  }
+  EXPECT_GT(num_chunked, 10);
+}
+
+// Goal: chunks go through a layer's products beside each other's communication.
+// Method: of a layer in the middle, that each op is certain to come after what
+// it reads of its own chunk, and that products are not held up by communication
+// of other chunks under way, nor the other way about.
+TEST(BuildTrainingProgramTest, HidesCommunicationOfChunks) {
+  ModelSpec model = TestModel();
+  model.hidden = 32;
+  model.sequence_length = 512;
+  const Layout layout{
+      .tensor = 2,
+      .copy_engines = {.tensor_gathers = true, .tensor_reductions = true},
+      .tensor_chunks = 4};
+  absl::StatusOr<Program> program = BuildTrainingProgram(model, layout, 0);
+  ASSERT_TRUE(program.ok()) << program.status();
+  const HappensBefore order(program->instructions);
+  const auto find = [&](absl::string_view op, int chunk) {
+    const std::string name = absl::StrCat("layers.", op, "/chunk.", chunk);
+    for (size_t i = 0; i < program->instructions.size(); ++i) {
+      if (program->instructions[i].name == name) {
+        return static_cast<InstructionId>(i);
+      }
+    }
+    ADD_FAILURE() << "no " << name;
+    return InstructionId{0};
+  };
+  const char* const chain[] = {
+      "1/feed_forward/down", "1/feed_forward/reduce_output", "2/attention/norm",
+      "2/attention/gather_input", "2/attention/qkv"};
+  for (const int chunk : {0, 1, 2, 3}) {
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_TRUE(order.FinishedBefore(find(chain[i], chunk),
+                                       find(chain[i + 1], chunk)))
+          << chain[i] << " of chunk " << chunk;
+    }
+  }
+  const auto expect_beside = [&](InstructionId a, InstructionId b) {
+    EXPECT_FALSE(order.FinishedBefore(a, b)) << a << " " << b;
+    EXPECT_FALSE(order.FinishedBefore(b, a)) << a << " " << b;
+  };
+  for (const int chunk : {0, 1, 2}) {
+    expect_beside(find(chain[1], chunk), find(chain[0], chunk + 1));
+  }
+  expect_beside(find(chain[3], 0), find(chain[0], 3));
+  for (const int chunk : {1, 2, 3}) {
+    expect_beside(find(chain[3], chunk), find(chain[4], chunk - 1));
   }
 }
 
@@ -324,11 +417,10 @@ TEST(BuildTrainingProgramTest, ComputesInBf16) {
               std::vector<int64_t>{num_moments});
     EXPECT_EQ(buffer(program.scratch_buffer).bytes, kComputeScratchBytes);
     EXPECT_EQ(buffer(program.norms_buffer).dtype, DType::kFloat32);
-    EXPECT_EQ(
-        buffer(program.norms_buffer).dims[0] +
-            buffer(program.parameters_buffer).dims[0],
-        layout.shards_parameters() ? num_moments
-                                   : program.parameters.num_elements);
+    EXPECT_EQ(buffer(program.norms_buffer).dims[0] +
+                  buffer(program.parameters_buffer).dims[0],
+              layout.shards_parameters() ? num_moments
+                                         : program.parameters.num_elements);
     const std::set<std::string> fp32 = {"rstd", "lse", "stats", "all_stats"};
     for (const Buffer& b : program.buffers) {
       EXPECT_EQ(b.offset_bytes % 256, 0) << b.name;

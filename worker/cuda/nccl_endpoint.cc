@@ -174,6 +174,56 @@ absl::Status NcclEndpoint::ReduceScatter(const void* full, void* shard,
   });
 }
 
+namespace {
+
+// Of a call within a group, which does its work at the group's end.
+ncclResult_t Passed(ncclResult_t result) {
+  return result == ncclInProgress ? ncclSuccess : result;
+}
+
+}  // namespace
+
+// NCCL puts the calls of a group into one kernel.
+absl::Status NcclEndpoint::AllGatherBlocks(const void* shard, void* full,
+                                           int64_t num_elements, DType dtype,
+                                           int64_t num_blocks,
+                                           cudaStream_t stream) {
+  const int64_t each = num_elements / num_blocks / size();
+  CHECK(num_elements == each * num_blocks * size());
+  const int64_t bytes = each * DTypeBytes(dtype);
+  return Call("all-gather", [&](ncclComm_t comm) {
+    ncclResult_t result = ncclGroupStart();
+    for (int64_t i = 0; i < num_blocks && result == ncclSuccess; ++i) {
+      result =
+          Passed(ncclAllGather(static_cast<const char*>(shard) + i * bytes,
+                               static_cast<char*>(full) + i * bytes * size(),
+                               each, NcclTypeOf(dtype), comm, stream));
+    }
+    const ncclResult_t end = ncclGroupEnd();
+    return result == ncclSuccess ? end : result;
+  });
+}
+
+absl::Status NcclEndpoint::ReduceScatterBlocks(const void* full, void* shard,
+                                               int64_t num_elements,
+                                               DType dtype, int64_t num_blocks,
+                                               cudaStream_t stream) {
+  const int64_t each = num_elements / num_blocks / size();
+  CHECK(num_elements == each * num_blocks * size());
+  const int64_t bytes = each * DTypeBytes(dtype);
+  return Call("reduce-scatter", [&](ncclComm_t comm) {
+    ncclResult_t result = ncclGroupStart();
+    for (int64_t i = 0; i < num_blocks && result == ncclSuccess; ++i) {
+      result = Passed(
+          ncclReduceScatter(static_cast<const char*>(full) + i * bytes * size(),
+                            static_cast<char*>(shard) + i * bytes, each,
+                            NcclTypeOf(dtype), ncclSum, comm, stream));
+    }
+    const ncclResult_t end = ncclGroupEnd();
+    return result == ncclSuccess ? end : result;
+  });
+}
+
 absl::Status NcclEndpoint::AllReduce(void* data, int64_t num_elements,
                                      DType dtype, cudaStream_t stream) {
   return Call("all-reduce", [&](ncclComm_t comm) {

@@ -80,6 +80,20 @@ int64_t ShardBytes(const CollectiveAttributes& attributes, size_t size) {
   return attributes.num_elements / members * DTypeBytes(attributes.dtype);
 }
 
+// Of one block.
+int64_t BlockBytes(const CollectiveAttributes& attributes, size_t size) {
+  const int64_t bytes = ShardBytes(attributes, size);
+  CHECK(bytes % attributes.num_blocks == 0);
+  return bytes / attributes.num_blocks;
+}
+
+// Each copy of an action stands for so many, of one block each.
+struct Blocks {
+  int32_t count = 1;
+  int64_t from_stride = 0;  // Bytes from one to the next.
+  int64_t to_stride = 0;
+};
+
 // What a stream is given, one after the other.
 struct Copy {
   void* to;
@@ -167,9 +181,9 @@ class IpcPeerCopies : public PeerCopies {
   absl::StatusOr<std::byte*> Destination(const CudaOpContext& context,
                                          const Instruction& in,
                                          const Route& route, Rank peer) const;
-  absl::StatusOr<SumShardsArgs> SumOf(const Route& route,
-                                      const CollectiveAttributes& attributes,
-                                      void* full, void* shard) const;
+  SumShardsArgs SumOf(const Route& route,
+                      const CollectiveAttributes& attributes, int32_t block,
+                      std::byte* full, std::byte* shard) const;
 
   const PeerCopyOptions options_;
   std::unique_ptr<PeerMailbox> mailbox_;  // Null: there is an obstacle.
@@ -343,24 +357,27 @@ absl::StatusOr<std::byte*> IpcPeerCopies::Destination(
   return peer.Base(to.arena) + to.offset_bytes;
 }
 
-absl::StatusOr<SumShardsArgs> IpcPeerCopies::SumOf(
-    const Route& route, const CollectiveAttributes& attributes, void* full,
-    void* shard) const {
+// Of one block; `full` and `shard` are where all begin.
+SumShardsArgs IpcPeerCopies::SumOf(const Route& route,
+                                   const CollectiveAttributes& attributes,
+                                   int32_t block, std::byte* full,
+                                   std::byte* shard) const {
   const auto size = static_cast<int32_t>(route.members.size());
-  const int64_t bytes = ShardBytes(attributes, route.members.size());
+  const int64_t bytes = BlockBytes(attributes, route.members.size());
   std::byte* const scratch =
       mailbox_->scratch() + mailbox_->layout().ScratchOffset(route.lane);
-  SumShardsArgs sum = {.sum = shard,
+  SumShardsArgs sum = {.sum = shard + block * bytes,
                        .num_shards = size,
                        .num_elements = bytes / DTypeBytes(attributes.dtype),
                        .type = attributes.dtype == DType::kBfloat16
                                    ? ElementType::kBfloat16
                                    : ElementType::kFloat32};
   for (int32_t member = 0; member < size; ++member) {
-    sum.shards[member] =
-        member == route.index
-            ? static_cast<std::byte*>(full) + route.index * bytes
-            : scratch + ScratchSlot(route.index, member) * bytes;
+    sum.shards[member] = member == route.index
+                             ? full + (block * size + member) * bytes
+                             : scratch + (block * (size - 1) +
+                                          ScratchSlot(route.index, member)) *
+                                             bytes;
   }
   return sum;
 }
@@ -373,8 +390,9 @@ absl::StatusOr<CudaOp> IpcPeerCopies::Bind(const CudaOpContext& context,
                            .size = static_cast<int32_t>(route->members.size())};
   std::vector<PeerAction> actions;
   const std::byte* from = nullptr;
-  std::optional<Copy> own_copy;
-  std::optional<SumShardsArgs> sum;
+  Blocks blocks;
+  std::vector<Copy> own_copies;
+  std::vector<SumShardsArgs> sums;
   if (IsTransfer(in.kind)) {
     const auto& attributes = std::get<TransferAttributes>(in.attributes);
     const int64_t num_bytes =
@@ -384,20 +402,31 @@ absl::StatusOr<CudaOp> IpcPeerCopies::Bind(const CudaOpContext& context,
     if (sends) from = context.Input<std::byte>(in, 0);
   } else {
     const auto& attributes = std::get<CollectiveAttributes>(in.attributes);
-    const int64_t bytes = ShardBytes(attributes, route->members.size());
+    const int64_t bytes = BlockBytes(attributes, route->members.size());
     const bool in_place = in.inputs.at(0) == in.outputs.at(0);
+    CHECK(!in_place || attributes.num_blocks == 1);
     const int64_t own = route->index * bytes;
     auto* const input = context.Input<std::byte>(in, 0);
     auto* const output = context.Output<std::byte>(in, 0);
+    blocks.count = attributes.num_blocks;
     if (in.kind == OpKind::kAllGather) {
       actions = AllGatherActions(group, bytes);
+      blocks.from_stride = bytes;
+      blocks.to_stride = group.size * bytes;
       from = in_place ? input + own : input;
-      if (!in_place) own_copy = Copy{output + own, input, bytes};
+      for (int32_t i = 0; i < blocks.count && !in_place; ++i) {
+        own_copies.push_back({output + own + i * blocks.to_stride,
+                              input + i * blocks.from_stride, bytes});
+      }
     } else {
       actions = ReduceScatterActions(group, bytes);
+      blocks.from_stride = group.size * bytes;
+      blocks.to_stride = (group.size - 1) * bytes;
       from = input;
-      ASSIGN_OR_RETURN(sum, SumOf(*route, attributes, input,
-                                  in_place ? output + own : output));
+      for (int32_t i = 0; i < blocks.count; ++i) {
+        sums.push_back(SumOf(*route, attributes, i, input,
+                             in_place ? output + own : output));
+      }
     }
   }
 
@@ -430,18 +459,22 @@ absl::StatusOr<CudaOp> IpcPeerCopies::Bind(const CudaOpContext& context,
       case PeerActionKind::kCopy: {
         ASSIGN_OR_RETURN(std::byte * to,
                          Destination(context, in, *route, peer));
-        calls->push_back(Copy{to + action.to_bytes, from + action.from_bytes,
-                              action.num_bytes});
+        for (int32_t i = 0; i < blocks.count; ++i) {
+          calls->push_back(
+              Copy{to + action.to_bytes + i * blocks.to_stride,
+                   from + action.from_bytes + i * blocks.from_stride,
+                   action.num_bytes});
+        }
         break;
       }
       case PeerActionKind::kSum:
-        calls->push_back(*sum);
+        calls->insert(calls->end(), sums.begin(), sums.end());
         break;
     }
   }
   // Within a device a copy is a kernel: last, since it waits for
   // multiprocessors where the others do not.
-  if (own_copy.has_value()) calls->push_back(*own_copy);
+  calls->insert(calls->end(), own_copies.begin(), own_copies.end());
   return [calls](cudaStream_t stream) -> absl::Status {
     for (const Call& call : *calls) RETURN_IF_ERROR(Enqueue(call, stream));
     return absl::OkStatus();

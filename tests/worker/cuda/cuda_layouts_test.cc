@@ -186,6 +186,43 @@ std::vector<Layout> RoundedLayoutsOf(int32_t num_ranks) {
   return layouts;
 }
 
+// Meshes with tensor ranks, their tokens in chunks.
+std::vector<Layout> ChunkedLayoutsOf(int32_t num_ranks) {
+  std::vector<Layout> layouts;
+  const auto add = [&](Layout layout) {
+    for (const Precision precision :
+         {Precision::kBfloat16, Precision::kFloat32}) {
+      layout.precision = precision;
+      layouts.push_back(layout);
+    }
+  };
+  for (const int32_t tensor : {2, 4}) {
+    if (tensor > num_ranks) continue;
+    Layout layout = {.tensor = tensor,
+                     .micro_batch = 2,
+                     .num_microbatches = 4,
+                     .tensor_chunks = 2};
+    const int32_t others = num_ranks / tensor;
+    if (others == 1) {
+      add(layout);
+      if (tensor == 2) layout.tensor_chunks = 4;
+      layout.recompute = Recompute::kFull;
+      add(layout);
+      continue;
+    }
+    layout.pipeline = others;
+    add(layout);
+    layout.pipeline = 1;
+    layout.data = others;
+    layout.num_microbatches /= others;
+    for (const int32_t zero : {1, 3}) {
+      layout.zero = zero;
+      add(layout);
+    }
+  }
+  return layouts;
+}
+
 // With copy engines, where they have something to do.
 std::vector<Layout> WithCopyEngines(const std::vector<Layout>& layouts) {
   std::vector<Layout> with;
@@ -198,6 +235,9 @@ std::vector<Layout> WithCopyEngines(const std::vector<Layout>& layouts) {
 
 std::vector<Layout> LayoutsByCopyEngines(int32_t num_ranks) {
   return WithCopyEngines(LayoutsOf(num_ranks));
+}
+std::vector<Layout> ChunkedLayoutsByCopyEngines(int32_t num_ranks) {
+  return WithCopyEngines(ChunkedLayoutsOf(num_ranks));
 }
 
 // One after the other, in one process a rank: making its CUDA context takes the
@@ -274,6 +314,14 @@ TEST(CudaLayoutsTest, AllLearnWhatTheCpuDoesByCopyEngines) {
   ExpectToLearnWhatTheCpuDoes(LayoutsByCopyEngines);
 }
 
+// Goal: likewise of tokens in chunks. Method: as above.
+TEST(CudaLayoutsTest, ChunksLearnWhatTheCpuDoes) {
+  ExpectToLearnWhatTheCpuDoes(ChunkedLayoutsOf);
+}
+TEST(CudaLayoutsTest, ChunksLearnWhatTheCpuDoesByCopyEngines) {
+  ExpectToLearnWhatTheCpuDoes(ChunkedLayoutsByCopyEngines);
+}
+
 // Losses of rank 0, as text, of deterministic steps under each layout of two
 // ranks.
 std::vector<std::string> DeterministicLosses(const std::vector<Layout>& layouts,
@@ -303,7 +351,8 @@ TEST(CudaLayoutsTest, CopyEnginesChangeNoBitOfDeterministicSteps) {
   std::vector<Layout> by_nccl;
   for (Layout layout :
        {Layout{.pipeline = 2}, Layout{.tensor = 2},
-        Layout{.data = 2, .zero = 1}, Layout{.data = 2, .zero = 3}}) {
+        Layout{.tensor = 2, .tensor_chunks = 2}, Layout{.data = 2, .zero = 1},
+        Layout{.data = 2, .zero = 3}}) {
     layout.micro_batch = 1;
     layout.num_microbatches = 8 / layout.data;
     layout.precision = Precision::kBfloat16;

@@ -1,0 +1,60 @@
+#include "planner/chunk_choice.h"
+
+#include <optional>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "planner/program_prediction.h"
+
+namespace millrace {
+namespace {
+
+std::vector<Layout> WithChunks(const ModelSpec& model, Layout layout,
+                               const std::vector<int32_t>& counts) {
+  std::vector<Layout> variants;
+  if (layout.tensor_chunks > 1) return variants;
+  for (const int32_t count : counts) {
+    layout.tensor_chunks = count;
+    if (count > 1 &&
+        ValidateLayout(model, layout, layout.global_batch()).ok()) {
+      variants.push_back(layout);
+    }
+  }
+  return variants;
+}
+
+}  // namespace
+
+std::vector<Layout> ChunkedVariants(const ModelSpec& model,
+                                    const Layout& layout) {
+  return WithChunks(model, layout, {2, 4});
+}
+
+bool MayChooseChunks(const JobSpec& job) {
+  return job.resources.uses_cuda() && !job.layout.tensor_chunks.has_value();
+}
+
+absl::Status ChooseTensorChunks(const JobSpec& job, const CostModel& cost,
+                                Plan* plan) {
+  const std::optional<int32_t> pinned = job.layout.tensor_chunks;
+  std::vector<Layout> variants;
+  if (pinned.has_value()) {
+    variants = WithChunks(job.model, plan->layout, {*pinned});
+  } else if (MayChooseChunks(job)) {
+    variants = ChunkedVariants(job.model, plan->layout);
+  }
+  for (Layout& layout : variants) {
+    Timeline timeline;
+    ASSIGN_OR_RETURN(const Prediction prediction,
+                     PredictLayout(job.model, layout, cost, &timeline));
+    if (pinned.has_value() ||
+        prediction.step_time_s < plan->prediction.step_time_s) {
+      plan->layout = std::move(layout);
+      plan->prediction = prediction;
+      plan->timeline = std::move(timeline);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace millrace
