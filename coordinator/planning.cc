@@ -183,7 +183,13 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
             PrecisionOf(parsed.at("gradient_reduction").get<std::string>()),
         .schedule = ScheduleOf(parsed.at("schedule").get<std::string>()),
         .listed_transfer_us = parsed.at("listed_transfer_us")};
-    SetRecompute(parsed.at("recompute").get<std::string>(), &record.layout);
+    const auto recompute = parsed.at("recompute").get<std::string>();
+    if (const absl::Status status = CheckRecomputeKey(recompute);
+        !status.ok()) {
+      return absl::DataLossError(
+          absl::StrCat("the plan in the log: ", status.message()));
+    }
+    SetRecompute(recompute, &record.layout);
     const Json& use = parsed.at("copy_engines");
     record.layout.copy_engines = {.transfers = use.at(0),
                                   .tensor_gathers = use.at(1),

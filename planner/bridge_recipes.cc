@@ -150,7 +150,7 @@ void ApplyBridgeRecipe(const PublishedRun& run, RunSetup* setup) {
       : recipe->graphs == kRouter    ? "the router a graph"
                                      : "no graphs"));
   if (!run.recompute.empty() || recipe->again == kNothing) return;
-  setup->layout.recompute = Recompute::kSelective;
+  setup->layout.recompute = Recompute::kPolicy;
   how.selective = {.norms = recipe->again == kNorms,
                    .activation = recipe->again == kNorms,
                    .latent_projections = recipe->again == kLatent};

@@ -209,19 +209,34 @@ class Search {
 
   void PriceVariants(const Layout& order) {
     if (evaluator_.OrderMemoryFloor(order) > memory_limit_) return;
-    // Of variants of one ZeRO stage that fit, the fastest.
+    // Of variants of one ZeRO stage that fit, the fastest, and what the first
+    // computes again.
     double fitting_s = std::numeric_limits<double>::infinity();
+    std::optional<Recompute> fitting;
     int32_t zero = -1;
     for (const Layout& variant : space_.Variants(order)) {
       const bool is_first = variant.zero != zero;
       if (is_first) {
         zero = variant.zero;
         fitting_s = std::numeric_limits<double>::infinity();
+        fitting.reset();
       }
-      // More computed again is dominated where less fits and is no slower.
+      // More computed again is dominated where less fits and is no slower: with
+      // zero bubble it may make another stage the slowest, and that faster.
+      if (fitting.has_value() && Has(variant.recompute, *fitting) &&
+          variant.recompute_by_stage.empty() &&
+          variant.schedule != Schedule::kZeroBubble) {
+        continue;
+      }
       const double floor_s = evaluator_.VariantFloor(variant);
       if (floor_s >= fitting_s || IsTooSlow(floor_s)) continue;
-      if (Price(variant, &fitting_s) || !is_first) continue;
+      if (Price(variant, &fitting_s)) {
+        if (!fitting.has_value() && variant.recompute_by_stage.empty()) {
+          fitting = variant.recompute;
+        }
+        continue;
+      }
+      if (!is_first) continue;
       // What does not fit may where some stages compute more again.
       const std::optional<Layout> fitted =
           evaluator_.FitRecompute(variant, memory_limit_);

@@ -135,4 +135,44 @@ CutLoads CutCosts::MakeLoads(const Layout& layout, Recompute recompute) {
   return loads;
 }
 
+const std::vector<Recompute>& CutCosts::Recomputes(const Layout& layout) {
+  Key key = KeyOf(layout, Recompute::kNone);
+  key.micro_batch = 1;
+  const auto make = [&] {
+    Layout one_sequence = layout;
+    one_sequence.micro_batch = 1;
+    return RecomputeLadder(PriceRecompute(one_sequence));
+  };
+  return Find(key, Recompute::kNone, make, &recomputes_);
+}
+
+std::vector<RecomputeCandidate> CutCosts::PriceRecompute(
+    const Layout& layout) const {
+  struct Kind {
+    LayerKind kind;
+    int64_t num_layers;
+  };
+  const Kind kinds[] = {{LayerKind::kDense, model_.num_dense_layers()},
+                        {LayerKind::kExperts, model_.num_expert_layers()}};
+  const auto with = [&](Recompute set) {
+    Layout cut = WithRecompute(layout, set);
+    cut.pipeline = 1;  // Experts as near as they can be.
+    RecomputeCandidate mean{.op = set};
+    for (const Kind& kind : kinds) {
+      if (kind.num_layers == 0) continue;
+      const LayerWork work =
+          WorkOfLayer(model_, cut, kind.kind, implementation_);
+      const LayerTime time =
+          TimeOfLayer(PriceLayer(work, cut, implementation_, cost_), cut,
+                      implementation_, cost_);
+      const double share = static_cast<double>(kind.num_layers) /
+                           static_cast<double>(model_.num_layers);
+      mean.bytes += share * static_cast<double>(work.activation_bytes);
+      mean.seconds += share * time.recompute.total();
+    }
+    return mean;
+  };
+  return RecomputeCandidates(with);
+}
+
 }  // namespace millrace

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "planner/device_cost.h"
@@ -31,6 +32,10 @@ class CutCosts {
   // says of that. Loads are had without prices, in a fraction of the time.
   const CutTimes& Times(const Layout& layout, Recompute recompute);
   const CutLoads& Loads(const Layout& layout, Recompute recompute);
+
+  // See StepModel.
+  std::vector<RecomputeCandidate> PriceRecompute(const Layout& layout) const;
+  const std::vector<Recompute>& Recomputes(const Layout& layout);
 
  private:
   // Equal keys, equal values.
@@ -74,6 +79,7 @@ class CutCosts {
   Cache<CutLoads> loads_;
   // Of layers with experts, wherever these are.
   Cache<PricedLayer> expert_layers_;
+  Cache<std::vector<Recompute>> recomputes_;
 };
 
 }  // namespace millrace

@@ -58,24 +58,41 @@ std::string AlternativeRow(int width, const Alternative& alternative) {
       FormatStepTime(prediction.step_time_s), memory, alternative.reason);
 }
 
+// "norm, 64.0 MiB for 0.05 ms".
+std::string PriceText(const RecomputeCandidate& price) {
+  return absl::StrCat(RecomputeName(price.op), ", ",
+                      FormatBytes(static_cast<int64_t>(price.bytes)), " for ",
+                      FormatSeconds(price.seconds));
+}
+
+// What is computed again, what it saves and takes, and what would be next.
 std::string RecomputeText(const Plan& plan) {
-  const char* what = "";
-  switch (plan.layout.recompute) {
-    case Recompute::kNone:
-      return "";
-    case Recompute::kSelective:
-      what = "the outputs of norms and SwiGLU";
-      break;
-    case Recompute::kFull:
-      what = "all layers from their inputs";
-      break;
+  const Recompute set = plan.layout.recompute;
+  if (set == Recompute::kNone) return "";
+  const std::string what = set == Recompute::kFull
+                               ? "all layers from their inputs"
+                               : RecomputeName(set);
+  std::string text = absl::StrCat(
+      "  recompute  ",
+      plan.layout.recompute_by_stage.empty()
+          ? what
+          : absl::StrCat("by stage, the least with which each fits, at most ",
+                         what),
+      ", ", Percent(plan.prediction.recompute_fraction),
+      " of the step, for memory\n");
+  std::vector<std::string> prices;
+  std::string next;
+  for (const RecomputeCandidate& price : plan.recompute_prices) {
+    if (Has(set, price.op)) {
+      prices.push_back(PriceText(price));
+    } else if (next.empty()) {
+      next = absl::StrCat("; next would be ", PriceText(price));
+    }
   }
-  if (!plan.layout.recompute_by_stage.empty()) {
-    what = "by stage, the least with which each fits";
-  }
-  return absl::StrCat("  recompute  ", what, ", ",
-                      Percent(plan.prediction.recompute_fraction),
-                      " of the step, for memory\n");
+  if (prices.empty()) return text;
+  return absl::StrCat(text, std::string(kColumn, ' '),
+                      "saves of each layer and micro-batch: ",
+                      absl::StrJoin(prices, "; "), next, "\n");
 }
 
 // "1.20 s (1.10 s to 1.35 s)".

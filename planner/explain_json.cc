@@ -258,6 +258,14 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
   if (plan.optimality_gap.has_value()) {
     json["search"]["optimality_gap"] = *plan.optimality_gap;
   }
+  json["recompute"] = Json::array();
+  for (const RecomputeCandidate& price : plan.recompute_prices) {
+    json["recompute"].push_back(
+        {{"op", RecomputeName(price.op)},
+         {"chosen", Has(plan.layout.recompute, price.op)},
+         {"saved_bytes", price.bytes},
+         {"seconds", price.seconds}});
+  }
   json["alternatives"] = Json::array();
   for (const Alternative& alternative : plan.alternatives) {
     json["alternatives"].push_back(

@@ -42,12 +42,16 @@ std::vector<Turn> TurnsOf(const Layout& layout, const ModelSpec& model) {
     if (zero == layout.zero) continue;
     turns.push_back({"layout.zero", absl::StrCat(zero)});
   }
-  for (int i = 0; i < kNumRecomputes; ++i) {
-    const auto recompute = static_cast<Recompute>(i);
-    if (layout.recompute_by_stage.empty() && recompute == layout.recompute) {
-      continue;
-    }
-    turns.push_back({"layout.recompute", RecomputeName(recompute)});
+  const bool is_uniform = layout.recompute_by_stage.empty();
+  const bool is_none = layout.recompute == Recompute::kNone;
+  const bool is_full = layout.recompute == Recompute::kFull;
+  const std::pair<const char*, bool> recomputes[] = {
+      {"none", is_none},
+      {"selective", !is_none && !is_full},
+      {"full", is_full}};
+  for (const auto& [name, is_chosen] : recomputes) {
+    if (is_uniform && is_chosen) continue;
+    turns.push_back({"layout.recompute", name});
   }
   for (const Schedule schedule :
        {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble,

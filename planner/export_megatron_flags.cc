@@ -197,24 +197,50 @@ void AddPipeline(Export& out, Flags& flags) {
   AddRankOrder(out, flags);
 }
 
+void AddRecomputeModules(Export& out, Flags& flags) {
+  const ModelSpec& model = out.job.model;
+  const Recompute set = out.layout.recompute;
+  const bool has_grouped = HasGroupedExperts(out);
+  std::vector<std::string> modules;
+  Recompute unsaid = Recompute::kNone;
+  const auto add = [&](Recompute op, const char* module, bool is_all) {
+    if (!Has(set, op)) return;
+    if (module != nullptr) modules.push_back(module);
+    if (!is_all) unsaid = unsaid | op;
+  };
+  add(Recompute::kNorm, "layernorm", true);
+  add(Recompute::kActivation, has_grouped ? "moe_act" : nullptr,
+      has_grouped && model.num_dense_layers() == 0);
+  const bool is_latent = model.mla.kv_rank > 0;
+  add(Recompute::kQkv, is_latent ? "mla_up_proj" : nullptr, is_latent);
+  add(Recompute::kAttention, "core_attn", false);
+  for (const Recompute op :
+       {Recompute::kGateUp, Recompute::kOutput, Recompute::kDispatch}) {
+    add(op, nullptr, false);
+  }
+  if (!modules.empty()) {
+    flags.Add("recompute-granularity", "selective");
+    flags.Add("recompute-modules", absl::StrJoin(modules, " "));
+  }
+  if (unsaid == Recompute::kNone) return;
+  out.differences.push_back(absl::StrCat(
+      "recompute ", RecomputeName(set), ": no words are there for all of ",
+      RecomputeName(unsaid),
+      Has(unsaid, Recompute::kAttention) ? " (core_attn keeps its output)" : "",
+      Has(unsaid, Recompute::kActivation) && model.num_expert_layers() > 0 &&
+              !has_grouped
+          ? " (none for experts in fp32)"
+          : "",
+      ", so more is kept, which needs more memory"));
+}
+
 void AddRecompute(Export& out, Flags& flags) {
   if (out.layout.recompute == Recompute::kFull) {
     flags.Add("recompute-granularity", "full");
     flags.Add("recompute-method", "uniform");
     flags.Add("recompute-num-layers", 1);
-  } else if (out.layout.recompute == Recompute::kSelective) {
-    const bool has_grouped = HasGroupedExperts(out);
-    flags.Add("recompute-granularity", "selective");
-    flags.Add("recompute-modules",
-              has_grouped ? "layernorm moe_act" : "layernorm");
-    if (!has_grouped || out.job.model.moe.num_dense_layers > 0) {
-      out.differences.push_back(absl::StrCat(
-          "recompute selective: the modules named compute outputs of norms "
-          "again, and no words are there for those of ",
-          out.job.model.num_dense_layers() > 0 ? "a dense layer's activation"
-                                               : "experts in fp32",
-          ", which are kept and need more memory"));
-    }
+  } else if (out.layout.recompute != Recompute::kNone) {
+    AddRecomputeModules(out, flags);
   }
 }
 

@@ -330,13 +330,17 @@ absl::StatusOr<std::string> ExportTorchtitan(Export out) {
   AddTorchtitanSchedule(out.job, toml);
   AddTorchtitanLayout(out, toml);
   AddTorchtitanPrecision(out, toml);
+  const Recompute recompute = out.layout.recompute;
+  const bool is_selective =
+      recompute != Recompute::kNone && recompute != Recompute::kFull;
   toml.AddText("activation_checkpoint.mode",
-               RecomputeName(out.layout.recompute));
-  if (out.layout.recompute == Recompute::kSelective) {
+               is_selective ? "selective" : RecomputeName(recompute));
+  if (is_selective) {
     toml.AddText("activation_checkpoint.selective_ac_option", "op");
-    out.differences.push_back(
-        "recompute selective: torchtitan chooses among all ops, matrix "
-        "products too; the plan computes outputs of norms and SwiGLU again");
+    out.differences.push_back(absl::StrCat(
+        "recompute ", RecomputeName(recompute),
+        ": torchtitan chooses by its own policy among all ops, every second "
+        "matrix product too"));
   }
   if (out.job.checkpoint.interval_steps > 0) {
     toml.Add("checkpoint.enable", "true");

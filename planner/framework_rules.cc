@@ -106,7 +106,7 @@ const std::vector<FrameworkRule>& Rules() {
        "torchtitan: PyTorch FSDP 2 with prefetching, tensor parallelism in the "
        "open unless notes say async TP, gradients reduced in fp32; its logs "
        "have the memory that the allocator reserved",
-       Torchtitan(), 3, Recompute::kSelective, false, 51200, false,
+       Torchtitan(), 3, Recompute::kPolicy, false, 51200, false,
        kReservedByFsdp},
       {"sc21",
        "Megatron-LM of 2021: scores in memory, dropout, no sequence "

@@ -74,16 +74,11 @@ void EmitBackward(GraphBuilder& builder, const ForwardPass& pass,
       builder.HoldDeferred();
     }
     Layer layer = pass.layers[i];
-    if (recompute == Recompute::kFull) {
-      RecomputeLayer(builder, pass.input.document_starts, &layer.attention,
-                     &layer.feed_forward);
-    } else if (recompute == Recompute::kSelective) {
-      RecomputeCheapOps(builder, &layer.feed_forward);
-    }
+    RecomputeForFeedForward(builder, recompute, pass.input.document_starts,
+                            &layer.attention, &layer.feed_forward);
     d_stream = EmitFeedForwardBackward(builder, layer.feed_forward, d_stream);
-    if (recompute == Recompute::kSelective) {
-      RecomputeCheapOps(builder, &layer.attention);
-    }
+    RecomputeForAttention(builder, recompute, pass.input.document_starts,
+                          &layer.attention);
     d_stream = EmitAttentionBackward(builder, layer.attention,
                                      pass.input.document_starts, d_stream);
     builder.LastDeferred().completes_bucket =

@@ -59,18 +59,20 @@ std::string BlockName(const char* block, int64_t layer, Phase phase) {
                       phase == Phase::kRecompute ? "recompute/" : "");
 }
 
-// All up to the block's output; the block's weights must be there.
-void EmitAttend(GraphBuilder& builder, Phase phase, TensorId document_starts,
-                ResidualStream* stream, AttentionBlock* block) {
-  const StageShapes& s = builder.shapes();
+// The products of the block's norm, turned.
+void EmitQkv(GraphBuilder& builder, Phase phase, AttentionBlock* block) {
   const std::string name = BlockName("attention", block->layer, phase);
-  block->norm = builder.EmitNorm(absl::StrCat(name, "norm"), stream->residual,
-                                 stream->delta, block->norm.weight, phase);
   const TensorId input = builder.EmitTensorGather(
       absl::StrCat(name, "gather_input"), block->norm.output, phase);
   block->qkv = builder.EmitLinear(absl::StrCat(name, "qkv"), input,
                                   block->qkv_weight, phase);
   EmitRope(builder, absl::StrCat(name, "rope"), block->qkv, phase);
+}
+
+void EmitAttend(GraphBuilder& builder, Phase phase, TensorId document_starts,
+                AttentionBlock* block) {
+  const StageShapes& s = builder.shapes();
+  const std::string name = BlockName("attention", block->layer, phase);
   block->attended = builder.AddTensor(absl::StrCat(name, "attended"),
                                       {s.num_tokens, s.query_width()});
   block->lse = builder.AddTensor(absl::StrCat(name, "lse"),
@@ -81,47 +83,68 @@ void EmitAttend(GraphBuilder& builder, Phase phase, TensorId document_starts,
                 .attributes = AttentionShape(builder),
                 .inputs = {block->qkv, document_starts},
                 .outputs = {block->attended, block->lse}});
-  const TensorId output =
-      builder.EmitLinear(absl::StrCat(name, "output"), block->attended,
-                         block->output_weight, phase);
-  stream->residual = block->norm.residual;
-  stream->delta = builder.EmitTensorReduceScatter(
-      absl::StrCat(name, "reduce_output"), output, phase);
 }
 
-TensorId EmitSwiglu(GraphBuilder& builder, const std::string& name,
-                    TensorId gate_up, Phase phase) {
+// What is attended to, summed over tensor ranks: the block's output, to be
+// added to what its norm read.
+ResidualStream EmitOutput(GraphBuilder& builder, Phase phase,
+                          const AttentionBlock& block) {
+  const std::string name = BlockName("attention", block.layer, phase);
+  const TensorId output = builder.EmitLinear(
+      absl::StrCat(name, "output"), block.attended, block.output_weight, phase);
+  return {.residual = block.norm.residual,
+          .delta = builder.EmitTensorReduceScatter(
+              absl::StrCat(name, "reduce_output"), output, phase)};
+}
+
+void EmitGateUp(GraphBuilder& builder, Phase phase, FeedForwardBlock* block) {
+  const std::string name = BlockName("feed_forward", block->layer, phase);
+  const TensorId input = builder.EmitTensorGather(
+      absl::StrCat(name, "gather_input"), block->norm.output, phase);
+  block->gate_up = builder.EmitLinear(absl::StrCat(name, "gate_up"), input,
+                                      block->gate_up_weight, phase);
+}
+
+void EmitSwiglu(GraphBuilder& builder, Phase phase, FeedForwardBlock* block) {
   const StageShapes& s = builder.shapes();
-  const TensorId activation = builder.AddTensor(
-      absl::StrCat(name, "activation"), {s.num_tokens, s.ffn_hidden});
+  const std::string name = BlockName("feed_forward", block->layer, phase);
+  block->activation = builder.AddTensor(absl::StrCat(name, "activation"),
+                                        {s.num_tokens, s.ffn_hidden});
   builder.Emit({.kind = OpKind::kSwigluForward,
                 .phase = phase,
                 .name = absl::StrCat(name, "swiglu"),
                 .attributes = ElementwiseAttributes{.rows = s.num_tokens,
                                                     .cols = s.ffn_hidden},
-                .inputs = {gate_up},
-                .outputs = {activation}});
-  return activation;
+                .inputs = {block->gate_up},
+                .outputs = {block->activation}});
 }
 
-// All up to the activation.
-void EmitActivate(GraphBuilder& builder, Phase phase,
-                  const ResidualStream& stream, FeedForwardBlock* block) {
-  const std::string name = BlockName("feed_forward", block->layer, phase);
-  block->norm = builder.EmitNorm(absl::StrCat(name, "norm"), stream.residual,
-                                 stream.delta, block->norm.weight, phase);
-  const TensorId input = builder.EmitTensorGather(
-      absl::StrCat(name, "gather_input"), block->norm.output, phase);
-  block->gate_up = builder.EmitLinear(absl::StrCat(name, "gate_up"), input,
-                                      block->gate_up_weight, phase);
-  block->activation = EmitSwiglu(builder, name, block->gate_up, phase);
+SavedNorm EmitBlockNorm(GraphBuilder& builder, const char* block, int64_t layer,
+                        const ResidualStream& stream, const Weight& weight,
+                        Phase phase) {
+  return builder.EmitNorm(absl::StrCat(BlockName(block, layer, phase), "norm"),
+                          stream.residual, stream.delta, weight, phase);
 }
 
-// The norm's output anew, from what it kept of its input.
-void RecomputeNorm(GraphBuilder& builder, const std::string& name,
-                   SavedNorm* norm) {
-  *norm = builder.EmitNorm(absl::StrCat(name, "norm"), norm->residual, -1,
-                           norm->weight, Phase::kRecompute);
+// What of the attention block the set names, but its output.
+void RecomputeAttend(GraphBuilder& builder, Recompute set,
+                     TensorId document_starts, AttentionBlock* block) {
+  constexpr Phase kPhase = Phase::kRecompute;
+  if (Has(set, Recompute::kNorm)) {
+    block->norm = EmitBlockNorm(builder, "attention", block->layer,
+                                {.residual = block->norm.residual},
+                                block->norm.weight, kPhase);
+  }
+  if (Has(set, Recompute::kQkv)) EmitQkv(builder, kPhase, block);
+  if (Has(set, Recompute::kAttention)) {
+    EmitAttend(builder, kPhase, document_starts, block);
+  }
+}
+
+// Weight gradients that were to hide communication would only keep what they
+// read alive: products that are computed again hide it as well.
+void EmitDeferredBefore(GraphBuilder& builder, Recompute products) {
+  if (products != Recompute::kNone) builder.EmitDeferred();
 }
 
 }  // namespace
@@ -143,7 +166,11 @@ AttentionBlock EmitAttention(GraphBuilder& builder, int64_t layer,
       builder.AddWeight(absl::StrCat(name, "output"),
                         absl::StrCat(parameters, "self_attn.o_proj.weight"),
                         s.hidden, s.query_width());
-  EmitAttend(builder, Phase::kForward, document_starts, stream, &block);
+  block.norm = EmitBlockNorm(builder, "attention", layer, *stream,
+                             block.norm.weight, Phase::kForward);
+  EmitQkv(builder, Phase::kForward, &block);
+  EmitAttend(builder, Phase::kForward, document_starts, &block);
+  *stream = EmitOutput(builder, Phase::kForward, block);
   return block;
 }
 
@@ -163,7 +190,10 @@ FeedForwardBlock EmitFeedForward(GraphBuilder& builder, int64_t layer,
   block.down_weight = builder.AddWeight(
       absl::StrCat(name, "down"),
       absl::StrCat(parameters, "mlp.down_proj.weight"), s.hidden, s.ffn_hidden);
-  EmitActivate(builder, Phase::kForward, *stream, &block);
+  block.norm = EmitBlockNorm(builder, "feed_forward", layer, *stream,
+                             block.norm.weight, Phase::kForward);
+  EmitGateUp(builder, Phase::kForward, &block);
+  EmitSwiglu(builder, Phase::kForward, &block);
   const TensorId output =
       builder.EmitLinear(absl::StrCat(name, "down"), block.activation,
                          block.down_weight, Phase::kForward);
@@ -173,28 +203,35 @@ FeedForwardBlock EmitFeedForward(GraphBuilder& builder, int64_t layer,
   return block;
 }
 
-void RecomputeLayer(GraphBuilder& builder, TensorId document_starts,
-                    AttentionBlock* attention, FeedForwardBlock* feed_forward) {
-  // Weight gradients that were to hide communication would only keep what they
-  // read alive: what is computed again hides it as well.
-  builder.EmitDeferred();
-  ResidualStream stream{.residual = attention->norm.residual};
-  EmitAttend(builder, Phase::kRecompute, document_starts, &stream, attention);
-  EmitActivate(builder, Phase::kRecompute, stream, feed_forward);
+void RecomputeForFeedForward(GraphBuilder& builder, Recompute set,
+                             TensorId document_starts,
+                             AttentionBlock* attention,
+                             FeedForwardBlock* feed_forward) {
+  EmitDeferredBefore(builder, set & (Recompute::kGateUp | Recompute::kOutput));
+  ResidualStream stream{.residual = feed_forward->norm.residual};
+  if (Has(set, Recompute::kOutput)) {
+    RecomputeAttend(builder, set, document_starts, attention);
+    stream = EmitOutput(builder, Phase::kRecompute, *attention);
+  }
+  if (Has(set, Recompute::kNorm)) {
+    feed_forward->norm =
+        EmitBlockNorm(builder, "feed_forward", feed_forward->layer, stream,
+                      feed_forward->norm.weight, Phase::kRecompute);
+  }
+  if (Has(set, Recompute::kGateUp)) {
+    EmitGateUp(builder, Phase::kRecompute, feed_forward);
+  }
+  if (Has(set, Recompute::kActivation)) {
+    EmitSwiglu(builder, Phase::kRecompute, feed_forward);
+  }
 }
 
-void RecomputeCheapOps(GraphBuilder& builder, AttentionBlock* block) {
-  RecomputeNorm(builder,
-                BlockName("attention", block->layer, Phase::kRecompute),
-                &block->norm);
-}
-
-void RecomputeCheapOps(GraphBuilder& builder, FeedForwardBlock* block) {
-  const std::string name =
-      BlockName("feed_forward", block->layer, Phase::kRecompute);
-  RecomputeNorm(builder, name, &block->norm);
-  block->activation =
-      EmitSwiglu(builder, name, block->gate_up, Phase::kRecompute);
+void RecomputeForAttention(GraphBuilder& builder, Recompute set,
+                           TensorId document_starts, AttentionBlock* block) {
+  // Else it was there when the feed-forward block needed its output.
+  if (Has(set, Recompute::kOutput)) return;
+  EmitDeferredBefore(builder, set & (Recompute::kQkv | Recompute::kAttention));
+  RecomputeAttend(builder, set, document_starts, block);
 }
 
 TensorId EmitAttentionBackward(GraphBuilder& builder,

@@ -42,13 +42,17 @@ AttentionBlock EmitAttention(GraphBuilder& builder, int64_t layer,
 FeedForwardBlock EmitFeedForward(GraphBuilder& builder, int64_t layer,
                                  ResidualStream* stream);
 
-// Computes again, from what the layer's first norm kept of the stream, all that
-// its backward pass reads; the blocks then name the new tensors.
-void RecomputeLayer(GraphBuilder& builder, TensorId document_starts,
-                    AttentionBlock* attention, FeedForwardBlock* feed_forward);
-// The outputs of norms and of SwiGLU alone.
-void RecomputeCheapOps(GraphBuilder& builder, AttentionBlock* block);
-void RecomputeCheapOps(GraphBuilder& builder, FeedForwardBlock* block);
+// Before the backward function of each block: computes again what the set names
+// of what it reads, from what was kept or is made anew too, and at first from
+// what the layer's first norm kept of the stream; the blocks then name the new
+// tensors. What follows from attention's output is made before the feed-forward
+// block, the rest of the attention block as late as can be.
+void RecomputeForFeedForward(GraphBuilder& builder, Recompute set,
+                             TensorId document_starts,
+                             AttentionBlock* attention,
+                             FeedForwardBlock* feed_forward);
+void RecomputeForAttention(GraphBuilder& builder, Recompute set,
+                           TensorId document_starts, AttentionBlock* block);
 
 // Gradient of the stream after the block -> of the stream before it, both
 // [S, H]. Weight gradients stay deferred where they can hide communication that

@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-// What Recompute::kSelective computes again; the default is what workers do.
+// What Recompute::kPolicy computes again: what a framework names selective.
 struct SelectiveRecompute {
   bool norms = true;
   bool activation = true;  // Of the feed-forward block or the experts.

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "planner/importer.h"
+#include "planner/recompute.h"
 
 namespace millrace {
 namespace {
@@ -200,7 +201,11 @@ void SetRecompute(Importer& importer) {
   if (granularity != nullptr && granularity->value == "selective" &&
       !names.empty() &&
       std::includes(ours.begin(), ours.end(), names.begin(), names.end())) {
-    importer.Set("layout.recompute", "selective", "recompute-modules", modules);
+    Recompute set = Recompute::kNone;
+    if (names.count("layernorm") > 0) set = set | Recompute::kNorm;
+    if (names.count("moe_act") > 0) set = set | Recompute::kActivation;
+    importer.Set("layout.recompute", RecomputeName(set), "recompute-modules",
+                 modules);
     return;
   }
   importer.NoteIfThere(

@@ -6,7 +6,6 @@
 #include <variant>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "base/units.h"
 #include "planner/job_keys.h"
+#include "planner/recompute.h"
 #include "planner/yaml_tree.h"
 
 namespace millrace {
@@ -69,9 +69,12 @@ struct ExpectedText {
   std::string operator()(bool*) const { return "true or false"; }
   std::string operator()(std::string*) const {
     if (key.choices == nullptr) return "text";
-    return absl::StrCat(
-        DescribeChoices(key.choices),
-        key.by_stage ? ", or a list of these, one for each stage" : "");
+    if (!key.by_stage) return DescribeChoices(key.choices);
+    return absl::StrCat(DescribeChoices(key.choices),
+                        ", or ops joined as in norm+activation (",
+                        RecomputeOpNames(),
+                        "; output only with norm), or a list of these, one for "
+                        "each stage");
   }
   std::string operator()(std::vector<std::string>*) const {
     return "a list of texts";
@@ -169,16 +172,9 @@ std::string DescribeDefault(const JobKey& key) {
 
 bool IsChoice(const JobKey& key, absl::string_view text) {
   if (key.choices == nullptr) return true;
+  if (key.by_stage) return CheckRecomputeKey(text).ok();
   const std::vector<std::string> choices = absl::StrSplit(key.choices, '|');
-  const auto is_among = [&](absl::string_view word, size_t from) {
-    return std::find(choices.begin() + static_cast<ptrdiff_t>(from),
-                     choices.end(), word) != choices.end();
-  };
-  if (!key.by_stage || !absl::StrContains(text, ',')) return is_among(text, 0);
-  const std::vector<absl::string_view> stages = absl::StrSplit(text, ',');
-  return std::all_of(stages.begin(), stages.end(), [&](absl::string_view word) {
-    return is_among(absl::StripAsciiWhitespace(word), 1);
-  });
+  return std::find(choices.begin(), choices.end(), text) != choices.end();
 }
 
 std::string DescribeExpected(const JobKey& key) {

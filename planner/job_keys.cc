@@ -347,9 +347,10 @@ const JobKey kJobKeys[] = {
      .maximum = 3},
     {.path = "layout.recompute",
      .doc = "What the backward pass computes again instead of keeping it: "
-            "nothing, outputs of norms and activations, or whole layers; or a "
-            "list, of each pipeline stage. auto takes the least that fits, in "
-            "each stage.",
+            "nothing, some ops of each layer, or whole layers; or a list, of "
+            "each pipeline stage. selective leaves it to the planner which "
+            "ops: those that save most bytes for their time, as few as fit. "
+            "auto takes the least of all that fits, in each stage.",
      .field = FIELD(layout.recompute),
      .choices = "auto|none|selective|full",
      .by_stage = true},

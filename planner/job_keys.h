@@ -40,8 +40,8 @@ struct JobKey {
   bool open_maximum = false;
   bool is_bytes = false;          // Written as "20 MiB" or a plain count.
   const char* choices = nullptr;  // Of text: "cpu" or "none|linear|cosine".
-  // Of text whose first choice is auto: a list of the others too, one for each
-  // pipeline stage, kept as "full, none".
+  // Of what is computed again: sets of ops beside the choices, and a list of
+  // all but auto, one for each pipeline stage, kept as "full, none".
   bool by_stage = false;
   const char* default_note = nullptr;  // Where the default is not a constant.
 };

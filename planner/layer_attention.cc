@@ -20,22 +20,21 @@ void AddPlainProjections(LayerBuilder& builder) {
   const int64_t query = LocalHeads(builder) * model.head_dim;
   const int64_t kv = LocalKvHeads(builder) * model.head_dim;
   builder.KeepNormed(model.hidden);
-  builder.EnterTensor(model.hidden);
+  builder.EnterTensor(Piece::kQkv, model.hidden);
   const auto per_token = AsDouble(tokens);
-  if (builder.implementation().selective.every_second_product &&
-      builder.layout().recompute == Recompute::kSelective) {
+  if (builder.RepeatsSecondProducts()) {
     // Query, key, value: the second is computed again, and what follows from
     // the others is made anew from their outputs.
-    builder.Linear(Piece::kProduct, {tokens, query + kv, model.hidden});
+    builder.Linear(Piece::kQkv, {tokens, query + kv, model.hidden});
     builder.Linear(Piece::kSecondProduct, {tokens, kv, model.hidden});
-    builder.KeepElements(Piece::kProduct, per_token * AsDouble(query + kv));
+    builder.KeepElements(Piece::kQkv, per_token * AsDouble(query + kv));
     builder.KeepElements(Piece::kSecondProduct, per_token * AsDouble(kv));
   } else {
-    builder.Linear(Piece::kProduct, {tokens, query + 2 * kv, model.hidden});
-    builder.KeepElements(Piece::kProduct, per_token * AsDouble(query + 2 * kv));
+    builder.Linear(Piece::kQkv, {tokens, query + 2 * kv, model.hidden});
+    builder.KeepElements(Piece::kQkv, per_token * AsDouble(query + 2 * kv));
   }
   const double rotated = 2 * per_token * AsDouble(query + kv);
-  builder.Elementwise(Piece::kElementwise, rotated, rotated);
+  builder.Elementwise(Piece::kRotary, rotated, rotated);
 }
 
 // DeepSeek-V2 (2024), section 2.1. The projections to the latent vectors are
@@ -62,12 +61,12 @@ void AddLatentProjections(LayerBuilder& builder) {
   builder.Elementwise(Piece::kNorm, 2 * latent, 3 * latent);
   builder.KeepNormed(normed);
 
-  builder.EnterTensor(normed + mla.rope_head_dim);
+  builder.EnterTensor(Piece::kQkv, normed + mla.rope_head_dim);
   if (mla.query_rank > 0) {
     builder.Linear(Piece::kLatentProjection,
                    {tokens, heads * model.head_dim, mla.query_rank});
   } else {
-    builder.EnterTensor(model.hidden);
+    builder.EnterTensor(Piece::kProduct, model.hidden);
     builder.Linear(Piece::kProduct,
                    {tokens, heads * model.head_dim, model.hidden});
   }
@@ -165,14 +164,14 @@ void AddAttention(LayerBuilder& builder) {
   }
   // Both attention's backward pass and the output product's read it.
   const auto attended_elements = AsDouble(tokens * attended);
-  builder.KeepElements(Piece::kProduct, attended_elements);
+  builder.KeepElements(Piece::kAttended, attended_elements);
   if (builder.product_input_bytes() < builder.element_bytes()) {
-    builder.Keep(Piece::kProduct,
+    builder.Keep(Piece::kAttended,
                  attended_elements * builder.product_input_bytes());
   }
 
-  builder.Linear(Piece::kSecondProduct, {tokens, model.hidden, attended});
-  builder.LeaveTensor(Piece::kProduct, model.hidden);
+  builder.Linear(Piece::kOutput, {tokens, model.hidden, attended});
+  builder.LeaveTensor(Piece::kOutputSum, model.hidden);
   if (implementation.dropout) builder.Keep(Piece::kProduct, normed);
 
   // Backward: gradients of output, attended, query, key and value and input,

@@ -34,25 +34,66 @@ LayerBuilder::LayerBuilder(const ModelSpec& model, const Layout& layout,
           static_cast<double>(DTypeBytes(ActivationType(layout.precision)))) {}
 
 bool LayerBuilder::IsRepeated(Piece piece) const {
-  if (layout_.recompute == Recompute::kNone) return false;
-  if (layout_.recompute == Recompute::kFull) {
+  const Recompute set = layout_.recompute;
+  if (set == Recompute::kNone) return false;
+  if (set == Recompute::kPolicy) return IsInPolicy(piece);
+  if (set == Recompute::kFull) {
     return piece != Piece::kLast || implementation_.recomputes_whole_layer;
   }
+  switch (piece) {
+    case Piece::kNorm:
+      return Has(set, Recompute::kNorm);
+    case Piece::kActivation:
+    case Piece::kExpertActivation:
+      return Has(set, Recompute::kActivation);
+    case Piece::kQkv:
+    case Piece::kRotary:
+    case Piece::kLatentProjection:
+      return Has(set, Recompute::kQkv);
+    case Piece::kAttention:
+    case Piece::kAttended:
+      return Has(set, Recompute::kAttention);
+    case Piece::kGateUp:
+    case Piece::kExpertProducts:
+      return Has(set, Recompute::kGateUp);
+    case Piece::kOutput:
+    case Piece::kOutputSum:
+      return Has(set, Recompute::kOutput);
+    case Piece::kExperts:
+      return Has(set, Recompute::kDispatch);
+    case Piece::kProduct:
+    case Piece::kSecondProduct:
+    case Piece::kLast:
+      return false;
+  }
+  CHECK(false) << "unknown piece " << static_cast<int>(piece);
+  return false;
+}
+
+bool LayerBuilder::IsInPolicy(Piece piece) const {
   const SelectiveRecompute& selective = implementation_.selective;
   switch (piece) {
     case Piece::kNorm:
       return selective.norms;
     case Piece::kActivation:
       return selective.activation;
+    case Piece::kExpertActivation:
+      return selective.activation || selective.experts;
     case Piece::kAttention:
       return selective.attention;
     case Piece::kLatentProjection:
       return selective.latent_projections;
     case Piece::kExperts:
+    case Piece::kExpertProducts:
       return selective.experts;
-    case Piece::kElementwise:
+    case Piece::kRotary:
+    case Piece::kOutput:
     case Piece::kSecondProduct:
       return selective.every_second_product;
+    case Piece::kAttended:
+    case Piece::kQkv:
+    case Piece::kGateUp:
+    case Piece::kOutputSum:
     case Piece::kProduct:
     case Piece::kLast:
       return false;
@@ -182,7 +223,7 @@ void LayerBuilder::Exchange(Piece piece, double elements) {
   }
 }
 
-void LayerBuilder::EnterTensor(int64_t width) {
+void LayerBuilder::EnterTensor(Piece piece, int64_t width) {
   if (layout_.tensor == 1) return;
   const auto elements = static_cast<double>(tokens_ * width);
   if (!implementation_.sequence_parallel) {
@@ -190,8 +231,7 @@ void LayerBuilder::EnterTensor(int64_t width) {
                         CommKind::kAllReduce, elements);
     return;
   }
-  Communicate(Piece::kProduct, CommAxis::kTensor, CommKind::kAllGather,
-              elements);
+  Communicate(piece, CommAxis::kTensor, CommKind::kAllGather, elements);
   if (!implementation_.keeps_gathered) {
     CommunicateBackward(WorkPhase::kWeightGradient, CommAxis::kTensor,
                         CommKind::kAllGather, elements);

@@ -14,13 +14,21 @@ namespace millrace {
 enum class Piece : uint8_t {
   kNorm,
   kActivation,
-  kElementwise,  // Rotary embedding.
+  kExpertActivation,
+  kRotary,
   kAttention,
+  kAttended,  // Its output; attention itself and what else it keeps is not.
   kLatentProjection,
-  kExperts,  // From the router to the inner projections.
-  kProduct,
-  kSecondProduct,  // See SelectiveRecompute::every_second_product.
-  kLast,           // Nothing in the layer's backward pass reads its output.
+  kExperts,         // From the router to the inner projections.
+  kExpertProducts,  // The inner projections.
+  kQkv,             // And what the tensor axis gathers for it.
+  kGateUp,          // Likewise.
+  kOutput,          // Attention's product, and the stream that it is added to.
+  kOutputSum,       // Over the tensor axis.
+  kProduct,         // All others.
+  // See SelectiveRecompute::every_second_product.
+  kSecondProduct,
+  kLast,  // Nothing in the layer's backward pass reads its output.
 };
 
 // Which part of a layer an op is in, by which implementations differ.
@@ -54,6 +62,11 @@ class LayerBuilder {
 
   // Whether the backward pass computes it again.
   bool IsRepeated(Piece piece) const;
+  // Whether every second product is, as SelectiveRecompute says.
+  bool RepeatsSecondProducts() const {
+    return layout_.recompute == Recompute::kPolicy &&
+           implementation_.selective.every_second_product;
+  }
 
   // Forward product and both gradients.
   void Linear(Piece piece, const LinearShape& shape);
@@ -75,9 +88,9 @@ class LayerBuilder {
   void Exchange(Piece piece, double elements);
 
   // [norm_tokens, width] -> [tokens, width] over the tensor axis before a
-  // block's products, and [tokens, width] summed after them; and the backward
-  // pass of both.
-  void EnterTensor(int64_t width);
+  // block's products, those of `piece`, and [tokens, width] summed after them;
+  // and the backward pass of both.
+  void EnterTensor(Piece piece, int64_t width);
   void LeaveTensor(Piece piece, int64_t width);
 
   // The layer's input, whatever is computed again.
@@ -103,6 +116,8 @@ class LayerBuilder {
   }
   double quantized_bytes() const;
   bool in_graph() const;
+  // Of what a framework names selective.
+  bool IsInPolicy(Piece piece) const;
 
   const ModelSpec& model_;
   const Layout& layout_;

@@ -6,19 +6,19 @@ namespace {
 double AsDouble(int64_t value) { return static_cast<double>(value); }
 
 // Up (and gate), activation, down: `rows` tokens through `count` alike of this
-// inner width. `inner` is what recompute takes the first products for.
+// inner width. `inner` and `activation` are what recompute takes the first
+// products and the activation for.
 void AddProducts(LayerBuilder& builder, Piece inner, Piece activation,
                  int64_t rows, int64_t width, int64_t count) {
   const ModelSpec& model = builder.model();
   const int64_t projections = model.num_inner_projections();
   const int64_t tokens = (rows + count - 1) / count;
   const auto elements = AsDouble(rows * width);
-  if (inner == Piece::kProduct && projections == 2 &&
-      builder.IsRepeated(Piece::kSecondProduct) &&
-      builder.layout().recompute == Recompute::kSelective) {
-    builder.Linear(Piece::kProduct, {tokens, width, model.hidden, count});
+  if (inner == Piece::kGateUp && projections == 2 &&
+      builder.RepeatsSecondProducts()) {
+    builder.Linear(inner, {tokens, width, model.hidden, count});
     builder.Linear(Piece::kSecondProduct, {tokens, width, model.hidden, count});
-    builder.KeepElements(Piece::kProduct, elements);
+    builder.KeepElements(inner, elements);
     builder.KeepElements(Piece::kSecondProduct, elements);
     // The last product's output, which nothing reads, is kept as well.
     builder.KeepElements(Piece::kProduct, AsDouble(rows * model.hidden));
@@ -73,11 +73,11 @@ void AddFeedForward(LayerBuilder& builder) {
   const ModelSpec& model = builder.model();
   const auto normed = AsDouble(builder.norm_tokens() * model.hidden);
   builder.Begin(LayerPart::kOther);
-  builder.KeepElements(Piece::kSecondProduct, normed);  // The stream.
+  builder.KeepElements(Piece::kOutput, normed);  // The stream.
   builder.Norm(builder.norm_tokens(), model.hidden);
   builder.KeepNormed(model.hidden);
-  builder.EnterTensor(model.hidden);
-  AddProducts(builder, Piece::kProduct, Piece::kActivation, builder.tokens(),
+  builder.EnterTensor(Piece::kGateUp, model.hidden);
+  AddProducts(builder, Piece::kGateUp, Piece::kActivation, builder.tokens(),
               model.ffn_hidden / builder.layout().tensor, 1);
   builder.LeaveTensor(Piece::kLast, model.hidden);
   if (builder.implementation().dropout) builder.Keep(Piece::kProduct, normed);
@@ -90,7 +90,7 @@ void AddExperts(LayerBuilder& builder) {
   const int64_t tokens = builder.shard_tokens();
   const auto stream = AsDouble(tokens * model.hidden);
   builder.Begin(LayerPart::kRouter);
-  builder.KeepElements(Piece::kSecondProduct, stream);
+  builder.KeepElements(Piece::kOutput, stream);
   builder.Norm(tokens, model.hidden);
   // The router reads it as stored.
   builder.KeepElements(Piece::kNorm, stream);
@@ -128,13 +128,12 @@ void AddExperts(LayerBuilder& builder) {
                                 CommKind::kReduceScatter, received);
   }
   builder.Keep(Piece::kExperts, received * builder.product_input_bytes());
-  const Piece activation = builder.IsRepeated(Piece::kExperts)
-                               ? Piece::kExperts
-                               : Piece::kActivation;
   const int64_t width = moe.expert_hidden / layout.expert_tensor;
-  AddProducts(builder, Piece::kExperts, activation, rows, width, local_experts);
+  AddProducts(builder, Piece::kExpertProducts, Piece::kExpertActivation, rows,
+              width, local_experts);
   if (builder.implementation().adds_expert_biases) {
-    AddExpertBiases(builder, activation, rows, width, local_experts);
+    AddExpertBiases(builder, Piece::kExpertActivation, rows, width,
+                    local_experts);
   }
 
   // And back, to be weighed and summed.
@@ -154,8 +153,9 @@ void AddExperts(LayerBuilder& builder) {
 
   if (moe.num_shared_experts == 0) return;
   builder.Begin(LayerPart::kOther);
-  builder.EnterTensor(model.hidden);
-  AddProducts(builder, Piece::kExperts, activation, builder.tokens(),
+  builder.EnterTensor(Piece::kGateUp, model.hidden);
+  AddProducts(builder, Piece::kExpertProducts, Piece::kExpertActivation,
+              builder.tokens(),
               moe.num_shared_experts * moe.expert_hidden / layout.tensor, 1);
   builder.LeaveTensor(Piece::kLast, model.hidden);
 }

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -140,28 +138,6 @@ GemmFormat GemmFormatOf(absl::string_view name) {
   return GemmFormat::kAsStored;
 }
 
-const char* RecomputeName(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kNone:
-      return "none";
-    case Recompute::kSelective:
-      return "selective";
-    case Recompute::kFull:
-      return "full";
-  }
-  CHECK(false) << "unknown recompute " << static_cast<int>(recompute);
-  return "";
-}
-
-Recompute RecomputeOf(absl::string_view name) {
-  for (int i = 0; i < kNumRecomputes; ++i) {
-    const auto recompute = static_cast<Recompute>(i);
-    if (name == RecomputeName(recompute)) return recompute;
-  }
-  CHECK(false) << "unknown recompute " << name;
-  return Recompute::kNone;
-}
-
 std::string RecomputeKey(const Layout& layout) {
   if (layout.recompute_by_stage.empty()) return RecomputeName(layout.recompute);
   return absl::StrJoin(layout.recompute_by_stage, ", ",
@@ -171,13 +147,12 @@ std::string RecomputeKey(const Layout& layout) {
 }
 
 void SetRecompute(absl::string_view key, Layout* layout) {
-  std::vector<Recompute>& stages = layout->recompute_by_stage;
-  stages.clear();
-  for (const absl::string_view name : absl::StrSplit(key, ',')) {
-    stages.push_back(RecomputeOf(absl::StripAsciiWhitespace(name)));
-  }
-  layout->recompute = *std::max_element(stages.begin(), stages.end());
-  if (stages.size() == 1) stages.clear();
+  SetRecompute(AllowedRecomputes(key, UnpricedRecomputes()).front(), layout);
+}
+
+void SetRecompute(const StageRecomputes& stages, Layout* layout) {
+  layout->recompute = stages.recompute;
+  layout->recompute_by_stage = stages.by_stage;
 }
 
 const char* ScheduleName(Schedule schedule) {
@@ -394,12 +369,13 @@ absl::Status ValidateRecompute(const Layout& layout) {
                      RecomputeKey(layout), "), but layout.pipeline is ",
                      layout.pipeline, "; name every stage's, or one for all"));
   }
-  CHECK(layout.recompute == *std::max_element(stages.begin(), stages.end()))
-      << RecomputeKey(layout);
+  Recompute all = Recompute::kNone;
+  for (const Recompute stage : stages) all = all | stage;
+  CHECK(layout.recompute == all) << RecomputeKey(layout);
   return absl::OkStatus();
 }
 
-// "full (2 stages), selective (6)".
+// "full (2 stages), norm (6)".
 std::string RecomputeText(const Layout& layout) {
   const std::vector<Recompute>& stages = layout.recompute_by_stage;
   if (stages.empty()) return RecomputeName(layout.recompute);

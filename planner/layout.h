@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "planner/model.h"
+#include "planner/recompute.h"
 
 namespace millrace {
 
@@ -28,15 +29,6 @@ Precision PrecisionOf(absl::string_view name);
 // copies of them in 8 or 4 bits with scales. Only planned so far.
 enum class GemmFormat : uint8_t { kAsStored, kFloat8, kFloat4 };
 GemmFormat GemmFormatOf(absl::string_view name);  // As PrecisionOf.
-
-// What the backward pass computes again instead of keeping it since the forward
-// pass. kSelective: what costs least time for its bytes, the outputs of norms
-// (two bytes moved for one saved) and of SwiGLU (three); no GEMM and no
-// attention. kFull: everything between the inputs of layers.
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
-inline constexpr int kNumRecomputes = static_cast<int>(Recompute::kFull) + 1;
-const char* RecomputeName(Recompute recompute);  // "none", "selective", "full".
-Recompute RecomputeOf(absl::string_view name);   // Must be one of these.
 
 // The order of passes in a pipeline. kZeroBubble: one-forward-one-backward too,
 // but a stage puts off the weight gradients of as many micro-batches as there
@@ -109,7 +101,8 @@ struct Layout {
   // matrices in.
   Precision gradient_reduction = Precision::kFloat32;
   GemmFormat gemm_format = GemmFormat::kAsStored;
-  Recompute recompute = Recompute::kNone;  // Of all stages, or the most of any.
+  // Of all stages, or all that any of them computes again.
+  Recompute recompute = Recompute::kNone;
   // Where stages differ, of each; else empty.
   std::vector<Recompute> recompute_by_stage;
   Schedule schedule = Schedule::kOneForwardOneBackward;
@@ -193,19 +186,21 @@ int64_t LargestDivisorUpTo(int64_t value, int64_t limit);
 absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
                             int64_t global_batch);
 
-// What is computed again, as jobs say it: "selective", or where stages differ
-// "full, selective, none". SetRecompute() takes one of these;
-// ValidateLayout() says whether there are as many as stages.
+// What is computed again, as jobs say it: "norm+activation", or where stages
+// differ "full, norm, none". SetRecompute() takes one of these, of which
+// selective leaves no choice (ParseRecompute); ValidateLayout() says whether
+// there are as many as stages.
 std::string RecomputeKey(const Layout& layout);
 void SetRecompute(absl::string_view key, Layout* layout);
+void SetRecompute(const StageRecomputes& stages, Layout* layout);
 
 // What computing is called in jobs and plans: "fp32", "bf16", "fp8", "fp4".
 const char* PrecisionName(const Layout& layout);
 
 // "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1, bf16", and
 // ", recompute full" where anything is, or ", recompute full (2 stages),
-// selective (6)" in their order; then ", tensor in 2 chunks" where there is
-// more than one, and ", copy engines" where they do anything.
+// norm (6)" in their order; then ", tensor in 2 chunks" where there is more
+// than one, and ", copy engines" where they do anything.
 std::string LayoutToString(const Layout& layout);
 
 }  // namespace millrace

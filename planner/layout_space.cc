@@ -245,6 +245,13 @@ std::vector<int32_t> DivisorsOf(int64_t value) {
   return small;
 }
 
+std::vector<StageRecomputes> AllowedRecomputes(const LayoutSpace& space,
+                                               const Layout& layout) {
+  return AllowedRecomputes(
+      space.constraints.recompute,
+      space.recomputes ? space.recomputes(layout) : UnpricedRecomputes());
+}
+
 LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
   return {.model = job.model,
           .global_batch = job.training.global_batch,
@@ -286,7 +293,7 @@ std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
         layout.num_microbatches = count;
         layout.micro_batch = static_cast<int32_t>(replica_batch / count);
         if (space.constraints.recompute != kAuto) {
-          SetRecompute(space.constraints.recompute, &layout);
+          SetRecompute(AllowedRecomputes(space, layout).front(), &layout);
         }
         for (const Schedule schedule :
              {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble}) {
@@ -309,16 +316,12 @@ std::vector<Layout> SmallerLayouts(const LayoutSpace& space,
     if (layout.zero == 0) return {};
     zeroes = {1, 2, 3};
   }
-  std::vector<Recompute> recomputes = {layout.recompute};
-  if (space.constraints.recompute == kAuto) {
-    recomputes = {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
-  }
   std::vector<Layout> smaller;
-  for (const Recompute recompute : recomputes) {
+  for (const StageRecomputes& again : AllowedRecomputes(space, layout)) {
     for (const int32_t zero : zeroes) {
       Layout variant = layout;
       variant.zero = zero;
-      variant.recompute = recompute;
+      SetRecompute(again, &variant);
       if (variant.shards_gradients() && space.constraints.schedule == kAuto) {
         variant.schedule = Schedule::kOneForwardOneBackward;
       }

@@ -4,6 +4,7 @@
 #define MILLRACE_PLANNER_LAYOUT_SPACE_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -29,7 +30,15 @@ struct LayoutSpace {
   LayoutConstraints constraints;
   // Where nodes differ, as after losses; empty: they do not.
   std::vector<NodeGroup> nodes;
+  // The sets of ops worth computing again in a layout, least first, none of
+  // which depends on how often or by whom its stages run; null: where nothing
+  // has a price, UnpricedRecomputes(). A plain function of the layout.
+  std::function<std::vector<Recompute>(const Layout& layout)> recomputes;
 };
+
+// What the job allows of these.
+std::vector<StageRecomputes> AllowedRecomputes(const LayoutSpace& space,
+                                               const Layout& layout);
 
 // Ascending: the sizes into which devices, batches and experts divide.
 std::vector<int32_t> DivisorsOf(int64_t value);

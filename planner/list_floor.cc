@@ -48,20 +48,20 @@ ListFloorEvaluator::ListFloorEvaluator(const PlannedSpace& space,
 
 double ListFloorEvaluator::OrderFloor(const Layout& order) {
   Layout least = order;
-  least.recompute = recomputes_.front();
+  least.recompute = Sets(order).least;
   const StepTime time = model_.PredictPasses(least);
   return time.step_time_s() - time.bubble_s - time.transfer_s;
 }
 
 double ListFloorEvaluator::VariantFloor(const Layout& variant) {
   const bool is_first = !variant.recompute_by_stage.empty() ||
-                        variant.recompute == recomputes_.front();
+                        variant.recompute == Sets(variant).allowed.front();
   return is_first ? OrderFloor(variant) : kInfinity;
 }
 
 int64_t ListFloorEvaluator::LeastMemory(const Layout& layout) {
   const StepMemory memory =
-      model_.LeastInterleavedMemory(layout, zeros_, recomputes_);
+      model_.LeastInterleavedMemory(layout, zeros_, Sets(layout).allowed);
   return memory.total() - memory.overhead;
 }
 
@@ -80,23 +80,24 @@ StepPrediction ListFloorEvaluator::FloorOf(Layout layout) {
   std::vector<double> stage_s(static_cast<size_t>(layout.pipeline), kInfinity);
   std::vector<int64_t> stage_bytes(static_cast<size_t>(layout.pipeline),
                                    std::numeric_limits<int64_t>::max());
-  std::optional<MakespanBound> bound;
-  for (const Recompute recompute : recomputes_) {
+  const RecomputeSets& sets = Sets(layout);
+  // What stages wait for of others.
+  layout.recompute = sets.least;
+  const MakespanBound bound(model_.PassCosts(layout));
+  for (const Recompute recompute : sets.allowed) {
     layout.recompute = recompute;
     const PipelineCosts costs = model_.PassCosts(layout);
-    // The least first: what stages wait for of others.
-    if (!bound.has_value()) bound.emplace(costs);
     const std::vector<StepMemory> memory = model_.MemoryByStage(layout);
     for (int32_t s = 0; s < layout.pipeline; ++s) {
       const int64_t beside = memory[s].total() - memory[s].activations;
       const int64_t need = beside + LeastBytes(costs, s);
       stage_bytes[s] = std::min(stage_bytes[s], need);
       if (need > memory_limit_) continue;
-      stage_s[s] = std::min(stage_s[s],
-                            bound->OfStage(costs, s, memory_limit_ - beside));
+      stage_s[s] =
+          std::min(stage_s[s], bound.OfStage(costs, s, memory_limit_ - beside));
     }
   }
-  layout.recompute = recomputes_.front();
+  layout.recompute = sets.least;
   const StepModel::StepEnds ends = model_.LeastEnds(layout);
   StepPrediction floor;
   floor.memory.activations =

@@ -91,6 +91,10 @@ class PlannedSearch {
                                           &choice.best));
     }
     SayWhyOthersLost(&choice.best);
+    const Layout& best = choice.best.front().layout;
+    if (best.recompute != Recompute::kNone) {
+      choice.recompute_prices = BestFirst(model_.PriceRecompute(best));
+    }
     return choice;
   }
 
@@ -308,6 +312,9 @@ absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
         ", or name a profile of devices that have them"));
   }
   space.nodes = input.nodes;
+  space.recomputes = [&model](const Layout& layout) {
+    return model->Recomputes(layout);
+  };
   return PlannedSearch(space, memory_limit, input, cost, *model, outermost)
       .Run();
 }

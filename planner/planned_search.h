@@ -25,6 +25,7 @@ struct PlannedChoice {
   // what simulation says of it, and not known without.
   std::optional<double> optimality_gap;
   int64_t layouts_considered = 0;
+  std::vector<RecomputeCandidate> recompute_prices;  // As in Plan, of the best.
 };
 
 // OK where the profile's device multiplies in the format; products of another

@@ -31,14 +31,7 @@ int64_t RanksForExperts(const Layout& layout, int32_t data) {
 
 PlannedSpace::PlannedSpace(LayoutSpace space)
     : space_(std::move(space)),
-      batch_divisors_(DivisorsOf(space_.global_batch)) {
-  const std::string& pinned = space_.constraints.recompute;
-  for (int r = 0; r < kNumRecomputes; ++r) {
-    const char* open = RecomputeName(static_cast<Recompute>(r));
-    SetRecompute(pinned == "auto" ? open : pinned, &recomputes_.emplace_back());
-    if (pinned != "auto") break;
-  }
-}
+      batch_divisors_(DivisorsOf(space_.global_batch)) {}
 
 int32_t PlannedSpace::UsableDevices(int32_t tensor) const {
   if (space_.nodes.empty()) return space_.num_devices;
@@ -208,17 +201,18 @@ std::vector<Layout> PlannedSpace::Variants(const Layout& order) const {
   const LayoutConstraints& pinned = space_.constraints;
   // Experts have replicas of their own, the context axis repeats the rest.
   const bool has_replicas = order.data * order.context > 1;
+  const std::vector<StageRecomputes> recomputes =
+      AllowedRecomputes(space_, order);
   std::vector<Layout> variants;
   for (int32_t zero = 0; zero <= kMaximumZero; ++zero) {
     if (pinned.zero.has_value() ? *pinned.zero != zero
                                 : zero > 0 && !has_replicas) {
       continue;
     }
-    for (const Layout& again : recomputes_) {
+    for (const StageRecomputes& again : recomputes) {
       Layout variant = order;
       variant.zero = zero;
-      variant.recompute = again.recompute;
-      variant.recompute_by_stage = again.recompute_by_stage;
+      SetRecompute(again, &variant);
       if (ListsPasses() && variant.shards_gradients()) continue;
       if (Allows(variant)) variants.push_back(variant);
     }

@@ -55,8 +55,6 @@ class PlannedSpace {
 
   LayoutSpace space_;
   std::vector<int32_t> batch_divisors_;  // Ascending.
-  // That differ in what is computed again as the job allows, the least first.
-  std::vector<Layout> recomputes_;
 };
 
 // Every layout of the space, one by one: for small spaces.

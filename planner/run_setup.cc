@@ -230,7 +230,7 @@ absl::Status FindRecompute(const PublishedRun& run,
   } else if (absl::StartsWithIgnoreCase(recompute, "full")) {
     layout.recompute = Recompute::kFull;
   } else if (Contains(recompute, "selective")) {
-    layout.recompute = Recompute::kSelective;
+    layout.recompute = Recompute::kPolicy;
     FindSelection(run, setup);
   } else {
     return absl::InvalidArgumentError(

@@ -1,6 +1,7 @@
 #include "planner/search.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -26,6 +27,7 @@
 #include "planner/prediction.h"
 #include "planner/program_prediction.h"
 #include "planner/program_size.h"
+#include "planner/recompute_ladder.h"
 
 namespace millrace {
 namespace {
@@ -76,7 +78,11 @@ class Search {
                 ? input.device_memory_bytes
                 : cost.profile().device_memory_bytes)),
         copy_engines_(CopyEngineChoiceOf(input.job.resources, cost.profile())),
-        step_model_(StepModel::Create(space_.model, cost.profile(), {})) {}
+        step_model_(StepModel::Create(space_.model, cost.profile(), {})) {
+    space_.recomputes = [this](const Layout& layout) {
+      return Recomputes(layout);
+    };
+  }
 
   absl::StatusOr<Plan> Run() {
     const double start_s = MonotonicSeconds();
@@ -102,6 +108,18 @@ class Search {
   }
 
  private:
+  // By the times that the profile has of ops.
+  const std::vector<Recompute>& Recomputes(const Layout& layout) {
+    std::vector<Recompute>& known =
+        recomputes_[{layout.tensor, layout.micro_batch}];
+    if (known.empty()) {
+      known = CheckProfile(layout, cost_).ok()
+                  ? RecomputeLadder(PriceRecompute(space_.model, layout, cost_))
+                  : UnpricedRecomputes();
+    }
+    return known;
+  }
+
   // Estimates all, lowers and simulates the best.
   absl::Status Consider(const std::vector<Layout>& layouts) {
     const size_t begin = candidates_.size();
@@ -157,39 +175,50 @@ class Search {
     return layouts;
   }
 
+  // The least with which a stage's own Program fits, of what was lowered of
+  // layouts that differ in what is computed again.
+  std::optional<Recompute> LeastOfStage(const Candidate& plain,
+                                        size_t stage) const {
+    for (const StageRecomputes& again :
+         AllowedRecomputes(space_, plain.layout)) {
+      for (const Candidate& other : candidates_) {
+        if (stage < other.stage_bytes.size() &&
+            other.stage_bytes[stage] <= memory_limit_ &&
+            other.layout.recompute == again.recompute &&
+            DifferInRecompute(other.layout, plain.layout)) {
+          return again.recompute;
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
   // Pipelines of which not all stages need what lets the fullest fit: of each
   // stage the least with which its own Program does.
   std::vector<Layout> FittedByStage() const {
     std::vector<Layout> layouts;
-    if (space_.constraints.recompute != "auto") return layouts;
+    if (!LeavesStagesOpen(space_.constraints.recompute)) return layouts;
     for (const Candidate& plain : candidates_) {
       const bool is_lowered = !plain.stage_bytes.empty();
       if (plain.fits || !is_lowered || plain.layout.pipeline == 1 ||
-          plain.layout.recompute != Recompute::kNone) {
+          plain.layout.recompute !=
+              AllowedRecomputes(space_, plain.layout).front().recompute) {
         continue;
       }
       Layout fitted = plain.layout;
-      fitted.recompute_by_stage.resize(plain.stage_bytes.size());
-      size_t num_fitting = 0;
+      fitted.recompute = Recompute::kNone;
+      bool are_alike = true;
       for (size_t s = 0; s < plain.stage_bytes.size(); ++s) {
-        std::optional<Recompute> least;
-        for (const Candidate& other : candidates_) {
-          if (s < other.stage_bytes.size() &&
-              other.stage_bytes[s] <= memory_limit_ &&
-              (!least.has_value() || other.layout.recompute < *least) &&
-              DifferInRecompute(other.layout, plain.layout)) {
-            least = other.layout.recompute;
-          }
-        }
+        const std::optional<Recompute> least = LeastOfStage(plain, s);
         if (!least.has_value()) break;
-        fitted.recompute_by_stage[s] = *least;
-        ++num_fitting;
+        fitted.recompute_by_stage.push_back(*least);
+        fitted.recompute = fitted.recompute | *least;
+        are_alike &= *least == fitted.recompute_by_stage.front();
       }
-      if (num_fitting < fitted.recompute_by_stage.size()) continue;
-      const auto [least, most] = std::minmax_element(
-          fitted.recompute_by_stage.begin(), fitted.recompute_by_stage.end());
-      if (*least == *most) continue;
-      fitted.recompute = *most;
+      if (are_alike ||
+          fitted.recompute_by_stage.size() < plain.stage_bytes.size()) {
+        continue;
+      }
       layouts.push_back(std::move(fitted));
     }
     return layouts;
@@ -358,6 +387,10 @@ class Search {
     plan.layout = chosen.layout;
     plan.prediction = chosen.prediction;
     plan.layouts_considered = static_cast<int64_t>(candidates_.size());
+    if (plan.layout.recompute != Recompute::kNone) {
+      plan.recompute_prices =
+          BestFirst(PriceRecompute(space_.model, plan.layout, cost_));
+    }
     // Kept programs of all candidates would be hundreds of megabytes; lowering
     // the one again is cheap.
     ASSIGN_OR_RETURN(const std::vector<Program> programs,
@@ -400,6 +433,7 @@ class Search {
     const Alternative& chosen = choice.best.front();
     plan.layout = chosen.layout;
     plan.prediction = chosen.prediction;
+    plan.recompute_prices = std::move(choice.recompute_prices);
     plan.by_passes = chosen.by_passes;
     plan.pipeline_outermost = chosen.pipeline_outermost;
     plan.simulated = chosen.simulated;
@@ -508,11 +542,13 @@ class Search {
 
   const SearchInput& input_;
   const CostModel& cost_;
-  const LayoutSpace space_;
+  LayoutSpace space_;
   const int64_t memory_limit_;
   const CopyEngineChoice copy_engines_;
   absl::StatusOr<StepModel> step_model_;  // An error for most CPUs' profiles.
-  std::vector<Candidate> candidates_;     // The simpler first.
+  // What Recomputes() knows, by tensor and micro-batch.
+  std::map<std::pair<int32_t, int32_t>, std::vector<Recompute>> recomputes_;
+  std::vector<Candidate> candidates_;  // The simpler first.
   absl::Status too_large_;  // The first of what CheckProgramSize() said.
 };
 

@@ -96,6 +96,9 @@ struct Plan {
   // proven to be the best. Absent: not known.
   std::optional<double> optimality_gap;
   double search_seconds = 0;
+  // Where anything is computed again: what each op that can be saves and takes
+  // in a layer, for one micro-batch, the best first.
+  std::vector<RecomputeCandidate> recompute_prices;
   // Where devices of several types have unequal shares; else null.
   std::shared_ptr<const UnevenPlan> uneven;
   // Foreign or stale profile; or Programs that hold more than the closed form

@@ -1,7 +1,6 @@
 #include "planner/step_evaluator.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 namespace millrace {
@@ -12,6 +11,11 @@ double BusySeconds(const StepTime& time) {
   return time.step_time_s() - time.bubble_s - time.transfer_s;
 }
 
+bool AreCutAlike(const Layout& a, const Layout& b) {
+  return a.tensor == b.tensor && a.context == b.context &&
+         a.expert == b.expert && a.expert_tensor == b.expert_tensor;
+}
+
 }  // namespace
 
 StepEvaluator::StepEvaluator(const PlannedSpace& space, StepModel& model)
@@ -20,31 +24,43 @@ StepEvaluator::StepEvaluator(const PlannedSpace& space, StepModel& model)
   for (int32_t z = 0; z <= 3; ++z) {
     if (zero.value_or(z) == z) zeros_.push_back(z);
   }
-  const std::string& pinned = space.space().constraints.recompute;
-  fits_stages_ = pinned == "auto";
-  Layout layout;
-  if (!fits_stages_) SetRecompute(pinned, &layout);
-  const std::vector<Recompute>& stages = layout.recompute_by_stage;
-  for (int r = 0; r < kNumRecomputes; ++r) {
-    const auto recompute = static_cast<Recompute>(r);
-    if (fits_stages_ || (stages.empty() && recompute == layout.recompute) ||
-        std::find(stages.begin(), stages.end(), recompute) != stages.end()) {
-      recomputes_.push_back(recompute);
+  fits_stages_ = LeavesStagesOpen(space.space().constraints.recompute);
+}
+
+const StepEvaluator::RecomputeSets& StepEvaluator::Sets(const Layout& layout) {
+  if (!recent_.allowed.empty() && AreCutAlike(recent_.cut, layout)) {
+    return recent_;
+  }
+  recent_ = {.cut = layout, .allowed = {}};
+  for (const StageRecomputes& again :
+       AllowedRecomputes(space_.space(), layout)) {
+    std::vector<Recompute> sets = again.by_stage;
+    if (sets.empty()) sets.push_back(again.recompute);
+    for (const Recompute set : sets) {
+      recent_.least = recent_.least & set;
+      if (std::find(recent_.allowed.begin(), recent_.allowed.end(), set) ==
+          recent_.allowed.end()) {
+        recent_.allowed.push_back(set);
+      }
     }
   }
+  return recent_;
 }
 
 std::optional<Layout> StepEvaluator::FitRecompute(const Layout& variant,
                                                   int64_t memory_limit) {
   if (!fits_stages_ || variant.pipeline == 1) return std::nullopt;
   std::optional<std::vector<Recompute>> fitted =
-      model_.FitRecompute(variant, memory_limit, recomputes_);
+      model_.FitRecompute(variant, memory_limit, Sets(variant).allowed);
   if (!fitted.has_value()) return std::nullopt;
-  const auto [least, most] =
-      std::minmax_element(fitted->begin(), fitted->end());
-  if (*least == *most) return std::nullopt;
   Layout layout = variant;
-  layout.recompute = *most;
+  layout.recompute = Recompute::kNone;
+  bool are_alike = true;
+  for (const Recompute stage : *fitted) {
+    layout.recompute = layout.recompute | stage;
+    are_alike &= stage == fitted->front();
+  }
+  if (are_alike) return std::nullopt;
   layout.recompute_by_stage = *std::move(fitted);
   return layout;
 }
@@ -54,7 +70,7 @@ double StepEvaluator::PassFloor(const Layout& sharding) {
   // One stage, so that experts are as near as they can be.
   whole.pipeline = 1;
   whole.num_microbatches = 1;
-  whole.recompute = recomputes_.front();
+  whole.recompute = Sets(sharding).least;
   return model_.PredictPasses(whole).step_time_s();
 }
 
@@ -68,7 +84,7 @@ bool StepEvaluator::MayInterleave(int32_t pipeline) const {
 
 double StepEvaluator::MeshFloor(const Layout& mesh) {
   Layout plain = mesh;
-  plain.recompute = recomputes_.front();
+  plain.recompute = Sets(mesh).least;
   const StepTime time = model_.PredictPasses(plain);
   const double busy_s = BusySeconds(time);
   if (mesh.pipeline == 1) return busy_s;
@@ -81,16 +97,17 @@ double StepEvaluator::MeshFloor(const Layout& mesh) {
 
 double StepEvaluator::OrderFloor(const Layout& order) {
   Layout least = order;
-  least.recompute = recomputes_.front();
+  least.recompute = Sets(order).least;
   return model_.PassesFloor(least);
 }
 
 int64_t StepEvaluator::LeastMemory(const Layout& layout) {
-  const StepMemory memory = model_.LeastMemory(layout, zeros_, recomputes_);
+  const std::vector<Recompute>& recomputes = Sets(layout).allowed;
+  const StepMemory memory = model_.LeastMemory(layout, zeros_, recomputes);
   const int64_t bytes = memory.total() - memory.overhead;
   if (!MayInterleave(layout.pipeline)) return bytes;
   const StepMemory chunks =
-      model_.LeastInterleavedMemory(layout, zeros_, recomputes_);
+      model_.LeastInterleavedMemory(layout, zeros_, recomputes);
   return std::min(bytes, chunks.total() - chunks.overhead);
 }
 

@@ -38,7 +38,7 @@ class StepEvaluator : public LayoutEvaluator {
   int64_t ShardingMemoryFloor(const Layout& sharding) override;
   int64_t MeshMemoryFloor(const Layout& mesh) override;
   int64_t OrderMemoryFloor(const Layout& order) override {
-    return model_.LeastMemory(order, zeros_, recomputes_).total();
+    return model_.LeastMemory(order, zeros_, Sets(order).allowed).total();
   }
 
  protected:
@@ -49,9 +49,17 @@ class StepEvaluator : public LayoutEvaluator {
 
   const PlannedSpace& space_;
   StepModel& model_;
-  std::vector<int32_t> zeros_;         // That the job allows.
-  std::vector<Recompute> recomputes_;  // That stages may have, the least first.
-  bool fits_stages_;  // Whether the job leaves it open which has which.
+  // What a stage may compute again under one way of cutting layers.
+  struct RecomputeSets {
+    Layout cut;
+    std::vector<Recompute> allowed;      // By what they cost.
+    Recompute least = Recompute::kFull;  // What all of them have.
+  };
+  const RecomputeSets& Sets(const Layout& layout);
+
+  std::vector<int32_t> zeros_;  // That the job allows.
+  bool fits_stages_;  // Whether the job leaves it open which stage has which.
+  RecomputeSets recent_;  // The last ones asked for.
 };
 
 }  // namespace millrace

@@ -1,7 +1,6 @@
 #include "planner/step_model.h"
 
 #include <algorithm>
-#include <array>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -78,15 +77,14 @@ PipelinePasses StepModel::State::PassesOf(const Layout& layout) {
     passes.all_stages_s = TimeOfStage(cut, whole).total();
     return passes;
   }
-  // By kind and recompute; 0: not known yet.
-  std::vector<std::array<double, kNumRecomputes>> seconds(list.kinds.size());
   size_t slowest_stage = 0;
-  double most = 0;
+  double most = 0, stage_s = 0;
   for (size_t s = 0; s < list.kind_of_stage.size(); ++s) {
     const auto kind = static_cast<size_t>(list.kind_of_stage[s]);
     const Recompute recompute = layout.recompute_by_stage[s];
-    double& stage_s = seconds[kind][static_cast<size_t>(recompute)];
-    if (stage_s == 0) {
+    // Stages beside one another are often alike.
+    if (s == 0 || list.kind_of_stage[s] != list.kind_of_stage[s - 1] ||
+        recompute != layout.recompute_by_stage[s - 1]) {
       stage_s =
           TimeOfStage(cuts.Times(layout, recompute), list.kinds[kind]).total();
     }
@@ -311,6 +309,15 @@ std::vector<StepMemory> StepModel::MemoryByStage(const Layout& layout) {
   return memory;
 }
 
+std::vector<RecomputeCandidate> StepModel::PriceRecompute(
+    const Layout& layout) const {
+  return state_->cuts.PriceRecompute(layout);
+}
+
+const std::vector<Recompute>& StepModel::Recomputes(const Layout& layout) {
+  return state_->cuts.Recomputes(layout);
+}
+
 int64_t StepModel::OverheadOf(const Layout& layout) const {
   return OverheadBytes(layout, state_->cost.profile().memory_overhead);
 }
@@ -385,11 +392,23 @@ std::optional<std::vector<Recompute>> StepModel::FitRecompute(
   const double stream_bytes =
       StreamBytes(state_->model, layout, state_->implementation);
   std::vector<Recompute> chosen(list.kind_of_stage.size());
+  std::vector<std::pair<double, Recompute>> by_seconds;
   for (size_t k = 0; k < list.kinds.size(); ++k) {
     const std::vector<int32_t>& stages = list.stages_of_kind[k];
+    // Close ones may be in another order than for one sequence.
+    by_seconds.clear();
+    for (const Recompute recompute : recomputes) {
+      by_seconds.emplace_back(
+          TimeOfStage(state_->cuts.Times(layout, recompute), list.kinds[k])
+              .total(),
+          recompute);
+    }
+    std::stable_sort(
+        by_seconds.begin(), by_seconds.end(),
+        [](const auto& a, const auto& b) { return a.first < b.first; });
     // Of stages alike the later hold no more micro-batches.
     auto left = stages.end();
-    for (const Recompute recompute : recomputes) {
+    for (const auto& [seconds, recompute] : by_seconds) {
       const auto first =
           std::partition_point(stages.begin(), left, [&](int32_t stage) {
             return state_

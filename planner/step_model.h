@@ -74,9 +74,16 @@ class StepModel {
   // Seconds that PredictPasses() of no layout is below that differs from this
   // one in recompute alone and computes no less again in any stage.
   double PassesFloor(const Layout& layout);
-  // Of each stage the first of `recomputes` with which it holds no more than
-  // `memory_limit` bytes: where they are ordered by what they cost, the
-  // cheapest. Nothing where a stage fits with none.
+  // What each op that can be computed again saves and takes, of one micro-batch
+  // and the mean layer.
+  std::vector<RecomputeCandidate> PriceRecompute(const Layout& layout) const;
+  // The sets worth computing again, least first (RecomputeLadder): by what one
+  // sequence's pass through a layer takes. So sets are the same for all
+  // micro-batches of a cut, as floors of memory need.
+  const std::vector<Recompute>& Recomputes(const Layout& layout);
+  // Of each stage the quickest of `recomputes` with which it holds no more than
+  // `memory_limit` bytes, of equals the first. Nothing where a stage fits with
+  // none.
   std::optional<std::vector<Recompute>> FitRecompute(
       const Layout& layout, int64_t memory_limit,
       std::span<const Recompute> recomputes);

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "base/status_macros.h"
 #include "planner/device_cost.h"
 #include "planner/device_pools.h"
@@ -54,8 +55,15 @@ bool MayFit(PricedPool& pool, const Layout& sharding, int64_t groups,
 
 absl::StatusOr<double> UnevenFloor(const UnevenSearch& search) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  const std::vector<Recompute> recomputes = RecomputesOf(search.job.layout);
-  if (recomputes.empty()) return kNone;
+  const LayoutConstraints& pinned = search.job.layout;
+  if (NamesStages(pinned)) return kNone;
+  // Of all sets that are open the ends.
+  std::vector<Recompute> recomputes = {Recompute::kNone, Recompute::kFull};
+  if (!LeavesStagesOpen(pinned.recompute)) {
+    Layout layout;
+    SetRecompute(pinned.recompute, &layout);
+    recomputes = {layout.recompute};
+  }
   // On networks of their own, which are no slower.
   ASSIGN_OR_RETURN(
       std::vector<PricedPool> pools,
@@ -162,14 +170,16 @@ PlannedSpace SpaceOfAll(const UnevenSearch& search) {
   return PlannedSpace(SpaceOf(search.job, nodes));
 }
 
-std::vector<Recompute> RecomputesOf(const LayoutConstraints& pinned) {
+bool NamesStages(const LayoutConstraints& pinned) {
+  return absl::StrContains(pinned.recompute, ',');
+}
+
+std::vector<Recompute> RecomputesOf(const LayoutConstraints& pinned,
+                                    PricedPool& pool, const Layout& layout) {
   std::vector<Recompute> recomputes;
-  for (int r = 0; r < kNumRecomputes; ++r) {
-    const auto recompute = static_cast<Recompute>(r);
-    if (pinned.recompute == "auto" ||
-        pinned.recompute == RecomputeName(recompute)) {
-      recomputes.push_back(recompute);
-    }
+  for (const StageRecomputes& again :
+       AllowedRecomputes(pinned.recompute, pool.model.Recomputes(layout))) {
+    recomputes.push_back(again.recompute);
   }
   return recomputes;
 }

@@ -48,9 +48,12 @@ inline bool Permits(const std::optional<int32_t>& pinned, int64_t value) {
   return !pinned.has_value() || *pinned == value;
 }
 
-// What the job allows to compute again, the least first; nothing where it says
-// that of each stage.
-std::vector<Recompute> RecomputesOf(const LayoutConstraints& pinned);
+// Whether the job says what each stage computes again.
+bool NamesStages(const LayoutConstraints& pinned);
+// Else what it allows to compute again, the least first, by the prices of this
+// type.
+std::vector<Recompute> RecomputesOf(const LayoutConstraints& pinned,
+                                    PricedPool& pool, const Layout& layout);
 
 // A candidate, kept while it is among the best.
 template <typename Candidate>

@@ -37,7 +37,7 @@ class ReplicaSearch {
   absl::StatusOr<UnevenFound> Run() {
     UnevenFound found{.plan = std::nullopt, .floor_s = kNever};
     // Stages are alike but for their layers, and their order is a known one.
-    if (RecomputesOf(pinned_).empty() || all_.ListsPasses()) return found;
+    if (NamesStages(pinned_) || all_.ListsPasses()) return found;
     for (const Layout& sharding : all_.Shardings()) {
       // Experts of several replicas would wait for each other in every layer.
       if (int64_t{sharding.tensor} * sharding.context / sharding.expert_tensor %
@@ -82,11 +82,13 @@ class ReplicaSearch {
     mesh.data = static_cast<int32_t>(
         std::accumulate(replicas.begin(), replicas.end(), int64_t{0}));
     mesh.num_microbatches = 1;
+    const std::vector<Recompute> recomputes =
+        RecomputesOf(pinned_, pools_.front(), mesh);
     // As if stages never waited and replicas took parts of micro-batches.
     double per_s = 0;
     for (size_t k = 0; k < pools_.size(); ++k) {
       Layout plain = mesh;
-      plain.recompute = RecomputesOf(pinned_).front();
+      plain.recompute = recomputes.front();
       const StepTime time = pools_[k].model.PredictPasses(plain);
       per_s += static_cast<double>(replicas[k]) /
                (BusySeconds(time) / BestOrderGain(mesh));
@@ -97,7 +99,7 @@ class ReplicaSearch {
     for (const Layout& order : OrdersOf(mesh)) {
       for (int32_t zero = 0; zero <= 3; ++zero) {
         if (!Permits(pinned_.zero, zero)) continue;
-        for (const Recompute recompute : RecomputesOf(pinned_)) {
+        for (const Recompute recompute : recomputes) {
           Layout layout = order;
           layout.zero = zero;
           layout.recompute = recompute;

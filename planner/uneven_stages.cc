@@ -57,7 +57,7 @@ class StageSearch {
   absl::StatusOr<UnevenFound> Run() {
     UnevenFound found{.plan = std::nullopt, .floor_s = kNever};
     // Stages of a type are alike but for their layers.
-    if (RecomputesOf(pinned_).empty()) return found;
+    if (NamesStages(pinned_)) return found;
     // Which layers a stage has matters where they differ.
     if (model_.num_dense_layers() > 0 && model_.num_expert_layers() > 0) {
       return found;
@@ -109,7 +109,7 @@ class StageSearch {
       mesh.data = data;
       mesh.num_microbatches = static_cast<int32_t>(sequences / data);
       // Seconds of a layer by type, with the least computed again.
-      mesh.recompute = RecomputesOf(pinned_).front();
+      mesh.recompute = RecomputesOf(pinned_, pools_.front(), mesh).front();
       mesh.pipeline = 2;
       layer_s_.clear();
       for (PricedPool& pool : pools_) {
@@ -152,10 +152,12 @@ class StageSearch {
       return;
     }
     if (FloorOf(mesh, types, layers_per_s) >= best_.slowest_s()) return;
+    const std::vector<Recompute> recomputes =
+        RecomputesOf(pinned_, pools_.front(), mesh);
     for (const int32_t zero : {0, 1}) {
       if (!Permits(pinned_.zero, zero)) continue;
       if (zero == 1 && mesh.data * mesh.context == 1 && !pinned_.zero) continue;
-      for (const Recompute recompute : RecomputesOf(pinned_)) {
+      for (const Recompute recompute : recomputes) {
         Layout layout = mesh;
         layout.zero = zero;
         layout.recompute = recompute;

@@ -42,7 +42,7 @@ Layout LayoutOf(const CompareOptions& options, const JobSpec& job) {
       options.precision.empty() ? job.training.precision : options.precision;
   const std::string of_job =
       job.layout.recompute == "auto" ? "none" : job.layout.recompute;
-  Layout again;  // Of stages that differ the most.
+  Layout again;  // Of stages that differ all that any does.
   SetRecompute(options.recompute.empty() ? of_job : options.recompute, &again);
   return {.micro_batch = options.micro_batch > 0
                              ? options.micro_batch
@@ -135,9 +135,11 @@ void AddCompareCommand(CLI::App& app, int* exit_code) {
       ->check(CLI::IsMember({"fp32", "bf16"}));
   command
       ->add_option("--recompute", options->recompute,
-                   "What the backward pass computes again (default: the job's, "
-                   "else none)")
-      ->check(CLI::IsMember({"none", "selective", "full"}));
+                   "What the backward pass computes again, as layout.recompute "
+                   "of a job (default: the job's, else none)")
+      ->check([](const std::string& key) {
+        return std::string(CheckRecomputeKey(key).message());
+      });
   command
       ->add_option("--mode", options->mode,
                    "isolated (default): each op on the GPU gets the CPU's "

@@ -3,12 +3,6 @@
 namespace millrace {
 namespace {
 
-static_assert(static_cast<int>(Recompute::kNone) ==
-              protocol::LAYOUT_RECOMPUTE_NONE);
-static_assert(static_cast<int>(Recompute::kSelective) ==
-              protocol::LAYOUT_RECOMPUTE_SELECTIVE);
-static_assert(static_cast<int>(Recompute::kFull) ==
-              protocol::LAYOUT_RECOMPUTE_FULL);
 static_assert(static_cast<int>(Schedule::kOneForwardOneBackward) ==
               protocol::LAYOUT_SCHEDULE_ONE_FORWARD_ONE_BACKWARD);
 static_assert(static_cast<int>(Schedule::kZeroBubble) ==
@@ -35,11 +29,9 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
                                          Precision::kBfloat16
                                      ? protocol::LAYOUT_PRECISION_BFLOAT16
                                      : protocol::LAYOUT_PRECISION_FLOAT32);
-  message.set_recompute(
-      static_cast<protocol::LayoutRecompute>(layout.recompute));
+  message.set_recompute(static_cast<uint32_t>(layout.recompute));
   for (const Recompute recompute : layout.recompute_by_stage) {
-    message.add_recompute_by_stage(
-        static_cast<protocol::LayoutRecompute>(recompute));
+    message.add_recompute_by_stage(static_cast<uint32_t>(recompute));
   }
   message.set_schedule(static_cast<protocol::LayoutSchedule>(layout.schedule));
   for (const ListedStage& stage : layout.listed_stages) {
@@ -86,7 +78,7 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
                            message.copy_engines().tensor_reductions(),
                        .data_gathers = message.copy_engines().data_gathers()},
       .tensor_chunks = message.tensor_chunks()};
-  for (const int recompute : message.recompute_by_stage()) {
+  for (const uint32_t recompute : message.recompute_by_stage()) {
     layout.recompute_by_stage.push_back(static_cast<Recompute>(recompute));
   }
   for (const protocol::ListedStageMessage& stage : message.listed_stages()) {

@@ -173,11 +173,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv,
         "usage: cuda_step_bench JOB.yaml... [NAME=VALUE]..., see the top of "
         "its source");
   }
-  if (s.recompute != "none" && s.recompute != "selective" &&
-      s.recompute != "full") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "recompute=", s.recompute, ": expected none, selective or full"));
-  }
+  RETURN_IF_ERROR(CheckRecomputeKey(s.recompute));
   if (s.device < 0) s.device = s.rank;
   if (s.steps < 1 || s.warmup < 0 || s.measured < 0) {
     return absl::InvalidArgumentError("steps must be one at least");
@@ -203,7 +199,7 @@ absl::Status TakeJob(const std::string& path, Settings* s) {
   } else {
     layout.precision = PrecisionOf(s->job.training.precision);
     layout.gradient_reduction = PrecisionOf(s->job.training.gradient_reduction);
-    layout.recompute = RecomputeOf(s->recompute);
+    SetRecompute(s->recompute, &layout);
     if (s->zero_bubble != 0) layout.schedule = Schedule::kZeroBubble;
     layout.num_microbatches =
         static_cast<int32_t>(s->job.training.global_batch) /

@@ -77,8 +77,11 @@ absl::Status Prove(const Case& planned, int32_t num_devices,
                    int64_t global_batch) {
   LayoutSpace narrow = LayoutSpaceOf(planned.job, num_devices);
   narrow.global_batch = global_batch;
-  const PlannedSpace space(narrow);
   ASSIGN_OR_RETURN(StepModel model, ModelOf(planned));
+  narrow.recomputes = [&](const Layout& layout) {
+    return model.Recomputes(layout);
+  };
+  const PlannedSpace space(narrow);
   StepEvaluator evaluator(space, model);
   const std::optional<RankedLayout> smallest =
       FindSmallestLayout(space, evaluator);
@@ -135,8 +138,11 @@ absl::Status Prove(const Case& planned, int32_t num_devices,
 absl::Status TimeEvaluator(const Case& planned) {
   LayoutSpace narrow = LayoutSpaceOf(planned.job, 256);
   narrow.constraints.micro_batch = 1;
-  const PlannedSpace space(narrow);
   ASSIGN_OR_RETURN(StepModel model, ModelOf(planned));
+  narrow.recomputes = [&](const Layout& layout) {
+    return model.Recomputes(layout);
+  };
+  const PlannedSpace space(narrow);
   const std::vector<Layout> layouts = EnumeratePlannedLayouts(space);
   double sum = 0;
   const auto price_all = [&] {

@@ -40,7 +40,9 @@ std::vector<Layout> AllLayouts() {
         for (const int32_t interleave : {1, 2, 4}) {
           for (const int32_t micro_batch : {1, 2, 4}) {
             for (const int32_t zero : {0, 1, 2, 3}) {
-              for (int recompute = 0; recompute < kNumRecomputes; ++recompute) {
+              for (const Recompute recompute :
+                   {Recompute::kNone, Recompute::kNorm, Recompute::kCheap,
+                    Recompute::kCheap | Recompute::kGateUp, Recompute::kFull}) {
                 Layout layout{.pipeline = pipeline,
                               .data = kNumDevices / tensor / context / pipeline,
                               .tensor = tensor,
@@ -49,7 +51,7 @@ std::vector<Layout> AllLayouts() {
                               .micro_batch = micro_batch,
                               .zero = zero,
                               .precision = Precision::kBfloat16,
-                              .recompute = static_cast<Recompute>(recompute)};
+                              .recompute = recompute};
                 if (interleave > 1) layout.schedule = Schedule::kInterleaved;
                 layout.num_microbatches =
                     kGlobalBatch / layout.data / micro_batch;

@@ -17,7 +17,7 @@ const Layout kLayout = {
     .zero = 2,
     .precision = Precision::kBfloat16,
     .gradient_reduction = Precision::kBfloat16,
-    .recompute = Recompute::kSelective,
+    .recompute = Recompute::kCheap,
     .schedule = Schedule::kListScheduled,
     .listed_stages = {{1, 2, 3, 40, 50, 600}, {4, 5, 6, 70, 80, 900}},
     .listed_transfer_us = 7,
@@ -46,7 +46,7 @@ TEST(LayoutMessageTest, RoundTrips) {
   EXPECT_EQ(FromMessage(ToMessage(kLayout)), kLayout);
   EXPECT_EQ(FromMessage(ToMessage(Layout{})), Layout{});
   Layout by_stage = kLayout;
-  SetRecompute("full, none", &by_stage);
+  SetRecompute("full, norm+qkv", &by_stage);
   ASSERT_EQ(by_stage.recompute_by_stage.size(), 2u);
   EXPECT_EQ(FromMessage(ToMessage(by_stage)), by_stage);
   const auto read = PlanRecordFromJson(PlanRecordToJson({.layout = by_stage}));

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/planner/planner_testing.h"
+#include "tests/planner/recompute_sets.h"
 #include "worker/cpu_trainer.h"
 #include "worker/in_process_communicator.h"
 
@@ -121,14 +122,15 @@ std::vector<Layout> SmallLayouts() {
             if (pipeline * tensor * data > 4) continue;
             if (8 % (data * num_microbatches) != 0) continue;
             if (zero >= 1 && data == 1) continue;
-            layouts.push_back({.pipeline = pipeline,
-                               .data = data,
-                               .tensor = tensor,
-                               .micro_batch = 8 / (data * num_microbatches),
-                               .num_microbatches = num_microbatches,
-                               .zero = zero,
-                               .recompute = static_cast<Recompute>(
-                                   layouts.size() % kNumRecomputes)});
+            layouts.push_back(
+                {.pipeline = pipeline,
+                 .data = data,
+                 .tensor = tensor,
+                 .micro_batch = 8 / (data * num_microbatches),
+                 .num_microbatches = num_microbatches,
+                 .zero = zero,
+                 .recompute =
+                     kTestedRecomputes[layouts.size() % kNumTestedRecomputes]});
             Layout& layout = layouts.back();
             if (pipeline > 1 && !layout.shards_gradients() &&
                 layouts.size() % 2 == 0) {
@@ -150,7 +152,7 @@ std::vector<Layout> SmallLayouts() {
         .tensor = 2,
         .micro_batch = 2,
         .num_microbatches = 4,
-        .recompute = Recompute::kSelective},
+        .recompute = Recompute::kCheap},
         Layout{.pipeline = 4, .micro_batch = 1, .num_microbatches = 8}}) {
     layouts.push_back(ListScheduled(layout));
   }

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/equivalence_job.h"
+#include "tests/planner/recompute_sets.h"
 #include "worker/gloo_communicator.h"
 #include "worker/memory_rendezvous_store.h"
 
@@ -60,7 +61,7 @@ TEST(EquivalenceTest, EveryLayoutMatchesOneRank) {
     }
     EXPECT_EQ(result.tensors.size(), expected.tensors.size());
   }
-  EXPECT_EQ(seen.size(), 4u * kNumRecomputes);
+  EXPECT_EQ(seen.size(), 4u * kNumTestedRecomputes);
   EXPECT_EQ(schedules.size(), 7u);  // One stage, and two or four in three ways.
   RecordProperty("worst_relative_difference", std::to_string(worst));
   std::cout << "worst relative difference: " << worst << std::endl;
@@ -132,7 +133,7 @@ TEST(EquivalenceTest, SameLayoutTwiceIsBitIdentical) {
         .micro_batch = 2,
         .num_microbatches = 2,
         .zero = 2,
-        .recompute = Recompute::kSelective},
+        .recompute = Recompute::kCheap},
         Layout{.tensor = 4, .micro_batch = 8}}) {
     SCOPED_TRACE(LayoutToString(layout));
     const JobResult first = RunJob(job, layout, kNumSteps);
@@ -147,7 +148,8 @@ TEST(EquivalenceTest, SameLayoutTwiceIsBitIdentical) {
 }
 
 // Goal: what is computed again is what was computed before, to the bit. Method:
-// losses, norms and tensors of runs that differ in nothing else.
+// losses, norms and tensors of runs that differ in nothing else, with every op
+// alone and with those before it.
 TEST(EquivalenceTest, RecomputeChangesNoBit) {
   const JobSpec job = SmallJob();
   for (Layout layout :
@@ -156,14 +158,26 @@ TEST(EquivalenceTest, RecomputeChangesNoBit) {
         Layout{.pipeline = 2,
         .tensor = 2,
         .micro_batch = 2,
-        .num_microbatches = 4}}) {
+        .num_microbatches = 4},
+        Layout{.pipeline = 2,
+        .micro_batch = 2,
+        .num_microbatches = 4,
+        .schedule = Schedule::kZeroBubble}}) {
     SCOPED_TRACE(LayoutToString(layout));
     const JobResult kept = RunJob(job, layout, kNumSteps);
     ASSERT_TRUE(kept.status.ok()) << kept.status;
-    for (const Recompute recompute :
-         {Recompute::kSelective, Recompute::kFull}) {
+    std::set<Recompute> sets = {Recompute::kFull};
+    Recompute all = Recompute::kNone;
+    for (const Recompute op : kRecomputeOps) {
+      const bool needs_norm = op == Recompute::kOutput;
+      sets.insert(needs_norm ? op | Recompute::kNorm : op);
+      sets.insert(all = all | op);
+    }
+    for (const Recompute recompute : sets) {
       layout.recompute = recompute;
+      SCOPED_TRACE(RecomputeName(recompute));
       const JobResult again = RunJob(job, layout, kNumSteps);
+      ASSERT_TRUE(again.status.ok()) << again.status;
       EXPECT_EQ(again.losses, kept.losses);
       EXPECT_EQ(again.gradient_norms, kept.gradient_norms);
       EXPECT_EQ(again.tensors, kept.tensors);

@@ -154,12 +154,14 @@ TEST(PlanArenaTest, PacksProgramsTightly) {
       // A send's buffer lives on through the next pass, which shows where
       // little else is kept. Where weight gradients are put off, a last stage
       // with tensor shards takes up to 27 % more: neither what it receives nor
-      // what it gathers early is the reason.
-      const double limit =
-          layout.recompute == Recompute::kFull ||
-                  layout.schedule != Schedule::kOneForwardOneBackward
-              ? 1.3
-              : 1.2;
+      // what it gathers early is the reason. Of sets of ops with products a few
+      // large buffers come and go among what is kept.
+      const Recompute set = layout.recompute;
+      const bool puts_off = layout.schedule != Schedule::kOneForwardOneBackward;
+      const bool repeats_some_products =
+          set != Recompute::kFull && !Has(Recompute::kCheap, set);
+      const double limit = (set == Recompute::kFull || puts_off ? 1.3 : 1.2) +
+                           (repeats_some_products ? 0.05 : 0);
       EXPECT_LE(program.step_arena_bytes, limit * least + meanwhile)
           << LayoutToString(layout) << ", stage " << stage;
       worst = std::max(worst,

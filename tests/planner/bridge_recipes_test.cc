@@ -91,7 +91,7 @@ TEST(BridgeRecipesTest, AddsTheBiasesOfExperts) {
 TEST(BridgeRecipesTest, ComputesAgainWhatTheRecipeDoes) {
   PublishedRun run = RunOf("DGX-GB300", "MXFP8", "26.04");
   const RunSetup unstated = SetUpRun(run).value();
-  EXPECT_EQ(unstated.layout.recompute, Recompute::kSelective);
+  EXPECT_EQ(unstated.layout.recompute, Recompute::kPolicy);
   EXPECT_TRUE(unstated.implementation.selective.latent_projections);
   EXPECT_FALSE(unstated.implementation.selective.norms);
   EXPECT_THAT(unstated.assumptions,

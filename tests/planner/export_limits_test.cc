@@ -100,7 +100,7 @@ TEST(ExportLimitsTest, MegatronGroupsExpertsInBf16) {
   job.model.moe = {
       .num_experts = 8, .experts_per_token = 2, .expert_hidden = 96};
   Layout layout{.num_microbatches = 96};
-  layout.recompute = Recompute::kSelective;
+  layout.recompute = Recompute::kCheap;
   EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
               AllOf(Not(HasSubstr("--moe-grouped-gemm")),
                     Not(HasSubstr("moe_act")), HasSubstr("experts in fp32")));
@@ -108,7 +108,7 @@ TEST(ExportLimitsTest, MegatronGroupsExpertsInBf16) {
   EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
               AllOf(HasSubstr("--moe-grouped-gemm"),
                     HasSubstr("--recompute-modules layernorm moe_act"),
-                    Not(HasSubstr("recompute selective: "))));
+                    Not(HasSubstr("recompute norm+activation: "))));
 }
 
 // Goal: the embedding has the job's rows whether or not the null tokenizer adds
@@ -175,7 +175,7 @@ TEST(ExportLimitsTest, KeepsToWhatFrameworksTake) {
                     HasSubstr("ZeRO 0 beside other axes")));
   // Megatron Core: selective recomputation without a recipe's number of layers.
   Layout selective{.num_microbatches = 96};
-  selective.recompute = Recompute::kSelective;
+  selective.recompute = Recompute::kCheap;
   EXPECT_THAT(MustExport(job, selective, Framework::kMegatronBridge),
               AllOf(HasSubstr("model.recompute_granularity=selective"),
                     HasSubstr("model.recompute_method=null"),

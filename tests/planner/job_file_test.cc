@@ -157,13 +157,20 @@ TEST(JobFileTest, ReadsRecomputeByStage) {
   const auto with = [](const std::string& recompute) {
     return absl::StrCat(kSmallJob, "layout: {recompute: ", recompute, "}\n");
   };
-  const auto job = ParseJob(with("[full, selective, none, none]"), "job.yaml");
+  const auto job =
+      ParseJob(with("[full, selective, none, norm+qkv]"), "job.yaml");
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(job->layout.recompute, "full, selective, none, none");
-  for (const char* wrong : {"[full, auto]", "[full, most]", "[]", "[[full]]"}) {
+  EXPECT_EQ(job->layout.recompute, "full, selective, none, norm+qkv");
+  EXPECT_EQ(ParseJob(with("norm+gate_up"), "job.yaml")->layout.recompute,
+            "norm+gate_up");
+  for (const char* wrong : {"[full, auto]", "[full, most]", "[]", "[[full]]",
+                            "norms", "norm+", "output+qkv", "norm+full"}) {
     EXPECT_THAT(ErrorOf(with(wrong)),
                 HasSubstr("layout.recompute: expected auto, none, selective or "
-                          "full, or a list of these, one for each stage"))
+                          "full, or ops joined as in norm+activation (norm, "
+                          "activation, qkv, gate_up, output, attention, "
+                          "dispatch; output only with norm), or a list of "
+                          "these, one for each stage"))
         << wrong;
   }
 }
@@ -375,7 +382,9 @@ TEST(JobFileTest, RoundTrips) {
     if (below(2) == 0) job.layout.tensor = 1 + below(4);
     if (below(2) == 0) job.layout.zero = below(4);
     if (below(2) == 0) {
-      job.layout.recompute = below(2) == 0 ? "selective" : "full, none";
+      job.layout.recompute = below(2) == 0   ? "norm+output"
+                             : below(2) == 0 ? "selective"
+                                             : "full, norm+qkv";
     }
     job.checkpoint.directory = text();
     job.checkpoint.interval_steps = static_cast<int64_t>(below(99));

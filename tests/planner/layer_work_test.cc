@@ -331,7 +331,7 @@ TEST(WorkOfLayerTest, CountsBytesOfExpertBiases) {
                    16 * half + 28 * returned);
   EXPECT_DOUBLE_EQ(more(WorkPhase::kInputGradient, implementation),
                    30 * half + 40 * returned);
-  layout.recompute = Recompute::kSelective;
+  layout.recompute = Recompute::kPolicy;
   EXPECT_DOUBLE_EQ(more(WorkPhase::kRecompute, implementation), 16 * half);
 }
 
@@ -360,7 +360,7 @@ TEST(WorkOfLayerTest, KeepsThePublishedActivations) {
     EXPECT_DOUBLE_EQ(kept(), sbh * (10 + (24 + scores) / tensor));
     layout.recompute = Recompute::kFull;
     EXPECT_DOUBLE_EQ(kept(), 2 * sbh);
-    layout.recompute = Recompute::kSelective;
+    layout.recompute = Recompute::kPolicy;
     megatron.sequence_parallel = true;
     EXPECT_DOUBLE_EQ(kept(), sbh * 34 / tensor);
   }
@@ -378,13 +378,14 @@ TEST(WorkOfLayerTest, RecomputeDoesAgainWhatItDrops) {
   const LayerWork none = work();
   EXPECT_EQ(GemmFlops(none, WorkPhase::kRecompute), 0);
 
-  layout.recompute = Recompute::kSelective;
+  layout.recompute = Recompute::kCheap;
   const LayerWork selective = work();
   EXPECT_EQ(GemmFlops(selective, WorkPhase::kRecompute), 0);
   EXPECT_LT(selective.activation_bytes, none.activation_bytes);
   EXPECT_GT(selective.working_bytes, none.working_bytes);
 
   implementation.selective.latent_projections = true;
+  layout.recompute = Recompute::kPolicy;
   const LayerWork latent = work();
   EXPECT_DOUBLE_EQ(GemmFlops(latent, WorkPhase::kRecompute),
                    2.0 * 4096 * 128 * (192 * 1536 + 256 * 512));

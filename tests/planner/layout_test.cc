@@ -185,7 +185,7 @@ TEST(LayoutToStringTest, ShowsEveryField) {
                                        {.num_microbatches = 2},
                                        {.zero = 2},
                                        {.precision = Precision::kBfloat16},
-                                       {.recompute = Recompute::kSelective},
+                                       {.recompute = Recompute::kCheap},
                                        {.recompute = Recompute::kFull},
                                        {.copy_engines = {.transfers = true}},
                                        {.tensor_chunks = 2}};
@@ -193,7 +193,8 @@ TEST(LayoutToStringTest, ShowsEveryField) {
   for (const Layout& layout : layouts) {
     texts.insert(LayoutToString(layout));
     EXPECT_EQ(PrecisionOf(PrecisionName(layout.precision)), layout.precision);
-    EXPECT_EQ(RecomputeOf(RecomputeName(layout.recompute)), layout.recompute);
+    EXPECT_EQ(ParseRecompute(RecomputeName(layout.recompute)).value(),
+              layout.recompute);
   }
   EXPECT_EQ(texts.size(), layouts.size());
   EXPECT_EQ(LayoutToString({.data = 4,
@@ -203,9 +204,9 @@ TEST(LayoutToStringTest, ShowsEveryField) {
             "pipeline 1 x data 4 x tensor 1, 1 micro-batch of 1, ZeRO 3, bf16, "
             "recompute full");
   Layout by_stage{.pipeline = 4};
-  SetRecompute("full, selective, selective,none", &by_stage);
+  SetRecompute("full, qkv+norm, norm + qkv,none", &by_stage);
   EXPECT_THAT(LayoutToString(by_stage),
-              HasSubstr("recompute full (1 stage), selective (2), none (1)"));
+              HasSubstr("recompute full (1 stage), norm+qkv (2), none (1)"));
 }
 
 // Goal: what stages compute again is said and read as jobs pin it, and refused
@@ -213,19 +214,20 @@ TEST(LayoutToStringTest, ShowsEveryField) {
 TEST(SetRecomputeTest, TakesOneForAllOrEveryStages) {
   Layout layout{.pipeline = 3};
   SetRecompute("selective", &layout);
-  EXPECT_EQ(layout,
-            (Layout{.pipeline = 3, .recompute = Recompute::kSelective}));
-  EXPECT_EQ(RecomputeKey(layout), "selective");
+  EXPECT_EQ(layout, (Layout{.pipeline = 3, .recompute = Recompute::kCheap}));
+  EXPECT_EQ(RecomputeKey(layout), "norm+activation");
+  SetRecompute("none, qkv, selective", &layout);
+  EXPECT_EQ(layout.recompute, Recompute::kCheap | Recompute::kQkv);
   SetRecompute("none, full, selective", &layout);
   EXPECT_EQ(layout.recompute, Recompute::kFull);
   EXPECT_EQ(layout.recompute_of(0), Recompute::kNone);
-  EXPECT_EQ(layout.recompute_of(2), Recompute::kSelective);
-  EXPECT_EQ(RecomputeKey(layout), "none, full, selective");
+  EXPECT_EQ(layout.recompute_of(2), Recompute::kCheap);
+  EXPECT_EQ(RecomputeKey(layout), "none, full, norm+activation");
   EXPECT_TRUE(ValidateLayout(SmallModel(), layout, 1).ok());
   layout.pipeline = 2;
   EXPECT_THAT(std::string(ValidateLayout(SmallModel(), layout, 1).message()),
               AllOf(HasSubstr("layout.recompute names 3 stages (none, full, "
-                              "selective), but layout.pipeline is 2"),
+                              "norm+activation), but layout.pipeline is 2"),
                     HasSubstr("name every stage's, or one for all")));
   SetRecompute("none", &layout);
   EXPECT_EQ(layout, Layout{.pipeline = 2});

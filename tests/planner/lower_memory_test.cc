@@ -259,7 +259,7 @@ TEST(RecomputeTest, ComputesAgainWhatItSays) {
   EXPECT_TRUE(CountKinds(none, Phase::kRecompute).empty());
   const int num_layers = 12 * 2;  // Micro-batches.
 
-  layout.recompute = Recompute::kSelective;
+  layout.recompute = Recompute::kCheap;
   const Program selective = *BuildTrainingProgram(DeepModel(), layout, 0);
   EXPECT_EQ(CountKinds(selective, Phase::kForward), forward);
   EXPECT_EQ(CountKinds(selective, Phase::kRecompute),
@@ -293,7 +293,7 @@ TEST(RecomputeTest, SavesMemory) {
   const int64_t tokens = model.sequence_length;
   const int64_t row = DTypeBytes(DType::kFloat32);
   const int64_t none = step_bytes(Recompute::kNone);
-  const int64_t selective = step_bytes(Recompute::kSelective);
+  const int64_t selective = step_bytes(Recompute::kCheap);
   const int64_t full = step_bytes(Recompute::kFull);
   // Two norms of a shard's tokens and half of the activations, of each layer
   // but the one under way.

@@ -62,7 +62,7 @@ std::set<std::string> ByBruteForce(const LayoutSpace& space) {
                         Schedule::kInterleaved})
                     for (int32_t zero = 0; zero <= (data * context > 1 ? 3 : 0);
                          ++zero)
-                      for (int r = 0; r < kNumRecomputes; ++r) {
+                      for (const Recompute recompute : UnpricedRecomputes()) {
                         const Layout layout{
                             .pipeline = pipeline,
                             .data = data,
@@ -74,7 +74,7 @@ std::set<std::string> ByBruteForce(const LayoutSpace& space) {
                             .micro_batch = micro,
                             .num_microbatches = batch / micro / data,
                             .zero = zero,
-                            .recompute = static_cast<Recompute>(r),
+                            .recompute = recompute,
                             .schedule = schedule};
                         if (ValidatePlannedLayout(space.model, layout, batch)
                                 .ok()) {

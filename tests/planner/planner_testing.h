@@ -8,6 +8,7 @@
 
 #include "planner/layout.h"
 #include "planner/model.h"
+#include "tests/planner/recompute_sets.h"
 #include "tests/sweep.h"
 
 namespace millrace {
@@ -49,18 +50,19 @@ inline std::vector<Layout> TestLayouts(
       for (int32_t data : {1, 2, 4}) {
         for (int32_t num_microbatches : {1, 2, 4, 8}) {
           for (int32_t zero : {0, 1, 2, 3}) {
-            layouts.push_back({.pipeline = pipeline,
-                               .data = data,
-                               .tensor = tensor,
-                               .micro_batch = 1 + pipeline % 2,
-                               .num_microbatches = num_microbatches,
-                               .zero = zero,
-                               .precision = precision,
-                               .recompute = static_cast<Recompute>(
-                                   layouts.size() % kNumRecomputes)});
+            layouts.push_back(
+                {.pipeline = pipeline,
+                 .data = data,
+                 .tensor = tensor,
+                 .micro_batch = 1 + pipeline % 2,
+                 .num_microbatches = num_microbatches,
+                 .zero = zero,
+                 .precision = precision,
+                 .recompute =
+                     kTestedRecomputes[layouts.size() % kNumTestedRecomputes]});
             Layout& layout = layouts.back();
             if (pipeline > 1 && !layout.shards_gradients() &&
-                layouts.size() / kNumRecomputes % 2 == 0) {
+                layouts.size() / kNumTestedRecomputes % 2 == 0) {
               layout.schedule = Schedule::kZeroBubble;
             } else if (pipeline > 1 && !layout.shards_gradients() &&
                        layouts.size() % 2 == 0) {

@@ -32,9 +32,9 @@ class RandomEvaluator : public LayoutEvaluator {
         layout.zero >= 2 ? 2 * states / layout.data : 2 * states);
     memory.optimizer = static_cast<int64_t>(
         layout.zero >= 1 ? 6 * states / layout.data : 6 * states);
-    const double kept = layout.recompute == Recompute::kNone        ? 1.0
-                        : layout.recompute == Recompute::kSelective ? 0.7
-                                                                    : 0.2;
+    const double kept = layout.recompute == Recompute::kNone    ? 1.0
+                        : layout.recompute == Recompute::kCheap ? 0.7
+                                                                : 0.2;
     memory.activations = static_cast<int64_t>(
         kept * MicroBatchBytes(layout) *
         (1 + Random({5, layout.pipeline, layout.interleave})));
@@ -93,9 +93,9 @@ class RandomEvaluator : public LayoutEvaluator {
   }
 
   static double RecomputeShare(const Layout& layout) {
-    return layout.recompute == Recompute::kNone        ? 0.0
-           : layout.recompute == Recompute::kSelective ? 0.03
-                                                       : 0.3;
+    return layout.recompute == Recompute::kNone    ? 0.0
+           : layout.recompute == Recompute::kCheap ? 0.03
+                                                   : 0.3;
   }
 
   static double StateBytes(const Layout& layout) {

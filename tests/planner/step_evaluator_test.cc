@@ -40,7 +40,16 @@ ModelSpec RandomModel(std::mt19937_64& random) {
 // A random space of at most 64 devices, with its model of steps.
 struct RandomCase {
   explicit RandomCase(uint64_t seed)
-      : random(seed), space(SpaceOf(random)), model(ModelOf(random)) {}
+      : random(seed), space(SpaceOf(random)), model(ModelOf(random)) {
+    if (seed % 2 == 0) return;
+    // Sets of ops by their prices.
+    LayoutSpace priced = space.space();
+    priced.recomputes = [this](const Layout& layout) {
+      return model.Recomputes(layout);
+    };
+    space = PlannedSpace(priced);
+  }
+  RandomCase(const RandomCase&) = delete;
 
   static PlannedSpace SpaceOf(std::mt19937_64& random) {
     LayoutSpace space = {.model = RandomModel(random),
@@ -102,17 +111,18 @@ TEST(StepEvaluatorTest, FloorsAreAdmissible) {
 }
 
 // Every way in which stages of a pipeline may compute again.
-std::vector<Layout> ByStage(const Layout& layout) {
+std::vector<Layout> ByStage(const LayoutSpace& space, const Layout& layout) {
   std::vector<Layout> all = {layout};
   all.front().recompute_by_stage.assign(static_cast<size_t>(layout.pipeline),
                                         Recompute::kNone);
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
     const size_t count = all.size();
     for (size_t i = 0; i < count; ++i) {
-      for (const Recompute more : {Recompute::kSelective, Recompute::kFull}) {
+      for (const StageRecomputes& more : AllowedRecomputes(space, layout)) {
+        if (more.recompute == Recompute::kNone) continue;
         Layout variant = all[i];
-        variant.recompute_by_stage[static_cast<size_t>(stage)] = more;
-        variant.recompute = std::max(variant.recompute, more);
+        variant.recompute_by_stage[static_cast<size_t>(stage)] = more.recompute;
+        variant.recompute = variant.recompute | more.recompute;
         all.push_back(variant);
       }
     }
@@ -146,7 +156,7 @@ TEST(StepEvaluatorTest, FitsEachStageApart) {
       const double floor_s = evaluator.OrderFloor(order);
       const int64_t floor_bytes = evaluator.MeshMemoryFloor(mesh);
       double best_s = std::numeric_limits<double>::infinity();
-      for (const Layout& variant : ByStage(plain)) {
+      for (const Layout& variant : ByStage(c.space.space(), plain)) {
         const StepPrediction step = c.model.Predict(variant);
         const double seconds = step.time.step_time_s();
         ASSERT_LE(floor_s, seconds * (1 + 1e-9)) << LayoutToString(variant);

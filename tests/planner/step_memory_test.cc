@@ -41,8 +41,14 @@ TEST(StepMemoryTest, AgreesWithTheArenasOfPrograms) {
     layouts.push_back(layout);
   };
   add({.num_microbatches = 2});
-  add({.num_microbatches = 2, .recompute = Recompute::kSelective});
+  add({.num_microbatches = 2, .recompute = Recompute::kCheap});
   add({.num_microbatches = 2, .recompute = Recompute::kFull});
+  add({.num_microbatches = 2,
+       .recompute = Recompute::kCheap | Recompute::kGateUp});
+  add({.tensor = 2,
+       .num_microbatches = 2,
+       .recompute =
+           Recompute::kCheap | Recompute::kQkv | Recompute::kAttention});
   add({.data = 4, .num_microbatches = 2, .zero = 1});
   add({.data = 4, .num_microbatches = 2, .zero = 2});
   add({.data = 4, .num_microbatches = 2, .zero = 3});
@@ -57,7 +63,7 @@ TEST(StepMemoryTest, AgreesWithTheArenasOfPrograms) {
        .tensor = 2,
        .num_microbatches = 4,
        .zero = 1,
-       .recompute = Recompute::kSelective});
+       .recompute = Recompute::kCheap});
   for (const int32_t zero : {0, 1, 2, 3}) {
     add({.data = 4,
          .num_microbatches = 2,

@@ -101,7 +101,7 @@ TEST(StepModelTest, PredictsRunsThatWereNotFitted) {
                          .micro_batch = 1,
                          .num_microbatches = 64,
                          .precision = Precision::kBfloat16,
-                         .recompute = Recompute::kSelective,
+                         .recompute = Recompute::kPolicy,
                          .schedule = Schedule::kInterleaved};
   EXPECT_NEAR(Seconds(*model, selective), 13.75, 0.08 * 13.75);
 }

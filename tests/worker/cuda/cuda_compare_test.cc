@@ -72,7 +72,7 @@ std::vector<CompareCase> Cases() {
           {"heads of 64, documents", narrow, true},
           {"heads of 128", wide, false},
           {"heads of 128, documents", wide, true},
-          {"selective recompute", narrow, true, Recompute::kSelective},
+          {"selective recompute", narrow, true, Recompute::kCheap},
           {"full recompute", narrow, true, Recompute::kFull}};
 }
 

@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "planner/copy_engines.h"
 #include "tests/e2e/equivalence_batches.h"
+#include "tests/planner/recompute_sets.h"
 #include "tests/worker/cuda/rank_processes.h"
 #include "tests/worker/directory_rendezvous_store.h"
 #include "worker/cpu_trainer.h"
@@ -149,8 +150,8 @@ std::vector<Layout> LayoutsOf(int32_t num_ranks) {
         layouts.push_back(layout);
       }
       layout.precision = Precision::kBfloat16;
-      for (const Recompute recompute :
-           {Recompute::kSelective, Recompute::kFull}) {
+      for (const Recompute recompute : kTestedRecomputes) {
+        if (recompute == Recompute::kNone) continue;
         layout.recompute = recompute;
         layouts.push_back(layout);
       }
