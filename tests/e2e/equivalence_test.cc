@@ -201,7 +201,12 @@ TEST(EquivalenceTest, ChunksChangeRoundingAlone) {
         .tensor = 2,
         .micro_batch = 4,
         .num_microbatches = 2,
-        .recompute = Recompute::kSelective}}) {
+        .recompute = Recompute::kCheap},
+        Layout{
+            .tensor = 2,
+     .micro_batch = 4,
+     .num_microbatches = 2,
+     .recompute = Recompute::kCheap | Recompute::kGateUp | Recompute::kQkv}}) {
     const JobResult whole = RunJob(job, layout, kFewSteps);
     ASSERT_TRUE(whole.status.ok()) << whole.status;
     for (const int32_t chunks : {2, 4}) {
