@@ -5,13 +5,24 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "kernels/cuda/status.h"
 
 namespace millrace {
 namespace {
+
+// What other ranks of the host have mapped (peer_memory.h) is free once they
+// have ended their part of the last generation, too: a moment after this rank.
+constexpr absl::Duration kPatience = absl::Seconds(5);
+constexpr absl::Duration kPoll = absl::Milliseconds(50);
+
+struct Buffers {
+  DeviceBuffer<std::byte> persistent, step;
+};
 
 // What the failed allocation means for the user: who wants how much, and what
 // there is.
@@ -27,11 +38,8 @@ absl::Status DoesNotFit(int64_t persistent_bytes, int64_t step_bytes,
                    "resources.memory_per_device so that the planner knows"));
 }
 
-}  // namespace
-
-absl::StatusOr<DeviceArenas> DeviceArenas::Allocate(int64_t persistent_bytes,
-                                                    int64_t step_bytes) {
-  CHECK(persistent_bytes >= 0 && step_bytes >= 0);
+absl::StatusOr<Buffers> AllocateBoth(int64_t persistent_bytes,
+                                     int64_t step_bytes) {
   size_t free_bytes = 0, total_bytes = 0;
   RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free_bytes, &total_bytes),
                              "ask for the device's free memory"));
@@ -46,14 +54,30 @@ absl::StatusOr<DeviceArenas> DeviceArenas::Allocate(int64_t persistent_bytes,
   if (!step.ok()) {
     return DoesNotFit(persistent_bytes, step_bytes, free_bytes, step.status());
   }
-  RETURN_IF_ERROR(CudaStatus(
-      cudaMemset(persistent->data(), 0, static_cast<size_t>(persistent_bytes)),
-      "zero the persistent arena"));
+  return Buffers{*std::move(persistent), *std::move(step)};
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceArenas> DeviceArenas::Allocate(int64_t persistent_bytes,
+                                                    int64_t step_bytes) {
+  CHECK(persistent_bytes >= 0 && step_bytes >= 0);
+  const absl::Time deadline = MonotonicNow() + kPatience;
+  absl::StatusOr<Buffers> buffers = AllocateBoth(persistent_bytes, step_bytes);
+  while (absl::IsResourceExhausted(buffers.status()) &&
+         MonotonicNow() < deadline) {
+    absl::SleepFor(kPoll);
+    buffers = AllocateBoth(persistent_bytes, step_bytes);
+  }
+  RETURN_IF_ERROR(buffers.status());
+  RETURN_IF_ERROR(CudaStatus(cudaMemset(buffers->persistent.data(), 0,
+                                        static_cast<size_t>(persistent_bytes)),
+                             "zero the persistent arena"));
   // The default stream's work is not ordered with that of the lanes.
   RETURN_IF_ERROR(
       CudaStatus(cudaDeviceSynchronize(), "zero the persistent arena"));
-  return DeviceArenas(*std::move(persistent), persistent_bytes,
-                      *std::move(step), step_bytes);
+  return DeviceArenas(std::move(buffers->persistent), persistent_bytes,
+                      std::move(buffers->step), step_bytes);
 }
 
 DeviceArenas::DeviceArenas(DeviceBuffer<std::byte> persistent,

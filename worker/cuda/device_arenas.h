@@ -15,7 +15,8 @@ namespace millrace {
 // Both arenas, on the device current at Allocate(); the persistent one zeroed.
 class DeviceArenas {
  public:
-  // ResourceExhausted with both sizes and what the device has free.
+  // ResourceExhausted with both sizes and what the device has free, when that
+  // has not become enough within five seconds.
   static absl::StatusOr<DeviceArenas> Allocate(int64_t persistent_bytes,
                                                int64_t step_bytes);
 
