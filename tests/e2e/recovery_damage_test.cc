@@ -107,7 +107,9 @@ void DamageAndKill(JobProcess& process, const JobFolder& folder,
 TEST(DamagedCheckpointRunTest, RecoveryTakesTheOneBefore) {
   const JobFolder folder("damaged-recovery");
   const std::string job =
-      WriteTinyJob(folder, {.num_steps = 1200, .checkpoint_interval = 500});
+      WriteTinyJob(folder, {.num_steps = 1200,
+                            .checkpoint_interval = 500,
+                            .extra = "profile_output: none\n"});
   JobProcess undisturbed(folder, RunCommand(job));
   ASSERT_EQ(undisturbed.Wait(), 0) << undisturbed.Output();
   const std::string expected = ReadResult(folder)["parameter_hash"];
