@@ -212,18 +212,19 @@ class Search {
     // Of variants of one ZeRO stage that fit, the fastest, and what the first
     // computes again.
     double fitting_s = std::numeric_limits<double>::infinity();
-    std::optional<Recompute> fitting;
+    bool fits = false;
+    Recompute fitting = Recompute::kNone;  // Where it fits.
     int32_t zero = -1;
     for (const Layout& variant : space_.Variants(order)) {
       const bool is_first = variant.zero != zero;
       if (is_first) {
         zero = variant.zero;
         fitting_s = std::numeric_limits<double>::infinity();
-        fitting.reset();
+        fits = false;
       }
       // More computed again is dominated where less fits and is no slower: with
       // zero bubble it may make another stage the slowest, and that faster.
-      if (fitting.has_value() && Has(variant.recompute, *fitting) &&
+      if (fits && Has(variant.recompute, fitting) &&
           variant.recompute_by_stage.empty() &&
           variant.schedule != Schedule::kZeroBubble) {
         continue;
@@ -231,7 +232,8 @@ class Search {
       const double floor_s = evaluator_.VariantFloor(variant);
       if (floor_s >= fitting_s || IsTooSlow(floor_s)) continue;
       if (Price(variant, &fitting_s)) {
-        if (!fitting.has_value() && variant.recompute_by_stage.empty()) {
+        if (!fits && variant.recompute_by_stage.empty()) {
+          fits = true;
           fitting = variant.recompute;
         }
         continue;
