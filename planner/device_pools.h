@@ -47,8 +47,8 @@ absl::StatusOr<HardwareProfile> SlowerOf(const HardwareProfile& a,
 // The best plan over all axes that uses the fastest pool, the two fastest, and
 // so on, all with equal shares of the work, or several with shares by their
 // speed; `input`'s devices and nodes are those of the pools. The plan's first
-// warning says which devices it uses, others how the other choices do. FindPlan's
-// errors where none of them works.
+// warning says which devices it uses, others how the other choices do.
+// FindPlan's errors where none of them works.
 absl::StatusOr<Plan> FindPlanForPools(const SearchInput& input,
                                       std::span<const DevicePool> pools);
 

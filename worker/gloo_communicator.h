@@ -28,8 +28,8 @@ struct GlooOptions {
 // A communicator keeps a small record for each distinct (address, bytes) it was
 // called with: callers reuse their buffers.
 //
-// Returns InvalidArgument if no interface has `host_address`. The process ignores
-// SIGPIPE from then on.
+// Returns InvalidArgument if no interface has `host_address`. The process
+// ignores SIGPIPE from then on.
 absl::StatusOr<std::unique_ptr<CommunicatorFactory>> CreateGlooFactory(
     const GlooOptions& options);
 

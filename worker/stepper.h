@@ -41,8 +41,9 @@ class Stepper {
   virtual absl::Status Write(BufferId id, const std::vector<float>& values) = 0;
 };
 
-// All parameters in the order of Program::parameters, wherever the Program keeps
-// them; written, they are rounded as it keeps them. Its master weights stay.
+// All parameters in the order of Program::parameters, wherever the Program
+// keeps them; written, they are rounded as it keeps them. Its master weights
+// stay.
 absl::StatusOr<std::vector<float>> ReadParameters(Stepper& stepper);
 absl::Status WriteParameters(const std::vector<float>& values,
                              Stepper& stepper);

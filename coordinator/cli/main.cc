@@ -40,7 +40,8 @@ int main(int argc, char** argv) {
       "  millrace compare job.yaml                   a GPU's step against a "
       "CPU's\n"
       "  millrace diagnose trace.json                why a step is slow\n"
-      "  millrace evaluate runs.json                 the model against measured "
+      "  millrace evaluate runs.json                 the model against "
+      "measured "
       "steps\n"
       "Each command has its own --help.");
   int exit_code = 0;
