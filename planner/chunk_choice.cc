@@ -1,10 +1,9 @@
 #include "planner/chunk_choice.h"
 
 #include <optional>
-#include <utility>
 
 #include "base/status_macros.h"
-#include "planner/program_prediction.h"
+#include "planner/variant_choice.h"
 
 namespace millrace {
 namespace {
@@ -43,16 +42,9 @@ absl::Status ChooseTensorChunks(const JobSpec& job, const CostModel& cost,
   } else if (MayChooseChunks(job)) {
     variants = ChunkedVariants(job.model, plan->layout);
   }
-  for (Layout& layout : variants) {
-    Timeline timeline;
-    ASSIGN_OR_RETURN(const Prediction prediction,
-                     PredictLayout(job.model, layout, cost, &timeline));
-    if (pinned.has_value() ||
-        prediction.step_time_s < plan->prediction.step_time_s) {
-      plan->layout = std::move(layout);
-      plan->prediction = prediction;
-      plan->timeline = std::move(timeline);
-    }
+  for (const Layout& layout : variants) {
+    RETURN_IF_ERROR(
+        TakeVariant(job.model, layout, cost, pinned.has_value(), plan));
   }
   return absl::OkStatus();
 }

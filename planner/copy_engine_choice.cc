@@ -1,10 +1,7 @@
 #include "planner/copy_engine_choice.h"
 
-#include <utility>
-
-#include "base/status_macros.h"
 #include "planner/copy_engines.h"
-#include "planner/program_prediction.h"
+#include "planner/variant_choice.h"
 
 namespace millrace {
 
@@ -33,16 +30,8 @@ absl::Status ChooseCopyEngines(const JobSpec& job, const CostModel& cost,
   if (choice == CopyEngineChoice::kNever || !layout.copy_engines.any()) {
     return absl::OkStatus();
   }
-  Timeline timeline;
-  ASSIGN_OR_RETURN(const Prediction prediction,
-                   PredictLayout(job.model, layout, cost, &timeline));
-  if (choice == CopyEngineChoice::kAlways ||
-      prediction.step_time_s < plan->prediction.step_time_s) {
-    plan->layout = std::move(layout);
-    plan->prediction = prediction;
-    plan->timeline = std::move(timeline);
-  }
-  return absl::OkStatus();
+  return TakeVariant(job.model, layout, cost,
+                     choice == CopyEngineChoice::kAlways, plan);
 }
 
 }  // namespace millrace

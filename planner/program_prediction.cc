@@ -96,6 +96,14 @@ void FillMemory(std::span<const Program> programs,
       BufferBytes(largest, largest.master_buffer);
 }
 
+std::vector<uint64_t> HashesOf(std::span<const Program> programs) {
+  std::vector<uint64_t> hashes;
+  for (const Program& program : programs) {
+    hashes.push_back(ProgramHash(program));
+  }
+  return hashes;
+}
+
 absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
                                           const CostModel& cost) {
   std::vector<StageSimulation> stages;

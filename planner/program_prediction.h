@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,6 +32,9 @@ int64_t StageBytes(const Program& program, const MemoryOverhead& overhead);
 // beside its arenas included.
 void FillMemory(std::span<const Program> programs,
                 const MemoryOverhead& overhead, Prediction* prediction);
+
+// ProgramHash() of each.
+std::vector<uint64_t> HashesOf(std::span<const Program> programs);
 
 absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
                                           const CostModel& cost);
