@@ -258,6 +258,14 @@ absl::Status TrainAll(const std::vector<Layout>& layouts, Rank rank,
   return absl::OkStatus();
 }
 
+// How far losses may be from the CPU's, which are of fp32. On H200 they were
+// within 3.8e-8 in fp32, 4.4e-6 with gradients reduced in bf16 and 1.6e-4 in
+// bf16. So little is left to fp32 that gradients rounded unasked would show.
+double MostDifference(const Layout& layout) {
+  if (layout.precision == Precision::kBfloat16) return 2e-3;
+  return layout.rounds_gradients() ? 1e-4 : 1e-6;
+}
+
 void ExpectLosses(const Layout& layout, const std::string& folder,
                   const std::vector<double>& expected) {
   SCOPED_TRACE(LayoutToString(layout));
@@ -275,9 +283,7 @@ void ExpectLosses(const Layout& layout, const std::string& folder,
   }
   std::printf("%-64s largest difference %.2g\n", LayoutToString(layout).c_str(),
               worst);
-  const bool rounds =
-      layout.precision == Precision::kBfloat16 || layout.rounds_gradients();
-  EXPECT_LE(worst, rounds ? 2e-3 : 1e-4);
+  EXPECT_LE(worst, MostDifference(layout));
 }
 
 void ExpectToLearnWhatTheCpuDoes(
