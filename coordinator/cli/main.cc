@@ -41,8 +41,7 @@ int main(int argc, char** argv) {
       "CPU's\n"
       "  millrace diagnose trace.json                why a step is slow\n"
       "  millrace evaluate runs.json                 the model against "
-      "measured "
-      "steps\n"
+      "measured steps\n"
       "Each command has its own --help.");
   int exit_code = 0;
   millrace::AddPlanCommand(app, &exit_code);

@@ -134,17 +134,31 @@ TEST(RecoveryTest, CoordinatorThatKeepsDyingIsGivenUp) {
       << process.Output();
 }
 
+// Of two ranks, `extra` added to its YAML, long enough to be disturbed.
+std::string WriteLongJob(const JobFolder& folder, const std::string& extra) {
+  TinyJob tiny = kJob;
+  tiny.num_steps = 400;
+  tiny.extra += extra;
+  return WriteTinyJob(folder, tiny);
+}
+
+// The workers of a job of two ranks, once they train.
+std::vector<pid_t> TrainingWorkers(const JobProcess& process,
+                                   const JobFolder& folder) {
+  EXPECT_TRUE(WaitForTraining(process, folder, 1)) << process.Output();
+  const std::vector<pid_t> workers = process.Find("worker");
+  EXPECT_EQ(workers.size(), 2u);
+  return workers;
+}
+
 // Goal: a worker that lives but says nothing (a stopped process) is replaced.
 // Method: SIGSTOP one; only its silence tells.
 TEST(RecoveryTest, SilentWorkerIsReplaced) {
   const JobFolder folder("silent");
-  TinyJob tiny = kJob;
-  tiny.num_steps = 400;
-  tiny.extra += "fault: {heartbeat_timeout_ms: 1000}\n";
-  const std::string job = WriteTinyJob(folder, tiny);
+  const std::string job =
+      WriteLongJob(folder, "fault: {heartbeat_timeout_ms: 1000}\n");
   JobProcess process(folder, RunCommand(job));
-  ASSERT_TRUE(WaitForTraining(process, folder, 1)) << process.Output();
-  const std::vector<pid_t> workers = process.Find("worker");
+  const std::vector<pid_t> workers = TrainingWorkers(process, folder);
   ASSERT_EQ(workers.size(), 2u);
   ASSERT_EQ(kill(workers.front(), SIGSTOP), 0);
   ASSERT_EQ(process.Wait(), 0) << process.Output();
@@ -159,13 +173,10 @@ TEST(RecoveryTest, SilentWorkerIsReplaced) {
 // reported to who holds it before it is to its agent.
 TEST(RecoveryTest, WorkerThatHangsInAbortIsReplaced) {
   const JobFolder folder("hangs");
-  TinyJob tiny = kJob;
-  tiny.num_steps = 400;
-  tiny.extra += "fault: {clear_timeout_ms: 2000}\n";
-  const std::string job = WriteTinyJob(folder, tiny);
+  const std::string job =
+      WriteLongJob(folder, "fault: {clear_timeout_ms: 2000}\n");
   JobProcess process(folder, RunCommand(job));
-  ASSERT_TRUE(WaitForTraining(process, folder, 1)) << process.Output();
-  const std::vector<pid_t> workers = process.Find("worker");
+  const std::vector<pid_t> workers = TrainingWorkers(process, folder);
   ASSERT_EQ(workers.size(), 2u);
   if (ptrace(PTRACE_SEIZE, workers[0], nullptr, nullptr) != 0) {
     GTEST_SKIP() << "this system lets no process hold another's threads: "

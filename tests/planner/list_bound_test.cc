@@ -1,6 +1,5 @@
 #include "planner/list_bound.h"
 
-#include <algorithm>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -21,25 +20,7 @@ TEST(LowerBoundOfMakespanTest, NoOrderIsQuicker) {
   for (uint32_t seed = 0; seed < 6000; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937 random(seed);
-    const auto pick = [&](uint32_t n) {
-      return static_cast<int32_t>(random() % n);
-    };
-    const PipelineCosts costs = RandomPipeline(random, 1 + pick(3), 6, 9);
-    std::vector<int64_t> memory_bytes;
-    ListPolicy policy{.preference = static_cast<Preference>(pick(3)),
-                      .chunks = static_cast<ChunkPriority>(pick(3)),
-                      .most_ahead = {},
-                      .most_put_off = {},
-                      .overrun = pick(3) / 2.0,
-                      .patience = pick(3) / 2.0};
-    const int32_t slack = pick(3) * 150;
-    for (int32_t s = 0; s < costs.num_stages; ++s) {
-      const auto num_chunks = static_cast<int32_t>(std::count(
-          costs.stage_of_chunk.begin(), costs.stage_of_chunk.end(), s));
-      memory_bytes.push_back(LeastBytes(costs, s) + slack);
-      policy.most_ahead.push_back(std::max(1, num_chunks) + pick(6));
-      policy.most_put_off.push_back(pick(4));
-    }
+    const auto [costs, memory_bytes, policy] = RandomOrderingOf(random);
     std::vector<PassOrder> orders = {
         GreedyOrder(costs, memory_bytes, 0, policy),
         GreedyOrder(costs, {}, 0, policy)};

@@ -1,12 +1,9 @@
 #include "planner/list_greedy.h"
 
-#include <algorithm>
-#include <limits>
 #include <random>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "planner/list_schedule.h"
 #include "planner/pass_order.h"
 #include "tests/planner/list_testing.h"
 
@@ -78,27 +75,9 @@ TEST(GreedyOrderTest, NeverBlocksAndKeepsEveryLimit) {
   for (uint32_t seed = 0; seed < 4000; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937 random(seed);
-    const auto pick = [&](uint32_t n) {
-      return static_cast<int32_t>(random() % n);
-    };
-    const PipelineCosts costs = RandomPipeline(random, 1 + pick(3), 6, 9);
-    std::vector<int64_t> memory_bytes;
-    ListPolicy policy{.preference = static_cast<Preference>(pick(3)),
-                      .chunks = static_cast<ChunkPriority>(pick(3)),
-                      .most_ahead = {},
-                      .most_put_off = {},
-                      .overrun = pick(3) / 2.0,
-                      .patience = pick(3) / 2.0};
-    const int32_t slack = pick(3) * 150;
-    const bool has_limit = pick(4) > 0;
-    for (int32_t s = 0; s < costs.num_stages; ++s) {
-      const auto num_chunks = static_cast<int32_t>(std::count(
-          costs.stage_of_chunk.begin(), costs.stage_of_chunk.end(), s));
-      if (has_limit) memory_bytes.push_back(LeastBytes(costs, s) + slack);
-      policy.most_ahead.push_back(std::max(1, num_chunks) + pick(6));
-      policy.most_put_off.push_back(pick(4));
-    }
-    const int32_t transfer_buffers = pick(3);
+    auto [costs, memory_bytes, policy] = RandomOrderingOf(random);
+    if (random() % 4 == 0) memory_bytes.clear();  // No limit.
+    const auto transfer_buffers = static_cast<int32_t>(random() % 3);
     const PassOrder order =
         GreedyOrder(costs, memory_bytes, transfer_buffers, policy);
     ASSERT_TRUE(CheckOrder(costs, order).ok()) << CheckOrder(costs, order);

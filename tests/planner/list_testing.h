@@ -3,9 +3,13 @@
 #ifndef MILLRACE_TESTS_PLANNER_LIST_TESTING_H_
 #define MILLRACE_TESTS_PLANNER_LIST_TESTING_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
+#include <vector>
 
+#include "planner/list_greedy.h"
+#include "planner/list_schedule.h"
 #include "planner/pass_costs.h"
 
 namespace millrace {
@@ -55,6 +59,38 @@ inline PipelineCosts RandomPipeline(std::mt19937& random,
                             pick(250)});
   }
   return costs;
+}
+
+// A pipeline of up to 6 stages, up to 3 chunks a stage and 9 micro-batches, and
+// how GreedyOrder() may order it.
+struct RandomOrdering {
+  PipelineCosts costs;
+  std::vector<int64_t> memory_bytes;  // By stage; often the least there is.
+  ListPolicy policy;
+};
+inline RandomOrdering RandomOrderingOf(std::mt19937& random) {
+  const auto pick = [&](uint32_t n) {
+    return static_cast<int32_t>(random() % n);
+  };
+  RandomOrdering ordering{
+      .costs = RandomPipeline(random, 1 + pick(3), 6, 9),
+      .memory_bytes = {},
+      .policy = {.preference = static_cast<Preference>(pick(3)),
+                 .chunks = static_cast<ChunkPriority>(pick(3)),
+                 .most_ahead = {},
+                 .most_put_off = {},
+                 .overrun = pick(3) / 2.0,
+                 .patience = pick(3) / 2.0}};
+  const PipelineCosts& costs = ordering.costs;
+  const int32_t slack = pick(3) * 150;
+  for (int32_t s = 0; s < costs.num_stages; ++s) {
+    const auto num_chunks = static_cast<int32_t>(std::count(
+        costs.stage_of_chunk.begin(), costs.stage_of_chunk.end(), s));
+    ordering.memory_bytes.push_back(LeastBytes(costs, s) + slack);
+    ordering.policy.most_ahead.push_back(std::max(1, num_chunks) + pick(6));
+    ordering.policy.most_put_off.push_back(pick(4));
+  }
+  return ordering;
 }
 
 }  // namespace millrace
