@@ -1,7 +1,9 @@
 // The job's state machine: is the job where it should be, and if not, what has
 // to happen? Pure: events and the time go in, actions come out. The coordinator
 // (coordinator.h) turns messages into events and actions into messages, and
-// tests/sim runs this same class on virtual time.
+// tests/sim runs this same class on virtual time. Agents, plan and generations
+// are in job_state.cc, workers in job_state_workers.cc, checkpoints and the end
+// in job_state_end.cc.
 //
 //   waiting for agents -> planning (-> profiling -> planning) -> starting
 //   generation g -> training -> finished

@@ -1,0 +1,116 @@
+// Checkpoints, and how the job ends; see job_state.h.
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/job_state.h"
+
+namespace millrace {
+
+void JobState::On(const PartWritten& event) {
+  if (event.generation != generation_ || event.step <= committed_step_) return;
+  if (!event.ok) {
+    failed_steps_.insert(event.step);
+    FinishIfDone();
+    return;
+  }
+  std::set<Rank>& written = parts_[event.step];
+  if (!written.insert(event.rank).second) return;
+  if (static_cast<int32_t>(written.size()) == num_ranks_) {
+    actions_.emplace_back(CommitStep{generation_, event.step});
+  }
+}
+
+void JobState::On(const StepCommitted& event) {
+  committed_step_ = std::max(committed_step_, event.step);
+  std::erase_if(parts_, [&](const auto& entry) {
+    return entry.first <= committed_step_;
+  });
+  actions_.emplace_back(
+      Report{.event = "checkpoint_committed", .step = event.step});
+  FinishIfDone();
+}
+
+void JobState::On(const CommitFailed& event) {
+  failed_steps_.insert(event.step);
+  last_commit_error_ = event.reason;
+  FinishIfDone();
+}
+
+void JobState::On(const RestoredEarlier& event) {
+  // Lower, so that the steps trained again are committed again.
+  committed_step_ = std::min(committed_step_, event.step);
+}
+
+void JobState::On(const NothingToRestore& event) {
+  End(Verdict::kFailed, event.reason);
+}
+
+void JobState::On(const WorkerDone& event) {
+  if (event.generation != generation_) return;
+  done_.insert(event.rank);
+  done_steps_ = event.steps;
+  done_stopped_ = event.stopped;
+  done_saved_ = event.saved;
+  FinishIfDone();
+}
+
+void JobState::FinishIfDone() {
+  if (phase_ != Phase::kTraining ||
+      static_cast<int32_t>(done_.size()) != num_ranks_) {
+    return;
+  }
+  if (failed_steps_.contains(done_steps_)) {
+    End(Verdict::kFailed,
+        absl::StrCat("all steps are done, but the last checkpoint could not "
+                     "be written: ",
+                     last_commit_error_));
+    return;
+  }
+  // What was restored and not trained further needs no new checkpoint.
+  if (done_saved_ && committed_step_ < done_steps_ &&
+      restored_steps_ != done_steps_) {
+    return;
+  }
+  if (done_stopped_) {
+    End(Verdict::kStopped, "stopped by request after a checkpoint");
+  } else {
+    End(Verdict::kFinished, "");
+  }
+}
+
+void JobState::On(const StopRequested& event) {
+  if (event.now) {
+    End(Verdict::kBroken,
+        "stopped at once; steps since the last checkpoint "
+        "are lost");
+    return;
+  }
+  if (stop_requested_) return;
+  stop_requested_ = true;
+  actions_.emplace_back(Report{.event = "stop_requested"});
+  switch (phase_) {
+    case Phase::kRejoining:
+      break;
+    case Phase::kStarting:
+      // Before the first step there is nothing to keep.
+      if (purpose_ == Purpose::kTrain && committed_step_ >= 0) break;
+      End(Verdict::kStopped, "stopped before training");
+      break;
+    case Phase::kTraining:
+      actions_.emplace_back(TellWorkersToStop{});
+      break;
+    default:
+      End(Verdict::kStopped, "stopped before training");
+  }
+}
+
+void JobState::End(Verdict verdict, const std::string& reason) {
+  phase_ = Phase::kEnded;
+  actions_.emplace_back(
+      EndJob{verdict, reason, std::max(done_steps_, committed_step_)});
+}
+
+}  // namespace millrace

@@ -1,0 +1,214 @@
+// Workers come, fail and go; who falls silent, agents too. See job_state.h.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/job_state.h"
+
+namespace millrace {
+
+JobState::Worker* JobState::Find(const RankProcess& process) {
+  const auto found = workers_.find(process.rank);
+  if (found == workers_.end() || !found->second.ordered ||
+      found->second.incarnation != process.incarnation) {
+    return nullptr;
+  }
+  return &found->second;
+}
+
+void JobState::On(const WorkerJoined& event) {
+  Worker* worker = Find(event.process);
+  if (worker == nullptr) {
+    if (phase_ == Phase::kRejoining || phase_ == Phase::kWaitingForAgents) {
+      // It is back before its agent; take its word until the agent's list.
+      Worker& known = workers_[event.process.rank];
+      if (known.incarnation > event.process.incarnation) return;
+      known.incarnation = event.process.incarnation;
+      known.ordered = true;
+      worker = &known;
+    } else {
+      actions_.emplace_back(KillWorkerProcess{AgentOf(event.process.rank),
+                                              event.process,
+                                              "a later process has its rank"});
+      return;
+    }
+  }
+  worker->joined = true;
+  worker->heard = now_;
+  worker->given = event.generation;
+  worker->phase = event.phase;
+  switch (phase_) {
+    case Phase::kRejoining:
+      if (AllAgentsReady()) BecomeComplete();
+      break;
+    case Phase::kStarting:
+      if (event.phase == WorkerPhase::kIdle) {
+        worker->cleared_for = generation_;
+        worker->told_to_clear = absl::InfiniteFuture();
+        BeginIfAllCleared();
+      } else {
+        TellToClear();  // The first order was lost.
+      }
+      break;
+    case Phase::kProfiling:
+    case Phase::kTraining:
+      if (ToInt(event.process.rank) >= NumActiveRanks()) break;
+      if (event.generation != generation_ ||
+          event.phase == WorkerPhase::kIdle) {
+        Recover(absl::StrCat("rank ", ToInt(event.process.rank),
+                             " lost its connection and its orders"));
+      } else if (stop_requested_) {
+        actions_.emplace_back(TellWorkersToStop{});
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+void JobState::On(const WorkerHeard& event) {
+  if (Worker* worker = Find(event.process)) worker->heard = now_;
+}
+
+void JobState::On(const WorkerCleared& event) {
+  Worker* worker = Find(event.process);
+  if (worker == nullptr) return;
+  if (event.generation != generation_) {
+    // It does end what it should; the newest order is on its way.
+    if (worker->told_to_clear <= now_) worker->told_to_clear = now_;
+    return;
+  }
+  worker->heard = now_;
+  worker->told_to_clear = absl::InfiniteFuture();
+  worker->cleared_for = generation_;
+  worker->phase = WorkerPhase::kIdle;
+  BeginIfAllCleared();
+}
+
+void JobState::On(const WorkerDead& event) {
+  Worker* worker = Find(event.process);
+  if (worker == nullptr) return;
+  const int32_t rank = ToInt(event.process.rank);
+  worker->ordered = false;
+  worker->joined = false;
+  actions_.emplace_back(
+      Report{.event = "worker_died", .rank = rank, .detail = event.detail});
+  // Agents list the living; the dead must not rise again from an older list.
+  for (Agent& agent : agents_) std::erase(agent.live_workers, event.process);
+  switch (phase_) {
+    case Phase::kStarting:
+    case Phase::kProfiling:
+    case Phase::kTraining:
+      if (rank < NumActiveRanks()) {
+        Recover(absl::StrCat("rank ", rank, ": ", event.detail));
+      }
+      break;
+    case Phase::kRejoining:
+      if (AllAgentsReady()) BecomeComplete();
+      break;
+    default:
+      break;  // A plan starts what is missing.
+  }
+}
+
+void JobState::On(const WorkerRunning& event) {
+  if (event.generation != generation_ || phase_ != Phase::kTraining) return;
+  workers_[event.rank].phase = WorkerPhase::kRunning;
+  restored_steps_ = event.completed_steps;
+  if (!running_.insert(event.rank).second) return;
+  if (static_cast<int32_t>(running_.size()) == num_ranks_) {
+    actions_.emplace_back(
+        Report{.event = "training", .step = event.completed_steps});
+  }
+}
+
+bool JobState::IsHopeless(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnimplemented:
+      return true;  // The next try would end the same way.
+    default:
+      return false;
+  }
+}
+
+void JobState::On(const WorkerFailed& event) {
+  if (event.generation != generation_ ||
+      (phase_ != Phase::kTraining && phase_ != Phase::kProfiling)) {
+    return;
+  }
+  const std::string cause =
+      absl::StrCat("rank ", ToInt(event.rank), ": ", event.status.message());
+  if (IsHopeless(event.status)) {
+    End(Verdict::kFailed, cause);
+  } else {
+    Recover(cause);
+  }
+}
+
+// Silence. --------------------------------------------------------------------
+
+void JobState::On(const Tick&) {
+  ForgiveOwnStall();
+  last_tick_ = now_;
+  CheckSilence();
+}
+
+void JobState::ForgiveOwnStall() {
+  // If this process itself stood still (a stopped machine, a long commit), what
+  // others sent meanwhile may not have been handled yet.
+  const absl::Duration gap = now_ - last_tick_;
+  if (gap < options_.heartbeat_timeout / 2) return;
+  for (Agent& agent : agents_) agent.heard = now_;
+  for (auto& [rank, worker] : workers_) {
+    worker.heard = now_;
+    if (worker.told_to_clear <= now_) worker.told_to_clear = now_;
+  }
+  phase_began_ = std::max(phase_began_, now_ - options_.join_timeout / 2);
+}
+
+void JobState::CheckSilence() {
+  for (int32_t i = 0; i < options_.num_agents; ++i) {
+    const Agent& agent = agents_[i];
+    const absl::Time since = agent.joined ? agent.heard : phase_began_;
+    if (now_ - since > options_.join_timeout) {
+      End(Verdict::kFailed,
+          absl::StrCat("agent ", i, " of ", options_.num_agents,
+                       agent.joined ? " has been silent for "
+                                    : " has not joined within ",
+                       absl::FormatDuration(options_.join_timeout)));
+      return;
+    }
+  }
+  for (auto& [rank, worker] : workers_) {
+    if (!worker.ordered || worker.killed) continue;
+    std::string reason = ReasonToKill(worker);
+    if (reason.empty()) continue;
+    worker.killed = true;
+    actions_.emplace_back(KillWorkerProcess{
+        AgentOf(rank), {rank, worker.incarnation}, std::move(reason)});
+  }
+}
+
+std::string JobState::ReasonToKill(const Worker& worker) const {
+  const absl::Duration limit =
+      worker.joined ? options_.heartbeat_timeout : options_.join_timeout;
+  if (now_ - worker.heard > limit) {
+    return absl::StrCat("silent for ", absl::FormatDuration(limit));
+  }
+  if (worker.joined && now_ - worker.told_to_clear > options_.clear_timeout) {
+    return absl::StrCat("hangs in ending generation ", ToInt(worker.given),
+                        ", which it was told to ",
+                        absl::FormatDuration(options_.clear_timeout), " ago");
+  }
+  return "";
+}
+
+}  // namespace millrace
