@@ -4,6 +4,17 @@
 
 namespace millrace {
 
+std::vector<int32_t> RanksBeside(const Layout& layout, Rank rank,
+                                 int32_t ranks_per_host) {
+  std::vector<int32_t> num_ranks(static_cast<size_t>(layout.pipeline));
+  const int32_t begin = ToInt(rank) / ranks_per_host * ranks_per_host;
+  const int32_t end = std::min(begin + ranks_per_host, layout.num_ranks());
+  for (int32_t i = begin; i < end; ++i) {
+    ++num_ranks[static_cast<size_t>(CoordinatesOf(layout, Rank{i}).pipeline)];
+  }
+  return num_ranks;
+}
+
 bool SharesCores(std::span<const double> factors) {
   return factors.back() > 1.02;
 }

@@ -5,8 +5,17 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "planner/layout.h"
 
 namespace millrace {
+
+// By pipeline stage, how many of its ranks are on the host of `rank`, itself
+// among them; hosts have `ranks_per_host` ranks each, in order.
+std::vector<int32_t> RanksBeside(const Layout& layout, Rank rank,
+                                 int32_t ranks_per_host);
 
 // `factors[n - 1]`, of at least one, is how many times as long an op takes when
 // n ranks of a host compute at once (HardwareProfile::compute_contention).

@@ -136,9 +136,7 @@ NoiseEffect NoiseEffectOf(const StepNoise& noise, const StepError& error,
   const double deviation = noise.pass *
                            std::sqrt(kVarianceOfPass / (passes + stages - 1)) *
                            std::pow(stages, -1.0 / 6);
-  const double replicas = layout.data;
-  const double latest = NormalQuantile((replicas - 0.375) / (replicas + 0.25));
-  return {.slowdown = among_stages + deviation * latest,
+  return {.slowdown = among_stages + deviation * LargestOfNormals(layout.data),
           .deviation = error.num_runs > 0 ? 0 : noise.run};
 }
 

@@ -31,6 +31,10 @@ double NormalQuantile(double probability) {
   return probability < 0.5 ? z : -z;
 }
 
+double LargestOfNormals(double count) {
+  return NormalQuantile((count - 0.375) / (count + 0.25));
+}
+
 LogNormalFactors::LogNormalFactors(double sigma) : sigma_(sigma) {
   CHECK(sigma >= 0) << sigma;
   table_.assign(kCells + 1, 1);

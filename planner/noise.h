@@ -24,6 +24,9 @@ inline double RandomUniform(uint64_t stream, uint64_t index) {
 
 // z with P(Z <= z) = probability of a standard normal Z; probability in (0, 1).
 double NormalQuantile(double probability);
+// What the largest of `count` draws of it is expected to be, nearly (Blom,
+// "Statistical Estimates and Transformed Beta-Variables", 1958).
+double LargestOfNormals(double count);
 
 // Log-normal factors of mean 1, sigma of the logarithm, from uniform draws:
 // quantiles from a table, those of the outermost ones computed.

@@ -18,6 +18,7 @@
 #include "planner/measured_noise.h"
 #include "planner/outliers.h"
 #include "planner/profile_merge.h"
+#include "planner/profile_update.h"
 #include "planner/program_prediction.h"
 #include "planner/shape_errors.h"
 #include "planner/step_closure.h"
@@ -34,7 +35,6 @@ constexpr size_t kMostRows = 2000;
 constexpr double kMinorShare = 2e-3;
 // Of the calls of a shape: circumstances so rare are of calls that were odd.
 constexpr double kRareShare = 0.1;
-constexpr double kUnchanged = 1e-3;  // Of log(after / before).
 
 // One shape in one context, over the steps of the run.
 struct Measured {
@@ -63,7 +63,7 @@ absl::Status CheckSameMachine(const HardwareProfile& planned_with,
 class Learning {
  public:
   Learning(const MeasuredRun& run, const HardwareProfile& profile)
-      : run_(run), before_(profile), counts_(profile) {}
+      : run_(run), before_(profile), update_(run, profile) {}
 
   absl::StatusOr<Recalibration> Learn() {
     RETURN_IF_ERROR(Check());
@@ -86,11 +86,11 @@ class Learning {
     ASSIGN_OR_RETURN(const CostModel after, CostModel::Create(profile()));
     ASSIGN_OR_RETURN(const Timeline now, SimulatePrograms(programs_, after));
     RETURN_IF_ERROR(Record(predicted.step_time_s, now.step_time_s));
-    return std::move(result_);
+    return std::move(update_.result());
   }
 
  private:
-  HardwareProfile& profile() { return result_.profile; }
+  HardwareProfile& profile() { return update_.profile(); }
 
   absl::Status Check() const {
     for (const CalibrationRun& known : before_.calibration_runs) {
@@ -107,28 +107,9 @@ class Learning {
     return CheckSameMachine(run_.planned_with, before_);
   }
 
-  void Change(const std::string& value, double* stored, double after,
-              double ratio, int64_t num_samples, bool is_new = false) {
-    const double before = *stored;
-    *stored = after;
-    Remember(CalibratedValue{.value = value,
-                             .run = run_.name,
-                             .date = run_.date,
-                             .num_samples = num_samples,
-                             .ratio = ratio,
-                             .previous = before},
-             &profile());
-    result_.learnt.push_back({.value = value,
-                              .before = before,
-                              .after = after,
-                              .num_samples = num_samples,
-                              .is_new = is_new});
-  }
-
-  // Into the result; also returned.
+  // Into the profile; also returned.
   HardwareProfile LearnOps(const CostModel& cost, bool damps) {
-    damps_ = damps;
-    result_ = {.profile = before_, .run = {}, .learnt = {}, .refused = {}};
+    update_.Restart(damps);
     num_calls_.clear();
     named_.clear();
     LearnOverheads();
@@ -148,8 +129,6 @@ class Learning {
     return absl::OkStatus();
   }
 
-  double GainOf(int num_runs) const { return damps_ ? GainAfter(num_runs) : 1; }
-
   void LearnOverheads() {
     if (run_.ran_apart) return;
     std::vector<double> launches, ends;
@@ -157,31 +136,10 @@ class Learning {
       launches.push_back(step.launch_s);
       ends.push_back(step.between_steps_s);
     }
-    Overhead("launch_overhead_s", MedianOf(std::move(launches)),
-             &profile().launch_overhead_s);
-    Overhead("waits.between_steps_s", MedianOf(std::move(ends)),
-             &profile().waits.between_steps_s);
-  }
-
-  void Overhead(const char* key, double measured_s, double* stored) {
-    // Below, a clock tells little, and no step depends on it.
-    constexpr double kLeast = 1e-7;
-    const double ratio =
-        std::max(measured_s, kLeast) / std::max(*stored, kLeast);
-    // What was never measured has nothing to be held to but the step.
-    const bool is_first = *stored == 0 && measured_s < 0.1 * run_.step_time_s;
-    if (!is_first && std::fabs(std::log(ratio)) > std::log(kMostLaunchRatio)) {
-      result_.refused.push_back(absl::StrFormat(
-          "%s: measured %s, %.1f times what the profile has; at most %g are "
-          "learnt",
-          key, FormatSeconds(measured_s), ratio, kMostLaunchRatio));
-      return;
-    }
-    const double after =
-        is_first ? measured_s
-                 : *stored + GainOf(counts_.Of(key)) * (measured_s - *stored);
-    if (after == *stored) return;
-    Change(key, stored, after, ratio, static_cast<int64_t>(run_.steps.size()));
+    update_.MoveOverhead("launch_overhead_s", MedianOf(std::move(launches)),
+                         &profile().launch_overhead_s);
+    update_.MoveOverhead("waits.between_steps_s", MedianOf(std::move(ends)),
+                         &profile().waits.between_steps_s);
   }
 
   // The contention and overlap by which the observed seconds were divided, over
@@ -266,7 +224,7 @@ class Learning {
     if (std::fabs(log_ratio) <= std::log(most)) return false;
     // Once for all contexts.
     if (share < kMinorShare || !named_.insert(shape).second) return true;
-    result_.refused.push_back(absl::StrFormat(
+    update_.Refuse(absl::StrFormat(
         "%s: took %.2f times as long as the profile says; at most %g are "
         "learnt, either way: if it stays so, measure again with millrace "
         "profile JOB",
@@ -279,23 +237,19 @@ class Learning {
     VisitRows(profile(), [&](const OpShape& shape, double& seconds) {
       ++num_rows;
       const auto seen = num_calls_.find(shape);
-      const bool is_seen = seen != num_calls_.end();
-      const double log_ratio = Bounded(errors.OfRow(shape), kMostRowRatio);
-      if (!is_seen && std::fabs(log_ratio) < kUnchanged) return;
-      const double gain = GainOf(is_seen ? counts_.Of(ShapeText(shape))
-                                         : counts_.OfKind(shape));
-      Change(ShapeText(shape), &seconds, seconds * std::exp(gain * log_ratio),
-             std::exp(log_ratio), is_seen ? seen->second : 0);
+      update_.ScaleRow(shape, errors.OfRow(shape),
+                       seen == num_calls_.end() ? 0 : seen->second, &seconds);
     });
     for (const auto& [shape, num_calls] : num_calls_) {
       if (FindSeconds(shape, &profile()) != nullptr) continue;
       if (++num_rows > kMostRows) {
-        result_.refused.push_back(absl::StrCat(
-            ShapeText(shape), ": no room for another measured shape"));
+        update_.Refuse(absl::StrCat(ShapeText(shape),
+                                    ": no room for another measured shape"));
         continue;
       }
       EnsureCurve(shape, cost, errors);
-      AddLearnt(shape, cost, errors, num_calls);
+      update_.AddRow(shape, errors.OfRow(shape), num_calls,
+                     cost.RowSeconds(shape));
     }
   }
 
@@ -319,45 +273,24 @@ class Learning {
       OpShape row = shape;
       row.figures[at] = bytes;
       if (row == shape) continue;
-      AddLearnt(row, cost, errors, /*num_calls=*/0);
+      update_.AddRow(row, errors.OfRow(row), /*num_calls=*/0,
+                     cost.RowSeconds(row));
     }
-  }
-
-  void AddLearnt(const OpShape& shape, const CostModel& cost,
-                 const ShapeErrors& errors, int64_t num_calls) {
-    const double log_ratio = Bounded(errors.OfRow(shape), kMostGuessRatio);
-    double seconds = cost.RowSeconds(shape);
-    Change(ShapeText(shape), &seconds,
-           seconds * std::exp(GainOf(0) * log_ratio), std::exp(log_ratio),
-           num_calls, /*is_new=*/true);
-    AddRow(shape, seconds, &profile());
-  }
-
-  static double Bounded(double log_ratio, double most) {
-    return std::clamp(log_ratio, -std::log(most), std::log(most));
-  }
-
-  // Nothing runs faster for company.
-  void Factor(const std::string& key, double log_ratio, double* stored) {
-    log_ratio = Bounded(log_ratio, kMostContentionRatio);
-    if (std::fabs(log_ratio) < kUnchanged) return;
-    const double after =
-        std::max(1.0, *stored * std::exp(GainOf(counts_.Of(key)) * log_ratio));
-    if (after == *stored) return;
-    Change(key, stored, after, std::exp(log_ratio),
-           static_cast<int64_t>(run_.steps.size()));
   }
 
   void LearnFactors(const ShapeErrors& errors) {
     std::vector<double>& contention = profile().compute_contention;
     for (size_t i = 1; i < contention.size(); ++i) {
-      Factor(ContentionKey(i), errors.OfContention(static_cast<int>(i) + 1),
-             &contention[i]);
+      update_.ScaleFactor(ContentionKey(i),
+                          errors.OfContention(static_cast<int>(i) + 1),
+                          &contention[i]);
     }
-    Factor("overlap.compute", errors.OfOverlap(/*communication=*/false),
-           &profile().overlap.compute);
-    Factor("overlap.communication", errors.OfOverlap(/*communication=*/true),
-           &profile().overlap.communication);
+    update_.ScaleFactor("overlap.compute",
+                        errors.OfOverlap(/*communication=*/false),
+                        &profile().overlap.compute);
+    update_.ScaleFactor("overlap.communication",
+                        errors.OfOverlap(/*communication=*/true),
+                        &profile().overlap.communication);
   }
 
   static std::string ContentionKey(size_t i) {
@@ -374,12 +307,12 @@ class Learning {
     for (const auto& [rank, num_steps] : slow) {
       if (2 * num_steps < run_.steps.size()) continue;
       ++num_slow_ranks_;
-      result_.refused.push_back(absl::StrCat(
+      update_.Refuse(absl::StrCat(
           "rank ", rank, ": much slower than the others in ", num_steps, " of ",
           run_.steps.size(), " steps; its ops counted for nothing"));
     }
     if (num_unplaced > 0) {
-      result_.refused.push_back(absl::StrCat(
+      update_.Refuse(absl::StrCat(
           num_unplaced,
           " collectives and transfers of ranks that are no neighbours, over "
           "several hosts, or beyond those measured: the tables have none of "
@@ -389,18 +322,11 @@ class Learning {
     if (num_slow_ranks_ > 0 || num_unplaced > 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const StepClosure closure,
                      CloseStep(programs_, cost, run_.step_time_s));
-    if (!closure.refused.empty()) result_.refused.push_back(closure.refused);
-    const char* const key = "waits.arrival_spread";
-    double& spread = profile().waits.arrival_spread;
-    const double step = closure.arrival_spread - spread;
-    if (std::fabs(step) > kUnchanged) {
-      Change(key, &spread, spread + GainOf(counts_.Of(key)) * step,
-             spread > 0 ? closure.arrival_spread / spread : 1,
-             static_cast<int64_t>(run_.steps.size()));
-    }
+    if (!closure.refused.empty()) update_.Refuse(closure.refused);
+    update_.MoveArrivalSpread(closure.arrival_spread);
     for (size_t i = 1; i < profile().compute_contention.size(); ++i) {
-      Factor(ContentionKey(i), std::log(closure.contention_scale),
-             &profile().compute_contention[i]);
+      update_.ScaleFactor(ContentionKey(i), std::log(closure.contention_scale),
+                          &profile().compute_contention[i]);
     }
     return absl::OkStatus();
   }
@@ -411,21 +337,8 @@ class Learning {
       of_steps.push_back(step.passes);
     }
     const StepNoise supposed = NoiseFor(before_);
-    Noise(kPassNoise, supposed.pass, Pooled(of_steps));
-    Noise(kRunNoise, supposed.run, RunScatterOf(run_.step_times_s));
-  }
-
-  void Noise(const char* name, double supposed, const Scatter& measured) {
-    if (measured.num_compared < kLeastCompared) return;
-    const double deviation = BoundedNoise(measured.deviation);
-    ModelConstant* const noise = NoiseConstant(name, supposed, &profile());
-    noise->source = "scatter within runs that the profile learnt from";
-    // What was only supposed counts for nothing.
-    const bool is_first = counts_.Of(name) == 0;
-    const double gain = is_first ? 1 : GainOf(counts_.Of(name));
-    Change(name, &noise->value,
-           noise->value + gain * (deviation - noise->value),
-           deviation / noise->value, measured.num_compared);
+    update_.MoveNoise(kPassNoise, supposed.pass, Pooled(of_steps));
+    update_.MoveNoise(kRunNoise, supposed.run, RunScatterOf(run_.step_times_s));
   }
 
   absl::Status Record(double predicted_s, double recalibrated_s) {
@@ -440,19 +353,20 @@ class Learning {
           FormatSeconds(recalibrated_s), FormatSeconds(run_.step_time_s),
           FormatSeconds(predicted_s)));
     }
-    result_.run = {.run = run_.name,
-                   .date = run_.date,
-                   .layout = LayoutToString(run_.layout),
-                   .num_steps = static_cast<int32_t>(run_.steps.size()),
-                   .num_slow_ranks = num_slow_ranks_,
-                   .measured_s = run_.step_time_s,
-                   .predicted_s = predicted_s,
-                   .recalibrated_s = recalibrated_s};
-    Remember(result_.run, &profile());
+    Recalibration& result = update_.result();
+    result.run = {.run = run_.name,
+                  .date = run_.date,
+                  .layout = LayoutToString(run_.layout),
+                  .num_steps = static_cast<int32_t>(run_.steps.size()),
+                  .num_slow_ranks = num_slow_ranks_,
+                  .measured_s = run_.step_time_s,
+                  .predicted_s = predicted_s,
+                  .recalibrated_s = recalibrated_s};
+    Remember(result.run, &profile());
     ForgetOld(&profile());
     const StepError error = ErrorOfHistory(profile());
     if (error.is_given()) profile().step_error = error;
-    std::stable_sort(result_.learnt.begin(), result_.learnt.end(),
+    std::stable_sort(result.learnt.begin(), result.learnt.end(),
                      [](const LearntValue& a, const LearntValue& b) {
                        return Moved(a) > Moved(b);
                      });
@@ -466,14 +380,12 @@ class Learning {
 
   const MeasuredRun& run_;
   const HardwareProfile& before_;
-  const EvidenceCounts counts_;
+  ProfileUpdate update_;
   std::vector<Program> programs_;
   std::map<OpShape, int64_t> num_calls_;  // Of shapes learnt from.
   std::set<OpShape> named_;               // Of those refused.
   int32_t num_slow_ranks_ = 0;
-  bool damps_ = true;
   double measuring_ = 1;  // By which measured ops are shortened.
-  Recalibration result_;
 };
 
 }  // namespace

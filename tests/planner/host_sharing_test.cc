@@ -7,6 +7,19 @@
 namespace millrace {
 namespace {
 
+// Goal: who is on a rank's host, by stage. Method: by hand; three replicas of
+// two stages, of two tensor ranks each, on hosts of five: stages 0 0 1 1 0,
+// then 0 1 1 0 0, then 1 1.
+TEST(HostSharingTest, RanksBesideAreThoseOfTheHost) {
+  const Layout layout{.pipeline = 2, .data = 3, .tensor = 2};
+  using Ranks = std::vector<int32_t>;
+  EXPECT_EQ(RanksBeside(layout, Rank{0}, 5), (Ranks{3, 2}));
+  EXPECT_EQ(RanksBeside(layout, Rank{4}, 5), (Ranks{3, 2}));
+  EXPECT_EQ(RanksBeside(layout, Rank{5}, 5), (Ranks{3, 2}));
+  EXPECT_EQ(RanksBeside(layout, Rank{11}, 5), (Ranks{0, 2}));
+  EXPECT_EQ(RanksBeside(layout, Rank{2}, 1), (Ranks{0, 1}));
+}
+
 // Goal: as many as were measured are slowed as measured; more share what there
 // is. Method: by hand; four ranks on two cores, on eight and on their own.
 TEST(HostSharingTest, MoreThanMeasuredShareTheCores) {

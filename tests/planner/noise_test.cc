@@ -21,6 +21,15 @@ TEST(NoiseTest, NormalQuantileInvertsTheDistribution) {
   EXPECT_NEAR(NormalQuantile(0.975), 1.959963984540054, 1e-12);
 }
 
+// Goal: the largest of n draws is where it is expected. Method: known means of
+// order statistics, which the approximation is nearer to the more draws.
+TEST(NoiseTest, LargestOfNormalsIsTheMeanOrderStatistic) {
+  EXPECT_NEAR(LargestOfNormals(1), 0, 1e-12);
+  EXPECT_NEAR(LargestOfNormals(2), 0.56419, 0.03);
+  EXPECT_NEAR(LargestOfNormals(10), 1.53875, 0.015);
+  EXPECT_NEAR(LargestOfNormals(100), 2.50759, 0.025);
+}
+
 // Goal: factors have mean 1 and the deviation asked for; the table is close to
 // the exact quantiles. Method: a million draws; a grid.
 TEST(NoiseTest, FactorsAreLogNormalOfMeanOne) {
