@@ -57,6 +57,9 @@ absl::StatusOr<std::vector<Sensitivity>> Sensitivities(
 
 absl::Status Fill(const ProfileSource& profiles,
                   const PredictionOptions& options, RunPrediction* out) {
+  if (!out->run.fault.empty()) {
+    return absl::InvalidArgumentError(out->run.fault);
+  }
   ASSIGN_OR_RETURN(out->setup, SetUpRun(out->run));
   RETURN_IF_ERROR(ValidatePlannedLayout(out->setup.model, out->setup.layout,
                                         out->setup.layout.global_batch()));

@@ -61,6 +61,7 @@ using ProfileSource =
 struct PredictionOptions {
   bool sensitivities = false;
 };
+// A run with a fault is unsupported for that reason.
 RunPrediction PredictRun(const PublishedRun& run, const ProfileSource& profiles,
                          const PredictionOptions& options);
 

@@ -15,6 +15,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
+// On one line. Bytes of a table that are no UTF-8 become a replacement
+// character.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 Json OrNull(const std::optional<double>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
@@ -165,7 +171,7 @@ std::string EvaluationToJson(const std::vector<RunPrediction>& predictions,
                              const EvaluationSummary& summary) {
   std::string text;
   for (const RunPrediction& prediction : predictions) {
-    absl::StrAppend(&text, RunToJson(prediction).dump(), "\n");
+    absl::StrAppend(&text, Dump(RunToJson(prediction)), "\n");
   }
   Json body = SummaryToJson(summary);
   Json& errors = body["summary"]["step_error_by_profile"] = Json::object();
@@ -173,7 +179,7 @@ std::string EvaluationToJson(const std::vector<RunPrediction>& predictions,
     errors[profile] = {
         {"low", error.low}, {"high", error.high}, {"num_runs", error.num_runs}};
   }
-  absl::StrAppend(&text, body.dump(), "\n");
+  absl::StrAppend(&text, Dump(body), "\n");
   return text;
 }
 

@@ -15,6 +15,7 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "planner/row_lines.h"
 
 namespace millrace {
 namespace {
@@ -25,8 +26,6 @@ using Json = nlohmann::json;
 // products of two do not overflow.
 constexpr int64_t kMaxCount = std::numeric_limits<int32_t>::max();
 
-// --- JSON ---
-
 // The value as it stands, or what it is where that may be long.
 std::string Describe(const Json& value) {
   if (value.is_structured()) {
@@ -34,16 +33,21 @@ std::string Describe(const Json& value) {
                         value.size());
   }
   constexpr size_t kShown = 60;
-  return value.dump().substr(0, kShown);
+  return value.dump(-1, ' ', /*ensure_ascii=*/true).substr(0, kShown);
 }
 
-// Reads the fields of one row; the first that is wrong ends up in `status`.
-class RowReader {
- public:
-  RowReader(const Json& object, std::string where)
-      : object_(object), where_(std::move(where)) {}
+// The first thing that is wrong with a row.
+struct Mistake {
+  std::string key;   // "" where it is the row itself.
+  std::string what;  // Empty: nothing is wrong.
+};
 
-  absl::Status status() const { return status_; }
+// Reads the fields of a row, or of an object in it: all but wrong ones.
+class FieldReader {
+ public:
+  // `path`: of the object, as in RowLines; "" for the row.
+  FieldReader(const Json& object, std::string path, Mistake* mistake)
+      : object_(object), path_(std::move(path)), mistake_(*mistake) {}
 
   void Text(const char* key, std::string* out) {
     const Json* value = Find(key);
@@ -86,73 +90,56 @@ class RowReader {
 
  private:
   const Json* Find(const char* key) {
-    if (!status_.ok()) return nullptr;
     const auto found = object_.find(key);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
 
   void Fail(const char* key, const Json& value, const char* expected) {
-    status_ = absl::InvalidArgumentError(
-        absl::StrCat(where_, ": ", key, ": expected ", expected,
-                     " or null, found ", Describe(value)));
+    if (!mistake_.what.empty()) return;
+    mistake_.key = absl::StrCat(path_, path_.empty() ? "" : ".", key);
+    mistake_.what = absl::StrCat("expected ", expected, " or null, found ",
+                                 Describe(value));
   }
 
   const Json& object_;
-  std::string where_;
-  absl::Status status_;
+  const std::string path_;
+  Mistake& mistake_;
 };
 
-absl::Status ReadArchitecture(const Json& row, const std::string& where,
-                              PublishedRun* run) {
-  RowReader reader(row, where);
-  const Json* extra = reader.Object("arch_extra");
-  RETURN_IF_ERROR(reader.status());
-  if (extra == nullptr) return absl::OkStatus();
-  RowReader architecture(*extra, absl::StrCat(where, ": arch_extra"));
+void ReadArchitecture(const Json& row, PublishedRun* run, Mistake* mistake) {
+  const Json* extra = FieldReader(row, "", mistake).Object("arch_extra");
+  if (extra == nullptr) return;
+  FieldReader architecture(*extra, "arch_extra", mistake);
   architecture.Text("mlp", &run->mlp);
   architecture.Count("head_dim", &run->head_dim);
-  const Json* moe = architecture.Object("moe");
-  const Json* attention = architecture.Object("attn");
-  RETURN_IF_ERROR(architecture.status());
-  if (moe != nullptr) {
+  if (const Json* moe = architecture.Object("moe"); moe != nullptr) {
     run->has_moe = true;
-    RowReader experts(*moe, absl::StrCat(where, ": arch_extra.moe"));
+    FieldReader experts(*moe, "arch_extra.moe", mistake);
     experts.Count("experts", &run->experts);
     experts.Count("topk", &run->experts_per_token);
     experts.Count("moe_ffn", &run->expert_hidden);
     experts.Count("shared", &run->shared_experts);
     experts.Count("dense_layers", &run->dense_layers);
-    RETURN_IF_ERROR(experts.status());
   }
-  if (attention != nullptr) {
-    RowReader latent(*attention, absl::StrCat(where, ": arch_extra.attn"));
+  if (const Json* attention = architecture.Object("attn");
+      attention != nullptr) {
+    FieldReader latent(*attention, "arch_extra.attn", mistake);
     latent.Text("type", &run->attention);
     latent.Count("q_lora", &run->query_rank);
     latent.Count("kv_lora", &run->kv_rank);
     latent.Count("qk_nope", &run->nope_head_dim);
     latent.Count("qk_rope", &run->rope_head_dim);
     latent.Count("v", &run->value_head_dim);
-    RETURN_IF_ERROR(latent.status());
   }
-  return absl::OkStatus();
 }
 
-absl::StatusOr<PublishedRun> ReadRow(const Json& row,
-                                     const std::string& place) {
-  if (!row.is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(place, ": expected an object, found ", Describe(row)));
+void ReadFields(const Json& row, PublishedRun* out, Mistake* mistake) {
+  PublishedRun& run = *out;
+  FieldReader reader(row, "", mistake);
+  reader.Text("id", &run.id);
+  if (run.id.empty() && mistake->what.empty()) {
+    *mistake = {.key = "id", .what = "missing; every row needs its own"};
   }
-  PublishedRun run;
-  RowReader named(row, place);
-  named.Text("id", &run.id);
-  RETURN_IF_ERROR(named.status());
-  if (run.id.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(place, ": id: missing; every row needs its own"));
-  }
-  const std::string where = absl::StrCat(place, " (", run.id, ")");
-  RowReader reader(row, where);
   for (const auto& [key, text] :
        std::vector<std::pair<const char*, std::string*>>{
            {"group", &run.group},
@@ -192,142 +179,43 @@ absl::StatusOr<PublishedRun> ReadRow(const Json& row,
   reader.Number("step_time_s", &run.step_time_s);
   reader.Number("tokens_per_s_per_gpu", &run.tokens_per_s_per_gpu);
   reader.Number("max_mem_per_gpu", &run.memory);
-  RETURN_IF_ERROR(reader.status());
-  RETURN_IF_ERROR(ReadArchitecture(row, where, &run));
-  if (run.group.empty()) run.group = run.id.substr(0, run.id.find('/'));
-  return run;
-}
-
-// --- CSV ---
-
-constexpr char kVtrainHeader[] =
-    "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,"
-    "sequence length,tensor parallelism,data parallelism,pipeline parallelism,"
-    "iteration time (ms)";
-constexpr size_t kNumVtrainColumns = 11;
-// Its table of several nodes has this column before the others.
-constexpr char kParameterColumn[] = "Parameters (billion),";
-constexpr int64_t kVtrainNode = 8;  // Devices.
-
-std::string Stem(const std::string& file_name) {
-  const size_t slash = file_name.rfind('/');
-  const std::string name =
-      slash == std::string::npos ? file_name : file_name.substr(slash + 1);
-  return name.substr(0, name.rfind('.'));
+  ReadArchitecture(row, &run, mistake);
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(
     absl::string_view json, const std::string& file_name) {
-  Json document;
-  try {
-    document = Json::parse(json.begin(), json.end());
-  } catch (const Json::exception& error) {  // Of numbers beyond doubles, too.
-    return absl::InvalidArgumentError(
-        absl::StrCat(file_name, ": not JSON: ", error.what()));
-  }
-  if (!document.is_object() || !document.contains("rows") ||
-      !document["rows"].is_array()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        file_name,
-        ": expected an object with a list \"rows\"; docs/evaluate.md shows "
-        "one"));
-  }
+  ASSIGN_OR_RETURN(const RowDocument document, ParseRows(json, file_name));
   std::vector<PublishedRun> runs;
   std::set<std::string> ids;
-  for (const Json& row : document["rows"]) {
-    ASSIGN_OR_RETURN(
-        PublishedRun run,
-        ReadRow(row, absl::StrCat(file_name, ": rows[", runs.size(), "]")));
-    if (!ids.insert(run.id).second) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          file_name, ": rows[", runs.size(), "]: id: ", run.id,
-          " is an earlier row's too; results are told apart by it"));
-    }
-    runs.push_back(std::move(run));
-  }
-  return runs;
-}
-
-absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
-    absl::string_view csv, const std::string& file_name) {
-  std::vector<PublishedRun> runs;
-  int line_number = 0;
-  size_t first_column = 0;
-  for (absl::string_view line : absl::StrSplit(csv, '\n')) {
-    ++line_number;
-    line = absl::StripAsciiWhitespace(line);
-    auto error = [&](absl::string_view what) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(file_name, ":", line_number, ": ", what));
-    };
-    if (line_number == 1) {
-      absl::string_view header = line;
-      first_column = absl::ConsumePrefix(&header, kParameterColumn) ? 1 : 0;
-      if (header != kVtrainHeader) {
-        constexpr size_t kShown = 60;
-        return error(absl::StrCat(
-            "expected JSON, which starts with {, or vTrain's table with the "
-            "header '",
-            kVtrainHeader, "'; found '", line.substr(0, kShown), "'"));
-      }
-      continue;
-    }
-    if (line.empty()) continue;
-    const std::vector<absl::string_view> cells = absl::StrSplit(line, ',');
-    if (cells.size() != first_column + kNumVtrainColumns) {
-      return error(absl::StrCat("expected ", first_column + kNumVtrainColumns,
-                                " numbers, found ", cells.size()));
-    }
+  for (const Json& row : document.rows) {
+    const RowLines& lines = document.lines[runs.size()];
+    const std::string name = absl::StrCat("rows[", runs.size(), "]");
     PublishedRun run;
-    run.id = absl::StrCat(Stem(file_name), "/", line_number);
-    run.kind = "pretrain";
-    run.source = "VIA-Research/vTrain";
-    run.precision = "FP16";
-    run.mlp = "gelu";
-    run.quality = "A-";  // Neither vocabulary nor recompute is stated.
-    // In the header's order.
-    std::optional<int64_t>* counts[] = {
-        &run.num_gpus, &run.global_batch, &run.micro_batch, &run.hidden,
-        &run.heads,    &run.layers,       &run.sequence,    &run.tensor,
-        &run.data,     &run.pipeline};
-    for (size_t i = 0; i < std::size(counts); ++i) {
-      const size_t column = first_column + i;
-      int64_t value = 0;
-      if (!absl::SimpleAtoi(cells[column], &value) || value < 1 ||
-          value > kMaxCount) {
-        return error(absl::StrCat(
-            "column ", column + 1,
-            ": expected a whole number from 1 to 2147483647, found '",
-            cells[column], "'"));
-      }
-      *counts[i] = value;
+    Mistake mistake;
+    if (!row.is_object()) {
+      mistake.what = absl::StrCat("expected an object, found ", Describe(row));
+    } else {
+      ReadFields(row, &run, &mistake);
     }
-    double billions = 1;
-    if (first_column > 0 && (!absl::SimpleAtod(cells.front(), &billions) ||
-                             !(billions > 0) || std::isinf(billions))) {
-      return error(absl::StrCat("column 1: expected a number above 0, found '",
-                                cells.front(), "'"));
+    if (mistake.what.empty() && !lines.repeated.empty()) {
+      mistake = {.key = lines.repeated, .what = "given twice; remove one"};
     }
-    double milliseconds = 0;
-    if (!absl::SimpleAtod(cells.back(), &milliseconds) || !(milliseconds > 0) ||
-        std::isinf(milliseconds)) {
-      return error(absl::StrCat("column ", cells.size(),
-                                ": expected milliseconds above 0, found '",
-                                cells.back(), "'"));
+    if (!run.id.empty() && !ids.insert(run.id).second) {
+      mistake = {.key = "id",
+                 .what = absl::StrCat(
+                     run.id,
+                     " is an earlier row's too; results are told apart by it")};
     }
-    run.step_time_s = milliseconds / 1e3;
-    run.kv_heads = run.heads;
-    run.ffn = 4 * *run.hidden;
-    run.model = first_column > 0
-                    ? absl::StrCat("gpt-", cells.front(), "b")
-                    : absl::StrCat("gpt-", *run.layers, "x", *run.hidden);
-    // The two tables were made differently, whatever their file is called.
-    run.group =
-        *run.num_gpus <= kVtrainNode ? "vtrain_single_node" : "vtrain_multi";
-    run.gpu = "A100 (8/node)";
-    run.context = run.expert = run.interleave = 1;
+    if (!mistake.what.empty()) {
+      run.fault = absl::StrCat(
+          file_name, ":", lines.Of(mistake.key), ": ", name,
+          run.id.empty() ? "" : absl::StrCat(" (", run.id, ")"), ": ",
+          mistake.key, mistake.key.empty() ? "" : ": ", mistake.what);
+    }
+    if (run.id.empty()) run.id = name;
+    if (run.group.empty()) run.group = run.id.substr(0, run.id.find('/'));
     runs.push_back(std::move(run));
   }
   return runs;
@@ -337,6 +225,12 @@ absl::StatusOr<std::vector<PublishedRun>> ParsePublishedRuns(
     absl::string_view text, const std::string& file_name) {
   absl::ConsumePrefix(&text, "\xEF\xBB\xBF");  // A byte order mark.
   const absl::string_view start = absl::StripLeadingAsciiWhitespace(text);
+  if (start.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name,
+                     ": the file is empty; expected runs as JSON or vTrain's "
+                     "table, see docs/evaluate.md"));
+  }
   return absl::StartsWith(start, "{") || absl::StartsWith(start, "[")
              ? ReadPublishedRuns(text, file_name)
              : ReadVtrainRuns(text, file_name);

@@ -49,24 +49,34 @@ struct PublishedRun {
   std::optional<double> step_time_s;
   std::optional<double> tokens_per_s_per_gpu;
   std::optional<double> memory;  // In memory_unit.
+
+  // What is wrong with the row, by file, line and key; empty for a sound one.
+  // Of another only `id` and `group` are sure to be filled.
+  std::string fault;
 };
 
-// {"meta": ..., "rows": [{"id": ..., ...}, ...]}. Keys that are not among those
-// above are passed over, null is "does not say". InvalidArgument with file, row
-// and key for text that is not this, a value of the wrong type, a count below
-// zero or beyond 2^31 - 1 and an id given twice.
+// {"meta": ..., "rows": [{"id": ..., ...}, ...]}, or the list of rows alone.
+// Keys that are not among those above are passed over, null is "does not say".
+// A row that is no object, has no id or an earlier row's, a value of the wrong
+// type, a count below zero or beyond 2^31 - 1 or a key twice is a run with a
+// `fault`; a row without an id is called "rows[INDEX]". InvalidArgument with
+// file and line for text that is not this.
 absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(
     absl::string_view json, const std::string& file_name);
 
 // One of vTrain's tables of runs (VIA-Research/vTrain, data/): a header line
-// that starts "# GPUs,global batch", or with a column of parameters before
-// these, then as many numbers a line. Ids are "NAME/LINE" with the file's name
-// and the line; the group follows from the number of devices, whatever the
-// file is called. InvalidArgument with file and line for anything else.
+// with the columns of theirs, in any order, with or without one of parameters
+// ("Parameters (billion)"), then as many cells a line. Other columns are passed
+// over. Ids are "NAME/LINE" with the file's name and the line; the group
+// follows from the number of devices, whatever the file is called. A line that
+// has not as many cells as the header, or no number where one must be, is a
+// run with a `fault`. InvalidArgument with file and line for a header that
+// lacks a column or has one twice.
 absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
     absl::string_view csv, const std::string& file_name);
 
-// Either, by the first character that is not a space.
+// Either, by the first character that is not a space. InvalidArgument for an
+// empty file, too.
 absl::StatusOr<std::vector<PublishedRun>> ParsePublishedRuns(
     absl::string_view text, const std::string& file_name);
 absl::StatusOr<std::vector<PublishedRun>> LoadPublishedRuns(

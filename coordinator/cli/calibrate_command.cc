@@ -31,6 +31,10 @@ struct CalibrateOptions {
 absl::Status RunCalibrate(const CalibrateOptions& options) {
   ASSIGN_OR_RETURN(const std::vector<PublishedRun> runs,
                    LoadPublishedRuns(options.runs_path));
+  for (const PublishedRun& run : runs) {
+    if (run.fault.empty()) continue;
+    std::cerr << "warning: " << run.fault << "; the row is left out\n";
+  }
   ASSIGN_OR_RETURN(HardwareProfile loaded, LoadNamedProfile(options.profile));
   ASSIGN_OR_RETURN(
       const OwnProfile own,

@@ -49,36 +49,87 @@ TEST(PublishedRunsTest, ReadsARowAsItStands) {
   EXPECT_EQ(run.step_time_s, 19.5);
 }
 
-// Goal: wrong text is refused with file, row and key. Method: one mistake each.
-TEST(PublishedRunsTest, RefusesWhatIsNotARow) {
+// What is wrong with the text, or with its last row.
+std::string MistakeOf(const absl::StatusOr<std::vector<PublishedRun>>& runs) {
+  if (!runs.ok()) return std::string(runs.status().message());
+  return runs->empty() ? "" : runs->back().fault;
+}
+
+// Goal: text that holds no rows is refused with file and line. Method: one
+// mistake each.
+TEST(PublishedRunsTest, RefusesWhatHoldsNoRows) {
   auto message = [](const std::string& json) {
     return std::string(ReadPublishedRuns(json, "runs.json").status().message());
   };
-  EXPECT_THAT(message("{"), HasSubstr("runs.json: not JSON"));
+  EXPECT_THAT(message("{"), HasSubstr("runs.json:1: not JSON: syntax error"));
+  EXPECT_THAT(message("{\n\"rows\":\n[\n{,"), HasSubstr("runs.json:4: not"));
+  EXPECT_THAT(message(Rows("{\"tp\": NaN}")), HasSubstr("not known is null"));
   EXPECT_THAT(message("{\"row\": []}"), HasSubstr("a list \"rows\""));
-  EXPECT_THAT(message("[]"), HasSubstr("a list \"rows\""));
-  EXPECT_THAT(message(Rows("3")), HasSubstr("rows[0]: expected an object"));
-  EXPECT_THAT(message(Rows("{\"tp\": 2}")), HasSubstr("rows[0]: id: missing"));
-  EXPECT_THAT(message(Rows(R"({"id": "a", "tp": "two"})")),
-              AllOf(HasSubstr("rows[0] (a): tp: expected a whole number"),
-                    HasSubstr("found \"two\"")));
-  EXPECT_THAT(message(Rows(R"({"id": "a", "tp": 1.5})")), HasSubstr("1.5"));
-  EXPECT_THAT(message(Rows(R"({"id": "a", "tp": -1})")), HasSubstr("-1"));
-  EXPECT_THAT(message(Rows(R"({"id": "a", "tp": 3000000000})")),
+  EXPECT_THAT(message("{\"rows\": {\"id\": \"a\"}}"),
+              HasSubstr("a list \"rows\""));
+  EXPECT_THAT(message("{\"rows\": [], \"rows\": []}"),
+              HasSubstr("given twice"));
+  EXPECT_THAT(message(Rows("\n{\"id\": \"a\", \"tp\": 1e999}")),
+              AllOf(HasSubstr("runs.json:2: not JSON"), HasSubstr("1e999")));
+}
+
+// Goal: a row that is wrong is named with file, line and key, and has a fault
+// instead of being guessed. Method: one mistake each.
+TEST(PublishedRunsTest, TellsWhatIsWrongWithARow) {
+  auto fault = [](const std::string& row) {
+    return MistakeOf(ReadPublishedRuns(Rows("\n" + row), "runs.json"));
+  };
+  EXPECT_EQ(fault(R"({"id": "a", "tp": 2, "moe": [{"x": 1}, {"x": 2}]})"), "");
+  EXPECT_THAT(fault("[]"),
+              HasSubstr("runs.json:2: rows[0]: expected an object, found a"));
+  EXPECT_THAT(fault("{\"tp\": 2}"),
+              HasSubstr("runs.json:2: rows[0]: id: missing"));
+  EXPECT_THAT(fault("{\"id\": 5}"), HasSubstr("id: expected text"));
+  EXPECT_THAT(fault("{\"id\": \"a\",\n\"tp\":\n\"two\"}"),
+              HasSubstr("runs.json:3: rows[0] (a): tp: expected a whole number "
+                        "from 0 to 2147483647 or null, found \"two\""));
+  EXPECT_THAT(fault(R"({"id": "a", "tp": 1.5})"), HasSubstr("1.5"));
+  EXPECT_THAT(fault(R"({"id": "a", "tp": -1})"), HasSubstr("-1"));
+  EXPECT_THAT(fault(R"({"id": "a", "tp": true})"), HasSubstr("true"));
+  EXPECT_THAT(fault(R"({"id": "a", "tp": 3000000000})"),
               HasSubstr("from 0 to 2147483647 or null, found 3000000000"));
-  EXPECT_THAT(message(Rows(R"({"id": "a", "tp": 1e999})")),
-              AllOf(HasSubstr("runs.json: not JSON"), HasSubstr("1e999")));
+  EXPECT_THAT(fault(R"({"id": "a", "tp": 2, "tp": 4})"),
+              HasSubstr("tp: given twice"));
   const size_t deep = 200000;
-  EXPECT_THAT(message(Rows(std::string(deep, '[') + std::string(deep, ']'))),
+  EXPECT_THAT(fault(std::string(deep, '[') + std::string(deep, ']')),
               HasSubstr("rows[0]: expected an object, found a list of 1"));
-  EXPECT_THAT(message(Rows(R"({"id": "a", "step_time_s": 0})")),
+  EXPECT_THAT(fault(R"({"id": "a", "step_time_s": 0})"),
               HasSubstr("step_time_s: expected a number above 0"));
-  EXPECT_THAT(message(Rows(R"({"id": "a", "gpu": 100})")),
+  EXPECT_THAT(fault(R"({"id": "a", "gpu": 100})"),
               HasSubstr("gpu: expected text"));
-  EXPECT_THAT(message(Rows(R"({"id": "a", "arch_extra": {"moe": 3}})")),
-              HasSubstr("arch_extra: moe: expected an object"));
-  EXPECT_THAT(message(Rows(R"({"id": "a"}, {"id": "a"})")),
-              HasSubstr("rows[1]: id: a is an earlier row's too"));
+  EXPECT_THAT(fault(R"({"id": "a", "arch_extra": {"moe": 3}})"),
+              HasSubstr("arch_extra.moe: expected an object"));
+  EXPECT_THAT(fault("{\"id\": \"a\", \"arch_extra\": {\n\"moe\": {\n\"topk\":"
+                    " \"8\"}}}"),
+              HasSubstr("runs.json:4: rows[0] (a): arch_extra.moe.topk: "));
+  EXPECT_THAT(fault(R"({"id": "a"}, {"id": "a"})"),
+              HasSubstr("rows[1] (a): id: a is an earlier row's too"));
+}
+
+// Goal: one bad row costs no other. Method: one among good ones, of which one
+// has no id, in a list without an object about it.
+TEST(PublishedRunsTest, KeepsGoodRowsBesideBadOnes) {
+  const auto runs = ReadPublishedRuns(
+      R"([{"id": "g/1", "tp": 2}, {"id": "g/2", "tp": "x", "step_time_s": 2},
+          {"tp": 4}, null, {"id": "g/5", "tp": 8}])",
+      "runs.json");
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  ASSERT_THAT(*runs, SizeIs(5));
+  EXPECT_EQ((*runs)[0].fault, "");
+  EXPECT_EQ((*runs)[1].id, "g/2");
+  EXPECT_EQ((*runs)[1].group, "g");
+  EXPECT_EQ((*runs)[1].step_time_s, 2);
+  EXPECT_THAT((*runs)[1].fault, HasSubstr("runs.json:1: rows[1] (g/2): tp"));
+  EXPECT_EQ((*runs)[2].id, "rows[2]");
+  EXPECT_EQ((*runs)[3].id, "rows[3]");
+  EXPECT_NE((*runs)[3].fault, "");
+  EXPECT_EQ((*runs)[4].tensor, 8);
+  EXPECT_EQ((*runs)[4].fault, "");
 }
 
 // Goal: vTrain's table gives whole rows, and a broken line is named. Method: a
@@ -119,30 +170,66 @@ TEST(PublishedRunsTest, ReadsVtrainTable) {
   EXPECT_DOUBLE_EQ(*several->front().step_time_s, 3.9752);
 
   auto message = [&](const std::string& csv) {
-    return std::string(ParsePublishedRuns(csv, "t.csv").status().message());
+    return MistakeOf(ParsePublishedRuns(csv, "t.csv"));
   };
   EXPECT_THAT(
       message("a,b\n"),
       AllOf(HasSubstr("t.csv:1: expected JSON, which starts with {, or"),
-            HasSubstr("the header '# GPUs"), HasSubstr("found 'a,b'")));
-  EXPECT_THAT(message(""), HasSubstr("found ''"));
-  EXPECT_THAT(message("[]"), HasSubstr("an object with a list \"rows\""));
+            HasSubstr("the columns 'GPUs', 'global batch'"),
+            HasSubstr("found 'a,b'")));
+  EXPECT_THAT(message(" \n"), HasSubstr("t.csv: the file is empty"));
   EXPECT_THAT(*ParsePublishedRuns("\xEF\xBB\xBF{\"rows\": []}", "t.json"),
               SizeIs(0));
+  EXPECT_THAT(message("GPUs,layers,layers\n"),
+              HasSubstr("t.csv:1: columns 2 and 3 are both 'layers'"));
+  EXPECT_THAT(message("GPUs,# layers\n"),
+              HasSubstr("t.csv:1: the header lacks 'global batch', 'micro"));
   EXPECT_THAT(message(header + "8,16,2,9000000000,16,12,1024,4,2,1,349\n"),
-              HasSubstr("t.csv:2: column 4"));
+              HasSubstr("t.csv:2: column 4 (hidden size): expected a whole"));
   EXPECT_THAT(message(header + "1,2,3\n"),
-              HasSubstr("t.csv:2: expected 11 numbers, found 3"));
+              HasSubstr("t.csv:2: expected 11 cells as the header has, found"));
   EXPECT_THAT(message(header + "8,16,2,1024,x,12,1024,4,2,1,349\n"),
               HasSubstr("t.csv:2: column 5"));
   EXPECT_THAT(message(header + "8,16,2,1024,16,12,1024,4,2,1,-3\n"),
               HasSubstr("t.csv:2: column 11"));
   EXPECT_THAT(message(wide + "8,16,2,1024,16,12,1024,4,2,1,349\n"),
-              HasSubstr("t.csv:2: expected 12 numbers, found 11"));
+              HasSubstr("t.csv:2: expected 12 cells"));
   EXPECT_THAT(message(wide + "-1,8,16,2,1024,16,12,1024,4,2,1,349\n"),
-              HasSubstr("t.csv:2: column 1: expected a number above 0"));
+              HasSubstr("t.csv:2: column 1 (Parameters (billion)): expected"));
   EXPECT_THAT(message(wide + "1,8,16,2,1024,16,12,1024,4,2,1,x\n"),
               HasSubstr("t.csv:2: column 12"));
+}
+
+// Goal: a table means the same whatever the order of its columns, columns of
+// others are passed over, and a broken line costs no other. Method: the same
+// run in two orders, a broken line before it.
+TEST(PublishedRunsTest, FindsColumnsByName) {
+  const auto runs = ParsePublishedRuns(
+      "\r\niteration time (ms), # layers,GPUs,remark,pipeline parallelism,"
+      "data parallelism,tensor parallelism,sequence length,attention heads,"
+      "hidden size,micro batch,global batch\r\n"
+      "fast,12,8,x,1,2,4,1024,16,1024,2,16\r\n"
+      "349.304,12,8,x,1,2,4,1024,16,1024,2,16\r\n",
+      "single.csv");
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  ASSERT_THAT(*runs, SizeIs(2));
+  EXPECT_EQ(runs->front().id, "single/3");
+  EXPECT_THAT(runs->front().fault,
+              HasSubstr("single.csv:3: column 1 (iteration time (ms))"));
+  const PublishedRun& run = runs->back();
+  EXPECT_EQ(run.id, "single/4");
+  EXPECT_EQ(run.fault, "");
+  EXPECT_EQ(run.num_gpus, 8);
+  EXPECT_EQ(run.global_batch, 16);
+  EXPECT_EQ(run.micro_batch, 2);
+  EXPECT_EQ(run.hidden, 1024);
+  EXPECT_EQ(run.heads, 16);
+  EXPECT_EQ(run.layers, 12);
+  EXPECT_EQ(run.sequence, 1024);
+  EXPECT_EQ(run.tensor, 4);
+  EXPECT_EQ(run.data, 2);
+  EXPECT_EQ(run.pipeline, 1);
+  EXPECT_DOUBLE_EQ(*run.step_time_s, 0.349304);
 }
 
 // Goal: what was measured is a step time and bytes, whatever the row states.
