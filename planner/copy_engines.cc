@@ -5,21 +5,8 @@
 #include "base/check.h"
 
 namespace millrace {
-namespace {
-
-// Stages that send both ways, in the order that list scheduling gives them,
-// stop for ever on H200 (docs/results/2026-11-22-four-gpus-h200.md), on streams
-// and in graphs: with both sends and any third lane in one queue those Programs
-// wait in a circle, and those of the other orders never do.
-bool CopyEnginesTransfer(const Layout& layout) {
-  return layout.pipeline > 1 &&
-         (layout.schedule != Schedule::kListScheduled || layout.pipeline == 2);
-}
-
-}  // namespace
-
 CopyEngineUse CopyEngineUseOf(const Layout& layout) {
-  return {.transfers = CopyEnginesTransfer(layout),
+  return {.transfers = layout.pipeline > 1,
           .tensor_gathers = layout.tensor > 1,
           .tensor_reductions = layout.tensor > 1,
           .data_gathers = layout.data > 1 && layout.shards_optimizer()};
@@ -28,7 +15,7 @@ CopyEngineUse CopyEngineUseOf(const Layout& layout) {
 bool CopyEnginesCarry(const Layout& layout, OpKind kind,
                       const OpAttributes& attributes) {
   const CopyEngineUse& use = layout.copy_engines;
-  if (IsTransfer(kind)) return use.transfers && CopyEnginesTransfer(layout);
+  if (IsTransfer(kind)) return use.transfers;
   const bool gathers = kind == OpKind::kAllGather;
   if (!gathers && kind != OpKind::kReduceScatter) return false;
   const auto& collective = std::get<CollectiveAttributes>(attributes);

@@ -275,8 +275,7 @@ const JobKey kJobKeys[] = {
      .doc = "What moves activations and gathered parameters between the GPUs "
             "of a host: NCCL's kernels, or copy engines, which need no "
             "multiprocessor; auto is the faster by the profile, NCCL where it "
-            "has no times of copy engines. Transfers of list-scheduled "
-            "pipelines of three stages and more stay with NCCL.",
+            "has no times of copy engines.",
      .field = FIELD(resources.transport),
      .choices = "auto|nccl|copy_engines"},
 

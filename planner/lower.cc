@@ -19,6 +19,7 @@
 #include "planner/lower_dependencies.h"
 #include "planner/program_size.h"
 #include "planner/schedule.h"
+#include "planner/shared_queues.h"
 
 namespace millrace {
 namespace {
@@ -411,6 +412,11 @@ absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              const Layout& layout,
                                              int32_t stage) {
   RETURN_IF_ERROR(CheckInput(model, layout, stage));
+  if (NeedsCommonOrder(layout)) {
+    ASSIGN_OR_RETURN(std::vector<Program> programs,
+                     BuildTrainingPrograms(model, layout));
+    return std::move(programs[stage]);
+  }
   RETURN_IF_ERROR(CheckProgramSize(model, layout));
   ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
   return LowerTraining(model, layout, stage, std::move(order[stage]));
@@ -426,6 +432,7 @@ absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
     programs.push_back(
         LowerTraining(model, layout, stage, std::move(order[stage])));
   }
+  if (NeedsCommonOrder(layout)) RETURN_IF_ERROR(PutIntoCommonOrder(programs));
   return programs;
 }
 

@@ -15,7 +15,8 @@
 namespace millrace {
 
 // One pipeline stage's training step. `layout` must pass ValidateLayout; the
-// status is CheckProgramSize()'s where it would be too large.
+// status is CheckProgramSize()'s where it would be too large. Where stages have
+// one order in common (planner/shared_queues.h), all of them are lowered.
 absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
                                              const Layout& layout,
                                              int32_t stage);

@@ -50,26 +50,6 @@ TEST(CopyEnginesTest, EachUseCarriesItsOwn) {
   }
 }
 
-// Goal: list-scheduled stages that send both ways keep to NCCL, others do not.
-// Method: transfers of pipelines of two and of three stages in each order.
-TEST(CopyEnginesTest, LeavesTransfersOfListScheduledInnerStages) {
-  for (const Schedule schedule :
-       {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble,
-        Schedule::kListScheduled}) {
-    for (const int32_t pipeline : {2, 3}) {
-      const Layout layout =
-          WithAll({.pipeline = pipeline, .schedule = schedule});
-      const bool expected =
-          schedule != Schedule::kListScheduled || pipeline == 2;
-      EXPECT_EQ(layout.copy_engines.transfers, expected);
-      EXPECT_EQ(CopyEnginesCarry(layout, OpKind::kSend, kTransfer), expected);
-      Layout told = layout;
-      told.copy_engines.transfers = true;
-      EXPECT_EQ(CopyEnginesCarry(told, OpKind::kReceive, kTransfer), expected);
-    }
-  }
-}
-
 // Goal: what copy engines may do of a layout is what there is to do in its
 // Programs. Method: every layout of the sweep; a use without an instruction, or
 // the other way round, shows.

@@ -27,13 +27,10 @@ absl::StatusOr<std::unique_ptr<StepPrograms>> BuildStepPrograms(
 absl::Status ExplainHang(const ModelSpec& model, const Layout& layout,
                          Rank rank, const RankProgress& progress,
                          RendezvousStore& store, absl::Duration patience) {
-  std::vector<Program> programs(layout.pipeline);
+  ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                   BuildTrainingPrograms(model, layout));
   std::vector<const Program*> borrowed;
-  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    ASSIGN_OR_RETURN(programs[stage],
-                     BuildTrainingProgram(model, layout, stage));
-    borrowed.push_back(&programs[stage]);
-  }
+  for (const Program& program : programs) borrowed.push_back(&program);
   return ExplainOverrun(borrowed, rank, progress, store, patience);
 }
 
