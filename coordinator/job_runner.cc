@@ -1,24 +1,18 @@
 #include "coordinator/job_runner.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/clock.h"
-#include "base/files.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "coordinator/protocol/convert.h"
-#include "coordinator/report.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
-#include "planner/executable.h"
 #include "planner/job_file.h"
-#include "planner/layout_space.h"
 #include "planner/profile_file.h"
 
 namespace millrace {
@@ -31,34 +25,6 @@ double UnixNow() {
   return std::chrono::duration<double>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
-}
-
-const char* StatusWord(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kFinished:
-      return "finished";
-    case Verdict::kStopped:
-    case Verdict::kBroken:
-      return "stopped";
-    case Verdict::kFailed:
-    case Verdict::kRefused:
-      return "failed";
-  }
-  return "failed";
-}
-
-int ExitCode(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kFinished:
-    case Verdict::kStopped:
-      return 0;
-    case Verdict::kBroken:
-    case Verdict::kFailed:
-      return 1;
-    case Verdict::kRefused:
-      return 2;
-  }
-  return 1;
 }
 
 }  // namespace
@@ -161,139 +127,6 @@ void JobRunner::Handle(const JobEvent& event) {
     }
   }
   handling_ = false;
-}
-
-// Planning. -------------------------------------------------------------------
-
-DeviceFacts JobRunner::Devices() const {
-  DeviceFacts facts;
-  for (const auto& [agent_idx, agent] : agents_) {
-    facts.num_devices += agent.num_devices();
-    facts.machines.push_back(agent.machine());
-    facts.ranks_per_host =
-        std::max(facts.ranks_per_host, agent.devices_on_host());
-    if (facts.machine.empty()) {
-      facts.machine = agent.machine();
-      facts.threads_per_device = agent.threads_per_device();
-      facts.memory_bytes = agent.memory_bytes();
-    }
-    facts.memory_bytes = std::min(facts.memory_bytes, agent.memory_bytes());
-  }
-  return facts;
-}
-
-void JobRunner::Do(const MakePlan&) {
-  if (planning_.joinable()) planning_.join();
-  const DeviceFacts devices = Devices();
-  // Searching and verifying a checkpoint can take seconds, in which the server
-  // goes on listening.
-  planning_ = std::thread([this, devices, measured = measured_profile_] {
-    PlanOutcome outcome = MakePlanNow(devices, measured);
-    server_->Post([this, outcome = std::move(outcome)] { OnPlan(outcome); });
-  });
-}
-
-JobRunner::PlanOutcome JobRunner::MakePlanNow(
-    const DeviceFacts& devices,
-    const std::optional<HardwareProfile>& measured) const {
-  PlanOutcome outcome;
-  if (job_.resources.uses_cuda()) {
-    outcome.status = CheckOneGpuKind(devices.machines);
-    if (!outcome.status.ok()) return outcome;
-  }
-  // Before anything is measured.
-  outcome.status = CheckExecutable(job_);
-  if (!outcome.status.ok()) return outcome;
-  outcome.status = CheckLayouts(job_, devices.num_devices);
-  if (absl::IsNotFound(outcome.status)) {
-    outcome.status = absl::InvalidArgumentError(outcome.status.message());
-  }
-  if (!outcome.status.ok()) return outcome;
-  // To tune is to measure anew, whatever there is.
-  const absl::StatusOr<HardwareProfile> profile =
-      measured.has_value() ? absl::StatusOr<HardwareProfile>(*measured)
-      : options_.tune      ? absl::NotFoundError("asked to tune")
-                           : FindProfile(job_, devices);
-  if (!profile.ok()) {
-    outcome.status = profile.status();
-    return outcome;
-  }
-  outcome.machine = profile->provenance.description;
-  if (options_.profile_only) return outcome;
-  absl::StatusOr<Plan> plan =
-      PlanRun(job_, devices, *profile, options_.run_directory);
-  if (!plan.ok()) {
-    outcome.status = absl::InvalidArgumentError(plan.status().message());
-    return outcome;
-  }
-  outcome.plan = *std::move(plan);
-  outcome.tuning = profile->tuning;
-  absl::StatusOr<ResumeChoice> start = ChooseStart();
-  if (!start.ok()) {
-    outcome.status = absl::InvalidArgumentError(
-        absl::StrCat("checkpoint.resume: ", start.status().message()));
-    return outcome;
-  }
-  outcome.resume = *std::move(start);
-  return outcome;
-}
-
-absl::StatusOr<ResumeChoice> JobRunner::ChooseStart() const {
-  const std::string& resume = job_.checkpoint.resume;
-  if (resume == "auto") {
-    return ChooseResume(*PosixFileSystem(), CheckpointDirectory());
-  }
-  if (resume == "none") return ResumeChoice{};
-  RETURN_IF_ERROR(VerifyCheckpoint(*PosixFileSystem(), resume));
-  return ResumeChoice{.path = resume};
-}
-
-void JobRunner::OnPlan(const PlanOutcome& outcome) {
-  if (absl::IsNotFound(outcome.status)) {
-    progress_->Line(
-        options_.tune
-            ? "tuning kernels, then measuring; some minutes"
-            : "no profile of this machine for this job yet; measuring one");
-    Handle(PlanNeedsProfile{});
-    return;
-  }
-  if (!outcome.status.ok()) {
-    Handle(PlanRefused{std::string(outcome.status.message())});
-    return;
-  }
-  if (options_.profile_only) {
-    Handle(PlanMade{0});
-    return;
-  }
-  const Plan& plan = outcome.plan;
-  plan_ = {.layout = plan.layout,
-           .step_time_s = plan.prediction.step_time_s,
-           .memory_bytes = plan.prediction.memory_bytes(),
-           .program_hashes = plan.program_hashes,
-           .ranks_per_host = Devices().ranks_per_host,
-           .resume_path = outcome.resume.path};
-  tuning_ = outcome.tuning;
-  MustSucceed(log_->PlanChosen(PlanRecordToJson(*plan_)));
-  const std::string layout = LayoutToString(plan.layout);
-  output_->Event({.event = "planned", .detail = layout});
-  for (const std::string& warning : plan.warnings) {
-    progress_->Line(absl::StrCat("warning: ", warning));
-  }
-  progress_->Line(
-      absl::StrCat("plan: ", layout, "; predicted step ",
-                   FormatSeconds(plan.prediction.step_time_s), ", ",
-                   FormatCount(plan.prediction.tokens_per_s), " tokens/s, ",
-                   FormatBytes(plan.prediction.memory_bytes()), " a rank"));
-  ReportSkipped(outcome.resume);
-  if (!outcome.resume.path.empty()) {
-    progress_->Line(absl::StrCat("resuming from ", outcome.resume.path));
-  }
-  progress_.emplace(
-      ProgressOptions{.interactive = IsInteractive(),
-                      .num_steps = job_.training.num_steps,
-                      .predicted_step_time_s = plan_->step_time_s},
-      std::cout);
-  Handle(PlanMade{plan.layout.num_ranks()});
 }
 
 // Generations. ----------------------------------------------------------------
@@ -509,72 +342,6 @@ void JobRunner::Do(const Report& action) {
                   .step = action.step,
                   .rank = action.rank,
                   .detail = detail});
-}
-
-// The end. --------------------------------------------------------------------
-
-void JobRunner::Do(const EndJob& action) {
-  uint64_t hash = 0;  // Ranks' hashes add up, in whatever order they came.
-  for (const auto& [rank, part] : parameter_hashes_) hash += part;
-  const bool complete =
-      plan_.has_value() && static_cast<int32_t>(parameter_hashes_.size()) ==
-                               plan_->layout.num_ranks();
-  const bool all_well = ExitCode(action.verdict) == 0;
-  output_->Event({.event = all_well ? "finished" : "failed",
-                  .generation = ToInt(state_->generation()),
-                  .step = action.steps,
-                  .detail = action.reason});
-  MustSucceed(output_->WriteTime());
-  MustSucceed(output_->WriteResult(
-      {.status = StatusWord(action.verdict),
-       .reason = action.reason,
-       .steps = std::max<int64_t>(action.steps, 0),
-       .final_loss = complete ? final_loss_ : output_->last_loss(),
-       .device_bytes = device_bytes_,
-       .parameter_hash = complete ? absl::StrFormat("%016x", hash) : ""}));
-  const int exit_code = ExitCode(action.verdict);
-  last_message_ = all_well ? "" : action.reason;
-  MustSucceed(log_->Ended(exit_code, last_message_));
-  PrintSummary(action);
-  exit_code_ = exit_code;
-  protocol::FromCoordinator message;
-  message.mutable_shutdown()->set_exit_code(exit_code);
-  message.mutable_shutdown()->set_message(last_message_);
-  SendToWorkers(message);
-  for (const auto& [agent_idx, session] : agent_sessions_) {
-    server_->Send(session, message);
-  }
-  server_->Stop();
-}
-
-void JobRunner::PrintSummary(const EndJob& action) {
-  if (action.verdict == Verdict::kRefused || options_.profile_only) return;
-  const double measured = output_->MedianStepTime();
-  if (measured > 0 && plan_.has_value()) {
-    progress_->Line(absl::StrFormat(
-        "step time: predicted %s, measured %s (median), %.0f %% of predicted "
-        "speed",
-        FormatSeconds(plan_->step_time_s), FormatSeconds(measured),
-        100 * plan_->step_time_s / measured));
-    if (device_bytes_ > 0) {
-      progress_->Line(absl::StrCat(
-          "memory: predicted ", FormatBytes(plan_->memory_bytes), ", used ",
-          FormatBytes(device_bytes_), " at most by a rank"));
-    }
-    progress_->Line(
-        absl::StrCat("where the time went: ", output_->TimeInOneLine()));
-    TeachProfile(action);
-  }
-  const absl::Status report = WriteReport(options_.run_directory);
-  progress_->Line(absl::StrCat(StatusWord(action.verdict),
-                               action.reason.empty() ? "" : ": ", action.reason,
-                               "; run directory: ", options_.run_directory));
-  if (report.ok()) {
-    progress_->Line(
-        absl::StrCat("report: ", ReportPath(options_.run_directory)));
-  } else {
-    progress_->Line(absl::StrCat("no report: ", report.message()));
-  }
 }
 
 void JobRunner::MustSucceed(const absl::Status& status) {

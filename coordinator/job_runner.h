@@ -1,6 +1,7 @@
 // Between JobState and the world: messages become events (job_messages.cc),
-// actions become messages, files and log records (job_runner.cc). All on the
-// server's thread.
+// actions become messages, files and log records (job_runner.cc, of planning
+// job_planning.cc, of the end job_end.cc). All on the server's thread but for
+// the slow part of planning.
 
 #ifndef MILLRACE_COORDINATOR_JOB_RUNNER_H_
 #define MILLRACE_COORDINATOR_JOB_RUNNER_H_

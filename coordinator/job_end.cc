@@ -1,0 +1,109 @@
+// What is left when a job has ended, and told; see job_runner.h.
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/units.h"
+#include "coordinator/job_runner.h"
+#include "coordinator/report.h"
+
+namespace millrace {
+namespace {
+
+const char* StatusWord(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kFinished:
+      return "finished";
+    case Verdict::kStopped:
+    case Verdict::kBroken:
+      return "stopped";
+    case Verdict::kFailed:
+    case Verdict::kRefused:
+      return "failed";
+  }
+  return "failed";
+}
+
+int ExitCode(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kFinished:
+    case Verdict::kStopped:
+      return 0;
+    case Verdict::kBroken:
+    case Verdict::kFailed:
+      return 1;
+    case Verdict::kRefused:
+      return 2;
+  }
+  return 1;
+}
+
+}  // namespace
+
+void JobRunner::Do(const EndJob& action) {
+  uint64_t hash = 0;  // Ranks' hashes add up, in whatever order they came.
+  for (const auto& [rank, part] : parameter_hashes_) hash += part;
+  const bool complete =
+      plan_.has_value() && static_cast<int32_t>(parameter_hashes_.size()) ==
+                               plan_->layout.num_ranks();
+  const bool all_well = ExitCode(action.verdict) == 0;
+  output_->Event({.event = all_well ? "finished" : "failed",
+                  .generation = ToInt(state_->generation()),
+                  .step = action.steps,
+                  .detail = action.reason});
+  MustSucceed(output_->WriteTime());
+  MustSucceed(output_->WriteResult(
+      {.status = StatusWord(action.verdict),
+       .reason = action.reason,
+       .steps = std::max<int64_t>(action.steps, 0),
+       .final_loss = complete ? final_loss_ : output_->last_loss(),
+       .device_bytes = device_bytes_,
+       .parameter_hash = complete ? absl::StrFormat("%016x", hash) : ""}));
+  const int exit_code = ExitCode(action.verdict);
+  last_message_ = all_well ? "" : action.reason;
+  MustSucceed(log_->Ended(exit_code, last_message_));
+  PrintSummary(action);
+  exit_code_ = exit_code;
+  protocol::FromCoordinator message;
+  message.mutable_shutdown()->set_exit_code(exit_code);
+  message.mutable_shutdown()->set_message(last_message_);
+  SendToWorkers(message);
+  for (const auto& [agent_idx, session] : agent_sessions_) {
+    server_->Send(session, message);
+  }
+  server_->Stop();
+}
+
+void JobRunner::PrintSummary(const EndJob& action) {
+  if (action.verdict == Verdict::kRefused || options_.profile_only) return;
+  const double measured = output_->MedianStepTime();
+  if (measured > 0 && plan_.has_value()) {
+    progress_->Line(absl::StrFormat(
+        "step time: predicted %s, measured %s (median), %.0f %% of predicted "
+        "speed",
+        FormatSeconds(plan_->step_time_s), FormatSeconds(measured),
+        100 * plan_->step_time_s / measured));
+    if (device_bytes_ > 0) {
+      progress_->Line(absl::StrCat(
+          "memory: predicted ", FormatBytes(plan_->memory_bytes), ", used ",
+          FormatBytes(device_bytes_), " at most by a rank"));
+    }
+    progress_->Line(
+        absl::StrCat("where the time went: ", output_->TimeInOneLine()));
+    TeachProfile(action);
+  }
+  const absl::Status report = WriteReport(options_.run_directory);
+  progress_->Line(absl::StrCat(StatusWord(action.verdict),
+                               action.reason.empty() ? "" : ": ", action.reason,
+                               "; run directory: ", options_.run_directory));
+  if (report.ok()) {
+    progress_->Line(
+        absl::StrCat("report: ", ReportPath(options_.run_directory)));
+  } else {
+    progress_->Line(absl::StrCat("no report: ", report.message()));
+  }
+}
+
+}  // namespace millrace

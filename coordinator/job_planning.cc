@@ -1,0 +1,152 @@
+// How a job comes to its plan, and where it starts; see job_runner.h.
+
+#include <algorithm>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "coordinator/job_runner.h"
+#include "fault/checkpoint.h"
+#include "fault/file_system.h"
+#include "planner/executable.h"
+#include "planner/layout_space.h"
+
+namespace millrace {
+
+DeviceFacts JobRunner::Devices() const {
+  DeviceFacts facts;
+  for (const auto& [agent_idx, agent] : agents_) {
+    facts.num_devices += agent.num_devices();
+    facts.machines.push_back(agent.machine());
+    facts.ranks_per_host =
+        std::max(facts.ranks_per_host, agent.devices_on_host());
+    if (facts.machine.empty()) {
+      facts.machine = agent.machine();
+      facts.threads_per_device = agent.threads_per_device();
+      facts.memory_bytes = agent.memory_bytes();
+    }
+    facts.memory_bytes = std::min(facts.memory_bytes, agent.memory_bytes());
+  }
+  return facts;
+}
+
+void JobRunner::Do(const MakePlan&) {
+  if (planning_.joinable()) planning_.join();
+  const DeviceFacts devices = Devices();
+  // Searching and verifying a checkpoint can take seconds, in which the server
+  // goes on listening.
+  planning_ = std::thread([this, devices, measured = measured_profile_] {
+    PlanOutcome outcome = MakePlanNow(devices, measured);
+    server_->Post([this, outcome = std::move(outcome)] { OnPlan(outcome); });
+  });
+}
+
+JobRunner::PlanOutcome JobRunner::MakePlanNow(
+    const DeviceFacts& devices,
+    const std::optional<HardwareProfile>& measured) const {
+  PlanOutcome outcome;
+  if (job_.resources.uses_cuda()) {
+    outcome.status = CheckOneGpuKind(devices.machines);
+    if (!outcome.status.ok()) return outcome;
+  }
+  // Before anything is measured.
+  outcome.status = CheckExecutable(job_);
+  if (!outcome.status.ok()) return outcome;
+  outcome.status = CheckLayouts(job_, devices.num_devices);
+  if (absl::IsNotFound(outcome.status)) {
+    outcome.status = absl::InvalidArgumentError(outcome.status.message());
+  }
+  if (!outcome.status.ok()) return outcome;
+  // To tune is to measure anew, whatever there is.
+  const absl::StatusOr<HardwareProfile> profile =
+      measured.has_value() ? absl::StatusOr<HardwareProfile>(*measured)
+      : options_.tune      ? absl::NotFoundError("asked to tune")
+                           : FindProfile(job_, devices);
+  if (!profile.ok()) {
+    outcome.status = profile.status();
+    return outcome;
+  }
+  outcome.machine = profile->provenance.description;
+  if (options_.profile_only) return outcome;
+  absl::StatusOr<Plan> plan =
+      PlanRun(job_, devices, *profile, options_.run_directory);
+  if (!plan.ok()) {
+    outcome.status = absl::InvalidArgumentError(plan.status().message());
+    return outcome;
+  }
+  outcome.plan = *std::move(plan);
+  outcome.tuning = profile->tuning;
+  absl::StatusOr<ResumeChoice> start = ChooseStart();
+  if (!start.ok()) {
+    outcome.status = absl::InvalidArgumentError(
+        absl::StrCat("checkpoint.resume: ", start.status().message()));
+    return outcome;
+  }
+  outcome.resume = *std::move(start);
+  return outcome;
+}
+
+absl::StatusOr<ResumeChoice> JobRunner::ChooseStart() const {
+  const std::string& resume = job_.checkpoint.resume;
+  if (resume == "auto") {
+    return ChooseResume(*PosixFileSystem(), CheckpointDirectory());
+  }
+  if (resume == "none") return ResumeChoice{};
+  RETURN_IF_ERROR(VerifyCheckpoint(*PosixFileSystem(), resume));
+  return ResumeChoice{.path = resume};
+}
+
+void JobRunner::OnPlan(const PlanOutcome& outcome) {
+  if (absl::IsNotFound(outcome.status)) {
+    progress_->Line(
+        options_.tune
+            ? "tuning kernels, then measuring; some minutes"
+            : "no profile of this machine for this job yet; measuring one");
+    Handle(PlanNeedsProfile{});
+    return;
+  }
+  if (!outcome.status.ok()) {
+    Handle(PlanRefused{std::string(outcome.status.message())});
+    return;
+  }
+  if (options_.profile_only) {
+    Handle(PlanMade{0});
+    return;
+  }
+  const Plan& plan = outcome.plan;
+  plan_ = {.layout = plan.layout,
+           .step_time_s = plan.prediction.step_time_s,
+           .memory_bytes = plan.prediction.memory_bytes(),
+           .program_hashes = plan.program_hashes,
+           .ranks_per_host = Devices().ranks_per_host,
+           .resume_path = outcome.resume.path};
+  tuning_ = outcome.tuning;
+  MustSucceed(log_->PlanChosen(PlanRecordToJson(*plan_)));
+  const std::string layout = LayoutToString(plan.layout);
+  output_->Event({.event = "planned", .detail = layout});
+  for (const std::string& warning : plan.warnings) {
+    progress_->Line(absl::StrCat("warning: ", warning));
+  }
+  progress_->Line(
+      absl::StrCat("plan: ", layout, "; predicted step ",
+                   FormatSeconds(plan.prediction.step_time_s), ", ",
+                   FormatCount(plan.prediction.tokens_per_s), " tokens/s, ",
+                   FormatBytes(plan.prediction.memory_bytes()), " a rank"));
+  ReportSkipped(outcome.resume);
+  if (!outcome.resume.path.empty()) {
+    progress_->Line(absl::StrCat("resuming from ", outcome.resume.path));
+  }
+  progress_.emplace(
+      ProgressOptions{.interactive = IsInteractive(),
+                      .num_steps = job_.training.num_steps,
+                      .predicted_step_time_s = plan_->step_time_s},
+      std::cout);
+  Handle(PlanMade{plan.layout.num_ranks()});
+}
+
+}  // namespace millrace
