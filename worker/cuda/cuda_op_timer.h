@@ -1,5 +1,5 @@
 // Times one op on this GPU, through the graphs and the bound ops that training
-// uses.
+// uses, and by it chooses the algorithms of products (cuda_op_algorithms.cc).
 
 #ifndef MILLRACE_WORKER_CUDA_CUDA_OP_TIMER_H_
 #define MILLRACE_WORKER_CUDA_CUDA_OP_TIMER_H_
@@ -85,6 +85,10 @@ class CudaOpTimer {
   int64_t held_bytes() const;
 
  private:
+  // Several times the L2 cache of any GPU we know, so that operands come from
+  // where they come from in a step.
+  static constexpr int64_t kWorkingSetBytes = int64_t{512} << 20;
+
   struct Prepared;
   class Loop;
   class SurroundingsLoop;

@@ -3,19 +3,15 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
 #include "worker/cuda/cuda_executor.h"
@@ -27,48 +23,16 @@
 #include "worker/cuda/cuda_step_inputs.h"
 #include "worker/cuda/device_arenas.h"
 #include "worker/cuda/rank_communication.h"
+#include "worker/cuda/run_record.h"
 #include "worker/cuda/step_programs.h"
 
 namespace millrace {
 namespace {
 
-// How long the host sleeps between two looks at the device, and at its
-// communicators. It waits for a step only while the next one is queued.
-constexpr absl::Duration kPollInterval = absl::Microseconds(50);
-constexpr int kPollsPerHealthCheck = 20;
-
 // When a step hangs (CudaTrainerSettings::step_timeout), and how long the ranks
 // take to tell each other where they stand.
 constexpr double kStepsPerTimeout = 20;
 constexpr absl::Duration kPatience = absl::Seconds(10);
-
-// What a run leaves for the host to read when its end is past.
-struct RunRecord {
-  CudaEvent start;
-  CudaEvent end;
-  // [kNumStepScalars] f64.
-  PinnedMemory scalars;
-  int64_t step = 0;
-  double learning_rate = 0;
-  // The device went on from the step before without a pause of the host's
-  // making.
-  bool follows = false;
-  CudaPreparedProgram* measured = nullptr;  // Null: no timeline.
-
-  const double* values() const {
-    return reinterpret_cast<const double*>(scalars.data());
-  }
-};
-
-absl::StatusOr<RunRecord> NewRunRecord() {
-  ASSIGN_OR_RETURN(CudaEvent start, CudaEvent::Create(CudaEvent::Kind::kTimed));
-  ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(CudaEvent::Kind::kTimed));
-  ASSIGN_OR_RETURN(PinnedMemory scalars,
-                   PinnedMemory::Allocate(kNumStepScalars * sizeof(double)));
-  return RunRecord{.start = std::move(start),
-                   .end = std::move(end),
-                   .scalars = std::move(scalars)};
-}
 
 // Members are destroyed last to first.
 class CudaTrainer : public Trainer {
@@ -120,9 +84,11 @@ class CudaTrainer : public Trainer {
   // Makes the device current and refuses what comes after a failure.
   absl::Status Begin();
   absl::Status EnqueueStep(const StepRequest& request, RunRecord& record);
-  // Behind a run: its scalars to the host, and its end.
+  // Behind a run.
   absl::Status EnqueueEnd(const CudaPreparedProgram& prepared,
-                          RunRecord& record);
+                          RunRecord& record) {
+    return record.EnqueueEnd(Scalars(prepared.program()), executor_->stream());
+  }
   absl::StatusOr<double> RunValidationPass(int64_t batch);
   // Takes the result of the newest step, which must not have been taken.
   absl::StatusOr<StepResult> TakeResult();
@@ -214,10 +180,10 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
                                              communication_ != nullptr}));
   constexpr int kNumRecords = 3;
   for (int i = 0; i < kNumRecords; ++i) {
-    ASSIGN_OR_RETURN(RunRecord record, NewRunRecord());
+    ASSIGN_OR_RETURN(RunRecord record, RunRecord::Create());
     records_.push_back(std::move(record));
   }
-  ASSIGN_OR_RETURN(other_run_, NewRunRecord());
+  ASSIGN_OR_RETURN(other_run_, RunRecord::Create());
   RETURN_IF_ERROR(
       Prepare(programs_->training, kWholeSequences, training_).status());
   RETURN_IF_ERROR(
@@ -340,29 +306,11 @@ absl::Status CudaTrainer::EnqueueStep(const StepRequest& request,
   return absl::OkStatus();
 }
 
-absl::Status CudaTrainer::EnqueueEnd(const CudaPreparedProgram& prepared,
-                                     RunRecord& record) {
-  const cudaStream_t stream = executor_->stream();
-  RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpyAsync(record.scalars.data(), Scalars(prepared.program()),
-                      kNumStepScalars * sizeof(double), cudaMemcpyDeviceToHost,
-                      stream),
-      "copy a step's scalars to the host"));
-  return record.end.Record(stream);
-}
-
 absl::StatusOr<StepResult> CudaTrainer::TakeResult() {
   RETURN_IF_ERROR(WaitForStep());
   const RunRecord& record = RecordOf(untaken_step_);
   untaken_step_ = 0;
-  const double* scalars = record.values();
-  StepResult result{.step = record.step,
-                    .loss = scalars[kLossScalar],
-                    .gradient_norm = std::sqrt(scalars[kSquaredNormScalar]),
-                    .learning_rate = record.learning_rate,
-                    .stop = scalars[kStopVoteScalar] > 0,
-                    .finite = std::isfinite(scalars[kLossScalar]) &&
-                              std::isfinite(scalars[kSquaredNormScalar])};
+  StepResult result = ResultOf(record);
   ASSIGN_OR_RETURN(
       result.step_time_s,
       record.end.SecondsSince(record.follows ? RecordOf(record.step - 1).end
@@ -409,29 +357,7 @@ absl::Status CudaTrainer::WaitForStep() {
 absl::Status CudaTrainer::WaitFor(const RunRecord& record) const {
   const absl::Duration timeout =
       settings_.step_timeout + kStepsPerTimeout * absl::Seconds(step_time_s_);
-  const absl::Time deadline = MonotonicNow() + timeout;
-  for (int polls = 0;; ++polls) {
-    // Asked first: a host that was stopped for a while must still see that the
-    // device was not.
-    const bool late = MonotonicNow() > deadline;
-    const cudaError_t state = cudaEventQuery(record.end.get());
-    if (state == cudaSuccess) {
-      return communication_ == nullptr ? absl::OkStatus()
-                                       : communication_->CheckMark();
-    }
-    if (state != cudaErrorNotReady) {
-      return CudaStatus(state, "finish what the device was given");
-    }
-    if (aborted_) return absl::AbortedError("aborted");
-    if (communication_ != nullptr && polls % kPollsPerHealthCheck == 0) {
-      RETURN_IF_ERROR(communication_->Health());
-    }
-    if (late) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "the device is not done after ", absl::FormatDuration(timeout)));
-    }
-    absl::SleepFor(kPollInterval);
-  }
+  return WaitForEnd(record, timeout, aborted_, communication_.get());
 }
 
 absl::Status CudaTrainer::Fail(const absl::Status& status,

@@ -1,0 +1,31 @@
+// Layouts that tests on GPUs train under.
+
+#ifndef MILLRACE_TESTS_WORKER_CUDA_TESTED_LAYOUTS_H_
+#define MILLRACE_TESTS_WORKER_CUDA_TESTED_LAYOUTS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/layout.h"
+
+namespace millrace {
+
+// Every mesh in bf16 under every ZeRO stage that means something, and with each
+// recomputation; and in fp32.
+std::vector<Layout> LayoutsOf(int32_t num_ranks);
+
+// Gradients in bf16 on their way between replicas: each ZeRO stage, in either
+// precision; and beside the other axes where there are ranks for them.
+std::vector<Layout> RoundedLayoutsOf(int32_t num_ranks);
+
+// Meshes with tensor ranks, their tokens in chunks.
+std::vector<Layout> ChunkedLayoutsOf(int32_t num_ranks);
+
+// With copy engines, where they have something to do.
+std::vector<Layout> WithCopyEngines(const std::vector<Layout>& layouts);
+std::vector<Layout> LayoutsByCopyEngines(int32_t num_ranks);
+std::vector<Layout> ChunkedLayoutsByCopyEngines(int32_t num_ranks);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_TESTS_WORKER_CUDA_TESTED_LAYOUTS_H_
