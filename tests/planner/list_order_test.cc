@@ -9,19 +9,13 @@
 #include "planner/implementation.h"
 #include "planner/list_timing.h"
 #include "planner/pass_order.h"
-#include "planner/profile_file.h"
 #include "tests/planner/known_models.h"
+#include "tests/planner/shipped.h"
 
 namespace millrace {
 namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
-
-HardwareProfile Shipped(const std::string& name) {
-  const auto profile = LoadProfile("configs/hardware/" + name + ".yaml");
-  EXPECT_TRUE(profile.ok()) << profile.status();
-  return profile.ok() ? *profile : HardwareProfile{};
-}
 
 std::vector<Layout> PlannedLayouts() {
   std::vector<Layout> layouts;

@@ -8,14 +8,12 @@
 
 #include "absl/strings/str_join.h"
 #include "base/units.h"
-#include "planner/device_pools.h"
 #include "planner/executable.h"
-#include "planner/plan_templates.h"
 #include "planner/planned_space.h"
 #include "planner/program_prediction.h"
-#include "planner/shipped_profiles.h"
 #include "planner/step_model.h"
 #include "tests/planner/planning_fixture.h"
+#include "tests/planner/shipped.h"
 
 namespace millrace {
 namespace {
@@ -23,18 +21,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-HardwareProfile Shipped(const std::string& name) {
-  const auto profile = LoadNamedProfile(name);
-  EXPECT_TRUE(profile.ok()) << profile.status();
-  return *profile;
-}
-
-CostModel CostOf(const HardwareProfile& profile) {
-  auto cost = CostModel::Create(profile);
-  EXPECT_TRUE(cost.ok()) << cost.status();
-  return *std::move(cost);
-}
 
 absl::StatusOr<Plan> PlanAll(const JobSpec& job, int32_t num_devices,
                              const HardwareProfile& profile) {
@@ -434,83 +420,6 @@ TEST(PlannedSearchTest, NeedsAllAxesOnlyForAReason) {
   EXPECT_TRUE(NeedsAllAxes(job, 4, measured));
 }
 
-// Goal: templates are what a search would say, and end where nothing fits.
-// Method: against fresh searches without so many nodes.
-TEST(PlanTemplatesTest, AreWhatASearchSays) {
-  const CostModel cost = CostOf(Shipped("h100-sxm"));
-  const SearchInput input{
-      .job = Llama8B(128), .num_devices = 32, .all_axes = true};
-  const auto whole = FindPlan(input, cost);
-  ASSERT_TRUE(whole.ok()) << whole.status();
-  const auto templates = PlanTemplates::Create(input, *whole, cost, 8, 5);
-  ASSERT_TRUE(templates.ok()) << templates.status();
-  ASSERT_NE(templates->Find(0), nullptr);
-  EXPECT_EQ(templates->Find(0)->layout, whole->layout);
-  EXPECT_EQ(templates->Find(-1), nullptr);
-  EXPECT_EQ(templates->Find(4), nullptr);
-  EXPECT_THAT(std::string(templates->end().message()),
-              HasSubstr("no device is left without 4 nodes of 8"));
-  for (int32_t lost = 1; lost <= 3; ++lost) {
-    const PlanTemplate* found = templates->Find(lost);
-    ASSERT_NE(found, nullptr);
-    EXPECT_EQ(found->num_devices, 32 - 8 * lost);
-    const auto plan = Replan(input, 8 * lost, cost);
-    ASSERT_TRUE(plan.ok());
-    EXPECT_EQ(found->layout, plan->layout);
-    EXPECT_FALSE(found->keeps_layout);
-    EXPECT_GE(found->num_idle_devices(), 0);
-  }
-  const std::vector<double> shares = templates->ThroughputByNodesLost();
-  ASSERT_EQ(shares.size(), 3u);
-  EXPECT_LT(shares[0], 1);
-  EXPECT_GT(shares[0], shares[1]);
-  EXPECT_GT(shares[1], shares[2]);
-  EXPECT_EQ(PlanTemplates::Create(input, *whole, cost, 0, 1).status().code(),
-            absl::StatusCode::kInvalidArgument);
-  // Where not even one node may be lost, there is just no template.
-  SearchInput all = input;
-  all.job.layout.devices = 32;
-  const auto none =
-      PlanTemplates::Create(all, FindPlan(all, cost).value(), cost, 8, 5);
-  ASSERT_TRUE(none.ok()) << none.status();
-  EXPECT_EQ(none->Find(1), nullptr);
-  EXPECT_THAT(std::string(none->end().message()), HasSubstr("layout.devices"));
-}
-
-// Goal: what a plan leaves idle makes up for lost nodes before anything is
-// planned anew. Method: a job that uses two of four nodes.
-TEST(PlanTemplatesTest, IdleDevicesTakeOver) {
-  const CostModel cost = CostOf(Shipped("h100-sxm"));
-  SearchInput input{.job = Llama8B(128), .num_devices = 32, .all_axes = true};
-  input.job.layout.devices = 16;
-  const auto whole = FindPlan(input, cost);
-  ASSERT_TRUE(whole.ok()) << whole.status();
-  ASSERT_EQ(whole->layout.num_ranks(), 16);
-  const auto templates = PlanTemplates::Create(input, *whole, cost, 8, 3);
-  ASSERT_TRUE(templates.ok()) << templates.status();
-  for (int32_t lost = 0; lost <= 2; ++lost) {
-    const PlanTemplate* found = templates->Find(lost);
-    ASSERT_NE(found, nullptr);
-    EXPECT_TRUE(found->keeps_layout);
-    EXPECT_EQ(found->layout, whole->layout);
-    EXPECT_EQ(found->num_idle_devices(), 16 - 8 * lost);
-    EXPECT_EQ(found->tokens_per_s, whole->prediction.tokens_per_s);
-  }
-  EXPECT_EQ(templates->Find(3), nullptr);
-}
-
-// Goal: executable layouts too are found for what is left, where not all of it
-// can be used. Method: three of four devices with a batch of eight.
-TEST(PlanTemplatesTest, LeavesOutWhatWorkersCannotUse) {
-  const CostModel cost = CostOf(MakeProfile({}));
-  JobSpec job = SmallJob();
-  job.model.num_layers = 2;
-  const auto plan = Replan({.job = job, .num_devices = 4}, 1, cost);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->layout.num_ranks(), 2);
-  EXPECT_EQ(plan->num_idle_devices, 1);
-}
-
 // Goal: who plans a model that stands for another is told, in both searches.
 // Method: a job with and without a text of what it leaves out.
 TEST(PlannedSearchTest, WarnsOfApproximations) {
@@ -529,58 +438,6 @@ TEST(PlannedSearchTest, WarnsOfApproximations) {
   job.training.precision = "bf16";
   job.resources.backend = "cuda";
   EXPECT_THAT(warnings(true), HasSubstr("model.approximates): norms of heads"));
-}
-
-// Goal: clusters are read as written, and what is wrong is named. Method:
-// texts.
-TEST(DevicePoolsTest, ReadsClusters) {
-  const auto one = ParsePools("122x8+3x7");
-  ASSERT_TRUE(one.ok()) << one.status();
-  ASSERT_EQ(one->size(), 1u);
-  EXPECT_EQ(NumDevices(one->front().nodes), 997);
-  const auto two = ParsePools("h100-sxm:4x8,a100-80gb:2x8+1x4");
-  ASSERT_TRUE(two.ok()) << two.status();
-  ASSERT_EQ(two->size(), 2u);
-  EXPECT_EQ((*two)[1].profile, "a100-80gb");
-  EXPECT_EQ(NumDevices((*two)[1].nodes), 20);
-  for (const char* wrong : {"", "8", "0x8", "4x-1", "4x8+", "axb"}) {
-    EXPECT_THAT(std::string(ParsePools(wrong).status().message()),
-                HasSubstr("122x8+3x7"))
-        << wrong;
-  }
-  EXPECT_THAT(std::string(ParsePools("4x8,a:4x8").status().message()),
-              HasSubstr("one of which has no profile"));
-}
-
-// Goal: of two types the slower is used only where it helps. Method: a few slow
-// devices beside many fast ones, and the reverse.
-TEST(DevicePoolsTest, ChoosesWhichDevicesToUse) {
-  const HardwareProfile fast = Shipped("h100-sxm");
-  const HardwareProfile slow = Shipped("a100-80gb");
-  const SearchInput input{.job = Llama8B(128)};
-  const DevicePool many_fast[] = {
-      {.profile = slow, .nodes = {{.nodes = 1, .devices = 8}}},
-      {.profile = fast, .nodes = {{.nodes = 8, .devices = 8}}}};
-  const auto alone = FindPlanForPools(input, many_fast);
-  ASSERT_TRUE(alone.ok()) << alone.status();
-  EXPECT_LE(alone->layout.num_ranks(), 64);
-  EXPECT_THAT(alone->warnings.front(), HasSubstr("uses 64 h100-sxm"));
-  EXPECT_THAT(alone->warnings.front(), Not(HasSubstr("a100")));
-  EXPECT_THAT(alone->warnings.back(), HasSubstr("a step takes"));
-  const DevicePool many_slow[] = {
-      {.profile = fast, .nodes = {{.nodes = 1, .devices = 8}}},
-      {.profile = slow, .nodes = {{.nodes = 8, .devices = 8}}}};
-  const auto together = FindPlanForPools(input, many_slow);
-  ASSERT_TRUE(together.ok()) << together.status();
-  EXPECT_GT(together->layout.num_ranks(), 8);
-  EXPECT_THAT(together->warnings.front(), HasSubstr("64 a100-80gb"));
-  const auto slower = SlowerOf(fast, slow);
-  ASSERT_TRUE(slower.ok());
-  EXPECT_EQ(slower->device.bf16_flops_per_s, slow.device.bf16_flops_per_s);
-  HardwareProfile bare = slow;
-  bare.device = {};
-  EXPECT_THAT(std::string(SlowerOf(fast, bare).status().message()),
-              HasSubstr("has no device section"));
 }
 
 }  // namespace

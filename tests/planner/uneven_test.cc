@@ -13,9 +13,9 @@
 #include "planner/device_pools.h"
 #include "planner/explain.h"
 #include "planner/explain_json.h"
-#include "planner/profile_file.h"
 #include "planner/stage_time.h"
 #include "tests/planner/planning_fixture.h"
+#include "tests/planner/shipped.h"
 
 namespace millrace {
 namespace {
@@ -23,12 +23,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr double kForever = std::numeric_limits<double>::infinity();
-
-HardwareProfile Shipped(const std::string& name) {
-  const auto profile = LoadProfile("configs/hardware/" + name + ".yaml");
-  EXPECT_TRUE(profile.ok()) << profile.status();
-  return profile.ok() ? *profile : HardwareProfile{};
-}
 
 std::vector<DevicePool> FastAndSlow(int32_t fast_nodes, int32_t slow_nodes) {
   return {{.profile = Shipped("h100-sxm"),
