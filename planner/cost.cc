@@ -1,12 +1,8 @@
 #include "planner/cost.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <iterator>
 #include <limits>
 #include <map>
-#include <span>
 #include <tuple>
 #include <utility>
 
@@ -15,114 +11,19 @@
 #include "base/check.h"
 #include "planner/copy_engines.h"
 #include "planner/device_cost.h"
+#include "planner/measured_rows.h"
 
 namespace millrace {
 namespace {
 
-// More neighbours than this only blur: the fourth nearest GEMM is already twice
-// as large in some dim on the grids that a profile measures.
-constexpr int kNumNeighbours = 3;
-// Further than any size is from any other: e^10 in one dim.
-constexpr double kOtherKindDistance = 100;
 // Kernels that take less than so many times the quickest one move hardly any
 // bytes.
 constexpr double kMostLaunches = 2;
 // Smaller products than one in so many of a measured one are other kernels.
 constexpr int64_t kMostParts = 8;
 
-// A measured point as seen from the shape asked for.
-struct Neighbour {
-  double squared_distance;
-  double rate;  // Of work, per second.
-};
-
-double SquaredLogRatio(int64_t a, int64_t b) {
-  const double difference =
-      std::log(static_cast<double>(a) / static_cast<double>(b));
-  return difference * difference;
-}
-
 double FlopsOf(OpKind kind, const OpAttributes& attributes) {
   return WorkOf(Layout{}, kind, attributes).flops;
-}
-
-// Inverse-distance weighting (Shepard 1968) of the nearest rates.
-double RateFromNeighbours(std::vector<Neighbour> neighbours) {
-  const size_t count =
-      std::min<size_t>(neighbours.size(), static_cast<size_t>(kNumNeighbours));
-  std::partial_sort(
-      neighbours.begin(), neighbours.begin() + static_cast<ptrdiff_t>(count),
-      neighbours.end(), [](const Neighbour& a, const Neighbour& b) {
-        return std::tie(a.squared_distance, a.rate) <
-               std::tie(b.squared_distance, b.rate);
-      });
-  if (neighbours[0].squared_distance < 1e-12) return neighbours[0].rate;
-  double weight_sum = 0, rate_sum = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const double weight = 1 / neighbours[i].squared_distance;
-    weight_sum += weight;
-    rate_sum += weight * neighbours[i].rate;
-  }
-  return rate_sum / weight_sum;
-}
-
-// (bytes, seconds) of one kind, sorted by bytes.
-struct SizedTime {
-  double bytes;
-  double seconds;
-};
-
-// Log-log interpolation between the two sizes around `bytes`; beyond the ends
-// the time scales with the bytes.
-double InterpolateSeconds(std::span<const SizedTime> times, double bytes) {
-  CHECK(!times.empty());
-  const auto above = std::lower_bound(
-      times.begin(), times.end(), bytes,
-      [](const SizedTime& time, double wanted) { return time.bytes < wanted; });
-  if (above == times.end()) {
-    return times.back().seconds * bytes / times.back().bytes;
-  }
-  if (above->bytes == bytes) return above->seconds;
-  if (above == times.begin()) return above->seconds * bytes / above->bytes;
-  const SizedTime& below = *std::prev(above);
-  const double share =
-      std::log(bytes / below.bytes) / std::log(above->bytes / below.bytes);
-  return below.seconds * std::pow(above->seconds / below.seconds, share);
-}
-
-template <typename Rows>
-std::vector<SizedTime> RowsOfKind(const Rows& rows, OpKind kind) {
-  std::vector<SizedTime> times;
-  for (const auto& row : rows) {
-    if (row.kind == kind) {
-      times.push_back({static_cast<double>(row.bytes), row.seconds});
-    }
-  }
-  return times;
-}
-
-// Of the nearest measured (kind, group size), the same kind first. There is a
-// row at least; sorted by kind, group size and bytes.
-template <typename Row>
-std::vector<SizedTime> NearestRows(const std::vector<Row>& rows, OpKind kind,
-                                   int32_t group_size) {
-  const Row* nearest = nullptr;
-  double nearest_distance = std::numeric_limits<double>::infinity();
-  for (const Row& row : rows) {
-    const double distance = SquaredLogRatio(row.group_size, group_size) +
-                            (row.kind == kind ? 0 : kOtherKindDistance);
-    if (distance < nearest_distance) {
-      nearest = &row;
-      nearest_distance = distance;
-    }
-  }
-  std::vector<SizedTime> times;
-  for (const Row& row : rows) {
-    if (row.kind == nearest->kind && row.group_size == nearest->group_size) {
-      times.push_back({static_cast<double>(row.bytes), row.seconds});
-    }
-  }
-  return times;
 }
 
 absl::Status MissingTable(const HardwareProfile& profile,

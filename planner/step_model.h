@@ -1,6 +1,7 @@
 // The closed form of a training step on any number of devices: seconds and
 // bytes of a layout from what its layers cost. The search ranks millions of
-// layouts by it; `millrace evaluate` holds it to published runs.
+// layouts by it; `millrace evaluate` holds it to published runs. Bytes are in
+// step_model_memory.cc.
 
 #ifndef MILLRACE_PLANNER_STEP_MODEL_H_
 #define MILLRACE_PLANNER_STEP_MODEL_H_
