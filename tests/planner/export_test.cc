@@ -22,28 +22,6 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-LayoutConstraints Pinned(const Layout& layout) {
-  return {.pipeline = layout.pipeline,
-          .data = layout.data,
-          .tensor = layout.tensor,
-          .micro_batch = layout.micro_batch,
-          .zero = layout.zero,
-          .context = layout.context,
-          .expert = layout.expert,
-          .expert_tensor = layout.expert_tensor};
-}
-
-// The model of UnusualJob(), which torchtitan has no name for.
-absl::StatusOr<Settings> UnusualModel() {
-  return ReadJsonSettings(
-      "{\"model_type\": \"llama\", \"vocab_size\": 1552, \"hidden_size\": 192, "
-      "\"num_hidden_layers\": 9, \"num_attention_heads\": 16, "
-      "\"num_key_value_heads\": 8, \"intermediate_size\": 448, "
-      "\"rope_theta\": 70000.0, \"rms_norm_eps\": 2e-06, "
-      "\"max_position_embeddings\": 4096}",
-      "config.json");
-}
-
 // Goal: what Megatron-LM can express survives the way there and back. Method:
 // every layout of a job with unusual numbers; model, layout and training must
 // come back equal.
@@ -261,42 +239,6 @@ TEST(ExportTest, SaysPlannedModels) {
       HasSubstr("model.feed_forward"));
 }
 
-// Goal: likewise for torchtitan, whose models have names: the model comes from
-// a config.json beside it. ZeRO 1 without replicas is the same as ZeRO 0 there,
-// and ZeRO 0 with replicas is none beside other axes.
-TEST(ExportTest, TorchtitanRoundTrip) {
-  const JobSpec job = UnusualJob();
-  const absl::StatusOr<Settings> model = UnusualModel();
-  ASSERT_TRUE(model.ok()) << model.status();
-  for (const Layout& layout : LayoutsOf(job)) {
-    SCOPED_TRACE(LayoutToString(layout));
-    const std::string text = MustExport(job, layout, Framework::kTorchtitan);
-    const JobSpec back =
-        MustImport(Framework::kTorchtitan, ReadTomlSettings(text, "job.toml"),
-                   {.model = *model});
-    ModelSpec expected_model = job.model;
-    expected_model.init_std = ModelSpec{}.init_std;  // Not expressible.
-    EXPECT_EQ(back.model, expected_model);
-    LayoutConstraints expected = Pinned(layout);
-    // Replicas there stand alone; beside other axes they are sharded.
-    const bool alone = layout.tensor == 1 && layout.pipeline == 1;
-    if (layout.data == 1) expected.zero = 0;
-    if (layout.data > 1 && !alone) expected.zero = 1;
-    const bool is_set = layout.recompute != Recompute::kNone &&
-                        layout.recompute != Recompute::kFull;
-    expected.recompute = is_set ? "selective" : RecomputeName(layout.recompute);
-    EXPECT_EQ(back.layout, expected);
-    TrainingSpec training = job.training;
-    training.validation_interval_steps = 0;  // Not exported.
-    training.validation_steps = 1;
-    training.optimizer.min_learning_rate =
-        back.training.optimizer.min_learning_rate;
-    EXPECT_EQ(back.training, training);
-    EXPECT_NEAR(back.training.optimizer.min_learning_rate, 1.3e-4, 1e-18);
-    if (HasFailure()) return;
-  }
-}
-
 // Goal: ZeRO-2, ZeRO-3 and recompute come out in each framework's words, and
 // what it cannot say is said. Method: one layout of each kind.
 TEST(ExportTest, SaysWhatShardsAndWhatIsComputedAgain) {
@@ -322,49 +264,6 @@ TEST(ExportTest, SaysWhatShardsAndWhatIsComputedAgain) {
               AllOf(HasSubstr("fsdp_reshard_after_forward = \"never\""),
                     HasSubstr("selective_ac_option = \"op\""),
                     Not(HasSubstr("ZeRO 1"))));
-}
-
-// Goal: torchtitan's own models need no config.json. Method: each flavor there
-// and back.
-TEST(ExportTest, TorchtitanFlavorsHaveNames) {
-  for (const TorchtitanFlavor& flavor : TorchtitanFlavors()) {
-    JobSpec job = UnusualJob();
-    job.model = flavor.model;
-    job.model.sequence_length = 64;
-    const Layout layout{.data = 2, .micro_batch = 4, .num_microbatches = 12};
-    const std::string text = MustExport(job, layout, Framework::kTorchtitan);
-    EXPECT_THAT(text,
-                HasSubstr(absl::StrCat("flavor = \"", flavor.name, "\"")));
-    EXPECT_THAT(text, Not(HasSubstr("TransformerModelArgs")));
-    EXPECT_EQ(
-        MustImport(Framework::kTorchtitan, ReadTomlSettings(text, "job.toml"))
-            .model,
-        job.model);
-  }
-}
-
-// Goal: a flavor's arguments give the width asked for. Method: torchtitan's
-// rule, applied to what the note says, for widths below and above its base.
-TEST(ExportTest, TorchtitanFlavorHasTheWidth) {
-  for (const int64_t width : {8, 136, 448, 512, 520, 2048}) {
-    JobSpec job = UnusualJob();
-    job.model.ffn_hidden = width;
-    const std::string text =
-        MustExport(job, {.num_microbatches = 96}, Framework::kTorchtitan);
-    const std::string key = "multiple_of=";
-    ASSERT_THAT(text, HasSubstr(key));
-    const int64_t multiple =
-        std::stoll(text.substr(text.find(key) + key.size()));
-    const std::string factor_key = "ffn_dim_multiplier=";
-    const size_t at = text.find(factor_key);
-    auto inner = static_cast<int64_t>(2.0 * (4.0 * 192) / 3.0);
-    if (at != std::string::npos) {
-      inner =
-          static_cast<int64_t>(std::stod(text.substr(at + factor_key.size())) *
-                               static_cast<double>(inner));
-    }
-    EXPECT_EQ(multiple * ((inner + multiple - 1) / multiple), width);
-  }
 }
 
 // Goal: batches and ZeRO of a DeepSpeed configuration agree as DeepSpeed
@@ -489,30 +388,6 @@ TEST(ExportTest, SpreadsDevicesOverHosts) {
   EXPECT_THAT(text(Framework::kDeepSpeed, 8),
               HasSubstr("deepspeed --hostfile HOSTS --num_nodes 3 --num_gpus 8 "
                         "TRAIN.py"));
-}
-
-// Goal: torchtitan's chunks and ZeRO 3 come back too. Method: named parts of
-// two chunks a stage, and parameters gathered for each pass.
-TEST(ExportTest, TorchtitanChunksAndZero3RoundTrip) {
-  JobSpec job = UnusualJob();
-  job.model = TorchtitanFlavors()[0].model;
-  job.model.sequence_length = 32;
-  Layout layout{.pipeline = 2,
-                .data = 2,
-                .interleave = 3,
-                .num_microbatches = 48,
-                .zero = 1};
-  layout.schedule = Schedule::kInterleaved;
-  const auto back = [&] {
-    return MustImport(
-        Framework::kTorchtitan,
-        ReadTomlSettings(MustExport(job, layout, Framework::kTorchtitan), "t"));
-  };
-  EXPECT_EQ(back().layout.interleave, 3);
-  EXPECT_EQ(back().layout.schedule, "interleaved");
-  EXPECT_EQ(back().layout.zero, 1);
-  layout = {.data = 4, .num_microbatches = 24, .zero = 3};
-  EXPECT_EQ(back().layout.zero, 3);
 }
 
 // Goal: edges of the schedule. Method: no clipping, no decay, seed 0 and no

@@ -81,6 +81,29 @@ inline std::vector<Layout> LayoutsOf(const JobSpec& job) {
   return layouts;
 }
 
+// What pins the layout, where a job file can.
+inline LayoutConstraints Pinned(const Layout& layout) {
+  return {.pipeline = layout.pipeline,
+          .data = layout.data,
+          .tensor = layout.tensor,
+          .micro_batch = layout.micro_batch,
+          .zero = layout.zero,
+          .context = layout.context,
+          .expert = layout.expert,
+          .expert_tensor = layout.expert_tensor};
+}
+
+// The model of UnusualJob(), which torchtitan has no name for.
+inline absl::StatusOr<Settings> UnusualModel() {
+  return ReadJsonSettings(
+      "{\"model_type\": \"llama\", \"vocab_size\": 1552, \"hidden_size\": 192, "
+      "\"num_hidden_layers\": 9, \"num_attention_heads\": 16, "
+      "\"num_key_value_heads\": 8, \"intermediate_size\": 448, "
+      "\"rope_theta\": 70000.0, \"rms_norm_eps\": 2e-06, "
+      "\"max_position_embeddings\": 4096}",
+      "config.json");
+}
+
 inline std::string MustExport(const JobSpec& job, const Layout& layout,
                               Framework framework) {
   const absl::StatusOr<std::string> text = ExportLayout(job, layout, framework);
