@@ -132,6 +132,22 @@ TEST(PublishedRunsTest, KeepsGoodRowsBesideBadOnes) {
   EXPECT_EQ((*runs)[4].fault, "");
 }
 
+// The row 8, 16, 2, 1024, ... that tests of vTrain's table have.
+void ExpectRowOf8(const PublishedRun& run) {
+  EXPECT_EQ(run.num_gpus, 8);
+  EXPECT_EQ(run.global_batch, 16);
+  EXPECT_EQ(run.micro_batch, 2);
+  EXPECT_EQ(run.hidden, 1024);
+  EXPECT_EQ(run.heads, 16);
+  EXPECT_EQ(run.ffn, 4096);
+  EXPECT_EQ(run.layers, 12);
+  EXPECT_EQ(run.sequence, 1024);
+  EXPECT_EQ(run.tensor, 4);
+  EXPECT_EQ(run.data, 2);
+  EXPECT_EQ(run.pipeline, 1);
+  EXPECT_DOUBLE_EQ(*run.step_time_s, 0.349304);
+}
+
 // Goal: vTrain's table gives whole rows, and a broken line is named. Method: a
 // line of the table, then one mistake each.
 TEST(PublishedRunsTest, ReadsVtrainTable) {
@@ -145,16 +161,7 @@ TEST(PublishedRunsTest, ReadsVtrainTable) {
   ASSERT_THAT(*runs, SizeIs(1));
   const PublishedRun& run = runs->front();
   EXPECT_EQ(run.id, "single/2");
-  EXPECT_EQ(run.num_gpus, 8);
-  EXPECT_EQ(run.global_batch, 16);
-  EXPECT_EQ(run.micro_batch, 2);
-  EXPECT_EQ(run.hidden, 1024);
-  EXPECT_EQ(run.ffn, 4096);
-  EXPECT_EQ(run.layers, 12);
-  EXPECT_EQ(run.tensor, 4);
-  EXPECT_EQ(run.data, 2);
-  EXPECT_EQ(run.pipeline, 1);
-  EXPECT_DOUBLE_EQ(*run.step_time_s, 0.349304);
+  ExpectRowOf8(run);
   EXPECT_EQ(run.group, "vtrain_single_node");
   EXPECT_EQ(run.model, "gpt-12x1024");
 
@@ -216,20 +223,9 @@ TEST(PublishedRunsTest, FindsColumnsByName) {
   EXPECT_EQ(runs->front().id, "single/3");
   EXPECT_THAT(runs->front().fault,
               HasSubstr("single.csv:3: column 1 (iteration time (ms))"));
-  const PublishedRun& run = runs->back();
-  EXPECT_EQ(run.id, "single/4");
-  EXPECT_EQ(run.fault, "");
-  EXPECT_EQ(run.num_gpus, 8);
-  EXPECT_EQ(run.global_batch, 16);
-  EXPECT_EQ(run.micro_batch, 2);
-  EXPECT_EQ(run.hidden, 1024);
-  EXPECT_EQ(run.heads, 16);
-  EXPECT_EQ(run.layers, 12);
-  EXPECT_EQ(run.sequence, 1024);
-  EXPECT_EQ(run.tensor, 4);
-  EXPECT_EQ(run.data, 2);
-  EXPECT_EQ(run.pipeline, 1);
-  EXPECT_DOUBLE_EQ(*run.step_time_s, 0.349304);
+  EXPECT_EQ(runs->back().id, "single/4");
+  EXPECT_EQ(runs->back().fault, "");
+  ExpectRowOf8(runs->back());
 }
 
 // Goal: what was measured is a step time and bytes, whatever the row states.
