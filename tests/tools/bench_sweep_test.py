@@ -13,6 +13,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).parents[2]
 sys.dont_write_bytecode = True  # Beside a script without .py, it would litter scripts/.
@@ -65,6 +66,27 @@ class SweepTest(unittest.TestCase):
         self.assertEqual(bench_sweep.spread([1, 2, 3], 5), [1, 2, 3])
         self.assertEqual(bench_sweep.spread([1, 2, 3, 4, 5], 3), [1, 3, 5])
         self.assertEqual(bench_sweep.spread([1, 2, 3], 1), [1])
+
+    def test_keeps_what_moves_tensors(self):
+        for resources in ["resources: {backend: cuda, transport: copy_engines}\n",
+                          "resources:\n  backend: cuda\n  transport: copy_engines\n"]:
+            pinned = bench_sweep.pin(JOB + resources, 2, {"data": 2}, None, "9 GiB")
+            self.assertIn("layout: {data: 2}\n", pinned)
+            self.assertIn("resources: {backend: cuda, devices_per_agent: 2, transport: "
+                          "copy_engines, memory_per_device: 9 GiB}\n", pinned)
+        self.assertNotIn("transport", bench_sweep.pin(JOB, 2, None, None, None))
+        self.assertNotIn("transport", bench_sweep.pin(
+            JOB + "# transport: nccl\n", 2, None, None, None).split("#")[0])
+
+    def test_predicts_anew_only_by_a_profile_that_is_named(self):
+        planned = {"predicted": {"step_time_s": 7.0, "memory_bytes_per_device": 1},
+                   "layout": dict.fromkeys(bench_sweep.KEYS, 1)}
+        with unittest.mock.patch.object(bench_sweep, "plan", return_value=planned):
+            for profile, expected in [(None, [3.0, 7.0]), ("other.yaml", [7.0, 7.0])]:
+                sweep = {"job": JOB, "devices": 2,
+                         "rows": [row(1, 3.0), {"by": "hand", "layout": {"data": 2}}]}
+                bench_sweep.predict(argparse.Namespace(profile=profile), sweep)
+                self.assertEqual([r["predicted_s"] for r in sweep["rows"]], expected)
 
     def test_goes_on_behind_a_layout_that_fails(self):
         with tempfile.TemporaryDirectory() as folder:
