@@ -152,6 +152,26 @@ data_parallel_shard_degree = 4
 tensor_parallel_degree = 2
 )";
 
+// A model's config.json of Hugging Face.
+inline constexpr char kHuggingFaceConfig[] = R"({
+  "architectures": ["LlamaForCausalLM"],
+  "model_type": "llama",
+  "vocab_size": 32000,
+  "hidden_size": 4096,
+  "num_hidden_layers": 32,
+  "num_attention_heads": 32,
+  "num_key_value_heads": 8,
+  "intermediate_size": 11008,
+  "max_position_embeddings": 2048,
+  "rms_norm_eps": 1e-06,
+  "rope_scaling": null,
+  "hidden_act": "silu",
+  "tie_word_embeddings": false,
+  "torch_dtype": "float32",
+  "use_cache": true
+}
+)";
+
 // `text` with something else instead of `from`, which must be in it.
 inline std::string Changed(const std::string& text, const std::string& from,
                            const std::string& to) {

@@ -20,25 +20,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr char kConfig[] = R"({
-  "architectures": ["LlamaForCausalLM"],
-  "model_type": "llama",
-  "vocab_size": 32000,
-  "hidden_size": 4096,
-  "num_hidden_layers": 32,
-  "num_attention_heads": 32,
-  "num_key_value_heads": 8,
-  "intermediate_size": 11008,
-  "max_position_embeddings": 2048,
-  "rms_norm_eps": 1e-06,
-  "rope_scaling": null,
-  "hidden_act": "silu",
-  "tie_word_embeddings": false,
-  "torch_dtype": "float32",
-  "use_cache": true
-}
-)";
-
 constexpr char kFlags[] = R"(# A small model.
 torchrun --nproc_per_node 8 pretrain_gpt.py \
   --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 \
@@ -106,7 +87,7 @@ std::string ErrorOf(Framework framework, const std::string& text,
 // Method: read it back, for each framework.
 TEST(ImportTest, WritesJobFiles) {
   for (const auto& [framework, text] :
-       {std::pair{Framework::kHuggingFace, kConfig},
+       {std::pair{Framework::kHuggingFace, kHuggingFaceConfig},
         std::pair{Framework::kMegatron, kFlags},
         std::pair{Framework::kTorchtitan, kToml}}) {
     const absl::StatusOr<ImportedJob> imported = Import(framework, text);
@@ -117,86 +98,6 @@ TEST(ImportTest, WritesJobFiles) {
     ASSERT_TRUE(job.ok()) << job.status() << yaml;
     EXPECT_EQ(*job, imported->job);
   }
-}
-
-// Goal: a model's numbers are taken, and what was assumed is said. Method: the
-// config of a known model, by hand.
-TEST(ImportTest, TakesHuggingFaceModel) {
-  const absl::StatusOr<ImportedJob> imported =
-      Import(Framework::kHuggingFace, kConfig);
-  ASSERT_TRUE(imported.ok()) << imported.status();
-  EXPECT_EQ(imported->job.model, (ModelSpec{.vocab_size = 32000,
-                                            .hidden = 4096,
-                                            .num_layers = 32,
-                                            .num_heads = 32,
-                                            .num_kv_heads = 8,
-                                            .head_dim = 128,
-                                            .ffn_hidden = 11008,
-                                            .sequence_length = 2048,
-                                            .rope_theta = 10000,
-                                            .norm_epsilon = 1e-6,
-                                            .init_std = 0.02}));
-  EXPECT_THAT(imported->remarks.at("training.steps"), HasSubstr("assumed"));
-  EXPECT_EQ(imported->remarks.at("model.ffn_hidden"), "intermediate_size");
-  EXPECT_THAT(imported->notes, testing::Contains(HasSubstr("use_cache")));
-  // Newer files nest the base of the rotary positions.
-  const absl::StatusOr<ImportedJob> nested =
-      Import(Framework::kHuggingFace,
-             Changed(kConfig, "\"rope_scaling\": null",
-                     "\"rope_parameters\": {\"rope_type\": \"default\",\n\t"
-                     "\"rope_theta\": 500000.0}"));
-  ASSERT_TRUE(nested.ok()) << nested.status();
-  EXPECT_EQ(nested->job.model.rope_theta, 500000);
-}
-
-// Goal: models that ours cannot be are refused by file, line and key. Method:
-// one change each.
-TEST(ImportTest, RefusesForeignModels) {
-  const struct {
-    const char* from;
-    const char* to;
-    const char* error;
-  } cases[] = {
-      {"\"llama\"", "\"bloom\"", "config.json:3: model_type: found 'bloom'"},
-      {"\"llama\"", "\"gemma2\"", "config.json:3: model_type: found 'gemma2'"},
-      {"LlamaForCausalLM", "MixtralForCausalLM",
-       "config.json:2: architectures: found 'MixtralForCausalLM'"},
-      {"\"rope_scaling\": null",
-       "\"rope_scaling\": {\"rope_type\": \"llama3\"}",
-       "config.json:12: rope_scaling.rope_type: found 'llama3'"},
-      {"\"rope_scaling\": null", "\"attention_bias\": true",
-       "config.json:12: attention_bias: found 'true'"},
-      {"\"silu\"", "\"gelu\"", "config.json:13: hidden_act: found 'gelu'"},
-      {"\"rope_scaling\": null", "\"sliding_window\": 1024",
-       "config.json:12: sliding_window: attention over the last 1024"},
-      {"\"hidden_size\": 4096", "\"hidden_size\": \"big\"",
-       "config.json:5: hidden_size: expected an integer of at least 1, found "
-       "'big'"},
-      {"\"num_key_value_heads\": 8", "\"num_key_value_heads\": 7",
-       "config.json:8: num_key_value_heads: 7 does not divide "
-       "num_attention_heads 32"},
-      {"\"hidden_size\": 4096", "\"hidden_size\": 4097",
-       "config.json:5: hidden_size: 4097 is not divisible by "
-       "num_attention_heads 32"},
-      {"  \"intermediate_size\": 11008,\n", "",
-       "config.json: intermediate_size: missing"},
-      {"intermediate_size", "intermediate_sizes",
-       "is 'intermediate_sizes' on line 9 meant?"},
-      {"\"hidden_size\": 4096,", "\"hidden_size\": 4096",
-       "config.json:6: not valid JSON"},
-      {"\"use_cache\": true", "\"vocab_size\": 5",
-       "config.json:16: vocab_size: given twice, first on line 4"},
-  };
-  for (const auto& [from, to, error] : cases) {
-    EXPECT_THAT(ErrorOf(Framework::kHuggingFace, Changed(kConfig, from, to)),
-                HasSubstr(error));
-  }
-  // A window no shorter than the sequences changes nothing.
-  EXPECT_TRUE(Import(Framework::kHuggingFace,
-                     Changed(kConfig, "\"rope_scaling\": null",
-                             "\"sliding_window\": 1024"),
-                     {.sequence_length = 1024})
-                  .ok());
 }
 
 // Goal: flags are read as Megatron-LM means them, its defaults among them.
@@ -378,7 +279,7 @@ TEST(ImportTest, TellsAMistakeOnce) {
     EXPECT_EQ(ErrorOf(Framework::kMegatron, Changed(kFlags, from, to)), error);
   }
   EXPECT_THAT(ErrorOf(Framework::kHuggingFace,
-                      Changed(kConfig, "\"llama\"", "\"bloom\"")),
+                      Changed(kHuggingFaceConfig, "\"llama\"", "\"bloom\"")),
               Not(HasSubstr("missing")));
   EXPECT_THAT(
       ErrorOf(Framework::kTorchtitan, Changed(kToml, "debugmodel", "9B")),
