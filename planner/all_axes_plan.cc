@@ -1,6 +1,7 @@
 #include "planner/all_axes_plan.h"
 
 #include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,11 +13,10 @@
 #include "planner/copy_engine_choice.h"
 #include "planner/executable.h"
 #include "planner/finalists.h"
-#include "planner/lower.h"
 #include "planner/planned_search.h"
 #include "planner/prediction.h"
-#include "planner/program_prediction.h"
 #include "planner/program_size.h"
+#include "planner/variant_choice.h"
 
 namespace millrace {
 namespace {
@@ -38,15 +38,18 @@ void WarnIfTooLarge(int64_t memory_limit, Plan* plan) {
 // What was chosen is now told exactly.
 absl::Status TellByInstructions(const SearchInput& input, const CostModel& cost,
                                 int64_t memory_limit, const Alternative& chosen,
+                                std::optional<LoweredStep> lowered,
                                 Plan* plan) {
-  const ModelSpec& model = input.job.model;
-  ASSIGN_OR_RETURN(plan->prediction,
-                   PredictLayout(model, plan->layout, cost, &plan->timeline));
+  if (lowered.has_value() && lowered->layout == plan->layout) {
+    plan->prediction = lowered->prediction;
+    plan->timeline = std::move(lowered->timeline);
+    plan->program_hashes = std::move(lowered->program_hashes);
+  } else {
+    RETURN_IF_ERROR(TakeVariant(input.job.model, plan->layout, cost,
+                                /*is_pinned=*/true, plan));
+  }
   RETURN_IF_ERROR(ChooseCopyEngines(input.job, cost, plan));
   RETURN_IF_ERROR(ChooseTensorChunks(input.job, cost, plan));
-  ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                   BuildTrainingPrograms(model, plan->layout));
-  plan->program_hashes = HashesOf(programs);
   plan->prediction.closed_form = chosen.prediction.closed_form;
   if (!std::exchange(plan->simulated, true)) {
     for (Alternative& alternative : plan->alternatives) {
@@ -92,7 +95,8 @@ absl::StatusOr<Plan> PlanAllAxes(const SearchInput& input,
         absl::StrCat("no run takes this plan: ", too_large.message()));
     return plan;
   }
-  RETURN_IF_ERROR(TellByInstructions(input, cost, memory_limit, chosen, &plan));
+  RETURN_IF_ERROR(TellByInstructions(input, cost, memory_limit, chosen,
+                                     std::move(choice.lowered), &plan));
   return plan;
 }
 

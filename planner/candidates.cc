@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "base/status_macros.h"
@@ -120,6 +122,17 @@ absl::Status Candidates::SimulateBest(const std::vector<size_t>& order) {
       TakeMemory(programs, &candidate);
       if (!candidate.fits) continue;
     }
+    ASSIGN_OR_RETURN(const std::optional<ShortStep> slower,
+                     IfSlower(candidate.layout));
+    if (slower.has_value()) {
+      num_instructions += slower->num_instructions;
+      candidate.prediction = slower->prediction;
+      candidate.stage_bytes = slower->stage_bytes;
+      candidate.fits = candidate.prediction.memory_bytes() <= memory_limit_;
+      candidate.simulated = candidate.fits;
+      if (candidate.fits) ++num_simulated;
+      continue;
+    }
     ASSIGN_OR_RETURN(const std::vector<Program> programs,
                      BuildTrainingPrograms(space_.model, candidate.layout));
     for (const Program& program : programs) {
@@ -135,6 +148,19 @@ absl::Status Candidates::SimulateBest(const std::vector<size_t>& order) {
     ++num_simulated;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<ShortStep>> Candidates::IfSlower(
+    const Layout& layout) const {
+  const Candidate* fastest = Fastest();
+  if (fastest == nullptr) return std::nullopt;
+  ASSIGN_OR_RETURN(std::optional<ShortStep> step,
+                   PredictFromFewMicrobatches(space_.model, layout, cost_));
+  if (step.has_value() &&
+      !step->IsSlowerThan(fastest->prediction.step_time_s)) {
+    step.reset();
+  }
+  return step;
 }
 
 void Candidates::TakeMemory(std::span<const Program> programs,

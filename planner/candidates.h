@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "planner/layout_space.h"
 #include "planner/program.h"
 #include "planner/search.h"
+#include "planner/short_step.h"
 #include "planner/step_model.h"
 
 namespace millrace {
@@ -63,6 +65,9 @@ class Candidates {
   // By the times that the profile has of ops.
   const std::vector<Recompute>& Recomputes(const Layout& layout);
   absl::Status SimulateBest(const std::vector<size_t>& order);
+  // What few micro-batches say, if that is enough to know that the layout is
+  // slower than the fastest so far.
+  absl::StatusOr<std::optional<ShortStep>> IfSlower(const Layout& layout) const;
   void TakeMemory(std::span<const Program> programs,
                   Candidate* candidate) const;
 

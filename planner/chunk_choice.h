@@ -24,9 +24,9 @@ std::vector<Layout> ChunkedVariants(const ModelSpec& model,
 bool MayChooseChunks(const JobSpec& job);
 
 // Of a plan that was predicted by instructions with one chunk: changes its
-// layout, prediction and timeline to those with as many as the job pins, where
-// the layout can have so many, or else as are faster, if any. The hashes of
-// Programs are the caller's. Errors as PredictLayout's.
+// layout, prediction, timeline and hashes to those with as many as the job
+// pins, where the layout can have so many, or else as are faster, if any.
+// Errors as PredictLayout's.
 absl::Status ChooseTensorChunks(const JobSpec& job, const CostModel& cost,
                                 Plan* plan);
 

@@ -25,8 +25,8 @@ CopyEngineChoice CopyEngineChoiceOf(const ResourceSpec& resources,
 void UseCopyEngines(std::vector<Layout>* layouts);
 
 // Of a plan that was predicted by instructions with NCCL alone: changes its
-// layout, prediction and timeline to those with copy engines if that is the
-// choice. The hashes of Programs are the caller's. Errors as PredictLayout's.
+// layout, prediction, timeline and hashes to those with copy engines if that is
+// the choice. Errors as PredictLayout's.
 absl::Status ChooseCopyEngines(const JobSpec& job, const CostModel& cost,
                                Plan* plan);
 

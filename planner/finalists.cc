@@ -8,10 +8,10 @@
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
 #include "planner/executable.h"
-#include "planner/lower.h"
 #include "planner/prediction.h"
 #include "planner/program_prediction.h"
 #include "planner/program_size.h"
+#include "planner/short_step.h"
 
 namespace millrace {
 namespace {
@@ -73,6 +73,32 @@ void TakeMemory(const Prediction& from, Prediction* to) {
   to->optimizer_bytes = from.optimizer_bytes;
 }
 
+// Of all micro-batches. Keeps it in `fastest` if it fits and is. Returns how
+// many instructions that took.
+absl::StatusOr<int64_t> PriceInFull(const ModelSpec& model,
+                                    const CostModel& cost, int64_t memory_limit,
+                                    Alternative* finalist,
+                                    std::optional<LoweredStep>* fastest) {
+  Timeline timeline;
+  std::vector<Program> programs;
+  ASSIGN_OR_RETURN(
+      finalist->prediction,
+      PredictLayout(model, finalist->layout, cost, &timeline, &programs));
+  int64_t num_instructions = 0;
+  for (const Program& program : programs) {
+    num_instructions += static_cast<int64_t>(program.instructions.size());
+  }
+  if (finalist->prediction.memory_bytes() <= memory_limit &&
+      (!fastest->has_value() ||
+       timeline.step_time_s < (*fastest)->prediction.step_time_s)) {
+    *fastest = {.layout = finalist->layout,
+                .prediction = finalist->prediction,
+                .timeline = std::move(timeline),
+                .program_hashes = HashesOf(programs)};
+  }
+  return num_instructions;
+}
+
 double ClosedFormSeconds(const Prediction& prediction) {
   return prediction.closed_form->time.step_time_s();
 }
@@ -86,10 +112,11 @@ bool CanBeLowered(const ModelSpec& model, const Alternative& alternative,
          CheckProfile(alternative.layout, cost).ok();
 }
 
-absl::Status PriceByInstructions(const ModelSpec& model, const CostModel& cost,
-                                 int64_t memory_limit,
-                                 std::vector<Alternative>* finalists) {
+absl::StatusOr<std::optional<LoweredStep>> PriceByInstructions(
+    const ModelSpec& model, const CostModel& cost, int64_t memory_limit,
+    std::vector<Alternative>* finalists) {
   std::vector<Ratios> known;
+  std::optional<LoweredStep> fastest;
   int64_t num_instructions = 0;
   for (Alternative& finalist : *finalists) {
     if (!CanBeLowered(model, finalist, cost)) continue;
@@ -99,27 +126,34 @@ absl::Status PriceByInstructions(const ModelSpec& model, const CostModel& cost,
       continue;
     }
     const Prediction before = finalist.prediction;
-    ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                     BuildTrainingPrograms(model, finalist.layout));
-    ASSIGN_OR_RETURN(const Timeline timeline, SimulatePrograms(programs, cost));
-    finalist.prediction = {};
-    FillMemory(programs, cost.profile().memory_overhead, &finalist.prediction);
-    FillSimulated(model, programs, cost, timeline, &finalist.prediction);
-    for (const Program& program : programs) {
-      num_instructions += static_cast<int64_t>(program.instructions.size());
+    std::optional<ShortStep> shorter;
+    if (fastest.has_value()) {
+      ASSIGN_OR_RETURN(
+          shorter, PredictFromFewMicrobatches(model, finalist.layout, cost));
+    }
+    if (shorter.has_value() &&
+        shorter->IsSlowerThan(fastest->prediction.step_time_s)) {
+      finalist.prediction = shorter->prediction;
+      num_instructions += shorter->num_instructions;
+    } else {
+      ASSIGN_OR_RETURN(
+          const int64_t count,
+          PriceInFull(model, cost, memory_limit, &finalist, &fastest));
+      num_instructions += count;
     }
     finalist.prediction.closed_form = before.closed_form;
+    const double step_time_s = finalist.prediction.step_time_s;
     known.push_back(
         {.layout = finalist.layout,
          .prediction = finalist.prediction,
          .over_passes =
-             finalist.simulated ? timeline.step_time_s / before.step_time_s : 0,
-         .over_closed_form = timeline.step_time_s / ClosedFormSeconds(before)});
+             finalist.simulated ? step_time_s / before.step_time_s : 0,
+         .over_closed_form = step_time_s / ClosedFormSeconds(before)});
     finalist.by_passes = before;
     finalist.simulated = true;
     finalist.fits = finalist.prediction.memory_bytes() <= memory_limit;
   }
-  if (known.empty()) return absl::OkStatus();
+  if (known.empty()) return std::nullopt;
   for (Alternative& finalist : *finalists) {
     if (finalist.by_passes.has_value()) continue;
     finalist.by_passes = finalist.prediction;
@@ -147,7 +181,7 @@ absl::Status PriceByInstructions(const ModelSpec& model, const CostModel& cost,
                      if (a.simulated != b.simulated) return a.simulated;
                      return seconds(a) < seconds(b);
                    });
-  return absl::OkStatus();
+  return fastest;
 }
 
 }  // namespace millrace

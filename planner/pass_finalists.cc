@@ -97,7 +97,8 @@ absl::Status PassFinalists::Simulate(std::vector<Alternative>* best) {
   return absl::OkStatus();
 }
 
-absl::Status PassFinalists::List(std::vector<Alternative>* best) {
+absl::Status PassFinalists::List(bool passes_decide,
+                                 std::vector<Alternative>* best) {
   const bool is_asked_for = planned_.ListsPasses();
   if (!is_asked_for && planned_.space().constraints.schedule != "auto") {
     return absl::OkStatus();
@@ -105,7 +106,11 @@ absl::Status PassFinalists::List(std::vector<Alternative>* best) {
   const int64_t most_passes = is_asked_for ? kMostPasses : kListedPasses;
   int64_t num_passes = 0;
   size_t num_listed = 0;
+  double fastest_s = kInfinity;
   for (Alternative& alternative : *best) {
+    if (alternative.simulated) {
+      fastest_s = std::min(fastest_s, alternative.prediction.step_time_s);
+    }
     const Layout& layout = alternative.layout;
     if (!alternative.simulated || layout.pipeline == 1 ||
         (!is_asked_for && IsExecutable(planned_.space().model, alternative))) {
@@ -113,9 +118,14 @@ absl::Status PassFinalists::List(std::vector<Alternative>* best) {
     }
     num_passes += NumPasses(layout);
     if (++num_listed > kMostListed || num_passes > most_passes) break;
+    if (!is_asked_for && passes_decide) {
+      ASSIGN_OR_RETURN(const double floor_s, FloorOf(alternative));
+      if (floor_s >= fastest_s) continue;
+    }
     const double known_s =
         is_asked_for ? kInfinity : alternative.prediction.step_time_s;
     RETURN_IF_ERROR(ListOne(known_s, &alternative).status());
+    fastest_s = std::min(fastest_s, alternative.prediction.step_time_s);
   }
   SortSimulatedFirst(best);
   return absl::OkStatus();
@@ -184,15 +194,21 @@ absl::Status PassFinalists::AddOpen(const Layout& order,
     StepModel& model = ModelOf(alternative);
     alternative.prediction = PredictionOf(planned_.space().model, layout, cost_,
                                           model.Predict(layout));
-    ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
-    std::vector<int64_t> bytes;
-    for (const StepMemory& memory : model.MemoryByStage(layout)) {
-      bytes.push_back(std::max<int64_t>(
-          1, memory_limit_ - memory.total() + memory.activations));
-    }
-    open->push_back({LeastStepSeconds(step, bytes), std::move(alternative)});
+    ASSIGN_OR_RETURN(const double floor_s, FloorOf(alternative));
+    open->push_back({floor_s, std::move(alternative)});
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<double> PassFinalists::FloorOf(const Alternative& alternative) {
+  ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
+  std::vector<int64_t> bytes;
+  for (const StepMemory& memory :
+       ModelOf(alternative).MemoryByStage(alternative.layout)) {
+    bytes.push_back(std::max<int64_t>(
+        1, memory_limit_ - memory.total() + memory.activations));
+  }
+  return LeastStepSeconds(step, bytes);
 }
 
 absl::StatusOr<bool> PassFinalists::ListOne(double known_s,

@@ -43,8 +43,9 @@ class PassFinalists {
   // Orders the passes of the fastest that were simulated by what they cost, of
   // those that workers cannot execute: for others planner/list_variant.h does,
   // by instructions. All where the job asks for it; nothing where it asks for
-  // another schedule.
-  absl::Status List(std::vector<Alternative>* best);
+  // another schedule. Where passes have the last word (`passes_decide`), those
+  // that no order makes the fastest are left as they are.
+  absl::Status List(bool passes_decide, std::vector<Alternative>* best);
   // Of a job that asks for list scheduling, leaves what it ordered.
   // InvalidArgument where that is nothing.
   absl::Status LeaveListed(std::vector<Alternative>* best) const;
@@ -66,6 +67,8 @@ class PassFinalists {
   absl::StatusOr<ClusterStep> StepOf(const Alternative& alternative);
   void TakeSimulated(const ClusterSimulation& simulation,
                      Alternative* alternative) const;
+  // What no order of the passes in the memory that there is ends below.
+  absl::StatusOr<double> FloorOf(const Alternative& alternative);
   // Whether list scheduling makes a plan of it that is faster than `known_s`.
   absl::StatusOr<bool> ListOne(double known_s, Alternative* alternative);
   absl::Status AddOpen(const Layout& order, bool pipeline_outermost,

@@ -13,7 +13,6 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "planner/cluster_search.h"
-#include "planner/finalists.h"
 #include "planner/layout_space.h"
 #include "planner/pass_finalists.h"
 #include "planner/planned_space.h"
@@ -75,7 +74,8 @@ class PlannedSearch {
       if (AddCloseBehind(planned, limits, found, &choice)) {
         RETURN_IF_ERROR(finalists.Simulate(&choice.best));
       }
-      RETURN_IF_ERROR(finalists.List(&choice.best));
+      const bool passes_decide = !lowers_ || !cost_.HasTables();
+      RETURN_IF_ERROR(finalists.List(passes_decide, &choice.best));
       if (planned.ListsPasses()) {
         RETURN_IF_ERROR(finalists.LeaveListed(&choice.best));
       }
@@ -87,8 +87,9 @@ class PlannedSearch {
       }
     }
     if (lowers_ && !planned.ListsPasses()) {
-      RETURN_IF_ERROR(PriceByInstructions(space_.model, cost_, memory_limit_,
-                                          &choice.best));
+      ASSIGN_OR_RETURN(choice.lowered,
+                       PriceByInstructions(space_.model, cost_, memory_limit_,
+                                           &choice.best));
     }
     SayWhyOthersLost(&choice.best);
     const Layout& best = choice.best.front().layout;

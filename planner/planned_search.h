@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "planner/cost.h"
+#include "planner/finalists.h"
 #include "planner/layout.h"
 #include "planner/profile.h"
 #include "planner/search.h"
@@ -26,6 +27,8 @@ struct PlannedChoice {
   std::optional<double> optimality_gap;
   int64_t layouts_considered = 0;
   std::vector<RecomputeCandidate> recompute_prices;  // As in Plan, of the best.
+  // What instructions say of the best, where they had the last word on it.
+  std::optional<LoweredStep> lowered;
 };
 
 // OK where the profile's device multiplies in the format; products of another

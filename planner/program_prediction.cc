@@ -153,15 +153,17 @@ void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
 absl::StatusOr<Prediction> PredictLayout(const ModelSpec& model,
                                          const Layout& layout,
                                          const CostModel& cost,
-                                         Timeline* timeline) {
+                                         Timeline* timeline,
+                                         std::vector<Program>* programs) {
   RETURN_IF_ERROR(ValidateLayout(model, layout, layout.global_batch()));
   RETURN_IF_ERROR(CheckProfile(layout, cost));
-  ASSIGN_OR_RETURN(const std::vector<Program> programs,
+  ASSIGN_OR_RETURN(std::vector<Program> lowered,
                    BuildTrainingPrograms(model, layout));
-  ASSIGN_OR_RETURN(*timeline, SimulatePrograms(programs, cost));
+  ASSIGN_OR_RETURN(*timeline, SimulatePrograms(lowered, cost));
   Prediction prediction;
-  FillMemory(programs, cost.profile().memory_overhead, &prediction);
-  FillSimulated(model, programs, cost, *timeline, &prediction);
+  FillMemory(lowered, cost.profile().memory_overhead, &prediction);
+  FillSimulated(model, lowered, cost, *timeline, &prediction);
+  if (programs != nullptr) *programs = std::move(lowered);
   return prediction;
 }
 

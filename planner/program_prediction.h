@@ -44,12 +44,11 @@ void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
                    const CostModel& cost, const Timeline& timeline,
                    Prediction* prediction);
 
-// Lowers and simulates one layout. Errors are ValidateLayout's, CheckProfile's
-// and those of lowering.
-absl::StatusOr<Prediction> PredictLayout(const ModelSpec& model,
-                                         const Layout& layout,
-                                         const CostModel& cost,
-                                         Timeline* timeline);
+// Lowers and simulates one layout; keeps its Programs in `programs` unless that
+// is null. Errors are ValidateLayout's, CheckProfile's and those of lowering.
+absl::StatusOr<Prediction> PredictLayout(
+    const ModelSpec& model, const Layout& layout, const CostModel& cost,
+    Timeline* timeline, std::vector<Program>* programs = nullptr);
 
 }  // namespace millrace
 

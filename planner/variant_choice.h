@@ -12,9 +12,9 @@
 
 namespace millrace {
 
-// Predicts `variant` by instructions, and changes the plan's layout, prediction
-// and timeline to it where it is faster, or in any case where the job pins it.
-// The hashes of Programs are the caller's. Errors as PredictLayout's.
+// Predicts `variant` by instructions, and changes the plan's layout,
+// prediction, timeline and hashes to it where it is faster, or in any case
+// where that is pinned. Errors as PredictLayout's.
 absl::Status TakeVariant(const ModelSpec& model, const Layout& variant,
                          const CostModel& cost, bool is_pinned, Plan* plan);
 
