@@ -115,7 +115,9 @@ void FillFractions(const ClusterOps& ops, const OpTimes& times,
   if (all_s <= 0) return;
   simulation->compute_fraction = compute_s / all_s;
   simulation->exposed_data_fraction = exposed_s / all_s;
-  simulation->bubble_fraction = 1 - (compute_s + exposed_s) / all_s;
+  // Sums may be a rounding above the whole.
+  simulation->bubble_fraction =
+      std::max(0.0, 1 - (compute_s + exposed_s) / all_s);
 }
 
 // One class a stage.

@@ -83,14 +83,22 @@ Layout PinnedLayout(const LayoutSpace& space) {
   return layout;
 }
 
-// "layout.pipeline 4 x layout.tensor 8".
-std::string PinnedProduct(const LayoutConstraints& constraints) {
+// "layout.pipeline 4 x layout.tensor 8": what is pinned, and what other pinned
+// keys make larger than one.
+std::string PinnedProduct(const LayoutConstraints& pinned,
+                          const Layout& layout) {
   std::vector<std::string> factors;
-  for (const PinnedKey& key : {kSizes[0], kSizes[1], kSizes[2], kSizes[3]}) {
-    if (const std::optional<int32_t> size = constraints.*key.pinned) {
-      factors.push_back(absl::StrCat("layout.", key.name, " ", *size));
+  auto add = [&](const char* key, const std::optional<int32_t>& asked,
+                 int32_t size) {
+    if (asked || size > 1) {
+      factors.push_back(absl::StrCat("layout.", key, asked ? " " : " at least ",
+                                     size));
     }
-  }
+  };
+  add("tensor", pinned.tensor, layout.tensor);
+  add("context", pinned.context, layout.context);
+  add("pipeline", pinned.pipeline, layout.pipeline);
+  add("data", pinned.data, layout.data);
   return absl::StrJoin(factors, " x ");
 }
 
@@ -106,7 +114,7 @@ std::string Obstacle(const PlannedSpace& planned) {
   const double ranks = static_cast<double>(layout.pipeline) * layout.data *
                        layout.tensor * layout.context;
   const std::string ranks_text = absl::StrFormat("%.0f", ranks);
-  const std::string product = PinnedProduct(pinned);
+  const std::string product = PinnedProduct(pinned, layout);
   if (pinned.devices.has_value() && std::fmod(*pinned.devices, ranks) != 0) {
     return absl::StrCat(product, " = ", ranks_text,
                         " devices, of which layout.devices, ", *pinned.devices,

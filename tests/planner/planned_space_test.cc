@@ -177,6 +177,11 @@ TEST(PlannedSpaceTest, ExplainsContradictions) {
               AllOf(HasSubstr("layout.pipeline 3 = 3 devices, of which "
                               "layout.devices, 4, is no multiple"),
                     HasSubstr("set layout.devices to 3 instead of 4")));
+  // Two stages at least have chunks.
+  space.constraints = {.interleave = 2, .devices = 1};
+  EXPECT_THAT(ErrorOf(space),
+              HasSubstr("layout.pipeline at least 2 = 2 devices, of which "
+                        "layout.devices, 1, is no multiple"));
   space.constraints = {.data = 2, .micro_batch = 3};
   EXPECT_THAT(ErrorOf(space),
               AllOf(HasSubstr("training.global_batch is 8"),
