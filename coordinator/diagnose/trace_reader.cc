@@ -175,6 +175,8 @@ class TraceHandler : public nlohmann::json_sax<Json> {
       case Place::kEvents:
         inside = Place::kEvent;
         event_ = RawEvent();
+        saw_object_ = true;
+        saw_events_ = true;
         break;
       case Place::kEvent:
         if (key_ == "args") inside = Place::kArgs;
@@ -202,7 +204,9 @@ class TraceHandler : public nlohmann::json_sax<Json> {
 
   bool start_array(std::size_t) override {
     Place inside = Place::kSkipped;
-    if (place_ == Place::kRoot && key_ == "traceEvents") {
+    if (place_ == Place::kOutside) {
+      inside = Place::kEvents;  // The bare list of Chrome's format.
+    } else if (place_ == Place::kRoot && key_ == "traceEvents") {
       inside = Place::kEvents;
       saw_events_ = true;
     } else if (place_ == Place::kRoot && key_ == "deviceProperties") {
@@ -423,7 +427,8 @@ absl::StatusOr<Trace> ReadPlainTrace(std::istream& input,
   }
   if (!handler.saw_events()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        name, " is JSON, but has no list \"traceEvents\"; ", kWhatIsExpected));
+        name, " is JSON, but has no list \"traceEvents\", nor is it a list of ",
+        "events; ", kWhatIsExpected));
   }
   SortTrace(handler.trace);
   return std::move(handler.trace);

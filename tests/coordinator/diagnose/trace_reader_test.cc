@@ -154,6 +154,20 @@ TEST(TraceReaderTest, ReadsOlderNames) {
   EXPECT_EQ(trace->steps.size(), 1);
 }
 
+// Goal: the bare list of events that Chrome's format allows is a trace, too.
+// Method: one event, and a list within an event that is none.
+TEST(TraceReaderTest, ReadsABareList) {
+  const absl::StatusOr<Trace> trace = Read(R"([
+      {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2,
+       "args": {"device": 1, "grid": [1, [{"ph": "X"}], 1]}}])");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->num_events, 1);
+  ASSERT_EQ(trace->gpu_events.size(), 1);
+  EXPECT_EQ(trace->gpu_events[0].device, 1);
+  EXPECT_EQ(Read("[{\"ph\": \"X\"},").status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
 // Goal: what is no trace is refused with its name and what to do. Method: each
 // sort of wrong file.
 TEST(TraceReaderTest, RefusesWhatIsNoTrace) {
