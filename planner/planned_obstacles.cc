@@ -91,8 +91,8 @@ std::string PinnedProduct(const LayoutConstraints& pinned,
   auto add = [&](const char* key, const std::optional<int32_t>& asked,
                  int32_t size) {
     if (asked || size > 1) {
-      factors.push_back(absl::StrCat("layout.", key, asked ? " " : " at least ",
-                                     size));
+      factors.push_back(
+          absl::StrCat("layout.", key, asked ? " " : " at least ", size));
     }
   };
   add("tensor", pinned.tensor, layout.tensor);
