@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -343,6 +344,31 @@ double CostModel::RowSeconds(const OpShape& shape) const {
                                 /*by_copy_engines=*/false);
   }
   return BandwidthSeconds(kind, static_cast<double>(f[0]));
+}
+
+std::vector<std::string> CostModel::KindsWithoutRows(
+    std::span<const Program> programs) const {
+  std::set<OpKind> measured = {OpKind::kGemm, OpKind::kAttentionForward,
+                               OpKind::kAttentionBackward};
+  for (const auto& row : profile_.cross_entropy) measured.insert(row.kind);
+  for (const auto& row : profile_.bandwidth) measured.insert(row.kind);
+  for (const auto& row : profile_.communication) measured.insert(row.kind);
+  std::set<std::string> missing;
+  for (const Program& program : programs) {
+    for (const Instruction& instruction : program.instructions) {
+      const OpKind kind = instruction.kind == OpKind::kReceive
+                              ? OpKind::kSend
+                              : instruction.kind;
+      if (measured.contains(kind)) continue;
+      const OpAttributes& attributes = instruction.attributes;
+      const bool is_priced =
+          IsCollective(kind) || IsTransfer(kind)
+              ? IsPricedByRow(program.layout, kind, attributes)
+              : WorkOf(program.layout, kind, attributes).bytes > 0;
+      if (is_priced) missing.insert(std::string(OpKindName(kind)));
+    }
+  }
+  return {missing.begin(), missing.end()};
 }
 
 std::vector<double> CostModel::ProgramSeconds(const Program& program) const {

@@ -5,6 +5,8 @@
 
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -57,6 +59,11 @@ class CostModel {
   // engines, which then do it.
   bool IsByCopyEngines(const Layout& layout, OpKind kind,
                        const OpAttributes& attributes) const;
+
+  // Kinds of op in `programs` of which the tables have no row, so that rows of
+  // others stand in for them: names, sorted.
+  std::vector<std::string> KindsWithoutRows(
+      std::span<const Program> programs) const;
 
   // One value per instruction of `program`, for Simulate().
   std::vector<double> ProgramSeconds(const Program& program) const;

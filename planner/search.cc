@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/units.h"
@@ -72,6 +73,13 @@ class Search {
     ASSIGN_OR_RETURN(const std::vector<Program> programs,
                      BuildTrainingPrograms(input_.job.model, chosen.layout));
     plan.program_hashes = HashesOf(programs);
+    if (const std::vector<std::string> kinds = cost_.KindsWithoutRows(programs);
+        !kinds.empty()) {
+      plan.warnings.push_back(absl::StrCat(
+          "hardware profile '", cost_.profile().name, "' has no row of ",
+          absl::StrJoin(kinds, ", "),
+          ", which others stand in for; measure with millrace profile JOB"));
+    }
     ASSIGN_OR_RETURN(plan.timeline, SimulatePrograms(programs, cost_));
 
     std::vector<const Candidate*> losers;

@@ -100,7 +100,8 @@ absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
     RETURN_IF_ERROR(CheckLayouts(job, num_devices));
   }
   ASSIGN_OR_RETURN(planned.profile, std::move(profile));
-  if (num_devices == 0 && planned.profile.gemms.empty()) {
+  if (num_devices == 0 && planned.profile.gemms.empty() &&
+      planned.profile.device.is_given()) {
     return absl::InvalidArgumentError(
         absl::StrCat("hardware profile '", planned.profile.name,
                      "' is from data sheets, which do not say how many devices "

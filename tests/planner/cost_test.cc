@@ -4,17 +4,22 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "planner/copy_engines.h"
+#include "planner/lower.h"
 #include "planner/shipped_profiles.h"
+#include "tests/planner/planner_testing.h"
 #include "tests/planner/profile_fixture.h"
 
 namespace millrace {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr double kOverhead = 1e-6;
 
@@ -392,6 +397,32 @@ TEST(CostTest, RefusesIncompleteProfiles) {
   EXPECT_FALSE(MakeCost(profile).HasCommunication());
   profile.gemms[0].seconds = 0;
   EXPECT_THAT(error_of(profile), HasSubstr("takes no time"));
+}
+
+// Goal: kinds of which a profile has no row are named, no others. Method: a
+// pipeline of two replicas, with a table of each kind of op it takes less one.
+TEST(CostTest, NamesKindsWithoutRows) {
+  const absl::StatusOr<std::vector<Program>> programs = BuildTrainingPrograms(
+      TestModel(), {.pipeline = 2, .data = 2, .num_microbatches = 2});
+  ASSERT_TRUE(programs.ok()) << programs.status();
+  HardwareProfile profile = MakeProfile({});
+  for (const std::string& name :
+       MakeCost(profile).KindsWithoutRows(*programs)) {
+    for (int i = 0; i < kNumOpKinds; ++i) {
+      const auto kind = static_cast<OpKind>(i);
+      if (OpKindName(kind) != name) continue;
+      profile.bandwidth.push_back({.kind = kind, .bytes = 64, .seconds = 1e-6});
+    }
+  }
+  EXPECT_THAT(MakeCost(profile).KindsWithoutRows(*programs), IsEmpty());
+  std::erase_if(profile.communication, [](const CommunicationTime& time) {
+    return time.kind == OpKind::kSend;
+  });
+  std::erase_if(profile.bandwidth, [](const BandwidthTime& time) {
+    return time.kind == OpKind::kRope;
+  });
+  EXPECT_THAT(MakeCost(profile).KindsWithoutRows(*programs),
+              ElementsAre("rope", "send"));
 }
 
 }  // namespace
