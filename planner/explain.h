@@ -22,6 +22,8 @@ namespace millrace {
 
 // What was asked beside the plan itself; what was not is empty.
 struct PlanAnswers {
+  // Where nobody said how many devices: how many, and what did instead.
+  std::string devices_from;
   std::optional<LayoutParts> parts;       // Of the plan's layout.
   std::vector<SensitivityRow> next_step;  // FindNextStep().
   std::vector<SensitivityRow> sensitivity;

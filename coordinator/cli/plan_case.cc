@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -80,6 +81,23 @@ absl::Status FillPools(const CaseOptions& options, const JobSpec& job,
 
 }  // namespace
 
+DevicesFrom DevicesFromOf(const CaseOptions& options, const JobSpec& job) {
+  if (!options.devices.empty()) return DevicesFrom::kOption;
+  const bool is_named = !options.profile_name.empty() || job.profile != "auto";
+  return is_named && job.resources.devices_per_agent.has_value()
+             ? DevicesFrom::kJob
+             : DevicesFrom::kProfile;
+}
+
+std::string DevicesFromText(DevicesFrom from, int32_t num_devices) {
+  if (from == DevicesFrom::kOption) return "";
+  return absl::StrCat(
+      num_devices, num_devices == 1 ? " device" : " devices",
+      from == DevicesFrom::kJob
+          ? ", as one agent of the job has (resources.devices_per_agent)"
+          : ", as the profile was measured");
+}
+
 absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
                                       const JobSpec& job, const Here& here) {
   PlanningCase planned{.job = job, .all_axes = options.all_axes};
@@ -107,8 +125,17 @@ absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
                      "' is from data sheets, which do not say how many devices "
                      "there are; give --devices"));
   }
-  planned.num_devices =
-      num_devices > 0 ? num_devices : planned.profile.provenance.num_ranks;
+  switch (DevicesFromOf(options, job)) {
+    case DevicesFrom::kOption:
+      planned.num_devices = num_devices;
+      break;
+    case DevicesFrom::kJob:
+      planned.num_devices = *job.resources.devices_per_agent;
+      break;
+    case DevicesFrom::kProfile:
+      planned.num_devices = planned.profile.provenance.num_ranks;
+      break;
+  }
   return planned;
 }
 

@@ -3,6 +3,7 @@
 #ifndef MILLRACE_COORDINATOR_CLI_PLAN_CASE_H_
 #define MILLRACE_COORDINATOR_CLI_PLAN_CASE_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -16,11 +17,20 @@ namespace millrace {
 
 struct CaseOptions {
   // "64", "122x8+3x7" or "h100-sxm:122x8,a100-80gb:16x8" (ParsePools,
-  // planner/device_pools.h); empty: as the profile was measured.
+  // planner/device_pools.h); empty: what DevicesFromOf() says.
   std::string devices;
   std::string profile_name;  // Empty: FindProfileFor's choice.
   bool all_axes = false;
 };
+
+// What says for how many devices to plan. kJob: one agent has so many
+// (resources.devices_per_agent), and the profile, which the job or an option
+// names, may be of more or fewer. kProfile: it was measured with so many; that
+// in this machine's cache was by the agents of such a job.
+enum class DevicesFrom { kOption, kJob, kProfile };
+DevicesFrom DevicesFromOf(const CaseOptions& options, const JobSpec& job);
+// Of a plan for so many, for people; empty for kOption.
+std::string DevicesFromText(DevicesFrom from, int32_t num_devices);
 
 // InvalidArgument for what the options cannot mean; else FindProfileFor's
 // errors.

@@ -178,6 +178,7 @@ absl::Status RunPlan(const PlanOptions& options) {
   ASSIGN_OR_RETURN(const Here here, FindHere(job));
   ASSIGN_OR_RETURN(Question question, AskedQuestion(options, job, here));
   PlanningCase& planned = question.planned;
+  const int32_t num_devices = planned.num_devices;
   ASSIGN_OR_RETURN(ObjectivePlan chosen, PlanForObjective(planned));
   // An objective may take fewer; all that follows is about these.
   planned.num_devices = chosen.num_devices;
@@ -221,6 +222,12 @@ absl::Status RunPlan(const PlanOptions& options) {
     return PrintExport(options, planned, plan.layout);
   }
   ASSIGN_OR_RETURN(PlanAnswers answers, AnswersFor(options, question, plan));
+  if (!std::any_of(
+          question.changes.begin(), question.changes.end(),
+          [](const ValueChange& change) { return change.key == "devices"; })) {
+    answers.devices_from =
+        DevicesFromText(DevicesFromOf(options.asked, job), num_devices);
+  }
   answers.goodput = chosen.goodput;
   answers.disturbed = std::move(disturbed);
   answers.leaves_out_neighbours = !has_other_choices;
@@ -246,7 +253,8 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
   command->add_option(
       "--devices", options->asked.devices,
       "Devices to plan for: 1024; nodes of unlike sizes, 122x8+3x7; or types, "
-      "h100-sxm:122x8,a100-80gb:16x8 (default: as the profile was measured)");
+      "h100-sxm:122x8,a100-80gb:16x8 (default: as one agent of the job "
+      "has, if a profile is named, else as the profile was measured)");
   command->add_option(
       "--profile", options->asked.profile_name,
       "Hardware profile (default: the job's, or this machine's cached one)");

@@ -101,6 +101,34 @@ void ExpectReasonsHold(const Json& plan) {
   }
 }
 
+// Goal: without --devices a named profile is planned with for as many devices
+// as one agent of the job has, not for as many as it was measured with, and the
+// plan says so, unless it is told another number. Method: a job of two devices
+// an agent with a profile of four ranks.
+TEST_F(PlanCommandTest, PlansForTheJobsOwnDevices) {
+  const auto run = [&](const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {MILLRACE_BINARY, "plan", job_,
+                                        "--profile", profile_};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    JobProcess process(folder_, command);
+    const int exit_code = process.Wait();
+    return Result{exit_code, process.Output()};
+  };
+  const Result jobs = run({});
+  ASSERT_EQ(jobs.exit_code, 0) << jobs.output;
+  EXPECT_THAT(jobs.output,
+              HasSubstr("Planned for 2 devices, as one agent of the job has"));
+  const Result json = run({"--json"});
+  ASSERT_EQ(json.exit_code, 0) << json.output;
+  EXPECT_EQ(NumRanks(Json::parse(json.output)["layout"]), 2);
+  const Result asked = run({"--devices", "4"});
+  ASSERT_EQ(asked.exit_code, 0) << asked.output;
+  EXPECT_THAT(asked.output, Not(HasSubstr("Planned for")));
+  const Result what_if = run({"--what-if", "devices=4"});
+  ASSERT_EQ(what_if.exit_code, 0) << what_if.output;
+  EXPECT_THAT(what_if.output, Not(HasSubstr("Planned for")));
+}
+
 // Goal: programs find the keys that docs/plan.md promises, each of its type,
 // and what was asked beside the plan only where it was asked. Method: parse the
 // plan with and without questions.
