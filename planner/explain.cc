@@ -368,12 +368,17 @@ std::string AlternativesTable(const Plan& plan) {
 }
 
 std::string LeftOutText(const Plan& plan) {
+  const bool prices_many =
+      plan.layouts_considered > kMostConsideredForNeighbours;
   return absl::StrCat(
       "\n  left out: what other sizes of each axis and micro-batch, other "
       "ZeRO, "
       "recompute and schedule cost, which takes fifteen more searches and is "
-      "looked for where one prices at most ",
-      kMostConsideredForNeighbours, " layouts, not ", plan.layouts_considered,
+      "looked for where one ",
+      prices_many ? "prices" : "orders", " at most ",
+      prices_many ? kMostConsideredForNeighbours : kMostListedForNeighbours,
+      prices_many ? " layouts" : " passes", ", not ",
+      prices_many ? plan.layouts_considered : NumListedPasses(plan),
       "; ask for one with --compare\n");
 }
 

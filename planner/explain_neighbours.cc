@@ -106,6 +106,14 @@ bool DifferInChunksOnly(Layout a, Layout b) {
   return a == b;
 }
 
+int64_t NumListedPasses(const Plan& plan) {
+  const Layout& layout = plan.layout;
+  return plan.listed_bytes.empty()
+             ? 0
+             : int64_t{2} * layout.pipeline * layout.interleave *
+                   layout.num_microbatches;
+}
+
 absl::Status AddNeighbours(const PlanningCase& planned, const Planner& planner,
                            Plan* plan) {
   for (const Turn& turn : TurnsOf(plan->layout, planned.job.model)) {

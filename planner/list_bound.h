@@ -14,9 +14,19 @@ namespace millrace {
 
 inline constexpr int64_t kNoMemoryLimit = std::numeric_limits<int64_t>::max();
 
+// What a stage's own transfers cost its passes.
+struct TransferTraffic {
+  // While a stage computes and sends, each goes on so much slower.
+  double compute_slowdown = 1;
+  double communication_slowdown = 1;
+  // The sender computes nothing during a transfer.
+  bool blocks = false;
+};
+
 // Bounds by stage. A stage cannot begin before the first micro-batch has come
 // through the chunks before its own, has all of its passes to run, and after
-// its last input gradient those of the chunks before are still to come. Before
+// its last input gradient those of the chunks before are still to come; what it
+// sends meanwhile holds its passes up. Before
 // the first gradient reaches it, it can only run the forward passes that its
 // memory holds. And since every micro-batch holds its activations at least
 // while it goes through the chunks after and comes back, all of them together
@@ -31,7 +41,8 @@ class MakespanBound {
   // `costs`, otherwise as those above, say and hold no more than
   // `memory_bytes`, above 0, at once.
   double OfStage(const PipelineCosts& costs, int32_t stage,
-                 int64_t memory_bytes) const;
+                 int64_t memory_bytes,
+                 const TransferTraffic& traffic = {}) const;
 
  private:
   // Of a micro-batch alone in the pipeline, by chunk: when it can be there on
@@ -42,7 +53,8 @@ class MakespanBound {
 
 // The largest of all stages'. Memory by stage; empty: no limit.
 double LowerBoundOfMakespan(const PipelineCosts& costs,
-                            const std::vector<int64_t>& memory_bytes);
+                            const std::vector<int64_t>& memory_bytes,
+                            const TransferTraffic& traffic = {});
 
 }  // namespace millrace
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "planner/list_bound.h"
 #include "planner/list_schedule.h"
 
 namespace millrace {
@@ -27,12 +26,21 @@ int32_t MostChunksOfStage(const PipelineCosts& costs) {
 
 }  // namespace
 
+TransferTraffic TrafficOf(const ClusterStep& step,
+                          const OverlapFactors& overlap) {
+  return {.compute_slowdown = overlap.compute,
+          .communication_slowdown = overlap.communication,
+          .blocks = !step.overlaps_transfers};
+}
+
 double LeastStepSeconds(const ClusterStep& step,
-                        const std::vector<int64_t>& memory_bytes) {
+                        const std::vector<int64_t>& memory_bytes,
+                        const OverlapFactors& overlap) {
   StepModel::StepEnds least = step.ends.front();
   for (const StepModel::StepEnds& ends : step.ends)
     least = LeastOf(least, ends);
-  return LowerBoundOfMakespan(step.costs, memory_bytes) +
+  return LowerBoundOfMakespan(step.costs, memory_bytes,
+                              TrafficOf(step, overlap)) +
          ExposedShare(step.data_hidden_share, MostChunksOfStage(step.costs),
                       step.num_buckets) *
              (least.parameter_gather_s + least.gradient_reduction_s) +
@@ -41,10 +49,12 @@ double LeastStepSeconds(const ClusterStep& step,
 
 ListFloorEvaluator::ListFloorEvaluator(const PlannedSpace& space,
                                        StepModel& model, int64_t memory_limit,
-                                       double data_hidden_share)
+                                       double data_hidden_share,
+                                       const TransferTraffic& traffic)
     : StepEvaluator(space, model),
       memory_limit_(memory_limit),
-      data_hidden_share_(data_hidden_share) {}
+      data_hidden_share_(data_hidden_share),
+      traffic_(traffic) {}
 
 double ListFloorEvaluator::OrderFloor(const Layout& order) {
   Layout least = order;
@@ -56,7 +66,11 @@ double ListFloorEvaluator::OrderFloor(const Layout& order) {
 double ListFloorEvaluator::VariantFloor(const Layout& variant) {
   const bool is_first = !variant.recompute_by_stage.empty() ||
                         variant.recompute == Sets(variant).allowed.front();
-  return is_first ? OrderFloor(variant) : kInfinity;
+  if (!is_first) return kInfinity;
+  Layout least = variant;
+  least.recompute = Sets(variant).least;
+  least.recompute_by_stage.clear();
+  return LowerBoundOfMakespan(model_.PassCosts(least), {}, traffic_);
 }
 
 int64_t ListFloorEvaluator::LeastMemory(const Layout& layout) {
@@ -94,7 +108,8 @@ StepPrediction ListFloorEvaluator::FloorOf(Layout layout) {
       stage_bytes[s] = std::min(stage_bytes[s], need);
       if (need > memory_limit_) continue;
       stage_s[s] =
-          std::min(stage_s[s], bound.OfStage(costs, s, memory_limit_ - beside));
+          std::min(stage_s[s],
+                   bound.OfStage(costs, s, memory_limit_ - beside, traffic_));
     }
   }
   layout.recompute = sets.least;

@@ -11,7 +11,9 @@
 
 #include "planner/cluster_simulate.h"
 #include "planner/layout.h"
+#include "planner/list_bound.h"
 #include "planner/pass_costs.h"
+#include "planner/profile.h"
 #include "planner/step_evaluator.h"
 #include "planner/step_model.h"
 
@@ -19,10 +21,16 @@ namespace millrace {
 
 // Seconds that no order of the passes of `step`, of which those of each stage
 // hold no more than `memory_bytes` (by stage; empty: no limit) at once, ends it
-// below: LowerBoundOfMakespan, and of gathers, reductions and the optimizer
-// what no pass can hide. Step::order plays no part.
+// below where compute and communication slow each other down by `overlap`:
+// LowerBoundOfMakespan, and of gathers, reductions and the optimizer what no
+// pass can hide. Step::order plays no part.
 double LeastStepSeconds(const ClusterStep& step,
-                        const std::vector<int64_t>& memory_bytes);
+                        const std::vector<int64_t>& memory_bytes,
+                        const OverlapFactors& overlap);
+
+// Of the step's transfers.
+TransferTraffic TrafficOf(const ClusterStep& step,
+                          const OverlapFactors& overlap);
 
 // Says of a layout what no plan of its order and ZeRO stage is below, whatever
 // its stages compute again and in whatever order its passes run, as far as the
@@ -31,9 +39,11 @@ double LeastStepSeconds(const ClusterStep& step,
 // those of the job's schedule `list` are some.
 class ListFloorEvaluator : public StepEvaluator {
  public:
-  // Borrows space and model. `data_hidden_share` as ClusterStep's.
+  // Borrows space and model. Of all steps: what gathers and reductions passes
+  // hide, as ClusterStep's, and what transfers cost them.
   ListFloorEvaluator(const PlannedSpace& space, StepModel& model,
-                     int64_t memory_limit, double data_hidden_share);
+                     int64_t memory_limit, double data_hidden_share,
+                     const TransferTraffic& traffic);
 
   StepPrediction Predict(const Layout& layout) override;
   int64_t PredictMemory(const Layout& layout) override {
@@ -56,6 +66,7 @@ class ListFloorEvaluator : public StepEvaluator {
 
   const int64_t memory_limit_;
   const double data_hidden_share_;
+  const TransferTraffic traffic_;
   // The last, which variants that differ in recompute have in common.
   Layout known_;
   std::optional<StepPrediction> known_floor_;

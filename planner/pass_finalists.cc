@@ -32,8 +32,10 @@ constexpr double kFarBehind = 1.03;
 constexpr size_t kMostListed = 3;
 constexpr int64_t kListedPasses = 60'000;
 // Of the search for floors, which takes some tenths of a millisecond for each.
-constexpr int32_t kFloorsKept = 8;
+constexpr int32_t kFloorsKept = 32;
 constexpr int64_t kMostFloors = 5'000;
+// Of the layouts that such floors leave open, passes to be ordered: seconds.
+constexpr int64_t kOpenPasses = 600'000;
 // Floors nearer to the best plan are not worth listing.
 constexpr double kNearFloor = 1.001;
 
@@ -153,7 +155,8 @@ absl::StatusOr<ListedFloor> PassFinalists::ListNearFloor(
   std::vector<Open> open;
   for (const bool outermost : {false, true}) {
     ListFloorEvaluator evaluator(planned_, outermost ? outermost_ : model_,
-                                 memory_limit_, chosen.data_hidden_share);
+                                 memory_limit_, chosen.data_hidden_share,
+                                 TrafficOf(chosen, cost_.profile().overlap));
     const ClusterSearchResult found =
         SearchCluster(planned_, memory_limit_,
                       {.num_kept = kFloorsKept,
@@ -172,7 +175,7 @@ absl::StatusOr<ListedFloor> PassFinalists::ListNearFloor(
   int64_t num_passes = 0;
   for (Open& next : open) {
     num_passes += NumPasses(next.alternative.layout);
-    if (next.floor_s * kNearFloor >= best_s || num_passes > kPassBudget) break;
+    if (next.floor_s * kNearFloor >= best_s || num_passes > kOpenPasses) break;
     ASSIGN_OR_RETURN(const bool is_faster, ListOne(best_s, &next.alternative));
     if (!is_faster) continue;
     best_s = next.alternative.prediction.step_time_s;
@@ -195,7 +198,12 @@ absl::Status PassFinalists::AddOpen(const Layout& order,
     alternative.prediction = PredictionOf(planned_.space().model, layout, cost_,
                                           model.Predict(layout));
     ASSIGN_OR_RETURN(const double floor_s, FloorOf(alternative));
-    open->push_back({floor_s, std::move(alternative)});
+    // Ranks in another order may cost the same.
+    const bool is_known =
+        std::any_of(open->begin(), open->end(), [&](const Open& known) {
+          return known.floor_s == floor_s && known.alternative.layout == layout;
+        });
+    if (!is_known) open->push_back({floor_s, std::move(alternative)});
   }
   return absl::OkStatus();
 }
@@ -208,7 +216,7 @@ absl::StatusOr<double> PassFinalists::FloorOf(const Alternative& alternative) {
     bytes.push_back(std::max<int64_t>(
         1, memory_limit_ - memory.total() + memory.activations));
   }
-  return LeastStepSeconds(step, bytes);
+  return LeastStepSeconds(step, bytes, cost_.profile().overlap);
 }
 
 absl::StatusOr<bool> PassFinalists::ListOne(double known_s,

@@ -21,7 +21,9 @@ bool AreCutAlike(const Layout& a, const Layout& b) {
 StepEvaluator::StepEvaluator(const PlannedSpace& space, StepModel& model)
     : space_(space), model_(model) {
   const std::optional<int32_t>& zero = space.space().constraints.zero;
-  for (int32_t z = 0; z <= 3; ++z) {
+  // List scheduling is of passes that reduce no gradients.
+  const int32_t most = space.ListsPasses() && !zero.has_value() ? 1 : 3;
+  for (int32_t z = 0; z <= most; ++z) {
     if (zero.value_or(z) == z) zeros_.push_back(z);
   }
   fits_stages_ = LeavesStagesOpen(space.space().constraints.recompute);

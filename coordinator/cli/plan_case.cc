@@ -177,7 +177,10 @@ absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned) {
 absl::StatusOr<bool> AddOtherChoices(const PlanningCase& planned, Plan* plan) {
   // What workers can execute is listed whole by the search itself.
   if (!planned.pools.empty() || !SearchInputOf(planned).all_axes) return true;
-  if (plan->layouts_considered > kMostConsideredForNeighbours) return false;
+  if (plan->layouts_considered > kMostConsideredForNeighbours ||
+      NumListedPasses(*plan) > kMostListedForNeighbours) {
+    return false;
+  }
   const Planner by_passes =
       [](const PlanningCase& turned) -> absl::StatusOr<Plan> {
     SearchInput input = SearchInputOf(turned);

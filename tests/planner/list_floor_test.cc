@@ -64,7 +64,7 @@ TEST(LeastStepSecondsTest, NoSimulationIsBelow) {
     const absl::StatusOr<ClusterSimulation> listed =
         SimulateCluster(step, options);
     if (listed.ok()) {
-      const double floor_s = LeastStepSeconds(step, bytes);
+      const double floor_s = LeastStepSeconds(step, bytes, options.overlap);
       EXPECT_LE(floor_s, listed->step_time_s * (1 + 1e-9));
       closest = std::max(closest, floor_s / listed->step_time_s);
     } else {
@@ -78,7 +78,7 @@ TEST(LeastStepSecondsTest, NoSimulationIsBelow) {
       step.order = *known;
       const auto simulated = SimulateCluster(step, options);
       if (!simulated.ok()) continue;
-      EXPECT_LE(LeastStepSeconds(step, {}),
+      EXPECT_LE(LeastStepSeconds(step, {}, options.overlap),
                 simulated->step_time_s * (1 + 1e-9));
     }
   }
@@ -101,7 +101,10 @@ TEST(ListFloorEvaluatorTest, NoListedPlanIsBelow) {
   StepModel model = *StepModel::Create(job.model, profile, implementation);
   int num_listed = 0, num_tight = 0;
   for (const int64_t limit : {int64_t{40} << 30, int64_t{80} << 30}) {
-    ListFloorEvaluator evaluator(space, model, limit, 0.5);
+    ListFloorEvaluator evaluator(
+        space, model, limit, 0.5,
+        {.compute_slowdown = profile.overlap.compute,
+         .communication_slowdown = profile.overlap.communication});
     for (Layout layout : EnumeratePlannedLayouts(space)) {
       if (layout.interleave > 3 || layout.pipeline > 4) continue;
       SCOPED_TRACE(LayoutToString(layout));
