@@ -177,8 +177,10 @@ absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned) {
 absl::StatusOr<bool> AddOtherChoices(const PlanningCase& planned, Plan* plan) {
   // What workers can execute is listed whole by the search itself.
   if (!planned.pools.empty() || !SearchInputOf(planned).all_axes) return true;
+  const bool is_listed =
+      planned.job.layout.schedule == ScheduleName(Schedule::kListScheduled);
   if (plan->layouts_considered > kMostConsideredForNeighbours ||
-      NumListedPasses(*plan) > kMostListedForNeighbours) {
+      (is_listed && NumListedPasses(*plan) > kMostListedForNeighbours)) {
     return false;
   }
   const Planner by_passes =
