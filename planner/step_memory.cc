@@ -17,11 +17,12 @@ double StoredBytes(const Layout& layout) {
   return static_cast<double>(DTypeBytes(ActivationType(layout.precision)));
 }
 
-// Elements that a rank keeps of what the data axis shards.
+// Elements that a rank keeps of what the data axis shards. Bounds ask for
+// shardings whose experts are over more ranks than there are: one replica.
 double SliceOf(const Layout& layout, const RankParameters& parameters) {
   return parameters.dense /
              (static_cast<double>(layout.data) * layout.context) +
-         parameters.experts / NumExpertReplicas(layout);
+         parameters.experts / std::max(1, NumExpertReplicas(layout));
 }
 
 int32_t NumAxes(const Layout& layout) {

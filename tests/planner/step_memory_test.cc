@@ -139,6 +139,23 @@ TEST(StepMemoryTest, ShardsByZeroStage) {
   EXPECT_GT(memory(3).working, memory(2).working);
 }
 
+// Goal: bounds may ask for shardings before they have as many ranks as their
+// experts are over, and get numbers. Method: half as many ranks, whose experts
+// then have one replica.
+TEST(StepMemoryTest, TakesShardingsOfTooFewRanks) {
+  const ModelSpec model = Qwen3_30B_A3B();
+  for (const int32_t zero : {0, 1, 2, 3}) {
+    const Layout layout{.data = 4,
+                        .expert = 8,
+                        .zero = zero,
+                        .precision = Precision::kBfloat16};
+    const StepMemory memory = MemoryOf(model, layout);
+    EXPECT_GT(memory.total(), memory.overhead);
+    const double experts = 48.0 * 16 * 3 * 768 * 2048;
+    EXPECT_GE(static_cast<double>(memory.optimizer), 12 * experts);
+  }
+}
+
 // Goal: activations live as long as the order of passes has it. Method: the
 // published counts: min(m, p) at the first stage and one at the last, with
 // chunks 1 + (p - 1) / (p v) of all p (Korthikanti et al., 2022), with zero
