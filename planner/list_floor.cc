@@ -90,11 +90,28 @@ StepPrediction ListFloorEvaluator::Predict(const Layout& layout) {
   return *known_floor_;
 }
 
+std::optional<Layout> ListFloorEvaluator::QuickestByStage(
+    const Layout& layout) {
+  Predict(layout);
+  if (!fits_stages_ || known_stages_.empty() ||
+      std::all_of(known_stages_.begin(), known_stages_.end(),
+                  [&](Recompute r) { return r == known_stages_.front(); })) {
+    return std::nullopt;
+  }
+  Layout mixed = known_;
+  for (const Recompute stage : known_stages_) {
+    mixed.recompute = mixed.recompute | stage;
+  }
+  mixed.recompute_by_stage = known_stages_;
+  return mixed;
+}
+
 StepPrediction ListFloorEvaluator::FloorOf(Layout layout) {
   std::vector<double> stage_s(static_cast<size_t>(layout.pipeline), kInfinity);
   std::vector<int64_t> stage_bytes(static_cast<size_t>(layout.pipeline),
                                    std::numeric_limits<int64_t>::max());
   const RecomputeSets& sets = Sets(layout);
+  known_stages_.assign(static_cast<size_t>(layout.pipeline), Recompute::kNone);
   // What stages wait for of others.
   layout.recompute = sets.least;
   const MakespanBound bound(model_.PassCosts(layout));
@@ -107,10 +124,15 @@ StepPrediction ListFloorEvaluator::FloorOf(Layout layout) {
       const int64_t need = beside + LeastBytes(costs, s);
       stage_bytes[s] = std::min(stage_bytes[s], need);
       if (need > memory_limit_) continue;
-      stage_s[s] =
-          std::min(stage_s[s],
-                   bound.OfStage(costs, s, memory_limit_ - beside, traffic_));
+      const double bound_s =
+          bound.OfStage(costs, s, memory_limit_ - beside, traffic_);
+      if (bound_s >= stage_s[s]) continue;
+      stage_s[s] = bound_s;
+      known_stages_[s] = recompute;
     }
+  }
+  if (std::count(stage_s.begin(), stage_s.end(), kInfinity) > 0) {
+    known_stages_.clear();
   }
   layout.recompute = sets.least;
   const StepModel::StepEnds ends = model_.LeastEnds(layout);

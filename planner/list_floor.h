@@ -46,6 +46,9 @@ class ListFloorEvaluator : public StepEvaluator {
                      const TransferTraffic& traffic);
 
   StepPrediction Predict(const Layout& layout) override;
+  // The layout with what Predict() supposes that each stage computes again,
+  // where that fits and differs between stages, as the job must allow.
+  std::optional<Layout> QuickestByStage(const Layout& layout);
   int64_t PredictMemory(const Layout& layout) override {
     return Predict(layout).memory.total();
   }
@@ -70,6 +73,7 @@ class ListFloorEvaluator : public StepEvaluator {
   // The last, which variants that differ in recompute have in common.
   Layout known_;
   std::optional<StepPrediction> known_floor_;
+  std::vector<Recompute> known_stages_;  // Empty: some stage does not fit.
 };
 
 }  // namespace millrace

@@ -166,7 +166,13 @@ absl::StatusOr<ListedFloor> PassFinalists::ListNearFloor(
     listed.layouts_considered += found.layouts_considered;
     floor_s = std::min(floor_s, found.floor_s);
     for (const RankedLayout& ranked : found.best) {
-      RETURN_IF_ERROR(AddOpen(ranked.layout, outermost, &open));
+      for (const Layout& variant : planned_.Variants(ranked.layout)) {
+        if (variant.zero != ranked.layout.zero) continue;
+        RETURN_IF_ERROR(AddOpen(variant, outermost, &open));
+      }
+      if (const auto mixed = evaluator.QuickestByStage(ranked.layout)) {
+        RETURN_IF_ERROR(AddOpen(*mixed, outermost, &open));
+      }
     }
   }
   std::stable_sort(open.begin(), open.end(), [](const Open& a, const Open& b) {
@@ -186,25 +192,21 @@ absl::StatusOr<ListedFloor> PassFinalists::ListNearFloor(
   return listed;
 }
 
-absl::Status PassFinalists::AddOpen(const Layout& order,
+absl::Status PassFinalists::AddOpen(const Layout& layout,
                                     bool pipeline_outermost,
                                     std::vector<Open>* open) {
-  for (const Layout& layout : planned_.Variants(order)) {
-    if (layout.zero != order.zero) continue;
-    Alternative alternative;
-    alternative.layout = layout;
-    alternative.pipeline_outermost = pipeline_outermost;
-    StepModel& model = ModelOf(alternative);
-    alternative.prediction = PredictionOf(planned_.space().model, layout, cost_,
-                                          model.Predict(layout));
-    ASSIGN_OR_RETURN(const double floor_s, FloorOf(alternative));
-    // Ranks in another order may cost the same.
-    const bool is_known =
-        std::any_of(open->begin(), open->end(), [&](const Open& known) {
-          return known.floor_s == floor_s && known.alternative.layout == layout;
-        });
-    if (!is_known) open->push_back({floor_s, std::move(alternative)});
-  }
+  Alternative alternative;
+  alternative.layout = layout;
+  alternative.pipeline_outermost = pipeline_outermost;
+  alternative.prediction = PredictionOf(planned_.space().model, layout, cost_,
+                                        ModelOf(alternative).Predict(layout));
+  ASSIGN_OR_RETURN(const double floor_s, FloorOf(alternative));
+  // Ranks in another order may cost the same.
+  const bool is_known =
+      std::any_of(open->begin(), open->end(), [&](const Open& known) {
+        return known.floor_s == floor_s && known.alternative.layout == layout;
+      });
+  if (!is_known) open->push_back({floor_s, std::move(alternative)});
   return absl::OkStatus();
 }
 

@@ -71,7 +71,7 @@ class PassFinalists {
   absl::StatusOr<double> FloorOf(const Alternative& alternative);
   // Whether list scheduling makes a plan of it that is faster than `known_s`.
   absl::StatusOr<bool> ListOne(double known_s, Alternative* alternative);
-  absl::Status AddOpen(const Layout& order, bool pipeline_outermost,
+  absl::Status AddOpen(const Layout& layout, bool pipeline_outermost,
                        std::vector<Open>* open);
 
   const PlannedSpace& planned_;
