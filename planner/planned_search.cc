@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/units.h"
@@ -24,7 +25,7 @@ namespace millrace {
 namespace {
 
 // How many times the devices are looked at for a layout that fits.
-constexpr int64_t kMostMoreDevices = 64;
+constexpr int64_t kMostMoreDevices = 1024;
 
 // Layouts that simulation chooses from where the first few do not suffice.
 constexpr int32_t kMostKept = 32;
@@ -296,12 +297,19 @@ absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
   const Precision priced = cost.profile().precision;
   if (space.precision != Precision::kBfloat16 ||
       priced != Precision::kBfloat16) {
+    std::vector<std::string> changes;
+    if (space.precision != Precision::kBfloat16) {
+      changes.push_back("set training.precision to one of these");
+    }
+    if (priced != Precision::kBfloat16) {
+      changes.push_back("name a profile of bf16 with --profile");
+    }
     return absl::InvalidArgumentError(absl::StrCat(
         "training.precision is ", PrecisionName(space.precision),
         " and hardware profile '", cost.profile().name, "' is of ",
         PrecisionName(priced),
-        ", but plans over all axes are of products of bf16, fp8 and fp4; set "
-        "training.precision to one of these, and name a profile of bf16"));
+        ", but plans over all axes are of products of bf16, fp8 and fp4; ",
+        absl::StrJoin(changes, ", and ")));
   }
   if (const absl::Status status =
           CheckFormat(space.gemm_format, cost.profile());

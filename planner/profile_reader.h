@@ -128,7 +128,9 @@ class ProfileReader {
     Expected(*given, key, "fp32 or bf16");
   }
   void operator()(const char* key, ProfileProvenance& value) {
-    if (const YamlTree* entry = Find(key)) Section(*entry, key).Read(value);
+    if (const YamlTree* entry = Find(key, "a section")) {
+      Section(*entry, key).Read(value);
+    }
   }
   template <OptionalSection Part>
   void operator()(const char* key, Part& value) {
@@ -171,14 +173,16 @@ class ProfileReader {
                      [&](const YamlTree& entry) { return entry.key == key; });
     return given == tree_.children.end() ? nullptr : &*given;
   }
-  const YamlTree* Find(const char* key) {
+  const YamlTree* Find(const char* key, absl::string_view expected) {
     keys_.emplace_back(key);
     const YamlTree* entry = Given(key);
-    if (entry == nullptr) Error(tree_, key, "missing");
+    if (entry == nullptr) {
+      Error(tree_, key, absl::StrCat("missing; expected ", expected));
+    }
     return entry;
   }
   const YamlTree* FindScalar(const char* key, absl::string_view expected) {
-    const YamlTree* entry = Find(key);
+    const YamlTree* entry = Find(key, expected);
     if (entry == nullptr) return nullptr;
     if (entry->kind == YamlTree::Kind::kScalar) return entry;
     Expected(*entry, key, expected);

@@ -19,6 +19,7 @@ namespace millrace {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -361,6 +362,16 @@ TEST(PlannedSearchTest, RefusesWithAWayOut) {
                     HasSubstr("the smallest, pipeline"),
                     HasSubstr("raise resources.memory_per_device to 1"),
                     HasSubstr("or use ")));
+  // However many more it takes.
+  job.resources.memory_per_device_bytes.reset();
+  JobSpec large = job;
+  large.model.num_layers = 3000;
+  EXPECT_THAT(ErrorOf(PlanAll(large, 1, profile)),
+              HasSubstr("smallest change: use 256 devices"));
+  job.training.precision = "fp32";
+  EXPECT_THAT(ErrorOf(PlanAll(job, 8, profile)),
+              EndsWith("set training.precision to one of these"));
+  job.training.precision = "bf16";
   // A micro-batch of one has a token for half a rank.
   job.model.sequence_length = 100;
   job.layout = {.tensor = 8};

@@ -336,7 +336,8 @@ TEST(ProfileFileTest, RefusesWrongConstants) {
 TEST(ProfileFileTest, RefusesWrongFiles) {
   EXPECT_THAT(
       ErrorOf("ranks_per_host: 2", "ranks_per_hots: 2"),
-      AllOf(HasSubstr("ranks_per_host: missing"),
+      AllOf(HasSubstr("ranks_per_host: missing; expected an integer of at "
+                      "least 1"),
             HasSubstr("did you mean 'ranks_per_host'?"), HasSubstr("p.yaml:")));
   EXPECT_THAT(ErrorOf("ranks_per_host: 2", "ranks_per_host: 2000000000"),
               HasSubstr("p.yaml:1: ranks_per_host: expected 1024 at most"));
