@@ -67,6 +67,10 @@ double ListFloorEvaluator::VariantFloor(const Layout& variant) {
   const bool is_first = !variant.recompute_by_stage.empty() ||
                         variant.recompute == Sets(variant).allowed.front();
   if (!is_first) return kInfinity;
+  const int32_t zeros[] = {variant.zero};
+  const StepMemory memory =
+      model_.LeastInterleavedMemory(variant, zeros, Sets(variant).allowed);
+  if (memory.total() - memory.overhead > memory_limit_) return kInfinity;
   Layout least = variant;
   least.recompute = Sets(variant).least;
   least.recompute_by_stage.clear();

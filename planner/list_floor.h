@@ -57,7 +57,8 @@ class ListFloorEvaluator : public StepEvaluator {
     return std::nullopt;
   }
   double OrderFloor(const Layout& order) override;
-  // One variant stands for all of its ZeRO stage.
+  // One variant stands for all of its ZeRO stage; infinity if none of these
+  // fits.
   double VariantFloor(const Layout& variant) override;
   int64_t OrderMemoryFloor(const Layout& order) override {
     return MeshMemoryFloor(order);
