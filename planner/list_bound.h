@@ -26,11 +26,11 @@ struct TransferTraffic {
 // Bounds by stage. A stage cannot begin before the first micro-batch has come
 // through the chunks before its own, has all of its passes to run, and after
 // its last input gradient those of the chunks before are still to come; what it
-// sends meanwhile holds its passes up. Before
-// the first gradient reaches it, it can only run the forward passes that its
-// memory holds. And since every micro-batch holds its activations at least
-// while it goes through the chunks after and comes back, all of them together
-// take as long as memory holds few at a time.
+// sends meanwhile holds its passes up. Before the first gradient reaches it, it
+// can only run the forward passes that its memory holds, as whole activations.
+// And since every micro-batch holds its activations at least while it goes
+// through the chunks after and comes back, all of them together take as long as
+// memory holds few at a time.
 class MakespanBound {
  public:
   // Of pipelines whose chunks take no less than these: what a micro-batch alone

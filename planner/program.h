@@ -21,7 +21,8 @@ namespace millrace {
 
 // In-order queues of one rank. On a CPU each is a thread, on a GPU a stream.
 // Each lane of transfers carries one direction of one link, in the same order
-// at both ends, so that no order of sends and receives can block another.
+// at both ends, so that no order of sends and receives can block another while
+// each has a queue of its own (planner/shared_queues.h).
 enum class Lane : uint8_t {
   kCompute,
   kTensorComm,

@@ -101,8 +101,8 @@ struct Plan {
   std::vector<RecomputeCandidate> recompute_prices;
   // Where devices of several types have unequal shares; else null.
   std::shared_ptr<const UnevenPlan> uneven;
-  // Foreign or stale profile, or one without rows of an op; or Programs that hold more than the closed form
-  // says, and than there is.
+  // Foreign or stale profile, or one without rows of an op; or Programs that
+  // hold more than the closed form says, and than there is.
   std::vector<std::string> warnings;
 };
 

@@ -21,8 +21,8 @@ constexpr int64_t kNsPerUs = 1000;
 constexpr ListedStage kAnyStage = {
     .forward_us = 1000, .input_gradient_us = 1000, .weight_gradient_us = 1000};
 
-// What a pass takes is shared among its ops; at least one, so that what waits
-// starts later than what it waits for.
+// What a pass takes is shared among its ops; each takes a nanosecond at least,
+// so that what waits starts later than what it waits for.
 class OpTimes {
  public:
   explicit OpTimes(const Program& program)
