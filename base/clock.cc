@@ -17,4 +17,10 @@ double MonotonicSeconds() {
       .count();
 }
 
+double UnixNow() {
+  return std::chrono::duration<double>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 }  // namespace millrace

@@ -1,4 +1,4 @@
-// Monotonic time. Nothing in Millrace times with the wall clock, so a clock
+// Monotonic time, and the date. Nothing in Millrace times with the wall clock, so a clock
 // that is set back or forth never looks like a failure.
 
 #ifndef MILLRACE_BASE_CLOCK_H_
@@ -14,6 +14,9 @@ absl::Time MonotonicNow();
 
 // The same in seconds, for the hot path.
 double MonotonicSeconds();
+
+// Seconds since 1970 by the wall clock, to date what people read.
+double UnixNow();
 
 }  // namespace millrace
 

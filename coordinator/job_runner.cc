@@ -1,6 +1,5 @@
 #include "coordinator/job_runner.h"
 
-#include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <limits>
@@ -20,12 +19,6 @@ namespace {
 
 constexpr absl::Duration kTickInterval = absl::Milliseconds(100);
 constexpr absl::Duration kJoinTimeout = absl::Seconds(60);
-
-double UnixNow() {
-  return std::chrono::duration<double>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 

@@ -1,13 +1,13 @@
 #include "coordinator/run_output.h"
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 
@@ -16,13 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kWarmUpSteps = 2;
-
-double UnixNow() {
-  return std::chrono::duration<double>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
+constexpr size_t kUnreportedSteps = 2;
 
 }  // namespace
 
@@ -192,8 +186,8 @@ double RunOutput::SecondsSinceStart() const {
 }
 
 double RunOutput::MedianStepTime() const {
-  if (step_times_.size() <= kWarmUpSteps) return 0;
-  std::vector<double> times(step_times_.begin() + kWarmUpSteps,
+  if (step_times_.size() <= kUnreportedSteps) return 0;
+  std::vector<double> times(step_times_.begin() + kUnreportedSteps,
                             step_times_.end());
   const auto middle = times.begin() + times.size() / 2;
   std::nth_element(times.begin(), middle, times.end());

@@ -16,7 +16,7 @@
 namespace millrace {
 namespace {
 
-using Json = nlohmann::json;
+using LogJson = nlohmann::json;
 
 constexpr size_t kChecksumDigits = 16;
 
@@ -70,7 +70,7 @@ WriteAheadLog::~WriteAheadLog() { close(fd_); }
 
 absl::Status WriteAheadLog::Apply(const std::string& record) {
   try {
-    const Json json = Json::parse(record);
+    const LogJson json = LogJson::parse(record);
     const std::string kind = json.at("record");
     if (kind == "started") {
       job_.started_unix_s = json.at("unix_s");
@@ -89,7 +89,7 @@ absl::Status WriteAheadLog::Apply(const std::string& record) {
       return absl::DataLossError(
           absl::StrCat(path_, ": unknown record '", kind, "'"));
     }
-  } catch (const Json::exception& error) {
+  } catch (const LogJson::exception& error) {
     return absl::DataLossError(
         absl::StrCat(path_, ": record ", record, ": ", error.what()));
   }
@@ -113,24 +113,24 @@ absl::Status WriteAheadLog::Append(const std::string& record) {
 }
 
 absl::Status WriteAheadLog::Started(double unix_s) {
-  return Append(Json{{"record", "started"}, {"unix_s", unix_s}}.dump());
+  return Append(LogJson{{"record", "started"}, {"unix_s", unix_s}}.dump());
 }
 absl::Status WriteAheadLog::GenerationRaised(Generation generation) {
   return Append(
-      Json{{"record", "generation"}, {"generation", ToInt(generation)}}.dump());
+      LogJson{{"record", "generation"}, {"generation", ToInt(generation)}}.dump());
 }
 absl::Status WriteAheadLog::PlanChosen(const std::string& plan_json) {
-  return Append(Json{{"record", "plan"}, {"plan", plan_json}}.dump());
+  return Append(LogJson{{"record", "plan"}, {"plan", plan_json}}.dump());
 }
 absl::Status WriteAheadLog::CheckpointCommitted(int64_t step,
                                                 const std::string& path) {
   return Append(
-      Json{{"record", "committed"}, {"step", step}, {"path", path}}.dump());
+      LogJson{{"record", "committed"}, {"step", step}, {"path", path}}.dump());
 }
 absl::Status WriteAheadLog::Ended(int exit_code, const std::string& message) {
   return Append(
-      Json{{"record", "ended"}, {"exit_code", exit_code}, {"message", message}}
-          .dump(-1, ' ', false, Json::error_handler_t::replace));
+      LogJson{{"record", "ended"}, {"exit_code", exit_code}, {"message", message}}
+          .dump(-1, ' ', false, LogJson::error_handler_t::replace));
 }
 
 }  // namespace millrace

@@ -18,8 +18,8 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kElementBytes = sizeof(float);
-constexpr int64_t kChunkElements = kChunkBytes / kElementBytes;
+constexpr int64_t kLoadedElementBytes = sizeof(float);
+constexpr int64_t kChunkElements = kChunkBytes / kLoadedElementBytes;
 
 absl::Status ChecksumMismatch(const std::string& path,
                               const std::string& piece) {
@@ -55,7 +55,7 @@ absl::Status ReadChunk(const RandomAccessFile& file, const std::string& path,
                        std::vector<float>& buffer) {
   const int64_t begin_byte = chunk_idx * kChunkBytes;
   const int64_t num_bytes = std::min(kChunkBytes, piece.bytes() - begin_byte);
-  buffer.resize(static_cast<size_t>(num_bytes / kElementBytes));
+  buffer.resize(static_cast<size_t>(num_bytes / kLoadedElementBytes));
   RETURN_IF_ERROR(
       file.Read(piece.offset + begin_byte, num_bytes, buffer.data()));
   if (Checksum(buffer.data(), num_bytes) != piece.checksums[chunk_idx]) {
@@ -135,7 +135,7 @@ int64_t CopyShared(const BoxRun& stored, const float* data,
     if (data != nullptr) {
       std::memcpy(piece.data + (to + begin - wanted.begin),
                   data + (from + begin - stored.begin),
-                  static_cast<size_t>((end - begin) * kElementBytes));
+                  static_cast<size_t>((end - begin) * kLoadedElementBytes));
     }
     num_copied += end - begin;
   }

@@ -26,7 +26,7 @@ constexpr int64_t kDataAlignment = 64;
 constexpr int64_t kMaxHeaderBytes = 100'000'000;
 constexpr int64_t kElementBytes = sizeof(float);
 
-absl::Status Damaged(const std::string& path, absl::string_view what) {
+absl::Status DamagedPart(const std::string& path, absl::string_view what) {
   return absl::DataLossError(
       absl::StrCat(path, " is not a whole safetensors file: ", what));
 }
@@ -46,28 +46,28 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
                                             const std::string& path) {
   const std::string where = absl::StrCat("tensor ", name, ": ");
   if (value.at("dtype") != "F32") {
-    return Damaged(path, absl::StrCat(where, "expected dtype F32"));
+    return DamagedPart(path, absl::StrCat(where, "expected dtype F32"));
   }
   SafetensorsEntry entry;
   entry.tensor.name = name;
   for (const nlohmann::json& dim : value.at("shape")) {
     if (!dim.is_number_unsigned() ||
         dim.get<uint64_t>() > std::numeric_limits<int64_t>::max()) {
-      return Damaged(path, absl::StrCat(where, "bad shape"));
+      return DamagedPart(path, absl::StrCat(where, "bad shape"));
     }
     entry.tensor.shape.push_back(dim.get<int64_t>());
   }
   const nlohmann::json& range = value.at("data_offsets");
   if (range.size() != 2 || !range[0].is_number_unsigned() ||
       !range[1].is_number_unsigned()) {
-    return Damaged(path, absl::StrCat(where, "bad data_offsets"));
+    return DamagedPart(path, absl::StrCat(where, "bad data_offsets"));
   }
   const uint64_t begin = range[0].get<uint64_t>();
   const uint64_t end = range[1].get<uint64_t>();
   const int64_t bytes = CheckedBytes(entry.tensor.shape);
   if (bytes < 0 || begin > std::numeric_limits<int64_t>::max() || end < begin ||
       end - begin != static_cast<uint64_t>(bytes)) {
-    return Damaged(path, absl::StrCat(where, "shape and data_offsets differ"));
+    return DamagedPart(path, absl::StrCat(where, "shape and data_offsets differ"));
   }
   entry.offset = static_cast<int64_t>(begin);
   return entry;
@@ -78,7 +78,7 @@ absl::StatusOr<SafetensorsHeader> ParseHeader(const std::string& text,
   SafetensorsHeader header;
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
-    if (!json.is_object()) return Damaged(path, "the header is no JSON object");
+    if (!json.is_object()) return DamagedPart(path, "the header is no JSON object");
     for (const auto& [name, value] : json.items()) {
       if (name == "__metadata__") {
         header.metadata = value.get<std::map<std::string, std::string>>();
@@ -88,7 +88,7 @@ absl::StatusOr<SafetensorsHeader> ParseHeader(const std::string& text,
       header.entries.push_back(std::move(entry));
     }
   } catch (const nlohmann::json::exception& error) {
-    return Damaged(path, error.what());
+    return DamagedPart(path, error.what());
   }
   return header;
 }
@@ -170,13 +170,13 @@ absl::Status SafetensorsWriter::Finish() {
 
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(
     const RandomAccessFile& file, const std::string& path) {
-  if (file.size() < kLengthBytes) return Damaged(path, "it is too short");
+  if (file.size() < kLengthBytes) return DamagedPart(path, "it is too short");
   uint64_t length = 0;
   RETURN_IF_ERROR(file.Read(0, kLengthBytes, &length));
   // Both limits come before the allocation: the length may be anything.
   if (length > static_cast<uint64_t>(file.size() - kLengthBytes) ||
       length > static_cast<uint64_t>(kMaxHeaderBytes)) {
-    return Damaged(path, absl::StrCat("it claims a header of ", length,
+    return DamagedPart(path, absl::StrCat("it claims a header of ", length,
                                       " bytes in a file of ", file.size()));
   }
   std::string text(length, '\0');
@@ -194,7 +194,7 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(
   for (SafetensorsEntry& entry : header.entries) {
     const int64_t bytes = entry.tensor.num_elements() * kElementBytes;
     if (entry.offset != end || bytes > data_bytes - end) {
-      return Damaged(path, absl::StrCat("tensor ", entry.tensor.name,
+      return DamagedPart(path, absl::StrCat("tensor ", entry.tensor.name,
                                         " is not where the one before ends, "
                                         "or is beyond the end of the file"));
     }
@@ -202,7 +202,7 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(
     entry.offset += header.bytes;
   }
   if (end != data_bytes) {
-    return Damaged(
+    return DamagedPart(
         path, absl::StrCat(data_bytes - end, " bytes follow the last tensor"));
   }
   return header;

@@ -27,7 +27,7 @@ enum class Graphs : uint8_t {
 enum class Again : uint8_t { kNothing, kLatent, kNormsAndActivation };
 
 // For containers from `first` on, until a later line for the same.
-struct Recipe {
+struct BridgeRecipe {
   const char* model;  // Start of PlainModelName.
   const char* gpu;    // Word of PublishedRun::gpu; "" for all.
   int first;          // 10,000 x year + 100 x month + patch.
@@ -46,7 +46,7 @@ constexpr Again kNothing = Again::kNothing, kLatent = Again::kLatent,
                 kNorms = Again::kNormsAndActivation;
 
 // Oldest first. GB200's "mlp" of 26.04 is of the three dense layers alone.
-constexpr Recipe kRecipes[] = {
+constexpr BridgeRecipe kRecipes[] = {
     {"deepseekv3", "GB300", 0, true, kRank, false, kNone, kLatent},
     {"deepseekv3", "GB300", 260600, true, kRank, true, kStep, kNothing},
     {"deepseekv3", "GB200", 0, false, kRank, false, kAttention, kLatent},
@@ -106,13 +106,13 @@ int ContainerOf(const PublishedRun& run) {
   return parts == 2 ? 100 * number : number;
 }
 
-const Recipe* RecipeOf(const PublishedRun& run, const RunSetup& setup) {
+const BridgeRecipe* RecipeOf(const PublishedRun& run, const RunSetup& setup) {
   const std::string model = PlainModelName(run.model);
   const std::string gpu = absl::AsciiStrToUpper(run.gpu);
   const bool in_8_bits = setup.layout.gemm_format != GemmFormat::kAsStored;
   const int container = ContainerOf(run);
-  const Recipe* found = nullptr;
-  for (const Recipe& recipe : kRecipes) {
+  const BridgeRecipe* found = nullptr;
+  for (const BridgeRecipe& recipe : kRecipes) {
     // GB200 holds B200, too.
     const bool is_gpu =
         *recipe.gpu == '\0' ||
@@ -129,7 +129,7 @@ const Recipe* RecipeOf(const PublishedRun& run, const RunSetup& setup) {
 }  // namespace
 
 void ApplyBridgeRecipe(const PublishedRun& run, RunSetup* setup) {
-  const Recipe* recipe = RecipeOf(run, *setup);
+  const BridgeRecipe* recipe = RecipeOf(run, *setup);
   if (recipe == nullptr) return;
   Implementation& how = setup->implementation;
   how.sends_tokens_once = recipe->exchange == kRank;

@@ -28,7 +28,7 @@ constexpr double kLayoutOffset = 0.03;    // And the layout but data.
 // 30 % where the host is what they wait for (vTrain, Bang et al., 2024).
 constexpr char kHostLaunch[] = "host_launch_s";
 constexpr double kHostScatter = 0.3;
-double Square(double x) { return x * x; }
+double Squared(double x) { return x * x; }
 
 // Of the two in the middle the one nearer to zero, and zero if their signs
 // differ. `values` has at least one.
@@ -88,15 +88,15 @@ Calibration::Calibration(std::vector<CalibrationPoint> points)
   }
   for (auto& [group, of_group] : ratios) {
     group_variances_[group] =
-        std::max(Square(kWorkloadOffset),
-                 Square(MedianTowardsZero(std::move(of_group))));
+        std::max(Squared(kWorkloadOffset),
+                 Squared(MedianTowardsZero(std::move(of_group))));
   }
   Solve();
 }
 
 double Calibration::GroupVariance(const std::string& group) const {
   const auto found = group_variances_.find(group);
-  return found == group_variances_.end() ? Square(kWorkloadOffset)
+  return found == group_variances_.end() ? Squared(kWorkloadOffset)
                                          : found->second;
 }
 
@@ -105,14 +105,14 @@ double Calibration::Covariance(const CalibrationPoint& a,
   if (a.machine != b.machine) return 0;
   double covariance = Dot(a.constant_deviations, b.constant_deviations);
   if (a.framework != b.framework) return covariance;
-  covariance += Square(kFrameworkOffset);
-  if (a.software == b.software) covariance += Square(kSoftwareOffset);
-  if (a.model == b.model) covariance += Square(kModelOffset);
-  if (a.precision == b.precision) covariance += Square(kPrecisionOffset);
+  covariance += Squared(kFrameworkOffset);
+  if (a.software == b.software) covariance += Squared(kSoftwareOffset);
+  if (a.model == b.model) covariance += Squared(kModelOffset);
+  if (a.precision == b.precision) covariance += Squared(kPrecisionOffset);
   const std::string group = CalibrationGroup(a);
   if (group == CalibrationGroup(b)) {
     covariance += GroupVariance(group);
-    if (a.layout == b.layout) covariance += Square(kLayoutOffset);
+    if (a.layout == b.layout) covariance += Squared(kLayoutOffset);
   }
   return covariance;
 }
@@ -124,13 +124,13 @@ void Calibration::Solve() {
     for (size_t j = 0; j < n; ++j) {
       covariance[i * n + j] = Covariance(points_[i], points_[j]);
     }
-    covariance[i * n + i] += Square(points_[i].host_deviation);
+    covariance[i * n + i] += Squared(points_[i].host_deviation);
   }
   std::vector<double> ratios;
   for (const CalibrationPoint& point : points_) {
     ratios.push_back(point.log_ratio);
   }
-  weights_ = SolveRobustly(covariance, ratios, Square(kOwnError)).weights;
+  weights_ = SolveRobustly(covariance, ratios, Squared(kOwnError)).weights;
 }
 
 double Calibration::LogCorrection(const CalibrationPoint& point) const {

@@ -18,8 +18,6 @@ SlowdownCause::Kind KindOf(const ClusterOp& op) {
   }
 }
 
-bool IsOwn(const ClusterOp& op) { return op.is_pass() || op.is_transfer(); }
-
 // Of those that `op` waits for; -1: it waits for none.
 int32_t LastWait(const ClusterOps& ops, size_t op,
                  const std::vector<double>& end_s) {

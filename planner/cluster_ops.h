@@ -31,6 +31,11 @@ struct ClusterOp {
   }
 };
 
+// True of passes and transfers, which each replica does for itself.
+inline bool IsOwn(const ClusterOp& op) {
+  return op.is_pass() || op.is_transfer();
+}
+
 // Ops in an order in which none waits for a later one. Lanes are in order, so
 // the op before on the same lane is one of those waited for.
 struct ClusterOps {

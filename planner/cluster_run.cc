@@ -16,8 +16,6 @@ constexpr int32_t kBlock = 8;
 bool Computes(const ClusterOp& op) {
   return op.is_pass() || op.kind == ClusterEventKind::kOptimizer;
 }
-// Passes and transfers: what each replica does for itself.
-bool IsOwn(const ClusterOp& op) { return op.is_pass() || op.is_transfer(); }
 
 // The stage from which the link that a transfer takes goes to the next one.
 int32_t LinkOf(const ClusterOp& op, int32_t num_stages) {

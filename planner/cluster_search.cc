@@ -13,7 +13,7 @@ namespace {
 // come out above by roundings.
 constexpr double kRounding = 1e-9;
 
-enum class Step : uint8_t { kSharding, kMesh, kOrder };
+enum class SearchStep : uint8_t { kSharding, kMesh, kOrder };
 
 // All layouts that agree with one in what has been chosen up to `step`. A mesh
 // stands for those with fewer replicas too.
@@ -22,7 +22,7 @@ struct Node {
   int64_t serial;        // In the order of creation.
   size_t layout_idx;     // Of OpenNodes: the queue moves nodes often.
   int32_t replicas_idx;  // Of a mesh, in PlannedSpace::Replicas().
-  Step step;
+  SearchStep step;
 };
 
 // The lowest floor first; of equals what is nearer to a layout, then what came
@@ -43,7 +43,7 @@ class OpenNodes {
   bool empty() const { return queue_.empty(); }
   double least_floor_s() const { return queue_.top().floor_s; }
 
-  void Push(double floor_s, Step step, const Layout& layout,
+  void Push(double floor_s, SearchStep step, const Layout& layout,
             int32_t replicas_idx) {
     size_t idx = layouts_.size();
     if (free_.empty()) {
@@ -83,7 +83,7 @@ auto SimplicityKey(const Layout& layout) {
                          layout.num_microbatches);
 }
 
-bool IsFaster(const RankedLayout& a, const RankedLayout& b) {
+bool IsFasterLayout(const RankedLayout& a, const RankedLayout& b) {
   const double a_s = a.prediction.time.step_time_s();
   const double b_s = b.prediction.time.step_time_s();
   if (a_s != b_s) return a_s < b_s;
@@ -97,9 +97,9 @@ bool DifferInMicroBatch(Layout a, const Layout& b) {
   return a == b;
 }
 
-class Search {
+class ClusterSearch {
  public:
-  Search(const PlannedSpace& space, int64_t memory_limit,
+  ClusterSearch(const PlannedSpace& space, int64_t memory_limit,
          const ClusterSearchLimits& limits, LayoutEvaluator& evaluator)
       : space_(space),
         memory_limit_(memory_limit),
@@ -117,13 +117,13 @@ class Search {
       }
       const Node node = open_.Pop(&layout);
       switch (node.step) {
-        case Step::kSharding:
+        case SearchStep::kSharding:
           PushMeshes(layout);
           break;
-        case Step::kMesh:
+        case SearchStep::kMesh:
           PushOrders(node, layout);
           break;
-        case Step::kOrder:
+        case SearchStep::kOrder:
           PriceVariants(layout);
           break;
       }
@@ -143,7 +143,7 @@ class Search {
     return floor_s * (1 - kRounding) > slowest_kept_s_;
   }
 
-  void Push(double floor_s, Step step, const Layout& layout,
+  void Push(double floor_s, SearchStep step, const Layout& layout,
             int32_t replicas_idx = 0) {
     if (!IsTooSlow(floor_s)) open_.Push(floor_s, step, layout, replicas_idx);
   }
@@ -164,7 +164,7 @@ class Search {
         const double groups = static_cast<double>(
             space_.UsableDevices(cut->tensor) / (cut->tensor * cut->context));
         Push(PassesPerStep(*cut) * evaluator_.PassFloor(*cut) / groups,
-             Step::kSharding, *cut);
+             SearchStep::kSharding, *cut);
       }
       cut = next;
     }
@@ -183,7 +183,7 @@ class Search {
       if (replicas.empty()) continue;
       const Layout mesh = space_.Mesh(sharding, pipeline, replicas.front());
       // The slowest stage takes the mean at least.
-      Push(mesh.num_microbatches * pass_s / pipeline, Step::kMesh, mesh);
+      Push(mesh.num_microbatches * pass_s / pipeline, SearchStep::kMesh, mesh);
     }
   }
 
@@ -198,11 +198,11 @@ class Search {
     if (next < replicas.size()) {
       const Layout fewer = space_.Mesh(mesh, mesh.pipeline, replicas[next]);
       Push(fewer.num_microbatches * evaluator_.PassFloor(mesh) / mesh.pipeline,
-           Step::kMesh, fewer, static_cast<int32_t>(next));
+           SearchStep::kMesh, fewer, static_cast<int32_t>(next));
     }
     if (is_too_slow) return;
     for (const Layout& order : space_.Orders(mesh)) {
-      Push(std::max(node.floor_s, evaluator_.OrderFloor(order)), Step::kOrder,
+      Push(std::max(node.floor_s, evaluator_.OrderFloor(order)), SearchStep::kOrder,
            order);
     }
   }
@@ -259,7 +259,7 @@ class Search {
   void Keep(const RankedLayout& ranked) {
     if (ranked.prediction.time.step_time_s() > slowest_kept_s_) return;
     std::vector<RankedLayout>& best = result_.best;
-    best.insert(std::upper_bound(best.begin(), best.end(), ranked, IsFaster),
+    best.insert(std::upper_bound(best.begin(), best.end(), ranked, IsFasterLayout),
                 ranked);
     if (best.size() > static_cast<size_t>(limits_.num_kept)) best.pop_back();
     if (best.size() == static_cast<size_t>(limits_.num_kept)) {
@@ -282,7 +282,7 @@ ClusterSearchResult SearchCluster(const PlannedSpace& space,
                                   int64_t memory_limit,
                                   const ClusterSearchLimits& limits,
                                   LayoutEvaluator& evaluator) {
-  return Search(space, memory_limit, limits, evaluator).Run();
+  return ClusterSearch(space, memory_limit, limits, evaluator).Run();
 }
 
 namespace {
@@ -345,7 +345,7 @@ std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
                                      .prediction = evaluator.Predict(variant)};
         const int64_t bytes = ranked.prediction.memory.total();
         if (!smallest.has_value() || bytes < most() ||
-            (bytes == most() && IsFaster(ranked, *smallest))) {
+            (bytes == most() && IsFasterLayout(ranked, *smallest))) {
           smallest = ranked;
         }
       }

@@ -60,7 +60,7 @@ bool GrowsWithSlowness(const std::string& name) {
   return absl::EndsWith(name, "_s") || absl::EndsWith(name, "_noise");
 }
 
-struct Choice {
+struct PoolChoice {
   std::string names;  // "976 h100-sxm and 128 a100-80gb".
   absl::StatusOr<Plan> plan;
 };
@@ -145,14 +145,14 @@ absl::StatusOr<Plan> PlanOf(const SearchInput& input,
 // known.
 std::optional<double> AddUneven(
     const SearchInput& input, std::span<const DevicePool* const> fastest_first,
-    std::vector<Choice>* choices) {
+    std::vector<PoolChoice>* choices) {
   const LayoutSpace space = LayoutSpaceOf(input.job, 1);
   // As of equal shares.
   if (space.precision != Precision::kBfloat16) return std::nullopt;
   std::vector<DevicePool> pools;
   for (const DevicePool* pool : fastest_first) pools.push_back(*pool);
   double fastest_s = std::numeric_limits<double>::infinity();
-  for (const Choice& choice : *choices) {
+  for (const PoolChoice& choice : *choices) {
     if (!choice.plan.ok()) continue;
     const Prediction& prediction = choice.plan->prediction;
     fastest_s =
@@ -187,10 +187,10 @@ std::optional<double> AddUneven(
 // by which unequal shares take `uneven_s` at least; nothing where that is not
 // known.
 std::optional<double> GapOfAll(std::optional<double> uneven_s,
-                               const std::vector<Choice>& choices) {
+                               const std::vector<PoolChoice>& choices) {
   double best_s = std::numeric_limits<double>::infinity();
   double floor_s = best_s;
-  for (const Choice& choice : choices) {
+  for (const PoolChoice& choice : choices) {
     if (!choice.plan.ok()) continue;
     const Plan& plan = *choice.plan;
     double seconds = std::numeric_limits<double>::infinity();
@@ -209,7 +209,7 @@ std::optional<double> GapOfAll(std::optional<double> uneven_s,
   return best_s / std::min({best_s, floor_s, *uneven_s}) - 1;
 }
 
-std::string DoesOtherwise(const Choice& choice, const Plan& chosen) {
+std::string DoesOtherwise(const PoolChoice& choice, const Plan& chosen) {
   if (!choice.plan.ok()) {
     return absl::StrCat(choice.names, ": ",
                         std::string(choice.plan.status().message()));
@@ -313,7 +313,7 @@ absl::StatusOr<Plan> FindPlanForPools(const SearchInput& input,
                      return a->profile.device.bf16_flops_per_s >
                             b->profile.device.bf16_flops_per_s;
                    });
-  std::vector<Choice> choices;
+  std::vector<PoolChoice> choices;
   for (size_t count = 1; count <= fastest_first.size(); ++count) {
     const auto used =
         std::span<const DevicePool* const>(fastest_first).first(count);
@@ -324,7 +324,7 @@ absl::StatusOr<Plan> FindPlanForPools(const SearchInput& input,
   std::optional<double> uneven_s;
   if (pools.size() > 1) uneven_s = AddUneven(input, fastest_first, &choices);
   const auto chosen = std::min_element(
-      choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+      choices.begin(), choices.end(), [](const PoolChoice& a, const PoolChoice& b) {
         if (a.plan.ok() != b.plan.ok()) return a.plan.ok();
         return a.plan.ok() &&
                a.plan->prediction.step_time_s < b.plan->prediction.step_time_s;
@@ -337,13 +337,13 @@ absl::StatusOr<Plan> FindPlanForPools(const SearchInput& input,
     plan.num_idle_devices =
         static_cast<int32_t>(num_devices - plan.layout.num_ranks());
     std::string uses = absl::StrCat("uses ", chosen->names);
-    for (const Choice& choice : choices) {
+    for (const PoolChoice& choice : choices) {
       if (&choice == &*chosen || !choice.plan.ok()) continue;
       plan.layouts_considered += choice.plan->layouts_considered;
     }
     plan.optimality_gap = GapOfAll(uneven_s, choices);
     plan.warnings.insert(plan.warnings.begin(), std::move(uses));
-    for (const Choice& choice : choices) {
+    for (const PoolChoice& choice : choices) {
       if (&choice == &*chosen) continue;
       plan.warnings.push_back(DoesOtherwise(choice, plan));
     }

@@ -25,12 +25,12 @@ std::optional<double> ParseShare(absl::string_view text) {
 }
 
 // One option's "KEY=VALUE,KEY=VALUE".
-class Settings {
+class OptionSettings {
  public:
-  static absl::StatusOr<Settings> Read(absl::string_view option,
+  static absl::StatusOr<OptionSettings> Read(absl::string_view option,
                                        absl::string_view text,
                                        absl::string_view example) {
-    Settings settings(absl::StrCat(option, " ", text, ": expected ", example));
+    OptionSettings settings(absl::StrCat(option, " ", text, ": expected ", example));
     for (const absl::string_view part : absl::StrSplit(text, ',')) {
       const std::pair<std::string, std::string> setting =
           absl::StrSplit(part, absl::MaxSplits('=', 1));
@@ -78,7 +78,7 @@ class Settings {
   }
 
  private:
-  explicit Settings(std::string expected) : expected_(std::move(expected)) {}
+  explicit OptionSettings(std::string expected) : expected_(std::move(expected)) {}
 
   std::string expected_;
   std::map<std::string, std::string> values_;
@@ -99,8 +99,8 @@ absl::Status ParseNoise(absl::string_view text, const StepNoise& noise,
   const std::string settings_text = absl::StrContains(text, '=')
                                         ? std::string(text)
                                         : absl::StrCat("passes=", text);
-  ASSIGN_OR_RETURN(Settings settings,
-                   Settings::Read("--noise", settings_text, kExample));
+  ASSIGN_OR_RETURN(OptionSettings settings,
+                   OptionSettings::Read("--noise", settings_text, kExample));
   if (settings.Has("passes")) {
     ASSIGN_OR_RETURN(spec->pass_noise,
                      settings.TakeShare("passes", kMostNoise));
@@ -112,8 +112,8 @@ absl::Status ParseNoise(absl::string_view text, const StepNoise& noise,
 }
 
 absl::Status ParseStraggler(absl::string_view text, DisturbanceSpec* spec) {
-  ASSIGN_OR_RETURN(Settings settings,
-                   Settings::Read("--straggler", text,
+  ASSIGN_OR_RETURN(OptionSettings settings,
+                   OptionSettings::Read("--straggler", text,
                                   "node=3,slower=20%, device=17,slower=20% or "
                                   "nodes=0.5%,slower=20%"));
   Straggler straggler;
@@ -141,8 +141,8 @@ absl::Status ParseStraggler(absl::string_view text, DisturbanceSpec* spec) {
 
 absl::Status ParseSlowLink(absl::string_view text, DisturbanceSpec* spec) {
   ASSIGN_OR_RETURN(
-      Settings settings,
-      Settings::Read("--slow-link", text, "node=3,link=inter_node,rate=50%"));
+      OptionSettings settings,
+      OptionSettings::Read("--slow-link", text, "node=3,link=inter_node,rate=50%"));
   DegradedLink link;
   ASSIGN_OR_RETURN(link.node, settings.TakeIndex("node"));
   link.level = settings.Take("link").value_or("");

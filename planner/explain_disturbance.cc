@@ -11,7 +11,7 @@ namespace millrace {
 namespace {
 
 // Noise alone makes now this rank the last and now that one.
-constexpr size_t kShownCauses = 3;
+constexpr size_t kShownDisturbanceCauses = 3;
 constexpr double kShownShare = 0.05;
 
 }  // namespace
@@ -36,7 +36,7 @@ std::string DisturbanceText(const DisturbedStep& disturbed, int indent) {
       disturbed.step_time_s * (1 - 1 / (1 + disturbed.slowdown));
   size_t num_shown = 0;
   for (const DisturbanceCause& cause : disturbed.causes) {
-    if (num_shown == kShownCauses || cause.seconds < kShownShare * added_s) {
+    if (num_shown == kShownDisturbanceCauses || cause.seconds < kShownShare * added_s) {
       break;
     }
     absl::StrAppend(&text, next_line, "+", FormatStepTime(cause.seconds),

@@ -16,8 +16,6 @@
 namespace millrace {
 namespace {
 
-constexpr int32_t kMaximumZero = 3;
-
 // A job key with a value that the chosen layout does not have.
 struct Turn {
   const char* key;

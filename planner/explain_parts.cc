@@ -19,10 +19,10 @@ namespace millrace {
 namespace {
 
 // Parts below this share of the step bind nothing.
-constexpr double kShownShare = 0.01;
+constexpr double kShownPartShare = 0.01;
 constexpr size_t kShownOps = 4;
 // Of the same seconds added in other orders.
-constexpr double kRounding = 1e-9;
+constexpr double kSecondsRounding = 1e-9;
 
 // What a rank's compute lane did, by what it was for and by kind of op.
 struct ComputeSeconds {
@@ -74,7 +74,7 @@ LayoutParts PartsOfClosedForm(const StepPrediction& prediction,
   const StepMemory& memory = prediction.memory;
   double waiting_s =
       time.bubble_s + step_time_s - prediction.time.step_time_s();
-  if (std::abs(waiting_s) < kRounding * step_time_s) waiting_s = 0;
+  if (std::abs(waiting_s) < kSecondsRounding * step_time_s) waiting_s = 0;
   return {.time = {{kComputePart, time.compute_s},
                    {kRecomputePart, time.recompute_s},
                    {kOptimizerPart, time.optimizer_s},
@@ -187,7 +187,7 @@ std::string BindingText(const LayoutParts& parts, const Plan& plan,
   for (const Part<double>& part : parts.time) step += part.value;
   std::vector<Part<double>> shown;
   for (const Part<double>& part : parts.time) {
-    if (part.value >= kShownShare * step) shown.push_back(part);
+    if (part.value >= kShownPartShare * step) shown.push_back(part);
   }
   std::stable_sort(shown.begin(), shown.end(),
                    [](const Part<double>& a, const Part<double>& b) {
@@ -203,7 +203,7 @@ std::string BindingText(const LayoutParts& parts, const Plan& plan,
     if (part.name == kComputePart && !parts.ops.empty()) {
       std::vector<std::string> ops;
       for (const Part<double>& op : parts.ops) {
-        if (ops.size() == kShownOps || op.value < kShownShare * step) break;
+        if (ops.size() == kShownOps || op.value < kShownPartShare * step) break;
         ops.push_back(share_text(op));
       }
       absl::StrAppend(&text, " (", absl::StrJoin(ops, ", "), ")");

@@ -19,8 +19,8 @@ namespace {
 // So many are lowered at least, and more within so many instructions: these
 // take a second.
 constexpr size_t kMinimumLowered = 2;
-constexpr int64_t kInstructionBudget = 400'000;
-constexpr double kRounding = 1e-9;
+constexpr int64_t kFinalistInstructionBudget = 400'000;
+constexpr double kFinalistRounding = 1e-9;
 
 // What instructions say of a layout, and over what passes and the closed form
 // do.
@@ -121,7 +121,7 @@ absl::StatusOr<std::optional<LoweredStep>> PriceByInstructions(
   for (Alternative& finalist : *finalists) {
     if (!CanBeLowered(model, finalist, cost)) continue;
     if ((known.size() >= kMinimumLowered &&
-         num_instructions >= kInstructionBudget) ||
+         num_instructions >= kFinalistInstructionBudget) ||
         !CheckProgramSize(model, finalist.layout).ok()) {
       continue;
     }
@@ -173,7 +173,7 @@ absl::StatusOr<std::optional<LoweredStep>> PriceByInstructions(
   // Of equals what workers can execute.
   const auto seconds = [&](const Alternative& finalist) {
     return finalist.prediction.step_time_s *
-           (CanBeLowered(model, finalist, cost) ? 1 : 1 + kRounding);
+           (CanBeLowered(model, finalist, cost) ? 1 : 1 + kFinalistRounding);
   };
   std::stable_sort(finalists->begin(), finalists->end(),
                    [&](const Alternative& a, const Alternative& b) {

@@ -179,7 +179,7 @@ void SetScheduler(Importer& importer) {
   }
 }
 
-void SetPrecision(Importer& importer) {
+void SetDeepspeedPrecision(Importer& importer) {
   for (const char* key : {"bf16.enabled", "bfloat16.enabled"}) {
     const Setting* enabled = importer.Look(key);
     if (enabled == nullptr || enabled->value == "false") continue;
@@ -221,7 +221,7 @@ void ImportDeepSpeed(const ImportOptions& options, Importer& importer) {
            "optimizer.params.weight_decay", "0");
   SetOptimizer(importer);
   SetScheduler(importer);
-  SetPrecision(importer);
+  SetDeepspeedPrecision(importer);
   for (const char* key : {"zero_optimization.overlap_comm", "_comment"}) {
     (void)importer.Look(key);
   }

@@ -253,7 +253,7 @@ void SetLayout(const ImportOptions& options, Importer& importer) {
   }
 }
 
-void SetSchedule(Importer& importer) {
+void SetMegatronSchedule(Importer& importer) {
   JobSpec& job = importer.job();
   const int64_t samples = importer.Integer(
       "train-samples", 1, 0, std::numeric_limits<int64_t>::max() / 2);
@@ -302,7 +302,7 @@ void SetSchedule(Importer& importer) {
   }
 }
 
-void SetPrecision(Importer& importer) {
+void SetMegatronPrecision(Importer& importer) {
   const Setting* fp8 = importer.Look("fp8-format");
   const Setting* fp4 = importer.Look("fp4-format");
   (void)importer.Look("fp8-recipe");
@@ -396,7 +396,7 @@ void ImportMegatron(const ImportOptions& options, Importer& importer) {
   ImportMegatronModel(importer);
   if (importer.has_errors()) return;
   SetLayout(options, importer);
-  SetSchedule(importer);
+  SetMegatronSchedule(importer);
   if (importer.framework() != Framework::kMegatron) NoteRecipe(importer);
   switch (importer.framework()) {
     case Framework::kMegatronBridge:
@@ -406,7 +406,7 @@ void ImportMegatron(const ImportOptions& options, Importer& importer) {
       SetNemoPrecision(importer);
       break;
     default:
-      SetPrecision(importer);
+      SetMegatronPrecision(importer);
   }
   SetPaths(importer);
 }

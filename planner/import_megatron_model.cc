@@ -28,7 +28,7 @@ bool Switch(Importer& importer, const char* flag) {
   return importer.IsOn(flag);
 }
 
-void TakeFamily(Importer& importer) {
+void TakeMegatronFamily(Importer& importer) {
   const bool is_gated = Switch(importer, "swiglu");
   importer.RefuseUnless("squared-relu", {"", "True"},
                         "ours has SwiGLU, GELU or the square of ReLU");
@@ -321,7 +321,7 @@ void TakeWidths(Importer& importer) {
 }  // namespace
 
 void ImportMegatronModel(Importer& importer) {
-  TakeFamily(importer);
+  TakeMegatronFamily(importer);
   TakeLatentAttention(importer);
   // Frameworks on its core have no such switch.
   if (importer.framework() == Framework::kMegatron &&

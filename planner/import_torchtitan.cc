@@ -174,7 +174,7 @@ void SetBatches(Importer& importer) {
                    "file does not say: give --devices");
 }
 
-void SetSchedule(Importer& importer) {
+void SetTorchtitanSchedule(Importer& importer) {
   const Setting* ratio = importer.Look("lr_scheduler.decay_ratio");
   const Setting* type = importer.Look("lr_scheduler.decay_type");
   double decayed = 1;
@@ -276,7 +276,7 @@ void SetOrder(Importer& importer) {
   }
 }
 
-void SetPrecision(Importer& importer) {
+void SetTorchtitanPrecision(Importer& importer) {
   const Setting* precision = importer.Look("training.mixed_precision_param");
   const Setting* converters = importer.Look("model.converters");
   for (const char* key :
@@ -326,9 +326,9 @@ void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
     SetData(options, importer);
     SetBatches(importer);
   }
-  SetSchedule(importer);
+  SetTorchtitanSchedule(importer);
   SetOrder(importer);
-  SetPrecision(importer);
+  SetTorchtitanPrecision(importer);
   if (importer.IsOn("checkpoint.enable")) {
     importer.Set("checkpoint.interval_steps",
                  absl::StrCat(importer.Integer("checkpoint.interval", 1, 500)),

@@ -19,8 +19,8 @@
 namespace millrace {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kLowest = -kInfinity;
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+constexpr double kLowest = -kNoLimit;
 
 std::string DescribeRange(const JobKey& key, double natural_maximum) {
   const bool has_minimum = key.minimum > kLowest;
@@ -80,7 +80,7 @@ struct ExpectedText {
     return "a list of texts";
   }
   std::string operator()(double*) const {
-    return absl::StrCat("a number", DescribeRange(key, kInfinity));
+    return absl::StrCat("a number", DescribeRange(key, kNoLimit));
   }
   std::string operator()(int32_t*) const { return IntegerRange(key); }
   std::string operator()(uint64_t*) const { return IntegerRange(key); }
@@ -94,7 +94,7 @@ struct ExpectedText {
     return "auto or a size such as 4 GiB";
   }
   std::string operator()(std::optional<double>*) const {
-    return absl::StrCat("auto or a number", DescribeRange(key, kInfinity));
+    return absl::StrCat("auto or a number", DescribeRange(key, kNoLimit));
   }
   std::string operator()(LearningRateDecay*) const {
     return DescribeChoices(key.choices);
@@ -104,7 +104,7 @@ struct ExpectedText {
   }
 };
 
-struct ValueText {
+struct KeyValueText {
   const JobKey& key;
   std::string operator()(FixedChoice) const { return key.choices; }
   std::string operator()(const bool* value) const {
@@ -185,7 +185,7 @@ std::string DescribeExpected(const JobKey& key) {
 std::string JobValueToYaml(const JobKey& key, const JobSpec& job) {
   // The table's accessors give mutable pointers; a copy keeps `job` const.
   JobSpec copy = job;
-  return std::visit(ValueText{key}, key.field(copy));
+  return std::visit(KeyValueText{key}, key.field(copy));
 }
 
 std::string JobKeysAsMarkdown() {

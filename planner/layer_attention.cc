@@ -3,7 +3,6 @@
 namespace millrace {
 namespace {
 
-double AsDouble(int64_t value) { return static_cast<double>(value); }
 
 int64_t LocalHeads(const LayerBuilder& builder) {
   return builder.model().num_heads / builder.layout().tensor;

@@ -10,6 +10,8 @@
 
 namespace millrace {
 
+inline double AsDouble(int64_t value) { return static_cast<double>(value); }
+
 // What an op belongs to, by which recompute chooses.
 enum class Piece : uint8_t {
   kNorm,

@@ -3,7 +3,6 @@
 namespace millrace {
 namespace {
 
-double AsDouble(int64_t value) { return static_cast<double>(value); }
 
 // Up (and gate), activation, down: `rows` tokens through `count` alike of this
 // inner width. `inner` and `activation` are what recompute takes the first

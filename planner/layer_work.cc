@@ -6,7 +6,6 @@
 namespace millrace {
 namespace {
 
-double AsDouble(int64_t value) { return static_cast<double>(value); }
 
 // Parameters of attention that the tensor axis cuts, and those it does not.
 double ShardedAttention(const ModelSpec& model) {

@@ -77,6 +77,8 @@ struct CopyEngineUse {
 // buffers may.
 inline constexpr int64_t kTensorChunkRows = 64;
 
+inline constexpr int32_t kMaximumZero = 3;  // The highest ZeRO stage.
+
 struct Layout {
   int32_t pipeline = 1;  // Stages.
   int32_t data = 1;      // Replicas, each with its share of the global batch.

@@ -16,7 +16,6 @@ namespace millrace {
 namespace {
 
 constexpr absl::string_view kAuto = "auto";
-constexpr int32_t kMaximumZero = 3;
 // How far from what was asked a batch and a number of devices are looked for,
 // each of which takes a search.
 constexpr int64_t kMostReach = 4096;

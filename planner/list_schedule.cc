@@ -25,7 +25,7 @@ constexpr size_t kNumImproved = 4;
 
 // A greedy policy relative to the pipeline's shape, so that it can be tried on
 // fewer micro-batches.
-struct Recipe {
+struct ListRecipe {
   Preference preference;
   ChunkPriority chunks;
   double ahead;        // Times what 1F1B runs ahead; 0: no limit.
@@ -78,7 +78,7 @@ std::vector<double> DepthOfStages(const PipelineCosts& costs) {
   return depth;
 }
 
-ListPolicy PolicyOf(const PipelineCosts& costs, const Recipe& recipe) {
+ListPolicy PolicyOf(const PipelineCosts& costs, const ListRecipe& recipe) {
   ListPolicy policy{.preference = recipe.preference,
                     .chunks = recipe.chunks,
                     .most_ahead = {},
@@ -96,8 +96,8 @@ ListPolicy PolicyOf(const PipelineCosts& costs, const Recipe& recipe) {
             : std::ceil(recipe.ahead * depth[s] - 1e-9) + recipe.ahead_more;
     policy.most_ahead.push_back(static_cast<int32_t>(
         std::clamp<double>(ahead, std::max(1, num_chunks[s]), all)));
-    policy.most_put_off.push_back(recipe.put_off == Recipe::PutOff::kNone ? 0
-                                  : recipe.put_off == Recipe::PutOff::kStage
+    policy.most_put_off.push_back(recipe.put_off == ListRecipe::PutOff::kNone ? 0
+                                  : recipe.put_off == ListRecipe::PutOff::kStage
                                       ? s
                                       : all);
   }
@@ -105,12 +105,12 @@ ListPolicy PolicyOf(const PipelineCosts& costs, const Recipe& recipe) {
 }
 
 // The likelier to be good first, since not all may be tried.
-std::vector<Recipe> Recipes(bool has_several_chunks) {
-  std::vector<Recipe> recipes;
+std::vector<ListRecipe> Recipes(bool has_several_chunks) {
+  std::vector<ListRecipe> recipes;
   for (const double overrun : {0.5, 0.0, 1e9}) {
     for (const double patience : {0.0, 0.6}) {
-      for (const auto put_off : {Recipe::PutOff::kAll, Recipe::PutOff::kStage,
-                                 Recipe::PutOff::kNone}) {
+      for (const auto put_off : {ListRecipe::PutOff::kAll, ListRecipe::PutOff::kStage,
+                                 ListRecipe::PutOff::kNone}) {
         for (const double ahead : {0.0, 1.0, 1.5, 2.0}) {
           for (const int32_t more : {0, 1, 2}) {
             if (ahead == 0 && more > 0) continue;
@@ -152,7 +152,7 @@ class GreedyOrders {
 
   const PipelineCosts& costs() const { return costs_; }
 
-  const Made& Of(const Recipe& recipe) {
+  const Made& Of(const ListRecipe& recipe) {
     const auto [made, is_new] =
         by_policy_.try_emplace(PolicyOf(costs_, recipe));
     if (is_new) {
@@ -219,7 +219,7 @@ class Scheduler {
         std::min(costs_.num_microbatches, 3 * costs_.num_stages);
     const bool are_all = fewer.num_microbatches == costs_.num_microbatches;
     GreedyOrders orders(costs_, limits_), orders_of_fewer(fewer, limits_);
-    for (const Recipe& recipe : Finalists(are_all ? orders : orders_of_fewer)) {
+    for (const ListRecipe& recipe : Finalists(are_all ? orders : orders_of_fewer)) {
       const GreedyOrders::Made& made = orders.Of(recipe);
       Consider(made.order, made.makespan_s);
     }
@@ -227,8 +227,8 @@ class Scheduler {
 
   // The recipes whose orders end soonest, of as many as the work allowed lets
   // be tried.
-  std::vector<Recipe> Finalists(GreedyOrders& orders) const {
-    std::vector<Recipe> recipes =
+  std::vector<ListRecipe> Finalists(GreedyOrders& orders) const {
+    std::vector<ListRecipe> recipes =
         Recipes(costs_.chunks.size() > static_cast<size_t>(costs_.num_stages));
     const size_t num_tried = std::clamp<size_t>(
         static_cast<size_t>(kPolicyWork / NumPasses(orders.costs())), 12,
@@ -241,7 +241,7 @@ class Scheduler {
     ends.resize(
         std::clamp<size_t>(static_cast<size_t>(kFinalWork / NumPasses(costs_)),
                            kNumImproved, ends.size()));
-    std::vector<Recipe> finalists;
+    std::vector<ListRecipe> finalists;
     for (const auto& [makespan_s, i] : ends) finalists.push_back(recipes[i]);
     return finalists;
   }

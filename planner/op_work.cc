@@ -61,7 +61,7 @@ double ActivationBytes(const Layout& layout) {
   return BytesOf(ActivationType(layout.precision));
 }
 
-OpWork GemmWork(const Layout& layout, const GemmAttributes& a) {
+OpWork GemmOpWork(const Layout& layout, const GemmAttributes& a) {
   const auto m = static_cast<double>(a.m);
   const auto n = static_cast<double>(a.n);
   const auto k = static_cast<double>(a.k);
@@ -71,7 +71,7 @@ OpWork GemmWork(const Layout& layout, const GemmAttributes& a) {
                        (a.accumulate ? 2 : 1)};
 }
 
-OpWork AttentionWork(const Layout& layout, bool backward,
+OpWork AttentionOpWork(const Layout& layout, bool backward,
                      const AttentionAttributes& a) {
   const auto tokens = static_cast<double>(a.num_sequences * a.sequence_length);
   const auto qkv =
@@ -155,7 +155,7 @@ OpWork WorkOf(const Layout& layout, OpKind kind,
     case OpKind::kAdd:
       return {.flops = elements, .bytes = 3 * activation_bytes * elements};
     case OpKind::kGemm:
-      return GemmWork(layout, std::get<GemmAttributes>(attributes));
+      return GemmOpWork(layout, std::get<GemmAttributes>(attributes));
     case OpKind::kRope: {
       const auto& a = std::get<AttentionAttributes>(attributes);
       const double rotated =
@@ -165,7 +165,7 @@ OpWork WorkOf(const Layout& layout, OpKind kind,
     }
     case OpKind::kAttentionForward:
     case OpKind::kAttentionBackward:
-      return AttentionWork(layout, kind == OpKind::kAttentionBackward,
+      return AttentionOpWork(layout, kind == OpKind::kAttentionBackward,
                            std::get<AttentionAttributes>(attributes));
     case OpKind::kSwigluForward:
       return {.flops = 5 * elements, .bytes = 3 * activation_bytes * elements};

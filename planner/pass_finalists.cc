@@ -16,12 +16,12 @@
 namespace millrace {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNoPassBound = std::numeric_limits<double>::infinity();
 
 // Two layouts are simulated at least, more within so many passes. These two
 // have a bound too: a million passes take a second and half a GiB. In so long a
 // step the bubble and what else simulation tells of its ends hardly counts.
-constexpr size_t kMinimumSimulated = 2;
+constexpr size_t kMinimumSimulatedPasses = 2;
 constexpr int64_t kPassBudget = 300'000;
 constexpr int64_t kMostPasses = 2'000'000;
 // What simulation says beyond the closed form is less than this share, but for
@@ -29,7 +29,7 @@ constexpr int64_t kMostPasses = 2'000'000;
 constexpr double kFarBehind = 1.03;
 // So many of the fastest are list-scheduled, within so many passes: a tenth of
 // a second.
-constexpr size_t kMostListed = 3;
+constexpr size_t kMostListedPasses = 3;
 constexpr int64_t kListedPasses = 60'000;
 // Of the search for floors, which takes some tenths of a millisecond for each.
 constexpr int32_t kFloorsKept = 32;
@@ -76,7 +76,7 @@ PassFinalists::PassFinalists(const PlannedSpace& planned, int64_t memory_limit,
 
 absl::Status PassFinalists::Simulate(std::vector<Alternative>* best) {
   int64_t num_passes = 0;
-  double fastest_s = kInfinity;
+  double fastest_s = kNoPassBound;
   for (size_t i = 0; i < best->size(); ++i) {
     Alternative& alternative = (*best)[i];
     if (alternative.simulated) {
@@ -85,7 +85,7 @@ absl::Status PassFinalists::Simulate(std::vector<Alternative>* best) {
     }
     num_passes += NumPasses(alternative.layout);
     const bool is_needed =
-        i < kMinimumSimulated ||
+        i < kMinimumSimulatedPasses ||
         alternative.prediction.step_time_s * kFarBehind < fastest_s;
     if (num_passes > (is_needed ? kMostPasses : kPassBudget)) break;
     ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
@@ -108,7 +108,7 @@ absl::Status PassFinalists::List(bool passes_decide,
   const int64_t most_passes = is_asked_for ? kMostPasses : kListedPasses;
   int64_t num_passes = 0;
   size_t num_listed = 0;
-  double fastest_s = kInfinity;
+  double fastest_s = kNoPassBound;
   for (Alternative& alternative : *best) {
     if (alternative.simulated) {
       fastest_s = std::min(fastest_s, alternative.prediction.step_time_s);
@@ -119,13 +119,13 @@ absl::Status PassFinalists::List(bool passes_decide,
       continue;
     }
     num_passes += NumPasses(layout);
-    if (++num_listed > kMostListed || num_passes > most_passes) break;
+    if (++num_listed > kMostListedPasses || num_passes > most_passes) break;
     if (!is_asked_for && passes_decide) {
       ASSIGN_OR_RETURN(const double floor_s, FloorOf(alternative));
       if (floor_s >= fastest_s) continue;
     }
     const double known_s =
-        is_asked_for ? kInfinity : alternative.prediction.step_time_s;
+        is_asked_for ? kNoPassBound : alternative.prediction.step_time_s;
     RETURN_IF_ERROR(ListOne(known_s, &alternative).status());
     fastest_s = std::min(fastest_s, alternative.prediction.step_time_s);
   }

@@ -11,8 +11,6 @@
 namespace millrace {
 namespace {
 
-constexpr int32_t kMaximumZero = 3;
-
 bool Permits(const std::optional<int32_t>& pinned, int64_t value) {
   return !pinned.has_value() || *pinned == value;
 }

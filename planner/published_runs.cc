@@ -43,10 +43,10 @@ struct Mistake {
 };
 
 // Reads the fields of a row, or of an object in it: all but wrong ones.
-class FieldReader {
+class RunFieldReader {
  public:
   // `path`: of the object, as in RowLines; "" for the row.
-  FieldReader(const Json& object, std::string path, Mistake* mistake)
+  RunFieldReader(const Json& object, std::string path, Mistake* mistake)
       : object_(object), path_(std::move(path)), mistake_(*mistake) {}
 
   void Text(const char* key, std::string* out) {
@@ -107,14 +107,14 @@ class FieldReader {
 };
 
 void ReadArchitecture(const Json& row, PublishedRun* run, Mistake* mistake) {
-  const Json* extra = FieldReader(row, "", mistake).Object("arch_extra");
+  const Json* extra = RunFieldReader(row, "", mistake).Object("arch_extra");
   if (extra == nullptr) return;
-  FieldReader architecture(*extra, "arch_extra", mistake);
+  RunFieldReader architecture(*extra, "arch_extra", mistake);
   architecture.Text("mlp", &run->mlp);
   architecture.Count("head_dim", &run->head_dim);
   if (const Json* moe = architecture.Object("moe"); moe != nullptr) {
     run->has_moe = true;
-    FieldReader experts(*moe, "arch_extra.moe", mistake);
+    RunFieldReader experts(*moe, "arch_extra.moe", mistake);
     experts.Count("experts", &run->experts);
     experts.Count("topk", &run->experts_per_token);
     experts.Count("moe_ffn", &run->expert_hidden);
@@ -123,7 +123,7 @@ void ReadArchitecture(const Json& row, PublishedRun* run, Mistake* mistake) {
   }
   if (const Json* attention = architecture.Object("attn");
       attention != nullptr) {
-    FieldReader latent(*attention, "arch_extra.attn", mistake);
+    RunFieldReader latent(*attention, "arch_extra.attn", mistake);
     latent.Text("type", &run->attention);
     latent.Count("q_lora", &run->query_rank);
     latent.Count("kv_lora", &run->kv_rank);
@@ -135,7 +135,7 @@ void ReadArchitecture(const Json& row, PublishedRun* run, Mistake* mistake) {
 
 void ReadFields(const Json& row, PublishedRun* out, Mistake* mistake) {
   PublishedRun& run = *out;
-  FieldReader reader(row, "", mistake);
+  RunFieldReader reader(row, "", mistake);
   reader.Text("id", &run.id);
   if (run.id.empty() && mistake->what.empty()) {
     *mistake = {.key = "id", .what = "missing; every row needs its own"};

@@ -13,7 +13,7 @@
 namespace millrace {
 namespace {
 
-constexpr absl::string_view kAuto = "auto";
+constexpr absl::string_view kAutoRecompute = "auto";
 constexpr absl::string_view kSelective = "selective";
 constexpr const char* kOpNames[] = {
     "norm", "activation", "qkv", "gate_up", "output", "attention", "dispatch"};
@@ -165,7 +165,7 @@ std::vector<Recompute> UnpricedRecomputes() {
 std::vector<StageRecomputes> AllowedRecomputes(
     absl::string_view key, std::span<const Recompute> ladder) {
   std::vector<StageRecomputes> allowed;
-  if (key == kAuto) {
+  if (key == kAutoRecompute) {
     for (const Recompute set : ladder)
       allowed.push_back({.recompute = set, .by_stage = {}});
     return allowed;
@@ -189,11 +189,11 @@ std::vector<StageRecomputes> AllowedRecomputes(
 }
 
 bool LeavesStagesOpen(absl::string_view key) {
-  return key == kAuto || key == kSelective;
+  return key == kAutoRecompute || key == kSelective;
 }
 
 absl::Status CheckRecomputeKey(absl::string_view key) {
-  if (key == kAuto) return absl::OkStatus();
+  if (key == kAutoRecompute) return absl::OkStatus();
   for (const absl::string_view name : StagesOf(key)) {
     RETURN_IF_ERROR(ParseRecompute(name).status());
   }

@@ -20,7 +20,7 @@
 namespace millrace {
 namespace {
 
-absl::Status NotStated(absl::string_view what) {
+absl::Status SetupNotStated(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(what, " is not stated"));
 }
 
@@ -29,7 +29,7 @@ bool Contains(absl::string_view text, absl::string_view part) {
                            absl::AsciiStrToLower(part));
 }
 
-int64_t Or(const std::optional<int64_t>& stated, int64_t otherwise) {
+int64_t StatedOr(const std::optional<int64_t>& stated, int64_t otherwise) {
   return stated.value_or(otherwise);
 }
 
@@ -86,7 +86,7 @@ const Machine* MachineNamed(absl::string_view text) {
 }
 
 absl::Status FindMachine(const PublishedRun& run, RunSetup* setup) {
-  if (run.gpu.empty()) return NotStated("gpu");
+  if (run.gpu.empty()) return SetupNotStated("gpu");
   const std::string gpu = absl::AsciiStrToUpper(run.gpu);
   const Machine* const machine = MachineNamed(gpu);
   if (machine == nullptr) {
@@ -121,7 +121,7 @@ absl::Status FindMachine(const PublishedRun& run, RunSetup* setup) {
 
 absl::Status Fits(absl::string_view name, const std::optional<int64_t>& stated,
                   int32_t* out) {
-  if (!stated) return NotStated(name);
+  if (!stated) return SetupNotStated(name);
   if (*stated < 1 || *stated > std::numeric_limits<int32_t>::max()) {
     return absl::InvalidArgumentError(absl::StrCat(
         name, " is ", *stated, "; it must be from 1 to 2147483647"));
@@ -133,7 +133,7 @@ absl::Status Fits(absl::string_view name, const std::optional<int64_t>& stated,
 absl::Status FindPrecision(const PublishedRun& run, RunSetup* setup) {
   const absl::string_view precision = run.precision;
   if (precision.empty() || Contains(precision, "not stated")) {
-    if (!Contains(precision, "16")) return NotStated("precision");
+    if (!Contains(precision, "16")) return SetupNotStated("precision");
   }
   setup->layout.precision = Precision::kBfloat16;
   if (Contains(precision, "FP4")) {
@@ -185,7 +185,7 @@ absl::Status FindZero(const PublishedRun& run, const FrameworkRule& framework,
         "zero_or_fsdp '", run.zero,
         "' is unknown; known are none, zero1, zero2, zero3, fsdp"));
   }
-  const int64_t shard = Or(run.fsdp_shard, 0);
+  const int64_t shard = StatedOr(run.fsdp_shard, 0);
   if (shard > 1 && layout.zero == 3 && shard != layout.data &&
       shard != static_cast<int64_t>(layout.data) * layout.context) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -275,8 +275,8 @@ absl::Status FindAxes(const PublishedRun& run, RunSetup* setup) {
   RETURN_IF_ERROR(Fits("n_gpus", run.num_gpus, &num_gpus));
   RETURN_IF_ERROR(Fits("tp", run.tensor, &layout.tensor));
   RETURN_IF_ERROR(Fits("pp", run.pipeline, &layout.pipeline));
-  RETURN_IF_ERROR(Fits("cp", Or(run.context, 1), &layout.context));
-  RETURN_IF_ERROR(Fits("ep", Or(run.expert, 1), &layout.expert));
+  RETURN_IF_ERROR(Fits("cp", StatedOr(run.context, 1), &layout.context));
+  RETURN_IF_ERROR(Fits("ep", StatedOr(run.expert, 1), &layout.expert));
   // "ETP=4": experts are cut as the layer is.
   if (layout.expert > 1 && layout.tensor > 1) {
     const bool is_cut =
@@ -303,7 +303,7 @@ absl::Status FindAxes(const PublishedRun& run, RunSetup* setup) {
                      layout.context, " x dp ", layout.data, " is ", num_ranks,
                      " devices, but n_gpus is ", num_gpus));
   }
-  RETURN_IF_ERROR(Fits("vp", Or(run.interleave, 1), &layout.interleave));
+  RETURN_IF_ERROR(Fits("vp", StatedOr(run.interleave, 1), &layout.interleave));
   if (layout.pipeline == 1) {
     layout.interleave = 1;
   } else if (!run.interleave) {

@@ -14,7 +14,7 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kNotYet = -1;
+constexpr int64_t kNotHandedOver = -1;
 constexpr int64_t kNsPerUs = 1000;
 
 // Where a layout does not say what its passes take.
@@ -71,8 +71,8 @@ class StartTimes {
     for (const Program* program : programs) {
       const size_t size = program->instructions.size();
       stages_.push_back({.times = OpTimes(*program),
-                         .start_ns = std::vector<int64_t>(size, kNotYet),
-                         .end_ns = std::vector<int64_t>(size, kNotYet),
+                         .start_ns = std::vector<int64_t>(size, kNotHandedOver),
+                         .end_ns = std::vector<int64_t>(size, kNotHandedOver),
                          .meeting = std::vector<int32_t>(size, -1)});
     }
   }
@@ -95,7 +95,7 @@ class StartTimes {
     }
     for (size_t stage = 0; stage < programs_.size(); ++stage) {
       const std::vector<int64_t>& starts = stages_[stage].start_ns;
-      const auto stuck = std::find(starts.begin(), starts.end(), kNotYet);
+      const auto stuck = std::find(starts.begin(), starts.end(), kNotHandedOver);
       if (stuck == starts.end()) continue;
       return absl::InternalError(absl::StrCat(
           "stage ", stage, " waits for ever for '",
@@ -143,10 +143,10 @@ class StartTimes {
     const int lane = static_cast<int>(in.lane);
     const std::vector<InstructionId>& order = programs_[ref.stage]->lanes[lane];
     const size_t next = stage.next[lane];
-    if (next == order.size() || order[next] != ref.id) return kNotYet;
+    if (next == order.size() || order[next] != ref.id) return kNotHandedOver;
     int64_t ready_ns = stage.free_ns[lane];
     for (const InstructionId wait : in.waits) {
-      if (stage.end_ns[wait] == kNotYet) return kNotYet;
+      if (stage.end_ns[wait] == kNotHandedOver) return kNotHandedOver;
       ready_ns = std::max(ready_ns, stage.end_ns[wait]);
     }
     return ready_ns;
@@ -173,7 +173,7 @@ class StartTimes {
     int64_t start_ns = 0;
     for (const StageInstruction& member : members) {
       const int64_t ready_ns = ReadyAt(member);
-      if (ready_ns == kNotYet) return false;
+      if (ready_ns == kNotHandedOver) return false;
       start_ns = std::max(start_ns, ready_ns);
     }
     for (const StageInstruction& member : members) {

@@ -22,7 +22,7 @@ namespace {
 constexpr double kForever = std::numeric_limits<double>::infinity();
 
 // Ends `seconds` after the last arrival.
-struct Meeting {
+struct LaneMeeting {
   StageMeeting members;
   size_t num_arrived = 0;
   double seconds = 0;   // The longest of its members'.
@@ -119,7 +119,7 @@ class Simulator {
     }
     ASSIGN_OR_RETURN(std::vector<StageMeeting> all, StageMeetingsOf(programs));
     for (StageMeeting& members : all) {
-      Meeting meeting{.members = std::move(members)};
+      LaneMeeting meeting{.members = std::move(members)};
       for (const StageInstruction& ref : meeting.members) {
         meeting.seconds = std::max(meeting.seconds, SecondsOf(ref));
         meeting_of_[ref.stage][ref.id] = static_cast<int32_t>(meetings_.size());
@@ -159,7 +159,7 @@ class Simulator {
       Communicate({ref}, SecondsOf(ref) + spread_s);
       return;
     }
-    Meeting& meeting = meetings_[meeting_idx];
+    LaneMeeting& meeting = meetings_[meeting_idx];
     meeting.spread_s = std::max(meeting.spread_s, spread_s);
     if (++meeting.num_arrived < meeting.members.size()) return;
     Communicate(meeting.members, meeting.seconds + meeting.spread_s);
@@ -382,7 +382,7 @@ class Simulator {
   const std::span<const StageSimulation> inputs_;
   const SimulationOptions& options_;
   std::vector<SimulatedStage> stages_;
-  std::vector<Meeting> meetings_;
+  std::vector<LaneMeeting> meetings_;
   // By stage and instruction; -1: none.
   std::vector<std::vector<int32_t>> meeting_of_;
   std::priority_queue<TimedEnd, std::vector<TimedEnd>, std::greater<>> ends_;

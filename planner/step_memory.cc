@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-constexpr double kFloatBytes = 4;
+constexpr double kFp32Bytes = 4;
 constexpr double kBfloat16Bytes = 2;
 
 int64_t Bytes(double value) { return std::llround(value); }
@@ -55,11 +55,11 @@ StepMemory MemoryOfSlices(const Layout& layout, const StageLoad& load) {
   const bool stays_whole = layout.pipeline > 1;
   const double gathered = stays_whole ? all : load.end_parameters + in_flight;
   StepMemory memory;
-  memory.parameters = Bytes(kFloatBytes * slice + kBfloat16Bytes * gathered);
-  memory.gradients = Bytes(kFloatBytes * (slice + (stays_whole ? all : 0)));
-  memory.optimizer = Bytes(2 * kFloatBytes * slice);
+  memory.parameters = Bytes(kFp32Bytes * slice + kBfloat16Bytes * gathered);
+  memory.gradients = Bytes(kFp32Bytes * (slice + (stays_whole ? all : 0)));
+  memory.optimizer = Bytes(2 * kFp32Bytes * slice);
   // Gradients as products write them, and as they are reduced or added up.
-  const double written = (kBfloat16Bytes + kFloatBytes) *
+  const double written = (kBfloat16Bytes + kFp32Bytes) *
                          (stays_whole ? load.layer_parameters : in_flight);
   memory.working = std::max(load.layer_working_bytes + Bytes(written),
                             load.end_working_bytes);
@@ -90,7 +90,7 @@ StepMemory MemoryOfBuckets(const Layout& layout,
   // fp32 weights are their own masters.
   const double optimizer_bytes =
       implementation.optimizer_bytes -
-      (layout.precision == Precision::kFloat32 ? kFloatBytes : 0);
+      (layout.precision == Precision::kFloat32 ? kFp32Bytes : 0);
   StepMemory memory;
   memory.parameters = Bytes(weight_bytes * (layout.zero >= 3 ? slice : all));
   memory.gradients =

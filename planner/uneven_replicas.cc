@@ -14,7 +14,7 @@
 namespace millrace {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kReplicaNever = std::numeric_limits<double>::infinity();
 
 // What all replicas are like, and how many lie on each type with how many
 // micro-batches each.
@@ -35,7 +35,7 @@ class ReplicaSearch {
         best_(search.slowest_s) {}
 
   absl::StatusOr<UnevenFound> Run() {
-    UnevenFound found{.plan = std::nullopt, .floor_s = kNever};
+    UnevenFound found{.plan = std::nullopt, .floor_s = kReplicaNever};
     // Stages are alike but for their layers, and their order is a known one.
     if (NamesStages(pinned_) || all_.ListsPasses()) return found;
     for (const Layout& sharding : all_.Shardings()) {
@@ -205,7 +205,7 @@ class ReplicaSearch {
         SpeedsOf(layout, replicas, /*passes_alone=*/true);
     const std::vector<int64_t> microbatches =
         SplitMicrobatches(speeds, NumSequences(layout));
-    double passes_s = 0, optimizer_s = kNever;
+    double passes_s = 0, optimizer_s = kReplicaNever;
     for (size_t k = 0; k < pools_.size(); ++k) {
       if (replicas[k] == 0) continue;
       optimizer_s =
@@ -342,7 +342,7 @@ class ReplicaSearch {
   std::vector<PricedPool> pools_;
   BestFew<ReplicaCandidate> best_;
   int64_t num_considered_ = 0;
-  double floor_s_ = kNever;  // Of what was not left out as too slow.
+  double floor_s_ = kReplicaNever;  // Of what was not left out as too slow.
 };
 
 }  // namespace

@@ -11,12 +11,12 @@ namespace millrace {
 namespace {
 
 // Times that differ by less are equal.
-constexpr double kRounding = 1e-12;
+constexpr double kSplitRounding = 1e-12;
 
 // Layers that a stage runs within `limit_s`.
 int64_t MostWithin(const StageSpeed& stage, double limit_s) {
   const double layers =
-      (limit_s - stage.end_s) / stage.seconds_per_layer + kRounding;
+      (limit_s - stage.end_s) / stage.seconds_per_layer + kSplitRounding;
   return std::min<int64_t>(stage.most_layers,
                            static_cast<int64_t>(std::floor(layers)));
 }
@@ -141,7 +141,7 @@ std::optional<std::vector<int64_t>> SplitLayers(
   for (; limit != limits.end() && others * *limit + least_sum_s < best_s;
        ++limit) {
     const double seconds = others * *limit + split.LeastSum(*limit);
-    if (seconds >= best_s * (1 - kRounding)) continue;
+    if (seconds >= best_s * (1 - kSplitRounding)) continue;
     best_s = seconds;
     best_limit_s = *limit;
   }

@@ -20,7 +20,7 @@ namespace {
 constexpr int32_t kAllTried = 16;
 constexpr int32_t kTriedShare = 8;
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kStageNever = std::numeric_limits<double>::infinity();
 
 // Which stages lie where: types in this order, each with so many stages.
 struct StagesOfPool {
@@ -55,7 +55,7 @@ class StageSearch {
         best_(search.slowest_s) {}
 
   absl::StatusOr<UnevenFound> Run() {
-    UnevenFound found{.plan = std::nullopt, .floor_s = kNever};
+    UnevenFound found{.plan = std::nullopt, .floor_s = kStageNever};
     // Stages of a type are alike but for their layers.
     if (NamesStages(pinned_)) return found;
     // Which layers a stage has matters where they differ.
@@ -175,7 +175,7 @@ class StageSearch {
                  double layers_per_s) const {
     const auto num_layers = static_cast<double>(model_.num_layers);
     const double even_s = num_layers / layers_per_s;
-    double fastest_s = kNever, slowest_s = 0;
+    double fastest_s = kStageNever, slowest_s = 0;
     for (const StagesOfPool& type : types) {
       fastest_s = std::min(fastest_s, layer_s_[type.pool]);
       slowest_s = std::max(slowest_s, layer_s_[type.pool]);
@@ -243,7 +243,7 @@ class StageSearch {
         (model_.num_layers + layout.pipeline - 1) / layout.pipeline;
     StageKind kind = KindOf(0, layout.pipeline, layers);
     kind.has_embedding = kind.has_head = false;
-    double least_s = kNever;
+    double least_s = kStageNever;
     for (const StagesOfPool& type : types) {
       const StepModel::StageFigures figures =
           pools_[type.pool].model.PredictStage(layout, kind);
@@ -361,7 +361,7 @@ class StageSearch {
   BestFew<StageCandidate> best_;
   std::vector<double> layer_s_;  // By pool, of the mesh looked at.
   int64_t num_considered_ = 0;
-  double floor_s_ = kNever;  // Of what was not left out as too slow.
+  double floor_s_ = kStageNever;  // Of what was not left out as too slow.
 };
 
 }  // namespace

@@ -20,7 +20,7 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kMaxCount = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxVtrainCount = std::numeric_limits<int32_t>::max();
 constexpr int64_t kVtrainNode = 8;  // Devices.
 
 // A column of counts.
@@ -129,7 +129,7 @@ absl::Status ReadLine(const Cells& cells, const Columns& columns,
     const size_t column = columns.counts[i];
     int64_t value = 0;
     if (!absl::SimpleAtoi(cells[column], &value) || value < 1 ||
-        value > kMaxCount) {
+        value > kMaxVtrainCount) {
       return error(column, kCounts[i].name,
                    "a whole number from 1 to 2147483647");
     }

@@ -6,7 +6,7 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kFloatBytes = 4;
+constexpr int64_t kWorkspaceFloatBytes = 4;
 
 bool HasTensorCoreKernel(int64_t head_dim) {
   return head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256;
@@ -27,7 +27,7 @@ int64_t AttentionBackwardWorkspaceBytes(const AttentionAttributes& attention) {
   const int64_t num_tokens =
       attention.num_sequences * attention.sequence_length;
   if (!HasTensorCoreKernel(attention.head_dim)) {
-    return RoundUp(2 * attention.num_heads * num_tokens * kFloatBytes,
+    return RoundUp(2 * attention.num_heads * num_tokens * kWorkspaceFloatBytes,
                    kBufferAlignment);
   }
   const int64_t tile_rows = attention.head_dim == 64 ? 128 : 64;
@@ -38,7 +38,7 @@ int64_t AttentionBackwardWorkspaceBytes(const AttentionAttributes& attention) {
   const int64_t tile_floats =
       tile_rows * (RoundUp(attention.head_dim, kColumns) + 2) +
       kCountersPerTile;
-  return RoundUp(attention.num_heads * num_tiles * tile_floats * kFloatBytes,
+  return RoundUp(attention.num_heads * num_tiles * tile_floats * kWorkspaceFloatBytes,
                  kBufferAlignment);
 }
 

@@ -18,7 +18,7 @@ struct Plain {
   static Sum Load(T stored) { return stored; }
   static T Store(Sum sum) { return sum; }
 };
-struct Bf16 {
+struct Bf16Sums {
   using Sum = float;
   static Sum Load(uint16_t stored) { return DecodeBf16(stored); }
   static uint16_t Store(Sum sum) { return EncodeBf16(sum); }
@@ -56,7 +56,7 @@ void SumInOrder(std::span<const void* const> terms, void* out,
     case DType::kFloat64:
       return SumBlocks<double, Plain<double>>(terms, out, num_elements);
     case DType::kBfloat16:
-      return SumBlocks<uint16_t, Bf16>(terms, out, num_elements);
+      return SumBlocks<uint16_t, Bf16Sums>(terms, out, num_elements);
     default:
       CHECK(false) << "no sum of dtype " << static_cast<int>(dtype);
   }

@@ -24,7 +24,6 @@
 namespace millrace {
 namespace {
 
-constexpr int kBadInput = 2;
 constexpr int kFailure = 1;
 
 int Fail(const absl::Status& status) {

@@ -11,6 +11,9 @@
 
 namespace millrace {
 
+// The exit code where the command line or an input file is at fault.
+inline constexpr int kBadInput = 2;
+
 struct LaunchOptions {
   std::string job_file;
   // Instead of the job's resources.devices_per_agent.

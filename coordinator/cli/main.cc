@@ -10,15 +10,12 @@
 #include "coordinator/cli/diagnose_command.h"
 #include "coordinator/cli/evaluate_command.h"
 #include "coordinator/cli/import_command.h"
+#include "coordinator/cli/launch.h"
 #include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/profile_command.h"
 #include "coordinator/cli/report_command.h"
 #include "coordinator/cli/run_command.h"
 #include "coordinator/cli/worker_command.h"
-
-namespace {
-constexpr int kBadInput = 2;
-}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app(
@@ -61,7 +58,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kBadInput;
+    return app.exit(error) == 0 ? 0 : millrace::kBadInput;
   }
   return exit_code;
 }

@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-std::string Time(int64_t ns) { return FormatSeconds(ns * 1e-9); }
+std::string TimeText(int64_t ns) { return FormatSeconds(ns * 1e-9); }
 
 const GapTotal& GapsOf(const DeviceTime& total, GapCause cause) {
   return total.gaps_by_cause[static_cast<size_t>(cause)];
@@ -24,7 +24,7 @@ Hint LaunchHint(const DeviceTime& total) {
       .evidence = absl::StrCat(
           "in ", gaps.num_gaps, " gaps, for ", total.num_kernels,
           " kernels, the GPU was idle until the host launched the next work: ",
-          Time(gaps.idle_ns), " in all, of which ", Time(total.launch_call_ns),
+          TimeText(gaps.idle_ns), " in all, of which ", TimeText(total.launch_call_ns),
           " within the launching calls"),
       .remedy =
           "Millrace's kernels allocate nothing and never wait, so a step "
@@ -41,7 +41,7 @@ Hint SynchronizeHint(const DeviceTime& total) {
               " of the gaps the host waited for the GPU (.item(), .cpu(), "
               "print of a tensor, or a synchronize) and only then launched "
               "more; ",
-              Time(gaps.idle_ns), " idle in all"),
+              TimeText(gaps.idle_ns), " idle in all"),
           .remedy =
               "Millrace's optimizer kernels read nothing back: gradient norm, "
               "clipping and skipped steps stay on the GPU (gradient_norm_bf16 "
@@ -54,7 +54,7 @@ Hint AllocateHint(const DeviceTime& total) {
   return {.id = "allocate",
           .evidence = absl::StrCat(gaps.num_gaps,
                                    " gaps are mostly cudaMalloc or cudaFree, ",
-                                   Time(gaps.idle_ns), " in all"),
+                                   TimeText(gaps.idle_ns), " in all"),
           .remedy =
               "Millrace gives every buffer its offset before the first "
               "step and allocates nothing within one; in PyTorch, "
@@ -69,7 +69,7 @@ Hint QueuedHint(const DeviceTime& total) {
       .evidence = absl::StrCat(
           gaps.num_gaps,
           " gaps ended with work that had been launched before they began, ",
-          Time(gaps.idle_ns),
+          TimeText(gaps.idle_ns),
           " in all: the GPU's own start of a kernel (about 1 us each), or "
           "a stream that waits for an event"),
       .remedy =
@@ -83,7 +83,7 @@ Hint UnknownGapHint(const DeviceTime& total) {
   const GapTotal& gaps = GapsOf(total, GapCause::kUnknown);
   return {
       .id = "unknown_gaps",
-      .evidence = absl::StrCat(gaps.num_gaps, " gaps of ", Time(gaps.idle_ns),
+      .evidence = absl::StrCat(gaps.num_gaps, " gaps of ", TimeText(gaps.idle_ns),
                                " in all, and no launches to explain them"),
       .remedy =
           "Record with ProfilerActivity.CPU beside CUDA to see what "
@@ -94,7 +94,7 @@ Hint UnknownGapHint(const DeviceTime& total) {
 Hint EndHint(const DeviceTime& total) {
   const GapTotal& gaps = GapsOf(total, GapCause::kEnd);
   return {.id = "step_end",
-          .evidence = absl::StrCat("the GPU idles ", Time(gaps.idle_ns),
+          .evidence = absl::StrCat("the GPU idles ", TimeText(gaps.idle_ns),
                                    " at the end, until the next step starts"),
           .remedy =
               "What runs there is between two steps: data loading, "
@@ -110,11 +110,11 @@ Hint ShortKernelHint(const DeviceTime& total) {
           "%d of %d compute kernels run below %s (%.0f %%); no longer one runs "
           "beside them for %s",
           total.num_short_kernels, total.num_compute_kernels,
-          Time(kShortKernelNs),
+          TimeText(kShortKernelNs),
           total.num_compute_kernels == 0
               ? 0.0
               : 100.0 * total.num_short_kernels / total.num_compute_kernels,
-          Time(total.short_kernel_ns)),
+          TimeText(total.short_kernel_ns)),
       .remedy =
           "Fused ops replace chains of them: norm with residual, RoPE, "
           "SwiGLU, projection with loss, the optimizer over one flat "
@@ -138,7 +138,7 @@ Hint MemoryBoundHint(const DeviceTime& total) {
           .evidence = absl::StrCat(
               num_kernels,
               " norm, softmax, reduction and elementwise kernels take ",
-              Time(time_ns)),
+              TimeText(time_ns)),
           .remedy =
               "They mostly move tensors to and from memory; fused ones "
               "(kernels/README.md), or epilogues of the GEMM before, "
@@ -178,8 +178,8 @@ Hint CollectiveHint(Collective collective, const CollectiveTime& time) {
   const absl::string_view name = CollectiveName(collective);
   return {.id = absl::StrCat("exposed_", name),
           .evidence = absl::StrCat(
-              time.num_kernels, " ", name, " kernels run ", Time(time.busy_ns),
-              ", of which ", Time(time.exposed_ns),
+              time.num_kernels, " ", name, " kernels run ", TimeText(time.busy_ns),
+              ", of which ", TimeText(time.exposed_ns),
               " with no compute beside them (waiting for slower ranks "
               "included)"),
           .remedy = std::string(CollectiveRemedy(collective)),
@@ -188,8 +188,8 @@ Hint CollectiveHint(Collective collective, const CollectiveTime& time) {
 
 Hint CopyHint(const DeviceTime& total) {
   std::string evidence =
-      absl::StrCat("copies and fills run ", Time(total.copy_ns), ", of which ",
-                   Time(total.split.exposed_copy_ns), " with no kernel beside");
+      absl::StrCat("copies and fills run ", TimeText(total.copy_ns), ", of which ",
+                   TimeText(total.split.exposed_copy_ns), " with no kernel beside");
   if (!total.copies.empty()) {
     const CopyTime& longest =
         *std::max_element(total.copies.begin(), total.copies.end(),
@@ -197,7 +197,7 @@ Hint CopyHint(const DeviceTime& total) {
                             return a.sum_ns < b.sum_ns;
                           });
     absl::StrAppend(&evidence, "; longest: ", longest.num_copies, " x ",
-                    longest.name, ", ", Time(longest.sum_ns));
+                    longest.name, ", ", TimeText(longest.sum_ns));
   }
   return {.id = "exposed_copies",
           .evidence = std::move(evidence),

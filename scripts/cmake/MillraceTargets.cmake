@@ -18,10 +18,23 @@ if(MILLRACE_SANITIZE)
   target_link_options(millrace_flags INTERFACE -fsanitize=${MILLRACE_SANITIZE})
 endif()
 
+# Compiles a target's C++ files ten at a time: each header they share is parsed
+# once for all, which halves the time to build. So names in the unnamed
+# namespaces of a folder must differ. An edit compiles its nine neighbours too.
+function(millrace_unity target)
+  set_target_properties(${target} PROPERTIES
+    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+  # GCC takes a source file that another one includes for a header, and warns of
+  # its unnamed namespace.
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+endfunction()
+
 function(millrace_library)
   cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
   add_library(millrace_${ARG_NAME} STATIC ${ARG_SRCS})
   add_library(millrace::${ARG_NAME} ALIAS millrace_${ARG_NAME})
+  millrace_unity(millrace_${ARG_NAME})
   target_link_libraries(millrace_${ARG_NAME} PUBLIC millrace_flags ${ARG_DEPS})
 endfunction()
 

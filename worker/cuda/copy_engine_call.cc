@@ -14,7 +14,7 @@ namespace millrace {
 namespace {
 
 // What is shared with other processes takes whole pages.
-constexpr int64_t kSharedPage = int64_t{2} << 20;
+constexpr int64_t kCallPage = int64_t{2} << 20;
 
 BufferId AddBuffer(absl::string_view name, int64_t num_elements, DType dtype,
                    Program* program) {
@@ -38,7 +38,7 @@ Program BuildProgram(const CopyEngineCallOptions& options) {
   program.layout = layout;
   program.layout.copy_engines = CopyEngineUseOf(layout);
   program.stage = CoordinatesOf(layout, options.rank).pipeline;
-  program.persistent_arena_bytes = kSharedPage;
+  program.persistent_arena_bytes = kCallPage;
   Instruction in = {.kind = options.kind,
                     .phase = Phase::kForward,
                     .microbatch_idx = -1,
@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<CopyEngineCall>> CopyEngineCall::Create(
   ASSIGN_OR_RETURN(
       DeviceArenas arenas,
       DeviceArenas::Allocate(program.persistent_arena_bytes,
-                             program.step_arena_bytes + kSharedPage));
+                             program.step_arena_bytes + kCallPage));
   call->arenas_ = std::make_unique<DeviceArenas>(std::move(arenas));
   RETURN_IF_ERROR(
       CudaStatus(cudaMemset(call->arenas_->Base(Arena::kStep), 0,

@@ -18,8 +18,8 @@
 namespace millrace {
 namespace {
 
-constexpr int kNumGraphs = 3;
-constexpr double kMaxCalls = 100;
+constexpr int kNumLinkGraphs = 3;
+constexpr double kMaxLinkCalls = 100;
 // Gradients and what is gathered into them; the rate of a link does not depend
 // on the type.
 constexpr DType kDType = DType::kFloat32;
@@ -319,16 +319,16 @@ absl::StatusOr<double> CudaLinkTimer::Time(const ProfileCommunication& what,
                    MakeLoop(what, kTrialCalls));
   ASSIGN_OR_RETURN(const double trial, time(*loop, kTrialCalls));
   const auto count = static_cast<int64_t>(std::clamp(
-      budget_seconds / kNumGraphs / std::max(trial, 1e-6), 2.0, kMaxCalls));
+      budget_seconds / kNumLinkGraphs / std::max(trial, 1e-6), 2.0, kMaxLinkCalls));
   loop = nullptr;
   ASSIGN_OR_RETURN(loop, MakeLoop(what, count));
   std::vector<double> samples;
-  for (int i = 0; i < kNumGraphs; ++i) {
+  for (int i = 0; i < kNumLinkGraphs; ++i) {
     ASSIGN_OR_RETURN(const double seconds, time(*loop, count));
     samples.push_back(seconds);
   }
   std::sort(samples.begin(), samples.end());
-  return samples[kNumGraphs / 2];
+  return samples[kNumLinkGraphs / 2];
 }
 
 }  // namespace millrace

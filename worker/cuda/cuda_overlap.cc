@@ -14,9 +14,9 @@ namespace millrace {
 namespace {
 
 // Of the mix that calls are made beside, so long that it outlasts them.
-constexpr double kMixSeconds = 0.4;
+constexpr double kOverlapSeconds = 0.4;
 constexpr double kCallSeconds = 0.25;  // During which calls are made.
-constexpr int kMaxCalls = 40;
+constexpr int kMaxOverlapCalls = 40;
 
 // What delays a product is that its blocks cannot all begin: those that find no
 // multiprocessor begin when the collective ends. So products must be as long as
@@ -71,7 +71,7 @@ absl::StatusOr<Beside> RunBeside(TimedLoop& mix, TimedLoop* call,
   const double began_s = MonotonicSeconds();
   RETURN_IF_ERROR(mix.Start());
   double sum_s = 0;
-  while (call != nullptr && beside.num_calls < kMaxCalls) {
+  while (call != nullptr && beside.num_calls < kMaxOverlapCalls) {
     // All ranks stop after the same call, and begin each together.
     ASSIGN_OR_RETURN(const double elapsed_s,
                      links.Sum(MonotonicSeconds() - began_s));
@@ -112,7 +112,7 @@ absl::StatusOr<OverlapFactors> MeasureOverlap(const ProfileRequest& request,
   ASSIGN_OR_RETURN(const auto large_call, links.MakeLoop(*large, 1));
   ASSIGN_OR_RETURN(const auto small_call, links.MakeLoop(small, 1));
   RETURN_IF_ERROR(timer.SetSurroundings(LongMix(request)));
-  ASSIGN_OR_RETURN(const auto mix, timer.MakeSurroundingsLoop(kMixSeconds));
+  ASSIGN_OR_RETURN(const auto mix, timer.MakeSurroundingsLoop(kOverlapSeconds));
   // Twice, since a chip that was idle is faster at first.
   RETURN_IF_ERROR(RunBeside(*mix, nullptr, num_ranks, links).status());
   ASSIGN_OR_RETURN(const Beside alone,

@@ -36,7 +36,7 @@ absl::StatusOr<TuningTable> ShippedChoices(const std::string& device) {
   return ParseTuningTable(text, KernelTuningFamilies());
 }
 
-double FlopsOf(const ProfileOp& op) {
+double ProductFlopsOf(const ProfileOp& op) {
   return WorkOf(Layout{}, op.kind, op.attributes).flops;
 }
 
@@ -112,7 +112,7 @@ absl::StatusOr<KernelTuning> MeasureTuning(
   std::vector<ProfileOp> ops = request.ops;
   std::stable_sort(ops.begin(), ops.end(),
                    [](const ProfileOp& a, const ProfileOp& b) {
-                     return FlopsOf(a) > FlopsOf(b);
+                     return ProductFlopsOf(a) > ProductFlopsOf(b);
                    });
   const absl::Status mixed = timer.SetSurroundings(StepMix(request));
   if (!absl::IsResourceExhausted(mixed)) RETURN_IF_ERROR(mixed);

@@ -17,8 +17,8 @@ namespace {
 
 // What other ranks of the host have mapped (peer_memory.h) is free once they
 // have ended their part of the last generation, too: a moment after this rank.
-constexpr absl::Duration kPatience = absl::Seconds(5);
-constexpr absl::Duration kPoll = absl::Milliseconds(50);
+constexpr absl::Duration kArenaPatience = absl::Seconds(5);
+constexpr absl::Duration kArenaPoll = absl::Milliseconds(50);
 
 struct Buffers {
   DeviceBuffer<std::byte> persistent, step;
@@ -62,11 +62,11 @@ absl::StatusOr<Buffers> AllocateBoth(int64_t persistent_bytes,
 absl::StatusOr<DeviceArenas> DeviceArenas::Allocate(int64_t persistent_bytes,
                                                     int64_t step_bytes) {
   CHECK(persistent_bytes >= 0 && step_bytes >= 0);
-  const absl::Time deadline = MonotonicNow() + kPatience;
+  const absl::Time deadline = MonotonicNow() + kArenaPatience;
   absl::StatusOr<Buffers> buffers = AllocateBoth(persistent_bytes, step_bytes);
   while (absl::IsResourceExhausted(buffers.status()) &&
          MonotonicNow() < deadline) {
-    absl::SleepFor(kPoll);
+    absl::SleepFor(kArenaPoll);
     buffers = AllocateBoth(persistent_bytes, step_bytes);
   }
   RETURN_IF_ERROR(buffers.status());

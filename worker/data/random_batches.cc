@@ -7,7 +7,7 @@ namespace {
 
 // The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): every input bit
 // reaches every output bit.
-uint64_t Mix(uint64_t x) {
+uint64_t MixBits(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
@@ -31,14 +31,14 @@ absl::Status RandomBatches::Fill(const BatchRequest& request,
   const auto vocab_size = static_cast<uint64_t>(options_.vocab_size);
   const int64_t length = options_.sequence_length;
   const uint64_t of_step =
-      Mix(Mix(options_.seed * kStride + static_cast<uint64_t>(request.split)) +
+      MixBits(MixBits(options_.seed * kStride + static_cast<uint64_t>(request.split)) +
           static_cast<uint64_t>(request.step));
   for (int64_t i = 0; i < request.num_sequences; ++i) {
     uint64_t state =
-        Mix(of_step + static_cast<uint64_t>(request.first_sequence_idx + i));
+        MixBits(of_step + static_cast<uint64_t>(request.first_sequence_idx + i));
     const auto next_token = [&] {
       state += kStride;
-      return static_cast<int32_t>(Mix(state) % vocab_size);
+      return static_cast<int32_t>(MixBits(state) % vocab_size);
     };
     int32_t token = next_token();
     for (int64_t at = i * length; at < (i + 1) * length; ++at) {
