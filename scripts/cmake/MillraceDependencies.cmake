@@ -6,6 +6,7 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # the first one compiled.
   set(CMAKE_CXX_COMPILER_LAUNCHER
     ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros  # Else nothing precompiled is kept.
     ${CCACHE_PROGRAM})
 endif()
 set(CMAKE_CUDA_COMPILER_LAUNCHER

@@ -1,8 +1,9 @@
 # millrace_library(NAME planner SRCS a.cc DEPS millrace::base absl::status)
 #   A library millrace::NAME; sources are relative to the calling folder.
 # millrace_test(NAME schedule_test SRCS planner/schedule_test.cc DEPS ... LABELS unit)
-#   A GoogleTest program and its ctest entry. Labels: unit (any machine,
-#   seconds), sim, e2e, oracle, gpu, multi_gpu.
+#   Tests with GoogleTest and their ctest entry. Labels: unit (any machine,
+#   seconds), sim, e2e, oracle, gpu, multi_gpu; and threads, where several touch
+#   the same memory.
 
 add_library(millrace_flags INTERFACE)
 target_include_directories(millrace_flags INTERFACE
@@ -38,27 +39,80 @@ function(millrace_library)
   target_link_libraries(millrace_${ARG_NAME} PUBLIC millrace_flags ${ARG_DEPS})
 endfunction()
 
-# What the sanitizer builds compile: the tests labelled unit or sim.
+# The sanitizer builds compile parts of the tests: address and undefined behaviour
+# those labelled unit or sim, races those labelled threads.
 if(MILLRACE_TESTS)
   add_custom_target(unit_and_sim_tests)
+  add_custom_target(threads_tests)
 endif()
 
+# Sets `result` to a gtest filter for the tests that `sources` define.
+function(millrace_test_filter result sources)
+  set(filter "")
+  foreach(source ${sources})
+    get_filename_component(source ${source} ABSOLUTE)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+    file(STRINGS ${source} lines REGEX "^(TYPED_)?TEST(_F|_P)?\\(")
+    foreach(line ${lines})
+      string(REGEX MATCH "\\(([A-Za-z0-9_]+)," matched "${line}")
+      if(NOT matched)
+        message(FATAL_ERROR "${source}: write the suite "
+          "behind the parenthesis, on the line of '${line}': ctest selects by it")
+      endif()
+      set(suite ${CMAKE_MATCH_1})
+      list(APPEND filter "${suite}.*" "*/${suite}.*" "${suite}/*")
+    endforeach()
+  endforeach()
+  list(REMOVE_DUPLICATES filter)
+  list(JOIN filter ":" filter)
+  set(${result} "${filter}" PARENT_SCOPE)
+endfunction()
+
+# Where GROUP is given, tests of one group are one program, which is linked once
+# for all; each keeps its ctest entry. Otherwise a test is a program by itself.
 function(millrace_test)
   if(NOT MILLRACE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;GROUP;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  add_executable(${ARG_NAME} ${ARG_SRCS})
-  target_link_libraries(${ARG_NAME} PRIVATE
-    millrace_flags ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME}
+  set(program ${ARG_NAME})
+  set(arguments "")
+  if(ARG_GROUP)
+    set(program ${ARG_GROUP})
+    millrace_test_filter(filter "${ARG_SRCS}")
+    set(arguments --gtest_filter=${filter})
+  endif()
+  if(NOT TARGET ${program})
+    add_executable(${program})
+    target_link_libraries(${program} PRIVATE
+      millrace_flags GTest::gmock GTest::gtest_main)
+    # What tests compute is little; what they cost is to be compiled.
+    target_compile_options(${program} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:${MILLRACE_TEST_OPTIMIZATION}>)
+    if(ARG_GROUP)
+      target_precompile_headers(${program} PRIVATE
+        $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/tests/precompiled.h>)
+    endif()
+  endif()
+  get_target_property(sources ${program} SOURCES)
+  foreach(source ${ARG_SRCS})
+    get_filename_component(source ${source} ABSOLUTE)
+    if(NOT source IN_LIST sources)
+      target_sources(${program} PRIVATE ${source})
+    endif()
+  endforeach()
+  target_link_libraries(${program} PRIVATE ${ARG_DEPS})
+  add_test(NAME ${ARG_NAME} COMMAND ${program} ${arguments}
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${ARG_NAME} PROPERTIES
     LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
   if("unit" IN_LIST ARG_LABELS OR "sim" IN_LIST ARG_LABELS)
-    add_dependencies(unit_and_sim_tests ${ARG_NAME})
+    add_dependencies(unit_and_sim_tests ${program})
+  endif()
+  if("threads" IN_LIST ARG_LABELS)
+    add_dependencies(threads_tests ${program})
   endif()
 endfunction()

@@ -16,7 +16,7 @@ namespace {
 // Goal: one slow machine holds up everybody, by as much as a pipeline with that
 // slow stage takes; in a machine of another replica likewise. Method: machine 5
 // holds ranks 40 .. 47: of replica 2's stage 2 and 3 (4 ranks each).
-TEST(ClusterSimulateTest, OneSlowMachineHoldsUpAll) {
+TEST(ClusterDisturbanceTest, OneSlowMachineHoldsUpAll) {
   const ClusterStep step = LargeStep(4);
   std::vector<double> slowdown(6, 1);
   slowdown[5] = 1.3;
@@ -44,7 +44,7 @@ TEST(ClusterSimulateTest, OneSlowMachineHoldsUpAll) {
 
 // Goal: a slow rank does what its machine being slow does to the passes it is
 // part of, and is named. Method: rank 41 is one of replica 2's stage 2.
-TEST(ClusterSimulateTest, OneSlowRankIsTheCause) {
+TEST(ClusterDisturbanceTest, OneSlowRankIsTheCause) {
   const ClusterStep step = LargeStep(4);
   const ClusterSimulation slow = *SimulateCluster(
       step,
@@ -70,7 +70,7 @@ TEST(ClusterSimulateTest, OneSlowRankIsTheCause) {
 // replica 1's stages 0 and 1, so its outer link carries the transfers between
 // stages 1 and 2 and, of the interleaved chunks, 3 and 0, and its inner one
 // those between 0 and 1.
-TEST(ClusterSimulateTest, OneSlowLinkHoldsUpWhatUsesIt) {
+TEST(ClusterDisturbanceTest, OneSlowLinkHoldsUpWhatUsesIt) {
   const ClusterStep step = LargeStep(4);
   const double undisturbed_s = StepTime(step);
   SlowLink link{.machine = 2, .passes = {1, 1, 1, 1}};
@@ -127,7 +127,7 @@ TEST(ClusterSimulateTest, OneSlowLinkHoldsUpWhatUsesIt) {
 
 // Goal: causes explain at least what steps take longer, whatever the noise.
 // Method: noise, slow machines and a slow link at once, over seeds.
-TEST(ClusterSimulateTest, CausesExplainTheSlowdown) {
+TEST(ClusterDisturbanceTest, CausesExplainTheSlowdown) {
   const ClusterStep step = LargeStep(9);
   for (const uint64_t seed : {1, 2, 3, 4, 5}) {
     const ClusterSimulation noisy =
@@ -152,7 +152,7 @@ TEST(ClusterSimulateTest, CausesExplainTheSlowdown) {
 
 // Goal: what all ranks share scatters steps and leaves their mean. Method: many
 // steps; their mean and deviation are those asked for.
-TEST(ClusterSimulateTest, WholeStepsScatter) {
+TEST(ClusterDisturbanceTest, WholeStepsScatter) {
   const ClusterStep step = LargeStep(2);
   const ClusterSimulation noisy = *SimulateCluster(
       step, {.step_sigma = 0.03, .seed = 4, .num_steps = 4000});
@@ -169,7 +169,7 @@ TEST(ClusterSimulateTest, WholeStepsScatter) {
 // Method: one stage without a pipeline, where a replica's time is a sum of m
 // log-normal passes, nearly normal: the expected maximum of n is computed from
 // the distribution of the maximum.
-TEST(ClusterSimulateTest, MaximumOverReplicasIsThatOfItsDistribution) {
+TEST(ClusterDisturbanceTest, MaximumOverReplicasIsThatOfItsDistribution) {
   constexpr int32_t kMicrobatches = 64;
   constexpr double kSigma = 0.05;
   ClusterStep step = StepOf(
@@ -196,7 +196,7 @@ TEST(ClusterSimulateTest, MaximumOverReplicasIsThatOfItsDistribution) {
 
 // Goal: noise and stragglers only ever add, more of them add more, and equal
 // seeds give equal steps.
-TEST(ClusterSimulateTest, NoiseGrowsMonotonicallyAndRepeats) {
+TEST(ClusterDisturbanceTest, NoiseGrowsMonotonicallyAndRepeats) {
   const ClusterStep step = LargeStep(50);
   double previous = StepTime(step);
   for (const double sigma : {0.01, 0.03, 0.1, 0.3}) {

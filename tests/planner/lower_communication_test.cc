@@ -18,7 +18,7 @@ namespace {
 
 // Goal: ops over a group of one rank are left out, and those over larger ones
 // are there. Method: look for each group in Programs of layouts that have it.
-TEST(BuildTrainingProgramTest, CommunicatesOverGroupsThatExistOnly) {
+TEST(BuildCommunicationTest, CommunicatesOverGroupsThatExistOnly) {
   for (const Layout& layout : TestLayouts()) {
     SCOPED_TRACE(LayoutToString(layout));
     absl::StatusOr<Program> program =
@@ -45,7 +45,7 @@ TEST(BuildTrainingProgramTest, CommunicatesOverGroupsThatExistOnly) {
 
 // Goal: what one stage sends is what the next receives, in one order. Method:
 // compare the lanes of each pair of neighbours.
-TEST(BuildTrainingProgramTest, TransfersMatchBetweenNeighbours) {
+TEST(BuildCommunicationTest, TransfersMatchBetweenNeighbours) {
   const Layout layout{.pipeline = 4, .tensor = 2, .num_microbatches = 5};
   std::vector<Program> programs;
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
@@ -74,7 +74,7 @@ TEST(BuildTrainingProgramTest, TransfersMatchBetweenNeighbours) {
 // the embedding's, the largest, under the first layer's weight gradients.
 // Method: no reduction but the last one waits for the last compute instruction
 // of the backward passes.
-TEST(BuildTrainingProgramTest, ReducesBucketsDuringTheBackwardPass) {
+TEST(BuildCommunicationTest, ReducesBucketsDuringTheBackwardPass) {
   const Layout layout{.data = 2, .num_microbatches = 2, .zero = 1};
   absl::StatusOr<Program> program =
       BuildTrainingProgram(TestModel(), layout, 0);
@@ -104,7 +104,7 @@ TEST(BuildTrainingProgramTest, ReducesBucketsDuringTheBackwardPass) {
 // first, in the order in which it needs them, each op waiting for its own
 // bucket alone, and none at the end. Method: look at both Programs' data lanes
 // and at what the first GEMM of each layer waits for.
-TEST(BuildTrainingProgramTest, GathersParametersUnderTheForwardPass) {
+TEST(BuildCommunicationTest, GathersParametersUnderTheForwardPass) {
   for (const int32_t pipeline : {1, 2}) {
     const Layout layout{
         .pipeline = pipeline, .data = 2, .num_microbatches = 2, .zero = 1};
@@ -144,7 +144,7 @@ TEST(BuildTrainingProgramTest, GathersParametersUnderTheForwardPass) {
 // Method: of a layer in the middle, that each op is certain to come after what
 // it reads of its own chunk, and that products are not held up by communication
 // of other chunks under way, nor the other way about.
-TEST(BuildTrainingProgramTest, HidesCommunicationOfChunks) {
+TEST(BuildCommunicationTest, HidesCommunicationOfChunks) {
   ModelSpec model = TestModel();
   model.hidden = 32;
   model.sequence_length = 512;

@@ -252,7 +252,7 @@ TEST(ShardedProgramTest, GathersOneBucketAhead) {
 
 // Goal: what is computed again is what each setting says, once a layer and
 // micro-batch, and the forward pass stays as it is. Method: count op kinds.
-TEST(RecomputeTest, ComputesAgainWhatItSays) {
+TEST(LowerRecomputeTest, ComputesAgainWhatItSays) {
   Layout layout{.num_microbatches = 2};
   const Program none = *BuildTrainingProgram(DeepModel(), layout, 0);
   const std::map<OpKind, int> forward = CountKinds(none, Phase::kForward);
@@ -282,7 +282,7 @@ TEST(RecomputeTest, ComputesAgainWhatItSays) {
 // Goal: computing again saves the memory it is for. Method: bytes of the step
 // arena of a model whose activations fill it: selective saves about the norms'
 // outputs and activations, full keeps little more than each layer's input.
-TEST(RecomputeTest, SavesMemory) {
+TEST(LowerRecomputeTest, SavesMemory) {
   ModelSpec model = DeepModel();
   model.sequence_length = 512;
   Layout layout{.tensor = 2, .num_microbatches = 2};
@@ -306,7 +306,7 @@ TEST(RecomputeTest, SavesMemory) {
 // Goal: a stage computes again what its own setting says, whatever others do.
 // Method: Programs of a pipeline of mixed stages against those of one setting,
 // instruction by instruction.
-TEST(RecomputeTest, IsOfEachStage) {
+TEST(LowerRecomputeTest, IsOfEachStage) {
   Layout mixed{.pipeline = 3, .num_microbatches = 4};
   SetRecompute("full, selective, none", &mixed);
   const std::vector<Program> programs =

@@ -50,7 +50,7 @@ TEST(RecomputeTest, RefusesWhatIsNoSet) {
 // Goal: the ladder takes ops by bytes saved a second, from nothing to
 // everything, and a smaller one before a large one. Method: prices of a layer;
 // ops that save nothing; output cheaper than the norm it needs.
-TEST(RecomputeLadderTest, TakesTheCheapestBytesFirst) {
+TEST(RecomputeStepsTest, TakesTheCheapestBytesFirst) {
   EXPECT_THAT(
       RecomputeLadder(std::vector<RecomputeCandidate>{
           {.op = Recompute::kNorm, .bytes = 8, .seconds = 2},
@@ -77,7 +77,7 @@ TEST(RecomputeLadderTest, TakesTheCheapestBytesFirst) {
 // Goal: sets of ops in their order cannot be bettered: none that saves as much
 // takes less time; and each set of a ladder saves and takes more than the one
 // before. Method: all sets of ops with random prices.
-TEST(RecomputeLadderTest, NoSetSavesMoreForLess) {
+TEST(RecomputeStepsTest, NoSetSavesMoreForLess) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 300; ++round) {
     std::vector<RecomputeCandidate> candidates;
