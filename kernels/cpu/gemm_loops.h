@@ -303,8 +303,8 @@ void MultiplyBlock(const GemmBlock& block, const GemmRange& range) {
 void GemmLoop(const GemmRange& range) {
   float* packed_b = range.workspace;
   float* packed_a = packed_b + kGemmDepth * kGemmBlockCols;
-  // Rows of a that lie crosswise are worth copying if read more than twice.
-  const bool pack_a = range.a_step != 1 && range.cols > 2 * kGemmPanel;
+  // Rows of a that lie crosswise are worth copying if read several times.
+  const bool pack_a = range.a_step != 1 && range.cols > 2 * kGemmColUnit;
   for (int64_t p = 0; p < range.depth; p += kGemmDepth) {
     const int64_t depth = Smaller(range.depth - p, kGemmDepth);
     for (int64_t col = 0; col < range.cols; col += kGemmBlockCols) {
