@@ -72,10 +72,11 @@ TEST(ProgramSizeTest, CountsWhatIsMade) {
   }
 }
 
-// Goal: a workers' plan of a batch of millions ends and says what to do. Method:
-// plan one on the made-up machine, whose memory holds no micro-batch large
-// enough. Every layout is refused, and refusing one takes making some Programs
-// of it, so there are few: two devices, two layers and no recomputation.
+// Goal: a workers' plan of a batch of millions ends and says what to do.
+// Method: plan one on the made-up machine, whose memory holds no micro-batch
+// large enough. Every layout is refused, and refusing one takes making some
+// Programs of it, so there are few: two devices, two layers and no
+// recomputation.
 TEST(ProgramSizeTest, PlansOfEndlessStepsAreRefused) {
   JobSpec job = SmallJob();
   job.model.num_layers = 2;
