@@ -6,7 +6,6 @@
 #define MILLRACE_KERNELS_GEMM_H_
 
 #include <cstdint>
-#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,31 +20,35 @@ struct GemmShape {
 };
 
 // One GEMM shape made ready at set-up, so that running it decides nothing and
-// allocates nothing of its own. (oneDNN 2.6 itself makes six or seven
-// allocations a run, 272 bytes in all, for its argument lists.) Move-only; one
-// run at a time.
+// allocates nothing. One run at a time.
+//
+// An element of c has the same bits for any number of threads, in products of
+// any m and n and at any place in them: they depend on its row of op(a), its
+// column of op(b), the value added to, and the level of cpu/loops.h.
 class GemmPlan {
  public:
-  // InvalidArgument on a size or num_threads below one, Internal if oneDNN
-  // refuses.
+  // InvalidArgument on a size or num_threads below one, or if
+  // MILLRACE_CPU_LEVEL names no level of this processor.
   static absl::StatusOr<GemmPlan> Create(const GemmShape& shape,
                                          int num_threads);
-  GemmPlan(GemmPlan&&) noexcept;
-  GemmPlan& operator=(GemmPlan&&) noexcept;
-  ~GemmPlan();
 
-  const GemmShape& shape() const;
-  // Scratch memory of a run; zero is common.
+  const GemmShape& shape() const { return shape_; }
+  // Scratch memory of a run.
   int64_t workspace_bytes() const;
 
   // `c` overlaps neither input. `workspace` holds workspace_bytes(), aligned to
-  // 64, or is null if that is zero. Equal inputs give equal bits.
-  absl::Status Run(float* c, const float* a, const float* b, void* workspace);
+  // 64. InvalidArgument if it is null.
+  absl::Status Run(float* c, const float* a, const float* b,
+                   void* workspace) const;
 
  private:
-  struct Impl;
-  explicit GemmPlan(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  GemmPlan(const GemmShape& shape, int row_parts, int col_parts)
+      : shape_(shape), row_parts_(row_parts), col_parts_(col_parts) {}
+
+  GemmShape shape_;
+  // Each thread computes one of row_parts_ x col_parts_ rectangles of c.
+  int row_parts_;
+  int col_parts_;
 };
 
 // What Run() means.

@@ -1,5 +1,11 @@
 #include "kernels/cpu/loops.h"
 
+#include <cstdlib>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/check.h"
 
 namespace millrace {
@@ -41,14 +47,36 @@ const Levels& AllLevels() {
   return levels;
 }
 
-const CpuLoops*& Chosen() {
-  static const CpuLoops* chosen = AllLevels().levels[0];
+constexpr char kLevelVariable[] = "MILLRACE_CPU_LEVEL";
+
+absl::StatusOr<const CpuLoops*> FindChosenLevel() {
+  const char* wish = std::getenv(kLevelVariable);
+  if (wish == nullptr) return AllLevels().levels[0];
+  std::string names;
+  for (int level = 0; level < AllLevels().num_levels; ++level) {
+    const CpuLoops* loops = AllLevels().levels[level];
+    if (absl::string_view(wish) == loops->name) return loops;
+    absl::StrAppend(&names, level == 0 ? "" : ", ", loops->name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(kLevelVariable, ": expected one of ", names,
+                   ", the levels that this processor runs, found '", wish,
+                   "'; unset the variable for the fastest"));
+}
+
+absl::StatusOr<const CpuLoops*>& Chosen() {
+  static absl::StatusOr<const CpuLoops*> chosen = FindChosenLevel();
   return chosen;
 }
 
 }  // namespace
 
-const CpuLoops& Loops() { return *Chosen(); }
+const CpuLoops& Loops() {
+  CHECK(Chosen().ok()) << Chosen().status();
+  return **Chosen();
+}
+
+absl::Status CheckCpuLevel() { return Chosen().status(); }
 
 int NumCpuLevels() { return AllLevels().num_levels; }
 

@@ -10,8 +10,10 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
+#include "kernels/cpu/gemm_range.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/rmsnorm.h"
@@ -22,6 +24,8 @@ namespace millrace {
 
 struct CpuLoops {
   const char* name;  // "x86-64-v4", "x86-64-v3" or "baseline".
+
+  void (*gemm)(const GemmRange&);
 
   // Tokens [begin, end).
   void (*rms_norm_forward)(const RmsNormForwardArgs&, int64_t begin,
@@ -66,8 +70,13 @@ struct CpuLoops {
 
 inline constexpr int64_t kAttentionTile = 64;
 
-// The best for this processor, unless a test chose others.
+// The best for this processor, unless MILLRACE_CPU_LEVEL names a lower level or
+// a test chose one.
 const CpuLoops& Loops();
+
+// InvalidArgument if MILLRACE_CPU_LEVEL names no level of this processor.
+// Loops() then ends the program, so whoever plans kernels asks this first.
+absl::Status CheckCpuLevel();
 
 // How many levels this processor runs, and the level-th of them, best first.
 int NumCpuLevels();

@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/attention_backward_loops.h"
 #include "kernels/cpu/attention_forward_loops.h"
+#include "kernels/cpu/gemm_loops.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/norm_loops.h"
 #include "kernels/cpu/optimizer_loops.h"
@@ -22,6 +23,7 @@ namespace millrace {
 extern const CpuLoops MILLRACE_LOOPS;
 const CpuLoops MILLRACE_LOOPS = {
     .name = kLevelName,
+    .gemm = GemmLoop,
     .rms_norm_forward = RmsNormForwardLoop,
     .residual_rms_norm_forward = ResidualRmsNormForwardLoop,
     .rms_norm_input_gradient = RmsNormInputGradientLoop,

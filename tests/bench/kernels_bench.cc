@@ -5,6 +5,8 @@
 // above that peak where its data stays in the caches.
 //
 //   kernels_bench [hidden] [threads] [sequence length]
+//
+// MILLRACE_CPU_LEVEL chooses the level of the instruction set.
 
 #include <algorithm>
 #include <cmath>
@@ -156,31 +158,37 @@ void Bench::MeasurePeaks() {
       peaks_.gflops, kLarge, peaks_.gigabytes_per_s, bytes >> 20);
 }
 
+// The products of a layer and of the head: forward, input gradient, weight
+// gradient added to what is there.
 void Bench::Gemms() {
-  const int64_t ffn = 3 * hidden_;
+  const int64_t ffn = 11 * hidden_ / 4;
   const struct {
     const char* name;
-    GemmShape shape;
-  } cases[] = {
-      {"gemm qkv",
-       {.m = kNumTokens, .n = 2 * hidden_, .k = hidden_, .trans_b = true}},
-      {"gemm gate_up",
-       {.m = kNumTokens, .n = 2 * ffn, .k = hidden_, .trans_b = true}},
-      {"gemm down", {.m = kNumTokens, .n = hidden_, .k = ffn, .trans_b = true}},
-      {"gemm gate_up, input gradient",
-       {.m = kNumTokens, .n = hidden_, .k = 2 * ffn}},
-      {"gemm gate_up, weight gradient",
-       {.m = 2 * ffn,
-        .n = hidden_,
-        .k = kNumTokens,
-        .trans_a = true,
-        .accumulate = true}},
-  };
-  for (const auto& gemm : cases) {
-    // Accumulating runs keep adding, so only the others are checked here.
-    const double seconds = TimeGemm(gemm.shape, !gemm.shape.accumulate);
-    PrintFlops(gemm.name, seconds,
-               2.0 * gemm.shape.m * gemm.shape.n * gemm.shape.k);
+    int64_t num_tokens, outputs, inputs;
+  } linears[] = {{"qkv", kNumTokens, 2 * hidden_, hidden_},
+                 {"attention output", kNumTokens, hidden_, hidden_},
+                 {"gate_up", kNumTokens, 2 * ffn, hidden_},
+                 {"down", kNumTokens, hidden_, ffn},
+                 {"head", kChunkTokens, kVocab, hidden_}};
+  for (const auto& [name, tokens, outputs, inputs] : linears) {
+    const struct {
+      const char* name;
+      GemmShape shape;
+    } passes[] = {
+        {"", {.m = tokens, .n = outputs, .k = inputs, .trans_b = true}},
+        {", input gradient", {.m = tokens, .n = inputs, .k = outputs}},
+        {", weight gradient",
+         {.m = outputs,
+          .n = inputs,
+          .k = tokens,
+          .trans_a = true,
+          .accumulate = true}}};
+    for (const auto& pass : passes) {
+      // Accumulating runs keep adding, so only the others are checked here.
+      PrintFlops(std::string("gemm ") + name + pass.name,
+                 TimeGemm(pass.shape, !pass.shape.accumulate),
+                 2.0 * tokens * outputs * inputs);
+    }
   }
 }
 

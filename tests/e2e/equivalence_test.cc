@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/equivalence_job.h"
+#include "tests/kernels/kernel_testing.h"
 #include "tests/planner/recompute_sets.h"
 #include "worker/gloo_communicator.h"
 #include "worker/memory_rendezvous_store.h"
@@ -109,9 +110,7 @@ TEST(EquivalenceTest, ReducingInBf16OnlyRounds) {
             << worst_norm << " of " << num_layouts << " layouts" << std::endl;
 }
 
-// Goal: the same layout twice gives the same bits. Method: losses, norms and
-// every parameter and moment of two runs, for layouts that use every axis.
-TEST(EquivalenceTest, SameLayoutTwiceIsBitIdentical) {
+void ExpectSameLayoutTwiceIsBitIdentical() {
   const JobSpec job = SmallJob();
   for (const Layout& layout :
        {Layout{.data = 2,
@@ -145,6 +144,13 @@ TEST(EquivalenceTest, SameLayoutTwiceIsBitIdentical) {
     EXPECT_EQ(first.tensors, second.tensors);
     EXPECT_FALSE(first.tensors.empty());
   }
+}
+
+// Goal: the same layout twice gives the same bits. Method: losses, norms and
+// every parameter and moment of two runs, for layouts that use every axis,
+// at every level of the instruction set.
+TEST(EquivalenceTest, SameLayoutTwiceIsBitIdentical) {
+  ForEachCpuLevel(ExpectSameLayoutTwiceIsBitIdentical);
 }
 
 // Goal: what is computed again is what was computed before, to the bit. Method:
@@ -185,11 +191,7 @@ TEST(EquivalenceTest, RecomputeChangesNoBit) {
   }
 }
 
-// Goal: tokens in chunks are learnt from as whole ones: the first loss is the
-// same to the bit, since products, sums and norms are of the same rows; only
-// norms' gradients add up in another order. Method: losses and norms beside
-// those of one chunk, with recomputation, stages and sharded parameters.
-TEST(EquivalenceTest, ChunksChangeRoundingAlone) {
+void ExpectChunksChangeRoundingAlone() {
   constexpr int64_t kFewSteps = 4;
   JobSpec job = SmallJob();
   job.model.sequence_length = 128;
@@ -225,6 +227,15 @@ TEST(EquivalenceTest, ChunksChangeRoundingAlone) {
       EXPECT_EQ(RunJob(job, layout, kFewSteps).tensors, cut.tensors);
     }
   }
+}
+
+// Goal: tokens in chunks are learnt from as whole ones: the first loss is the
+// same to the bit, since products, sums and norms are of the same rows; only
+// norms' gradients add up in another order. Method: losses and norms beside
+// those of one chunk, with recomputation, stages and sharded parameters, at
+// every level of the instruction set.
+TEST(EquivalenceTest, ChunksChangeRoundingAlone) {
+  ForEachCpuLevel(ExpectChunksChangeRoundingAlone);
 }
 
 // Goal: Gloo connections carry the same run, to the bit, as in-process ones.

@@ -73,15 +73,19 @@ inline void ExpectSameBits(const std::vector<float>& a,
       << what << " differs between equal runs";
 }
 
-// Calls body(level name) with each level of this processor chosen in turn.
+// Calls body() with each level of this processor chosen in turn, then chooses
+// the one before again.
 template <typename Body>
 void ForEachCpuLevel(const Body& body) {
+  const CpuLoops* before = &Loops();
+  int level_before = 0;
   for (int level = 0; level < NumCpuLevels(); ++level) {
+    if (&LoopsOfLevel(level) == before) level_before = level;
     UseCpuLevelForTesting(level);
     SCOPED_TRACE(Loops().name);
     body();
   }
-  UseCpuLevelForTesting(0);
+  UseCpuLevelForTesting(level_before);
 }
 
 // Runs `run(num_threads)`, which returns a kernel's outputs, on every level

@@ -64,23 +64,28 @@ TEST(ProgramSizeTest, CountsWhatIsMade) {
       return instructions;
     };
     // Small ones tell what a micro-batch adds, as at any number.
-    const int64_t each = (count(60) - count(20)) / 40;
-    const int64_t base = count(20) - 20 * each;
+    const int64_t of_20 = count(20);
+    const int64_t each = (count(60) - of_20) / 40;
+    const int64_t base = of_20 - 20 * each;
     EXPECT_LE(base + each * most, kMostInstructions);
     EXPECT_GT(base + each * too_many, kMostInstructions);
   }
 }
 
-// Goal: a workers' plan of a batch of millions ends soon and says what to do.
+// Goal: a workers' plan of a batch of millions ends and says what to do.
 // Method: plan one on the made-up machine, whose memory holds no micro-batch
-// large enough.
+// large enough. Every layout is refused, and refusing one takes making some
+// Programs of it, so there are few: two devices, two layers and no
+// recomputation.
 TEST(ProgramSizeTest, PlansOfEndlessStepsAreRefused) {
   JobSpec job = SmallJob();
+  job.model.num_layers = 2;
+  job.layout.recompute = "none";
   job.training.global_batch = 10'000'000;
   job.resources.memory_per_device_bytes = int64_t{64} << 20;
   const auto cost = CostModel::Create(MakeProfile({}));
   ASSERT_TRUE(cost.ok());
-  const auto plan = FindPlan({.job = job, .num_devices = 4}, *cost);
+  const auto plan = FindPlan({.job = job, .num_devices = 2}, *cost);
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(plan.status().message()),
               HasSubstr("set training.global_batch to "));

@@ -15,7 +15,7 @@ std::atomic<int64_t> own{0};
 std::atomic<int64_t> library{0};
 
 bool IsLibrary(const char* path) {
-  for (const char* name : {"libdnnl", "libgloo", "libgomp"}) {
+  for (const char* name : {"libgloo", "libgomp"}) {
     if (std::strstr(path, name) != nullptr) return true;
   }
   return false;

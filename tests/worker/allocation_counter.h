@@ -10,7 +10,7 @@ namespace millrace {
 
 struct AllocationCounts {
   int64_t own;      // Of this program's code.
-  int64_t library;  // Somewhere below a call into oneDNN, Gloo or OpenMP.
+  int64_t library;  // Somewhere below a call into Gloo or OpenMP.
 };
 
 // Counts on all threads between Start and Stop.

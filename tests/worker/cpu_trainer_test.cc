@@ -46,8 +46,8 @@ TEST(CpuTrainerTest, AllocatesWhatIsPlanned) {
 }
 
 // Goal: a step allocates nothing of ours but the timeline it hands out (one
-// vector a rank and step). oneDNN takes a few small argument lists a GEMM.
-// Method: count operator new on all ranks' threads over some steps.
+// vector a rank and step). Method: count operator new on all ranks' threads
+// over some steps.
 TEST(CpuTrainerTest, StepAllocatesOnlyItsTimeline) {
   constexpr int64_t kCounted = 5;
   for (const Layout& layout : {kSharded, kPipelined}) {
