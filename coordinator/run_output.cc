@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 
 namespace millrace {
@@ -47,16 +47,26 @@ absl::StatusOr<std::unique_ptr<RunOutput>> RunOutput::Open(
 
 absl::Status RunOutput::ReadMetrics() {
   std::string content;
-  ASSIGN_OR_RETURN(content, ReadFile(run_directory_ + "/metrics.jsonl"));
+  ASSIGN_OR_RETURN(
+      content, ReadFile(run_directory_ + "/metrics.jsonl", kMaxRecordBytes));
   std::istringstream lines(content);
   for (std::string line; std::getline(lines, line);) {
     // A torn last line belongs to a step that will be reported again.
-    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || !json.contains("step_time_s")) continue;
-    last_step_ = {json.value("generation", int64_t{0}),
-                  json.value("step", int64_t{0})};
-    last_loss_ = json["loss"].is_number() ? json["loss"].get<double>() : 0.0;
-    step_times_.push_back(json.value("step_time_s", 0.0));
+    const absl::StatusOr<Json> json = ParseOrderedJson(line);
+    if (!json.ok() || !json->is_object()) continue;
+    const auto number = [&](const char* key) {
+      const auto found = json->find(key);
+      return found == json->end() || !found->is_number() ? Json() : *found;
+    };
+    const Json seconds = number("step_time_s");
+    const Json generation = number("generation");
+    const Json step = number("step");
+    const Json loss = number("loss");
+    if (seconds.is_null()) continue;
+    last_step_ = {generation.is_null() ? 0 : generation.get<int64_t>(),
+                  step.is_null() ? 0 : step.get<int64_t>()};
+    last_loss_ = loss.is_null() ? 0.0 : loss.get<double>();
+    step_times_.push_back(seconds.get<double>());
   }
   return absl::OkStatus();
 }
@@ -65,9 +75,14 @@ absl::Status RunOutput::ReadTime() {
   const std::string path = run_directory_ + "/time.json";
   if (!FileExists(path)) return absl::OkStatus();
   std::string content;
-  ASSIGN_OR_RETURN(content, ReadFile(path));
+  ASSIGN_OR_RETURN(content, ReadFile(path, kMaxRecordBytes));
+  absl::StatusOr<Json> parsed = ParseOrderedJson(content);
+  if (!parsed.ok()) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": ", parsed.status().message()));
+  }
+  const Json& time_json = *parsed;
   try {
-    const Json time_json = Json::parse(content);
     for (const Json& entry : time_json.at("ranks")) {
       RankTime& time = ranks_[Rank{entry.at("rank").get<int32_t>()}];
       time.stage = entry.at("stage");
@@ -94,8 +109,7 @@ void RunOutput::Event(const EventRecord& record) {
   if (record.step >= 0) json["step"] = record.step;
   if (record.rank >= 0) json["rank"] = record.rank;
   if (!record.detail.empty()) json["detail"] = record.detail;
-  events_ << json.dump(-1, ' ', false, Json::error_handler_t::replace)
-          << std::endl;
+  events_ << JsonText(json) << std::endl;
 }
 
 bool RunOutput::Step(const StepRecord& record) {
@@ -117,7 +131,7 @@ bool RunOutput::Step(const StepRecord& record) {
   if (record.validation_loss.has_value()) {
     json["validation_loss"] = *record.validation_loss;
   }
-  metrics_ << json.dump() << std::endl;
+  metrics_ << JsonText(json) << std::endl;
   return true;
 }
 
@@ -162,7 +176,7 @@ absl::Status RunOutput::WriteTime() {
          {"startup_s", startup_s_}});
   }
   const Json json = {{"wall_s", SecondsSinceStart()}, {"ranks", entries}};
-  return WriteFile("time.json", json.dump(1) + "\n");
+  return WriteFile("time.json", JsonText(json, 1) + "\n");
 }
 
 absl::Status RunOutput::WriteResult(const ResultRecord& record) {
@@ -177,9 +191,7 @@ absl::Status RunOutput::WriteResult(const ResultRecord& record) {
       {"parameter_hash", record.parameter_hash.empty()
                              ? Json(nullptr)
                              : Json(record.parameter_hash)}};
-  return WriteFile(
-      "result.json",
-      json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  return WriteFile("result.json", JsonText(json, 1) + "\n");
 }
 
 absl::Status RunOutput::WriteFile(const std::string& name,

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "nlohmann/json.hpp"
+#include "base/json.h"
 #include "planner/profile_errors.h"
 
 namespace millrace {
@@ -17,9 +17,7 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 // On one line. Bytes of a table that are no UTF-8 become a replacement
 // character.
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+std::string Dump(const Json& json) { return JsonText(json); }
 
 Json OrNull(const std::optional<double>& value) {
   return value ? Json(*value) : Json(nullptr);

@@ -1,10 +1,10 @@
 #include "planner/explain_json.h"
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "planner/layout.h"
 #include "planner/uneven.h"
 
@@ -283,7 +283,7 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
   if (plan.uneven != nullptr) json["uneven"] = UnevenJson(*plan.uneven);
   json["warnings"] = plan.warnings;
   AppendAnswers(answers, &json);
-  return json.dump(2) + "\n";
+  return JsonText(json, 2) + "\n";
 }
 
 }  // namespace millrace

@@ -1,10 +1,10 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json.h"
 #include "worker/compare.h"
 
 namespace millrace {
@@ -125,7 +125,7 @@ std::string ComparisonToJson(const Comparison& comparison) {
   for (const OutputComparison& output : comparison.outputs) {
     json["outputs"].push_back(OutputJson(output));
   }
-  return json.dump(2) + "\n";
+  return JsonText(json, 2) + "\n";
 }
 
 }  // namespace millrace

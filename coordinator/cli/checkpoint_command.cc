@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/files.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "fault/checkpoint.h"
@@ -94,7 +95,7 @@ absl::Status RunList(const CheckpointOptions& options) {
                                  entry.path);
   }
   if (options.json) {
-    std::cout << list.dump(2) << std::endl;
+    std::cout << JsonText(list, 2) << std::endl;
   } else if (entries.empty()) {
     std::cout << "no committed checkpoints in " << options.path << std::endl;
   }
@@ -112,7 +113,7 @@ absl::Status RunShow(const CheckpointOptions& options) {
   }
   if (options.json) {
     json["job_yaml"] = manifest.info.job_yaml;
-    std::cout << json.dump(2) << std::endl;
+    std::cout << JsonText(json, 2) << std::endl;
     return absl::OkStatus();
   }
   std::cout << absl::StrFormat(
@@ -129,7 +130,7 @@ absl::Status RunShow(const CheckpointOptions& options) {
       manifest.files.size());
   for (const auto& [name, shape] : tensors.items()) {
     if (IsOptimizerState(name)) continue;
-    std::cout << "  " << name << " " << shape.dump() << "\n";
+    std::cout << "  " << name << " " << JsonText(shape) << "\n";
   }
   std::cout << std::flush;
   return absl::OkStatus();
@@ -144,7 +145,7 @@ absl::Status RunVerify(const CheckpointOptions& options) {
     // A damaged checkpoint is an answer, too: it goes where the answer goes.
     Json json = {{"path", options.path}, {"whole", status.ok()}};
     if (!status.ok()) json["error"] = std::string(status.message());
-    std::cout << json.dump(2) << std::endl;
+    std::cout << JsonText(json, 2) << std::endl;
   }
   RETURN_IF_ERROR(status);
   if (options.json) return absl::OkStatus();
@@ -160,7 +161,7 @@ absl::Status RunExport(const CheckpointOptions& options) {
   RETURN_IF_ERROR(
       ExportParameters(*PosixFileSystem(), options.path, options.output));
   if (options.json) {
-    std::cout << Json{{"output", options.output}}.dump(2) << std::endl;
+    std::cout << JsonText(Json{{"output", options.output}}, 2) << std::endl;
   } else {
     std::cout << "wrote " << options.output << std::endl;
   }
@@ -192,6 +193,7 @@ absl::Status FitBatch(const Layout& old_layout, int32_t micro_batch,
 }
 
 absl::Status RunReshard(const CheckpointOptions& options) {
+  const PrivateFiles private_files;
   FileSystem& files = *PosixFileSystem();
   ASSIGN_OR_RETURN(const CheckpointInfo info,
                    ReadCheckpointInfo(files, options.path));
@@ -204,9 +206,10 @@ absl::Status RunReshard(const CheckpointOptions& options) {
                    ReshardCheckpoint(files, options.path, options.output,
                                      job.model, layout));
   if (options.json) {
-    std::cout
-        << Json{{"path", entry.path}, {"layout", LayoutJson(layout)}}.dump(2)
-        << std::endl;
+    std::cout << JsonText(
+                     Json{{"path", entry.path}, {"layout", LayoutJson(layout)}},
+                     2)
+              << std::endl;
   } else {
     std::cout << "wrote " << entry.path << ": " << LayoutToString(layout)
               << std::endl;

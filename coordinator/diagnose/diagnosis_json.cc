@@ -1,9 +1,9 @@
 // The half of diagnosis_text.h that is for programs.
 
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "coordinator/diagnose/diagnosis_text.h"
 #include "coordinator/diagnose/hints.h"
-#include "nlohmann/json.hpp"
 
 namespace millrace {
 namespace {
@@ -186,8 +186,7 @@ std::string DiagnosisToJson(const std::string& name, const Trace& trace,
       {"waiting_s", Seconds(share.waiting_ns)}};
   root["plan"] = advice == nullptr ? Json(nullptr) : AdviceJson(*advice);
   // Names may hold any bytes; what is no UTF-8 is replaced, not thrown at.
-  return absl::StrCat(root.dump(2, ' ', false, Json::error_handler_t::replace),
-                      "\n");
+  return absl::StrCat(JsonText(root, 2), "\n");
 }
 
 }  // namespace millrace

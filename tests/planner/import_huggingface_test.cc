@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/import.h"
@@ -98,6 +99,9 @@ TEST(ImportHuggingFaceTest, RefusesForeignModels) {
     EXPECT_THAT(ErrorOf(Changed(kHuggingFaceConfig, from, to)),
                 HasSubstr(error));
   }
+  const std::string deep(100'000, '[');
+  EXPECT_THAT(ErrorOf(absl::StrCat("{\n\"a\": ", deep)),
+              HasSubstr("config.json:2: lists and objects are nested deeper"));
   // A window no shorter than the sequences changes nothing.
   EXPECT_TRUE(Import(Changed(kHuggingFaceConfig, "\"rope_scaling\": null",
                              "\"sliding_window\": 1024"),

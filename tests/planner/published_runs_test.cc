@@ -73,6 +73,18 @@ TEST(PublishedRunsTest, RefusesWhatHoldsNoRows) {
               AllOf(HasSubstr("runs.json:2: not JSON"), HasSubstr("1e999")));
 }
 
+// Goal: depth is bounded before rows are looked at, whose keys cost more the
+// deeper they stand. Method: 60,000 objects in each other on the second line.
+TEST(PublishedRunsTest, RefusesDeepRows) {
+  std::string row;
+  for (int i = 0; i < 60'000; ++i) row += "{\"a\":";
+  const absl::Status status =
+      ReadPublishedRuns(absl::StrCat("{\"rows\": [\n", row), "runs.json")
+          .status();
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("runs.json:2: lists and objects are nested deeper"));
+}
+
 // Goal: a row that is wrong is named with file, line and key, and has a fault
 // instead of being guessed. Method: one mistake each.
 TEST(PublishedRunsTest, TellsWhatIsWrongWithARow) {
