@@ -34,9 +34,16 @@ absl::StatusOr<Json> ParseAs(absl::string_view text) {
     return JsonErrorAt(
         text, error.byte,
         absl::StrCat("not valid JSON: ", JsonExplanation(error.what())));
-  } catch (const typename Json::exception& error) {  // Too large a number.
-    return absl::InvalidArgumentError(
-        absl::StrCat("not valid JSON: ", JsonExplanation(error.what())));
+  } catch (const typename Json::exception& error) {
+    // Too large a number; the library names it, but not its place.
+    const std::string what = JsonExplanation(error.what());
+    const size_t open = what.find('\'');
+    const size_t at =
+        open == what.npos
+            ? text.npos
+            : text.find(what.substr(open + 1, what.rfind('\'') - open - 1));
+    return JsonErrorAt(text, at == text.npos ? 0 : at,
+                       absl::StrCat("not valid JSON: ", what));
   }
 }
 

@@ -30,6 +30,13 @@ absl::Status Add(Setting setting, Settings* settings) {
                    absl::StrCat(setting.key, ": given twice, first on line ",
                                 first->line, "; remove one"));
   }
+  // Each is looked for among all before it.
+  constexpr size_t kMaxSettings = 20'000;
+  if (settings->entries.size() == kMaxSettings) {
+    return ErrorAt(*settings, setting.line,
+                   absl::StrCat("more than ", kMaxSettings,
+                                " settings; is it the right file?"));
+  }
   settings->entries.push_back(std::move(setting));
   return absl::OkStatus();
 }

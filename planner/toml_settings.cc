@@ -21,6 +21,9 @@ namespace {
 // The library reads nested values by recursion, and no settings nest as deep.
 constexpr int kMaxTomlNesting = 32;
 
+// The library looks for the line of each value from the start of the text.
+constexpr size_t kMaxTomlBytes = size_t{256} << 10;
+
 // The first line on which lists and tables, or the words of a dotted key, nest
 // deeper; 0 where none does. Brackets in texts count as well, which only a text
 // with that many more opening than closing ones would notice.
@@ -80,6 +83,11 @@ std::string FirstLine(const std::string& text) {
 absl::StatusOr<Settings> ReadTomlSettings(absl::string_view text,
                                           const std::string& file_name) {
   Settings settings{.file_name = file_name};
+  if (text.size() > kMaxTomlBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ":1: ", text.size(), " bytes; settings have ",
+                     kMaxTomlBytes, " at most"));
+  }
   if (const int line = LineOfDeepToml(text); line > 0) {
     return absl::InvalidArgumentError(absl::StrCat(file_name, ":", line,
                                                    ": nested deeper than ",

@@ -99,6 +99,12 @@ TEST(ImportHuggingFaceTest, RefusesForeignModels) {
     EXPECT_THAT(ErrorOf(Changed(kHuggingFaceConfig, from, to)),
                 HasSubstr(error));
   }
+  std::string many = "{\"a\": 1";
+  for (int i = 0; i < 20'000; ++i) {
+    absl::StrAppend(&many, ",\n\"a", i, "\": 1");
+  }
+  EXPECT_THAT(ErrorOf(absl::StrCat(many, "}")),
+              HasSubstr("config.json:20001: more than 20000 settings"));
   const std::string deep(100'000, '[');
   EXPECT_THAT(ErrorOf(absl::StrCat("{\n\"a\": ", deep)),
               HasSubstr("config.json:2: lists and objects are nested deeper"));

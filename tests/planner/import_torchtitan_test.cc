@@ -45,6 +45,7 @@ TEST(ImportTorchtitanTest, RefusesHostileToml) {
     EXPECT_THAT(ErrorOf(absl::StrCat("\n", deep, "\n")),
                 HasSubstr("job.toml:2: nested deeper than 32 levels"));
   }
+  EXPECT_THAT(ErrorOf(repeated("# much\n")), HasSubstr("at most"));
   for (const char* wrong : {"a = 99999999999999999999", "a = 1e99999", "a = \"",
                             "a = [1,", "a = 2024-99-99", "[a", "= 1", "a = ''",
                             "a = \"\\uD800\"", "a = {", "a.b.c", "\x01 = 1"}) {
