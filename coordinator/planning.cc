@@ -1,9 +1,12 @@
 #include "coordinator/planning.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/status_macros.h"
@@ -41,6 +44,18 @@ absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
         ProgramToString(program)));
   }
   return absl::OkStatus();
+}
+
+// DataLoss unless the text at `key` is one of `words`.
+absl::Status CheckWord(const Json& json, const char* key,
+                       const std::vector<std::string>& words) {
+  const auto word = json.at(key).get<std::string>();
+  if (std::find(words.begin(), words.end(), word) != words.end()) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      absl::StrCat("the plan in the log: ", key, ": expected ",
+                   absl::StrJoin(words, ", "), ", found '", word, "'"));
 }
 
 }  // namespace
@@ -176,6 +191,12 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
   const Json& parsed = *read;
   PlanRecord record;
   try {
+    RETURN_IF_ERROR(
+        CheckWord(parsed, "precision", {"fp32", "bf16", "fp8", "fp4"}));
+    RETURN_IF_ERROR(CheckWord(parsed, "gradient_reduction",
+                              {"fp32", "bf16", "fp8", "fp4"}));
+    RETURN_IF_ERROR(CheckWord(parsed, "schedule",
+                              {"1f1b", "zero_bubble", "interleaved", "list"}));
     record.layout = {
         .pipeline = parsed.at("pipeline"),
         .data = parsed.at("data"),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <sstream>
 #include <string>
 #include <toml.hpp>
@@ -101,6 +102,9 @@ absl::StatusOr<Settings> ReadTomlSettings(absl::string_view text,
     return absl::InvalidArgumentError(
         absl::StrCat(file_name, ":", error.location().line(),
                      ": not valid TOML: ", FirstLine(error.what())));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(file_name, ": no memory to read it"));
   } catch (const std::exception& error) {  // Of a number out of range, say.
     return absl::InvalidArgumentError(absl::StrCat(
         file_name, ":1: not valid TOML: ", FirstLine(error.what())));

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdint>
 #include <exception>
+#include <new>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -163,6 +164,9 @@ absl::StatusOr<YamlTree> ParseYaml(absl::string_view yaml,
   } catch (const YAML::Exception& error) {
     return builder.Error(std::max(error.mark.line, 0) + 1,
                          absl::StrCat("not valid YAML: ", error.msg));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(file_name, ": no memory to read it"));
   } catch (const std::exception& error) {  // Of the standard library, in it.
     return builder.Error(1, absl::StrCat("not valid YAML: ", error.what()));
   }
