@@ -94,9 +94,10 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
 absl::StatusOr<ResumeChoice> JobRunner::ChooseStart() const {
   const std::string& resume = job_.checkpoint.resume;
   if (resume == "auto") {
-    return ChooseResume(*PosixFileSystem(), CheckpointDirectory());
+    return ChooseResume(*PosixFileSystem(), CheckpointDirectory(), &job_.model);
   }
   if (resume == "none") return ResumeChoice{};
+  RETURN_IF_ERROR(CheckIsOfModel(*PosixFileSystem(), resume, job_.model));
   RETURN_IF_ERROR(VerifyCheckpoint(*PosixFileSystem(), resume));
   return ResumeChoice{.path = resume};
 }

@@ -1,11 +1,14 @@
 #include "coordinator/planning.h"
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "planner/cost.h"
 #include "planner/explain_json.h"
@@ -41,6 +44,18 @@ absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
         ProgramToString(program)));
   }
   return absl::OkStatus();
+}
+
+// DataLoss unless the text at `key` is one of `words`.
+absl::Status CheckWord(const Json& json, const char* key,
+                       const std::vector<std::string>& words) {
+  const auto word = json.at(key).get<std::string>();
+  if (std::find(words.begin(), words.end(), word) != words.end()) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      absl::StrCat("the plan in the log: ", key, ": expected ",
+                   absl::StrJoin(words, ", "), ", found '", word, "'"));
 }
 
 }  // namespace
@@ -143,34 +158,45 @@ std::string PlanRecordToJson(const PlanRecord& record) {
                       stage.weight_gradient_bytes, stage.memory_bytes});
   }
   const CopyEngineUse& use = layout.copy_engines;
-  return Json{{"pipeline", layout.pipeline},
-              {"data", layout.data},
-              {"tensor", layout.tensor},
-              {"micro_batch", layout.micro_batch},
-              {"num_microbatches", layout.num_microbatches},
-              {"zero", layout.zero},
-              {"precision", PrecisionName(layout.precision)},
-              {"gradient_reduction", PrecisionName(layout.gradient_reduction)},
-              {"recompute", RecomputeKey(layout)},
-              {"schedule", ScheduleName(layout.schedule)},
-              {"listed_stages", listed},
-              {"listed_transfer_us", layout.listed_transfer_us},
-              {"copy_engines",
-               {use.transfers, use.tensor_gathers, use.tensor_reductions,
-                use.data_gathers}},
-              {"tensor_chunks", layout.tensor_chunks},
-              {"step_time_s", record.step_time_s},
-              {"memory_bytes", record.memory_bytes},
-              {"program_hashes", record.program_hashes},
-              {"ranks_per_host", record.ranks_per_host},
-              {"resume_path", record.resume_path}}
-      .dump();
+  return JsonText(
+      Json{{"pipeline", layout.pipeline},
+           {"data", layout.data},
+           {"tensor", layout.tensor},
+           {"micro_batch", layout.micro_batch},
+           {"num_microbatches", layout.num_microbatches},
+           {"zero", layout.zero},
+           {"precision", PrecisionName(layout.precision)},
+           {"gradient_reduction", PrecisionName(layout.gradient_reduction)},
+           {"recompute", RecomputeKey(layout)},
+           {"schedule", ScheduleName(layout.schedule)},
+           {"listed_stages", listed},
+           {"listed_transfer_us", layout.listed_transfer_us},
+           {"copy_engines",
+            {use.transfers, use.tensor_gathers, use.tensor_reductions,
+             use.data_gathers}},
+           {"tensor_chunks", layout.tensor_chunks},
+           {"step_time_s", record.step_time_s},
+           {"memory_bytes", record.memory_bytes},
+           {"program_hashes", record.program_hashes},
+           {"ranks_per_host", record.ranks_per_host},
+           {"resume_path", record.resume_path}});
 }
 
 absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
+  const absl::StatusOr<Json> read = ParseJson(json);
+  if (!read.ok()) {
+    return absl::DataLossError(
+        absl::StrCat("the plan in the log: ", read.status().message()));
+  }
+  const Json& parsed = *read;
   PlanRecord record;
   try {
-    const Json parsed = Json::parse(json);
+    RETURN_IF_ERROR(
+        CheckWord(parsed, "precision", {"fp32", "bf16", "fp8", "fp4"}));
+    RETURN_IF_ERROR(CheckWord(parsed, "gradient_reduction",
+                              {"fp32", "bf16", "fp8", "fp4"}));
+    RETURN_IF_ERROR(CheckWord(parsed, "schedule",
+                              {"1f1b", "zero_bubble", "interleaved", "list"}));
     record.layout = {
         .pipeline = parsed.at("pipeline"),
         .data = parsed.at("data"),

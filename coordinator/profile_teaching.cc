@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "base/file_lock.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "coordinator/write_ahead_log.h"
@@ -45,7 +45,7 @@ std::string ObservedPath(const std::string& run_directory) {
 
 absl::StatusOr<std::vector<StepObservation>> ReadObserved(
     const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadFile(path);
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxRecordBytes);
   if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(absl::StrCat(
         "no ", path,
@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<StepObservation>> ReadObserved(
 // next one must not write on.
 absl::Status CutTornLine(const std::string& path) {
   if (!FileExists(path)) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRecordBytes));
   const size_t whole = text.rfind('\n') + 1;  // 0 without any.
   if (whole == text.size()) return absl::OkStatus();
   return WriteFileAtomically(path, text.substr(0, whole));
@@ -86,12 +86,13 @@ absl::Status CutTornLine(const std::string& path) {
 // By (generation, step), as metrics.jsonl has them.
 using StepTimes = std::map<std::pair<int64_t, int64_t>, double>;
 absl::StatusOr<StepTimes> ReadStepTimes(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRecordBytes));
   StepTimes times;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     // A torn line tells nothing.
-    const Json json = Json::parse(line.begin(), line.end(), nullptr,
-                                  /*allow_exceptions=*/false);
+    const absl::StatusOr<Json> parsed = ParseJson(line);
+    if (!parsed.ok()) continue;
+    const Json& json = *parsed;
     if (!json.is_object() || !json.value("step_time_s", Json()).is_number() ||
         !json.value("step", Json()).is_number_integer() ||
         !json.value("generation", Json()).is_number_integer()) {

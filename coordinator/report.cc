@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "coordinator/report/page.h"
 #include "coordinator/report_data.h"
@@ -48,15 +49,13 @@ absl::StatusOr<RunSummary> SummarizeRun(const std::string& run_directory) {
   summary["run"] = data["run"];
   summary["report"] = ReportPath(run_directory);
   summary["missing"] = data["missing"];
-  return RunSummary{
-      .json =
-          summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace),
-      .text = SummaryText(summary)};
+  return RunSummary{.json = JsonText(summary, 2), .text = SummaryText(summary)};
 }
 
 absl::StatusOr<std::string> PlanPage(
     const JobSpec& job, const HardwareProfile& profile, const Plan& plan,
     const Timeline& timeline, const std::vector<std::string>& program_texts) {
+  ASSIGN_OR_RETURN(nlohmann::json plan_json, ParseJson(PlanToJson(plan)));
   nlohmann::json data = {{"run", job.name},
                          {"sections", {"timeline", "plan", "job"}},
                          {"missing", nlohmann::json::array()},
@@ -64,7 +63,7 @@ absl::StatusOr<std::string> PlanPage(
                          {"job", JobData(job)},
                          {"job_yaml", JobToYaml(job)},
                          {"machine", MachineData(profile)},
-                         {"plan", nlohmann::json::parse(PlanToJson(plan))},
+                         {"plan", std::move(plan_json)},
                          {"predicted", TimelineData(timeline)}};
   for (size_t stage = 0; stage < program_texts.size(); ++stage) {
     ASSIGN_OR_RETURN(

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "coordinator/report_program.h"
 #include "coordinator/report_summary.h"
@@ -38,10 +39,11 @@ constexpr std::array<const char*, 9> kColumns = {
 using Section = absl::StatusOr<Json>;
 
 absl::StatusOr<Json> ReadJson(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) {
-    return absl::DataLossError(absl::StrCat(path, " is not valid JSON"));
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRecordBytes));
+  absl::StatusOr<Json> value = ParseJson(text);
+  if (!value.ok()) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": ", value.status().message()));
   }
   return value;
 }
@@ -58,19 +60,18 @@ absl::StatusOr<Json> ReadJsonObject(const std::string& path) {
 // One JSON object a line. The last line may be torn, since the run may have
 // been killed while writing it; any other bad line is an error.
 absl::StatusOr<std::vector<Json>> ReadJsonLines(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRecordBytes));
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
   std::vector<Json> objects;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (lines[i].empty()) continue;
-    Json value = Json::parse(lines[i].begin(), lines[i].end(), nullptr,
-                             /*allow_exceptions=*/false);
-    if (!value.is_object()) {
+    absl::StatusOr<Json> value = ParseJson(lines[i]);
+    if (!value.ok() || !value->is_object()) {
       if (i + 1 == lines.size()) break;
       return absl::DataLossError(
           absl::StrCat(path, ":", i + 1, ": not a JSON object"));
     }
-    objects.push_back(std::move(value));
+    objects.push_back(*std::move(value));
   }
   if (objects.empty()) {
     return absl::DataLossError(absl::StrCat(path, " holds no whole line"));
@@ -138,7 +139,7 @@ Section ReadTime(const std::string& path) {
 double Rounded(double seconds) { return std::round(seconds * 1e7) / 1e7; }
 
 Section ReadTimeline(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRecordBytes));
   ASSIGN_OR_RETURN(const Timeline timeline, TimelineFromJson(text));
   return TimelineData(timeline);
 }
@@ -149,7 +150,7 @@ Section ReadPrograms(const std::string& directory) {
   for (int stage = 0;; ++stage) {
     const std::string path = absl::StrCat(directory, "/stage-", stage, ".txt");
     if (!std::filesystem::exists(path, error)) break;
-    ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+    ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRecordBytes));
     ASSIGN_OR_RETURN(programs[absl::StrCat(stage)],
                      ParseProgramText(text, path));
   }

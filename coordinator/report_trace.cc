@@ -7,9 +7,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "coordinator/report_program.h"
-#include "nlohmann/json.hpp"
 #include "planner/timeline.h"
 
 namespace millrace {
@@ -44,7 +44,7 @@ absl::StatusOr<const Json*> ProgramOf(const std::string& run_directory,
   if (found != programs->end()) return &found->second;
   const std::string path =
       absl::StrCat(run_directory, "/programs/stage-", stage, ".txt");
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxRecordBytes));
   ASSIGN_OR_RETURN(Json program, ParseProgramText(text, path));
   return &programs->emplace(stage, std::move(program)).first->second;
 }
@@ -99,7 +99,7 @@ absl::Status WriteRunTrace(const std::string& run_directory,
         absl::StrCat(run_directory, "/timelines/", step.file, ".json");
     std::error_code error;
     if (!std::filesystem::exists(file, error)) continue;
-    ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
+    ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxRecordBytes));
     ASSIGN_OR_RETURN(const Timeline timeline, TimelineFromJson(text));
     for (const RankTimeline& rank : timeline.ranks) {
       ASSIGN_OR_RETURN(const Json* program,
@@ -114,8 +114,8 @@ absl::Status WriteRunTrace(const std::string& run_directory,
                      "the run directory that the training printed"));
   }
   return WriteFileAtomically(
-      path, Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}
-                .dump());
+      path, JsonText(Json{{"displayTimeUnit", "ms"},
+                          {"traceEvents", std::move(events)}}));
 }
 
 }  // namespace millrace

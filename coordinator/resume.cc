@@ -30,10 +30,11 @@ absl::Status Suits(FileSystem& files, const DamagedRestore& damaged,
 }  // namespace
 
 absl::StatusOr<ResumeChoice> ChooseResume(FileSystem& files,
-                                          const std::string& directory) {
+                                          const std::string& directory,
+                                          const ModelSpec* model) {
   ResumeChoice choice;
   const absl::StatusOr<CheckpointEntry> newest =
-      FindNewestCheckpoint(files, directory, &choice.skipped);
+      FindNewestCheckpoint(files, directory, &choice.skipped, model);
   if (newest.ok()) {
     choice.path = newest->path;
     choice.step = newest->step;

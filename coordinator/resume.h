@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "fault/file_system.h"
+#include "planner/model.h"
 
 namespace millrace {
 
@@ -21,12 +22,13 @@ struct ResumeChoice {
   std::vector<std::string> skipped;
 };
 
-// For `checkpoint.resume: auto`: the newest whole checkpoint in `directory`, or
-// the seed if no checkpoint was ever committed there. DataLoss if there are
-// some and none is whole; the message says what is wrong with each and what to
-// do. Reads every byte of what it chooses.
+// For `checkpoint.resume: auto`: the newest whole checkpoint in `directory`, of
+// `model` if one is given, or the seed if no checkpoint was ever committed
+// there. DataLoss if there are some and none will do; the message says what is
+// wrong with each and what to do. Reads every byte of what it chooses.
 absl::StatusOr<ResumeChoice> ChooseResume(FileSystem& files,
-                                          const std::string& directory);
+                                          const std::string& directory,
+                                          const ModelSpec* model = nullptr);
 
 // What a generation was to restore when a worker found it damaged.
 struct DamagedRestore {

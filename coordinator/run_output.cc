@@ -1,7 +1,6 @@
 #include "coordinator/run_output.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -9,12 +8,13 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 
 namespace millrace {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kUnreportedSteps = 2;
 
@@ -41,16 +41,27 @@ absl::StatusOr<std::unique_ptr<RunOutput>> RunOutput::Open(
 
 absl::Status RunOutput::ReadMetrics() {
   std::string content;
-  ASSIGN_OR_RETURN(content, ReadFile(run_directory_ + "/metrics.jsonl"));
+  ASSIGN_OR_RETURN(
+      content, ReadFile(run_directory_ + "/metrics.jsonl", kMaxRecordBytes));
   std::istringstream lines(content);
   for (std::string line; std::getline(lines, line);) {
     // A torn last line belongs to a step that will be reported again.
-    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || !json.contains("step_time_s")) continue;
-    last_step_ = {json.value("generation", int64_t{0}),
-                  json.value("step", int64_t{0})};
-    last_loss_ = json["loss"].is_number() ? json["loss"].get<double>() : 0.0;
-    step_times_.push_back(json.value("step_time_s", 0.0));
+    const absl::StatusOr<OrderedJson> json = ParseOrderedJson(line);
+    if (!json.ok() || !json->is_object()) continue;
+    const auto number = [&](const char* key) {
+      const auto found = json->find(key);
+      return found == json->end() || !found->is_number() ? OrderedJson()
+                                                         : *found;
+    };
+    const OrderedJson seconds = number("step_time_s");
+    const OrderedJson generation = number("generation");
+    const OrderedJson step = number("step");
+    const OrderedJson loss = number("loss");
+    if (seconds.is_null()) continue;
+    last_step_ = {generation.is_null() ? 0 : generation.get<int64_t>(),
+                  step.is_null() ? 0 : step.get<int64_t>()};
+    last_loss_ = loss.is_null() ? 0.0 : loss.get<double>();
+    step_times_.push_back(seconds.get<double>());
   }
   return absl::OkStatus();
 }
@@ -59,10 +70,15 @@ absl::Status RunOutput::ReadTime() {
   const std::string path = run_directory_ + "/time.json";
   if (!FileExists(path)) return absl::OkStatus();
   std::string content;
-  ASSIGN_OR_RETURN(content, ReadFile(path));
+  ASSIGN_OR_RETURN(content, ReadFile(path, kMaxRecordBytes));
+  absl::StatusOr<OrderedJson> parsed = ParseOrderedJson(content);
+  if (!parsed.ok()) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": ", parsed.status().message()));
+  }
+  const OrderedJson& time_json = *parsed;
   try {
-    const Json time_json = Json::parse(content);
-    for (const Json& entry : time_json.at("ranks")) {
+    for (const OrderedJson& entry : time_json.at("ranks")) {
       RankTime& time = ranks_[Rank{entry.at("rank").get<int32_t>()}];
       time.stage = entry.at("stage");
       time.steps = {.compute_s = entry.at("compute_s"),
@@ -76,20 +92,19 @@ absl::Status RunOutput::ReadTime() {
       startup_s_ = entry.at("startup_s");
       recovery_s_ = entry.at("recovery_s");
     }
-  } catch (const Json::exception& error) {
+  } catch (const OrderedJson::exception& error) {
     return absl::DataLossError(absl::StrCat(path, ": ", error.what()));
   }
   return absl::OkStatus();
 }
 
 void RunOutput::Event(const EventRecord& record) {
-  Json json = {{"time_s", SecondsSinceStart()}, {"event", record.event}};
+  OrderedJson json = {{"time_s", SecondsSinceStart()}, {"event", record.event}};
   if (record.generation >= 0) json["generation"] = record.generation;
   if (record.step >= 0) json["step"] = record.step;
   if (record.rank >= 0) json["rank"] = record.rank;
   if (!record.detail.empty()) json["detail"] = record.detail;
-  events_ << json.dump(-1, ' ', false, Json::error_handler_t::replace)
-          << std::endl;
+  events_ << JsonText(json) << std::endl;
 }
 
 bool RunOutput::Step(const StepRecord& record) {
@@ -98,20 +113,20 @@ bool RunOutput::Step(const StepRecord& record) {
   last_step_ = key;
   last_loss_ = record.loss;
   step_times_.push_back(record.step_time_s);
-  Json json = {{"step", record.step},
-               {"loss", record.loss},  // Not finite: null.
-               {"grad_norm", record.gradient_norm},
-               {"learning_rate", record.learning_rate},
-               {"tokens", record.tokens},
-               {"step_time_s", record.step_time_s},
-               {"tokens_per_s", static_cast<double>(record.tokens) /
-                                    std::max(record.step_time_s, 1e-9)},
-               {"predicted_step_time_s", record.predicted_step_time_s},
-               {"generation", record.generation}};
+  OrderedJson json = {{"step", record.step},
+                      {"loss", record.loss},  // Not finite: null.
+                      {"grad_norm", record.gradient_norm},
+                      {"learning_rate", record.learning_rate},
+                      {"tokens", record.tokens},
+                      {"step_time_s", record.step_time_s},
+                      {"tokens_per_s", static_cast<double>(record.tokens) /
+                                           std::max(record.step_time_s, 1e-9)},
+                      {"predicted_step_time_s", record.predicted_step_time_s},
+                      {"generation", record.generation}};
   if (record.validation_loss.has_value()) {
     json["validation_loss"] = *record.validation_loss;
   }
-  metrics_ << json.dump() << std::endl;
+  metrics_ << JsonText(json) << std::endl;
   return true;
 }
 
@@ -139,7 +154,7 @@ void RunOutput::AddCheckpoint(Rank rank, double seconds) {
 }
 
 absl::Status RunOutput::WriteTime() {
-  Json entries = Json::array();
+  OrderedJson entries = OrderedJson::array();
   for (const auto& [rank, time] : ranks_) {
     entries.push_back(
         {{"rank", ToInt(rank)},
@@ -155,25 +170,25 @@ absl::Status RunOutput::WriteTime() {
          {"recovery_s", recovery_s_},
          {"startup_s", startup_s_}});
   }
-  const Json json = {{"wall_s", SecondsSinceStart()}, {"ranks", entries}};
-  return WriteFile("time.json", json.dump(1) + "\n");
+  const OrderedJson json = {{"wall_s", SecondsSinceStart()},
+                            {"ranks", entries}};
+  return WriteFile("time.json", JsonText(json, 1) + "\n");
 }
 
 absl::Status RunOutput::WriteResult(const ResultRecord& record) {
-  Json json = {
+  OrderedJson json = {
       {"status", record.status},
       {"reason", record.reason},
       {"steps", record.steps},
-      {"final_loss",
-       record.steps > 0 ? Json(record.final_loss) : Json(nullptr)},
-      {"device_bytes",
-       record.device_bytes > 0 ? Json(record.device_bytes) : Json(nullptr)},
+      {"final_loss", record.steps > 0 ? OrderedJson(record.final_loss)
+                                      : OrderedJson(nullptr)},
+      {"device_bytes", record.device_bytes > 0
+                           ? OrderedJson(record.device_bytes)
+                           : OrderedJson(nullptr)},
       {"parameter_hash", record.parameter_hash.empty()
-                             ? Json(nullptr)
-                             : Json(record.parameter_hash)}};
-  return WriteFile(
-      "result.json",
-      json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+                             ? OrderedJson(nullptr)
+                             : OrderedJson(record.parameter_hash)}};
+  return WriteFile("result.json", JsonText(json, 1) + "\n");
 }
 
 absl::Status RunOutput::WriteFile(const std::string& name,

@@ -5,6 +5,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/system/system_error.hpp>
 #include <chrono>
 #include <map>
 #include <utility>
@@ -157,9 +158,14 @@ class Server::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(ServerOptions options) {
-  auto impl = std::make_unique<Impl>(std::move(options));
-  if (absl::Status status = impl->Listen(); !status.ok()) return status;
-  return std::unique_ptr<Server>(new Server(std::move(impl)));
+  try {
+    auto impl = std::make_unique<Impl>(std::move(options));
+    if (absl::Status status = impl->Listen(); !status.ok()) return status;
+    return std::unique_ptr<Server>(new Server(std::move(impl)));
+  } catch (const boost::system::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot serve peers: ", error.what()));
+  }
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -6,17 +6,17 @@
 
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 
 namespace millrace {
 namespace {
 
-using LogJson = nlohmann::json;
+using Json = nlohmann::json;
 
 constexpr size_t kChecksumDigits = 16;
 
@@ -41,9 +41,9 @@ absl::StatusOr<std::unique_ptr<WriteAheadLog>> WriteAheadLog::Open(
     const std::string& path) {
   std::string content;
   if (FileExists(path)) {
-    ASSIGN_OR_RETURN(content, ReadFile(path));
+    ASSIGN_OR_RETURN(content, ReadFile(path, kMaxRecordBytes));
   }
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd < 0) return SystemError("cannot open", path);
   std::unique_ptr<WriteAheadLog> log(new WriteAheadLog(fd, path));
   size_t begin = 0;
@@ -69,8 +69,13 @@ absl::StatusOr<std::unique_ptr<WriteAheadLog>> WriteAheadLog::Open(
 WriteAheadLog::~WriteAheadLog() { close(fd_); }
 
 absl::Status WriteAheadLog::Apply(const std::string& record) {
+  const absl::StatusOr<Json> parsed = ParseJson(record);
+  if (!parsed.ok()) {
+    return absl::DataLossError(absl::StrCat(path_, ": record ", record, ": ",
+                                            parsed.status().message()));
+  }
+  const Json& json = *parsed;
   try {
-    const LogJson json = LogJson::parse(record);
     const std::string kind = json.at("record");
     if (kind == "started") {
       job_.started_unix_s = json.at("unix_s");
@@ -89,7 +94,7 @@ absl::Status WriteAheadLog::Apply(const std::string& record) {
       return absl::DataLossError(
           absl::StrCat(path_, ": unknown record '", kind, "'"));
     }
-  } catch (const LogJson::exception& error) {
+  } catch (const Json::exception& error) {
     return absl::DataLossError(
         absl::StrCat(path_, ": record ", record, ": ", error.what()));
   }
@@ -113,24 +118,23 @@ absl::Status WriteAheadLog::Append(const std::string& record) {
 }
 
 absl::Status WriteAheadLog::Started(double unix_s) {
-  return Append(LogJson{{"record", "started"}, {"unix_s", unix_s}}.dump());
+  return Append(JsonText(Json{{"record", "started"}, {"unix_s", unix_s}}));
 }
 absl::Status WriteAheadLog::GenerationRaised(Generation generation) {
-  return Append(
-      LogJson{{"record", "generation"}, {"generation", ToInt(generation)}}.dump());
+  return Append(JsonText(
+      Json{{"record", "generation"}, {"generation", ToInt(generation)}}));
 }
 absl::Status WriteAheadLog::PlanChosen(const std::string& plan_json) {
-  return Append(LogJson{{"record", "plan"}, {"plan", plan_json}}.dump());
+  return Append(JsonText(Json{{"record", "plan"}, {"plan", plan_json}}));
 }
 absl::Status WriteAheadLog::CheckpointCommitted(int64_t step,
                                                 const std::string& path) {
   return Append(
-      LogJson{{"record", "committed"}, {"step", step}, {"path", path}}.dump());
+      JsonText(Json{{"record", "committed"}, {"step", step}, {"path", path}}));
 }
 absl::Status WriteAheadLog::Ended(int exit_code, const std::string& message) {
-  return Append(
-      LogJson{{"record", "ended"}, {"exit_code", exit_code}, {"message", message}}
-          .dump(-1, ' ', false, LogJson::error_handler_t::replace));
+  return Append(JsonText(Json{
+      {"record", "ended"}, {"exit_code", exit_code}, {"message", message}}));
 }
 
 }  // namespace millrace

@@ -260,8 +260,14 @@ absl::Status CommitCheckpoint(FileSystem& files, const std::string& directory,
   for (const ManifestFile& entry : manifest.files) {
     RETURN_IF_ERROR(CheckPartIsThere(files, folder, entry));
   }
+  const std::string text = EncodeManifest(manifest);
+  if (static_cast<int64_t>(text.size()) > kMaxManifestBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the manifest of step ", info.step, " would have ", text.size(),
+        " bytes, ", kMaxManifestBytes, " at most can be read back"));
+  }
   RETURN_IF_ERROR(SyncFolders(files, directory));
-  RETURN_IF_ERROR(PlaceManifest(files, folder, EncodeManifest(manifest)));
+  RETURN_IF_ERROR(PlaceManifest(files, folder, text));
   // The checkpoint is committed whatever comes of the cleaning up; what stays
   // behind, the next commit removes.
   RemoveOldCheckpoints(files, directory, manifest, std::max(keep, 1))

@@ -18,6 +18,7 @@
 #include "fault/file_system.h"
 #include "fault/training_state.h"
 #include "planner/layout.h"
+#include "planner/model.h"
 
 namespace millrace {
 
@@ -66,11 +67,17 @@ absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(FileSystem& files,
 // Reads every byte and compares checksums; DataLoss names file and piece.
 absl::Status VerifyCheckpoint(FileSystem& files, const std::string& path);
 
-// The newest checkpoint that verifies; NotFound if there is none. Damaged ones
-// are passed over and described in `skipped` (may be null).
+// InvalidArgument unless the checkpoint holds exactly the training state of
+// `model`, by names and shapes. Reads the manifest only.
+absl::Status CheckIsOfModel(FileSystem& files, const std::string& path,
+                            const ModelSpec& model);
+
+// The newest checkpoint that verifies, and is of `model` if one is given;
+// NotFound if there is none. Others are passed over and described in `skipped`
+// (may be null).
 absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
     FileSystem& files, const std::string& directory,
-    std::vector<std::string>* skipped);
+    std::vector<std::string>* skipped, const ModelSpec* model = nullptr);
 
 // Fills every piece (owned or not) from the checkpoint, whatever layout wrote
 // it. Checksums of what is read are verified. InvalidArgument if a tensor is

@@ -14,6 +14,7 @@
 #include "fault/checkpoint_files.h"
 #include "fault/manifest.h"
 #include "fault/safetensors.h"
+#include "planner/parameters.h"
 
 namespace millrace {
 namespace {
@@ -277,21 +278,27 @@ absl::Status WriteExport(FileSystem& files, const std::string& folder,
   ASSIGN_OR_RETURN(SafetensorsWriter writer,
                    SafetensorsWriter::Create(files, output_path, tensors,
                                              {{"format", "pt"}}));
+  // A tensor is written in runs, so that memory does not grow with it.
+  constexpr int64_t kRunElements = 16 * kChunkElements;
   std::vector<float> values;
   for (const SafetensorsTensor& tensor : tensors) {
     const TensorShape& shape = manifest.shapes.at(tensor.name);
-    values.resize(static_cast<size_t>(shape.num_elements()));
-    const StatePiece whole = {.tensor = tensor.name,
+    for (int64_t begin = 0; begin < shape.num_elements();
+         begin += kRunElements) {
+      const int64_t end = std::min(begin + kRunElements, shape.num_elements());
+      values.resize(static_cast<size_t>(end - begin));
+      const StatePiece run = {.tensor = tensor.name,
                               .rows = shape.rows,
                               .cols = shape.cols,
                               .is_vector = shape.is_vector,
                               .box = {0, shape.rows, 0, shape.cols},
-                              .begin = 0,
-                              .end = shape.num_elements(),
+                              .begin = begin,
+                              .end = end,
                               .data = values.data(),
                               .is_owner = false};
-    RETURN_IF_ERROR(LoadPieces(files, folder, manifest, {whole}));
-    RETURN_IF_ERROR(writer.Append(values.data(), shape.num_elements()));
+      RETURN_IF_ERROR(LoadPieces(files, folder, manifest, {run}));
+      RETURN_IF_ERROR(writer.Append(values.data(), end - begin));
+    }
   }
   return writer.Finish();
 }
@@ -309,6 +316,11 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
         "without a manifest its save never finished."));
   }
   RETURN_IF_ERROR(file.status());
+  if ((*file)->size() > kMaxManifestBytes) {
+    return absl::DataLossError(absl::StrCat(
+        manifest_path, " has ", (*file)->size(), " bytes, a manifest has ",
+        kMaxManifestBytes, " at most. Use another checkpoint."));
+  }
   std::string text(static_cast<size_t>((*file)->size()), '\0');
   RETURN_IF_ERROR((*file)->Read(0, (*file)->size(), text.data()));
   return ParseManifest(text, manifest_path);
@@ -328,13 +340,36 @@ absl::Status VerifyCheckpoint(FileSystem& files, const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::Status CheckIsOfModel(FileSystem& files, const std::string& path,
+                            const ModelSpec& model) {
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(files, path));
+  size_t num_known = 0;
+  for (const Parameter& parameter : ModelParameters(model)) {
+    for (const char* suffix : {"", ".exp_avg", ".exp_avg_sq"}) {
+      const StatePiece whole = {.tensor = parameter.name + suffix,
+                                .rows = parameter.rows,
+                                .cols = parameter.cols,
+                                .is_vector = parameter.is_vector};
+      RETURN_IF_ERROR(CheckShape(manifest, path, whole));
+      ++num_known;
+    }
+  }
+  if (manifest.shapes.size() == num_known) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, " has ", manifest.shapes.size(), " tensors, this job's model ",
+      num_known, ". Resume with the model that wrote the checkpoint."));
+}
+
 absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
     FileSystem& files, const std::string& directory,
-    std::vector<std::string>* skipped) {
+    std::vector<std::string>* skipped, const ModelSpec* model) {
   ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                    ListCheckpoints(files, directory));
   for (const CheckpointEntry& entry : entries) {
-    const absl::Status status = VerifyCheckpoint(files, entry.path);
+    // First what a manifest tells: a forged one may name terabytes to read.
+    absl::Status status = absl::OkStatus();
+    if (model != nullptr) status = CheckIsOfModel(files, entry.path, *model);
+    if (status.ok()) status = VerifyCheckpoint(files, entry.path);
     if (status.ok()) return entry;
     if (skipped != nullptr) skipped->push_back(std::string(status.message()));
   }
@@ -342,7 +377,8 @@ absl::StatusOr<CheckpointEntry> FindNewestCheckpoint(
       entries.empty()
           ? absl::StrCat("no committed checkpoint in ", directory)
           : absl::StrCat("none of the ", entries.size(), " checkpoints in ",
-                         directory, " is whole"));
+                         directory, " is whole",
+                         model == nullptr ? "" : " and of this job's model"));
 }
 
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(

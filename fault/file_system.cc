@@ -13,6 +13,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/files.h"
+#include "base/status_macros.h"
 
 namespace millrace {
 namespace {
@@ -110,20 +112,19 @@ class PosixFiles : public FileSystem {
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(
       const std::string& path) override {
     const int descriptor =
-        open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (descriptor < 0) return ErrnoStatus(errno, "create", path);
     return std::make_unique<PosixWritableFile>(descriptor, path);
   }
 
   absl::StatusOr<std::unique_ptr<RandomAccessFile>> Open(
       const std::string& path) override {
-    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) return ErrnoStatus(errno, "open", path);
+    ASSIGN_OR_RETURN(const int descriptor, OpenRegularFile(path));
     struct stat facts {};
-    if (fstat(descriptor, &facts) != 0 || !S_ISREG(facts.st_mode)) {
+    if (fstat(descriptor, &facts) != 0) {
+      const absl::Status status = ErrnoStatus(errno, "look at", path);
       close(descriptor);
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " is not a regular file"));
+      return status;
     }
     return std::make_unique<PosixRandomAccessFile>(descriptor, facts.st_size,
                                                    path);

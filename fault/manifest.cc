@@ -2,13 +2,14 @@
 
 #include <xxhash.h>
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/status_macros.h"
+#include "fault/safetensors.h"
 
 namespace millrace {
 namespace {
@@ -34,7 +35,7 @@ int64_t ReadInt(const Json& json) {
   if (!json.is_number_integer() ||
       (json.is_number_unsigned() &&
        json.get<uint64_t>() > uint64_t{INT64_MAX})) {
-    throw FormatError{"expected an integer, found " + json.dump()};
+    throw FormatError{"expected an integer, found " + JsonText(json)};
   }
   return json.get<int64_t>();
 }
@@ -42,7 +43,7 @@ int64_t ReadInt(const Json& json) {
 int32_t ReadInt32(const Json& json) {
   const int64_t value = ReadInt(json);
   if (value < INT32_MIN || value > INT32_MAX) {
-    throw FormatError{"out of range: " + json.dump()};
+    throw FormatError{"out of range: " + JsonText(json)};
   }
   return static_cast<int32_t>(value);
 }
@@ -72,7 +73,7 @@ TensorShape ReadShape(const Json& json) {
   if (shape.rows < 0 || shape.cols < 0 ||
       __builtin_mul_overflow(bytes, shape.rows, &bytes) ||
       __builtin_mul_overflow(bytes, shape.cols, &bytes)) {
-    throw FormatError{"impossible shape " + json.dump()};
+    throw FormatError{"impossible shape " + JsonText(json)};
   }
   return shape;
 }
@@ -133,7 +134,11 @@ void CheckFile(const ManifestFile& file) {
       absl::StartsWith(file.name, ".")) {
     throw FormatError{"bad file name " + file.name};
   }
-  if (file.header_bytes < 0) throw FormatError{"negative header_bytes"};
+  if (file.header_bytes < 0 || file.header_bytes > kMaxSafetensorsHeaderBytes) {
+    throw FormatError{absl::StrCat(file.name, ": header_bytes is ",
+                                   file.header_bytes, ", expected 0 to ",
+                                   kMaxSafetensorsHeaderBytes)};
+  }
   int64_t end = file.header_bytes;
   for (const ManifestPiece& piece : file.pieces) {
     const auto shape = file.shapes.find(piece.tensor);
@@ -182,13 +187,40 @@ Json LayoutToJson(const Layout& layout) {
           {"zero", layout.zero}};
 }
 
+// Of a key that counts something: `total` times it must fit 32 bits.
+int32_t ReadCount(const Json& json, const char* key, int32_t* total) {
+  const int32_t count = ReadInt32(json.at(key));
+  if (count < 1) {
+    throw FormatError{absl::StrCat("layout.", key,
+                                   ": expected an integer of at least 1, "
+                                   "found ",
+                                   count)};
+  }
+  if (__builtin_mul_overflow(*total, count, total)) {
+    throw FormatError{
+        absl::StrCat("layout.", key, ": ", count, " is too large")};
+  }
+  return count;
+}
+
 Layout ReadLayout(const Json& json) {
-  return {.pipeline = ReadInt32(json.at("pipeline")),
-          .data = ReadInt32(json.at("data")),
-          .tensor = ReadInt32(json.at("tensor")),
-          .micro_batch = ReadInt32(json.at("micro_batch")),
-          .num_microbatches = ReadInt32(json.at("num_microbatches")),
-          .zero = ReadInt32(json.at("zero"))};
+  int32_t num_ranks = 1;
+  int32_t global_batch = 1;
+  Layout layout;
+  layout.pipeline = ReadCount(json, "pipeline", &num_ranks);
+  layout.tensor = ReadCount(json, "tensor", &num_ranks);
+  layout.data = ReadCount(json, "data", &num_ranks);
+  layout.micro_batch = ReadCount(json, "micro_batch", &global_batch);
+  layout.num_microbatches = ReadCount(json, "num_microbatches", &global_batch);
+  if (__builtin_mul_overflow(global_batch, layout.data, &global_batch)) {
+    throw FormatError{"layout: the global batch is too large"};
+  }
+  layout.zero = ReadInt32(json.at("zero"));
+  if (layout.zero < 0 || layout.zero > 3) {
+    throw FormatError{
+        absl::StrCat("layout.zero: expected 0 to 3, found ", layout.zero)};
+  }
+  return layout;
 }
 
 CheckpointInfo ReadInfo(const Json& json) {
@@ -206,8 +238,9 @@ CheckpointInfo ReadInfo(const Json& json) {
 template <typename Read>
 auto Parse(absl::string_view text, Read read)
     -> absl::StatusOr<decltype(read(std::declval<const Json&>()))> {
+  ASSIGN_OR_RETURN(const Json json, ParseOrderedJson(text));
   try {
-    return read(Json::parse(text.begin(), text.end()));
+    return read(json);
   } catch (const FormatError& error) {
     return absl::InvalidArgumentError(error.what);
   } catch (const nlohmann::json::exception& error) {
@@ -232,7 +265,7 @@ uint64_t Checksum(const void* data, int64_t num_bytes) {
 }
 
 std::string EncodePart(const ManifestFile& file) {
-  return FileToJson(file).dump();
+  return JsonText(FileToJson(file));
 }
 
 absl::StatusOr<ManifestFile> ParsePart(absl::string_view text) {
@@ -289,7 +322,7 @@ std::string EncodeManifest(const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) {
     files.push_back(FileToJson(file));
   }
-  std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = JsonText(json);
   text.pop_back();  // The closing brace comes after the checksum.
   return absl::StrCat(
       text, kChecksumKey,

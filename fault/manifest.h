@@ -23,6 +23,9 @@ namespace millrace {
 // need, large enough that checksums are 0.0005 % of the data.
 inline constexpr int64_t kChunkBytes = 4 * kMiB;
 
+// The longest text of a manifest, far above what 100,000 ranks write.
+inline constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
+
 struct TensorShape {
   int64_t rows;  // 1 for a vector.
   int64_t cols;

@@ -44,6 +44,8 @@ absl::StatusOr<CheckpointEntry> ReshardCheckpoint(FileSystem& files,
                                                   const ModelSpec& model,
                                                   const Layout& layout) {
   RETURN_IF_ERROR(ValidateLayout(model, layout, layout.global_batch()));
+  // Before memory is asked for by what the checkpoint says of its model.
+  RETURN_IF_ERROR(CheckIsOfModel(files, path, model));
   ASSIGN_OR_RETURN(CheckpointInfo info, ReadCheckpointInfo(files, path));
   info.layout = layout;
   ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> existing,

@@ -4,11 +4,11 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 
@@ -22,8 +22,6 @@ constexpr int64_t kLengthBytes = 8;
 // The data starts at a multiple of this, so that it can be mapped and read with
 // vector loads. Headers are padded with spaces, as the format allows.
 constexpr int64_t kDataAlignment = 64;
-// The limit that other readers set; a longer header is damage or an attack.
-constexpr int64_t kMaxHeaderBytes = 100'000'000;
 constexpr int64_t kElementBytes = sizeof(float);
 
 absl::Status DamagedPart(const std::string& path, absl::string_view what) {
@@ -67,7 +65,8 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
   const int64_t bytes = CheckedBytes(entry.tensor.shape);
   if (bytes < 0 || begin > std::numeric_limits<int64_t>::max() || end < begin ||
       end - begin != static_cast<uint64_t>(bytes)) {
-    return DamagedPart(path, absl::StrCat(where, "shape and data_offsets differ"));
+    return DamagedPart(path,
+                       absl::StrCat(where, "shape and data_offsets differ"));
   }
   entry.offset = static_cast<int64_t>(begin);
   return entry;
@@ -76,9 +75,12 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
 absl::StatusOr<SafetensorsHeader> ParseHeader(const std::string& text,
                                               const std::string& path) {
   SafetensorsHeader header;
+  const absl::StatusOr<nlohmann::json> parsed = ParseJson(text);
+  if (!parsed.ok()) return DamagedPart(path, parsed.status().message());
+  const nlohmann::json& json = *parsed;
   try {
-    const nlohmann::json json = nlohmann::json::parse(text);
-    if (!json.is_object()) return DamagedPart(path, "the header is no JSON object");
+    if (!json.is_object())
+      return DamagedPart(path, "the header is no JSON object");
     for (const auto& [name, value] : json.items()) {
       if (name == "__metadata__") {
         header.metadata = value.get<std::map<std::string, std::string>>();
@@ -115,7 +117,7 @@ absl::StatusOr<std::string> EncodeHeader(
                                             {"data_offsets", {offset, end}}});
     offset = end;
   }
-  std::string text = json.dump();
+  std::string text = JsonText(json);
   text.resize(RoundUp(kLengthBytes + static_cast<int64_t>(text.size()),
                       kDataAlignment) -
                   kLengthBytes,
@@ -175,9 +177,9 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(
   RETURN_IF_ERROR(file.Read(0, kLengthBytes, &length));
   // Both limits come before the allocation: the length may be anything.
   if (length > static_cast<uint64_t>(file.size() - kLengthBytes) ||
-      length > static_cast<uint64_t>(kMaxHeaderBytes)) {
+      length > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
     return DamagedPart(path, absl::StrCat("it claims a header of ", length,
-                                      " bytes in a file of ", file.size()));
+                                          " bytes in a file of ", file.size()));
   }
   std::string text(length, '\0');
   RETURN_IF_ERROR(
@@ -194,9 +196,10 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(
   for (SafetensorsEntry& entry : header.entries) {
     const int64_t bytes = entry.tensor.num_elements() * kElementBytes;
     if (entry.offset != end || bytes > data_bytes - end) {
-      return DamagedPart(path, absl::StrCat("tensor ", entry.tensor.name,
-                                        " is not where the one before ends, "
-                                        "or is beyond the end of the file"));
+      return DamagedPart(path,
+                         absl::StrCat("tensor ", entry.tensor.name,
+                                      " is not where the one before ends, "
+                                      "or is beyond the end of the file"));
     }
     end += bytes;
     entry.offset += header.bytes;

@@ -17,6 +17,9 @@
 
 namespace millrace {
 
+// The limit that other readers set; a longer header is damage or an attack.
+inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+
 struct SafetensorsTensor {
   std::string name;
   std::vector<int64_t> shape;

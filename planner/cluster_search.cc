@@ -100,7 +100,7 @@ bool DifferInMicroBatch(Layout a, const Layout& b) {
 class ClusterSearch {
  public:
   ClusterSearch(const PlannedSpace& space, int64_t memory_limit,
-         const ClusterSearchLimits& limits, LayoutEvaluator& evaluator)
+                const ClusterSearchLimits& limits, LayoutEvaluator& evaluator)
       : space_(space),
         memory_limit_(memory_limit),
         limits_(limits),
@@ -202,8 +202,8 @@ class ClusterSearch {
     }
     if (is_too_slow) return;
     for (const Layout& order : space_.Orders(mesh)) {
-      Push(std::max(node.floor_s, evaluator_.OrderFloor(order)), SearchStep::kOrder,
-           order);
+      Push(std::max(node.floor_s, evaluator_.OrderFloor(order)),
+           SearchStep::kOrder, order);
     }
   }
 
@@ -259,8 +259,9 @@ class ClusterSearch {
   void Keep(const RankedLayout& ranked) {
     if (ranked.prediction.time.step_time_s() > slowest_kept_s_) return;
     std::vector<RankedLayout>& best = result_.best;
-    best.insert(std::upper_bound(best.begin(), best.end(), ranked, IsFasterLayout),
-                ranked);
+    best.insert(
+        std::upper_bound(best.begin(), best.end(), ranked, IsFasterLayout),
+        ranked);
     if (best.size() > static_cast<size_t>(limits_.num_kept)) best.pop_back();
     if (best.size() == static_cast<size_t>(limits_.num_kept)) {
       slowest_kept_s_ = best.back().prediction.time.step_time_s();

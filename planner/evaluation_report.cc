@@ -5,24 +5,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "nlohmann/json.hpp"
+#include "base/json.h"
 #include "planner/profile_errors.h"
 
 namespace millrace {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 // On one line. Bytes of a table that are no UTF-8 become a replacement
 // character.
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+std::string Dump(const OrderedJson& json) { return JsonText(json); }
 
-Json OrNull(const std::optional<double>& value) {
-  return value ? Json(*value) : Json(nullptr);
+OrderedJson OrNull(const std::optional<double>& value) {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
 
 std::optional<double> InGiB(std::optional<double> bytes) {
@@ -30,7 +28,7 @@ std::optional<double> InGiB(std::optional<double> bytes) {
   return bytes;
 }
 
-Json PartsToJson(const StepTime& time) {
+OrderedJson PartsToJson(const StepTime& time) {
   return {{"compute", time.compute_s},
           {"recompute", time.recompute_s},
           {"exposed_tensor", time.exposed_tensor_s},
@@ -42,7 +40,7 @@ Json PartsToJson(const StepTime& time) {
           {"optimizer", time.optimizer_s}};
 }
 
-Json PartsToJson(const StepMemory& memory) {
+OrderedJson PartsToJson(const StepMemory& memory) {
   auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / kGiB; };
   return {{"parameters", gib(memory.parameters)},
           {"gradients", gib(memory.gradients)},
@@ -52,19 +50,20 @@ Json PartsToJson(const StepMemory& memory) {
           {"overhead", gib(memory.overhead)}};
 }
 
-Json RunToJson(const RunPrediction& prediction) {
+OrderedJson RunToJson(const RunPrediction& prediction) {
   const PublishedRun& run = prediction.run;
   const bool ok = prediction.is_supported();
-  Json line = {
+  OrderedJson line = {
       {"id", run.id},
       {"supported", ok},
-      {"reason",
-       ok ? Json(nullptr) : Json(std::string(prediction.status.message()))},
-      {"predicted_step_time_s", ok ? Json(prediction.step_time_s) : Json()},
+      {"reason", ok ? OrderedJson(nullptr)
+                    : OrderedJson(std::string(prediction.status.message()))},
+      {"predicted_step_time_s",
+       ok ? OrderedJson(prediction.step_time_s) : OrderedJson()},
       {"measured_step_time_s", OrNull(MeasuredStepTime(run))},
       {"relative_error", OrNull(prediction.step_time_error())},
       {"predicted_memory_gib",
-       ok ? Json(prediction.memory_bytes / kGiB) : Json()},
+       ok ? OrderedJson(prediction.memory_bytes / kGiB) : OrderedJson()},
       {"measured_memory_gib", OrNull(InGiB(MeasuredMemoryBytes(run)))},
       {"group", run.group},
       {"is_calibration", prediction.is_calibration},
@@ -83,34 +82,35 @@ Json RunToJson(const RunPrediction& prediction) {
   return line;
 }
 
-Json ErrorsToJson(const ErrorSummary& errors) {
+OrderedJson ErrorsToJson(const ErrorSummary& errors) {
   const bool any = errors.compared > 0;
-  return {{"count", errors.count},
-          {"supported", errors.supported},
-          {"compared", errors.compared},
-          {"median", any ? Json(errors.median) : Json()},
-          {"p95", any ? Json(errors.p95) : Json()},
-          {"mean_signed", any ? Json(errors.mean_signed) : Json()}};
+  return {
+      {"count", errors.count},
+      {"supported", errors.supported},
+      {"compared", errors.compared},
+      {"median", any ? OrderedJson(errors.median) : OrderedJson()},
+      {"p95", any ? OrderedJson(errors.p95) : OrderedJson()},
+      {"mean_signed", any ? OrderedJson(errors.mean_signed) : OrderedJson()}};
 }
 
-Json ByName(const std::vector<ErrorSummary>& summaries) {
-  Json object = Json::object();
+OrderedJson ByName(const std::vector<ErrorSummary>& summaries) {
+  OrderedJson object = OrderedJson::object();
   for (const ErrorSummary& errors : summaries) {
     object[errors.name] = ErrorsToJson(errors);
   }
   return object;
 }
 
-Json SummaryToJson(const EvaluationSummary& summary) {
-  Json body = ErrorsToJson(summary.all);
+OrderedJson SummaryToJson(const EvaluationSummary& summary) {
+  OrderedJson body = ErrorsToJson(summary.all);
   body["by_group"] = ByName(summary.by_group);
   body["by_quality"] = ByName(summary.by_quality);
   body["by_class"] = ByName(summary.by_class);
-  body["memory"] = {
-      {"count", summary.num_memory},
-      {"mean_error",
-       summary.num_memory > 0 ? Json(summary.mean_memory_error) : Json()}};
-  body["choices"] = Json::array();
+  body["memory"] = {{"count", summary.num_memory},
+                    {"mean_error", summary.num_memory > 0
+                                       ? OrderedJson(summary.mean_memory_error)
+                                       : OrderedJson()}};
+  body["choices"] = OrderedJson::array();
   for (const ChoiceSummary& choice : summary.choices) {
     body["choices"].push_back({{"name", choice.name},
                                {"count", choice.count},
@@ -173,8 +173,9 @@ std::string EvaluationToJson(const std::vector<RunPrediction>& predictions,
   for (const RunPrediction& prediction : predictions) {
     absl::StrAppend(&text, Dump(RunToJson(prediction)), "\n");
   }
-  Json body = SummaryToJson(summary);
-  Json& errors = body["summary"]["step_error_by_profile"] = Json::object();
+  OrderedJson body = SummaryToJson(summary);
+  OrderedJson& errors = body["summary"]["step_error_by_profile"] =
+      OrderedJson::object();
   for (const auto& [profile, error] : ErrorsByProfile(predictions)) {
     errors[profile] = {
         {"low", error.low}, {"high", error.high}, {"num_runs", error.num_runs}};

@@ -1,10 +1,10 @@
 #include "planner/explain_json.h"
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "planner/layout.h"
 #include "planner/uneven.h"
 
@@ -12,21 +12,21 @@ namespace millrace {
 namespace {
 
 // Ordered: the keys appear as docs/plan.md lists them.
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // One for all stages, or a list of each stage's.
-Json RecomputeJson(const Layout& layout) {
+OrderedJson RecomputeJson(const Layout& layout) {
   if (layout.recompute_by_stage.empty()) {
     return RecomputeName(layout.recompute);
   }
-  Json stages = Json::array();
+  OrderedJson stages = OrderedJson::array();
   for (const Recompute recompute : layout.recompute_by_stage) {
     stages.push_back(RecomputeName(recompute));
   }
   return stages;
 }
 
-Json LayoutJson(const Layout& layout) {
+OrderedJson LayoutJson(const Layout& layout) {
   return {{"pipeline", layout.pipeline},
           {"interleave", layout.interleave},
           {"data", layout.data},
@@ -45,9 +45,10 @@ Json LayoutJson(const Layout& layout) {
 }
 
 // The order of the mesh axes on the network, innermost first.
-Json PlacementJson(bool pipeline_outermost) {
-  return pipeline_outermost ? Json{"tensor", "context", "data", "pipeline"}
-                            : Json{"tensor", "context", "pipeline", "data"};
+OrderedJson PlacementJson(bool pipeline_outermost) {
+  return pipeline_outermost
+             ? OrderedJson{"tensor", "context", "data", "pipeline"}
+             : OrderedJson{"tensor", "context", "pipeline", "data"};
 }
 
 // Whose order the passes have: the layout's schedule's, or list scheduling's.
@@ -55,8 +56,8 @@ const char* PassOrderName(const std::vector<int64_t>& listed_bytes) {
   return listed_bytes.empty() ? "schedule" : "list";
 }
 
-Json PredictionJson(const Prediction& prediction, const Layout& layout) {
-  Json json;
+OrderedJson PredictionJson(const Prediction& prediction, const Layout& layout) {
+  OrderedJson json;
   json["step_time_s"] = prediction.step_time_s;
   if (prediction.step_time_low_s.has_value()) {
     json["step_time_low_s"] = *prediction.step_time_low_s;
@@ -80,33 +81,33 @@ Json PredictionJson(const Prediction& prediction, const Layout& layout) {
 
 // {"compute": 0.8, ...}, without what is zero.
 template <typename Value>
-Json PartsJson(const std::vector<Part<Value>>& parts) {
-  Json json = Json::object();
+OrderedJson PartsJson(const std::vector<Part<Value>>& parts) {
+  OrderedJson json = OrderedJson::object();
   for (const Part<Value>& part : parts) {
     if (part.value != 0) json[part.name] = part.value;
   }
   return json;
 }
 
-Json BindsJson(const LayoutParts& parts) {
+OrderedJson BindsJson(const LayoutParts& parts) {
   return {{"step_s", PartsJson(parts.time)},
           {"ops_s", PartsJson(parts.ops)},
           {"memory_bytes", PartsJson(parts.memory)}};
 }
 
-Json ChoiceJson(const Plan& plan) {
+OrderedJson ChoiceJson(const Plan& plan) {
   return {{"layout", LayoutJson(plan.layout)},
           {"predicted", PredictionJson(plan.prediction, plan.layout)}};
 }
 
-Json UnevenJson(const UnevenPlan& uneven) {
+OrderedJson UnevenJson(const UnevenPlan& uneven) {
   const bool splits_stages = uneven.split == UnevenPlan::Split::kStages;
-  Json parts = Json::array();
+  OrderedJson parts = OrderedJson::array();
   for (const UnevenPart& part : uneven.parts) {
-    Json json = {{"devices", part.devices},
-                 {"num_devices", part.num_devices},
-                 {"memory_bytes_per_device", part.memory_bytes},
-                 {"busy_s", part.busy_s}};
+    OrderedJson json = {{"devices", part.devices},
+                        {"num_devices", part.num_devices},
+                        {"memory_bytes_per_device", part.memory_bytes},
+                        {"busy_s", part.busy_s}};
     if (splits_stages) {
       json["first_stage"] = part.first_stage;
       json["layers_by_stage"] = part.layers_by_stage;
@@ -121,8 +122,8 @@ Json UnevenJson(const UnevenPlan& uneven) {
           {"parts", parts}};
 }
 
-Json WhatIfJson(const PlanAnswers& answers) {
-  Json changes = Json::array();
+OrderedJson WhatIfJson(const PlanAnswers& answers) {
+  OrderedJson changes = OrderedJson::array();
   for (const ValueChange& change : answers.changes) {
     changes.push_back({{"key", change.key},
                        {"before", change.before},
@@ -131,10 +132,10 @@ Json WhatIfJson(const PlanAnswers& answers) {
   return {{"changes", changes}, {"before", ChoiceJson(*answers.before)}};
 }
 
-Json ComparisonJson(const LayoutComparison& comparison) {
-  Json json = {{"asked", comparison.asked},
-               {"verdict", comparison.verdict},
-               {"fits", comparison.fits}};
+OrderedJson ComparisonJson(const LayoutComparison& comparison) {
+  OrderedJson json = {{"asked", comparison.asked},
+                      {"verdict", comparison.verdict},
+                      {"fits", comparison.fits}};
   if (comparison.plan.has_value()) {
     json.update(ChoiceJson(*comparison.plan));
     json["binds"] = BindsJson(comparison.parts);
@@ -142,7 +143,7 @@ Json ComparisonJson(const LayoutComparison& comparison) {
   return json;
 }
 
-Json SensitivityJson(const SensitivityRow& row) {
+OrderedJson SensitivityJson(const SensitivityRow& row) {
   return {{"key", row.key},
           {"factor", row.factor},
           {"step_time_s", row.kept_step_time_s},
@@ -151,15 +152,15 @@ Json SensitivityJson(const SensitivityRow& row) {
           {"best_changes", row.best_changes}};
 }
 
-Json GoodputJson(const GoodputReport& report) {
-  Json json = {{"considers_failures", report.considers_failures},
-               {"goodput_fraction", report.goodput_fraction},
-               {"checkpoint_fraction", report.checkpoint_fraction},
-               {"lost_work_fraction", report.lost_work_fraction},
-               {"recovery_fraction", report.recovery_fraction},
-               {"waiting_fraction", report.waiting_fraction},
-               {"missing_nodes_fraction", report.missing_nodes_fraction},
-               {"tokens_per_s", report.tokens_per_s}};
+OrderedJson GoodputJson(const GoodputReport& report) {
+  OrderedJson json = {{"considers_failures", report.considers_failures},
+                      {"goodput_fraction", report.goodput_fraction},
+                      {"checkpoint_fraction", report.checkpoint_fraction},
+                      {"lost_work_fraction", report.lost_work_fraction},
+                      {"recovery_fraction", report.recovery_fraction},
+                      {"waiting_fraction", report.waiting_fraction},
+                      {"missing_nodes_fraction", report.missing_nodes_fraction},
+                      {"tokens_per_s", report.tokens_per_s}};
   if (report.considers_failures) {
     json["mean_time_between_failures_s"] =
         report.cluster_mean_time_between_failures_s;
@@ -175,8 +176,8 @@ Json GoodputJson(const GoodputReport& report) {
   return json;
 }
 
-Json DisturbedJson(const DisturbedStep& step) {
-  Json causes = Json::array();
+OrderedJson DisturbedJson(const DisturbedStep& step) {
+  OrderedJson causes = OrderedJson::array();
   for (const DisturbanceCause& cause : step.causes) {
     causes.push_back({{"cause", cause.text}, {"seconds", cause.seconds}});
   }
@@ -195,19 +196,19 @@ Json DisturbedJson(const DisturbedStep& step) {
           {"causes", causes}};
 }
 
-Json LostNodesJson(const LostNodesAnswer& answer) {
-  Json plans = Json::array();
+OrderedJson LostNodesJson(const LostNodesAnswer& answer) {
+  OrderedJson plans = OrderedJson::array();
   for (const LostNodesRow& row : answer.rows) {
     const PlanTemplate& plan = row.plan;
-    Json json = {{"lost_nodes", plan.num_lost_nodes},
-                 {"devices", plan.num_devices},
-                 {"idle_devices", plan.num_idle_devices()},
-                 {"keeps_layout", plan.keeps_layout},
-                 {"layout", LayoutJson(plan.layout)},
-                 {"placement", PlacementJson(plan.pipeline_outermost)},
-                 {"plan_only", plan.plan_only},
-                 {"step_time_s", plan.step_time_s},
-                 {"tokens_per_s", plan.tokens_per_s}};
+    OrderedJson json = {{"lost_nodes", plan.num_lost_nodes},
+                        {"devices", plan.num_devices},
+                        {"idle_devices", plan.num_idle_devices()},
+                        {"keeps_layout", plan.keeps_layout},
+                        {"layout", LayoutJson(plan.layout)},
+                        {"placement", PlacementJson(plan.pipeline_outermost)},
+                        {"plan_only", plan.plan_only},
+                        {"step_time_s", plan.step_time_s},
+                        {"tokens_per_s", plan.tokens_per_s}};
     if (!plan.keeps_layout) {
       json["look_up_s"] = row.look_up_s;
       json["anew_s"] = row.anew_s;
@@ -215,13 +216,13 @@ Json LostNodesJson(const LostNodesAnswer& answer) {
     }
     plans.push_back(std::move(json));
   }
-  Json json = {{"devices_per_node", answer.devices_per_node},
-               {"plans", std::move(plans)}};
+  OrderedJson json = {{"devices_per_node", answer.devices_per_node},
+                      {"plans", std::move(plans)}};
   if (!answer.end.empty()) json["end"] = answer.end;
   return json;
 }
 
-void AppendAnswers(const PlanAnswers& answers, Json* json) {
+void AppendAnswers(const PlanAnswers& answers, OrderedJson* json) {
   if (answers.num_calibration_runs > 0) {
     (*json)["num_calibration_runs"] = answers.num_calibration_runs;
   }
@@ -247,7 +248,7 @@ void AppendAnswers(const PlanAnswers& answers, Json* json) {
 }  // namespace
 
 std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
-  Json json;
+  OrderedJson json;
   json["layout"] = LayoutJson(plan.layout);
   json["placement"] = PlacementJson(plan.pipeline_outermost);
   json["pass_order"] = PassOrderName(plan.listed_bytes);
@@ -258,7 +259,7 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
   if (plan.optimality_gap.has_value()) {
     json["search"]["optimality_gap"] = *plan.optimality_gap;
   }
-  json["recompute"] = Json::array();
+  json["recompute"] = OrderedJson::array();
   for (const RecomputeCandidate& price : plan.recompute_prices) {
     json["recompute"].push_back(
         {{"op", RecomputeName(price.op)},
@@ -266,7 +267,7 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
          {"saved_bytes", price.bytes},
          {"seconds", price.seconds}});
   }
-  json["alternatives"] = Json::array();
+  json["alternatives"] = OrderedJson::array();
   for (const Alternative& alternative : plan.alternatives) {
     json["alternatives"].push_back(
         {{"layout", LayoutJson(alternative.layout)},
@@ -283,7 +284,7 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
   if (plan.uneven != nullptr) json["uneven"] = UnevenJson(*plan.uneven);
   json["warnings"] = plan.warnings;
   AppendAnswers(answers, &json);
-  return json.dump(2) + "\n";
+  return JsonText(json, 2) + "\n";
 }
 
 }  // namespace millrace

@@ -6,7 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "nlohmann/json.hpp"
+#include "base/check.h"
+#include "base/json.h"
 #include "planner/export_parts.h"
 
 namespace millrace {
@@ -51,7 +52,9 @@ void SetJson(nlohmann::ordered_json& json, const std::string& path,
   for (const auto word : absl::StrSplit(path, '.')) {
     node = &(*node)[std::string(word)];
   }
-  *node = nlohmann::ordered_json::parse(value);
+  absl::StatusOr<nlohmann::ordered_json> parsed = ParseOrderedJson(value);
+  CHECK(parsed.ok()) << path << ": " << value;  // A number of a valid job.
+  *node = *std::move(parsed);
 }
 
 void NoteDeepSpeedAxes(Export& out, nlohmann::ordered_json& json) {
@@ -160,7 +163,7 @@ absl::StatusOr<std::string> ExportDeepSpeed(Export out) {
       "--num_gpus ", out.devices_per_host,
       " TRAIN.py --deepspeed --deepspeed_config THIS_FILE"));
   json["_comment"] = CommentLines(out);
-  return json.dump(2) + "\n";
+  return JsonText(json, 2) + "\n";
 }
 
 }  // namespace millrace

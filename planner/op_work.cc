@@ -72,7 +72,7 @@ OpWork GemmOpWork(const Layout& layout, const GemmAttributes& a) {
 }
 
 OpWork AttentionOpWork(const Layout& layout, bool backward,
-                     const AttentionAttributes& a) {
+                       const AttentionAttributes& a) {
   const auto tokens = static_cast<double>(a.num_sequences * a.sequence_length);
   const auto qkv =
       static_cast<double>((a.num_heads + 2 * a.num_kv_heads) * a.head_dim);
@@ -166,7 +166,7 @@ OpWork WorkOf(const Layout& layout, OpKind kind,
     case OpKind::kAttentionForward:
     case OpKind::kAttentionBackward:
       return AttentionOpWork(layout, kind == OpKind::kAttentionBackward,
-                           std::get<AttentionAttributes>(attributes));
+                             std::get<AttentionAttributes>(attributes));
     case OpKind::kSwigluForward:
       return {.flops = 5 * elements, .bytes = 3 * activation_bytes * elements};
     case OpKind::kSwigluBackward:

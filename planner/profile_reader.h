@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -144,8 +145,8 @@ class ProfileReader {
     for (const YamlTree& item : entry->children) {
       values.push_back(0);
       if (item.kind != YamlTree::Kind::kScalar ||
-          !ParseNumber(item.scalar, &values.back())) {
-        Expected(item, key, "numbers of at least 0");
+          !ParseNumber(item.scalar, RangeOf(key), &values.back())) {
+        Expected(item, key, absl::StrCat("numbers, ", Describe(RangeOf(key))));
       }
     }
   }
@@ -204,14 +205,32 @@ class ProfileReader {
     return FindGivenList(key);
   }
 
-  static bool ParseNumber(const std::string& text, double* value) {
-    return absl::SimpleAtod(text, value) && std::isfinite(*value) &&
-           *value >= 0;
+  // What no machine leaves: sums and quotients of such numbers stay finite.
+  struct Range {
+    double least;  // But for 0 itself.
+    double most;
+  };
+  static Range RangeOf(absl::string_view key) {
+    const bool is_rate = absl::EndsWith(key, "_per_s");
+    const bool is_time =
+        key == "seconds" || (absl::EndsWith(key, "_s") && !is_rate);
+    if (is_time) return {1e-12, 1e6};
+    if (is_rate) return {1, 1e18};
+    return {1e-15, 1e15};
+  }
+  static std::string Describe(Range range) {
+    return absl::StrCat("0 or from ", range.least, " to ", range.most);
+  }
+  static bool ParseNumber(const std::string& text, Range range, double* value) {
+    return absl::SimpleAtod(text, value) &&
+           (*value == 0 || (*value >= range.least && *value <= range.most));
   }
   void Number(const char* key, double* value) {
-    const YamlTree* entry = FindScalar(key, "a number of at least 0");
-    if (entry != nullptr && !ParseNumber(entry->scalar, value)) {
-      Expected(*entry, key, "a number of at least 0");
+    const std::string expected =
+        absl::StrCat("a number, ", Describe(RangeOf(key)));
+    const YamlTree* entry = FindScalar(key, expected);
+    if (entry != nullptr && !ParseNumber(entry->scalar, RangeOf(key), value)) {
+      Expected(*entry, key, expected);
     }
   }
   template <typename Value>

@@ -7,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/json.h"
 
 namespace millrace {
 namespace {
@@ -126,6 +128,12 @@ int RowLines::Of(const std::string& key) const {
 
 absl::StatusOr<RowDocument> ParseRows(absl::string_view json,
                                       const std::string& file_name) {
+  if (const absl::Status shallow = CheckJsonNesting(json); !shallow.ok()) {
+    // "line 3: ..." becomes "FILE:3: ...".
+    absl::string_view message = shallow.message();
+    absl::ConsumePrefix(&message, "line ");
+    return absl::InvalidArgumentError(absl::StrCat(file_name, ":", message));
+  }
   int line = 1;
   LineFinder finder(&line);
   auto error = [&](int at, absl::string_view what) {

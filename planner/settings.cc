@@ -11,8 +11,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/json.h"
 #include "base/status_macros.h"
-#include "nlohmann/json.hpp"
 #include "planner/yaml_tree.h"
 
 namespace millrace {
@@ -29,6 +29,13 @@ absl::Status Add(Setting setting, Settings* settings) {
     return ErrorAt(*settings, setting.line,
                    absl::StrCat(setting.key, ": given twice, first on line ",
                                 first->line, "; remove one"));
+  }
+  // Each is looked for among all before it.
+  constexpr size_t kMaxSettings = 20'000;
+  if (settings->entries.size() == kMaxSettings) {
+    return ErrorAt(*settings, setting.line,
+                   absl::StrCat("more than ", kMaxSettings,
+                                " settings; is it the right file?"));
   }
   settings->entries.push_back(std::move(setting));
   return absl::OkStatus();
@@ -279,16 +286,12 @@ absl::StatusOr<Settings> ReadJsonSettings(absl::string_view json,
   Settings settings{.file_name = file_name};
   // The JSON library knows whether it is JSON, the YAML tree on which line what
   // stands: JSON is YAML, but for tabs, which JSON has outside texts only.
-  try {
-    const nlohmann::json parsed =
-        nlohmann::json::parse(json.begin(), json.end());
-  } catch (const nlohmann::json::parse_error& error) {
-    const size_t end = std::min(error.byte, json.size());
-    const auto line =
-        1 + std::count(json.begin(), json.begin() + static_cast<ptrdiff_t>(end),
-                       '\n');
-    return ErrorAt(settings, static_cast<int>(line),
-                   absl::StrCat("not valid JSON: ", error.what()));
+  const absl::Status parsed = ParseJson(json).status();
+  if (!parsed.ok()) {
+    // "line 3: ..." becomes "FILE:3: ...".
+    absl::string_view message = parsed.message();
+    absl::ConsumePrefix(&message, "line ");
+    return absl::InvalidArgumentError(absl::StrCat(file_name, ":", message));
   }
   ASSIGN_OR_RETURN(
       const YamlTree tree,

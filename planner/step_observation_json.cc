@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
+#include "base/json.h"
 #include "planner/step_observation.h"
 
 namespace millrace {
@@ -79,8 +79,13 @@ std::string StepObservationToJson(const StepObservation& observation) {
 
 absl::StatusOr<StepObservation> StepObservationFromJson(
     absl::string_view json) {
+  const absl::StatusOr<Json> read = ParseJson(json);
+  if (!read.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("not an observed step: ", read.status().message()));
+  }
+  const Json& parsed = *read;
   try {
-    const Json parsed = Json::parse(json.begin(), json.end());
     const int version = parsed.at("version");
     if (version != kVersion) {
       return absl::InvalidArgumentError(

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "nlohmann/json.hpp"
+#include "base/json.h"
 
 namespace millrace {
 namespace {
@@ -180,12 +180,15 @@ std::string TimelineToJson(const Timeline& timeline) {
 }
 
 absl::StatusOr<Timeline> TimelineFromJson(absl::string_view json) {
+  const absl::StatusOr<nlohmann::json> parsed = ParseJson(json);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("not a timeline: ", parsed.status().message()));
+  }
   try {
-    const nlohmann::json parsed =
-        nlohmann::json::parse(json.begin(), json.end());
     Timeline timeline;
-    timeline.step_time_s = parsed.at("step_time_s").get<double>();
-    for (const nlohmann::json& rank : parsed.at("ranks")) {
+    timeline.step_time_s = parsed->at("step_time_s").get<double>();
+    for (const nlohmann::json& rank : parsed->at("ranks")) {
       timeline.ranks.push_back(RankFromJson(rank));
     }
     return timeline;

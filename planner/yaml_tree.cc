@@ -1,15 +1,22 @@
 #include "planner/yaml_tree.h"
 
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <exception>
+#include <new>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/files.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 
 namespace millrace {
 namespace {
@@ -17,6 +24,37 @@ namespace {
 constexpr int kMaximumDepth = 32;
 // Aliases can make a short text stand for an enormous tree.
 constexpr int64_t kMaximumNodes = 4'000'000;
+
+std::string TooDeep() {
+  return absl::StrCat("nested deeper than ", kMaximumDepth,
+                      " levels; an alias may contain itself");
+}
+
+// The line on which so many more brackets have opened than closed that the
+// library would take gigabytes for them; 0 where none does. Those in texts and
+// comments count as well, so the bound is far above kMaximumDepth.
+int LineOfDeepBrackets(absl::string_view text) {
+  constexpr int kMaximumOpen = 10'000;
+  int num_open = 0;
+  int line = 1;
+  for (const char c : text) {
+    if (c == '\n') ++line;
+    if (c == '[' || c == '{') ++num_open;
+    if (c == ']' || c == '}') num_open = std::max(0, num_open - 1);
+    if (num_open > kMaximumOpen) return line;
+  }
+  return 0;
+}
+
+// The first line that is not UTF-8.
+int LineOfBadByte(absl::string_view text) {
+  int line = 1;
+  for (const absl::string_view part : absl::StrSplit(text, '\n')) {
+    if (!IsUtf8(part)) break;
+    ++line;
+  }
+  return line;
+}
 
 class TreeBuilder {
  public:
@@ -26,9 +64,7 @@ class TreeBuilder {
     // A missing value has no place of its own and keeps its key's line.
     if (node.Mark().line >= 0) tree->line = node.Mark().line + 1;
     if (depth > kMaximumDepth) {
-      return Error(tree->line,
-                   absl::StrCat("nested deeper than ", kMaximumDepth,
-                                " levels; an alias may contain itself"));
+      return Error(tree->line, TooDeep());
     }
     if (++num_nodes_ > kMaximumNodes) {
       return Error(tree->line, "more nodes than any job or profile has");
@@ -102,6 +138,17 @@ absl::StatusOr<YamlTree> ParseYaml(absl::string_view yaml,
                                    const std::string& file_name) {
   TreeBuilder builder(file_name);
   YamlTree tree;
+  if (static_cast<int64_t>(yaml.size()) > kMaxWrittenBytes) {
+    return builder.Error(
+        1, absl::StrCat(yaml.size(), " bytes; the most is ", kMaxWrittenBytes));
+  }
+  if (!IsUtf8(yaml)) {
+    return builder.Error(LineOfBadByte(yaml),
+                         "not UTF-8 text; save the file as UTF-8");
+  }
+  if (const int line = LineOfDeepBrackets(yaml); line > 0) {
+    return builder.Error(line, TooDeep());
+  }
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(yaml));
     if (documents.size() > 1) {
@@ -112,9 +159,16 @@ absl::StatusOr<YamlTree> ParseYaml(absl::string_view yaml,
     if (!documents.empty()) {
       RETURN_IF_ERROR(builder.Build(documents[0], 0, &tree));
     }
+  } catch (const YAML::DeepRecursion& error) {  // At some hundred levels.
+    return builder.Error(std::max(error.mark.line, 0) + 1, TooDeep());
   } catch (const YAML::Exception& error) {
     return builder.Error(std::max(error.mark.line, 0) + 1,
                          absl::StrCat("not valid YAML: ", error.msg));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(file_name, ": no memory to read it"));
+  } catch (const std::exception& error) {  // Of the standard library, in it.
+    return builder.Error(1, absl::StrCat("not valid YAML: ", error.what()));
   }
   return tree;
 }

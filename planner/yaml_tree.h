@@ -24,9 +24,9 @@ struct YamlTree {
 // "a list", "a map", "nothing" or "'text'": for messages.
 std::string DescribeYaml(const YamlTree& tree);
 
-// InvalidArgument, starting with "file_name:line: ", for text that is not YAML,
-// holds more than one document, uses a list or map as a key, or nests deeper
-// than 32 levels. Empty text gives kNull.
+// InvalidArgument, starting with "file_name:line: ", for text that is not UTF-8
+// or not YAML, holds more than one document, uses a list or map as a key, or
+// nests deeper than 32 levels. Empty text gives kNull.
 absl::StatusOr<YamlTree> ParseYaml(absl::string_view yaml,
                                    const std::string& file_name);
 

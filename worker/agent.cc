@@ -25,6 +25,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/exceptions.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/client.h"
 #include "coordinator/protocol/secret.h"
@@ -237,7 +238,8 @@ class Agent {
 
   absl::Status OnCoordinatorEnd(int wait_status) {
     const absl::Time now = MonotonicNow();
-    if (WIFEXITED(wait_status)) {
+    if (WIFEXITED(wait_status) &&
+        WEXITSTATUS(wait_status) != kExceptionExitCode) {
       // On purpose. Its last word to us may still be on the way.
       coordinator_exit_ = DescribeExit(wait_status);
       give_up_at_ = std::min(give_up_at_, now + kEndLimit);

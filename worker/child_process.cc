@@ -76,7 +76,7 @@ absl::StatusOr<pid_t> StartChild(const ChildOptions& options) {
   std::vector<char*> argument_pointers = Pointers(arguments);
   std::vector<char*> environment_pointers = Pointers(environment);
   const int log_fd = open(options.log_path.c_str(),
-                          O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+                          O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (log_fd < 0) {
     return absl::InternalError(absl::StrCat(
         "cannot write the log ", options.log_path, ": ", strerror(errno)));

@@ -1,16 +1,16 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json.h"
 #include "worker/compare.h"
 
 namespace millrace {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // How much of its tolerance an output uses up; not a number counts as all.
 double UsedTolerance(const OutputComparison& output) {
@@ -31,12 +31,12 @@ std::string Where(const OutputComparison& output) {
 
 // nlohmann would write null for what is not a number, which readers take for
 // a missing value.
-Json Number(double value) {
+OrderedJson Number(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : "inf";
 }
 
-Json OutputJson(const OutputComparison& output) {
+OrderedJson OutputJson(const OutputComparison& output) {
   return {{"instruction", output.instruction},
           {"op", OpKindName(output.kind)},
           {"phase", PhaseName(output.phase)},
@@ -111,8 +111,8 @@ std::string ComparisonToText(const Comparison& comparison) {
 }
 
 std::string ComparisonToJson(const Comparison& comparison) {
-  Json json = {{"mode", CompareModeName(comparison.mode)},
-               {"precision", PrecisionName(comparison.precision)}};
+  OrderedJson json = {{"mode", CompareModeName(comparison.mode)},
+                      {"precision", PrecisionName(comparison.precision)}};
   if (comparison.mode == CompareMode::kChained) {
     json["cpu_loss"] = Number(comparison.cpu_loss);
     json["gpu_loss"] = Number(comparison.gpu_loss);
@@ -120,12 +120,12 @@ std::string ComparisonToJson(const Comparison& comparison) {
     json["gpu_gradient_norm"] = Number(comparison.gpu_gradient_norm);
   }
   const auto first = comparison.FirstDifference();
-  json["first_difference"] = first ? OutputJson(*first) : Json();
-  json["outputs"] = Json::array();
+  json["first_difference"] = first ? OutputJson(*first) : OrderedJson();
+  json["outputs"] = OrderedJson::array();
   for (const OutputComparison& output : comparison.outputs) {
     json["outputs"].push_back(OutputJson(output));
   }
-  return json.dump(2) + "\n";
+  return JsonText(json, 2) + "\n";
 }
 
 }  // namespace millrace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -81,12 +82,18 @@ protocol::ToCoordinator GenerationRun::NewMessage() const {
 void GenerationRun::Run() {
   absl::Status status;
   const absl::StatusOr<JobSpec> job = ParseJob(message_.job_yaml(), "job.yaml");
-  if (!job.ok()) {
-    status = job.status();
-  } else if (message_.purpose() == protocol::GENERATION_PURPOSE_PROFILE) {
-    status = Measure(*job);
-  } else {
-    status = Train(*job);
+  try {
+    if (!job.ok()) {
+      status = job.status();
+    } else if (message_.purpose() == protocol::GENERATION_PURPOSE_PROFILE) {
+      status = Measure(*job);
+    } else {
+      status = Train(*job);
+    }
+  } catch (const std::bad_alloc&) {
+    // The next try would end the same way, so the job is told.
+    status = absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", ToInt(rank_), ": the host's memory does not suffice"));
   }
   // Most errors of CUDA are Internal, and leave the process without the device.
   device_lost_ =
@@ -141,7 +148,15 @@ absl::Status GenerationRun::Measure(const JobSpec& job) {
 
 absl::Status GenerationRun::Train(const JobSpec& job) {
   const double began_s = MonotonicSeconds();
-  ASSIGN_OR_RETURN(batches_, OpenBatches(job, options_.data_prefixes));
+  absl::StatusOr<std::unique_ptr<BatchSource>> batches =
+      OpenBatches(job, options_.data_prefixes);
+  if (!batches.ok()) {
+    // Not DataLoss, which stands for a damaged checkpoint, and not tried again:
+    // the data would be the same.
+    return absl::FailedPreconditionError(
+        absl::StrCat("data: ", batches.status().message()));
+  }
+  batches_ = *std::move(batches);
   RETURN_IF_ERROR(BuildTrainer(job));
   const double made_s = MonotonicSeconds();
   RETURN_IF_ERROR(Restore());

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <exception>
+#include <stdexcept>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -145,7 +146,11 @@ absl::Status GlooMesh::ConnectPeers(const std::vector<std::string>& addresses) {
       if (peer == index()) continue;
       const std::vector<std::string> ends =
           absl::StrSplit(addresses[peer], ',');
-      CHECK(static_cast<int32_t>(ends.size()) == size());
+      if (static_cast<int32_t>(ends.size()) != size()) {
+        throw std::runtime_error(absl::StrCat(
+            "rank ", ToInt(options_.members[peer]), " gave ", ends.size(),
+            " addresses, ", size(), " were expected"));
+      }
       const std::string bytes = absl::HexStringToBytes(ends[index()]);
       context_->getPair(peer)->connect({bytes.begin(), bytes.end()});
       if (aborted_) return false;
@@ -248,7 +253,12 @@ void GlooMesh::Abort() {
   // Closed connections tell the peers, and end a connect under way.
   if (!pairs_exist_) return;
   for (int32_t peer = 0; peer < size(); ++peer) {
-    if (peer != index()) context_->getPair(peer)->close();
+    if (peer == index()) continue;
+    try {
+      context_->getPair(peer)->close();
+    } catch (const std::exception&) {
+      // The connection is broken already; the others are still to be closed.
+    }
   }
 }
 

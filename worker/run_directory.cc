@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "planner/job_file.h"
 
 namespace millrace {
@@ -19,6 +20,13 @@ absl::StatusOr<std::string> CreateRunDirectory(const JobSpec& job,
   if (error) {
     return absl::InternalError(absl::StrCat(
         "output.directory ", job.output_directory, ": ", error.message()));
+  }
+  // Messages between processes and the records of a run are UTF-8.
+  if (!IsUtf8(output.string())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "output.directory ", output.string(),
+        ": the path is not UTF-8; rename its folders, or set output.directory "
+        "to another"));
   }
   RETURN_IF_ERROR(MakeDirectories(output.string()));
   const std::string base = absl::StrCat(

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/files.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "fault/checkpoint.h"
@@ -23,7 +24,7 @@
 namespace millrace {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct CheckpointOptions {
   std::string path;
@@ -33,7 +34,7 @@ struct CheckpointOptions {
   int32_t micro_batch = 0;  // 0: as it was, or the largest that divides.
 };
 
-Json LayoutJson(const Layout& layout) {
+OrderedJson LayoutJson(const Layout& layout) {
   return {{"pipeline", layout.pipeline},
           {"data", layout.data},
           {"tensor", layout.tensor},
@@ -51,7 +52,7 @@ int64_t CountParameterElements(const Manifest& manifest) {
   return count;
 }
 
-Json Describe(const std::string& path, const Manifest& manifest) {
+OrderedJson Describe(const std::string& path, const Manifest& manifest) {
   int64_t bytes = 0;
   for (const ManifestFile& file : manifest.files) bytes += file.bytes;
   const CheckpointInfo& info = manifest.info;
@@ -73,7 +74,7 @@ absl::Status RunList(const CheckpointOptions& options) {
   }
   ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                    ListCheckpoints(files, options.path));
-  Json list = Json::array();
+  OrderedJson list = OrderedJson::array();
   for (const CheckpointEntry& entry : entries) {
     const auto manifest = ReadManifest(files, entry.path);
     if (manifest.ok()) {
@@ -94,7 +95,7 @@ absl::Status RunList(const CheckpointOptions& options) {
                                  entry.path);
   }
   if (options.json) {
-    std::cout << list.dump(2) << std::endl;
+    std::cout << JsonText(list, 2) << std::endl;
   } else if (entries.empty()) {
     std::cout << "no committed checkpoints in " << options.path << std::endl;
   }
@@ -104,15 +105,16 @@ absl::Status RunList(const CheckpointOptions& options) {
 absl::Status RunShow(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(const Manifest manifest,
                    ReadManifest(*PosixFileSystem(), options.path));
-  Json json = Describe(options.path, manifest);
-  Json& tensors = json["tensors"] = Json::object();
+  OrderedJson json = Describe(options.path, manifest);
+  OrderedJson& tensors = json["tensors"] = OrderedJson::object();
   for (const auto& [name, shape] : manifest.shapes) {
-    tensors[name] = shape.is_vector ? Json::array({shape.cols})
-                                    : Json::array({shape.rows, shape.cols});
+    tensors[name] = shape.is_vector
+                        ? OrderedJson::array({shape.cols})
+                        : OrderedJson::array({shape.rows, shape.cols});
   }
   if (options.json) {
     json["job_yaml"] = manifest.info.job_yaml;
-    std::cout << json.dump(2) << std::endl;
+    std::cout << JsonText(json, 2) << std::endl;
     return absl::OkStatus();
   }
   std::cout << absl::StrFormat(
@@ -129,7 +131,7 @@ absl::Status RunShow(const CheckpointOptions& options) {
       manifest.files.size());
   for (const auto& [name, shape] : tensors.items()) {
     if (IsOptimizerState(name)) continue;
-    std::cout << "  " << name << " " << shape.dump() << "\n";
+    std::cout << "  " << name << " " << JsonText(shape) << "\n";
   }
   std::cout << std::flush;
   return absl::OkStatus();
@@ -142,9 +144,9 @@ absl::Status RunVerify(const CheckpointOptions& options) {
   const double seconds = MonotonicSeconds() - start;
   if (options.json) {
     // A damaged checkpoint is an answer, too: it goes where the answer goes.
-    Json json = {{"path", options.path}, {"whole", status.ok()}};
+    OrderedJson json = {{"path", options.path}, {"whole", status.ok()}};
     if (!status.ok()) json["error"] = std::string(status.message());
-    std::cout << json.dump(2) << std::endl;
+    std::cout << JsonText(json, 2) << std::endl;
   }
   RETURN_IF_ERROR(status);
   if (options.json) return absl::OkStatus();
@@ -160,7 +162,8 @@ absl::Status RunExport(const CheckpointOptions& options) {
   RETURN_IF_ERROR(
       ExportParameters(*PosixFileSystem(), options.path, options.output));
   if (options.json) {
-    std::cout << Json{{"output", options.output}}.dump(2) << std::endl;
+    std::cout << JsonText(OrderedJson{{"output", options.output}}, 2)
+              << std::endl;
   } else {
     std::cout << "wrote " << options.output << std::endl;
   }
@@ -192,6 +195,7 @@ absl::Status FitBatch(const Layout& old_layout, int32_t micro_batch,
 }
 
 absl::Status RunReshard(const CheckpointOptions& options) {
+  const PrivateFiles private_files;
   FileSystem& files = *PosixFileSystem();
   ASSIGN_OR_RETURN(const CheckpointInfo info,
                    ReadCheckpointInfo(files, options.path));
@@ -204,9 +208,10 @@ absl::Status RunReshard(const CheckpointOptions& options) {
                    ReshardCheckpoint(files, options.path, options.output,
                                      job.model, layout));
   if (options.json) {
-    std::cout
-        << Json{{"path", entry.path}, {"layout", LayoutJson(layout)}}.dump(2)
-        << std::endl;
+    std::cout << JsonText(OrderedJson{{"path", entry.path},
+                                      {"layout", LayoutJson(layout)}},
+                          2)
+              << std::endl;
   } else {
     std::cout << "wrote " << entry.path << ": " << LayoutToString(layout)
               << std::endl;

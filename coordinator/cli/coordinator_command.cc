@@ -3,6 +3,7 @@
 #include <iostream>
 #include <memory>
 
+#include "base/files.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/protocol/secret.h"
 
@@ -17,6 +18,7 @@ int Run(CoordinatorOptions options) {
     return 1;
   }
   options.secret = *secret;
+  const PrivateFiles private_files;
   const absl::StatusOr<int> exit_code = RunCoordinator(options);
   if (exit_code.ok()) return *exit_code;
   std::cerr << "millrace coordinator: " << exit_code.status().message()
@@ -31,8 +33,12 @@ void AddCoordinatorCommand(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("coordinator", "Agent 0 starts this");
   command->add_option("--run-directory", options->run_directory)->required();
   command->add_option("--job-file", options->job_file)->required();
-  command->add_option("--listen-fd", options->listen_fd)->required();
-  command->add_option("--agents", options->num_agents)->required();
+  command->add_option("--listen-fd", options->listen_fd)
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--agents", options->num_agents)
+      ->required()
+      ->check(CLI::PositiveNumber);
   command->add_flag("--profile-only", options->profile_only);
   command->add_flag("--tune", options->tune);
   command->group("");  // Not for people.

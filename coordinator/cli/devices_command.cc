@@ -2,12 +2,12 @@
 
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "worker/cuda_backend.h"
@@ -63,13 +63,12 @@ void PrintJson(const Machine& machine, const Gpus& gpus) {
   Json cuda = {{"devices", devices}, {"warnings", gpus.warnings}};
   cuda["error"] = gpus.status.ok() ? Json(nullptr)
                                    : Json(std::string(gpus.status.message()));
-  std::cout << Json{{"cpu",
+  const Json all = {{"cpu",
                      {{"processor", machine.processor},
                       {"cores", machine.num_cores},
                       {"memory_bytes", machine.memory_bytes}}},
-                    {"cuda", cuda}}
-                   .dump(1)
-            << "\n";
+                    {"cuda", cuda}};
+  std::cout << JsonText(all, 1) << "\n";
 }
 
 int ListDevices(bool json) {

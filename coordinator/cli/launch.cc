@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/secret.h"
 #include "planner/executable.h"
@@ -100,6 +101,7 @@ absl::StatusOr<AgentDevices> FindDevices(const JobSpec& job,
 }  // namespace
 
 int Launch(const LaunchOptions& options) {
+  const PrivateFiles private_files;
   BlockAgentSignals();
   absl::StatusOr<JobSpec> job = absl::UnavailableError("not read");
   absl::StatusOr<AgentDevices> devices = absl::UnavailableError("not found");

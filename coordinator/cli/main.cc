@@ -1,6 +1,8 @@
-// The one binary. Exit codes: 0 all well, 1 failure, 2 bad input.
+// The one binary. Exit codes: 0 all well, 1 failure, 2 bad input, 70 an
+// exception that nothing else caught.
 
 #include "CLI/CLI.hpp"
+#include "base/exceptions.h"
 #include "coordinator/cli/agent_command.h"
 #include "coordinator/cli/calibrate_command.h"
 #include "coordinator/cli/checkpoint_command.h"
@@ -17,7 +19,8 @@
 #include "coordinator/cli/run_command.h"
 #include "coordinator/cli/worker_command.h"
 
-int main(int argc, char** argv) {
+namespace {
+int RunCommand(int argc, char** argv) {
   CLI::App app(
       "Millrace plans and runs distributed training of transformer models.");
   app.name("millrace");
@@ -61,4 +64,10 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : millrace::kBadInput;
   }
   return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return millrace::CatchExceptions([&] { return RunCommand(argc, argv); });
 }

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "coordinator/report.h"
 #include "coordinator/report_trace.h"
@@ -20,7 +21,10 @@ struct ReportOptions {
 };
 
 absl::Status RunReport(const ReportOptions& options) {
-  RETURN_IF_ERROR(WriteReport(options.run_directory));
+  {
+    const PrivateFiles private_files;  // Like all else in a run directory.
+    RETURN_IF_ERROR(WriteReport(options.run_directory));
+  }
   if (!options.trace.empty()) {
     RETURN_IF_ERROR(WriteRunTrace(options.run_directory, options.trace));
   }

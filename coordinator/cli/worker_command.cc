@@ -3,6 +3,7 @@
 #include <iostream>
 #include <memory>
 
+#include "base/files.h"
 #include "coordinator/protocol/secret.h"
 #include "worker/worker_process.h"
 
@@ -16,6 +17,7 @@ struct Arguments {
 };
 
 int Run(Arguments arguments) {
+  const PrivateFiles private_files;
   absl::StatusOr<std::string> secret = SecretFromEnvironment();
   absl::Status status = secret.status();
   if (status.ok()) {
@@ -38,12 +40,17 @@ void AddWorkerCommand(CLI::App& app, int* exit_code) {
       app.add_subcommand("worker", "One rank; agents start this");
   WorkerOptions& worker = arguments->worker;
   command->add_option("--coordinator", worker.coordinator_address)->required();
-  command->add_option("--rank", arguments->rank)->required();
+  command->add_option("--rank", arguments->rank)
+      ->required()
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--incarnation", worker.incarnation)->required();
   command->add_option("--host-address", worker.host_address)->required();
   command->add_option("--device", worker.device_idx);
-  command->add_option("--threads", worker.num_threads)->required();
-  command->add_option("--heartbeat-ms", arguments->heartbeat_ms);
+  command->add_option("--threads", worker.num_threads)
+      ->required()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--heartbeat-ms", arguments->heartbeat_ms)
+      ->check(CLI::PositiveNumber);
   command->add_option("--data-prefix", worker.data_prefixes);
   command->group("");  // Not for people.
   command->callback([=] { *exit_code = Run(*arguments); });

@@ -1,19 +1,19 @@
 // The half of diagnosis_text.h that is for programs.
 
 #include "absl/strings/str_cat.h"
+#include "base/json.h"
 #include "coordinator/diagnose/diagnosis_text.h"
 #include "coordinator/diagnose/hints.h"
-#include "nlohmann/json.hpp"
 
 namespace millrace {
 namespace {
 
 // Keys in the order of writing, which is the order of docs/diagnose.md.
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 double Seconds(int64_t ns) { return ns * 1e-9; }
 
-Json SplitJson(const TimeSplit& split) {
+OrderedJson SplitJson(const TimeSplit& split) {
   return {{"window_s", Seconds(split.window_ns)},
           {"compute_s", Seconds(split.compute_ns)},
           {"exposed_communication_s", Seconds(split.exposed_communication_ns)},
@@ -21,8 +21,8 @@ Json SplitJson(const TimeSplit& split) {
           {"idle_s", Seconds(split.idle_ns)}};
 }
 
-Json CategoriesJson(const DeviceTime& device) {
-  Json categories = Json::object();
+OrderedJson CategoriesJson(const DeviceTime& device) {
+  OrderedJson categories = OrderedJson::object();
   for (int i = 0; i < kNumKernelCategories; ++i) {
     const auto category = static_cast<KernelCategory>(i);
     const CategoryTime& time = device.categories[i];
@@ -37,8 +37,8 @@ Json CategoriesJson(const DeviceTime& device) {
   return categories;
 }
 
-Json CollectivesJson(const DeviceTime& device) {
-  Json collectives = Json::object();
+OrderedJson CollectivesJson(const DeviceTime& device) {
+  OrderedJson collectives = OrderedJson::object();
   for (int i = 0; i < kNumCollectives; ++i) {
     const CollectiveTime& time = device.collectives[i];
     if (time.num_kernels == 0) continue;
@@ -51,8 +51,8 @@ Json CollectivesJson(const DeviceTime& device) {
   return collectives;
 }
 
-Json GapsJson(const DeviceTime& device) {
-  Json by_cause = Json::object();
+OrderedJson GapsJson(const DeviceTime& device) {
+  OrderedJson by_cause = OrderedJson::object();
   for (int i = 0; i < kNumGapCauses; ++i) {
     const GapTotal& total = device.gaps_by_cause[i];
     if (total.num_gaps == 0) continue;
@@ -62,8 +62,8 @@ Json GapsJson(const DeviceTime& device) {
   return by_cause;
 }
 
-Json DeviceJson(const DeviceTime& device) {
-  Json copies = Json::array();
+OrderedJson DeviceJson(const DeviceTime& device) {
+  OrderedJson copies = OrderedJson::array();
   for (const CopyTime& copy : device.copies) {
     copies.push_back({{"name", copy.name},
                       {"copies", copy.num_copies},
@@ -83,8 +83,8 @@ Json DeviceJson(const DeviceTime& device) {
           {"short_kernel_s", Seconds(device.short_kernel_ns)}};
 }
 
-Json StreamsJson(const DeviceTime& device) {
-  Json streams = Json::array();
+OrderedJson StreamsJson(const DeviceTime& device) {
+  OrderedJson streams = OrderedJson::array();
   for (const StreamTime& stream : device.streams) {
     streams.push_back({{"stream", stream.stream},
                        {"kernels", stream.num_kernels},
@@ -94,8 +94,8 @@ Json StreamsJson(const DeviceTime& device) {
   return streams;
 }
 
-Json LargestGapsJson(const DeviceTime& device) {
-  Json gaps = Json::array();
+OrderedJson LargestGapsJson(const DeviceTime& device) {
+  OrderedJson gaps = OrderedJson::array();
   for (const Gap& gap : device.largest_gaps) {
     gaps.push_back(
         {{"start_s", Seconds(gap.time.start_ns - device.window.start_ns)},
@@ -109,11 +109,11 @@ Json LargestGapsJson(const DeviceTime& device) {
 }
 
 template <typename T>
-Json OrNull(const std::optional<T>& value) {
-  return value.has_value() ? Json(*value) : Json(nullptr);
+OrderedJson OrNull(const std::optional<T>& value) {
+  return value.has_value() ? OrderedJson(*value) : OrderedJson(nullptr);
 }
 
-Json PlannedJson(const PlannedLayout& planned) {
+OrderedJson PlannedJson(const PlannedLayout& planned) {
   const Prediction& prediction = planned.prediction;
   return {{"layout", LayoutToString(planned.layout)},
           {"step_time_s", prediction.step_time_s},
@@ -122,7 +122,7 @@ Json PlannedJson(const PlannedLayout& planned) {
            prediction.exposed_communication_fraction}};
 }
 
-Json AdviceJson(const Advice& advice) {
+OrderedJson AdviceJson(const Advice& advice) {
   return {{"profile", advice.profile},
           {"devices", advice.num_devices},
           {"measured_step_time_s", advice.measured_s},
@@ -130,8 +130,9 @@ Json AdviceJson(const Advice& advice) {
           {"best", PlannedJson(advice.best)},
           {"changes", advice.changes},
           {"predicted_speedup", advice.speedup()},
-          {"expected_step_time_s",
-           advice.fits_trace() ? Json(advice.expected_s()) : Json(nullptr)},
+          {"expected_step_time_s", advice.fits_trace()
+                                       ? OrderedJson(advice.expected_s())
+                                       : OrderedJson(nullptr)},
           {"measured_over_predicted", advice.shortfall()},
           {"caveats", advice.caveats}};
 }
@@ -140,30 +141,30 @@ Json AdviceJson(const Advice& advice) {
 
 std::string DiagnosisToJson(const std::string& name, const Trace& trace,
                             const Diagnosis& diagnosis, const Advice* advice) {
-  Json root = {{"trace", name},
-               {"events", trace.num_events},
-               {"gpu_events", trace.gpu_events.size()},
-               {"skipped_gpu_events", trace.num_skipped},
-               {"rank", OrNull(trace.rank)},
-               {"world_size", OrNull(trace.world_size)},
-               {"step", OrNull(diagnosis.step)},
-               {"median_step", OrNull(diagnosis.median_step)}};
-  root["steps"] = Json::array();
+  OrderedJson root = {{"trace", name},
+                      {"events", trace.num_events},
+                      {"gpu_events", trace.gpu_events.size()},
+                      {"skipped_gpu_events", trace.num_skipped},
+                      {"rank", OrNull(trace.rank)},
+                      {"world_size", OrNull(trace.world_size)},
+                      {"step", OrNull(diagnosis.step)},
+                      {"median_step", OrNull(diagnosis.median_step)}};
+  root["steps"] = OrderedJson::array();
   for (const RecordedStep& step : diagnosis.steps) {
     root["steps"].push_back({{"step", step.step},
                              {"length_s", Seconds(step.length_ns)},
                              {"time", SplitJson(step.split)}});
   }
   root["total"] = DeviceJson(diagnosis.total);
-  root["devices"] = Json::array();
+  root["devices"] = OrderedJson::array();
   for (const DeviceTime& device : diagnosis.devices) {
-    Json one = {{"device", device.device}};
+    OrderedJson one = {{"device", device.device}};
     one.update(DeviceJson(device));
     one["streams"] = StreamsJson(device);
     one["largest_gaps"] = LargestGapsJson(device);
     root["devices"].push_back(std::move(one));
   }
-  root["longest_kernels"] = Json::array();
+  root["longest_kernels"] = OrderedJson::array();
   for (const KernelTotal& kernel : diagnosis.longest_kernels) {
     root["longest_kernels"].push_back(
         {{"name", kernel.name},
@@ -172,7 +173,7 @@ std::string DiagnosisToJson(const std::string& name, const Trace& trace,
          {"sum_s", Seconds(kernel.sum_ns)},
          {"mean_s", Seconds(kernel.sum_ns) / kernel.count}});
   }
-  root["hints"] = Json::array();
+  root["hints"] = OrderedJson::array();
   for (const Hint& hint : HintsFor(diagnosis)) {
     root["hints"].push_back(
         {{"id", hint.id},
@@ -184,10 +185,9 @@ std::string DiagnosisToJson(const std::string& name, const Trace& trace,
   root["layout_saves_at_most"] = {
       {"exposed_communication_s", Seconds(share.exposed_communication_ns)},
       {"waiting_s", Seconds(share.waiting_ns)}};
-  root["plan"] = advice == nullptr ? Json(nullptr) : AdviceJson(*advice);
+  root["plan"] = advice == nullptr ? OrderedJson(nullptr) : AdviceJson(*advice);
   // Names may hold any bytes; what is no UTF-8 is replaced, not thrown at.
-  return absl::StrCat(root.dump(2, ' ', false, Json::error_handler_t::replace),
-                      "\n");
+  return absl::StrCat(JsonText(root, 2), "\n");
 }
 
 }  // namespace millrace

@@ -7,7 +7,6 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 
 namespace millrace {
 namespace {
@@ -29,7 +28,9 @@ struct GunzipBuffer::State {
 
 GunzipBuffer::GunzipBuffer(std::istream& packed)
     : state_(new State{.input = packed}) {
-  CHECK(inflateInit2(&state_->stream, kWindowBits) == Z_OK) << "out of memory";
+  if (inflateInit2(&state_->stream, kWindowBits) != Z_OK) {
+    error_ = "no memory to unpack the gzip data";
+  }
 }
 
 GunzipBuffer::~GunzipBuffer() { inflateEnd(&state_->stream); }

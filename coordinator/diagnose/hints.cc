@@ -24,8 +24,8 @@ Hint LaunchHint(const DeviceTime& total) {
       .evidence = absl::StrCat(
           "in ", gaps.num_gaps, " gaps, for ", total.num_kernels,
           " kernels, the GPU was idle until the host launched the next work: ",
-          TimeText(gaps.idle_ns), " in all, of which ", TimeText(total.launch_call_ns),
-          " within the launching calls"),
+          TimeText(gaps.idle_ns), " in all, of which ",
+          TimeText(total.launch_call_ns), " within the launching calls"),
       .remedy =
           "Millrace's kernels allocate nothing and never wait, so a step "
           "of fused ones can be captured into one CUDA graph: one launch "
@@ -81,14 +81,14 @@ Hint QueuedHint(const DeviceTime& total) {
 
 Hint UnknownGapHint(const DeviceTime& total) {
   const GapTotal& gaps = GapsOf(total, GapCause::kUnknown);
-  return {
-      .id = "unknown_gaps",
-      .evidence = absl::StrCat(gaps.num_gaps, " gaps of ", TimeText(gaps.idle_ns),
-                               " in all, and no launches to explain them"),
-      .remedy =
-          "Record with ProfilerActivity.CPU beside CUDA to see what "
-          "the host did.",
-      .saves_at_most_ns = gaps.idle_ns};
+  return {.id = "unknown_gaps",
+          .evidence =
+              absl::StrCat(gaps.num_gaps, " gaps of ", TimeText(gaps.idle_ns),
+                           " in all, and no launches to explain them"),
+          .remedy =
+              "Record with ProfilerActivity.CPU beside CUDA to see what "
+              "the host did.",
+          .saves_at_most_ns = gaps.idle_ns};
 }
 
 Hint EndHint(const DeviceTime& total) {
@@ -178,8 +178,8 @@ Hint CollectiveHint(Collective collective, const CollectiveTime& time) {
   const absl::string_view name = CollectiveName(collective);
   return {.id = absl::StrCat("exposed_", name),
           .evidence = absl::StrCat(
-              time.num_kernels, " ", name, " kernels run ", TimeText(time.busy_ns),
-              ", of which ", TimeText(time.exposed_ns),
+              time.num_kernels, " ", name, " kernels run ",
+              TimeText(time.busy_ns), ", of which ", TimeText(time.exposed_ns),
               " with no compute beside them (waiting for slower ranks "
               "included)"),
           .remedy = std::string(CollectiveRemedy(collective)),
@@ -187,9 +187,9 @@ Hint CollectiveHint(Collective collective, const CollectiveTime& time) {
 }
 
 Hint CopyHint(const DeviceTime& total) {
-  std::string evidence =
-      absl::StrCat("copies and fills run ", TimeText(total.copy_ns), ", of which ",
-                   TimeText(total.split.exposed_copy_ns), " with no kernel beside");
+  std::string evidence = absl::StrCat(
+      "copies and fills run ", TimeText(total.copy_ns), ", of which ",
+      TimeText(total.split.exposed_copy_ns), " with no kernel beside");
   if (!total.copies.empty()) {
     const CopyTime& longest =
         *std::max_element(total.copies.begin(), total.copies.end(),

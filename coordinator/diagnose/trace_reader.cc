@@ -1,5 +1,7 @@
 #include "coordinator/diagnose/trace_reader.h"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -7,6 +9,7 @@
 #include <iostream>
 #include <limits>
 #include <optional>
+#include <streambuf>
 #include <system_error>
 #include <unordered_map>
 #include <utility>
@@ -19,8 +22,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/files.h"
+#include "base/json.h"
 #include "coordinator/diagnose/gunzip.h"
-#include "nlohmann/json.hpp"
 
 namespace millrace {
 namespace {
@@ -110,26 +114,64 @@ bool ExplainsGaps(absl::string_view name) {
   return false;
 }
 
+// The longest text or number, and what may stand between two of them. The
+// parser keeps a whole one in memory before anybody sees it.
+constexpr int64_t kMaxTokenBytes = int64_t{16} << 20;
+
+// Passes another buffer's bytes on in blocks, and ends early where more than
+// kMaxTokenBytes have passed since `*since_token` was last set to zero.
+class TokenLimit : public std::streambuf {
+ public:
+  TokenLimit(std::streambuf* source, int64_t* since_token)
+      : source_(source), since_token_(*since_token) {}
+
+  bool is_exceeded() const { return is_exceeded_; }
+
+ protected:
+  int_type underflow() override {
+    if (since_token_ > kMaxTokenBytes) {
+      is_exceeded_ = true;
+      return traits_type::eof();
+    }
+    const std::streamsize count = source_->sgetn(
+        block_.data(), static_cast<std::streamsize>(block_.size()));
+    since_token_ += count;
+    setg(block_.data(), block_.data(), block_.data() + count);
+    return count == 0 ? traits_type::eof()
+                      : traits_type::to_int_type(block_.front());
+  }
+
+ private:
+  std::streambuf* const source_;
+  int64_t& since_token_;
+  bool is_exceeded_ = false;
+  std::vector<char> block_ = std::vector<char>(size_t{256} << 10);
+};
+
 class TraceHandler : public nlohmann::json_sax<Json> {
  public:
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool binary(binary_t&) override { return true; }
+  bool null() override { return SeeToken(); }
+  bool boolean(bool) override { return SeeToken(); }
+  bool binary(binary_t&) override { return SeeToken(); }
 
   bool number_integer(number_integer_t value) override {
+    SeeToken();
     return TakeNumber({.integer = value});
   }
   bool number_unsigned(number_unsigned_t value) override {
+    SeeToken();
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       return true;  // No id or time is that large.
     }
     return TakeNumber({.integer = static_cast<int64_t>(value)});
   }
   bool number_float(number_float_t value, const string_t& text) override {
+    SeeToken();
     return TakeNumber({.is_integer = false, .value = value, .text = text});
   }
 
   bool string(string_t& value) override {
+    SeeToken();
     switch (place_) {
       case Place::kEvent:
         if (key_ == "ph")
@@ -158,6 +200,7 @@ class TraceHandler : public nlohmann::json_sax<Json> {
   }
 
   bool key(string_t& value) override {
+    SeeToken();
     key_ = std::move(value);
     return true;
   }
@@ -189,8 +232,7 @@ class TraceHandler : public nlohmann::json_sax<Json> {
       default:
         break;
     }
-    Enter(inside);
-    return true;
+    return Enter(inside);
   }
 
   bool end_object() override {
@@ -212,8 +254,7 @@ class TraceHandler : public nlohmann::json_sax<Json> {
     } else if (place_ == Place::kRoot && key_ == "deviceProperties") {
       inside = Place::kDevices;
     }
-    Enter(inside);
-    return true;
+    return Enter(inside);
   }
 
   bool end_array() override {
@@ -236,13 +277,24 @@ class TraceHandler : public nlohmann::json_sax<Json> {
   bool saw_events() const { return saw_events_; }
 
   Trace trace;
+  int64_t bytes_since_token = 0;  // TokenLimit counts them.
+  bool is_too_deep = false;
   std::size_t error_position = 0;
   std::string error_reason;
 
  private:
-  void Enter(Place inside) {
+  bool SeeToken() {
+    bytes_since_token = 0;
+    return true;
+  }
+
+  // False, which ends the reading, where values nest too deep.
+  bool Enter(Place inside) {
+    SeeToken();
     outer_.push_back(place_);
     place_ = inside;
+    is_too_deep = outer_.size() > static_cast<size_t>(kMaxNesting);
+    return !is_too_deep;
   }
   void Leave() {
     place_ = outer_.back();
@@ -415,14 +467,26 @@ absl::Status ParseFailure(const TraceHandler& handler, bool ended,
                    " (", handler.error_reason, "); ", kWhatIsExpected));
 }
 
-absl::StatusOr<Trace> ReadPlainTrace(std::istream& input,
+absl::StatusOr<Trace> ReadPlainTrace(std::istream& plain,
                                      const std::string& name) {
+  TraceHandler handler;
+  TokenLimit limit(plain.rdbuf(), &handler.bytes_since_token);
+  std::istream input(&limit);
   if (input.peek() == std::istream::traits_type::eof()) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, " is empty; ", kWhatIsExpected));
   }
-  TraceHandler handler;
   if (!Json::sax_parse(input, &handler)) {
+    if (handler.is_too_deep || limit.is_exceeded()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, ", after ", handler.trace.num_events, " events: ",
+          handler.is_too_deep
+              ? absl::StrCat("lists and objects are nested deeper than ",
+                             kMaxNesting, " levels")
+              : absl::StrCat("a text or number of more than ", kMaxTokenBytes,
+                             " bytes"),
+          "; ", kWhatIsExpected));
+    }
     return ParseFailure(handler, input.eof(), name);
   }
   if (!handler.saw_events()) {
@@ -443,8 +507,15 @@ absl::StatusOr<Trace> LoadTrace(const std::string& path) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is a folder; name one of the trace files in it"));
   }
+  const absl::StatusOr<int> opened = OpenRegularFile(path);
+  if (absl::IsInvalidArgument(opened.status())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(opened.status().message(),
+                     "; pipe a trace into standard input and name it -"));
+  }
+  if (opened.ok()) close(*opened);
   std::ifstream file(path, std::ios::binary);
-  if (!file.is_open()) {
+  if (!opened.ok() || !file.is_open()) {
     return absl::NotFoundError(
         absl::StrCat(path, " cannot be opened; is the path right?"));
   }

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <future>
 #include <map>
 #include <mutex>
@@ -263,8 +264,14 @@ class Client::Impl {
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
   absl::StatusOr<tcp::endpoint> endpoint = ParseAddress(options.address);
   if (!endpoint.ok()) return endpoint.status();
-  return std::unique_ptr<Client>(new Client(
-      std::make_unique<Impl>(std::move(options), *std::move(endpoint))));
+  // Of Asio, whose descriptors may run out, or of the thread.
+  try {
+    return std::unique_ptr<Client>(new Client(
+        std::make_unique<Impl>(std::move(options), *std::move(endpoint))));
+  } catch (const std::exception& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot talk to the coordinator: ", error.what()));
+  }
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

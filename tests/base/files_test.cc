@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 namespace millrace {
@@ -72,6 +74,87 @@ TEST_F(FilesTest, ErrorsNameThePath) {
   const absl::Status not_folder = MakeDirectories(Path("file/inner"));
   EXPECT_FALSE(not_folder.ok());
   EXPECT_THAT(std::string(not_folder.message()), HasSubstr(Path("file/inner")));
+}
+
+// Goal: only regular files are read, and reading never waits. Method: a pipe
+// that nobody writes to, an endless device, a folder, links in a circle.
+TEST_F(FilesTest, RefusesWhatIsNoRegularFile) {
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  std::filesystem::create_symlink("circle", Path("circle"));
+  for (const auto& [path, what] :
+       {std::pair{Path("pipe"), "is a pipe, a regular file was expected"},
+        {std::string("/dev/zero"), "is a device, a regular"},
+        {directory_.string(), "is a folder, a regular"},
+        {Path("circle"), "Too many levels of symbolic links"}}) {
+    const absl::Status status = ReadFile(path).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+    EXPECT_FALSE(OpenRegularFile(path).ok());
+  }
+}
+
+// Goal: a file's size is bounded before memory is asked for. Method: files of
+// exactly the bound, one byte above it, and 8 TiB of holes.
+TEST_F(FilesTest, RefusesWhatIsTooLarge) {
+  ASSERT_TRUE(WriteFileAtomically(Path("file"), "12345").ok());
+  EXPECT_EQ(ReadFile(Path("file"), 5).value(), "12345");
+  const absl::Status above = ReadFile(Path("file"), 4).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(above)) << above;
+  EXPECT_THAT(std::string(above.message()), HasSubstr("at most 4"));
+  std::filesystem::resize_file(Path("file"), int64_t{8} << 40);
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadFile(Path("file")).status()));
+}
+
+// Goal: files whose size is not known beforehand are read wholly. Method: one
+// of /proc, which says that it is empty.
+TEST_F(FilesTest, ReadsFilesThatSayTheyAreEmpty) {
+  const auto status = ReadFile("/proc/self/status");
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_THAT(*status, HasSubstr("Pid:"));
+}
+
+mode_t ModeOf(const std::string& path) {
+  struct stat facts {};
+  EXPECT_EQ(stat(path.c_str(), &facts), 0) << path;
+  return facts.st_mode & 0777;
+}
+
+// Goal: private means the user's alone, for as long as it was asked for, and
+// never more open than the user's own umask. Method: files and folders made
+// before, during and after, under two umasks.
+TEST_F(FilesTest, PrivateFilesAreTheUsersAlone) {
+  const mode_t before = umask(022);
+  {
+    const PrivateFiles private_files;
+    ASSERT_TRUE(MakeDirectories(Path("run/logs")).ok());
+    ASSERT_TRUE(WriteFileAtomically(Path("run/job"), "x").ok());
+    std::ofstream(Path("run/log")) << "y";
+  }
+  EXPECT_EQ(ModeOf(Path("run")), 0700);
+  EXPECT_EQ(ModeOf(Path("run/logs")), 0700);
+  EXPECT_EQ(ModeOf(Path("run/job")), 0600);
+  EXPECT_EQ(ModeOf(Path("run/log")), 0600);
+  ASSERT_TRUE(WriteFileAtomically(Path("asked"), "x").ok());
+  EXPECT_EQ(ModeOf(Path("asked")), 0644);
+  umask(0277);
+  {
+    const PrivateFiles private_files;
+    ASSERT_TRUE(WriteFileAtomically(Path("strict"), "x").ok());
+  }
+  umask(before);
+  EXPECT_EQ(ModeOf(Path("strict")), 0400);
+}
+
+// Goal: replacing a file leaves it as open as it was. Method: one that others
+// may read, replaced while new files are private.
+TEST_F(FilesTest, ReplacedFilesKeepTheirMode) {
+  ASSERT_TRUE(WriteFileAtomically(Path("profile"), "old").ok());
+  ASSERT_EQ(chmod(Path("profile").c_str(), 0640), 0);
+  const PrivateFiles private_files;
+  ASSERT_TRUE(WriteFileAtomically(Path("profile"), "new").ok());
+  EXPECT_EQ(ModeOf(Path("profile")), 0640);
+  EXPECT_EQ(ReadFile(Path("profile")).value(), "new");
 }
 
 // Goal: folders are made with their parents, twice without complaint.

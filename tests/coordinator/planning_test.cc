@@ -38,6 +38,16 @@ TEST(PlanRecordTest, RoundTrips) {
   EXPECT_EQ(*read, record);
   EXPECT_EQ(PlanRecordFromJson("{}").status().code(),
             absl::StatusCode::kDataLoss);
+  for (const char* word : {"\"bf16\"", "\"list\""}) {
+    std::string other = PlanRecordToJson(record);
+    const std::string known = word;
+    other.replace(other.find(known), known.size(), "\"x\"");
+    EXPECT_EQ(PlanRecordFromJson(other).status().code(),
+              absl::StatusCode::kDataLoss)
+        << word;
+  }
+  EXPECT_EQ(PlanRecordFromJson(std::string(100'000, '[')).status().code(),
+            absl::StatusCode::kDataLoss);
 }
 
 // Goal: workers run the layout that was planned, in all of its fields. Method:

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -142,6 +143,44 @@ TEST_F(ReportTest, SaysWhatIsMissing) {
   EXPECT_THAT(WhyMissing(data, "job"), HasSubstr("job.yaml"));
   EXPECT_TRUE(data.contains("steps"));
   EXPECT_TRUE(WriteReport(run_).ok());
+}
+
+// Goal: documents that nest deeper than any of a run's are a missing part of
+// the page, not the end of the process. Method: each JSON file nested 100,000
+// deep in turn, in one way and the other.
+TEST_F(ReportTest, SaysWhichFileNestsTooDeep) {
+  for (const auto& [file, key] : {std::pair{"plan.json", "plan"},
+                                  {"result.json", "result"},
+                                  {"time.json", "time"},
+                                  {"timelines/measured.json", "measured"}}) {
+    for (const std::string open : {"[", "{\"a\":"}) {
+      std::string text = "{\"status\": ";
+      for (int i = 0; i < 100'000; ++i) text += open;
+      Replace(file, text);
+      const Json data = Collect();
+      EXPECT_THAT(WhyMissing(data, key), HasSubstr("nested deeper")) << file;
+      EXPECT_TRUE(WriteReport(run_).ok()) << file;
+    }
+  }
+}
+
+// Goal: files that are none leave a part of the page out; the report never
+// waits. Method: a pipe, a folder, a circle of links, 8 TiB of holes.
+TEST_F(ReportTest, SaysWhichFileIsNone) {
+  for (const char* file :
+       {"plan.json", "events.jsonl", "metrics.jsonl", "job.yaml"}) {
+    std::filesystem::remove(run_ + "/" + file);
+  }
+  ASSERT_EQ(mkfifo((run_ + "/plan.json").c_str(), 0600), 0);
+  std::filesystem::create_directory(run_ + "/events.jsonl");
+  std::filesystem::create_symlink("job.yaml", run_ + "/job.yaml");
+  Replace("metrics.jsonl", "");
+  std::filesystem::resize_file(run_ + "/metrics.jsonl", int64_t{8} << 40);
+  const Json data = Collect();
+  EXPECT_THAT(WhyMissing(data, "plan"), HasSubstr("is a pipe"));
+  EXPECT_THAT(WhyMissing(data, "events"), HasSubstr("is a folder"));
+  EXPECT_THAT(WhyMissing(data, "job"), HasSubstr("symbolic links"));
+  EXPECT_THAT(WhyMissing(data, "steps"), HasSubstr("were expected"));
 }
 
 // Goal: the page needs no other file and nothing in a run's files can become

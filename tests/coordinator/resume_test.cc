@@ -84,6 +84,19 @@ TEST_F(ResumeTest, DamageIsNeverSilent) {
   EXPECT_THAT(message, HasSubstr("checkpoint.resume: none"));
 }
 
+// Goal: a checkpoint of another model is passed over before it is read, and
+// said; where no other is left, training does not begin from the seed. Method:
+// ask for the saved model, then for one that is wider.
+TEST_F(ResumeTest, AnotherModelsAreNotRestored) {
+  ModelSpec model = TinyModel();
+  EXPECT_EQ(ChooseResume(files_, kDirectory, &model)->path, StepPath(3));
+  model.vocab_size *= 2;
+  const auto choice = ChooseResume(files_, kDirectory, &model);
+  EXPECT_EQ(choice.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(choice.status().message()),
+              HasSubstr("Resume with the model that wrote the checkpoint"));
+}
+
 // Goal: a folder that cannot be read is an error, not an empty one. Method: the
 // file system lists nothing.
 TEST_F(ResumeTest, UnreadableFolderIsAnError) {

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -38,6 +39,36 @@ TEST(RunTest, LeavesAWholeRunDirectory) {
   // The machine's profile learnt from the run, or it is said why not.
   EXPECT_NE(process.Output().find("\nprofile: "), std::string::npos)
       << process.Output();
+}
+
+// Goal: what a run leaves is the user's alone, whatever process wrote it, while
+// the folders that were there before stay as they are. Method: the modes of all
+// that a run under a generous umask left: run directory, checkpoints, cached
+// corpus, cached profile.
+TEST(RunTest, LeavesPrivateFiles) {
+  const JobFolder folder("private");
+  const std::string job = WriteTinyJob(folder, {.num_steps = 10});
+  std::filesystem::create_directory(folder.path + "/runs");
+  std::filesystem::permissions(folder.path + "/runs",
+                               std::filesystem::perms{0755});
+  const mode_t before = umask(0);
+  JobProcess process(folder, RunCommand(job));
+  umask(before);
+  ASSERT_EQ(process.Wait(), 0) << process.Output();
+  EXPECT_EQ(std::filesystem::status(folder.path + "/runs").permissions(),
+            std::filesystem::perms{0755});
+  size_t num_files = 0;
+  for (const char* part : {"/runs", "/cache", "/xdg"}) {
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(folder.path + part)) {
+      if (entry.is_symlink()) continue;
+      EXPECT_EQ(entry.status().permissions(),
+                std::filesystem::perms{entry.is_directory() ? 0700u : 0600u})
+          << entry.path();
+      if (!entry.is_directory()) ++num_files;
+    }
+  }
+  EXPECT_GT(num_files, 20u);
 }
 
 // Goal: mpirun with two agents of two workers trains the same job, and twice

@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
@@ -11,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/files.h"
 #include "fault/checkpoint.h"
 #include "fault/checkpoint_files.h"
 #include "fault/faulty_file_system.h"
@@ -139,6 +143,8 @@ TEST_F(DamagedCheckpointTest, NoneLeft) {
 TEST_F(DamagedCheckpointTest, ForgedManifestsAreRefused) {
   const std::string good = *files_.Content(ManifestPath(kNewest));
   ASSERT_EQ(Sign(good), good);
+  const std::string deep =
+      absl::StrCat("\"files\":[", std::string(100'000, '['));
   const std::vector<std::pair<const char*, const char*>> changes = {
       {"rank-00000.g1.safetensors", "../rank.safetensors"},
       {"rank-00000.g1.safetensors", "rank-00001.g1.safetensors"},
@@ -164,7 +170,14 @@ TEST_F(DamagedCheckpointTest, ForgedManifestsAreRefused) {
       {"\"files\":[", "\"files\":[[],"},
       {"\"files\":[", "\"files\":[[[[[[[[["},
       {"\"seed\":", "\"seeds\":"},
-      {"\"layout\":{", "\"layout\":7,\"l\":{"}};
+      {"\"layout\":{", "\"layout\":7,\"l\":{"},
+      {"\"header_bytes\":", "\"header_bytes\":9000000000"},
+      {"\"micro_batch\":1", "\"micro_batch\":0"},
+      {"\"micro_batch\":1", "\"micro_batch\":2147483647"},
+      {"\"pipeline\":1", "\"pipeline\":-1"},
+      {"\"data\":2", "\"data\":2000000000"},
+      {"\"zero\":1", "\"zero\":9"},
+      {"\"files\":[", deep.c_str()}};
   for (const auto& [from, to] : changes) {
     SCOPED_TRACE(absl::StrCat(from, " -> ", to));
     ASSERT_NE(good.find(from), std::string::npos);
@@ -174,6 +187,149 @@ TEST_F(DamagedCheckpointTest, ForgedManifestsAreRefused) {
     const absl::Status status = VerifyCheckpoint(files_, kNewest);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
   }
+}
+
+// The same on the machine's own file system, where a name may stand for more
+// than a file.
+class HostileFolderTest : public ::testing::Test {
+ protected:
+  HostileFolderTest()
+      : directory_(
+            absl::StrCat(::testing::TempDir(), "/hostile_folder.", getpid())) {
+    std::filesystem::remove_all(directory_);
+  }
+  ~HostileFolderTest() override { std::filesystem::remove_all(directory_); }
+
+  void SetUp() override {
+    for (const int64_t step : {1, 2}) {
+      std::vector<RankState> state = MakeState(TinyModel(), Layout{});
+      FillState(state, step);
+      ASSERT_TRUE(
+          Save(files_, directory_, InfoOf(Layout{}, step), state, 2).ok());
+    }
+    newest_ = absl::StrCat(directory_, "/step-00000002");
+    part_ = absl::StrCat(newest_, "/rank-00000.g1.safetensors");
+  }
+
+  // The older checkpoint takes the newest one's place; the reason for it.
+  std::string WhyOlder() {
+    std::vector<std::string> skipped;
+    const ModelSpec model = TinyModel();
+    const auto found =
+        FindNewestCheckpoint(files_, directory_, &skipped, &model);
+    EXPECT_TRUE(found.ok()) << found.status();
+    if (!found.ok()) return "";
+    EXPECT_EQ(found->step, 1);
+    return skipped.empty() ? "" : skipped.front();
+  }
+
+  FileSystem& files_ = *PosixFileSystem();
+  const std::string directory_;
+  std::string newest_;
+  std::string part_;
+};
+
+// Goal: whatever stands in a file's place in a job's folder, the older
+// checkpoint is taken, at once and with a reason. Method: in place of the
+// manifest, then of a part: a pipe that nobody writes to, a folder, a link in a
+// circle, 8 TiB of holes, nothing.
+TEST_F(HostileFolderTest, OlderCheckpointIsTaken) {
+  for (const std::string& path : {ManifestPath(newest_), part_}) {
+    const bool is_manifest = path != part_;
+    std::filesystem::rename(path, directory_ + "/kept");
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    EXPECT_THAT(WhyOlder(), HasSubstr("is a pipe"));
+    std::filesystem::remove(path);
+    std::filesystem::create_directory(path);
+    EXPECT_THAT(WhyOlder(), HasSubstr("is a folder"));
+    std::filesystem::remove(path);
+    if (!is_manifest) {
+      std::filesystem::create_symlink(path, path);
+      EXPECT_THAT(WhyOlder(), HasSubstr("symbolic links"));
+      std::filesystem::remove(path);
+      EXPECT_THAT(WhyOlder(), HasSubstr("is missing"));
+    }
+    std::filesystem::copy(directory_ + "/kept", path);
+    std::filesystem::resize_file(path, int64_t{8} << 40);
+    EXPECT_THAT(WhyOlder(),
+                HasSubstr(is_manifest ? "a manifest has" : "bytes, the manif"));
+    std::filesystem::remove(path);
+    std::filesystem::rename(directory_ + "/kept", path);
+  }
+  const auto whole = FindNewestCheckpoint(files_, directory_, nullptr);
+  EXPECT_EQ(whole->step, 2) << "all is back in its place";
+}
+
+// A checkpoint of one tensor of 2 TiB of zeros whose every checksum is right;
+// its file is all hole. True to the format, and false to any job.
+std::string ForgedTerabytes(const std::string& path) {
+  constexpr int64_t kRows = int64_t{1} << 20, kCols = int64_t{1} << 19;
+  constexpr int64_t kHeaderBytes = 64;
+  const std::vector<char> zeros(kChunkBytes);
+  ManifestFile file = {
+      .name = std::filesystem::path(path).filename().string(),
+      .rank = Rank{0},
+      .step = 2,
+      .generation = Generation{1},
+      .bytes = kHeaderBytes + kRows * kCols * 4,
+      .header_bytes = kHeaderBytes,
+      .header_checksum = Checksum(zeros.data(), kHeaderBytes),
+      .shapes = {{"huge", {kRows, kCols, false}}},
+      .pieces = {{.tensor = "huge",
+                  .run = {{0, kRows, 0, kCols}, 0, kRows * kCols},
+                  .offset = kHeaderBytes}}};
+  file.pieces[0].checksums.assign(
+      static_cast<size_t>(kRows * kCols * 4 / kChunkBytes),
+      Checksum(zeros.data(), kChunkBytes));
+  std::filesystem::resize_file(path, file.bytes);
+  return EncodeManifest(*JoinParts(InfoOf(Layout{}, 2), {file}));
+}
+
+// Goal: terabytes that a manifest promises are not read before it is known that
+// the job can use them. Method: forge them; reading them would take half an
+// hour.
+TEST_F(HostileFolderTest, TerabytesOfAnotherModelAreNotRead) {
+  std::filesystem::remove(part_);
+  ASSERT_TRUE(WriteFileAtomically(part_, "").ok());
+  ASSERT_TRUE(
+      WriteFileAtomically(ManifestPath(newest_), ForgedTerabytes(part_)).ok());
+  ASSERT_TRUE(ReadCheckpointInfo(files_, newest_).ok());
+  EXPECT_THAT(WhyOlder(), HasSubstr("It is a checkpoint of another model"));
+}
+
+// Goal: a checkpoint that holds more than the job's model is another model's
+// too. Method: ask for the model with one layer fewer.
+TEST_F(HostileFolderTest, MoreTensorsAreAnotherModels) {
+  ModelSpec model = TinyModel();
+  ASSERT_TRUE(CheckIsOfModel(files_, newest_, model).ok());
+  --model.num_layers;
+  const absl::Status status = CheckIsOfModel(files_, newest_, model);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tensors, this job's"));
+}
+
+// Goal: a checkpoint is the user's alone where the writing process asked for
+// that, and an exported file follows the user's umask. Method: modes of what a
+// save and an export leave.
+TEST_F(HostileFolderTest, CheckpointsArePrivateExportsAreNot) {
+  const mode_t before = umask(022);
+  {
+    const PrivateFiles private_files;
+    std::vector<RankState> state = MakeState(TinyModel(), Layout{});
+    ASSERT_TRUE(Save(files_, directory_, InfoOf(Layout{}, 3), state, 2).ok());
+  }
+  const std::string saved = absl::StrCat(directory_, "/step-00000003");
+  EXPECT_EQ(std::filesystem::status(saved).permissions(),
+            std::filesystem::perms{0700});
+  for (const auto& entry : std::filesystem::directory_iterator(saved)) {
+    EXPECT_EQ(entry.status().permissions(), std::filesystem::perms{0600})
+        << entry.path();
+  }
+  const std::string output = directory_ + "/model.safetensors";
+  EXPECT_TRUE(ExportParameters(files_, saved, output).ok());
+  EXPECT_EQ(std::filesystem::status(output).permissions(),
+            std::filesystem::perms{0644});
+  umask(before);
 }
 
 // Goal: a checkpoint of another format version is not called damaged but names

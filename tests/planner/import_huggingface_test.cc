@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/import.h"
@@ -98,6 +99,15 @@ TEST(ImportHuggingFaceTest, RefusesForeignModels) {
     EXPECT_THAT(ErrorOf(Changed(kHuggingFaceConfig, from, to)),
                 HasSubstr(error));
   }
+  std::string many = "{\"a\": 1";
+  for (int i = 0; i < 20'000; ++i) {
+    absl::StrAppend(&many, ",\n\"a", i, "\": 1");
+  }
+  EXPECT_THAT(ErrorOf(absl::StrCat(many, "}")),
+              HasSubstr("config.json:20001: more than 20000 settings"));
+  const std::string deep(100'000, '[');
+  EXPECT_THAT(ErrorOf(absl::StrCat("{\n\"a\": ", deep)),
+              HasSubstr("config.json:2: lists and objects are nested deeper"));
   // A window no shorter than the sequences changes nothing.
   EXPECT_TRUE(Import(Changed(kHuggingFaceConfig, "\"rope_scaling\": null",
                              "\"sliding_window\": 1024"),

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "planner/import.h"
 #include "planner/settings.h"
 #include "tests/planner/framework_testing.h"
@@ -25,6 +26,31 @@ std::string ErrorOf(const std::string& text,
                     const ImportOptions& options = {}) {
   const absl::StatusOr<ImportedJob> imported = Import(text, options);
   return imported.ok() ? "no error" : std::string(imported.status().message());
+}
+
+// Goal: text that the TOML library would read by deep recursion, or end with an
+// exception of another kind, is refused by file and line. Method: lists, tables
+// and dotted keys 80,000 deep; a number beyond every type; bytes that end
+// early.
+TEST(ImportTorchtitanTest, RefusesHostileToml) {
+  const auto repeated = [](const char* text) {
+    std::string all;
+    for (int i = 0; i < 80'000; ++i) all += text;
+    return all;
+  };
+  for (const std::string& deep : {absl::StrCat("a = ", repeated("[")),
+                                  absl::StrCat("a = ", repeated("{b=")),
+                                  absl::StrCat("[", repeated("a."), "a]"),
+                                  absl::StrCat(repeated("a."), "a = 1")}) {
+    EXPECT_THAT(ErrorOf(absl::StrCat("\n", deep, "\n")),
+                HasSubstr("job.toml:2: nested deeper than 32 levels"));
+  }
+  EXPECT_THAT(ErrorOf(repeated("# much\n")), HasSubstr("at most"));
+  for (const char* wrong : {"a = 99999999999999999999", "a = 1e99999", "a = \"",
+                            "a = [1,", "a = 2024-99-99", "[a", "= 1", "a = ''",
+                            "a = \"\\uD800\"", "a = {", "a.b.c", "\x01 = 1"}) {
+    EXPECT_THAT(ErrorOf(wrong), HasSubstr("job.toml")) << wrong;
+  }
 }
 
 // Goal: torchtitan's tables are read with its defaults, and refused where they

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <random>
@@ -315,6 +317,35 @@ TEST(JobFileTest, NamesTheMissingFile) {
   const absl::StatusOr<JobSpec> job = LoadJob("no/such/job.yaml");
   EXPECT_FALSE(job.ok());
   EXPECT_THAT(job.status().ToString(), HasSubstr("no/such/job.yaml"));
+}
+
+// Goal: what is no job is refused at once, whatever kind of file it is. Method:
+// an endless device, a pipe that nobody writes to, a folder, and text that is
+// not UTF-8 on its second line.
+TEST(JobFileTest, RefusesWhatIsNoJob) {
+  const std::string pipe =
+      absl::StrCat(::testing::TempDir(), "/job_file_test.pipe.", getpid());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const auto& [path, what] :
+       {std::pair<std::string, const char*>{"/dev/zero", "is a device"},
+        {pipe, "is a pipe"},
+        {"/", "is a folder"}}) {
+    const absl::StatusOr<JobSpec> job = LoadJob(path);
+    EXPECT_THAT(job.status().ToString(), HasSubstr(what));
+    EXPECT_THAT(job.status().ToString(), HasSubstr("a regular file"));
+  }
+  unlink(pipe.c_str());
+  EXPECT_THAT(
+      ParseJob("name: a\nmodel: \xff\n", "job.yaml").status().ToString(),
+      HasSubstr("job.yaml:2: not UTF-8 text"));
+  const std::string deep(1'000'000, '[');
+  EXPECT_THAT(
+      ParseJob(absl::StrCat("\na: ", deep), "job.yaml").status().ToString(),
+      HasSubstr("job.yaml:2: nested deeper than 32 levels"));
+  const std::string deeper(5'000, '[');
+  EXPECT_THAT(
+      ParseJob(absl::StrCat("\na: ", deeper), "job.yaml").status().ToString(),
+      HasSubstr("nested deeper than 32 levels"));
 }
 
 // Goal: JobToYaml spells out everything, so that the run directory's job.yaml

@@ -202,8 +202,8 @@ TEST(ProfileFileTest, RefusesWrongTuning) {
               HasSubstr(absl::StrCat(line_of("tuning:"),
                                      "tuning: expected device, machine")));
   EXPECT_THAT(error_of("seconds: 0.0014", "seconds: -1"),
-              HasSubstr("tuning.products[0].seconds: expected a number of at "
-                        "least 0"));
+              HasSubstr("tuning.products[0].seconds: expected a number, 0 or "
+                        "from 1e-12 to 1e+06"));
   EXPECT_THAT(error_of("algorithm:", "algorythm:"),
               HasSubstr("did you mean 'algorithm'?"));
   HardwareProfile twice = TunedProfile();
@@ -350,7 +350,7 @@ TEST(ProfileFileTest, RefusesWrongFiles) {
   EXPECT_THAT(ErrorOf("trans_a: false", "trans_a: no"),
               HasSubstr("expected true or false"));
   EXPECT_THAT(ErrorOf("launch_overhead_s: 1e-06", "launch_overhead_s: -1"),
-              HasSubstr("at least 0, found '-1'"));
+              HasSubstr("a number, 0 or from 1e-12 to 1e+06, found '-1'"));
   EXPECT_THAT(ErrorOf("launch_overhead_s: 1e-06", "launch_overhead_s: nan"),
               HasSubstr("found 'nan'"));
   EXPECT_THAT(ErrorOf(OpKindName(OpKind::kAllReduce), "all_reduc"),
@@ -359,10 +359,30 @@ TEST(ProfileFileTest, RefusesWrongFiles) {
               HasSubstr("provenance: expected machine"));
   EXPECT_THAT(
       ErrorOf("compute_contention: [1, 1.7]", "compute_contention: [1, x]"),
-      HasSubstr("numbers of at least 0, found 'x'"));
+      HasSubstr("numbers, 0 or from 1e-15 to 1e+15, found 'x'"));
   EXPECT_FALSE(ParseProfile("", "p.yaml").ok());
   EXPECT_FALSE(ParseProfile("[", "p.yaml").ok());
   EXPECT_FALSE(LoadProfile("no/such/profile.yaml").ok());
+}
+
+// Goal: numbers that no machine leaves are refused by line and key, before sums
+// and quotients of them become infinite. Method: a time, a rate and a factor,
+// each too large and too small.
+TEST(ProfileFileTest, RefusesAbsurdNumbers) {
+  for (const char* value : {"1e308", "1e-320", "inf", "1e7", "1e-13"}) {
+    const std::string error = ErrorOf(
+        "launch_overhead_s: 1e-06", absl::StrCat("launch_overhead_s: ", value));
+    EXPECT_THAT(error, HasSubstr("p.yaml:"));
+    EXPECT_THAT(error,
+                HasSubstr(absl::StrCat("launch_overhead_s: expected a number, "
+                                       "0 or from 1e-12 to 1e+06, found '",
+                                       value, "'")));
+  }
+  for (const char* value : {"1e308", "1e-320"}) {
+    EXPECT_THAT(ErrorOf("compute_contention: [1, 1.7]",
+                        absl::StrCat("compute_contention: [1, ", value, "]")),
+                HasSubstr("compute_contention: expected numbers, 0 or from"));
+  }
 }
 
 // Goal: caches of different machines and jobs never collide on a name that no

@@ -62,6 +62,15 @@ class TidyTest(unittest.TestCase):
                            "worker/agent.cc:1:", "worker/mpi_*")
         self.assert_breach({"fault/f.cc": "#include <yaml-cpp/yaml.h>\n"}, "planner/job_file")
 
+    def test_names_input_beside_its_door(self):
+        self.assert_breach({"planner/p.cc": "auto j = nlohmann::json::parse(text);\n"},
+                           "planner/p.cc:1:", "ParseJson() of base/json.h")
+        self.assert_breach({"worker/w.cc": "\nstd::ifstream in(path);\n"},
+                           "worker/w.cc:2:", "ReadFile() or OpenRegularFile()")
+        code, output = run_tidy({"base/json.cc": "Json::parse(text);\n",
+                                 "tests/base/t.cc": "Json::parse(text);\n"})
+        self.assertEqual(code, 0, output)
+
     def test_names_wrong_guards_and_header_order(self):
         self.assert_breach({"base/a.h": GOOD_HEADER.format("BASE_B", "")},
                            "#ifndef MILLRACE_BASE_A_H_")

@@ -1,6 +1,5 @@
 #include "worker/data/indexed_dataset.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "worker/data/indexed_format.h"
 
@@ -95,20 +95,20 @@ IndexedDataset::~IndexedDataset() {
 
 absl::StatusOr<IndexedDataset::Mapping> IndexedDataset::MapFile(
     const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) {
-    const std::string message =
-        absl::StrCat("failed to open ", path, ": ", strerror(errno),
-                     "; data.indexed names the prefix of a .bin and a .idx");
-    return errno == ENOENT ? absl::NotFoundError(message)
-                           : absl::PermissionDeniedError(message);
+  const absl::StatusOr<int> opened = OpenRegularFile(path);
+  if (!opened.ok()) {
+    return absl::Status(
+        opened.status().code(),
+        absl::StrCat(opened.status().message(),
+                     "; data.indexed names the prefix of a .bin and a .idx"));
   }
+  const int file = *opened;
   struct stat info {};
   Mapping mapping;
   absl::Status status;
-  if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
-    status = absl::InvalidArgumentError(
-        absl::StrCat(path, " is not a regular file"));
+  if (fstat(file, &info) != 0) {
+    status = absl::InternalError(
+        absl::StrCat("failed to look at ", path, ": ", strerror(errno)));
   } else if (info.st_size > 0) {  // An empty file cannot be mapped.
     void* data = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ,
                       MAP_PRIVATE, file, 0);
@@ -116,7 +116,8 @@ absl::StatusOr<IndexedDataset::Mapping> IndexedDataset::MapFile(
       status = absl::InternalError(
           absl::StrCat("failed to map ", path, ": ", strerror(errno)));
     } else {
-      mapping = {static_cast<const char*>(data), info.st_size};
+      mapping = {static_cast<const char*>(data), info.st_size, info.st_dev,
+                 info.st_ino};
     }
   }
   close(file);
@@ -232,6 +233,23 @@ absl::Status IndexedDataset::CheckDocuments() const {
   return absl::OkStatus();
 }
 
+absl::Status IndexedDataset::CheckStillWhole() const {
+  for (const auto& [path, mapping] :
+       {std::pair{&bin_path_, &bin_}, std::pair{&idx_path_, &idx_}}) {
+    struct stat info {};
+    // A file that was removed or replaced by another lives on in the mapping.
+    if (stat(path->c_str(), &info) != 0 || info.st_dev != mapping->device ||
+        info.st_ino != mapping->inode || info.st_size >= mapping->size) {
+      continue;
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        *path, " was cut from ", mapping->size, " to ", info.st_size,
+        " bytes while it was read; bring the whole file back, and put new data "
+        "under another name"));
+  }
+  return absl::OkStatus();
+}
+
 int64_t IndexedDataset::SequenceBegin(int64_t sequence_idx) const {
   if (sequence_idx == num_sequences_) return num_tokens_;
   return Load<int64_t>(pointers_ + 8 * sequence_idx) / TokenTypeBytes(type_);
@@ -260,6 +278,7 @@ absl::Status IndexedDataset::Read(int64_t position, int64_t num_tokens,
   CHECK(position >= 0 && num_tokens >= 0 &&
         num_tokens <= num_tokens_ - position)
       << position << " + " << num_tokens;
+  RETURN_IF_ERROR(CheckStillWhole());
   const char* in = bin_.data + position * TokenTypeBytes(type_);
   const int64_t done = WithType(type_, [&](auto* pointer) {
     return Widen<std::remove_pointer_t<decltype(pointer)>>(in, num_tokens,

@@ -83,7 +83,8 @@ class IndexedDataset {
   int64_t FindDocument(int64_t position) const;
 
   // Copies `num_tokens` ids from `position` on. InvalidArgument naming file,
-  // position, id and limit if one is outside [0, vocab_size).
+  // position, id and limit if one is outside [0, vocab_size);
+  // FailedPrecondition if a file has been cut short meanwhile.
   absl::Status Read(int64_t position, int64_t num_tokens, int64_t vocab_size,
                     int32_t* out) const;
 
@@ -91,12 +92,17 @@ class IndexedDataset {
   struct Mapping {
     const char* data = nullptr;
     int64_t size = 0;
+    uint64_t device = 0;  // With `inode`: which file it is of.
+    uint64_t inode = 0;
   };
   IndexedDataset() = default;
   static absl::StatusOr<Mapping> MapFile(const std::string& path);
   absl::Status ParseIndex();
   absl::Status CheckSequences() const;
   absl::Status CheckDocuments() const;
+  // FailedPrecondition if a file has been cut short since it was mapped.
+  // Reading beyond its new end would end the process with SIGBUS.
+  absl::Status CheckStillWhole() const;
   // Tokens before sequence `sequence_idx`, in [0, num_sequences_].
   int64_t SequenceBegin(int64_t sequence_idx) const;
 

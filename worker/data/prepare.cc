@@ -8,13 +8,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "worker/data/encode_text.h"
 #include "worker/data/hasher.h"
@@ -104,8 +104,13 @@ Json SummaryToJson(const PreparedData& data) {
 absl::StatusOr<PreparedData> LoadPrepared(const CachePaths& paths) {
   ASSIGN_OR_RETURN(const std::string text, ReadFile(paths.summary));
   PreparedData data;
+  const absl::StatusOr<Json> parsed = ParseJson(text);
+  if (!parsed.ok()) {
+    return absl::DataLossError(
+        absl::StrCat(paths.summary, ": ", parsed.status().message()));
+  }
+  const Json& json = *parsed;
   try {
-    const Json json = Json::parse(text);
     json.at("num_tokens").get_to(data.num_tokens);
     json.at("num_documents").get_to(data.num_documents);
     json.at("fingerprint").get_to(data.fingerprint);
@@ -156,8 +161,8 @@ absl::StatusOr<PreparedData> EncodeText(const std::vector<TextFile>& files,
   RETURN_IF_ERROR(EncodeTextFiles(files, *tokenizer, options, &writer, &data));
   RETURN_IF_ERROR(WriteFileAtomically(paths.tokenizer, tokenizer_model));
   RETURN_IF_ERROR(writer.Finish());
-  RETURN_IF_ERROR(
-      WriteFileAtomically(paths.summary, SummaryToJson(data).dump(2) + "\n"));
+  RETURN_IF_ERROR(WriteFileAtomically(paths.summary,
+                                      JsonText(SummaryToJson(data), 2) + "\n"));
   data.prefixes = {paths.prefix};
   data.tokenizer_path = paths.tokenizer;
   return data;

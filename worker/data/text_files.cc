@@ -1,7 +1,6 @@
 #include "worker/data/text_files.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <fnmatch.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/files.h"
+#include "base/utf8.h"
 
 namespace millrace {
 namespace {
@@ -137,8 +138,9 @@ size_t WithoutPartialCharacter(absl::string_view text) {
 // False if the file cannot be opened or read.
 bool ReadPrefix(const std::string& path, int64_t num_bytes,
                 std::string* content) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return false;
+  const absl::StatusOr<int> opened = OpenRegularFile(path);
+  if (!opened.ok()) return false;
+  const int file = *opened;
   content->resize(static_cast<size_t>(num_bytes));
   size_t done = 0;
   bool ok = true;
@@ -238,36 +240,6 @@ TextVerdict ReadText(const TextFile& file, std::string* text) {
   if (!IsUtf8(content)) return TextVerdict::kInvalidUtf8;
   *text = std::move(content);
   return TextVerdict::kText;
-}
-
-bool IsUtf8(absl::string_view text) {
-  const auto* at = reinterpret_cast<const unsigned char*>(text.data());
-  const auto* end = at + text.size();
-  while (at < end) {
-    const unsigned char lead = *at++;
-    if (lead < 0x80) continue;
-    int num_more = 0;
-    uint32_t smallest = 0;  // Below it the form is overlong.
-    uint32_t code = 0;
-    if (lead >= 0xC2 && lead <= 0xDF) {
-      num_more = 1, smallest = 0x80, code = lead & 0x1F;
-    } else if (lead >= 0xE0 && lead <= 0xEF) {
-      num_more = 2, smallest = 0x800, code = lead & 0x0F;
-    } else if (lead >= 0xF0 && lead <= 0xF4) {
-      num_more = 3, smallest = 0x10000, code = lead & 0x07;
-    } else {
-      return false;
-    }
-    if (end - at < num_more) return false;
-    for (int i = 0; i < num_more; ++i) {
-      const unsigned char next = *at++;
-      if ((next & 0xC0) != 0x80) return false;
-      code = code << 6 | (next & 0x3F);
-    }
-    const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
-    if (code < smallest || code > 0x10FFFF || is_surrogate) return false;
-  }
-  return true;
 }
 
 }  // namespace millrace

@@ -60,10 +60,6 @@ void CountSkip(TextVerdict verdict, const std::string& path, TextSkips* skips);
 // in two at that place, into `text`, which is left empty unless kText.
 TextVerdict ReadText(const TextFile& file, std::string* text);
 
-// True if `text` is well-formed UTF-8 (RFC 3629: no surrogates, no overlong
-// forms, nothing above U+10FFFF).
-bool IsUtf8(absl::string_view text);
-
 }  // namespace millrace
 
 #endif  // MILLRACE_WORKER_DATA_TEXT_FILES_H_

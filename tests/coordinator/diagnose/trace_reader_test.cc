@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <fstream>
@@ -206,6 +208,47 @@ std::string Packed(const std::string& text) {
   packed.resize(stream.total_out);
   deflateEnd(&stream);
   return packed;
+}
+
+// Goal: a trace cannot ask for more memory than it has events. Method: one text
+// of 32 MiB, a key and a number of that size, packed to a thousandth; brackets
+// a million deep; a pipe and an endless device.
+TEST(TraceReaderTest, BoundsWhatOneValueTakes) {
+  const std::string long_text(size_t{32} << 20, '1');
+  for (const std::string& text :
+       {absl::StrCat("[{\"name\": \"", long_text, "\"}]"),
+        absl::StrCat("[{\"", long_text, "\": 1}]"),
+        absl::StrCat("[{\"ts\": ", long_text, "}]")}) {
+    const absl::Status status = Read(Packed(text)).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("a text or number of more than 16777216 bytes"));
+  }
+  const absl::Status deep = Read(std::string(1'000'000, '[')).status();
+  EXPECT_THAT(std::string(deep.message()),
+              HasSubstr("nested deeper than 64 levels"));
+  const std::string pipe =
+      absl::StrCat(::testing::TempDir(), "/trace_reader_test.pipe.", getpid());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(LoadTrace(pipe).status().message()),
+              HasSubstr("is a pipe"));
+  unlink(pipe.c_str());
+  EXPECT_THAT(std::string(LoadTrace("/dev/zero").status().message()),
+              HasSubstr("is a device"));
+}
+
+// Goal: many values of which each is small are no reason to stop. Method: more
+// bytes of short events than one value may take.
+TEST(TraceReaderTest, ReadsLongTraces) {
+  std::string events;
+  for (int i = 0; i < 45'000; ++i) {
+    absl::StrAppend(&events, i == 0 ? "" : ",", "{\"name\": \"",
+                    std::string(500, 'a'), "\"}");
+  }
+  ASSERT_GT(events.size(), size_t{20} << 20);
+  const absl::StatusOr<Trace> trace = ReadEvents(events);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->num_events, 45'000);
 }
 
 // Goal: a packed trace is read as the plain one is, in several parts too, and a

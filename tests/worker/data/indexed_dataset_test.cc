@@ -1,5 +1,8 @@
 #include "worker/data/indexed_dataset.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -194,6 +197,52 @@ TEST(IndexedDatasetTest, RefusesAbsentFiles) {
   const auto status = IndexedDataset::Open(folder / "d").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("d.bin"));
+}
+
+// Goal: a file that is cut short while it is mapped is an error, not SIGBUS;
+// one that is replaced under its name lives on. Method: truncate the tokens,
+// then the index, to whole pages and to nothing; put another file in place.
+TEST(IndexedDatasetTest, NoticesFilesCutShort) {
+  for (const char* name : {"d.bin", "d.idx"}) {
+    for (const int64_t size : {0, 5}) {
+      TemporaryFolder folder;
+      folder.Write("d.idx", IndexBytes({}));
+      folder.Write("d.bin", TokenBytes({1, 2, 3, 4, 5}, 2));
+      const auto dataset = IndexedDataset::Open(folder / "d");
+      ASSERT_TRUE(dataset.ok()) << dataset.status();
+      std::filesystem::resize_file(folder / name, size);
+      int32_t tokens[5];
+      const absl::Status status = dataset->Read(0, 5, 100, tokens);
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr(std::string(name) + " was cut from "));
+      EXPECT_EQ(IndexedDataset::Open(folder / "d").status().code(),
+                absl::StatusCode::kDataLoss);
+    }
+  }
+  TemporaryFolder folder;
+  folder.Write("d.idx", IndexBytes({}));
+  folder.Write("d.bin", TokenBytes({1, 2, 3, 4, 5}, 2));
+  const auto dataset = IndexedDataset::Open(folder / "d");
+  ASSERT_TRUE(WriteFileAtomically(folder / "d.bin", "").ok());
+  EXPECT_THAT(ReadAll(*dataset), ElementsAre(1, 2, 3, 4, 5));
+}
+
+// Goal: files that are none are refused, and opening never waits. Method: a
+// pipe and a folder in the place of the tokens.
+TEST(IndexedDatasetTest, RefusesWhatIsNoFile) {
+  TemporaryFolder folder;
+  folder.Write("d.idx", IndexBytes({}));
+  const std::string bin = folder / "d.bin";
+  ASSERT_EQ(mkfifo(bin.c_str(), 0600), 0);
+  EXPECT_THAT(
+      std::string(IndexedDataset::Open(folder / "d").status().message()),
+      HasSubstr("d.bin is a pipe"));
+  ASSERT_EQ(unlink(bin.c_str()), 0);
+  std::filesystem::create_directory(bin);
+  EXPECT_THAT(
+      std::string(IndexedDataset::Open(folder / "d").status().message()),
+      HasSubstr("d.bin is a folder"));
 }
 
 // Goal: ids that the model has no row for are refused by file, position, id and

@@ -1,5 +1,6 @@
 #include "worker/data/tokenizer.h"
 
+#include <random>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,36 @@ TEST(TokenizerTest, RefusesWhatCannotBe) {
   ASSERT_TRUE(tokenizer.ok());
   EXPECT_FALSE((*tokenizer)->Decode({400}).ok());
   EXPECT_FALSE((*tokenizer)->Decode({-1}).ok());
+}
+
+// Goal: a damaged model is refused by its name, or works as a model; it never
+// ends the process. Method: change a byte at many places, cut the model at
+// many.
+TEST(TokenizerTest, SurvivesDamagedModels) {
+  const auto model = TrainTokenizer(Sentences(SampleLines(1, 500)), 400);
+  ASSERT_TRUE(model.ok()) << model.status();
+  std::mt19937_64 random(7);
+  int num_refused = 0;
+  for (int i = 0; i < 300; ++i) {
+    std::string damaged = *model;
+    const size_t at = random() % damaged.size();
+    if (i % 4 == 0) {
+      damaged.resize(at);
+    } else {
+      damaged[at] = static_cast<char>(random());
+    }
+    const auto tokenizer = Tokenizer::FromModel(damaged, "x.model", 100'000);
+    if (!tokenizer.ok()) {
+      ++num_refused;
+      EXPECT_THAT(std::string(tokenizer.status().message()),
+                  HasSubstr("x.model: "));
+      continue;
+    }
+    std::vector<int32_t> tokens;
+    ASSERT_TRUE((*tokenizer)->EncodeDocument("a \xC3\xA4\n\xFF", &tokens).ok());
+    ASSERT_FALSE(tokens.empty());
+  }
+  EXPECT_GT(num_refused, 50);
 }
 
 // Goal: chunks end after a line, never inside a character.
