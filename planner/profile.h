@@ -166,6 +166,9 @@ struct StepWaits {
   // is, and it waits for the last one: standard deviation of an op's time, as a
   // share of it, where ops since the last collective scatter independently.
   double arrival_spread = 0;
+  // By which an instruction is longer that waits for one of another lane: what
+  // starts it is not the end of the kernel before it.
+  double between_lanes_s = 0;
   friend bool operator==(const StepWaits&, const StepWaits&) = default;
 };
 

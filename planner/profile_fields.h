@@ -146,6 +146,7 @@ template <typename Visitor>
 void VisitFields(Visitor& visit, StepWaits& waits) {
   visit("between_steps_s", waits.between_steps_s);
   visit("arrival_spread", waits.arrival_spread);
+  visit.Later("between_lanes_s", waits.between_lanes_s);
 }
 
 template <typename Visitor>

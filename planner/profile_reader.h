@@ -71,6 +71,14 @@ class ProfileReader {
   void FromZero(const char* key, int64_t& value) {
     Integer(key, &value, int64_t{0});
   }
+  // May be left out: older files do not have it.
+  void Later(const char* key, double& value) {
+    if (Given(key) != nullptr) {
+      Number(key, &value);
+    } else {
+      keys_.emplace_back(key);
+    }
+  }
   // "threads=256 stages=2".
   void Settings(const char* key, std::string& value) {
     constexpr absl::string_view kExpected = "words NAME=INTEGER";

@@ -39,6 +39,7 @@ class ProfileWriter {
   }
   void FromZero(const char* key, int32_t& value) { (*this)(key, value); }
   void FromZero(const char* key, int64_t& value) { (*this)(key, value); }
+  void Later(const char* key, double& value) { (*this)(key, value); }
   void Settings(const char* key, std::string& value) { (*this)(key, value); }
   void operator()(const char* key, bool& value) {
     Line(key, value ? "true" : "false");

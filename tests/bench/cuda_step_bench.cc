@@ -4,7 +4,7 @@
 //   zero=0
 //        recompute=none zero_bubble=0|1 list_gib=0 | planned=0] [steps=20
 //        warmup=4 measured=3 graphs=1 deterministic=0|1 trace=FILE json=FILE
-//        copy_engines=SUM chunks=1 notes=1]
+//        copy_engines=SUM chunks=1 notes=1 timed_graphs=0 timelines=FILE]
 //       [rank=0 device=RANK store=FOLDER printing=0]
 //
 // One process a rank, each on its GPU; more than one meet in `store`, a folder
@@ -28,10 +28,15 @@
 // says, if not given. `notes`: whether ranks note how far they are, by which
 // steps that hang are named.
 //
+// `timed_graphs`: measured steps are graphs too. `timelines` gets a line a job
+// from every rank: the job, the layout, and of each measured step its time and
+// [instruction, start, end], in nanoseconds.
+//
 // Utilisation is of 989 TFLOP/s, by both conventions: full counts attention as
 // if every token saw every other one, causal half of that.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -80,6 +85,7 @@ struct Settings {
   int32_t copy_engines = -1;
   int32_t chunks = -1;
   int32_t notes = 1;
+  int32_t timed_graphs = 0;
   int32_t zero_bubble = 0;
   int32_t list_gib = 0;
   int32_t deterministic = -1;  // As the job says.
@@ -89,6 +95,7 @@ struct Settings {
   std::string store;
   std::string trace;
   std::string json;
+  std::string timelines;
   std::string recompute = "none";
   int32_t planned = 0;
   std::optional<Prediction> prediction;  // Of what was planned.
@@ -144,6 +151,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv,
       {"copy_engines", &s.copy_engines},
       {"chunks", &s.chunks},
       {"notes", &s.notes},
+      {"timed_graphs", &s.timed_graphs},
       {"printing", &s.printing},
       {"deterministic", &s.deterministic},
       {"rank", &s.rank},
@@ -152,6 +160,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv,
       {"store", &s.store},
       {"trace", &s.trace},
       {"json", &s.json},
+      {"timelines", &s.timelines},
       {"recompute", &s.recompute}};
   for (int i = 1; i < argc; ++i) {
     const std::pair<std::string, std::string> argument =
@@ -383,6 +392,35 @@ absl::Status WriteJson(const Settings& s, const std::string& path,
   return absl::UnavailableError(absl::StrCat("cannot write ", s.json));
 }
 
+absl::Status WriteTimelines(const Settings& s, const std::string& path,
+                            const std::vector<StepResult>& results,
+                            const std::vector<StepResult>& measured) {
+  const auto nanoseconds = [](double seconds) {
+    return static_cast<int64_t>(std::llround(1e9 * seconds));
+  };
+  nlohmann::json line = {{"job", path},
+                         {"layout", LayoutToString(s.layout)},
+                         {"rank", s.rank},
+                         {"step_ns", nlohmann::json::array()},
+                         {"measured", nlohmann::json::array()}};
+  for (const StepResult& result : results) {
+    line["step_ns"].push_back(nanoseconds(result.step_time_s));
+  }
+  for (const StepResult& result : measured) {
+    nlohmann::json events = nlohmann::json::array();
+    for (const TimelineEvent& event : result.timeline->events) {
+      events.push_back({event.instruction, nanoseconds(event.start_s),
+                        nanoseconds(event.end_s)});
+    }
+    line["measured"].push_back({{"step_ns", nanoseconds(result.step_time_s)},
+                                {"events", std::move(events)}});
+  }
+  std::ofstream file(s.timelines, std::ios::app);
+  file << line.dump() << std::endl;
+  if (file.good()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write ", s.timelines));
+}
+
 // `store_folder` is this job's own.
 absl::Status RunJob(const Settings& s, const std::string& path,
                     const std::string& store_folder) {
@@ -398,7 +436,9 @@ absl::Status RunJob(const Settings& s, const std::string& path,
                                       .batches = &batches},
                                      s.device, &store,
                                      {.use_graphs = s.graphs != 0,
-                                      .note_progress = s.notes != 0}));
+                                      .note_progress = s.notes != 0,
+                                      .measure_in_graphs =
+                                          s.timed_graphs != 0}));
   const double created_s = MonotonicSeconds();
   RETURN_IF_ERROR(RunSteps(*trainer, 1, false).status());
   const double first_s = MonotonicSeconds();
@@ -409,6 +449,9 @@ absl::Status RunJob(const Settings& s, const std::string& path,
   const double wall_s = MonotonicSeconds() - start_s;
   ASSIGN_OR_RETURN(const std::vector<StepResult> measured,
                    RunSteps(*trainer, s.measured, true));
+  if (!s.timelines.empty()) {
+    RETURN_IF_ERROR(WriteTimelines(s, path, results, measured));
+  }
   if (s.rank != s.printing) return absl::OkStatus();
   std::printf("%s, %s; %zu instructions; made in %s, first step %s\n",
               s.job.name.c_str(), LayoutToString(s.layout).c_str(),

@@ -1,12 +1,13 @@
 // Measures the hardware profile of a machine's GPUs for a job, without agents
 // and coordinator, and prints it as YAML:
 //
-//   measure_gpu JOB.yaml [seconds=30 shapes=160] [ranks=1 rank=0 store=FOLDER]
+//   measure_gpu JOB.yaml [seconds=30 shapes=160 warm=0] [ranks=1 rank=0 store=FOLDER]
 //
 // One process a rank, each on the GPU of its number; more than one meet in
 // `store`, a folder that they share and that is empty before. Rank 0 prints.
 // `shapes`: most of products, attention and heads, each kind: few where only
-// communication is wanted, for rows to add to another profile. Set
+// communication is wanted, for rows to add to another profile. `warm`: every
+// call of an op meets the operands of the one before it. Set
 // CUDA_DEVICE_MAX_CONNECTIONS=32 for copy engines, as agents do.
 
 #include <cuda_runtime_api.h>
@@ -39,6 +40,7 @@ struct Settings {
   JobSpec job;
   int32_t seconds = 30;
   int32_t shapes = static_cast<int32_t>(kGpuProfileBudget.shapes_per_kind);
+  int32_t warm = 0;
   int32_t ranks = 1;
   int32_t rank = 0;
   std::string store;
@@ -54,6 +56,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
   ASSIGN_OR_RETURN(s.job, LoadJob(argv[1]));
   const std::map<std::string, int32_t*> numbers = {{"seconds", &s.seconds},
                                                    {"shapes", &s.shapes},
+                                                   {"warm", &s.warm},
                                                    {"ranks", &s.ranks},
                                                    {"rank", &s.rank}};
   for (int i = 2; i < argc; ++i) {
@@ -96,6 +99,7 @@ absl::Status Run(int argc, char** argv) {
                           .rank = Rank{s.rank},
                           .store = &store,
                           .algorithms = std::move(algorithms),
+                          .working_set_bytes = s.warm != 0 ? 1 : 0,
                           .time_budget = absl::Seconds(s.seconds)}));
   if (s.rank != 0) return absl::OkStatus();
   cudaDeviceProp properties;

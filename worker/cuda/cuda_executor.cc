@@ -69,6 +69,7 @@ CudaPreparedProgram::Create(const Program* program, std::vector<CudaOp> ops) {
 
 CudaPreparedProgram::~CudaPreparedProgram() {
   if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+  if (measured_graph_ != nullptr) cudaGraphExecDestroy(measured_graph_);
 }
 
 absl::StatusOr<RankTimeline> CudaPreparedProgram::ReadTimeline() const {
@@ -153,7 +154,7 @@ absl::Status CudaExecutor::Run(CudaPreparedProgram& prepared) {
                            prepared.graph_ == nullptr;
   prepared.has_run_ = true;
   if (may_capture) {
-    const absl::Status captured = Capture(prepared);
+    const absl::Status captured = Capture(prepared, nullptr, &prepared.graph_);
     if (!captured.ok()) {
       prepared.graph_failed_ = true;
       std::cerr << options_.name << ": no CUDA graph, steps go to the streams: "
@@ -167,8 +168,20 @@ absl::Status CudaExecutor::Run(CudaPreparedProgram& prepared) {
 
 absl::Status CudaExecutor::RunMeasured(CudaPreparedProgram& prepared) {
   RETURN_IF_ERROR(AddLanes(prepared.program()));
+  const bool in_graph = options_.measure_in_graphs && prepared.has_graph();
+  if (in_graph && prepared.measured_graph_ == nullptr) {
+    ASSIGN_OR_RETURN(prepared.timer_, StepTimer::Create(&prepared.program(),
+                                                        /*in_graph=*/true));
+    RETURN_IF_ERROR(
+        Capture(prepared, &*prepared.timer_, &prepared.measured_graph_));
+  }
+  if (in_graph) {
+    return CudaStatus(cudaGraphLaunch(prepared.measured_graph_, stream()),
+                      "launch a Program's measured graph");
+  }
   if (!prepared.timer_.has_value()) {
-    ASSIGN_OR_RETURN(prepared.timer_, StepTimer::Create(&prepared.program()));
+    ASSIGN_OR_RETURN(prepared.timer_, StepTimer::Create(&prepared.program(),
+                                                        /*in_graph=*/false));
   }
   prepared.has_run_ = true;
   return RunOnStreams(prepared, &*prepared.timer_);
@@ -233,13 +246,14 @@ absl::Status CudaExecutor::RunInstruction(CudaPreparedProgram& prepared,
                                                   "): ", status.message()));
 }
 
-absl::Status CudaExecutor::Capture(CudaPreparedProgram& prepared) {
+absl::Status CudaExecutor::Capture(CudaPreparedProgram& prepared,
+                                   StepTimer* timer, cudaGraphExec_t* exec) {
   // Of this thread alone: what other threads do to the device, such as those of
   // communicators, is no part of the graph and no error.
   RETURN_IF_ERROR(CudaStatus(
       cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
       "begin to capture a graph"));
-  const absl::Status status = RunOnStreams(prepared, nullptr);
+  const absl::Status status = RunOnStreams(prepared, timer);
   if (!status.ok()) {
     AbandonCapture(stream());
     return status;
@@ -250,13 +264,13 @@ absl::Status CudaExecutor::Capture(CudaPreparedProgram& prepared) {
   if (ended.ok()) {
     // Each kernel keeps the priority of its lane.
     ended = CudaStatus(
-        cudaGraphInstantiate(&prepared.graph_, graph,
+        cudaGraphInstantiate(exec, graph,
                              cudaGraphInstantiateFlagUseNodePriority),
         "make the captured graph ready");
   }
   if (graph != nullptr) cudaGraphDestroy(graph);
   if (!ended.ok()) {
-    prepared.graph_ = nullptr;
+    *exec = nullptr;
     cudaGetLastError();
   }
   return ended;

@@ -6,7 +6,7 @@
 // which loads what its kernels need and names the instruction that cannot
 // start. The second captures the same calls into a CUDA graph, and from then on
 // a run is one launch. A run that is measured goes to the streams again, with
-// the timer's events in between.
+// the timer's events in between, or is a graph of its own that holds them.
 
 #ifndef MILLRACE_WORKER_CUDA_CUDA_EXECUTOR_H_
 #define MILLRACE_WORKER_CUDA_CUDA_EXECUTOR_H_
@@ -60,6 +60,7 @@ class CudaPreparedProgram {
   std::vector<int32_t> place_;  // By InstructionId: on its lane.
   std::optional<StepTimer> timer_;
   cudaGraphExec_t graph_ = nullptr;
+  cudaGraphExec_t measured_graph_ = nullptr;  // The same with timer_'s events.
   bool has_run_ = false;
   bool graph_failed_ = false;
 };
@@ -73,6 +74,9 @@ class CudaExecutor {
     // Runs note on the device how far they are, for ReadProgress(). Costs a
     // microsecond wherever lanes wait for each other.
     bool note_progress = false;
+    // Measured runs are graphs too. On streams the host launches each kernel:
+    // where kernels are shorter than that takes, what is measured is the host.
+    bool measure_in_graphs = false;
   };
   // On the current device.
   static absl::StatusOr<std::unique_ptr<CudaExecutor>> Create(Options options);
@@ -106,7 +110,8 @@ class CudaExecutor {
   absl::Status RunOnStreams(CudaPreparedProgram& prepared, StepTimer* timer);
   absl::Status RunInstruction(CudaPreparedProgram& prepared, InstructionId id,
                               StepTimer* timer);
-  absl::Status Capture(CudaPreparedProgram& prepared);
+  absl::Status Capture(CudaPreparedProgram& prepared, StepTimer* timer,
+                       cudaGraphExec_t* graph);
   cudaStream_t LaneStream(Lane lane) const;
 
   struct LaneState {

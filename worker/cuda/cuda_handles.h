@@ -79,6 +79,13 @@ class CudaEvent {
   absl::Status Record(cudaStream_t stream) const {
     return CudaStatus(cudaEventRecord(event_, stream), "record an event");
   }
+  // Of a stream under capture: every launch of its graph then records the
+  // event, as Record() would outside.
+  absl::Status RecordInGraph(cudaStream_t stream) const {
+    return CudaStatus(
+        cudaEventRecordWithFlags(event_, stream, cudaEventRecordExternal),
+        "record an event in a graph");
+  }
   // Whatever `stream` is given from now on comes after the newest Record().
   absl::Status MakeWait(cudaStream_t stream) const {
     return CudaStatus(cudaStreamWaitEvent(stream, event_, 0),

@@ -89,7 +89,7 @@ absl::Status CudaOpTimer::ChooseAlgorithm(const GemmAttributes& gemm,
   std::vector<GemmMeasurement> finalists;
   {
     const Program program = SingleOpProgram(precision_, op.kind, op.attributes,
-                                            kMaxSets, kWorkingSetBytes);
+                                            kMaxSets, working_set_bytes_);
     ASSIGN_OR_RETURN(const DeviceArenas arenas,
                      DeviceArenas::Allocate(0, program.step_arena_bytes));
     RETURN_IF_ERROR(FillOperands(program, arenas));

@@ -60,6 +60,19 @@ std::vector<int32_t> Ids(const Instruction& in, int64_t count) {
   return ids;
 }
 
+// Every second instruction on a lane of communication, each behind the one
+// before it.
+void AlternateLanes(Program* program) {
+  for (std::vector<InstructionId>& lane : program->lanes) lane.clear();
+  for (size_t i = 0; i < program->instructions.size(); ++i) {
+    Instruction& instruction = program->instructions[i];
+    const auto id = static_cast<InstructionId>(i);
+    instruction.lane = i % 2 == 0 ? Lane::kCompute : Lane::kTensorComm;
+    if (i > 0) instruction.waits = {id - 1};
+    program->lanes[static_cast<int>(instruction.lane)].push_back(id);
+  }
+}
+
 bool IsHeadWeight(const Instruction& in, size_t input) {
   return input == 1 && (in.kind == OpKind::kLinearCrossEntropy ||
                         in.kind == OpKind::kCrossEntropyStats ||
@@ -243,11 +256,13 @@ absl::Status CudaOpTimer::FillOperands(const Program& program,
 }
 
 absl::StatusOr<std::unique_ptr<CudaOpTimer::Prepared>> CudaOpTimer::Prepare(
-    const ProfileOp& op, int32_t num_runs) {
+    const ProfileOp& op, int32_t num_runs, CudaExecutor& executor,
+    bool alternates_lanes) {
   auto prepared = std::make_unique<Prepared>();
   Program& program = prepared->program;
   program = SingleOpProgram(precision_, op.kind, op.attributes, num_runs,
-                            kWorkingSetBytes);
+                            working_set_bytes_);
+  if (alternates_lanes) AlternateLanes(&program);
   ASSIGN_OR_RETURN(prepared->kernels, CudaKernelCache::CreateWith(
                                           {.gemm_algorithms = algorithms_}));
   ASSIGN_OR_RETURN(DeviceArenas arenas,
@@ -283,19 +298,47 @@ absl::StatusOr<std::unique_ptr<CudaOpTimer::Prepared>> CudaOpTimer::Prepare(
                    CudaPreparedProgram::Create(&program, std::move(ops)));
   // The first run loads kernels, the second makes the graph.
   for (int i = 0; i < 2; ++i) {
-    RETURN_IF_ERROR(executor_->Run(*prepared->ops));
+    RETURN_IF_ERROR(executor.Run(*prepared->ops));
   }
-  RETURN_IF_ERROR(executor_->Synchronize());
+  RETURN_IF_ERROR(executor.Synchronize());
   return prepared;
 }
 
 absl::StatusOr<std::unique_ptr<TimedLoop>> CudaOpTimer::MakeLoop(
     const ProfileOp& op, int32_t num_runs) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Prepared> prepared, Prepare(op, num_runs));
+  return MakeLoopOn(*executor_, op, num_runs, /*alternates_lanes=*/false);
+}
+
+absl::StatusOr<std::unique_ptr<TimedLoop>> CudaOpTimer::MakeLoopOn(
+    CudaExecutor& executor, const ProfileOp& op, int32_t num_runs,
+    bool alternates_lanes) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Prepared> prepared,
+                   Prepare(op, num_runs, executor, alternates_lanes));
   ASSIGN_OR_RETURN(CudaEvent start, CudaEvent::Create(CudaEvent::Kind::kTimed));
   ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(CudaEvent::Kind::kTimed));
-  return std::make_unique<Loop>(executor_.get(), std::move(prepared),
+  return std::make_unique<Loop>(&executor, std::move(prepared),
                                 std::move(start), std::move(end));
+}
+
+absl::StatusOr<double> CudaOpTimer::TimeBetweenLanes() {
+  const ProfileOp tiny = {OpKind::kAdd,
+                          ElementwiseAttributes{.rows = 1, .cols = 8}};
+  ASSIGN_OR_RETURN(
+      const auto executor,
+      CudaExecutor::Create({.name = "profiling", .note_progress = true}));
+  double seconds[2] = {};
+  for (const bool alternates : {false, true}) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<TimedLoop> loop,
+                     MakeLoopOn(*executor, tiny, kMaxRuns, alternates));
+    std::vector<double> times;
+    for (int i = 0; i < kNumBursts; ++i) {
+      RETURN_IF_ERROR(loop->Start());
+      ASSIGN_OR_RETURN(times.emplace_back(), loop->Finish());
+    }
+    std::sort(times.begin(), times.end());
+    seconds[alternates ? 1 : 0] = times[kNumBursts / 2] / kMaxRuns;
+  }
+  return std::max(0.0, seconds[1] - seconds[0]);
 }
 
 absl::StatusOr<double> CudaOpTimer::Time(const ProfileOp& op,

@@ -43,6 +43,14 @@ class CudaOpTimer {
   // ResourceExhausted if the operands do not fit the device.
   absl::StatusOr<double> Time(const ProfileOp& op, double budget_seconds);
 
+  // Seconds that a kernel takes longer to start behind one of another lane than
+  // behind one of its own, in a graph that notes progress as steps do.
+  absl::StatusOr<double> TimeBetweenLanes();
+
+  // Of the operands in turn, instead of several times the L2 cache: 1 has every
+  // run meet the operands of the one before it. For benches.
+  void SetWorkingSet(int64_t num_bytes) { working_set_bytes_ = num_bytes; }
+
   // Of the graphs of each Time() since the timer was made, among surroundings
   // and long enough for a clock.
   Scatter repeats() const { return repeats_; }
@@ -85,10 +93,6 @@ class CudaOpTimer {
   int64_t held_bytes() const;
 
  private:
-  // Several times the L2 cache of any GPU we know, so that operands come from
-  // where they come from in a step.
-  static constexpr int64_t kWorkingSetBytes = int64_t{512} << 20;
-
   struct Prepared;
   class Loop;
   class SurroundingsLoop;
@@ -100,7 +104,13 @@ class CudaOpTimer {
               DeviceBuffer<AdamWStep> step);
 
   absl::StatusOr<std::unique_ptr<Prepared>> Prepare(const ProfileOp& op,
-                                                    int32_t num_runs);
+                                                    int32_t num_runs,
+                                                    CudaExecutor& executor,
+                                                    bool alternates_lanes);
+  absl::StatusOr<std::unique_ptr<TimedLoop>> MakeLoopOn(CudaExecutor& executor,
+                                                        const ProfileOp& op,
+                                                        int32_t num_runs,
+                                                        bool alternates_lanes);
   absl::Status FillOperands(const Program& program, const DeviceArenas& arenas);
 
   // Enqueues the mix until that much time is filled.
@@ -118,6 +128,9 @@ class CudaOpTimer {
   DeviceBuffer<AdamWStep> step_;
   std::vector<std::unique_ptr<TimedLoop>> surroundings_;
   double surroundings_seconds_ = 0;  // Of all of them once.
+  // Several times the L2 cache of any GPU we know, so that operands come from
+  // where they come from in a step.
+  int64_t working_set_bytes_ = int64_t{512} << 20;
   Scatter repeats_;
 };
 

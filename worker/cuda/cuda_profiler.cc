@@ -42,7 +42,7 @@ constexpr double kUsableShare = 0.6;
 constexpr absl::Duration kProductTuningTime = absl::Minutes(1);
 constexpr absl::Duration kTuningPatience = absl::Minutes(5);
 // What TimeOps says beside the ops.
-constexpr size_t kNumBesideOps = 6;
+constexpr size_t kNumBesideOps = 7;
 // An op is never quicker than the launch; what is left of it counts this much.
 constexpr double kLeastSeconds = 1e-8;
 
@@ -152,8 +152,8 @@ absl::StatusOr<std::vector<double>> TimeAgain(
 }
 
 // Seconds by op; zero of what does not fit the device. Then the launch of the
-// smallest op, the bytes of the device that the process takes, and what
-// TimeAgain says.
+// smallest op, the bytes of the device that the process takes, what TimeAgain
+// says, and what a kernel takes to start behind another lane's.
 absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
                                             double budget_s,
                                             CudaOpTimer& timer) {
@@ -186,6 +186,7 @@ absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
   seconds.push_back(launch);
   seconds.push_back(static_cast<double>(process_bytes));
   seconds.insert(seconds.end(), noise.begin(), noise.end());
+  ASSIGN_OR_RETURN(seconds.emplace_back(), timer.TimeBetweenLanes());
   return seconds;
 }
 
@@ -198,6 +199,7 @@ void RecordOps(const ProfileRequest& request,
   RecordNoise({.deviation = rest[2], .num_compared = std::llround(rest[3])},
               {.deviation = rest[4], .num_compared = std::llround(rest[5])},
               profile);
+  profile->waits.between_lanes_s = rest[6];
   for (size_t i = 0; i < request.ops.size(); ++i) {
     if (seconds[i] == 0) continue;
     RecordOpTime(request.ops[i], std::max(kLeastSeconds, seconds[i] - launch_s),
@@ -314,6 +316,9 @@ absl::StatusOr<HardwareProfile> MeasureCudaRequest(
   profile.ranks_per_host = options.ranks_per_host;
   ASSIGN_OR_RETURN(auto timer,
                    CudaOpTimer::Create(options.precision, options.algorithms));
+  if (options.working_set_bytes > 0) {
+    timer->SetWorkingSet(options.working_set_bytes);
+  }
   std::vector<double> seconds;
   if (options.rank == Rank{0}) {
     if (options.tune) {

@@ -23,6 +23,7 @@ struct CudaTrainerSettings {
   // are. False: a step that hangs cannot be named; for benches of what it
   // costs.
   bool note_progress = true;
+  bool measure_in_graphs = false;  // As CudaExecutor::Options says.
 };
 
 // As CreateCpuTrainer(), on device `device_idx` of this host; communicators are

@@ -7,17 +7,19 @@
 
 namespace millrace {
 
-StepTimer::StepTimer(const Program* program, CudaEvent launch)
+StepTimer::StepTimer(const Program* program, bool in_graph, CudaEvent launch)
     : program_(program),
+      in_graph_(in_graph),
       launch_(std::move(launch)),
       start_(program->instructions.size()),
       end_(program->instructions.size()),
       has_own_start_(program->instructions.size()) {}
 
-absl::StatusOr<StepTimer> StepTimer::Create(const Program* program) {
+absl::StatusOr<StepTimer> StepTimer::Create(const Program* program,
+                                            bool in_graph) {
   ASSIGN_OR_RETURN(CudaEvent launch,
                    CudaEvent::Create(CudaEvent::Kind::kTimed));
-  StepTimer timer(program, std::move(launch));
+  StepTimer timer(program, in_graph, std::move(launch));
   auto add = [&timer]() -> absl::StatusOr<size_t> {
     ASSIGN_OR_RETURN(CudaEvent event,
                      CudaEvent::Create(CudaEvent::Kind::kTimed));
@@ -40,17 +42,22 @@ absl::StatusOr<StepTimer> StepTimer::Create(const Program* program) {
   return timer;
 }
 
+absl::Status StepTimer::Record(const CudaEvent& event,
+                               cudaStream_t stream) const {
+  return in_graph_ ? event.RecordInGraph(stream) : event.Record(stream);
+}
+
 absl::Status StepTimer::RecordLaunch(cudaStream_t stream) {
-  return launch_.Record(stream);
+  return Record(launch_, stream);
 }
 
 absl::Status StepTimer::RecordStart(InstructionId id, cudaStream_t stream) {
   if (!has_own_start_[id]) return absl::OkStatus();
-  return events_[start_[id]].Record(stream);
+  return Record(events_[start_[id]], stream);
 }
 
 absl::Status StepTimer::RecordEnd(InstructionId id, cudaStream_t stream) {
-  return events_[end_[id]].Record(stream);
+  return Record(events_[end_[id]], stream);
 }
 
 absl::StatusOr<RankTimeline> StepTimer::Read() const {

@@ -19,8 +19,10 @@ namespace millrace {
 // Otherwise it starts when the one before it on its lane has ended.
 class StepTimer {
  public:
-  // `program` is borrowed. Creates the events.
-  static absl::StatusOr<StepTimer> Create(const Program* program);
+  // `program` is borrowed. Creates the events. `in_graph`: the streams are under
+  // capture, and every launch of their graph is measured.
+  static absl::StatusOr<StepTimer> Create(const Program* program,
+                                          bool in_graph);
 
   // To be called in launch order: the start on the stream that all lanes wait
   // for, each instruction's start after its waits.
@@ -32,9 +34,12 @@ class StepTimer {
   absl::StatusOr<RankTimeline> Read() const;
 
  private:
-  StepTimer(const Program* program, CudaEvent launch);
+  StepTimer(const Program* program, bool in_graph, CudaEvent launch);
+
+  absl::Status Record(const CudaEvent& event, cudaStream_t stream) const;
 
   const Program* program_;
+  bool in_graph_;
   CudaEvent launch_;
   // By instruction, into events_: what it starts and ends with.
   std::vector<size_t> start_;
