@@ -1,13 +1,14 @@
 // Measures the hardware profile of a machine's GPUs for a job, without agents
 // and coordinator, and prints it as YAML:
 //
-//   measure_gpu JOB.yaml [seconds=30 shapes=160 warm=0] [ranks=1 rank=0 store=FOLDER]
+//   measure_gpu JOB.yaml [seconds=30 shapes=160 warm=0 alone=0] [ranks=1 rank=0 store=FOLDER]
 //
 // One process a rank, each on the GPU of its number; more than one meet in
 // `store`, a folder that they share and that is empty before. Rank 0 prints.
 // `shapes`: most of products, attention and heads, each kind: few where only
 // communication is wanted, for rows to add to another profile. `warm`: every
-// call of an op meets the operands of the one before it. Set
+// call of an op meets the operands of the one before it. `alone`: ops are timed
+// by themselves, not among those of a step. Set
 // CUDA_DEVICE_MAX_CONNECTIONS=32 for copy engines, as agents do.
 
 #include <cuda_runtime_api.h>
@@ -41,6 +42,7 @@ struct Settings {
   int32_t seconds = 30;
   int32_t shapes = static_cast<int32_t>(kGpuProfileBudget.shapes_per_kind);
   int32_t warm = 0;
+  int32_t alone = 0;
   int32_t ranks = 1;
   int32_t rank = 0;
   std::string store;
@@ -57,6 +59,7 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
   const std::map<std::string, int32_t*> numbers = {{"seconds", &s.seconds},
                                                    {"shapes", &s.shapes},
                                                    {"warm", &s.warm},
+                                                   {"alone", &s.alone},
                                                    {"ranks", &s.ranks},
                                                    {"rank", &s.rank}};
   for (int i = 2; i < argc; ++i) {
@@ -100,6 +103,7 @@ absl::Status Run(int argc, char** argv) {
                           .store = &store,
                           .algorithms = std::move(algorithms),
                           .working_set_bytes = s.warm != 0 ? 1 : 0,
+                          .has_surroundings = s.alone == 0,
                           .time_budget = absl::Seconds(s.seconds)}));
   if (s.rank != 0) return absl::OkStatus();
   cudaDeviceProp properties;
@@ -112,7 +116,7 @@ absl::Status Run(int argc, char** argv) {
       .version = MILLRACE_VERSION,
       .date = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(),
                                absl::UTCTimeZone()),
-      .num_ranks = 1,
+      .num_ranks = s.ranks,
       .threads_per_device = 1};
   profile.device_memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   std::cout << ProfileToYaml(profile);

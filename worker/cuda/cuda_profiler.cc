@@ -156,11 +156,13 @@ absl::StatusOr<std::vector<double>> TimeAgain(
 // says, and what a kernel takes to start behind another lane's.
 absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
                                             double budget_s,
+                                            bool has_surroundings,
                                             CudaOpTimer& timer) {
   const double start_s = MonotonicSeconds();
   ASSIGN_OR_RETURN(const int64_t process_bytes, ProcessBytes(request, timer));
   // A mix too large for the device is left out like the ops that it is of.
-  const absl::Status mixed = timer.SetSurroundings(StepMix(request));
+  const absl::Status mixed = timer.SetSurroundings(
+      has_surroundings ? StepMix(request) : std::vector<CudaOpTimer::Share>{});
   if (!absl::IsResourceExhausted(mixed)) RETURN_IF_ERROR(mixed);
   RETURN_IF_ERROR(timer.WarmUp());
   std::vector<double> seconds;
@@ -326,7 +328,8 @@ absl::StatusOr<HardwareProfile> MeasureCudaRequest(
                        MeasureTuning(TrainingTuningCases(), request,
                                      kProductTuningTime, *timer));
     }
-    ASSIGN_OR_RETURN(seconds, TimeOps(request, kOpsShare * budget_s, *timer));
+    ASSIGN_OR_RETURN(seconds, TimeOps(request, kOpsShare * budget_s,
+                                      options.has_surroundings, *timer));
     if (options.num_ranks > 1) {
       RETURN_IF_ERROR(Tell(*options.store, ops_key, seconds));
     }
