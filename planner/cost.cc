@@ -126,7 +126,65 @@ absl::StatusOr<CostModel> CostModel::Create(HardwareProfile profile) {
       cost.network_ = std::make_shared<const DeviceCost>(*std::move(network));
     }
   }
+  cost.FillSpeeds();
   return cost;
+}
+
+double CostModel::GemmWorkOf(const GemmAttributes& gemm) const {
+  if (network_ == nullptr) return FlopsOf(OpKind::kGemm, gemm);
+  return network_->GemmSeconds(
+      {.phase = gemm.trans_a ? WorkPhase::kWeightGradient : WorkPhase::kForward,
+       .m = gemm.m,
+       .n = gemm.n,
+       .k = gemm.k},
+      GemmFormat::kAsStored);
+}
+
+double CostModel::AttentionWorkOf(OpKind kind,
+                                  const AttentionAttributes& attention) const {
+  if (network_ == nullptr) return FlopsOf(kind, attention);
+  return network_->AttentionSeconds({.phase = kind == OpKind::kAttentionBackward
+                                                  ? WorkPhase::kInputGradient
+                                                  : WorkPhase::kForward,
+                                     .num_sequences = attention.num_sequences,
+                                     .num_heads = attention.num_heads,
+                                     .num_kv_heads = attention.num_kv_heads,
+                                     .query_tokens = attention.sequence_length,
+                                     .key_tokens = attention.sequence_length,
+                                     .head_dim = attention.head_dim,
+                                     .value_head_dim = attention.head_dim,
+                                     .causal_share = 0.5,
+                                     .flash = true});
+}
+
+// The products, and what passes over the logits between them move: written and
+// read for the losses, and once more as gradients.
+double CostModel::CrossEntropyWorkOf(OpKind kind,
+                                     const VocabAttributes& vocab) const {
+  if (network_ == nullptr) return FlopsOf(kind, vocab);
+  const int64_t tokens = vocab.num_tokens, hidden = vocab.hidden,
+                rows = vocab.vocab_rows;
+  constexpr double kLogitBytes = 2;
+  const double pass = network_->MemorySeconds(
+      kLogitBytes * static_cast<double>(tokens) * static_cast<double>(rows));
+  double seconds = 0;
+  if (!vocab.keeps_logits) {
+    seconds += 2 * pass + GemmWorkOf({.m = tokens, .n = rows, .k = hidden});
+  }
+  if (kind == OpKind::kCrossEntropyStats) return seconds;
+  return seconds + pass + GemmWorkOf({.m = tokens, .n = hidden, .k = rows}) +
+         GemmWorkOf({.m = rows, .n = hidden, .k = tokens, .trans_a = true});
+}
+
+void CostModel::FillSpeeds() {
+  for (const GemmTime& time : profile_.gemms) {
+    gemm_speeds_.push_back(GemmWorkOf({.m = time.m,
+                                       .n = time.n,
+                                       .k = time.k,
+                                       .trans_a = time.trans_a,
+                                       .trans_b = time.trans_b}) /
+                           time.seconds);
+  }
 }
 
 bool CostModel::WereMeasured(int64_t group_size, int64_t stride) const {
@@ -203,12 +261,9 @@ double CostModel::GemmSeconds(const GemmAttributes& gemm) const {
     if (time.trans_a != gemm.trans_a || time.trans_b != gemm.trans_b) {
       distance += kOtherKindDistance;
     }
-    const GemmAttributes measured{.m = time.m, .n = time.n, .k = time.k};
-    neighbours.push_back(
-        {distance, FlopsOf(OpKind::kGemm, measured) / time.seconds});
+    neighbours.push_back({distance, gemm_speeds_[neighbours.size()]});
   }
-  return FlopsOf(OpKind::kGemm, gemm) /
-         RateFromNeighbours(std::move(neighbours));
+  return GemmWorkOf(gemm) / RateFromNeighbours(std::move(neighbours));
 }
 
 double CostModel::AttentionSeconds(OpKind kind,
@@ -227,9 +282,11 @@ double CostModel::AttentionSeconds(OpKind kind,
                                        .num_heads = time.num_heads,
                                        .num_kv_heads = time.num_kv_heads,
                                        .head_dim = time.head_dim};
-    neighbours.push_back({distance, FlopsOf(kind, measured) / time.seconds});
+    neighbours.push_back(
+        {distance, AttentionWorkOf(kind, measured) / time.seconds});
   }
-  return FlopsOf(kind, attention) / RateFromNeighbours(std::move(neighbours));
+  return AttentionWorkOf(kind, attention) /
+         RateFromNeighbours(std::move(neighbours));
 }
 
 double CostModel::CrossEntropySeconds(OpKind kind,
@@ -245,9 +302,10 @@ double CostModel::CrossEntropySeconds(OpKind kind,
                                    .hidden = time.hidden,
                                    .vocab_rows = time.vocab_rows};
     neighbours.push_back(
-        {distance, FlopsOf(time.kind, measured) / time.seconds});
+        {distance, CrossEntropyWorkOf(time.kind, measured) / time.seconds});
   }
-  return FlopsOf(kind, vocab) / RateFromNeighbours(std::move(neighbours));
+  return CrossEntropyWorkOf(kind, vocab) /
+         RateFromNeighbours(std::move(neighbours));
 }
 
 double CostModel::BandwidthSeconds(OpKind kind, double bytes) const {

@@ -75,6 +75,14 @@ class CostModel {
  private:
   explicit CostModel(HardwareProfile profile);
 
+  // What seconds between measured shapes are in proportion to: those of the
+  // device's closed form, or FLOPs without one.
+  double GemmWorkOf(const GemmAttributes& gemm) const;
+  double AttentionWorkOf(OpKind kind,
+                         const AttentionAttributes& attention) const;
+  double CrossEntropyWorkOf(OpKind kind, const VocabAttributes& vocab) const;
+  void FillSpeeds();
+
   double GemmSeconds(const GemmAttributes& gemm) const;
   // Of a part of the rows of a measured product; nothing for other shapes and
   // without a closed form.
@@ -93,6 +101,7 @@ class CostModel {
                          const OpAttributes& attributes) const;
 
   HardwareProfile profile_;  // Tables sorted by kind, group size and bytes.
+  std::vector<double> gemm_speeds_;  // Of each row: work over its seconds.
   // The same without tables; null for a profile without device, network or
   // their constants.
   std::shared_ptr<const DeviceCost> network_;

@@ -429,16 +429,16 @@ absl::Status RunJob(const Settings& s, const std::string& path,
                          .seed = s.job.training.seed});
   DirectoryRendezvousStore store(store_folder);
   const double began_s = MonotonicSeconds();
-  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                   CreateCudaTrainer({.job = s.job,
-                                      .layout = s.layout,
-                                      .rank = Rank{s.rank},
-                                      .batches = &batches},
-                                     s.device, &store,
-                                     {.use_graphs = s.graphs != 0,
-                                      .note_progress = s.notes != 0,
-                                      .measure_in_graphs =
-                                          s.timed_graphs != 0}));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Trainer> trainer,
+      CreateCudaTrainer({.job = s.job,
+                         .layout = s.layout,
+                         .rank = Rank{s.rank},
+                         .batches = &batches},
+                        s.device, &store,
+                        {.use_graphs = s.graphs != 0,
+                         .note_progress = s.notes != 0,
+                         .measure_in_graphs = s.timed_graphs != 0}));
   const double created_s = MonotonicSeconds();
   RETURN_IF_ERROR(RunSteps(*trainer, 1, false).status());
   const double first_s = MonotonicSeconds();

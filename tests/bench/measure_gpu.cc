@@ -1,7 +1,8 @@
 // Measures the hardware profile of a machine's GPUs for a job, without agents
 // and coordinator, and prints it as YAML:
 //
-//   measure_gpu JOB.yaml [seconds=30 shapes=160 warm=0 alone=0] [ranks=1 rank=0 store=FOLDER]
+//   measure_gpu JOB.yaml [seconds=30 shapes=160 warm=0 alone=0] [ranks=1 rank=0
+//   store=FOLDER]
 //
 // One process a rank, each on the GPU of its number; more than one meet in
 // `store`, a folder that they share and that is empty before. Rank 0 prints.
@@ -56,12 +57,9 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
         "source");
   }
   ASSIGN_OR_RETURN(s.job, LoadJob(argv[1]));
-  const std::map<std::string, int32_t*> numbers = {{"seconds", &s.seconds},
-                                                   {"shapes", &s.shapes},
-                                                   {"warm", &s.warm},
-                                                   {"alone", &s.alone},
-                                                   {"ranks", &s.ranks},
-                                                   {"rank", &s.rank}};
+  const std::map<std::string, int32_t*> numbers = {
+      {"seconds", &s.seconds}, {"shapes", &s.shapes}, {"warm", &s.warm},
+      {"alone", &s.alone},     {"ranks", &s.ranks},   {"rank", &s.rank}};
   for (int i = 2; i < argc; ++i) {
     const std::pair<std::string, std::string> argument =
         absl::StrSplit(argv[i], absl::MaxSplits('=', 1));

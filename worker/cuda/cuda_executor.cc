@@ -263,10 +263,10 @@ absl::Status CudaExecutor::Capture(CudaPreparedProgram& prepared,
       CudaStatus(cudaStreamEndCapture(stream(), &graph), "capture a graph");
   if (ended.ok()) {
     // Each kernel keeps the priority of its lane.
-    ended = CudaStatus(
-        cudaGraphInstantiate(exec, graph,
-                             cudaGraphInstantiateFlagUseNodePriority),
-        "make the captured graph ready");
+    ended =
+        CudaStatus(cudaGraphInstantiate(
+                       exec, graph, cudaGraphInstantiateFlagUseNodePriority),
+                   "make the captured graph ready");
   }
   if (graph != nullptr) cudaGraphDestroy(graph);
   if (!ended.ok()) {

@@ -178,8 +178,7 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
                             // Ranks that wait for each other tell where.
                             .note_progress = settings_.note_progress &&
                                              communication_ != nullptr,
-                            .measure_in_graphs =
-                                settings_.measure_in_graphs}));
+                            .measure_in_graphs = settings_.measure_in_graphs}));
   constexpr int kNumRecords = 3;
   for (int i = 0; i < kNumRecords; ++i) {
     ASSIGN_OR_RETURN(RunRecord record, RunRecord::Create());

@@ -19,8 +19,8 @@ namespace millrace {
 // Otherwise it starts when the one before it on its lane has ended.
 class StepTimer {
  public:
-  // `program` is borrowed. Creates the events. `in_graph`: the streams are under
-  // capture, and every launch of their graph is measured.
+  // `program` is borrowed. Creates the events. `in_graph`: the streams are
+  // under capture, and every launch of their graph is measured.
   static absl::StatusOr<StepTimer> Create(const Program* program,
                                           bool in_graph);
 
