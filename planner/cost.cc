@@ -449,6 +449,13 @@ std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
     }
     seconds.push_back(cached);
   }
+  if (profile_.waits.between_lanes_s == 0) return seconds;
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    if (instruction.lane != Lane::kHost && !instruction.waits.empty()) {
+      seconds[i] += profile_.waits.between_lanes_s;
+    }
+  }
   return seconds;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -20,6 +21,10 @@ namespace millrace {
 namespace {
 
 constexpr double kForever = std::numeric_limits<double>::infinity();
+// By which a kernel is longer at most because another that waits for its peer
+// keeps some cores: about a wave of a product's tiles
+// (docs/results/2026-11-22-small-models-h200.md).
+constexpr double kLongestWaveSeconds = 16e-6;
 
 // Ends `seconds` after the last arrival.
 struct LaneMeeting {
@@ -27,6 +32,7 @@ struct LaneMeeting {
   size_t num_arrived = 0;
   double seconds = 0;   // The longest of its members'.
   double spread_s = 0;  // Likewise.
+  std::vector<int32_t> waiting;  // Stages whose cores it keeps already.
 };
 
 // Communication under way: all its members have arrived.
@@ -79,6 +85,15 @@ class Simulator {
   // Whether a kernel beside what the stage computes has to wait for its end.
   bool IsCrowded(const SimulatedStage& stage) const {
     return options_.overlap.waits && stage.FillsTheDevice();
+  }
+
+  // By which a computation is longer because communication that waits for its
+  // other end has taken cores already.
+  double BesideWaitingSeconds(const SimulatedStage& stage,
+                              StageInstruction ref) const {
+    if (!options_.overlap.waits || stage.num_waiting == 0) return 0;
+    return std::min(kLongestWaveSeconds,
+                    (options_.overlap.compute - 1) * SecondsOf(ref));
   }
 
   absl::Status CheckInput() const {
@@ -142,7 +157,7 @@ class Simulator {
     stage.Begin(ref.id, now_s_);
     if (InstructionOf(ref).lane == Lane::kCompute) {
       stage.computing = ref.id;
-      stage.remaining_s = SecondsOf(ref);
+      stage.remaining_s = SecondsOf(ref) + BesideWaitingSeconds(stage, ref);
     } else if (InstructionOf(ref).lane == Lane::kHost) {
       EndAt(now_s_ + SecondsOf(ref), ref);
     } else if (!IsByCopyEngines(ref) && IsCrowded(stage)) {
@@ -161,7 +176,14 @@ class Simulator {
     }
     LaneMeeting& meeting = meetings_[meeting_idx];
     meeting.spread_s = std::max(meeting.spread_s, spread_s);
-    if (++meeting.num_arrived < meeting.members.size()) return;
+    if (++meeting.num_arrived < meeting.members.size()) {
+      if (!IsByCopyEngines(ref)) {
+        ++stages_[ref.stage].num_waiting;
+        meeting.waiting.push_back(ref.stage);
+      }
+      return;
+    }
+    for (const int32_t stage : meeting.waiting) --stages_[stage].num_waiting;
     Communicate(meeting.members, meeting.seconds + meeting.spread_s);
   }
 

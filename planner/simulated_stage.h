@@ -45,6 +45,7 @@ class SimulatedStage {
   double remaining_s = 0;
   int32_t num_flows = 0;   // By NCCL, that this stage is a member of,
   int32_t num_copies = 0;  // and by copy engines.
+  int32_t num_waiting = 0;  // By NCCL, begun here and not at the other end.
   // Communication that waits for `computing` to make room.
   std::vector<StageInstruction> crowded_out;
   // What copy engines have done but for the kernel behind it, likewise.

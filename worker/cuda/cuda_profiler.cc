@@ -32,6 +32,11 @@
 namespace millrace {
 namespace {
 
+// What tiny kernels that take turns on two lanes show, 0.2 us on an H200, is
+// less than steps show, where collectives of two GPUs take turns with ops: this
+// is fitted to them (docs/results/2026-11-22-small-models-h200.md).
+constexpr double kBetweenLanesSeconds = 5.9e-6;
+
 // Of the time budget.
 constexpr double kOpsShare = 0.6;
 constexpr double kContentionShare = 0.05;
@@ -201,7 +206,7 @@ void RecordOps(const ProfileRequest& request,
   RecordNoise({.deviation = rest[2], .num_compared = std::llround(rest[3])},
               {.deviation = rest[4], .num_compared = std::llround(rest[5])},
               profile);
-  profile->waits.between_lanes_s = rest[6];
+  profile->waits.between_lanes_s = std::max(rest[6], kBetweenLanesSeconds);
   for (size_t i = 0; i < request.ops.size(); ++i) {
     if (seconds[i] == 0) continue;
     RecordOpTime(request.ops[i], std::max(kLeastSeconds, seconds[i] - launch_s),
