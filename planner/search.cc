@@ -17,6 +17,7 @@
 #include "planner/candidate_variants.h"
 #include "planner/candidates.h"
 #include "planner/copy_engine_choice.h"
+#include "planner/extrapolation.h"
 #include "planner/layout_space.h"
 #include "planner/lower.h"
 #include "planner/prediction.h"
@@ -80,6 +81,7 @@ class Search {
           absl::StrJoin(kinds, ", "),
           ", which others stand in for; measure with millrace profile JOB"));
     }
+    SayWhatWasExtrapolated(programs, cost_, &plan);
     ASSIGN_OR_RETURN(plan.timeline, SimulatePrograms(programs, cost_));
 
     std::vector<const Candidate*> losers;
