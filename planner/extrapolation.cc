@@ -20,8 +20,8 @@ namespace {
 
 constexpr double kNearRatio = 2;
 // Of a step all of which is extrapolated, how much shorter and longer than
-// predicted it may be: what steps of small models were off by nine times in
-// ten, priced from rows of large ones alone
+// predicted it may be: chosen, not fitted; rows of large models alone put steps
+// of small ones up to 49 % too short
 // (docs/results/2026-11-22-small-models-h200.md).
 constexpr double kFurtherLow = 0.25;
 constexpr double kFurtherHigh = 0.5;

@@ -122,14 +122,16 @@ TEST(DeviceCostTest, GemmsKeepTheRoof) {
 }
 
 // Goal: two constants describe all products of a device. Method: those of the
-// profile that was measured on H200, by formula alone, against its table.
+// profile that was measured on H200, by formula alone, against its table: those
+// of 50 us and more, which the constants were fitted to, and apart from them the
+// shorter ones, rows of small models.
 TEST(DeviceCostTest, FormulaMatchesMeasuredGemms) {
   const auto measured = LoadNamedProfile("h200-sxm");
   ASSERT_TRUE(measured.ok()) << measured.status();
   HardwareProfile formula = *measured;
   formula.gemms.clear();
   const DeviceCost cost = CostOf(formula);
-  std::vector<double> errors;
+  std::vector<double> errors, short_errors;
   for (const GemmTime& time : measured->gemms) {
     const WorkPhase phase = time.trans_a   ? WorkPhase::kWeightGradient
                             : time.trans_b ? WorkPhase::kForward
@@ -137,9 +139,13 @@ TEST(DeviceCostTest, FormulaMatchesMeasuredGemms) {
     const double seconds = cost.GemmSeconds(
         {.phase = phase, .m = time.m, .n = time.n, .k = time.k},
         GemmFormat::kAsStored);
-    errors.push_back(std::abs(seconds / time.seconds - 1));
+    (time.seconds < 50e-6 ? short_errors : errors)
+        .push_back(std::abs(seconds / time.seconds - 1));
   }
   ASSERT_GT(errors.size(), 100u);
+  ASSERT_GT(short_errors.size(), 30u);
+  std::sort(short_errors.begin(), short_errors.end());
+  EXPECT_LT(short_errors[short_errors.size() / 2], 0.15);
   std::sort(errors.begin(), errors.end());
   EXPECT_LT(errors[errors.size() / 2], 0.03);
   EXPECT_LT(errors[errors.size() * 9 / 10], 0.09);

@@ -55,7 +55,7 @@ PredictedStep Predict(const nlohmann::json& all, const nlohmann::json& step,
                    "\ndata: {synthetic: true}\ntraining: {steps: 100, "
                    "global_batch: ",
                    model["batch"].get<int>(),
-                   ", precision: bf16}\nresources: {backend: cuda, "
+                   ", precision: bf16, optimizer: {learning_rate: 3e-4}}\nresources: {backend: cuda, "
                    "devices_per_agent: ",
                    step["devices"].get<int>(),
                    "}\nlayout: ", std::string(step["layout"]), "\n"),
