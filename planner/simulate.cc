@@ -30,8 +30,8 @@ constexpr double kLongestWaveSeconds = 16e-6;
 struct LaneMeeting {
   StageMeeting members;
   size_t num_arrived = 0;
-  double seconds = 0;   // The longest of its members'.
-  double spread_s = 0;  // Likewise.
+  double seconds = 0;            // The longest of its members'.
+  double spread_s = 0;           // Likewise.
   std::vector<int32_t> waiting;  // Stages whose cores it keeps already.
 };
 

@@ -123,8 +123,8 @@ TEST(DeviceCostTest, GemmsKeepTheRoof) {
 
 // Goal: two constants describe all products of a device. Method: those of the
 // profile that was measured on H200, by formula alone, against its table: those
-// of 50 us and more, which the constants were fitted to, and apart from them the
-// shorter ones, rows of small models.
+// of 50 us and more, which the constants were fitted to, and apart from them
+// the shorter ones, rows of small models.
 TEST(DeviceCostTest, FormulaMatchesMeasuredGemms) {
   const auto measured = LoadNamedProfile("h200-sxm");
   ASSERT_TRUE(measured.ok()) << measured.status();
