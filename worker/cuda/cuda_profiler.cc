@@ -98,7 +98,7 @@ absl::StatusOr<int64_t> ProcessBytes(const ProfileRequest& request,
     RETURN_IF_ERROR((*loop)->Finish().status());
   }
   ASSIGN_OR_RETURN(const int64_t used, UsedDeviceBytes());
-  return used - timer.held_bytes();
+  return std::max(int64_t{0}, used - timer.held_bytes());
 }
 
 // Times again what computes far slower than others of its kind, and takes the
@@ -264,8 +264,11 @@ absl::Status AgreeOnCommunicators(const CudaLinkTimer& links,
     ASSIGN_OR_RETURN(bytes, Hear(*options.store, key, patience));
     if (bytes.size() != 2) return absl::InternalError("rank 0 said too much");
   }
-  profile->memory_overhead.first_communicator = static_cast<int64_t>(bytes[0]);
-  profile->memory_overhead.communicator = static_cast<int64_t>(bytes[1]);
+  // A process that shares the device may have freed memory meanwhile.
+  profile->memory_overhead.first_communicator =
+      std::max(int64_t{0}, static_cast<int64_t>(bytes[0]));
+  profile->memory_overhead.communicator =
+      std::max(int64_t{0}, static_cast<int64_t>(bytes[1]));
   return absl::OkStatus();
 }
 
