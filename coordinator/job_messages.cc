@@ -287,9 +287,9 @@ void JobRunner::OnProfile(const protocol::ToCoordinator& message) {
   absl::StatusOr<HardwareProfile> profile = ParseProfile(
       message.profile_measured().profile_yaml(), "measured profile");
   const absl::StatusOr<std::string> path =
-      profile.ok() ? KeepProfile(job_, Devices(), options_.profile_output,
-                                 *profile)
-                   : absl::StatusOr<std::string>(profile.status());
+      profile.ok()
+          ? KeepProfile(job_, Devices(), options_.profile_output, *profile)
+          : absl::StatusOr<std::string>(profile.status());
   if (!path.ok()) {
     Handle(
         WorkerFailed{Rank{0}, generation,

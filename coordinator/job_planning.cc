@@ -64,9 +64,9 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
   if (!outcome.status.ok()) return outcome;
   // Whoever asks for a measurement gets one, whatever profile there is.
   const absl::StatusOr<HardwareProfile> profile =
-      measured.has_value()     ? absl::StatusOr<HardwareProfile>(*measured)
+      measured.has_value()    ? absl::StatusOr<HardwareProfile>(*measured)
       : options_.profile_only ? absl::NotFoundError("asked to measure")
-                               : FindProfile(job_, devices);
+                              : FindProfile(job_, devices);
   // What is measured may be wanted for plans of larger machines.
   if (absl::IsNotFound(profile.status()) && !options_.profile_only) {
     outcome.status = CheckStateFits(job_, devices);

@@ -120,9 +120,14 @@ absl::Status CheckStateFits(const JobSpec& job, const DeviceFacts& devices) {
   if (needed <= device_bytes * devices.num_devices) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "parameters and optimizer state of ", FormatCount(parameters),
-      " parameters take ", FormatBytes(static_cast<int64_t>(needed)), ", more "
-      "than ", devices.num_devices, devices.num_devices == 1 ? " device" : " "
-      "devices", " of ", FormatBytes(static_cast<int64_t>(device_bytes)),
+      " parameters take ", FormatBytes(static_cast<int64_t>(needed)),
+      ", more "
+      "than ",
+      devices.num_devices,
+      devices.num_devices == 1 ? " device"
+                               : " "
+                                 "devices",
+      " of ", FormatBytes(static_cast<int64_t>(device_bytes)),
       " can hold; use at least ",
       static_cast<int64_t>(std::ceil(needed / device_bytes)),
       " devices or a smaller model"));

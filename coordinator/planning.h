@@ -40,8 +40,8 @@ std::vector<std::string> GpuProfileWarnings(const HardwareProfile& profile,
 // none that was measured with the same ranks and threads: measure one.
 absl::StatusOr<HardwareProfile> FindProfile(const JobSpec& job,
                                             const DeviceFacts& devices);
-// InvalidArgument with the numbers if parameters and the optimizer's state alone
-// are more than all devices hold, as no layout could mend.
+// InvalidArgument with the numbers if parameters and the optimizer's state
+// alone are more than all devices hold, as no layout could mend.
 absl::Status CheckStateFits(const JobSpec& job, const DeviceFacts& devices);
 
 // Into the file `output`; where that is empty into the cache, where FindProfile

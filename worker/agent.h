@@ -24,7 +24,7 @@ struct CoordinatorStart {
   std::string job_file;  // As the user named it.
   bool profile_only = false;
   std::string profile_output;  // With profile_only. Empty: the cache.
-  bool tune = false;  // With profile_only.
+  bool tune = false;           // With profile_only.
 };
 
 struct AgentOptions {

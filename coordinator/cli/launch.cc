@@ -41,7 +41,8 @@ absl::Status CheckProfileOutput(const std::string& path) {
   if (path.empty()) return absl::OkStatus();
   if (IsShippedProfile(path)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--output ", path, " is one of the profiles that come with Millrace, "
+        "--output ", path,
+        " is one of the profiles that come with Millrace, "
         "which are never overwritten; name a file outside configs/hardware"));
   }
   std::error_code ignored;

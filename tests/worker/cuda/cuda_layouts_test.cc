@@ -88,9 +88,9 @@ absl::StatusOr<Learnt> Train(Trainer& trainer, const Look& look) {
   ASSIGN_OR_RETURN(const double validation, trainer.RunValidation(2));
   // Like training's, which is not far from it in so few steps.
   if (!(std::fabs(validation - learnt.losses.back()) < 0.3)) {
-    return absl::InternalError(
-        absl::StrCat("validation loss ", validation, " after training's ",
-                     learnt.losses.back()));
+    return absl::InternalError(absl::StrCat("validation loss ", validation,
+                                            " after training's ",
+                                            learnt.losses.back()));
   }
   return learnt;
 }
@@ -313,12 +313,12 @@ void ExpectToLearnWhatTheCpuDoes(
     const std::vector<Layout> layouts = layouts_of(num_ranks);
     if (layouts.empty()) continue;
     RankProcesses ranks;
-    ASSERT_EQ(
-        ranks.RunAll(num_ranks, TimeoutFor(layouts),
-                     [&](Rank rank) {
-                       return TrainAll(layouts, rank, ranks, &expected.after);
-                     }),
-        absl::OkStatus());
+    ASSERT_EQ(ranks.RunAll(num_ranks, TimeoutFor(layouts),
+                           [&](Rank rank) {
+                             return TrainAll(layouts, rank, ranks,
+                                             &expected.after);
+                           }),
+              absl::OkStatus());
     for (size_t i = 0; i < layouts.size(); ++i) {
       ExpectLearnt(layouts[i], absl::StrCat(ranks.folder(), "/", i), expected);
       ++num_trained;

@@ -1,5 +1,5 @@
-// Layouts that tests on GPUs train under. Those that need several ranks are none
-// of one.
+// Layouts that tests on GPUs train under. Those that need several ranks are
+// none of one.
 
 #ifndef MILLRACE_TESTS_WORKER_CUDA_TESTED_LAYOUTS_H_
 #define MILLRACE_TESTS_WORKER_CUDA_TESTED_LAYOUTS_H_
@@ -15,9 +15,9 @@ namespace millrace {
 // and with each recomputation. Pipelines run 1F1B.
 std::vector<Layout> LayoutsOf(int32_t num_ranks);
 
-// Pipelines in the other orders of passes, in either precision: zero bubble, and
-// list scheduling by uneven costs with little memory and with much; beside the
-// other axes where there are ranks for them.
+// Pipelines in the other orders of passes, in either precision: zero bubble,
+// and list scheduling by uneven costs with little memory and with much; beside
+// the other axes where there are ranks for them.
 std::vector<Layout> PassOrderLayoutsOf(int32_t num_ranks);
 
 // Gradients in bf16 on their way between replicas: each ZeRO stage, in either
