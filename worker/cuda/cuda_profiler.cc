@@ -274,20 +274,6 @@ absl::Status AgreeOnCommunicators(const CudaLinkTimer& links,
 
 }  // namespace
 
-const ProfileOp* LargestWithin(const ProfileRequest& request, OpKind kind,
-                               double max_flops) {
-  const auto is_better = [&](const ProfileOp& op, const ProfileOp& than) {
-    if (FlopsOf(op) > max_flops) return FlopsOf(op) < FlopsOf(than);
-    return FlopsOf(op) > FlopsOf(than) || FlopsOf(than) > max_flops;
-  };
-  const ProfileOp* chosen = nullptr;
-  for (const ProfileOp& op : request.ops) {
-    if (op.kind != kind) continue;
-    if (chosen == nullptr || is_better(op, *chosen)) chosen = &op;
-  }
-  return chosen;
-}
-
 std::vector<CudaOpTimer::Share> StepMix(const ProfileRequest& request) {
   struct Part {
     OpKind kind;
