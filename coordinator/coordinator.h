@@ -25,6 +25,8 @@ struct CoordinatorOptions {
   int32_t num_agents = 1;
   std::string secret;
   bool profile_only = false;
+  // With profile_only: the file of the measured profile. Empty: the cache.
+  std::string profile_output;
   bool tune = false;  // With profile_only: kernels too (docs/profile.md).
 };
 

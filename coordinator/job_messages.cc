@@ -287,8 +287,9 @@ void JobRunner::OnProfile(const protocol::ToCoordinator& message) {
   absl::StatusOr<HardwareProfile> profile = ParseProfile(
       message.profile_measured().profile_yaml(), "measured profile");
   const absl::StatusOr<std::string> path =
-      profile.ok() ? CacheProfile(job_, Devices(), *profile)
-                   : absl::StatusOr<std::string>(profile.status());
+      profile.ok()
+          ? KeepProfile(job_, Devices(), options_.profile_output, *profile)
+          : absl::StatusOr<std::string>(profile.status());
   if (!path.ok()) {
     Handle(
         WorkerFailed{Rank{0}, generation,
@@ -300,6 +301,11 @@ void JobRunner::OnProfile(const protocol::ToCoordinator& message) {
                   .generation = message.generation(),
                   .detail = *path});
   progress_->Line(absl::StrCat("profile of this machine: ", *path));
+  if (options_.profile_only) {
+    progress_->Line(
+        HowToUseProfile(job_, options_.job_file, *path,
+                        /*is_cached=*/options_.profile_output.empty()));
+  }
   measured_profile_ = *std::move(profile);
   Handle(ProfileMade{generation});
 }

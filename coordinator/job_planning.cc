@@ -62,11 +62,16 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
     outcome.status = absl::InvalidArgumentError(outcome.status.message());
   }
   if (!outcome.status.ok()) return outcome;
-  // To tune is to measure anew, whatever there is.
+  // Whoever asks for a measurement gets one, whatever profile there is.
   const absl::StatusOr<HardwareProfile> profile =
-      measured.has_value() ? absl::StatusOr<HardwareProfile>(*measured)
-      : options_.tune      ? absl::NotFoundError("asked to tune")
-                           : FindProfile(job_, devices);
+      measured.has_value()    ? absl::StatusOr<HardwareProfile>(*measured)
+      : options_.profile_only ? absl::NotFoundError("asked to measure")
+                              : FindProfile(job_, devices);
+  // What is measured may be wanted for plans of larger machines.
+  if (absl::IsNotFound(profile.status()) && !options_.profile_only) {
+    outcome.status = CheckStateFits(job_, devices);
+    if (!outcome.status.ok()) return outcome;
+  }
   if (!profile.ok()) {
     outcome.status = profile.status();
     return outcome;
@@ -105,8 +110,9 @@ absl::StatusOr<ResumeChoice> JobRunner::ChooseStart() const {
 void JobRunner::OnPlan(const PlanOutcome& outcome) {
   if (absl::IsNotFound(outcome.status)) {
     progress_->Line(
-        options_.tune
-            ? "tuning kernels, then measuring; some minutes"
+        options_.tune ? "tuning kernels, then measuring; some minutes"
+        : options_.profile_only
+            ? "measuring this machine for the job; about a minute"
             : "no profile of this machine for this job yet; measuring one");
     Handle(PlanNeedsProfile{});
     return;

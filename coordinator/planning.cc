@@ -1,6 +1,7 @@
 #include "coordinator/planning.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/status_macros.h"
+#include "base/units.h"
 #include "planner/cost.h"
 #include "planner/explain_json.h"
 #include "planner/lower.h"
@@ -107,13 +109,54 @@ absl::StatusOr<HardwareProfile> FindProfile(const JobSpec& job,
   return cached;
 }
 
-absl::StatusOr<std::string> CacheProfile(const JobSpec& job,
-                                         const DeviceFacts& devices,
-                                         const HardwareProfile& profile) {
-  std::string path;
-  ASSIGN_OR_RETURN(path, DefaultProfilePath(IdentityOf(job, devices)));
+absl::Status CheckStateFits(const JobSpec& job, const DeviceFacts& devices) {
+  // Of a parameter in fp32, or its master copy, and of its two moments.
+  constexpr double kStateBytes = 12;
+  const double parameters =
+      static_cast<double>(CountParameters(job.model).total);
+  const auto device_bytes = static_cast<double>(
+      job.resources.memory_per_device_bytes.value_or(devices.memory_bytes));
+  const double needed = kStateBytes * parameters;
+  if (needed <= device_bytes * devices.num_devices) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "parameters and optimizer state of ", FormatCount(parameters),
+      " parameters take ", FormatBytes(static_cast<int64_t>(needed)),
+      ", more "
+      "than ",
+      devices.num_devices,
+      devices.num_devices == 1 ? " device"
+                               : " "
+                                 "devices",
+      " of ", FormatBytes(static_cast<int64_t>(device_bytes)),
+      " can hold; use at least ",
+      static_cast<int64_t>(std::ceil(needed / device_bytes)),
+      " devices or a smaller model"));
+}
+
+absl::StatusOr<std::string> KeepProfile(const JobSpec& job,
+                                        const DeviceFacts& devices,
+                                        const std::string& output,
+                                        const HardwareProfile& profile) {
+  std::string path = output;
+  if (path.empty()) {
+    ASSIGN_OR_RETURN(path, DefaultProfilePath(IdentityOf(job, devices)));
+  }
   RETURN_IF_ERROR(SaveProfile(profile, path));
   return path;
+}
+
+std::string HowToUseProfile(const JobSpec& job, const std::string& job_file,
+                            const std::string& path, bool is_cached) {
+  if (is_cached && job.profile == "auto") {
+    return absl::StrCat("plan, run and agent use it for ", job_file,
+                        " on as many devices of this machine");
+  }
+  return absl::StrCat(
+      "to use it: millrace plan ", job_file, " --profile ", path,
+      ", or profile: ", is_cached ? "auto" : path, " in the job",
+      job.profile == "auto"
+          ? ""
+          : absl::StrCat(", which names ", job.profile, " so far"));
 }
 
 absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,

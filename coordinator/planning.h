@@ -40,10 +40,20 @@ std::vector<std::string> GpuProfileWarnings(const HardwareProfile& profile,
 // none that was measured with the same ranks and threads: measure one.
 absl::StatusOr<HardwareProfile> FindProfile(const JobSpec& job,
                                             const DeviceFacts& devices);
-// Into the cache where FindProfile looks. Returns the path.
-absl::StatusOr<std::string> CacheProfile(const JobSpec& job,
-                                         const DeviceFacts& devices,
-                                         const HardwareProfile& profile);
+// InvalidArgument with the numbers if parameters and the optimizer's state
+// alone are more than all devices hold, as no layout could mend.
+absl::Status CheckStateFits(const JobSpec& job, const DeviceFacts& devices);
+
+// Into the file `output`; where that is empty into the cache, where FindProfile
+// looks. Returns the path.
+absl::StatusOr<std::string> KeepProfile(const JobSpec& job,
+                                        const DeviceFacts& devices,
+                                        const std::string& output,
+                                        const HardwareProfile& profile);
+// The line that tells who asked for a measurement how plans and runs of the job
+// come to use it.
+std::string HowToUseProfile(const JobSpec& job, const std::string& job_file,
+                            const std::string& path, bool is_cached);
 
 // Plans, and writes plan.json, profile.yaml, programs/ and
 // timelines/predicted.json into the run directory. InvalidArgument if the job

@@ -75,9 +75,10 @@ void VisitFields(Visitor& visit, OverlapFactors& factors) {
 
 template <typename Visitor>
 void VisitFields(Visitor& visit, MemoryOverhead& overhead) {
-  visit("process", overhead.process);
-  visit("first_communicator", overhead.first_communicator);
-  visit("communicator", overhead.communicator);
+  // One rank has no communicators.
+  visit.FromZero("process", overhead.process);
+  visit.FromZero("first_communicator", overhead.first_communicator);
+  visit.FromZero("communicator", overhead.communicator);
 }
 
 template <typename Visitor>

@@ -314,6 +314,21 @@ KernelTuning MergeTuning(const Parts& parts) {
   return merged;
 }
 
+// What communicators take from the newest part that made some: one rank alone
+// has none.
+MemoryOverhead MergeMemoryOverhead(const Parts& parts) {
+  MemoryOverhead merged;
+  for (const ProfilePart* part : parts) {
+    const MemoryOverhead& overhead = part->profile.memory_overhead;
+    if (overhead.process > 0) merged.process = overhead.process;
+    if (overhead.first_communicator > 0) {
+      merged.first_communicator = overhead.first_communicator;
+    }
+    if (overhead.communicator > 0) merged.communicator = overhead.communicator;
+  }
+  return merged;
+}
+
 void MergeContention(const Parts& parts, HardwareProfile* merged) {
   const auto measured = [](const HardwareProfile& profile) {
     return std::make_pair(!profile.gemms.empty(), profile.ranks_per_host);
@@ -359,7 +374,7 @@ absl::StatusOr<MergedProfile> MergeProfiles(
   profile.precision = parts.front().profile.precision;
   MergeContention(sorted, &profile);
   TakeNewest(sorted, &HardwareProfile::device_memory_bytes, &profile);
-  TakeNewest(sorted, &HardwareProfile::memory_overhead, &profile);
+  profile.memory_overhead = MergeMemoryOverhead(sorted);
   TakeNewest(sorted, &HardwareProfile::launch_overhead_s, &profile);
   TakeNewest(sorted, &HardwareProfile::overlap, &profile);
   TakeNewest(sorted, &HardwareProfile::copy_engine_overlap, &profile);

@@ -263,6 +263,26 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(
   return collector.Finish(budget);
 }
 
+const ProfileOp* LargestWithin(const ProfileRequest& request, OpKind kind,
+                               double max_flops) {
+  const auto size_of = [](const ProfileOp& op) {
+    constexpr double kFlopsPerByte = 150;  // 600 TFLOP/s, 4 TB/s.
+    const OpWork work = WorkOf(Layout{.precision = Precision::kBfloat16},
+                               op.kind, op.attributes);
+    return std::max(work.flops, kFlopsPerByte * work.bytes);
+  };
+  const auto is_better = [&](const ProfileOp& op, const ProfileOp& than) {
+    if (size_of(op) > max_flops) return size_of(op) < size_of(than);
+    return size_of(op) > size_of(than) || size_of(than) > max_flops;
+  };
+  const ProfileOp* chosen = nullptr;
+  for (const ProfileOp& op : request.ops) {
+    if (op.kind != kind) continue;
+    if (chosen == nullptr || is_better(op, *chosen)) chosen = &op;
+  }
+  return chosen;
+}
+
 std::string ProfileShapeKey(const ModelSpec& model,
                             const TrainingSpec& training) {
   return absl::StrCat(

@@ -70,6 +70,13 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(
     const ModelSpec& model, const TrainingSpec& training, int32_t num_ranks,
     const ProfileBudget& budget = kCpuProfileBudget);
 
+// The request's op of a kind that takes a GPU longest, up to what it computes
+// `max_flops` in, or else the shortest; null for none. The bytes that an op
+// moves count too: an activation of a large micro-batch is few FLOPs but tens
+// of gigabytes. Both as in bf16.
+const ProfileOp* LargestWithin(const ProfileRequest& request, OpKind kind,
+                               double max_flops);
+
 // What the request depends on, as part of a file name:
 // "h256-f704-n8-k4-d32-v4096-s256-b16".
 std::string ProfileShapeKey(const ModelSpec& model,

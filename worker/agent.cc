@@ -150,6 +150,10 @@ class Agent {
                                           absl::StrCat(options_.num_agents)};
     if (start.profile_only) arguments.push_back("--profile-only");
     if (start.tune) arguments.push_back("--tune");
+    if (!start.profile_output.empty()) {
+      arguments.insert(arguments.end(),
+                       {"--profile-output", start.profile_output});
+    }
     ASSIGN_OR_RETURN(
         coordinator_pid_,
         StartChild({.arguments = arguments,

@@ -23,7 +23,8 @@ struct CoordinatorStart {
   std::string run_directory;
   std::string job_file;  // As the user named it.
   bool profile_only = false;
-  bool tune = false;  // With profile_only.
+  std::string profile_output;  // With profile_only. Empty: the cache.
+  bool tune = false;           // With profile_only.
 };
 
 struct AgentOptions {

@@ -50,6 +50,10 @@ DataPreparation::DataPreparation(const JobSpec& job,
                        FormatCount(static_cast<double>(result->num_documents)),
                        result->from_cache ? " (cached)" : "")
                 << std::endl;
+      const std::string unmatched = DescribeUnmatched(result->unmatched);
+      if (!unmatched.empty()) {
+        std::cout << "data: warning: " << unmatched << std::endl;
+      }
       const std::string skips = DescribeSkips(result->skips);
       if (!skips.empty()) std::cout << "data: " << skips << std::endl;
     }

@@ -40,6 +40,7 @@ void AddCoordinatorCommand(CLI::App& app, int* exit_code) {
       ->required()
       ->check(CLI::PositiveNumber);
   command->add_flag("--profile-only", options->profile_only);
+  command->add_option("--profile-output", options->profile_output);
   command->add_flag("--tune", options->tune);
   command->group("");  // Not for people.
   command->callback([=] { *exit_code = Run(*options); });

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <iostream>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "coordinator/protocol/secret.h"
 #include "planner/executable.h"
 #include "planner/job_file.h"
+#include "planner/shipped_profiles.h"
 #include "worker/agent.h"
 #include "worker/agent_devices.h"
 #include "worker/cuda_backend.h"
@@ -33,6 +36,25 @@ int Fail(const absl::Status& status) {
                                                                      : kFailure;
 }
 
+// Before a minute is spent on measuring what could not be kept.
+absl::Status CheckProfileOutput(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  if (IsShippedProfile(path)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--output ", path,
+        " is one of the profiles that come with Millrace, "
+        "which are never overwritten; name a file outside configs/hardware"));
+  }
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--output ", path,
+                     " is a folder; name the file of the profile, for example ",
+                     path, "/measured.yaml"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<JobSpec> ReadJob(const LaunchOptions& options) {
   JobSpec job;
   ASSIGN_OR_RETURN(job, LoadJob(options.job_file));
@@ -47,10 +69,15 @@ absl::StatusOr<JobSpec> ReadJob(const LaunchOptions& options) {
         ", whose kernels leave nothing to be tuned; profile it without "
         "--tune"));
   }
+  RETURN_IF_ERROR(CheckProfileOutput(options.profile_output));
   if (options.num_devices.has_value()) {
     job.resources.devices_per_agent = *options.num_devices;
   }
-  if (options.profile_only) job.name += "-profile";
+  if (options.profile_only) {
+    job.name += "-profile";
+    // Ops are timed on random numbers, so no text needs to be there.
+    job.data = {.synthetic = true};
+  }
   return job;
 }
 
@@ -71,6 +98,7 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options, const JobSpec& job,
                   .run_directory = run_directory,
                   .job_file = options.job_file,
                   .profile_only = options.profile_only,
+                  .profile_output = options.profile_output,
                   .tune = options.tune},
                  secret};
 }

@@ -1,5 +1,6 @@
 #include "coordinator/cli/profile_command.h"
 
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -20,7 +21,7 @@ namespace millrace {
 namespace {
 
 struct ProfileOptions {
-  LaunchOptions launch = {.profile_only = true};
+  LaunchOptions launch = {.profile_only = true};  // All but profile_output.
   std::vector<std::string> merge;
   std::string from_run;
   std::string output;
@@ -66,8 +67,8 @@ void AddProfileCommand(CLI::App& app, int* exit_code) {
   auto options = std::make_shared<ProfileOptions>();
   CLI::App* command = app.add_subcommand(
       "profile",
-      "Measure this machine for a job's plans, and keep the result; or merge "
-      "profiles; or let one learn from a run");
+      "Measure this machine for a job's plans, whatever profile the job names, "
+      "and keep the result; or merge profiles; or let one learn from a run");
   CLI::Option* job = command->add_option("JOB", options->launch.job_file,
                                          "Job file (docs/job.md)");
   CLI::Option* devices =
@@ -100,27 +101,35 @@ void AddProfileCommand(CLI::App& app, int* exit_code) {
       ->excludes(merge);
   CLI::Option* output = command->add_option(
       "--output", options->output,
-      "The merged profile; or the one that learns, begun from the run's where "
+      "The file of the measured profile (default: this machine's cache); or of "
+      "the merged one; or the profile that learns, begun from the run's where "
       "there is none (default: the one that the run's job names)");
-  output->excludes(job);
   merge->needs(output);
   command->footer(
       "Examples:\n"
       "  millrace profile -n 4 configs/quickstart.yaml\n"
-      "  millrace profile --tune configs/llama3-8b.yaml\n"
+      "  millrace profile --tune configs/llama3-8b.yaml --output h200.yaml\n"
       "  millrace profile --merge 8b.yaml 70b.yaml --output mine.yaml\n"
       "  millrace profile --from-run runs/quickstart-latest\n"
       "The first is cached for this machine, this number of workers and this "
-      "model; plan, run and agent find it there. The third goes with "
-      "--profile mine.yaml. The last is what a run does at its end unless its "
-      "job says profile_output: none.");
+      "model; plan, run and agent find it there where the job says profile: "
+      "auto. The second and third go with plan's --profile, or with profile: "
+      "FILE in a job. The last is what a run does at its end unless its job "
+      "says profile_output: none. Profiles that come with Millrace are never "
+      "overwritten.");
   command->callback([options, exit_code] {
     const bool merges = !options->merge.empty();
     if (!merges && options->from_run.empty()) {
       if (options->launch.job_file.empty()) {
         throw CLI::RequiredError("JOB, --from-run, or --merge with --output,");
       }
-      *exit_code = Launch(options->launch);
+      LaunchOptions launch = options->launch;
+      if (!options->output.empty()) {
+        // The coordinator's working directory may be another.
+        launch.profile_output =
+            std::filesystem::absolute(options->output).string();
+      }
+      *exit_code = Launch(launch);
       return;
     }
     const absl::Status status =

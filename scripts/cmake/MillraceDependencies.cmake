@@ -54,9 +54,38 @@ if(NOT MILLRACE_CUDA STREQUAL "off")
 endif()
 if(MILLRACE_CUDA_ENABLED)
   set(CMAKE_CUDA_COMPILER ${MILLRACE_NVCC} CACHE FILEPATH "")
-  # Ampere, Ada, Hopper, Blackwell. Kernels named _sm90 are for Hopper alone.
-  set(MILLRACE_CUDA_ARCHITECTURES "80-real;89-real;90a-real;100a-real"
-    CACHE STRING "GPUs that the portable kernels are compiled for")
+  # Portable kernels take a while for each kind of GPU: `auto` compiles for those
+  # of this machine, or where there is none for the oldest and for Hopper; `all`
+  # for Ampere, Ada, Hopper and Blackwell, as a bundle for other machines needs.
+  # Kernels named _sm90 are for Hopper alone.
+  set(MILLRACE_CUDA_ARCHITECTURES auto CACHE STRING
+    "GPUs that the portable kernels are compiled for: auto, all, or CMake's list")
+  set(MILLRACE_ALL_CUDA_ARCHITECTURES 80-real 89-real 90a-real 100a-real)
+  set(MILLRACE_PORTABLE_ARCHITECTURES ${MILLRACE_CUDA_ARCHITECTURES})
+  if(MILLRACE_CUDA_ARCHITECTURES STREQUAL "all")
+    set(MILLRACE_PORTABLE_ARCHITECTURES ${MILLRACE_ALL_CUDA_ARCHITECTURES})
+  elseif(MILLRACE_CUDA_ARCHITECTURES STREQUAL "auto")
+    execute_process(
+      COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+      OUTPUT_VARIABLE capabilities ERROR_QUIET)
+    string(REGEX MATCHALL "[0-9]+[.][0-9]" capabilities "${capabilities}")
+    set(MILLRACE_PORTABLE_ARCHITECTURES "")
+    foreach(capability ${capabilities})
+      string(REPLACE "." "" number ${capability})
+      if(number LESS 89)
+        list(APPEND MILLRACE_PORTABLE_ARCHITECTURES 80-real)
+      elseif(number EQUAL 90 OR number EQUAL 100)
+        list(APPEND MILLRACE_PORTABLE_ARCHITECTURES ${number}a-real)
+      else()
+        list(APPEND MILLRACE_PORTABLE_ARCHITECTURES ${number}-real)
+      endif()
+    endforeach()
+    list(REMOVE_DUPLICATES MILLRACE_PORTABLE_ARCHITECTURES)
+    if(NOT MILLRACE_PORTABLE_ARCHITECTURES)
+      set(MILLRACE_PORTABLE_ARCHITECTURES 80-real 90a-real)
+    endif()
+  endif()
+  message(STATUS "portable GPU kernels for ${MILLRACE_PORTABLE_ARCHITECTURES}")
   set(CMAKE_CUDA_ARCHITECTURES "90a-real" CACHE STRING "")
   set(CMAKE_POSITION_INDEPENDENT_CODE ON)
   enable_language(CUDA)

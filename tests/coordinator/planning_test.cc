@@ -111,5 +111,29 @@ TEST(GpuProfileWarningsTest, FitsFewerOfTheSameKind) {
   EXPECT_EQ(num_warnings("NVIDIA-H100-x4", 4), 1u);
 }
 
+// Goal: nobody measures for a minute what no layout can hold. Method: a model
+// whose state is a little less, and a little more, than two devices have.
+TEST(CheckStateFitsTest, ComparesStateWithAllDevices) {
+  JobSpec job;
+  job.model = {.vocab_size = 512,
+               .hidden = 256,
+               .num_layers = 4,
+               .num_heads = 4,
+               .num_kv_heads = 4,
+               .head_dim = 64,
+               .ffn_hidden = 512,
+               .sequence_length = 256};
+  const int64_t state_bytes = 12 * CountParameters(job.model).total;
+  DeviceFacts devices = {.num_devices = 2, .memory_bytes = state_bytes / 2 + 1};
+  EXPECT_EQ(CheckStateFits(job, devices), absl::OkStatus());
+  devices.memory_bytes = state_bytes / 2 - 1;
+  const absl::Status status = CheckStateFits(job, devices);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("use at least 3 devices"), std::string::npos)
+      << status;
+  job.resources.memory_per_device_bytes = state_bytes;
+  EXPECT_EQ(CheckStateFits(job, devices), absl::OkStatus());
+}
+
 }  // namespace
 }  // namespace millrace

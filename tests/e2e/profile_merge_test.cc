@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "planner/profile_file.h"
 #include "tests/e2e/job_process.h"
 #include "tests/planner/profile_fixture.h"
@@ -46,6 +47,37 @@ TEST_F(ProfileMergeCommandTest, RefusesToTuneForProcessors) {
   const Result result = Run({"profile", "--tune", WriteTinyJob(folder_, {})});
   EXPECT_EQ(result.exit_code, 2) << result.output;
   EXPECT_THAT(result.output, HasSubstr("resources.backend is cpu"));
+}
+
+// Goal: whoever asks for a measurement gets one, by one rank too, whatever
+// profile the job names, and is told where it went; the named one stays as it
+// is. Method: a job with a profile file; into a file, into the cache, and to
+// places that are refused before anything is measured.
+TEST_F(ProfileMergeCommandTest, MeasuresWhateverTheJobNames) {
+  const std::string named = Save("named.yaml", MakeProfile({}));
+  const std::string before = *ReadFile(named);
+  const std::string job = WriteTinyJob(
+      folder_, {.devices_per_agent = 1, .extra = "profile: " + named + "\n"});
+  const std::string measured = Path("measured/here.yaml");
+  Result result = Run({"profile", job, "--output", measured});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("profile of this machine: " + measured),
+                    HasSubstr("which names " + named + " so far")));
+  const auto read = LoadProfile(measured);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_FALSE(read->gemms.empty());
+  EXPECT_EQ(read->provenance.num_ranks, 1);
+  EXPECT_EQ(*ReadFile(named), before);
+  result = Run({"plan", job, "--profile", measured});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+
+  result = Run({"profile", job, "--output", "configs/hardware/mine.yaml"});
+  EXPECT_EQ(result.exit_code, 2) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("never overwritten"));
+  result = Run({"profile", job, "--output", folder_.path});
+  EXPECT_EQ(result.exit_code, 2) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("is a folder"));
 }
 
 // Goal: the command writes a profile that plan takes, and warns of rows far

@@ -131,6 +131,30 @@ TEST(ProfileFileTest, KeepsMemoryOverhead) {
   EXPECT_EQ(again->memory_overhead, profile.memory_overhead);
 }
 
+// Goal: what one GPU alone measures is read again: no communicators, no tables
+// of communication, no copy engines. Method: such a profile, there and back;
+// bytes below zero are still refused.
+TEST(ProfileFileTest, KeepsWhatOneRankMeasures) {
+  HardwareProfile profile = SmallProfile();
+  profile.provenance.num_ranks = 1;
+  profile.ranks_per_host = 1;
+  profile.compute_contention = {1.0};
+  profile.communication.clear();
+  profile.memory_overhead = {.process = int64_t{535} << 20};
+  const std::string yaml = ProfileToYaml(profile);
+  const auto again = ParseProfile(yaml, "measured profile");
+  ASSERT_TRUE(again.ok()) << again.status() << yaml;
+  EXPECT_EQ(again->memory_overhead, profile.memory_overhead);
+  EXPECT_TRUE(again->communication.empty());
+  EXPECT_EQ(ProfileToYaml(*again), yaml);
+  const auto below = ParseProfile(
+      absl::StrReplaceAll(
+          yaml, {{"first_communicator: 0", "first_communicator: -1"}}),
+      "p.yaml");
+  EXPECT_THAT(std::string(below.status().message()),
+              HasSubstr("expected an integer of at least 0, found '-1'"));
+}
+
 HardwareProfile TunedProfile() {
   HardwareProfile profile = SmallProfile();
   profile.tuning = {

@@ -230,12 +230,19 @@ TEST(ProfileMergeTest, JoinsProfilesOfOneAndOfFourRanks) {
   one.profile.provenance.machine = "NVIDIA-H200-x1";
   one.profile.provenance.date = "2026-02-01T00:00:00Z";
   one.profile.device_memory_bytes = 123;
+  // One rank makes no communicators, so it says nothing of them.
+  four.profile.memory_overhead = {
+      .process = 5, .first_communicator = 7, .communicator = 3};
+  one.profile.memory_overhead = {.process = 6};
   const HardwareProfile merged = MustMerge({four, one}).profile;
   EXPECT_EQ(merged.provenance.machine, "NVIDIA-H200-x4");
   EXPECT_EQ(merged.provenance.num_ranks, 4);
   EXPECT_EQ(merged.ranks_per_host, 4);
   EXPECT_THAT(merged.compute_contention, ElementsAre(1, 1.5, 2, 2.5));
   EXPECT_EQ(merged.device_memory_bytes, 123);
+  EXPECT_EQ(merged.memory_overhead,
+            (MemoryOverhead{
+                .process = 6, .first_communicator = 7, .communicator = 3}));
   EXPECT_EQ(merged.communication.size(), four.profile.communication.size());
 }
 

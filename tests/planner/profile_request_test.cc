@@ -184,6 +184,42 @@ TEST(ProfileRequestTest, FollowsThePrecision) {
   EXPECT_TRUE(CostModel::Create(narrow).ok());
 }
 
+// Goal: ops that others are timed among are short, whether they compute or move
+// bytes; among 1 M tokens an activation's FLOPs are few and its time is long.
+// Method: Llama 3 1B, 128 sequences of 8,192 a step.
+TEST(ProfileRequestTest, TheLargestWithinALimitIsShort) {
+  const ModelSpec model = {.vocab_size = 128256,
+                           .hidden = 2048,
+                           .num_layers = 16,
+                           .num_heads = 32,
+                           .num_kv_heads = 8,
+                           .head_dim = 64,
+                           .ffn_hidden = 8192,
+                           .sequence_length = 8192};
+  TrainingSpec training;
+  training.num_steps = 1;
+  training.global_batch = 128;
+  training.precision = "bf16";
+  const auto request =
+      BuildProfileRequest(model, training, 1, kGpuProfileBudget);
+  ASSERT_TRUE(request.ok()) << request.status();
+  const Layout bf16 = {.precision = Precision::kBfloat16};
+  for (const OpKind kind : {OpKind::kGemm, OpKind::kSwigluBackward}) {
+    const ProfileOp* op = LargestWithin(*request, kind, 5e11);
+    ASSERT_NE(op, nullptr);
+    const OpWork work = WorkOf(bf16, op->kind, op->attributes);
+    EXPECT_LE(work.flops, 5e11) << OpKindName(kind);
+    EXPECT_LE(work.bytes, 4e9) << OpKindName(kind);
+    EXPECT_GE(std::max(work.flops / 5e11, work.bytes / 4e9), 0.1)
+        << OpKindName(kind);
+    // None is within so little: the smallest.
+    const ProfileOp* least = LargestWithin(*request, kind, 1);
+    ASSERT_NE(least, nullptr);
+    EXPECT_LT(WorkOf(bf16, kind, least->attributes).bytes, work.bytes);
+  }
+  EXPECT_EQ(LargestWithin(*request, OpKind::kAllReduce, 5e11), nullptr);
+}
+
 TEST(ProfileRequestTest, RefusesImpossibleRankCounts) {
   EXPECT_FALSE(BuildProfileRequest(kModel, SmallTraining(), 7).ok());
 }

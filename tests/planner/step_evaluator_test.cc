@@ -82,7 +82,7 @@ TEST(StepEvaluatorTest, FloorsAreAdmissible) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     RandomCase c(seed);
     StepEvaluator evaluator(c.space, c.model);
-    for (const Layout& layout : Sampled(EnumeratePlannedLayouts(c.space), 3)) {
+    for (const Layout& layout : Sampled(EnumeratePlannedLayouts(c.space), 29)) {
       const StepPrediction step = evaluator.Predict(layout);
       const double seconds = step.time.step_time_s() * (1 + 1e-9);
       Layout order = layout;
@@ -135,7 +135,7 @@ std::vector<Layout> ByStage(const LayoutSpace& space, const Layout& layout) {
 // pipelines of random spaces, at limits between the least and the most memory.
 TEST(StepEvaluatorTest, FitsEachStageApart) {
   int num_fitted = 0;
-  for (uint64_t seed = 200; seed < 212; ++seed) {
+  for (uint64_t seed = 200; seed < 212; seed += SweepStep(5)) {
     RandomCase c(seed);
     if (c.space.space().constraints.recompute != "auto") continue;
     StepEvaluator evaluator(c.space, c.model);
@@ -179,14 +179,14 @@ TEST(StepEvaluatorTest, FitsEachStageApart) {
           << seed << " " << LayoutToString(*fitted);
     }
   }
-  EXPECT_GT(num_fitted, 20);
+  EXPECT_GT(num_fitted, kSanitized ? 2 : 20);
 }
 
 // Goal: the search's optimum is the model's. Method: price every layout of
 // random spaces, at random limits of memory, and what lets each stage fit.
 TEST(StepEvaluatorTest, SearchFindsTheOptimumOfTheModel) {
   int num_by_stage = 0, num_best_by_stage = 0;
-  for (uint64_t seed = 100; seed < 112; ++seed) {
+  for (uint64_t seed = 100; seed < 112; seed += SweepStep(5)) {
     RandomCase c(seed);
     StepEvaluator evaluator(c.space, c.model);
     const auto smallest = FindSmallestLayout(c.space, evaluator);
@@ -219,8 +219,8 @@ TEST(StepEvaluatorTest, SearchFindsTheOptimumOfTheModel) {
           found.best.front().layout.recompute_by_stage.empty() ? 0 : 1;
     }
   }
-  EXPECT_GT(num_by_stage, 100);
-  EXPECT_GT(num_best_by_stage, 0);
+  EXPECT_GT(num_by_stage, kSanitized ? 20 : 100);
+  EXPECT_GE(num_best_by_stage, kSanitized ? 0 : 1);
 }
 
 }  // namespace

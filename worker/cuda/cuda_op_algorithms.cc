@@ -91,7 +91,8 @@ absl::Status CudaOpTimer::ChooseAlgorithm(const GemmAttributes& gemm,
     const Program program = SingleOpProgram(precision_, op.kind, op.attributes,
                                             kMaxSets, working_set_bytes_);
     ASSIGN_OR_RETURN(const DeviceArenas arenas,
-                     DeviceArenas::Allocate(0, program.step_arena_bytes));
+                     DeviceArenas::Allocate(0, program.step_arena_bytes,
+                                            /*patience=*/absl::ZeroDuration()));
     RETURN_IF_ERROR(FillOperands(program, arenas));
     std::vector<GemmBf16Args> sets;
     for (const Instruction& in : program.instructions) {

@@ -266,7 +266,8 @@ absl::StatusOr<std::unique_ptr<CudaOpTimer::Prepared>> CudaOpTimer::Prepare(
   ASSIGN_OR_RETURN(prepared->kernels, CudaKernelCache::CreateWith(
                                           {.gemm_algorithms = algorithms_}));
   ASSIGN_OR_RETURN(DeviceArenas arenas,
-                   DeviceArenas::Allocate(0, program.step_arena_bytes));
+                   DeviceArenas::Allocate(0, program.step_arena_bytes,
+                                          /*patience=*/absl::ZeroDuration()));
   prepared->arenas = std::make_unique<DeviceArenas>(std::move(arenas));
   RETURN_IF_ERROR(FillOperands(program, *prepared->arenas));
   // Stands for the batches of a step.

@@ -103,7 +103,7 @@ absl::StatusOr<int64_t> ProcessBytes(const ProfileRequest& request,
     RETURN_IF_ERROR((*loop)->Finish().status());
   }
   ASSIGN_OR_RETURN(const int64_t used, UsedDeviceBytes());
-  return used - timer.held_bytes();
+  return std::max(int64_t{0}, used - timer.held_bytes());
 }
 
 // Times again what computes far slower than others of its kind, and takes the
@@ -273,26 +273,15 @@ absl::Status AgreeOnCommunicators(const CudaLinkTimer& links,
     ASSIGN_OR_RETURN(bytes, Hear(*options.store, key, patience));
     if (bytes.size() != 2) return absl::InternalError("rank 0 said too much");
   }
-  profile->memory_overhead.first_communicator = static_cast<int64_t>(bytes[0]);
-  profile->memory_overhead.communicator = static_cast<int64_t>(bytes[1]);
+  // A process that shares the device may have freed memory meanwhile.
+  profile->memory_overhead.first_communicator =
+      std::max(int64_t{0}, static_cast<int64_t>(bytes[0]));
+  profile->memory_overhead.communicator =
+      std::max(int64_t{0}, static_cast<int64_t>(bytes[1]));
   return absl::OkStatus();
 }
 
 }  // namespace
-
-const ProfileOp* LargestWithin(const ProfileRequest& request, OpKind kind,
-                               double max_flops) {
-  const auto is_better = [&](const ProfileOp& op, const ProfileOp& than) {
-    if (FlopsOf(op) > max_flops) return FlopsOf(op) < FlopsOf(than);
-    return FlopsOf(op) > FlopsOf(than) || FlopsOf(than) > max_flops;
-  };
-  const ProfileOp* chosen = nullptr;
-  for (const ProfileOp& op : request.ops) {
-    if (op.kind != kind) continue;
-    if (chosen == nullptr || is_better(op, *chosen)) chosen = &op;
-  }
-  return chosen;
-}
 
 std::vector<CudaOpTimer::Share> StepMix(const ProfileRequest& request) {
   struct Part {

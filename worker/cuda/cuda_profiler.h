@@ -36,11 +36,6 @@ struct CudaProfilerOptions {
   absl::Duration time_budget = absl::Seconds(150);
 };
 
-// The request's op of a kind with the most FLOPs up to a limit, or else with
-// the fewest; null for none.
-const ProfileOp* LargestWithin(const ProfileRequest& request, OpKind kind,
-                               double max_flops);
-
 // What surrounds an op in a step, by time: mostly products, of the request's
 // largest that are short.
 std::vector<CudaOpTimer::Share> StepMix(const ProfileRequest& request);

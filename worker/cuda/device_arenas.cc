@@ -15,9 +15,6 @@
 namespace millrace {
 namespace {
 
-// What other ranks of the host have mapped (peer_memory.h) is free once they
-// have ended their part of the last generation, too: a moment after this rank.
-constexpr absl::Duration kArenaPatience = absl::Seconds(5);
 constexpr absl::Duration kArenaPoll = absl::Milliseconds(50);
 
 struct Buffers {
@@ -60,9 +57,10 @@ absl::StatusOr<Buffers> AllocateBoth(int64_t persistent_bytes,
 }  // namespace
 
 absl::StatusOr<DeviceArenas> DeviceArenas::Allocate(int64_t persistent_bytes,
-                                                    int64_t step_bytes) {
+                                                    int64_t step_bytes,
+                                                    absl::Duration patience) {
   CHECK(persistent_bytes >= 0 && step_bytes >= 0);
-  const absl::Time deadline = MonotonicNow() + kArenaPatience;
+  const absl::Time deadline = MonotonicNow() + patience;
   absl::StatusOr<Buffers> buffers = AllocateBoth(persistent_bytes, step_bytes);
   while (absl::IsResourceExhausted(buffers.status()) &&
          MonotonicNow() < deadline) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "kernels/cuda/device_buffer.h"
 #include "planner/program.h"
 
@@ -15,10 +16,17 @@ namespace millrace {
 // Both arenas, on the device current at Allocate(); the persistent one zeroed.
 class DeviceArenas {
  public:
+  // What other ranks of the host have mapped (peer_memory.h) is free once they
+  // have ended their part of the last generation, too: a moment after this
+  // rank.
+  static constexpr absl::Duration kPatience = absl::Seconds(5);
+
   // ResourceExhausted with both sizes and what the device has free, when that
-  // has not become enough within five seconds.
-  static absl::StatusOr<DeviceArenas> Allocate(int64_t persistent_bytes,
-                                               int64_t step_bytes);
+  // has not become enough within `patience`: zero where something too large is
+  // nothing unusual, as of ops that a profile asks for.
+  static absl::StatusOr<DeviceArenas> Allocate(
+      int64_t persistent_bytes, int64_t step_bytes,
+      absl::Duration patience = kPatience);
 
   // Where `buffer` lies; it must lie inside (a bug otherwise).
   std::byte* At(const Buffer& buffer) const;

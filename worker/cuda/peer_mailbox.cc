@@ -6,6 +6,7 @@
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/units.h"
 
 namespace millrace {
 namespace {
@@ -14,10 +15,6 @@ constexpr int64_t kSharedPage = int64_t{2} << 20;
 // A pass over the flags lets each stream go on by one wait; a step has
 // thousands.
 constexpr absl::Duration kPause = absl::Microseconds(2);
-
-int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 }  // namespace
 

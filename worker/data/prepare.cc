@@ -168,9 +168,8 @@ absl::StatusOr<PreparedData> EncodeText(const std::vector<TextFile>& files,
   return data;
 }
 
-absl::StatusOr<PreparedData> PrepareText(const PrepareOptions& options) {
-  ASSIGN_OR_RETURN(const std::vector<TextFile> files,
-                   FindTextFiles(options.data.text, options.data.max_bytes));
+absl::StatusOr<PreparedData> PrepareFiles(const std::vector<TextFile>& files,
+                                          const PrepareOptions& options) {
   std::string tokenizer_model;
   if (options.data.tokenizer != "auto") {
     ASSIGN_OR_RETURN(tokenizer_model, ReadFile(options.data.tokenizer));
@@ -197,6 +196,14 @@ absl::StatusOr<PreparedData> PrepareText(const PrepareOptions& options) {
   cached = LoadPrepared(paths);
   if (cached.ok()) return cached;
   return EncodeText(files, options, std::move(tokenizer_model), paths);
+}
+
+absl::StatusOr<PreparedData> PrepareText(const PrepareOptions& options) {
+  ASSIGN_OR_RETURN(FoundText text,
+                   FindTextFiles(options.data.text, options.data.max_bytes));
+  ASSIGN_OR_RETURN(PreparedData data, PrepareFiles(text.files, options));
+  data.unmatched = std::move(text.unmatched);
+  return data;
 }
 
 absl::StatusOr<PreparedData> PrepareIndexed(const PrepareOptions& options) {

@@ -49,6 +49,7 @@ struct PreparedData {
   uint64_t fingerprint = 0;
   bool from_cache = false;  // Nothing had to be done.
   TextSkips skips;          // As they were when the text was encoded.
+  std::vector<std::string> unmatched;  // Globs of data.text without a file.
 };
 
 // The folder used when DataSpec::cache_directory is empty:

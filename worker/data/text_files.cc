@@ -106,16 +106,29 @@ class Globber {
   FilesByPath* found_;
 };
 
-absl::Status NoMatch(const std::string& pattern) {
+bool IsGlob(const std::string& pattern) {
+  const std::vector<std::string> components = absl::StrSplit(pattern, '/');
+  return std::any_of(components.begin(), components.end(), IsWild);
+}
+
+// A path without wildcards, which whoever wrote it expects to be there.
+absl::Status MissingPath(const std::string& path) {
   struct stat info {};
-  if (stat(pattern.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+  if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
     return absl::NotFoundError(
-        absl::StrCat("data.text: ", pattern, " is a folder; write ",
-                     Join(pattern, "**"), " for all files below it"));
+        absl::StrCat("data.text: ", path, " is a folder; write ",
+                     Join(path, "**"), " for all files below it"));
   }
   return absl::NotFoundError(absl::StrCat(
-      "data.text: no file matches ", pattern,
-      "; check the spelling, or quote it if a shell has expanded it"));
+      "data.text: there is no file ", path,
+      "; check the spelling (relative paths start at the working directory)"));
+}
+
+absl::Status NothingMatches(const std::vector<std::string>& patterns) {
+  return absl::NotFoundError(absl::StrCat(
+      "data.text: no file matches ", absl::StrJoin(patterns, ", "),
+      "; name text that this machine has, as in text: [/home/me/books/**/*.txt]"
+      ", or train on random tokens with data: {synthetic: true}"));
 }
 
 // Bytes of the whole characters at the beginning of `text`, which may end
@@ -159,19 +172,23 @@ bool ReadPrefix(const std::string& path, int64_t num_bytes,
 
 }  // namespace
 
-absl::StatusOr<std::vector<TextFile>> FindTextFiles(
+absl::StatusOr<FoundText> FindTextFiles(
     const std::vector<std::string>& patterns, int64_t max_bytes) {
   std::set<std::string> seen;
-  std::vector<TextFile> files;
+  FoundText text;
   int64_t total_bytes = 0;
   for (const std::string& pattern : patterns) {
     if (pattern.empty()) {
       return absl::InvalidArgumentError(
           "data.text: an empty pattern; expected a path or a glob");
     }
+    if (max_bytes > 0 && total_bytes >= max_bytes) break;
     FilesByPath found;
     Globber(pattern, &found);
-    if (found.empty()) return NoMatch(pattern);
+    if (found.empty()) {
+      if (!IsGlob(pattern)) return MissingPath(pattern);
+      text.unmatched.push_back(pattern);
+    }
     for (auto& [path, file] : found) {
       if (!seen.insert(path).second) continue;
       if (max_bytes > 0) {
@@ -179,10 +196,17 @@ absl::StatusOr<std::vector<TextFile>> FindTextFiles(
         file.size_bytes = std::min(file.size_bytes, max_bytes - total_bytes);
       }
       total_bytes += file.size_bytes;
-      files.push_back(std::move(file));
+      text.files.push_back(std::move(file));
     }
   }
-  return files;
+  if (text.files.empty()) return NothingMatches(patterns);
+  return text;
+}
+
+std::string DescribeUnmatched(const std::vector<std::string>& unmatched) {
+  if (unmatched.empty()) return "";
+  return absl::StrCat("no file matches ", absl::StrJoin(unmatched, ", "),
+                      " (of data.text)");
 }
 
 std::string DescribeSkips(const TextSkips& skips) {

@@ -27,11 +27,20 @@ struct TextFile {
 // folders. Relative patterns start at the working directory.
 //
 // `max_bytes` above zero ends the list where the sum of sizes reaches it; the
-// last file's size_bytes then says how much of it is read.
+// last file's size_bytes then says how much of it is read. Patterns behind that
+// are not looked at.
 //
-// NotFound if a pattern matches no file.
-absl::StatusOr<std::vector<TextFile>> FindTextFiles(
+// NotFound if no pattern matches a file, if a path without wildcards is missing
+// or if it is a folder.
+struct FoundText {
+  std::vector<TextFile> files;
+  // Patterns with wildcards that match nothing, while others match.
+  std::vector<std::string> unmatched;
+};
+absl::StatusOr<FoundText> FindTextFiles(
     const std::vector<std::string>& patterns, int64_t max_bytes);
+// "no file matches a/*.txt, b/*.md (of data.text)"; empty if all match.
+std::string DescribeUnmatched(const std::vector<std::string>& unmatched);
 
 // Files left out, by reason.
 struct TextSkips {

@@ -1,6 +1,7 @@
 #include "tests/worker/cuda/tested_layouts.h"
 
 #include "planner/copy_engines.h"
+#include "tests/planner/planner_testing.h"
 #include "tests/planner/recompute_sets.h"
 
 namespace millrace {
@@ -16,28 +17,56 @@ std::vector<Layout> LayoutsOf(int32_t num_ranks) {
                        .tensor = tensor,
                        .micro_batch = 1,
                        .num_microbatches = 8 / data};
+      const auto add = [&] {
+        for (const Precision precision :
+             {Precision::kBfloat16, Precision::kFloat32}) {
+          layout.precision = precision;
+          layouts.push_back(layout);
+        }
+      };
       for (const int32_t zero : {0, 1, 2, 3}) {
         if (zero > 0 && data == 1) continue;
         layout.zero = zero;
-        layout.precision = Precision::kBfloat16;
-        layouts.push_back(layout);
-        if (zero > 0) continue;
-        layout.precision = Precision::kFloat32;
-        layouts.push_back(layout);
+        add();
       }
-      layout.precision = Precision::kBfloat16;
       for (const Recompute recompute : kTestedRecomputes) {
         if (recompute == Recompute::kNone) continue;
         layout.recompute = recompute;
-        layouts.push_back(layout);
+        add();
       }
     }
   }
   return layouts;
 }
 
+std::vector<Layout> PassOrderLayoutsOf(int32_t num_ranks) {
+  std::vector<Layout> layouts;
+  if (num_ranks == 1) return layouts;
+  const auto add_orders = [&](const Layout& mesh) {
+    Layout zero_bubble = mesh;
+    zero_bubble.schedule = Schedule::kZeroBubble;
+    const Layout little = ListScheduled(mesh);
+    Layout much = little;
+    for (ListedStage& stage : much.listed_stages) stage.memory_bytes *= 8;
+    for (Layout layout : {zero_bubble, little, much}) {
+      for (const Precision precision :
+           {Precision::kBfloat16, Precision::kFloat32}) {
+        layout.precision = precision;
+        layouts.push_back(layout);
+      }
+    }
+  };
+  add_orders({.pipeline = num_ranks, .num_microbatches = 8});
+  if (num_ranks == 4) {
+    add_orders({.pipeline = 2, .tensor = 2, .num_microbatches = 8});
+    add_orders({.pipeline = 2, .data = 2, .num_microbatches = 4, .zero = 1});
+  }
+  return layouts;
+}
+
 std::vector<Layout> RoundedLayoutsOf(int32_t num_ranks) {
   std::vector<Layout> layouts;
+  if (num_ranks == 1) return layouts;
   for (const int32_t zero : {0, 1, 2, 3}) {
     for (const Precision precision :
          {Precision::kBfloat16, Precision::kFloat32}) {
@@ -111,6 +140,9 @@ std::vector<Layout> LayoutsByCopyEngines(int32_t num_ranks) {
 }
 std::vector<Layout> ChunkedLayoutsByCopyEngines(int32_t num_ranks) {
   return WithCopyEngines(ChunkedLayoutsOf(num_ranks));
+}
+std::vector<Layout> PassOrderLayoutsByCopyEngines(int32_t num_ranks) {
+  return WithCopyEngines(PassOrderLayoutsOf(num_ranks));
 }
 
 }  // namespace millrace

@@ -11,6 +11,7 @@
 namespace millrace {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -22,7 +23,7 @@ std::vector<std::string> Names(const TemporaryFolder& folder,
   EXPECT_TRUE(files.ok()) << files.status();
   std::vector<std::string> names;
   if (!files.ok()) return names;
-  for (const TextFile& file : *files) {
+  for (const TextFile& file : files->files) {
     names.push_back(file.path.substr(folder.path().size() + 1));
   }
   return names;
@@ -53,14 +54,32 @@ TEST(FindTextFilesTest, Globs) {
               ElementsAre("x/c.h", "b.txt", "x/y/e.txt", "a.h", "link.h"));
 }
 
-TEST(FindTextFilesTest, RefusesPatternsWithoutFiles) {
+// Goal: a machine need not have all that a list of globs asks for, but some of
+// it, and every file that is named. Method: globs without files beside one with
+// files and alone; a missing path; a folder.
+TEST(FindTextFilesTest, SaysWhichPatternsMatchNothing) {
   TemporaryFolder folder;
   folder.Write("a.h", "text");
   std::filesystem::create_directory(folder / "empty");
-  const auto missing = FindTextFiles({folder / "*.h", folder / "*.cc"}, 0);
+  const std::string no_cc = folder / "**/*.cc", no_txt = folder / "doc/*.txt";
+  const auto some = FindTextFiles({no_cc, folder / "*.h", no_txt}, 0);
+  ASSERT_TRUE(some.ok()) << some.status();
+  EXPECT_EQ(some->files.size(), 1u);
+  EXPECT_THAT(some->unmatched, ElementsAre(no_cc, no_txt));
+  EXPECT_EQ(DescribeUnmatched(some->unmatched),
+            "no file matches " + no_cc + ", " + no_txt + " (of data.text)");
+  EXPECT_EQ(DescribeUnmatched({}), "");
+
+  const auto none = FindTextFiles({no_cc, no_txt}, 0);
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(none.status().message()),
+              AllOf(HasSubstr(no_cc), HasSubstr(no_txt),
+                    HasSubstr("name text that this machine has")));
+  const auto missing = FindTextFiles({folder / "*.h", folder / "b.h"}, 0);
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("*.cc"));
-  const auto is_folder = FindTextFiles({folder / "empty"}, 0);
+  EXPECT_THAT(std::string(missing.status().message()),
+              HasSubstr("there is no file " + (folder / "b.h")));
+  const auto is_folder = FindTextFiles({folder / "*.h", folder / "empty"}, 0);
   EXPECT_THAT(std::string(is_folder.status().message()),
               HasSubstr("is a folder; write"));
   EXPECT_EQ(FindTextFiles({""}, 0).status().code(),
@@ -74,10 +93,14 @@ TEST(FindTextFilesTest, StopsAtMaxBytes) {
   folder.Write("c", std::string(10, 'c'));
   const auto files = FindTextFiles({folder / "*"}, 15);
   ASSERT_TRUE(files.ok()) << files.status();
-  ASSERT_EQ(files->size(), 2u);
-  EXPECT_EQ((*files)[0].size_bytes, 10);
-  EXPECT_EQ((*files)[1].size_bytes, 5);
-  EXPECT_EQ(FindTextFiles({folder / "*"}, 20)->size(), 2u);
+  ASSERT_EQ(files->files.size(), 2u);
+  EXPECT_EQ(files->files[0].size_bytes, 10);
+  EXPECT_EQ(files->files[1].size_bytes, 5);
+  EXPECT_EQ(FindTextFiles({folder / "*"}, 20)->files.size(), 2u);
+  // What would come behind the limit is not looked for.
+  const auto full = FindTextFiles({folder / "*", folder / "none/*"}, 20);
+  ASSERT_TRUE(full.ok()) << full.status();
+  EXPECT_TRUE(full->unmatched.empty());
 }
 
 // Goal: each kind of file that is no text is left out and counted; a character
