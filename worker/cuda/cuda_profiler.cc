@@ -32,9 +32,10 @@
 namespace millrace {
 namespace {
 
-// What tiny kernels that take turns on two lanes show, 0.2 us on an H200, is
-// less than steps show, where collectives of two GPUs take turns with ops: this
-// is fitted to them (docs/results/2026-11-22-small-models-h200.md).
+// A lower bound for waits.between_lanes_s. Tiny kernels of one GPU that take
+// turns on two lanes show 0.2 us on an H200. Steps in which collectives of two
+// GPUs take turns with ops show more: this bound is fitted to such steps
+// (docs/results/2026-11-22-small-models-h200.md).
 constexpr double kBetweenLanesSeconds = 5.9e-6;
 
 // Of the time budget.
