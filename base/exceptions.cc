@@ -12,7 +12,8 @@
 namespace millrace {
 namespace {
 
-// Of an exception that no thread caught, or of a call of std::terminate().
+// The terminate handler: runs for an exception that no thread caught, and for
+// a call of std::terminate().
 [[noreturn]] void EndWithALine() {
   if (std::current_exception() == nullptr) std::abort();
   std::cerr << DescribeException() << std::endl;

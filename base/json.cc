@@ -15,7 +15,7 @@ absl::Status JsonErrorAt(absl::string_view text, size_t position,
       "line ", 1 + std::count(before.begin(), before.end(), '\n'), ": ", what));
 }
 
-// What the library says, without its own name and its count of columns.
+// The library's message without its own name and its count of columns.
 std::string JsonExplanation(const std::string& what) {
   for (const absl::string_view start : {"syntax error", "] "}) {
     const size_t at = what.find(start.data(), 0, start.size());

@@ -67,7 +67,8 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
       measured.has_value()    ? absl::StatusOr<HardwareProfile>(*measured)
       : options_.profile_only ? absl::NotFoundError("asked to measure")
                               : FindProfile(job_, devices);
-  // What is measured may be wanted for plans of larger machines.
+  // A profile that was asked for is measured even if the job does not fit: it
+  // may serve plans for larger machines.
   if (absl::IsNotFound(profile.status()) && !options_.profile_only) {
     outcome.status = CheckStateFits(job_, devices);
     if (!outcome.status.ok()) return outcome;

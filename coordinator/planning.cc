@@ -110,7 +110,7 @@ absl::StatusOr<HardwareProfile> FindProfile(const JobSpec& job,
 }
 
 absl::Status CheckStateFits(const JobSpec& job, const DeviceFacts& devices) {
-  // Of a parameter in fp32, or its master copy, and of its two moments.
+  // Bytes a parameter: its fp32 value or master copy, and two moments.
   constexpr double kStateBytes = 12;
   const double parameters =
       static_cast<double>(CountParameters(job.model).total);

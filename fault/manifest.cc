@@ -187,7 +187,8 @@ Json LayoutToJson(const Layout& layout) {
           {"zero", layout.zero}};
 }
 
-// Of a key that counts something: `total` times it must fit 32 bits.
+// Reads a count of at least one and multiplies `total` by it. Throws
+// FormatError if the product does not fit 32 bits.
 int32_t ReadCount(const Json& json, const char* key, int32_t* total) {
   const int32_t count = ReadInt32(json.at(key));
   if (count < 1) {

@@ -75,8 +75,8 @@ class CostModel {
  private:
   explicit CostModel(HardwareProfile profile);
 
-  // What seconds between measured shapes are in proportion to: those of the
-  // device's closed form, or FLOPs without one.
+  // Seconds of shapes between measured ones are in proportion to this: the time
+  // by the device's closed form, or the FLOPs for a profile without one.
   double GemmWorkOf(const GemmAttributes& gemm) const;
   double AttentionWorkOf(OpKind kind,
                          const AttentionAttributes& attention) const;

@@ -19,9 +19,9 @@ namespace millrace {
 namespace {
 
 constexpr double kNearRatio = 2;
-// Of a step all of which is extrapolated, how much shorter and longer than
-// predicted it may be: chosen, not fitted; rows of large models alone put steps
-// of small ones up to 49 % too short
+// How much shorter and longer than predicted a step may be if all of it is
+// extrapolated. Both are chosen, not fitted. Rows of large models alone
+// predicted steps of small models up to 49 % too short
 // (docs/results/2026-11-22-small-models-h200.md).
 constexpr double kFurtherLow = 0.25;
 constexpr double kFurtherHigh = 0.5;
@@ -31,8 +31,8 @@ struct SizeRange {
   double most = 0;
 };
 
-// What prices a product, attention or a head with the loss: rows of one kind,
-// and what their distance is made of.
+// RowKind: the rows that may price a product, attention or a head with the
+// loss. RowDims: the dims by which such a row is near to a shape or far.
 using RowKind = std::pair<OpKind, std::pair<int64_t, int64_t>>;
 using RowDims = std::vector<int64_t>;
 

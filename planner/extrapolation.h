@@ -12,17 +12,17 @@
 
 namespace millrace {
 
-// From so large a share of its ops' time on a plan says what was extrapolated.
+// A plan says what was extrapolated from this share of its ops' time on.
 inline constexpr double kLeastExtrapolatedShare = 0.05;
 
 struct Extrapolation {
-  // Of the time of all instructions of GPUs or other devices, from 0 to 1, what
-  // instructions take whose shapes lie beyond the rows: products, attention and
-  // the head with the loss where no row of their kind has every dim within a
-  // factor of 2; what moves bytes where these are less than half of the
-  // smallest row's of their kind, or more than twice the largest one's. Kinds
-  // without any row are not counted (CostModel::KindsWithoutRows), nor is what
-  // formulas price. 0 for a profile without tables.
+  // Share, from 0 to 1, of the time of all device instructions that those take
+  // whose shapes lie beyond the rows. A product, attention or head with the loss
+  // is beyond them if no row of its kind has every dim within a factor of 2. An
+  // op that moves bytes is beyond them below half of the smallest row of its
+  // kind or above twice the largest. Kinds without any row are not counted
+  // (CostModel::KindsWithoutRows), and neither are ops that formulas price. 0
+  // for a profile without tables.
   double share = 0;
   std::string most;  // KindText() of what most of it is; empty where it is 0.
 };
@@ -31,10 +31,9 @@ struct Extrapolation {
 Extrapolation ExtrapolationOf(std::span<const Program> programs,
                               const CostModel& cost);
 
-// Adds to the plan's warnings what was extrapolated, and moves the bounds of
-// its step time apart by how far such shapes were off
-// (docs/results/2026-11-22-small-models-h200.md). Nothing below
-// kLeastExtrapolatedShare.
+// Warns in the plan of what was extrapolated, and moves the bounds of its step
+// time, if it has any, apart in proportion to the share, by chosen widths. Does
+// nothing below kLeastExtrapolatedShare.
 void SayWhatWasExtrapolated(std::span<const Program> programs,
                             const CostModel& cost, Plan* plan);
 

@@ -314,8 +314,8 @@ KernelTuning MergeTuning(const Parts& parts) {
   return merged;
 }
 
-// What communicators take from the newest part that made some: one rank alone
-// has none.
+// The bytes of communicators come from the newest part that made some, since a
+// profile of one rank has none.
 MemoryOverhead MergeMemoryOverhead(const Parts& parts) {
   MemoryOverhead merged;
   for (const ProfilePart* part : parts) {

@@ -213,7 +213,8 @@ class ProfileReader {
     return FindGivenList(key);
   }
 
-  // What no machine leaves: sums and quotients of such numbers stay finite.
+  // Every machine's figures lie in it, and sums and quotients of numbers in it
+  // stay finite.
   struct Range {
     double least;  // But for 0 itself.
     double most;

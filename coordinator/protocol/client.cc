@@ -264,7 +264,7 @@ class Client::Impl {
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
   absl::StatusOr<tcp::endpoint> endpoint = ParseAddress(options.address);
   if (!endpoint.ok()) return endpoint.status();
-  // Of Asio, whose descriptors may run out, or of the thread.
+  // Asio throws where file descriptors run out, std::thread where threads do.
   try {
     return std::unique_ptr<Client>(new Client(
         std::make_unique<Impl>(std::move(options), *std::move(endpoint))));

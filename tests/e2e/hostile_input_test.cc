@@ -1,4 +1,4 @@
-// What a stranger's file can do to the program: be refused in a line. Each test
+// Hostile files are refused in one line, and nothing else happens. Each test
 // hands the real binary something that once ended it by a signal, or held it
 // for good.
 

@@ -18,7 +18,7 @@
 namespace millrace {
 namespace {
 
-// Of element `i` of the piece's stored box, in the whole tensor.
+// Index in the whole tensor of element `i` of the piece's stored box.
 size_t WholeIndex(const StatePiece& piece, int64_t i) {
   const int64_t box_cols = piece.box.col_end - piece.box.col_begin;
   const int64_t row = piece.box.row_begin + i / box_cols;

@@ -79,8 +79,8 @@ class CudaEvent {
   absl::Status Record(cudaStream_t stream) const {
     return CudaStatus(cudaEventRecord(event_, stream), "record an event");
   }
-  // Of a stream under capture: every launch of its graph then records the
-  // event, as Record() would outside.
+  // Puts the recording into the graph that `stream` captures: every launch of
+  // the graph records the event, as Record() does outside of graphs.
   absl::Status RecordInGraph(cudaStream_t stream) const {
     return CudaStatus(
         cudaEventRecordWithFlags(event_, stream, cudaEventRecordExternal),

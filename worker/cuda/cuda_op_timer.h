@@ -47,8 +47,9 @@ class CudaOpTimer {
   // behind one of its own, in a graph that notes progress as steps do.
   absl::StatusOr<double> TimeBetweenLanes();
 
-  // Of the operands in turn, instead of several times the L2 cache: 1 has every
-  // run meet the operands of the one before it. For benches.
+  // Sets the bytes of operands that runs take in turn, by default several times
+  // the L2 cache. With 1 every run has the operands of the run before it. For
+  // benches.
   void SetWorkingSet(int64_t num_bytes) { working_set_bytes_ = num_bytes; }
 
   // Of the graphs of each Time() since the timer was made, among surroundings

@@ -111,8 +111,8 @@ std::vector<double> FromText(const std::string& text) {
   return values;
 }
 
-// What the CPU learns. In a process of its own, like all that computes here:
-// this one only forks. The states before and after the steps go into files.
+// Trains on the CPU, in a process of its own like all that computes here: this
+// process only forks. The states before and after the steps go into files.
 std::string BeforeFolder(const RankProcesses& cpu) {
   return cpu.folder() + "/before";
 }
@@ -207,15 +207,15 @@ struct Bars {
   // Largest difference of a loss. fp32 3.3e-8, reduced in bf16 4.4e-6, bf16
   // 1.6e-4.
   double loss;
-  // Of gradient norms, relative. fp32 1.7e-7: other orders of sums. Reduced in
+  // Relative error of gradient norms. fp32 1.7e-7: other orders of sums. Reduced in
   // bf16 2.8e-5. bf16 1.0e-3: every product reads operands of 8 bits, 2^-9 each
   // on average over some thirty products one behind the other.
   double norm;
-  // Of the tensor furthest off: moments are linear in gradients and its
+  // Relative error of the tensor furthest off: moments are linear in gradients and its
   // square, and rounding adds up over a tensor as a walk does. fp32 2.7e-6,
   // reduced in bf16 3.5e-3, bf16 1.2e-2.
   double moment;
-  // Of what training moved it by. fp32 3.6e-5, reduced in bf16 3.0e-3, bf16
+  // Error as a share of what training moved the tensor by. fp32 3.6e-5, reduced in bf16 3.0e-3, bf16
   // 2.0e-2. In the first step Adam divides each element by its own size, so
   // that a share r of rounding turns the sign of a share of about r of the
   // elements: an error of sqrt(r) times that step's part in the whole move,
@@ -233,7 +233,7 @@ Bars BarsFor(const Layout& layout) {
   return {.loss = 2e-7, .norm = 1e-6, .moment = 2e-5, .parameter = 2e-4};
 }
 
-// What one layout is held against.
+// The CPU's result, which every layout is compared with.
 struct Expected {
   Learnt learnt;
   WholeState before, after;

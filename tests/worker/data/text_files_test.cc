@@ -97,7 +97,7 @@ TEST(FindTextFilesTest, StopsAtMaxBytes) {
   EXPECT_EQ(files->files[0].size_bytes, 10);
   EXPECT_EQ(files->files[1].size_bytes, 5);
   EXPECT_EQ(FindTextFiles({folder / "*"}, 20)->files.size(), 2u);
-  // What would come behind the limit is not looked for.
+  // Patterns behind the limit of bytes are not searched.
   const auto full = FindTextFiles({folder / "*", folder / "none/*"}, 20);
   ASSERT_TRUE(full.ok()) << full.status();
   EXPECT_TRUE(full->unmatched.empty());
