@@ -28,8 +28,8 @@ struct CudaProfilerOptions {
   GemmAlgorithmTable algorithms;     // What products run with, as in training.
   // Rank 0 measures kernels' choices first and takes its times with them.
   bool tune = false;
-  // Bytes of operands that an op is timed on in turn; 0: several times the cache.
-  // For benches.
+  // Bytes of operands that an op is timed on in turn; 0: several times the
+  // cache. For benches.
   int64_t working_set_bytes = 0;
   bool has_surroundings = true;  // False: each op by itself, likewise.
   // Aimed at. Every shape is measured at least once, even if it runs out.

@@ -16,9 +16,9 @@ namespace millrace {
 // Both arenas, on the device current at Allocate(); the persistent one zeroed.
 class DeviceArenas {
  public:
-  // What other ranks of the host have mapped (peer_memory.h) is free once they
-  // have ended their part of the last generation, too: a moment after this
-  // rank.
+  // How long to wait for memory. Memory that other ranks of the host have mapped
+  // (peer_memory.h) is free only when they have ended their part of the last
+  // generation, too, a moment after this rank.
   static constexpr absl::Duration kPatience = absl::Seconds(5);
 
   // ResourceExhausted with both sizes and what the device has free, when that

@@ -207,20 +207,20 @@ struct Bars {
   // Largest difference of a loss. fp32 3.3e-8, reduced in bf16 4.4e-6, bf16
   // 1.6e-4.
   double loss;
-  // Relative error of gradient norms. fp32 1.7e-7: other orders of sums. Reduced in
-  // bf16 2.8e-5. bf16 1.0e-3: every product reads operands of 8 bits, 2^-9 each
-  // on average over some thirty products one behind the other.
+  // Relative error of gradient norms. fp32 1.7e-7: other orders of sums.
+  // Reduced in bf16 2.8e-5. bf16 1.0e-3: every product reads operands of 8
+  // bits, 2^-9 each on average over some thirty products one behind the other.
   double norm;
-  // Relative error of the tensor furthest off: moments are linear in gradients and its
-  // square, and rounding adds up over a tensor as a walk does. fp32 2.7e-6,
-  // reduced in bf16 3.5e-3, bf16 1.2e-2.
+  // Relative error of the tensor furthest off: moments are linear in gradients
+  // and its square, and rounding adds up over a tensor as a walk does. fp32
+  // 2.7e-6, reduced in bf16 3.5e-3, bf16 1.2e-2.
   double moment;
-  // Error as a share of what training moved the tensor by. fp32 3.6e-5, reduced in bf16 3.0e-3, bf16
-  // 2.0e-2. In the first step Adam divides each element by its own size, so
-  // that a share r of rounding turns the sign of a share of about r of the
-  // elements: an error of sqrt(r) times that step's part in the whole move,
-  // which is small in a warm-up. Later steps divide by older gradients too: an
-  // error of about r.
+  // Error as a share of what training moved the tensor by. fp32 3.6e-5, reduced
+  // in bf16 3.0e-3, bf16 2.0e-2. In the first step Adam divides each element by
+  // its own size, so that a share r of rounding turns the sign of a share of
+  // about r of the elements: an error of sqrt(r) times that step's part in the
+  // whole move, which is small in a warm-up. Later steps divide by older
+  // gradients too: an error of about r.
   double parameter;
 };
 Bars BarsFor(const Layout& layout) {
