@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/units.h"
 #include "coordinator/job_runner.h"
-#include "coordinator/report.h"
+#include "coordinator/report/report.h"
 
 namespace millrace {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "coordinator/job_runner.h"
 #include "coordinator/protocol/convert.h"
-#include "planner/profile_file.h"
+#include "planner/profile/profile_file.h"
 
 namespace millrace {
 namespace {

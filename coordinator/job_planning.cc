@@ -13,8 +13,8 @@
 #include "coordinator/job_runner.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
-#include "planner/executable.h"
-#include "planner/layout_space.h"
+#include "planner/job/executable.h"
+#include "planner/job/layout_space.h"
 
 namespace millrace {
 

@@ -11,8 +11,8 @@
 #include "coordinator/protocol/convert.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
-#include "planner/job_file.h"
-#include "planner/profile_file.h"
+#include "planner/job/job_file.h"
+#include "planner/profile/profile_file.h"
 
 namespace millrace {
 namespace {

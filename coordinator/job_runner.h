@@ -29,8 +29,8 @@
 #include "coordinator/run_output.h"
 #include "coordinator/server.h"
 #include "coordinator/write_ahead_log.h"
-#include "planner/job.h"
-#include "planner/timeline.h"
+#include "planner/job/job.h"
+#include "planner/simulate/timeline.h"
 
 namespace millrace {
 

@@ -12,13 +12,13 @@
 #include "base/json.h"
 #include "base/status_macros.h"
 #include "base/units.h"
-#include "planner/cost.h"
-#include "planner/explain_json.h"
-#include "planner/lower.h"
-#include "planner/profile_file.h"
-#include "planner/profile_merge.h"
-#include "planner/profile_request.h"
-#include "planner/program.h"
+#include "planner/cost/op_cost.h"
+#include "planner/explain/explain_json.h"
+#include "planner/learn/profile_request.h"
+#include "planner/lower/lower.h"
+#include "planner/profile/profile_file.h"
+#include "planner/profile/profile_merge.h"
+#include "planner/program/program.h"
 
 namespace millrace {
 namespace {

@@ -9,11 +9,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "planner/job.h"
-#include "planner/layout.h"
-#include "planner/profile.h"
-#include "planner/profile_file.h"
-#include "planner/search.h"
+#include "planner/job/job.h"
+#include "planner/layout/layout.h"
+#include "planner/profile/profile.h"
+#include "planner/profile/profile_file.h"
+#include "planner/search/search.h"
 
 namespace millrace {
 

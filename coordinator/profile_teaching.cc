@@ -22,13 +22,13 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "coordinator/write_ahead_log.h"
-#include "planner/job_file.h"
-#include "planner/lower.h"
-#include "planner/outliers.h"
-#include "planner/profile_file.h"
-#include "planner/profile_merge.h"
-#include "planner/profile_request.h"
-#include "planner/shipped_profiles.h"
+#include "planner/job/job_file.h"
+#include "planner/learn/outliers.h"
+#include "planner/learn/profile_request.h"
+#include "planner/lower/lower.h"
+#include "planner/profile/profile_file.h"
+#include "planner/profile/profile_merge.h"
+#include "planner/profile/shipped_profiles.h"
 
 namespace millrace {
 namespace {

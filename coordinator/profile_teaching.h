@@ -15,12 +15,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/planning.h"
-#include "planner/cost.h"
-#include "planner/job.h"
-#include "planner/layout.h"
-#include "planner/program.h"
-#include "planner/recalibrate.h"
-#include "planner/timeline.h"
+#include "planner/cost/op_cost.h"
+#include "planner/job/job.h"
+#include "planner/layout/layout.h"
+#include "planner/learn/recalibrate.h"
+#include "planner/program/program.h"
+#include "planner/simulate/timeline.h"
 
 namespace millrace {
 

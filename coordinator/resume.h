@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "fault/file_system.h"
-#include "planner/model.h"
+#include "planner/layout/model.h"
 
 namespace millrace {
 

@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/ids.h"
-#include "planner/timeline.h"
+#include "planner/simulate/timeline.h"
 
 namespace millrace {
 

@@ -14,7 +14,7 @@
 #include "fault/checkpoint_files.h"
 #include "fault/manifest.h"
 #include "fault/safetensors.h"
-#include "planner/parameters.h"
+#include "planner/program/parameters.h"
 
 namespace millrace {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "planner/parameters.h"
+#include "planner/program/parameters.h"
 
 namespace millrace {
 

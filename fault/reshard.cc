@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "planner/parameters.h"
+#include "planner/program/parameters.h"
 
 namespace millrace {
 namespace {

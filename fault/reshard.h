@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "fault/checkpoint.h"
-#include "planner/model.h"
+#include "planner/layout/model.h"
 
 namespace millrace {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "planner/layout.h"
-#include "planner/parameters.h"
+#include "planner/layout/layout.h"
+#include "planner/program/parameters.h"
 
 namespace millrace {
 

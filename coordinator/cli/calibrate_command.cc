@@ -12,12 +12,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "planner/calibrate_profile.h"
-#include "planner/evaluate.h"
-#include "planner/own_profile.h"
-#include "planner/profile_file.h"
-#include "planner/published_runs.h"
-#include "planner/shipped_profiles.h"
+#include "planner/evaluate/calibrate_profile.h"
+#include "planner/evaluate/evaluate.h"
+#include "planner/evaluate/own_profile.h"
+#include "planner/evaluate/published_runs.h"
+#include "planner/profile/profile_file.h"
+#include "planner/profile/shipped_profiles.h"
 
 namespace millrace {
 namespace {

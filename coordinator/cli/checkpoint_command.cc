@@ -19,7 +19,7 @@
 #include "fault/checkpoint_files.h"
 #include "fault/manifest.h"
 #include "fault/reshard.h"
-#include "planner/job_file.h"
+#include "planner/job/job_file.h"
 
 namespace millrace {
 namespace {

@@ -12,13 +12,13 @@
 #include "base/status_macros.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
-#include "planner/job_file.h"
-#include "planner/lower.h"
-#include "worker/compare.h"
-#include "worker/cpu_stepper.h"
-#include "worker/cuda_backend.h"
+#include "planner/job/job_file.h"
+#include "planner/lower/lower.h"
+#include "worker/backend/cuda_backend.h"
+#include "worker/compare/compare.h"
+#include "worker/cpu/stepper.h"
 #include "worker/data/open_batches.h"
-#include "worker/machine.h"
+#include "worker/measure/machine.h"
 
 namespace millrace {
 namespace {

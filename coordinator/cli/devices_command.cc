@@ -10,8 +10,8 @@
 #include "base/json.h"
 #include "base/status_macros.h"
 #include "base/units.h"
-#include "worker/cuda_backend.h"
-#include "worker/machine.h"
+#include "worker/backend/cuda_backend.h"
+#include "worker/measure/machine.h"
 
 namespace millrace {
 namespace {

@@ -11,14 +11,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "coordinator/diagnose/advice.h"
-#include "coordinator/diagnose/diagnosis_text.h"
-#include "coordinator/diagnose/trace.h"
-#include "coordinator/diagnose/trace_analysis.h"
-#include "coordinator/diagnose/trace_reader.h"
-#include "planner/cost.h"
-#include "planner/job_file.h"
-#include "planner/shipped_profiles.h"
+#include "planner/cost/op_cost.h"
+#include "planner/diagnose/advice.h"
+#include "planner/diagnose/diagnosis_text.h"
+#include "planner/diagnose/trace.h"
+#include "planner/diagnose/trace_analysis.h"
+#include "planner/diagnose/trace_reader.h"
+#include "planner/job/job_file.h"
+#include "planner/profile/shipped_profiles.h"
 
 namespace millrace {
 namespace {

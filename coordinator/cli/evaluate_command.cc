@@ -11,14 +11,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "planner/calibrate.h"
-#include "planner/evaluate.h"
-#include "planner/evaluation_report.h"
-#include "planner/evaluation_summary.h"
-#include "planner/own_profile.h"
-#include "planner/profile_file.h"
-#include "planner/published_runs.h"
-#include "planner/shipped_profiles.h"
+#include "planner/evaluate/calibrate_predictions.h"
+#include "planner/evaluate/evaluate.h"
+#include "planner/evaluate/evaluation_report.h"
+#include "planner/evaluate/evaluation_summary.h"
+#include "planner/evaluate/own_profile.h"
+#include "planner/evaluate/published_runs.h"
+#include "planner/profile/profile_file.h"
+#include "planner/profile/shipped_profiles.h"
 
 namespace millrace {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "planner/import.h"
+#include "planner/frameworks/import.h"
 
 namespace millrace {
 namespace {

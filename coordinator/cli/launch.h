@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "worker/mpi_start.h"
+#include "worker/agent/mpi_start.h"
 
 namespace millrace {
 

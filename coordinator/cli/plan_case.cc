@@ -12,12 +12,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "planner/cost.h"
-#include "planner/device_pools.h"
-#include "planner/explain_neighbours.h"
-#include "planner/goodput.h"
-#include "planner/layout_space.h"
-#include "planner/plan_templates.h"
+#include "planner/cost/op_cost.h"
+#include "planner/explain/explain_neighbours.h"
+#include "planner/fleet/device_pools.h"
+#include "planner/fleet/goodput.h"
+#include "planner/fleet/plan_templates.h"
+#include "planner/job/layout_space.h"
 
 namespace millrace {
 namespace {

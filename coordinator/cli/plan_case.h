@@ -8,16 +8,16 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/cli/plan_profile.h"
-#include "planner/job.h"
-#include "planner/objective_search.h"
-#include "planner/search.h"
-#include "planner/what_if.h"
+#include "planner/explain/what_if.h"
+#include "planner/fleet/objective_search.h"
+#include "planner/job/job.h"
+#include "planner/search/search.h"
 
 namespace millrace {
 
 struct CaseOptions {
   // "64", "122x8+3x7" or "h100-sxm:122x8,a100-80gb:16x8" (ParsePools,
-  // planner/device_pools.h); empty: what DevicesFromOf() says.
+  // planner/fleet/device_pools.h); empty: what DevicesFromOf() says.
   std::string devices;
   std::string profile_name;  // Empty: FindProfileFor's choice.
   bool all_axes = false;
@@ -51,8 +51,8 @@ absl::StatusOr<Plan> PlanCase(const PlanningCase& planned);
 absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned);
 
 // Adds to a plan over all axes, found for `planned`, what its other choices
-// would cost (planner/explain_neighbours.h). False: left out, since the search
-// priced so many layouts that fifteen more like it would take long.
+// would cost (planner/explain/explain_neighbours.h). False: left out, since the
+// search priced so many layouts that fifteen more like it would take long.
 absl::StatusOr<bool> AddOtherChoices(const PlanningCase& planned, Plan* plan);
 
 }  // namespace millrace

@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "coordinator/cli/plan_case.h"
-#include "planner/cost.h"
-#include "planner/plan_templates.h"
+#include "planner/cost/op_cost.h"
+#include "planner/fleet/plan_templates.h"
 
 namespace millrace {
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "planner/explain_templates.h"
-#include "planner/search.h"
-#include "planner/what_if.h"
+#include "planner/explain/explain_templates.h"
+#include "planner/explain/what_if.h"
+#include "planner/search/search.h"
 
 namespace millrace {
 

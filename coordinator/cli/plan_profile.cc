@@ -9,13 +9,13 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "coordinator/planning.h"
-#include "planner/interval.h"
-#include "planner/profile_file.h"
-#include "planner/profile_request.h"
-#include "planner/shipped_profiles.h"
-#include "worker/agent_devices.h"
-#include "worker/cuda_backend.h"
-#include "worker/machine.h"
+#include "planner/learn/profile_request.h"
+#include "planner/profile/prediction_interval.h"
+#include "planner/profile/profile_file.h"
+#include "planner/profile/shipped_profiles.h"
+#include "worker/backend/agent_devices.h"
+#include "worker/backend/cuda_backend.h"
+#include "worker/measure/machine.h"
 
 namespace millrace {
 namespace {

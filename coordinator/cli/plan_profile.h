@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/job.h"
-#include "planner/profile.h"
+#include "planner/job/job.h"
+#include "planner/profile/profile.h"
 
 namespace millrace {
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "planner/search.h"
-#include "planner/what_if.h"
+#include "planner/explain/what_if.h"
+#include "planner/search/search.h"
 
 namespace millrace {
 

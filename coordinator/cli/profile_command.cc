@@ -13,9 +13,9 @@
 #include "base/status_macros.h"
 #include "coordinator/cli/launch.h"
 #include "coordinator/profile_teaching.h"
-#include "planner/profile_file.h"
-#include "planner/profile_merge.h"
-#include "planner/shipped_profiles.h"
+#include "planner/profile/profile_file.h"
+#include "planner/profile/profile_merge.h"
+#include "planner/profile/shipped_profiles.h"
 
 namespace millrace {
 namespace {

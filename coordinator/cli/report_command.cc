@@ -8,8 +8,8 @@
 #include "absl/status/statusor.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "coordinator/report.h"
-#include "coordinator/report_trace.h"
+#include "coordinator/report/report.h"
+#include "coordinator/report/report_trace.h"
 
 namespace millrace {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/files.h"
 #include "coordinator/protocol/secret.h"
-#include "worker/worker_process.h"
+#include "worker/agent/worker_process.h"
 
 namespace millrace {
 namespace {

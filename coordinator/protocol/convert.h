@@ -4,9 +4,9 @@
 #define MILLRACE_COORDINATOR_PROTOCOL_CONVERT_H_
 
 #include "coordinator/protocol/millrace.pb.h"
-#include "planner/layout.h"
-#include "planner/profile.h"
-#include "planner/timeline.h"
+#include "planner/layout/layout.h"
+#include "planner/profile/profile.h"
+#include "planner/simulate/timeline.h"
 
 namespace millrace {
 

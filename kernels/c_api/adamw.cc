@@ -1,8 +1,8 @@
 #include "kernels/c_api/adamw.h"
 
-#include "kernels/adamw_bf16.h"
 #include "kernels/c_api/result.h"
-#include "kernels/gradient_norm_bf16.h"
+#include "kernels/optimizer/adamw_bf16.h"
+#include "kernels/optimizer/gradient_norm_bf16.h"
 
 extern "C" {
 

@@ -1,5 +1,5 @@
-/* AdamW and the norm of the gradients; kernels/adamw_bf16.h and
-   kernels/gradient_norm_bf16.h say what each field means. */
+/* AdamW and the norm of the gradients; kernels/optimizer/adamw_bf16.h and
+   kernels/optimizer/gradient_norm_bf16.h say what each field means. */
 
 #ifndef MILLRACE_KERNELS_C_API_ADAMW_H_
 #define MILLRACE_KERNELS_C_API_ADAMW_H_

@@ -1,6 +1,6 @@
 #include "kernels/c_api/attention.h"
 
-#include "kernels/attention_bf16.h"
+#include "kernels/attention/attention_bf16.h"
 #include "kernels/c_api/attention_convert.h"
 #include "kernels/c_api/result.h"
 

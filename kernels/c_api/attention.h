@@ -1,5 +1,5 @@
-/* Attention of bf16 tensors; kernels/attention_bf16.h says what each field
-   means. */
+/* Attention of bf16 tensors; kernels/attention/attention_bf16.h says what each
+   field means. */
 
 #ifndef MILLRACE_KERNELS_C_API_ATTENTION_H_
 #define MILLRACE_KERNELS_C_API_ATTENTION_H_

@@ -3,7 +3,7 @@
 #ifndef MILLRACE_KERNELS_C_API_ATTENTION_CONVERT_H_
 #define MILLRACE_KERNELS_C_API_ATTENTION_CONVERT_H_
 
-#include "kernels/attention_bf16.h"
+#include "kernels/attention/attention_bf16.h"
 #include "kernels/c_api/attention.h"
 
 namespace millrace {

@@ -1,8 +1,8 @@
 #include "kernels/c_api/attention_fp8.h"
 
-#include "kernels/attention_fp8.h"
+#include "kernels/attention/attention_fp8.h"
+#include "kernels/attention/attention_fp8_quantize.h"
 #include "kernels/c_api/result.h"
-#include "kernels/quantize_fp8.h"
 
 namespace millrace {
 namespace {

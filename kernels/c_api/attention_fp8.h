@@ -1,5 +1,6 @@
-/* Attention of e4m3 tensors; kernels/attention_fp8.h says what each field
-   means, kernels/quantize_fp8.h where the tensors come from. */
+/* Attention of e4m3 tensors; kernels/attention/attention_fp8.h says what each
+   field means, kernels/attention/attention_fp8_quantize.h where the tensors
+   come from. */
 
 #ifndef MILLRACE_KERNELS_C_API_ATTENTION_FP8_H_
 #define MILLRACE_KERNELS_C_API_ATTENTION_FP8_H_

@@ -1,8 +1,8 @@
 #include "kernels/c_api/attention_portable.h"
 
 #include "base/status_macros.h"
-#include "kernels/attention_bf16_paths.h"
-#include "kernels/attention_bf16_shape.h"
+#include "kernels/attention/attention_bf16_paths.h"
+#include "kernels/attention/attention_bf16_shape.h"
 #include "kernels/c_api/attention_convert.h"
 #include "kernels/c_api/result.h"
 

@@ -1,7 +1,7 @@
 #include "kernels/c_api/cast.h"
 
 #include "kernels/c_api/result.h"
-#include "kernels/cast_bf16.h"
+#include "kernels/pointwise/cast_bf16.h"
 
 extern "C" {
 

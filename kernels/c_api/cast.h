@@ -1,5 +1,5 @@
-/* Casts between fp32, bf16 and 8-bit floats; kernels/cast_bf16.h says what each
-   field means. */
+/* Casts between fp32, bf16 and 8-bit floats; kernels/pointwise/cast_bf16.h says
+   what each field means. */
 
 #ifndef MILLRACE_KERNELS_C_API_CAST_H_
 #define MILLRACE_KERNELS_C_API_CAST_H_

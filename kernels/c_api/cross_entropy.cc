@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/c_api/result.h"
-#include "kernels/cross_entropy_bf16.h"
+#include "kernels/vocabulary/cross_entropy_bf16.h"
 
 struct millrace_cross_entropy_plan {
   millrace::CrossEntropyBf16Plan plan;

@@ -1,7 +1,7 @@
 /* Output projection and cross entropy loss of bf16 tensors, forward and
-   backward in one; kernels/cross_entropy_bf16.h says what each field means. A
-   plan is made at set-up for one shape and the current device; running it
-   allocates nothing. */
+   backward in one; kernels/vocabulary/cross_entropy_bf16.h says what each field
+   means. A plan is made at set-up for one shape and the current device; running
+   it allocates nothing. */
 
 #ifndef MILLRACE_KERNELS_C_API_CROSS_ENTROPY_H_
 #define MILLRACE_KERNELS_C_API_CROSS_ENTROPY_H_

@@ -1,7 +1,7 @@
 #include "kernels/c_api/elementwise.h"
 
 #include "kernels/c_api/result.h"
-#include "kernels/elementwise_bf16.h"
+#include "kernels/pointwise/elementwise_bf16.h"
 
 extern "C" {
 

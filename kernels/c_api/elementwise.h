@@ -1,4 +1,5 @@
-/* Sums of bf16 tensors; kernels/elementwise_bf16.h says what each field means.
+/* Sums of bf16 tensors; kernels/pointwise/elementwise_bf16.h says what each
+ * field means.
  */
 
 #ifndef MILLRACE_KERNELS_C_API_ELEMENTWISE_H_

@@ -1,7 +1,7 @@
 #include "kernels/c_api/embedding.h"
 
 #include "kernels/c_api/result.h"
-#include "kernels/embedding_bf16.h"
+#include "kernels/vocabulary/embedding_bf16.h"
 
 extern "C" {
 

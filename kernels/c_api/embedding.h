@@ -1,5 +1,5 @@
-/* Token embedding of bf16 rows; kernels/embedding_bf16.h says what each field
-   means. */
+/* Token embedding of bf16 rows; kernels/vocabulary/embedding_bf16.h says what
+   each field means. */
 
 #ifndef MILLRACE_KERNELS_C_API_EMBEDDING_H_
 #define MILLRACE_KERNELS_C_API_EMBEDDING_H_

@@ -1,7 +1,7 @@
 #include "kernels/c_api/gelu.h"
 
 #include "kernels/c_api/result.h"
-#include "kernels/gelu_bf16.h"
+#include "kernels/pointwise/gelu_bf16.h"
 
 namespace millrace {
 namespace {

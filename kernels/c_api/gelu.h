@@ -1,4 +1,5 @@
-/* GELU of bf16 tensors; kernels/gelu_bf16.h says what each field means. */
+/* GELU of bf16 tensors; kernels/pointwise/gelu_bf16.h says what each field
+ * means. */
 
 #ifndef MILLRACE_KERNELS_C_API_GELU_H_
 #define MILLRACE_KERNELS_C_API_GELU_H_

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/c_api/result.h"
-#include "kernels/gemm_bf16.h"
-#include "kernels/gemm_grouped_bf16.h"
+#include "kernels/gemm/gemm_bf16.h"
+#include "kernels/gemm/gemm_grouped_bf16.h"
 
 struct millrace_gemm_plan {
   millrace::GemmBf16Plan plan;

@@ -1,6 +1,6 @@
-/* GEMM of bf16 tensors; kernels/gemm_bf16.h says what each field means. A plan
-   is made at set-up for one shape and the current device; running it allocates
-   nothing. */
+/* GEMM of bf16 tensors; kernels/gemm/gemm_bf16.h says what each field means. A
+   plan is made at set-up for one shape and the current device; running it
+   allocates nothing. */
 
 #ifndef MILLRACE_KERNELS_C_API_GEMM_H_
 #define MILLRACE_KERNELS_C_API_GEMM_H_
@@ -81,7 +81,7 @@ MILLRACE_API int millrace_gemm_bf16_measure(
     millrace_gemm_measurement* measurements, int64_t capacity,
     int64_t* num_measurements, void* stream);
 
-/* Products of a mixture of experts; kernels/gemm_grouped_bf16.h. */
+/* Products of a mixture of experts; kernels/gemm/gemm_grouped_bf16.h. */
 typedef struct {
   void* c;
   const void* a;

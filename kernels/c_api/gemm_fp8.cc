@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kernels/c_api/result.h"
-#include "kernels/gemm_fp8.h"
+#include "kernels/gemm/gemm_fp8.h"
 
 struct millrace_gemm_fp8_plan {
   millrace::GemmFp8Plan plan;

@@ -1,6 +1,6 @@
-/* GEMM of fp8 tensors; kernels/gemm_fp8.h says what each field means. A plan is
-   made at set-up for one shape and the current device; running it allocates
-   nothing. */
+/* GEMM of fp8 tensors; kernels/gemm/gemm_fp8.h says what each field means. A
+   plan is made at set-up for one shape and the current device; running it
+   allocates nothing. */
 
 #ifndef MILLRACE_KERNELS_C_API_GEMM_FP8_H_
 #define MILLRACE_KERNELS_C_API_GEMM_FP8_H_

@@ -1,7 +1,7 @@
 #include "kernels/c_api/layernorm.h"
 
 #include "kernels/c_api/result.h"
-#include "kernels/layernorm_bf16.h"
+#include "kernels/norm/layernorm_bf16.h"
 
 extern "C" {
 

@@ -1,4 +1,4 @@
-/* LayerNorm of bf16 rows; kernels/layernorm_bf16.h says what each field
+/* LayerNorm of bf16 rows; kernels/norm/layernorm_bf16.h says what each field
    means. */
 
 #ifndef MILLRACE_KERNELS_C_API_LAYERNORM_H_

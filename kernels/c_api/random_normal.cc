@@ -1,7 +1,7 @@
 #include "kernels/c_api/random_normal.h"
 
 #include "kernels/c_api/result.h"
-#include "kernels/random_normal_cuda.h"
+#include "kernels/pointwise/random_normal_cuda.h"
 
 extern "C" {
 

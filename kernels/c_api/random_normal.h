@@ -1,5 +1,5 @@
 /* Initial weights as a pure function of seed, stream and index;
-   kernels/random_normal_cuda.h says what each field means. */
+   kernels/pointwise/random_normal_cuda.h says what each field means. */
 
 #ifndef MILLRACE_KERNELS_C_API_RANDOM_NORMAL_H_
 #define MILLRACE_KERNELS_C_API_RANDOM_NORMAL_H_

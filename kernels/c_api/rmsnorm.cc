@@ -1,7 +1,7 @@
 #include "kernels/c_api/rmsnorm.h"
 
 #include "kernels/c_api/result.h"
-#include "kernels/rmsnorm_bf16.h"
+#include "kernels/norm/rmsnorm_bf16.h"
 
 extern "C" {
 

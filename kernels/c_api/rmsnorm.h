@@ -1,4 +1,5 @@
-/* RMSNorm of bf16 rows; kernels/rmsnorm_bf16.h says what each field means. */
+/* RMSNorm of bf16 rows; kernels/norm/rmsnorm_bf16.h says what each field means.
+ */
 
 #ifndef MILLRACE_KERNELS_C_API_RMSNORM_H_
 #define MILLRACE_KERNELS_C_API_RMSNORM_H_

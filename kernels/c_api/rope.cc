@@ -1,7 +1,7 @@
 #include "kernels/c_api/rope.h"
 
 #include "kernels/c_api/result.h"
-#include "kernels/rope_bf16.h"
+#include "kernels/pointwise/rope_bf16.h"
 
 namespace millrace {
 namespace {

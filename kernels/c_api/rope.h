@@ -1,5 +1,5 @@
-/* RoPE of bf16 queries and keys, with QK-norm if wanted; kernels/rope_bf16.h
-   says what each field means. */
+/* RoPE of bf16 queries and keys, with QK-norm if wanted;
+   kernels/pointwise/rope_bf16.h says what each field means. */
 
 #ifndef MILLRACE_KERNELS_C_API_ROPE_H_
 #define MILLRACE_KERNELS_C_API_ROPE_H_

@@ -1,7 +1,7 @@
 #include "kernels/c_api/swiglu.h"
 
 #include "kernels/c_api/result.h"
-#include "kernels/swiglu_bf16.h"
+#include "kernels/pointwise/swiglu_bf16.h"
 
 namespace millrace {
 namespace {

@@ -1,4 +1,5 @@
-/* SwiGLU of bf16 tensors; kernels/swiglu_bf16.h says what each field means. */
+/* SwiGLU of bf16 tensors; kernels/pointwise/swiglu_bf16.h says what each field
+ * means. */
 
 #ifndef MILLRACE_KERNELS_C_API_SWIGLU_H_
 #define MILLRACE_KERNELS_C_API_SWIGLU_H_

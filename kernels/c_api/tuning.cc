@@ -1,8 +1,8 @@
 #include "kernels/c_api/tuning.h"
 
 #include "kernels/c_api/result.h"
-#include "kernels/device_tuning.h"
-#include "kernels/tuning.h"
+#include "kernels/tuning/device_tuning.h"
+#include "kernels/tuning/tuning.h"
 
 extern "C" {
 

@@ -1,4 +1,5 @@
-/* Choices tuned by measuring; kernels/tuning_families.h says what they are. */
+/* Choices tuned by measuring; kernels/tuning/tuning_families.h says what they
+ * are. */
 
 #ifndef MILLRACE_KERNELS_C_API_TUNING_H_
 #define MILLRACE_KERNELS_C_API_TUNING_H_

@@ -8,7 +8,7 @@
 #ifndef MILLRACE_KERNELS_CPU_ATTENTION_TILE_H_
 #define MILLRACE_KERNELS_CPU_ATTENTION_TILE_H_
 
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/tile_gemm.h"
 #include "kernels/cpu/vector.h"

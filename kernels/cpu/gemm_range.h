@@ -1,4 +1,5 @@
-// A rectangle of a matrix product, as gemm_cpu.cc hands it to one thread.
+// A rectangle of a matrix product, as kernels/cpu/gemm.cc hands it to one
+// thread.
 
 #ifndef MILLRACE_KERNELS_CPU_GEMM_RANGE_H_
 #define MILLRACE_KERNELS_CPU_GEMM_RANGE_H_

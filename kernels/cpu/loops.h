@@ -11,14 +11,14 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/adamw.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/cpu/gemm_range.h"
-#include "kernels/elementwise.h"
-#include "kernels/embedding.h"
-#include "kernels/rmsnorm.h"
-#include "kernels/rope.h"
-#include "kernels/swiglu.h"
+#include "kernels/norm/rmsnorm.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/pointwise/elementwise.h"
+#include "kernels/pointwise/rope.h"
+#include "kernels/pointwise/swiglu.h"
+#include "kernels/vocabulary/embedding.h"
 
 namespace millrace {
 

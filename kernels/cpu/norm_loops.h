@@ -5,7 +5,7 @@
 #define MILLRACE_KERNELS_CPU_NORM_LOOPS_H_
 
 #include "kernels/cpu/vector.h"
-#include "kernels/rmsnorm.h"
+#include "kernels/norm/rmsnorm.h"
 
 namespace millrace {
 namespace {

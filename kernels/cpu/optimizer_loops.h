@@ -3,9 +3,9 @@
 #ifndef MILLRACE_KERNELS_CPU_OPTIMIZER_LOOPS_H_
 #define MILLRACE_KERNELS_CPU_OPTIMIZER_LOOPS_H_
 
-#include "kernels/adamw.h"
 #include "kernels/cpu/vector.h"
-#include "kernels/elementwise.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/pointwise/elementwise.h"
 
 namespace millrace {
 namespace {

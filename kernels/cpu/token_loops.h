@@ -7,9 +7,9 @@
 
 #include "kernels/cpu/vector.h"
 #include "kernels/cpu/vector_math.h"
-#include "kernels/embedding.h"
-#include "kernels/rope.h"
-#include "kernels/swiglu.h"
+#include "kernels/pointwise/rope.h"
+#include "kernels/pointwise/swiglu.h"
+#include "kernels/vocabulary/embedding.h"
 
 namespace millrace {
 namespace {

@@ -8,7 +8,7 @@
 
 namespace millrace::gpu {
 
-// Philox4x32 of kernels/random_normal.h, bit for bit.
+// Philox4x32 of kernels/pointwise/random_normal.h, bit for bit.
 __device__ __forceinline__ uint4 Philox4x32(uint4 counter, uint2 key) {
   constexpr uint32_t kMultiplier0 = 0xD2511F53;
   constexpr uint32_t kMultiplier1 = 0xCD9E8D57;

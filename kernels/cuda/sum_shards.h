@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/element_type.h"
 #include "kernels/cuda/fwd.h"
-#include "kernels/plain/element_type.h"
 
 namespace millrace {
 

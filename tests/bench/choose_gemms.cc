@@ -1,6 +1,6 @@
 // Measures the ways to compute every matrix product of jobs' Programs, those of
 // the head among them, and prints those that are fastest, for
-// kernels/gemm_algorithms_*.txt:
+// kernels/gemm/gemm_algorithms_*.txt:
 //
 //   choose_gemms seconds=60 JOB.yaml pipeline=1,data=1,tensor=1,micro_batch=4
 //   ...
@@ -28,12 +28,12 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "planner/job_file.h"
-#include "planner/lower.h"
-#include "planner/op_work.h"
-#include "worker/cuda/cuda_kernel_cache.h"
-#include "worker/cuda/cuda_op_timer.h"
-#include "worker/cuda/cuda_profiler.h"
+#include "planner/job/job_file.h"
+#include "planner/lower/lower.h"
+#include "planner/program/op_work.h"
+#include "worker/cuda/measure/op_timer.h"
+#include "worker/cuda/measure/profiler.h"
+#include "worker/cuda/ops/kernel_cache.h"
 
 namespace millrace {
 namespace {

@@ -16,8 +16,8 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "planner/cluster_simulate.h"
-#include "planner/pass_order.h"
+#include "planner/pipeline/pass_order.h"
+#include "planner/simulate/simulate_passes.h"
 
 namespace millrace {
 namespace {

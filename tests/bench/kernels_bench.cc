@@ -19,17 +19,17 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "kernels/adamw.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/elementwise.h"
-#include "kernels/embedding.h"
-#include "kernels/gemm.h"
-#include "kernels/rmsnorm.h"
-#include "kernels/rope.h"
-#include "kernels/swiglu.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/norm/rmsnorm.h"
+#include "kernels/optimizer/adamw.h"
+#include "kernels/pointwise/elementwise.h"
+#include "kernels/pointwise/rope.h"
+#include "kernels/pointwise/swiglu.h"
+#include "kernels/vocabulary/cross_entropy.h"
+#include "kernels/vocabulary/embedding.h"
 
 namespace millrace {
 namespace {

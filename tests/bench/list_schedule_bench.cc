@@ -15,9 +15,9 @@
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
-#include "planner/list_schedule.h"
-#include "planner/pass_order.h"
-#include "tests/planner/list_testing.h"
+#include "planner/pipeline/list_schedule.h"
+#include "planner/pipeline/pass_order.h"
+#include "tests/planner/pipeline/order_testing.h"
 
 namespace millrace {
 namespace {

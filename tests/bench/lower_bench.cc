@@ -17,8 +17,8 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "planner/lower.h"
-#include "planner/simulate.h"
+#include "planner/lower/lower.h"
+#include "planner/simulate/simulate_instructions.h"
 
 namespace millrace {
 namespace {

@@ -28,12 +28,12 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
-#include "planner/job_file.h"
-#include "planner/profile_file.h"
-#include "planner/profile_request.h"
+#include "planner/job/job_file.h"
+#include "planner/learn/profile_request.h"
+#include "planner/profile/profile_file.h"
 #include "tests/worker/directory_rendezvous_store.h"
-#include "worker/cuda/cuda_kernel_cache.h"
-#include "worker/cuda/cuda_profiler.h"
+#include "worker/cuda/measure/profiler.h"
+#include "worker/cuda/ops/kernel_cache.h"
 
 namespace millrace {
 namespace {

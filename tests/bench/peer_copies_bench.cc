@@ -23,12 +23,12 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/status.h"
-#include "kernels/gemm_bf16.h"
-#include "tests/worker/cuda/captured_graph.h"
-#include "tests/worker/cuda/peer_step.h"
+#include "kernels/gemm/gemm_bf16.h"
+#include "tests/worker/cuda/peer/captured_graph.h"
+#include "tests/worker/cuda/peer/peer_step.h"
 #include "tests/worker/cuda/rank_processes.h"
 #include "tests/worker/directory_rendezvous_store.h"
-#include "worker/cuda/cuda_handles.h"
+#include "worker/cuda/device/handles.h"
 
 namespace millrace {
 namespace {

@@ -1,6 +1,6 @@
-// Times the search over all axes (planner/cluster_search.h) and planning again
-// after a loss. First it proves itself: on 64 devices what it calls optimal is
-// held against every layout of the space.
+// Times the search over all axes (planner/search/branch_and_bound.h) and
+// planning again after a loss. First it proves itself: on 64 devices what it
+// calls optimal is held against every layout of the space.
 //
 //   search_bench [configs/]
 //
@@ -21,14 +21,14 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "base/units.h"
-#include "planner/cluster_search.h"
-#include "planner/job_file.h"
-#include "planner/plan_templates.h"
-#include "planner/planned_space.h"
-#include "planner/profile_file.h"
-#include "planner/search.h"
-#include "planner/step_evaluator.h"
-#include "planner/step_model.h"
+#include "planner/cost/closed_form.h"
+#include "planner/fleet/plan_templates.h"
+#include "planner/job/job_file.h"
+#include "planner/profile/profile_file.h"
+#include "planner/search/all_axes_space.h"
+#include "planner/search/branch_and_bound.h"
+#include "planner/search/closed_form_evaluator.h"
+#include "planner/search/search.h"
 
 namespace millrace {
 namespace {

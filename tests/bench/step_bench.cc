@@ -35,14 +35,14 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "planner/job_file.h"
-#include "planner/timeline.h"
+#include "planner/job/job_file.h"
+#include "planner/simulate/timeline.h"
 #include "tests/oracle/describe_job.h"
-#include "worker/cpu_trainer.h"
+#include "worker/communicate/gloo_communicator.h"
+#include "worker/communicate/in_process_communicator.h"
+#include "worker/communicate/memory_rendezvous_store.h"
+#include "worker/cpu/trainer.h"
 #include "worker/data/random_batches.h"
-#include "worker/gloo_communicator.h"
-#include "worker/in_process_communicator.h"
-#include "worker/memory_rendezvous_store.h"
 
 namespace millrace {
 namespace {

@@ -15,8 +15,8 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "planner/shipped_profiles.h"
-#include "planner/step_model.h"
+#include "planner/cost/closed_form.h"
+#include "planner/profile/shipped_profiles.h"
 
 namespace millrace {
 namespace {

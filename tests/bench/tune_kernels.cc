@@ -6,7 +6,7 @@
 //
 // What it measured goes to standard error.
 
-#include "kernels/tune_kernels.h"
+#include "kernels/autotune/tune_kernels.h"
 
 #include <fstream>
 #include <iostream>
@@ -18,8 +18,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "kernels/tune_gemm.h"
-#include "kernels/tuning_families.h"
+#include "kernels/autotune/tune_gemm.h"
+#include "kernels/tuning/tuning_families.h"
 
 namespace millrace {
 namespace {

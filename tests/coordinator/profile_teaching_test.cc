@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/files.h"
 #include "coordinator/write_ahead_log.h"
-#include "planner/job_file.h"
-#include "planner/profile_file.h"
-#include "planner/profile_request.h"
+#include "planner/job/job_file.h"
+#include "planner/learn/profile_request.h"
+#include "planner/profile/profile_file.h"
 #include "tests/planner/planning_fixture.h"
 #include "tests/planner/played_step.h"
 

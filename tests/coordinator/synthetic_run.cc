@@ -9,13 +9,13 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/files.h"
-#include "planner/explain_json.h"
-#include "planner/job_file.h"
-#include "planner/lower.h"
-#include "planner/profile_file.h"
-#include "planner/program.h"
-#include "planner/search.h"
-#include "planner/timeline.h"
+#include "planner/explain/explain_json.h"
+#include "planner/job/job_file.h"
+#include "planner/lower/lower.h"
+#include "planner/profile/profile_file.h"
+#include "planner/program/program.h"
+#include "planner/search/search.h"
+#include "planner/simulate/timeline.h"
 
 namespace millrace {
 namespace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "planner/job.h"
-#include "planner/profile.h"
-#include "planner/search.h"
-#include "planner/timeline.h"
+#include "planner/job/job.h"
+#include "planner/profile/profile.h"
+#include "planner/search/search.h"
+#include "planner/simulate/timeline.h"
 
 namespace millrace {
 

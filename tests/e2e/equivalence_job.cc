@@ -9,8 +9,8 @@
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/planner/planner_testing.h"
 #include "tests/planner/recompute_sets.h"
-#include "worker/cpu_trainer.h"
-#include "worker/in_process_communicator.h"
+#include "worker/communicate/in_process_communicator.h"
+#include "worker/cpu/trainer.h"
 
 namespace millrace {
 JobSpec SmallJob() {

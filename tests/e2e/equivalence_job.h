@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "planner/job.h"
-#include "planner/layout.h"
-#include "worker/communicator.h"
-#include "worker/trainer.h"
+#include "planner/job/job.h"
+#include "planner/layout/layout.h"
+#include "worker/communicate/communicator.h"
+#include "worker/train/trainer.h"
 
 namespace millrace {
 

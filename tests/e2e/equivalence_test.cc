@@ -12,8 +12,8 @@
 #include "tests/e2e/equivalence_job.h"
 #include "tests/kernels/kernel_testing.h"
 #include "tests/planner/recompute_sets.h"
-#include "worker/gloo_communicator.h"
-#include "worker/memory_rendezvous_store.h"
+#include "worker/communicate/gloo_communicator.h"
+#include "worker/communicate/memory_rendezvous_store.h"
 
 namespace millrace {
 namespace {

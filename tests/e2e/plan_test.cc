@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "planner/profile_file.h"
+#include "planner/profile/profile_file.h"
 #include "tests/e2e/job_process.h"
 #include "tests/planner/profile_fixture.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "base/files.h"
-#include "coordinator/report.h"
+#include "coordinator/report/report.h"
 #include "tests/coordinator/synthetic_run.h"
 
 namespace millrace {

@@ -10,7 +10,7 @@
 #include "fault/checkpoint.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/equivalence_job.h"
-#include "worker/in_process_communicator.h"
+#include "worker/communicate/in_process_communicator.h"
 
 namespace millrace {
 namespace {

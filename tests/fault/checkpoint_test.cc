@@ -13,7 +13,7 @@
 #include "fault/manifest.h"
 #include "fault/reshard.h"
 #include "fault/safetensors.h"
-#include "planner/parameters.h"
+#include "planner/program/parameters.h"
 #include "tests/fault/state_fixture.h"
 #include "tests/sweep.h"
 

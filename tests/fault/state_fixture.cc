@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "planner/parameters.h"
+#include "planner/program/parameters.h"
 
 namespace millrace {
 namespace {

@@ -12,8 +12,8 @@
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
 #include "fault/training_state.h"
-#include "planner/layout.h"
-#include "planner/model.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
 
 namespace millrace {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "planner/parameters.h"
+#include "planner/program/parameters.h"
 #include "tests/fault/state_fixture.h"
 
 namespace millrace {

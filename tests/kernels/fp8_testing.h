@@ -11,7 +11,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/attention_fp8.h"
+#include "kernels/attention/attention_fp8.h"
 
 namespace millrace {
 

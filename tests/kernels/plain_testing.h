@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/plain/element_type.h"
+#include "kernels/cuda/element_type.h"
 #include "tests/kernels/gpu_testing.h"
 
 namespace millrace {

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "planner/job.h"
+#include "planner/job/job.h"
 
 namespace millrace {
 

@@ -24,9 +24,9 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "tests/oracle/describe_job.h"
-#include "worker/cpu_trainer.h"
+#include "worker/communicate/in_process_communicator.h"
+#include "worker/cpu/trainer.h"
 #include "worker/data/dataset.h"
-#include "worker/in_process_communicator.h"
 
 namespace millrace {
 namespace {

@@ -27,11 +27,11 @@
 #include "base/status_macros.h"
 #include "fault/file_system.h"
 #include "fault/safetensors.h"
-#include "planner/lower.h"
+#include "planner/lower/lower.h"
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/oracle/describe_job.h"
-#include "worker/cpu_stepper.h"
-#include "worker/cuda/cuda_stepper.h"
+#include "worker/cpu/stepper.h"
+#include "worker/cuda/train/stepper.h"
 
 namespace millrace {
 namespace {

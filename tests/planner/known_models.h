@@ -3,7 +3,7 @@
 #ifndef MILLRACE_TESTS_PLANNER_KNOWN_MODELS_H_
 #define MILLRACE_TESTS_PLANNER_KNOWN_MODELS_H_
 
-#include "planner/model.h"
+#include "planner/layout/model.h"
 
 namespace millrace {
 

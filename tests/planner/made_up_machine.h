@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "planner/cost.h"
-#include "planner/lower.h"
-#include "planner/op_shape.h"
-#include "planner/outliers.h"
-#include "planner/program_prediction.h"
-#include "planner/recalibrate.h"
+#include "planner/cost/op_cost.h"
+#include "planner/learn/outliers.h"
+#include "planner/learn/recalibrate.h"
+#include "planner/lower/lower.h"
+#include "planner/profile/op_shape.h"
+#include "planner/search/program_prediction.h"
 #include "tests/planner/played_step.h"
 
 namespace millrace {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/layout.h"
-#include "planner/model.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
 #include "tests/planner/recompute_sets.h"
 #include "tests/sweep.h"
 

@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-#include "planner/job.h"
-#include "planner/layout_space.h"
-#include "planner/what_if.h"
+#include "planner/explain/what_if.h"
+#include "planner/job/job.h"
+#include "planner/job/layout_space.h"
 #include "tests/planner/known_models.h"
 #include "tests/planner/profile_fixture.h"
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/check.h"
-#include "planner/cost.h"
-#include "planner/lower.h"
-#include "planner/rank_steps.h"
-#include "planner/timeline.h"
+#include "planner/cost/op_cost.h"
+#include "planner/learn/rank_steps.h"
+#include "planner/lower/lower.h"
+#include "planner/simulate/timeline.h"
 
 namespace millrace {
 

@@ -4,8 +4,8 @@
 #ifndef MILLRACE_TESTS_PLANNER_PROFILE_FIXTURE_H_
 #define MILLRACE_TESTS_PLANNER_PROFILE_FIXTURE_H_
 
-#include "planner/cost.h"
-#include "planner/profile.h"
+#include "planner/cost/op_cost.h"
+#include "planner/profile/profile.h"
 
 namespace millrace {
 

@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <optional>
 
-#include "planner/cluster_search.h"
+#include "planner/search/branch_and_bound.h"
 
 namespace millrace {
 

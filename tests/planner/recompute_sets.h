@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-#include "planner/recompute.h"
+#include "planner/layout/recompute.h"
 
 namespace millrace {
 

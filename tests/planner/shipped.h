@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "planner/cost.h"
-#include "planner/shipped_profiles.h"
+#include "planner/cost/op_cost.h"
+#include "planner/profile/shipped_profiles.h"
 
 namespace millrace {
 

@@ -37,9 +37,9 @@ class TidyTest(unittest.TestCase):
         code, output = run_tidy({
             "base/a.h": GOOD_HEADER.format("BASE_A", ""),
             "base/a.cc": '#include "base/a.h"\n\n#include <string>\n',
-            "worker/gloo_mesh.cc": '#include <gloo/context.h>\n#include "kernels/k.h"\n'
+            "worker/communicate/gloo_mesh.cc": '#include <gloo/context.h>\n#include "kernels/k.h"\n'
                                    '#include "coordinator/protocol/wire.h"\n',
-            "coordinator/cli/main.cc": '#include "worker/agent.h"\n#include "CLI/CLI.hpp"\n'
+            "coordinator/cli/main.cc": '#include "worker/agent/agent.h"\n#include "CLI/CLI.hpp"\n'
                                        '#include "coordinator/protocol/wire.h"\n',
             "tests/base/a_test.cc": '#include "worker/w.h"\n#include <gloo/context.h>\n',
             "docs/a.md": "See [the other](b.md#top) and [far](https://example.org/x).\n",
@@ -58,8 +58,8 @@ class TidyTest(unittest.TestCase):
                            "coordinator must not include worker/w.h")
 
     def test_names_a_library_used_beside_its_door(self):
-        self.assert_breach({"worker/agent.cc": "#include <mpi.h>\n"},
-                           "worker/agent.cc:1:", "worker/mpi_*")
+        self.assert_breach({"worker/agent/agent.cc": "#include <mpi.h>\n"},
+                           "worker/agent/agent.cc:1:", "worker/mpi_*")
         self.assert_breach({"fault/f.cc": "#include <yaml-cpp/yaml.h>\n"}, "planner/job_file")
 
     def test_names_input_beside_its_door(self):

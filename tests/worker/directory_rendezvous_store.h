@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "worker/rendezvous_store.h"
+#include "worker/communicate/rendezvous_store.h"
 
 namespace millrace {
 

@@ -16,8 +16,8 @@
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/e2e/equivalence_job.h"
 #include "tests/worker/data/temporary_folder.h"
-#include "worker/cpu_trainer.h"
-#include "worker/in_process_communicator.h"
+#include "worker/communicate/in_process_communicator.h"
+#include "worker/cpu/trainer.h"
 
 namespace millrace {
 namespace {

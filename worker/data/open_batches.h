@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/job.h"
+#include "planner/job/job.h"
 #include "worker/data/batch_source.h"
 
 namespace millrace {

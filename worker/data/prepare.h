@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/job.h"
+#include "planner/job/job.h"
 #include "worker/data/text_files.h"
 
 namespace millrace {

@@ -42,7 +42,7 @@ def _number(section, key):
 
 
 def learning_rate_at(job, step):
-    """As LearningRateAt() of planner/job.h; the first step is 1."""
+    """As LearningRateAt() of planner/job/job.h; the first step is 1."""
     o = job["optimizer"]
     if step < o["warmup_steps"]:
         return o["learning_rate"] * step / o["warmup_steps"]

@@ -19,10 +19,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "planner/job_file.h"
-#include "worker/cuda/cuda_trainer.h"
+#include "planner/job/job_file.h"
+#include "worker/cuda/train/trainer.h"
 #include "worker/data/open_batches.h"
-#include "worker/machine.h"
+#include "worker/measure/machine.h"
 
 namespace millrace {
 namespace {

@@ -22,11 +22,11 @@
 #include "base/status_macros.h"
 #include "fault/file_system.h"
 #include "fault/safetensors.h"
-#include "planner/job_file.h"
-#include "planner/parameters.h"
+#include "planner/job/job_file.h"
+#include "planner/program/parameters.h"
 #include "worker/data/open_batches.h"
-#include "worker/initialize.h"
-#include "worker/machine.h"
+#include "worker/measure/machine.h"
+#include "worker/train/initialize.h"
 
 namespace millrace {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
-#include "worker/rendezvous_store.h"
+#include "worker/communicate/rendezvous_store.h"
 
 namespace millrace {
 

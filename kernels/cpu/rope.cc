@@ -1,0 +1,55 @@
+#include "kernels/pointwise/rope.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/cpu/check_shape.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/parallel.h"
+
+namespace millrace {
+
+int64_t RopeTableBytes(int64_t sequence_length, int64_t head_dim) {
+  return sequence_length * head_dim * static_cast<int64_t>(sizeof(float));
+}
+
+absl::Status FillRopeTable(float* table, int64_t sequence_length,
+                           int64_t head_dim, double theta) {
+  if (sequence_length < 1 || head_dim < 2 || head_dim % 2 != 0 ||
+      !(theta > 0.0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "RoPE table got sequence_length ", sequence_length, ", head_dim ",
+        head_dim, ", theta ", theta,
+        "; needs at least one, an even number of at least two, above zero"));
+  }
+  const int64_t half = head_dim / 2;
+  float* sines = table + sequence_length * half;
+  for (int64_t position = 0; position < sequence_length; ++position) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle = position * std::pow(theta, -2.0 * i / head_dim);
+      table[position * half + i] = static_cast<float>(std::cos(angle));
+      sines[position * half + i] = static_cast<float>(std::sin(angle));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Rope(const RopeArgs& args, int num_threads) {
+  if (args.sequence_length < 1 || args.num_heads < 1 || args.num_kv_heads < 1 ||
+      args.head_dim < 2 || args.head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "Rope got sequence_length ", args.sequence_length, ", ", args.num_heads,
+        " query and ", args.num_kv_heads, " key-value heads of head_dim ",
+        args.head_dim, "; needs at least one of each and an even head_dim"));
+  }
+  const int64_t row = (args.num_heads + 2 * args.num_kv_heads) * args.head_dim;
+  RETURN_IF_ERROR(
+      CheckRowsAndThreads("Rope", args.num_tokens, row, num_threads));
+  ParallelRanges(
+      ThreadsForFloats(num_threads, args.num_tokens * row), args.num_tokens,
+      [&](int64_t begin, int64_t end) { Loops().rope(args, begin, end); });
+  return absl::OkStatus();
+}
+
+}  // namespace millrace

@@ -1,0 +1,91 @@
+#include "kernels/norm/rmsnorm_bf16.h"
+
+#include "base/status_macros.h"
+#include "kernels/norm/norm_bf16.cuh"
+#include "kernels/norm/norm_bf16_backward.cuh"
+#include "kernels/norm/norm_bf16_forward.cuh"
+
+namespace millrace {
+
+using gpu::NormKind;
+using gpu::NormWeight;
+
+namespace {
+
+template <bool kResidual>
+absl::Status LaunchForward(const gpu::NormForward& p, bool fp32_weight,
+                           cudaStream_t stream) {
+  return fp32_weight ? gpu::LaunchNormForward<NormKind::kRms, kResidual,
+                                              NormWeight::kFp32>(p, stream)
+                     : gpu::LaunchNormForward<NormKind::kRms, kResidual,
+                                              NormWeight::kBf16>(p, stream);
+}
+
+}  // namespace
+
+int64_t RmsNormBackwardBf16WorkspaceBytes(int64_t num_tokens, int64_t hidden) {
+  if (!gpu::CheckNormBf16("", num_tokens, hidden, {}).ok()) return 0;
+  return gpu::NormBackwardWorkspaceBytes<NormKind::kRms>(num_tokens, hidden);
+}
+
+absl::Status LaunchRmsNormForwardBf16(const RmsNormForwardBf16Args& args,
+                                      cudaStream_t stream) {
+  RETURN_IF_ERROR(gpu::CheckNormBf16("RMSNorm", args.num_tokens, args.hidden,
+                                     {args.y, args.x, args.weight}));
+  return LaunchForward</*kResidual=*/false>(
+      {.y = args.y,
+       .rstd = args.rstd,
+       .x = args.x,
+       .weight = args.weight,
+       .num_tokens = args.num_tokens,
+       .num_vectors = static_cast<int>(args.hidden / 8),
+       .epsilon = args.epsilon},
+      args.fp32_weight, stream);
+}
+
+absl::Status LaunchResidualRmsNormForwardBf16(
+    const ResidualRmsNormForwardBf16Args& args, cudaStream_t stream) {
+  RETURN_IF_ERROR(gpu::CheckNormBf16(
+      "residual RMSNorm", args.num_tokens, args.hidden,
+      {args.residual, args.y, args.x, args.delta, args.weight}));
+  return LaunchForward</*kResidual=*/true>(
+      {.residual = args.residual,
+       .y = args.y,
+       .rstd = args.rstd,
+       .x = args.x,
+       .delta = args.delta,
+       .weight = args.weight,
+       .num_tokens = args.num_tokens,
+       .num_vectors = static_cast<int>(args.hidden / 8),
+       .epsilon = args.epsilon},
+      args.fp32_weight, stream);
+}
+
+absl::Status LaunchRmsNormBackwardBf16(const RmsNormBackwardBf16Args& args,
+                                       cudaStream_t stream) {
+  RETURN_IF_ERROR(gpu::CheckNormBf16("RMSNorm backward", args.num_tokens,
+                                     args.hidden,
+                                     {args.d_x, args.d_y, args.x, args.weight,
+                                      args.d_residual, args.workspace}));
+  const gpu::NormBackward p = {
+      .d_x = args.d_x,
+      .d_y = args.d_y,
+      .x = args.x,
+      .d_residual = args.d_residual,
+      .weight = args.weight,
+      .mean = nullptr,
+      .rstd = args.rstd,
+      .partials = static_cast<float*>(args.workspace),
+      .num_tokens = args.num_tokens,
+      .num_vectors = static_cast<int>(args.hidden / 8)};
+  const gpu::NormBackwardOutputs outputs = {.d_weight = args.d_weight,
+                                            .d_bias = nullptr,
+                                            .accumulate = args.accumulate};
+  return args.fp32_weight
+             ? gpu::LaunchNormBackward<NormKind::kRms, NormWeight::kFp32>(
+                   p, outputs, stream)
+             : gpu::LaunchNormBackward<NormKind::kRms, NormWeight::kBf16>(
+                   p, outputs, stream);
+}
+
+}  // namespace millrace

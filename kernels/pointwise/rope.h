@@ -1,0 +1,44 @@
+// Rotary position embedding (Su et al., "RoFormer", 2021), with the pairing
+// that Llama checkpoints in the Hugging Face format use: element i of a head
+// turns with element i + D/2, by the angle position * theta^(-2i/D).
+
+#ifndef MILLRACE_KERNELS_POINTWISE_ROPE_H_
+#define MILLRACE_KERNELS_POINTWISE_ROPE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace millrace {
+
+// The cosines, then the sines: [2, sequence_length, head_dim / 2] floats,
+// computed in double and rounded once.
+int64_t RopeTableBytes(int64_t sequence_length, int64_t head_dim);
+
+// InvalidArgument if sequence_length is below one, head_dim odd or below two,
+// or theta not above zero.
+absl::Status FillRopeTable(float* table, int64_t sequence_length,
+                           int64_t head_dim, double theta);
+
+struct RopeArgs {
+  float* qkv;  // [num_tokens, (num_heads + 2 num_kv_heads) head_dim]: the query
+               // heads, the key heads (both turned in place), the value heads
+               // (untouched).
+  const float* table;       // From FillRopeTable() of the same two sizes.
+  int64_t num_tokens;       // Token t has position t % sequence_length.
+  int64_t sequence_length;  // At least one.
+  int64_t num_heads;        // At least one, as is num_kv_heads.
+  int64_t num_kv_heads;
+  int64_t head_dim;  // Even.
+  bool inverse;      // Turns back: the backward pass.
+};
+
+// InvalidArgument names a bad shape. Does not depend on num_threads.
+absl::Status Rope(const RopeArgs& args, int num_threads);
+
+// What it means, in plain loops.
+void RopeReference(const RopeArgs& args);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_KERNELS_POINTWISE_ROPE_H_

@@ -1,0 +1,60 @@
+// What a StepModel keeps and its sources share; of closed_form.cc and
+// closed_form_memory.cc alone.
+
+#ifndef MILLRACE_PLANNER_COST_CLOSED_FORM_STATE_H_
+#define MILLRACE_PLANNER_COST_CLOSED_FORM_STATE_H_
+
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+
+#include "planner/cost/closed_form.h"
+#include "planner/cost/formula_cost.h"
+#include "planner/cost/framework_behaviour.h"
+#include "planner/cost/layer_cost_cache.h"
+#include "planner/cost/layer_time.h"
+#include "planner/cost/stage_time.h"
+
+namespace millrace {
+
+// One micro-batch's passes.
+struct PipelinePasses {
+  LayerTime slowest;
+  const StageKind* slowest_stage = nullptr;
+  double all_stages_s = 0;
+};
+
+struct StepModel::State {
+  State(const ModelSpec& model_spec, const Implementation& how,
+        DeviceCost device_cost)
+      : model(model_spec),
+        implementation(how),
+        cost(std::move(device_cost)),
+        cuts(model, implementation, cost) {}
+
+  const CutTimes& Times(const Layout& layout) {
+    return cuts.Times(layout, layout.recompute);
+  }
+  const CutLoads& Loads(const Layout& layout) {
+    return cuts.Loads(layout, layout.recompute);
+  }
+  const StageList& Stages(const Layout& layout);
+  PipelinePasses PassesOf(const Layout& layout);
+  StepTime TimeOf(const Layout& layout, const PipelinePasses& passes) const;
+  StepMemory MemoryOf(const Layout& layout, const StageKind& kind,
+                      int32_t stage, Recompute recompute, double stream_bytes);
+  // A micro-batch's activations from one stage to the next, and where norms do
+  // not share the tokens of the tensor axis, gathered there.
+  double HopSeconds(const Layout& layout) const;
+
+  const ModelSpec model;
+  const Implementation implementation;
+  const DeviceCost cost;
+  CutCosts cuts;
+  // By pipeline << 32 | interleave.
+  std::unordered_map<uint64_t, StageList> stages;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_COST_CLOSED_FORM_STATE_H_

@@ -1,0 +1,38 @@
+// How ranks that share the cores of a host slow each other down.
+
+#ifndef MILLRACE_PLANNER_COST_HOST_SHARING_H_
+#define MILLRACE_PLANNER_COST_HOST_SHARING_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "planner/layout/layout.h"
+
+namespace millrace {
+
+// By pipeline stage, how many of its ranks are on the host of `rank`, itself
+// among them; hosts have `ranks_per_host` ranks each, in order.
+std::vector<int32_t> RanksBeside(const Layout& layout, Rank rank,
+                                 int32_t ranks_per_host);
+
+// `factors[n - 1]`, of at least one, is how many times as long an op takes when
+// n ranks of a host compute at once (HardwareProfile::compute_contention).
+
+// Whether ranks of a host slow each other down. GPUs do not; that one of four
+// measures 0.1 % more is noise.
+bool SharesCores(std::span<const double> factors);
+
+// The factor when `num_busy` threads compute or communicate at once, which may
+// be more than there are ranks: each further one then adds to what all get done
+// together as much as the last of the factors did.
+double SharingSlowdown(std::span<const double> factors, int32_t num_busy);
+
+// Likewise on the time of communication, which is measured while all ranks of
+// the host communicate. Never below 1.
+double CommunicationSlowdown(std::span<const double> factors, int32_t num_busy);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_COST_HOST_SHARING_H_

@@ -1,0 +1,178 @@
+#include "planner/cost/layer_cost_cache.h"
+
+#include "planner/cost/layer_work.h"
+
+namespace millrace {
+namespace {
+
+// Of all stages.
+Layout WithRecompute(const Layout& layout, Recompute recompute) {
+  Layout uniform = layout;
+  uniform.recompute = recompute;
+  uniform.recompute_by_stage.clear();
+  return uniform;
+}
+
+// Layers of experts alone know how experts are spread.
+bool SpreadsExperts(const Layout& layout) {
+  return layout.expert > 1 || layout.expert_tensor > 1;
+}
+Layout WithWholeExperts(Layout layout) {
+  layout.expert = layout.expert_tensor = 1;
+  return layout;
+}
+
+}  // namespace
+
+CutCosts::Key CutCosts::KeyOf(const Layout& layout, Recompute recompute) {
+  return {.tensor = layout.tensor,
+          .context = layout.context,
+          .expert = layout.expert,
+          .expert_tensor = layout.expert_tensor,
+          .micro_batch = layout.micro_batch,
+          .replica_stride = 0,
+          .kinds = static_cast<int32_t>(layout.precision) |
+                   static_cast<int32_t>(layout.gemm_format) << 8 |
+                   static_cast<int32_t>(recompute) << 16};
+}
+
+template <typename Value, typename Make>
+const Value& CutCosts::Find(const Key& key, Recompute recompute,
+                            const Make& make, Cache<Value>* cache) {
+  auto& recent = cache->recent[static_cast<size_t>(recompute)];
+  if (recent.value != nullptr && recent.key == key) return *recent.value;
+  const auto found = cache->values.find(key);
+  const Value* value = nullptr;
+  if (found != cache->values.end()) {
+    value = found->second.get();
+  } else {
+    auto made = std::make_unique<const Value>(make());
+    value = made.get();
+    cache->values.emplace(key, std::move(made));
+  }
+  recent = {.key = key, .value = value};
+  return *value;
+}
+
+const CutTimes& CutCosts::Times(const Layout& layout, Recompute recompute) {
+  Key key = KeyOf(layout, recompute);
+  if (layout.expert > 1) {
+    // Where experts lie on the tensor and context axes only, replicas do not
+    // matter.
+    const GroupPlacement experts = ExpertGroup(layout, implementation_);
+    if (experts.outer.size > 1) {
+      key.replica_stride = static_cast<int32_t>(experts.outer.stride);
+    }
+  }
+  return Find(
+      key, recompute, [&] { return MakeTimes(layout, recompute); }, &times_);
+}
+
+CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute) {
+  const Layout cut = WithRecompute(layout, recompute);
+  const auto price = [&](const LayerWork& work) {
+    return PriceLayer(work, cut, implementation_, cost_);
+  };
+  const auto time_of = [&](const PricedLayer& layer) {
+    return TimeOfLayer(layer, cut, implementation_, cost_);
+  };
+  CutTimes times;
+  if (SpreadsExperts(layout)) {
+    times = Times(WithWholeExperts(cut), recompute);
+  } else {
+    if (model_.num_dense_layers() > 0) {
+      times.dense = time_of(
+          price(WorkOfLayer(model_, cut, LayerKind::kDense, implementation_)));
+    }
+    times.embedding =
+        time_of(price(WorkOfEmbedding(model_, cut, implementation_)));
+    times.head = time_of(price(WorkOfHead(model_, cut, implementation_)));
+  }
+  if (model_.num_expert_layers() > 0) {
+    const auto make = [&] {
+      return price(
+          WorkOfLayer(model_, cut, LayerKind::kExperts, implementation_));
+    };
+    times.experts = time_of(
+        Find(KeyOf(layout, recompute), recompute, make, &expert_layers_));
+  }
+  return times;
+}
+
+const CutLoads& CutCosts::Loads(const Layout& layout, Recompute recompute) {
+  Key key = KeyOf(layout, recompute);
+  // A last stage of its own has a copy of a tied embedding.
+  if (model_.ties_embedding && layout.pipeline > 1) key.kinds |= 1 << 24;
+  return Find(
+      key, recompute, [&] { return MakeLoads(layout, recompute); }, &loads_);
+}
+
+CutLoads CutCosts::MakeLoads(const Layout& layout, Recompute recompute) {
+  const Layout cut = WithRecompute(layout, recompute);
+  const auto held_by_layer = [&](LayerKind kind) {
+    return HeldBy(WorkOfLayer(model_, cut, kind, implementation_));
+  };
+  CutLoads loads;
+  if (SpreadsExperts(layout)) {
+    loads = Loads(WithWholeExperts(cut), recompute);
+  } else {
+    if (model_.num_dense_layers() > 0) {
+      loads.dense_held = held_by_layer(LayerKind::kDense);
+      loads.dense_parameters =
+          ParametersOfLayer(model_, cut, LayerKind::kDense);
+    }
+    loads.embedding_held =
+        HeldBy(WorkOfEmbedding(model_, cut, implementation_));
+    loads.embedding_parameters = ParametersOfEmbedding(model_, cut);
+    loads.head_held = HeldBy(WorkOfHead(model_, cut, implementation_));
+    loads.head_parameters = ParametersOfHead(model_, cut);
+  }
+  if (model_.num_expert_layers() > 0) {
+    loads.experts_held = held_by_layer(LayerKind::kExperts);
+    loads.experts_parameters =
+        ParametersOfLayer(model_, cut, LayerKind::kExperts);
+  }
+  return loads;
+}
+
+const std::vector<Recompute>& CutCosts::Recomputes(const Layout& layout) {
+  Key key = KeyOf(layout, Recompute::kNone);
+  key.micro_batch = 1;
+  const auto make = [&] {
+    Layout one_sequence = layout;
+    one_sequence.micro_batch = 1;
+    return RecomputeLadder(PriceRecompute(one_sequence));
+  };
+  return Find(key, Recompute::kNone, make, &recomputes_);
+}
+
+std::vector<RecomputeCandidate> CutCosts::PriceRecompute(
+    const Layout& layout) const {
+  struct Kind {
+    LayerKind kind;
+    int64_t num_layers;
+  };
+  const Kind kinds[] = {{LayerKind::kDense, model_.num_dense_layers()},
+                        {LayerKind::kExperts, model_.num_expert_layers()}};
+  const auto with = [&](Recompute set) {
+    Layout cut = WithRecompute(layout, set);
+    cut.pipeline = 1;  // Experts as near as they can be.
+    RecomputeCandidate mean{.op = set};
+    for (const Kind& kind : kinds) {
+      if (kind.num_layers == 0) continue;
+      const LayerWork work =
+          WorkOfLayer(model_, cut, kind.kind, implementation_);
+      const LayerTime time =
+          TimeOfLayer(PriceLayer(work, cut, implementation_, cost_), cut,
+                      implementation_, cost_);
+      const double share = static_cast<double>(kind.num_layers) /
+                           static_cast<double>(model_.num_layers);
+      mean.bytes += share * static_cast<double>(work.activation_bytes);
+      mean.seconds += share * time.recompute.total();
+    }
+    return mean;
+  };
+  return RecomputeCandidates(with);
+}
+
+}  // namespace millrace

@@ -1,0 +1,88 @@
+// What layers take and hold under each way of cutting them, kept once known:
+// searches ask for the same ones millions of times. Under
+// planner/cost/closed_form.h.
+
+#ifndef MILLRACE_PLANNER_COST_LAYER_COST_CACHE_H_
+#define MILLRACE_PLANNER_COST_LAYER_COST_CACHE_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "planner/cost/formula_cost.h"
+#include "planner/cost/framework_behaviour.h"
+#include "planner/cost/layer_time.h"
+#include "planner/cost/stage_time.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
+
+namespace millrace {
+
+// For one thread. Borrows what it is made of; what it returns stays where it
+// is.
+class CutCosts {
+ public:
+  CutCosts(const ModelSpec& model, const Implementation& implementation,
+           const DeviceCost& cost)
+      : model_(model), implementation_(implementation), cost_(cost) {}
+
+  // Of a stage of the layout that computes so much again, whatever the layout
+  // says of that. Loads are had without prices, in a fraction of the time.
+  const CutTimes& Times(const Layout& layout, Recompute recompute);
+  const CutLoads& Loads(const Layout& layout, Recompute recompute);
+
+  // See StepModel.
+  std::vector<RecomputeCandidate> PriceRecompute(const Layout& layout) const;
+  const std::vector<Recompute>& Recomputes(const Layout& layout);
+
+ private:
+  // Equal keys, equal values.
+  struct Key {
+    int32_t tensor, context, expert, expert_tensor, micro_batch;
+    int32_t replica_stride;  // Of times alone.
+    int32_t kinds;           // Precision, format, recompute, and of loads more.
+    friend bool operator==(const Key&, const Key&) = default;
+    template <typename H>
+    friend H AbslHashValue(H state, const Key& key) {
+      return H::combine(std::move(state), key.tensor, key.context, key.expert,
+                        key.expert_tensor, key.micro_batch, key.replica_stride,
+                        key.kinds);
+    }
+  };
+  template <typename Value>
+  struct Cache {
+    absl::flat_hash_map<Key, std::unique_ptr<const Value>> values;
+    // The last one asked for, by recompute: searches ask for what differs in
+    // recompute alone in turn.
+    struct Recent {
+      Key key;
+      const Value* value = nullptr;
+    };
+    std::array<Recent, kNumRecomputes> recent;
+  };
+
+  // Without what only times or only loads depend on.
+  static Key KeyOf(const Layout& layout, Recompute recompute);
+  // From the cache, or else what `make()` returns.
+  template <typename Value, typename Make>
+  static const Value& Find(const Key& key, Recompute recompute,
+                           const Make& make, Cache<Value>* cache);
+  CutTimes MakeTimes(const Layout& layout, Recompute recompute);
+  CutLoads MakeLoads(const Layout& layout, Recompute recompute);
+
+  const ModelSpec& model_;
+  const Implementation& implementation_;
+  const DeviceCost& cost_;
+  Cache<CutTimes> times_;
+  Cache<CutLoads> loads_;
+  // Of layers with experts, wherever these are.
+  Cache<PricedLayer> expert_layers_;
+  Cache<std::vector<Recompute>> recomputes_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_COST_LAYER_COST_CACHE_H_

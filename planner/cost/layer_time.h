@@ -1,0 +1,96 @@
+// What the work of one layer (planner/cost/layer_work.h) takes on a device:
+// compute by phase, and the communication of its axes that computing does not
+// hide.
+
+#ifndef MILLRACE_PLANNER_COST_LAYER_TIME_H_
+#define MILLRACE_PLANNER_COST_LAYER_TIME_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "planner/cost/formula_cost.h"
+#include "planner/cost/framework_behaviour.h"
+#include "planner/cost/layer_work.h"
+#include "planner/layout/layout.h"
+
+namespace millrace {
+
+// The groups of a rank, by the order of the axes: tensor, context, pipeline,
+// data, innermost first, or with Implementation::pipeline_outermost tensor,
+// context, data, pipeline.
+GroupPlacement TensorGroup(const Layout& layout);
+GroupPlacement ContextGroup(const Layout& layout);
+// As CommAxis::kExpert says; where `expert` and the near axes do not divide one
+// another, over as many of these as divide it, and the rest over data.
+GroupPlacement ExpertGroup(const Layout& layout,
+                           const Implementation& implementation);
+// Ranks that hold the same parameters: context and data, and of experts what
+// `expert` leaves of them: of both axes that ExpertGroup lies over.
+GroupPlacement ReplicaGroup(const Layout& layout,
+                            const Implementation& implementation);
+GroupPlacement ExpertReplicaGroup(const Layout& layout,
+                                  const Implementation& implementation);
+int64_t PipelineStride(const Layout& layout,
+                       const Implementation& implementation);
+
+// Seconds of one micro-batch.
+struct PassTime {
+  double compute = 0;
+  double tensor = 0;  // Exposed communication, as are the next two.
+  double context = 0;
+  double expert = 0;
+  double total() const { return compute + tensor + context + expert; }
+  PassTime& operator+=(const PassTime& other);
+  friend PassTime operator*(double count, PassTime time);
+};
+
+struct LayerTime {
+  PassTime forward;
+  PassTime recompute;
+  PassTime input_gradient;
+  double weight_gradient = 0;  // Nothing waits inside it.
+  double backward() const {
+    return recompute.total() + input_gradient.total() + weight_gradient;
+  }
+  double total() const { return forward.total() + backward(); }
+  LayerTime& operator+=(const LayerTime& other);
+  friend LayerTime operator*(double count, LayerTime time);
+};
+
+// Seconds of one phase before anything is hidden.
+struct PhaseTime {
+  double gemms = 0;
+  double attention = 0;
+  double bandwidth = 0;
+  int64_t launches = 0;
+  double tensor = 0;  // Communication, as are the next two.
+  double context = 0;
+  double expert = 0;
+  double compute() const { return gemms + attention + bandwidth; }
+};
+
+// The work of a layer priced, but for exchanges between experts: these alone
+// depend on where the other axes put the ranks.
+struct PricedLayer {
+  static constexpr size_t kNumPhases = 4;
+  std::array<PhaseTime, kNumPhases> phases;  // By WorkPhase.
+  std::vector<CommWork> exchanges;
+};
+PricedLayer PriceLayer(const LayerWork& work, const Layout& layout,
+                       const Implementation& implementation,
+                       const DeviceCost& cost);
+
+// Tensor communication hides under products of its pass as far as the
+// implementation overlaps it, gathers for weight gradients always; what passes
+// round the context axis under attention; exchanges between experts under the
+// products of the pass. Work that something hides takes
+// profile.overlap.compute longer meanwhile.
+LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
+                      const Implementation& implementation,
+                      const DeviceCost& cost);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_COST_LAYER_TIME_H_

@@ -1,0 +1,149 @@
+// What one rank computes, moves and keeps for one layer of any model that can
+// be planned, executable or not: the arithmetic under
+// planner/cost/closed_form.h.
+
+#ifndef MILLRACE_PLANNER_COST_LAYER_WORK_H_
+#define MILLRACE_PLANNER_COST_LAYER_WORK_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "planner/cost/framework_behaviour.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
+
+namespace millrace {
+
+enum class LayerKind : uint8_t { kDense, kExperts };
+
+enum class WorkPhase : uint8_t {
+  kForward,
+  kRecompute,  // In the backward pass, before the gradients of the layer.
+  kInputGradient,
+  kWeightGradient,
+};
+
+// Over which ranks a collective or exchange runs. kExpert: the `expert` ranks
+// that share the experts of a layer. They lie over the tensor axis first (if
+// experts are whole), then context, then data.
+enum class CommAxis : uint8_t { kTensor, kContext, kExpert };
+enum class CommKind : uint8_t {
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kAllToAll,
+  kRing,  // Each rank passes its part round to all others (context axis).
+};
+
+// c[m, n] = a[m, k] b[k, n], `count` of them in one launch (grouped). m is the
+// tokens; of weight gradients it is n that was, and k is the tokens, as in
+// planner/program/ops.h. Tokens of experts are spread evenly, rounded up.
+struct GemmWork {
+  WorkPhase phase = WorkPhase::kForward;
+  int64_t m, n, k;
+  int64_t count = 1;
+  bool low_precision = true;  // Whether GemmFormat applies (router, head: not).
+  int64_t launches = 1;       // Kernels.
+  bool in_graph = false;      // Launched with others, as a CUDA graph.
+};
+// Attention of `num_sequences` x `num_heads` independent problems.
+struct AttentionWork {
+  // kInputGradient: the whole backward pass.
+  WorkPhase phase = WorkPhase::kForward;
+  int64_t num_sequences;
+  int64_t num_heads, num_kv_heads;
+  int64_t query_tokens;  // Of this rank; less than key_tokens under context.
+  int64_t key_tokens;
+  int64_t head_dim, value_head_dim;
+  double causal_share = 0.5;  // Of the query-key pairs that are computed.
+  bool flash = true;
+  bool in_graph = false;
+};
+// An op bound by memory: norms, activations, rotary, casts, permutations.
+struct BandwidthWork {
+  WorkPhase phase;
+  double bytes;      // Read and written.
+  int32_t launches;  // Kernels.
+  bool in_graph = false;
+};
+struct CommWork {
+  WorkPhase phase;
+  CommAxis axis;
+  CommKind kind;
+  // Of the full tensor: gathered, unreduced, passed round by all ranks
+  // together. kAllToAll: what one rank gives all ranks, itself included, a row
+  // for each expert.
+  double bytes;
+  // kAllToAll: experts that a row is for, if it crosses a level of the network
+  // once for all of them in a domain; 0: each goes its own way.
+  int64_t experts_per_row = 0;
+};
+
+// A multiply-add as two. Attention's backward pass is four products of the
+// scores' size, and with flash the scores once more.
+double FlopsOf(const GemmWork& gemm);
+double FlopsOf(const AttentionWork& attention);
+
+struct LayerWork {
+  std::vector<GemmWork> gemms;
+  std::vector<AttentionWork> attention;
+  std::vector<BandwidthWork> bandwidth;
+  std::vector<CommWork> comm;
+  // That one micro-batch's forward pass leaves for the backward pass.
+  int64_t activation_bytes = 0;
+  // The largest that lives only while the layer is computed (or recomputed).
+  int64_t working_bytes = 0;
+};
+
+// Elements of parameters of one rank: those that the whole data x context axis
+// replicates, and those of experts, of which data x context x tensor / (expert
+// x expert_tensor) ranks have the same.
+struct RankParameters {
+  double dense = 0;
+  double experts = 0;
+};
+
+LayerKind KindOfLayer(const ModelSpec& model, int64_t layer);
+
+// Work of one rank for one micro-batch of one layer. `layout` must pass
+// ValidatePlannedLayout.
+LayerWork WorkOfLayer(const ModelSpec& model, const Layout& layout,
+                      LayerKind kind, const Implementation& implementation);
+// The embedding, and the final norm with the head and the loss.
+LayerWork WorkOfEmbedding(const ModelSpec& model, const Layout& layout,
+                          const Implementation& implementation);
+LayerWork WorkOfHead(const ModelSpec& model, const Layout& layout,
+                     const Implementation& implementation);
+
+RankParameters ParametersOfLayer(const ModelSpec& model, const Layout& layout,
+                                 LayerKind kind);
+RankParameters ParametersOfEmbedding(const ModelSpec& model,
+                                     const Layout& layout);
+RankParameters ParametersOfHead(const ModelSpec& model, const Layout& layout);
+
+// What passes visit in this order: chunk c is on stage c % pipeline. One chunk
+// a stage: StageLayers. Several: equal numbers of layers where pipeline x
+// interleave divides them; else one layer more for some, the inner chunks
+// first, the latest first, so that those with embedding and head have fewer.
+std::vector<LayerRange> ChunkLayers(const ModelSpec& model,
+                                    const Layout& layout,
+                                    const Implementation& implementation);
+
+// Of the residual stream of one micro-batch that a rank hands to the next
+// stage.
+double StreamBytes(const ModelSpec& model, const Layout& layout,
+                   const Implementation& implementation);
+
+// Ranks that hold the same experts: data x context x tensor / (expert x
+// expert_tensor).
+int32_t NumExpertReplicas(const Layout& layout);
+
+// ValidateLayout's rules for layouts and models that may be planned only:
+// InvalidArgument with the reason and the smallest change that would help.
+absl::Status ValidatePlannedLayout(const ModelSpec& model, const Layout& layout,
+                                   int64_t global_batch);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_COST_LAYER_WORK_H_

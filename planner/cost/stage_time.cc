@@ -1,0 +1,237 @@
+#include "planner/cost/stage_time.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace millrace {
+namespace {
+
+constexpr double kRoundedBytes = 2;  // Of a gradient in bf16.
+
+}  // namespace
+
+HeldBytes HeldBy(const LayerWork& work) {
+  constexpr int64_t kBytes = 2;
+  HeldBytes held{.activations = work.activation_bytes,
+                 .working = work.working_bytes};
+  for (const GemmWork& gemm : work.gemms) {
+    if (gemm.phase != WorkPhase::kWeightGradient) continue;
+    held.weight_gradients += kBytes * gemm.count * gemm.k * (gemm.m + gemm.n);
+  }
+  return held;
+}
+
+StageList StagesOf(const ModelSpec& model, const Layout& layout,
+                   const Implementation& implementation) {
+  std::vector<StageKind> all(static_cast<size_t>(layout.pipeline));
+  const std::vector<LayerRange> chunks =
+      ChunkLayers(model, layout, implementation);
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    LayerCounts layers;
+    for (int64_t layer = chunks[c].begin; layer < chunks[c].end; ++layer) {
+      ++(KindOfLayer(model, layer) == LayerKind::kDense ? layers.dense
+                                                        : layers.experts);
+    }
+    StageKind& stage = all[c % all.size()];
+    stage.num_dense += layers.dense;
+    stage.num_experts += layers.experts;
+    if (layout.interleave == 1) continue;
+    if (c < all.size()) stage.first_chunk = layers;
+    stage.last_chunk = layers;
+  }
+  all.front().has_embedding = true;
+  all.back().has_head = true;
+  StageList list;
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].first = static_cast<int32_t>(i);
+    auto kind = std::find_if(
+        list.kinds.begin(), list.kinds.end(),
+        [&](const StageKind& known) { return known.is_like(all[i]); });
+    if (kind == list.kinds.end()) {
+      list.kinds.push_back(all[i]);
+      list.stages_of_kind.emplace_back();
+      kind = std::prev(list.kinds.end());
+    }
+    const auto kind_idx = kind - list.kinds.begin();
+    list.kind_of_stage.push_back(static_cast<int32_t>(kind_idx));
+    list.stages_of_kind[static_cast<size_t>(kind_idx)].push_back(all[i].first);
+  }
+  return list;
+}
+
+LayerTime TimeOfStage(const CutTimes& cut, const StageKind& stage) {
+  LayerTime time = static_cast<double>(stage.num_dense) * cut.dense;
+  if (stage.num_experts > 0) {
+    time += static_cast<double>(stage.num_experts) * cut.experts;
+  }
+  if (stage.has_embedding) time += cut.embedding;
+  if (stage.has_head) time += cut.head;
+  return time;
+}
+
+const StageKind& SlowestStage(const CutTimes& cut,
+                              const std::vector<StageKind>& kinds) {
+  const StageKind* slowest = &kinds.front();
+  double most = 0;
+  for (const StageKind& kind : kinds) {
+    const double seconds = TimeOfStage(cut, kind).total();
+    if (seconds <= most) continue;
+    most = seconds;
+    slowest = &kind;
+  }
+  return *slowest;
+}
+
+RankParameters ParametersOfStage(const CutLoads& cut, const StageKind& stage) {
+  const auto num_dense = static_cast<double>(stage.num_dense);
+  const auto num_experts = static_cast<double>(stage.num_experts);
+  RankParameters sum{.dense = num_dense * cut.dense_parameters.dense +
+                              num_experts * cut.experts_parameters.dense,
+                     .experts = num_experts * cut.experts_parameters.experts};
+  if (stage.has_embedding) sum.dense += cut.embedding_parameters.dense;
+  if (stage.has_head) sum.dense += cut.head_parameters.dense;
+  return sum;
+}
+
+HeldBytes HeldByStage(const CutLoads& cut, const StageKind& stage) {
+  HeldBytes sum;
+  auto add = [&](int64_t count, const HeldBytes& held) {
+    sum.activations += count * held.activations;
+    sum.weight_gradients += count * held.weight_gradients;
+    if (count > 0) sum.working = std::max(sum.working, held.working);
+  };
+  add(stage.num_dense, cut.dense_held);
+  add(stage.num_experts, cut.experts_held);
+  add(stage.has_embedding ? 1 : 0, cut.embedding_held);
+  add(stage.has_head ? 1 : 0, cut.head_held);
+  return sum;
+}
+
+ReplicaTraffic TrafficOf(const Layout& layout,
+                         const Implementation& implementation,
+                         const DeviceCost& cost,
+                         const RankParameters& parameters,
+                         const StageKind& stage) {
+  ReplicaTraffic traffic;
+  // About one bucket a layer, and smaller ones of large layers, as frameworks
+  // cut them.
+  constexpr double kBucketElements = 40e6;
+  traffic.buckets =
+      std::max(static_cast<double>(stage.num_dense + stage.num_experts),
+               (parameters.dense + parameters.experts) /
+                   std::max(kBucketElements, 1e6 * layout.data));
+  constexpr double kWeightBytes = 2;
+  auto add = [&](double elements, const GroupPlacement& group) {
+    if (elements <= 0 || group.size() <= 1) return;
+    auto seconds = [&](CommKind kind, double bytes) {
+      return traffic.buckets *
+             cost.CollectiveSeconds(kind, bytes * elements / traffic.buckets,
+                                    group);
+    };
+    const double gradient_bytes = layout.rounds_gradients()
+                                      ? kRoundedBytes
+                                      : implementation.gradient_bytes;
+    if (layout.zero == 0) {
+      traffic.reduce += seconds(CommKind::kAllReduce, gradient_bytes);
+      return;
+    }
+    traffic.reduce += seconds(CommKind::kReduceScatter, gradient_bytes);
+    traffic.gather += seconds(CommKind::kAllGather, kWeightBytes);
+  };
+  add(parameters.dense, ReplicaGroup(layout, implementation));
+  add(parameters.experts, ExpertReplicaGroup(layout, implementation));
+  return traffic;
+}
+
+double OptimizerSeconds(const Layout& layout,
+                        const Implementation& implementation,
+                        const DeviceCost& cost,
+                        const RankParameters& parameters) {
+  const double replicas = static_cast<double>(layout.data) * layout.context;
+  const bool shards = layout.zero >= 1;
+  const double owned =
+      parameters.dense / (shards ? replicas : 1) +
+      parameters.experts / (shards ? NumExpertReplicas(layout) : 1);
+  const double held =
+      layout.zero >= 2 ? owned : parameters.dense + parameters.experts;
+  // AdamW reads the gradient and reads and writes master weight and both
+  // moments, and writes the weight; its norm is read before, and gradients are
+  // zeroed after.
+  const double state_bytes = 2 * implementation.optimizer_bytes + 2;
+  double bytes = owned * (state_bytes + 2 * implementation.gradient_bytes) +
+                 held * implementation.gradient_bytes;
+  if (layout.rounds_gradients()) {
+    // All are rounded and what this rank gets of them is widened, after each
+    // micro-batch where gradients are sharded.
+    const double times = layout.zero >= 2 ? layout.num_microbatches : 1;
+    bytes += times * (kRoundedBytes + implementation.gradient_bytes) *
+             (parameters.dense + parameters.experts + owned);
+  }
+  return cost.MemorySeconds(bytes);
+}
+
+StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
+                      double stream_bytes) {
+  auto load_of = [](const RankParameters& parameters, const HeldBytes& held) {
+    return LayerLoad{.parameters = parameters,
+                     .activation_bytes = held.activations,
+                     .working_bytes = held.working};
+  };
+  StageLoad load{.stream_bytes = stream_bytes};
+  AddLayers(load_of(cut.dense_parameters, cut.dense_held), stage.num_dense,
+            &load);
+  AddLayers(load_of(cut.experts_parameters, cut.experts_held),
+            stage.num_experts, &load);
+  auto held_by = [&](const LayerCounts& chunk) {
+    return chunk.dense * cut.dense_held.activations +
+           chunk.experts * cut.experts_held.activations;
+  };
+  load.first_chunk_bytes = held_by(stage.first_chunk);
+  load.last_chunk_bytes = held_by(stage.last_chunk);
+  if (stage.has_embedding) {
+    AddEnd(load_of(cut.embedding_parameters, cut.embedding_held), &load);
+    load.first_chunk_bytes += cut.embedding_held.activations;
+  }
+  if (stage.has_head) {
+    AddEnd(load_of(cut.head_parameters, cut.head_held), &load);
+    load.last_chunk_bytes += cut.head_held.activations;
+  }
+  return load;
+}
+
+StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
+                   int32_t num_stages) {
+  const StageKind whole{.num_dense = model.num_dense_layers(),
+                        .num_experts = model.num_expert_layers(),
+                        .has_embedding = true,
+                        .has_head = true};
+  StageLoad load = LoadOfStage(cut, whole, 0);
+  load.parameters.dense /= num_stages;
+  load.parameters.experts /= num_stages;
+  load.activation_bytes /= num_stages;
+  load.end_parameters = load.largest_end = 0;
+  load.end_working_bytes = 0;
+  const auto size = [](const RankParameters& parameters) {
+    return parameters.dense + parameters.experts;
+  };
+  if (whole.num_dense > 0 && whole.num_experts > 0) {
+    load.layer_parameters =
+        std::min(size(cut.dense_parameters), size(cut.experts_parameters));
+    load.layer_working_bytes =
+        std::min(cut.dense_held.working, cut.experts_held.working);
+  }
+  return load;
+}
+
+double ExposedSeconds(double comm, double buckets, double window,
+                      const DeviceCost& cost, double* slowdown) {
+  if (comm <= 0) return 0;
+  const OverlapFactors& overlap = cost.profile().overlap;
+  const double hidden = std::min(
+      comm * std::min(cost.constants().data_hidden_share, 1 - 1 / buckets),
+      window / overlap.communication);
+  *slowdown += (overlap.compute - 1) * hidden * overlap.communication;
+  return comm - hidden;
+}
+
+}  // namespace millrace

@@ -1,0 +1,118 @@
+// What a stage of a pipeline takes and holds: sums over its layers, and what
+// the data axis and the optimizer add once a step. Under
+// planner/cost/closed_form.h.
+
+#ifndef MILLRACE_PLANNER_COST_STAGE_TIME_H_
+#define MILLRACE_PLANNER_COST_STAGE_TIME_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/cost/formula_cost.h"
+#include "planner/cost/framework_behaviour.h"
+#include "planner/cost/layer_time.h"
+#include "planner/cost/layer_work.h"
+#include "planner/cost/step_memory.h"
+#include "planner/layout/layout.h"
+
+namespace millrace {
+
+// Bytes of one micro-batch that a layer keeps for its input gradients, and for
+// its weight gradients from then on: inputs and gradients of outputs.
+struct HeldBytes {
+  int64_t activations = 0;
+  int64_t weight_gradients = 0;
+  int64_t working = 0;  // While it is computed.
+};
+HeldBytes HeldBy(const LayerWork& work);
+
+// What one layer, or an end of the model, takes under one way of cutting it.
+struct CutTimes {
+  LayerTime dense;
+  LayerTime experts;
+  LayerTime embedding;
+  LayerTime head;
+};
+// Likewise what it holds.
+struct CutLoads {
+  RankParameters dense_parameters;
+  RankParameters experts_parameters;
+  RankParameters embedding_parameters;
+  RankParameters head_parameters;
+  HeldBytes dense_held, experts_held, embedding_held, head_held;
+};
+
+// Layers of a stage, or of one of its chunks.
+struct LayerCounts {
+  int64_t dense = 0;
+  int64_t experts = 0;
+  friend bool operator==(const LayerCounts&, const LayerCounts&) = default;
+};
+
+// What a stage of a pipeline holds.
+struct StageKind {
+  int64_t num_dense = 0;
+  int64_t num_experts = 0;
+  bool has_embedding = false;
+  bool has_head = false;
+  int32_t first = 0;  // Of the stages of this kind.
+  // Where it has several chunks; with one chunk a stage they do not matter.
+  LayerCounts first_chunk, last_chunk;
+  bool is_like(const StageKind& other) const {
+    return num_dense == other.num_dense && num_experts == other.num_experts &&
+           has_embedding == other.has_embedding && has_head == other.has_head &&
+           first_chunk == other.first_chunk && last_chunk == other.last_chunk;
+  }
+};
+
+// The stages of a pipeline, by kind.
+struct StageList {
+  std::vector<StageKind> kinds;
+  std::vector<std::vector<int32_t>> stages_of_kind;  // Ascending.
+  std::vector<int32_t> kind_of_stage;
+};
+StageList StagesOf(const ModelSpec& model, const Layout& layout,
+                   const Implementation& implementation);
+
+LayerTime TimeOfStage(const CutTimes& cut, const StageKind& stage);
+// `kinds` has at least one.
+const StageKind& SlowestStage(const CutTimes& cut,
+                              const std::vector<StageKind>& kinds);
+RankParameters ParametersOfStage(const CutLoads& cut, const StageKind& stage);
+HeldBytes HeldByStage(const CutLoads& cut, const StageKind& stage);
+// `stream_bytes` as StreamBytes() says.
+StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
+                      double stream_bytes);
+
+// What the stages of a pipeline hold on average, but of what only one layer
+// needs at a time the least of any kind.
+StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
+                   int32_t num_stages);
+
+// The data axis's traffic of a rank: whole reductions and gathers, alone.
+struct ReplicaTraffic {
+  double reduce = 0;
+  double gather = 0;
+  double buckets = 1;  // Of each.
+};
+ReplicaTraffic TrafficOf(const Layout& layout,
+                         const Implementation& implementation,
+                         const DeviceCost& cost,
+                         const RankParameters& parameters,
+                         const StageKind& stage);
+
+// Seconds of a rank's AdamW, gradient norm and zeroing of gradients, and of
+// rounding them where they are reduced in bf16.
+double OptimizerSeconds(const Layout& layout,
+                        const Implementation& implementation,
+                        const DeviceCost& cost,
+                        const RankParameters& parameters);
+
+// Seconds that `comm`, in so many buckets, sticks out of `window` seconds of
+// computing; `slowdown` grows by what it costs the computing it hides under.
+double ExposedSeconds(double comm, double buckets, double window,
+                      const DeviceCost& cost, double* slowdown);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_COST_STAGE_TIME_H_

@@ -1,0 +1,190 @@
+#include "planner/cost/step_memory.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "planner/program/ops.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kFp32Bytes = 4;
+constexpr double kBfloat16Bytes = 2;
+
+int64_t Bytes(double value) { return std::llround(value); }
+
+double StoredBytes(const Layout& layout) {
+  return static_cast<double>(DTypeBytes(ActivationType(layout.precision)));
+}
+
+// Elements that a rank keeps of what the data axis shards. Bounds ask for
+// shardings whose experts are over more ranks than there are: one replica.
+double SliceOf(const Layout& layout, const RankParameters& parameters) {
+  return parameters.dense /
+             (static_cast<double>(layout.data) * layout.context) +
+         parameters.experts / std::max(1, NumExpertReplicas(layout));
+}
+
+int32_t NumAxes(const Layout& layout) {
+  int32_t axes = 0;
+  for (const int32_t size : {layout.tensor, layout.context, layout.data,
+                             layout.expert, layout.pipeline}) {
+    if (size > 1) ++axes;
+  }
+  return axes;
+}
+
+// What neighbours send: of the micro-batch under way, or of every one.
+double ReceivedBytes(const Layout& layout, const Implementation& implementation,
+                     const StageLoad& load, int32_t stage) {
+  if (layout.pipeline == 1) return 0;
+  const bool is_inner = stage > 0 && stage < layout.pipeline - 1;
+  const double buffers =
+      implementation.slices_are_masters
+          ? static_cast<double>(layout.num_microbatches) * layout.interleave
+          : 1;
+  return load.stream_bytes * buffers *
+         (is_inner || layout.interleave > 1 ? 2 : 1);
+}
+
+// PyTorch's fully_shard: Implementation::slices_are_masters.
+StepMemory MemoryOfSlices(const Layout& layout, const StageLoad& load) {
+  const double slice = SliceOf(layout, load.parameters);
+  const double all = load.parameters.dense + load.parameters.experts;
+  const double in_flight = 2 * load.layer_parameters;  // In use, and the next.
+  const bool stays_whole = layout.pipeline > 1;
+  const double gathered = stays_whole ? all : load.end_parameters + in_flight;
+  StepMemory memory;
+  memory.parameters = Bytes(kFp32Bytes * slice + kBfloat16Bytes * gathered);
+  memory.gradients = Bytes(kFp32Bytes * (slice + (stays_whole ? all : 0)));
+  memory.optimizer = Bytes(2 * kFp32Bytes * slice);
+  // Gradients as products write them, and as they are reduced or added up.
+  const double written = (kBfloat16Bytes + kFp32Bytes) *
+                         (stays_whole ? load.layer_parameters : in_flight);
+  memory.working = std::max(load.layer_working_bytes + Bytes(written),
+                            load.end_working_bytes);
+  return memory;
+}
+
+// Of whole buckets: the one in use, and the one being reduced. What is reduced
+// in bf16 is whole in fp32 only until it is rounded.
+double WholeGradientBytes(const Layout& layout,
+                          const Implementation& implementation,
+                          const StageLoad& load) {
+  const double layer = load.layer_parameters;
+  const double before = std::max(layer, load.largest_end);
+  const double in_use = layout.zero >= 2 ? implementation.gradient_bytes : 0;
+  if (!layout.rounds_gradients()) return in_use * (layer + before);
+  return std::max((in_use + kBfloat16Bytes) * load.largest_end,
+                  (in_use + kBfloat16Bytes) * layer + kBfloat16Bytes * before);
+}
+
+StepMemory MemoryOfBuckets(const Layout& layout,
+                           const Implementation& implementation,
+                           const StageLoad& load) {
+  const double slice = SliceOf(layout, load.parameters);
+  const double all = load.parameters.dense + load.parameters.experts;
+  const double weight_bytes = implementation.weight_bytes > 0
+                                  ? implementation.weight_bytes
+                                  : StoredBytes(layout);
+  // fp32 weights are their own masters.
+  const double optimizer_bytes =
+      implementation.optimizer_bytes -
+      (layout.precision == Precision::kFloat32 ? kFp32Bytes : 0);
+  StepMemory memory;
+  memory.parameters = Bytes(weight_bytes * (layout.zero >= 3 ? slice : all));
+  memory.gradients =
+      Bytes(implementation.gradient_bytes * (layout.zero >= 2 ? slice : all));
+  memory.optimizer = Bytes(optimizer_bytes * (layout.zero >= 1 ? slice : all));
+  // Whole buckets: the one in use, and the next or the one being reduced.
+  const double in_flight =
+      load.layer_parameters + std::max(load.layer_parameters, load.largest_end);
+  double whole_bytes = 0;
+  if (layout.data * layout.context > 1) {
+    if (layout.zero >= 3) whole_bytes += weight_bytes * in_flight;
+    whole_bytes += WholeGradientBytes(layout, implementation, load);
+  }
+  memory.working = std::max(load.layer_working_bytes, load.end_working_bytes) +
+                   Bytes(whole_bytes);
+  return memory;
+}
+
+}  // namespace
+
+void AddLayers(const LayerLoad& layer, int64_t count, StageLoad* stage) {
+  if (count == 0) return;
+  const auto number = static_cast<double>(count);
+  const RankParameters& parameters = layer.parameters;
+  stage->parameters.dense += number * parameters.dense;
+  stage->parameters.experts += number * parameters.experts;
+  stage->layer_parameters =
+      std::max(stage->layer_parameters, parameters.dense + parameters.experts);
+  stage->activation_bytes += count * layer.activation_bytes;
+  stage->layer_working_bytes =
+      std::max(stage->layer_working_bytes, layer.working_bytes);
+}
+
+void AddEnd(const LayerLoad& end, StageLoad* stage) {
+  stage->parameters.dense += end.parameters.dense;
+  stage->end_parameters += end.parameters.dense;
+  stage->largest_end = std::max(stage->largest_end, end.parameters.dense);
+  stage->activation_bytes += end.activation_bytes;
+  stage->end_working_bytes =
+      std::max(stage->end_working_bytes, end.working_bytes);
+}
+
+double MicrobatchesHeld(const Layout& layout, int32_t stage) {
+  const double stages = layout.pipeline;
+  double held =
+      layout.schedule == Schedule::kZeroBubble ? stages : stages - stage;
+  if (layout.interleave > 1) {
+    const double chunks = layout.interleave;
+    held = (stages * (chunks - 1) + 2 * (stages - stage - 1) + 1) / chunks;
+  }
+  return std::min<double>(held, layout.num_microbatches);
+}
+
+int64_t ActivationBytesHeld(const Layout& layout, const StageLoad& load,
+                            int32_t stage) {
+  const auto all = static_cast<double>(load.activation_bytes);
+  if (layout.interleave == 1) {
+    return Bytes(MicrobatchesHeld(layout, stage) * all);
+  }
+  // Chunks take turns of p micro-batches each: when the last chunk's turn is
+  // over, the first has begun its next.
+  const double stages = layout.pipeline;
+  const double microbatches = layout.num_microbatches;
+  const double beyond = 2 * (stages - stage - 1) + 1 - stages;
+  const double everywhere = std::min(stages, microbatches);
+  if (beyond >= 0) {
+    return Bytes(everywhere * all +
+                 std::min(beyond, microbatches - everywhere) *
+                     static_cast<double>(load.first_chunk_bytes));
+  }
+  const double in_last = std::min(stages + beyond, microbatches);
+  return Bytes(everywhere * all -
+               (everywhere - in_last) *
+                   static_cast<double>(load.last_chunk_bytes));
+}
+
+int64_t OverheadBytes(const Layout& layout, const MemoryOverhead& overhead) {
+  const int32_t axes = NumAxes(layout);
+  if (axes == 0) return overhead.process;
+  return overhead.process + overhead.first_communicator +
+         (axes - 1) * overhead.communicator;
+}
+
+StepMemory MemoryOfStage(const Layout& layout,
+                         const Implementation& implementation,
+                         const MemoryOverhead& overhead, const StageLoad& load,
+                         int32_t stage) {
+  StepMemory memory = implementation.slices_are_masters && layout.zero >= 3
+                          ? MemoryOfSlices(layout, load)
+                          : MemoryOfBuckets(layout, implementation, load);
+  memory.activations = ActivationBytesHeld(layout, load, stage);
+  memory.working += Bytes(ReceivedBytes(layout, implementation, load, stage));
+  memory.overhead = OverheadBytes(layout, overhead);
+  return memory;
+}
+
+}  // namespace millrace

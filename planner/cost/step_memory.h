@@ -1,0 +1,77 @@
+// The closed form of a rank's memory: what a training step holds at its fullest
+// moment, on any number of devices.
+
+#ifndef MILLRACE_PLANNER_COST_STEP_MEMORY_H_
+#define MILLRACE_PLANNER_COST_STEP_MEMORY_H_
+
+#include <cstdint>
+
+#include "planner/cost/framework_behaviour.h"
+#include "planner/cost/layer_work.h"
+#include "planner/layout/layout.h"
+#include "planner/profile/profile.h"
+
+namespace millrace {
+
+// Bytes of the most loaded rank.
+struct StepMemory {
+  int64_t parameters = 0;
+  int64_t gradients = 0;
+  int64_t optimizer = 0;  // Master weights and moments.
+  int64_t activations = 0;
+  int64_t working = 0;   // The largest layer's, logits and gathered weights.
+  int64_t overhead = 0;  // Context, libraries, communicators.
+  int64_t total() const {
+    return parameters + gradients + optimizer + activations + working +
+           overhead;
+  }
+};
+
+// What a layer, the embedding or the head adds to a rank's memory.
+struct LayerLoad {
+  RankParameters parameters;
+  int64_t activation_bytes = 0;
+  int64_t working_bytes = 0;
+};
+
+// What a stage holds of one micro-batch and of the model: sums over its layers
+// and over the embedding and head if they are its.
+struct StageLoad {
+  RankParameters parameters;
+  double end_parameters = 0;    // Of embedding and head, among these.
+  double layer_parameters = 0;  // Of the largest layer.
+  double largest_end = 0;       // Of embedding or head.
+  int64_t activation_bytes = 0;
+  // Among these, of the stage's first and of its last chunk.
+  int64_t first_chunk_bytes = 0;
+  int64_t last_chunk_bytes = 0;
+  int64_t layer_working_bytes = 0;  // The largest layer's.
+  int64_t end_working_bytes = 0;
+  double stream_bytes = 0;  // StreamBytes().
+};
+void AddLayers(const LayerLoad& layer, int64_t count, StageLoad* stage);
+void AddEnd(const LayerLoad& end, StageLoad* stage);
+
+// Micro-batches whose activations a stage holds at its fullest, in parts of all
+// of its chunks': min(m, p - stage) in one-forward-one-backward order, min(m,
+// p) with zero bubble, and with v chunks (Narayanan et al., 2021, section 2.2)
+// those of p (v - 1) + 2 (p - stage - 1) + 1 chunks.
+double MicrobatchesHeld(const Layout& layout, int32_t stage);
+
+// Of all micro-batches held. With chunks, those that a stage holds beyond p of
+// each are of its first chunk, and those that it lacks of its last, which may
+// have fewer layers beside the embedding and the head.
+int64_t ActivationBytesHeld(const Layout& layout, const StageLoad& load,
+                            int32_t stage);
+
+// What the process takes beside: of its communicators, one for each axis.
+int64_t OverheadBytes(const Layout& layout, const MemoryOverhead& overhead);
+
+StepMemory MemoryOfStage(const Layout& layout,
+                         const Implementation& implementation,
+                         const MemoryOverhead& overhead, const StageLoad& load,
+                         int32_t stage);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_COST_STEP_MEMORY_H_

@@ -1,0 +1,28 @@
+// What could be saved, and what Millrace does about it.
+
+#ifndef MILLRACE_PLANNER_DIAGNOSE_HINTS_H_
+#define MILLRACE_PLANNER_DIAGNOSE_HINTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/diagnose/trace_analysis.h"
+
+namespace millrace {
+
+struct Hint {
+  std::string id;        // "exposed_all-gather": stable, for programs.
+  std::string evidence;  // The figures it rests on.
+  std::string remedy;
+  // Were the cause gone entirely and nothing else slower; a bound, no forecast.
+  // Bounds of two hints may speak of the same time and do not add up.
+  int64_t saves_at_most_ns = 0;
+};
+
+// Largest bound first; those below a hundredth of the window are left out.
+std::vector<Hint> HintsFor(const Diagnosis& diagnosis);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_DIAGNOSE_HINTS_H_

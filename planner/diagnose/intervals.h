@@ -1,0 +1,39 @@
+// Exact arithmetic on sets of time. A set is a list of intervals that is
+// sorted, disjoint and without empty ones; MergeIntervals makes one of any
+// list. Whole nanoseconds, so that nothing is rounded and the parts of a window
+// add up to it.
+
+#ifndef MILLRACE_PLANNER_DIAGNOSE_INTERVALS_H_
+#define MILLRACE_PLANNER_DIAGNOSE_INTERVALS_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace millrace {
+
+// From `start_ns` up to, but not including, `end_ns`.
+struct Interval {
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+
+  int64_t length_ns() const { return end_ns - start_ns; }
+  friend bool operator==(const Interval&, const Interval&) = default;
+};
+
+using TimeSet = std::vector<Interval>;
+
+// The set that any list of intervals covers; touching ones become one, and
+// those that end before they start count as empty.
+TimeSet MergeIntervals(std::vector<Interval> intervals);
+
+TimeSet Unite(const TimeSet& a, const TimeSet& b);
+TimeSet Intersect(const TimeSet& a, const TimeSet& b);
+
+// What is in `a` and not in `b`.
+TimeSet Subtract(const TimeSet& a, const TimeSet& b);
+
+int64_t TotalNs(const TimeSet& set);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_DIAGNOSE_INTERVALS_H_

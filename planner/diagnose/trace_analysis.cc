@@ -1,0 +1,408 @@
+#include "planner/diagnose/trace_analysis.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "planner/diagnose/gap_causes.h"
+#include "planner/diagnose/step_windows.h"
+
+namespace millrace {
+namespace {
+
+constexpr size_t kNumLargestGaps = 8;
+constexpr size_t kNumLongestKernels = 10;
+
+// An event's part within the window, with what its name says.
+struct Piece {
+  const GpuEvent* event;
+  Interval time;
+  bool is_copy;             // Or a fill.
+  KernelCategory category;  // Of kernels.
+
+  bool is_communication() const {
+    return !is_copy && category == KernelCategory::kCommunication;
+  }
+  bool is_compute() const { return !is_copy && !is_communication(); }
+};
+
+template <typename Predicate>
+TimeSet TimeOf(const std::vector<Piece>& pieces, Predicate wanted) {
+  std::vector<Interval> intervals;
+  for (const Piece& piece : pieces) {
+    if (wanted(piece)) intervals.push_back(piece.time);
+  }
+  return MergeIntervals(std::move(intervals));
+}
+
+// The disjoint parts of a window.
+struct Parts {
+  TimeSet compute;
+  TimeSet communication;  // All of it.
+  TimeSet copy;           // All of it.
+  TimeSet idle;
+  TimeSplit split;
+};
+
+Parts SplitWindow(const std::vector<Piece>& pieces, const Interval& window) {
+  Parts parts;
+  parts.compute =
+      TimeOf(pieces, [](const Piece& piece) { return piece.is_compute(); });
+  parts.communication = TimeOf(
+      pieces, [](const Piece& piece) { return piece.is_communication(); });
+  parts.copy = TimeOf(pieces, [](const Piece& piece) { return piece.is_copy; });
+  const TimeSet kernels = Unite(parts.compute, parts.communication);
+  parts.idle = Subtract(MergeIntervals({window}), Unite(kernels, parts.copy));
+  parts.split = {
+      .window_ns = window.length_ns(),
+      .compute_ns = TotalNs(parts.compute),
+      .exposed_communication_ns = TotalNs(kernels) - TotalNs(parts.compute),
+      .exposed_copy_ns = TotalNs(Subtract(parts.copy, kernels)),
+      .idle_ns = TotalNs(parts.idle)};
+  return parts;
+}
+
+class DeviceAnalysis {
+ public:
+  DeviceAnalysis(const Trace& trace, const GapExplainer& explainer,
+                 const std::vector<KernelCategory>& category_by_name,
+                 int32_t device, const Interval& window)
+      : trace_(trace), explainer_(explainer) {
+    time_.device = device;
+    time_.window = window;
+    for (const GpuEvent& event : trace.gpu_events) {
+      if (event.time.start_ns >= window.end_ns) break;
+      if (event.device != device) continue;
+      const Interval inside = {std::max(event.time.start_ns, window.start_ns),
+                               std::min(event.time.end_ns, window.end_ns)};
+      if (event.time.start_ns < window.start_ns &&
+          event.time.end_ns <= window.start_ns) {
+        continue;
+      }
+      pieces_.push_back({.event = &event,
+                         .time = inside,
+                         .is_copy = event.work != GpuWork::kKernel,
+                         .category = category_by_name[event.name_idx]});
+    }
+  }
+
+  TimeSplit Split() const { return SplitWindow(pieces_, time_.window).split; }
+
+  DeviceTime Analyse() && {
+    parts_ = SplitWindow(pieces_, time_.window);
+    time_.split = parts_.split;
+    time_.communication_ns = TotalNs(parts_.communication);
+    time_.copy_ns = TotalNs(parts_.copy);
+    AddCategories();
+    AddCollectives();
+    AddShortKernels();
+    AddCopies();
+    AddStreams();
+    AddGaps();
+    return std::move(time_);
+  }
+
+  const std::vector<Piece>& pieces() const { return pieces_; }
+
+ private:
+  void AddCategories() {
+    for (const Piece& piece : pieces_) {
+      if (piece.is_copy) continue;
+      ++time_.num_kernels;
+      CategoryTime& time =
+          time_.categories[static_cast<size_t>(piece.category)];
+      ++time.num_kernels;
+      time.sum_ns += piece.time.length_ns();
+    }
+    // Communication stands last in the enum, after all compute.
+    TimeSet earlier;
+    for (int i = 0; i < kNumKernelCategories; ++i) {
+      const TimeSet own = TimeOf(pieces_, [i](const Piece& piece) {
+        return !piece.is_copy && static_cast<int>(piece.category) == i;
+      });
+      if (own.empty()) continue;
+      time_.categories[i].share_ns = TotalNs(Subtract(own, earlier));
+      earlier = Unite(earlier, own);
+    }
+  }
+
+  Collective CollectiveOfPiece(const Piece& piece) const {
+    const int32_t recorded = piece.event->collective_idx;
+    return CollectiveOf(trace_.names[piece.event->name_idx],
+                        recorded == kNoName ? "" : trace_.names[recorded]);
+  }
+
+  void AddCollectives() {
+    std::array<std::vector<Interval>, kNumCollectives> intervals;
+    for (const Piece& piece : pieces_) {
+      if (!piece.is_communication()) continue;
+      const size_t idx = static_cast<size_t>(CollectiveOfPiece(piece));
+      ++time_.collectives[idx].num_kernels;
+      intervals[idx].push_back(piece.time);
+    }
+    TimeSet earlier = parts_.compute;
+    for (int i = 0; i < kNumCollectives; ++i) {
+      const TimeSet own = MergeIntervals(std::move(intervals[i]));
+      if (own.empty()) continue;
+      CollectiveTime& time = time_.collectives[i];
+      time.busy_ns = TotalNs(own);
+      time.overlapped_ns = TotalNs(Intersect(own, parts_.compute));
+      time.exposed_ns = TotalNs(Subtract(own, earlier));
+      earlier = Unite(earlier, own);
+    }
+  }
+
+  void AddShortKernels() {
+    const auto is_short = [](const Piece& piece) {
+      return piece.event->time.length_ns() < kShortKernelNs;
+    };
+    for (const Piece& piece : pieces_) {
+      if (!piece.is_compute()) continue;
+      ++time_.num_compute_kernels;
+      if (is_short(piece)) ++time_.num_short_kernels;
+    }
+    time_.short_kernel_ns =
+        TotalNs(parts_.compute) -
+        TotalNs(TimeOf(pieces_, [&is_short](const Piece& piece) {
+          return piece.is_compute() && !is_short(piece);
+        }));
+  }
+
+  void AddCopies() {
+    std::map<int32_t, CopyTime> by_name;
+    for (const Piece& piece : pieces_) {
+      if (!piece.is_copy) continue;
+      CopyTime& copy = by_name[piece.event->name_idx];
+      copy.name = trace_.names[piece.event->name_idx];
+      ++copy.num_copies;
+      copy.sum_ns += piece.time.length_ns();
+    }
+    for (auto& [name_idx, copy] : by_name) {
+      time_.copies.push_back(std::move(copy));
+    }
+    std::stable_sort(time_.copies.begin(), time_.copies.end(),
+                     [](const CopyTime& a, const CopyTime& b) {
+                       return a.sum_ns > b.sum_ns;
+                     });
+  }
+
+  void AddStreams() {
+    std::map<int64_t, std::vector<Piece>> by_stream;
+    for (const Piece& piece : pieces_) {
+      by_stream[piece.event->stream].push_back(piece);
+    }
+    for (const auto& [stream, pieces] : by_stream) {
+      const int64_t num_copies =
+          std::count_if(pieces.begin(), pieces.end(),
+                        [](const Piece& piece) { return piece.is_copy; });
+      time_.streams.push_back(
+          {.stream = stream,
+           .num_kernels = static_cast<int64_t>(pieces.size()) - num_copies,
+           .num_copies = num_copies,
+           .split = SplitWindow(pieces, time_.window).split});
+    }
+  }
+
+  void AddGaps() {
+    // pieces_ is in the order of starts, as the trace's events are.
+    size_t piece_idx = 0;
+    for (const Interval& idle : parts_.idle) {
+      while (piece_idx < pieces_.size() &&
+             pieces_[piece_idx].time.start_ns < idle.end_ns) {
+        ++piece_idx;
+      }
+      const GpuEvent* next =
+          piece_idx < pieces_.size() ? pieces_[piece_idx].event : nullptr;
+      Gap gap = explainer_.Explain(time_.device, idle, next);
+      GapTotal& total = time_.gaps_by_cause[static_cast<size_t>(gap.cause)];
+      ++total.num_gaps;
+      total.idle_ns += idle.length_ns();
+      if (gap.cause == GapCause::kLaunch) {
+        time_.launch_call_ns += explainer_.LaunchCallNs(idle);
+      }
+      time_.largest_gaps.push_back(std::move(gap));
+      if (time_.largest_gaps.size() > 64 * kNumLargestGaps) KeepLargestGaps();
+    }
+    KeepLargestGaps();
+  }
+
+  void KeepLargestGaps() {
+    std::vector<Gap>& gaps = time_.largest_gaps;
+    std::stable_sort(gaps.begin(), gaps.end(), [](const Gap& a, const Gap& b) {
+      return a.time.length_ns() > b.time.length_ns();
+    });
+    if (gaps.size() > kNumLargestGaps) gaps.resize(kNumLargestGaps);
+  }
+
+  const Trace& trace_;
+  const GapExplainer& explainer_;
+  DeviceTime time_;
+  std::vector<Piece> pieces_;
+  Parts parts_;
+};
+
+void AddSplit(const TimeSplit& from, TimeSplit& to) {
+  to.window_ns += from.window_ns;
+  to.compute_ns += from.compute_ns;
+  to.exposed_communication_ns += from.exposed_communication_ns;
+  to.exposed_copy_ns += from.exposed_copy_ns;
+  to.idle_ns += from.idle_ns;
+}
+
+DeviceTime SumOf(const std::vector<DeviceTime>& devices) {
+  DeviceTime total;
+  std::map<std::string, CopyTime> copies;
+  for (const DeviceTime& device : devices) {
+    AddSplit(device.split, total.split);
+    total.communication_ns += device.communication_ns;
+    total.copy_ns += device.copy_ns;
+    for (int i = 0; i < kNumKernelCategories; ++i) {
+      total.categories[i].num_kernels += device.categories[i].num_kernels;
+      total.categories[i].sum_ns += device.categories[i].sum_ns;
+      total.categories[i].share_ns += device.categories[i].share_ns;
+    }
+    for (int i = 0; i < kNumCollectives; ++i) {
+      total.collectives[i].num_kernels += device.collectives[i].num_kernels;
+      total.collectives[i].busy_ns += device.collectives[i].busy_ns;
+      total.collectives[i].overlapped_ns += device.collectives[i].overlapped_ns;
+      total.collectives[i].exposed_ns += device.collectives[i].exposed_ns;
+    }
+    for (int i = 0; i < kNumGapCauses; ++i) {
+      total.gaps_by_cause[i].num_gaps += device.gaps_by_cause[i].num_gaps;
+      total.gaps_by_cause[i].idle_ns += device.gaps_by_cause[i].idle_ns;
+    }
+    total.launch_call_ns += device.launch_call_ns;
+    total.num_kernels += device.num_kernels;
+    total.num_compute_kernels += device.num_compute_kernels;
+    total.num_short_kernels += device.num_short_kernels;
+    total.short_kernel_ns += device.short_kernel_ns;
+    for (const CopyTime& copy : device.copies) {
+      CopyTime& sum = copies[copy.name];
+      sum.name = copy.name;
+      sum.num_copies += copy.num_copies;
+      sum.sum_ns += copy.sum_ns;
+    }
+  }
+  for (auto& [name, copy] : copies) total.copies.push_back(std::move(copy));
+  return total;
+}
+
+absl::Status NoGpuEvents(const Trace& trace) {
+  const std::string found =
+      trace.num_skipped > 0
+          ? absl::StrCat(trace.num_skipped,
+                         " GPU events, all without a usable ts or dur")
+          : absl::StrCat(trace.num_events,
+                         " events and none of a GPU (category kernel, "
+                         "gpu_memcpy or gpu_memset)");
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the trace holds ", found,
+      "; record it with torch.profiler.profile(activities=[ProfilerActivity."
+      "CPU, ProfilerActivity.CUDA]), keep the GPU's work within the profiled "
+      "region, and end that with torch.cuda.synchronize()"));
+}
+
+absl::Status NoSuchStep(int64_t step, const std::vector<RecordedStep>& steps) {
+  if (steps.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--step ", step,
+        ": the trace has no ProfilerStep# annotations; call profiler.step() "
+        "after each training step while recording, or leave --step out"));
+  }
+  const auto number = [](std::string* out, const RecordedStep& recorded) {
+    absl::StrAppend(out, recorded.step);
+  };
+  return absl::InvalidArgumentError(
+      absl::StrCat("--step ", step, ": no such step; the trace has ",
+                   absl::StrJoin(steps, ", ", number)));
+}
+
+// The step of median length; of an even number of steps the shorter of the two
+// in the middle.
+int64_t MedianStep(std::vector<RecordedStep> steps) {
+  std::stable_sort(steps.begin(), steps.end(),
+                   [](const RecordedStep& a, const RecordedStep& b) {
+                     return a.length_ns < b.length_ns;
+                   });
+  return steps[(steps.size() - 1) / 2].step;
+}
+
+std::vector<KernelTotal> LongestKernels(
+    const Trace& trace, const std::vector<KernelCategory>& category_by_name,
+    const std::map<int32_t, std::pair<int64_t, int64_t>>& count_and_sum) {
+  std::vector<KernelTotal> kernels;
+  for (const auto& [name_idx, total] : count_and_sum) {
+    kernels.push_back({.name = trace.names[name_idx],
+                       .category = category_by_name[name_idx],
+                       .count = total.first,
+                       .sum_ns = total.second});
+  }
+  std::stable_sort(kernels.begin(), kernels.end(),
+                   [](const KernelTotal& a, const KernelTotal& b) {
+                     return a.sum_ns > b.sum_ns;
+                   });
+  if (kernels.size() > kNumLongestKernels) kernels.resize(kNumLongestKernels);
+  return kernels;
+}
+
+}  // namespace
+
+absl::StatusOr<Diagnosis> Diagnose(const Trace& trace,
+                                   const DiagnoseRequest& request) {
+  if (trace.gpu_events.empty()) return NoGpuEvents(trace);
+  const GapExplainer explainer(trace);
+  std::vector<KernelCategory> category_by_name;
+  for (const std::string& name : trace.names) {
+    category_by_name.push_back(CategorizeKernel(name));
+  }
+
+  Diagnosis diagnosis;
+  const std::map<int64_t, WindowByDevice> step_windows =
+      StepWindows(trace, explainer);
+  for (const auto& [step, windows] : step_windows) {
+    RecordedStep time = {.step = step};
+    for (const auto& [device, window] : windows) {
+      time.length_ns = std::max(time.length_ns, window.length_ns());
+      AddSplit(
+          DeviceAnalysis(trace, explainer, category_by_name, device, window)
+              .Split(),
+          time.split);
+    }
+    diagnosis.steps.push_back(time);
+  }
+  if (!diagnosis.steps.empty()) {
+    diagnosis.median_step = MedianStep(diagnosis.steps);
+  }
+  if (request.step.has_value() && !step_windows.contains(*request.step)) {
+    return NoSuchStep(*request.step, diagnosis.steps);
+  }
+  if (!request.whole) {
+    diagnosis.step =
+        request.step.has_value() ? request.step : diagnosis.median_step;
+  }
+
+  const WindowByDevice windows = diagnosis.step.has_value()
+                                     ? step_windows.at(*diagnosis.step)
+                                     : RecordedWindows(trace);
+  std::map<int32_t, std::pair<int64_t, int64_t>> count_and_sum;
+  for (const auto& [device, window] : windows) {
+    DeviceAnalysis analysis(trace, explainer, category_by_name, device, window);
+    for (const Piece& piece : analysis.pieces()) {
+      if (piece.is_copy) continue;
+      auto& [count, sum_ns] = count_and_sum[piece.event->name_idx];
+      ++count;
+      sum_ns += piece.time.length_ns();
+    }
+    diagnosis.devices.push_back(std::move(analysis).Analyse());
+  }
+  diagnosis.total = SumOf(diagnosis.devices);
+  diagnosis.longest_kernels =
+      LongestKernels(trace, category_by_name, count_and_sum);
+  return diagnosis;
+}
+
+}  // namespace millrace

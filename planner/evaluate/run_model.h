@@ -1,0 +1,25 @@
+// The model of a published run.
+
+#ifndef MILLRACE_PLANNER_EVALUATE_RUN_MODEL_H_
+#define MILLRACE_PLANNER_EVALUATE_RUN_MODEL_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/evaluate/framework_rules.h"
+#include "planner/evaluate/published_runs.h"
+#include "planner/layout/model.h"
+
+namespace millrace {
+
+// What the row states, completed by planner/evaluate/known_models.h and by the
+// rules that it adds to `assumptions`. InvalidArgument with the reason for a
+// model that stays incomplete or that the planner has no arithmetic for.
+absl::StatusOr<ModelSpec> ModelOfRun(const PublishedRun& run,
+                                     const FrameworkRule& framework,
+                                     std::vector<std::string>* assumptions);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_EVALUATE_RUN_MODEL_H_

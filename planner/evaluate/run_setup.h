@@ -1,0 +1,45 @@
+// What a published run means for the planner: its model, layout, the way its
+// framework computes and the profile of its machine. Nothing is guessed
+// silently: what the row does not say follows from a rule, and the rule is
+// listed in `assumptions`; a row that no rule completes is refused.
+
+#ifndef MILLRACE_PLANNER_EVALUATE_RUN_SETUP_H_
+#define MILLRACE_PLANNER_EVALUATE_RUN_SETUP_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/cost/layer_work.h"
+#include "planner/evaluate/published_runs.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
+
+namespace millrace {
+
+struct RunSetup {
+  ModelSpec model;
+  Layout layout;
+  Implementation implementation;
+  // Name of the hardware's profile (planner/profile/shipped_profiles.h).
+  std::string profile;
+  bool memory_is_of_first_rank = false;  // FrameworkRule::logs_first_rank.
+  double reserved_per_allocated = 1;     // As in FrameworkRule.
+  std::vector<std::string> assumptions;  // Sentences without a full stop.
+};
+
+// The profile of the device that a text names by one of the words that rows
+// have
+// ("NVIDIA-H200-x4"); empty if it names none.
+std::string ProfileOfDevice(const std::string& text);
+// Whether a row's profile can have this name.
+bool IsProfileOfRuns(const std::string& name);
+
+// InvalidArgument with the reason for a run that cannot be predicted: dims or
+// layout not stated, a device or architecture that the planner does not know
+// (naming those it does), a layout that the model cannot have.
+absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_EVALUATE_RUN_SETUP_H_

@@ -1,0 +1,216 @@
+#include "planner/explain/explain_parts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "planner/cost/layer_time.h"
+#include "planner/lower/lower.h"
+
+namespace millrace {
+namespace {
+
+// Parts below this share of the step bind nothing.
+constexpr double kShownPartShare = 0.01;
+constexpr size_t kShownOps = 4;
+// Of the same seconds added in other orders.
+constexpr double kSecondsRounding = 1e-9;
+
+// What a rank's compute lane did, by what it was for and by kind of op.
+struct ComputeSeconds {
+  double plain = 0;
+  double recompute = 0;
+  double optimizer = 0;
+  std::map<OpKind, double> by_kind;
+  double all() const { return plain + recompute + optimizer; }
+};
+
+ComputeSeconds ComputeOf(const Program& program, const RankTimeline& rank) {
+  ComputeSeconds seconds;
+  for (const TimelineEvent& event : rank.events) {
+    const Instruction& instruction =
+        program.instructions[static_cast<size_t>(event.instruction)];
+    if (instruction.lane != Lane::kCompute) continue;
+    const double duration = event.end_s - event.start_s;
+    seconds.by_kind[instruction.kind] += duration;
+    switch (instruction.phase) {
+      case Phase::kRecompute:
+        seconds.recompute += duration;
+        break;
+      case Phase::kOptimizer:
+        seconds.optimizer += duration;
+        break;
+      default:
+        seconds.plain += duration;
+    }
+  }
+  return seconds;
+}
+
+std::vector<Part<int64_t>> MemoryOf(const Prediction& prediction) {
+  return {
+      {"parameters", prediction.parameter_bytes},
+      {"gradients", prediction.gradient_bytes},
+      {"optimizer", prediction.optimizer_bytes},
+      {"step", prediction.step_bytes},
+      {"overhead", prediction.overhead_bytes},
+      {"other", prediction.persistent_bytes - prediction.parameter_bytes -
+                    prediction.gradient_bytes - prediction.optimizer_bytes}};
+}
+
+// A step that was simulated by passes besides takes longer, or shorter, than
+// its closed form by what its stages wait for each other.
+LayoutParts PartsOfClosedForm(const StepPrediction& prediction,
+                              double step_time_s) {
+  const StepTime& time = prediction.time;
+  const StepMemory& memory = prediction.memory;
+  double waiting_s =
+      time.bubble_s + step_time_s - prediction.time.step_time_s();
+  if (std::abs(waiting_s) < kSecondsRounding * step_time_s) waiting_s = 0;
+  return {.time = {{kComputePart, time.compute_s},
+                   {kRecomputePart, time.recompute_s},
+                   {kOptimizerPart, time.optimizer_s},
+                   {kBubblePart, std::max(0.0, waiting_s)},
+                   {kTensorPart, time.exposed_tensor_s},
+                   {kContextPart, time.exposed_context_s},
+                   {kExpertPart, time.exposed_expert_s},
+                   {kDataPart, time.exposed_data_s},
+                   {kTransferPart, time.transfer_s},
+                   {kOtherPart, std::min(0.0, waiting_s)}},
+          .memory = {{"parameters", memory.parameters},
+                     {"gradients", memory.gradients},
+                     {"optimizer", memory.optimizer},
+                     {"activations", memory.activations},
+                     {"working", memory.working},
+                     {"overhead", memory.overhead}},
+          .ops = {}};
+}
+
+// Neighbouring ranks from a group's first member to its last.
+int64_t SpanOf(const GroupPlacement& group) {
+  return 1 + (group.inner.size - 1) * group.inner.stride +
+         (group.outer.size - 1) * group.outer.stride;
+}
+
+// Of the groups that the part waits for; 0: it waits for none.
+int64_t SpanOf(absl::string_view part, const Plan& plan) {
+  const Layout& layout = plan.layout;
+  const Implementation implementation = {.pipeline_outermost =
+                                             plan.pipeline_outermost};
+  if (part == kTensorPart) return SpanOf(TensorGroup(layout));
+  if (part == kContextPart) return SpanOf(ContextGroup(layout));
+  if (part == kExpertPart) return SpanOf(ExpertGroup(layout, implementation));
+  if (part == kDataPart) return SpanOf(ReplicaGroup(layout, implementation));
+  if (part == kTransferPart) {
+    return int64_t{layout.pipeline} * PipelineStride(layout, implementation);
+  }
+  return 0;
+}
+
+// " over fabric", or nothing for what is no communication or where the profile
+// states no levels.
+std::string LinkText(absl::string_view part, const Plan& plan,
+                     const HardwareProfile& profile) {
+  const int64_t span = SpanOf(part, plan);
+  if (span == 0) return "";
+  for (const NetworkLevel& level : profile.network) {
+    if (level.devices == 0 || level.devices >= span) {
+      return absl::StrCat(" over ", level.name);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+LayoutParts PartsOfTimeline(std::span<const Program> programs,
+                            const Timeline& timeline,
+                            const Prediction& prediction) {
+  const RankTimeline* critical = nullptr;
+  ComputeSeconds most;
+  for (const RankTimeline& rank : timeline.ranks) {
+    const Program& program = programs[static_cast<size_t>(rank.stage)];
+    ComputeSeconds seconds = ComputeOf(program, rank);
+    if (critical == nullptr || seconds.all() > most.all()) {
+      critical = &rank;
+      most = std::move(seconds);
+    }
+  }
+  CHECK(critical != nullptr) << "a timeline without ranks";
+  const TimeBreakdown waited =
+      BreakDown(programs[static_cast<size_t>(critical->stage)], *critical,
+                timeline.step_time_s);
+  LayoutParts parts{.time = {{kComputePart, most.plain},
+                             {kRecomputePart, most.recompute},
+                             {kOptimizerPart, most.optimizer},
+                             {kBubblePart, waited.bubble_s},
+                             {kTensorPart, waited.exposed_tensor_comm_s},
+                             {kDataPart, waited.exposed_data_comm_s},
+                             {kOtherPart, waited.data_s + waited.other_s}},
+                    .memory = MemoryOf(prediction),
+                    .ops = {}};
+  for (const auto& [kind, seconds] : most.by_kind) {
+    parts.ops.push_back({OpKindName(kind), seconds});
+  }
+  std::stable_sort(parts.ops.begin(), parts.ops.end(),
+                   [](const Part<double>& a, const Part<double>& b) {
+                     return a.value > b.value;
+                   });
+  return parts;
+}
+
+absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan) {
+  if (plan.timeline.ranks.empty()) {
+    if (plan.prediction.closed_form.has_value()) {
+      return PartsOfClosedForm(*plan.prediction.closed_form,
+                               plan.prediction.step_time_s);
+    }
+    return absl::InternalError(
+        "a plan with neither timeline nor closed form has no parts");
+  }
+  ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                   BuildTrainingPrograms(model, plan.layout));
+  return PartsOfTimeline(programs, plan.timeline, plan.prediction);
+}
+
+std::string BindingText(const LayoutParts& parts, const Plan& plan,
+                        const HardwareProfile& profile) {
+  double step = 0;
+  for (const Part<double>& part : parts.time) step += part.value;
+  std::vector<Part<double>> shown;
+  for (const Part<double>& part : parts.time) {
+    if (part.value >= kShownPartShare * step) shown.push_back(part);
+  }
+  std::stable_sort(shown.begin(), shown.end(),
+                   [](const Part<double>& a, const Part<double>& b) {
+                     return a.value > b.value;
+                   });
+  const auto share_text = [&](const Part<double>& part) {
+    return absl::StrFormat("%s %.1f %%", part.name, 100 * part.value / step);
+  };
+  std::vector<std::string> texts;
+  for (const Part<double>& part : shown) {
+    std::string text = share_text(
+        {part.name + LinkText(part.name, plan, profile), part.value});
+    if (part.name == kComputePart && !parts.ops.empty()) {
+      std::vector<std::string> ops;
+      for (const Part<double>& op : parts.ops) {
+        if (ops.size() == kShownOps || op.value < kShownPartShare * step) break;
+        ops.push_back(share_text(op));
+      }
+      absl::StrAppend(&text, " (", absl::StrJoin(ops, ", "), ")");
+    }
+    texts.push_back(std::move(text));
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
+}  // namespace millrace

@@ -1,0 +1,69 @@
+// Where a layout's step and memory go: one form for layouts that were simulated
+// instruction by instruction and for those that have a closed form only.
+
+#ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_PARTS_H_
+#define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_PARTS_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/layout/model.h"
+#include "planner/profile/profile.h"
+#include "planner/program/program.h"
+#include "planner/search/search.h"
+#include "planner/simulate/timeline.h"
+
+namespace millrace {
+
+// Seconds of the step, or bytes of a rank, that one cause takes.
+template <typename Value>
+struct Part {
+  std::string name;  // "compute", "exposed tensor communication".
+  Value value;
+};
+
+struct LayoutParts {
+  // Of the rank that computes longest; they sum to the step time.
+  std::vector<Part<double>> time;
+  // Of the most loaded rank; they sum to its memory.
+  std::vector<Part<int64_t>> memory;
+  // What that computing was, by kind of op and most first; empty for layouts
+  // that were not simulated.
+  std::vector<Part<double>> ops;
+};
+
+// Names that LayoutParts::time uses.
+inline constexpr char kComputePart[] = "compute";
+inline constexpr char kRecomputePart[] = "recompute";
+inline constexpr char kOptimizerPart[] = "optimizer";
+inline constexpr char kBubblePart[] = "bubble";
+inline constexpr char kTensorPart[] = "exposed tensor communication";
+inline constexpr char kContextPart[] = "exposed context communication";
+inline constexpr char kExpertPart[] = "exposed expert communication";
+inline constexpr char kDataPart[] = "exposed data communication";
+inline constexpr char kTransferPart[] = "exposed transfers";
+inline constexpr char kOtherPart[] = "other";
+
+// Of a simulated step. Waiting for transfers counts as bubble there
+// (planner/simulate/timeline.h). `programs` are those of the timeline, by
+// stage.
+LayoutParts PartsOfTimeline(std::span<const Program> programs,
+                            const Timeline& timeline,
+                            const Prediction& prediction);
+
+// Of a plan's layout: by its timeline where it has one, else by its closed
+// form. Fails as lowering does; Internal for a plan that has neither.
+absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan);
+
+// "compute 78 %, bubble 12 %, exposed data communication over fabric 5 %": the
+// parts of at least a hundredth, largest first. Communication names the network
+// level that its axis spans, where the profile states levels.
+std::string BindingText(const LayoutParts& parts, const Plan& plan,
+                        const HardwareProfile& profile);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_EXPLAIN_EXPLAIN_PARTS_H_

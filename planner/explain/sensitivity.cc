@@ -1,0 +1,175 @@
+#include "planner/explain/sensitivity.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "planner/search/prediction.h"
+
+namespace millrace {
+namespace {
+
+constexpr char kMemoryKey[] = "device.memory";
+constexpr double kNextStep = 1.25;
+constexpr double kFactors[] = {kNextStep, 2};
+// Savings below this share of the step are nothing to buy hardware for.
+constexpr double kShownSaving = 1e-3;
+
+// `planned` with one figure of its hardware improved.
+absl::StatusOr<PlanningCase> Improved(const PlanningCase& planned,
+                                      const std::string& key, double factor) {
+  PlanningCase improved = planned;
+  if (key == kMemoryKey &&
+      improved.job.resources.memory_per_device_bytes.has_value()) {
+    // The job's limit decides, so it is what grows.
+    int64_t& limit = *improved.job.resources.memory_per_device_bytes;
+    limit = std::llround(static_cast<double>(limit) * factor);
+    return improved;
+  }
+  const std::string setting = absl::StrCat(key, "=", factor, "x");
+  const ProfileLoader no_profiles = [](const std::string& name) {
+    return absl::StatusOr<HardwareProfile>(
+        absl::InternalError(absl::StrCat("profile ", name, " is not needed")));
+  };
+  absl::StatusOr<std::vector<ValueChange>> applied =
+      ApplyWhatIf({&setting, 1}, no_profiles, &improved);
+  if (!applied.ok()) return applied.status();
+  return improved;
+}
+
+absl::StatusOr<SensitivityRow> FindRow(const PlanningCase& improved,
+                                       const std::string& key, double factor,
+                                       const Plan& chosen,
+                                       const Planner& planner) {
+  PlanningCase kept = improved;
+  PinLayout(chosen.layout, &kept.job);
+  ASSIGN_OR_RETURN(const Plan plan, planner(kept));
+  return SensitivityRow{
+      .key = key,
+      .factor = factor,
+      .kept_step_time_s = plan.prediction.step_time_s,
+      .best = {},
+  };
+}
+
+double Saving(double seconds, const Plan& chosen) {
+  return 1 - seconds / chosen.prediction.step_time_s;
+}
+
+// The best layout that only memory stands in the way of, and how much faster
+// it would be.
+std::string MemoryText(const Plan& chosen) {
+  const Alternative* best = nullptr;
+  double most = kShownSaving;
+  for (const Alternative& alternative : chosen.alternatives) {
+    if (alternative.fits) continue;
+    // What does not fit was not simulated.
+    const double saving =
+        1 - alternative.prediction.step_time_s / alternative.chosen_step_time_s;
+    if (saving < most) continue;
+    best = &alternative;
+    most = saving;
+  }
+  if (best == nullptr) return "";
+  return absl::StrFormat("; memory for %s saves %.1f %% by the closed form",
+                         LayoutToString(best->layout), 100 * most);
+}
+
+}  // namespace
+
+std::vector<std::string> HardwareKeys(const PlanningCase& planned) {
+  std::vector<std::string> keys = {"device.flops", "device.memory_bandwidth",
+                                   kMemoryKey};
+  if (planned.num_devices == 1) return keys;
+  int32_t joined = 1;  // Devices that a domain of the level below joins.
+  for (const NetworkLevel& level : planned.profile.network) {
+    if (joined >= planned.num_devices) break;
+    keys.push_back(absl::StrCat("link.", level.name));
+    joined = level.devices > 0 ? level.devices : planned.num_devices;
+  }
+  if (planned.profile.network.empty()) keys.emplace_back("link.all");
+  return keys;
+}
+
+absl::StatusOr<std::vector<SensitivityRow>> FindSensitivity(
+    const PlanningCase& planned, const Plan& chosen, const Planner& planner) {
+  std::vector<SensitivityRow> rows;
+  for (const std::string& key : HardwareKeys(planned)) {
+    for (const double factor : kFactors) {
+      ASSIGN_OR_RETURN(const PlanningCase improved,
+                       Improved(planned, key, factor));
+      ASSIGN_OR_RETURN(SensitivityRow row,
+                       FindRow(improved, key, factor, chosen, planner));
+      ASSIGN_OR_RETURN(const Plan best, planner(improved));
+      // A search that proves nothing may miss the layout at hand.
+      const bool is_better = best.prediction.step_time_s < row.kept_step_time_s;
+      row.best = is_better ? best.layout : chosen.layout;
+      row.best_step_time_s =
+          is_better ? best.prediction.step_time_s : row.kept_step_time_s;
+      row.best_changes = row.best != chosen.layout;
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
+absl::StatusOr<std::vector<SensitivityRow>> FindNextStep(
+    const PlanningCase& planned, const Plan& chosen, const Planner& planner) {
+  std::vector<SensitivityRow> rows;
+  for (const std::string& key : HardwareKeys(planned)) {
+    if (key == kMemoryKey) continue;  // A layout kept gains nothing by it.
+    ASSIGN_OR_RETURN(const PlanningCase improved,
+                     Improved(planned, key, kNextStep));
+    ASSIGN_OR_RETURN(SensitivityRow row,
+                     FindRow(improved, key, kNextStep, chosen, planner));
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::string SensitivityTable(const Plan& chosen,
+                             const std::vector<SensitivityRow>& rows) {
+  std::string text = absl::StrFormat(
+      "\n  %-29s %10s %7s %10s %7s  %s\n", "with better hardware", "this plan",
+      "saves", "best plan", "saves", "best layout");
+  for (const SensitivityRow& row : rows) {
+    absl::StrAppendFormat(
+        &text, "  %-29s %10s %6.1f%% %10s %6.1f%%  %s\n",
+        absl::StrCat(row.key, "=", row.factor, "x"),
+        FormatStepTime(row.kept_step_time_s),
+        100 * Saving(row.kept_step_time_s, chosen),
+        FormatStepTime(row.best_step_time_s),
+        100 * Saving(row.best_step_time_s, chosen),
+        row.best_changes ? LayoutToString(row.best) : "the same");
+  }
+  return text;
+}
+
+std::string NextStepText(const Plan& chosen,
+                         const std::vector<SensitivityRow>& rows) {
+  std::vector<const SensitivityRow*> order;
+  for (const SensitivityRow& row : rows) order.push_back(&row);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const SensitivityRow* a, const SensitivityRow* b) {
+                     return a->kept_step_time_s < b->kept_step_time_s;
+                   });
+  std::vector<std::string> texts;
+  for (const SensitivityRow* row : order) {
+    const double saving = Saving(row->kept_step_time_s, chosen);
+    // Orders of passes differ by chance: what seems to cost time saves none.
+    if (saving < kShownSaving) continue;
+    texts.push_back(
+        texts.empty() ? absl::StrFormat("%s +%.0f %% saves %.1f %%", row->key,
+                                        100 * (row->factor - 1), 100 * saving)
+                      : absl::StrFormat("%s %.1f %%", row->key, 100 * saving));
+  }
+  return absl::StrCat(texts.empty() ? "no part of the hardware alone saves time"
+                                    : absl::StrJoin(texts, ", "),
+                      MemoryText(chosen));
+}
+
+}  // namespace millrace

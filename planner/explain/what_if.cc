@@ -1,0 +1,365 @@
+#include "planner/explain/what_if.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "planner/job/job_file.h"
+#include "planner/job/job_keys.h"
+#include "planner/profile/changed_hardware.h"
+#include "planner/text/nearest_word.h"
+#include "planner/text/quantity.h"
+
+namespace millrace {
+namespace {
+
+constexpr size_t kNearestShown = 3;
+constexpr char kMemoryOfJob[] = "resources.memory_per_device";
+
+struct Setting {
+  std::string key;
+  std::string value;
+};
+
+absl::Status SettingError(const Setting& setting, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--what-if ", setting.key, "=", setting.value, ": ", what));
+}
+
+absl::StatusOr<Setting> SplitSetting(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--what-if ", text,
+                     ": expected KEY=VALUE, such as devices=1024 or "
+                     "link.inter_node=800Gb/s"));
+  }
+  return Setting{.key = text.substr(0, equals),
+                 .value = text.substr(equals + 1)};
+}
+
+std::vector<std::string> KnownKeys(const HardwareProfile& profile) {
+  std::vector<std::string> keys = {"devices",
+                                   "profile",
+                                   "device.flops",
+                                   "device.bf16_flops",
+                                   "device.fp8_flops",
+                                   "device.fp4_flops",
+                                   "device.memory_bandwidth",
+                                   "device.memory",
+                                   "link.all"};
+  std::vector<std::string> levels;
+  for (const NetworkLevel& level : profile.network) {
+    levels.push_back(level.name);
+  }
+  for (const char* alias : {"intra_node", "inter_node"}) {
+    if (LinkLevel(alias, profile).has_value()) levels.emplace_back(alias);
+  }
+  for (const std::string& level : levels) {
+    for (const char* suffix : {"", ".latency", ".devices"}) {
+      keys.push_back(absl::StrCat("link.", level, suffix));
+    }
+  }
+  for (const JobKey& key : JobKeys()) keys.emplace_back(key.path);
+  return keys;
+}
+
+absl::Status UnknownKey(const Setting& setting,
+                        const HardwareProfile& profile) {
+  std::vector<std::string> keys = KnownKeys(profile);
+  std::stable_sort(keys.begin(), keys.end(),
+                   [&](const std::string& a, const std::string& b) {
+                     return EditDistance(setting.key, a) <
+                            EditDistance(setting.key, b);
+                   });
+  keys.resize(std::min(keys.size(), kNearestShown));
+  return SettingError(setting, absl::StrCat("unknown key; the nearest are ",
+                                            absl::StrJoin(keys, ", ")));
+}
+
+absl::StatusOr<int32_t> ParseCount(const Setting& setting) {
+  int32_t count = 0;
+  if (!absl::SimpleAtoi(setting.value, &count) || count < 1) {
+    return SettingError(setting, "expected an integer of at least 1");
+  }
+  return count;
+}
+
+// A quantity of the hardware that was `before` (0: not stated), after the
+// setting, and how both are written.
+struct HardwareValue {
+  double factor = 1;
+  double after = 0;
+  ValueChange change;
+};
+
+absl::StatusOr<HardwareValue> ReadHardwareValue(const Setting& setting,
+                                                const std::string& key,
+                                                double before,
+                                                Dimension dimension,
+                                                const std::string& profile) {
+  if (const std::optional<double> factor = ParseFactor(setting.value)) {
+    HardwareValue value{.factor = *factor, .after = before * *factor};
+    value.change = {key, "1x", setting.value};
+    if (before > 0) {
+      value.change.before = FormatQuantity(before, dimension, "");
+      value.change.after = FormatQuantity(value.after, dimension, "");
+    }
+    return value;
+  }
+  const absl::StatusOr<Quantity> quantity =
+      ParseQuantity(setting.value, dimension);
+  if (!quantity.ok()) {
+    return SettingError(setting, absl::StrCat(quantity.status().message(),
+                                              "; or a factor such as 1.25x"));
+  }
+  if (before <= 0) {
+    return SettingError(
+        setting, absl::StrCat("hardware profile '", profile,
+                              "' does not state this figure; give a factor "
+                              "such as 1.25x, or profile=NAME of a profile "
+                              "that does"));
+  }
+  return HardwareValue{
+      .factor = quantity->value / before,
+      .after = quantity->value,
+      .change = {key, FormatQuantity(before, dimension, quantity->unit),
+                 FormatQuantity(quantity->value, dimension, quantity->unit)}};
+}
+
+absl::StatusOr<ValueChange> SetFactor(const Setting& setting,
+                                      void (*scale)(double, HardwareProfile*),
+                                      HardwareProfile* profile) {
+  const std::optional<double> factor = ParseFactor(setting.value);
+  if (!factor) return SettingError(setting, "expected a factor such as 1.25x");
+  scale(*factor, profile);
+  return ValueChange{setting.key, "1x", setting.value};
+}
+
+absl::StatusOr<ValueChange> SetFlops(const Setting& setting, GemmFormat format,
+                                     HardwareProfile* profile) {
+  ASSIGN_OR_RETURN(
+      const HardwareValue value,
+      ReadHardwareValue(setting, setting.key, FlopsOf(format, *profile),
+                        Dimension::kFlopsPerSecond, profile->name));
+  ScaleFlopsOf(format, value.factor, profile);
+  return value.change;
+}
+
+absl::StatusOr<ValueChange> SetMemoryBandwidth(const Setting& setting,
+                                               HardwareProfile* profile) {
+  ASSIGN_OR_RETURN(const HardwareValue value,
+                   ReadHardwareValue(
+                       setting, setting.key, profile->device.memory_bytes_per_s,
+                       Dimension::kBytesPerSecond, profile->name));
+  ScaleMemoryBandwidth(value.factor, profile);
+  return value.change;
+}
+
+absl::StatusOr<ValueChange> SetMemory(const Setting& setting,
+                                      PlanningCase* planned) {
+  if (planned->job.resources.memory_per_device_bytes.has_value()) {
+    return SettingError(setting,
+                        absl::StrCat("the job sets ", kMemoryOfJob,
+                                     ", which decides; change that instead: ",
+                                     "--what-if ", kMemoryOfJob, "=..."));
+  }
+  HardwareProfile& profile = planned->profile;
+  ASSIGN_OR_RETURN(
+      const HardwareValue value,
+      ReadHardwareValue(setting, setting.key,
+                        static_cast<double>(profile.device_memory_bytes),
+                        Dimension::kBytes, profile.name));
+  profile.device_memory_bytes = std::llround(value.after);
+  return value.change;
+}
+
+absl::StatusOr<ValueChange> SetLevelDevices(const Setting& setting,
+                                            size_t level,
+                                            const std::string& key,
+                                            HardwareProfile* profile) {
+  ASSIGN_OR_RETURN(const int32_t devices, ParseCount(setting));
+  NetworkLevel& changed = profile->network[level];
+  const int32_t before = changed.devices;
+  if (level > 0 && profile->network[level - 1].devices > devices) {
+    return SettingError(
+        setting, absl::StrCat("a domain of ", profile->network[level - 1].name,
+                              ", the level below, already joins ",
+                              profile->network[level - 1].devices, " devices"));
+  }
+  if (level + 1 < profile->network.size()) {
+    const NetworkLevel& outer = profile->network[level + 1];
+    if (outer.devices > 0 && outer.devices < devices) {
+      return SettingError(
+          setting, absl::StrCat("a domain of ", outer.name,
+                                ", the level above, joins only ", outer.devices,
+                                " devices; change that first"));
+    }
+  }
+  changed.devices = devices;
+  return ValueChange{key, before > 0 ? absl::StrCat(before) : "all",
+                     absl::StrCat(devices)};
+}
+
+absl::StatusOr<ValueChange> SetLink(const Setting& setting,
+                                    HardwareProfile* profile) {
+  absl::string_view name = absl::StripPrefix(setting.key, "link.");
+  const bool is_latency = absl::ConsumeSuffix(&name, ".latency");
+  const bool is_devices = !is_latency && absl::ConsumeSuffix(&name, ".devices");
+  const std::optional<size_t> level = LinkLevel(name, *profile);
+  if (!level) {
+    if (profile->network.empty()) {
+      return SettingError(
+          setting, absl::StrCat("hardware profile '", profile->name,
+                                "' has no section network, only measured "
+                                "times; scale them with link.all=2x"));
+    }
+    return UnknownKey(setting, *profile);
+  }
+  NetworkLevel& changed = profile->network[*level];
+  const std::string key = absl::StrCat("link.", changed.name,
+                                       is_latency   ? ".latency"
+                                       : is_devices ? ".devices"
+                                                    : "");
+  if (is_devices) return SetLevelDevices(setting, *level, key, profile);
+  const Dimension dimension =
+      is_latency ? Dimension::kSeconds : Dimension::kBytesPerSecond;
+  ASSIGN_OR_RETURN(
+      const HardwareValue value,
+      ReadHardwareValue(setting, key,
+                        is_latency ? changed.latency_s : changed.bytes_per_s,
+                        dimension, profile->name));
+  if (is_latency) {
+    changed.latency_s = value.after;
+  } else {
+    ScaleLink(*level, value.factor, profile);
+  }
+  return value.change;
+}
+
+absl::StatusOr<ValueChange> SetJobKey(const Setting& setting, const JobKey& key,
+                                      JobSpec* job) {
+  const std::string before = JobValueToYaml(key, *job);
+  if (!SetJobValue(key, setting.value, job)) {
+    return SettingError(setting,
+                        absl::StrCat("expected ", DescribeExpected(key)));
+  }
+  return ValueChange{setting.key, before, JobValueToYaml(key, *job)};
+}
+
+absl::StatusOr<ValueChange> SetProfile(const Setting& setting,
+                                       const ProfileLoader& load_profile,
+                                       HardwareProfile* profile) {
+  absl::StatusOr<HardwareProfile> loaded = load_profile(setting.value);
+  if (!loaded.ok()) return SettingError(setting, loaded.status().message());
+  const std::string before = profile->name;
+  *profile = *std::move(loaded);
+  return ValueChange{setting.key, before, profile->name};
+}
+
+absl::StatusOr<ValueChange> ApplyOne(const Setting& setting,
+                                     PlanningCase* planned) {
+  HardwareProfile* profile = &planned->profile;
+  const std::string& key = setting.key;
+  if (key == "devices") {
+    const int32_t before = planned->num_devices;
+    ASSIGN_OR_RETURN(planned->num_devices, ParseCount(setting));
+    planned->nodes.clear();
+    return ValueChange{key, absl::StrCat(before),
+                       absl::StrCat(planned->num_devices)};
+  }
+  if (key == "device.flops") return SetFactor(setting, ScaleFlops, profile);
+  if (key == "device.bf16_flops") {
+    return SetFlops(setting, GemmFormat::kAsStored, profile);
+  }
+  if (key == "device.fp8_flops") {
+    return SetFlops(setting, GemmFormat::kFloat8, profile);
+  }
+  if (key == "device.fp4_flops") {
+    return SetFlops(setting, GemmFormat::kFloat4, profile);
+  }
+  if (key == "device.memory_bandwidth") {
+    return SetMemoryBandwidth(setting, profile);
+  }
+  if (key == "device.memory") return SetMemory(setting, planned);
+  if (key == "link.all") return SetFactor(setting, ScaleAllLinks, profile);
+  if (absl::StartsWith(key, "link.")) return SetLink(setting, profile);
+  if (const JobKey* job_key = FindJobKey(key)) {
+    return SetJobKey(setting, *job_key, &planned->job);
+  }
+  return UnknownKey(setting, *profile);
+}
+
+// The rules that join keys, which one key's setter does not see.
+absl::Status CheckJob(JobSpec* job) {
+  absl::StatusOr<JobSpec> checked =
+      ParseJob(JobToYaml(*job), "the changed job");
+  if (!checked.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--what-if gives a job that contradicts itself: ",
+                     checked.status().message()));
+  }
+  *job = *std::move(checked);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ValueChange>> ApplyWhatIf(
+    std::span<const std::string> settings, const ProfileLoader& load_profile,
+    PlanningCase* planned) {
+  if (!settings.empty() && !planned->pools.empty()) {
+    return absl::InvalidArgumentError(
+        "--what-if changes devices of one type, but --devices names several");
+  }
+  std::vector<Setting> parsed;
+  std::set<std::string> keys;
+  for (const std::string& text : settings) {
+    ASSIGN_OR_RETURN(Setting setting, SplitSetting(text));
+    if (!keys.insert(setting.key).second) {
+      return SettingError(setting, "given twice; keep one");
+    }
+    parsed.push_back(std::move(setting));
+  }
+  PlanningCase changed = *planned;
+  std::vector<ValueChange> changes(parsed.size());
+  // Another profile replaces what the other settings change.
+  for (const bool profiles : {true, false}) {
+    for (size_t i = 0; i < parsed.size(); ++i) {
+      if ((parsed[i].key == "profile") != profiles) continue;
+      ASSIGN_OR_RETURN(
+          changes[i],
+          profiles ? SetProfile(parsed[i], load_profile, &changed.profile)
+                   : ApplyOne(parsed[i], &changed));
+    }
+  }
+  RETURN_IF_ERROR(CheckJob(&changed.job));
+  *planned = std::move(changed);
+  return changes;
+}
+
+void PinLayout(const Layout& layout, JobSpec* job) {
+  LayoutConstraints& pinned = job->layout;
+  pinned.pipeline = layout.pipeline;
+  pinned.data = layout.data;
+  pinned.tensor = layout.tensor;
+  pinned.context = layout.context;
+  pinned.expert = layout.expert;
+  pinned.expert_tensor = layout.expert_tensor;
+  pinned.interleave = layout.interleave;
+  pinned.micro_batch = layout.micro_batch;
+  pinned.zero = layout.zero;
+  pinned.recompute = RecomputeKey(layout);
+  pinned.schedule = ScheduleName(layout.schedule);
+}
+
+}  // namespace millrace

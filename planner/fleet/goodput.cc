@@ -1,0 +1,299 @@
+#include "planner/fleet/goodput.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kSecondsPerHour = 3600;
+
+// Shares of all time by how many nodes are missing at once, in steady state.
+// The job runs on all its nodes while spares last, then on fewer as far as
+// there are plans, and else waits, while nothing more fails.
+struct NodeStates {
+  std::vector<double> running_on_fewer;  // [i]: i nodes too few; [0]: all.
+  double waiting = 0;
+};
+
+// A birth-death chain: a node fails for good every `node_failure_s` seconds of
+// its running, and `absent` nodes come back one every repair_s / absent.
+NodeStates StatesOf(double num_nodes, double node_failure_s, double repair_s,
+                    int32_t num_spares, int32_t num_plans) {
+  const int32_t last = num_spares + num_plans + 1;
+  // Logarithms: with many nodes absent, products overflow.
+  std::vector<double> weight(last + 1, 0);
+  double largest = 0;
+  for (int32_t absent = 1; absent <= last; ++absent) {
+    const double running = num_nodes - std::max(0, absent - 1 - num_spares);
+    weight[absent] = weight[absent - 1] +
+                     std::log(running * repair_s / node_failure_s / absent);
+    largest = std::max(largest, weight[absent]);
+  }
+  double sum = 0;
+  for (double& w : weight) sum += w = std::exp(w - largest);
+  NodeStates states;
+  states.running_on_fewer.assign(num_plans + 1, 0);
+  for (int32_t absent = 0; absent < last; ++absent) {
+    states.running_on_fewer[std::max(0, absent - num_spares)] +=
+        weight[absent] / sum;
+  }
+  states.waiting = weight[last] / sum;
+  return states;
+}
+
+class Predictor {
+ public:
+  Predictor(const GoodputSpec& spec, const GoodputInput& input)
+      : spec_(spec),
+        input_(input),
+        num_nodes_(std::ceil(static_cast<double>(input.num_devices) /
+                             input.devices_per_node)),
+        failures_{.mean_time_between_failures_s =
+                      spec.mean_time_between_failures_hours * kSecondsPerHour /
+                      input.num_devices,
+                  .checkpoint_s = spec.checkpoint_seconds.value_or(
+                      input.checkpoint_bytes_per_device /
+                      static_cast<double>(spec.checkpoint_bytes_per_second)),
+                  .checkpoint_lag_s = spec.checkpoint_lag_seconds,
+                  .recovery_s = spec.recovery_seconds} {
+    // No checkpoint is free; and one that were would be taken all the time.
+    failures_.checkpoint_s = std::max(failures_.checkpoint_s, 1e-3);
+    interval_steps_ = BestSteps();
+  }
+
+  GoodputReport Predict() const {
+    if (input_.num_spare_nodes >= 0) return With(input_.num_spare_nodes);
+    const int32_t enough = SparesFor(MeanAbsent(), spec_.spare_confidence);
+    if (spec_.objective != "cost") return With(enough);
+    GoodputReport best = With(0);
+    // Beyond twice those that nearly always suffice, spares only cost.
+    for (int32_t spares = 1; spares <= 2 * enough + 1; ++spares) {
+      const GoodputReport report = With(spares);
+      if (report.tokens_per_dollar > best.tokens_per_dollar) best = report;
+    }
+    return best;
+  }
+
+ private:
+  double RepairSeconds() const { return spec_.repair_hours * kSecondsPerHour; }
+  // Of one node, for good.
+  double NodeFailureSeconds() const {
+    return failures_.mean_time_between_failures_s * num_nodes_ /
+           spec_.repair_share;
+  }
+  double MeanAbsent() const {
+    return MeanAbsentNodes(spec_, input_.num_devices);
+  }
+
+  int64_t BestSteps() const {
+    const double steps = BestCheckpointInterval(failures_) / input_.step_time_s;
+    const auto below = std::max<int64_t>(1, static_cast<int64_t>(steps));
+    const auto useful = [&](int64_t count) {
+      return SharesOf(failures_,
+                      static_cast<double>(count) * input_.step_time_s)
+          .useful;
+    };
+    return useful(below + 1) > useful(below) ? below + 1 : below;
+  }
+
+  // Shares of running with `missing` nodes too few; fewer nodes fail less.
+  TimeShares SharesWithout(size_t missing) const {
+    FailureModel failures = failures_;
+    failures.mean_time_between_failures_s *=
+        num_nodes_ / (num_nodes_ - static_cast<double>(missing));
+    return SharesOf(failures,
+                    static_cast<double>(interval_steps_) * input_.step_time_s);
+  }
+
+  // Adds up the shares with so many plans for fewer nodes; goodput_fraction is
+  // what they leave.
+  void FillShares(int32_t num_spares, int32_t num_plans,
+                  GoodputReport* report) const {
+    const NodeStates states = StatesOf(num_nodes_, NodeFailureSeconds(),
+                                       RepairSeconds(), num_spares, num_plans);
+    double useful = 0;
+    report->waiting_fraction = states.waiting;
+    for (size_t missing = 0; missing < states.running_on_fewer.size();
+         ++missing) {
+      const double share = states.running_on_fewer[missing];
+      const double speed =
+          missing == 0 ? 1 : input_.throughput_by_nodes_lost[missing - 1];
+      TimeShares parts = SharesWithout(missing);
+      if (missing > 0) {
+        // Going back to more nodes, once one is repaired: a checkpoint and a
+        // start, which nothing is lost by beside their time.
+        const double returns_per_s =
+            static_cast<double>(missing + num_spares) / RepairSeconds();
+        const double moving = std::min(
+            parts.useful,
+            returns_per_s * (failures_.checkpoint_s + failures_.recovery_s));
+        parts.useful -= moving;
+        parts.recovery += moving;
+      }
+      useful += share * speed * parts.useful;
+      report->checkpoint_fraction += share * speed * parts.checkpoint;
+      report->lost_work_fraction += share * speed * parts.lost_work;
+      report->recovery_fraction += share * speed * parts.recovery;
+      report->missing_nodes_fraction += share * (1 - speed);
+    }
+    report->goodput_fraction = useful;
+  }
+
+  GoodputReport With(int32_t num_spares) const {
+    const double full_tokens_per_s =
+        input_.tokens_per_step / input_.step_time_s;
+    GoodputReport report;
+    report.considers_failures = true;
+    report.cluster_mean_time_between_failures_s =
+        failures_.mean_time_between_failures_s;
+    report.checkpoint_s = failures_.checkpoint_s;
+    report.checkpoint_interval_steps = interval_steps_;
+    report.checkpoint_interval_s =
+        static_cast<double>(interval_steps_) * input_.step_time_s;
+    report.num_spare_nodes = num_spares;
+    report.spares_suffice_probability =
+        ProbabilitySparesSuffice(MeanAbsent(), num_spares);
+
+    GoodputReport waiting = report;
+    FillShares(num_spares, 0, &waiting);
+    GoodputReport replanning = report;
+    // At least one node must be left to plan for.
+    const auto num_plans = static_cast<int32_t>(
+        std::min(static_cast<double>(input_.throughput_by_nodes_lost.size()),
+                 num_nodes_ - 1));
+    FillShares(num_spares, num_plans, &replanning);
+    const bool replans = replanning.goodput_fraction > waiting.goodput_fraction;
+    report = replans ? replanning : waiting;
+    report.replans = replans;
+    report.waiting_tokens_per_s = full_tokens_per_s * waiting.goodput_fraction;
+    report.replanning_tokens_per_s =
+        full_tokens_per_s * replanning.goodput_fraction;
+    report.tokens_per_s = full_tokens_per_s * report.goodput_fraction;
+    const double paid_devices =
+        input_.num_devices +
+        static_cast<double>(num_spares) * input_.devices_per_node;
+    if (spec_.price_per_device_hour > 0) {
+      report.tokens_per_dollar = report.tokens_per_s * kSecondsPerHour /
+                                 (paid_devices * spec_.price_per_device_hour);
+    }
+    return report;
+  }
+
+  const GoodputSpec& spec_;
+  const GoodputInput& input_;
+  const double num_nodes_;
+  FailureModel failures_;
+  int64_t interval_steps_ = 1;
+};
+
+GoodputReport WithoutFailures(const GoodputSpec& spec,
+                              const GoodputInput& input) {
+  GoodputReport report;
+  report.num_spare_nodes = std::max(0, input.num_spare_nodes);
+  report.tokens_per_s = input.tokens_per_step / input.step_time_s;
+  if (spec.price_per_device_hour > 0) {
+    report.tokens_per_dollar =
+        report.tokens_per_s * kSecondsPerHour /
+        ((input.num_devices + static_cast<double>(report.num_spare_nodes) *
+                                  input.devices_per_node) *
+         spec.price_per_device_hour);
+  }
+  return report;
+}
+
+}  // namespace
+
+TimeShares SharesOf(const FailureModel& failures, double interval_s) {
+  const double m = failures.mean_time_between_failures_s;
+  // Between two failures the time M e^(recovery / M) passes on average, and
+  // e^(-lag / M) / (e^((interval + checkpoint) / M) - 1) checkpoints come to
+  // count.
+  TimeShares shares;
+  shares.useful =
+      interval_s / m *
+      std::exp(-(failures.recovery_s + failures.checkpoint_lag_s) / m) /
+      std::expm1((interval_s + failures.checkpoint_s) / m);
+  shares.checkpoint = shares.useful * failures.checkpoint_s / interval_s;
+  shares.recovery = -std::expm1(-failures.recovery_s / m);
+  shares.lost_work =
+      std::max(0.0, 1 - shares.useful - shares.checkpoint - shares.recovery);
+  return shares;
+}
+
+double BestCheckpointInterval(const FailureModel& failures) {
+  const double m = failures.mean_time_between_failures_s;
+  const double c = failures.checkpoint_s / m;
+  CHECK(c > 0) << failures.checkpoint_s << " s a checkpoint";
+  if (c > 30) return m;  // To rounding.
+  // The derivative vanishes at x = interval / M with x + log(1 - x) + c = 0.
+  // That is concave and falls; both bounds are above its root, so Newton's
+  // steps come down to it.
+  double x = std::min(std::sqrt(2 * c), -std::expm1(-1 - c));
+  for (int i = 0; i < 100; ++i) {
+    const double step = (x + std::log1p(-x) + c) * (1 - x) / x;
+    x += step;
+    if (std::abs(step) <= 1e-15 * x) break;
+  }
+  return x * m;
+}
+
+double ProbabilitySparesSuffice(double mean_absent, int32_t num_spares) {
+  // Poisson, by logarithms of its terms.
+  if (mean_absent <= 0) return 1;
+  double sum = 0;
+  for (int32_t k = 0; k <= num_spares; ++k) {
+    sum += std::exp(k * std::log(mean_absent) - mean_absent -
+                    std::lgamma(k + 1.0));
+  }
+  return std::min(1.0, sum);
+}
+
+int32_t SparesFor(double mean_absent, double confidence) {
+  CHECK(confidence < 1) << confidence;
+  if (mean_absent <= 0) return 0;
+  double sum = 0;
+  for (int32_t k = 0;; ++k) {
+    sum += std::exp(k * std::log(mean_absent) - mean_absent -
+                    std::lgamma(k + 1.0));
+    // Rounding may keep the sum below a confidence next to 1; far above the
+    // mean nothing more comes.
+    if (sum >= confidence || k > 10 * mean_absent + 100) return k;
+  }
+}
+
+double WaitingShare(double mean_absent, int32_t num_spares) {
+  double blocked = 1;
+  for (int32_t k = 1; k <= num_spares + 1; ++k) {
+    blocked = mean_absent * blocked / (k + mean_absent * blocked);
+  }
+  return blocked;
+}
+
+double MeanAbsentNodes(const GoodputSpec& spec, int32_t num_devices) {
+  return spec.mean_time_between_failures_hours > 0
+             ? num_devices * spec.repair_share * spec.repair_hours /
+                   spec.mean_time_between_failures_hours
+             : 0;
+}
+
+GoodputReport PredictGoodput(const GoodputSpec& spec,
+                             const GoodputInput& input) {
+  return spec.mean_time_between_failures_hours > 0
+             ? Predictor(spec, input).Predict()
+             : WithoutFailures(spec, input);
+}
+
+double ObjectiveOf(const GoodputSpec& spec, const GoodputInput& input) {
+  if (spec.objective == "step_time") {
+    return input.step_time_s / input.tokens_per_step;
+  }
+  const GoodputReport report = PredictGoodput(spec, input);
+  return spec.objective == "cost" ? 1 / report.tokens_per_dollar
+                                  : 1 / report.tokens_per_s;
+}
+
+}  // namespace millrace

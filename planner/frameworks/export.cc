@@ -1,0 +1,225 @@
+#include "planner/frameworks/export.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "planner/cost/layer_work.h"
+#include "planner/frameworks/export_parts.h"
+#include "planner/job/job_keys.h"
+
+namespace millrace {
+namespace {
+
+LayoutConstraints Pinned(const Layout& layout) {
+  return {.pipeline = layout.pipeline,
+          .data = layout.data,
+          .tensor = layout.tensor,
+          .micro_batch = layout.micro_batch,
+          .zero = layout.zero,
+          .context = layout.context,
+          .expert = layout.expert,
+          .expert_tensor = layout.expert_tensor,
+          .interleave = layout.interleave,
+          .recompute = RecomputeKey(layout),
+          .schedule = ScheduleName(layout.schedule)};
+}
+
+// What is computed in, where the layout leaves it to the job.
+absl::Status TakePrecision(const std::string& precision, Layout& layout) {
+  if (precision == "fp32") return absl::OkStatus();
+  layout.precision = Precision::kBfloat16;
+  if (precision == "bf16") return absl::OkStatus();
+  if (precision == "fp8") {
+    layout.gemm_format = GemmFormat::kFloat8;
+  } else if (precision == "fp4") {
+    layout.gemm_format = GemmFormat::kFloat4;
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.precision: only fp32, bf16, fp8 and fp4 can be "
+                     "exported, found '",
+                     precision, "'"));
+  }
+  return absl::OkStatus();
+}
+
+// What holds for every framework.
+void NoteCommon(Export& out) {
+  out.differences.push_back(
+      "the plan's order of instructions, lanes and buffer offsets: the "
+      "framework schedules and allocates by its own rules, so the predicted "
+      "times are not its times");
+  if (!out.layout.recompute_by_stage.empty()) {
+    out.differences.push_back(absl::StrCat(
+        "recompute by stage (", RecomputeKey(out.layout),
+        "): one setting holds for all stages, so all do the most of any, ",
+        RecomputeName(out.layout.recompute),
+        ", which fits too and takes longer"));
+  }
+  if (out.layout.schedule == Schedule::kZeroBubble) {
+    out.differences.push_back(
+        "the schedule zero_bubble: weight gradients are not put off, the order "
+        "is one forward, one backward");
+  }
+  if (out.layout.schedule == Schedule::kListScheduled) {
+    out.differences.push_back(
+        "the schedule list: the order of passes is the framework's own");
+  }
+  if (out.layout.rounds_gradients()) {
+    out.differences.push_back(
+        "training.gradient_reduction bf16: the framework's own default says "
+        "what gradients are reduced in");
+  }
+  if (out.job.model.moe.num_experts > 0) {
+    out.differences.push_back(
+        "routing: the plan takes every expert to get equally many tokens; "
+        "losses and biases that balance them are yours to set");
+  }
+  out.differences.push_back(
+      "the fault section: restarts are the launcher's business");
+  out.assumptions.push_back(
+      "the devices are those of the hardware profile that the plan was made "
+      "with");
+}
+
+// The most devices of a host that share all of the layout's equally.
+int32_t SharedDevices(const Layout& layout, int32_t devices_per_host) {
+  const int32_t num_devices = layout.num_ranks();
+  if (devices_per_host == 0 || num_devices <= devices_per_host) {
+    return num_devices;
+  }
+  int32_t most = 1;
+  for (int32_t devices = devices_per_host; devices >= 1; --devices) {
+    if (num_devices % devices != 0) continue;
+    // A tensor group over a host and a part of another would be slow.
+    if (devices % layout.tensor == 0 || layout.tensor % devices == 0) {
+      return devices;
+    }
+    most = std::max(most, devices);
+  }
+  return most;
+}
+
+const char* HowAllHostsStart(Framework framework) {
+  switch (framework) {
+    case Framework::kNemo:
+      return "; an executor of NeMo-Run starts it on all of them";
+    case Framework::kDeepSpeed:
+      return "; the file HOSTS lists them";
+    default:
+      return "; the command is for every host, HOST the name of one of them";
+  }
+}
+
+void SetHosts(int32_t devices_per_host, Export& out) {
+  out.devices_per_host = SharedDevices(out.layout, devices_per_host);
+  out.num_hosts = out.layout.num_ranks() / out.devices_per_host;
+  if (devices_per_host == 0) {
+    out.assumptions.push_back(
+        "one host holds all devices; for more, give the launcher the number of "
+        "hosts and the devices of one");
+  } else if (out.num_hosts > 1) {
+    out.assumptions.push_back(absl::StrCat(
+        out.num_hosts, " hosts, ", out.devices_per_host, " devices of each",
+        out.devices_per_host < devices_per_host
+            ? absl::StrCat(", since ", devices_per_host,
+                           " cannot share the layout equally")
+            : "",
+        HowAllHostsStart(out.framework)));
+  }
+}
+
+}  // namespace
+
+std::string Export::Value(const char* job_path) const {
+  const JobKey* key = FindJobKey(job_path);
+  CHECK(key != nullptr) << job_path;
+  return JobValueToYaml(*key, job);
+}
+
+bool Export::IsReal(const char* job_path) const {
+  JobSpec copy = job;
+  return std::holds_alternative<double*>(FindJobKey(job_path)->field(copy));
+}
+
+std::vector<LayerRange> Export::Chunks() const {
+  return ChunkLayers(job.model, layout, Implementation{});
+}
+
+std::vector<std::string> CommentLines(const Export& out) {
+  std::vector<std::string> lines = {
+      absl::StrCat(out.title(), " (", FrameworkVersion(out.framework),
+                   ") for the job '", out.job.name,
+                   "', in the layout that Millrace planned:"),
+      absl::StrCat("  ", LayoutToString(out.layout), "; ",
+                   out.layout.num_ranks(), " devices"),
+      "What it cannot express of the plan, or does otherwise:"};
+  for (const std::string& text : out.differences) {
+    lines.push_back(absl::StrCat("  - ", text));
+  }
+  lines.push_back("Assumed:");
+  for (const std::string& text : out.assumptions) {
+    lines.push_back(absl::StrCat("  - ", text));
+  }
+  return lines;
+}
+
+std::string HashComment(const Export& out) {
+  std::string text;
+  for (const std::string& line : CommentLines(out)) {
+    absl::StrAppend(&text, "# ", line, "\n");
+  }
+  return text;
+}
+
+std::string ShellQuoted(const std::string& text) {
+  return absl::StrCat("'", absl::StrJoin(absl::StrSplit(text, '\''), "'\\''"),
+                      "'");
+}
+
+std::string TorchrunCommand(const Export& out) {
+  return absl::StrCat("torchrun --nnodes ", out.num_hosts, " --nproc-per-node ",
+                      out.devices_per_host,
+                      out.num_hosts > 1
+                          ? " --rdzv-backend c10d --rdzv-endpoint HOST:29500"
+                          : "");
+}
+
+absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
+                                         const Layout& layout,
+                                         Framework framework,
+                                         int32_t devices_per_host) {
+  RETURN_IF_ERROR(
+      ValidatePlannedLayout(job.model, layout, job.training.global_batch));
+  Export out{.framework = framework, .job = job, .layout = layout};
+  RETURN_IF_ERROR(TakePrecision(job.training.precision, out.layout));
+  out.job.layout = Pinned(layout);
+  NoteCommon(out);
+  SetHosts(devices_per_host, out);
+  switch (framework) {
+    case Framework::kMegatron:
+      return ExportMegatron(std::move(out));
+    case Framework::kMegatronBridge:
+      return ExportMegatronBridge(std::move(out));
+    case Framework::kNemo:
+      return ExportNemo(std::move(out));
+    case Framework::kTorchtitan:
+      return ExportTorchtitan(std::move(out));
+    case Framework::kDeepSpeed:
+      return ExportDeepSpeed(std::move(out));
+    case Framework::kHuggingFace:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      "a Hugging Face config.json describes a model and has no layout; export "
+      "to megatron, megatron-bridge, nemo, torchtitan or deepspeed");
+}
+
+}  // namespace millrace

@@ -1,0 +1,95 @@
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "planner/frameworks/export_parts.h"
+
+namespace millrace {
+namespace {
+
+void AddData(Export& out, std::vector<MegatronFlag>& flags) {
+  if (out.job.checkpoint.interval_steps > 0) {
+    flags.push_back({"save", out.job.checkpoint.directory.empty()
+                                 ? "checkpoints"
+                                 : out.job.checkpoint.directory});
+  }
+  // Its null tokenizer adds one id, the end of a document, to the given size
+  // before core 0.18, and none since: padding makes both the same.
+  const int64_t rows = out.job.model.vocab_size;
+  flags.push_back({"tokenizer-type", "NullTokenizer"});
+  flags.push_back({"vocab-size", absl::StrCat(rows - 1)});
+  flags.push_back(
+      {"make-vocab-size-divisible-by", absl::StrCat(rows / out.layout.tensor)});
+  if (out.job.data.indexed.empty()) {
+    flags.push_back({"mock-data", ""});
+    out.differences.push_back(
+        "data.text: Megatron-LM reads tokens prepared beforehand; replace "
+        "--mock-data by --data-path PREFIX");
+  }
+}
+
+void AddPrecision(Export& out, std::vector<MegatronFlag>& flags) {
+  if (out.layout.precision == Precision::kBfloat16) {
+    flags.push_back({"bf16", ""});
+  }
+  switch (out.layout.gemm_format) {
+    case GemmFormat::kAsStored:
+      break;
+    case GemmFormat::kFloat8:
+      flags.push_back({"fp8-format", "hybrid"});
+      flags.push_back({"fp8-recipe", "tensorwise"});
+      break;
+    case GemmFormat::kFloat4:
+      flags.push_back({"fp4-format", "e2m1"});
+      flags.push_back({"fp4-recipe", "nvfp4"});
+      out.assumptions.push_back(
+          "core 0.15 or later on Blackwell: 4-bit products are not in earlier "
+          "ones");
+      break;
+  }
+}
+
+// Words that the shell would take apart or expand stand in quotes.
+std::string FlagText(const MegatronFlag& flag) {
+  if (flag.value.empty()) return absl::StrCat("--", flag.name);
+  // A list of modules is several words.
+  const bool special =
+      flag.name == "save" ||
+      flag.value.find_first_of("()[]*|'\"$&;<>`\\") != std::string::npos;
+  return absl::StrCat("--", flag.name, " ",
+                      special ? ShellQuoted(flag.value) : flag.value);
+}
+
+// Several arguments, each quoted by itself.
+std::string DataPathText(const Export& out) {
+  std::string text = "--data-path";
+  for (std::string path : out.job.data.indexed) {
+    if (absl::EndsWith(path, ".bin")) path.resize(path.size() - 4);
+    absl::StrAppend(&text, " ", ShellQuoted(path));
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ExportMegatron(Export out) {
+  ASSIGN_OR_RETURN(std::vector<MegatronFlag> flags, MegatronFlagsOf(out));
+  AddData(out, flags);
+  AddPrecision(out, flags);
+  std::vector<std::string> words;
+  for (const MegatronFlag& flag : flags) words.push_back(FlagText(flag));
+  if (!out.job.data.indexed.empty()) words.push_back(DataPathText(out));
+  const std::string environment =
+      out.layout.tensor > 1 || out.layout.context > 1
+          ? "CUDA_DEVICE_MAX_CONNECTIONS=1 "
+          : "";
+  return absl::StrCat(HashComment(out), environment, TorchrunCommand(out),
+                      " pretrain_gpt.py \\\n  ",
+                      absl::StrJoin(words, " \\\n  "), "\n");
+}
+
+}  // namespace millrace

@@ -1,0 +1,328 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "planner/frameworks/export_parts.h"
+
+namespace millrace {
+namespace {
+
+// The arguments as they grow.
+class Flags {
+ public:
+  void Switch(const char* name) { flags_.push_back({name, ""}); }
+  void Add(const char* name, std::string value) {
+    flags_.push_back({name, std::move(value)});
+  }
+  void Add(const char* name, int64_t value) { Add(name, absl::StrCat(value)); }
+  std::vector<MegatronFlag> Take() { return std::move(flags_); }
+
+ private:
+  std::vector<MegatronFlag> flags_;
+};
+
+// Keys that say nothing, or that Megatron-LM has no value for.
+bool IsLeftOut(const Export& out, absl::string_view job_path) {
+  const ModelSpec& model = out.job.model;
+  const bool latent = model.mla.kv_rank > 0;
+  const bool all_experts =
+      model.moe.num_experts > 0 && model.moe.num_dense_layers == 0;
+  return (job_path == "model.kv_heads" &&
+          (latent || model.num_kv_heads == model.num_heads)) ||
+         (job_path == "model.head_dim" && latent) ||
+         // Its default counts data ranks of experts as those of the layers;
+         // any other number need not, and is refused without experts too.
+         (job_path == "layout.expert_tensor" && model.moe.num_experts == 0) ||
+         (job_path == "model.ffn_hidden" && all_experts) ||
+         (job_path == "training.seed" && out.job.training.seed == 0) ||
+         (job_path == "checkpoint.interval_steps" &&
+          out.job.checkpoint.interval_steps == 0);
+}
+
+void AddTable(const Export& out, Flags& flags) {
+  for (const FrameworkKey& key : FrameworkKeys(Framework::kMegatron)) {
+    if (IsLeftOut(out, key.job_path)) continue;
+    if (absl::string_view(key.name) == "rotary-base") {  // An integer there.
+      flags.Add(key.name, std::llround(out.job.model.rope_theta));
+    } else {
+      flags.Add(key.name, out.Value(key.job_path));
+    }
+  }
+}
+
+void AddAttention(const ModelSpec& model, Flags& flags) {
+  if (model.mla.kv_rank == 0) {
+    if (model.num_kv_heads != model.num_heads) {
+      flags.Switch("group-query-attention");
+    }
+    return;
+  }
+  flags.Switch("multi-latent-attention");
+  if (model.mla.query_rank > 0) flags.Add("q-lora-rank", model.mla.query_rank);
+  flags.Add("kv-lora-rank", model.mla.kv_rank);
+  flags.Add("qk-head-dim", model.mla.nope_head_dim);
+  flags.Add("qk-pos-emb-head-dim", model.mla.rope_head_dim);
+  flags.Add("v-head-dim", model.mla.value_head_dim);
+  flags.Switch("qk-layernorm");  // Of the latent vectors.
+  // Its latent attention stretches positions unless the factor is one.
+  flags.Add("rotary-scaling-factor", "1.0");
+}
+
+// One product for all experts of a rank, which Megatron-LM has in bf16 only.
+bool HasGroupedExperts(const Export& out) {
+  return out.job.model.moe.num_experts > 0 &&
+         out.layout.precision == Precision::kBfloat16;
+}
+
+void AddExperts(const Export& out, Flags& flags) {
+  const MixtureOfExperts& moe = out.job.model.moe;
+  if (moe.num_experts == 0) return;
+  flags.Add("num-experts", moe.num_experts);
+  flags.Add("moe-router-topk", moe.experts_per_token);
+  flags.Add("moe-ffn-hidden-size", moe.expert_hidden);
+  if (moe.num_shared_experts > 0) {
+    flags.Add("moe-shared-expert-intermediate-size",
+              moe.num_shared_experts * moe.expert_hidden);
+  }
+  if (moe.num_dense_layers > 0) {
+    flags.Add(
+        "moe-layer-freq",
+        absl::StrCat("([0]*", moe.num_dense_layers, "+[1]*",
+                     out.job.model.num_layers - moe.num_dense_layers, ")"));
+  }
+  if (HasGroupedExperts(out)) flags.Switch("moe-grouped-gemm");
+  flags.Add("moe-token-dispatcher-type", "alltoall");
+}
+
+void AddModel(const Export& out, Flags& flags) {
+  const ModelSpec& model = out.job.model;
+  AddAttention(model, flags);
+  flags.Add("max-position-embeddings", model.sequence_length);
+  flags.Add("position-embedding-type", "rope");
+  flags.Add("normalization", "RMSNorm");
+  switch (model.feed_forward) {
+    case FeedForward::kSwiglu:
+      flags.Switch("swiglu");
+      break;
+    case FeedForward::kSquaredRelu:
+      flags.Switch("squared-relu");
+      break;
+    case FeedForward::kGelu:
+      break;  // Its default.
+  }
+  if (!model.ties_embedding) {
+    flags.Switch("untie-embeddings-and-output-weights");
+  }
+  flags.Switch("disable-bias-linear");
+  flags.Add("attention-dropout", "0.0");
+  flags.Add("hidden-dropout", "0.0");
+  AddExperts(out, flags);
+}
+
+// Stages of unequal size. Two flags give the first and the last stage; only
+// newer cores take the size of each. Returns whether it names every chunk.
+bool AddStageSizes(Export& out, Flags& flags) {
+  const std::vector<LayerRange> chunks = out.Chunks();
+  auto layers_of = [&](size_t chunk) {
+    return chunks[chunk].end - chunks[chunk].begin;
+  };
+  const size_t last = chunks.size() - 1;
+  bool inner_equal = true;
+  for (size_t chunk = 2; chunk < last; ++chunk) {
+    inner_equal &= layers_of(chunk) == layers_of(1);
+  }
+  if (inner_equal && layers_of(0) == layers_of(1) &&
+      layers_of(1) == layers_of(last)) {
+    return false;  // Equal ones need no words.
+  }
+  inner_equal &= out.layout.interleave == 1;
+  if (inner_equal) {
+    if (last > 1) flags.Add("decoder-first-pipeline-num-layers", layers_of(0));
+    flags.Add("decoder-last-pipeline-num-layers", layers_of(last));
+    return false;
+  }
+  std::vector<std::string> parts;
+  for (size_t chunk = 0; chunk <= last; ++chunk) {
+    parts.push_back(absl::StrCat(chunk == 0 ? "E" : "",
+                                 std::string(layers_of(chunk), 't'),
+                                 chunk == last ? "L" : ""));
+  }
+  flags.Add("pipeline-model-parallel-layout", absl::StrJoin(parts, "|"));
+  out.assumptions.push_back(
+      "core 0.13 or later: the pipeline layout, which cuts the layers into "
+      "stages of unequal size, is not in 0.12");
+  return true;
+}
+
+// The order of ranks is the plan's only where experts leave as many data ranks
+// as the layers do; Megatron-LM refuses it elsewhere.
+void AddRankOrder(Export& out, Flags& flags) {
+  const Layout& layout = out.layout;
+  if (layout.data == 1) return;
+  const int64_t expert_ranks = out.job.model.moe.num_experts > 0
+                                   ? layout.expert * layout.expert_tensor
+                                   : layout.tensor;
+  if (expert_ranks == layout.tensor * layout.context) {
+    flags.Switch("use-tp-pp-dp-mapping");
+    return;
+  }
+  out.differences.push_back(absl::StrCat(
+      "rank order: ", out.title(),
+      " puts the pipeline axis outermost, the plan the data axis; on several "
+      "hosts that moves traffic to other links"));
+}
+
+void AddPipeline(Export& out, Flags& flags) {
+  const Layout& layout = out.layout;
+  if (layout.pipeline == 1) return;
+  const bool names_chunks = AddStageSizes(out, flags);
+  if (layout.interleave > 1) {
+    // Megatron-LM takes one of the two, frameworks on its core both.
+    if (!names_chunks || out.framework != Framework::kMegatron) {
+      flags.Add("num-virtual-stages-per-pipeline-rank", layout.interleave);
+    }
+    if (layout.num_microbatches % layout.pipeline != 0) {
+      out.differences.push_back(absl::StrCat(
+          layout.num_microbatches, " micro-batches on ", layout.pipeline,
+          " stages: interleaved schedules want a multiple of the stages; older "
+          "cores refuse any other number"));
+    }
+  }
+  AddRankOrder(out, flags);
+}
+
+void AddRecomputeModules(Export& out, Flags& flags) {
+  const ModelSpec& model = out.job.model;
+  const Recompute set = out.layout.recompute;
+  const bool has_grouped = HasGroupedExperts(out);
+  std::vector<std::string> modules;
+  Recompute unsaid = Recompute::kNone;
+  const auto add = [&](Recompute op, const char* module, bool is_all) {
+    if (!Has(set, op)) return;
+    if (module != nullptr) modules.push_back(module);
+    if (!is_all) unsaid = unsaid | op;
+  };
+  add(Recompute::kNorm, "layernorm", true);
+  add(Recompute::kActivation, has_grouped ? "moe_act" : nullptr,
+      has_grouped && model.num_dense_layers() == 0);
+  const bool is_latent = model.mla.kv_rank > 0;
+  add(Recompute::kQkv, is_latent ? "mla_up_proj" : nullptr, is_latent);
+  add(Recompute::kAttention, "core_attn", false);
+  for (const Recompute op :
+       {Recompute::kGateUp, Recompute::kOutput, Recompute::kDispatch}) {
+    add(op, nullptr, false);
+  }
+  if (!modules.empty()) {
+    flags.Add("recompute-granularity", "selective");
+    flags.Add("recompute-modules", absl::StrJoin(modules, " "));
+  }
+  if (unsaid == Recompute::kNone) return;
+  out.differences.push_back(absl::StrCat(
+      "recompute ", RecomputeName(set), ": no words are there for all of ",
+      RecomputeName(unsaid),
+      Has(unsaid, Recompute::kAttention) ? " (core_attn keeps its output)" : "",
+      Has(unsaid, Recompute::kActivation) && model.num_expert_layers() > 0 &&
+              !has_grouped
+          ? " (none for experts in fp32)"
+          : "",
+      ", so more is kept, which needs more memory"));
+}
+
+void AddRecompute(Export& out, Flags& flags) {
+  if (out.layout.recompute == Recompute::kFull) {
+    flags.Add("recompute-granularity", "full");
+    flags.Add("recompute-method", "uniform");
+    flags.Add("recompute-num-layers", 1);
+  } else if (out.layout.recompute != Recompute::kNone) {
+    AddRecomputeModules(out, flags);
+  }
+}
+
+void AddLayout(Export& out, Flags& flags) {
+  const Layout& layout = out.layout;
+  if (layout.tensor > 1) flags.Switch("sequence-parallel");
+  AddPipeline(out, flags);
+  if (layout.data > 1) flags.Switch("overlap-grad-reduce");
+  if (layout.zero >= 1) flags.Switch("use-distributed-optimizer");
+  if (layout.shards_optimizer()) flags.Switch("overlap-param-gather");
+  if (layout.shards_gradients()) {
+    out.differences.push_back(absl::StrCat(
+        "ZeRO ", layout.zero, ": ", out.title(),
+        "'s distributed optimizer shards the optimizer state alone and needs "
+        "more memory"));
+  }
+  AddRecompute(out, flags);
+}
+
+void AddSchedule(const TrainingSpec& training, Flags& flags) {
+  switch (training.optimizer.decay) {
+    case LearningRateDecay::kNone:
+      flags.Add("lr-decay-style", "constant");
+      break;
+    case LearningRateDecay::kLinear:
+      flags.Add("lr-decay-style", "linear");
+      break;
+    case LearningRateDecay::kCosine:
+      flags.Add("lr-decay-style", "cosine");
+      break;
+  }
+  // It wants the decay to end after the warmup.
+  flags.Add("lr-decay-iters",
+            std::max<int64_t>(training.num_steps,
+                              training.optimizer.warmup_steps + 1));
+  if (training.validation_interval_steps > 0) {
+    flags.Add("eval-interval", training.validation_interval_steps);
+    flags.Add("eval-iters", training.validation_steps);
+  } else {
+    flags.Add("eval-iters", 0);
+  }
+}
+
+void NoteModel(Export& out) {
+  const ModelSpec& model = out.job.model;
+  out.differences.push_back(absl::StrCat(
+      "initial weights: ", out.title(),
+      " divides the standard deviation of the two projections back into the "
+      "residual stream by the root of twice the number of layers"));
+  if (out.job.training.seed == 0) {
+    out.differences.push_back(
+        absl::StrCat("training.seed 0: ", out.title(),
+                     " wants a positive seed, its own default 1234 applies"));
+  }
+  if (model.mla.kv_rank > 0) {
+    out.assumptions.push_back(
+        "latent attention normalizes its latent vectors, as DeepSeek's does");
+  }
+  if (out.layout.gemm_format == GemmFormat::kFloat8) {
+    out.assumptions.push_back(
+        "8-bit products scale each tensor by its present maximum (tensorwise); "
+        "Blackwell has mxfp8, which scales blocks");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<MegatronFlag>> MegatronFlagsOf(Export& out) {
+  const double theta = out.job.model.rope_theta;
+  if (theta != std::floor(theta)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.rope_theta: ", out.Value("model.rope_theta"),
+                     " is not an integer, and the rotary base of ", out.title(),
+                     " takes nothing else; use ", std::llround(theta)));
+  }
+  Flags flags;
+  AddTable(out, flags);
+  AddModel(out, flags);
+  AddLayout(out, flags);
+  AddSchedule(out.job.training, flags);
+  NoteModel(out);
+  return flags.Take();
+}
+
+}  // namespace millrace

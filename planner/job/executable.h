@@ -1,0 +1,43 @@
+// What can be planned and not run yet: models, formats and axes for which
+// workers have no ops.
+
+#ifndef MILLRACE_PLANNER_JOB_EXECUTABLE_H_
+#define MILLRACE_PLANNER_JOB_EXECUTABLE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "planner/job/job.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
+
+namespace millrace {
+
+// A key of the job whose value no worker executes.
+struct PlanOnlyKey {
+  std::string key;         // "layout.context".
+  std::string value;       // "2".
+  const char* executable;  // What workers execute instead: "1".
+};
+std::vector<PlanOnlyKey> PlanOnlyKeys(const ModelSpec& model);
+std::vector<PlanOnlyKey> PlanOnlyKeys(const Layout& layout);
+// Of what is pinned: open keys are the planner's.
+std::vector<PlanOnlyKey> PlanOnlyKeys(const LayoutConstraints& pinned);
+
+inline bool IsPlanOnly(const Layout& layout) {
+  return !PlanOnlyKeys(layout).empty();
+}
+
+// Pins every axis of which workers execute one value alone to that value,
+// whatever it was.
+void PinExecutableAxes(LayoutConstraints* constraints);
+
+// OK if workers can execute it. Else InvalidArgument naming every key of the
+// job that stands against it, with its value and what workers execute instead.
+absl::Status CheckExecutable(const JobSpec& job);
+absl::Status CheckExecutable(const ModelSpec& model, const Layout& layout);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_JOB_EXECUTABLE_H_

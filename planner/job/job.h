@@ -1,0 +1,147 @@
+// A JobSpec is what the user asked for. planner/job/job_file.h reads it from
+// YAML; docs/job.md documents every key.
+
+#ifndef MILLRACE_PLANNER_JOB_JOB_H_
+#define MILLRACE_PLANNER_JOB_JOB_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/layout/model.h"
+
+namespace millrace {
+
+struct DataSpec {
+  bool synthetic = false;         // Random tokens; no files, no tokenizer.
+  std::vector<std::string> text;  // Globs of UTF-8 files; ** crosses folders.
+  std::vector<std::string>
+      indexed;                     // Path prefixes or .bin paths of .bin/.idx.
+  std::string tokenizer = "auto";  // auto: trained on `text`; or a model file.
+  double validation_fraction = 0.01;
+  int64_t max_bytes = 0;        // Of text read; 0: all of it.
+  std::string cache_directory;  // Tokenizer and tokens; empty: the user cache.
+  friend bool operator==(const DataSpec&, const DataSpec&) = default;
+};
+
+enum class LearningRateDecay { kNone, kLinear, kCosine };
+
+struct OptimizerSpec {
+  double learning_rate = 0;
+  double min_learning_rate = 0;  // Reached at the last step.
+  int64_t warmup_steps = 0;      // Linear from zero.
+  LearningRateDecay decay = LearningRateDecay::kCosine;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+  friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
+};
+
+struct TrainingSpec {
+  int64_t num_steps = 0;
+  int64_t global_batch = 0;  // Sequences per step.
+  uint64_t seed = 0;
+  std::string precision = "fp32";
+  std::string gradient_reduction = "fp32";
+  bool deterministic = false;             // Equal runs on GPUs give equal bits.
+  double gradient_clip_norm = 1.0;        // 0: no clipping.
+  int64_t validation_interval_steps = 0;  // 0: never.
+  int64_t validation_steps = 1;
+  OptimizerSpec optimizer;
+  friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
+};
+
+struct ResourceSpec {
+  std::string backend = "cpu";                // "cpu" or "cuda".
+  std::optional<int32_t> devices_per_agent;   // Absent: auto.
+  std::optional<int32_t> threads_per_device;  // CPU only; absent: cores shared.
+  std::optional<int64_t> memory_per_device_bytes;  // Absent: what there is.
+  // "auto", "nccl" or "copy_engines": what moves tensors between GPUs of a
+  // host.
+  std::string transport = "auto";
+  bool uses_cuda() const { return backend == "cuda"; }
+  friend bool operator==(const ResourceSpec&, const ResourceSpec&) = default;
+};
+
+// Absent fields are the planner's choice.
+struct LayoutConstraints {
+  std::optional<int32_t> pipeline, data, tensor, micro_batch, zero;
+  // Only planned so far.
+  std::optional<int32_t> context, expert, expert_tensor, interleave;
+  std::optional<int32_t> devices;  // That the layout uses, of those there are.
+  std::optional<int32_t> tensor_chunks;
+  std::string recompute = "auto";  // As CheckRecomputeKey() takes.
+  std::string schedule = "auto";   // Or a ScheduleName().
+  friend bool operator==(const LayoutConstraints&,
+                         const LayoutConstraints&) = default;
+};
+
+struct CheckpointSpec {
+  std::string directory;       // Empty: "checkpoints" in the run directory.
+  int64_t interval_steps = 0;  // 0: only at the end.
+  bool at_end = true;          // After the last step of the job.
+  int32_t keep = 2;
+  // "auto": the newest whole checkpoint in `directory`, if any; "none"; or the
+  // path of one checkpoint.
+  std::string resume = "auto";
+  friend bool operator==(const CheckpointSpec&,
+                         const CheckpointSpec&) = default;
+};
+
+struct FaultSpec {
+  int64_t heartbeat_interval_ms = 200;
+  int64_t heartbeat_timeout_ms = 10000;  // A silent worker is replaced.
+  // So is one that was told to end a generation and has not for so long.
+  int64_t clear_timeout_ms = 20000;
+  int32_t max_restarts = 100;  // Of workers, over the whole run.
+  friend bool operator==(const FaultSpec&, const FaultSpec&) = default;
+};
+
+// How often devices fail and what follows: what planner/fleet/goodput.h works
+// from.
+struct GoodputSpec {
+  std::string objective = "step_time";  // "step_time", "goodput" or "cost".
+  // Of one device; 0: not known, and failures are not considered.
+  double mean_time_between_failures_hours = 0;
+  // Of failures, those after which the node must be repaired; after the others
+  // it starts again.
+  double repair_share = 1;
+  double repair_hours = 24;
+  double spare_confidence = 0.99;  // That no failure waits for a repair.
+  double recovery_seconds = 300;
+  // Training stands still; absent: from the bytes of a device's state.
+  std::optional<double> checkpoint_seconds;
+  int64_t checkpoint_bytes_per_second = 0;  // Of one device; 0: not known.
+  double checkpoint_lag_seconds = 0;
+  double price_per_device_hour = 0;  // 0: not known.
+  friend bool operator==(const GoodputSpec&, const GoodputSpec&) = default;
+};
+
+struct JobSpec {
+  std::string name;
+  ModelSpec model;
+  // What the model leaves out of the one that it stands for; empty: nothing.
+  std::string model_approximates;
+  DataSpec data;
+  TrainingSpec training;
+  ResourceSpec resources;
+  LayoutConstraints layout;
+  CheckpointSpec checkpoint;
+  FaultSpec fault;
+  GoodputSpec goodput;
+  std::string output_directory = "runs";
+  std::string profile = "auto";  // auto: this machine's cached one; or a path.
+  // Where what the run measures is learnt: auto: that profile; none; or a path.
+  std::string profile_output = "auto";
+  friend bool operator==(const JobSpec&, const JobSpec&) = default;
+};
+
+// Learning rate of step `step` (the first is 1): linear warmup, then decay to
+// min_learning_rate at step num_steps.
+double LearningRateAt(const TrainingSpec& training, int64_t step);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_JOB_JOB_H_

@@ -1,0 +1,370 @@
+#include "planner/job/job_file.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "planner/job/job_keys.h"
+#include "planner/job/job_value.h"
+#include "planner/text/nearest_word.h"
+#include "planner/text/yaml_tree.h"
+
+namespace millrace {
+namespace {
+
+// Reads a whole file, collecting every error rather than the first.
+class JobReader {
+ public:
+  explicit JobReader(const std::string& file_name) : file_name_(file_name) {}
+
+  absl::StatusOr<JobSpec> Read(const YamlTree& tree) {
+    if (tree.kind != YamlTree::Kind::kMap) {
+      Error(tree.line, "",
+            absl::StrCat("expected a map of sections such as "
+                         "model: and training:, found ",
+                         DescribeYaml(tree)));
+      return Result();
+    }
+    ReadSection(tree, "");
+    ReportMissing();
+    if (errors_.empty()) FillDefaults();
+    if (errors_.empty()) CheckTogether();
+    return Result();
+  }
+
+ private:
+  static bool IsSection(absl::string_view path) {
+    const std::string prefix = absl::StrCat(path, ".");
+    return std::any_of(
+        JobKeys().begin(), JobKeys().end(),
+        [&](const JobKey& key) { return absl::StartsWith(key.path, prefix); });
+  }
+
+  void ReadSection(const YamlTree& section, const std::string& prefix) {
+    std::map<std::string, int> first_lines;
+    for (const YamlTree& entry : section.children) {
+      const std::string path = absl::StrCat(prefix, entry.key);
+      const auto [first, inserted] = first_lines.emplace(entry.key, entry.line);
+      if (!inserted) {
+        Error(entry.line, path,
+              absl::StrCat("given twice, first on line ", first->second,
+                           "; remove one"));
+        continue;
+      }
+      lines_[path] = entry.line;
+      // A key with a dot in it is no path.
+      const bool is_word = !absl::StrContains(entry.key, '.');
+      if (const JobKey* key = FindJobKey(path); key != nullptr && is_word) {
+        ReadKey(*key, entry);
+      } else if (is_word && IsSection(path)) {
+        ReadSubsection(entry, path);
+      } else {
+        UnknownKey(entry, prefix);
+      }
+    }
+  }
+
+  void ReadSubsection(const YamlTree& entry, const std::string& path) {
+    if (entry.kind == YamlTree::Kind::kMap) {
+      ReadSection(entry, path + ".");
+      return;
+    }
+    const bool is_auto_layout = path == "layout" &&
+                                entry.kind == YamlTree::Kind::kScalar &&
+                                entry.scalar == "auto";
+    // A section whose keys are all commented out sets nothing.
+    if (is_auto_layout || entry.kind == YamlTree::Kind::kNull) return;
+    Error(entry.line, path,
+          absl::StrCat("expected ", path == "layout" ? "auto or " : "",
+                       "a section with the keys ",
+                       absl::StrJoin(WordsIn(path + "."), ", "), "; found ",
+                       DescribeYaml(entry)));
+  }
+
+  void ReadKey(const JobKey& key, const YamlTree& entry) {
+    // On failure the field keeps a default: the error ends the job anyway.
+    if (SetFromTree(key, entry, &job_)) return;
+    const bool is_only_choice =
+        key.choices != nullptr && !absl::StrContains(key.choices, '|');
+    double number = 0;
+    const bool is_too_large =
+        key.choices == nullptr && entry.kind == YamlTree::Kind::kScalar &&
+        absl::SimpleAtod(entry.scalar, &number) && number > key.maximum;
+    Error(entry.line, key.path,
+          absl::StrCat("expected ", DescribeExpected(key),
+                       is_only_choice ? ", all that this version supports" : "",
+                       ", found ", DescribeYaml(entry),
+                       is_too_large ? absl::StrCat("; the most is ",
+                                                   NumberToText(key.maximum))
+                                    : ""));
+  }
+
+  // Keys and sections directly under a prefix.
+  static std::vector<std::string> WordsIn(const std::string& prefix) {
+    std::vector<std::string> words;
+    for (const JobKey& key : JobKeys()) {
+      absl::string_view rest = key.path;
+      if (!absl::ConsumePrefix(&rest, prefix)) continue;
+      std::string word(rest.substr(0, rest.find('.')));
+      if (words.empty() || words.back() != word) {
+        words.push_back(std::move(word));
+      }
+    }
+    return words;
+  }
+
+  void UnknownKey(const YamlTree& entry, const std::string& prefix) {
+    std::string hint;
+    const std::vector<std::string> words = WordsIn(prefix);
+    if (auto nearest = NearestWord(entry.key, words); nearest.has_value()) {
+      hint = absl::StrCat("did you mean '", *nearest, "'?");
+    } else {
+      // The right key in the wrong section is the other common slip.
+      for (const JobKey& key : JobKeys()) {
+        if (absl::EndsWith(key.path, "." + entry.key)) {
+          hint = absl::StrCat("did you mean ", key.path, "?");
+          break;
+        }
+      }
+    }
+    if (hint.empty()) {
+      hint = absl::StrCat("known keys here: ", absl::StrJoin(words, ", "));
+    }
+    Error(entry.line, prefix + entry.key, absl::StrCat("unknown key; ", hint));
+  }
+
+  // Line of the key, or of the innermost section of it that is there.
+  int LineOf(std::string path) const {
+    while (true) {
+      if (const auto found = lines_.find(path); found != lines_.end()) {
+        return found->second;
+      }
+      const size_t dot = path.rfind('.');
+      if (dot == std::string::npos) return 1;
+      path.resize(dot);
+    }
+  }
+
+  void ReportMissing() {
+    for (const JobKey& key : JobKeys()) {
+      if (key.required && !lines_.contains(key.path)) {
+        Error(LineOf(key.path), key.path,
+              absl::StrCat("missing; expected ", DescribeExpected(key)));
+      }
+    }
+    if (job_.model.num_dense_layers() > 0 &&
+        !lines_.contains("model.ffn_hidden")) {
+      Error(LineOf("model.ffn_hidden"), "model.ffn_hidden",
+            "missing; expected an integer of at least 1");
+    }
+    if (!job_.data.synthetic && job_.data.text.empty() &&
+        job_.data.indexed.empty() && !has_error_at_data_) {
+      Error(LineOf("data"), "data",
+            "expected text: [globs of files], indexed: [path prefixes] or "
+            "synthetic: true, found none of them");
+    }
+  }
+
+  void FillDefaults() {
+    ModelSpec& model = job_.model;
+    if (!lines_.contains("model.kv_heads"))
+      model.num_kv_heads = model.num_heads;
+    if (lines_.contains("model.head_dim")) return;
+    if (model.mla.kv_rank > 0) {
+      model.head_dim = model.mla.nope_head_dim + model.mla.rope_head_dim;
+    } else if (model.hidden % model.num_heads != 0) {
+      Error(LineOf("model.heads"), "model.heads",
+            absl::StrCat("hidden ", model.hidden, " is not divisible by heads ",
+                         model.num_heads, "; change one or give head_dim"));
+      return;
+    } else {
+      model.head_dim = model.hidden / model.num_heads;
+    }
+    const double most = FindJobKey("model.head_dim")->maximum;
+    if (static_cast<double>(model.head_dim) > most) {
+      Error(LineOf("model.heads"), "model.head_dim",
+            absl::StrCat("follows as ", model.head_dim, " from ",
+                         model.mla.kv_rank > 0 ? "mla" : "hidden and heads",
+                         "; the most is ", NumberToText(most)));
+    }
+  }
+
+  // Rules that join several keys.
+  void CheckTogether() {
+    if (absl::Status status = ValidateModel(job_.model); !status.ok()) {
+      const std::string message(status.message());
+      Error(LineOf(message.substr(0, message.find(' '))), "model", message);
+    }
+    if (job_.name.empty() || job_.name[0] == '.' ||
+        !std::all_of(job_.name.begin(), job_.name.end(), [](char c) {
+          return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                 c == '.' || c == '_' || c == '-';
+        })) {
+      Error(LineOf("name"), "name",
+            absl::StrCat("expected letters, digits, '.', '_' and '-', not "
+                         "starting with '.', found '",
+                         job_.name, "'"));
+    }
+    const OptimizerSpec& optimizer = job_.training.optimizer;
+    if (optimizer.min_learning_rate > optimizer.learning_rate) {
+      Error(LineOf("training.optimizer.min_learning_rate"),
+            "training.optimizer.min_learning_rate",
+            absl::StrCat("expected at most learning_rate ",
+                         NumberToText(optimizer.learning_rate), ", found ",
+                         NumberToText(optimizer.min_learning_rate)));
+    }
+    if (optimizer.warmup_steps > job_.training.num_steps) {
+      Error(LineOf("training.optimizer.warmup_steps"),
+            "training.optimizer.warmup_steps",
+            absl::StrCat("expected at most training.steps ",
+                         job_.training.num_steps, ", found ",
+                         optimizer.warmup_steps));
+    }
+    if (job_.fault.heartbeat_timeout_ms <= job_.fault.heartbeat_interval_ms) {
+      Error(LineOf("fault.heartbeat_timeout_ms"), "fault.heartbeat_timeout_ms",
+            absl::StrCat("expected above heartbeat_interval_ms ",
+                         job_.fault.heartbeat_interval_ms, ", found ",
+                         job_.fault.heartbeat_timeout_ms));
+    }
+    const std::string& precision = job_.training.precision;
+    if (precision != "fp32" && !job_.resources.uses_cuda()) {
+      Error(LineOf("training.precision"), "training.precision",
+            absl::StrCat(precision,
+                         " is trained on GPUs only; set resources.backend: "
+                         "cuda, or precision: fp32"));
+    }
+    CheckOneSource();
+    CheckGoodput();
+  }
+
+  void CheckGoodput() {
+    const GoodputSpec& goodput = job_.goodput;
+    if (goodput.mean_time_between_failures_hours > 0) {
+      if (!goodput.checkpoint_seconds.has_value() &&
+          goodput.checkpoint_bytes_per_second == 0) {
+        Error(LineOf("goodput.checkpoint_seconds"),
+              "goodput.checkpoint_seconds",
+              "missing where devices fail; give it, or "
+              "goodput.checkpoint_bytes_per_second");
+      }
+      if (goodput.repair_share * goodput.repair_hours >
+          goodput.mean_time_between_failures_hours) {
+        Error(LineOf("goodput.mean_time_between_failures_hours"),
+              "goodput.mean_time_between_failures_hours",
+              absl::StrCat("a device fails every ",
+                           goodput.mean_time_between_failures_hours,
+                           " hours and takes ", goodput.repair_hours,
+                           " to repair (goodput.repair_hours), so that more "
+                           "nodes would be away than there are devices; give "
+                           "the hours of one device, not of the cluster"));
+      }
+    } else if (goodput.objective == "goodput") {
+      Error(LineOf("goodput.objective"), "goodput.objective",
+            "goodput follows from failures; give "
+            "goodput.mean_time_between_failures_hours");
+    }
+    if (goodput.objective == "cost" && goodput.price_per_device_hour == 0) {
+      Error(LineOf("goodput.objective"), "goodput.objective",
+            "cost follows from a price; give goodput.price_per_device_hour");
+    }
+  }
+
+  void CheckOneSource() {
+    std::vector<std::string> sources;
+    if (job_.data.synthetic) sources.push_back("data.synthetic");
+    if (!job_.data.text.empty()) sources.push_back("data.text");
+    if (!job_.data.indexed.empty()) sources.push_back("data.indexed");
+    for (size_t i = 1; i < sources.size(); ++i) {
+      Error(LineOf(sources[i]), sources[i],
+            absl::StrCat("given together with ", sources[0],
+                         "; keep one of the two"));
+    }
+  }
+
+  void Error(int line, const std::string& path, const std::string& what) {
+    if (absl::StartsWith(path, "data")) has_error_at_data_ = true;
+    errors_.emplace_back(line, absl::StrCat(file_name_, ":", line, ": ", path,
+                                            path.empty() ? "" : ": ", what));
+  }
+
+  absl::StatusOr<JobSpec> Result() {
+    if (errors_.empty()) return std::move(job_);
+    std::stable_sort(
+        errors_.begin(), errors_.end(),
+        [](const auto& a, const auto& b) { return a.first < b.first; });
+    return absl::InvalidArgumentError(
+        absl::StrJoin(errors_, "\n", [](std::string* out, const auto& error) {
+          out->append(error.second);
+        }));
+  }
+
+  const std::string& file_name_;
+  JobSpec job_;
+  std::map<std::string, int> lines_;  // Of every known key and section given.
+  std::vector<std::pair<int, std::string>> errors_;  // By line.
+  bool has_error_at_data_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<JobSpec> ParseJob(absl::string_view yaml,
+                                 const std::string& file_name) {
+  ASSIGN_OR_RETURN(const YamlTree tree, ParseYaml(yaml, file_name));
+  return JobReader(file_name).Read(tree);
+}
+
+absl::StatusOr<JobSpec> LoadJob(const std::string& path) {
+  const absl::StatusOr<std::string> yaml = ReadFile(path);
+  if (!yaml.ok()) {
+    // A path that cannot be read is the caller's slip, like any other in a job.
+    return absl::InvalidArgumentError(
+        absl::StrCat("job file ", path, ": ", yaml.status().message()));
+  }
+  return ParseJob(*yaml, path);
+}
+
+std::string JobToYaml(const JobSpec& job,
+                      const std::map<std::string, std::string>& remarks) {
+  std::string yaml;
+  std::vector<std::string> open;  // Sections of the line before.
+  for (const JobKey& key : JobKeys()) {
+    std::vector<std::string> words = absl::StrSplit(key.path, '.');
+    const std::string name = std::move(words.back());
+    words.pop_back();
+    size_t depth = 0;
+    while (depth < words.size() && depth < open.size() &&
+           words[depth] == open[depth]) {
+      ++depth;
+    }
+    for (; depth < words.size(); ++depth) {
+      absl::StrAppend(&yaml, std::string(2 * depth, ' '), words[depth], ":\n");
+    }
+    absl::StrAppend(&yaml, std::string(2 * words.size(), ' '), name, ": ",
+                    JobValueToYaml(key, job));
+    const auto remark = remarks.find(key.path);
+    if (remark != remarks.end()) {
+      absl::StrAppend(&yaml, "  # ", remark->second);
+    }
+    yaml.push_back('\n');
+    open = std::move(words);
+  }
+  return yaml;
+}
+
+bool SetJobValue(const JobKey& key, absl::string_view text, JobSpec* job) {
+  return SetFromTree(
+      key, {.kind = YamlTree::Kind::kScalar, .scalar = std::string(text)}, job);
+}
+
+}  // namespace millrace

@@ -1,0 +1,200 @@
+// What job keys accept, and their values, in words.
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "base/units.h"
+#include "planner/job/job_keys.h"
+#include "planner/layout/recompute.h"
+#include "planner/text/yaml_tree.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+constexpr double kLowest = -kNoLimit;
+
+std::string DescribeRange(const JobKey& key, double natural_maximum) {
+  const bool has_minimum = key.minimum > kLowest;
+  const bool has_maximum = key.maximum < natural_maximum;
+  if (has_minimum && has_maximum) {
+    return absl::StrCat(
+        " ", key.open_minimum ? "above " : "from ", NumberToText(key.minimum),
+        key.open_maximum ? " to below " : " to ", NumberToText(key.maximum));
+  }
+  if (has_minimum) {
+    return absl::StrCat(key.open_minimum ? " above " : " of at least ",
+                        NumberToText(key.minimum));
+  }
+  return "";
+}
+
+// "fp32" or "none, linear or cosine".
+std::string DescribeChoices(const char* choices) {
+  std::vector<std::string> words = absl::StrSplit(choices, '|');
+  if (words.size() == 1) return words.front();
+  const std::string last = words.back();
+  words.pop_back();
+  return absl::StrCat(absl::StrJoin(words, ", "), " or ", last);
+}
+
+std::string IntegerRange(const JobKey& key) {
+  // Bounds that only protect the integer types say nothing to a reader.
+  return absl::StrCat("an integer", DescribeRange(key, 1 << 20));
+}
+
+std::string BytesText(int64_t bytes) {
+  if (bytes > 0 && bytes % kGiB == 0) {
+    return absl::StrCat(bytes / kGiB, " GiB");
+  }
+  if (bytes > 0 && bytes % kMiB == 0) {
+    return absl::StrCat(bytes / kMiB, " MiB");
+  }
+  return absl::StrCat(bytes);
+}
+
+struct ExpectedText {
+  const JobKey& key;
+  std::string operator()(FixedChoice) const {
+    return DescribeChoices(key.choices);
+  }
+  std::string operator()(bool*) const { return "true or false"; }
+  std::string operator()(std::string*) const {
+    if (key.choices == nullptr) return "text";
+    if (!key.by_stage) return DescribeChoices(key.choices);
+    return absl::StrCat(DescribeChoices(key.choices),
+                        ", or ops joined as in norm+activation (",
+                        RecomputeOpNames(),
+                        "; output only with norm), or a list of these, one for "
+                        "each stage");
+  }
+  std::string operator()(std::vector<std::string>*) const {
+    return "a list of texts";
+  }
+  std::string operator()(double*) const {
+    return absl::StrCat("a number", DescribeRange(key, kNoLimit));
+  }
+  std::string operator()(int32_t*) const { return IntegerRange(key); }
+  std::string operator()(uint64_t*) const { return IntegerRange(key); }
+  std::string operator()(int64_t*) const {
+    return key.is_bytes ? "a size such as 20 MiB" : IntegerRange(key);
+  }
+  std::string operator()(std::optional<int32_t>*) const {
+    return absl::StrCat("auto or ", IntegerRange(key));
+  }
+  std::string operator()(std::optional<int64_t>*) const {
+    return "auto or a size such as 4 GiB";
+  }
+  std::string operator()(std::optional<double>*) const {
+    return absl::StrCat("auto or a number", DescribeRange(key, kNoLimit));
+  }
+  std::string operator()(LearningRateDecay*) const {
+    return DescribeChoices(key.choices);
+  }
+  std::string operator()(FeedForward*) const {
+    return DescribeChoices(key.choices);
+  }
+};
+
+struct KeyValueText {
+  const JobKey& key;
+  std::string operator()(FixedChoice) const { return key.choices; }
+  std::string operator()(const bool* value) const {
+    return *value ? "true" : "false";
+  }
+  std::string operator()(const std::string* value) const {
+    if (key.by_stage && absl::StrContains(*value, ',')) {
+      return absl::StrCat("[", *value, "]");
+    }
+    return key.choices != nullptr ? *value : QuoteYaml(*value);
+  }
+  std::string operator()(const std::vector<std::string>* value) const {
+    return absl::StrCat(
+        "[",
+        absl::StrJoin(*value, ", ",
+                      [](std::string* out, const std::string& item) {
+                        out->append(QuoteYaml(item));
+                      }),
+        "]");
+  }
+  std::string operator()(const double* value) const {
+    return NumberToText(*value);
+  }
+  std::string operator()(const int32_t* value) const {
+    return absl::StrCat(*value);
+  }
+  std::string operator()(const int64_t* value) const {
+    return key.is_bytes ? BytesText(*value) : absl::StrCat(*value);
+  }
+  std::string operator()(const uint64_t* value) const {
+    return absl::StrCat(*value);
+  }
+  std::string operator()(const std::optional<int32_t>* value) const {
+    return value->has_value() ? absl::StrCat(**value) : "auto";
+  }
+  std::string operator()(const std::optional<int64_t>* value) const {
+    return value->has_value() ? BytesText(**value) : "auto";
+  }
+  std::string operator()(const std::optional<double>* value) const {
+    return value->has_value() ? NumberToText(**value) : "auto";
+  }
+  std::string operator()(const LearningRateDecay* value) const {
+    switch (*value) {
+      case LearningRateDecay::kNone:
+        return "none";
+      case LearningRateDecay::kLinear:
+        return "linear";
+      case LearningRateDecay::kCosine:
+        return "cosine";
+    }
+    return "none";
+  }
+  std::string operator()(const FeedForward* value) const {
+    return FeedForwardName(*value);
+  }
+};
+
+std::string DescribeDefault(const JobKey& key) {
+  if (key.required) return "required";
+  if (key.default_note != nullptr) return key.default_note;
+  return absl::StrCat("`", JobValueToYaml(key, JobSpec{}), "`");
+}
+
+}  // namespace
+
+bool IsChoice(const JobKey& key, absl::string_view text) {
+  if (key.choices == nullptr) return true;
+  if (key.by_stage) return CheckRecomputeKey(text).ok();
+  const std::vector<std::string> choices = absl::StrSplit(key.choices, '|');
+  return std::find(choices.begin(), choices.end(), text) != choices.end();
+}
+
+std::string DescribeExpected(const JobKey& key) {
+  JobSpec job;
+  return std::visit(ExpectedText{key}, key.field(job));
+}
+
+std::string JobValueToYaml(const JobKey& key, const JobSpec& job) {
+  // The table's accessors give mutable pointers; a copy keeps `job` const.
+  JobSpec copy = job;
+  return std::visit(KeyValueText{key}, key.field(copy));
+}
+
+std::string JobKeysAsMarkdown() {
+  std::string table = "| key | type | default | meaning |\n|---|---|---|---|\n";
+  for (const JobKey& key : JobKeys()) {
+    absl::StrAppend(&table, "| `", key.path, "` | ", DescribeExpected(key),
+                    " | ", DescribeDefault(key), " | ", key.doc, " |\n");
+  }
+  return table;
+}
+
+}  // namespace millrace

@@ -1,0 +1,67 @@
+// Every key a job file may have: its type, default, range and meaning, and the
+// field of JobSpec it sets. Reading, writing and docs/job.md all follow this
+// one table.
+
+#ifndef MILLRACE_PLANNER_JOB_JOB_KEYS_H_
+#define MILLRACE_PLANNER_JOB_JOB_KEYS_H_
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "planner/job/job.h"
+
+namespace millrace {
+
+// A key whose only value says which kind of thing the section describes.
+struct FixedChoice {};
+
+// Points into a JobSpec. An absent optional is written `auto`.
+using JobField =
+    std::variant<FixedChoice, bool*, std::string*, std::vector<std::string>*,
+                 double*, int32_t*, int64_t*, uint64_t*,
+                 std::optional<int32_t>*, std::optional<int64_t>*,
+                 std::optional<double>*, LearningRateDecay*, FeedForward*>;
+
+struct JobKey {
+  const char* path;  // "training.optimizer.beta1".
+  const char* doc;   // One sentence or two; what it is, and its unit.
+  JobField (*field)(JobSpec& job);
+  bool required = false;
+  // Of numbers, inclusive; `open_minimum` and `open_maximum` exclude the ends.
+  double minimum = 0;
+  double maximum = std::numeric_limits<double>::infinity();
+  bool open_minimum = false;
+  bool open_maximum = false;
+  bool is_bytes = false;          // Written as "20 MiB" or a plain count.
+  const char* choices = nullptr;  // Of text: "cpu" or "none|linear|cosine".
+  // Of what is computed again: sets of ops beside the choices, and a list of
+  // all but auto, one for each pipeline stage, kept as "full, none".
+  bool by_stage = false;
+  const char* default_note = nullptr;  // Where the default is not a constant.
+};
+
+std::span<const JobKey> JobKeys();
+// The key of that path, or null.
+const JobKey* FindJobKey(absl::string_view path);
+
+// Whether a key of text accepts it.
+bool IsChoice(const JobKey& key, absl::string_view text);
+
+// What a key accepts, as messages say it: "an integer of at least 1".
+std::string DescribeExpected(const JobKey& key);
+
+// The value of `key` in `job`, as YAML.
+std::string JobValueToYaml(const JobKey& key, const JobSpec& job);
+
+// The table of docs/job.md, one row a key.
+std::string JobKeysAsMarkdown();
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_JOB_JOB_KEYS_H_

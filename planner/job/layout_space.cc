@@ -1,0 +1,355 @@
+#include "planner/job/layout_space.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "planner/job/executable.h"
+
+namespace millrace {
+namespace {
+
+constexpr absl::string_view kAuto = "auto";
+// How far from what was asked a batch and a number of devices are looked for,
+// each of which takes a search.
+constexpr int64_t kMostReach = 4096;
+
+bool Allows(const std::optional<int32_t>& pinned, int64_t value) {
+  return !pinned.has_value() || *pinned == value;
+}
+
+// Meshes of all devices that respect the pinned axes, micro-batches unset.
+std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
+  std::vector<Layout> meshes;
+  for (const int32_t tensor : DivisorsOf(space.num_devices)) {
+    if (!Allows(space.constraints.tensor, tensor)) continue;
+    const int32_t rest = space.num_devices / tensor;
+    for (const int32_t pipeline : DivisorsOf(rest)) {
+      if (!Allows(space.constraints.pipeline, pipeline) ||
+          !Allows(space.constraints.data, rest / pipeline)) {
+        continue;
+      }
+      meshes.push_back(
+          {.pipeline = pipeline,
+           .data = rest / pipeline,
+           .tensor = tensor,
+           .precision = space.precision,
+           .gradient_reduction = space.gradient_reduction,
+           .tensor_chunks = space.constraints.tensor_chunks.value_or(1)});
+    }
+  }
+  return meshes;
+}
+
+// The first key of the job that asks for what workers cannot execute.
+std::optional<PlanOnlyKey> FirstPlanOnlyKey(const LayoutSpace& space) {
+  for (const std::vector<PlanOnlyKey>& keys :
+       {PlanOnlyKeys(space.model),
+        PlanOnlyKeys(Layout{.gemm_format = space.gemm_format}),
+        PlanOnlyKeys(space.constraints)}) {
+    if (!keys.empty()) return keys.front();
+  }
+  return std::nullopt;
+}
+
+// "pipeline 2 x tensor 4 (layout.pipeline, layout.tensor)".
+struct PinnedAxes {
+  std::string product;
+  std::string keys;
+  double size = 1;  // The product of three sizes may be any.
+  bool all = true;
+};
+
+PinnedAxes DescribePinnedAxes(const LayoutConstraints& constraints) {
+  PinnedAxes pinned;
+  const std::pair<const char*, std::optional<int32_t>> axes[] = {
+      {"pipeline", constraints.pipeline},
+      {"data", constraints.data},
+      {"tensor", constraints.tensor}};
+  std::vector<std::string> factors, keys;
+  for (const auto& [name, size] : axes) {
+    if (!size.has_value()) {
+      pinned.all = false;
+      continue;
+    }
+    factors.push_back(absl::StrCat(name, " ", *size));
+    keys.push_back(absl::StrCat("layout.", name));
+    pinned.size *= *size;
+  }
+  pinned.product = absl::StrJoin(factors, " x ");
+  pinned.keys = absl::StrJoin(keys, ", ");
+  return pinned;
+}
+
+// What stands in the way of the layout that comes closest.
+std::string NearestObstacle(const LayoutSpace& space) {
+  if (const auto key = FirstPlanOnlyKey(space)) {
+    return absl::StrCat(key->key, " is ", key->value,
+                        ", which is only planned so far: workers execute ",
+                        key->executable);
+  }
+  if (!Allows(space.constraints.devices, space.num_devices)) {
+    return absl::StrCat("layout.devices is ", *space.constraints.devices,
+                        ", but a run uses all of its devices, ",
+                        space.num_devices);
+  }
+  const std::vector<Layout> meshes = EnumerateMeshes(space);
+  if (meshes.empty()) {
+    const PinnedAxes pinned = DescribePinnedAxes(space.constraints);
+    return absl::StrCat(
+        pinned.product, " = ", absl::StrFormat("%.0f", pinned.size),
+        " devices (", pinned.keys, ")",
+        pinned.all ? ", but there are "
+                   : " cannot be completed to the number of devices, ",
+        space.num_devices);
+  }
+  // The nearest misses the batch only, and that by the least.
+  std::optional<Layout> nearest;
+  int64_t nearest_gap = 0;
+  for (Layout layout : meshes) {
+    layout.zero = space.constraints.zero.value_or(0);
+    if (space.constraints.recompute != kAuto) {
+      SetRecompute(space.constraints.recompute, &layout);
+    }
+    layout.micro_batch = space.constraints.micro_batch.value_or(1);
+    const int64_t sequences =
+        int64_t{layout.micro_batch} * int64_t{layout.data};
+    layout.num_microbatches = static_cast<int32_t>(
+        std::max<int64_t>(1, space.global_batch / sequences));
+    int64_t gap =
+        std::abs(sequences * layout.num_microbatches - space.global_batch);
+    if (!ValidateLayout(space.model, layout, layout.global_batch()).ok()) {
+      gap += std::numeric_limits<int32_t>::max();
+    }
+    if (!nearest.has_value() || gap < nearest_gap) {
+      nearest = layout;
+      nearest_gap = gap;
+    }
+  }
+  absl::Status obstacle =
+      ValidateLayout(space.model, *nearest, space.global_batch);
+  const std::string& schedule = space.constraints.schedule;
+  if (obstacle.ok() && schedule != kAuto) {
+    // The schedule then: one that the rest of the layout does not allow.
+    nearest->schedule = ScheduleOf(schedule);
+    obstacle = ValidateLayout(space.model, *nearest, space.global_batch);
+  }
+  return absl::StrCat("nearest is ", LayoutToString(*nearest), ": ",
+                      std::string(obstacle.message()));
+}
+
+// Every single pinned key that stands in the way alone, as a change to make.
+std::vector<std::string> ChangesOfOneKey(const LayoutSpace& space) {
+  struct Key {
+    const char* name;
+    std::optional<int32_t> LayoutConstraints::*pinned;
+    int32_t Layout::*chosen;
+  };
+  const Key keys[] = {
+      {"micro_batch", &LayoutConstraints::micro_batch, &Layout::micro_batch},
+      {"data", &LayoutConstraints::data, &Layout::data},
+      {"tensor", &LayoutConstraints::tensor, &Layout::tensor},
+      {"tensor_chunks", &LayoutConstraints::tensor_chunks,
+       &Layout::tensor_chunks},
+      {"pipeline", &LayoutConstraints::pipeline, &Layout::pipeline},
+      {"context", &LayoutConstraints::context, &Layout::context},
+      {"expert", &LayoutConstraints::expert, &Layout::expert},
+      {"expert_tensor", &LayoutConstraints::expert_tensor,
+       &Layout::expert_tensor},
+      {"interleave", &LayoutConstraints::interleave, &Layout::interleave}};
+  std::vector<std::string> changes;
+  for (const Key& key : keys) {
+    const std::optional<int32_t> pinned = space.constraints.*key.pinned;
+    if (!pinned.has_value()) continue;
+    LayoutSpace changed = space;
+    (changed.constraints.*key.pinned).reset();
+    const std::vector<Layout> layouts = EnumerateLayouts(changed);
+    if (layouts.empty()) continue;
+    const auto closest = std::min_element(
+        layouts.begin(), layouts.end(), [&](const Layout& a, const Layout& b) {
+          return std::abs(a.*key.chosen - *pinned) <
+                 std::abs(b.*key.chosen - *pinned);
+        });
+    changes.push_back(absl::StrCat("set layout.", key.name, " to ",
+                                   (*closest).*key.chosen, " instead of ",
+                                   *pinned));
+  }
+  return changes;
+}
+
+// The nearest global batch that works; the larger of two equally near.
+std::optional<std::string> ChangeOfBatch(const LayoutSpace& space) {
+  const int64_t reach =
+      std::clamp<int64_t>(space.global_batch, 256, kMostReach);
+  for (int64_t distance = 1; distance <= reach; ++distance) {
+    for (const int64_t batch :
+         {space.global_batch + distance, space.global_batch - distance}) {
+      if (batch < 1) continue;
+      LayoutSpace changed = space;
+      changed.global_batch = batch;
+      if (!EnumerateLayouts(changed).empty()) {
+        return absl::StrCat("set training.global_batch to ", batch,
+                            " instead of ", space.global_batch);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+// The nearest number of devices that works; the smaller of two equally near.
+std::optional<std::string> ChangeOfDevices(const LayoutSpace& space) {
+  const int64_t reach = std::clamp<int64_t>(space.num_devices, 64, kMostReach);
+  for (int64_t distance = 1; distance <= reach; ++distance) {
+    for (const int64_t devices :
+         {space.num_devices - distance, space.num_devices + distance}) {
+      if (devices < 1 || devices > INT32_MAX) continue;
+      LayoutSpace changed = space;
+      changed.num_devices = static_cast<int32_t>(devices);
+      if (!EnumerateLayouts(changed).empty()) {
+        return absl::StrCat("use ", devices,
+                            devices == 1 ? " device" : " devices",
+                            " instead of ", space.num_devices);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+// Whether layouts of this schedule are asked for, or are what those are made
+// from: list-scheduled ones from 1F1B's.
+bool StartsFrom(absl::string_view asked_for, Schedule schedule,
+                const Layout& mesh) {
+  if (asked_for == ScheduleName(Schedule::kListScheduled)) {
+    return schedule == Schedule::kOneForwardOneBackward && mesh.pipeline > 1;
+  }
+  return asked_for == kAuto || asked_for == ScheduleName(schedule);
+}
+
+}  // namespace
+
+std::vector<int32_t> DivisorsOf(int64_t value) {
+  std::vector<int32_t> small, large;
+  for (int64_t d = 1; d * d <= value; ++d) {
+    if (value % d != 0) continue;
+    small.push_back(static_cast<int32_t>(d));
+    if (d * d != value) large.push_back(static_cast<int32_t>(value / d));
+  }
+  small.insert(small.end(), large.rbegin(), large.rend());
+  return small;
+}
+
+std::vector<StageRecomputes> AllowedRecomputes(const LayoutSpace& space,
+                                               const Layout& layout) {
+  return AllowedRecomputes(
+      space.constraints.recompute,
+      space.recomputes ? space.recomputes(layout) : UnpricedRecomputes());
+}
+
+LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices) {
+  return {.model = job.model,
+          .global_batch = job.training.global_batch,
+          .num_devices = num_devices,
+          .precision = PrecisionOf(job.training.precision),
+          .gradient_reduction = PrecisionOf(job.training.gradient_reduction),
+          .gemm_format = GemmFormatOf(job.training.precision),
+          .constraints = job.layout};
+}
+
+std::optional<LayoutSpace> ExecutableSpace(const LayoutSpace& space) {
+  if (FirstPlanOnlyKey(space).has_value()) return std::nullopt;
+  LayoutSpace executable = space;
+  PinExecutableAxes(&executable.constraints);
+  return executable;
+}
+
+std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
+  std::vector<Layout> layouts;
+  if (FirstPlanOnlyKey(space).has_value() ||
+      !Allows(space.constraints.devices, space.num_devices)) {
+    return layouts;
+  }
+  for (const Layout& mesh : EnumerateMeshes(space)) {
+    if (space.global_batch % mesh.data != 0) continue;
+    const int64_t replica_batch = space.global_batch / mesh.data;
+    const std::vector<int32_t> counts = DivisorsOf(replica_batch);
+    for (int32_t zero = 0; zero <= kMaximumZero; ++zero) {
+      const bool is_asked_for = space.constraints.zero == zero;
+      const bool is_offered = !space.constraints.zero.has_value() &&
+                              zero <= (mesh.data > 1 ? 1 : 0);
+      if (!is_asked_for && !is_offered) continue;
+      for (const int32_t count : counts) {
+        if (!Allows(space.constraints.micro_batch, replica_batch / count)) {
+          continue;
+        }
+        Layout layout = mesh;
+        layout.zero = zero;
+        layout.num_microbatches = count;
+        layout.micro_batch = static_cast<int32_t>(replica_batch / count);
+        if (space.constraints.recompute != kAuto) {
+          SetRecompute(AllowedRecomputes(space, layout).front(), &layout);
+        }
+        for (const Schedule schedule :
+             {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble}) {
+          if (!StartsFrom(space.constraints.schedule, schedule, mesh)) continue;
+          layout.schedule = schedule;
+          if (ValidateLayout(space.model, layout, space.global_batch).ok()) {
+            layouts.push_back(layout);
+          }
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+std::vector<Layout> SmallerLayouts(const LayoutSpace& space,
+                                   const Layout& layout) {
+  std::vector<int32_t> zeroes = {layout.zero};
+  if (!space.constraints.zero.has_value() && layout.data > 1) {
+    if (layout.zero == 0) return {};
+    zeroes = {1, 2, 3};
+  }
+  std::vector<Layout> smaller;
+  for (const StageRecomputes& again : AllowedRecomputes(space, layout)) {
+    for (const int32_t zero : zeroes) {
+      Layout variant = layout;
+      variant.zero = zero;
+      SetRecompute(again, &variant);
+      if (variant.shards_gradients() && space.constraints.schedule == kAuto) {
+        variant.schedule = Schedule::kOneForwardOneBackward;
+      }
+      if (variant == layout ||
+          !ValidateLayout(space.model, variant, space.global_batch).ok()) {
+        continue;
+      }
+      smaller.push_back(variant);
+    }
+  }
+  return smaller;
+}
+
+absl::Status ExplainNoLayout(const LayoutSpace& space) {
+  std::vector<std::string> changes = ChangesOfOneKey(space);
+  if (auto change = ChangeOfBatch(space)) changes.push_back(*change);
+  if (auto change = ChangeOfDevices(space)) changes.push_back(*change);
+  // One change a line reads as a list of demands; they are alternatives.
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no layout on ", space.num_devices, " devices: ", NearestObstacle(space),
+      changes.empty() ? "; no change of a single key helps"
+                      : absl::StrCat("; smallest change: ",
+                                     absl::StrJoin(changes, ", or "))));
+}
+
+absl::Status CheckLayouts(const JobSpec& job, int32_t num_devices) {
+  const LayoutSpace space = LayoutSpaceOf(job, num_devices);
+  return EnumerateLayouts(space).empty() ? ExplainNoLayout(space)
+                                         : absl::OkStatus();
+}
+
+}  // namespace millrace

@@ -1,0 +1,75 @@
+// The layouts that a job allows on so many devices, and why there may be none.
+
+#ifndef MILLRACE_PLANNER_JOB_LAYOUT_SPACE_H_
+#define MILLRACE_PLANNER_JOB_LAYOUT_SPACE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "planner/job/job.h"
+#include "planner/layout/layout.h"
+
+namespace millrace {
+
+// So many nodes of so many devices each.
+struct NodeGroup {
+  int32_t nodes = 0;
+  int32_t devices = 0;
+};
+
+struct LayoutSpace {
+  ModelSpec model;
+  int64_t global_batch;
+  int32_t num_devices;
+  Precision precision = Precision::kFloat32;
+  Precision gradient_reduction = Precision::kFloat32;
+  GemmFormat gemm_format = GemmFormat::kAsStored;
+  LayoutConstraints constraints;
+  // Where nodes differ, as after losses; empty: they do not.
+  std::vector<NodeGroup> nodes;
+  // The sets of ops worth computing again in a layout, least first, none of
+  // which depends on how often or by whom its stages run; null: where nothing
+  // has a price, UnpricedRecomputes(). A plain function of the layout.
+  std::function<std::vector<Recompute>(const Layout& layout)> recomputes;
+};
+
+// What the job allows of these.
+std::vector<StageRecomputes> AllowedRecomputes(const LayoutSpace& space,
+                                               const Layout& layout);
+
+// Ascending: the sizes into which devices, batches and experts divide.
+std::vector<int32_t> DivisorsOf(int64_t value);
+
+LayoutSpace LayoutSpaceOf(const JobSpec& job, int32_t num_devices);
+
+// The part of the space that workers can execute; nothing where the model, the
+// format or a pinned key stands against that.
+std::optional<LayoutSpace> ExecutableSpace(const LayoutSpace& space);
+
+// Every layout that uses all devices, respects the constraints and passes
+// ValidateLayout, the simpler first: fewer tensor shards, fewer stages, no
+// ZeRO, fewer and larger micro-batches. ZeRO-1 without data replicas is ZeRO-0
+// and appears only where it is asked for; ZeRO-2, ZeRO-3 and recompute, which
+// buy memory with time, likewise.
+std::vector<Layout> EnumerateLayouts(const LayoutSpace& space);
+
+// What the constraints leave of these for a layout of EnumerateLayouts() that
+// does not fit: more of it sharded or computed again, the smallest last. Empty
+// where a layout of EnumerateLayouts() shards more.
+std::vector<Layout> SmallerLayouts(const LayoutSpace& space,
+                                   const Layout& layout);
+
+// For a space without layouts: InvalidArgument with the nearest layout, what
+// stands in its way, and the smallest change that gives one.
+absl::Status ExplainNoLayout(const LayoutSpace& space);
+
+// OK if the job allows some layout on so many devices; ExplainNoLayout's status
+// if not. Needs no profile: memory is not looked at.
+absl::Status CheckLayouts(const JobSpec& job, int32_t num_devices);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_JOB_LAYOUT_SPACE_H_

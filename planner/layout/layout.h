@@ -1,0 +1,210 @@
+// A Layout says how a job is spread over its devices: the sizes of the mesh
+// axes and how a global batch is cut.
+
+#ifndef MILLRACE_PLANNER_LAYOUT_LAYOUT_H_
+#define MILLRACE_PLANNER_LAYOUT_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/ids.h"
+#include "planner/layout/model.h"
+#include "planner/layout/recompute.h"
+
+namespace millrace {
+
+// What forward and backward compute in. kBfloat16: activations and the weights
+// that GEMMs read are bf16, gradients of weights and the optimizer's state,
+// master weights among them, fp32.
+enum class Precision : uint8_t { kFloat32, kBfloat16 };
+const char* PrecisionName(Precision precision);  // "fp32", "bf16".
+// Of training.precision; "fp8" and "fp4" are kBfloat16 with a GemmFormat. Must
+// be one of these four.
+Precision PrecisionOf(absl::string_view name);
+
+// What matrix products read: activations and weights as they are stored, or
+// copies of them in 8 or 4 bits with scales. Only planned so far.
+enum class GemmFormat : uint8_t { kAsStored, kFloat8, kFloat4 };
+GemmFormat GemmFormatOf(absl::string_view name);  // As PrecisionOf.
+
+// The order of passes in a pipeline. kZeroBubble: one-forward-one-backward too,
+// but a stage puts off the weight gradients of as many micro-batches as there
+// are stages before it, so that gradients reach those earlier and the work put
+// off fills the end; activations of all stages then live as long as those of
+// the first (Qi et al., "Zero Bubble Pipeline Parallelism", 2024, ZB-H1).
+// kInterleaved: stages hold `interleave` chunks of layers in turn (Narayanan et
+// al., 2021); only planned so far. kListScheduled: the order that list
+// scheduling makes of what passes cost (planner/pipeline/layout_order.h).
+enum class Schedule : uint8_t {
+  kOneForwardOneBackward,
+  kZeroBubble,
+  kInterleaved,
+  kListScheduled,
+};
+// "1f1b", "zero_bubble", "interleaved", "list".
+const char* ScheduleName(Schedule schedule);
+Schedule ScheduleOf(absl::string_view name);  // Must be one of these.
+
+// What list scheduling goes by: what one micro-batch's passes through a stage
+// cost and hold (as ChunkCosts), and how much all may hold at once. Whole
+// numbers, so that every process makes the same order of them.
+struct ListedStage {
+  int32_t forward_us = 0;
+  int32_t input_gradient_us = 0;
+  int32_t weight_gradient_us = 0;
+  int64_t activation_bytes = 0;
+  int64_t weight_gradient_bytes = 0;
+  int64_t memory_bytes = 0;
+  friend bool operator==(const ListedStage&, const ListedStage&) = default;
+};
+
+// What copy engines do in NCCL's place (planner/program/copy_engines.h).
+struct CopyEngineUse {
+  bool transfers = false;  // Sends and receives of the pipeline.
+  bool tensor_gathers = false;
+  bool tensor_reductions = false;  // Reduce-scatters.
+  bool data_gathers = false;
+  bool any() const {
+    return transfers || tensor_gathers || tensor_reductions || data_gathers;
+  }
+  friend bool operator==(const CopyEngineUse&, const CopyEngineUse&) = default;
+};
+
+// Of a chunk's rows on each tensor rank: parts of buffers then begin where
+// buffers may.
+inline constexpr int64_t kTensorChunkRows = 64;
+
+inline constexpr int32_t kMaximumZero = 3;  // The highest ZeRO stage.
+
+struct Layout {
+  int32_t pipeline = 1;  // Stages.
+  int32_t data = 1;      // Replicas, each with its share of the global batch.
+  int32_t tensor = 1;    // Shards of each layer; sequence-parallel when > 1.
+  // Shards of each sequence, and of the experts of a layer. An expert is whole
+  // on a rank (expert_tensor 1) or cut as the layer is (expert_tensor =
+  // tensor). Experts are spread over the ranks of a stage that are left:
+  // `expert` divides data x context x tensor / expert_tensor and adds no ranks.
+  // planner/job/executable.h says which of all these are only planned so far.
+  int32_t context = 1;
+  int32_t expert = 1;
+  int32_t expert_tensor = 1;
+  int32_t interleave = 1;        // Chunks of layers a stage, with kInterleaved.
+  int32_t micro_batch = 1;       // Sequences of one micro-batch.
+  int32_t num_microbatches = 1;  // Per step and data replica.
+  // What the data axis, and with it the context axis, shards: nothing, the
+  // optimizer's state (1), gradients too (2), parameters too (3), as ZeRO's
+  // stages (Rajbhandari et al., 2020).
+  int32_t zero = 0;
+  Precision precision = Precision::kFloat32;
+  // Of training.gradient_reduction: what replicas send each other gradients of
+  // matrices in.
+  Precision gradient_reduction = Precision::kFloat32;
+  GemmFormat gemm_format = GemmFormat::kAsStored;
+  // Of all stages, or all that any of them computes again.
+  Recompute recompute = Recompute::kNone;
+  // Where stages differ, of each; else empty.
+  std::vector<Recompute> recompute_by_stage;
+  Schedule schedule = Schedule::kOneForwardOneBackward;
+  // By stage, and of a transfer between two: with kListScheduled alone.
+  std::vector<ListedStage> listed_stages;
+  int32_t listed_transfer_us = 0;
+  CopyEngineUse copy_engines;  // On GPUs alone.
+  // Into how many chunks the tokens of a micro-batch are cut, so that in the
+  // forward pass gathers and reduce-scatters of one run under products of
+  // others (planner/lower/graph_chunks.h).
+  int32_t tensor_chunks = 1;
+
+  // Whether a rank keeps the optimizer state of its slices alone.
+  bool shards_optimizer() const { return zero >= 1 && data * context > 1; }
+  bool shards_gradients() const { return zero >= 2 && data * context > 1; }
+  bool shards_parameters() const { return zero >= 3 && data * context > 1; }
+  Recompute recompute_of(int32_t stage) const {
+    return recompute_by_stage.empty()
+               ? recompute
+               : recompute_by_stage[static_cast<size_t>(stage)];
+  }
+  bool rounds_gradients() const {
+    return gradient_reduction == Precision::kBfloat16 && data * context > 1;
+  }
+  int32_t num_ranks() const { return pipeline * data * tensor * context; }
+  // Sequences of one optimizer step over all replicas.
+  int32_t global_batch() const { return micro_batch * num_microbatches * data; }
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+// Where a rank sits in the mesh. Innermost axis first: tensor, pipeline, data,
+// so that neighbours in rank order share the fastest links.
+//   rank = (data * pipeline_size + pipeline) * tensor_size + tensor
+struct MeshCoordinates {
+  int32_t pipeline = 0;
+  int32_t data = 0;
+  int32_t tensor = 0;
+  friend bool operator==(const MeshCoordinates&,
+                         const MeshCoordinates&) = default;
+};
+
+// The sets of ranks that communicate. A group of kData holds the ranks that
+// differ in their data coordinate only, and so on; kPipeline orders the stages
+// of one column; kWorld holds every rank.
+enum class Group { kTensor, kData, kPipeline, kWorld };
+inline constexpr int kNumGroups = 4;
+const char* GroupName(Group group);
+
+MeshCoordinates CoordinatesOf(const Layout& layout, Rank rank);
+Rank RankOf(const Layout& layout, MeshCoordinates coordinates);
+// Members in the order of their coordinate; contains `rank`.
+std::vector<Rank> GroupMembers(const Layout& layout, Group group, Rank rank);
+// Size of the group, and the rank's index in it.
+int32_t GroupSize(const Layout& layout, Group group);
+int32_t GroupIndex(const Layout& layout, Group group, Rank rank);
+
+// Communicators of a rank of this stage: one for each axis it shares, the world
+// unless it is one of these, and each transfer lane's.
+int32_t NumCommunicators(const Layout& layout, int32_t stage);
+
+// Layers [begin, end) of stage `stage`. The last stage, which also has the
+// head, takes as many as keep the slowest stage fastest, and never more than
+// another; the others share the rest evenly. A remainder goes to the inner
+// stages first, the latest first, then to stage 0, which also holds the
+// embedding.
+struct LayerRange {
+  int64_t begin;
+  int64_t end;
+};
+LayerRange StageLayers(const ModelSpec& model, const Layout& layout,
+                       int32_t stage);
+
+// Largest value in [1, limit] that divides `value`: what errors suggest.
+int64_t LargestDivisorUpTo(int64_t value, int64_t limit);
+
+// Returns InvalidArgument with the reason and the smallest change that would
+// help: heads, key-value heads, ffn_hidden, vocabulary and the tokens of a
+// micro-batch divisible by `tensor`, and by its chunks; at least one layer a
+// stage; global batch = micro_batch x num_microbatches x data; what is computed
+// again, of every stage or of all.
+absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
+                            int64_t global_batch);
+
+// What is computed again, as jobs say it: "norm+activation", or where stages
+// differ "full, norm, none". SetRecompute() takes one of these, of which
+// selective leaves no choice (ParseRecompute); ValidateLayout() says whether
+// there are as many as stages.
+std::string RecomputeKey(const Layout& layout);
+void SetRecompute(absl::string_view key, Layout* layout);
+void SetRecompute(const StageRecomputes& stages, Layout* layout);
+
+// What computing is called in jobs and plans: "fp32", "bf16", "fp8", "fp4".
+const char* PrecisionName(const Layout& layout);
+
+// "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1, bf16", and
+// ", recompute full" where anything is, or ", recompute full (2 stages),
+// norm (6)" in their order; then ", tensor in 2 chunks" where there is more
+// than one, and ", copy engines" where they do anything.
+std::string LayoutToString(const Layout& layout);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LAYOUT_LAYOUT_H_

@@ -1,0 +1,196 @@
+// Which layouts of layout.h can be.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "planner/layout/layout.h"
+
+namespace millrace {
+namespace {
+
+absl::Status RequireAtLeastOne(absl::string_view axis, int32_t size) {
+  if (size >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("layout.", axis, " is ", size, "; it must be at least 1"));
+}
+
+absl::Status RequireDivisibleByTensor(absl::string_view what, int64_t value,
+                                      int32_t tensor) {
+  if (value % tensor == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " (", value, ") cannot be cut into ", tensor,
+                   " equal tensor shards; set layout.tensor to ",
+                   LargestDivisorUpTo(value, tensor), " or ", what, " to ",
+                   (value + tensor - 1) / tensor * tensor));
+}
+
+absl::Status ValidateTensor(const ModelSpec& model, const Layout& layout) {
+  const struct {
+    absl::string_view what;
+    int64_t value;
+  } divisible[] = {
+      {"model.heads", model.num_heads},
+      {"model.kv_heads", model.num_kv_heads},
+      {"model.ffn_hidden", model.ffn_hidden},
+      {"model.vocab_size", model.vocab_size},
+  };
+  for (const auto& [what, value] : divisible) {
+    absl::Status status = RequireDivisibleByTensor(what, value, layout.tensor);
+    if (!status.ok()) return status;
+  }
+  const int64_t num_tokens = layout.micro_batch * model.sequence_length;
+  if (num_tokens % layout.tensor != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a micro-batch of ", layout.micro_batch, " sequences of ",
+        model.sequence_length, " tokens cannot be cut into ", layout.tensor,
+        " equal parts for sequence parallelism; set layout.tensor to ",
+        LargestDivisorUpTo(num_tokens, layout.tensor),
+        " or layout.micro_batch to ", layout.tensor));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateTensorChunks(const ModelSpec& model,
+                                  const Layout& layout) {
+  const int32_t chunks = layout.tensor_chunks;
+  if (chunks == 1) return absl::OkStatus();
+  const int64_t rows = layout.micro_batch * model.sequence_length /
+                       layout.tensor / kTensorChunkRows;
+  if (layout.tensor > 1 && chunks >= 1 && rows % chunks == 0 &&
+      layout.micro_batch * model.sequence_length %
+              (layout.tensor * kTensorChunkRows) ==
+          0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "layout.tensor_chunks is ", chunks, ", but a micro-batch of ",
+      layout.micro_batch, " sequences of ", model.sequence_length,
+      " tokens on ", layout.tensor, layout.tensor == 1 ? " shard" : " shards",
+      layout.tensor == 1
+          ? " has no communication to hide"
+          : absl::StrCat(" cannot be cut into so many of a multiple of ",
+                         kTensorChunkRows, " tokens a shard"),
+      "; set it to 1 or auto"));
+}
+
+absl::Status ValidateBatch(const Layout& layout, int64_t global_batch) {
+  const int64_t cut =
+      int64_t{layout.micro_batch} * layout.num_microbatches * layout.data;
+  if (cut == global_batch) return absl::OkStatus();
+  const int64_t unit = int64_t{layout.micro_batch} * layout.data;
+  std::string fix;
+  if (global_batch >= unit && global_batch % unit == 0) {
+    fix = absl::StrCat("use ", global_batch / unit, " micro-batches");
+  } else {
+    fix = absl::StrCat("set training.global_batch to ",
+                       std::max<int64_t>(1, global_batch / unit) * unit);
+    // Where one of the two divides the batch, it can stay.
+    if (global_batch % layout.micro_batch == 0) {
+      absl::StrAppend(
+          &fix, " or layout.data to ",
+          LargestDivisorUpTo(global_batch / layout.micro_batch, layout.data));
+    } else if (global_batch % layout.data == 0) {
+      absl::StrAppend(
+          &fix, " or layout.micro_batch to ",
+          LargestDivisorUpTo(global_batch / layout.data, layout.micro_batch));
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "training.global_batch is ", global_batch, ", but micro-batches of ",
+      layout.micro_batch, " x ", layout.num_microbatches, " micro-batches x ",
+      layout.data, " data replicas make ", cut, "; ", fix));
+}
+
+// What puts off weight gradients has stages to do so for, and adds them up
+// where they stay.
+absl::Status ValidateSchedule(const Layout& layout) {
+  const bool is_listed = layout.schedule == Schedule::kListScheduled;
+  if ((is_listed || layout.schedule == Schedule::kZeroBubble) &&
+      (layout.pipeline == 1 || layout.shards_gradients())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.schedule is ", ScheduleName(layout.schedule),
+        " with layout.pipeline ", layout.pipeline, " and layout.zero ",
+        layout.zero,
+        "; it puts off weight gradients, which takes two stages at least and "
+        "ZeRO 0 or 1: set it to 1f1b or auto"));
+  }
+  const auto num_listed = static_cast<int32_t>(layout.listed_stages.size());
+  if (num_listed != (is_listed ? layout.pipeline : 0) ||
+      layout.listed_transfer_us < 0 ||
+      (!is_listed && layout.listed_transfer_us > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a layout of ", layout.pipeline, " stages and schedule ",
+        ScheduleName(layout.schedule), " with the costs of ", num_listed,
+        " stages and a transfer of ", layout.listed_transfer_us,
+        " us; the schedule list has every stage's, others none"));
+  }
+  for (int32_t s = 0; s < num_listed; ++s) {
+    const ListedStage& stage = layout.listed_stages[s];
+    if (stage.forward_us < 0 || stage.input_gradient_us < 0 ||
+        stage.weight_gradient_us < 0 || stage.activation_bytes < 0 ||
+        stage.weight_gradient_bytes < 0 ||
+        stage.memory_bytes <
+            std::max(stage.activation_bytes, stage.weight_gradient_bytes)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the costs that the schedule list has of stage ", s,
+                       " are negative, or its memory of ", stage.memory_bytes,
+                       " bytes is less than one micro-batch needs"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateRecompute(const Layout& layout) {
+  const std::vector<Recompute>& stages = layout.recompute_by_stage;
+  if (stages.empty()) return absl::OkStatus();
+  if (static_cast<int32_t>(stages.size()) != layout.pipeline) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout.recompute names ", stages.size(), " stages (",
+                     RecomputeKey(layout), "), but layout.pipeline is ",
+                     layout.pipeline, "; name every stage's, or one for all"));
+  }
+  Recompute all = Recompute::kNone;
+  for (const Recompute stage : stages) all = all | stage;
+  CHECK(layout.recompute == all) << RecomputeKey(layout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
+                            int64_t global_batch) {
+  const struct {
+    absl::string_view axis;
+    int32_t size;
+  } sizes[] = {{"pipeline", layout.pipeline},
+               {"data", layout.data},
+               {"tensor", layout.tensor},
+               {"micro_batch", layout.micro_batch},
+               {"num_microbatches", layout.num_microbatches}};
+  for (const auto& [axis, size] : sizes) {
+    absl::Status status = RequireAtLeastOne(axis, size);
+    if (!status.ok()) return status;
+  }
+  if (layout.zero < 0 || layout.zero > 3) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout.zero is ", layout.zero, "; it must be 0 to 3"));
+  }
+  RETURN_IF_ERROR(ValidateSchedule(layout));
+  RETURN_IF_ERROR(ValidateRecompute(layout));
+  if (layout.pipeline > model.num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.pipeline is ", layout.pipeline, ", but the model has ",
+        model.num_layers, " layers and each stage needs one; set it to ",
+        model.num_layers, " or less"));
+  }
+  absl::Status status = ValidateTensor(model, layout);
+  if (!status.ok()) return status;
+  RETURN_IF_ERROR(ValidateTensorChunks(model, layout));
+  return ValidateBatch(layout, global_batch);
+}
+
+}  // namespace millrace

@@ -1,0 +1,249 @@
+#include "planner/layout/model.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace millrace {
+namespace {
+
+absl::Status RequirePositive(absl::string_view field, double value) {
+  if (value > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.", field, " is ", value, "; it must be above zero"));
+}
+
+// A part of a model that is given without the key that makes it one.
+absl::Status RequireWhole(absl::string_view section, absl::string_view key) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("model.", section, ".", key, " is 0, but others of model.",
+                   section, " are not; give it, or leave out model.", section));
+}
+
+absl::Status ValidateExperts(const ModelSpec& model) {
+  const MixtureOfExperts& moe = model.moe;
+  if (moe == MixtureOfExperts{}) return absl::OkStatus();
+  if (moe.num_experts < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.moe.num_experts is ", moe.num_experts,
+        "; it must be above zero, or 0 where all layers are dense"));
+  }
+  if (moe.num_experts == 0) return RequireWhole("moe", "num_experts");
+  RETURN_IF_ERROR(RequirePositive("moe.experts_per_token",
+                                  static_cast<double>(moe.experts_per_token)));
+  RETURN_IF_ERROR(RequirePositive("moe.expert_hidden",
+                                  static_cast<double>(moe.expert_hidden)));
+  if (moe.experts_per_token > moe.num_experts) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.moe.experts_per_token is ", moe.experts_per_token,
+        ", but model.moe.num_experts is ", moe.num_experts,
+        "; a token goes to as many experts as there are or fewer"));
+  }
+  if (moe.num_shared_experts < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.moe.num_shared_experts is ", moe.num_shared_experts,
+                     "; it must not be negative"));
+  }
+  if (moe.num_dense_layers < 0 || moe.num_dense_layers >= model.num_layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.moe.num_dense_layers is ", moe.num_dense_layers,
+                     "; it must be from 0 to ", model.num_layers - 1,
+                     ", since model.layers is ", model.num_layers,
+                     " and a layer at least has experts"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidatePlainAttention(const ModelSpec& model) {
+  if (model.num_heads % model.num_kv_heads != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.kv_heads is ", model.num_kv_heads,
+        "; it must divide model.heads, which is ", model.num_heads,
+        ", since equally many query heads share each key-value head"));
+  }
+  if (model.head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.head_dim is ", model.head_dim,
+                     "; it must be even, since rotary embedding turns pairs"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateLatentAttention(const ModelSpec& model) {
+  const LatentAttention& mla = model.mla;
+  if (mla.kv_rank < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.mla.kv_rank is ", mla.kv_rank,
+                     "; it must be above zero, or 0 for plain attention"));
+  }
+  if (mla.kv_rank == 0) return RequireWhole("mla", "kv_rank");
+  RETURN_IF_ERROR(RequirePositive("mla.nope_head_dim",
+                                  static_cast<double>(mla.nope_head_dim)));
+  RETURN_IF_ERROR(RequirePositive("mla.rope_head_dim",
+                                  static_cast<double>(mla.rope_head_dim)));
+  RETURN_IF_ERROR(RequirePositive("mla.value_head_dim",
+                                  static_cast<double>(mla.value_head_dim)));
+  if (mla.query_rank < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.mla.query_rank is ", mla.query_rank,
+        "; it must be above zero, or 0 where queries are projected directly"));
+  }
+  if (mla.rope_head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.mla.rope_head_dim is ", mla.rope_head_dim,
+                     "; it must be even, since rotary embedding turns pairs"));
+  }
+  if (model.head_dim != mla.nope_head_dim + mla.rope_head_dim) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.head_dim is ", model.head_dim,
+        "; with latent attention it must be model.mla.nope_head_dim + "
+        "model.mla.rope_head_dim, which is ",
+        mla.nope_head_dim + mla.rope_head_dim));
+  }
+  if (model.num_kv_heads != model.num_heads) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.kv_heads is ", model.num_kv_heads,
+        "; with latent attention it must be model.heads, which is ",
+        model.num_heads));
+  }
+  return absl::OkStatus();
+}
+
+// Whether all counts of parameters, and of bytes for each, stay far below what
+// an int64_t holds: by how many matrices as large as the largest there could be
+// in a layer.
+absl::Status ValidateSize(const ModelSpec& model) {
+  constexpr double kMatrices = 16;
+  constexpr double kMostParameters = 1e16;
+  const auto product = [](int64_t a, int64_t b) {
+    return static_cast<double>(a) * static_cast<double>(b);
+  };
+  const MixtureOfExperts& moe = model.moe;
+  const LatentAttention& mla = model.mla;
+  const double heads_width =
+      product(model.num_heads, model.head_dim + mla.value_head_dim);
+  const double width = std::max(
+      {static_cast<double>(model.ffn_hidden), heads_width,
+       product(std::max<int64_t>(1, moe.num_experts), moe.expert_hidden),
+       product(moe.num_shared_experts, moe.expert_hidden)});
+  const auto input = static_cast<double>(
+      std::max({model.hidden, mla.kv_rank, mla.query_rank}));
+  const double most =
+      kMatrices * static_cast<double>(model.num_layers) * width * input +
+      2 * product(model.vocab_size, model.hidden);
+  if (most < kMostParameters) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model.hidden is ", model.hidden, ", which with model.layers ",
+      model.num_layers, ", model.vocab_size ", model.vocab_size,
+      " and the other widths may make ", most,
+      " parameters; make them smaller, so that it is fewer than ",
+      kMostParameters));
+}
+
+// Norms in front of attention and feed-forward block not counted.
+int64_t AttentionParameters(const ModelSpec& model) {
+  const int64_t h = model.hidden;
+  const int64_t output = h * model.attended_width();
+  const LatentAttention& mla = model.mla;
+  if (mla.kv_rank == 0) return model.qkv_width() * h + output;
+  const int64_t query =
+      mla.query_rank == 0
+          ? model.query_width() * h
+          : mla.query_rank * (h + 1 + model.query_width());  // And its norm.
+  const int64_t key_value =
+      (mla.kv_rank + mla.rope_head_dim) * h + mla.kv_rank +
+      mla.kv_rank * model.num_heads * (mla.nope_head_dim + mla.value_head_dim);
+  return query + key_value + output;
+}
+
+}  // namespace
+
+const char* FeedForwardName(FeedForward kind) {
+  switch (kind) {
+    case FeedForward::kSwiglu:
+      return "swiglu";
+    case FeedForward::kGelu:
+      return "gelu";
+    case FeedForward::kSquaredRelu:
+      return "relu2";
+  }
+  CHECK(false) << "unknown feed-forward " << static_cast<int>(kind);
+  return "";
+}
+
+absl::Status ValidateModel(const ModelSpec& model) {
+  const struct {
+    absl::string_view field;
+    double value;
+  } positive[] = {
+      {"vocab_size", static_cast<double>(model.vocab_size)},
+      {"hidden", static_cast<double>(model.hidden)},
+      {"layers", static_cast<double>(model.num_layers)},
+      {"heads", static_cast<double>(model.num_heads)},
+      {"kv_heads", static_cast<double>(model.num_kv_heads)},
+      {"head_dim", static_cast<double>(model.head_dim)},
+      {"ffn_hidden", model.num_dense_layers() > 0
+                         ? static_cast<double>(model.ffn_hidden)
+                         : 1.0},
+      {"sequence_length", static_cast<double>(model.sequence_length)},
+      {"rope_theta", model.rope_theta},
+      {"norm_epsilon", model.norm_epsilon},
+      {"init_std", model.init_std},
+  };
+  for (const auto& [field, value] : positive) {
+    absl::Status status = RequirePositive(field, value);
+    if (!status.ok()) return status;
+  }
+  RETURN_IF_ERROR(model.mla == LatentAttention{}
+                      ? ValidatePlainAttention(model)
+                      : ValidateLatentAttention(model));
+  RETURN_IF_ERROR(ValidateExperts(model));
+  return ValidateSize(model);
+}
+
+ParameterCounts CountParameters(const ModelSpec& model) {
+  const int64_t h = model.hidden;
+  const MixtureOfExperts& moe = model.moe;
+  const int64_t attention = AttentionParameters(model) + 2 * h;   // Both norms.
+  const int64_t projections = model.num_inner_projections() + 1;  // And down.
+  const int64_t expert = projections * moe.expert_hidden * h;
+  const int64_t shared = moe.num_experts * h + moe.num_shared_experts * expert;
+  const int64_t num_expert_layers = model.num_expert_layers();
+  ParameterCounts counts{};
+  counts.embedding = model.vocab_size * h;
+  if (model.num_dense_layers() > 0) {
+    counts.per_layer = attention + projections * model.ffn_hidden * h;
+  }
+  if (num_expert_layers > 0) {
+    counts.per_expert_layer = attention + shared + moe.num_experts * expert;
+    counts.active_per_expert_layer =
+        attention + shared + moe.experts_per_token * expert;
+  }
+  counts.final_norm = h;
+  counts.head = model.ties_embedding ? 0 : model.vocab_size * h;
+  const int64_t outside_experts = counts.embedding +
+                                  model.num_dense_layers() * counts.per_layer +
+                                  counts.final_norm + counts.head;
+  counts.total = outside_experts + num_expert_layers * counts.per_expert_layer;
+  counts.active =
+      outside_experts + num_expert_layers * counts.active_per_expert_layer;
+  return counts;
+}
+
+TokenFlops CountTokenFlops(const ModelSpec& model) {
+  const ParameterCounts counts = CountParameters(model);
+  const int64_t head = model.vocab_size * model.hidden;
+  TokenFlops flops;
+  flops.linear = 6.0 * static_cast<double>(counts.active - counts.embedding -
+                                           counts.head + head);
+  flops.attention_full =
+      6.0 * static_cast<double>(model.num_layers) *
+      static_cast<double>(model.query_width() + model.attended_width()) *
+      static_cast<double>(model.sequence_length);
+  flops.attention_causal = flops.attention_full / 2;
+  return flops;
+}
+
+}  // namespace millrace

@@ -1,0 +1,122 @@
+// A ModelSpec says which transformer is trained. Everything the planner knows
+// about a model's size and arithmetic follows from it exactly.
+
+#ifndef MILLRACE_PLANNER_LAYOUT_MODEL_H_
+#define MILLRACE_PLANNER_LAYOUT_MODEL_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace millrace {
+
+// What the feed-forward block computes between its projections. kSwiglu has two
+// inner projections, gate and up, the others one.
+enum class FeedForward : uint8_t { kSwiglu, kGelu, kSquaredRelu };
+const char* FeedForwardName(FeedForward kind);  // "swiglu", "gelu", "relu2".
+
+// Layers whose feed-forward block is a mixture of experts (Shazeer et al.,
+// 2017): a router sends each token to `experts_per_token` of `num_experts`.
+struct MixtureOfExperts {
+  int64_t num_experts = 0;  // 0: none, all layers are dense.
+  int64_t experts_per_token = 0;
+  int64_t expert_hidden = 0;       // Inner width of one expert.
+  int64_t num_shared_experts = 0;  // Each sees every token.
+  int64_t num_dense_layers = 0;    // The first ones, of ffn_hidden.
+  friend bool operator==(const MixtureOfExperts&,
+                         const MixtureOfExperts&) = default;
+};
+
+// Multi-head latent attention (DeepSeek-V2, 2024): keys and values are computed
+// from a narrow latent vector, queries too where query_rank is set. Query and
+// key heads are nope_head_dim + rope_head_dim wide, which head_dim repeats, and
+// every head has a key and a value of its own (num_kv_heads is num_heads). The
+// rope part of the key is one for all heads.
+struct LatentAttention {
+  int64_t kv_rank = 0;     // 0: plain attention; the rest is then unused.
+  int64_t query_rank = 0;  // 0: queries are projected directly.
+  int64_t nope_head_dim = 0;
+  int64_t rope_head_dim = 0;
+  int64_t value_head_dim = 0;
+  friend bool operator==(const LatentAttention&,
+                         const LatentAttention&) = default;
+};
+
+// A pre-norm decoder. With the defaults of feed_forward, moe, mla and
+// ties_embedding it is of the Llama family, which workers can train: RMSNorm,
+// rotary position embedding on query and key, grouped-query attention, SwiGLU,
+// no biases, untied embedding and head. Others are planned only.
+struct ModelSpec {
+  int64_t vocab_size = 0;
+  int64_t hidden = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;     // Divides num_heads.
+  int64_t head_dim = 0;         // Even in plain attention.
+  int64_t ffn_hidden = 0;       // Not needed where all layers have experts.
+  int64_t sequence_length = 0;  // Tokens of a training sequence.
+  double rope_theta = 10000.0;
+  double norm_epsilon = 1e-5;
+  double init_std = 0.02;  // Of embedding, head and every linear weight.
+  FeedForward feed_forward = FeedForward::kSwiglu;
+  MixtureOfExperts moe;
+  LatentAttention mla;
+  bool ties_embedding = false;  // The head is the embedding's transpose.
+
+  bool is_llama() const {
+    return feed_forward == FeedForward::kSwiglu && moe.num_experts == 0 &&
+           mla.kv_rank == 0 && !ties_embedding;
+  }
+
+  int64_t query_width() const { return num_heads * head_dim; }
+  int64_t kv_width() const { return num_kv_heads * head_dim; }
+  // Output width of the fused query-key-value projection.
+  int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
+  int64_t value_head_dim() const {
+    return mla.kv_rank > 0 ? mla.value_head_dim : head_dim;
+  }
+  // Input width of attention's output projection.
+  int64_t attended_width() const { return num_heads * value_head_dim(); }
+  int64_t num_dense_layers() const {
+    return moe.num_experts > 0 ? moe.num_dense_layers : num_layers;
+  }
+  int64_t num_expert_layers() const { return num_layers - num_dense_layers(); }
+  // Projections from hidden to the inner width of a feed-forward block.
+  int64_t num_inner_projections() const {
+    return feed_forward == FeedForward::kSwiglu ? 2 : 1;
+  }
+  friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
+};
+
+// Counts of parameters (elements): matrices and norms, no biases.
+struct ParameterCounts {
+  int64_t embedding;
+  int64_t per_layer;                // Dense; 0 if there is none.
+  int64_t per_expert_layer;         // 0 if there is none.
+  int64_t active_per_expert_layer;  // Of these what one token meets.
+  int64_t final_norm;
+  int64_t head;  // 0 where the embedding serves as head.
+  int64_t total;
+  int64_t active;  // Of these what one token meets.
+};
+
+// Floating-point operations of one training token, forward and backward
+// (backward counted as twice the forward), a multiply-add as two.
+struct TokenFlops {
+  double linear;            // 6 x active parameters but the input embedding.
+  double attention_full;    // 6 x layers x (query + value width) x sequence.
+  double attention_causal;  // Half of that: what a causal kernel must do.
+};
+
+// Returns InvalidArgument that starts with the first field that cannot be, as
+// job files call it: zero sizes, heads not divisible by kv_heads, odd head_dim,
+// more experts a token than experts, moe or mla given without what makes it
+// one, widths of more parameters than can be counted.
+absl::Status ValidateModel(const ModelSpec& model);
+
+ParameterCounts CountParameters(const ModelSpec& model);
+TokenFlops CountTokenFlops(const ModelSpec& model);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LAYOUT_MODEL_H_

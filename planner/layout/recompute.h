@@ -1,0 +1,119 @@
+// What the backward pass computes again instead of keeping it since the forward
+// pass: a set of a layer's ops (Chen et al., "Training Deep Nets with Sublinear
+// Memory Cost", 2016; by ops, Korthikanti et al., 2022).
+
+#ifndef MILLRACE_PLANNER_LAYOUT_RECOMPUTE_H_
+#define MILLRACE_PLANNER_LAYOUT_RECOMPUTE_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace millrace {
+
+// A set of ops, whose outputs are dropped after the forward pass and made anew
+// before the layer's gradients need them, from what is kept or made anew too: a
+// layer's input always is kept. Bits, so that more of the same is a greater
+// number.
+enum class Recompute : uint8_t {
+  kNone = 0,
+  kNorm = 1,        // Both norms.
+  kActivation = 2,  // Of the feed-forward block, or of experts.
+  kQkv = 4,         // The product, and the rotation; latent attention's
+                    // products from its latent vectors.
+  kGateUp = 8,      // The feed-forward block's first products, or experts'.
+  // The product after attention and its sum over tensor ranks: what the second
+  // norm adds to the stream. That norm makes the stream anew, so needs kNorm.
+  kOutput = 16,
+  kAttention = 32,  // Its output and the statistics of its scores.
+  kDispatch = 64,   // To experts: from the router to their inputs.
+  kFull = 127,      // Everything between the inputs of layers.
+  // No GEMM, no attention, no communication: two or three bytes moved for one
+  // saved. What is taken where nothing has a price.
+  kCheap = kNorm | kActivation,
+  // What Implementation::selective says: of frameworks' runs alone.
+  kPolicy = 128,
+};
+inline constexpr int kNumRecomputes = 129;  // Values, of which kPolicy is last.
+
+constexpr Recompute operator|(Recompute a, Recompute b) {
+  return static_cast<Recompute>(static_cast<int>(a) | static_cast<int>(b));
+}
+constexpr Recompute operator&(Recompute a, Recompute b) {
+  return static_cast<Recompute>(static_cast<int>(a) & static_cast<int>(b));
+}
+// Whether `set` has all of `ops`.
+constexpr bool Has(Recompute set, Recompute ops) { return (set & ops) == ops; }
+
+// The ops by themselves, in the order of their bits; kDispatch last, which
+// models without experts do not have.
+inline constexpr Recompute kRecomputeOps[] = {
+    Recompute::kNorm,    Recompute::kActivation, Recompute::kQkv,
+    Recompute::kGateUp,  Recompute::kOutput,     Recompute::kAttention,
+    Recompute::kDispatch};
+
+// "none", "norm+activation", "full"; "selective" of kPolicy.
+std::string RecomputeName(Recompute recompute);
+// "norm, activation, ...": the ops.
+std::string RecomputeOpNames();
+// Of these names but kPolicy's, for which it takes kCheap, as "selective" meant
+// before sets had names; ops in any order. InvalidArgument naming the known ops
+// for other words, and for output without norm.
+absl::StatusOr<Recompute> ParseRecompute(absl::string_view name);
+
+// What one op of a set saves and takes, of one layer and micro-batch.
+struct RecomputeCandidate {
+  Recompute op;
+  double bytes = 0;    // No longer kept between the passes.
+  double seconds = 0;  // Of computing it again.
+};
+// Of all ops, by what a set leaves: `with(set)` has the bytes that are kept and
+// the seconds that computing again takes.
+std::vector<RecomputeCandidate> RecomputeCandidates(
+    const std::function<RecomputeCandidate(Recompute set)>& with);
+// By bytes saved a second, most first; output after norm.
+std::vector<RecomputeCandidate> BestFirst(
+    std::span<const RecomputeCandidate> candidates);
+// The sets worth having, each of which saves and takes more than the one
+// before: none, then the ops BestFirst() one after the other, then full. Where
+// the next op is large, one that comes later and takes half as much at most
+// stands in for it first. Ops that save nothing are left out.
+std::vector<Recompute> RecomputeLadder(
+    std::span<const RecomputeCandidate> candidates);
+
+// Where nothing has a price: none, cheap, full.
+std::vector<Recompute> UnpricedRecomputes();
+
+// What stages compute again: all of them `recompute`, or each what the list
+// says and `recompute` all of it.
+struct StageRecomputes {
+  Recompute recompute = Recompute::kNone;
+  std::vector<Recompute> by_stage;
+  friend bool operator==(const StageRecomputes&,
+                         const StageRecomputes&) = default;
+};
+
+// What a job's `layout.recompute` leaves of a ladder, the least first: of auto
+// all of it, of selective all but none and full, of a set that set alone; of a
+// list of these, one for each stage, one for each set that selective leaves,
+// the same for all stages that say so. The job's key must be one that
+// CheckRecomputeKey() accepts.
+std::vector<StageRecomputes> AllowedRecomputes(
+    absl::string_view key, std::span<const Recompute> ladder);
+
+// Whether the key leaves it open what each stage computes again.
+bool LeavesStagesOpen(absl::string_view key);
+
+// InvalidArgument with the reason: "auto", "selective", or a name of
+// ParseRecompute(); or of these but auto a list separated by commas.
+absl::Status CheckRecomputeKey(absl::string_view key);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LAYOUT_RECOMPUTE_H_

@@ -1,0 +1,355 @@
+#include "planner/learn/profile_request.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "planner/cost/op_cost.h"
+#include "planner/job/layout_space.h"
+#include "planner/lower/graph.h"
+#include "planner/program/copy_engines.h"
+#include "planner/search/chunk_choice.h"
+
+namespace millrace {
+namespace {
+
+template <typename Row>
+std::vector<Row> SpreadEvenly(const std::vector<Row>& sorted, size_t count) {
+  if (sorted.size() <= count) return sorted;
+  std::vector<Row> chosen;
+  for (size_t i = 0; i < count; ++i) {
+    chosen.push_back(sorted[i * (sorted.size() - 1) / (count - 1)]);
+  }
+  return chosen;
+}
+
+// A shape as the cost model sees it: close points run at like speeds.
+struct Shape {
+  const ProfileOp* op;
+  double flops;
+  std::vector<double> point;
+};
+
+std::vector<double> PointOf(const ProfileOp& op) {
+  const auto log = [](int64_t size) {
+    return std::log(static_cast<double>(size));
+  };
+  if (const auto* a = std::get_if<GemmAttributes>(&op.attributes)) {
+    // Other transposes are other kernels: further away than any size.
+    return {log(a->m), log(a->n), log(a->k), a->trans_a ? 100.0 : 0.0,
+            a->trans_b ? 100.0 : 0.0};
+  }
+  if (const auto* a = std::get_if<AttentionAttributes>(&op.attributes)) {
+    return {log(a->num_sequences * a->num_heads), log(a->sequence_length),
+            log(a->head_dim)};
+  }
+  const auto& a = std::get<VocabAttributes>(op.attributes);
+  return {log(a.num_tokens), log(a.hidden), log(a.vocab_rows)};
+}
+
+double SquaredDistance(const Shape& a, const Shape& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.point.size(); ++i) {
+    sum += (a.point[i] - b.point[i]) * (a.point[i] - b.point[i]);
+  }
+  return sum;
+}
+
+// Shapes so chosen that none is far from a chosen one: each time the one
+// furthest from all chosen (Gonzalez 1985), among those that still fit the
+// budget. Starts with the smallest, which always fits.
+std::vector<const ProfileOp*> Cover(std::span<const Shape> shapes,
+                                    double flops_budget, size_t max_shapes) {
+  std::vector<double> distance(shapes.size(),
+                               std::numeric_limits<double>::infinity());
+  std::vector<const ProfileOp*> chosen;
+  size_t next =
+      static_cast<size_t>(std::min_element(shapes.begin(), shapes.end(),
+                                           [](const Shape& a, const Shape& b) {
+                                             return a.flops < b.flops;
+                                           }) -
+                          shapes.begin());
+  // Large ops run at one speed, which extrapolates well; no single one may eat
+  // the budget of many small ones.
+  const double flops_limit = flops_budget / 8;
+  while (next < shapes.size() && chosen.size() < max_shapes) {
+    chosen.push_back(shapes[next].op);
+    flops_budget -= shapes[next].flops;
+    const Shape& newest = shapes[next];
+    next = shapes.size();
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      distance[i] = std::min(distance[i], SquaredDistance(shapes[i], newest));
+      if (distance[i] == 0 ||
+          shapes[i].flops > std::min(flops_budget, flops_limit)) {
+        continue;
+      }
+      if (next == shapes.size() || distance[i] > distance[next]) next = i;
+    }
+  }
+  return chosen;
+}
+
+// Every distinct instruction of all layouts, by the table that it belongs to.
+class Collector {
+ public:
+  void Add(const Layout& layout, const GraphOp& op) {
+    const OpWork work = WorkOf(layout, op.kind, op.attributes);
+    if (IsCollective(op.kind) || IsTransfer(op.kind)) {
+      AddCommunication(layout, op, static_cast<int64_t>(work.bytes));
+      return;
+    }
+    ProfileOp measured{op.kind, op.attributes};
+    // Gradients of the first micro-batch overwrite; adding costs one more read.
+    if (auto* gemm = std::get_if<GemmAttributes>(&measured.attributes)) {
+      gemm->accumulate = false;
+    }
+    // Alone it has no logits to take over.
+    if (auto* vocab = std::get_if<VocabAttributes>(&measured.attributes)) {
+      vocab->keeps_logits = false;
+    }
+    const std::string shape = AttributesToString(measured.attributes);
+    // kSquaredNorm and kAdamW touch a slice under ZeRO-1; the size decides.
+    if (auto* optimizer =
+            std::get_if<OptimizerAttributes>(&measured.attributes)) {
+      const OpWork of_one =
+          WorkOf(layout, op.kind, OptimizerAttributes{.num_elements = 1});
+      optimizer->num_elements = static_cast<int64_t>(work.bytes / of_one.bytes);
+      optimizer->data_sharded = false;
+    }
+    const bool is_bandwidth_bound = op.kind != OpKind::kGemm &&
+                                    op.kind != OpKind::kAttentionForward &&
+                                    op.kind != OpKind::kAttentionBackward &&
+                                    op.kind != OpKind::kLinearCrossEntropy &&
+                                    op.kind != OpKind::kCrossEntropyStats &&
+                                    op.kind != OpKind::kCrossEntropyGradient;
+    if (is_bandwidth_bound) {
+      if (work.bytes > 0) {
+        bandwidth_[op.kind].emplace(static_cast<int64_t>(work.bytes),
+                                    std::move(measured));
+      }
+    } else {
+      const double flops = WorkOf(layout, op.kind, measured.attributes).flops;
+      arithmetic_.emplace(std::make_tuple(op.kind, flops, shape),
+                          std::move(measured));
+    }
+  }
+
+  ProfileRequest Finish(const ProfileBudget& budget) const {
+    ProfileRequest request;
+    AddArithmetic(budget, &request);
+    for (const auto& [kind, by_bytes] : bandwidth_) {
+      std::vector<ProfileOp> sorted;
+      for (const auto& [bytes, op] : by_bytes) sorted.push_back(op);
+      for (ProfileOp& op : SpreadEvenly(sorted, budget.sizes_per_kind)) {
+        request.ops.push_back(std::move(op));
+      }
+    }
+    AddCommunication(communication_, budget.sizes_per_kind, false, &request);
+    if (budget.copy_engines) {
+      AddCommunication(copies_, budget.sizes_per_kind, true, &request);
+    }
+    return request;
+  }
+
+ private:
+  // By kind and group size.
+  using Sizes = std::map<std::pair<OpKind, int32_t>, std::set<int64_t>>;
+
+  void AddCommunication(const Layout& layout, const GraphOp& op,
+                        int64_t bytes) {
+    std::pair<OpKind, int32_t> key = {OpKind::kSend, 2};
+    if (!IsTransfer(op.kind)) {
+      key = {op.kind,
+             GroupSize(layout,
+                       std::get<CollectiveAttributes>(op.attributes).group)};
+    }
+    communication_[key].insert(bytes);
+    Layout by_copy_engines = layout;
+    by_copy_engines.copy_engines = CopyEngineUseOf(layout);
+    if (CopyEnginesCarry(by_copy_engines, op.kind, op.attributes)) {
+      copies_[key].insert(bytes);
+    }
+  }
+
+  static void AddCommunication(const Sizes& sizes_by_kind, size_t count,
+                               bool by_copy_engines, ProfileRequest* request) {
+    for (const auto& [key, sizes] : sizes_by_kind) {
+      const std::vector<int64_t> sorted(sizes.begin(), sizes.end());
+      for (const int64_t bytes : SpreadEvenly(sorted, count)) {
+        request->communication.push_back({.kind = key.first,
+                                          .group_size = key.second,
+                                          .bytes = bytes,
+                                          .by_copy_engines = by_copy_engines});
+      }
+    }
+  }
+
+  void AddArithmetic(const ProfileBudget& budget,
+                     ProfileRequest* request) const {
+    std::map<OpKind, std::vector<Shape>> by_kind;
+    double total_flops = 0;
+    for (const auto& [key, op] : arithmetic_) {
+      by_kind[op.kind].push_back(
+          {.op = &op, .flops = std::get<1>(key), .point = PointOf(op)});
+      total_flops += std::get<1>(key);
+    }
+    for (const auto& [kind, shapes] : by_kind) {
+      double flops = 0;
+      for (const Shape& shape : shapes) flops += shape.flops;
+      const double share = std::max(flops / total_flops, 0.1);
+      for (const ProfileOp* op :
+           Cover(shapes, budget.flops * share, budget.shapes_per_kind)) {
+        request->ops.push_back(*op);
+      }
+    }
+  }
+
+  std::map<std::tuple<OpKind, double, std::string>, ProfileOp> arithmetic_;
+  std::map<OpKind, std::map<int64_t, ProfileOp>> bandwidth_;
+  Sizes communication_;
+  Sizes copies_;
+};
+
+void CollectLayout(const ModelSpec& model, const Layout& layout,
+                   Collector* collector) {
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    for (const Graph& graph : {BuildTrainingGraph(model, layout, stage),
+                               BuildValidationGraph(model, layout, stage)}) {
+      for (const auto* ops : {&graph.prologue, &graph.forward, &graph.backward,
+                              &graph.epilogue}) {
+        for (const GraphOp& op : *ops) collector->Add(layout, op);
+      }
+      for (const std::vector<GraphOp>& ops : graph.reduce_by_bucket) {
+        for (const GraphOp& op : ops) collector->Add(layout, op);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ProfileRequest> BuildProfileRequest(
+    const ModelSpec& model, const TrainingSpec& training, int32_t num_ranks,
+    const ProfileBudget& budget) {
+  const LayoutSpace space{
+      .model = model,
+      .global_batch = training.global_batch,
+      .num_devices = num_ranks,
+      .precision = PrecisionOf(training.precision),
+      .gradient_reduction = PrecisionOf(training.gradient_reduction)};
+  const std::vector<Layout> layouts = EnumerateLayouts(space);
+  if (layouts.empty()) return ExplainNoLayout(space);
+  Collector collector;
+  for (const Layout& layout : layouts) {
+    CollectLayout(model, layout, &collector);
+    if (budget.tensor_chunks) {
+      for (const Layout& chunked : ChunkedVariants(model, layout)) {
+        CollectLayout(model, chunked, &collector);
+      }
+    }
+    if (layout.zero != 1) continue;
+    // What the search goes on to where memory is short.
+    Layout sharded = layout;
+    sharded.zero = 2;
+    CollectLayout(model, sharded, &collector);
+  }
+  return collector.Finish(budget);
+}
+
+const ProfileOp* LargestWithin(const ProfileRequest& request, OpKind kind,
+                               double max_flops) {
+  const auto size_of = [](const ProfileOp& op) {
+    constexpr double kFlopsPerByte = 150;  // 600 TFLOP/s, 4 TB/s.
+    const OpWork work = WorkOf(Layout{.precision = Precision::kBfloat16},
+                               op.kind, op.attributes);
+    return std::max(work.flops, kFlopsPerByte * work.bytes);
+  };
+  const auto is_better = [&](const ProfileOp& op, const ProfileOp& than) {
+    if (size_of(op) > max_flops) return size_of(op) < size_of(than);
+    return size_of(op) > size_of(than) || size_of(than) > max_flops;
+  };
+  const ProfileOp* chosen = nullptr;
+  for (const ProfileOp& op : request.ops) {
+    if (op.kind != kind) continue;
+    if (chosen == nullptr || is_better(op, *chosen)) chosen = &op;
+  }
+  return chosen;
+}
+
+std::string ProfileShapeKey(const ModelSpec& model,
+                            const TrainingSpec& training) {
+  return absl::StrCat(
+      "h", model.hidden, "-f", model.ffn_hidden, "-n", model.num_heads, "-k",
+      model.num_kv_heads, "-d", model.head_dim, "-v", model.vocab_size, "-s",
+      model.sequence_length, "-b", training.global_batch,
+      training.precision == "fp32" ? ""
+                                   : absl::StrCat("-", training.precision));
+}
+
+void RecordOpTime(const ProfileOp& op, double seconds,
+                  HardwareProfile* profile) {
+  if (const auto* gemm = std::get_if<GemmAttributes>(&op.attributes)) {
+    profile->gemms.push_back({.m = gemm->m,
+                              .n = gemm->n,
+                              .k = gemm->k,
+                              .trans_a = gemm->trans_a,
+                              .trans_b = gemm->trans_b,
+                              .seconds = seconds});
+    return;
+  }
+  if (op.kind == OpKind::kAttentionForward ||
+      op.kind == OpKind::kAttentionBackward) {
+    const auto& attention = std::get<AttentionAttributes>(op.attributes);
+    profile->attention.push_back(
+        {.backward = op.kind == OpKind::kAttentionBackward,
+         .num_sequences = attention.num_sequences,
+         .sequence_length = attention.sequence_length,
+         .num_heads = attention.num_heads,
+         .num_kv_heads = attention.num_kv_heads,
+         .head_dim = attention.head_dim,
+         .seconds = seconds});
+    return;
+  }
+  if (op.kind == OpKind::kLinearCrossEntropy ||
+      op.kind == OpKind::kCrossEntropyStats ||
+      op.kind == OpKind::kCrossEntropyGradient) {
+    const auto& vocab = std::get<VocabAttributes>(op.attributes);
+    profile->cross_entropy.push_back({.kind = op.kind,
+                                      .num_tokens = vocab.num_tokens,
+                                      .hidden = vocab.hidden,
+                                      .vocab_rows = vocab.vocab_rows,
+                                      .seconds = seconds});
+    return;
+  }
+  CHECK(!IsCollective(op.kind) && !IsTransfer(op.kind));
+  // Of the layouts beside the precision, only kCrossEntropyLoss's bytes depend
+  // on more than the attributes, and that by a few percent of a small op.
+  const Layout layout{.precision = profile->precision};
+  profile->bandwidth.push_back(
+      {.kind = op.kind,
+       .bytes =
+           static_cast<int64_t>(WorkOf(layout, op.kind, op.attributes).bytes),
+       .seconds = seconds});
+}
+
+void RecordCommunicationTime(const ProfileCommunication& communication,
+                             double seconds, HardwareProfile* profile) {
+  const CommunicationTime time = {.kind = communication.kind,
+                                  .group_size = communication.group_size,
+                                  .bytes = communication.bytes,
+                                  .seconds = seconds};
+  if (communication.by_copy_engines) {
+    profile->copy_engines.push_back({time});
+  } else {
+    profile->communication.push_back(time);
+  }
+}
+
+}  // namespace millrace

@@ -1,0 +1,68 @@
+// What one run changes in a hardware profile, value by value: within the limits
+// of recalibrate.h, damped by how many runs measured the value before, and
+// remembered. What is off, and by how much, is not found out here.
+
+#ifndef MILLRACE_PLANNER_LEARN_PROFILE_UPDATE_H_
+#define MILLRACE_PLANNER_LEARN_PROFILE_UPDATE_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "planner/learn/measured_noise.h"
+#include "planner/learn/recalibrate.h"
+#include "planner/profile/learnt_history.h"
+#include "planner/profile/op_shape.h"
+#include "planner/profile/profile.h"
+
+namespace millrace {
+
+class ProfileUpdate {
+ public:
+  // Both borrowed.
+  ProfileUpdate(const MeasuredRun& run, const HardwareProfile& before)
+      : run_(run), before_(before), counts_(before) {}
+
+  // Begins with the profile before. Without damping values move all the way.
+  void Restart(bool damps);
+
+  // As far as it is updated.
+  HardwareProfile& profile() { return result_.profile; }
+  Recalibration& result() { return result_; }
+
+  void Refuse(std::string why) { result_.refused.push_back(std::move(why)); }
+
+  // `seconds` points into the profile. `log_ratio`, of what was measured over
+  // what is listed, is learnt to its limit; from `num_calls` calls, or if 0
+  // from others of the kind.
+  void ScaleRow(const OpShape& shape, double log_ratio, int64_t num_calls,
+                double* seconds);
+  // A row that the profile does not have, where it would say `guessed_s`.
+  void AddRow(const OpShape& shape, double log_ratio, int64_t num_calls,
+              double guessed_s);
+
+  // Other values, each with the key that it has in the profile's file; `stored`
+  // points into the profile. Refused beyond the limit:
+  void MoveOverhead(const char* key, double measured_s, double* stored);
+  // To the limit; never below 1, since nothing runs faster for company:
+  void ScaleFactor(const std::string& key, double log_ratio, double* stored);
+  void MoveArrivalSpread(double to);
+  // `supposed` where the profile has no noise of that name.
+  void MoveNoise(const char* name, double supposed, const Scatter& measured);
+
+ private:
+  double GainOf(int num_runs) const { return damps_ ? GainAfter(num_runs) : 1; }
+  int64_t num_steps() const { return static_cast<int64_t>(run_.steps.size()); }
+  void Change(const std::string& value, double* stored, double after,
+              double ratio, int64_t num_samples, bool is_new = false);
+
+  const MeasuredRun& run_;
+  const HardwareProfile& before_;
+  const EvidenceCounts counts_;
+  bool damps_ = true;
+  Recalibration result_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LEARN_PROFILE_UPDATE_H_

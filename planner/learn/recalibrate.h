@@ -1,0 +1,91 @@
+// Recalibration: what the measured steps of a run teach the hardware profile
+// that the next plan is made with.
+//
+// The error log(measured / listed) of a row is taken for a Gaussian process
+// (planner/learn/gaussian_process.h): a part that all rows of an op kind share,
+// which corrects shapes that the run did not have, and one of the row's own;
+// where ranks share cores, one for each number of ranks that compute at once.
+// What is left of the step, after all ops take their time, is what ranks wait
+// for one another, or how they share cores. How passes and steps scatter
+// becomes the profile's pass_noise and run_noise
+// (planner/profile/prediction_interval.h).
+
+#ifndef MILLRACE_PLANNER_LEARN_RECALIBRATE_H_
+#define MILLRACE_PLANNER_LEARN_RECALIBRATE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
+#include "planner/learn/step_observation.h"
+#include "planner/profile/profile.h"
+
+namespace millrace {
+
+// What one run may change at most: a row by a factor of 3 either way, by 10
+// where the profile had none of this shape and only guessed; factors and
+// overheads by 1.5 and 10. What is further off is refused, and named where it
+// takes more than 0.2 % of the step.
+inline constexpr double kMostRowRatio = 3;
+inline constexpr double kMostGuessRatio = 10;
+inline constexpr double kMostContentionRatio = 1.5;
+inline constexpr double kMostLaunchRatio = 10;
+inline constexpr double kMostArrivalSpread = 1;
+
+struct MeasuredRun {
+  // Of the run directory, with the millisecond of its start; no profile learns
+  // twice from one.
+  std::string name;
+  std::string date;  // ISO 8601, UTC.
+  ModelSpec model;
+  Layout layout;
+  // The profile that the plan was made with and that steps were observed by.
+  HardwareProfile planned_with;
+  // Median step time, in seconds, of steps that are neither a generation's
+  // first nor touched by a failure, nor measured apart.
+  double step_time_s = 0;
+  std::vector<double> step_times_s;    // Of such steps, in order.
+  std::vector<StepObservation> steps;  // Of those measured op by op.
+  bool ran_apart = false;              // As ObservationOptions.
+};
+
+// One value of the profile before and after.
+struct LearntValue {
+  std::string value;  // ShapeText() of a row, or the key of another value.
+  double before = 0;
+  double after = 0;
+  int64_t num_samples = 0;  // 0: learnt from others of its kind.
+  bool is_new = false;      // A row that the tables did not have.
+};
+
+struct Recalibration {
+  HardwareProfile profile;
+  CalibrationRun run;               // As the profile records it.
+  std::vector<LearntValue> learnt;  // What changed most first.
+  // A sentence for each value refused, and for what was not learnt and why.
+  std::vector<std::string> refused;
+};
+
+// `profile` is the newest there is, which other runs may have taught meanwhile.
+//
+// Ops of steps measured apart are shortened alike where together they explain
+// more than the others take. Updates are damped: the first run moves a value
+// nine tenths of the way, later ones half and less, as the mean of runs would,
+// but at least a third, so that a machine that changes is followed. Of each
+// value the last three updates are kept, of the profile the last twenty runs;
+// step_error becomes that of these runs, each as it was predicted before the
+// profile learnt from it.
+//
+// Returns AlreadyExists if the profile learnt from the run before,
+// FailedPrecondition if it is of another machine or precision than
+// `planned_with`, InvalidArgument if there is no step to learn from or the
+// result would predict the run worse than before.
+absl::StatusOr<Recalibration> Recalibrate(const MeasuredRun& run,
+                                          const HardwareProfile& profile);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LEARN_RECALIBRATE_H_

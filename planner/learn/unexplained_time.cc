@@ -1,0 +1,131 @@
+#include "planner/learn/unexplained_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "planner/cost/host_sharing.h"
+#include "planner/learn/recalibrate.h"
+#include "planner/simulate/simulate_instructions.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kNear = 0.005;
+
+class Step {
+ public:
+  Step(const std::vector<Program>& programs, const CostModel& cost)
+      : profile_(cost.profile()) {
+    for (const Program& program : programs) {
+      stages_.push_back(
+          {.program = &program, .seconds = cost.ProgramSeconds(program)});
+    }
+  }
+
+  absl::StatusOr<double> Seconds(double arrival_spread,
+                                 double contention_scale) const {
+    std::vector<double> contention = profile_.compute_contention;
+    for (size_t i = 1; i < contention.size(); ++i) {
+      contention[i] = std::max(1.0, contention[i] * contention_scale);
+    }
+    ASSIGN_OR_RETURN(
+        const Timeline timeline,
+        Simulate(stages_, {.compute_contention = contention,
+                           .ranks_per_host = profile_.ranks_per_host,
+                           .overlap = profile_.overlap,
+                           .arrival_spread = arrival_spread}));
+    return timeline.step_time_s + profile_.waits.between_steps_s;
+  }
+
+ private:
+  const HardwareProfile& profile_;
+  std::vector<StageSimulation> stages_;
+};
+
+// Where the increasing `seconds` reaches `wanted_s` between `low` and `high`,
+// or the end that is nearer to it, by the rule of false position as Illinois
+// mends it (Dowell and Jarratt, 1971).
+template <typename Function>
+absl::StatusOr<double> Solve(Function seconds, double wanted_s, double low,
+                             double high) {
+  ASSIGN_OR_RETURN(double at_low, seconds(low));
+  at_low -= wanted_s;
+  if (at_low >= 0) return low;
+  ASSIGN_OR_RETURN(double at_high, seconds(high));
+  at_high -= wanted_s;
+  if (at_high <= 0) return high;
+  double middle = low;
+  int last_side = 0;
+  constexpr int kMostRounds = 12;
+  for (int round = 0; round < kMostRounds; ++round) {
+    middle = (low * at_high - high * at_low) / (at_high - at_low);
+    ASSIGN_OR_RETURN(double at_middle, seconds(middle));
+    at_middle -= wanted_s;
+    if (std::fabs(at_middle) < 1e-4 * wanted_s) break;
+    const int side = at_middle > 0 ? 1 : -1;
+    (side > 0 ? high : low) = middle;
+    (side > 0 ? at_high : at_low) = at_middle;
+    if (side == last_side) (side > 0 ? at_low : at_high) /= 2;
+    last_side = side;
+  }
+  return middle;
+}
+
+bool HasCollectives(const Layout& layout) {
+  return layout.tensor > 1 || layout.data > 1;
+}
+
+}  // namespace
+
+absl::StatusOr<StepClosure> CloseStep(const std::vector<Program>& programs,
+                                      const CostModel& cost,
+                                      double measured_s) {
+  const HardwareProfile& profile = cost.profile();
+  const Step step(programs, cost);
+  StepClosure closure{.arrival_spread = profile.waits.arrival_spread,
+                      .refused = {}};
+  const auto near = [&](double seconds) {
+    return std::fabs(std::log(seconds / measured_s)) < kNear;
+  };
+  ASSIGN_OR_RETURN(double seconds, step.Seconds(closure.arrival_spread, 1));
+  if (near(seconds)) return closure;
+  if (HasCollectives(programs.front().layout)) {
+    ASSIGN_OR_RETURN(
+        closure.arrival_spread,
+        Solve([&](double spread) { return step.Seconds(spread, 1); },
+              measured_s, 0, kMostArrivalSpread));
+    ASSIGN_OR_RETURN(seconds, step.Seconds(closure.arrival_spread, 1));
+  }
+  const bool too_long = seconds > measured_s;
+  if (!near(seconds) && SharesCores(profile.compute_contention) &&
+      (too_long || !HasCollectives(programs.front().layout))) {
+    ASSIGN_OR_RETURN(
+        closure.contention_scale,
+        Solve(
+            [&](double scale) {
+              return step.Seconds(closure.arrival_spread, scale);
+            },
+            measured_s, 1 / kMostContentionRatio, kMostContentionRatio));
+    ASSIGN_OR_RETURN(seconds, step.Seconds(closure.arrival_spread,
+                                           closure.contention_scale));
+  }
+  if (near(seconds)) return closure;
+  closure.refused = absl::StrFormat(
+      "the step took %.2f times what its ops and what ranks wait for one "
+      "another explain; this was not learnt",
+      measured_s / seconds);
+  // What its ops explain is all that is kept.
+  if (closure.arrival_spread >= kMostArrivalSpread) {
+    closure.arrival_spread = profile.waits.arrival_spread;
+  }
+  if (std::fabs(std::log(closure.contention_scale)) >=
+      std::log(kMostContentionRatio) - 1e-9) {
+    closure.contention_scale = 1;
+  }
+  return closure;
+}
+
+}  // namespace millrace

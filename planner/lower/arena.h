@@ -1,0 +1,37 @@
+// Memory planning: an offset for every step buffer, so that buffers share bytes
+// only if no order of events can make them alive together.
+
+#ifndef MILLRACE_PLANNER_LOWER_ARENA_H_
+#define MILLRACE_PLANNER_LOWER_ARENA_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "planner/program/happens_before.h"
+#include "planner/program/program.h"
+
+namespace millrace {
+
+struct ArenaRequest {
+  int64_t bytes;
+  // All instructions that touch the buffer, ascending. The first defines it and
+  // finishes before every other starts.
+  std::vector<InstructionId> uses;
+};
+
+struct ArenaPlan {
+  std::vector<int64_t> offsets;  // By request; multiples of kBufferAlignment.
+  int64_t bytes = 0;
+  // The most that is alive at once when the instructions run one by one: no
+  // plan can be smaller.
+  int64_t largest_live_bytes = 0;
+};
+
+// Deterministic. `order` holds all instructions.
+ArenaPlan PlanArena(std::span<const ArenaRequest> requests,
+                    const HappensBefore& order);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LOWER_ARENA_H_

@@ -1,0 +1,445 @@
+#include "planner/lower/graph_builder.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/units.h"
+#include "planner/lower/graph_chunks.h"
+#include "planner/program/workspace.h"
+
+namespace millrace {
+
+GraphBuilder::GraphBuilder(const ModelSpec& model, const Layout& layout,
+                           int32_t stage)
+    : model_(model), layout_(layout), stage_(stage) {
+  const int64_t num_tokens = layout.micro_batch * model.sequence_length;
+  shapes_ = {.num_sequences = layout.micro_batch,
+             .sequence_length = model.sequence_length,
+             .num_tokens = num_tokens,
+             .shard_tokens = num_tokens / layout.tensor,
+             .hidden = model.hidden,
+             .num_heads = model.num_heads / layout.tensor,
+             .num_kv_heads = model.num_kv_heads / layout.tensor,
+             .head_dim = model.head_dim,
+             .ffn_hidden = model.ffn_hidden / layout.tensor,
+             .vocab_rows = model.vocab_size / layout.tensor};
+  graph_.parameters = BuildStageParameters(model, layout, stage);
+}
+
+void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
+  const bool is_training = kind == ProgramKind::kTraining;
+  PersistentLayout& persistent = graph_.persistent;
+  auto add = [&](std::string name, int64_t num_elements, DType dtype,
+                 bool present) {
+    TensorId id = -1;
+    if (present) {
+      id = AddTensor(std::move(name), {num_elements}, dtype);
+      graph_.tensors[id].persistent_offset_bytes = persistent.bytes;
+    }
+    persistent.bytes = RoundUp(
+        persistent.bytes + num_elements * DTypeBytes(dtype), kBufferAlignment);
+    return id;
+  };
+  const int64_t num_elements = graph_.parameters.num_elements;
+  const int64_t num_moments = graph_.parameters.num_optimizer_elements;
+  const bool has_masters = layout_.precision == Precision::kBfloat16;
+  const Bucket& norms = graph_.parameters.buckets.back();
+  CHECK(norms.name == "norms") << norms.name;
+  const int64_t num_norms =
+      norms.num_elements / (layout_.shards_parameters() ? layout_.data : 1);
+  persistent.parameters =
+      add("parameters",
+          (layout_.shards_parameters() ? num_moments : num_elements) -
+              (has_masters ? num_norms : 0),
+          activation_type(), true);
+  persistent.gradients =
+      add("gradients", layout_.shards_gradients() ? num_moments : num_elements,
+          DType::kFloat32, true);
+  persistent.exp_avg =
+      add("exp_avg", num_moments, DType::kFloat32, is_training);
+  persistent.exp_avg_sq =
+      add("exp_avg_sq", num_moments, DType::kFloat32, is_training);
+  persistent.scalars = add("scalars", kNumStepScalars, DType::kFloat64, true);
+  persistent.clip_factor = add("clip_factor", 1, DType::kFloat32, is_training);
+  persistent.skip = add("skip", 1, DType::kInt32, is_training);
+  if (has_masters) {
+    persistent.master = add("master", num_moments, DType::kFloat32,
+                            kind != ProgramKind::kValidation);
+    persistent.norms = add("norms", num_norms, DType::kFloat32, true);
+    persistent.scratch =
+        add("scratch", kComputeScratchBytes / DTypeBytes(DType::kInt32),
+            DType::kInt32, true);
+  }
+  AddBucketTensors();
+}
+
+void GraphBuilder::AddBucketTensors() {
+  const PersistentLayout& persistent = graph_.persistent;
+  const int64_t num_slices = layout_.shards_optimizer() ? layout_.data : 1;
+  int64_t slice_offset = 0;
+  for (const Bucket& bucket : graph_.parameters.buckets) {
+    const int64_t slice = bucket.num_elements / num_slices;
+    auto view = [&](absl::string_view flat_name, TensorId flat, bool sharded) {
+      if (flat < 0) return TensorId{-1};
+      return AddView(absl::StrCat(flat_name, "/bucket/", bucket.name), flat,
+                     sharded ? slice_offset : bucket.offset,
+                     {sharded ? slice : bucket.num_elements});
+    };
+    const bool slices_parameters = layout_.shards_parameters();
+    const Place parameters =
+        ParametersOf(bucket, slices_parameters ? slice_offset : bucket.offset);
+    bucket_tensors_.push_back(
+        {.parameters =
+             AddView(absl::StrCat("parameters/bucket/", bucket.name),
+                     parameters.flat, parameters.element_offset,
+                     {slices_parameters ? slice : bucket.num_elements}),
+         .gradients = view("gradients", persistent.gradients,
+                           layout_.shards_gradients()),
+         .exp_avg = view("exp_avg", persistent.exp_avg, true),
+         .exp_avg_sq = view("exp_avg_sq", persistent.exp_avg_sq, true),
+         .master = view("master", persistent.master, true)});
+    slice_offset += slice;
+  }
+}
+
+GraphBuilder::Place GraphBuilder::ParametersOf(const Bucket& bucket,
+                                               int64_t element_offset) const {
+  const PersistentLayout& persistent = graph_.persistent;
+  if (persistent.norms < 0 || bucket.name != "norms") {
+    return {persistent.parameters, element_offset};
+  }
+  // They begin where the others end.
+  return {persistent.norms,
+          element_offset - graph_.tensors[persistent.parameters].dims[0]};
+}
+
+TensorId GraphBuilder::AddTensor(std::string name, std::vector<int64_t> dims) {
+  return AddTensor(std::move(name), std::move(dims), activation_type());
+}
+
+TensorId GraphBuilder::AddWorkspace(std::string name, int64_t num_bytes) {
+  return AddTensor(std::move(name), {num_bytes / DTypeBytes(DType::kInt32)},
+                   DType::kInt32);
+}
+
+TensorId GraphBuilder::AddTensor(std::string name, std::vector<int64_t> dims,
+                                 DType dtype) {
+  graph_.tensors.push_back(
+      {.name = std::move(name), .dtype = dtype, .dims = std::move(dims)});
+  return static_cast<TensorId>(graph_.tensors.size()) - 1;
+}
+
+TensorId GraphBuilder::AddView(std::string name, TensorId flat,
+                               int64_t element_offset,
+                               std::vector<int64_t> dims) {
+  const DType dtype = graph_.tensors[flat].dtype;
+  const int64_t offset_bytes = graph_.tensors[flat].persistent_offset_bytes +
+                               element_offset * DTypeBytes(dtype);
+  const TensorId id = AddTensor(std::move(name), std::move(dims), dtype);
+  graph_.tensors[id].persistent_offset_bytes = offset_bytes;
+  return id;
+}
+
+TensorId GraphBuilder::AddPart(std::string name, TensorId whole,
+                               int64_t element_offset,
+                               std::vector<int64_t> dims) {
+  const DType dtype = graph_.tensors[whole].dtype;
+  const TensorId id = AddTensor(std::move(name), std::move(dims), dtype);
+  graph_.tensors[id].parent = whole;
+  graph_.tensors[id].parent_offset_bytes = element_offset * DTypeBytes(dtype);
+  return id;
+}
+
+Weight GraphBuilder::AddWeight(const std::string& name, absl::string_view first,
+                               int64_t rows, int64_t cols) {
+  const int64_t offset = SlotOf(first).offset;
+  const int32_t bucket = BucketAt(offset);
+  const Bucket& held_by = graph_.parameters.buckets[bucket];
+  const int64_t bucket_offset = held_by.offset;
+  const Place place = ParametersOf(held_by, offset);
+  const std::vector<int64_t> dims =
+      rows == 1 ? std::vector<int64_t>{cols} : std::vector<int64_t>{rows, cols};
+  ShardedPasses& sharded = graph_.sharded;
+  const auto part = [&](std::vector<TensorId>& by_bucket,
+                        absl::string_view kind, DType dtype) {
+    return AddPart(absl::StrCat(kind, "/", name),
+                   StepBucket(by_bucket, bucket, kind, dtype),
+                   offset - bucket_offset, dims);
+  };
+  Weight weight{.rows = rows, .cols = cols};
+  if (layout_.shards_parameters()) {
+    const DType dtype = graph_.tensors[place.flat].dtype;
+    weight.parameter = part(sharded.forward_parameters, "parameters", dtype);
+    weight.backward_parameter =
+        part(sharded.backward_parameters, "parameters_again", dtype);
+  } else {
+    weight.parameter = AddView(absl::StrCat("parameters/", name), place.flat,
+                               place.element_offset, dims);
+    weight.backward_parameter = weight.parameter;
+  }
+  weight.gradient = layout_.shards_gradients()
+                        ? part(sharded.gradients, "gradients", DType::kFloat32)
+                        : AddView(absl::StrCat("gradients/", name),
+                                  graph_.persistent.gradients, offset, dims);
+  return weight;
+}
+
+void GraphBuilder::EmitTo(std::vector<GraphOp>* ops) {
+  EmitChunks();
+  ops_ = ops;
+}
+
+GraphOp& GraphBuilder::Emit(GraphOp op) {
+  CHECK(ops_ != nullptr);
+  EmitChunks();
+  ops_->push_back(std::move(op));
+  return ops_->back();
+}
+
+TensorId GraphBuilder::ChunkOf(TensorId whole, int32_t chunk) {
+  if (num_chunks() == 1) return whole;
+  std::vector<TensorId>& parts = parts_by_chunk_[whole];
+  if (parts.empty()) {
+    const std::string name = graph_.tensors[whole].name;
+    std::vector<int64_t> dims = graph_.tensors[whole].dims;
+    dims[0] /= num_chunks();
+    int64_t size = 1;
+    for (const int64_t dim : dims) size *= dim;
+    for (int32_t c = 0; c < num_chunks(); ++c) {
+      parts.push_back(
+          AddPart(absl::StrCat(name, "/chunk.", c), whole, c * size, dims));
+    }
+  }
+  return parts[chunk];
+}
+
+void GraphBuilder::EmitChunk(int32_t chunk, GraphOp op) {
+  if (num_chunks() == 1) {
+    Emit(std::move(op));
+    return;
+  }
+  absl::StrAppend(&op.name, "/chunk.", chunk);
+  chunks_.resize(num_chunks());
+  chunks_[chunk].push_back(std::move(op));
+}
+
+void GraphBuilder::EmitChunks() {
+  if (chunks_.empty()) return;
+  CHECK(ops_ != nullptr);
+  for (GraphOp& op : InterleaveChunks(std::exchange(chunks_, {}),
+                                      NumProductsBesideChunks(layout_))) {
+    ops_->push_back(std::move(op));
+  }
+}
+
+TensorId GraphBuilder::EmitLinear(const std::string& name, TensorId x,
+                                  const Weight& weight, Phase phase) {
+  const TensorId y = AddTensor(name, {shapes_.num_tokens, weight.rows});
+  for (int32_t c = 0; c < num_chunks(); ++c) {
+    EmitChunk(
+        c, {.kind = OpKind::kGemm,
+            .phase = phase,
+            .name = name,
+            .attributes = GemmAttributes{.m = shapes_.num_tokens / num_chunks(),
+                                         .n = weight.rows,
+                                         .k = weight.cols,
+                                         .trans_b = true},
+            .inputs = {ChunkOf(x, c), ParameterOf(weight, phase)},
+            .outputs = {ChunkOf(y, c)}});
+  }
+  return y;
+}
+
+TensorId GraphBuilder::EmitInputGradient(const std::string& name, TensorId d_y,
+                                         const Weight& weight) {
+  const int64_t num_tokens = shapes_.num_tokens;
+  const TensorId d_x = AddTensor(name, {num_tokens, weight.cols});
+  Emit({.kind = OpKind::kGemm,
+        .phase = Phase::kInputGradient,
+        .name = name,
+        .attributes =
+            GemmAttributes{.m = num_tokens, .n = weight.cols, .k = weight.rows},
+        .inputs = {d_y, weight.backward_parameter},
+        .outputs = {d_x}});
+  return d_x;
+}
+
+GraphOp GraphBuilder::WeightGradient(const std::string& name, TensorId d_y,
+                                     TensorId x, const Weight& weight) const {
+  return {.kind = OpKind::kGemm,
+          .phase = Phase::kWeightGradient,
+          .name = name,
+          .attributes = GemmAttributes{.m = weight.rows,
+                                       .n = weight.cols,
+                                       .k = shapes_.num_tokens,
+                                       .trans_a = true,
+                                       .accumulate = accumulates_in_place()},
+          .inputs = {d_y, x},
+          .outputs = {weight.gradient}};
+}
+
+TensorId GraphBuilder::EmitTensorGather(const std::string& name, TensorId shard,
+                                        Phase phase) {
+  if (layout_.tensor == 1) return shard;
+  const TensorId full = AddTensor(name, {shapes_.num_tokens, shapes_.hidden});
+  EmitTensorCollective(OpKind::kAllGather, name, shard, full, phase);
+  return full;
+}
+
+TensorId GraphBuilder::EmitTensorReduceScatter(const std::string& name,
+                                               TensorId full, Phase phase) {
+  if (layout_.tensor == 1) return full;
+  const TensorId shard =
+      AddTensor(name, {shapes_.shard_tokens, shapes_.hidden});
+  EmitTensorCollective(OpKind::kReduceScatter, name, full, shard, phase);
+  return shard;
+}
+
+void GraphBuilder::EmitTensorCollective(OpKind kind, const std::string& name,
+                                        TensorId input, TensorId output,
+                                        Phase phase) {
+  GraphOp op{.kind = kind,
+             .phase = phase,
+             .name = name,
+             .attributes =
+                 CollectiveAttributes{
+                     .group = Group::kTensor,
+                     .num_elements = shapes_.num_tokens * shapes_.hidden,
+                     .dtype = activation_type(),
+                     .num_blocks = num_chunks()},
+             .inputs = {input},
+             .outputs = {output}};
+  if (phase != Phase::kForward && phase != Phase::kRecompute) {
+    // It hides under weight gradients, whole: what comes in parts is done with
+    // the first when the product beside it ends.
+    Emit(std::move(op));
+    return;
+  }
+  auto& attributes = std::get<CollectiveAttributes>(op.attributes);
+  attributes.num_elements /= num_chunks();
+  attributes.num_blocks = 1;
+  for (int32_t c = 0; c < num_chunks(); ++c) {
+    op.inputs = {ChunkOf(input, c)};
+    op.outputs = {ChunkOf(output, c)};
+    EmitChunk(c, op);
+  }
+}
+
+SavedNorm GraphBuilder::EmitNorm(const std::string& name, TensorId x,
+                                 TensorId delta, const Weight& weight,
+                                 Phase phase) {
+  const std::vector<int64_t> dims = {shapes_.shard_tokens, shapes_.hidden};
+  SavedNorm saved;
+  saved.weight = weight;
+  saved.output = AddTensor(absl::StrCat(name, "/output"), dims);
+  saved.rstd = AddTensor(absl::StrCat(name, "/rstd"), {shapes_.shard_tokens},
+                         DType::kFloat32);
+  saved.residual =
+      delta < 0 ? x : AddTensor(absl::StrCat(name, "/residual"), dims);
+  const TensorId parameter = ParameterOf(weight, phase);
+  // Of the tokens of these.
+  const auto norm = [&](int64_t num_tokens, TensorId input, TensorId added,
+                        TensorId residual, TensorId output, TensorId rstd) {
+    GraphOp op{.kind = OpKind::kRmsNormForward,
+               .phase = phase,
+               .name = name,
+               .attributes = NormAttributes{.num_tokens = num_tokens,
+                                            .hidden = shapes_.hidden,
+                                            .epsilon = model_.norm_epsilon}};
+    if (delta < 0) {
+      op.inputs = {input, parameter};
+      op.outputs = {output, rstd};
+    } else {
+      op.kind = OpKind::kResidualRmsNormForward;
+      op.inputs = {input, added, parameter};
+      op.outputs = {residual, output, rstd};
+    }
+    return op;
+  };
+  if (!has_chunks()) {
+    Emit(norm(shapes_.shard_tokens, x, delta, saved.residual, saved.output,
+              saved.rstd));
+    return saved;
+  }
+  for (int32_t c = 0; c < num_chunks(); ++c) {
+    EmitChunk(c, norm(shapes_.shard_tokens / num_chunks(), ChunkOf(x, c),
+                      delta < 0 ? delta : ChunkOf(delta, c),
+                      ChunkOf(saved.residual, c), ChunkOf(saved.output, c),
+                      ChunkOf(saved.rstd, c)));
+  }
+  return saved;
+}
+
+TensorId GraphBuilder::EmitNormBackward(const std::string& name,
+                                        const SavedNorm& saved, TensorId d_y,
+                                        TensorId d_residual) {
+  const TensorId d_x = AddTensor(name, {shapes_.shard_tokens, shapes_.hidden});
+  GraphOp op{.kind = OpKind::kRmsNormBackward,
+             .phase = Phase::kInputGradient,
+             .name = name,
+             .attributes = NormAttributes{.num_tokens = shapes_.shard_tokens,
+                                          .hidden = shapes_.hidden,
+                                          .epsilon = model_.norm_epsilon,
+                                          .accumulate = accumulates_in_place()},
+             .inputs = {d_y, saved.residual, saved.rstd,
+                        saved.weight.backward_parameter},
+             .outputs = {d_x, saved.weight.gradient}};
+  if (d_residual >= 0) op.inputs.push_back(d_residual);
+  Emit(std::move(op));
+  return d_x;
+}
+
+void GraphBuilder::EmitDeferred() {
+  if (holds_deferred_) return;
+  for (GraphOp& op : deferred_) Emit(std::move(op));
+  deferred_.clear();
+}
+
+int32_t GraphBuilder::BucketIndex(absl::string_view name) const {
+  const std::vector<Bucket>& buckets = graph_.parameters.buckets;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (buckets[i].name == name) return static_cast<int32_t>(i);
+  }
+  CHECK(false) << "stage " << stage_ << " has no bucket " << name;
+  return -1;
+}
+
+const ParameterSlot& GraphBuilder::SlotOf(absl::string_view parameter) const {
+  const std::vector<ParameterSlot>& slots = graph_.parameters.slots;
+  const auto found =
+      std::find_if(slots.begin(), slots.end(), [&](const ParameterSlot& slot) {
+        return slot.parameter.name == parameter;
+      });
+  CHECK(found != slots.end())
+      << "stage " << stage_ << " has no parameter " << parameter;
+  return *found;
+}
+
+int32_t GraphBuilder::BucketAt(int64_t element_offset) const {
+  const std::vector<Bucket>& buckets = graph_.parameters.buckets;
+  const auto after =
+      std::upper_bound(buckets.begin(), buckets.end(), element_offset,
+                       [](int64_t offset, const Bucket& bucket) {
+                         return offset < bucket.offset;
+                       });
+  CHECK(after != buckets.begin());
+  return static_cast<int32_t>(after - buckets.begin()) - 1;
+}
+
+TensorId GraphBuilder::StepBucket(std::vector<TensorId>& by_bucket,
+                                  int32_t bucket, absl::string_view name,
+                                  DType dtype) {
+  const std::vector<Bucket>& buckets = graph_.parameters.buckets;
+  by_bucket.resize(buckets.size(), -1);
+  if (by_bucket[bucket] < 0) {
+    by_bucket[bucket] =
+        AddTensor(absl::StrCat(name, "/whole_bucket/", buckets[bucket].name),
+                  {buckets[bucket].num_elements}, dtype);
+  }
+  return by_bucket[bucket];
+}
+
+}  // namespace millrace

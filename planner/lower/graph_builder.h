@@ -1,0 +1,207 @@
+// What the parts of a Graph are built with: shapes of one rank, tensors, views
+// of parameters, and the ops that several blocks need. Internal to
+// planner/graph*.
+
+#ifndef MILLRACE_PLANNER_LOWER_GRAPH_BUILDER_H_
+#define MILLRACE_PLANNER_LOWER_GRAPH_BUILDER_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "planner/lower/graph.h"
+
+namespace millrace {
+
+// Letters as in planner/program/ops.h.
+struct StageShapes {
+  int64_t num_sequences;  // Of a micro-batch.
+  int64_t sequence_length;
+  int64_t num_tokens;    // T
+  int64_t shard_tokens;  // S
+  int64_t hidden;        // H
+  int64_t num_heads;     // N
+  int64_t num_kv_heads;  // K
+  int64_t head_dim;      // D
+  int64_t ffn_hidden;    // F
+  int64_t vocab_rows;    // Vt
+
+  int64_t query_width() const { return num_heads * head_dim; }
+  int64_t qkv_width() const {
+    return (num_heads + 2 * num_kv_heads) * head_dim;
+  }
+};
+
+// A matrix [rows, cols] of parameters and its gradient. The backward pass reads
+// `backward_parameter`: under ZeRO-3 each pass gathers parameters anew.
+struct Weight {
+  TensorId parameter;
+  TensorId backward_parameter;
+  TensorId gradient;
+  int64_t rows;
+  int64_t cols;
+};
+
+// One bucket's views into the flat buffers: all of it, or the rank's slice
+// where the layout shards them. -1 for what the Graph has not.
+struct BucketTensors {
+  TensorId parameters;
+  TensorId gradients;
+  TensorId exp_avg;
+  TensorId exp_avg_sq;
+  TensorId master;
+};
+
+// What a norm leaves for its backward pass.
+struct SavedNorm {
+  TensorId residual;  // [S, H], its input.
+  TensorId rstd;      // [S]
+  TensorId output;    // [S, H]
+  Weight weight;
+};
+
+class GraphBuilder {
+ public:
+  GraphBuilder(const ModelSpec& model, const Layout& layout, int32_t stage);
+
+  const ModelSpec& model() const { return model_; }
+  const Layout& layout() const { return layout_; }
+  int32_t stage() const { return stage_; }
+  bool is_first_stage() const { return stage_ == 0; }
+  bool is_last_stage() const { return stage_ == layout_.pipeline - 1; }
+  const StageShapes& shapes() const { return shapes_; }
+  Graph& graph() { return graph_; }
+  const Graph& graph() const { return graph_; }
+
+  // Makes the flat buffers and the scalars that a Program of this kind has;
+  // offsets are the same for all kinds.
+  void AddPersistentTensors(ProgramKind kind);
+
+  // By bucket, once there are persistent tensors.
+  const std::vector<BucketTensors>& bucket_tensors() const {
+    return bucket_tensors_;
+  }
+
+  DType activation_type() const { return ActivationType(layout_.precision); }
+  // Of activation_type() unless said otherwise.
+  TensorId AddTensor(std::string name, std::vector<int64_t> dims);
+  TensorId AddTensor(std::string name, std::vector<int64_t> dims, DType dtype);
+  // In bytes, of a GPU kernel.
+  TensorId AddWorkspace(std::string name, int64_t num_bytes);
+  // A view of `dims` elements at `element_offset` of flat tensor `flat`.
+  TensorId AddView(std::string name, TensorId flat, int64_t element_offset,
+                   std::vector<int64_t> dims);
+  // `dims` elements at `element_offset` of step tensor `whole`. Not of a part.
+  TensorId AddPart(std::string name, TensorId whole, int64_t element_offset,
+                   std::vector<int64_t> dims);
+  // The matrix [rows, cols] that starts at the slot of parameter `first`.
+  Weight AddWeight(const std::string& name, absl::string_view first,
+                   int64_t rows, int64_t cols);
+
+  // Ops go to the end of `ops` from now on.
+  void EmitTo(std::vector<GraphOp>* ops);
+  // After all of chunks.
+  GraphOp& Emit(GraphOp op);
+
+  // Chunks of the tokens (graph_chunks.h); one: ops are of all of them.
+  int32_t num_chunks() const { return layout_.tensor_chunks; }
+  // A chunk's rows of a tensor whose rows are tokens.
+  TensorId ChunkOf(TensorId whole, int32_t chunk);
+  // Goes after this chunk's ops since the last that was of all tokens.
+  void EmitChunk(int32_t chunk, GraphOp op);
+  // Puts ops of chunks at the end of the others; Emit() does so itself.
+  void EmitChunks();
+  bool has_chunks() const { return !chunks_.empty(); }
+
+  // y = x weight^T, a linear layer's forward pass, by chunks.
+  TensorId EmitLinear(const std::string& name, TensorId x, const Weight& weight,
+                      Phase phase);
+  // d_x = d_y weight.
+  TensorId EmitInputGradient(const std::string& name, TensorId d_y,
+                             const Weight& weight);
+  // d_weight += d_y^T x.
+  GraphOp WeightGradient(const std::string& name, TensorId d_y, TensorId x,
+                         const Weight& weight) const;
+
+  // [S, H] -> [T, H] over the tensor axis, and back by summing, in the backward
+  // pass whole; each returns
+  // its operand where the axis has size one. By chunks.
+  TensorId EmitTensorGather(const std::string& name, TensorId shard,
+                            Phase phase);
+  TensorId EmitTensorReduceScatter(const std::string& name, TensorId full,
+                                   Phase phase);
+
+  // What ops of this phase read of the weight.
+  static TensorId ParameterOf(const Weight& weight, Phase phase) {
+    return phase == Phase::kForward ? weight.parameter
+                                    : weight.backward_parameter;
+  }
+
+  // norm(x) or, with a delta (>= 0), norm(x + delta). By chunks where what it
+  // reads comes in chunks.
+  SavedNorm EmitNorm(const std::string& name, TensorId x, TensorId delta,
+                     const Weight& weight, Phase phase);
+  // Returns d_x [S, H]; `d_residual` is added unless negative.
+  TensorId EmitNormBackward(const std::string& name, const SavedNorm& saved,
+                            TensorId d_y, TensorId d_residual);
+
+  // Weight gradients wait here until something else, a transfer or a
+  // collective, is under way for them to hide.
+  void Defer(GraphOp op) { deferred_.push_back(std::move(op)); }
+  GraphOp& LastDeferred() { return deferred_.back(); }
+  void EmitDeferred();
+  // Until ReleaseDeferred(), EmitDeferred() does nothing.
+  void HoldDeferred() { holds_deferred_ = true; }
+  void ReleaseDeferred() {
+    holds_deferred_ = false;
+    EmitDeferred();
+  }
+
+  // Index of the bucket of this name; it must exist.
+  int32_t BucketIndex(absl::string_view name) const;
+
+  // Whether gradients of later micro-batches are added to those of earlier ones
+  // where weight gradients are computed; else after they were reduced.
+  bool accumulates_in_place() const { return !layout_.shards_gradients(); }
+
+  Graph Build() && {
+    EmitChunks();
+    return std::move(graph_);
+  }
+
+ private:
+  void AddBucketTensors();
+  void EmitTensorCollective(OpKind kind, const std::string& name,
+                            TensorId input, TensorId output, Phase phase);
+  const ParameterSlot& SlotOf(absl::string_view parameter) const;
+  // What holds a bucket's parameters between steps, and where in it.
+  struct Place {
+    TensorId flat;
+    int64_t element_offset;
+  };
+  Place ParametersOf(const Bucket& bucket, int64_t element_offset) const;
+  // Of the bucket that holds this element of the flat buffers.
+  int32_t BucketAt(int64_t element_offset) const;
+  // The bucket's step tensor in one of the lists of Graph::sharded.
+  TensorId StepBucket(std::vector<TensorId>& by_bucket, int32_t bucket,
+                      absl::string_view name, DType dtype);
+
+  const ModelSpec& model_;
+  const Layout& layout_;
+  const int32_t stage_;
+  StageShapes shapes_;
+  Graph graph_;
+  std::vector<GraphOp>* ops_ = nullptr;
+  std::vector<std::vector<GraphOp>> chunks_;  // By chunk, or empty.
+  // Parts of tensors, by tensor.
+  std::map<TensorId, std::vector<TensorId>> parts_by_chunk_;
+  std::vector<GraphOp> deferred_;
+  bool holds_deferred_ = false;
+  std::vector<BucketTensors> bucket_tensors_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LOWER_GRAPH_BUILDER_H_

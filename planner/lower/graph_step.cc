@@ -1,0 +1,299 @@
+#include "planner/lower/graph_step.h"
+
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace millrace {
+namespace {
+
+// A reduce-scatter in place leaves anything in the other ranks' slices; weight
+// gradients overwrite it in the next step, but nothing overwrites padding.
+void EmitZeroPadding(GraphBuilder& builder, const Bucket& bucket,
+                     TensorId gradients) {
+  builder.Emit(
+      {.kind = OpKind::kZero,
+       .phase = Phase::kForward,
+       .name = absl::StrCat("zero_gradients/", bucket.name),
+       .attributes =
+           ElementwiseAttributes{.rows = 1, .cols = bucket.num_elements},
+       .outputs = {gradients}});
+}
+
+void EmitInPlaceCollective(GraphBuilder& builder, OpKind kind, Group group,
+                           Phase phase, std::string name, TensorId tensor) {
+  if (GroupSize(builder.layout(), group) == 1) return;
+  const GraphTensor& operand = builder.graph().tensors[tensor];
+  builder.Emit(
+      {.kind = kind,
+       .phase = phase,
+       .name = std::move(name),
+       .attributes = CollectiveAttributes{.group = group,
+                                          .num_elements = operand.dims[0],
+                                          .dtype = operand.dtype},
+       .inputs = {tensor},
+       .outputs = {tensor}});
+}
+
+void EmitSumOverTensorRanks(GraphBuilder& builder, const Bucket& bucket,
+                            TensorId gradients) {
+  if (!bucket.tensor_replicated) return;
+  EmitInPlaceCollective(
+      builder, OpKind::kAllReduce, Group::kTensor, Phase::kGradientReduce,
+      absl::StrCat("sum_partial_gradients/", bucket.name), gradients);
+}
+
+// Norms, which do not decay, are few and stay in fp32.
+bool Rounds(const GraphBuilder& builder, const Bucket& bucket) {
+  return builder.layout().rounds_gradients() && bucket.weight_decay;
+}
+
+// The whole bucket in bf16, to be reduced.
+TensorId EmitRound(GraphBuilder& builder, const Bucket& bucket,
+                   TensorId gradients) {
+  const TensorId rounded =
+      builder.AddTensor(absl::StrCat("gradients/rounded/", bucket.name),
+                        {bucket.num_elements}, DType::kBfloat16);
+  builder.Emit(
+      {.kind = OpKind::kRoundGradients,
+       .phase = Phase::kGradientReduce,
+       .name = absl::StrCat("round_gradients/", bucket.name),
+       .attributes = OptimizerAttributes{.num_elements = bucket.num_elements},
+       .inputs = {gradients},
+       .outputs = {rounded}});
+  return rounded;
+}
+
+void EmitWiden(GraphBuilder& builder, const Bucket& bucket, TensorId reduced,
+               TensorId gradients) {
+  builder.Emit({.kind = OpKind::kWidenGradients,
+                .phase = Phase::kGradientReduce,
+                .name = absl::StrCat("widen_gradients/", bucket.name),
+                .attributes =
+                    OptimizerAttributes{
+                        .num_elements = bucket.num_elements,
+                        .data_sharded = builder.layout().shards_optimizer()},
+                .inputs = {reduced},
+                .outputs = {gradients}});
+}
+
+void EmitReduceGradients(GraphBuilder& builder, const Bucket& bucket,
+                         TensorId gradients) {
+  EmitSumOverTensorRanks(builder, bucket, gradients);
+  const bool rounds = Rounds(builder, bucket);
+  const TensorId reduced =
+      rounds ? EmitRound(builder, bucket, gradients) : gradients;
+  EmitInPlaceCollective(
+      builder,
+      builder.layout().shards_optimizer() ? OpKind::kReduceScatter
+                                          : OpKind::kAllReduce,
+      Group::kData, Phase::kGradientReduce,
+      absl::StrCat("reduce_gradients/", bucket.name), reduced);
+  if (rounds) EmitWiden(builder, bucket, reduced, gradients);
+}
+
+// One micro-batch's gradients of the whole bucket -> `shard`.
+void EmitReduceToShard(GraphBuilder& builder, const Bucket& bucket,
+                       TensorId whole, TensorId shard) {
+  EmitSumOverTensorRanks(builder, bucket, whole);
+  const bool rounds = Rounds(builder, bucket);
+  const DType dtype = rounds ? DType::kBfloat16 : DType::kFloat32;
+  const TensorId sent = rounds ? EmitRound(builder, bucket, whole) : whole;
+  const TensorId reduced =
+      rounds ? builder.AddTensor(
+                   absl::StrCat("gradients/rounded_shard/", bucket.name),
+                   builder.graph().tensors[shard].dims, dtype)
+             : shard;
+  builder.Emit(
+      {.kind = OpKind::kReduceScatter,
+       .phase = Phase::kGradientReduce,
+       .name = absl::StrCat("reduce_gradients/", bucket.name),
+       .attributes = CollectiveAttributes{.group = Group::kData,
+                                          .num_elements = bucket.num_elements,
+                                          .dtype = dtype},
+       .inputs = {sent},
+       .outputs = {reduced}});
+  if (rounds) EmitWiden(builder, bucket, reduced, shard);
+}
+
+// ZeRO-2: the first micro-batch's sums go where the gradients stay, later ones
+// are added to them.
+void EmitShardedReductions(GraphBuilder& builder) {
+  Graph& graph = builder.graph();
+  const std::vector<Bucket>& buckets = graph.parameters.buckets;
+  graph.first_reduce_by_bucket.resize(buckets.size());
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    const TensorId whole = graph.sharded.gradients[i];
+    const TensorId gradients = builder.bucket_tensors()[i].gradients;
+    builder.EmitTo(&graph.first_reduce_by_bucket[i]);
+    EmitReduceToShard(builder, buckets[i], whole, gradients);
+    builder.EmitTo(&graph.reduce_by_bucket[i]);
+    const TensorId sum = builder.AddTensor(
+        absl::StrCat("gradients/reduced/", buckets[i].name),
+        builder.graph().tensors[gradients].dims, DType::kFloat32);
+    EmitReduceToShard(builder, buckets[i], whole, sum);
+    builder.Emit(
+        {.kind = OpKind::kAccumulateGradients,
+         .phase = Phase::kGradientReduce,
+         .name = absl::StrCat("accumulate_gradients/", buckets[i].name),
+         .attributes =
+             OptimizerAttributes{.num_elements = buckets[i].num_elements,
+                                 .data_sharded = true},
+         .inputs = {sum, gradients},
+         .outputs = {gradients}});
+  }
+}
+
+void EmitSquaredNorm(GraphBuilder& builder, const Bucket& bucket,
+                     TensorId gradients) {
+  const Layout& layout = builder.layout();
+  const bool sharded = layout.shards_optimizer();
+  const double copies = (sharded ? 1.0 : layout.data) *
+                        (bucket.tensor_replicated ? layout.tensor : 1.0);
+  builder.Emit(
+      {.kind = OpKind::kSquaredNorm,
+       .phase = Phase::kOptimizer,
+       .name = absl::StrCat("squared_norm/", bucket.name),
+       .attributes = OptimizerAttributes{.num_elements = bucket.num_elements,
+                                         .data_sharded = sharded,
+                                         .share = 1.0 / copies},
+       .inputs = {gradients},
+       .outputs = {builder.graph().persistent.scalars}});
+}
+
+void EmitClipFactor(GraphBuilder& builder) {
+  const PersistentLayout& persistent = builder.graph().persistent;
+  builder.Emit({.kind = OpKind::kClipFactor,
+                .phase = Phase::kOptimizer,
+                .name = "clip_factor",
+                .attributes = NoAttributes{},
+                .inputs = {persistent.scalars},
+                .outputs = {persistent.clip_factor, persistent.skip}});
+}
+
+// The parameters follow the master weights where there are any.
+void EmitUpdate(GraphBuilder& builder, const Bucket& bucket,
+                const BucketTensors& tensors) {
+  const PersistentLayout& persistent = builder.graph().persistent;
+  GraphOp op{
+      .kind = OpKind::kAdamW,
+      .phase = Phase::kOptimizer,
+      .name = absl::StrCat("update/", bucket.name),
+      .attributes = OptimizerAttributes{.num_elements = bucket.num_elements,
+                                        .data_sharded =
+                                            builder.layout().shards_optimizer(),
+                                        .weight_decay = bucket.weight_decay},
+      .inputs = {tensors.parameters, tensors.gradients, tensors.exp_avg,
+                 tensors.exp_avg_sq, persistent.clip_factor, persistent.skip},
+      .outputs = {tensors.parameters, tensors.exp_avg, tensors.exp_avg_sq}};
+  if (tensors.master >= 0) {
+    op.inputs.push_back(tensors.master);
+    op.outputs.push_back(tensors.master);
+  }
+  builder.Emit(std::move(op));
+}
+
+}  // namespace
+
+void EmitZeroScalars(GraphBuilder& builder) {
+  static_assert(kLossScalar == 0 && kSquaredNormScalar == 1);
+  const TensorId summed = builder.AddView(
+      "scalars/summed", builder.graph().persistent.scalars, 0, {2});
+  builder.Emit({.kind = OpKind::kZero,
+                .phase = Phase::kForward,
+                .name = "zero_scalars",
+                .attributes = ElementwiseAttributes{.rows = 1, .cols = 2},
+                .outputs = {summed}});
+}
+
+void EmitReduceScalars(GraphBuilder& builder) {
+  if (builder.layout().num_ranks() == 1) return;
+  const TensorId scalars = builder.graph().persistent.scalars;
+  builder.Emit(
+      {.kind = OpKind::kAllReduce,
+       .phase = Phase::kOptimizer,
+       .name = "reduce_scalars",
+       .attributes = CollectiveAttributes{.group = Group::kWorld,
+                                          .num_elements = kNumStepScalars,
+                                          .dtype = DType::kFloat64},
+       .inputs = {scalars},
+       .outputs = {scalars}});
+}
+
+void EmitGatherParameters(GraphBuilder& builder) {
+  const Layout& layout = builder.layout();
+  if (!layout.shards_optimizer() || layout.shards_parameters()) return;
+  const std::vector<BucketTensors>& views = builder.bucket_tensors();
+  const std::vector<Bucket>& buckets = builder.graph().parameters.buckets;
+  // As the forward pass needs them. Norms, the last, are few and every layer
+  // has some: they come before all layers.
+  std::vector<size_t> order(buckets.size());
+  std::iota(order.begin() + 1, order.end(), size_t{0});
+  order[0] = buckets.size() - 1;
+  if (builder.is_first_stage()) std::swap(order[0], order[1]);
+  for (const size_t i : order) {
+    EmitInPlaceCollective(builder, OpKind::kAllGather, Group::kData,
+                          Phase::kParameterGather,
+                          absl::StrCat("gather_parameters/", buckets[i].name),
+                          views[i].parameters);
+  }
+}
+
+void EmitCastParameters(GraphBuilder& builder) {
+  const std::vector<BucketTensors>& views = builder.bucket_tensors();
+  const std::vector<Bucket>& buckets = builder.graph().parameters.buckets;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    builder.Emit({.kind = OpKind::kCastParameters,
+                  .phase = Phase::kOptimizer,
+                  .name = absl::StrCat("cast_parameters/", buckets[i].name),
+                  .attributes =
+                      OptimizerAttributes{
+                          .num_elements = buckets[i].num_elements,
+                          .data_sharded = builder.layout().shards_optimizer(),
+                          .weight_decay = buckets[i].weight_decay},
+                  .inputs = {views[i].master},
+                  .outputs = {views[i].parameters}});
+  }
+}
+
+void EmitOptimizer(GraphBuilder& builder) {
+  Graph& graph = builder.graph();
+  const Layout& layout = builder.layout();
+  const std::vector<BucketTensors>& views = builder.bucket_tensors();
+  const std::vector<Bucket>& buckets = graph.parameters.buckets;
+  const size_t num_buckets = buckets.size();
+
+  graph.reduce_by_bucket.resize(num_buckets);
+  if (layout.shards_gradients()) {
+    EmitShardedReductions(builder);
+  } else {
+    builder.EmitTo(&graph.prologue);
+    for (size_t i = 0; i < num_buckets; ++i) {
+      if (layout.shards_optimizer() &&
+          HasPadding(graph.parameters, buckets[i])) {
+        EmitZeroPadding(builder, buckets[i], views[i].gradients);
+      }
+    }
+    for (size_t i = 0; i < num_buckets; ++i) {
+      builder.EmitTo(&graph.reduce_by_bucket[i]);
+      EmitReduceGradients(builder, buckets[i], views[i].gradients);
+    }
+  }
+  builder.EmitTo(&graph.epilogue);
+  // In the order in which the reductions end.
+  for (const GraphOp& op : graph.backward) {
+    if (op.completes_bucket < 0) continue;
+    const int32_t i = op.completes_bucket;
+    EmitSquaredNorm(builder, buckets[i], views[i].gradients);
+  }
+  EmitReduceScalars(builder);
+  EmitClipFactor(builder);
+  for (size_t i = 0; i < num_buckets; ++i) {
+    EmitUpdate(builder, buckets[i], views[i]);
+  }
+}
+
+}  // namespace millrace

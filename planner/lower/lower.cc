@@ -1,0 +1,457 @@
+#include "planner/lower/lower.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "planner/job/executable.h"
+#include "planner/lower/arena.h"
+#include "planner/lower/common_order.h"
+#include "planner/lower/graph.h"
+#include "planner/lower/program_size.h"
+#include "planner/lower/waits.h"
+#include "planner/pipeline/layout_order.h"
+#include "planner/pipeline/schedule.h"
+#include "planner/program/happens_before.h"
+
+namespace millrace {
+namespace {
+
+constexpr int32_t kWholeStep = -1;  // As microbatch_idx.
+
+void ClearAccumulate(OpAttributes& attributes) {
+  std::visit(
+      [](auto& a) {
+        if constexpr (requires { a.accumulate; }) a.accumulate = false;
+      },
+      attributes);
+}
+
+// Turns Graph ops into instructions one after the other; waits follow from what
+// they touch, offsets from what is alive when all are known.
+class Lowering {
+ public:
+  // `passes` in the order in which the stage runs them.
+  Lowering(const Graph& graph, ProgramKind kind, const Layout& layout,
+           int32_t stage, std::vector<ChunkPass> passes)
+      : graph_(graph),
+        passes_(std::move(passes)),
+        program_{.kind = kind,
+                 .layout = layout,
+                 .stage = stage,
+                 .parameters = graph.parameters},
+        buffer_of_tensor_(graph.tensors.size(), -1),
+        dependencies_(AddPersistentBuffers()) {}
+
+  Program Run() && {
+    EmitAll(graph_.prologue);
+    buffer_of_microbatch_.assign(
+        program_.layout.num_microbatches,
+        std::vector<BufferId>(graph_.tensors.size(), -1));
+    for (size_t i = 0; i < passes_.size(); ++i) {
+      if (passes_[i].kind == ChunkPassKind::kWeightGradient) {
+        EmitWeightGradients(passes_[i].microbatch_idx);
+      } else {
+        EmitPass(passes_[i],
+                 i + 1 < passes_.size() ? &passes_[i + 1] : nullptr);
+      }
+    }
+    FinishReductions(0);
+    EmitAll(graph_.epilogue);
+    PlaceStepBuffers();
+    return std::move(program_);
+  }
+
+ private:
+  const std::vector<GraphOp>& OpsOf(ChunkPassKind kind) const {
+    return kind == ChunkPassKind::kForward ? graph_.forward : graph_.backward;
+  }
+
+  std::vector<Buffer> AddPersistentBuffers() {
+    for (size_t i = 0; i < graph_.tensors.size(); ++i) {
+      const GraphTensor& tensor = graph_.tensors[i];
+      if (tensor.persistent_offset_bytes == kStepTensor) continue;
+      buffer_of_tensor_[i] = static_cast<BufferId>(program_.buffers.size());
+      program_.buffers.push_back(
+          {.name = tensor.name,
+           .dtype = tensor.dtype,
+           .dims = tensor.dims,
+           .arena = Arena::kPersistent,
+           .offset_bytes = tensor.persistent_offset_bytes,
+           .bytes = tensor.bytes()});
+    }
+    auto buffer = [&](TensorId id) {
+      return id < 0 ? BufferId{-1} : buffer_of_tensor_[id];
+    };
+    program_.parameters_buffer = buffer(graph_.persistent.parameters);
+    program_.gradients_buffer = buffer(graph_.persistent.gradients);
+    program_.exp_avg_buffer = buffer(graph_.persistent.exp_avg);
+    program_.exp_avg_sq_buffer = buffer(graph_.persistent.exp_avg_sq);
+    program_.scalars_buffer = buffer(graph_.persistent.scalars);
+    program_.master_buffer = buffer(graph_.persistent.master);
+    program_.norms_buffer = buffer(graph_.persistent.norms);
+    program_.scratch_buffer = buffer(graph_.persistent.scratch);
+    program_.persistent_arena_bytes = graph_.persistent.bytes;
+    return program_.buffers;
+  }
+
+  BufferId BufferOf(TensorId id, int32_t microbatch_idx) {
+    if (buffer_of_tensor_[id] >= 0) return buffer_of_tensor_[id];
+    CHECK(microbatch_idx != kWholeStep) << graph_.tensors[id].name;
+    BufferId& buffer = buffer_of_microbatch_[microbatch_idx][id];
+    if (buffer < 0) {
+      const GraphTensor& tensor = graph_.tensors[id];
+      const BufferId parent =
+          tensor.parent < 0 ? -1 : BufferOf(tensor.parent, microbatch_idx);
+      buffer = static_cast<BufferId>(program_.buffers.size());
+      program_.buffers.push_back(
+          {.name = absl::StrCat("mb", microbatch_idx, "/", tensor.name),
+           .dtype = tensor.dtype,
+           .dims = tensor.dims,
+           .arena = Arena::kStep,
+           .offset_bytes = tensor.parent_offset_bytes,
+           .bytes = tensor.bytes(),
+           .parent = parent});
+    }
+    return buffer;
+  }
+
+  // `also_after`: waits beyond what the operands ask for; negative ones count
+  // for nothing.
+  InstructionId Emit(const GraphOp& op, int32_t microbatch_idx,
+                     std::vector<InstructionId> also_after) {
+    Instruction instruction{.kind = op.kind,
+                            .phase = op.phase,
+                            .lane = LaneOf(op.kind, op.attributes),
+                            .microbatch_idx = microbatch_idx,
+                            .name = op.name,
+                            .attributes = op.attributes};
+    if (microbatch_idx == 0) ClearAccumulate(instruction.attributes);
+    for (TensorId id : op.inputs) {
+      instruction.inputs.push_back(BufferOf(id, microbatch_idx));
+    }
+    for (TensorId id : op.outputs) {
+      instruction.outputs.push_back(BufferOf(id, microbatch_idx));
+    }
+    std::vector<InstructionId> after =
+        dependencies_.DependenciesOf(instruction, program_.buffers);
+    for (InstructionId id : also_after) {
+      if (id >= 0) after.push_back(id);
+    }
+    instruction.waits = order_.NeededWaits(instruction.lane, std::move(after));
+    const InstructionId id =
+        static_cast<InstructionId>(program_.instructions.size());
+    order_.Append(instruction.lane, instruction.waits);
+    dependencies_.Add(id, instruction, program_.buffers);
+    program_.lanes[static_cast<int>(instruction.lane)].push_back(id);
+    for (const BufferId input : instruction.inputs) {
+      const BufferId parent = program_.buffers[input].parent;
+      if (parent >= 0) last_use_of_gather_[parent] = id;
+    }
+    program_.instructions.push_back(std::move(instruction));
+    return id;
+  }
+
+  void EmitAll(const std::vector<GraphOp>& ops) {
+    for (const GraphOp& op : ops) Emit(op, kWholeStep, {});
+  }
+
+  // A load or receive may run during the pass before its own, not earlier, so
+  // that what it fills is not alive for longer. In turn a pass starts once the
+  // send of the same kind two micro-batches ago has left its buffer: it has by
+  // then in any run without a laggard, and only two are alive.
+  // Weight gradients that are a pass of their own hold nothing up.
+  void EmitPass(ChunkPass pass, const ChunkPass* next) {
+    const bool is_forward = pass.kind == ChunkPassKind::kForward;
+    const size_t num_passes = last_compute_of_pass_.size();
+    const InstructionId two_before =
+        num_passes < 2 ? -1 : last_compute_of_pass_[num_passes - 2];
+    std::vector<InstructionId>& sends = sends_[is_forward ? 0 : 1];
+    InstructionId old_send = sends.size() < kTransferBuffers
+                                 ? -1
+                                 : sends[sends.size() - kTransferBuffers];
+    InstructionId send = -1;
+    InstructionId last_compute = -1;
+    const std::vector<GraphOp>& ops = OpsOf(pass.kind);
+    // The pass before has emitted the first.
+    for (size_t i = std::exchange(num_gathered_ahead_, 0); i < ops.size();
+         ++i) {
+      const GraphOp& op = ops[i];
+      if (op.gathers_bucket >= 0) {
+        EmitGather(op, pass.microbatch_idx);
+        continue;
+      }
+      if (pass.kind == ChunkPassKind::kInputGradient &&
+          op.phase == Phase::kWeightGradient) {
+        continue;
+      }
+      const Lane lane = LaneOf(op.kind, op.attributes);
+      std::vector<InstructionId> also_after;
+      if (op.kind == OpKind::kReceive || op.kind == OpKind::kLoadBatch) {
+        also_after.push_back(two_before);
+      } else if (lane == Lane::kCompute) {
+        also_after.push_back(std::exchange(old_send, -1));
+        if (StartsBucketOfGradients(op, pass.microbatch_idx)) {
+          also_after.push_back(FinishReductions(1));
+        }
+      }
+      const InstructionId id =
+          Emit(op, pass.microbatch_idx, std::move(also_after));
+      if (op.kind == OpKind::kSend) send = id;
+      if (lane == Lane::kCompute) last_compute = id;
+      if (next != nullptr) GatherAhead(*next, op.num_gathers_ahead);
+      if (!is_forward && op.completes_bucket >= 0) {
+        EmitReductions(op.completes_bucket, pass.microbatch_idx);
+      }
+    }
+    if (send >= 0) sends.push_back(send);
+    last_compute_of_pass_.push_back(last_compute);
+  }
+
+  // Those that the micro-batch's input-gradient pass left out.
+  void EmitWeightGradients(int32_t microbatch_idx) {
+    for (const GraphOp& op : graph_.backward) {
+      if (op.phase != Phase::kWeightGradient) continue;
+      Emit(op, microbatch_idx, {});
+      if (op.completes_bucket >= 0) {
+        EmitReductions(op.completes_bucket, microbatch_idx);
+      }
+    }
+  }
+
+  void EmitReductions(int32_t bucket, int32_t microbatch_idx) {
+    const Layout& layout = program_.layout;
+    if (!layout.shards_gradients()) {
+      if (microbatch_idx != layout.num_microbatches - 1) return;
+      if (!layout.rounds_gradients()) {
+        EmitAll(graph_.reduce_by_bucket[bucket]);
+        return;
+      }
+      // So that few rounded copies are alive.
+      FinishReductions(1);
+    }
+    Reduction reduction{.microbatch_idx = microbatch_idx};
+    const bool is_first = layout.shards_gradients() && microbatch_idx == 0;
+    for (const GraphOp& op : is_first ? graph_.first_reduce_by_bucket[bucket]
+                                      : graph_.reduce_by_bucket[bucket]) {
+      const bool computes = LaneOf(op.kind, op.attributes) == Lane::kCompute;
+      if (computes && reduction.communication >= 0) {
+        reduction.afterwards.push_back(&op);
+        continue;
+      }
+      const InstructionId id = Emit(op, microbatch_idx, {});
+      if (!computes) reduction.communication = id;
+    }
+    reductions_.push_back(std::move(reduction));
+  }
+
+  // Has the compute lane take up all but the last `num_left` reductions under
+  // way, in order. Returns the last communication it has not waited for by an
+  // instruction of its own.
+  InstructionId FinishReductions(size_t num_left) {
+    InstructionId communication = -1;
+    while (reductions_.size() > num_left) {
+      const Reduction& reduction = reductions_.front();
+      for (const GraphOp* op : reduction.afterwards) {
+        Emit(*op, reduction.microbatch_idx, {std::exchange(communication, -1)});
+      }
+      if (reduction.afterwards.empty()) communication = reduction.communication;
+      reductions_.pop_front();
+    }
+    return communication;
+  }
+
+  // Whether the op is the first to write the micro-batch's gradients of a
+  // bucket that live no longer than their reduction. Norms, of all layers, are
+  // small enough to be left out.
+  bool StartsBucketOfGradients(const GraphOp& op, int32_t microbatch_idx) {
+    const std::vector<TensorId>& whole = graph_.sharded.gradients;
+    for (const TensorId output : op.outputs) {
+      const TensorId parent = graph_.tensors[output].parent;
+      const auto found =
+          std::find(whole.begin(), whole.end(), parent < 0 ? output : parent);
+      if (found == whole.end()) continue;
+      const Bucket& bucket = graph_.parameters.buckets[found - whole.begin()];
+      if (!bucket.tensor_replicated &&
+          buffer_of_microbatch_[microbatch_idx][*found] < 0) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Gathered buckets take turns in two places, those of norms in two of their
+  // own: a gather waits for the last use of what it takes the place of.
+  void EmitGather(const GraphOp& op, int32_t microbatch_idx) {
+    std::vector<BufferId>& gathers = gathers_[IsOfNorms(op.gathers_bucket)];
+    InstructionId last_use = -1;
+    if (gathers.size() >= 2) {
+      last_use = last_use_of_gather_.at(gathers[gathers.size() - 2]);
+    }
+    Emit(op, microbatch_idx, {last_use});
+    gathers.push_back(BufferOf(op.outputs[0], microbatch_idx));
+  }
+  // Gathers `num_weights` buckets of weights of the pass to come, and its
+  // norms, so that they are not behind the reductions of the pass under way.
+  void GatherAhead(ChunkPass pass, int32_t num_weights) {
+    const std::vector<GraphOp>& ops = OpsOf(pass.kind);
+    size_t num_to_gather = 0;
+    while (num_to_gather < ops.size() && num_weights > 0 &&
+           ops[num_to_gather].gathers_bucket >= 0) {
+      if (!IsOfNorms(ops[num_to_gather].gathers_bucket)) --num_weights;
+      ++num_to_gather;
+    }
+    for (; num_gathered_ahead_ < num_to_gather; ++num_gathered_ahead_) {
+      EmitGather(ops[num_gathered_ahead_], pass.microbatch_idx);
+    }
+  }
+  size_t IsOfNorms(int32_t bucket) const {
+    return graph_.parameters.buckets[bucket].tensor_replicated ? 1 : 0;
+  }
+
+  void PlaceStepBuffers() {
+    std::vector<BufferId> ids;
+    std::vector<int32_t> request_of_buffer(program_.buffers.size(), -1);
+    std::vector<ArenaRequest> requests;
+    auto use = [&](BufferId buffer, InstructionId id) {
+      if (program_.buffers[buffer].arena != Arena::kStep) return;
+      if (program_.buffers[buffer].parent >= 0) {
+        buffer = program_.buffers[buffer].parent;
+      }
+      if (request_of_buffer[buffer] < 0) {
+        request_of_buffer[buffer] = static_cast<int32_t>(requests.size());
+        requests.push_back({.bytes = program_.buffers[buffer].bytes});
+        ids.push_back(buffer);
+      }
+      std::vector<InstructionId>& uses =
+          requests[request_of_buffer[buffer]].uses;
+      if (uses.empty() || uses.back() != id) uses.push_back(id);
+    };
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      const Instruction& instruction = program_.instructions[i];
+      const InstructionId id = static_cast<InstructionId>(i);
+      for (BufferId buffer : instruction.inputs) use(buffer, id);
+      for (BufferId buffer : instruction.outputs) use(buffer, id);
+    }
+    const ArenaPlan plan = PlanArena(requests, order_);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      program_.buffers[ids[i]].offset_bytes = plan.offsets[i];
+    }
+    for (Buffer& buffer : program_.buffers) {
+      if (buffer.parent < 0) continue;
+      buffer.offset_bytes += program_.buffers[buffer.parent].offset_bytes;
+    }
+    program_.step_arena_bytes = plan.bytes;
+  }
+
+  // A micro-batch's gradients of one bucket on their way to their shard, or
+  // those of the step that are reduced in bf16.
+  struct Reduction {
+    int32_t microbatch_idx;
+    InstructionId communication = -1;        // The last.
+    std::vector<const GraphOp*> afterwards;  // On the compute lane.
+  };
+
+  const Graph& graph_;
+  const std::vector<ChunkPass> passes_;
+  Program program_;
+  std::vector<BufferId> buffer_of_tensor_;  // Persistent ones; else -1.
+  std::vector<std::vector<BufferId>> buffer_of_microbatch_;
+  DependencyTracker dependencies_;
+  HappensBefore order_;
+  std::vector<InstructionId> last_compute_of_pass_;
+  std::deque<Reduction> reductions_;
+  // Gathered buckets in order; of weights, of norms.
+  std::array<std::vector<BufferId>, 2> gathers_;
+  std::map<BufferId, InstructionId> last_use_of_gather_;
+  size_t num_gathered_ahead_ = 0;                    // Of the pass to come.
+  std::array<std::vector<InstructionId>, 2> sends_;  // Forward, backward.
+};
+
+absl::Status CheckInput(const ModelSpec& model, const Layout& layout,
+                        int32_t stage) {
+  RETURN_IF_ERROR(CheckExecutable(model, layout));
+  RETURN_IF_ERROR(ValidateModel(model));
+  RETURN_IF_ERROR(ValidateLayout(model, layout, layout.global_batch()));
+  if (stage >= 0 && stage < layout.pipeline) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "stage ", stage, " of a pipeline of ", layout.pipeline, " stages"));
+}
+
+absl::StatusOr<PassOrder> TrainingOrder(const Layout& layout) {
+  if (layout.schedule == Schedule::kListScheduled) return ListedOrder(layout);
+  const PipelineShape shape = {.num_stages = layout.pipeline,
+                               .num_microbatches = layout.num_microbatches};
+  PassOrder order;
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    order.push_back(layout.schedule == Schedule::kZeroBubble
+                        ? ZeroBubble(shape, stage)
+                        : OneForwardOneBackward(shape, stage));
+  }
+  return order;
+}
+
+Program LowerTraining(const ModelSpec& model, const Layout& layout,
+                      int32_t stage, std::vector<ChunkPass> passes) {
+  const Graph graph = BuildTrainingGraph(model, layout, stage);
+  return Lowering(graph, ProgramKind::kTraining, layout, stage,
+                  std::move(passes))
+      .Run();
+}
+
+}  // namespace
+
+absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
+                                             const Layout& layout,
+                                             int32_t stage) {
+  RETURN_IF_ERROR(CheckInput(model, layout, stage));
+  if (NeedsCommonOrder(layout)) {
+    ASSIGN_OR_RETURN(std::vector<Program> programs,
+                     BuildTrainingPrograms(model, layout));
+    return std::move(programs[stage]);
+  }
+  RETURN_IF_ERROR(CheckProgramSize(model, layout));
+  ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
+  return LowerTraining(model, layout, stage, std::move(order[stage]));
+}
+
+absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
+    const ModelSpec& model, const Layout& layout) {
+  RETURN_IF_ERROR(CheckInput(model, layout, /*stage=*/0));
+  RETURN_IF_ERROR(CheckProgramSize(model, layout));
+  ASSIGN_OR_RETURN(PassOrder order, TrainingOrder(layout));
+  std::vector<Program> programs;
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    programs.push_back(
+        LowerTraining(model, layout, stage, std::move(order[stage])));
+  }
+  if (NeedsCommonOrder(layout)) RETURN_IF_ERROR(PutIntoCommonOrder(programs));
+  return programs;
+}
+
+absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,
+                                               const Layout& layout,
+                                               int32_t stage) {
+  RETURN_IF_ERROR(CheckInput(model, layout, stage));
+  const Graph graph = BuildValidationGraph(model, layout, stage);
+  return Lowering(graph, ProgramKind::kValidation, layout, stage,
+                  {{ChunkPassKind::kForward, stage, 0}})
+      .Run();
+}
+
+absl::StatusOr<Program> BuildPublishProgram(const ModelSpec& model,
+                                            const Layout& layout,
+                                            int32_t stage) {
+  RETURN_IF_ERROR(CheckInput(model, layout, stage));
+  const Graph graph = BuildPublishGraph(model, layout, stage);
+  return Lowering(graph, ProgramKind::kPublish, layout, stage, {}).Run();
+}
+
+}  // namespace millrace

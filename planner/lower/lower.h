@@ -1,0 +1,44 @@
+// From Layout to Program: op-level graphs with sharded shapes, pipeline order,
+// lanes, waits and arena offsets. Deterministic: equal inputs give equal
+// Programs.
+
+#ifndef MILLRACE_PLANNER_LOWER_LOWER_H_
+#define MILLRACE_PLANNER_LOWER_LOWER_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
+#include "planner/program/program.h"
+
+namespace millrace {
+
+// One pipeline stage's training step. `layout` must pass ValidateLayout; the
+// status is CheckProgramSize()'s where it would be too large. Where stages have
+// one order in common (planner/lower/common_order.h), all of them are lowered.
+absl::StatusOr<Program> BuildTrainingProgram(const ModelSpec& model,
+                                             const Layout& layout,
+                                             int32_t stage);
+
+// Those of all stages, in order; quicker than one by one where the order of
+// passes is made for all stages at once.
+absl::StatusOr<std::vector<Program>> BuildTrainingPrograms(
+    const ModelSpec& model, const Layout& layout);
+
+// Forward only, one micro-batch a step and data replica; its loss scalar is
+// the mean over the ranks' micro-batches. Shares the persistent arena's layout
+// with the training Program of the same stage, so both run on one arena.
+absl::StatusOr<Program> BuildValidationProgram(const ModelSpec& model,
+                                               const Layout& layout,
+                                               int32_t stage);
+
+// The bf16 parameters from the master weights; without instructions in fp32.
+// Shares the persistent arena likewise.
+absl::StatusOr<Program> BuildPublishProgram(const ModelSpec& model,
+                                            const Layout& layout,
+                                            int32_t stage);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LOWER_LOWER_H_

@@ -1,0 +1,26 @@
+// How many instructions the Programs of a step have, and how many are too many.
+
+#ifndef MILLRACE_PLANNER_LOWER_PROGRAM_SIZE_H_
+#define MILLRACE_PLANNER_LOWER_PROGRAM_SIZE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
+
+namespace millrace {
+
+// Of all stages' training Programs together. An instruction takes about a
+// kilobyte with its buffers, and 3 to 10 us to lower: so many take 2 GB, and up
+// to 20 s. Each micro-batch has instructions of its own.
+inline constexpr int64_t kMostInstructions = 2'000'000;
+
+// ResourceExhausted for a layout with more than kMostInstructions, with the
+// global batch that it could have and what else helps. `layout` must pass
+// ValidateLayout and CheckExecutable.
+absl::Status CheckProgramSize(const ModelSpec& model, const Layout& layout);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LOWER_PROGRAM_SIZE_H_

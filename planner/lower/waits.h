@@ -1,0 +1,57 @@
+// Finds what each instruction must wait for from the bytes it reads and writes.
+// Internal to planner/lower/lower.cc.
+
+#ifndef MILLRACE_PLANNER_LOWER_WAITS_H_
+#define MILLRACE_PLANNER_LOWER_WAITS_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "planner/program/program.h"
+
+namespace millrace {
+
+// Bytes are followed in cells: a step buffer is cut at the boundaries of its
+// parts, as they come to be, the persistent arena at every boundary of a view,
+// so that what overlaps shares cells. Buffers and instructions are given in
+// order, step buffers before they have a place: a part's offset is that in its
+// whole.
+class DependencyTracker {
+ public:
+  // `persistent` are all buffers of the persistent arena.
+  explicit DependencyTracker(std::span<const Buffer> persistent);
+
+  // Earlier instructions that `instruction` must follow: the last writer of
+  // what it reads; the last writer and the readers since of what it writes. May
+  // hold one more than once.
+  std::vector<InstructionId> DependenciesOf(const Instruction& instruction,
+                                            std::span<const Buffer> buffers);
+  // Notes that the instruction of this id did so.
+  void Add(InstructionId id, const Instruction& instruction,
+           std::span<const Buffer> buffers);
+
+ private:
+  struct Cell {
+    InstructionId last_write = -1;
+    // The last reader on each lane since then; -1: none.
+    std::array<InstructionId, kNumLanes> last_reads = {-1, -1, -1, -1,
+                                                       -1, -1, -1, -1};
+  };
+  // Cells [i] of bytes [boundaries[i], boundaries[i + 1]); the last has none.
+  struct Cells {
+    std::vector<int64_t> boundaries;  // Ascending.
+    std::vector<Cell> cells;
+    // Of the cell that begins here; cuts one in two if none does.
+    size_t CutAt(int64_t offset);
+  };
+  std::span<Cell> CellsOf(BufferId id, std::span<const Buffer> buffers);
+
+  Cells persistent_;
+  std::vector<Cells> step_;  // By BufferId of the whole.
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LOWER_WAITS_H_

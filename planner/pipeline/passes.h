@@ -1,0 +1,54 @@
+// What the passes of a pipeline cost and in which order they run: what list
+// scheduling and simulation at the level of passes have in common.
+
+#ifndef MILLRACE_PLANNER_PIPELINE_PASSES_H_
+#define MILLRACE_PLANNER_PIPELINE_PASSES_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace millrace {
+
+// One micro-batch's passes through one chunk of layers.
+struct ChunkCosts {
+  double forward_s = 0;
+  double input_gradient_s = 0;   // What is computed again included.
+  double weight_gradient_s = 0;  // Needs the input gradient of the chunk.
+  // Held from the chunk's forward pass until its input gradient is done, and
+  // from the input gradient until the weight gradient is.
+  int64_t activation_bytes = 0;
+  int64_t weight_gradient_bytes = 0;
+};
+
+// A micro-batch visits the chunks in order: chunk c is on stage
+// stage_of_chunk[c], and its gradients come back in the opposite order.
+struct PipelineCosts {
+  int32_t num_stages = 1;
+  int32_t num_microbatches = 1;
+  std::vector<int32_t> stage_of_chunk;
+  std::vector<ChunkCosts> chunks;  // As long as stage_of_chunk.
+  double transfer_s = 0;           // Between chunks on different stages.
+};
+
+// kBackward: both gradients layer by layer; what the chunk before waits for is
+// there at its end. A micro-batch's backward work on a chunk is either that or
+// the two others, apart.
+enum class ChunkPassKind : uint8_t {
+  kForward,
+  kBackward,
+  kInputGradient,
+  kWeightGradient,
+};
+struct ChunkPass {
+  ChunkPassKind kind;
+  int32_t chunk_idx;  // Into PipelineCosts::chunks.
+  int32_t microbatch_idx;
+  friend bool operator==(const ChunkPass&, const ChunkPass&) = default;
+};
+
+// The order in which each stage (outer index) runs the passes of its chunks.
+using PassOrder = std::vector<std::vector<ChunkPass>>;
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PIPELINE_PASSES_H_

@@ -1,0 +1,77 @@
+// Times between the rows of a table that were measured.
+
+#ifndef MILLRACE_PLANNER_PROFILE_MEASURED_ROWS_H_
+#define MILLRACE_PLANNER_PROFILE_MEASURED_ROWS_H_
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "planner/program/ops.h"
+
+namespace millrace {
+
+// A measured point as seen from the shape asked for.
+struct Neighbour {
+  double squared_distance;
+  double rate;  // Of work, per second.
+};
+
+// Of log(a / b), squared.
+double SquaredLogRatio(int64_t a, int64_t b);
+// Further than any size is from any other: e^10 in one dim.
+inline constexpr double kOtherKindDistance = 100;
+
+// Inverse-distance weighting (Shepard 1968) of the nearest rates. There is one
+// at least.
+double RateFromNeighbours(std::vector<Neighbour> neighbours);
+
+// (bytes, seconds) of one kind, sorted by bytes.
+struct SizedTime {
+  double bytes;
+  double seconds;
+};
+
+// Log-log interpolation between the two sizes around `bytes`; beyond the ends
+// the time scales with the bytes.
+double InterpolateSeconds(std::span<const SizedTime> times, double bytes);
+
+template <typename Rows>
+std::vector<SizedTime> RowsOfKind(const Rows& rows, OpKind kind) {
+  std::vector<SizedTime> times;
+  for (const auto& row : rows) {
+    if (row.kind == kind) {
+      times.push_back({static_cast<double>(row.bytes), row.seconds});
+    }
+  }
+  return times;
+}
+
+// Of the nearest measured (kind, group size), the same kind first. There is a
+// row at least; sorted by kind, group size and bytes.
+template <typename Row>
+std::vector<SizedTime> NearestRows(const std::vector<Row>& rows, OpKind kind,
+                                   int32_t group_size) {
+  const Row* nearest = nullptr;
+  double nearest_distance = std::numeric_limits<double>::infinity();
+  for (const Row& row : rows) {
+    const double distance = SquaredLogRatio(row.group_size, group_size) +
+                            (row.kind == kind ? 0 : kOtherKindDistance);
+    if (distance < nearest_distance) {
+      nearest = &row;
+      nearest_distance = distance;
+    }
+  }
+  std::vector<SizedTime> times;
+  for (const Row& row : rows) {
+    if (row.kind == nearest->kind && row.group_size == nearest->group_size) {
+      times.push_back({static_cast<double>(row.bytes), row.seconds});
+    }
+  }
+  return times;
+}
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PROFILE_MEASURED_ROWS_H_

@@ -1,0 +1,82 @@
+// An OpShape is what a profile's tables know an op by: its kind and the figures
+// of one row, without what such a row does not tell apart (where a product is
+// added to, whose collective it is).
+
+#ifndef MILLRACE_PLANNER_PROFILE_OP_SHAPE_H_
+#define MILLRACE_PLANNER_PROFILE_OP_SHAPE_H_
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "planner/layout/layout.h"
+#include "planner/profile/profile.h"
+#include "planner/program/ops.h"
+
+namespace millrace {
+
+struct OpShape {
+  OpKind kind = OpKind::kGemm;  // kReceive is kSend, as in the tables.
+  // Of the table of the kind (profile.h), in its order, then zeros:
+  //   products: m, n, k, trans_a, trans_b;
+  //   attention: num_sequences, sequence_length, num_heads, num_kv_heads,
+  //     head_dim;
+  //   the head with the loss: num_tokens, hidden, vocab_rows;
+  //   communication: group_size, bytes;
+  //   all others: bytes.
+  std::array<int64_t, 5> figures{};
+  friend auto operator<=>(const OpShape&, const OpShape&) = default;
+};
+
+bool IsCommunication(const OpShape& shape);
+
+// The row of an instruction of this layout.
+OpShape ShapeOf(const Layout& layout, OpKind kind,
+                const OpAttributes& attributes);
+
+// How many of `figures` the kind uses, as above.
+size_t NumFigures(OpKind kind);
+
+// What may err together: "gemm trans_b", "all_gather of 4", "rope".
+std::string KindText(const OpShape& shape);
+// "gemm m 256 n 704 k 256 trans_b", "all_gather of 4, 65536 bytes".
+std::string ShapeText(const OpShape& shape);
+
+// The row of exactly this shape in the tables of `profile`; null if there is
+// none. Borrowed, until the tables change.
+double* FindSeconds(const OpShape& shape, HardwareProfile* profile);
+// Appends it.
+void AddRow(const OpShape& shape, double seconds, HardwareProfile* profile);
+
+// Calls visit(shape, double& seconds) for each row of the tables.
+template <typename Visitor>
+void VisitRows(HardwareProfile& profile, Visitor visit) {
+  for (GemmTime& row : profile.gemms) {
+    visit(
+        OpShape{OpKind::kGemm, {row.m, row.n, row.k, row.trans_a, row.trans_b}},
+        row.seconds);
+  }
+  for (AttentionTime& row : profile.attention) {
+    visit(OpShape{row.backward ? OpKind::kAttentionBackward
+                               : OpKind::kAttentionForward,
+                  {row.num_sequences, row.sequence_length, row.num_heads,
+                   row.num_kv_heads, row.head_dim}},
+          row.seconds);
+  }
+  for (CrossEntropyTime& row : profile.cross_entropy) {
+    visit(OpShape{row.kind, {row.num_tokens, row.hidden, row.vocab_rows}},
+          row.seconds);
+  }
+  for (BandwidthTime& row : profile.bandwidth) {
+    visit(OpShape{row.kind, {row.bytes}}, row.seconds);
+  }
+  for (CommunicationTime& row : profile.communication) {
+    visit(OpShape{row.kind, {row.group_size, row.bytes}}, row.seconds);
+  }
+}
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PROFILE_OP_SHAPE_H_

@@ -1,0 +1,54 @@
+// Hardware profiles as YAML, read strictly; docs/profile.md describes the
+// format. Equal profiles give equal text.
+
+#ifndef MILLRACE_PLANNER_PROFILE_PROFILE_FILE_H_
+#define MILLRACE_PLANNER_PROFILE_PROFILE_FILE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "planner/profile/profile.h"
+
+namespace millrace {
+
+// Returns InvalidArgument with all errors found, one a line, each with file,
+// line and key.
+absl::StatusOr<HardwareProfile> ParseProfile(absl::string_view yaml,
+                                             const std::string& file_name);
+absl::StatusOr<HardwareProfile> LoadProfile(const std::string& path);
+
+// ParseProfile reads the text back to an equal profile.
+std::string ProfileToYaml(const HardwareProfile& profile);
+
+// Creates the folder where needed; readers never see a part.
+absl::Status SaveProfile(const HardwareProfile& profile,
+                         const std::string& path);
+
+// Where a machine's profile is cached:
+// $XDG_CACHE_HOME/millrace/profiles/MACHINE-SHAPE-ranksN-threadsN.yaml, or
+// under
+// ~/.cache. Other characters than letters, digits, '.' and '-' become '_'.
+struct ProfileIdentity {
+  std::string machine;  // Fingerprint, as in ProfileProvenance.
+  std::string shape;    // ProfileShapeKey, planner/learn/profile_request.h.
+  int32_t num_ranks = 1;
+  int32_t threads_per_device = 1;
+};
+// FailedPrecondition when neither XDG_CACHE_HOME nor HOME is set.
+absl::StatusOr<std::string> DefaultProfilePath(const ProfileIdentity& identity);
+
+// Cached profiles of the identity's machine and shape, whatever their ranks and
+// threads; sorted by name. Empty if there are none.
+std::vector<std::string> CachedProfilePaths(const ProfileIdentity& identity);
+
+// One sentence for each way in which `profile` was not measured under
+// `identity`'s machine, ranks or threads; empty for a profile of one's own.
+std::vector<std::string> ProfileWarnings(const HardwareProfile& profile,
+                                         const ProfileIdentity& identity);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PROFILE_PROFILE_FILE_H_

@@ -1,0 +1,394 @@
+#include "planner/profile/profile_merge.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "planner/profile/profile_fields.h"
+#include "planner/text/yaml_tree.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kWarnedSpread = 1.1;  // Slowest over quickest.
+
+// Oldest first.
+using Parts = std::vector<const ProfilePart*>;
+
+// What a row measured: all its fields but the seconds, as text.
+class RowKey {
+ public:
+  void operator()(const char* key, bool& value) {
+    Add(key, value ? "true" : "false");
+  }
+  void operator()(const char* key, int32_t& value) {
+    Add(key, absl::StrCat(value));
+  }
+  void operator()(const char* key, int64_t& value) {
+    Add(key, absl::StrCat(value));
+  }
+  void operator()(const char* key, OpKind& value) {
+    Add(key, OpKindName(value));
+  }
+  void operator()(const char*, double&) {}  // `seconds`, alone of its type.
+
+  std::string Text() const {
+    return absl::StrCat("{", absl::StrJoin(fields_, ", "), "}");
+  }
+
+ private:
+  void Add(const char* key, absl::string_view value) {
+    fields_.push_back(absl::StrCat(key, ": ", value));
+  }
+  std::vector<std::string> fields_;
+};
+
+struct Measurement {
+  std::string file;
+  double seconds;
+};
+
+double MedianSeconds(const std::vector<Measurement>& measurements) {
+  std::vector<double> seconds;
+  for (const Measurement& measurement : measurements) {
+    seconds.push_back(measurement.seconds);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const size_t half = seconds.size() / 2;
+  return seconds.size() % 2 == 1 ? seconds[half]
+                                 : (seconds[half - 1] + seconds[half]) / 2;
+}
+
+bool AreFarApart(const std::vector<Measurement>& measurements) {
+  const auto [quickest, slowest] =
+      std::minmax_element(measurements.begin(), measurements.end(),
+                          [](const Measurement& a, const Measurement& b) {
+                            return a.seconds < b.seconds;
+                          });
+  return slowest->seconds > kWarnedSpread * quickest->seconds;
+}
+
+// Visits a profile's fields and joins its tables; passes over all others.
+class TableJoiner {
+ public:
+  TableJoiner(const std::vector<ProfilePart>& parts, MergedProfile* merged)
+      : parts_(parts), merged_(merged) {}
+
+  void operator()(const char* key, std::vector<GemmTime>& rows) {
+    Join(key, &HardwareProfile::gemms, rows);
+  }
+  void operator()(const char* key, std::vector<AttentionTime>& rows) {
+    Join(key, &HardwareProfile::attention, rows);
+  }
+  void operator()(const char* key, std::vector<CrossEntropyTime>& rows) {
+    Join(key, &HardwareProfile::cross_entropy, rows);
+  }
+  void operator()(const char* key, std::vector<BandwidthTime>& rows) {
+    Join(key, &HardwareProfile::bandwidth, rows);
+  }
+  void operator()(const char* key, std::vector<CommunicationTime>& rows) {
+    Join(key, &HardwareProfile::communication, rows);
+  }
+  void operator()(const char* key, std::vector<CopyEngineTime>& rows) {
+    Join(key, &HardwareProfile::copy_engines, rows);
+  }
+  template <typename Field>
+  void operator()(const char*, Field&) {}
+
+ private:
+  template <typename Row>
+  void Join(const char* table, std::vector<Row> HardwareProfile::*member,
+            std::vector<Row>& rows) {
+    rows.clear();
+    std::vector<std::vector<Measurement>> measurements;  // Of each row.
+    std::map<std::string, size_t> row_of_key;
+    for (const ProfilePart& part : parts_) {
+      for (Row row : part.profile.*member) {
+        RowKey key;
+        VisitFields(key, row);
+        const auto [entry, is_new] =
+            row_of_key.emplace(key.Text(), rows.size());
+        if (is_new) {
+          rows.push_back(row);
+          measurements.emplace_back();
+        }
+        measurements[entry->second].push_back({part.file, row.seconds});
+      }
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+      rows[i].seconds = MedianSeconds(measurements[i]);
+      if (!AreFarApart(measurements[i])) continue;
+      RowKey key;
+      VisitFields(key, rows[i]);
+      merged_->warnings.push_back(absl::StrCat(
+          table, " ", key.Text(), ": ",
+          absl::StrJoin(measurements[i], ", ",
+                        [](std::string* out, const Measurement& measurement) {
+                          absl::StrAppend(out, measurement.seconds, " s in ",
+                                          measurement.file);
+                        }),
+          "; more than 10 % apart, took ", rows[i].seconds, " s"));
+    }
+  }
+
+  const std::vector<ProfilePart>& parts_;
+  MergedProfile* const merged_;
+};
+
+absl::Status CheckDate(const ProfilePart& part) {
+  const std::string& date = part.profile.provenance.date;
+  // Of these, text compares as time does.
+  constexpr absl::string_view kForm = "0000-00-00T00:00:00Z";
+  bool fits = date.size() == kForm.size();
+  for (size_t i = 0; fits && i < date.size(); ++i) {
+    fits = kForm[i] == '0'
+               ? absl::ascii_isdigit(static_cast<unsigned char>(date[i]))
+               : date[i] == kForm[i];
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(part.file,
+                   ": provenance.date: expected ISO 8601 in UTC such as "
+                   "2026-01-31T12:00:00Z, to tell which profile is the newest, "
+                   "found '",
+                   date, "'"));
+}
+
+// The values of `key` in two parts must be the same.
+absl::Status CheckSame(const ProfilePart& a, const ProfilePart& b,
+                       absl::string_view key, absl::string_view value_of_a,
+                       absl::string_view value_of_b, absl::string_view advice) {
+  if (value_of_a == value_of_b) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot merge: ", key, " is ", value_of_a, " in ", a.file,
+                   " and ", value_of_b, " in ", b.file, "; ", advice));
+}
+
+std::string Figures(const DeviceSpec& device) {
+  return absl::StrCat(device.multiprocessors, " multiprocessors, ",
+                      NumberToText(device.bf16_flops_per_s), ", ",
+                      NumberToText(device.fp8_flops_per_s), " and ",
+                      NumberToText(device.fp4_flops_per_s),
+                      " FLOP/s in bf16, fp8 and fp4, ",
+                      NumberToText(device.memory_bytes_per_s), " bytes/s");
+}
+
+absl::Status CheckSameMachine(const ProfilePart& part_a,
+                              const ProfilePart& part_b) {
+  const HardwareProfile& a = part_a.profile;
+  const HardwareProfile& b = part_b.profile;
+  constexpr absl::string_view kKindAdvice =
+      "a profile is of one kind of machine";
+  if (a.device.is_given() && b.device.is_given()) {
+    RETURN_IF_ERROR(CheckSame(part_a, part_b, "device.name", a.device.name,
+                              b.device.name, kKindAdvice));
+    RETURN_IF_ERROR(CheckSame(part_a, part_b, "device", Figures(a.device),
+                              Figures(b.device),
+                              "correct the one that its data sheet denies"));
+  } else {
+    RETURN_IF_ERROR(CheckSame(part_a, part_b, "provenance.machine",
+                              MachineKind(a.provenance.machine),
+                              MachineKind(b.provenance.machine), kKindAdvice));
+  }
+  RETURN_IF_ERROR(CheckSame(
+      part_a, part_b, "precision", PrecisionName(a.precision),
+      PrecisionName(b.precision), "measure both in the precision of the job"));
+  return CheckSame(part_a, part_b, "provenance.threads_per_device",
+                   absl::StrCat(a.provenance.threads_per_device),
+                   absl::StrCat(b.provenance.threads_per_device),
+                   "measure both with the same threads for each device");
+}
+
+Parts OldestFirst(const std::vector<ProfilePart>& parts) {
+  Parts sorted;
+  for (const ProfilePart& part : parts) sorted.push_back(&part);
+  const auto age = [](const ProfilePart* part) {
+    return std::make_pair(!part->profile.gemms.empty(),
+                          part->profile.provenance.date);
+  };
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](const ProfilePart* a, const ProfilePart* b) {
+                     return age(a) < age(b);
+                   });
+  return sorted;
+}
+
+// The newest part's that states it: whose value is not the one of a file that
+// leaves it out.
+template <typename Field>
+void TakeNewest(const Parts& parts, Field HardwareProfile::*field,
+                HardwareProfile* merged) {
+  for (const ProfilePart* part : parts) {
+    if (part->profile.*field != HardwareProfile().*field) {
+      merged->*field = part->profile.*field;
+    }
+  }
+}
+
+// Each from the newest part that states it: a measured one has its noise alone.
+std::vector<ModelConstant> MergeConstants(const Parts& parts) {
+  std::vector<ModelConstant> merged;
+  for (const ProfilePart* part : parts) {
+    for (const ModelConstant& constant : part->profile.constants) {
+      const auto known = std::find_if(merged.begin(), merged.end(),
+                                      [&](const ModelConstant& other) {
+                                        return other.name == constant.name;
+                                      });
+      if (known == merged.end()) {
+        merged.push_back(constant);
+      } else {
+        *known = constant;
+      }
+    }
+  }
+  return merged;
+}
+
+ProfileProvenance MergeProvenance(const Parts& parts) {
+  const auto measured = [](const ProfilePart* part) {
+    return std::make_pair(!part->profile.gemms.empty(),
+                          part->profile.provenance.num_ranks);
+  };
+  const ProfilePart* widest = parts.front();
+  ProfileProvenance merged = parts.back()->profile.provenance;
+  std::vector<std::string> sources;
+  for (const ProfilePart* part : parts) {
+    if (measured(part) >= measured(widest)) widest = part;
+    const ProfileProvenance& provenance = part->profile.provenance;
+    merged.date = std::max(merged.date, provenance.date);
+    sources.push_back(absl::StrCat(part->file, " (", provenance.date, ")"));
+  }
+  merged.machine = widest->profile.provenance.machine;
+  merged.num_ranks = widest->profile.provenance.num_ranks;
+  merged.description =
+      absl::StrCat(widest->profile.provenance.description, "; merged of ",
+                   absl::StrJoin(sources, ", "));
+  return merged;
+}
+
+// Choices cannot be averaged: each is the one of the newest tuning that made
+// it. Those of another device's name are left out.
+KernelTuning MergeTuning(const Parts& parts) {
+  Parts newest_first;
+  for (const ProfilePart* part : parts) {
+    if (part->profile.tuning.is_given()) newest_first.push_back(part);
+  }
+  std::stable_sort(newest_first.begin(), newest_first.end(),
+                   [](const ProfilePart* a, const ProfilePart* b) {
+                     return a->profile.tuning.date > b->profile.tuning.date;
+                   });
+  if (newest_first.empty()) return {};
+  KernelTuning merged = newest_first.front()->profile.tuning;
+  std::set<std::string> seen, commands = {merged.command};
+  for (const KernelChoice& kernel : merged.kernels) {
+    seen.insert(absl::StrCat(kernel.family, " ", kernel.shape_class));
+  }
+  for (const ProductChoice& product : merged.products) {
+    seen.insert(product.shape);
+  }
+  for (const ProfilePart* part : newest_first) {
+    const KernelTuning& tuning = part->profile.tuning;
+    if (tuning.device != merged.device) continue;
+    for (const KernelChoice& kernel : tuning.kernels) {
+      if (seen.insert(absl::StrCat(kernel.family, " ", kernel.shape_class))
+              .second) {
+        merged.kernels.push_back(kernel);
+      }
+    }
+    for (const ProductChoice& product : tuning.products) {
+      if (seen.insert(product.shape).second) merged.products.push_back(product);
+    }
+    if (commands.insert(tuning.command).second) {
+      absl::StrAppend(&merged.command, "; ", tuning.command, " (", tuning.date,
+                      ")");
+    }
+  }
+  return merged;
+}
+
+// The bytes of communicators come from the newest part that made some, since a
+// profile of one rank has none.
+MemoryOverhead MergeMemoryOverhead(const Parts& parts) {
+  MemoryOverhead merged;
+  for (const ProfilePart* part : parts) {
+    const MemoryOverhead& overhead = part->profile.memory_overhead;
+    if (overhead.process > 0) merged.process = overhead.process;
+    if (overhead.first_communicator > 0) {
+      merged.first_communicator = overhead.first_communicator;
+    }
+    if (overhead.communicator > 0) merged.communicator = overhead.communicator;
+  }
+  return merged;
+}
+
+void MergeContention(const Parts& parts, HardwareProfile* merged) {
+  const auto measured = [](const HardwareProfile& profile) {
+    return std::make_pair(!profile.gemms.empty(), profile.ranks_per_host);
+  };
+  const HardwareProfile* widest = &parts.front()->profile;
+  for (const ProfilePart* part : parts) {
+    if (measured(part->profile) >= measured(*widest)) widest = &part->profile;
+  }
+  merged->ranks_per_host = widest->ranks_per_host;
+  merged->compute_contention = widest->compute_contention;
+}
+
+}  // namespace
+
+std::string MachineKind(const std::string& machine) {
+  const size_t suffix = machine.rfind("-x");
+  if (suffix == std::string::npos || suffix + 2 == machine.size() ||
+      !std::all_of(machine.begin() + static_cast<ptrdiff_t>(suffix) + 2,
+                   machine.end(),
+                   [](unsigned char c) { return absl::ascii_isdigit(c); })) {
+    return machine;
+  }
+  return machine.substr(0, suffix);
+}
+
+absl::StatusOr<MergedProfile> MergeProfiles(
+    const std::vector<ProfilePart>& parts) {
+  if (parts.size() < 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected at least two profiles to merge, found ", parts.size()));
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    RETURN_IF_ERROR(CheckDate(parts[i]));
+    for (size_t j = 0; j < i; ++j) {
+      RETURN_IF_ERROR(CheckSameMachine(parts[j], parts[i]));
+    }
+  }
+  const Parts sorted = OldestFirst(parts);
+  MergedProfile merged;
+  HardwareProfile& profile = merged.profile;
+  profile.name = sorted.back()->profile.name;
+  profile.provenance = MergeProvenance(sorted);
+  profile.precision = parts.front().profile.precision;
+  MergeContention(sorted, &profile);
+  TakeNewest(sorted, &HardwareProfile::device_memory_bytes, &profile);
+  profile.memory_overhead = MergeMemoryOverhead(sorted);
+  TakeNewest(sorted, &HardwareProfile::launch_overhead_s, &profile);
+  TakeNewest(sorted, &HardwareProfile::overlap, &profile);
+  TakeNewest(sorted, &HardwareProfile::copy_engine_overlap, &profile);
+  TakeNewest(sorted, &HardwareProfile::waits, &profile);
+  TakeNewest(sorted, &HardwareProfile::device, &profile);
+  TakeNewest(sorted, &HardwareProfile::network, &profile);
+  profile.constants = MergeConstants(sorted);
+  TakeNewest(sorted, &HardwareProfile::step_error, &profile);
+  profile.tuning = MergeTuning(sorted);
+  TakeNewest(sorted, &HardwareProfile::calibration_runs, &profile);
+  TakeNewest(sorted, &HardwareProfile::calibrated_values, &profile);
+  TableJoiner joiner(parts, &merged);
+  VisitFields(joiner, profile);
+  return merged;
+}
+
+}  // namespace millrace

@@ -1,0 +1,72 @@
+// Random times for simulations: equal seeds give equal draws on every machine,
+// in whatever order they are asked for.
+
+#ifndef MILLRACE_PLANNER_PROFILE_SEEDED_NOISE_H_
+#define MILLRACE_PLANNER_PROFILE_SEEDED_NOISE_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace millrace {
+
+// The `index`-th of a stream of uniformly distributed 64 bits (SplitMix64,
+// Steele et al., 2014).
+inline uint64_t RandomBits(uint64_t stream, uint64_t index) {
+  uint64_t bits = stream + (index + 1) * 0x9e3779b97f4a7c15u;
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+  return bits ^ (bits >> 31);
+}
+// In (0, 1).
+inline double RandomUniform(uint64_t stream, uint64_t index) {
+  return (static_cast<double>(RandomBits(stream, index) >> 12) + 0.5) * 0x1p-52;
+}
+
+// z with P(Z <= z) = probability of a standard normal Z; probability in (0, 1).
+double NormalQuantile(double probability);
+// What the largest of `count` draws of it is expected to be, nearly (Blom,
+// "Statistical Estimates and Transformed Beta-Variables", 1958).
+double LargestOfNormals(double count);
+
+// Log-normal factors of mean 1, sigma of the logarithm, from uniform draws:
+// quantiles from a table, those of the outermost ones computed.
+class LogNormalFactors {
+ public:
+  explicit LogNormalFactors(double sigma);  // At least 0.
+
+  double At(double uniform) const {
+    const double position = uniform * kCells;
+    const auto cell = static_cast<int32_t>(position);
+    if (cell < kExactCells || cell >= kCells - kExactCells) {
+      return Exact(uniform);
+    }
+    const double share = position - cell;
+    return table_[cell] + share * (table_[cell + 1] - table_[cell]);
+  }
+
+ private:
+  static constexpr int32_t kCells = 4096;
+  static constexpr int32_t kExactCells = 8;  // At each end.
+
+  double Exact(double uniform) const;
+
+  double sigma_;
+  std::vector<double> table_;  // At multiples of 1 / kCells.
+};
+
+// Factors by machine on what is computed there: `known` ones, 1 for others, and
+// on a share of all, drawn at random, `factor` besides. *num_slow counts those
+// above 1.
+struct MachineDraw {
+  int32_t num_machines;
+  double share;
+  double factor;
+  uint64_t seed;
+};
+std::vector<double> DrawMachines(const MachineDraw& draw,
+                                 const std::vector<double>& known,
+                                 int32_t* num_slow);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PROFILE_SEEDED_NOISE_H_

@@ -1,0 +1,63 @@
+// Which instructions of one rank have finished for certain when another starts,
+// given that lanes run in order and instructions wait: vector clocks over
+// lanes.
+
+#ifndef MILLRACE_PLANNER_PROGRAM_HAPPENS_BEFORE_H_
+#define MILLRACE_PLANNER_PROGRAM_HAPPENS_BEFORE_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "planner/program/program.h"
+
+namespace millrace {
+
+// clock[lane]: how many instructions of the lane have finished for certain.
+using LaneClock = std::array<int32_t, kNumLanes>;
+
+// Instructions are appended in a valid sequential order and numbered from zero.
+class HappensBefore {
+ public:
+  HappensBefore() = default;
+  // Of all instructions of a Program; its waits must point backward.
+  explicit HappensBefore(std::span<const Instruction> instructions);
+
+  void Append(Lane lane, std::span<const InstructionId> waits);
+
+  // The smallest set of waits, ascending, after which an instruction appended
+  // to `lane` next would start after all of `dependencies`.
+  std::vector<InstructionId> NeededWaits(
+      Lane lane, std::vector<InstructionId> dependencies) const;
+
+  // True if `first` has finished whenever `second` starts.
+  bool FinishedBefore(InstructionId first, InstructionId second) const {
+    return position_[first] < clocks_[second][Index(first)];
+  }
+
+  Lane lane(InstructionId id) const { return lanes_[id]; }
+  // Index of an instruction in its lane.
+  int32_t position(InstructionId id) const { return position_[id]; }
+  // What has finished when it starts.
+  const LaneClock& clock(InstructionId id) const { return clocks_[id]; }
+  InstructionId size() const {
+    return static_cast<InstructionId>(lanes_.size());
+  }
+
+ private:
+  int Index(InstructionId id) const { return static_cast<int>(lanes_[id]); }
+  // What has finished once `id` has.
+  LaneClock ClockAfter(InstructionId id) const;
+  LaneClock ClockOfNext(Lane lane) const;
+
+  std::vector<Lane> lanes_;
+  std::vector<int32_t> position_;
+  std::vector<LaneClock> clocks_;
+  std::array<InstructionId, kNumLanes> last_on_lane_ = {-1, -1, -1, -1,
+                                                        -1, -1, -1, -1};
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PROGRAM_HAPPENS_BEFORE_H_

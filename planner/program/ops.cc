@@ -1,0 +1,168 @@
+#include "planner/program/ops.h"
+
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+
+namespace millrace {
+namespace {
+
+std::string Flag(bool set, absl::string_view name) {
+  return set ? absl::StrCat(" ", name) : "";
+}
+
+// Enough digits to tell unequal values apart, few enough to read 1e-05.
+std::string Number(double value) { return absl::StrFormat("%.15g", value); }
+
+std::string ToString(const NoAttributes&) { return ""; }
+
+std::string ToString(const VocabAttributes& a) {
+  std::string text = absl::StrCat("tokens ", a.num_tokens, " hidden ", a.hidden,
+                                  " vocab_rows ", a.vocab_rows);
+  if (a.chunk_tokens != 0) absl::StrAppend(&text, " chunk ", a.chunk_tokens);
+  if (a.token_scale != 0) {
+    absl::StrAppend(&text, " token_scale ", Number(a.token_scale),
+                    " loss_share ", Number(a.loss_share));
+  }
+  return text + Flag(a.keeps_logits, "keeps_logits") +
+         Flag(a.accumulate, "accumulate");
+}
+
+std::string ToString(const NormAttributes& a) {
+  return absl::StrCat("tokens ", a.num_tokens, " hidden ", a.hidden,
+                      " epsilon ", Number(a.epsilon),
+                      Flag(a.accumulate, "accumulate"));
+}
+
+std::string ToString(const GemmAttributes& a) {
+  return absl::StrCat("m ", a.m, " n ", a.n, " k ", a.k,
+                      Flag(a.trans_a, "trans_a"), Flag(a.trans_b, "trans_b"),
+                      Flag(a.accumulate, "accumulate"));
+}
+
+std::string ToString(const AttentionAttributes& a) {
+  std::string text = absl::StrCat(
+      "sequences ", a.num_sequences, " length ", a.sequence_length, " heads ",
+      a.num_heads, " kv_heads ", a.num_kv_heads, " head_dim ", a.head_dim);
+  if (a.rope_theta != 0)
+    absl::StrAppend(&text, " theta ", Number(a.rope_theta));
+  return text + Flag(a.inverse, "inverse");
+}
+
+std::string ToString(const ElementwiseAttributes& a) {
+  return absl::StrCat("rows ", a.rows, " cols ", a.cols);
+}
+
+std::string ToString(const CollectiveAttributes& a) {
+  return absl::StrCat(
+      "group ", GroupName(a.group), " elements ", a.num_elements, " ",
+      DTypeName(a.dtype),
+      a.num_blocks > 1 ? absl::StrCat(" blocks ", a.num_blocks) : "");
+}
+
+std::string ToString(const TransferAttributes& a) {
+  return absl::StrCat(
+      a.direction == Direction::kToNext ? "to_next" : "to_previous",
+      " elements ", a.num_elements, " ", DTypeName(a.dtype));
+}
+
+std::string ToString(const OptimizerAttributes& a) {
+  return absl::StrCat(
+      "elements ", a.num_elements, Flag(a.data_sharded, "data_sharded"),
+      Flag(a.weight_decay, "weight_decay"), " share ", Number(a.share));
+}
+
+}  // namespace
+
+int64_t DTypeBytes(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+    case DType::kInt32:
+      return 4;
+    case DType::kFloat64:
+      return 8;
+    case DType::kBfloat16:
+      return 2;
+  }
+  CHECK(false) << "unknown dtype " << static_cast<int>(dtype);
+  return 0;
+}
+
+DType ActivationType(Precision precision) {
+  return precision == Precision::kBfloat16 ? DType::kBfloat16 : DType::kFloat32;
+}
+
+DType GemmOutputType(Precision precision, const GemmAttributes& gemm) {
+  return gemm.trans_a ? DType::kFloat32 : ActivationType(precision);
+}
+
+const char* DTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "f32";
+    case DType::kFloat64:
+      return "f64";
+    case DType::kInt32:
+      return "i32";
+    case DType::kBfloat16:
+      return "bf16";
+  }
+  CHECK(false) << "unknown dtype " << static_cast<int>(dtype);
+  return "";
+}
+
+const char* OpKindName(OpKind kind) {
+  static constexpr const char* kNames[] = {
+      "load_batch",
+      "embedding_forward",
+      "embedding_backward",
+      "rms_norm_forward",
+      "residual_rms_norm_forward",
+      "rms_norm_backward",
+      "add",
+      "gemm",
+      "rope",
+      "attention_forward",
+      "attention_backward",
+      "swiglu_forward",
+      "swiglu_backward",
+      "linear_cross_entropy",
+      "cross_entropy_stats",
+      "cross_entropy_gradient",
+      "cross_entropy_loss",
+      "all_gather",
+      "reduce_scatter",
+      "all_reduce",
+      "send",
+      "receive",
+      "zero",
+      "accumulate_gradients",
+      "round_gradients",
+      "widen_gradients",
+      "squared_norm",
+      "clip_factor",
+      "adamw",
+      "cast_parameters",
+  };
+  static_assert(std::size(kNames) == kNumOpKinds);
+  const int index = static_cast<int>(kind);
+  CHECK(index < kNumOpKinds) << "unknown op kind " << index;
+  return kNames[index];
+}
+
+bool IsCollective(OpKind kind) {
+  return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter ||
+         kind == OpKind::kAllReduce;
+}
+
+bool IsTransfer(OpKind kind) {
+  return kind == OpKind::kSend || kind == OpKind::kReceive;
+}
+
+std::string AttributesToString(const OpAttributes& attributes) {
+  return std::visit([](const auto& a) { return ToString(a); }, attributes);
+}
+
+}  // namespace millrace

@@ -1,0 +1,192 @@
+#include "planner/program/parameters.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/units.h"
+
+namespace millrace {
+namespace {
+
+Parameter Matrix(std::string name, int64_t rows, int64_t cols,
+                 TensorShard shard) {
+  return {.name = std::move(name),
+          .rows = rows,
+          .cols = cols,
+          .is_vector = false,
+          .shard = shard};
+}
+
+Parameter Norm(std::string name, int64_t hidden) {
+  return {.name = std::move(name),
+          .rows = 1,
+          .cols = hidden,
+          .is_vector = true,
+          .shard = TensorShard::kReplicated};
+}
+
+std::vector<Parameter> EmbeddingParameters(const ModelSpec& model) {
+  return {Matrix("model.embed_tokens.weight", model.vocab_size, model.hidden,
+                 TensorShard::kRows)};
+}
+
+// In canonical order; norms and matrices mixed.
+std::vector<Parameter> LayerParameters(const ModelSpec& model, int64_t layer) {
+  const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+  const int64_t h = model.hidden;
+  auto rows = [&](absl::string_view name, int64_t num_rows) {
+    return Matrix(absl::StrCat(prefix, name, ".weight"), num_rows, h,
+                  TensorShard::kRows);
+  };
+  auto columns = [&](absl::string_view name, int64_t num_cols) {
+    return Matrix(absl::StrCat(prefix, name, ".weight"), h, num_cols,
+                  TensorShard::kColumns);
+  };
+  return {Norm(absl::StrCat(prefix, "input_layernorm.weight"), h),
+          rows("self_attn.q_proj", model.query_width()),
+          rows("self_attn.k_proj", model.kv_width()),
+          rows("self_attn.v_proj", model.kv_width()),
+          columns("self_attn.o_proj", model.query_width()),
+          Norm(absl::StrCat(prefix, "post_attention_layernorm.weight"), h),
+          rows("mlp.gate_proj", model.ffn_hidden),
+          rows("mlp.up_proj", model.ffn_hidden),
+          columns("mlp.down_proj", model.ffn_hidden)};
+}
+
+Parameter FinalNorm(const ModelSpec& model) {
+  return Norm("model.norm.weight", model.hidden);
+}
+
+std::vector<Parameter> HeadParameters(const ModelSpec& model) {
+  return {Matrix("lm_head.weight", model.vocab_size, model.hidden,
+                 TensorShard::kRows)};
+}
+
+// k, v and up continue the matrix of the slot before them: one GEMM reads both.
+bool ContinuesFusedMatrix(const Parameter& parameter) {
+  const absl::string_view name = parameter.name;
+  return absl::EndsWith(name, "k_proj.weight") ||
+         absl::EndsWith(name, "v_proj.weight") ||
+         absl::EndsWith(name, "up_proj.weight");
+}
+
+// Lays slots and buckets out one after the other.
+class StageParametersBuilder {
+ public:
+  explicit StageParametersBuilder(const Layout& layout) : layout_(layout) {}
+
+  // Matrices only go into a bucket of their own kind; norms wait for "norms".
+  void AddBucket(std::string name, const std::vector<Parameter>& parameters,
+                 bool is_norms) {
+    Bucket bucket{.name = std::move(name),
+                  .offset = stage_.num_elements,
+                  .num_elements = 0,
+                  .weight_decay = !is_norms,
+                  .tensor_replicated = is_norms,
+                  .slots = {}};
+    int64_t end = bucket.offset;
+    for (const Parameter& parameter : parameters) {
+      const ParameterBox box = TensorBox(parameter, layout_.tensor, 0);
+      // Every operand of an op starts at its alignment.
+      if (!ContinuesFusedMatrix(parameter))
+        end = RoundUp(end, kBucketAlignment);
+      bucket.slots.push_back(static_cast<int32_t>(stage_.slots.size()));
+      stage_.slots.push_back({.parameter = parameter,
+                              .local_rows = box.row_end - box.row_begin,
+                              .local_cols = box.col_end - box.col_begin,
+                              .offset = end});
+      end += box.num_elements();
+    }
+    bucket.num_elements =
+        RoundUp(end - bucket.offset, layout_.data * kBucketAlignment);
+    stage_.num_elements += bucket.num_elements;
+    stage_.num_optimizer_elements +=
+        bucket.num_elements / (layout_.shards_optimizer() ? layout_.data : 1);
+    stage_.buckets.push_back(std::move(bucket));
+  }
+
+  StageParameters Build() && { return std::move(stage_); }
+
+ private:
+  const Layout& layout_;
+  StageParameters stage_{.slots = {},
+                         .buckets = {},
+                         .num_elements = 0,
+                         .num_optimizer_elements = 0};
+};
+
+}  // namespace
+
+std::vector<Parameter> ModelParameters(const ModelSpec& model) {
+  std::vector<Parameter> all = EmbeddingParameters(model);
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    for (Parameter& parameter : LayerParameters(model, layer)) {
+      all.push_back(std::move(parameter));
+    }
+  }
+  all.push_back(FinalNorm(model));
+  all.push_back(HeadParameters(model).front());
+  return all;
+}
+
+ParameterBox TensorBox(const Parameter& parameter, int32_t tensor_size,
+                       int32_t tensor_idx) {
+  ParameterBox box{.row_begin = 0,
+                   .row_end = parameter.rows,
+                   .col_begin = 0,
+                   .col_end = parameter.cols};
+  switch (parameter.shard) {
+    case TensorShard::kReplicated:
+      break;
+    case TensorShard::kRows: {
+      CHECK(parameter.rows % tensor_size == 0) << parameter.name;
+      const int64_t rows = parameter.rows / tensor_size;
+      box.row_begin = rows * tensor_idx;
+      box.row_end = box.row_begin + rows;
+      break;
+    }
+    case TensorShard::kColumns: {
+      CHECK(parameter.cols % tensor_size == 0) << parameter.name;
+      const int64_t cols = parameter.cols / tensor_size;
+      box.col_begin = cols * tensor_idx;
+      box.col_end = box.col_begin + cols;
+      break;
+    }
+  }
+  return box;
+}
+
+bool HasPadding(const StageParameters& parameters, const Bucket& bucket) {
+  int64_t used = 0;
+  for (int32_t idx : bucket.slots) {
+    used += parameters.slots[idx].local_rows * parameters.slots[idx].local_cols;
+  }
+  return used != bucket.num_elements;
+}
+
+StageParameters BuildStageParameters(const ModelSpec& model,
+                                     const Layout& layout, int32_t stage) {
+  StageParametersBuilder builder(layout);
+  std::vector<Parameter> norms;
+  if (stage == 0) {
+    builder.AddBucket("embedding", EmbeddingParameters(model), false);
+  }
+  const LayerRange layers = StageLayers(model, layout, stage);
+  for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
+    std::vector<Parameter> matrices;
+    for (Parameter& parameter : LayerParameters(model, layer)) {
+      (parameter.is_vector ? norms : matrices).push_back(std::move(parameter));
+    }
+    builder.AddBucket(absl::StrCat("layers.", layer), matrices, false);
+  }
+  if (stage == layout.pipeline - 1) {
+    norms.push_back(FinalNorm(model));
+    builder.AddBucket("head", HeadParameters(model), false);
+  }
+  builder.AddBucket("norms", norms, true);
+  return std::move(builder).Build();
+}
+
+}  // namespace millrace

@@ -1,0 +1,93 @@
+// Which parameters a model has, and where a rank keeps its share of them.
+//
+// Training state is described logically (name, global shape) and located
+// physically (which slice of which flat buffer). Checkpoints, weight
+// initialization, export and the optimizer all use this one description.
+
+#ifndef MILLRACE_PLANNER_PROGRAM_PARAMETERS_H_
+#define MILLRACE_PLANNER_PROGRAM_PARAMETERS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
+
+namespace millrace {
+
+// How a parameter is cut over the tensor axis.
+enum class TensorShard { kReplicated, kRows, kColumns };
+
+// One logical parameter. Names are those of Hugging Face's Llama checkpoints,
+// for example "model.layers.3.self_attn.q_proj.weight".
+struct Parameter {
+  std::string name;
+  int64_t rows;  // 1 for a vector.
+  int64_t cols;
+  bool is_vector;  // RMSNorm weights: shape [cols], initialized to one.
+  TensorShard shard;
+};
+
+// All parameters of the model in their canonical order: embedding, layers (in
+// each: input norm, q, k, v, o, post-attention norm, gate, up, down), final
+// norm, head ("lm_head.weight").
+std::vector<Parameter> ModelParameters(const ModelSpec& model);
+
+// The box of a global [rows, cols] parameter that one tensor rank holds.
+struct ParameterBox {
+  int64_t row_begin, row_end;
+  int64_t col_begin, col_end;
+  int64_t num_elements() const {
+    return (row_end - row_begin) * (col_end - col_begin);
+  }
+};
+ParameterBox TensorBox(const Parameter& parameter, int32_t tensor_size,
+                       int32_t tensor_idx);
+
+// One parameter in a rank's flat buffers: elements
+// [offset, offset + box elements), its box row-major.
+struct ParameterSlot {
+  Parameter parameter;
+  int64_t local_rows;
+  int64_t local_cols;
+  int64_t offset;  // Elements from the start of the flat buffer.
+};
+
+// A run of the flat buffer whose gradients are reduced together and whose
+// parameters are updated together. Padded so that it divides evenly over the
+// data axis; padding holds zeros for ever.
+struct Bucket {
+  std::string name;      // "embedding", "layers.3", "head", "norms".
+  int64_t offset;        // Elements from the start of the flat buffer.
+  int64_t num_elements;  // A multiple of data size x kBucketAlignment.
+  bool weight_decay;     // False for norms.
+  // True for norms: every tensor rank holds all of it, and its gradients are
+  // partial sums over the tensor axis.
+  bool tensor_replicated;
+  std::vector<int32_t> slots;  // Indices into StageParameters::slots.
+};
+// Elements: kBufferAlignment bytes in bf16, so that weights start at multiples
+// of it in the flat buffer of either precision.
+inline constexpr int64_t kBucketAlignment = 128;
+
+// What every rank of one pipeline stage holds (offsets are alike for all its
+// tensor and data coordinates). Buckets in the order in which the backward
+// pass finishes them reversed: embedding, layers ascending, head, norms.
+// q, k, v of a layer are adjacent, as are gate and up, so that each is one
+// GEMM.
+struct StageParameters {
+  std::vector<ParameterSlot> slots;
+  std::vector<Bucket> buckets;
+  int64_t num_elements;  // Of the flat buffer, with padding.
+  // Elements of optimizer state kept by one rank, per moment.
+  int64_t num_optimizer_elements;
+};
+// Whether some elements of the bucket belong to no slot.
+bool HasPadding(const StageParameters& parameters, const Bucket& bucket);
+StageParameters BuildStageParameters(const ModelSpec& model,
+                                     const Layout& layout, int32_t stage);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PROGRAM_PARAMETERS_H_

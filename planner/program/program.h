@@ -1,0 +1,143 @@
+// A Program is one rank's training step: every kernel, collective and copy, the
+// lane it runs on, what it waits for, and where every buffer lies. The
+// simulator predicts it, the worker executes it.
+//
+// Ranks that differ only in data or tensor index share one Program: what
+// differs (slice offsets, vocabulary rows) follows from the rank's coordinates.
+
+#ifndef MILLRACE_PLANNER_PROGRAM_PROGRAM_H_
+#define MILLRACE_PLANNER_PROGRAM_PROGRAM_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/layout/layout.h"
+#include "planner/program/ops.h"
+#include "planner/program/parameters.h"
+
+namespace millrace {
+
+// In-order queues of one rank. On a CPU each is a thread, on a GPU a stream.
+// Each lane of transfers carries one direction of one link, in the same order
+// at both ends, so that no order of sends and receives can block another while
+// each has a queue of its own (planner/lower/common_order.h).
+enum class Lane : uint8_t {
+  kCompute,
+  kTensorComm,
+  kDataComm,
+  kSendNext,
+  kReceivePrevious,
+  kSendPrevious,
+  kReceiveNext,
+  kHost,
+};
+inline constexpr int kNumLanes = static_cast<int>(Lane::kHost) + 1;
+const char* LaneName(Lane lane);
+// The lane that ops of this kind and these attributes run on: tensor
+// collectives kTensorComm, data and world collectives kDataComm, transfers by
+// direction, kLoadBatch kHost, everything else kCompute.
+Lane LaneOf(OpKind kind, const OpAttributes& attributes);
+
+enum class Phase : uint8_t {
+  kForward,
+  kInputGradient,
+  kWeightGradient,
+  kRecompute,  // Of the forward pass, in the backward pass.
+  kGradientReduce,
+  kOptimizer,
+  kParameterGather,
+};
+const char* PhaseName(Phase phase);
+
+// The two arenas. Persistent: parameters, gradients, moments, scalars (what the
+// rank keeps of each under ZeRO); lives as long as the training. Step:
+// everything else; contents end with the step.
+enum class Arena : uint8_t { kPersistent, kStep };
+
+// Of every buffer in its arena, in bytes: what GPU kernels ask of a workspace,
+// and more than a cache line.
+inline constexpr int64_t kBufferAlignment = 256;
+
+using BufferId = int32_t;
+struct Buffer {
+  std::string name;  // "mb3/layers.2/qkv".
+  DType dtype;
+  std::vector<int64_t> dims;
+  Arena arena;
+  int64_t offset_bytes;  // From the start of its arena; kBufferAlignment.
+  int64_t bytes;
+  // The step buffer that this one is a part of; -1: none.
+  BufferId parent = -1;
+};
+
+using InstructionId = int32_t;  // Index into Program::instructions.
+struct Instruction {
+  OpKind kind;
+  Phase phase;
+  Lane lane;
+  int32_t microbatch_idx;  // -1 for ops of the whole step.
+  std::string name;        // "layers.2/attention/qkv".
+  OpAttributes attributes;
+  std::vector<BufferId> inputs;
+  std::vector<BufferId> outputs;
+  // Instructions on other lanes that must have finished. Earlier instructions
+  // on the same lane are implied.
+  std::vector<InstructionId> waits;
+};
+
+// kPublish makes the parameters that kernels read from the master weights,
+// after these were initialized or loaded; empty in fp32.
+enum class ProgramKind : uint8_t { kTraining, kValidation, kPublish };
+
+struct Program {
+  ProgramKind kind;
+  Layout layout;
+  int32_t stage;
+  // A valid sequential order: running them one by one means the same.
+  std::vector<Instruction> instructions;
+  std::array<std::vector<InstructionId>, kNumLanes> lanes;
+  std::vector<Buffer> buffers;
+  StageParameters parameters;
+  // Where the worker finds the flat buffers (all kPersistent). Moments hold
+  // num_optimizer_elements: the rank's slices of all buckets, in bucket order.
+  BufferId parameters_buffer;
+  BufferId gradients_buffer;
+  BufferId exp_avg_buffer;     // -1 in a validation Program.
+  BufferId exp_avg_sq_buffer;  // -1 in a validation Program.
+  BufferId scalars_buffer;
+  // fp32 master weights, num_optimizer_elements like the moments, where the
+  // flat parameters are bf16; else -1.
+  BufferId master_buffer = -1;
+  // Weights of norms in fp32 (planner/program/parameters.h: the bucket "norms",
+  // or its slice) where the flat parameters are bf16, which end before them;
+  // else -1.
+  BufferId norms_buffer = -1;
+  // Scratch memory of the compute lane's kernels, which no instruction names;
+  // -1 in fp32.
+  BufferId scratch_buffer = -1;
+  int64_t persistent_arena_bytes;
+  int64_t step_arena_bytes;
+};
+
+// The whole Program as text, one instruction a line; equal Programs print
+// alike. The hash is over this text.
+std::string ProgramToString(const Program& program);
+uint64_t ProgramHash(const Program& program);
+
+// Buffers that an instruction writes: its outputs, and the input of a
+// reduce-scatter, which the communicator may use as scratch.
+std::vector<BufferId> WrittenBuffers(const Instruction& instruction);
+
+// Returns Internal naming the first violation: an instruction on a wrong lane,
+// a wait that points forward in the sequential order or to the same lane, an
+// operand out of its arena, bytes read before they are written, or bytes that
+// two instructions touch, one writing, with neither certain to finish before
+// the other starts (which two step buffers that share bytes must not do
+// either). For tests and debug builds.
+absl::Status CheckProgram(const Program& program);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_PROGRAM_PROGRAM_H_

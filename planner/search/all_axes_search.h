@@ -1,0 +1,53 @@
+// The search over all axes, those that workers cannot execute yet included:
+// what planner/search/search.h finds plans with where a job, a model, a profile
+// or the number of devices goes beyond what was measured and can run.
+
+#ifndef MILLRACE_PLANNER_SEARCH_ALL_AXES_SEARCH_H_
+#define MILLRACE_PLANNER_SEARCH_ALL_AXES_SEARCH_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/cost/op_cost.h"
+#include "planner/layout/layout.h"
+#include "planner/profile/profile.h"
+#include "planner/search/instruction_finalists.h"
+#include "planner/search/search.h"
+
+namespace millrace {
+
+struct PlannedChoice {
+  // That fit; at least one. Those that were simulated first, fastest first.
+  std::vector<Alternative> best;
+  // Of the closed form's choice; where the job asks for list scheduling, of
+  // what simulation says of it, and not known without.
+  std::optional<double> optimality_gap;
+  int64_t layouts_considered = 0;
+  std::vector<RecomputeCandidate> recompute_prices;  // As in Plan, of the best.
+  // What instructions say of the best, where they had the last word on it.
+  std::optional<LoweredStep> lowered;
+};
+
+// OK where the profile's device multiplies in the format; products of another
+// would run in one that it has. Else InvalidArgument naming device and key.
+absl::Status CheckFormat(GemmFormat format, const HardwareProfile& profile);
+
+// The fastest layouts by planner/cost/closed_form.h, under both orders of the
+// mesh axes, in the order of their steps simulated by passes
+// (planner/simulate/simulate_passes.h), as many as that stays quick for. The
+// last of `best` may be the fastest one that workers can execute, where none of
+// the others is. Where the job asks for list scheduling, only what that orders
+// the passes of.
+//
+// Returns InvalidArgument when no layout is possible or none fits, as FindPlan,
+// or for a profile without device or network.
+absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
+                                                 const CostModel& cost,
+                                                 int64_t memory_limit);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_SEARCH_ALL_AXES_SEARCH_H_

@@ -1,0 +1,242 @@
+#include "planner/search/all_axes_space.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "planner/cost/layer_work.h"
+
+namespace millrace {
+namespace {
+
+bool Permits(const std::optional<int32_t>& pinned, int64_t value) {
+  return !pinned.has_value() || *pinned == value;
+}
+
+Layout WithMicroBatch(Layout layout, int32_t micro_batch) {
+  layout.micro_batch = micro_batch;
+  return layout;
+}
+
+// Ranks of a stage that share the experts of each layer, given the replicas.
+int64_t RanksForExperts(const Layout& layout, int32_t data) {
+  return int64_t{data} * layout.context * layout.tensor / layout.expert_tensor;
+}
+
+}  // namespace
+
+PlannedSpace::PlannedSpace(LayoutSpace space)
+    : space_(std::move(space)),
+      batch_divisors_(DivisorsOf(space_.global_batch)) {}
+
+int32_t PlannedSpace::UsableDevices(int32_t tensor) const {
+  if (space_.nodes.empty()) return space_.num_devices;
+  int32_t largest = 0;
+  for (const NodeGroup& group : space_.nodes) {
+    largest = std::max(largest, group.devices);
+  }
+  int64_t usable = 0;
+  for (const NodeGroup& group : space_.nodes) {
+    if (tensor <= group.devices) {
+      usable += int64_t{group.nodes} * (group.devices / tensor * tensor);
+    } else if (tensor % largest == 0 && group.devices == largest) {
+      usable += int64_t{group.nodes} * largest / tensor * tensor;
+    }
+  }
+  return static_cast<int32_t>(std::min<int64_t>(usable, space_.num_devices));
+}
+
+std::vector<Layout> PlannedSpace::Shardings() const {
+  const ModelSpec& model = space_.model;
+  const LayoutConstraints& pinned = space_.constraints;
+  const auto allows = [&](const Layout& layout) {
+    return ValidatePlannedLayout(model, layout, space_.global_batch).ok();
+  };
+  // Whether the model can be cut so at all shows at the largest micro-batch,
+  // which divides best.
+  Layout base{.precision = space_.precision,
+              .gradient_reduction = space_.gradient_reduction,
+              .gemm_format = space_.gemm_format};
+  base.micro_batch = static_cast<int32_t>(space_.global_batch);
+
+  std::vector<Layout> shardings;
+  const int64_t most_tensor =
+      std::min<int64_t>(space_.num_devices, model.num_heads);
+  for (int32_t tensor = 1; tensor <= most_tensor; ++tensor) {
+    const int64_t room = UsableDevices(tensor) / tensor;
+    if (!Permits(pinned.tensor, tensor) || room < 1) continue;
+    Layout cut = base;
+    cut.tensor = tensor;
+    if (!allows(cut)) continue;
+    for (int32_t context = 1; context <= std::min(room, model.sequence_length);
+         ++context) {
+      if (!Permits(pinned.context, context) ||
+          model.sequence_length % context != 0) {
+        continue;
+      }
+      cut.context = context;
+      if (!allows(cut)) continue;
+      std::vector<int32_t> micro_batches;
+      for (const int32_t micro_batch : batch_divisors_) {
+        if (!Permits(pinned.micro_batch, micro_batch)) continue;
+        // Tensor ranks may be unable to share the tokens of a small one.
+        const Layout plain = Mesh(WithMicroBatch(cut, micro_batch), 1, 1);
+        if (allows(plain)) micro_batches.push_back(micro_batch);
+      }
+      for (const Layout& experts : WithExperts(cut)) {
+        for (const int32_t micro_batch : micro_batches) {
+          shardings.push_back(Mesh(WithMicroBatch(experts, micro_batch), 1, 1));
+        }
+      }
+    }
+  }
+  return shardings;
+}
+
+std::vector<Layout> PlannedSpace::WithExperts(const Layout& cut) const {
+  const LayoutConstraints& pinned = space_.constraints;
+  if (space_.model.moe.num_experts == 0) {
+    // A pinned size is then a mistake, which no layout answers.
+    if (!Permits(pinned.expert, 1) || !Permits(pinned.expert_tensor, 1)) {
+      return {};
+    }
+    return {cut};
+  }
+  const int64_t devices = UsableDevices(cut.tensor);
+  std::vector<Layout> layouts;
+  for (const int32_t expert : DivisorsOf(space_.model.moe.num_experts)) {
+    if (!Permits(pinned.expert, expert)) continue;
+    for (const int32_t expert_tensor : {1, cut.tensor}) {
+      if (!Permits(pinned.expert_tensor, expert_tensor)) continue;
+      // One stage of all devices could not hold a replica of the experts.
+      if (int64_t{expert} * expert_tensor > devices) continue;
+      Layout layout = cut;
+      layout.expert = expert;
+      layout.expert_tensor = expert_tensor;
+      layouts.push_back(layout);
+      if (cut.tensor == 1) break;
+    }
+  }
+  return layouts;
+}
+
+bool PlannedSpace::ListsPasses() const {
+  return space_.constraints.schedule == ScheduleName(Schedule::kListScheduled);
+}
+
+std::vector<int32_t> PlannedSpace::Pipelines(const Layout& sharding) const {
+  const int64_t room = UsableDevices(sharding.tensor) /
+                       (int64_t{sharding.tensor} * sharding.context);
+  std::vector<int32_t> pipelines;
+  for (int32_t pipeline = 1;
+       pipeline <= std::min(room, space_.model.num_layers); ++pipeline) {
+    if (Permits(space_.constraints.pipeline, pipeline)) {
+      pipelines.push_back(pipeline);
+    }
+  }
+  return pipelines;
+}
+
+std::vector<int32_t> PlannedSpace::Replicas(const Layout& sharding,
+                                            int32_t pipeline) const {
+  const int64_t replica_ranks =
+      int64_t{sharding.tensor} * sharding.context * pipeline;
+  const int64_t room = UsableDevices(sharding.tensor) / replica_ranks;
+  const int64_t sequences = space_.global_batch / sharding.micro_batch;
+  std::vector<int32_t> replicas;
+  for (auto data = batch_divisors_.rbegin(); data != batch_divisors_.rend();
+       ++data) {
+    if (*data > room || sequences % *data != 0 ||
+        !Permits(space_.constraints.data, *data) ||
+        !Permits(space_.constraints.devices, replica_ranks * *data) ||
+        RanksForExperts(sharding, *data) % sharding.expert != 0) {
+      continue;
+    }
+    replicas.push_back(*data);
+  }
+  return replicas;
+}
+
+Layout PlannedSpace::Mesh(const Layout& sharding, int32_t pipeline,
+                          int32_t data) const {
+  Layout mesh = sharding;
+  mesh.pipeline = pipeline;
+  mesh.data = data;
+  mesh.num_microbatches = static_cast<int32_t>(
+      space_.global_batch / (int64_t{sharding.micro_batch} * data));
+  return mesh;
+}
+
+std::vector<Layout> PlannedSpace::Orders(const Layout& mesh) const {
+  const LayoutConstraints& pinned = space_.constraints;
+  std::vector<Layout> orders;
+  if (ListsPasses() && mesh.pipeline == 1) return orders;
+  const auto add = [&](Schedule schedule, int32_t interleave) {
+    const bool is_allowed = ListsPasses()
+                                ? schedule != Schedule::kZeroBubble
+                                : pinned.schedule == "auto" ||
+                                      pinned.schedule == ScheduleName(schedule);
+    if (!is_allowed || !Permits(pinned.interleave, interleave)) return;
+    Layout order = mesh;
+    order.schedule = schedule;
+    order.interleave = interleave;
+    if (Allows(order)) orders.push_back(order);
+  };
+  add(Schedule::kOneForwardOneBackward, 1);
+  if (mesh.pipeline == 1) return orders;
+  add(Schedule::kZeroBubble, 1);
+  const auto chunks =
+      static_cast<int32_t>(space_.model.num_layers / mesh.pipeline);
+  for (int32_t interleave = 2; interleave <= chunks; ++interleave) {
+    add(Schedule::kInterleaved, interleave);
+  }
+  return orders;
+}
+
+std::vector<Layout> PlannedSpace::Variants(const Layout& order) const {
+  const LayoutConstraints& pinned = space_.constraints;
+  // Experts have replicas of their own, the context axis repeats the rest.
+  const bool has_replicas = order.data * order.context > 1;
+  const std::vector<StageRecomputes> recomputes =
+      AllowedRecomputes(space_, order);
+  std::vector<Layout> variants;
+  for (int32_t zero = 0; zero <= kMaximumZero; ++zero) {
+    if (pinned.zero.has_value() ? *pinned.zero != zero
+                                : zero > 0 && !has_replicas) {
+      continue;
+    }
+    for (const StageRecomputes& again : recomputes) {
+      Layout variant = order;
+      variant.zero = zero;
+      SetRecompute(again, &variant);
+      if (ListsPasses() && variant.shards_gradients()) continue;
+      if (Allows(variant)) variants.push_back(variant);
+    }
+  }
+  return variants;
+}
+
+bool PlannedSpace::Allows(const Layout& variant) const {
+  return ValidatePlannedLayout(space_.model, variant, space_.global_batch).ok();
+}
+
+std::vector<Layout> EnumeratePlannedLayouts(const PlannedSpace& space) {
+  std::vector<Layout> layouts;
+  for (const Layout& sharding : space.Shardings()) {
+    for (const int32_t pipeline : space.Pipelines(sharding)) {
+      for (const int32_t data : space.Replicas(sharding, pipeline)) {
+        for (const Layout& order :
+             space.Orders(space.Mesh(sharding, pipeline, data))) {
+          for (const Layout& variant : space.Variants(order)) {
+            layouts.push_back(variant);
+          }
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+}  // namespace millrace

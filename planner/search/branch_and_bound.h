@@ -1,0 +1,101 @@
+// The fastest layouts of a space too large to look at one by one: best-first
+// branch and bound over planner/search/all_axes_space.h. What it returns is
+// exact by the evaluator's own model; planner/search/search.h simulates it.
+
+#ifndef MILLRACE_PLANNER_SEARCH_BRANCH_AND_BOUND_H_
+#define MILLRACE_PLANNER_SEARCH_BRANCH_AND_BOUND_H_
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "planner/cost/closed_form.h"
+#include "planner/layout/layout.h"
+#include "planner/search/all_axes_space.h"
+
+namespace millrace {
+
+// Prices layouts, and bounds from below what it would say of all layouts that
+// agree with one in what has been chosen so far (the steps of PlannedSpace).
+// Bounds need not be tight, but must never be above: then the search proves
+// what it finds.
+class LayoutEvaluator {
+ public:
+  virtual ~LayoutEvaluator() = default;
+  // Of a layout that the space allows.
+  virtual StepPrediction Predict(const Layout& layout) = 0;
+  // Bytes of the most loaded rank, as Predict() says, perhaps sooner.
+  virtual int64_t PredictMemory(const Layout& layout) {
+    return Predict(layout).memory.total();
+  }
+  // The variant with the least computed again in each stage that lets the stage
+  // fit, where that differs between stages; nothing where it does not, or some
+  // stage cannot fit. Floors of an order bound these too.
+  virtual std::optional<Layout> FitRecompute(const Layout& variant,
+                                             int64_t memory_limit) = 0;
+
+  // Seconds that one tensor x context group needs for the forward and backward
+  // pass of one micro-batch through all layers, other stages' included.
+  virtual double PassFloor(const Layout& sharding) = 0;
+  // Seconds of a step.
+  virtual double MeshFloor(const Layout& mesh) = 0;
+  virtual double OrderFloor(const Layout& order) = 0;
+  virtual double VariantFloor(const Layout& variant) = 0;
+  // Bytes of the most loaded rank, also of any larger micro-batch.
+  virtual int64_t ShardingMemoryFloor(const Layout& sharding) = 0;
+  // Likewise, also with fewer replicas.
+  virtual int64_t MeshMemoryFloor(const Layout& mesh) = 0;
+  // Of this order of these replicas alone.
+  virtual int64_t OrderMemoryFloor(const Layout& order) {
+    return MeshMemoryFloor(order);
+  }
+};
+
+struct ClusterSearchLimits {
+  int32_t num_kept = 8;  // Best layouts returned.
+  // Slower ones are not wanted.
+  double slowest_s = std::numeric_limits<double>::infinity();
+  // Layouts priced at most. Counted, not timed, so that equal searches end
+  // alike.
+  int64_t num_predictions = 30'000'000;
+};
+
+struct RankedLayout {
+  Layout layout;
+  StepPrediction prediction;
+};
+
+struct ClusterSearchResult {
+  std::vector<RankedLayout> best;  // That fit, fastest first.
+  // How much faster than best.front() a layout could be at most, by the
+  // evaluator's model: 0 is proven to be best. And the step time that none is
+  // below; infinity if there is none that is wanted.
+  double optimality_gap = 0;
+  double floor_s = std::numeric_limits<double>::infinity();
+  int64_t layouts_considered = 0;  // Priced in full.
+  bool exhausted = false;          // Ended by num_predictions.
+};
+
+// Of each ZeRO stage all stages of a pipeline compute the same again, or each
+// what LayoutEvaluator::FitRecompute() says.
+//
+// Deterministic. Of layouts that take equally long the simpler comes first:
+// fewer shards of all kinds, less sharded over replicas, less computed again.
+ClusterSearchResult SearchCluster(const PlannedSpace& space,
+                                  int64_t memory_limit,
+                                  const ClusterSearchLimits& limits,
+                                  LayoutEvaluator& evaluator);
+
+// The layout of the space that needs the least memory, all stages computing the
+// same again, the fastest of equals.
+// Nothing if the space is empty.
+std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
+                                               LayoutEvaluator& evaluator);
+
+bool AnyLayoutFits(const PlannedSpace& space, int64_t memory_limit,
+                   LayoutEvaluator& evaluator);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_SEARCH_BRANCH_AND_BOUND_H_

@@ -1,0 +1,135 @@
+#include "planner/search/closed_form_evaluator.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace millrace {
+namespace {
+
+// Seconds in which the slowest stage is not waiting.
+double BusySeconds(const StepTime& time) {
+  return time.step_time_s() - time.bubble_s - time.transfer_s;
+}
+
+bool AreCutAlike(const Layout& a, const Layout& b) {
+  return a.tensor == b.tensor && a.context == b.context &&
+         a.expert == b.expert && a.expert_tensor == b.expert_tensor;
+}
+
+}  // namespace
+
+StepEvaluator::StepEvaluator(const PlannedSpace& space, StepModel& model)
+    : space_(space), model_(model) {
+  const std::optional<int32_t>& zero = space.space().constraints.zero;
+  // List scheduling is of passes that reduce no gradients.
+  const int32_t most = space.ListsPasses() && !zero.has_value() ? 1 : 3;
+  for (int32_t z = 0; z <= most; ++z) {
+    if (zero.value_or(z) == z) zeros_.push_back(z);
+  }
+  fits_stages_ = LeavesStagesOpen(space.space().constraints.recompute);
+}
+
+const StepEvaluator::RecomputeSets& StepEvaluator::Sets(const Layout& layout) {
+  if (!recent_.allowed.empty() && AreCutAlike(recent_.cut, layout)) {
+    return recent_;
+  }
+  recent_ = {.cut = layout, .allowed = {}};
+  for (const StageRecomputes& again :
+       AllowedRecomputes(space_.space(), layout)) {
+    std::vector<Recompute> sets = again.by_stage;
+    if (sets.empty()) sets.push_back(again.recompute);
+    for (const Recompute set : sets) {
+      recent_.least = recent_.least & set;
+      if (std::find(recent_.allowed.begin(), recent_.allowed.end(), set) ==
+          recent_.allowed.end()) {
+        recent_.allowed.push_back(set);
+      }
+    }
+  }
+  return recent_;
+}
+
+std::optional<Layout> StepEvaluator::FitRecompute(const Layout& variant,
+                                                  int64_t memory_limit) {
+  if (!fits_stages_ || variant.pipeline == 1) return std::nullopt;
+  std::optional<std::vector<Recompute>> fitted =
+      model_.FitRecompute(variant, memory_limit, Sets(variant).allowed);
+  if (!fitted.has_value()) return std::nullopt;
+  Layout layout = variant;
+  layout.recompute = Recompute::kNone;
+  bool are_alike = true;
+  for (const Recompute stage : *fitted) {
+    layout.recompute = layout.recompute | stage;
+    are_alike &= stage == fitted->front();
+  }
+  if (are_alike) return std::nullopt;
+  layout.recompute_by_stage = *std::move(fitted);
+  return layout;
+}
+
+double StepEvaluator::PassFloor(const Layout& sharding) {
+  Layout whole = sharding;
+  // One stage, so that experts are as near as they can be.
+  whole.pipeline = 1;
+  whole.num_microbatches = 1;
+  whole.recompute = Sets(sharding).least;
+  return model_.PredictPasses(whole).step_time_s();
+}
+
+bool StepEvaluator::MayInterleave(int32_t pipeline) const {
+  const LayoutConstraints& pinned = space_.space().constraints;
+  return pipeline > 1 && space_.space().model.num_layers / pipeline >= 2 &&
+         pinned.interleave.value_or(2) > 1 &&
+         (pinned.schedule == "auto" || space_.ListsPasses() ||
+          pinned.schedule == ScheduleName(Schedule::kInterleaved));
+}
+
+double StepEvaluator::MeshFloor(const Layout& mesh) {
+  Layout plain = mesh;
+  plain.recompute = Sets(mesh).least;
+  const StepTime time = model_.PredictPasses(plain);
+  const double busy_s = BusySeconds(time);
+  if (mesh.pipeline == 1) return busy_s;
+  if (!MayInterleave(mesh.pipeline)) return busy_s;
+  // Chunks may balance the stages better, at best evenly.
+  const double microbatches = mesh.num_microbatches;
+  const double all_stages_s = busy_s / microbatches + time.bubble_s;
+  return std::min(busy_s, microbatches * all_stages_s / mesh.pipeline);
+}
+
+double StepEvaluator::OrderFloor(const Layout& order) {
+  Layout least = order;
+  least.recompute = Sets(order).least;
+  return model_.PassesFloor(least);
+}
+
+int64_t StepEvaluator::LeastMemory(const Layout& layout) {
+  const std::vector<Recompute>& recomputes = Sets(layout).allowed;
+  const StepMemory memory = model_.LeastMemory(layout, zeros_, recomputes);
+  const int64_t bytes = memory.total() - memory.overhead;
+  if (!MayInterleave(layout.pipeline)) return bytes;
+  const StepMemory chunks =
+      model_.LeastInterleavedMemory(layout, zeros_, recomputes);
+  return std::min(bytes, chunks.total() - chunks.overhead);
+}
+
+int64_t StepEvaluator::ShardingMemoryFloor(const Layout& sharding) {
+  // As if stages and replicas could both have all devices.
+  const int64_t groups = space_.UsableDevices(sharding.tensor) /
+                         (int64_t{sharding.tensor} * sharding.context);
+  Layout smallest = sharding;
+  smallest.pipeline =
+      static_cast<int32_t>(std::min(groups, space_.space().model.num_layers));
+  smallest.data = static_cast<int32_t>(groups);
+  smallest.num_microbatches = 1;
+  // Communicators are fewer where an axis is one.
+  return LeastMemory(smallest) + model_.OverheadOf(sharding);
+}
+
+int64_t StepEvaluator::MeshMemoryFloor(const Layout& mesh) {
+  Layout one_replica = mesh;
+  one_replica.data = 1;
+  return LeastMemory(mesh) + model_.OverheadOf(one_replica);
+}
+
+}  // namespace millrace

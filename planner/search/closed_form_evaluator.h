@@ -1,0 +1,68 @@
+// planner/cost/closed_form.h as what planner/search/branch_and_bound.h searches
+// by.
+
+#ifndef MILLRACE_PLANNER_SEARCH_CLOSED_FORM_EVALUATOR_H_
+#define MILLRACE_PLANNER_SEARCH_CLOSED_FORM_EVALUATOR_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "planner/cost/closed_form.h"
+#include "planner/search/all_axes_space.h"
+#include "planner/search/branch_and_bound.h"
+
+namespace millrace {
+
+// Floors leave out what the data axis and the optimizer add, and compute
+// nothing again that the job does not pin: the passes of the slowest stage,
+// once for every micro-batch, and what the order leaves of the bubble.
+class StepEvaluator : public LayoutEvaluator {
+ public:
+  // Borrows both.
+  StepEvaluator(const PlannedSpace& space, StepModel& model);
+
+  StepPrediction Predict(const Layout& layout) override {
+    return model_.Predict(layout);
+  }
+  int64_t PredictMemory(const Layout& layout) override {
+    return model_.PredictMemory(layout).total();
+  }
+  std::optional<Layout> FitRecompute(const Layout& variant,
+                                     int64_t memory_limit) override;
+  double PassFloor(const Layout& sharding) override;
+  double MeshFloor(const Layout& mesh) override;
+  double OrderFloor(const Layout& order) override;
+  double VariantFloor(const Layout& variant) override {
+    return model_.PredictPasses(variant).step_time_s();
+  }
+  int64_t ShardingMemoryFloor(const Layout& sharding) override;
+  int64_t MeshMemoryFloor(const Layout& mesh) override;
+  int64_t OrderMemoryFloor(const Layout& order) override {
+    return model_.LeastMemory(order, zeros_, Sets(order).allowed).total();
+  }
+
+ protected:
+  // Of all that may be sharded over replicas and computed again, without what
+  // the process takes.
+  virtual int64_t LeastMemory(const Layout& layout);
+  bool MayInterleave(int32_t pipeline) const;
+
+  const PlannedSpace& space_;
+  StepModel& model_;
+  // What a stage may compute again under one way of cutting layers.
+  struct RecomputeSets {
+    Layout cut;
+    std::vector<Recompute> allowed;      // By what they cost.
+    Recompute least = Recompute::kFull;  // What all of them have.
+  };
+  const RecomputeSets& Sets(const Layout& layout);
+
+  std::vector<int32_t> zeros_;  // That the job allows.
+  bool fits_stages_;  // Whether the job leaves it open which stage has which.
+  RecomputeSets recent_;  // The last ones asked for.
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_SEARCH_CLOSED_FORM_EVALUATOR_H_

@@ -1,0 +1,44 @@
+// The orders of passes that list scheduling makes for steps planned by passes:
+// of any chunks and axes, those that workers cannot execute yet included.
+// planner/search/listed_variant.h does it for layouts that they can.
+
+#ifndef MILLRACE_PLANNER_SEARCH_LISTED_ORDER_H_
+#define MILLRACE_PLANNER_SEARCH_LISTED_ORDER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/cost/closed_form.h"
+#include "planner/layout/layout.h"
+#include "planner/simulate/simulate_passes.h"
+
+namespace millrace {
+
+// Has the passes of `step` run in the order that list scheduling makes of them
+// where those of each stage hold no more than `bytes` (by stage) at once; a
+// function of both alone. ListSchedule's errors.
+absl::Status ListPasses(const std::vector<int64_t>& bytes, ClusterStep* step);
+
+struct ListedPasses {
+  std::vector<int64_t> bytes;  // For ListPasses().
+  // What the fullest stage holds more with this order than by the closed form
+  // of the layout's own, below 0 where less.
+  int64_t more_bytes = 0;
+  ClusterSimulation simulation;
+};
+
+// The order that list scheduling makes of `step`, the passes of `layout`, in
+// the memory that each stage has beside them. Nothing where it is not faster
+// than `known_s`, where a stage has no room for one micro-batch, and for
+// layouts that gain nothing by it: of one stage, or of passes that reduce
+// gradients.
+absl::StatusOr<std::optional<ListedPasses>> FindListedOrder(
+    const Layout& layout, ClusterStep step, const ClusterOptions& options,
+    int64_t memory_limit, double known_s, StepModel& model);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_SEARCH_LISTED_ORDER_H_

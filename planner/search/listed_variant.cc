@@ -1,0 +1,131 @@
+#include "planner/search/listed_variant.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "planner/cost/op_closed_form.h"
+#include "planner/lower/graph.h"
+#include "planner/lower/lower.h"
+
+namespace millrace {
+namespace {
+
+// Arenas are planned after the order is made: a stage that turns out too large
+// by some bytes is given so many less, a few times.
+constexpr int kMostTries = 4;
+
+// Marks the step tensors that `ops` touch, as wholes.
+void MarkTouched(const Graph& graph, std::span<const GraphOp> ops,
+                 bool weight_gradients_alone, std::vector<bool>* touched) {
+  touched->resize(graph.tensors.size());
+  for (const GraphOp& op : ops) {
+    if (weight_gradients_alone && op.phase != Phase::kWeightGradient) continue;
+    for (const auto* ids : {&op.inputs, &op.outputs}) {
+      for (const TensorId id : *ids) {
+        if (graph.tensors[id].persistent_offset_bytes != kStepTensor) continue;
+        const TensorId parent = graph.tensors[id].parent;
+        (*touched)[parent < 0 ? id : parent] = true;
+      }
+    }
+  }
+}
+
+// What one micro-batch holds between its passes.
+void FillBytes(const Graph& graph, ListedStage* stage) {
+  std::vector<bool> forward, backward, weight_gradients;
+  MarkTouched(graph, graph.forward, false, &forward);
+  MarkTouched(graph, graph.backward, false, &backward);
+  MarkTouched(graph, graph.backward, true, &weight_gradients);
+  for (size_t i = 0; i < graph.tensors.size(); ++i) {
+    const int64_t bytes = graph.tensors[i].bytes();
+    if (forward[i] && backward[i]) stage->activation_bytes += bytes;
+    if (weight_gradients[i]) stage->weight_gradient_bytes += bytes;
+  }
+}
+
+int32_t Microseconds(double seconds) {
+  constexpr double kMost = 1e9;
+  return static_cast<int32_t>(
+      std::clamp(std::round(seconds * 1e6), 1.0, kMost));
+}
+
+int64_t LeastBytes(const ListedStage& stage) {
+  return std::max(stage.activation_bytes, stage.weight_gradient_bytes);
+}
+
+// What both arenas hold beside the micro-batches under way, by 1F1B's Programs.
+absl::StatusOr<std::vector<int64_t>> BytesBeside(const ModelSpec& model,
+                                                 Layout layout) {
+  const std::vector<ListedStage> stages =
+      std::exchange(layout.listed_stages, {});
+  layout.listed_transfer_us = 0;
+  layout.schedule = Schedule::kOneForwardOneBackward;
+  ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                   BuildTrainingPrograms(model, layout));
+  std::vector<int64_t> bytes;
+  for (const Program& program : programs) {
+    const int32_t alive =
+        std::min(layout.pipeline - program.stage, layout.num_microbatches);
+    bytes.push_back(program.persistent_arena_bytes +
+                    std::max<int64_t>(
+                        0, program.step_arena_bytes -
+                               alive * stages[program.stage].activation_bytes));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<Layout>> ListScheduledVariant(
+    const ModelSpec& model, Layout layout, const CostModel& cost,
+    int64_t arena_bytes) {
+  if (layout.pipeline == 1 || layout.shards_gradients()) return std::nullopt;
+  layout.listed_stages.clear();
+  double transfer_s = 0;
+  for (int32_t s = 0; s < layout.pipeline; ++s) {
+    const PassSeconds seconds = EstimatePasses(model, layout, s, cost);
+    ListedStage stage{
+        .forward_us = Microseconds(seconds.forward),
+        .input_gradient_us = Microseconds(seconds.input_gradient),
+        .weight_gradient_us = Microseconds(seconds.weight_gradient)};
+    FillBytes(BuildTrainingGraph(model, layout, s), &stage);
+    layout.listed_stages.push_back(stage);
+    transfer_s = std::max(transfer_s, seconds.transfer);
+  }
+  layout.listed_transfer_us = Microseconds(transfer_s);
+  layout.schedule = Schedule::kListScheduled;
+  ASSIGN_OR_RETURN(const std::vector<int64_t> beside,
+                   BytesBeside(model, layout));
+  for (int32_t s = 0; s < layout.pipeline; ++s) {
+    ListedStage& stage = layout.listed_stages[s];
+    // With two micro-batches for each stage none waits for another any more
+    // (Qi et al., 2024, ZB-H2).
+    stage.memory_bytes =
+        std::min(arena_bytes - beside[s],
+                 std::min(layout.num_microbatches, 2 * layout.pipeline) *
+                     LeastBytes(stage));
+  }
+  for (int i = 0; i < kMostTries; ++i) {
+    for (const ListedStage& stage : layout.listed_stages) {
+      if (stage.memory_bytes < LeastBytes(stage)) return std::nullopt;
+    }
+    ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                     BuildTrainingPrograms(model, layout));
+    bool fits = true;
+    for (const Program& program : programs) {
+      const int64_t over = program.persistent_arena_bytes +
+                           program.step_arena_bytes - arena_bytes;
+      if (over <= 0) continue;
+      fits = false;
+      layout.listed_stages[program.stage].memory_bytes -= over;
+    }
+    if (fits) return layout;
+  }
+  return std::nullopt;
+}
+
+}  // namespace millrace

@@ -1,0 +1,27 @@
+// List scheduling of a layout that is otherwise chosen.
+
+#ifndef MILLRACE_PLANNER_SEARCH_LISTED_VARIANT_H_
+#define MILLRACE_PLANNER_SEARCH_LISTED_VARIANT_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "planner/cost/op_cost.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
+
+namespace millrace {
+
+// `layout` with Schedule::kListScheduled: what its passes cost by `cost`, and
+// what each stage may hold so that both arenas of its Program fit
+// `arena_bytes`. Nothing where it cannot have that schedule (one stage, or ZeRO
+// 2 or 3) or does not fit. `layout` must pass ValidateLayout; if it has several
+// ranks, `cost` must have communication.
+absl::StatusOr<std::optional<Layout>> ListScheduledVariant(
+    const ModelSpec& model, Layout layout, const CostModel& cost,
+    int64_t arena_bytes);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_SEARCH_LISTED_VARIANT_H_

@@ -1,0 +1,161 @@
+#include "planner/search/prediction.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/units.h"
+#include "planner/profile/prediction_interval.h"
+
+namespace millrace {
+namespace {
+
+// Below this share of the step, layouts are as fast as each other.
+constexpr double kEquallyFast = 5e-4;
+
+// "1.7 %" for a ratio of 1.017, "1.50x" for one of 1.5.
+std::string MoreText(double ratio) {
+  return ratio < 1.1 ? absl::StrFormat("%.1f %%", 100 * (ratio - 1))
+                     : absl::StrFormat("%.2fx", ratio);
+}
+
+// What mostly makes `loser` slower than `chosen`: the part of its step that
+// grew by the most seconds.
+std::string MainCause(const Prediction& loser, const Prediction& chosen) {
+  const auto seconds = [](const Prediction& p, double share) {
+    return p.step_time_s * share;
+  };
+  const auto compute_share = [](const Prediction& p) {
+    return 1 - p.bubble_fraction - p.exposed_communication_fraction;
+  };
+  const double bubble = seconds(loser, loser.bubble_fraction) -
+                        seconds(chosen, chosen.bubble_fraction);
+  const double communication =
+      seconds(loser, loser.exposed_communication_fraction) -
+      seconds(chosen, chosen.exposed_communication_fraction);
+  const double compute = seconds(loser, compute_share(loser)) -
+                         seconds(chosen, compute_share(chosen));
+  if (bubble >= communication && bubble >= compute) {
+    return absl::StrFormat("bubble %.0f %% of the step",
+                           100 * loser.bubble_fraction);
+  }
+  if (communication >= compute) {
+    return absl::StrFormat("exposed communication %.0f %% of the step",
+                           100 * loser.exposed_communication_fraction);
+  }
+  return absl::StrCat("computing takes ",
+                      MoreText(seconds(loser, compute_share(loser)) /
+                               seconds(chosen, compute_share(chosen))),
+                      " longer");
+}
+
+}  // namespace
+
+void FillTime(const ModelSpec& model, const Layout& layout,
+              const CostModel& cost, double step_time_s,
+              Prediction* prediction) {
+  prediction->step_time_s = step_time_s;
+  prediction->tokens_per_s = static_cast<double>(layout.global_batch()) *
+                             static_cast<double>(model.sequence_length) /
+                             step_time_s;
+  const StepError error = ErrorFor(model, cost.profile());
+  const StepTimeInterval interval =
+      IntervalOf(step_time_s, error,
+                 NoiseEffectOf(NoiseFor(cost.profile()), error, layout));
+  prediction->step_time_low_s = interval.low_s;
+  prediction->step_time_high_s = interval.high_s;
+  const TokenFlops flops = CountTokenFlops(model);
+  const double tokens_per_flop =
+      prediction->tokens_per_s / layout.num_ranks() / cost.PeakFlopsPerSecond();
+  prediction->mfu_full =
+      tokens_per_flop * (flops.linear + flops.attention_full);
+  prediction->mfu_causal =
+      tokens_per_flop * (flops.linear + flops.attention_causal);
+}
+
+Prediction PredictionOf(const ModelSpec& model, const Layout& layout,
+                        const CostModel& cost, const StepPrediction& step) {
+  Prediction prediction;
+  const StepTime& time = step.time;
+  const double step_time_s = time.step_time_s();
+  FillTime(model, layout, cost, step_time_s, &prediction);
+  prediction.bubble_fraction = time.bubble_s / step_time_s;
+  prediction.exposed_communication_fraction =
+      (time.exposed_tensor_s + time.exposed_context_s + time.exposed_expert_s +
+       time.exposed_data_s + time.transfer_s) /
+      step_time_s;
+  prediction.recompute_fraction = time.recompute_s / step_time_s;
+  const StepMemory& memory = step.memory;
+  prediction.parameter_bytes = memory.parameters;
+  prediction.gradient_bytes = memory.gradients;
+  prediction.optimizer_bytes = memory.optimizer;
+  prediction.persistent_bytes =
+      memory.parameters + memory.gradients + memory.optimizer;
+  prediction.step_bytes = memory.activations + memory.working;
+  prediction.overhead_bytes = memory.overhead;
+  prediction.closed_form = step;
+  return prediction;
+}
+
+namespace {
+
+std::string WhyItLost(const Alternative& loser, const Prediction& chosen,
+                      int64_t memory_limit, absl::string_view model) {
+  if (!loser.fits) {
+    const int64_t need = loser.prediction.memory_bytes();
+    return absl::StrCat("needs ", FormatBytes(need), ", ",
+                        FormatBytes(need - memory_limit),
+                        " more than the device has");
+  }
+  const double ratio = loser.prediction.step_time_s / chosen.step_time_s;
+  const std::string speed = SpeedText(ratio);
+  const std::string cause =
+      ratio > 1 + kEquallyFast
+          ? absl::StrCat(": ", MainCause(loser.prediction, chosen))
+          : "";
+  if (!model.empty()) {
+    return absl::StrCat(speed, " by ", model, " (choice ",
+                        FormatStepTime(chosen.step_time_s), ")", cause);
+  }
+  // Of equals the simpler is chosen.
+  if (ratio == 1) return "as fast, but not as simple";
+  return absl::StrCat(speed, cause);
+}
+
+}  // namespace
+
+void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,
+                  absl::string_view model, Alternative* loser) {
+  loser->chosen_step_time_s = chosen.step_time_s;
+  loser->reason = WhyItLost(*loser, chosen, memory_limit, model);
+}
+
+const Prediction& PredictionBeside(const Plan& plan, const Plan& other) {
+  const bool is_other_by_instructions = !other.timeline.ranks.empty();
+  return plan.by_passes.has_value() && !is_other_by_instructions
+             ? *plan.by_passes
+             : plan.prediction;
+}
+
+std::string SpeedText(double ratio) {
+  if (std::abs(ratio - 1) < kEquallyFast) return "as fast";
+  if (ratio > 1) return absl::StrCat(MoreText(ratio), " slower");
+  return absl::StrFormat("%.1f %% faster", 100 * (1 - ratio));
+}
+
+void WarnOfApproximation(const JobSpec& job, Plan* plan) {
+  if (job.model_approximates.empty()) return;
+  plan->warnings.push_back(absl::StrCat(
+      "the model leaves out some of the one that it stands for, so what is "
+      "trained of it is another model (model.approximates): ",
+      job.model_approximates));
+}
+
+std::string FormatStepTime(double seconds) {
+  constexpr double kMinute = 60;
+  return seconds >= kMinute && seconds < 10 * kMinute
+             ? absl::StrFormat("%.1f s", seconds)
+             : FormatSeconds(seconds);
+}
+
+}  // namespace millrace

@@ -1,0 +1,56 @@
+// What planner/search/search.h and planner/search/all_axes_search.h say of a
+// layout, in words and shares.
+
+#ifndef MILLRACE_PLANNER_SEARCH_PREDICTION_H_
+#define MILLRACE_PLANNER_SEARCH_PREDICTION_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "planner/cost/op_cost.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
+#include "planner/search/search.h"
+
+namespace millrace {
+
+// Step time with its interval, tokens a second and MFU.
+void FillTime(const ModelSpec& model, const Layout& layout,
+              const CostModel& cost, double step_time_s,
+              Prediction* prediction);
+
+// All that the closed form says.
+Prediction PredictionOf(const ModelSpec& model, const Layout& layout,
+                        const CostModel& cost, const StepPrediction& step);
+
+// Fills in why `loser` is not the layout predicted as `chosen`, "1.23x slower:
+// bubble 43 % of the step" or "needs ... more than the device has", and
+// chosen_step_time_s. Both are priced by one model: `model` names it where the
+// plan states its choice by another, "0.1 % slower by the closed form (choice
+// 72.7 s): ...".
+void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,
+                  absl::string_view model, Alternative* loser);
+
+// The warning of a job whose model stands for another (model.approximates).
+void WarnOfApproximation(const JobSpec& job, Plan* plan);
+
+// Models that SayWhyItLost() may name.
+inline constexpr char kByClosedForm[] = "the closed form";
+inline constexpr char kByPasses[] = "passes";
+
+// The prediction of `plan` to set beside that of `other`: by passes where
+// `other` has none by instructions, as far as both are known.
+const Prediction& PredictionBeside(const Plan& plan, const Plan& other);
+
+// Of one step time over another: "1.7 % slower", "1.50x slower", "0.6 %
+// faster", or "as fast" within 0.05 %.
+std::string SpeedText(double ratio);
+
+// FormatSeconds(), but seconds alone up to ten minutes, so that step times
+// compare: "61.3 s".
+std::string FormatStepTime(double seconds);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_SEARCH_PREDICTION_H_

@@ -1,0 +1,55 @@
+// What a layout's Programs say of its step, one of each stage: memory by their
+// arenas, time by simulating them.
+
+#ifndef MILLRACE_PLANNER_SEARCH_PROGRAM_PREDICTION_H_
+#define MILLRACE_PLANNER_SEARCH_PROGRAM_PREDICTION_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/cost/op_cost.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
+#include "planner/profile/profile.h"
+#include "planner/program/program.h"
+#include "planner/search/search.h"
+#include "planner/simulate/timeline.h"
+
+namespace millrace {
+
+// Whether the profile has what prices the layout's Programs. FailedPrecondition
+// for a profile without tables, of another precision, or of one rank where the
+// layout has several.
+absl::Status CheckProfile(const Layout& layout, const CostModel& cost);
+
+// Of a rank of the stage, what communicators and the process take included.
+int64_t StageBytes(const Program& program, const MemoryOverhead& overhead);
+
+// Memory of the most loaded stage, what communicators and the process take
+// beside its arenas included.
+void FillMemory(std::span<const Program> programs,
+                const MemoryOverhead& overhead, Prediction* prediction);
+
+// ProgramHash() of each.
+std::vector<uint64_t> HashesOf(std::span<const Program> programs);
+
+absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
+                                          const CostModel& cost);
+
+// Times and shares, from SimulatePrograms' timeline.
+void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
+                   const CostModel& cost, const Timeline& timeline,
+                   Prediction* prediction);
+
+// Lowers and simulates one layout; keeps its Programs in `programs` unless that
+// is null. Errors are ValidateLayout's, CheckProfile's and those of lowering.
+absl::StatusOr<Prediction> PredictLayout(
+    const ModelSpec& model, const Layout& layout, const CostModel& cost,
+    Timeline* timeline, std::vector<Program>* programs = nullptr);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_SEARCH_PROGRAM_PREDICTION_H_

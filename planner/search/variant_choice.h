@@ -1,0 +1,23 @@
+// Whether a plan is changed for a variant of it: what the last choices of a
+// plan that was predicted by instructions have in common.
+
+#ifndef MILLRACE_PLANNER_SEARCH_VARIANT_CHOICE_H_
+#define MILLRACE_PLANNER_SEARCH_VARIANT_CHOICE_H_
+
+#include "absl/status/status.h"
+#include "planner/cost/op_cost.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/model.h"
+#include "planner/search/search.h"
+
+namespace millrace {
+
+// Predicts `variant` by instructions, and changes the plan's layout,
+// prediction, timeline and hashes to it where it is faster, or in any case
+// where that is pinned. Errors as PredictLayout's.
+absl::Status TakeVariant(const ModelSpec& model, const Layout& variant,
+                         const CostModel& cost, bool is_pinned, Plan* plan);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_SEARCH_VARIANT_CHOICE_H_

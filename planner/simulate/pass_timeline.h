@@ -1,0 +1,70 @@
+// When the passes, transfers and reductions of a step run, by class of ranks:
+// what planner/simulate/simulate_passes.h yields.
+// planner/simulate/perfetto_trace.h writes it for Perfetto, and the report page
+// shows it as a Timeline and Programs.
+
+#ifndef MILLRACE_PLANNER_SIMULATE_PASS_TIMELINE_H_
+#define MILLRACE_PLANNER_SIMULATE_PASS_TIMELINE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/program/program.h"
+#include "planner/simulate/timeline.h"
+
+namespace millrace {
+
+enum class ClusterEventKind : uint8_t {
+  kForward,
+  kBackward,
+  kInputGradient,
+  kWeightGradient,
+  kActivationTransfer,  // To the stage of the next chunk.
+  kGradientTransfer,    // To the stage of the chunk before.
+  kParameterGather,
+  kGradientReduction,
+  kOptimizer,
+};
+const char* ClusterEventKindName(ClusterEventKind kind);  // "forward", ...
+
+struct ClusterEvent {
+  ClusterEventKind kind;
+  Lane lane;  // kCompute, kSendNext, kSendPrevious or kDataComm.
+  int32_t chunk_idx = -1;
+  int32_t microbatch_idx = -1;
+  // Of what is cut into buckets: gathers and reductions, and the parts of the
+  // passes that wait for the ones and feed the others.
+  int32_t bucket_idx = -1;
+  double start_s = 0;
+  double end_s = 0;
+};
+// "forward of chunk 3, bucket 1".
+std::string ClusterEventToString(const ClusterEvent& event);
+
+// Ranks that do alike.
+struct RankClass {
+  int32_t stage;
+  int32_t replica;    // One of the class: the one whose events these are.
+  int64_t num_ranks;  // That it stands for.
+  // All classes of a stage have the same ones in the same places; they need not
+  // be in the order of time.
+  std::vector<ClusterEvent> events;
+};
+
+struct ClusterTimeline {
+  double step_time_s = 0;
+  std::vector<RankClass> classes;  // By stage.
+};
+
+// As a Timeline whose ranks are the classes, numbered in their order, and whose
+// instructions are the places of events.
+Timeline ToTimeline(const ClusterTimeline& timeline);
+
+// The instructions that ToTimeline() means of one stage, a line each as
+// ProgramToString prints them: "id lane phase micro-batch name operation".
+std::string ClusterProgramText(const ClusterTimeline& timeline, int32_t stage);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_SIMULATE_PASS_TIMELINE_H_

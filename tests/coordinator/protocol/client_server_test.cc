@@ -1,0 +1,179 @@
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "coordinator/protocol/client.h"
+#include "coordinator/protocol/secret.h"
+#include "coordinator/server.h"
+#include "worker/agent/listener.h"
+
+namespace millrace {
+namespace {
+
+constexpr absl::Duration kLimit = absl::Seconds(20);
+
+// A server on a thread, as a coordinator process would be.
+class RunningServer {
+ public:
+  RunningServer(const Listener& listener, bool acknowledge)
+      : acknowledge_(acknowledge) {
+    auto server = Server::Create(
+        {.listen_fd = dup(listener.fd()),
+         .secret = "right",
+         .on_message =
+             [this](SessionId session, const protocol::ToCoordinator& message) {
+               OnMessage(session, message);
+             },
+         .on_closed = [](SessionId) {},
+         .tick_interval = absl::Milliseconds(50),
+         .on_tick = [] {}});
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    thread_ = std::thread([this] { server_->Run(); });
+  }
+  ~RunningServer() {
+    server_->Post([this] { server_->Stop(); });
+    thread_.join();
+  }
+
+  std::atomic<int> num_hellos = 0;
+  std::atomic<int> num_heartbeats = 0;
+
+ private:
+  // Echoes RendezvousSet; acknowledges if told to.
+  void OnMessage(SessionId session, const protocol::ToCoordinator& message) {
+    protocol::FromCoordinator answer;
+    if (message.has_hello()) {
+      ++num_hellos;
+      answer.mutable_welcome()->set_job_yaml("welcome");
+      server_->Send(session, answer);
+    } else if (message.has_heartbeat()) {
+      ++num_heartbeats;
+    } else if (message.has_rendezvous_set()) {
+      answer.mutable_rendezvous_value()->set_key(
+          message.rendezvous_set().key());
+      server_->Send(session, answer);
+      if (!acknowledge_) return;
+      answer.mutable_acknowledge()->add_sequences(message.sequence());
+      server_->Send(session, answer);
+    }
+  }
+
+  const bool acknowledge_;
+  std::unique_ptr<Server> server_;
+  std::thread thread_;
+};
+
+absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Listener& listener,
+                                                   const std::string& secret) {
+  return Client::Create({.address = listener.address(),
+                         .secret = secret,
+                         .heartbeat_interval = absl::Milliseconds(20),
+                         .give_up_after = absl::Milliseconds(500),
+                         .make_hello = [] {
+                           protocol::Hello hello;
+                           hello.mutable_worker()->set_rank(3);
+                           return hello;
+                         }});
+}
+
+void Set(Client& client, const std::string& key) {
+  protocol::ToCoordinator message;
+  message.mutable_rendezvous_set()->set_key(key);
+  client.SendReliably(std::move(message));
+}
+
+// The keys echoed until `count` different ones have come.
+std::set<std::string> Echoes(Client& client, size_t count) {
+  std::set<std::string> keys;
+  while (keys.size() < count) {
+    auto message = client.Receive(kLimit);
+    if (!message.ok() || !message->has_value()) break;
+    if ((*message)->has_rendezvous_value()) {
+      keys.insert((*message)->rendezvous_value().key());
+    }
+  }
+  return keys;
+}
+
+// Goal: a client is greeted, its messages arrive and are answered, its
+// heartbeats come by themselves. Method: one of each over loopback.
+TEST(ClientServerTest, Talks) {
+  auto listener = Listener::Create(false);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  RunningServer server(*listener, true);
+  auto client = MakeClient(*listener, "right");
+  ASSERT_TRUE(client.ok()) << client.status();
+  auto welcome = (*client)->Receive(kLimit);
+  ASSERT_TRUE(welcome.ok() && welcome->has_value());
+  EXPECT_EQ((*welcome)->welcome().job_yaml(), "welcome");
+  Set(**client, "a");
+  EXPECT_EQ(Echoes(**client, 1), std::set<std::string>{"a"});
+  while (server.num_heartbeats < 3) std::this_thread::yield();
+}
+
+// Goal: what was not acknowledged is sent again to a restarted coordinator, and
+// what was is not. Method: two servers, one after the other, on one listening
+// socket.
+TEST(ClientServerTest, SendsAgainAfterARestart) {
+  auto listener = Listener::Create(false);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  std::unique_ptr<Client> client;
+  {
+    RunningServer server(*listener, false);
+    auto made = MakeClient(*listener, "right");
+    ASSERT_TRUE(made.ok());
+    client = *std::move(made);
+    Set(*client, "a");
+    Set(*client, "b");
+    EXPECT_EQ(Echoes(*client, 2).size(), 2u);
+  }
+  {
+    RunningServer server(*listener, true);
+    Set(*client, "c");
+    EXPECT_EQ(Echoes(*client, 3), (std::set<std::string>{"a", "b", "c"}));
+    EXPECT_EQ(server.num_hellos, 1);
+  }
+  RunningServer server(*listener, true);
+  Set(*client, "d");
+  EXPECT_TRUE(Echoes(*client, 1).contains("d"));
+}
+
+// Goal: a peer without the secret gets nothing. Method: a wrong one; the server
+// never sees its hello, and the client gives up.
+TEST(ClientServerTest, RefusesAWrongSecret) {
+  auto listener = Listener::Create(false);
+  ASSERT_TRUE(listener.ok());
+  RunningServer server(*listener, true);
+  auto client = MakeClient(*listener, "wrong");
+  ASSERT_TRUE(client.ok());
+  const auto message = (*client)->Receive(kLimit);
+  EXPECT_EQ(message.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(server.num_hellos, 0);
+}
+
+TEST(ClientServerTest, RefusesAnAddressThatIsNone) {
+  for (const char* address : {"", "localhost", "1.2.3.4", "1.2.3.4:0", "x:1"}) {
+    EXPECT_EQ(Client::Create({.address = address}).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << address;
+  }
+}
+
+// Goal: secrets are random and compared whole.
+TEST(SecretTest, MakesAndCompares) {
+  const auto a = MakeSecret();
+  const auto b = MakeSecret();
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(a->size(), 32u);
+  EXPECT_TRUE(SecretsEqual(*a, *a));
+  EXPECT_FALSE(SecretsEqual(*a, *b));
+  EXPECT_FALSE(SecretsEqual(*a, a->substr(1)));
+}
+
+}  // namespace
+}  // namespace millrace

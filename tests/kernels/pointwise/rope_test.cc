@@ -1,0 +1,114 @@
+#include "kernels/pointwise/rope.h"
+
+#include <cmath>
+#include <vector>
+
+#include "tests/kernels/kernel_testing.h"
+
+namespace millrace {
+namespace {
+
+using Outputs = std::vector<std::vector<float>>;
+
+struct Shape {
+  int64_t num_tokens, sequence_length, num_heads, num_kv_heads, head_dim;
+  int64_t row() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
+};
+
+const std::vector<Shape> kShapes = {
+    {1, 1, 1, 1, 2}, {7, 3, 2, 1, 6}, {10, 5, 4, 2, 34}, {300, 100, 3, 3, 40}};
+
+// Goal: both directions mean what the reference says. Tolerance: two products
+// and a sum.
+TEST(RopeTest, MatchesReference) {
+  RandomFloats random(1);
+  for (const Shape& shape : kShapes) {
+    const std::vector<float> before = random(shape.num_tokens * shape.row());
+    std::vector<float> table =
+        Poisoned(RopeTableBytes(shape.sequence_length, shape.head_dim) / 4);
+    ASSERT_TRUE(FillRopeTable(table.data(), shape.sequence_length,
+                              shape.head_dim, 10000.0)
+                    .ok());
+    for (bool inverse : {false, true}) {
+      const auto run = [&](int num_threads) -> Outputs {
+        std::vector<float> qkv = before;
+        const RopeArgs args = {qkv.data(),       table.data(),
+                               shape.num_tokens, shape.sequence_length,
+                               shape.num_heads,  shape.num_kv_heads,
+                               shape.head_dim,   inverse};
+        if (num_threads == 0) {
+          RopeReference(args);
+        } else {
+          EXPECT_TRUE(Rope(args, num_threads).ok());
+        }
+        return {qkv};
+      };
+      ExpectKernelMatches(run(0), 3e-7, run);
+    }
+  }
+}
+
+// Goal: the convention of Llama checkpoints, from the definition: element i and
+// element i + D/2 turn by position * theta^(-2i/D); values stay. Method: one
+// head, position 3, by complex numbers.
+TEST(RopeTest, PairsHalves) {
+  constexpr int64_t kHeadDim = 8;
+  constexpr double kTheta = 500.0;
+  RandomFloats random(2);
+  std::vector<float> qkv = random(5 * 3 * kHeadDim);
+  const std::vector<float> before = qkv;
+  std::vector<float> table(RopeTableBytes(5, kHeadDim) / 4);
+  ASSERT_TRUE(FillRopeTable(table.data(), 5, kHeadDim, kTheta).ok());
+  ASSERT_TRUE(
+      Rope({qkv.data(), table.data(), 5, 5, 1, 1, kHeadDim, false}, 1).ok());
+  for (int64_t head = 0; head < 2; ++head) {
+    const int64_t row = (3 * 3 + head) * kHeadDim;
+    for (int64_t i = 0; i < kHeadDim / 2; ++i) {
+      const double angle = 3 * std::pow(kTheta, -2.0 * i / kHeadDim);
+      const double a = before[row + i], b = before[row + i + kHeadDim / 2];
+      EXPECT_NEAR(qkv[row + i], a * std::cos(angle) - b * std::sin(angle),
+                  1e-6);
+      EXPECT_NEAR(qkv[row + i + kHeadDim / 2],
+                  b * std::cos(angle) + a * std::sin(angle), 1e-6);
+    }
+  }
+  for (int64_t i = 0; i < kHeadDim; ++i) {
+    EXPECT_EQ(qkv[(3 * 3 + 2) * kHeadDim + i],
+              before[(3 * 3 + 2) * kHeadDim + i]);
+  }
+}
+
+// Goal: the inverse undoes the forward turn, to rounding.
+TEST(RopeTest, InverseTurnsBack) {
+  RandomFloats random(3);
+  const Shape shape = {12, 6, 2, 1, 16};
+  const std::vector<float> before = random(shape.num_tokens * shape.row());
+  std::vector<float> qkv = before;
+  std::vector<float> table(RopeTableBytes(6, 16) / 4);
+  ASSERT_TRUE(FillRopeTable(table.data(), 6, 16, 10000.0).ok());
+  for (bool inverse : {false, true}) {
+    ASSERT_TRUE(
+        Rope({qkv.data(), table.data(), 12, 6, 2, 1, 16, inverse}, 1).ok());
+  }
+  ExpectClose(qkv, before, 1e-6, "qkv");
+}
+
+TEST(RopeTest, RefusesBadShapes) {
+  float table[4];
+  EXPECT_EQ(FillRopeTable(table, 1, 3, 10000.0).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FillRopeTable(table, 0, 2, 10000.0).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FillRopeTable(table, 1, 2, 0.0).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Rope({nullptr, table, 1, 1, 1, 1, 3, false}, 1).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Rope({nullptr, table, 1, 0, 1, 1, 2, false}, 1).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Rope({nullptr, table, -1, 1, 1, 1, 2, false}, 1).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Rope({nullptr, table, 0, 1, 1, 1, 2, false}, 1).ok());
+}
+
+}  // namespace
+}  // namespace millrace

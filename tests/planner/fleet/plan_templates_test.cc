@@ -1,0 +1,95 @@
+#include "planner/fleet/plan_templates.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/search/search.h"
+#include "tests/planner/planning_fixture.h"
+#include "tests/planner/shipped.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Goal: templates are what a search would say, and end where nothing fits.
+// Method: against fresh searches without so many nodes.
+TEST(PlanTemplatesTest, AreWhatASearchSays) {
+  const CostModel cost = CostOf(Shipped("h100-sxm"));
+  const SearchInput input{
+      .job = Llama8B(128), .num_devices = 32, .all_axes = true};
+  const auto whole = FindPlan(input, cost);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const auto templates = PlanTemplates::Create(input, *whole, cost, 8, 5);
+  ASSERT_TRUE(templates.ok()) << templates.status();
+  ASSERT_NE(templates->Find(0), nullptr);
+  EXPECT_EQ(templates->Find(0)->layout, whole->layout);
+  EXPECT_EQ(templates->Find(-1), nullptr);
+  EXPECT_EQ(templates->Find(4), nullptr);
+  EXPECT_THAT(std::string(templates->end().message()),
+              HasSubstr("no device is left without 4 nodes of 8"));
+  for (int32_t lost = 1; lost <= 3; ++lost) {
+    const PlanTemplate* found = templates->Find(lost);
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(found->num_devices, 32 - 8 * lost);
+    const auto plan = Replan(input, 8 * lost, cost);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(found->layout, plan->layout);
+    EXPECT_FALSE(found->keeps_layout);
+    EXPECT_GE(found->num_idle_devices(), 0);
+  }
+  const std::vector<double> shares = templates->ThroughputByNodesLost();
+  ASSERT_EQ(shares.size(), 3u);
+  EXPECT_LT(shares[0], 1);
+  EXPECT_GT(shares[0], shares[1]);
+  EXPECT_GT(shares[1], shares[2]);
+  EXPECT_EQ(PlanTemplates::Create(input, *whole, cost, 0, 1).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  // Where not even one node may be lost, there is just no template.
+  SearchInput all = input;
+  all.job.layout.devices = 32;
+  const auto none =
+      PlanTemplates::Create(all, FindPlan(all, cost).value(), cost, 8, 5);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->Find(1), nullptr);
+  EXPECT_THAT(std::string(none->end().message()), HasSubstr("layout.devices"));
+}
+
+// Goal: what a plan leaves idle makes up for lost nodes before anything is
+// planned anew. Method: a job that uses two of four nodes.
+TEST(PlanTemplatesTest, IdleDevicesTakeOver) {
+  const CostModel cost = CostOf(Shipped("h100-sxm"));
+  SearchInput input{.job = Llama8B(128), .num_devices = 32, .all_axes = true};
+  input.job.layout.devices = 16;
+  const auto whole = FindPlan(input, cost);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_EQ(whole->layout.num_ranks(), 16);
+  const auto templates = PlanTemplates::Create(input, *whole, cost, 8, 3);
+  ASSERT_TRUE(templates.ok()) << templates.status();
+  for (int32_t lost = 0; lost <= 2; ++lost) {
+    const PlanTemplate* found = templates->Find(lost);
+    ASSERT_NE(found, nullptr);
+    EXPECT_TRUE(found->keeps_layout);
+    EXPECT_EQ(found->layout, whole->layout);
+    EXPECT_EQ(found->num_idle_devices(), 16 - 8 * lost);
+    EXPECT_EQ(found->tokens_per_s, whole->prediction.tokens_per_s);
+  }
+  EXPECT_EQ(templates->Find(3), nullptr);
+}
+
+// Goal: executable layouts too are found for what is left, where not all of it
+// can be used. Method: three of four devices with a batch of eight.
+TEST(PlanTemplatesTest, LeavesOutWhatWorkersCannotUse) {
+  const CostModel cost = CostOf(MakeProfile({}));
+  JobSpec job = SmallJob();
+  job.model.num_layers = 2;
+  const auto plan = Replan({.job = job, .num_devices = 4}, 1, cost);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->layout.num_ranks(), 2);
+  EXPECT_EQ(plan->num_idle_devices, 1);
+}
+
+}  // namespace
+}  // namespace millrace

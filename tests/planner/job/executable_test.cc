@@ -1,0 +1,78 @@
+#include "planner/job/executable.h"
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/job/job_file.h"
+#include "planner/job/job_keys.h"
+#include "planner/lower/lower.h"
+#include "tests/planner/known_models.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Goal: each key that no worker executes is named as the job file calls it,
+// with its value. Method: jobs with one such key each, then with all; every
+// name that a message gives is a key.
+TEST(CheckExecutableTest, NamesEveryKeyThatIsOnlyPlanned) {
+  JobSpec job;
+  job.model = Llama3_8B();
+  EXPECT_TRUE(CheckExecutable(job).ok()) << CheckExecutable(job);
+  job.training.precision = "bf16";
+  job.layout = {.pipeline = 2, .tensor = 4, .context = 1, .interleave = 1};
+  job.layout.schedule = "zero_bubble";
+  EXPECT_TRUE(CheckExecutable(job).ok()) << CheckExecutable(job);
+
+  const struct {
+    const char* key;
+    const char* value;
+  } planned[] = {
+      {"model.feed_forward", "relu2"}, {"model.ties_embedding", "true"},
+      {"model.moe.num_experts", "16"}, {"model.mla.kv_rank", "512"},
+      {"training.precision", "fp8"},   {"layout.context", "2"},
+      {"layout.expert", "8"},          {"layout.expert_tensor", "4"},
+      {"layout.interleave", "3"},      {"layout.schedule", "interleaved"}};
+  JobSpec all = job;
+  for (const auto& [key, value] : planned) {
+    SCOPED_TRACE(key);
+    JobSpec one = job;
+    const JobKey* found = FindJobKey(key);
+    ASSERT_NE(found, nullptr);
+    ASSERT_TRUE(SetJobValue(*found, value, &one));
+    ASSERT_TRUE(SetJobValue(*found, value, &all));
+    const absl::Status status = CheckExecutable(one);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(
+        status.message(),
+        AllOf(HasSubstr("millrace plan"),
+              HasSubstr(absl::StrCat(key, " is ", value, ", workers"))));
+    for (const auto& other : planned) {
+      if (other.key == key) continue;
+      EXPECT_THAT(status.message(),
+                  Not(HasSubstr(absl::StrCat(other.key, " is"))));
+    }
+  }
+  for (const auto& [key, value] : planned) {
+    EXPECT_THAT(CheckExecutable(all).message(),
+                HasSubstr(absl::StrCat(key, " is ", value, ", workers")));
+  }
+}
+
+// Goal: nothing that is only planned is lowered to a Program that computes
+// something else. Method: a tied Llama, and a layout with a context axis.
+TEST(CheckExecutableTest, StandsBeforeLowering) {
+  ModelSpec tied = Llama3_8B();
+  tied.ties_embedding = true;
+  EXPECT_THAT(BuildTrainingProgram(tied, {}, 0).status().message(),
+              HasSubstr("model.ties_embedding"));
+  EXPECT_THAT(
+      BuildTrainingProgram(Llama3_8B(), {.context = 2}, 0).status().message(),
+      HasSubstr("layout.context"));
+}
+
+}  // namespace
+}  // namespace millrace

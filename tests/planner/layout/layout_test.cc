@@ -1,0 +1,237 @@
+#include "planner/layout/layout.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+ModelSpec SmallModel() {
+  return {.vocab_size = 96,
+          .hidden = 24,
+          .num_layers = 6,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .head_dim = 6,
+          .ffn_hidden = 32,
+          .sequence_length = 10};
+}
+
+// Goal: rank and coordinates are each other's inverse, and every group holds
+// its rank at its index. Method: all ranks of an odd-shaped mesh.
+TEST(MeshTest, RanksAndGroupsAgree) {
+  const Layout layout{.pipeline = 3, .data = 2, .tensor = 5};
+  std::set<int32_t> seen;
+  for (int32_t i = 0; i < layout.num_ranks(); ++i) {
+    const Rank rank{i};
+    EXPECT_EQ(RankOf(layout, CoordinatesOf(layout, rank)), rank);
+    for (Group group :
+         {Group::kTensor, Group::kData, Group::kPipeline, Group::kWorld}) {
+      const std::vector<Rank> members = GroupMembers(layout, group, rank);
+      ASSERT_EQ(members.size(), static_cast<size_t>(GroupSize(layout, group)));
+      EXPECT_EQ(members[GroupIndex(layout, group, rank)], rank)
+          << GroupName(group);
+    }
+    seen.insert(i);
+  }
+  EXPECT_THAT(GroupMembers(layout, Group::kPipeline, Rank{1}),
+              ElementsAre(Rank{1}, Rank{6}, Rank{11}));
+  EXPECT_THAT(GroupMembers(layout, Group::kData, Rank{1}),
+              ElementsAre(Rank{1}, Rank{16}));
+}
+
+// Goal: stages tile the layers; those before the last differ by one at most,
+// and the last never has more than another, nor fewer unless the head asks for
+// it. Method: sweep small counts, with a head of next to no work.
+TEST(StageLayersTest, TilesTheLayersEvenly) {
+  for (int64_t num_layers = 1; num_layers <= 13; ++num_layers) {
+    for (int32_t stages = 1; stages <= num_layers; ++stages) {
+      SCOPED_TRACE(absl::StrCat(num_layers, " layers, ", stages, " stages"));
+      ModelSpec model = SmallModel();
+      model.num_layers = num_layers;
+      model.vocab_size = 2;
+      const Layout layout{.pipeline = stages};
+      int64_t end = 0, smallest = num_layers, largest = 0;
+      for (int32_t stage = 0; stage < stages; ++stage) {
+        const LayerRange range = StageLayers(model, layout, stage);
+        EXPECT_EQ(range.begin, end);
+        end = range.end;
+        smallest = std::min(smallest, range.end - range.begin);
+        largest = std::max(largest, range.end - range.begin);
+      }
+      EXPECT_EQ(end, num_layers);
+      EXPECT_LE(largest - smallest, 1);
+      const LayerRange last = StageLayers(model, layout, stages - 1);
+      EXPECT_EQ(last.end - last.begin, smallest);
+    }
+  }
+}
+
+// Goal: the head counts as the layers that cost as much. Method: Llama-3 8B,
+// whose head costs a little over two layers, and a head that outweighs all.
+TEST(StageLayersTest, LeavesRoomForTheHead) {
+  ModelSpec model{.vocab_size = 128256,
+                  .hidden = 4096,
+                  .num_layers = 32,
+                  .num_heads = 32,
+                  .num_kv_heads = 8,
+                  .head_dim = 128,
+                  .ffn_hidden = 14336,
+                  .sequence_length = 4096};
+  auto layers = [&] {
+    std::vector<int64_t> counts;
+    for (int32_t stage = 0; stage < 4; ++stage) {
+      const LayerRange range = StageLayers(model, {.pipeline = 4}, stage);
+      counts.push_back(range.end - range.begin);
+    }
+    return counts;
+  };
+  EXPECT_THAT(layers(), ElementsAre(8, 9, 9, 6));
+  model.vocab_size *= 100;
+  EXPECT_THAT(layers(), ElementsAre(10, 10, 11, 1));
+}
+
+// Goal: a rank has a communicator for each axis it shares, the world only where
+// no axis is the world, and one for each direction of each link.
+TEST(NumCommunicatorsTest, CountsAxesAndLanes) {
+  EXPECT_EQ(NumCommunicators({}, 0), 0);
+  EXPECT_EQ(NumCommunicators({.data = 4}, 0), 1);
+  EXPECT_EQ(NumCommunicators({.tensor = 4}, 0), 1);
+  EXPECT_EQ(NumCommunicators({.data = 2, .tensor = 2}, 0), 3);
+  const Layout stages{.pipeline = 3};
+  EXPECT_EQ(NumCommunicators(stages, 0), 3);
+  EXPECT_EQ(NumCommunicators(stages, 1), 5);
+  EXPECT_EQ(NumCommunicators(stages, 2), 3);
+}
+
+// Goal: an impossible layout is refused with the change that would help.
+// Method: one violation at a time.
+TEST(ValidateLayoutTest, SaysWhatWouldHelp) {
+  const ModelSpec model = SmallModel();
+  EXPECT_TRUE(ValidateLayout(model,
+                             {.pipeline = 2,
+                              .data = 2,
+                              .tensor = 2,
+                              .micro_batch = 1,
+                              .num_microbatches = 3,
+                              .zero = 1},
+                             6)
+                  .ok());
+  auto message = [&](const Layout& layout, int64_t global_batch) {
+    const absl::Status status = ValidateLayout(model, layout, global_batch);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message({.pipeline = 7}, 1), HasSubstr("set it to 6 or less"));
+  EXPECT_THAT(message({.tensor = 3}, 1),
+              AllOf(HasSubstr("model.heads"), HasSubstr("tensor to 2")));
+  EXPECT_THAT(message({.tensor = 4}, 1), HasSubstr("model.kv_heads"));
+  EXPECT_THAT(message({.zero = 4}, 1), HasSubstr("layout.zero"));
+  EXPECT_THAT(message({.data = 0}, 1), HasSubstr("layout.data"));
+  EXPECT_THAT(message({.data = 2, .micro_batch = 2}, 12),
+              HasSubstr("use 3 micro-batches"));
+  EXPECT_THAT(message({.data = 4}, 6),
+              AllOf(HasSubstr("global_batch to 4"), HasSubstr("data to 3")));
+  EXPECT_THAT(message({.micro_batch = 3}, 8),
+              AllOf(HasSubstr("global_batch to 6"),
+                    HasSubstr("layout.micro_batch to 2"),
+                    Not(HasSubstr("layout.data"))));
+  ModelSpec odd = model;
+  odd.sequence_length = 9;
+  EXPECT_THAT(std::string(ValidateLayout(odd, {.tensor = 2}, 1).message()),
+              HasSubstr("layout.micro_batch to 2"));
+}
+
+// Goal: tokens are cut into chunks of whole runs of rows on every tensor rank,
+// where there is communication to hide. Method: sizes about the least.
+TEST(ValidateLayoutTest, CutsTokensIntoChunksOfWholeRows) {
+  ModelSpec model = SmallModel();
+  model.sequence_length = 128;
+  const auto status = [&](int32_t tensor, int32_t micro_batch, int32_t chunks) {
+    return ValidateLayout(
+        model,
+        {.tensor = tensor, .micro_batch = micro_batch, .tensor_chunks = chunks},
+        micro_batch);
+  };
+  EXPECT_TRUE(status(2, 1, 1).ok());
+  EXPECT_TRUE(status(2, 2, 2).ok());
+  EXPECT_TRUE(status(2, 3, 3).ok());
+  EXPECT_TRUE(status(2, 4, 4).ok());
+  EXPECT_THAT(std::string(status(2, 1, 2).message()),
+              AllOf(HasSubstr("layout.tensor_chunks is 2"),
+                    HasSubstr("multiple of 64 tokens"), HasSubstr("auto")));
+  EXPECT_FALSE(status(2, 3, 2).ok());
+  EXPECT_FALSE(status(2, 4, 0).ok());
+  EXPECT_THAT(std::string(status(1, 4, 2).message()),
+              HasSubstr("no communication to hide"));
+}
+
+// Goal: the text tells layouts apart in every field, and names are read back.
+// Method: change one field at a time.
+TEST(LayoutToStringTest, ShowsEveryField) {
+  const std::vector<Layout> layouts = {{},
+                                       {.pipeline = 2},
+                                       {.data = 2},
+                                       {.tensor = 2},
+                                       {.micro_batch = 2},
+                                       {.num_microbatches = 2},
+                                       {.zero = 2},
+                                       {.precision = Precision::kBfloat16},
+                                       {.recompute = Recompute::kCheap},
+                                       {.recompute = Recompute::kFull},
+                                       {.copy_engines = {.transfers = true}},
+                                       {.tensor_chunks = 2}};
+  std::set<std::string> texts;
+  for (const Layout& layout : layouts) {
+    texts.insert(LayoutToString(layout));
+    EXPECT_EQ(PrecisionOf(PrecisionName(layout.precision)), layout.precision);
+    EXPECT_EQ(ParseRecompute(RecomputeName(layout.recompute)).value(),
+              layout.recompute);
+  }
+  EXPECT_EQ(texts.size(), layouts.size());
+  EXPECT_EQ(LayoutToString({.data = 4,
+                            .zero = 3,
+                            .precision = Precision::kBfloat16,
+                            .recompute = Recompute::kFull}),
+            "pipeline 1 x data 4 x tensor 1, 1 micro-batch of 1, ZeRO 3, bf16, "
+            "recompute full");
+  Layout by_stage{.pipeline = 4};
+  SetRecompute("full, qkv+norm, norm + qkv,none", &by_stage);
+  EXPECT_THAT(LayoutToString(by_stage),
+              HasSubstr("recompute full (1 stage), norm+qkv (2), none (1)"));
+}
+
+// Goal: what stages compute again is said and read as jobs pin it, and refused
+// for another number of stages. Method: there and back.
+TEST(SetRecomputeTest, TakesOneForAllOrEveryStages) {
+  Layout layout{.pipeline = 3};
+  SetRecompute("selective", &layout);
+  EXPECT_EQ(layout, (Layout{.pipeline = 3, .recompute = Recompute::kCheap}));
+  EXPECT_EQ(RecomputeKey(layout), "norm+activation");
+  SetRecompute("none, qkv, selective", &layout);
+  EXPECT_EQ(layout.recompute, Recompute::kCheap | Recompute::kQkv);
+  SetRecompute("none, full, selective", &layout);
+  EXPECT_EQ(layout.recompute, Recompute::kFull);
+  EXPECT_EQ(layout.recompute_of(0), Recompute::kNone);
+  EXPECT_EQ(layout.recompute_of(2), Recompute::kCheap);
+  EXPECT_EQ(RecomputeKey(layout), "none, full, norm+activation");
+  EXPECT_TRUE(ValidateLayout(SmallModel(), layout, 1).ok());
+  layout.pipeline = 2;
+  EXPECT_THAT(std::string(ValidateLayout(SmallModel(), layout, 1).message()),
+              AllOf(HasSubstr("layout.recompute names 3 stages (none, full, "
+                              "norm+activation), but layout.pipeline is 2"),
+                    HasSubstr("name every stage's, or one for all")));
+  SetRecompute("none", &layout);
+  EXPECT_EQ(layout, Layout{.pipeline = 2});
+}
+
+}  // namespace
+}  // namespace millrace

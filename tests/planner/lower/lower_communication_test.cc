@@ -1,0 +1,192 @@
+// What Programs communicate, with whom, and what runs meanwhile.
+
+#include <map>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "planner/lower/lower.h"
+#include "planner/program/happens_before.h"
+#include "tests/planner/planner_testing.h"
+
+namespace millrace {
+namespace {
+
+// Goal: ops over a group of one rank are left out, and those over larger ones
+// are there. Method: look for each group in Programs of layouts that have it.
+TEST(BuildCommunicationTest, CommunicatesOverGroupsThatExistOnly) {
+  for (const Layout& layout : TestLayouts()) {
+    SCOPED_TRACE(LayoutToString(layout));
+    absl::StatusOr<Program> program =
+        BuildTrainingProgram(TestModel(), layout, 0);
+    ASSERT_TRUE(program.ok()) << program.status();
+    std::set<Group> groups;
+    int num_sends = 0, num_receives = 0;
+    for (const Instruction& instruction : program->instructions) {
+      if (IsCollective(instruction.kind)) {
+        groups.insert(
+            std::get<CollectiveAttributes>(instruction.attributes).group);
+      }
+      num_sends += instruction.kind == OpKind::kSend;
+      num_receives += instruction.kind == OpKind::kReceive;
+    }
+    EXPECT_EQ(groups.contains(Group::kTensor), layout.tensor > 1);
+    EXPECT_EQ(groups.contains(Group::kData), layout.data > 1);
+    EXPECT_EQ(groups.contains(Group::kWorld), layout.num_ranks() > 1);
+    const int transfers = layout.pipeline > 1 ? layout.num_microbatches : 0;
+    EXPECT_EQ(num_sends, transfers);
+    EXPECT_EQ(num_receives, transfers);
+  }
+}
+
+// Goal: what one stage sends is what the next receives, in one order. Method:
+// compare the lanes of each pair of neighbours.
+TEST(BuildCommunicationTest, TransfersMatchBetweenNeighbours) {
+  const Layout layout{.pipeline = 4, .tensor = 2, .num_microbatches = 5};
+  std::vector<Program> programs;
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    programs.push_back(*BuildTrainingProgram(TestModel(), layout, stage));
+  }
+  auto transfers = [](const Program& program, Lane lane) {
+    std::vector<std::string> result;
+    for (InstructionId id : program.lanes[static_cast<int>(lane)]) {
+      const Instruction& instruction = program.instructions[id];
+      result.push_back(
+          absl::StrCat("mb", instruction.microbatch_idx,
+                       AttributesToString(instruction.attributes)));
+    }
+    return result;
+  };
+  for (int32_t stage = 0; stage + 1 < layout.pipeline; ++stage) {
+    EXPECT_EQ(transfers(programs[stage], Lane::kSendNext),
+              transfers(programs[stage + 1], Lane::kReceivePrevious));
+    EXPECT_EQ(transfers(programs[stage], Lane::kReceiveNext),
+              transfers(programs[stage + 1], Lane::kSendPrevious));
+    EXPECT_EQ(transfers(programs[stage], Lane::kSendNext).size(), 5u);
+  }
+}
+
+// Goal: a bucket's reduction starts while the rest of the backward pass runs,
+// the embedding's, the largest, under the first layer's weight gradients.
+// Method: no reduction but the last one waits for the last compute instruction
+// of the backward passes.
+TEST(BuildCommunicationTest, ReducesBucketsDuringTheBackwardPass) {
+  const Layout layout{.data = 2, .num_microbatches = 2, .zero = 1};
+  absl::StatusOr<Program> program =
+      BuildTrainingProgram(TestModel(), layout, 0);
+  ASSERT_TRUE(program.ok());
+  InstructionId last_backward = -1;
+  std::map<std::string, InstructionId> waited;
+  for (size_t i = 0; i < program->instructions.size(); ++i) {
+    const Instruction& instruction = program->instructions[i];
+    if (instruction.microbatch_idx == 1 && instruction.lane == Lane::kCompute) {
+      last_backward = static_cast<InstructionId>(i);
+    }
+    if (instruction.phase == Phase::kGradientReduce) {
+      ASSERT_FALSE(instruction.waits.empty());
+      waited[instruction.name] = instruction.waits.back();
+    }
+  }
+  EXPECT_EQ(waited.size(), 5u + 3);
+  EXPECT_EQ(waited["reduce_gradients/layers.0"], last_backward);
+  EXPECT_LT(waited["reduce_gradients/embedding"], last_backward - 2);
+  EXPECT_LT(waited["reduce_gradients/head"],
+            waited["reduce_gradients/layers.4"]);
+  EXPECT_LT(waited["reduce_gradients/layers.4"],
+            waited["reduce_gradients/layers.0"]);
+}
+
+// Goal: under ZeRO-1 the parameters are gathered while the forward pass runs:
+// first, in the order in which it needs them, each op waiting for its own
+// bucket alone, and none at the end. Method: look at both Programs' data lanes
+// and at what the first GEMM of each layer waits for.
+TEST(BuildCommunicationTest, GathersParametersUnderTheForwardPass) {
+  for (const int32_t pipeline : {1, 2}) {
+    const Layout layout{
+        .pipeline = pipeline, .data = 2, .num_microbatches = 2, .zero = 1};
+    for (const auto build : {BuildTrainingProgram, BuildValidationProgram}) {
+      for (int32_t stage = 0; stage < pipeline; ++stage) {
+        const Program program = *build(TestModel(), layout, stage);
+        const auto& lane = program.lanes[static_cast<int>(Lane::kDataComm)];
+        const std::vector<Bucket>& buckets = program.parameters.buckets;
+        std::vector<std::string> names;
+        for (const InstructionId id : lane) {
+          const Instruction& gather = program.instructions[id];
+          if (gather.phase != Phase::kParameterGather) continue;
+          EXPECT_EQ(id, lane[names.size()]) << "after other instructions";
+          EXPECT_TRUE(gather.waits.empty()) << gather.name;
+          names.push_back(gather.name);
+        }
+        ASSERT_EQ(names.size(), buckets.size());
+        EXPECT_EQ(names[stage == 0 ? 1 : 0], "gather_parameters/norms");
+        for (const Instruction& instruction : program.instructions) {
+          if (instruction.microbatch_idx != 0 ||
+              !absl::EndsWith(instruction.name, "attention/qkv") ||
+              instruction.phase != Phase::kForward) {
+            continue;
+          }
+          ASSERT_EQ(instruction.waits.size(), 1u) << instruction.name;
+          EXPECT_EQ(program.instructions[instruction.waits[0]].name,
+                    absl::StrCat("gather_parameters/",
+                                 instruction.name.substr(
+                                     0, instruction.name.find('/'))));
+        }
+      }
+    }
+  }
+}
+
+// Goal: chunks go through a layer's products beside each other's communication.
+// Method: of a layer in the middle, that each op is certain to come after what
+// it reads of its own chunk, and that products are not held up by communication
+// of other chunks under way, nor the other way about.
+TEST(BuildCommunicationTest, HidesCommunicationOfChunks) {
+  ModelSpec model = TestModel();
+  model.hidden = 32;
+  model.sequence_length = 512;
+  const Layout layout{
+      .tensor = 2,
+      .copy_engines = {.tensor_gathers = true, .tensor_reductions = true},
+      .tensor_chunks = 4};
+  absl::StatusOr<Program> program = BuildTrainingProgram(model, layout, 0);
+  ASSERT_TRUE(program.ok()) << program.status();
+  const HappensBefore order(program->instructions);
+  const auto find = [&](absl::string_view op, int chunk) {
+    const std::string name = absl::StrCat("layers.", op, "/chunk.", chunk);
+    for (size_t i = 0; i < program->instructions.size(); ++i) {
+      if (program->instructions[i].name == name) {
+        return static_cast<InstructionId>(i);
+      }
+    }
+    ADD_FAILURE() << "no " << name;
+    return InstructionId{0};
+  };
+  const char* const chain[] = {
+      "1/feed_forward/down", "1/feed_forward/reduce_output", "2/attention/norm",
+      "2/attention/gather_input", "2/attention/qkv"};
+  for (const int chunk : {0, 1, 2, 3}) {
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_TRUE(order.FinishedBefore(find(chain[i], chunk),
+                                       find(chain[i + 1], chunk)))
+          << chain[i] << " of chunk " << chunk;
+    }
+  }
+  const auto expect_beside = [&](InstructionId a, InstructionId b) {
+    EXPECT_FALSE(order.FinishedBefore(a, b)) << a << " " << b;
+    EXPECT_FALSE(order.FinishedBefore(b, a)) << a << " " << b;
+  };
+  for (const int chunk : {0, 1, 2}) {
+    expect_beside(find(chain[1], chunk), find(chain[0], chunk + 1));
+  }
+  expect_beside(find(chain[3], 0), find(chain[0], 3));
+  for (const int chunk : {1, 2, 3}) {
+    expect_beside(find(chain[3], chunk), find(chain[4], chunk - 1));
+  }
+}
+
+}  // namespace
+}  // namespace millrace

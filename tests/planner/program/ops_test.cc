@@ -1,0 +1,89 @@
+#include "planner/program/ops.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace millrace {
+namespace {
+
+// Goal: every op kind has a name of its own. Method: all kinds.
+TEST(OpKindNameTest, IsDistinct) {
+  std::set<std::string> names;
+  for (int i = 0; i < kNumOpKinds; ++i) {
+    names.insert(OpKindName(static_cast<OpKind>(i)));
+  }
+  EXPECT_EQ(names.size(), static_cast<size_t>(kNumOpKinds));
+  EXPECT_STREQ(OpKindName(OpKind::kLoadBatch), "load_batch");
+  EXPECT_STREQ(OpKindName(OpKind::kReceive), "receive");
+  EXPECT_STREQ(OpKindName(OpKind::kAdamW), "adamw");
+}
+
+// Goal: unequal attributes print unequally, since Programs are compared by
+// their text. Method: change each field of each kind of attributes.
+TEST(AttributesToStringTest, ShowsEveryField) {
+  const std::vector<OpAttributes> all = {
+      NoAttributes{},
+      VocabAttributes{.num_tokens = 1, .hidden = 2, .vocab_rows = 3},
+      VocabAttributes{.num_tokens = 4, .hidden = 2, .vocab_rows = 3},
+      VocabAttributes{.num_tokens = 1, .hidden = 4, .vocab_rows = 3},
+      VocabAttributes{.num_tokens = 1, .hidden = 2, .vocab_rows = 4},
+      VocabAttributes{
+          .num_tokens = 1, .hidden = 2, .vocab_rows = 3, .accumulate = true},
+      VocabAttributes{.num_tokens = 1,
+                      .hidden = 2,
+                      .vocab_rows = 3,
+                      .chunk_tokens = 5,
+                      .token_scale = 1e-5},
+      VocabAttributes{.num_tokens = 1,
+                      .hidden = 2,
+                      .vocab_rows = 3,
+                      .chunk_tokens = 5,
+                      .token_scale = 1.0000001e-5},
+      VocabAttributes{.num_tokens = 1,
+                      .hidden = 2,
+                      .vocab_rows = 3,
+                      .chunk_tokens = 5,
+                      .token_scale = 1e-5,
+                      .loss_share = 0.5},
+      NormAttributes{.num_tokens = 1, .hidden = 2, .epsilon = 1e-5},
+      NormAttributes{.num_tokens = 1, .hidden = 2, .epsilon = 1e-6},
+      NormAttributes{
+          .num_tokens = 1, .hidden = 2, .epsilon = 1e-6, .accumulate = true},
+      GemmAttributes{.m = 1, .n = 2, .k = 3},
+      GemmAttributes{.m = 2, .n = 1, .k = 3},
+      GemmAttributes{.m = 1, .n = 2, .k = 3, .trans_a = true},
+      GemmAttributes{.m = 1, .n = 2, .k = 3, .trans_b = true},
+      GemmAttributes{.m = 1, .n = 2, .k = 3, .accumulate = true},
+      AttentionAttributes{1, 2, 3, 4, 5},
+      AttentionAttributes{1, 2, 4, 3, 5},
+      AttentionAttributes{1, 2, 3, 4, 5, 10000.0},
+      AttentionAttributes{1, 2, 3, 4, 5, 10000.0, true},
+      ElementwiseAttributes{.rows = 1, .cols = 2},
+      ElementwiseAttributes{.rows = 2, .cols = 1},
+      CollectiveAttributes{Group::kTensor, 8, DType::kFloat32},
+      CollectiveAttributes{Group::kData, 8, DType::kFloat32},
+      CollectiveAttributes{Group::kData, 8, DType::kFloat64},
+      TransferAttributes{Direction::kToNext, 8, DType::kFloat32},
+      TransferAttributes{Direction::kToPrevious, 8, DType::kFloat32},
+      OptimizerAttributes{.num_elements = 8, .data_sharded = false},
+      OptimizerAttributes{.num_elements = 8, .data_sharded = true},
+      OptimizerAttributes{
+          .num_elements = 8, .data_sharded = true, .weight_decay = true},
+      OptimizerAttributes{
+          .num_elements = 8, .data_sharded = true, .share = 0.25},
+  };
+  std::set<std::string> texts;
+  for (const OpAttributes& attributes : all) {
+    texts.insert(AttributesToString(attributes));
+  }
+  EXPECT_EQ(texts.size(), all.size());
+  EXPECT_EQ(AttributesToString(
+                GemmAttributes{.m = 512, .n = 768, .k = 256, .trans_b = true}),
+            "m 512 n 768 k 256 trans_b");
+}
+
+}  // namespace
+}  // namespace millrace

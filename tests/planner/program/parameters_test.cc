@@ -1,0 +1,134 @@
+#include "planner/program/parameters.h"
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace millrace {
+namespace {
+
+// Sizes that are no multiples of the bucket alignment.
+ModelSpec OddModel() {
+  return {.vocab_size = 52,
+          .hidden = 20,
+          .num_layers = 5,
+          .num_heads = 4,
+          .num_kv_heads = 4,
+          .head_dim = 6,
+          .ffn_hidden = 28,
+          .sequence_length = 12};
+}
+
+// Goal: over all tensor ranks each element of a sharded parameter is in exactly
+// one box, of a replicated one in every box. Method: count by element.
+TEST(TensorBoxTest, TilesEachParameterExactly) {
+  for (int32_t tensor : {1, 2, 4}) {
+    for (const Parameter& parameter : ModelParameters(OddModel())) {
+      std::vector<int> count(parameter.rows * parameter.cols);
+      for (int32_t i = 0; i < tensor; ++i) {
+        const ParameterBox box = TensorBox(parameter, tensor, i);
+        for (int64_t r = box.row_begin; r < box.row_end; ++r) {
+          for (int64_t c = box.col_begin; c < box.col_end; ++c) {
+            ++count[r * parameter.cols + c];
+          }
+        }
+      }
+      const int expected =
+          parameter.shard == TensorShard::kReplicated ? tensor : 1;
+      EXPECT_EQ(count, std::vector<int>(count.size(), expected))
+          << parameter.name << " over " << tensor;
+    }
+  }
+}
+
+// Goal: every parameter has its place on exactly one stage, in slots that
+// neither overlap nor leave their bucket, in buckets that tile the flat buffer
+// and divide over the data axis. Method: sweep layouts.
+TEST(BuildStageParametersTest, PlacesEveryParameterOnce) {
+  const ModelSpec model = OddModel();
+  for (int32_t pipeline : {1, 2, 5}) {
+    for (int32_t tensor : {1, 2, 4}) {
+      for (int32_t data : {1, 3}) {
+        for (int32_t zero : {0, 1, 3}) {
+          const Layout layout{.pipeline = pipeline,
+                              .data = data,
+                              .tensor = tensor,
+                              .zero = zero};
+          SCOPED_TRACE(LayoutToString(layout));
+          std::multiset<std::string> placed;
+          for (int32_t stage = 0; stage < pipeline; ++stage) {
+            const StageParameters stage_parameters =
+                BuildStageParameters(model, layout, stage);
+            int64_t end = 0, optimizer = 0;
+            size_t num_slots = 0;
+            for (const Bucket& bucket : stage_parameters.buckets) {
+              EXPECT_EQ(bucket.offset, end);
+              EXPECT_EQ(bucket.num_elements % (data * kBucketAlignment), 0);
+              optimizer += bucket.num_elements / (zero >= 1 ? data : 1);
+              int64_t slot_end = bucket.offset;
+              for (int32_t idx : bucket.slots) {
+                const ParameterSlot& slot = stage_parameters.slots[idx];
+                EXPECT_GE(slot.offset, slot_end);
+                slot_end = slot.offset + slot.local_rows * slot.local_cols;
+                EXPECT_EQ(slot.parameter.is_vector, !bucket.weight_decay);
+                placed.insert(slot.parameter.name);
+                ++num_slots;
+              }
+              end = bucket.offset + bucket.num_elements;
+              EXPECT_LE(slot_end, end);
+            }
+            EXPECT_EQ(end, stage_parameters.num_elements);
+            EXPECT_EQ(optimizer, stage_parameters.num_optimizer_elements);
+            EXPECT_EQ(num_slots, stage_parameters.slots.size());
+          }
+          std::multiset<std::string> expected;
+          for (const Parameter& parameter : ModelParameters(model)) {
+            expected.insert(parameter.name);
+          }
+          EXPECT_EQ(placed, expected);
+        }
+      }
+    }
+  }
+}
+
+// Goal: q, k, v are adjacent, and gate and up, so that each is one GEMM
+// operand. Method: compare ends and beginnings.
+TEST(BuildStageParametersTest, KeepsFusedMatricesAdjacent) {
+  const StageParameters stage =
+      BuildStageParameters(OddModel(), {.tensor = 2}, 0);
+  int num_adjacent = 0;
+  for (size_t i = 1; i < stage.slots.size(); ++i) {
+    const ParameterSlot& slot = stage.slots[i];
+    const ParameterSlot& before = stage.slots[i - 1];
+    if (absl::EndsWith(slot.parameter.name, "k_proj.weight") ||
+        absl::EndsWith(slot.parameter.name, "v_proj.weight") ||
+        absl::EndsWith(slot.parameter.name, "up_proj.weight")) {
+      EXPECT_EQ(slot.offset,
+                before.offset + before.local_rows * before.local_cols);
+      EXPECT_EQ(slot.local_cols, before.local_cols);
+      ++num_adjacent;
+    } else {
+      EXPECT_EQ(slot.offset % kBucketAlignment, 0) << slot.parameter.name;
+    }
+  }
+  EXPECT_EQ(num_adjacent, 3 * 5);
+}
+
+// Goal: the slots hold the model's parameters, no more. Method: sum over a
+// single rank against CountParameters.
+TEST(BuildStageParametersTest, AgreesWithTheModelsCount) {
+  int64_t total = 0;
+  for (const ParameterSlot& slot :
+       BuildStageParameters(OddModel(), {}, 0).slots) {
+    total += slot.local_rows * slot.local_cols;
+  }
+  EXPECT_EQ(total, CountParameters(OddModel()).total);
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,51 @@
+#include "planner/program/workspace.h"
+
+#include "gtest/gtest.h"
+#include "kernels/attention/attention_bf16.h"
+
+namespace millrace {
+namespace {
+
+// Goal: what the plan sets aside is enough for the backward attention kernels,
+// and not much more for sequences of full length. Method: compare with what the
+// kernels ask for, for sequences of full length and for as many packed
+// documents as the plan makes room for, over many shapes.
+TEST(AttentionBackwardWorkspaceBytesTest, CoversTheKernels) {
+  int num_shapes = 0;
+  for (const int64_t head_dim : {64, 96, 128, 256}) {
+    for (const int64_t length : {1, 63, 64, 100, 127, 128, 2048, 4096, 8191}) {
+      for (const int64_t num_sequences : {1, 2, 3, 16}) {
+        for (const int64_t num_heads : {1, 8, 32}) {
+          const int64_t bytes =
+              AttentionBackwardWorkspaceBytes({.num_sequences = num_sequences,
+                                               .sequence_length = length,
+                                               .num_heads = num_heads,
+                                               .num_kv_heads = 1,
+                                               .head_dim = head_dim});
+          AttentionBf16Shape shape{.num_sequences = num_sequences,
+                                   .sequence_length = length,
+                                   .num_heads = num_heads,
+                                   .num_kv_heads = 1,
+                                   .head_dim = head_dim,
+                                   .causal = true};
+          SCOPED_TRACE(testing::Message()
+                       << num_sequences << " x " << length << ", " << num_heads
+                       << " heads of " << head_dim);
+          EXPECT_GE(bytes, AttentionBackwardBf16WorkspaceBytes(shape));
+          const int32_t offsets = 0;  // Only whether there are any counts.
+          shape.document_offsets = &offsets;
+          shape.total_tokens = num_sequences * length;
+          shape.num_sequences = num_sequences + shape.total_tokens / 128;
+          EXPECT_GE(bytes, AttentionBackwardBf16WorkspaceBytes(shape));
+          // Rounded up for alignment alone.
+          EXPECT_LT(bytes - AttentionBackwardBf16WorkspaceBytes(shape), 256);
+          ++num_shapes;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(num_shapes, 432);
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,222 @@
+#include "planner/search/all_axes_space.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "planner/cost/layer_work.h"
+#include "tests/planner/planning_fixture.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+LayoutSpace ExpertSpace(int32_t num_devices, int64_t global_batch) {
+  LayoutSpace space = SmallSpace(num_devices, global_batch);
+  space.model.moe = {.num_experts = 4,
+                     .experts_per_token = 2,
+                     .expert_hidden = 32,
+                     .num_dense_layers = 1};
+  return space;
+}
+
+std::string Text(const Layout& layout) {
+  return absl::StrCat(LayoutToString(layout), ", ", layout.expert, "x",
+                      layout.expert_tensor, " ", ScheduleName(layout.schedule));
+}
+
+std::string ErrorOf(const LayoutSpace& space) {
+  const PlannedSpace planned(space);
+  EXPECT_FALSE(HasPlannedLayout(planned));
+  EXPECT_TRUE(EnumeratePlannedLayouts(planned).empty());
+  const absl::Status status = ExplainNoPlannedLayout(planned);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+// Every combination of sizes that ValidatePlannedLayout lets pass.
+std::set<std::string> ByBruteForce(const LayoutSpace& space) {
+  const auto n = space.num_devices;
+  const auto batch = static_cast<int32_t>(space.global_batch);
+  const bool has_experts = space.model.moe.num_experts > 0;
+  std::set<std::string> layouts;
+  for (int32_t ranks = 1; ranks <= n; ++ranks)
+    for (int32_t tensor = 1; tensor <= ranks; ++tensor)
+      for (int32_t context = 1; context * tensor <= ranks; ++context)
+        for (int32_t pipeline = 1; pipeline * context * tensor <= ranks;
+             ++pipeline) {
+          if (ranks % (pipeline * context * tensor) != 0) continue;
+          const int32_t data = ranks / (pipeline * context * tensor);
+          for (int32_t micro = 1; micro <= batch; ++micro)
+            for (int32_t expert = 1; expert <= (has_experts ? 4 : 1); ++expert)
+              for (int32_t expert_tensor = 1; expert_tensor <= tensor;
+                   ++expert_tensor)
+                for (int32_t interleave = 1; interleave <= 4; ++interleave)
+                  for (const Schedule schedule :
+                       {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble,
+                        Schedule::kInterleaved})
+                    for (int32_t zero = 0; zero <= (data * context > 1 ? 3 : 0);
+                         ++zero)
+                      for (const Recompute recompute : UnpricedRecomputes()) {
+                        const Layout layout{
+                            .pipeline = pipeline,
+                            .data = data,
+                            .tensor = tensor,
+                            .context = context,
+                            .expert = expert,
+                            .expert_tensor = expert_tensor,
+                            .interleave = interleave,
+                            .micro_batch = micro,
+                            .num_microbatches = batch / micro / data,
+                            .zero = zero,
+                            .recompute = recompute,
+                            .schedule = schedule};
+                        if (ValidatePlannedLayout(space.model, layout, batch)
+                                .ok()) {
+                          layouts.insert(Text(layout));
+                        }
+                      }
+        }
+  return layouts;
+}
+
+// Goal: every layout once, none missing. Method: nested loops over all sizes,
+// for dense models and mixtures of experts.
+TEST(PlannedSpaceTest, HasEveryLayoutOnce) {
+  for (const LayoutSpace& space :
+       {SmallSpace(1, 6), SmallSpace(6, 6), SmallSpace(8, 8), ExpertSpace(1, 4),
+        ExpertSpace(4, 4), ExpertSpace(8, 6)}) {
+    std::set<std::string> found;
+    for (const Layout& layout : EnumeratePlannedLayouts(PlannedSpace(space))) {
+      EXPECT_TRUE(found.insert(Text(layout)).second) << Text(layout);
+    }
+    EXPECT_EQ(found, ByBruteForce(space));
+  }
+}
+
+// Goal: each key pins its axis. Method: pin one after the other and look.
+TEST(PlannedSpaceTest, RespectsConstraints) {
+  const struct {
+    std::optional<int32_t> LayoutConstraints::*pinned;
+    int32_t Layout::*chosen;
+    int32_t value;
+  } keys[] = {{&LayoutConstraints::pipeline, &Layout::pipeline, 2},
+              {&LayoutConstraints::data, &Layout::data, 2},
+              {&LayoutConstraints::tensor, &Layout::tensor, 2},
+              {&LayoutConstraints::context, &Layout::context, 2},
+              {&LayoutConstraints::expert, &Layout::expert, 2},
+              {&LayoutConstraints::expert_tensor, &Layout::expert_tensor, 2},
+              {&LayoutConstraints::interleave, &Layout::interleave, 2},
+              {&LayoutConstraints::micro_batch, &Layout::micro_batch, 2},
+              {&LayoutConstraints::zero, &Layout::zero, 1}};
+  for (const auto& [pinned, chosen, value] : keys) {
+    LayoutSpace space = ExpertSpace(8, 8);
+    size_t expected = 0;
+    for (const Layout& layout : EnumeratePlannedLayouts(PlannedSpace(space))) {
+      if (layout.*chosen == value) ++expected;
+    }
+    space.constraints.*pinned = value;
+    const auto layouts = EnumeratePlannedLayouts(PlannedSpace(space));
+    EXPECT_GT(layouts.size(), 0u);
+    size_t counted = 0;
+    for (const Layout& layout : layouts) {
+      EXPECT_EQ(layout.*chosen, value) << Text(layout);
+      if (layout.data * layout.context > 1 || value != 1) ++counted;
+    }
+    EXPECT_EQ(counted, expected);
+  }
+  LayoutSpace space = SmallSpace(8, 8);
+  space.constraints = {
+      .devices = 6, .recompute = "full", .schedule = "interleaved"};
+  for (const Layout& layout : EnumeratePlannedLayouts(PlannedSpace(space))) {
+    ADD_FAILURE() << "batch 8 has no layout of 6: " << Text(layout);
+  }
+  space.constraints.devices = 4;
+  const auto layouts = EnumeratePlannedLayouts(PlannedSpace(space));
+  EXPECT_FALSE(layouts.empty());
+  for (const Layout& layout : layouts) {
+    EXPECT_EQ(layout.num_ranks(), 4);
+    EXPECT_EQ(layout.recompute, Recompute::kFull);
+    EXPECT_EQ(layout.schedule, Schedule::kInterleaved);
+  }
+}
+
+// Goal: tensor groups stay inside nodes, also of a cluster with broken ones.
+// Method: 1,000 GPUs, three nodes of which have lost one.
+TEST(PlannedSpaceTest, ChoosesDevicesOfBrokenNodes) {
+  LayoutSpace space = SmallSpace(997, 8);
+  EXPECT_EQ(PlannedSpace(space).UsableDevices(8), 997);
+  space.nodes = {{.nodes = 122, .devices = 8}, {.nodes = 3, .devices = 7}};
+  const PlannedSpace planned(space);
+  EXPECT_EQ(planned.UsableDevices(1), 997);
+  EXPECT_EQ(planned.UsableDevices(2), 976 + 18);
+  EXPECT_EQ(planned.UsableDevices(4), 976 + 12);
+  EXPECT_EQ(planned.UsableDevices(8), 976);
+  EXPECT_EQ(planned.UsableDevices(16), 976);
+  EXPECT_EQ(planned.UsableDevices(32), 960);
+}
+
+// Goal: a refusal names the keys that contradict each other and what helps.
+// Method: one contradiction at a time.
+TEST(PlannedSpaceTest, ExplainsContradictions) {
+  LayoutSpace space = SmallSpace(4, 8);
+  space.constraints = {.tensor = 2, .context = 4};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("layout.tensor 2 x layout.context 4 takes 8 "
+                              "devices, but there are 4"),
+                    HasSubstr("set layout.tensor to 1 instead of 2"),
+                    HasSubstr("set layout.context to 2 instead of 4"),
+                    HasSubstr("use 8 devices instead of 4")));
+  space.constraints = {.pipeline = 3, .devices = 4};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("layout.pipeline 3 = 3 devices, of which "
+                              "layout.devices, 4, is no multiple"),
+                    HasSubstr("set layout.devices to 3 instead of 4")));
+  // Two stages at least have chunks.
+  space.constraints = {.interleave = 2, .devices = 1};
+  EXPECT_THAT(ErrorOf(space),
+              HasSubstr("layout.pipeline at least 2 = 2 devices, of which "
+                        "layout.devices, 1, is no multiple"));
+  space.constraints = {.data = 2, .micro_batch = 3};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("training.global_batch is 8"),
+                    HasSubstr("set training.global_batch to 6 instead of 8")));
+  space.constraints = {.expert = 2};
+  EXPECT_THAT(ErrorOf(space), HasSubstr("the model has no experts"));
+  space.constraints = {.interleave = 2, .schedule = "1f1b"};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("layout.interleave is 2 and layout.schedule "
+                              "1f1b"),
+                    HasSubstr("set layout.schedule to auto")));
+  space.constraints = {.pipeline = 1, .schedule = "interleaved"};
+  EXPECT_THAT(ErrorOf(space), AllOf(HasSubstr("layout.schedule interleaved"),
+                                    HasSubstr("layout.pipeline is 1"),
+                                    HasSubstr("set layout.pipeline to 2")));
+  space.constraints = {.pipeline = 4, .recompute = "full, none"};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("layout.recompute names 2 stages (full, none), "
+                              "but layout.pipeline is 4"),
+                    HasSubstr("set layout.pipeline to 2 instead of 4"),
+                    HasSubstr("set layout.recompute to auto")));
+  space.constraints = {.devices = 5};
+  EXPECT_THAT(ErrorOf(space), HasSubstr("layout.devices asks for 5"));
+  // Sizes as large as keys may be.
+  space.constraints = {
+      .pipeline = 2147483647, .data = 2147483647, .tensor = 2147483647};
+  EXPECT_THAT(ErrorOf(space), HasSubstr("takes 9903520300447984"));
+  space = ExpertSpace(4, 8);
+  space.constraints = {.expert = 3};
+  EXPECT_THAT(ErrorOf(space),
+              AllOf(HasSubstr("cannot be spread equally over 3 ranks"),
+                    HasSubstr("set layout.expert to 2")));
+  space.constraints = {.expert = 2147483647, .expert_tensor = 2147483647};
+  EXPECT_THAT(ErrorOf(space), HasSubstr("layout.expert_tensor is 2147483647"));
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,89 @@
+// The job files that we hand out.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "planner/cost/op_cost.h"
+#include "planner/job/executable.h"
+#include "planner/job/job_file.h"
+#include "planner/job/layout_space.h"
+#include "planner/profile/profile_file.h"
+#include "planner/search/search.h"
+
+namespace millrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Hosts of those that need several.
+int32_t NumHosts(const std::string& name) {
+  if (name == "llama3-405b" || name == "deepseek-v3") return 256;
+  if (name == "qwen3-235b-a22b") return 32;
+  return name == "llama3-70b" ? 8 : 1;
+}
+
+// Whether a search of all axes finds a layout that fits H100s.
+absl::Status FindPlannedLayout(const JobSpec& job, int32_t num_devices) {
+  ASSIGN_OR_RETURN(const HardwareProfile profile,
+                   LoadProfile("configs/hardware/h100-sxm.yaml"));
+  ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(profile));
+  return FindPlan({.job = job, .num_devices = num_devices, .all_axes = true},
+                  cost)
+      .status();
+}
+
+// Goal: every job under configs/ is read, is named like its file, and has a
+// layout on the devices it asks for. Method: all of them; those that are only
+// planned on H100s.
+TEST(ConfigsTest, AreJobsWithALayout) {
+  int num_jobs = 0;
+  for (const char* folder : {"configs", "configs/bench"}) {
+    ASSERT_TRUE(fs::exists(folder)) << "run from the repository's root";
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() != ".yaml") continue;
+      SCOPED_TRACE(entry.path().string());
+      ++num_jobs;
+      const absl::StatusOr<JobSpec> job = LoadJob(entry.path().string());
+      ASSERT_TRUE(job.ok()) << job.status();
+      EXPECT_EQ(job->name, entry.path().stem().string());
+      ASSERT_TRUE(job->resources.devices_per_agent.has_value());
+      const int32_t num_devices =
+          *job->resources.devices_per_agent * NumHosts(job->name);
+      const absl::Status status = CheckExecutable(*job).ok()
+                                      ? CheckLayouts(*job, num_devices)
+                                      : FindPlannedLayout(*job, num_devices);
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+  EXPECT_GE(num_jobs, 15);
+}
+
+// Goal: the profile that we hand out is read and prices every benchmark that
+// fits its devices, on each of which the plan fits. Method: plan them all.
+TEST(ConfigsTest, BenchmarksArePlannedFromTheMeasuredProfile) {
+  const absl::StatusOr<HardwareProfile> profile =
+      LoadProfile("configs/hardware/h200-sxm.yaml");
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  const absl::StatusOr<CostModel> cost = CostModel::Create(*profile);
+  ASSERT_TRUE(cost.ok()) << cost.status();
+  int num_plans = 0;
+  for (const auto& entry : fs::directory_iterator("configs/bench")) {
+    SCOPED_TRACE(entry.path().string());
+    const JobSpec job = *LoadJob(entry.path().string());
+    const int32_t num_devices = *job.resources.devices_per_agent;
+    if (num_devices > profile->ranks_per_host) continue;
+    ++num_plans;
+    const absl::StatusOr<Plan> plan =
+        FindPlan({.job = job, .num_devices = num_devices}, *cost);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_LT(plan->prediction.memory_bytes(), profile->device_memory_bytes);
+  }
+  EXPECT_GE(num_plans, 5);
+}
+
+}  // namespace
+}  // namespace millrace

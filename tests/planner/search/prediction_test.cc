@@ -1,0 +1,46 @@
+#include "planner/search/prediction.h"
+
+#include <gtest/gtest.h>
+
+namespace millrace {
+namespace {
+
+// Goal: a loser is held to the choice as the same model priced it, and the
+// reason says so where the plan states the choice by another. Method: a choice
+// of 1 s and losers around it.
+TEST(SayWhyItLostTest, ComparesLikeWithLike) {
+  const Prediction chosen = {.step_time_s = 1};
+  const auto reason = [&](double step_time_s, absl::string_view model) {
+    Alternative loser{
+        .prediction = {.step_time_s = step_time_s, .bubble_fraction = 0.25}};
+    SayWhyItLost(chosen, /*memory_limit=*/0, model, &loser);
+    EXPECT_EQ(loser.chosen_step_time_s, 1);
+    return loser.reason;
+  };
+  EXPECT_EQ(reason(1.5, ""), "1.50x slower: bubble 25 % of the step");
+  EXPECT_EQ(reason(1.02, kByClosedForm),
+            "2.0 % slower by the closed form (choice 1.00 s): bubble 25 % of "
+            "the step");
+  EXPECT_EQ(reason(1.02, kByPasses),
+            "2.0 % slower by passes (choice 1.00 s): bubble 25 % of the step");
+  // Only of exact equals the simpler is chosen.
+  EXPECT_EQ(reason(1, ""), "as fast, but not as simple");
+  EXPECT_EQ(reason(1.0002, ""), "as fast");
+  EXPECT_EQ(reason(1, kByClosedForm),
+            "as fast by the closed form (choice "
+            "1.00 s)");
+  EXPECT_EQ(reason(0.98, kByClosedForm),
+            "2.0 % faster by the closed form (choice 1.00 s)");
+}
+
+// Goal: what does not fit says by how much. Method: a limit 1 GiB too low.
+TEST(SayWhyItLostTest, SaysWhatMemoryIsMissing) {
+  Alternative loser{
+      .fits = false,
+      .prediction = {.step_time_s = 1, .step_bytes = int64_t{3} << 30}};
+  SayWhyItLost({.step_time_s = 2}, int64_t{2} << 30, "", &loser);
+  EXPECT_EQ(loser.reason, "needs 3.00 GiB, 1.00 GiB more than the device has");
+}
+
+}  // namespace
+}  // namespace millrace

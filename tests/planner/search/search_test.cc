@@ -1,0 +1,465 @@
+#include "planner/search/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/units.h"
+#include "planner/cost/op_closed_form.h"
+#include "planner/explain/explain.h"
+#include "planner/explain/explain_json.h"
+#include "planner/job/layout_space.h"
+#include "planner/lower/lower.h"
+#include "planner/program/parameters.h"
+#include "planner/search/program_prediction.h"
+#include "tests/planner/planning_fixture.h"
+#include "tests/sweep.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+CostModel MakeCost(const MachineFigures& machine) {
+  absl::StatusOr<CostModel> cost = CostModel::Create(MakeProfile(machine));
+  EXPECT_TRUE(cost.ok()) << cost.status();
+  return *std::move(cost);
+}
+
+Plan MustPlan(const JobSpec& job, int32_t num_devices, const CostModel& cost) {
+  absl::StatusOr<Plan> plan =
+      FindPlan({.job = job, .num_devices = num_devices}, cost);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : Plan{};
+}
+
+std::string ErrorOf(const JobSpec& job, int32_t num_devices,
+                    const CostModel& cost) {
+  const absl::StatusOr<Plan> plan =
+      FindPlan({.job = job, .num_devices = num_devices}, cost);
+  return plan.ok() ? "no error" : std::string(plan.status().message());
+}
+
+// Goal: the chosen layout is the fastest of all. Method: predict every layout
+// on its own and compare, over machines that favour different axes.
+TEST(SearchTest, ChoosesTheFastestOfAll) {
+  for (const double link : Sampled<double>({1e9, 1e8, 1e11}, 3)) {
+    for (const double contention : {0.0, 0.5}) {
+      const CostModel cost = MakeCost(
+          {.link_bytes_per_second = link, .contention_per_rank = contention});
+      const JobSpec job = SmallJob();
+      const Plan plan = MustPlan(job, 4, cost);
+      EXPECT_TRUE(plan.all_simulated);
+      double best = 1e9;
+      const std::vector<Layout> layouts =
+          EnumerateLayouts(LayoutSpaceOf(job, 4));
+      for (const Layout& layout : layouts) {
+        Timeline timeline;
+        const auto prediction =
+            PredictLayout(job.model, layout, cost, &timeline);
+        ASSERT_TRUE(prediction.ok()) << prediction.status();
+        best = std::min(best, prediction->step_time_s);
+      }
+      if (plan.layout.schedule == Schedule::kListScheduled) {
+        EXPECT_LT(plan.prediction.step_time_s, best);
+        best = plan.prediction.step_time_s;
+      }
+      EXPECT_DOUBLE_EQ(plan.prediction.step_time_s, best);
+      EXPECT_DOUBLE_EQ(plan.timeline.step_time_s, best);
+      int64_t num_listed =
+          plan.layout.schedule == Schedule::kListScheduled ? 1 : 0;
+      for (const Alternative& alternative : plan.alternatives) {
+        num_listed += alternative.layout.schedule == Schedule::kListScheduled;
+      }
+      EXPECT_EQ(plan.layouts_considered,
+                static_cast<int64_t>(layouts.size()) + num_listed);
+      EXPECT_EQ(plan.alternatives.size(), layouts.size() + num_listed - 1);
+      EXPECT_EQ(plan.program_hashes.size(),
+                static_cast<size_t>(plan.layout.pipeline));
+      EXPECT_TRUE(std::is_sorted(
+          plan.alternatives.begin(), plan.alternatives.end(),
+          [](const Alternative& a, const Alternative& b) {
+            return a.prediction.step_time_s < b.prediction.step_time_s;
+          }));
+    }
+  }
+}
+
+// Goal: copy engines are planned with where the job asks for them, and where it
+// leaves it open if they were measured and are the faster; never on CPUs.
+// Method: a pipeline on a machine with quick ones, with slow ones and with
+// none.
+TEST(SearchTest, OffersCopyEngines) {
+  JobSpec job = SmallJob();
+  job.layout.pipeline = 4;
+  job.layout.schedule = "1f1b";
+  const auto cost_of = [&](double copies_over_nccl) {
+    HardwareProfile profile = MakeProfile({.link_bytes_per_second = 1e8});
+    for (CommunicationTime time : profile.communication) {
+      if (copies_over_nccl == 0 || time.kind == OpKind::kAllReduce) continue;
+      time.seconds *= copies_over_nccl;
+      profile.copy_engines.push_back({time});
+    }
+    return *CostModel::Create(profile);
+  };
+  const CostModel none = cost_of(0), quick = cost_of(0.25), slow = cost_of(4);
+  for (const char* backend : {"cpu", "cuda"}) {
+    job.resources.backend = backend;
+    const bool is_cuda = job.resources.uses_cuda();
+    for (const char* transport : {"nccl", "copy_engines", "auto"}) {
+      SCOPED_TRACE(absl::StrCat(backend, " ", transport));
+      job.resources.transport = transport;
+      const auto uses = [&](const CostModel& cost) {
+        return MustPlan(job, 4, cost).layout.copy_engines.transfers;
+      };
+      const bool is_asked_for = job.resources.transport == "copy_engines";
+      EXPECT_EQ(uses(none), is_cuda && is_asked_for);
+      EXPECT_EQ(uses(slow), is_cuda && is_asked_for);
+      EXPECT_EQ(uses(quick), is_cuda && job.resources.transport != "nccl");
+    }
+  }
+  // What lost by its transport is among the alternatives.
+  job.resources.transport = "auto";
+  const Plan plan = MustPlan(job, 4, quick);
+  Layout by_nccl = plan.layout;
+  by_nccl.copy_engines = {};
+  const auto lost = std::find_if(
+      plan.alternatives.begin(), plan.alternatives.end(),
+      [&](const Alternative& other) { return other.layout == by_nccl; });
+  ASSERT_NE(lost, plan.alternatives.end());
+  EXPECT_GT(lost->prediction.step_time_s, plan.prediction.step_time_s);
+}
+
+// Goal: tokens are cut into chunks on GPUs where that is planned faster, and
+// into as many as the job asks for; never where it only adds calls. Method: two
+// tensor ranks on a machine whose links take long for their bytes, and on one
+// where calls take long.
+TEST(SearchTest, CutsTokensIntoChunks) {
+  JobSpec job = SmallJob();
+  job.model.sequence_length = 512;
+  job.layout.tensor = 2;
+  const CostModel bytes = MakeCost({.link_latency_s = 0,
+                                    .link_bytes_per_second = 1e8,
+                                    .num_ranks = 2,
+                                    .ranks_per_host = 2});
+  const CostModel calls = MakeCost({.link_latency_s = 1e-3,
+                                    .link_bytes_per_second = 1e12,
+                                    .num_ranks = 2,
+                                    .ranks_per_host = 2});
+  const auto chunks = [&](const CostModel& cost) {
+    return MustPlan(job, 2, cost).layout.tensor_chunks;
+  };
+  job.resources.backend = "cpu";
+  EXPECT_EQ(chunks(bytes), 1);
+  job.resources.backend = "cuda";
+  EXPECT_EQ(chunks(calls), 1);
+  const Plan plan = MustPlan(job, 2, bytes);
+  EXPECT_GT(plan.layout.tensor_chunks, 1);
+  Layout whole = plan.layout;
+  whole.tensor_chunks = 1;
+  const auto lost = std::find_if(
+      plan.alternatives.begin(), plan.alternatives.end(),
+      [&](const Alternative& other) { return other.layout == whole; });
+  ASSERT_NE(lost, plan.alternatives.end());
+  EXPECT_GT(lost->prediction.step_time_s, plan.prediction.step_time_s);
+  for (const char* backend : {"cpu", "cuda"}) {
+    job.resources.backend = backend;
+    for (const int32_t pinned : {1, 2}) {
+      job.layout.tensor_chunks = pinned;
+      EXPECT_EQ(chunks(bytes), pinned);
+      EXPECT_EQ(chunks(calls), pinned);
+    }
+  }
+  // Nothing to cut: no layout has 5, and one tensor rank has no chunks.
+  job.layout.tensor_chunks = 5;
+  EXPECT_THAT(ErrorOf(job, 2, bytes), HasSubstr("layout.tensor_chunks"));
+  job.layout.tensor_chunks = 2;
+  job.layout.tensor = 1;
+  EXPECT_THAT(ErrorOf(job, 2, bytes),
+              AllOf(HasSubstr("no communication to hide"),
+                    HasSubstr("set layout.tensor_chunks to 1")));
+}
+
+// Goal: a pipeline gets its list-scheduled variant where that is quicker, or
+// where the job asks for it, and a job that cannot have it hears so. Method:
+// one pipeline under each schedule.
+TEST(SearchTest, OffersListScheduledPipelines) {
+  const CostModel cost = MakeCost({});
+  JobSpec job = SmallJob();
+  job.layout.pipeline = 4;
+  job.layout.micro_batch = 1;
+  std::map<std::string, double> seconds;
+  for (const char* schedule : {"1f1b", "zero_bubble", "list", "auto"}) {
+    job.layout.schedule = schedule;
+    const Plan plan = MustPlan(job, 4, cost);
+    seconds[schedule] = plan.prediction.step_time_s;
+    if (job.layout.schedule == "auto") continue;
+    EXPECT_EQ(ScheduleName(plan.layout.schedule), job.layout.schedule);
+    EXPECT_EQ(plan.layout.listed_stages.size(),
+              job.layout.schedule == "list" ? 4u : 0u);
+    for (const Alternative& alternative : plan.alternatives) {
+      EXPECT_EQ(alternative.layout.schedule, plan.layout.schedule);
+    }
+  }
+  EXPECT_LT(seconds["list"], seconds["1f1b"]);
+  EXPECT_DOUBLE_EQ(
+      seconds["auto"],
+      std::min({seconds["1f1b"], seconds["zero_bubble"], seconds["list"]}));
+  job.layout.schedule = "list";
+  job.layout.pipeline = 1;
+  EXPECT_THAT(ErrorOf(job, 4, cost), HasSubstr("layout.schedule"));
+}
+
+// Goal: what was not simulated is bounded by its closed form. Method: a job of
+// so many micro-batches that the simulations end early; no layout left out is
+// faster by more than the gap.
+TEST(SearchTest, BoundsWhatItDoesNotSimulate) {
+  JobSpec job = SmallJob();
+  job.training.global_batch = 512;
+  const Plan plan = MustPlan(job, 4, MakeCost({}));
+  EXPECT_FALSE(plan.all_simulated);
+  ASSERT_TRUE(plan.optimality_gap.has_value());
+  EXPECT_GE(*plan.optimality_gap, 0);
+  EXPECT_LT(*plan.optimality_gap, 0.1);
+  int num_bounded = 0;
+  for (const Alternative& alternative : plan.alternatives) {
+    if (alternative.simulated || !alternative.fits) continue;
+    ++num_bounded;
+    EXPECT_GE(alternative.prediction.step_time_s * (1 + *plan.optimality_gap),
+              alternative.chosen_step_time_s * (1 - 1e-12));
+  }
+  EXPECT_GT(num_bounded, 10);
+}
+
+// Goal: equal inputs give equal plans. Method: plan twice, compare the text
+// without the search's own duration.
+TEST(SearchTest, IsDeterministic) {
+  const CostModel cost = MakeCost({.contention_per_rank = 0.3});
+  Plan first = MustPlan(SmallJob(), 4, cost);
+  Plan second = MustPlan(SmallJob(), 4, cost);
+  first.search_seconds = second.search_seconds = 0;
+  EXPECT_EQ(PlanToJson(first), PlanToJson(second));
+  EXPECT_EQ(first.program_hashes, second.program_hashes);
+}
+
+// Goal: the closed form ranks as the simulator does, or the search would drop
+// good layouts. Method: the estimate of each layout against its simulation.
+TEST(SearchTest, ClosedFormFollowsTheSimulation) {
+  for (const double contention : {0.0, 0.6}) {
+    const CostModel cost = MakeCost({.contention_per_rank = contention});
+    const JobSpec job = SmallJob();
+    const LayoutSpace space = LayoutSpaceOf(job, 4);
+    std::vector<Layout> layouts = EnumerateLayouts(space);
+    for (const Layout& layout : EnumerateLayouts(space)) {
+      for (const Layout& smaller : Sampled(SmallerLayouts(space, layout), 3)) {
+        layouts.push_back(smaller);
+      }
+    }
+    for (const Layout& layout : layouts) {
+      Timeline timeline;
+      const auto prediction = PredictLayout(job.model, layout, cost, &timeline);
+      ASSERT_TRUE(prediction.ok());
+      const double ratio = EstimateStep(job.model, layout, cost).step_time_s /
+                           prediction->step_time_s;
+      // Loose: the closed form knows no order within a pass.
+      EXPECT_GT(ratio, 0.7) << LayoutToString(layout);
+      EXPECT_LT(ratio, 1.4) << LayoutToString(layout);
+    }
+  }
+}
+
+// Goal: slow links make for few messages, and memory for sharding. Method: one
+// machine that punishes each.
+TEST(SearchTest, FollowsTheMachine) {
+  const CostModel slow_links = MakeCost({.link_bytes_per_second = 1e7});
+  EXPECT_EQ(MustPlan(SmallJob(), 4, slow_links).layout.tensor, 1);
+
+  // Just too little for the chosen layout; another must take over, and the
+  // reason is the memory.
+  const CostModel cost = MakeCost({});
+  JobSpec job = SmallJob();
+  const Plan free = MustPlan(job, 4, cost);
+  job.resources.memory_per_device_bytes = free.prediction.memory_bytes() - 1;
+  const Plan tight = MustPlan(job, 4, cost);
+  EXPECT_FALSE(tight.layout == free.layout);
+  EXPECT_LE(tight.prediction.memory_bytes(),
+            *job.resources.memory_per_device_bytes);
+  const auto lost = std::find_if(
+      tight.alternatives.begin(), tight.alternatives.end(),
+      [&](const Alternative& a) { return a.layout == free.layout; });
+  ASSERT_NE(lost, tight.alternatives.end());
+  EXPECT_FALSE(lost->fits);
+  EXPECT_THAT(lost->reason, HasSubstr("1 B more than the device has"));
+}
+
+// Goal: gradients and parameters are sharded, and work is done twice, only
+// where memory asks for it or the job does. Method: shrink the memory below
+// what the plain layouts need, then pin.
+TEST(SearchTest, BuysMemoryWithTimeOnlyWhereItMust) {
+  const CostModel cost = MakeCost({});
+  JobSpec job = SmallJob();
+  job.layout = {.pipeline = 1, .data = 4, .tensor = 1, .micro_batch = 2};
+  const Plan plain = MustPlan(job, 4, cost);
+  EXPECT_LE(plain.layout.zero, 1);
+  EXPECT_EQ(plain.layout.recompute, Recompute::kNone);
+  EXPECT_EQ(plain.layouts_considered, 2);
+
+  Layout sharded = plain.layout;
+  sharded.zero = 1;
+  Timeline timeline;
+  const int64_t least =
+      PredictLayout(job.model, sharded, cost, &timeline)->memory_bytes();
+  job.resources.memory_per_device_bytes = least - 1;
+  const Plan tight = MustPlan(job, 4, cost);
+  EXPECT_TRUE(tight.layout.zero > 1 ||
+              tight.layout.recompute != Recompute::kNone)
+      << LayoutToString(tight.layout);
+  EXPECT_LT(tight.prediction.memory_bytes(), least);
+  EXPECT_GT(tight.prediction.step_time_s, plain.prediction.step_time_s);
+  EXPECT_GT(tight.layouts_considered, 2);
+
+  // With nothing else left, layers are computed again.
+  job.layout.zero = 1;
+  const Plan again = MustPlan(job, 4, cost);
+  EXPECT_NE(again.layout.recompute, Recompute::kNone);
+  EXPECT_GT(again.prediction.recompute_fraction, 0);
+  EXPECT_THAT(ExplainPlan(job, cost.profile(), again),
+              HasSubstr("of the step, for memory"));
+  job.layout.recompute = "none";
+  EXPECT_THAT(ErrorOf(job, 4, cost), HasSubstr("fits into"));
+
+  // Asked for, they are taken without need.
+  job = SmallJob();
+  job.layout.zero = 3;
+  job.layout.data = 4;
+  job.layout.recompute = "full";
+  const Plan pinned = MustPlan(job, 4, cost);
+  EXPECT_EQ(pinned.layout.zero, 3);
+  EXPECT_EQ(pinned.layout.recompute, Recompute::kFull);
+  EXPECT_THAT(PlanToJson(pinned), HasSubstr("\"recompute\": \"full\""));
+}
+
+// Goal: where only the first stages of a pipeline are short of memory, only
+// these compute again. Method: a limit under what stage 0 needs and over what
+// the last does; every stage has the least with which its Program fits.
+TEST(SearchTest, RecomputesStageByStage) {
+  const CostModel cost = MakeCost({});
+  JobSpec job = SmallJob();
+  job.training.global_batch = 16;
+  job.layout = {.pipeline = 4,
+                .data = 1,
+                .tensor = 1,
+                .micro_batch = 2,
+                .zero = 0,
+                .schedule = "1f1b"};
+  const auto stage_bytes = [&](const Layout& layout) {
+    std::vector<int64_t> bytes;
+    const auto programs = BuildTrainingPrograms(job.model, layout);
+    EXPECT_TRUE(programs.ok()) << programs.status();
+    for (const Program& program : *programs) {
+      bytes.push_back(StageBytes(program, cost.profile().memory_overhead));
+    }
+    return bytes;
+  };
+  const Layout plain = MustPlan(job, 4, cost).layout;
+  const std::vector<int64_t> need = stage_bytes(plain);
+  const int64_t most = *std::max_element(need.begin(), need.end());
+  job.resources.memory_per_device_bytes = most - 1;
+  const Plan tight = MustPlan(job, 4, cost);
+  const Layout& layout = tight.layout;
+  ASSERT_EQ(layout.recompute_by_stage.size(), 4u) << LayoutToString(layout);
+  const std::vector<int64_t> held = stage_bytes(layout);
+  for (int32_t stage = 0; stage < 4; ++stage) {
+    EXPECT_LT(held[static_cast<size_t>(stage)], most);
+    EXPECT_EQ(layout.recompute_of(stage) == Recompute::kNone,
+              need[static_cast<size_t>(stage)] < most)
+        << stage;
+  }
+  EXPECT_THAT(ExplainPlan(job, cost.profile(), tight),
+              HasSubstr("by stage, the least with which each fits"));
+  EXPECT_THAT(PlanToJson(tight), HasSubstr("\"recompute\": [\n"));
+
+  // Pinned, it is taken as it is.
+  job.layout.recompute = RecomputeKey(layout);
+  job.resources.memory_per_device_bytes.reset();
+  EXPECT_EQ(MustPlan(job, 4, cost).layout, layout);
+  job.layout.recompute = "full, none";
+  EXPECT_THAT(ErrorOf(job, 4, cost), HasSubstr("names 2 stages"));
+}
+
+// Goal: predicted memory is what the Programs hold. Method: lower the choice.
+TEST(SearchTest, MemoryIsThePrograms) {
+  const CostModel cost = MakeCost({});
+  JobSpec job = SmallJob();
+  job.layout = {.pipeline = 2, .data = 2, .zero = 1};
+  const Plan plan = MustPlan(job, 4, cost);
+  int64_t largest = 0;
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    const auto program = BuildTrainingProgram(job.model, plan.layout, stage);
+    ASSERT_TRUE(program.ok());
+    EXPECT_EQ(ProgramHash(*program),
+              plan.program_hashes[static_cast<size_t>(stage)]);
+    largest = std::max(
+        largest, program->persistent_arena_bytes + program->step_arena_bytes);
+  }
+  EXPECT_EQ(plan.prediction.memory_bytes(), largest);
+  EXPECT_GE(plan.prediction.persistent_bytes,
+            plan.prediction.parameter_bytes + plan.prediction.gradient_bytes +
+                plan.prediction.optimizer_bytes);
+  // Two replicas share the moments of what each holds in full.
+  EXPECT_EQ(plan.prediction.optimizer_bytes, plan.prediction.parameter_bytes);
+}
+
+// Goal: a bf16 job is planned in bf16, and its memory counts the master
+// weights. Method: plan it with a bf16 profile.
+TEST(SearchTest, PlansInThePrecisionOfTheJob) {
+  HardwareProfile profile = MakeProfile({});
+  profile.precision = Precision::kBfloat16;
+  const auto cost = CostModel::Create(profile);
+  ASSERT_TRUE(cost.ok());
+  JobSpec job = SmallJob();
+  job.training.precision = "bf16";
+  job.layout = {.data = 2, .zero = 0};
+  const Plan plan = MustPlan(job, 2, *cost);
+  EXPECT_EQ(plan.layout.precision, Precision::kBfloat16);
+  EXPECT_THAT(PlanToJson(plan), HasSubstr("\"precision\": \"bf16\""));
+  // 2 bytes of parameters but 4 of norms', 4 of gradients, 12 of moments and
+  // master weights.
+  const StageParameters parameters =
+      BuildStageParameters(job.model, plan.layout, 0);
+  EXPECT_EQ(plan.prediction.optimizer_bytes, 12 * parameters.num_elements);
+  EXPECT_EQ(plan.prediction.gradient_bytes, 4 * parameters.num_elements);
+  EXPECT_EQ(
+      plan.prediction.parameter_bytes,
+      2 * parameters.num_elements + 2 * parameters.buckets.back().num_elements);
+}
+
+// Goal: what cannot work is refused with a way out. Method: memory, batch, and
+// a profile without communication.
+TEST(SearchTest, RefusesWithAWayOut) {
+  const CostModel cost = MakeCost({});
+  JobSpec job = SmallJob();
+  job.resources.memory_per_device_bytes = 100 * kKiB;
+  EXPECT_THAT(
+      ErrorOf(job, 4, cost),
+      AllOf(HasSubstr("no layout on 4 devices fits into 100 KiB a device"),
+            HasSubstr("raise resources.memory_per_device to")));
+  job = SmallJob();
+  job.layout = {.pipeline = 2, .data = 2, .tensor = 2};
+  EXPECT_THAT(ErrorOf(job, 4, cost), HasSubstr("= 8 devices"));
+  job = SmallJob();
+  const CostModel lonely = MakeCost({.num_ranks = 1, .ranks_per_host = 1});
+  EXPECT_THAT(ErrorOf(job, 4, lonely), HasSubstr("measured with one rank"));
+  EXPECT_EQ(MustPlan(job, 1, lonely).layout.num_ranks(), 1);
+  job.training.precision = "bf16";
+  EXPECT_THAT(ErrorOf(job, 4, cost),
+              HasSubstr("was measured in fp32, but the job trains in bf16"));
+}
+
+}  // namespace
+}  // namespace millrace

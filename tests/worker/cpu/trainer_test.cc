@@ -1,0 +1,201 @@
+#include "worker/cpu/trainer.h"
+
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/equivalence_batches.h"
+#include "tests/e2e/equivalence_job.h"
+#include "tests/worker/allocation_counter.h"
+#include "worker/communicate/in_process_communicator.h"
+#include "worker/cpu/ops.h"
+
+namespace millrace {
+namespace {
+
+using testing::HasSubstr;
+
+// Uses every axis but pipeline, and one that uses pipeline.
+const Layout kSharded = {
+    .data = 2, .tensor = 2, .micro_batch = 2, .num_microbatches = 2, .zero = 1};
+const Layout kPipelined = {
+    .pipeline = 2, .data = 2, .micro_batch = 1, .num_microbatches = 4};
+
+// Goal: bytes allocated are bytes planned, on every rank. Method: ask.
+TEST(CpuTrainerTest, AllocatesWhatIsPlanned) {
+  InProcessHub hub;
+  const absl::Status status = RunRanks(
+      SmallJob(), kPipelined, [&] { return hub.NewFactory(); },
+      [](Rank, Trainer& trainer) {
+        EXPECT_EQ(trainer.allocated_bytes(), trainer.planned_bytes());
+        EXPECT_GE(trainer.planned_bytes(),
+                  trainer.program().persistent_arena_bytes +
+                      trainer.program().step_arena_bytes);
+        EXPECT_GT(trainer.program().step_arena_bytes, 0);
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Goal: a step allocates nothing of ours but the timeline it hands out (one
+// vector a rank and step). Method: count operator new on all ranks' threads
+// over some steps.
+TEST(CpuTrainerTest, StepAllocatesOnlyItsTimeline) {
+  constexpr int64_t kCounted = 5;
+  for (const Layout& layout : {kSharded, kPipelined}) {
+    InProcessHub hub;
+    std::barrier all_ranks(layout.num_ranks());
+    AllocationCounts counts{};
+    const absl::Status status = RunRanks(
+        SmallJob(), layout, [&] { return hub.NewFactory(); },
+        [&](Rank rank, Trainer& trainer) {
+          EXPECT_TRUE(trainer.RunStep({}).ok());
+          all_ranks.arrive_and_wait();
+          if (rank == Rank{0}) StartCountingAllocations();
+          all_ranks.arrive_and_wait();
+          for (int64_t i = 0; i < kCounted; ++i) {
+            EXPECT_TRUE(trainer.RunStep({}).ok());
+          }
+          all_ranks.arrive_and_wait();
+          if (rank == Rank{0}) counts = StopCountingAllocations();
+          return absl::OkStatus();
+        });
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(counts.own, kCounted * layout.num_ranks());
+    RecordProperty("library_allocations", std::to_string(counts.library));
+  }
+}
+
+// Goal: one rank's vote stops all after the same step. Method: rank 1 votes in
+// step 2.
+TEST(CpuTrainerTest, OneVoteStopsAll) {
+  InProcessHub hub;
+  const absl::Status status = RunRanks(
+      SmallJob(), kSharded, [&] { return hub.NewFactory(); },
+      [](Rank rank, Trainer& trainer) {
+        for (int64_t step = 1; step <= 3; ++step) {
+          const auto result =
+              trainer.RunStep({.vote_to_stop = rank == Rank{1} && step == 2});
+          if (!result.ok()) return result.status();
+          EXPECT_EQ((*result)->step, step);
+          EXPECT_EQ((*result)->stop, step == 2);
+        }
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Goal: a step whose loss is not a number reports it and leaves parameters and
+// moments untouched. Method: poison one weight, compare everything else before
+// and after.
+TEST(CpuTrainerTest, NonFiniteStepLeavesStateAlone) {
+  InProcessHub hub;
+  const absl::Status status = RunRanks(
+      SmallJob(), kSharded, [&] { return hub.NewFactory(); },
+      [](Rank, Trainer& trainer) {
+        EXPECT_TRUE(trainer.RunStep({}).ok());
+        std::vector<std::vector<float>> before;
+        bool first = true;
+        const auto pieces = trainer.ReadState();
+        if (!pieces.ok()) return pieces.status();
+        for (const StatePiece& piece : *pieces) {
+          if (first) *piece.data = std::numeric_limits<float>::quiet_NaN();
+          first = false;
+          before.emplace_back(piece.data,
+                              piece.data + (piece.end - piece.begin));
+        }
+        const auto result = trainer.RunStep({});
+        if (!result.ok()) return result.status();
+        EXPECT_FALSE((*result)->finite);
+        for (size_t i = 0; i < pieces->size(); ++i) {
+          // Other ranks' slices of the parameters are gathered anew each step.
+          if (!(*pieces)[i].is_owner) continue;
+          EXPECT_EQ(std::memcmp(before[i].data(), (*pieces)[i].data,
+                                before[i].size() * sizeof(float)),
+                    0)
+              << (*pieces)[i].tensor;
+        }
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Goal: a rank that leaves ends the others' step with an error that names rank,
+// step and instruction. Method: rank 0 stops after one step.
+TEST(CpuTrainerTest, LostRankEndsTheStep) {
+  InProcessHub hub;
+  const absl::Status status = RunRanks(
+      SmallJob(), kPipelined, [&] { return hub.NewFactory(); },
+      [](Rank rank, Trainer& trainer) {
+        EXPECT_TRUE(trainer.RunStep({}).ok());
+        if (rank == Rank{0}) return absl::OkStatus();
+        const auto result = trainer.RunStep({});
+        EXPECT_TRUE(absl::IsUnavailable(result.status())) << result.status();
+        EXPECT_THAT(std::string(result.status().message()),
+                    HasSubstr("step 2, "));
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Goal: Abort() from another thread ends a step that waits for a peer. Method:
+// rank 1 never starts its step until rank 0's has ended.
+TEST(CpuTrainerTest, AbortEndsAStep) {
+  InProcessHub hub;
+  absl::Notification ended;
+  const absl::Status status = RunRanks(
+      SmallJob(), {.data = 2, .micro_batch = 4},
+      [&] { return hub.NewFactory(); },
+      [&](Rank rank, Trainer& trainer) {
+        if (rank == Rank{1}) {
+          ended.WaitForNotification();
+          return absl::OkStatus();
+        }
+        std::thread aborter([&] { trainer.Abort(); });
+        EXPECT_TRUE(absl::IsAborted(trainer.RunStep({}).status()));
+        aborter.join();
+        ended.Notify();
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Goal: a bad batch is reported with its cause. Method: a source that fails.
+TEST(CpuTrainerTest, BatchErrorsComeThrough) {
+  class Broken : public BatchSource {
+    absl::Status Fill(const BatchRequest&, const BatchPointers&) override {
+      return absl::DataLossError("tokens.bin: token 17 is cut off");
+    }
+  } broken;
+  InProcessHub hub;
+  const auto factory = hub.NewFactory();
+  auto trainer = CreateCpuTrainer({.job = SmallJob(),
+                                   .layout = {.micro_batch = 8},
+                                   .rank = Rank{0},
+                                   .communicators = factory.get(),
+                                   .batches = &broken});
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  const absl::Status status = (*trainer)->RunStep({}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("token 17"));
+}
+
+// Goal: the clip factor brings any larger norm to the limit and leaves smaller
+// ones, and zero means none. Method: by hand.
+TEST(ClipScaleTest, LimitsTheNorm) {
+  EXPECT_NEAR(ClipScale(100.0, 1.0), 0.1, 1e-7);
+  EXPECT_EQ(ClipScale(0.25, 1.0), 1.0);
+  EXPECT_EQ(ClipScale(0.0, 1.0), 1.0);
+  EXPECT_EQ(ClipScale(1e6, 0.0), 1.0);
+}
+
+}  // namespace
+}  // namespace millrace

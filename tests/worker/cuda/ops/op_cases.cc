@@ -1,0 +1,245 @@
+#include "tests/worker/cuda/ops/op_cases.h"
+
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace millrace {
+namespace {
+
+void AddNorms(std::vector<OpCase>& cases) {
+  for (const auto& [num_tokens, hidden] :
+       std::vector<std::pair<int64_t, int64_t>>{
+           {1, 8}, {37, 72}, {130, 2048}, {19, 4096}, {45, 100}, {7, 33}}) {
+    for (const bool accumulate : {false, true}) {
+      const NormAttributes shape = {.num_tokens = num_tokens,
+                                    .hidden = hidden,
+                                    .epsilon = 1e-5,
+                                    .accumulate = accumulate};
+      cases.push_back({"", OpKind::kRmsNormBackward, shape});
+      cases.push_back({.what = "first",
+                       .kind = OpKind::kRmsNormBackward,
+                       .attributes = shape,
+                       .has_d_residual = false});
+      if (accumulate) continue;
+      cases.push_back({"", OpKind::kRmsNormForward, shape});
+      cases.push_back({"", OpKind::kResidualRmsNormForward, shape});
+    }
+  }
+}
+
+void AddElementwise(std::vector<OpCase>& cases) {
+  for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 1}, {3, 7}, {33, 96}, {50, 1000}, {21, 1365}}) {
+    for (const OpKind kind :
+         {OpKind::kAdd, OpKind::kZero, OpKind::kSwigluForward,
+          OpKind::kSwigluBackward}) {
+      cases.push_back({"", kind, ElementwiseAttributes{rows, cols}});
+    }
+  }
+  cases.push_back({.what = "second",
+                   .kind = OpKind::kLoadBatch,
+                   .attributes = ElementwiseAttributes{3, 17},
+                   .layout = {.micro_batch = 3, .num_microbatches = 2}});
+}
+
+// Forward against weights [out, in], the gradients of its input and of its
+// weight.
+void AddGemms(std::vector<OpCase>& cases) {
+  struct Shape {
+    int64_t tokens, in, out;
+  };
+  for (const auto& [tokens, in, out] : std::vector<Shape>{{1, 8, 16},
+                                                          {64, 128, 192},
+                                                          {200, 264, 1000},
+                                                          {130, 512, 256},
+                                                          {33, 65, 47},
+                                                          {5, 3, 1}}) {
+    cases.push_back({"forward", OpKind::kGemm,
+                     GemmAttributes{tokens, out, in, false, true}});
+    cases.push_back({"input_gradient", OpKind::kGemm,
+                     GemmAttributes{tokens, in, out, false, false}});
+    for (const bool accumulate : {false, true}) {
+      cases.push_back(
+          {"weight_gradient", OpKind::kGemm,
+           GemmAttributes{out, in, tokens, true, false, accumulate}});
+    }
+  }
+}
+
+void AddAttention(std::vector<OpCase>& cases) {
+  std::vector<AttentionAttributes> shapes = {
+      {2, 65, 4, 2, 64},  {1, 1, 1, 1, 64},    {3, 130, 2, 1, 128},
+      {1, 257, 4, 4, 96}, {2, 70, 2, 1, 256},  {2, 40, 4, 2, 32},
+      {1, 33, 3, 1, 48},  {1, 512, 8, 2, 128},
+  };
+  for (AttentionAttributes& shape : shapes) {
+    shape.rope_theta = 10000;
+    for (const bool inverse : {false, true}) {
+      shape.inverse = inverse;
+      cases.push_back({"", OpKind::kRope, shape});
+    }
+    shape.inverse = false;
+    // As many as a plan has room for (planner/program/workspace.h).
+    const int64_t room =
+        shape.num_sequences + shape.num_sequences * shape.sequence_length / 128;
+    for (const int64_t num_documents : {int64_t{0}, room, int64_t{-1}}) {
+      cases.push_back({.what = "",
+                       .kind = OpKind::kAttentionForward,
+                       .attributes = shape,
+                       .num_documents = num_documents});
+      for (const bool deterministic : {false, true}) {
+        cases.push_back({.what = deterministic ? "deterministic" : "",
+                         .kind = OpKind::kAttentionBackward,
+                         .attributes = shape,
+                         .num_documents = num_documents,
+                         .deterministic = deterministic});
+      }
+    }
+  }
+}
+
+void AddVocabulary(std::vector<OpCase>& cases) {
+  struct Shape {
+    int64_t tokens, hidden, rows, chunk;
+  };
+  const std::vector<Shape> shapes = {{1, 8, 16, 1},       {40, 64, 96, 40},
+                                     {100, 136, 515, 33}, {64, 256, 1024, 16},
+                                     {21, 20, 37, 10},    {30, 33, 50, 30}};
+  for (const auto& [tokens, hidden, rows, chunk] : shapes) {
+    for (const bool accumulate : {false, true}) {
+      const VocabAttributes shape = {.num_tokens = tokens,
+                                     .hidden = hidden,
+                                     .vocab_rows = rows,
+                                     .chunk_tokens = chunk,
+                                     .token_scale = 1.0 / 64,
+                                     .loss_share = 1,
+                                     .accumulate = accumulate};
+      cases.push_back({"", OpKind::kLinearCrossEntropy, shape});
+      for (const bool deterministic : {false, true}) {
+        cases.push_back({.what = deterministic ? "deterministic" : "",
+                         .kind = OpKind::kEmbeddingBackward,
+                         .attributes = shape,
+                         .layout = {.tensor = 2},
+                         .coordinates = {.tensor = 1},
+                         .deterministic = deterministic});
+      }
+      VocabAttributes shard = shape;
+      shard.loss_share = 0.5;
+      for (const int32_t idx : {0, 1}) {
+        cases.push_back({.what = "sharded",
+                         .kind = OpKind::kCrossEntropyGradient,
+                         .attributes = shard,
+                         .layout = {.tensor = 2},
+                         .coordinates = {.tensor = idx}});
+        if (chunk == tokens) {
+          VocabAttributes kept = shard;
+          kept.keeps_logits = true;
+          cases.push_back({.what = "sharded",
+                           .kind = OpKind::kCrossEntropyGradient,
+                           .attributes = kept,
+                           .layout = {.tensor = 2},
+                           .coordinates = {.tensor = idx}});
+        }
+        if (accumulate) continue;
+        for (const OpKind kind :
+             {OpKind::kEmbeddingForward, OpKind::kCrossEntropyStats,
+              OpKind::kCrossEntropyLoss}) {
+          cases.push_back({.what = "sharded",
+                           .kind = kind,
+                           .attributes = shard,
+                           .layout = {.tensor = 2},
+                           .coordinates = {.tensor = idx}});
+        }
+      }
+    }
+  }
+}
+
+void AddOptimizer(std::vector<OpCase>& cases) {
+  for (const int64_t num_elements : {128, 640, 25600}) {
+    for (const bool data_sharded : {false, true}) {
+      const Layout layout = {.data = data_sharded ? 2 : 1,
+                             .zero = data_sharded ? 1 : 0};
+      const MeshCoordinates coordinates = {.data = data_sharded ? 1 : 0};
+      for (const bool weight_decay : {false, true}) {
+        for (const bool skip : {false, true}) {
+          cases.push_back(
+              {.what = "",
+               .kind = OpKind::kAdamW,
+               .attributes = OptimizerAttributes{num_elements, data_sharded,
+                                                 weight_decay},
+               .layout = layout,
+               .coordinates = coordinates,
+               .skip = skip});
+        }
+      }
+      for (const OpKind kind : {OpKind::kAdamW, OpKind::kCastParameters}) {
+        cases.push_back(
+            {.what = "norms",
+             .kind = kind,
+             .attributes = OptimizerAttributes{num_elements, data_sharded},
+             .layout = layout,
+             .coordinates = coordinates,
+             .fp32_parameters = true});
+      }
+      for (const OpKind kind :
+           {OpKind::kSquaredNorm, OpKind::kCastParameters,
+            OpKind::kAccumulateGradients, OpKind::kRoundGradients,
+            OpKind::kWidenGradients}) {
+        // The whole bucket is rounded.
+        if (kind == OpKind::kRoundGradients && data_sharded) continue;
+        cases.push_back(
+            {.what = "",
+             .kind = kind,
+             .attributes = OptimizerAttributes{.num_elements = num_elements,
+                                               .data_sharded = data_sharded,
+                                               .share = 0.25},
+             .layout = layout,
+             .coordinates = coordinates});
+      }
+    }
+  }
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  struct Scalars {
+    const char* what;
+    double clip_norm, loss, squared_norm;
+  };
+  for (const auto& [what, clip_norm, loss, squared_norm] :
+       std::vector<Scalars>{{"clips", 1, 2.5, 7},
+                            {"large_limit", 100, 2.5, 7},
+                            {"no_limit", 0, 2.5, 1e6},
+                            {"nan_loss", 1, std::nan(""), 7},
+                            {"infinite_norm", 1, 2.5, kInfinity}}) {
+    cases.push_back({.what = what,
+                     .kind = OpKind::kClipFactor,
+                     .attributes = NoAttributes{},
+                     .clip_norm = clip_norm,
+                     .loss = loss,
+                     .squared_norm = squared_norm});
+  }
+}
+
+}  // namespace
+
+std::string OpCase::Name() const {
+  return absl::StrCat(
+      OpKindName(kind), " ", AttributesToString(attributes),
+      what.empty() ? "" : " ", what,
+      num_documents == 0 ? "" : absl::StrCat(" documents ", num_documents),
+      skip ? " skip" : "");
+}
+
+std::vector<OpCase> AllOpCases() {
+  std::vector<OpCase> cases;
+  AddNorms(cases);
+  AddElementwise(cases);
+  AddGemms(cases);
+  AddAttention(cases);
+  AddVocabulary(cases);
+  AddOptimizer(cases);
+  return cases;
+}
+
+}  // namespace millrace

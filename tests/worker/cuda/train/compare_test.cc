@@ -1,0 +1,133 @@
+#include "worker/compare/compare.h"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "gtest/gtest.h"
+#include "planner/lower/lower.h"
+#include "tests/e2e/equivalence_batches.h"
+#include "worker/cpu/stepper.h"
+#include "worker/cuda/train/stepper.h"
+
+namespace millrace {
+namespace {
+
+// One document a sequence, the tokens those of SyntheticBatches.
+class WholeSequences : public BatchSource {
+ public:
+  explicit WholeSequences(const ModelSpec& model)
+      : length_(model.sequence_length),
+        batches_(model.vocab_size, model.sequence_length) {}
+  absl::Status Fill(const BatchRequest& request,
+                    const BatchPointers& out) override {
+    RETURN_IF_ERROR(batches_.Fill(request, out));
+    std::fill_n(out.document_starts, request.num_sequences * length_, 0);
+    return absl::OkStatus();
+  }
+
+ private:
+  const int64_t length_;
+  SyntheticBatches batches_;
+};
+
+struct CompareCase {
+  std::string name;
+  ModelSpec model;
+  bool documents;  // That begin inside sequences.
+  Recompute recompute = Recompute::kNone;
+};
+
+std::vector<CompareCase> Cases() {
+  const ModelSpec odd = {.vocab_size = 131,
+                         .hidden = 36,
+                         .num_layers = 3,
+                         .num_heads = 6,
+                         .num_kv_heads = 2,
+                         .head_dim = 10,
+                         .ffn_hidden = 52,
+                         .sequence_length = 37,
+                         .init_std = 0.08};
+  const ModelSpec narrow = {.vocab_size = 1024,
+                            .hidden = 512,
+                            .num_layers = 2,
+                            .num_heads = 8,
+                            .num_kv_heads = 2,
+                            .head_dim = 64,
+                            .ffn_hidden = 1536,
+                            .sequence_length = 384};
+  const ModelSpec wide = {.vocab_size = 2048,
+                          .hidden = 512,
+                          .num_layers = 2,
+                          .num_heads = 4,
+                          .num_kv_heads = 2,
+                          .head_dim = 128,
+                          .ffn_hidden = 1408,
+                          .sequence_length = 640};
+  return {{"odd sizes, documents", odd, true},
+          {"heads of 64", narrow, false},
+          {"heads of 64, documents", narrow, true},
+          {"heads of 128", wide, false},
+          {"heads of 128, documents", wide, true},
+          {"selective recompute", narrow, true, Recompute::kCheap},
+          {"full recompute", narrow, true, Recompute::kFull}};
+}
+
+absl::StatusOr<Comparison> RunCase(const CompareCase& c, Precision precision,
+                                   CompareMode mode) {
+  Layout layout = {
+      .micro_batch = 2, .num_microbatches = 2, .recompute = c.recompute};
+  ASSIGN_OR_RETURN(const Program cpu_program,
+                   BuildTrainingProgram(c.model, layout, 0));
+  layout.precision = precision;
+  ASSIGN_OR_RETURN(const Program gpu_program,
+                   BuildTrainingProgram(c.model, layout, 0));
+  JobSpec job;
+  job.model = c.model;
+  job.training.num_steps = 10;
+  job.training.global_batch = layout.global_batch();
+  job.training.seed = 7;
+  job.training.optimizer.learning_rate = 1e-3;
+  SyntheticBatches with_documents(c.model.vocab_size, c.model.sequence_length);
+  WholeSequences whole(c.model);
+  BatchSource* batches = &whole;
+  if (c.documents) batches = &with_documents;
+  ASSIGN_OR_RETURN(
+      const auto cpu,
+      CpuStepper::Create({.program = &cpu_program,
+                          .job = job,
+                          .num_threads = static_cast<int32_t>(std::min(
+                              16u, std::thread::hardware_concurrency())),
+                          .batches = batches}));
+  ASSIGN_OR_RETURN(const auto gpu, CreateCudaStepper({.program = &gpu_program,
+                                                      .job = job,
+                                                      .batches = batches}));
+  return CompareSteps(*cpu, *gpu, mode);
+}
+
+// Goal: a whole training step on a GPU is the CPU's: every op by itself, and
+// one after the other. Method: CompareSteps on models that take the plain and
+// the fast kernels, with and without documents, with and without activations
+// that are computed again, two micro-batches each.
+TEST(CudaCompareTest, EveryOpOfAStepAgrees) {
+  for (const CompareCase& c : Cases()) {
+    for (const Precision precision :
+         {Precision::kFloat32, Precision::kBfloat16}) {
+      for (const CompareMode mode :
+           {CompareMode::kIsolated, CompareMode::kChained}) {
+        const auto comparison = RunCase(c, precision, mode);
+        ASSERT_TRUE(comparison.ok()) << c.name << ": " << comparison.status();
+        const std::string text = ComparisonToText(*comparison);
+        EXPECT_FALSE(comparison->FirstDifference().has_value()) << c.name;
+        std::cout << c.name << ": " << text << std::endl;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace

@@ -1,0 +1,437 @@
+#include "worker/agent/agent.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/exceptions.h"
+#include "base/status_macros.h"
+#include "coordinator/protocol/client.h"
+#include "coordinator/protocol/secret.h"
+#include "worker/agent/child_process.h"
+#include "worker/agent/data_preparation.h"
+#include "worker/agent/restart_budget.h"
+#include "worker/data/prepare.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kPollMs = 200;
+// Queues of a GPU: streams that share one wait for each other, and those of
+// copy engines wait for other ranks. CUDA has eight otherwise, 32 at most.
+constexpr char kConnectionsVariable[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+// How long workers and the coordinator may take to end by themselves.
+constexpr absl::Duration kEndLimit = absl::Seconds(3);
+
+class Agent {
+ public:
+  explicit Agent(AgentOptions options)
+      : options_(std::move(options)), is_first_(options_.agent_idx == 0) {}
+
+  int Run() {
+    const absl::StatusOr<int> exit_code = RunUntilShutdown();
+    if (exit_code.ok()) {
+      End();
+      return *exit_code;
+    }
+    std::cerr << "millrace: agent " << options_.agent_idx << ": "
+              << exit_code.status().message() << std::endl;
+    End();
+    return 1;
+  }
+
+ private:
+  struct Worker {
+    int32_t incarnation;
+    pid_t pid;
+  };
+
+  absl::StatusOr<int> RunUntilShutdown() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, number);
+    signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signal_fd_ < 0) return absl::InternalError("no signalfd");
+    if (options_.coordinator.has_value()) RETURN_IF_ERROR(StartCoordinator());
+    ASSIGN_OR_RETURN(host_address_,
+                     AddressTowards(options_.coordinator_address));
+    const absl::Duration heartbeat =
+        absl::Milliseconds(options_.job.fault.heartbeat_interval_ms);
+    ASSIGN_OR_RETURN(
+        client_,
+        Client::Create({.address = options_.coordinator_address,
+                        .secret = options_.secret,
+                        .heartbeat_interval = heartbeat,
+                        .make_hello = [this] { return MakeHello(); }}));
+    data_.emplace(options_.job,
+                  DataPreparationOptions{
+                      .num_threads = options_.devices.num_devices *
+                                     options_.devices.threads_per_device,
+                      .show_progress = is_first_});
+    while (!exit_code_.has_value()) {
+      pollfd fds[] = {{.fd = signal_fd_, .events = POLLIN},
+                      {.fd = client_->event_fd(), .events = POLLIN},
+                      {.fd = data_->event_fd(), .events = POLLIN}};
+      if (poll(fds, std::size(fds), kPollMs) < 0 && errno != EINTR) {
+        return absl::InternalError("poll failed");
+      }
+      RETURN_IF_ERROR(HandleSignals());
+      RETURN_IF_ERROR(RestartCoordinatorIfDue());
+      RETURN_IF_ERROR(HandleMessages());
+      if (data_->TakeResult(&prepared_)) HandleData();
+      if (MonotonicNow() > give_up_at_) {
+        return absl::UnavailableError("the coordinator did not answer");
+      }
+    }
+    return *exit_code_;
+  }
+
+  // On the client's thread.
+  protocol::Hello MakeHello() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    protocol::Hello hello;
+    protocol::AgentHello* agent = hello.mutable_agent();
+    agent->set_agent_idx(options_.agent_idx);
+    agent->set_host(options_.host);
+    agent->set_num_devices(options_.devices.num_devices);
+    agent->set_threads_per_device(options_.devices.threads_per_device);
+    agent->set_devices_on_host(options_.devices.devices_on_host);
+    agent->set_machine(options_.devices.machine);
+    agent->set_machine_description(options_.devices.description);
+    agent->set_memory_bytes(options_.devices.memory_bytes);
+    agent->set_data_ready(data_ready_);
+    for (const auto& [rank, worker] : workers_) {
+      protocol::LiveWorker* live = agent->add_workers();
+      live->set_rank(rank);
+      live->set_incarnation(worker.incarnation);
+    }
+    return hello;
+  }
+
+  void Log(const std::string& line) {
+    if (!log_.is_open()) return;
+    log_ << absl::FormatTime("%H:%M:%E3S ", absl::Now(), absl::LocalTimeZone())
+         << line << std::endl;
+  }
+
+  // Children. -----------------------------------------------------------------
+
+  absl::Status StartCoordinator() {
+    const CoordinatorStart& start = *options_.coordinator;
+    std::vector<std::string> arguments = {"coordinator",
+                                          "--run-directory",
+                                          start.run_directory,
+                                          "--job-file",
+                                          start.job_file,
+                                          "--listen-fd",
+                                          absl::StrCat(start.listener.fd()),
+                                          "--agents",
+                                          absl::StrCat(options_.num_agents)};
+    if (start.profile_only) arguments.push_back("--profile-only");
+    if (start.tune) arguments.push_back("--tune");
+    if (!start.profile_output.empty()) {
+      arguments.insert(arguments.end(),
+                       {"--profile-output", start.profile_output});
+    }
+    ASSIGN_OR_RETURN(
+        coordinator_pid_,
+        StartChild({.arguments = arguments,
+                    .environment = {{kSecretVariable, options_.secret}},
+                    .log_path = start.run_directory + "/logs/coordinator.log",
+                    .keep_stdout = true,
+                    .keep_fd = start.listener.fd()}));
+    return absl::OkStatus();
+  }
+
+  absl::Status StartWorker(const protocol::StartWorker& order) {
+    const int32_t rank = order.rank();
+    if (const auto found = workers_.find(rank); found != workers_.end()) {
+      if (found->second.incarnation >= order.incarnation()) {
+        return absl::OkStatus();  // Said twice.
+      }
+      kill(found->second.pid, SIGKILL);
+      waitpid(found->second.pid, nullptr, 0);
+    }
+    const std::string threads =
+        absl::StrCat(options_.devices.threads_per_device);
+    ChildOptions child = {
+        .arguments = {"worker", "--coordinator", options_.coordinator_address,
+                      "--rank", absl::StrCat(rank), "--incarnation",
+                      absl::StrCat(order.incarnation()), "--host-address",
+                      host_address_, "--device", absl::StrCat(DeviceOf(rank)),
+                      "--threads", threads, "--heartbeat-ms",
+                      absl::StrCat(options_.job.fault.heartbeat_interval_ms)},
+        // More workers than cores are common on a CPU: waiting threads must
+        // sleep, not spin.
+        .environment = {{kSecretVariable, options_.secret},
+                        {"OMP_NUM_THREADS", threads},
+                        {"OMP_WAIT_POLICY", "passive"}},
+        .log_path =
+            absl::StrFormat("%s/logs/worker-%04d.log", run_directory_, rank)};
+    if (options_.job.resources.transport != "nccl" &&
+        std::getenv(kConnectionsVariable) == nullptr) {
+      child.environment.emplace_back(kConnectionsVariable, "32");
+    }
+    for (const std::string& prefix : prepared_->prefixes) {
+      child.arguments.push_back("--data-prefix");
+      child.arguments.push_back(prefix);
+    }
+    pid_t pid = 0;
+    ASSIGN_OR_RETURN(pid, StartChild(child));
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      workers_[rank] = {order.incarnation(), pid};
+    }
+    Log(absl::StrCat("started rank ", rank, ", incarnation ",
+                     order.incarnation(), ", process ", pid));
+    return absl::OkStatus();
+  }
+
+  // A rank's processes follow one another on the same device.
+  int32_t DeviceOf(int32_t rank) {
+    const auto next = static_cast<int32_t>(device_by_rank_.size());
+    return options_.devices.first_device_idx +
+           device_by_rank_.try_emplace(rank, next).first->second;
+  }
+
+  absl::Status ReapChildren() {
+    for (auto it = workers_.begin(); it != workers_.end();) {
+      int wait_status = 0;
+      if (waitpid(it->second.pid, &wait_status, WNOHANG) != it->second.pid) {
+        ++it;
+        continue;
+      }
+      protocol::ToCoordinator message;
+      message.mutable_worker_died()->set_rank(it->first);
+      message.mutable_worker_died()->set_incarnation(it->second.incarnation);
+      message.mutable_worker_died()->set_detail(DescribeExit(wait_status));
+      Log(absl::StrCat("rank ", it->first, " ", DescribeExit(wait_status)));
+      client_->SendReliably(std::move(message));
+      std::lock_guard<std::mutex> lock(mutex_);
+      it = workers_.erase(it);
+    }
+    if (coordinator_pid_ <= 0) return absl::OkStatus();
+    int wait_status = 0;
+    if (waitpid(coordinator_pid_, &wait_status, WNOHANG) != coordinator_pid_) {
+      return absl::OkStatus();
+    }
+    coordinator_pid_ = 0;
+    return OnCoordinatorEnd(wait_status);
+  }
+
+  absl::Status OnCoordinatorEnd(int wait_status) {
+    const absl::Time now = MonotonicNow();
+    if (WIFEXITED(wait_status) &&
+        WEXITSTATUS(wait_status) != kExceptionExitCode) {
+      // On purpose. Its last word to us may still be on the way.
+      coordinator_exit_ = DescribeExit(wait_status);
+      give_up_at_ = std::min(give_up_at_, now + kEndLimit);
+      return absl::OkStatus();
+    }
+    const std::optional<absl::Duration> wait =
+        coordinator_budget_.OnDeath(RecordedProgress());
+    if (!wait.has_value()) {
+      return absl::UnavailableError(absl::StrCat(
+          "the coordinator dies again and again (", DescribeExit(wait_status),
+          "), ", RestartBudget::kMaxRestartsWithoutProgress,
+          " restarts without a training step in between; see ",
+          options_.coordinator->run_directory, "/logs/coordinator.log"));
+    }
+    Log(absl::StrCat("coordinator ", DescribeExit(wait_status),
+                     "; starting it again in ", absl::FormatDuration(*wait)));
+    restart_coordinator_at_ = now + *wait;
+    return RestartCoordinatorIfDue();
+  }
+
+  absl::Status RestartCoordinatorIfDue() {
+    if (MonotonicNow() < restart_coordinator_at_) return absl::OkStatus();
+    restart_coordinator_at_ = absl::InfiniteFuture();
+    return StartCoordinator();
+  }
+
+  // Grows by a line with every step that the coordinator hears of.
+  int64_t RecordedProgress() const {
+    std::error_code none_yet;
+    const auto bytes = std::filesystem::file_size(
+        options_.coordinator->run_directory + "/metrics.jsonl", none_yet);
+    return none_yet ? 0 : static_cast<int64_t>(bytes);
+  }
+
+  // Inputs. -------------------------------------------------------------------
+
+  absl::Status HandleSignals() {
+    signalfd_siginfo info;
+    while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+      if (info.ssi_signo != SIGCHLD) OnStopSignal();
+    }
+    return ReapChildren();
+  }
+
+  void OnStopSignal() {
+    ++num_stop_signals_;
+    protocol::ToCoordinator message;
+    message.mutable_stop_request()->set_now(num_stop_signals_ > 1);
+    client_->SendReliably(std::move(message));
+    if (num_stop_signals_ > 1) {
+      give_up_at_ = std::min(give_up_at_, MonotonicNow() + kEndLimit);
+    }
+  }
+
+  absl::Status HandleMessages() {
+    while (!exit_code_.has_value()) {
+      std::optional<protocol::FromCoordinator> message;
+      absl::StatusOr<std::optional<protocol::FromCoordinator>> received =
+          client_->Receive(absl::ZeroDuration());
+      if (!received.ok()) return received.status();
+      if (!received->has_value()) return absl::OkStatus();
+      RETURN_IF_ERROR(Handle(**received));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Handle(const protocol::FromCoordinator& message) {
+    switch (message.body_case()) {
+      case protocol::FromCoordinator::kWelcome:
+        run_directory_ = message.welcome().run_directory();
+        if (!log_.is_open()) {
+          log_.open(absl::StrCat(run_directory_, "/logs/agent-",
+                                 options_.agent_idx, ".log"),
+                    std::ios::app);
+        }
+        break;
+      case protocol::FromCoordinator::kStartWorker:
+        return StartWorker(message.start_worker());
+      case protocol::FromCoordinator::kKillWorker: {
+        const protocol::KillWorker& order = message.kill_worker();
+        const auto found = workers_.find(order.rank());
+        if (found != workers_.end() &&
+            found->second.incarnation == order.incarnation()) {
+          kill(found->second.pid, SIGKILL);
+        }
+        break;
+      }
+      case protocol::FromCoordinator::kShutdown:
+        exit_code_ = message.shutdown().exit_code();
+        if (is_first_ && !message.shutdown().message().empty()) {
+          std::cerr << "millrace: " << message.shutdown().message()
+                    << std::endl;
+        }
+        break;
+      default:
+        break;
+    }
+    return absl::OkStatus();
+  }
+
+  void HandleData() {
+    protocol::ToCoordinator message;
+    if (prepared_.ok()) {
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        data_ready_ = true;
+      }
+      message.mutable_data_ready();
+    } else {
+      const absl::StatusCode code = prepared_.status().code();
+      message.mutable_agent_failed()->set_reason(
+          absl::StrCat("data: ", prepared_.status().message()));
+      message.mutable_agent_failed()->set_bad_input(
+          code == absl::StatusCode::kInvalidArgument ||
+          code == absl::StatusCode::kNotFound);
+    }
+    client_->SendReliably(std::move(message));
+  }
+
+  // The end. ------------------------------------------------------------------
+
+  // Workers were told too; who does not end by himself is killed.
+  void End() {
+    const absl::Time deadline =
+        MonotonicNow() + (exit_code_ == 0 ? kEndLimit : absl::ZeroDuration());
+    for (auto& [rank, worker] : workers_) WaitOrKill(worker.pid, deadline);
+    client_.reset();
+    if (coordinator_pid_ > 0) {
+      WaitOrKill(coordinator_pid_, MonotonicNow() + kEndLimit);
+    }
+    if (data_.has_value() && !data_->ended()) {
+      // The thread reads and tokenizes and cannot be interrupted; what it
+      // writes is renamed into place last, so nothing is left half done.
+      std::cout.flush();
+      _exit(exit_code_.value_or(1));
+    }
+  }
+
+  void WaitOrKill(pid_t pid, absl::Time deadline) {
+    while (waitpid(pid, nullptr, WNOHANG) == 0) {
+      if (MonotonicNow() >= deadline) {
+        kill(pid, SIGKILL);
+        waitpid(pid, nullptr, 0);
+        return;
+      }
+      // SIGCHLD ends the wait at once.
+      pollfd fd = {.fd = signal_fd_, .events = POLLIN};
+      poll(&fd, 1, kPollMs);
+      signalfd_siginfo info;
+      while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+      }
+    }
+  }
+
+  const AgentOptions options_;
+  const bool is_first_;
+  int signal_fd_ = -1;
+  std::string host_address_;
+  std::string run_directory_;
+  std::ofstream log_;
+  std::optional<DataPreparation> data_;
+  absl::StatusOr<PreparedData> prepared_ = absl::UnavailableError("not yet");
+  std::optional<int> exit_code_;
+  int num_stop_signals_ = 0;
+  absl::Time give_up_at_ = absl::InfiniteFuture();
+  pid_t coordinator_pid_ = 0;
+  std::string coordinator_exit_;
+  RestartBudget coordinator_budget_;
+  std::map<int32_t, int32_t> device_by_rank_;  // Among those of this agent.
+  absl::Time restart_coordinator_at_ = absl::InfiniteFuture();
+
+  // Written by the main thread only; the client's thread reads.
+  std::mutex mutex_;
+  bool data_ready_ = false;
+  std::map<int32_t, Worker> workers_;  // By rank; living ones.
+
+  std::unique_ptr<Client> client_;  // Its thread calls MakeHello(): last.
+};
+
+}  // namespace
+
+void BlockAgentSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, number);
+  CHECK(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
+}
+
+int RunAgent(AgentOptions options) { return Agent(std::move(options)).Run(); }
+
+}  // namespace millrace

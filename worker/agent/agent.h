@@ -1,0 +1,53 @@
+// An agent: starts this host's workers, sees their death at once, replaces them
+// on order, and passes the user's signals on. Agent 0 also starts the
+// coordinator, and starts it again if it dies, within restart_budget.h.
+
+#ifndef MILLRACE_WORKER_AGENT_AGENT_H_
+#define MILLRACE_WORKER_AGENT_AGENT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/job/job.h"
+#include "worker/agent/listener.h"
+#include "worker/backend/agent_devices.h"
+
+namespace millrace {
+
+// What agent 0 has and the others do not.
+struct CoordinatorStart {
+  Listener listener;
+  std::string run_directory;
+  std::string job_file;  // As the user named it.
+  bool profile_only = false;
+  std::string profile_output;  // With profile_only. Empty: the cache.
+  bool tune = false;           // With profile_only.
+};
+
+struct AgentOptions {
+  int32_t agent_idx = 0;
+  int32_t num_agents = 1;
+  std::string host;
+  std::string coordinator_address;
+  std::string secret;
+  JobSpec job;
+  AgentDevices devices;
+  std::optional<CoordinatorStart> coordinator;
+};
+
+// Blocks SIGINT, SIGTERM and SIGCHLD for this thread and those it starts later,
+// so that the agent can wait for them together with everything else. To be
+// called before other threads exist.
+void BlockAgentSignals();
+
+// Until the job is over. Returns the exit code that the coordinator gave; what
+// people must know is on standard error. Does not return, but exits, if its
+// preparation of data cannot be waited for.
+int RunAgent(AgentOptions options);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_AGENT_AGENT_H_

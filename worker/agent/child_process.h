@@ -1,0 +1,35 @@
+// Processes that an agent starts: the coordinator and the workers.
+
+#ifndef MILLRACE_WORKER_AGENT_CHILD_PROCESS_H_
+#define MILLRACE_WORKER_AGENT_CHILD_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace millrace {
+
+struct ChildOptions {
+  // Of this same program, after its name: {"worker", "--rank", "3"}.
+  std::vector<std::string> arguments;
+  std::vector<std::pair<std::string, std::string>> environment;  // Added.
+  std::string log_path;      // Appended to by standard error and output.
+  bool keep_stdout = false;  // Standard output stays this process's.
+  int keep_fd = -1;          // Stays open in the child; -1: none.
+};
+
+// The child leads a process group of its own, so that a terminal's Ctrl-C
+// reaches the agent alone; it ignores SIGINT, and the kernel kills it when the
+// calling *thread* ends, so that no orphan trains on.
+absl::StatusOr<pid_t> StartChild(const ChildOptions& options);
+
+// "killed by signal 9 (Killed)", "exited with code 3".
+std::string DescribeExit(int wait_status);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_AGENT_CHILD_PROCESS_H_

@@ -1,0 +1,54 @@
+// Preparing a job's data on a thread of its own, while the agent goes on
+// listening.
+
+#ifndef MILLRACE_WORKER_AGENT_DATA_PREPARATION_H_
+#define MILLRACE_WORKER_AGENT_DATA_PREPARATION_H_
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "planner/job/job.h"
+#include "worker/data/prepare.h"
+
+namespace millrace {
+
+struct DataPreparationOptions {
+  int32_t num_threads = 1;
+  bool show_progress = false;  // On standard output.
+};
+
+class DataPreparation {
+ public:
+  // Starts at once. Agents of one host may do so all together: one works, the
+  // others wait for it.
+  DataPreparation(const JobSpec& job, const DataPreparationOptions& options);
+  // Waits for the thread; ask ended() first.
+  ~DataPreparation();
+
+  // Readable once the result is there; for poll().
+  int event_fd() const { return event_fd_; }
+  // True, once, when the result is there.
+  bool TakeResult(absl::StatusOr<PreparedData>* result);
+  bool ended() const { return ended_; }
+
+ private:
+  void Show(const PrepareProgress& progress);
+
+  const DataPreparationOptions options_;
+  const bool interactive_;
+  int event_fd_;
+  absl::Time last_shown_ = absl::InfinitePast();
+  PrepareStage last_stage_ = PrepareStage::kWaiting;
+  bool line_open_ = false;
+  std::mutex mutex_;
+  absl::StatusOr<PreparedData> result_ = absl::UnavailableError("not yet");
+  std::atomic<bool> ended_ = false;
+  std::thread thread_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_AGENT_DATA_PREPARATION_H_

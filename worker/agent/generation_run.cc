@@ -1,0 +1,394 @@
+#include "worker/agent/generation_run.h"
+
+#include <algorithm>
+#include <iostream>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "coordinator/protocol/convert.h"
+#include "fault/checkpoint.h"
+#include "fault/file_system.h"
+#include "planner/job/job_file.h"
+#include "planner/profile/profile_file.h"
+#include "planner/program/program.h"
+#include "worker/agent/parameter_hash.h"
+#include "worker/backend/cuda_backend.h"
+#include "worker/communicate/gloo_communicator.h"
+#include "worker/cpu/trainer.h"
+#include "worker/data/open_batches.h"
+#include "worker/measure/profiler.h"
+
+namespace millrace {
+namespace {
+
+constexpr absl::Duration kConnectTimeout = absl::Seconds(30);
+// A timeline goes out this often over a run, and once early.
+constexpr int64_t kTimelinesPerRun = 10;
+constexpr int64_t kEarlyTimelineStep = 3;
+constexpr double kLoadWindowSeconds = 0.5;
+
+TimeBreakdown Scaled(const TimeBreakdown& breakdown, double factor) {
+  return {.compute_s = breakdown.compute_s * factor,
+          .exposed_tensor_comm_s = breakdown.exposed_tensor_comm_s * factor,
+          .exposed_data_comm_s = breakdown.exposed_data_comm_s * factor,
+          .bubble_s = breakdown.bubble_s * factor,
+          .data_s = breakdown.data_s * factor,
+          .other_s = breakdown.other_s * factor};
+}
+
+}  // namespace
+
+GenerationRun::GenerationRun(const WorkerOptions& options, Client* client,
+                             Generation generation,
+                             const protocol::StartGeneration& message)
+    : options_(options),
+      client_(client),
+      generation_(generation),
+      message_(message),
+      rank_(options.rank),
+      store_(client, generation) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+GenerationRun::~GenerationRun() {
+  Abort();
+  thread_.join();
+}
+
+void GenerationRun::Abort() {
+  store_.Abort();
+  aborted_ = true;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (communicators_ != nullptr) communicators_->Abort();
+  if (trainer_ != nullptr) trainer_->Abort();
+}
+
+bool GenerationRun::WaitUntilEnded(absl::Duration timeout) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, absl::ToChronoMilliseconds(timeout),
+                           [this] { return ended_; });
+}
+
+protocol::ToCoordinator GenerationRun::NewMessage() const {
+  protocol::ToCoordinator message;
+  message.set_generation(ToInt(generation_));
+  return message;
+}
+
+void GenerationRun::Run() {
+  absl::Status status;
+  const absl::StatusOr<JobSpec> job = ParseJob(message_.job_yaml(), "job.yaml");
+  try {
+    if (!job.ok()) {
+      status = job.status();
+    } else if (message_.purpose() == protocol::GENERATION_PURPOSE_PROFILE) {
+      status = Measure(*job);
+    } else {
+      status = Train(*job);
+    }
+  } catch (const std::bad_alloc&) {
+    // The next try would end the same way, so the job is told.
+    status = absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", ToInt(rank_), ": the host's memory does not suffice"));
+  }
+  // Most errors of CUDA are Internal, and leave the process without the device.
+  device_lost_ =
+      job.ok() && job->resources.uses_cuda() && absl::IsInternal(status);
+  std::unique_ptr<Trainer> trainer;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!status.ok() && !aborted_) {
+      protocol::ToCoordinator message = NewMessage();
+      message.mutable_generation_failed()->set_code(
+          static_cast<int>(status.code()));
+      message.mutable_generation_failed()->set_message(
+          std::string(status.message()));
+      client_->SendReliably(std::move(message));
+    }
+    trainer = std::move(trainer_);
+  }
+  // Here, so that a device that hangs is noticed by who waits for the end.
+  trainer.reset();
+  std::lock_guard<std::mutex> lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+absl::Status GenerationRun::Measure(const JobSpec& job) {
+  ProfilerOptions options = {
+      .job = job,
+      .num_ranks = message_.num_ranks(),
+      .ranks_per_host = std::max(1, message_.ranks_per_host()),
+      .rank = rank_,
+      .num_threads = options_.num_threads,
+      .tune_command = message_.tune_command()};
+  HardwareProfile profile;
+  if (job.resources.uses_cuda()) {
+    CudaBackend* backend = nullptr;
+    ASSIGN_OR_RETURN(backend, LoadCudaBackend());
+    // There is more to measure, and it is quick to.
+    options.time_budget = absl::Seconds(60);
+    ASSIGN_OR_RETURN(profile, backend->MeasureHardwareProfile(
+                                  options, options_.device_idx, &store_));
+  } else {
+    RETURN_IF_ERROR(MakeCommunicators());
+    options.communicators = communicators_.get();
+    ASSIGN_OR_RETURN(profile, MeasureHardwareProfile(options));
+  }
+  if (rank_ != Rank{0}) return absl::OkStatus();
+  protocol::ToCoordinator message = NewMessage();
+  message.mutable_profile_measured()->set_profile_yaml(ProfileToYaml(profile));
+  client_->SendReliably(std::move(message));
+  return absl::OkStatus();
+}
+
+absl::Status GenerationRun::Train(const JobSpec& job) {
+  const double began_s = MonotonicSeconds();
+  absl::StatusOr<std::unique_ptr<BatchSource>> batches =
+      OpenBatches(job, options_.data_prefixes);
+  if (!batches.ok()) {
+    // Not DataLoss, which stands for a damaged checkpoint, and not tried again:
+    // the data would be the same.
+    return absl::FailedPreconditionError(
+        absl::StrCat("data: ", batches.status().message()));
+  }
+  batches_ = *std::move(batches);
+  RETURN_IF_ERROR(BuildTrainer(job));
+  const double made_s = MonotonicSeconds();
+  RETURN_IF_ERROR(Restore());
+  // What a recovery waits for; scripts/bench_recovery reads it.
+  std::cerr << absl::StrFormat(
+                   "generation %d: trainer made in %.2f s, restored in %.2f s",
+                   ToInt(generation_), made_s - began_s,
+                   MonotonicSeconds() - made_s)
+            << std::endl;
+  running_ = true;
+  protocol::ToCoordinator message = NewMessage();
+  message.mutable_generation_running()->set_completed_steps(
+      trainer_->completed_steps());
+  message.mutable_generation_running()->set_arena_bytes(
+      trainer_->allocated_bytes());
+  client_->SendReliably(std::move(message));
+  return TrainToTheEnd(job);
+}
+
+absl::Status GenerationRun::MakeCommunicators() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (aborted_) return absl::AbortedError("the generation has ended");
+  ASSIGN_OR_RETURN(communicators_,
+                   CreateGlooFactory({.store = &store_,
+                                      .host_address = options_.host_address,
+                                      .connect_timeout = kConnectTimeout}));
+  return absl::OkStatus();
+}
+
+absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
+  TrainerOptions options = {.job = job,
+                            .layout = FromMessage(message_.layout()),
+                            .rank = rank_,
+                            .num_threads = options_.num_threads,
+                            .tuning = FromMessage(message_.tuning()),
+                            .batches = batches_.get(),
+                            .abort_requested = &aborted_};
+  std::unique_ptr<Trainer> trainer;
+  if (job.resources.uses_cuda()) {
+    CudaBackend* backend = nullptr;
+    ASSIGN_OR_RETURN(backend, LoadCudaBackend());
+    ASSIGN_OR_RETURN(
+        trainer, backend->CreateTrainer(options, options_.device_idx, &store_));
+  } else {
+    RETURN_IF_ERROR(MakeCommunicators());
+    options.communicators = communicators_.get();
+    ASSIGN_OR_RETURN(trainer, CreateCpuTrainer(options));
+  }
+  const int32_t stage = trainer->program().stage;
+  const uint64_t expected = message_.program_hashes(stage);
+  if (ProgramHash(trainer->program()) != expected) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "rank ", ToInt(rank_), " would run another Program for stage ", stage,
+        " than was planned; are all machines running the same millrace?"));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (aborted_) return absl::AbortedError("the generation has ended");
+  trainer_ = std::move(trainer);
+  return absl::OkStatus();
+}
+
+absl::Status GenerationRun::Restore() {
+  if (message_.restore_path().empty()) return absl::OkStatus();
+  std::vector<StatePiece> state;
+  ASSIGN_OR_RETURN(state, trainer_->StateToFill());
+  CheckpointInfo info;
+  ASSIGN_OR_RETURN(
+      info, LoadCheckpoint(*PosixFileSystem(), message_.restore_path(), state));
+  return trainer_->FinishFilling(info.step);
+}
+
+void GenerationRun::WritePart(const JobSpec& job,
+                              const std::vector<StatePiece>& state) {
+  const double began_s = MonotonicSeconds();
+  const int64_t step = trainer_->completed_steps();
+  const CheckpointInfo info = {
+      .step = step,
+      .generation = generation_,
+      .seed = job.training.seed,
+      .samples_consumed = step * job.training.global_batch,
+      .layout = FromMessage(message_.layout()),
+      .job_yaml = message_.job_yaml()};
+  const absl::StatusOr<std::string> entry = WriteCheckpointPart(
+      *PosixFileSystem(), message_.checkpoint_directory(), info, rank_, state);
+  protocol::ToCoordinator message = NewMessage();
+  protocol::CheckpointPart* part = message.mutable_checkpoint_part();
+  part->set_step(step);
+  part->set_seconds(MonotonicSeconds() - began_s);
+  if (entry.ok()) {
+    part->set_entry(*entry);
+  } else {
+    // A full disk must not end the training; the coordinator says so aloud.
+    part->set_error(std::string(entry.status().message()));
+  }
+  client_->SendReliably(std::move(message));
+}
+
+// Until a GPU's first timeline nothing is known of where its steps' time went;
+// later steps are taken to be like the last one that was measured.
+TimeBreakdown GenerationRun::BreakdownOf(const StepResult& result) {
+  if (result.timeline.has_value()) {
+    breakdown_ =
+        BreakDown(trainer_->program(), *result.timeline, result.step_time_s);
+    breakdown_step_s_ = result.step_time_s;
+    return breakdown_;
+  }
+  if (breakdown_step_s_ == 0) return {.other_s = result.step_time_s};
+  return Scaled(breakdown_, result.step_time_s / breakdown_step_s_);
+}
+
+bool GenerationRun::SendsTimelineOf(int64_t step) const {
+  return step % timeline_interval_ == 0 ||
+         step == first_step_ + kEarlyTimelineStep - 1;
+}
+
+void GenerationRun::ReportStep(const StepResult& result,
+                               const std::optional<Validation>& validation) {
+  stop_ = stop_ || result.stop;
+  last_loss_ = result.loss;
+  protocol::ToCoordinator message = NewMessage();
+  protocol::StepDone* done = message.mutable_step_done();
+  done->set_step(result.step);
+  done->set_loss(result.loss);
+  done->set_gradient_norm(result.gradient_norm);
+  done->set_learning_rate(result.learning_rate);
+  done->set_step_time_s(result.step_time_s);
+  done->set_finite(result.finite);
+  done->set_stage(trainer_->program().stage);
+  *done->mutable_breakdown() = ToMessage(BreakdownOf(result));
+  if (result.timeline.has_value() && SendsTimelineOf(result.step)) {
+    AddTimeline(*result.timeline, done);
+    AddLoad(done);
+  }
+  if (validation.has_value()) {
+    done->set_validation_loss(validation->loss);
+    done->set_validation_s(validation->seconds);
+  }
+  client_->SendReliably(std::move(message));
+}
+
+void GenerationRun::AddLoad(protocol::StepDone* message) {
+  if (!shares_processors_) return;
+  const ProcessorTime now = ReadProcessorTime();
+  protocol::HostLoad* load = message->mutable_load();
+  load->set_seconds(now.clock_s - processor_time_.clock_s);
+  load->set_busy_s(now.busy_s - processor_time_.busy_s);
+  load->set_own_s(now.own_s - processor_time_.own_s);
+  load->set_num_processors(now.num_processors);
+  // The kernel counts in hundredths: of short steps, over several.
+  if (load->seconds() >= kLoadWindowSeconds) processor_time_ = now;
+}
+
+absl::Status GenerationRun::CatchUp(std::optional<StepResult>* result) {
+  std::optional<StepResult> last;
+  ASSIGN_OR_RETURN(last, trainer_->LastResult());
+  if (!last.has_value()) return absl::OkStatus();
+  if (result->has_value()) ReportStep(**result, std::nullopt);
+  *result = std::move(last);
+  return absl::OkStatus();
+}
+
+absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
+  const TrainingSpec& training = job.training;
+  const auto is_due = [](int64_t step, int64_t interval) {
+    return interval > 0 && step % interval == 0;
+  };
+  first_step_ = trainer_->completed_steps() + 1;
+  shares_processors_ = !job.resources.uses_cuda();
+  processor_time_ = ReadProcessorTime();
+  timeline_interval_ =
+      std::max<int64_t>(1, training.num_steps / kTimelinesPerRun);
+  int64_t saved_step = message_.restore_path().empty() ? -1 : first_step_ - 1;
+  std::optional<StepResult> result;
+  while (trainer_->completed_steps() < training.num_steps && !stop_) {
+    const int64_t step = trainer_->completed_steps() + 1;
+    ASSIGN_OR_RETURN(result,
+                     trainer_->RunStep({.vote_to_stop = stop_requested_,
+                                        .measure = SendsTimelineOf(step)}));
+    const bool validates = is_due(step, training.validation_interval_steps);
+    const bool saves = is_due(step, job.checkpoint.interval_steps);
+    // What follows is of this very step, so its result must be.
+    if (validates || saves) RETURN_IF_ERROR(CatchUp(&result));
+    std::optional<Validation> validation;
+    if (validates) {
+      ASSIGN_OR_RETURN(validation, Validate(training.validation_steps));
+    }
+    if (result.has_value()) ReportStep(*result, validation);
+    if (saves) {
+      std::vector<StatePiece> state;
+      ASSIGN_OR_RETURN(state, trainer_->ReadState());
+      WritePart(job, state);
+      saved_step = step;
+    }
+  }
+  result.reset();
+  RETURN_IF_ERROR(CatchUp(&result));
+  if (result.has_value()) ReportStep(*result, std::nullopt);
+  const bool stopped = trainer_->completed_steps() < training.num_steps;
+  std::optional<uint64_t> parameter_hash;
+  if (job.checkpoint.at_end || stopped ||
+      saved_step == trainer_->completed_steps()) {
+    std::vector<StatePiece> state;
+    ASSIGN_OR_RETURN(state, trainer_->ReadState());
+    if (saved_step != trainer_->completed_steps()) WritePart(job, state);
+    parameter_hash = HashOwnedParameters(state);
+  }
+  ReportEnd(stopped, parameter_hash);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GenerationRun::Validation> GenerationRun::Validate(
+    int64_t num_batches) {
+  const double began_s = MonotonicSeconds();
+  Validation validation;
+  ASSIGN_OR_RETURN(validation.loss, trainer_->RunValidation(num_batches));
+  validation.seconds = MonotonicSeconds() - began_s;
+  return validation;
+}
+
+void GenerationRun::ReportEnd(bool stopped,
+                              std::optional<uint64_t> parameter_hash) {
+  protocol::ToCoordinator message = NewMessage();
+  protocol::WorkerFinished* finished = message.mutable_worker_finished();
+  finished->set_steps(trainer_->completed_steps());
+  finished->set_stopped(stopped);
+  finished->set_saved(parameter_hash.has_value());
+  if (parameter_hash.has_value()) {
+    finished->set_parameter_hash(*parameter_hash);
+  }
+  finished->set_final_loss(last_loss_);
+  finished->set_device_bytes(trainer_->device_bytes());
+  client_->SendReliably(std::move(message));
+}
+
+}  // namespace millrace

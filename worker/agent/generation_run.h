@@ -1,0 +1,115 @@
+// What a worker does in one generation, on a thread of its own: builds its
+// trainer, restores, trains, reports; or measures a profile.
+
+#ifndef MILLRACE_WORKER_AGENT_GENERATION_RUN_H_
+#define MILLRACE_WORKER_AGENT_GENERATION_RUN_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+#include "coordinator/protocol/client.h"
+#include "coordinator/protocol/millrace.pb.h"
+#include "planner/job/job.h"
+#include "planner/simulate/timeline.h"
+#include "worker/agent/remote_rendezvous_store.h"
+#include "worker/agent/worker_process.h"
+#include "worker/communicate/communicator.h"
+#include "worker/data/batch_source.h"
+#include "worker/measure/processor_time.h"
+#include "worker/train/trainer.h"
+
+namespace millrace {
+
+class GenerationRun {
+ public:
+  // Starts at once. `options` and `client` are borrowed.
+  GenerationRun(const WorkerOptions& options, Client* client,
+                Generation generation,
+                const protocol::StartGeneration& message);
+  // Aborts, and waits for the thread.
+  ~GenerationRun();
+
+  Generation generation() const { return generation_; }
+  // Restored, training or done; false while it still starts.
+  bool running() const { return running_; }
+  // An error has left this process's GPU unusable: only another process can go
+  // on. Known once the run has ended.
+  bool device_lost() const { return device_lost_; }
+  RemoteRendezvousStore* store() { return &store_; }
+
+  void RequestStop() { stop_requested_ = true; }
+  // Makes the thread end soon; returns at once.
+  void Abort();
+  // True if the thread has ended within `timeout`.
+  bool WaitUntilEnded(absl::Duration timeout);
+
+ private:
+  struct Validation {
+    double loss;
+    double seconds;
+  };
+
+  void Run();
+  absl::Status Train(const JobSpec& job);
+  absl::Status Measure(const JobSpec& job);
+  absl::Status MakeCommunicators();  // Those of CPU ranks.
+  absl::Status BuildTrainer(const JobSpec& job);
+  absl::Status Restore();
+  absl::Status TrainToTheEnd(const JobSpec& job);
+  // Makes `result` that of the newest step; reports the one it replaces.
+  absl::Status CatchUp(std::optional<StepResult>* result);
+  absl::StatusOr<Validation> Validate(int64_t num_batches);
+  void ReportStep(const StepResult& result,
+                  const std::optional<Validation>& validation);
+  TimeBreakdown BreakdownOf(const StepResult& result);
+  bool SendsTimelineOf(int64_t step) const;
+  void AddLoad(protocol::StepDone* message);
+  void WritePart(const JobSpec& job, const std::vector<StatePiece>& state);
+  void ReportEnd(bool stopped, std::optional<uint64_t> parameter_hash);
+  protocol::ToCoordinator NewMessage() const;
+
+  const WorkerOptions& options_;
+  Client* const client_;
+  const Generation generation_;
+  const protocol::StartGeneration message_;
+  const Rank rank_;
+  RemoteRendezvousStore store_;
+
+  std::unique_ptr<BatchSource> batches_;
+  // Of training, on its thread.
+  int64_t first_step_ = 1;
+  int64_t timeline_interval_ = 1;
+  bool stop_ = false;
+  double last_loss_ = 0;
+  bool shares_processors_ = false;  // With other processes of the host.
+  ProcessorTime processor_time_;    // At the last measured step.
+  TimeBreakdown breakdown_;         // Of the last step that was measured,
+  double breakdown_step_s_ = 0;     // which took this long; zero: none was.
+
+  std::atomic<bool> running_ = false;
+  std::atomic<bool> stop_requested_ = false;
+  std::atomic<bool> aborted_ = false;
+  std::atomic<bool> device_lost_ = false;
+
+  std::mutex mutex_;  // Guards what follows; Abort() comes from outside.
+  std::condition_variable changed_;
+  std::unique_ptr<CommunicatorFactory> communicators_;
+  std::unique_ptr<Trainer> trainer_;
+  bool ended_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_AGENT_GENERATION_RUN_H_

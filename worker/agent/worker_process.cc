@@ -1,0 +1,145 @@
+#include "worker/agent/worker_process.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "base/status_macros.h"
+#include "coordinator/protocol/client.h"
+#include "worker/agent/generation_run.h"
+
+namespace millrace {
+namespace {
+
+constexpr absl::Duration kTearDownLimit = absl::Seconds(2);
+constexpr int kReplaceMeExitCode = 3;
+
+class WorkerProcess {
+ public:
+  explicit WorkerProcess(const WorkerOptions& options) : options_(options) {}
+
+  absl::Status Run() {
+    ASSIGN_OR_RETURN(
+        client_,
+        Client::Create({.address = options_.coordinator_address,
+                        .secret = options_.secret,
+                        .heartbeat_interval = options_.heartbeat_interval,
+                        .make_hello = [this] { return MakeHello(); }}));
+    while (true) {
+      std::optional<protocol::FromCoordinator> message;
+      ASSIGN_OR_RETURN(message, client_->Receive(absl::Seconds(1)));
+      if (!message.has_value()) continue;
+      if (message->has_shutdown()) {
+        EndRun();
+        return absl::OkStatus();
+      }
+      Handle(*message);
+    }
+  }
+
+ private:
+  // On the client's thread.
+  protocol::Hello MakeHello() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    protocol::Hello hello;
+    protocol::WorkerHello* worker = hello.mutable_worker();
+    worker->set_rank(ToInt(options_.rank));
+    worker->set_incarnation(options_.incarnation);
+    if (run_ == nullptr) {
+      worker->set_phase(protocol::WORKER_PHASE_IDLE);
+    } else {
+      worker->set_generation(ToInt(run_->generation()));
+      worker->set_phase(run_->running() ? protocol::WORKER_PHASE_RUNNING
+                                        : protocol::WORKER_PHASE_STARTING);
+    }
+    return hello;
+  }
+
+  void Handle(const protocol::FromCoordinator& message) {
+    const Generation generation{message.generation()};
+    switch (message.body_case()) {
+      case protocol::FromCoordinator::kStartGeneration:
+        if (generation < newest_) break;  // Late; ended already.
+        EndRun();
+        newest_ = generation;
+        client_->DropOlderThan(message.generation());
+        SetRun(std::make_unique<GenerationRun>(
+            options_, client_.get(), generation, message.start_generation()));
+        break;
+      case protocol::FromCoordinator::kAbortGeneration:
+        if (generation < newest_) break;
+        newest_ = generation;
+        if (run_ != nullptr && run_->generation() < generation) EndRun();
+        client_->DropOlderThan(message.generation());
+        SendReady(message.generation());
+        break;
+      case protocol::FromCoordinator::kRendezvousValue:
+        if (run_ != nullptr && run_->generation() == generation) {
+          run_->store()->OnValue(message.rendezvous_value().key(),
+                                 message.rendezvous_value().value());
+        }
+        break;
+      case protocol::FromCoordinator::kStopTraining:
+        if (run_ != nullptr && run_->generation() == generation) {
+          run_->RequestStop();
+        }
+        break;
+      default:
+        break;
+    }
+  }
+
+  void SendReady(int64_t generation) {
+    protocol::ToCoordinator ready;
+    ready.set_generation(generation);
+    ready.mutable_worker_ready();
+    client_->SendReliably(std::move(ready));
+  }
+
+  void SetRun(std::unique_ptr<GenerationRun> run) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      run_.swap(run);
+    }
+    // The old one is destroyed here, with the client's thread not waiting.
+  }
+
+  void EndRun() {
+    if (run_ == nullptr) return;
+    run_->Abort();
+    if (!run_->WaitUntilEnded(kTearDownLimit)) {
+      std::cerr << "generation " << ToInt(run_->generation())
+                << " did not end within "
+                << absl::FormatDuration(kTearDownLimit)
+                << "; exiting to be replaced" << std::endl;
+      _exit(kReplaceMeExitCode);
+    }
+    if (run_->device_lost()) {
+      std::cerr << "the device is unusable after an error; exiting to be "
+                   "replaced"
+                << std::endl;
+      _exit(kReplaceMeExitCode);
+    }
+    SetRun(nullptr);
+  }
+
+  const WorkerOptions options_;
+  Generation newest_{};  // Told of; older ones are refused.
+  // Changed by the main thread only; the client's thread reads it.
+  std::mutex mutex_;
+  std::unique_ptr<GenerationRun> run_;
+  // Last: it is destroyed first, and its thread calls MakeHello().
+  std::unique_ptr<Client> client_;
+};
+
+}  // namespace
+
+absl::Status RunWorker(const WorkerOptions& options) {
+  return WorkerProcess(options).Run();
+}
+
+}  // namespace millrace

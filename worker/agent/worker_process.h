@@ -1,0 +1,38 @@
+// `millrace worker`: one rank's process. Connects to the coordinator, runs the
+// generations it is given and ends them when told.
+
+#ifndef MILLRACE_WORKER_AGENT_WORKER_PROCESS_H_
+#define MILLRACE_WORKER_AGENT_WORKER_PROCESS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+
+namespace millrace {
+
+struct WorkerOptions {
+  std::string coordinator_address;
+  std::string secret;
+  Rank rank{};
+  int32_t incarnation = 1;
+  std::string host_address;  // Where peers reach this machine.
+  int32_t device_idx = 0;    // On this host, where the job uses GPUs.
+  int32_t num_threads = 1;
+  absl::Duration heartbeat_interval = absl::Milliseconds(200);
+  std::vector<std::string> data_prefixes;  // Of PreparedData.
+};
+
+// Until the coordinator says that the job is over. Unavailable if the
+// coordinator stays away. Does not return if a generation cannot be ended
+// within two seconds of being aborted, or has lost its GPU to an error: the
+// process then exits, and its agent replaces it. Should aborting itself hang,
+// the coordinator has it killed (JobStateOptions::clear_timeout).
+absl::Status RunWorker(const WorkerOptions& options);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_AGENT_WORKER_PROCESS_H_

@@ -1,0 +1,53 @@
+// What of a host's cores or GPUs one agent's workers get, when several agents
+// share the host.
+
+#ifndef MILLRACE_WORKER_BACKEND_AGENT_DEVICES_H_
+#define MILLRACE_WORKER_BACKEND_AGENT_DEVICES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/job/job.h"
+#include "worker/backend/cuda_backend.h"
+#include "worker/measure/machine.h"
+
+namespace millrace {
+
+struct AgentDevices {
+  int32_t num_devices = 1;
+  int32_t threads_per_device = 1;
+  int32_t devices_on_host = 1;   // Over all its agents.
+  int32_t first_device_idx = 0;  // Of GPUs, on the host.
+  int64_t memory_bytes = 0;      // Of one device, for training.
+  std::string machine;           // Fingerprint, as in a profile.
+  std::string description;       // Of the machine, for people.
+};
+
+// Where an agent stands among those of its host.
+struct HostShare {
+  int32_t num_agents = 1;
+  int32_t agent_idx = 0;  // In [0, num_agents).
+};
+
+// What the job leaves to us is shared out evenly: cores among the workers of
+// all agents of the host. Without either figure, a worker for every core.
+AgentDevices ShareCores(const ResourceSpec& resources, const Machine& machine,
+                        const HostShare& share);
+
+// A worker for every GPU, unless the job wants fewer; the cores are shared out
+// as above, since GPUs wait for threads of the host too. `gpus`: all that the
+// host shows, in CUDA's order. Of a GPU's memory what contexts, libraries and
+// communicators take is left out.
+//
+// InvalidArgument if there are fewer GPUs than agents and job ask for;
+// FailedPrecondition if those to use are not of one kind.
+absl::StatusOr<AgentDevices> ShareGpus(const ResourceSpec& resources,
+                                       const Machine& machine,
+                                       const std::vector<CudaDeviceInfo>& gpus,
+                                       const HostShare& share);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_BACKEND_AGENT_DEVICES_H_

@@ -1,0 +1,80 @@
+// The door to GPUs. What needs the CUDA libraries lies in libmillrace_cuda.so
+// beside the program, loaded when a job asks for backend cuda: so the program
+// itself runs on machines that have none of them, and can say what is missing.
+
+#ifndef MILLRACE_WORKER_BACKEND_CUDA_BACKEND_H_
+#define MILLRACE_WORKER_BACKEND_CUDA_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/profile/profile.h"
+#include "worker/communicate/rendezvous_store.h"
+#include "worker/measure/profiler.h"
+#include "worker/train/stepper.h"
+#include "worker/train/trainer.h"
+
+namespace millrace {
+
+struct CudaDeviceInfo {
+  std::string name;            // "NVIDIA H200".
+  int32_t compute_capability;  // 90 for 9.0.
+  int32_t num_multiprocessors;
+  int64_t memory_bytes;
+};
+
+// Errors are Unavailable where the machine lacks something: a driver, a newer
+// one, a GPU. They say what to do.
+class CudaBackend {
+ public:
+  virtual ~CudaBackend() = default;
+
+  // Of this host, in CUDA's order: at least one. Makes no context.
+  virtual absl::StatusOr<std::vector<CudaDeviceInfo>> ListDevices() = 0;
+  // What is wrong with the first `num_devices` but no error, a sentence each:
+  // a version of NCCL that is advised against, peer access off.
+  // FailedPrecondition if a job cannot train on them. Makes no context.
+  virtual absl::StatusOr<std::vector<std::string>> CheckHost(
+      int32_t num_devices) = 0;
+
+  // As CreateCpuTrainer(), on device `device_idx` of the host; communicators
+  // are NCCL's, made through `store`.
+  virtual absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
+      const TrainerOptions& options, int32_t device_idx,
+      RendezvousStore* store) = 0;
+  // As CreateCudaStepper(), on device `device_idx` of the host.
+  virtual absl::StatusOr<std::unique_ptr<Stepper>> CreateStepper(
+      const StepperOptions& options, int32_t device_idx) = 0;
+  // As the function of this name in profiler.h; `options.communicators` may be
+  // null. The provenance says one thread a device.
+  virtual absl::StatusOr<HardwareProfile> MeasureHardwareProfile(
+      const ProfilerOptions& options, int32_t device_idx,
+      RendezvousStore* store) = 0;
+};
+
+// The one of this process; loads the library at first. Unavailable says where
+// it was looked for, or which library it needs is missing.
+absl::StatusOr<CudaBackend*> LoadCudaBackend();
+
+// What the library exports, and the program looks up. The pointer is valid for
+// as long as the process lives.
+struct CudaLibraryEntry {
+  const char* version;      // Of millrace; must be the program's.
+  uint64_t interface_size;  // kCudaInterfaceSize; must be the program's.
+  CudaBackend* backend;
+};
+// Differs between builds whose types do not fit each other, mostly.
+inline constexpr uint64_t kCudaInterfaceSize =
+    sizeof(TrainerOptions) +
+    1'000'000 * (sizeof(ProfilerOptions) + 1000 * sizeof(HardwareProfile)) +
+    1000 * (sizeof(Program) + sizeof(StepResult));
+inline constexpr char kCudaLibraryName[] = "libmillrace_cuda.so";
+inline constexpr char kCudaLibraryEntryName[] = "MillraceCudaLibrary";
+using CudaLibraryEntryFunction = const CudaLibraryEntry*();
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_BACKEND_CUDA_BACKEND_H_

@@ -1,0 +1,42 @@
+// The communicators that a layout's Programs use, one rank's ends of them.
+
+#ifndef MILLRACE_WORKER_COMMUNICATE_COMMUNICATOR_SET_H_
+#define MILLRACE_WORKER_COMMUNICATE_COMMUNICATOR_SET_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+#include "planner/layout/layout.h"
+#include "planner/program/ops.h"
+#include "worker/communicate/communicator.h"
+
+namespace millrace {
+
+class CommunicatorSet {
+ public:
+  // Collective over the world: makes those of the groups that have more than
+  // one member.
+  static absl::StatusOr<CommunicatorSet> Create(const Layout& layout, Rank rank,
+                                                CommunicatorFactory& factory);
+
+  // Null for a group of one.
+  Communicator* ForCollective(Group group) const;
+  // Of the transfers that go `direction`. Null if there is one stage.
+  Communicator* ForTransfer(Direction direction) const;
+
+  // Thread-safe.
+  void Abort();
+
+ private:
+  std::unique_ptr<Communicator> tensor_;
+  std::unique_ptr<Communicator> data_;
+  std::unique_ptr<Communicator> to_next_;
+  std::unique_ptr<Communicator> to_previous_;
+  std::unique_ptr<Communicator> world_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_COMMUNICATE_COMMUNICATOR_SET_H_

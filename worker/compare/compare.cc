@@ -1,0 +1,288 @@
+#include "worker/compare/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace millrace {
+namespace {
+
+// The relative error of one op on equal operands. fp32: sums of thousands of
+// terms in another order. bf16 keeps 8 bits: rounding a tensor once
+// costs 1.7e-3 of it; attention rounds probabilities too, the loss its logits
+// and their gradient. Sums kept in fp32, of bf16 factors that are equal, do not
+// round.
+double IsolatedError(Precision precision, OpKind kind, DType output) {
+  constexpr double kOtherOrder = 2e-5;
+  if (precision == Precision::kFloat32) return kOtherOrder;
+  switch (kind) {
+    case OpKind::kLinearCrossEntropy:
+    case OpKind::kCrossEntropyStats:
+    case OpKind::kCrossEntropyGradient:
+      return 1e-2;
+    case OpKind::kAttentionBackward:
+      return 6e-3;
+    case OpKind::kAttentionForward:
+      return output == DType::kBfloat16 ? 5e-3 : 1e-4;
+    case OpKind::kResidualRmsNormForward:  // What it normalizes was rounded.
+      return output == DType::kBfloat16 ? 3.5e-3 : 1e-3;
+    case OpKind::kRmsNormBackward:
+      return output == DType::kBfloat16 ? 2.5e-3 : 1e-4;
+    default:
+      return output == DType::kBfloat16 ? 2.5e-3 : kOtherOrder;
+  }
+}
+
+// A wrong row, mask or factor costs far more than any of these.
+Tolerance IsolatedTolerance(Precision precision, OpKind kind, DType output) {
+  const double error = IsolatedError(precision, kind, output);
+  return {error, 5 * error};
+}
+
+// Over a step of some dozens of layers. Gradients pass every op twice. What
+// AdamW does to a gradient near zero may be a whole learning rate in either
+// direction: small beside the weights, so that their own error is small. Twelve
+// layers were measured at 1.3e-2 in bf16, two at 3e-6 in fp32.
+Tolerance ChainedTolerance(Precision precision, OpKind kind) {
+  const bool updates = kind == OpKind::kAdamW;
+  if (precision == Precision::kFloat32) {
+    return updates ? Tolerance{1e-3, 2e-2} : Tolerance{1e-4, 1e-3};
+  }
+  return updates ? Tolerance{8e-2, 2e-1} : Tolerance{4e-2, 8e-2};
+}
+
+// The last outputs of these are workspaces on a GPU.
+size_t NumComparedOutputs(const Instruction& instruction) {
+  switch (instruction.kind) {
+    case OpKind::kAttentionBackward:
+    case OpKind::kLinearCrossEntropy:
+    case OpKind::kCrossEntropyStats:
+    case OpKind::kCrossEntropyGradient:
+      return instruction.outputs.size() - 1;
+    default:
+      return instruction.outputs.size();
+  }
+}
+
+// What `cpu` keeps where the GPU has its operand `i`: the master weights, which
+// only bf16 has, are the CPU's parameters.
+BufferId Counterpart(const std::vector<BufferId>& cpu_operands, size_t i) {
+  return cpu_operands[i < cpu_operands.size() ? i : 0];
+}
+
+struct Difference {
+  double relative_l2;
+  double max_error;
+};
+
+// Of zero to zero none; of anything else to zero infinite.
+double Ratio(double difference, double size) {
+  return difference == 0 ? 0 : difference / size;
+}
+
+Difference Measure(const std::vector<float>& gpu,
+                   const std::vector<float>& cpu) {
+  double squares = 0, difference_squares = 0;
+  double largest = 0, largest_difference = 0;
+  for (size_t i = 0; i < cpu.size(); ++i) {
+    // Equal infinities (a maximum of nothing) do not differ.
+    const double difference =
+        gpu[i] == cpu[i] ? 0 : double{gpu[i]} - double{cpu[i]};
+    if (std::isnan(difference)) return {difference, difference};
+    squares += std::isfinite(cpu[i]) ? double{cpu[i]} * double{cpu[i]} : 0;
+    difference_squares += difference * difference;
+    largest = std::max(largest, std::abs(double{cpu[i]}));
+    largest_difference = std::max(largest_difference, std::abs(difference));
+  }
+  return {Ratio(std::sqrt(difference_squares), std::sqrt(squares)),
+          Ratio(largest_difference, largest)};
+}
+
+class StepComparison {
+ public:
+  StepComparison(Stepper& cpu, Stepper& gpu, CompareMode mode)
+      : cpu_(cpu), gpu_(gpu), mode_(mode) {}
+
+  absl::StatusOr<Comparison> Run() {
+    result_ = {.mode = mode_, .precision = gpu_.program().layout.precision};
+    RETURN_IF_ERROR(CheckCorrespondence());
+    RETURN_IF_ERROR(ShareState());
+    const size_t count = cpu_.program().instructions.size();
+    for (size_t id = 0; id < count; ++id) {
+      RETURN_IF_ERROR(RunInstruction(static_cast<InstructionId>(id)));
+    }
+    if (mode_ == CompareMode::kChained) RETURN_IF_ERROR(ReadScalars());
+    return std::move(result_);
+  }
+
+ private:
+  absl::Status CheckCorrespondence() const {
+    const auto& cpu = cpu_.program().instructions;
+    const auto& gpu = gpu_.program().instructions;
+    if (cpu.size() != gpu.size()) {
+      return absl::InternalError(
+          absl::StrCat("the Programs have ", cpu.size(), " and ", gpu.size(),
+                       " instructions; they can only be compared one to one"));
+    }
+    for (size_t id = 0; id < cpu.size(); ++id) {
+      if (cpu[id].kind != gpu[id].kind || cpu[id].name != gpu[id].name ||
+          cpu[id].microbatch_idx != gpu[id].microbatch_idx) {
+        return absl::InternalError(absl::StrCat("instruction ", id, " is ",
+                                                cpu[id].name, " on the CPU, ",
+                                                gpu[id].name, " on the GPU"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Moments and master weights lie bucket after bucket.
+  absl::Status ShareState() {
+    const Program& from = cpu_.program();
+    const Program& to = gpu_.program();
+    ASSIGN_OR_RETURN(const std::vector<float> exact, ReadParameters(cpu_));
+    RETURN_IF_ERROR(WriteParameters(exact, gpu_));
+    ASSIGN_OR_RETURN(const std::vector<float> parameters, ReadParameters(gpu_));
+    RETURN_IF_ERROR(WriteParameters(parameters, cpu_));
+    if (to.master_buffer >= 0) {
+      std::vector<float> master;
+      for (const Bucket& bucket : from.parameters.buckets) {
+        const auto begin = parameters.begin() + bucket.offset;
+        master.insert(master.end(), begin, begin + bucket.num_elements);
+      }
+      RETURN_IF_ERROR(gpu_.Write(to.master_buffer, master));
+    }
+    RETURN_IF_ERROR(Copy(from.exp_avg_buffer, to.exp_avg_buffer));
+    RETURN_IF_ERROR(Copy(from.exp_avg_sq_buffer, to.exp_avg_sq_buffer));
+    return Copy(from.scalars_buffer, to.scalars_buffer);
+  }
+
+  absl::Status RunInstruction(InstructionId id) {
+    const Instruction& on_cpu = InstructionOf(cpu_, id);
+    const Instruction& on_gpu = InstructionOf(gpu_, id);
+    const size_t num_outputs = NumComparedOutputs(on_gpu);
+    if (mode_ == CompareMode::kIsolated) {
+      for (size_t i = 0; i < on_gpu.inputs.size(); ++i) {
+        RETURN_IF_ERROR(Copy(Counterpart(on_cpu.inputs, i), on_gpu.inputs[i]));
+      }
+      // Many outputs are added to, or written in part.
+      for (size_t i = 0; i < num_outputs; ++i) {
+        RETURN_IF_ERROR(
+            Copy(Counterpart(on_cpu.outputs, i), on_gpu.outputs[i]));
+      }
+    }
+    RETURN_IF_ERROR(gpu_.Run(id));
+    RETURN_IF_ERROR(cpu_.Run(id));
+    for (size_t i = 0; i < num_outputs; ++i) {
+      RETURN_IF_ERROR(CompareOutput(id, i));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CompareOutput(InstructionId id, size_t i) {
+    const Instruction& on_gpu = InstructionOf(gpu_, id);
+    const BufferId cpu_buffer = Counterpart(InstructionOf(cpu_, id).outputs, i);
+    const Buffer& buffer = BufferOf(gpu_, on_gpu.outputs[i]);
+    ASSIGN_OR_RETURN(std::vector<float> expected, cpu_.Read(cpu_buffer));
+    ASSIGN_OR_RETURN(const std::vector<float> actual,
+                     gpu_.Read(on_gpu.outputs[i]));
+    RETURN_IF_ERROR(CheckSizes(actual.size(), expected.size(), buffer));
+    const Difference difference = Measure(actual, expected);
+    OutputComparison output = {
+        .instruction = id,
+        .kind = on_gpu.kind,
+        .phase = on_gpu.phase,
+        .microbatch_idx = on_gpu.microbatch_idx,
+        .name = on_gpu.name,
+        .buffer = buffer.name,
+        .relative_l2 = difference.relative_l2,
+        .max_error = difference.max_error,
+        .tolerance =
+            ToleranceOf(mode_, result_.precision, on_gpu.kind, buffer.dtype)};
+    // Written so that what is not a number is not within.
+    output.within = output.relative_l2 <= output.tolerance.relative_l2 &&
+                    output.max_error <= output.tolerance.max_error;
+    result_.outputs.push_back(std::move(output));
+    // So that the next op reads the same on both sides. The weights after the
+    // step are read by nobody.
+    if (mode_ == CompareMode::kIsolated && on_gpu.kind != OpKind::kAdamW) {
+      RoundTo(buffer.dtype, &expected);
+      RETURN_IF_ERROR(cpu_.Write(cpu_buffer, expected));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Copy(BufferId from, BufferId to) {
+    ASSIGN_OR_RETURN(const std::vector<float> values, cpu_.Read(from));
+    const Buffer& buffer = BufferOf(gpu_, to);
+    RETURN_IF_ERROR(CheckSizes(static_cast<size_t>(NumElements(buffer)),
+                               values.size(), buffer));
+    return gpu_.Write(to, values);
+  }
+
+  static absl::Status CheckSizes(size_t on_gpu, size_t on_cpu,
+                                 const Buffer& buffer) {
+    if (on_gpu == on_cpu) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat(buffer.name, " has ", on_cpu,
+                                            " elements on the CPU, ", on_gpu,
+                                            " on the GPU"));
+  }
+
+  absl::Status ReadScalars() {
+    ASSIGN_OR_RETURN(const std::vector<float> cpu,
+                     cpu_.Read(cpu_.program().scalars_buffer));
+    ASSIGN_OR_RETURN(const std::vector<float> gpu,
+                     gpu_.Read(gpu_.program().scalars_buffer));
+    result_.cpu_loss = cpu[kLossScalar];
+    result_.gpu_loss = gpu[kLossScalar];
+    result_.cpu_gradient_norm = std::sqrt(cpu[kSquaredNormScalar]);
+    result_.gpu_gradient_norm = std::sqrt(gpu[kSquaredNormScalar]);
+    return absl::OkStatus();
+  }
+
+  static const Instruction& InstructionOf(const Stepper& stepper,
+                                          InstructionId id) {
+    return stepper.program().instructions[static_cast<size_t>(id)];
+  }
+  static const Buffer& BufferOf(const Stepper& stepper, BufferId id) {
+    return stepper.program().buffers[static_cast<size_t>(id)];
+  }
+
+  Stepper& cpu_;
+  Stepper& gpu_;
+  const CompareMode mode_;
+  Comparison result_;
+};
+
+}  // namespace
+
+const char* CompareModeName(CompareMode mode) {
+  return mode == CompareMode::kIsolated ? "isolated" : "chained";
+}
+
+Tolerance ToleranceOf(CompareMode mode, Precision precision, OpKind kind,
+                      DType output) {
+  // Copied and counted, not computed.
+  if (output == DType::kInt32) return {0, 0};
+  return mode == CompareMode::kIsolated
+             ? IsolatedTolerance(precision, kind, output)
+             : ChainedTolerance(precision, kind);
+}
+
+std::optional<OutputComparison> Comparison::FirstDifference() const {
+  for (const OutputComparison& output : outputs) {
+    if (!output.within) return output;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<Comparison> CompareSteps(Stepper& cpu, Stepper& gpu,
+                                        CompareMode mode) {
+  CHECK(cpu.program().layout.precision == Precision::kFloat32);
+  return StepComparison(cpu, gpu, mode).Run();
+}
+
+}  // namespace millrace

@@ -1,0 +1,197 @@
+// The ops inside a transformer layer. Operands in the order that
+// planner/program/ops.h gives them.
+
+#include <variant>
+
+#include "base/status_macros.h"
+#include "kernels/attention/attention.h"
+#include "kernels/norm/rmsnorm.h"
+#include "kernels/pointwise/elementwise.h"
+#include "kernels/pointwise/rope.h"
+#include "kernels/pointwise/swiglu.h"
+#include "worker/cpu/ops.h"
+
+namespace millrace {
+namespace {
+
+BoundOp BindRmsNormForward(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<NormAttributes>(in.attributes);
+  const RmsNormForwardArgs args = {
+      .y = context.Output<float>(in, 0),
+      .rstd = context.Output<float>(in, 1),
+      .x = context.Input<float>(in, 0),
+      .weight = context.Input<float>(in, 1),
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .epsilon = static_cast<float>(attributes.epsilon)};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return RmsNormForward(args, num_threads);
+  };
+}
+
+BoundOp BindResidualRmsNormForward(const OpContext& context,
+                                   const Instruction& in) {
+  const auto& attributes = std::get<NormAttributes>(in.attributes);
+  const ResidualRmsNormForwardArgs args = {
+      .residual = context.Output<float>(in, 0),
+      .y = context.Output<float>(in, 1),
+      .rstd = context.Output<float>(in, 2),
+      .x = context.Input<float>(in, 0),
+      .delta = context.Input<float>(in, 1),
+      .weight = context.Input<float>(in, 2),
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .epsilon = static_cast<float>(attributes.epsilon)};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return ResidualRmsNormForward(args, num_threads);
+  };
+}
+
+BoundOp BindRmsNormBackward(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<NormAttributes>(in.attributes);
+  const RmsNormBackwardArgs args = {
+      .d_x = context.Output<float>(in, 0),
+      .d_weight = context.Output<float>(in, 1),
+      .d_y = context.Input<float>(in, 0),
+      .x = context.Input<float>(in, 1),
+      .rstd = context.Input<float>(in, 2),
+      .weight = context.Input<float>(in, 3),
+      .d_residual =
+          in.inputs.size() > 4 ? context.Input<float>(in, 4) : nullptr,
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .accumulate = attributes.accumulate};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return RmsNormBackward(args, num_threads);
+  };
+}
+
+BoundOp BindAdd(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  const AddArgs args = {.out = context.Output<float>(in, 0),
+                        .a = context.Input<float>(in, 0),
+                        .b = context.Input<float>(in, 1),
+                        .num_elements = attributes.rows * attributes.cols};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return Add(args, num_threads);
+  };
+}
+
+absl::StatusOr<BoundOp> BindGemm(const OpContext& context,
+                                 const Instruction& in) {
+  ASSIGN_OR_RETURN(
+      GemmPlan * plan,
+      context.kernels->Gemm(std::get<GemmAttributes>(in.attributes)));
+  return [plan, kernels = context.kernels, c = context.Output<float>(in, 0),
+          a = context.Input<float>(in, 0), b = context.Input<float>(in, 1)] {
+    return plan->Run(c, a, b, kernels->scratch());
+  };
+}
+
+absl::StatusOr<BoundOp> BindRope(const OpContext& context,
+                                 const Instruction& in) {
+  const auto& attributes = std::get<AttentionAttributes>(in.attributes);
+  ASSIGN_OR_RETURN(const float* table, context.kernels->RopeTable(attributes));
+  const RopeArgs args = {
+      .qkv = context.Output<float>(in, 0),
+      .table = table,
+      .num_tokens = attributes.num_sequences * attributes.sequence_length,
+      .sequence_length = attributes.sequence_length,
+      .num_heads = attributes.num_heads,
+      .num_kv_heads = attributes.num_kv_heads,
+      .head_dim = attributes.head_dim,
+      .inverse = attributes.inverse};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return Rope(args, num_threads);
+  };
+}
+
+AttentionShape ShapeOf(const AttentionAttributes& attributes) {
+  return {.num_sequences = attributes.num_sequences,
+          .sequence_length = attributes.sequence_length,
+          .num_heads = attributes.num_heads,
+          .num_kv_heads = attributes.num_kv_heads,
+          .head_dim = attributes.head_dim};
+}
+
+BoundOp BindAttentionForward(const OpContext& context, const Instruction& in) {
+  const AttentionForwardArgs args = {
+      .o = context.Output<float>(in, 0),
+      .lse = context.Output<float>(in, 1),
+      .qkv = context.Input<float>(in, 0),
+      .document_starts = context.Input<int32_t>(in, 1),
+      .shape = ShapeOf(std::get<AttentionAttributes>(in.attributes))};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return AttentionForward(args, num_threads);
+  };
+}
+
+BoundOp BindAttentionBackward(const OpContext& context, const Instruction& in) {
+  const AttentionBackwardArgs args = {
+      .d_qkv = context.Output<float>(in, 0),
+      .delta = context.Output<float>(in, 1),
+      .qkv = context.Input<float>(in, 0),
+      .document_starts = context.Input<int32_t>(in, 1),
+      .o = context.Input<float>(in, 2),
+      .lse = context.Input<float>(in, 3),
+      .d_o = context.Input<float>(in, 4),
+      .shape = ShapeOf(std::get<AttentionAttributes>(in.attributes))};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return AttentionBackward(args, num_threads);
+  };
+}
+
+BoundOp BindSwigluForward(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  const SwigluForwardArgs args = {.activation = context.Output<float>(in, 0),
+                                  .gate_up = context.Input<float>(in, 0),
+                                  .num_tokens = attributes.rows,
+                                  .ffn_hidden = attributes.cols};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return SwigluForward(args, num_threads);
+  };
+}
+
+BoundOp BindSwigluBackward(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  const SwigluBackwardArgs args = {.d_gate_up = context.Output<float>(in, 0),
+                                   .gate_up = context.Input<float>(in, 0),
+                                   .d_activation = context.Input<float>(in, 1),
+                                   .num_tokens = attributes.rows,
+                                   .ffn_hidden = attributes.cols};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return SwigluBackward(args, num_threads);
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<BoundOp> BindLayerOp(const OpContext& context,
+                                    const Instruction& instruction) {
+  switch (instruction.kind) {
+    case OpKind::kRmsNormForward:
+      return BindRmsNormForward(context, instruction);
+    case OpKind::kResidualRmsNormForward:
+      return BindResidualRmsNormForward(context, instruction);
+    case OpKind::kRmsNormBackward:
+      return BindRmsNormBackward(context, instruction);
+    case OpKind::kAdd:
+      return BindAdd(context, instruction);
+    case OpKind::kGemm:
+      return BindGemm(context, instruction);
+    case OpKind::kRope:
+      return BindRope(context, instruction);
+    case OpKind::kAttentionForward:
+      return BindAttentionForward(context, instruction);
+    case OpKind::kAttentionBackward:
+      return BindAttentionBackward(context, instruction);
+    case OpKind::kSwigluForward:
+      return BindSwigluForward(context, instruction);
+    case OpKind::kSwigluBackward:
+      return BindSwigluBackward(context, instruction);
+    default:
+      return absl::InternalError("not an op of a layer");
+  }
+}
+
+}  // namespace millrace

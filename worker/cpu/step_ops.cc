@@ -1,0 +1,188 @@
+// The ops of the step as a whole: batches in, scalars, optimizer.
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
+
+#include "kernels/optimizer/adamw.h"
+#include "kernels/pointwise/cast.h"
+#include "kernels/pointwise/elementwise.h"
+#include "worker/cpu/ops.h"
+#include "worker/train/bucket_slice.h"
+
+namespace millrace {
+namespace {
+
+// A training step reads its share of the global batch. A validation pass reads
+// one micro-batch a data replica.
+absl::StatusOr<BoundOp> BindLoadBatch(const OpContext& context,
+                                      const Instruction& in) {
+  if (context.batches == nullptr) {
+    return absl::InvalidArgumentError("no batch source to load from");
+  }
+  const Layout& layout = context.layout;
+  const bool training = context.program->kind == ProgramKind::kTraining;
+  const int64_t num_microbatches = training ? layout.num_microbatches : 1;
+  BatchRequest request = {
+      .split = training ? DataSplit::kTraining : DataSplit::kValidation,
+      .global_batch = num_microbatches * layout.micro_batch * layout.data,
+      .first_sequence_idx =
+          (context.coordinates.data * num_microbatches + in.microbatch_idx) *
+          layout.micro_batch,
+      .num_sequences = layout.micro_batch};
+  const BatchPointers out = {.tokens = context.Output<int32_t>(in, 0),
+                             .targets = context.Output<int32_t>(in, 1),
+                             .document_starts = context.Output<int32_t>(in, 2)};
+  return [request, out, batches = context.batches,
+          inputs = context.inputs]() mutable {
+    request.step = inputs->step;
+    return batches->Fill(request, out);
+  };
+}
+
+BoundOp BindZero(const OpContext& context, const Instruction& in) {
+  return [x = context.Output<void>(in, 0),
+          num_bytes = context.program->buffers[in.outputs.at(0)].bytes,
+          num_threads = context.kernels->num_threads()] {
+    return Zero(x, num_bytes, num_threads);
+  };
+}
+
+BucketSlice SliceOfBucket(const OpContext& context, const Instruction& in) {
+  return SliceOfBucket(context.layout, context.coordinates,
+                       std::get<OptimizerAttributes>(in.attributes));
+}
+
+int64_t BeginIn(const OpContext& context, BufferId buffer,
+                const BucketSlice& slice) {
+  return BeginIn(context.program->buffers[buffer], slice);
+}
+
+BoundOp BindAccumulateGradients(const OpContext& context,
+                                const Instruction& in) {
+  const BucketSlice slice = SliceOfBucket(context, in);
+  const AddArgs args = {.out = context.Output<float>(in, 0),
+                        .a = context.Input<float>(in, 1),
+                        .b = context.Input<float>(in, 0),
+                        .num_elements = slice.num_elements};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return Add(args, num_threads);
+  };
+}
+
+BoundOp BindRoundGradients(const OpContext& context, const Instruction& in) {
+  const EncodeBf16Args args = {
+      .y = context.Output<uint16_t>(in, 0),
+      .x = context.Input<float>(in, 0),
+      .num_elements =
+          std::get<OptimizerAttributes>(in.attributes).num_elements};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return EncodeBf16(args, num_threads);
+  };
+}
+
+BoundOp BindWidenGradients(const OpContext& context, const Instruction& in) {
+  const BucketSlice slice = SliceOfBucket(context, in);
+  const DecodeBf16Args args = {.y = context.Output<float>(in, 0) +
+                                    BeginIn(context, in.outputs[0], slice),
+                               .x = context.Input<uint16_t>(in, 0) +
+                                    BeginIn(context, in.inputs[0], slice),
+                               .num_elements = slice.num_elements};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return DecodeBf16(args, num_threads);
+  };
+}
+
+BoundOp BindSquaredNorm(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const BucketSlice slice = SliceOfBucket(context, in);
+  const SquaredNormArgs args = {
+      .sum = context.Output<double>(in, 0) + kSquaredNormScalar,
+      .x = context.Input<float>(in, 0) + BeginIn(context, in.inputs[0], slice),
+      .num_elements = slice.num_elements,
+      .share = attributes.share};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return SquaredNorm(args, num_threads);
+  };
+}
+
+// A step whose loss or gradient is not a number leaves the weights as they are;
+// all ranks see the same scalars, so all do.
+BoundOp BindClipFactor(const OpContext& context, const Instruction& in) {
+  return [scalars = context.Input<double>(in, 0),
+          clip_factor = context.Output<float>(in, 0),
+          skip = context.Output<int32_t>(in, 1),
+          clip_norm = context.training->gradient_clip_norm] {
+    const double squared_norm = scalars[kSquaredNormScalar];
+    const bool finite =
+        std::isfinite(scalars[kLossScalar]) && std::isfinite(squared_norm);
+    *clip_factor =
+        finite ? static_cast<float>(ClipScale(squared_norm, clip_norm)) : 0;
+    *skip = finite ? 0 : 1;
+    return absl::OkStatus();
+  };
+}
+
+BoundOp BindAdamW(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const OptimizerSpec& optimizer = context.training->optimizer;
+  const BucketSlice slice = SliceOfBucket(context, in);
+  AdamWArgs args = {
+      .parameters =
+          context.Output<float>(in, 0) + BeginIn(context, in.outputs[0], slice),
+      .exp_avg = context.Output<float>(in, 1),
+      .exp_avg_sq = context.Output<float>(in, 2),
+      .gradients =
+          context.Input<float>(in, 1) + BeginIn(context, in.inputs[1], slice),
+      .num_elements = slice.num_elements,
+      .beta1 = optimizer.beta1,
+      .beta2 = optimizer.beta2,
+      .epsilon = optimizer.epsilon,
+      .weight_decay = attributes.weight_decay ? optimizer.weight_decay : 0};
+  return [args, clip_factor = context.Input<float>(in, 4),
+          skip = context.Input<int32_t>(in, 5), inputs = context.inputs,
+          num_threads = context.kernels->num_threads()]() mutable {
+    if (*skip != 0) return absl::OkStatus();
+    args.learning_rate = inputs->learning_rate;
+    args.step = inputs->step;
+    args.gradient_scale = *clip_factor;
+    return AdamW(args, num_threads);
+  };
+}
+
+}  // namespace
+
+double ClipScale(double squared_norm, double clip_norm) {
+  constexpr double kTiny = 1e-6;
+  if (clip_norm == 0) return 1;
+  return std::min(1.0, clip_norm / (std::sqrt(squared_norm) + kTiny));
+}
+
+absl::StatusOr<BoundOp> BindStepOp(const OpContext& context,
+                                   const Instruction& instruction) {
+  switch (instruction.kind) {
+    case OpKind::kLoadBatch:
+      return BindLoadBatch(context, instruction);
+    case OpKind::kZero:
+      return BindZero(context, instruction);
+    case OpKind::kAccumulateGradients:
+      return BindAccumulateGradients(context, instruction);
+    case OpKind::kSquaredNorm:
+      return BindSquaredNorm(context, instruction);
+    case OpKind::kClipFactor:
+      return BindClipFactor(context, instruction);
+    case OpKind::kAdamW:
+      return BindAdamW(context, instruction);
+    case OpKind::kRoundGradients:
+      return BindRoundGradients(context, instruction);
+    case OpKind::kWidenGradients:
+      return BindWidenGradients(context, instruction);
+    case OpKind::kCastParameters:
+      return absl::InvalidArgumentError(
+          "CPUs compute in fp32 and keep no bf16 parameters");
+    default:
+      return absl::InternalError("not an op of the whole step");
+  }
+}
+
+}  // namespace millrace

@@ -1,0 +1,234 @@
+#include "worker/cpu/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "planner/lower/lower.h"
+#include "worker/communicate/communicator_set.h"
+#include "worker/cpu/executor.h"
+#include "worker/cpu/ops.h"
+#include "worker/train/arena.h"
+#include "worker/train/initialize.h"
+#include "worker/train/op_context.h"
+
+namespace millrace {
+namespace {
+
+// Both Programs run on one set of arenas; a validation pass never runs during a
+// step, so the step arena is as large as the larger of the two.
+struct Programs {
+  Program training;
+  Program validation;
+
+  int64_t persistent_bytes() const { return training.persistent_arena_bytes; }
+  int64_t step_bytes() const {
+    return std::max(training.step_arena_bytes, validation.step_arena_bytes);
+  }
+};
+
+absl::StatusOr<std::unique_ptr<Programs>> BuildPrograms(const ModelSpec& model,
+                                                        const Layout& layout,
+                                                        int32_t stage) {
+  auto programs = std::make_unique<Programs>();
+  ASSIGN_OR_RETURN(programs->training,
+                   BuildTrainingProgram(model, layout, stage));
+  ASSIGN_OR_RETURN(programs->validation,
+                   BuildValidationProgram(model, layout, stage));
+  CHECK(programs->training.persistent_arena_bytes ==
+        programs->validation.persistent_arena_bytes);
+  return programs;
+}
+
+absl::StatusOr<std::unique_ptr<Arenas>> AllocateArenas(
+    const Programs& programs) {
+  ASSIGN_OR_RETURN(MemoryBlock persistent,
+                   MemoryBlock::Allocate(programs.persistent_bytes()));
+  ASSIGN_OR_RETURN(MemoryBlock step,
+                   MemoryBlock::Allocate(programs.step_bytes()));
+  return std::make_unique<Arenas>(
+      Arenas{.persistent = std::move(persistent), .step = std::move(step)});
+}
+
+// Members are destroyed last to first: the lanes stop before what they use
+// goes.
+class CpuTrainer final : public Trainer {
+ public:
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
+      const TrainerOptions& options) {
+    auto trainer = std::unique_ptr<CpuTrainer>(new CpuTrainer(options));
+    RETURN_IF_ERROR(trainer->Build(options));
+    return trainer;
+  }
+
+  const Program& program() const override { return programs_->training; }
+
+  absl::StatusOr<std::vector<StatePiece>> ReadState() override {
+    return Pieces();
+  }
+
+  absl::StatusOr<std::vector<StatePiece>> StateToFill() override {
+    return ReadState();
+  }
+  absl::Status FinishFilling(int64_t completed_steps) override {
+    completed_steps_ = completed_steps;
+    return absl::OkStatus();
+  }
+
+  int64_t completed_steps() const override { return completed_steps_; }
+
+  absl::StatusOr<std::optional<StepResult>> RunStep(
+      const StepRequest& request) override {
+    const double start_s = MonotonicSeconds();
+    inputs_.step = completed_steps_ + 1;
+    inputs_.learning_rate = LearningRateAt(job_.training, inputs_.step);
+    double* scalars = Buffer<double>(programs_->training.scalars_buffer);
+    scalars[kStopVoteScalar] = request.vote_to_stop ? 1 : 0;
+    scalars[kSpareScalar] = 0;
+    RETURN_IF_ERROR(executor_->Run(*training_, inputs_.step));
+    completed_steps_ = inputs_.step;
+
+    StepResult result{.step = inputs_.step,
+                      .loss = scalars[kLossScalar],
+                      .gradient_norm = std::sqrt(scalars[kSquaredNormScalar]),
+                      .learning_rate = inputs_.learning_rate,
+                      .stop = scalars[kStopVoteScalar] > 0,
+                      .finite = std::isfinite(scalars[kLossScalar]) &&
+                                std::isfinite(scalars[kSquaredNormScalar])};
+    result.step_time_s = MonotonicSeconds() - start_s;
+    result.timeline.emplace().rank = rank_;
+    training_->FillTimeline(&*result.timeline);
+    return result;
+  }
+
+  absl::StatusOr<std::optional<StepResult>> LastResult() override {
+    return std::nullopt;  // RunStep() returned it.
+  }
+
+  absl::StatusOr<double> RunValidation(int64_t num_batches) override {
+    if (num_batches < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "validation over ", num_batches, " batches: at least one is needed"));
+    }
+    // A BufferId means something in its own Program only.
+    const Program& validation = programs_->validation;
+    double* scalars = reinterpret_cast<double*>(
+        arenas_->At(validation.buffers[validation.scalars_buffer]));
+    double sum = 0;
+    for (int64_t batch = 1; batch <= num_batches; ++batch) {
+      inputs_.step = batch;
+      scalars[kStopVoteScalar] = 0;
+      scalars[kSpareScalar] = 0;
+      RETURN_IF_ERROR(executor_->Run(*validation_, batch));
+      sum += scalars[kLossScalar];
+    }
+    return sum / static_cast<double>(num_batches);
+  }
+
+  int64_t planned_bytes() const override {
+    return programs_->persistent_bytes() + programs_->step_bytes();
+  }
+  int64_t allocated_bytes() const override {
+    return arenas_->persistent.bytes() + arenas_->step.bytes();
+  }
+
+  int64_t device_bytes() const override { return allocated_bytes(); }
+
+  void Abort() override {
+    executor_->Abort();
+    communicators_->Abort();
+  }
+
+ private:
+  explicit CpuTrainer(const TrainerOptions& options)
+      : job_(options.job),
+        layout_(options.layout),
+        rank_(options.rank),
+        coordinates_(CoordinatesOf(options.layout, options.rank)) {}
+
+  absl::Status Build(const TrainerOptions& options) {
+    ASSIGN_OR_RETURN(programs_,
+                     BuildPrograms(job_.model, layout_, coordinates_.pipeline));
+    ASSIGN_OR_RETURN(arenas_, AllocateArenas(*programs_));
+    CHECK(allocated_bytes() == planned_bytes());
+    InitializePieces(job_.model, Pieces(), job_.training.seed);
+    kernels_ = std::make_unique<KernelCache>(options.num_threads);
+    ASSIGN_OR_RETURN(
+        CommunicatorSet communicators,
+        CommunicatorSet::Create(layout_, rank_, *options.communicators));
+    communicators_ =
+        std::make_unique<CommunicatorSet>(std::move(communicators));
+    ASSIGN_OR_RETURN(training_, Prepare(programs_->training, options.batches));
+    ASSIGN_OR_RETURN(validation_,
+                     Prepare(programs_->validation, options.batches));
+    RETURN_IF_ERROR(kernels_->AllocateScratch());
+    executor_ = std::make_unique<Executor>(
+        Executor::Options{.name = absl::StrCat("rank ", ToInt(rank_)),
+                          .on_failure = [this] { communicators_->Abort(); }});
+    return absl::OkStatus();
+  }
+
+  std::vector<StatePiece> Pieces() const {
+    const Program& program = programs_->training;
+    return DescribeState(
+        program.parameters, layout_, coordinates_,
+        {.parameters = Buffer<float>(program.parameters_buffer),
+         .exp_avg = Buffer<float>(program.exp_avg_buffer),
+         .exp_avg_sq = Buffer<float>(program.exp_avg_sq_buffer)});
+  }
+
+  absl::StatusOr<std::unique_ptr<PreparedProgram>> Prepare(
+      const Program& program, BatchSource* batches) {
+    return PrepareProgram({.program = &program,
+                           .layout = layout_,
+                           .coordinates = coordinates_,
+                           .arenas = arenas_.get(),
+                           .kernels = kernels_.get(),
+                           .inputs = &inputs_,
+                           .training = &job_.training,
+                           .batches = batches,
+                           .communicators = communicators_.get()});
+  }
+
+  template <typename T>
+  T* Buffer(BufferId id) const {
+    return reinterpret_cast<T*>(arenas_->At(programs_->training.buffers[id]));
+  }
+
+  const JobSpec job_;
+  const Layout layout_;
+  const Rank rank_;
+  const MeshCoordinates coordinates_;
+  int64_t completed_steps_ = 0;
+  StepInputs inputs_;
+  std::unique_ptr<Programs> programs_;
+  std::unique_ptr<Arenas> arenas_;
+  std::unique_ptr<KernelCache> kernels_;
+  std::unique_ptr<CommunicatorSet> communicators_;
+  std::unique_ptr<PreparedProgram> training_;
+  std::unique_ptr<PreparedProgram> validation_;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> CreateCpuTrainer(
+    const TrainerOptions& options) {
+  CHECK(options.communicators != nullptr);
+  CHECK(options.batches != nullptr);
+  absl::StatusOr<std::unique_ptr<Trainer>> trainer =
+      CpuTrainer::Create(options);
+  if (!trainer.ok()) {
+    return absl::Status(
+        trainer.status().code(),
+        absl::StrCat("rank ", ToInt(options.rank),
+                     ", preparing to train: ", trainer.status().message()));
+  }
+  return trainer;
+}
+
+}  // namespace millrace

@@ -1,0 +1,145 @@
+// The ops over the vocabulary: embedding, head and loss. A rank's rows of it
+// begin at its tensor index times the rows of a shard.
+
+#include <variant>
+
+#include "base/status_macros.h"
+#include "kernels/vocabulary/cross_entropy.h"
+#include "kernels/vocabulary/embedding.h"
+#include "worker/cpu/ops.h"
+
+namespace millrace {
+namespace {
+
+int64_t VocabBegin(const OpContext& context,
+                   const VocabAttributes& attributes) {
+  return context.coordinates.tensor * attributes.vocab_rows;
+}
+
+double* LossScalar(const OpContext& context, const Instruction& in, size_t i) {
+  return context.Output<double>(in, i) + kLossScalar;
+}
+
+BoundOp BindEmbeddingForward(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  const EmbeddingForwardArgs args = {
+      .x = context.Output<float>(in, 0),
+      .tokens = context.Input<int32_t>(in, 0),
+      .weight = context.Input<float>(in, 1),
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .vocab_begin = VocabBegin(context, attributes),
+      .vocab_rows = attributes.vocab_rows};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return EmbeddingForward(args, num_threads);
+  };
+}
+
+BoundOp BindEmbeddingBackward(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  const EmbeddingBackwardArgs args = {
+      .d_weight = context.Output<float>(in, 0),
+      .tokens = context.Input<int32_t>(in, 0),
+      .d_x = context.Input<float>(in, 1),
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .vocab_begin = VocabBegin(context, attributes),
+      .vocab_rows = attributes.vocab_rows,
+      .accumulate = attributes.accumulate};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return EmbeddingBackward(args, num_threads);
+  };
+}
+
+absl::StatusOr<BoundOp> BindLinearCrossEntropy(const OpContext& context,
+                                               const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  ASSIGN_OR_RETURN(CrossEntropyPlan * plan,
+                   context.kernels->CrossEntropy(
+                       attributes, VocabBegin(context, attributes)));
+  LinearCrossEntropyArgs args = {.d_hidden = context.Output<float>(in, 0),
+                                 .d_weight = context.Output<float>(in, 1),
+                                 .loss = LossScalar(context, in, 2),
+                                 .hidden = context.Input<float>(in, 0),
+                                 .weight = context.Input<float>(in, 1),
+                                 .targets = context.Input<int32_t>(in, 2),
+                                 .logits = context.Output<float>(in, 3)};
+  return [plan, args, kernels = context.kernels]() mutable {
+    args.workspace = kernels->scratch();
+    return plan->LinearCrossEntropy(args);
+  };
+}
+
+absl::StatusOr<BoundOp> BindCrossEntropyStats(const OpContext& context,
+                                              const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  ASSIGN_OR_RETURN(CrossEntropyPlan * plan,
+                   context.kernels->CrossEntropy(
+                       attributes, VocabBegin(context, attributes)));
+  CrossEntropyStatsArgs args = {.stats = context.Output<float>(in, 0),
+                                .hidden = context.Input<float>(in, 0),
+                                .weight = context.Input<float>(in, 1),
+                                .targets = context.Input<int32_t>(in, 2),
+                                .logits = context.Output<float>(in, 1)};
+  return [plan, args, kernels = context.kernels]() mutable {
+    args.workspace = kernels->scratch();
+    return plan->Stats(args);
+  };
+}
+
+absl::StatusOr<BoundOp> BindCrossEntropyGradient(const OpContext& context,
+                                                 const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  ASSIGN_OR_RETURN(CrossEntropyPlan * plan,
+                   context.kernels->CrossEntropy(
+                       attributes, VocabBegin(context, attributes)));
+  CrossEntropyGradientArgs args = {.d_hidden = context.Output<float>(in, 0),
+                                   .d_weight = context.Output<float>(in, 1),
+                                   .loss = LossScalar(context, in, 2),
+                                   .hidden = context.Input<float>(in, 0),
+                                   .weight = context.Input<float>(in, 1),
+                                   .targets = context.Input<int32_t>(in, 2),
+                                   .all_stats = context.Input<float>(in, 3),
+                                   .num_shards = context.layout.tensor,
+                                   .logits = context.Output<float>(in, 3)};
+  return [plan, args, kernels = context.kernels]() mutable {
+    args.workspace = kernels->scratch();
+    return plan->Gradient(args);
+  };
+}
+
+BoundOp BindCrossEntropyLoss(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  const CrossEntropyLossArgs args = {.loss = LossScalar(context, in, 0),
+                                     .targets = context.Input<int32_t>(in, 0),
+                                     .all_stats = context.Input<float>(in, 1),
+                                     .num_shards = context.layout.tensor,
+                                     .num_tokens = attributes.num_tokens,
+                                     .token_scale = attributes.token_scale,
+                                     .loss_share = attributes.loss_share};
+  return [args] { return CrossEntropyLoss(args); };
+}
+
+}  // namespace
+
+absl::StatusOr<BoundOp> BindVocabularyOp(const OpContext& context,
+                                         const Instruction& instruction) {
+  switch (instruction.kind) {
+    case OpKind::kEmbeddingForward:
+      return BindEmbeddingForward(context, instruction);
+    case OpKind::kEmbeddingBackward:
+      return BindEmbeddingBackward(context, instruction);
+    case OpKind::kLinearCrossEntropy:
+      return BindLinearCrossEntropy(context, instruction);
+    case OpKind::kCrossEntropyStats:
+      return BindCrossEntropyStats(context, instruction);
+    case OpKind::kCrossEntropyGradient:
+      return BindCrossEntropyGradient(context, instruction);
+    case OpKind::kCrossEntropyLoss:
+      return BindCrossEntropyLoss(context, instruction);
+    default:
+      return absl::InternalError("not an op over the vocabulary");
+  }
+}
+
+}  // namespace millrace

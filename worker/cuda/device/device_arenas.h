@@ -1,0 +1,54 @@
+// The device memory of one rank's training: what worker/train/arena.h is on a
+// CPU.
+
+#ifndef MILLRACE_WORKER_CUDA_DEVICE_DEVICE_ARENAS_H_
+#define MILLRACE_WORKER_CUDA_DEVICE_DEVICE_ARENAS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/cuda/device_buffer.h"
+#include "planner/program/program.h"
+
+namespace millrace {
+
+// Both arenas, on the device current at Allocate(); the persistent one zeroed.
+class DeviceArenas {
+ public:
+  // How long to wait for memory. Memory that other ranks of the host have
+  // mapped (peer_memory.h) is free only when they have ended their part of the
+  // last generation, too, a moment after this rank.
+  static constexpr absl::Duration kPatience = absl::Seconds(5);
+
+  // ResourceExhausted with both sizes and what the device has free, when that
+  // has not become enough within `patience`: zero where something too large is
+  // nothing unusual, as of ops that a profile asks for.
+  static absl::StatusOr<DeviceArenas> Allocate(
+      int64_t persistent_bytes, int64_t step_bytes,
+      absl::Duration patience = kPatience);
+
+  // Where `buffer` lies; it must lie inside (a bug otherwise).
+  std::byte* At(const Buffer& buffer) const;
+  // The first byte of an arena.
+  std::byte* Base(Arena arena) const {
+    // What the arenas hold changes, the arenas do not.
+    return const_cast<std::byte*>(
+        (arena == Arena::kPersistent ? persistent_ : step_).data());
+  }
+  int64_t bytes() const { return persistent_bytes_ + step_bytes_; }
+
+ private:
+  DeviceArenas(DeviceBuffer<std::byte> persistent, int64_t persistent_bytes,
+               DeviceBuffer<std::byte> step, int64_t step_bytes);
+
+  DeviceBuffer<std::byte> persistent_;
+  DeviceBuffer<std::byte> step_;
+  int64_t persistent_bytes_;
+  int64_t step_bytes_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_DEVICE_DEVICE_ARENAS_H_

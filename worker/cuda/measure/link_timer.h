@@ -1,0 +1,112 @@
+// Times collectives and transfers among the GPUs of a job, through what
+// training uses: NCCL's communicators, or copy engines.
+
+#ifndef MILLRACE_WORKER_CUDA_MEASURE_LINK_TIMER_H_
+#define MILLRACE_WORKER_CUDA_MEASURE_LINK_TIMER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/ids.h"
+#include "kernels/cuda/device_buffer.h"
+#include "planner/learn/profile_request.h"
+#include "worker/communicate/rendezvous_store.h"
+#include "worker/cuda/device/handles.h"
+#include "worker/cuda/device/timed_loop.h"
+#include "worker/cuda/measure/copy_engine_call.h"
+#include "worker/cuda/nccl/nccl_communicator_set.h"
+
+namespace millrace {
+
+struct CudaLinkTimerOptions {
+  int32_t num_ranks;  // At least two.
+  Rank rank;
+  RendezvousStore* store;  // Borrowed.
+  // Until the slowest rank comes to a meeting point.
+  absl::Duration patience;
+};
+
+// All calls are collective over all ranks, in the same order everywhere. When a
+// rank stays away they end with DeadlineExceeded after the patience.
+class CudaLinkTimer {
+ public:
+  // On the current device.
+  static absl::StatusOr<std::unique_ptr<CudaLinkTimer>> Create(
+      const CudaLinkTimerOptions& options);
+  ~CudaLinkTimer();
+
+  // The sum over ranks of what each says; a meeting point too.
+  absl::StatusOr<double> Sum(double mine);
+
+  // Seconds of one call among many back to back in a graph, while all groups of
+  // neighbours do the same (ProfileCommunication): the mean over ranks.
+  // `budget_seconds` of the device. InvalidArgument if the groups do not divide
+  // the ranks; FailedPrecondition, everywhere, if copy engines are asked for
+  // and some rank cannot use them.
+  absl::StatusOr<double> Time(const ProfileCommunication& what,
+                              double budget_seconds);
+
+  // `count` calls in one graph, the same everywhere. Lives no longer than the
+  // timer; on a rank that takes no part it does nothing.
+  absl::StatusOr<std::unique_ptr<TimedLoop>> MakeLoop(
+      const ProfileCommunication& what, int64_t count);
+
+  // Of this rank's device: what the first communicator took and, in the mean,
+  // each further one; zero of what was not made so far.
+  int64_t first_communicator_bytes() const { return first_bytes_; }
+  int64_t communicator_bytes() const {
+    return num_further_ == 0 ? 0 : further_bytes_ / num_further_;
+  }
+
+ private:
+  // Communicators whose groups are `group_size` neighbours; pairs of the
+  // pipeline's for transfers.
+  struct SetKey {
+    bool transfers;
+    int32_t group_size;
+    auto operator<=>(const SetKey&) const = default;
+  };
+  class Loop;
+
+  CudaLinkTimer(const CudaLinkTimerOptions& options, CudaStream stream,
+                DeviceBuffer<double> sum)
+      : options_(options), stream_(std::move(stream)), sum_(std::move(sum)) {}
+
+  absl::StatusOr<NcclCommunicatorSet*> SetOf(SetKey key);
+  absl::Status Enqueue(const ProfileCommunication& what,
+                       NcclCommunicatorSet& set, std::byte* buffer,
+                       int64_t num_elements);
+  // By copy engines; as MakeLoop() says of errors.
+  absl::StatusOr<std::unique_ptr<CopyEngineCall>> MakeCopyEngineCall(
+      const ProfileCommunication& what, int64_t num_elements);
+  // Of a kind and size among how many ranks; InvalidArgument if it cannot be.
+  struct Shape {
+    int32_t group_size;
+    int32_t num_busy;  // Ranks that take part: the first so many.
+    int64_t num_elements;
+  };
+  absl::StatusOr<Shape> ShapeOf(const ProfileCommunication& what) const;
+  // Waits for the stream; past the patience aborts.
+  absl::Status Wait(absl::Duration patience);
+
+  const CudaLinkTimerOptions options_;
+  CudaStream stream_;
+  DeviceBuffer<double> sum_;
+  std::atomic<bool> abort_requested_{false};
+  std::map<SetKey, std::unique_ptr<NcclCommunicatorSet>> sets_;
+  std::set<CopyEngineCall*> copy_engine_calls_;  // Those there are.
+  int64_t num_copy_engine_calls_ = 0;            // That were made so far.
+  int64_t first_bytes_ = 0;
+  int64_t further_bytes_ = 0;
+  int64_t num_further_ = 0;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_MEASURE_LINK_TIMER_H_

@@ -1,0 +1,122 @@
+// One rank's end of one NCCL communicator, over the NCCL library.
+//
+// NCCL frees a communicator at the end of an abort, so whoever else asks it
+// something at that moment reads freed memory. Hence every call goes through
+// one lock and stops once an abort was asked for. The communicator is
+// non-blocking: calls return at once and the lock is never held for long.
+
+#ifndef MILLRACE_WORKER_CUDA_NCCL_NCCL_ENDPOINT_H_
+#define MILLRACE_WORKER_CUDA_NCCL_NCCL_ENDPOINT_H_
+
+#include <nccl.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/cuda/nccl/nccl_communicator_set.h"
+#include "worker/cuda/nccl/nccl_rendezvous.h"
+
+namespace millrace {
+
+// `action` completes "failed to ...". A peer or link that failed is
+// Unavailable, everything else Internal.
+absl::Status NcclStatus(ncclResult_t result, const std::string& action);
+
+// An id for ShareId(), as bytes.
+absl::StatusOr<std::string> MakeNcclId();
+
+class NcclEndpoint : public NcclCommunicator {
+ public:
+  struct Options {
+    NcclMembership membership;
+    std::string id;  // As ShareId() gave it.
+    int max_blocks;  // Zero: NCCL's choice.
+    // Of a call that must first connect to its peers.
+    absl::Duration call_timeout;
+  };
+  // Begins to join, on the current device; Ready() says when that is done.
+  static absl::StatusOr<std::unique_ptr<NcclEndpoint>> Start(Options options);
+
+  // Aborts if nothing ended it so far, and waits for the end. That comes when
+  // the peers have ended theirs or died: NCCL keeps its service thread until
+  // then. After an abort it is a bug if that takes longer than a minute, for
+  // then a CUDA graph holds calls of this communicator.
+  ~NcclEndpoint() override;
+
+  const NcclMembership& membership() const { return options_.membership; }
+  // True once what was last asked for (to join, or a call that connects) is
+  // done.
+  absl::StatusOr<bool> Ready();
+  // The error this communicator met, if any. Never blocks.
+  absl::Status Health();
+
+  // Both return at once; the work goes on in a thread, whose end the destructor
+  // waits for. Close() is for the end of all work, on every member: it lets
+  // peers read what they still need, and aborts if calls are still under way.
+  void Abort();
+  void Close();
+
+  int32_t size() const override {
+    return static_cast<int32_t>(options_.membership.members.size());
+  }
+  int32_t index() const override { return options_.membership.index; }
+  absl::Status AllGather(const void* shard, void* full, int64_t num_elements,
+                         DType dtype, cudaStream_t stream) override;
+  absl::Status ReduceScatter(const void* full, void* shard,
+                             int64_t num_elements, DType dtype,
+                             cudaStream_t stream) override;
+  absl::Status AllGatherBlocks(const void* shard, void* full,
+                               int64_t num_elements, DType dtype,
+                               int64_t num_blocks,
+                               cudaStream_t stream) override;
+  absl::Status ReduceScatterBlocks(const void* full, void* shard,
+                                   int64_t num_elements, DType dtype,
+                                   int64_t num_blocks,
+                                   cudaStream_t stream) override;
+  absl::Status AllReduce(void* data, int64_t num_elements, DType dtype,
+                         cudaStream_t stream) override;
+  absl::Status Send(const void* data, int64_t num_bytes, int32_t to_index,
+                    cudaStream_t stream) override;
+  absl::Status Receive(void* data, int64_t num_bytes, int32_t from_index,
+                       cudaStream_t stream) override;
+
+  // The same without waiting for peers to connect; Ready() says when the call
+  // is on its stream. For starting several communicators' first calls at once.
+  using Issue = absl::FunctionRef<ncclResult_t(ncclComm_t)>;
+  absl::Status Begin(const char* what, Issue issue);
+
+ private:
+  NcclEndpoint(Options options, int device);
+
+  absl::Status Call(const char* what, Issue issue);
+  std::string Describe(const char* what) const;
+  // `body` ends the communicator, in a thread of its own.
+  void EndWith(void (NcclEndpoint::*body)(), bool closing);
+  void RunAbort();
+  void RunClose();
+
+  const Options options_;
+  const int device_;
+
+  std::mutex mutex_;  // Guards what follows, and every use of comm_.
+  std::condition_variable ended_changed_;
+  ncclComm_t comm_ = nullptr;
+  bool ending_ = false;  // From then on comm_ is the ending thread's alone.
+  bool closing_ = false;
+  bool ended_ = false;
+  absl::Status broken_;
+  const char* last_call_ = "join";
+  std::thread ending_thread_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_NCCL_NCCL_ENDPOINT_H_

@@ -1,0 +1,367 @@
+#include "worker/cuda/nccl/nccl_watch.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "planner/layout/layout.h"
+#include "worker/cuda/nccl/nccl_rendezvous.h"
+
+namespace millrace {
+namespace {
+
+bool Communicates(const Instruction& instruction) {
+  return IsCollective(instruction.kind) || IsTransfer(instruction.kind);
+}
+
+std::string Describe(const Instruction& instruction) {
+  std::string text =
+      absl::StrCat(OpKindName(instruction.kind), " '", instruction.name, "'");
+  if (instruction.microbatch_idx >= 0) {
+    absl::StrAppend(&text, " of micro-batch ", instruction.microbatch_idx);
+  }
+  return text;
+}
+
+// Which call it is, in the words of every member: the n-th of a step on one
+// communicator.
+struct CallId {
+  int64_t step;
+  std::string communicator;  // NcclMembership::Key().
+  int32_t ordinal;
+  friend auto operator<=>(const CallId&, const CallId&) = default;
+};
+
+// What follows from the Program alone: where in its lane each instruction is,
+// and the how-manieth on its communicator.
+struct Places {
+  explicit Places(const Program& program)
+      : position(program.instructions.size()),
+        ordinal(program.instructions.size(), -1) {
+    for (const std::vector<InstructionId>& lane : program.lanes) {
+      std::map<Group, int32_t> num_calls;
+      for (size_t i = 0; i < lane.size(); ++i) {
+        position[lane[i]] = static_cast<int32_t>(i);
+        const Instruction& instruction = program.instructions[lane[i]];
+        if (Communicates(instruction)) {
+          ordinal[lane[i]] = num_calls[GroupOf(program.layout, instruction)]++;
+        }
+      }
+    }
+  }
+
+  // Whose communicator it runs on.
+  static Group GroupOf(const Layout& layout, const Instruction& instruction) {
+    if (IsTransfer(instruction.kind)) return Group::kPipeline;
+    return ServingGroup(
+        layout, std::get<CollectiveAttributes>(instruction.attributes).group);
+  }
+
+  std::vector<int32_t> position;  // By instruction.
+  std::vector<int32_t> ordinal;   // By instruction; -1: no communication.
+};
+
+// One rank as it told of itself, or silent.
+class RankView {
+ public:
+  RankView(const Program& program, const Places& places, Rank rank,
+           const std::optional<RankProgress>& progress)
+      : program_(program),
+        places_(places),
+        rank_(rank),
+        progress_(progress),
+        memberships_(NcclMembershipsOf(program.layout, rank)) {}
+
+  bool silent() const { return !progress_.has_value(); }
+  int64_t step() const { return progress_->step; }
+  Rank rank() const { return rank_; }
+
+  bool Completed(InstructionId id) const {
+    const int lane = static_cast<int>(program_.instructions[id].lane);
+    return places_.position[id] < progress_->completed[lane];
+  }
+
+  // Started, as far as anyone can say: nothing before it is left to do.
+  bool Standing(InstructionId id) const {
+    const Instruction& instruction = program_.instructions[id];
+    const int lane = static_cast<int>(instruction.lane);
+    return places_.position[id] == progress_->completed[lane] &&
+           std::all_of(instruction.waits.begin(), instruction.waits.end(),
+                       [this](InstructionId wait) { return Completed(wait); });
+  }
+
+  std::vector<InstructionId> StandingInstructions() const {
+    std::vector<InstructionId> standing;
+    for (int lane = 0; lane < kNumLanes; ++lane) {
+      const size_t next = progress_->completed[lane];
+      if (next >= program_.lanes[lane].size()) continue;
+      const InstructionId id = program_.lanes[lane][next];
+      if (Standing(id)) standing.push_back(id);
+    }
+    return standing;
+  }
+
+  // Those of the standing instructions that keep `id` from starting.
+  std::vector<InstructionId> StandingBefore(InstructionId id) const {
+    std::set<InstructionId> seen = {id};
+    std::vector<InstructionId> open = {id};
+    std::vector<InstructionId> standing;
+    while (!open.empty()) {
+      const InstructionId at = open.back();
+      open.pop_back();
+      if (Standing(at)) {
+        standing.push_back(at);
+        continue;
+      }
+      const Instruction& instruction = program_.instructions[at];
+      std::vector<InstructionId> before = instruction.waits;
+      if (places_.position[at] > 0) {
+        before.push_back(program_.lanes[static_cast<int>(instruction.lane)]
+                                       [places_.position[at] - 1]);
+      }
+      for (const InstructionId earlier : before) {
+        if (!Completed(earlier) && seen.insert(earlier).second) {
+          open.push_back(earlier);
+        }
+      }
+    }
+    std::sort(standing.begin(), standing.end());
+    return standing;
+  }
+
+  const NcclMembership& MembershipOf(const Instruction& instruction) const {
+    const Group group = Places::GroupOf(program_.layout, instruction);
+    const auto found =
+        std::find_if(memberships_.begin(), memberships_.end(),
+                     [&](const NcclMembership& membership) {
+                       return membership.group == group &&
+                              (group != Group::kPipeline ||
+                               membership.transfer_lane == instruction.lane);
+                     });
+    CHECK(found != memberships_.end()) << instruction.name;
+    return *found;
+  }
+
+  CallId CallOf(InstructionId id) const {
+    return {.step = step(),
+            .communicator = MembershipOf(program_.instructions[id]).Key(),
+            .ordinal = places_.ordinal[id]};
+  }
+
+  // This rank's own instruction for a call of its step.
+  std::optional<InstructionId> InstructionOf(const CallId& call) const {
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      const InstructionId id = static_cast<InstructionId>(i);
+      if (places_.ordinal[i] == call.ordinal && CallOf(id) == call) return id;
+    }
+    return std::nullopt;
+  }
+
+  const Instruction& instruction(InstructionId id) const {
+    return program_.instructions[id];
+  }
+
+ private:
+  const Program& program_;
+  const Places& places_;
+  const Rank rank_;
+  const std::optional<RankProgress>& progress_;
+  const std::vector<NcclMembership> memberships_;
+};
+
+// Whether a rank has come to a call, and if not, what it does instead.
+struct Arrival {
+  bool arrived = false;
+  std::string whereabouts;
+  // Calls of its own that the rank stands in; none: it is silent or busy.
+  std::vector<CallId> stands_behind;
+};
+
+Arrival ArrivalAt(const CallId& call, const RankView& rank) {
+  if (rank.silent()) return {.whereabouts = "it gave no sign of life"};
+  if (rank.step() > call.step) return {.arrived = true};
+  std::vector<InstructionId> instead;
+  std::string prefix;
+  if (rank.step() < call.step) {
+    prefix = absl::StrCat("it is still in step ", rank.step());
+    instead = rank.StandingInstructions();
+  } else {
+    const std::optional<InstructionId> own = rank.InstructionOf(call);
+    if (!own.has_value()) {
+      return {.whereabouts = "its Program has no such call"};
+    }
+    if (rank.Completed(*own) || rank.Standing(*own)) return {.arrived = true};
+    prefix = "it has not come so far";
+    instead = rank.StandingBefore(*own);
+  }
+  Arrival arrival;
+  bool busy = instead.empty();
+  std::vector<std::string> names;
+  for (const InstructionId id : instead) {
+    const Instruction& instruction = rank.instruction(id);
+    names.push_back(absl::StrCat(Describe(instruction), " on lane ",
+                                 LaneName(instruction.lane)));
+    if (Communicates(instruction)) {
+      arrival.stands_behind.push_back(rank.CallOf(id));
+    } else {
+      busy = true;
+    }
+  }
+  if (busy) arrival.stands_behind.clear();
+  arrival.whereabouts =
+      names.empty() ? absl::StrCat(prefix, ", between two instructions")
+                    : absl::StrCat(prefix, ", at ", absl::StrJoin(names, ", "));
+  return arrival;
+}
+
+std::string RankList(const std::vector<Rank>& ranks) {
+  return absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ",
+      absl::StrJoin(ranks, ", ", [](std::string* out, Rank rank) {
+        absl::StrAppend(out, ToInt(rank));
+      }));
+}
+
+std::string OverrunKey(Rank rank) {
+  return absl::StrCat("nccl/overrun/", ToInt(rank));
+}
+
+}  // namespace
+
+std::string ProgressToString(const RankProgress& progress) {
+  return absl::StrCat(progress.step, " ",
+                      absl::StrJoin(progress.completed, " "));
+}
+
+absl::StatusOr<RankProgress> ProgressFromString(absl::string_view text) {
+  const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
+  RankProgress progress;
+  bool valid = words.size() == kNumLanes + 1 &&
+               absl::SimpleAtoi(words[0], &progress.step);
+  for (int lane = 0; valid && lane < kNumLanes; ++lane) {
+    valid = absl::SimpleAtoi(words[lane + 1], &progress.completed[lane]);
+  }
+  if (valid) return progress;
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", text, "' is not a rank's progress: a step and ",
+                   kNumLanes, " counts; do all ranks run the same millrace?"));
+}
+
+std::string StuckCall::ToString() const {
+  std::string text =
+      absl::StrCat("step ", step, ": ", communicator, " hangs in ", call, ": ");
+  if (missing.empty()) {
+    return absl::StrCat(text, RankList(arrived),
+                        " all came, so the link between them or NCCL itself "
+                        "is stuck");
+  }
+  absl::StrAppend(&text, RankList(missing),
+                  missing.size() == 1 ? " is" : " are", " missing");
+  for (size_t i = 0; i < missing.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? " (" : "; ", "rank ", ToInt(missing[i]),
+                    ": ", whereabouts[i]);
+  }
+  return absl::StrCat(text, "), ", RankList(arrived),
+                      arrived.size() == 1 ? " waits" : " wait");
+}
+
+std::vector<StuckCall> FindStuckCalls(
+    absl::Span<const Program* const> programs,
+    absl::Span<const std::optional<RankProgress>> progress) {
+  CHECK(!programs.empty());
+  const Layout& layout = programs[0]->layout;
+  CHECK(static_cast<int32_t>(programs.size()) == layout.pipeline);
+  CHECK(static_cast<int32_t>(progress.size()) == layout.num_ranks());
+  std::vector<Places> places;
+  for (const Program* program : programs) places.emplace_back(*program);
+  std::vector<RankView> ranks;
+  for (int32_t i = 0; i < layout.num_ranks(); ++i) {
+    const int32_t stage = CoordinatesOf(layout, Rank{i}).pipeline;
+    ranks.emplace_back(*programs[stage], places[stage], Rank{i}, progress[i]);
+  }
+
+  // Every call that some rank stands in, and whether others stand behind it.
+  std::map<CallId, StuckCall> calls;
+  std::set<CallId> behind_others;
+  for (const RankView& rank : ranks) {
+    if (rank.silent()) continue;
+    for (const InstructionId id : rank.StandingInstructions()) {
+      const Instruction& instruction = rank.instruction(id);
+      if (!Communicates(instruction)) continue;
+      const CallId call_id = rank.CallOf(id);
+      const auto [place, is_new] = calls.try_emplace(call_id);
+      if (!is_new) continue;
+      const NcclMembership& membership = rank.MembershipOf(instruction);
+      StuckCall& call = place->second;
+      call.step = rank.step();
+      call.communicator = membership.Name();
+      call.call = Describe(instruction);
+      for (const Rank member : membership.members) {
+        const Arrival arrival = ArrivalAt(call_id, ranks[ToInt(member)]);
+        if (arrival.arrived) {
+          call.arrived.push_back(member);
+          continue;
+        }
+        call.missing.push_back(member);
+        call.whereabouts.push_back(arrival.whereabouts);
+        if (!arrival.stands_behind.empty()) behind_others.insert(call_id);
+      }
+    }
+  }
+  // Should all of them wait for one another, all are named.
+  const bool circle = behind_others.size() == calls.size();
+  std::vector<StuckCall> stuck;
+  for (auto& [id, call] : calls) {
+    if (circle || !behind_others.contains(id)) stuck.push_back(std::move(call));
+  }
+  return stuck;
+}
+
+absl::Status ExplainOverrun(absl::Span<const Program* const> programs,
+                            Rank rank, const RankProgress& progress,
+                            RendezvousStore& store, absl::Duration patience) {
+  CHECK(!programs.empty());
+  RETURN_IF_ERROR(store.Set(OverrunKey(rank), ProgressToString(progress)));
+  const absl::Time deadline = MonotonicNow() + patience;
+  std::vector<std::optional<RankProgress>> all(programs[0]->layout.num_ranks());
+  all[ToInt(rank)] = progress;
+  // Asks for all of them once, so that a silent rank does not use up the time
+  // of those after it.
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Rank other{static_cast<int32_t>(i)};
+    store.Get(OverrunKey(other), absl::ZeroDuration()).IgnoreError();
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].has_value()) continue;
+    const absl::StatusOr<std::string> text =
+        store.Get(OverrunKey(Rank{static_cast<int32_t>(i)}),
+                  std::max(absl::ZeroDuration(), deadline - MonotonicNow()));
+    if (absl::IsDeadlineExceeded(text.status())) continue;
+    RETURN_IF_ERROR(text.status());
+    RankProgress other;
+    ASSIGN_OR_RETURN(other, ProgressFromString(*text));
+    all[i] = other;
+  }
+  const std::vector<StuckCall> stuck = FindStuckCalls(programs, all);
+  if (stuck.empty()) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "step ", progress.step, " of rank ", ToInt(rank),
+        " overran, but no rank waits in a collective or transfer"));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrJoin(stuck, ". ", [](std::string* out, const StuckCall& call) {
+        absl::StrAppend(out, call.ToString());
+      }));
+}
+
+}  // namespace millrace

@@ -1,0 +1,70 @@
+// What to say when a step overruns because ranks wait for each other: which
+// collective or transfer hangs, who takes part and who is missing.
+//
+// NCCL cannot tell: a kernel that waits for a peer looks the same whoever is
+// late. The Programs can: they say what every rank does in which order, so each
+// rank's own progress is enough to find the call that all others wait for.
+
+#ifndef MILLRACE_WORKER_CUDA_NCCL_NCCL_WATCH_H_
+#define MILLRACE_WORKER_CUDA_NCCL_NCCL_WATCH_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/ids.h"
+#include "planner/program/program.h"
+#include "worker/communicate/rendezvous_store.h"
+
+namespace millrace {
+
+// How far one rank has got.
+struct RankProgress {
+  int64_t step = 0;  // The one it is in.
+  // Instructions of each lane that have ended in this step; lanes are in order.
+  std::array<int32_t, kNumLanes> completed{};
+  friend bool operator==(const RankProgress&, const RankProgress&) = default;
+};
+std::string ProgressToString(const RankProgress& progress);
+absl::StatusOr<RankProgress> ProgressFromString(absl::string_view text);
+
+// A call on a communicator that has not ended on every member.
+struct StuckCall {
+  int64_t step;
+  std::string communicator;  // "tensor group (ranks 0, 1)".
+  // "all_gather 'layers.2/attention/gather' of micro-batch 3".
+  std::string call;
+  std::vector<Rank> arrived;
+  // Who has not come, and where each of them is instead. Empty: all have come,
+  // so the link between them or NCCL itself hangs.
+  std::vector<Rank> missing;
+  std::vector<std::string> whereabouts;
+
+  std::string ToString() const;
+};
+
+// The calls that nobody's call stands behind: their missing ranks are silent,
+// or busy with something else than communication. Ranks without progress gave
+// no sign of life. Empty if no rank waits in a call. `programs`: one a stage,
+// all of the same kind; `progress`: by rank.
+std::vector<StuckCall> FindStuckCalls(
+    absl::Span<const Program* const> programs,
+    absl::Span<const std::optional<RankProgress>> progress);
+
+// For a rank whose step overran: tells the others through the store how far it
+// got, waits `patience` for theirs, and puts it all into a DeadlineExceeded.
+// Once a generation, which the error ends.
+absl::Status ExplainOverrun(absl::Span<const Program* const> programs,
+                            Rank rank, const RankProgress& progress,
+                            RendezvousStore& store, absl::Duration patience);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_NCCL_NCCL_WATCH_H_

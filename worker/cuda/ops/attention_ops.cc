@@ -1,0 +1,243 @@
+// Rotary positions and attention.
+
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/attention/attention_bf16.h"
+#include "kernels/attention/attention_plain.h"
+#include "kernels/pointwise/rope_bf16.h"
+#include "kernels/pointwise/rope_plain.h"
+#include "worker/cuda/ops/kernel_cache.h"
+#include "worker/cuda/ops/ops.h"
+
+namespace millrace {
+namespace {
+
+int64_t NumTokens(const AttentionAttributes& attributes) {
+  return attributes.num_sequences * attributes.sequence_length;
+}
+
+// Elements of a token's row of the packed projection.
+int64_t RowElements(const AttentionAttributes& attributes) {
+  return (attributes.num_heads + 2 * attributes.num_kv_heads) *
+         attributes.head_dim;
+}
+
+absl::StatusOr<CudaOp> BindFastRope(const AttentionAttributes& attributes,
+                                    void* qkv, const float* table) {
+  const RopeBf16Shape shape = {.num_tokens = NumTokens(attributes),
+                               .num_heads = attributes.num_heads,
+                               .num_kv_heads = attributes.num_kv_heads,
+                               .head_dim = attributes.head_dim,
+                               .sequence_length = attributes.sequence_length,
+                               .table_length = attributes.sequence_length};
+  const int64_t stride = RowElements(attributes);
+  if (attributes.inverse) {
+    const RopeBackwardBf16Args args = {.d_qkv = qkv,
+                                       .d_qkv_token_stride = stride,
+                                       .table = table,
+                                       .shape = shape};
+    return CudaOp([args](cudaStream_t stream) {
+      return LaunchRopeBackwardBf16(args, stream);
+    });
+  }
+  const RopeForwardBf16Args args = {.out = qkv,
+                                    .out_token_stride = stride,
+                                    .qkv = qkv,
+                                    .qkv_token_stride = stride,
+                                    .table = table,
+                                    .shape = shape};
+  return CudaOp([args](cudaStream_t stream) {
+    return LaunchRopeForwardBf16(args, stream);
+  });
+}
+
+absl::StatusOr<CudaOp> BindRope(const CudaOpContext& context,
+                                const Instruction& in) {
+  const auto& attributes = std::get<AttentionAttributes>(in.attributes);
+  ASSIGN_OR_RETURN(const float* table, context.kernels->RopeTable(attributes));
+  void* qkv = context.Output<void>(in, 0);
+  // What rope_bf16.h reads.
+  const bool is_fast =
+      attributes.head_dim % 16 == 0 && attributes.head_dim <= 512;
+  if (IsBf16(context) && is_fast) return BindFastRope(attributes, qkv, table);
+  const PlainRopeArgs args = {.qkv = qkv,
+                              .table = table,
+                              .num_tokens = NumTokens(attributes),
+                              .sequence_length = attributes.sequence_length,
+                              .num_heads = attributes.num_heads,
+                              .num_kv_heads = attributes.num_kv_heads,
+                              .head_dim = attributes.head_dim,
+                              .inverse = attributes.inverse};
+  return CudaOp([args, type = ElementTypeOf(context)](cudaStream_t stream) {
+    return LaunchPlainRope(args, type, stream);
+  });
+}
+
+// Forward and backward must choose alike: LSE of whole sequences is laid out
+// sequence by sequence by the fast kernels.
+bool HasFastAttention(const CudaOpContext& context,
+                      const AttentionAttributes& attributes) {
+  const int64_t dim = attributes.head_dim;
+  return IsBf16(context) && context.num_documents >= 0 &&
+         (dim == 64 || dim == 96 || dim == 128 || dim == 256);
+}
+
+absl::StatusOr<AttentionBf16Shape> FastShapeOf(
+    const CudaOpContext& context, const Instruction& in,
+    const AttentionAttributes& attributes) {
+  AttentionBf16Shape shape = {.num_sequences = attributes.num_sequences,
+                              .sequence_length = attributes.sequence_length,
+                              .num_heads = attributes.num_heads,
+                              .num_kv_heads = attributes.num_kv_heads,
+                              .head_dim = attributes.head_dim,
+                              .causal = true};
+  if (context.num_documents == 0) return shape;
+  const CudaStepInputs& inputs = *context.inputs;
+  if (context.num_documents > inputs.max_documents) {
+    return absl::InternalError(absl::StrCat("attention of ",
+                                            context.num_documents,
+                                            " documents, but the inputs "
+                                            "of a step hold ",
+                                            inputs.max_documents));
+  }
+  shape.num_sequences = context.num_documents;
+  shape.total_tokens = NumTokens(attributes);
+  shape.document_offsets =
+      inputs.document_offsets + in.microbatch_idx * (inputs.max_documents + 1);
+  return shape;
+}
+
+AttentionShape PlainShapeOf(const AttentionAttributes& attributes) {
+  return {.num_sequences = attributes.num_sequences,
+          .sequence_length = attributes.sequence_length,
+          .num_heads = attributes.num_heads,
+          .num_kv_heads = attributes.num_kv_heads,
+          .head_dim = attributes.head_dim};
+}
+
+// Heads from `first` on of a packed tensor whose rows have `all_heads`.
+Bf16Heads HeadsOf(void* packed, const AttentionAttributes& attributes,
+                  int64_t all_heads, int64_t first) {
+  const int64_t stride = all_heads * attributes.head_dim;
+  return {.data = static_cast<uint16_t*>(packed) + first * attributes.head_dim,
+          .token_stride = stride,
+          .head_stride = attributes.head_dim,
+          .sequence_stride = attributes.sequence_length * stride};
+}
+
+struct PackedHeads {
+  Bf16Heads q, k, v;
+};
+PackedHeads SplitHeads(void* qkv, const AttentionAttributes& attributes) {
+  const int64_t num_heads = attributes.num_heads;
+  const int64_t num_kv_heads = attributes.num_kv_heads;
+  const int64_t all = num_heads + 2 * num_kv_heads;
+  return {.q = HeadsOf(qkv, attributes, all, 0),
+          .k = HeadsOf(qkv, attributes, all, num_heads),
+          .v = HeadsOf(qkv, attributes, all, num_heads + num_kv_heads)};
+}
+
+absl::StatusOr<CudaOp> BindAttentionForward(const CudaOpContext& context,
+                                            const Instruction& in) {
+  const auto& attributes = std::get<AttentionAttributes>(in.attributes);
+  void* qkv = context.Input<void>(in, 0);
+  void* o = context.Output<void>(in, 0);
+  float* lse = context.Output<float>(in, 1);
+  if (HasFastAttention(context, attributes)) {
+    ASSIGN_OR_RETURN(const AttentionBf16Shape shape,
+                     FastShapeOf(context, in, attributes));
+    const PackedHeads heads = SplitHeads(qkv, attributes);
+    const AttentionForwardBf16Args args = {
+        .o = HeadsOf(o, attributes, attributes.num_heads, 0),
+        .lse = lse,
+        .q = heads.q,
+        .k = heads.k,
+        .v = heads.v,
+        .tile_counter = context.kernels->attention_tile_counter(),
+        .shape = shape};
+    return CudaOp([args](cudaStream_t stream) {
+      return LaunchAttentionForwardBf16(args, stream);
+    });
+  }
+  const PlainAttentionForwardArgs args = {
+      .o = o,
+      .lse = lse,
+      .qkv = qkv,
+      .document_starts = context.Input<int32_t>(in, 1),
+      .shape = PlainShapeOf(attributes)};
+  return CudaOp([args, type = ElementTypeOf(context)](cudaStream_t stream) {
+    return LaunchPlainAttentionForward(args, type, stream);
+  });
+}
+
+absl::StatusOr<CudaOp> BindAttentionBackward(const CudaOpContext& context,
+                                             const Instruction& in) {
+  const auto& attributes = std::get<AttentionAttributes>(in.attributes);
+  void* d_qkv = context.Output<void>(in, 0);
+  void* qkv = context.Input<void>(in, 0);
+  void* o = context.Input<void>(in, 2);
+  const float* lse = context.Input<float>(in, 3);
+  void* d_o = context.Input<void>(in, 4);
+  if (HasFastAttention(context, attributes)) {
+    ASSIGN_OR_RETURN(const AttentionBf16Shape shape,
+                     FastShapeOf(context, in, attributes));
+    ASSIGN_OR_RETURN(void* workspace,
+                     WorkspaceOf(context, in, 1,
+                                 AttentionBackwardBf16WorkspaceBytes(shape)));
+    const PackedHeads heads = SplitHeads(qkv, attributes);
+    const PackedHeads d_heads = SplitHeads(d_qkv, attributes);
+    const AttentionBackwardBf16Args args = {
+        .d_q = d_heads.q,
+        .d_k = d_heads.k,
+        .d_v = d_heads.v,
+        .q = heads.q,
+        .k = heads.k,
+        .v = heads.v,
+        .o = HeadsOf(o, attributes, attributes.num_heads, 0),
+        .d_o = HeadsOf(d_o, attributes, attributes.num_heads, 0),
+        .lse = lse,
+        .workspace = workspace,
+        .shape = shape,
+        .deterministic = context.deterministic};
+    return CudaOp([args](cudaStream_t stream) {
+      return LaunchAttentionBackwardBf16(args, stream);
+    });
+  }
+  const PlainAttentionBackwardArgs args = {
+      .d_qkv = d_qkv,
+      .delta = context.Output<float>(in, 1),
+      .qkv = qkv,
+      .document_starts = context.Input<int32_t>(in, 1),
+      .o = o,
+      .lse = lse,
+      .d_o = d_o,
+      .shape = PlainShapeOf(attributes)};
+  return CudaOp([args, type = ElementTypeOf(context)](cudaStream_t stream) {
+    return LaunchPlainAttentionBackward(args, type, stream);
+  });
+}
+
+}  // namespace
+
+bool KeepsLseBySequence(const CudaOpContext& context,
+                        const AttentionAttributes& attributes) {
+  return HasFastAttention(context, attributes) && context.num_documents == 0;
+}
+
+absl::StatusOr<CudaOp> BindCudaAttentionOp(const CudaOpContext& context,
+                                           const Instruction& instruction) {
+  switch (instruction.kind) {
+    case OpKind::kRope:
+      return BindRope(context, instruction);
+    case OpKind::kAttentionForward:
+      return BindAttentionForward(context, instruction);
+    case OpKind::kAttentionBackward:
+      return BindAttentionBackward(context, instruction);
+    default:
+      return absl::InternalError("not an op of attention");
+  }
+}
+
+}  // namespace millrace

@@ -1,0 +1,116 @@
+// What the GPU ops of one rank share beside the arenas: kernels planned for a
+// shape, tables, counters, and scratch memory where a Program has none. All of
+// it is made while ops are bound; running them allocates nothing.
+
+#ifndef MILLRACE_WORKER_CUDA_OPS_KERNEL_CACHE_H_
+#define MILLRACE_WORKER_CUDA_OPS_KERNEL_CACHE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/element_type.h"
+#include "kernels/cuda/fwd.h"
+#include "kernels/gemm/gemm_algorithm_table.h"
+#include "kernels/gemm/gemm_bf16.h"
+#include "kernels/gemm/gemm_plain.h"
+#include "kernels/vocabulary/cross_entropy_bf16.h"
+#include "kernels/vocabulary/cross_entropy_plain.h"
+#include "planner/profile/profile.h"
+#include "planner/program/ops.h"
+
+namespace millrace {
+
+// A matrix product: of bf16 by the fast door, or plain.
+class CudaGemm {
+ public:
+  explicit CudaGemm(GemmBf16Plan plan) : plan_(std::move(plan)) {}
+  explicit CudaGemm(PlainGemmPlan plan) : plan_(std::move(plan)) {}
+
+  int64_t workspace_bytes() const;
+  absl::Status Run(void* c, const void* a, const void* b, void* workspace,
+                   cudaStream_t stream) const;
+
+ private:
+  std::variant<GemmBf16Plan, PlainGemmPlan> plan_;
+};
+
+// What was measured before and lies in this build.
+absl::StatusOr<GemmAlgorithmTable> ShippedGemmAlgorithms();
+
+class CudaKernelCache {
+ public:
+  struct Options {
+    GemmAlgorithmTable gemm_algorithms;
+    // Multiprocessors that products may use; zero: all.
+    int gemm_multiprocessors = 0;
+  };
+  // On the current device, by the choices of `tuning` for it and those that are
+  // shipped (worker/cuda/ops/kernel_choices.h); installs the kernels'.
+  static absl::StatusOr<std::unique_ptr<CudaKernelCache>> Create(
+      const KernelTuning& tuning = {});
+  // Installs nothing.
+  static absl::StatusOr<std::unique_ptr<CudaKernelCache>> CreateWith(
+      Options options);
+  CudaKernelCache(const CudaKernelCache&) = delete;
+  CudaKernelCache& operator=(const CudaKernelCache&) = delete;
+
+  // Shapes that the fast products refuse get the plain one, as fp32 does.
+  absl::StatusOr<const CudaGemm*> Gemm(const GemmAttributes& attributes,
+                                       ElementType type, bool fp32_output);
+  // InvalidArgument where the shape is none of the fast kernel's.
+  absl::StatusOr<const CrossEntropyBf16Plan*> CrossEntropy(
+      const VocabAttributes& attributes, int64_t vocab_begin);
+  absl::StatusOr<const PlainCrossEntropyPlan*> PlainCrossEntropy(
+      const VocabAttributes& attributes, int64_t vocab_begin, ElementType type);
+  // On the device: FillRopeTable() of the attributes.
+  absl::StatusOr<const float*> RopeTable(const AttentionAttributes& attributes);
+
+  // For kernels that want words which are zero before and after: one at a time,
+  // as those of the compute lane are.
+  int32_t* attention_tile_counter() { return tile_counter_.data(); }
+  void* squared_norm_workspace() { return squared_norm_workspace_.data(); }
+
+  // At least `num_bytes`, 256-byte aligned, for one kernel at a time. What was
+  // handed out before stays valid.
+  absl::StatusOr<void*> Scratch(int64_t num_bytes);
+
+  // Of all device memory held here.
+  int64_t bytes() const;
+
+ private:
+  using GemmKey = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool,
+                             ElementType, bool>;
+  using CrossEntropyKey =
+      std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, double, double,
+                 bool, ElementType>;
+  using RopeKey = std::tuple<int64_t, int64_t, double>;
+
+  CudaKernelCache(Options options, std::string chip,
+                  DeviceBuffer<int32_t> tile_counter,
+                  DeviceBuffer<std::byte> squared_norm_workspace);
+
+  absl::StatusOr<CudaGemm> MakeGemm(const GemmAttributes& attributes,
+                                    ElementType type, bool fp32_output) const;
+
+  const Options options_;
+  const std::string chip_;  // CurrentChipWord().
+  DeviceBuffer<int32_t> tile_counter_;
+  DeviceBuffer<std::byte> squared_norm_workspace_;
+  std::map<GemmKey, CudaGemm> gemms_;
+  std::map<CrossEntropyKey, CrossEntropyBf16Plan> cross_entropies_;
+  std::map<CrossEntropyKey, PlainCrossEntropyPlan> plain_cross_entropies_;
+  std::map<RopeKey, DeviceBuffer<float>> rope_tables_;
+  std::vector<DeviceBuffer<std::byte>> scratch_;  // The last is the largest.
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_OPS_KERNEL_CACHE_H_

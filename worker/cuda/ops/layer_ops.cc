@@ -1,0 +1,285 @@
+// The ops inside a transformer layer, but for attention. Operands in the order
+// that planner/program/ops.h gives them.
+
+#include <variant>
+
+#include "base/status_macros.h"
+#include "kernels/norm/rmsnorm_bf16.h"
+#include "kernels/norm/rmsnorm_plain.h"
+#include "kernels/pointwise/add_plain.h"
+#include "kernels/pointwise/elementwise_bf16.h"
+#include "kernels/pointwise/swiglu_bf16.h"
+#include "kernels/pointwise/swiglu_plain.h"
+#include "worker/cuda/ops/kernel_cache.h"
+#include "worker/cuda/ops/ops.h"
+
+namespace millrace {
+namespace {
+
+// Whether the rows are such as rmsnorm_bf16.h reads.
+bool HasFastNorm(const CudaOpContext& context,
+                 const NormAttributes& attributes) {
+  return IsBf16(context) && attributes.hidden % 8 == 0 &&
+         attributes.hidden <= 65536;
+}
+
+CudaOp BindRmsNormForward(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<NormAttributes>(in.attributes);
+  void* y = context.Output<void>(in, 0);
+  float* rstd = context.Output<float>(in, 1);
+  const void* x = context.Input<void>(in, 0);
+  const void* weight = context.Input<void>(in, 1);
+  const auto epsilon = static_cast<float>(attributes.epsilon);
+  const bool fp32_weight = IsFp32(context, in.inputs[1]);
+  if (HasFastNorm(context, attributes)) {
+    const RmsNormForwardBf16Args args = {.y = y,
+                                         .rstd = rstd,
+                                         .x = x,
+                                         .weight = weight,
+                                         .num_tokens = attributes.num_tokens,
+                                         .hidden = attributes.hidden,
+                                         .epsilon = epsilon,
+                                         .fp32_weight = fp32_weight};
+    return [args](cudaStream_t stream) {
+      return LaunchRmsNormForwardBf16(args, stream);
+    };
+  }
+  const PlainRmsNormForwardArgs args = {.y = y,
+                                        .rstd = rstd,
+                                        .x = x,
+                                        .weight = weight,
+                                        .num_tokens = attributes.num_tokens,
+                                        .hidden = attributes.hidden,
+                                        .epsilon = epsilon,
+                                        .fp32_weight = fp32_weight};
+  return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+    return LaunchPlainRmsNormForward(args, type, stream);
+  };
+}
+
+CudaOp BindResidualRmsNormForward(const CudaOpContext& context,
+                                  const Instruction& in) {
+  const auto& attributes = std::get<NormAttributes>(in.attributes);
+  void* residual = context.Output<void>(in, 0);
+  void* y = context.Output<void>(in, 1);
+  float* rstd = context.Output<float>(in, 2);
+  const void* x = context.Input<void>(in, 0);
+  const void* delta = context.Input<void>(in, 1);
+  const void* weight = context.Input<void>(in, 2);
+  const auto epsilon = static_cast<float>(attributes.epsilon);
+  const bool fp32_weight = IsFp32(context, in.inputs[2]);
+  if (HasFastNorm(context, attributes)) {
+    const ResidualRmsNormForwardBf16Args args = {
+        .residual = residual,
+        .y = y,
+        .rstd = rstd,
+        .x = x,
+        .delta = delta,
+        .weight = weight,
+        .num_tokens = attributes.num_tokens,
+        .hidden = attributes.hidden,
+        .epsilon = epsilon,
+        .fp32_weight = fp32_weight};
+    return [args](cudaStream_t stream) {
+      return LaunchResidualRmsNormForwardBf16(args, stream);
+    };
+  }
+  const PlainResidualRmsNormForwardArgs args = {
+      .residual = residual,
+      .y = y,
+      .rstd = rstd,
+      .x = x,
+      .delta = delta,
+      .weight = weight,
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .epsilon = epsilon,
+      .fp32_weight = fp32_weight};
+  return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+    return LaunchPlainResidualRmsNormForward(args, type, stream);
+  };
+}
+
+absl::StatusOr<CudaOp> BindRmsNormBackward(const CudaOpContext& context,
+                                           const Instruction& in) {
+  const auto& attributes = std::get<NormAttributes>(in.attributes);
+  void* d_x = context.Output<void>(in, 0);
+  float* d_weight = context.Output<float>(in, 1);
+  const void* d_y = context.Input<void>(in, 0);
+  const void* x = context.Input<void>(in, 1);
+  const float* rstd = context.Input<float>(in, 2);
+  const void* weight = context.Input<void>(in, 3);
+  const bool fp32_weight = IsFp32(context, in.inputs[3]);
+  const void* d_residual =
+      in.inputs.size() > 4 ? context.Input<void>(in, 4) : nullptr;
+  if (HasFastNorm(context, attributes)) {
+    ASSIGN_OR_RETURN(
+        void* workspace,
+        ScratchOf(context, RmsNormBackwardBf16WorkspaceBytes(
+                               attributes.num_tokens, attributes.hidden)));
+    const RmsNormBackwardBf16Args args = {.d_x = d_x,
+                                          .d_weight = d_weight,
+                                          .d_y = d_y,
+                                          .x = x,
+                                          .rstd = rstd,
+                                          .weight = weight,
+                                          .d_residual = d_residual,
+                                          .workspace = workspace,
+                                          .num_tokens = attributes.num_tokens,
+                                          .hidden = attributes.hidden,
+                                          .accumulate = attributes.accumulate,
+                                          .fp32_weight = fp32_weight};
+    return [args](cudaStream_t stream) {
+      return LaunchRmsNormBackwardBf16(args, stream);
+    };
+  }
+  ASSIGN_OR_RETURN(
+      void* workspace,
+      ScratchOf(context, PlainRmsNormBackwardWorkspaceBytes(
+                             attributes.num_tokens, attributes.hidden)));
+  const PlainRmsNormBackwardArgs args = {
+      .d_x = d_x,
+      .d_weight = d_weight,
+      .d_y = d_y,
+      .x = x,
+      .rstd = rstd,
+      .weight = weight,
+      .d_residual = d_residual,
+      .workspace = static_cast<float*>(workspace),
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .accumulate = attributes.accumulate,
+      .fp32_weight = fp32_weight};
+  return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+    return LaunchPlainRmsNormBackward(args, type, stream);
+  };
+}
+
+CudaOp BindAdd(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  const int64_t num_elements = attributes.rows * attributes.cols;
+  void* out = context.Output<void>(in, 0);
+  const void* a = context.Input<void>(in, 0);
+  const void* b = context.Input<void>(in, 1);
+  if (IsBf16(context)) {
+    const AddBf16Args args = {
+        .out = out, .a = a, .b = b, .num_elements = num_elements};
+    return [args](cudaStream_t stream) { return LaunchAddBf16(args, stream); };
+  }
+  const PlainAddArgs args = {
+      .out = out, .a = a, .b = b, .num_elements = num_elements};
+  return [args](cudaStream_t stream) {
+    return LaunchPlainAdd(args, ElementType::kFloat32, stream);
+  };
+}
+
+// Gradients of weights are fp32 in either precision, and their buffers say so.
+absl::StatusOr<CudaOp> BindGemm(const CudaOpContext& context,
+                                const Instruction& in) {
+  const Buffer& c = context.program->buffers[in.outputs.at(0)];
+  ASSIGN_OR_RETURN(
+      const CudaGemm* gemm,
+      context.kernels->Gemm(std::get<GemmAttributes>(in.attributes),
+                            ElementTypeOf(context),
+                            /*fp32_output=*/c.dtype == DType::kFloat32));
+  ASSIGN_OR_RETURN(void* workspace,
+                   ScratchOf(context, gemm->workspace_bytes()));
+  return CudaOp([gemm, workspace, c = context.Output<void>(in, 0),
+                 a = context.Input<void>(in, 0),
+                 b = context.Input<void>(in, 1)](cudaStream_t stream) {
+    return gemm->Run(c, a, b, workspace, stream);
+  });
+}
+
+// The halves of a fused [tokens, 2F] projection.
+struct GateUp {
+  Bf16Rows gate;
+  Bf16Rows up;
+};
+GateUp HalvesOf(void* gate_up, int64_t ffn_hidden) {
+  auto* data = static_cast<uint16_t*>(gate_up);
+  return {.gate = {data, 2 * ffn_hidden},
+          .up = {data + ffn_hidden, 2 * ffn_hidden}};
+}
+
+CudaOp BindSwigluForward(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  void* activation = context.Output<void>(in, 0);
+  void* gate_up = context.Input<void>(in, 0);
+  if (IsBf16(context)) {
+    const GateUp halves = HalvesOf(gate_up, attributes.cols);
+    const SwigluForwardBf16Args args = {
+        .activation = {activation, attributes.cols},
+        .gate = halves.gate,
+        .up = halves.up,
+        .num_tokens = attributes.rows,
+        .ffn_hidden = attributes.cols};
+    return [args](cudaStream_t stream) {
+      return LaunchSwigluForwardBf16(args, stream);
+    };
+  }
+  const PlainSwigluForwardArgs args = {.activation = activation,
+                                       .gate_up = gate_up,
+                                       .num_tokens = attributes.rows,
+                                       .ffn_hidden = attributes.cols};
+  return [args](cudaStream_t stream) {
+    return LaunchPlainSwigluForward(args, ElementType::kFloat32, stream);
+  };
+}
+
+CudaOp BindSwigluBackward(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  void* d_gate_up = context.Output<void>(in, 0);
+  void* gate_up = context.Input<void>(in, 0);
+  void* d_activation = context.Input<void>(in, 1);
+  if (IsBf16(context)) {
+    const GateUp halves = HalvesOf(gate_up, attributes.cols);
+    const GateUp d_halves = HalvesOf(d_gate_up, attributes.cols);
+    const SwigluBackwardBf16Args args = {
+        .d_gate = d_halves.gate,
+        .d_up = d_halves.up,
+        .activation = {},
+        .gate = halves.gate,
+        .up = halves.up,
+        .d_activation = {d_activation, attributes.cols},
+        .num_tokens = attributes.rows,
+        .ffn_hidden = attributes.cols};
+    return [args](cudaStream_t stream) {
+      return LaunchSwigluBackwardBf16(args, stream);
+    };
+  }
+  const PlainSwigluBackwardArgs args = {.d_gate_up = d_gate_up,
+                                        .gate_up = gate_up,
+                                        .d_activation = d_activation,
+                                        .num_tokens = attributes.rows,
+                                        .ffn_hidden = attributes.cols};
+  return [args](cudaStream_t stream) {
+    return LaunchPlainSwigluBackward(args, ElementType::kFloat32, stream);
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<CudaOp> BindCudaLayerOp(const CudaOpContext& context,
+                                       const Instruction& instruction) {
+  switch (instruction.kind) {
+    case OpKind::kRmsNormForward:
+      return BindRmsNormForward(context, instruction);
+    case OpKind::kResidualRmsNormForward:
+      return BindResidualRmsNormForward(context, instruction);
+    case OpKind::kRmsNormBackward:
+      return BindRmsNormBackward(context, instruction);
+    case OpKind::kAdd:
+      return BindAdd(context, instruction);
+    case OpKind::kGemm:
+      return BindGemm(context, instruction);
+    case OpKind::kSwigluForward:
+      return BindSwigluForward(context, instruction);
+    case OpKind::kSwigluBackward:
+      return BindSwigluBackward(context, instruction);
+    default:
+      return absl::InternalError("not an op of a layer");
+  }
+}
+
+}  // namespace millrace

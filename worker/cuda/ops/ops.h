@@ -1,0 +1,56 @@
+// The families of GPU ops, and what they share; BindCudaOp (op.h) chooses.
+
+#ifndef MILLRACE_WORKER_CUDA_OPS_OPS_H_
+#define MILLRACE_WORKER_CUDA_OPS_OPS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/element_type.h"
+#include "planner/program/program.h"
+#include "worker/cuda/device/op.h"
+
+namespace millrace {
+
+absl::StatusOr<CudaOp> BindCudaLayerOp(const CudaOpContext& context,
+                                       const Instruction& instruction);
+absl::StatusOr<CudaOp> BindCudaAttentionOp(const CudaOpContext& context,
+                                           const Instruction& instruction);
+absl::StatusOr<CudaOp> BindCudaVocabularyOp(const CudaOpContext& context,
+                                            const Instruction& instruction);
+absl::StatusOr<CudaOp> BindCudaStepOp(const CudaOpContext& context,
+                                      const Instruction& instruction);
+absl::StatusOr<CudaOp> BindCudaCommunicationOp(const CudaOpContext& context,
+                                               const Instruction& instruction);
+
+// Of activations, parameters and what else the precision decides. In fp32 all
+// kernels are plain ones; in bf16 those are that refuse a shape.
+ElementType ElementTypeOf(const CudaOpContext& context);
+inline bool IsBf16(const CudaOpContext& context) {
+  return ElementTypeOf(context) == ElementType::kBfloat16;
+}
+// Parameters of norms and gradients of all are so in either precision.
+inline bool IsFp32(const CudaOpContext& context, BufferId buffer) {
+  return context.program->buffers[buffer].dtype == DType::kFloat32;
+}
+
+// Whether attention's log-sum-exps lie sequence by sequence, [num_sequences, N,
+// sequence_length], and not as planner/program/ops.h has them: under the fast
+// kernels, where every sequence is one document.
+bool KeepsLseBySequence(const CudaOpContext& context,
+                        const AttentionAttributes& attributes);
+
+// Scratch memory for one kernel at a time, aligned as buffers are; null for
+// none: the Program's where it has some, else the kernel cache's. Internal if
+// the Program's is too small: planner/program/workspace.h is wrong then.
+absl::StatusOr<void*> ScratchOf(const CudaOpContext& context,
+                                int64_t num_bytes);
+// Likewise output `i` of the instruction, which is a workspace.
+absl::StatusOr<void*> WorkspaceOf(const CudaOpContext& context,
+                                  const Instruction& instruction, size_t i,
+                                  int64_t num_bytes);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_OPS_OPS_H_

@@ -1,0 +1,255 @@
+// The ops of the step as a whole: batches in, scalars, optimizer.
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <variant>
+
+#include "base/status_macros.h"
+#include "kernels/cuda/status.h"
+#include "kernels/optimizer/adamw_bf16.h"
+#include "kernels/optimizer/adamw_plain.h"
+#include "kernels/optimizer/gradient_norm_bf16.h"
+#include "kernels/pointwise/add_plain.h"
+#include "kernels/pointwise/cast_bf16.h"
+#include "worker/cuda/ops/kernel_cache.h"
+#include "worker/cuda/ops/ops.h"
+#include "worker/train/bucket_slice.h"
+
+namespace millrace {
+namespace {
+
+// The host has put all micro-batches of the step in their places; this copies
+// one to where the plan wants it.
+CudaOp BindLoadBatch(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  const int64_t num_tokens = attributes.rows * attributes.cols;
+  const int64_t first = in.microbatch_idx * num_tokens;
+  struct Copy {
+    int32_t* to;
+    const int32_t* from;
+  };
+  const std::array<Copy, 3> copies = {
+      Copy{context.Output<int32_t>(in, 0), context.inputs->tokens + first},
+      Copy{context.Output<int32_t>(in, 1), context.inputs->targets + first},
+      Copy{context.Output<int32_t>(in, 2),
+           context.inputs->document_starts + first}};
+  return [copies, num_bytes = static_cast<size_t>(num_tokens) *
+                              sizeof(int32_t)](cudaStream_t stream) {
+    for (const Copy& copy : copies) {
+      RETURN_IF_ERROR(
+          CudaStatus(cudaMemcpyAsync(copy.to, copy.from, num_bytes,
+                                     cudaMemcpyDeviceToDevice, stream),
+                     "copy a micro-batch into the step"));
+    }
+    return absl::OkStatus();
+  };
+}
+
+CudaOp BindZero(const CudaOpContext& context, const Instruction& in) {
+  return [x = context.Output<void>(in, 0),
+          num_bytes = static_cast<size_t>(
+              context.program->buffers[in.outputs.at(0)].bytes)](
+             cudaStream_t stream) {
+    return CudaStatus(cudaMemsetAsync(x, 0, num_bytes, stream),
+                      "zero a buffer");
+  };
+}
+
+BucketSlice SliceOfBucket(const CudaOpContext& context, const Instruction& in) {
+  return SliceOfBucket(context.layout, context.coordinates,
+                       std::get<OptimizerAttributes>(in.attributes));
+}
+
+// The rank's slice in operand `buffer`.
+void* SliceIn(const CudaOpContext& context, BufferId buffer,
+              const BucketSlice& slice) {
+  const Buffer& operand = context.program->buffers[buffer];
+  return context.arenas->At(operand) +
+         BeginIn(operand, slice) * DTypeBytes(operand.dtype);
+}
+float* FloatsIn(const CudaOpContext& context, BufferId buffer,
+                const BucketSlice& slice) {
+  return static_cast<float*>(SliceIn(context, buffer, slice));
+}
+
+CudaOp BindAccumulateGradients(const CudaOpContext& context,
+                               const Instruction& in) {
+  const BucketSlice slice = SliceOfBucket(context, in);
+  const PlainAddArgs args = {.out = context.Output<float>(in, 0),
+                             .a = context.Input<float>(in, 1),
+                             .b = context.Input<float>(in, 0),
+                             .num_elements = slice.num_elements};
+  return [args](cudaStream_t stream) {
+    return LaunchPlainAdd(args, ElementType::kFloat32, stream);
+  };
+}
+
+// Gradients are fp32 in either precision.
+CudaOp BindSquaredNorm(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const BucketSlice slice = SliceOfBucket(context, in);
+  const SquaredNormBf16Args args = {
+      .sum = context.Output<double>(in, 0) + kSquaredNormScalar,
+      .x = FloatsIn(context, in.inputs[0], slice),
+      .num_elements = slice.num_elements,
+      .is_bf16 = false,
+      .overwrite = false,
+      .share = attributes.share,
+      .workspace = context.kernels->squared_norm_workspace()};
+  return [args](cudaStream_t stream) {
+    return LaunchSquaredNormBf16(args, stream);
+  };
+}
+
+CudaOp BindClipFactor(const CudaOpContext& context, const Instruction& in) {
+  const double* scalars = context.Input<double>(in, 0);
+  const double clip_norm = context.training->gradient_clip_norm;
+  const GradientNormBf16Args args = {
+      .norm = nullptr,
+      .clip_factor = context.Output<float>(in, 0),
+      .skip = context.Output<int32_t>(in, 1),
+      .sum = scalars + kSquaredNormScalar,
+      .max_norm =
+          clip_norm == 0 ? std::numeric_limits<double>::infinity() : clip_norm,
+      .loss = scalars + kLossScalar};
+  return [args](cudaStream_t stream) {
+    return LaunchGradientNormBf16(args, stream);
+  };
+}
+
+// Norms' parameters are fp32, and their master weights' plain copy.
+absl::Status CopyFloats(float* to, const float* from, int64_t num_elements,
+                        cudaStream_t stream) {
+  return CudaStatus(
+      cudaMemcpyAsync(to, from,
+                      static_cast<size_t>(num_elements) * sizeof(float),
+                      cudaMemcpyDeviceToDevice, stream),
+      "copy master weights to parameters");
+}
+
+// bf16: the master weights are updated, the parameters are their copy.
+CudaOp BindMasterAdamW(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const OptimizerSpec& optimizer = context.training->optimizer;
+  const BucketSlice slice = SliceOfBucket(context, in);
+  const bool copies_floats = IsFp32(context, in.outputs[0]);
+  void* const parameters = SliceIn(context, in.outputs[0], slice);
+  const AdamWBf16Args args = {
+      .master = context.Output<float>(in, 3),
+      .weights = copies_floats ? nullptr : parameters,
+      .exp_avg = context.Output<float>(in, 1),
+      .exp_avg_sq = context.Output<float>(in, 2),
+      .gradients = FloatsIn(context, in.inputs[1], slice),
+      .bf16_moments = false,
+      .bf16_gradients = false,
+      .begin = 0,
+      .end = slice.num_elements,
+      .learning_rate = 0,
+      .beta1 = optimizer.beta1,
+      .beta2 = optimizer.beta2,
+      .epsilon = optimizer.epsilon,
+      .weight_decay = attributes.weight_decay ? optimizer.weight_decay : 0,
+      .step = 0,
+      .seed = 0,  // Nothing is rounded stochastically.
+      .clip_factor = context.Input<float>(in, 4),
+      .skip = context.Input<int32_t>(in, 5),
+      .device_step = context.inputs->optimizer};
+  if (!copies_floats) {
+    return
+        [args](cudaStream_t stream) { return LaunchAdamWBf16(args, stream); };
+  }
+  return [args, to = static_cast<float*>(parameters)](cudaStream_t stream) {
+    RETURN_IF_ERROR(LaunchAdamWBf16(args, stream));
+    return CopyFloats(to, args.master, args.end, stream);
+  };
+}
+
+CudaOp BindPlainAdamW(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const OptimizerSpec& optimizer = context.training->optimizer;
+  const BucketSlice slice = SliceOfBucket(context, in);
+  const PlainAdamWArgs args = {
+      .parameters = FloatsIn(context, in.outputs[0], slice),
+      .bf16_copy = nullptr,
+      .exp_avg = context.Output<float>(in, 1),
+      .exp_avg_sq = context.Output<float>(in, 2),
+      .gradients = FloatsIn(context, in.inputs[1], slice),
+      .num_elements = slice.num_elements,
+      .learning_rate = &context.inputs->optimizer->learning_rate,
+      .step = &context.inputs->optimizer->step,
+      .clip_factor = context.Input<float>(in, 4),
+      .skip = context.Input<int32_t>(in, 5),
+      .beta1 = optimizer.beta1,
+      .beta2 = optimizer.beta2,
+      .epsilon = optimizer.epsilon,
+      .weight_decay = attributes.weight_decay ? optimizer.weight_decay : 0};
+  return [args](cudaStream_t stream) { return LaunchPlainAdamW(args, stream); };
+}
+
+CudaOp BindRoundGradients(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
+  const CastToBf16Args args = {.y = context.Output<void>(in, 0),
+                               .x = context.Input<float>(in, 0),
+                               .num_elements = attributes.num_elements,
+                               .stochastic = false};
+  return [args](cudaStream_t stream) { return LaunchCastToBf16(args, stream); };
+}
+
+CudaOp BindWidenGradients(const CudaOpContext& context, const Instruction& in) {
+  const BucketSlice slice = SliceOfBucket(context, in);
+  const CastToFloatArgs args = {.y = FloatsIn(context, in.outputs[0], slice),
+                                .x = SliceIn(context, in.inputs[0], slice),
+                                .num_elements = slice.num_elements};
+  return
+      [args](cudaStream_t stream) { return LaunchCastToFloat(args, stream); };
+}
+
+CudaOp BindCastParameters(const CudaOpContext& context, const Instruction& in) {
+  const BucketSlice slice = SliceOfBucket(context, in);
+  if (IsFp32(context, in.outputs[0])) {
+    return [to = FloatsIn(context, in.outputs[0], slice),
+            from = context.Input<float>(in, 0),
+            num_elements = slice.num_elements](cudaStream_t stream) {
+      return CopyFloats(to, from, num_elements, stream);
+    };
+  }
+  const CastToBf16Args args = {.y = SliceIn(context, in.outputs[0], slice),
+                               .x = context.Input<float>(in, 0),
+                               .num_elements = slice.num_elements,
+                               .stochastic = false};
+  return [args](cudaStream_t stream) { return LaunchCastToBf16(args, stream); };
+}
+
+}  // namespace
+
+absl::StatusOr<CudaOp> BindCudaStepOp(const CudaOpContext& context,
+                                      const Instruction& instruction) {
+  switch (instruction.kind) {
+    case OpKind::kLoadBatch:
+      return BindLoadBatch(context, instruction);
+    case OpKind::kZero:
+      return BindZero(context, instruction);
+    case OpKind::kAccumulateGradients:
+      return BindAccumulateGradients(context, instruction);
+    case OpKind::kSquaredNorm:
+      return BindSquaredNorm(context, instruction);
+    case OpKind::kClipFactor:
+      return BindClipFactor(context, instruction);
+    case OpKind::kAdamW:
+      return IsBf16(context) ? BindMasterAdamW(context, instruction)
+                             : BindPlainAdamW(context, instruction);
+    case OpKind::kRoundGradients:
+      return BindRoundGradients(context, instruction);
+    case OpKind::kWidenGradients:
+      return BindWidenGradients(context, instruction);
+    case OpKind::kCastParameters:
+      return BindCastParameters(context, instruction);
+    default:
+      return absl::InternalError("not an op of the whole step");
+  }
+}
+
+}  // namespace millrace

@@ -1,0 +1,278 @@
+// The ops over the vocabulary: embedding, head and loss. A rank's rows of it
+// begin at its tensor index times the rows of a shard.
+
+#include <variant>
+
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "kernels/vocabulary/cross_entropy_bf16.h"
+#include "kernels/vocabulary/cross_entropy_plain.h"
+#include "kernels/vocabulary/embedding_bf16.h"
+#include "kernels/vocabulary/embedding_plain.h"
+#include "worker/cuda/ops/kernel_cache.h"
+#include "worker/cuda/ops/ops.h"
+
+namespace millrace {
+namespace {
+
+int64_t VocabBegin(const CudaOpContext& context,
+                   const VocabAttributes& attributes) {
+  return context.coordinates.tensor * attributes.vocab_rows;
+}
+
+double* LossScalar(const CudaOpContext& context, const Instruction& in,
+                   size_t i) {
+  return context.Output<double>(in, i) + kLossScalar;
+}
+
+CudaOp BindEmbeddingForward(const CudaOpContext& context,
+                            const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  if (IsBf16(context)) {
+    const EmbeddingForwardBf16Args args = {
+        .x = context.Output<void>(in, 0),
+        .tokens = context.Input<int32_t>(in, 0),
+        .weight = context.Input<void>(in, 1),
+        .num_tokens = attributes.num_tokens,
+        .hidden = attributes.hidden,
+        .vocab_begin = VocabBegin(context, attributes),
+        .vocab_rows = attributes.vocab_rows};
+    return [args](cudaStream_t stream) {
+      return LaunchEmbeddingForwardBf16(args, stream);
+    };
+  }
+  const PlainEmbeddingForwardArgs args = {
+      .x = context.Output<void>(in, 0),
+      .tokens = context.Input<int32_t>(in, 0),
+      .weight = context.Input<void>(in, 1),
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .vocab_begin = VocabBegin(context, attributes),
+      .vocab_rows = attributes.vocab_rows};
+  return [args](cudaStream_t stream) {
+    return LaunchPlainEmbeddingForward(args, ElementType::kFloat32, stream);
+  };
+}
+
+absl::StatusOr<CudaOp> BindEmbeddingBackward(const CudaOpContext& context,
+                                             const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  if (IsBf16(context)) {
+    ASSIGN_OR_RETURN(
+        void* workspace,
+        ScratchOf(context, context.deterministic
+                               ? EmbeddingBackwardBf16WorkspaceBytes(
+                                     attributes.num_tokens, attributes.hidden)
+                               : 0));
+    const EmbeddingBackwardBf16Args args = {
+        .d_weight = context.Output<float>(in, 0),
+        .tokens = context.Input<int32_t>(in, 0),
+        .d_x = context.Input<void>(in, 1),
+        .num_tokens = attributes.num_tokens,
+        .hidden = attributes.hidden,
+        .vocab_begin = VocabBegin(context, attributes),
+        .vocab_rows = attributes.vocab_rows,
+        .accumulate = attributes.accumulate,
+        .deterministic = context.deterministic,
+        .workspace = workspace};
+    return CudaOp([args](cudaStream_t stream) {
+      return LaunchEmbeddingBackwardBf16(args, stream);
+    });
+  }
+  ASSIGN_OR_RETURN(void* workspace,
+                   ScratchOf(context, PlainEmbeddingBackwardWorkspaceBytes(
+                                          attributes.num_tokens)));
+  const PlainEmbeddingBackwardArgs args = {
+      .d_weight = context.Output<float>(in, 0),
+      .tokens = context.Input<int32_t>(in, 0),
+      .d_x = context.Input<void>(in, 1),
+      .workspace = workspace,
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .vocab_begin = VocabBegin(context, attributes),
+      .vocab_rows = attributes.vocab_rows,
+      .accumulate = attributes.accumulate};
+  return CudaOp([args](cudaStream_t stream) {
+    return LaunchPlainEmbeddingBackward(args, ElementType::kFloat32, stream);
+  });
+}
+
+// A plain plan and its memory: in fp32 the operand is the logits and the rest
+// is scratch, in bf16 the operand holds both.
+struct PlainLoss {
+  const PlainCrossEntropyPlan* plan;
+  void* logits;
+  void* workspace;
+};
+absl::StatusOr<PlainLoss> PlanPlainLoss(const CudaOpContext& context,
+                                        const Instruction& in,
+                                        size_t workspace_idx) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  ASSIGN_OR_RETURN(
+      const PlainCrossEntropyPlan* plan,
+      context.kernels->PlainCrossEntropy(
+          attributes, VocabBegin(context, attributes), ElementTypeOf(context)));
+  if (!IsBf16(context)) {
+    ASSIGN_OR_RETURN(void* workspace,
+                     ScratchOf(context, plan->workspace_bytes()));
+    return PlainLoss{plan, context.Output<void>(in, workspace_idx), workspace};
+  }
+  const int64_t logits_bytes = RoundUp(plan->logits_bytes(), 256);
+  ASSIGN_OR_RETURN(void* logits,
+                   WorkspaceOf(context, in, workspace_idx,
+                               logits_bytes + plan->workspace_bytes()));
+  return PlainLoss{plan, logits, static_cast<char*>(logits) + logits_bytes};
+}
+
+// The fast plan and its workspace; null where the shape is none of its.
+struct FastLoss {
+  const CrossEntropyBf16Plan* plan = nullptr;
+  void* workspace = nullptr;
+};
+absl::StatusOr<FastLoss> PlanFastLoss(const CudaOpContext& context,
+                                      const Instruction& in,
+                                      size_t workspace_idx) {
+  if (!IsBf16(context)) return FastLoss{};
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  const absl::StatusOr<const CrossEntropyBf16Plan*> plan =
+      context.kernels->CrossEntropy(attributes,
+                                    VocabBegin(context, attributes));
+  if (absl::IsInvalidArgument(plan.status())) return FastLoss{};
+  RETURN_IF_ERROR(plan.status());
+  ASSIGN_OR_RETURN(void* workspace, WorkspaceOf(context, in, workspace_idx,
+                                                (*plan)->workspace_bytes()));
+  return FastLoss{*plan, workspace};
+}
+
+absl::StatusOr<CudaOp> BindLinearCrossEntropy(const CudaOpContext& context,
+                                              const Instruction& in) {
+  ASSIGN_OR_RETURN(const FastLoss fast, PlanFastLoss(context, in, 3));
+  if (fast.plan != nullptr) {
+    const LinearCrossEntropyBf16Args args = {
+        .d_hidden = context.Output<void>(in, 0),
+        .d_weight = context.Output<float>(in, 1),
+        .loss = LossScalar(context, in, 2),
+        .hidden = context.Input<void>(in, 0),
+        .weight = context.Input<void>(in, 1),
+        .targets = context.Input<int32_t>(in, 2),
+        .workspace = fast.workspace};
+    return CudaOp([args, plan = fast.plan](cudaStream_t stream) {
+      return plan->LinearCrossEntropy(args, stream);
+    });
+  }
+  ASSIGN_OR_RETURN(const PlainLoss plain, PlanPlainLoss(context, in, 3));
+  const PlainLinearCrossEntropyArgs args = {
+      .d_hidden = context.Output<void>(in, 0),
+      .d_weight = context.Output<float>(in, 1),
+      .loss = LossScalar(context, in, 2),
+      .hidden = context.Input<void>(in, 0),
+      .weight = context.Input<void>(in, 1),
+      .targets = context.Input<int32_t>(in, 2),
+      .logits = plain.logits,
+      .workspace = plain.workspace};
+  return CudaOp([args, plan = plain.plan](cudaStream_t stream) {
+    return plan->LinearCrossEntropy(args, stream);
+  });
+}
+
+absl::StatusOr<CudaOp> BindCrossEntropyStats(const CudaOpContext& context,
+                                             const Instruction& in) {
+  ASSIGN_OR_RETURN(const FastLoss fast, PlanFastLoss(context, in, 1));
+  if (fast.plan != nullptr) {
+    const CrossEntropyStatsBf16Args args = {
+        .stats = context.Output<float>(in, 0),
+        .hidden = context.Input<void>(in, 0),
+        .weight = context.Input<void>(in, 1),
+        .targets = context.Input<int32_t>(in, 2),
+        .workspace = fast.workspace};
+    return CudaOp([args, plan = fast.plan](cudaStream_t stream) {
+      return plan->Stats(args, stream);
+    });
+  }
+  ASSIGN_OR_RETURN(const PlainLoss plain, PlanPlainLoss(context, in, 1));
+  const PlainCrossEntropyStatsArgs args = {
+      .stats = context.Output<float>(in, 0),
+      .hidden = context.Input<void>(in, 0),
+      .weight = context.Input<void>(in, 1),
+      .targets = context.Input<int32_t>(in, 2),
+      .logits = plain.logits,
+      .workspace = plain.workspace};
+  return CudaOp([args, plan = plain.plan](cudaStream_t stream) {
+    return plan->Stats(args, stream);
+  });
+}
+
+absl::StatusOr<CudaOp> BindCrossEntropyGradient(const CudaOpContext& context,
+                                                const Instruction& in) {
+  ASSIGN_OR_RETURN(const FastLoss fast, PlanFastLoss(context, in, 3));
+  if (fast.plan != nullptr) {
+    const CrossEntropyGradientBf16Args args = {
+        .d_hidden = context.Output<void>(in, 0),
+        .d_weight = context.Output<float>(in, 1),
+        .loss = LossScalar(context, in, 2),
+        .hidden = context.Input<void>(in, 0),
+        .weight = context.Input<void>(in, 1),
+        .targets = context.Input<int32_t>(in, 2),
+        .all_stats = context.Input<float>(in, 3),
+        .num_shards = context.layout.tensor,
+        .has_logits = std::get<VocabAttributes>(in.attributes).keeps_logits,
+        .workspace = fast.workspace};
+    return CudaOp([args, plan = fast.plan](cudaStream_t stream) {
+      return plan->Gradient(args, stream);
+    });
+  }
+  ASSIGN_OR_RETURN(const PlainLoss plain, PlanPlainLoss(context, in, 3));
+  const PlainCrossEntropyGradientArgs args = {
+      .d_hidden = context.Output<void>(in, 0),
+      .d_weight = context.Output<float>(in, 1),
+      .loss = LossScalar(context, in, 2),
+      .hidden = context.Input<void>(in, 0),
+      .weight = context.Input<void>(in, 1),
+      .targets = context.Input<int32_t>(in, 2),
+      .all_stats = context.Input<float>(in, 3),
+      .num_shards = context.layout.tensor,
+      .logits = plain.logits,
+      .workspace = plain.workspace};
+  return CudaOp([args, plan = plain.plan](cudaStream_t stream) {
+    return plan->Gradient(args, stream);
+  });
+}
+
+CudaOp BindCrossEntropyLoss(const CudaOpContext& context,
+                            const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  const CrossEntropyLossArgs args = {.loss = LossScalar(context, in, 0),
+                                     .targets = context.Input<int32_t>(in, 0),
+                                     .all_stats = context.Input<float>(in, 1),
+                                     .num_shards = context.layout.tensor,
+                                     .num_tokens = attributes.num_tokens,
+                                     .token_scale = attributes.token_scale,
+                                     .loss_share = attributes.loss_share};
+  return [args](cudaStream_t stream) {
+    return LaunchCrossEntropyLoss(args, stream);
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<CudaOp> BindCudaVocabularyOp(const CudaOpContext& context,
+                                            const Instruction& instruction) {
+  switch (instruction.kind) {
+    case OpKind::kEmbeddingForward:
+      return BindEmbeddingForward(context, instruction);
+    case OpKind::kEmbeddingBackward:
+      return BindEmbeddingBackward(context, instruction);
+    case OpKind::kLinearCrossEntropy:
+      return BindLinearCrossEntropy(context, instruction);
+    case OpKind::kCrossEntropyStats:
+      return BindCrossEntropyStats(context, instruction);
+    case OpKind::kCrossEntropyGradient:
+      return BindCrossEntropyGradient(context, instruction);
+    case OpKind::kCrossEntropyLoss:
+      return BindCrossEntropyLoss(context, instruction);
+    default:
+      return absl::InternalError("not an op over the vocabulary");
+  }
+}
+
+}  // namespace millrace

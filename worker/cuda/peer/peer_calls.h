@@ -1,0 +1,55 @@
+// What a rank's stream is given for one instruction that copy engines do: the
+// actions of peer_protocol.h, at addresses here and in the peers' memory.
+
+#ifndef MILLRACE_WORKER_CUDA_PEER_PEER_CALLS_H_
+#define MILLRACE_WORKER_CUDA_PEER_PEER_CALLS_H_
+
+#include <cstddef>
+#include <map>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+#include "planner/program/program.h"
+#include "worker/cuda/device/op.h"
+#include "worker/cuda/peer/peer_card.h"
+#include "worker/cuda/peer/peer_mailbox.h"
+#include "worker/cuda/peer/peer_memory.h"
+#include "worker/cuda/peer/peer_route.h"
+#include "worker/cuda/peer/shared_words.h"
+
+namespace millrace {
+
+// The memory of one peer, mapped here.
+struct ReachedPeer {
+  PeerCard card;
+  PeerMemory persistent_arena;
+  PeerMemory step_arena;
+  PeerMemory scratch;
+  SharedWords words;
+
+  std::byte* Base(Arena arena) const {
+    return (arena == Arena::kPersistent ? persistent_arena : step_arena).data();
+  }
+};
+
+// On the current device; PeerMemory's and SharedWords' errors.
+absl::StatusOr<ReachedPeer> ReachPeer(PeerCard card);
+
+// All borrowed; mailbox and peers for the lifetime of what is bound.
+struct PeerReach {
+  Rank rank;
+  std::span<const Program* const> programs;  // As numbered in cards.
+  PeerMailbox* mailbox;
+  const std::map<Rank, ReachedPeer>* peers;
+};
+
+// All of the route's members are reached.
+absl::StatusOr<CudaOp> BindPeerCalls(const PeerReach& reach,
+                                     const PeerRoute& route,
+                                     const CudaOpContext& context,
+                                     const Instruction& instruction);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_PEER_PEER_CALLS_H_

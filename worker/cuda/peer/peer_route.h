@@ -1,0 +1,48 @@
+// Who takes part in an instruction that copy engines do, and how many bytes go
+// from one to the other.
+
+#ifndef MILLRACE_WORKER_CUDA_PEER_PEER_ROUTE_H_
+#define MILLRACE_WORKER_CUDA_PEER_PEER_ROUTE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "planner/layout/layout.h"
+#include "planner/program/program.h"
+
+namespace millrace {
+
+struct PeerRoute {
+  std::vector<Rank> members;
+  int32_t index;   // Of this rank among them.
+  Lane lane;       // Of the instruction here,
+  Lane peer_lane;  // and at the others.
+};
+
+// Of `rank` in `layout`, which says what copy engines are to do. None: they
+// are not to do this.
+std::optional<PeerRoute> PeerRouteOf(const Layout& layout, Rank rank,
+                                     const Instruction& instruction);
+
+// One member's part of a collective of `size` members, and of one block of it.
+int64_t ShardBytes(const CollectiveAttributes& attributes, size_t size);
+int64_t BlockBytes(const CollectiveAttributes& attributes, size_t size);
+
+// Everybody but `rank` whom its Programs give copy engines something to do
+// with.
+std::set<Rank> RanksToReach(const Layout& layout, Rank rank,
+                            std::span<const Program* const> programs);
+
+// By lane, what the rank's peers copy to it before it is summed.
+std::array<int64_t, kNumLanes> ScratchBytesOf(
+    const Layout& layout, Rank rank, std::span<const Program* const> programs);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_PEER_PEER_ROUTE_H_

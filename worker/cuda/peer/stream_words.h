@@ -1,0 +1,36 @@
+// Words that a stream writes and awaits by itself: no kernel, so no
+// multiprocessor, and the host may be asleep.
+
+#ifndef MILLRACE_WORKER_CUDA_PEER_STREAM_WORDS_H_
+#define MILLRACE_WORKER_CUDA_PEER_STREAM_WORDS_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/fwd.h"
+
+namespace millrace {
+
+// Operations in order. Words as the device sees them: its own, a peer's or the
+// host's.
+class StreamWordOps {
+ public:
+  // After everything that the stream did before can be seen.
+  void AddWrite(void* word, uint32_t value);
+  // Until the word, as a signed number, is `value` or more.
+  void AddAwait(void* word, uint32_t value);
+
+  // All at once; a CUDA graph may capture it. Unavailable if the driver is
+  // older than CUDA 12.
+  absl::Status Enqueue(cudaStream_t stream) const;
+
+ private:
+  std::vector<CUstreamBatchMemOpParams> ops_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_PEER_STREAM_WORDS_H_

@@ -1,0 +1,51 @@
+// All that one rank communicates by on a GPU: NCCL's communicators, and copy
+// engines for what they do in NCCL's place.
+
+#ifndef MILLRACE_WORKER_CUDA_TRAIN_RANK_COMMUNICATION_H_
+#define MILLRACE_WORKER_CUDA_TRAIN_RANK_COMMUNICATION_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/fwd.h"
+#include "worker/cuda/nccl/nccl_communicator_set.h"
+#include "worker/cuda/peer/peer_copies.h"
+
+namespace millrace {
+
+class RankCommunication {
+ public:
+  // On the current device; collective over the world, which has more than one
+  // rank. Errors as NcclCommunicatorSet's and PeerCopies'. The timeout of
+  // `options` counts for both.
+  static absl::StatusOr<std::unique_ptr<RankCommunication>> Create(
+      const PeerCopyOptions& options, const std::atomic<bool>& abort_requested);
+  // To be destroyed as an NcclCommunicatorSet is: after all work and graphs.
+
+  const NcclCommunicatorSet* communicators() const {
+    return communicators_.get();
+  }
+  // Null: NCCL does everything.
+  const PeerCopies* copies() const { return copies_.get(); }
+
+  // As NcclCommunicatorSet's. Abort() is over when the peers are marked.
+  absl::Status Health() const { return communicators_->Health(); }
+  void Abort();
+
+  // When a run has ended: Unavailable if a rank gave up meanwhile, which may
+  // have fed it nonsense.
+  absl::Status CheckMark() const;
+
+ private:
+  RankCommunication() = default;
+
+  std::unique_ptr<PeerCopies> copies_;
+  std::unique_ptr<NcclCommunicatorSet> communicators_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_TRAIN_RANK_COMMUNICATION_H_

@@ -1,0 +1,82 @@
+#include "worker/cuda/train/run_record.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/status.h"
+
+namespace millrace {
+namespace {
+
+// How long the host sleeps between two looks at the device, and at its
+// communicators. It waits for a step only while the next one is queued.
+constexpr absl::Duration kPollInterval = absl::Microseconds(50);
+constexpr int kPollsPerHealthCheck = 20;
+
+}  // namespace
+
+absl::StatusOr<RunRecord> RunRecord::Create() {
+  ASSIGN_OR_RETURN(CudaEvent start, CudaEvent::Create(CudaEvent::Kind::kTimed));
+  ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(CudaEvent::Kind::kTimed));
+  ASSIGN_OR_RETURN(PinnedMemory scalars,
+                   PinnedMemory::Allocate(kNumStepScalars * sizeof(double)));
+  return RunRecord{.start = std::move(start),
+                   .end = std::move(end),
+                   .scalars = std::move(scalars)};
+}
+
+absl::Status RunRecord::EnqueueEnd(const double* device_scalars,
+                                   cudaStream_t stream) {
+  RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(scalars.data(), device_scalars,
+                                             kNumStepScalars * sizeof(double),
+                                             cudaMemcpyDeviceToHost, stream),
+                             "copy a step's scalars to the host"));
+  return end.Record(stream);
+}
+
+StepResult ResultOf(const RunRecord& record) {
+  const double* scalars = record.values();
+  return {.step = record.step,
+          .loss = scalars[kLossScalar],
+          .gradient_norm = std::sqrt(scalars[kSquaredNormScalar]),
+          .learning_rate = record.learning_rate,
+          .stop = scalars[kStopVoteScalar] > 0,
+          .finite = std::isfinite(scalars[kLossScalar]) &&
+                    std::isfinite(scalars[kSquaredNormScalar])};
+}
+
+absl::Status WaitForEnd(const RunRecord& record, absl::Duration timeout,
+                        const std::atomic<bool>& aborted,
+                        RankCommunication* communication) {
+  const absl::Time deadline = MonotonicNow() + timeout;
+  for (int polls = 0;; ++polls) {
+    // Asked first: a host that was stopped for a while must still see that the
+    // device was not.
+    const bool late = MonotonicNow() > deadline;
+    const cudaError_t state = cudaEventQuery(record.end.get());
+    if (state == cudaSuccess) {
+      return communication == nullptr ? absl::OkStatus()
+                                      : communication->CheckMark();
+    }
+    if (state != cudaErrorNotReady) {
+      return CudaStatus(state, "finish what the device was given");
+    }
+    if (aborted) return absl::AbortedError("aborted");
+    if (communication != nullptr && polls % kPollsPerHealthCheck == 0) {
+      RETURN_IF_ERROR(communication->Health());
+    }
+    if (late) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the device is not done after ", absl::FormatDuration(timeout)));
+    }
+    absl::SleepFor(kPollInterval);
+  }
+}
+
+}  // namespace millrace

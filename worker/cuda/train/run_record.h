@@ -1,0 +1,54 @@
+// What a run of a Program leaves for the host to read when its end is past, and
+// how the host waits for that.
+
+#ifndef MILLRACE_WORKER_CUDA_TRAIN_RUN_RECORD_H_
+#define MILLRACE_WORKER_CUDA_TRAIN_RUN_RECORD_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/cuda/fwd.h"
+#include "worker/cuda/device/handles.h"
+#include "worker/cuda/train/executor.h"
+#include "worker/cuda/train/rank_communication.h"
+#include "worker/train/trainer.h"
+
+namespace millrace {
+
+struct RunRecord {
+  static absl::StatusOr<RunRecord> Create();  // On the current device.
+
+  CudaEvent start;
+  CudaEvent end;
+  // [kNumStepScalars] f64.
+  PinnedMemory scalars;
+  int64_t step = 0;
+  double learning_rate = 0;
+  // The device went on from the step before without a pause of the host's
+  // making.
+  bool follows = false;
+  CudaPreparedProgram* measured = nullptr;  // Null: no timeline.
+
+  const double* values() const {
+    return reinterpret_cast<const double*>(scalars.data());
+  }
+
+  // Behind a run: its scalars, from the device, to the host, and its end.
+  absl::Status EnqueueEnd(const double* device_scalars, cudaStream_t stream);
+};
+
+// Of a step whose end is past, without its time and timeline.
+StepResult ResultOf(const RunRecord& record);
+
+// Until the run is done, the peers are gone, `aborted` or so much time has
+// passed (DeadlineExceeded). Without communication: null.
+absl::Status WaitForEnd(const RunRecord& record, absl::Duration timeout,
+                        const std::atomic<bool>& aborted,
+                        RankCommunication* communication);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_TRAIN_RUN_RECORD_H_

@@ -1,0 +1,132 @@
+// What a step reads that the host wrote: batches a step ahead, learning rate,
+// votes. A thread of its own reads the next step's batch into pinned memory
+// while the device works on the current one; each step's copy to the device is
+// the first thing on its stream.
+
+#ifndef MILLRACE_WORKER_CUDA_TRAIN_STEP_INPUTS_H_
+#define MILLRACE_WORKER_CUDA_TRAIN_STEP_INPUTS_H_
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/device_buffer.h"
+#include "planner/job/job.h"
+#include "planner/layout/layout.h"
+#include "worker/cuda/device/handles.h"
+#include "worker/cuda/device/op.h"
+#include "worker/data/batch_source.h"
+
+namespace millrace {
+
+// How attention learns where documents begin (CudaOpContext::num_documents).
+inline constexpr int64_t kWholeSequences = 0;
+// Too many documents for the offsets: kernels read document_starts.
+inline constexpr int64_t kReadDocumentStarts = -1;
+
+// The documents of one micro-batch from its document_starts: writes the tokens
+// at which they begin, ascending, then the number of tokens up to and with
+// offsets[max_documents]. Returns how many there are; more than `max_documents`
+// leave `offsets` cut short.
+struct DocumentOffsetsArgs {
+  const int32_t* document_starts;  // [num_sequences, sequence_length]
+  int64_t num_sequences;
+  int64_t sequence_length;
+  int64_t max_documents;
+  int32_t* offsets;  // [max_documents + 1]
+};
+int64_t FillDocumentOffsets(const DocumentOffsetsArgs& args);
+
+// What CudaOpContext::num_documents a step needs, whose fullest micro-batch has
+// `num_documents`: a power of two, so that few Programs serve all steps.
+int64_t DocumentVariant(int64_t num_documents, int64_t num_sequences,
+                        int64_t max_documents);
+
+struct StepInputOptions {
+  JobSpec job;
+  Layout layout;
+  MeshCoordinates coordinates;
+  BatchSource* batches;  // Borrowed for the lifetime.
+};
+
+class StepInputFeed {
+ public:
+  // Allocates on the current device and pinned on the host. At most one thread
+  // calls it, and no two calls of `batches` overlap.
+  static absl::StatusOr<std::unique_ptr<StepInputFeed>> Create(
+      const StepInputOptions& options);
+  ~StepInputFeed();
+  StepInputFeed(const StepInputFeed&) = delete;
+  StepInputFeed& operator=(const StepInputFeed&) = delete;
+
+  // Where steps find their inputs: fixed addresses.
+  const CudaStepInputs& inputs() const { return inputs_; }
+
+  // Begins to read training step `step`. The copies of step - 2 must be done.
+  void Prefetch(int64_t step);
+
+  // Enqueues the copies of a training step: inputs, and the vote to the step's
+  // scalars at `scalars`, on the device. Waits for the batch if it is not there
+  // yet. Returns the variant of the Program that the step needs.
+  absl::StatusOr<int64_t> EnqueueTrainingStep(int64_t step, bool vote_to_stop,
+                                              double* scalars,
+                                              cudaStream_t stream);
+  // The same for validation pass `batch` (the first is 1), read here and now.
+  // The copies of the one before must be done.
+  absl::StatusOr<int64_t> EnqueueValidationPass(int64_t batch, double* scalars,
+                                                cudaStream_t stream);
+
+ private:
+  // One block, alike on host and device.
+  struct Views {
+    int32_t* tokens;
+    int32_t* targets;
+    int32_t* document_starts;
+    int32_t* document_offsets;
+    AdamWStep* optimizer;
+    double* votes;  // The scalars from kStopVoteScalar on.
+  };
+  struct Slot {
+    PinnedMemory memory;
+    Views views;
+    int64_t step = 0;  // What it holds; 0: nothing.
+    absl::Status status;
+    int64_t num_documents = 0;  // Of the fullest micro-batch.
+  };
+
+  explicit StepInputFeed(const StepInputOptions& options);
+  Views ViewsOf(std::byte* block) const;
+  int64_t BlockBytes() const;
+  void Fill(DataSplit split, int64_t step, Slot& slot) const;
+  absl::Status FillMicrobatch(DataSplit split, int64_t step,
+                              int64_t microbatch_idx, Slot& slot) const;
+  absl::StatusOr<int64_t> EnqueueCopies(const Slot& slot, double* scalars,
+                                        cudaStream_t stream) const;
+  void WaitUntilIdle();
+  void LoadLoop();
+
+  const StepInputOptions options_;
+  const int64_t num_microbatches_;
+  const int64_t num_tokens_;  // Of a micro-batch.
+  const int64_t max_documents_;
+  std::unique_ptr<DeviceBuffer<std::byte>> device_;
+  CudaStepInputs inputs_{};
+  std::vector<Slot> training_;    // Step k in slot k % 2.
+  std::vector<Slot> validation_;  // One.
+
+  std::mutex mutex_;  // Guards what follows.
+  std::condition_variable changed_;
+  int64_t wanted_step_ = 0;  // Being loaded; 0: idle.
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_TRAIN_STEP_INPUTS_H_

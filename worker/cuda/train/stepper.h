@@ -1,0 +1,22 @@
+// A Stepper on a GPU, of a Program of either precision: the same bound ops as a
+// training's, one at a time.
+
+#ifndef MILLRACE_WORKER_CUDA_TRAIN_STEPPER_H_
+#define MILLRACE_WORKER_CUDA_TRAIN_STEPPER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/train/stepper.h"
+
+namespace millrace {
+
+// On the current device, of a training Program of one rank. Step memory starts
+// as bytes of 0xff, which no op may read before it wrote them: those are not
+// numbers in any float type. Parameters and moments are the caller's to write.
+absl::StatusOr<std::unique_ptr<Stepper>> CreateCudaStepper(
+    const StepperOptions& options);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_CUDA_TRAIN_STEPPER_H_

@@ -1,0 +1,459 @@
+#include "worker/cuda/train/trainer.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/status.h"
+#include "worker/cuda/device/device_arenas.h"
+#include "worker/cuda/device/handles.h"
+#include "worker/cuda/device/op.h"
+#include "worker/cuda/ops/kernel_cache.h"
+#include "worker/cuda/train/executor.h"
+#include "worker/cuda/train/initialize.h"
+#include "worker/cuda/train/rank_communication.h"
+#include "worker/cuda/train/run_record.h"
+#include "worker/cuda/train/state.h"
+#include "worker/cuda/train/step_inputs.h"
+#include "worker/cuda/train/step_programs.h"
+
+namespace millrace {
+namespace {
+
+// When a step hangs (CudaTrainerSettings::step_timeout), and how long the ranks
+// take to tell each other where they stand.
+constexpr double kStepsPerTimeout = 20;
+constexpr absl::Duration kPatience = absl::Seconds(10);
+
+// Members are destroyed last to first.
+class CudaTrainer : public Trainer {
+ public:
+  CudaTrainer(const TrainerOptions& options, int32_t device_idx,
+              RendezvousStore* store, const CudaTrainerSettings& settings)
+      : job_(options.job),
+        layout_(options.layout),
+        name_(absl::StrCat("rank ", ToInt(options.rank))),
+        rank_(options.rank),
+        coordinates_(CoordinatesOf(options.layout, options.rank)),
+        device_idx_(device_idx),
+        store_(store),
+        settings_(settings) {}
+  ~CudaTrainer() override;
+
+  absl::Status Build(const TrainerOptions& options);
+
+  const Program& program() const override { return programs_->training; }
+  absl::StatusOr<std::vector<StatePiece>> ReadState() override;
+  absl::StatusOr<std::vector<StatePiece>> StateToFill() override;
+  absl::Status FinishFilling(int64_t completed_steps) override;
+  int64_t completed_steps() const override { return completed_steps_; }
+  absl::StatusOr<std::optional<StepResult>> RunStep(
+      const StepRequest& request) override;
+  absl::StatusOr<std::optional<StepResult>> LastResult() override;
+  absl::StatusOr<double> RunValidation(int64_t num_batches) override;
+  int64_t planned_bytes() const override {
+    return programs_->persistent_bytes() + programs_->step_bytes();
+  }
+  int64_t allocated_bytes() const override { return arenas_->bytes(); }
+  int64_t device_bytes() const override { return device_bytes_; }
+  void Abort() override;
+
+ private:
+  // Programs made ready, by CudaOpContext::num_documents.
+  using Variants = std::map<int64_t, std::unique_ptr<CudaPreparedProgram>>;
+
+  absl::Status BuildCommunication(const TrainerOptions& options);
+  absl::Status Publish();
+  absl::StatusOr<CudaPreparedProgram*> Prepare(const Program& program,
+                                               int64_t num_documents,
+                                               Variants& variants);
+  double* Scalars(const Program& program) const {
+    return reinterpret_cast<double*>(
+        arenas_->At(program.buffers[program.scalars_buffer]));
+  }
+
+  // Makes the device current and refuses what comes after a failure.
+  absl::Status Begin();
+  absl::Status EnqueueStep(const StepRequest& request, RunRecord& record);
+  // Behind a run.
+  absl::Status EnqueueEnd(const CudaPreparedProgram& prepared,
+                          RunRecord& record) {
+    return record.EnqueueEnd(Scalars(prepared.program()), executor_->stream());
+  }
+  absl::StatusOr<double> RunValidationPass(int64_t batch);
+  // Takes the result of the newest step, which must not have been taken.
+  absl::StatusOr<StepResult> TakeResult();
+  // Until the run is done, the peers are gone, Abort() or the time-out.
+  absl::Status WaitFor(const RunRecord& record) const;
+  absl::Status WaitForStep();  // The untaken one.
+  absl::Status WaitForAll();
+  // Notes the first failure, with its place, and lets the peers' work end.
+  absl::Status Fail(const absl::Status& status, absl::string_view place);
+  void NoteDeviceMemory();
+  RunRecord& RecordOf(int64_t step) {
+    return records_[static_cast<size_t>(step) % records_.size()];
+  }
+
+  const JobSpec job_;
+  const Layout layout_;
+  const std::string name_;
+  const Rank rank_;
+  const MeshCoordinates coordinates_;
+  const int32_t device_idx_;
+  RendezvousStore* const store_;
+  const CudaTrainerSettings settings_;
+
+  std::atomic<bool> aborted_ = false;
+  absl::Status failure_;
+  int64_t completed_steps_ = 0;
+  int64_t untaken_step_ = 0;  // Given to the device, result not taken; 0: none.
+  bool paused_ = true;        // The device was let run dry since the last step.
+  double step_time_s_ = 0;    // Of the newest step whose result was taken.
+  int64_t device_bytes_ = 0;
+
+  std::unique_ptr<StepPrograms> programs_;
+  std::unique_ptr<DeviceArenas> arenas_;
+  std::unique_ptr<CudaState> state_;
+  std::unique_ptr<CudaKernelCache> kernels_;
+  std::unique_ptr<RankCommunication> communication_;  // Null: one rank.
+  std::unique_ptr<StepInputFeed> feed_;
+  std::unique_ptr<CudaExecutor> executor_;
+  Variants training_;
+  Variants validation_;
+  Variants publish_;
+  // Of the newest three steps: one under way, the one before, whose result is
+  // read, and the one before that, whose end its time counts from.
+  std::vector<RunRecord> records_;
+  std::optional<RunRecord> other_run_;  // Validation and publishing.
+};
+
+// A graph that holds a collective keeps a communicator from ending: so what
+// runs ends first, then the graphs go, then the communicators.
+CudaTrainer::~CudaTrainer() {
+  cudaSetDevice(device_idx_);
+  const bool may_hang =
+      aborted_ || !failure_.ok() ||
+      (untaken_step_ != 0 &&
+       cudaEventQuery(RecordOf(untaken_step_).end.get()) != cudaSuccess);
+  if (may_hang && communication_ != nullptr) communication_->Abort();
+  // Its error, if any, was reported or is of no interest any more.
+  if (executor_ != nullptr) executor_->Synchronize().IgnoreError();
+  publish_.clear();
+  validation_.clear();
+  training_.clear();
+  communication_.reset();
+}
+
+absl::Status CudaTrainer::Build(const TrainerOptions& options) {
+  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_idx_),
+                             absl::StrCat("use GPU ", device_idx_)));
+  ASSIGN_OR_RETURN(
+      programs_, BuildStepPrograms(job_.model, layout_, coordinates_.pipeline));
+  ASSIGN_OR_RETURN(DeviceArenas arenas,
+                   DeviceArenas::Allocate(programs_->persistent_bytes(),
+                                          programs_->step_bytes()));
+  arenas_ = std::make_unique<DeviceArenas>(std::move(arenas));
+  CHECK(allocated_bytes() == planned_bytes());
+  state_ = std::make_unique<CudaState>(&programs_->training, coordinates_,
+                                       arenas_.get());
+  ASSIGN_OR_RETURN(kernels_, CudaKernelCache::Create(options.tuning));
+  RETURN_IF_ERROR(BuildCommunication(options));
+  ASSIGN_OR_RETURN(feed_, StepInputFeed::Create({.job = job_,
+                                                 .layout = layout_,
+                                                 .coordinates = coordinates_,
+                                                 .batches = options.batches}));
+  ASSIGN_OR_RETURN(
+      executor_,
+      CudaExecutor::Create({.name = name_,
+                            .use_graphs = settings_.use_graphs,
+                            // Ranks that wait for each other tell where.
+                            .note_progress = settings_.note_progress &&
+                                             communication_ != nullptr,
+                            .measure_in_graphs = settings_.measure_in_graphs}));
+  constexpr int kNumRecords = 3;
+  for (int i = 0; i < kNumRecords; ++i) {
+    ASSIGN_OR_RETURN(RunRecord record, RunRecord::Create());
+    records_.push_back(std::move(record));
+  }
+  ASSIGN_OR_RETURN(other_run_, RunRecord::Create());
+  RETURN_IF_ERROR(
+      Prepare(programs_->training, kWholeSequences, training_).status());
+  RETURN_IF_ERROR(
+      Prepare(programs_->validation, kWholeSequences, validation_).status());
+  RETURN_IF_ERROR(InitializeOnDevice(job_.model, state_->ParametersOnDevice(),
+                                     job_.training.seed, executor_->stream()));
+  RETURN_IF_ERROR(Publish());
+  NoteDeviceMemory();
+  return absl::OkStatus();
+}
+
+absl::Status CudaTrainer::BuildCommunication(const TrainerOptions& options) {
+  if (layout_.num_ranks() == 1) return absl::OkStatus();
+  CHECK(store_ != nullptr);
+  static const std::atomic<bool> never = false;
+  ASSIGN_OR_RETURN(
+      communication_,
+      RankCommunication::Create(
+          {.layout = layout_,
+           .rank = rank_,
+           .store = store_,
+           .arenas = arenas_.get(),
+           .programs = {&programs_->training, &programs_->validation,
+                        &programs_->publish}},
+          options.abort_requested != nullptr ? *options.abort_requested
+                                             : never));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CudaPreparedProgram*> CudaTrainer::Prepare(
+    const Program& program, int64_t num_documents, Variants& variants) {
+  std::unique_ptr<CudaPreparedProgram>& prepared = variants[num_documents];
+  if (prepared != nullptr) return prepared.get();
+  const CudaOpContext context = {
+      .program = &program,
+      .layout = layout_,
+      .coordinates = coordinates_,
+      .arenas = arenas_.get(),
+      .kernels = kernels_.get(),
+      .inputs = &feed_->inputs(),
+      .training = &job_.training,
+      .communicators =
+          communication_ == nullptr ? nullptr : communication_->communicators(),
+      .peer_copies =
+          communication_ == nullptr ? nullptr : communication_->copies(),
+      .num_documents = num_documents,
+      .deterministic = job_.training.deterministic};
+  std::vector<CudaOp> ops;
+  ops.reserve(program.instructions.size());
+  for (const Instruction& instruction : program.instructions) {
+    ASSIGN_OR_RETURN(CudaOp op, BindCudaOp(context, instruction));
+    ops.push_back(std::move(op));
+  }
+  ASSIGN_OR_RETURN(prepared,
+                   CudaPreparedProgram::Create(&program, std::move(ops)));
+  return prepared.get();
+}
+
+// After the state has changed by other means than a step. Nothing to do in
+// fp32, where the state is what forward passes read.
+absl::Status CudaTrainer::Publish() {
+  ASSIGN_OR_RETURN(CudaPreparedProgram * prepared,
+                   Prepare(programs_->publish, kWholeSequences, publish_));
+  RETURN_IF_ERROR(executor_->Run(*prepared));
+  RETURN_IF_ERROR(EnqueueEnd(*prepared, *other_run_));
+  return WaitFor(*other_run_);
+}
+
+absl::Status CudaTrainer::Begin() {
+  RETURN_IF_ERROR(failure_);
+  if (aborted_) return absl::AbortedError(absl::StrCat(name_, ": aborted"));
+  return CudaStatus(cudaSetDevice(device_idx_),
+                    absl::StrCat("use GPU ", device_idx_));
+}
+
+absl::StatusOr<std::optional<StepResult>> CudaTrainer::RunStep(
+    const StepRequest& request) {
+  RETURN_IF_ERROR(Begin());
+  std::optional<StepResult> result;
+  // The events of a measured step are read before the next one's overwrite
+  // them.
+  if (request.measure && untaken_step_ != 0 &&
+      RecordOf(untaken_step_).measured != nullptr) {
+    ASSIGN_OR_RETURN(result, TakeResult());
+  }
+  const int64_t step = completed_steps_ + 1;
+  RunRecord& record = RecordOf(step);
+  record.follows = untaken_step_ != 0 && !paused_;
+  record.step = step;
+  if (absl::Status status = EnqueueStep(request, record); !status.ok()) {
+    return Fail(status, absl::StrCat("step ", step));
+  }
+  completed_steps_ = step;
+  paused_ = false;
+  if (untaken_step_ != 0) {
+    ASSIGN_OR_RETURN(result, TakeResult());
+  }
+  untaken_step_ = step;
+  feed_->Prefetch(step + 1);
+  return result;
+}
+
+absl::Status CudaTrainer::EnqueueStep(const StepRequest& request,
+                                      RunRecord& record) {
+  const cudaStream_t stream = executor_->stream();
+  RETURN_IF_ERROR(record.start.Record(stream));
+  ASSIGN_OR_RETURN(
+      const int64_t num_documents,
+      feed_->EnqueueTrainingStep(record.step, request.vote_to_stop,
+                                 Scalars(programs_->training), stream));
+  ASSIGN_OR_RETURN(CudaPreparedProgram * prepared,
+                   Prepare(programs_->training, num_documents, training_));
+  record.learning_rate = LearningRateAt(job_.training, record.step);
+  record.measured = request.measure ? prepared : nullptr;
+  const bool had_graph = prepared->has_graph();
+  RETURN_IF_ERROR(request.measure ? executor_->RunMeasured(*prepared)
+                                  : executor_->Run(*prepared));
+  RETURN_IF_ERROR(EnqueueEnd(*prepared, record));
+  if (had_graph != prepared->has_graph()) NoteDeviceMemory();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> CudaTrainer::TakeResult() {
+  RETURN_IF_ERROR(WaitForStep());
+  const RunRecord& record = RecordOf(untaken_step_);
+  untaken_step_ = 0;
+  StepResult result = ResultOf(record);
+  ASSIGN_OR_RETURN(
+      result.step_time_s,
+      record.end.SecondsSince(record.follows ? RecordOf(record.step - 1).end
+                                             : record.start));
+  step_time_s_ = result.step_time_s;
+  if (record.measured != nullptr) {
+    ASSIGN_OR_RETURN(result.timeline, record.measured->ReadTimeline());
+    result.timeline->rank = rank_;
+    NoteDeviceMemory();
+  }
+  return result;
+}
+
+absl::StatusOr<std::optional<StepResult>> CudaTrainer::LastResult() {
+  RETURN_IF_ERROR(Begin());
+  if (untaken_step_ == 0) return std::nullopt;
+  paused_ = true;
+  return TakeResult();
+}
+
+absl::Status CudaTrainer::WaitForAll() {
+  paused_ = true;
+  return untaken_step_ == 0 ? absl::OkStatus() : WaitForStep();
+}
+
+absl::Status CudaTrainer::WaitForStep() {
+  const absl::Status status = WaitFor(RecordOf(untaken_step_));
+  if (status.ok()) return status;
+  const std::string place = absl::StrCat("step ", untaken_step_);
+  if (!absl::IsDeadlineExceeded(status) || communication_ == nullptr ||
+      !settings_.note_progress) {
+    return Fail(status, place);
+  }
+  RankProgress progress = {.step = untaken_step_};
+  const absl::Duration patience = std::min(kPatience, settings_.step_timeout);
+  const auto completed = executor_->ReadProgress(patience);
+  if (!completed.ok()) return Fail(completed.status(), place);
+  progress.completed = *completed;
+  return Fail(
+      ExplainHang(job_.model, layout_, rank_, progress, *store_, kPatience),
+      place);
+}
+
+absl::Status CudaTrainer::WaitFor(const RunRecord& record) const {
+  const absl::Duration timeout =
+      settings_.step_timeout + kStepsPerTimeout * absl::Seconds(step_time_s_);
+  return WaitForEnd(record, timeout, aborted_, communication_.get());
+}
+
+absl::Status CudaTrainer::Fail(const absl::Status& status,
+                               absl::string_view place) {
+  if (failure_.ok()) {
+    failure_ =
+        absl::Status(status.code(),
+                     absl::StrCat(name_, ", ", place, ": ", status.message()));
+    if (communication_ != nullptr) communication_->Abort();
+  }
+  return failure_;
+}
+
+absl::StatusOr<double> CudaTrainer::RunValidation(int64_t num_batches) {
+  if (num_batches < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "validation over ", num_batches, " batches: at least one is needed"));
+  }
+  RETURN_IF_ERROR(Begin());
+  // So that a pass is waited for alone, and a step's failure is called its own.
+  RETURN_IF_ERROR(WaitForAll());
+  double sum = 0;
+  for (int64_t batch = 1; batch <= num_batches; ++batch) {
+    const absl::StatusOr<double> loss = RunValidationPass(batch);
+    if (!loss.ok()) {
+      return Fail(loss.status(), absl::StrCat("validation pass ", batch));
+    }
+    sum += *loss;
+  }
+  return sum / static_cast<double>(num_batches);
+}
+
+absl::StatusOr<double> CudaTrainer::RunValidationPass(int64_t batch) {
+  ASSIGN_OR_RETURN(
+      const int64_t num_documents,
+      feed_->EnqueueValidationPass(batch, Scalars(programs_->validation),
+                                   executor_->stream()));
+  ASSIGN_OR_RETURN(CudaPreparedProgram * prepared,
+                   Prepare(programs_->validation, num_documents, validation_));
+  RETURN_IF_ERROR(executor_->Run(*prepared));
+  RETURN_IF_ERROR(EnqueueEnd(*prepared, *other_run_));
+  RETURN_IF_ERROR(WaitFor(*other_run_));
+  return other_run_->values()[kLossScalar];
+}
+
+absl::StatusOr<std::vector<StatePiece>> CudaTrainer::ReadState() {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(WaitForAll());
+  RETURN_IF_ERROR(state_->Download());
+  return state_->HostPieces();
+}
+
+absl::StatusOr<std::vector<StatePiece>> CudaTrainer::StateToFill() {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(WaitForAll());
+  return state_->HostPieces();
+}
+
+absl::Status CudaTrainer::FinishFilling(int64_t completed_steps) {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(state_->Upload());
+  untaken_step_ = 0;
+  completed_steps_ = completed_steps;
+  const absl::Status status = Publish();
+  return status.ok() ? status : Fail(status, "loading a state");
+}
+
+void CudaTrainer::Abort() {
+  aborted_ = true;
+  if (communication_ != nullptr) communication_->Abort();
+}
+
+void CudaTrainer::NoteDeviceMemory() {
+  size_t free_bytes = 0, total_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return;
+  device_bytes_ =
+      std::max(device_bytes_, static_cast<int64_t>(total_bytes - free_bytes));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> CreateCudaTrainer(
+    const TrainerOptions& options, int32_t device_idx, RendezvousStore* store,
+    const CudaTrainerSettings& settings) {
+  CHECK(options.batches != nullptr);
+  auto trainer =
+      std::make_unique<CudaTrainer>(options, device_idx, store, settings);
+  const absl::Status status = trainer->Build(options);
+  if (!status.ok()) {
+    return absl::Status(
+        status.code(),
+        absl::StrCat("rank ", ToInt(options.rank),
+                     ", preparing to train: ", status.message()));
+  }
+  return trainer;
+}
+
+}  // namespace millrace

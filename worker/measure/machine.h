@@ -1,0 +1,36 @@
+// What machine this is: which profile fits it, and what there is to share.
+
+#ifndef MILLRACE_WORKER_MEASURE_MACHINE_H_
+#define MILLRACE_WORKER_MEASURE_MACHINE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace millrace {
+
+struct Machine {
+  std::string processor;  // Model name, "unknown processor" if not told.
+  int32_t num_cores;      // Hardware threads this process may run on.
+  int64_t memory_bytes;   // Of the machine, or of the control group if less.
+
+  // Equal for machines of equal speed: "AMD-EPYC-9454-c2". Without the memory,
+  // which a virtual machine's host may give and take while jobs run.
+  std::string Fingerprint() const;
+  // For people: "AMD EPYC 9454, 2 cores, 24.0 GiB".
+  std::string Description() const;
+};
+
+// Internal if the machine's topology cannot be read.
+absl::StatusOr<Machine> DescribeMachine();
+
+// Threads of one device when `devices_on_host` share the cores; at least one.
+int32_t ThreadsPerDevice(const Machine& machine, int32_t devices_on_host);
+
+// Memory of one device when `devices_on_host` share what the system can spare.
+int64_t DeviceMemoryBytes(const Machine& machine, int32_t devices_on_host);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_MEASURE_MACHINE_H_

@@ -1,0 +1,27 @@
+// What this host's processors and this process have computed: how busy others
+// kept the machine while a step was measured.
+
+#ifndef MILLRACE_WORKER_MEASURE_PROCESSOR_TIME_H_
+#define MILLRACE_WORKER_MEASURE_PROCESSOR_TIME_H_
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace millrace {
+
+struct ProcessorTime {
+  double clock_s = 0;  // When: of MonotonicSeconds().
+  double busy_s = 0;   // Of all processors, for anybody; to a hundredth.
+  double own_s = 0;    // For this process.
+  int32_t num_processors = 0;  // 0: the kernel does not tell.
+};
+
+ProcessorTime ReadProcessorTime();
+// busy_s and num_processors, of the text of /proc/stat.
+ProcessorTime ParseProcessorTime(absl::string_view proc_stat,
+                                 double ticks_per_second);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_MEASURE_PROCESSOR_TIME_H_

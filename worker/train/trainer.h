@@ -1,0 +1,112 @@
+// A Trainer is one rank's training: Programs, memory, communicators, executor
+// and state. It runs one step after the other and knows nothing of agents or
+// the coordinator, so that a test can run a whole job of them in one process.
+// worker/cpu/trainer.h and cuda/cuda_trainer.h make them.
+
+#ifndef MILLRACE_WORKER_TRAIN_TRAINER_H_
+#define MILLRACE_WORKER_TRAIN_TRAINER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+#include "fault/training_state.h"
+#include "planner/job/job.h"
+#include "planner/layout/layout.h"
+#include "planner/profile/profile.h"
+#include "planner/program/program.h"
+#include "planner/simulate/timeline.h"
+#include "worker/communicate/communicator.h"
+#include "worker/data/batch_source.h"
+
+namespace millrace {
+
+struct TrainerOptions {
+  JobSpec job;
+  Layout layout;
+  Rank rank;
+  int32_t num_threads = 1;  // Of the compute lane of a CPU.
+  // Borrowed while the Trainer is made; null for GPUs, which make their own.
+  CommunicatorFactory* communicators = nullptr;
+  // Of the profile that was planned with; what GPU kernels choose by. A tuning
+  // of another device changes nothing.
+  KernelTuning tuning;
+  BatchSource* batches = nullptr;  // Borrowed for the lifetime.
+  // Not null: borrowed while the Trainer is made, and makes that end soon once
+  // it is true. For GPUs; on a CPU the factory's Abort() does.
+  const std::atomic<bool>* abort_requested = nullptr;
+};
+
+struct StepRequest {
+  bool vote_to_stop = false;  // Asks all ranks to stop.
+  // Asks for the step's timeline, which costs a GPU some of the step's time. A
+  // CPU measures every step.
+  bool measure = false;
+};
+
+struct StepResult {
+  int64_t step;          // The first is 1.
+  double loss;           // Mean of the global batch, nats per token.
+  double gradient_norm;  // Before clipping.
+  double learning_rate;
+  double step_time_s;
+  bool stop;  // Some rank voted to stop in this step; all are told in the same.
+  bool finite;  // False: loss or gradient is not a number.
+  std::optional<RankTimeline> timeline;  // Where it was measured.
+};
+
+// A CPU has done a step when RunStep() returns. A GPU has only been given it,
+// and returns the result of the step before, so that the host never waits for a
+// device that could work: every result lags by one step, the stop in it too.
+class Trainer {
+ public:
+  virtual ~Trainer() = default;
+
+  virtual const Program& program() const = 0;  // Of training.
+
+  // The training state after completed_steps() steps, as checkpoints see it, in
+  // host memory that holds it until the next step. Waits for all that was
+  // started. On a CPU the pieces are the state itself.
+  virtual absl::StatusOr<std::vector<StatePiece>> ReadState() = 0;
+  // To load a checkpoint: fill all pieces of StateToFill(), then call
+  // FinishFilling() with the steps it had completed. Nothing else may be called
+  // in between; before it the state is undefined. Collective over the world.
+  virtual absl::StatusOr<std::vector<StatePiece>> StateToFill() = 0;
+  virtual absl::Status FinishFilling(int64_t completed_steps) = 0;
+
+  // Done or, on a GPU, given to it.
+  virtual int64_t completed_steps() const = 0;
+
+  // Runs the next step; collective over the world. Allocates nothing of its
+  // own. Returns the result of the newest step that is known to be done: on a
+  // GPU nothing after the first step that follows LastResult() or the start.
+  // Unavailable when a peer is gone, Aborted after Abort(); on a GPU perhaps a
+  // step late.
+  virtual absl::StatusOr<std::optional<StepResult>> RunStep(
+      const StepRequest& request) = 0;
+  // Waits for all that was started; the result of the newest step, unless
+  // RunStep() has returned it already.
+  virtual absl::StatusOr<std::optional<StepResult>> LastResult() = 0;
+
+  // Mean validation loss over `num_batches` forward passes; collective. The
+  // result of a step under way is not lost: LastResult() still has it.
+  virtual absl::StatusOr<double> RunValidation(int64_t num_batches) = 0;
+
+  // Bytes of both arenas as planned and as allocated; equal, asserted.
+  virtual int64_t planned_bytes() const = 0;
+  virtual int64_t allocated_bytes() const = 0;
+  // The most of the device that this process has used so far: on a GPU with
+  // context, libraries and communicators; on a CPU the arenas.
+  virtual int64_t device_bytes() const = 0;
+
+  // Makes a step under way, and all later ones, fail soon. Thread-safe.
+  virtual void Abort() = 0;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_WORKER_TRAIN_TRAINER_H_
