@@ -82,13 +82,33 @@ function(millrace_test_filter result sources)
   set(${result} "${filter}" PARENT_SCOPE)
 endfunction()
 
+# Compiles `source` of the test program `program` together with up to five others
+# of its folder, for the same reason as millrace_unity. So names in the unnamed
+# namespaces of a folder's tests must differ.
+function(millrace_test_unity program source)
+  get_filename_component(folder ${source} DIRECTORY)
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${folder})
+  string(REPLACE "/" "_" folder ${folder})
+  get_target_property(count ${program} MILLRACE_COUNT_${folder})
+  if(NOT count)
+    set(count 0)
+  endif()
+  math(EXPR batch "${count} / 6")
+  math(EXPR count "${count} + 1")
+  set_target_properties(${program} PROPERTIES
+    MILLRACE_COUNT_${folder} ${count} UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  set_source_files_properties(${source} PROPERTIES
+    UNITY_GROUP ${folder}_${batch})
+endfunction()
+
 # Where GROUP is given, tests of one group are one program, which is linked once
 # for all; each keeps its ctest entry. Otherwise a test is a program by itself.
+# With UNITY the group's files are compiled several at a time.
 function(millrace_test)
   if(NOT MILLRACE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "NAME;GROUP;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "UNITY" "NAME;GROUP;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
@@ -117,6 +137,9 @@ function(millrace_test)
     get_filename_component(source ${source} ABSOLUTE)
     if(NOT source IN_LIST sources)
       target_sources(${program} PRIVATE ${source})
+      if(ARG_UNITY)
+        millrace_test_unity(${program} ${source})
+      endif()
     endif()
   endforeach()
   target_link_libraries(${program} PRIVATE ${ARG_DEPS})

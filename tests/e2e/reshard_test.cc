@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kStepsBefore = 3;
 constexpr int64_t kStepsAfter = 3;
 // As between layouts that were never interrupted (equivalence_test.cc).
-constexpr double kTolerance = 2e-5;
+constexpr double kReshardTolerance = 2e-5;
 
 // One layout of each mesh and ZeRO stage; micro-batches do not shape the state.
 std::vector<Layout> Meshes() {
@@ -122,7 +122,7 @@ TEST(ReshardTest, EveryLayoutContinuesEveryOther) {
       ASSERT_EQ(result->losses.size(), static_cast<size_t>(kStepsAfter));
       for (int64_t i = 0; i < kStepsAfter; ++i) {
         const double expected = uninterrupted.losses[kStepsBefore + i];
-        EXPECT_LE(std::abs(result->losses[i] - expected), kTolerance * expected)
+        EXPECT_LE(std::abs(result->losses[i] - expected), kReshardTolerance * expected)
             << "step " << kStepsBefore + i + 1;
       }
     }

@@ -27,7 +27,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kDirectory[] = "checkpoints";
+constexpr char kDamagedDirectory[] = "checkpoints";
 constexpr char kNewest[] = "checkpoints/step-00000002";
 
 class DamagedCheckpointTest : public ::testing::Test {
@@ -38,7 +38,7 @@ class DamagedCheckpointTest : public ::testing::Test {
       std::vector<RankState> state = MakeState(TinyModel(), layout);
       FillState(state, step);
       ASSERT_TRUE(
-          Save(files_, kDirectory, InfoOf(layout, step), state, 2).ok());
+          Save(files_, kDamagedDirectory, InfoOf(layout, step), state, 2).ok());
     }
     names_ = *files_.List(kNewest);
     ASSERT_EQ(names_.size(), 3u);
@@ -111,7 +111,7 @@ TEST_F(DamagedCheckpointTest, WrongLengthsFallBackToTheOlder) {
       SCOPED_TRACE(absl::StrCat(name, " with ", damaged.size(), " bytes"));
       ASSERT_TRUE(files_.SetContent(PathOf(name), damaged).ok());
       std::vector<std::string> skipped;
-      const auto newest = FindNewestCheckpoint(files_, kDirectory, &skipped);
+      const auto newest = FindNewestCheckpoint(files_, kDamagedDirectory, &skipped);
       ASSERT_TRUE(newest.ok()) << newest.status();
       EXPECT_EQ(newest->step, 1);
       ASSERT_EQ(skipped.size(), 1u);
@@ -132,7 +132,7 @@ TEST_F(DamagedCheckpointTest, NoneLeft) {
     ASSERT_TRUE(files_.SetContent(ManifestPath(step), "").ok());
   }
   std::vector<std::string> skipped;
-  EXPECT_EQ(FindNewestCheckpoint(files_, kDirectory, &skipped).status().code(),
+  EXPECT_EQ(FindNewestCheckpoint(files_, kDamagedDirectory, &skipped).status().code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(skipped.size(), 2u);
 }

@@ -15,7 +15,7 @@
 namespace millrace {
 namespace {
 
-constexpr char kDirectory[] = "run/checkpoints";
+constexpr char kTornDirectory[] = "run/checkpoints";
 
 // Few and small tensors: every one of a save's operations is a test case.
 ModelSpec SmallModel() {
@@ -73,7 +73,7 @@ absl::Status SaveStep(FileSystem& files, int64_t step, int64_t salt,
                       int64_t generation, int32_t keep) {
   std::vector<RankState> state = MakeState(SmallModel(), SavedLayout());
   FillState(state, salt);
-  return Save(files, kDirectory, InfoOf(SavedLayout(), step, generation), state,
+  return Save(files, kTornDirectory, InfoOf(SavedLayout(), step, generation), state,
               keep);
 }
 
@@ -95,7 +95,7 @@ absl::Status SaveIn(FileSystem& files, const Scenario& scenario) {
 // another layout and compared in every element; 0 if there is no checkpoint,
 // -1 if what is found is neither of the two that may be.
 int64_t SaltFound(FileSystem& files, const Scenario& scenario) {
-  const auto newest = FindNewestCheckpoint(files, kDirectory, nullptr);
+  const auto newest = FindNewestCheckpoint(files, kTornDirectory, nullptr);
   if (absl::IsNotFound(newest.status())) return 0;
   if (!newest.ok()) return -1;
   std::vector<RankState> state = MakeState(SmallModel(), {.tensor = 2});
@@ -114,10 +114,10 @@ int64_t SaltFound(FileSystem& files, const Scenario& scenario) {
 void ExpectNextSaveIsClean(FaultyFileSystem& files) {
   const absl::Status status = SaveStep(files, 9, 9, 5, 1);
   ASSERT_TRUE(status.ok()) << status;
-  const auto newest = FindNewestCheckpoint(files, kDirectory, nullptr);
+  const auto newest = FindNewestCheckpoint(files, kTornDirectory, nullptr);
   ASSERT_TRUE(newest.ok());
   EXPECT_EQ(newest->step, 9);
-  EXPECT_EQ(files.List(kDirectory)->size(), 1u) << "remains of older saves";
+  EXPECT_EQ(files.List(kTornDirectory)->size(), 1u) << "remains of older saves";
   EXPECT_EQ(files.List(newest->path)->size(), 3u);
 }
 
@@ -194,7 +194,7 @@ TEST(TornCheckpointTest, FullDiskKeepsTheOldCheckpoint) {
     const absl::Status status = SaveIn(*files, scenario);
     ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     ASSERT_EQ(SaltFound(*files, scenario), 1);
-    ASSERT_EQ(ListCheckpoints(*files, kDirectory)->size(), 1u);
+    ASSERT_EQ(ListCheckpoints(*files, kTornDirectory)->size(), 1u);
     files->SetCapacity(-1);
     ASSERT_NO_FATAL_FAILURE(ExpectNextSaveIsClean(*files));
   }

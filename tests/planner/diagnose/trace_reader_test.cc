@@ -20,7 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr char kSample[] = "tests/data/diagnose/three_steps.json";
+constexpr char kSampleTrace[] = "tests/data/diagnose/three_steps.json";
 
 absl::StatusOr<Trace> Read(const std::string& text) {
   std::istringstream input(text);
@@ -255,7 +255,7 @@ TEST(TraceReaderTest, ReadsLongTraces) {
 // cut or damaged one is refused. Method: the sample, packed, then cut at every
 // 97th byte and changed at one.
 TEST(TraceReaderTest, ReadsWhatGzipPacked) {
-  std::ifstream file(kSample);
+  std::ifstream file(kSampleTrace);
   const std::string whole((std::istreambuf_iterator<char>(file)),
                           std::istreambuf_iterator<char>());
   const absl::StatusOr<Trace> plain = Read(whole);
@@ -285,7 +285,7 @@ TEST(TraceReaderTest, ReadsWhatGzipPacked) {
 // Goal: a file cut anywhere is refused as cut, not read as a shorter trace.
 // Method: the sample, cut at every 997th byte.
 TEST(TraceReaderTest, RefusesEveryCutOfTheSample) {
-  std::ifstream file(kSample);
+  std::ifstream file(kSampleTrace);
   const std::string whole((std::istreambuf_iterator<char>(file)),
                           std::istreambuf_iterator<char>());
   ASSERT_GT(whole.size(), 10'000);

@@ -53,7 +53,7 @@ std::vector<RunPrediction> HandMade() {
   return predictions;
 }
 
-const ErrorSummary& Find(const std::vector<ErrorSummary>& summaries,
+const ErrorSummary& FindSummary(const std::vector<ErrorSummary>& summaries,
                          const std::string& name) {
   for (const ErrorSummary& errors : summaries) {
     if (errors.name == name) return errors;
@@ -72,13 +72,13 @@ TEST(EvaluationSummaryTest, SortsErrorsByKind) {
   EXPECT_NEAR(summary.all.median, 0.15, 1e-12);
   EXPECT_NEAR(summary.all.p95, 0.2 + 0.85 * 0.3, 1e-12);
   EXPECT_NEAR(summary.all.mean_signed, 0.1, 1e-12);
-  EXPECT_EQ(Find(summary.by_group, "g").count, 4);
-  EXPECT_NEAR(Find(summary.by_group, "g").median, 0.1, 1e-12);
-  EXPECT_NEAR(Find(summary.by_group, "h").median, 0.5, 1e-12);
-  EXPECT_EQ(Find(summary.by_quality, "B").supported, 0);
-  EXPECT_EQ(Find(summary.by_class, "dense A/A+").compared, 3);
-  EXPECT_EQ(Find(summary.by_class, "experts").compared, 1);
-  EXPECT_NEAR(Find(summary.by_class, "fp8/fp4").median, 0.5, 1e-12);
+  EXPECT_EQ(FindSummary(summary.by_group, "g").count, 4);
+  EXPECT_NEAR(FindSummary(summary.by_group, "g").median, 0.1, 1e-12);
+  EXPECT_NEAR(FindSummary(summary.by_group, "h").median, 0.5, 1e-12);
+  EXPECT_EQ(FindSummary(summary.by_quality, "B").supported, 0);
+  EXPECT_EQ(FindSummary(summary.by_class, "dense A/A+").compared, 3);
+  EXPECT_EQ(FindSummary(summary.by_class, "experts").compared, 1);
+  EXPECT_NEAR(FindSummary(summary.by_class, "fp8/fp4").median, 0.5, 1e-12);
   EXPECT_EQ(summary.num_memory, 1);
   EXPECT_NEAR(summary.mean_memory_error, 0.1, 1e-12);
 }

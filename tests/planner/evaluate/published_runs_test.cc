@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr char kFolder[] = "tests/data/published_runs/";
+constexpr char kRunsFolder[] = "tests/data/published_runs/";
 
 std::string Rows(const std::string& rows) {
   return absl::StrCat("{\"rows\": [", rows, "]}");
@@ -274,11 +274,11 @@ TEST(PublishedRunsTest, NamesTheSoftware) {
 // Goal: the collected files read whole. Method: count.
 TEST(PublishedRunsTest, ReadsTheCollectedRuns) {
   const auto runs =
-      LoadPublishedRuns(absl::StrCat(kFolder, "published_runs.json"));
+      LoadPublishedRuns(absl::StrCat(kRunsFolder, "published_runs.json"));
   ASSERT_TRUE(runs.ok()) << runs.status();
   EXPECT_THAT(*runs, SizeIs(372));
   const auto vtrain =
-      LoadPublishedRuns(absl::StrCat(kFolder, "vtrain_single_node.csv"));
+      LoadPublishedRuns(absl::StrCat(kRunsFolder, "vtrain_single_node.csv"));
   ASSERT_TRUE(vtrain.ok()) << vtrain.status();
   EXPECT_THAT(*vtrain, SizeIs(860));
 }

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-PlanningCase MakeCase() { return SmallCase(4); }
+PlanningCase SensitivityCase() { return SmallCase(4); }
 
 absl::StatusOr<Plan> FindPlanFor(const PlanningCase& planned) {
   const absl::StatusOr<CostModel> cost = CostModel::Create(planned.profile);
@@ -30,7 +30,7 @@ absl::StatusOr<Plan> FindPlanFor(const PlanningCase& planned) {
 // Goal: a link counts once the devices reach beyond the level below. Method: 1,
 // 8 and 16 devices of domains of eight; a profile without levels.
 TEST(SensitivityTest, NamesTheHardwareInUse) {
-  PlanningCase planned = MakeCase();
+  PlanningCase planned = SensitivityCase();
   EXPECT_THAT(HardwareKeys(planned),
               ElementsAre("device.flops", "device.memory_bandwidth",
                           "device.memory", "link.all"));
@@ -55,7 +55,7 @@ TEST(SensitivityTest, NamesTheHardwareInUse) {
 // finds nothing slower than the layout at hand. Method: the made-up machine,
 // whose planner is the real one.
 TEST(SensitivityTest, BetterHardwareNeverCosts) {
-  const PlanningCase planned = MakeCase();
+  const PlanningCase planned = SensitivityCase();
   const auto plan = FindPlanFor(planned);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const auto rows = FindSensitivity(planned, *plan, FindPlanFor);
@@ -112,7 +112,7 @@ TEST(SensitivityTest, SaysTheNextStepInALine) {
 // Goal: a job's own memory limit is what grows, since it decides. Method: a
 // limit under which only layouts with recompute fit.
 TEST(SensitivityTest, GrowsTheLimitOfTheJob) {
-  PlanningCase planned = MakeCase();
+  PlanningCase planned = SensitivityCase();
   const auto free_plan = FindPlanFor(planned);
   ASSERT_TRUE(free_plan.ok()) << free_plan.status();
   planned.job.resources.memory_per_device_bytes =
@@ -131,7 +131,7 @@ TEST(SensitivityTest, GrowsTheLimitOfTheJob) {
 // Goal: a layout asked for stands beside the chosen one part by part, and what
 // it loses by is what its parts say. Method: tensor 4 on the made-up machine.
 TEST(CompareTest, ShowsWhereTheTimeGoes) {
-  const PlanningCase planned = MakeCase();
+  const PlanningCase planned = SensitivityCase();
   const auto plan = FindPlanFor(planned);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const auto parts = PartsOf(planned.job.model, *plan);
@@ -161,7 +161,7 @@ TEST(CompareTest, ShowsWhereTheTimeGoes) {
 // Goal: what the job pins gives way where it contradicts what is asked. Method:
 // a job of four data replicas, asked about two stages.
 TEST(CompareTest, FreesTheAxesOfTheJob) {
-  PlanningCase planned = MakeCase();
+  PlanningCase planned = SensitivityCase();
   planned.job.layout.data = 4;
   const auto plan = FindPlanFor(planned);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -185,7 +185,7 @@ TEST(CompareTest, FreesTheAxesOfTheJob) {
 // Goal: why a layout cannot be: no such mesh, or no memory, and then what it
 // would cost. Method: five shards on four devices; a limit below its need.
 TEST(CompareTest, SaysWhyNot) {
-  PlanningCase planned = MakeCase();
+  PlanningCase planned = SensitivityCase();
   const auto plan = FindPlanFor(planned);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const auto parts = PartsOf(planned.job.model, *plan);
@@ -213,7 +213,7 @@ TEST(CompareTest, SaysWhyNot) {
 
 // Goal: a mistyped comparison says what is known. Method: one of each mistake.
 TEST(CompareTest, RefusesWhatItDoesNotKnow) {
-  const PlanningCase planned = MakeCase();
+  const PlanningCase planned = SensitivityCase();
   for (const auto& [asked, message] :
        std::vector<std::pair<std::string, std::string>>{
            {"tensr=4", "did you mean tensor?"},
@@ -233,7 +233,7 @@ TEST(CompareTest, RefusesWhatItDoesNotKnow) {
 // layout once and best first. Method: a choice without alternatives, whose
 // neighbours the real planner finds.
 TEST(NeighboursTest, ShowsWhatEachChoiceCosts) {
-  PlanningCase planned = MakeCase();
+  PlanningCase planned = SensitivityCase();
   planned.job.layout.micro_batch = 1;
   const auto found = FindPlanFor(planned);
   ASSERT_TRUE(found.ok()) << found.status();

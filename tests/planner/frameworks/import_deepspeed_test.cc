@@ -24,7 +24,7 @@ constexpr char kModel[] = R"({
   "head_dim": 12, "intermediate_size": 448, "max_position_embeddings": 512,
   "rope_theta": 70000, "rms_norm_eps": 2e-6, "initializer_range": 0.013})";
 
-absl::StatusOr<ImportedJob> Import(const std::string& config,
+absl::StatusOr<ImportedJob> ImportDeepSpeedText(const std::string& config,
                                    ImportOptions options = {}) {
   absl::StatusOr<Settings> model = ReadJsonSettings(kModel, "config.json");
   EXPECT_TRUE(model.ok()) << model.status();
@@ -35,16 +35,16 @@ absl::StatusOr<ImportedJob> Import(const std::string& config,
   return ImportJob(Framework::kDeepSpeed, *settings, options);
 }
 
-JobSpec MustImport(const std::string& config,
+JobSpec MustImportDeepSpeed(const std::string& config,
                    const ImportOptions& options = {}) {
-  const absl::StatusOr<ImportedJob> imported = Import(config, options);
+  const absl::StatusOr<ImportedJob> imported = ImportDeepSpeedText(config, options);
   EXPECT_TRUE(imported.ok()) << imported.status();
   return imported.ok() ? imported->job : JobSpec{};
 }
 
-std::string ErrorOf(const std::string& config,
+std::string DeepSpeedErrorOf(const std::string& config,
                     const ImportOptions& options = {}) {
-  const absl::StatusOr<ImportedJob> imported = Import(config, options);
+  const absl::StatusOr<ImportedJob> imported = ImportDeepSpeedText(config, options);
   return imported.ok() ? "no error" : std::string(imported.status().message());
 }
 
@@ -63,7 +63,7 @@ TEST(ImportDeepSpeedTest, RoundTrip) {
     const std::string text = MustExport(job, layout, Framework::kDeepSpeed);
     SCOPED_TRACE(text);
     const JobSpec back =
-        MustImport(text, {.sequence_length = job.model.sequence_length});
+        MustImportDeepSpeed(text, {.sequence_length = job.model.sequence_length});
     EXPECT_EQ(back.model, job.model);
     EXPECT_EQ(back.training, job.training);
     EXPECT_EQ(back.layout.data, layout.data);
@@ -84,27 +84,27 @@ TEST(ImportDeepSpeedTest, FillsBatchSizes) {
   const std::string steps = "\"gradient_accumulation_steps\": 5, ";
   const std::string batch = "\"train_batch_size\": 60, ";
   for (const std::string& pair : {micro + steps, micro + batch}) {
-    const JobSpec job = MustImport("{" + pair + tensor, devices);
+    const JobSpec job = MustImportDeepSpeed("{" + pair + tensor, devices);
     EXPECT_EQ(job.training.global_batch, 60);
     EXPECT_EQ(job.layout.micro_batch, 3);
     EXPECT_EQ(job.layout.data, 4);
     EXPECT_EQ(job.layout.tensor, 2);
   }
   // What all three say needs no devices.
-  EXPECT_EQ(MustImport("{" + micro + steps + batch + tensor).layout.data, 4);
-  EXPECT_EQ(MustImport("{" + micro + tensor, devices).training.global_batch,
+  EXPECT_EQ(MustImportDeepSpeed("{" + micro + steps + batch + tensor).layout.data, 4);
+  EXPECT_EQ(MustImportDeepSpeed("{" + micro + tensor, devices).training.global_batch,
             12);
-  const JobSpec open = MustImport("{" + batch + tensor);
+  const JobSpec open = MustImportDeepSpeed("{" + batch + tensor);
   EXPECT_EQ(open.training.global_batch, 60);
   EXPECT_FALSE(open.layout.data.has_value());
   EXPECT_FALSE(open.layout.micro_batch.has_value());
 
-  EXPECT_THAT(ErrorOf("{" + micro + steps + tensor),
+  EXPECT_THAT(DeepSpeedErrorOf("{" + micro + steps + tensor),
               AllOf(HasSubstr("train_batch_size: missing"),
                     HasSubstr("give --devices")));
-  EXPECT_THAT(ErrorOf("{" + micro + steps + "\"train_batch_size\": 61}"),
+  EXPECT_THAT(DeepSpeedErrorOf("{" + micro + steps + "\"train_batch_size\": 61}"),
               HasSubstr("61 is no multiple of micro-batches of 3 x"));
-  EXPECT_THAT(ErrorOf("{" + micro + tensor, {.num_devices = 7}),
+  EXPECT_THAT(DeepSpeedErrorOf("{" + micro + tensor, {.num_devices = 7}),
               HasSubstr("7 devices are no multiple of the 2"));
 }
 
@@ -112,7 +112,7 @@ TEST(ImportDeepSpeedTest, FillsBatchSizes) {
 // has DeepSpeed's default, and what ours cannot do is refused or said. Method:
 // a configuration as trainers take it, and one change each.
 TEST(ImportDeepSpeedTest, TakesWhatIsSaid) {
-  const absl::StatusOr<ImportedJob> imported = Import(
+  const absl::StatusOr<ImportedJob> imported = ImportDeepSpeedText(
       R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
           "gradient_clipping": "auto", "bf16": {"enabled": "auto"},
           "zero_optimization": {"stage": 3,
@@ -132,17 +132,17 @@ TEST(ImportDeepSpeedTest, TakesWhatIsSaid) {
   EXPECT_THAT(imported->notes,
               AllOf(Contains(HasSubstr("offload_optimizer.device")),
                     Contains(HasSubstr("scheduler: there is none"))));
-  EXPECT_EQ(MustImport("{}").training.gradient_clip_norm, 0);
-  EXPECT_EQ(MustImport("{\"fp16\": {\"enabled\": true}}").training.precision,
+  EXPECT_EQ(MustImportDeepSpeed("{}").training.gradient_clip_norm, 0);
+  EXPECT_EQ(MustImportDeepSpeed("{\"fp16\": {\"enabled\": true}}").training.precision,
             "bf16");
 
-  EXPECT_THAT(ErrorOf(R"({"optimizer": {"type": "Lamb"}})"),
+  EXPECT_THAT(DeepSpeedErrorOf(R"({"optimizer": {"type": "Lamb"}})"),
               HasSubstr("ds_config.json:1: optimizer.type: found 'Lamb'"));
-  EXPECT_THAT(ErrorOf(R"({"scheduler": {"type": "OneCycle"}})"),
+  EXPECT_THAT(DeepSpeedErrorOf(R"({"scheduler": {"type": "OneCycle"}})"),
               HasSubstr("scheduler.type: found 'OneCycle'"));
-  EXPECT_THAT(ErrorOf(R"({"optimizer": {"params": {"betas": [0.9]}}})"),
+  EXPECT_THAT(DeepSpeedErrorOf(R"({"optimizer": {"params": {"betas": [0.9]}}})"),
               HasSubstr("expected a list of two"));
-  EXPECT_THAT(ErrorOf(R"({"zero_optimization": {"stage": 4}})"),
+  EXPECT_THAT(DeepSpeedErrorOf(R"({"zero_optimization": {"stage": 4}})"),
               HasSubstr("zero_optimization.stage: expected"));
   EXPECT_THAT(
       ImportJob(Framework::kDeepSpeed, {.file_name = "ds.json"}, {})

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::StatusOr<ImportedJob> Import(const std::string& text,
+absl::StatusOr<ImportedJob> ImportHuggingFaceText(const std::string& text,
                                    const ImportOptions& options = {}) {
   const absl::StatusOr<Settings> settings =
       ReadJsonSettings(text, "config.json");
@@ -22,8 +22,8 @@ absl::StatusOr<ImportedJob> Import(const std::string& text,
   return ImportJob(Framework::kHuggingFace, *settings, options);
 }
 
-std::string ErrorOf(const std::string& text) {
-  const absl::StatusOr<ImportedJob> imported = Import(text);
+std::string HuggingFaceErrorOf(const std::string& text) {
+  const absl::StatusOr<ImportedJob> imported = ImportHuggingFaceText(text);
   if (imported.ok()) return "no error";
   EXPECT_EQ(imported.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(imported.status().message());
@@ -32,7 +32,7 @@ std::string ErrorOf(const std::string& text) {
 // Goal: a model's numbers are taken, and what was assumed is said. Method: the
 // config of a known model, by hand.
 TEST(ImportHuggingFaceTest, TakesModels) {
-  const absl::StatusOr<ImportedJob> imported = Import(kHuggingFaceConfig);
+  const absl::StatusOr<ImportedJob> imported = ImportHuggingFaceText(kHuggingFaceConfig);
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->job.model, (ModelSpec{.vocab_size = 32000,
                                             .hidden = 4096,
@@ -50,7 +50,7 @@ TEST(ImportHuggingFaceTest, TakesModels) {
   EXPECT_THAT(imported->notes, testing::Contains(HasSubstr("use_cache")));
   // Newer files nest the base of the rotary positions.
   const absl::StatusOr<ImportedJob> nested =
-      Import(Changed(kHuggingFaceConfig, "\"rope_scaling\": null",
+      ImportHuggingFaceText(Changed(kHuggingFaceConfig, "\"rope_scaling\": null",
                      "\"rope_parameters\": {\"rope_type\": \"default\",\n\t"
                      "\"rope_theta\": 500000.0}"));
   ASSERT_TRUE(nested.ok()) << nested.status();
@@ -96,20 +96,20 @@ TEST(ImportHuggingFaceTest, RefusesForeignModels) {
        "config.json:16: vocab_size: given twice, first on line 4"},
   };
   for (const auto& [from, to, error] : cases) {
-    EXPECT_THAT(ErrorOf(Changed(kHuggingFaceConfig, from, to)),
+    EXPECT_THAT(HuggingFaceErrorOf(Changed(kHuggingFaceConfig, from, to)),
                 HasSubstr(error));
   }
   std::string many = "{\"a\": 1";
   for (int i = 0; i < 20'000; ++i) {
     absl::StrAppend(&many, ",\n\"a", i, "\": 1");
   }
-  EXPECT_THAT(ErrorOf(absl::StrCat(many, "}")),
+  EXPECT_THAT(HuggingFaceErrorOf(absl::StrCat(many, "}")),
               HasSubstr("config.json:20001: more than 20000 settings"));
   const std::string deep(100'000, '[');
-  EXPECT_THAT(ErrorOf(absl::StrCat("{\n\"a\": ", deep)),
+  EXPECT_THAT(HuggingFaceErrorOf(absl::StrCat("{\n\"a\": ", deep)),
               HasSubstr("config.json:2: lists and objects are nested deeper"));
   // A window no shorter than the sequences changes nothing.
-  EXPECT_TRUE(Import(Changed(kHuggingFaceConfig, "\"rope_scaling\": null",
+  EXPECT_TRUE(ImportHuggingFaceText(Changed(kHuggingFaceConfig, "\"rope_scaling\": null",
                              "\"sliding_window\": 1024"),
                      {.sequence_length = 1024})
                   .ok());

@@ -63,7 +63,7 @@ constexpr char kGpt2[] = R"({
   "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12,
   "n_positions": 1024, "activation_function": "gelu_new"})";
 
-absl::StatusOr<ImportedJob> Import(Framework framework, const std::string& text,
+absl::StatusOr<ImportedJob> ImportModelsText(Framework framework, const std::string& text,
                                    const ImportOptions& options = {}) {
   const absl::StatusOr<Settings> settings =
       framework == Framework::kMegatron ? ReadMegatronSettings(text, "args.txt")
@@ -74,19 +74,19 @@ absl::StatusOr<ImportedJob> Import(Framework framework, const std::string& text,
   return ImportJob(framework, *settings, options);
 }
 
-ImportedJob MustImport(Framework framework, const std::string& text,
+ImportedJob MustImportModels(Framework framework, const std::string& text,
                        const ImportOptions& options = {}) {
-  absl::StatusOr<ImportedJob> imported = Import(framework, text, options);
+  absl::StatusOr<ImportedJob> imported = ImportModelsText(framework, text, options);
   EXPECT_TRUE(imported.ok()) << imported.status();
   return imported.ok() ? *std::move(imported) : ImportedJob{};
 }
 
-std::string ErrorOf(const char* config, const std::string& from,
+std::string ModelsErrorOf(const char* config, const std::string& from,
                     const std::string& to) {
   const std::string text = absl::StrReplaceAll(config, {{from, to}});
   EXPECT_NE(text, config) << from;
   const absl::StatusOr<ImportedJob> imported =
-      Import(Framework::kHuggingFace, text);
+      ImportModelsText(Framework::kHuggingFace, text);
   return imported.ok() ? "no error" : std::string(imported.status().message());
 }
 
@@ -105,7 +105,7 @@ TEST(ImportModelsTest, TakesKnownModels) {
                {kGpt2, 0.124}};
   for (const auto& [config, billions] : cases) {
     SCOPED_TRACE(config);
-    const ImportedJob imported = MustImport(Framework::kHuggingFace, config);
+    const ImportedJob imported = MustImportModels(Framework::kHuggingFace, config);
     const auto total =
         static_cast<double>(CountParameters(imported.job.model).total);
     EXPECT_NEAR(total, billions * 1e9, billions * 1e7);
@@ -119,7 +119,7 @@ TEST(ImportModelsTest, TakesKnownModels) {
 // hand.
 TEST(ImportModelsTest, TakesExpertsAndLatentAttention) {
   const ModelSpec deepseek =
-      MustImport(Framework::kHuggingFace, kDeepSeek).job.model;
+      MustImportModels(Framework::kHuggingFace, kDeepSeek).job.model;
   EXPECT_EQ(deepseek.moe, (MixtureOfExperts{.num_experts = 256,
                                             .experts_per_token = 8,
                                             .expert_hidden = 2048,
@@ -133,48 +133,48 @@ TEST(ImportModelsTest, TakesExpertsAndLatentAttention) {
   EXPECT_EQ(deepseek.head_dim, 192);
   // DeepSeek-V2 and V3 have other numbers where the keys are left out.
   for (const char* key : {"n_shared_experts", "first_k_dense_replace"}) {
-    EXPECT_EQ(ErrorOf(kDeepSeek, key, "other"),
+    EXPECT_EQ(ModelsErrorOf(kDeepSeek, key, "other"),
               absl::StrCat("config.json: ", key,
                            ": missing; expected a whole number"));
   }
   EXPECT_EQ(deepseek.num_kv_heads, 128);
-  const ImportedJob mixtral = MustImport(Framework::kHuggingFace, kMixtral);
+  const ImportedJob mixtral = MustImportModels(Framework::kHuggingFace, kMixtral);
   EXPECT_EQ(mixtral.job.model.moe, (MixtureOfExperts{.num_experts = 8,
                                                      .experts_per_token = 2,
                                                      .expert_hidden = 14336}));
   EXPECT_EQ(mixtral.job.training.precision, "bf16");
   // Its defaults are not the other families'.
   EXPECT_EQ(
-      MustImport(
+      MustImportModels(
           Framework::kHuggingFace,
           absl::StrReplaceAll(
               kMixtral,
               {{"\"rope_theta\": 1000000.0, \"rms_norm_eps\": 1e-05, ", ""}}))
           .job.model,
       mixtral.job.model);
-  EXPECT_EQ(MustImport(Framework::kHuggingFace, kGpt2).job.model.feed_forward,
+  EXPECT_EQ(MustImportModels(Framework::kHuggingFace, kGpt2).job.model.feed_forward,
             FeedForward::kGelu);
   EXPECT_TRUE(
-      MustImport(Framework::kHuggingFace, kGpt2).job.model.ties_embedding);
+      MustImportModels(Framework::kHuggingFace, kGpt2).job.model.ties_embedding);
 }
 
 // Goal: what ModelSpec cannot say is refused by its key, what changes little is
 // noted. Method: one change each.
 TEST(ImportModelsTest, RefusesWhatItCannotSay) {
-  EXPECT_THAT(ErrorOf(kQwen, "\"decoder_sparse_step\": 1",
+  EXPECT_THAT(ModelsErrorOf(kQwen, "\"decoder_sparse_step\": 1",
                       "\"decoder_sparse_step\": 2"),
               HasSubstr("decoder_sparse_step: found '2'"));
   EXPECT_THAT(
-      ErrorOf(kDeepSeek, "\"moe_layer_freq\": 1", "\"moe_layer_freq\": 2"),
+      ModelsErrorOf(kDeepSeek, "\"moe_layer_freq\": 1", "\"moe_layer_freq\": 2"),
       HasSubstr("moe_layer_freq: found '2'"));
-  EXPECT_THAT(ErrorOf(kDeepSeek, "\"kv_lora_rank\": 512,", ""),
+  EXPECT_THAT(ModelsErrorOf(kDeepSeek, "\"kv_lora_rank\": 512,", ""),
               HasSubstr("config.json: kv_lora_rank: missing"));
-  EXPECT_THAT(ErrorOf(kGpt2, "gelu_new", "relu"),
+  EXPECT_THAT(ModelsErrorOf(kGpt2, "gelu_new", "relu"),
               HasSubstr("activation_function: found 'relu'"));
-  EXPECT_THAT(MustImport(Framework::kHuggingFace, kDeepSeek).notes,
+  EXPECT_THAT(MustImportModels(Framework::kHuggingFace, kDeepSeek).notes,
               testing::AllOf(Contains(HasSubstr("rope_scaling.type")),
                              Contains(HasSubstr("num_nextn_predict_layers"))));
-  EXPECT_THAT(MustImport(Framework::kHuggingFace, kQwen).notes,
+  EXPECT_THAT(MustImportModels(Framework::kHuggingFace, kQwen).notes,
               Contains(HasSubstr("norms of queries and keys")));
 }
 
@@ -215,14 +215,14 @@ TEST(ImportModelsTest, ApproximatesWhereAsked) {
        "rotary-percent"}};
   for (const auto& [framework, text, key] : cases) {
     SCOPED_TRACE(text);
-    const absl::StatusOr<ImportedJob> refused = Import(framework, text);
+    const absl::StatusOr<ImportedJob> refused = ImportModelsText(framework, text);
     ASSERT_FALSE(refused.ok());
     EXPECT_THAT(refused.status().message(),
                 testing::AllOf(HasSubstr(absl::StrCat(key, ": found '")),
                                HasSubstr("--approximate")));
     const ImportedJob taken =
-        MustImport(framework, text, {.approximates = true});
-    const ImportedJob plain = MustImport(
+        MustImportModels(framework, text, {.approximates = true});
+    const ImportedJob plain = MustImportModels(
         framework, framework == Framework::kMegatron ? flags : llama);
     EXPECT_EQ(taken.job.model, plain.job.model);
     EXPECT_EQ(plain.job.model_approximates, "");
@@ -235,22 +235,22 @@ TEST(ImportModelsTest, ApproximatesWhereAsked) {
                 testing::AllOf(Contains(HasSubstr(key)),
                                Contains(HasSubstr("another model"))));
   }
-  EXPECT_EQ(MustImport(Framework::kHuggingFace,
+  EXPECT_EQ(MustImportModels(Framework::kHuggingFace,
                        absl::StrReplaceAll(llama, {{"\"llama\"", "\"phi3\""}}))
                 .job.model,
-            MustImport(Framework::kHuggingFace, llama).job.model);
+            MustImportModels(Framework::kHuggingFace, llama).job.model);
 }
 
 // Goal: what can only be planned is in a precision that can be planned. Method:
 // models whose files say none, or 16 bits of another kind.
 TEST(ImportModelsTest, PlansInBfloat16) {
-  EXPECT_EQ(MustImport(Framework::kHuggingFace, kGpt2).job.training.precision,
+  EXPECT_EQ(MustImportModels(Framework::kHuggingFace, kGpt2).job.training.precision,
             "bf16");
   EXPECT_EQ(
-      MustImport(Framework::kHuggingFace, kGpt2).job.resources.backend,
-      MustImport(Framework::kHuggingFace, kMixtral).job.resources.backend);
+      MustImportModels(Framework::kHuggingFace, kGpt2).job.resources.backend,
+      MustImportModels(Framework::kHuggingFace, kMixtral).job.resources.backend);
   const ImportedJob half =
-      MustImport(Framework::kHuggingFace,
+      MustImportModels(Framework::kHuggingFace,
                  absl::StrReplaceAll(kMixtral, {{"bfloat16", "float16"}}));
   EXPECT_EQ(half.job.training.precision, "bf16");
   EXPECT_THAT(half.notes, Contains(HasSubstr("asks for fp16")));
@@ -263,7 +263,7 @@ TEST(ImportModelsTest, ModelsRoundTrip) {
     JobSpec job = UnusualJob();
     job.training.precision = "bf16";
     job.model =
-        MustImport(Framework::kHuggingFace, config, {.sequence_length = 1024})
+        MustImportModels(Framework::kHuggingFace, config, {.sequence_length = 1024})
             .job.model;
     if (job.model.moe.num_experts > 0 && job.model.moe.num_dense_layers == 0) {
       job.model.ffn_hidden = job.model.moe.expert_hidden;  // Unused.
@@ -276,7 +276,7 @@ TEST(ImportModelsTest, ModelsRoundTrip) {
           ExportLayout(job, layout, framework);
       ASSERT_TRUE(text.ok()) << text.status();
       SCOPED_TRACE(*text);
-      const JobSpec back = MustImport(framework, *text).job;
+      const JobSpec back = MustImportModels(framework, *text).job;
       EXPECT_EQ(back.model, job.model);
       EXPECT_EQ(back.layout.expert, layout.expert);
       EXPECT_EQ(back.layout.data, 4);
@@ -358,15 +358,15 @@ TEST(ImportModelsTest, CountsChunksOfPipelineLayouts) {
                                                    {"'E|t*2|t*2|t|t*3|L'", 3}};
   for (const auto& [layout, chunks] : taken) {
     EXPECT_EQ(
-        MustImport(Framework::kMegatron, flags + layout).job.layout.interleave,
+        MustImportModels(Framework::kMegatron, flags + layout).job.layout.interleave,
         chunks)
         << layout;
   }
-  EXPECT_EQ(MustImport(Framework::kMegatron, flags + "Etttt|ttttL")
+  EXPECT_EQ(MustImportModels(Framework::kMegatron, flags + "Etttt|ttttL")
                 .job.layout.interleave,
             std::nullopt);
   const absl::StatusOr<ImportedJob> odd =
-      Import(Framework::kMegatron, flags + "'Et|t*6|tL'");
+      ImportModelsText(Framework::kMegatron, flags + "'Et|t*6|tL'");
   EXPECT_THAT(odd.status().message(),
               HasSubstr("pipeline-model-parallel-layout: has 3 parts"));
 }
@@ -386,14 +386,14 @@ TEST(ImportModelsTest, ReadsLayerPatterns) {
                                                    {"'[0,1,1,1]'", 1}};
   for (const auto& [pattern, num_dense] : taken) {
     const ModelSpec model =
-        MustImport(Framework::kMegatron, flags + pattern).job.model;
+        MustImportModels(Framework::kMegatron, flags + pattern).job.model;
     EXPECT_EQ(model.moe.num_dense_layers, num_dense) << pattern;
     EXPECT_EQ(model.moe.num_shared_experts, 2);
     EXPECT_EQ(model.moe.experts_per_token, 2);
   }
   for (const char* pattern : {"2", "'([1]*2+[0]*2)'", "'([0]*2+[1]*3)'", "x"}) {
     const absl::StatusOr<ImportedJob> imported =
-        Import(Framework::kMegatron, flags + pattern);
+        ImportModelsText(Framework::kMegatron, flags + pattern);
     ASSERT_FALSE(imported.ok()) << pattern;
     EXPECT_THAT(imported.status().message(),
                 HasSubstr("moe-layer-freq: found '"));

@@ -15,16 +15,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::StatusOr<ImportedJob> Import(const std::string& text,
+absl::StatusOr<ImportedJob> ImportTorchtitanText(const std::string& text,
                                    const ImportOptions& options = {}) {
   const absl::StatusOr<Settings> settings = ReadTomlSettings(text, "job.toml");
   if (!settings.ok()) return settings.status();
   return ImportJob(Framework::kTorchtitan, *settings, options);
 }
 
-std::string ErrorOf(const std::string& text,
+std::string TorchtitanErrorOf(const std::string& text,
                     const ImportOptions& options = {}) {
-  const absl::StatusOr<ImportedJob> imported = Import(text, options);
+  const absl::StatusOr<ImportedJob> imported = ImportTorchtitanText(text, options);
   return imported.ok() ? "no error" : std::string(imported.status().message());
 }
 
@@ -42,21 +42,21 @@ TEST(ImportTorchtitanTest, RefusesHostileToml) {
                                   absl::StrCat("a = ", repeated("{b=")),
                                   absl::StrCat("[", repeated("a."), "a]"),
                                   absl::StrCat(repeated("a."), "a = 1")}) {
-    EXPECT_THAT(ErrorOf(absl::StrCat("\n", deep, "\n")),
+    EXPECT_THAT(TorchtitanErrorOf(absl::StrCat("\n", deep, "\n")),
                 HasSubstr("job.toml:2: nested deeper than 32 levels"));
   }
-  EXPECT_THAT(ErrorOf(repeated("# much\n")), HasSubstr("at most"));
+  EXPECT_THAT(TorchtitanErrorOf(repeated("# much\n")), HasSubstr("at most"));
   for (const char* wrong : {"a = 99999999999999999999", "a = 1e99999", "a = \"",
                             "a = [1,", "a = 2024-99-99", "[a", "= 1", "a = ''",
                             "a = \"\\uD800\"", "a = {", "a.b.c", "\x01 = 1"}) {
-    EXPECT_THAT(ErrorOf(wrong), HasSubstr("job.toml")) << wrong;
+    EXPECT_THAT(TorchtitanErrorOf(wrong), HasSubstr("job.toml")) << wrong;
   }
 }
 
 // Goal: torchtitan's tables are read with its defaults, and refused where they
 // contradict. Method: a small file by hand, then one change each.
 TEST(ImportTorchtitanTest, TakesTorchtitanTables) {
-  const absl::StatusOr<ImportedJob> imported = Import(kToml);
+  const absl::StatusOr<ImportedJob> imported = ImportTorchtitanText(kToml);
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->job.model.ffn_hidden, 768);
   EXPECT_EQ(imported->job.model.sequence_length, 512);
@@ -93,7 +93,7 @@ TEST(ImportTorchtitanTest, TakesTorchtitanTables) {
        "job.toml:8: training.steps: expected an integer of at least 1"},
   };
   for (const auto& [from, to, error] : cases) {
-    EXPECT_THAT(ErrorOf(Changed(kToml, from, to)), HasSubstr(error));
+    EXPECT_THAT(TorchtitanErrorOf(Changed(kToml, from, to)), HasSubstr(error));
   }
 }
 
@@ -108,14 +108,14 @@ TEST(ImportTorchtitanTest, CountsTorchtitanChunks) {
                        chunks);
   };
   const absl::StatusOr<ImportedJob> imported =
-      Import(with_chunks("[[\"tok_embeddings\", \"layers.0\"], [\"layers.1\"], "
+      ImportTorchtitanText(with_chunks("[[\"tok_embeddings\", \"layers.0\"], [\"layers.1\"], "
                          "[\"layers.2\", \"layers.3\"], [\"layers.4\", "
                          "\"layers.5\", \"norm\", \"output\"]]"));
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->job.layout.interleave, 2);
   EXPECT_EQ(imported->job.layout.schedule, "interleaved");
   EXPECT_THAT(
-      ErrorOf(with_chunks("[[\"layers.0\"], [\"layers.1\"], [\"norm\"]]")),
+      TorchtitanErrorOf(with_chunks("[[\"layers.0\"], [\"layers.1\"], [\"norm\"]]")),
       HasSubstr("module_fqns_per_model_part: names the modules of 3 chunks, "
                 "which 2 stages cannot hold in equal numbers of two or more"));
 }
@@ -123,11 +123,11 @@ TEST(ImportTorchtitanTest, CountsTorchtitanChunks) {
 // Goal: -1, torchtitan's way to say "whatever is left", is auto here.
 TEST(ImportTorchtitanTest, LeavesTorchtitanRemainderToThePlanner) {
   const absl::StatusOr<ImportedJob> imported =
-      Import(Changed(kToml, "data_parallel_shard_degree = 4", ""));
+      ImportTorchtitanText(Changed(kToml, "data_parallel_shard_degree = 4", ""));
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_FALSE(imported->job.layout.data.has_value());
   EXPECT_EQ(imported->job.layout.zero, 3);
-  EXPECT_THAT(ErrorOf(Changed(kToml, "data_parallel_shard_degree = 4\n", "#") +
+  EXPECT_THAT(TorchtitanErrorOf(Changed(kToml, "data_parallel_shard_degree = 4\n", "#") +
                       "pipeline_parallel_degree = 2\n"
                       "pipeline_parallel_microbatch_size = 3\n"),
               HasSubstr("training.local_batch_size: 4 is not divisible"));
@@ -140,15 +140,15 @@ TEST(ImportTorchtitanTest, TakesTheDevicesOfAWholeJob) {
   const std::string both =
       Changed(kToml, "data_parallel_shard_degree = 4\n", "");
   const std::string left = Changed(both, "global_batch_size = 32\n", "");
-  EXPECT_THAT(ErrorOf(left), HasSubstr("--devices"));
-  const absl::StatusOr<ImportedJob> imported = Import(left, {.num_devices = 8});
+  EXPECT_THAT(TorchtitanErrorOf(left), HasSubstr("--devices"));
+  const absl::StatusOr<ImportedJob> imported = ImportTorchtitanText(left, {.num_devices = 8});
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->job.layout.data, 4);
   EXPECT_EQ(imported->job.training.global_batch, 16);  // 4 replicas of 4.
-  EXPECT_THAT(ErrorOf(left, {.num_devices = 7}),
+  EXPECT_THAT(TorchtitanErrorOf(left, {.num_devices = 7}),
               HasSubstr("multiples of 2 devices, but --devices "
                         "is 7"));
-  EXPECT_THAT(ErrorOf(kToml, {.num_devices = 16}),
+  EXPECT_THAT(TorchtitanErrorOf(kToml, {.num_devices = 16}),
               HasSubstr("take 8 devices, but --devices is 16"));
 }
 
@@ -156,7 +156,7 @@ TEST(ImportTorchtitanTest, TakesTheDevicesOfAWholeJob) {
 // three policies, with and without a pipeline.
 TEST(ImportTorchtitanTest, TakesWhatFsdpShards) {
   const auto zero = [](const std::string& rest) {
-    const absl::StatusOr<ImportedJob> imported = Import(kToml + rest);
+    const absl::StatusOr<ImportedJob> imported = ImportTorchtitanText(kToml + rest);
     EXPECT_TRUE(imported.ok()) << imported.status();
     return imported.ok() ? imported->job.layout.zero.value_or(-1) : -1;
   };

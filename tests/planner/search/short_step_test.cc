@@ -14,7 +14,7 @@
 namespace millrace {
 namespace {
 
-CostModel MakeCost() {
+CostModel ShortStepCost() {
   absl::StatusOr<CostModel> cost = CostModel::Create(
       MakeProfile({.link_bytes_per_second = 1e8, .contention_per_rank = 0.2}));
   EXPECT_TRUE(cost.ok()) << cost.status();
@@ -27,7 +27,7 @@ CostModel MakeCost() {
 // schedule and ZeRO stage, with numbers of micro-batches that the short steps'
 // do not divide.
 TEST(ShortStepTest, IsWhatTheWholeStepTakes) {
-  const CostModel cost = MakeCost();
+  const CostModel cost = ShortStepCost();
   const ModelSpec model = SmallJob().model;
   int num_short = 0, num_cases = 0;
   for (const int32_t pipeline : {1, 2, 4}) {
@@ -91,7 +91,7 @@ TEST(ShortStepTest, IsWhatTheWholeStepTakes) {
 // Goal: steps of few micro-batches and listed ones are left to be lowered as
 // they are, and what cannot be lowered is an error. Method: by hand.
 TEST(ShortStepTest, LeavesShortAndListedStepsAlone) {
-  const CostModel cost = MakeCost();
+  const CostModel cost = ShortStepCost();
   const ModelSpec model = SmallJob().model;
   Layout layout;
   layout.pipeline = 2;

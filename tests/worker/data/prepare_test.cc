@@ -21,13 +21,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kVocabSize = 500;
+constexpr int64_t kPreparedVocabSize = 500;
 
 PrepareOptions Options(const TemporaryFolder& folder) {
   PrepareOptions options;
   options.data.text = {folder / "text/**"};
   options.data.cache_directory = folder / "cache";
-  options.vocab_size = kVocabSize;
+  options.vocab_size = kPreparedVocabSize;
   options.num_threads = 2;
   return options;
 }
@@ -62,7 +62,7 @@ TEST(PrepareTest, EncodesEveryFile) {
   const auto dataset = IndexedDataset::Open(data->prefixes.at(0));
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   const auto tokenizer = Tokenizer::FromModel(*ReadFile(data->tokenizer_path),
-                                              "trained", kVocabSize);
+                                              "trained", kPreparedVocabSize);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   for (int64_t i = 0; i < 3; ++i) {
     const int64_t begin = dataset->DocumentBegin(i);
@@ -70,7 +70,7 @@ TEST(PrepareTest, EncodesEveryFile) {
         static_cast<size_t>(dataset->DocumentBegin(i + 1) - begin));
     ASSERT_TRUE(dataset
                     ->Read(begin, static_cast<int64_t>(tokens.size()),
-                           kVocabSize, tokens.data())
+                           kPreparedVocabSize, tokens.data())
                     .ok());
     EXPECT_EQ(tokens.back(), (*tokenizer)->end_of_document());
     tokens.pop_back();
@@ -107,7 +107,7 @@ TEST(PrepareTest, CachesByAllThatMatters) {
     EXPECT_FALSE(data->from_cache);
     EXPECT_NE(data->prefixes, first->prefixes);
   };
-  options.vocab_size = kVocabSize - 1;
+  options.vocab_size = kPreparedVocabSize - 1;
   expect_new(options);
   options = Options(folder);
   options.data.max_bytes = 10000;

@@ -8,17 +8,17 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kVocabSize = 50;
+constexpr int64_t kRandomVocabSize = 50;
 constexpr int64_t kLength = 400;
 constexpr int64_t kGlobalBatch = 6;
 
-struct Batch {
-  explicit Batch(int64_t num_sequences)
+struct RandomBatch {
+  explicit RandomBatch(int64_t num_sequences)
       : tokens(num_sequences * kLength, -1),
         targets(num_sequences * kLength, -1),
         document_starts(num_sequences * kLength, -1) {}
   std::vector<int32_t> tokens, targets, document_starts;
-  friend bool operator==(const Batch&, const Batch&) = default;
+  friend bool operator==(const RandomBatch&, const RandomBatch&) = default;
 };
 
 struct Wanted {
@@ -28,11 +28,11 @@ struct Wanted {
   int64_t first = 0;
   int64_t count = kGlobalBatch;
 };
-Batch Read(const Wanted& wanted) {
-  RandomBatches batches({.vocab_size = kVocabSize,
+RandomBatch Read(const Wanted& wanted) {
+  RandomBatches batches({.vocab_size = kRandomVocabSize,
                          .sequence_length = kLength,
                          .seed = wanted.seed});
-  Batch batch(wanted.count);
+  RandomBatch batch(wanted.count);
   const absl::Status status = batches.Fill(
       {wanted.split, wanted.step, kGlobalBatch, wanted.first, wanted.count},
       {batch.tokens.data(), batch.targets.data(),
@@ -44,10 +44,10 @@ Batch Read(const Wanted& wanted) {
 // Goal: a sequence is the same whoever reads it, in whatever portions; another
 // seed, split, step or sequence is another one. Method: read whole, then apart.
 TEST(RandomBatchesTest, DependsOnSeedStepAndSequenceAlone) {
-  const Batch whole = Read({});
+  const RandomBatch whole = Read({});
   EXPECT_EQ(whole, Read({}));
   for (int64_t s = 0; s < kGlobalBatch; ++s) {
-    const Batch one = Read({.first = s, .count = 1});
+    const RandomBatch one = Read({.first = s, .count = 1});
     EXPECT_TRUE(std::equal(one.tokens.begin(), one.tokens.end(),
                            whole.tokens.begin() + s * kLength));
     EXPECT_TRUE(std::equal(one.targets.begin(), one.targets.end(),
@@ -65,13 +65,13 @@ TEST(RandomBatchesTest, DependsOnSeedStepAndSequenceAlone) {
 // that follow, a sequence is one document. Method: count; with 2400 draws of 50
 // a token comes 48 times, give or take six deviations of 6.9.
 TEST(RandomBatchesTest, DrawsUniformTokensInOneDocument) {
-  const Batch batch = Read({});
-  std::vector<int> counts(kVocabSize, 0);
+  const RandomBatch batch = Read({});
+  std::vector<int> counts(kRandomVocabSize, 0);
   for (size_t i = 0; i < batch.tokens.size(); ++i) {
     ASSERT_GE(batch.tokens[i], 0);
-    ASSERT_LT(batch.tokens[i], kVocabSize);
+    ASSERT_LT(batch.tokens[i], kRandomVocabSize);
     ASSERT_GE(batch.targets[i], 0);
-    ASSERT_LT(batch.targets[i], kVocabSize);
+    ASSERT_LT(batch.targets[i], kRandomVocabSize);
     ++counts[batch.tokens[i]];
     EXPECT_EQ(batch.document_starts[i], 0);
     if ((i + 1) % kLength != 0) {
@@ -83,8 +83,8 @@ TEST(RandomBatchesTest, DrawsUniformTokensInOneDocument) {
 
 TEST(RandomBatchesTest, RefusesSequencesBeyondTheBatch) {
   RandomBatches batches(
-      {.vocab_size = kVocabSize, .sequence_length = kLength, .seed = 1});
-  Batch batch(2);
+      {.vocab_size = kRandomVocabSize, .sequence_length = kLength, .seed = 1});
+  RandomBatch batch(2);
   EXPECT_EQ(batches
                 .Fill({DataSplit::kTraining, 1, kGlobalBatch, 5, 2},
                       {batch.tokens.data(), batch.targets.data(),

@@ -150,7 +150,7 @@ class StoppedJob {
   std::vector<std::vector<bool>> ended_;
 };
 
-const std::vector<Layout>& Layouts() {
+const std::vector<Layout>& WatchedLayouts() {
   static const auto* const kLayouts =
       new std::vector<Layout>{{.data = 4, .num_microbatches = 2, .zero = 1},
                               {.data = 2, .tensor = 2, .num_microbatches = 2},
@@ -169,7 +169,7 @@ const std::vector<Layout>& Layouts() {
 // of the largest every seventh), the last rank of its stage being the one.
 TEST(FindStuckCallsTest, NamesTheRankThatComputesForEver) {
   int num_hangs = 0;
-  for (const Layout& layout : Layouts()) {
+  for (const Layout& layout : WatchedLayouts()) {
     SCOPED_TRACE(LayoutToString(layout));
     for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
       const MeshCoordinates at = CoordinatesOf(layout, Rank{rank});
