@@ -266,6 +266,19 @@ double CostModel::GemmSeconds(const GemmAttributes& gemm) const {
   return GemmWorkOf(gemm) / RateFromNeighbours(std::move(neighbours));
 }
 
+// Rows are of products that overwrite. One that adds reads its output as well. On
+// an H200 that read takes all the time that memory needs for it while k is at
+// most about 2,048, and half of it at 4,096: longer products hide it
+// (docs/results/2026-11-22-small-models-h200.md).
+double CostModel::AccumulationSeconds(int64_t m, int64_t n, int64_t k) const {
+  constexpr double kHidingDepth = 2048;
+  if (network_ == nullptr) return 0;
+  const double bytes = static_cast<double>(DTypeBytes(DType::kFloat32)) *
+                       static_cast<double>(m) * static_cast<double>(n);
+  return network_->MemorySeconds(bytes) *
+         std::min(1.0, kHidingDepth / static_cast<double>(k));
+}
+
 double CostModel::AttentionSeconds(OpKind kind,
                                    const AttentionAttributes& attention) const {
   std::vector<Neighbour> neighbours;
@@ -358,12 +371,23 @@ double CostModel::Seconds(const Layout& layout, OpKind kind,
                           const OpAttributes& attributes) const {
   double seconds = 0;
   if (kind == OpKind::kGemm) {
-    seconds = GemmSeconds(std::get<GemmAttributes>(attributes));
+    const auto& gemm = std::get<GemmAttributes>(attributes);
+    seconds = GemmSeconds(gemm);
+    if (gemm.accumulate) {
+      seconds += AccumulationSeconds(gemm.m, gemm.n, gemm.k);
+    }
   } else if (kind == OpKind::kAttentionForward ||
              kind == OpKind::kAttentionBackward) {
     seconds = AttentionSeconds(kind, std::get<AttentionAttributes>(attributes));
   } else if (IsCrossEntropyChain(kind)) {
-    seconds = CrossEntropySeconds(kind, std::get<VocabAttributes>(attributes));
+    const auto& vocab = std::get<VocabAttributes>(attributes);
+    seconds = CrossEntropySeconds(kind, vocab);
+    if (vocab.accumulate && kind != OpKind::kCrossEntropyStats) {
+      // The other chunks add in any case.
+      const int64_t chunk =
+          vocab.chunk_tokens > 0 ? vocab.chunk_tokens : vocab.num_tokens;
+      seconds += AccumulationSeconds(vocab.vocab_rows, vocab.hidden, chunk);
+    }
   } else if (IsCollective(kind)) {
     seconds = CollectiveSeconds(layout, kind,
                                 std::get<CollectiveAttributes>(attributes));
@@ -431,7 +455,8 @@ std::vector<std::string> CostModel::KindsWithoutRows(
 
 std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
   // Micro-batches and layers repeat a few shapes many times.
-  std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool>, double> gemms;
+  std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool, bool>, double>
+      gemms;
   std::vector<double> seconds;
   seconds.reserve(program.instructions.size());
   for (const Instruction& instruction : program.instructions) {
@@ -442,7 +467,8 @@ std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
       continue;
     }
     double& cached =
-        gemms[{gemm->m, gemm->n, gemm->k, gemm->trans_a, gemm->trans_b}];
+        gemms[{gemm->m, gemm->n, gemm->k, gemm->trans_a, gemm->trans_b,
+               gemm->accumulate}];
     if (cached == 0) {
       cached =
           Seconds(program.layout, instruction.kind, instruction.attributes);

@@ -87,6 +87,8 @@ class CostModel {
   // Of a part of the rows of a measured product; nothing for other shapes and
   // without a closed form.
   std::optional<double> PartOfGemmSeconds(const GemmAttributes& gemm) const;
+  // What a product c += a b takes longer than c = a b, c[m, n] in fp32.
+  double AccumulationSeconds(int64_t m, int64_t n, int64_t k) const;
   double AttentionSeconds(OpKind kind,
                           const AttentionAttributes& attention) const;
   double CrossEntropySeconds(OpKind kind, const VocabAttributes& vocab) const;

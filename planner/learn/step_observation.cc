@@ -150,9 +150,15 @@ class Observer {
   }
 
   // A row stands for calls that do not take the same (a head that kept its
-  // logits): what the row says over what the cost model says of this call.
+  // logits, a product that adds to its output): what the row says over what the
+  // cost model says of this call.
   double RowShare(const Instruction& instruction) {
-    if (instruction.kind != OpKind::kCrossEntropyGradient) return 1;
+    const auto* gemm = std::get_if<GemmAttributes>(&instruction.attributes);
+    const bool differs =
+        gemm != nullptr ? gemm->accumulate
+                        : instruction.kind == OpKind::kCrossEntropyGradient ||
+                              instruction.kind == OpKind::kLinearCrossEntropy;
+    if (!differs) return 1;
     const double call =
         cost_.Seconds(layout(), instruction.kind, instruction.attributes) -
         cost_.profile().launch_overhead_s;

@@ -37,11 +37,15 @@ class TidyTest(unittest.TestCase):
         code, output = run_tidy({
             "base/a.h": GOOD_HEADER.format("BASE_A", ""),
             "base/a.cc": '#include "base/a.h"\n\n#include <string>\n',
-            "worker/communicate/gloo_mesh.cc": '#include <gloo/context.h>\n#include "kernels/k.h"\n'
-                                   '#include "coordinator/protocol/wire.h"\n',
+            "worker/communicate/gloo_mesh.cc": '#include <gloo/context.h>\n'
+                                               '#include "kernels/gemm/gemm.h"\n',
+            "worker/communicate/README.md": "# worker/communicate\n",
+            "worker/agent/agent.cc": '#include "coordinator/protocol/wire.h"\n'
+                                     '#include "worker/cpu/trainer.h"\n',
+            "worker/agent/README.md": "# worker/agent\n",
             "coordinator/cli/main.cc": '#include "worker/agent/agent.h"\n#include "CLI/CLI.hpp"\n'
                                        '#include "coordinator/protocol/wire.h"\n',
-            "tests/base/a_test.cc": '#include "worker/w.h"\n#include <gloo/context.h>\n',
+            "tests/base/a_test.cc": '#include "worker/cpu/w.h"\n#include <gloo/context.h>\n',
             "docs/a.md": "See [the other](b.md#top) and [far](https://example.org/x).\n",
             "docs/b.md": "# Top\n",
             "build-x/bad.cc": '#include "worker/w.h" \n',
@@ -49,24 +53,36 @@ class TidyTest(unittest.TestCase):
         self.assertEqual(code, 0, output)
 
     def test_names_includes_against_the_direction(self):
-        self.assert_breach({"planner/p.cc": '\n#include "worker/w.h"\n'},
-                           "planner/p.cc:2:", "planner must not include worker/w.h",
-                           "it may include base")
-        self.assert_breach({"worker/w.cc": '#include "coordinator/server.h"\n'},
-                           "worker must not include coordinator/server.h")
-        self.assert_breach({"coordinator/s.cc": '#include "worker/w.h"\n'},
-                           "coordinator must not include worker/w.h")
+        readme = {"planner/job/README.md": "# planner/job\n"}
+        self.assert_breach({"planner/job/p.cc": '\n#include "worker/cpu/w.h"\n', **readme},
+                           "planner/job/p.cc:2:", "planner/job must not include worker/cpu/w.h",
+                           "it may include base, planner/layout, planner/text")
+        self.assert_breach({"planner/job/p.cc": '#include "planner/search/search.h"\n', **readme},
+                           "planner/job must not include planner/search/search.h")
+        self.assert_breach({"fault/f.cc": '#include "coordinator/server.h"\n'},
+                           "fault must not include coordinator/server.h")
+        self.assert_breach({"coordinator/s.cc": '#include "worker/cpu/w.h"\n'},
+                           "coordinator must not include worker/cpu/w.h")
+
+    def test_names_files_outside_of_rooms_and_rooms_without_readme(self):
+        self.assert_breach({"planner/p.cc": "int a;\n"}, "planner/p.cc:1:", "holds rooms alone")
+        self.assert_breach({"planner/job/p.cc": "int a;\n"}, "planner/job/README.md:1:",
+                           "which question it answers")
+        self.assert_breach({"planner/job/README.md": "A line.\n" * 31},
+                           "planner/job/README.md:31:", "at most 30")
 
     def test_names_a_library_used_beside_its_door(self):
-        self.assert_breach({"worker/agent/agent.cc": "#include <mpi.h>\n"},
-                           "worker/agent/agent.cc:1:", "worker/mpi_*")
-        self.assert_breach({"fault/f.cc": "#include <yaml-cpp/yaml.h>\n"}, "planner/job_file")
+        self.assert_breach({"worker/agent/agent.cc": "#include <mpi.h>\n",
+                            "worker/agent/README.md": "# worker/agent\n"},
+                           "worker/agent/agent.cc:1:", "worker/agent/mpi_*")
+        self.assert_breach({"fault/f.cc": "#include <yaml-cpp/yaml.h>\n"},
+                           "planner/text/yaml_tree")
 
     def test_names_input_beside_its_door(self):
-        self.assert_breach({"planner/p.cc": "auto j = nlohmann::json::parse(text);\n"},
-                           "planner/p.cc:1:", "ParseJson() of base/json.h")
-        self.assert_breach({"worker/w.cc": "\nstd::ifstream in(path);\n"},
-                           "worker/w.cc:2:", "ReadFile() or OpenRegularFile()")
+        self.assert_breach({"fault/p.cc": "auto j = nlohmann::json::parse(text);\n"},
+                           "fault/p.cc:1:", "ParseJson() of base/json.h")
+        self.assert_breach({"fault/w.cc": "\nstd::ifstream in(path);\n"},
+                           "fault/w.cc:2:", "ReadFile() or OpenRegularFile()")
         code, output = run_tidy({"base/json.cc": "Json::parse(text);\n",
                                  "tests/base/t.cc": "Json::parse(text);\n"})
         self.assertEqual(code, 0, output)

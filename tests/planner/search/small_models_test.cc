@@ -59,6 +59,7 @@ PredictedStep Predict(const nlohmann::json& all, const nlohmann::json& step,
                    "3e-4}}\nresources: {backend: cuda, "
                    "devices_per_agent: ",
                    step["devices"].get<int>(),
+                   ", transport: ", std::string(step["transport"]),
                    "}\nlayout: ", std::string(step["layout"]), "\n"),
       name);
   EXPECT_TRUE(job.ok()) << job.status();
@@ -123,18 +124,21 @@ std::vector<PredictedStep> PredictAll(const std::string& profile) {
 }
 
 // Goal: steps of small models are predicted from the shipped profile as near as
-// the record says. Method: all 45 steps of three models that the profile has no
-// rows of; one of them chose waits.between_lanes_s.
+// the record says. Method: all 65 steps of three models that the profile has no
+// rows of, by the transport that they ran with; one of the models chose
+// waits.between_lanes_s.
 TEST(SmallModelsTest, ShippedProfilePredictsThem) {
   const Summary summary =
       SummaryOf("shipped", PredictAll("configs/hardware/h200-sxm.yaml"));
-  EXPECT_EQ(summary.num_long, 40);
-  EXPECT_GE(summary.num_near, 30);
-  EXPECT_LE(summary.median, 0.06);
-  EXPECT_LE(summary.worst, 0.245);
+  EXPECT_EQ(summary.num_long, 59);
+  EXPECT_GE(summary.num_near, 50);
+  EXPECT_LE(summary.median, 0.046);
+  EXPECT_LE(summary.worst, 0.177);
 }
 
 // Goal: likewise from profiles measured for the jobs. Method: each model's own.
+// The profile of model b was measured at lower clocks than its steps run at,
+// which is why the worst step is so far off.
 TEST(SmallModelsTest, ProfilesOfTheJobsPredictThem) {
   const nlohmann::json all = MeasuredSteps();
   std::map<std::string, CostModel> costs;
@@ -146,10 +150,10 @@ TEST(SmallModelsTest, ProfilesOfTheJobsPredictThem) {
     steps.push_back(Predict(all, step, costs.at(std::string(step["model"]))));
   }
   const Summary summary = SummaryOf("own", steps);
-  EXPECT_EQ(summary.num_long, 40);
-  EXPECT_GE(summary.num_near, 22);
-  EXPECT_LE(summary.median, 0.09);
-  EXPECT_LE(summary.worst, 0.277);
+  EXPECT_EQ(summary.num_long, 59);
+  EXPECT_GE(summary.num_near, 36);
+  EXPECT_LE(summary.median, 0.083);
+  EXPECT_LE(summary.worst, 0.417);
 }
 
 // Goal: a plan says where rows of other shapes stand in, and its interval holds
@@ -177,8 +181,8 @@ TEST(SmallModelsTest, PlansSayWhatIsExtrapolated) {
     steps.push_back(Predict(all, step, *cost));
   }
   const Summary summary = SummaryOf("large rows alone", steps);
-  EXPECT_EQ(summary.num_warned, 45);
-  EXPECT_GE(summary.num_inside, 33);
+  EXPECT_EQ(summary.num_warned, 65);
+  EXPECT_GE(summary.num_inside, 31);
 }
 
 }  // namespace
