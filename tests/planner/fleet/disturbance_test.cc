@@ -20,18 +20,36 @@ using ::testing::HasSubstr;
 // Llama 3 8B on 64 of a data sheet's devices.
 class DisturbanceTest : public ::testing::Test {
  protected:
-  void SetUp() override {
+  // Planned once for all tests.
+  struct Planned {
+    HardwareProfile profile;
+    JobSpec job;
+    Plan plan;
+  };
+
+  static Planned MakePlanned() {
+    Planned planned;
     const auto loaded = LoadProfile("configs/hardware/h100-sxm.yaml");
-    ASSERT_TRUE(loaded.ok()) << loaded.status();
-    profile_ = *loaded;
-    job_ = Llama8B(128);
-    job_.layout = {.pipeline = 2, .data = 16, .tensor = 2};
-    const auto cost = CostModel::Create(profile_);
-    ASSERT_TRUE(cost.ok()) << cost.status();
-    const auto plan =
-        FindPlan({.job = job_, .num_devices = 64, .all_axes = true}, *cost);
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    plan_ = *plan;
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    if (!loaded.ok()) return planned;
+    planned.profile = *loaded;
+    planned.job = Llama8B(128);
+    planned.job.layout = {.pipeline = 2, .data = 16, .tensor = 2};
+    const auto cost = CostModel::Create(planned.profile);
+    EXPECT_TRUE(cost.ok()) << cost.status();
+    const auto plan = FindPlan(
+        {.job = planned.job, .num_devices = 64, .all_axes = true}, *cost);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    if (plan.ok()) planned.plan = *plan;
+    return planned;
+  }
+
+  void SetUp() override {
+    static const Planned planned = MakePlanned();
+    ASSERT_EQ(planned.plan.layout.num_ranks(), 64);
+    profile_ = planned.profile;
+    job_ = planned.job;
+    plan_ = planned.plan;
   }
 
   DisturbedStep Disturbed(const DisturbanceSpec& spec) {

@@ -11,6 +11,7 @@
 #include "planner/profile/prediction_interval.h"
 #include "tests/planner/made_up_machine.h"
 #include "tests/planner/planning_fixture.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -147,11 +148,14 @@ TEST(MeasuredNoiseTest, IntervalsCoverTheNextRun) {
       {.data = 4, .micro_batch = 1, .num_microbatches = 2},
       {.pipeline = 2, .tensor = 2, .micro_batch = 1, .num_microbatches = 8},
       {.tensor = 4, .micro_batch = 2, .num_microbatches = 4}};
+  const std::vector<uint32_t> all_seeds = {1, 2, 3, 4,  5,  6,
+                                           7, 8, 9, 10, 11, 12};
   double previous_width = 0;
   for (const double run_noise : {0.003, 0.05}) {
     int num_covered = 0, num_runs = 0;
     double width = 0;
-    for (uint32_t seed = 1; seed <= 12; ++seed) {
+    const std::vector<uint32_t> seeds = Sampled(all_seeds, 5);
+    for (const uint32_t seed : seeds) {
       HardwareProfile profile = MakeProfile({});
       Machine machine(
           SmallJob().model,
@@ -179,9 +183,12 @@ TEST(MeasuredNoiseTest, IntervalsCoverTheNextRun) {
         width += std::log(interval.high_s / interval.low_s);
       }
     }
-    width /= 12 * static_cast<double>(others.size());
+    width /= static_cast<double>(seeds.size() * others.size());
     RecordProperty("width", std::to_string(width));
-    EXPECT_GE(num_covered, 0.85 * num_runs) << run_noise;
+    // A few seeds are no statistics.
+    if (!kSanitized) {
+      EXPECT_GE(num_covered, 0.85 * num_runs) << run_noise;
+    }
     EXPECT_GT(width, 2 * run_noise);
     EXPECT_GT(width, previous_width);
     // Five runs are few, and the second was of a layout unlike the first:

@@ -15,6 +15,7 @@
 #include "planner/profile/profile_file.h"
 #include "tests/planner/made_up_machine.h"
 #include "tests/planner/planning_fixture.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -73,7 +74,7 @@ double At(const std::vector<double>& sorted, double share) {
 // every kind of op is off by -22 to +73 %, with noise, outliers and clocks
 // apart; of a profile that was off by far more.
 TEST(RecalibrateTest, TwoRunsTellOfOtherLayouts) {
-  for (const uint32_t seed : {1u, 2u, 3u, 4u, 5u}) {
+  for (const uint32_t seed : Sampled<uint32_t>({1, 2, 3, 4, 5}, 3)) {
     SCOPED_TRACE(seed);
     const HardwareProfile first = MakeProfile({});
     Machine machine(SmallJob().model, {.profile = SlowedDown(first, seed)},
