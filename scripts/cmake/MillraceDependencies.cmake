@@ -55,8 +55,9 @@ endif()
 if(MILLRACE_CUDA_ENABLED)
   set(CMAKE_CUDA_COMPILER ${MILLRACE_NVCC} CACHE FILEPATH "")
   # Portable kernels take a while for each kind of GPU: `auto` compiles for those
-  # of this machine, or where there is none for the oldest and for Hopper; `all`
-  # for Ampere, Ada, Hopper and Blackwell, as a bundle for other machines needs.
+  # of this machine, or where there is none for the oldest and for Hopper, or with
+  # tests, which then only show that they compile, for the oldest alone; `all` for
+  # Ampere, Ada, Hopper and Blackwell, as a bundle for other machines needs.
   # Kernels named _sm90 are for Hopper alone.
   set(MILLRACE_CUDA_ARCHITECTURES auto CACHE STRING
     "GPUs that the portable kernels are compiled for: auto, all, or CMake's list")
@@ -81,7 +82,9 @@ if(MILLRACE_CUDA_ENABLED)
       endif()
     endforeach()
     list(REMOVE_DUPLICATES MILLRACE_PORTABLE_ARCHITECTURES)
-    if(NOT MILLRACE_PORTABLE_ARCHITECTURES)
+    if(NOT MILLRACE_PORTABLE_ARCHITECTURES AND MILLRACE_TESTS)
+      set(MILLRACE_PORTABLE_ARCHITECTURES 80-real)
+    elseif(NOT MILLRACE_PORTABLE_ARCHITECTURES)
       set(MILLRACE_PORTABLE_ARCHITECTURES 80-real 90a-real)
     endif()
   endif()
