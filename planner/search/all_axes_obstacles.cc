@@ -120,15 +120,10 @@ std::string Obstacle(const PlannedSpace& planned) {
                         " devices, of which layout.devices, ", *pinned.devices,
                         ", is no multiple");
   }
-  const int32_t usable = planned.UsableDevices(layout.tensor);
-  if (ranks > usable) {
-    return absl::StrCat(
-        product.empty() ? "the smallest layout" : product, " takes ",
-        ranks_text, " devices, but ",
-        usable == space.num_devices
-            ? absl::StrCat("there are ", usable)
-            : absl::StrCat("groups of layout.tensor ", layout.tensor,
-                           " inside nodes can use ", usable));
+  if (ranks > space.num_devices) {
+    return absl::StrCat(product.empty() ? "the smallest layout" : product,
+                        " takes ", ranks_text, " devices, but there are ",
+                        space.num_devices);
   }
   Layout base = layout;
   if (planned.ListsPasses() && layout.pipeline > 1 &&
@@ -144,7 +139,7 @@ std::string Obstacle(const PlannedSpace& planned) {
       " make a layout of ",
       pinned.devices.has_value()
           ? absl::StrCat(*pinned.devices, " devices (layout.devices)")
-          : absl::StrCat("at most ", usable, " devices"),
+          : absl::StrCat("at most ", space.num_devices, " devices"),
       " and a global batch of ", space.global_batch);
 }
 
@@ -204,7 +199,6 @@ std::vector<std::string> ChangesThatHelp(const LayoutSpace& space) {
                                    " instead of ", space.global_batch));
   }
   changed = space;
-  changed.nodes.clear();
   for (int64_t devices = 2 * int64_t{space.num_devices};
        devices <= kReach * space.num_devices && devices < INT32_MAX;
        devices *= 2) {

@@ -240,7 +240,6 @@ class PlannedSearch {
 
   std::optional<int32_t> DevicesThatFit() {
     LayoutSpace more = space_;
-    more.nodes.clear();
     for (int64_t factor = 2; factor <= kMostMoreDevices; factor *= 2) {
       const int64_t devices = factor * space_.num_devices;
       if (devices > std::numeric_limits<int32_t>::max()) return std::nullopt;
@@ -320,7 +319,6 @@ absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
         CheckFormat(GemmFormat::kFloat8, cost.profile()).ok() ? " or fp8" : "",
         ", or name a profile of devices that have them"));
   }
-  space.nodes = input.nodes;
   space.recomputes = [&model](const Layout& layout) {
     return model->Recomputes(layout);
   };

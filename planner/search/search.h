@@ -5,7 +5,6 @@
 #define MILLRACE_PLANNER_SEARCH_SEARCH_H_
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,7 +13,6 @@
 #include "planner/cost/closed_form.h"
 #include "planner/cost/op_cost.h"
 #include "planner/job/job.h"
-#include "planner/job/layout_space.h"
 #include "planner/layout/layout.h"
 #include "planner/simulate/timeline.h"
 
@@ -75,8 +73,6 @@ struct Alternative {
   std::string reason;  // Why it lost: "1.23x slower: bubble 43 %", "needs ...".
 };
 
-struct UnevenPlan;  // planner/fleet/uneven.h.
-
 struct Plan {
   Layout layout;
   // Workers cannot execute the layout or the model yet: no timeline and no
@@ -100,8 +96,6 @@ struct Plan {
   // Where anything is computed again: what each op that can be saves and takes
   // in a layer, for one micro-batch, the best first.
   std::vector<RecomputeCandidate> recompute_prices;
-  // Where devices of several types have unequal shares; else null.
-  std::shared_ptr<const UnevenPlan> uneven;
   // Foreign or stale profile, or one without rows of an op; or Programs that
   // hold more than the closed form says, and than there is.
   std::vector<std::string> warnings;
@@ -115,7 +109,6 @@ struct SearchInput {
   // Also layouts and models that workers cannot execute yet, ranked by
   // planner/cost/closed_form.h; not all devices need be used.
   bool all_axes = false;
-  std::vector<NodeGroup> nodes;  // Where nodes differ, with all_axes.
   // False: of all axes the closed form alone chooses, and stages stay inside
   // replicas, where time is short.
   bool simulates = true;
