@@ -80,12 +80,6 @@ class PlannedSearch {
       if (planned.ListsPasses()) {
         RETURN_IF_ERROR(finalists.LeaveListed(&choice.best));
       }
-      if (planned.ListsPasses() && lowers_) {
-        ASSIGN_OR_RETURN(const ListedFloor floor,
-                         finalists.ListNearFloor(&choice.best));
-        choice.optimality_gap = floor.optimality_gap;
-        choice.layouts_considered += floor.layouts_considered;
-      }
     }
     if (lowers_ && !planned.ListsPasses()) {
       ASSIGN_OR_RETURN(choice.lowered,
