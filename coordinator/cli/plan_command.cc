@@ -30,7 +30,7 @@
 #include "planner/layout/layout.h"
 #include "planner/lower/lower.h"
 #include "planner/profile/prediction_interval.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 namespace {

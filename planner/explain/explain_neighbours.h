@@ -8,7 +8,8 @@
 
 #include "absl/status/status.h"
 #include "planner/explain/what_if.h"
-#include "planner/search/search.h"
+#include "planner/layout/layout.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

@@ -15,7 +15,7 @@
 #include "planner/job/layout_space.h"
 #include "planner/layout/layout.h"
 #include "planner/profile/profile.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

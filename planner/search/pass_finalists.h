@@ -13,7 +13,7 @@
 #include "planner/cost/op_cost.h"
 #include "planner/layout/model.h"
 #include "planner/search/all_axes_space.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 #include "planner/simulate/simulate_passes.h"
 
 namespace millrace {
