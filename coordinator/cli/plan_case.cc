@@ -15,12 +15,10 @@
 #include "planner/fleet/goodput.h"
 #include "planner/fleet/plan_templates.h"
 #include "planner/job/layout_space.h"
+#include "planner/search/search_budget.h"
 
 namespace millrace {
 namespace {
-
-// More are rarely gone at once; each takes a search.
-constexpr int32_t kMostLostNodes = 4;
 
 // What going on without some nodes adds to the plan's goodput.
 absl::StatusOr<GoodputReport> WithFewerNodes(const PlanningCase& planned,
@@ -31,10 +29,10 @@ absl::StatusOr<GoodputReport> WithFewerNodes(const PlanningCase& planned,
   training.num_devices = chosen.plan.layout.num_ranks();
   const int32_t num_nodes = training.num_devices / devices_per_node;
   if (num_nodes < 2) return *chosen.goodput;
-  ASSIGN_OR_RETURN(
-      const PlanTemplates templates,
-      PlanTemplates::Create(training, chosen.plan, cost, devices_per_node,
-                            std::min(kMostLostNodes, num_nodes - 1)));
+  ASSIGN_OR_RETURN(const PlanTemplates templates,
+                   PlanTemplates::Create(
+                       training, chosen.plan, cost, devices_per_node,
+                       std::min(kSearchBudget.most_lost_nodes, num_nodes - 1)));
   GoodputInput figures = GoodputInputOf(chosen.plan, devices_per_node);
   figures.num_spare_nodes = chosen.goodput->num_spare_nodes;
   figures.throughput_by_nodes_lost = templates.ThroughputByNodesLost();
@@ -128,8 +126,9 @@ absl::StatusOr<bool> AddOtherChoices(const PlanningCase& planned, Plan* plan) {
   if (!SearchInputOf(planned).all_axes) return true;
   const bool is_listed =
       planned.job.layout.schedule == ScheduleName(Schedule::kListScheduled);
-  if (plan->layouts_considered > kMostConsideredForNeighbours ||
-      (is_listed && NumListedPasses(*plan) > kMostListedForNeighbours)) {
+  if (plan->layouts_considered > kSearchBudget.most_priced_for_neighbours ||
+      (is_listed &&
+       NumListedPasses(*plan) > kSearchBudget.most_listed_for_neighbours)) {
     return false;
   }
   const Planner by_passes =

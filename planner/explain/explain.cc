@@ -14,6 +14,7 @@
 #include "planner/explain/explain_neighbours.h"
 #include "planner/profile/learnt_history.h"
 #include "planner/search/prediction.h"
+#include "planner/search/search_budget.h"
 
 namespace millrace {
 namespace {
@@ -328,14 +329,15 @@ std::string AlternativesTable(const Plan& plan) {
 
 std::string LeftOutText(const Plan& plan) {
   const bool prices_many =
-      plan.layouts_considered > kMostConsideredForNeighbours;
+      plan.layouts_considered > kSearchBudget.most_priced_for_neighbours;
   return absl::StrCat(
       "\n  left out: what other sizes of each axis and micro-batch, other "
       "ZeRO, "
       "recompute and schedule cost, which takes fifteen more searches and is "
       "looked for where one ",
       prices_many ? "prices" : "orders", " at most ",
-      prices_many ? kMostConsideredForNeighbours : kMostListedForNeighbours,
+      prices_many ? kSearchBudget.most_priced_for_neighbours
+                  : kSearchBudget.most_listed_for_neighbours,
       prices_many ? " layouts" : " passes", ", not ",
       prices_many ? plan.layouts_considered : NumListedPasses(plan),
       "; ask for one with --compare\n");

@@ -11,25 +11,16 @@
 #include "planner/pipeline/order_bound.h"
 #include "planner/search/listed_order.h"
 #include "planner/search/prediction.h"
+#include "planner/search/search_budget.h"
 
 namespace millrace {
 namespace {
 
 constexpr double kNoPassBound = std::numeric_limits<double>::infinity();
 
-// Two layouts are simulated at least, more within so many passes. These two
-// have a bound too: a million passes take a second and half a GiB. In so long a
-// step the bubble and what else simulation tells of its ends hardly counts.
-constexpr size_t kMinimumSimulatedPasses = 2;
-constexpr int64_t kPassBudget = 300'000;
-constexpr int64_t kMostPasses = 2'000'000;
 // What simulation says beyond the closed form is less than this share, but for
 // uneven chunks: then more are simulated.
 constexpr double kFarBehind = 1.03;
-// So many of the fastest are list-scheduled, within so many passes: a tenth of
-// a second.
-constexpr size_t kMostListedPasses = 3;
-constexpr int64_t kListedPasses = 60'000;
 
 int64_t NumPasses(const Layout& layout) {
   return int64_t{2} * layout.pipeline * layout.interleave *
@@ -77,9 +68,11 @@ absl::Status PassFinalists::Simulate(std::vector<Alternative>* best) {
     }
     num_passes += NumPasses(alternative.layout);
     const bool is_needed =
-        i < kMinimumSimulatedPasses ||
+        i < kSearchBudget.least_simulated_by_passes ||
         alternative.prediction.step_time_s * kFarBehind < fastest_s;
-    if (num_passes > (is_needed ? kMostPasses : kPassBudget)) break;
+    if (num_passes >
+        (is_needed ? kSearchBudget.most_passes : kSearchBudget.passes))
+      break;
     ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
     ASSIGN_OR_RETURN(const ClusterSimulation simulation,
                      SimulateCluster(step, {.overlap = cost_.profile().overlap,
@@ -97,7 +90,9 @@ absl::Status PassFinalists::List(bool passes_decide,
   if (!is_asked_for && planned_.space().constraints.schedule != "auto") {
     return absl::OkStatus();
   }
-  const int64_t most_passes = is_asked_for ? kMostPasses : kListedPasses;
+  const int64_t most_passes = is_asked_for
+                                  ? kSearchBudget.most_passes
+                                  : kSearchBudget.list_scheduled_passes;
   int64_t num_passes = 0;
   size_t num_listed = 0;
   double fastest_s = kNoPassBound;
@@ -111,7 +106,8 @@ absl::Status PassFinalists::List(bool passes_decide,
       continue;
     }
     num_passes += NumPasses(layout);
-    if (++num_listed > kMostListedPasses || num_passes > most_passes) break;
+    if (++num_listed > kSearchBudget.list_scheduled || num_passes > most_passes)
+      break;
     if (!is_asked_for && passes_decide) {
       ASSIGN_OR_RETURN(const double least_s, LeastSeconds(alternative));
       if (least_s >= fastest_s) continue;
@@ -135,7 +131,7 @@ absl::Status PassFinalists::LeaveListed(std::vector<Alternative>* best) const {
       planned_.space().num_devices,
       " devices have no memory for one micro-batch a stage in any order, or "
       "more passes than are ordered (",
-      kMostPasses, "); set layout.schedule to auto"));
+      kSearchBudget.most_passes, "); set layout.schedule to auto"));
 }
 
 absl::StatusOr<double> PassFinalists::LeastSeconds(
