@@ -13,7 +13,7 @@
 #include "planner/layout/layout.h"
 #include "planner/profile/profile.h"
 #include "planner/profile/profile_file.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -14,16 +12,13 @@
 #include "base/status_macros.h"
 #include "planner/cost/op_cost.h"
 #include "planner/explain/explain_neighbours.h"
-#include "planner/fleet/device_pools.h"
 #include "planner/fleet/goodput.h"
 #include "planner/fleet/plan_templates.h"
 #include "planner/job/layout_space.h"
+#include "planner/search/search_budget.h"
 
 namespace millrace {
 namespace {
-
-// More are rarely gone at once; each takes a search.
-constexpr int32_t kMostLostNodes = 4;
 
 // What going on without some nodes adds to the plan's goodput.
 absl::StatusOr<GoodputReport> WithFewerNodes(const PlanningCase& planned,
@@ -34,49 +29,14 @@ absl::StatusOr<GoodputReport> WithFewerNodes(const PlanningCase& planned,
   training.num_devices = chosen.plan.layout.num_ranks();
   const int32_t num_nodes = training.num_devices / devices_per_node;
   if (num_nodes < 2) return *chosen.goodput;
-  ASSIGN_OR_RETURN(
-      const PlanTemplates templates,
-      PlanTemplates::Create(training, chosen.plan, cost, devices_per_node,
-                            std::min(kMostLostNodes, num_nodes - 1)));
+  ASSIGN_OR_RETURN(const PlanTemplates templates,
+                   PlanTemplates::Create(
+                       training, chosen.plan, cost, devices_per_node,
+                       std::min(kSearchBudget.most_lost_nodes, num_nodes - 1)));
   GoodputInput figures = GoodputInputOf(chosen.plan, devices_per_node);
   figures.num_spare_nodes = chosen.goodput->num_spare_nodes;
   figures.throughput_by_nodes_lost = templates.ThroughputByNodesLost();
   return PredictGoodput(planned.job.goodput, figures);
-}
-
-// Uneven nodes, of one type or several.
-absl::Status FillPools(const CaseOptions& options, const JobSpec& job,
-                       const Here& here, PlanningCase* planned) {
-  absl::StatusOr<std::vector<PoolText>> pools = ParsePools(options.devices);
-  if (!pools.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--devices ", options.devices,
-                     ": expected how many there are, as 64, or their nodes; ",
-                     pools.status().message()));
-  }
-  int64_t num_devices = 0;
-  for (PoolText& pool : *pools) num_devices += NumDevices(pool.nodes);
-  if (num_devices > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--devices ", options.devices, ": too many"));
-  }
-  planned->num_devices = static_cast<int32_t>(num_devices);
-  planned->all_axes = true;
-  for (PoolText& pool : *pools) {
-    ASSIGN_OR_RETURN(HardwareProfile profile,
-                     FindProfileFor(pool.profile.empty() ? options.profile_name
-                                                         : pool.profile,
-                                    planned->num_devices, job, here));
-    planned->pools.push_back(
-        {.profile = std::move(profile), .nodes = std::move(pool.nodes)});
-  }
-  planned->profile = planned->pools.front().profile;
-  // What one type is asked about may change its hardware.
-  if (planned->pools.size() == 1) {
-    planned->nodes = std::move(planned->pools.front().nodes);
-    planned->pools.clear();
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -102,14 +62,11 @@ absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
                                       const JobSpec& job, const Here& here) {
   PlanningCase planned{.job = job, .all_axes = options.all_axes};
   int32_t num_devices = 0;
-  const bool is_count = absl::SimpleAtoi(options.devices, &num_devices);
-  if (is_count && num_devices < 1) {
+  if (!options.devices.empty() &&
+      (!absl::SimpleAtoi(options.devices, &num_devices) || num_devices < 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--devices ", num_devices, ": expected at least 1"));
-  }
-  if (!options.devices.empty() && !is_count) {
-    RETURN_IF_ERROR(FillPools(options, job, here, &planned));
-    return planned;
+        absl::StrCat("--devices ", options.devices,
+                     ": expected a number of devices, at least 1, as 64"));
   }
   absl::StatusOr<HardwareProfile> profile =
       FindProfileFor(options.profile_name, num_devices, job, here);
@@ -144,31 +101,21 @@ SearchInput SearchInputOf(const PlanningCase& planned) {
           .num_devices = planned.num_devices,
           .all_axes =
               planned.all_axes ||
-              NeedsAllAxes(planned.job, planned.num_devices, planned.profile),
-          .nodes = planned.nodes};
+              NeedsAllAxes(planned.job, planned.num_devices, planned.profile)};
 }
 
 absl::StatusOr<Plan> PlanCase(const PlanningCase& planned) {
-  const SearchInput input = SearchInputOf(planned);
-  if (!planned.pools.empty()) return FindPlanForPools(input, planned.pools);
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(planned.profile));
-  return FindPlan(input, cost);
+  return FindPlan(SearchInputOf(planned), cost);
 }
 
 absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned) {
-  if (!planned.pools.empty()) {
-    ASSIGN_OR_RETURN(Plan plan, PlanCase(planned));
-    return ObjectivePlan{.plan = std::move(plan),
-                         .num_devices = planned.num_devices,
-                         .goodput = std::nullopt};
-  }
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(planned.profile));
   const int32_t devices_per_node = planned.profile.ranks_per_host;
   ASSIGN_OR_RETURN(
       ObjectivePlan chosen,
       FindPlanForObjective(SearchInputOf(planned), cost, devices_per_node));
-  if (chosen.goodput.has_value() && chosen.goodput->considers_failures &&
-      planned.nodes.empty()) {
+  if (chosen.goodput.has_value() && chosen.goodput->considers_failures) {
     ASSIGN_OR_RETURN(chosen.goodput, WithFewerNodes(planned, chosen, cost));
   }
   return chosen;
@@ -176,11 +123,12 @@ absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned) {
 
 absl::StatusOr<bool> AddOtherChoices(const PlanningCase& planned, Plan* plan) {
   // What workers can execute is listed whole by the search itself.
-  if (!planned.pools.empty() || !SearchInputOf(planned).all_axes) return true;
+  if (!SearchInputOf(planned).all_axes) return true;
   const bool is_listed =
       planned.job.layout.schedule == ScheduleName(Schedule::kListScheduled);
-  if (plan->layouts_considered > kMostConsideredForNeighbours ||
-      (is_listed && NumListedPasses(*plan) > kMostListedForNeighbours)) {
+  if (plan->layouts_considered > kSearchBudget.most_priced_for_neighbours ||
+      (is_listed &&
+       NumListedPasses(*plan) > kSearchBudget.most_listed_for_neighbours)) {
     return false;
   }
   const Planner by_passes =

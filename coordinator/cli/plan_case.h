@@ -16,8 +16,7 @@
 namespace millrace {
 
 struct CaseOptions {
-  // "64", "122x8+3x7" or "h100-sxm:122x8,a100-80gb:16x8" (ParsePools,
-  // planner/fleet/device_pools.h); empty: what DevicesFromOf() says.
+  // A count, as "64"; empty: what DevicesFromOf() says.
   std::string devices;
   std::string profile_name;  // Empty: FindProfileFor's choice.
   bool all_axes = false;
@@ -41,8 +40,7 @@ absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
 // else can answer.
 SearchInput SearchInputOf(const PlanningCase& planned);
 
-// Over all axes where the case asks for it or nothing else can answer; of
-// several types of devices those that are best. FindPlan's errors.
+// FindPlan's answer to SearchInputOf(). FindPlan's errors.
 absl::StatusOr<Plan> PlanCase(const PlanningCase& planned);
 
 // The plan for what the job wants most, and what it yields with failures where

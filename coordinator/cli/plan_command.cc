@@ -30,7 +30,7 @@
 #include "planner/layout/layout.h"
 #include "planner/lower/lower.h"
 #include "planner/profile/prediction_interval.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 namespace {
@@ -134,11 +134,6 @@ absl::StatusOr<DisturbanceSpec> DisturbanceOf(const PlanOptions& options,
   for (const std::string& text : options.slow_links) {
     RETURN_IF_ERROR(ParseSlowLink(text, &spec));
   }
-  if (spec.is_given() && !(planned.nodes.empty() && planned.pools.empty())) {
-    return absl::InvalidArgumentError(
-        "--noise, --straggler and --slow-link are of nodes that are alike, but "
-        "--devices names unlike ones");
-  }
   return spec;
 }
 
@@ -154,10 +149,6 @@ absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
         CompareLayout(asked, planned, plan, *answers.parts, PlanCase));
     answers.comparisons.push_back(std::move(comparison));
   }
-  if (options.sensitivity && !planned.pools.empty()) {
-    return absl::InvalidArgumentError(
-        "--sensitivity is of devices of one type, but --devices names several");
-  }
   if (options.sensitivity) {
     ASSIGN_OR_RETURN(answers.sensitivity,
                      FindSensitivity(planned, plan, PlanCase));
@@ -166,7 +157,7 @@ absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
     ASSIGN_OR_RETURN(answers.lost_nodes,
                      AnswerLostNodes(planned, plan, options.lost_nodes));
   }
-  if (!options.json && planned.pools.empty()) {
+  if (!options.json) {
     ASSIGN_OR_RETURN(answers.next_step, FindNextStep(planned, plan, PlanCase));
   }
   return answers;
@@ -213,12 +204,6 @@ absl::Status RunPlan(const PlanOptions& options) {
     for (const std::string& warning : plan.warnings) {
       std::cerr << "millrace plan: warning: " << warning << std::endl;
     }
-    if (plan.uneven != nullptr) {
-      return absl::InvalidArgumentError(
-          "--export: the plan gives devices of several types unequal shares "
-          "(uneven), which frameworks' configurations have no words for; name "
-          "one type with --devices");
-    }
     return PrintExport(options, planned, plan.layout);
   }
   ASSIGN_OR_RETURN(PlanAnswers answers, AnswersFor(options, question, plan));
@@ -252,9 +237,8 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
   command->add_option("JOB", options->job_path, "The job file")->required();
   command->add_option(
       "--devices", options->asked.devices,
-      "Devices to plan for: 1024; nodes of unlike sizes, 122x8+3x7; or types, "
-      "h100-sxm:122x8,a100-80gb:16x8 (default: as one agent of the job "
-      "has, if a profile is named, else as the profile was measured)");
+      "How many devices to plan for (default: as one agent of the job has, if "
+      "a profile is named, else as the profile was measured)");
   command->add_option(
       "--profile", options->asked.profile_name,
       "Hardware profile (default: the job's, or this machine's cached one)");

@@ -15,11 +15,6 @@ namespace millrace {
 absl::StatusOr<LostNodesAnswer> AnswerLostNodes(const PlanningCase& planned,
                                                 const Plan& plan,
                                                 int32_t most_lost_nodes) {
-  if (!planned.nodes.empty() || !planned.pools.empty()) {
-    return absl::InvalidArgumentError(
-        "--lost-nodes is of nodes that are alike, but --devices names unlike "
-        "ones");
-  }
   const int32_t devices_per_node = planned.profile.ranks_per_host;
   SearchInput input = SearchInputOf(planned);
   // An objective may plan for fewer and keep the others spare.

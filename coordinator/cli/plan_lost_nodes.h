@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "planner/explain/explain_templates.h"
 #include "planner/explain/what_if.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

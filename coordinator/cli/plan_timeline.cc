@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "coordinator/report/report.h"
 #include "planner/cost/closed_form.h"
-#include "planner/fleet/uneven.h"
 #include "planner/lower/lower.h"
 #include "planner/program/program.h"
 #include "planner/search/listed_order.h"
@@ -54,9 +53,6 @@ Step StepOf(const ClusterTimeline& timeline, int32_t num_stages) {
 // Of passes, for what cannot be lowered.
 absl::StatusOr<Step> PlannedStep(const PlanningCase& planned,
                                  const Plan& plan) {
-  if (plan.uneven != nullptr) {
-    return StepOf(plan.uneven->timeline, plan.layout.pipeline);
-  }
   const Implementation implementation = {.pipeline_outermost =
                                              plan.pipeline_outermost};
   ASSIGN_OR_RETURN(

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "planner/explain/what_if.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "planner/job/job.h"
 #include "planner/profile/profile.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 #include "planner/simulate/timeline.h"
 
 namespace millrace {

@@ -262,42 +262,6 @@ PipelineCosts StepModel::PassCosts(const Layout& layout) {
   return costs;
 }
 
-StepModel::StageFigures StepModel::PredictStage(const Layout& layout,
-                                                const StageKind& stage) {
-  const Implementation& how = state_->implementation;
-  const DeviceCost& cost = state_->cost;
-  const LayerTime pass = TimeOfStage(state_->Times(layout), stage);
-  const CutLoads& loads = state_->Loads(layout);
-  const HeldBytes held = HeldByStage(loads, stage);
-  const RankParameters parameters = ParametersOfStage(loads, stage);
-  const ReplicaTraffic traffic =
-      TrafficOf(layout, how, cost, parameters, stage);
-  double slowdown_s = 0;
-  double exposed_s = ExposedSeconds(traffic.reduce, traffic.buckets,
-                                    pass.backward(), cost, &slowdown_s);
-  if (layout.zero >= 1) {
-    exposed_s += ExposedSeconds(traffic.gather, traffic.buckets,
-                                pass.forward.total(), cost, &slowdown_s);
-  }
-  return {
-      .pass = {.forward_s = pass.forward.total(),
-               .input_gradient_s =
-                   pass.recompute.total() + pass.input_gradient.total(),
-               .weight_gradient_s = pass.weight_gradient,
-               .activation_bytes = held.activations,
-               .weight_gradient_bytes = held.weight_gradients},
-      .ends = {.gradient_reduction_s = traffic.reduce,
-               .parameter_gather_s = traffic.gather,
-               .optimizer_s = OptimizerSeconds(layout, how, cost, parameters) +
-                              cost.constants().step_s},
-      .data_s = exposed_s + slowdown_s,
-      .transfer_s = state_->HopSeconds(layout),
-      .memory = MemoryOfStage(
-          layout, how, cost.profile().memory_overhead,
-          LoadOfStage(loads, stage, StreamBytes(state_->model, layout, how)),
-          stage.first)};
-}
-
 StepModel::StepEnds StepModel::EndsOf(const Layout& layout) {
   const StageKind& slowest = *state_->PassesOf(layout).slowest_stage;
   const RankParameters parameters =
@@ -308,15 +272,6 @@ StepModel::StepEnds StepModel::EndsOf(const Layout& layout) {
           .parameter_gather_s = traffic.gather,
           .optimizer_s = OptimizerSeconds(layout, state_->implementation,
                                           state_->cost, parameters)};
-}
-
-StepModel::StepEnds StepModel::LeastEnds(const Layout& layout) {
-  const std::vector<StageKind>& kinds = state_->Stages(layout).kinds;
-  StepEnds least = PredictStage(layout, kinds.front()).ends;
-  for (const StageKind& kind : kinds) {
-    least = LeastOf(least, PredictStage(layout, kind).ends);
-  }
-  return least;
 }
 
 }  // namespace millrace

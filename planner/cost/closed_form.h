@@ -6,7 +6,6 @@
 #ifndef MILLRACE_PLANNER_COST_CLOSED_FORM_H_
 #define MILLRACE_PLANNER_COST_CLOSED_FORM_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -23,8 +22,6 @@
 #include "planner/profile/profile.h"
 
 namespace millrace {
-
-struct StageKind;  // planner/cost/stage_time.h.
 
 // Of the most loaded rank; the parts sum to step_time_s.
 struct StepTime {
@@ -110,29 +107,8 @@ class StepModel {
     double gradient_reduction_s = 0;
     double parameter_gather_s = 0;
     double optimizer_s = 0;
-    friend StepEnds LeastOf(const StepEnds& a, const StepEnds& b) {
-      return {std::min(a.gradient_reduction_s, b.gradient_reduction_s),
-              std::min(a.parameter_gather_s, b.parameter_gather_s),
-              std::min(a.optimizer_s, b.optimizer_s)};
-    }
   };
   StepEnds EndsOf(const Layout& layout);
-  // What no stage's is below, whatever is computed again; the optimizer with
-  // what a step takes beside its passes.
-  StepEnds LeastEnds(const Layout& layout);
-
-  // One stage, the `stage.first`-th of layout.pipeline, which need not hold the
-  // layers that `layout` means: ZeRO 0 or 1, one chunk a stage.
-  struct StageFigures {
-    ChunkCosts pass;
-    StepEnds ends;  // With what a step takes beside its passes.
-    // Of gathers and reductions, what passes do not hide, and what hiding the
-    // rest costs them.
-    double data_s = 0;
-    double transfer_s = 0;  // Of a micro-batch, to a stage beside it.
-    StepMemory memory;
-  };
-  StageFigures PredictStage(const Layout& layout, const StageKind& stage);
 
  private:
   struct State;

@@ -15,7 +15,7 @@
 #include "planner/diagnose/trace_analysis.h"
 #include "planner/job/job.h"
 #include "planner/layout/layout.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -14,105 +15,151 @@
 #include "absl/strings/strip.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "nlohmann/json.hpp"
-#include "planner/evaluate/row_lines.h"
+#include "base/utf8.h"
+#include "planner/text/yaml_tree.h"
 
 namespace millrace {
 namespace {
-
-using Json = nlohmann::json;
 
 // Of every count that a row states: far more than any, and few enough that
 // products of two do not overflow.
 constexpr int64_t kMaxCount = std::numeric_limits<int32_t>::max();
 
 // The value as it stands, or what it is where that may be long.
-std::string Describe(const Json& value) {
-  if (value.is_structured()) {
-    return absl::StrCat(value.is_array() ? "a list" : "an object", " of ",
-                        value.size());
+std::string Describe(const YamlTree& value) {
+  switch (value.kind) {
+    case YamlTree::Kind::kNull:
+      return "null";
+    case YamlTree::Kind::kList:
+      return absl::StrCat("a list of ", value.children.size());
+    case YamlTree::Kind::kMap:
+      return absl::StrCat("an object of ", value.children.size());
+    case YamlTree::Kind::kScalar:
+      break;
   }
   constexpr size_t kShown = 60;
-  return value.dump(-1, ' ', /*ensure_ascii=*/true).substr(0, kShown);
+  absl::string_view shown = absl::string_view(value.scalar).substr(0, kShown);
+  while (!IsUtf8(shown)) shown.remove_suffix(1);
+  const std::string quoted = QuoteYaml(shown);
+  // Bytes that no terminal should print are escaped, in quotes.
+  const bool is_plain = quoted.size() == shown.size() + 2;
+  return is_plain && !value.is_quoted ? std::string(shown) : quoted;
+}
+
+// The number that the value is; nothing for text and for infinities.
+std::optional<double> NumberIn(const YamlTree& value) {
+  double number = 0;
+  if (value.kind != YamlTree::Kind::kScalar || value.is_quoted ||
+      !absl::SimpleAtod(value.scalar, &number) || !std::isfinite(number)) {
+    return std::nullopt;
+  }
+  return number;
 }
 
 // The first thing that is wrong with a row.
 struct Mistake {
-  std::string key;   // "" where it is the row itself.
+  int line = 0;
+  std::string key;   // With those of the objects around it: "arch_extra.mlp".
   std::string what;  // Empty: nothing is wrong.
 };
+
+std::string KeyIn(const std::string& path, const YamlTree& entry) {
+  return absl::StrCat(path, path.empty() || entry.key.empty() ? "" : ".",
+                      entry.key);
+}
+
+// Finds a key that an object has twice, or an object within it.
+void FindRepeatedKey(const YamlTree& tree, const std::string& path,
+                     Mistake* mistake) {
+  std::set<absl::string_view> keys;
+  for (const YamlTree& entry : tree.children) {
+    const std::string key = KeyIn(path, entry);
+    if (tree.kind == YamlTree::Kind::kMap && !keys.insert(entry.key).second &&
+        mistake->what.empty()) {
+      *mistake = {
+          .line = entry.line, .key = key, .what = "given twice; remove one"};
+    }
+    FindRepeatedKey(entry, key, mistake);
+  }
+}
 
 // Reads the fields of a row, or of an object in it: all but wrong ones.
 class RunFieldReader {
  public:
-  // `path`: of the object, as in RowLines; "" for the row.
-  RunFieldReader(const Json& object, std::string path, Mistake* mistake)
+  // `path`: the object's key; "" for the row.
+  RunFieldReader(const YamlTree& object, std::string path, Mistake* mistake)
       : object_(object), path_(std::move(path)), mistake_(*mistake) {}
 
   void Text(const char* key, std::string* out) {
-    const Json* value = Find(key);
+    const YamlTree* value = Find(key);
     if (value == nullptr) return;
-    if (!value->is_string()) return Fail(key, *value, "text");
-    *out = value->get<std::string>();
+    if (value->kind != YamlTree::Kind::kScalar || !value->is_quoted) {
+      return Fail(*value, "text in quotes");
+    }
+    *out = value->scalar;
   }
 
   void Count(const char* key, std::optional<int64_t>* out) {
-    const Json* value = Find(key);
+    const YamlTree* value = Find(key);
     if (value == nullptr) return;
     // 256.0 is what some tables make of 256.
-    const double number = value->is_number() ? value->get<double>() : -1;
+    const double number = NumberIn(*value).value_or(-1);
     if (number < 0 || number > static_cast<double>(kMaxCount) ||
         number != std::floor(number)) {
-      return Fail(key, *value, "a whole number from 0 to 2147483647");
+      return Fail(*value, "a whole number from 0 to 2147483647");
     }
     *out = static_cast<int64_t>(number);
   }
 
   void Number(const char* key, std::optional<double>* out) {
-    const Json* value = Find(key);
+    const YamlTree* value = Find(key);
     if (value == nullptr) return;
-    if (!value->is_number() || !(value->get<double>() > 0)) {
-      return Fail(key, *value, "a number above 0");
-    }
-    *out = value->get<double>();
+    const std::optional<double> number = NumberIn(*value);
+    if (number.value_or(0) <= 0) return Fail(*value, "a number above 0");
+    *out = number;
   }
 
   // Null where the key is absent or null.
-  const Json* Object(const char* key) {
-    const Json* value = Find(key);
+  const YamlTree* Object(const char* key) {
+    const YamlTree* value = Find(key);
     if (value == nullptr) return nullptr;
-    if (!value->is_object()) {
-      Fail(key, *value, "an object");
+    if (value->kind != YamlTree::Kind::kMap) {
+      Fail(*value, "an object");
       return nullptr;
     }
     return value;
   }
 
  private:
-  const Json* Find(const char* key) {
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  const YamlTree* Find(absl::string_view key) {
+    for (const YamlTree& entry : object_.children) {
+      if (entry.key != key) continue;
+      return entry.kind == YamlTree::Kind::kNull ? nullptr : &entry;
+    }
+    return nullptr;
   }
 
-  void Fail(const char* key, const Json& value, const char* expected) {
+  void Fail(const YamlTree& value, const char* expected) {
     if (!mistake_.what.empty()) return;
-    mistake_.key = absl::StrCat(path_, path_.empty() ? "" : ".", key);
-    mistake_.what = absl::StrCat("expected ", expected, " or null, found ",
-                                 Describe(value));
+    mistake_ = {.line = value.line,
+                .key = KeyIn(path_, value),
+                .what = absl::StrCat("expected ", expected, " or null, found ",
+                                     Describe(value))};
   }
 
-  const Json& object_;
+  const YamlTree& object_;
   const std::string path_;
   Mistake& mistake_;
 };
 
-void ReadArchitecture(const Json& row, PublishedRun* run, Mistake* mistake) {
-  const Json* extra = RunFieldReader(row, "", mistake).Object("arch_extra");
+void ReadArchitecture(const YamlTree& row, PublishedRun* run,
+                      Mistake* mistake) {
+  const YamlTree* extra = RunFieldReader(row, "", mistake).Object("arch_extra");
   if (extra == nullptr) return;
   RunFieldReader architecture(*extra, "arch_extra", mistake);
   architecture.Text("mlp", &run->mlp);
   architecture.Count("head_dim", &run->head_dim);
-  if (const Json* moe = architecture.Object("moe"); moe != nullptr) {
+  if (const YamlTree* moe = architecture.Object("moe"); moe != nullptr) {
     run->has_moe = true;
     RunFieldReader experts(*moe, "arch_extra.moe", mistake);
     experts.Count("experts", &run->experts);
@@ -121,7 +168,7 @@ void ReadArchitecture(const Json& row, PublishedRun* run, Mistake* mistake) {
     experts.Count("shared", &run->shared_experts);
     experts.Count("dense_layers", &run->dense_layers);
   }
-  if (const Json* attention = architecture.Object("attn");
+  if (const YamlTree* attention = architecture.Object("attn");
       attention != nullptr) {
     RunFieldReader latent(*attention, "arch_extra.attn", mistake);
     latent.Text("type", &run->attention);
@@ -133,12 +180,14 @@ void ReadArchitecture(const Json& row, PublishedRun* run, Mistake* mistake) {
   }
 }
 
-void ReadFields(const Json& row, PublishedRun* out, Mistake* mistake) {
+void ReadFields(const YamlTree& row, PublishedRun* out, Mistake* mistake) {
   PublishedRun& run = *out;
   RunFieldReader reader(row, "", mistake);
   reader.Text("id", &run.id);
   if (run.id.empty() && mistake->what.empty()) {
-    *mistake = {.key = "id", .what = "missing; every row needs its own"};
+    *mistake = {.line = row.line,
+                .key = "id",
+                .what = "missing; every row needs its own"};
   }
   for (const auto& [key, text] :
        std::vector<std::pair<const char*, std::string*>>{
@@ -182,35 +231,63 @@ void ReadFields(const Json& row, PublishedRun* out, Mistake* mistake) {
   ReadArchitecture(row, &run, mistake);
 }
 
+// The list of rows in {"rows": [...], ...}, or the list alone.
+absl::StatusOr<const YamlTree*> RowsOf(const YamlTree& document,
+                                       const std::string& file_name) {
+  if (document.kind == YamlTree::Kind::kList) return &document;
+  const YamlTree* rows = nullptr;
+  if (document.kind == YamlTree::Kind::kMap) {
+    for (const YamlTree& entry : document.children) {
+      if (entry.key != "rows") continue;
+      if (rows != nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(file_name, ":", entry.line,
+                         ": \"rows\" is given twice; keep one list of rows"));
+      }
+      rows = &entry;
+    }
+  }
+  if (rows == nullptr || rows->kind != YamlTree::Kind::kList) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file_name, ":", document.line,
+        ": expected an object with a list \"rows\"; docs/evaluate.md shows "
+        "one"));
+  }
+  return rows;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(
     absl::string_view json, const std::string& file_name) {
-  ASSIGN_OR_RETURN(const RowDocument document, ParseRows(json, file_name));
+  // JSON is YAML, whose reader knows on which line everything stands.
+  ASSIGN_OR_RETURN(const YamlTree document, ParseYaml(json, file_name));
+  ASSIGN_OR_RETURN(const YamlTree* rows, RowsOf(document, file_name));
   std::vector<PublishedRun> runs;
   std::set<std::string> ids;
-  for (const Json& row : document.rows) {
-    const RowLines& lines = document.lines[runs.size()];
+  for (const YamlTree& row : rows->children) {
     const std::string name = absl::StrCat("rows[", runs.size(), "]");
     PublishedRun run;
     Mistake mistake;
-    if (!row.is_object()) {
-      mistake.what = absl::StrCat("expected an object, found ", Describe(row));
+    if (row.kind != YamlTree::Kind::kMap) {
+      mistake = {
+          .line = row.line,
+          .key = "",
+          .what = absl::StrCat("expected an object, found ", Describe(row))};
     } else {
       ReadFields(row, &run, &mistake);
-    }
-    if (mistake.what.empty() && !lines.repeated.empty()) {
-      mistake = {.key = lines.repeated, .what = "given twice; remove one"};
+      FindRepeatedKey(row, "", &mistake);
     }
     if (!run.id.empty() && !ids.insert(run.id).second) {
-      mistake = {.key = "id",
+      mistake = {.line = row.line,
+                 .key = "id",
                  .what = absl::StrCat(
                      run.id,
                      " is an earlier row's too; results are told apart by it")};
     }
     if (!mistake.what.empty()) {
       run.fault = absl::StrCat(
-          file_name, ":", lines.Of(mistake.key), ": ", name,
+          file_name, ":", mistake.line, ": ", name,
           run.id.empty() ? "" : absl::StrCat(" (", run.id, ")"), ": ",
           mistake.key, mistake.key.empty() ? "" : ": ", mistake.what);
     }

@@ -55,7 +55,8 @@ struct PublishedRun {
   std::string fault;
 };
 
-// {"meta": ..., "rows": [{"id": ..., ...}, ...]}, or the list of rows alone.
+// JSON of {"meta": ..., "rows": [{"id": ..., ...}, ...]}, or of the list of
+// rows alone.
 // Keys that are not among those above are passed over, null is "does not say".
 // A row that is no object, has no id or an earlier row's, a value of the wrong
 // type, a count below zero or beyond 2^31 - 1 or a key twice is a run with a

@@ -12,9 +12,9 @@
 #include "planner/explain/explain_disturbance.h"
 #include "planner/explain/explain_goodput.h"
 #include "planner/explain/explain_neighbours.h"
-#include "planner/fleet/uneven.h"
 #include "planner/profile/learnt_history.h"
 #include "planner/search/prediction.h"
+#include "planner/search/search_budget.h"
 
 namespace millrace {
 namespace {
@@ -109,46 +109,6 @@ bool IsMeasured(const HardwareProfile& profile) {
   return !profile.gemms.empty();
 }
 
-// "14, 14, 13".
-std::string LayersText(const std::vector<int64_t>& layers) {
-  return absl::StrJoin(layers, ", ");
-}
-
-// A line for what the devices of each type do.
-std::string UnevenText(const Plan& plan) {
-  if (plan.uneven == nullptr) return "";
-  std::string text;
-  const char* name = "shares";
-  for (const UnevenPart& part : plan.uneven->parts) {
-    const auto num_stages = static_cast<int32_t>(part.layers_by_stage.size());
-    const std::string share =
-        plan.uneven->split == UnevenPlan::Split::kStages
-            ? absl::StrCat(
-                  num_stages == 1 ? "stage " : "stages ", part.first_stage,
-                  num_stages == 1
-                      ? ""
-                      : absl::StrCat(" to ", part.first_stage + num_stages - 1),
-                  " of ", LayersText(part.layers_by_stage), " layers")
-            : absl::StrCat(
-                  part.num_replicas,
-                  part.num_replicas == 1 ? " replica" : " replicas", " of ",
-                  part.num_microbatches, " micro-batches",
-                  part.num_replicas_with_one_less > 0
-                      ? absl::StrCat(", ", part.num_replicas_with_one_less,
-                                     " of them with one less")
-                      : "");
-    absl::StrAppend(
-        &text,
-        absl::StrFormat("  %-9s  %d %s: %s, %s a rank at most; the slowest "
-                        "computes %s of the step\n",
-                        name, part.num_devices, part.devices, share,
-                        FormatBytes(part.memory_bytes),
-                        Percent(part.busy_s / plan.prediction.step_time_s)));
-    name = "";
-  }
-  return text;
-}
-
 // What the job leaves no choice of.
 std::string PinnedText(const JobSpec& job) {
   const std::vector<const JobKey*> keys = PinnedKeys(job);
@@ -190,7 +150,7 @@ std::string Choice(const JobSpec& job, const HardwareProfile& profile,
   return absl::StrCat(
       "  layout     ", LayoutToString(plan.layout),
       plan.layout.tensor > 1 ? ", sequence-parallel" : "", "\n",
-      PinnedText(job), PlanOnlyText(plan), UnevenText(plan), "  step time  ",
+      PinnedText(job), PlanOnlyText(plan), "  step time  ",
       StepTimeText(prediction), ", ", FormatCount(prediction.tokens_per_s),
       " tokens/s, ", Percent(prediction.mfu_causal),
       IsMeasured(profile) ? " of what each rank's best GEMM alone reaches"
@@ -369,14 +329,15 @@ std::string AlternativesTable(const Plan& plan) {
 
 std::string LeftOutText(const Plan& plan) {
   const bool prices_many =
-      plan.layouts_considered > kMostConsideredForNeighbours;
+      plan.layouts_considered > kSearchBudget.most_priced_for_neighbours;
   return absl::StrCat(
       "\n  left out: what other sizes of each axis and micro-batch, other "
       "ZeRO, "
       "recompute and schedule cost, which takes fifteen more searches and is "
       "looked for where one ",
       prices_many ? "prices" : "orders", " at most ",
-      prices_many ? kMostConsideredForNeighbours : kMostListedForNeighbours,
+      prices_many ? kSearchBudget.most_priced_for_neighbours
+                  : kSearchBudget.most_listed_for_neighbours,
       prices_many ? " layouts" : " passes", ", not ",
       prices_many ? plan.layouts_considered : NumListedPasses(plan),
       "; ask for one with --compare\n");

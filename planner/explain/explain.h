@@ -16,7 +16,7 @@
 #include "planner/fleet/goodput.h"
 #include "planner/job/job.h"
 #include "planner/profile/profile.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

@@ -13,7 +13,7 @@
 #include "planner/explain/what_if.h"
 #include "planner/job/job.h"
 #include "planner/job/job_keys.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

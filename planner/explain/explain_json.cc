@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/json.h"
-#include "planner/fleet/uneven.h"
 #include "planner/layout/layout.h"
 
 namespace millrace {
@@ -98,28 +97,6 @@ OrderedJson BindsJson(const LayoutParts& parts) {
 OrderedJson ChoiceJson(const Plan& plan) {
   return {{"layout", LayoutJson(plan.layout)},
           {"predicted", PredictionJson(plan.prediction, plan.layout)}};
-}
-
-OrderedJson UnevenJson(const UnevenPlan& uneven) {
-  const bool splits_stages = uneven.split == UnevenPlan::Split::kStages;
-  OrderedJson parts = OrderedJson::array();
-  for (const UnevenPart& part : uneven.parts) {
-    OrderedJson json = {{"devices", part.devices},
-                        {"num_devices", part.num_devices},
-                        {"memory_bytes_per_device", part.memory_bytes},
-                        {"busy_s", part.busy_s}};
-    if (splits_stages) {
-      json["first_stage"] = part.first_stage;
-      json["layers_by_stage"] = part.layers_by_stage;
-    } else {
-      json["replicas"] = part.num_replicas;
-      json["microbatches"] = part.num_microbatches;
-      json["replicas_with_one_less"] = part.num_replicas_with_one_less;
-    }
-    parts.push_back(std::move(json));
-  }
-  return {{"split", splits_stages ? "layers" : "micro_batches"},
-          {"parts", parts}};
 }
 
 OrderedJson WhatIfJson(const PlanAnswers& answers) {
@@ -281,7 +258,6 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
          {"reason", alternative.reason}});
   }
   json["plan_only"] = plan.plan_only;
-  if (plan.uneven != nullptr) json["uneven"] = UnevenJson(*plan.uneven);
   json["warnings"] = plan.warnings;
   AppendAnswers(answers, &json);
   return JsonText(json, 2) + "\n";

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "planner/explain/explain.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

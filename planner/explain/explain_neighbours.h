@@ -8,7 +8,8 @@
 
 #include "absl/status/status.h"
 #include "planner/explain/what_if.h"
-#include "planner/search/search.h"
+#include "planner/layout/layout.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 
@@ -21,11 +22,6 @@ namespace millrace {
 absl::Status AddNeighbours(const PlanningCase& planned, const Planner& planner,
                            Plan* plan);
 
-// Where a search priced more layouts, so many more searches take seconds.
-inline constexpr int64_t kMostConsideredForNeighbours = 50'000;
-// Likewise passes, of a plan whose passes the job has list scheduling order:
-// each search would order those of several layouts.
-inline constexpr int64_t kMostListedForNeighbours = 6'000;
 // Of a replica's step; 0 where nothing orders them.
 int64_t NumListedPasses(const Plan& plan);
 

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "planner/explain/what_if.h"
 #include "planner/layout/layout.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

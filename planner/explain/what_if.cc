@@ -273,7 +273,6 @@ absl::StatusOr<ValueChange> ApplyOne(const Setting& setting,
   if (key == "devices") {
     const int32_t before = planned->num_devices;
     ASSIGN_OR_RETURN(planned->num_devices, ParseCount(setting));
-    planned->nodes.clear();
     return ValueChange{key, absl::StrCat(before),
                        absl::StrCat(planned->num_devices)};
   }
@@ -317,10 +316,6 @@ absl::Status CheckJob(JobSpec* job) {
 absl::StatusOr<std::vector<ValueChange>> ApplyWhatIf(
     std::span<const std::string> settings, const ProfileLoader& load_profile,
     PlanningCase* planned) {
-  if (!settings.empty() && !planned->pools.empty()) {
-    return absl::InvalidArgumentError(
-        "--what-if changes devices of one type, but --devices names several");
-  }
   std::vector<Setting> parsed;
   std::set<std::string> keys;
   for (const std::string& text : settings) {

@@ -11,12 +11,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/fleet/device_pools.h"
 #include "planner/job/job.h"
 #include "planner/job/layout_space.h"
 #include "planner/layout/layout.h"
 #include "planner/profile/profile.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 
@@ -27,9 +26,6 @@ struct PlanningCase {
   int32_t num_devices = 1;
   // As SearchInput's.
   bool all_axes = false;
-  std::vector<NodeGroup> nodes;
-  // Devices of several types; `profile` is then one of theirs.
-  std::vector<DevicePool> pools;
 };
 
 // Finds the plan for a case, as FindPlan (planner/search/search.h).
@@ -61,8 +57,7 @@ using ProfileLoader =
 //
 // One change for each setting, in their order. InvalidArgument naming the
 // setting, what was expected and the nearest known keys; also for a key given
-// twice, a job whose keys contradict each other afterwards, or devices of
-// several types.
+// twice, or a job whose keys contradict each other afterwards.
 absl::StatusOr<std::vector<ValueChange>> ApplyWhatIf(
     std::span<const std::string> settings, const ProfileLoader& load_profile,
     PlanningCase* planned);

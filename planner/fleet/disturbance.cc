@@ -18,6 +18,7 @@
 #include "planner/profile/changed_hardware.h"
 #include "planner/profile/prediction_interval.h"
 #include "planner/search/listed_order.h"
+#include "planner/search/search_budget.h"
 #include "planner/simulate/simulate_passes.h"
 #include "planner/simulate/timeline.h"
 
@@ -25,10 +26,6 @@ namespace millrace {
 namespace {
 
 constexpr size_t kMostCauses = 10;
-// Runs of ops: about a second.
-constexpr double kWork = 2e8;
-constexpr double kFewestSteps = 20;
-constexpr double kMostSteps = 200;
 
 // Of the logarithm, of log-normal times with this deviation over their mean.
 double SigmaOf(double noise) { return std::sqrt(std::log1p(noise * noise)); }
@@ -305,8 +302,9 @@ int32_t StepsFor(const ClusterStep& step, const DisturbanceSpec& spec) {
   // Passes both ways and their transfers.
   const double ops = 4.0 * static_cast<double>(step.costs.chunks.size()) *
                      step.costs.num_microbatches * step.num_replicas;
-  return static_cast<int32_t>(
-      std::clamp(kWork / ops, kFewestSteps, kMostSteps));
+  return static_cast<int32_t>(std::clamp(kSearchBudget.drawn_ops / ops,
+                                         kSearchBudget.fewest_drawn_steps,
+                                         kSearchBudget.most_drawn_steps));
 }
 
 void FillSpread(std::vector<double> steps_s, DisturbedStep* disturbed) {

@@ -15,7 +15,7 @@
 #include "planner/job/job.h"
 #include "planner/profile/prediction_interval.h"
 #include "planner/profile/profile.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

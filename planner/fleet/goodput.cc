@@ -1,8 +1,12 @@
 #include "planner/fleet/goodput.h"
 
 #include <algorithm>
+#include <boost/math/distributions/poisson.hpp>
+#include <boost/math/tools/roots.hpp>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -10,6 +14,13 @@ namespace millrace {
 namespace {
 
 constexpr double kSecondsPerHour = 3600;
+
+// How many nodes are absent at a time. A quantile is the least number of nodes
+// that suffices.
+using AbsentNodes = boost::math::poisson_distribution<
+    double,
+    boost::math::policies::policy<boost::math::policies::discrete_quantile<
+        boost::math::policies::integer_round_up>>>;
 
 // Shares of all time by how many nodes are missing at once, in steady state.
 // The job runs on all its nodes while spares last, then on fewer as far as
@@ -232,37 +243,29 @@ double BestCheckpointInterval(const FailureModel& failures) {
   // The derivative vanishes at x = interval / M with x + log(1 - x) + c = 0.
   // That is concave and falls; both bounds are above its root, so Newton's
   // steps come down to it.
-  double x = std::min(std::sqrt(2 * c), -std::expm1(-1 - c));
-  for (int i = 0; i < 100; ++i) {
-    const double step = (x + std::log1p(-x) + c) * (1 - x) / x;
-    x += step;
-    if (std::abs(step) <= 1e-15 * x) break;
-  }
+  const double bound = std::min(std::sqrt(2 * c), -std::expm1(-1 - c));
+  constexpr int kBits = 50;
+  std::uintmax_t num_steps = 100;
+  const double x = boost::math::tools::newton_raphson_iterate(
+      [c](double at) {
+        return std::make_pair(at + std::log1p(-at) + c, -at / (1 - at));
+      },
+      bound, 0.0, bound, kBits, num_steps);
   return x * m;
 }
 
 double ProbabilitySparesSuffice(double mean_absent, int32_t num_spares) {
-  // Poisson, by logarithms of its terms.
   if (mean_absent <= 0) return 1;
-  double sum = 0;
-  for (int32_t k = 0; k <= num_spares; ++k) {
-    sum += std::exp(k * std::log(mean_absent) - mean_absent -
-                    std::lgamma(k + 1.0));
-  }
-  return std::min(1.0, sum);
+  return boost::math::cdf(AbsentNodes(mean_absent), num_spares);
 }
 
 int32_t SparesFor(double mean_absent, double confidence) {
   CHECK(confidence < 1) << confidence;
   if (mean_absent <= 0) return 0;
-  double sum = 0;
-  for (int32_t k = 0;; ++k) {
-    sum += std::exp(k * std::log(mean_absent) - mean_absent -
-                    std::lgamma(k + 1.0));
-    // Rounding may keep the sum below a confidence next to 1; far above the
-    // mean nothing more comes.
-    if (sum >= confidence || k > 10 * mean_absent + 100) return k;
-  }
+  // More than anyone has, and twice as many can still be counted.
+  constexpr double kMost = 1e9;
+  return static_cast<int32_t>(std::min(
+      kMost, boost::math::quantile(AbsentNodes(mean_absent), confidence)));
 }
 
 double WaitingShare(double mean_absent, int32_t num_spares) {

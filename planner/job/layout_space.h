@@ -14,12 +14,6 @@
 
 namespace millrace {
 
-// So many nodes of so many devices each.
-struct NodeGroup {
-  int32_t nodes = 0;
-  int32_t devices = 0;
-};
-
 struct LayoutSpace {
   ModelSpec model;
   int64_t global_batch;
@@ -28,8 +22,6 @@ struct LayoutSpace {
   Precision gradient_reduction = Precision::kFloat32;
   GemmFormat gemm_format = GemmFormat::kAsStored;
   LayoutConstraints constraints;
-  // Where nodes differ, as after losses; empty: they do not.
-  std::vector<NodeGroup> nodes;
   // The sets of ops worth computing again in a layout, least first, none of
   // which depends on how often or by whom its stages run; null: where nothing
   // has a price, UnpricedRecomputes(). A plain function of the layout.

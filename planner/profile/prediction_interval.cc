@@ -1,6 +1,7 @@
 #include "planner/profile/prediction_interval.h"
 
 #include <algorithm>
+#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -16,15 +17,16 @@ constexpr double kTail = (1 - kIntervalConfidence) / 2;
 // The scatter of errors between layouts, where a single run says nothing of it.
 constexpr double kBetweenLayouts = 0.04;
 
-// Student's distribution at 1 - kTail, for 1, 2, ... 17 degrees of freedom.
-constexpr double kStudent[] = {6.3138, 2.9200, 2.3534, 2.1318, 2.0150, 1.9432,
-                               1.8946, 1.8595, 1.8331, 1.8125, 1.7959, 1.7823,
-                               1.7709, 1.7613, 1.7531, 1.7459, 1.7396};
-
 // How many runs it takes until the outermost order statistics leave no more
 // than kTail at either side.
 constexpr size_t kEnoughForOrder = 19;
-static_assert(std::size(kStudent) == kEnoughForOrder - 2);
+
+// Student's distribution at 1 - kTail.
+double StudentQuantile(size_t degrees_of_freedom) {
+  const boost::math::students_t distribution(
+      static_cast<double>(degrees_of_freedom));
+  return boost::math::quantile(boost::math::complement(distribution, kTail));
+}
 
 struct Moments {
   double mean = 0;
@@ -73,7 +75,7 @@ StepError ErrorOfRuns(std::span<const double> measured_over_predicted,
     const double deviation = n == 1 ? std::hypot(kBetweenLayouts, run_noise)
                                     : std::max(moments.deviation, run_noise);
     const double quantile =
-        n == 1 ? NormalQuantile(1 - kTail) : kStudent[n - 2];
+        n == 1 ? NormalQuantile(1 - kTail) : StudentQuantile(n - 1);
     const double half =
         quantile * deviation * std::sqrt(1 + 1 / static_cast<double>(n));
     low = moments.mean - half;

@@ -1,6 +1,6 @@
 #include "planner/profile/seeded_noise.h"
 
-#include <algorithm>
+#include <boost/math/distributions/normal.hpp>
 #include <cmath>
 
 #include "base/check.h"
@@ -14,21 +14,7 @@ constexpr uint64_t kMachineStream = 0x6d616368696e6573u;
 
 double NormalQuantile(double probability) {
   CHECK(probability > 0 && probability < 1) << probability;
-  // Newton's method on the distribution function, from a logistic guess, in the
-  // lower half, where erfc keeps its precision. The function is convex there,
-  // so after one step no step goes too far.
-  const double p = std::min(probability, 1 - probability);
-  if (p == 0.5) return 0;
-  double z = std::log(p / (1 - p)) / 1.702;
-  for (int i = 0; i < 100; ++i) {
-    const double below = 0.5 * std::erfc(-z / std::sqrt(2.0));
-    const double density =
-        std::exp(-z * z / 2) / std::sqrt(2 * 3.14159265358979323846);
-    const double step = std::max(-1.0, std::min(1.0, (below - p) / density));
-    z -= step;
-    if (std::abs(step) < 1e-14 * (1 + std::abs(z))) break;
-  }
-  return probability < 0.5 ? z : -z;
+  return boost::math::quantile(boost::math::normal(), probability);
 }
 
 double LargestOfNormals(double count) {

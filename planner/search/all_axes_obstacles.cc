@@ -13,12 +13,10 @@
 #include "absl/strings/str_join.h"
 #include "planner/cost/layer_work.h"
 #include "planner/search/all_axes_space.h"
+#include "planner/search/search_budget.h"
 
 namespace millrace {
 namespace {
-
-// How far from what was asked a change is looked for.
-constexpr int64_t kReach = 64;
 
 struct PinnedKey {
   const char* name;
@@ -120,15 +118,10 @@ std::string Obstacle(const PlannedSpace& planned) {
                         " devices, of which layout.devices, ", *pinned.devices,
                         ", is no multiple");
   }
-  const int32_t usable = planned.UsableDevices(layout.tensor);
-  if (ranks > usable) {
-    return absl::StrCat(
-        product.empty() ? "the smallest layout" : product, " takes ",
-        ranks_text, " devices, but ",
-        usable == space.num_devices
-            ? absl::StrCat("there are ", usable)
-            : absl::StrCat("groups of layout.tensor ", layout.tensor,
-                           " inside nodes can use ", usable));
+  if (ranks > space.num_devices) {
+    return absl::StrCat(product.empty() ? "the smallest layout" : product,
+                        " takes ", ranks_text, " devices, but there are ",
+                        space.num_devices);
   }
   Layout base = layout;
   if (planned.ListsPasses() && layout.pipeline > 1 &&
@@ -144,7 +137,7 @@ std::string Obstacle(const PlannedSpace& planned) {
       " make a layout of ",
       pinned.devices.has_value()
           ? absl::StrCat(*pinned.devices, " devices (layout.devices)")
-          : absl::StrCat("at most ", usable, " devices"),
+          : absl::StrCat("at most ", space.num_devices, " devices"),
       " and a global batch of ", space.global_batch);
 }
 
@@ -172,8 +165,8 @@ std::vector<std::string> ChangesThatHelp(const LayoutSpace& space) {
     LayoutSpace changed = space;
     (changed.constraints.*key.pinned).reset();
     if (!works(changed)) continue;
-    const auto nearest =
-        NearestThatWorks(*pinned, kReach, [&](int64_t candidate) {
+    const auto nearest = NearestThatWorks(
+        *pinned, kSearchBudget.reach_of_changes, [&](int64_t candidate) {
           changed.constraints.*key.pinned = static_cast<int32_t>(candidate);
           return works(changed);
         });
@@ -196,17 +189,18 @@ std::vector<std::string> ChangesThatHelp(const LayoutSpace& space) {
   }
   changed = space;
   if (const auto batch =
-          NearestThatWorks(space.global_batch, kReach, [&](int64_t candidate) {
-            changed.global_batch = candidate;
-            return works(changed);
-          })) {
+          NearestThatWorks(space.global_batch, kSearchBudget.reach_of_changes,
+                           [&](int64_t candidate) {
+                             changed.global_batch = candidate;
+                             return works(changed);
+                           })) {
     changes.push_back(absl::StrCat("set training.global_batch to ", *batch,
                                    " instead of ", space.global_batch));
   }
   changed = space;
-  changed.nodes.clear();
   for (int64_t devices = 2 * int64_t{space.num_devices};
-       devices <= kReach * space.num_devices && devices < INT32_MAX;
+       devices <= kSearchBudget.reach_of_changes * space.num_devices &&
+       devices < INT32_MAX;
        devices *= 2) {
     changed.num_devices = static_cast<int32_t>(devices);
     if (!works(changed)) continue;

@@ -20,17 +20,10 @@
 #include "planner/search/closed_form_evaluator.h"
 #include "planner/search/pass_finalists.h"
 #include "planner/search/prediction.h"
+#include "planner/search/search_budget.h"
 
 namespace millrace {
 namespace {
-
-// How many times the devices are looked at for a layout that fits.
-constexpr int64_t kMostMoreDevices = 1024;
-
-// Layouts that simulation chooses from where the first few do not suffice.
-constexpr int32_t kMostKept = 32;
-// Layouts that workers can execute, of which instructions tell the fastest.
-constexpr int32_t kExecutableFinalists = 6;
 
 // The prediction with its closed form's time alone.
 Prediction WithoutSimulation(const ModelSpec& model, const Layout& layout,
@@ -79,12 +72,6 @@ class PlannedSearch {
       RETURN_IF_ERROR(finalists.List(passes_decide, &choice.best));
       if (planned.ListsPasses()) {
         RETURN_IF_ERROR(finalists.LeaveListed(&choice.best));
-      }
-      if (planned.ListsPasses() && lowers_) {
-        ASSIGN_OR_RETURN(const ListedFloor floor,
-                         finalists.ListNearFloor(&choice.best));
-        choice.optimality_gap = floor.optimality_gap;
-        choice.layouts_considered += floor.layouts_considered;
       }
     }
     if (lowers_ && !planned.ListsPasses()) {
@@ -174,7 +161,9 @@ class PlannedSearch {
       return false;
     }
     const ClusterSearchResult more = SearchIn(
-        planned, {.num_kept = kMostKept, .slowest_s = fastest_s}, false);
+        planned,
+        {.num_kept = kSearchBudget.kept_at_second_look, .slowest_s = fastest_s},
+        false);
     choice->layouts_considered += more.layouts_considered;
     bool adds = false;
     for (const RankedLayout& ranked : more.best) {
@@ -206,9 +195,10 @@ class PlannedSearch {
                                      }))) {
       return;
     }
-    const ClusterSearchResult found =
-        SearchIn(PlannedSpace(*executable),
-                 {.num_kept = tells_apart ? kExecutableFinalists : 1}, false);
+    const ClusterSearchResult found = SearchIn(
+        PlannedSpace(*executable),
+        {.num_kept = tells_apart ? kSearchBudget.executable_finalists : 1},
+        false);
     choice->layouts_considered += found.layouts_considered;
     for (const RankedLayout& ranked : found.best) {
       AddUnlessKnown(ranked, choice);
@@ -240,8 +230,8 @@ class PlannedSearch {
 
   std::optional<int32_t> DevicesThatFit() {
     LayoutSpace more = space_;
-    more.nodes.clear();
-    for (int64_t factor = 2; factor <= kMostMoreDevices; factor *= 2) {
+    for (int64_t factor = 2; factor <= kSearchBudget.most_times_the_devices;
+         factor *= 2) {
       const int64_t devices = factor * space_.num_devices;
       if (devices > std::numeric_limits<int32_t>::max()) return std::nullopt;
       more.num_devices = static_cast<int32_t>(devices);
@@ -320,7 +310,6 @@ absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
         CheckFormat(GemmFormat::kFloat8, cost.profile()).ok() ? " or fp8" : "",
         ", or name a profile of devices that have them"));
   }
-  space.nodes = input.nodes;
   space.recomputes = [&model](const Layout& layout) {
     return model->Recomputes(layout);
   };

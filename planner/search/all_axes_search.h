@@ -22,8 +22,8 @@ namespace millrace {
 struct PlannedChoice {
   // That fit; at least one. Those that were simulated first, fastest first.
   std::vector<Alternative> best;
-  // Of the closed form's choice; where the job asks for list scheduling, of
-  // what simulation says of it, and not known without.
+  // Of the choice by the closed form. Absent where the job asks for list
+  // scheduling, whose orders the closed form does not price.
   std::optional<double> optimality_gap;
   int64_t layouts_considered = 0;
   std::vector<RecomputeCandidate> recompute_prices;  // As in Plan, of the best.

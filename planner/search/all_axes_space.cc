@@ -31,23 +31,6 @@ PlannedSpace::PlannedSpace(LayoutSpace space)
     : space_(std::move(space)),
       batch_divisors_(DivisorsOf(space_.global_batch)) {}
 
-int32_t PlannedSpace::UsableDevices(int32_t tensor) const {
-  if (space_.nodes.empty()) return space_.num_devices;
-  int32_t largest = 0;
-  for (const NodeGroup& group : space_.nodes) {
-    largest = std::max(largest, group.devices);
-  }
-  int64_t usable = 0;
-  for (const NodeGroup& group : space_.nodes) {
-    if (tensor <= group.devices) {
-      usable += int64_t{group.nodes} * (group.devices / tensor * tensor);
-    } else if (tensor % largest == 0 && group.devices == largest) {
-      usable += int64_t{group.nodes} * largest / tensor * tensor;
-    }
-  }
-  return static_cast<int32_t>(std::min<int64_t>(usable, space_.num_devices));
-}
-
 std::vector<Layout> PlannedSpace::Shardings() const {
   const ModelSpec& model = space_.model;
   const LayoutConstraints& pinned = space_.constraints;
@@ -65,7 +48,7 @@ std::vector<Layout> PlannedSpace::Shardings() const {
   const int64_t most_tensor =
       std::min<int64_t>(space_.num_devices, model.num_heads);
   for (int32_t tensor = 1; tensor <= most_tensor; ++tensor) {
-    const int64_t room = UsableDevices(tensor) / tensor;
+    const int64_t room = space_.num_devices / tensor;
     if (!Permits(pinned.tensor, tensor) || room < 1) continue;
     Layout cut = base;
     cut.tensor = tensor;
@@ -104,7 +87,7 @@ std::vector<Layout> PlannedSpace::WithExperts(const Layout& cut) const {
     }
     return {cut};
   }
-  const int64_t devices = UsableDevices(cut.tensor);
+  const int64_t devices = space_.num_devices;
   std::vector<Layout> layouts;
   for (const int32_t expert : DivisorsOf(space_.model.moe.num_experts)) {
     if (!Permits(pinned.expert, expert)) continue;
@@ -127,8 +110,8 @@ bool PlannedSpace::ListsPasses() const {
 }
 
 std::vector<int32_t> PlannedSpace::Pipelines(const Layout& sharding) const {
-  const int64_t room = UsableDevices(sharding.tensor) /
-                       (int64_t{sharding.tensor} * sharding.context);
+  const int64_t room =
+      space_.num_devices / (int64_t{sharding.tensor} * sharding.context);
   std::vector<int32_t> pipelines;
   for (int32_t pipeline = 1;
        pipeline <= std::min(room, space_.model.num_layers); ++pipeline) {
@@ -143,7 +126,7 @@ std::vector<int32_t> PlannedSpace::Replicas(const Layout& sharding,
                                             int32_t pipeline) const {
   const int64_t replica_ranks =
       int64_t{sharding.tensor} * sharding.context * pipeline;
-  const int64_t room = UsableDevices(sharding.tensor) / replica_ranks;
+  const int64_t room = space_.num_devices / replica_ranks;
   const int64_t sequences = space_.global_batch / sharding.micro_batch;
   std::vector<int32_t> replicas;
   for (auto data = batch_divisors_.rbegin(); data != batch_divisors_.rend();

@@ -27,10 +27,6 @@ class PlannedSpace {
 
   const LayoutSpace& space() const { return space_; }
 
-  // Devices that groups of `tensor` ranks can use without a group that crosses
-  // nodes, unless it fills several.
-  int32_t UsableDevices(int32_t tensor) const;
-
   // tensor, context, expert, expert_tensor and micro_batch; precision and
   // format as the job says. Of equal others, smaller micro-batches first; the
   // first divides the others.

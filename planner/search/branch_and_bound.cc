@@ -161,8 +161,8 @@ class ClusterSearch {
           });
       for (; cut != too_large; ++cut) {
         // As if all devices were always busy.
-        const double groups = static_cast<double>(
-            space_.UsableDevices(cut->tensor) / (cut->tensor * cut->context));
+        const double groups = static_cast<double>(space_.space().num_devices /
+                                                  (cut->tensor * cut->context));
         Push(PassesPerStep(*cut) * evaluator_.PassFloor(*cut) / groups,
              SearchStep::kSharding, *cut);
       }

@@ -13,6 +13,7 @@
 #include "planner/cost/closed_form.h"
 #include "planner/layout/layout.h"
 #include "planner/search/all_axes_space.h"
+#include "planner/search/search_budget.h"
 
 namespace millrace {
 
@@ -53,12 +54,12 @@ class LayoutEvaluator {
 };
 
 struct ClusterSearchLimits {
-  int32_t num_kept = 8;  // Best layouts returned.
+  int32_t num_kept = kSearchBudget.kept;  // Best layouts returned.
   // Slower ones are not wanted.
   double slowest_s = std::numeric_limits<double>::infinity();
   // Layouts priced at most. Counted, not timed, so that equal searches end
   // alike.
-  int64_t num_predictions = 30'000'000;
+  int64_t num_predictions = kSearchBudget.priced;
 };
 
 struct RankedLayout {

@@ -13,13 +13,10 @@
 #include "planner/search/chunk_choice.h"
 #include "planner/search/copy_engine_choice.h"
 #include "planner/search/listed_variant.h"
+#include "planner/search/search_budget.h"
 
 namespace millrace {
 namespace {
-
-constexpr size_t kMostListed = 3;
-constexpr size_t kMostWithCopyEngines = 3;
-constexpr size_t kMostWithChunks = 3;
 
 // Whether two layouts differ in what is computed again alone.
 bool DifferInRecompute(Layout a, const Layout& b) {
@@ -108,7 +105,7 @@ absl::Status ConsiderListed(const CostModel& cost, Candidates* candidates) {
   if (is_asked_for) candidates->Clear();
   std::vector<Layout> considered;
   for (Candidate& pipeline : pipelines) {
-    if (considered.size() == kMostListed) break;
+    if (considered.size() == kSearchBudget.list_scheduled) break;
     const Prediction& prediction = pipeline.prediction;
     const Candidate* fastest = candidates->Fastest();
     pipeline.layout.schedule = Schedule::kOneForwardOneBackward;
@@ -136,7 +133,7 @@ absl::Status ConsiderListed(const CostModel& cost, Candidates* candidates) {
 absl::Status ConsiderCopyEngines(Candidates* candidates) {
   std::vector<Layout> fastest;
   for (const Candidate& candidate : candidates->FastestFirst()) {
-    if (fastest.size() < kMostWithCopyEngines &&
+    if (fastest.size() < kSearchBudget.with_copy_engines &&
         CopyEngineUseOf(candidate.layout).any()) {
       fastest.push_back(candidate.layout);
     }
@@ -150,7 +147,7 @@ absl::Status ConsiderChunks(const JobSpec& job, Candidates* candidates) {
   std::vector<Layout> chunked;
   size_t num_considered = 0;
   for (const Candidate& candidate : candidates->FastestFirst()) {
-    if (num_considered == kMostWithChunks) break;
+    if (num_considered == kSearchBudget.with_token_chunks) break;
     const std::vector<Layout> variants =
         ChunkedVariants(candidates->space().model, candidate.layout);
     if (!variants.empty()) ++num_considered;

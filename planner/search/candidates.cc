@@ -13,16 +13,10 @@
 #include "planner/lower/program_size.h"
 #include "planner/search/prediction.h"
 #include "planner/search/program_prediction.h"
+#include "planner/search/search_budget.h"
 
 namespace millrace {
 namespace {
-
-// The closed form ranks well but not perfectly: at least so many of its best
-// are simulated, and more while that stays quick.
-constexpr int kMinimumSimulated = 12;
-constexpr int64_t kInstructionBudget = 400'000;
-// However few they are: two minutes.
-constexpr int64_t kMostLowered = 12'000'000;
 
 bool IsFaster(const Candidate& a, const Candidate& b) {
   return a.prediction.step_time_s < b.prediction.step_time_s;
@@ -97,9 +91,10 @@ absl::Status Candidates::SimulateBest(const std::vector<size_t>& order) {
   int num_simulated = 0;
   int64_t num_instructions = 0;
   for (const size_t idx : order) {
-    if ((num_simulated >= kMinimumSimulated &&
-         num_instructions >= kInstructionBudget) ||
-        (num_simulated > 0 && num_instructions >= kMostLowered)) {
+    if ((num_simulated >= kSearchBudget.least_simulated &&
+         num_instructions >= kSearchBudget.instructions) ||
+        (num_simulated > 0 &&
+         num_instructions >= kSearchBudget.most_instructions)) {
       break;
     }
     Candidate& candidate = candidates_[idx];

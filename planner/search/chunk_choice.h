@@ -10,7 +10,8 @@
 #include "planner/cost/op_cost.h"
 #include "planner/job/job.h"
 #include "planner/layout/layout.h"
-#include "planner/search/search.h"
+#include "planner/layout/model.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

@@ -115,7 +115,7 @@ int64_t StepEvaluator::LeastMemory(const Layout& layout) {
 
 int64_t StepEvaluator::ShardingMemoryFloor(const Layout& sharding) {
   // As if stages and replicas could both have all devices.
-  const int64_t groups = space_.UsableDevices(sharding.tensor) /
+  const int64_t groups = space_.space().num_devices /
                          (int64_t{sharding.tensor} * sharding.context);
   Layout smallest = sharding;
   smallest.pipeline =

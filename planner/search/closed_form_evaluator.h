@@ -42,10 +42,10 @@ class StepEvaluator : public LayoutEvaluator {
     return model_.LeastMemory(order, zeros_, Sets(order).allowed).total();
   }
 
- protected:
-  // Of all that may be sharded over replicas and computed again, without what
-  // the process takes.
-  virtual int64_t LeastMemory(const Layout& layout);
+ private:
+  // The least bytes over all ZeRO stages and recompute sets that the job
+  // allows, without those of the process itself.
+  int64_t LeastMemory(const Layout& layout);
   bool MayInterleave(int32_t pipeline) const;
 
   const PlannedSpace& space_;

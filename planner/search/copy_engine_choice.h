@@ -10,7 +10,7 @@
 #include "planner/job/job.h"
 #include "planner/layout/layout.h"
 #include "planner/profile/profile.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

@@ -8,7 +8,7 @@
 
 #include "planner/cost/op_cost.h"
 #include "planner/program/program.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

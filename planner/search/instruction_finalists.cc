@@ -11,15 +11,12 @@
 #include "planner/lower/program_size.h"
 #include "planner/search/prediction.h"
 #include "planner/search/program_prediction.h"
+#include "planner/search/search_budget.h"
 #include "planner/search/short_step.h"
 
 namespace millrace {
 namespace {
 
-// So many are lowered at least, and more within so many instructions: these
-// take a second.
-constexpr size_t kMinimumLowered = 2;
-constexpr int64_t kFinalistInstructionBudget = 400'000;
 constexpr double kFinalistRounding = 1e-9;
 
 // What instructions say of a layout, and over what passes and the closed form
@@ -120,8 +117,8 @@ absl::StatusOr<std::optional<LoweredStep>> PriceByInstructions(
   int64_t num_instructions = 0;
   for (Alternative& finalist : *finalists) {
     if (!CanBeLowered(model, finalist, cost)) continue;
-    if ((known.size() >= kMinimumLowered &&
-         num_instructions >= kFinalistInstructionBudget) ||
+    if ((known.size() >= kSearchBudget.least_finalists_lowered &&
+         num_instructions >= kSearchBudget.instructions) ||
         !CheckProgramSize(model, finalist.layout).ok()) {
       continue;
     }

@@ -10,8 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "planner/cost/op_cost.h"
+#include "planner/layout/layout.h"
 #include "planner/layout/model.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 #include "planner/simulate/timeline.h"
 
 namespace millrace {

@@ -10,13 +10,10 @@
 #include "planner/cost/op_closed_form.h"
 #include "planner/lower/graph.h"
 #include "planner/lower/lower.h"
+#include "planner/search/search_budget.h"
 
 namespace millrace {
 namespace {
-
-// Arenas are planned after the order is made: a stage that turns out too large
-// by some bytes is given so many less, a few times.
-constexpr int kMostTries = 4;
 
 // Marks the step tensors that `ops` touch, as wholes.
 void MarkTouched(const Graph& graph, std::span<const GraphOp> ops,
@@ -109,7 +106,7 @@ absl::StatusOr<std::optional<Layout>> ListScheduledVariant(
                  std::min(layout.num_microbatches, 2 * layout.pipeline) *
                      LeastBytes(stage));
   }
-  for (int i = 0; i < kMostTries; ++i) {
+  for (int i = 0; i < kSearchBudget.list_schedule_tries; ++i) {
     for (const ListedStage& stage : layout.listed_stages) {
       if (stage.memory_bytes < LeastBytes(stage)) return std::nullopt;
     }

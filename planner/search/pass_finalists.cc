@@ -8,36 +8,19 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "planner/job/executable.h"
-#include "planner/search/branch_and_bound.h"
-#include "planner/search/listed_floor.h"
+#include "planner/pipeline/order_bound.h"
 #include "planner/search/listed_order.h"
 #include "planner/search/prediction.h"
+#include "planner/search/search_budget.h"
 
 namespace millrace {
 namespace {
 
 constexpr double kNoPassBound = std::numeric_limits<double>::infinity();
 
-// Two layouts are simulated at least, more within so many passes. These two
-// have a bound too: a million passes take a second and half a GiB. In so long a
-// step the bubble and what else simulation tells of its ends hardly counts.
-constexpr size_t kMinimumSimulatedPasses = 2;
-constexpr int64_t kPassBudget = 300'000;
-constexpr int64_t kMostPasses = 2'000'000;
 // What simulation says beyond the closed form is less than this share, but for
 // uneven chunks: then more are simulated.
 constexpr double kFarBehind = 1.03;
-// So many of the fastest are list-scheduled, within so many passes: a tenth of
-// a second.
-constexpr size_t kMostListedPasses = 3;
-constexpr int64_t kListedPasses = 60'000;
-// Of the search for floors, which takes some tenths of a millisecond for each.
-constexpr int32_t kFloorsKept = 32;
-constexpr int64_t kMostFloors = 5'000;
-// Of the layouts that such floors leave open, passes to be ordered: seconds.
-constexpr int64_t kOpenPasses = 600'000;
-// Floors nearer to the best plan are not worth listing.
-constexpr double kNearFloor = 1.001;
 
 int64_t NumPasses(const Layout& layout) {
   return int64_t{2} * layout.pipeline * layout.interleave *
@@ -85,9 +68,11 @@ absl::Status PassFinalists::Simulate(std::vector<Alternative>* best) {
     }
     num_passes += NumPasses(alternative.layout);
     const bool is_needed =
-        i < kMinimumSimulatedPasses ||
+        i < kSearchBudget.least_simulated_by_passes ||
         alternative.prediction.step_time_s * kFarBehind < fastest_s;
-    if (num_passes > (is_needed ? kMostPasses : kPassBudget)) break;
+    if (num_passes >
+        (is_needed ? kSearchBudget.most_passes : kSearchBudget.passes))
+      break;
     ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
     ASSIGN_OR_RETURN(const ClusterSimulation simulation,
                      SimulateCluster(step, {.overlap = cost_.profile().overlap,
@@ -105,7 +90,9 @@ absl::Status PassFinalists::List(bool passes_decide,
   if (!is_asked_for && planned_.space().constraints.schedule != "auto") {
     return absl::OkStatus();
   }
-  const int64_t most_passes = is_asked_for ? kMostPasses : kListedPasses;
+  const int64_t most_passes = is_asked_for
+                                  ? kSearchBudget.most_passes
+                                  : kSearchBudget.list_scheduled_passes;
   int64_t num_passes = 0;
   size_t num_listed = 0;
   double fastest_s = kNoPassBound;
@@ -119,14 +106,15 @@ absl::Status PassFinalists::List(bool passes_decide,
       continue;
     }
     num_passes += NumPasses(layout);
-    if (++num_listed > kMostListedPasses || num_passes > most_passes) break;
+    if (++num_listed > kSearchBudget.list_scheduled || num_passes > most_passes)
+      break;
     if (!is_asked_for && passes_decide) {
-      ASSIGN_OR_RETURN(const double floor_s, FloorOf(alternative));
-      if (floor_s >= fastest_s) continue;
+      ASSIGN_OR_RETURN(const double least_s, LeastSeconds(alternative));
+      if (least_s >= fastest_s) continue;
     }
     const double known_s =
         is_asked_for ? kNoPassBound : alternative.prediction.step_time_s;
-    RETURN_IF_ERROR(ListOne(known_s, &alternative).status());
+    RETURN_IF_ERROR(ListOne(known_s, &alternative));
     fastest_s = std::min(fastest_s, alternative.prediction.step_time_s);
   }
   SortSimulatedFirst(best);
@@ -143,74 +131,11 @@ absl::Status PassFinalists::LeaveListed(std::vector<Alternative>* best) const {
       planned_.space().num_devices,
       " devices have no memory for one micro-batch a stage in any order, or "
       "more passes than are ordered (",
-      kMostPasses, "); set layout.schedule to auto"));
+      kSearchBudget.most_passes, "); set layout.schedule to auto"));
 }
 
-absl::StatusOr<ListedFloor> PassFinalists::ListNearFloor(
-    std::vector<Alternative>* best) {
-  double best_s = best->front().prediction.step_time_s;
-  ASSIGN_OR_RETURN(const ClusterStep chosen, StepOf(best->front()));
-  ListedFloor listed;
-  double floor_s = best_s;
-  std::vector<Open> open;
-  for (const bool outermost : {false, true}) {
-    ListFloorEvaluator evaluator(planned_, outermost ? outermost_ : model_,
-                                 memory_limit_, chosen.data_hidden_share,
-                                 TrafficOf(chosen, cost_.profile().overlap));
-    const ClusterSearchResult found =
-        SearchCluster(planned_, memory_limit_,
-                      {.num_kept = kFloorsKept,
-                       .slowest_s = best_s,
-                       .num_predictions = kMostFloors},
-                      evaluator);
-    listed.layouts_considered += found.layouts_considered;
-    floor_s = std::min(floor_s, found.floor_s);
-    for (const RankedLayout& ranked : found.best) {
-      for (const Layout& variant : planned_.Variants(ranked.layout)) {
-        if (variant.zero != ranked.layout.zero) continue;
-        RETURN_IF_ERROR(AddOpen(variant, outermost, &open));
-      }
-      if (const auto mixed = evaluator.QuickestByStage(ranked.layout)) {
-        RETURN_IF_ERROR(AddOpen(*mixed, outermost, &open));
-      }
-    }
-  }
-  std::stable_sort(open.begin(), open.end(), [](const Open& a, const Open& b) {
-    return a.floor_s < b.floor_s;
-  });
-  int64_t num_passes = 0;
-  for (Open& next : open) {
-    num_passes += NumPasses(next.alternative.layout);
-    if (next.floor_s * kNearFloor >= best_s || num_passes > kOpenPasses) break;
-    ASSIGN_OR_RETURN(const bool is_faster, ListOne(best_s, &next.alternative));
-    if (!is_faster) continue;
-    best_s = next.alternative.prediction.step_time_s;
-    best->push_back(std::move(next.alternative));
-  }
-  SortSimulatedFirst(best);
-  listed.optimality_gap = best_s / std::min(best_s, floor_s) - 1;
-  return listed;
-}
-
-absl::Status PassFinalists::AddOpen(const Layout& layout,
-                                    bool pipeline_outermost,
-                                    std::vector<Open>* open) {
-  Alternative alternative;
-  alternative.layout = layout;
-  alternative.pipeline_outermost = pipeline_outermost;
-  alternative.prediction = PredictionOf(planned_.space().model, layout, cost_,
-                                        ModelOf(alternative).Predict(layout));
-  ASSIGN_OR_RETURN(const double floor_s, FloorOf(alternative));
-  // Ranks in another order may cost the same.
-  const bool is_known =
-      std::any_of(open->begin(), open->end(), [&](const Open& known) {
-        return known.floor_s == floor_s && known.alternative.layout == layout;
-      });
-  if (!is_known) open->push_back({floor_s, std::move(alternative)});
-  return absl::OkStatus();
-}
-
-absl::StatusOr<double> PassFinalists::FloorOf(const Alternative& alternative) {
+absl::StatusOr<double> PassFinalists::LeastSeconds(
+    const Alternative& alternative) {
   ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
   std::vector<int64_t> bytes;
   for (const StepMemory& memory :
@@ -218,11 +143,22 @@ absl::StatusOr<double> PassFinalists::FloorOf(const Alternative& alternative) {
     bytes.push_back(std::max<int64_t>(
         1, memory_limit_ - memory.total() + memory.activations));
   }
-  return LeastStepSeconds(step, bytes, cost_.profile().overlap);
+  // Passes hide no gather or reduction of their chunk's first or last bucket.
+  const double exposed_share =
+      1 - step.data_hidden_share +
+      step.data_hidden_share /
+          (static_cast<double>(alternative.layout.interleave) *
+           step.num_buckets);
+  double ends_s = kNoPassBound;
+  for (const StepModel::StepEnds& ends : step.ends) {
+    ends_s = std::min(
+        ends_s, ends.optimizer_s + exposed_share * (ends.parameter_gather_s +
+                                                    ends.gradient_reduction_s));
+  }
+  return LowerBoundOfMakespan(step.costs, bytes) + ends_s;
 }
 
-absl::StatusOr<bool> PassFinalists::ListOne(double known_s,
-                                            Alternative* alternative) {
+absl::Status PassFinalists::ListOne(double known_s, Alternative* alternative) {
   ASSIGN_OR_RETURN(const ClusterStep step, StepOf(*alternative));
   ASSIGN_OR_RETURN(
       const std::optional<ListedPasses> listed,
@@ -230,13 +166,13 @@ absl::StatusOr<bool> PassFinalists::ListOne(double known_s,
           alternative->layout, step,
           {.overlap = cost_.profile().overlap, .keeps_timeline = false},
           memory_limit_, known_s, ModelOf(*alternative)));
-  if (!listed.has_value()) return false;
+  if (!listed.has_value()) return absl::OkStatus();
   Prediction& prediction = alternative->prediction;
   alternative->listed_bytes = listed->bytes;
   prediction.step_bytes += listed->more_bytes;
   prediction.closed_form->memory.activations += listed->more_bytes;
   TakeSimulated(listed->simulation, alternative);
-  return true;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ClusterStep> PassFinalists::StepOf(

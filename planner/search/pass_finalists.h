@@ -11,8 +11,9 @@
 #include "absl/status/statusor.h"
 #include "planner/cost/closed_form.h"
 #include "planner/cost/op_cost.h"
+#include "planner/layout/model.h"
 #include "planner/search/all_axes_space.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 #include "planner/simulate/simulate_passes.h"
 
 namespace millrace {
@@ -21,13 +22,6 @@ namespace millrace {
 Implementation ImplementationOf(bool pipeline_outermost);
 
 bool IsExecutable(const ModelSpec& model, const Alternative& alternative);
-
-struct ListedFloor {
-  // By what share a plan of list scheduling could be faster at most than the
-  // fastest found.
-  double optimality_gap = 0;
-  int64_t layouts_considered = 0;  // Whose floors were looked at.
-};
 
 class PassFinalists {
  public:
@@ -40,40 +34,30 @@ class PassFinalists {
   // hide tell close layouts apart. Sorts: what was simulated first, fastest
   // first, as the following do too.
   absl::Status Simulate(std::vector<Alternative>* best);
-  // Orders the passes of the fastest that were simulated by what they cost, of
-  // those that workers cannot execute: for others
-  // planner/search/listed_variant.h does, by instructions. All where the job
-  // asks for it; nothing where it asks for another schedule. Where passes have
-  // the last word (`passes_decide`), those that no order makes the fastest are
-  // left as they are.
+  // Applies list scheduling to the fastest layouts that were simulated and that
+  // workers cannot execute. For layouts that they can,
+  // planner/search/listed_variant.h does it by instructions. If the job asks
+  // for list scheduling, applies it to executable layouts too; if the job asks
+  // for another schedule, does nothing. Where passes have the last word
+  // (`passes_decide`), leaves out layouts that no order makes the fastest.
   absl::Status List(bool passes_decide, std::vector<Alternative>* best);
   // Of a job that asks for list scheduling, leaves what it ordered.
   // InvalidArgument where that is nothing.
   absl::Status LeaveListed(std::vector<Alternative>* best) const;
-  // Adds to such, of which there is one at least, what else list scheduling
-  // makes faster of the layouts whose floors (planner/search/listed_floor.h)
-  // say that it might, and says how much these leave open.
-  absl::StatusOr<ListedFloor> ListNearFloor(std::vector<Alternative>* best);
 
  private:
-  // Such a layout, and what no order of it is below.
-  struct Open {
-    double floor_s;
-    Alternative alternative;
-  };
-
   StepModel& ModelOf(const Alternative& alternative) {
     return alternative.pipeline_outermost ? outermost_ : model_;
   }
   absl::StatusOr<ClusterStep> StepOf(const Alternative& alternative);
   void TakeSimulated(const ClusterSimulation& simulation,
                      Alternative* alternative) const;
-  // What no order of the passes in the memory that there is ends below.
-  absl::StatusOr<double> FloorOf(const Alternative& alternative);
-  // Whether list scheduling makes a plan of it that is faster than `known_s`.
-  absl::StatusOr<bool> ListOne(double known_s, Alternative* alternative);
-  absl::Status AddOpen(const Layout& layout, bool pipeline_outermost,
-                       std::vector<Open>* open);
+  // A lower bound on the step time over all orders of the passes that fit into
+  // memory.
+  absl::StatusOr<double> LeastSeconds(const Alternative& alternative);
+  // Applies list scheduling to one layout; leaves the layout as it is unless
+  // its step then takes less than `known_s` seconds.
+  absl::Status ListOne(double known_s, Alternative* alternative);
 
   const PlannedSpace& planned_;
   const int64_t memory_limit_;

@@ -8,10 +8,12 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "planner/cost/closed_form.h"
 #include "planner/cost/op_cost.h"
+#include "planner/job/job.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

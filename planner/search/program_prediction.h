@@ -15,7 +15,7 @@
 #include "planner/layout/model.h"
 #include "planner/profile/profile.h"
 #include "planner/program/program.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 #include "planner/simulate/timeline.h"
 
 namespace millrace {

@@ -5,107 +5,14 @@
 #define MILLRACE_PLANNER_SEARCH_SEARCH_H_
 
 #include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/cost/closed_form.h"
 #include "planner/cost/op_cost.h"
 #include "planner/job/job.h"
-#include "planner/job/layout_space.h"
-#include "planner/layout/layout.h"
-#include "planner/simulate/timeline.h"
+#include "planner/profile/profile.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
-
-struct Prediction {
-  double step_time_s = 0;
-  double tokens_per_s = 0;  // Over all devices.
-  // Model FLOPs of the step over what each rank's best measured GEMM would do
-  // in that time; attention counted in full, or its causal half.
-  double mfu_full = 0;
-  double mfu_causal = 0;
-  // Of the most loaded rank, from its Program, or from `closed_form`. Zero
-  // together where there is neither.
-  int64_t persistent_bytes = 0;
-  int64_t step_bytes = 0;
-  // Of device memory beside both arenas (HardwareProfile::memory_overhead).
-  int64_t overhead_bytes = 0;
-  // What the persistent bytes hold.
-  int64_t parameter_bytes = 0;
-  int64_t gradient_bytes = 0;
-  int64_t optimizer_bytes = 0;                // Moments and master weights.
-  double bubble_fraction = 0;                 // Of the mean rank's step.
-  double exposed_communication_fraction = 0;  // Of the mean rank's step.
-  // Spent on computing again, of the mean rank's step; zero for what
-  // planner/cost/closed_form.h has not priced and nothing simulated.
-  double recompute_fraction = 0;
-  // The parts of time and memory where planner/cost/closed_form.h predicted
-  // them.
-  std::optional<StepPrediction> closed_form;
-  // Bounds of the step time, where its spread is known.
-  std::optional<double> step_time_low_s;
-  std::optional<double> step_time_high_s;
-  int64_t memory_bytes() const {
-    return persistent_bytes + step_bytes + overhead_bytes;
-  }
-};
-
-struct Alternative {
-  Layout layout;
-  // Order of the mesh axes, innermost first: tensor, context, data, pipeline,
-  // which is only planned so far; or else tensor, context, pipeline, data.
-  bool pipeline_outermost = false;
-  bool fits = true;
-  bool simulated = false;  // False: closed form only.
-  // By stage, what passes may hold in the order that list scheduling makes of
-  // them (planner/search/listed_order.h), where that is faster than the one
-  // that layout.schedule names; else empty.
-  std::vector<int64_t> listed_bytes;
-  Prediction prediction;
-  // Of a search over all axes that lowered some: what passes or the closed form
-  // say, where `prediction` is by instructions or on their scale
-  // (planner/search/instruction_finalists.h).
-  std::optional<Prediction> by_passes;
-  // Of the choice, by the model that priced this layout: where that is not the
-  // one of Plan::prediction, only these two times compare.
-  double chosen_step_time_s = 0;
-  std::string reason;  // Why it lost: "1.23x slower: bubble 43 %", "needs ...".
-};
-
-struct UnevenPlan;  // planner/fleet/uneven.h.
-
-struct Plan {
-  Layout layout;
-  // Workers cannot execute the layout or the model yet: no timeline and no
-  // hashes.
-  bool plan_only = false;
-  bool pipeline_outermost = false;    // As in Alternative.
-  int32_t num_idle_devices = 0;       // That the layout leaves.
-  std::vector<int64_t> listed_bytes;  // As in Alternative.
-  Prediction prediction;
-  std::optional<Prediction> by_passes;    // As in Alternative.
-  Timeline timeline;                      // Simulated, of the chosen layout.
-  std::vector<uint64_t> program_hashes;   // By stage, training Programs.
-  std::vector<Alternative> alternatives;  // Best first; without the chosen.
-  int64_t layouts_considered = 0;
-  bool simulated = true;       // The choice; as in Alternative.
-  bool all_simulated = false;  // All that fit.
-  // By what share a layout could be faster at most, by the model that chose; 0:
-  // proven to be the best. Absent: not known.
-  std::optional<double> optimality_gap;
-  double search_seconds = 0;
-  // Where anything is computed again: what each op that can be saves and takes
-  // in a layer, for one micro-batch, the best first.
-  std::vector<RecomputeCandidate> recompute_prices;
-  // Where devices of several types have unequal shares; else null.
-  std::shared_ptr<const UnevenPlan> uneven;
-  // Foreign or stale profile, or one without rows of an op; or Programs that
-  // hold more than the closed form says, and than there is.
-  std::vector<std::string> warnings;
-};
 
 struct SearchInput {
   JobSpec job;
@@ -115,7 +22,6 @@ struct SearchInput {
   // Also layouts and models that workers cannot execute yet, ranked by
   // planner/cost/closed_form.h; not all devices need be used.
   bool all_axes = false;
-  std::vector<NodeGroup> nodes;  // Where nodes differ, with all_axes.
   // False: of all axes the closed form alone chooses, and stages stay inside
   // replicas, where time is short.
   bool simulates = true;

@@ -4,17 +4,12 @@
 #include "planner/lower/lower.h"
 #include "planner/search/prediction.h"
 #include "planner/search/program_prediction.h"
+#include "planner/search/search_budget.h"
 #include "planner/simulate/timeline.h"
 
 namespace millrace {
 namespace {
 
-// Micro-batches for each stage: with so many a pipeline has been full for a
-// while, and what alternates on it has come round.
-constexpr int32_t kFew = 6;
-constexpr int32_t kMore = 10;
-// A step of fewer times both is lowered as it is.
-constexpr int32_t kLeastGain = 3;
 // Beyond what the extrapolation is off by, which is a hundredth of that
 // (tests/planner/search/short_step_test.cc).
 constexpr double kSurely = 1.005;
@@ -64,10 +59,13 @@ bool ShortStep::IsSlowerThan(double step_time_s) const {
 
 absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
     const ModelSpec& model, const Layout& layout, const CostModel& cost) {
-  const int32_t few = kFew * layout.pipeline, more = kMore * layout.pipeline;
+  const int32_t few = kSearchBudget.shorter_microbatches_per_stage *
+                      layout.pipeline,
+                more = kSearchBudget.longer_microbatches_per_stage *
+                       layout.pipeline;
   if (layout.schedule == Schedule::kListScheduled ||
       (layout.pipeline > 1 && layout.shards_gradients()) ||
-      layout.num_microbatches < kLeastGain * (few + more)) {
+      layout.num_microbatches < kSearchBudget.least_shortening * (few + more)) {
     return std::nullopt;
   }
   RETURN_IF_ERROR(CheckProfile(layout, cost));

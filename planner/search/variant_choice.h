@@ -8,7 +8,7 @@
 #include "planner/cost/op_cost.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 
 namespace millrace {
 

@@ -77,6 +77,7 @@ class TreeBuilder {
       case YAML::NodeType::Scalar:
         tree->kind = YamlTree::Kind::kScalar;
         tree->scalar = node.Scalar();
+        tree->is_quoted = node.Tag() == "!";
         return absl::OkStatus();
       case YAML::NodeType::Sequence:
         tree->kind = YamlTree::Kind::kList;

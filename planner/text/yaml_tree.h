@@ -18,6 +18,7 @@ struct YamlTree {
   int line = 1;                    // From 1.
   std::string key;                 // Of an entry of a map; may repeat.
   std::string scalar;              // As written, without quotes.
+  bool is_quoted = false;          // Whether the scalar stood in quotes.
   std::vector<YamlTree> children;  // Items of a list, entries of a map.
 };
 

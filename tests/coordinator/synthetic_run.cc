@@ -14,7 +14,7 @@
 #include "planner/lower/lower.h"
 #include "planner/profile/profile_file.h"
 #include "planner/program/program.h"
-#include "planner/search/search.h"
+#include "planner/search/plan.h"
 #include "planner/simulate/timeline.h"
 
 namespace millrace {

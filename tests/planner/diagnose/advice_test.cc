@@ -8,6 +8,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/diagnose/diagnosis_text.h"
 #include "planner/diagnose/trace_reader.h"
+#include "planner/search/search.h"
 #include "tests/planner/profile_fixture.h"
 
 namespace millrace {

@@ -9,6 +9,7 @@
 #include "planner/explain/explain_json.h"
 #include "planner/explain/explain_neighbours.h"
 #include "planner/fleet/goodput.h"
+#include "planner/search/search_budget.h"
 #include "tests/planner/planning_fixture.h"
 
 namespace millrace {
@@ -104,7 +105,7 @@ TEST(ExplainTest, CutsLongTables) {
 // see one. Method: a plan of a long search.
 TEST(ExplainTest, SaysThatNeighboursAreLeftOut) {
   Plan plan = MakePlan();
-  plan.layouts_considered = kMostConsideredForNeighbours + 1;
+  plan.layouts_considered = kSearchBudget.most_priced_for_neighbours + 1;
   EXPECT_THAT(ExplainPlan(MakeJob(), MakeProfile({}), plan),
               Not(HasSubstr("left out")));
   const std::string text = ExplainPlan(MakeJob(), MakeProfile({}), plan,

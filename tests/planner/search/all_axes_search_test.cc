@@ -241,8 +241,8 @@ TEST(PlannedSearchTest, PlacesAxesOnTheNetwork) {
 }
 
 // Goal: where the job asks for list scheduling, the plan is what that orders,
-// no slower than the order it starts from, and near to what no such plan is
-// below. Method: a pipeline with each.
+// faster than the order it starts from, and states no gap, since the closed
+// form does not price such orders. Method: a pipeline with each.
 TEST(PlannedSearchTest, ListsPassesWhereAskedTo) {
   JobSpec job = Llama8B(64);
   job.layout = {.pipeline = 4, .data = 2, .tensor = 1, .micro_batch = 1};
@@ -255,9 +255,7 @@ TEST(PlannedSearchTest, ListsPassesWhereAskedTo) {
   ASSERT_TRUE(listed.ok()) << listed.status();
   EXPECT_EQ(listed->listed_bytes.size(), 4u);
   EXPECT_TRUE(listed->plan_only);
-  ASSERT_TRUE(listed->optimality_gap.has_value());
-  EXPECT_GE(*listed->optimality_gap, 0);
-  EXPECT_LT(*listed->optimality_gap, 0.05);
+  EXPECT_FALSE(listed->optimality_gap.has_value());
   EXPECT_LT(listed->prediction.step_time_s, plain->prediction.step_time_s);
   EXPECT_LE(listed->prediction.memory_bytes(), profile.device_memory_bytes);
   for (const Alternative& alternative : listed->alternatives) {

@@ -146,21 +146,6 @@ TEST(PlannedSpaceTest, RespectsConstraints) {
   }
 }
 
-// Goal: tensor groups stay inside nodes, also of a cluster with broken ones.
-// Method: 1,000 GPUs, three nodes of which have lost one.
-TEST(PlannedSpaceTest, ChoosesDevicesOfBrokenNodes) {
-  LayoutSpace space = SmallSpace(997, 8);
-  EXPECT_EQ(PlannedSpace(space).UsableDevices(8), 997);
-  space.nodes = {{.nodes = 122, .devices = 8}, {.nodes = 3, .devices = 7}};
-  const PlannedSpace planned(space);
-  EXPECT_EQ(planned.UsableDevices(1), 997);
-  EXPECT_EQ(planned.UsableDevices(2), 976 + 18);
-  EXPECT_EQ(planned.UsableDevices(4), 976 + 12);
-  EXPECT_EQ(planned.UsableDevices(8), 976);
-  EXPECT_EQ(planned.UsableDevices(16), 976);
-  EXPECT_EQ(planned.UsableDevices(32), 960);
-}
-
 // Goal: a refusal names the keys that contradict each other and what helps.
 // Method: one contradiction at a time.
 TEST(PlannedSpaceTest, ExplainsContradictions) {

@@ -1,0 +1,109 @@
+// A plan: the chosen layout of a job, its predicted step, and the layouts that
+// lost with the reasons why.
+
+#ifndef MILLRACE_PLANNER_SEARCH_PLAN_H_
+#define MILLRACE_PLANNER_SEARCH_PLAN_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/cost/closed_form.h"
+#include "planner/layout/layout.h"
+#include "planner/layout/recompute.h"
+#include "planner/simulate/timeline.h"
+
+namespace millrace {
+
+// What a layout is predicted to take. Fractions are shares of the mean rank's
+// step; bytes are those of the most loaded rank.
+struct Prediction {
+  double step_time_s = 0;
+  double tokens_per_s = 0;  // Over all devices.
+  // Model FLOPs of the step over what each rank's best measured GEMM would do
+  // in that time; attention counted in full, or its causal half.
+  double mfu_full = 0;
+  double mfu_causal = 0;
+  // From the rank's Program, or from `closed_form`. All bytes are zero where
+  // there is neither.
+  int64_t persistent_bytes = 0;
+  int64_t step_bytes = 0;
+  // Device memory outside both arenas (HardwareProfile::memory_overhead).
+  int64_t overhead_bytes = 0;
+  // The parts of persistent_bytes.
+  int64_t parameter_bytes = 0;
+  int64_t gradient_bytes = 0;
+  int64_t optimizer_bytes = 0;  // Moments and master weights.
+  double bubble_fraction = 0;
+  double exposed_communication_fraction = 0;
+  // Zero for a layout that neither planner/cost/closed_form.h has priced nor a
+  // simulation.
+  double recompute_fraction = 0;
+  // The parts of time and memory where planner/cost/closed_form.h predicted
+  // them.
+  std::optional<StepPrediction> closed_form;
+  // Bounds of the step time, where its spread is known.
+  std::optional<double> step_time_low_s;
+  std::optional<double> step_time_high_s;
+  int64_t memory_bytes() const {
+    return persistent_bytes + step_bytes + overhead_bytes;
+  }
+};
+
+// A layout that the search priced.
+struct Alternative {
+  Layout layout;
+  // The order of the mesh axes on the network, innermost first. True: tensor,
+  // context, data, pipeline, which no worker can execute yet. False: tensor,
+  // context, pipeline, data.
+  bool pipeline_outermost = false;
+  bool fits = true;
+  bool simulated = false;  // False: closed form only.
+  // Where list scheduling (planner/search/listed_order.h) makes a faster order
+  // of the passes than the one that layout.schedule names: the bytes that each
+  // stage's passes may hold in it, by stage. Else empty.
+  std::vector<int64_t> listed_bytes;
+  Prediction prediction;
+  // If `prediction` is by instructions, or scaled to match predictions by
+  // instructions (planner/search/instruction_finalists.h): the prediction by
+  // passes, or by the closed form for a layout that was not simulated.
+  std::optional<Prediction> by_passes;
+  // The chosen layout's step time by the model that priced this layout. The two
+  // layouts compare by this time, not by the one in Plan::prediction, which may
+  // be by another model.
+  double chosen_step_time_s = 0;
+  std::string reason;  // Why it lost: "1.23x slower: bubble 43 %", "needs ...".
+};
+
+struct Plan {
+  Layout layout;
+  // Workers cannot execute the layout or the model yet: no timeline and no
+  // hashes.
+  bool plan_only = false;
+  bool pipeline_outermost = false;    // As in Alternative.
+  int32_t num_idle_devices = 0;       // That the layout leaves.
+  std::vector<int64_t> listed_bytes;  // As in Alternative.
+  Prediction prediction;
+  std::optional<Prediction> by_passes;    // As in Alternative.
+  Timeline timeline;                      // Simulated, of the chosen layout.
+  std::vector<uint64_t> program_hashes;   // By stage, training Programs.
+  std::vector<Alternative> alternatives;  // Best first; without the chosen.
+  int64_t layouts_considered = 0;
+  bool simulated = true;  // Whether the chosen layout was; as in Alternative.
+  bool all_simulated = false;  // Whether all layouts that fit were.
+  // By what share another layout could be faster at most, by the model that
+  // chose what to simulate; 0: the choice is proven best. Absent: not known.
+  std::optional<double> optimality_gap;
+  double search_seconds = 0;
+  // If the layout recomputes anything: what each op that can be recomputed
+  // saves and takes in a layer, for one micro-batch, the best first.
+  std::vector<RecomputeCandidate> recompute_prices;
+  // For example a foreign or stale profile, one without rows of an op, or
+  // Programs that need more memory than the closed form said and a device has.
+  std::vector<std::string> warnings;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_SEARCH_PLAN_H_
