@@ -1,4 +1,6 @@
-// Who computes: what frameworks do differently for the same model and layout.
+// What frameworks do differently for the same model and layout. The defaults
+// are what our own workers do. What other frameworks do is data: each field has
+// a key of the same name (planner/evaluate/behaviour_keys.h, docs/evaluate.md).
 
 #ifndef MILLRACE_PLANNER_COST_FRAMEWORK_BEHAVIOUR_H_
 #define MILLRACE_PLANNER_COST_FRAMEWORK_BEHAVIOUR_H_
@@ -21,6 +23,8 @@ struct SelectiveRecompute {
   // of every second product are kept, the rest is computed again; norms and
   // activation must be set too.
   bool every_second_product = false;
+  friend bool operator==(const SelectiveRecompute&,
+                         const SelectiveRecompute&) = default;
 };
 
 // How a framework computes, where frameworks differ in what a layer costs. The
@@ -107,6 +111,8 @@ struct Implementation {
   // gradients whole, until the step ends, and each micro-batch has buffers of
   // its own for what comes from the neighbours.
   bool slices_are_masters = false;
+  friend bool operator==(const Implementation&,
+                         const Implementation&) = default;
 };
 
 }  // namespace millrace
