@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -143,6 +145,31 @@ TEST(FrameworkRulesTest, RefusesMistakes) {
               HasSubstr("use: there is no part 'loud'; parts are quiet, slow"));
   EXPECT_THAT(ErrorOfRules("- {use: quiet}", "- {model: Ours, use: quiet}"),
               HasSubstr("the recipe stands below its model; remove it"));
+}
+
+// The implementation with one key set; ours where the value is not the key's.
+Implementation With(const std::string& key, const char* value) {
+  const auto tree = ParseYaml(absl::StrCat(key, ": ", value), "f.yaml");
+  EXPECT_TRUE(tree.ok()) << tree.status();
+  YamlErrors errors("f.yaml");
+  Implementation implementation;
+  Apply(ReadBehaviour(*tree, "", &errors), &implementation);
+  return implementation;
+}
+
+// Goal: every key of a behaviour sets a field, and no two keys the same one.
+// Method: set each alone to a value that our workers do not have.
+TEST(FrameworkRulesTest, EveryKeySetsItsOwnField) {
+  std::vector<Implementation> seen;
+  for (const std::string& key : BehaviourKeyNames()) {
+    Implementation changed;
+    for (const char* value : {"true", "false", "3", "[experts]"}) {
+      if (changed == Implementation{}) changed = With(key, value);
+    }
+    EXPECT_FALSE(changed == Implementation{}) << key;
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), changed), 0) << key;
+    seen.push_back(changed);
+  }
 }
 
 // Goal: versions grow with time, and nothing else is a version. Method: some.
