@@ -1,7 +1,6 @@
 #include "planner/evaluate/behaviour_keys.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -83,12 +82,9 @@ struct SettingReader {
   }
   void operator()(int32_t Implementation::*field) const {
     int64_t value = 0;
-    if (!map.Integer(name, Need::kOptional, 1, &value)) return;
-    if (value > std::numeric_limits<int32_t>::max()) {
-      map.Error(name, "at most 2147483647");
-      return;
+    if (map.Integer(name, Need::kOptional, 1, &value)) {
+      Add(field, static_cast<int32_t>(value));
     }
-    Add(field, static_cast<int32_t>(value));
   }
   void operator()(SelectiveRecompute Implementation::*field) const {
     std::vector<std::string> words;

@@ -23,12 +23,24 @@ bool IsOneOf(const std::vector<std::string>& all, const std::string& word) {
   return std::find(all.begin(), all.end(), word) != all.end();
 }
 
+// The PlainModelName(). An empty one would hold for every model, so it is
+// refused.
+std::string PlainNameOf(const std::string& model, absl::string_view key,
+                        YamlMap& map) {
+  std::string name = PlainModelName(model);
+  if (name.empty()) {
+    map.Error(
+        key, absl::StrCat("expected the name of a model, found '", model, "'"));
+  }
+  return name;
+}
+
 // The keys of a RunFilter, which stand beside those of what it is for.
 RunFilter ReadFilter(YamlMap& map) {
   RunFilter filter;
   std::string text;
   if (map.Text("model", Need::kOptional, &text)) {
-    filter.model = PlainModelName(text);
+    filter.model = PlainNameOf(text, "model", map);
   }
   map.Words("gpu", Need::kOptional, &filter.gpus);
   for (const std::string& gpu : filter.gpus) {
@@ -140,8 +152,9 @@ class RuleReader {
       YamlMap map(models->children[i],
                   map_.PathOf(absl::StrCat("more_layers[", i, "]")), &errors_);
       MoreLayers more;
-      map.Text("model", Need::kRequired, &more.model);
-      more.model = PlainModelName(more.model);
+      if (map.Text("model", Need::kRequired, &more.model)) {
+        more.model = PlainNameOf(more.model, "model", map);
+      }
       map.Integer("layers", Need::kRequired, 1, &more.layers);
       map.Text("says", Need::kRequired, &more.says);
       map.Finish();
@@ -179,9 +192,13 @@ class RuleReader {
       parts = ReadParts(*entries, map.PathOf("parts"));
     }
     if (const YamlTree* models = map.Map("models", Need::kRequired)) {
+      YamlMap names(*models, map.PathOf("models"), &errors_);
       for (const YamlTree& model : models->children) {
-        ReadRecipesOf(model, map.PathOf("models"), parts);
+        if (const YamlTree* recipes = names.List(model.key, Need::kOptional)) {
+          ReadRecipesOf(*recipes, model.key, names, parts);
+        }
       }
+      names.Finish();
     }
     map.Finish();
   }
@@ -203,22 +220,17 @@ class RuleReader {
     return parts;
   }
 
-  void ReadRecipesOf(const YamlTree& model, const std::string& path,
-                     const Parts& parts) {
-    const std::string own_path = absl::StrCat(path, ".", model.key);
-    if (model.kind != YamlTree::Kind::kList) {
-      errors_.Add(model, own_path,
-                  absl::StrCat("expected a list, found ", DescribeYaml(model)));
-      return;
-    }
-    for (size_t i = 0; i < model.children.size(); ++i) {
-      YamlMap map(model.children[i], absl::StrCat(own_path, "[", i, "]"),
-                  &errors_);
+  void ReadRecipesOf(const YamlTree& list, const std::string& model,
+                     YamlMap& models, const Parts& parts) {
+    const std::string name = PlainNameOf(model, model, models);
+    for (size_t i = 0; i < list.children.size(); ++i) {
+      YamlMap map(list.children[i],
+                  models.PathOf(absl::StrCat(model, "[", i, "]")), &errors_);
       Recipe recipe{.filter = ReadFilter(map)};
       if (!recipe.filter.model.empty()) {
         map.Error("model", "the recipe stands below its model; remove it");
       }
-      recipe.filter.model = PlainModelName(model.key);
+      recipe.filter.model = name;
       AddParts(map, parts, &recipe);
       std::vector<std::string> words;
       if (map.Words("recompute", Need::kOptional, &words)) {

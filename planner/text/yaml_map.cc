@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -96,11 +97,14 @@ bool YamlMap::Words(absl::string_view key, Need need,
 
 bool YamlMap::Integer(absl::string_view key, Need need, int64_t least,
                       int64_t* out) {
-  const std::string expected = absl::StrCat("an integer of at least ", least);
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const std::string expected =
+      absl::StrCat("an integer from ", least, " to ", kMost);
   const YamlTree* entry = Scalar(key, need, expected);
   if (entry == nullptr) return false;
   int64_t value = 0;
-  if (!absl::SimpleAtoi(entry->scalar, &value) || value < least) {
+  if (!absl::SimpleAtoi(entry->scalar, &value) || value < least ||
+      value > kMost) {
     Expected(*entry, key, expected);
     return false;
   }

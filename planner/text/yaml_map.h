@@ -52,6 +52,7 @@ class YamlMap {
   bool Text(absl::string_view key, Need need, std::string* out);
   // One word stands for a list of one.
   bool Words(absl::string_view key, Need need, std::vector<std::string>* out);
+  // From `least` to 2^31 - 1, so that products of two do not overflow.
   bool Integer(absl::string_view key, Need need, int64_t least, int64_t* out);
   bool Number(absl::string_view key, Need need, double* out);  // Above 0.
   bool Flag(absl::string_view key, Need need, bool* out);

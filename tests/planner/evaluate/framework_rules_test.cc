@@ -117,8 +117,9 @@ TEST(FrameworkRulesTest, RefusesMistakes) {
   EXPECT_EQ(ErrorOfRules("chunks_logits: false", "chunks_logits: 0"),
             "f.yaml:8: frameworks.core.behaviour.chunks_logits: expected true "
             "or false, found '0'");
-  EXPECT_THAT(ErrorOfRules("gradient_bytes: 2", "gradient_bytes: 4294967298"),
-              HasSubstr("gradient_bytes: at most 2147483647"));
+  EXPECT_THAT(
+      ErrorOfRules("gradient_bytes: 2", "gradient_bytes: 4294967298"),
+      HasSubstr("gradient_bytes: expected an integer from 1 to 2147483647"));
   EXPECT_THAT(ErrorOfRules("[norms, experts]", "[norms, heads]"),
               HasSubstr("unknown part 'heads'; known are norms, activation"));
   EXPECT_THAT(ErrorOfRules("    says: the first one\n", ""),
@@ -143,6 +144,11 @@ TEST(FrameworkRulesTest, RefusesMistakes) {
               HasSubstr("models.Ours 2B[1].from: expected a version such as"));
   EXPECT_THAT(ErrorOfRules("[slow, quiet]", "[slow, loud]"),
               HasSubstr("use: there is no part 'loud'; parts are quiet, slow"));
+  EXPECT_THAT(ErrorOfRules("Ours 2B:\n          - {use: quiet}",
+                           "Ours 2B: []\n        Ours 2B:"),
+              HasSubstr("recipes.models.Ours 2B: given twice; remove one"));
+  EXPECT_THAT(ErrorOfRules("Ours 2B", "'-'"),
+              HasSubstr("models.-: expected the name of a model, found '-'"));
   EXPECT_THAT(ErrorOfRules("- {use: quiet}", "- {model: Ours, use: quiet}"),
               HasSubstr("the recipe stands below its model; remove it"));
 }

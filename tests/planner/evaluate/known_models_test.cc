@@ -54,11 +54,11 @@ TEST(KnownModelsTest, ReadsAFile) {
 // Goal: a mistake in the file is named with its line and key. Method: one each.
 TEST(KnownModelsTest, RefusesMistakes) {
   EXPECT_EQ(ErrorOfModels("hidden: 512, ", ""),
-            "m.yaml:4: models[0].dims.hidden: missing; expected an integer of "
-            "at least 1");
+            "m.yaml:4: models[0].dims.hidden: missing; expected an integer "
+            "from 1 to 2147483647");
   EXPECT_EQ(ErrorOfModels("layers: 4", "layers: four"),
-            "m.yaml:5: models[0].dims.layers: expected an integer of at least "
-            "1, found 'four'");
+            "m.yaml:5: models[0].dims.layers: expected an integer from 1 to "
+            "2147483647, found 'four'");
   EXPECT_THAT(ErrorOfModels("kv_heads", "kv_haeds"),
               HasSubstr("did you mean 'kv_heads'?"));
   EXPECT_THAT(ErrorOfModels("swiglu", "maxout"),

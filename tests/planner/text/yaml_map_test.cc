@@ -63,9 +63,11 @@ TEST(YamlMapTest, NamesEveryMistake) {
       {"name: [a]", "f.yaml:1: part.name: expected text, found a list"},
       {"name: ''", "f.yaml:1: part.name: expected text, found ''"},
       {"name: a\ncount: 0",
-       "f.yaml:2: part.count: expected an integer of at least 1, found '0'"},
+       "f.yaml:2: part.count: expected an integer from 1 to 2147483647, found "
+       "'0'"},
       {"name: a\ncount: 1.5",
-       "f.yaml:2: part.count: expected an integer of at least 1, found '1.5'"},
+       "f.yaml:2: part.count: expected an integer from 1 to 2147483647, found "
+       "'1.5'"},
       {"name: a\nrate: fast",
        "f.yaml:2: part.rate: expected a number above 0, found 'fast'"},
       {"name: a\nrate: inf",
@@ -83,7 +85,8 @@ TEST(YamlMapTest, NamesEveryMistake) {
       {"name: a\nname: b", "f.yaml:2: part.name: given twice; remove one"},
       {"[a]", "f.yaml:1: part: expected a map, found a list"},
       {"name: a\ncount: x\non: 1",
-       "f.yaml:2: part.count: expected an integer of at least 1, found 'x'\n"
+       "f.yaml:2: part.count: expected an integer from 1 to 2147483647, found "
+       "'x'\n"
        "f.yaml:3: part.on: expected true or false, found '1'"}};
   for (const auto& [yaml, errors] : cases) {
     EXPECT_EQ(ReadAll(yaml).errors, errors) << yaml;
