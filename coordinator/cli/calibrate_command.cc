@@ -16,6 +16,7 @@
 #include "planner/evaluate/evaluate.h"
 #include "planner/evaluate/own_profile.h"
 #include "planner/evaluate/published_runs.h"
+#include "planner/evaluate/run_rules.h"
 #include "planner/profile/profile_file.h"
 #include "planner/profile/shipped_profiles.h"
 
@@ -26,6 +27,7 @@ struct CalibrateOptions {
   std::string runs_path;
   std::string profile;
   std::string output;
+  std::string rules;
 };
 
 absl::Status RunCalibrate(const CalibrateOptions& options) {
@@ -35,12 +37,16 @@ absl::Status RunCalibrate(const CalibrateOptions& options) {
     if (run.fault.empty()) continue;
     std::cerr << "warning: " << run.fault << "; the row is left out\n";
   }
+  ASSIGN_OR_RETURN(const RunRules rules,
+                   options.rules.empty() ? LoadRulesBeside(options.runs_path)
+                                         : LoadRunRules(options.rules));
   ASSIGN_OR_RETURN(HardwareProfile loaded, LoadNamedProfile(options.profile));
-  ASSIGN_OR_RETURN(
-      const OwnProfile own,
-      MakeOwnProfile(std::move(loaded), CachedProfiles(LoadNamedProfile)));
+  ASSIGN_OR_RETURN(const OwnProfile own,
+                   MakeOwnProfile(std::move(loaded), rules,
+                                  CachedProfiles(LoadNamedProfile)));
   const HardwareProfile& profile = own.profile;
-  ASSIGN_OR_RETURN(ProfileCorrection correction, CorrectProfile(runs, own));
+  ASSIGN_OR_RETURN(ProfileCorrection correction,
+                   CorrectProfile(runs, rules, own));
   HardwareProfile& corrected = correction.profile;
   corrected.name = profile.name;
   const bool is_moved = corrected.constants != profile.constants;
@@ -87,6 +93,12 @@ void AddCalibrateCommand(CLI::App& app, int* exit_code) {
       ->required();
   command->add_option("--output", options->output, "The corrected profile")
       ->required();
+  command
+      ->add_option("--rules", options->rules,
+                   "Folder of frameworks.yaml and models.yaml, which say what "
+                   "runs leave out (default: the folder of RUNS, else those "
+                   "that come with Millrace)")
+      ->check(CLI::ExistingDirectory);
   command->footer(
       "Example: millrace calibrate runs.json --profile h100-sxm --output "
       "mine.yaml");

@@ -17,6 +17,7 @@
 #include "planner/evaluate/evaluation_summary.h"
 #include "planner/evaluate/own_profile.h"
 #include "planner/evaluate/published_runs.h"
+#include "planner/evaluate/run_rules.h"
 #include "planner/profile/profile_file.h"
 #include "planner/profile/shipped_profiles.h"
 
@@ -29,10 +30,12 @@ struct EvaluateOptions {
   int calibrate_first = 0;
   std::string profile_directory;
   std::string profile;
+  std::string rules;
   bool json = false;
 };
 
-absl::StatusOr<ProfileSource> ProfilesOf(const EvaluateOptions& options) {
+absl::StatusOr<ProfileSource> ProfilesOf(const EvaluateOptions& options,
+                                         const RunRules& rules) {
   ProfileSource profiles = CachedProfiles(
       [directory = options.profile_directory](
           const std::string& name) -> absl::StatusOr<HardwareProfile> {
@@ -41,7 +44,8 @@ absl::StatusOr<ProfileSource> ProfilesOf(const EvaluateOptions& options) {
       });
   if (options.profile.empty()) return profiles;
   ASSIGN_OR_RETURN(HardwareProfile loaded, LoadNamedProfile(options.profile));
-  ASSIGN_OR_RETURN(OwnProfile own, MakeOwnProfile(std::move(loaded), profiles));
+  ASSIGN_OR_RETURN(OwnProfile own,
+                   MakeOwnProfile(std::move(loaded), rules, profiles));
   return OwnProfileFirst(std::move(own), std::move(profiles));
 }
 
@@ -62,11 +66,14 @@ absl::Status RunEvaluate(const EvaluateOptions& options) {
       if (!known.contains(run.id)) runs.push_back(run);
     }
   }
-  ASSIGN_OR_RETURN(const ProfileSource profiles, ProfilesOf(options));
+  ASSIGN_OR_RETURN(const RunRules rules,
+                   options.rules.empty() ? LoadRulesBeside(options.runs_path)
+                                         : LoadRunRules(options.rules));
+  ASSIGN_OR_RETURN(const ProfileSource profiles, ProfilesOf(options, rules));
   std::vector<RunPrediction> predictions;
   for (const PublishedRun& run : runs) {
     predictions.push_back(
-        PredictRun(run, profiles, {.sensitivities = calibrates}));
+        PredictRun(run, rules, profiles, {.sensitivities = calibrates}));
   }
   if (options.calibrate_first > 0) {
     calibration_ids =
@@ -114,6 +121,12 @@ void AddEvaluateCommand(CLI::App& app, int* exit_code) {
   command->add_option("--profile", options->profile,
                       "A profile measured on one's own machine, for runs on "
                       "devices of its type");
+  command
+      ->add_option("--rules", options->rules,
+                   "Folder of frameworks.yaml and models.yaml, which say what "
+                   "runs leave out (default: the folder of RUNS, else those "
+                   "that come with Millrace)")
+      ->check(CLI::ExistingDirectory);
   command->add_flag("--json", options->json,
                     "One JSON object a line: runs, then the summary");
   command->footer(

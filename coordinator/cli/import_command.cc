@@ -3,15 +3,16 @@
 #include <cstdint>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "planner/frameworks/adapter.h"
 #include "planner/frameworks/import.h"
 
 namespace millrace {
@@ -38,26 +39,23 @@ absl::StatusOr<std::string> ReadGivenFile(const std::string& path) {
 absl::StatusOr<Settings> ReadSettings(Framework framework,
                                       const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadGivenFile(path));
-  switch (framework) {
-    case Framework::kMegatron:
-      return ReadMegatronSettings(text, path);
-    case Framework::kMegatronBridge:
-    case Framework::kNemo:
-      return ReadOverrideSettings(text, path);
-    case Framework::kTorchtitan:
-      return ReadTomlSettings(text, path);
-    case Framework::kDeepSpeed:
-    case Framework::kHuggingFace:
-      break;
-  }
-  return ReadJsonSettings(text, path);
+  return framework->read(text, path);
+}
+
+// "huggingface (a model's config.json), megatron (...), ...".
+std::string ConfigurationsRead() {
+  return absl::StrJoin(Adapters(), ", ",
+                       [](std::string* out, Framework framework) {
+                         absl::StrAppend(out, framework->name, " (",
+                                         framework->configuration, ")");
+                       });
 }
 
 absl::Status RunImport(const ImportCommandOptions& options) {
-  const std::optional<Framework> framework = FrameworkFromName(options.from);
-  CHECK(framework.has_value()) << options.from;  // The parser knows the names.
+  const Framework framework = FindAdapter(options.from);
+  CHECK(framework != nullptr) << options.from;  // The parser knows the names.
   ASSIGN_OR_RETURN(const Settings settings,
-                   ReadSettings(*framework, options.path));
+                   ReadSettings(framework, options.path));
   ImportOptions import_options{.name = options.name,
                                .approximates = options.approximates};
   if (options.sequence_length > 0) {
@@ -68,12 +66,11 @@ absl::Status RunImport(const ImportCommandOptions& options) {
   }
   if (!options.model_path.empty()) {
     ASSIGN_OR_RETURN(import_options.model,
-                     ReadSettings(Framework::kHuggingFace, options.model_path));
+                     ReadSettings(HuggingFaceAdapter(), options.model_path));
   }
   ASSIGN_OR_RETURN(const ImportedJob imported,
-                   ImportJob(*framework, settings, import_options));
-  const std::string yaml =
-      ImportedJobToYaml(imported, *framework, options.path);
+                   ImportJob(framework, settings, import_options));
+  const std::string yaml = ImportedJobToYaml(imported, framework, options.path);
   if (options.output_path.empty()) {
     std::cout << yaml;
     return absl::OkStatus();
@@ -89,13 +86,9 @@ void AddImportCommand(CLI::App& app, int* exit_code) {
       "import", "Write a job file from the configuration of another framework");
   command
       ->add_option("--from", options->from,
-                   "Whose configuration it is: a model's config.json, the "
-                   "flags or printed arguments of Megatron-LM, overrides or "
-                   "the YAML of a run of Megatron-Bridge or NeMo, a TOML file "
-                   "of torchtitan, or a DeepSpeed configuration")
+                   "Whose configuration FILE is: " + ConfigurationsRead())
       ->required()
-      ->check(CLI::IsMember({"huggingface", "megatron", "megatron-bridge",
-                             "nemo", "torchtitan", "deepspeed"}));
+      ->check(CLI::IsMember(ImportNames()));
   command->add_option("FILE", options->path, "The configuration")->required();
   command->add_option("--output", options->output_path,
                       "Write the job file here (default: standard output)");

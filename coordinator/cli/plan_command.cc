@@ -25,6 +25,7 @@
 #include "planner/explain/what_if.h"
 #include "planner/fleet/disturbance.h"
 #include "planner/fleet/objective_search.h"
+#include "planner/frameworks/adapter.h"
 #include "planner/frameworks/export.h"
 #include "planner/job/job_file.h"
 #include "planner/layout/layout.h"
@@ -81,12 +82,11 @@ int32_t DevicesPerHost(const PlanningCase& planned) {
 
 absl::Status PrintExport(const PlanOptions& options,
                          const PlanningCase& planned, const Layout& layout) {
-  const std::optional<Framework> framework =
-      FrameworkFromName(options.export_to);
-  CHECK(framework.has_value()) << options.export_to;  // The parser knows them.
+  const Framework framework = FindAdapter(options.export_to);
+  CHECK(framework != nullptr) << options.export_to;  // The parser knows them.
   ASSIGN_OR_RETURN(
       const std::string text,
-      ExportLayout(planned.job, layout, *framework, DevicesPerHost(planned)));
+      ExportLayout(planned.job, layout, framework, DevicesPerHost(planned)));
   if (options.output_path.empty()) {
     std::cout << text;
     return absl::OkStatus();
@@ -297,11 +297,10 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
       command
           ->add_option(
               "--export", options->export_to,
-              "Print the layout as another framework's configuration "
-              "instead: megatron, megatron-bridge, nemo, torchtitan or "
-              "deepspeed")
-          ->check(CLI::IsMember({"megatron", "megatron-bridge", "nemo",
-                                 "torchtitan", "deepspeed"}))
+              absl::StrCat("Print the layout as another framework's "
+                           "configuration instead: ",
+                           JoinWithOr(ExportNames())))
+          ->check(CLI::IsMember(ExportNames()))
           ->excludes(program)
           ->excludes(json);
   command

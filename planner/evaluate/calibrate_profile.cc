@@ -27,8 +27,8 @@ struct Fit {
 };
 
 // `profile` is the own one with its constants moved.
-Fit PredictAll(const std::vector<PublishedRun>& runs, const OwnProfile& own,
-               const HardwareProfile& profile,
+Fit PredictAll(const std::vector<PublishedRun>& runs, const RunRules& rules,
+               const OwnProfile& own, const HardwareProfile& profile,
                std::vector<std::string>* reasons) {
   const ProfileSource source = [&](const std::string& name) {
     return own.stands_for(name)
@@ -39,7 +39,8 @@ Fit PredictAll(const std::vector<PublishedRun>& runs, const OwnProfile& own,
   Fit fit;
   std::vector<double> errors;
   for (const PublishedRun& run : runs) {
-    RunPrediction prediction = PredictRun(run, source, {.sensitivities = true});
+    RunPrediction prediction =
+        PredictRun(run, rules, source, {.sensitivities = true});
     const std::optional<double> error = prediction.step_time_error();
     if (error) {
       errors.push_back(std::fabs(*error));
@@ -163,10 +164,11 @@ void Judge(const Fit& fit, ProfileCorrection* result) {
 }  // namespace
 
 absl::StatusOr<ProfileCorrection> CorrectProfile(
-    const std::vector<PublishedRun>& runs, const OwnProfile& own) {
+    const std::vector<PublishedRun>& runs, const RunRules& rules,
+    const OwnProfile& own) {
   const HardwareProfile& profile = own.profile;
   std::vector<std::string> reasons;
-  Fit fit = PredictAll(runs, own, profile, &reasons);
+  Fit fit = PredictAll(runs, rules, own, profile, &reasons);
   if (fit.predictions.empty()) {
     constexpr size_t kShown = 3;
     reasons.resize(std::min(reasons.size(), kShown));
@@ -199,7 +201,7 @@ absl::StatusOr<ProfileCorrection> CorrectProfile(
         moved[k] = std::log(constant.value / profile.constants[k].value);
       }
     }
-    fit = PredictAll(runs, own, next, &reasons);
+    fit = PredictAll(runs, rules, own, next, &reasons);
     if (fit.median_error < best.median_error) {
       result.profile = std::move(next);
       best = fit;

@@ -33,7 +33,8 @@ struct ProfileCorrection {
 // step_error is that of these runs. Tables stay. Shares end at 1.
 // InvalidArgument if no run of `runs` can be used, with the first reasons.
 absl::StatusOr<ProfileCorrection> CorrectProfile(
-    const std::vector<PublishedRun>& runs, const OwnProfile& own);
+    const std::vector<PublishedRun>& runs, const RunRules& rules,
+    const OwnProfile& own);
 
 }  // namespace millrace
 

@@ -55,12 +55,12 @@ absl::StatusOr<std::vector<Sensitivity>> Sensitivities(
   return sensitivities;
 }
 
-absl::Status Fill(const ProfileSource& profiles,
+absl::Status Fill(const RunRules& rules, const ProfileSource& profiles,
                   const PredictionOptions& options, RunPrediction* out) {
   if (!out->run.fault.empty()) {
     return absl::InvalidArgumentError(out->run.fault);
   }
-  ASSIGN_OR_RETURN(out->setup, SetUpRun(out->run));
+  ASSIGN_OR_RETURN(out->setup, SetUpRun(out->run, rules));
   RETURN_IF_ERROR(ValidatePlannedLayout(out->setup.model, out->setup.layout,
                                         out->setup.layout.global_batch()));
   ASSIGN_OR_RETURN(const HardwareProfile profile, profiles(out->setup.profile));
@@ -100,11 +100,12 @@ std::string RunPrediction::why_no_error() const {
   return MeasuredStepTime(run) ? "" : "no step time was measured";
 }
 
-RunPrediction PredictRun(const PublishedRun& run, const ProfileSource& profiles,
+RunPrediction PredictRun(const PublishedRun& run, const RunRules& rules,
+                         const ProfileSource& profiles,
                          const PredictionOptions& options) {
   RunPrediction prediction;
   prediction.run = run;
-  prediction.status = Fill(profiles, options, &prediction);
+  prediction.status = Fill(rules, profiles, options, &prediction);
   return prediction;
 }
 

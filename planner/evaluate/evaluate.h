@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "planner/cost/closed_form.h"
 #include "planner/evaluate/published_runs.h"
+#include "planner/evaluate/run_rules.h"
 #include "planner/evaluate/run_setup.h"
 #include "planner/profile/profile.h"
 
@@ -62,7 +63,8 @@ struct PredictionOptions {
   bool sensitivities = false;
 };
 // A run with a fault is unsupported for that reason.
-RunPrediction PredictRun(const PublishedRun& run, const ProfileSource& profiles,
+RunPrediction PredictRun(const PublishedRun& run, const RunRules& rules,
+                         const ProfileSource& profiles,
                          const PredictionOptions& options);
 
 // Profiles of `load`, each loaded once, whatever comes of it.

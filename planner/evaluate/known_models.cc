@@ -1,150 +1,194 @@
 #include "planner/evaluate/known_models.h"
 
-#include <vector>
+#include <algorithm>
 
+#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "planner/text/yaml_map.h"
 
 namespace millrace {
 namespace {
 
-ModelSpec Llama2(int64_t layers, int64_t hidden, int64_t heads,
-                 int64_t kv_heads, int64_t ffn) {
-  ModelSpec model;
-  model.vocab_size = 32000;
-  model.hidden = hidden;
-  model.num_layers = layers;
-  model.num_heads = heads;
-  model.num_kv_heads = kv_heads;
-  model.head_dim = hidden / heads;
-  model.ffn_hidden = ffn;
-  return model;
+using Need = YamlMap::Need;
+
+std::string ItemPath(absl::string_view list, size_t index) {
+  return absl::StrCat(list, "[", index, "]");
 }
 
-ModelSpec Nemotron3(int64_t layers, int64_t hidden) {
-  ModelSpec model =
-      Llama2(layers, hidden, hidden / 128, hidden / 128, 4 * hidden);
-  model.vocab_size = 256000;
-  model.feed_forward = FeedForward::kSquaredRelu;
-  return model;
+// The name's letters and digits, of which there must be some.
+void ReadName(YamlMap& map, std::string* prefix) {
+  std::string name;
+  if (!map.Text("name", Need::kRequired, &name)) return;
+  *prefix = PlainModelName(name);
+  if (prefix->empty()) map.Error("name", "expected letters or digits");
 }
 
-ModelSpec Llama3(int64_t layers, int64_t hidden, int64_t heads, int64_t ffn) {
-  ModelSpec model = Llama2(layers, hidden, heads, 8, ffn);
-  model.vocab_size = 128256;
-  return model;
+void ReadFeedForward(YamlMap& dims, FeedForward* kind) {
+  std::string name;
+  if (!dims.Text("mlp", Need::kRequired, &name)) return;
+  for (const FeedForward known :
+       {FeedForward::kSwiglu, FeedForward::kGelu, FeedForward::kSquaredRelu}) {
+    if (name != FeedForwardName(known)) continue;
+    *kind = known;
+    return;
+  }
+  dims.Error("mlp", absl::StrCat("expected swiglu, gelu or relu2, found '",
+                                 name, "'"));
 }
 
-ModelSpec Gpt3(int64_t layers, int64_t hidden, int64_t heads) {
-  ModelSpec model = Llama2(layers, hidden, heads, heads, 4 * hidden);
-  model.vocab_size = 51200;
-  model.feed_forward = FeedForward::kGelu;
-  model.ties_embedding = true;
-  return model;
+void ReadExperts(const YamlTree& tree, const std::string& path,
+                 YamlErrors* errors, MixtureOfExperts* moe) {
+  YamlMap map(tree, path, errors);
+  map.Integer("experts", Need::kRequired, 1, &moe->num_experts);
+  map.Integer("topk", Need::kRequired, 1, &moe->experts_per_token);
+  map.Integer("moe_ffn", Need::kRequired, 1, &moe->expert_hidden);
+  map.Integer("shared", Need::kOptional, 0, &moe->num_shared_experts);
+  map.Integer("dense_layers", Need::kOptional, 0, &moe->num_dense_layers);
+  map.Finish();
 }
 
-ModelSpec GptOss(int64_t layers, int64_t experts) {
-  ModelSpec model = Llama2(layers, 2880, 64, 8, 2880);
-  model.vocab_size = 201088;
-  model.head_dim = 64;
-  model.moe = {
-      .num_experts = experts, .experts_per_token = 4, .expert_hidden = 2880};
-  return model;
+void ReadLatentAttention(const YamlTree& tree, const std::string& path,
+                         YamlErrors* errors, LatentAttention* mla) {
+  YamlMap map(tree, path, errors);
+  std::string type;
+  if (map.Text("type", Need::kRequired, &type) && type != "MLA") {
+    map.Error("type", absl::StrCat("expected MLA, found '", type, "'"));
+  }
+  map.Integer("q_lora", Need::kOptional, 0, &mla->query_rank);
+  map.Integer("kv_lora", Need::kRequired, 1, &mla->kv_rank);
+  map.Integer("qk_nope", Need::kRequired, 1, &mla->nope_head_dim);
+  map.Integer("qk_rope", Need::kRequired, 1, &mla->rope_head_dim);
+  map.Integer("v", Need::kRequired, 1, &mla->value_head_dim);
+  map.Finish();
 }
 
-ModelSpec Mixtral(ModelSpec model) {
-  model.moe = {.num_experts = 8,
-               .experts_per_token = 2,
-               .expert_hidden = model.ffn_hidden};
-  return model;
+void ReadHeadDim(YamlMap& dims, ModelSpec* model) {
+  const bool is_latent = model->mla.kv_rank > 0;
+  if (dims.Integer("head_dim", Need::kOptional, 1, &model->head_dim)) {
+    if (is_latent) {
+      dims.Error("head_dim", "follows from qk_nope and qk_rope; remove it");
+    }
+  } else if (is_latent) {
+    model->head_dim = model->mla.nope_head_dim + model->mla.rope_head_dim;
+  } else if (model->num_heads > 0 && model->hidden % model->num_heads == 0) {
+    model->head_dim = model->hidden / model->num_heads;
+  } else {
+    dims.Error("head_dim", "missing; hidden is not divisible by heads");
+  }
 }
 
-ModelSpec Mixtral8x22Billion() {
-  ModelSpec model = Mixtral(Llama2(56, 6144, 48, 8, 16384));
-  model.vocab_size = 32768;
-  return model;
+void ReadDims(const YamlTree& tree, const std::string& path, YamlErrors* errors,
+              ModelSpec* model) {
+  YamlMap dims(tree, path, errors);
+  dims.Integer("vocab", Need::kRequired, 1, &model->vocab_size);
+  dims.Integer("hidden", Need::kRequired, 1, &model->hidden);
+  dims.Integer("layers", Need::kRequired, 1, &model->num_layers);
+  dims.Integer("heads", Need::kRequired, 1, &model->num_heads);
+  dims.Integer("kv_heads", Need::kRequired, 1, &model->num_kv_heads);
+  dims.Integer("ffn", Need::kRequired, 1, &model->ffn_hidden);
+  ReadFeedForward(dims, &model->feed_forward);
+  dims.Flag("ties_embedding", Need::kOptional, &model->ties_embedding);
+  if (const YamlTree* moe = dims.Map("moe", Need::kOptional)) {
+    ReadExperts(*moe, dims.PathOf("moe"), errors, &model->moe);
+  }
+  if (const YamlTree* attention = dims.Map("attn", Need::kOptional)) {
+    ReadLatentAttention(*attention, dims.PathOf("attn"), errors, &model->mla);
+  }
+  ReadHeadDim(dims, model);
+  dims.Finish();
+  if (!errors->status().ok()) return;  // ValidateModel would repeat them.
+  ModelSpec whole = *model;
+  whole.sequence_length = 1;
+  const absl::Status valid = ValidateModel(whole);
+  if (!valid.ok()) errors->Add(tree, path, valid.message());
 }
 
-// Of 128 experts.
-ModelSpec Qwen3(int64_t layers, int64_t hidden, int64_t heads, int64_t width) {
-  ModelSpec model = Llama2(layers, hidden, heads, 4, width);
-  model.vocab_size = 151936;
-  model.head_dim = 128;
-  model.moe = {
-      .num_experts = 128, .experts_per_token = 8, .expert_hidden = width};
-  return model;
+KnownModel ReadModel(const YamlTree& tree, const std::string& path,
+                     YamlErrors* errors) {
+  KnownModel known;
+  YamlMap map(tree, path, errors);
+  ReadName(map, &known.prefix);
+  map.Text("source", Need::kRequired, &known.source);
+  map.Text("simplification", Need::kOptional, &known.simplification);
+  if (const YamlTree* dims = map.Map("dims", Need::kRequired)) {
+    ReadDims(*dims, map.PathOf("dims"), errors, &known.model);
+  }
+  map.Finish();
+  return known;
 }
 
-// DeepSeek-V3's block.
-ModelSpec LatentExperts(ModelSpec model, int64_t query_rank,
-                        MixtureOfExperts moe) {
-  model.vocab_size = 163840;
-  model.mla = {.kv_rank = 512,
-               .query_rank = query_rank,
-               .nope_head_dim = 128,
-               .rope_head_dim = 64,
-               .value_head_dim = 128};
-  model.head_dim = 192;
-  model.moe = moe;
-  return model;
+KnownExperts ReadKnownExperts(const YamlTree& tree, const std::string& path,
+                              YamlErrors* errors) {
+  KnownExperts known;
+  YamlMap map(tree, path, errors);
+  ReadName(map, &known.prefix);
+  map.Text("source", Need::kRequired, &known.source);
+  map.Integer("experts", Need::kRequired, 1, &known.num_experts);
+  map.Finish();
+  return known;
 }
 
-const std::vector<KnownModel>& KnownModels() {
-  static const auto* const models = new std::vector<KnownModel>{
-      {"llama27b", "config.json of Llama 2 7B", Llama2(32, 4096, 32, 32, 11008),
-       ""},
-      {"llama213b", "config.json of Llama 2 13B",
-       Llama2(40, 5120, 40, 40, 13824), ""},
-      {"llama270b", "config.json of Llama 2 70B",
-       Llama2(80, 8192, 64, 8, 28672), ""},
-      {"llama38b", "config.json of Llama 3 8B", Llama3(32, 4096, 32, 14336),
-       ""},
-      {"llama318b", "config.json of Llama 3.1 8B", Llama3(32, 4096, 32, 14336),
-       ""},
-      {"llama370b", "config.json of Llama 3 70B", Llama3(80, 8192, 64, 28672),
-       ""},
-      {"llama3170b", "config.json of Llama 3.1 70B",
-       Llama3(80, 8192, 64, 28672), ""},
-      {"llama31405b", "config.json of Llama 3.1 405B",
-       Llama3(126, 16384, 128, 53248), ""},
-      {"gpt35b", "NeMo's GPT-3 5B recipe", Gpt3(24, 4096, 32), ""},
-      {"gpt320b", "NeMo's GPT-3 20B recipe", Gpt3(44, 6144, 48), ""},
-      {"mixtral8x7b", "config.json of Mixtral 8x7B",
-       Mixtral(Llama2(32, 4096, 32, 8, 14336)), ""},
-      {"mixtral8x22b", "config.json of Mixtral 8x22B", Mixtral8x22Billion(),
-       ""},
-      {"qwen330b", "config.json of Qwen3 30B-A3B", Qwen3(48, 2048, 32, 768),
-       ""},
-      {"qwen3235b", "config.json of Qwen3 235B-A22B", Qwen3(94, 4096, 64, 1536),
-       ""},
-      {"nemotron8b", "NeMo's Nemotron-3 8B recipe", Nemotron3(32, 4096), ""},
-      {"nemotron22b", "NeMo's Nemotron-3 22B recipe", Nemotron3(40, 6144), ""},
-      {"gptoss20b", "config.json of gpt-oss-20b", GptOss(24, 32),
-       "every layer's attention as if it saw all tokens: half of them see 128"},
-      {"gptoss120b", "config.json of gpt-oss-120b", GptOss(36, 128),
-       "every layer's attention as if it saw all tokens: half of them see 128"},
-      {"kimik2", "config.json of Kimi K2",
-       LatentExperts(Llama2(61, 7168, 64, 64, 18432), 1536,
-                     {.num_experts = 384,
-                      .experts_per_token = 8,
-                      .expert_hidden = 2048,
-                      .num_shared_experts = 1,
-                      .num_dense_layers = 1}),
-       ""},
-      {"moonlight16b", "config.json of Moonlight-16B-A3B",
-       LatentExperts(Llama2(27, 2048, 16, 16, 11264), 0,
-                     {.num_experts = 64,
-                      .experts_per_token = 6,
-                      .expert_hidden = 1408,
-                      .num_shared_experts = 2,
-                      .num_dense_layers = 1}),
-       ""},
-  };
-  return *models;
+UnplannableModels ReadUnplannable(const YamlTree& tree, const std::string& path,
+                                  YamlErrors* errors) {
+  UnplannableModels models;
+  YamlMap map(tree, path, errors);
+  map.Words("names", Need::kOptional, &models.prefixes);
+  map.Words("words", Need::kOptional, &models.words);
+  map.Text("why", Need::kRequired, &models.why);
+  map.Finish();
+  for (std::vector<std::string>* names : {&models.prefixes, &models.words}) {
+    for (std::string& name : *names) {
+      name = PlainModelName(name);
+      if (name.empty()) errors->Add(tree, path, "a name without letters");
+    }
+  }
+  if (models.prefixes.empty() && models.words.empty()) {
+    errors->Add(tree, path, "expected names or words");
+  }
+  return models;
+}
+
+// Reads each item of an optional list into `out`.
+template <typename Item, typename Read>
+void ReadItems(YamlMap& file, const char* key, Need need, Read read,
+               YamlErrors* errors, std::vector<Item>* out) {
+  const YamlTree* list = file.List(key, need);
+  if (list == nullptr) return;
+  for (const YamlTree& item : list->children) {
+    out->push_back(read(item, ItemPath(key, out->size()), errors));
+  }
+}
+
+template <typename Known>
+const Known* FirstOf(const std::vector<Known>& all, absl::string_view name) {
+  const std::string plain = PlainModelName(name);
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Known& known) {
+        return absl::StartsWith(plain, known.prefix);
+      });
+  return found == all.end() ? nullptr : &*found;
 }
 
 }  // namespace
+
+absl::StatusOr<KnownModels> ParseKnownModels(absl::string_view yaml,
+                                             const std::string& file_name) {
+  ASSIGN_OR_RETURN(const YamlTree tree, ParseYaml(yaml, file_name));
+  YamlErrors errors(file_name);
+  YamlMap file(tree, "", &errors);
+  KnownModels known;
+  ReadItems(file, "models", Need::kRequired, ReadModel, &errors, &known.models);
+  ReadItems(file, "experts", Need::kOptional, ReadKnownExperts, &errors,
+            &known.experts);
+  ReadItems(file, "unplannable", Need::kOptional, ReadUnplannable, &errors,
+            &known.unplannable);
+  file.Finish();
+  RETURN_IF_ERROR(errors.status());
+  return known;
+}
 
 std::string PlainModelName(absl::string_view name) {
   std::string plain;
@@ -156,35 +200,30 @@ std::string PlainModelName(absl::string_view name) {
   return plain;
 }
 
-const KnownModel* FindKnownModel(absl::string_view name) {
-  const std::string plain = PlainModelName(name);
-  for (const KnownModel& known : KnownModels()) {
-    if (absl::StartsWith(plain, known.prefix)) return &known;
-  }
-  return nullptr;
+const KnownModel* FindKnownModel(const KnownModels& known,
+                                 absl::string_view name) {
+  return FirstOf(known.models, name);
 }
 
-std::string UnplannableArchitecture(absl::string_view name) {
+const KnownExperts* FindKnownExperts(const KnownModels& known,
+                                     absl::string_view name) {
+  return FirstOf(known.experts, name);
+}
+
+std::string UnplannableArchitecture(const KnownModels& known,
+                                    absl::string_view name) {
   const std::string plain = PlainModelName(name);
-  if (absl::StrContains(plain, "mamba") ||
-      absl::StartsWith(plain, "nemotron3nano") ||
-      absl::StartsWith(plain, "nemotron3super") ||
-      absl::StartsWith(plain, "nemotron3ultra") ||
-      absl::StartsWith(plain, "nemotron35") ||
-      absl::StartsWith(plain, "nemotronh")) {
-    return absl::StrCat(name,
-                        " mixes Mamba layers with attention; the planner has "
-                        "no arithmetic for them");
-  }
-  if (absl::StartsWith(plain, "qwen3next")) {
-    return absl::StrCat(name,
-                        " has linear-attention layers; the planner has no "
-                        "arithmetic for them");
-  }
-  if (absl::StartsWith(plain, "deepseekv4")) {
-    return absl::StrCat(name,
-                        " has sparse attention; the planner has no arithmetic "
-                        "for it");
+  for (const UnplannableModels& models : known.unplannable) {
+    const bool is_one =
+        std::any_of(models.prefixes.begin(), models.prefixes.end(),
+                    [&](const std::string& prefix) {
+                      return absl::StartsWith(plain, prefix);
+                    }) ||
+        std::any_of(models.words.begin(), models.words.end(),
+                    [&](const std::string& word) {
+                      return absl::StrContains(plain, word);
+                    });
+    if (is_one) return absl::StrCat(name, " ", models.why);
   }
   return "";
 }

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "planner/evaluate/run_setup.h"
+#include "planner/evaluate/run_devices.h"
 #include "planner/profile/prediction_interval.h"
 
 namespace millrace {
@@ -33,11 +33,12 @@ void AddConstants(const std::vector<ModelConstant>& sheet,
 }  // namespace
 
 absl::StatusOr<OwnProfile> MakeOwnProfile(HardwareProfile profile,
+                                          const RunRules& rules,
                                           const ProfileSource& others) {
   const std::string nearest =
       ProfileOfDevice(profile.device.is_given() ? profile.device.name
                                                 : profile.provenance.machine);
-  if (IsProfileOfRuns(profile.name)) {
+  if (IsProfileOfRuns(rules, profile.name)) {
     std::string name = profile.name;
     return OwnProfile{std::move(profile), [name](const std::string& asked) {
                         return asked == name;

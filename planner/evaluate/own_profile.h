@@ -1,5 +1,5 @@
 // Published runs name devices, and find profiles by the names that come with
-// Millrace (planner/evaluate/run_setup.h). A profile measured on one's own
+// Millrace (planner/evaluate/run_devices.h). A profile measured on one's own
 // machine stands for those of its device.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_OWN_PROFILE_H_
@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/evaluate/evaluate.h"
+#include "planner/evaluate/run_rules.h"
 #include "planner/profile/profile.h"
 
 namespace millrace {
@@ -27,6 +28,7 @@ struct OwnProfile {
 // InvalidArgument saying what to add if that cannot be told. Names that a row
 // can have stand for themselves alone: a100-80gb-100g has other links.
 absl::StatusOr<OwnProfile> MakeOwnProfile(HardwareProfile profile,
+                                          const RunRules& rules,
                                           const ProfileSource& others);
 
 // `own` where it stands for the name, `others` elsewhere.

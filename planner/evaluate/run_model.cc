@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "planner/evaluate/known_models.h"
 
 namespace millrace {
 namespace {
@@ -60,17 +59,18 @@ absl::Status FindFeedForward(const PublishedRun& run,
   return absl::OkStatus();
 }
 
-absl::Status FindExperts(const PublishedRun& run,
+absl::Status FindExperts(const PublishedRun& run, const KnownModels& models,
                          std::vector<std::string>* assumptions,
                          ModelSpec* model) {
   if (!run.has_moe) return absl::OkStatus();
   MixtureOfExperts& moe = model->moe;
   moe.num_experts = Or(run.experts, 0);
-  if (moe.num_experts == 0 &&
-      absl::StartsWith(PlainModelName(run.model), "grok1")) {
-    moe.num_experts = 8;
-    assumptions->push_back(
-        "experts not stated; 8, as xAI's release of Grok-1 has");
+  if (const KnownExperts* known = FindKnownExperts(models, run.model);
+      moe.num_experts == 0 && known != nullptr) {
+    moe.num_experts = known->num_experts;
+    assumptions->push_back(absl::StrCat("experts not stated; ",
+                                        known->num_experts, ", as ",
+                                        known->source, " has"));
   }
   if (moe.num_experts == 0) return NotStated("the number of experts");
   if (!run.experts_per_token) return NotStated("experts per token (topk)");
@@ -109,7 +109,9 @@ absl::StatusOr<ModelSpec> NamedModel(const PublishedRun& run,
   model.sequence_length = *run.sequence;
   assumptions->push_back(
       absl::StrCat("dims not stated; those of ", known.source));
-  if (*known.simplification != 0) assumptions->push_back(known.simplification);
+  if (!known.simplification.empty()) {
+    assumptions->push_back(known.simplification);
+  }
   struct Dim {
     const char* name;
     std::optional<int64_t> stated;
@@ -131,12 +133,14 @@ absl::StatusOr<ModelSpec> NamedModel(const PublishedRun& run,
 }  // namespace
 
 absl::StatusOr<ModelSpec> ModelOfRun(const PublishedRun& run,
+                                     const KnownModels& known_models,
                                      const FrameworkRule& framework,
                                      std::vector<std::string>* assumptions) {
-  const std::string unplannable = UnplannableArchitecture(run.model);
+  const std::string unplannable =
+      UnplannableArchitecture(known_models, run.model);
   if (!unplannable.empty()) return absl::InvalidArgumentError(unplannable);
   if (!run.sequence) return NotStated("seq");
-  const KnownModel* known = FindKnownModel(run.model);
+  const KnownModel* known = FindKnownModel(known_models, run.model);
   if (!run.hidden && known != nullptr) {
     return NamedModel(run, *known, assumptions);
   }
@@ -149,7 +153,7 @@ absl::StatusOr<ModelSpec> ModelOfRun(const PublishedRun& run,
   model.hidden = *run.hidden;
   model.num_heads = *run.heads;
   RETURN_IF_ERROR(FindFeedForward(run, assumptions, &model.feed_forward));
-  RETURN_IF_ERROR(FindExperts(run, assumptions, &model));
+  RETURN_IF_ERROR(FindExperts(run, known_models, assumptions, &model));
   RETURN_IF_ERROR(FindLatentAttention(run, &model));
   const bool is_latent = model.mla.kv_rank > 0;
   if (!run.kv_heads && !is_latent) return NotStated("kv_heads");
@@ -165,13 +169,10 @@ absl::StatusOr<ModelSpec> ModelOfRun(const PublishedRun& run,
       model.moe.num_experts > 0 && model.moe.num_dense_layers == 0;
   if (!run.ffn && !all_experts) return NotStated("ffn");
   model.ffn_hidden = Or(run.ffn, model.moe.expert_hidden);
-  if (absl::StartsWith(run.group, "mbridge") &&
-      absl::StartsWith(PlainModelName(run.model), "deepseekv3")) {
-    ++model.num_layers;
-    assumptions->push_back(
-        "one more layer for the prediction of a second token, which "
-        "Megatron-Bridge's recipes train; its pass through the head is left "
-        "out");
+  for (const MoreLayers& more : framework.more_layers) {
+    if (!absl::StartsWith(PlainModelName(run.model), more.model)) continue;
+    model.num_layers += more.layers;
+    assumptions->push_back(more.says);
   }
   const bool is_gpt = model.feed_forward == FeedForward::kGelu;
   if (run.vocab) {

@@ -8,15 +8,18 @@
 
 #include "absl/status/statusor.h"
 #include "planner/evaluate/framework_rules.h"
+#include "planner/evaluate/known_models.h"
 #include "planner/evaluate/published_runs.h"
 #include "planner/layout/model.h"
 
 namespace millrace {
 
-// What the row states, completed by planner/evaluate/known_models.h and by the
-// rules that it adds to `assumptions`. InvalidArgument with the reason for a
-// model that stays incomplete or that the planner has no arithmetic for.
+// What the row states, completed by the known models and by the framework's
+// rules, each of which it adds to `assumptions`. InvalidArgument with the
+// reason for a model that stays incomplete or that the planner has no
+// arithmetic for.
 absl::StatusOr<ModelSpec> ModelOfRun(const PublishedRun& run,
+                                     const KnownModels& known_models,
                                      const FrameworkRule& framework,
                                      std::vector<std::string>* assumptions);
 

@@ -9,12 +9,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "planner/evaluate/bridge_recipes.h"
+#include "planner/evaluate/framework_cases.h"
 #include "planner/evaluate/framework_rules.h"
+#include "planner/evaluate/run_devices.h"
 #include "planner/evaluate/run_model.h"
 
 namespace millrace {
@@ -33,87 +33,17 @@ int64_t StatedOr(const std::optional<int64_t>& stated, int64_t otherwise) {
   return stated.value_or(otherwise);
 }
 
-bool IsTorchtitan(const PublishedRun& run) {
-  return absl::StartsWith(run.group, "torchtitan");
-}
-
 // --- Machine ---
 
-struct Machine {
-  const char* word;  // Of the row's gpu, in capital letters.
-  const char* profile;
-};
-
-// The first word found counts: GB200 before B200.
-constexpr char kA100[] = "a100-80gb";
-constexpr char kA100WithSlowFabric[] = "a100-80gb-100g";  // Gb/s a device.
-constexpr char kVtrainTable[] = "vtrain_single";          // A group.
-constexpr char kA100OfVtrainTable[] = "a100-80gb-vtrain-node";
-constexpr char kH100WithLessPower[] = "h100-500w";
-constexpr Machine kMachines[] = {
-    {"GB300", "gb300-nvl72"}, {"GB200", "gb200-nvl72"}, {"B300", "b300-hgx"},
-    {"B200", "b200-hgx"},     {"H200", "h200-cluster"}, {"H800", "h800-sxm"},
-    {"H100", "h100-sxm"},     {"A100", kA100},
-};
-
-// Whether `gpu` has `word` as a name of its own: neither GH200 nor an A1000.
-bool Names(absl::string_view gpu, absl::string_view word) {
-  for (size_t at = gpu.find(word); at != absl::string_view::npos;
-       at = gpu.find(word, at + 1)) {
-    const size_t end = at + word.size();
-    const bool is_longer = end < gpu.size() && absl::ascii_isdigit(gpu[end]);
-    const bool is_grace = at > 0 && gpu[at - 1] == 'G';
-    if (!is_longer && !is_grace) return true;
-  }
-  return false;
-}
-
-// Devices of the same name with less bandwidth, fewer processors or without
-// NVLink between all of a node.
-bool IsUnlikeSxm(absl::string_view gpu) {
-  return absl::StrContains(gpu, "PCIE") ||
-         (absl::StrContains(gpu, "NVL") && !absl::StrContains(gpu, "NVL72")) ||
-         (Names(gpu, "A100") &&
-          (absl::StrContains(gpu, "40GB") || absl::StrContains(gpu, "40 GB")));
-}
-
-// Null if the text, in capital letters, names none.
-const Machine* MachineNamed(absl::string_view text) {
-  const auto* const machine =
-      std::find_if(std::begin(kMachines), std::end(kMachines),
-                   [&](const Machine& m) { return Names(text, m.word); });
-  return machine == std::end(kMachines) ? nullptr : machine;
-}
-
-absl::Status FindMachine(const PublishedRun& run, RunSetup* setup) {
+absl::Status FindMachine(const PublishedRun& run,
+                         const FrameworkRule& framework, RunSetup* setup) {
   if (run.gpu.empty()) return SetupNotStated("gpu");
-  const std::string gpu = absl::AsciiStrToUpper(run.gpu);
-  const Machine* const machine = MachineNamed(gpu);
-  if (machine == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "gpu '", run.gpu, "' is unknown; known are ",
-        absl::StrJoin(kMachines, ", ", [](std::string* out, const Machine& m) {
-          absl::StrAppend(out, m.word);
-        })));
-  }
-  if (IsUnlikeSxm(gpu)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gpu '", run.gpu, "' is another device than that of ",
-                     machine->profile, ", which no profile describes"));
-  }
-  setup->profile = machine->profile;
-  const bool is_vtrain = absl::StartsWith(run.group, "vtrain");
-  if (setup->profile == kA100 && absl::StartsWith(run.group, kVtrainTable)) {
-    setup->profile = kA100OfVtrainTable;
-    setup->assumptions.push_back(
-        "all-reduces as slow as in the measurements that vTrain adds up");
-  } else if (setup->profile == kA100 && is_vtrain) {
-    setup->profile = kA100WithSlowFabric;
-    setup->assumptions.push_back(
-        "800 Gb/s of fabric a node of 8 devices, as vTrain's machine has");
-  } else if (absl::StrContains(gpu, "500W")) {
-    setup->profile = kH100WithLessPower;
-  }
+  ASSIGN_OR_RETURN(const RunDevice device, DeviceOfRun(run.gpu));
+  setup->profile = device.profile;
+  const auto other = framework.profiles.find(setup->profile);
+  if (other == framework.profiles.end()) return absl::OkStatus();
+  setup->profile = other->second.name;
+  setup->assumptions.push_back(other->second.says);
   return absl::OkStatus();
 }
 
@@ -130,7 +60,8 @@ absl::Status Fits(absl::string_view name, const std::optional<int64_t>& stated,
   return absl::OkStatus();
 }
 
-absl::Status FindPrecision(const PublishedRun& run, RunSetup* setup) {
+absl::Status FindPrecision(const PublishedRun& run, double rate_with_row_scales,
+                           RunSetup* setup) {
   const absl::string_view precision = run.precision;
   if (precision.empty() || Contains(precision, "not stated")) {
     if (!Contains(precision, "16")) return SetupNotStated("precision");
@@ -141,11 +72,11 @@ absl::Status FindPrecision(const PublishedRun& run, RunSetup* setup) {
   } else if (Contains(precision, "FP8")) {
     setup->layout.gemm_format = GemmFormat::kFloat8;
     if (Contains(precision, "rowwise")) {
-      // Of torchtitan's runs, where they gain next to nothing over bf16.
-      setup->implementation.low_precision_rate = 0.45;
+      setup->implementation.low_precision_rate = rate_with_row_scales;
       setup->assumptions.push_back(
-          "with a scale for each row, 8-bit products reach 0.45 of the rate "
-          "they reach with one for each tensor");
+          absl::StrCat("with a scale for each row, 8-bit products reach ",
+                       rate_with_row_scales,
+                       " of the rate they reach with one for each tensor"));
     } else if (!absl::EqualsIgnoreCase(precision, "FP8")) {
       setup->assumptions.push_back(
           absl::StrCat("recipe '", precision, "' is planned as any 8-bit one"));
@@ -240,21 +171,25 @@ absl::Status FindRecompute(const PublishedRun& run,
   return absl::OkStatus();
 }
 
-absl::Status FindBatches(const PublishedRun& run, RunSetup* setup) {
+absl::Status FindBatches(const PublishedRun& run,
+                         const FrameworkRule& framework, RunSetup* setup) {
   Layout& layout = setup->layout;
   int32_t global_batch = 0;
   RETURN_IF_ERROR(Fits("global_batch", run.global_batch, &global_batch));
-  if (!run.micro_batch && IsTorchtitan(run) && layout.pipeline > 1) {
+  if (!run.micro_batch && framework.one_micro_batch_a_stage &&
+      layout.pipeline > 1) {
     if (global_batch % (layout.data * layout.pipeline) != 0) {
-      return absl::InvalidArgumentError(
-          "micro_batch is not stated and the global batch does not divide into "
-          "torchtitan's default of one micro-batch a stage");
+      return absl::InvalidArgumentError(absl::StrCat(
+          "micro_batch is not stated and the global batch does not divide "
+          "into ",
+          framework.name, "'s default of one micro-batch a stage"));
     }
     layout.micro_batch = global_batch / (layout.data * layout.pipeline);
     layout.num_microbatches = layout.pipeline;
     setup->assumptions.push_back(
-        "micro_batch not stated; as many micro-batches as pipeline stages, "
-        "torchtitan's default");
+        absl::StrCat("micro_batch not stated; as many micro-batches as "
+                     "pipeline stages, ",
+                     framework.name, "'s default"));
     return absl::OkStatus();
   }
   RETURN_IF_ERROR(Fits("micro_batch", run.micro_batch, &layout.micro_batch));
@@ -338,11 +273,6 @@ void ReadNotes(const PublishedRun& run, RunSetup* setup) {
              Contains(run.notes, "TP+SP")) {
     implementation.sequence_parallel = true;
   }
-  // Compiled, the loss of later versions keeps no copies in fp32.
-  if (IsTorchtitan(run) && Contains(run.source, "2025")) {
-    constexpr double kLogitAndGradient = 4;
-    implementation.logit_bytes = kLogitAndGradient;
-  }
   if (Contains(run.notes, "async TP")) implementation.overlaps_tensor = true;
   if (Contains(run.notes, "TP comm overlap off")) {
     implementation.overlaps_tensor = false;
@@ -356,46 +286,10 @@ void ReadNotes(const PublishedRun& run, RunSetup* setup) {
   }
 }
 
-// How the framework keeps weights and moments of this model on this machine.
-void FindStorage(const PublishedRun& run, RunSetup* setup) {
-  Implementation& implementation = setup->implementation;
-  const bool is_blackwell = absl::StrContains(setup->profile, "b200") ||
-                            absl::StrContains(setup->profile, "b300");
-  if (absl::StartsWith(run.group, "mlperf") && is_blackwell &&
-      setup->layout.gemm_format != GemmFormat::kAsStored) {
-    implementation.weight_bytes = 1;
-    setup->assumptions.push_back(
-        "weights kept in 8 bits alone (fp8_params of NVIDIA's MLPerf code)");
-  }
-  if (absl::StartsWith(run.group, "mbridge") && setup->model.mla.kv_rank > 0) {
-    constexpr double kMasterAndMomentsInBf16 = 8;
-    implementation.optimizer_bytes = kMasterAndMomentsInBf16;
-    setup->assumptions.push_back(
-        "moments in bf16, as Megatron-Bridge's recipes of such models set");
-  }
-  // PyTorch's loss over shards of the vocabulary has no fused backward pass:
-  // two more copies in fp32, of the exponentials and of their product.
-  if (IsTorchtitan(run) && setup->layout.tensor > 1) {
-    implementation.logit_bytes += 8;
-  }
-}
-
 }  // namespace
 
-std::string ProfileOfDevice(const std::string& text) {
-  const std::string upper = absl::AsciiStrToUpper(text);
-  const Machine* const machine = MachineNamed(upper);
-  return machine == nullptr || IsUnlikeSxm(upper) ? "" : machine->profile;
-}
-
-bool IsProfileOfRuns(const std::string& name) {
-  return name == kA100WithSlowFabric || name == kA100OfVtrainTable ||
-         name == kH100WithLessPower ||
-         std::any_of(std::begin(kMachines), std::end(kMachines),
-                     [&](const Machine& m) { return name == m.profile; });
-}
-
-absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run) {
+absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run,
+                                  const RunRules& rules) {
   RunSetup setup;
   if (!run.kind.empty() && run.kind != "pretrain" &&
       run.kind != "memory_formula") {
@@ -404,24 +298,26 @@ absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run) {
         "' is unknown; the planner prices steps that train all parameters "
         "(pretrain)"));
   }
-  const FrameworkChoice framework = FrameworkOf(run);
+  const FrameworkChoice choice = FrameworkOf(rules.frameworks, run);
+  const FrameworkRule& framework = *choice.rule;
   setup.assumptions.push_back(absl::StrCat(
-      framework.is_known ? "computes as " : "framework unknown; computes as ",
-      framework.rule->framework));
-  setup.implementation = framework.rule->implementation;
-  setup.memory_is_of_first_rank = framework.rule->logs_first_rank;
-  setup.reserved_per_allocated = framework.rule->reserved_per_allocated;
+      choice.is_known ? "computes as " : "framework unknown; computes as ",
+      framework.says));
+  setup.implementation = framework.implementation;
+  setup.memory_is_of_first_rank = framework.logs_first_rank;
+  setup.reserved_per_allocated = framework.reserved_per_allocated;
   ReadNotes(run, &setup);
-  ASSIGN_OR_RETURN(setup.model,
-                   ModelOfRun(run, *framework.rule, &setup.assumptions));
+  ASSIGN_OR_RETURN(setup.model, ModelOfRun(run, rules.models, framework,
+                                           &setup.assumptions));
   RETURN_IF_ERROR(FindAxes(run, &setup));
-  RETURN_IF_ERROR(FindBatches(run, &setup));
-  RETURN_IF_ERROR(FindPrecision(run, &setup));
-  RETURN_IF_ERROR(FindZero(run, *framework.rule, &setup));
-  RETURN_IF_ERROR(FindRecompute(run, *framework.rule, &setup));
-  RETURN_IF_ERROR(FindMachine(run, &setup));
-  FindStorage(run, &setup);
-  if (absl::StartsWith(run.group, "mbridge")) ApplyBridgeRecipe(run, &setup);
+  RETURN_IF_ERROR(FindBatches(run, framework, &setup));
+  RETURN_IF_ERROR(
+      FindPrecision(run, rules.frameworks.rate_with_row_scales, &setup));
+  RETURN_IF_ERROR(FindZero(run, framework, &setup));
+  RETURN_IF_ERROR(FindRecompute(run, framework, &setup));
+  RETURN_IF_ERROR(FindMachine(run, framework, &setup));
+  ApplyCases(framework, run, &setup);
+  ApplyRecipe(framework, run, &setup);
   return setup;
 }
 

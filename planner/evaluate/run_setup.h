@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "planner/cost/layer_work.h"
 #include "planner/evaluate/published_runs.h"
+#include "planner/evaluate/run_rules.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
 
@@ -28,17 +29,11 @@ struct RunSetup {
   std::vector<std::string> assumptions;  // Sentences without a full stop.
 };
 
-// The profile of the device that a text names by one of the words that rows
-// have
-// ("NVIDIA-H200-x4"); empty if it names none.
-std::string ProfileOfDevice(const std::string& text);
-// Whether a row's profile can have this name.
-bool IsProfileOfRuns(const std::string& name);
-
 // InvalidArgument with the reason for a run that cannot be predicted: dims or
 // layout not stated, a device or architecture that the planner does not know
 // (naming those it does), a layout that the model cannot have.
-absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run);
+absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run,
+                                  const RunRules& rules);
 
 }  // namespace millrace
 

@@ -107,17 +107,6 @@ int32_t SharedDevices(const Layout& layout, int32_t devices_per_host) {
   return most;
 }
 
-const char* HowAllHostsStart(Framework framework) {
-  switch (framework) {
-    case Framework::kNemo:
-      return "; an executor of NeMo-Run starts it on all of them";
-    case Framework::kDeepSpeed:
-      return "; the file HOSTS lists them";
-    default:
-      return "; the command is for every host, HOST the name of one of them";
-  }
-}
-
 void SetHosts(int32_t devices_per_host, Export& out) {
   out.devices_per_host = SharedDevices(out.layout, devices_per_host);
   out.num_hosts = out.layout.num_ranks() / out.devices_per_host;
@@ -132,7 +121,7 @@ void SetHosts(int32_t devices_per_host, Export& out) {
             ? absl::StrCat(", since ", devices_per_host,
                            " cannot share the layout equally")
             : "",
-        HowAllHostsStart(out.framework)));
+        "; ", out.framework->start_on_hosts));
   }
 }
 
@@ -155,9 +144,8 @@ std::vector<LayerRange> Export::Chunks() const {
 
 std::vector<std::string> CommentLines(const Export& out) {
   std::vector<std::string> lines = {
-      absl::StrCat(out.title(), " (", FrameworkVersion(out.framework),
-                   ") for the job '", out.job.name,
-                   "', in the layout that Millrace planned:"),
+      absl::StrCat(out.title(), " (", out.framework->version, ") for the job '",
+                   out.job.name, "', in the layout that Millrace planned:"),
       absl::StrCat("  ", LayoutToString(out.layout), "; ",
                    out.layout.num_ranks(), " devices"),
       "What it cannot express of the plan, or does otherwise:"};
@@ -203,23 +191,9 @@ absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
   out.job.layout = Pinned(layout);
   NoteCommon(out);
   SetHosts(devices_per_host, out);
-  switch (framework) {
-    case Framework::kMegatron:
-      return ExportMegatron(std::move(out));
-    case Framework::kMegatronBridge:
-      return ExportMegatronBridge(std::move(out));
-    case Framework::kNemo:
-      return ExportNemo(std::move(out));
-    case Framework::kTorchtitan:
-      return ExportTorchtitan(std::move(out));
-    case Framework::kDeepSpeed:
-      return ExportDeepSpeed(std::move(out));
-    case Framework::kHuggingFace:
-      break;
-  }
-  return absl::InvalidArgumentError(
-      "a Hugging Face config.json describes a model and has no layout; export "
-      "to megatron, megatron-bridge, nemo, torchtitan or deepspeed");
+  if (framework->write != nullptr) return framework->write(std::move(out));
+  return absl::InvalidArgumentError(absl::StrCat(
+      framework->why_no_export, "; export to ", JoinWithOr(ExportNames())));
 }
 
 }  // namespace millrace

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "planner/frameworks/framework_keys.h"
+#include "planner/frameworks/adapter.h"
 #include "planner/job/job.h"
 #include "planner/layout/layout.h"
 
@@ -24,7 +24,7 @@ namespace millrace {
 //
 // Returns InvalidArgument for a layout that ValidatePlannedLayout refuses, a
 // job that the framework has no words for (naming the job's key), and
-// kHuggingFace, which has no layouts.
+// frameworks without layouts.
 absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
                                          const Layout& layout,
                                          Framework framework,

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/frameworks/framework_keys.h"
+#include "planner/frameworks/adapter.h"
 #include "planner/job/job.h"
 #include "planner/layout/layout.h"
 
@@ -23,7 +23,7 @@ struct Export {
   std::vector<std::string> differences;  // What the framework cannot express.
   std::vector<std::string> assumptions;
 
-  const char* title() const { return FrameworkTitle(framework); }
+  const char* title() const { return framework->title; }
   // Of a job's key, as YAML.
   std::string Value(const char* job_path) const;
   // Whether the key holds a real number.
@@ -41,23 +41,6 @@ std::string ShellQuoted(const std::string& text);
 // The command that starts a script on every device of this host, up to the
 // script's name.
 std::string TorchrunCommand(const Export& out);
-
-// One argument of Megatron-LM. Frameworks built on its core have the same ones
-// under other names (megatron_core_keys.h).
-struct MegatronFlag {
-  std::string name;   // Without dashes.
-  std::string value;  // Empty: a switch.
-};
-// The model, layout and training of the job; data, launcher and precision are
-// each framework's own. InvalidArgument names the job's key that cannot be
-// said.
-absl::StatusOr<std::vector<MegatronFlag>> MegatronFlagsOf(Export& out);
-
-absl::StatusOr<std::string> ExportMegatron(Export out);
-absl::StatusOr<std::string> ExportMegatronBridge(Export out);
-absl::StatusOr<std::string> ExportNemo(Export out);
-absl::StatusOr<std::string> ExportTorchtitan(Export out);
-absl::StatusOr<std::string> ExportDeepSpeed(Export out);
 
 }  // namespace millrace
 

@@ -15,22 +15,7 @@ absl::StatusOr<ImportedJob> ImportJob(Framework framework,
   const Settings source =
       IsOnCore(framework) ? WithFlagValues(framework, settings) : settings;
   Importer importer(framework, source, options.approximates);
-  switch (framework) {
-    case Framework::kMegatron:
-    case Framework::kMegatronBridge:
-    case Framework::kNemo:
-      ImportMegatron(options, importer);
-      break;
-    case Framework::kTorchtitan:
-      ImportTorchtitan(options, importer);
-      break;
-    case Framework::kHuggingFace:
-      ImportHuggingFace(options, importer);
-      break;
-    case Framework::kDeepSpeed:
-      ImportDeepSpeed(options, importer);
-      break;
-  }
+  framework->take(options, importer);
   return importer.Finish(options);
 }
 
@@ -38,7 +23,7 @@ std::string ImportedJobToYaml(const ImportedJob& imported, Framework framework,
                               const std::string& file_name) {
   std::string yaml = absl::StrCat(
       "# From ", absl::StrReplaceAll(file_name, {{"\n", " "}, {"\r", " "}}),
-      " (", FrameworkTitle(framework), ", ", FrameworkVersion(framework),
+      " (", framework->title, ", ", framework->version,
       ").\n# A remark says where a value comes from; keys without one have the "
       "default of\n# docs/job.md.\n");
   if (!imported.notes.empty()) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/frameworks/framework_keys.h"
+#include "planner/frameworks/adapter.h"
 #include "planner/frameworks/settings.h"
 #include "planner/job/job.h"
 

@@ -74,13 +74,13 @@ bool Importer::IsOn(absl::string_view key) {
 }
 
 void Importer::TakeTable() {
-  for (const FrameworkKey& key : FrameworkKeys(framework_)) {
+  for (const FrameworkKey& key : framework_->keys) {
     if (IsSet(key.job_path)) continue;
     if (const Setting* setting = Look(key.name); setting != nullptr) {
       Set(key.job_path, setting->value, key.name, setting);
     } else if (key.default_text != nullptr) {
       Set(key.job_path, key.default_text,
-          absl::StrCat("default of ", FrameworkTitle(framework_)));
+          absl::StrCat("default of ", framework_->title));
     }
   }
 }
@@ -187,7 +187,7 @@ void Importer::TakeModelOf(const Settings& config,
                            std::optional<int64_t> length,
                            const Setting* setting) {
   const absl::StatusOr<ImportedJob> imported =
-      ImportJob(Framework::kHuggingFace, config,
+      ImportJob(HuggingFaceAdapter(), config,
                 {.sequence_length = length, .approximates = approximates_});
   if (!imported.ok()) {
     Error(setting, "--model", std::string(imported.status().message()));
@@ -232,7 +232,7 @@ void Importer::SetPrecision(const std::string& precision,
 }
 
 std::string Importer::NameOf(absl::string_view job_path) const {
-  for (const FrameworkKey& key : FrameworkKeys(framework_)) {
+  for (const FrameworkKey& key : framework_->keys) {
     if (job_path == key.job_path) return key.name;
   }
   return std::string(job_path);

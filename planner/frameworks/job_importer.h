@@ -110,13 +110,6 @@ class Importer {
   std::vector<std::pair<int, std::string>> errors_;  // By line.
 };
 
-// The import of each framework, before Finish().
-void ImportMegatronModel(Importer& importer);  // Part of ImportMegatron().
-void ImportMegatron(const ImportOptions& options, Importer& importer);
-void ImportTorchtitan(const ImportOptions& options, Importer& importer);
-void ImportDeepSpeed(const ImportOptions& options, Importer& importer);
-void ImportHuggingFace(const ImportOptions& options, Importer& importer);
-
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_FRAMEWORKS_JOB_IMPORTER_H_

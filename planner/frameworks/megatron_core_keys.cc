@@ -123,15 +123,15 @@ constexpr CoreFlag kFlags[] = {
 
 const char* NameIn(Framework framework, const CoreFlag& flag) {
   const char* name =
-      framework == Framework::kMegatronBridge ? flag.bridge : flag.nemo;
+      framework == MegatronBridgeAdapter() ? flag.bridge : flag.nemo;
   return name == nullptr ? "" : name;
 }
 
 // A flag that stands for a key of the job, by the tables of both frameworks.
 const char* TableName(Framework framework, absl::string_view flag) {
-  for (const FrameworkKey& theirs : FrameworkKeys(Framework::kMegatron)) {
+  for (const FrameworkKey& theirs : MegatronAdapter()->keys) {
     if (flag != theirs.name) continue;
-    for (const FrameworkKey& own : FrameworkKeys(framework)) {
+    for (const FrameworkKey& own : framework->keys) {
       if (absl::string_view(own.job_path) == theirs.job_path) return own.name;
     }
   }
@@ -177,8 +177,7 @@ std::string FlagValue(CoreValue kind, const std::string& value, bool is_gated) {
 }  // namespace
 
 bool IsOnCore(Framework framework) {
-  return framework == Framework::kMegatronBridge ||
-         framework == Framework::kNemo;
+  return framework == MegatronBridgeAdapter() || framework == NemoAdapter();
 }
 
 CoreKey CoreKeyOf(Framework framework, absl::string_view flag) {

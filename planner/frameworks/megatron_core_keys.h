@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "planner/frameworks/framework_keys.h"
+#include "planner/frameworks/adapter.h"
 #include "planner/frameworks/settings.h"
 
 namespace millrace {

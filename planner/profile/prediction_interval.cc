@@ -104,7 +104,7 @@ StepError ErrorFor(const ModelSpec& model, const HardwareProfile& profile) {
   }
   if (model.moe.num_experts > 0) {
     // 54 published runs of quality A- to A+ on the shipped profiles, predicted
-    // without the recipes of planner/evaluate/bridge_recipes.h, since a job
+    // without recipes (tests/data/published_runs/frameworks.yaml), since a job
     // names none. A few models take three times as long as predicted.
     error.low = std::min(error.low, 0.68);
     error.high = std::max(error.high, 3.2);

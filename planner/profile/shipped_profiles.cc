@@ -19,22 +19,29 @@ constexpr char kFolder[] = "configs/hardware";
 
 }  // namespace
 
-absl::StatusOr<std::string> ShippedProfilesFolder() {
-  std::error_code error;  // An unreadable folder has no profiles.
+absl::StatusOr<std::string> FindShippedFolder(const std::string& path) {
+  std::error_code error;  // An unreadable folder has nothing in it.
   std::filesystem::path above =
       std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   while (!above.empty()) {
-    if (std::filesystem::is_directory(above / kFolder, error)) {
-      return (above / kFolder).string();
+    if (std::filesystem::is_directory(above / path, error)) {
+      return (above / path).string();
     }
     if (above == above.root_path()) break;
     above = above.parent_path();
   }
-  if (std::filesystem::is_directory(kFolder, error)) return kFolder;
+  if (std::filesystem::is_directory(path, error)) return path;
   return absl::NotFoundError(
-      absl::StrCat("no folder ", kFolder,
-                   " beside or above the program or in the current folder; "
-                   "give the path of a profile instead of its name"));
+      absl::StrCat("no folder ", path,
+                   " beside or above the program or in the current folder"));
+}
+
+absl::StatusOr<std::string> ShippedProfilesFolder() {
+  absl::StatusOr<std::string> folder = FindShippedFolder(kFolder);
+  if (folder.ok()) return folder;
+  return absl::NotFoundError(
+      absl::StrCat(folder.status().message(),
+                   "; give the path of a profile instead of its name"));
 }
 
 std::vector<std::string> ShippedProfileNames() {

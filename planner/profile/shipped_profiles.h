@@ -11,9 +11,13 @@
 
 namespace millrace {
 
-// "configs/hardware" in the folder of the program or the nearest one above it
-// that has one, which is where the bundle and a source tree keep it, or else in
-// the current folder. NotFound if there is none.
+// A folder that comes with Millrace, by its path in the source tree: below the
+// folder of the program or the nearest one above it that has it, which is where
+// the bundle and a source tree keep it, or else below the current folder.
+// NotFound if there is none.
+absl::StatusOr<std::string> FindShippedFolder(const std::string& path);
+
+// That of "configs/hardware".
 absl::StatusOr<std::string> ShippedProfilesFolder();
 
 // Names of the profiles there ("h100-sxm"), sorted. Empty if there are none.

@@ -69,9 +69,9 @@ class WholeTest(unittest.TestCase):
         for word in words:
             self.assertIn(word, str(raised.exception))
 
-    def start(self, *arguments, **environment):
+    def start(self, *arguments, cwd=None, **environment):
         return subprocess.run([self.copy / "bin/millrace", *arguments], capture_output=True,
-                              text=True, env={"PATH": "/usr/bin:/bin", **environment})
+                              text=True, env={"PATH": "/usr/bin:/bin", **environment}, cwd=cwd)
 
     # Asks the linker itself, not through the script's code.
     def test_moved_elsewhere_it_loads_its_own_libraries_and_starts(self):
@@ -95,6 +95,18 @@ class WholeTest(unittest.TestCase):
                                 capture_output=True)
         link.unlink()
         self.assertEqual(result.returncode, 0, result.stderr)
+
+    # In a folder without files of rules, and with none below it.
+    def test_it_knows_how_other_frameworks_compute(self):
+        runs = ROOT / "tests/data/published_runs/published_runs.json"
+        shutil.copy(runs, self.scratch.name)
+        result = self.start("evaluate", runs.name, cwd=self.scratch.name)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("dense A/A+", result.stdout)
+        shutil.rmtree(self.copy / "tests")
+        result = self.start("evaluate", runs.name, cwd=self.scratch.name)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("looked for frameworks.yaml beside the runs", result.stderr)
 
     def test_manifest_tells_of_every_file(self):
         lines = (self.copy / "MANIFEST").read_text().splitlines()[2:]

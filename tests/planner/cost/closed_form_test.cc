@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // As NVIDIA's MLPerf Training code computes
-// (planner/evaluate/framework_rules.cc).
+// (tests/data/published_runs/frameworks.yaml).
 Implementation Megatron() {
   Implementation implementation;
   implementation.balances_stages = false;

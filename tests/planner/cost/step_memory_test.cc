@@ -15,6 +15,7 @@
 #include "planner/pipeline/pass_order.h"
 #include "planner/profile/shipped_profiles.h"
 #include "tests/planner/known_models.h"
+#include "tests/planner/shipped_rules.h"
 
 namespace millrace {
 namespace {
@@ -100,7 +101,7 @@ TEST(StepMemoryTest, AgreesWithPublishedRuns) {
   int num_runs = 0;
   for (const PublishedRun& run : runs) {
     const std::optional<double> error =
-        PredictRun(run, LoadNamedProfile, {}).memory_error();
+        PredictRun(run, ShippedRules(), LoadNamedProfile, {}).memory_error();
     if (!error.has_value()) continue;
     EXPECT_NEAR(*error, 0, 0.1) << run.id;
     sums[num_runs++ % 2] += std::abs(*error);

@@ -19,6 +19,7 @@
 #include "planner/profile/prediction_interval.h"
 #include "planner/profile/profile_file.h"
 #include "planner/profile/shipped_profiles.h"
+#include "tests/planner/shipped_rules.h"
 
 namespace millrace {
 namespace {
@@ -45,13 +46,13 @@ std::vector<RunPrediction> PredictFile(const std::string& name,
                                        const PredictionOptions& options) {
   std::vector<RunPrediction> predictions;
   for (const PublishedRun& run : Runs(name)) {
-    predictions.push_back(PredictRun(run, Shipped(), options));
+    predictions.push_back(PredictRun(run, ShippedRules(), Shipped(), options));
   }
   return predictions;
 }
 
 OwnProfile Itself(const HardwareProfile& profile) {
-  return *MakeOwnProfile(profile, Shipped());
+  return *MakeOwnProfile(profile, ShippedRules(), Shipped());
 }
 
 const ErrorSummary& Find(const std::vector<ErrorSummary>& summaries,
@@ -154,7 +155,7 @@ TEST(EvaluateTest, RefusesWithoutAProfile) {
   };
   for (const PublishedRun& run : runs) {
     if (run.id != "dgxc/0252") continue;
-    const RunPrediction prediction = PredictRun(run, none, {});
+    const RunPrediction prediction = PredictRun(run, ShippedRules(), none, {});
     EXPECT_FALSE(prediction.is_supported());
     EXPECT_THAT(prediction.status.message(), HasSubstr("no profile h100-sxm"));
     EXPECT_FALSE(prediction.step_time_error().has_value());
@@ -167,12 +168,12 @@ TEST(EvaluateTest, RefusesFormatsThatTheDeviceLacks) {
   for (PublishedRun run : Runs("published_runs.json")) {
     if (run.id != "dgxc/0249") continue;
     run.gpu = "A100";
-    EXPECT_THAT(PredictRun(run, Shipped(), {}).status.message(),
+    EXPECT_THAT(PredictRun(run, ShippedRules(), Shipped(), {}).status.message(),
                 HasSubstr("has no 8-bit products"));
     run.gpu = "H100";
-    EXPECT_TRUE(PredictRun(run, Shipped(), {}).is_supported());
+    EXPECT_TRUE(PredictRun(run, ShippedRules(), Shipped(), {}).is_supported());
     run.precision = "NVFP4";
-    EXPECT_THAT(PredictRun(run, Shipped(), {}).status.message(),
+    EXPECT_THAT(PredictRun(run, ShippedRules(), Shipped(), {}).status.message(),
                 HasSubstr("has no 4-bit products"));
   }
 }
@@ -195,13 +196,14 @@ TEST(CorrectProfileTest, FindsASlowerMachine) {
   std::vector<PublishedRun> runs;
   for (PublishedRun& run : Runs("published_runs.json")) {
     if (run.group != "dgxc" || run.has_moe) continue;
-    const RunPrediction prediction = PredictRun(run, slow_machine, {});
+    const RunPrediction prediction =
+        PredictRun(run, ShippedRules(), slow_machine, {});
     if (!prediction.is_supported()) continue;
     run.step_time_s = prediction.step_time_s;
     runs.push_back(run);
   }
   ASSERT_GT(runs.size(), 10u);
-  const auto corrected = CorrectProfile(runs, Itself(profile));
+  const auto corrected = CorrectProfile(runs, ShippedRules(), Itself(profile));
   ASSERT_TRUE(corrected.ok()) << corrected.status();
   EXPECT_GT(corrected->median_error_before, 0.1);
   EXPECT_LT(corrected->median_error_after, 0.02);
@@ -218,11 +220,11 @@ TEST(CorrectProfileTest, FindsASlowerMachine) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->constants, corrected->profile.constants);
 
-  EXPECT_THAT(
-      CorrectProfile(runs, Itself(LoadNamedProfile("a100-80gb").value()))
-          .status()
-          .message(),
-      HasSubstr("no run says anything of a100-80gb: dgxc/"));
+  EXPECT_THAT(CorrectProfile(runs, ShippedRules(),
+                             Itself(LoadNamedProfile("a100-80gb").value()))
+                  .status()
+                  .message(),
+              HasSubstr("no run says anything of a100-80gb: dgxc/"));
 }
 
 // Goal: what is off in the model of some runs is not taken for the machine's: a
@@ -243,7 +245,8 @@ TEST(CorrectProfileTest, KeepsWhatOtherModelsTell) {
     const HardwareProfile profile = LoadNamedProfile(machine).value();
     std::map<std::string, std::vector<PublishedRun>> by_model;
     for (const PublishedRun& run : Runs("published_runs.json")) {
-      const RunPrediction prediction = PredictRun(run, only(profile), {});
+      const RunPrediction prediction =
+          PredictRun(run, ShippedRules(), only(profile), {});
       if (!prediction.step_time_error()) continue;
       by_model[PlainModelName(run.model)].push_back(run);
     }
@@ -255,7 +258,8 @@ TEST(CorrectProfileTest, KeepsWhatOtherModelsTell) {
         if (model == held_out) continue;
         others.insert(others.end(), of_model.begin(), of_model.end());
       }
-      const auto corrected = CorrectProfile(others, Itself(profile));
+      const auto corrected =
+          CorrectProfile(others, ShippedRules(), Itself(profile));
       ASSERT_TRUE(corrected.ok()) << corrected.status();
       EXPECT_LE(corrected->median_error_after, corrected->median_error_before);
       for (size_t i = 0; i < profile.constants.size(); ++i) {
@@ -267,7 +271,8 @@ TEST(CorrectProfileTest, KeepsWhatOtherModelsTell) {
       }
       for (const PublishedRun& run : runs) {
         const auto error = [&](const HardwareProfile& known) {
-          return std::fabs(*PredictRun(run, only(known), {}).step_time_error());
+          return std::fabs(*PredictRun(run, ShippedRules(), only(known), {})
+                                .step_time_error());
         };
         before.push_back(error(profile));
         after.push_back(error(corrected->profile));
@@ -284,12 +289,13 @@ TEST(CorrectProfileTest, LeavesAGoodProfileAlone) {
   std::vector<PublishedRun> runs;
   for (PublishedRun& run : Runs("published_runs.json")) {
     if (run.group != "mlperf") continue;
-    const RunPrediction prediction = PredictRun(run, Shipped(), {});
+    const RunPrediction prediction =
+        PredictRun(run, ShippedRules(), Shipped(), {});
     if (!prediction.is_supported()) continue;
     run.step_time_s = prediction.step_time_s;
     runs.push_back(run);
   }
-  const auto corrected = CorrectProfile(runs, Itself(profile));
+  const auto corrected = CorrectProfile(runs, ShippedRules(), Itself(profile));
   ASSERT_TRUE(corrected.ok()) << corrected.status();
   EXPECT_EQ(corrected->profile.constants, profile.constants);
   EXPECT_THAT(corrected->outliers, IsEmpty());
@@ -309,7 +315,7 @@ TEST(OwnProfileTest, StandsForItsDevice) {
   HardwareProfile noisy = bare;  // As one is that runs taught.
   noisy.constants = {{.name = kRunNoise, .value = 0.02, .source = "runs"}};
   for (const HardwareProfile& mine : {measured, bare, noisy}) {
-    const auto own = MakeOwnProfile(mine, Shipped());
+    const auto own = MakeOwnProfile(mine, ShippedRules(), Shipped());
     ASSERT_TRUE(own.ok()) << own.status();
     EXPECT_TRUE(own->stands_for("h200-cluster"));
     EXPECT_FALSE(own->stands_for("h100-sxm"));
@@ -322,8 +328,10 @@ TEST(OwnProfileTest, StandsForItsDevice) {
     int num_supported = 0;
     for (const PublishedRun& run : Runs("published_runs.json")) {
       if (run.gpu.find("H200") == std::string::npos) continue;
-      const RunPrediction prediction = PredictRun(run, profiles, {});
-      const RunPrediction shipped = PredictRun(run, Shipped(), {});
+      const RunPrediction prediction =
+          PredictRun(run, ShippedRules(), profiles, {});
+      const RunPrediction shipped =
+          PredictRun(run, ShippedRules(), Shipped(), {});
       EXPECT_EQ(prediction.is_supported(), shipped.is_supported()) << run.id;
       if (!prediction.is_supported()) continue;
       ++num_supported;
@@ -334,7 +342,7 @@ TEST(OwnProfileTest, StandsForItsDevice) {
   EXPECT_FALSE(Itself(LoadNamedProfile("a100-80gb").value())
                    .stands_for("a100-80gb-100g"));
   bare.provenance.machine = "AMD-EPYC-2";
-  const auto unknown = MakeOwnProfile(bare, Shipped());
+  const auto unknown = MakeOwnProfile(bare, ShippedRules(), Shipped());
   EXPECT_TRUE(absl::IsInvalidArgument(unknown.status()));
   EXPECT_THAT(unknown.status().message(), HasSubstr("AMD-EPYC-2"));
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/evaluate/known_models.h"
 #include "planner/evaluate/published_runs.h"
+#include "tests/planner/shipped_rules.h"
 
 namespace millrace {
 namespace {
@@ -65,14 +66,14 @@ PublishedRun WholeRun() {
 }
 
 std::string Refusal(const PublishedRun& run) {
-  const absl::StatusOr<RunSetup> setup = SetUpRun(run);
+  const absl::StatusOr<RunSetup> setup = SetUpRun(run, ShippedRules());
   return setup.ok() ? "not refused" : std::string(setup.status().message());
 }
 
 // Goal: a whole row maps onto model and layout, with no assumption but the
 // framework's. Method: compare with the row.
 TEST(RunSetupTest, MapsAWholeRow) {
-  const absl::StatusOr<RunSetup> setup = SetUpRun(WholeRun());
+  const absl::StatusOr<RunSetup> setup = SetUpRun(WholeRun(), ShippedRules());
   ASSERT_TRUE(setup.ok()) << setup.status();
   EXPECT_TRUE(setup->model.is_llama());
   EXPECT_EQ(setup->model.head_dim, 128);
@@ -165,7 +166,7 @@ TEST(RunSetupTest, KnowsNamesApart) {
   const auto set_up = [](auto change) {
     PublishedRun run = WholeRun();
     change(run);
-    return SetUpRun(run);
+    return SetUpRun(run, ShippedRules());
   };
   for (const char* zero :
        {"ZeRO-1", "zero_1", "ZeRO 1", "Distributed optimizer"}) {
@@ -205,14 +206,15 @@ TEST(RunSetupTest, KnowsNamesApart) {
 TEST(RunSetupTest, NamedModelsAreThoseOfRowsWithDims) {
   std::set<std::string> compared;
   for (const PublishedRun& run : CollectedRuns()) {
-    const KnownModel* known = FindKnownModel(run.model);
+    const KnownModel* known = FindKnownModel(ShippedRules().models, run.model);
     if (known == nullptr || !run.hidden || !run.layers ||
         *run.layers != known->model.num_layers) {
       continue;
     }
     PublishedRun bare = run;
     bare.hidden.reset();
-    const auto stated = SetUpRun(run), named = SetUpRun(bare);
+    const auto stated = SetUpRun(run, ShippedRules()),
+               named = SetUpRun(bare, ShippedRules());
     if (!stated.ok()) continue;  // For another reason.
     ASSERT_TRUE(named.ok()) << run.id << ": " << named.status();
     EXPECT_EQ(stated->model, named->model) << run.id;
@@ -227,7 +229,7 @@ TEST(RunSetupTest, NamedModelsAreThoseOfRowsWithDims) {
 TEST(RunSetupTest, SetsUpOrRefusesEveryCollectedRow) {
   std::map<std::string, int> set_up, refused;
   for (const PublishedRun& run : CollectedRuns()) {
-    const absl::StatusOr<RunSetup> setup = SetUpRun(run);
+    const absl::StatusOr<RunSetup> setup = SetUpRun(run, ShippedRules());
     if (setup.ok()) {
       ++set_up[run.group];
       EXPECT_THAT(setup->assumptions, Not(IsEmpty())) << run.id;
@@ -262,7 +264,8 @@ TEST(RunSetupTest, SetsUpOrRefusesEveryCollectedRow) {
 TEST(RunSetupTest, CompletesRowsAloud) {
   const std::vector<PublishedRun> runs = CollectedRuns();
   {
-    const RunSetup setup = SetUpRun(RunOf(runs, "dgxc/0289")).value();
+    const RunSetup setup =
+        SetUpRun(RunOf(runs, "dgxc/0289"), ShippedRules()).value();
     EXPECT_EQ(setup.model.vocab_size, 51200);
     EXPECT_EQ(setup.model.feed_forward, FeedForward::kGelu);
     EXPECT_EQ(setup.layout.zero, 1);
@@ -273,7 +276,8 @@ TEST(RunSetupTest, CompletesRowsAloud) {
   }
   {
     // 32 sequences a replica in as many micro-batches as stages, two chunks.
-    const RunSetup setup = SetUpRun(RunOf(runs, "torchtitan/0447")).value();
+    const RunSetup setup =
+        SetUpRun(RunOf(runs, "torchtitan/0447"), ShippedRules()).value();
     EXPECT_EQ(setup.layout.num_microbatches, 8);
     EXPECT_EQ(setup.layout.micro_batch, 4);
     EXPECT_EQ(setup.layout.interleave, 2);
@@ -282,7 +286,8 @@ TEST(RunSetupTest, CompletesRowsAloud) {
     EXPECT_EQ(setup.profile, "h100-500w");
   }
   {
-    const RunSetup setup = SetUpRun(RunOf(runs, "vtrain_multi/0487")).value();
+    const RunSetup setup =
+        SetUpRun(RunOf(runs, "vtrain_multi/0487"), ShippedRules()).value();
     EXPECT_EQ(setup.profile, "a100-80gb-100g");
     EXPECT_FALSE(setup.implementation.flash_attention);
     EXPECT_EQ(setup.layout.recompute, Recompute::kFull);
@@ -292,28 +297,30 @@ TEST(RunSetupTest, CompletesRowsAloud) {
     PublishedRun run = RunOf(runs, "vtrain_multi/0487");
     run.group = "vtrain_single_node";
     run.recompute.clear();
-    const RunSetup setup = SetUpRun(run).value();
+    const RunSetup setup = SetUpRun(run, ShippedRules()).value();
     EXPECT_EQ(setup.profile, "a100-80gb-vtrain-node");
     EXPECT_EQ(setup.layout.recompute, Recompute::kNone);
     EXPECT_EQ(setup.model.vocab_size, 50257);
     run.tensor = 8;
     run.data = 8;
-    EXPECT_EQ(SetUpRun(run).value().model.vocab_size, 50256);
+    EXPECT_EQ(SetUpRun(run, ShippedRules()).value().model.vocab_size, 50256);
   }
   {
-    const RunSetup setup = SetUpRun(RunOf(runs, "mbridge_perf/0052")).value();
+    const RunSetup setup =
+        SetUpRun(RunOf(runs, "mbridge_perf/0052"), ShippedRules()).value();
     EXPECT_EQ(setup.model.moe.num_experts, 384);
     EXPECT_EQ(setup.model.mla.kv_rank, 512);
     EXPECT_THAT(setup.assumptions, Contains(HasSubstr("Kimi K2")));
   }
   {
-    const RunSetup setup = SetUpRun(RunOf(runs, "mbridge_perf/0063")).value();
+    const RunSetup setup =
+        SetUpRun(RunOf(runs, "mbridge_perf/0063"), ShippedRules()).value();
     EXPECT_EQ(setup.layout.zero, 3);
   }
-  EXPECT_FALSE(SetUpRun(RunOf(runs, "mlperf/0366"))
+  EXPECT_FALSE(SetUpRun(RunOf(runs, "mlperf/0366"), ShippedRules())
                    .value()
                    .implementation.overlaps_tensor);
-  EXPECT_TRUE(SetUpRun(RunOf(runs, "torchtitan/0457"))
+  EXPECT_TRUE(SetUpRun(RunOf(runs, "torchtitan/0457"), ShippedRules())
                   .value()
                   .implementation.overlaps_tensor);
 }

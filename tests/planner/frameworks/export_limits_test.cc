@@ -22,7 +22,7 @@ TEST(ExportLimitsTest, MegatronSaysStageSizes) {
   const JobSpec job = UnusualJob();
   auto text = [&](int32_t pipeline) {
     return MustExport(job, {.pipeline = pipeline, .num_microbatches = 96},
-                      Framework::kMegatron);
+                      MegatronAdapter());
   };
   // 5, 4.
   EXPECT_THAT(text(2),
@@ -48,8 +48,8 @@ TEST(ExportLimitsTest, MegatronSaysChunksOnce) {
                       .num_microbatches = 96,
                       .schedule = Schedule::kInterleaved};
   for (const Framework framework :
-       {Framework::kMegatron, Framework::kMegatronBridge, Framework::kNemo}) {
-    job.training.precision = framework == Framework::kNemo ? "bf16" : "fp32";
+       {MegatronAdapter(), MegatronBridgeAdapter(), NemoAdapter()}) {
+    job.training.precision = framework == NemoAdapter() ? "bf16" : "fp32";
     const std::string text = MustExport(job, layout, framework);
     EXPECT_THAT(text, HasSubstr("Ett|tt|ttt|ttL'"));
     EXPECT_THAT(text, Not(HasSubstr("--num-virtual-stages")));
@@ -67,29 +67,29 @@ TEST(ExportLimitsTest, MegatronAsksForRankOrderItTakes) {
   job.training.precision = "bf16";
   Layout layout{.pipeline = 2, .data = 2, .tensor = 2, .num_microbatches = 48};
   const std::string order = "--use-tp-pp-dp-mapping";
-  const std::string dense = MustExport(job, layout, Framework::kMegatron);
+  const std::string dense = MustExport(job, layout, MegatronAdapter());
   EXPECT_THAT(dense, AllOf(HasSubstr(order), Not(HasSubstr("rank order"))));
   // One less than tensor would count data ranks of experts that are not there.
   EXPECT_THAT(dense, Not(HasSubstr("--expert-tensor-parallel-size")));
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatronBridge),
+  EXPECT_THAT(MustExport(job, layout, MegatronBridgeAdapter()),
               HasSubstr("model.expert_tensor_parallel_size=null"));
   layout.context = 2;
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, layout, MegatronAdapter()),
               AllOf(Not(HasSubstr(order)), HasSubstr("rank order")));
   layout.context = 1;
   job.model.moe = {
       .num_experts = 8, .experts_per_token = 2, .expert_hidden = 96};
   layout.expert = 2;
   EXPECT_THAT(
-      MustExport(job, layout, Framework::kMegatron),
+      MustExport(job, layout, MegatronAdapter()),
       AllOf(HasSubstr(order), HasSubstr("--expert-tensor-parallel-size 1")));
   layout.expert = 4;
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, layout, MegatronAdapter()),
               AllOf(Not(HasSubstr(order)), HasSubstr("rank order")));
   layout.data = 1;
   layout.expert = 2;
   layout.num_microbatches = 96;
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, layout, MegatronAdapter()),
               AllOf(Not(HasSubstr(order)), Not(HasSubstr("rank order"))));
 }
 
@@ -101,11 +101,11 @@ TEST(ExportLimitsTest, MegatronGroupsExpertsInBf16) {
       .num_experts = 8, .experts_per_token = 2, .expert_hidden = 96};
   Layout layout{.num_microbatches = 96};
   layout.recompute = Recompute::kCheap;
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, layout, MegatronAdapter()),
               AllOf(Not(HasSubstr("--moe-grouped-gemm")),
                     Not(HasSubstr("moe_act")), HasSubstr("experts in fp32")));
   job.training.precision = "bf16";
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, layout, MegatronAdapter()),
               AllOf(HasSubstr("--moe-grouped-gemm"),
                     HasSubstr("--recompute-modules layernorm moe_act"),
                     Not(HasSubstr("recompute norm+activation: "))));
@@ -119,7 +119,7 @@ TEST(ExportLimitsTest, MegatronPadsToTheVocabulary) {
     const Settings flags =
         ReadMegatronSettings(
             MustExport(job, {.tensor = tensor, .num_microbatches = 96},
-                       Framework::kMegatron),
+                       MegatronAdapter()),
             "args.txt")
             .value();
     const int64_t given = std::stoll(flags.Find("vocab-size")->value);
@@ -137,38 +137,38 @@ TEST(ExportLimitsTest, KeepsToWhatFrameworksTake) {
   JobSpec job = UnusualJob();
   // Megatron Core: the decay ends after the warmup.
   job.training.optimizer.warmup_steps = 777;
-  EXPECT_THAT(MustExport(job, {.num_microbatches = 96}, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, {.num_microbatches = 96}, MegatronAdapter()),
               HasSubstr("--lr-decay-iters 778 "));
   // DeepSpeed: a warmup of two steps at least.
   job.training.optimizer.warmup_steps = 0;
-  EXPECT_THAT(MustExport(job, {.num_microbatches = 96}, Framework::kDeepSpeed),
+  EXPECT_THAT(MustExport(job, {.num_microbatches = 96}, DeepSpeedAdapter()),
               AllOf(HasSubstr("\"warmup_num_steps\": 2"),
                     HasSubstr("training.optimizer.warmup_steps 0")));
   // DeepSpeed: a pipeline beside ZeRO 0 or 1.
   EXPECT_THAT(
       MustExport(job,
                  {.pipeline = 2, .data = 2, .num_microbatches = 48, .zero = 3},
-                 Framework::kDeepSpeed),
+                 DeepSpeedAdapter()),
       AllOf(HasSubstr("\"stage\": 1"),
             HasSubstr("ZeRO 3: PipelineModule takes")));
   // DeepSpeed: ZeRO 3 beside a tensor axis since 0.19.4.
   EXPECT_THAT(
       MustExport(job,
                  {.data = 2, .tensor = 2, .num_microbatches = 48, .zero = 3},
-                 Framework::kDeepSpeed),
+                 DeepSpeedAdapter()),
       AllOf(HasSubstr("\"stage\": 3"), HasSubstr("0.19.4 or later")));
   // torchtitan: embedding and head of one tensor stand on one stage.
   job.model.ties_embedding = true;
   EXPECT_THAT(
       ExportLayout(job, {.pipeline = 2, .num_microbatches = 96},
-                   Framework::kTorchtitan)
+                   TorchtitanAdapter())
           .status()
           .message(),
       AllOf(HasSubstr("model.ties_embedding"), HasSubstr("layout.pipeline")));
   // torchtitan: replicas only where the data axis is alone.
   job.model.ties_embedding = false;
   EXPECT_THAT(MustExport(job, {.data = 2, .tensor = 2, .num_microbatches = 48},
-                         Framework::kTorchtitan),
+                         TorchtitanAdapter()),
               AllOf(HasSubstr("data_parallel_replicate_degree = 1\n"),
                     HasSubstr("data_parallel_shard_degree = 2\n"),
                     HasSubstr("fsdp_reshard_after_forward = \"never\""),
@@ -176,7 +176,7 @@ TEST(ExportLimitsTest, KeepsToWhatFrameworksTake) {
   // Megatron Core: selective recomputation without a recipe's number of layers.
   Layout selective{.num_microbatches = 96};
   selective.recompute = Recompute::kCheap;
-  EXPECT_THAT(MustExport(job, selective, Framework::kMegatronBridge),
+  EXPECT_THAT(MustExport(job, selective, MegatronBridgeAdapter()),
               AllOf(HasSubstr("model.recompute_granularity=selective"),
                     HasSubstr("model.recompute_method=null"),
                     HasSubstr("model.recompute_num_layers=null")));

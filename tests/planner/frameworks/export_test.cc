@@ -12,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/frameworks/import.h"
 #include "planner/frameworks/settings.h"
+#include "planner/frameworks/torchtitan.h"
 #include "tests/planner/frameworks/framework_testing.h"
 
 namespace millrace {
@@ -32,9 +33,9 @@ TEST(ExportTest, MegatronRoundTrip) {
   ASSERT_GT(layouts.size(), 300u);
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(LayoutToString(layout));
-    const std::string text = MustExport(job, layout, Framework::kMegatron);
-    const JobSpec back = MustImport(Framework::kMegatron,
-                                    ReadMegatronSettings(text, "args.txt"));
+    const std::string text = MustExport(job, layout, MegatronAdapter());
+    const JobSpec back =
+        MustImport(MegatronAdapter(), ReadMegatronSettings(text, "args.txt"));
     EXPECT_EQ(back.model, job.model);
     EXPECT_EQ(back.training, job.training);
     EXPECT_EQ(back.layout, Pinned(layout));
@@ -48,9 +49,8 @@ TEST(ExportTest, MegatronRoundTrip) {
 TEST(ExportTest, RecipeRoundTrip) {
   JobSpec job = UnusualJob();
   job.model.head_dim = 20;
-  for (const Framework framework :
-       {Framework::kMegatronBridge, Framework::kNemo}) {
-    job.training.precision = framework == Framework::kNemo ? "bf16" : "fp32";
+  for (const Framework framework : {MegatronBridgeAdapter(), NemoAdapter()}) {
+    job.training.precision = framework == NemoAdapter() ? "bf16" : "fp32";
     for (const Layout& layout : LayoutsOf(job)) {
       SCOPED_TRACE(LayoutToString(layout));
       const std::string text = MustExport(job, layout, framework);
@@ -58,7 +58,7 @@ TEST(ExportTest, RecipeRoundTrip) {
       EXPECT_EQ(back.model, job.model);
       EXPECT_EQ(back.layout, Pinned(layout));
       TrainingSpec training = job.training;
-      if (framework == Framework::kNemo) training.seed = back.training.seed;
+      if (framework == NemoAdapter()) training.seed = back.training.seed;
       EXPECT_EQ(back.training, training);
       EXPECT_EQ(back.checkpoint.interval_steps, 55);
       if (HasFailure()) return;
@@ -75,8 +75,7 @@ TEST(ExportTest, SaysThatStagesCannotDiffer) {
   SetRecompute("full, none", &layout);
   job.training.global_batch = layout.global_batch();
   for (const Framework framework :
-       {Framework::kMegatron, Framework::kMegatronBridge,
-        Framework::kTorchtitan}) {
+       {MegatronAdapter(), MegatronBridgeAdapter(), TorchtitanAdapter()}) {
     EXPECT_THAT(MustExport(job, layout, framework),
                 HasSubstr("recompute by stage (full, none): one setting holds "
                           "for all stages, so all do the most of any, full"));
@@ -101,7 +100,7 @@ TEST(ExportTest, PlannedAxesRoundTrip) {
   layout.gemm_format = GemmFormat::kFloat8;
   layout.recompute = Recompute::kCheap;
   for (const Framework framework :
-       {Framework::kMegatron, Framework::kMegatronBridge, Framework::kNemo}) {
+       {MegatronAdapter(), MegatronBridgeAdapter(), NemoAdapter()}) {
     const std::string text = MustExport(job, layout, framework);
     SCOPED_TRACE(text);
     LayoutConstraints expected = Pinned(layout);
@@ -111,28 +110,28 @@ TEST(ExportTest, PlannedAxesRoundTrip) {
     EXPECT_EQ(MustImport(framework, ReadBack(framework, text)).layout,
               expected);
   }
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, layout, MegatronAdapter()),
               AllOf(HasSubstr("--nproc-per-node 24 "),
                     HasSubstr("--context-parallel-size 3"),
                     HasSubstr("--num-virtual-stages-per-pipeline-rank 2"),
                     HasSubstr("--fp8-format hybrid"),
                     HasSubstr("--recompute-modules layernorm")));
   EXPECT_THAT(
-      MustExport(job, layout, Framework::kMegatronBridge),
+      MustExport(job, layout, MegatronBridgeAdapter()),
       AllOf(HasSubstr("model.virtual_pipeline_model_parallel_size=2"),
             HasSubstr("mixed_precision=bf16_with_fp8_current_scaling_mixed"),
             HasSubstr("'model.recompute_modules=[\"layernorm\"]'")));
-  EXPECT_THAT(MustExport(job, layout, Framework::kNemo),
+  EXPECT_THAT(MustExport(job, layout, NemoAdapter()),
               AllOf(HasSubstr("trainer.strategy.context_parallel_size=3"),
                     HasSubstr("trainer.plugins.fp8=hybrid"),
                     HasSubstr("--factory llama3_8b")));
-  EXPECT_THAT(MustExport(job, layout, Framework::kTorchtitan),
+  EXPECT_THAT(MustExport(job, layout, TorchtitanAdapter()),
               AllOf(HasSubstr("context_parallel_degree = 3"),
                     HasSubstr("pipeline_parallel_schedule = "
                               "\"Interleaved1F1B\""),
                     HasSubstr("[\"layers.6\", \"layers.7\", \"norm\""),
                     HasSubstr("converters = [\"quantize.linear.float8\"]")));
-  EXPECT_THAT(MustExport(job, layout, Framework::kDeepSpeed),
+  EXPECT_THAT(MustExport(job, layout, DeepSpeedAdapter()),
               AllOf(HasSubstr("the context axis of 3"),
                     HasSubstr("the schedule interleaved with 2 chunks"),
                     HasSubstr("fp8: ")));
@@ -143,17 +142,17 @@ TEST(ExportTest, PlannedAxesRoundTrip) {
   const absl::StatusOr<Settings> model = UnusualModel();
   ASSERT_TRUE(model.ok()) << model.status();
   const JobSpec titan =
-      MustImport(Framework::kTorchtitan,
-                 ReadBack(Framework::kTorchtitan,
-                          MustExport(job, chunks, Framework::kTorchtitan)),
+      MustImport(TorchtitanAdapter(),
+                 ReadBack(TorchtitanAdapter(),
+                          MustExport(job, chunks, TorchtitanAdapter())),
                  {.model = *model});
   EXPECT_EQ(titan.layout.interleave, 2);
   EXPECT_EQ(titan.layout.schedule, "interleaved");
   EXPECT_EQ(titan.layout.pipeline, 2);
   layout.gemm_format = GemmFormat::kFloat4;
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, layout, MegatronAdapter()),
               HasSubstr("--fp4-format e2m1"));
-  for (const Framework framework : {Framework::kNemo, Framework::kTorchtitan}) {
+  for (const Framework framework : {NemoAdapter(), TorchtitanAdapter()}) {
     EXPECT_THAT(MustExport(job, layout, framework),
                 HasSubstr("no 4-bit products"));
   }
@@ -175,49 +174,48 @@ TEST(ExportTest, SaysPlannedModels) {
   const Layout layout{
       .data = 4, .expert = 4, .micro_batch = 1, .num_microbatches = 24};
   EXPECT_THAT(
-      MustExport(job, layout, Framework::kMegatron),
+      MustExport(job, layout, MegatronAdapter()),
       AllOf(HasSubstr("--num-experts 8"), HasSubstr("--moe-router-topk 2"),
             HasSubstr("--moe-ffn-hidden-size 96"),
             HasSubstr("--moe-shared-expert-intermediate-size 192"),
             HasSubstr("--expert-model-parallel-size 4"),
             Not(HasSubstr("--moe-layer-freq"))));
-  EXPECT_THAT(MustExport(job, layout, Framework::kNemo),
+  EXPECT_THAT(MustExport(job, layout, NemoAdapter()),
               AllOf(HasSubstr("--factory mixtral_8x7b"),
                     HasSubstr("model.config.moe_router_topk=2"),
                     HasSubstr("model.config.moe_layer_freq=1")));
-  EXPECT_THAT(MustExport(job, layout, Framework::kTorchtitan),
+  EXPECT_THAT(MustExport(job, layout, TorchtitanAdapter()),
               AllOf(HasSubstr("name = \"qwen3\""),
                     HasSubstr("MoEArgs(num_experts=8, num_shared_experts=2, "
                               "top_k=2"),
                     HasSubstr("expert_parallel_degree = 4"),
                     HasSubstr("data_parallel_shard_degree = 4"),
                     HasSubstr("ZeRO 0 with experts")));
-  EXPECT_THAT(MustExport(job, layout, Framework::kDeepSpeed),
+  EXPECT_THAT(MustExport(job, layout, DeepSpeedAdapter()),
               HasSubstr("MoE(num_experts=8, ep_size=4, k=2)"));
 
   job.model.moe.num_dense_layers = 3;
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, layout, MegatronAdapter()),
               HasSubstr("--moe-layer-freq '([0]*3+[1]*6)'"));
-  EXPECT_THAT(
-      ExportLayout(job, layout, Framework::kTorchtitan).status().message(),
-      HasSubstr("model.moe.num_dense_layers"));
+  EXPECT_THAT(ExportLayout(job, layout, TorchtitanAdapter()).status().message(),
+              HasSubstr("model.moe.num_dense_layers"));
   job.model.mla = {.kv_rank = 64,
                    .query_rank = 0,
                    .nope_head_dim = 16,
                    .rope_head_dim = 8,
                    .value_head_dim = 16};
   EXPECT_THAT(
-      MustExport(job, layout, Framework::kMegatron),
+      MustExport(job, layout, MegatronAdapter()),
       AllOf(HasSubstr("--multi-latent-attention"),
             HasSubstr("--kv-lora-rank 64"), HasSubstr("--qk-head-dim 16"),
             HasSubstr("--qk-pos-emb-head-dim 8"), HasSubstr("--v-head-dim 16"),
             Not(HasSubstr("--q-lora-rank")), Not(HasSubstr("--kv-channels"))));
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatronBridge),
+  EXPECT_THAT(MustExport(job, layout, MegatronBridgeAdapter()),
               AllOf(HasSubstr("--recipe deepseek_v2_lite_pretrain_config"),
                     HasSubstr("'model.moe_layer_freq=[0,0,0,1,1,1,1,1,1]'"),
                     HasSubstr("model.q_lora_rank=null")));
   EXPECT_THAT(
-      MustExport(job, layout, Framework::kTorchtitan),
+      MustExport(job, layout, TorchtitanAdapter()),
       AllOf(HasSubstr("name = \"deepseek_v3\""), HasSubstr("n_dense_layers=3"),
             HasSubstr("kv_lora_rank=64")));
 
@@ -225,18 +223,17 @@ TEST(ExportTest, SaysPlannedModels) {
   job.model.feed_forward = FeedForward::kSquaredRelu;
   job.model.ties_embedding = true;
   const Layout plain{.num_microbatches = 96};
-  EXPECT_THAT(MustExport(job, plain, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, plain, MegatronAdapter()),
               AllOf(HasSubstr("--squared-relu"), Not(HasSubstr("--swiglu")),
                     Not(HasSubstr("--untie"))));
-  EXPECT_THAT(MustExport(job, plain, Framework::kMegatronBridge),
+  EXPECT_THAT(MustExport(job, plain, MegatronBridgeAdapter()),
               AllOf(HasSubstr("model.activation_func=squared_relu"),
                     HasSubstr("model.gated_linear_unit=false"),
                     HasSubstr("share_embeddings_and_output_weights=true")));
-  EXPECT_THAT(MustExport(job, plain, Framework::kNemo),
+  EXPECT_THAT(MustExport(job, plain, NemoAdapter()),
               HasSubstr("--factory nemotron4_15b"));
-  EXPECT_THAT(
-      ExportLayout(job, plain, Framework::kTorchtitan).status().message(),
-      HasSubstr("model.feed_forward"));
+  EXPECT_THAT(ExportLayout(job, plain, TorchtitanAdapter()).status().message(),
+              HasSubstr("model.feed_forward"));
 }
 
 // Goal: ZeRO-2, ZeRO-3 and recompute come out in each framework's words, and
@@ -246,21 +243,21 @@ TEST(ExportTest, SaysWhatShardsAndWhatIsComputedAgain) {
   Layout layout{.data = 8, .micro_batch = 1, .num_microbatches = 12};
   layout.zero = 3;
   layout.recompute = Recompute::kFull;
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, layout, MegatronAdapter()),
               AllOf(HasSubstr("--use-distributed-optimizer"),
                     HasSubstr("--recompute-granularity full"),
                     HasSubstr("ZeRO 3: Megatron-LM's")));
-  EXPECT_THAT(MustExport(job, layout, Framework::kTorchtitan),
+  EXPECT_THAT(MustExport(job, layout, TorchtitanAdapter()),
               AllOf(HasSubstr("fsdp_reshard_after_forward = \"always\""),
                     HasSubstr("mode = \"full\"")));
-  EXPECT_THAT(MustExport(job, layout, Framework::kDeepSpeed),
+  EXPECT_THAT(MustExport(job, layout, DeepSpeedAdapter()),
               AllOf(HasSubstr("\"stage\": 3"), HasSubstr("recompute full")));
   layout.zero = 2;
   layout.recompute = Recompute::kCheap;
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, layout, MegatronAdapter()),
               AllOf(HasSubstr("recompute norm+activation: "),
                     HasSubstr("--recompute-modules layernorm")));
-  EXPECT_THAT(MustExport(job, layout, Framework::kTorchtitan),
+  EXPECT_THAT(MustExport(job, layout, TorchtitanAdapter()),
               AllOf(HasSubstr("fsdp_reshard_after_forward = \"never\""),
                     HasSubstr("selective_ac_option = \"op\""),
                     Not(HasSubstr("ZeRO 1"))));
@@ -274,7 +271,7 @@ TEST(ExportTest, DeepSpeedBatchesAgree) {
   for (const Layout& layout : LayoutsOf(job)) {
     SCOPED_TRACE(LayoutToString(layout));
     const nlohmann::json json =
-        nlohmann::json::parse(MustExport(job, layout, Framework::kDeepSpeed));
+        nlohmann::json::parse(MustExport(job, layout, DeepSpeedAdapter()));
     EXPECT_EQ(json["train_batch_size"], 96);
     EXPECT_EQ(json["train_micro_batch_size_per_gpu"].get<int>() *
                   json["gradient_accumulation_steps"].get<int>() * layout.data,
@@ -295,27 +292,23 @@ TEST(ExportTest, RefusesWhatHasNoWords) {
   const Layout layout{.num_microbatches = 96};
   JobSpec job = UnusualJob();
   job.model.rope_theta = 70000.5;
-  EXPECT_THAT(
-      ExportLayout(job, layout, Framework::kMegatron).status().message(),
-      AllOf(HasSubstr("model.rope_theta"), HasSubstr("70000.5")));
+  EXPECT_THAT(ExportLayout(job, layout, MegatronAdapter()).status().message(),
+              AllOf(HasSubstr("model.rope_theta"), HasSubstr("70000.5")));
   job = UnusualJob();
   job.model.head_dim = 20;
-  EXPECT_THAT(
-      ExportLayout(job, layout, Framework::kTorchtitan).status().message(),
-      HasSubstr("model.head_dim"));
+  EXPECT_THAT(ExportLayout(job, layout, TorchtitanAdapter()).status().message(),
+              HasSubstr("model.head_dim"));
   job = UnusualJob();
   job.training.precision = "int4";
+  EXPECT_THAT(ExportLayout(job, layout, MegatronAdapter()).status().message(),
+              HasSubstr("training.precision"));
   EXPECT_THAT(
-      ExportLayout(job, layout, Framework::kMegatron).status().message(),
-      HasSubstr("training.precision"));
-  EXPECT_THAT(
-      ExportLayout(UnusualJob(), {.num_microbatches = 5}, Framework::kMegatron)
+      ExportLayout(UnusualJob(), {.num_microbatches = 5}, MegatronAdapter())
           .status()
           .message(),
       HasSubstr("training.global_batch is 96"));
-  EXPECT_FALSE(
-      ExportLayout(UnusualJob(), layout, Framework::kHuggingFace).ok());
-  EXPECT_THAT(MustExport(UnusualJob(), layout, Framework::kMegatron),
+  EXPECT_FALSE(ExportLayout(UnusualJob(), layout, HuggingFaceAdapter()).ok());
+  EXPECT_THAT(MustExport(UnusualJob(), layout, MegatronAdapter()),
               AllOf(HasSubstr("# What it cannot express"),
                     HasSubstr("replace --mock-data by --data-path")));
 }
@@ -325,13 +318,10 @@ TEST(ExportTest, RefusesWhatHasNoWords) {
 TEST(ExportTest, DocumentationHasTheTables) {
   const absl::StatusOr<std::string> page = ReadFile("docs/frameworks.md");
   ASSERT_TRUE(page.ok()) << page.status();
-  for (const Framework framework :
-       {Framework::kMegatron, Framework::kMegatronBridge, Framework::kNemo,
-        Framework::kTorchtitan, Framework::kDeepSpeed,
-        Framework::kHuggingFace}) {
-    for (const FrameworkKey& key : FrameworkKeys(framework)) {
+  for (const Framework framework : Adapters()) {
+    for (const FrameworkKey& key : framework->keys) {
       // The two frameworks on Megatron Core share a table.
-      if (framework == Framework::kNemo) {
+      if (framework == NemoAdapter()) {
         EXPECT_THAT(*page, ContainsRegex(absl::StrCat("\n\\| `", key.job_path,
                                                       "` \\| [^|]* \\| `",
                                                       key.name, "` \\|\n")));
@@ -340,13 +330,12 @@ TEST(ExportTest, DocumentationHasTheTables) {
       EXPECT_THAT(*page,
                   HasSubstr(absl::StrCat(
                       "| `", key.job_path, "` | `",
-                      framework == Framework::kMegatron ? "--" : "", key.name,
-                      "` |", framework == Framework::kDeepSpeed ? "" : " ",
+                      framework == MegatronAdapter() ? "--" : "", key.name,
+                      "` |", framework == DeepSpeedAdapter() ? "" : " ",
                       key.default_text == nullptr ? "" : key.default_text)));
     }
-    EXPECT_THAT(*page,
-                HasSubstr(absl::StrCat("| ", FrameworkTitle(framework), " | ",
-                                       FrameworkVersion(framework))));
+    EXPECT_THAT(*page, HasSubstr(absl::StrCat("| ", framework->title, " | ",
+                                              framework->version)));
   }
 }
 
@@ -361,31 +350,31 @@ TEST(ExportTest, SpreadsDevicesOverHosts) {
   const auto text = [&](Framework framework, int32_t devices_per_host) {
     return ExportLayout(job, layout, framework, devices_per_host).value_or("");
   };
-  const std::string megatron = text(Framework::kMegatron, 8);
+  const std::string megatron = text(MegatronAdapter(), 8);
   EXPECT_THAT(megatron,
               AllOf(HasSubstr("torchrun --nnodes 3 --nproc-per-node 8 "
                               "--rdzv-backend c10d --rdzv-endpoint HOST:29500 "
                               "pretrain_gpt.py"),
                     HasSubstr("3 hosts, 8 devices of each; "),
                     Not(HasSubstr("one host holds all"))));
-  EXPECT_EQ(MustImport(Framework::kMegatron,
-                       ReadMegatronSettings(megatron, "args.txt"))
-                .layout.data,
-            2);
+  EXPECT_EQ(
+      MustImport(MegatronAdapter(), ReadMegatronSettings(megatron, "args.txt"))
+          .layout.data,
+      2);
   // Six would divide too, but not hold whole tensor groups.
-  EXPECT_THAT(text(Framework::kMegatron, 7),
+  EXPECT_THAT(text(MegatronAdapter(), 7),
               AllOf(HasSubstr("--nnodes 6 --nproc-per-node 4 "),
                     HasSubstr("4 devices of each, since 7 cannot share")));
-  EXPECT_THAT(text(Framework::kMegatron, 24),
+  EXPECT_THAT(text(MegatronAdapter(), 24),
               AllOf(HasSubstr("torchrun --nnodes 1 --nproc-per-node 24 pre"),
                     Not(HasSubstr("host"))));
-  EXPECT_THAT(text(Framework::kMegatronBridge, 8),
+  EXPECT_THAT(text(MegatronBridgeAdapter(), 8),
               HasSubstr("--nnodes 3 --nproc-per-node 8 "));
-  EXPECT_THAT(text(Framework::kNemo, 8), AllOf(HasSubstr("trainer.num_nodes=3"),
-                                               HasSubstr("trainer.devices=8")));
-  EXPECT_THAT(text(Framework::kTorchtitan, 8),
+  EXPECT_THAT(text(NemoAdapter(), 8), AllOf(HasSubstr("trainer.num_nodes=3"),
+                                            HasSubstr("trainer.devices=8")));
+  EXPECT_THAT(text(TorchtitanAdapter(), 8),
               HasSubstr("# Start: torchrun --nnodes 3 --nproc-per-node 8 "));
-  EXPECT_THAT(text(Framework::kDeepSpeed, 8),
+  EXPECT_THAT(text(DeepSpeedAdapter(), 8),
               HasSubstr("deepspeed --hostfile HOSTS --num_nodes 3 --num_gpus 8 "
                         "TRAIN.py"));
 }
@@ -400,23 +389,23 @@ TEST(ExportTest, KeepsWhatIsOff) {
   job.training.validation_steps = 1;
   job.checkpoint.interval_steps = 0;
   const Layout layout{.num_microbatches = 96};
-  const std::string flags = MustExport(job, layout, Framework::kMegatron);
+  const std::string flags = MustExport(job, layout, MegatronAdapter());
   const JobSpec back =
-      MustImport(Framework::kMegatron, ReadMegatronSettings(flags, "args.txt"));
+      MustImport(MegatronAdapter(), ReadMegatronSettings(flags, "args.txt"));
   EXPECT_EQ(back.training, job.training);
   EXPECT_EQ(back.checkpoint, job.checkpoint);
 
   job.model = TorchtitanFlavors()[0].model;
   job.model.sequence_length = 32;
   const JobSpec titan = MustImport(
-      Framework::kTorchtitan,
-      ReadTomlSettings(MustExport(job, layout, Framework::kTorchtitan), "t"));
+      TorchtitanAdapter(),
+      ReadTomlSettings(MustExport(job, layout, TorchtitanAdapter()), "t"));
   EXPECT_EQ(titan.training.gradient_clip_norm, 0);
   EXPECT_EQ(titan.training.optimizer.decay, LearningRateDecay::kNone);
   EXPECT_EQ(titan.checkpoint, job.checkpoint);
 
   job.training.seed = 0;
-  EXPECT_THAT(MustExport(job, layout, Framework::kMegatron),
+  EXPECT_THAT(MustExport(job, layout, MegatronAdapter()),
               AllOf(Not(HasSubstr("--seed")), HasSubstr("training.seed 0")));
 }
 

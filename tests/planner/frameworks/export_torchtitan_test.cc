@@ -7,9 +7,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/frameworks/export.h"
-#include "planner/frameworks/framework_keys.h"
 #include "planner/frameworks/import.h"
 #include "planner/frameworks/settings.h"
+#include "planner/frameworks/torchtitan.h"
 #include "tests/planner/frameworks/framework_testing.h"
 
 namespace millrace {
@@ -28,9 +28,9 @@ TEST(ExportTorchtitanTest, RoundTrip) {
   ASSERT_TRUE(model.ok()) << model.status();
   for (const Layout& layout : LayoutsOf(job)) {
     SCOPED_TRACE(LayoutToString(layout));
-    const std::string text = MustExport(job, layout, Framework::kTorchtitan);
+    const std::string text = MustExport(job, layout, TorchtitanAdapter());
     const JobSpec back =
-        MustImport(Framework::kTorchtitan, ReadTomlSettings(text, "job.toml"),
+        MustImport(TorchtitanAdapter(), ReadTomlSettings(text, "job.toml"),
                    {.model = *model});
     ModelSpec expected_model = job.model;
     expected_model.init_std = ModelSpec{}.init_std;  // Not expressible.
@@ -63,12 +63,12 @@ TEST(ExportTorchtitanTest, FlavorsHaveNames) {
     job.model = flavor.model;
     job.model.sequence_length = 64;
     const Layout layout{.data = 2, .micro_batch = 4, .num_microbatches = 12};
-    const std::string text = MustExport(job, layout, Framework::kTorchtitan);
+    const std::string text = MustExport(job, layout, TorchtitanAdapter());
     EXPECT_THAT(text,
                 HasSubstr(absl::StrCat("flavor = \"", flavor.name, "\"")));
     EXPECT_THAT(text, Not(HasSubstr("TransformerModelArgs")));
     EXPECT_EQ(
-        MustImport(Framework::kTorchtitan, ReadTomlSettings(text, "job.toml"))
+        MustImport(TorchtitanAdapter(), ReadTomlSettings(text, "job.toml"))
             .model,
         job.model);
   }
@@ -81,7 +81,7 @@ TEST(ExportTorchtitanTest, FlavorHasTheWidth) {
     JobSpec job = UnusualJob();
     job.model.ffn_hidden = width;
     const std::string text =
-        MustExport(job, {.num_microbatches = 96}, Framework::kTorchtitan);
+        MustExport(job, {.num_microbatches = 96}, TorchtitanAdapter());
     const std::string key = "multiple_of=";
     ASSERT_THAT(text, HasSubstr(key));
     const int64_t multiple =
@@ -112,8 +112,8 @@ TEST(ExportTorchtitanTest, ChunksAndZero3RoundTrip) {
   layout.schedule = Schedule::kInterleaved;
   const auto back = [&] {
     return MustImport(
-        Framework::kTorchtitan,
-        ReadTomlSettings(MustExport(job, layout, Framework::kTorchtitan), "t"));
+        TorchtitanAdapter(),
+        ReadTomlSettings(MustExport(job, layout, TorchtitanAdapter()), "t"));
   };
   EXPECT_EQ(back().layout.interleave, 3);
   EXPECT_EQ(back().layout.schedule, "interleaved");

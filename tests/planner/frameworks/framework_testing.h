@@ -125,15 +125,8 @@ inline JobSpec MustImport(Framework framework,
 // The settings that a framework's reader makes of an export.
 inline absl::StatusOr<Settings> ReadBack(Framework framework,
                                          const std::string& text) {
-  switch (framework) {
-    case Framework::kMegatron:
-      return ReadMegatronSettings(text, "args.txt");
-    case Framework::kMegatronBridge:
-    case Framework::kNemo:
-      return ReadOverrideSettings(text, "run.sh");
-    default:
-      return ReadTomlSettings(text, "job.toml");
-  }
+  const bool is_toml = framework == TorchtitanAdapter();
+  return framework->read(text, is_toml ? "job.toml" : "run.sh");
 }
 
 // A small file of torchtitan.

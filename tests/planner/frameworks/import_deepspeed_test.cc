@@ -25,26 +25,28 @@ constexpr char kModel[] = R"({
   "rope_theta": 70000, "rms_norm_eps": 2e-6, "initializer_range": 0.013})";
 
 absl::StatusOr<ImportedJob> ImportDeepSpeedText(const std::string& config,
-                                   ImportOptions options = {}) {
+                                                ImportOptions options = {}) {
   absl::StatusOr<Settings> model = ReadJsonSettings(kModel, "config.json");
   EXPECT_TRUE(model.ok()) << model.status();
   options.model = *std::move(model);
   const absl::StatusOr<Settings> settings =
       ReadJsonSettings(config, "ds_config.json");
   if (!settings.ok()) return settings.status();
-  return ImportJob(Framework::kDeepSpeed, *settings, options);
+  return ImportJob(DeepSpeedAdapter(), *settings, options);
 }
 
 JobSpec MustImportDeepSpeed(const std::string& config,
-                   const ImportOptions& options = {}) {
-  const absl::StatusOr<ImportedJob> imported = ImportDeepSpeedText(config, options);
+                            const ImportOptions& options = {}) {
+  const absl::StatusOr<ImportedJob> imported =
+      ImportDeepSpeedText(config, options);
   EXPECT_TRUE(imported.ok()) << imported.status();
   return imported.ok() ? imported->job : JobSpec{};
 }
 
 std::string DeepSpeedErrorOf(const std::string& config,
-                    const ImportOptions& options = {}) {
-  const absl::StatusOr<ImportedJob> imported = ImportDeepSpeedText(config, options);
+                             const ImportOptions& options = {}) {
+  const absl::StatusOr<ImportedJob> imported =
+      ImportDeepSpeedText(config, options);
   return imported.ok() ? "no error" : std::string(imported.status().message());
 }
 
@@ -60,10 +62,10 @@ TEST(ImportDeepSpeedTest, RoundTrip) {
   for (const Layout& layout : LayoutsOf(job)) {
     if (layout.pipeline > 1) continue;
     ++num_layouts;
-    const std::string text = MustExport(job, layout, Framework::kDeepSpeed);
+    const std::string text = MustExport(job, layout, DeepSpeedAdapter());
     SCOPED_TRACE(text);
-    const JobSpec back =
-        MustImportDeepSpeed(text, {.sequence_length = job.model.sequence_length});
+    const JobSpec back = MustImportDeepSpeed(
+        text, {.sequence_length = job.model.sequence_length});
     EXPECT_EQ(back.model, job.model);
     EXPECT_EQ(back.training, job.training);
     EXPECT_EQ(back.layout.data, layout.data);
@@ -91,9 +93,11 @@ TEST(ImportDeepSpeedTest, FillsBatchSizes) {
     EXPECT_EQ(job.layout.tensor, 2);
   }
   // What all three say needs no devices.
-  EXPECT_EQ(MustImportDeepSpeed("{" + micro + steps + batch + tensor).layout.data, 4);
-  EXPECT_EQ(MustImportDeepSpeed("{" + micro + tensor, devices).training.global_batch,
-            12);
+  EXPECT_EQ(
+      MustImportDeepSpeed("{" + micro + steps + batch + tensor).layout.data, 4);
+  EXPECT_EQ(
+      MustImportDeepSpeed("{" + micro + tensor, devices).training.global_batch,
+      12);
   const JobSpec open = MustImportDeepSpeed("{" + batch + tensor);
   EXPECT_EQ(open.training.global_batch, 60);
   EXPECT_FALSE(open.layout.data.has_value());
@@ -102,8 +106,9 @@ TEST(ImportDeepSpeedTest, FillsBatchSizes) {
   EXPECT_THAT(DeepSpeedErrorOf("{" + micro + steps + tensor),
               AllOf(HasSubstr("train_batch_size: missing"),
                     HasSubstr("give --devices")));
-  EXPECT_THAT(DeepSpeedErrorOf("{" + micro + steps + "\"train_batch_size\": 61}"),
-              HasSubstr("61 is no multiple of micro-batches of 3 x"));
+  EXPECT_THAT(
+      DeepSpeedErrorOf("{" + micro + steps + "\"train_batch_size\": 61}"),
+      HasSubstr("61 is no multiple of micro-batches of 3 x"));
   EXPECT_THAT(DeepSpeedErrorOf("{" + micro + tensor, {.num_devices = 7}),
               HasSubstr("7 devices are no multiple of the 2"));
 }
@@ -133,19 +138,21 @@ TEST(ImportDeepSpeedTest, TakesWhatIsSaid) {
               AllOf(Contains(HasSubstr("offload_optimizer.device")),
                     Contains(HasSubstr("scheduler: there is none"))));
   EXPECT_EQ(MustImportDeepSpeed("{}").training.gradient_clip_norm, 0);
-  EXPECT_EQ(MustImportDeepSpeed("{\"fp16\": {\"enabled\": true}}").training.precision,
-            "bf16");
+  EXPECT_EQ(
+      MustImportDeepSpeed("{\"fp16\": {\"enabled\": true}}").training.precision,
+      "bf16");
 
   EXPECT_THAT(DeepSpeedErrorOf(R"({"optimizer": {"type": "Lamb"}})"),
               HasSubstr("ds_config.json:1: optimizer.type: found 'Lamb'"));
   EXPECT_THAT(DeepSpeedErrorOf(R"({"scheduler": {"type": "OneCycle"}})"),
               HasSubstr("scheduler.type: found 'OneCycle'"));
-  EXPECT_THAT(DeepSpeedErrorOf(R"({"optimizer": {"params": {"betas": [0.9]}}})"),
-              HasSubstr("expected a list of two"));
+  EXPECT_THAT(
+      DeepSpeedErrorOf(R"({"optimizer": {"params": {"betas": [0.9]}}})"),
+      HasSubstr("expected a list of two"));
   EXPECT_THAT(DeepSpeedErrorOf(R"({"zero_optimization": {"stage": 4}})"),
               HasSubstr("zero_optimization.stage: expected"));
   EXPECT_THAT(
-      ImportJob(Framework::kDeepSpeed, {.file_name = "ds.json"}, {})
+      ImportJob(DeepSpeedAdapter(), {.file_name = "ds.json"}, {})
           .status()
           .message(),
       AllOf(HasSubstr("has no model"), HasSubstr("--model config.json")));

@@ -14,12 +14,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::StatusOr<ImportedJob> ImportHuggingFaceText(const std::string& text,
-                                   const ImportOptions& options = {}) {
+absl::StatusOr<ImportedJob> ImportHuggingFaceText(
+    const std::string& text, const ImportOptions& options = {}) {
   const absl::StatusOr<Settings> settings =
       ReadJsonSettings(text, "config.json");
   if (!settings.ok()) return settings.status();
-  return ImportJob(Framework::kHuggingFace, *settings, options);
+  return ImportJob(HuggingFaceAdapter(), *settings, options);
 }
 
 std::string HuggingFaceErrorOf(const std::string& text) {
@@ -32,7 +32,8 @@ std::string HuggingFaceErrorOf(const std::string& text) {
 // Goal: a model's numbers are taken, and what was assumed is said. Method: the
 // config of a known model, by hand.
 TEST(ImportHuggingFaceTest, TakesModels) {
-  const absl::StatusOr<ImportedJob> imported = ImportHuggingFaceText(kHuggingFaceConfig);
+  const absl::StatusOr<ImportedJob> imported =
+      ImportHuggingFaceText(kHuggingFaceConfig);
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->job.model, (ModelSpec{.vocab_size = 32000,
                                             .hidden = 4096,
@@ -49,10 +50,10 @@ TEST(ImportHuggingFaceTest, TakesModels) {
   EXPECT_EQ(imported->remarks.at("model.ffn_hidden"), "intermediate_size");
   EXPECT_THAT(imported->notes, testing::Contains(HasSubstr("use_cache")));
   // Newer files nest the base of the rotary positions.
-  const absl::StatusOr<ImportedJob> nested =
-      ImportHuggingFaceText(Changed(kHuggingFaceConfig, "\"rope_scaling\": null",
-                     "\"rope_parameters\": {\"rope_type\": \"default\",\n\t"
-                     "\"rope_theta\": 500000.0}"));
+  const absl::StatusOr<ImportedJob> nested = ImportHuggingFaceText(
+      Changed(kHuggingFaceConfig, "\"rope_scaling\": null",
+              "\"rope_parameters\": {\"rope_type\": \"default\",\n\t"
+              "\"rope_theta\": 500000.0}"));
   ASSERT_TRUE(nested.ok()) << nested.status();
   EXPECT_EQ(nested->job.model.rope_theta, 500000);
 }
@@ -109,9 +110,10 @@ TEST(ImportHuggingFaceTest, RefusesForeignModels) {
   EXPECT_THAT(HuggingFaceErrorOf(absl::StrCat("{\n\"a\": ", deep)),
               HasSubstr("config.json:2: lists and objects are nested deeper"));
   // A window no shorter than the sequences changes nothing.
-  EXPECT_TRUE(ImportHuggingFaceText(Changed(kHuggingFaceConfig, "\"rope_scaling\": null",
-                             "\"sliding_window\": 1024"),
-                     {.sequence_length = 1024})
+  EXPECT_TRUE(ImportHuggingFaceText(
+                  Changed(kHuggingFaceConfig, "\"rope_scaling\": null",
+                          "\"sliding_window\": 1024"),
+                  {.sequence_length = 1024})
                   .ok());
 }
 

@@ -63,11 +63,12 @@ constexpr char kGpt2[] = R"({
   "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12,
   "n_positions": 1024, "activation_function": "gelu_new"})";
 
-absl::StatusOr<ImportedJob> ImportModelsText(Framework framework, const std::string& text,
-                                   const ImportOptions& options = {}) {
+absl::StatusOr<ImportedJob> ImportModelsText(
+    Framework framework, const std::string& text,
+    const ImportOptions& options = {}) {
   const absl::StatusOr<Settings> settings =
-      framework == Framework::kMegatron ? ReadMegatronSettings(text, "args.txt")
-      : framework == Framework::kHuggingFace
+      framework == MegatronAdapter() ? ReadMegatronSettings(text, "args.txt")
+      : framework == HuggingFaceAdapter()
           ? ReadJsonSettings(text, "config.json")
           : ReadOverrideSettings(text, "run.sh");
   if (!settings.ok()) return settings.status();
@@ -75,18 +76,19 @@ absl::StatusOr<ImportedJob> ImportModelsText(Framework framework, const std::str
 }
 
 ImportedJob MustImportModels(Framework framework, const std::string& text,
-                       const ImportOptions& options = {}) {
-  absl::StatusOr<ImportedJob> imported = ImportModelsText(framework, text, options);
+                             const ImportOptions& options = {}) {
+  absl::StatusOr<ImportedJob> imported =
+      ImportModelsText(framework, text, options);
   EXPECT_TRUE(imported.ok()) << imported.status();
   return imported.ok() ? *std::move(imported) : ImportedJob{};
 }
 
 std::string ModelsErrorOf(const char* config, const std::string& from,
-                    const std::string& to) {
+                          const std::string& to) {
   const std::string text = absl::StrReplaceAll(config, {{from, to}});
   EXPECT_NE(text, config) << from;
   const absl::StatusOr<ImportedJob> imported =
-      ImportModelsText(Framework::kHuggingFace, text);
+      ImportModelsText(HuggingFaceAdapter(), text);
   return imported.ok() ? "no error" : std::string(imported.status().message());
 }
 
@@ -105,7 +107,7 @@ TEST(ImportModelsTest, TakesKnownModels) {
                {kGpt2, 0.124}};
   for (const auto& [config, billions] : cases) {
     SCOPED_TRACE(config);
-    const ImportedJob imported = MustImportModels(Framework::kHuggingFace, config);
+    const ImportedJob imported = MustImportModels(HuggingFaceAdapter(), config);
     const auto total =
         static_cast<double>(CountParameters(imported.job.model).total);
     EXPECT_NEAR(total, billions * 1e9, billions * 1e7);
@@ -119,7 +121,7 @@ TEST(ImportModelsTest, TakesKnownModels) {
 // hand.
 TEST(ImportModelsTest, TakesExpertsAndLatentAttention) {
   const ModelSpec deepseek =
-      MustImportModels(Framework::kHuggingFace, kDeepSeek).job.model;
+      MustImportModels(HuggingFaceAdapter(), kDeepSeek).job.model;
   EXPECT_EQ(deepseek.moe, (MixtureOfExperts{.num_experts = 256,
                                             .experts_per_token = 8,
                                             .expert_hidden = 2048,
@@ -138,7 +140,7 @@ TEST(ImportModelsTest, TakesExpertsAndLatentAttention) {
                            ": missing; expected a whole number"));
   }
   EXPECT_EQ(deepseek.num_kv_heads, 128);
-  const ImportedJob mixtral = MustImportModels(Framework::kHuggingFace, kMixtral);
+  const ImportedJob mixtral = MustImportModels(HuggingFaceAdapter(), kMixtral);
   EXPECT_EQ(mixtral.job.model.moe, (MixtureOfExperts{.num_experts = 8,
                                                      .experts_per_token = 2,
                                                      .expert_hidden = 14336}));
@@ -146,35 +148,36 @@ TEST(ImportModelsTest, TakesExpertsAndLatentAttention) {
   // Its defaults are not the other families'.
   EXPECT_EQ(
       MustImportModels(
-          Framework::kHuggingFace,
+          HuggingFaceAdapter(),
           absl::StrReplaceAll(
               kMixtral,
               {{"\"rope_theta\": 1000000.0, \"rms_norm_eps\": 1e-05, ", ""}}))
           .job.model,
       mixtral.job.model);
-  EXPECT_EQ(MustImportModels(Framework::kHuggingFace, kGpt2).job.model.feed_forward,
-            FeedForward::kGelu);
+  EXPECT_EQ(
+      MustImportModels(HuggingFaceAdapter(), kGpt2).job.model.feed_forward,
+      FeedForward::kGelu);
   EXPECT_TRUE(
-      MustImportModels(Framework::kHuggingFace, kGpt2).job.model.ties_embedding);
+      MustImportModels(HuggingFaceAdapter(), kGpt2).job.model.ties_embedding);
 }
 
 // Goal: what ModelSpec cannot say is refused by its key, what changes little is
 // noted. Method: one change each.
 TEST(ImportModelsTest, RefusesWhatItCannotSay) {
   EXPECT_THAT(ModelsErrorOf(kQwen, "\"decoder_sparse_step\": 1",
-                      "\"decoder_sparse_step\": 2"),
+                            "\"decoder_sparse_step\": 2"),
               HasSubstr("decoder_sparse_step: found '2'"));
-  EXPECT_THAT(
-      ModelsErrorOf(kDeepSeek, "\"moe_layer_freq\": 1", "\"moe_layer_freq\": 2"),
-      HasSubstr("moe_layer_freq: found '2'"));
+  EXPECT_THAT(ModelsErrorOf(kDeepSeek, "\"moe_layer_freq\": 1",
+                            "\"moe_layer_freq\": 2"),
+              HasSubstr("moe_layer_freq: found '2'"));
   EXPECT_THAT(ModelsErrorOf(kDeepSeek, "\"kv_lora_rank\": 512,", ""),
               HasSubstr("config.json: kv_lora_rank: missing"));
   EXPECT_THAT(ModelsErrorOf(kGpt2, "gelu_new", "relu"),
               HasSubstr("activation_function: found 'relu'"));
-  EXPECT_THAT(MustImportModels(Framework::kHuggingFace, kDeepSeek).notes,
+  EXPECT_THAT(MustImportModels(HuggingFaceAdapter(), kDeepSeek).notes,
               testing::AllOf(Contains(HasSubstr("rope_scaling.type")),
                              Contains(HasSubstr("num_nextn_predict_layers"))));
-  EXPECT_THAT(MustImportModels(Framework::kHuggingFace, kQwen).notes,
+  EXPECT_THAT(MustImportModels(HuggingFaceAdapter(), kQwen).notes,
               Contains(HasSubstr("norms of queries and keys")));
 }
 
@@ -198,24 +201,24 @@ TEST(ImportModelsTest, ApproximatesWhereAsked) {
     std::string text;
     const char* key;
   } cases[] = {
-      {Framework::kHuggingFace,
+      {HuggingFaceAdapter(),
        absl::StrReplaceAll(llama, {{"null", "{\"rope_type\": \"llama3\"}"}}),
        "rope_scaling.rope_type"},
-      {Framework::kHuggingFace,
+      {HuggingFaceAdapter(),
        absl::StrReplaceAll(llama, {{"null", "null, \"attention_bias\": true"}}),
        "attention_bias"},
-      {Framework::kHuggingFace,
+      {HuggingFaceAdapter(),
        absl::StrReplaceAll(llama, {{"\"llama\"", "\"qwen2\""}}), "model_type"},
-      {Framework::kHuggingFace,
+      {HuggingFaceAdapter(),
        absl::StrReplaceAll(llama, {{"\"llama\"", "\"qwen3\""}}), "model_type"},
-      {Framework::kMegatron, flags + " --qk-layernorm", "qk-layernorm"},
-      {Framework::kMegatron, flags + " --add-qkv-bias", "add-qkv-bias"},
-      {Framework::kMegatron, flags + " --use-rope-scaling", "use-rope-scaling"},
-      {Framework::kMegatron, flags + " --rotary-percent 0.5",
-       "rotary-percent"}};
+      {MegatronAdapter(), flags + " --qk-layernorm", "qk-layernorm"},
+      {MegatronAdapter(), flags + " --add-qkv-bias", "add-qkv-bias"},
+      {MegatronAdapter(), flags + " --use-rope-scaling", "use-rope-scaling"},
+      {MegatronAdapter(), flags + " --rotary-percent 0.5", "rotary-percent"}};
   for (const auto& [framework, text, key] : cases) {
     SCOPED_TRACE(text);
-    const absl::StatusOr<ImportedJob> refused = ImportModelsText(framework, text);
+    const absl::StatusOr<ImportedJob> refused =
+        ImportModelsText(framework, text);
     ASSERT_FALSE(refused.ok());
     EXPECT_THAT(refused.status().message(),
                 testing::AllOf(HasSubstr(absl::StrCat(key, ": found '")),
@@ -223,7 +226,7 @@ TEST(ImportModelsTest, ApproximatesWhereAsked) {
     const ImportedJob taken =
         MustImportModels(framework, text, {.approximates = true});
     const ImportedJob plain = MustImportModels(
-        framework, framework == Framework::kMegatron ? flags : llama);
+        framework, framework == MegatronAdapter() ? flags : llama);
     EXPECT_EQ(taken.job.model, plain.job.model);
     EXPECT_EQ(plain.job.model_approximates, "");
     EXPECT_THAT(taken.job.model_approximates, HasSubstr(key));
@@ -235,23 +238,25 @@ TEST(ImportModelsTest, ApproximatesWhereAsked) {
                 testing::AllOf(Contains(HasSubstr(key)),
                                Contains(HasSubstr("another model"))));
   }
-  EXPECT_EQ(MustImportModels(Framework::kHuggingFace,
+  EXPECT_EQ(
+      MustImportModels(HuggingFaceAdapter(),
                        absl::StrReplaceAll(llama, {{"\"llama\"", "\"phi3\""}}))
-                .job.model,
-            MustImportModels(Framework::kHuggingFace, llama).job.model);
+          .job.model,
+      MustImportModels(HuggingFaceAdapter(), llama).job.model);
 }
 
 // Goal: what can only be planned is in a precision that can be planned. Method:
 // models whose files say none, or 16 bits of another kind.
 TEST(ImportModelsTest, PlansInBfloat16) {
-  EXPECT_EQ(MustImportModels(Framework::kHuggingFace, kGpt2).job.training.precision,
-            "bf16");
   EXPECT_EQ(
-      MustImportModels(Framework::kHuggingFace, kGpt2).job.resources.backend,
-      MustImportModels(Framework::kHuggingFace, kMixtral).job.resources.backend);
-  const ImportedJob half =
-      MustImportModels(Framework::kHuggingFace,
-                 absl::StrReplaceAll(kMixtral, {{"bfloat16", "float16"}}));
+      MustImportModels(HuggingFaceAdapter(), kGpt2).job.training.precision,
+      "bf16");
+  EXPECT_EQ(
+      MustImportModels(HuggingFaceAdapter(), kGpt2).job.resources.backend,
+      MustImportModels(HuggingFaceAdapter(), kMixtral).job.resources.backend);
+  const ImportedJob half = MustImportModels(
+      HuggingFaceAdapter(),
+      absl::StrReplaceAll(kMixtral, {{"bfloat16", "float16"}}));
   EXPECT_EQ(half.job.training.precision, "bf16");
   EXPECT_THAT(half.notes, Contains(HasSubstr("asks for fp16")));
 }
@@ -262,16 +267,16 @@ TEST(ImportModelsTest, ModelsRoundTrip) {
   for (const char* config : {kMixtral, kQwen, kDeepSeek, kNemotron, kGpt2}) {
     JobSpec job = UnusualJob();
     job.training.precision = "bf16";
-    job.model =
-        MustImportModels(Framework::kHuggingFace, config, {.sequence_length = 1024})
-            .job.model;
+    job.model = MustImportModels(HuggingFaceAdapter(), config,
+                                 {.sequence_length = 1024})
+                    .job.model;
     if (job.model.moe.num_experts > 0 && job.model.moe.num_dense_layers == 0) {
       job.model.ffn_hidden = job.model.moe.expert_hidden;  // Unused.
     }
     Layout layout{.data = 4, .micro_batch = 1, .num_microbatches = 24};
     if (job.model.moe.num_experts > 0) layout.expert = 4;
     for (const Framework framework :
-         {Framework::kMegatron, Framework::kMegatronBridge, Framework::kNemo}) {
+         {MegatronAdapter(), MegatronBridgeAdapter(), NemoAdapter()}) {
       const absl::StatusOr<std::string> text =
           ExportLayout(job, layout, framework);
       ASSERT_TRUE(text.ok()) << text.status();
@@ -302,7 +307,7 @@ TEST(ImportModelsTest, TorchtitanTakesTheModelBesideIt) {
       "job.toml");
   ASSERT_TRUE(toml.ok()) << toml.status();
   const absl::StatusOr<ImportedJob> imported =
-      ImportJob(Framework::kTorchtitan, *toml, {.model = *config});
+      ImportJob(TorchtitanAdapter(), *toml, {.model = *config});
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->job.model.moe.num_experts, 256);
   EXPECT_EQ(imported->job.model.mla.kv_rank, 512);
@@ -322,7 +327,7 @@ TEST(ImportModelsTest, CountsTorchtitanChunks) {
       "pipeline_parallel_schedule = \"Interleaved1F1B\"\n"
       "pipeline_parallel_layers_per_stage = ";
   auto import = [&](const std::string& rest) {
-    return ImportJob(Framework::kTorchtitan,
+    return ImportJob(TorchtitanAdapter(),
                      ReadTomlSettings(toml + rest, "job.toml").value(), {});
   };
   // 34 / 9 makes 4 chunks.
@@ -357,16 +362,16 @@ TEST(ImportModelsTest, CountsChunksOfPipelineLayouts) {
                                                    {"'E(t|)*7tL'", 4},
                                                    {"'E|t*2|t*2|t|t*3|L'", 3}};
   for (const auto& [layout, chunks] : taken) {
-    EXPECT_EQ(
-        MustImportModels(Framework::kMegatron, flags + layout).job.layout.interleave,
-        chunks)
+    EXPECT_EQ(MustImportModels(MegatronAdapter(), flags + layout)
+                  .job.layout.interleave,
+              chunks)
         << layout;
   }
-  EXPECT_EQ(MustImportModels(Framework::kMegatron, flags + "Etttt|ttttL")
+  EXPECT_EQ(MustImportModels(MegatronAdapter(), flags + "Etttt|ttttL")
                 .job.layout.interleave,
             std::nullopt);
   const absl::StatusOr<ImportedJob> odd =
-      ImportModelsText(Framework::kMegatron, flags + "'Et|t*6|tL'");
+      ImportModelsText(MegatronAdapter(), flags + "'Et|t*6|tL'");
   EXPECT_THAT(odd.status().message(),
               HasSubstr("pipeline-model-parallel-layout: has 3 parts"));
 }
@@ -386,14 +391,14 @@ TEST(ImportModelsTest, ReadsLayerPatterns) {
                                                    {"'[0,1,1,1]'", 1}};
   for (const auto& [pattern, num_dense] : taken) {
     const ModelSpec model =
-        MustImportModels(Framework::kMegatron, flags + pattern).job.model;
+        MustImportModels(MegatronAdapter(), flags + pattern).job.model;
     EXPECT_EQ(model.moe.num_dense_layers, num_dense) << pattern;
     EXPECT_EQ(model.moe.num_shared_experts, 2);
     EXPECT_EQ(model.moe.experts_per_token, 2);
   }
   for (const char* pattern : {"2", "'([1]*2+[0]*2)'", "'([0]*2+[1]*3)'", "x"}) {
     const absl::StatusOr<ImportedJob> imported =
-        ImportModelsText(Framework::kMegatron, flags + pattern);
+        ImportModelsText(MegatronAdapter(), flags + pattern);
     ASSERT_FALSE(imported.ok()) << pattern;
     EXPECT_THAT(imported.status().message(),
                 HasSubstr("moe-layer-freq: found '"));

@@ -65,10 +65,10 @@ constexpr char kNemo[] = R"(nemo llm pretrain --factory llama3_8b \
 absl::StatusOr<ImportedJob> Import(Framework framework, const std::string& text,
                                    const ImportOptions& options = {}) {
   absl::StatusOr<Settings> settings =
-      framework == Framework::kMegatron ? ReadMegatronSettings(text, "args.txt")
-      : framework == Framework::kMegatronBridge || framework == Framework::kNemo
+      framework == MegatronAdapter() ? ReadMegatronSettings(text, "args.txt")
+      : framework == MegatronBridgeAdapter() || framework == NemoAdapter()
           ? ReadOverrideSettings(text, "run.sh")
-      : framework == Framework::kTorchtitan
+      : framework == TorchtitanAdapter()
           ? ReadTomlSettings(text, "job.toml")
           : ReadJsonSettings(text, "config.json");
   if (!settings.ok()) return settings.status();
@@ -87,9 +87,9 @@ std::string ErrorOf(Framework framework, const std::string& text,
 // Method: read it back, for each framework.
 TEST(ImportTest, WritesJobFiles) {
   for (const auto& [framework, text] :
-       {std::pair{Framework::kHuggingFace, kHuggingFaceConfig},
-        std::pair{Framework::kMegatron, kFlags},
-        std::pair{Framework::kTorchtitan, kToml}}) {
+       {std::pair{HuggingFaceAdapter(), kHuggingFaceConfig},
+        std::pair{MegatronAdapter(), kFlags},
+        std::pair{TorchtitanAdapter(), kToml}}) {
     const absl::StatusOr<ImportedJob> imported = Import(framework, text);
     ASSERT_TRUE(imported.ok()) << imported.status();
     const std::string yaml =
@@ -104,7 +104,7 @@ TEST(ImportTest, WritesJobFiles) {
 // Method: a small command line; vocabulary, width and replicas by hand.
 TEST(ImportTest, TakesMegatronFlags) {
   const absl::StatusOr<ImportedJob> imported =
-      Import(Framework::kMegatron, kFlags);
+      Import(MegatronAdapter(), kFlags);
   ASSERT_TRUE(imported.ok()) << imported.status();
   const JobSpec& job = imported->job;
   EXPECT_EQ(job.model.vocab_size, 32000);  // 125 x 256, no padding.
@@ -122,7 +122,7 @@ TEST(ImportTest, TakesMegatronFlags) {
   EXPECT_EQ(job.training.optimizer.decay, LearningRateDecay::kLinear);
   EXPECT_EQ(job.training.seed, 1234u);
   const absl::StatusOr<ImportedJob> padded =
-      Import(Framework::kMegatron,
+      Import(MegatronAdapter(),
              Changed(kFlags, "--vocab-size 32000", "--vocab-size 32001"));
   ASSERT_TRUE(padded.ok()) << padded.status();
   EXPECT_EQ(padded->job.model.vocab_size, 32256);
@@ -133,13 +133,12 @@ TEST(ImportTest, TakesMegatronFlags) {
 TEST(ImportTest, TakesTheDevicesOfAWholeJob) {
   const std::string bare = Changed(kFlags, "--nproc_per_node 8 ", "");
   const absl::StatusOr<ImportedJob> megatron =
-      Import(Framework::kMegatron, bare, {.num_devices = 16});
+      Import(MegatronAdapter(), bare, {.num_devices = 16});
   ASSERT_TRUE(megatron.ok()) << megatron.status();
   EXPECT_EQ(megatron->job.layout.data, 4);
-  EXPECT_THAT(Import(Framework::kMegatron, kFlags, {.num_devices = 16})
-                  .status()
-                  .message(),
-              HasSubstr("is for 8 devices, but --devices is 16"));
+  EXPECT_THAT(
+      Import(MegatronAdapter(), kFlags, {.num_devices = 16}).status().message(),
+      HasSubstr("is for 8 devices, but --devices is 16"));
 }
 
 // Goal: the three notations say the same. Method: one model as flags, as a
@@ -171,10 +170,8 @@ TEST(ImportTest, ReadsEveryMegatronNotation) {
   world_size ...................................... 8
 -------------------- end of arguments ---------------------
 )";
-  const absl::StatusOr<ImportedJob> flags =
-      Import(Framework::kMegatron, kFlags);
-  const absl::StatusOr<ImportedJob> printed =
-      Import(Framework::kMegatron, dump);
+  const absl::StatusOr<ImportedJob> flags = Import(MegatronAdapter(), kFlags);
+  const absl::StatusOr<ImportedJob> printed = Import(MegatronAdapter(), dump);
   ASSERT_TRUE(flags.ok() && printed.ok()) << printed.status();
   EXPECT_EQ(flags->job, printed->job);
   std::string yaml;
@@ -188,7 +185,7 @@ TEST(ImportTest, ReadsEveryMegatronNotation) {
       ReadMegatronSettings(yaml, "args.yaml");
   ASSERT_TRUE(settings.ok()) << settings.status();
   const absl::StatusOr<ImportedJob> from_yaml =
-      ImportJob(Framework::kMegatron, *settings, {});
+      ImportJob(MegatronAdapter(), *settings, {});
   ASSERT_TRUE(from_yaml.ok()) << from_yaml.status();
   EXPECT_EQ(flags->job, from_yaml->job);
 }
@@ -235,10 +232,10 @@ TEST(ImportTest, RefusesMegatronContradictions) {
       {"--micro-batch-size 2", "", "args.txt: micro-batch-size: missing"},
   };
   for (const auto& [from, to, error] : cases) {
-    EXPECT_THAT(ErrorOf(Framework::kMegatron, Changed(kFlags, from, to)),
+    EXPECT_THAT(ErrorOf(MegatronAdapter(), Changed(kFlags, from, to)),
                 HasSubstr(error));
   }
-  EXPECT_THAT(ErrorOf(Framework::kMegatron, "num_layers\n"),
+  EXPECT_THAT(ErrorOf(MegatronAdapter(), "num_layers\n"),
               HasSubstr("args.txt:1: expected a flag"));
 }
 
@@ -276,16 +273,15 @@ TEST(ImportTest, TellsAMistakeOnce) {
        "it"},
   };
   for (const auto& [from, to, error] : cases) {
-    EXPECT_EQ(ErrorOf(Framework::kMegatron, Changed(kFlags, from, to)), error);
+    EXPECT_EQ(ErrorOf(MegatronAdapter(), Changed(kFlags, from, to)), error);
   }
-  EXPECT_THAT(ErrorOf(Framework::kHuggingFace,
+  EXPECT_THAT(ErrorOf(HuggingFaceAdapter(),
                       Changed(kHuggingFaceConfig, "\"llama\"", "\"bloom\"")),
               Not(HasSubstr("missing")));
-  EXPECT_THAT(
-      ErrorOf(Framework::kTorchtitan, Changed(kToml, "debugmodel", "9B")),
-      Not(HasSubstr("missing")));
-  EXPECT_EQ(ErrorOf(Framework::kTorchtitan, Changed(kToml, "warmup_steps = 2",
-                                                    "min_lr_factor = \"x\"")),
+  EXPECT_THAT(ErrorOf(TorchtitanAdapter(), Changed(kToml, "debugmodel", "9B")),
+              Not(HasSubstr("missing")));
+  EXPECT_EQ(ErrorOf(TorchtitanAdapter(), Changed(kToml, "warmup_steps = 2",
+                                                 "min_lr_factor = \"x\"")),
             "job.toml:10: lr_scheduler.min_lr_factor: expected a number from 0 "
             "to 1, found 'x'");
 }
@@ -294,7 +290,7 @@ TEST(ImportTest, TellsAMistakeOnce) {
 // and what is only planned is taken. Method: some of each.
 TEST(ImportTest, SaysWhatItCannotDo) {
   const absl::StatusOr<ImportedJob> imported =
-      Import(Framework::kMegatron,
+      Import(MegatronAdapter(),
              Changed(kFlags, "--bf16",
                      "--context-parallel-size 2 --recompute-granularity full "
                      "--num-layers-per-virtual-pipeline-stage 2 --no-such 1"));
@@ -311,11 +307,11 @@ TEST(ImportTest, SaysWhatItCannotDo) {
                                .interleave = 2,
                                .recompute = "full",
                                .schedule = "interleaved"}));
-  EXPECT_THAT(ImportedJobToYaml(*imported, Framework::kMegatron, "args.txt"),
+  EXPECT_THAT(ImportedJobToYaml(*imported, MegatronAdapter(), "args.txt"),
               AllOf(HasSubstr("not used: "), HasSubstr("no-such"),
                     HasSubstr("attention-dropout 0.1")));
   EXPECT_THAT(
-      ErrorOf(Framework::kMegatron,
+      ErrorOf(MegatronAdapter(),
               Changed(kFlags, "--bf16",
                       "--num-layers-per-virtual-pipeline-stage 3")),
       HasSubstr("args.txt:9: num-layers-per-virtual-pipeline-stage: 3 layers a "
@@ -326,11 +322,10 @@ TEST(ImportTest, SaysWhatItCannotDo) {
 // flags of Megatron-LM make. Method: the flags above as overrides, as YAML, and
 // errors by their own keys.
 TEST(ImportTest, TakesOverridesOfRecipes) {
-  const absl::StatusOr<ImportedJob> flags =
-      Import(Framework::kMegatron, kFlags);
+  const absl::StatusOr<ImportedJob> flags = Import(MegatronAdapter(), kFlags);
   ASSERT_TRUE(flags.ok()) << flags.status();
   const absl::StatusOr<ImportedJob> bridge =
-      Import(Framework::kMegatronBridge, kBridge);
+      Import(MegatronBridgeAdapter(), kBridge);
   ASSERT_TRUE(bridge.ok()) << bridge.status();
   EXPECT_EQ(bridge->job.model, flags->job.model);
   EXPECT_EQ(bridge->job.layout, flags->job.layout);
@@ -340,28 +335,28 @@ TEST(ImportTest, TakesOverridesOfRecipes) {
                                  "recipe vanilla_gpt_pretrain_config: its own "
                                  "values are not known")));
 
-  const absl::StatusOr<ImportedJob> nemo = Import(Framework::kNemo, kNemo);
+  const absl::StatusOr<ImportedJob> nemo = Import(NemoAdapter(), kNemo);
   ASSERT_TRUE(nemo.ok()) << nemo.status();
   EXPECT_EQ(nemo->job.model, flags->job.model);
   EXPECT_EQ(nemo->job.layout, flags->job.layout);
 
-  EXPECT_THAT(ErrorOf(Framework::kMegatronBridge,
+  EXPECT_THAT(ErrorOf(MegatronBridgeAdapter(),
                       Changed(kBridge, "num_layers=8", "num_layers=x")),
               HasSubstr("run.sh:2: model.num_layers: expected an integer"));
-  EXPECT_THAT(ErrorOf(Framework::kMegatronBridge,
+  EXPECT_THAT(ErrorOf(MegatronBridgeAdapter(),
                       Changed(kBridge, "model.gated_linear_unit=true ", "")),
               HasSubstr("run.sh: model.gated_linear_unit: missing"));
   EXPECT_THAT(
-      ErrorOf(Framework::kMegatronBridge,
+      ErrorOf(MegatronBridgeAdapter(),
               Changed(kBridge, "activation_func=silu", "activation_func=gelu")),
       HasSubstr("run.sh:4: model.activation_func: found 'gelu'"));
   EXPECT_THAT(
-      ErrorOf(Framework::kNemo, Changed(kNemo, "devices=8", "devices=6")),
+      ErrorOf(NemoAdapter(), Changed(kNemo, "devices=8", "devices=6")),
       HasSubstr("trainer.strategy.tensor_model_parallel_size: 2 x "
                 "trainer.strategy.pipeline_model_parallel_size 2 = 4 does not "
                 "divide the 6 devices"));
   EXPECT_THAT(
-      ErrorOf(Framework::kMegatronBridge,
+      ErrorOf(MegatronBridgeAdapter(),
               Changed(kBridge, "--nproc_per_node 8", "--nproc_per_node 6")),
       HasSubstr("model.tensor_model_parallel_size: 2 x "
                 "model.pipeline_model_parallel_size 2 = 4 does not "
@@ -383,7 +378,7 @@ TEST(ImportTest, TakesOverridesOfRecipes) {
       ReadOverrideSettings(yaml, "run_config.yaml");
   ASSERT_TRUE(settings.ok()) << settings.status();
   const absl::StatusOr<ImportedJob> nested =
-      ImportJob(Framework::kMegatronBridge, *settings, {});
+      ImportJob(MegatronBridgeAdapter(), *settings, {});
   ASSERT_TRUE(nested.ok()) << nested.status();
   ModelSpec expected = flags->job.model;
   expected.rope_theta = nested->job.model.rope_theta;
@@ -394,11 +389,11 @@ TEST(ImportTest, TakesOverridesOfRecipes) {
 // with line ends in it, read back as a job.
 TEST(ImportTest, KeepsNotesInTheirComments) {
   const absl::StatusOr<ImportedJob> imported =
-      Import(Framework::kTorchtitan,
+      Import(TorchtitanAdapter(),
              Changed(kToml, "steps = 1_000", "\"a\\nname: stolen\\r\" = 1"));
   ASSERT_TRUE(imported.ok()) << imported.status();
   const absl::StatusOr<JobSpec> job = ParseJob(
-      ImportedJobToYaml(*imported, Framework::kTorchtitan, "a\nb: c"), "y");
+      ImportedJobToYaml(*imported, TorchtitanAdapter(), "a\nb: c"), "y");
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(*job, imported->job);
 }

@@ -15,16 +15,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::StatusOr<ImportedJob> ImportTorchtitanText(const std::string& text,
-                                   const ImportOptions& options = {}) {
+absl::StatusOr<ImportedJob> ImportTorchtitanText(
+    const std::string& text, const ImportOptions& options = {}) {
   const absl::StatusOr<Settings> settings = ReadTomlSettings(text, "job.toml");
   if (!settings.ok()) return settings.status();
-  return ImportJob(Framework::kTorchtitan, *settings, options);
+  return ImportJob(TorchtitanAdapter(), *settings, options);
 }
 
 std::string TorchtitanErrorOf(const std::string& text,
-                    const ImportOptions& options = {}) {
-  const absl::StatusOr<ImportedJob> imported = ImportTorchtitanText(text, options);
+                              const ImportOptions& options = {}) {
+  const absl::StatusOr<ImportedJob> imported =
+      ImportTorchtitanText(text, options);
   return imported.ok() ? "no error" : std::string(imported.status().message());
 }
 
@@ -107,29 +108,31 @@ TEST(ImportTorchtitanTest, CountsTorchtitanChunks) {
                    "module_fqns_per_model_part = " +
                        chunks);
   };
-  const absl::StatusOr<ImportedJob> imported =
-      ImportTorchtitanText(with_chunks("[[\"tok_embeddings\", \"layers.0\"], [\"layers.1\"], "
-                         "[\"layers.2\", \"layers.3\"], [\"layers.4\", "
-                         "\"layers.5\", \"norm\", \"output\"]]"));
+  const absl::StatusOr<ImportedJob> imported = ImportTorchtitanText(
+      with_chunks("[[\"tok_embeddings\", \"layers.0\"], [\"layers.1\"], "
+                  "[\"layers.2\", \"layers.3\"], [\"layers.4\", "
+                  "\"layers.5\", \"norm\", \"output\"]]"));
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->job.layout.interleave, 2);
   EXPECT_EQ(imported->job.layout.schedule, "interleaved");
   EXPECT_THAT(
-      TorchtitanErrorOf(with_chunks("[[\"layers.0\"], [\"layers.1\"], [\"norm\"]]")),
+      TorchtitanErrorOf(
+          with_chunks("[[\"layers.0\"], [\"layers.1\"], [\"norm\"]]")),
       HasSubstr("module_fqns_per_model_part: names the modules of 3 chunks, "
                 "which 2 stages cannot hold in equal numbers of two or more"));
 }
 
 // Goal: -1, torchtitan's way to say "whatever is left", is auto here.
 TEST(ImportTorchtitanTest, LeavesTorchtitanRemainderToThePlanner) {
-  const absl::StatusOr<ImportedJob> imported =
-      ImportTorchtitanText(Changed(kToml, "data_parallel_shard_degree = 4", ""));
+  const absl::StatusOr<ImportedJob> imported = ImportTorchtitanText(
+      Changed(kToml, "data_parallel_shard_degree = 4", ""));
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_FALSE(imported->job.layout.data.has_value());
   EXPECT_EQ(imported->job.layout.zero, 3);
-  EXPECT_THAT(TorchtitanErrorOf(Changed(kToml, "data_parallel_shard_degree = 4\n", "#") +
-                      "pipeline_parallel_degree = 2\n"
-                      "pipeline_parallel_microbatch_size = 3\n"),
+  EXPECT_THAT(TorchtitanErrorOf(
+                  Changed(kToml, "data_parallel_shard_degree = 4\n", "#") +
+                  "pipeline_parallel_degree = 2\n"
+                  "pipeline_parallel_microbatch_size = 3\n"),
               HasSubstr("training.local_batch_size: 4 is not divisible"));
 }
 
@@ -141,7 +144,8 @@ TEST(ImportTorchtitanTest, TakesTheDevicesOfAWholeJob) {
       Changed(kToml, "data_parallel_shard_degree = 4\n", "");
   const std::string left = Changed(both, "global_batch_size = 32\n", "");
   EXPECT_THAT(TorchtitanErrorOf(left), HasSubstr("--devices"));
-  const absl::StatusOr<ImportedJob> imported = ImportTorchtitanText(left, {.num_devices = 8});
+  const absl::StatusOr<ImportedJob> imported =
+      ImportTorchtitanText(left, {.num_devices = 8});
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->job.layout.data, 4);
   EXPECT_EQ(imported->job.training.global_batch, 16);  // 4 replicas of 4.
@@ -156,7 +160,8 @@ TEST(ImportTorchtitanTest, TakesTheDevicesOfAWholeJob) {
 // three policies, with and without a pipeline.
 TEST(ImportTorchtitanTest, TakesWhatFsdpShards) {
   const auto zero = [](const std::string& rest) {
-    const absl::StatusOr<ImportedJob> imported = ImportTorchtitanText(kToml + rest);
+    const absl::StatusOr<ImportedJob> imported =
+        ImportTorchtitanText(kToml + rest);
     EXPECT_TRUE(imported.ok()) << imported.status();
     return imported.ok() ? imported->job.layout.zero.value_or(-1) : -1;
   };

@@ -12,11 +12,73 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "planner/frameworks/export_parts.h"
+#include "planner/frameworks/megatron.h"
 #include "planner/frameworks/megatron_core_keys.h"
 
 namespace millrace {
 namespace {
+
+// Recipes have values of their own, so that no default is known here.
+constexpr FrameworkKey kBridgeKeys[] = {
+    {"layout.tensor", "model.tensor_model_parallel_size"},
+    {"layout.pipeline", "model.pipeline_model_parallel_size"},
+    {"layout.context", "model.context_parallel_size"},
+    {"layout.expert", "model.expert_model_parallel_size"},
+    {"layout.expert_tensor", "model.expert_tensor_parallel_size"},
+    {"layout.micro_batch", "train.micro_batch_size"},
+    {"training.global_batch", "train.global_batch_size"},
+    {"model.layers", "model.num_layers"},
+    {"model.hidden", "model.hidden_size"},
+    {"model.ffn_hidden", "model.ffn_hidden_size"},
+    {"model.heads", "model.num_attention_heads"},
+    {"model.kv_heads", "model.num_query_groups"},
+    {"model.head_dim", "model.kv_channels"},
+    {"model.sequence_length", "dataset.seq_length"},
+    {"model.rope_theta", "model.rotary_base"},
+    {"model.norm_epsilon", "model.layernorm_epsilon"},
+    {"model.init_std", "model.init_method_std"},
+    {"training.steps", "train.train_iters"},
+    {"training.optimizer.learning_rate", "optimizer.lr"},
+    {"training.optimizer.min_learning_rate", "optimizer.min_lr"},
+    {"training.optimizer.warmup_steps", "scheduler.lr_warmup_iters"},
+    {"training.optimizer.beta1", "optimizer.adam_beta1"},
+    {"training.optimizer.beta2", "optimizer.adam_beta2"},
+    {"training.optimizer.epsilon", "optimizer.adam_eps"},
+    {"training.optimizer.weight_decay", "optimizer.weight_decay"},
+    {"training.gradient_clip_norm", "optimizer.clip_grad"},
+    {"training.seed", "rng.seed"},
+    {"checkpoint.interval_steps", "checkpoint.save_interval"},
+};
+
+constexpr FrameworkKey kNemoKeys[] = {
+    {"layout.tensor", "trainer.strategy.tensor_model_parallel_size"},
+    {"layout.pipeline", "trainer.strategy.pipeline_model_parallel_size"},
+    {"layout.context", "trainer.strategy.context_parallel_size"},
+    {"layout.expert", "trainer.strategy.expert_model_parallel_size"},
+    {"layout.expert_tensor", "trainer.strategy.expert_tensor_parallel_size"},
+    {"layout.micro_batch", "data.micro_batch_size"},
+    {"training.global_batch", "data.global_batch_size"},
+    {"model.layers", "model.config.num_layers"},
+    {"model.hidden", "model.config.hidden_size"},
+    {"model.ffn_hidden", "model.config.ffn_hidden_size"},
+    {"model.heads", "model.config.num_attention_heads"},
+    {"model.kv_heads", "model.config.num_query_groups"},
+    {"model.head_dim", "model.config.kv_channels"},
+    {"model.sequence_length", "data.seq_length"},
+    {"model.rope_theta", "model.config.rotary_base"},
+    {"model.norm_epsilon", "model.config.layernorm_epsilon"},
+    {"model.init_std", "model.config.init_method_std"},
+    {"training.steps", "trainer.max_steps"},
+    {"training.optimizer.learning_rate", "optim.config.lr"},
+    {"training.optimizer.min_learning_rate", "optim.lr_scheduler.min_lr"},
+    {"training.optimizer.warmup_steps", "optim.lr_scheduler.warmup_steps"},
+    {"training.optimizer.beta1", "optim.config.adam_beta1"},
+    {"training.optimizer.beta2", "optim.config.adam_beta2"},
+    {"training.optimizer.epsilon", "optim.config.adam_eps"},
+    {"training.optimizer.weight_decay", "optim.config.weight_decay"},
+    {"training.gradient_clip_norm", "optim.config.clip_grad"},
+    {"checkpoint.interval_steps", "log.ckpt.every_n_train_steps"},
+};
 
 // Overrides in the order given, each key once.
 class Overrides {
@@ -49,7 +111,7 @@ class Overrides {
 
 // Nothing, in the words of the two command lines.
 const char* Nothing(Framework framework) {
-  return framework == Framework::kNemo ? "None" : "null";
+  return framework == NemoAdapter() ? "None" : "null";
 }
 
 std::string ListOfTexts(const std::vector<std::string>& texts) {
@@ -240,8 +302,6 @@ void AddNemoOwn(Export& out, Overrides& overrides) {
       "PreTrainingDataModule in their place");
 }
 
-}  // namespace
-
 absl::StatusOr<std::string> ExportMegatronBridge(Export out) {
   ASSIGN_OR_RETURN(Overrides overrides, CoreOverrides(out));
   const bool latent = out.job.model.mla.kv_rank > 0;
@@ -281,5 +341,33 @@ absl::StatusOr<std::string> ExportNemo(Export out) {
   return absl::StrCat(HashComment(out), "nemo llm pretrain --yes --factory ",
                       recipe, " \\\n  ", overrides.ToShell(), "\n");
 }
+
+constexpr FrameworkAdapter kMegatronBridge = {
+    .name = "megatron-bridge",
+    .title = "Megatron-Bridge",
+    .version = "v0.6.0",
+    .configuration = "overrides or the YAML of a run",
+    .keys = kBridgeKeys,
+    .read = ReadOverrideSettings,
+    .take = ImportMegatron,
+    .write = ExportMegatronBridge,
+};
+
+constexpr FrameworkAdapter kNemo = {
+    .name = "nemo",
+    .title = "NeMo",
+    .version = "2.4.0",
+    .configuration = "overrides or the YAML of a run",
+    .keys = kNemoKeys,
+    .read = ReadOverrideSettings,
+    .take = ImportMegatron,
+    .write = ExportNemo,
+    .start_on_hosts = "an executor of NeMo-Run starts it on all of them",
+};
+
+}  // namespace
+
+Framework MegatronBridgeAdapter() { return &kMegatronBridge; }
+Framework NemoAdapter() { return &kNemo; }
 
 }  // namespace millrace

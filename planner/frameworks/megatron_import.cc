@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "planner/frameworks/job_importer.h"
+#include "planner/frameworks/megatron.h"
 #include "planner/layout/recompute.h"
 
 namespace millrace {
@@ -154,7 +154,7 @@ void SetInterleave(Importer& importer) {
     const std::optional<int64_t> bars = NumBars(layout->value);
     if (!bars.has_value()) {
       // Recipes may have a list, of which a note is all that is said.
-      if (importer.framework() == Framework::kMegatron) {
+      if (importer.framework() == MegatronAdapter()) {
         importer.Error(layout, "pipeline-model-parallel-layout",
                        absl::StrCat("expected text such as 'Et*3|(t|)*2tL', "
                                     "found '",
@@ -221,7 +221,7 @@ void SetLayout(const ImportOptions& options, Importer& importer) {
   if (importer.job().model.moe.num_experts == 0) {
     importer.Set("layout.expert_tensor", "1", "there are no experts");
   } else if (!importer.IsSet("layout.expert_tensor") &&
-             importer.framework() == Framework::kMegatron) {
+             importer.framework() == MegatronAdapter()) {
     importer.Set("layout.expert_tensor",
                  absl::StrCat(importer.job().layout.tensor.value_or(1)),
                  "default of Megatron-LM: as tensor-model-parallel-size");
@@ -264,7 +264,7 @@ void SetMegatronSchedule(Importer& importer) {
                               job.training.global_batch),
                  "train-samples / global-batch-size");
   }
-  const bool has_defaults = importer.framework() == Framework::kMegatron;
+  const bool has_defaults = importer.framework() == MegatronAdapter();
   const Setting* style = importer.Look("lr-decay-style");
   importer.RefuseUnless("lr-decay-style", {"", "constant", "linear", "cosine"},
                         "ours decays by none, linear or cosine");
@@ -274,12 +274,11 @@ void SetMegatronSchedule(Importer& importer) {
                             : style->value == "constant" ? "none"
                                                          : style->value;
   if (!importer.has_errors()) {
-    importer.Set(
-        "training.optimizer.decay", decay,
-        style == nullptr
-            ? absl::StrCat("default of ", FrameworkTitle(importer.framework()))
-            : "lr-decay-style",
-        style);
+    importer.Set("training.optimizer.decay", decay,
+                 style == nullptr
+                     ? absl::StrCat("default of ", importer.framework()->title)
+                     : "lr-decay-style",
+                 style);
   }
   if (const Setting* decay = importer.Look("lr-decay-iters");
       decay != nullptr &&
@@ -397,16 +396,13 @@ void ImportMegatron(const ImportOptions& options, Importer& importer) {
   if (importer.has_errors()) return;
   SetLayout(options, importer);
   SetMegatronSchedule(importer);
-  if (importer.framework() != Framework::kMegatron) NoteRecipe(importer);
-  switch (importer.framework()) {
-    case Framework::kMegatronBridge:
-      SetBridgePrecision(importer);
-      break;
-    case Framework::kNemo:
-      SetNemoPrecision(importer);
-      break;
-    default:
-      SetMegatronPrecision(importer);
+  if (importer.framework() != MegatronAdapter()) NoteRecipe(importer);
+  if (importer.framework() == MegatronBridgeAdapter()) {
+    SetBridgePrecision(importer);
+  } else if (importer.framework() == NemoAdapter()) {
+    SetNemoPrecision(importer);
+  } else {
+    SetMegatronPrecision(importer);
   }
   SetPaths(importer);
 }

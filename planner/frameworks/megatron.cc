@@ -1,3 +1,5 @@
+#include "planner/frameworks/megatron.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -6,10 +8,40 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "planner/frameworks/export_parts.h"
 
 namespace millrace {
 namespace {
+
+constexpr FrameworkKey kMegatronKeys[] = {
+    {"layout.tensor", "tensor-model-parallel-size", "1"},
+    {"layout.pipeline", "pipeline-model-parallel-size", "1"},
+    {"layout.context", "context-parallel-size", "1"},
+    {"layout.expert", "expert-model-parallel-size", "1"},
+    {"layout.expert_tensor", "expert-tensor-parallel-size"},
+    {"layout.micro_batch", "micro-batch-size"},
+    {"training.global_batch", "global-batch-size"},
+    {"model.layers", "num-layers"},
+    {"model.hidden", "hidden-size"},
+    {"model.ffn_hidden", "ffn-hidden-size"},
+    {"model.heads", "num-attention-heads"},
+    {"model.kv_heads", "num-query-groups"},
+    {"model.head_dim", "kv-channels"},
+    {"model.sequence_length", "seq-length"},
+    {"model.rope_theta", "rotary-base", "10000"},
+    {"model.norm_epsilon", "norm-epsilon", "1e-05"},
+    {"model.init_std", "init-method-std", "0.02"},
+    {"training.steps", "train-iters"},
+    {"training.optimizer.learning_rate", "lr"},
+    {"training.optimizer.min_learning_rate", "min-lr", "0"},
+    {"training.optimizer.warmup_steps", "lr-warmup-iters", "0"},
+    {"training.optimizer.beta1", "adam-beta1", "0.9"},
+    {"training.optimizer.beta2", "adam-beta2", "0.999"},
+    {"training.optimizer.epsilon", "adam-eps", "1e-08"},
+    {"training.optimizer.weight_decay", "weight-decay", "0.01"},
+    {"training.gradient_clip_norm", "clip-grad", "1"},
+    {"training.seed", "seed", "1234"},
+    {"checkpoint.interval_steps", "save-interval", "0"},
+};
 
 void AddData(Export& out, std::vector<MegatronFlag>& flags) {
   if (out.job.checkpoint.interval_steps > 0) {
@@ -74,8 +106,6 @@ std::string DataPathText(const Export& out) {
   return text;
 }
 
-}  // namespace
-
 absl::StatusOr<std::string> ExportMegatron(Export out) {
   ASSIGN_OR_RETURN(std::vector<MegatronFlag> flags, MegatronFlagsOf(out));
   AddData(out, flags);
@@ -91,5 +121,20 @@ absl::StatusOr<std::string> ExportMegatron(Export out) {
                       " pretrain_gpt.py \\\n  ",
                       absl::StrJoin(words, " \\\n  "), "\n");
 }
+
+constexpr FrameworkAdapter kMegatron = {
+    .name = "megatron",
+    .title = "Megatron-LM",
+    .version = "core 0.12 and later",
+    .configuration = "flags or printed arguments",
+    .keys = kMegatronKeys,
+    .read = ReadMegatronSettings,
+    .take = ImportMegatron,
+    .write = ExportMegatron,
+};
+
+}  // namespace
+
+Framework MegatronAdapter() { return &kMegatron; }
 
 }  // namespace millrace

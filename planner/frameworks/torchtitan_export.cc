@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "planner/frameworks/export_parts.h"
+#include "planner/frameworks/torchtitan.h"
 #include "planner/text/yaml_tree.h"
 
 namespace millrace {
@@ -317,7 +317,7 @@ absl::StatusOr<std::string> ExportTorchtitan(Export out) {
   TomlText toml;
   toml.AddText("model.name", titan.name);
   toml.AddText("model.flavor", FlavorName(out, titan));
-  for (const FrameworkKey& key : FrameworkKeys(Framework::kTorchtitan)) {
+  for (const FrameworkKey& key : TorchtitanAdapter()->keys) {
     const std::string value = out.Value(key.job_path);
     const bool never_clips =
         absl::string_view(key.name) == "training.max_norm" &&

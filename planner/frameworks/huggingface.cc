@@ -11,6 +11,19 @@
 namespace millrace {
 namespace {
 
+constexpr FrameworkKey kHuggingFaceKeys[] = {
+    {"model.vocab_size", "vocab_size"},
+    {"model.hidden", "hidden_size"},
+    {"model.layers", "num_hidden_layers"},
+    {"model.heads", "num_attention_heads"},
+    {"model.kv_heads", "num_key_value_heads"},
+    {"model.head_dim", "head_dim"},
+    {"model.ffn_hidden", "intermediate_size"},
+    {"model.sequence_length", "max_position_embeddings"},
+    {"model.norm_epsilon", "rms_norm_eps", "1e-06"},
+    {"model.init_std", "initializer_range", "0.02"},
+};
+
 // A family of models that ModelSpec can say.
 struct Family {
   const char* type;          // model_type.
@@ -243,8 +256,6 @@ void CheckBiases(Importer& importer) {
   }
 }
 
-}  // namespace
-
 void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
   const Family* family = TakeFamily(importer);
   // The rest may mean something else.
@@ -285,5 +296,21 @@ void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
         nullptr);
   }
 }
+
+constexpr FrameworkAdapter kHuggingFace = {
+    .name = "huggingface",
+    .title = "Hugging Face Transformers",
+    .version = "config.json of 4.x and 5.x",
+    .configuration = "a model's config.json",
+    .keys = kHuggingFaceKeys,
+    .read = ReadJsonSettings,
+    .take = ImportHuggingFace,
+    .why_no_export =
+        "a Hugging Face config.json describes a model and has no layout",
+};
+
+}  // namespace
+
+Framework HuggingFaceAdapter() { return &kHuggingFace; }
 
 }  // namespace millrace

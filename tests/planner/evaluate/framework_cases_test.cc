@@ -1,4 +1,4 @@
-#include "planner/evaluate/bridge_recipes.h"
+#include "planner/evaluate/framework_cases.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include "planner/evaluate/known_models.h"
 #include "planner/evaluate/published_runs.h"
 #include "planner/evaluate/run_setup.h"
+#include "tests/planner/shipped_rules.h"
 
 namespace millrace {
 namespace {
@@ -37,10 +38,11 @@ Implementation ImplementationOf(const std::string& model,
                                 const std::string& precision,
                                 const std::string& container) {
   PublishedRun run = RunOf(gpu, precision, container);
-  RunSetup setup = SetUpRun(run).value();  // Of some model with known dims.
+  RunSetup setup =
+      SetUpRun(run, ShippedRules()).value();  // Of some model with known dims.
   setup.implementation = {};
   run.model = model;
-  ApplyBridgeRecipe(run, &setup);
+  ApplyRecipe(*FrameworkOf(ShippedRules().frameworks, run).rule, run, &setup);
   return setup.implementation;
 }
 
@@ -90,14 +92,15 @@ TEST(BridgeRecipesTest, AddsTheBiasesOfExperts) {
 // row where it does. Method: a model whose recipe computes projections again.
 TEST(BridgeRecipesTest, ComputesAgainWhatTheRecipeDoes) {
   PublishedRun run = RunOf("DGX-GB300", "MXFP8", "26.04");
-  const RunSetup unstated = SetUpRun(run).value();
+  const RunSetup unstated = SetUpRun(run, ShippedRules()).value();
   EXPECT_EQ(unstated.layout.recompute, Recompute::kPolicy);
   EXPECT_TRUE(unstated.implementation.selective.latent_projections);
   EXPECT_FALSE(unstated.implementation.selective.norms);
   EXPECT_THAT(unstated.assumptions,
               Contains(HasSubstr("recompute as in that recipe")));
   run.recompute = "none";
-  EXPECT_EQ(SetUpRun(run).value().layout.recompute, Recompute::kNone);
+  EXPECT_EQ(SetUpRun(run, ShippedRules()).value().layout.recompute,
+            Recompute::kNone);
 }
 
 // Goal: what no recipe is for stays as its framework computes. Method: a dense
@@ -107,8 +110,10 @@ TEST(BridgeRecipesTest, LeavesOthersAlone) {
                   .fuses_experts);
   PublishedRun run = RunOf("DGX-GB300", "MXFP8", "26.08");
   run.group = "nemo";
-  EXPECT_TRUE(SetUpRun(run).value().implementation.launches_from_host);
-  EXPECT_FALSE(SetUpRun(run).value().implementation.sends_tokens_once);
+  EXPECT_TRUE(
+      SetUpRun(run, ShippedRules()).value().implementation.launches_from_host);
+  EXPECT_FALSE(
+      SetUpRun(run, ShippedRules()).value().implementation.sends_tokens_once);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "planner/frameworks/job_importer.h"
+#include "planner/frameworks/torchtitan.h"
 #include "planner/job/job_keys.h"
 #include "planner/text/yaml_tree.h"
 

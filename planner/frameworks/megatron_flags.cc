@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "planner/frameworks/export_parts.h"
+#include "planner/frameworks/megatron.h"
 
 namespace millrace {
 namespace {
@@ -46,7 +46,7 @@ bool IsLeftOut(const Export& out, absl::string_view job_path) {
 }
 
 void AddTable(const Export& out, Flags& flags) {
-  for (const FrameworkKey& key : FrameworkKeys(Framework::kMegatron)) {
+  for (const FrameworkKey& key : MegatronAdapter()->keys) {
     if (IsLeftOut(out, key.job_path)) continue;
     if (absl::string_view(key.name) == "rotary-base") {  // An integer there.
       flags.Add(key.name, std::llround(out.job.model.rope_theta));
@@ -184,7 +184,7 @@ void AddPipeline(Export& out, Flags& flags) {
   const bool names_chunks = AddStageSizes(out, flags);
   if (layout.interleave > 1) {
     // Megatron-LM takes one of the two, frameworks on its core both.
-    if (!names_chunks || out.framework != Framework::kMegatron) {
+    if (!names_chunks || out.framework != MegatronAdapter()) {
       flags.Add("num-virtual-stages-per-pipeline-rank", layout.interleave);
     }
     if (layout.num_microbatches % layout.pipeline != 0) {

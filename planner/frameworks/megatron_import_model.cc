@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "planner/frameworks/job_importer.h"
+#include "planner/frameworks/megatron.h"
 
 namespace millrace {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 // Megatron-LM's switches are off where they are absent; what a recipe has is
 // not known here, so that its keys must say so.
 bool Switch(Importer& importer, const char* flag) {
-  if (importer.framework() != Framework::kMegatron && !importer.IsSaid(flag)) {
+  if (importer.framework() != MegatronAdapter() && !importer.IsSaid(flag)) {
     importer.Error(nullptr, flag,
                    "missing; what the recipe has is not known here: say true "
                    "or false");
@@ -33,7 +33,7 @@ void TakeMegatronFamily(Importer& importer) {
   importer.RefuseUnless("squared-relu", {"", "True"},
                         "ours has SwiGLU, GELU or the square of ReLU");
   // NeMo takes the activation from its recipe.
-  const Setting* recipe = importer.framework() == Framework::kNemo
+  const Setting* recipe = importer.framework() == NemoAdapter()
                               ? importer.Look("factory")
                               : nullptr;
   const bool is_squared =
@@ -244,7 +244,7 @@ void TakeVocabulary(Importer& importer) {
     return;
   }
   if (size == nullptr) {
-    const bool is_flag = importer.framework() == Framework::kMegatron;
+    const bool is_flag = importer.framework() == MegatronAdapter();
     importer.Missing(
         "model.vocab_size", is_flag ? "vocab-size" : "padded-vocab-size",
         is_flag ? "missing; Megatron-LM takes it from the tokenizer, which is "
@@ -286,7 +286,7 @@ void TakeLengthAndDropout(Importer& importer) {
     const Setting* dropout = importer.Look(key);
     double rate = 0;
     if (dropout == nullptr) {
-      if (importer.framework() == Framework::kMegatron) {
+      if (importer.framework() == MegatronAdapter()) {
         importer.Note(absl::StrCat(key, " 0.1, its default: ours has none"));
       }
     } else if (!absl::SimpleAtod(dropout->value, &rate)) {
@@ -301,7 +301,7 @@ void TakeLengthAndDropout(Importer& importer) {
 
 // Widths that Megatron-LM has of its own where they are not given.
 void TakeWidths(Importer& importer) {
-  const bool has_defaults = importer.framework() == Framework::kMegatron;
+  const bool has_defaults = importer.framework() == MegatronAdapter();
   if (has_defaults && !importer.IsSet("model.kv_heads")) {
     importer.Set("model.kv_heads", "1", "default of Megatron-LM");
   }
@@ -324,7 +324,7 @@ void ImportMegatronModel(Importer& importer) {
   TakeMegatronFamily(importer);
   TakeLatentAttention(importer);
   // Frameworks on its core have no such switch.
-  if (importer.framework() == Framework::kMegatron &&
+  if (importer.framework() == MegatronAdapter() &&
       !importer.IsSet("model.kv_heads") &&
       !importer.IsOn("group-query-attention") &&
       importer.Look("num-attention-heads") != nullptr) {

@@ -1,0 +1,50 @@
+// The keys by which a file says how a framework computes: one for each field of
+// Implementation (planner/cost/framework_behaviour.h), under the same name.
+
+#ifndef MILLRACE_PLANNER_EVALUATE_BEHAVIOUR_KEYS_H_
+#define MILLRACE_PLANNER_EVALUATE_BEHAVIOUR_KEYS_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "planner/cost/framework_behaviour.h"
+#include "planner/text/yaml_map.h"
+
+namespace millrace {
+
+using BehaviourField =
+    std::variant<bool Implementation::*, double Implementation::*,
+                 int32_t Implementation::*,
+                 SelectiveRecompute Implementation::*>;
+
+// One field and its value, which have the same type.
+struct BehaviourSetting {
+  BehaviourField field;
+  std::variant<bool, double, int32_t, SelectiveRecompute> value;
+};
+using BehaviourSettings = std::vector<BehaviourSetting>;
+
+void Apply(const BehaviourSettings& settings, Implementation* implementation);
+
+// A map of such keys, of which each may be left out. Adds what is wrong to
+// `errors`.
+BehaviourSettings ReadBehaviour(const YamlTree& tree, const std::string& path,
+                                YamlErrors* errors);
+
+// What selective recompute covers: the listed parts and nothing else.
+struct SelectionText {
+  SelectiveRecompute selection;
+  std::string says;  // "norms and activations"
+};
+SelectionText ReadSelection(const std::vector<std::string>& words,
+                            const std::string& key, YamlMap* map);
+
+// The names of all keys, and of all parts that selective recompute can cover.
+std::vector<std::string> BehaviourKeyNames();
+std::vector<std::string> SelectionNames();
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_EVALUATE_BEHAVIOUR_KEYS_H_

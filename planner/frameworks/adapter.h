@@ -1,0 +1,77 @@
+// An adapter is what Millrace knows of one other training framework: its names
+// for what a job says, how to read its configuration, and how to write a layout
+// in its words. Everything that lists frameworks walks Adapters().
+//
+// docs/frameworks.md says how to add one.
+
+#ifndef MILLRACE_PLANNER_FRAMEWORKS_ADAPTER_H_
+#define MILLRACE_PLANNER_FRAMEWORKS_ADAPTER_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "planner/frameworks/settings.h"
+
+namespace millrace {
+
+struct Export;         // export_parts.h
+struct ImportOptions;  // import.h
+class Importer;        // job_importer.h
+
+struct FrameworkKey {
+  const char* job_path;  // Of a JobKey.
+  const char* name;      // Of the framework's flag or key, dots for nesting.
+  // What the framework takes where the key is left out; null: the key is
+  // required, or another key decides.
+  const char* default_text = nullptr;
+};
+
+struct FrameworkAdapter {
+  const char* name;     // On our command line: "megatron-bridge".
+  const char* title;    // "Megatron-Bridge"
+  const char* version;  // The versions that the adapter was written for.
+  // What an import reads, for the command line's help.
+  const char* configuration;
+  // What needs no more than renaming. The rest is in the functions below.
+  std::span<const FrameworkKey> keys;
+
+  absl::StatusOr<Settings> (*read)(absl::string_view text,
+                                   const std::string& file_name);
+  // Takes the settings into the importer's job, up to Importer::Finish().
+  void (*take)(const ImportOptions& options, Importer& importer);
+  // Null where the framework has no layouts; `why_no_export` then says so.
+  absl::StatusOr<std::string> (*write)(Export out) = nullptr;
+  const char* why_no_export = "";
+  // How an export for several hosts is started, behind a semicolon.
+  const char* start_on_hosts =
+      "the command is for every host, HOST the name of one of them";
+};
+
+// A framework is known by its adapter. Never null.
+using Framework = const FrameworkAdapter*;
+
+// All frameworks, in the order in which messages name them.
+std::span<const Framework> Adapters();
+// Null for an unknown name.
+Framework FindAdapter(absl::string_view name);
+
+// Names of the frameworks that can be imported from, or exported to.
+std::vector<std::string> ImportNames();
+std::vector<std::string> ExportNames();
+// "megatron, nemo or deepspeed".
+std::string JoinWithOr(std::span<const std::string> names);
+
+// Each is defined in a source file of its own and listed in adapter.cc.
+Framework HuggingFaceAdapter();
+Framework MegatronAdapter();
+Framework MegatronBridgeAdapter();
+Framework NemoAdapter();
+Framework TorchtitanAdapter();
+Framework DeepSpeedAdapter();
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_FRAMEWORKS_ADAPTER_H_

@@ -1,0 +1,84 @@
+// Reads one map of a YAML file strictly: every key is asked for by name, and a
+// key that is missing, unknown, given twice or of the wrong type is an error
+// that says file, line, key and what was expected.
+
+#ifndef MILLRACE_PLANNER_TEXT_YAML_MAP_H_
+#define MILLRACE_PLANNER_TEXT_YAML_MAP_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "planner/text/yaml_tree.h"
+
+namespace millrace {
+
+// The errors of one file, in the order in which they were found.
+class YamlErrors {
+ public:
+  explicit YamlErrors(std::string file_name)
+      : file_name_(std::move(file_name)) {}
+
+  // "FILE:LINE: PATH: WHAT".
+  void Add(const YamlTree& at, absl::string_view path, absl::string_view what);
+  // OK if there are none, else InvalidArgument with one error a line.
+  absl::Status status() const;
+
+ private:
+  const std::string file_name_;
+  std::vector<std::string> errors_;
+};
+
+// Each read leaves its output as it is where the key is absent or wrong. Call
+// Finish() after the last one.
+class YamlMap {
+ public:
+  enum class Need { kRequired, kOptional };
+
+  // Borrows `tree` and `errors`. `path` names the map in messages ("models[2]";
+  // empty for the whole file). A tree that is no map is an error, and every
+  // read of it does nothing.
+  YamlMap(const YamlTree& tree, std::string path, YamlErrors* errors);
+
+  // Null where the key is absent.
+  const YamlTree* Entry(absl::string_view key, Need need,
+                        absl::string_view expected);
+  // Null where the key is absent or no list or map.
+  const YamlTree* List(absl::string_view key, Need need);
+  const YamlTree* Map(absl::string_view key, Need need);
+
+  bool Text(absl::string_view key, Need need, std::string* out);
+  // One word stands for a list of one.
+  bool Words(absl::string_view key, Need need, std::vector<std::string>* out);
+  // From `least` to 2^31 - 1, so that products of two do not overflow.
+  bool Integer(absl::string_view key, Need need, int64_t least, int64_t* out);
+  bool Number(absl::string_view key, Need need, double* out);  // Above 0.
+  bool Flag(absl::string_view key, Need need, bool* out);
+
+  // Errors for keys that were not asked for, or that stand there twice.
+  void Finish();
+
+  // An error at a key, or at the map itself where it does not have that key.
+  void Error(absl::string_view key, absl::string_view what);
+  // "PATH.KEY", for the path of a map within this one.
+  std::string PathOf(absl::string_view key) const;
+
+ private:
+  const YamlTree* Find(absl::string_view key) const;
+  const YamlTree* Scalar(absl::string_view key, Need need,
+                         absl::string_view expected);
+  void Expected(const YamlTree& entry, absl::string_view key,
+                absl::string_view expected);
+
+  const YamlTree& tree_;
+  const std::string path_;
+  YamlErrors& errors_;
+  const bool is_map_;
+  std::vector<std::string> keys_;  // Asked for so far.
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_TEXT_YAML_MAP_H_
