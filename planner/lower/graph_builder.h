@@ -15,12 +15,12 @@
 
 namespace millrace {
 
-// Letters as in planner/program/ops.h.
+// Sizes on one rank. The letters are those of comments about the graph.
 struct StageShapes {
   int64_t num_sequences;  // Of a micro-batch.
   int64_t sequence_length;
   int64_t num_tokens;    // T
-  int64_t shard_tokens;  // S
+  int64_t shard_tokens;  // S: T / tensor, under sequence parallelism.
   int64_t hidden;        // H
   int64_t num_heads;     // N
   int64_t num_kv_heads;  // K
