@@ -140,8 +140,9 @@ TEST(OpTableTest, WorkFollowsAttributes) {
 }
 
 // Goal: lowering emits every kind, and each as the table has it. Method: the
-// layouts of all axes in both precisions, with rounded gradients, with tokens
-// in chunks, validation and publishing; CheckProgram reads the table.
+// layouts of all axes in both precisions, with gradients in fp32 and rounded,
+// validation and publishing; CheckProgram reads the table. (lower_test sweeps
+// tokens in chunks.)
 TEST(OpTableTest, EveryKindIsLoweredAsItsRowSays) {
   std::vector<Layout> layouts;
   for (const Precision precision :
