@@ -13,6 +13,7 @@
 #include "planner/cost/formula_cost.h"
 #include "planner/profile/measured_rows.h"
 #include "planner/program/copy_engines.h"
+#include "planner/program/op_table.h"
 
 namespace millrace {
 namespace {
@@ -58,12 +59,6 @@ int64_t StrideOf(const Layout& layout, Group group) {
   if (group == Group::kPipeline) return layout.tensor;
   if (group == Group::kData) return int64_t{layout.tensor} * layout.pipeline;
   return 1;
-}
-
-bool IsCrossEntropyChain(OpKind kind) {
-  return kind == OpKind::kLinearCrossEntropy ||
-         kind == OpKind::kCrossEntropyStats ||
-         kind == OpKind::kCrossEntropyGradient;
 }
 
 }  // namespace
@@ -369,69 +364,75 @@ double CostModel::CommunicationSeconds(OpKind kind, int32_t group_size,
 
 double CostModel::Seconds(const Layout& layout, OpKind kind,
                           const OpAttributes& attributes) const {
-  double seconds = 0;
-  if (kind == OpKind::kGemm) {
-    const auto& gemm = std::get<GemmAttributes>(attributes);
-    seconds = GemmSeconds(gemm);
-    if (gemm.accumulate) {
-      seconds += AccumulationSeconds(gemm.m, gemm.n, gemm.k);
+  return SecondsAlone(layout, kind, attributes) + profile_.launch_overhead_s;
+}
+
+double CostModel::SecondsAlone(const Layout& layout, OpKind kind,
+                               const OpAttributes& attributes) const {
+  switch (Describe(kind).profile) {
+    case ProfileTable::kGemms: {
+      const auto& gemm = std::get<GemmAttributes>(attributes);
+      const double adding =
+          gemm.accumulate ? AccumulationSeconds(gemm.m, gemm.n, gemm.k) : 0;
+      return GemmSeconds(gemm) + adding;
     }
-  } else if (kind == OpKind::kAttentionForward ||
-             kind == OpKind::kAttentionBackward) {
-    seconds = AttentionSeconds(kind, std::get<AttentionAttributes>(attributes));
-  } else if (IsCrossEntropyChain(kind)) {
-    const auto& vocab = std::get<VocabAttributes>(attributes);
-    seconds = CrossEntropySeconds(kind, vocab);
-    if (vocab.accumulate && kind != OpKind::kCrossEntropyStats) {
-      // The other chunks add in any case.
+    case ProfileTable::kAttention:
+      return AttentionSeconds(kind, std::get<AttentionAttributes>(attributes));
+    case ProfileTable::kCrossEntropy: {
+      const auto& vocab = std::get<VocabAttributes>(attributes);
+      // Only the first chunk of tokens may overwrite.
+      const bool adds = vocab.accumulate && kind != OpKind::kCrossEntropyStats;
       const int64_t chunk =
           vocab.chunk_tokens > 0 ? vocab.chunk_tokens : vocab.num_tokens;
-      seconds += AccumulationSeconds(vocab.vocab_rows, vocab.hidden, chunk);
+      const double adding =
+          adds ? AccumulationSeconds(vocab.vocab_rows, vocab.hidden, chunk) : 0;
+      return CrossEntropySeconds(kind, vocab) + adding;
     }
-  } else if (IsCollective(kind)) {
-    seconds = CollectiveSeconds(layout, kind,
-                                std::get<CollectiveAttributes>(attributes));
-  } else if (IsTransfer(kind)) {
-    seconds = TransferSeconds(layout, kind, attributes);
-  } else {
-    seconds = BandwidthSeconds(kind, WorkOf(layout, kind, attributes).bytes);
+    case ProfileTable::kCommunication:
+      return IsTransfer(kind) ? TransferSeconds(layout, kind, attributes)
+                              : CollectiveSeconds(
+                                    layout, kind,
+                                    std::get<CollectiveAttributes>(attributes));
+    case ProfileTable::kBandwidth:
+      return BandwidthSeconds(kind, WorkOf(layout, kind, attributes).bytes);
   }
-  return seconds + profile_.launch_overhead_s;
+  CHECK(false) << "no price for " << OpKindName(kind);
+  return 0;
 }
 
 double CostModel::RowSeconds(const OpShape& shape) const {
   const auto& f = shape.figures;
   const OpKind kind = shape.kind;
-  if (kind == OpKind::kGemm) {
-    return GemmSeconds({.m = f[0],
-                        .n = f[1],
-                        .k = f[2],
-                        .trans_a = f[3] != 0,
-                        .trans_b = f[4] != 0});
+  switch (Describe(kind).profile) {
+    case ProfileTable::kGemms:
+      return GemmSeconds({.m = f[0],
+                          .n = f[1],
+                          .k = f[2],
+                          .trans_a = f[3] != 0,
+                          .trans_b = f[4] != 0});
+    case ProfileTable::kAttention:
+      return AttentionSeconds(kind, {.num_sequences = f[0],
+                                     .sequence_length = f[1],
+                                     .num_heads = f[2],
+                                     .num_kv_heads = f[3],
+                                     .head_dim = f[4]});
+    case ProfileTable::kCrossEntropy:
+      return CrossEntropySeconds(
+          kind, {.num_tokens = f[0], .hidden = f[1], .vocab_rows = f[2]});
+    case ProfileTable::kCommunication:
+      return CommunicationSeconds(kind, static_cast<int32_t>(f[0]),
+                                  static_cast<double>(f[1]),
+                                  /*by_copy_engines=*/false);
+    case ProfileTable::kBandwidth:
+      return BandwidthSeconds(kind, static_cast<double>(f[0]));
   }
-  if (kind == OpKind::kAttentionForward || kind == OpKind::kAttentionBackward) {
-    return AttentionSeconds(kind, {.num_sequences = f[0],
-                                   .sequence_length = f[1],
-                                   .num_heads = f[2],
-                                   .num_kv_heads = f[3],
-                                   .head_dim = f[4]});
-  }
-  if (IsCrossEntropyChain(kind)) {
-    return CrossEntropySeconds(
-        kind, {.num_tokens = f[0], .hidden = f[1], .vocab_rows = f[2]});
-  }
-  if (IsCommunication(shape)) {
-    return CommunicationSeconds(kind, static_cast<int32_t>(f[0]),
-                                static_cast<double>(f[1]),
-                                /*by_copy_engines=*/false);
-  }
-  return BandwidthSeconds(kind, static_cast<double>(f[0]));
+  CHECK(false) << "no price for " << OpKindName(kind);
+  return 0;
 }
 
 std::vector<std::string> CostModel::KindsWithoutRows(
     std::span<const Program> programs) const {
-  std::set<OpKind> measured = {OpKind::kGemm, OpKind::kAttentionForward,
-                               OpKind::kAttentionBackward};
+  std::set<OpKind> measured;
   for (const auto& row : profile_.cross_entropy) measured.insert(row.kind);
   for (const auto& row : profile_.bandwidth) measured.insert(row.kind);
   for (const auto& row : profile_.communication) measured.insert(row.kind);
@@ -441,7 +442,12 @@ std::vector<std::string> CostModel::KindsWithoutRows(
       const OpKind kind = instruction.kind == OpKind::kReceive
                               ? OpKind::kSend
                               : instruction.kind;
-      if (measured.contains(kind)) continue;
+      // Create() asks for rows of these.
+      const ProfileTable table = Describe(kind).profile;
+      if (table == ProfileTable::kGemms || table == ProfileTable::kAttention ||
+          measured.contains(kind)) {
+        continue;
+      }
       const OpAttributes& attributes = instruction.attributes;
       const bool is_priced =
           IsCollective(kind) || IsTransfer(kind)

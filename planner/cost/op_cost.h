@@ -83,6 +83,9 @@ class CostModel {
   double CrossEntropyWorkOf(OpKind kind, const VocabAttributes& vocab) const;
   void FillSpeeds();
 
+  // Seconds() without launch overhead.
+  double SecondsAlone(const Layout& layout, OpKind kind,
+                      const OpAttributes& attributes) const;
   double GemmSeconds(const GemmAttributes& gemm) const;
   // Of a part of the rows of a measured product; nothing for other shapes and
   // without a closed form.

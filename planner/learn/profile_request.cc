@@ -14,7 +14,9 @@
 #include "planner/cost/op_cost.h"
 #include "planner/job/layout_space.h"
 #include "planner/lower/graph.h"
+#include "planner/profile/op_shape.h"
 #include "planner/program/copy_engines.h"
+#include "planner/program/op_table.h"
 #include "planner/search/chunk_choice.h"
 
 namespace millrace {
@@ -101,7 +103,7 @@ class Collector {
  public:
   void Add(const Layout& layout, const GraphOp& op) {
     const OpWork work = WorkOf(layout, op.kind, op.attributes);
-    if (IsCollective(op.kind) || IsTransfer(op.kind)) {
+    if (Describe(op.kind).profile == ProfileTable::kCommunication) {
       AddCommunication(layout, op, static_cast<int64_t>(work.bytes));
       return;
     }
@@ -123,13 +125,7 @@ class Collector {
       optimizer->num_elements = static_cast<int64_t>(work.bytes / of_one.bytes);
       optimizer->data_sharded = false;
     }
-    const bool is_bandwidth_bound = op.kind != OpKind::kGemm &&
-                                    op.kind != OpKind::kAttentionForward &&
-                                    op.kind != OpKind::kAttentionBackward &&
-                                    op.kind != OpKind::kLinearCrossEntropy &&
-                                    op.kind != OpKind::kCrossEntropyStats &&
-                                    op.kind != OpKind::kCrossEntropyGradient;
-    if (is_bandwidth_bound) {
+    if (Describe(op.kind).profile == ProfileTable::kBandwidth) {
       if (work.bytes > 0) {
         bandwidth_[op.kind].emplace(static_cast<int64_t>(work.bytes),
                                     std::move(measured));
@@ -295,48 +291,11 @@ std::string ProfileShapeKey(const ModelSpec& model,
 
 void RecordOpTime(const ProfileOp& op, double seconds,
                   HardwareProfile* profile) {
-  if (const auto* gemm = std::get_if<GemmAttributes>(&op.attributes)) {
-    profile->gemms.push_back({.m = gemm->m,
-                              .n = gemm->n,
-                              .k = gemm->k,
-                              .trans_a = gemm->trans_a,
-                              .trans_b = gemm->trans_b,
-                              .seconds = seconds});
-    return;
-  }
-  if (op.kind == OpKind::kAttentionForward ||
-      op.kind == OpKind::kAttentionBackward) {
-    const auto& attention = std::get<AttentionAttributes>(op.attributes);
-    profile->attention.push_back(
-        {.backward = op.kind == OpKind::kAttentionBackward,
-         .num_sequences = attention.num_sequences,
-         .sequence_length = attention.sequence_length,
-         .num_heads = attention.num_heads,
-         .num_kv_heads = attention.num_kv_heads,
-         .head_dim = attention.head_dim,
-         .seconds = seconds});
-    return;
-  }
-  if (op.kind == OpKind::kLinearCrossEntropy ||
-      op.kind == OpKind::kCrossEntropyStats ||
-      op.kind == OpKind::kCrossEntropyGradient) {
-    const auto& vocab = std::get<VocabAttributes>(op.attributes);
-    profile->cross_entropy.push_back({.kind = op.kind,
-                                      .num_tokens = vocab.num_tokens,
-                                      .hidden = vocab.hidden,
-                                      .vocab_rows = vocab.vocab_rows,
-                                      .seconds = seconds});
-    return;
-  }
-  CHECK(!IsCollective(op.kind) && !IsTransfer(op.kind));
+  CHECK(Describe(op.kind).profile != ProfileTable::kCommunication);
   // Of the layouts beside the precision, only kCrossEntropyLoss's bytes depend
   // on more than the attributes, and that by a few percent of a small op.
   const Layout layout{.precision = profile->precision};
-  profile->bandwidth.push_back(
-      {.kind = op.kind,
-       .bytes =
-           static_cast<int64_t>(WorkOf(layout, op.kind, op.attributes).bytes),
-       .seconds = seconds});
+  AddRow(ShapeOf(layout, op.kind, op.attributes), seconds, profile);
 }
 
 void RecordCommunicationTime(const ProfileCommunication& communication,

@@ -5,17 +5,9 @@
 #include <iterator>
 
 #include "planner/cost/host_sharing.h"
+#include "planner/program/op_table.h"
 
 namespace millrace {
-namespace {
-
-// As the simulator has it (planner/simulate/simulate_instructions.cc).
-bool FillsTheDevice(OpKind kind) {
-  return kind == OpKind::kGemm || kind == OpKind::kAttentionForward ||
-         kind == OpKind::kAttentionBackward;
-}
-
-}  // namespace
 
 RankWork::RankWork(const std::vector<RankStep>& ranks,
                    const HardwareProfile& profile)
@@ -31,7 +23,7 @@ RankWork::RankWork(const std::vector<RankStep>& ranks,
       const TimeSpan& span = ranks[rank].spans[static_cast<size_t>(id)];
       computing_[rank].push_back(span);
       const OpKind kind = program.instructions[static_cast<size_t>(id)].kind;
-      if (FillsTheDevice(kind)) fills_device_[rank].push_back(span);
+      if (Describe(kind).fills_device) fills_device_[rank].push_back(span);
     }
   }
 }

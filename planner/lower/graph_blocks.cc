@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "planner/program/workspace.h"
 
 namespace millrace {
 namespace {
@@ -30,16 +29,6 @@ void EmitRope(GraphBuilder& builder, const std::string& name, TensorId qkv,
                 .attributes = attributes,
                 .inputs = {qkv},
                 .outputs = {qkv}});
-}
-
-// What the backward kernel needs beside its operands: delta [N, T] on a CPU.
-TensorId AddBackwardWorkspace(GraphBuilder& builder, const std::string& name) {
-  const StageShapes& s = builder.shapes();
-  if (builder.layout().precision == Precision::kBfloat16) {
-    return builder.AddWorkspace(
-        name, AttentionBackwardWorkspaceBytes(AttentionShape(builder)));
-  }
-  return builder.AddTensor(name, {s.num_heads, s.num_tokens});
 }
 
 // Where the input gradient still has to be summed over tensor ranks, the weight
@@ -71,16 +60,16 @@ void EmitQkv(GraphBuilder& builder, Phase phase, AttentionBlock* block) {
 
 void EmitAttend(GraphBuilder& builder, Phase phase, TensorId document_starts,
                 AttentionBlock* block) {
-  const StageShapes& s = builder.shapes();
+  const AttentionAttributes attributes = AttentionShape(builder);
   const std::string name = BlockName("attention", block->layer, phase);
-  block->attended = builder.AddTensor(absl::StrCat(name, "attended"),
-                                      {s.num_tokens, s.query_width()});
-  block->lse = builder.AddTensor(absl::StrCat(name, "lse"),
-                                 {s.num_heads, s.num_tokens}, DType::kFloat32);
+  block->attended = builder.AddOutput(absl::StrCat(name, "attended"),
+                                      OpKind::kAttentionForward, attributes, 0);
+  block->lse = builder.AddOutput(absl::StrCat(name, "lse"),
+                                 OpKind::kAttentionForward, attributes, 1);
   builder.Emit({.kind = OpKind::kAttentionForward,
                 .phase = phase,
                 .name = absl::StrCat(name, "attend"),
-                .attributes = AttentionShape(builder),
+                .attributes = attributes,
                 .inputs = {block->qkv, document_starts},
                 .outputs = {block->attended, block->lse}});
 }
@@ -105,16 +94,20 @@ void EmitGateUp(GraphBuilder& builder, Phase phase, FeedForwardBlock* block) {
                                       block->gate_up_weight, phase);
 }
 
-void EmitSwiglu(GraphBuilder& builder, Phase phase, FeedForwardBlock* block) {
+ElementwiseAttributes SwigluShape(const GraphBuilder& builder) {
   const StageShapes& s = builder.shapes();
+  return {.rows = s.num_tokens, .cols = s.ffn_hidden};
+}
+
+void EmitSwiglu(GraphBuilder& builder, Phase phase, FeedForwardBlock* block) {
+  const ElementwiseAttributes attributes = SwigluShape(builder);
   const std::string name = BlockName("feed_forward", block->layer, phase);
-  block->activation = builder.AddTensor(absl::StrCat(name, "activation"),
-                                        {s.num_tokens, s.ffn_hidden});
+  block->activation = builder.AddOutput(absl::StrCat(name, "activation"),
+                                        OpKind::kSwigluForward, attributes);
   builder.Emit({.kind = OpKind::kSwigluForward,
                 .phase = phase,
                 .name = absl::StrCat(name, "swiglu"),
-                .attributes = ElementwiseAttributes{.rows = s.num_tokens,
-                                                    .cols = s.ffn_hidden},
+                .attributes = attributes,
                 .inputs = {block->gate_up},
                 .outputs = {block->activation}});
 }
@@ -237,7 +230,6 @@ void RecomputeForAttention(GraphBuilder& builder, Recompute set,
 TensorId EmitAttentionBackward(GraphBuilder& builder,
                                const AttentionBlock& block,
                                TensorId document_starts, TensorId d_stream) {
-  const StageShapes& s = builder.shapes();
   const std::string name =
       absl::StrCat("layers.", block.layer, "/attention/backward/");
   const TensorId d_output =
@@ -255,14 +247,15 @@ TensorId EmitAttentionBackward(GraphBuilder& builder,
   builder.Defer(builder.WeightGradient(absl::StrCat(name, "output_weight"),
                                        d_output, block.attended,
                                        block.output_weight));
-  const TensorId d_qkv = builder.AddTensor(absl::StrCat(name, "d_qkv"),
-                                           {s.num_tokens, s.qkv_width()});
-  const TensorId workspace =
-      AddBackwardWorkspace(builder, absl::StrCat(name, "delta"));
+  const AttentionAttributes attributes = AttentionShape(builder);
+  const TensorId d_qkv = builder.AddOutput(
+      absl::StrCat(name, "d_qkv"), OpKind::kAttentionBackward, attributes, 0);
+  const TensorId workspace = builder.AddOutput(
+      absl::StrCat(name, "delta"), OpKind::kAttentionBackward, attributes, 1);
   builder.Emit({.kind = OpKind::kAttentionBackward,
                 .phase = Phase::kInputGradient,
                 .name = absl::StrCat(name, "attend"),
-                .attributes = AttentionShape(builder),
+                .attributes = attributes,
                 .inputs = {block.qkv, document_starts, block.attended,
                            block.lse, d_attended},
                 .outputs = {d_qkv, workspace}});
@@ -281,7 +274,6 @@ TensorId EmitAttentionBackward(GraphBuilder& builder,
 TensorId EmitFeedForwardBackward(GraphBuilder& builder,
                                  const FeedForwardBlock& block,
                                  TensorId d_stream) {
-  const StageShapes& s = builder.shapes();
   const std::string name =
       absl::StrCat("layers.", block.layer, "/feed_forward/backward/");
   const TensorId d_output =
@@ -297,13 +289,13 @@ TensorId EmitFeedForwardBackward(GraphBuilder& builder,
   builder.Defer(builder.WeightGradient(absl::StrCat(name, "down_weight"),
                                        d_output, block.activation,
                                        block.down_weight));
-  const TensorId d_gate_up = builder.AddTensor(
-      absl::StrCat(name, "d_gate_up"), {s.num_tokens, 2 * s.ffn_hidden});
+  const ElementwiseAttributes attributes = SwigluShape(builder);
+  const TensorId d_gate_up = builder.AddOutput(
+      absl::StrCat(name, "d_gate_up"), OpKind::kSwigluBackward, attributes);
   builder.Emit({.kind = OpKind::kSwigluBackward,
                 .phase = Phase::kInputGradient,
                 .name = absl::StrCat(name, "swiglu"),
-                .attributes = ElementwiseAttributes{.rows = s.num_tokens,
-                                                    .cols = s.ffn_hidden},
+                .attributes = attributes,
                 .inputs = {block.gate_up, d_activation},
                 .outputs = {d_gate_up}});
   const TensorId d_input_full = builder.EmitInputGradient(

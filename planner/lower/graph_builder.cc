@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "planner/lower/graph_chunks.h"
+#include "planner/program/op_table.h"
 #include "planner/program/workspace.h"
 
 namespace millrace {
@@ -120,9 +121,11 @@ TensorId GraphBuilder::AddTensor(std::string name, std::vector<int64_t> dims) {
   return AddTensor(std::move(name), std::move(dims), activation_type());
 }
 
-TensorId GraphBuilder::AddWorkspace(std::string name, int64_t num_bytes) {
-  return AddTensor(std::move(name), {num_bytes / DTypeBytes(DType::kInt32)},
-                   DType::kInt32);
+TensorId GraphBuilder::AddOutput(std::string name, OpKind kind,
+                                 const OpAttributes& attributes, size_t i) {
+  const OperandSpec& output = Describe(kind).outputs[i];
+  return AddTensor(std::move(name), OperandDims(output, layout_, attributes),
+                   OperandType(output, layout_, attributes));
 }
 
 TensorId GraphBuilder::AddTensor(std::string name, std::vector<int64_t> dims,
@@ -255,13 +258,13 @@ TensorId GraphBuilder::EmitLinear(const std::string& name, TensorId x,
 
 TensorId GraphBuilder::EmitInputGradient(const std::string& name, TensorId d_y,
                                          const Weight& weight) {
-  const int64_t num_tokens = shapes_.num_tokens;
-  const TensorId d_x = AddTensor(name, {num_tokens, weight.cols});
+  const GemmAttributes attributes{
+      .m = shapes_.num_tokens, .n = weight.cols, .k = weight.rows};
+  const TensorId d_x = AddOutput(name, OpKind::kGemm, attributes);
   Emit({.kind = OpKind::kGemm,
         .phase = Phase::kInputGradient,
         .name = name,
-        .attributes =
-            GemmAttributes{.m = num_tokens, .n = weight.cols, .k = weight.rows},
+        .attributes = attributes,
         .inputs = {d_y, weight.backward_parameter},
         .outputs = {d_x}});
   return d_x;

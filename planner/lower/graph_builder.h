@@ -15,12 +15,12 @@
 
 namespace millrace {
 
-// Letters as in planner/program/ops.h.
+// Sizes on one rank. The letters are those of comments about the graph.
 struct StageShapes {
   int64_t num_sequences;  // Of a micro-batch.
   int64_t sequence_length;
   int64_t num_tokens;    // T
-  int64_t shard_tokens;  // S
+  int64_t shard_tokens;  // S: T / tensor, under sequence parallelism.
   int64_t hidden;        // H
   int64_t num_heads;     // N
   int64_t num_kv_heads;  // K
@@ -88,8 +88,10 @@ class GraphBuilder {
   // Of activation_type() unless said otherwise.
   TensorId AddTensor(std::string name, std::vector<int64_t> dims);
   TensorId AddTensor(std::string name, std::vector<int64_t> dims, DType dtype);
-  // In bytes, of a GPU kernel.
-  TensorId AddWorkspace(std::string name, int64_t num_bytes);
+  // Output `i` of an op of this kind, with the dims and type that the op table
+  // gives it.
+  TensorId AddOutput(std::string name, OpKind kind,
+                     const OpAttributes& attributes, size_t i = 0);
   // A view of `dims` elements at `element_offset` of flat tensor `flat`.
   TensorId AddView(std::string name, TensorId flat, int64_t element_offset,
                    std::vector<int64_t> dims);

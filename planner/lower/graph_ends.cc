@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "planner/program/workspace.h"
 
 namespace millrace {
 namespace {
@@ -37,14 +36,6 @@ TransferAttributes StreamTransfer(const GraphBuilder& builder,
           .dtype = builder.activation_type()};
 }
 
-TensorId AddLogitsWorkspace(GraphBuilder& builder, const std::string& name,
-                            const VocabAttributes& loss) {
-  if (builder.layout().precision == Precision::kBfloat16) {
-    return builder.AddWorkspace(name, CrossEntropyWorkspaceBytes(loss));
-  }
-  return builder.AddTensor(name, {loss.chunk_tokens, loss.vocab_rows});
-}
-
 // Worth their memory where the backward pass follows and one chunk is all.
 bool KeepsLogits(const GraphBuilder& builder, const LossOptions& options,
                  const VocabAttributes& loss) {
@@ -62,8 +53,8 @@ void EmitStats(GraphBuilder& builder, const StageInput& input,
   loss.keeps_logits = KeepsLogits(builder, options, loss);
   const TensorId stats =
       builder.AddTensor("head/stats", {1, s.num_tokens, 3}, DType::kFloat32);
-  const TensorId workspace =
-      AddLogitsWorkspace(builder, "head/stats_workspace", loss);
+  const TensorId workspace = builder.AddOutput(
+      "head/stats_workspace", OpKind::kCrossEntropyStats, loss, 1);
   if (loss.keeps_logits) head->logits = workspace;
   builder.Emit({.kind = OpKind::kCrossEntropyStats,
                 .phase = Phase::kForward,
@@ -213,18 +204,19 @@ LossHead EmitLossHead(GraphBuilder& builder, const StageInput& input,
 TensorId EmitLossHeadBackward(GraphBuilder& builder, const StageInput& input,
                               const LossHead& head,
                               const LossOptions& options) {
-  const StageShapes& s = builder.shapes();
   VocabAttributes attributes = LossShape(builder, options);
   attributes.accumulate = builder.accumulates_in_place();
   attributes.keeps_logits = head.logits >= 0;
+  const OpKind kind = head.all_stats >= 0 ? OpKind::kCrossEntropyGradient
+                                          : OpKind::kLinearCrossEntropy;
   const TensorId d_hidden =
-      builder.AddTensor("head/d_hidden", {s.num_tokens, s.hidden});
+      builder.AddOutput("head/d_hidden", kind, attributes, 0);
   const TensorId workspace =
       head.logits >= 0
           ? head.logits
-          : AddLogitsWorkspace(builder, "head/loss_workspace", attributes);
+          : builder.AddOutput("head/loss_workspace", kind, attributes, 3);
   GraphOp op{
-      .kind = OpKind::kLinearCrossEntropy,
+      .kind = kind,
       .phase = Phase::kInputGradient,
       .name = "head/loss",
       .attributes = attributes,
@@ -233,7 +225,6 @@ TensorId EmitLossHeadBackward(GraphBuilder& builder, const StageInput& input,
                   builder.graph().persistent.scalars, workspace},
       .completes_bucket = builder.BucketIndex("head")};
   if (head.all_stats >= 0) {
-    op.kind = OpKind::kCrossEntropyGradient;
     op.inputs.push_back(head.all_stats);
     if (head.logits >= 0) op.inputs.push_back(head.logits);
   }

@@ -1,10 +1,9 @@
 #include "planner/program/ops.h"
 
-#include <iterator>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "planner/program/op_table.h"
 
 namespace millrace {
 namespace {
@@ -113,52 +112,15 @@ const char* DTypeName(DType dtype) {
   return "";
 }
 
-const char* OpKindName(OpKind kind) {
-  static constexpr const char* kNames[] = {
-      "load_batch",
-      "embedding_forward",
-      "embedding_backward",
-      "rms_norm_forward",
-      "residual_rms_norm_forward",
-      "rms_norm_backward",
-      "add",
-      "gemm",
-      "rope",
-      "attention_forward",
-      "attention_backward",
-      "swiglu_forward",
-      "swiglu_backward",
-      "linear_cross_entropy",
-      "cross_entropy_stats",
-      "cross_entropy_gradient",
-      "cross_entropy_loss",
-      "all_gather",
-      "reduce_scatter",
-      "all_reduce",
-      "send",
-      "receive",
-      "zero",
-      "accumulate_gradients",
-      "round_gradients",
-      "widen_gradients",
-      "squared_norm",
-      "clip_factor",
-      "adamw",
-      "cast_parameters",
-  };
-  static_assert(std::size(kNames) == kNumOpKinds);
-  const int index = static_cast<int>(kind);
-  CHECK(index < kNumOpKinds) << "unknown op kind " << index;
-  return kNames[index];
-}
+const char* OpKindName(OpKind kind) { return Describe(kind).name; }
 
 bool IsCollective(OpKind kind) {
-  return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter ||
-         kind == OpKind::kAllReduce;
+  return Describe(kind).lane == LaneRule::kOfGroup;
 }
 
 bool IsTransfer(OpKind kind) {
-  return kind == OpKind::kSend || kind == OpKind::kReceive;
+  const LaneRule lane = Describe(kind).lane;
+  return lane == LaneRule::kToPeer || lane == LaneRule::kFromPeer;
 }
 
 std::string AttributesToString(const OpAttributes& attributes) {

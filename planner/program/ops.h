@@ -1,15 +1,12 @@
 // Op kinds: the vocabulary of a Program. An op kind is one kernel, collective
-// or copy; this header fixes its operands and attributes,
-// planner/cost/op_cost.h its time, and worker/ how each backend runs it.
+// or copy. This header names the kinds and their attributes. The table in
+// planner/program/op_table.h says everything else that a kind decides:
+// operands, work, lane, phases and what a profile measures for it. worker/ runs
+// it on each backend.
 //
-// Letters in shapes: T tokens of a micro-batch (micro_batch x sequence), S = T
-// / tensor (a rank's share under sequence parallelism), H hidden, V vocabulary,
-// Vt = V / tensor, N and K query and key-value heads of one tensor rank, D head
-// dim, F = ffn_hidden / tensor. Row-major; fp32 unless said otherwise. Under
-// Precision::kBfloat16 activations, their gradients, logits and parameters are
-// bf16; rstd, lse, stats, weights of norms and gradients of parameters stay
-// fp32; and the last output of kAttentionBackward and of the cross entropies is
-// a workspace of planner/program/workspace.h's bytes.
+// Under Precision::kBfloat16 activations, their gradients, logits and
+// parameters are bf16; rstd, lse, stats, weights of norms and gradients of
+// parameters stay fp32.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_OPS_H_
 #define MILLRACE_PLANNER_PROGRAM_OPS_H_
@@ -28,97 +25,44 @@ int64_t DTypeBytes(DType dtype);
 DType ActivationType(Precision precision);
 const char* DTypeName(DType dtype);
 
-// in -> out. An operand marked += is accumulated into when the op's
-// `accumulate` attribute is set, overwritten otherwise.
+// What each computes; its operands are in planner/program/op_table.cc.
 enum class OpKind : uint8_t {
-  // -> tokens [T] i32, targets [T] i32, document_starts [T] i32. The
-  // micro-batch of the executing instruction, from the host's data loader.
-  // document_starts[t]: index within its sequence of the first token of the
-  // document that token t belongs to; attention looks back no further.
-  kLoadBatch,
-  // tokens, weight [Vt, H] -> x [T, H]. Rows of other tensor ranks are zero.
-  kEmbeddingForward,
-  // tokens, d_x [T, H] -> d_weight [Vt, H] +=.
-  kEmbeddingBackward,
-  // x [S, H], weight [H] -> y [S, H], rstd [S].
-  kRmsNormForward,
-  // x [S, H], delta [S, H], weight -> residual [S, H] = x + delta, y, rstd.
-  kResidualRmsNormForward,
-  // d_y [S, H], residual, rstd, weight [, d_residual [S, H]]
-  //   -> d_x [S, H] (= norm gradient + d_residual), d_weight [H] +=.
-  kRmsNormBackward,
-  // x, delta -> x + delta.
-  kAdd,
-  // a, b -> c [m, n] += : c = op(a) op(b).
-  kGemm,
-  // qkv [T, (N + 2K) D] -> the same tensor, query and key rotated in place
-  // (backwards when `inverse`). Columns: N query heads, K key, K value heads.
-  kRope,
-  // qkv, document_starts -> o [T, N D], lse [N, T].
-  kAttentionForward,
-  // qkv, document_starts, o, lse, d_o -> d_qkv [T, (N + 2K) D], delta [N, T].
-  kAttentionBackward,
-  // gate_up [T, 2F] (gate columns first) -> activation [T, F].
-  kSwigluForward,
-  // gate_up, d_activation [T, F] -> d_gate_up [T, 2F].
-  kSwigluBackward,
-  // hidden [T, H], weight [V, H], targets -> d_hidden [T, H], d_weight +=,
-  // scalars (loss), workspace [chunk_tokens, V]. Forward and backward of the
-  // head and the loss in one pass over chunks of tokens. tensor == 1.
-  kLinearCrossEntropy,
-  // hidden, weight [Vt, H], targets -> stats [T, 3] (maximum, sum of
-  // exponentials, target logit or 0), workspace [chunk_tokens, Vt].
-  kCrossEntropyStats,
-  // hidden, weight, targets, all_stats [tensor, T, 3] -> d_hidden [T, H]
-  // (this rank's part), d_weight +=, scalars (loss), workspace.
-  kCrossEntropyGradient,
-  // targets, all_stats -> scalars (loss). Forward only, for validation.
-  kCrossEntropyLoss,
-  // shard [n / size] -> full [n]; in place when both are one tensor: the
-  // rank's slice is the one at its index in the group.
-  kAllGather,
-  // full [n] -> shard [n / size], the sum; in place when both are one tensor.
-  // `full` is scratch from then on. Both by blocks where the attributes say so:
-  // full and shard are then as many blocks, one after the other, and what is
-  // said holds of each block of the one with that of the other.
-  kReduceScatter,
-  // x -> x, the sum.
-  kAllReduce,
-  // x -> ; and -> x. Between neighbouring stages; see TransferAttributes.
-  kSend,
-  kReceive,
-  // -> x, all zero.
-  kZero,
-  // sum, gradients -> gradients, both of one bucket's slice: gradients += sum.
-  // fp32 in either precision. ZeRO-2 and 3.
-  kAccumulateGradients,
-  // gradients (a bucket) -> the same in bf16, to be reduced.
-  kRoundGradients,
-  // bf16 (a bucket, or the rank's slice) -> gradients, in fp32 again: all of
-  // them, or where data_sharded the rank's slice.
-  kWidenGradients,
-  // gradients (a bucket) -> scalars (squared norm).
-  kSquaredNorm,
-  // scalars -> clip_factor [1], skip [1] i32: what gradients are multiplied by,
-  // and one if the step must change nothing since loss or norm is not a number.
-  // The clip norm comes from the job.
-  kClipFactor,
-  // parameters, gradients, exp_avg, exp_avg_sq, clip_factor, skip [, master]
-  //   -> parameters, exp_avg, exp_avg_sq [, master]. One bucket: parameters and
-  // gradients all of it, or the rank's slice alone where the layout shards them
-  // (the operand's size tells), the others what the rank keeps (its slice when
-  // data_sharded). With master weights the update is theirs, and the parameters
-  // are their copy, in bf16 but for norms. Learning rate, betas and step number
-  // come from the worker's step inputs.
-  kAdamW,
-  // master -> parameters, of one bucket as kAdamW: the copy alone.
-  kCastParameters,
+  kLoadBatch,               // A micro-batch's tokens, targets and documents.
+  kEmbeddingForward,        // Tokens -> rows of the embedding.
+  kEmbeddingBackward,       // The embedding's gradient.
+  kRmsNormForward,          // The norm of the stream.
+  kResidualRmsNormForward,  // The norm of the stream plus a block's output.
+  kRmsNormBackward,         // Gradients of the stream and the norm's weight.
+  kAdd,                     // The sum of two tensors.
+  kGemm,                    // A matrix product.
+  kRope,                    // Rotary positions, in place.
+  kAttentionForward,        // Causal attention within documents.
+  kAttentionBackward,       // Gradients of query, key and value.
+  kSwigluForward,           // silu(gate) x up.
+  kSwigluBackward,          // Gradients of gate and up.
+  kLinearCrossEntropy,      // Head and loss, forward and backward in one.
+  kCrossEntropyStats,       // Statistics of one vocabulary shard's logits.
+  kCrossEntropyGradient,    // Head and loss backward, from all shards' stats.
+  kCrossEntropyLoss,        // The loss alone, from all shards' stats.
+  kAllGather,               // Shards -> the full tensor on every rank.
+  kReduceScatter,           // Full tensors -> each rank's shard of the sum.
+  kAllReduce,               // Full tensors -> the sum on every rank.
+  kSend,                    // To a neighbouring stage.
+  kReceive,                 // From a neighbouring stage.
+  kZero,                    // Fills a tensor with zeros.
+  kAccumulateGradients,     // Adds a micro-batch's reduced gradients.
+  kRoundGradients,          // A bucket's gradients in bf16, to be reduced.
+  kWidenGradients,          // Reduced gradients in fp32 again.
+  kSquaredNorm,             // Adds up the squares of a bucket's gradients.
+  kClipFactor,              // The factor that clips gradients.
+  kAdamW,                   // One bucket's update.
+  kCastParameters,          // One bucket's master weights in bf16.
 };
 inline constexpr int kNumOpKinds =
     static_cast<int>(OpKind::kCastParameters) + 1;
 const char* OpKindName(OpKind kind);
-bool IsCollective(OpKind kind);  // kAllGather, kReduceScatter, kAllReduce.
-bool IsTransfer(OpKind kind);    // kSend, kReceive.
+bool IsCollective(OpKind kind);  // Over a group of ranks.
+bool IsTransfer(OpKind kind);    // Between neighbouring stages.
 
 struct NoAttributes {
   friend bool operator==(const NoAttributes&, const NoAttributes&) = default;

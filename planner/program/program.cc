@@ -1,5 +1,6 @@
 #include "planner/program/program.h"
 
+#include <algorithm>
 #include <iterator>
 #include <variant>
 
@@ -7,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "planner/program/op_table.h"
 
 namespace millrace {
 namespace {
@@ -55,6 +57,11 @@ std::string InstructionToString(const Program& program, InstructionId id) {
   return text;
 }
 
+bool GoesToNext(const OpAttributes& attributes) {
+  return std::get<TransferAttributes>(attributes).direction ==
+         Direction::kToNext;
+}
+
 }  // namespace
 
 const char* LaneName(Lane lane) {
@@ -67,19 +74,23 @@ const char* LaneName(Lane lane) {
 }
 
 Lane LaneOf(OpKind kind, const OpAttributes& attributes) {
-  if (IsCollective(kind)) {
-    const Group group = std::get<CollectiveAttributes>(attributes).group;
-    return group == Group::kTensor ? Lane::kTensorComm : Lane::kDataComm;
+  switch (Describe(kind).lane) {
+    case LaneRule::kCompute:
+      return Lane::kCompute;
+    case LaneRule::kHost:
+      return Lane::kHost;
+    case LaneRule::kOfGroup:
+      return std::get<CollectiveAttributes>(attributes).group == Group::kTensor
+                 ? Lane::kTensorComm
+                 : Lane::kDataComm;
+    case LaneRule::kToPeer:
+      return GoesToNext(attributes) ? Lane::kSendNext : Lane::kSendPrevious;
+    case LaneRule::kFromPeer:
+      return GoesToNext(attributes) ? Lane::kReceivePrevious
+                                    : Lane::kReceiveNext;
   }
-  if (IsTransfer(kind)) {
-    const bool to_next = std::get<TransferAttributes>(attributes).direction ==
-                         Direction::kToNext;
-    if (kind == OpKind::kSend) {
-      return to_next ? Lane::kSendNext : Lane::kSendPrevious;
-    }
-    return to_next ? Lane::kReceivePrevious : Lane::kReceiveNext;
-  }
-  return kind == OpKind::kLoadBatch ? Lane::kHost : Lane::kCompute;
+  CHECK(false) << "no lane for " << OpKindName(kind);
+  return Lane::kCompute;
 }
 
 const char* PhaseName(Phase phase) {
@@ -150,9 +161,12 @@ uint64_t ProgramHash(const Program& program) {
 
 std::vector<BufferId> WrittenBuffers(const Instruction& instruction) {
   std::vector<BufferId> written = instruction.outputs;
-  if (instruction.kind == OpKind::kReduceScatter) {
-    written.insert(written.end(), instruction.inputs.begin(),
-                   instruction.inputs.end());
+  const OpDescriptor& op = Describe(instruction.kind);
+  const size_t size = std::min(instruction.inputs.size(), op.inputs.size());
+  for (size_t i = 0; i < size; ++i) {
+    if (op.inputs[i].is_scratch_afterwards) {
+      written.push_back(instruction.inputs[i]);
+    }
   }
   return written;
 }

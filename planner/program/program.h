@@ -35,9 +35,9 @@ enum class Lane : uint8_t {
 };
 inline constexpr int kNumLanes = static_cast<int>(Lane::kHost) + 1;
 const char* LaneName(Lane lane);
-// The lane that ops of this kind and these attributes run on: tensor
-// collectives kTensorComm, data and world collectives kDataComm, transfers by
-// direction, kLoadBatch kHost, everything else kCompute.
+// The lane that ops of this kind and these attributes run on, by the op table:
+// tensor collectives kTensorComm, data and world collectives kDataComm,
+// transfers by direction.
 Lane LaneOf(OpKind kind, const OpAttributes& attributes);
 
 enum class Phase : uint8_t {
@@ -126,13 +126,14 @@ struct Program {
 std::string ProgramToString(const Program& program);
 uint64_t ProgramHash(const Program& program);
 
-// Buffers that an instruction writes: its outputs, and the input of a
-// reduce-scatter, which the communicator may use as scratch.
+// Buffers that an instruction writes: its outputs, and inputs that it may use
+// as scratch, as a reduce-scatter does.
 std::vector<BufferId> WrittenBuffers(const Instruction& instruction);
 
 // Returns Internal naming the first violation: an instruction on a wrong lane,
 // a wait that points forward in the sequential order or to the same lane, an
-// operand out of its arena, bytes read before they are written, or bytes that
+// operand out of its arena, attributes, a phase or operands that the op table
+// does not give the kind, bytes read before they are written, or bytes that
 // two instructions touch, one writing, with neither certain to finish before
 // the other starts (which two step buffers that share bytes must not do
 // either). For tests and debug builds.

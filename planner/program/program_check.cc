@@ -9,12 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "planner/program/happens_before.h"
+#include "planner/program/operand_check.h"
 #include "planner/program/program.h"
 
 namespace millrace {
 namespace {
 
-std::string Describe(const Program& program, InstructionId id) {
+std::string NameOf(const Program& program, InstructionId id) {
   const Instruction& instruction = program.instructions[id];
   return absl::StrCat(
       "instruction ", id, " (", instruction.name,
@@ -32,26 +33,26 @@ absl::Status CheckLanesAndWaits(const Program& program) {
     const Instruction& instruction = program.instructions[id];
     if (instruction.lane != LaneOf(instruction.kind, instruction.attributes)) {
       return absl::InternalError(
-          absl::StrCat(Describe(program, id), " is on a wrong lane"));
+          absl::StrCat(NameOf(program, id), " is on a wrong lane"));
     }
     const std::vector<InstructionId>& lane =
         program.lanes[static_cast<int>(instruction.lane)];
     size_t& position = next[static_cast<int>(instruction.lane)];
     if (position >= lane.size() || lane[position] != id) {
       return absl::InternalError(absl::StrCat(
-          Describe(program, id), " is not at its place in its lane's list"));
+          NameOf(program, id), " is not at its place in its lane's list"));
     }
     ++position;
     for (InstructionId wait : instruction.waits) {
       if (wait < 0 || wait >= id) {
-        return absl::InternalError(absl::StrCat(Describe(program, id),
+        return absl::InternalError(absl::StrCat(NameOf(program, id),
                                                 " waits for instruction ", wait,
                                                 ", which is not before"));
       }
       if (program.instructions[wait].lane == instruction.lane) {
         return absl::InternalError(
-            absl::StrCat(Describe(program, id), " waits for ",
-                         Describe(program, wait), " on its own lane"));
+            absl::StrCat(NameOf(program, id), " waits for ",
+                         NameOf(program, wait), " on its own lane"));
       }
     }
   }
@@ -99,10 +100,22 @@ absl::Status CheckBuffers(const Program& program) {
       for (BufferId id : *operands) {
         if (id >= 0 && id < size) continue;
         return absl::InternalError(
-            absl::StrCat(Describe(program, static_cast<InstructionId>(i)),
+            absl::StrCat(NameOf(program, static_cast<InstructionId>(i)),
                          " has operand ", id, " of ", size, " buffers"));
       }
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckInstructions(const Program& program) {
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const absl::Status status =
+        CheckInstruction(program, program.instructions[i]);
+    if (status.ok()) continue;
+    return absl::InternalError(
+        absl::StrCat(NameOf(program, static_cast<InstructionId>(i)), ": ",
+                     status.message()));
   }
   return absl::OkStatus();
 }
@@ -149,7 +162,7 @@ class AccessCheck {
       Cell& cell = cells_[i];
       if (arena_ == Arena::kStep && cell.written_as != Whole(buffer)) {
         return absl::InternalError(absl::StrCat(
-            Describe(program_, id), " reads ", program_.buffers[buffer].name,
+            NameOf(program_, id), " reads ", program_.buffers[buffer].name,
             ", whose bytes ",
             cell.written_as < 0
                 ? "nothing has written"
@@ -183,9 +196,9 @@ class AccessCheck {
       return absl::OkStatus();
     }
     return absl::InternalError(absl::StrCat(
-        Describe(program_, second), " touches the bytes of ",
+        NameOf(program_, second), " touches the bytes of ",
         program_.buffers[buffer].name, " without being certain that ",
-        Describe(program_, first), " has finished with them"));
+        NameOf(program_, first), " has finished with them"));
   }
 
   BufferId Whole(BufferId id) const {
@@ -216,6 +229,7 @@ class AccessCheck {
 absl::Status CheckProgram(const Program& program) {
   RETURN_IF_ERROR(CheckLanesAndWaits(program));
   RETURN_IF_ERROR(CheckBuffers(program));
+  RETURN_IF_ERROR(CheckInstructions(program));
   const HappensBefore order(program.instructions);
   RETURN_IF_ERROR(AccessCheck(program, order, Arena::kPersistent).Run());
   return AccessCheck(program, order, Arena::kStep).Run();

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "planner/program/op_table.h"
 
 namespace millrace {
 
@@ -47,9 +48,7 @@ void SimulatedStage::End(InstructionId id, double now_s) {
 
 bool SimulatedStage::FillsTheDevice() const {
   if (computing < 0) return false;
-  const OpKind kind = program_->instructions[computing].kind;
-  return kind == OpKind::kGemm || kind == OpKind::kAttentionForward ||
-         kind == OpKind::kAttentionBackward;
+  return Describe(program_->instructions[computing].kind).fills_device;
 }
 
 std::vector<std::string> SimulatedStage::DescribeStuck() const {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "planner/program/op_table.h"
 
 namespace millrace {
 namespace {
@@ -55,17 +56,9 @@ Tolerance ChainedTolerance(Precision precision, OpKind kind) {
   return updates ? Tolerance{8e-2, 2e-1} : Tolerance{4e-2, 8e-2};
 }
 
-// The last outputs of these are workspaces on a GPU.
+// All but workspaces.
 size_t NumComparedOutputs(const Instruction& instruction) {
-  switch (instruction.kind) {
-    case OpKind::kAttentionBackward:
-    case OpKind::kLinearCrossEntropy:
-    case OpKind::kCrossEntropyStats:
-    case OpKind::kCrossEntropyGradient:
-      return instruction.outputs.size() - 1;
-    default:
-      return instruction.outputs.size();
-  }
+  return std::min(instruction.outputs.size(), NumResults(instruction.kind));
 }
 
 // What `cpu` keeps where the GPU has its operand `i`: the master weights, which

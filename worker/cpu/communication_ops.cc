@@ -104,10 +104,12 @@ absl::StatusOr<BoundOp> BindTransfer(const OpContext& context,
 
 }  // namespace
 
-absl::StatusOr<BoundOp> BindCommunicationOp(const OpContext& context,
-                                            const Instruction& instruction) {
-  if (IsTransfer(instruction.kind)) return BindTransfer(context, instruction);
-  return BindCollective(context, instruction);
+void RegisterCommunicationOps(CpuBinders& binders) {
+  binders.Bind(OpKind::kAllGather, BindCollective);
+  binders.Bind(OpKind::kReduceScatter, BindCollective);
+  binders.Bind(OpKind::kAllReduce, BindCollective);
+  binders.Bind(OpKind::kSend, BindTransfer);
+  binders.Bind(OpKind::kReceive, BindTransfer);
 }
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
 // The ops inside a transformer layer. Operands in the order that
-// planner/program/ops.h gives them.
+// planner/program/op_table.cc gives them.
 
 #include <variant>
 
@@ -166,32 +166,17 @@ BoundOp BindSwigluBackward(const OpContext& context, const Instruction& in) {
 
 }  // namespace
 
-absl::StatusOr<BoundOp> BindLayerOp(const OpContext& context,
-                                    const Instruction& instruction) {
-  switch (instruction.kind) {
-    case OpKind::kRmsNormForward:
-      return BindRmsNormForward(context, instruction);
-    case OpKind::kResidualRmsNormForward:
-      return BindResidualRmsNormForward(context, instruction);
-    case OpKind::kRmsNormBackward:
-      return BindRmsNormBackward(context, instruction);
-    case OpKind::kAdd:
-      return BindAdd(context, instruction);
-    case OpKind::kGemm:
-      return BindGemm(context, instruction);
-    case OpKind::kRope:
-      return BindRope(context, instruction);
-    case OpKind::kAttentionForward:
-      return BindAttentionForward(context, instruction);
-    case OpKind::kAttentionBackward:
-      return BindAttentionBackward(context, instruction);
-    case OpKind::kSwigluForward:
-      return BindSwigluForward(context, instruction);
-    case OpKind::kSwigluBackward:
-      return BindSwigluBackward(context, instruction);
-    default:
-      return absl::InternalError("not an op of a layer");
-  }
+void RegisterLayerOps(CpuBinders& binders) {
+  binders.Bind(OpKind::kRmsNormForward, BindRmsNormForward);
+  binders.Bind(OpKind::kResidualRmsNormForward, BindResidualRmsNormForward);
+  binders.Bind(OpKind::kRmsNormBackward, BindRmsNormBackward);
+  binders.Bind(OpKind::kAdd, BindAdd);
+  binders.Bind(OpKind::kGemm, BindGemm);
+  binders.Bind(OpKind::kRope, BindRope);
+  binders.Bind(OpKind::kAttentionForward, BindAttentionForward);
+  binders.Bind(OpKind::kAttentionBackward, BindAttentionBackward);
+  binders.Bind(OpKind::kSwigluForward, BindSwigluForward);
+  binders.Bind(OpKind::kSwigluBackward, BindSwigluBackward);
 }
 
 }  // namespace millrace

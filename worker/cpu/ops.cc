@@ -7,54 +7,24 @@
 #include "base/status_macros.h"
 
 namespace millrace {
-namespace {
-
-absl::StatusOr<BoundOp> BindByFamily(const OpContext& context,
-                                     const Instruction& instruction) {
-  switch (instruction.kind) {
-    case OpKind::kRmsNormForward:
-    case OpKind::kResidualRmsNormForward:
-    case OpKind::kRmsNormBackward:
-    case OpKind::kAdd:
-    case OpKind::kGemm:
-    case OpKind::kRope:
-    case OpKind::kAttentionForward:
-    case OpKind::kAttentionBackward:
-    case OpKind::kSwigluForward:
-    case OpKind::kSwigluBackward:
-      return BindLayerOp(context, instruction);
-    case OpKind::kEmbeddingForward:
-    case OpKind::kEmbeddingBackward:
-    case OpKind::kLinearCrossEntropy:
-    case OpKind::kCrossEntropyStats:
-    case OpKind::kCrossEntropyGradient:
-    case OpKind::kCrossEntropyLoss:
-      return BindVocabularyOp(context, instruction);
-    case OpKind::kLoadBatch:
-    case OpKind::kZero:
-    case OpKind::kAccumulateGradients:
-    case OpKind::kRoundGradients:
-    case OpKind::kWidenGradients:
-    case OpKind::kSquaredNorm:
-    case OpKind::kClipFactor:
-    case OpKind::kAdamW:
-    case OpKind::kCastParameters:
-      return BindStepOp(context, instruction);
-    case OpKind::kAllGather:
-    case OpKind::kReduceScatter:
-    case OpKind::kAllReduce:
-    case OpKind::kSend:
-    case OpKind::kReceive:
-      return BindCommunicationOp(context, instruction);
-  }
-  return absl::InternalError("no such op kind");
+const CpuBinders& AllCpuBinders() {
+  static const CpuBinders* const kBinders = [] {
+    auto* binders = new CpuBinders("cpu");
+    RegisterLayerOps(*binders);
+    RegisterVocabularyOps(*binders);
+    RegisterStepOps(*binders);
+    RegisterCommunicationOps(*binders);
+    return binders;
+  }();
+  return *kBinders;
 }
-
-}  // namespace
 
 absl::StatusOr<BoundOp> BindOp(const OpContext& context,
                                const Instruction& instruction) {
-  absl::StatusOr<BoundOp> op = BindByFamily(context, instruction);
+  const CpuBinders& binders = AllCpuBinders();
+  RETURN_IF_ERROR(CheckBinding(binders.bound(), instruction));
+  absl::StatusOr<BoundOp> op =
+      binders.For(instruction.kind)(context, instruction);
   if (op.ok()) return op;
   return absl::Status(
       op.status().code(),
@@ -65,6 +35,7 @@ absl::StatusOr<BoundOp> BindOp(const OpContext& context,
 
 absl::StatusOr<std::unique_ptr<PreparedProgram>> PrepareProgram(
     const OpContext& context) {
+  RETURN_IF_ERROR(CheckBindings(AllCpuBinders().bound(), {context.program}));
   std::vector<BoundOp> ops;
   ops.reserve(context.program->instructions.size());
   for (const Instruction& instruction : context.program->instructions) {

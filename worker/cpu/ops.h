@@ -4,32 +4,37 @@
 #ifndef MILLRACE_WORKER_CPU_OPS_H_
 #define MILLRACE_WORKER_CPU_OPS_H_
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "planner/program/program.h"
 #include "worker/cpu/executor.h"
+#include "worker/train/op_binders.h"
 #include "worker/train/op_context.h"
 
 namespace millrace {
 
-// Any op kind. Errors name the instruction.
+using CpuBinder = std::function<absl::StatusOr<BoundOp>(
+    const OpContext& context, const Instruction& instruction)>;
+using CpuBinders = OpBinders<CpuBinder>;
+// Of all op kinds that CPUs run.
+const CpuBinders& AllCpuBinders();
+
+// Each file's part of them.
+void RegisterLayerOps(CpuBinders& binders);
+void RegisterVocabularyOps(CpuBinders& binders);
+void RegisterStepOps(CpuBinders& binders);
+void RegisterCommunicationOps(CpuBinders& binders);
+
+// Any op kind that has a binder. Errors name the instruction.
 absl::StatusOr<BoundOp> BindOp(const OpContext& context,
                                const Instruction& instruction);
 
-// All of a Program. Call context.kernels->AllocateScratch() before running it.
+// All of a Program; InvalidArgument where a kind has no binder. Call
+// context.kernels->AllocateScratch() before running it.
 absl::StatusOr<std::unique_ptr<PreparedProgram>> PrepareProgram(
     const OpContext& context);
-
-// By family; BindOp chooses.
-absl::StatusOr<BoundOp> BindLayerOp(const OpContext& context,
-                                    const Instruction& instruction);
-absl::StatusOr<BoundOp> BindVocabularyOp(const OpContext& context,
-                                         const Instruction& instruction);
-absl::StatusOr<BoundOp> BindStepOp(const OpContext& context,
-                                   const Instruction& instruction);
-absl::StatusOr<BoundOp> BindCommunicationOp(const OpContext& context,
-                                            const Instruction& instruction);
 
 // How much the gradient is scaled so that its norm is at most `clip_norm` (0:
 // no clipping). The small constant keeps a norm of zero harmless, and is the

@@ -150,6 +150,12 @@ BoundOp BindAdamW(const OpContext& context, const Instruction& in) {
   };
 }
 
+absl::StatusOr<BoundOp> BindCastParameters(const OpContext&,
+                                           const Instruction&) {
+  return absl::InvalidArgumentError(
+      "CPUs compute in fp32 and keep no bf16 parameters");
+}
+
 }  // namespace
 
 double ClipScale(double squared_norm, double clip_norm) {
@@ -158,31 +164,16 @@ double ClipScale(double squared_norm, double clip_norm) {
   return std::min(1.0, clip_norm / (std::sqrt(squared_norm) + kTiny));
 }
 
-absl::StatusOr<BoundOp> BindStepOp(const OpContext& context,
-                                   const Instruction& instruction) {
-  switch (instruction.kind) {
-    case OpKind::kLoadBatch:
-      return BindLoadBatch(context, instruction);
-    case OpKind::kZero:
-      return BindZero(context, instruction);
-    case OpKind::kAccumulateGradients:
-      return BindAccumulateGradients(context, instruction);
-    case OpKind::kSquaredNorm:
-      return BindSquaredNorm(context, instruction);
-    case OpKind::kClipFactor:
-      return BindClipFactor(context, instruction);
-    case OpKind::kAdamW:
-      return BindAdamW(context, instruction);
-    case OpKind::kRoundGradients:
-      return BindRoundGradients(context, instruction);
-    case OpKind::kWidenGradients:
-      return BindWidenGradients(context, instruction);
-    case OpKind::kCastParameters:
-      return absl::InvalidArgumentError(
-          "CPUs compute in fp32 and keep no bf16 parameters");
-    default:
-      return absl::InternalError("not an op of the whole step");
-  }
+void RegisterStepOps(CpuBinders& binders) {
+  binders.Bind(OpKind::kLoadBatch, BindLoadBatch);
+  binders.Bind(OpKind::kZero, BindZero);
+  binders.Bind(OpKind::kAccumulateGradients, BindAccumulateGradients);
+  binders.Bind(OpKind::kSquaredNorm, BindSquaredNorm);
+  binders.Bind(OpKind::kClipFactor, BindClipFactor);
+  binders.Bind(OpKind::kAdamW, BindAdamW);
+  binders.Bind(OpKind::kRoundGradients, BindRoundGradients);
+  binders.Bind(OpKind::kWidenGradients, BindWidenGradients);
+  binders.Bind(OpKind::kCastParameters, BindCastParameters);
 }
 
 }  // namespace millrace

@@ -106,6 +106,7 @@ absl::StatusOr<std::unique_ptr<CpuStepper>> CpuStepper::Create(
         absl::StrCat("a Program of ", program.layout.num_ranks(),
                      " ranks cannot run without its peers; expected one rank"));
   }
+  RETURN_IF_ERROR(CheckBindings(AllCpuBinders().bound(), {&program}));
   ASSIGN_OR_RETURN(MemoryBlock persistent,
                    MemoryBlock::Allocate(program.persistent_arena_bytes));
   ASSIGN_OR_RETURN(MemoryBlock step,

@@ -153,6 +153,9 @@ class CpuTrainer final : public Trainer {
   absl::Status Build(const TrainerOptions& options) {
     ASSIGN_OR_RETURN(programs_,
                      BuildPrograms(job_.model, layout_, coordinates_.pipeline));
+    RETURN_IF_ERROR(
+        CheckBindings(AllCpuBinders().bound(),
+                      {&programs_->training, &programs_->validation}));
     ASSIGN_OR_RETURN(arenas_, AllocateArenas(*programs_));
     CHECK(allocated_bytes() == planned_bytes());
     InitializePieces(job_.model, Pieces(), job_.training.seed);

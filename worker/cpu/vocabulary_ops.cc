@@ -122,24 +122,13 @@ BoundOp BindCrossEntropyLoss(const OpContext& context, const Instruction& in) {
 
 }  // namespace
 
-absl::StatusOr<BoundOp> BindVocabularyOp(const OpContext& context,
-                                         const Instruction& instruction) {
-  switch (instruction.kind) {
-    case OpKind::kEmbeddingForward:
-      return BindEmbeddingForward(context, instruction);
-    case OpKind::kEmbeddingBackward:
-      return BindEmbeddingBackward(context, instruction);
-    case OpKind::kLinearCrossEntropy:
-      return BindLinearCrossEntropy(context, instruction);
-    case OpKind::kCrossEntropyStats:
-      return BindCrossEntropyStats(context, instruction);
-    case OpKind::kCrossEntropyGradient:
-      return BindCrossEntropyGradient(context, instruction);
-    case OpKind::kCrossEntropyLoss:
-      return BindCrossEntropyLoss(context, instruction);
-    default:
-      return absl::InternalError("not an op over the vocabulary");
-  }
+void RegisterVocabularyOps(CpuBinders& binders) {
+  binders.Bind(OpKind::kEmbeddingForward, BindEmbeddingForward);
+  binders.Bind(OpKind::kEmbeddingBackward, BindEmbeddingBackward);
+  binders.Bind(OpKind::kLinearCrossEntropy, BindLinearCrossEntropy);
+  binders.Bind(OpKind::kCrossEntropyStats, BindCrossEntropyStats);
+  binders.Bind(OpKind::kCrossEntropyGradient, BindCrossEntropyGradient);
+  binders.Bind(OpKind::kCrossEntropyLoss, BindCrossEntropyLoss);
 }
 
 }  // namespace millrace

@@ -11,6 +11,7 @@
 #include "planner/lower/lower.h"
 #include "planner/profile/shipped_profiles.h"
 #include "planner/program/copy_engines.h"
+#include "tests/planner/op_samples.h"
 #include "tests/planner/planner_testing.h"
 #include "tests/planner/profile_fixture.h"
 
@@ -279,74 +280,10 @@ TEST(CostTest, RowsAreWhatInstructionsAreCharged) {
 TEST(CostTest, EveryKindHasATime) {
   const CostModel cost = MakeCost(MakeProfile({}));
   const Layout layout{.pipeline = 2, .data = 2, .tensor = 2};
-  for (int i = 0; i < kNumOpKinds; ++i) {
-    const auto kind = static_cast<OpKind>(i);
+  for (const OpKind kind : AllOpKinds()) {
     std::vector<double> seconds;
     for (const int64_t scale : {1, 4}) {
-      const int64_t tokens = 4096 * scale;
-      const VocabAttributes vocab{
-          .num_tokens = tokens, .hidden = 64, .vocab_rows = 128};
-      const AttentionAttributes attention{.num_sequences = scale,
-                                          .sequence_length = 64,
-                                          .num_heads = 4,
-                                          .num_kv_heads = 2,
-                                          .head_dim = 16};
-      OpAttributes attributes;
-      switch (kind) {
-        case OpKind::kLoadBatch:
-        case OpKind::kEmbeddingForward:
-        case OpKind::kEmbeddingBackward:
-        case OpKind::kLinearCrossEntropy:
-        case OpKind::kCrossEntropyStats:
-        case OpKind::kCrossEntropyGradient:
-        case OpKind::kCrossEntropyLoss:
-          attributes = vocab;
-          break;
-        case OpKind::kRmsNormForward:
-        case OpKind::kResidualRmsNormForward:
-        case OpKind::kRmsNormBackward:
-          attributes = NormAttributes{.num_tokens = tokens, .hidden = 64};
-          break;
-        case OpKind::kGemm:
-          attributes = GemmAttributes{.m = tokens, .n = 64, .k = 64};
-          break;
-        case OpKind::kRope:
-        case OpKind::kAttentionForward:
-        case OpKind::kAttentionBackward:
-          attributes = attention;
-          break;
-        case OpKind::kAdd:
-        case OpKind::kSwigluForward:
-        case OpKind::kSwigluBackward:
-        case OpKind::kZero:
-          attributes = ElementwiseAttributes{.rows = tokens, .cols = 8};
-          break;
-        case OpKind::kAllGather:
-        case OpKind::kReduceScatter:
-        case OpKind::kAllReduce:
-          attributes = CollectiveAttributes{.group = Group::kTensor,
-                                            .num_elements = tokens * 64,
-                                            .dtype = DType::kFloat32};
-          break;
-        case OpKind::kSend:
-        case OpKind::kReceive:
-          attributes = TransferAttributes{.direction = Direction::kToNext,
-                                          .num_elements = tokens * 64,
-                                          .dtype = DType::kFloat32};
-          break;
-        case OpKind::kClipFactor:
-          attributes = NoAttributes{};
-          break;
-        case OpKind::kAccumulateGradients:
-        case OpKind::kRoundGradients:
-        case OpKind::kWidenGradients:
-        case OpKind::kSquaredNorm:
-        case OpKind::kAdamW:
-        case OpKind::kCastParameters:
-          attributes =
-              OptimizerAttributes{.num_elements = tokens, .data_sharded = true};
-          break;
-      }
+      const OpAttributes attributes = SampleAttributes(kind, scale);
       EXPECT_GT(WorkOf(layout, kind, attributes).bytes, 0) << OpKindName(kind);
       seconds.push_back(cost.Seconds(layout, kind, attributes));
     }

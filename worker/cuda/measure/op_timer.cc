@@ -12,6 +12,7 @@
 #include "kernels/cuda/status.h"
 #include "kernels/pointwise/cast_bf16.h"
 #include "kernels/pointwise/random_normal_cuda.h"
+#include "planner/program/op_table.h"
 #include "worker/cuda/device/device_arenas.h"
 #include "worker/cuda/device/handles.h"
 #include "worker/cuda/ops/kernel_cache.h"
@@ -74,9 +75,7 @@ void AlternateLanes(Program* program) {
 }
 
 bool IsHeadWeight(const Instruction& in, size_t input) {
-  return input == 1 && (in.kind == OpKind::kLinearCrossEntropy ||
-                        in.kind == OpKind::kCrossEntropyStats ||
-                        in.kind == OpKind::kCrossEntropyGradient);
+  return input == 1 && Describe(in.kind).profile == ProfileTable::kCrossEntropy;
 }
 
 }  // namespace

@@ -226,18 +226,10 @@ bool KeepsLseBySequence(const CudaOpContext& context,
   return HasFastAttention(context, attributes) && context.num_documents == 0;
 }
 
-absl::StatusOr<CudaOp> BindCudaAttentionOp(const CudaOpContext& context,
-                                           const Instruction& instruction) {
-  switch (instruction.kind) {
-    case OpKind::kRope:
-      return BindRope(context, instruction);
-    case OpKind::kAttentionForward:
-      return BindAttentionForward(context, instruction);
-    case OpKind::kAttentionBackward:
-      return BindAttentionBackward(context, instruction);
-    default:
-      return absl::InternalError("not an op of attention");
-  }
+void RegisterCudaAttentionOps(CudaBinders& binders) {
+  binders.Bind(OpKind::kRope, BindRope);
+  binders.Bind(OpKind::kAttentionForward, BindAttentionForward);
+  binders.Bind(OpKind::kAttentionBackward, BindAttentionBackward);
 }
 
 }  // namespace millrace

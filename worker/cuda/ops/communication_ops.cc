@@ -87,10 +87,8 @@ absl::StatusOr<CudaOp> BindTransfer(const CudaOpContext& context,
   };
 }
 
-}  // namespace
-
-absl::StatusOr<CudaOp> BindCudaCommunicationOp(const CudaOpContext& context,
-                                               const Instruction& instruction) {
+absl::StatusOr<CudaOp> BindCommunication(const CudaOpContext& context,
+                                         const Instruction& instruction) {
   if (context.peer_copies != nullptr &&
       context.peer_copies->Carries(instruction)) {
     return context.peer_copies->Bind(context, instruction);
@@ -100,6 +98,16 @@ absl::StatusOr<CudaOp> BindCudaCommunicationOp(const CudaOpContext& context,
   }
   if (IsTransfer(instruction.kind)) return BindTransfer(context, instruction);
   return BindCollective(context, instruction);
+}
+
+}  // namespace
+
+void RegisterCudaCommunicationOps(CudaBinders& binders) {
+  for (const OpKind kind :
+       {OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kAllReduce,
+        OpKind::kSend, OpKind::kReceive}) {
+    binders.Bind(kind, BindCommunication);
+  }
 }
 
 }  // namespace millrace

@@ -1,52 +1,11 @@
 #include "worker/cuda/ops/ops.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "worker/cuda/ops/kernel_cache.h"
 
 namespace millrace {
 namespace {
-
-absl::StatusOr<CudaOp> BindByFamily(const CudaOpContext& context,
-                                    const Instruction& instruction) {
-  switch (instruction.kind) {
-    case OpKind::kRmsNormForward:
-    case OpKind::kResidualRmsNormForward:
-    case OpKind::kRmsNormBackward:
-    case OpKind::kAdd:
-    case OpKind::kGemm:
-    case OpKind::kSwigluForward:
-    case OpKind::kSwigluBackward:
-      return BindCudaLayerOp(context, instruction);
-    case OpKind::kRope:
-    case OpKind::kAttentionForward:
-    case OpKind::kAttentionBackward:
-      return BindCudaAttentionOp(context, instruction);
-    case OpKind::kEmbeddingForward:
-    case OpKind::kEmbeddingBackward:
-    case OpKind::kLinearCrossEntropy:
-    case OpKind::kCrossEntropyStats:
-    case OpKind::kCrossEntropyGradient:
-    case OpKind::kCrossEntropyLoss:
-      return BindCudaVocabularyOp(context, instruction);
-    case OpKind::kLoadBatch:
-    case OpKind::kZero:
-    case OpKind::kAccumulateGradients:
-    case OpKind::kRoundGradients:
-    case OpKind::kWidenGradients:
-    case OpKind::kSquaredNorm:
-    case OpKind::kClipFactor:
-    case OpKind::kAdamW:
-    case OpKind::kCastParameters:
-      return BindCudaStepOp(context, instruction);
-    case OpKind::kAllGather:
-    case OpKind::kReduceScatter:
-    case OpKind::kAllReduce:
-    case OpKind::kSend:
-    case OpKind::kReceive:
-      return BindCudaCommunicationOp(context, instruction);
-  }
-  return absl::InternalError("no such op kind");
-}
 
 // All of `buffer`, if it holds that much.
 absl::StatusOr<void*> RoomIn(const CudaOpContext& context, const Buffer& buffer,
@@ -62,9 +21,25 @@ absl::StatusOr<void*> RoomIn(const CudaOpContext& context, const Buffer& buffer,
 
 }  // namespace
 
+const CudaBinders& AllCudaBinders() {
+  static const CudaBinders* const kBinders = [] {
+    auto* binders = new CudaBinders("cuda");
+    RegisterCudaLayerOps(*binders);
+    RegisterCudaAttentionOps(*binders);
+    RegisterCudaVocabularyOps(*binders);
+    RegisterCudaStepOps(*binders);
+    RegisterCudaCommunicationOps(*binders);
+    return binders;
+  }();
+  return *kBinders;
+}
+
 absl::StatusOr<CudaOp> BindCudaOp(const CudaOpContext& context,
                                   const Instruction& instruction) {
-  absl::StatusOr<CudaOp> op = BindByFamily(context, instruction);
+  const CudaBinders& binders = AllCudaBinders();
+  RETURN_IF_ERROR(CheckBinding(binders.bound(), instruction));
+  absl::StatusOr<CudaOp> op =
+      binders.For(instruction.kind)(context, instruction);
   if (op.ok()) return op;
   return absl::Status(
       op.status().code(),

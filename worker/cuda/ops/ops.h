@@ -1,28 +1,33 @@
-// The families of GPU ops, and what they share; BindCudaOp (op.h) chooses.
+// The binders of GPU ops, by file, and what they share. BindCudaOp (op.h) takes
+// an instruction's binder.
 
 #ifndef MILLRACE_WORKER_CUDA_OPS_OPS_H_
 #define MILLRACE_WORKER_CUDA_OPS_OPS_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/element_type.h"
 #include "planner/program/program.h"
 #include "worker/cuda/device/op.h"
+#include "worker/train/op_binders.h"
 
 namespace millrace {
 
-absl::StatusOr<CudaOp> BindCudaLayerOp(const CudaOpContext& context,
-                                       const Instruction& instruction);
-absl::StatusOr<CudaOp> BindCudaAttentionOp(const CudaOpContext& context,
-                                           const Instruction& instruction);
-absl::StatusOr<CudaOp> BindCudaVocabularyOp(const CudaOpContext& context,
-                                            const Instruction& instruction);
-absl::StatusOr<CudaOp> BindCudaStepOp(const CudaOpContext& context,
-                                      const Instruction& instruction);
-absl::StatusOr<CudaOp> BindCudaCommunicationOp(const CudaOpContext& context,
-                                               const Instruction& instruction);
+using CudaBinder = std::function<absl::StatusOr<CudaOp>(
+    const CudaOpContext& context, const Instruction& instruction)>;
+using CudaBinders = OpBinders<CudaBinder>;
+// Of all op kinds that GPUs run.
+const CudaBinders& AllCudaBinders();
+
+// Each file's part of them.
+void RegisterCudaLayerOps(CudaBinders& binders);
+void RegisterCudaAttentionOps(CudaBinders& binders);
+void RegisterCudaVocabularyOps(CudaBinders& binders);
+void RegisterCudaStepOps(CudaBinders& binders);
+void RegisterCudaCommunicationOps(CudaBinders& binders);
 
 // Of activations, parameters and what else the precision decides. In fp32 all
 // kernels are plain ones; in bf16 those are that refuse a shape.
@@ -36,8 +41,8 @@ inline bool IsFp32(const CudaOpContext& context, BufferId buffer) {
 }
 
 // Whether attention's log-sum-exps lie sequence by sequence, [num_sequences, N,
-// sequence_length], and not as planner/program/ops.h has them: under the fast
-// kernels, where every sequence is one document.
+// sequence_length], and not as planner/program/op_table.cc has them: under the
+// fast kernels, where every sequence is one document.
 bool KeepsLseBySequence(const CudaOpContext& context,
                         const AttentionAttributes& attributes);
 

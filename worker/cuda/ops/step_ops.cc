@@ -189,6 +189,11 @@ CudaOp BindPlainAdamW(const CudaOpContext& context, const Instruction& in) {
   return [args](cudaStream_t stream) { return LaunchPlainAdamW(args, stream); };
 }
 
+CudaOp BindAdamW(const CudaOpContext& context, const Instruction& in) {
+  return IsBf16(context) ? BindMasterAdamW(context, in)
+                         : BindPlainAdamW(context, in);
+}
+
 CudaOp BindRoundGradients(const CudaOpContext& context, const Instruction& in) {
   const auto& attributes = std::get<OptimizerAttributes>(in.attributes);
   const CastToBf16Args args = {.y = context.Output<void>(in, 0),
@@ -225,31 +230,16 @@ CudaOp BindCastParameters(const CudaOpContext& context, const Instruction& in) {
 
 }  // namespace
 
-absl::StatusOr<CudaOp> BindCudaStepOp(const CudaOpContext& context,
-                                      const Instruction& instruction) {
-  switch (instruction.kind) {
-    case OpKind::kLoadBatch:
-      return BindLoadBatch(context, instruction);
-    case OpKind::kZero:
-      return BindZero(context, instruction);
-    case OpKind::kAccumulateGradients:
-      return BindAccumulateGradients(context, instruction);
-    case OpKind::kSquaredNorm:
-      return BindSquaredNorm(context, instruction);
-    case OpKind::kClipFactor:
-      return BindClipFactor(context, instruction);
-    case OpKind::kAdamW:
-      return IsBf16(context) ? BindMasterAdamW(context, instruction)
-                             : BindPlainAdamW(context, instruction);
-    case OpKind::kRoundGradients:
-      return BindRoundGradients(context, instruction);
-    case OpKind::kWidenGradients:
-      return BindWidenGradients(context, instruction);
-    case OpKind::kCastParameters:
-      return BindCastParameters(context, instruction);
-    default:
-      return absl::InternalError("not an op of the whole step");
-  }
+void RegisterCudaStepOps(CudaBinders& binders) {
+  binders.Bind(OpKind::kLoadBatch, BindLoadBatch);
+  binders.Bind(OpKind::kZero, BindZero);
+  binders.Bind(OpKind::kAccumulateGradients, BindAccumulateGradients);
+  binders.Bind(OpKind::kSquaredNorm, BindSquaredNorm);
+  binders.Bind(OpKind::kClipFactor, BindClipFactor);
+  binders.Bind(OpKind::kRoundGradients, BindRoundGradients);
+  binders.Bind(OpKind::kWidenGradients, BindWidenGradients);
+  binders.Bind(OpKind::kCastParameters, BindCastParameters);
+  binders.Bind(OpKind::kAdamW, BindAdamW);
 }
 
 }  // namespace millrace

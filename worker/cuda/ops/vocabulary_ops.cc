@@ -255,24 +255,13 @@ CudaOp BindCrossEntropyLoss(const CudaOpContext& context,
 
 }  // namespace
 
-absl::StatusOr<CudaOp> BindCudaVocabularyOp(const CudaOpContext& context,
-                                            const Instruction& instruction) {
-  switch (instruction.kind) {
-    case OpKind::kEmbeddingForward:
-      return BindEmbeddingForward(context, instruction);
-    case OpKind::kEmbeddingBackward:
-      return BindEmbeddingBackward(context, instruction);
-    case OpKind::kLinearCrossEntropy:
-      return BindLinearCrossEntropy(context, instruction);
-    case OpKind::kCrossEntropyStats:
-      return BindCrossEntropyStats(context, instruction);
-    case OpKind::kCrossEntropyGradient:
-      return BindCrossEntropyGradient(context, instruction);
-    case OpKind::kCrossEntropyLoss:
-      return BindCrossEntropyLoss(context, instruction);
-    default:
-      return absl::InternalError("not an op over the vocabulary");
-  }
+void RegisterCudaVocabularyOps(CudaBinders& binders) {
+  binders.Bind(OpKind::kEmbeddingForward, BindEmbeddingForward);
+  binders.Bind(OpKind::kEmbeddingBackward, BindEmbeddingBackward);
+  binders.Bind(OpKind::kLinearCrossEntropy, BindLinearCrossEntropy);
+  binders.Bind(OpKind::kCrossEntropyStats, BindCrossEntropyStats);
+  binders.Bind(OpKind::kCrossEntropyGradient, BindCrossEntropyGradient);
+  binders.Bind(OpKind::kCrossEntropyLoss, BindCrossEntropyLoss);
 }
 
 }  // namespace millrace

@@ -162,7 +162,7 @@ class CudaStepper final : public Stepper {
   std::unique_ptr<CudaKernelCache> kernels_;
   std::unique_ptr<StepInputFeed> feed_;
   std::vector<CudaOp> ops_;
-  // Read and written in the order of planner/program/ops.h all the same.
+  // Read and written in the order of planner/program/op_table.cc all the same.
   std::map<BufferId, AttentionAttributes> lse_by_sequence_;
 };
 
@@ -176,6 +176,7 @@ absl::StatusOr<std::unique_ptr<Stepper>> CreateCudaStepper(
         absl::StrCat("a Program of ", program.layout.num_ranks(),
                      " ranks cannot run without its peers; expected one rank"));
   }
+  RETURN_IF_ERROR(CheckBindings(AllCudaBinders().bound(), {&program}));
   ASSIGN_OR_RETURN(DeviceArenas arenas,
                    DeviceArenas::Allocate(program.persistent_arena_bytes,
                                           program.step_arena_bytes));

@@ -18,6 +18,7 @@
 #include "worker/cuda/device/handles.h"
 #include "worker/cuda/device/op.h"
 #include "worker/cuda/ops/kernel_cache.h"
+#include "worker/cuda/ops/ops.h"
 #include "worker/cuda/train/executor.h"
 #include "worker/cuda/train/initialize.h"
 #include "worker/cuda/train/rank_communication.h"
@@ -158,6 +159,9 @@ absl::Status CudaTrainer::Build(const TrainerOptions& options) {
                              absl::StrCat("use GPU ", device_idx_)));
   ASSIGN_OR_RETURN(
       programs_, BuildStepPrograms(job_.model, layout_, coordinates_.pipeline));
+  RETURN_IF_ERROR(CheckBindings(
+      AllCudaBinders().bound(),
+      {&programs_->training, &programs_->validation, &programs_->publish}));
   ASSIGN_OR_RETURN(DeviceArenas arenas,
                    DeviceArenas::Allocate(programs_->persistent_bytes(),
                                           programs_->step_bytes()));

@@ -150,9 +150,9 @@ class CommunicationOpsTest : public testing::Test {
   Program program_;
 };
 
-// Goal: collectives take the operands that planner/program/ops.h names; in
-// place, the shard is the slice at the rank's index, here the third quarter of
-// 8192 bytes.
+// Goal: collectives take the operands that planner/program/op_table.cc names;
+// in place, the shard is the slice at the rank's index, here the third quarter
+// of 8192 bytes.
 TEST_F(CommunicationOpsTest, FindsShards) {
   EXPECT_EQ(Collective(OpKind::kAllGather, 1, 0),
             "data: gather 16384 to 0 elements 4096 bf16");

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "kernels/pointwise/cast.h"
+#include "planner/program/op_table.h"
 
 namespace millrace {
 namespace {
@@ -96,18 +97,7 @@ std::string OpDifferenceToString(const OpDifference& difference) {
       difference.worst_expected);
 }
 
-bool IsResult(OpKind kind, size_t i) {
-  switch (kind) {
-    case OpKind::kAttentionBackward:
-    case OpKind::kCrossEntropyStats:
-      return i == 0;
-    case OpKind::kLinearCrossEntropy:
-    case OpKind::kCrossEntropyGradient:
-      return i < 3;
-    default:
-      return true;
-  }
-}
+bool IsResult(OpKind kind, size_t i) { return i < NumResults(kind); }
 
 double OpTolerance(const Instruction& instruction, size_t i,
                    Precision precision) {

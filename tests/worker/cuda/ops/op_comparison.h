@@ -49,7 +49,7 @@ double OpTolerance(const Instruction& instruction, size_t i,
                    Precision precision);
 
 // The log-sum-exps of whole sequences as the GPU's kernels keep them, in the
-// order of planner/program/ops.h: [sequences, heads, length] to [heads,
+// order of planner/program/op_table.cc: [sequences, heads, length] to [heads,
 // sequences x length].
 std::vector<double> HeadsFirst(absl::Span<const double> lse,
                                const AttentionAttributes& attention);

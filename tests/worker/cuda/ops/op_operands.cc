@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "kernels/attention/attention.h"
 #include "kernels/vocabulary/cross_entropy.h"
+#include "planner/program/op_table.h"
 #include "tests/worker/cuda/ops/op_comparison.h"
 #include "worker/measure/single_op.h"
 
@@ -239,24 +240,6 @@ class OperandMaker {
                 share, result_.inputs[6].begin());
   }
 
-  bool IsAddedTo(size_t i) const {
-    if (program_.buffers[in_.outputs[i]].dtype == DType::kFloat64) return true;
-    if (const auto* a = std::get_if<NormAttributes>(&in_.attributes)) {
-      return in_.kind == OpKind::kRmsNormBackward && i == 1 && a->accumulate;
-    }
-    if (const auto* a = std::get_if<GemmAttributes>(&in_.attributes)) {
-      return a->accumulate;
-    }
-    if (const auto* a = std::get_if<VocabAttributes>(&in_.attributes)) {
-      const bool is_weight_gradient =
-          in_.kind == OpKind::kEmbeddingBackward
-              ? i == 0
-              : i == 1 && in_.kind != OpKind::kCrossEntropyStats;
-      return is_weight_gradient && a->accumulate;
-    }
-    return false;
-  }
-
   void MakeOutput(size_t i) {
     const BufferId id = in_.outputs[i];
     if (std::find(in_.inputs.begin(), in_.inputs.end(), id) !=
@@ -264,7 +247,7 @@ class OperandMaker {
       return;
     }
     const DType dtype = program_.buffers[id].dtype;
-    if (IsAddedTo(i)) {
+    if (IsAddedTo(Describe(in_.kind).outputs[i], in_.attributes)) {
       result_.outputs[i] = Normals(Size(id), dtype);
       return;
     }

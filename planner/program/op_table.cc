@@ -1,0 +1,550 @@
+#include "planner/program/op_table.h"
+
+#include <algorithm>
+#include <iterator>
+#include <variant>
+
+#include "base/check.h"
+#include "planner/program/workspace.h"
+
+namespace millrace {
+
+// The rows, and the words that they are written in. Operands are in the order
+// in which kernels take them. Tensors are row-major.
+namespace op_rows {
+
+using enum SizeLetter;
+constexpr SizeExpr B = kSequences, L = kSequenceLength, T = kTokens,
+                   H = kHidden, N = kQueryHeads, K = kKeyValueHeads,
+                   D = kHeadDim, R = kRows, F = kCols, V = kVocabRows,
+                   C = kChunkTokens, J = kHeadProducts, m = kGemmRows,
+                   n = kGemmCols, k = kGemmInner, E = kElements, S = kShare,
+                   P = kParameters, G = kGradients, X = kTensorRanks;
+constexpr SizeExpr kQkvCols = (N + 2 * K) * D;
+
+using Dims = std::initializer_list<SizeExpr>;
+constexpr OperandSpec Activation(const char* name, Dims dims) {
+  return {ElementRole::kActivation, name, dims};
+}
+constexpr OperandSpec Float32(const char* name, Dims dims) {
+  return {ElementRole::kFloat32, name, dims};
+}
+constexpr OperandSpec Int32(const char* name, Dims dims) {
+  return {ElementRole::kInt32, name, dims};
+}
+constexpr OperandSpec Bfloat16(const char* name, Dims dims) {
+  return {ElementRole::kBfloat16, name, dims};
+}
+constexpr OperandSpec OfAttributes(const char* name, Dims dims) {
+  return {ElementRole::kOfAttributes, name, dims};
+}
+constexpr OperandSpec Workspace(const char* name, Dims dims) {
+  return OperandSpec(ElementRole::kWorkspace, name, dims).NotCounted();
+}
+// What a step's scalars tensor holds: StepScalar.
+constexpr OperandSpec Scalars() {
+  return {ElementRole::kFloat64, "scalars", {int64_t{kNumStepScalars}}};
+}
+// Gradients of parameters add up over micro-batches.
+constexpr OperandSpec Gradient(const char* name, Dims dims) {
+  return Float32(name, dims).Added(Addition::kWhereAttributesSay);
+}
+
+constexpr OpDescriptor kOpRows[] = {
+    // The micro-batch of the executing instruction, from the host's data
+    // loader. document_starts[t]: index within its sequence of the first token
+    // of the document that token t belongs to; attention looks back no further.
+    {.kind = OpKind::kLoadBatch,
+     .name = "load_batch",
+     .attributes = kAttributesIndex<ElementwiseAttributes>,
+     .phases = {Phase::kForward},
+     .lane = LaneRule::kHost,
+     .outputs = {Int32("tokens", {T}), Int32("targets", {T}),
+                 Int32("document_starts", {T})}},
+
+    // Rows of other tensor ranks are zero in x.
+    {.kind = OpKind::kEmbeddingForward,
+     .name = "embedding_forward",
+     .attributes = kAttributesIndex<VocabAttributes>,
+     .phases = {Phase::kForward},
+     .inputs = {Int32("tokens", {T}).NotCounted(),
+                Activation("weight", {V, H}).Moves(T* H)},
+     .outputs = {Activation("x", {T, H})}},
+    {.kind = OpKind::kEmbeddingBackward,
+     .name = "embedding_backward",
+     .attributes = kAttributesIndex<VocabAttributes>,
+     .phases = {Phase::kWeightGradient},
+     .inputs = {Int32("tokens", {T}).NotCounted(), Activation("d_x", {T, H})},
+     .outputs = {Gradient("d_weight", {V, H}).Moves(2 * T * H)},
+     .flops = T * H},
+
+    // T: of the tokens that the rank has under sequence parallelism.
+    {.kind = OpKind::kRmsNormForward,
+     .name = "rms_norm_forward",
+     .attributes = kAttributesIndex<NormAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute},
+     .recompute = Recompute::kNorm,
+     .inputs = {Activation("x", {T, H}), Float32("weight", {H}).NotCounted()},
+     .outputs = {Activation("y", {T, H}), Float32("rstd", {T}).NotCounted()},
+     .flops = 4 * T * H},
+    // residual = x + delta; y is its norm.
+    {.kind = OpKind::kResidualRmsNormForward,
+     .name = "residual_rms_norm_forward",
+     .attributes = kAttributesIndex<NormAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute},
+     .recompute = Recompute::kNorm,
+     .inputs = {Activation("x", {T, H}), Activation("delta", {T, H}),
+                Float32("weight", {H}).NotCounted()},
+     .outputs = {Activation("residual", {T, H}), Activation("y", {T, H}),
+                 Float32("rstd", {T}).NotCounted()},
+     .flops = 5 * T * H},
+    // d_x = the norm's gradient + d_residual.
+    {.kind = OpKind::kRmsNormBackward,
+     .name = "rms_norm_backward",
+     .attributes = kAttributesIndex<NormAttributes>,
+     .phases = {Phase::kInputGradient},
+     .inputs = {Activation("d_y", {T, H}), Activation("residual", {T, H}),
+                Float32("rstd", {T}).NotCounted(),
+                Float32("weight", {H}).NotCounted(),
+                Activation("d_residual", {T, H}).If(Presence::kOptional)},
+     .outputs = {Activation("d_x", {T, H}),
+                 Gradient("d_weight", {H}).NotCounted()},
+     .flops = 10 * T * H},
+
+    {.kind = OpKind::kAdd,
+     .name = "add",
+     .attributes = kAttributesIndex<ElementwiseAttributes>,
+     .phases = {Phase::kForward},
+     .inputs = {Activation("x", {R, F}), Activation("delta", {R, F})},
+     .outputs = {Activation("sum", {R, F})},
+     .flops = R * F},
+
+    // c = op(a) op(b); a and b are stored as the transposes say.
+    {.kind = OpKind::kGemm,
+     .name = "gemm",
+     .attributes = kAttributesIndex<GemmAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient,
+                Phase::kWeightGradient},
+     .recompute = Recompute::kQkv | Recompute::kGateUp | Recompute::kOutput,
+     .profile = ProfileTable::kGemms,
+     .fills_device = true,
+     .inputs = {Activation("a", {m, k}), Activation("b", {k, n})},
+     .outputs = {OperandSpec(ElementRole::kGemmOutput, "c", {m, n})
+                     .Added(Addition::kWhereAttributesSay)},
+     .flops = 2 * m * n * k},
+
+    // Rotates query and key in place, backwards when `inverse`. Columns: N
+    // query heads, K key heads, K value heads.
+    {.kind = OpKind::kRope,
+     .name = "rope",
+     .attributes = kAttributesIndex<AttentionAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
+     .recompute = Recompute::kQkv,
+     .inputs = {Activation("qkv", {T, kQkvCols}).Moves(T * (N + K) * D)},
+     .outputs =
+         {Activation("qkv", {T, kQkvCols}).Moves(T * (N + K) * D).SameAs(0)},
+     .flops = 3 * T * (N + K) * D},
+    // Scores and values: two products, of which a causal kernel does half.
+    {.kind = OpKind::kAttentionForward,
+     .name = "attention_forward",
+     .attributes = kAttributesIndex<AttentionAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute},
+     .recompute = Recompute::kAttention,
+     .profile = ProfileTable::kAttention,
+     .fills_device = true,
+     .inputs = {Activation("qkv", {T, kQkvCols}),
+                Int32("document_starts", {T}).NotCounted()},
+     .outputs = {Activation("o", {T, N* D}),
+                 Float32("lse", {N, T}).NotCounted()},
+     .flops = 2 * B * N * L * L * D},
+    // Five products, the scores once more among them.
+    {.kind = OpKind::kAttentionBackward,
+     .name = "attention_backward",
+     .attributes = kAttributesIndex<AttentionAttributes>,
+     .phases = {Phase::kInputGradient},
+     .profile = ProfileTable::kAttention,
+     .fills_device = true,
+     .inputs = {Activation("qkv", {T, kQkvCols}),
+                Int32("document_starts", {T}).NotCounted(),
+                Activation("o", {T, N* D}), Float32("lse", {N, T}).NotCounted(),
+                Activation("d_o", {T, N* D})},
+     .outputs = {Activation("d_qkv", {T, kQkvCols}),
+                 Workspace("delta", {N, T})},
+     .flops = 5 * B * N * L * L * D},
+
+    // Gate columns come first. R is T.
+    {.kind = OpKind::kSwigluForward,
+     .name = "swiglu_forward",
+     .attributes = kAttributesIndex<ElementwiseAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute},
+     .recompute = Recompute::kActivation,
+     .inputs = {Activation("gate_up", {R, 2 * F})},
+     .outputs = {Activation("activation", {R, F})},
+     .flops = 5 * R * F},
+    {.kind = OpKind::kSwigluBackward,
+     .name = "swiglu_backward",
+     .attributes = kAttributesIndex<ElementwiseAttributes>,
+     .phases = {Phase::kInputGradient},
+     .inputs = {Activation("gate_up", {R, 2 * F}),
+                Activation("d_activation", {R, F})},
+     .outputs = {Activation("d_gate_up", {R, 2 * F})},
+     .flops = 10 * R * F},
+
+    // Forward and backward of the head and the loss in one pass over chunks of
+    // tokens, for one tensor rank.
+    {.kind = OpKind::kLinearCrossEntropy,
+     .name = "linear_cross_entropy",
+     .attributes = kAttributesIndex<VocabAttributes>,
+     .phases = {Phase::kInputGradient},
+     .profile = ProfileTable::kCrossEntropy,
+     .inputs = {Activation("hidden", {T, H}), Activation("weight", {V, H}),
+                Int32("targets", {T}).NotCounted()},
+     .outputs = {Activation("d_hidden", {T, H}),
+                 Gradient("d_weight", {V, H}).Moves(V* H),
+                 Scalars().NotCounted().Added(Addition::kAlways),
+                 Workspace("logits", {C, V})},
+     .flops = 2 * T * H * V * J},
+    // Of each token: maximum, sum of exponentials, target logit or 0.
+    {.kind = OpKind::kCrossEntropyStats,
+     .name = "cross_entropy_stats",
+     .attributes = kAttributesIndex<VocabAttributes>,
+     .phases = {Phase::kForward},
+     .profile = ProfileTable::kCrossEntropy,
+     .inputs = {Activation("hidden", {T, H}), Activation("weight", {V, H}),
+                Int32("targets", {T}).NotCounted()},
+     .outputs = {Float32("stats", {T, 3}).NotCounted(),
+                 Workspace("logits", {C, V})},
+     .flops = 2 * T * H * V},
+    // d_hidden is this rank's part of a sum over tensor ranks.
+    {.kind = OpKind::kCrossEntropyGradient,
+     .name = "cross_entropy_gradient",
+     .attributes = kAttributesIndex<VocabAttributes>,
+     .phases = {Phase::kInputGradient},
+     .profile = ProfileTable::kCrossEntropy,
+     .inputs = {Activation("hidden", {T, H}), Activation("weight", {V, H}),
+                Int32("targets", {T}).NotCounted(),
+                Float32("all_stats", {X, T, 3}).NotCounted(),
+                Workspace("logits", {C, V}).If(Presence::kWithKeptLogits)},
+     .outputs = {Activation("d_hidden", {T, H}),
+                 Gradient("d_weight", {V, H}).Moves(V* H),
+                 Scalars().NotCounted().Added(Addition::kAlways),
+                 Workspace("logits", {C, V})},
+     .flops = 2 * T * H * V * J},
+    // Forward only, for validation.
+    {.kind = OpKind::kCrossEntropyLoss,
+     .name = "cross_entropy_loss",
+     .attributes = kAttributesIndex<VocabAttributes>,
+     .phases = {Phase::kForward},
+     .inputs = {Int32("targets", {T}), Float32("all_stats", {X, T, 3})},
+     .outputs = {Scalars().NotCounted().Added(Addition::kAlways)},
+     .flops = 4 * T},
+
+    // In place, the rank's slice is the one at its index in the group. The full
+    // tensor of a reduce-scatter is scratch afterwards. Where the attributes
+    // say so, both go by blocks: full and shard are then as many blocks, one
+    // after the other, and each block of the one belongs to that of the other.
+    {.kind = OpKind::kAllGather,
+     .name = "all_gather",
+     .attributes = kAttributesIndex<CollectiveAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient,
+                Phase::kWeightGradient, Phase::kParameterGather},
+     .lane = LaneRule::kOfGroup,
+     .recompute = Recompute::kQkv | Recompute::kGateUp,
+     .profile = ProfileTable::kCommunication,
+     .inputs = {OfAttributes("shard", {S}).NotCounted()},
+     .outputs = {OfAttributes("full", {E}).MayBe(0)}},
+    {.kind = OpKind::kReduceScatter,
+     .name = "reduce_scatter",
+     .attributes = kAttributesIndex<CollectiveAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient,
+                Phase::kGradientReduce},
+     .lane = LaneRule::kOfGroup,
+     .recompute = Recompute::kOutput,
+     .profile = ProfileTable::kCommunication,
+     .inputs = {OfAttributes("full", {E}).ScratchAfterwards()},
+     .outputs = {OfAttributes("shard", {S}).NotCounted().MayBe(0)}},
+    {.kind = OpKind::kAllReduce,
+     .name = "all_reduce",
+     .attributes = kAttributesIndex<CollectiveAttributes>,
+     .phases = {Phase::kGradientReduce, Phase::kOptimizer},
+     .lane = LaneRule::kOfGroup,
+     .profile = ProfileTable::kCommunication,
+     .inputs = {OfAttributes("x", {E})},
+     .outputs = {OfAttributes("sum", {E}).NotCounted().SameAs(0)}},
+
+    // Between neighbouring stages; see TransferAttributes.
+    {.kind = OpKind::kSend,
+     .name = "send",
+     .attributes = kAttributesIndex<TransferAttributes>,
+     .phases = {Phase::kForward, Phase::kInputGradient},
+     .lane = LaneRule::kToPeer,
+     .profile = ProfileTable::kCommunication,
+     .inputs = {OfAttributes("x", {E})}},
+    {.kind = OpKind::kReceive,
+     .name = "receive",
+     .attributes = kAttributesIndex<TransferAttributes>,
+     .phases = {Phase::kForward, Phase::kInputGradient},
+     .lane = LaneRule::kFromPeer,
+     .profile = ProfileTable::kCommunication,
+     .outputs = {OfAttributes("x", {E})}},
+
+    {.kind = OpKind::kZero,
+     .name = "zero",
+     .attributes = kAttributesIndex<ElementwiseAttributes>,
+     .phases = {Phase::kForward, Phase::kWeightGradient},
+     .outputs = {OperandSpec(ElementRole::kAny, "x", {R, F})}},
+
+    // One bucket's slice, fp32 in either precision. ZeRO-2 and 3.
+    {.kind = OpKind::kAccumulateGradients,
+     .name = "accumulate_gradients",
+     .attributes = kAttributesIndex<OptimizerAttributes>,
+     .phases = {Phase::kGradientReduce},
+     .inputs = {Float32("sum", {G}).Moves(S),
+                Float32("gradients", {G}).Moves(S)},
+     .outputs = {Float32("gradients", {G}).Moves(S).SameAs(1)},
+     .flops = S},
+    // A bucket in bf16, to be reduced.
+    {.kind = OpKind::kRoundGradients,
+     .name = "round_gradients",
+     .attributes = kAttributesIndex<OptimizerAttributes>,
+     .phases = {Phase::kGradientReduce},
+     .inputs = {Float32("gradients", {E}).Moves(S)},
+     .outputs = {Bfloat16("rounded", {E}).Moves(S)}},
+    // The sum in fp32 again: all of it, or where data_sharded the rank's slice.
+    {.kind = OpKind::kWidenGradients,
+     .name = "widen_gradients",
+     .attributes = kAttributesIndex<OptimizerAttributes>,
+     .phases = {Phase::kGradientReduce},
+     .inputs = {Bfloat16("rounded", {G}).Moves(S)},
+     .outputs = {Float32("gradients", {G}).Moves(S)}},
+    {.kind = OpKind::kSquaredNorm,
+     .name = "squared_norm",
+     .attributes = kAttributesIndex<OptimizerAttributes>,
+     .phases = {Phase::kOptimizer},
+     .inputs = {Float32("gradients", {G}).Moves(S)},
+     .outputs = {Scalars().NotCounted().Added(Addition::kAlways)},
+     .flops = 2 * S},
+    // clip_factor: what gradients are multiplied by. skip: one if the step must
+    // change nothing since loss or norm is not a number. The clip norm comes
+    // from the job.
+    {.kind = OpKind::kClipFactor,
+     .name = "clip_factor",
+     .attributes = kAttributesIndex<NoAttributes>,
+     .phases = {Phase::kOptimizer},
+     .inputs = {Scalars()},
+     .outputs = {Float32("clip_factor", {1}), Int32("skip", {1})},
+     .flops = int64_t{kNumStepScalars}},
+    // One bucket. With master weights the update is theirs, and the parameters
+    // are their copy, in bf16 but for norms. Learning rate, betas and step
+    // number come from the worker's step inputs.
+    {.kind = OpKind::kAdamW,
+     .name = "adamw",
+     .attributes = kAttributesIndex<OptimizerAttributes>,
+     .phases = {Phase::kOptimizer},
+     .inputs = {Activation("parameters", {P}).MovesInFloat32(S).OrFloat32(),
+                Float32("gradients", {G}).Moves(S), Float32("exp_avg", {S}),
+                Float32("exp_avg_sq", {S}),
+                Float32("clip_factor", {1}).NotCounted(),
+                Int32("skip", {1}).NotCounted(),
+                Float32("master", {S}).If(Presence::kWithMasterWeights)},
+     .outputs =
+         {Activation("parameters", {P}).Moves(S).OrFloat32().SameAs(0),
+          Float32("exp_avg", {S}).SameAs(2),
+          Float32("exp_avg_sq", {S}).SameAs(3),
+          Float32("master", {S}).If(Presence::kWithMasterWeights).SameAs(6)},
+     .flops = 12 * S},
+    // The copy alone.
+    {.kind = OpKind::kCastParameters,
+     .name = "cast_parameters",
+     .attributes = kAttributesIndex<OptimizerAttributes>,
+     .phases = {Phase::kOptimizer},
+     .inputs = {Float32("master", {S})},
+     .outputs = {Bfloat16("parameters", {P}).Moves(S).OrFloat32()}},
+};
+
+constexpr bool AreInTheOrderOfKinds() {
+  for (size_t i = 0; i < std::size(kOpRows); ++i) {
+    if (static_cast<size_t>(kOpRows[i].kind) != i) return false;
+  }
+  return std::size(kOpRows) == kNumOpKinds;
+}
+static_assert(AreInTheOrderOfKinds());
+
+}  // namespace op_rows
+
+namespace {
+
+class LetterWriter {
+ public:
+  explicit LetterWriter(const Layout& layout) : layout_(layout) {
+    Set(SizeLetter::kTensorRanks, layout.tensor);
+  }
+  LetterValues values() const { return values_; }
+
+  void operator()(const NoAttributes&) {}
+  void operator()(const VocabAttributes& a) {
+    Set(SizeLetter::kTokens, a.num_tokens);
+    Set(SizeLetter::kHidden, a.hidden);
+    Set(SizeLetter::kVocabRows, a.vocab_rows);
+    Set(SizeLetter::kChunkTokens, a.chunk_tokens);
+    // Logits, hidden gradient and weight gradient.
+    Set(SizeLetter::kHeadProducts, a.keeps_logits ? 2 : 3);
+  }
+  void operator()(const NormAttributes& a) {
+    Set(SizeLetter::kTokens, a.num_tokens);
+    Set(SizeLetter::kHidden, a.hidden);
+  }
+  void operator()(const GemmAttributes& a) {
+    Set(SizeLetter::kGemmRows, a.m);
+    Set(SizeLetter::kGemmCols, a.n);
+    Set(SizeLetter::kGemmInner, a.k);
+  }
+  void operator()(const AttentionAttributes& a) {
+    Set(SizeLetter::kSequences, a.num_sequences);
+    Set(SizeLetter::kSequenceLength, a.sequence_length);
+    Set(SizeLetter::kTokens, a.num_sequences * a.sequence_length);
+    Set(SizeLetter::kQueryHeads, a.num_heads);
+    Set(SizeLetter::kKeyValueHeads, a.num_kv_heads);
+    Set(SizeLetter::kHeadDim, a.head_dim);
+  }
+  void operator()(const ElementwiseAttributes& a) {
+    Set(SizeLetter::kTokens, a.rows * a.cols);
+    Set(SizeLetter::kRows, a.rows);
+    Set(SizeLetter::kCols, a.cols);
+  }
+  void operator()(const CollectiveAttributes& a) {
+    Set(SizeLetter::kElements, a.num_elements);
+    Set(SizeLetter::kShare, Share(a.num_elements, GroupSize(layout_, a.group)));
+  }
+  void operator()(const TransferAttributes& a) {
+    Set(SizeLetter::kElements, a.num_elements);
+  }
+  void operator()(const OptimizerAttributes& a) {
+    const auto whole = static_cast<double>(a.num_elements);
+    const double share =
+        Share(a.num_elements, a.data_sharded ? layout_.data : 1);
+    Set(SizeLetter::kElements, whole);
+    Set(SizeLetter::kShare, share);
+    Set(SizeLetter::kParameters, layout_.shards_parameters() ? share : whole);
+    Set(SizeLetter::kGradients, layout_.shards_gradients() ? share : whole);
+  }
+
+ private:
+  static double Share(int64_t num_elements, int32_t num_ranks) {
+    return static_cast<double>(num_elements) / num_ranks;
+  }
+  template <typename T>
+  void Set(SizeLetter letter, T value) {
+    values_[static_cast<size_t>(letter)] = static_cast<double>(value);
+  }
+
+  const Layout& layout_;
+  LetterValues values_{};
+};
+
+int64_t WorkspaceBytes(const OpAttributes& attributes) {
+  if (const auto* attention = std::get_if<AttentionAttributes>(&attributes)) {
+    return AttentionBackwardWorkspaceBytes(*attention);
+  }
+  return CrossEntropyWorkspaceBytes(std::get<VocabAttributes>(attributes));
+}
+
+DType OfAttributes(const OpAttributes& attributes) {
+  if (const auto* a = std::get_if<TransferAttributes>(&attributes)) {
+    return a->dtype;
+  }
+  return std::get<CollectiveAttributes>(attributes).dtype;
+}
+
+}  // namespace
+
+const OpDescriptor& Describe(OpKind kind) {
+  const int index = static_cast<int>(kind);
+  CHECK(index < kNumOpKinds) << "unknown op kind " << index;
+  return op_rows::kOpRows[index];
+}
+
+LetterValues LettersOf(const Layout& layout, const OpAttributes& attributes) {
+  LetterWriter writer(layout);
+  std::visit(writer, attributes);
+  return writer.values();
+}
+
+bool HasOperand(const OperandSpec& spec, const Layout& layout,
+                const OpAttributes& attributes) {
+  switch (spec.presence) {
+    case Presence::kAlways:
+    case Presence::kOptional:
+      return true;
+    case Presence::kWithMasterWeights:
+      return layout.precision == Precision::kBfloat16;
+    case Presence::kWithKeptLogits:
+      return std::get<VocabAttributes>(attributes).keeps_logits;
+  }
+  CHECK(false) << "unknown presence of " << spec.name;
+  return false;
+}
+
+std::vector<int64_t> OperandDims(const OperandSpec& spec, const Layout& layout,
+                                 const OpAttributes& attributes) {
+  if (spec.role == ElementRole::kWorkspace &&
+      layout.precision == Precision::kBfloat16) {
+    return {WorkspaceBytes(attributes) / DTypeBytes(DType::kInt32)};
+  }
+  const LetterValues letters = LettersOf(layout, attributes);
+  std::vector<int64_t> dims;
+  for (size_t i = 0; i < spec.num_dims; ++i) {
+    dims.push_back(static_cast<int64_t>(spec.dims[i].In(letters)));
+  }
+  return dims;
+}
+
+DType OperandType(const OperandSpec& spec, const Layout& layout,
+                  const OpAttributes& attributes) {
+  switch (spec.role) {
+    case ElementRole::kActivation:
+      return ActivationType(layout.precision);
+    case ElementRole::kGemmOutput:
+      return GemmOutputType(layout.precision,
+                            std::get<GemmAttributes>(attributes));
+    case ElementRole::kFloat32:
+    case ElementRole::kAny:
+      return DType::kFloat32;
+    case ElementRole::kFloat64:
+      return DType::kFloat64;
+    case ElementRole::kInt32:
+      return DType::kInt32;
+    case ElementRole::kBfloat16:
+      return DType::kBfloat16;
+    case ElementRole::kOfAttributes:
+      return OfAttributes(attributes);
+    case ElementRole::kWorkspace:
+      return layout.precision == Precision::kBfloat16 ? DType::kInt32
+                                                      : DType::kFloat32;
+  }
+  CHECK(false) << "unknown role of " << spec.name;
+  return DType::kFloat32;
+}
+
+bool IsAddedTo(const OperandSpec& spec, const OpAttributes& attributes) {
+  if (spec.addition != Addition::kWhereAttributesSay) {
+    return spec.addition == Addition::kAlways;
+  }
+  return std::visit(
+      [](const auto& a) {
+        if constexpr (requires { a.accumulate; }) return a.accumulate;
+        return false;
+      },
+      attributes);
+}
+
+size_t NumResults(OpKind kind) {
+  size_t num_results = 0;
+  for (const OperandSpec& output : Describe(kind).outputs) {
+    if (output.role == ElementRole::kWorkspace) break;
+    ++num_results;
+  }
+  return num_results;
+}
+
+}  // namespace millrace

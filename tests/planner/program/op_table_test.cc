@@ -1,0 +1,232 @@
+#include "planner/program/op_table.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/lower/lower.h"
+#include "planner/program/op_work.h"
+#include "tests/planner/op_samples.h"
+#include "tests/planner/planner_testing.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<OperandSpec> OperandsOf(OpKind kind) {
+  const OpDescriptor& op = Describe(kind);
+  std::vector<OperandSpec> operands(op.inputs.begin(), op.inputs.end());
+  operands.insert(operands.end(), op.outputs.begin(), op.outputs.end());
+  return operands;
+}
+
+// Goal: no row contradicts itself. Method: every kind; each operand has a name
+// and elements in both precisions, optional inputs come last, no output is
+// optional, and an output in place of an input has its size and type unless
+// that is a choice.
+TEST(OpTableTest, RowsAreConsistent) {
+  for (const OpKind kind : AllOpKinds()) {
+    SCOPED_TRACE(OpKindName(kind));
+    const OpDescriptor& op = Describe(kind);
+    EXPECT_EQ(op.kind, kind);
+    EXPECT_GT(op.inputs.size() + op.outputs.size(), 0u);
+    const OpAttributes attributes = SampleAttributes(kind, 1);
+    for (const Precision precision :
+         {Precision::kFloat32, Precision::kBfloat16}) {
+      const Layout layout{.data = 2, .tensor = 2, .precision = precision};
+      for (const OperandSpec& operand : OperandsOf(kind)) {
+        EXPECT_STRNE(operand.name, "");
+        const auto dims = OperandDims(operand, layout, attributes);
+        EXPECT_FALSE(dims.empty()) << operand.name;
+        for (const int64_t dim : dims) EXPECT_GT(dim, 0) << operand.name;
+      }
+      for (const OperandSpec& output : op.outputs) {
+        EXPECT_NE(output.presence, Presence::kOptional) << output.name;
+        if (output.input == kNoInput || output.in_place_is_a_choice) continue;
+        ASSERT_LT(static_cast<size_t>(output.input), op.inputs.size());
+        const OperandSpec& input = op.inputs[output.input];
+        EXPECT_EQ(OperandDims(output, layout, attributes),
+                  OperandDims(input, layout, attributes));
+        EXPECT_EQ(OperandType(output, layout, attributes),
+                  OperandType(input, layout, attributes));
+      }
+    }
+    bool is_optional = false;
+    for (const OperandSpec& input : op.inputs) {
+      EXPECT_FALSE(is_optional && input.presence != Presence::kOptional)
+          << input.name;
+      is_optional = input.presence == Presence::kOptional;
+    }
+    EXPECT_GT(WorkOf({.tensor = 2}, kind, attributes).bytes, 0);
+  }
+}
+
+// Goal: the work that prices rest on stays what it was when profiles were
+// measured. Method: FLOPs, bytes in fp32 and bytes in bf16 of one op of each
+// kind, counted by hand.
+TEST(OpTableTest, WorkIsWhatProfilesWereMeasuredWith) {
+  struct Row {
+    const char* name;
+    double flops, float_bytes, bfloat_bytes;
+  };
+  const std::vector<Row> rows = {
+      {"load_batch", 0, 393216, 393216},
+      {"embedding_forward", 0, 2097152, 1048576},
+      {"embedding_backward", 262144, 3145728, 2621440},
+      {"rms_norm_forward", 1048576, 2097152, 1048576},
+      {"residual_rms_norm_forward", 1310720, 4194304, 2097152},
+      {"rms_norm_backward", 2621440, 4194304, 2097152},
+      {"add", 32768, 393216, 196608},
+      {"gemm", 16777216, 1581056, 790528},
+      {"rope", 18432, 49152, 24576},
+      {"attention_forward", 524288, 49152, 24576},
+      {"attention_backward", 1310720, 98304, 49152},
+      {"swiglu_forward", 163840, 393216, 196608},
+      {"swiglu_backward", 327680, 655360, 327680},
+      {"linear_cross_entropy", 201326592, 2162688, 1097728},
+      {"cross_entropy_stats", 67108864, 1081344, 540672},
+      {"cross_entropy_gradient", 201326592, 2162688, 1097728},
+      {"cross_entropy_loss", 16384, 114688, 114688},
+      {"all_gather", 0, 1048576, 1048576},
+      {"reduce_scatter", 0, 1048576, 1048576},
+      {"all_reduce", 0, 1048576, 1048576},
+      {"send", 0, 1048576, 1048576},
+      {"receive", 0, 1048576, 1048576},
+      {"zero", 0, 131072, 131072},
+      {"accumulate_gradients", 2048, 24576, 24576},
+      {"round_gradients", 0, 12288, 12288},
+      {"widen_gradients", 0, 12288, 12288},
+      {"squared_norm", 4096, 8192, 8192},
+      {"clip_factor", 4, 40, 40},
+      {"adamw", 24576, 57344, 61440},
+      {"cast_parameters", 0, 12288, 12288},
+  };
+  const Layout in_floats{.data = 2, .tensor = 2};
+  Layout in_bfloats = in_floats;
+  in_bfloats.precision = Precision::kBfloat16;
+  for (const OpKind kind : AllOpKinds()) {
+    const auto row =
+        std::find_if(rows.begin(), rows.end(), [&](const Row& row) {
+          return row.name == std::string(OpKindName(kind));
+        });
+    ASSERT_NE(row, rows.end()) << OpKindName(kind);
+    const OpAttributes attributes = SampleAttributes(kind, 1);
+    EXPECT_EQ(WorkOf(in_floats, kind, attributes).flops, row->flops)
+        << row->name;
+    EXPECT_EQ(WorkOf(in_floats, kind, attributes).bytes, row->float_bytes)
+        << row->name;
+    EXPECT_EQ(WorkOf(in_bfloats, kind, attributes).bytes, row->bfloat_bytes)
+        << row->name;
+  }
+}
+
+// Goal: adding to a product costs one more read, and a head that kept its
+// logits one product less. Method: with and without.
+TEST(OpTableTest, WorkFollowsAttributes) {
+  GemmAttributes gemm{.m = 10, .n = 20, .k = 30, .trans_a = true};
+  EXPECT_EQ(WorkOf({}, OpKind::kGemm, gemm).bytes, 4 * (300 + 600 + 200));
+  gemm.accumulate = true;
+  EXPECT_EQ(WorkOf({}, OpKind::kGemm, gemm).bytes, 4 * (300 + 600 + 2 * 200));
+  const OpKind head = OpKind::kCrossEntropyGradient;
+  VocabAttributes vocab{.num_tokens = 10, .hidden = 20, .vocab_rows = 30};
+  EXPECT_EQ(WorkOf({}, head, vocab).flops, 3 * 2 * 6000);
+  vocab.keeps_logits = true;
+  EXPECT_EQ(WorkOf({}, head, vocab).flops, 2 * 2 * 6000);
+}
+
+// Goal: lowering emits every kind, and each as the table has it. Method: the
+// layouts of all axes in both precisions, with gradients in fp32 and rounded,
+// validation and publishing; CheckProgram reads the table. (lower_test sweeps
+// tokens in chunks.)
+TEST(OpTableTest, EveryKindIsLoweredAsItsRowSays) {
+  std::vector<Layout> layouts;
+  for (const Precision precision :
+       {Precision::kFloat32, Precision::kBfloat16}) {
+    for (Layout layout : TestLayouts(precision)) {
+      layouts.push_back(layout);
+      layout.gradient_reduction = Precision::kBfloat16;
+      layouts.push_back(layout);
+    }
+  }
+  const ModelSpec model = TestModel();
+  std::set<OpKind> seen;
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(LayoutToString(layout));
+    for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+      for (const auto& program : {BuildTrainingProgram(model, layout, stage),
+                                  BuildValidationProgram(model, layout, stage),
+                                  BuildPublishProgram(model, layout, stage)}) {
+        ASSERT_TRUE(program.ok()) << program.status();
+        ASSERT_TRUE(CheckProgram(*program).ok()) << CheckProgram(*program);
+        for (const Instruction& instruction : program->instructions) {
+          seen.insert(instruction.kind);
+        }
+      }
+    }
+  }
+  for (const OpKind kind : AllOpKinds()) {
+    EXPECT_TRUE(seen.contains(kind)) << OpKindName(kind);
+  }
+}
+
+// Goal: an instruction that is not what the table says is refused, with the
+// reason. Method: one mistake at a time in a Program that is right.
+TEST(OpTableTest, CheckProgramNamesWhatDiffersFromTheTable) {
+  const Program program = *BuildTrainingProgram(
+      TestModel(), {.data = 2, .micro_batch = 2, .zero = 1}, 0);
+  ASSERT_TRUE(CheckProgram(program).ok()) << CheckProgram(program);
+  const auto error_of =
+      [&](OpKind kind,
+          const std::function<void(Program&, Instruction&)>& change) {
+        Program changed = program;
+        Instruction& first = *std::find_if(
+            changed.instructions.begin(), changed.instructions.end(),
+            [&](const Instruction& in) { return in.kind == kind; });
+        change(changed, first);
+        return std::string(CheckProgram(changed).message());
+      };
+  EXPECT_THAT(error_of(OpKind::kGemm,
+                       [](Program&, Instruction& in) { in.inputs.pop_back(); }),
+              HasSubstr("gemm has 1 inputs instead of 2"));
+  EXPECT_THAT(error_of(OpKind::kRmsNormForward,
+                       [](Program&, Instruction& in) {
+                         in.outputs.push_back(in.outputs[0]);
+                       }),
+              HasSubstr("rms_norm_forward has 3 outputs instead of 2"));
+  EXPECT_THAT(error_of(OpKind::kGemm,
+                       [](Program&, Instruction& in) {
+                         ++std::get<GemmAttributes>(in.attributes).n;
+                       }),
+              HasSubstr("input 1 of gemm, b, is parameters/"));
+  EXPECT_THAT(error_of(OpKind::kSwigluForward,
+                       [](Program& changed, Instruction& in) {
+                         changed.buffers[in.outputs[0]].dtype = DType::kInt32;
+                       }),
+              HasSubstr("output 0 of swiglu_forward, activation, is mb0/"));
+  EXPECT_THAT(
+      error_of(OpKind::kRope,
+               [](Program&, Instruction& in) { in.phase = Phase::kOptimizer; }),
+      HasSubstr("rope is no op of the phase optimizer"));
+  EXPECT_THAT(
+      error_of(OpKind::kSwigluForward,
+               [](Program&, Instruction& in) { in.phase = Phase::kRecompute; }),
+      HasSubstr("is recomputed, but the stage recomputes none"));
+  EXPECT_THAT(error_of(OpKind::kAdamW,
+                       [](Program&, Instruction& in) {
+                         std::swap(in.outputs[1], in.outputs[2]);
+                       }),
+              HasSubstr("adamw writes exp_avg to exp_avg_sq/"));
+  EXPECT_THAT(error_of(OpKind::kSwigluForward,
+                       [](Program&, Instruction& in) {
+                         in.attributes = NoAttributes{};
+                       }),
+              HasSubstr("has the attributes of another op kind"));
+}
+
+}  // namespace
+}  // namespace millrace
