@@ -229,7 +229,7 @@ TEST(UnevenTest, IsChosenWhereItIsFaster) {
   EXPECT_EQ(again->prediction.step_time_s, plan->prediction.step_time_s);
 
   const std::string text = ExplainPlan(input.job, pools[0].profile, *plan, {});
-  EXPECT_THAT(text, HasSubstr("  shares     "));
+  EXPECT_THAT(text, HasSubstr("  shares       "));
   EXPECT_THAT(text, HasSubstr("a100-80gb: "));
   const std::string json = PlanToJson(*plan, {});
   EXPECT_THAT(json, HasSubstr("\"uneven\""));
