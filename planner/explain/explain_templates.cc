@@ -26,12 +26,10 @@ std::string LostNodesTable(const LostNodesAnswer& answer) {
         is_new ? FormatSeconds(row.anew_s) : "-");
     const std::string name =
         is_new || plan.num_lost_nodes == 0
-            ? absl::StrCat(
-                  LayoutName(plan.layout),
-                  plan.pipeline_outermost ? ", pipeline outermost" : "",
-                  plan.plan_only ? ", plan only" : "")
+            ? absl::StrCat(LayoutName(plan.layout),
+                           plan.plan_only ? ", plan only" : "")
             : "the same, on idle devices";
-    absl::StrAppend(&text, cells, LastCell(name, cells.size()), "\n");
+    absl::StrAppend(&text, RowWithName(cells, name), "\n");
   }
   if (!answer.end.empty()) {
     absl::StrAppend(

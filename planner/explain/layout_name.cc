@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "planner/layout/recompute.h"
@@ -91,9 +92,12 @@ std::string NameOf(const Plan& plan) {
   return LayoutName(plan.layout, !plan.listed_bytes.empty());
 }
 
-std::string LastCell(const std::string& name, size_t column) {
-  if (column + name.size() <= kPageColumns) return name;
-  return absl::StrCat("\n", std::string(kOwnLineIndent, ' '), name);
+std::string RowWithName(const std::string& cells, const std::string& name) {
+  if (cells.size() + name.size() <= kPageColumns) {
+    return absl::StrCat(cells, name);
+  }
+  return absl::StrCat(absl::StripTrailingAsciiWhitespace(cells), "\n",
+                      std::string(kOwnLineIndent, ' '), name);
 }
 
 }  // namespace millrace

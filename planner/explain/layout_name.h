@@ -3,7 +3,6 @@
 #ifndef MILLRACE_PLANNER_EXPLAIN_LAYOUT_NAME_H_
 #define MILLRACE_PLANNER_EXPLAIN_LAYOUT_NAME_H_
 
-#include <cstddef>
 #include <string>
 
 #include "planner/layout/layout.h"
@@ -28,9 +27,9 @@ std::string LayoutName(const Layout& layout, bool passes_listed = false);
 // The name of the plan's layout.
 std::string NameOf(const Plan& plan);
 
-// `name` as the last cell of a row that has `column` characters before it: the
-// name itself, or on a line of its own if the page is too narrow.
-std::string LastCell(const std::string& name, size_t column);
+// A row that ends with `name`, without \n. The name has a line of its own if
+// the page is too narrow for it beside `cells`.
+std::string RowWithName(const std::string& cells, const std::string& name);
 
 }  // namespace millrace
 

@@ -164,10 +164,9 @@ std::string SensitivityTable(const Plan& chosen,
                         100 * Saving(row.kept_step_time_s, chosen),
                         FormatStepTime(row.best_step_time_s),
                         100 * Saving(row.best_step_time_s, chosen));
-    absl::StrAppend(&text, cells,
-                    row.best_changes
-                        ? LastCell(LayoutName(row.best), cells.size())
-                        : "the same",
+    absl::StrAppend(&text,
+                    RowWithName(cells, row.best_changes ? LayoutName(row.best)
+                                                        : "the same"),
                     "\n");
   }
   return text;

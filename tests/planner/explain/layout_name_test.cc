@@ -55,8 +55,9 @@ TEST(LayoutNameTest, SaysWhatIsRecomputed) {
 // last column where it fits, and the next.
 TEST(LayoutNameTest, LeavesRowsThatAreTooNarrow) {
   const std::string name = "pp16 dp4 mb1";
-  EXPECT_EQ(LastCell(name, kPageColumns - name.size()), name);
-  EXPECT_EQ(LastCell(name, kPageColumns - name.size() + 1), "\n      " + name);
+  const std::string cells(kPageColumns - name.size() - 2, 'c');
+  EXPECT_EQ(RowWithName(cells + "  ", name), cells + "  " + name);
+  EXPECT_EQ(RowWithName(cells + "   ", name), cells + "\n      " + name);
 }
 
 }  // namespace
