@@ -50,6 +50,7 @@ struct PlanOptions {
   uint64_t seed = 0;
   std::optional<int32_t> num_steps;
   bool program = false;
+  bool explain = false;
   bool json = false;
   std::string export_to;    // Of a Framework; empty: none.
   std::string output_path;  // Of the export; empty: standard output.
@@ -183,8 +184,11 @@ absl::Status RunPlan(const PlanOptions& options) {
     plan.prediction.step_time_high_s = std::max(
         plan.prediction.step_time_high_s.value_or(0), disturbed->high_s);
   }
-  ASSIGN_OR_RETURN(const bool has_other_choices,
-                   AddOtherChoices(planned, &plan));
+  // Fifteen more searches, so only for those who want to read more.
+  bool has_other_choices = true;
+  if (options.explain || options.json || !options.timeline_path.empty()) {
+    ASSIGN_OR_RETURN(has_other_choices, AddOtherChoices(planned, &plan));
+  }
   for (const std::string& warning :
        WarningsFor(planned.job, here, planned.profile, planned.num_devices)) {
     plan.warnings.push_back(warning);
@@ -217,9 +221,13 @@ absl::Status RunPlan(const PlanOptions& options) {
   answers.disturbed = std::move(disturbed);
   answers.leaves_out_neighbours = !has_other_choices;
   answers.num_calibration_runs = planned.profile.calibration_runs.size();
-  std::cout << (options.json
-                    ? PlanToJson(plan, answers)
-                    : ExplainPlan(planned.job, planned.profile, plan, answers));
+  if (options.json) {
+    std::cout << PlanToJson(plan, answers);
+  } else if (options.explain) {
+    std::cout << ExplainPlan(planned.job, planned.profile, plan, answers);
+  } else {
+    std::cout << SummarizePlan(planned.job, planned.profile, plan, answers);
+  }
   return absl::OkStatus();
 }
 
@@ -290,6 +298,11 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
   CLI::Option* program = command->add_flag(
       "--program", options->program,
       "Print every instruction, wait and buffer of the step instead");
+  CLI::Option* explain = command->add_flag(
+      "--explain", options->explain,
+      "Tell also where time and memory go, how the figures were made, what "
+      "neighbouring layouts cost and why others lost");
+  explain->excludes(program);
   CLI::Option* json =
       command->add_flag("--json", options->json, "Print one JSON object")
           ->excludes(program);
@@ -302,6 +315,7 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
                            JoinWithOr(ExportNames())))
           ->check(CLI::IsMember(ExportNames()))
           ->excludes(program)
+          ->excludes(explain)
           ->excludes(json);
   command
       ->add_option("--output", options->output_path,

@@ -7,12 +7,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "coordinator/planning.h"
 #include "planner/learn/profile_request.h"
 #include "planner/profile/prediction_interval.h"
 #include "planner/profile/profile_file.h"
 #include "planner/profile/shipped_profiles.h"
+#include "planner/text/page.h"
 #include "worker/backend/agent_devices.h"
 #include "worker/backend/cuda_backend.h"
 #include "worker/measure/machine.h"
@@ -23,6 +25,32 @@ namespace {
 Here NoGpus(const Here& cpu) {
   return {.machine = absl::StrCat(cpu.machine, " (no GPU)"),
           .threads_per_device = [](int32_t) { return 1; }};
+}
+
+// What is missing, and both ways to a plan.
+std::string NoProfileText(const JobSpec& job, int32_t num_devices) {
+  const std::vector<std::string> shipped = ShippedProfileNames();
+  std::string text = absl::StrCat(
+      "no hardware profile of this machine for this model and batch",
+      num_devices > 0 ? absl::StrCat(" on ", num_devices, " devices") : "",
+      "; two ways to a plan:\n",
+      "  measure this machine:    millrace profile JOB\n"
+      "  plan for other hardware: millrace plan JOB --profile NAME --devices ",
+      num_devices > 0 ? absl::StrCat(num_devices) : "N");
+  if (!shipped.empty()) {
+    absl::StrAppend(
+        &text, "\n",
+        WrapLine(absl::StrCat("    NAME: ", absl::StrJoin(shipped, ", "),
+                              "; or the path of a profile"),
+                 10));
+  }
+  if (!job.resources.uses_cuda()) {
+    absl::StrAppend(&text,
+                    "\n    these are GPUs that train in bf16; this job trains "
+                    "on CPUs in ",
+                    job.training.precision);
+  }
+  return text;
 }
 
 // This machine's newest cached profile for the job's model and batch; with the
@@ -50,10 +78,23 @@ absl::StatusOr<HardwareProfile> FindCachedProfile(const JobSpec& job,
     }
   }
   if (newest.has_value()) return *std::move(newest);
-  return absl::NotFoundError(absl::StrCat(
-      "no hardware profile of this machine for this model and batch",
-      num_devices > 0 ? absl::StrCat(" on ", num_devices, " devices") : "",
-      "; measure one with millrace profile JOB, or name one with --profile"));
+  return absl::NotFoundError(NoProfileText(job, num_devices));
+}
+
+// Empty unless the job's nodes have more devices than the profile's.
+std::string SmallerNodesWarning(const JobSpec& job,
+                                const HardwareProfile& profile,
+                                int32_t num_devices) {
+  const int32_t on_node =
+      std::min(num_devices, job.resources.devices_per_agent.value_or(0));
+  if (on_node <= profile.ranks_per_host) return "";
+  return absl::StrCat(
+      "the job's nodes have ", on_node,
+      " devices (resources.devices_per_agent), those of hardware profile '",
+      profile.name, "' ", profile.ranks_per_host,
+      ": the plan takes links between the others of a node for links between "
+      "nodes; name a profile with nodes of ",
+      on_node, ", or measure one with millrace profile JOB");
 }
 
 std::string NotMeasuredWarning(const ModelSpec& model,
@@ -108,14 +149,21 @@ absl::StatusOr<HardwareProfile> FindProfileFor(const std::string& name,
 std::vector<std::string> WarningsFor(const JobSpec& job, const Here& here,
                                      const HardwareProfile& profile,
                                      int32_t num_devices) {
-  if (profile.gemms.empty()) return {NotMeasuredWarning(job.model, profile)};
-  const int32_t on_host = std::min(num_devices, profile.ranks_per_host);
-  const ProfileIdentity identity = {
-      .machine = here.machine,
-      .num_ranks = num_devices,
-      .threads_per_device = here.threads_per_device(on_host)};
-  return job.resources.uses_cuda() ? GpuProfileWarnings(profile, identity)
-                                   : ProfileWarnings(profile, identity);
+  std::vector<std::string> warnings;
+  if (profile.gemms.empty()) {
+    warnings = {NotMeasuredWarning(job.model, profile)};
+  } else {
+    const int32_t on_host = std::min(num_devices, profile.ranks_per_host);
+    const ProfileIdentity identity = {
+        .machine = here.machine,
+        .num_ranks = num_devices,
+        .threads_per_device = here.threads_per_device(on_host)};
+    warnings = job.resources.uses_cuda() ? GpuProfileWarnings(profile, identity)
+                                         : ProfileWarnings(profile, identity);
+  }
+  std::string smaller = SmallerNodesWarning(job, profile, num_devices);
+  if (!smaller.empty()) warnings.push_back(std::move(smaller));
+  return warnings;
 }
 
 }  // namespace millrace

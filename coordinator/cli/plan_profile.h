@@ -26,14 +26,15 @@ absl::StatusOr<Here> FindHere(const JobSpec& job);
 // The shipped profile of this name, or the one of this path; with an empty one
 // the job's, or this machine's newest cached one for the job's model and batch,
 // measured on `num_devices` if that is not 0. InvalidArgument for a name that
-// nothing has; NotFound, saying how to measure one, where there is none here.
+// nothing has; NotFound, saying how to measure one and which are shipped, where
+// there is none here.
 absl::StatusOr<HardwareProfile> FindProfileFor(const std::string& name,
                                                int32_t num_devices,
                                                const JobSpec& job,
                                                const Here& here);
 
 // A sentence for each way in which `profile` was not measured here, on so many
-// devices.
+// devices, and one where its nodes are smaller than the job's.
 std::vector<std::string> WarningsFor(const JobSpec& job, const Here& here,
                                      const HardwareProfile& profile,
                                      int32_t num_devices);

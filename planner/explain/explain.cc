@@ -1,8 +1,8 @@
 #include "planner/explain/explain.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,17 +12,29 @@
 #include "planner/explain/explain_disturbance.h"
 #include "planner/explain/explain_goodput.h"
 #include "planner/explain/explain_neighbours.h"
+#include "planner/explain/layout_name.h"
+#include "planner/explain/plan_table.h"
 #include "planner/profile/learnt_history.h"
 #include "planner/search/prediction.h"
 #include "planner/search/search_budget.h"
+#include "planner/text/page.h"
 
 namespace millrace {
 namespace {
 
-// More rows than these tell a reader nothing new.
-constexpr size_t kShownAlternatives = 10;
-// Where the text of a named line starts.
-constexpr int kColumn = 13;
+// The column at which the text of a named line starts.
+constexpr size_t kColumn = 15;
+
+// "  name         text", on as many lines as the text takes; nothing for an
+// empty text.
+std::string NamedLine(absl::string_view name, absl::string_view text) {
+  if (text.empty()) return "";
+  return absl::StrCat(
+      WrapLine(absl::StrFormat("  %-*s%s", static_cast<int>(kColumn - 2), name,
+                               text),
+               kColumn),
+      "\n");
+}
 
 std::string Percent(double fraction) {
   return absl::StrFormat("%.1f %%", 100 * fraction);
@@ -42,22 +54,6 @@ std::string MemoryText(const Prediction& prediction) {
       other >= kMiB ? absl::StrCat(", other ", FormatBytes(other)) : "");
 }
 
-std::string LayoutText(const Alternative& alternative) {
-  return absl::StrCat(
-      LayoutToString(alternative.layout),
-      alternative.listed_bytes.empty() ? "" : ", passes listed");
-}
-
-std::string AlternativeRow(int width, const Alternative& alternative) {
-  const Prediction& prediction = alternative.prediction;
-  const std::string memory = prediction.memory_bytes() > 0
-                                 ? FormatBytes(prediction.memory_bytes())
-                                 : "-";
-  return absl::StrFormat(
-      "  %-*s %10s %10s  %s\n", width, LayoutText(alternative),
-      FormatStepTime(prediction.step_time_s), memory, alternative.reason);
-}
-
 // "norm, 64.0 MiB for 0.05 ms".
 std::string PriceText(const RecomputeCandidate& price) {
   return absl::StrCat(RecomputeName(price.op), ", ",
@@ -65,21 +61,23 @@ std::string PriceText(const RecomputeCandidate& price) {
                       FormatSeconds(price.seconds));
 }
 
-// What is computed again, what it saves and takes, and what would be next.
+// What is recomputed, what that costs, and which op would be next.
 std::string RecomputeText(const Plan& plan) {
   const Recompute set = plan.layout.recompute;
   if (set == Recompute::kNone) return "";
   const std::string what = set == Recompute::kFull
                                ? "all layers from their inputs"
                                : RecomputeName(set);
-  std::string text = absl::StrCat(
-      "  recompute  ",
-      plan.layout.recompute_by_stage.empty()
-          ? what
-          : absl::StrCat("by stage, the least with which each fits, at most ",
-                         what),
-      ", ", Percent(plan.prediction.recompute_fraction),
-      " of the step, for memory\n");
+  std::string text = NamedLine(
+      "recompute",
+      absl::StrCat(
+          plan.layout.recompute_by_stage.empty()
+              ? what
+              : absl::StrCat("by stage, the least with which each fits, at "
+                             "most ",
+                             what),
+          ", ", Percent(plan.prediction.recompute_fraction),
+          " of the step, for memory"));
   std::vector<std::string> prices;
   std::string next;
   for (const RecomputeCandidate& price : plan.recompute_prices) {
@@ -90,9 +88,9 @@ std::string RecomputeText(const Plan& plan) {
     }
   }
   if (prices.empty()) return text;
-  return absl::StrCat(text, std::string(kColumn, ' '),
-                      "saves of each layer and micro-batch: ",
-                      absl::StrJoin(prices, "; "), next, "\n");
+  return absl::StrCat(
+      text, NamedLine("", absl::StrCat("saves of each layer and micro-batch: ",
+                                       absl::StrJoin(prices, "; "), next)));
 }
 
 // "1.20 s (1.10 s to 1.35 s)".
@@ -109,59 +107,81 @@ bool IsMeasured(const HardwareProfile& profile) {
   return !profile.gemms.empty();
 }
 
-// What the job leaves no choice of.
+// The keys of the job's section layout that leave the planner no choice.
 std::string PinnedText(const JobSpec& job) {
   const std::vector<const JobKey*> keys = PinnedKeys(job);
-  if (keys.empty()) return "";
-  return absl::StrCat("  pinned     by the job: ", PinsText(keys, job), "\n");
+  return keys.empty() ? "" : absl::StrCat("by the job: ", PinsText(keys, job));
 }
 
-std::string PlanOnlyText(const Plan& plan) {
+// Limits of the plan that a reader must know.
+std::string Notes(const Plan& plan) {
+  std::string text;
+  if (plan.plan_only) {
+    absl::StrAppend(
+        &text,
+        NamedLine("plan only",
+                  absl::StrCat("no worker can execute this layout or model "
+                               "yet; the prediction is by ",
+                               plan.simulated ? "passes" : "the closed form",
+                               plan.by_passes.has_value()
+                                   ? ", on the scale of instructions"
+                                   : "")));
+  }
+  if (plan.num_idle_devices > 0) {
+    absl::StrAppend(&text,
+                    NamedLine("devices", absl::StrCat(plan.num_idle_devices,
+                                                      " are left idle")));
+  }
+  return text;
+}
+
+// How fast the step is, against what its devices could do.
+std::string SpeedLine(const HardwareProfile& profile, const Plan& plan) {
+  const Prediction& prediction = plan.prediction;
   return absl::StrCat(
-      plan.plan_only
-          ? absl::StrCat("  plan only  no worker can execute "
-                         "this layout or model yet; the "
-                         "prediction is by ",
-                         plan.simulated ? "passes" : "the closed form",
-                         plan.by_passes.has_value()
-                             ? ", on the scale of instructions"
-                             : "",
-                         "\n")
-          : "",
-      plan.pipeline_outermost
-          ? "  placement  innermost first: tensor, context, "
-            "data, pipeline\n"
-          : "",
-      plan.listed_bytes.empty() ? ""
-                                : "  order      passes as list scheduling "
-                                  "orders them by their costs, "
-                                  "within memory\n",
-      plan.num_idle_devices > 0
-          ? absl::StrCat("  devices    ", plan.num_idle_devices,
-                         " are left idle\n")
-          : "");
+      StepTimeText(prediction), ", ", FormatCount(prediction.tokens_per_s),
+      " tokens/s, MFU ", Percent(prediction.mfu_causal),
+      IsMeasured(profile) ? " of what each rank's best GEMM alone reaches"
+                          : " of the bf16 FLOP/s that the data sheet says");
 }
 
+// The chosen layout, its time and its memory, part by part.
 std::string Choice(const JobSpec& job, const HardwareProfile& profile,
-                   const Plan& plan) {
+                   const Plan& plan, const PlanAnswers& answers) {
   const Prediction& prediction = plan.prediction;
   const double training_s =
       prediction.step_time_s * static_cast<double>(job.training.num_steps);
   return absl::StrCat(
-      "  layout     ", LayoutToString(plan.layout),
-      plan.layout.tensor > 1 ? ", sequence-parallel" : "", "\n",
-      PinnedText(job), PlanOnlyText(plan), "  step time  ",
-      StepTimeText(prediction), ", ", FormatCount(prediction.tokens_per_s),
-      " tokens/s, ", Percent(prediction.mfu_causal),
-      IsMeasured(profile) ? " of what each rank's best GEMM alone reaches"
-                          : " of the bf16 FLOP/s that the data sheet says",
-      "\n", "  training   ", FormatSeconds(training_s), " for ",
-      job.training.num_steps, " steps, without start and checkpoints\n",
-      "  memory     ", MemoryText(prediction), "\n", "  idle       bubble ",
-      Percent(prediction.bubble_fraction),
-      " of the step, exposed communication ",
-      Percent(prediction.exposed_communication_fraction), "\n",
-      RecomputeText(plan));
+      NamedLine(
+          "layout",
+          absl::StrCat(LayoutToString(plan.layout),
+                       plan.layout.tensor > 1 ? ", sequence-parallel" : "")),
+      NamedLine("pinned", PinnedText(job)),
+      NamedLine("placement",
+                plan.pipeline_outermost
+                    ? "innermost first: tensor, context, data, pipeline"
+                    : ""),
+      NamedLine("order", plan.listed_bytes.empty()
+                             ? ""
+                             : "passes as list scheduling orders them by their "
+                               "costs, within memory"),
+      NamedLine("step time", SpeedLine(profile, plan)),
+      NamedLine("training", absl::StrCat(FormatSeconds(training_s), " for ",
+                                         job.training.num_steps,
+                                         " steps, without start and "
+                                         "checkpoints")),
+      answers.parts.has_value()
+          ? NamedLine("time", BindingText(*answers.parts, plan, profile))
+          : "",
+      NamedLine(
+          "idle",
+          absl::StrCat("bubble ", Percent(prediction.bubble_fraction),
+                       " of the step, exposed communication ",
+                       Percent(prediction.exposed_communication_fraction))),
+      NamedLine("memory", MemoryText(prediction)), RecomputeText(plan),
+      answers.next_step.empty()
+          ? ""
+          : NamedLine("levers", NextStepText(plan, answers.next_step)));
 }
 
 std::string SearchText(const Plan& plan) {
@@ -186,7 +206,7 @@ std::string SearchText(const Plan& plan) {
 std::string CalibrationText(const HardwareProfile& profile) {
   const std::vector<CalibrationRun>& runs = profile.calibration_runs;
   if (runs.empty()) return "";
-  return absl::StrCat("\n             calibrated by ",
+  return absl::StrCat("calibrated by ",
                       runs.size() < kRunsKept ? "" : "the last ", runs.size(),
                       runs.size() == 1 ? " run" : " runs", ", the last ",
                       runs.back().run, " on ", runs.back().date,
@@ -194,35 +214,45 @@ std::string CalibrationText(const HardwareProfile& profile) {
                       ", measured ", FormatSeconds(runs.back().measured_s));
 }
 
+// Which measurements the figures rest on, and how the plan was found.
 std::string Basis(const HardwareProfile& profile, const Plan& plan) {
   return absl::StrCat(
-      "  profile    ", profile.name,
-      IsMeasured(profile)
-          ? absl::StrCat(", measured on ", profile.provenance.description)
-          : absl::StrCat(", from data sheets: ",
-                         profile.provenance.description),
-      ", ", profile.provenance.date, CalibrationText(profile), "\n",
-      "  search     ", SearchText(plan), "\n");
+      NamedLine(
+          "profile",
+          absl::StrCat(
+              profile.name,
+              IsMeasured(profile) ? ", measured on " : ", from data sheets: ",
+              profile.provenance.description, ", ", profile.provenance.date)),
+      NamedLine("", CalibrationText(profile)),
+      NamedLine("search", SearchText(plan)));
 }
 
-std::string Binding(const HardwareProfile& profile, const Plan& plan,
-                    const PlanAnswers& answers) {
+// What binds and the next lever, one line each.
+std::string Advice(const HardwareProfile& profile, const Plan& plan,
+                   const PlanAnswers& answers) {
+  constexpr size_t kRoom = kPageColumns - kColumn;
+  return absl::StrCat(
+      answers.parts.has_value()
+          ? NamedLine("what binds",
+                      BriefBindingText(*answers.parts, plan, profile, kRoom))
+          : "",
+      answers.next_step.empty()
+          ? ""
+          : NamedLine("next lever",
+                      BriefLeverText(plan, answers.next_step, kRoom)));
+}
+
+// What disturbs the step, and what failures and prices make of the plan.
+std::string OverWeeks(const PlanAnswers& answers) {
   std::string text;
-  if (answers.parts.has_value()) {
-    absl::StrAppend(&text, "  binds      ",
-                    BindingText(*answers.parts, plan, profile), "\n");
-  }
-  if (!answers.next_step.empty()) {
-    absl::StrAppend(&text, "  next step  ",
-                    NextStepText(plan, answers.next_step), "\n");
-  }
   if (answers.disturbed.has_value()) {
-    absl::StrAppend(&text, "  disturbed  ",
-                    DisturbanceText(*answers.disturbed, kColumn), "\n");
+    const char* name = "disturbed";
+    for (const std::string& line : DisturbanceLines(*answers.disturbed)) {
+      absl::StrAppend(&text, NamedLine(std::exchange(name, ""), line));
+    }
   }
   if (answers.goodput.has_value()) {
-    absl::StrAppend(&text, "  goodput    ", GoodputText(*answers.goodput),
-                    "\n");
+    absl::StrAppend(&text, NamedLine("goodput", GoodputText(*answers.goodput)));
   }
   return text;
 }
@@ -247,15 +277,15 @@ std::string WhatIfText(const Plan& plan, const PlanAnswers& answers) {
     return FormatBytes(static_cast<int64_t>(count));
   };
   const auto count = [](double number) { return FormatCount(number); };
+  const std::string changes = absl::StrJoin(
+      answers.changes, ", ", [](std::string* out, const ValueChange& change) {
+        absl::StrAppend(out, change.key, " ", change.before, " -> ",
+                        change.after);
+      });
   std::string text = absl::StrCat(
-      "\n  what if ",
-      absl::StrJoin(answers.changes, ", ",
-                    [](std::string* out, const ValueChange& change) {
-                      absl::StrAppend(out, change.key, " ", change.before,
-                                      " -> ", change.after);
-                    }),
-      "\n  layout before  ", LayoutToString(old.layout), "\n  layout after   ",
-      plan.layout == old.layout ? "the same" : LayoutToString(plan.layout),
+      "\n", WrapLine(absl::StrCat("  what if ", changes), 10),
+      "\n  layout before  ", NameOf(old), "\n  layout after   ",
+      NameOf(plan) == NameOf(old) ? "the same" : NameOf(plan),
       absl::StrFormat("\n\n  %-22s %12s %12s  %s\n", "", "before", "after",
                       "change"),
       ChangeRow("step time", before.step_time_s, after.step_time_s,
@@ -288,84 +318,80 @@ std::string Answers(const Plan& plan, const PlanAnswers& answers) {
   return text;
 }
 
-// The first ones, of those that differ in chunks alone the first.
-std::vector<const Alternative*> ShownAlternatives(const Plan& plan) {
-  std::vector<const Alternative*> shown;
-  for (const Alternative& alternative : plan.alternatives) {
-    const bool is_twin =
-        DifferInChunksOnly(alternative.layout, plan.layout) ||
-        std::any_of(shown.begin(), shown.end(), [&](const Alternative* other) {
-          return DifferInChunksOnly(alternative.layout, other->layout);
-        });
-    if (!is_twin && shown.size() < kShownAlternatives) {
-      shown.push_back(&alternative);
-    }
-  }
-  return shown;
+std::string SkippedNeighbours(const Plan& plan) {
+  const bool prices_many =
+      plan.layouts_considered > kMostConsideredForNeighbours;
+  return NamedLine(
+      "skipped",
+      absl::StrCat(
+          "neighbouring layouts (15 more searches; automatic up to ",
+          prices_many ? kMostConsideredForNeighbours : kMostListedForNeighbours,
+          prices_many ? " layouts" : " list-scheduled passes", ", here ",
+          prices_many ? plan.layouts_considered : NumListedPasses(plan),
+          "). Ask for one with --compare."));
 }
 
-std::string AlternativesTable(const Plan& plan) {
-  const std::vector<const Alternative*> shown = ShownAlternatives(plan);
-  if (plan.alternatives.empty()) return "";
-  size_t width = 0;
-  for (const Alternative* alternative : shown) {
-    width = std::max(width, LayoutText(*alternative).size());
-  }
-  const int columns = static_cast<int>(width);
-  std::string text;
-  if (!shown.empty()) {
-    text = absl::StrFormat("\n  %-*s %10s %10s  %s\n", columns, "alternative",
-                           "step time", "memory", "why not");
-  }
-  for (const Alternative* alternative : shown) {
-    absl::StrAppend(&text, AlternativeRow(columns, *alternative));
-  }
-  if (shown.size() < plan.alternatives.size()) {
-    absl::StrAppend(&text, "  and ", plan.alternatives.size() - shown.size(),
-                    " more; --json lists them all\n");
+// What the plan is for.
+std::string Head(const JobSpec& job, const HardwareProfile& profile,
+                 const Plan& plan, const PlanAnswers& answers) {
+  const int32_t num_devices = plan.layout.num_ranks();
+  std::string text = absl::StrCat(
+      WrapLine(absl::StrCat("Plan for ", job.name, ": ",
+                            FormatCount(static_cast<double>(
+                                CountParameters(job.model).total)),
+                            " parameters on ", num_devices,
+                            num_devices == 1 ? " device" : " devices", " (",
+                            profile.name, "), ", job.training.global_batch,
+                            " sequences of ", job.model.sequence_length,
+                            " tokens a step, ", PrecisionName(plan.layout)),
+               2),
+      "\n");
+  if (!answers.devices_from.empty()) {
+    absl::StrAppend(&text,
+                    WrapLine(absl::StrCat("Planned for ", answers.devices_from,
+                                          "; --devices says otherwise"),
+                             2),
+                    "\n");
   }
   return text;
 }
 
-std::string LeftOutText(const Plan& plan) {
-  const bool prices_many =
-      plan.layouts_considered > kSearchBudget.most_priced_for_neighbours;
-  return absl::StrCat(
-      "\n  left out: what other sizes of each axis and micro-batch, other "
-      "ZeRO, "
-      "recompute and schedule cost, which takes fifteen more searches and is "
-      "looked for where one ",
-      prices_many ? "prices" : "orders", " at most ",
-      prices_many ? kSearchBudget.most_priced_for_neighbours
-                  : kSearchBudget.most_listed_for_neighbours,
-      prices_many ? " layouts" : " passes", ", not ",
-      prices_many ? plan.layouts_considered : NumListedPasses(plan),
-      "; ask for one with --compare\n");
+std::string Warnings(const Plan& plan) {
+  std::string text = plan.warnings.empty() ? "" : "\n";
+  for (const std::string& warning : plan.warnings) {
+    absl::StrAppend(&text, WrapLine(absl::StrCat("warning: ", warning), 2),
+                    "\n");
+  }
+  return text;
+}
+
+// The summary, with `details` after what everyone sees.
+std::string Text(const JobSpec& job, const HardwareProfile& profile,
+                 const Plan& plan, const PlanAnswers& answers,
+                 const std::string& details) {
+  const std::string advice = absl::StrCat(
+      Notes(plan), Advice(profile, plan, answers), OverWeeks(answers));
+  return absl::StrCat(Head(job, profile, plan, answers), "\n", PlanTable(plan),
+                      advice.empty() ? "" : "\n", advice, details,
+                      Answers(plan, answers), Warnings(plan));
 }
 
 }  // namespace
 
+std::string SummarizePlan(const JobSpec& job, const HardwareProfile& profile,
+                          const Plan& plan, const PlanAnswers& answers) {
+  return Text(job, profile, plan, answers, "");
+}
+
 std::string ExplainPlan(const JobSpec& job, const HardwareProfile& profile,
                         const Plan& plan, const PlanAnswers& answers) {
-  const int32_t num_devices = plan.layout.num_ranks();
-  return absl::StrCat(
-      "Plan for ", job.name, ": ",
-      FormatCount(static_cast<double>(CountParameters(job.model).total)),
-      " parameters on ", num_devices, num_devices == 1 ? " device" : " devices",
-      ", ", job.training.global_batch, " sequences of ",
-      job.model.sequence_length, " tokens a step\n",
-      answers.devices_from.empty()
-          ? ""
-          : absl::StrCat("Planned for ", answers.devices_from,
-                         "; --devices says otherwise\n"),
-      "\n", Choice(job, profile, plan), Binding(profile, plan, answers),
-      Basis(profile, plan), AlternativesTable(plan),
-      answers.leaves_out_neighbours ? LeftOutText(plan) : "",
-      Answers(plan, answers),
-      absl::StrJoin(plan.warnings, "",
-                    [](std::string* out, const std::string& warning) {
-                      absl::StrAppend(out, "\nwarning: ", warning, "\n");
-                    }));
+  const std::string reasons = ReasonsInFull(plan);
+  return Text(
+      job, profile, plan, answers,
+      absl::StrCat("\n", Choice(job, profile, plan, answers),
+                   Basis(profile, plan),
+                   answers.leaves_out_neighbours ? SkippedNeighbours(plan) : "",
+                   reasons.empty() ? "" : "\n", reasons));
 }
 
 }  // namespace millrace

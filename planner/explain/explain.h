@@ -1,4 +1,4 @@
-// A Plan for people; planner/explain/explain_json.h has it for programs.
+// A plan as text for people; explain_json.h writes it as JSON for programs.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_H_
@@ -20,29 +20,35 @@
 
 namespace millrace {
 
-// What was asked beside the plan itself; what was not is empty.
+// The answers to whatever was asked beside the plan itself. A member is empty
+// where its question was not asked.
 struct PlanAnswers {
-  // Where nobody said how many devices: how many, and what did instead.
+  // Where --devices was not given: how many devices, and who says so.
   std::string devices_from;
   std::optional<LayoutParts> parts;       // Of the plan's layout.
   std::vector<SensitivityRow> next_step;  // FindNextStep().
   std::vector<SensitivityRow> sensitivity;
   std::vector<LayoutComparison> comparisons;
   std::optional<GoodputReport> goodput;    // Where the job asks.
-  std::optional<DisturbedStep> disturbed;  // By noise and what is slow.
+  std::optional<DisturbedStep> disturbed;  // By noise and slow devices.
   std::optional<LostNodesAnswer> lost_nodes;
-  // AddNeighbours() would have taken long.
+  // AddNeighbours() was skipped because it would have taken long.
   bool leaves_out_neighbours = false;
-  // Runs that the profile learnt from, for programs; people are told anyway.
+  // Runs that the profile learnt from, for JSON; text reads the profile.
   size_t num_calibration_runs = 0;
   // The plan is for the changed case; `before` is the one without.
   std::vector<ValueChange> changes;
   std::optional<Plan> before;
 };
 
-// The choice, its predicted time and memory, what binds, the best alternatives
-// with the reason each lost, the answers, and the plan's warnings. Lines end
-// with \n.
+// The table of the choice and the best alternatives, one line each for what
+// binds and for the next lever, the answers to the questions, and the plan's
+// warnings. Lines end with \n and fit 110 columns.
+std::string SummarizePlan(const JobSpec& job, const HardwareProfile& profile,
+                          const Plan& plan, const PlanAnswers& answers = {});
+
+// The summary, and where time and memory go, what the job pins, what recompute
+// costs, how the figures were made, and why others lost in whole sentences.
 std::string ExplainPlan(const JobSpec& job, const HardwareProfile& profile,
                         const Plan& plan, const PlanAnswers& answers = {});
 

@@ -14,9 +14,11 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "planner/explain/layout_name.h"
 #include "planner/job/job_file.h"
 #include "planner/search/prediction.h"
 #include "planner/text/nearest_word.h"
+#include "planner/text/page.h"
 
 namespace millrace {
 namespace {
@@ -26,6 +28,8 @@ constexpr char kSection[] = "layout.";
 constexpr size_t kShownCauses = 3;
 // Parts that differ by less than this share of the step are no cause.
 constexpr double kShownCause = 5e-4;
+// Comparisons that fit a page beside the choice; more have a further table.
+constexpr size_t kColumnsOfATable = 2;
 // Any layout fits; exact as a double, so it may stand in a job file.
 constexpr int64_t kUnlimitedMemory = int64_t{1} << 52;
 
@@ -244,6 +248,23 @@ std::string Rows(const std::vector<Column>& columns,
   return text;
 }
 
+// The parts of time and memory of each column. Lines end with \n.
+std::string PartsTable(const std::vector<Column>& columns) {
+  std::string text =
+      absl::StrFormat("\n  %-30s %11s", "a part of the step", "chosen");
+  for (size_t i = 1; i < columns.size(); ++i) {
+    absl::StrAppendFormat(&text, " %24s", columns[i].title);
+  }
+  absl::StrAppend(
+      &text, "\n",
+      Rows<double>(columns, &LayoutParts::time,
+                   [](double seconds) { return FormatStepTime(seconds); }),
+      "\n  bytes of the most loaded rank\n",
+      Rows<int64_t>(columns, &LayoutParts::memory,
+                    [](int64_t bytes) { return FormatBytes(bytes); }));
+  return text;
+}
+
 }  // namespace
 
 std::vector<const JobKey*> PinnedKeys(const JobSpec& job) {
@@ -303,33 +324,31 @@ absl::StatusOr<LayoutComparison> CompareLayout(const std::string& asked,
 std::string ComparisonsTable(const Plan& chosen,
                              const LayoutParts& chosen_parts,
                              const std::vector<LayoutComparison>& comparisons) {
-  std::vector<Column> columns = {{"chosen", &chosen_parts}};
-  std::string text = absl::StrCat("\n  compared with the chosen ",
-                                  LayoutToString(chosen.layout), "\n");
+  std::string text =
+      absl::StrCat("\n  compared with the chosen ", NameOf(chosen), "\n");
+  std::vector<Column> others;
   for (const LayoutComparison& comparison : comparisons) {
     absl::StrAppend(
-        &text, "  ", comparison.asked, ": ",
-        comparison.plan.has_value()
-            ? absl::StrCat(LayoutToString(comparison.plan->layout), ": ")
-            : "",
-        comparison.verdict, "\n");
+        &text,
+        WrapLine(absl::StrCat("  ", comparison.asked, ": ",
+                              comparison.plan.has_value()
+                                  ? absl::StrCat(NameOf(*comparison.plan), ": ")
+                                  : "",
+                              comparison.verdict),
+                 4),
+        "\n");
     if (comparison.plan.has_value()) {
-      columns.push_back({comparison.asked, &comparison.parts});
+      others.push_back({comparison.asked, &comparison.parts});
     }
   }
-  if (columns.size() == 1) return text;
-  absl::StrAppendFormat(&text, "\n  %-30s %11s", "a part of the step",
-                        "chosen");
-  for (size_t i = 1; i < columns.size(); ++i) {
-    absl::StrAppendFormat(&text, " %24s", columns[i].title);
+  for (size_t begin = 0; begin < others.size(); begin += kColumnsOfATable) {
+    std::vector<Column> columns = {{"chosen", &chosen_parts}};
+    for (size_t i = begin;
+         i < std::min(others.size(), begin + kColumnsOfATable); ++i) {
+      columns.push_back(others[i]);
+    }
+    absl::StrAppend(&text, PartsTable(columns));
   }
-  absl::StrAppend(
-      &text, "\n",
-      Rows<double>(columns, &LayoutParts::time,
-                   [](double seconds) { return FormatStepTime(seconds); }),
-      "\n  bytes of the most loaded rank\n",
-      Rows<int64_t>(columns, &LayoutParts::memory,
-                    [](int64_t bytes) { return FormatBytes(bytes); }));
   return text;
 }
 

@@ -16,21 +16,22 @@ constexpr double kShownShare = 0.05;
 
 }  // namespace
 
-std::string DisturbanceText(const DisturbedStep& disturbed, int indent) {
-  const std::string next_line = absl::StrCat("\n", std::string(indent, ' '));
-  std::string text = absl::StrFormat(
-      "%s expected, %.1f %% slower (%s to %s with the model's error)%sof %d "
-      "simulated steps (seed %d) 5 %% take less than %s, half less than %s, 5 "
-      "%% more than %s; the longest %s",
-      FormatStepTime(disturbed.step_time_s), 100 * disturbed.slowdown,
-      FormatStepTime(disturbed.low_s), FormatStepTime(disturbed.high_s),
-      next_line, disturbed.num_steps, disturbed.seed,
-      FormatStepTime(disturbed.p5_s), FormatStepTime(disturbed.median_s),
-      FormatStepTime(disturbed.p95_s), FormatStepTime(disturbed.longest_s));
+std::vector<std::string> DisturbanceLines(const DisturbedStep& disturbed) {
+  std::vector<std::string> lines = {
+      absl::StrFormat(
+          "%s expected, %.1f %% slower (%s to %s with the model's error)",
+          FormatStepTime(disturbed.step_time_s), 100 * disturbed.slowdown,
+          FormatStepTime(disturbed.low_s), FormatStepTime(disturbed.high_s)),
+      absl::StrFormat(
+          "of %d simulated steps (seed %d) 5 %% take less than %s, half less "
+          "than %s, 5 %% more than %s; the longest %s",
+          disturbed.num_steps, disturbed.seed, FormatStepTime(disturbed.p5_s),
+          FormatStepTime(disturbed.median_s), FormatStepTime(disturbed.p95_s),
+          FormatStepTime(disturbed.longest_s))};
   if (disturbed.num_slow_nodes > 0) {
-    absl::StrAppend(&text, next_line, disturbed.num_slow_nodes,
-                    disturbed.num_slow_nodes == 1 ? " node is" : " nodes are",
-                    " slow");
+    lines.push_back(absl::StrCat(
+        disturbed.num_slow_nodes,
+        disturbed.num_slow_nodes == 1 ? " node is" : " nodes are", " slow"));
   }
   const double added_s =
       disturbed.step_time_s * (1 - 1 / (1 + disturbed.slowdown));
@@ -40,17 +41,17 @@ std::string DisturbanceText(const DisturbedStep& disturbed, int indent) {
         cause.seconds < kShownShare * added_s) {
       break;
     }
-    absl::StrAppend(&text, next_line, "+", FormatStepTime(cause.seconds),
-                    " by ", cause.text);
+    lines.push_back(
+        absl::StrCat("+", FormatStepTime(cause.seconds), " by ", cause.text));
     ++num_shown;
   }
   if (num_shown == 0 && !disturbed.causes.empty()) {
-    absl::StrAppend(&text, next_line,
-                    "no rank or link makes much of it: now one is the last and "
-                    "now another, most often ",
-                    disturbed.causes.front().text);
+    lines.push_back(
+        absl::StrCat("no single rank or link adds much: each is the last to "
+                     "finish now and then, most often ",
+                     disturbed.causes.front().text));
   }
-  return text;
+  return lines;
 }
 
 }  // namespace millrace

@@ -1,18 +1,18 @@
-// What noise, slow devices and slow links make of a plan, told.
+// Text about what noise, slow devices and slow links do to a plan's step.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_DISTURBANCE_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_DISTURBANCE_H_
 
 #include <string>
+#include <vector>
 
 #include "planner/fleet/disturbance.h"
 
 namespace millrace {
 
-// "61.2 s expected, 4.3 % slower; of 100 steps 5 % take less than 60.8 s, ...",
-// and a line for each of the main causes. Lines after the first are indented by
-// `indent`; the last one has no \n.
-std::string DisturbanceText(const DisturbedStep& disturbed, int indent);
+// Lines without \n: "61.2 s expected, 4.3 % slower ...", how the steps scatter,
+// and one for each of the main causes.
+std::vector<std::string> DisturbanceLines(const DisturbedStep& disturbed);
 
 }  // namespace millrace
 

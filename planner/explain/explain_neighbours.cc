@@ -87,6 +87,7 @@ Alternative NeighbourOf(const Plan& chosen, const Plan& best) {
       neighbour.prediction.step_time_s < neighbour.chosen_step_time_s) {
     absl::StrAppend(&neighbour.reason,
                     ", but behind all simulated ones by the closed form");
+    absl::StrAppend(&neighbour.brief_reason, ", but found after the choice");
   }
   return neighbour;
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/units.h"
@@ -129,6 +130,26 @@ std::string LinkText(absl::string_view part, const Plan& plan,
   return "";
 }
 
+double StepOf(const LayoutParts& parts) {
+  double step = 0;
+  for (const Part<double>& part : parts.time) step += part.value;
+  return step;
+}
+
+// The parts of at least kShownPartShare of the step, largest first.
+std::vector<Part<double>> LargestParts(const LayoutParts& parts) {
+  const double step = StepOf(parts);
+  std::vector<Part<double>> shown;
+  for (const Part<double>& part : parts.time) {
+    if (part.value >= kShownPartShare * step) shown.push_back(part);
+  }
+  std::stable_sort(shown.begin(), shown.end(),
+                   [](const Part<double>& a, const Part<double>& b) {
+                     return a.value > b.value;
+                   });
+  return shown;
+}
+
 }  // namespace
 
 LayoutParts PartsOfTimeline(std::span<const Program> programs,
@@ -183,34 +204,40 @@ absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan) {
 
 std::string BindingText(const LayoutParts& parts, const Plan& plan,
                         const HardwareProfile& profile) {
-  double step = 0;
-  for (const Part<double>& part : parts.time) step += part.value;
-  std::vector<Part<double>> shown;
-  for (const Part<double>& part : parts.time) {
-    if (part.value >= kShownPartShare * step) shown.push_back(part);
-  }
-  std::stable_sort(shown.begin(), shown.end(),
-                   [](const Part<double>& a, const Part<double>& b) {
-                     return a.value > b.value;
-                   });
-  const auto share_text = [&](const Part<double>& part) {
-    return absl::StrFormat("%s %.1f %%", part.name, 100 * part.value / step);
+  const double step = StepOf(parts);
+  const auto share_text = [&](const std::string& name, double seconds) {
+    return absl::StrFormat("%s %.1f %%", name, 100 * seconds / step);
   };
   std::vector<std::string> texts;
-  for (const Part<double>& part : shown) {
-    std::string text = share_text(
-        {part.name + LinkText(part.name, plan, profile), part.value});
+  for (const Part<double>& part : LargestParts(parts)) {
+    std::string text =
+        share_text(part.name + LinkText(part.name, plan, profile), part.value);
     if (part.name == kComputePart && !parts.ops.empty()) {
       std::vector<std::string> ops;
       for (const Part<double>& op : parts.ops) {
         if (ops.size() == kShownOps || op.value < kShownPartShare * step) break;
-        ops.push_back(share_text(op));
+        ops.push_back(share_text(op.name, op.value));
       }
       absl::StrAppend(&text, " (", absl::StrJoin(ops, ", "), ")");
     }
     texts.push_back(std::move(text));
   }
   return absl::StrJoin(texts, ", ");
+}
+
+std::string BriefBindingText(const LayoutParts& parts, const Plan& plan,
+                             const HardwareProfile& profile, size_t columns) {
+  std::string text;
+  for (const Part<double>& part : LargestParts(parts)) {
+    const std::string more = absl::StrFormat(
+        "%s%s%s %.1f %%%s", text.empty() ? "" : ", ",
+        absl::StripPrefix(part.name, "exposed "),
+        LinkText(part.name, plan, profile), 100 * part.value / StepOf(parts),
+        text.empty() ? " of the step" : "");
+    if (text.size() + more.size() > columns) break;
+    text += more;
+  }
+  return text;
 }
 
 }  // namespace millrace

@@ -4,6 +4,7 @@
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_PARTS_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_PARTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -63,6 +64,11 @@ absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan);
 // level that its axis spans, where the profile states levels.
 std::string BindingText(const LayoutParts& parts, const Plan& plan,
                         const HardwareProfile& profile);
+
+// The largest parts, on one line of at most `columns`: "compute 78.0 % of the
+// step, bubble 12.0 %, data communication over fabric 5.0 %".
+std::string BriefBindingText(const LayoutParts& parts, const Plan& plan,
+                             const HardwareProfile& profile, size_t columns);
 
 }  // namespace millrace
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "planner/explain/layout_name.h"
 #include "planner/search/prediction.h"
 
 namespace millrace {
@@ -76,7 +77,26 @@ std::string MemoryText(const Plan& chosen) {
   }
   if (best == nullptr) return "";
   return absl::StrFormat("; memory for %s saves %.1f %% by the closed form",
-                         LayoutToString(best->layout), 100 * most);
+                         LayoutName(best->layout), 100 * most);
+}
+
+constexpr char kNoLever[] = "no part of the hardware alone saves time";
+
+// The rows that save time, most first.
+std::vector<const SensitivityRow*> Levers(
+    const Plan& chosen, const std::vector<SensitivityRow>& rows) {
+  std::vector<const SensitivityRow*> levers;
+  for (const SensitivityRow& row : rows) {
+    // Orders of passes differ by chance: what seems to cost time saves none.
+    if (Saving(row.kept_step_time_s, chosen) >= kShownSaving) {
+      levers.push_back(&row);
+    }
+  }
+  std::stable_sort(levers.begin(), levers.end(),
+                   [](const SensitivityRow* a, const SensitivityRow* b) {
+                     return a->kept_step_time_s < b->kept_step_time_s;
+                   });
+  return levers;
 }
 
 }  // namespace
@@ -137,38 +157,47 @@ std::string SensitivityTable(const Plan& chosen,
       "\n  %-29s %10s %7s %10s %7s  %s\n", "with better hardware", "this plan",
       "saves", "best plan", "saves", "best layout");
   for (const SensitivityRow& row : rows) {
-    absl::StrAppendFormat(
-        &text, "  %-29s %10s %6.1f%% %10s %6.1f%%  %s\n",
-        absl::StrCat(row.key, "=", row.factor, "x"),
-        FormatStepTime(row.kept_step_time_s),
-        100 * Saving(row.kept_step_time_s, chosen),
-        FormatStepTime(row.best_step_time_s),
-        100 * Saving(row.best_step_time_s, chosen),
-        row.best_changes ? LayoutToString(row.best) : "the same");
+    const std::string cells =
+        absl::StrFormat("  %-29s %10s %6.1f%% %10s %6.1f%%  ",
+                        absl::StrCat(row.key, "=", row.factor, "x"),
+                        FormatStepTime(row.kept_step_time_s),
+                        100 * Saving(row.kept_step_time_s, chosen),
+                        FormatStepTime(row.best_step_time_s),
+                        100 * Saving(row.best_step_time_s, chosen));
+    absl::StrAppend(&text,
+                    RowWithName(cells, row.best_changes ? LayoutName(row.best)
+                                                        : "the same"),
+                    "\n");
   }
   return text;
 }
 
+std::string BriefLeverText(const Plan& chosen,
+                           const std::vector<SensitivityRow>& rows,
+                           size_t columns) {
+  std::string text;
+  for (const SensitivityRow* row : Levers(chosen, rows)) {
+    const std::string more = absl::StrFormat(
+        "%s%s +%.0f %% saves %.1f %%%s", text.empty() ? "" : ", ", row->key,
+        100 * (row->factor - 1), 100 * Saving(row->kept_step_time_s, chosen),
+        text.empty() ? " of the step" : "");
+    if (text.size() + more.size() > columns) break;
+    text += more;
+  }
+  return text.empty() ? kNoLever : text;
+}
+
 std::string NextStepText(const Plan& chosen,
                          const std::vector<SensitivityRow>& rows) {
-  std::vector<const SensitivityRow*> order;
-  for (const SensitivityRow& row : rows) order.push_back(&row);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const SensitivityRow* a, const SensitivityRow* b) {
-                     return a->kept_step_time_s < b->kept_step_time_s;
-                   });
   std::vector<std::string> texts;
-  for (const SensitivityRow* row : order) {
+  for (const SensitivityRow* row : Levers(chosen, rows)) {
     const double saving = Saving(row->kept_step_time_s, chosen);
-    // Orders of passes differ by chance: what seems to cost time saves none.
-    if (saving < kShownSaving) continue;
     texts.push_back(
         texts.empty() ? absl::StrFormat("%s +%.0f %% saves %.1f %%", row->key,
                                         100 * (row->factor - 1), 100 * saving)
                       : absl::StrFormat("%s %.1f %%", row->key, 100 * saving));
   }
-  return absl::StrCat(texts.empty() ? "no part of the hardware alone saves time"
-                                    : absl::StrJoin(texts, ", "),
+  return absl::StrCat(texts.empty() ? kNoLever : absl::StrJoin(texts, ", "),
                       MemoryText(chosen));
 }
 

@@ -4,6 +4,7 @@
 #ifndef MILLRACE_PLANNER_EXPLAIN_SENSITIVITY_H_
 #define MILLRACE_PLANNER_EXPLAIN_SENSITIVITY_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -44,9 +45,15 @@ absl::StatusOr<std::vector<SensitivityRow>> FindNextStep(
 std::string SensitivityTable(const Plan& chosen,
                              const std::vector<SensitivityRow>& rows);
 
-// "device.flops +25 % saves 16.1 %, link.fabric 1.2 %", most first, of
-// FindNextStep(); and whether more memory would help, as far as the plan's
-// alternatives tell.
+// The figures that save the most: "device.flops +25 % saves 16.1 % of the step,
+// link.fabric +25 % saves 1.2 %", in at most `columns` characters. `rows` are
+// of FindNextStep().
+std::string BriefLeverText(const Plan& chosen,
+                           const std::vector<SensitivityRow>& rows,
+                           size_t columns);
+
+// All figures that save time, most first; and whether more memory would help,
+// as far as the plan's alternatives tell. `rows` are of FindNextStep().
 std::string NextStepText(const Plan& chosen,
                          const std::vector<SensitivityRow>& rows);
 

@@ -251,7 +251,8 @@ absl::StatusOr<ValueChange> SetJobKey(const Setting& setting, const JobKey& key,
   const std::string before = JobValueToYaml(key, *job);
   if (!SetJobValue(key, setting.value, job)) {
     return SettingError(setting,
-                        absl::StrCat("expected ", DescribeExpected(key)));
+                        absl::StrCat("expected ", DescribeExpected(key),
+                                     TooLargeText(key, setting.value)));
   }
   return ValueChange{setting.key, before, JobValueToYaml(key, *job)};
 }

@@ -97,17 +97,13 @@ class JobReader {
     if (SetFromTree(key, entry, &job_)) return;
     const bool is_only_choice =
         key.choices != nullptr && !absl::StrContains(key.choices, '|');
-    double number = 0;
-    const bool is_too_large =
-        key.choices == nullptr && entry.kind == YamlTree::Kind::kScalar &&
-        absl::SimpleAtod(entry.scalar, &number) && number > key.maximum;
     Error(entry.line, key.path,
           absl::StrCat("expected ", DescribeExpected(key),
                        is_only_choice ? ", all that this version supports" : "",
                        ", found ", DescribeYaml(entry),
-                       is_too_large ? absl::StrCat("; the most is ",
-                                                   NumberToText(key.maximum))
-                                    : ""));
+                       entry.kind == YamlTree::Kind::kScalar
+                           ? TooLargeText(key, entry.scalar)
+                           : ""));
   }
 
   // Keys and sections directly under a prefix.

@@ -182,6 +182,18 @@ std::string DescribeExpected(const JobKey& key) {
   return std::visit(ExpectedText{key}, key.field(job));
 }
 
+std::string TooLargeText(const JobKey& key, absl::string_view value) {
+  double number = 0;
+  if (key.choices != nullptr || !absl::SimpleAtod(value, &number) ||
+      number <= key.maximum) {
+    return "";
+  }
+  return absl::StrCat("; the most is ", NumberToText(key.maximum),
+                      key.maximum_reason == nullptr
+                          ? ""
+                          : absl::StrCat(", ", key.maximum_reason));
+}
+
 std::string JobValueToYaml(const JobKey& key, const JobSpec& job) {
   // The table's accessors give mutable pointers; a copy keeps `job` const.
   JobSpec copy = job;

@@ -3,6 +3,8 @@
 namespace millrace {
 namespace {
 
+// Sequences of a step. Published runs have at most some ten thousand.
+constexpr double kMaximumBatch = 1 << 20;
 constexpr double kMaximumInt32 = std::numeric_limits<int32_t>::max();
 // Doubles, which hold the ranges, are exact up to here.
 constexpr double kMaximumInteger = 9007199254740992;  // 2^53
@@ -174,11 +176,12 @@ const JobKey kJobKeys[] = {
      .minimum = 1,
      .maximum = kMaximumInteger},
     {.path = "training.global_batch",
-     .doc = "Sequences of one step over all devices.",
+     .doc = "Sequences of one step over all devices, at most 1048576.",
      .field = FIELD(training.global_batch),
      .required = true,
      .minimum = 1,
-     .maximum = kMaximumInt32},
+     .maximum = kMaximumBatch,
+     .maximum_reason = "because a plan lists every micro-batch of a step"},
     {.path = "training.seed",
      .doc = "Decides initial weights and data order.",
      .field = FIELD(training.seed),

@@ -38,6 +38,9 @@ struct JobKey {
   double maximum = std::numeric_limits<double>::infinity();
   bool open_minimum = false;
   bool open_maximum = false;
+  // Why there is no more: "because ...", in messages about values that are too
+  // large. Null where the maximum needs no reason.
+  const char* maximum_reason = nullptr;
   bool is_bytes = false;          // Written as "20 MiB" or a plain count.
   const char* choices = nullptr;  // Of text: "cpu" or "none|linear|cosine".
   // Of what is computed again: sets of ops beside the choices, and a list of
@@ -52,6 +55,10 @@ const JobKey* FindJobKey(absl::string_view path);
 
 // Whether a key of text accepts it.
 bool IsChoice(const JobKey& key, absl::string_view text);
+
+// "; the most is 1000000, because ..." if `value` is a number above the key's
+// maximum, else empty.
+std::string TooLargeText(const JobKey& key, absl::string_view value);
 
 // What a key accepts, as messages say it: "an integer of at least 1".
 std::string DescribeExpected(const JobKey& key);

@@ -15,8 +15,10 @@ namespace {
 
 // From these numbers of micro-batches on, each further one adds the same.
 constexpr int32_t kFewMicrobatches = 3;
-// No layer has as many in one micro-batch.
+// Instructions of a layer in one micro-batch: no layer has as many as the one,
+// and none as few as the other.
 constexpr int64_t kMostPerLayer = 100;
+constexpr int64_t kLeastPerLayer = 10;
 
 // What a step of any number of micro-batches has: `base + m * each`.
 struct ProgramSize {
@@ -49,11 +51,21 @@ absl::StatusOr<ProgramSize> SizeOf(const ModelSpec& model,
 
 }  // namespace
 
-absl::Status CheckProgramSize(const ModelSpec& model, const Layout& layout) {
+MicrobatchBounds MicrobatchBoundsOf(const ModelSpec& model,
+                                    const Layout& layout) {
+  // The embedding and the head of each stage count as a layer.
   const int64_t layers = model.num_layers + 2 * int64_t{layout.pipeline};
+  const auto most = [](int64_t instructions) {
+    return std::max<int64_t>(kFewMicrobatches + 1,
+                             kMostInstructions / instructions);
+  };
+  return {.always_few_enough = most(kMostPerLayer * layers),
+          .too_many = most(kLeastPerLayer * model.num_layers)};
+}
+
+absl::Status CheckProgramSize(const ModelSpec& model, const Layout& layout) {
   if (layout.num_microbatches <=
-      std::max<int64_t>(kFewMicrobatches + 1,
-                        kMostInstructions / (kMostPerLayer * layers))) {
+      MicrobatchBoundsOf(model, layout).always_few_enough) {
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const ProgramSize size, SizeOf(model, layout));

@@ -16,6 +16,15 @@ namespace millrace {
 // to 20 s. Each micro-batch has instructions of its own.
 inline constexpr int64_t kMostInstructions = 2'000'000;
 
+// Numbers of micro-batches of a step, a data replica's, that are known to be
+// few enough or too many for kMostInstructions without counting instructions.
+struct MicrobatchBounds {
+  int64_t always_few_enough;
+  int64_t too_many;  // Those above this.
+};
+MicrobatchBounds MicrobatchBoundsOf(const ModelSpec& model,
+                                    const Layout& layout);
+
 // ResourceExhausted for a layout with more than kMostInstructions, with the
 // global batch that it could have and what else helps. `layout` must pass
 // ValidateLayout and CheckExecutable.

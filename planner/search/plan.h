@@ -74,6 +74,11 @@ struct Alternative {
   // be by another model.
   double chosen_step_time_s = 0;
   std::string reason;  // Why it lost: "1.23x slower: bubble 43 %", "needs ...".
+  // The reason in a few words, for a table's cell: "1.23x slower: bubble 43 %".
+  std::string brief_reason;
+  // The model that compared it with the choice, where that is not the model of
+  // Plan::prediction: "the closed form" or "passes"; else empty.
+  std::string compared_by;
 };
 
 struct Plan {

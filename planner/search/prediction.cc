@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "base/units.h"
 #include "planner/profile/prediction_interval.h"
 
@@ -19,14 +20,24 @@ std::string MoreText(double ratio) {
                      : absl::StrFormat("%.2fx", ratio);
 }
 
-// What mostly makes `loser` slower than `chosen`: the part of its step that
-// grew by the most seconds.
-std::string MainCause(const Prediction& loser, const Prediction& chosen) {
+// A part of the step that makes a layout slower.
+struct Cause {
+  std::string text;   // "exposed communication 20 % of the step".
+  std::string brief;  // "communication 20 %".
+};
+
+// The part of the step that grew by the most seconds from `chosen` to `loser`.
+Cause MainCause(const Prediction& loser, const Prediction& chosen) {
   const auto seconds = [](const Prediction& p, double share) {
     return p.step_time_s * share;
   };
   const auto compute_share = [](const Prediction& p) {
     return 1 - p.bubble_fraction - p.exposed_communication_fraction;
+  };
+  const auto share_of_step = [](absl::string_view part, double share) {
+    const std::string text = absl::StrFormat("%s %.0f %%", part, 100 * share);
+    return Cause{.text = absl::StrCat(text, " of the step"),
+                 .brief = std::string(absl::StripPrefix(text, "exposed "))};
   };
   const double bubble = seconds(loser, loser.bubble_fraction) -
                         seconds(chosen, chosen.bubble_fraction);
@@ -36,17 +47,16 @@ std::string MainCause(const Prediction& loser, const Prediction& chosen) {
   const double compute = seconds(loser, compute_share(loser)) -
                          seconds(chosen, compute_share(chosen));
   if (bubble >= communication && bubble >= compute) {
-    return absl::StrFormat("bubble %.0f %% of the step",
-                           100 * loser.bubble_fraction);
+    return share_of_step("bubble", loser.bubble_fraction);
   }
   if (communication >= compute) {
-    return absl::StrFormat("exposed communication %.0f %% of the step",
-                           100 * loser.exposed_communication_fraction);
+    return share_of_step("exposed communication",
+                         loser.exposed_communication_fraction);
   }
-  return absl::StrCat("computing takes ",
-                      MoreText(seconds(loser, compute_share(loser)) /
-                               seconds(chosen, compute_share(chosen))),
-                      " longer");
+  const std::string more = MoreText(seconds(loser, compute_share(loser)) /
+                                    seconds(chosen, compute_share(chosen)));
+  return {.text = absl::StrCat("computing takes ", more, " longer"),
+          .brief = absl::StrCat("compute ", more, " longer")};
 }
 
 }  // namespace
@@ -99,27 +109,36 @@ Prediction PredictionOf(const ModelSpec& model, const Layout& layout,
 
 namespace {
 
-std::string WhyItLost(const Alternative& loser, const Prediction& chosen,
-                      int64_t memory_limit, absl::string_view model) {
-  if (!loser.fits) {
-    const int64_t need = loser.prediction.memory_bytes();
-    return absl::StrCat("needs ", FormatBytes(need), ", ",
-                        FormatBytes(need - memory_limit),
-                        " more than the device has");
+// Fills in `reason` and `brief_reason` of `loser`.
+void FillReasons(const Prediction& chosen, int64_t memory_limit,
+                 absl::string_view model, Alternative* loser) {
+  if (!loser->fits) {
+    const int64_t need = loser->prediction.memory_bytes();
+    const std::string missing = FormatBytes(need - memory_limit);
+    loser->reason = absl::StrCat("needs ", FormatBytes(need), ", ", missing,
+                                 " more than the device has");
+    loser->brief_reason = absl::StrCat("does not fit: ", missing, " too much");
+    return;
   }
-  const double ratio = loser.prediction.step_time_s / chosen.step_time_s;
+  const double ratio = loser->prediction.step_time_s / chosen.step_time_s;
   const std::string speed = SpeedText(ratio);
-  const std::string cause =
-      ratio > 1 + kEquallyFast
-          ? absl::StrCat(": ", MainCause(loser.prediction, chosen))
-          : "";
-  if (!model.empty()) {
-    return absl::StrCat(speed, " by ", model, " (choice ",
-                        FormatStepTime(chosen.step_time_s), ")", cause);
-  }
   // Of equals the simpler is chosen.
-  if (ratio == 1) return "as fast, but not as simple";
-  return absl::StrCat(speed, cause);
+  if (model.empty() && ratio == 1) {
+    loser->reason = loser->brief_reason = "as fast, but not as simple";
+    return;
+  }
+  Cause cause;
+  if (ratio > 1 + kEquallyFast) {
+    cause = MainCause(loser->prediction, chosen);
+    cause.text.insert(0, ": ");
+    cause.brief.insert(0, ": ");
+  }
+  const std::string by_model =
+      model.empty() ? ""
+                    : absl::StrCat(" by ", model, " (choice ",
+                                   FormatStepTime(chosen.step_time_s), ")");
+  loser->reason = absl::StrCat(speed, by_model, cause.text);
+  loser->brief_reason = absl::StrCat(speed, cause.brief);
 }
 
 }  // namespace
@@ -127,7 +146,8 @@ std::string WhyItLost(const Alternative& loser, const Prediction& chosen,
 void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,
                   absl::string_view model, Alternative* loser) {
   loser->chosen_step_time_s = chosen.step_time_s;
-  loser->reason = WhyItLost(*loser, chosen, memory_limit, model);
+  loser->compared_by = std::string(model);
+  FillReasons(chosen, memory_limit, model, loser);
 }
 
 const Prediction& PredictionBeside(const Plan& plan, const Plan& other) {

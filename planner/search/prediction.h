@@ -27,8 +27,8 @@ Prediction PredictionOf(const ModelSpec& model, const Layout& layout,
                         const CostModel& cost, const StepPrediction& step);
 
 // Fills in why `loser` is not the layout predicted as `chosen`, "1.23x slower:
-// bubble 43 % of the step" or "needs ... more than the device has", and
-// chosen_step_time_s. Both are priced by one model: `model` names it where the
+// bubble 43 % of the step" or "needs ... more than the device has", in full and
+// in brief, compared_by and chosen_step_time_s. Both are priced by one model: `model` names it where the
 // plan states its choice by another, "0.1 % slower by the closed form (choice
 // 72.7 s): ...".
 void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,

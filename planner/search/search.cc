@@ -16,11 +16,13 @@
 #include "planner/cost/recompute_ladder.h"
 #include "planner/job/layout_space.h"
 #include "planner/lower/lower.h"
+#include "planner/lower/program_size.h"
 #include "planner/search/all_axes_plan.h"
 #include "planner/search/candidate_variants.h"
 #include "planner/search/candidates.h"
 #include "planner/search/copy_engine_choice.h"
 #include "planner/search/extrapolation.h"
+#include "planner/search/large_batch.h"
 #include "planner/search/prediction.h"
 #include "planner/search/program_prediction.h"
 
@@ -46,6 +48,8 @@ class Search {
     const CopyEngineChoice copy_engines =
         CopyEngineChoiceOf(input_.job.resources, cost_.profile());
     std::vector<Layout> layouts = EnumerateLayouts(candidates_.space());
+    RETURN_IF_ERROR(DropHopelessLayouts(candidates_.space(),
+                                        candidates_.memory_limit(), &layouts));
     if (copy_engines == CopyEngineChoice::kAlways) UseCopyEngines(&layouts);
     RETURN_IF_ERROR(candidates_.Consider(layouts));
     RETURN_IF_ERROR(ConsiderSmaller(&candidates_));
@@ -165,6 +169,10 @@ class Search {
       more.num_devices = input_.num_devices * factor;
       if (!more.constraints.micro_batch) more.constraints.micro_batch = 1;
       for (const Layout& layout : EnumerateLayouts(more)) {
+        if (layout.num_microbatches >
+            MicrobatchBoundsOf(more.model, layout).too_many) {
+          continue;
+        }
         const std::vector<Layout> smaller = SmallerLayouts(more, layout);
         const absl::StatusOr<std::vector<Program>> programs =
             BuildTrainingPrograms(input_.job.model,

@@ -194,16 +194,32 @@ TEST_F(PlanCommandTest, PrintsTheDocumentedJson) {
   EXPECT_NEAR(parts_s, answers["predicted"]["step_time_s"], 1e-9);
 }
 
-// Goal: people are told the same. Method: look for each answer's heading.
+// Goal: people are told the same, on one page unless they ask for more. Method:
+// look for each answer's heading, and for what --explain adds.
 TEST_F(PlanCommandTest, AnswersInText) {
   const Result result = Run({"--what-if", "link.inter_node=20Gb/s", "--compare",
                              "tp=2", "--sensitivity"});
   ASSERT_EQ(result.exit_code, 0) << result.output;
   for (const char* part :
-       {"binds      ", "next step  ", "what if link.wire 16 Gb/s -> 20 Gb/s",
-        "layout before", "compared with the chosen", "tp=2: pipeline ",
-        "with better hardware", "device.memory=2x", "why not"}) {
+       {"what binds   ", "next lever   ",
+        "what if link.wire 16 Gb/s -> 20 Gb/s", "layout before",
+        "compared with the chosen", "tp=2: ", "with better hardware",
+        "device.memory=2x", "why not", "chosen, "}) {
     EXPECT_THAT(result.output, HasSubstr(part));
+  }
+  for (const bool explains : {false, true}) {
+    const Result told = Run(explains ? std::vector<std::string>{"--explain"}
+                                     : std::vector<std::string>{});
+    ASSERT_EQ(told.exit_code, 0) << told.output;
+    EXPECT_THAT(told.output, HasSubstr("what binds   "));
+    EXPECT_THAT(told.output, HasSubstr("why not"));
+    for (const char* detail :
+         {"  time         compute ", "  levers       ", "  search       ",
+          "pipeline ", "why others lost"}) {
+      EXPECT_EQ(told.output.find(detail) != std::string::npos, explains)
+          << detail << "\n"
+          << told.output;
+    }
   }
 }
 
@@ -220,6 +236,8 @@ TEST_F(PlanCommandTest, RefusesWrongQuestions) {
            {{"--what-if", "devices=3", "--what-if", "layout.tensor=2"},
             "no layout on 3 devices"},
            {{"--what-if", "profile=h1000"}, "h100-sxm"},
+           {{"--what-if", "training.global_batch=104857600"},
+            "the most is 1048576, because a plan lists every micro-batch"},
            {{"--compare", "tensr=4"}, "did you mean tensor?"}}) {
     const Result result = Run(wrong.arguments);
     EXPECT_EQ(result.exit_code, 2) << result.output;
@@ -242,7 +260,48 @@ TEST_F(PlanCommandTest, AsksAboutTheDevicesThatTheJobTakes) {
   const Result text = Run({"--what-if", "goodput.price_per_device_hour=2",
                            "--what-if", "goodput.objective=cost"});
   EXPECT_EQ(text.exit_code, 0) << text.output;
-  EXPECT_THAT(text.output, HasSubstr("next step  device.flops +25 %"));
+  EXPECT_THAT(text.output, HasSubstr("next lever   device.flops +25 %"));
+}
+
+// Goal: without a profile the message leads to a plan, and a profile whose
+// nodes are smaller than the job's is not taken without a word. Method: an
+// empty cache; a job of eight devices an agent with profiles of eight and of
+// four a node.
+TEST_F(PlanCommandTest, SaysWhichProfilesThereAre) {
+  const auto run_job = [&](const std::string& job,
+                           const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {"env", "XDG_CACHE_HOME=" + folder_.path,
+                                        MILLRACE_BINARY, "plan", job};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    JobProcess process(folder_, command);
+    const int exit_code = process.Wait();
+    return Result{exit_code, process.Output()};
+  };
+  const Result gpus = run_job("configs/llama3-8b.yaml", {});
+  EXPECT_EQ(gpus.exit_code, 1);
+  for (const char* part :
+       {"no hardware profile of this machine", "millrace profile JOB",
+        "--profile NAME --devices N", "h100-sxm, h200-cluster"}) {
+    EXPECT_THAT(gpus.output, HasSubstr(part));
+  }
+  EXPECT_THAT(gpus.output, Not(HasSubstr("fp32")));
+  const Result cpus = run_job(job_, {"--devices", "2"});
+  EXPECT_EQ(cpus.exit_code, 1);
+  EXPECT_THAT(cpus.output, HasSubstr("--profile NAME --devices 2"));
+  EXPECT_THAT(cpus.output, HasSubstr("on CPUs in fp32"));
+
+  const auto is_warned = [&](const std::string& profile,
+                             const std::string& devices) {
+    const Result planned =
+        run_job("configs/llama3-8b.yaml",
+                {"--profile", profile, "--devices", devices, "--json"});
+    EXPECT_EQ(planned.exit_code, 0) << planned.output;
+    const std::string warnings = Json::parse(planned.output)["warnings"].dump();
+    return warnings.find("the job's nodes have 8 devices") != std::string::npos;
+  };
+  EXPECT_FALSE(is_warned("h200-cluster", "16"));
+  EXPECT_TRUE(is_warned("h200-sxm", "16"));
+  EXPECT_FALSE(is_warned("h200-sxm", "4"));
 }
 
 // Goal: the step can be looked at as a page, as a trace and bare. Method: write
@@ -324,7 +383,7 @@ TEST_F(PlanCommandTest, PlansForLostNodes) {
 
   const Result text = run("24", {"--lost-nodes", "2"});
   ASSERT_EQ(text.exit_code, 0) << text.output;
-  EXPECT_THAT(text.output, HasSubstr("lost nodes  devices    idle"));
+  EXPECT_THAT(text.output, HasSubstr("lost nodes devices  idle"));
   EXPECT_THAT(text.output, Not(HasSubstr("no template for more")));
 
   const Result one_node = run("8", {"--lost-nodes", "1"});
@@ -376,15 +435,15 @@ TEST_F(PlanCommandTest, PlansForADataSheet) {
 
   // A long search leaves the neighbours out, and says so.
   const Result large =
-      run_job("configs/llama3-405b.yaml", {"--devices", "1024"});
+      run_job("configs/llama3-405b.yaml", {"--devices", "1024", "--explain"});
   ASSERT_EQ(large.exit_code, 0) << large.output;
-  EXPECT_THAT(large.output, HasSubstr("left out: what other sizes"));
+  EXPECT_THAT(large.output, HasSubstr("skipped      neighbouring layouts"));
 
-  const Result odd = run({"--devices", "63"});
+  const Result odd = run({"--devices", "63", "--explain"});
   ASSERT_EQ(odd.exit_code, 0) << odd.output;
   EXPECT_THAT(odd.output, HasSubstr("are left idle"));
   EXPECT_THAT(odd.output, HasSubstr("from data sheets"));
-  EXPECT_THAT(odd.output, Not(HasSubstr("left out:")));
+  EXPECT_THAT(odd.output, Not(HasSubstr("skipped")));
   for (const char* wrong : {"7x8", "0", "-4", "4096000000"}) {
     const Result refused = run({std::string("--devices=") + wrong});
     EXPECT_EQ(refused.exit_code, 2) << wrong;

@@ -102,11 +102,26 @@ TEST(SensitivityTest, SaysTheNextStepInALine) {
                         .fits = false,
                         .prediction = {.step_time_s = 0.9},
                         .chosen_step_time_s = 0.96}};
-  EXPECT_THAT(NextStepText(plan, rows), HasSubstr("memory for pipeline 1 x "
-                                                  "data 1 x tensor 4"));
+  EXPECT_THAT(NextStepText(plan, rows), HasSubstr("memory for tp4 mb1"));
   // Of what the closed form gives the choice, not of its simulated step.
   EXPECT_THAT(NextStepText(plan, rows),
               HasSubstr("saves 6.2 % by the closed form"));
+}
+
+// Goal: the summary's line names what saves most, and as much more as it has
+// room for. Method: rows made by hand, with room for all, one and none.
+TEST(SensitivityTest, SaysTheLeverInBrief) {
+  Plan plan;
+  plan.prediction.step_time_s = 1;
+  const std::vector<SensitivityRow> rows = {
+      {.key = "link.fabric", .factor = 1.25, .kept_step_time_s = 0.98},
+      {.key = "device.flops", .factor = 1.25, .kept_step_time_s = 0.85}};
+  const std::string first = "device.flops +25 % saves 15.0 % of the step";
+  EXPECT_EQ(BriefLeverText(plan, rows, 110),
+            first + ", link.fabric +25 % saves 2.0 %");
+  EXPECT_EQ(BriefLeverText(plan, rows, 60), first);
+  EXPECT_EQ(BriefLeverText(plan, {}, 60),
+            "no part of the hardware alone saves time");
 }
 
 // Goal: a job's own memory limit is what grows, since it decides. Method: a

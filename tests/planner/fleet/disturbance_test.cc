@@ -164,8 +164,8 @@ TEST_F(DisturbanceTest, IsTold) {
       {.pass_noise = 0.02,
        .stragglers = {
            {.what = Straggler::What::kNode, .idx = 3, .factor = 1.2}}});
-  const std::string text = ExplainPlan(job_, profile_, plan_, answers);
-  EXPECT_THAT(text, HasSubstr("  disturbed  "));
+  const std::string text = SummarizePlan(job_, profile_, plan_, answers);
+  EXPECT_THAT(text, HasSubstr("  disturbed    "));
   EXPECT_THAT(text, HasSubstr("1 node is slow"));
   EXPECT_THAT(text, HasSubstr("of node 3"));
   const std::string json = PlanToJson(plan_, answers);

@@ -234,6 +234,10 @@ TEST(JobFileTest, RefusesWrongValues) {
        "job.yaml:6: model.head_dim: follows as 2097152 from hidden and heads"},
       {Changed("  heads: 4", "  heads: 4\n  moe: {experts_per_token: 2}"),
        "job.yaml:7: model: model.moe.num_experts is 0"},
+      {Changed("global_batch: 8", "global_batch: 4000000"),
+       "training.global_batch: expected an integer of at least 1, found "
+       "'4000000'; the most is 1048576, because a plan lists every "
+       "micro-batch of a step"},
       {Changed("1e-3", "0"), "a number above 0, found '0'"},
       {Changed("1e-3", "nan"), "found 'nan'"},
       {Changed("1e-3", "1e-3\n    beta1: 1"), "from 0 to below 1, found '1'"},

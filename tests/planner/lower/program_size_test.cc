@@ -15,6 +15,31 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+struct InstructionCount {
+  int64_t base;
+  int64_t each;
+  int64_t of(int64_t num_microbatches) const {
+    return base + each * num_microbatches;
+  }
+};
+
+// Small numbers of micro-batches tell what each adds, as at any number.
+InstructionCount CountInstructions(const ModelSpec& model, Layout layout) {
+  const auto count = [&](int32_t num_microbatches) {
+    layout.num_microbatches = num_microbatches;
+    int64_t instructions = 0;
+    const auto programs = BuildTrainingPrograms(model, layout);
+    EXPECT_TRUE(programs.ok()) << programs.status();
+    for (const Program& program : *programs) {
+      instructions += static_cast<int64_t>(program.instructions.size());
+    }
+    return instructions;
+  };
+  const int64_t of_20 = count(20);
+  const int64_t each = (count(60) - of_20) / 40;
+  return {.base = of_20 - 20 * each, .each = each};
+}
+
 // Goal: a step of more micro-batches than Programs can be made of is refused at
 // once, with a number that works, however it is reached. Method: millions of
 // micro-batches, pinned and not; the batch that the message names is lowered.
@@ -53,22 +78,27 @@ TEST(ProgramSizeTest, CountsWhatIsMade) {
       (CheckProgramSize(job.model, layout).ok() ? most : too_many) =
           layout.num_microbatches;
     }
-    const auto count = [&](int32_t num_microbatches) {
-      layout.num_microbatches = num_microbatches;
-      int64_t instructions = 0;
-      const auto programs = BuildTrainingPrograms(job.model, layout);
-      EXPECT_TRUE(programs.ok()) << programs.status();
-      for (const Program& program : *programs) {
-        instructions += static_cast<int64_t>(program.instructions.size());
-      }
-      return instructions;
-    };
-    // Small ones tell what a micro-batch adds, as at any number.
-    const int64_t of_20 = count(20);
-    const int64_t each = (count(60) - of_20) / 40;
-    const int64_t base = of_20 - 20 * each;
-    EXPECT_LE(base + each * most, kMostInstructions);
-    EXPECT_GT(base + each * too_many, kMostInstructions);
+    const InstructionCount count = CountInstructions(job.model, layout);
+    EXPECT_LE(count.of(most), kMostInstructions);
+    EXPECT_GT(count.of(too_many), kMostInstructions);
+  }
+}
+
+// Goal: the bounds that need no counting hold. Method: what so many
+// micro-batches have, of what two small numbers of them have.
+TEST(ProgramSizeTest, BoundsHoldWithoutCounting) {
+  const JobSpec job = SmallJob();
+  for (Layout layout :
+       {Layout{.pipeline = 1}, Layout{.pipeline = 2},
+        Layout{.data = 2, .zero = 2},
+        Layout{.pipeline = 2, .schedule = Schedule::kZeroBubble},
+        Layout{.recompute = Recompute::kFull},
+        Layout{.pipeline = 4, .tensor = 2}}) {
+    const InstructionCount count = CountInstructions(job.model, layout);
+    const MicrobatchBounds bounds = MicrobatchBoundsOf(job.model, layout);
+    EXPECT_LT(bounds.always_few_enough, bounds.too_many);
+    EXPECT_LE(count.of(bounds.always_few_enough), kMostInstructions);
+    EXPECT_GT(count.of(bounds.too_many + 1), kMostInstructions);
   }
 }
 

@@ -15,6 +15,7 @@ TEST(SayWhyItLostTest, ComparesLikeWithLike) {
         .prediction = {.step_time_s = step_time_s, .bubble_fraction = 0.25}};
     SayWhyItLost(chosen, /*memory_limit=*/0, model, &loser);
     EXPECT_EQ(loser.chosen_step_time_s, 1);
+    EXPECT_EQ(loser.compared_by, model);
     return loser.reason;
   };
   EXPECT_EQ(reason(1.5, ""), "1.50x slower: bubble 25 % of the step");
@@ -33,6 +34,27 @@ TEST(SayWhyItLostTest, ComparesLikeWithLike) {
             "2.0 % faster by the closed form (choice 1.00 s)");
 }
 
+// Goal: a table's cell says the same in few words, whichever model compares.
+// Method: a choice of 1 s; losers with more bubble, communication, computing.
+TEST(SayWhyItLostTest, SaysItInBrief) {
+  const Prediction chosen = {.step_time_s = 1};
+  const auto brief = [&](const Prediction& prediction,
+                         absl::string_view model) {
+    Alternative loser{.prediction = prediction};
+    SayWhyItLost(chosen, /*memory_limit=*/0, model, &loser);
+    return loser.brief_reason;
+  };
+  EXPECT_EQ(brief({.step_time_s = 1.5, .bubble_fraction = 0.25}, ""),
+            "1.50x slower: bubble 25 %");
+  EXPECT_EQ(brief({.step_time_s = 1.02, .exposed_communication_fraction = 0.04},
+                  kByClosedForm),
+            "2.0 % slower: communication 4 %");
+  EXPECT_EQ(brief({.step_time_s = 1.02}, kByPasses),
+            "2.0 % slower: compute 2.0 % longer");
+  EXPECT_EQ(brief({.step_time_s = 1}, ""), "as fast, but not as simple");
+  EXPECT_EQ(brief({.step_time_s = 0.98}, kByClosedForm), "2.0 % faster");
+}
+
 // Goal: what does not fit says by how much. Method: a limit 1 GiB too low.
 TEST(SayWhyItLostTest, SaysWhatMemoryIsMissing) {
   Alternative loser{
@@ -40,6 +62,7 @@ TEST(SayWhyItLostTest, SaysWhatMemoryIsMissing) {
       .prediction = {.step_time_s = 1, .step_bytes = int64_t{3} << 30}};
   SayWhyItLost({.step_time_s = 2}, int64_t{2} << 30, "", &loser);
   EXPECT_EQ(loser.reason, "needs 3.00 GiB, 1.00 GiB more than the device has");
+  EXPECT_EQ(loser.brief_reason, "does not fit: 1.00 GiB too much");
 }
 
 }  // namespace
