@@ -1,11 +1,8 @@
 #include "planner/program/op_table.h"
 
-#include <algorithm>
 #include <iterator>
-#include <variant>
 
 #include "base/check.h"
-#include "planner/program/workspace.h"
 
 namespace millrace {
 
@@ -78,7 +75,7 @@ constexpr OpDescriptor kOpRows[] = {
      .outputs = {Gradient("d_weight", {V, H}).Moves(2 * T * H)},
      .flops = T * H},
 
-    // T: of the tokens that the rank has under sequence parallelism.
+    // T counts the tokens of one rank: under sequence parallelism, its share.
     {.kind = OpKind::kRmsNormForward,
      .name = "rms_norm_forward",
      .attributes = kAttributesIndex<NormAttributes>,
@@ -172,7 +169,7 @@ constexpr OpDescriptor kOpRows[] = {
                  Workspace("delta", {N, T})},
      .flops = 5 * B * N * L * L * D},
 
-    // Gate columns come first. R is T.
+    // gate_up has the gate columns first. R counts tokens.
     {.kind = OpKind::kSwigluForward,
      .name = "swiglu_forward",
      .attributes = kAttributesIndex<ElementwiseAttributes>,
@@ -204,7 +201,8 @@ constexpr OpDescriptor kOpRows[] = {
                  Scalars().NotCounted().Added(Addition::kAlways),
                  Workspace("logits", {C, V})},
      .flops = 2 * T * H * V * J},
-    // Of each token: maximum, sum of exponentials, target logit or 0.
+    // stats has each token's maximum, sum of exponentials, and target logit or
+    // 0 where another rank has it.
     {.kind = OpKind::kCrossEntropyStats,
      .name = "cross_entropy_stats",
      .attributes = kAttributesIndex<VocabAttributes>,
@@ -230,7 +228,7 @@ constexpr OpDescriptor kOpRows[] = {
                  Scalars().NotCounted().Added(Addition::kAlways),
                  Workspace("logits", {C, V})},
      .flops = 2 * T * H * V * J},
-    // Forward only, for validation.
+    // Validation needs no gradients.
     {.kind = OpKind::kCrossEntropyLoss,
      .name = "cross_entropy_loss",
      .attributes = kAttributesIndex<VocabAttributes>,
@@ -239,7 +237,8 @@ constexpr OpDescriptor kOpRows[] = {
      .outputs = {Scalars().NotCounted().Added(Addition::kAlways)},
      .flops = 4 * T},
 
-    // In place, the rank's slice is the one at its index in the group. The full
+    // In place, the shard is the slice at the rank's index in the group. The
+    // full
     // tensor of a reduce-scatter is scratch afterwards. Where the attributes
     // say so, both go by blocks: full and shard are then as many blocks, one
     // after the other, and each block of the one belongs to that of the other.
@@ -272,7 +271,7 @@ constexpr OpDescriptor kOpRows[] = {
      .inputs = {OfAttributes("x", {E})},
      .outputs = {OfAttributes("sum", {E}).NotCounted().SameAs(0)}},
 
-    // Between neighbouring stages; see TransferAttributes.
+    // Both join neighbouring stages; TransferAttributes has the direction.
     {.kind = OpKind::kSend,
      .name = "send",
      .attributes = kAttributesIndex<TransferAttributes>,
@@ -294,7 +293,7 @@ constexpr OpDescriptor kOpRows[] = {
      .phases = {Phase::kForward, Phase::kWeightGradient},
      .outputs = {OperandSpec(ElementRole::kAny, "x", {R, F})}},
 
-    // One bucket's slice, fp32 in either precision. ZeRO-2 and 3.
+    // Adds a micro-batch's sum to one bucket's slice, under ZeRO-2 and 3.
     {.kind = OpKind::kAccumulateGradients,
      .name = "accumulate_gradients",
      .attributes = kAttributesIndex<OptimizerAttributes>,
@@ -303,14 +302,14 @@ constexpr OpDescriptor kOpRows[] = {
                 Float32("gradients", {G}).Moves(S)},
      .outputs = {Float32("gradients", {G}).Moves(S).SameAs(1)},
      .flops = S},
-    // A bucket in bf16, to be reduced.
+    // Makes the bf16 copy of a bucket that is reduced.
     {.kind = OpKind::kRoundGradients,
      .name = "round_gradients",
      .attributes = kAttributesIndex<OptimizerAttributes>,
      .phases = {Phase::kGradientReduce},
      .inputs = {Float32("gradients", {E}).Moves(S)},
      .outputs = {Bfloat16("rounded", {E}).Moves(S)}},
-    // The sum in fp32 again: all of it, or where data_sharded the rank's slice.
+    // Writes all of the sum, or where data_sharded the rank's slice.
     {.kind = OpKind::kWidenGradients,
      .name = "widen_gradients",
      .attributes = kAttributesIndex<OptimizerAttributes>,
@@ -334,7 +333,7 @@ constexpr OpDescriptor kOpRows[] = {
      .inputs = {Scalars()},
      .outputs = {Float32("clip_factor", {1}), Int32("skip", {1})},
      .flops = int64_t{kNumStepScalars}},
-    // One bucket. With master weights the update is theirs, and the parameters
+    // Updates one bucket. Master weights take the update, and the parameters
     // are their copy, in bf16 but for norms. Learning rate, betas and step
     // number come from the worker's step inputs.
     {.kind = OpKind::kAdamW,
@@ -353,7 +352,7 @@ constexpr OpDescriptor kOpRows[] = {
           Float32("exp_avg_sq", {S}).SameAs(3),
           Float32("master", {S}).If(Presence::kWithMasterWeights).SameAs(6)},
      .flops = 12 * S},
-    // The copy alone.
+    // Makes that copy without an update.
     {.kind = OpKind::kCastParameters,
      .name = "cast_parameters",
      .attributes = kAttributesIndex<OptimizerAttributes>,
@@ -372,170 +371,10 @@ static_assert(AreInTheOrderOfKinds());
 
 }  // namespace op_rows
 
-namespace {
-
-class LetterWriter {
- public:
-  explicit LetterWriter(const Layout& layout) : layout_(layout) {
-    Set(SizeLetter::kTensorRanks, layout.tensor);
-  }
-  LetterValues values() const { return values_; }
-
-  void operator()(const NoAttributes&) {}
-  void operator()(const VocabAttributes& a) {
-    Set(SizeLetter::kTokens, a.num_tokens);
-    Set(SizeLetter::kHidden, a.hidden);
-    Set(SizeLetter::kVocabRows, a.vocab_rows);
-    Set(SizeLetter::kChunkTokens, a.chunk_tokens);
-    // Logits, hidden gradient and weight gradient.
-    Set(SizeLetter::kHeadProducts, a.keeps_logits ? 2 : 3);
-  }
-  void operator()(const NormAttributes& a) {
-    Set(SizeLetter::kTokens, a.num_tokens);
-    Set(SizeLetter::kHidden, a.hidden);
-  }
-  void operator()(const GemmAttributes& a) {
-    Set(SizeLetter::kGemmRows, a.m);
-    Set(SizeLetter::kGemmCols, a.n);
-    Set(SizeLetter::kGemmInner, a.k);
-  }
-  void operator()(const AttentionAttributes& a) {
-    Set(SizeLetter::kSequences, a.num_sequences);
-    Set(SizeLetter::kSequenceLength, a.sequence_length);
-    Set(SizeLetter::kTokens, a.num_sequences * a.sequence_length);
-    Set(SizeLetter::kQueryHeads, a.num_heads);
-    Set(SizeLetter::kKeyValueHeads, a.num_kv_heads);
-    Set(SizeLetter::kHeadDim, a.head_dim);
-  }
-  void operator()(const ElementwiseAttributes& a) {
-    Set(SizeLetter::kTokens, a.rows * a.cols);
-    Set(SizeLetter::kRows, a.rows);
-    Set(SizeLetter::kCols, a.cols);
-  }
-  void operator()(const CollectiveAttributes& a) {
-    Set(SizeLetter::kElements, a.num_elements);
-    Set(SizeLetter::kShare, Share(a.num_elements, GroupSize(layout_, a.group)));
-  }
-  void operator()(const TransferAttributes& a) {
-    Set(SizeLetter::kElements, a.num_elements);
-  }
-  void operator()(const OptimizerAttributes& a) {
-    const auto whole = static_cast<double>(a.num_elements);
-    const double share =
-        Share(a.num_elements, a.data_sharded ? layout_.data : 1);
-    Set(SizeLetter::kElements, whole);
-    Set(SizeLetter::kShare, share);
-    Set(SizeLetter::kParameters, layout_.shards_parameters() ? share : whole);
-    Set(SizeLetter::kGradients, layout_.shards_gradients() ? share : whole);
-  }
-
- private:
-  static double Share(int64_t num_elements, int32_t num_ranks) {
-    return static_cast<double>(num_elements) / num_ranks;
-  }
-  template <typename T>
-  void Set(SizeLetter letter, T value) {
-    values_[static_cast<size_t>(letter)] = static_cast<double>(value);
-  }
-
-  const Layout& layout_;
-  LetterValues values_{};
-};
-
-int64_t WorkspaceBytes(const OpAttributes& attributes) {
-  if (const auto* attention = std::get_if<AttentionAttributes>(&attributes)) {
-    return AttentionBackwardWorkspaceBytes(*attention);
-  }
-  return CrossEntropyWorkspaceBytes(std::get<VocabAttributes>(attributes));
-}
-
-DType OfAttributes(const OpAttributes& attributes) {
-  if (const auto* a = std::get_if<TransferAttributes>(&attributes)) {
-    return a->dtype;
-  }
-  return std::get<CollectiveAttributes>(attributes).dtype;
-}
-
-}  // namespace
-
 const OpDescriptor& Describe(OpKind kind) {
   const int index = static_cast<int>(kind);
   CHECK(index < kNumOpKinds) << "unknown op kind " << index;
   return op_rows::kOpRows[index];
-}
-
-LetterValues LettersOf(const Layout& layout, const OpAttributes& attributes) {
-  LetterWriter writer(layout);
-  std::visit(writer, attributes);
-  return writer.values();
-}
-
-bool HasOperand(const OperandSpec& spec, const Layout& layout,
-                const OpAttributes& attributes) {
-  switch (spec.presence) {
-    case Presence::kAlways:
-    case Presence::kOptional:
-      return true;
-    case Presence::kWithMasterWeights:
-      return layout.precision == Precision::kBfloat16;
-    case Presence::kWithKeptLogits:
-      return std::get<VocabAttributes>(attributes).keeps_logits;
-  }
-  CHECK(false) << "unknown presence of " << spec.name;
-  return false;
-}
-
-std::vector<int64_t> OperandDims(const OperandSpec& spec, const Layout& layout,
-                                 const OpAttributes& attributes) {
-  if (spec.role == ElementRole::kWorkspace &&
-      layout.precision == Precision::kBfloat16) {
-    return {WorkspaceBytes(attributes) / DTypeBytes(DType::kInt32)};
-  }
-  const LetterValues letters = LettersOf(layout, attributes);
-  std::vector<int64_t> dims;
-  for (size_t i = 0; i < spec.num_dims; ++i) {
-    dims.push_back(static_cast<int64_t>(spec.dims[i].In(letters)));
-  }
-  return dims;
-}
-
-DType OperandType(const OperandSpec& spec, const Layout& layout,
-                  const OpAttributes& attributes) {
-  switch (spec.role) {
-    case ElementRole::kActivation:
-      return ActivationType(layout.precision);
-    case ElementRole::kGemmOutput:
-      return GemmOutputType(layout.precision,
-                            std::get<GemmAttributes>(attributes));
-    case ElementRole::kFloat32:
-    case ElementRole::kAny:
-      return DType::kFloat32;
-    case ElementRole::kFloat64:
-      return DType::kFloat64;
-    case ElementRole::kInt32:
-      return DType::kInt32;
-    case ElementRole::kBfloat16:
-      return DType::kBfloat16;
-    case ElementRole::kOfAttributes:
-      return OfAttributes(attributes);
-    case ElementRole::kWorkspace:
-      return layout.precision == Precision::kBfloat16 ? DType::kInt32
-                                                      : DType::kFloat32;
-  }
-  CHECK(false) << "unknown role of " << spec.name;
-  return DType::kFloat32;
-}
-
-bool IsAddedTo(const OperandSpec& spec, const OpAttributes& attributes) {
-  if (spec.addition != Addition::kWhereAttributesSay) {
-    return spec.addition == Addition::kAlways;
-  }
-  return std::visit(
-      [](const auto& a) {
-        if constexpr (requires { a.accumulate; }) return a.accumulate;
-        return false;
-      },
-      attributes);
 }
 
 size_t NumResults(OpKind kind) {

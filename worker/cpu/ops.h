@@ -18,10 +18,10 @@ namespace millrace {
 using CpuBinder = std::function<absl::StatusOr<BoundOp>(
     const OpContext& context, const Instruction& instruction)>;
 using CpuBinders = OpBinders<CpuBinder>;
-// Of all op kinds that CPUs run.
+// The binders of all op kinds that CPUs run.
 const CpuBinders& AllCpuBinders();
 
-// Each file's part of them.
+// Each adds the binders of one file.
 void RegisterLayerOps(CpuBinders& binders);
 void RegisterVocabularyOps(CpuBinders& binders);
 void RegisterStepOps(CpuBinders& binders);

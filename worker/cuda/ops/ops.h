@@ -19,10 +19,10 @@ namespace millrace {
 using CudaBinder = std::function<absl::StatusOr<CudaOp>(
     const CudaOpContext& context, const Instruction& instruction)>;
 using CudaBinders = OpBinders<CudaBinder>;
-// Of all op kinds that GPUs run.
+// The binders of all op kinds that GPUs run.
 const CudaBinders& AllCudaBinders();
 
-// Each file's part of them.
+// Each adds the binders of one file.
 void RegisterCudaLayerOps(CudaBinders& binders);
 void RegisterCudaAttentionOps(CudaBinders& binders);
 void RegisterCudaVocabularyOps(CudaBinders& binders);

@@ -1,0 +1,169 @@
+#include "planner/program/operand_spec.h"
+
+#include <variant>
+
+#include "base/check.h"
+#include "planner/program/workspace.h"
+
+namespace millrace {
+namespace {
+
+class LetterWriter {
+ public:
+  explicit LetterWriter(const Layout& layout) : layout_(layout) {
+    Set(SizeLetter::kTensorRanks, layout.tensor);
+  }
+  LetterValues values() const { return values_; }
+
+  void operator()(const NoAttributes&) {}
+  void operator()(const VocabAttributes& a) {
+    Set(SizeLetter::kTokens, a.num_tokens);
+    Set(SizeLetter::kHidden, a.hidden);
+    Set(SizeLetter::kVocabRows, a.vocab_rows);
+    Set(SizeLetter::kChunkTokens, a.chunk_tokens);
+    // Logits, hidden gradient and weight gradient.
+    Set(SizeLetter::kHeadProducts, a.keeps_logits ? 2 : 3);
+  }
+  void operator()(const NormAttributes& a) {
+    Set(SizeLetter::kTokens, a.num_tokens);
+    Set(SizeLetter::kHidden, a.hidden);
+  }
+  void operator()(const GemmAttributes& a) {
+    Set(SizeLetter::kGemmRows, a.m);
+    Set(SizeLetter::kGemmCols, a.n);
+    Set(SizeLetter::kGemmInner, a.k);
+  }
+  void operator()(const AttentionAttributes& a) {
+    Set(SizeLetter::kSequences, a.num_sequences);
+    Set(SizeLetter::kSequenceLength, a.sequence_length);
+    Set(SizeLetter::kTokens, a.num_sequences * a.sequence_length);
+    Set(SizeLetter::kQueryHeads, a.num_heads);
+    Set(SizeLetter::kKeyValueHeads, a.num_kv_heads);
+    Set(SizeLetter::kHeadDim, a.head_dim);
+  }
+  void operator()(const ElementwiseAttributes& a) {
+    Set(SizeLetter::kTokens, a.rows * a.cols);
+    Set(SizeLetter::kRows, a.rows);
+    Set(SizeLetter::kCols, a.cols);
+  }
+  void operator()(const CollectiveAttributes& a) {
+    Set(SizeLetter::kElements, a.num_elements);
+    Set(SizeLetter::kShare, Share(a.num_elements, GroupSize(layout_, a.group)));
+  }
+  void operator()(const TransferAttributes& a) {
+    Set(SizeLetter::kElements, a.num_elements);
+  }
+  void operator()(const OptimizerAttributes& a) {
+    const auto whole = static_cast<double>(a.num_elements);
+    const double share =
+        Share(a.num_elements, a.data_sharded ? layout_.data : 1);
+    Set(SizeLetter::kElements, whole);
+    Set(SizeLetter::kShare, share);
+    Set(SizeLetter::kParameters, layout_.shards_parameters() ? share : whole);
+    Set(SizeLetter::kGradients, layout_.shards_gradients() ? share : whole);
+  }
+
+ private:
+  static double Share(int64_t num_elements, int32_t num_ranks) {
+    return static_cast<double>(num_elements) / num_ranks;
+  }
+  template <typename T>
+  void Set(SizeLetter letter, T value) {
+    values_[static_cast<size_t>(letter)] = static_cast<double>(value);
+  }
+
+  const Layout& layout_;
+  LetterValues values_{};
+};
+
+int64_t WorkspaceBytes(const OpAttributes& attributes) {
+  if (const auto* attention = std::get_if<AttentionAttributes>(&attributes)) {
+    return AttentionBackwardWorkspaceBytes(*attention);
+  }
+  return CrossEntropyWorkspaceBytes(std::get<VocabAttributes>(attributes));
+}
+
+DType OfAttributes(const OpAttributes& attributes) {
+  if (const auto* a = std::get_if<TransferAttributes>(&attributes)) {
+    return a->dtype;
+  }
+  return std::get<CollectiveAttributes>(attributes).dtype;
+}
+
+}  // namespace
+
+LetterValues LettersOf(const Layout& layout, const OpAttributes& attributes) {
+  LetterWriter writer(layout);
+  std::visit(writer, attributes);
+  return writer.values();
+}
+
+bool HasOperand(const OperandSpec& spec, const Layout& layout,
+                const OpAttributes& attributes) {
+  switch (spec.presence) {
+    case Presence::kAlways:
+    case Presence::kOptional:
+      return true;
+    case Presence::kWithMasterWeights:
+      return layout.precision == Precision::kBfloat16;
+    case Presence::kWithKeptLogits:
+      return std::get<VocabAttributes>(attributes).keeps_logits;
+  }
+  CHECK(false) << "unknown presence of " << spec.name;
+  return false;
+}
+
+std::vector<int64_t> OperandDims(const OperandSpec& spec, const Layout& layout,
+                                 const OpAttributes& attributes) {
+  if (spec.role == ElementRole::kWorkspace &&
+      layout.precision == Precision::kBfloat16) {
+    return {WorkspaceBytes(attributes) / DTypeBytes(DType::kInt32)};
+  }
+  const LetterValues letters = LettersOf(layout, attributes);
+  std::vector<int64_t> dims;
+  for (size_t i = 0; i < spec.num_dims; ++i) {
+    dims.push_back(static_cast<int64_t>(spec.dims[i].In(letters)));
+  }
+  return dims;
+}
+
+DType OperandType(const OperandSpec& spec, const Layout& layout,
+                  const OpAttributes& attributes) {
+  switch (spec.role) {
+    case ElementRole::kActivation:
+      return ActivationType(layout.precision);
+    case ElementRole::kGemmOutput:
+      return GemmOutputType(layout.precision,
+                            std::get<GemmAttributes>(attributes));
+    case ElementRole::kFloat32:
+    case ElementRole::kAny:
+      return DType::kFloat32;
+    case ElementRole::kFloat64:
+      return DType::kFloat64;
+    case ElementRole::kInt32:
+      return DType::kInt32;
+    case ElementRole::kBfloat16:
+      return DType::kBfloat16;
+    case ElementRole::kOfAttributes:
+      return OfAttributes(attributes);
+    case ElementRole::kWorkspace:
+      return layout.precision == Precision::kBfloat16 ? DType::kInt32
+                                                      : DType::kFloat32;
+  }
+  CHECK(false) << "unknown role of " << spec.name;
+  return DType::kFloat32;
+}
+
+bool IsAddedTo(const OperandSpec& spec, const OpAttributes& attributes) {
+  if (spec.addition != Addition::kWhereAttributesSay) {
+    return spec.addition == Addition::kAlways;
+  }
+  return std::visit(
+      [](const auto& a) {
+        if constexpr (requires { a.accumulate; }) return a.accumulate;
+        return false;
+      },
+      attributes);
+}
+
+}  // namespace millrace
