@@ -166,8 +166,6 @@ class Predictor {
     report.checkpoint_interval_s =
         static_cast<double>(interval_steps_) * input_.step_time_s;
     report.num_spare_nodes = num_spares;
-    report.spares_suffice_probability =
-        ProbabilitySparesSuffice(MeanAbsent(), num_spares);
 
     GoodputReport waiting = report;
     FillShares(num_spares, 0, &waiting);
@@ -254,11 +252,6 @@ double BestCheckpointInterval(const FailureModel& failures) {
   return x * m;
 }
 
-double ProbabilitySparesSuffice(double mean_absent, int32_t num_spares) {
-  if (mean_absent <= 0) return 1;
-  return boost::math::cdf(AbsentNodes(mean_absent), num_spares);
-}
-
 int32_t SparesFor(double mean_absent, double confidence) {
   CHECK(confidence < 1) << confidence;
   if (mean_absent <= 0) return 0;
@@ -266,14 +259,6 @@ int32_t SparesFor(double mean_absent, double confidence) {
   constexpr double kMost = 1e9;
   return static_cast<int32_t>(std::min(
       kMost, boost::math::quantile(AbsentNodes(mean_absent), confidence)));
-}
-
-double WaitingShare(double mean_absent, int32_t num_spares) {
-  double blocked = 1;
-  for (int32_t k = 1; k <= num_spares + 1; ++k) {
-    blocked = mean_absent * blocked / (k + mean_absent * blocked);
-  }
-  return blocked;
 }
 
 double MeanAbsentNodes(const GoodputSpec& spec, int32_t num_devices) {

@@ -49,15 +49,11 @@ TimeShares SharesOf(const FailureModel& failures, double interval_s);
 // checkpoint costs little, and never above M.
 double BestCheckpointInterval(const FailureModel& failures);
 
-// Of `mean_absent` nodes under repair on average, the probability that no more
-// than `num_spares` are, whatever the distribution of repair times; and the
-// fewest spares for which it is at least `confidence`, which is below 1.
-double ProbabilitySparesSuffice(double mean_absent, int32_t num_spares);
+// The fewest spare nodes that suffice with a probability of `confidence` at
+// least, from 0 to below 1, if `mean_absent` nodes are under repair on average.
+// The number under repair is Poisson, whatever the distribution of repair
+// times.
 int32_t SparesFor(double mean_absent, double confidence);
-
-// Share of the time that a job which needs all its nodes stands still for want
-// of one: Erlang's loss formula for num_spares + 1 places.
-double WaitingShare(double mean_absent, int32_t num_spares);
 
 // Nodes under repair on average, of a job on so many devices that never waits.
 double MeanAbsentNodes(const GoodputSpec& spec, int32_t num_devices);
@@ -88,7 +84,6 @@ struct GoodputReport {
   int64_t checkpoint_interval_steps = 0;  // The best whole number.
   double checkpoint_interval_s = 0;       // The same in seconds.
   int32_t num_spare_nodes = 0;
-  double spares_suffice_probability = 0;
   // Whether going on with fewer nodes, when spares are used up, beats waiting;
   // and what either yields, tokens/s (that of waiting alone without plans).
   bool replans = false;

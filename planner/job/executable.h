@@ -25,10 +25,6 @@ std::vector<PlanOnlyKey> PlanOnlyKeys(const Layout& layout);
 // Of what is pinned: open keys are the planner's.
 std::vector<PlanOnlyKey> PlanOnlyKeys(const LayoutConstraints& pinned);
 
-inline bool IsPlanOnly(const Layout& layout) {
-  return !PlanOnlyKeys(layout).empty();
-}
-
 // Pins every axis of which workers execute one value alone to that value,
 // whatever it was.
 void PinExecutableAxes(LayoutConstraints* constraints);

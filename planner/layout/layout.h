@@ -150,7 +150,6 @@ struct MeshCoordinates {
 // differ in their data coordinate only, and so on; kPipeline orders the stages
 // of one column; kWorld holds every rank.
 enum class Group { kTensor, kData, kPipeline, kWorld };
-inline constexpr int kNumGroups = 4;
 const char* GroupName(Group group);
 
 MeshCoordinates CoordinatesOf(const Layout& layout, Rank rank);

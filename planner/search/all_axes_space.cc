@@ -205,21 +205,4 @@ bool PlannedSpace::Allows(const Layout& variant) const {
   return ValidatePlannedLayout(space_.model, variant, space_.global_batch).ok();
 }
 
-std::vector<Layout> EnumeratePlannedLayouts(const PlannedSpace& space) {
-  std::vector<Layout> layouts;
-  for (const Layout& sharding : space.Shardings()) {
-    for (const int32_t pipeline : space.Pipelines(sharding)) {
-      for (const int32_t data : space.Replicas(sharding, pipeline)) {
-        for (const Layout& order :
-             space.Orders(space.Mesh(sharding, pipeline, data))) {
-          for (const Layout& variant : space.Variants(order)) {
-            layouts.push_back(variant);
-          }
-        }
-      }
-    }
-  }
-  return layouts;
-}
-
 }  // namespace millrace

@@ -53,9 +53,6 @@ class PlannedSpace {
   std::vector<int32_t> batch_divisors_;  // Ascending.
 };
 
-// Every layout of the space, one by one: for small spaces.
-std::vector<Layout> EnumeratePlannedLayouts(const PlannedSpace& space);
-
 bool HasPlannedLayout(const PlannedSpace& space);
 
 // For a space without layouts: InvalidArgument with the keys that contradict

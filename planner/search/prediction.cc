@@ -163,14 +163,6 @@ std::string SpeedText(double ratio) {
   return absl::StrFormat("%.1f %% faster", 100 * (1 - ratio));
 }
 
-void WarnOfApproximation(const JobSpec& job, Plan* plan) {
-  if (job.model_approximates.empty()) return;
-  plan->warnings.push_back(absl::StrCat(
-      "the model leaves out some of the one that it stands for, so what is "
-      "trained of it is another model (model.approximates): ",
-      job.model_approximates));
-}
-
 std::string FormatStepTime(double seconds) {
   constexpr double kMinute = 60;
   return seconds >= kMinute && seconds < 10 * kMinute

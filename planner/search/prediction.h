@@ -10,7 +10,6 @@
 #include "absl/strings/string_view.h"
 #include "planner/cost/closed_form.h"
 #include "planner/cost/op_cost.h"
-#include "planner/job/job.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
 #include "planner/search/plan.h"
@@ -33,9 +32,6 @@ Prediction PredictionOf(const ModelSpec& model, const Layout& layout,
 // 72.7 s): ...".
 void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,
                   absl::string_view model, Alternative* loser);
-
-// The warning of a job whose model stands for another (model.approximates).
-void WarnOfApproximation(const JobSpec& job, Plan* plan);
 
 // Models that SayWhyItLost() may name.
 inline constexpr char kByClosedForm[] = "the closed form";

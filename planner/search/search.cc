@@ -193,6 +193,15 @@ class Search {
   Candidates candidates_;
 };
 
+// Warns if the job's model stands for another one.
+void WarnOfApproximation(const JobSpec& job, Plan* plan) {
+  if (job.model_approximates.empty()) return;
+  plan->warnings.push_back(absl::StrCat(
+      "the model leaves out some of the one that it stands for, so what is "
+      "trained of it is another model (model.approximates): ",
+      job.model_approximates));
+}
+
 }  // namespace
 
 bool NeedsAllAxes(const JobSpec& job, int32_t num_devices,

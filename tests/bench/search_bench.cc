@@ -29,6 +29,7 @@
 #include "planner/search/branch_and_bound.h"
 #include "planner/search/closed_form_evaluator.h"
 #include "planner/search/search.h"
+#include "tests/planner/search/planned_layouts.h"
 
 namespace millrace {
 namespace {

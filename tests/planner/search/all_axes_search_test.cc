@@ -13,10 +13,13 @@
 #include "planner/search/all_axes_space.h"
 #include "planner/search/program_prediction.h"
 #include "tests/planner/planning_fixture.h"
+#include "tests/planner/search/planned_layouts.h"
 #include "tests/planner/shipped.h"
 
 namespace millrace {
 namespace {
+
+bool IsPlanOnly(const Layout& layout) { return !PlanOnlyKeys(layout).empty(); }
 
 using ::testing::AllOf;
 using ::testing::EndsWith;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/cost/layer_work.h"
 #include "tests/planner/planning_fixture.h"
+#include "tests/planner/search/planned_layouts.h"
 
 namespace millrace {
 namespace {

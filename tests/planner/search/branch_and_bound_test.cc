@@ -10,6 +10,7 @@
 
 #include "planner/cost/layer_work.h"
 #include "tests/planner/random_evaluator.h"
+#include "tests/planner/search/planned_layouts.h"
 
 namespace millrace {
 namespace {

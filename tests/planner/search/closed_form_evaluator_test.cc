@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "planner/profile/shipped_profiles.h"
+#include "tests/planner/search/planned_layouts.h"
 #include "tests/sweep.h"
 
 namespace millrace {
