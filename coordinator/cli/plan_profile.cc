@@ -87,13 +87,19 @@ std::string SmallerNodesWarning(const JobSpec& job,
                                 int32_t num_devices) {
   const int32_t on_node =
       std::min(num_devices, job.resources.devices_per_agent.value_or(0));
-  if (on_node <= profile.ranks_per_host) return "";
+  int32_t joined = profile.ranks_per_host;
+  if (!profile.network.empty()) {
+    // A rack of several hosts may be one domain; 0 joins all devices.
+    const int32_t innermost = profile.network.front().devices;
+    joined = innermost == 0 ? on_node : std::max(joined, innermost);
+  }
+  if (on_node <= joined) return "";
   return absl::StrCat(
       "the job's nodes have ", on_node,
-      " devices (resources.devices_per_agent), those of hardware profile '",
-      profile.name, "' ", profile.ranks_per_host,
-      ": the plan takes links between the others of a node for links between "
-      "nodes; name a profile with nodes of ",
+      " devices (resources.devices_per_agent), but those of hardware profile '",
+      profile.name, "' have ", joined,
+      ", so the plan prices links inside a node as links between nodes; name a "
+      "profile whose nodes have ",
       on_node, ", or measure one with millrace profile JOB");
 }
 

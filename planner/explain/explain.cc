@@ -114,7 +114,7 @@ std::string PinnedText(const JobSpec& job) {
 }
 
 // Limits of the plan that a reader must know.
-std::string Notes(const Plan& plan) {
+std::string PlanNotes(const Plan& plan) {
   std::string text;
   if (plan.plan_only) {
     absl::StrAppend(
@@ -163,7 +163,7 @@ std::string Choice(const JobSpec& job, const HardwareProfile& profile,
                     : ""),
       NamedLine("order", plan.listed_bytes.empty()
                              ? ""
-                             : "passes as list scheduling orders them by their "
+                             : "list scheduling orders the passes by their "
                                "costs, within memory"),
       NamedLine("step time", SpeedLine(profile, plan)),
       NamedLine("training", absl::StrCat(FormatSeconds(training_s), " for ",
@@ -349,7 +349,7 @@ std::string Head(const JobSpec& job, const HardwareProfile& profile,
   if (!answers.devices_from.empty()) {
     absl::StrAppend(&text,
                     WrapLine(absl::StrCat("Planned for ", answers.devices_from,
-                                          "; --devices says otherwise"),
+                                          "; change that with --devices"),
                              2),
                     "\n");
   }
@@ -370,7 +370,7 @@ std::string Text(const JobSpec& job, const HardwareProfile& profile,
                  const Plan& plan, const PlanAnswers& answers,
                  const std::string& details) {
   const std::string advice = absl::StrCat(
-      Notes(plan), Advice(profile, plan, answers), OverWeeks(answers));
+      PlanNotes(plan), Advice(profile, plan, answers), OverWeeks(answers));
   return absl::StrCat(Head(job, profile, plan, answers), "\n", PlanTable(plan),
                       advice.empty() ? "" : "\n", advice, details,
                       Answers(plan, answers), Warnings(plan));

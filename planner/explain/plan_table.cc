@@ -20,7 +20,7 @@ namespace {
 // More rows than these tell a reader nothing new.
 constexpr size_t kShownAlternatives = 10;
 // A longer name has a line of its own, so that one does not widen the column.
-constexpr size_t kWidestNameColumn = 46;
+constexpr size_t kWidestNameColumn = 48;
 // Marks of step times that another model than the choice's gave.
 constexpr std::pair<const char*, const char*> kMarks[] = {{kByClosedForm, "~"},
                                                           {kByPasses, "*"}};
@@ -106,8 +106,8 @@ std::string RowText(const Widths& widths, const Row& row) {
 }
 
 // What the marks at step times mean, and how many layouts are not shown.
-std::string Notes(const Plan& plan,
-                  const std::vector<const Alternative*>& shown) {
+std::string TableNotes(const Plan& plan,
+                       const std::vector<const Alternative*>& shown) {
   std::string text;
   for (const auto& [model, mark] : kMarks) {
     const auto marked =
@@ -154,7 +154,7 @@ std::string PlanTable(const Plan& plan) {
   }
   std::string text;
   for (const Row& row : rows) absl::StrAppend(&text, RowText(widths, row));
-  return absl::StrCat(text, Notes(plan, shown));
+  return absl::StrCat(text, TableNotes(plan, shown));
 }
 
 std::string ReasonsInFull(const Plan& plan) {

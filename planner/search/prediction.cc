@@ -55,8 +55,9 @@ Cause MainCause(const Prediction& loser, const Prediction& chosen) {
   }
   const std::string more = MoreText(seconds(loser, compute_share(loser)) /
                                     seconds(chosen, compute_share(chosen)));
-  return {.text = absl::StrCat("computing takes ", more, " longer"),
-          .brief = absl::StrCat("compute ", more, " longer")};
+  return {
+      .text = absl::StrCat("computing takes ", more, " longer"),
+      .brief = absl::StrCat("compute ", more.back() == 'x' ? "" : "+", more)};
 }
 
 }  // namespace

@@ -300,6 +300,7 @@ TEST_F(PlanCommandTest, SaysWhichProfilesThereAre) {
     return warnings.find("the job's nodes have 8 devices") != std::string::npos;
   };
   EXPECT_FALSE(is_warned("h200-cluster", "16"));
+  EXPECT_FALSE(is_warned("gb200-nvl72", "16"));  // Hosts of 4, domains of 72.
   EXPECT_TRUE(is_warned("h200-sxm", "16"));
   EXPECT_FALSE(is_warned("h200-sxm", "4"));
 }

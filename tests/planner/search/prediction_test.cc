@@ -50,7 +50,8 @@ TEST(SayWhyItLostTest, SaysItInBrief) {
                   kByClosedForm),
             "2.0 % slower: communication 4 %");
   EXPECT_EQ(brief({.step_time_s = 1.02}, kByPasses),
-            "2.0 % slower: compute 2.0 % longer");
+            "2.0 % slower: compute +2.0 %");
+  EXPECT_EQ(brief({.step_time_s = 1.25}, ""), "1.25x slower: compute 1.25x");
   EXPECT_EQ(brief({.step_time_s = 1}, ""), "as fast, but not as simple");
   EXPECT_EQ(brief({.step_time_s = 0.98}, kByClosedForm), "2.0 % faster");
 }
