@@ -320,12 +320,13 @@ std::string Answers(const Plan& plan, const PlanAnswers& answers) {
 
 std::string SkippedNeighbours(const Plan& plan) {
   const bool prices_many =
-      plan.layouts_considered > kMostConsideredForNeighbours;
+      plan.layouts_considered > kSearchBudget.most_priced_for_neighbours;
   return NamedLine(
       "skipped",
       absl::StrCat(
           "neighbouring layouts (15 more searches; automatic up to ",
-          prices_many ? kMostConsideredForNeighbours : kMostListedForNeighbours,
+          prices_many ? kSearchBudget.most_priced_for_neighbours
+                      : kSearchBudget.most_listed_for_neighbours,
           prices_many ? " layouts" : " list-scheduled passes", ", here ",
           prices_many ? plan.layouts_considered : NumListedPasses(plan),
           "). Ask for one with --compare."));

@@ -197,6 +197,9 @@ absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan) {
     return absl::InternalError(
         "a plan with neither timeline nor closed form has no parts");
   }
+  if (plan.programs != nullptr) {
+    return PartsOfTimeline(*plan.programs, plan.timeline, plan.prediction);
+  }
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
                    BuildTrainingPrograms(model, plan.layout));
   return PartsOfTimeline(programs, plan.timeline, plan.prediction);

@@ -1,6 +1,7 @@
 #include "planner/explain/sensitivity.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -10,6 +11,8 @@
 #include "base/status_macros.h"
 #include "planner/explain/layout_name.h"
 #include "planner/search/prediction.h"
+#include "planner/search/program_prediction.h"
+#include "planner/search/short_step.h"
 
 namespace millrace {
 namespace {
@@ -55,6 +58,20 @@ absl::StatusOr<SensitivityRow> FindRow(const PlanningCase& improved,
       .kept_step_time_s = plan.prediction.step_time_s,
       .best = {},
   };
+}
+
+// Seconds of the layout's step, simulated by instructions: of a few
+// micro-batches where these tell, else of all.
+absl::StatusOr<double> SecondsByInstructions(const PlanningCase& planned,
+                                             const Layout& layout) {
+  ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(planned.profile));
+  ASSIGN_OR_RETURN(const std::optional<ShortStep> step,
+                   PredictFromFewMicrobatches(planned.job.model, layout, cost));
+  if (step.has_value()) return step->prediction.step_time_s;
+  Timeline timeline;
+  ASSIGN_OR_RETURN(const Prediction prediction,
+                   PredictLayout(planned.job.model, layout, cost, &timeline));
+  return prediction.step_time_s;
 }
 
 double Saving(double seconds, const Plan& chosen) {
@@ -140,13 +157,28 @@ absl::StatusOr<std::vector<SensitivityRow>> FindSensitivity(
 absl::StatusOr<std::vector<SensitivityRow>> FindNextStep(
     const PlanningCase& planned, const Plan& chosen, const Planner& planner) {
   std::vector<SensitivityRow> rows;
+  const bool is_by_instructions = !chosen.program_hashes.empty();
+  double chosen_s = 0;
+  if (is_by_instructions) {
+    ASSIGN_OR_RETURN(chosen_s, SecondsByInstructions(planned, chosen.layout));
+  }
   for (const std::string& key : HardwareKeys(planned)) {
     if (key == kMemoryKey) continue;  // A layout kept gains nothing by it.
     ASSIGN_OR_RETURN(const PlanningCase improved,
                      Improved(planned, key, kNextStep));
-    ASSIGN_OR_RETURN(SensitivityRow row,
-                     FindRow(improved, key, kNextStep, chosen, planner));
-    rows.push_back(std::move(row));
+    if (!is_by_instructions) {
+      ASSIGN_OR_RETURN(SensitivityRow row,
+                       FindRow(improved, key, kNextStep, chosen, planner));
+      rows.push_back(std::move(row));
+      continue;
+    }
+    ASSIGN_OR_RETURN(const double improved_s,
+                     SecondsByInstructions(improved, chosen.layout));
+    rows.push_back({.key = key,
+                    .factor = kNextStep,
+                    .kept_step_time_s =
+                        chosen.prediction.step_time_s * improved_s / chosen_s,
+                    .best = {}});
   }
   return rows;
 }

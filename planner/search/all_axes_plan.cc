@@ -43,7 +43,7 @@ absl::Status TellByInstructions(const SearchInput& input, const CostModel& cost,
   if (lowered.has_value() && lowered->layout == plan->layout) {
     plan->prediction = lowered->prediction;
     plan->timeline = std::move(lowered->timeline);
-    plan->program_hashes = std::move(lowered->program_hashes);
+    TakePrograms(std::move(lowered->programs), plan);
   } else {
     RETURN_IF_ERROR(TakeVariant(input.job.model, plan->layout, cost,
                                 /*is_pinned=*/true, plan));

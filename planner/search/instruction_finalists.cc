@@ -91,7 +91,7 @@ absl::StatusOr<int64_t> PriceInFull(const ModelSpec& model,
     *fastest = {.layout = finalist->layout,
                 .prediction = finalist->prediction,
                 .timeline = std::move(timeline),
-                .program_hashes = HashesOf(programs)};
+                .programs = std::move(programs)};
   }
   return num_instructions;
 }

@@ -12,6 +12,7 @@
 #include "planner/cost/op_cost.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
+#include "planner/program/program.h"
 #include "planner/search/plan.h"
 #include "planner/simulate/timeline.h"
 
@@ -26,7 +27,7 @@ struct LoweredStep {
   Layout layout;
   Prediction prediction;
   Timeline timeline;
-  std::vector<uint64_t> program_hashes;  // By stage.
+  std::vector<Program> programs;  // By stage.
 };
 
 // Lowers and simulates by instructions what can be of `finalists`, which passes

@@ -5,6 +5,7 @@
 #define MILLRACE_PLANNER_SEARCH_PLAN_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "planner/cost/closed_form.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/recompute.h"
+#include "planner/program/program.h"
 #include "planner/simulate/timeline.h"
 
 namespace millrace {
@@ -90,9 +92,12 @@ struct Plan {
   int32_t num_idle_devices = 0;       // That the layout leaves.
   std::vector<int64_t> listed_bytes;  // As in Alternative.
   Prediction prediction;
-  std::optional<Prediction> by_passes;    // As in Alternative.
-  Timeline timeline;                      // Simulated, of the chosen layout.
-  std::vector<uint64_t> program_hashes;   // By stage, training Programs.
+  std::optional<Prediction> by_passes;   // As in Alternative.
+  Timeline timeline;                     // Simulated, of the chosen layout.
+  std::vector<uint64_t> program_hashes;  // By stage, training Programs.
+  // The training Programs by stage, of which `timeline` is; null without
+  // hashes.
+  std::shared_ptr<const std::vector<Program>> programs;
   std::vector<Alternative> alternatives;  // Best first; without the chosen.
   int64_t layouts_considered = 0;
   bool simulated = true;  // Whether the chosen layout was; as in Alternative.

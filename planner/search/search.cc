@@ -78,6 +78,7 @@ class Search {
     ASSIGN_OR_RETURN(const std::vector<Program> programs,
                      BuildTrainingPrograms(input_.job.model, chosen.layout));
     plan.program_hashes = HashesOf(programs);
+    plan.programs = std::make_shared<const std::vector<Program>>(programs);
     if (const std::vector<std::string> kinds = cost_.KindsWithoutRows(programs);
         !kinds.empty()) {
       plan.warnings.push_back(absl::StrCat(

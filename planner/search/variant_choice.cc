@@ -1,5 +1,6 @@
 #include "planner/search/variant_choice.h"
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,14 +11,26 @@
 
 namespace millrace {
 
+void TakePrograms(std::vector<Program> programs, Plan* plan) {
+  plan->program_hashes = HashesOf(programs);
+  plan->programs =
+      std::make_shared<const std::vector<Program>>(std::move(programs));
+}
+
 absl::Status TakeVariant(const ModelSpec& model, const Layout& variant,
                          const CostModel& cost, bool is_pinned, Plan* plan) {
   if (!is_pinned) {
-    ASSIGN_OR_RETURN(const std::optional<ShortStep> shorter,
+    // Where few micro-batches tell of both, both are held to the same scale,
+    // and only a variant that is faster is lowered in full.
+    ASSIGN_OR_RETURN(const std::optional<ShortStep> of_variant,
                      PredictFromFewMicrobatches(model, variant, cost));
-    if (shorter.has_value() &&
-        shorter->IsSlowerThan(plan->prediction.step_time_s)) {
-      return absl::OkStatus();
+    if (of_variant.has_value()) {
+      ASSIGN_OR_RETURN(const std::optional<ShortStep> of_plan,
+                       PredictFromFewMicrobatches(model, plan->layout, cost));
+      const double plan_s = of_plan.has_value()
+                                ? of_plan->prediction.step_time_s
+                                : plan->prediction.step_time_s;
+      if (of_variant->prediction.step_time_s >= plan_s) return absl::OkStatus();
     }
   }
   Timeline timeline;
@@ -28,7 +41,7 @@ absl::Status TakeVariant(const ModelSpec& model, const Layout& variant,
     plan->layout = variant;
     plan->prediction = prediction;
     plan->timeline = std::move(timeline);
-    plan->program_hashes = HashesOf(programs);
+    TakePrograms(std::move(programs), plan);
   }
   return absl::OkStatus();
 }
