@@ -1,7 +1,6 @@
 #include "planner/explain/sensitivity.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,7 +11,6 @@
 #include "planner/explain/layout_name.h"
 #include "planner/search/prediction.h"
 #include "planner/search/program_prediction.h"
-#include "planner/search/short_step.h"
 
 namespace millrace {
 namespace {
@@ -60,18 +58,13 @@ absl::StatusOr<SensitivityRow> FindRow(const PlanningCase& improved,
   };
 }
 
-// Seconds of the layout's step, simulated by instructions: of a few
-// micro-batches where these tell, else of all.
-absl::StatusOr<double> SecondsByInstructions(const PlanningCase& planned,
-                                             const Layout& layout) {
-  ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(planned.profile));
-  ASSIGN_OR_RETURN(const std::optional<ShortStep> step,
-                   PredictFromFewMicrobatches(planned.job.model, layout, cost));
-  if (step.has_value()) return step->prediction.step_time_s;
-  Timeline timeline;
-  ASSIGN_OR_RETURN(const Prediction prediction,
-                   PredictLayout(planned.job.model, layout, cost, &timeline));
-  return prediction.step_time_s;
+// Seconds of the chosen layout's step on the hardware of `improved`.
+absl::StatusOr<double> SecondsByInstructions(const PlanningCase& improved,
+                                             const Plan& chosen) {
+  ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(improved.profile));
+  ASSIGN_OR_RETURN(const Timeline timeline,
+                   SimulatePrograms(*chosen.programs, cost));
+  return timeline.step_time_s;
 }
 
 double Saving(double seconds, const Plan& chosen) {
@@ -157,28 +150,24 @@ absl::StatusOr<std::vector<SensitivityRow>> FindSensitivity(
 absl::StatusOr<std::vector<SensitivityRow>> FindNextStep(
     const PlanningCase& planned, const Plan& chosen, const Planner& planner) {
   std::vector<SensitivityRow> rows;
-  const bool is_by_instructions = !chosen.program_hashes.empty();
-  double chosen_s = 0;
-  if (is_by_instructions) {
-    ASSIGN_OR_RETURN(chosen_s, SecondsByInstructions(planned, chosen.layout));
-  }
   for (const std::string& key : HardwareKeys(planned)) {
     if (key == kMemoryKey) continue;  // A layout kept gains nothing by it.
     ASSIGN_OR_RETURN(const PlanningCase improved,
                      Improved(planned, key, kNextStep));
-    if (!is_by_instructions) {
+    if (chosen.programs == nullptr) {
       ASSIGN_OR_RETURN(SensitivityRow row,
                        FindRow(improved, key, kNextStep, chosen, planner));
       rows.push_back(std::move(row));
       continue;
     }
     ASSIGN_OR_RETURN(const double improved_s,
-                     SecondsByInstructions(improved, chosen.layout));
-    rows.push_back({.key = key,
-                    .factor = kNextStep,
-                    .kept_step_time_s =
-                        chosen.prediction.step_time_s * improved_s / chosen_s,
-                    .best = {}});
+                     SecondsByInstructions(improved, chosen));
+    rows.push_back(
+        {.key = key,
+         .factor = kNextStep,
+         .kept_step_time_s = chosen.prediction.step_time_s * improved_s /
+                             chosen.timeline.step_time_s,
+         .best = {}});
   }
   return rows;
 }

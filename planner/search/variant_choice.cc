@@ -25,6 +25,9 @@ absl::Status TakeVariant(const ModelSpec& model, const Layout& variant,
     ASSIGN_OR_RETURN(const std::optional<ShortStep> of_variant,
                      PredictFromFewMicrobatches(model, variant, cost));
     if (of_variant.has_value()) {
+      if (of_variant->IsSlowerThan(plan->prediction.step_time_s)) {
+        return absl::OkStatus();
+      }
       ASSIGN_OR_RETURN(const std::optional<ShortStep> of_plan,
                        PredictFromFewMicrobatches(model, plan->layout, cost));
       const double plan_s = of_plan.has_value()
