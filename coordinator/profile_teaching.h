@@ -57,21 +57,22 @@ class StepObserver {
   const DeviceFacts devices_;
   std::thread thread_;
   std::atomic<bool> busy_ = false;
-  // Of the thread's, while it is busy.
+  // Owned by the thread while it is busy.
   std::vector<Program> programs_;
   std::optional<CostModel> cost_;
   absl::Status status_;
 };
 
-// What a run directory holds of a run that has ended. InvalidArgument if it is
-// none, FailedPrecondition if it has not ended, NotFound with the reason if
-// nothing was observed. A torn last line is passed over, as long as there is
-// another; damage before it is DataLoss naming file and line.
+// Reads the measured steps of a run that has ended from its run directory.
+// InvalidArgument if it is none, FailedPrecondition if it has not ended,
+// NotFound with the reason if nothing was observed. A torn last line is passed
+// over, as long as there is another; damage before it is DataLoss naming file
+// and line.
 //
-// Of a machine that others keep busy a run shows what it does then, which no
-// run on a quiet one is like. Measured steps during which other processes had
-// more than kMostOthersShare of a host's processors are left out, and counted,
-// unless `believes_busy_steps`; FailedPrecondition if no others are left.
+// Steps on a busy machine teach nothing about a quiet one. Measured steps
+// during which other processes used more than kMostOthersShare of a host's
+// processors are left out and counted, unless `believes_busy_steps`;
+// FailedPrecondition if no others are left.
 inline constexpr double kMostOthersShare = 0.05;
 struct EndedRun {
   JobSpec job;

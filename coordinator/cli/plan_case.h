@@ -1,4 +1,5 @@
-// What `millrace plan` plans for, from its options, and the plan.
+// Finds the case that `millrace plan` plans for, from its options, and the
+// plan.
 
 #ifndef MILLRACE_COORDINATOR_CLI_PLAN_CASE_H_
 #define MILLRACE_COORDINATOR_CLI_PLAN_CASE_H_
@@ -28,7 +29,8 @@ struct CaseOptions {
 // in this machine's cache was by the agents of such a job.
 enum class DevicesFrom { kOption, kJob, kProfile };
 DevicesFrom DevicesFromOf(const CaseOptions& options, const JobSpec& job);
-// Of a plan for so many, for people; empty for kOption.
+// The line that tells people where the device count came from. Empty when
+// --devices gave it.
 std::string DevicesFromText(DevicesFrom from, int32_t num_devices);
 
 // InvalidArgument for what the options cannot mean; else FindProfileFor's
@@ -36,8 +38,8 @@ std::string DevicesFromText(DevicesFrom from, int32_t num_devices);
 absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
                                       const JobSpec& job, const Here& here);
 
-// What FindPlan is asked: over all axes where the case asks for it or nothing
-// else can answer.
+// The input of FindPlan() for this case. It asks for all axes where the case
+// does, or where nothing else can answer.
 SearchInput SearchInputOf(const PlanningCase& planned);
 
 // FindPlan's answer to SearchInputOf(). FindPlan's errors.

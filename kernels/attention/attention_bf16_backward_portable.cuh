@@ -1,5 +1,6 @@
-// Rows that the passes of the portable attention backward share: statistics of
-// the queries, and the query gradient while it is being summed.
+// The workspace that the passes of the portable backward attention share:
+// softmax statistics of each query, and the fp32 query gradient while it is
+// summed.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_BACKWARD_PORTABLE_CUH_
 #define MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_BACKWARD_PORTABLE_CUH_

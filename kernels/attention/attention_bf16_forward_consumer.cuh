@@ -1,5 +1,6 @@
-// The roles of the forward kernel's block share these; the consumer is here,
-// the producer and the storing warps beside the kernel.
+// The shared memory and barriers of the forward kernel's block, and its
+// consumer warpgroups. The producer and the storing warps are in
+// attention_bf16_forward_sm90.cu.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_FORWARD_CONSUMER_CUH_
 #define MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_FORWARD_CONSUMER_CUH_
@@ -94,7 +95,7 @@ class Consumer {
   }
 
  private:
-  // What a consumer must know of a tile.
+  // The part of a tile that one consumer computes.
   struct Work {
     int first_row;  // Of this consumer's 64, within the sequence.
     int length;     // Of the sequence; zero: no more tiles.

@@ -1,4 +1,5 @@
-// What both directions of bf16 attention check and need of a launch.
+// Checks and tensor maps that the forward and the backward pass of bf16
+// attention share.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_SHAPE_H_
 #define MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_SHAPE_H_
@@ -13,7 +14,8 @@
 
 namespace millrace {
 
-// What the contract allows; each direction refuses what it has no kernel for.
+// Checks the shape against the contract; each pass refuses the shapes that it
+// has no kernel for.
 absl::Status CheckAttentionBf16Shape(const AttentionBf16Shape& shape);
 
 // Multiprocessors of the current device; Unavailable unless it is a Hopper.

@@ -15,8 +15,8 @@
 
 namespace millrace {
 
-// Of a layer [tokens, inputs] to [tokens, outputs]: forward, and the gradients
-// of the input and of the weight, in fp32 and added to.
+// The three products of a linear layer [tokens, inputs] to [tokens, outputs]:
+// forward, input gradient, and weight gradient (fp32, accumulated).
 std::vector<GemmBf16Shape> GemmShapesOfLayer(int64_t num_tokens,
                                              int64_t outputs, int64_t inputs);
 // The layers of models from 2k to 8k wide, 16k tokens.

@@ -16,8 +16,8 @@
 
 namespace millrace {
 
-// How many sets of tensors leave nothing of the first in the cache by the time
-// its turn comes again; two if all of a set is meant to stay there.
+// How many sets of tensors to cycle through so that none is still in the cache
+// when its turn comes again. Two if a set is meant to stay in the cache.
 int NumTuningSets(int64_t bytes_per_set);
 
 // Allocates the tensors of a case and owns them.

@@ -2,8 +2,8 @@
 // x86-64 instruction set and chosen when the program starts, so that one binary
 // is fast on the machine it was built on and still runs elsewhere.
 //
-// Loops take the family's Args and a range; checking and threads are the
-// business of kernels/<family>_cpu.cc.
+// Loops take the family's Args and a range. kernels/cpu/<family>.cc checks the
+// arguments and deals the ranges to threads.
 
 #ifndef MILLRACE_KERNELS_CPU_LOOPS_H_
 #define MILLRACE_KERNELS_CPU_LOOPS_H_

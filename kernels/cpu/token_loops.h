@@ -1,6 +1,6 @@
-// What happens to tokens one at a time besides norms and attention: RoPE,
-// SwiGLU, embedding gradients and softmax over the vocabulary. All bound by
-// memory traffic but for the exponentials.
+// Loops over single tokens: RoPE, SwiGLU, embedding gradients, and the softmax
+// over the vocabulary. All are bound by memory traffic but for the
+// exponentials.
 
 #ifndef MILLRACE_KERNELS_CPU_TOKEN_LOOPS_H_
 #define MILLRACE_KERNELS_CPU_TOKEN_LOOPS_H_

@@ -1,5 +1,5 @@
-// Sums the rows that the blocks of a kernel left behind: the second half of a
-// deterministic gradient of a weight.
+// Adds up partial sums that the blocks of another kernel wrote, one row each.
+// It is the second half of a weight gradient that is summed in a fixed order.
 
 #ifndef MILLRACE_KERNELS_CUDA_COLUMN_SUM_H_
 #define MILLRACE_KERNELS_CUDA_COLUMN_SUM_H_

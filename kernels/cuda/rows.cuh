@@ -1,5 +1,5 @@
-// Walking over bf16 rows eight elements at a time, whole grids at once: the
-// eights of all rows are numbered through, so that no shape leaves lanes idle.
+// Deals the elements of bf16 rows to threads, eight at a time. The groups of
+// eight are numbered across all rows, so no row length leaves lanes idle.
 
 #ifndef MILLRACE_KERNELS_CUDA_ROWS_CUH_
 #define MILLRACE_KERNELS_CUDA_ROWS_CUH_
@@ -36,8 +36,8 @@ class Divider {
 // [rows, columns], its eights numbered through.
 class Eights {
  public:
-  // What one eight is: `count` columns of `row` from `column` on; beyond the
-  // last eight, none.
+  // The place of one group of eight: `count` columns of `row` from `column` on.
+  // Groups beyond the last have a `count` of zero.
   struct Place {
     int64_t row;
     int64_t column;

@@ -1,5 +1,5 @@
-// A word written when a stream comes to it: how the host sees where a stream
-// is.
+// Stores a word when a stream reaches this point, so that the host can see how
+// far the stream is.
 
 #ifndef MILLRACE_KERNELS_CUDA_STORE_WORD_H_
 #define MILLRACE_KERNELS_CUDA_STORE_WORD_H_

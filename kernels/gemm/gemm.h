@@ -23,8 +23,9 @@ struct GemmShape {
 // allocates nothing. One run at a time.
 //
 // An element of c has the same bits for any number of threads, in products of
-// any m and n and at any place in them: they depend on its row of op(a), its
-// column of op(b), the value added to, and the level of cpu/loops.h.
+// any m and n and at any place in them. They depend on its row of op(a), its
+// column of op(b), the value added to, and on the instruction set level
+// (kernels/cpu/loops.h).
 class GemmPlan {
  public:
   // InvalidArgument on a size or num_threads below one, or if
@@ -51,7 +52,7 @@ class GemmPlan {
   int col_parts_;
 };
 
-// What Run() means.
+// The meaning of Run(), in plain loops.
 void GemmReference(const GemmShape& shape, float* c, const float* a,
                    const float* b);
 

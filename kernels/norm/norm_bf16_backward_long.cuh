@@ -1,5 +1,5 @@
-// The backward pass of norms over rows too long for one block's registers, and
-// what it shares with that over shorter ones.
+// Backward pass of norms for rows too long for one block's registers. The
+// argument struct and the final sum are shared with norm_bf16_backward.cuh.
 
 #ifndef MILLRACE_KERNELS_NORM_NORM_BF16_BACKWARD_LONG_CUH_
 #define MILLRACE_KERNELS_NORM_NORM_BF16_BACKWARD_LONG_CUH_
@@ -26,15 +26,15 @@ struct NormBackward {
   const void* weight;
   const float* mean;  // Null for RMSNorm.
   const float* rstd;
-  // What the blocks sum of d_weight, [num_partials, hidden], then as much of
-  // d_bias for LayerNorm.
+  // The blocks' partial sums of d_weight, [num_partials, hidden], then for
+  // LayerNorm as many of d_bias.
   float* partials;
   int64_t num_tokens;
   int num_vectors;
   int num_stages;  // Of the prefetch.
 };
 
-// What the launcher needs beside the kernel's arguments.
+// The launcher's arguments beside those of the kernel.
 struct NormBackwardOutputs {
   float* d_weight;
   float* d_bias;  // Null for RMSNorm.
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kLongNormThreads, 1)
   float mean = 0.0f;
   if constexpr (kKind == NormKind::kLayer) mean = p.mean[row];
 
-  // Of g n, with g = d_y weight and n = (x - mean) rstd, and of g.
+  // Sums of g n, with g = d_y weight and n = (x - mean) rstd, and of g.
   float sums[kKind == NormKind::kLayer ? 2 : 1] = {};
 #pragma unroll 2
   for (int idx = threadIdx.x; idx < p.num_vectors; idx += kLongNormThreads) {

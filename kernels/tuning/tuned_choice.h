@@ -1,5 +1,6 @@
-// What a launcher asks before it chooses between ways that only measuring can
-// rank. Small, so that CUDA sources may include it; tuning.h has the rest.
+// A launcher asks here for a launch parameter that only measuring can choose.
+// This header is small so that CUDA sources may include it; tuning.h has the
+// rest.
 
 #ifndef MILLRACE_KERNELS_TUNING_TUNED_CHOICE_H_
 #define MILLRACE_KERNELS_TUNING_TUNED_CHOICE_H_

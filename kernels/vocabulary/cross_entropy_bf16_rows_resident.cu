@@ -1,6 +1,6 @@
-// A row of logits between its sum and its gradient in the shared memory and the
-// registers of a cluster of blocks, so that device memory gives it once and
-// takes it once (Hopper and later).
+// Keeps a row of logits in the shared memory and registers of a cluster between
+// its sum and its gradient, so that device memory is read once and written once
+// (Hopper and later).
 
 #include <cuda_runtime_api.h>
 
@@ -68,7 +68,7 @@ __device__ __forceinline__ void WaitHeard(uint64_t* heard, uint32_t parity) {
       : "memory");
 }
 
-// Of a whole warp together, in every lane with the same bits.
+// Combines the sums of a whole warp; every lane gets the same bits.
 __device__ __forceinline__ ce::SoftmaxSum CombineWarp(ce::SoftmaxSum mine) {
   const float maximum = gpu::WarpMax(mine.maximum);
   return {maximum, gpu::WarpSum(mine.sum *
@@ -76,7 +76,7 @@ __device__ __forceinline__ ce::SoftmaxSum CombineWarp(ce::SoftmaxSum mine) {
                                          ce::kLog2E))};
 }
 
-// Of `count` sums, in every lane of every warp with the same bits.
+// Combines `count` sums; every lane of every warp gets the same bits.
 __device__ __forceinline__ ce::SoftmaxSum CombineAll(const ce::SoftmaxSum* sums,
                                                      int count, int lane) {
   float maximum = -INFINITY;

@@ -23,7 +23,7 @@
 
 namespace millrace {
 
-// Of the most loaded rank; the parts sum to step_time_s.
+// Times of the most loaded rank; the parts sum to step_time_s.
 struct StepTime {
   double compute_s = 0;
   double recompute_s = 0;
@@ -63,43 +63,43 @@ class StepModel {
   // cached takes about a microsecond.
   StepPrediction Predict(const Layout& layout);
   StepMemory PredictMemory(const Layout& layout);
-  // Of each stage; PredictMemory is that of the fullest.
+  // The memory of each stage; PredictMemory() is that of the fullest.
   std::vector<StepMemory> MemoryByStage(const Layout& layout);
-  // Predict's time without what the data axis and the optimizer add: what
-  // layouts that differ in `zero` alone have in common, and no more recompute
-  // makes less.
+  // The step time without the data axis and the optimizer. Layouts that differ
+  // only in `zero` share it, and more recompute never lowers it.
   StepTime PredictPasses(const Layout& layout);
-  // Seconds that PredictPasses() of no layout is below that differs from this
-  // one in recompute alone and computes no less again in any stage.
+  // A lower bound in seconds on PredictPasses() over all layouts that recompute
+  // at least as much as this one in every stage and are otherwise equal.
   double PassesFloor(const Layout& layout);
-  // What each op that can be computed again saves and takes, of one micro-batch
-  // and the mean layer.
+  // For each op that can be recomputed, the bytes that this saves and the
+  // seconds that it takes, for one micro-batch and the mean layer.
   std::vector<RecomputeCandidate> PriceRecompute(const Layout& layout) const;
-  // The sets worth computing again, least first (RecomputeLadder): by what one
-  // sequence's pass through a layer takes. So sets are the same for all
-  // micro-batches of a cut, as floors of memory need.
+  // The sets of ops worth recomputing, the least first (RecomputeLadder). Their
+  // prices are those of one sequence's pass through a layer. So the sets are
+  // the same for all micro-batch sizes of one sharding, as lower bounds on
+  // memory need.
   const std::vector<Recompute>& Recomputes(const Layout& layout);
-  // Of each stage the quickest of `recomputes` with which it holds no more than
-  // `memory_limit` bytes, of equals the first. Nothing where a stage fits with
-  // none.
+  // For each stage the fastest of `recomputes` with which it holds no more than
+  // `memory_limit` bytes; among equally fast ones, the first. Nothing if some
+  // stage fits with none of them.
   std::optional<std::vector<Recompute>> FitRecompute(
       const Layout& layout, int64_t memory_limit,
       std::span<const Recompute> recomputes);
-  // What every rank's process takes of its memory.
+  // The bytes of device memory that the process of a rank itself takes.
   int64_t OverheadOf(const Layout& layout) const;
-  // Bytes that PredictMemory() of no layout is below that differs from this one
-  // in `zero` and recompute alone, and has of `zeros` and in every stage of
-  // `recomputes`: neither may be empty.
+  // A lower bound on PredictMemory() over all layouts that differ from this one
+  // only in `zero` and recompute, with `zero` taken from `zeros` and the
+  // recompute of every stage from `recomputes`. Neither list may be empty.
   StepMemory LeastMemory(const Layout& layout, std::span<const int32_t> zeros,
                          std::span<const Recompute> recomputes);
-  // Likewise of layouts that have several chunks a stage besides: the fullest
-  // stage holds no less than their mean.
+  // The same bound over layouts that also have several chunks a stage. The
+  // fullest stage holds at least the mean of all stages.
   StepMemory LeastInterleavedMemory(const Layout& layout,
                                     std::span<const int32_t> zeros,
                                     std::span<const Recompute> recomputes);
 
-  // What list scheduling and simulation start from; tensor, context and expert
-  // communication that is exposed is part of the passes.
+  // The costs of passes that list scheduling and simulation start from. Exposed
+  // communication of the tensor, context and expert axes is part of the passes.
   PipelineCosts PassCosts(const Layout& layout);
   // Seconds of a rank's once-a-step work: reduction and gathering of the data
   // axis as if nothing hid them, and the optimizer.

@@ -1,5 +1,5 @@
-// What a StepModel keeps and its sources share; of closed_form.cc and
-// closed_form_memory.cc alone.
+// The private state of StepModel, shared by closed_form.cc and
+// closed_form_memory.cc only.
 
 #ifndef MILLRACE_PLANNER_COST_CLOSED_FORM_STATE_H_
 #define MILLRACE_PLANNER_COST_CLOSED_FORM_STATE_H_

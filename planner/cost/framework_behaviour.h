@@ -1,6 +1,7 @@
-// What frameworks do differently for the same model and layout. The defaults
-// are what our own workers do. What other frameworks do is data: each field has
-// a key of the same name (planner/evaluate/behaviour_keys.h, docs/evaluate.md).
+// How a framework computes a layer, where frameworks differ for the same model
+// and layout. StepModel takes it as an argument. The defaults are how our own
+// workers compute. Other frameworks are described by data: each field has a key
+// of the same name (planner/evaluate/behaviour_keys.h, docs/evaluate.md).
 
 #ifndef MILLRACE_PLANNER_COST_FRAMEWORK_BEHAVIOUR_H_
 #define MILLRACE_PLANNER_COST_FRAMEWORK_BEHAVIOUR_H_
@@ -9,7 +10,7 @@
 
 namespace millrace {
 
-// What selective recompute (Recompute::kPolicy) computes again.
+// The ops that selective recompute (Recompute::kPolicy) recomputes.
 struct SelectiveRecompute {
   bool norms = true;
   bool activation = true;  // In the feed-forward block or in the experts.

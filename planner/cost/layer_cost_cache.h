@@ -1,6 +1,6 @@
-// What layers take and hold under each way of cutting them, kept once known:
-// searches ask for the same ones millions of times. Under
-// planner/cost/closed_form.h.
+// Caches the time and memory of a layer for each way of sharding it, since a
+// search asks for the same ones millions of times. StepModel
+// (planner/cost/closed_form.h) owns the cache.
 
 #ifndef MILLRACE_PLANNER_COST_LAYER_COST_CACHE_H_
 #define MILLRACE_PLANNER_COST_LAYER_COST_CACHE_H_

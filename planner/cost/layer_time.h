@@ -1,6 +1,5 @@
-// What the work of one layer (planner/cost/layer_work.h) takes on a device:
-// compute by phase, and the communication of its axes that computing does not
-// hide.
+// Computes the time of one layer from its work (planner/cost/layer_work.h):
+// compute by phase, and the communication that compute does not hide.
 
 #ifndef MILLRACE_PLANNER_COST_LAYER_TIME_H_
 #define MILLRACE_PLANNER_COST_LAYER_TIME_H_

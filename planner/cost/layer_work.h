@@ -1,6 +1,6 @@
-// What one rank computes, moves and keeps for one layer of any model that can
-// be planned, executable or not: the arithmetic under
-// planner/cost/closed_form.h.
+// Counts what one rank computes, communicates and keeps for one layer of any
+// model that can be planned. planner/cost/closed_form.h is built on these
+// counts.
 
 #ifndef MILLRACE_PLANNER_COST_LAYER_WORK_H_
 #define MILLRACE_PLANNER_COST_LAYER_WORK_H_
@@ -71,9 +71,9 @@ struct CommWork {
   WorkPhase phase;
   CommAxis axis;
   CommKind kind;
-  // Of the full tensor: gathered, unreduced, passed round by all ranks
-  // together. kAllToAll: what one rank gives all ranks, itself included, a row
-  // for each expert.
+  // Bytes of the full tensor: gathered, unreduced, passed round by all ranks
+  // together. kAllToAll: the bytes that one rank gives all ranks, itself
+  // included, a row for each expert.
   double bytes;
   // kAllToAll: experts that a row is for, if it crosses a level of the network
   // once for all of them in a domain; 0: each goes its own way.
@@ -90,7 +90,8 @@ struct LayerWork {
   std::vector<AttentionWork> attention;
   std::vector<BandwidthWork> bandwidth;
   std::vector<CommWork> comm;
-  // That one micro-batch's forward pass leaves for the backward pass.
+  // The bytes that the forward pass of one micro-batch leaves for the backward
+  // pass.
   int64_t activation_bytes = 0;
   // The largest that lives only while the layer is computed (or recomputed).
   int64_t working_bytes = 0;
@@ -130,7 +131,7 @@ std::vector<LayerRange> ChunkLayers(const ModelSpec& model,
                                     const Layout& layout,
                                     const Implementation& implementation);
 
-// Of the residual stream of one micro-batch that a rank hands to the next
+// Bytes of the residual stream of one micro-batch that a rank hands to the next
 // stage.
 double StreamBytes(const ModelSpec& model, const Layout& layout,
                    const Implementation& implementation);

@@ -1,5 +1,6 @@
-// How the work of a layer is written down: each op once, with what its backward
-// pass and recompute add. Internal to planner/layer_*.
+// Collects the LayerWork of a layer. Each op is stated once; the builder adds
+// its backward pass and its recompute. Internal to the *_work*.cc files of
+// planner/cost.
 
 #ifndef MILLRACE_PLANNER_COST_LAYER_WORK_BUILDER_H_
 #define MILLRACE_PLANNER_COST_LAYER_WORK_BUILDER_H_
@@ -12,7 +13,7 @@ namespace millrace {
 
 inline double AsDouble(int64_t value) { return static_cast<double>(value); }
 
-// What an op belongs to, by which recompute chooses.
+// The piece of a layer that an op belongs to; recompute chooses by pieces.
 enum class Piece : uint8_t {
   kNorm,
   kActivation,
@@ -52,14 +53,15 @@ class LayerBuilder {
   const Layout& layout() const { return layout_; }
   const Implementation& implementation() const { return implementation_; }
 
-  // Of a micro-batch on one context rank, and of these where the tensor axis
-  // shares them: in norms (where the implementation does) and before experts.
+  // Tokens of a micro-batch on one context rank, and those of them that a rank
+  // has where the tensor axis shares them: in norms (where the implementation
+  // does) and before experts.
   int64_t tokens() const { return tokens_; }
   int64_t norm_tokens() const { return norm_tokens_; }
   int64_t shard_tokens() const { return shard_tokens_; }
   double element_bytes() const { return element_bytes_; }
 
-  // What follows belongs to `part`.
+  // The ops added from here on belong to `part`.
   void Begin(LayerPart part) { part_ = part; }
 
   // Whether the backward pass computes it again.

@@ -1,5 +1,6 @@
-// The closed-form step time of a layout: what the search ranks all layouts by
-// before it lowers and simulates the best few.
+// Estimates a step in closed form from the prices of its ops. The search uses
+// it for profiles without data-sheet figures; elsewhere closed_form.h
+// estimates. List scheduling takes the costs of passes from EstimatePasses().
 
 #ifndef MILLRACE_PLANNER_COST_OP_CLOSED_FORM_H_
 #define MILLRACE_PLANNER_COST_OP_CLOSED_FORM_H_
@@ -37,7 +38,8 @@ struct PassSeconds {
   double weight_gradient = 0;
   double transfer = 0;
 };
-// Of one stage, likewise.
+// The passes of one stage, under the same conditions on `layout` and `cost` as
+// EstimateStep().
 PassSeconds EstimatePasses(const ModelSpec& model, const Layout& layout,
                            int32_t stage, const CostModel& cost);
 

@@ -1,5 +1,5 @@
-// Which sets of ops a model's Programs had best compute again, by the times
-// that a profile has of the ops and the tensors that their graphs keep.
+// Prices the recompute of each op of an executable layer: the bytes that it
+// saves and the seconds that it costs.
 
 #ifndef MILLRACE_PLANNER_COST_RECOMPUTE_LADDER_H_
 #define MILLRACE_PLANNER_COST_RECOMPUTE_LADDER_H_
@@ -13,9 +13,10 @@
 
 namespace millrace {
 
-// What each op of kRecomputeOps saves and takes in one layer, for one
-// micro-batch of this layout. The layout must be one that workers can execute
-// and `cost` have a price for (CheckProfile).
+// For each op of kRecomputeOps: the bytes that recomputing it saves and the
+// seconds that it takes, in one layer and for one micro-batch of this layout.
+// Workers must be able to execute the layout, and `cost` must have a price for
+// it (CheckProfile).
 std::vector<RecomputeCandidate> PriceRecompute(const ModelSpec& model,
                                                const Layout& layout,
                                                const CostModel& cost);

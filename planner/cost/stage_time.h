@@ -1,6 +1,5 @@
-// What a stage of a pipeline takes and holds: sums over its layers, and what
-// the data axis and the optimizer add once a step. Under
-// planner/cost/closed_form.h.
+// Computes the time and memory of one pipeline stage: the sum of its layers,
+// and once a step the data axis's communication and the optimizer.
 
 #ifndef MILLRACE_PLANNER_COST_STAGE_TIME_H_
 #define MILLRACE_PLANNER_COST_STAGE_TIME_H_
@@ -26,14 +25,16 @@ struct HeldBytes {
 };
 HeldBytes HeldBy(const LayerWork& work);
 
-// What one layer, or an end of the model, takes under one way of cutting it.
+// The times of one layer, and of the ends of the model, under one way of
+// sharding them.
 struct CutTimes {
   LayerTime dense;
   LayerTime experts;
   LayerTime embedding;
   LayerTime head;
 };
-// Likewise what it holds.
+// The memory of one layer, and of the ends of the model, under one way of
+// sharding them.
 struct CutLoads {
   RankParameters dense_parameters;
   RankParameters experts_parameters;
@@ -49,7 +50,7 @@ struct LayerCounts {
   friend bool operator==(const LayerCounts&, const LayerCounts&) = default;
 };
 
-// What a stage of a pipeline holds.
+// The memory that a stage of a pipeline holds.
 struct StageKind {
   int64_t num_dense = 0;
   int64_t num_experts = 0;

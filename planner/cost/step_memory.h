@@ -1,5 +1,4 @@
-// The closed form of a rank's memory: what a training step holds at its fullest
-// moment, on any number of devices.
+// The closed form of a rank's memory at the fullest moment of a step.
 
 #ifndef MILLRACE_PLANNER_COST_STEP_MEMORY_H_
 #define MILLRACE_PLANNER_COST_STEP_MEMORY_H_
@@ -27,15 +26,15 @@ struct StepMemory {
   }
 };
 
-// What a layer, the embedding or the head adds to a rank's memory.
+// The memory that a layer, the embedding or the head adds to a rank.
 struct LayerLoad {
   RankParameters parameters;
   int64_t activation_bytes = 0;
   int64_t working_bytes = 0;
 };
 
-// What a stage holds of one micro-batch and of the model: sums over its layers
-// and over the embedding and head if they are its.
+// The memory that a stage holds for one micro-batch and for the model: sums
+// over its layers and over the embedding and head if they are its.
 struct StageLoad {
   RankParameters parameters;
   double end_parameters = 0;    // Of embedding and head, among these.

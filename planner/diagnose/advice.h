@@ -19,8 +19,8 @@
 
 namespace millrace {
 
-// The longest that a trace alone says a layout has a hand in: what a better one
-// could save at most. Kernels, launches and copies are no layout's matter.
+// The time that a better layout could save at most, judged by the trace alone.
+// Kernels, launches and copies are not counted: no layout changes them.
 struct LayoutShare {
   int64_t exposed_communication_ns = 0;
   int64_t waiting_ns = 0;  // Idle with work launched: for a transfer, mostly.
@@ -41,15 +41,15 @@ struct Advice {
       recorded;        // What the job pins; the planner's where it does not.
   PlannedLayout best;  // With no layout pinned.
   std::vector<std::string> changes;  // From recorded to best: "tensor 4 to 2".
-  // What the trace, the job or the profile leaves open.
+  // The questions that the trace, the job or the profile leaves open.
   std::vector<std::string> caveats;
 
   // How many times shorter the predicted step is.
   double speedup() const {
     return recorded.prediction.step_time_s / best.prediction.step_time_s;
   }
-  // Of the best layout, if it falls as far short of its prediction as the
-  // recorded one does.
+  // The step time of the best layout, if it falls as far short of its
+  // prediction as the recorded one does.
   double expected_s() const { return measured_s / speedup(); }
   // Recorded over predicted, of one layout: what no change of layout mends.
   double shortfall() const {

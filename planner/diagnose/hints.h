@@ -1,4 +1,5 @@
-// What could be saved, and what Millrace does about it.
+// Lists what could make a recorded step shorter, with the evidence, an upper
+// bound on the saving, and the remedy.
 
 #ifndef MILLRACE_PLANNER_DIAGNOSE_HINTS_H_
 #define MILLRACE_PLANNER_DIAGNOSE_HINTS_H_
@@ -15,8 +16,9 @@ struct Hint {
   std::string id;        // "exposed_all-gather": stable, for programs.
   std::string evidence;  // The figures it rests on.
   std::string remedy;
-  // Were the cause gone entirely and nothing else slower; a bound, no forecast.
-  // Bounds of two hints may speak of the same time and do not add up.
+  // The time saved if the cause were gone entirely and nothing else slower.
+  // This is a bound and no forecast. The bounds of two hints may cover the same
+  // time, so they do not add up.
   int64_t saves_at_most_ns = 0;
 };
 

@@ -1,5 +1,5 @@
-// What a profiler recorded of a training step, reduced to what a diagnosis
-// needs. A plain value: trace_reader.h makes it of a file, tests of nothing.
+// The recorded events of a training step that a diagnosis needs. A plain value:
+// trace_reader.h fills it from a file, tests fill it by hand.
 
 #ifndef MILLRACE_PLANNER_DIAGNOSE_TRACE_H_
 #define MILLRACE_PLANNER_DIAGNOSE_TRACE_H_

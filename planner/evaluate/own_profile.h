@@ -1,6 +1,6 @@
-// Published runs name devices, and find profiles by the names that come with
-// Millrace (planner/evaluate/run_devices.h). A profile measured on one's own
-// machine stands for those of its device.
+// Lets a profile measured by the user stand for the shipped profile of the same
+// device. Published runs name devices, and planner/evaluate/run_devices.h maps
+// these names to shipped profiles.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_OWN_PROFILE_H_
 #define MILLRACE_PLANNER_EVALUATE_OWN_PROFILE_H_

@@ -1,5 +1,5 @@
-// How far plans with each hardware profile are off by published runs: what the
-// shipped profiles state as their step_error.
+// Computes the step_error of each shipped profile: how far plans made with it
+// are off, by published runs.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_PROFILE_ERRORS_H_
 #define MILLRACE_PLANNER_EVALUATE_PROFILE_ERRORS_H_

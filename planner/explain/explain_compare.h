@@ -1,5 +1,5 @@
-// A layout that somebody has in mind beside the chosen one: what each part of
-// its step and memory costs, and why it loses or cannot be.
+// Compares a layout that the user names with the chosen one: each part of step
+// time and memory, and why it loses or is impossible.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_COMPARE_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_COMPARE_H_

@@ -1,4 +1,4 @@
-// Text about what noise, slow devices and slow links do to a plan's step.
+// Describes in words what noise, slow devices and slow links do to a plan.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_DISTURBANCE_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_DISTURBANCE_H_

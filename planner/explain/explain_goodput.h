@@ -1,4 +1,4 @@
-// What a plan yields over weeks, in words.
+// Describes in words what a plan yields over weeks with failures.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_GOODPUT_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_GOODPUT_H_

@@ -1,5 +1,5 @@
-// The layouts next to a chosen one, each the best with one axis or choice of
-// another size: what that would cost, and why it is not chosen.
+// Adds the neighbours of the chosen layout to the alternatives: for each axis
+// and choice, the best layout with another value.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_NEIGHBOURS_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_NEIGHBOURS_H_
@@ -22,7 +22,8 @@ namespace millrace {
 absl::Status AddNeighbours(const PlanningCase& planned, const Planner& planner,
                            Plan* plan);
 
-// Of a replica's step; 0 where nothing orders them.
+// The number of passes that list scheduling orders in a replica's step; 0 if it
+// orders none.
 int64_t NumListedPasses(const Plan& plan);
 
 // Whether two layouts are the same but for their chunks a stage.

@@ -1,5 +1,5 @@
-// Where a layout's step and memory go: one form for layouts that were simulated
-// instruction by instruction and for those that have a closed form only.
+// Splits a layout's step time and memory into named parts, alike for simulated
+// layouts and for those with a closed form only.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_PARTS_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_PARTS_H_
@@ -27,12 +27,12 @@ struct Part {
 };
 
 struct LayoutParts {
-  // Of the rank that computes longest; they sum to the step time.
+  // The times of the rank that computes longest; they sum to the step time.
   std::vector<Part<double>> time;
-  // Of the most loaded rank; they sum to its memory.
+  // The memory of the most loaded rank; the parts sum to it.
   std::vector<Part<int64_t>> memory;
-  // What that computing was, by kind of op and most first; empty for layouts
-  // that were not simulated.
+  // The compute time by kind of op, most first; empty for layouts that were not
+  // simulated.
   std::vector<Part<double>> ops;
 };
 
@@ -48,15 +48,15 @@ inline constexpr char kDataPart[] = "exposed data communication";
 inline constexpr char kTransferPart[] = "exposed transfers";
 inline constexpr char kOtherPart[] = "other";
 
-// Of a simulated step. Waiting for transfers counts as bubble there
+// The parts of a simulated step. Waiting for transfers counts as bubble there
 // (planner/simulate/timeline.h). `programs` are those of the timeline, by
 // stage.
 LayoutParts PartsOfTimeline(std::span<const Program> programs,
                             const Timeline& timeline,
                             const Prediction& prediction);
 
-// Of a plan's layout: by its timeline where it has one, else by its closed
-// form. Fails as lowering does; Internal for a plan that has neither.
+// The parts of a plan's layout: by its timeline where it has one, else by its
+// closed form. Fails as lowering does; Internal for a plan that has neither.
 absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan);
 
 // "compute 78 %, bubble 12 %, exposed data communication over fabric 5 %": the

@@ -1,5 +1,5 @@
-// What is left of a plan when nodes are lost: its templates
-// (planner/fleet/plan_templates.h) as `millrace plan --lost-nodes` shows them.
+// Prints the plans for lost nodes (planner/fleet/plan_templates.h), as
+// `millrace plan --lost-nodes` shows them.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_TEMPLATES_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_TEMPLATES_H_

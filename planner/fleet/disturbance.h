@@ -1,5 +1,5 @@
-// What noise, slow devices and slow links make of a planned step: by how much
-// longer it gets, how its steps scatter, and which ranks or links make it so.
+// Predicts how noise, slow devices and slow links lengthen a planned step, how
+// its step times scatter, and which ranks or links are to blame.
 
 #ifndef MILLRACE_PLANNER_FLEET_DISTURBANCE_H_
 #define MILLRACE_PLANNER_FLEET_DISTURBANCE_H_
@@ -19,7 +19,8 @@
 
 namespace millrace {
 
-// What computes slower than it should, by a factor on its time.
+// A node, a device or a share of all nodes that computes slower than it should,
+// by a factor on its time.
 struct Straggler {
   enum class What : uint8_t { kNode, kDevice, kShareOfNodes };
   What what;
@@ -62,8 +63,8 @@ absl::Status ParseNoise(absl::string_view text, const StepNoise& noise,
 absl::Status ParseStraggler(absl::string_view text, DisturbanceSpec* spec);
 absl::Status ParseSlowLink(absl::string_view text, DisturbanceSpec* spec);
 
-// Of the time that a mean step takes longer, what one rank's passes or one link
-// make.
+// A cause of the longer mean step: the passes of one rank, or one link, with
+// the seconds that they add.
 struct DisturbanceCause {
   std::string text;  // "passes of stage 3 in replica 12, ranks 400 to 407".
   double seconds;

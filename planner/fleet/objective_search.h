@@ -1,7 +1,6 @@
-// Plans for what the job wants most (goodput.objective of the job): the
-// quickest step, most tokens over weeks with failures, or tokens for the money.
-// Which of these it is decides how many of the devices train, and how many wait
-// for others to fail.
+// Finds the plan that serves the job's goodput.objective best: the shortest
+// step, the most tokens over weeks with failures, or the cheapest tokens. The
+// objective decides how many devices train and how many are spares.
 
 #ifndef MILLRACE_PLANNER_FLEET_OBJECTIVE_SEARCH_H_
 #define MILLRACE_PLANNER_FLEET_OBJECTIVE_SEARCH_H_
@@ -24,7 +23,8 @@ GoodputInput GoodputInputOf(const Plan& plan, int32_t devices_per_node);
 
 struct ObjectivePlan {
   Plan plan;  // num_idle_devices counts those of `input` that do not train.
-  // That FindPlan found it for: all of `input`, or fewer for the objective.
+  // The number of devices that FindPlan() planned for: all of `input`, or fewer
+  // for the objective.
   int32_t num_devices = 0;
   // Nothing where the job gives neither failures nor a price.
   std::optional<GoodputReport> goodput;

@@ -1,5 +1,5 @@
-// Plans made beforehand for a cluster that has lost nodes, so that a job knows
-// at once how to go on with those that are left.
+// Plans made in advance for a cluster that has lost nodes, so that a job can go
+// on at once with the remaining ones.
 
 #ifndef MILLRACE_PLANNER_FLEET_PLAN_TEMPLATES_H_
 #define MILLRACE_PLANNER_FLEET_PLAN_TEMPLATES_H_

@@ -1,5 +1,5 @@
-// What can be planned and not run yet: models, formats and axes for which
-// workers have no ops.
+// Finds the parts of a job that can be planned but not executed: models,
+// formats and axes for which workers have no ops.
 
 #ifndef MILLRACE_PLANNER_JOB_EXECUTABLE_H_
 #define MILLRACE_PLANNER_JOB_EXECUTABLE_H_
@@ -22,7 +22,7 @@ struct PlanOnlyKey {
 };
 std::vector<PlanOnlyKey> PlanOnlyKeys(const ModelSpec& model);
 std::vector<PlanOnlyKey> PlanOnlyKeys(const Layout& layout);
-// Of what is pinned: open keys are the planner's.
+// Looks at the pinned keys only, since the planner chooses the open ones.
 std::vector<PlanOnlyKey> PlanOnlyKeys(const LayoutConstraints& pinned);
 
 // Pins every axis of which workers execute one value alone to that value,

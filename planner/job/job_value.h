@@ -1,4 +1,4 @@
-// One key's value of a job, from YAML.
+// Converts the YAML value of one job key and stores it in the JobSpec.
 
 #ifndef MILLRACE_PLANNER_JOB_JOB_VALUE_H_
 #define MILLRACE_PLANNER_JOB_JOB_VALUE_H_

@@ -1,4 +1,5 @@
-// The layouts that a job allows on so many devices, and why there may be none.
+// Lists the layouts that a job allows on a given number of devices, or explains
+// why there are none.
 
 #ifndef MILLRACE_PLANNER_JOB_LAYOUT_SPACE_H_
 #define MILLRACE_PLANNER_JOB_LAYOUT_SPACE_H_
@@ -28,7 +29,7 @@ struct LayoutSpace {
   std::function<std::vector<Recompute>(const Layout& layout)> recomputes;
 };
 
-// What the job allows of these.
+// The recompute choices that the job allows for this layout.
 std::vector<StageRecomputes> AllowedRecomputes(const LayoutSpace& space,
                                                const Layout& layout);
 

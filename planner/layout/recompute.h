@@ -1,6 +1,6 @@
-// What the backward pass computes again instead of keeping it since the forward
-// pass: a set of a layer's ops (Chen et al., "Training Deep Nets with Sublinear
-// Memory Cost", 2016; by ops, Korthikanti et al., 2022).
+// The set of a layer's ops that the backward pass recomputes instead of keeping
+// their outputs since the forward pass (Chen et al., "Training Deep Nets with
+// Sublinear Memory Cost", 2016; by ops, Korthikanti et al., 2022).
 
 #ifndef MILLRACE_PLANNER_LAYOUT_RECOMPUTE_H_
 #define MILLRACE_PLANNER_LAYOUT_RECOMPUTE_H_

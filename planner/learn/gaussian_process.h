@@ -1,6 +1,7 @@
-// What calibration (planner/evaluate/calibrate_predictions.h,
-// planner/evaluate/calibrate_profile.h) thinks possible before any run is seen,
-// and the linear algebra under it.
+// The prior of calibration (planner/evaluate/calibrate_predictions.h,
+// planner/evaluate/calibrate_profile.h) and the linear algebra of its Gaussian
+// process. The prior says how far each constant may be off before any run is
+// seen.
 
 #ifndef MILLRACE_PLANNER_LEARN_GAUSSIAN_PROCESS_H_
 #define MILLRACE_PLANNER_LEARN_GAUSSIAN_PROCESS_H_

@@ -1,5 +1,5 @@
-// How equal work scatters on a machine, from what was measured there: what
-// fills the constants pass_noise and run_noise of its profile
+// Computes how much the times of equal work scatter on a machine, and stores it
+// in the profile as pass_noise and run_noise
 // (planner/profile/prediction_interval.h).
 
 #ifndef MILLRACE_PLANNER_LEARN_MEASURED_NOISE_H_
@@ -21,28 +21,31 @@ struct Scatter {
   friend bool operator==(const Scatter&, const Scatter&) = default;
 };
 
-// Of times of equal work, given as logarithms of measured over expected; those
-// that are not AreCredible (planner/learn/outliers.h) are left out.
+// The scatter of times of equal work, given as logarithms of measured over
+// expected. Times that are not AreCredible (planner/learn/outliers.h) are left
+// out.
 Scatter ScatterOf(std::vector<double> log_ratios);
-// Of several kinds of work, each around its own mean.
+// The scatter of several kinds of work together, each around its own mean.
 Scatter Pooled(std::span<const Scatter> scatters);
 // Adds what repeats of equal work took, in seconds, as one more kind of it.
 void AddRepeats(std::span<const double> seconds, Scatter* scatter);
 
-// Of the mean step between equal runs, from the steps of one, in order: by how
-// much its eighths differ (batch means; Conway, 1963), as what disturbs a
-// machine for a while does not average out within a run. Of each eighth the
-// median counts, as of a run. Nothing is compared below eight steps.
+// The scatter of the mean step between equal runs, from the steps of one run,
+// in order. It is the difference between the eighths of the run (batch means;
+// Conway, 1963), since a disturbance that lasts for a while does not average
+// out within a run. The median of each eighth counts, as of a run. Nothing is
+// compared below eight steps.
 Scatter RunScatterOf(std::span<const double> step_times_s);
 
-// Of runs, where little is known of them: from the same measured twice, each
-// given as log(second / first). Around zero: that all changed alike is noise.
+// The scatter of runs, where little is known of them: from the same work
+// measured twice, each given as log(second / first). The scatter is around
+// zero: a change that all share is noise too.
 Scatter RepeatScatterOf(std::vector<double> log_ratios);
-// Which of what took so long to measure again for it, at the end: a few that
-// are long enough for a clock, from first to last.
+// The indices of the measurements to repeat at the end, by how long each took:
+// a few that are long enough for a clock, from first to last.
 std::vector<size_t> WhatToRepeat(std::span<const double> seconds);
 
-// What repeats showed becomes the profile's pass_noise and run_noise, where
+// Stores the scatter of repeats as the profile's pass_noise and run_noise, if
 // enough was compared.
 void RecordNoise(const Scatter& passes, const Scatter& runs,
                  HardwareProfile* profile);

@@ -1,6 +1,7 @@
-// What one run changes in a hardware profile, value by value: within the limits
-// of recalibrate.h, damped by how many runs measured the value before, and
-// remembered. What is off, and by how much, is not found out here.
+// Applies what one run taught to a profile, value by value. Each change is
+// limited (recalibrate.h), damped by earlier runs, and recorded in the
+// profile's history. Recalibrate() decides which values are off, and by how
+// much.
 
 #ifndef MILLRACE_PLANNER_LEARN_PROFILE_UPDATE_H_
 #define MILLRACE_PLANNER_LEARN_PROFILE_UPDATE_H_

@@ -1,5 +1,6 @@
-// A measured step of all ranks as recalibration looks at it: on one clock, from
-// when each instruction could begin, and with who meets whom.
+// Prepares a measured step for recalibration: puts all ranks on one clock,
+// finds when each instruction could have begun, and matches the participants of
+// each collective.
 
 #ifndef MILLRACE_PLANNER_LEARN_RANK_STEPS_H_
 #define MILLRACE_PLANNER_LEARN_RANK_STEPS_H_
@@ -43,7 +44,8 @@ absl::StatusOr<std::vector<RankStep>> AlignRanks(
     std::span<const Program> programs, const Timeline& timeline,
     bool from_start);
 
-// Of all stages' Programs: tensor, data and world collectives, and transfers.
+// The meetings of all stages' Programs: tensor, data and world collectives, and
+// transfers.
 std::vector<Meeting> MeetingsOf(std::span<const Program> programs);
 
 }  // namespace millrace

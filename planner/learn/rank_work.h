@@ -1,5 +1,5 @@
-// How much of an op a rank did at each moment of a measured step, by what slows
-// it: neighbours that compute or communicate on the same cores, and its own
+// Computes how much of an op a rank completed at each moment of a measured
+// step. Two things slow it down: other ranks on the same cores, and its own
 // communication.
 
 #ifndef MILLRACE_PLANNER_LEARN_RANK_WORK_H_
@@ -31,13 +31,13 @@ class RankWork {
   // `rank` communicated meanwhile, not waiting for others. Before what follows.
   void AddFlow(size_t rank, const TimeSpan& span);
 
-  // What is asked of one rank after another is quick, and takes the memory of
-  // one.
+  // Questions about one rank after another are quick, and take the memory of
+  // one rank.
   Circumstances During(size_t rank, const TimeSpan& span);
-  // Of the span.
+  // The share of the span that the rank computes.
   double ComputingShare(size_t rank, const TimeSpan& span);
-  // What communication of the span would have taken on cores that others leave
-  // alone.
+  // The seconds that communication of the span would have taken on cores that
+  // others leave alone.
   double CommunicationAlone(size_t rank, const TimeSpan& span);
 
  private:

@@ -25,10 +25,11 @@
 
 namespace millrace {
 
-// What one run may change at most: a row by a factor of 3 either way, by 10
-// where the profile had none of this shape and only guessed; factors and
-// overheads by 1.5 and 10. What is further off is refused, and named where it
-// takes more than 0.2 % of the step.
+// Limits on the change that one run may make. A measured row that is off by
+// more than a factor of 3 is refused, a guessed row by more than 10, an
+// overhead by more than 10. The refusal of a row is reported if the op takes
+// more than 0.2 % of the time of all ops. Contention and overlap factors move
+// by a factor of 1.5 at most.
 inline constexpr double kMostRowRatio = 3;
 inline constexpr double kMostGuessRatio = 10;
 inline constexpr double kMostContentionRatio = 1.5;
@@ -36,8 +37,8 @@ inline constexpr double kMostLaunchRatio = 10;
 inline constexpr double kMostArrivalSpread = 1;
 
 struct MeasuredRun {
-  // Of the run directory, with the millisecond of its start; no profile learns
-  // twice from one.
+  // The name of the run directory, with the millisecond of its start. No
+  // profile learns twice from one name.
   std::string name;
   std::string date;  // ISO 8601, UTC.
   ModelSpec model;

@@ -1,5 +1,5 @@
-// How far off a profile's tables are, from what was measured of some of their
-// rows: the Gaussian process of planner/learn/recalibrate.h.
+// Estimates the error of every row of a profile's tables from the rows that a
+// run measured, by a Gaussian process (planner/learn/recalibrate.h).
 
 #ifndef MILLRACE_PLANNER_LEARN_SHAPE_ERRORS_H_
 #define MILLRACE_PLANNER_LEARN_SHAPE_ERRORS_H_

@@ -1,7 +1,6 @@
-// What one measured step says of a hardware profile's tables: for each op shape
-// what a call would have taken on a rank alone, with the slow-downs divided out
-// that the profile knows of. Small, whatever the number of instructions and
-// ranks, so that a run can keep many.
+// Reduces one measured step to the mean time of each op shape on an undisturbed
+// rank: known slow-downs are divided out. The result is small, whatever the
+// number of instructions and ranks, so that a run can keep many.
 
 #ifndef MILLRACE_PLANNER_LEARN_STEP_OBSERVATION_H_
 #define MILLRACE_PLANNER_LEARN_STEP_OBSERVATION_H_
@@ -58,8 +57,8 @@ struct StepObservation {
   // Ranks most of whose ops were so much slower than those of the others that
   // nothing of them is in `ops`.
   std::vector<int32_t> slow_ranks;
-  // Of a host's processors, what others than the ranks kept busy; -1: not
-  // known. Whoever observes a run fills it.
+  // The share of a host's processors that processes other than the ranks kept
+  // busy; -1: not known. Whoever observes a run fills it.
   double others_share = -1;
   // Collectives and transfers left out: of ranks on several hosts that are no
   // neighbours, while profiles measure groups of neighbours, and of groups that

@@ -1,5 +1,6 @@
-// What a step takes that its ops do not explain: ranks that wait for one
-// another, and cores that are shared otherwise than one product showed.
+// Explains the part of a step's time that its ops do not account for: ranks
+// that wait for one another, or cores that are shared differently than one
+// product showed.
 
 #ifndef MILLRACE_PLANNER_LEARN_UNEXPLAINED_TIME_H_
 #define MILLRACE_PLANNER_LEARN_UNEXPLAINED_TIME_H_

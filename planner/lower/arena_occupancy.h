@@ -1,5 +1,6 @@
-// Which bytes of an arena are taken for a buffer by those placed before,
-// without looking at each of them. Internal to planner/lower/arena.cc.
+// Finds the bytes of an arena that a new buffer must not take, because buffers
+// already placed there are alive at the same time. Faster than comparing with
+// each of them. Internal to planner/lower/arena.cc.
 
 #ifndef MILLRACE_PLANNER_LOWER_ARENA_OCCUPANCY_H_
 #define MILLRACE_PLANNER_LOWER_ARENA_OCCUPANCY_H_

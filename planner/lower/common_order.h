@@ -1,13 +1,13 @@
-// In which order a rank hands its instructions over, where lanes may come to
-// share queues of the device.
+// One order for the instructions of all stages, in which every rank enqueues
+// them. Without it, lanes that share a queue of the device can deadlock.
 //
 // Streams promise more than a device keeps: on H200, transfers by copy engines
-// blocked lanes that had nothing to do with each other, each behind what was
-// handed over before it (docs/results/2026-11-22-four-gpus-h200.md). Waits of
-// several ranks can then close to a circle. They cannot if all ranks hand their
-// instructions over in one common order in which all could run one by one: of
-// what has not run, the first by that order is at the head of its queue, a
-// transfer at both ends, and waits for nothing.
+// blocked unrelated lanes, each behind what was enqueued before it
+// (docs/results/2026-11-22-four-gpus-h200.md). Waits of several ranks can then
+// form a cycle. They cannot if all ranks enqueue their instructions in one
+// common order in which all could run one by one. The first instruction in that
+// order that has not run is then at the head of its queue, a transfer at both
+// ends, and waits for nothing.
 
 #ifndef MILLRACE_PLANNER_LOWER_COMMON_ORDER_H_
 #define MILLRACE_PLANNER_LOWER_COMMON_ORDER_H_

@@ -1,5 +1,5 @@
 // The two blocks of a transformer layer. Each forward function returns what its
-// backward function needs. Internal to planner/graph*.
+// backward function needs. Internal to planner/lower/graph*.
 
 #ifndef MILLRACE_PLANNER_LOWER_GRAPH_BLOCKS_H_
 #define MILLRACE_PLANNER_LOWER_GRAPH_BLOCKS_H_

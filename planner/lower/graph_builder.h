@@ -1,6 +1,6 @@
-// What the parts of a Graph are built with: shapes of one rank, tensors, views
-// of parameters, and the ops that several blocks need. Internal to
-// planner/graph*.
+// GraphBuilder: the tensors, parameter views and common ops from which the
+// other files build a Graph, and the shapes of one rank. Internal to
+// planner/lower/graph*.
 
 #ifndef MILLRACE_PLANNER_LOWER_GRAPH_BUILDER_H_
 #define MILLRACE_PLANNER_LOWER_GRAPH_BUILDER_H_
@@ -54,7 +54,7 @@ struct BucketTensors {
   TensorId master;
 };
 
-// What a norm leaves for its backward pass.
+// The tensors that a norm leaves for its backward pass.
 struct SavedNorm {
   TensorId residual;  // [S, H], its input.
   TensorId rstd;      // [S]
@@ -85,7 +85,7 @@ class GraphBuilder {
   }
 
   DType activation_type() const { return ActivationType(layout_.precision); }
-  // Of activation_type() unless said otherwise.
+  // The type is activation_type() unless given.
   TensorId AddTensor(std::string name, std::vector<int64_t> dims);
   TensorId AddTensor(std::string name, std::vector<int64_t> dims, DType dtype);
   // Output `i` of an op of this kind, with the dims and type that the op table
@@ -135,7 +135,7 @@ class GraphBuilder {
   TensorId EmitTensorReduceScatter(const std::string& name, TensorId full,
                                    Phase phase);
 
-  // What ops of this phase read of the weight.
+  // The tensor that ops of this phase read the weight from.
   static TensorId ParameterOf(const Weight& weight, Phase phase) {
     return phase == Phase::kForward ? weight.parameter
                                     : weight.backward_parameter;
@@ -178,13 +178,13 @@ class GraphBuilder {
   void EmitTensorCollective(OpKind kind, const std::string& name,
                             TensorId input, TensorId output, Phase phase);
   const ParameterSlot& SlotOf(absl::string_view parameter) const;
-  // What holds a bucket's parameters between steps, and where in it.
+  // The tensor that holds a bucket's parameters between steps, and where in it.
   struct Place {
     TensorId flat;
     int64_t element_offset;
   };
   Place ParametersOf(const Bucket& bucket, int64_t element_offset) const;
-  // Of the bucket that holds this element of the flat buffers.
+  // The index of the bucket that holds this element of the flat buffers.
   int32_t BucketAt(int64_t element_offset) const;
   // The bucket's step tensor in one of the lists of Graph::sharded.
   TensorId StepBucket(std::vector<TensorId>& by_bucket, int32_t bucket,

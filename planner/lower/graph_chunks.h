@@ -1,8 +1,9 @@
-// In which order chunks of a micro-batch's tokens go through a run of ops that
-// treat each token alone: product, reduce-scatter, norm, gather, product. Each
-// chunk's communication is under way while products of others run, as in "Wang
-// et al., Overlap Communication with Dependent Computation via Decomposition in
-// Large Deep Learning Models, 2023", but over several ops.
+// Interleaves the ops of several chunks of a micro-batch's tokens, so that the
+// communication of one chunk runs while products of other chunks compute. The
+// ops treat each token alone: product, reduce-scatter, norm, gather, product.
+// The method is that of "Wang et al., Overlap Communication with Dependent
+// Computation via Decomposition in Large Deep Learning Models, 2023", but over
+// several ops.
 //
 // Tensor rank r of n holds the r-th n-th of every chunk, so that a gathered
 // chunk has the next tokens of the micro-batch, in their order, and whoever
@@ -10,7 +11,7 @@
 // rank's tokens, gradients of norms, has other terms on each rank: the sum over
 // ranks is the same up to rounding.
 //
-// Internal to planner/graph*.
+// Internal to planner/lower/graph*.
 
 #ifndef MILLRACE_PLANNER_LOWER_GRAPH_CHUNKS_H_
 #define MILLRACE_PLANNER_LOWER_GRAPH_CHUNKS_H_

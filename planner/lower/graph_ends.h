@@ -1,5 +1,5 @@
-// What comes before the first and after the last block of a stage: batch,
-// embedding, transfers, loss. Internal to planner/graph*.
+// Emits the ops before the first block and after the last block of a stage:
+// batch, embedding, transfers, loss. Internal to planner/lower/graph*.
 
 #ifndef MILLRACE_PLANNER_LOWER_GRAPH_ENDS_H_
 #define MILLRACE_PLANNER_LOWER_GRAPH_ENDS_H_

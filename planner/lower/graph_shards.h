@@ -1,5 +1,6 @@
-// What sharded parameters and gradients (ZeRO-2 and 3) add to the passes.
-// Internal to planner/graph*.
+// Adds to a pass the ops that sharded parameters and gradients need: parameter
+// gathers (ZeRO-3) and zeroing of gradient padding (ZeRO-2 and 3). Internal to
+// planner/lower/graph*.
 
 #ifndef MILLRACE_PLANNER_LOWER_GRAPH_SHARDS_H_
 #define MILLRACE_PLANNER_LOWER_GRAPH_SHARDS_H_
@@ -18,8 +19,8 @@ void InsertParameterGathers(GraphBuilder& builder,
                             const std::vector<TensorId>& whole_buckets,
                             std::vector<GraphOp>* pass);
 
-// ZeRO-2: zeroes whole buckets of gradients before their first use where they
-// have padding, which the reduction reads and nothing writes.
+// ZeRO-2 and 3: zeroes whole buckets of gradients before their first use where
+// they have padding, which the reduction reads and nothing writes.
 void InsertGradientZeroing(GraphBuilder& builder, std::vector<GraphOp>* pass);
 
 }  // namespace millrace

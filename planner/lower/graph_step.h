@@ -1,5 +1,5 @@
 // The ops that run once a step: reduction of gradients, norm, optimizer.
-// Internal to planner/graph*.
+// Internal to planner/lower/graph*.
 
 #ifndef MILLRACE_PLANNER_LOWER_GRAPH_STEP_H_
 #define MILLRACE_PLANNER_LOWER_GRAPH_STEP_H_

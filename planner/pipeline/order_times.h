@@ -1,4 +1,5 @@
-// When the passes of a pipeline run in a given order, and what they hold.
+// Computes when each pass runs in a given order, and how much memory each stage
+// then needs.
 
 #ifndef MILLRACE_PLANNER_PIPELINE_ORDER_TIMES_H_
 #define MILLRACE_PLANNER_PIPELINE_ORDER_TIMES_H_
@@ -46,8 +47,8 @@ class OrderTimer {
   const OrderTimes& times() const { return times_; }
 
  private:
-  // Of forward passes, and of the passes that yield input gradients, by chunk
-  // and micro-batch.
+  // The times of forward passes, and of the passes that yield input gradients,
+  // by chunk and micro-batch.
   struct Side {
     std::vector<double> start_s, end_s;
   };
@@ -67,7 +68,7 @@ class OrderTimer {
   OrderTimes times_;
 };
 
-// Of the pass alone.
+// The seconds that the pass takes alone.
 double SecondsOf(const PipelineCosts& costs, const ChunkPass& pass);
 
 // The most bytes that a stage holds, running `passes` one by one. An input

@@ -1,5 +1,5 @@
-// The known orders of passes in a pipeline, as the PassOrder that
-// planner/simulate/simulate_passes.h runs.
+// Builds the orders of passes that have a name (1F1B, interleaved, ZB-H1), and
+// checks any order. planner/simulate/simulate_passes.h runs them.
 
 #ifndef MILLRACE_PLANNER_PIPELINE_PASS_ORDER_H_
 #define MILLRACE_PLANNER_PIPELINE_PASS_ORDER_H_

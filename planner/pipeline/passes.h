@@ -1,5 +1,5 @@
-// What the passes of a pipeline cost and in which order they run: what list
-// scheduling and simulation at the level of passes have in common.
+// The values that list scheduling and the pass simulator share: the cost of
+// each pass of a pipeline, and the order in which each stage runs its passes.
 
 #ifndef MILLRACE_PLANNER_PIPELINE_PASSES_H_
 #define MILLRACE_PLANNER_PIPELINE_PASSES_H_

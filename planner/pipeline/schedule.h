@@ -1,6 +1,6 @@
-// In which order one pipeline stage runs the passes of its micro-batches, for
-// the schedules that are a rule. planner/pipeline/list_schedule.h makes orders
-// from what passes cost.
+// The order in which one pipeline stage runs its passes, for the schedules that
+// follow a fixed rule. planner/pipeline/list_schedule.h computes orders from
+// costs instead.
 
 #ifndef MILLRACE_PLANNER_PIPELINE_SCHEDULE_H_
 #define MILLRACE_PLANNER_PIPELINE_SCHEDULE_H_

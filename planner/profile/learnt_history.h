@@ -1,5 +1,5 @@
-// What a profile records of the runs that taught it, and how far another run
-// may move it in view of that.
+// The history that a profile keeps of the runs that taught it. It decides how
+// far a further run may move each value.
 
 #ifndef MILLRACE_PLANNER_PROFILE_LEARNT_HISTORY_H_
 #define MILLRACE_PLANNER_PROFILE_LEARNT_HISTORY_H_
@@ -20,7 +20,7 @@ inline constexpr size_t kUpdatesKept = 3;  // Of each value.
 // guess is wide, and whose value drifts.
 double GainAfter(int num_runs);
 
-// Of each value, how many runs measured it; counts end at kUpdatesKept.
+// For each value, how many runs measured it; counts end at kUpdatesKept.
 class EvidenceCounts {
  public:
   explicit EvidenceCounts(const HardwareProfile& profile);

@@ -1,4 +1,4 @@
-// Times between the rows of a table that were measured.
+// Interpolates between the measured rows of a profile's tables.
 
 #ifndef MILLRACE_PLANNER_PROFILE_MEASURED_ROWS_H_
 #define MILLRACE_PLANNER_PROFILE_MEASURED_ROWS_H_
@@ -18,7 +18,7 @@ struct Neighbour {
   double rate;  // Of work, per second.
 };
 
-// Of log(a / b), squared.
+// The square of log(a / b).
 double SquaredLogRatio(int64_t a, int64_t b);
 // Further than any size is from any other: e^10 in one dim.
 inline constexpr double kOtherKindDistance = 100;
@@ -48,8 +48,9 @@ std::vector<SizedTime> RowsOfKind(const Rows& rows, OpKind kind) {
   return times;
 }
 
-// Of the nearest measured (kind, group size), the same kind first. There is a
-// row at least; sorted by kind, group size and bytes.
+// The rows of the nearest measured (kind, group size), the same kind first.
+// `rows` must not be empty; the result is sorted by bytes if `rows` is sorted
+// by kind, group size and bytes.
 template <typename Row>
 std::vector<SizedTime> NearestRows(const std::vector<Row>& rows, OpKind kind,
                                    int32_t group_size) {

@@ -1,6 +1,6 @@
-// An OpShape is what a profile's tables know an op by: its kind and the figures
-// of one row, without what such a row does not tell apart (where a product is
-// added to, whose collective it is).
+// An OpShape identifies one row of a profile's tables: the op kind and its
+// sizes. It leaves out what such a row does not distinguish: whether a product
+// accumulates, and over which mesh axis a collective runs.
 
 #ifndef MILLRACE_PLANNER_PROFILE_OP_SHAPE_H_
 #define MILLRACE_PLANNER_PROFILE_OP_SHAPE_H_
@@ -39,7 +39,8 @@ OpShape ShapeOf(const Layout& layout, OpKind kind,
 // How many of `figures` the kind uses, as above.
 size_t NumFigures(OpKind kind);
 
-// What may err together: "gemm trans_b", "all_gather of 4", "rope".
+// The kind of ops whose errors may have one cause: "gemm trans_b", "all_gather
+// of 4", "rope".
 std::string KindText(const OpShape& shape);
 // "gemm m 256 n 704 k 256 trans_b", "all_gather of 4, 65536 bytes".
 std::string ShapeText(const OpShape& shape);

@@ -1,6 +1,6 @@
-// The interval around a predicted step time: in 9 of 10 cases the mean step
-// time of a run, planned with the same profile, lies in it. It is made of what
-// the model errs by and of what noise does.
+// The 90 % interval around a predicted step time. The mean step time of a run
+// planned with the same profile lies in it in 9 of 10 cases. Two things widen
+// it: the model's past errors, and noise.
 
 #ifndef MILLRACE_PLANNER_PROFILE_PREDICTION_INTERVAL_H_
 #define MILLRACE_PLANNER_PROFILE_PREDICTION_INTERVAL_H_
@@ -46,19 +46,19 @@ struct StepNoise {
 inline constexpr char kPassNoise[] = "pass_noise";
 inline constexpr char kRunNoise[] = "run_noise";
 
-// What the profile's constants say, and for each that they do not what is
-// supposed.
+// The noise that the profile's constants state. A constant that the profile
+// lacks has a supposed value.
 StepNoise NoiseFor(const HardwareProfile& profile);
 
-// What noise does to the mean step of a run.
+// The effect of noise on the mean step of a run.
 struct NoiseEffect {
   double slowdown = 0;   // Share of the step that waiting for others adds.
   double deviation = 0;  // Of its logarithm, between equal runs.
 };
-// Of a layout whose stages wait for each other in every pass and whose replicas
-// meet once a step: the slowest of them holds up all (Blom, 1958, on the
-// expected maximum of normals). What equal runs scatter by is part of an
-// `error` that comes of runs.
+// The effect on a layout whose stages wait for each other in every pass and
+// whose replicas meet once a step: the slowest of them holds up all (Blom,
+// 1958, on the expected maximum of normals). The scatter of equal runs is part
+// of an `error` that comes of runs.
 NoiseEffect NoiseEffectOf(const StepNoise& noise, const StepError& error,
                           const Layout& layout);
 

@@ -1,4 +1,5 @@
-// What the keys of a profile file mean together.
+// Checks the fields of a profile against each other, after each of them was
+// read.
 
 #ifndef MILLRACE_PLANNER_PROFILE_PROFILE_CONSISTENCY_H_
 #define MILLRACE_PLANNER_PROFILE_PROFILE_CONSISTENCY_H_
@@ -9,8 +10,8 @@
 
 namespace millrace {
 
-// What is wrong between the fields of a profile that reads well, beginning with
-// the key; empty: nothing.
+// Describes a contradiction between the fields of a profile whose fields are
+// valid one by one. Begins with the key; empty if there is none.
 std::string InconsistencyOf(const HardwareProfile& profile);
 
 }  // namespace millrace

@@ -1,6 +1,6 @@
-// One HardwareProfile of several of the same kind of machine: of other models'
-// shapes, of fewer ranks, of another day, or a data sheet's that prices what
-// the tables of the others lack. `millrace profile --merge` writes it.
+// Merges profiles of one kind of machine into one: profiles of other models'
+// shapes, of fewer ranks, of another day, or of a data sheet. `millrace profile
+// --merge` writes the result.
 
 #ifndef MILLRACE_PLANNER_PROFILE_PROFILE_MERGE_H_
 #define MILLRACE_PLANNER_PROFILE_PROFILE_MERGE_H_

@@ -54,9 +54,9 @@ class LogNormalFactors {
   std::vector<double> table_;  // At multiples of 1 / kCells.
 };
 
-// Factors by machine on what is computed there: `known` ones, 1 for others, and
-// on a share of all, drawn at random, `factor` besides. *num_slow counts those
-// above 1.
+// Draws a compute slow-down factor for each machine. Machines in `known` have
+// their factor, the others 1. A share of all machines, drawn at random, is
+// slower by `factor` as well. *num_slow counts the machines above 1.
 struct MachineDraw {
   int32_t num_machines;
   double share;

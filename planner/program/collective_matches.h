@@ -1,6 +1,6 @@
-// Which instructions of a training step meet, of one representative of each
-// pipeline stage, as planner/simulate/simulate_instructions.h runs them. Those
-// of all ranks: rank_steps.h.
+// Matches the instructions of different pipeline stages that belong to one
+// transfer or world collective. It sees one representative rank for each stage,
+// as the simulator does; planner/learn/rank_steps.h matches all ranks.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_COLLECTIVE_MATCHES_H_
 #define MILLRACE_PLANNER_PROGRAM_COLLECTIVE_MATCHES_H_

@@ -15,8 +15,7 @@ namespace millrace {
 // Most members of a reduce-scatter by copy engines: what one kernel sums.
 inline constexpr int32_t kMaxCopyEngineSum = 8;
 
-// All that copy engines may do of what a layout communicates; nothing for one
-// rank.
+// The largest CopyEngineUse that a layout allows. Empty for one rank.
 CopyEngineUse CopyEngineUseOf(const Layout& layout);
 
 // Whether copy engines are to do a collective or transfer, and can, where the
@@ -24,8 +23,8 @@ CopyEngineUse CopyEngineUseOf(const Layout& layout);
 bool CopyEnginesCarry(const Layout& layout, OpKind kind,
                       const OpAttributes& attributes);
 
-// Whether every group of ranks that does so lies on one host, when each host
-// has the next `ranks_per_host` ranks. Of a collective or transfer.
+// Whether each group of this collective or transfer lies within one host, when
+// each host has the next `ranks_per_host` ranks.
 bool LiesWithinHosts(const Layout& layout, OpKind kind,
                      const OpAttributes& attributes, int32_t ranks_per_host);
 

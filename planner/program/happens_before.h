@@ -1,6 +1,6 @@
-// Which instructions of one rank have finished for certain when another starts,
-// given that lanes run in order and instructions wait: vector clocks over
-// lanes.
+// Tells which instructions of a rank have surely finished when another one
+// starts. Lanes run in order and instructions wait for others; vector clocks
+// over the lanes combine both.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_HAPPENS_BEFORE_H_
 #define MILLRACE_PLANNER_PROGRAM_HAPPENS_BEFORE_H_
@@ -21,7 +21,7 @@ using LaneClock = std::array<int32_t, kNumLanes>;
 class HappensBefore {
  public:
   HappensBefore() = default;
-  // Of all instructions of a Program; its waits must point backward.
+  // Takes all instructions of a Program; its waits must point backward.
   explicit HappensBefore(std::span<const Instruction> instructions);
 
   void Append(Lane lane, std::span<const InstructionId> waits);
@@ -39,7 +39,7 @@ class HappensBefore {
   Lane lane(InstructionId id) const { return lanes_[id]; }
   // Index of an instruction in its lane.
   int32_t position(InstructionId id) const { return position_[id]; }
-  // What has finished when it starts.
+  // The instructions that have finished when this one starts.
   const LaneClock& clock(InstructionId id) const { return clocks_[id]; }
   InstructionId size() const {
     return static_cast<InstructionId>(lanes_.size());
@@ -47,7 +47,7 @@ class HappensBefore {
 
  private:
   int Index(InstructionId id) const { return static_cast<int>(lanes_[id]); }
-  // What has finished once `id` has.
+  // The instructions that have finished once `id` has.
   LaneClock ClockAfter(InstructionId id) const;
   LaneClock ClockOfNext(Lane lane) const;
 

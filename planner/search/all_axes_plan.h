@@ -1,5 +1,5 @@
-// The Plan of a search over all axes: its choice, told by instructions where
-// workers can execute it.
+// Makes the Plan of a search over all axes. If workers can execute the chosen
+// layout, the Plan has its simulated instructions.
 
 #ifndef MILLRACE_PLANNER_SEARCH_ALL_AXES_PLAN_H_
 #define MILLRACE_PLANNER_SEARCH_ALL_AXES_PLAN_H_

@@ -1,6 +1,6 @@
-// The search over all axes, those that workers cannot execute yet included:
-// what planner/search/search.h finds plans with where a job, a model, a profile
-// or the number of devices goes beyond what was measured and can run.
+// Searches over all mesh axes, including those that workers cannot execute yet.
+// FindPlan() uses it where NeedsAllAxes() says so, or where
+// SearchInput::all_axes asks.
 
 #ifndef MILLRACE_PLANNER_SEARCH_ALL_AXES_SEARCH_H_
 #define MILLRACE_PLANNER_SEARCH_ALL_AXES_SEARCH_H_
@@ -20,14 +20,15 @@
 namespace millrace {
 
 struct PlannedChoice {
-  // That fit; at least one. Those that were simulated first, fastest first.
+  // Layouts that fit, at least one. Those that were simulated come first,
+  // fastest first.
   std::vector<Alternative> best;
-  // Of the choice by the closed form. Absent where the job asks for list
-  // scheduling, whose orders the closed form does not price.
+  // The optimality gap of the choice by the closed form. Absent where the job
+  // asks for list scheduling, whose orders the closed form does not price.
   std::optional<double> optimality_gap;
   int64_t layouts_considered = 0;
   std::vector<RecomputeCandidate> recompute_prices;  // As in Plan, of the best.
-  // What instructions say of the best, where they had the last word on it.
+  // The simulation of the best by instructions, where it had the last word.
   std::optional<LoweredStep> lowered;
 };
 

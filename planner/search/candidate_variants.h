@@ -1,6 +1,5 @@
-// What a search among executable layouts considers after all plain ones:
-// layouts that need less memory where these do not fit, and variants of the
-// fastest.
+// The second half of the search among executable layouts: layouts that need
+// less memory, if the plain ones do not fit, and variants of the fastest.
 
 #ifndef MILLRACE_PLANNER_SEARCH_CANDIDATE_VARIANTS_H_
 #define MILLRACE_PLANNER_SEARCH_CANDIDATE_VARIANTS_H_

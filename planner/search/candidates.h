@@ -1,5 +1,5 @@
-// The layouts of a search among what workers can execute: estimated all, the
-// best of them lowered and simulated.
+// The search among layouts that workers can execute: it estimates all of them
+// in closed form, then lowers and simulates the best.
 
 #ifndef MILLRACE_PLANNER_SEARCH_CANDIDATES_H_
 #define MILLRACE_PLANNER_SEARCH_CANDIDATES_H_
@@ -54,7 +54,7 @@ class Candidates {
   // Forgets all but too_large().
   void Clear() { candidates_.clear(); }
 
-  // Of what was simulated.
+  // The simulated candidates.
   std::vector<Candidate> FastestFirst() const;
   const Candidate* Fastest() const;  // Null: nothing was.
 
@@ -65,8 +65,8 @@ class Candidates {
   // By the times that the profile has of ops.
   const std::vector<Recompute>& Recomputes(const Layout& layout);
   absl::Status SimulateBest(const std::vector<size_t>& order);
-  // What few micro-batches say, if that is enough to know that the layout is
-  // slower than the fastest so far.
+  // The prediction from few micro-batches, if that is enough to know that the
+  // layout is slower than the fastest so far.
   absl::StatusOr<std::optional<ShortStep>> IfSlower(const Layout& layout) const;
   void TakeMemory(std::span<const Program> programs,
                   Candidate* candidate) const;

@@ -1,5 +1,5 @@
-// Into how many chunks the tokens of a micro-batch are cut
-// (Layout::tensor_chunks): what may be worth it, and whether it is.
+// Chooses into how many chunks a micro-batch's tokens are cut
+// (Layout::tensor_chunks).
 
 #ifndef MILLRACE_PLANNER_SEARCH_CHUNK_CHOICE_H_
 #define MILLRACE_PLANNER_SEARCH_CHUNK_CHOICE_H_
@@ -24,10 +24,11 @@ std::vector<Layout> ChunkedVariants(const ModelSpec& model,
 // CPU communication takes the cores that products compute on.
 bool MayChooseChunks(const JobSpec& job);
 
-// Of a plan that was predicted by instructions with one chunk: changes its
-// layout, prediction, timeline and hashes to those with as many as the job
-// pins, where the layout can have so many, or else as are faster, if any.
-// Errors as PredictLayout's.
+// `plan` must have been predicted by instructions with one chunk. Changes its
+// layout, prediction, timeline and hashes to those with as many chunks as the
+// job pins, if the layout can have so many. If the job pins none, changes them
+// to the fastest number of chunks, if any is faster. Errors are
+// PredictLayout's.
 absl::Status ChooseTensorChunks(const JobSpec& job, const CostModel& cost,
                                 Plan* plan);
 

@@ -1,5 +1,5 @@
-// planner/cost/closed_form.h as what planner/search/branch_and_bound.h searches
-// by.
+// The evaluator that planner/search/branch_and_bound.h uses with the closed
+// form (StepModel): prices of layouts, and lower bounds for groups of layouts.
 
 #ifndef MILLRACE_PLANNER_SEARCH_CLOSED_FORM_EVALUATOR_H_
 #define MILLRACE_PLANNER_SEARCH_CLOSED_FORM_EVALUATOR_H_
@@ -50,7 +50,8 @@ class StepEvaluator : public LayoutEvaluator {
 
   const PlannedSpace& space_;
   StepModel& model_;
-  // What a stage may compute again under one way of cutting layers.
+  // The sets of ops that a stage may recompute under one way of sharding
+  // layers.
   struct RecomputeSets {
     Layout cut;
     std::vector<Recompute> allowed;      // By what they cost.

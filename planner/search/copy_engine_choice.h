@@ -1,4 +1,5 @@
-// Whether a plan uses copy engines: resources.transport and what was measured.
+// Chooses whether a plan uses copy engines, from the job's resources.transport
+// and from measured times.
 
 #ifndef MILLRACE_PLANNER_SEARCH_COPY_ENGINE_CHOICE_H_
 #define MILLRACE_PLANNER_SEARCH_COPY_ENGINE_CHOICE_H_
@@ -21,12 +22,12 @@ enum class CopyEngineChoice { kNever, kAlways, kIfFaster };
 CopyEngineChoice CopyEngineChoiceOf(const ResourceSpec& resources,
                                     const HardwareProfile& profile);
 
-// All that copy engines can do of each.
+// Gives each layout the largest use of copy engines that it allows.
 void UseCopyEngines(std::vector<Layout>* layouts);
 
-// Of a plan that was predicted by instructions with NCCL alone: changes its
+// `plan` must have been predicted by instructions with NCCL alone. Changes its
 // layout, prediction, timeline and hashes to those with copy engines if that is
-// the choice. Errors as PredictLayout's.
+// the choice. Errors are PredictLayout's.
 absl::Status ChooseCopyEngines(const JobSpec& job, const CostModel& cost,
                                Plan* plan);
 

@@ -1,4 +1,5 @@
-// How much of a predicted step is priced beyond what a profile's tables hold.
+// Measures which share of a predicted step was priced beyond the shapes in a
+// profile's tables, and warns of it.
 
 #ifndef MILLRACE_PLANNER_SEARCH_EXTRAPOLATION_H_
 #define MILLRACE_PLANNER_SEARCH_EXTRAPOLATION_H_

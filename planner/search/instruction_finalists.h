@@ -1,5 +1,6 @@
-// The last word of the search over all axes: its finalists on one scale, that
-// of instructions.
+// The last stage of the search over all axes: simulates the executable
+// finalists by instructions, and scales the other finalists' times so that all
+// compare.
 
 #ifndef MILLRACE_PLANNER_SEARCH_INSTRUCTION_FINALISTS_H_
 #define MILLRACE_PLANNER_SEARCH_INSTRUCTION_FINALISTS_H_

@@ -1,6 +1,6 @@
-// The orders of passes that list scheduling makes for steps planned by passes:
-// of any chunks and axes, those that workers cannot execute yet included.
-// planner/search/listed_variant.h does it for layouts that they can.
+// List scheduling for steps that are simulated by passes, with any chunks and
+// axes. planner/search/listed_variant.h does it for layouts that workers can
+// execute.
 
 #ifndef MILLRACE_PLANNER_SEARCH_LISTED_ORDER_H_
 #define MILLRACE_PLANNER_SEARCH_LISTED_ORDER_H_

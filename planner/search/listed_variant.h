@@ -1,4 +1,4 @@
-// List scheduling of a layout that is otherwise chosen.
+// Gives a layout the list schedule, if it can have it and fits.
 
 #ifndef MILLRACE_PLANNER_SEARCH_LISTED_VARIANT_H_
 #define MILLRACE_PLANNER_SEARCH_LISTED_VARIANT_H_

@@ -1,5 +1,5 @@
-// The finalists of the search over all axes by passes: simulated, and ordered
-// by list scheduling where their passes may run in any order.
+// Simulates the finalists of the search over all axes by passes, and applies
+// list scheduling to those whose order is free.
 
 #ifndef MILLRACE_PLANNER_SEARCH_PASS_FINALISTS_H_
 #define MILLRACE_PLANNER_SEARCH_PASS_FINALISTS_H_
@@ -18,7 +18,7 @@
 
 namespace millrace {
 
-// What workers' steps are like, but for the order of the mesh axes.
+// Describes how workers compute, for either order of the mesh axes.
 Implementation ImplementationOf(bool pipeline_outermost);
 
 bool IsExecutable(const ModelSpec& model, const Alternative& alternative);
@@ -41,8 +41,8 @@ class PassFinalists {
   // for another schedule, does nothing. Where passes have the last word
   // (`passes_decide`), leaves out layouts that no order makes the fastest.
   absl::Status List(bool passes_decide, std::vector<Alternative>* best);
-  // Of a job that asks for list scheduling, leaves what it ordered.
-  // InvalidArgument where that is nothing.
+  // If the job asks for list scheduling, leaves only the layouts that it
+  // ordered. Returns InvalidArgument if there are none.
   absl::Status LeaveListed(std::vector<Alternative>* best) const;
 
  private:

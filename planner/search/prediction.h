@@ -1,5 +1,5 @@
-// What planner/search/search.h and planner/search/all_axes_search.h say of a
-// layout, in words and shares.
+// Fills in a Prediction from a step time or from the closed form, and puts into
+// words why a layout lost.
 
 #ifndef MILLRACE_PLANNER_SEARCH_PREDICTION_H_
 #define MILLRACE_PLANNER_SEARCH_PREDICTION_H_
@@ -21,15 +21,15 @@ void FillTime(const ModelSpec& model, const Layout& layout,
               const CostModel& cost, double step_time_s,
               Prediction* prediction);
 
-// All that the closed form says.
+// The whole Prediction by the closed form.
 Prediction PredictionOf(const ModelSpec& model, const Layout& layout,
                         const CostModel& cost, const StepPrediction& step);
 
 // Fills in why `loser` is not the layout predicted as `chosen`, "1.23x slower:
 // bubble 43 % of the step" or "needs ... more than the device has", in full and
-// in brief, compared_by and chosen_step_time_s. Both are priced by one model: `model` names it where the
-// plan states its choice by another, "0.1 % slower by the closed form (choice
-// 72.7 s): ...".
+// in brief, compared_by and chosen_step_time_s. Both are priced by one model:
+// `model` names it where the plan states its choice by another, "0.1 % slower
+// by the closed form (choice 72.7 s): ...".
 void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,
                   absl::string_view model, Alternative* loser);
 
@@ -41,8 +41,8 @@ inline constexpr char kByPasses[] = "passes";
 // `other` has none by instructions, as far as both are known.
 const Prediction& PredictionBeside(const Plan& plan, const Plan& other);
 
-// Of one step time over another: "1.7 % slower", "1.50x slower", "0.6 %
-// faster", or "as fast" within 0.05 %.
+// Compares two step times by their ratio: "1.50x slower", "1.7 % slower", "0.6
+// % faster", or "as fast" within 0.05 %.
 std::string SpeedText(double ratio);
 
 // FormatSeconds(), but seconds alone up to ten minutes, so that step times

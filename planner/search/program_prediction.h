@@ -1,5 +1,5 @@
-// What a layout's Programs say of its step, one of each stage: memory by their
-// arenas, time by simulating them.
+// Predicts a layout from its Programs, one for each stage: memory from their
+// arenas, time by simulation.
 
 #ifndef MILLRACE_PLANNER_SEARCH_PROGRAM_PREDICTION_H_
 #define MILLRACE_PLANNER_SEARCH_PROGRAM_PREDICTION_H_
@@ -25,7 +25,8 @@ namespace millrace {
 // layout has several.
 absl::Status CheckProfile(const Layout& layout, const CostModel& cost);
 
-// Of a rank of the stage, what communicators and the process take included.
+// Bytes of one rank of the stage, including those of communicators and of the
+// process.
 int64_t StageBytes(const Program& program, const MemoryOverhead& overhead);
 
 // Memory of the most loaded stage, what communicators and the process take

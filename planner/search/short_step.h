@@ -1,5 +1,5 @@
-// What a step of many micro-batches takes, from steps of few: what tells slower
-// layouts from faster ones without lowering all of them in full.
+// Predicts a step of many micro-batches from two steps of few, which is cheap
+// enough to discard slow layouts without lowering them in full.
 
 #ifndef MILLRACE_PLANNER_SEARCH_SHORT_STEP_H_
 #define MILLRACE_PLANNER_SEARCH_SHORT_STEP_H_

@@ -1,5 +1,5 @@
-// Whether a plan is changed for a variant of it: what the last choices of a
-// plan that was predicted by instructions have in common.
+// Switches a plan to a variant of its layout, if the variant is faster or
+// pinned.
 
 #ifndef MILLRACE_PLANNER_SEARCH_VARIANT_CHOICE_H_
 #define MILLRACE_PLANNER_SEARCH_VARIANT_CHOICE_H_

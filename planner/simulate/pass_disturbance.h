@@ -1,5 +1,6 @@
-// Which passes, transfers and collectives of a step slow machines, ranks and
-// links slow down. Internal to planner/simulate/simulate_passes.cc.
+// Turns slow machines, slow ranks and slow links into slow-down factors for
+// passes, transfers and collectives. Internal to
+// planner/simulate/simulate_passes.cc.
 
 #ifndef MILLRACE_PLANNER_SIMULATE_PASS_DISTURBANCE_H_
 #define MILLRACE_PLANNER_SIMULATE_PASS_DISTURBANCE_H_

@@ -1,5 +1,5 @@
-// The ops of a step at the level of passes and what each waits for: what
-// planner/simulate/simulate_passes.h runs.
+// Lists the ops of a step at the level of passes, and which ops each one waits
+// for. planner/simulate/simulate_passes.h runs them.
 
 #ifndef MILLRACE_PLANNER_SIMULATE_PASS_OPS_H_
 #define MILLRACE_PLANNER_SIMULATE_PASS_OPS_H_

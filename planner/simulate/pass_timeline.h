@@ -1,5 +1,5 @@
-// When the passes, transfers and reductions of a step run, by class of ranks:
-// what planner/simulate/simulate_passes.h yields.
+// The timeline of a step simulated by passes, with one entry for each class of
+// ranks that behave alike. planner/simulate/simulate_passes.h yields it,
 // planner/simulate/perfetto_trace.h writes it for Perfetto, and the report page
 // shows it as a Timeline and Programs.
 

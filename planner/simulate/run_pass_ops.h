@@ -1,6 +1,6 @@
-// Runs the ops of planner/simulate/pass_ops.h: once as they are, where
-// computing and communicating slow each other down, and for many replicas at
-// once, each with factors of its own on its passes.
+// Runs the ops of planner/simulate/pass_ops.h in two ways. RunOps() runs one
+// replica, where compute and communication slow each other down. ReplicaRun
+// runs many replicas, each with its own slow-down factors.
 
 #ifndef MILLRACE_PLANNER_SIMULATE_RUN_PASS_OPS_H_
 #define MILLRACE_PLANNER_SIMULATE_RUN_PASS_OPS_H_
@@ -26,7 +26,7 @@ struct OpTimes {
 // much slower.
 OpTimes RunOps(const ClusterOps& ops, const OverlapFactors& overlap);
 
-// What disturbs the replicas of one step.
+// The slow-downs of the replicas of one step.
 struct Disturbance {
   // Factors on what is computed, by replica and stage: [replica x num_stages +
   // stage].
@@ -65,7 +65,7 @@ class ReplicaRun {
   // When the ops of one replica run in the step that Run() gave.
   OpTimes TimesOf(int32_t replica, const Disturbance& disturbance,
                   const ReplicaTimes& step) const;
-  // What the op takes longer than alone, in `times`.
+  // The seconds by which the op takes longer than alone, in `times`.
   double ExcessSeconds(size_t op, const OpTimes& times) const {
     return times.end_s[op] - times.start_s[op] - seconds_[op];
   }

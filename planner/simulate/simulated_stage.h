@@ -1,5 +1,6 @@
-// One pipeline stage under simulation (simulate_instructions.h): how far its
-// lanes have come and what is under way. When things end is not known here.
+// The state of one pipeline stage in simulate_instructions.h: the position of
+// each lane, and what is running. The simulator decides when an instruction
+// ends.
 
 #ifndef MILLRACE_PLANNER_SIMULATE_SIMULATED_STAGE_H_
 #define MILLRACE_PLANNER_SIMULATE_SIMULATED_STAGE_H_

@@ -1,5 +1,5 @@
-// Which ops make disturbed steps longer. Internal to
-// planner/simulate/simulate_passes.cc.
+// Finds which ops make a disturbed step longer than an undisturbed one, by
+// walking its critical path. Internal to planner/simulate/simulate_passes.cc.
 
 #ifndef MILLRACE_PLANNER_SIMULATE_SLOWDOWN_CAUSES_H_
 #define MILLRACE_PLANNER_SIMULATE_SLOWDOWN_CAUSES_H_

@@ -1,5 +1,5 @@
-// What a worker does in one generation, on a thread of its own: builds its
-// trainer, restores, trains, reports; or measures a profile.
+// Runs one generation of a worker on its own thread: it builds the trainer,
+// restores the state, trains and reports, or it measures a profile.
 
 #ifndef MILLRACE_WORKER_AGENT_GENERATION_RUN_H_
 #define MILLRACE_WORKER_AGENT_GENERATION_RUN_H_
@@ -86,7 +86,7 @@ class GenerationRun {
   RemoteRendezvousStore store_;
 
   std::unique_ptr<BatchSource> batches_;
-  // Of training, on its thread.
+  // State of training, used on its thread.
   int64_t first_step_ = 1;
   int64_t timeline_interval_ = 1;
   bool stop_ = false;

@@ -1,7 +1,6 @@
-// How often agent 0 starts a coordinator that dies. A machine's bad day is over
-// after one restart; a coordinator that dies of what it is told again after
-// each restart would go on for ever. What tells them apart is whether the
-// training got on in between.
+// Limits how often agent 0 restarts a coordinator that dies. Deaths count only
+// while training makes no progress in between: a coordinator that dies of a
+// message it receives again would otherwise restart for ever.
 
 #ifndef MILLRACE_WORKER_AGENT_RESTART_BUDGET_H_
 #define MILLRACE_WORKER_AGENT_RESTART_BUDGET_H_

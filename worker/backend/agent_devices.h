@@ -1,5 +1,5 @@
-// What of a host's cores or GPUs one agent's workers get, when several agents
-// share the host.
+// The share of a host's cores or GPUs that one agent gives to its workers when
+// several agents share the host.
 
 #ifndef MILLRACE_WORKER_BACKEND_AGENT_DEVICES_H_
 #define MILLRACE_WORKER_BACKEND_AGENT_DEVICES_H_
@@ -31,8 +31,9 @@ struct HostShare {
   int32_t agent_idx = 0;  // In [0, num_agents).
 };
 
-// What the job leaves to us is shared out evenly: cores among the workers of
-// all agents of the host. Without either figure, a worker for every core.
+// Shares the cores evenly among the workers of all agents of the host, where
+// the job does not say. If the job gives neither devices nor threads, every
+// core gets a worker.
 AgentDevices ShareCores(const ResourceSpec& resources, const Machine& machine,
                         const HostShare& share);
 

@@ -32,10 +32,10 @@ class CudaBackend {
  public:
   virtual ~CudaBackend() = default;
 
-  // Of this host, in CUDA's order: at least one. Makes no context.
+  // The GPUs of this host in CUDA's order, at least one. Makes no context.
   virtual absl::StatusOr<std::vector<CudaDeviceInfo>> ListDevices() = 0;
-  // What is wrong with the first `num_devices` but no error, a sentence each:
-  // a version of NCCL that is advised against, peer access off.
+  // Warnings about the first `num_devices` GPUs, a sentence each: for example
+  // an NCCL version that is advised against, or missing peer access.
   // FailedPrecondition if a job cannot train on them. Makes no context.
   virtual absl::StatusOr<std::vector<std::string>> CheckHost(
       int32_t num_devices) = 0;
@@ -55,12 +55,13 @@ class CudaBackend {
       RendezvousStore* store) = 0;
 };
 
-// The one of this process; loads the library at first. Unavailable says where
-// it was looked for, or which library it needs is missing.
+// Returns the CudaBackend of this process and loads the library on the first
+// call. The Unavailable error says where the library was looked for, or which
+// library it needs is missing.
 absl::StatusOr<CudaBackend*> LoadCudaBackend();
 
-// What the library exports, and the program looks up. The pointer is valid for
-// as long as the process lives.
+// The entry that the library exports and the program looks up. The pointer is
+// valid for as long as the process lives.
 struct CudaLibraryEntry {
   const char* version;      // Of millrace; must be the program's.
   uint64_t interface_size;  // kCudaInterfaceSize; must be the program's.

@@ -1,4 +1,5 @@
-// The communicators that a layout's Programs use, one rank's ends of them.
+// One rank's communicators for a layout: one for each group and transfer
+// direction that its Programs use.
 
 #ifndef MILLRACE_WORKER_COMMUNICATE_COMMUNICATOR_SET_H_
 #define MILLRACE_WORKER_COMMUNICATE_COMMUNICATOR_SET_H_
@@ -23,7 +24,8 @@ class CommunicatorSet {
 
   // Null for a group of one.
   Communicator* ForCollective(Group group) const;
-  // Of the transfers that go `direction`. Null if there is one stage.
+  // The communicator of the transfers that go `direction`. Null if there is one
+  // stage.
   Communicator* ForTransfer(Direction direction) const;
 
   // Thread-safe.

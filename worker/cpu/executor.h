@@ -35,8 +35,8 @@ class PreparedProgram {
 
   const Program& program() const { return *program_; }
 
-  // Of the last run, by start; seconds from its start. Reuses the capacity of
-  // `timeline`.
+  // Writes the timeline of the last run, by start; seconds from its start.
+  // Reuses the capacity of `timeline`.
   void FillTimeline(RankTimeline* timeline) const;
 
  private:
@@ -44,8 +44,8 @@ class PreparedProgram {
 
   const Program* program_;
   std::vector<BoundOp> ops_;
-  // By InstructionId: what waits for it on other lanes, and for how many it
-  // still waits in this run.
+  // By InstructionId: the instructions of other lanes that wait for this one,
+  // and the number of instructions that this one still waits for in this run.
   std::vector<std::vector<InstructionId>> dependents_;
   std::vector<std::atomic<uint32_t>> pending_;
   std::vector<TimelineEvent> events_;

@@ -1,5 +1,5 @@
-// The work behind PrepareData: a sample of the text to train a tokenizer on,
-// and all of it as tokens.
+// The two steps of PrepareData(): sampling text to train the tokenizer on, and
+// encoding all text as tokens.
 
 #ifndef MILLRACE_WORKER_DATA_ENCODE_TEXT_H_
 #define MILLRACE_WORKER_DATA_ENCODE_TEXT_H_

@@ -1,4 +1,5 @@
-// What machine this is: which profile fits it, and what there is to share.
+// Describes this machine: its processor, its cores and memory, and the
+// fingerprint by which a matching profile is found.
 
 #ifndef MILLRACE_WORKER_MEASURE_MACHINE_H_
 #define MILLRACE_WORKER_MEASURE_MACHINE_H_

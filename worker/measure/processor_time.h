@@ -1,5 +1,6 @@
-// What this host's processors and this process have computed: how busy others
-// kept the machine while a step was measured.
+// Reads the processor time that this host and this process have used. The
+// difference shows how busy other processes kept the machine during a measured
+// step.
 
 #ifndef MILLRACE_WORKER_MEASURE_PROCESSOR_TIME_H_
 #define MILLRACE_WORKER_MEASURE_PROCESSOR_TIME_H_

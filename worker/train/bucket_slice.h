@@ -1,4 +1,5 @@
-// Which run of a bucket a rank's optimizer has, and where an operand keeps it.
+// Which elements of a bucket the optimizer of this rank updates, and where they
+// begin in an operand.
 
 #ifndef MILLRACE_WORKER_TRAIN_BUCKET_SLICE_H_
 #define MILLRACE_WORKER_TRAIN_BUCKET_SLICE_H_

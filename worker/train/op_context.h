@@ -1,4 +1,5 @@
-// What an instruction is bound to: the memory, peers and inputs of one rank.
+// Everything that an instruction needs when it is bound: the rank's memory, its
+// planned kernels, the step's inputs and its communicators.
 
 #ifndef MILLRACE_WORKER_TRAIN_OP_CONTEXT_H_
 #define MILLRACE_WORKER_TRAIN_OP_CONTEXT_H_
@@ -22,15 +23,15 @@
 
 namespace millrace {
 
-// What changes from step to step. Written between steps only.
+// The inputs that change from step to step. Written between steps only.
 struct StepInputs {
   int64_t step = 0;  // The first is 1.
   double learning_rate = 0;
 };
 
-// What ops of one rank share beside the arenas: kernels planned for a shape,
-// tables, and the compute lane's scratch memory. Its size is the kernel
-// library's choice, so it is no part of the plan; counted apart.
+// The objects that ops of one rank share beside the arenas: kernels planned for
+// a shape, tables, and the compute lane's scratch memory. Their size is the
+// kernel library's choice, so it is no part of the plan; counted apart.
 class KernelCache {
  public:
   explicit KernelCache(int num_threads) : num_threads_(num_threads) {}
@@ -48,7 +49,7 @@ class KernelCache {
   absl::Status AllocateScratch();
   // 64-byte aligned; null before AllocateScratch().
   std::byte* scratch() const { return scratch_ ? scratch_->data() : nullptr; }
-  // Of scratch memory and tables.
+  // Bytes of scratch memory and tables.
   int64_t bytes() const;
 
  private:

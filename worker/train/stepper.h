@@ -17,7 +17,7 @@
 
 namespace millrace {
 
-// Of a Program of one rank: without peers, nothing to communicate with.
+// The Program must be of a single rank, since a Stepper has no communicators.
 struct StepperOptions {
   const Program* program;   // Borrowed for the lifetime.
   JobSpec job;              // Model and training recipe.
@@ -56,7 +56,7 @@ std::vector<float> ValuesFromMemory(DType dtype, const std::byte* memory,
                                     int64_t num_elements);
 void ValuesToMemory(const std::vector<float>& values, DType dtype,
                     std::byte* memory);
-// What a buffer of `dtype` would keep of each value.
+// Rounds each value to the one that a buffer of `dtype` would keep.
 void RoundTo(DType dtype, std::vector<float>* values);
 
 }  // namespace millrace

@@ -1,7 +1,8 @@
 // A Trainer is one rank's training: Programs, memory, communicators, executor
 // and state. It runs one step after the other and knows nothing of agents or
 // the coordinator, so that a test can run a whole job of them in one process.
-// worker/cpu/trainer.h and cuda/cuda_trainer.h make them.
+// worker/cpu/trainer.h makes one on CPU cores, worker/cuda/train/trainer.h one
+// on a GPU.
 
 #ifndef MILLRACE_WORKER_TRAIN_TRAINER_H_
 #define MILLRACE_WORKER_TRAIN_TRAINER_H_
@@ -32,12 +33,12 @@ struct TrainerOptions {
   int32_t num_threads = 1;  // Of the compute lane of a CPU.
   // Borrowed while the Trainer is made; null for GPUs, which make their own.
   CommunicatorFactory* communicators = nullptr;
-  // Of the profile that was planned with; what GPU kernels choose by. A tuning
-  // of another device changes nothing.
+  // The kernel tuning of the profile that the plan was made with. GPU kernels
+  // take their choices from it. A tuning of another device is ignored.
   KernelTuning tuning;
   BatchSource* batches = nullptr;  // Borrowed for the lifetime.
-  // Not null: borrowed while the Trainer is made, and makes that end soon once
-  // it is true. For GPUs; on a CPU the factory's Abort() does.
+  // Set to true to make the creation of a trainer on a GPU end soon. Borrowed
+  // until it is made; may be null. On a CPU call Abort() of the factory.
   const std::atomic<bool>* abort_requested = nullptr;
 };
 

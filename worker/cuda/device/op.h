@@ -17,15 +17,15 @@
 
 namespace millrace {
 
-class CudaKernelCache;      // kernel_cache.h
-class NcclCommunicatorSet;  // nccl_communicator_set.h
-class PeerCopies;           // peer_copies.h
+class CudaKernelCache;      // worker/cuda/ops/kernel_cache.h
+class NcclCommunicatorSet;  // worker/cuda/nccl/nccl_communicator_set.h
+class PeerCopies;           // worker/cuda/peer/peer_copies.h
 
 // Enqueues the instruction on a stream, that of its lane. Decides and allocates
 // nothing, so that a CUDA graph may capture it.
 using CudaOp = std::function<absl::Status(cudaStream_t)>;
 
-// What a step reads that the host wrote: device memory at fixed addresses,
+// The inputs of a step that the host writes: device memory at fixed addresses,
 // filled before the step starts. T tokens a micro-batch.
 struct CudaStepInputs {
   const int32_t* tokens;           // [num_microbatches, T]

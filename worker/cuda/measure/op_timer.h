@@ -52,15 +52,15 @@ class CudaOpTimer {
   // benches.
   void SetWorkingSet(int64_t num_bytes) { working_set_bytes_ = num_bytes; }
 
-  // Of the graphs of each Time() since the timer was made, among surroundings
-  // and long enough for a clock.
+  // The scatter of the graphs of each Time() since the timer was made, if they
+  // ran among surroundings and were long enough for a clock.
   Scatter repeats() const { return repeats_; }
 
-  // A chip at its power limit chooses its clocks by what ran over some tens of
+  // At its power limit a chip sets its clocks by the load of the last tens of
   // milliseconds: alone, products run slower than among the other ops of a step
-  // and attention quicker. After this call Time() measures short graphs, each
-  // behind a mix of these ops, in which each takes so many seconds, or all of
-  // them in proportion longer where one run of an op takes longer than that.
+  // and attention faster. After this call, Time() runs each measured graph
+  // behind a mix of these ops, each for the seconds of its Share. If one run of
+  // an op takes longer than its share, all shares grow in proportion.
   struct Share {
     ProfileOp op;
     double seconds;
@@ -86,11 +86,13 @@ class CudaOpTimer {
   absl::Status ChooseAlgorithm(const GemmAttributes& gemm,
                                double budget_seconds);
   bool HasAlgorithm(const GemmAttributes& gemm) const;
-  // What it runs with, as a profile keeps it; nothing where no table says.
+  // The choice that the product runs with, as a profile keeps it; nothing where
+  // no table says.
   std::optional<ProductChoice> ProductChoiceOf(
       const GemmAttributes& gemm) const;
   const GemmAlgorithmTable& algorithms() const { return algorithms_; }
-  // Of the device, as long as this lives and nothing is being measured.
+  // The bytes of device memory that the timer holds while it lives and nothing
+  // is being measured.
   int64_t held_bytes() const;
 
  private:

@@ -1,5 +1,5 @@
-// What computing and communicating at once cost a GPU, measured as steps do it:
-// now and then a collective, beside the mix of ops that a step consists of.
+// Measures how much a GPU slows down when it computes and communicates at once.
+// As in a step, a collective runs now and then beside a mix of ops.
 
 #ifndef MILLRACE_WORKER_CUDA_MEASURE_OVERLAP_H_
 #define MILLRACE_WORKER_CUDA_MEASURE_OVERLAP_H_
@@ -14,13 +14,13 @@
 
 namespace millrace {
 
-// Of what NCCL does, or copy engines do. Both factors as
-// planner/simulate/simulate_instructions.h uses them: from when a collective
-// has multiprocessors, not from when it was ready, since the simulator makes it
-// wait for the product under way (OverlapFactors::waits; of what copy engines
-// do, at its end). 1 and 1 where the request has no reduce-scatter, of copy
-// engines no all-gather, that moves much. Collective; equal on all ranks.
-// Replaces the timer's surroundings.
+// Measures both factors of planner/simulate/simulate_instructions.h, for NCCL
+// or for copy engines. A collective counts from when it has multiprocessors,
+// not from when it was ready, since the simulator adds the wait for the product
+// under way (OverlapFactors::waits). With copy engines only the kernel at the
+// collective's end waits so. Returns 1 and 1 if the request has no large
+// collective: a reduce-scatter for NCCL, an all-gather for copy engines.
+// Collective; equal on all ranks. Replaces the timer's surroundings.
 absl::StatusOr<OverlapFactors> MeasureOverlap(const ProfileRequest& request,
                                               int32_t num_ranks,
                                               bool by_copy_engines,

@@ -24,12 +24,12 @@ namespace millrace {
 // One rank's place in one communicator.
 struct NcclMembership {
   Group group;  // kPipeline for transfers.
-  // Of transfers this rank's lane; the other end has the matching one.
+  // For transfers, this rank's lane; the other end has the matching one.
   std::optional<Lane> transfer_lane;
   std::vector<Rank> members;  // Of transfers the earlier stage first.
   int32_t index;              // Of this rank among them.
 
-  // Of transfers: whether this rank sends.
+  // For transfers, whether this rank sends.
   bool sends() const {
     return transfer_lane == Lane::kSendNext ||
            transfer_lane == Lane::kSendPrevious;
@@ -40,15 +40,17 @@ struct NcclMembership {
   std::string Name() const;
 };
 
-// Whose communicator serves the collectives of `group`: the data group's those
-// of the world where both are the same ranks, since they share a lane.
+// The group whose communicator carries the collectives of `group`. The data
+// group uses the world's communicator if both have the same ranks, since they
+// share a lane.
 Group ServingGroup(const Layout& layout, Group group);
 
-// Those that `rank` takes part in: the collectives of every group with more
-// than one member, then transfers.
+// The communicators that `rank` is a member of: first those for collectives,
+// one for each group of several ranks, then those for transfers.
 std::vector<NcclMembership> NcclMembershipsOf(const Layout& layout, Rank rank);
 
-// Until when, and why not.
+// When a wait for other ranks ends: at a deadline, or when an abort is
+// requested.
 struct NcclPatience {
   absl::Time deadline;     // On MonotonicNow()'s clock.
   absl::Duration timeout;  // What the deadline came from, for messages.

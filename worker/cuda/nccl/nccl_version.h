@@ -13,9 +13,10 @@ namespace millrace {
 // "2.28.9", of a code as ncclGetVersion() gives it.
 std::string NcclVersionName(int version_code);
 
-// What is wrong but no error, as a sentence for people; empty if nothing is.
-// FailedPrecondition, saying which version to use, if communicators cannot be
-// made without blocking and limited in thread blocks (before 2.18).
+// Returns a warning about an NCCL version that works but is advised against;
+// empty if there is none. FailedPrecondition, saying which version to use, if
+// communicators cannot be made without blocking and limited in thread blocks
+// (before 2.18).
 absl::StatusOr<std::string> CheckNcclVersion(int version_code);
 
 }  // namespace millrace

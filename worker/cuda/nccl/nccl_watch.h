@@ -50,10 +50,11 @@ struct StuckCall {
   std::string ToString() const;
 };
 
-// The calls that nobody's call stands behind: their missing ranks are silent,
-// or busy with something else than communication. Ranks without progress gave
-// no sign of life. Empty if no rank waits in a call. `programs`: one a stage,
-// all of the same kind; `progress`: by rank.
+// Finds the calls that are the root of the hang. Some ranks wait in such a
+// call, and no missing rank is itself waiting in another call: it is silent, or
+// busy computing. A rank without progress sent nothing. Empty if no rank waits
+// in a call. `programs`: one a stage, all of the same kind; `progress`: by
+// rank.
 std::vector<StuckCall> FindStuckCalls(
     absl::Span<const Program* const> programs,
     absl::Span<const std::optional<RankProgress>> progress);

@@ -1,6 +1,6 @@
-// The choices that kernels and products of the current GPU go by: those that
-// are shipped, under those that a hardware profile measured
-// (planner/profile/profile.h).
+// The measured choices for kernels and products on the current GPU. Those of
+// the hardware profile (planner/profile/profile.h) come first, the shipped ones
+// second.
 
 #ifndef MILLRACE_WORKER_CUDA_OPS_KERNEL_CHOICES_H_
 #define MILLRACE_WORKER_CUDA_OPS_KERNEL_CHOICES_H_

@@ -29,13 +29,14 @@ void RegisterCudaVocabularyOps(CudaBinders& binders);
 void RegisterCudaStepOps(CudaBinders& binders);
 void RegisterCudaCommunicationOps(CudaBinders& binders);
 
-// Of activations, parameters and what else the precision decides. In fp32 all
-// kernels are plain ones; in bf16 those are that refuse a shape.
+// The element type of activations and parameters. fp32 always takes plain
+// kernels; bf16 takes them where the tuned kernel refuses the shape.
 ElementType ElementTypeOf(const CudaOpContext& context);
 inline bool IsBf16(const CudaOpContext& context) {
   return ElementTypeOf(context) == ElementType::kBfloat16;
 }
-// Parameters of norms and gradients of all are so in either precision.
+// Whether `buffer` is fp32. Parameters of norms and all gradients are, in
+// either precision.
 inline bool IsFp32(const CudaOpContext& context, BufferId buffer) {
   return context.program->buffers[buffer].dtype == DType::kFloat32;
 }
@@ -51,7 +52,7 @@ bool KeepsLseBySequence(const CudaOpContext& context,
 // the Program's is too small: planner/program/workspace.h is wrong then.
 absl::StatusOr<void*> ScratchOf(const CudaOpContext& context,
                                 int64_t num_bytes);
-// Likewise output `i` of the instruction, which is a workspace.
+// The memory of output `i` of the instruction, which is a workspace.
 absl::StatusOr<void*> WorkspaceOf(const CudaOpContext& context,
                                   const Instruction& instruction, size_t i,
                                   int64_t num_bytes);

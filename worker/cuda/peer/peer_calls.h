@@ -1,5 +1,5 @@
-// What a rank's stream is given for one instruction that copy engines do: the
-// actions of peer_protocol.h, at addresses here and in the peers' memory.
+// Turns the actions of peer_protocol.h for one instruction into calls on a
+// stream, with actual addresses in this rank's and its peers' memory.
 
 #ifndef MILLRACE_WORKER_CUDA_PEER_PEER_CALLS_H_
 #define MILLRACE_WORKER_CUDA_PEER_PEER_CALLS_H_
@@ -39,7 +39,8 @@ absl::StatusOr<ReachedPeer> ReachPeer(PeerCard card);
 // All borrowed; mailbox and peers for the lifetime of what is bound.
 struct PeerReach {
   Rank rank;
-  std::span<const Program* const> programs;  // As numbered in cards.
+  // In the order by which PeerCard::receives numbers them.
+  std::span<const Program* const> programs;
   PeerMailbox* mailbox;
   const std::map<Rank, ReachedPeer>* peers;
 };

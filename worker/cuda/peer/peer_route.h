@@ -25,8 +25,8 @@ struct PeerRoute {
   Lane peer_lane;  // and at the others.
 };
 
-// Of `rank` in `layout`, which says what copy engines are to do. None: they
-// are not to do this.
+// The route of `instruction` for `rank`. Nothing if `layout` does not give this
+// instruction to copy engines.
 std::optional<PeerRoute> PeerRouteOf(const Layout& layout, Rank rank,
                                      const Instruction& instruction);
 
@@ -34,8 +34,8 @@ std::optional<PeerRoute> PeerRouteOf(const Layout& layout, Rank rank,
 int64_t ShardBytes(const CollectiveAttributes& attributes, size_t size);
 int64_t BlockBytes(const CollectiveAttributes& attributes, size_t size);
 
-// Everybody but `rank` whom its Programs give copy engines something to do
-// with.
+// The ranks that exchange tensors with `rank` through copy engines in any of
+// `programs`.
 std::set<Rank> RanksToReach(const Layout& layout, Rank rank,
                             std::span<const Program* const> programs);
 

@@ -1,6 +1,6 @@
-// Words of host memory that processes of one host and their GPUs read and
-// write: streams by stream_words.h, processes with no call of CUDA, so that a
-// driver that waits for a stream cannot keep them from it.
+// 32-bit words of host memory that the processes of one host and their GPUs
+// share. Processes read and write them without CUDA, so a driver that waits for
+// a stream cannot block them. Streams use stream_words.h.
 
 #ifndef MILLRACE_WORKER_CUDA_PEER_SHARED_WORDS_H_
 #define MILLRACE_WORKER_CUDA_PEER_SHARED_WORDS_H_

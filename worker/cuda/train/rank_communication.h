@@ -1,5 +1,5 @@
-// All that one rank communicates by on a GPU: NCCL's communicators, and copy
-// engines for what they do in NCCL's place.
+// A rank's means of communication on a GPU: NCCL communicators, and copy
+// engines for the instructions given to them.
 
 #ifndef MILLRACE_WORKER_CUDA_TRAIN_RANK_COMMUNICATION_H_
 #define MILLRACE_WORKER_CUDA_TRAIN_RANK_COMMUNICATION_H_

@@ -1,5 +1,6 @@
-// What a run of a Program leaves for the host to read when its end is past, and
-// how the host waits for that.
+// The record of one run of a Program: the events that mark its start and end,
+// and the scalars that the host reads afterwards. WaitForEnd() waits for the
+// end.
 
 #ifndef MILLRACE_WORKER_CUDA_TRAIN_RUN_RECORD_H_
 #define MILLRACE_WORKER_CUDA_TRAIN_RUN_RECORD_H_
@@ -40,7 +41,7 @@ struct RunRecord {
   absl::Status EnqueueEnd(const double* device_scalars, cudaStream_t stream);
 };
 
-// Of a step whose end is past, without its time and timeline.
+// The result of a step whose end is past, without its time and timeline.
 StepResult ResultOf(const RunRecord& record);
 
 // Until the run is done, the peers are gone, `aborted` or so much time has

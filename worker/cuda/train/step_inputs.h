@@ -1,7 +1,7 @@
-// What a step reads that the host wrote: batches a step ahead, learning rate,
-// votes. A thread of its own reads the next step's batch into pinned memory
-// while the device works on the current one; each step's copy to the device is
-// the first thing on its stream.
+// Brings the inputs of a step to the device: batches a step ahead, learning
+// rate, votes. A thread of its own reads the next step's batch into pinned
+// memory while the device works on the current one; each step's copy to the
+// device is the first thing on its stream.
 
 #ifndef MILLRACE_WORKER_CUDA_TRAIN_STEP_INPUTS_H_
 #define MILLRACE_WORKER_CUDA_TRAIN_STEP_INPUTS_H_
@@ -43,8 +43,9 @@ struct DocumentOffsetsArgs {
 };
 int64_t FillDocumentOffsets(const DocumentOffsetsArgs& args);
 
-// What CudaOpContext::num_documents a step needs, whose fullest micro-batch has
-// `num_documents`: a power of two, so that few Programs serve all steps.
+// The value of CudaOpContext::num_documents for a step: the documents of its
+// fullest micro-batch, rounded up to a power of two so that few Programs serve
+// all steps.
 int64_t DocumentVariant(int64_t num_documents, int64_t num_sequences,
                         int64_t max_documents);
 
