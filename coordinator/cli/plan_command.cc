@@ -143,7 +143,7 @@ absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
                                        const Plan& plan) {
   PlanAnswers answers{.changes = question.changes, .before = question.before};
   const PlanningCase& planned = question.planned;
-  ASSIGN_OR_RETURN(answers.parts, PartsOf(planned.job.model, plan));
+  ASSIGN_OR_RETURN(answers.parts, PartsOf(plan));
   for (const std::string& asked : options.compare) {
     ASSIGN_OR_RETURN(
         LayoutComparison comparison,
@@ -308,11 +308,10 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
           ->excludes(program);
   CLI::Option* export_to =
       command
-          ->add_option(
-              "--export", options->export_to,
-              absl::StrCat("Print the layout as another framework's "
-                           "configuration instead: ",
-                           JoinWithOr(ExportNames())))
+          ->add_option("--export", options->export_to,
+                       absl::StrCat("Print the layout as another framework's "
+                                    "configuration instead: ",
+                                    JoinWithOr(ExportNames())))
           ->check(CLI::IsMember(ExportNames()))
           ->excludes(program)
           ->excludes(explain)

@@ -27,7 +27,7 @@ Here NoGpus(const Here& cpu) {
           .threads_per_device = [](int32_t) { return 1; }};
 }
 
-// What is missing, and both ways to a plan.
+// The message where no profile is found: both ways to a plan.
 std::string NoProfileText(const JobSpec& job, int32_t num_devices) {
   const std::vector<std::string> shipped = ShippedProfileNames();
   std::string text = absl::StrCat(

@@ -1,6 +1,6 @@
-// What the forward kernel in 8 bits works on, its tiles and their order, and
-// one of the block's two roles: the consumer. The producer is beside the
-// kernel.
+// The fp8 attention forward kernel: its operands, its tiles and their order,
+// and the consumer, one of a block's two roles. The producer stands beside the
+// kernel, in attention_fp8_forward_sm90.cu.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_FP8_FORWARD_CONSUMER_CUH_
 #define MILLRACE_KERNELS_ATTENTION_ATTENTION_FP8_FORWARD_CONSUMER_CUH_

@@ -1,4 +1,4 @@
-// What the fp8 attention kernel and its quantizer check alike.
+// The checks that the fp8 attention kernel shares with its quantizer.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_FP8_SHAPE_H_
 #define MILLRACE_KERNELS_ATTENTION_ATTENTION_FP8_SHAPE_H_

@@ -1,4 +1,4 @@
-// What layouts hold, and which of them fit; see closed_form.h.
+// The memory that layouts take, and which layouts fit; see closed_form.h.
 
 #include <algorithm>
 #include <optional>

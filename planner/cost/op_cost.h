@@ -90,7 +90,8 @@ class CostModel {
   // Of a part of the rows of a measured product; nothing for other shapes and
   // without a closed form.
   std::optional<double> PartOfGemmSeconds(const GemmAttributes& gemm) const;
-  // What a product c += a b takes longer than c = a b, c[m, n] in fp32.
+  // Seconds that the product c += a b takes more than c = a b; c is [m, n] in
+  // fp32, and k the inner dim.
   double AccumulationSeconds(int64_t m, int64_t n, int64_t k) const;
   double AttentionSeconds(OpKind kind,
                           const AttentionAttributes& attention) const;

@@ -33,7 +33,7 @@ void Apply(const BehaviourSettings& settings, Implementation* implementation);
 BehaviourSettings ReadBehaviour(const YamlTree& tree, const std::string& path,
                                 YamlErrors* errors);
 
-// What selective recompute covers: the listed parts and nothing else.
+// The parts that selective recompute covers: those listed and no others.
 struct SelectionText {
   SelectiveRecompute selection;
   std::string says;  // "norms and activations"

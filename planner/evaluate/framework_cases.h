@@ -1,4 +1,4 @@
-// What a framework does for one run in particular: the cases and recipes of its
+// Finds how a framework computed one run: applies the cases and recipes of its
 // rule (framework_rules.h) that fit the run.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_FRAMEWORK_CASES_H_

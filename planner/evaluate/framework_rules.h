@@ -29,7 +29,7 @@ struct RunFilter {
   int64_t tensor_ranks = 1;              // So many or more.
 };
 
-// What a framework does in some cases alone.
+// Behaviour that a framework has in some of its runs alone.
 struct BehaviourCase {
   RunFilter filter;
   BehaviourSettings set;

@@ -304,7 +304,7 @@ absl::StatusOr<LayoutComparison> CompareLayout(const std::string& asked,
     tried.job = job;
     absl::StatusOr<Plan> plan = planner(tried);
     if (plan.ok()) {
-      ASSIGN_OR_RETURN(comparison.parts, PartsOf(job.model, *plan));
+      ASSIGN_OR_RETURN(comparison.parts, PartsOf(*plan));
       comparison.plan = *std::move(plan);
       comparison.fits = job.resources == planned.job.resources;
       given_up = GivenUpText(planned.job, job);

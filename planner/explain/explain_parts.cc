@@ -14,7 +14,6 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "planner/cost/layer_time.h"
-#include "planner/lower/lower.h"
 
 namespace millrace {
 namespace {
@@ -188,21 +187,16 @@ LayoutParts PartsOfTimeline(std::span<const Program> programs,
   return parts;
 }
 
-absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan) {
-  if (plan.timeline.ranks.empty()) {
+absl::StatusOr<LayoutParts> PartsOf(const Plan& plan) {
+  if (plan.programs == nullptr) {
     if (plan.prediction.closed_form.has_value()) {
       return PartsOfClosedForm(*plan.prediction.closed_form,
                                plan.prediction.step_time_s);
     }
     return absl::InternalError(
-        "a plan with neither timeline nor closed form has no parts");
+        "a plan with neither Programs nor closed form has no parts");
   }
-  if (plan.programs != nullptr) {
-    return PartsOfTimeline(*plan.programs, plan.timeline, plan.prediction);
-  }
-  ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                   BuildTrainingPrograms(model, plan.layout));
-  return PartsOfTimeline(programs, plan.timeline, plan.prediction);
+  return PartsOfTimeline(*plan.programs, plan.timeline, plan.prediction);
 }
 
 std::string BindingText(const LayoutParts& parts, const Plan& plan,

@@ -55,9 +55,9 @@ LayoutParts PartsOfTimeline(std::span<const Program> programs,
                             const Timeline& timeline,
                             const Prediction& prediction);
 
-// The parts of a plan's layout: by its timeline where it has one, else by its
-// closed form. Fails as lowering does; Internal for a plan that has neither.
-absl::StatusOr<LayoutParts> PartsOf(const ModelSpec& model, const Plan& plan);
+// The parts of a plan's layout: by its Programs and their timeline where it has
+// them, else by its closed form. Internal for a plan that has neither.
+absl::StatusOr<LayoutParts> PartsOf(const Plan& plan);
 
 // "compute 78 %, bubble 12 %, exposed data communication over fabric 5 %": the
 // parts of at least a hundredth, largest first. Communication names the network

@@ -36,8 +36,9 @@ std::vector<std::string> HardwareKeys(const PlanningCase& planned);
 absl::StatusOr<std::vector<SensitivityRow>> FindSensitivity(
     const PlanningCase& planned, const Plan& chosen, const Planner& planner);
 
-// Every key but the memory's at 1.25 times with the layout kept, which takes no
-// search; best_step_time_s stays 0.
+// Every key but the memory's at 1.25 times with the layout kept;
+// best_step_time_s stays 0. The Programs of a plan that has them are simulated
+// again on such hardware; another plan's layout is pinned and planned again.
 absl::StatusOr<std::vector<SensitivityRow>> FindNextStep(
     const PlanningCase& planned, const Plan& chosen, const Planner& planner);
 

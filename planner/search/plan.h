@@ -95,8 +95,8 @@ struct Plan {
   std::optional<Prediction> by_passes;   // As in Alternative.
   Timeline timeline;                     // Simulated, of the chosen layout.
   std::vector<uint64_t> program_hashes;  // By stage, training Programs.
-  // The training Programs by stage, of which `timeline` is; null without
-  // hashes.
+  // The training Programs that `timeline` is of, by stage. Null where
+  // `program_hashes` is empty.
   std::shared_ptr<const std::vector<Program>> programs;
   std::vector<Alternative> alternatives;  // Best first; without the chosen.
   int64_t layouts_considered = 0;

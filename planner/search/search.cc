@@ -25,6 +25,7 @@
 #include "planner/search/large_batch.h"
 #include "planner/search/prediction.h"
 #include "planner/search/program_prediction.h"
+#include "planner/search/variant_choice.h"
 
 namespace millrace {
 namespace {
@@ -73,12 +74,12 @@ class Search {
       plan.recompute_prices =
           BestFirst(PriceRecompute(input_.job.model, plan.layout, cost_));
     }
-    // Kept programs of all candidates would be hundreds of megabytes; lowering
-    // the one again is cheap.
-    ASSIGN_OR_RETURN(const std::vector<Program> programs,
+    // The Programs of all candidates would be hundreds of megabytes; lowering
+    // one layout again is cheap.
+    ASSIGN_OR_RETURN(std::vector<Program> lowered,
                      BuildTrainingPrograms(input_.job.model, chosen.layout));
-    plan.program_hashes = HashesOf(programs);
-    plan.programs = std::make_shared<const std::vector<Program>>(programs);
+    TakePrograms(std::move(lowered), &plan);
+    const std::vector<Program>& programs = *plan.programs;
     if (const std::vector<std::string> kinds = cost_.KindsWithoutRows(programs);
         !kinds.empty()) {
       plan.warnings.push_back(absl::StrCat(

@@ -202,7 +202,7 @@ TEST(ExplainTest, FitsThePage) {
   wide.zero = 3;
   wide.interleave = 12;
   SetRecompute("norm+activation+gate_up+qkv+attention", &wide);
-  const auto parts = PartsOf(MakeJob().model, plan);
+  const auto parts = PartsOf(plan);
   ASSERT_TRUE(parts.ok()) << parts.status();
   const PlanAnswers answers = {.devices_from = words,
                                .parts = *parts,
@@ -337,7 +337,7 @@ TEST(ExplainTest, TellsOfPlansThatCannotRunYet) {
   profile.gemms.clear();
   profile.network = {{.name = "nvlink", .devices = 8, .bytes_per_s = 4e11},
                      {.name = "fabric", .devices = 0, .bytes_per_s = 5e10}};
-  const auto parts = PartsOf(MakeJob().model, plan);
+  const auto parts = PartsOf(plan);
   ASSERT_TRUE(parts.ok()) << parts.status();
   EXPECT_TRUE(parts->ops.empty());
   const std::string text =

@@ -149,7 +149,7 @@ TEST(CompareTest, ShowsWhereTheTimeGoes) {
   const PlanningCase planned = SensitivityCase();
   const auto plan = FindPlanFor(planned);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const auto parts = PartsOf(planned.job.model, *plan);
+  const auto parts = PartsOf(*plan);
   ASSERT_TRUE(parts.ok()) << parts.status();
   double sum = 0;
   for (const Part<double>& part : parts->time) sum += part.value;
@@ -180,7 +180,7 @@ TEST(CompareTest, FreesTheAxesOfTheJob) {
   planned.job.layout.data = 4;
   const auto plan = FindPlanFor(planned);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const auto parts = PartsOf(planned.job.model, *plan);
+  const auto parts = PartsOf(*plan);
   ASSERT_TRUE(parts.ok()) << parts.status();
   const auto comparison =
       CompareLayout("pp=2", planned, *plan, *parts, FindPlanFor);
@@ -203,7 +203,7 @@ TEST(CompareTest, SaysWhyNot) {
   PlanningCase planned = SensitivityCase();
   const auto plan = FindPlanFor(planned);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const auto parts = PartsOf(planned.job.model, *plan);
+  const auto parts = PartsOf(*plan);
   ASSERT_TRUE(parts.ok()) << parts.status();
   const auto impossible =
       CompareLayout("tp=5", planned, *plan, *parts, FindPlanFor);
