@@ -217,7 +217,6 @@ std::string PlanRecordToJson(const PlanRecord& record) {
            {"copy_engines",
             {use.transfers, use.tensor_gathers, use.tensor_reductions,
              use.data_gathers}},
-           {"tensor_chunks", layout.tensor_chunks},
            {"step_time_s", record.step_time_s},
            {"memory_bytes", record.memory_bytes},
            {"program_hashes", record.program_hashes},
@@ -264,7 +263,6 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
                                   .tensor_gathers = use.at(1),
                                   .tensor_reductions = use.at(2),
                                   .data_gathers = use.at(3)};
-    record.layout.tensor_chunks = parsed.at("tensor_chunks");
     for (const Json& stage : parsed.at("listed_stages")) {
       record.layout.listed_stages.push_back(
           {.forward_us = stage.at(0),

@@ -49,7 +49,6 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
   use.set_tensor_gathers(layout.copy_engines.tensor_gathers);
   use.set_tensor_reductions(layout.copy_engines.tensor_reductions);
   use.set_data_gathers(layout.copy_engines.data_gathers);
-  message.set_tensor_chunks(layout.tensor_chunks);
   return message;
 }
 
@@ -71,13 +70,11 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
       .recompute = static_cast<Recompute>(message.recompute()),
       .schedule = static_cast<Schedule>(message.schedule()),
       .listed_transfer_us = message.listed_transfer_us(),
-      .copy_engines = {.transfers = message.copy_engines().transfers(),
-                       .tensor_gathers =
-                           message.copy_engines().tensor_gathers(),
-                       .tensor_reductions =
-                           message.copy_engines().tensor_reductions(),
-                       .data_gathers = message.copy_engines().data_gathers()},
-      .tensor_chunks = message.tensor_chunks()};
+      .copy_engines = {
+          .transfers = message.copy_engines().transfers(),
+          .tensor_gathers = message.copy_engines().tensor_gathers(),
+          .tensor_reductions = message.copy_engines().tensor_reductions(),
+          .data_gathers = message.copy_engines().data_gathers()}};
   for (const uint32_t recompute : message.recompute_by_stage()) {
     layout.recompute_by_stage.push_back(static_cast<Recompute>(recompute));
   }

@@ -39,7 +39,6 @@ OrderedJson LayoutJson(const Layout& layout) {
           {"precision", PrecisionName(layout)},
           {"gradient_reduction", PrecisionName(layout.gradient_reduction)},
           {"schedule", ScheduleName(layout.schedule)},
-          {"tensor_chunks", layout.tensor_chunks},
           {"copy_engines", layout.copy_engines.any()}};
 }
 

@@ -81,9 +81,6 @@ std::string LayoutName(const Layout& layout, bool passes_listed) {
   } else if (layout.schedule == Schedule::kZeroBubble) {
     words.emplace_back("zb");
   }
-  if (layout.tensor_chunks > 1) {
-    words.push_back(absl::StrCat("ch", layout.tensor_chunks));
-  }
   if (layout.copy_engines.any()) words.emplace_back("ce");
   return absl::StrJoin(words, " ");
 }

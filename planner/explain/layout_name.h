@@ -16,9 +16,9 @@ namespace millrace {
 // tensor), mb (sequences of a micro-batch), zero, rc- with the ops that are
 // recomputed ("rc-full", "rc-norm+act"; "rc-act@62" where 62 stages recompute
 // at most this and the others less or nothing), fp8 or fp4, zb (zero bubble) or
-// list (list-scheduled), ch (chunks of a micro-batch's tokens), ce (copy
-// engines). What all layouts of a job share is left out: the number of
-// micro-batches, fp32 or bf16, and how gradients are reduced.
+// list (list-scheduled), ce (copy engines). What all layouts of a job share is
+// left out: the number of micro-batches, fp32 or bf16, and how gradients are
+// reduced.
 //
 // `passes_listed`: list scheduling orders the passes of a layout that names
 // another schedule; it then says list.

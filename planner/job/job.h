@@ -71,7 +71,6 @@ struct LayoutConstraints {
   // Only planned so far.
   std::optional<int32_t> context, expert, expert_tensor, interleave;
   std::optional<int32_t> devices;  // That the layout uses, of those there are.
-  std::optional<int32_t> tensor_chunks;
   std::string recompute = "auto";  // As CheckRecomputeKey() takes.
   std::string schedule = "auto";   // Or a ScheduleName().
   friend bool operator==(const LayoutConstraints&,

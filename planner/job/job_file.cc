@@ -123,7 +123,12 @@ class JobReader {
   void UnknownKey(const YamlTree& entry, const std::string& prefix) {
     std::string hint;
     const std::vector<std::string> words = WordsIn(prefix);
-    if (auto nearest = NearestWord(entry.key, words); nearest.has_value()) {
+    if (prefix + entry.key == "layout.tensor_chunks") {
+      hint =
+          "it was removed, since chunks of tokens made hardly any step "
+          "faster; delete the line";
+    } else if (auto nearest = NearestWord(entry.key, words);
+               nearest.has_value()) {
       hint = absl::StrCat("did you mean '", *nearest, "'?");
     } else {
       // The right key in the wrong section is the other common slip.

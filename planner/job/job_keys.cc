@@ -195,9 +195,10 @@ const JobKey kJobKeys[] = {
      .choices = "fp32|bf16|fp8|fp4"},
     {.path = "training.gradient_reduction",
      .doc = "What data replicas send each other gradients of matrices in, to "
-            "sum them. bf16 halves the bytes, for slow networks; it takes time "
-            "to round, and rounds what is learnt. Gradients are kept and added "
-            "up over micro-batches in fp32 either way.",
+            "sum them. bf16 halves the data axis' traffic, for slow networks "
+            "between hosts; it takes time to round, and rounds what is learnt. "
+            "Gradients are kept and added up over micro-batches in fp32 either "
+            "way.",
      .field = FIELD(training.gradient_reduction),
      .choices = "fp32|bf16"},
     {.path = "training.deterministic",
@@ -297,15 +298,6 @@ const JobKey kJobKeys[] = {
      .field = FIELD(layout.tensor),
      .minimum = 1,
      .maximum = kMaximumInt32},
-    {.path = "layout.tensor_chunks",
-     .doc =
-         "Chunks of a micro-batch's tokens: gathers and reduce-scatters of "
-         "one run under the products of another, in the forward pass. Above "
-         "1 only with tensor above 1 and at least 64 tokens a shard of each. "
-         "auto is 1, 2 or 4, what is planned fastest.",
-     .field = FIELD(layout.tensor_chunks),
-     .minimum = 1,
-     .maximum = 1024},
     {.path = "layout.context",
      .doc = "Shards of each sequence. Above 1 only planned so far.",
      .field = FIELD(layout.context),

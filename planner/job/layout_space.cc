@@ -35,13 +35,11 @@ std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
           !Allows(space.constraints.data, rest / pipeline)) {
         continue;
       }
-      meshes.push_back(
-          {.pipeline = pipeline,
-           .data = rest / pipeline,
-           .tensor = tensor,
-           .precision = space.precision,
-           .gradient_reduction = space.gradient_reduction,
-           .tensor_chunks = space.constraints.tensor_chunks.value_or(1)});
+      meshes.push_back({.pipeline = pipeline,
+                        .data = rest / pipeline,
+                        .tensor = tensor,
+                        .precision = space.precision,
+                        .gradient_reduction = space.gradient_reduction});
     }
   }
   return meshes;
@@ -155,8 +153,6 @@ std::vector<std::string> ChangesOfOneKey(const LayoutSpace& space) {
       {"micro_batch", &LayoutConstraints::micro_batch, &Layout::micro_batch},
       {"data", &LayoutConstraints::data, &Layout::data},
       {"tensor", &LayoutConstraints::tensor, &Layout::tensor},
-      {"tensor_chunks", &LayoutConstraints::tensor_chunks,
-       &Layout::tensor_chunks},
       {"pipeline", &LayoutConstraints::pipeline, &Layout::pipeline},
       {"context", &LayoutConstraints::context, &Layout::context},
       {"expert", &LayoutConstraints::expert, &Layout::expert},

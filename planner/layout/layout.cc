@@ -292,9 +292,6 @@ std::string LayoutToString(const Layout& layout) {
   } else if (layout.schedule == Schedule::kListScheduled) {
     absl::StrAppend(&text, ", list-scheduled");
   }
-  if (layout.tensor_chunks > 1) {
-    absl::StrAppend(&text, ", tensor in ", layout.tensor_chunks, " chunks");
-  }
   if (layout.copy_engines.any()) absl::StrAppend(&text, ", copy engines");
   return text;
 }

@@ -73,10 +73,6 @@ struct CopyEngineUse {
   friend bool operator==(const CopyEngineUse&, const CopyEngineUse&) = default;
 };
 
-// Of a chunk's rows on each tensor rank: parts of buffers then begin where
-// buffers may.
-inline constexpr int64_t kTensorChunkRows = 64;
-
 inline constexpr int32_t kMaximumZero = 3;  // The highest ZeRO stage.
 
 struct Layout {
@@ -112,10 +108,6 @@ struct Layout {
   std::vector<ListedStage> listed_stages;
   int32_t listed_transfer_us = 0;
   CopyEngineUse copy_engines;  // On GPUs alone.
-  // Into how many chunks the tokens of a micro-batch are cut, so that in the
-  // forward pass gathers and reduce-scatters of one run under products of
-  // others (planner/lower/graph_chunks.h).
-  int32_t tensor_chunks = 1;
 
   // Whether a rank keeps the optimizer state of its slices alone.
   bool shards_optimizer() const { return zero >= 1 && data * context > 1; }
@@ -181,9 +173,9 @@ int64_t LargestDivisorUpTo(int64_t value, int64_t limit);
 
 // Returns InvalidArgument with the reason and the smallest change that would
 // help: heads, key-value heads, ffn_hidden, vocabulary and the tokens of a
-// micro-batch divisible by `tensor`, and by its chunks; at least one layer a
-// stage; global batch = micro_batch x num_microbatches x data; what is computed
-// again, of every stage or of all.
+// micro-batch divisible by `tensor`; at least one layer a stage; global batch =
+// micro_batch x num_microbatches x data; what is computed again, of every stage
+// or of all.
 absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
                             int64_t global_batch);
 
@@ -200,8 +192,7 @@ const char* PrecisionName(const Layout& layout);
 
 // "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1, bf16", and
 // ", recompute full" where anything is, or ", recompute full (2 stages),
-// norm (6)" in their order; then ", tensor in 2 chunks" where there is more
-// than one, and ", copy engines" where they do anything.
+// norm (6)" in their order; then ", copy engines" where they do anything.
 std::string LayoutToString(const Layout& layout);
 
 }  // namespace millrace

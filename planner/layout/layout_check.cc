@@ -54,29 +54,6 @@ absl::Status ValidateTensor(const ModelSpec& model, const Layout& layout) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateTensorChunks(const ModelSpec& model,
-                                  const Layout& layout) {
-  const int32_t chunks = layout.tensor_chunks;
-  if (chunks == 1) return absl::OkStatus();
-  const int64_t rows = layout.micro_batch * model.sequence_length /
-                       layout.tensor / kTensorChunkRows;
-  if (layout.tensor > 1 && chunks >= 1 && rows % chunks == 0 &&
-      layout.micro_batch * model.sequence_length %
-              (layout.tensor * kTensorChunkRows) ==
-          0) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "layout.tensor_chunks is ", chunks, ", but a micro-batch of ",
-      layout.micro_batch, " sequences of ", model.sequence_length,
-      " tokens on ", layout.tensor, layout.tensor == 1 ? " shard" : " shards",
-      layout.tensor == 1
-          ? " has no communication to hide"
-          : absl::StrCat(" cannot be cut into so many of a multiple of ",
-                         kTensorChunkRows, " tokens a shard"),
-      "; set it to 1 or auto"));
-}
-
 absl::Status ValidateBatch(const Layout& layout, int64_t global_batch) {
   const int64_t cut =
       int64_t{layout.micro_batch} * layout.num_microbatches * layout.data;
@@ -189,7 +166,6 @@ absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
   }
   absl::Status status = ValidateTensor(model, layout);
   if (!status.ok()) return status;
-  RETURN_IF_ERROR(ValidateTensorChunks(model, layout));
   return ValidateBatch(layout, global_batch);
 }
 

@@ -17,7 +17,6 @@
 #include "planner/profile/op_shape.h"
 #include "planner/program/copy_engines.h"
 #include "planner/program/op_table.h"
-#include "planner/search/chunk_choice.h"
 
 namespace millrace {
 namespace {
@@ -245,11 +244,6 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(
   Collector collector;
   for (const Layout& layout : layouts) {
     CollectLayout(model, layout, &collector);
-    if (budget.tensor_chunks) {
-      for (const Layout& chunked : ChunkedVariants(model, layout)) {
-        CollectLayout(model, chunked, &collector);
-      }
-    }
     if (layout.zero != 1) continue;
     // What the search goes on to where memory is short.
     Layout sharded = layout;

@@ -48,8 +48,6 @@ struct ProfileBudget {
   size_t sizes_per_kind;
   // Also what copy engines can do of the communication.
   bool copy_engines = false;
-  // Also what layouts take whose tokens are in chunks.
-  bool tensor_chunks = false;
 };
 // A measurement makes some five calls, so that a slow core (20 GFLOP/s) needs
 // ten seconds and leaves the rest of twenty for the other tables.
@@ -60,8 +58,7 @@ inline constexpr ProfileBudget kCpuProfileBudget = {
 inline constexpr ProfileBudget kGpuProfileBudget = {.flops = 2e15,
                                                     .shapes_per_kind = 160,
                                                     .sizes_per_kind = 10,
-                                                    .copy_engines = true,
-                                                    .tensor_chunks = true};
+                                                    .copy_engines = true};
 
 // Collects the distinct instructions of every layout the model and batch allow
 // on `num_ranks` devices, whatever the job pins, so that one profile serves all

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/units.h"
-#include "planner/lower/graph_chunks.h"
 #include "planner/program/op_table.h"
 #include "planner/program/workspace.h"
 
@@ -190,69 +188,26 @@ Weight GraphBuilder::AddWeight(const std::string& name, absl::string_view first,
   return weight;
 }
 
-void GraphBuilder::EmitTo(std::vector<GraphOp>* ops) {
-  EmitChunks();
-  ops_ = ops;
-}
+void GraphBuilder::EmitTo(std::vector<GraphOp>* ops) { ops_ = ops; }
 
 GraphOp& GraphBuilder::Emit(GraphOp op) {
   CHECK(ops_ != nullptr);
-  EmitChunks();
   ops_->push_back(std::move(op));
   return ops_->back();
-}
-
-TensorId GraphBuilder::ChunkOf(TensorId whole, int32_t chunk) {
-  if (num_chunks() == 1) return whole;
-  std::vector<TensorId>& parts = parts_by_chunk_[whole];
-  if (parts.empty()) {
-    const std::string name = graph_.tensors[whole].name;
-    std::vector<int64_t> dims = graph_.tensors[whole].dims;
-    dims[0] /= num_chunks();
-    int64_t size = 1;
-    for (const int64_t dim : dims) size *= dim;
-    for (int32_t c = 0; c < num_chunks(); ++c) {
-      parts.push_back(
-          AddPart(absl::StrCat(name, "/chunk.", c), whole, c * size, dims));
-    }
-  }
-  return parts[chunk];
-}
-
-void GraphBuilder::EmitChunk(int32_t chunk, GraphOp op) {
-  if (num_chunks() == 1) {
-    Emit(std::move(op));
-    return;
-  }
-  absl::StrAppend(&op.name, "/chunk.", chunk);
-  chunks_.resize(num_chunks());
-  chunks_[chunk].push_back(std::move(op));
-}
-
-void GraphBuilder::EmitChunks() {
-  if (chunks_.empty()) return;
-  CHECK(ops_ != nullptr);
-  for (GraphOp& op : InterleaveChunks(std::exchange(chunks_, {}),
-                                      NumProductsBesideChunks(layout_))) {
-    ops_->push_back(std::move(op));
-  }
 }
 
 TensorId GraphBuilder::EmitLinear(const std::string& name, TensorId x,
                                   const Weight& weight, Phase phase) {
   const TensorId y = AddTensor(name, {shapes_.num_tokens, weight.rows});
-  for (int32_t c = 0; c < num_chunks(); ++c) {
-    EmitChunk(
-        c, {.kind = OpKind::kGemm,
-            .phase = phase,
-            .name = name,
-            .attributes = GemmAttributes{.m = shapes_.num_tokens / num_chunks(),
-                                         .n = weight.rows,
-                                         .k = weight.cols,
-                                         .trans_b = true},
-            .inputs = {ChunkOf(x, c), ParameterOf(weight, phase)},
-            .outputs = {ChunkOf(y, c)}});
-  }
+  Emit({.kind = OpKind::kGemm,
+        .phase = phase,
+        .name = name,
+        .attributes = GemmAttributes{.m = shapes_.num_tokens,
+                                     .n = weight.rows,
+                                     .k = weight.cols,
+                                     .trans_b = true},
+        .inputs = {x, ParameterOf(weight, phase)},
+        .outputs = {y}});
   return y;
 }
 
@@ -304,31 +259,15 @@ TensorId GraphBuilder::EmitTensorReduceScatter(const std::string& name,
 void GraphBuilder::EmitTensorCollective(OpKind kind, const std::string& name,
                                         TensorId input, TensorId output,
                                         Phase phase) {
-  GraphOp op{.kind = kind,
-             .phase = phase,
-             .name = name,
-             .attributes =
-                 CollectiveAttributes{
-                     .group = Group::kTensor,
-                     .num_elements = shapes_.num_tokens * shapes_.hidden,
-                     .dtype = activation_type(),
-                     .num_blocks = num_chunks()},
-             .inputs = {input},
-             .outputs = {output}};
-  if (phase != Phase::kForward && phase != Phase::kRecompute) {
-    // It hides under weight gradients, whole: what comes in parts is done with
-    // the first when the product beside it ends.
-    Emit(std::move(op));
-    return;
-  }
-  auto& attributes = std::get<CollectiveAttributes>(op.attributes);
-  attributes.num_elements /= num_chunks();
-  attributes.num_blocks = 1;
-  for (int32_t c = 0; c < num_chunks(); ++c) {
-    op.inputs = {ChunkOf(input, c)};
-    op.outputs = {ChunkOf(output, c)};
-    EmitChunk(c, op);
-  }
+  Emit({.kind = kind,
+        .phase = phase,
+        .name = name,
+        .attributes = CollectiveAttributes{.group = Group::kTensor,
+                                           .num_elements = shapes_.num_tokens *
+                                                           shapes_.hidden,
+                                           .dtype = activation_type()},
+        .inputs = {input},
+        .outputs = {output}});
 }
 
 SavedNorm GraphBuilder::EmitNorm(const std::string& name, TensorId x,
@@ -343,36 +282,21 @@ SavedNorm GraphBuilder::EmitNorm(const std::string& name, TensorId x,
   saved.residual =
       delta < 0 ? x : AddTensor(absl::StrCat(name, "/residual"), dims);
   const TensorId parameter = ParameterOf(weight, phase);
-  // Of the tokens of these.
-  const auto norm = [&](int64_t num_tokens, TensorId input, TensorId added,
-                        TensorId residual, TensorId output, TensorId rstd) {
-    GraphOp op{.kind = OpKind::kRmsNormForward,
-               .phase = phase,
-               .name = name,
-               .attributes = NormAttributes{.num_tokens = num_tokens,
-                                            .hidden = shapes_.hidden,
-                                            .epsilon = model_.norm_epsilon}};
-    if (delta < 0) {
-      op.inputs = {input, parameter};
-      op.outputs = {output, rstd};
-    } else {
-      op.kind = OpKind::kResidualRmsNormForward;
-      op.inputs = {input, added, parameter};
-      op.outputs = {residual, output, rstd};
-    }
-    return op;
-  };
-  if (!has_chunks()) {
-    Emit(norm(shapes_.shard_tokens, x, delta, saved.residual, saved.output,
-              saved.rstd));
-    return saved;
+  GraphOp op{.kind = OpKind::kRmsNormForward,
+             .phase = phase,
+             .name = name,
+             .attributes = NormAttributes{.num_tokens = shapes_.shard_tokens,
+                                          .hidden = shapes_.hidden,
+                                          .epsilon = model_.norm_epsilon}};
+  if (delta < 0) {
+    op.inputs = {x, parameter};
+    op.outputs = {saved.output, saved.rstd};
+  } else {
+    op.kind = OpKind::kResidualRmsNormForward;
+    op.inputs = {x, delta, parameter};
+    op.outputs = {saved.residual, saved.output, saved.rstd};
   }
-  for (int32_t c = 0; c < num_chunks(); ++c) {
-    EmitChunk(c, norm(shapes_.shard_tokens / num_chunks(), ChunkOf(x, c),
-                      delta < 0 ? delta : ChunkOf(delta, c),
-                      ChunkOf(saved.residual, c), ChunkOf(saved.output, c),
-                      ChunkOf(saved.rstd, c)));
-  }
+  Emit(std::move(op));
   return saved;
 }
 

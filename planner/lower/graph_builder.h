@@ -6,7 +6,6 @@
 #define MILLRACE_PLANNER_LOWER_GRAPH_BUILDER_H_
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -104,20 +103,9 @@ class GraphBuilder {
 
   // Ops go to the end of `ops` from now on.
   void EmitTo(std::vector<GraphOp>* ops);
-  // After all of chunks.
   GraphOp& Emit(GraphOp op);
 
-  // Chunks of the tokens (graph_chunks.h); one: ops are of all of them.
-  int32_t num_chunks() const { return layout_.tensor_chunks; }
-  // A chunk's rows of a tensor whose rows are tokens.
-  TensorId ChunkOf(TensorId whole, int32_t chunk);
-  // Goes after this chunk's ops since the last that was of all tokens.
-  void EmitChunk(int32_t chunk, GraphOp op);
-  // Puts ops of chunks at the end of the others; Emit() does so itself.
-  void EmitChunks();
-  bool has_chunks() const { return !chunks_.empty(); }
-
-  // y = x weight^T, a linear layer's forward pass, by chunks.
+  // y = x weight^T, a linear layer's forward pass.
   TensorId EmitLinear(const std::string& name, TensorId x, const Weight& weight,
                       Phase phase);
   // d_x = d_y weight.
@@ -127,9 +115,8 @@ class GraphBuilder {
   GraphOp WeightGradient(const std::string& name, TensorId d_y, TensorId x,
                          const Weight& weight) const;
 
-  // [S, H] -> [T, H] over the tensor axis, and back by summing, in the backward
-  // pass whole; each returns
-  // its operand where the axis has size one. By chunks.
+  // [S, H] -> [T, H] over the tensor axis, and back by summing. Each returns
+  // its operand where the axis has size one.
   TensorId EmitTensorGather(const std::string& name, TensorId shard,
                             Phase phase);
   TensorId EmitTensorReduceScatter(const std::string& name, TensorId full,
@@ -141,8 +128,7 @@ class GraphBuilder {
                                     : weight.backward_parameter;
   }
 
-  // norm(x) or, with a delta (>= 0), norm(x + delta). By chunks where what it
-  // reads comes in chunks.
+  // norm(x) or, with a delta (>= 0), norm(x + delta).
   SavedNorm EmitNorm(const std::string& name, TensorId x, TensorId delta,
                      const Weight& weight, Phase phase);
   // Returns d_x [S, H]; `d_residual` is added unless negative.
@@ -168,10 +154,7 @@ class GraphBuilder {
   // where weight gradients are computed; else after they were reduced.
   bool accumulates_in_place() const { return !layout_.shards_gradients(); }
 
-  Graph Build() && {
-    EmitChunks();
-    return std::move(graph_);
-  }
+  Graph Build() && { return std::move(graph_); }
 
  private:
   void AddBucketTensors();
@@ -196,9 +179,6 @@ class GraphBuilder {
   StageShapes shapes_;
   Graph graph_;
   std::vector<GraphOp>* ops_ = nullptr;
-  std::vector<std::vector<GraphOp>> chunks_;  // By chunk, or empty.
-  // Parts of tensors, by tensor.
-  std::map<TensorId, std::vector<TensorId>> parts_by_chunk_;
   std::vector<GraphOp> deferred_;
   bool holds_deferred_ = false;
   std::vector<BucketTensors> bucket_tensors_;

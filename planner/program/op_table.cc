@@ -238,10 +238,7 @@ constexpr OpDescriptor kOpRows[] = {
      .flops = 4 * T},
 
     // In place, the shard is the slice at the rank's index in the group. The
-    // full
-    // tensor of a reduce-scatter is scratch afterwards. Where the attributes
-    // say so, both go by blocks: full and shard are then as many blocks, one
-    // after the other, and each block of the one belongs to that of the other.
+    // full tensor of a reduce-scatter is scratch afterwards.
     {.kind = OpKind::kAllGather,
      .name = "all_gather",
      .attributes = kAttributesIndex<CollectiveAttributes>,

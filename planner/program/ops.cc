@@ -55,10 +55,8 @@ std::string ToString(const ElementwiseAttributes& a) {
 }
 
 std::string ToString(const CollectiveAttributes& a) {
-  return absl::StrCat(
-      "group ", GroupName(a.group), " elements ", a.num_elements, " ",
-      DTypeName(a.dtype),
-      a.num_blocks > 1 ? absl::StrCat(" blocks ", a.num_blocks) : "");
+  return absl::StrCat("group ", GroupName(a.group), " elements ",
+                      a.num_elements, " ", DTypeName(a.dtype));
 }
 
 std::string ToString(const TransferAttributes& a) {

@@ -123,8 +123,6 @@ struct CollectiveAttributes {
   Group group;
   int64_t num_elements;  // Of the full (gathered or unreduced) tensor.
   DType dtype;
-  // Not in place where there are several. No kAllReduce.
-  int32_t num_blocks = 1;
   friend bool operator==(const CollectiveAttributes&,
                          const CollectiveAttributes&) = default;
 };

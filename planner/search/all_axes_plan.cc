@@ -12,7 +12,6 @@
 #include "planner/job/executable.h"
 #include "planner/lower/program_size.h"
 #include "planner/search/all_axes_search.h"
-#include "planner/search/chunk_choice.h"
 #include "planner/search/copy_engine_choice.h"
 #include "planner/search/instruction_finalists.h"
 #include "planner/search/prediction.h"
@@ -49,7 +48,6 @@ absl::Status TellByInstructions(const SearchInput& input, const CostModel& cost,
                                 /*is_pinned=*/true, plan));
   }
   RETURN_IF_ERROR(ChooseCopyEngines(input.job, cost, plan));
-  RETURN_IF_ERROR(ChooseTensorChunks(input.job, cost, plan));
   plan->prediction.closed_form = chosen.prediction.closed_form;
   if (!std::exchange(plan->simulated, true)) {
     for (Alternative& alternative : plan->alternatives) {

@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "planner/job/layout_space.h"
 #include "planner/program/copy_engines.h"
-#include "planner/search/chunk_choice.h"
 #include "planner/search/copy_engine_choice.h"
 #include "planner/search/listed_variant.h"
 #include "planner/search/search_budget.h"
@@ -140,20 +139,6 @@ absl::Status ConsiderCopyEngines(Candidates* candidates) {
   }
   UseCopyEngines(&fastest);
   return candidates->Consider(fastest);
-}
-
-absl::Status ConsiderChunks(const JobSpec& job, Candidates* candidates) {
-  if (!MayChooseChunks(job)) return absl::OkStatus();
-  std::vector<Layout> chunked;
-  size_t num_considered = 0;
-  for (const Candidate& candidate : candidates->FastestFirst()) {
-    if (num_considered == kSearchBudget.with_token_chunks) break;
-    const std::vector<Layout> variants =
-        ChunkedVariants(candidates->space().model, candidate.layout);
-    if (!variants.empty()) ++num_considered;
-    chunked.insert(chunked.end(), variants.begin(), variants.end());
-  }
-  return candidates->Consider(chunked);
 }
 
 }  // namespace millrace

@@ -25,9 +25,6 @@ absl::Status ConsiderListed(const CostModel& cost, Candidates* candidates);
 // The fastest layouts with what copy engines can do.
 absl::Status ConsiderCopyEngines(Candidates* candidates);
 
-// The fastest layouts of several tensor ranks with their tokens in chunks.
-absl::Status ConsiderChunks(const JobSpec& job, Candidates* candidates);
-
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_SEARCH_CANDIDATE_VARIANTS_H_

@@ -58,7 +58,6 @@ class Search {
     if (copy_engines == CopyEngineChoice::kIfFaster) {
       RETURN_IF_ERROR(ConsiderCopyEngines(&candidates_));
     }
-    RETURN_IF_ERROR(ConsiderChunks(input_.job, &candidates_));
     const Candidate* chosen = candidates_.Fastest();
     if (chosen == nullptr) return ExplainNothingFits();
     return MakePlan(*chosen);

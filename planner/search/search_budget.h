@@ -33,9 +33,8 @@ struct SearchBudget {
 
   // Layouts that list scheduling is tried on, in either search.
   size_t list_scheduled = 3;
-  // Copy engines and token chunks are tried on this many layouts each.
+  // Layouts that copy engines are tried on.
   size_t with_copy_engines = 3;
-  size_t with_token_chunks = 3;
   // List scheduling runs before arenas are planned. A stage that turns out too
   // large by some bytes is scheduled again with less memory, this many times.
   int32_t list_schedule_tries = 4;

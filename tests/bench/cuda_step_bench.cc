@@ -24,9 +24,8 @@
 // `copy_engines`: what they do in NCCL's place, the sum of 1 transfers, 2
 // tensor gathers, 4 tensor reductions, 8 data gathers; nothing, or what the
 // plan says, if not given. Set CUDA_DEVICE_MAX_CONNECTIONS=32 with them, as
-// agents do. `chunks`: of the tokens, over the tensor axis; 1, or what the plan
-// says, if not given. `notes`: whether ranks note how far they are, by which
-// steps that hang are named.
+// agents do. `notes`: whether ranks note how far they are, by which steps that
+// hang are named.
 //
 // `timed_graphs`: measured steps are graphs too. `timelines` gets a line a job
 // from every rank: the job, the layout, and of each measured step its time and
@@ -83,7 +82,6 @@ struct Settings {
   int32_t measured = 3;
   int32_t graphs = 1;
   int32_t copy_engines = -1;
-  int32_t chunks = -1;
   int32_t notes = 1;
   int32_t timed_graphs = 0;
   int32_t zero_bubble = 0;
@@ -149,7 +147,6 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv,
       {"measured", &s.measured},
       {"graphs", &s.graphs},
       {"copy_engines", &s.copy_engines},
-      {"chunks", &s.chunks},
       {"notes", &s.notes},
       {"timed_graphs", &s.timed_graphs},
       {"printing", &s.printing},
@@ -218,11 +215,6 @@ absl::Status TakeJob(const std::string& path, Settings* s) {
     if (s->list_gib > 0) RETURN_IF_ERROR(ListSchedule(s));
   }
   if (s->copy_engines >= 0) layout.copy_engines = CopyEngines(s->copy_engines);
-  if (s->chunks >= 0) {
-    layout.tensor_chunks = s->chunks;
-    RETURN_IF_ERROR(
-        ValidateLayout(s->job.model, layout, s->job.training.global_batch));
-  }
   if (layout.num_ranks() > 1 && s->store.empty()) {
     return absl::InvalidArgumentError(
         "more than one rank: name a shared, empty folder by store=");

@@ -21,8 +21,7 @@ const Layout kLayout = {
     .schedule = Schedule::kListScheduled,
     .listed_stages = {{1, 2, 3, 40, 50, 600}, {4, 5, 6, 70, 80, 900}},
     .listed_transfer_us = 7,
-    .copy_engines = {.transfers = true, .tensor_reductions = true},
-    .tensor_chunks = 9};
+    .copy_engines = {.transfers = true, .tensor_reductions = true}};
 
 // Goal: what a restarted coordinator reads from its log is what was planned,
 // and what is no plan is refused. Method: there and back.

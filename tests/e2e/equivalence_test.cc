@@ -191,53 +191,6 @@ TEST(EquivalenceTest, RecomputeChangesNoBit) {
   }
 }
 
-void ExpectChunksChangeRoundingAlone() {
-  constexpr int64_t kFewSteps = 4;
-  JobSpec job = SmallJob();
-  job.model.sequence_length = 128;
-  for (Layout layout :
-       {Layout{.tensor = 2, .micro_batch = 4, .num_microbatches = 2},
-        Layout{.data = 2, .tensor = 2, .micro_batch = 4, .zero = 3},
-        Layout{.tensor = 4, .micro_batch = 8, .recompute = Recompute::kFull},
-        Layout{.pipeline = 2,
-        .tensor = 2,
-        .micro_batch = 4,
-        .num_microbatches = 2,
-        .recompute = Recompute::kCheap},
-        Layout{
-            .tensor = 2,
-     .micro_batch = 4,
-     .num_microbatches = 2,
-     .recompute = Recompute::kCheap | Recompute::kGateUp | Recompute::kQkv}}) {
-    const JobResult whole = RunJob(job, layout, kFewSteps);
-    ASSERT_TRUE(whole.status.ok()) << whole.status;
-    for (const int32_t chunks : {2, 4}) {
-      layout.tensor_chunks = chunks;
-      SCOPED_TRACE(LayoutToString(layout));
-      const JobResult cut = RunJob(job, layout, kFewSteps);
-      ASSERT_TRUE(cut.status.ok()) << cut.status;
-      EXPECT_EQ(cut.losses[0], whole.losses[0]);
-      for (int64_t i = 0; i < kFewSteps; ++i) {
-        ExpectClose(cut.losses[i], whole.losses[i],
-                    "loss of step " + std::to_string(i + 1));
-        ExpectClose(cut.gradient_norms[i], whole.gradient_norms[i],
-                    "gradient norm of step " + std::to_string(i + 1));
-      }
-      ExpectClose(cut.validation_loss, whole.validation_loss, "validation");
-      EXPECT_EQ(RunJob(job, layout, kFewSteps).tensors, cut.tensors);
-    }
-  }
-}
-
-// Goal: tokens in chunks are learnt from as whole ones: the first loss is the
-// same to the bit, since products, sums and norms are of the same rows; only
-// norms' gradients add up in another order. Method: losses and norms beside
-// those of one chunk, with recomputation, stages and sharded parameters, at
-// every level of the instruction set.
-TEST(EquivalenceTest, ChunksChangeRoundingAlone) {
-  ForEachCpuLevel(ExpectChunksChangeRoundingAlone);
-}
-
 // Goal: Gloo connections carry the same run, to the bit, as in-process ones.
 // Method: ranks as threads, each with connections of its own.
 TEST(EquivalenceTest, GlooGivesTheSameBits) {
@@ -247,8 +200,7 @@ TEST(EquivalenceTest, GlooGivesTheSameBits) {
        .tensor = 2,
        .micro_batch = 2,
        .num_microbatches = 4},
-        Layout{.data = 2, .tensor = 2, .micro_batch = 4, .zero = 1},
-        Layout{.tensor = 2, .micro_batch = 8, .tensor_chunks = 2}}) {
+        Layout{.data = 2, .tensor = 2, .micro_batch = 4, .zero = 1}}) {
     SCOPED_TRACE(LayoutToString(layout));
     MemoryRendezvousStore store;
     const JobResult gloo = RunJob(job, layout, kNumSteps, [&] {

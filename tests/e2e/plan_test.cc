@@ -138,12 +138,11 @@ TEST_F(PlanCommandTest, PrintsTheDocumentedJson) {
   const Json plan = Json::parse(plain.output);
   EXPECT_THAT(KeysOf(plan), IsSupersetOf({"layout", "predicted", "search",
                                           "alternatives", "plan_only"}));
-  EXPECT_THAT(
-      KeysOf(plan["layout"]),
-      ElementsAre("context", "copy_engines", "data", "expert",
-                  "gradient_reduction", "interleave", "micro_batch", "pipeline",
-                  "precision", "recompute", "schedule", "sequence_parallel",
-                  "tensor", "tensor_chunks", "zero"));
+  EXPECT_THAT(KeysOf(plan["layout"]),
+              ElementsAre("context", "copy_engines", "data", "expert",
+                          "gradient_reduction", "interleave", "micro_batch",
+                          "pipeline", "precision", "recompute", "schedule",
+                          "sequence_parallel", "tensor", "zero"));
   EXPECT_THAT(
       KeysOf(plan["predicted"]),
       IsSupersetOf({"step_time_s", "step_time_low_s", "step_time_high_s",

@@ -3,7 +3,6 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "worker/cpu/ops.h"
 
 namespace millrace {
@@ -17,31 +16,6 @@ void* ShardPointer(const Instruction& in, void* full, void* shard,
   const int64_t shard_bytes = attributes.num_elements / communicator.size() *
                               DTypeBytes(attributes.dtype);
   return static_cast<char*>(full) + communicator.index() * shard_bytes;
-}
-
-// Block after block.
-BoundOp BindBlocks(const Instruction& in, void* from, void* to,
-                   Communicator* communicator) {
-  const auto& attributes = std::get<CollectiveAttributes>(in.attributes);
-  const int64_t num_blocks = attributes.num_blocks;
-  const int64_t num_elements = attributes.num_elements / num_blocks;
-  const DType dtype = attributes.dtype;
-  const int64_t full_bytes = num_elements * DTypeBytes(dtype);
-  const int64_t shard_bytes = full_bytes / communicator->size();
-  const bool gathers = in.kind == OpKind::kAllGather;
-  return [=]() -> absl::Status {
-    for (int64_t i = 0; i < num_blocks; ++i) {
-      char* const input =
-          static_cast<char*>(from) + i * (gathers ? shard_bytes : full_bytes);
-      char* const output =
-          static_cast<char*>(to) + i * (gathers ? full_bytes : shard_bytes);
-      RETURN_IF_ERROR(
-          gathers ? communicator->AllGather(input, output, num_elements, dtype)
-                  : communicator->ReduceScatter(input, output, num_elements,
-                                                dtype));
-    }
-    return absl::OkStatus();
-  };
 }
 
 absl::StatusOr<BoundOp> BindCollective(const OpContext& context,
@@ -58,7 +32,6 @@ absl::StatusOr<BoundOp> BindCollective(const OpContext& context,
   void* to = context.Output<void>(in, 0);
   const int64_t num_elements = attributes.num_elements;
   const DType dtype = attributes.dtype;
-  if (attributes.num_blocks > 1) return BindBlocks(in, from, to, communicator);
   switch (in.kind) {
     case OpKind::kAllGather:
       return [=, shard = ShardPointer(in, to, from, *communicator)] {

@@ -32,11 +32,9 @@ TEST(LayoutNameTest, SaysWhatDiffersFromOne) {
   layout.gemm_format = GemmFormat::kFloat8;
   layout.precision = Precision::kBfloat16;
   layout.schedule = Schedule::kListScheduled;
-  layout.tensor_chunks = 4;
   layout.copy_engines.transfers = true;
   EXPECT_EQ(LayoutName(layout),
-            "pp16 vp3 dp4 tp8 cp2 ep8 etp2 mb1 zero3 rc-norm+act fp8 list ch4 "
-            "ce");
+            "pp16 vp3 dp4 tp8 cp2 ep8 etp2 mb1 zero3 rc-norm+act fp8 list ce");
 }
 
 // Goal: recompute is told whole, op by op, and by how many stages. Method: one

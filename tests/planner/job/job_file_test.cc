@@ -192,6 +192,10 @@ TEST(JobFileTest, SuggestsTheNearestKey) {
       HasSubstr("output.qqqqqq: unknown key; known keys here: directory"));
   EXPECT_THAT(ErrorOf(absl::StrCat(kSmallJob, "model.hidden: 3\n")),
               HasSubstr("unknown key"));
+  EXPECT_THAT(
+      ErrorOf(absl::StrCat(kSmallJob, "layout:\n  tensor_chunks: 2\n")),
+      HasSubstr("job.yaml:17: layout.tensor_chunks: unknown key; it was "
+                "removed"));
 }
 
 // Goal: all errors at once, in the order of the file. Method: three in one.

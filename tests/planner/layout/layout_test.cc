@@ -150,30 +150,6 @@ TEST(ValidateLayoutTest, SaysWhatWouldHelp) {
               HasSubstr("layout.micro_batch to 2"));
 }
 
-// Goal: tokens are cut into chunks of whole runs of rows on every tensor rank,
-// where there is communication to hide. Method: sizes about the least.
-TEST(ValidateLayoutTest, CutsTokensIntoChunksOfWholeRows) {
-  ModelSpec model = SmallModel();
-  model.sequence_length = 128;
-  const auto status = [&](int32_t tensor, int32_t micro_batch, int32_t chunks) {
-    return ValidateLayout(
-        model,
-        {.tensor = tensor, .micro_batch = micro_batch, .tensor_chunks = chunks},
-        micro_batch);
-  };
-  EXPECT_TRUE(status(2, 1, 1).ok());
-  EXPECT_TRUE(status(2, 2, 2).ok());
-  EXPECT_TRUE(status(2, 3, 3).ok());
-  EXPECT_TRUE(status(2, 4, 4).ok());
-  EXPECT_THAT(std::string(status(2, 1, 2).message()),
-              AllOf(HasSubstr("layout.tensor_chunks is 2"),
-                    HasSubstr("multiple of 64 tokens"), HasSubstr("auto")));
-  EXPECT_FALSE(status(2, 3, 2).ok());
-  EXPECT_FALSE(status(2, 4, 0).ok());
-  EXPECT_THAT(std::string(status(1, 4, 2).message()),
-              HasSubstr("no communication to hide"));
-}
-
 // Goal: the text tells layouts apart in every field, and names are read back.
 // Method: change one field at a time.
 TEST(LayoutToStringTest, ShowsEveryField) {
@@ -187,8 +163,7 @@ TEST(LayoutToStringTest, ShowsEveryField) {
                                        {.precision = Precision::kBfloat16},
                                        {.recompute = Recompute::kCheap},
                                        {.recompute = Recompute::kFull},
-                                       {.copy_engines = {.transfers = true}},
-                                       {.tensor_chunks = 2}};
+                                       {.copy_engines = {.transfers = true}}};
   std::set<std::string> texts;
   for (const Layout& layout : layouts) {
     texts.insert(LayoutToString(layout));

@@ -98,30 +98,6 @@ TEST(ProfileRequestTest, AsksForCopyEngines) {
                                     {OpKind::kReduceScatter, 2}}));
 }
 
-// Goal: what tokens in chunks take is measured where a budget says so. Method:
-// with and without, a model whose tokens can be cut.
-TEST(ProfileRequestTest, AsksForChunks) {
-  ModelSpec model = kModel;
-  model.sequence_length = 512;
-  const auto products = [&](bool chunked, int64_t num_tokens) {
-    ProfileBudget budget = kGpuProfileBudget;
-    budget.tensor_chunks = chunked;
-    const auto request =
-        BuildProfileRequest(model, {.global_batch = 1}, 2, budget);
-    EXPECT_TRUE(request.ok()) << request.status();
-    int64_t count = 0;
-    for (const ProfileOp& op : request->ops) {
-      const auto* gemm = std::get_if<GemmAttributes>(&op.attributes);
-      count += gemm != nullptr && gemm->m == num_tokens && gemm->trans_b;
-    }
-    return count;
-  };
-  // Of the query, key and value, the output, gate and up, and down.
-  EXPECT_EQ(products(true, 512 / 2), 4);
-  EXPECT_EQ(products(true, 512 / 4), 4);
-  EXPECT_EQ(products(false, 512 / 2), 0);
-}
-
 // Goal: measuring the quickstart fits in its time. Method: the floating-point
 // work asked for, against what a slow core does in twenty seconds.
 TEST(ProfileRequestTest, StaysSmallForLargeModels) {

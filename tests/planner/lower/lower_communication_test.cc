@@ -140,53 +140,5 @@ TEST(BuildCommunicationTest, GathersParametersUnderTheForwardPass) {
   }
 }
 
-// Goal: chunks go through a layer's products beside each other's communication.
-// Method: of a layer in the middle, that each op is certain to come after what
-// it reads of its own chunk, and that products are not held up by communication
-// of other chunks under way, nor the other way about.
-TEST(BuildCommunicationTest, HidesCommunicationOfChunks) {
-  ModelSpec model = TestModel();
-  model.hidden = 32;
-  model.sequence_length = 512;
-  const Layout layout{
-      .tensor = 2,
-      .copy_engines = {.tensor_gathers = true, .tensor_reductions = true},
-      .tensor_chunks = 4};
-  absl::StatusOr<Program> program = BuildTrainingProgram(model, layout, 0);
-  ASSERT_TRUE(program.ok()) << program.status();
-  const HappensBefore order(program->instructions);
-  const auto find = [&](absl::string_view op, int chunk) {
-    const std::string name = absl::StrCat("layers.", op, "/chunk.", chunk);
-    for (size_t i = 0; i < program->instructions.size(); ++i) {
-      if (program->instructions[i].name == name) {
-        return static_cast<InstructionId>(i);
-      }
-    }
-    ADD_FAILURE() << "no " << name;
-    return InstructionId{0};
-  };
-  const char* const chain[] = {
-      "1/feed_forward/down", "1/feed_forward/reduce_output", "2/attention/norm",
-      "2/attention/gather_input", "2/attention/qkv"};
-  for (const int chunk : {0, 1, 2, 3}) {
-    for (int i = 0; i < 4; ++i) {
-      EXPECT_TRUE(order.FinishedBefore(find(chain[i], chunk),
-                                       find(chain[i + 1], chunk)))
-          << chain[i] << " of chunk " << chunk;
-    }
-  }
-  const auto expect_beside = [&](InstructionId a, InstructionId b) {
-    EXPECT_FALSE(order.FinishedBefore(a, b)) << a << " " << b;
-    EXPECT_FALSE(order.FinishedBefore(b, a)) << a << " " << b;
-  };
-  for (const int chunk : {0, 1, 2}) {
-    expect_beside(find(chain[1], chunk), find(chain[0], chunk + 1));
-  }
-  expect_beside(find(chain[3], 0), find(chain[0], 3));
-  for (const int chunk : {1, 2, 3}) {
-    expect_beside(find(chain[3], chunk), find(chain[4], chunk - 1));
-  }
-}
-
 }  // namespace
 }  // namespace millrace

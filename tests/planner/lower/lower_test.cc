@@ -52,50 +52,6 @@ TEST(BuildTrainingProgramTest, GivesSoundProgramsForEveryLayout) {
   }
 }
 
-// Goal: Programs of tokens in chunks are sound, whatever else the layout has,
-// and communicate and compute as much. Method: sweep as above, with more
-// tokens; sums of products and of what tensor ranks exchange.
-TEST(BuildTrainingProgramTest, GivesSoundProgramsOfChunks) {
-  ModelSpec model = TestModel();
-  model.hidden = 32;
-  model.sequence_length = 1024;
-  int num_chunked = 0;
-  for (const Layout& whole : AllTestLayouts()) {
-    if (whole.tensor == 1) continue;
-    Layout layout = whole;
-    layout.tensor_chunks = whole.num_microbatches > 1 ? 2 : 4;
-    if (num_chunked++ % 2 == 0) {
-      layout.copy_engines = {.tensor_gathers = true, .tensor_reductions = true};
-    }
-    for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-      SCOPED_TRACE(absl::StrCat(LayoutToString(layout), ", stage ", stage));
-      absl::StatusOr<Program> program =
-          BuildTrainingProgram(model, layout, stage);
-      ASSERT_TRUE(program.ok()) << program.status();
-      ASSERT_TRUE(CheckProgram(*program).ok()) << CheckProgram(*program);
-      absl::StatusOr<Program> validation =
-          BuildValidationProgram(model, layout, stage);
-      ASSERT_TRUE(validation.ok()) << validation.status();
-      ASSERT_TRUE(CheckProgram(*validation).ok()) << CheckProgram(*validation);
-      const auto work = [](const Program& of) {
-        std::pair<int64_t, int64_t> sums;
-        for (const Instruction& in : of.instructions) {
-          if (const auto* a = std::get_if<GemmAttributes>(&in.attributes)) {
-            sums.first += a->m * a->n * a->k;
-          }
-          if (in.lane != Lane::kTensorComm) continue;
-          sums.second +=
-              std::get<CollectiveAttributes>(in.attributes).num_elements;
-        }
-        return sums;
-      };
-      EXPECT_EQ(work(*program),
-                work(*BuildTrainingProgram(model, whole, stage)));
-    }
-  }
-  EXPECT_GT(num_chunked, kSanitized ? 1 : 10);
-}
-
 // Goal: validation Programs are sound, change no parameter but for gathering
 // them, and share the persistent arena with training. Method: sweep.
 TEST(BuildValidationProgramTest, SharesThePersistentArena) {

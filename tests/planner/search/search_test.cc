@@ -135,56 +135,6 @@ TEST(SearchTest, OffersCopyEngines) {
   EXPECT_GT(lost->prediction.step_time_s, plan.prediction.step_time_s);
 }
 
-// Goal: tokens are cut into chunks on GPUs where that is planned faster, and
-// into as many as the job asks for; never where it only adds calls. Method: two
-// tensor ranks on a machine whose links take long for their bytes, and on one
-// where calls take long.
-TEST(SearchTest, CutsTokensIntoChunks) {
-  JobSpec job = SmallJob();
-  job.model.sequence_length = 512;
-  job.layout.tensor = 2;
-  const CostModel bytes = MakeCost({.link_latency_s = 0,
-                                    .link_bytes_per_second = 1e8,
-                                    .num_ranks = 2,
-                                    .ranks_per_host = 2});
-  const CostModel calls = MakeCost({.link_latency_s = 1e-3,
-                                    .link_bytes_per_second = 1e12,
-                                    .num_ranks = 2,
-                                    .ranks_per_host = 2});
-  const auto chunks = [&](const CostModel& cost) {
-    return MustPlan(job, 2, cost).layout.tensor_chunks;
-  };
-  job.resources.backend = "cpu";
-  EXPECT_EQ(chunks(bytes), 1);
-  job.resources.backend = "cuda";
-  EXPECT_EQ(chunks(calls), 1);
-  const Plan plan = MustPlan(job, 2, bytes);
-  EXPECT_GT(plan.layout.tensor_chunks, 1);
-  Layout whole = plan.layout;
-  whole.tensor_chunks = 1;
-  const auto lost = std::find_if(
-      plan.alternatives.begin(), plan.alternatives.end(),
-      [&](const Alternative& other) { return other.layout == whole; });
-  ASSERT_NE(lost, plan.alternatives.end());
-  EXPECT_GT(lost->prediction.step_time_s, plan.prediction.step_time_s);
-  for (const char* backend : {"cpu", "cuda"}) {
-    job.resources.backend = backend;
-    for (const int32_t pinned : {1, 2}) {
-      job.layout.tensor_chunks = pinned;
-      EXPECT_EQ(chunks(bytes), pinned);
-      EXPECT_EQ(chunks(calls), pinned);
-    }
-  }
-  // Nothing to cut: no layout has 5, and one tensor rank has no chunks.
-  job.layout.tensor_chunks = 5;
-  EXPECT_THAT(ErrorOf(job, 2, bytes), HasSubstr("layout.tensor_chunks"));
-  job.layout.tensor_chunks = 2;
-  job.layout.tensor = 1;
-  EXPECT_THAT(ErrorOf(job, 2, bytes),
-              AllOf(HasSubstr("no communication to hide"),
-                    HasSubstr("set layout.tensor_chunks to 1")));
-}
-
 // Goal: a pipeline gets its list-scheduled variant where that is quicker, or
 // where the job asks for it, and a job that cannot have it hears so. Method:
 // one pipeline under each schedule.

@@ -41,16 +41,6 @@ class NcclCommunicator {
   virtual absl::Status ReduceScatter(const void* full, void* shard,
                                      int64_t num_elements, DType dtype,
                                      cudaStream_t stream) = 0;
-  // The same of `num_blocks` blocks (CollectiveAttributes), in one launch.
-  // `num_elements` are those of all blocks.
-  virtual absl::Status AllGatherBlocks(const void* shard, void* full,
-                                       int64_t num_elements, DType dtype,
-                                       int64_t num_blocks,
-                                       cudaStream_t stream) = 0;
-  virtual absl::Status ReduceScatterBlocks(const void* full, void* shard,
-                                           int64_t num_elements, DType dtype,
-                                           int64_t num_blocks,
-                                           cudaStream_t stream) = 0;
   virtual absl::Status AllReduce(void* data, int64_t num_elements, DType dtype,
                                  cudaStream_t stream) = 0;
   virtual absl::Status Send(const void* data, int64_t num_bytes,

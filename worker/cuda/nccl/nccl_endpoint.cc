@@ -36,20 +36,6 @@ ncclDataType_t NcclTypeOf(DType dtype) {
   return ncclFloat32;
 }
 
-// The calls of `issue`, given their index, in a group: NCCL makes one kernel of
-// them. A call within a group does its work at the group's end, so that being
-// in progress there is no news.
-ncclResult_t InOneGroup(int64_t num_calls,
-                        absl::FunctionRef<ncclResult_t(int64_t)> issue) {
-  ncclResult_t result = ncclGroupStart();
-  for (int64_t i = 0; i < num_calls && result == ncclSuccess; ++i) {
-    result = issue(i);
-    if (result == ncclInProgress) result = ncclSuccess;
-  }
-  const ncclResult_t end = ncclGroupEnd();
-  return result == ncclSuccess ? end : result;
-}
-
 // Most calls are on their stream within microseconds; the first ones connect.
 class Pause {
  public:
@@ -185,39 +171,6 @@ absl::Status NcclEndpoint::ReduceScatter(const void* full, void* shard,
   return Call("reduce-scatter", [&](ncclComm_t comm) {
     return ncclReduceScatter(full, shard, num_elements / size(),
                              NcclTypeOf(dtype), ncclSum, comm, stream);
-  });
-}
-
-absl::Status NcclEndpoint::AllGatherBlocks(const void* shard, void* full,
-                                           int64_t num_elements, DType dtype,
-                                           int64_t num_blocks,
-                                           cudaStream_t stream) {
-  const int64_t each = num_elements / num_blocks / size();
-  CHECK(num_elements == each * num_blocks * size());
-  const int64_t bytes = each * DTypeBytes(dtype);
-  return Call("all-gather", [&](ncclComm_t comm) {
-    return InOneGroup(num_blocks, [&](int64_t i) {
-      return ncclAllGather(static_cast<const char*>(shard) + i * bytes,
-                           static_cast<char*>(full) + i * bytes * size(), each,
-                           NcclTypeOf(dtype), comm, stream);
-    });
-  });
-}
-
-absl::Status NcclEndpoint::ReduceScatterBlocks(const void* full, void* shard,
-                                               int64_t num_elements,
-                                               DType dtype, int64_t num_blocks,
-                                               cudaStream_t stream) {
-  const int64_t each = num_elements / num_blocks / size();
-  CHECK(num_elements == each * num_blocks * size());
-  const int64_t bytes = each * DTypeBytes(dtype);
-  return Call("reduce-scatter", [&](ncclComm_t comm) {
-    return InOneGroup(num_blocks, [&](int64_t i) {
-      return ncclReduceScatter(
-          static_cast<const char*>(full) + i * bytes * size(),
-          static_cast<char*>(shard) + i * bytes, each, NcclTypeOf(dtype),
-          ncclSum, comm, stream);
-    });
   });
 }
 

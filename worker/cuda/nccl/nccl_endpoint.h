@@ -73,14 +73,6 @@ class NcclEndpoint : public NcclCommunicator {
   absl::Status ReduceScatter(const void* full, void* shard,
                              int64_t num_elements, DType dtype,
                              cudaStream_t stream) override;
-  absl::Status AllGatherBlocks(const void* shard, void* full,
-                               int64_t num_elements, DType dtype,
-                               int64_t num_blocks,
-                               cudaStream_t stream) override;
-  absl::Status ReduceScatterBlocks(const void* full, void* shard,
-                                   int64_t num_elements, DType dtype,
-                                   int64_t num_blocks,
-                                   cudaStream_t stream) override;
   absl::Status AllReduce(void* data, int64_t num_elements, DType dtype,
                          cudaStream_t stream) override;
   absl::Status Send(const void* data, int64_t num_bytes, int32_t to_index,

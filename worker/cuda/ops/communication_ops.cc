@@ -34,14 +34,6 @@ absl::StatusOr<CudaOp> BindCollective(const CudaOpContext& context,
   void* to = context.Output<void>(in, 0);
   const int64_t num_elements = attributes.num_elements;
   const DType dtype = attributes.dtype;
-  if (const int64_t num_blocks = attributes.num_blocks; num_blocks > 1) {
-    return [=, gathers = in.kind == OpKind::kAllGather](cudaStream_t stream) {
-      return gathers ? communicator->AllGatherBlocks(from, to, num_elements,
-                                                     dtype, num_blocks, stream)
-                     : communicator->ReduceScatterBlocks(
-                           from, to, num_elements, dtype, num_blocks, stream);
-    };
-  }
   switch (in.kind) {
     case OpKind::kAllGather:
       return [=, shard = ShardPointer(in, to, from, *communicator)](

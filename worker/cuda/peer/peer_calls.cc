@@ -44,20 +44,12 @@ absl::Status Enqueue(const Call& call, cudaStream_t stream) {
       "copy to a peer");
 }
 
-// Each copy of an action stands for so many, of one block each.
-struct Blocks {
-  int32_t count = 1;
-  int64_t from_stride = 0;  // Bytes from one to the next.
-  int64_t to_stride = 0;
-};
-
 // What an instruction needs, before it is known where peers want it.
 struct Exchange {
   std::vector<PeerAction> actions;
   const std::byte* from = nullptr;  // Where what is copied begins.
-  Blocks blocks;
-  std::vector<SumShardsArgs> sums;
-  std::vector<Copy> own_copies;
+  SumShardsArgs sum = {};           // Only a reduce-scatter has one.
+  std::vector<Copy> own_copies;  // Only a gather that is not in place has any.
 };
 
 class Binding {
@@ -97,56 +89,41 @@ class Binding {
     const PeerGroup group = {
         .index = route_.index,
         .size = static_cast<int32_t>(route_.members.size())};
-    const int64_t bytes = BlockBytes(attributes, route_.members.size());
+    const int64_t bytes = ShardBytes(attributes, route_.members.size());
     const bool in_place = in_.inputs.at(0) == in_.outputs.at(0);
-    CHECK(!in_place || attributes.num_blocks == 1);
     const int64_t own = route_.index * bytes;
     auto* const input = context_.Input<std::byte>(in_, 0);
     auto* const output = context_.Output<std::byte>(in_, 0);
-    Exchange exchange;
-    Blocks& blocks = exchange.blocks;
-    blocks.count = attributes.num_blocks;
     if (in_.kind == OpKind::kAllGather) {
-      exchange.actions = AllGatherActions(group, bytes);
-      blocks.from_stride = bytes;
-      blocks.to_stride = group.size * bytes;
-      exchange.from = in_place ? input + own : input;
-      for (int32_t i = 0; i < blocks.count && !in_place; ++i) {
-        exchange.own_copies.push_back({output + own + i * blocks.to_stride,
-                                       input + i * blocks.from_stride, bytes});
+      Exchange exchange{.actions = AllGatherActions(group, bytes),
+                        .from = in_place ? input + own : input};
+      if (!in_place) {
+        exchange.own_copies.push_back({output + own, input, bytes});
       }
-    } else {
-      exchange.actions = ReduceScatterActions(group, bytes);
-      blocks.from_stride = group.size * bytes;
-      blocks.to_stride = (group.size - 1) * bytes;
-      exchange.from = input;
-      for (int32_t i = 0; i < blocks.count; ++i) {
-        exchange.sums.push_back(
-            SumOf(attributes, i, input, in_place ? output + own : output));
-      }
+      return exchange;
     }
-    return exchange;
+    return {.actions = ReduceScatterActions(group, bytes),
+            .from = input,
+            .sum = SumOf(attributes, input, in_place ? output + own : output)};
   }
 
-  // Of one block; `full` and `shard` are where all begin.
-  SumShardsArgs SumOf(const CollectiveAttributes& attributes, int32_t block,
-                      std::byte* full, std::byte* shard) const {
+  SumShardsArgs SumOf(const CollectiveAttributes& attributes, std::byte* full,
+                      std::byte* shard) const {
     const auto size = static_cast<int32_t>(route_.members.size());
-    const int64_t bytes = BlockBytes(attributes, route_.members.size());
+    const int64_t bytes = ShardBytes(attributes, route_.members.size());
     std::byte* const scratch = reach_.mailbox->scratch() +
                                reach_.mailbox->layout().ScratchOffset(in_.lane);
-    SumShardsArgs sum = {.sum = shard + block * bytes,
+    SumShardsArgs sum = {.sum = shard,
                          .num_shards = size,
                          .num_elements = bytes / DTypeBytes(attributes.dtype),
                          .type = attributes.dtype == DType::kBfloat16
                                      ? ElementType::kBfloat16
                                      : ElementType::kFloat32};
     for (int32_t member = 0; member < size; ++member) {
-      sum.shards[member] = member == route_.index
-                               ? full + (block * size + member) * bytes
-                               : scratch + (block * (size - 1) +
-                                            ScratchSlot(route_.index, member)) *
-                                               bytes;
+      sum.shards[member] =
+          member == route_.index
+              ? full + member * bytes
+              : scratch + ScratchSlot(route_.index, member) * bytes;
     }
     return sum;
   }
@@ -171,17 +148,13 @@ class Binding {
       }
       case PeerActionKind::kCopy: {
         ASSIGN_OR_RETURN(std::byte* const to, Destination(peer));
-        const Blocks& blocks = exchange.blocks;
-        for (int32_t i = 0; i < blocks.count; ++i) {
-          calls_.push_back(
-              Copy{to + action.to_bytes + i * blocks.to_stride,
-                   exchange.from + action.from_bytes + i * blocks.from_stride,
-                   action.num_bytes});
-        }
+        calls_.push_back(Copy{to + action.to_bytes,
+                              exchange.from + action.from_bytes,
+                              action.num_bytes});
         break;
       }
       case PeerActionKind::kSum:
-        calls_.insert(calls_.end(), exchange.sums.begin(), exchange.sums.end());
+        calls_.push_back(exchange.sum);
         break;
     }
     return absl::OkStatus();

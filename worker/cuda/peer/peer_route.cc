@@ -35,12 +35,6 @@ int64_t ShardBytes(const CollectiveAttributes& attributes, size_t size) {
   return attributes.num_elements / members * DTypeBytes(attributes.dtype);
 }
 
-int64_t BlockBytes(const CollectiveAttributes& attributes, size_t size) {
-  const int64_t bytes = ShardBytes(attributes, size);
-  CHECK(bytes % attributes.num_blocks == 0);
-  return bytes / attributes.num_blocks;
-}
-
 std::set<Rank> RanksToReach(const Layout& layout, Rank rank,
                             std::span<const Program* const> programs) {
   std::set<Rank> ranks;

@@ -30,9 +30,8 @@ struct PeerRoute {
 std::optional<PeerRoute> PeerRouteOf(const Layout& layout, Rank rank,
                                      const Instruction& instruction);
 
-// One member's part of a collective of `size` members, and of one block of it.
+// One member's part of a collective of `size` members.
 int64_t ShardBytes(const CollectiveAttributes& attributes, size_t size);
-int64_t BlockBytes(const CollectiveAttributes& attributes, size_t size);
 
 // The ranks that exchange tensors with `rank` through copy engines in any of
 // `programs`.

@@ -100,14 +100,6 @@ ncclResult_t ncclRecv(void*, size_t, ncclDataType_t, int, ncclComm_t comm,
                       cudaStream_t) {
   return Issue(comm, "receive");
 }
-ncclResult_t ncclGroupStart() {
-  the_comm->calls.push_back("group start");
-  return ncclSuccess;
-}
-ncclResult_t ncclGroupEnd() {
-  the_comm->calls.push_back("group end");
-  return the_comm->ready ? ncclSuccess : ncclInProgress;
-}
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return Issue(comm, "finalize");
 }
@@ -165,25 +157,6 @@ TEST_F(NcclEndpointTest, IsReadyWhenNcclIs) {
   EXPECT_TRUE(endpoint->Health().ok());
   EXPECT_TRUE(Reduce(*endpoint).ok());
   EXPECT_THAT(comm_.calls, ElementsAre("all-reduce"));
-}
-
-// Goal: blocks go to NCCL as one group.
-// Method: two blocks each way.
-TEST_F(NcclEndpointTest, BlocksAreOneGroup) {
-  const auto endpoint = Start();
-  comm_.ready = true;
-  ASSERT_TRUE(
-      endpoint
-          ->AllGatherBlocks(nullptr, nullptr, 8, DType::kFloat32, 2, nullptr)
-          .ok());
-  ASSERT_TRUE(endpoint
-                  ->ReduceScatterBlocks(nullptr, nullptr, 8, DType::kFloat32, 2,
-                                        nullptr)
-                  .ok());
-  EXPECT_THAT(comm_.calls,
-              ElementsAre("group start", "all-gather", "all-gather",
-                          "group end", "group start", "reduce-scatter",
-                          "reduce-scatter", "group end"));
 }
 
 // Goal: an error names call, group, members and rank, stays, and is Unavailable

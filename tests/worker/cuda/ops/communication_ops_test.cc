@@ -30,18 +30,6 @@ class RecordingCommunicator : public NcclCommunicator {
     return Record("reduce ", At(full), " to ", At(shard), " elements ",
                   num_elements, " ", DTypeName(dtype));
   }
-  absl::Status AllGatherBlocks(const void* shard, void* full,
-                               int64_t num_elements, DType dtype,
-                               int64_t num_blocks, cudaStream_t) override {
-    return Record("gather ", At(shard), " to ", At(full), " elements ",
-                  num_elements, " ", DTypeName(dtype), " blocks ", num_blocks);
-  }
-  absl::Status ReduceScatterBlocks(const void* full, void* shard,
-                                   int64_t num_elements, DType dtype,
-                                   int64_t num_blocks, cudaStream_t) override {
-    return Record("reduce ", At(full), " to ", At(shard), " elements ",
-                  num_elements, " ", DTypeName(dtype), " blocks ", num_blocks);
-  }
   absl::Status AllReduce(void* data, int64_t num_elements, DType dtype,
                          cudaStream_t) override {
     return Record("sum ", At(data), " elements ", num_elements, " ",
@@ -130,15 +118,13 @@ class CommunicationOpsTest : public testing::Test {
                    in);
     return op.ok() ? (*op)(nullptr) : op.status();
   }
-  std::string Collective(OpKind kind, BufferId from, BufferId to,
-                         int32_t num_blocks = 1) {
+  std::string Collective(OpKind kind, BufferId from, BufferId to) {
     const absl::Status status =
         Run({.kind = kind,
              .name = "collective",
              .attributes = CollectiveAttributes{.group = Group::kData,
                                                 .num_elements = 4096,
-                                                .dtype = DType::kBfloat16,
-                                                .num_blocks = num_blocks},
+                                                .dtype = DType::kBfloat16},
              .inputs = {from},
              .outputs = {to}});
     EXPECT_TRUE(status.ok()) << status;
@@ -164,10 +150,6 @@ TEST_F(CommunicationOpsTest, FindsShards) {
             "data: reduce 0 to 4096 elements 4096 bf16");
   EXPECT_EQ(Collective(OpKind::kAllReduce, 0, 0),
             "data: sum 0 elements 4096 bf16");
-  EXPECT_EQ(Collective(OpKind::kAllGather, 1, 0, 4),
-            "data: gather 16384 to 0 elements 4096 bf16 blocks 4");
-  EXPECT_EQ(Collective(OpKind::kReduceScatter, 0, 1, 4),
-            "data: reduce 0 to 16384 elements 4096 bf16 blocks 4");
 }
 
 // Goal: transfers use the communicator of their own lane, and its other end.

@@ -98,14 +98,5 @@ TEST(PeerRouteTest, ScratchHoldsTheLargestSum) {
   }
 }
 
-// Goal: parts of a collective are cut into blocks of whole bytes. Method: by
-// hand; three members of a sum of 24 numbers of two bytes, in two blocks.
-TEST(PeerRouteTest, PartsAreOfMembersAndBlocks) {
-  const CollectiveAttributes attributes{
-      .num_elements = 24, .dtype = DType::kBfloat16, .num_blocks = 2};
-  EXPECT_EQ(ShardBytes(attributes, 3), 16);
-  EXPECT_EQ(BlockBytes(attributes, 3), 8);
-}
-
 }  // namespace
 }  // namespace millrace

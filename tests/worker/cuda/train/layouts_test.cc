@@ -352,14 +352,6 @@ TEST(CudaLayoutsTest, PassOrdersLearnWhatTheCpuDoesByCopyEngines) {
   ExpectToLearnWhatTheCpuDoes(PassOrderLayoutsByCopyEngines);
 }
 
-// Goal: likewise of tokens in chunks. Method: as above.
-TEST(CudaLayoutsTest, ChunksLearnWhatTheCpuDoes) {
-  ExpectToLearnWhatTheCpuDoes(ChunkedLayoutsOf);
-}
-TEST(CudaLayoutsTest, ChunksLearnWhatTheCpuDoesByCopyEngines) {
-  ExpectToLearnWhatTheCpuDoes(ChunkedLayoutsByCopyEngines);
-}
-
 // Losses of rank 0, as text, of deterministic steps under each layout of two
 // ranks.
 std::vector<std::string> DeterministicLosses(const std::vector<Layout>& layouts,
@@ -389,8 +381,7 @@ TEST(CudaLayoutsTest, CopyEnginesChangeNoBitOfDeterministicSteps) {
   std::vector<Layout> by_nccl;
   for (Layout layout :
        {Layout{.pipeline = 2}, Layout{.tensor = 2},
-        Layout{.tensor = 2, .tensor_chunks = 2}, Layout{.data = 2, .zero = 1},
-        Layout{.data = 2, .zero = 3}}) {
+        Layout{.data = 2, .zero = 1}, Layout{.data = 2, .zero = 3}}) {
     layout.micro_batch = 1;
     layout.num_microbatches = 8 / layout.data;
     layout.precision = Precision::kBfloat16;

@@ -90,42 +90,6 @@ std::vector<Layout> RoundedLayoutsOf(int32_t num_ranks) {
   return layouts;
 }
 
-std::vector<Layout> ChunkedLayoutsOf(int32_t num_ranks) {
-  std::vector<Layout> layouts;
-  const auto add = [&](Layout layout) {
-    for (const Precision precision :
-         {Precision::kBfloat16, Precision::kFloat32}) {
-      layout.precision = precision;
-      layouts.push_back(layout);
-    }
-  };
-  for (const int32_t tensor : {2, 4}) {
-    if (tensor > num_ranks) continue;
-    Layout layout = {.tensor = tensor,
-                     .micro_batch = 2,
-                     .num_microbatches = 4,
-                     .tensor_chunks = 2};
-    const int32_t others = num_ranks / tensor;
-    if (others == 1) {
-      add(layout);
-      if (tensor == 2) layout.tensor_chunks = 4;
-      layout.recompute = Recompute::kFull;
-      add(layout);
-      continue;
-    }
-    layout.pipeline = others;
-    add(layout);
-    layout.pipeline = 1;
-    layout.data = others;
-    layout.num_microbatches /= others;
-    for (const int32_t zero : {1, 3}) {
-      layout.zero = zero;
-      add(layout);
-    }
-  }
-  return layouts;
-}
-
 std::vector<Layout> WithCopyEngines(const std::vector<Layout>& layouts) {
   std::vector<Layout> with;
   for (Layout layout : layouts) {
@@ -137,9 +101,6 @@ std::vector<Layout> WithCopyEngines(const std::vector<Layout>& layouts) {
 
 std::vector<Layout> LayoutsByCopyEngines(int32_t num_ranks) {
   return WithCopyEngines(LayoutsOf(num_ranks));
-}
-std::vector<Layout> ChunkedLayoutsByCopyEngines(int32_t num_ranks) {
-  return WithCopyEngines(ChunkedLayoutsOf(num_ranks));
 }
 std::vector<Layout> PassOrderLayoutsByCopyEngines(int32_t num_ranks) {
   return WithCopyEngines(PassOrderLayoutsOf(num_ranks));

@@ -24,13 +24,9 @@ std::vector<Layout> PassOrderLayoutsOf(int32_t num_ranks);
 // precision; and beside the other axes where there are ranks for them.
 std::vector<Layout> RoundedLayoutsOf(int32_t num_ranks);
 
-// Meshes with tensor ranks, their tokens in chunks.
-std::vector<Layout> ChunkedLayoutsOf(int32_t num_ranks);
-
 // With copy engines, where they have something to do.
 std::vector<Layout> WithCopyEngines(const std::vector<Layout>& layouts);
 std::vector<Layout> LayoutsByCopyEngines(int32_t num_ranks);
-std::vector<Layout> ChunkedLayoutsByCopyEngines(int32_t num_ranks);
 std::vector<Layout> PassOrderLayoutsByCopyEngines(int32_t num_ranks);
 
 }  // namespace millrace
