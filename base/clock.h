@@ -1,5 +1,5 @@
-// Monotonic time, and the date. Nothing in Millrace times with the wall clock, so a clock
-// that is set back or forth never looks like a failure.
+// Monotonic time, and the date. Nothing in Millrace times with the wall clock,
+// so a clock that is set back or forth never looks like a failure.
 
 #ifndef MILLRACE_BASE_CLOCK_H_
 #define MILLRACE_BASE_CLOCK_H_

@@ -5,8 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "planner/cost/closed_form_state.h"
+#include "planner/cost/host_sharing.h"
 
 namespace millrace {
 
@@ -59,8 +62,9 @@ PipelinePasses StepModel::State::PassesOf(const Layout& layout) {
 
 double StepModel::State::HopSeconds(const Layout& layout) const {
   if (layout.pipeline == 1) return 0;
-  constexpr double kActivationBytes = 2;
-  const double bytes = kActivationBytes * layout.micro_batch *
+  const auto element_bytes =
+      static_cast<double>(DTypeBytes(ActivationType(layout.precision)));
+  const double bytes = element_bytes * layout.micro_batch *
                        static_cast<double>(model.sequence_length) /
                        layout.context * static_cast<double>(model.hidden);
   double seconds = cost.TransferSeconds(bytes / layout.tensor,
@@ -90,6 +94,27 @@ absl::StatusOr<StepModel> StepModel::Create(
   ASSIGN_OR_RETURN(DeviceCost cost, DeviceCost::Create(profile));
   return StepModel(
       std::make_unique<State>(model, implementation, std::move(cost)));
+}
+
+absl::Status StepModel::CheckPrices(const Layout& layout) const {
+  const DeviceCost& cost = state_->cost;
+  if (cost.has_sheet()) return absl::OkStatus();
+  const HardwareProfile& profile = cost.profile();
+  if (profile.precision != layout.precision ||
+      layout.gemm_format != GemmFormat::kAsStored) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hardware profile '", profile.name, "' was measured in ",
+        PrecisionName(profile.precision), ", but the job trains in ",
+        PrecisionName(layout),
+        " (training.precision); measure one with millrace profile JOB"));
+  }
+  if (layout.num_ranks() > 1 && profile.communication.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hardware profile '", profile.name,
+        "' was measured with one rank and cannot price the communication of ",
+        layout.num_ranks(), "; measure one with millrace profile JOB"));
+  }
+  return absl::OkStatus();
 }
 
 StepTime StepModel::PredictPasses(const Layout& layout) {
@@ -153,11 +178,19 @@ StepPrediction StepModel::Predict(const Layout& layout) {
   const RankParameters parameters =
       ParametersOfStage(state_->Loads(layout), *passes.slowest_stage);
   const ReplicaTraffic traffic =
-      TrafficOf(layout, how, cost, parameters, *passes.slowest_stage);
+      TrafficOf(state_->model, layout, how, cost, state_->Loads(layout),
+                *passes.slowest_stage);
 
   // Parameters gathered and gradients reduced in every pass. PyTorch's
   // fully_shard keeps parameters whole and adds gradients up in a pipeline.
+  const OverlapFactors overlap =
+      OverlapOf(NumComputing(layout, cost.profile()), cost.profile());
   double slowdown = 0;
+  const auto exposed_of = [&](double comm, double buckets, double window) {
+    return ExposedSeconds(comm, buckets, window,
+                          cost.constants().data_hidden_share, overlap,
+                          &slowdown);
+  };
   const double forward = pass.forward.total();
   const double backward = pass.backward();
   const bool in_passes = !(how.slices_are_masters && layout.pipeline > 1);
@@ -167,13 +200,24 @@ StepPrediction StepModel::Predict(const Layout& layout) {
     const double before_backward = gathers_often ? traffic.gather : 0;
     double exposed = before_backward + before_backward + traffic.reduce;
     if (how.overlaps_data) {
-      exposed = ExposedSeconds(before_backward, traffic.buckets, forward, cost,
-                               &slowdown) +
-                ExposedSeconds(before_backward + traffic.reduce,
-                               traffic.buckets, backward, cost, &slowdown);
+      exposed = exposed_of(before_backward, traffic.buckets, forward) +
+                exposed_of(before_backward + traffic.reduce, traffic.buckets,
+                           backward);
     }
-    time.exposed_data_s = microbatches * exposed;
-    slowdown *= microbatches;
+    double further = exposed;
+    double slowdown_of_further = slowdown;
+    if (!cost.has_sheet() && how.overlaps_data) {
+      // Workers go on with the next micro-batch meanwhile, so that only what
+      // the last one leaves sticks out of its passes.
+      constexpr double kManyBuckets = 1e9;
+      const double slowdown_of_last = slowdown;
+      further = exposed_of(2 * before_backward + traffic.reduce, kManyBuckets,
+                           forward + backward);
+      slowdown_of_further = slowdown - slowdown_of_last;
+      slowdown = slowdown_of_last;
+    }
+    time.exposed_data_s = exposed + (microbatches - 1) * further;
+    slowdown += (microbatches - 1) * slowdown_of_further;
   }
   // Once a step: under the passes of the last micro-batches, each chunk's when
   // the others still compute (and of the first, for parameters).
@@ -183,12 +227,12 @@ StepPrediction StepModel::Predict(const Layout& layout) {
     const double hiding =
         (std::min(stages, microbatches) * (chunks - 1) + 1) / chunks;
     if (reduces_once) {
-      time.exposed_data_s += ExposedSeconds(traffic.reduce, traffic.buckets,
-                                            hiding * backward, cost, &slowdown);
+      time.exposed_data_s +=
+          exposed_of(traffic.reduce, traffic.buckets, hiding * backward);
     }
     if (gathers_once) {
-      time.exposed_data_s += ExposedSeconds(traffic.gather, traffic.buckets,
-                                            hiding * forward, cost, &slowdown);
+      time.exposed_data_s +=
+          exposed_of(traffic.gather, traffic.buckets, hiding * forward);
     }
   } else {
     time.exposed_data_s += (reduces_once ? traffic.reduce : 0) +
@@ -266,8 +310,9 @@ StepModel::StepEnds StepModel::EndsOf(const Layout& layout) {
   const StageKind& slowest = *state_->PassesOf(layout).slowest_stage;
   const RankParameters parameters =
       ParametersOfStage(state_->Loads(layout), slowest);
-  const ReplicaTraffic traffic = TrafficOf(layout, state_->implementation,
-                                           state_->cost, parameters, slowest);
+  const ReplicaTraffic traffic =
+      TrafficOf(state_->model, layout, state_->implementation, state_->cost,
+                state_->Loads(layout), slowest);
   return {.gradient_reduction_s = traffic.reduce,
           .parameter_gather_s = traffic.gather,
           .optimizer_s = OptimizerSeconds(layout, state_->implementation,

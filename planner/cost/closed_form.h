@@ -50,14 +50,21 @@ struct StepPrediction {
 // ...), so one thread uses one StepModel.
 class StepModel {
  public:
-  // InvalidArgument for a profile without device or network, naming the missing
-  // key, and for a model that ValidateModel refuses.
+  // Takes a profile with measured tables, with a data sheet (device, network
+  // and constants) or with both. InvalidArgument for a profile with neither,
+  // naming the missing key, for a data sheet with a wrong constant, and for a
+  // model that ValidateModel refuses.
   static absl::StatusOr<StepModel> Create(const ModelSpec& model,
                                           const HardwareProfile& profile,
                                           const Implementation& implementation);
   StepModel(StepModel&&) noexcept;
   StepModel& operator=(StepModel&&) noexcept;
   ~StepModel();
+
+  // FailedPrecondition for a layout that the profile cannot price, for which
+  // nothing else may be asked: without a data sheet, one of another precision,
+  // one of 8 or 4 bits, and one of several ranks if one rank measured.
+  absl::Status CheckPrices(const Layout& layout) const;
 
   // `layout` must pass ValidatePlannedLayout. A layout whose layer costs are
   // cached takes about a microsecond.

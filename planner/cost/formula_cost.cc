@@ -98,6 +98,25 @@ double TileEfficiency(const Tile& tile) {
   return reuse / (reuse + kTileReuse) * (kBest + kTileReuse) / kBest;
 }
 
+// Whether the profile lists any constant of the cost formulas.
+bool ListsConstants(const HardwareProfile& profile) {
+  return std::any_of(profile.constants.begin(), profile.constants.end(),
+                     [](const ModelConstant& constant) {
+                       return constant.name != kPassNoise &&
+                              constant.name != kRunNoise;
+                     });
+}
+
+double MedianBytesPerSecond(const std::vector<BandwidthTime>& rows) {
+  std::vector<double> rates;
+  for (const BandwidthTime& row : rows) {
+    rates.push_back(static_cast<double>(row.bytes) / row.seconds);
+  }
+  const auto middle = rates.begin() + static_cast<ptrdiff_t>(rates.size() / 2);
+  std::nth_element(rates.begin(), middle, rates.end());
+  return *middle;
+}
+
 bool IsNear(double a, double b) { return a <= 2 * b && b <= 2 * a; }
 
 double BytesOf(GemmFormat format) {
@@ -167,6 +186,10 @@ absl::StatusOr<DeviceCost> DeviceCost::Create(HardwareProfile profile) {
         absl::StrCat("hardware profile '", profile.name, "' has no ", key, "; ",
                      given_by, " gives it"));
   };
+  const bool has_sheet = device.is_given() && !profile.network.empty();
+  if (!profile.gemms.empty() && (!has_sheet || !ListsConstants(profile))) {
+    return CreateFromTables(std::move(profile));
+  }
   if (!device.is_given()) {
     return missing("device.bf16_flops_per_s", "the device's data sheet");
   }
@@ -184,6 +207,19 @@ absl::StatusOr<DeviceCost> DeviceCost::Create(HardwareProfile profile) {
   if (!cost.profile_.gemms.empty()) {
     ASSIGN_OR_RETURN(cost.tables_, CostModel::Create(cost.profile_));
   }
+  return cost;
+}
+
+absl::StatusOr<DeviceCost> DeviceCost::CreateFromTables(
+    HardwareProfile profile) {
+  // What only shares of a data sheet's figures need stays zero.
+  CostConstants constants{};
+  constants.tensor_hidden_share = constants.data_hidden_share = 1;
+  constants.step_s = profile.waits.between_steps_s;
+  DeviceCost cost(std::move(profile), constants);
+  ASSIGN_OR_RETURN(cost.tables_, CostModel::Create(cost.profile_));
+  cost.has_sheet_ = false;
+  cost.memory_bytes_per_s_ = MedianBytesPerSecond(cost.profile_.bandwidth);
   return cost;
 }
 
@@ -239,20 +275,30 @@ bool DeviceCost::HasGemmNear(const GemmWork& work) const {
       });
 }
 
+// Operands as workers store them.
+double DeviceCost::MeasuredGemmSeconds(const GemmWork& work) const {
+  const bool forward =
+      work.phase == WorkPhase::kForward || work.phase == WorkPhase::kRecompute;
+  return tables_->Seconds(
+      Layout{}, OpKind::kGemm,
+      GemmAttributes{.m = work.m,
+                     .n = work.n,
+                     .k = work.k,
+                     .trans_a = work.phase == WorkPhase::kWeightGradient,
+                     .trans_b = forward});
+}
+
 double DeviceCost::GemmSeconds(const GemmWork& work, GemmFormat format) const {
+  if (!has_sheet_) {
+    const double launch = profile_.launch_overhead_s;
+    return static_cast<double>(work.count) *
+               (MeasuredGemmSeconds(work) - launch) +
+           launch;
+  }
   if (!work.low_precision) format = GemmFormat::kAsStored;
   if (tables_.has_value() && format == GemmFormat::kAsStored &&
       work.count == 1 && HasGemmNear(work)) {
-    // Operands as workers store them.
-    const bool forward = work.phase == WorkPhase::kForward ||
-                         work.phase == WorkPhase::kRecompute;
-    return tables_->Seconds(
-        Layout{}, OpKind::kGemm,
-        GemmAttributes{.m = work.m,
-                       .n = work.n,
-                       .k = work.k,
-                       .trans_a = work.phase == WorkPhase::kWeightGradient,
-                       .trans_b = forward});
+    return MeasuredGemmSeconds(work);
   }
   return FormulaGemmSeconds(work, format) + profile_.launch_overhead_s;
 }
@@ -266,6 +312,28 @@ bool DeviceCost::HasAttentionNear(const AttentionWork& work) const {
                               IsNear(static_cast<double>(time.sequence_length),
                                      static_cast<double>(work.key_tokens));
                      });
+}
+
+// Rows are of whole sequences, whose queries see half of the keys.
+double DeviceCost::MeasuredAttentionSeconds(const AttentionWork& work) const {
+  const double launch = profile_.launch_overhead_s;
+  const double whole_s =
+      tables_->Seconds(
+          Layout{},
+          work.phase == WorkPhase::kInputGradient ? OpKind::kAttentionBackward
+                                                  : OpKind::kAttentionForward,
+          AttentionAttributes{
+              .num_sequences = work.num_sequences,
+              .sequence_length = work.key_tokens,
+              .num_heads = work.num_heads,
+              .num_kv_heads = work.num_kv_heads,
+              .head_dim = (work.head_dim + work.value_head_dim) / 2}) -
+      launch;
+  constexpr double kCausalShare = 0.5;
+  return whole_s * static_cast<double>(work.query_tokens) /
+             static_cast<double>(work.key_tokens) * work.causal_share /
+             kCausalShare +
+         launch;
 }
 
 double DeviceCost::AttentionSeconds(const AttentionWork& work) const {
@@ -283,10 +351,15 @@ double DeviceCost::AttentionSeconds(const AttentionWork& work) const {
                            .n = work.value_head_dim,
                            .k = work.key_tokens,
                            .count = problems};
+    if (!has_sheet_) {
+      return (backward ? 2 : 1) * (GemmSeconds(scores, GemmFormat::kAsStored) +
+                                   GemmSeconds(context, GemmFormat::kAsStored));
+    }
     const double once = FormulaGemmSeconds(scores, GemmFormat::kAsStored) +
                         FormulaGemmSeconds(context, GemmFormat::kAsStored);
     return (backward ? 2 : 1) * (once + 2 * profile_.launch_overhead_s);
   }
+  if (!has_sheet_) return MeasuredAttentionSeconds(work);
   if (tables_.has_value() && work.query_tokens == work.key_tokens &&
       work.head_dim == work.value_head_dim && work.causal_share == 0.5 &&
       HasAttentionNear(work)) {
@@ -343,6 +416,14 @@ double DeviceCost::CollectiveSeconds(CommKind kind, double bytes,
                                      int64_t experts_per_row) const {
   const int64_t size = group.size();
   if (size <= 1) return 0;
+  if (!has_sheet_) {
+    // An exchange and a ring give each rank as many bytes as an all-gather of
+    // the same tensor.
+    return tables_->RowSeconds(
+               {.kind = OpKindOf(kind).value_or(OpKind::kAllGather),
+                .figures = {size, static_cast<int64_t>(bytes)}}) +
+           profile_.launch_overhead_s;
+  }
   if (HasCollective(kind, group)) {
     constexpr double kElementBytes = 2;
     return tables_->Seconds(
@@ -402,6 +483,11 @@ double DeviceCost::CollectiveSeconds(CommKind kind, double bytes,
 double DeviceCost::TransferSeconds(double bytes, int64_t stride,
                                    int64_t num_stages) const {
   if (num_stages <= 1) return 0;
+  if (!has_sheet_) {
+    return tables_->RowSeconds({.kind = OpKind::kSend,
+                                .figures = {2, static_cast<int64_t>(bytes)}}) +
+           profile_.launch_overhead_s;
+  }
   size_t level = 0;
   while (level + 1 < profile_.network.size() &&
          profile_.network[level].devices != 0 &&

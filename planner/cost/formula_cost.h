@@ -17,7 +17,10 @@
 namespace millrace {
 
 // The constants that a profile with device and network lists under `constants`,
-// all of one machine type. Shares are of what the data sheet says.
+// all of one machine type. Shares are of what the data sheet says. A profile
+// that has measured tables alone needs none: its tables say what a device
+// reaches, the host's launches are part of them, and communication hides under
+// all that it runs beside.
 struct CostConstants {
   // Of peak FLOP/s, by tiles that fill the device while nothing else limits
   // them: power and clocks, issue, operands' way to the multiprocessors.
@@ -56,11 +59,19 @@ struct GroupPlacement {
 
 class DeviceCost {
  public:
-  // InvalidArgument naming device, network or the constant that is missing or
-  // unknown, and what gives it.
+  // A profile without device or network must have measured tables, which then
+  // price everything. InvalidArgument for a profile with neither, naming device
+  // or network, and for a constant that is missing or unknown, naming it; both
+  // say what gives it.
   static absl::StatusOr<DeviceCost> Create(HardwareProfile profile);
 
   const HardwareProfile& profile() const { return profile_; }
+  // False if measured tables price everything.
+  bool has_sheet() const { return has_sheet_; }
+  // Null for a profile without them.
+  const CostModel* tables() const {
+    return tables_.has_value() ? &*tables_ : nullptr;
+  }
   const CostConstants& constants() const { return constants_; }
 
   // Launches included. `format` counts where `work.low_precision`; as stored is
@@ -92,7 +103,11 @@ class DeviceCost {
 
  private:
   DeviceCost(HardwareProfile profile, const CostConstants& constants);
+  static absl::StatusOr<DeviceCost> CreateFromTables(HardwareProfile profile);
 
+  // The same from measured tables alone.
+  double MeasuredGemmSeconds(const GemmWork& work) const;
+  double MeasuredAttentionSeconds(const AttentionWork& work) const;
   double FormulaGemmSeconds(const GemmWork& work, GemmFormat format) const;
   double GemmFlopsPerSecond(GemmFormat format) const;
   // Whether the tables hold a product within a factor of two in each dim.
@@ -105,6 +120,7 @@ class DeviceCost {
   HardwareProfile profile_;
   CostConstants constants_;
   double memory_bytes_per_s_;
+  bool has_sheet_ = true;
   std::optional<CostModel> tables_;
 };
 

@@ -1,6 +1,7 @@
 #include "planner/cost/host_sharing.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace millrace {
 
@@ -34,6 +35,36 @@ double SharingSlowdown(std::span<const double> factors, int32_t num_busy) {
 double CommunicationSlowdown(std::span<const double> factors,
                              int32_t num_busy) {
   return std::max(1.0, SharingSlowdown(factors, num_busy) / factors.back());
+}
+
+double NumComputing(const Layout& layout, const HardwareProfile& profile) {
+  const std::vector<double>& factors = profile.compute_contention;
+  if (factors.empty() || !SharesCores(factors)) return 0;
+  const double num_microbatches = layout.num_microbatches;
+  return num_microbatches / (num_microbatches + layout.pipeline - 1) *
+         std::min(layout.num_ranks(), profile.ranks_per_host);
+}
+
+double ContentionOf(double num_computing, const HardwareProfile& profile) {
+  if (num_computing <= 1) return 1;
+  const std::vector<double>& factors = profile.compute_contention;
+  const double position =
+      std::min(num_computing, static_cast<double>(factors.size())) - 1;
+  const auto below = static_cast<size_t>(position);
+  const size_t above = std::min(below + 1, factors.size() - 1);
+  const double share = position - static_cast<double>(below);
+  return factors[below] * (1 - share) + factors[above] * share;
+}
+
+OverlapFactors OverlapOf(double num_computing, const HardwareProfile& profile) {
+  OverlapFactors overlap = profile.overlap;
+  if (num_computing == 0) return overlap;
+  const std::vector<double>& factors = profile.compute_contention;
+  const auto num_alone = static_cast<int32_t>(std::ceil(num_computing));
+  overlap.compute *= SharingSlowdown(factors, 2 * num_alone) /
+                     SharingSlowdown(factors, num_alone);
+  overlap.communication *= CommunicationSlowdown(factors, 2 * num_alone);
+  return overlap;
 }
 
 }  // namespace millrace

@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "planner/layout/layout.h"
+#include "planner/profile/profile.h"
 
 namespace millrace {
 
@@ -29,9 +30,19 @@ bool SharesCores(std::span<const double> factors);
 // together as much as the last of the factors did.
 double SharingSlowdown(std::span<const double> factors, int32_t num_busy);
 
-// Likewise on the time of communication, which is measured while all ranks of
-// the host communicate. Never below 1.
+// The factor of SharingSlowdown() on the time of communication, which is
+// measured while all ranks of the host communicate. Never below 1.
 double CommunicationSlowdown(std::span<const double> factors, int32_t num_busy);
+
+// How many ranks of a host compute at once on average over a step of the
+// layout, since ranks wait for others in a pipeline while these compute. Zero
+// where the ranks of a host do not slow each other down.
+double NumComputing(const Layout& layout, const HardwareProfile& profile);
+// The factor on the time of their ops.
+double ContentionOf(double num_computing, const HardwareProfile& profile);
+// The factors when each of them communicates as well, beside that factor: a
+// thread that communicates is busy as one that computes is.
+OverlapFactors OverlapOf(double num_computing, const HardwareProfile& profile);
 
 }  // namespace millrace
 

@@ -1,6 +1,8 @@
 #include "planner/cost/layer_cost_cache.h"
 
+#include "planner/cost/host_sharing.h"
 #include "planner/cost/layer_work.h"
+#include "planner/cost/recompute_ladder.h"
 
 namespace millrace {
 namespace {
@@ -20,6 +22,21 @@ bool SpreadsExperts(const Layout& layout) {
 Layout WithWholeExperts(Layout layout) {
   layout.expert = layout.expert_tensor = 1;
   return layout;
+}
+
+// Computing when other ranks of the host slow it down.
+LayerTime Contended(LayerTime time, double contention) {
+  for (PassTime* pass :
+       {&time.forward, &time.recompute, &time.input_gradient}) {
+    pass->compute *= contention;
+  }
+  time.weight_gradient *= contention;
+  return time;
+}
+
+int32_t CopyEngineBits(const CopyEngineUse& use) {
+  return (use.tensor_gathers ? 1 << 25 : 0) |
+         (use.tensor_reductions ? 1 << 26 : 0);
 }
 
 }  // namespace
@@ -64,17 +81,40 @@ const CutTimes& CutCosts::Times(const Layout& layout, Recompute recompute) {
       key.replica_stride = static_cast<int32_t>(experts.outer.stride);
     }
   }
+  key.num_computing = NumComputing(layout, cost_.profile());
+  key.kinds |= CopyEngineBits(layout.copy_engines);
   return Find(
-      key, recompute, [&] { return MakeTimes(layout, recompute); }, &times_);
+      key, recompute,
+      [&] { return MakeTimes(layout, recompute, key.num_computing); }, &times_);
 }
 
-CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute) {
+bool CutCosts::SumsGraph(const Layout& layout) const {
+  Implementation how = implementation_;
+  how.pipeline_outermost = false;
+  return !cost_.has_sheet() && how == Implementation{} &&
+         HasGraph(model_, layout);
+}
+
+CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
+                             double num_computing) {
+  const HardwareProfile& profile = cost_.profile();
+  const double contention = ContentionOf(num_computing, profile);
+  if (SumsGraph(layout)) {
+    Key key = KeyOf(layout, recompute);
+    key.kinds |= CopyEngineBits(layout.copy_engines);
+    const auto make = [&] {
+      return SumGraph(model_, layout, recompute, *cost_.tables());
+    };
+    return TimesOf(Find(key, recompute, make, &graphs_), contention,
+                   OverlapOf(num_computing, profile));
+  }
   const Layout cut = WithRecompute(layout, recompute);
   const auto price = [&](const LayerWork& work) {
     return PriceLayer(work, cut, implementation_, cost_);
   };
   const auto time_of = [&](const PricedLayer& layer) {
-    return TimeOfLayer(layer, cut, implementation_, cost_);
+    return Contended(TimeOfLayer(layer, cut, implementation_, cost_),
+                     contention);
   };
   CutTimes times;
   if (SpreadsExperts(layout)) {
@@ -110,7 +150,8 @@ const CutLoads& CutCosts::Loads(const Layout& layout, Recompute recompute) {
 CutLoads CutCosts::MakeLoads(const Layout& layout, Recompute recompute) {
   const Layout cut = WithRecompute(layout, recompute);
   const auto held_by_layer = [&](LayerKind kind) {
-    return HeldBy(WorkOfLayer(model_, cut, kind, implementation_));
+    return HeldBy(WorkOfLayer(model_, cut, kind, implementation_),
+                  cut.precision);
   };
   CutLoads loads;
   if (SpreadsExperts(layout)) {
@@ -122,9 +163,10 @@ CutLoads CutCosts::MakeLoads(const Layout& layout, Recompute recompute) {
           ParametersOfLayer(model_, cut, LayerKind::kDense);
     }
     loads.embedding_held =
-        HeldBy(WorkOfEmbedding(model_, cut, implementation_));
+        HeldBy(WorkOfEmbedding(model_, cut, implementation_), cut.precision);
     loads.embedding_parameters = ParametersOfEmbedding(model_, cut);
-    loads.head_held = HeldBy(WorkOfHead(model_, cut, implementation_));
+    loads.head_held =
+        HeldBy(WorkOfHead(model_, cut, implementation_), cut.precision);
     loads.head_parameters = ParametersOfHead(model_, cut);
   }
   if (model_.num_expert_layers() > 0) {
@@ -148,6 +190,9 @@ const std::vector<Recompute>& CutCosts::Recomputes(const Layout& layout) {
 
 std::vector<RecomputeCandidate> CutCosts::PriceRecompute(
     const Layout& layout) const {
+  if (SumsGraph(layout)) {
+    return millrace::PriceRecompute(model_, layout, *cost_.tables());
+  }
   struct Kind {
     LayerKind kind;
     int64_t num_layers;

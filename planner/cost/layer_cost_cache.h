@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "planner/cost/formula_cost.h"
 #include "planner/cost/framework_behaviour.h"
+#include "planner/cost/graph_times.h"
 #include "planner/cost/layer_time.h"
 #include "planner/cost/stage_time.h"
 #include "planner/layout/layout.h"
@@ -44,12 +45,13 @@ class CutCosts {
     int32_t tensor, context, expert, expert_tensor, micro_batch;
     int32_t replica_stride;  // Of times alone.
     int32_t kinds;           // Precision, format, recompute, and of loads more.
+    double num_computing = 0;  // Of times alone.
     friend bool operator==(const Key&, const Key&) = default;
     template <typename H>
     friend H AbslHashValue(H state, const Key& key) {
       return H::combine(std::move(state), key.tensor, key.context, key.expert,
                         key.expert_tensor, key.micro_batch, key.replica_stride,
-                        key.kinds);
+                        key.kinds, key.num_computing);
     }
   };
   template <typename Value>
@@ -70,7 +72,10 @@ class CutCosts {
   template <typename Value, typename Make>
   static const Value& Find(const Key& key, Recompute recompute,
                            const Make& make, Cache<Value>* cache);
-  CutTimes MakeTimes(const Layout& layout, Recompute recompute);
+  // Whether workers run what is priced, and tables hold the times of it all.
+  bool SumsGraph(const Layout& layout) const;
+  CutTimes MakeTimes(const Layout& layout, Recompute recompute,
+                     double num_computing);
   CutLoads MakeLoads(const Layout& layout, Recompute recompute);
 
   const ModelSpec& model_;
@@ -80,6 +85,7 @@ class CutCosts {
   Cache<CutLoads> loads_;
   // Of layers with experts, wherever these are.
   Cache<PricedLayer> expert_layers_;
+  Cache<GraphCut> graphs_;  // Of ranks that compute alone.
   Cache<std::vector<Recompute>> recomputes_;
 };
 

@@ -261,9 +261,9 @@ double CostModel::GemmSeconds(const GemmAttributes& gemm) const {
   return GemmWorkOf(gemm) / RateFromNeighbours(std::move(neighbours));
 }
 
-// Rows are of products that overwrite. One that adds reads its output as well. On
-// an H200 that read takes all the time that memory needs for it while k is at
-// most about 2,048, and half of it at 4,096: longer products hide it
+// Rows are of products that overwrite. One that adds reads its output as well.
+// On an H200 that read takes all the time that memory needs for it while k is
+// at most about 2,048, and half of it at 4,096: longer products hide it
 // (docs/results/2026-11-22-small-models-h200.md).
 double CostModel::AccumulationSeconds(int64_t m, int64_t n, int64_t k) const {
   constexpr double kHidingDepth = 2048;
@@ -472,9 +472,8 @@ std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
           Seconds(program.layout, instruction.kind, instruction.attributes));
       continue;
     }
-    double& cached =
-        gemms[{gemm->m, gemm->n, gemm->k, gemm->trans_a, gemm->trans_b,
-               gemm->accumulate}];
+    double& cached = gemms[{gemm->m, gemm->n, gemm->k, gemm->trans_a,
+                            gemm->trans_b, gemm->accumulate}];
     if (cached == 0) {
       cached =
           Seconds(program.layout, instruction.kind, instruction.attributes);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "planner/cost/host_sharing.h"
+
 namespace millrace {
 namespace {
 
@@ -10,13 +12,14 @@ constexpr double kRoundedBytes = 2;  // Of a gradient in bf16.
 
 }  // namespace
 
-HeldBytes HeldBy(const LayerWork& work) {
-  constexpr int64_t kBytes = 2;
+HeldBytes HeldBy(const LayerWork& work, Precision precision) {
+  const int64_t element_bytes = DTypeBytes(ActivationType(precision));
   HeldBytes held{.activations = work.activation_bytes,
                  .working = work.working_bytes};
   for (const GemmWork& gemm : work.gemms) {
     if (gemm.phase != WorkPhase::kWeightGradient) continue;
-    held.weight_gradients += kBytes * gemm.count * gemm.k * (gemm.m + gemm.n);
+    held.weight_gradients +=
+        element_bytes * gemm.count * gemm.k * (gemm.m + gemm.n);
   }
   return held;
 }
@@ -107,11 +110,95 @@ HeldBytes HeldByStage(const CutLoads& cut, const StageKind& stage) {
   return sum;
 }
 
-ReplicaTraffic TrafficOf(const Layout& layout,
+namespace {
+
+// The workers' buckets: the embedding, the matrices of each layer, the head and
+// all norms, whose gradients are summed over the tensor axis as well.
+ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
+                               const DeviceCost& cost,
+                               const Implementation& implementation,
+                               const CutLoads& cut, const StageKind& stage) {
+  ReplicaTraffic traffic;
+  double longest = 0;
+  const auto weight_bytes =
+      static_cast<double>(DTypeBytes(ActivationType(layout.precision)));
+  const double gradient_bytes =
+      layout.rounds_gradients() ? kRoundedBytes : implementation.gradient_bytes;
+  const auto add = [&](double count, double elements,
+                       const GroupPlacement& group) {
+    if (count == 0 || elements <= 0 || group.size() <= 1) return;
+    const double reduce_s = cost.CollectiveSeconds(
+        layout.zero == 0 ? CommKind::kAllReduce : CommKind::kReduceScatter,
+        gradient_bytes * elements, group);
+    traffic.reduce += count * reduce_s;
+    longest = std::max(longest, reduce_s);
+    if (layout.zero == 0) return;
+    traffic.gather +=
+        count * cost.CollectiveSeconds(CommKind::kAllGather,
+                                       weight_bytes * elements, group);
+  };
+  const GroupPlacement replicas = ReplicaGroup(layout, implementation);
+  const auto num_dense = static_cast<double>(stage.num_dense);
+  const auto num_experts = static_cast<double>(stage.num_experts);
+  const auto hidden = static_cast<double>(model.hidden);
+  const double norms =
+      hidden * (2 * (num_dense + num_experts) + (stage.has_head ? 1 : 0));
+  add(num_dense, cut.dense_parameters.dense - 2 * hidden, replicas);
+  add(num_experts, cut.experts_parameters.dense - 2 * hidden, replicas);
+  add(num_experts, cut.experts_parameters.experts,
+      ExpertReplicaGroup(layout, implementation));
+  if (stage.has_embedding) add(1, cut.embedding_parameters.dense, replicas);
+  if (stage.has_head) add(1, cut.head_parameters.dense - hidden, replicas);
+  add(1, norms, replicas);
+  if (layout.tensor > 1) {
+    const double sum_s = cost.CollectiveSeconds(
+        CommKind::kAllReduce, implementation.gradient_bytes * norms,
+        TensorGroup(layout));
+    traffic.reduce += sum_s;
+    longest = std::max(longest, sum_s);
+  }
+  if (longest > 0) traffic.buckets = traffic.reduce / longest;
+  return traffic;
+}
+
+double MeasuredOptimizerSeconds(const Layout& layout, const CostModel& tables,
+                                double held, double owned) {
+  const auto seconds = [&](OpKind kind, double elements) {
+    const OptimizerAttributes bucket{
+        .num_elements = static_cast<int64_t>(elements), .data_sharded = false};
+    return tables.Seconds(layout, kind, bucket);
+  };
+  double sum =
+      seconds(OpKind::kSquaredNorm, owned) + seconds(OpKind::kAdamW, owned);
+  if (layout.rounds_gradients()) {
+    const double times =
+        layout.shards_gradients() ? layout.num_microbatches : 1;
+    sum += times * (seconds(OpKind::kRoundGradients, held) +
+                    seconds(OpKind::kWidenGradients, owned));
+  }
+  if (layout.shards_gradients()) {
+    sum += (layout.num_microbatches - 1) *
+           seconds(OpKind::kAccumulateGradients, owned);
+  }
+  if (layout.num_ranks() > 1) {
+    sum += tables.Seconds(layout, OpKind::kAllReduce,
+                          CollectiveAttributes{.group = Group::kWorld,
+                                               .num_elements = kNumStepScalars,
+                                               .dtype = DType::kFloat64});
+  }
+  return sum;
+}
+
+}  // namespace
+
+ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
                          const Implementation& implementation,
-                         const DeviceCost& cost,
-                         const RankParameters& parameters,
+                         const DeviceCost& cost, const CutLoads& cut,
                          const StageKind& stage) {
+  if (!cost.has_sheet()) {
+    return MeasuredTraffic(model, layout, cost, implementation, cut, stage);
+  }
+  const RankParameters parameters = ParametersOfStage(cut, stage);
   ReplicaTraffic traffic;
   // About one bucket a layer, and smaller ones of large layers, as frameworks
   // cut them.
@@ -152,6 +239,13 @@ double OptimizerSeconds(const Layout& layout,
   const double owned =
       parameters.dense / (shards ? replicas : 1) +
       parameters.experts / (shards ? NumExpertReplicas(layout) : 1);
+  if (!cost.has_sheet()) {
+    const HardwareProfile& profile = cost.profile();
+    return ContentionOf(NumComputing(layout, profile), profile) *
+           MeasuredOptimizerSeconds(layout, *cost.tables(),
+                                    parameters.dense + parameters.experts,
+                                    owned);
+  }
   const double held =
       layout.zero >= 2 ? owned : parameters.dense + parameters.experts;
   // AdamW reads the gradient and reads and writes master weight and both
@@ -224,12 +318,11 @@ StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
 }
 
 double ExposedSeconds(double comm, double buckets, double window,
-                      const DeviceCost& cost, double* slowdown) {
+                      double hidden_share, const OverlapFactors& overlap,
+                      double* slowdown) {
   if (comm <= 0) return 0;
-  const OverlapFactors& overlap = cost.profile().overlap;
-  const double hidden = std::min(
-      comm * std::min(cost.constants().data_hidden_share, 1 - 1 / buckets),
-      window / overlap.communication);
+  const double hidden = std::min(comm * std::min(hidden_share, 1 - 1 / buckets),
+                                 window / overlap.communication);
   *slowdown += (overlap.compute - 1) * hidden * overlap.communication;
   return comm - hidden;
 }

@@ -23,7 +23,7 @@ struct HeldBytes {
   int64_t weight_gradients = 0;
   int64_t working = 0;  // While it is computed.
 };
-HeldBytes HeldBy(const LayerWork& work);
+HeldBytes HeldBy(const LayerWork& work, Precision precision);
 
 // The times of one layer, and of the ends of the model, under one way of
 // sharding them.
@@ -94,25 +94,29 @@ StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
 struct ReplicaTraffic {
   double reduce = 0;
   double gather = 0;
-  double buckets = 1;  // Of each.
+  // As many alike would hide as these do. Where tables price everything, the
+  // buckets are those of workers, and the largest one sticks out.
+  double buckets = 1;
 };
-ReplicaTraffic TrafficOf(const Layout& layout,
+ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
                          const Implementation& implementation,
-                         const DeviceCost& cost,
-                         const RankParameters& parameters,
+                         const DeviceCost& cost, const CutLoads& cut,
                          const StageKind& stage);
 
 // Seconds of a rank's AdamW, gradient norm and zeroing of gradients, and of
-// rounding them where they are reduced in bf16.
+// rounding them where they are reduced in bf16. Where tables price everything,
+// of the workers' ops, with the sum of the step's scalars over all ranks.
 double OptimizerSeconds(const Layout& layout,
                         const Implementation& implementation,
                         const DeviceCost& cost,
                         const RankParameters& parameters);
 
 // Seconds that `comm`, in so many buckets, sticks out of `window` seconds of
-// computing; `slowdown` grows by what it costs the computing it hides under.
+// computing, of which `hidden_share` hides at most; `slowdown` grows by what it
+// costs the computing it hides under.
 double ExposedSeconds(double comm, double buckets, double window,
-                      const DeviceCost& cost, double* slowdown);
+                      double hidden_share, const OverlapFactors& overlap,
+                      double* slowdown);
 
 }  // namespace millrace
 

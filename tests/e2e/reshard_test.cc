@@ -122,7 +122,8 @@ TEST(ReshardTest, EveryLayoutContinuesEveryOther) {
       ASSERT_EQ(result->losses.size(), static_cast<size_t>(kStepsAfter));
       for (int64_t i = 0; i < kStepsAfter; ++i) {
         const double expected = uninterrupted.losses[kStepsBefore + i];
-        EXPECT_LE(std::abs(result->losses[i] - expected), kReshardTolerance * expected)
+        EXPECT_LE(std::abs(result->losses[i] - expected),
+                  kReshardTolerance * expected)
             << "step " << kStepsBefore + i + 1;
       }
     }

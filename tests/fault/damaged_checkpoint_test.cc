@@ -111,7 +111,8 @@ TEST_F(DamagedCheckpointTest, WrongLengthsFallBackToTheOlder) {
       SCOPED_TRACE(absl::StrCat(name, " with ", damaged.size(), " bytes"));
       ASSERT_TRUE(files_.SetContent(PathOf(name), damaged).ok());
       std::vector<std::string> skipped;
-      const auto newest = FindNewestCheckpoint(files_, kDamagedDirectory, &skipped);
+      const auto newest =
+          FindNewestCheckpoint(files_, kDamagedDirectory, &skipped);
       ASSERT_TRUE(newest.ok()) << newest.status();
       EXPECT_EQ(newest->step, 1);
       ASSERT_EQ(skipped.size(), 1u);
@@ -132,8 +133,9 @@ TEST_F(DamagedCheckpointTest, NoneLeft) {
     ASSERT_TRUE(files_.SetContent(ManifestPath(step), "").ok());
   }
   std::vector<std::string> skipped;
-  EXPECT_EQ(FindNewestCheckpoint(files_, kDamagedDirectory, &skipped).status().code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_EQ(
+      FindNewestCheckpoint(files_, kDamagedDirectory, &skipped).status().code(),
+      absl::StatusCode::kNotFound);
   EXPECT_EQ(skipped.size(), 2u);
 }
 

@@ -73,8 +73,8 @@ absl::Status SaveStep(FileSystem& files, int64_t step, int64_t salt,
                       int64_t generation, int32_t keep) {
   std::vector<RankState> state = MakeState(SmallModel(), SavedLayout());
   FillState(state, salt);
-  return Save(files, kTornDirectory, InfoOf(SavedLayout(), step, generation), state,
-              keep);
+  return Save(files, kTornDirectory, InfoOf(SavedLayout(), step, generation),
+              state, keep);
 }
 
 // The file system just before the save in question.

@@ -30,12 +30,12 @@ absl::Status RandomBatches::Fill(const BatchRequest& request,
   }
   const auto vocab_size = static_cast<uint64_t>(options_.vocab_size);
   const int64_t length = options_.sequence_length;
-  const uint64_t of_step =
-      MixBits(MixBits(options_.seed * kStride + static_cast<uint64_t>(request.split)) +
-          static_cast<uint64_t>(request.step));
+  const uint64_t of_step = MixBits(
+      MixBits(options_.seed * kStride + static_cast<uint64_t>(request.split)) +
+      static_cast<uint64_t>(request.step));
   for (int64_t i = 0; i < request.num_sequences; ++i) {
-    uint64_t state =
-        MixBits(of_step + static_cast<uint64_t>(request.first_sequence_idx + i));
+    uint64_t state = MixBits(
+        of_step + static_cast<uint64_t>(request.first_sequence_idx + i));
     const auto next_token = [&] {
       state += kStride;
       return static_cast<int32_t>(MixBits(state) % vocab_size);

@@ -3,13 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "planner/job/job_file.h"
+#include "planner/job/layout_space.h"
 #include "planner/profile/shipped_profiles.h"
+#include "planner/search/program_prediction.h"
 #include "planner/simulate/simulate_passes.h"
 #include "tests/planner/known_models.h"
+#include "tests/planner/planning_fixture.h"
 
 namespace millrace {
 namespace {
@@ -339,6 +345,113 @@ TEST(StepModelTest, FewMicrobatchesInterleaveBadly) {
   }
 }
 
+// Layouts of the job, with and without sharding and recompute.
+std::vector<Layout> LayoutsOf(const JobSpec& job, int32_t num_devices) {
+  const LayoutSpace space = LayoutSpaceOf(job, num_devices);
+  std::vector<Layout> layouts;
+  for (const Layout& layout : EnumerateLayouts(space)) {
+    layouts.push_back(layout);
+    const std::vector<Layout> smaller = SmallerLayouts(space, layout);
+    for (size_t i = 0; i < smaller.size(); i += 5) {
+      layouts.push_back(smaller[i]);
+    }
+  }
+  return layouts;
+}
+
+// Goal: measured tables alone price a step, in fp32 and bf16. Method: layouts
+// of a small job on machines with quick and slow links, whose ranks share the
+// cores of a host or not, against the simulation by instructions.
+TEST(StepModelTest, PricesStepsFromTablesAlone) {
+  struct Case {
+    double link_bytes_per_second, contention_per_rank;
+    Precision precision;
+  };
+  const JobSpec job = SmallJob();
+  for (const Case& machine :
+       {Case{1e8, 0, Precision::kFloat32}, Case{1e9, 0.3, Precision::kFloat32},
+        Case{1e11, 0.6, Precision::kFloat32},
+        Case{1e9, 0, Precision::kBfloat16}}) {
+    HardwareProfile profile =
+        MakeProfile({.link_bytes_per_second = machine.link_bytes_per_second,
+                     .contention_per_rank = machine.contention_per_rank});
+    profile.precision = machine.precision;
+    const CostModel cost = *CostModel::Create(profile);
+    auto model = StepModel::Create(job.model, profile, {});
+    ASSERT_TRUE(model.ok()) << model.status();
+    std::vector<double> errors;
+    for (Layout layout : LayoutsOf(job, 4)) {
+      layout.precision = machine.precision;
+      ASSERT_TRUE(model->CheckPrices(layout).ok());
+      Timeline timeline;
+      const auto simulated = PredictLayout(job.model, layout, cost, &timeline);
+      ASSERT_TRUE(simulated.ok()) << simulated.status();
+      const StepPrediction predicted = model->Predict(layout);
+      errors.push_back(
+          std::abs(predicted.time.step_time_s() / simulated->step_time_s - 1));
+      // Loose: the closed form knows no order within a pass.
+      EXPECT_LT(errors.back(), 0.2) << LayoutToString(layout);
+      // In bf16 the workspace of kernels is more than so small a model. The
+      // closed form does not know what deferred weight gradients hold.
+      if (layout.precision == Precision::kBfloat16 ||
+          layout.schedule == Schedule::kZeroBubble) {
+        continue;
+      }
+      EXPECT_NEAR(static_cast<double>(predicted.memory.total()) /
+                      static_cast<double>(simulated->memory_bytes()),
+                  1, 0.2)
+          << LayoutToString(layout);
+    }
+    std::sort(errors.begin(), errors.end());
+    EXPECT_LT(errors[errors.size() / 2], 0.07)
+        << machine.link_bytes_per_second << " B/s";
+  }
+}
+
+// Goal: a profile of one rank prices that rank exactly, and says that it prices
+// no others. Method: all layouts of one rank, against the simulation.
+TEST(StepModelTest, PricesOneRankFromTablesAlone) {
+  const JobSpec job = SmallJob();
+  const HardwareProfile profile =
+      MakeProfile({.num_ranks = 1, .ranks_per_host = 1});
+  const CostModel cost = *CostModel::Create(profile);
+  auto model = StepModel::Create(job.model, profile, {});
+  ASSERT_TRUE(model.ok()) << model.status();
+  for (const Layout& layout : LayoutsOf(job, 1)) {
+    Timeline timeline;
+    const double simulated_s =
+        PredictLayout(job.model, layout, cost, &timeline)->step_time_s;
+    EXPECT_NEAR(Seconds(*model, layout), simulated_s, 1e-3 * simulated_s)
+        << LayoutToString(layout);
+  }
+  EXPECT_THAT(std::string(model->CheckPrices({.data = 2}).message()),
+              HasSubstr("measured with one rank"));
+  EXPECT_THAT(
+      std::string(
+          model->CheckPrices({.precision = Precision::kBfloat16}).message()),
+      HasSubstr("measured in fp32"));
+}
+
+// Goal: models and axes that no worker executes have a price from tables alone
+// too. Method: experts, latent attention and the context axis; all parts of the
+// time are finite and computing takes longer than on more ranks.
+TEST(StepModelTest, PricesPlannedLayoutsFromTablesAlone) {
+  ModelSpec model = SmallJob().model;
+  model.moe = {.num_experts = 4, .experts_per_token = 2, .expert_hidden = 64};
+  auto prices = StepModel::Create(model, MakeProfile({}), {});
+  ASSERT_TRUE(prices.ok()) << prices.status();
+  const Layout one{.micro_batch = 2, .num_microbatches = 2};
+  Layout spread = one;
+  spread.expert = spread.context = 2;
+  const StepTime alone = prices->Predict(one).time;
+  const StepTime shared = prices->Predict(spread).time;
+  EXPECT_GT(alone.compute_s, shared.compute_s);
+  EXPECT_GT(shared.compute_s, 0);
+  EXPECT_EQ(alone.exposed_context_s + alone.exposed_expert_s, 0);
+  EXPECT_GT(shared.exposed_expert_s, 0);
+  EXPECT_TRUE(std::isfinite(shared.step_time_s()));
+}
+
 TEST(StepModelTest, RefusesWhatItCannotPrice) {
   const auto profile = LoadNamedProfile("h100-sxm");
   HardwareProfile nothing = *profile;
@@ -347,6 +460,13 @@ TEST(StepModelTest, RefusesWhatItCannotPrice) {
                               .status()
                               .message()),
               HasSubstr("device"));
+  // Tables do not make up for a constant with a wrong name.
+  HardwareProfile typo = *LoadNamedProfile("h200-sxm");
+  typo.constants.front().name = "gem_share";
+  EXPECT_THAT(std::string(StepModel::Create(Llama3_405B(), typo, Megatron())
+                              .status()
+                              .message()),
+              HasSubstr("gem"));
   ModelSpec odd = Llama3_405B();
   odd.hidden = 0;
   EXPECT_FALSE(StepModel::Create(odd, *profile, Megatron()).ok());

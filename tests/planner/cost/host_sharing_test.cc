@@ -40,5 +40,30 @@ TEST(HostSharingTest, MoreThanMeasuredShareTheCores) {
   EXPECT_EQ(SharingSlowdown(std::vector<double>{1}, 2), 1);
 }
 
+// Goal: the factors of a whole step follow from how many ranks compute at once
+// on average. Method: by hand, on a host of four ranks and two cores.
+TEST(HostSharingTest, StepsAreSlowedByRanksThatComputeAtOnce) {
+  HardwareProfile profile;
+  profile.ranks_per_host = 4;
+  profile.compute_contention = {1, 1, 1.5, 2};
+  profile.overlap = {.compute = 1.1, .communication = 1.2};
+  const Layout replicas{.data = 8, .num_microbatches = 3};
+  EXPECT_EQ(NumComputing(replicas, profile), 4);
+  EXPECT_EQ(ContentionOf(4, profile), 2);
+  // Three micro-batches through two stages: three quarters of the time.
+  const Layout stages{.pipeline = 2, .data = 2, .num_microbatches = 3};
+  EXPECT_EQ(NumComputing(stages, profile), 3);
+  EXPECT_EQ(ContentionOf(3, profile), 1.5);
+  EXPECT_DOUBLE_EQ(ContentionOf(3.5, profile), 1.75);
+  // Eight busy threads on two cores take four times as long as one.
+  const OverlapFactors overlap = OverlapOf(4, profile);
+  EXPECT_DOUBLE_EQ(overlap.compute, 1.1 * 4 / 2);
+  EXPECT_DOUBLE_EQ(overlap.communication, 1.2 * 4 / 2);
+  profile.compute_contention = {1, 1, 1.001, 1.001};
+  EXPECT_EQ(NumComputing(replicas, profile), 0);
+  EXPECT_EQ(ContentionOf(0, profile), 1);
+  EXPECT_EQ(OverlapOf(0, profile), profile.overlap);
+}
+
 }  // namespace
 }  // namespace millrace

@@ -54,7 +54,7 @@ std::vector<RunPrediction> HandMade() {
 }
 
 const ErrorSummary& FindSummary(const std::vector<ErrorSummary>& summaries,
-                         const std::string& name) {
+                                const std::string& name) {
   for (const ErrorSummary& errors : summaries) {
     if (errors.name == name) return errors;
   }
