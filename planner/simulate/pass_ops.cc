@@ -32,7 +32,7 @@ class Builder {
  public:
   explicit Builder(const ClusterStep& step) : step_(step) {}
 
-  absl::StatusOr<ClusterOps> Build() {
+  absl::StatusOr<PassOps> Build() {
     RETURN_IF_ERROR(CheckStep());
     const size_t num_passes =
         step_.costs.chunks.size() * step_.costs.num_microbatches;
@@ -81,9 +81,14 @@ class Builder {
            microbatch;
   }
 
-  int32_t Add(const ClusterOp& op) {
+  int32_t Add(const StepOp& op, const PassOp& what) {
     const auto id = static_cast<int32_t>(ops_.size());
     ops_.push_back(op);
+    ops_.back().resource =
+        what.is_pass() || what.kind == ClusterEventKind::kOptimizer
+            ? OpResource::kCompute
+            : OpResource::kNetwork;
+    what_.push_back(what);
     waits_.emplace_back();
     int32_t& last = lanes_[op.stage][static_cast<int>(op.lane)];
     Wait(id, last);
@@ -160,36 +165,30 @@ class Builder {
 
   int32_t AddGather(int32_t stage, int32_t chunk, int32_t bucket,
                     double seconds) {
-    return Add({.kind = ClusterEventKind::kParameterGather,
-                .lane = Lane::kDataComm,
-                .stage = stage,
+    return Add({.seconds = seconds, .stage = stage, .lane = Lane::kDataComm},
+               {.kind = ClusterEventKind::kParameterGather,
                 .chunk_idx = chunk,
-                .bucket_idx = bucket,
-                .seconds = seconds});
+                .bucket_idx = bucket});
   }
 
   void AddReduction(int32_t stage, int32_t chunk, int32_t bucket,
                     double seconds, int32_t after) {
-    Wait(Add({.kind = ClusterEventKind::kGradientReduction,
-              .lane = Lane::kDataComm,
-              .stage = stage,
+    Wait(Add({.seconds = seconds, .stage = stage, .lane = Lane::kDataComm},
+             {.kind = ClusterEventKind::kGradientReduction,
               .chunk_idx = chunk,
-              .bucket_idx = bucket,
-              .seconds = seconds}),
+              .bucket_idx = bucket}),
          after);
   }
 
   // One of `num_parts` of a pass; the last hands on what the pass is for.
   int32_t AddPass(int32_t stage, const ChunkPass& pass, int32_t part,
                   int32_t num_parts) {
-    const ClusterOp op{.kind = EventKindOf(pass.kind),
-                       .lane = Lane::kCompute,
-                       .stage = stage,
-                       .chunk_idx = pass.chunk_idx,
-                       .microbatch_idx = pass.microbatch_idx,
-                       .bucket_idx = num_parts > 1 ? part : -1,
-                       .seconds = SecondsOf(step_.costs, pass) / num_parts};
-    const int32_t id = Add(op);
+    const int32_t id = Add(
+        {.seconds = SecondsOf(step_.costs, pass) / num_parts, .stage = stage},
+        {.kind = EventKindOf(pass.kind),
+         .chunk_idx = pass.chunk_idx,
+         .microbatch_idx = pass.microbatch_idx,
+         .bucket_idx = num_parts > 1 ? part : -1});
     const size_t idx = PassIdx(pass.chunk_idx, pass.microbatch_idx);
     const bool is_forward = pass.kind == ChunkPassKind::kForward;
     if (part == 0 && pass.kind != ChunkPassKind::kWeightGradient) {
@@ -202,28 +201,29 @@ class Builder {
     if (to >= 0 && to < static_cast<int32_t>(step_.costs.chunks.size())) {
       (is_forward ? arrival_
                   : gradient_arrival_)[PassIdx(to, pass.microbatch_idx)] =
-          AddTransfer(op, id, to);
+          AddTransfer(id, to);
     }
     return id;
   }
 
-  // From the stage of `from` to that of chunk `to`; the op after which it has
-  // arrived.
-  int32_t AddTransfer(const ClusterOp& from, int32_t after, int32_t to) {
+  // Of what the pass `after` made to the stage of chunk `to`. Returns the op
+  // after which it has arrived.
+  int32_t AddTransfer(int32_t after, int32_t to) {
+    const int32_t sender = ops_[after].stage;
     const int32_t receiver = step_.costs.stage_of_chunk[to];
-    if (receiver == from.stage || step_.costs.transfer_s <= 0) return after;
-    const bool is_forward = from.kind == ClusterEventKind::kForward;
+    if (receiver == sender || step_.costs.transfer_s <= 0) return after;
+    const bool is_forward = what_[after].kind == ClusterEventKind::kForward;
     const int32_t id =
-        Add({.kind = is_forward ? ClusterEventKind::kActivationTransfer
-                                : ClusterEventKind::kGradientTransfer,
+        Add({.seconds = step_.costs.transfer_s,
+             .stage = sender,
+             .receiver = receiver,
              .lane = !step_.overlaps_transfers ? Lane::kCompute
                      : is_forward              ? Lane::kSendNext
-                                               : Lane::kSendPrevious,
-             .stage = from.stage,
-             .receiver = receiver,
-             .chunk_idx = from.chunk_idx,
-             .microbatch_idx = from.microbatch_idx,
-             .seconds = step_.costs.transfer_s});
+                                               : Lane::kSendPrevious},
+            {.kind = is_forward ? ClusterEventKind::kActivationTransfer
+                                : ClusterEventKind::kGradientTransfer,
+             .chunk_idx = what_[after].chunk_idx,
+             .microbatch_idx = what_[after].microbatch_idx});
     Wait(id, after);
     return id;
   }
@@ -244,16 +244,15 @@ class Builder {
     }
     num_before_optimizer_ = ops_.size();
     for (int32_t stage = 0; stage < step_.costs.num_stages; ++stage) {
-      const int32_t id = Add({.kind = ClusterEventKind::kOptimizer,
-                              .lane = Lane::kCompute,
-                              .stage = stage,
-                              .seconds = EndsOf(stage).optimizer_s});
+      const int32_t id =
+          Add({.seconds = EndsOf(stage).optimizer_s, .stage = stage},
+              {.kind = ClusterEventKind::kOptimizer});
       waits_[id] = ends;
     }
   }
 
   // By Kahn's method, first come first served.
-  absl::StatusOr<ClusterOps> Sort() const {
+  absl::StatusOr<PassOps> Sort() const {
     const size_t num_ops = ops_.size();
     std::vector<int32_t> num_waits(num_ops, 0);
     std::vector<std::vector<int32_t>> followers(num_ops);
@@ -281,17 +280,18 @@ class Builder {
     for (size_t i = 0; i < num_ops; ++i) {
       place[order[i]] = static_cast<int32_t>(i);
     }
-    ClusterOps sorted;
+    PassOps sorted{.step = {.num_stages = step_.costs.num_stages}};
+    StepOps& step = sorted.step;
+    step.ops.reserve(num_ops);
+    step.wait_begin.reserve(num_ops + 1);
     sorted.ops.reserve(num_ops);
-    sorted.wait_begin.reserve(num_ops + 1);
     for (const int32_t op : order) {
-      sorted.ops.push_back(ops_[op]);
-      sorted.wait_begin.push_back(static_cast<int32_t>(sorted.waits.size()));
-      for (const int32_t wait : waits_[op]) {
-        sorted.waits.push_back(place[wait]);
-      }
+      step.ops.push_back(ops_[op]);
+      step.wait_begin.push_back(static_cast<int32_t>(step.waits.size()));
+      for (const int32_t wait : waits_[op]) step.waits.push_back(place[wait]);
+      sorted.ops.push_back(what_[op]);
     }
-    sorted.wait_begin.push_back(static_cast<int32_t>(sorted.waits.size()));
+    step.wait_begin.push_back(static_cast<int32_t>(step.waits.size()));
     return sorted;
   }
 
@@ -303,17 +303,18 @@ class Builder {
       is_named[ops_[i].stage] = true;
       stuck.push_back(
           absl::StrCat("stage ", ops_[i].stage, " at ",
-                       ClusterEventToString({.kind = ops_[i].kind,
+                       ClusterEventToString({.kind = what_[i].kind,
                                              .lane = ops_[i].lane,
-                                             .chunk_idx = ops_[i].chunk_idx}),
-                       ", micro-batch ", ops_[i].microbatch_idx));
+                                             .chunk_idx = what_[i].chunk_idx}),
+                       ", micro-batch ", what_[i].microbatch_idx));
     }
     return absl::InternalError(absl::StrCat("the order of passes deadlocks: ",
                                             absl::StrJoin(stuck, "; ")));
   }
 
   const ClusterStep& step_;
-  std::vector<ClusterOp> ops_;
+  std::vector<StepOp> ops_;
+  std::vector<PassOp> what_;  // By op.
   std::vector<std::vector<int32_t>> waits_;
   // First part of each pass, and the op that brings what it starts from; by
   // PassIdx, -1 where there is none.
@@ -325,7 +326,7 @@ class Builder {
 
 }  // namespace
 
-absl::StatusOr<ClusterOps> ClusterOpsOf(const ClusterStep& step) {
+absl::StatusOr<PassOps> PassOpsOf(const ClusterStep& step) {
   return Builder(step).Build();
 }
 

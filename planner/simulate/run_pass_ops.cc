@@ -1,8 +1,6 @@
 #include "planner/simulate/run_pass_ops.h"
 
 #include <algorithm>
-#include <functional>
-#include <queue>
 #include <utility>
 
 namespace millrace {
@@ -13,12 +11,8 @@ constexpr uint64_t kNoiseStream = 0x6e6f697365u;
 // those of all ops stay in its cache.
 constexpr int32_t kBlock = 8;
 
-bool Computes(const ClusterOp& op) {
-  return op.is_pass() || op.kind == ClusterEventKind::kOptimizer;
-}
-
 // The stage from which the link that a transfer takes goes to the next one.
-int32_t LinkOf(const ClusterOp& op, int32_t num_stages) {
+int32_t LinkOf(const StepOp& op, int32_t num_stages) {
   return op.receiver == (op.stage + 1) % num_stages ? op.stage : op.receiver;
 }
 double FactorOf(const std::vector<double>& factors, size_t i) {
@@ -26,7 +20,7 @@ double FactorOf(const std::vector<double>& factors, size_t i) {
 }
 
 // Without slowdowns the end of an op is known when it starts.
-OpTimes RunSteadily(const ClusterOps& ops) {
+OpTimes RunSteadily(const StepOps& ops) {
   OpTimes times;
   times.start_s.reserve(ops.ops.size());
   times.end_s.reserve(ops.ops.size());
@@ -42,169 +36,15 @@ OpTimes RunSteadily(const ClusterOps& ops) {
   return times;
 }
 
-// From event to event, with what is under way on each stage.
-class Engine {
- public:
-  Engine(const ClusterOps& ops, const OverlapFactors& overlap)
-      : ops_(ops), overlap_(overlap), active_(ops.ops.size()) {
-    int32_t num_stages = 0;
-    for (const ClusterOp& op : ops.ops) {
-      num_stages = std::max(num_stages, op.stage + 1);
-    }
-    stages_.resize(num_stages);
-    times_.start_s.assign(ops.ops.size(), 0);
-    times_.end_s.assign(ops.ops.size(), 0);
-    num_waits_.assign(ops.ops.size(), 0);
-    follower_begin_.assign(ops.ops.size() + 1, 0);
-    for (const int32_t wait : ops.waits) ++follower_begin_[wait + 1];
-    for (size_t i = 0; i < ops.ops.size(); ++i) {
-      follower_begin_[i + 1] += follower_begin_[i];
-    }
-    followers_.resize(ops.waits.size());
-    std::vector<int32_t> next(follower_begin_.begin(),
-                              follower_begin_.end() - 1);
-    for (size_t i = 0; i < ops.ops.size(); ++i) {
-      for (const int32_t wait : ops.WaitsOf(i)) {
-        followers_[next[wait]++] = static_cast<int32_t>(i);
-        ++num_waits_[i];
-      }
-    }
-  }
-
-  OpTimes Run() {
-    for (size_t i = 0; i < ops_.ops.size(); ++i) {
-      if (num_waits_[i] == 0) Start(static_cast<int32_t>(i));
-    }
-    while (true) {
-      // Those that end at the same instant first, so that what follows them
-      // does not slow them down.
-      if (ends_.empty() || ends_.top().time_s > now_s_) Refresh();
-      if (ends_.empty()) break;
-      const End end = ends_.top();
-      ends_.pop();
-      if (end.version != active_[end.op].version) continue;  // Since put off.
-      now_s_ = end.time_s;
-      Finish(end.op);
-    }
-    times_.step_time_s = now_s_;
-    return std::move(times_);
-  }
-
- private:
-  struct Active {
-    double remaining_s = 0;  // Of an op alone.
-    double slowdown = 1;
-    double since_s = 0;
-    int32_t version = 0;
-  };
-  struct Stage {
-    int32_t num_computing = 0;
-    int32_t num_flows = 0;
-    std::vector<int32_t> active;  // Ops that this stage is a part of.
-    bool is_dirty = false;
-  };
-  struct End {
-    double time_s;
-    int32_t op;
-    int32_t version;
-    friend bool operator>(const End& a, const End& b) {
-      return std::pair(a.time_s, a.op) > std::pair(b.time_s, b.op);
-    }
-  };
-
-  template <typename Visitor>
-  void ForStages(int32_t op, Visitor visit) {
-    visit(stages_[ops_.ops[op].stage]);
-    if (ops_.ops[op].receiver >= 0) visit(stages_[ops_.ops[op].receiver]);
-  }
-
-  void Start(int32_t op) {
-    times_.start_s[op] = now_s_;
-    active_[op].remaining_s = ops_.ops[op].seconds;
-    active_[op].since_s = now_s_;
-    active_[op].slowdown = 0;  // Not known before all that starts has.
-    ForStages(op, [&](Stage& stage) {
-      ++(Computes(ops_.ops[op]) ? stage.num_computing : stage.num_flows);
-      stage.active.push_back(op);
-      MakeDirty(stage);
-    });
-  }
-
-  void Finish(int32_t op) {
-    times_.end_s[op] = now_s_;
-    ++active_[op].version;
-    ForStages(op, [&](Stage& stage) {
-      --(Computes(ops_.ops[op]) ? stage.num_computing : stage.num_flows);
-      stage.active.erase(
-          std::find(stage.active.begin(), stage.active.end(), op));
-      MakeDirty(stage);
-    });
-    for (int32_t i = follower_begin_[op]; i < follower_begin_[op + 1]; ++i) {
-      if (--num_waits_[followers_[i]] == 0) Start(followers_[i]);
-    }
-  }
-
-  void MakeDirty(Stage& stage) {
-    if (stage.is_dirty) return;
-    stage.is_dirty = true;
-    dirty_.push_back(&stage);
-  }
-
-  double SlowdownOf(int32_t op) {
-    if (Computes(ops_.ops[op])) {
-      return stages_[ops_.ops[op].stage].num_flows > 0 ? overlap_.compute : 1;
-    }
-    bool meets_compute = false;
-    ForStages(op, [&](const Stage& stage) {
-      meets_compute = meets_compute || stage.num_computing > 0;
-    });
-    return meets_compute ? overlap_.communication : 1;
-  }
-
-  // Gives what is under way on stages that changed its new end.
-  void Refresh() {
-    for (Stage* stage : dirty_) {
-      stage->is_dirty = false;
-      for (const int32_t op : stage->active) {
-        Active& active = active_[op];
-        const double slowdown = SlowdownOf(op);
-        if (slowdown == active.slowdown) continue;
-        if (active.slowdown > 0) {
-          active.remaining_s =
-              std::max(0.0, active.remaining_s -
-                                (now_s_ - active.since_s) / active.slowdown);
-        }
-        active.since_s = now_s_;
-        active.slowdown = slowdown;
-        ends_.push(
-            {now_s_ + active.remaining_s * slowdown, op, ++active.version});
-      }
-    }
-    dirty_.clear();
-  }
-
-  const ClusterOps& ops_;
-  const OverlapFactors& overlap_;
-  std::vector<Active> active_;
-  std::vector<Stage> stages_;
-  std::vector<Stage*> dirty_;
-  std::vector<int32_t> num_waits_;
-  std::vector<int32_t> follower_begin_;
-  std::vector<int32_t> followers_;
-  std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
-  OpTimes times_;
-  double now_s_ = 0;
-};
-
 }  // namespace
 
-OpTimes RunOps(const ClusterOps& ops, const OverlapFactors& overlap) {
+OpTimes RunPassOps(const StepOps& ops, const OverlapFactors& overlap) {
   return overlap.compute == 1 && overlap.communication == 1
              ? RunSteadily(ops)
-             : Engine(ops, overlap).Run();
+             : RunOps(ops, {.overlap = overlap});
 }
 
-ReplicaRun::ReplicaRun(const ClusterOps& ops, const OpTimes& alone,
+ReplicaRun::ReplicaRun(const PassOps& ops, const OpTimes& alone,
                        int32_t num_stages, int32_t num_replicas)
     : ops_(ops),
       alone_(alone),
@@ -212,12 +52,12 @@ ReplicaRun::ReplicaRun(const ClusterOps& ops, const OpTimes& alone,
       num_replicas_(num_replicas) {
   int32_t num_draws = 0;
   for (size_t i = 0; i < ops.ops.size(); ++i) {
-    const ClusterOp& op = ops.ops[i];
+    const PassOp& op = ops.ops[i];
+    const double seconds = ops.step.ops[i].seconds;
     // Steady ops keep their exact seconds.
     const double elapsed_s = alone.end_s[i] - alone.start_s[i];
-    seconds_.push_back(alone.end_s[i] == alone.start_s[i] + op.seconds
-                           ? op.seconds
-                           : elapsed_s);
+    seconds_.push_back(
+        alone.end_s[i] == alone.start_s[i] + seconds ? seconds : elapsed_s);
     if (!op.is_pass()) {
       draw_.push_back(-1);
     } else if (op.bucket_idx > 0) {
@@ -230,11 +70,11 @@ ReplicaRun::ReplicaRun(const ClusterOps& ops, const OpTimes& alone,
   std::vector<int32_t> last(num_stages, -1);
   std::vector<bool> is_joined(ops.ops.size(), false);
   for (size_t i = 0; i < ops.ops.size(); ++i) {
-    if (!IsOwn(ops.ops[i])) {
-      for (const int32_t wait : ops.WaitsOf(i)) is_joined[wait] = true;
+    if (!ops.ops[i].is_own()) {
+      for (const int32_t wait : ops.step.WaitsOf(i)) is_joined[wait] = true;
     }
     if (!ops.ops[i].is_pass()) continue;
-    int32_t& current = last[ops.ops[i].stage];
+    int32_t& current = last[ops.step.ops[i].stage];
     if (draw_[i] == -2) {
       draw_[i] = current;
     } else {
@@ -242,7 +82,7 @@ ReplicaRun::ReplicaRun(const ClusterOps& ops, const OpTimes& alone,
     }
   }
   for (size_t i = 0; i < ops.ops.size(); ++i) {
-    if (is_joined[i] && IsOwn(ops.ops[i])) joined_.push_back(i);
+    if (is_joined[i] && ops.ops[i].is_own()) joined_.push_back(i);
   }
 }
 
@@ -258,9 +98,9 @@ void ReplicaRun::RunBlock(const Disturbance& disturbance,
     streams[r] = RandomBits(disturbance.seed ^ kNoiseStream, first + r);
   }
   for (size_t i = 0; i < ops_.ops.size(); ++i) {
-    const ClusterOp& op = ops_.ops[i];
+    const StepOp& op = ops_.step.ops[i];
     double* const end = &end_s[i * kCount];
-    if (!IsOwn(op)) {
+    if (!ops_.ops[i].is_own()) {
       // Gathers follow each other from the start of the step; nothing else that
       // is common comes before a pass.
       std::fill(end, end + kCount,
@@ -268,13 +108,13 @@ void ReplicaRun::RunBlock(const Disturbance& disturbance,
       continue;
     }
     double start[kCount] = {};
-    for (const int32_t wait : ops_.WaitsOf(i)) {
+    for (const int32_t wait : ops_.step.WaitsOf(i)) {
       const double* const other = &end_s[static_cast<size_t>(wait) * kCount];
       for (int r = 0; r < kCount; ++r) start[r] = std::max(start[r], other[r]);
     }
     double seconds[kCount];
     std::fill(seconds, seconds + kCount, seconds_[i]);
-    if (op.is_pass()) {
+    if (ops_.ops[i].is_pass()) {
       for (int r = 0; r < kCount; ++r) {
         seconds[r] *= slowdown[r * num_stages_ + op.stage];
       }
@@ -316,17 +156,18 @@ void ReplicaRun::RunTail(const Disturbance& disturbance,
     factor = std::max(factor, disturbance.slowdown[i]);
   }
   for (size_t i = 0; i < ops_.ops.size(); ++i) {
-    const ClusterOp& op = ops_.ops[i];
-    if (IsOwn(op)) continue;
+    const PassOp& op = ops_.ops[i];
+    if (op.is_own()) continue;
+    const int32_t stage = ops_.step.ops[i].stage;
     double start_s = 0;
-    for (const int32_t wait : ops_.WaitsOf(i)) {
+    for (const int32_t wait : ops_.step.WaitsOf(i)) {
       start_s = std::max(start_s, times.common_end_s[wait]);
     }
     const double factor = op.kind == ClusterEventKind::kOptimizer
-                              ? slowest[op.stage]
+                              ? slowest[stage]
                           : op.kind == ClusterEventKind::kParameterGather
-                              ? FactorOf(disturbance.gathers, op.stage)
-                              : FactorOf(disturbance.reductions, op.stage);
+                              ? FactorOf(disturbance.gathers, stage)
+                              : FactorOf(disturbance.reductions, stage);
     times.common_start_s[i] = start_s;
     times.common_end_s[i] = start_s + seconds_[i] * factor;
     times.step_time_s = std::max(times.step_time_s, times.common_end_s[i]);
@@ -362,12 +203,12 @@ OpTimes ReplicaRun::TimesOf(int32_t replica, const Disturbance& disturbance,
   RunBlock<1>(disturbance, LogNormalFactors(disturbance.noise_sigma), replica,
               times.end_s);
   for (size_t i = 0; i < ops_.ops.size(); ++i) {
-    if (!IsOwn(ops_.ops[i])) {
+    if (!ops_.ops[i].is_own()) {
       times.end_s[i] = step.common_end_s[i];
       continue;
     }
     times.start_s[i] = 0;
-    for (const int32_t wait : ops_.WaitsOf(i)) {
+    for (const int32_t wait : ops_.step.WaitsOf(i)) {
       times.start_s[i] = std::max(times.start_s[i], times.end_s[wait]);
     }
   }

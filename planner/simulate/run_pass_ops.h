@@ -14,17 +14,10 @@
 
 namespace millrace {
 
-// Seconds from the start of the step, by op.
-struct OpTimes {
-  std::vector<double> start_s;
-  std::vector<double> end_s;
-  double step_time_s = 0;  // When the last op ends.
-};
-
 // Every op starts as soon as what it waits for has ended. While a stage
 // computes and communicates (a transfer does at both ends), each goes on so
 // much slower.
-OpTimes RunOps(const ClusterOps& ops, const OverlapFactors& overlap);
+OpTimes RunPassOps(const StepOps& ops, const OverlapFactors& overlap);
 
 // The slow-downs of the replicas of one step.
 struct Disturbance {
@@ -58,7 +51,7 @@ struct ReplicaTimes {
 class ReplicaRun {
  public:
   // Borrows its arguments.
-  ReplicaRun(const ClusterOps& ops, const OpTimes& alone, int32_t num_stages,
+  ReplicaRun(const PassOps& ops, const OpTimes& alone, int32_t num_stages,
              int32_t num_replicas);
 
   ReplicaTimes Run(const Disturbance& disturbance) const;
@@ -81,7 +74,7 @@ class ReplicaRun {
                ReplicaTimes& times) const;
   void RunTail(const Disturbance& disturbance, ReplicaTimes& times) const;
 
-  const ClusterOps& ops_;
+  const PassOps& ops_;
   const OpTimes& alone_;
   const int32_t num_stages_;
   const int32_t num_replicas_;

@@ -78,8 +78,8 @@ void AddTrafficOfPasses(const StepTime& time, PipelineCosts& costs) {
 }
 
 // Fractions of the mean stage's step.
-void FillFractions(const ClusterOps& ops, const OpTimes& times,
-                   int32_t num_stages, ClusterSimulation* simulation) {
+void FillFractions(const PassOps& ops, const OpTimes& times, int32_t num_stages,
+                   ClusterSimulation* simulation) {
   double compute_s = 0, exposed_s = 0;
   std::vector<double> computed_until(num_stages, 0);
   double passes_end_s = 0;
@@ -89,15 +89,15 @@ void FillFractions(const ClusterOps& ops, const OpTimes& times,
     }
   }
   for (size_t i = 0; i < ops.ops.size(); ++i) {
-    const ClusterOp& op = ops.ops[i];
+    const PassOp& op = ops.ops[i];
     const bool is_optimizer = op.kind == ClusterEventKind::kOptimizer;
     if (!op.is_pass() && !is_optimizer) continue;
-    double& until = computed_until[op.stage];
+    double& until = computed_until[ops.step.ops[i].stage];
     compute_s += times.end_s[i] - times.start_s[i];
     // What a pass would have started at without its gathers.
     double others_s = until;
     double gathers_s = 0;
-    for (const int32_t wait : ops.WaitsOf(i)) {
+    for (const int32_t wait : ops.step.WaitsOf(i)) {
       const bool is_gather =
           ops.ops[wait].kind == ClusterEventKind::kParameterGather;
       double& latest = is_gather ? gathers_s : others_s;
@@ -121,7 +121,7 @@ void FillFractions(const ClusterOps& ops, const OpTimes& times,
 }
 
 // One class a stage.
-void AddClasses(const ClusterOps& ops, const OpTimes& times, int32_t replica,
+void AddClasses(const PassOps& ops, const OpTimes& times, int32_t replica,
                 int64_t num_ranks, int32_t num_stages,
                 ClusterTimeline* timeline) {
   std::vector<RankClass> classes(num_stages);
@@ -131,20 +131,21 @@ void AddClasses(const ClusterOps& ops, const OpTimes& times, int32_t replica,
     classes[stage].num_ranks = num_ranks;
   }
   for (size_t i = 0; i < ops.ops.size(); ++i) {
-    const ClusterOp& op = ops.ops[i];
-    classes[op.stage].events.push_back({.kind = op.kind,
-                                        .lane = op.lane,
-                                        .chunk_idx = op.chunk_idx,
-                                        .microbatch_idx = op.microbatch_idx,
-                                        .bucket_idx = op.bucket_idx,
-                                        .start_s = times.start_s[i],
-                                        .end_s = times.end_s[i]});
+    const PassOp& op = ops.ops[i];
+    const StepOp& where = ops.step.ops[i];
+    classes[where.stage].events.push_back({.kind = op.kind,
+                                           .lane = where.lane,
+                                           .chunk_idx = op.chunk_idx,
+                                           .microbatch_idx = op.microbatch_idx,
+                                           .bucket_idx = op.bucket_idx,
+                                           .start_s = times.start_s[i],
+                                           .end_s = times.end_s[i]});
   }
   std::move(classes.begin(), classes.end(),
             std::back_inserter(timeline->classes));
 }
 
-void KeepDisturbedTimeline(const ClusterStep& step, const ClusterOps& ops,
+void KeepDisturbedTimeline(const ClusterStep& step, const PassOps& ops,
                            const ReplicaRun& replicas,
                            const Disturbance& disturbance,
                            const ReplicaTimes& times,
@@ -216,8 +217,8 @@ absl::StatusOr<ClusterStep> ClusterStepOf(const Layout& layout,
 absl::StatusOr<ClusterSimulation> SimulateCluster(
     const ClusterStep& step, const ClusterOptions& options) {
   RETURN_IF_ERROR(CheckOptions(options));
-  ASSIGN_OR_RETURN(const ClusterOps ops, ClusterOpsOf(step));
-  const OpTimes alone = RunOps(ops, options.overlap);
+  ASSIGN_OR_RETURN(const PassOps ops, PassOpsOf(step));
+  const OpTimes alone = RunPassOps(ops.step, options.overlap);
   const int32_t num_stages = step.costs.num_stages;
   ClusterSimulation simulation{.step_time_s = alone.step_time_s,
                                .undisturbed_step_time_s = alone.step_time_s};

@@ -5,9 +5,9 @@
 namespace millrace {
 namespace {
 
-SlowdownCause::Kind KindOf(const ClusterOp& op) {
+SlowdownCause::Kind KindOf(const PassOp& op) {
   if (op.is_pass()) return SlowdownCause::Kind::kPasses;
-  if (op.is_transfer()) return SlowdownCause::Kind::kTransfers;
+  if (op.is_own()) return SlowdownCause::Kind::kTransfers;
   switch (op.kind) {
     case ClusterEventKind::kParameterGather:
       return SlowdownCause::Kind::kGathers;
@@ -19,7 +19,7 @@ SlowdownCause::Kind KindOf(const ClusterOp& op) {
 }
 
 // Of those that `op` waits for; -1: it waits for none.
-int32_t LastWait(const ClusterOps& ops, size_t op,
+int32_t LastWait(const StepOps& ops, size_t op,
                  const std::vector<double>& end_s) {
   int32_t last = -1;
   for (const int32_t wait : ops.WaitsOf(op)) {
@@ -34,10 +34,10 @@ void CauseFinder::AddStep(const Disturbance& disturbance,
                           const ReplicaTimes& times) {
   ++num_steps_;
   const auto add = [&](size_t op, int32_t replica, const OpTimes& when) {
-    const ClusterOp& what = ops_.ops[op];
-    const bool is_own = IsOwn(what);
-    seconds_[{KindOf(what), what.stage, what.receiver,
-              is_own ? replica : -1}] += replicas_.ExcessSeconds(op, when);
+    const StepOp& where = ops_.step.ops[op];
+    seconds_[{KindOf(ops_.ops[op]), where.stage, where.receiver,
+              ops_.ops[op].is_own() ? replica : -1}] +=
+        replicas_.ExcessSeconds(op, when);
   };
   // The optimizer's ops are the last ones.
   int32_t op = static_cast<int32_t>(
@@ -46,14 +46,15 @@ void CauseFinder::AddStep(const Disturbance& disturbance,
   const OpTimes common{.start_s = times.common_start_s,
                        .end_s = times.common_end_s,
                        .step_time_s = times.step_time_s};
-  while (op >= 0 && !IsOwn(ops_.ops[op])) {
+  while (op >= 0 && !ops_.ops[op].is_own()) {
     add(op, -1, common);
-    op = LastWait(ops_, op, common.end_s);
+    op = LastWait(ops_.step, op, common.end_s);
   }
   if (op < 0) return;
   const int32_t replica = times.last_replica[op];
   const OpTimes own = replicas_.TimesOf(replica, disturbance, times);
-  for (; op >= 0; op = LastWait(ops_, op, own.end_s)) add(op, replica, own);
+  for (; op >= 0; op = LastWait(ops_.step, op, own.end_s))
+    add(op, replica, own);
 }
 
 std::vector<SlowdownCause> CauseFinder::Causes() const {

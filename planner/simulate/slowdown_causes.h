@@ -21,7 +21,7 @@ namespace millrace {
 class CauseFinder {
  public:
   // Borrows its arguments.
-  CauseFinder(const ClusterOps& ops, const ReplicaRun& replicas)
+  CauseFinder(const PassOps& ops, const ReplicaRun& replicas)
       : ops_(ops), replicas_(replicas) {}
 
   void AddStep(const Disturbance& disturbance, const ReplicaTimes& times);
@@ -31,7 +31,7 @@ class CauseFinder {
   // Kind, stage, receiver and replica.
   using Key = std::tuple<SlowdownCause::Kind, int32_t, int32_t, int32_t>;
 
-  const ClusterOps& ops_;
+  const PassOps& ops_;
   const ReplicaRun& replicas_;
   std::map<Key, double> seconds_;
   int32_t num_steps_ = 0;

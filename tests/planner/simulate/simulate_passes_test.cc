@@ -11,8 +11,9 @@
 #include "planner/pipeline/list_schedule.h"
 #include "planner/pipeline/pass_order.h"
 #include "planner/profile/profile_file.h"
+#include "planner/profile/seeded_noise.h"
+#include "planner/simulate/event_loop.h"
 #include "planner/simulate/pass_ops.h"
-#include "planner/simulate/run_pass_ops.h"
 #include "planner/simulate/simulate_instructions.h"
 #include "tests/planner/planner_testing.h"
 #include "tests/planner/simulate/pass_testing.h"
@@ -196,8 +197,8 @@ TEST(ClusterSimulateTest, StartsWithoutDelayUnderTraffic) {
                                    .parameter_gather_s = 1,
                                    .optimizer_s = 0.5});
         step.num_buckets = 2;
-        const ClusterOps ops = *ClusterOpsOf(step);
-        const OpTimes times = RunOps(ops, overlap);
+        const StepOps ops = PassOpsOf(step)->step;
+        const OpTimes times = RunOps(ops, {.overlap = overlap});
         for (size_t i = 0; i < ops.ops.size(); ++i) {
           double ready_s = 0;
           for (const int32_t wait : ops.WaitsOf(i)) {
