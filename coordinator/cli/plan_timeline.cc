@@ -58,9 +58,8 @@ absl::StatusOr<Step> PlannedStep(const PlanningCase& planned,
   ASSIGN_OR_RETURN(
       StepModel model,
       StepModel::Create(planned.job.model, planned.profile, implementation));
-  ASSIGN_OR_RETURN(
-      ClusterStep cluster,
-      ClusterStepOf(plan.layout, implementation, planned.profile, model));
+  ASSIGN_OR_RETURN(ClusterStep cluster,
+                   ClusterStepOf(plan.layout, implementation, model));
   if (!plan.listed_bytes.empty()) {
     RETURN_IF_ERROR(ListPasses(plan.listed_bytes, &cluster));
   }

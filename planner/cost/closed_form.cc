@@ -90,15 +90,23 @@ StepModel::~StepModel() = default;
 absl::StatusOr<StepModel> StepModel::Create(
     const ModelSpec& model, const HardwareProfile& profile,
     const Implementation& implementation) {
+  ASSIGN_OR_RETURN(CostModel cost, CostModel::Create(profile));
+  return Create(model, std::move(cost), implementation);
+}
+
+absl::StatusOr<StepModel> StepModel::Create(
+    const ModelSpec& model, CostModel cost,
+    const Implementation& implementation) {
   RETURN_IF_ERROR(ValidateModel(model));
-  ASSIGN_OR_RETURN(DeviceCost cost, DeviceCost::Create(profile));
   return StepModel(
       std::make_unique<State>(model, implementation, std::move(cost)));
 }
 
+const CostModel& StepModel::cost() const { return state_->cost; }
+
 absl::Status StepModel::CheckPrices(const Layout& layout) const {
-  const DeviceCost& cost = state_->cost;
-  if (cost.has_sheet()) return absl::OkStatus();
+  const CostModel& cost = state_->cost;
+  if (cost.HasSheet()) return absl::OkStatus();
   const HardwareProfile& profile = cost.profile();
   if (profile.precision != layout.precision ||
       layout.gemm_format != GemmFormat::kAsStored) {
@@ -167,7 +175,7 @@ StepTime StepModel::State::TimeOf(const Layout& layout,
 
 StepPrediction StepModel::Predict(const Layout& layout) {
   const Implementation& how = state_->implementation;
-  const DeviceCost& cost = state_->cost;
+  const CostModel& cost = state_->cost;
   const PipelinePasses passes = state_->PassesOf(layout);
   const LayerTime& pass = passes.slowest;
   const double microbatches = layout.num_microbatches;
@@ -206,7 +214,7 @@ StepPrediction StepModel::Predict(const Layout& layout) {
     }
     double further = exposed;
     double slowdown_of_further = slowdown;
-    if (!cost.has_sheet() && how.overlaps_data) {
+    if (!cost.HasSheet() && how.overlaps_data) {
       // Workers go on with the next micro-batch meanwhile, so that only what
       // the last one leaves sticks out of its passes.
       constexpr double kManyBuckets = 1e9;

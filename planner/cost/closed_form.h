@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "planner/cost/layer_work.h"
+#include "planner/cost/op_cost.h"
 #include "planner/cost/step_memory.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
@@ -50,16 +51,19 @@ struct StepPrediction {
 // ...), so one thread uses one StepModel.
 class StepModel {
  public:
-  // Takes a profile with measured tables, with a data sheet (device, network
-  // and constants) or with both. InvalidArgument for a profile with neither,
-  // naming the missing key, for a data sheet with a wrong constant, and for a
-  // model that ValidateModel refuses.
+  // InvalidArgument for a model that ValidateModel refuses, and for a profile
+  // that CostModel::Create does.
+  static absl::StatusOr<StepModel> Create(const ModelSpec& model,
+                                          CostModel cost,
+                                          const Implementation& implementation);
   static absl::StatusOr<StepModel> Create(const ModelSpec& model,
                                           const HardwareProfile& profile,
                                           const Implementation& implementation);
   StepModel(StepModel&&) noexcept;
   StepModel& operator=(StepModel&&) noexcept;
   ~StepModel();
+
+  const CostModel& cost() const;
 
   // FailedPrecondition for a layout that the profile cannot price, for which
   // nothing else may be asked: without a data sheet, one of another precision,

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "planner/cost/closed_form.h"
-#include "planner/cost/formula_cost.h"
 #include "planner/cost/framework_behaviour.h"
 #include "planner/cost/layer_cost_cache.h"
 #include "planner/cost/layer_time.h"
+#include "planner/cost/op_cost.h"
 #include "planner/cost/stage_time.h"
 
 namespace millrace {
@@ -26,10 +26,10 @@ struct PipelinePasses {
 
 struct StepModel::State {
   State(const ModelSpec& model_spec, const Implementation& how,
-        DeviceCost device_cost)
+        CostModel prices)
       : model(model_spec),
         implementation(how),
-        cost(std::move(device_cost)),
+        cost(std::move(prices)),
         cuts(model, implementation, cost) {}
 
   const CutTimes& Times(const Layout& layout) {
@@ -49,7 +49,7 @@ struct StepModel::State {
 
   const ModelSpec model;
   const Implementation implementation;
-  const DeviceCost cost;
+  const CostModel cost;
   CutCosts cuts;
   // By pipeline << 32 | interleave.
   std::unordered_map<uint64_t, StageList> stages;

@@ -91,7 +91,7 @@ const CutTimes& CutCosts::Times(const Layout& layout, Recompute recompute) {
 bool CutCosts::SumsGraph(const Layout& layout) const {
   Implementation how = implementation_;
   how.pipeline_outermost = false;
-  return !cost_.has_sheet() && how == Implementation{} &&
+  return !cost_.HasSheet() && how == Implementation{} &&
          HasGraph(model_, layout);
 }
 
@@ -103,7 +103,7 @@ CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
     Key key = KeyOf(layout, recompute);
     key.kinds |= CopyEngineBits(layout.copy_engines);
     const auto make = [&] {
-      return SumGraph(model_, layout, recompute, *cost_.tables());
+      return SumGraph(model_, layout, recompute, cost_);
     };
     return TimesOf(Find(key, recompute, make, &graphs_), contention,
                    OverlapOf(num_computing, profile));
@@ -191,7 +191,7 @@ const std::vector<Recompute>& CutCosts::Recomputes(const Layout& layout) {
 std::vector<RecomputeCandidate> CutCosts::PriceRecompute(
     const Layout& layout) const {
   if (SumsGraph(layout)) {
-    return millrace::PriceRecompute(model_, layout, *cost_.tables());
+    return millrace::PriceRecompute(model_, layout, cost_);
   }
   struct Kind {
     LayerKind kind;

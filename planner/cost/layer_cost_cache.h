@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "planner/cost/formula_cost.h"
 #include "planner/cost/framework_behaviour.h"
 #include "planner/cost/graph_times.h"
 #include "planner/cost/layer_time.h"
+#include "planner/cost/op_cost.h"
 #include "planner/cost/stage_time.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
@@ -27,7 +27,7 @@ namespace millrace {
 class CutCosts {
  public:
   CutCosts(const ModelSpec& model, const Implementation& implementation,
-           const DeviceCost& cost)
+           const CostModel& cost)
       : model_(model), implementation_(implementation), cost_(cost) {}
 
   // Of a stage of the layout that computes so much again, whatever the layout
@@ -80,7 +80,7 @@ class CutCosts {
 
   const ModelSpec& model_;
   const Implementation& implementation_;
-  const DeviceCost& cost_;
+  const CostModel& cost_;
   Cache<CutTimes> times_;
   Cache<CutLoads> loads_;
   // Of layers with experts, wherever these are.

@@ -110,7 +110,7 @@ LayerTime operator*(double count, LayerTime time) {
 
 PricedLayer PriceLayer(const LayerWork& work, const Layout& layout,
                        const Implementation& implementation,
-                       const DeviceCost& cost) {
+                       const CostModel& cost) {
   PricedLayer layer;
   auto phase_of = [&](WorkPhase phase) -> PhaseTime& {
     return layer.phases[static_cast<size_t>(phase)];
@@ -165,7 +165,7 @@ PricedLayer PriceLayer(const LayerWork& work, const Layout& layout,
 
 LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
                       const Implementation& implementation,
-                      const DeviceCost& cost) {
+                      const CostModel& cost) {
   std::array<PhaseTime, PricedLayer::kNumPhases> phases = layer.phases;
   for (const CommWork& exchange : layer.exchanges) {
     phases[static_cast<size_t>(exchange.phase)].expert +=

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/cost/formula_cost.h"
 #include "planner/cost/framework_behaviour.h"
 #include "planner/cost/layer_work.h"
+#include "planner/cost/op_cost.h"
 #include "planner/layout/layout.h"
 
 namespace millrace {
@@ -79,7 +79,7 @@ struct PricedLayer {
 };
 PricedLayer PriceLayer(const LayerWork& work, const Layout& layout,
                        const Implementation& implementation,
-                       const DeviceCost& cost);
+                       const CostModel& cost);
 
 // Tensor communication hides under products of its pass as far as the
 // implementation overlaps it, gathers for weight gradients always; what passes
@@ -88,7 +88,7 @@ PricedLayer PriceLayer(const LayerWork& work, const Layout& layout,
 // profile.overlap.compute longer meanwhile.
 LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
                       const Implementation& implementation,
-                      const DeviceCost& cost);
+                      const CostModel& cost);
 
 }  // namespace millrace
 

@@ -1,7 +1,7 @@
 #include "planner/cost/op_cost.h"
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
 #include <map>
 #include <set>
 #include <tuple>
@@ -10,36 +10,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "planner/cost/formula_cost.h"
-#include "planner/profile/measured_rows.h"
+#include "base/status_macros.h"
 #include "planner/program/copy_engines.h"
 #include "planner/program/op_table.h"
+#include "planner/program/op_work.h"
 
 namespace millrace {
 namespace {
-
-// Kernels that take less than so many times the quickest one move hardly any
-// bytes.
-constexpr double kMostLaunches = 2;
-// Smaller products than one in so many of a measured one are other kernels.
-constexpr int64_t kMostParts = 8;
-
-double FlopsOf(OpKind kind, const OpAttributes& attributes) {
-  return WorkOf(Layout{}, kind, attributes).flops;
-}
-
-absl::Status MissingTable(const HardwareProfile& profile,
-                          absl::string_view table) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("hardware profile '", profile.name, "' has no ", table,
-                   "; measure a whole one with millrace profile JOB"));
-}
-
-template <typename Rows>
-bool AllPositive(const Rows& rows) {
-  return std::all_of(rows.begin(), rows.end(),
-                     [](const auto& row) { return row.seconds > 0; });
-}
 
 CommKind CommKindOf(OpKind collective) {
   switch (collective) {
@@ -54,6 +31,21 @@ CommKind CommKindOf(OpKind collective) {
   }
 }
 
+std::optional<OpKind> OpKindOf(CommKind kind) {
+  switch (kind) {
+    case CommKind::kAllGather:
+      return OpKind::kAllGather;
+    case CommKind::kReduceScatter:
+      return OpKind::kReduceScatter;
+    case CommKind::kAllReduce:
+      return OpKind::kAllReduce;
+    case CommKind::kAllToAll:
+    case CommKind::kRing:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
 // Between ranks of the group that are next to each other.
 int64_t StrideOf(const Layout& layout, Group group) {
   if (group == Group::kPipeline) return layout.tensor;
@@ -61,10 +53,8 @@ int64_t StrideOf(const Layout& layout, Group group) {
   return 1;
 }
 
-}  // namespace
-
-CostModel::CostModel(HardwareProfile profile) : profile_(std::move(profile)) {
-  std::sort(profile_.bandwidth.begin(), profile_.bandwidth.end(),
+HardwareProfile Sorted(HardwareProfile profile) {
+  std::sort(profile.bandwidth.begin(), profile.bandwidth.end(),
             [](const BandwidthTime& a, const BandwidthTime& b) {
               return std::tie(a.kind, a.bytes) < std::tie(b.kind, b.bytes);
             });
@@ -73,118 +63,49 @@ CostModel::CostModel(HardwareProfile profile) : profile_(std::move(profile)) {
     return std::tie(a.kind, a.group_size, a.bytes) <
            std::tie(b.kind, b.group_size, b.bytes);
   };
-  std::sort(profile_.communication.begin(), profile_.communication.end(),
+  std::sort(profile.communication.begin(), profile.communication.end(),
             is_before);
-  std::sort(profile_.copy_engines.begin(), profile_.copy_engines.end(),
+  std::sort(profile.copy_engines.begin(), profile.copy_engines.end(),
             is_before);
+  return profile;
+}
+
+}  // namespace
+
+CostModel::CostModel(HardwareProfile profile)
+    : profile_(
+          std::make_shared<const HardwareProfile>(Sorted(std::move(profile)))) {
+  constants_.step_s = profile_->waits.between_steps_s;
 }
 
 absl::StatusOr<CostModel> CostModel::Create(HardwareProfile profile) {
-  if (profile.gemms.empty() && profile.device.is_given()) {
-    return CostModel(std::move(profile));
-  }
-  if (profile.gemms.empty()) return MissingTable(profile, "gemms table");
-  for (const bool backward : {false, true}) {
-    if (std::none_of(profile.attention.begin(), profile.attention.end(),
-                     [&](const AttentionTime& time) {
-                       return time.backward == backward;
-                     })) {
-      return MissingTable(profile, backward ? "backward rows in attention"
-                                            : "forward rows in attention");
-    }
-  }
-  if (profile.cross_entropy.empty()) {
-    return MissingTable(profile, "cross_entropy table");
-  }
-  if (profile.bandwidth.empty()) {
-    return MissingTable(profile, "bandwidth table");
-  }
-  if (profile.provenance.num_ranks > 1 && profile.communication.empty()) {
-    return MissingTable(profile, "communication table");
-  }
-  if (!AllPositive(profile.gemms) || !AllPositive(profile.attention) ||
-      !AllPositive(profile.cross_entropy) || !AllPositive(profile.bandwidth) ||
-      !AllPositive(profile.communication) ||
-      !AllPositive(profile.copy_engines)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hardware profile '", profile.name,
-                     "' has an op that takes no time; measure it again with "
-                     "millrace profile JOB"));
-  }
   CostModel cost(std::move(profile));
-  if (cost.profile_.device.is_given() && !cost.profile_.network.empty()) {
-    HardwareProfile beyond = cost.profile_;
-    beyond.gemms.clear();
-    beyond.launch_overhead_s = 0;  // Seconds() adds it.
-    absl::StatusOr<DeviceCost> network = DeviceCost::Create(std::move(beyond));
-    if (network.ok()) {
-      cost.network_ = std::make_shared<const DeviceCost>(*std::move(network));
-    }
+  const HardwareProfile& known = *cost.profile_;
+  const bool has_tables = !known.gemms.empty();
+  if (!has_tables && !known.device.is_given()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hardware profile '", known.name,
+        "' has no gemms table; measure a whole one with millrace profile JOB, "
+        "or give device.bf16_flops_per_s and the rest of a data sheet"));
   }
-  cost.FillSpeeds();
+  if (has_tables) RETURN_IF_ERROR(CheckTables(known));
+  if (!has_tables || StatesSheet(known)) {
+    ASSIGN_OR_RETURN(cost.sheet_, SheetTimes::Create(known));
+    cost.constants_ = cost.sheet_->constants();
+    cost.network_.emplace(known.network, cost.constants_.link_share,
+                          cost.constants_.fabric_share);
+  }
+  if (has_tables) cost.measured_.emplace(known, cost.sheet_);
+  cost.memory_bytes_per_s_ =
+      cost.sheet_.has_value()
+          ? known.device.memory_bytes_per_s * cost.constants_.memory_share
+          : cost.measured_->BytesPerSecond();
   return cost;
 }
 
-double CostModel::GemmWorkOf(const GemmAttributes& gemm) const {
-  if (network_ == nullptr) return FlopsOf(OpKind::kGemm, gemm);
-  return network_->GemmSeconds(
-      {.phase = gemm.trans_a ? WorkPhase::kWeightGradient : WorkPhase::kForward,
-       .m = gemm.m,
-       .n = gemm.n,
-       .k = gemm.k},
-      GemmFormat::kAsStored);
-}
-
-double CostModel::AttentionWorkOf(OpKind kind,
-                                  const AttentionAttributes& attention) const {
-  if (network_ == nullptr) return FlopsOf(kind, attention);
-  return network_->AttentionSeconds({.phase = kind == OpKind::kAttentionBackward
-                                                  ? WorkPhase::kInputGradient
-                                                  : WorkPhase::kForward,
-                                     .num_sequences = attention.num_sequences,
-                                     .num_heads = attention.num_heads,
-                                     .num_kv_heads = attention.num_kv_heads,
-                                     .query_tokens = attention.sequence_length,
-                                     .key_tokens = attention.sequence_length,
-                                     .head_dim = attention.head_dim,
-                                     .value_head_dim = attention.head_dim,
-                                     .causal_share = 0.5,
-                                     .flash = true});
-}
-
-// The products, and what passes over the logits between them move: written and
-// read for the losses, and once more as gradients.
-double CostModel::CrossEntropyWorkOf(OpKind kind,
-                                     const VocabAttributes& vocab) const {
-  if (network_ == nullptr) return FlopsOf(kind, vocab);
-  const int64_t tokens = vocab.num_tokens, hidden = vocab.hidden,
-                rows = vocab.vocab_rows;
-  constexpr double kLogitBytes = 2;
-  const double pass = network_->MemorySeconds(
-      kLogitBytes * static_cast<double>(tokens) * static_cast<double>(rows));
-  double seconds = 0;
-  if (!vocab.keeps_logits) {
-    seconds += 2 * pass + GemmWorkOf({.m = tokens, .n = rows, .k = hidden});
-  }
-  if (kind == OpKind::kCrossEntropyStats) return seconds;
-  return seconds + pass + GemmWorkOf({.m = tokens, .n = hidden, .k = rows}) +
-         GemmWorkOf({.m = rows, .n = hidden, .k = tokens, .trans_a = true});
-}
-
-void CostModel::FillSpeeds() {
-  for (const GemmTime& time : profile_.gemms) {
-    gemm_speeds_.push_back(GemmWorkOf({.m = time.m,
-                                       .n = time.n,
-                                       .k = time.k,
-                                       .trans_a = time.trans_a,
-                                       .trans_b = time.trans_b}) /
-                           time.seconds);
-  }
-}
-
 bool CostModel::WereMeasured(int64_t group_size, int64_t stride) const {
-  return network_ == nullptr ||
-         (group_size - 1) * stride < profile_.provenance.num_ranks;
+  return !network_.has_value() ||
+         (group_size - 1) * stride < profile_->provenance.num_ranks;
 }
 
 bool CostModel::IsPricedByRow(const Layout& layout, OpKind kind,
@@ -196,235 +117,64 @@ bool CostModel::IsPricedByRow(const Layout& layout, OpKind kind,
   return WereMeasured(GroupSize(layout, group), StrideOf(layout, group));
 }
 
-double CostModel::CollectiveSeconds(
+bool CostModel::IsByCopyEngines(const Layout& layout, OpKind kind,
+                                const OpAttributes& attributes) const {
+  if (kind == OpKind::kReceive) kind = OpKind::kSend;
+  return CopyEnginesCarry(layout, kind, attributes) &&
+         LiesWithinHosts(layout, kind, attributes, profile_->ranks_per_host) &&
+         measured_.has_value() && measured_->HasCopyEngines(kind);
+}
+
+double CostModel::CollectiveOpSeconds(
     const Layout& layout, OpKind kind,
     const CollectiveAttributes& collective) const {
   const int32_t size = GroupSize(layout, collective.group);
   const double bytes = WorkOf(layout, kind, collective).bytes;
   const int64_t stride = StrideOf(layout, collective.group);
   if (WereMeasured(size, stride)) {
-    return CommunicationSeconds(kind, size, bytes,
-                                IsByCopyEngines(layout, kind, collective));
+    return measured_->CommunicationSeconds(
+        kind, size, bytes, IsByCopyEngines(layout, kind, collective));
   }
   return network_->CollectiveSeconds(
       CommKindOf(kind), bytes,
-      {.inner = {.size = size, .stride = stride}, .outer = {}});
+      {.inner = {.size = size, .stride = stride}, .outer = {}},
+      /*experts_per_row=*/0);
 }
 
-double CostModel::TransferSeconds(const Layout& layout, OpKind kind,
-                                  const OpAttributes& attributes) const {
+double CostModel::TransferOpSeconds(const Layout& layout, OpKind kind,
+                                    const OpAttributes& attributes) const {
   const double bytes = WorkOf(layout, kind, attributes).bytes;
   if (WereMeasured(layout.pipeline, layout.tensor)) {
-    return CommunicationSeconds(kind, 2, bytes,
-                                IsByCopyEngines(layout, kind, attributes));
+    return measured_->CommunicationSeconds(
+        kind, 2, bytes, IsByCopyEngines(layout, kind, attributes));
   }
   return network_->TransferSeconds(bytes, layout.tensor, layout.pipeline);
 }
 
-// A product of a part of the rows of one that was measured takes its share of
-// that one's time, but for the tiles that its last wave leaves empty: what the
-// device's closed form makes of the two. Of several measured ones the nearest.
-std::optional<double> CostModel::PartOfGemmSeconds(
-    const GemmAttributes& gemm) const {
-  if (network_ == nullptr || gemm.trans_a) return std::nullopt;
-  const GemmTime* whole = nullptr;
-  for (const GemmTime& time : profile_.gemms) {
-    if (time.n != gemm.n || time.k != gemm.k || time.trans_a ||
-        time.trans_b != gemm.trans_b || time.m < gemm.m ||
-        time.m % gemm.m != 0 || time.m > kMostParts * gemm.m) {
-      continue;
-    }
-    if (whole == nullptr || time.m < whole->m) whole = &time;
-  }
-  if (whole == nullptr || whole->m == gemm.m) return std::nullopt;
-  const auto seconds = [&](int64_t m) {
-    return network_->GemmSeconds(
-        {.phase = WorkPhase::kForward, .m = m, .n = gemm.n, .k = gemm.k},
-        GemmFormat::kAsStored);
-  };
-  return whole->seconds * seconds(gemm.m) / seconds(whole->m);
-}
-
-double CostModel::GemmSeconds(const GemmAttributes& gemm) const {
-  if (const std::optional<double> part = PartOfGemmSeconds(gemm)) return *part;
-  std::vector<Neighbour> neighbours;
-  for (const GemmTime& time : profile_.gemms) {
-    double distance = SquaredLogRatio(time.m, gemm.m) +
-                      SquaredLogRatio(time.n, gemm.n) +
-                      SquaredLogRatio(time.k, gemm.k);
-    // Other transposes serve only where the same ones were not measured.
-    if (time.trans_a != gemm.trans_a || time.trans_b != gemm.trans_b) {
-      distance += kOtherKindDistance;
-    }
-    neighbours.push_back({distance, gemm_speeds_[neighbours.size()]});
-  }
-  return GemmWorkOf(gemm) / RateFromNeighbours(std::move(neighbours));
-}
-
-// Rows are of products that overwrite. One that adds reads its output as well.
-// On an H200 that read takes all the time that memory needs for it while k is
-// at most about 2,048, and half of it at 4,096: longer products hide it
-// (docs/results/2026-11-22-small-models-h200.md).
-double CostModel::AccumulationSeconds(int64_t m, int64_t n, int64_t k) const {
-  constexpr double kHidingDepth = 2048;
-  if (network_ == nullptr) return 0;
-  const double bytes = static_cast<double>(DTypeBytes(DType::kFloat32)) *
-                       static_cast<double>(m) * static_cast<double>(n);
-  return network_->MemorySeconds(bytes) *
-         std::min(1.0, kHidingDepth / static_cast<double>(k));
-}
-
-double CostModel::AttentionSeconds(OpKind kind,
-                                   const AttentionAttributes& attention) const {
-  std::vector<Neighbour> neighbours;
-  for (const AttentionTime& time : profile_.attention) {
-    if (time.backward != (kind == OpKind::kAttentionBackward)) continue;
-    // Sequences and heads are alike to a kernel: independent problems.
-    const double distance =
-        SquaredLogRatio(time.num_sequences * time.num_heads,
-                        attention.num_sequences * attention.num_heads) +
-        SquaredLogRatio(time.sequence_length, attention.sequence_length) +
-        SquaredLogRatio(time.head_dim, attention.head_dim);
-    const AttentionAttributes measured{.num_sequences = time.num_sequences,
-                                       .sequence_length = time.sequence_length,
-                                       .num_heads = time.num_heads,
-                                       .num_kv_heads = time.num_kv_heads,
-                                       .head_dim = time.head_dim};
-    neighbours.push_back(
-        {distance, AttentionWorkOf(kind, measured) / time.seconds});
-  }
-  return AttentionWorkOf(kind, attention) /
-         RateFromNeighbours(std::move(neighbours));
-}
-
-double CostModel::CrossEntropySeconds(OpKind kind,
-                                      const VocabAttributes& vocab) const {
-  std::vector<Neighbour> neighbours;
-  for (const CrossEntropyTime& time : profile_.cross_entropy) {
-    double distance = SquaredLogRatio(time.num_tokens, vocab.num_tokens) +
-                      SquaredLogRatio(time.hidden, vocab.hidden) +
-                      SquaredLogRatio(time.vocab_rows, vocab.vocab_rows);
-    // Another kind of the family serves only where this one was not measured.
-    if (time.kind != kind) distance += kOtherKindDistance;
-    const VocabAttributes measured{.num_tokens = time.num_tokens,
-                                   .hidden = time.hidden,
-                                   .vocab_rows = time.vocab_rows};
-    neighbours.push_back(
-        {distance, CrossEntropyWorkOf(time.kind, measured) / time.seconds});
-  }
-  return CrossEntropyWorkOf(kind, vocab) /
-         RateFromNeighbours(std::move(neighbours));
-}
-
-double CostModel::BandwidthSeconds(OpKind kind, double bytes) const {
-  if (bytes <= 0) return 0;
-  const std::vector<SizedTime> times = RowsOfKind(profile_.bandwidth, kind);
-  // What was measured only where launching is all of it tells nothing of bytes.
-  double launch = std::numeric_limits<double>::infinity();
-  for (const BandwidthTime& time : profile_.bandwidth) {
-    launch = std::min(launch, time.seconds);
-  }
-  const bool is_a_launch =
-      !times.empty() && times.back().seconds < kMostLaunches * launch;
-  if (!times.empty() && (!is_a_launch || bytes <= times.back().bytes)) {
-    return InterpolateSeconds(times, bytes);
-  }
-  // A kind that was not measured moves its bytes at the median rate of those
-  // that were.
-  std::vector<double> rates;
-  for (const BandwidthTime& time : profile_.bandwidth) {
-    rates.push_back(static_cast<double>(time.bytes) / time.seconds);
-  }
-  const auto middle = rates.begin() + static_cast<ptrdiff_t>(rates.size() / 2);
-  std::nth_element(rates.begin(), middle, rates.end());
-  const double moving = bytes / *middle;
-  return times.empty() ? moving : std::max(moving, times.back().seconds);
-}
-
-bool CostModel::IsByCopyEngines(const Layout& layout, OpKind kind,
-                                const OpAttributes& attributes) const {
-  if (kind == OpKind::kReceive) kind = OpKind::kSend;
-  return CopyEnginesCarry(layout, kind, attributes) &&
-         LiesWithinHosts(layout, kind, attributes, profile_.ranks_per_host) &&
-         std::any_of(
-             profile_.copy_engines.begin(), profile_.copy_engines.end(),
-             [&](const CommunicationTime& time) { return time.kind == kind; });
-}
-
-double CostModel::CommunicationSeconds(OpKind kind, int32_t group_size,
-                                       double bytes,
-                                       bool by_copy_engines) const {
-  CHECK(HasCommunication());
-  if (kind == OpKind::kReceive) kind = OpKind::kSend;
-  const std::vector<SizedTime> times =
-      by_copy_engines ? NearestRows(profile_.copy_engines, kind, group_size)
-                      : NearestRows(profile_.communication, kind, group_size);
-  return InterpolateSeconds(times, std::max(bytes, times.front().bytes));
-}
-
 double CostModel::Seconds(const Layout& layout, OpKind kind,
                           const OpAttributes& attributes) const {
-  return SecondsAlone(layout, kind, attributes) + profile_.launch_overhead_s;
+  return SecondsAlone(layout, kind, attributes) + profile_->launch_overhead_s;
 }
 
 double CostModel::SecondsAlone(const Layout& layout, OpKind kind,
                                const OpAttributes& attributes) const {
   switch (Describe(kind).profile) {
-    case ProfileTable::kGemms: {
-      const auto& gemm = std::get<GemmAttributes>(attributes);
-      const double adding =
-          gemm.accumulate ? AccumulationSeconds(gemm.m, gemm.n, gemm.k) : 0;
-      return GemmSeconds(gemm) + adding;
-    }
+    case ProfileTable::kGemms:
+      return measured_->GemmSeconds(std::get<GemmAttributes>(attributes));
     case ProfileTable::kAttention:
-      return AttentionSeconds(kind, std::get<AttentionAttributes>(attributes));
-    case ProfileTable::kCrossEntropy: {
-      const auto& vocab = std::get<VocabAttributes>(attributes);
-      // Only the first chunk of tokens may overwrite.
-      const bool adds = vocab.accumulate && kind != OpKind::kCrossEntropyStats;
-      const int64_t chunk =
-          vocab.chunk_tokens > 0 ? vocab.chunk_tokens : vocab.num_tokens;
-      const double adding =
-          adds ? AccumulationSeconds(vocab.vocab_rows, vocab.hidden, chunk) : 0;
-      return CrossEntropySeconds(kind, vocab) + adding;
-    }
+      return measured_->AttentionSeconds(
+          kind, std::get<AttentionAttributes>(attributes));
+    case ProfileTable::kCrossEntropy:
+      return measured_->CrossEntropySeconds(
+          kind, std::get<VocabAttributes>(attributes));
     case ProfileTable::kCommunication:
-      return IsTransfer(kind) ? TransferSeconds(layout, kind, attributes)
-                              : CollectiveSeconds(
+      return IsTransfer(kind) ? TransferOpSeconds(layout, kind, attributes)
+                              : CollectiveOpSeconds(
                                     layout, kind,
                                     std::get<CollectiveAttributes>(attributes));
     case ProfileTable::kBandwidth:
-      return BandwidthSeconds(kind, WorkOf(layout, kind, attributes).bytes);
-  }
-  CHECK(false) << "no price for " << OpKindName(kind);
-  return 0;
-}
-
-double CostModel::RowSeconds(const OpShape& shape) const {
-  const auto& f = shape.figures;
-  const OpKind kind = shape.kind;
-  switch (Describe(kind).profile) {
-    case ProfileTable::kGemms:
-      return GemmSeconds({.m = f[0],
-                          .n = f[1],
-                          .k = f[2],
-                          .trans_a = f[3] != 0,
-                          .trans_b = f[4] != 0});
-    case ProfileTable::kAttention:
-      return AttentionSeconds(kind, {.num_sequences = f[0],
-                                     .sequence_length = f[1],
-                                     .num_heads = f[2],
-                                     .num_kv_heads = f[3],
-                                     .head_dim = f[4]});
-    case ProfileTable::kCrossEntropy:
-      return CrossEntropySeconds(
-          kind, {.num_tokens = f[0], .hidden = f[1], .vocab_rows = f[2]});
-    case ProfileTable::kCommunication:
-      return CommunicationSeconds(kind, static_cast<int32_t>(f[0]),
-                                  static_cast<double>(f[1]),
-                                  /*by_copy_engines=*/false);
-    case ProfileTable::kBandwidth:
-      return BandwidthSeconds(kind, static_cast<double>(f[0]));
+      return measured_->BandwidthSeconds(
+          kind, WorkOf(layout, kind, attributes).bytes);
   }
   CHECK(false) << "no price for " << OpKindName(kind);
   return 0;
@@ -433,9 +183,9 @@ double CostModel::RowSeconds(const OpShape& shape) const {
 std::vector<std::string> CostModel::KindsWithoutRows(
     std::span<const Program> programs) const {
   std::set<OpKind> measured;
-  for (const auto& row : profile_.cross_entropy) measured.insert(row.kind);
-  for (const auto& row : profile_.bandwidth) measured.insert(row.kind);
-  for (const auto& row : profile_.communication) measured.insert(row.kind);
+  for (const auto& row : profile_->cross_entropy) measured.insert(row.kind);
+  for (const auto& row : profile_->bandwidth) measured.insert(row.kind);
+  for (const auto& row : profile_->communication) measured.insert(row.kind);
   std::set<std::string> missing;
   for (const Program& program : programs) {
     for (const Instruction& instruction : program.instructions) {
@@ -480,25 +230,132 @@ std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
     }
     seconds.push_back(cached);
   }
-  if (profile_.waits.between_lanes_s == 0) return seconds;
+  if (profile_->waits.between_lanes_s == 0) return seconds;
   for (size_t i = 0; i < seconds.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     if (instruction.lane != Lane::kHost && !instruction.waits.empty()) {
-      seconds[i] += profile_.waits.between_lanes_s;
+      seconds[i] += profile_->waits.between_lanes_s;
     }
   }
   return seconds;
 }
 
-double CostModel::PeakFlopsPerSecond() const {
-  if (!HasTables()) return profile_.device.bf16_flops_per_s;
-  double peak = 0;
-  for (const GemmTime& time : profile_.gemms) {
-    peak = std::max(peak, 2.0 * static_cast<double>(time.m) *
-                              static_cast<double>(time.n) *
-                              static_cast<double>(time.k) / time.seconds);
+// Operands as workers store them.
+double CostModel::MeasuredGemmSeconds(const GemmWork& work) const {
+  const bool forward =
+      work.phase == WorkPhase::kForward || work.phase == WorkPhase::kRecompute;
+  return measured_->GemmSeconds(
+      {.m = work.m,
+       .n = work.n,
+       .k = work.k,
+       .trans_a = work.phase == WorkPhase::kWeightGradient,
+       .trans_b = forward});
+}
+
+double CostModel::GemmSeconds(const GemmWork& work, GemmFormat format) const {
+  const bool as_stored = format == GemmFormat::kAsStored || !work.low_precision;
+  double alone_s = 0;
+  if (measured_.has_value() && as_stored && work.count == 1 &&
+      measured_->HasGemmNear(work.m, work.n, work.k)) {
+    alone_s = MeasuredGemmSeconds(work);
+  } else if (sheet_.has_value()) {
+    alone_s = sheet_->GemmSeconds(work, format);
+  } else {
+    alone_s = static_cast<double>(work.count) * MeasuredGemmSeconds(work);
   }
-  return peak;
+  return alone_s + profile_->launch_overhead_s;
+}
+
+// Rows are of whole sequences, whose queries see half of the keys.
+double CostModel::MeasuredAttentionSeconds(const AttentionWork& work) const {
+  constexpr double kCausalShare = 0.5;
+  return measured_->AttentionSeconds(
+             work.phase == WorkPhase::kInputGradient
+                 ? OpKind::kAttentionBackward
+                 : OpKind::kAttentionForward,
+             {.num_sequences = work.num_sequences,
+              .sequence_length = work.key_tokens,
+              .num_heads = work.num_heads,
+              .num_kv_heads = work.num_kv_heads,
+              .head_dim = (work.head_dim + work.value_head_dim) / 2}) *
+         (static_cast<double>(work.query_tokens) /
+          static_cast<double>(work.key_tokens)) *
+         (work.causal_share / kCausalShare);
+}
+
+bool CostModel::HasAttentionNear(const AttentionWork& work) const {
+  return measured_.has_value() && work.flash &&
+         work.query_tokens == work.key_tokens &&
+         work.head_dim == work.value_head_dim && work.causal_share == 0.5 &&
+         measured_->HasAttentionNear(work.phase == WorkPhase::kInputGradient,
+                                     work.key_tokens, work.head_dim);
+}
+
+double CostModel::AttentionSeconds(const AttentionWork& work) const {
+  // Without flash a product for the scores and one for what they weigh, and
+  // backward two for each.
+  const int launches =
+      work.flash ? 1 : (work.phase == WorkPhase::kInputGradient ? 4 : 2);
+  const bool by_tables =
+      HasAttentionNear(work) || (!sheet_.has_value() && work.flash);
+  double alone_s = 0;
+  if (by_tables) {
+    alone_s = MeasuredAttentionSeconds(work);
+  } else if (sheet_.has_value()) {
+    alone_s = sheet_->AttentionSeconds(work);
+  } else {
+    const ScoreProducts products = ScoreProductsOf(work);
+    alone_s = products.num_each * static_cast<double>(products.scores.count) *
+              (MeasuredGemmSeconds(products.scores) +
+               MeasuredGemmSeconds(products.context));
+  }
+  return alone_s + launches * profile_->launch_overhead_s;
+}
+
+double CostModel::BandwidthSeconds(const BandwidthWork& work) const {
+  return MemorySeconds(work.bytes) +
+         work.launches * profile_->launch_overhead_s;
+}
+
+bool CostModel::HasCollectiveNear(CommKind kind,
+                                  const GroupPlacement& group) const {
+  return OpKindOf(kind).has_value() && measured_.has_value() &&
+         HasCommunication() && group.size() <= profile_->provenance.num_ranks &&
+         group.size() <= MembersInside(group, profile_->network[0].devices);
+}
+
+double CostModel::CollectiveSeconds(CommKind kind, double bytes,
+                                    const GroupPlacement& group,
+                                    int64_t experts_per_row) const {
+  if (group.size() <= 1) return 0;
+  double alone_s = 0;
+  if (network_.has_value() && !HasCollectiveNear(kind, group)) {
+    alone_s = network_->CollectiveSeconds(kind, bytes, group, experts_per_row);
+  } else {
+    constexpr double kElementBytes = 2;  // Rows are of whole elements.
+    alone_s = measured_->CommunicationSeconds(
+        OpKindOf(kind).value_or(OpKind::kAllGather),
+        static_cast<int32_t>(group.size()),
+        kElementBytes * std::floor(bytes / kElementBytes),
+        /*by_copy_engines=*/false);
+  }
+  return alone_s + profile_->launch_overhead_s;
+}
+
+double CostModel::TransferSeconds(double bytes, int64_t stride,
+                                  int64_t num_stages) const {
+  if (num_stages <= 1) return 0;
+  const double alone_s =
+      network_.has_value()
+          ? network_->TransferSeconds(bytes, stride, num_stages)
+          : measured_->CommunicationSeconds(OpKind::kSend, 2, bytes,
+                                            /*by_copy_engines=*/false);
+  return alone_s + profile_->launch_overhead_s;
+}
+
+double CostModel::PeakFlopsPerSecond() const {
+  return HasTables() ? measured_->BestFlopsPerSecond()
+                     : profile_->device.bf16_flops_per_s;
 }
 
 }  // namespace millrace

@@ -1,8 +1,12 @@
-// How long an instruction takes on the measured hardware.
+// CostModel prices ops: it is the only place that asks a hardware profile how
+// long something takes. Three files answer its questions: measured_times.h what
+// was measured, sheet_times.h what a data sheet says of one device,
+// network_times.h what it says of links.
 
 #ifndef MILLRACE_PLANNER_COST_OP_COST_H_
 #define MILLRACE_PLANNER_COST_OP_COST_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,63 +14,88 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "planner/cost/layer_work.h"
+#include "planner/cost/measured_times.h"
+#include "planner/cost/network_times.h"
+#include "planner/cost/sheet_times.h"
+#include "planner/layout/layout.h"
 #include "planner/profile/op_shape.h"
 #include "planner/profile/profile.h"
-#include "planner/program/op_work.h"
 #include "planner/program/program.h"
 
 namespace millrace {
 
-class DeviceCost;
-
-// Looks instructions up in a profile's tables. GEMMs and attention take the
-// achieved FLOP/s of the nearest measured shapes, weighted by their distance in
-// log space; bandwidth-bound ops and communication are interpolated in log
-// space between measured sizes. Outside of what was measured, times scale with
-// FLOPs or bytes from the nearest point, and communication never gets quicker
-// than its smallest measured message.
+// Copies share the profile.
 class CostModel {
  public:
-  // Returns InvalidArgument naming the table a profile lacks and the command
-  // that measures it; a data sheet's profile may lack all.
+  // A profile has measured tables, a data sheet (StatesSheet) or both.
+  // InvalidArgument for a profile with neither and for one whose tables or
+  // sheet lack something; it names what is missing and what gives it.
   static absl::StatusOr<CostModel> Create(HardwareProfile profile);
 
-  const HardwareProfile& profile() const { return profile_; }
+  // Tables are sorted by kind, group size and bytes.
+  const HardwareProfile& profile() const { return *profile_; }
 
-  // False for a data sheet's profile, which prices no instructions:
-  // planner/cost/closed_form.h plans with it.
-  bool HasTables() const { return !profile_.gemms.empty(); }
+  // Without tables no instruction of a Program has a price, only the work of
+  // layers (planner/cost/closed_form.h plans with it). Without a sheet, tables
+  // price all work.
+  bool HasTables() const { return measured_.has_value(); }
+  bool HasSheet() const { return sheet_.has_value(); }
 
-  // False if the profile was measured with one rank: it then prices layouts of
-  // one rank only.
-  bool HasCommunication() const { return !profile_.communication.empty(); }
+  // False if the profile was measured with one rank: its tables then price
+  // layouts of one rank only.
+  bool HasCommunication() const { return !profile_->communication.empty(); }
 
-  // Seconds of one op run alone, launch overhead included. Needs HasTables(),
-  // for collectives and transfers HasCommunication().
+  // Instructions of Programs. All of this needs HasTables(), and collectives
+  // and transfers HasCommunication().
+
+  // Seconds of one op run alone, launch overhead included.
   double Seconds(const Layout& layout, OpKind kind,
                  const OpAttributes& attributes) const;
-
   // The same of a row of the tables, or of what would be one, without launch
   // overhead.
-  double RowSeconds(const OpShape& shape) const;
+  double RowSeconds(const OpShape& shape) const {
+    return measured_->RowSeconds(shape);
+  }
+  // How far that reaches beyond the rows (MeasuredTimes::Reach).
+  double Reach(const OpShape& shape) const { return measured_->Reach(shape); }
   // False of communication that Seconds() prices by the network, since it
   // reaches beyond the ranks that were measured, and of what copy engines do:
   // no row of an OpShape changes it.
   bool IsPricedByRow(const Layout& layout, OpKind kind,
                      const OpAttributes& attributes) const;
-
   // Whether a collective or transfer is priced by what was measured of copy
   // engines, which then do it.
   bool IsByCopyEngines(const Layout& layout, OpKind kind,
                        const OpAttributes& attributes) const;
-
   // Kinds of op in `programs` of which the tables have no row, so that rows of
   // others stand in for them: names, sorted.
   std::vector<std::string> KindsWithoutRows(
       std::span<const Program> programs) const;
-
   // One value per instruction of `program`, for Simulate().
   std::vector<double> ProgramSeconds(const Program& program) const;
+
+  // Work of layers. Seconds include launches. Tables price what they hold
+  // something near, the sheet what is further off, and tables everything where
+  // there is no sheet: an exchange or a ring then takes as long as a gather of
+  // as many bytes, and products of 8 and 4 bits as long as those of 16.
+
+  // `format` counts where `work.low_precision`.
+  double GemmSeconds(const GemmWork& work, GemmFormat format) const;
+  double AttentionSeconds(const AttentionWork& work) const;
+  double BandwidthSeconds(const BandwidthWork& work) const;
+  // As NetworkTimes says; 0 for a group of one.
+  double CollectiveSeconds(CommKind kind, double bytes,
+                           const GroupPlacement& group,
+                           int64_t experts_per_row = 0) const;
+  // As NetworkTimes says; 0 for one stage.
+  double TransferSeconds(double bytes, int64_t stride,
+                         int64_t num_stages) const;
+  // What moves `bytes` of device memory in one pass takes, without a launch.
+  double MemorySeconds(double bytes) const {
+    return bytes / memory_bytes_per_s_;
+  }
+  const CostConstants& constants() const { return constants_; }
 
   // FLOP/s of the best measured GEMM, or without tables the data sheet's in
   // bf16: what one rank could reach at most.
@@ -75,42 +104,27 @@ class CostModel {
  private:
   explicit CostModel(HardwareProfile profile);
 
-  // Seconds of shapes between measured ones are in proportion to this: the time
-  // by the device's closed form, or the FLOPs for a profile without one.
-  double GemmWorkOf(const GemmAttributes& gemm) const;
-  double AttentionWorkOf(OpKind kind,
-                         const AttentionAttributes& attention) const;
-  double CrossEntropyWorkOf(OpKind kind, const VocabAttributes& vocab) const;
-  void FillSpeeds();
-
   // Seconds() without launch overhead.
   double SecondsAlone(const Layout& layout, OpKind kind,
                       const OpAttributes& attributes) const;
-  double GemmSeconds(const GemmAttributes& gemm) const;
-  // Of a part of the rows of a measured product; nothing for other shapes and
-  // without a closed form.
-  std::optional<double> PartOfGemmSeconds(const GemmAttributes& gemm) const;
-  // Seconds that the product c += a b takes more than c = a b; c is [m, n] in
-  // fp32, and k the inner dim.
-  double AccumulationSeconds(int64_t m, int64_t n, int64_t k) const;
-  double AttentionSeconds(OpKind kind,
-                          const AttentionAttributes& attention) const;
-  double CrossEntropySeconds(OpKind kind, const VocabAttributes& vocab) const;
-  double BandwidthSeconds(OpKind kind, double bytes) const;
-  double CommunicationSeconds(OpKind kind, int32_t group_size, double bytes,
-                              bool by_copy_engines) const;
   // Whether the group's ranks lie within as many neighbours as measured.
   bool WereMeasured(int64_t group_size, int64_t stride) const;
-  double CollectiveSeconds(const Layout& layout, OpKind kind,
-                           const CollectiveAttributes& collective) const;
-  double TransferSeconds(const Layout& layout, OpKind kind,
-                         const OpAttributes& attributes) const;
+  double CollectiveOpSeconds(const Layout& layout, OpKind kind,
+                             const CollectiveAttributes& collective) const;
+  double TransferOpSeconds(const Layout& layout, OpKind kind,
+                           const OpAttributes& attributes) const;
+  double MeasuredGemmSeconds(const GemmWork& work) const;
+  double MeasuredAttentionSeconds(const AttentionWork& work) const;
+  bool HasAttentionNear(const AttentionWork& work) const;
+  // Whether the tables were measured among as many ranks, side by side.
+  bool HasCollectiveNear(CommKind kind, const GroupPlacement& group) const;
 
-  HardwareProfile profile_;  // Tables sorted by kind, group size and bytes.
-  std::vector<double> gemm_speeds_;  // Of each row: work over its seconds.
-  // The same without tables; null for a profile without device, network or
-  // their constants.
-  std::shared_ptr<const DeviceCost> network_;
+  std::shared_ptr<const HardwareProfile> profile_;
+  std::optional<SheetTimes> sheet_;
+  std::optional<NetworkTimes> network_;  // Where there is a sheet.
+  std::optional<MeasuredTimes> measured_;
+  CostConstants constants_;
+  double memory_bytes_per_s_ = 0;
 };
 
 }  // namespace millrace

@@ -115,7 +115,7 @@ namespace {
 // The workers' buckets: the embedding, the matrices of each layer, the head and
 // all norms, whose gradients are summed over the tensor axis as well.
 ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
-                               const DeviceCost& cost,
+                               const CostModel& cost,
                                const Implementation& implementation,
                                const CutLoads& cut, const StageKind& stage) {
   ReplicaTraffic traffic;
@@ -193,9 +193,9 @@ double MeasuredOptimizerSeconds(const Layout& layout, const CostModel& tables,
 
 ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
                          const Implementation& implementation,
-                         const DeviceCost& cost, const CutLoads& cut,
+                         const CostModel& cost, const CutLoads& cut,
                          const StageKind& stage) {
-  if (!cost.has_sheet()) {
+  if (!cost.HasSheet()) {
     return MeasuredTraffic(model, layout, cost, implementation, cut, stage);
   }
   const RankParameters parameters = ParametersOfStage(cut, stage);
@@ -232,19 +232,18 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
 
 double OptimizerSeconds(const Layout& layout,
                         const Implementation& implementation,
-                        const DeviceCost& cost,
+                        const CostModel& cost,
                         const RankParameters& parameters) {
   const double replicas = static_cast<double>(layout.data) * layout.context;
   const bool shards = layout.zero >= 1;
   const double owned =
       parameters.dense / (shards ? replicas : 1) +
       parameters.experts / (shards ? NumExpertReplicas(layout) : 1);
-  if (!cost.has_sheet()) {
+  if (!cost.HasSheet()) {
     const HardwareProfile& profile = cost.profile();
     return ContentionOf(NumComputing(layout, profile), profile) *
-           MeasuredOptimizerSeconds(layout, *cost.tables(),
-                                    parameters.dense + parameters.experts,
-                                    owned);
+           MeasuredOptimizerSeconds(
+               layout, cost, parameters.dense + parameters.experts, owned);
   }
   const double held =
       layout.zero >= 2 ? owned : parameters.dense + parameters.experts;

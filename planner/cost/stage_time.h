@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/cost/formula_cost.h"
 #include "planner/cost/framework_behaviour.h"
 #include "planner/cost/layer_time.h"
 #include "planner/cost/layer_work.h"
+#include "planner/cost/op_cost.h"
 #include "planner/cost/step_memory.h"
 #include "planner/layout/layout.h"
 
@@ -100,7 +100,7 @@ struct ReplicaTraffic {
 };
 ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
                          const Implementation& implementation,
-                         const DeviceCost& cost, const CutLoads& cut,
+                         const CostModel& cost, const CutLoads& cut,
                          const StageKind& stage);
 
 // Seconds of a rank's AdamW, gradient norm and zeroing of gradients, and of
@@ -108,7 +108,7 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
 // of the workers' ops, with the sum of the step's scalars over all ranks.
 double OptimizerSeconds(const Layout& layout,
                         const Implementation& implementation,
-                        const DeviceCost& cost,
+                        const CostModel& cost,
                         const RankParameters& parameters);
 
 // Seconds that `comm`, in so many buckets, sticks out of `window` seconds of

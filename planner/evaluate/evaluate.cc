@@ -20,6 +20,7 @@ absl::StatusOr<StepPrediction> Predict(const RunSetup& setup,
                                        const HardwareProfile& profile) {
   ASSIGN_OR_RETURN(StepModel model, StepModel::Create(setup.model, profile,
                                                       setup.implementation));
+  RETURN_IF_ERROR(model.CheckPrices(setup.layout));
   StepPrediction prediction = model.Predict(setup.layout);
   if (setup.memory_is_of_first_rank) {
     prediction.memory = model.MemoryByStage(setup.layout).front();

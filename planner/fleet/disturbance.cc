@@ -336,8 +336,7 @@ absl::StatusOr<DisturbedStep> SimulateDisturbed(const JobSpec& job,
                                                plan.pipeline_outermost};
     ASSIGN_OR_RETURN(StepModel prices,
                      StepModel::Create(job.model, profile, implementation));
-    ASSIGN_OR_RETURN(
-        step, ClusterStepOf(plan.layout, implementation, profile, prices));
+    ASSIGN_OR_RETURN(step, ClusterStepOf(plan.layout, implementation, prices));
     if (!plan.listed_bytes.empty()) {
       RETURN_IF_ERROR(ListPasses(plan.listed_bytes, &step));
     }

@@ -17,6 +17,7 @@
 #include "planner/profile/op_shape.h"
 #include "planner/program/copy_engines.h"
 #include "planner/program/op_table.h"
+#include "planner/program/op_work.h"
 
 namespace millrace {
 namespace {

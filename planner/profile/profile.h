@@ -44,7 +44,7 @@ struct CrossEntropyTime {
   int64_t num_tokens, hidden, vocab_rows;
   double seconds;
 };
-// Bandwidth-bound kinds, by the bytes they read and write (WorkOf, op_cost.h).
+// Bandwidth-bound kinds, by the bytes they read and write (WorkOf, op_work.h).
 struct BandwidthTime {
   OpKind kind;
   int64_t bytes;
@@ -85,7 +85,7 @@ struct MemoryOverhead {
 };
 
 // One kind of device by its data sheet, and the constants with which
-// planner/cost/formula_cost.h prices ops that no table has. Zero: not stated.
+// planner/cost/sheet_times.h prices ops that no table has. Zero: not stated.
 struct DeviceSpec {
   std::string name;  // "H100-SXM-80GB".
   int32_t multiprocessors = 0;

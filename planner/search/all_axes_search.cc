@@ -272,17 +272,18 @@ absl::Status CheckFormat(GemmFormat format, const HardwareProfile& profile) {
 absl::StatusOr<PlannedChoice> FindPlannedLayouts(const SearchInput& input,
                                                  const CostModel& cost,
                                                  int64_t memory_limit) {
-  absl::StatusOr<StepModel> model = StepModel::Create(
-      input.job.model, cost.profile(), ImplementationOf(false));
-  if (!model.ok()) {
+  if (!cost.HasSheet()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        std::string(model.status().message()),
+        std::string(SheetTimes::Create(cost.profile()).status().message()),
         "; to plan over all axes name a shipped profile with --profile, or "
         "merge one with what millrace profile measured (docs/profile.md)"));
   }
-  ASSIGN_OR_RETURN(StepModel outermost,
-                   StepModel::Create(input.job.model, cost.profile(),
-                                     ImplementationOf(true)));
+  absl::StatusOr<StepModel> model =
+      StepModel::Create(input.job.model, cost, ImplementationOf(false));
+  RETURN_IF_ERROR(model.status());
+  ASSIGN_OR_RETURN(
+      StepModel outermost,
+      StepModel::Create(input.job.model, cost, ImplementationOf(true)));
   LayoutSpace space = LayoutSpaceOf(input.job, input.num_devices);
   const Precision priced = cost.profile().precision;
   if (space.precision != Precision::kBfloat16 ||

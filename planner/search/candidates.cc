@@ -7,7 +7,6 @@
 
 #include "absl/algorithm/container.h"
 #include "base/status_macros.h"
-#include "planner/cost/op_closed_form.h"
 #include "planner/cost/recompute_ladder.h"
 #include "planner/lower/lower.h"
 #include "planner/lower/program_size.h"
@@ -29,7 +28,7 @@ Candidates::Candidates(const SearchInput& input, const CostModel& cost,
     : cost_(cost),
       memory_limit_(memory_limit),
       space_(LayoutSpaceOf(input.job, input.num_devices)),
-      step_model_(StepModel::Create(space_.model, cost.profile(), {})) {
+      step_model_(StepModel::Create(space_.model, cost, {})) {
   space_.recomputes = [this](const Layout& layout) {
     return Recomputes(layout);
   };
@@ -47,6 +46,7 @@ const std::vector<Recompute>& Candidates::Recomputes(const Layout& layout) {
 }
 
 absl::Status Candidates::Consider(const std::vector<Layout>& layouts) {
+  RETURN_IF_ERROR(step_model_.status());
   const size_t begin = candidates_.size();
   for (const Layout& layout : layouts) {
     RETURN_IF_ERROR(CheckProfile(layout, cost_));
@@ -61,29 +61,15 @@ absl::Status Candidates::Consider(const std::vector<Layout>& layouts) {
   return SimulateBest(order);
 }
 
-// By the closed form of layers where the profile has what it takes: on H200 its
-// order of 102 layouts is nearer to that of simulation (Spearman 0.93 to 0.99
-// for three models) than that of ops (0.92 to 0.95), and it is about half as
-// far off.
 Prediction Candidates::Estimated(const Layout& layout) {
-  StepEstimate estimate;
-  if (step_model_.ok()) {
-    const StepTime time = step_model_->Predict(layout).time;
-    const double step_time_s = time.step_time_s();
-    estimate = {
-        .step_time_s = step_time_s,
-        .bubble_fraction = time.bubble_s / step_time_s,
-        .exposed_communication_fraction =
-            (time.exposed_tensor_s + time.exposed_data_s + time.transfer_s) /
-            step_time_s};
-  } else {
-    estimate = EstimateStep(space_.model, layout, cost_);
-  }
+  const StepTime time = step_model_->Predict(layout).time;
+  const double step_time_s = time.step_time_s();
   Prediction prediction;
-  FillTime(space_.model, layout, cost_, estimate.step_time_s, &prediction);
-  prediction.bubble_fraction = estimate.bubble_fraction;
+  FillTime(space_.model, layout, cost_, step_time_s, &prediction);
+  prediction.bubble_fraction = time.bubble_s / step_time_s;
   prediction.exposed_communication_fraction =
-      estimate.exposed_communication_fraction;
+      (time.exposed_tensor_s + time.exposed_data_s + time.transfer_s) /
+      step_time_s;
   return prediction;
 }
 

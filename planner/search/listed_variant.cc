@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "planner/cost/op_closed_form.h"
+#include "planner/cost/closed_form.h"
 #include "planner/lower/graph.h"
 #include "planner/lower/lower.h"
 #include "planner/search/search_budget.h"
@@ -82,18 +82,18 @@ absl::StatusOr<std::optional<Layout>> ListScheduledVariant(
     int64_t arena_bytes) {
   if (layout.pipeline == 1 || layout.shards_gradients()) return std::nullopt;
   layout.listed_stages.clear();
-  double transfer_s = 0;
+  ASSIGN_OR_RETURN(StepModel step_model, StepModel::Create(model, cost, {}));
+  const PipelineCosts costs = step_model.PassCosts(layout);
   for (int32_t s = 0; s < layout.pipeline; ++s) {
-    const PassSeconds seconds = EstimatePasses(model, layout, s, cost);
+    const ChunkCosts& passes = costs.chunks[static_cast<size_t>(s)];
     ListedStage stage{
-        .forward_us = Microseconds(seconds.forward),
-        .input_gradient_us = Microseconds(seconds.input_gradient),
-        .weight_gradient_us = Microseconds(seconds.weight_gradient)};
+        .forward_us = Microseconds(passes.forward_s),
+        .input_gradient_us = Microseconds(passes.input_gradient_s),
+        .weight_gradient_us = Microseconds(passes.weight_gradient_s)};
     FillBytes(BuildTrainingGraph(model, layout, s), &stage);
     layout.listed_stages.push_back(stage);
-    transfer_s = std::max(transfer_s, seconds.transfer);
   }
-  layout.listed_transfer_us = Microseconds(transfer_s);
+  layout.listed_transfer_us = Microseconds(costs.transfer_s);
   layout.schedule = Schedule::kListScheduled;
   ASSIGN_OR_RETURN(const std::vector<int64_t> beside,
                    BytesBeside(model, layout));

@@ -179,7 +179,7 @@ absl::StatusOr<ClusterStep> PassFinalists::StepOf(
     const Alternative& alternative) {
   return ClusterStepOf(alternative.layout,
                        ImplementationOf(alternative.pipeline_outermost),
-                       cost_.profile(), ModelOf(alternative));
+                       ModelOf(alternative));
 }
 
 void PassFinalists::TakeSimulated(const ClusterSimulation& simulation,

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "planner/cost/formula_cost.h"
 #include "planner/pipeline/pass_order.h"
 #include "planner/profile/seeded_noise.h"
 #include "planner/simulate/pass_disturbance.h"
@@ -181,18 +180,17 @@ int32_t BucketsOfChunk(int32_t chunks_of_stage) {
 
 absl::StatusOr<ClusterStep> ClusterStepOf(const Layout& layout,
                                           const Implementation& implementation,
-                                          const HardwareProfile& profile,
                                           StepModel& model) {
-  ASSIGN_OR_RETURN(const DeviceCost cost, DeviceCost::Create(profile));
   const StepTime time = model.Predict(layout).time;
-  ClusterStep step{.costs = model.PassCosts(layout),
-                   .order = {},
-                   .ends = {model.EndsOf(layout)},
-                   .data_hidden_share = implementation.overlaps_data
-                                            ? cost.constants().data_hidden_share
-                                            : 0,
-                   .overlaps_transfers = implementation.overlaps_transfers,
-                   .pipeline_outermost = implementation.pipeline_outermost};
+  ClusterStep step{
+      .costs = model.PassCosts(layout),
+      .order = {},
+      .ends = {model.EndsOf(layout)},
+      .data_hidden_share = implementation.overlaps_data
+                               ? model.cost().constants().data_hidden_share
+                               : 0,
+      .overlaps_transfers = implementation.overlaps_transfers,
+      .pipeline_outermost = implementation.pipeline_outermost};
   ASSIGN_OR_RETURN(step.order, OrderOf(layout.schedule, step.costs));
   const auto chunks_of_stage =
       static_cast<int32_t>(step.costs.chunks.size()) / step.costs.num_stages;

@@ -53,14 +53,13 @@ struct ClusterStep {
 // a stage of a large model has eight at least.
 int32_t BucketsOfChunk(int32_t chunks_of_stage);
 
-// What `model`, of this implementation and profile, says of `layout`, in the
+// What `model`, of this implementation, says of `layout`, in the
 // order that the layout's schedule names. Ranks that share experts compute
 // together, however many replicas they belong to; what the traffic of each
 // micro-batch costs under ZeRO 2 and 3 is part of its backward passes.
 // InvalidArgument for what OrderOf refuses.
 absl::StatusOr<ClusterStep> ClusterStepOf(const Layout& layout,
                                           const Implementation& implementation,
-                                          const HardwareProfile& profile,
                                           StepModel& model);
 
 // A machine whose link of one level of the network is slower than others':

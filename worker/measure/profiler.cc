@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "planner/cost/op_cost.h"
 #include "planner/learn/measured_noise.h"
+#include "planner/program/op_work.h"
 #include "worker/measure/machine.h"
 #include "worker/measure/op_timer.h"
 

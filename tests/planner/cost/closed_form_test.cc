@@ -334,8 +334,7 @@ TEST(StepModelTest, FewMicrobatchesInterleaveBadly) {
   for (const int32_t num_microbatches : {4, 7, 8, 16, 24}) {
     Layout layout = MlperfLayout();
     layout.num_microbatches = num_microbatches;
-    const auto step =
-        ClusterStepOf(layout, Megatron(), *LoadNamedProfile("h100-sxm"), model);
+    const auto step = ClusterStepOf(layout, Megatron(), model);
     ASSERT_TRUE(step.ok()) << step.status();
     const auto simulated = SimulateCluster(*step, {.keeps_timeline = false});
     ASSERT_TRUE(simulated.ok()) << simulated.status();

@@ -66,7 +66,7 @@ TEST(TimeOfLayerTest, AddsCollectivesToLaunches) {
                                 .launches_from_host = true};
   const absl::StatusOr<HardwareProfile> profile = LoadNamedProfile("a100-80gb");
   ASSERT_TRUE(profile.ok()) << profile.status();
-  const DeviceCost cost = DeviceCost::Create(*profile).value();
+  const CostModel cost = CostModel::Create(*profile).value();
   const auto forward = [&] {
     const LayerWork work =
         WorkOfLayer(model, layout, LayerKind::kDense, implementation);

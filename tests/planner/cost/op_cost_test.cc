@@ -11,6 +11,7 @@
 #include "planner/lower/lower.h"
 #include "planner/profile/shipped_profiles.h"
 #include "planner/program/copy_engines.h"
+#include "planner/program/op_work.h"
 #include "tests/planner/op_samples.h"
 #include "tests/planner/planner_testing.h"
 #include "tests/planner/profile_fixture.h"

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/cost/op_cost.h"
+#include "planner/program/op_work.h"
 
 namespace millrace {
 namespace {

@@ -53,8 +53,7 @@ TEST(ListOrderTest, IsFasterWithinMemory) {
   StepModel model = *StepModel::Create(Llama3_8B(), profile, implementation);
   int num_found = 0, num_tight = 0;
   for (const Layout& layout : Sampled(PlannedLayouts(), 7)) {
-    const ClusterStep step =
-        *ClusterStepOf(layout, implementation, profile, model);
+    const ClusterStep step = *ClusterStepOf(layout, implementation, model);
     const ClusterOptions options = {.overlap = profile.overlap,
                                     .keeps_timeline = false};
     const double known_s = SimulateCluster(step, options)->step_time_s;

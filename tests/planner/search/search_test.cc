@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/units.h"
-#include "planner/cost/op_closed_form.h"
 #include "planner/explain/explain.h"
 #include "planner/explain/explain_json.h"
 #include "planner/job/layout_space.h"
@@ -195,32 +194,6 @@ TEST(SearchTest, IsDeterministic) {
   first.search_seconds = second.search_seconds = 0;
   EXPECT_EQ(PlanToJson(first), PlanToJson(second));
   EXPECT_EQ(first.program_hashes, second.program_hashes);
-}
-
-// Goal: the closed form ranks as the simulator does, or the search would drop
-// good layouts. Method: the estimate of each layout against its simulation.
-TEST(SearchTest, ClosedFormFollowsTheSimulation) {
-  for (const double contention : {0.0, 0.6}) {
-    const CostModel cost = MakeCost({.contention_per_rank = contention});
-    const JobSpec job = SmallJob();
-    const LayoutSpace space = LayoutSpaceOf(job, 4);
-    std::vector<Layout> layouts = EnumerateLayouts(space);
-    for (const Layout& layout : EnumerateLayouts(space)) {
-      for (const Layout& smaller : Sampled(SmallerLayouts(space, layout), 3)) {
-        layouts.push_back(smaller);
-      }
-    }
-    for (const Layout& layout : layouts) {
-      Timeline timeline;
-      const auto prediction = PredictLayout(job.model, layout, cost, &timeline);
-      ASSERT_TRUE(prediction.ok());
-      const double ratio = EstimateStep(job.model, layout, cost).step_time_s /
-                           prediction->step_time_s;
-      // Loose: the closed form knows no order within a pass.
-      EXPECT_GT(ratio, 0.7) << LayoutToString(layout);
-      EXPECT_LT(ratio, 1.4) << LayoutToString(layout);
-    }
-  }
 }
 
 // Goal: slow links make for few messages, and memory for sharding. Method: one

@@ -329,7 +329,7 @@ TEST(ClusterSimulateTest, AgreesWithTheClosedForm) {
   for (const Layout& layout : {plain, interleaved, sharded, large}) {
     SCOPED_TRACE(LayoutToString(layout));
     const absl::StatusOr<ClusterStep> step =
-        ClusterStepOf(layout, implementation, *profile, *step_model);
+        ClusterStepOf(layout, implementation, *step_model);
     ASSERT_TRUE(step.ok()) << step.status();
     EXPECT_EQ(step->num_replicas, layout.data);
     EXPECT_EQ(step->ranks_per_pass, 8);

@@ -1,4 +1,4 @@
-#include "planner/cost/formula_cost.h"
+#include "planner/cost/sheet_times.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "planner/cost/op_cost.h"
 #include "planner/profile/shipped_profiles.h"
 
 namespace millrace {
@@ -23,8 +24,8 @@ HardwareProfile H100() {
   return *profile;
 }
 
-DeviceCost CostOf(const HardwareProfile& profile) {
-  auto cost = DeviceCost::Create(profile);
+CostModel CostOf(const HardwareProfile& profile) {
+  auto cost = CostModel::Create(profile);
   EXPECT_TRUE(cost.ok()) << cost.status();
   return *std::move(cost);
 }
@@ -46,15 +47,15 @@ GroupPlacement Group(int64_t size, int64_t stride) {
 }
 
 // Goal: every shipped profile is whole, and says where each value comes from.
-TEST(DeviceCostTest, ShippedProfilesAreWhole) {
+TEST(SheetTimesTest, ShippedProfilesAreWhole) {
   int num_data_sheets = 0;
   for (const std::string& name : ShippedProfileNames()) {
     const auto profile = LoadNamedProfile(name);
     ASSERT_TRUE(profile.ok()) << name << ": " << profile.status();
     if (!profile->device.is_given()) continue;
     ++num_data_sheets;
-    EXPECT_TRUE(DeviceCost::Create(*profile).ok())
-        << name << ": " << DeviceCost::Create(*profile).status();
+    EXPECT_TRUE(CostModel::Create(*profile).ok())
+        << name << ": " << CostModel::Create(*profile).status();
     EXPECT_FALSE(profile->device.source.empty()) << name;
     for (const NetworkLevel& level : profile->network) {
       EXPECT_FALSE(level.source.empty()) << name << " " << level.name;
@@ -67,9 +68,9 @@ TEST(DeviceCostTest, ShippedProfilesAreWhole) {
 }
 
 // Goal: what is missing or misspelled is named, with what gives it.
-TEST(DeviceCostTest, NamesWhatIsMissing) {
+TEST(SheetTimesTest, NamesWhatIsMissing) {
   auto error_of = [](const HardwareProfile& profile) {
-    return std::string(DeviceCost::Create(profile).status().message());
+    return std::string(CostModel::Create(profile).status().message());
   };
   HardwareProfile profile = H100();
   profile.device = {};
@@ -93,9 +94,9 @@ TEST(DeviceCostTest, NamesWhatIsMissing) {
 
 // Goal: large products reach gemm_share of the peak, none more; a tile too many
 // costs a wave; eight bits are faster, and four are where the device has them.
-TEST(DeviceCostTest, GemmsKeepTheRoof) {
+TEST(SheetTimesTest, GemmsKeepTheRoof) {
   const HardwareProfile profile = H100();
-  const DeviceCost cost = CostOf(profile);
+  const CostModel cost = CostOf(profile);
   const double roof =
       Constant(profile, "gemm_share") * profile.device.bf16_flops_per_s;
   auto rate_of = [&](const GemmWork& work) {
@@ -125,12 +126,12 @@ TEST(DeviceCostTest, GemmsKeepTheRoof) {
 // profile that was measured on H200, by formula alone, against its table: those
 // of 50 us and more, which the constants were fitted to, and apart from them
 // the shorter ones, rows of small models.
-TEST(DeviceCostTest, FormulaMatchesMeasuredGemms) {
+TEST(SheetTimesTest, FormulaMatchesMeasuredGemms) {
   const auto measured = LoadNamedProfile("h200-sxm");
   ASSERT_TRUE(measured.ok()) << measured.status();
   HardwareProfile formula = *measured;
   formula.gemms.clear();
-  const DeviceCost cost = CostOf(formula);
+  const CostModel cost = CostOf(formula);
   std::vector<double> errors, short_errors;
   for (const GemmTime& time : measured->gemms) {
     const WorkPhase phase = time.trans_a   ? WorkPhase::kWeightGradient
@@ -153,8 +154,8 @@ TEST(DeviceCostTest, FormulaMatchesMeasuredGemms) {
 
 // Goal: time of attention grows with the square of the sequence, and its
 // backward pass is the longer.
-TEST(DeviceCostTest, AttentionIsQuadratic) {
-  const DeviceCost cost = CostOf(H100());
+TEST(SheetTimesTest, AttentionIsQuadratic) {
+  const CostModel cost = CostOf(H100());
   AttentionWork work{.phase = WorkPhase::kForward,
                      .num_sequences = 1,
                      .num_heads = 32,
@@ -172,9 +173,9 @@ TEST(DeviceCostTest, AttentionIsQuadratic) {
 
 // Goal: collectives take what their slowest level takes. Method: whole groups
 // inside a node; one member a node; two members a node, which share two links.
-TEST(DeviceCostTest, CollectivesFollowPlacement) {
+TEST(SheetTimesTest, CollectivesFollowPlacement) {
   const HardwareProfile profile = H100();
-  const DeviceCost cost = CostOf(profile);
+  const CostModel cost = CostOf(profile);
   constexpr double kBytes = 1e9;
   const double link =
       Constant(profile, "link_share") * profile.network[0].bytes_per_s;
@@ -202,7 +203,7 @@ TEST(DeviceCostTest, CollectivesFollowPlacement) {
       cost.CollectiveSeconds(CommKind::kAllToAll, kBytes, Group(32, 1), 8),
       kBytes * met / 8 / fabric, 1e-4);
   // In one rack of GB200s nothing leaves it.
-  const DeviceCost rack = CostOf(*LoadNamedProfile("gb200-nvl72"));
+  const CostModel rack = CostOf(*LoadNamedProfile("gb200-nvl72"));
   EXPECT_LT(
       rack.CollectiveSeconds(CommKind::kAllGather, kBytes, Group(64, 1)) * 10,
       gather(Group(64, 1)) * 8);
@@ -213,8 +214,8 @@ TEST(DeviceCostTest, CollectivesFollowPlacement) {
 // Goal: rings that enter and leave nodes at different devices are slow where
 // nothing relays between ports, others are not. Method: some, one and all of a
 // node's devices, with and without relays.
-TEST(DeviceCostTest, RingsOfSomeOfANodeNeedRelays) {
-  const DeviceCost cost = CostOf(H100());
+TEST(SheetTimesTest, RingsOfSomeOfANodeNeedRelays) {
+  const CostModel cost = CostOf(H100());
   constexpr double kBytes = 1e9;
   const auto slower = [&](GroupPlacement group) {
     const double relayed =
@@ -232,8 +233,8 @@ TEST(DeviceCostTest, RingsOfSomeOfANodeNeedRelays) {
 
 // Goal: products whose rows of weights or results do not start at 16 bytes are
 // slower, whatever the tokens. Method: GPT-2's 50,257 entries, and divisible.
-TEST(DeviceCostTest, CutRowsAreSlow) {
-  const DeviceCost cost = CostOf(H100());
+TEST(SheetTimesTest, CutRowsAreSlow) {
+  const CostModel cost = CostOf(H100());
   const auto head = [&](WorkPhase phase, int64_t vocab, int64_t tokens) {
     GemmWork work{.phase = phase, .m = tokens, .n = vocab, .k = 4096};
     if (phase == WorkPhase::kInputGradient) std::swap(work.n, work.k);
@@ -254,7 +255,7 @@ TEST(DeviceCostTest, CutRowsAreSlow) {
 
 // Goal: measured tables win over formulas near what was measured, and only
 // there. Method: a table that says a product takes a second.
-TEST(DeviceCostTest, MeasuredTablesWin) {
+TEST(SheetTimesTest, MeasuredTablesWin) {
   HardwareProfile profile = H100();
   profile.launch_overhead_s = 0;
   profile.gemms = {{.m = 4096,
@@ -278,7 +279,7 @@ TEST(DeviceCostTest, MeasuredTablesWin) {
                             .vocab_rows = 1,
                             .seconds = 1}};
   profile.bandwidth = {{.kind = OpKind::kAdd, .bytes = 1, .seconds = 1}};
-  const DeviceCost cost = CostOf(profile);
+  const CostModel cost = CostOf(profile);
   EXPECT_NEAR(cost.GemmSeconds(Square(4096), GemmFormat::kAsStored), 1, 1e-9);
   EXPECT_LT(cost.GemmSeconds(Square(16384), GemmFormat::kAsStored), 0.1);
   EXPECT_LT(cost.GemmSeconds(Square(4096), GemmFormat::kFloat8), 0.1);

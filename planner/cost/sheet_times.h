@@ -1,0 +1,91 @@
+// Computes how long one device takes for products, attention and passes over
+// memory by its data sheet and the constants of a profile.
+
+#ifndef MILLRACE_PLANNER_COST_SHEET_TIMES_H_
+#define MILLRACE_PLANNER_COST_SHEET_TIMES_H_
+
+#include "absl/status/statusor.h"
+#include "planner/cost/layer_work.h"
+#include "planner/layout/layout.h"
+#include "planner/profile/profile.h"
+
+namespace millrace {
+
+// The constants that a profile with device and network lists under `constants`,
+// all of one machine type. Shares are of what the data sheet says. A profile
+// that has measured tables alone needs none: its tables say what a device
+// reaches, the host's launches are part of them, and communication hides under
+// all that it runs beside.
+struct CostConstants {
+  // Of peak FLOP/s, by tiles that fill the device while nothing else limits
+  // them: power and clocks, issue, operands' way to the multiprocessors.
+  double gemm_share = 0;
+  double gemm_fp8_share = 0;
+  double gemm_fp4_share = 0;
+  double gemm_tile_s = 0;  // A tile's start and end, while nothing multiplies.
+  // Of the bf16 peak, of FlashAttention over long sequences.
+  double attention_forward_share = 0;
+  double attention_backward_share = 0;
+  double memory_share = 0;
+  double link_share = 0;    // Of the innermost level of the network.
+  double fabric_share = 0;  // Of the others.
+  // Of tensor-axis communication, what an Implementation that overlaps it
+  // hides under matrix products.
+  double tensor_hidden_share = 1;
+  double data_hidden_share = 1;  // Likewise of the data axis's, under passes.
+  // Seconds that the host takes for one kernel that it launches by itself; the
+  // device waits where its kernels are shorter.
+  double host_launch_s = 0;
+  double step_s = 0;  // Of a step beside its passes: data, clipping, logs.
+};
+
+// Whether the profile states rates of the device and of its network, and lists
+// any of the constants above. What it states must then be whole, or it is
+// refused.
+bool StatesSheet(const HardwareProfile& profile);
+
+// The products of attention without flash: scores and what they weigh, each
+// once forward and twice backward, for the gradients of both operands.
+struct ScoreProducts {
+  GemmWork scores;
+  GemmWork context;
+  int num_each;
+};
+ScoreProducts ScoreProductsOf(const AttentionWork& work);
+
+// All seconds are without launches.
+class SheetTimes {
+ public:
+  // InvalidArgument naming the figure of device or network or the constant that
+  // is missing or unknown, and what gives it.
+  static absl::StatusOr<SheetTimes> Create(const HardwareProfile& profile);
+
+  const CostConstants& constants() const { return constants_; }
+
+  // `format` counts where `work.low_precision`; as stored is bf16. A product is
+  // cut into tiles that the multiprocessors take in waves, each as long as its
+  // k and gemm_tile_s ask, and moves at least its operands.
+  double GemmSeconds(const GemmWork& work, GemmFormat format) const;
+  // FlashAttention by FLOPs (Dao, 2023: backward 2.5 x forward); otherwise as
+  // two products for each head, four in the backward pass. Passes over the
+  // scores are BandwidthWork.
+  double AttentionSeconds(const AttentionWork& work) const;
+  // What moves `bytes` of device memory in one pass takes.
+  double MemorySeconds(double bytes) const {
+    return bytes / memory_bytes_per_s_;
+  }
+
+ private:
+  SheetTimes(const DeviceSpec& device, const CostConstants& constants);
+  double FlopsPerSecond(GemmFormat format) const;
+
+  // Of the data sheet.
+  double bf16_flops_per_s_, fp8_flops_per_s_, fp4_flops_per_s_;
+  double multiprocessors_;
+  double memory_bytes_per_s_;  // Reached.
+  CostConstants constants_;
+};
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_COST_SHEET_TIMES_H_
