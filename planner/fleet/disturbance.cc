@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/statistics.h"
 #include "base/status_macros.h"
 #include "planner/cost/closed_form.h"
 #include "planner/cost/framework_behaviour.h"
@@ -288,15 +289,6 @@ std::string CauseText(const ClusterStep& step, const SlowdownCause& cause,
   return "";
 }
 
-// Of sorted values, interpolated.
-double Percentile(const std::vector<double>& sorted, double share) {
-  const double position = share * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<size_t>(position);
-  const size_t above = std::min(below + 1, sorted.size() - 1);
-  const double weight = position - static_cast<double>(below);
-  return sorted[below] * (1 - weight) + sorted[above] * weight;
-}
-
 int32_t StepsFor(const ClusterStep& step, const DisturbanceSpec& spec) {
   if (spec.num_steps.has_value()) return *spec.num_steps;
   // Passes both ways and their transfers.
@@ -307,8 +299,7 @@ int32_t StepsFor(const ClusterStep& step, const DisturbanceSpec& spec) {
                                          kSearchBudget.most_drawn_steps));
 }
 
-void FillSpread(std::vector<double> steps_s, DisturbedStep* disturbed) {
-  std::sort(steps_s.begin(), steps_s.end());
+void FillSpread(const std::vector<double>& steps_s, DisturbedStep* disturbed) {
   double squares = 0;
   for (const double step_s : steps_s) {
     squares +=
@@ -318,10 +309,10 @@ void FillSpread(std::vector<double> steps_s, DisturbedStep* disturbed) {
     disturbed->deviation_s =
         std::sqrt(squares / static_cast<double>(steps_s.size() - 1));
   }
-  disturbed->p5_s = Percentile(steps_s, 0.05);
-  disturbed->median_s = Percentile(steps_s, 0.5);
-  disturbed->p95_s = Percentile(steps_s, 0.95);
-  disturbed->longest_s = steps_s.back();
+  disturbed->p5_s = Quantile(steps_s, 0.05);
+  disturbed->median_s = Quantile(steps_s, 0.5);
+  disturbed->p95_s = Quantile(steps_s, 0.95);
+  disturbed->longest_s = Quantile(steps_s, 1);
 }
 
 }  // namespace
@@ -364,7 +355,7 @@ absl::StatusOr<DisturbedStep> SimulateDisturbed(const JobSpec& job,
       .seed = spec.seed,
       .num_slow_nodes = simulation.num_slow_machines,
       .causes = {}};
-  FillSpread(std::move(steps_s), &disturbed);
+  FillSpread(steps_s, &disturbed);
   for (const SlowdownCause& cause : simulation.causes) {
     if (cause.seconds <= 0 || disturbed.causes.size() == kMostCauses) break;
     disturbed.causes.push_back(

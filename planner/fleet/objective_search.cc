@@ -119,10 +119,9 @@ absl::StatusOr<ObjectivePlan> FindPlanForObjective(const SearchInput& input,
     best_figures = std::move(figures);
     best_objective = objective;
   }
-  ObjectivePlan chosen{
-      .plan = *best,
-      .num_devices = counts[static_cast<size_t>(best - plans.data())],
-      .goodput = std::nullopt};
+  ObjectivePlan chosen{.plan = *best,
+                       .num_devices = counts[best - plans.data()],
+                       .goodput = std::nullopt};
   if (spec.mean_time_between_failures_hours > 0 ||
       spec.price_per_device_hour > 0) {
     chosen.goodput = PredictGoodput(spec, best_figures);

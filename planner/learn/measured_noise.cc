@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/statistics.h"
 #include "planner/learn/outliers.h"
 #include "planner/profile/prediction_interval.h"
 
@@ -119,9 +120,7 @@ double BoundedNoise(double deviation) {
 ModelConstant* NoiseConstant(const std::string& name, double supposed,
                              HardwareProfile* profile) {
   std::vector<ModelConstant>& constants = profile->constants;
-  const auto found = std::find_if(
-      constants.begin(), constants.end(),
-      [&](const ModelConstant& constant) { return constant.name == name; });
+  const auto found = std::ranges::find(constants, name, &ModelConstant::name);
   if (found != constants.end()) return &*found;
   constants.push_back({.name = name, .value = supposed, .source = ""});
   return &constants.back();

@@ -3,17 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/check.h"
+#include "base/statistics.h"
 
 namespace millrace {
-
-double MedianOf(std::vector<double> values) {
-  CHECK(!values.empty());
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half]
-                                : (values[half - 1] + values[half]) / 2;
-}
 
 std::vector<bool> AreCredible(std::span<const double> log_ratios) {
   // Of Gaussian noise, the standard deviation is so many times the median

@@ -8,9 +8,6 @@
 
 namespace millrace {
 
-// The middle one, or the mean of the two in the middle. At least one value.
-double MedianOf(std::vector<double> values);
-
 // True for the values no further than three scaled median absolute deviations
 // (Hampel, 1974), or 15 % where they hardly scatter, from the median.
 // `log_ratios` are logarithms of measured over expected. Two values that

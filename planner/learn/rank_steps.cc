@@ -8,8 +8,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/statistics.h"
 #include "base/status_macros.h"
-#include "planner/learn/outliers.h"
 
 namespace millrace {
 namespace {
@@ -41,7 +41,7 @@ absl::StatusOr<RankStep> ReadRank(const Program& program,
       return NotThisLayout(absl::StrCat(
           "has times", where(event), ", whose Program has ", num_instructions));
     }
-    TimeSpan& span = step.spans[static_cast<size_t>(event.instruction)];
+    TimeSpan& span = step.spans[event.instruction];
     if (span.end_s >= 0) {
       return NotThisLayout(absl::StrCat("has two times", where(event)));
     }
@@ -63,16 +63,13 @@ absl::StatusOr<RankStep> ReadRank(const Program& program,
   for (const std::vector<InstructionId>& lane : program.lanes) {
     double lane_end_s = 0;
     for (const InstructionId id : lane) {
-      TimeSpan& span = step.spans[static_cast<size_t>(id)];
+      TimeSpan& span = step.spans[id];
       double ready_s = lane_end_s;
-      for (const InstructionId wait :
-           program.instructions[static_cast<size_t>(id)].waits) {
-        ready_s =
-            std::max(ready_s, step.spans[static_cast<size_t>(wait)].end_s);
+      for (const InstructionId wait : program.instructions[id].waits) {
+        ready_s = std::max(ready_s, step.spans[wait].end_s);
       }
       ready_s = std::min(ready_s, span.begin_s);
-      if (program.instructions[static_cast<size_t>(id)].lane ==
-          Lane::kCompute) {
+      if (program.instructions[id].lane == Lane::kCompute) {
         step.gaps_s.push_back(span.begin_s - ready_s);
       }
       span.begin_s = ready_s;
@@ -86,8 +83,7 @@ std::vector<InstructionId> WorldCollectives(const Program& program) {
   std::vector<InstructionId> ids;
   for (const InstructionId id :
        program.lanes[static_cast<int>(Lane::kDataComm)]) {
-    if (IsOfGroup(program.instructions[static_cast<size_t>(id)],
-                  Group::kWorld)) {
+    if (IsOfGroup(program.instructions[id], Group::kWorld)) {
       ids.push_back(id);
     }
   }
@@ -102,9 +98,8 @@ double Ahead(const RankStep& one, const std::vector<InstructionId>& ids_of_one,
   std::vector<double> differences;
   for (size_t i = 0; i < std::min(ids_of_one.size(), ids_of_other.size());
        ++i) {
-    differences.push_back(
-        other.spans[static_cast<size_t>(ids_of_other[i])].end_s -
-        one.spans[static_cast<size_t>(ids_of_one[i])].end_s);
+    differences.push_back(other.spans[ids_of_other[i]].end_s -
+                          one.spans[ids_of_one[i]].end_s);
   }
   return differences.empty() ? 0 : MedianOf(std::move(differences));
 }
@@ -189,8 +184,7 @@ void AddWorld(std::span<const Program> programs,
   for (size_t i = 0; i < by_stage.front().size(); ++i) {
     Meeting meeting;
     for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
-      const auto& ids = by_stage[static_cast<size_t>(
-          CoordinatesOf(layout, Rank{rank}).pipeline)];
+      const auto& ids = by_stage[CoordinatesOf(layout, Rank{rank}).pipeline];
       if (i < ids.size()) {
         meeting.push_back({static_cast<size_t>(rank), ids[i]});
       }
@@ -250,8 +244,7 @@ absl::StatusOr<std::vector<RankStep>> AlignRanks(
                                         ", the layout in stage ", stage));
     }
     ASSIGN_OR_RETURN(RankStep step,
-                     ReadRank(programs[static_cast<size_t>(stage)],
-                              *found->second, from_start));
+                     ReadRank(programs[stage], *found->second, from_start));
     steps.push_back(std::move(step));
   }
   if (by_rank.size() != steps.size()) {

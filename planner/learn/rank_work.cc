@@ -20,9 +20,9 @@ RankWork::RankWork(const std::vector<RankStep>& ranks,
     const Program& program = *ranks[rank].program;
     for (const InstructionId id :
          program.lanes[static_cast<int>(Lane::kCompute)]) {
-      const TimeSpan& span = ranks[rank].spans[static_cast<size_t>(id)];
+      const TimeSpan& span = ranks[rank].spans[id];
       computing_[rank].push_back(span);
-      const OpKind kind = program.instructions[static_cast<size_t>(id)].kind;
+      const OpKind kind = program.instructions[id].kind;
       if (Describe(kind).fills_device) fills_device_[rank].push_back(span);
     }
   }
@@ -31,9 +31,8 @@ RankWork::RankWork(const std::vector<RankStep>& ranks,
 double RankWork::CouldBegin(size_t rank, double ready_s) const {
   if (!profile_->overlap.waits) return ready_s;
   const std::vector<TimeSpan>& spans = fills_device_[rank];
-  const auto next = std::upper_bound(
-      spans.begin(), spans.end(), ready_s,
-      [](double time, const TimeSpan& span) { return time < span.begin_s; });
+  const auto next =
+      std::ranges::upper_bound(spans, ready_s, {}, &TimeSpan::begin_s);
   if (next == spans.begin()) return ready_s;
   return std::max(ready_s, std::prev(next)->end_s);
 }
@@ -63,9 +62,7 @@ std::vector<RankWork::Moment> RankWork::MomentsOf(size_t rank) const {
       for (const TimeSpan& span : flows_[other]) add(span, 1, 0, 0);
     }
   }
-  std::sort(
-      changes.begin(), changes.end(),
-      [](const Moment& a, const Moment& b) { return a.time_s < b.time_s; });
+  std::ranges::sort(changes, {}, &Moment::time_s);
   for (size_t i = 1; i < changes.size(); ++i) {
     const Moment& before = changes[i - 1];
     Moment& here = changes[i];
@@ -96,11 +93,9 @@ RankWork::Totals RankWork::At(size_t rank, double time_s) {
     moments_ = MomentsOf(rank);
     known_rank_ = rank;
   }
-  const std::vector<Moment>& moments = moments_;
-  const auto next = std::upper_bound(
-      moments.begin(), moments.end(), time_s,
-      [](double time, const Moment& moment) { return time < moment.time_s; });
-  if (next == moments.begin()) return {};
+  const auto next =
+      std::ranges::upper_bound(moments_, time_s, {}, &Moment::time_s);
+  if (next == moments_.begin()) return {};
   const Moment& since = *std::prev(next);
   return Grown(since, time_s - since.time_s);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/statistics.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "planner/cost/op_cost.h"
@@ -148,8 +150,8 @@ class Learning {
     const auto factor = [&](const HardwareProfile& of) {
       const std::vector<double>& contention = of.compute_contention;
       const int last = static_cast<int>(contention.size()) - 1;
-      const double shared = contention[static_cast<size_t>(
-          std::clamp(context.num_computing - 1, 0, last))];
+      const double shared =
+          contention[std::clamp(context.num_computing - 1, 0, last)];
       if (!context.overlapped) return shared;
       return shared *
              (communication ? of.overlap.communication : of.overlap.compute);
@@ -208,9 +210,8 @@ class Learning {
                          .num_calls = of.num_calls,
                          .is_minor = share < kMinorShare}});
     }
-    std::stable_sort(
-        errors.begin(), errors.end(),
-        [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::ranges::stable_sort(errors, std::greater<>(),
+                             &std::pair<double, ShapeError>::first);
     errors.resize(std::min(errors.size(), kMostErrors));
     std::vector<ShapeError> chosen;
     for (auto& [share, error] : errors) chosen.push_back(error);
@@ -366,10 +367,7 @@ class Learning {
     ForgetOld(&profile());
     const StepError error = ErrorOfHistory(profile());
     if (error.is_given()) profile().step_error = error;
-    std::stable_sort(result.learnt.begin(), result.learnt.end(),
-                     [](const LearntValue& a, const LearntValue& b) {
-                       return Moved(a) > Moved(b);
-                     });
+    std::ranges::stable_sort(result.learnt, std::greater<>(), Moved);
     return absl::OkStatus();
   }
 

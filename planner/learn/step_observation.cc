@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/statistics.h"
 #include "base/status_macros.h"
 #include "planner/learn/outliers.h"
 #include "planner/learn/rank_steps.h"
@@ -69,11 +70,10 @@ class Observer {
 
   const Layout& layout() const { return programs_.front().layout; }
   const Instruction& InstructionOf(const Participant& member) const {
-    return (*ranks_)[member.rank_idx]
-        .program->instructions[static_cast<size_t>(member.id)];
+    return (*ranks_)[member.rank_idx].program->instructions[member.id];
   }
   const TimeSpan& SpanOf(const Participant& member) const {
-    return (*ranks_)[member.rank_idx].spans[static_cast<size_t>(member.id)];
+    return (*ranks_)[member.rank_idx].spans[member.id];
   }
 
   void FindMeetings() {
@@ -94,10 +94,9 @@ class Observer {
       }
       flows_.push_back({std::move(meeting), seconds});
     }
-    std::stable_sort(
-        flows_.begin(), flows_.end(), [](const Flow& a, const Flow& b) {
-          return a.members.front().rank_idx < b.members.front().rank_idx;
-        });
+    std::ranges::stable_sort(flows_, {}, [](const Flow& flow) {
+      return flow.members.front().rank_idx;
+    });
   }
 
   void Compute() {
@@ -105,13 +104,12 @@ class Observer {
       const RankStep& step = (*ranks_)[rank];
       for (const InstructionId id :
            step.program->lanes[static_cast<int>(Lane::kCompute)]) {
-        const Instruction& instruction =
-            step.program->instructions[static_cast<size_t>(id)];
+        const Instruction& instruction = step.program->instructions[id];
         const OpShape shape =
             ShapeOf(layout(), instruction.kind, instruction.attributes);
         // Without bytes there is nothing to measure by.
         if (shape.figures[0] <= 0) continue;
-        const TimeSpan& span = step.spans[static_cast<size_t>(id)];
+        const TimeSpan& span = step.spans[id];
         const RankWork::Circumstances how = work_.During(rank, span);
         Add({shape, how.context}, rank, how.alone_s * RowShare(instruction),
             span.seconds());
@@ -195,10 +193,7 @@ class Observer {
   bool LiesAsMeasured(const Meeting& members) const {
     const auto per_host = static_cast<size_t>(cost_.profile().ranks_per_host);
     const auto [low, high] =
-        std::minmax_element(members.begin(), members.end(),
-                            [](const Participant& a, const Participant& b) {
-                              return a.rank_idx < b.rank_idx;
-                            });
+        std::ranges::minmax_element(members, {}, &Participant::rank_idx);
     return low->rank_idx / per_host == high->rank_idx / per_host ||
            high->rank_idx - low->rank_idx + 1 == members.size();
   }

@@ -1,6 +1,7 @@
 #include "planner/profile/profile_merge.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "base/statistics.h"
 #include "base/status_macros.h"
 #include "planner/profile/profile_fields.h"
 #include "planner/text/yaml_tree.h"
@@ -29,10 +31,8 @@ class RowKey {
   void operator()(const char* key, bool& value) {
     Add(key, value ? "true" : "false");
   }
-  void operator()(const char* key, int32_t& value) {
-    Add(key, absl::StrCat(value));
-  }
-  void operator()(const char* key, int64_t& value) {
+  template <typename Integer>
+  void operator()(const char* key, Integer& value) {
     Add(key, absl::StrCat(value));
   }
   void operator()(const char* key, OpKind& value) {
@@ -61,18 +61,12 @@ double MedianSeconds(const std::vector<Measurement>& measurements) {
   for (const Measurement& measurement : measurements) {
     seconds.push_back(measurement.seconds);
   }
-  std::sort(seconds.begin(), seconds.end());
-  const size_t half = seconds.size() / 2;
-  return seconds.size() % 2 == 1 ? seconds[half]
-                                 : (seconds[half - 1] + seconds[half]) / 2;
+  return MedianOf(std::move(seconds));
 }
 
 bool AreFarApart(const std::vector<Measurement>& measurements) {
   const auto [quickest, slowest] =
-      std::minmax_element(measurements.begin(), measurements.end(),
-                          [](const Measurement& a, const Measurement& b) {
-                            return a.seconds < b.seconds;
-                          });
+      std::ranges::minmax_element(measurements, {}, &Measurement::seconds);
   return slowest->seconds > kWarnedSpread * quickest->seconds;
 }
 
@@ -97,11 +91,13 @@ class TableJoiner {
   void operator()(const char* key, std::vector<CommunicationTime>& rows) {
     Join(key, &HardwareProfile::communication, rows);
   }
-  void operator()(const char* key, std::vector<CopyEngineTime>& rows) {
+  void Optional(const char* key, std::vector<CopyEngineTime>& rows) {
     Join(key, &HardwareProfile::copy_engines, rows);
   }
   template <typename Field>
   void operator()(const char*, Field&) {}
+  template <typename Field>
+  void Optional(const char*, Field&) {}
 
  private:
   template <typename Row>
@@ -214,10 +210,7 @@ Parts OldestFirst(const std::vector<ProfilePart>& parts) {
     return std::make_pair(!part->profile.gemms.empty(),
                           part->profile.provenance.date);
   };
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [&](const ProfilePart* a, const ProfilePart* b) {
-                     return age(a) < age(b);
-                   });
+  std::ranges::stable_sort(sorted, {}, age);
   return sorted;
 }
 
@@ -238,10 +231,8 @@ std::vector<ModelConstant> MergeConstants(const Parts& parts) {
   std::vector<ModelConstant> merged;
   for (const ProfilePart* part : parts) {
     for (const ModelConstant& constant : part->profile.constants) {
-      const auto known = std::find_if(merged.begin(), merged.end(),
-                                      [&](const ModelConstant& other) {
-                                        return other.name == constant.name;
-                                      });
+      const auto known =
+          std::ranges::find(merged, constant.name, &ModelConstant::name);
       if (known == merged.end()) {
         merged.push_back(constant);
       } else {
@@ -281,19 +272,14 @@ KernelTuning MergeTuning(const Parts& parts) {
   for (const ProfilePart* part : parts) {
     if (part->profile.tuning.is_given()) newest_first.push_back(part);
   }
-  std::stable_sort(newest_first.begin(), newest_first.end(),
-                   [](const ProfilePart* a, const ProfilePart* b) {
-                     return a->profile.tuning.date > b->profile.tuning.date;
-                   });
+  std::ranges::stable_sort(
+      newest_first, std::greater<>(),
+      [](const ProfilePart* part) { return part->profile.tuning.date; });
   if (newest_first.empty()) return {};
   KernelTuning merged = newest_first.front()->profile.tuning;
+  merged.kernels.clear();
+  merged.products.clear();
   std::set<std::string> seen, commands = {merged.command};
-  for (const KernelChoice& kernel : merged.kernels) {
-    seen.insert(absl::StrCat(kernel.family, " ", kernel.shape_class));
-  }
-  for (const ProductChoice& product : merged.products) {
-    seen.insert(product.shape);
-  }
   for (const ProfilePart* part : newest_first) {
     const KernelTuning& tuning = part->profile.tuning;
     if (tuning.device != merged.device) continue;

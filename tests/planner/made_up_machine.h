@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/statistics.h"
 #include "planner/cost/op_cost.h"
-#include "planner/learn/outliers.h"
 #include "planner/learn/recalibrate.h"
 #include "planner/lower/lower.h"
 #include "planner/profile/op_shape.h"
