@@ -110,12 +110,8 @@ bool IsOfDevice(const std::string& device, const HardwareProfile& profile) {
                                          " ", profile.provenance.description));
   for (const absl::string_view word :
        absl::StrSplit(device, absl::ByAnyChar(" -_"), absl::SkipEmpty())) {
-    const bool has_letter =
-        std::any_of(word.begin(), word.end(),
-                    [](unsigned char c) { return absl::ascii_isalpha(c); });
-    const bool has_digit =
-        std::any_of(word.begin(), word.end(),
-                    [](unsigned char c) { return absl::ascii_isdigit(c); });
+    const bool has_letter = std::ranges::any_of(word, absl::ascii_isalpha);
+    const bool has_digit = std::ranges::any_of(word, absl::ascii_isdigit);
     const bool is_size = absl::EndsWithIgnoreCase(word, "gb");
     if (has_letter && has_digit && !is_size) {
       return absl::StrContains(known, absl::AsciiStrToLower(word));

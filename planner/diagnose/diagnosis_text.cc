@@ -7,17 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/units.h"
 #include "planner/diagnose/hints.h"
+#include "planner/text/page.h"
 
 namespace millrace {
 namespace {
 
 constexpr size_t kNameWidth = 64;
 constexpr size_t kGapNameWidth = 40;  // Beside an operator and a call.
-constexpr size_t kLineWidth = 100;
 
 std::string Time(int64_t ns) { return FormatSeconds(ns * 1e-9); }
 
@@ -33,19 +32,10 @@ std::string ShortName(absl::string_view name, size_t width) {
   return absl::StrCat(name.substr(0, width - 3), "...");
 }
 
-// Breaks at spaces; every line begins with `indent`.
-std::string Wrapped(absl::string_view text, absl::string_view indent) {
-  std::string out;
-  std::string line(indent);
-  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
-    if (line.size() > indent.size() &&
-        line.size() + 1 + word.size() > kLineWidth) {
-      absl::StrAppend(&out, line, "\n");
-      line = std::string(indent);
-    }
-    absl::StrAppend(&line, line.size() > indent.size() ? " " : "", word);
-  }
-  return absl::StrCat(out, line, "\n");
+// On lines that all begin with `indent` spaces.
+std::string Indented(absl::string_view text, size_t indent) {
+  return absl::StrCat(
+      WrapLine(absl::StrCat(std::string(indent, ' '), text), indent), "\n");
 }
 
 std::string Row(absl::string_view label, int64_t part_ns, int64_t whole_ns,
@@ -232,8 +222,8 @@ std::string HintsText(const Diagnosis& diagnosis) {
     absl::StrAppend(
         &out, "  ", hint.id, ": at most ", Time(hint.saves_at_most_ns), " (",
         Share(hint.saves_at_most_ns, diagnosis.total.split.window_ns), ")\n",
-        Wrapped(absl::StrCat(hint.evidence, "."), "    "),
-        Wrapped(hint.remedy, "    "));
+        Indented(absl::StrCat(hint.evidence, "."), 4),
+        Indented(hint.remedy, 4));
   }
   return out;
 }
@@ -276,16 +266,16 @@ std::string AdviceText(const Diagnosis& diagnosis, const Advice& advice) {
                           advice.speedup());
     if (advice.fits_trace()) {
       absl::StrAppend(
-          &out, Wrapped(absl::StrCat(FormatSeconds(advice.measured_s),
-                                     " would become ",
-                                     FormatSeconds(advice.expected_s()),
-                                     ", if the step falls as far short of its "
-                                     "prediction in the one as in the other."),
-                        "          "));
+          &out, Indented(absl::StrCat(FormatSeconds(advice.measured_s),
+                                      " would become ",
+                                      FormatSeconds(advice.expected_s()),
+                                      ", if the step falls as far short of its "
+                                      "prediction in the one as in the other."),
+                         10));
     }
   }
   for (const std::string& caveat : advice.caveats) {
-    absl::StrAppend(&out, Wrapped(absl::StrCat("but ", caveat), "    "));
+    absl::StrAppend(&out, Indented(absl::StrCat("but ", caveat), 4));
   }
   return out;
 }
@@ -295,31 +285,19 @@ std::string PlanText(const Diagnosis& diagnosis, const Advice* advice) {
     return LayoutShareText(diagnosis) + AdviceText(diagnosis, *advice);
   }
   return LayoutShareText(diagnosis) +
-         Wrapped(
+         Indented(
              "Which one, the trace cannot say: it knows neither model nor "
              "batch nor layout. Name them with --job JOB (millrace import "
              "makes one) and the hardware with --profile NAME.",
-             "    ");
+             4);
 }
 
 }  // namespace
 
 const char* GapCauseName(GapCause cause) {
-  switch (cause) {
-    case GapCause::kLaunch:
-      return "launch";
-    case GapCause::kSynchronize:
-      return "synchronize";
-    case GapCause::kAllocate:
-      return "allocate";
-    case GapCause::kQueued:
-      return "queued";
-    case GapCause::kUnknown:
-      return "unknown";
-    case GapCause::kEnd:
-      return "end";
-  }
-  return "unknown";
+  constexpr const char* kNames[kNumGapCauses] = {
+      "launch", "synchronize", "allocate", "queued", "unknown", "end"};
+  return kNames[static_cast<int>(cause)];
 }
 
 std::string DiagnosisToText(const std::string& name, const Trace& trace,

@@ -24,10 +24,8 @@ CallKind KindOf(absl::string_view name) {
 }
 
 int64_t OverlapNs(const TimeSet& set, const Interval& interval) {
-  auto at = std::lower_bound(set.begin(), set.end(), interval.start_ns,
-                             [](const Interval& member, int64_t start_ns) {
-                               return member.end_ns <= start_ns;
-                             });
+  auto at =
+      std::ranges::upper_bound(set, interval.start_ns, {}, &Interval::end_ns);
   int64_t overlap = 0;
   for (; at != set.end() && at->start_ns < interval.end_ns; ++at) {
     overlap += std::min(at->end_ns, interval.end_ns) -
@@ -86,9 +84,8 @@ GapCause GapExplainer::CauseOf(const Interval& idle,
   if (waits == waits_by_thread_.end()) return GapCause::kLaunch;
   // The last wait that began before the GPU ran dry; had it returned by then,
   // it is not to blame.
-  const auto after = std::lower_bound(
-      waits->second.begin(), waits->second.end(), idle.start_ns,
-      [](const Interval& wait, int64_t time) { return wait.start_ns < time; });
+  const auto after = std::ranges::lower_bound(waits->second, idle.start_ns, {},
+                                              &Interval::start_ns);
   if (after == waits->second.begin()) return GapCause::kLaunch;
   const Interval& wait = *(after - 1);
   return wait.end_ns >= idle.start_ns && wait.end_ns <= launch->time.start_ns
@@ -105,11 +102,8 @@ Gap GapExplainer::Explain(int32_t device, const Interval& idle,
     gap.launched_by = trace_.names[launch->name_idx];
   }
   if (next->external_id == kNoId) return gap;
-  const auto op =
-      std::lower_bound(trace_.ops.begin(), trace_.ops.end(), next->external_id,
-                       [](const HostOp& candidate, int64_t external_id) {
-                         return candidate.external_id < external_id;
-                       });
+  const auto op = std::ranges::lower_bound(trace_.ops, next->external_id, {},
+                                           &HostOp::external_id);
   if (op != trace_.ops.end() && op->external_id == next->external_id) {
     gap.op = trace_.names[op->name_idx];
   }

@@ -1,11 +1,13 @@
 #include "planner/diagnose/hints.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/substitute.h"
 #include "base/units.h"
 
 namespace millrace {
@@ -13,93 +15,57 @@ namespace {
 
 std::string TimeText(int64_t ns) { return FormatSeconds(ns * 1e-9); }
 
-const GapTotal& GapsOf(const DeviceTime& total, GapCause cause) {
-  return total.gaps_by_cause[static_cast<size_t>(cause)];
-}
+// What the gaps of one cause mean. In `evidence` $0 is the number of these
+// gaps, $1 their length, $2 the part of it within launching calls, and $3 the
+// number of kernels.
+struct GapHint {
+  GapCause cause;
+  const char* id;
+  const char* evidence;
+  const char* remedy;
+};
+constexpr GapHint kGapHints[] = {
+    {GapCause::kLaunch, "launch_bound",
+     "in $0 gaps, for $3 kernels, the GPU was idle until the host launched the "
+     "next work: $1 in all, of which $2 within the launching calls",
+     "Millrace's kernels allocate nothing and never wait, so a step of fused "
+     "ones can be captured into one CUDA graph: one launch a step "
+     "(docs/kernels.md)."},
+    {GapCause::kSynchronize, "synchronize",
+     "before $0 of the gaps the host waited for the GPU (.item(), .cpu(), "
+     "print of a tensor, or a synchronize) and only then launched more; $1 "
+     "idle in all",
+     "Millrace's optimizer kernels read nothing back: gradient norm, clipping "
+     "and skipped steps stay on the GPU (gradient_norm_bf16 in "
+     "kernels/README.md). Read losses rarely, or a step late."},
+    {GapCause::kAllocate, "allocate",
+     "$0 gaps are mostly cudaMalloc or cudaFree, $1 in all",
+     "Millrace gives every buffer its offset before the first step and "
+     "allocates nothing within one; in PyTorch, expandable_segments or a lower "
+     "peak avoids the retries."},
+    {GapCause::kQueued, "queued",
+     "$0 gaps ended with work that had been launched before they began, $1 in "
+     "all: the GPU's own start of a kernel (about 1 us each), or a stream that "
+     "waits for an event",
+     "Fewer, fused kernels start less often; Millrace derives its waits from "
+     "the buffers that ops share and keeps no other (docs/architecture.md)."},
+    {GapCause::kUnknown, "unknown_gaps",
+     "$0 gaps of $1 in all, and no launches to explain them",
+     "Record with ProfilerActivity.CPU beside CUDA to see what the host did."},
+    {GapCause::kEnd, "step_end",
+     "the GPU idles $1 at the end, until the next step starts",
+     "What runs there is between two steps: data loading, logging, "
+     "profiler.step(). Millrace prepares its data before training "
+     "(docs/data.md)."},
+};
 
-Hint LaunchHint(const DeviceTime& total) {
-  const GapTotal& gaps = GapsOf(total, GapCause::kLaunch);
-  return {
-      .id = "launch_bound",
-      .evidence = absl::StrCat(
-          "in ", gaps.num_gaps, " gaps, for ", total.num_kernels,
-          " kernels, the GPU was idle until the host launched the next work: ",
-          TimeText(gaps.idle_ns), " in all, of which ",
-          TimeText(total.launch_call_ns), " within the launching calls"),
-      .remedy =
-          "Millrace's kernels allocate nothing and never wait, so a step "
-          "of fused ones can be captured into one CUDA graph: one launch "
-          "a step (docs/kernels.md).",
-      .saves_at_most_ns = gaps.idle_ns};
-}
-
-Hint SynchronizeHint(const DeviceTime& total) {
-  const GapTotal& gaps = GapsOf(total, GapCause::kSynchronize);
-  return {.id = "synchronize",
-          .evidence = absl::StrCat(
-              "before ", gaps.num_gaps,
-              " of the gaps the host waited for the GPU (.item(), .cpu(), "
-              "print of a tensor, or a synchronize) and only then launched "
-              "more; ",
-              TimeText(gaps.idle_ns), " idle in all"),
-          .remedy =
-              "Millrace's optimizer kernels read nothing back: gradient norm, "
-              "clipping and skipped steps stay on the GPU (gradient_norm_bf16 "
-              "in kernels/README.md). Read losses rarely, or a step late.",
-          .saves_at_most_ns = gaps.idle_ns};
-}
-
-Hint AllocateHint(const DeviceTime& total) {
-  const GapTotal& gaps = GapsOf(total, GapCause::kAllocate);
-  return {.id = "allocate",
-          .evidence = absl::StrCat(gaps.num_gaps,
-                                   " gaps are mostly cudaMalloc or cudaFree, ",
-                                   TimeText(gaps.idle_ns), " in all"),
-          .remedy =
-              "Millrace gives every buffer its offset before the first "
-              "step and allocates nothing within one; in PyTorch, "
-              "expandable_segments or a lower peak avoids the retries.",
-          .saves_at_most_ns = gaps.idle_ns};
-}
-
-Hint QueuedHint(const DeviceTime& total) {
-  const GapTotal& gaps = GapsOf(total, GapCause::kQueued);
-  return {
-      .id = "queued",
-      .evidence = absl::StrCat(
-          gaps.num_gaps,
-          " gaps ended with work that had been launched before they began, ",
-          TimeText(gaps.idle_ns),
-          " in all: the GPU's own start of a kernel (about 1 us each), or "
-          "a stream that waits for an event"),
-      .remedy =
-          "Fewer, fused kernels start less often; Millrace derives "
-          "its waits from the buffers that ops share and keeps no "
-          "other (docs/architecture.md).",
-      .saves_at_most_ns = gaps.idle_ns};
-}
-
-Hint UnknownGapHint(const DeviceTime& total) {
-  const GapTotal& gaps = GapsOf(total, GapCause::kUnknown);
-  return {.id = "unknown_gaps",
-          .evidence =
-              absl::StrCat(gaps.num_gaps, " gaps of ", TimeText(gaps.idle_ns),
-                           " in all, and no launches to explain them"),
-          .remedy =
-              "Record with ProfilerActivity.CPU beside CUDA to see what "
-              "the host did.",
-          .saves_at_most_ns = gaps.idle_ns};
-}
-
-Hint EndHint(const DeviceTime& total) {
-  const GapTotal& gaps = GapsOf(total, GapCause::kEnd);
-  return {.id = "step_end",
-          .evidence = absl::StrCat("the GPU idles ", TimeText(gaps.idle_ns),
-                                   " at the end, until the next step starts"),
-          .remedy =
-              "What runs there is between two steps: data loading, "
-              "logging, profiler.step(). Millrace prepares its data "
-              "before training (docs/data.md).",
+Hint HintOf(const GapHint& hint, const DeviceTime& total) {
+  const GapTotal& gaps = total.gaps_by_cause[static_cast<size_t>(hint.cause)];
+  return {.id = hint.id,
+          .evidence = absl::Substitute(
+              hint.evidence, gaps.num_gaps, TimeText(gaps.idle_ns),
+              TimeText(total.launch_call_ns), total.num_kernels),
+          .remedy = hint.remedy,
           .saves_at_most_ns = gaps.idle_ns};
 }
 
@@ -192,10 +158,7 @@ Hint CopyHint(const DeviceTime& total) {
       TimeText(total.split.exposed_copy_ns), " with no kernel beside");
   if (!total.copies.empty()) {
     const CopyTime& longest =
-        *std::max_element(total.copies.begin(), total.copies.end(),
-                          [](const CopyTime& a, const CopyTime& b) {
-                            return a.sum_ns < b.sum_ns;
-                          });
+        *std::ranges::max_element(total.copies, {}, &CopyTime::sum_ns);
     absl::StrAppend(&evidence, "; longest: ", longest.num_copies, " x ",
                     longest.name, ", ", TimeText(longest.sum_ns));
   }
@@ -212,10 +175,11 @@ Hint CopyHint(const DeviceTime& total) {
 
 std::vector<Hint> HintsFor(const Diagnosis& diagnosis) {
   const DeviceTime& total = diagnosis.total;
-  std::vector<Hint> hints = {
-      LaunchHint(total),      SynchronizeHint(total), AllocateHint(total),
-      QueuedHint(total),      UnknownGapHint(total),  EndHint(total),
-      ShortKernelHint(total), MemoryBoundHint(total), CopyHint(total)};
+  std::vector<Hint> hints;
+  for (const GapHint& hint : kGapHints) hints.push_back(HintOf(hint, total));
+  hints.push_back(ShortKernelHint(total));
+  hints.push_back(MemoryBoundHint(total));
+  hints.push_back(CopyHint(total));
   for (int i = 0; i < kNumCollectives; ++i) {
     hints.push_back(
         CollectiveHint(static_cast<Collective>(i), total.collectives[i]));
@@ -224,10 +188,7 @@ std::vector<Hint> HintsFor(const Diagnosis& diagnosis) {
   std::erase_if(hints, [least_ns](const Hint& hint) {
     return hint.saves_at_most_ns < least_ns;
   });
-  std::stable_sort(hints.begin(), hints.end(),
-                   [](const Hint& a, const Hint& b) {
-                     return a.saves_at_most_ns > b.saves_at_most_ns;
-                   });
+  std::ranges::stable_sort(hints, std::greater<>(), &Hint::saves_at_most_ns);
   return hints;
 }
 

@@ -7,10 +7,7 @@
 namespace millrace {
 
 TimeSet MergeIntervals(std::vector<Interval> intervals) {
-  std::sort(intervals.begin(), intervals.end(),
-            [](const Interval& a, const Interval& b) {
-              return a.start_ns < b.start_ns;
-            });
+  std::ranges::sort(intervals, {}, &Interval::start_ns);
   TimeSet merged;
   for (const Interval& interval : intervals) {
     if (interval.end_ns <= interval.start_ns) continue;

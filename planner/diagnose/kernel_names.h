@@ -38,14 +38,14 @@ enum class Collective {
 };
 inline constexpr int kNumCollectives = 8;
 
-// A kernel whose name contains `piece`, in any case of letters, is of
-// `category`. The first row that fits decides.
-struct KernelPattern {
-  absl::string_view piece;  // Lower case.
+// A kernel whose name contains one of `pieces`, in any case of letters, is of
+// `category`. The first of these that fits decides.
+struct KernelPatterns {
+  absl::string_view pieces;  // Lower case, separated by spaces.
   KernelCategory category;
 };
 
-absl::Span<const KernelPattern> KernelPatterns();
+absl::Span<const KernelPatterns> AllKernelPatterns();
 
 // kOther where no pattern fits.
 KernelCategory CategorizeKernel(absl::string_view name);

@@ -1,7 +1,9 @@
 #include "planner/diagnose/trace_analysis.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -9,13 +11,90 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "planner/diagnose/gap_causes.h"
-#include "planner/diagnose/step_windows.h"
 
 namespace millrace {
 namespace {
 
 constexpr size_t kNumLargestGaps = 8;
 constexpr size_t kNumLongestKernels = 10;
+
+// --- When each recorded step ran on each GPU ---
+
+using WindowByDevice = std::map<int32_t, Interval>;
+using StepInterval = std::pair<int64_t, Interval>;
+
+// One interval a step, from its first mark's start to its last mark's end, as
+// a device has one mark a stream; by start.
+std::vector<StepInterval> MarksOf(const Trace& trace,
+                                  std::optional<int32_t> device) {
+  std::map<int64_t, Interval> by_step;
+  for (const StepMark& mark : trace.steps) {
+    if (mark.device != device) continue;
+    const auto [found, is_new] = by_step.try_emplace(mark.step, mark.time);
+    if (is_new) continue;
+    Interval& time = found->second;
+    time.start_ns = std::min(time.start_ns, mark.time.start_ns);
+    time.end_ns = std::max(time.end_ns, mark.time.end_ns);
+  }
+  std::vector<StepInterval> steps(by_step.begin(), by_step.end());
+  std::ranges::sort(
+      steps, {}, [](const StepInterval& step) { return step.second.start_ns; });
+  return steps;
+}
+
+int64_t EndOfWorkLaunchedIn(const Trace& trace, const GapExplainer& explainer,
+                            int32_t device, const Interval& host) {
+  int64_t end_ns = host.end_ns;
+  for (const GpuEvent& event : trace.gpu_events) {
+    if (event.device != device) continue;
+    const HostCall* launch = explainer.LaunchOf(event);
+    if (launch == nullptr || launch->time.start_ns < host.start_ns ||
+        launch->time.start_ns >= host.end_ns) {
+      continue;
+    }
+    end_ns = std::max(end_ns, event.time.end_ns);
+  }
+  return end_ns;
+}
+
+// From the first GPU event of each device to the end of its last.
+WindowByDevice RecordedWindows(const Trace& trace) {
+  WindowByDevice windows;
+  for (const GpuEvent& event : trace.gpu_events) {
+    Interval& window =
+        windows.try_emplace(event.device, event.time).first->second;
+    window.start_ns = std::min(window.start_ns, event.time.start_ns);
+    window.end_ns = std::max(window.end_ns, event.time.end_ns);
+  }
+  return windows;
+}
+
+// The windows of each ProfilerStep# annotation. A device's own annotations
+// count where it has any, else the host's. A step reaches to the start of the
+// next, so that idle time between two steps belongs to the earlier one; the
+// last one reaches to the end of its annotation or, by the host's annotations,
+// of the last work launched within it. Empty without annotations.
+std::map<int64_t, WindowByDevice> StepWindows(const Trace& trace,
+                                              const GapExplainer& explainer) {
+  std::map<int64_t, WindowByDevice> windows;
+  for (const auto& [device, recorded] : RecordedWindows(trace)) {
+    std::vector<StepInterval> steps = MarksOf(trace, device);
+    if (steps.empty()) {
+      steps = MarksOf(trace, std::nullopt);
+      if (steps.empty()) continue;
+      Interval& last = steps.back().second;
+      last.end_ns = EndOfWorkLaunchedIn(trace, explainer, device, last);
+    }
+    for (size_t i = 0; i < steps.size(); ++i) {
+      Interval window = steps[i].second;
+      if (i + 1 < steps.size()) window.end_ns = steps[i + 1].second.start_ns;
+      windows[steps[i].first][device] = window;
+    }
+  }
+  return windows;
+}
+
+// --- What a GPU did in a window ---
 
 // An event's part within the window, with what its name says.
 struct Piece {
@@ -184,10 +263,7 @@ class DeviceAnalysis {
     for (auto& [name_idx, copy] : by_name) {
       time_.copies.push_back(std::move(copy));
     }
-    std::stable_sort(time_.copies.begin(), time_.copies.end(),
-                     [](const CopyTime& a, const CopyTime& b) {
-                       return a.sum_ns > b.sum_ns;
-                     });
+    std::ranges::stable_sort(time_.copies, std::greater<>(), &CopyTime::sum_ns);
   }
 
   void AddStreams() {
@@ -197,8 +273,7 @@ class DeviceAnalysis {
     }
     for (const auto& [stream, pieces] : by_stream) {
       const int64_t num_copies =
-          std::count_if(pieces.begin(), pieces.end(),
-                        [](const Piece& piece) { return piece.is_copy; });
+          std::ranges::count(pieces, true, &Piece::is_copy);
       time_.streams.push_back(
           {.stream = stream,
            .num_kernels = static_cast<int64_t>(pieces.size()) - num_copies,
@@ -232,8 +307,8 @@ class DeviceAnalysis {
 
   void KeepLargestGaps() {
     std::vector<Gap>& gaps = time_.largest_gaps;
-    std::stable_sort(gaps.begin(), gaps.end(), [](const Gap& a, const Gap& b) {
-      return a.time.length_ns() > b.time.length_ns();
+    std::ranges::stable_sort(gaps, std::greater<>(), [](const Gap& gap) {
+      return gap.time.length_ns();
     });
     if (gaps.size() > kNumLargestGaps) gaps.resize(kNumLargestGaps);
   }
@@ -245,12 +320,15 @@ class DeviceAnalysis {
   Parts parts_;
 };
 
+template <typename Record, typename... Fields>
+void AddFields(const Record& from, Record& to, Fields Record::*... fields) {
+  ((to.*fields += from.*fields), ...);
+}
+
 void AddSplit(const TimeSplit& from, TimeSplit& to) {
-  to.window_ns += from.window_ns;
-  to.compute_ns += from.compute_ns;
-  to.exposed_communication_ns += from.exposed_communication_ns;
-  to.exposed_copy_ns += from.exposed_copy_ns;
-  to.idle_ns += from.idle_ns;
+  AddFields(from, to, &TimeSplit::window_ns, &TimeSplit::compute_ns,
+            &TimeSplit::exposed_communication_ns, &TimeSplit::exposed_copy_ns,
+            &TimeSplit::idle_ns);
 }
 
 DeviceTime SumOf(const std::vector<DeviceTime>& devices) {
@@ -258,33 +336,28 @@ DeviceTime SumOf(const std::vector<DeviceTime>& devices) {
   std::map<std::string, CopyTime> copies;
   for (const DeviceTime& device : devices) {
     AddSplit(device.split, total.split);
-    total.communication_ns += device.communication_ns;
-    total.copy_ns += device.copy_ns;
+    AddFields(device, total, &DeviceTime::communication_ns,
+              &DeviceTime::copy_ns, &DeviceTime::launch_call_ns,
+              &DeviceTime::num_kernels, &DeviceTime::num_compute_kernels,
+              &DeviceTime::num_short_kernels, &DeviceTime::short_kernel_ns);
     for (int i = 0; i < kNumKernelCategories; ++i) {
-      total.categories[i].num_kernels += device.categories[i].num_kernels;
-      total.categories[i].sum_ns += device.categories[i].sum_ns;
-      total.categories[i].share_ns += device.categories[i].share_ns;
+      AddFields(device.categories[i], total.categories[i],
+                &CategoryTime::num_kernels, &CategoryTime::sum_ns,
+                &CategoryTime::share_ns);
     }
     for (int i = 0; i < kNumCollectives; ++i) {
-      total.collectives[i].num_kernels += device.collectives[i].num_kernels;
-      total.collectives[i].busy_ns += device.collectives[i].busy_ns;
-      total.collectives[i].overlapped_ns += device.collectives[i].overlapped_ns;
-      total.collectives[i].exposed_ns += device.collectives[i].exposed_ns;
+      AddFields(device.collectives[i], total.collectives[i],
+                &CollectiveTime::num_kernels, &CollectiveTime::busy_ns,
+                &CollectiveTime::overlapped_ns, &CollectiveTime::exposed_ns);
     }
     for (int i = 0; i < kNumGapCauses; ++i) {
-      total.gaps_by_cause[i].num_gaps += device.gaps_by_cause[i].num_gaps;
-      total.gaps_by_cause[i].idle_ns += device.gaps_by_cause[i].idle_ns;
+      AddFields(device.gaps_by_cause[i], total.gaps_by_cause[i],
+                &GapTotal::num_gaps, &GapTotal::idle_ns);
     }
-    total.launch_call_ns += device.launch_call_ns;
-    total.num_kernels += device.num_kernels;
-    total.num_compute_kernels += device.num_compute_kernels;
-    total.num_short_kernels += device.num_short_kernels;
-    total.short_kernel_ns += device.short_kernel_ns;
     for (const CopyTime& copy : device.copies) {
       CopyTime& sum = copies[copy.name];
       sum.name = copy.name;
-      sum.num_copies += copy.num_copies;
-      sum.sum_ns += copy.sum_ns;
+      AddFields(copy, sum, &CopyTime::num_copies, &CopyTime::sum_ns);
     }
   }
   for (auto& [name, copy] : copies) total.copies.push_back(std::move(copy));
@@ -324,10 +397,7 @@ absl::Status NoSuchStep(int64_t step, const std::vector<RecordedStep>& steps) {
 // The step of median length; of an even number of steps the shorter of the two
 // in the middle.
 int64_t MedianStep(std::vector<RecordedStep> steps) {
-  std::stable_sort(steps.begin(), steps.end(),
-                   [](const RecordedStep& a, const RecordedStep& b) {
-                     return a.length_ns < b.length_ns;
-                   });
+  std::ranges::stable_sort(steps, {}, &RecordedStep::length_ns);
   return steps[(steps.size() - 1) / 2].step;
 }
 
@@ -341,10 +411,7 @@ std::vector<KernelTotal> LongestKernels(
                        .count = total.first,
                        .sum_ns = total.second});
   }
-  std::stable_sort(kernels.begin(), kernels.end(),
-                   [](const KernelTotal& a, const KernelTotal& b) {
-                     return a.sum_ns > b.sum_ns;
-                   });
+  std::ranges::stable_sort(kernels, std::greater<>(), &KernelTotal::sum_ns);
   if (kernels.size() > kNumLongestKernels) kernels.resize(kNumLongestKernels);
   return kernels;
 }

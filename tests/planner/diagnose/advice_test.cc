@@ -9,6 +9,7 @@
 #include "planner/diagnose/diagnosis_text.h"
 #include "planner/diagnose/trace_reader.h"
 #include "planner/search/search.h"
+#include "tests/planner/planning_fixture.h"
 #include "tests/planner/profile_fixture.h"
 
 namespace millrace {
@@ -32,17 +33,7 @@ class AdviceTest : public ::testing::Test {
     absl::StatusOr<Diagnosis> diagnosis = Diagnose(trace_, {});
     ASSERT_TRUE(diagnosis.ok()) << diagnosis.status();
     diagnosis_ = *std::move(diagnosis);
-    job_.name = "small";
-    job_.model = {.vocab_size = 256,
-                  .hidden = 64,
-                  .num_layers = 4,
-                  .num_heads = 4,
-                  .num_kv_heads = 4,
-                  .head_dim = 16,
-                  .ffn_hidden = 192,
-                  .sequence_length = 64};
-    job_.training.num_steps = 100;
-    job_.training.global_batch = 8;
+    job_ = SmallJob();
     // Slow links and much tensor parallelism: not what a planner would choose.
     job_.layout = {.pipeline = 1,
                    .data = 1,
