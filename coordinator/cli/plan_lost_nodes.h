@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "planner/explain/explain_templates.h"
+#include "planner/explain/explain_fleet.h"
 #include "planner/explain/what_if.h"
 #include "planner/search/plan.h"
 

@@ -8,12 +8,10 @@
 #include <vector>
 
 #include "planner/explain/explain_compare.h"
+#include "planner/explain/explain_fleet.h"
 #include "planner/explain/explain_parts.h"
-#include "planner/explain/explain_templates.h"
 #include "planner/explain/sensitivity.h"
 #include "planner/explain/what_if.h"
-#include "planner/fleet/disturbance.h"
-#include "planner/fleet/goodput.h"
 #include "planner/job/job.h"
 #include "planner/profile/profile.h"
 #include "planner/search/plan.h"

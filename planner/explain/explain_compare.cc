@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -116,9 +117,10 @@ std::vector<JobSpec> JobsToTry(const JobSpec& pinned,
   return jobs;
 }
 
-double Total(const std::vector<Part<double>>& parts) {
-  double sum = 0;
-  for (const Part<double>& part : parts) sum += part.value;
+template <typename Value>
+Value Total(const std::vector<Part<Value>>& parts) {
+  Value sum = 0;
+  for (const Part<Value>& part : parts) sum += part.value;
   return sum;
 }
 
@@ -138,9 +140,9 @@ std::vector<std::string> NamesOf(
   std::vector<std::string> names;
   for (const std::vector<Part<Value>>* parts : columns) {
     for (const Part<Value>& part : *parts) {
-      const bool is_known =
-          std::find(names.begin(), names.end(), part.name) != names.end();
-      if (!is_known) names.push_back(part.name);
+      if (std::ranges::find(names, part.name) == names.end()) {
+        names.push_back(part.name);
+      }
     }
   }
   return names;
@@ -158,10 +160,9 @@ std::string CausesText(const LayoutParts& parts, const LayoutParts& chosen) {
     differences.push_back(
         {name, ValueOf(parts.time, name) - ValueOf(chosen.time, name)});
   }
-  std::stable_sort(differences.begin(), differences.end(),
-                   [](const Part<double>& a, const Part<double>& b) {
-                     return std::abs(a.value) > std::abs(b.value);
-                   });
+  std::ranges::stable_sort(
+      differences, std::greater<>(),
+      [](const Part<double>& part) { return std::abs(part.value); });
   const double step = Total(chosen.time);
   std::vector<std::string> texts;
   for (const Part<double>& difference : differences) {
@@ -233,18 +234,12 @@ std::string Rows(const std::vector<Column>& columns,
     absl::StrAppend(&text, "\n");
   };
   for (const std::string& name : NamesOf<Value>(parts)) {
-    const bool is_anywhere = std::any_of(
-        parts.begin(), parts.end(), [&](const std::vector<Part<Value>>* part) {
-          return ValueOf(*part, name) != 0;
-        });
+    const bool is_anywhere = std::ranges::any_of(
+        parts, [&](const auto* part) { return ValueOf(*part, name) != 0; });
     if (!is_anywhere) continue;
     append_row(name, [&](size_t i) { return ValueOf(*parts[i], name); });
   }
-  append_row("together", [&](size_t i) {
-    Value sum = 0;
-    for (const Part<Value>& part : *parts[i]) sum += part.value;
-    return sum;
-  });
+  append_row("together", [&](size_t i) { return Total(*parts[i]); });
   return text;
 }
 

@@ -62,10 +62,9 @@ std::vector<Turn> TurnsOf(const Layout& layout, const ModelSpec& model) {
 
 bool IsKnown(const Plan& plan, const Layout& layout) {
   return DifferInChunksOnly(plan.layout, layout) ||
-         std::any_of(plan.alternatives.begin(), plan.alternatives.end(),
-                     [&](const Alternative& alternative) {
-                       return DifferInChunksOnly(alternative.layout, layout);
-                     });
+         std::ranges::any_of(plan.alternatives, [&](const Alternative& other) {
+           return DifferInChunksOnly(other.layout, layout);
+         });
 }
 
 Alternative NeighbourOf(const Plan& chosen, const Plan& best) {

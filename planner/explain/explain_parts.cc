@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -36,21 +37,13 @@ struct ComputeSeconds {
 ComputeSeconds ComputeOf(const Program& program, const RankTimeline& rank) {
   ComputeSeconds seconds;
   for (const TimelineEvent& event : rank.events) {
-    const Instruction& instruction =
-        program.instructions[static_cast<size_t>(event.instruction)];
+    const Instruction& instruction = program.instructions[event.instruction];
     if (instruction.lane != Lane::kCompute) continue;
     const double duration = event.end_s - event.start_s;
     seconds.by_kind[instruction.kind] += duration;
-    switch (instruction.phase) {
-      case Phase::kRecompute:
-        seconds.recompute += duration;
-        break;
-      case Phase::kOptimizer:
-        seconds.optimizer += duration;
-        break;
-      default:
-        seconds.plain += duration;
-    }
+    (instruction.phase == Phase::kRecompute   ? seconds.recompute
+     : instruction.phase == Phase::kOptimizer ? seconds.optimizer
+                                              : seconds.plain) += duration;
   }
   return seconds;
 }
@@ -142,10 +135,7 @@ std::vector<Part<double>> LargestParts(const LayoutParts& parts) {
   for (const Part<double>& part : parts.time) {
     if (part.value >= kShownPartShare * step) shown.push_back(part);
   }
-  std::stable_sort(shown.begin(), shown.end(),
-                   [](const Part<double>& a, const Part<double>& b) {
-                     return a.value > b.value;
-                   });
+  std::ranges::stable_sort(shown, std::greater<>(), &Part<double>::value);
   return shown;
 }
 
@@ -157,7 +147,7 @@ LayoutParts PartsOfTimeline(std::span<const Program> programs,
   const RankTimeline* critical = nullptr;
   ComputeSeconds most;
   for (const RankTimeline& rank : timeline.ranks) {
-    const Program& program = programs[static_cast<size_t>(rank.stage)];
+    const Program& program = programs[rank.stage];
     ComputeSeconds seconds = ComputeOf(program, rank);
     if (critical == nullptr || seconds.all() > most.all()) {
       critical = &rank;
@@ -166,8 +156,7 @@ LayoutParts PartsOfTimeline(std::span<const Program> programs,
   }
   CHECK(critical != nullptr) << "a timeline without ranks";
   const TimeBreakdown waited =
-      BreakDown(programs[static_cast<size_t>(critical->stage)], *critical,
-                timeline.step_time_s);
+      BreakDown(programs[critical->stage], *critical, timeline.step_time_s);
   LayoutParts parts{.time = {{kComputePart, most.plain},
                              {kRecomputePart, most.recompute},
                              {kOptimizerPart, most.optimizer},
@@ -180,10 +169,7 @@ LayoutParts PartsOfTimeline(std::span<const Program> programs,
   for (const auto& [kind, seconds] : most.by_kind) {
     parts.ops.push_back({OpKindName(kind), seconds});
   }
-  std::stable_sort(parts.ops.begin(), parts.ops.end(),
-                   [](const Part<double>& a, const Part<double>& b) {
-                     return a.value > b.value;
-                   });
+  std::ranges::stable_sort(parts.ops, std::greater<>(), &Part<double>::value);
   return parts;
 }
 

@@ -52,8 +52,7 @@ std::string ShortRecompute(const Layout& layout) {
   if (stages.empty()) return absl::StrCat("rc-", name);
   return absl::StrCat(
       "rc-", name, "@",
-      stages.size() - static_cast<size_t>(std::count(
-                          stages.begin(), stages.end(), Recompute::kNone)));
+      stages.size() - std::ranges::count(stages, Recompute::kNone));
 }
 
 }  // namespace

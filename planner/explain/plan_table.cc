@@ -31,7 +31,7 @@ std::vector<const Alternative*> ShownAlternatives(const Plan& plan) {
   for (const Alternative& alternative : plan.alternatives) {
     const bool is_twin =
         DifferInChunksOnly(alternative.layout, plan.layout) ||
-        std::any_of(shown.begin(), shown.end(), [&](const Alternative* other) {
+        std::ranges::any_of(shown, [&](const Alternative* other) {
           return DifferInChunksOnly(alternative.layout, other->layout);
         });
     if (!is_twin && shown.size() < kShownAlternatives) {
@@ -110,11 +110,8 @@ std::string TableNotes(const Plan& plan,
                        const std::vector<const Alternative*>& shown) {
   std::string text;
   for (const auto& [model, mark] : kMarks) {
-    const auto marked =
-        std::find_if(shown.begin(), shown.end(),
-                     [&mark = mark](const Alternative* alternative) {
-                       return MarkOf(*alternative) == mark;
-                     });
+    const auto marked = std::ranges::find(
+        shown, mark, [](const Alternative* other) { return MarkOf(*other); });
     if (marked == shown.end()) continue;
     absl::StrAppend(
         &text,

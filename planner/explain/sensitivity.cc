@@ -102,10 +102,7 @@ std::vector<const SensitivityRow*> Levers(
       levers.push_back(&row);
     }
   }
-  std::stable_sort(levers.begin(), levers.end(),
-                   [](const SensitivityRow* a, const SensitivityRow* b) {
-                     return a->kept_step_time_s < b->kept_step_time_s;
-                   });
+  std::ranges::stable_sort(levers, {}, &SensitivityRow::kept_step_time_s);
   return levers;
 }
 

@@ -47,44 +47,7 @@ absl::StatusOr<Setting> SplitSetting(const std::string& text) {
                  .value = text.substr(equals + 1)};
 }
 
-std::vector<std::string> KnownKeys(const HardwareProfile& profile) {
-  std::vector<std::string> keys = {"devices",
-                                   "profile",
-                                   "device.flops",
-                                   "device.bf16_flops",
-                                   "device.fp8_flops",
-                                   "device.fp4_flops",
-                                   "device.memory_bandwidth",
-                                   "device.memory",
-                                   "link.all"};
-  std::vector<std::string> levels;
-  for (const NetworkLevel& level : profile.network) {
-    levels.push_back(level.name);
-  }
-  for (const char* alias : {"intra_node", "inter_node"}) {
-    if (LinkLevel(alias, profile).has_value()) levels.emplace_back(alias);
-  }
-  for (const std::string& level : levels) {
-    for (const char* suffix : {"", ".latency", ".devices"}) {
-      keys.push_back(absl::StrCat("link.", level, suffix));
-    }
-  }
-  for (const JobKey& key : JobKeys()) keys.emplace_back(key.path);
-  return keys;
-}
-
-absl::Status UnknownKey(const Setting& setting,
-                        const HardwareProfile& profile) {
-  std::vector<std::string> keys = KnownKeys(profile);
-  std::stable_sort(keys.begin(), keys.end(),
-                   [&](const std::string& a, const std::string& b) {
-                     return EditDistance(setting.key, a) <
-                            EditDistance(setting.key, b);
-                   });
-  keys.resize(std::min(keys.size(), kNearestShown));
-  return SettingError(setting, absl::StrCat("unknown key; the nearest are ",
-                                            absl::StrJoin(keys, ", ")));
-}
+absl::Status UnknownKey(const Setting& setting, const HardwareProfile& profile);
 
 absl::StatusOr<int32_t> ParseCount(const Setting& setting) {
   int32_t count = 0;
@@ -136,27 +99,30 @@ absl::StatusOr<HardwareValue> ReadHardwareValue(const Setting& setting,
                  FormatQuantity(quantity->value, dimension, quantity->unit)}};
 }
 
+template <void kScale(double, HardwareProfile*)>
 absl::StatusOr<ValueChange> SetFactor(const Setting& setting,
-                                      void (*scale)(double, HardwareProfile*),
-                                      HardwareProfile* profile) {
+                                      PlanningCase* planned) {
   const std::optional<double> factor = ParseFactor(setting.value);
   if (!factor) return SettingError(setting, "expected a factor such as 1.25x");
-  scale(*factor, profile);
+  kScale(*factor, &planned->profile);
   return ValueChange{setting.key, "1x", setting.value};
 }
 
-absl::StatusOr<ValueChange> SetFlops(const Setting& setting, GemmFormat format,
-                                     HardwareProfile* profile) {
+template <GemmFormat kFormat>
+absl::StatusOr<ValueChange> SetFlops(const Setting& setting,
+                                     PlanningCase* planned) {
+  HardwareProfile* profile = &planned->profile;
   ASSIGN_OR_RETURN(
       const HardwareValue value,
-      ReadHardwareValue(setting, setting.key, FlopsOf(format, *profile),
+      ReadHardwareValue(setting, setting.key, FlopsOf(kFormat, *profile),
                         Dimension::kFlopsPerSecond, profile->name));
-  ScaleFlopsOf(format, value.factor, profile);
+  ScaleFlopsOf(kFormat, value.factor, profile);
   return value.change;
 }
 
 absl::StatusOr<ValueChange> SetMemoryBandwidth(const Setting& setting,
-                                               HardwareProfile* profile) {
+                                               PlanningCase* planned) {
+  HardwareProfile* profile = &planned->profile;
   ASSIGN_OR_RETURN(const HardwareValue value,
                    ReadHardwareValue(
                        setting, setting.key, profile->device.memory_bytes_per_s,
@@ -267,36 +233,74 @@ absl::StatusOr<ValueChange> SetProfile(const Setting& setting,
   return ValueChange{setting.key, before, profile->name};
 }
 
+absl::StatusOr<ValueChange> SetDevices(const Setting& setting,
+                                       PlanningCase* planned) {
+  const int32_t before = planned->num_devices;
+  ASSIGN_OR_RETURN(planned->num_devices, ParseCount(setting));
+  return ValueChange{setting.key, absl::StrCat(before),
+                     absl::StrCat(planned->num_devices)};
+}
+
+// The keys that are neither links nor keys of the job.
+struct WhatIfKey {
+  const char* name;
+  // Null: ApplyWhatIf() applies it before all others.
+  absl::StatusOr<ValueChange> (*apply)(const Setting&, PlanningCase*);
+};
+constexpr WhatIfKey kWhatIfKeys[] = {
+    {"devices", SetDevices},
+    {"profile", nullptr},
+    {"device.flops", SetFactor<ScaleFlops>},
+    {"device.bf16_flops", SetFlops<GemmFormat::kAsStored>},
+    {"device.fp8_flops", SetFlops<GemmFormat::kFloat8>},
+    {"device.fp4_flops", SetFlops<GemmFormat::kFloat4>},
+    {"device.memory_bandwidth", SetMemoryBandwidth},
+    {"device.memory", SetMemory},
+    {"link.all", SetFactor<ScaleAllLinks>},
+};
+
+std::vector<std::string> KnownKeys(const HardwareProfile& profile) {
+  std::vector<std::string> keys;
+  for (const WhatIfKey& key : kWhatIfKeys) keys.emplace_back(key.name);
+  std::vector<std::string> levels;
+  for (const NetworkLevel& level : profile.network) {
+    levels.push_back(level.name);
+  }
+  for (const char* alias : {"intra_node", "inter_node"}) {
+    if (LinkLevel(alias, profile).has_value()) levels.emplace_back(alias);
+  }
+  for (const std::string& level : levels) {
+    for (const char* suffix : {"", ".latency", ".devices"}) {
+      keys.push_back(absl::StrCat("link.", level, suffix));
+    }
+  }
+  for (const JobKey& key : JobKeys()) keys.emplace_back(key.path);
+  return keys;
+}
+
+absl::Status UnknownKey(const Setting& setting,
+                        const HardwareProfile& profile) {
+  std::vector<std::string> keys = KnownKeys(profile);
+  std::ranges::stable_sort(keys, {}, [&](const std::string& key) {
+    return EditDistance(setting.key, key);
+  });
+  keys.resize(std::min(keys.size(), kNearestShown));
+  return SettingError(setting, absl::StrCat("unknown key; the nearest are ",
+                                            absl::StrJoin(keys, ", ")));
+}
+
 absl::StatusOr<ValueChange> ApplyOne(const Setting& setting,
                                      PlanningCase* planned) {
-  HardwareProfile* profile = &planned->profile;
-  const std::string& key = setting.key;
-  if (key == "devices") {
-    const int32_t before = planned->num_devices;
-    ASSIGN_OR_RETURN(planned->num_devices, ParseCount(setting));
-    return ValueChange{key, absl::StrCat(before),
-                       absl::StrCat(planned->num_devices)};
+  for (const WhatIfKey& key : kWhatIfKeys) {
+    if (setting.key == key.name) return key.apply(setting, planned);
   }
-  if (key == "device.flops") return SetFactor(setting, ScaleFlops, profile);
-  if (key == "device.bf16_flops") {
-    return SetFlops(setting, GemmFormat::kAsStored, profile);
+  if (absl::StartsWith(setting.key, "link.")) {
+    return SetLink(setting, &planned->profile);
   }
-  if (key == "device.fp8_flops") {
-    return SetFlops(setting, GemmFormat::kFloat8, profile);
-  }
-  if (key == "device.fp4_flops") {
-    return SetFlops(setting, GemmFormat::kFloat4, profile);
-  }
-  if (key == "device.memory_bandwidth") {
-    return SetMemoryBandwidth(setting, profile);
-  }
-  if (key == "device.memory") return SetMemory(setting, planned);
-  if (key == "link.all") return SetFactor(setting, ScaleAllLinks, profile);
-  if (absl::StartsWith(key, "link.")) return SetLink(setting, profile);
-  if (const JobKey* job_key = FindJobKey(key)) {
+  if (const JobKey* job_key = FindJobKey(setting.key)) {
     return SetJobKey(setting, *job_key, &planned->job);
   }
-  return UnknownKey(setting, *profile);
+  return UnknownKey(setting, planned->profile);
 }
 
 // The rules that join keys, which one key's setter does not see.

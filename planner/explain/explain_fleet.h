@@ -1,15 +1,25 @@
-// Prints the plans for lost nodes (planner/fleet/plan_templates.h), as
-// `millrace plan --lost-nodes` shows them.
+// The answers of planner/fleet in words: failures, disturbances and lost nodes.
 
-#ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_TEMPLATES_H_
-#define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_TEMPLATES_H_
+#ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_FLEET_H_
+#define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_FLEET_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "planner/fleet/disturbance.h"
+#include "planner/fleet/goodput.h"
 #include "planner/fleet/plan_templates.h"
 
 namespace millrace {
+
+// "94.1 % of the time trains (checkpoints ...): a failure every ..., a
+// checkpoint every 120 steps or ...; 1.2 M tokens/s".
+std::string GoodputText(const GoodputReport& report);
+
+// Lines without \n: "61.2 s expected, 4.3 % slower ...", how the steps scatter,
+// and one for each of the main causes.
+std::vector<std::string> DisturbanceLines(const DisturbedStep& disturbed);
 
 // A template, and in seconds how long a job waits for its next plan when so
 // many nodes are lost.
@@ -32,4 +42,4 @@ std::string LostNodesTable(const LostNodesAnswer& answer);
 
 }  // namespace millrace
 
-#endif  // MILLRACE_PLANNER_EXPLAIN_EXPLAIN_TEMPLATES_H_
+#endif  // MILLRACE_PLANNER_EXPLAIN_EXPLAIN_FLEET_H_
