@@ -18,7 +18,7 @@
 #include "planner/lower/program_size.h"
 #include "planner/lower/waits.h"
 #include "planner/pipeline/layout_order.h"
-#include "planner/pipeline/schedule.h"
+#include "planner/pipeline/pass_order.h"
 #include "planner/program/happens_before.h"
 
 namespace millrace {

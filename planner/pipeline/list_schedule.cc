@@ -199,9 +199,8 @@ class Scheduler {
       timer_.Run(order);
       makespan_s = timer_.times().makespan_s;
     }
-    const auto best = std::min_element(
-        best_.begin(), best_.end(),
-        [](const auto& a, const auto& b) { return a.first < b.first; });
+    const auto best = std::ranges::min_element(
+        best_, {}, &std::pair<double, PassOrder>::first);
     ListedSchedule result{.order = std::move(best->second),
                           .times = {},
                           .lower_bound_s = lower_bound_s_};

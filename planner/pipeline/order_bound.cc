@@ -52,12 +52,12 @@ MakespanBound::MakespanBound(const PipelineCosts& costs)
         back_s_[c + 1] + chunks[c + 1].input_gradient_s + transfer_s(c, c + 1);
   }
   for (int32_t c = 0; c < num_chunks; ++c) {
-    chunks_[static_cast<size_t>(costs.stage_of_chunk[c])].push_back(c);
+    chunks_[costs.stage_of_chunk[c]].push_back(c);
   }
 }
 
 double MakespanBound::OfStage(int32_t stage, int64_t memory_bytes) const {
-  const std::vector<int32_t>& own = chunks_[static_cast<size_t>(stage)];
+  const std::vector<int32_t>& own = chunks_[stage];
   if (own.empty()) return 0;
   double forward_s = 0, input_s = 0, weight_s = 0;
   double longest_forward_s = 0;

@@ -6,28 +6,21 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "planner/pipeline/schedule.h"
+#include "base/check.h"
 
 namespace millrace {
 namespace {
 
-const char* KindName(ChunkPassKind kind) {
-  switch (kind) {
-    case ChunkPassKind::kForward:
-      return "forward";
-    case ChunkPassKind::kBackward:
-      return "backward";
-    case ChunkPassKind::kInputGradient:
-      return "input gradient";
-    case ChunkPassKind::kWeightGradient:
-      return "weight gradient";
-  }
-  return "unknown";
+void CheckShape(PipelineShape shape, int32_t stage) {
+  CHECK(shape.num_microbatches >= 1);
+  CHECK(stage >= 0 && stage < shape.num_stages);
 }
 
 std::string PassToString(const ChunkPass& pass) {
-  return absl::StrCat(KindName(pass.kind), " of chunk ", pass.chunk_idx,
-                      ", micro-batch ", pass.microbatch_idx);
+  constexpr const char* kKinds[] = {"forward", "backward", "input gradient",
+                                    "weight gradient"};
+  return absl::StrCat(kKinds[static_cast<int>(pass.kind)], " of chunk ",
+                      pass.chunk_idx, ", micro-batch ", pass.microbatch_idx);
 }
 
 // Sizes of the groups in which micro-batches go through a stage's chunks: of
@@ -60,11 +53,6 @@ std::vector<ChunkPass> InGroups(const PipelineCosts& costs, int32_t stage,
     begin += size;
   }
   return passes;
-}
-
-PipelineShape ShapeOf(const PipelineCosts& costs) {
-  return {.num_stages = costs.num_stages,
-          .num_microbatches = costs.num_microbatches};
 }
 
 // Where a micro-batch's work on one chunk stands, while an order is checked.
@@ -109,16 +97,6 @@ absl::Status CheckPass(const ChunkPass& pass, Seen& seen) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-PassOrder OneForwardOneBackwardOrder(const PipelineCosts& costs) {
-  PassOrder order;
-  for (int32_t stage = 0; stage < costs.num_stages; ++stage) {
-    order.push_back(OneForwardOneBackward(ShapeOf(costs), stage));
-  }
-  return order;
-}
-
 PassOrder InterleavedOrder(const PipelineCosts& costs) {
   const auto num_chunks = static_cast<int32_t>(costs.chunks.size());
   const int32_t num_turns = num_chunks / costs.num_stages;
@@ -144,12 +122,48 @@ PassOrder InterleavedOrder(const PipelineCosts& costs) {
   return order;
 }
 
-PassOrder ZeroBubbleOrder(const PipelineCosts& costs) {
-  PassOrder order;
-  for (int32_t stage = 0; stage < costs.num_stages; ++stage) {
-    order.push_back(ZeroBubble(ShapeOf(costs), stage));
+}  // namespace
+
+std::vector<ChunkPass> OneForwardOneBackward(PipelineShape shape,
+                                             int32_t stage) {
+  CheckShape(shape, stage);
+  const int32_t num_ahead =
+      std::min(shape.num_stages - stage - 1, shape.num_microbatches);
+  std::vector<ChunkPass> passes;
+  passes.reserve(2 * shape.num_microbatches);
+  for (int32_t i = 0; i < num_ahead; ++i) {
+    passes.push_back({ChunkPassKind::kForward, stage, i});
   }
-  return order;
+  for (int32_t i = 0; i < shape.num_microbatches; ++i) {
+    if (i + num_ahead < shape.num_microbatches) {
+      passes.push_back({ChunkPassKind::kForward, stage, i + num_ahead});
+    }
+    passes.push_back({ChunkPassKind::kBackward, stage, i});
+  }
+  return passes;
+}
+
+std::vector<ChunkPass> ZeroBubble(PipelineShape shape, int32_t stage) {
+  if (stage == 0) return OneForwardOneBackward(shape, stage);
+  std::vector<ChunkPass> passes;
+  passes.reserve(3 * shape.num_microbatches);
+  int32_t next_weight_gradient = 0;
+  for (ChunkPass pass : OneForwardOneBackward(shape, stage)) {
+    if (pass.kind == ChunkPassKind::kForward) {
+      passes.push_back(pass);
+      continue;
+    }
+    pass.kind = ChunkPassKind::kInputGradient;
+    passes.push_back(pass);
+    if (pass.microbatch_idx < stage) continue;
+    passes.push_back(
+        {ChunkPassKind::kWeightGradient, stage, next_weight_gradient++});
+  }
+  while (next_weight_gradient < shape.num_microbatches) {
+    passes.push_back(
+        {ChunkPassKind::kWeightGradient, stage, next_weight_gradient++});
+  }
+  return passes;
 }
 
 absl::StatusOr<PassOrder> OrderOf(Schedule schedule,
@@ -172,18 +186,20 @@ absl::StatusOr<PassOrder> OrderOf(Schedule schedule,
         "; found ", num_chunks, " chunks on ", costs.num_stages,
         " stages placed otherwise; give the order itself"));
   }
-  switch (schedule) {
-    case Schedule::kOneForwardOneBackward:
-      return OneForwardOneBackwardOrder(costs);
-    case Schedule::kZeroBubble:
-      return ZeroBubbleOrder(costs);
-    case Schedule::kInterleaved:
-      return InterleavedOrder(costs);
-    case Schedule::kListScheduled:
-      return absl::InvalidArgumentError(
-          "list is no known order: ListSchedule makes one");
+  if (schedule == Schedule::kListScheduled) {
+    return absl::InvalidArgumentError(
+        "list is no known order: ListSchedule makes one");
   }
-  return absl::InternalError("unknown schedule");
+  if (has_turns) return InterleavedOrder(costs);
+  const PipelineShape shape = {.num_stages = costs.num_stages,
+                               .num_microbatches = costs.num_microbatches};
+  PassOrder order;
+  for (int32_t stage = 0; stage < costs.num_stages; ++stage) {
+    order.push_back(schedule == Schedule::kZeroBubble
+                        ? ZeroBubble(shape, stage)
+                        : OneForwardOneBackward(shape, stage));
+  }
+  return order;
 }
 
 absl::Status CheckOrder(const PipelineCosts& costs, const PassOrder& order) {

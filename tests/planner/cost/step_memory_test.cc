@@ -192,7 +192,7 @@ TEST(ActivationBytesHeldTest, CountsChunksAsTheOrderHoldsThem) {
           costs.chunks.push_back(
               {.activation_bytes = is_end ? kLayers / 2 : kLayers});
         }
-        const PassOrder order = InterleavedOrder(costs);
+        const PassOrder order = OrderOf(Schedule::kInterleaved, costs).value();
         const Layout layout{.pipeline = p,
                             .interleave = v,
                             .num_microbatches = m,

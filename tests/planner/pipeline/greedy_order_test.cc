@@ -51,8 +51,9 @@ TEST(GreedyOrderTest, ReproducesOneForwardOneBackwardAndInterleaved) {
               v == 1 ? p - s : 2 * (p - s - 1) + (v - 1) * p + 1);
         }
         const PassOrder order = GreedyOrder(costs, {}, 0, policy);
-        const PassOrder known = Apart(v == 1 ? OneForwardOneBackwardOrder(costs)
-                                             : InterleavedOrder(costs));
+        const PassOrder known = Apart(
+            v == 1 ? OrderOf(Schedule::kOneForwardOneBackward, costs).value()
+                   : OrderOf(Schedule::kInterleaved, costs).value());
         if (v == 1 || p <= 4) {
           EXPECT_EQ(order, known);
         }

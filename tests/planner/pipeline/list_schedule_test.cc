@@ -38,7 +38,8 @@ TEST(ListScheduleTest, HasTheLeastBubbleAtTheMemoryOf1F1B) {
   const ListLimits limits{.memory_bytes = MemoryOf1F1B(costs)};
   const ListedSchedule one = *ListSchedule(costs, limits);
   const double zero_bubble_s =
-      TimeOrder(costs, ZeroBubbleOrder(costs))->makespan_s;
+      TimeOrder(costs, OrderOf(Schedule::kZeroBubble, costs).value())
+          ->makespan_s;
   EXPECT_DOUBLE_EQ(zero_bubble_s - 24, 3);
   EXPECT_DOUBLE_EQ(one.times.makespan_s, zero_bubble_s);
   EXPECT_DOUBLE_EQ(one.lower_bound_s, zero_bubble_s);

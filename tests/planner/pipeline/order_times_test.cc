@@ -21,7 +21,7 @@ constexpr auto kWeight = ChunkPassKind::kWeightGradient;
 TEST(TimeOrderTest, FollowsDependenciesAndTransfers) {
   PipelineCosts costs = AlikePipeline(2, 1, 1);
   costs.transfer_s = 0.25;
-  PassOrder order = OneForwardOneBackwardOrder(costs);
+  PassOrder order = OrderOf(Schedule::kOneForwardOneBackward, costs).value();
   OrderTimes times = *TimeOrder(costs, order);
   // Forward 0-1 and 1.25-2.25, backward 2.25-4.25 and 4.5-6.5.
   EXPECT_DOUBLE_EQ(times.passes[1][0].start_s, 1.25);
@@ -40,14 +40,20 @@ TEST(TimeOrderTest, KnowsTheLawsOfKnownSchedules) {
     for (int32_t m = p; m <= 4 * p; m += p) {
       const PipelineCosts costs = AlikePipeline(p, 1, m);
       EXPECT_NEAR(
-          TimeOrder(costs, OneForwardOneBackwardOrder(costs))->makespan_s,
+          TimeOrder(costs,
+                    OrderOf(Schedule::kOneForwardOneBackward, costs).value())
+              ->makespan_s,
           3 * (m + p - 1), 1e-9);
-      EXPECT_NEAR(TimeOrder(costs, ZeroBubbleOrder(costs))->makespan_s,
-                  3 * m + p - 1, 1e-9);
+      EXPECT_NEAR(
+          TimeOrder(costs, OrderOf(Schedule::kZeroBubble, costs).value())
+              ->makespan_s,
+          3 * m + p - 1, 1e-9);
       for (int32_t v = 2; v <= 4; ++v) {
         const PipelineCosts turns = AlikePipeline(p, v, m);
-        EXPECT_NEAR(TimeOrder(turns, InterleavedOrder(turns))->makespan_s,
-                    3 * (m + (p - 1) / static_cast<double>(v)), 1e-9);
+        EXPECT_NEAR(
+            TimeOrder(turns, OrderOf(Schedule::kInterleaved, turns).value())
+                ->makespan_s,
+            3 * (m + (p - 1) / static_cast<double>(v)), 1e-9);
       }
     }
   }

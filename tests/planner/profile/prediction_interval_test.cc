@@ -154,7 +154,8 @@ TEST(IntervalTest, NoiseAddsWhatSimulationShows) {
         step.costs.chunks.push_back(
             {.forward_s = 1, .input_gradient_s = 1, .weight_gradient_s = 1});
       }
-      step.order = OneForwardOneBackwardOrder(step.costs);
+      step.order =
+          OrderOf(Schedule::kOneForwardOneBackward, step.costs).value();
       step.ends = {{}};
       step.num_replicas = replicas;
       const ClusterSimulation noisy =
