@@ -112,16 +112,13 @@ void Apply(const BehaviourSettings& settings, Implementation* implementation) {
   }
 }
 
-BehaviourSettings ReadBehaviour(const YamlTree& tree, const std::string& path,
-                                YamlErrors* errors) {
+BehaviourSettings ReadBehaviour(YamlMap& map) {
   BehaviourSettings settings;
-  YamlMap map(tree, path, errors);
   for (const BehaviourKey& key : kBehaviourKeys) {
     std::visit(
         SettingReader{.name = key.name, .map = map, .settings = settings},
         key.field);
   }
-  map.Finish();
   return settings;
 }
 
@@ -131,8 +128,7 @@ SelectionText ReadSelection(const std::vector<std::string>& words,
   std::vector<std::string> says;
   for (const std::string& word : words) {
     const auto* const part =
-        std::find_if(std::begin(kSelectionParts), std::end(kSelectionParts),
-                     [&](const SelectionPart& p) { return p.name == word; });
+        std::ranges::find(kSelectionParts, word, &SelectionPart::name);
     if (part == std::end(kSelectionParts)) {
       map->Error(key, absl::StrCat("unknown part '", word, "'; known are ",
                                    absl::StrJoin(SelectionNames(), ", ")));

@@ -28,10 +28,8 @@ using BehaviourSettings = std::vector<BehaviourSetting>;
 
 void Apply(const BehaviourSettings& settings, Implementation* implementation);
 
-// A map of such keys, of which each may be left out. Adds what is wrong to
-// `errors`.
-BehaviourSettings ReadBehaviour(const YamlTree& tree, const std::string& path,
-                                YamlErrors* errors);
+// The keys of a map that has no others. Each may be left out.
+BehaviourSettings ReadBehaviour(YamlMap& map);
 
 // The parts that selective recompute covers: those listed and no others.
 struct SelectionText {

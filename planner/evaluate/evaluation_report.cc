@@ -1,12 +1,12 @@
 #include "planner/evaluate/evaluation_report.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/json.h"
-#include "planner/evaluate/profile_errors.h"
 
 namespace millrace {
 namespace {
@@ -147,10 +147,7 @@ std::string ErrorTable(const char* title,
 // The worst choices; with many groups not all.
 std::string ChoiceTable(std::vector<ChoiceSummary> choices) {
   if (choices.empty()) return "";
-  std::stable_sort(choices.begin(), choices.end(),
-                   [](const ChoiceSummary& a, const ChoiceSummary& b) {
-                     return a.regret > b.regret;
-                   });
+  std::ranges::stable_sort(choices, std::greater<>(), &ChoiceSummary::regret);
   constexpr size_t kShown = 20;
   const size_t num_shown = std::min(choices.size(), kShown);
   std::string text = absl::StrFormat(

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/statistics.h"
+#include "planner/profile/prediction_interval.h"
 
 namespace millrace {
 namespace {
@@ -96,10 +98,8 @@ std::vector<ChoiceSummary> SummarizeChoices(
   for (const auto& [name, times] : groups) {
     if (times.measured.size() < 2) continue;
     const auto first = static_cast<size_t>(
-        std::min_element(times.predicted.begin(), times.predicted.end()) -
-        times.predicted.begin());
-    const double best =
-        *std::min_element(times.measured.begin(), times.measured.end());
+        std::ranges::min_element(times.predicted) - times.predicted.begin());
+    const double best = std::ranges::min(times.measured);
     choices.push_back({.name = name.substr(0, name.find('\n')),
                        .count = static_cast<int>(times.measured.size()),
                        .regret = times.measured[first] / best - 1,
@@ -112,8 +112,7 @@ std::vector<ChoiceSummary> SummarizeChoices(
 std::vector<double> Ranks(const std::vector<double>& values) {
   std::vector<size_t> order(values.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return values[a] < values[b]; });
+  std::ranges::sort(order, {}, [&](size_t i) { return values[i]; });
   std::vector<double> ranks(values.size());
   for (size_t begin = 0; begin < order.size();) {
     size_t end = begin;
@@ -126,17 +125,21 @@ std::vector<double> Ranks(const std::vector<double>& values) {
   return ranks;
 }
 
-}  // namespace
-
-double Quantile(std::vector<double> values, double share) {
-  CHECK(!values.empty());
-  std::sort(values.begin(), values.end());
-  const double position = share * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<size_t>(position);
-  const size_t above = std::min(below + 1, values.size() - 1);
-  return values[below] + (position - static_cast<double>(below)) *
-                             (values[above] - values[below]);
+// Measured over predicted of a run that says how far plans are off: of a dense
+// model and good quality, and not what a calibration was made with.
+std::optional<double> RatioOf(const RunPrediction& prediction) {
+  const std::string& quality = prediction.run.quality;
+  const bool is_good = quality == "A-" || quality == "A" || quality == "A+";
+  if (!prediction.is_supported() || !is_good || prediction.is_calibration ||
+      prediction.setup.model.moe.num_experts > 0) {
+    return std::nullopt;
+  }
+  const std::optional<double> error = prediction.step_time_error();
+  if (!error.has_value()) return std::nullopt;
+  return 1 / (1 + *error);
 }
+
+}  // namespace
 
 std::optional<double> Spearman(const std::vector<double>& a,
                                const std::vector<double>& b) {
@@ -175,19 +178,32 @@ EvaluationSummary Summarize(const std::vector<RunPrediction>& predictions) {
   }
   const std::vector<ErrorSummary> total = all.Finish();
   if (!total.empty()) summary.all = total.front();
-  auto by_name = [](const ErrorSummary& a, const ErrorSummary& b) {
-    return a.name < b.name;
-  };
   summary.by_group = groups.Finish();
   summary.by_quality = qualities.Finish();
-  std::sort(summary.by_quality.begin(), summary.by_quality.end(), by_name);
+  std::ranges::sort(summary.by_quality, {}, &ErrorSummary::name);
   summary.by_class = classes.Finish();
-  std::sort(summary.by_class.begin(), summary.by_class.end(), by_name);
+  std::ranges::sort(summary.by_class, {}, &ErrorSummary::name);
   if (summary.num_memory > 0) {
     summary.mean_memory_error = memory_errors / summary.num_memory;
   }
   summary.choices = SummarizeChoices(predictions);
   return summary;
+}
+
+std::map<std::string, StepError> ErrorsByProfile(
+    const std::vector<RunPrediction>& predictions) {
+  std::map<std::string, std::vector<double>> ratios;
+  for (const RunPrediction& prediction : predictions) {
+    const std::optional<double> ratio = RatioOf(prediction);
+    if (!ratio.has_value()) continue;
+    ratios[prediction.setup.profile].push_back(*ratio);
+  }
+  std::map<std::string, StepError> errors;
+  for (const auto& [profile, of_profile] : ratios) {
+    errors[profile] = ErrorOfRuns(
+        of_profile, "millrace evaluate: published runs of dense models");
+  }
+  return errors;
 }
 
 }  // namespace millrace

@@ -4,11 +4,13 @@
 #ifndef MILLRACE_PLANNER_EVALUATE_EVALUATION_SUMMARY_H_
 #define MILLRACE_PLANNER_EVALUATE_EVALUATION_SUMMARY_H_
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "planner/evaluate/evaluate.h"
+#include "planner/profile/profile.h"
 
 namespace millrace {
 
@@ -52,9 +54,12 @@ struct EvaluationSummary {
 
 EvaluationSummary Summarize(const std::vector<RunPrediction>& predictions);
 
-// Interpolated between ranks: 0 is the least, 1 the greatest. `values` must not
-// be empty.
-double Quantile(std::vector<double> values, double share);
+// The step_error of each shipped profile: how far plans made with it are off.
+// By the profile's name, ErrorOfRuns (planner/profile/prediction_interval.h) of
+// the supported runs of dense models of quality A-, A or A+ that were measured
+// and that no calibration was made with.
+std::map<std::string, StepError> ErrorsByProfile(
+    const std::vector<RunPrediction>& predictions);
 
 // As in ChoiceSummary; equally long vectors.
 std::optional<double> Spearman(const std::vector<double>& a,

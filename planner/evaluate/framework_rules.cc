@@ -20,7 +20,7 @@ namespace {
 using Need = YamlMap::Need;
 
 bool IsOneOf(const std::vector<std::string>& all, const std::string& word) {
-  return std::find(all.begin(), all.end(), word) != all.end();
+  return std::ranges::find(all, word) != all.end();
 }
 
 // The PlainModelName(). An empty one would hold for every model, so it is
@@ -69,213 +69,147 @@ RunFilter ReadFilter(YamlMap& map) {
   return filter;
 }
 
-// Reads one framework's entry into the rule that it started from.
-class RuleReader {
- public:
-  RuleReader(const YamlTree& tree, const std::string& path, YamlErrors* errors,
-             FrameworkRule* rule)
-      : map_(tree, path, errors), errors_(*errors), rule_(*rule) {}
+// What a part of a recipe sets.
+struct Part {
+  std::string says;
+  BehaviourSettings set;
+};
+using Parts = std::map<std::string, Part>;
 
-  void Read() {
-    map_.Entry("like", Need::kOptional, "");  // StartOf() has followed it.
-    map_.Words("groups", Need::kRequired, &rule_.groups);
-    map_.Text("says", Need::kRequired, &rule_.says);
-    ReadDefaults();
-    if (const YamlTree* behaviour = map_.Map("behaviour", Need::kOptional)) {
-      Apply(ReadBehaviour(*behaviour, map_.PathOf("behaviour"), &errors_),
-            &rule_.implementation);
-    }
-    ReadCases();
-    ReadMoreLayers();
-    if (const YamlTree* recipes = map_.Map("recipes", Need::kOptional)) {
-      ReadRecipes(*recipes, map_.PathOf("recipes"));
-    }
-    ReadProfiles();
-    map_.Finish();
+void ReadDefaults(YamlMap& map, FrameworkRule* rule) {
+  int64_t zero = 0;
+  if (map.Integer("zero", Need::kOptional, 0, &zero)) {
+    rule->zero = static_cast<int32_t>(std::min<int64_t>(zero, 3));
+    if (zero > 3) map.Error("zero", "ZeRO has the stages 0 to 3");
   }
+  map.Choice<Recompute>("recompute", Need::kOptional,
+                        {{"none", Recompute::kNone},
+                         {"selective", Recompute::kPolicy},
+                         {"full", Recompute::kFull}},
+                        &rule->recompute);
+  map.Section("gelu_models", Need::kOptional, [&](YamlMap& models) {
+    models.Flag("ties_embedding", Need::kRequired, &rule->ties_embedding);
+    models.Integer("vocab", Need::kRequired, 1, &rule->vocab);
+  });
+  map.Flag("logs_first_rank", Need::kOptional, &rule->logs_first_rank);
+  map.Number("reserved_per_allocated", Need::kOptional,
+             &rule->reserved_per_allocated);
+  map.Flag("one_micro_batch_a_stage", Need::kOptional,
+           &rule->one_micro_batch_a_stage);
+}
 
- private:
-  void ReadDefaults() {
-    int64_t zero = 0;
-    if (map_.Integer("zero", Need::kOptional, 0, &zero)) {
-      rule_.zero = static_cast<int32_t>(std::min<int64_t>(zero, 3));
-      if (zero > 3) map_.Error("zero", "ZeRO has the stages 0 to 3");
-    }
-    std::string recompute;
-    if (map_.Text("recompute", Need::kOptional, &recompute)) {
-      const std::map<std::string, Recompute> known = {
-          {"none", Recompute::kNone},
-          {"selective", Recompute::kPolicy},
-          {"full", Recompute::kFull}};
-      const auto found = known.find(recompute);
-      if (found != known.end()) {
-        rule_.recompute = found->second;
-      } else {
-        map_.Error("recompute",
-                   absl::StrCat("expected none, selective or full, found '",
-                                recompute, "'"));
-      }
-    }
-    if (const YamlTree* gelu = map_.Map("gelu_models", Need::kOptional)) {
-      YamlMap models(*gelu, map_.PathOf("gelu_models"), &errors_);
-      models.Flag("ties_embedding", Need::kRequired, &rule_.ties_embedding);
-      models.Integer("vocab", Need::kRequired, 1, &rule_.vocab);
-      models.Finish();
-    }
-    map_.Flag("logs_first_rank", Need::kOptional, &rule_.logs_first_rank);
-    map_.Number("reserved_per_allocated", Need::kOptional,
-                &rule_.reserved_per_allocated);
-    map_.Flag("one_micro_batch_a_stage", Need::kOptional,
-              &rule_.one_micro_batch_a_stage);
+BehaviourCase ReadCase(YamlMap& map) {
+  BehaviourCase read{.filter = ReadFilter(map)};
+  map.Section("set", Need::kRequired,
+              [&](YamlMap& set) { read.set = ReadBehaviour(set); });
+  map.Text("says", Need::kOptional, &read.says);
+  return read;
+}
+
+MoreLayers ReadMoreLayers(YamlMap& map) {
+  MoreLayers more;
+  if (map.Text("model", Need::kRequired, &more.model)) {
+    more.model = PlainNameOf(more.model, "model", map);
   }
+  map.Integer("layers", Need::kRequired, 1, &more.layers);
+  map.Text("says", Need::kRequired, &more.says);
+  return more;
+}
 
-  void ReadCases() {
-    const YamlTree* cases = map_.List("cases", Need::kOptional);
-    if (cases == nullptr) return;
-    for (size_t i = 0; i < cases->children.size(); ++i) {
-      YamlMap map(cases->children[i],
-                  map_.PathOf(absl::StrCat("cases[", i, "]")), &errors_);
-      BehaviourCase read{.filter = ReadFilter(map)};
-      if (const YamlTree* set = map.Map("set", Need::kRequired)) {
-        read.set = ReadBehaviour(*set, map.PathOf("set"), &errors_);
-      }
-      map.Text("says", Need::kOptional, &read.says);
-      map.Finish();
-      rule_.cases.push_back(std::move(read));
-    }
-  }
-
-  void ReadMoreLayers() {
-    const YamlTree* models = map_.List("more_layers", Need::kOptional);
-    if (models == nullptr) return;
-    for (size_t i = 0; i < models->children.size(); ++i) {
-      YamlMap map(models->children[i],
-                  map_.PathOf(absl::StrCat("more_layers[", i, "]")), &errors_);
-      MoreLayers more;
-      if (map.Text("model", Need::kRequired, &more.model)) {
-        more.model = PlainNameOf(more.model, "model", map);
-      }
-      map.Integer("layers", Need::kRequired, 1, &more.layers);
-      map.Text("says", Need::kRequired, &more.says);
-      map.Finish();
-      rule_.more_layers.push_back(std::move(more));
-    }
-  }
-
-  void ReadProfiles() {
-    const YamlTree* profiles = map_.Map("profiles", Need::kOptional);
-    if (profiles == nullptr) return;
-    YamlMap by_device(*profiles, map_.PathOf("profiles"), &errors_);
-    for (const std::string& device : DeviceProfiles()) {
-      const YamlTree* entry = by_device.Map(device, Need::kOptional);
-      if (entry == nullptr) continue;
-      YamlMap map(*entry, by_device.PathOf(device), &errors_);
-      OtherProfile& other = rule_.profiles[device];
+void ReadProfiles(YamlMap& by_device,
+                  std::map<std::string, OtherProfile>* profiles) {
+  for (const std::string& device : DeviceProfiles()) {
+    by_device.Section(device, Need::kOptional, [&](YamlMap& map) {
+      OtherProfile& other = (*profiles)[device];
       map.Text("use", Need::kRequired, &other.name);
       map.Text("says", Need::kRequired, &other.says);
-      map.Finish();
-    }
-    by_device.Finish();
+    });
   }
+}
 
-  struct Part {
-    std::string says;
-    BehaviourSettings set;
-  };
-  using Parts = std::map<std::string, Part>;
-
-  void ReadRecipes(const YamlTree& tree, const std::string& path) {
-    YamlMap map(tree, path, &errors_);
-    map.Text("says", Need::kRequired, &rule_.recipes_say);
-    Parts parts;
-    if (const YamlTree* entries = map.Map("parts", Need::kRequired)) {
-      parts = ReadParts(*entries, map.PathOf("parts"));
+void AddParts(YamlMap& map, const Parts& parts, Recipe* recipe) {
+  std::vector<std::string> words;
+  map.Words("use", Need::kRequired, &words);
+  std::vector<std::string> says;
+  for (const std::string& word : words) {
+    const auto part = parts.find(word);
+    if (part == parts.end()) {
+      map.Error(
+          "use",
+          absl::StrCat("there is no part '", word, "'; parts are ",
+                       absl::StrJoin(parts, ", ",
+                                     [](std::string* out, const auto& known) {
+                                       out->append(known.first);
+                                     })));
+      continue;
     }
-    if (const YamlTree* models = map.Map("models", Need::kRequired)) {
-      YamlMap names(*models, map.PathOf("models"), &errors_);
-      for (const YamlTree& model : models->children) {
-        if (const YamlTree* recipes = names.List(model.key, Need::kOptional)) {
-          ReadRecipesOf(*recipes, model.key, names, parts);
-        }
-      }
-      names.Finish();
-    }
-    map.Finish();
+    const BehaviourSettings& set = part->second.set;
+    recipe->set.insert(recipe->set.end(), set.begin(), set.end());
+    if (!part->second.says.empty()) says.push_back(part->second.says);
   }
+  recipe->says = absl::StrJoin(says, ", ");
+}
 
-  Parts ReadParts(const YamlTree& tree, const std::string& path) {
-    Parts parts;
-    YamlMap names(tree, path, &errors_);
-    for (const YamlTree& entry : tree.children) {
-      names.Entry(entry.key, Need::kOptional, "");
-      YamlMap map(entry, names.PathOf(entry.key), &errors_);
-      Part& part = parts[entry.key];
-      map.Text("says", Need::kOptional, &part.says);
-      if (const YamlTree* set = map.Map("set", Need::kRequired)) {
-        part.set = ReadBehaviour(*set, map.PathOf("set"), &errors_);
-      }
-      map.Finish();
-    }
-    names.Finish();
-    return parts;
+Recipe ReadRecipe(YamlMap& map, const Parts& parts, const std::string& model) {
+  Recipe recipe{.filter = ReadFilter(map)};
+  if (!recipe.filter.model.empty()) {
+    map.Error("model", "the recipe stands below its model; remove it");
   }
-
-  void ReadRecipesOf(const YamlTree& list, const std::string& model,
-                     YamlMap& models, const Parts& parts) {
-    const std::string name = PlainNameOf(model, model, models);
-    for (size_t i = 0; i < list.children.size(); ++i) {
-      YamlMap map(list.children[i],
-                  models.PathOf(absl::StrCat(model, "[", i, "]")), &errors_);
-      Recipe recipe{.filter = ReadFilter(map)};
-      if (!recipe.filter.model.empty()) {
-        map.Error("model", "the recipe stands below its model; remove it");
-      }
-      recipe.filter.model = name;
-      AddParts(map, parts, &recipe);
-      std::vector<std::string> words;
-      if (map.Words("recompute", Need::kOptional, &words)) {
-        SelectionText selected = ReadSelection(words, "recompute", &map);
-        recipe.recompute = selected.selection;
-        recipe.recompute_says = std::move(selected.says);
-      }
-      map.Finish();
-      rule_.recipes.push_back(std::move(recipe));
-    }
+  recipe.filter.model = model;
+  AddParts(map, parts, &recipe);
+  std::vector<std::string> words;
+  if (map.Words("recompute", Need::kOptional, &words)) {
+    SelectionText selected = ReadSelection(words, "recompute", &map);
+    recipe.recompute = selected.selection;
+    recipe.recompute_says = std::move(selected.says);
   }
+  return recipe;
+}
 
-  static void AddParts(YamlMap& map, const Parts& parts, Recipe* recipe) {
-    std::vector<std::string> words;
-    map.Words("use", Need::kRequired, &words);
-    std::vector<std::string> says;
-    for (const std::string& word : words) {
-      const auto part = parts.find(word);
-      if (part == parts.end()) {
-        map.Error(
-            "use",
-            absl::StrCat("there is no part '", word, "'; parts are ",
-                         absl::StrJoin(parts, ", ",
-                                       [](std::string* out, const auto& known) {
-                                         out->append(known.first);
-                                       })));
-        continue;
-      }
-      const BehaviourSettings& set = part->second.set;
-      recipe->set.insert(recipe->set.end(), set.begin(), set.end());
-      if (!part->second.says.empty()) says.push_back(part->second.says);
+void ReadRecipes(YamlMap& map, FrameworkRule* rule) {
+  map.Text("says", Need::kRequired, &rule->recipes_say);
+  Parts parts;
+  map.Named(
+      "parts", Need::kRequired, [&](const std::string& name, YamlMap& entry) {
+        Part& part = parts[name];
+        entry.Text("says", Need::kOptional, &part.says);
+        entry.Section("set", Need::kRequired,
+                      [&](YamlMap& set) { part.set = ReadBehaviour(set); });
+      });
+  map.Section("models", Need::kRequired, [&](YamlMap& models) {
+    for (const YamlTree& model : models.entries()) {
+      const std::string name = PlainNameOf(model.key, model.key, models);
+      models.Items(model.key, Need::kOptional, [&](YamlMap& recipe) {
+        rule->recipes.push_back(ReadRecipe(recipe, parts, name));
+      });
     }
-    recipe->says = absl::StrJoin(says, ", ");
-  }
+  });
+}
 
-  YamlMap map_;
-  YamlErrors& errors_;
-  FrameworkRule& rule_;
-};
+// Reads one framework's entry into the rule that it started from.
+void ReadRule(YamlMap& map, FrameworkRule* rule) {
+  map.Entry("like", Need::kOptional, "");  // StartOf() has followed it.
+  map.Words("groups", Need::kRequired, &rule->groups);
+  map.Text("says", Need::kRequired, &rule->says);
+  ReadDefaults(map, rule);
+  map.Section("behaviour", Need::kOptional, [&](YamlMap& behaviour) {
+    Apply(ReadBehaviour(behaviour), &rule->implementation);
+  });
+  map.Items("cases", Need::kOptional,
+            [&](YamlMap& entry) { rule->cases.push_back(ReadCase(entry)); });
+  map.Items("more_layers", Need::kOptional, [&](YamlMap& entry) {
+    rule->more_layers.push_back(ReadMoreLayers(entry));
+  });
+  map.Section("recipes", Need::kOptional,
+              [&](YamlMap& recipes) { ReadRecipes(recipes, rule); });
+  map.Section("profiles", Need::kOptional, [&](YamlMap& profiles) {
+    ReadProfiles(profiles, &rule->profiles);
+  });
+}
 
 const FrameworkRule* RuleNamed(const std::vector<FrameworkRule>& rules,
                                absl::string_view name) {
-  const auto found = std::find_if(
-      rules.begin(), rules.end(),
-      [&](const FrameworkRule& rule) { return rule.name == name; });
+  const auto found = std::ranges::find(rules, name, &FrameworkRule::name);
   return found == rules.end() ? nullptr : &*found;
 }
 
@@ -287,37 +221,32 @@ std::string NamesOf(const std::vector<FrameworkRule>& rules) {
 }
 
 // The rule that an entry starts from: that of an earlier framework, or ours.
-FrameworkRule StartOf(const YamlTree& entry, const std::string& path,
-                      const std::vector<FrameworkRule>& earlier,
-                      YamlErrors* errors) {
+FrameworkRule StartOf(const std::string& name, YamlMap& map,
+                      const std::vector<FrameworkRule>& earlier) {
   FrameworkRule rule;
-  for (const YamlTree& key : entry.children) {
-    if (key.key != "like") continue;
-    const FrameworkRule* start = RuleNamed(earlier, key.scalar);
+  if (const YamlTree* like = map.Find("like")) {
+    const FrameworkRule* start = RuleNamed(earlier, like->scalar);
     if (start != nullptr) {
       rule = *start;
     } else {
-      errors->Add(
-          key, absl::StrCat(path, ".like"),
-          absl::StrCat("expected a framework above this one (",
-                       NamesOf(earlier), "), found ", DescribeYaml(key)));
+      map.Expected(
+          *like, "like",
+          absl::StrCat("a framework above this one (", NamesOf(earlier), ")"));
     }
   }
-  rule.name = entry.key;
+  rule.name = name;
   rule.groups.clear();
   return rule;
 }
 
 // A group of two frameworks would be the first one's.
-void RefuseSharedGroup(const YamlTree& entry, const std::string& path,
-                       const FrameworkRule& rule,
-                       const std::vector<FrameworkRule>& earlier,
-                       YamlErrors* errors) {
+void RefuseSharedGroup(YamlMap& map, const FrameworkRule& rule,
+                       const std::vector<FrameworkRule>& earlier) {
   for (const FrameworkRule& other : earlier) {
     for (const std::string& group : rule.groups) {
       if (!IsOneOf(other.groups, group)) continue;
-      errors->Add(entry, absl::StrCat(path, ".groups"),
-                  absl::StrCat(group, " is a group of ", other.name, ", too"));
+      map.Error("groups",
+                absl::StrCat(group, " is a group of ", other.name, ", too"));
     }
   }
 }
@@ -333,18 +262,13 @@ absl::StatusOr<FrameworkRules> ParseFrameworkRules(
   file.Text("fallback", Need::kRequired, &rules.fallback);
   file.Number("rate_with_row_scales", Need::kRequired,
               &rules.rate_with_row_scales);
-  if (const YamlTree* entries = file.Map("frameworks", Need::kRequired)) {
-    YamlMap names(*entries, "frameworks", &errors);
-    for (const YamlTree& entry : entries->children) {
-      names.Entry(entry.key, Need::kOptional, "");
-      const std::string path = names.PathOf(entry.key);
-      FrameworkRule rule = StartOf(entry, path, rules.frameworks, &errors);
-      RuleReader(entry, path, &errors, &rule).Read();
-      RefuseSharedGroup(entry, path, rule, rules.frameworks, &errors);
-      rules.frameworks.push_back(std::move(rule));
-    }
-    names.Finish();
-  }
+  file.Named("frameworks", Need::kRequired,
+             [&](const std::string& name, YamlMap& map) {
+               FrameworkRule rule = StartOf(name, map, rules.frameworks);
+               ReadRule(map, &rule);
+               RefuseSharedGroup(map, rule, rules.frameworks);
+               rules.frameworks.push_back(std::move(rule));
+             });
   if (!rules.fallback.empty() &&
       RuleNamed(rules.frameworks, rules.fallback) == nullptr) {
     file.Error("fallback", absl::StrCat("expected one of the frameworks (",

@@ -14,10 +14,6 @@ namespace {
 
 using Need = YamlMap::Need;
 
-std::string ItemPath(absl::string_view list, size_t index) {
-  return absl::StrCat(list, "[", index, "]");
-}
-
 // The name's letters and digits, of which there must be some.
 void ReadName(YamlMap& map, std::string* prefix) {
   std::string name;
@@ -26,33 +22,15 @@ void ReadName(YamlMap& map, std::string* prefix) {
   if (prefix->empty()) map.Error("name", "expected letters or digits");
 }
 
-void ReadFeedForward(YamlMap& dims, FeedForward* kind) {
-  std::string name;
-  if (!dims.Text("mlp", Need::kRequired, &name)) return;
-  for (const FeedForward known :
-       {FeedForward::kSwiglu, FeedForward::kGelu, FeedForward::kSquaredRelu}) {
-    if (name != FeedForwardName(known)) continue;
-    *kind = known;
-    return;
-  }
-  dims.Error("mlp", absl::StrCat("expected swiglu, gelu or relu2, found '",
-                                 name, "'"));
-}
-
-void ReadExperts(const YamlTree& tree, const std::string& path,
-                 YamlErrors* errors, MixtureOfExperts* moe) {
-  YamlMap map(tree, path, errors);
+void ReadExperts(YamlMap& map, MixtureOfExperts* moe) {
   map.Integer("experts", Need::kRequired, 1, &moe->num_experts);
   map.Integer("topk", Need::kRequired, 1, &moe->experts_per_token);
   map.Integer("moe_ffn", Need::kRequired, 1, &moe->expert_hidden);
   map.Integer("shared", Need::kOptional, 0, &moe->num_shared_experts);
   map.Integer("dense_layers", Need::kOptional, 0, &moe->num_dense_layers);
-  map.Finish();
 }
 
-void ReadLatentAttention(const YamlTree& tree, const std::string& path,
-                         YamlErrors* errors, LatentAttention* mla) {
-  YamlMap map(tree, path, errors);
+void ReadLatentAttention(YamlMap& map, LatentAttention* mla) {
   std::string type;
   if (map.Text("type", Need::kRequired, &type) && type != "MLA") {
     map.Error("type", absl::StrCat("expected MLA, found '", type, "'"));
@@ -62,7 +40,6 @@ void ReadLatentAttention(const YamlTree& tree, const std::string& path,
   map.Integer("qk_nope", Need::kRequired, 1, &mla->nope_head_dim);
   map.Integer("qk_rope", Need::kRequired, 1, &mla->rope_head_dim);
   map.Integer("v", Need::kRequired, 1, &mla->value_head_dim);
-  map.Finish();
 }
 
 void ReadHeadDim(YamlMap& dims, ModelSpec* model) {
@@ -80,95 +57,66 @@ void ReadHeadDim(YamlMap& dims, ModelSpec* model) {
   }
 }
 
-void ReadDims(const YamlTree& tree, const std::string& path, YamlErrors* errors,
-              ModelSpec* model) {
-  YamlMap dims(tree, path, errors);
+void ReadDims(YamlMap& dims, ModelSpec* model) {
   dims.Integer("vocab", Need::kRequired, 1, &model->vocab_size);
   dims.Integer("hidden", Need::kRequired, 1, &model->hidden);
   dims.Integer("layers", Need::kRequired, 1, &model->num_layers);
   dims.Integer("heads", Need::kRequired, 1, &model->num_heads);
   dims.Integer("kv_heads", Need::kRequired, 1, &model->num_kv_heads);
   dims.Integer("ffn", Need::kRequired, 1, &model->ffn_hidden);
-  ReadFeedForward(dims, &model->feed_forward);
+  dims.Choice<FeedForward>("mlp", Need::kRequired,
+                           {{"swiglu", FeedForward::kSwiglu},
+                            {"gelu", FeedForward::kGelu},
+                            {"relu2", FeedForward::kSquaredRelu}},
+                           &model->feed_forward);
   dims.Flag("ties_embedding", Need::kOptional, &model->ties_embedding);
-  if (const YamlTree* moe = dims.Map("moe", Need::kOptional)) {
-    ReadExperts(*moe, dims.PathOf("moe"), errors, &model->moe);
-  }
-  if (const YamlTree* attention = dims.Map("attn", Need::kOptional)) {
-    ReadLatentAttention(*attention, dims.PathOf("attn"), errors, &model->mla);
-  }
+  dims.Section("moe", Need::kOptional,
+               [&](YamlMap& map) { ReadExperts(map, &model->moe); });
+  dims.Section("attn", Need::kOptional,
+               [&](YamlMap& map) { ReadLatentAttention(map, &model->mla); });
   ReadHeadDim(dims, model);
-  dims.Finish();
-  if (!errors->status().ok()) return;  // ValidateModel would repeat them.
+  if (dims.has_errors()) return;  // ValidateModel would repeat them.
   ModelSpec whole = *model;
   whole.sequence_length = 1;
   const absl::Status valid = ValidateModel(whole);
-  if (!valid.ok()) errors->Add(tree, path, valid.message());
+  if (!valid.ok()) dims.Error("", valid.message());
 }
 
-KnownModel ReadModel(const YamlTree& tree, const std::string& path,
-                     YamlErrors* errors) {
-  KnownModel known;
-  YamlMap map(tree, path, errors);
-  ReadName(map, &known.prefix);
-  map.Text("source", Need::kRequired, &known.source);
-  map.Text("simplification", Need::kOptional, &known.simplification);
-  if (const YamlTree* dims = map.Map("dims", Need::kRequired)) {
-    ReadDims(*dims, map.PathOf("dims"), errors, &known.model);
-  }
-  map.Finish();
-  return known;
+void ReadModel(YamlMap& map, KnownModel* known) {
+  ReadName(map, &known->prefix);
+  map.Text("source", Need::kRequired, &known->source);
+  map.Text("simplification", Need::kOptional, &known->simplification);
+  map.Section("dims", Need::kRequired,
+              [&](YamlMap& dims) { ReadDims(dims, &known->model); });
 }
 
-KnownExperts ReadKnownExperts(const YamlTree& tree, const std::string& path,
-                              YamlErrors* errors) {
-  KnownExperts known;
-  YamlMap map(tree, path, errors);
-  ReadName(map, &known.prefix);
-  map.Text("source", Need::kRequired, &known.source);
-  map.Integer("experts", Need::kRequired, 1, &known.num_experts);
-  map.Finish();
-  return known;
+void ReadKnownExperts(YamlMap& map, KnownExperts* known) {
+  ReadName(map, &known->prefix);
+  map.Text("source", Need::kRequired, &known->source);
+  map.Integer("experts", Need::kRequired, 1, &known->num_experts);
 }
 
-UnplannableModels ReadUnplannable(const YamlTree& tree, const std::string& path,
-                                  YamlErrors* errors) {
-  UnplannableModels models;
-  YamlMap map(tree, path, errors);
-  map.Words("names", Need::kOptional, &models.prefixes);
-  map.Words("words", Need::kOptional, &models.words);
-  map.Text("why", Need::kRequired, &models.why);
-  map.Finish();
-  for (std::vector<std::string>* names : {&models.prefixes, &models.words}) {
+void ReadUnplannable(YamlMap& map, UnplannableModels* models) {
+  map.Words("names", Need::kOptional, &models->prefixes);
+  map.Words("words", Need::kOptional, &models->words);
+  map.Text("why", Need::kRequired, &models->why);
+  for (std::vector<std::string>* names : {&models->prefixes, &models->words}) {
     for (std::string& name : *names) {
       name = PlainModelName(name);
-      if (name.empty()) errors->Add(tree, path, "a name without letters");
+      if (name.empty()) map.Error("", "a name without letters");
     }
   }
-  if (models.prefixes.empty() && models.words.empty()) {
-    errors->Add(tree, path, "expected names or words");
-  }
-  return models;
-}
-
-// Reads each item of an optional list into `out`.
-template <typename Item, typename Read>
-void ReadItems(YamlMap& file, const char* key, Need need, Read read,
-               YamlErrors* errors, std::vector<Item>* out) {
-  const YamlTree* list = file.List(key, need);
-  if (list == nullptr) return;
-  for (const YamlTree& item : list->children) {
-    out->push_back(read(item, ItemPath(key, out->size()), errors));
+  if (models->prefixes.empty() && models->words.empty()) {
+    map.Error("", "expected names or words");
   }
 }
 
 template <typename Known>
 const Known* FirstOf(const std::vector<Known>& all, absl::string_view name) {
   const std::string plain = PlainModelName(name);
-  const auto found =
-      std::find_if(all.begin(), all.end(), [&](const Known& known) {
-        return absl::StartsWith(plain, known.prefix);
-      });
+  const auto found = std::ranges::find_if(all, [&](const Known& known) {
+    return absl::StartsWith(plain, known.prefix);
+  });
   return found == all.end() ? nullptr : &*found;
 }
 
@@ -180,11 +128,14 @@ absl::StatusOr<KnownModels> ParseKnownModels(absl::string_view yaml,
   YamlErrors errors(file_name);
   YamlMap file(tree, "", &errors);
   KnownModels known;
-  ReadItems(file, "models", Need::kRequired, ReadModel, &errors, &known.models);
-  ReadItems(file, "experts", Need::kOptional, ReadKnownExperts, &errors,
-            &known.experts);
-  ReadItems(file, "unplannable", Need::kOptional, ReadUnplannable, &errors,
-            &known.unplannable);
+  const auto read_into = [](auto& items, auto read) {
+    return [&items, read](YamlMap& map) { read(map, &items.emplace_back()); };
+  };
+  file.Items("models", Need::kRequired, read_into(known.models, ReadModel));
+  file.Items("experts", Need::kOptional,
+             read_into(known.experts, ReadKnownExperts));
+  file.Items("unplannable", Need::kOptional,
+             read_into(known.unplannable, ReadUnplannable));
   file.Finish();
   RETURN_IF_ERROR(errors.status());
   return known;
@@ -215,14 +166,13 @@ std::string UnplannableArchitecture(const KnownModels& known,
   const std::string plain = PlainModelName(name);
   for (const UnplannableModels& models : known.unplannable) {
     const bool is_one =
-        std::any_of(models.prefixes.begin(), models.prefixes.end(),
-                    [&](const std::string& prefix) {
-                      return absl::StartsWith(plain, prefix);
-                    }) ||
-        std::any_of(models.words.begin(), models.words.end(),
-                    [&](const std::string& word) {
-                      return absl::StrContains(plain, word);
-                    });
+        std::ranges::any_of(models.prefixes,
+                            [&](const std::string& prefix) {
+                              return absl::StartsWith(plain, prefix);
+                            }) ||
+        std::ranges::any_of(models.words, [&](const std::string& word) {
+          return absl::StrContains(plain, word);
+        });
     if (is_one) return absl::StrCat(name, " ", models.why);
   }
   return "";

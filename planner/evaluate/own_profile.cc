@@ -20,13 +20,12 @@ bool IsNoise(const ModelConstant& constant) {
 void AddConstants(const std::vector<ModelConstant>& sheet,
                   HardwareProfile* profile) {
   std::vector<ModelConstant>& own = profile->constants;
-  if (!std::all_of(own.begin(), own.end(), IsNoise)) return;
+  if (!std::ranges::all_of(own, IsNoise)) return;
   for (const ModelConstant& constant : sheet) {
-    const bool is_known =
-        std::any_of(own.begin(), own.end(), [&](const ModelConstant& known) {
-          return known.name == constant.name;
-        });
-    if (!is_known) own.push_back(constant);
+    if (std::ranges::find(own, constant.name, &ModelConstant::name) ==
+        own.end()) {
+      own.push_back(constant);
+    }
   }
 }
 

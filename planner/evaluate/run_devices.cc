@@ -43,9 +43,8 @@ bool IsUnlikeSxm(absl::string_view gpu) {
 
 // Null if the text, in capital letters, names none.
 const RunDevice* DeviceNamed(absl::string_view text) {
-  const auto* const device =
-      std::find_if(std::begin(kDevices), std::end(kDevices),
-                   [&](const RunDevice& d) { return Names(text, d.word); });
+  const auto* const device = std::ranges::find_if(
+      kDevices, [&](const RunDevice& d) { return Names(text, d.word); });
   return device == std::end(kDevices) ? nullptr : device;
 }
 

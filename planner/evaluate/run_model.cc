@@ -14,14 +14,6 @@
 namespace millrace {
 namespace {
 
-absl::Status NotStated(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(what, " is not stated"));
-}
-
-int64_t Or(const std::optional<int64_t>& stated, int64_t otherwise) {
-  return stated.value_or(otherwise);
-}
-
 absl::Status FindFeedForward(const PublishedRun& run,
                              std::vector<std::string>* assumptions,
                              FeedForward* kind) {
@@ -64,7 +56,7 @@ absl::Status FindExperts(const PublishedRun& run, const KnownModels& models,
                          ModelSpec* model) {
   if (!run.has_moe) return absl::OkStatus();
   MixtureOfExperts& moe = model->moe;
-  moe.num_experts = Or(run.experts, 0);
+  moe.num_experts = run.experts.value_or(0);
   if (const KnownExperts* known = FindKnownExperts(models, run.model);
       moe.num_experts == 0 && known != nullptr) {
     moe.num_experts = known->num_experts;
@@ -77,8 +69,8 @@ absl::Status FindExperts(const PublishedRun& run, const KnownModels& models,
   if (!run.expert_hidden) return NotStated("the width of experts (moe_ffn)");
   moe.experts_per_token = *run.experts_per_token;
   moe.expert_hidden = *run.expert_hidden;
-  moe.num_shared_experts = Or(run.shared_experts, 0);
-  moe.num_dense_layers = Or(run.dense_layers, 0);
+  moe.num_shared_experts = run.shared_experts.value_or(0);
+  moe.num_dense_layers = run.dense_layers.value_or(0);
   return absl::OkStatus();
 }
 
@@ -95,7 +87,7 @@ absl::Status FindLatentAttention(const PublishedRun& run, ModelSpec* model) {
         "or v)");
   }
   model->mla = {.kv_rank = *run.kv_rank,
-                .query_rank = Or(run.query_rank, 0),
+                .query_rank = run.query_rank.value_or(0),
                 .nope_head_dim = *run.nope_head_dim,
                 .rope_head_dim = *run.rope_head_dim,
                 .value_head_dim = *run.value_head_dim};
@@ -132,6 +124,10 @@ absl::StatusOr<ModelSpec> NamedModel(const PublishedRun& run,
 
 }  // namespace
 
+absl::Status NotStated(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(what, " is not stated"));
+}
+
 absl::StatusOr<ModelSpec> ModelOfRun(const PublishedRun& run,
                                      const KnownModels& known_models,
                                      const FrameworkRule& framework,
@@ -157,18 +153,19 @@ absl::StatusOr<ModelSpec> ModelOfRun(const PublishedRun& run,
   RETURN_IF_ERROR(FindLatentAttention(run, &model));
   const bool is_latent = model.mla.kv_rank > 0;
   if (!run.kv_heads && !is_latent) return NotStated("kv_heads");
-  model.num_kv_heads = Or(run.kv_heads, *run.heads);
+  model.num_kv_heads = run.kv_heads.value_or(*run.heads);
   if (!run.head_dim && !is_latent && model.hidden % model.num_heads != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("head_dim is not stated and hidden ", model.hidden,
                      " is not divisible by heads ", model.num_heads));
   }
-  model.head_dim = is_latent ? model.mla.nope_head_dim + model.mla.rope_head_dim
-                             : Or(run.head_dim, model.hidden / model.num_heads);
+  model.head_dim = is_latent
+                       ? model.mla.nope_head_dim + model.mla.rope_head_dim
+                       : run.head_dim.value_or(model.hidden / model.num_heads);
   const bool all_experts =
       model.moe.num_experts > 0 && model.moe.num_dense_layers == 0;
   if (!run.ffn && !all_experts) return NotStated("ffn");
-  model.ffn_hidden = Or(run.ffn, model.moe.expert_hidden);
+  model.ffn_hidden = run.ffn.value_or(model.moe.expert_hidden);
   for (const MoreLayers& more : framework.more_layers) {
     if (!absl::StartsWith(PlainModelName(run.model), more.model)) continue;
     model.num_layers += more.layers;
@@ -178,7 +175,7 @@ absl::StatusOr<ModelSpec> ModelOfRun(const PublishedRun& run,
   if (run.vocab) {
     model.vocab_size = *run.vocab;
   } else if (is_gpt) {
-    const int64_t tensor = std::max<int64_t>(Or(run.tensor, 1), 1);
+    const int64_t tensor = std::max<int64_t>(run.tensor.value_or(1), 1);
     model.vocab_size = framework.vocab / tensor * tensor;
     assumptions->push_back(
         absl::StrCat("vocab not stated; ", model.vocab_size,

@@ -6,13 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "planner/evaluate/framework_rules.h"
 #include "planner/evaluate/known_models.h"
 #include "planner/evaluate/published_runs.h"
 #include "planner/layout/model.h"
 
 namespace millrace {
+
+// InvalidArgument for a row that leaves `what` open.
+absl::Status NotStated(absl::string_view what);
 
 // What the row states, completed by the known models and by the framework's
 // rules, each of which it adds to `assumptions`. InvalidArgument with the

@@ -66,9 +66,7 @@ absl::StatusOr<RunRules> LoadRulesBeside(const std::string& runs_path) {
 
 bool IsProfileOfRuns(const RunRules& rules, const std::string& name) {
   const std::vector<std::string> devices = DeviceProfiles();
-  if (std::find(devices.begin(), devices.end(), name) != devices.end()) {
-    return true;
-  }
+  if (std::ranges::find(devices, name) != devices.end()) return true;
   for (const FrameworkRule& rule : rules.frameworks.frameworks) {
     for (const auto& [device, other] : rule.profiles) {
       if (other.name == name) return true;

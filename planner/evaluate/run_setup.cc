@@ -12,32 +12,24 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "planner/evaluate/framework_cases.h"
 #include "planner/evaluate/framework_rules.h"
+#include "planner/evaluate/known_models.h"
 #include "planner/evaluate/run_devices.h"
 #include "planner/evaluate/run_model.h"
 
 namespace millrace {
 namespace {
 
-absl::Status SetupNotStated(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(what, " is not stated"));
-}
-
 bool Contains(absl::string_view text, absl::string_view part) {
   return absl::StrContains(absl::AsciiStrToLower(text),
                            absl::AsciiStrToLower(part));
-}
-
-int64_t StatedOr(const std::optional<int64_t>& stated, int64_t otherwise) {
-  return stated.value_or(otherwise);
 }
 
 // --- Machine ---
 
 absl::Status FindMachine(const PublishedRun& run,
                          const FrameworkRule& framework, RunSetup* setup) {
-  if (run.gpu.empty()) return SetupNotStated("gpu");
+  if (run.gpu.empty()) return NotStated("gpu");
   ASSIGN_OR_RETURN(const RunDevice device, DeviceOfRun(run.gpu));
   setup->profile = device.profile;
   const auto other = framework.profiles.find(setup->profile);
@@ -51,7 +43,7 @@ absl::Status FindMachine(const PublishedRun& run,
 
 absl::Status Fits(absl::string_view name, const std::optional<int64_t>& stated,
                   int32_t* out) {
-  if (!stated) return SetupNotStated(name);
+  if (!stated) return NotStated(name);
   if (*stated < 1 || *stated > std::numeric_limits<int32_t>::max()) {
     return absl::InvalidArgumentError(absl::StrCat(
         name, " is ", *stated, "; it must be from 1 to 2147483647"));
@@ -64,7 +56,7 @@ absl::Status FindPrecision(const PublishedRun& run, double rate_with_row_scales,
                            RunSetup* setup) {
   const absl::string_view precision = run.precision;
   if (precision.empty() || Contains(precision, "not stated")) {
-    if (!Contains(precision, "16")) return SetupNotStated("precision");
+    if (!Contains(precision, "16")) return NotStated("precision");
   }
   setup->layout.precision = Precision::kBfloat16;
   if (Contains(precision, "FP4")) {
@@ -116,7 +108,7 @@ absl::Status FindZero(const PublishedRun& run, const FrameworkRule& framework,
         "zero_or_fsdp '", run.zero,
         "' is unknown; known are none, zero1, zero2, zero3, fsdp"));
   }
-  const int64_t shard = StatedOr(run.fsdp_shard, 0);
+  const int64_t shard = run.fsdp_shard.value_or(0);
   if (shard > 1 && layout.zero == 3 && shard != layout.data &&
       shard != static_cast<int64_t>(layout.data) * layout.context) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -210,8 +202,8 @@ absl::Status FindAxes(const PublishedRun& run, RunSetup* setup) {
   RETURN_IF_ERROR(Fits("n_gpus", run.num_gpus, &num_gpus));
   RETURN_IF_ERROR(Fits("tp", run.tensor, &layout.tensor));
   RETURN_IF_ERROR(Fits("pp", run.pipeline, &layout.pipeline));
-  RETURN_IF_ERROR(Fits("cp", StatedOr(run.context, 1), &layout.context));
-  RETURN_IF_ERROR(Fits("ep", StatedOr(run.expert, 1), &layout.expert));
+  RETURN_IF_ERROR(Fits("cp", run.context.value_or(1), &layout.context));
+  RETURN_IF_ERROR(Fits("ep", run.expert.value_or(1), &layout.expert));
   // "ETP=4": experts are cut as the layer is.
   if (layout.expert > 1 && layout.tensor > 1) {
     const bool is_cut =
@@ -238,7 +230,7 @@ absl::Status FindAxes(const PublishedRun& run, RunSetup* setup) {
                      layout.context, " x dp ", layout.data, " is ", num_ranks,
                      " devices, but n_gpus is ", num_gpus));
   }
-  RETURN_IF_ERROR(Fits("vp", StatedOr(run.interleave, 1), &layout.interleave));
+  RETURN_IF_ERROR(Fits("vp", run.interleave.value_or(1), &layout.interleave));
   if (layout.pipeline == 1) {
     layout.interleave = 1;
   } else if (!run.interleave) {
@@ -286,7 +278,63 @@ void ReadNotes(const PublishedRun& run, RunSetup* setup) {
   }
 }
 
+// --- Cases and recipes ---
+
+// The version in the section of the run's source, "... [26.04.01 NeMo
+// Container]", by ParseVersion(); 0 where there is none.
+int32_t VersionOfRun(const PublishedRun& run) {
+  const size_t open = run.source.find('[');
+  if (open == std::string::npos) return 0;
+  const absl::string_view section =
+      absl::string_view(run.source).substr(open + 1);
+  return ParseVersion(section.substr(0, section.find(' '))).value_or(0);
+}
+
+bool IsOnOneOf(const std::vector<std::string>& gpus, const PublishedRun& run) {
+  const absl::StatusOr<RunDevice> device = DeviceOfRun(run.gpu);
+  return device.ok() && std::ranges::find(gpus, device->word) != gpus.end();
+}
+
+bool FitsRun(const RunFilter& filter, const PublishedRun& run,
+             const RunSetup& setup) {
+  const bool low_precision = setup.layout.gemm_format != GemmFormat::kAsStored;
+  const bool latent_attention = setup.model.mla.kv_rank > 0;
+  return absl::StartsWith(PlainModelName(run.model), filter.model) &&
+         absl::StrContains(run.source, filter.source) &&
+         VersionOfRun(run) >= filter.first_version &&
+         setup.layout.tensor >= filter.tensor_ranks &&
+         filter.low_precision.value_or(low_precision) == low_precision &&
+         filter.latent_attention.value_or(latent_attention) ==
+             latent_attention &&
+         (filter.gpus.empty() || IsOnOneOf(filter.gpus, run));
+}
+
+void ApplyCases(const FrameworkRule& rule, const PublishedRun& run,
+                RunSetup* setup) {
+  for (const BehaviourCase& one : rule.cases) {
+    if (!FitsRun(one.filter, run, *setup)) continue;
+    Apply(one.set, &setup->implementation);
+    if (!one.says.empty()) setup->assumptions.push_back(one.says);
+  }
+}
+
 }  // namespace
+
+void ApplyRecipe(const FrameworkRule& rule, const PublishedRun& run,
+                 RunSetup* setup) {
+  const auto recipe = std::find_if(
+      rule.recipes.rbegin(), rule.recipes.rend(),
+      [&](const Recipe& known) { return FitsRun(known.filter, run, *setup); });
+  if (recipe == rule.recipes.rend()) return;
+  Apply(recipe->set, &setup->implementation);
+  setup->assumptions.push_back(
+      absl::StrCat(rule.recipes_say, ": ", recipe->says));
+  if (!run.recompute.empty() || !recipe->recompute.has_value()) return;
+  setup->layout.recompute = Recompute::kPolicy;
+  setup->implementation.selective = *recipe->recompute;
+  setup->assumptions.push_back(
+      absl::StrCat("recompute as in that recipe: ", recipe->recompute_says));
+}
 
 absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run,
                                   const RunRules& rules) {

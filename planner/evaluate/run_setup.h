@@ -29,6 +29,12 @@ struct RunSetup {
   std::vector<std::string> assumptions;  // Sentences without a full stop.
 };
 
+// Sets in `setup`, which must have its model and layout, what the last recipe
+// of `rule` that fits the run does, and says so in `assumptions`. The recipe's
+// recompute counts where the row states none.
+void ApplyRecipe(const FrameworkRule& rule, const PublishedRun& run,
+                 RunSetup* setup);
+
 // InvalidArgument with the reason for a run that cannot be predicted: dims or
 // layout not stated, a device or architecture that the planner does not know
 // (naming those it does), a layout that the model cannot have.

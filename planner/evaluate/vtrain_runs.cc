@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -14,7 +17,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "base/status_macros.h"
 #include "planner/evaluate/published_runs.h"
 
 namespace millrace {
@@ -22,6 +24,7 @@ namespace {
 
 constexpr int64_t kMaxVtrainCount = std::numeric_limits<int32_t>::max();
 constexpr int64_t kVtrainNode = 8;  // Devices.
+constexpr size_t kShownText = 60;   // Characters of a cell or header.
 
 // A column of counts.
 struct CountColumn {
@@ -40,9 +43,10 @@ constexpr CountColumn kCounts[] = {
     {"data parallelism", &PublishedRun::data},
     {"pipeline parallelism", &PublishedRun::pipeline}};
 constexpr char kTimeColumn[] = "iteration time (ms)";
-constexpr char kParameterColumn[] = "Parameters (billion)";
+constexpr char kParameterColumn[] = "Parameters (billion)";  // May be absent.
 
 using Cells = std::vector<absl::string_view>;
+using Columns = std::map<std::string, size_t>;  // By name, from 0.
 
 Cells CellsOf(absl::string_view line) {
   Cells cells = absl::StrSplit(line, ',');
@@ -52,57 +56,33 @@ Cells CellsOf(absl::string_view line) {
   return cells;
 }
 
-// Which column holds what, from 0.
-struct Columns {
-  size_t num = 0;
-  std::vector<size_t> counts;  // As in kCounts.
-  size_t time = 0;
-  std::optional<size_t> parameters;
-};
-
-// The column of that name; absent where there is none. Names of counts have
-// "# " before them in some tables.
-absl::StatusOr<std::optional<size_t>> FindColumn(const Cells& header,
-                                                 absl::string_view name) {
-  std::optional<size_t> found;
-  for (size_t i = 0; i < header.size(); ++i) {
-    absl::string_view cell = header[i];
-    if (absl::ConsumePrefix(&cell, "#")) {
-      cell = absl::StripLeadingAsciiWhitespace(cell);
-    }
-    if (cell != name) continue;
-    if (found) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("columns ", *found + 1, " and ", i + 1, " are both '",
-                       name, "'; remove one"));
-    }
-    found = i;
-  }
-  return found;
-}
-
+// The columns that are read. Names of counts have "# " before them in some
+// tables.
 absl::StatusOr<Columns> ReadHeader(const Cells& header) {
+  std::vector<std::string> needed;
+  for (const CountColumn& count : kCounts) needed.emplace_back(count.name);
+  needed.emplace_back(kTimeColumn);
   Columns columns;
-  columns.num = header.size();
-  std::vector<std::string> missing;
-  for (const CountColumn& count : kCounts) {
-    ASSIGN_OR_RETURN(const std::optional<size_t> at,
-                     FindColumn(header, count.name));
-    columns.counts.push_back(at.value_or(0));
-    if (!at) missing.push_back(absl::StrCat("'", count.name, "'"));
+  for (size_t i = 0; i < header.size(); ++i) {
+    const std::string name(
+        absl::StripLeadingAsciiWhitespace(absl::StripPrefix(header[i], "#")));
+    const bool is_read = name == kParameterColumn ||
+                         std::ranges::find(needed, name) != needed.end();
+    if (!is_read || columns.emplace(name, i).second) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("columns ", columns[name] + 1, " and ", i + 1,
+                     " are both '", name, "'; remove one"));
   }
-  ASSIGN_OR_RETURN(const std::optional<size_t> time,
-                   FindColumn(header, kTimeColumn));
-  columns.time = time.value_or(0);
-  if (!time) missing.push_back(absl::StrCat("'", kTimeColumn, "'"));
-  ASSIGN_OR_RETURN(columns.parameters, FindColumn(header, kParameterColumn));
-  if (missing.size() == std::size(kCounts) + 1) {
-    constexpr size_t kShown = 60;
+  std::vector<std::string> missing;
+  for (const std::string& name : needed) {
+    if (!columns.contains(name)) missing.push_back("'" + name + "'");
+  }
+  if (missing.size() == needed.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "expected JSON, which starts with {, or vTrain's table with the "
         "columns ",
         absl::StrJoin(missing, ", "), "; found '",
-        absl::StrJoin(header, ",").substr(0, kShown), "'"));
+        absl::StrJoin(header, ",").substr(0, kShownText), "'"));
   }
   if (!missing.empty()) {
     return absl::InvalidArgumentError(
@@ -113,79 +93,69 @@ absl::StatusOr<Columns> ReadHeader(const Cells& header) {
 
 absl::Status ReadLine(const Cells& cells, const Columns& columns,
                       PublishedRun* run) {
-  if (cells.size() != columns.num) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected ", columns.num,
-                     " cells as the header has, found ", cells.size()));
-  }
-  auto error = [&](size_t column, absl::string_view name,
-                   absl::string_view expected) {
-    constexpr size_t kShown = 60;
+  const auto error = [&](const char* name, absl::string_view expected) {
+    const size_t column = columns.at(name);
     return absl::InvalidArgumentError(absl::StrCat(
         "column ", column + 1, " (", name, "): expected ", expected,
-        ", found '", cells[column].substr(0, kShown), "'"));
+        ", found '", cells[column].substr(0, kShownText), "'"));
   };
-  for (size_t i = 0; i < std::size(kCounts); ++i) {
-    const size_t column = columns.counts[i];
+  for (const CountColumn& count : kCounts) {
     int64_t value = 0;
-    if (!absl::SimpleAtoi(cells[column], &value) || value < 1 ||
+    if (!absl::SimpleAtoi(cells[columns.at(count.name)], &value) || value < 1 ||
         value > kMaxVtrainCount) {
-      return error(column, kCounts[i].name,
-                   "a whole number from 1 to 2147483647");
+      return error(count.name, "a whole number from 1 to 2147483647");
     }
-    run->*kCounts[i].field = value;
+    run->*count.field = value;
   }
-  auto is_positive = [&](size_t column, double* value) {
-    return absl::SimpleAtod(cells[column], value) && *value > 0 &&
+  const auto is_positive = [&](const char* name, double* value) {
+    return absl::SimpleAtod(cells[columns.at(name)], value) && *value > 0 &&
            std::isfinite(*value);
   };
+  const bool has_parameters = columns.contains(kParameterColumn);
   double billions = 0;
-  if (columns.parameters && !is_positive(*columns.parameters, &billions)) {
-    return error(*columns.parameters, kParameterColumn, "a number above 0");
+  if (has_parameters && !is_positive(kParameterColumn, &billions)) {
+    return error(kParameterColumn, "a number above 0");
   }
   double milliseconds = 0;
-  if (!is_positive(columns.time, &milliseconds)) {
-    return error(columns.time, kTimeColumn, "milliseconds above 0");
+  if (!is_positive(kTimeColumn, &milliseconds)) {
+    return error(kTimeColumn, "milliseconds above 0");
   }
   run->step_time_s = milliseconds / 1e3;
   run->kv_heads = run->heads;
   run->ffn = 4 * *run->hidden;
-  run->model = columns.parameters
-                   ? absl::StrCat("gpt-", cells[*columns.parameters], "b")
-                   : absl::StrCat("gpt-", *run->layers, "x", *run->hidden);
+  run->model =
+      has_parameters
+          ? absl::StrCat("gpt-", cells[columns.at(kParameterColumn)], "b")
+          : absl::StrCat("gpt-", *run->layers, "x", *run->hidden);
   return absl::OkStatus();
-}
-
-std::string Stem(const std::string& file_name) {
-  const size_t slash = file_name.rfind('/');
-  const std::string name =
-      slash == std::string::npos ? file_name : file_name.substr(slash + 1);
-  return name.substr(0, name.rfind('.'));
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
     absl::string_view csv, const std::string& file_name) {
+  const std::string stem = std::filesystem::path(file_name).stem();
   std::vector<PublishedRun> runs;
-  std::optional<Columns> columns;
+  Columns columns;
+  size_t num_columns = 0;
   int line_number = 0;
   for (const absl::string_view line : absl::StrSplit(csv, '\n')) {
     ++line_number;
     if (absl::StripAsciiWhitespace(line).empty()) continue;
     const Cells cells = CellsOf(line);
     const std::string place = absl::StrCat(file_name, ":", line_number, ": ");
-    if (!columns) {
+    if (num_columns == 0) {
       absl::StatusOr<Columns> header = ReadHeader(cells);
       if (!header.ok()) {
         return absl::InvalidArgumentError(
             absl::StrCat(place, header.status().message()));
       }
       columns = *std::move(header);
+      num_columns = cells.size();
       continue;
     }
     PublishedRun run;
-    run.id = absl::StrCat(Stem(file_name), "/", line_number);
+    run.id = absl::StrCat(stem, "/", line_number);
     run.kind = "pretrain";
     run.source = "VIA-Research/vTrain";
     run.precision = "FP16";
@@ -193,8 +163,12 @@ absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
     run.quality = "A-";  // Neither vocabulary nor recompute is stated.
     run.gpu = "A100 (8/node)";
     run.context = run.expert = run.interleave = 1;
-    if (const absl::Status status = ReadLine(cells, *columns, &run);
-        !status.ok()) {
+    if (cells.size() != num_columns) {
+      run.fault =
+          absl::StrCat(place, "expected ", num_columns,
+                       " cells as the header has, found ", cells.size());
+    } else if (const absl::Status status = ReadLine(cells, columns, &run);
+               !status.ok()) {
       run.fault = absl::StrCat(place, status.message());
     }
     // The two tables were made differently, whatever their file is called.

@@ -83,8 +83,7 @@ bool YamlMap::Words(absl::string_view key, Need need,
   if (is_word(*entry)) {
     words.push_back(entry->scalar);
   } else if (entry->kind == YamlTree::Kind::kList &&
-             std::all_of(entry->children.begin(), entry->children.end(),
-                         is_word)) {
+             std::ranges::all_of(entry->children, is_word)) {
     for (const YamlTree& item : entry->children) words.push_back(item.scalar);
   }
   if (words.empty()) {
@@ -138,6 +137,19 @@ bool YamlMap::Flag(absl::string_view key, Need need, bool* out) {
   return true;
 }
 
+int YamlMap::IndexOfWord(absl::string_view key, Need need,
+                         const std::vector<std::string>& words) {
+  const std::string expected =
+      absl::StrCat(absl::StrJoin(words.begin(), words.end() - 1, ", "), " or ",
+                   words.back());
+  const YamlTree* entry = Scalar(key, need, expected);
+  if (entry == nullptr) return -1;
+  const auto found = std::ranges::find(words, entry->scalar);
+  if (found != words.end()) return static_cast<int>(found - words.begin());
+  Expected(*entry, key, expected);
+  return -1;
+}
+
 void YamlMap::Finish() {
   if (!is_map_) return;
   std::set<std::string> seen;
@@ -145,9 +157,7 @@ void YamlMap::Finish() {
     if (!seen.insert(entry.key).second) {
       errors_.Add(entry, PathOf(entry.key), "given twice; remove one");
     }
-    if (std::find(keys_.begin(), keys_.end(), entry.key) != keys_.end()) {
-      continue;
-    }
+    if (std::ranges::find(keys_, entry.key) != keys_.end()) continue;
     const auto nearest = NearestWord(entry.key, keys_);
     errors_.Add(
         entry, PathOf(entry.key),
@@ -168,9 +178,7 @@ std::string YamlMap::PathOf(absl::string_view key) const {
 }
 
 const YamlTree* YamlMap::Find(absl::string_view key) const {
-  const auto found =
-      std::find_if(tree_.children.begin(), tree_.children.end(),
-                   [&](const YamlTree& entry) { return entry.key == key; });
+  const auto found = std::ranges::find(tree_.children, key, &YamlTree::key);
   return found == tree_.children.end() ? nullptr : &*found;
 }
 

@@ -7,9 +7,11 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "planner/text/yaml_tree.h"
 
@@ -45,9 +47,39 @@ class YamlMap {
   // Null where the key is absent.
   const YamlTree* Entry(absl::string_view key, Need need,
                         absl::string_view expected);
+  // The same without an error, and without asking for the key.
+  const YamlTree* Find(absl::string_view key) const;
   // Null where the key is absent or no list or map.
   const YamlTree* List(absl::string_view key, Need need);
   const YamlTree* Map(absl::string_view key, Need need);
+  // Null where the key is absent or no scalar.
+  const YamlTree* Scalar(absl::string_view key, Need need,
+                         absl::string_view expected);
+
+  // Calls read(map) for the map at `key`, for each map of the list at `key`, or
+  // read(name, map) for each named map in the map at `key`, and finishes it.
+  template <typename Read>
+  void Section(absl::string_view key, Need need, Read read) {
+    if (const YamlTree* entry = Map(key, need)) ReadMap(*entry, key, read);
+  }
+  template <typename Read>
+  void Items(absl::string_view key, Need need, Read read) {
+    const YamlTree* list = List(key, need);
+    if (list == nullptr) return;
+    for (size_t i = 0; i < list->children.size(); ++i) {
+      ReadMap(list->children[i], absl::StrCat(key, "[", i, "]"), read);
+    }
+  }
+  template <typename Read>
+  void Named(absl::string_view key, Need need, Read read) {
+    Section(key, need, [&](YamlMap& names) {
+      for (const YamlTree& entry : names.tree_.children) {
+        names.Entry(entry.key, Need::kOptional, "");
+        names.ReadMap(entry, entry.key,
+                      [&](YamlMap& map) { read(entry.key, map); });
+      }
+    });
+  }
 
   bool Text(absl::string_view key, Need need, std::string* out);
   // One word stands for a list of one.
@@ -56,21 +88,40 @@ class YamlMap {
   bool Integer(absl::string_view key, Need need, int64_t least, int64_t* out);
   bool Number(absl::string_view key, Need need, double* out);  // Above 0.
   bool Flag(absl::string_view key, Need need, bool* out);
+  // The value of one of `words`, of which there are two at least.
+  template <typename Value>
+  bool Choice(absl::string_view key, Need need,
+              const std::vector<std::pair<std::string, Value>>& words,
+              Value* out) {
+    std::vector<std::string> names;
+    for (const auto& [word, value] : words) names.push_back(word);
+    const int chosen = IndexOfWord(key, need, names);
+    if (chosen >= 0) *out = words[chosen].second;
+    return chosen >= 0;
+  }
 
   // Errors for keys that were not asked for, or that stand there twice.
   void Finish();
 
   // An error at a key, or at the map itself where it does not have that key.
   void Error(absl::string_view key, absl::string_view what);
-  // "PATH.KEY", for the path of a map within this one.
-  std::string PathOf(absl::string_view key) const;
-
- private:
-  const YamlTree* Find(absl::string_view key) const;
-  const YamlTree* Scalar(absl::string_view key, Need need,
-                         absl::string_view expected);
+  // An error that names what was found instead at `entry`, the value of `key`.
   void Expected(const YamlTree& entry, absl::string_view key,
                 absl::string_view expected);
+  // "PATH.KEY", for the path of a map within this one.
+  std::string PathOf(absl::string_view key) const;
+  const std::vector<YamlTree>& entries() const { return tree_.children; }
+  bool has_errors() const { return !errors_.status().ok(); }  // In the file.
+
+ private:
+  template <typename Read>
+  void ReadMap(const YamlTree& tree, absl::string_view key, Read read) {
+    YamlMap map(tree, PathOf(key), &errors_);
+    read(map);
+    map.Finish();
+  }
+  int IndexOfWord(absl::string_view key, Need need,
+                  const std::vector<std::string>& words);
 
   const YamlTree& tree_;
   const std::string path_;

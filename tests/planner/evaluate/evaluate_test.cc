@@ -9,12 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "base/statistics.h"
 #include "planner/evaluate/calibrate_predictions.h"
 #include "planner/evaluate/calibrate_profile.h"
 #include "planner/evaluate/evaluation_summary.h"
 #include "planner/evaluate/known_models.h"
 #include "planner/evaluate/own_profile.h"
-#include "planner/evaluate/profile_errors.h"
 #include "planner/evaluate/published_runs.h"
 #include "planner/profile/prediction_interval.h"
 #include "planner/profile/profile_file.h"
@@ -116,7 +117,16 @@ TEST(EvaluateTest, StatedErrorsAreThoseOfTheRuns) {
     EXPECT_EQ(profile->step_error.num_runs, shown.num_runs) << name;
   }
   EXPECT_GE(num_stated, 6);
-  const StepError shown = ErrorOfExperts(predictions);
+  std::vector<double> ratios;
+  for (const RunPrediction& prediction : predictions) {
+    if (!prediction.is_supported() || !prediction.step_time_error() ||
+        prediction.setup.model.moe.num_experts == 0 ||
+        !absl::StartsWith(prediction.run.quality, "A")) {
+      continue;
+    }
+    ratios.push_back(1 / (1 + *prediction.step_time_error()));
+  }
+  const StepError shown = ErrorOfRuns(ratios, "");
   HardwareProfile sure;
   sure.step_error = {.low = 1, .high = 1, .num_runs = 19, .source = "a test"};
   const StepError stated = ErrorFor({.moe = {.num_experts = 8}}, sure);

@@ -1,5 +1,3 @@
-#include "planner/evaluate/framework_cases.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -159,7 +159,9 @@ Implementation With(const std::string& key, const char* value) {
   EXPECT_TRUE(tree.ok()) << tree.status();
   YamlErrors errors("f.yaml");
   Implementation implementation;
-  Apply(ReadBehaviour(*tree, "", &errors), &implementation);
+  YamlMap map(*tree, "", &errors);
+  Apply(ReadBehaviour(map), &implementation);
+  map.Finish();
   return implementation;
 }
 
