@@ -43,9 +43,8 @@ double RateFromNeighbours(std::vector<Neighbour> neighbours) {
 
 double InterpolateSeconds(std::span<const SizedTime> times, double bytes) {
   CHECK(!times.empty());
-  const auto above = std::lower_bound(
-      times.begin(), times.end(), bytes,
-      [](const SizedTime& time, double wanted) { return time.bytes < wanted; });
+  const auto above =
+      std::ranges::lower_bound(times, bytes, {}, &SizedTime::bytes);
   if (above == times.end()) {
     return times.back().seconds * bytes / times.back().bytes;
   }

@@ -1,11 +1,14 @@
 // The one list of the keys of each record of a profile file, which reading and
 // writing (profile_file.cc) share. A visitor is called with (key, member) for
-// each, in the order of the file.
+// each, in the order of the file: as visit(key, member) for a key that must be
+// there, else as the member function that names the rule for it.
+//   FromZero  an integer that may be 0
+//   Later     a number that older files do not have
+//   Settings  text of words NAME=INTEGER
+//   Optional  a section or table that a file may leave out
 
 #ifndef MILLRACE_PLANNER_PROFILE_PROFILE_FIELDS_H_
 #define MILLRACE_PLANNER_PROFILE_PROFILE_FIELDS_H_
-
-#include <type_traits>
 
 #include "planner/profile/profile.h"
 
@@ -139,8 +142,8 @@ void VisitFields(Visitor& visit, KernelTuning& tuning) {
   visit("version", tuning.version);
   visit("date", tuning.date);
   visit("command", tuning.command);
-  visit("kernels", tuning.kernels);
-  visit("products", tuning.products);
+  visit.Optional("kernels", tuning.kernels);
+  visit.Optional("products", tuning.products);
 }
 
 template <typename Visitor>
@@ -172,20 +175,6 @@ void VisitFields(Visitor& visit, CalibratedValue& value) {
   visit("previous", value.previous);
 }
 
-// Sections that a file may leave out whole.
-template <typename Section>
-concept OptionalSection = std::is_same_v<Section, OverlapFactors> ||
-    std::is_same_v<Section, StepWaits> ||
-    std::is_same_v<Section, MemoryOverhead> ||
-    std::is_same_v<Section, DeviceSpec> || std::is_same_v<Section, StepError> ||
-    std::is_same_v<Section, KernelTuning>;
-// Lists that a file may leave out.
-template <typename Row>
-concept OptionalRow = std::is_same_v<Row, NetworkLevel> ||
-    std::is_same_v<Row, ModelConstant> || std::is_same_v<Row, KernelChoice> ||
-    std::is_same_v<Row, ProductChoice> || std::is_same_v<Row, CalibrationRun> ||
-    std::is_same_v<Row, CalibratedValue> || std::is_same_v<Row, CopyEngineTime>;
-
 template <typename Visitor>
 void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("name", profile.name);
@@ -193,25 +182,25 @@ void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("precision", profile.precision);
   visit("ranks_per_host", profile.ranks_per_host);
   visit("device_memory_bytes", profile.device_memory_bytes);
-  visit("memory_overhead", profile.memory_overhead);
+  visit.Optional("memory_overhead", profile.memory_overhead);
   visit("launch_overhead_s", profile.launch_overhead_s);
   visit("compute_contention", profile.compute_contention);
-  visit("overlap", profile.overlap);
-  visit("copy_engine_overlap", profile.copy_engine_overlap);
-  visit("waits", profile.waits);
-  visit("device", profile.device);
-  visit("network", profile.network);
-  visit("constants", profile.constants);
-  visit("step_error", profile.step_error);
+  visit.Optional("overlap", profile.overlap);
+  visit.Optional("copy_engine_overlap", profile.copy_engine_overlap);
+  visit.Optional("waits", profile.waits);
+  visit.Optional("device", profile.device);
+  visit.Optional("network", profile.network);
+  visit.Optional("constants", profile.constants);
+  visit.Optional("step_error", profile.step_error);
   visit("gemms", profile.gemms);
   visit("attention", profile.attention);
   visit("cross_entropy", profile.cross_entropy);
   visit("bandwidth", profile.bandwidth);
   visit("communication", profile.communication);
-  visit("copy_engines", profile.copy_engines);
-  visit("tuning", profile.tuning);
-  visit("calibration_runs", profile.calibration_runs);
-  visit("calibrated_values", profile.calibrated_values);
+  visit.Optional("copy_engines", profile.copy_engines);
+  visit.Optional("tuning", profile.tuning);
+  visit.Optional("calibration_runs", profile.calibration_runs);
+  visit.Optional("calibrated_values", profile.calibrated_values);
 }
 
 }  // namespace millrace
