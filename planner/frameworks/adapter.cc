@@ -17,9 +17,7 @@ std::span<const Framework> Adapters() {
 
 Framework FindAdapter(absl::string_view name) {
   const auto adapters = Adapters();
-  const auto found =
-      std::find_if(adapters.begin(), adapters.end(),
-                   [&](Framework adapter) { return adapter->name == name; });
+  const auto found = std::ranges::find(adapters, name, &FrameworkAdapter::name);
   return found == adapters.end() ? nullptr : *found;
 }
 

@@ -223,7 +223,7 @@ void SetBatches(const ImportOptions& options, Importer& importer) {
   if (batch > 0 && micro > 0 && steps > 0) {
     if (batch % micro != 0 || batch / micro % steps != 0) {
       importer.Error(
-          importer.Look("train_batch_size"), "train_batch_size",
+          "train_batch_size",
           absl::StrCat(batch, " is no multiple of micro-batches of ", micro,
                        " x gradient_accumulation_steps ", steps));
       return;
@@ -286,7 +286,7 @@ void SetOptimizer(Importer& importer) {
                         "ours is AdamW");
   importer.RefuseUnless("optimizer.params.adam_w_mode", {"", "true"},
                         "ours decays weights by themselves");
-  (void)importer.Look("optimizer.params.torch_adam");
+  importer.Ignore({"optimizer.params.torch_adam"});
   const Setting* betas = LookSaid(importer, "optimizer.params.betas");
   if (betas == nullptr) return;
   const std::vector<std::string> values =
@@ -390,9 +390,7 @@ void ImportDeepSpeed(const ImportOptions& options, Importer& importer) {
   SetOptimizer(importer);
   SetScheduler(importer);
   SetDeepspeedPrecision(importer);
-  for (const char* key : {"zero_optimization.overlap_comm", "_comment"}) {
-    (void)importer.Look(key);
-  }
+  importer.Ignore({"zero_optimization.overlap_comm", "_comment"});
   importer.NoteIfThere({"zero_optimization.offload_optimizer.device",
                         "zero_optimization.offload_param.device"},
                        "ours keeps all state on the device");

@@ -179,7 +179,7 @@ void TakeDeepSeek(Importer& importer) {
                absl::StrCat(mla.nope_head_dim + mla.rope_head_dim),
                "qk_nope_head_dim + qk_rope_head_dim");
   // Every head has a key and a value of its own, whatever this key says.
-  (void)importer.Look("num_key_value_heads");
+  importer.Ignore({"num_key_value_heads"});
   Take(importer, "model.kv_heads", "num_attention_heads");
   importer.NoteIfThere({"num_nextn_predict_layers"},
                        "the layers that predict further tokens are left out");
@@ -266,7 +266,7 @@ void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
   if (options.sequence_length.has_value()) {
     importer.Set("model.sequence_length",
                  absl::StrCat(*options.sequence_length), "--sequence-length");
-    (void)importer.Look("max_position_embeddings");
+    importer.Ignore({"max_position_embeddings"});
   }
   TakeModel(*family, options, importer);
   CheckRotary(*family, importer);

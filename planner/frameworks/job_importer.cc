@@ -27,7 +27,7 @@ bool IsTrue(const Setting& setting) {
 
 bool Accepts(const JobKey& key, absl::string_view value) {
   const std::vector<std::string> choices = absl::StrSplit(key.choices, '|');
-  return std::find(choices.begin(), choices.end(), value) != choices.end();
+  return std::ranges::find(choices, value) != choices.end();
 }
 
 }  // namespace
@@ -128,7 +128,7 @@ void Importer::RefuseUnless(absl::string_view key,
                             const std::string& why) {
   const Setting* setting = Look(key);
   const std::string value = setting == nullptr ? "" : setting->value;
-  if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
+  if (std::ranges::find(allowed, value) != allowed.end()) return;
   const std::string found =
       setting == nullptr ? "missing" : absl::StrCat("found '", value, "'");
   Error(setting, key, absl::StrCat(found, "; ", why));
@@ -369,9 +369,7 @@ absl::StatusOr<ImportedJob> Importer::Finish(const ImportOptions& options) {
     }
     return std::move(imported_);
   }
-  std::stable_sort(
-      errors_.begin(), errors_.end(),
-      [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(errors_, {}, &std::pair<int, std::string>::first);
   // Two keys of the job can come from one of the source.
   errors_.erase(std::unique(errors_.begin(), errors_.end()), errors_.end());
   return absl::InvalidArgumentError(absl::StrJoin(

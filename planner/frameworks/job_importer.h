@@ -5,6 +5,7 @@
 #define MILLRACE_PLANNER_FRAMEWORKS_JOB_IMPORTER_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <set>
@@ -35,6 +36,10 @@ class Importer {
   // Megatron Core that is off counts as absent, but IsSaid().
   const Setting* Look(absl::string_view key);
   bool IsSaid(absl::string_view key) const;
+  // Counts the keys as looked at: they say nothing that a job holds.
+  void Ignore(std::initializer_list<const char*> keys) {
+    for (const char* key : keys) (void)Look(key);
+  }
   // Its value as an integer from `minimum` to `maximum`, or `fallback` if it is
   // absent or not such a number, which is an error. Two of those below the
   // usual maximum have a product that does not overflow.
@@ -72,6 +77,10 @@ class Importer {
   void Approximate(const Setting& setting, const std::string& what);
   void Error(const Setting* setting, absl::string_view key,
              const std::string& what);
+  // The same at the setting of that key.
+  void Error(absl::string_view key, const std::string& what) {
+    Error(Look(key), key, what);
+  }
 
   // The source's name of a key that may be a flag of Megatron-LM, for messages.
   std::string OwnKey(absl::string_view key) const;

@@ -22,10 +22,8 @@ int64_t NumDevices(const ImportOptions& options, Importer& importer) {
   const int64_t dumped = importer.Integer("world-size", 1, 0);
   const int64_t nodes = importer.Integer("nnodes", 1, 1);
   const int64_t each = importer.Integer("nproc-per-node", 1, 0);
-  for (const char* key : {"node-rank", "master-addr", "master-port",
-                          "rdzv-backend", "rdzv-endpoint", "rdzv-id"}) {
-    (void)importer.Look(key);
-  }
+  importer.Ignore({"node-rank", "master-addr", "master-port", "rdzv-backend",
+                   "rdzv-endpoint", "rdzv-id"});
   const int64_t said = dumped > 0 ? dumped : nodes * each;
   if (said > 0 && said != options.num_devices.value_or(said)) {
     importer.Error(
@@ -38,7 +36,7 @@ int64_t NumDevices(const ImportOptions& options, Importer& importer) {
   const int64_t devices = options.num_devices.value_or(said);
   if (devices <= std::numeric_limits<int32_t>::max()) return devices;
   importer.Error(
-      importer.Look("nnodes"), "nnodes",
+      "nnodes",
       absl::StrCat(nodes, " times ", importer.OwnKey("nproc-per-node"), " ",
                    each, " are ", devices, " devices; expected fewer"));
   return 0;
@@ -62,7 +60,6 @@ void SetData(Importer& importer, int64_t num_devices) {
   }
   if (num_devices % unit != 0) {
     importer.Error(
-        importer.Look("tensor-model-parallel-size"),
         "tensor-model-parallel-size",
         absl::StrCat(
             job.layout.tensor.value_or(1), " x ",
@@ -79,7 +76,7 @@ void SetData(Importer& importer, int64_t num_devices) {
   if (const int64_t said = importer.Integer("data-parallel-size", 1, data);
       said != data) {
     importer.Error(
-        importer.Look("data-parallel-size"), "data-parallel-size",
+        "data-parallel-size",
         absl::StrCat(said, ", but the ", num_devices,
                      " devices over the other axes, ", unit, " make ", data));
     return;
@@ -190,8 +187,7 @@ void SetRecompute(Importer& importer) {
   if (granularity != nullptr && granularity->value == "full") {
     importer.Set("layout.recompute", "full", "recompute-granularity",
                  granularity);
-    (void)importer.Look("recompute-method");
-    (void)importer.Look("recompute-num-layers");
+    importer.Ignore({"recompute-method", "recompute-num-layers"});
     return;
   }
   const std::set<std::string> names =
@@ -247,10 +243,8 @@ void SetLayout(const ImportOptions& options, Importer& importer) {
       "ours cuts the layers as evenly as can be, the last stage the smallest");
   SetRecompute(importer);
   // What ours does in any case.
-  for (const char* key : {"overlap-grad-reduce", "overlap-param-gather",
-                          "use-tp-pp-dp-mapping", "use-mcore-models"}) {
-    (void)importer.Look(key);
-  }
+  importer.Ignore({"overlap-grad-reduce", "overlap-param-gather",
+                   "use-tp-pp-dp-mapping", "use-mcore-models"});
 }
 
 void SetMegatronSchedule(Importer& importer) {
@@ -304,13 +298,11 @@ void SetMegatronSchedule(Importer& importer) {
 void SetMegatronPrecision(Importer& importer) {
   const Setting* fp8 = importer.Look("fp8-format");
   const Setting* fp4 = importer.Look("fp4-format");
-  (void)importer.Look("fp8-recipe");
-  (void)importer.Look("fp4-recipe");
+  importer.Ignore({"fp8-recipe", "fp4-recipe"});
   const bool bf16 = importer.IsOn("bf16");
   const bool fp16 = importer.IsOn("fp16");
   if (bf16 && fp16) {
-    importer.Error(importer.Look("fp16"), "fp16",
-                   "contradicts bf16; remove one");
+    importer.Error("fp16", "contradicts bf16; remove one");
     return;
   }
   if (fp4 != nullptr) {
@@ -333,10 +325,8 @@ void NoteRecipe(Importer& importer) {
         ": its own values are not known here; keys that are not overridden are "
         "assumed, or left to the planner"));
   }
-  for (const char* key :
-       {"mode", "dataset", "yes", "optimizer.use_distributed_optimizer"}) {
-    (void)importer.Look(key);
-  }
+  importer.Ignore(
+      {"mode", "dataset", "yes", "optimizer.use_distributed_optimizer"});
 }
 
 // Named recipes of Megatron-Bridge: "bf16_with_fp8_current_scaling_mixed".
@@ -363,7 +353,7 @@ void SetBridgePrecision(Importer& importer) {
 // no key.
 void SetNemoPrecision(Importer& importer) {
   const Setting* fp8 = importer.Look("trainer.plugins.fp8");
-  (void)importer.Look("trainer.plugins.fp8_recipe");
+  importer.Ignore({"trainer.plugins.fp8_recipe"});
   if (fp8 != nullptr) {
     importer.SetPrecision("fp8", "trainer.plugins.fp8", fp8);
   } else {
@@ -373,7 +363,7 @@ void SetNemoPrecision(Importer& importer) {
 
 // Prefixes, or weights and prefixes by turns.
 void SetPaths(Importer& importer) {
-  (void)importer.Look("mock-data");
+  importer.Ignore({"mock-data"});
   const Setting* paths = importer.Look("data-path");
   if (paths == nullptr) return;
   bool has_weights = false;

@@ -125,11 +125,10 @@ void TakeExperts(Importer& importer) {
   const int64_t shared_width = importer.Integer(shared, 1, 0);
   if (width > 0 && shared_width % width != 0) {
     importer.Error(
-        importer.Look(shared), shared,
-        absl::StrCat(shared_width, " is no multiple of moe-ffn-hidden-size ",
-                     width,
-                     "; our shared experts are as wide as "
-                     "the others"));
+        shared, absl::StrCat(shared_width,
+                             " is no multiple of moe-ffn-hidden-size ", width,
+                             "; our shared experts are as wide as "
+                             "the others"));
   } else if (shared_width > 0) {
     importer.Set("model.moe.num_shared_experts",
                  absl::StrCat(shared_width / width), shared);
@@ -141,10 +140,8 @@ void TakeExperts(Importer& importer) {
                  "of no dense layer, so unused");
   }
   TakeDenseLayers(importer);
-  for (const char* key : {"moe-grouped-gemm", "moe-token-dispatcher-type",
-                          "moe-permute-fusion"}) {
-    (void)importer.Look(key);
-  }
+  importer.Ignore(
+      {"moe-grouped-gemm", "moe-token-dispatcher-type", "moe-permute-fusion"});
 }
 
 // Before the table, whose defaults would fill what this sets.
@@ -170,11 +167,8 @@ void TakeLatentAttention(Importer& importer) {
   importer.Set("model.kv_heads",
                absl::StrCat(importer.Integer("num-attention-heads", 1, 1)),
                "num-attention-heads, as with latent attention");
-  for (const char* key :
-       {"qk-layernorm", "rotary-scaling-factor", "kv-channels",
-        "num-query-groups", "mscale", "mscale-all-dim"}) {
-    (void)importer.Look(key);
-  }
+  importer.Ignore({"qk-layernorm", "rotary-scaling-factor", "kv-channels",
+                   "num-query-groups", "mscale", "mscale-all-dim"});
 }
 
 // What our model has not. What a plan can do without is said; the rest must be
@@ -215,10 +209,8 @@ void CheckArchitecture(Importer& importer) {
     importer.Note(
         "the model can be planned and exported, with RMSNorm, rotary positions "
         "and no biases; workers cannot train it yet");
-    for (const char* key :
-         {"disable-bias-linear", "normalization", "position-embedding-type"}) {
-      (void)importer.Look(key);
-    }
+    importer.Ignore(
+        {"disable-bias-linear", "normalization", "position-embedding-type"});
   }
   for (const char* key :
        {"rotary-interleaved", "apply-layernorm-1p",
@@ -278,8 +270,7 @@ void TakeLengthAndDropout(Importer& importer) {
   const int64_t longest =
       importer.Integer("max-position-embeddings", 1, length);
   if (longest < length) {
-    importer.Error(importer.Look("max-position-embeddings"),
-                   "max-position-embeddings",
+    importer.Error("max-position-embeddings",
                    absl::StrCat(longest, " is below seq-length ", length));
   }
   for (const char* key : {"attention-dropout", "hidden-dropout"}) {
@@ -331,7 +322,7 @@ void ImportMegatronModel(Importer& importer) {
     importer.Set("model.kv_heads", importer.Look("num-attention-heads")->value,
                  "num-attention-heads, as without --group-query-attention",
                  importer.Look("num-attention-heads"));
-    (void)importer.Look("num-query-groups");
+    importer.Ignore({"num-query-groups"});
   }
   importer.TakeTable();
   TakeWidths(importer);

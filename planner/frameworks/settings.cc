@@ -223,7 +223,7 @@ bool IsOverride(absl::string_view word) {
       absl::StripPrefix(word.substr(0, word.find('=')), "+");
   return key.size() < word.size() && !key.empty() &&
          absl::ascii_islower(static_cast<unsigned char>(key[0])) &&
-         std::all_of(key.begin(), key.end(), [](unsigned char c) {
+         std::ranges::all_of(key, [](unsigned char c) {
            return absl::ascii_isalnum(c) || c == '_' || c == '.';
          });
 }
@@ -275,9 +275,7 @@ bool HasFlags(absl::string_view text) {
 }  // namespace
 
 const Setting* Settings::Find(absl::string_view key) const {
-  const auto found =
-      std::find_if(entries.begin(), entries.end(),
-                   [&](const Setting& entry) { return entry.key == key; });
+  const auto found = std::ranges::find(entries, key, &Setting::key);
   return found == entries.end() ? nullptr : &*found;
 }
 

@@ -110,10 +110,9 @@ absl::StatusOr<Settings> ReadTomlSettings(absl::string_view text,
         file_name, ":1: not valid TOML: ", FirstLine(error.what())));
   }
   // Tables come in no order.
-  std::stable_sort(settings.entries.begin(), settings.entries.end(),
-                   [](const Setting& a, const Setting& b) {
-                     return std::tie(a.line, a.key) < std::tie(b.line, b.key);
-                   });
+  std::ranges::stable_sort(settings.entries, {}, [](const Setting& setting) {
+    return std::tie(setting.line, setting.key);
+  });
   return settings;
 }
 

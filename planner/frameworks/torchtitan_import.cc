@@ -79,10 +79,9 @@ int64_t NumShards(const ImportOptions& options, Importer& importer) {
   if (*options.num_devices % others != 0 ||
       (shards != -1 && others * said != *options.num_devices)) {
     importer.Error(
-        importer.Look(key), key,
-        absl::StrCat("the degrees take ", shards == -1 ? "multiples of " : "",
-                     others * said, " devices, but --devices is ",
-                     *options.num_devices));
+        key, absl::StrCat("the degrees take ",
+                          shards == -1 ? "multiples of " : "", others * said,
+                          " devices, but --devices is ", *options.num_devices));
     return shards;
   }
   return *options.num_devices / others;
@@ -157,8 +156,7 @@ void SetBatches(Importer& importer) {
   const LayoutConstraints& layout = importer.job().layout;
   const bool has_pipeline = layout.pipeline.value_or(1) > 1;
   if (has_pipeline && local % micro != 0) {
-    importer.Error(importer.Look("training.local_batch_size"),
-                   "training.local_batch_size",
+    importer.Error("training.local_batch_size",
                    absl::StrCat(local,
                                 " is not divisible by "
                                 "pipeline_parallel_microbatch_size ",
@@ -249,7 +247,7 @@ void SetOrder(Importer& importer) {
     const int64_t chunks = (job.model.num_layers + ends + each - 1) / each;
     if (chunks % pipeline != 0 || chunks == pipeline) {
       importer.Error(
-          importer.Look(by_layers), by_layers,
+          by_layers,
           absl::StrCat(each, " layers a chunk make ", chunks, " chunks of ",
                        job.model.num_layers, " layers and ", ends,
                        " for embedding and head, which ", pipeline,
@@ -279,12 +277,10 @@ void SetOrder(Importer& importer) {
 void SetTorchtitanPrecision(Importer& importer) {
   const Setting* precision = importer.Look("training.mixed_precision_param");
   const Setting* converters = importer.Look("model.converters");
-  for (const char* key :
-       {"quantize.linear.float8.recipe_name",
-        "quantize.linear.float8.filter_fqns", "quantize.linear.mx.recipe_name",
-        "quantize.grouped_mm.float8.fqns", "compile.enable"}) {
-    (void)importer.Look(key);
-  }
+  importer.Ignore({"quantize.linear.float8.recipe_name",
+                   "quantize.linear.float8.filter_fqns",
+                   "quantize.linear.mx.recipe_name",
+                   "quantize.grouped_mm.float8.fqns", "compile.enable"});
   if (converters != nullptr &&
       (absl::StrContains(converters->value, "float8") ||
        absl::StrContains(converters->value, ".mx"))) {
@@ -335,7 +331,7 @@ void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
                  "checkpoint.interval");
   }
   // Its selective mode chooses among other ops than ours.
-  (void)importer.Look("activation_checkpoint.selective_ac_option");
+  importer.Ignore({"activation_checkpoint.selective_ac_option"});
   if (const Setting* mode = importer.Look("activation_checkpoint.mode");
       mode != nullptr) {
     importer.Set("layout.recompute", mode->value, "activation_checkpoint.mode",
