@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "planner/cost/layer_work.h"
@@ -126,6 +127,19 @@ void SetHosts(int32_t devices_per_host, Export& out) {
 }
 
 }  // namespace
+
+std::vector<std::string> Export::indexed_prefixes() const {
+  std::vector<std::string> prefixes;
+  for (const std::string& path : job.data.indexed) {
+    prefixes.emplace_back(absl::StripSuffix(path, ".bin"));
+  }
+  return prefixes;
+}
+
+std::string Export::checkpoint_folder() const {
+  const std::string& folder = job.checkpoint.directory;
+  return folder.empty() ? "checkpoints" : folder;
+}
 
 std::string Export::Value(const char* job_path) const {
   const JobKey* key = FindJobKey(job_path);

@@ -24,6 +24,9 @@ struct Export {
   std::vector<std::string> assumptions;
 
   const char* title() const { return framework->title; }
+  // The files of tokens that the job names, without their ".bin".
+  std::vector<std::string> indexed_prefixes() const;
+  std::string checkpoint_folder() const;
   // Of a job's key, as YAML.
   std::string Value(const char* job_path) const;
   // Whether the key holds a real number.

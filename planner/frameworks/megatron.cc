@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
@@ -45,9 +44,7 @@ constexpr FrameworkKey kMegatronKeys[] = {
 
 void AddData(Export& out, std::vector<MegatronFlag>& flags) {
   if (out.job.checkpoint.interval_steps > 0) {
-    flags.push_back({"save", out.job.checkpoint.directory.empty()
-                                 ? "checkpoints"
-                                 : out.job.checkpoint.directory});
+    flags.push_back({"save", out.checkpoint_folder()});
   }
   // Its null tokenizer adds one id, the end of a document, to the given size
   // before core 0.18, and none since: padding makes both the same.
@@ -99,9 +96,8 @@ std::string FlagText(const MegatronFlag& flag) {
 // Several arguments, each quoted by itself.
 std::string DataPathText(const Export& out) {
   std::string text = "--data-path";
-  for (std::string path : out.job.data.indexed) {
-    if (absl::EndsWith(path, ".bin")) path.resize(path.size() - 4);
-    absl::StrAppend(&text, " ", ShellQuoted(path));
+  for (const std::string& prefix : out.indexed_prefixes()) {
+    absl::StrAppend(&text, " ", ShellQuoted(prefix));
   }
   return text;
 }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -221,12 +220,7 @@ std::string BridgeData(Export& out, Overrides& overrides) {
         "--dataset mock by --dataset megatron-indexed and dataset.data_path");
     return "mock";
   }
-  std::vector<std::string> paths;
-  for (std::string path : out.job.data.indexed) {
-    if (absl::EndsWith(path, ".bin")) path.resize(path.size() - 4);
-    paths.push_back(path);
-  }
-  overrides.Set("dataset.data_path", ListOfTexts(paths));
+  overrides.Set("dataset.data_path", ListOfTexts(out.indexed_prefixes()));
   return "megatron-indexed";
 }
 
@@ -310,9 +304,7 @@ absl::StatusOr<std::string> ExportMegatronBridge(Export out) {
   overrides.Set("optimizer.use_distributed_optimizer",
                 out.layout.zero >= 1 ? "true" : "false");
   if (out.job.checkpoint.interval_steps > 0) {
-    overrides.Set("checkpoint.save", out.job.checkpoint.directory.empty()
-                                         ? "checkpoints"
-                                         : out.job.checkpoint.directory);
+    overrides.Set("checkpoint.save", out.checkpoint_folder());
   }
   AddBridgePrecision(out, overrides);
   const std::string dataset = BridgeData(out, overrides);

@@ -136,6 +136,13 @@ absl::StatusOr<std::vector<Word>> ShellWords(absl::string_view text,
   return words;
 }
 
+absl::Status RefuseVariable(const Setting& setting, const Settings& settings) {
+  if (!absl::StrContains(setting.value, '$')) return absl::OkStatus();
+  return ErrorAt(settings, setting.line,
+                 absl::StrCat(setting.key, ": '", setting.value,
+                              "' is a shell variable; write its value"));
+}
+
 bool IsFlag(absl::string_view word) {
   return word.size() > 2 && absl::StartsWith(word, "--") &&
          absl::ascii_isalpha(static_cast<unsigned char>(word[2]));
@@ -171,11 +178,7 @@ absl::Status AddCommandLine(absl::string_view text, Settings* settings) {
       if (absl::EndsWith(values.back(), ".py")) values.pop_back();
     }
     setting.value = values.empty() ? "True" : absl::StrJoin(values, " ");
-    if (absl::StrContains(setting.value, '$')) {
-      return ErrorAt(*settings, setting.line,
-                     absl::StrCat(setting.key, ": '", setting.value,
-                                  "' is a shell variable; write its value"));
-    }
+    RETURN_IF_ERROR(RefuseVariable(setting, *settings));
     RETURN_IF_ERROR(AddArgument(std::move(setting), settings));
   }
   return absl::OkStatus();
@@ -255,11 +258,7 @@ absl::Status AddOverrides(const std::vector<Word>& words, Settings* settings) {
     } else {
       continue;  // What starts the command.
     }
-    if (absl::StrContains(setting.value, '$')) {
-      return ErrorAt(*settings, setting.line,
-                     absl::StrCat(setting.key, ": '", setting.value,
-                                  "' is a shell variable; write its value"));
-    }
+    RETURN_IF_ERROR(RefuseVariable(setting, *settings));
     if (IsNothing(setting.value)) continue;
     RETURN_IF_ERROR(Add(std::move(setting), settings));
   }

@@ -1,15 +1,16 @@
 #include "planner/learn/rank_steps.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/statistics.h"
 #include "base/status_macros.h"
+#include "planner/program/collective_matches.h"
 
 namespace millrace {
 namespace {
@@ -17,11 +18,6 @@ namespace {
 absl::Status NotThisLayout(absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat("the measured timeline ", what));
-}
-
-bool IsOfGroup(const Instruction& instruction, Group group) {
-  return IsCollective(instruction.kind) &&
-         std::get<CollectiveAttributes>(instruction.attributes).group == group;
 }
 
 absl::StatusOr<RankStep> ReadRank(const Program& program,
@@ -79,39 +75,34 @@ absl::StatusOr<RankStep> ReadRank(const Program& program,
   return step;
 }
 
-std::vector<InstructionId> WorldCollectives(const Program& program) {
-  std::vector<InstructionId> ids;
-  for (const InstructionId id :
-       program.lanes[static_cast<int>(Lane::kDataComm)]) {
-    if (IsOfGroup(program.instructions[id], Group::kWorld)) {
-      ids.push_back(id);
-    }
-  }
-  return ids;
-}
-
-// By how much the clock of `other` is ahead of `one`'s, by the ends of what
-// both take part in; 0 where that is nothing.
-double Ahead(const RankStep& one, const std::vector<InstructionId>& ids_of_one,
-             const RankStep& other,
-             const std::vector<InstructionId>& ids_of_other) {
-  std::vector<double> differences;
-  for (size_t i = 0; i < std::min(ids_of_one.size(), ids_of_other.size());
-       ++i) {
-    differences.push_back(other.spans[ids_of_other[i]].end_s -
-                          one.spans[ids_of_one[i]].end_s);
-  }
-  return differences.empty() ? 0 : MedianOf(std::move(differences));
-}
-
+// In the order of their lanes, which is the same on all members.
 std::vector<InstructionId> CollectivesOf(const Program& program, Group group) {
   std::vector<InstructionId> ids;
-  for (size_t id = 0; id < program.instructions.size(); ++id) {
-    if (IsOfGroup(program.instructions[id], group)) {
-      ids.push_back(static_cast<InstructionId>(id));
+  for (const std::vector<InstructionId>& lane : program.lanes) {
+    for (const InstructionId id : lane) {
+      const Instruction& instruction = program.instructions[id];
+      if (IsCollective(instruction.kind) &&
+          std::get<CollectiveAttributes>(instruction.attributes).group ==
+              group) {
+        ids.push_back(id);
+      }
     }
   }
   return ids;
+}
+
+// By how much the clock of `other` is ahead of `one`'s, by the ends of the
+// group's collectives; 0 where there are none.
+double Ahead(const RankStep& one, const RankStep& other, Group group) {
+  const std::vector<InstructionId> ids = CollectivesOf(*one.program, group);
+  const std::vector<InstructionId> other_ids =
+      CollectivesOf(*other.program, group);
+  std::vector<double> differences;
+  for (size_t i = 0; i < std::min(ids.size(), other_ids.size()); ++i) {
+    differences.push_back(other.spans[other_ids[i]].end_s -
+                          one.spans[ids[i]].end_s);
+  }
+  return differences.empty() ? 0 : MedianOf(std::move(differences));
 }
 
 // Neighbours on the tensor axis share most collectives, then those on the data
@@ -136,15 +127,9 @@ void SetClocks(std::vector<RankStep>* steps) {
     const auto base_idx = static_cast<size_t>(ToInt(RankOf(layout, base)));
     const RankStep& one = (*steps)[base_idx];
     const RankStep& other = (*steps)[rank];
-    std::vector<InstructionId> shared =
-        group == Group::kWorld ? std::vector<InstructionId>{}
-                               : CollectivesOf(*one.program, group);
+    if (CollectivesOf(*one.program, group).empty()) group = Group::kWorld;
     // Ranks come after what their clocks are set by.
-    ahead[rank] =
-        ahead[base_idx] + (shared.empty()
-                               ? Ahead(one, WorldCollectives(*one.program),
-                                       other, WorldCollectives(*other.program))
-                               : Ahead(one, shared, other, shared));
+    ahead[rank] = ahead[base_idx] + Ahead(one, other, group);
   }
   for (size_t rank = 0; rank < steps->size(); ++rank) {
     for (TimeSpan& span : (*steps)[rank].spans) {
@@ -173,47 +158,34 @@ void AddGroups(const Program& program, Group group,
   }
 }
 
-void AddWorld(std::span<const Program> programs,
-              std::vector<Meeting>* meetings) {
+// Transfers, of each rank of a stage with its neighbour, and world collectives.
+void AddAcrossStages(std::span<const Program> programs,
+                     std::vector<Meeting>* meetings) {
   const Layout& layout = programs.front().layout;
   if (layout.num_ranks() < 2) return;
-  std::vector<std::vector<InstructionId>> by_stage;
-  for (const Program& program : programs) {
-    by_stage.push_back(WorldCollectives(program));
-  }
-  for (size_t i = 0; i < by_stage.front().size(); ++i) {
-    Meeting meeting;
+  std::vector<const Program*> stages;
+  for (const Program& program : programs) stages.push_back(&program);
+  const absl::StatusOr<std::vector<StageMeeting>> of_stages =
+      StageMeetingsOf(stages);
+  CHECK(of_stages.ok()) << of_stages.status();
+  for (const StageMeeting& members : *of_stages) {
+    const auto [first_stage, first_id] = members.front();
+    const bool is_world =
+        IsCollective(programs[first_stage].instructions[first_id].kind);
+    Meeting world;
     for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
-      const auto& ids = by_stage[CoordinatesOf(layout, Rank{rank}).pipeline];
-      if (i < ids.size()) {
-        meeting.push_back({static_cast<size_t>(rank), ids[i]});
-      }
-    }
-    meetings->push_back(std::move(meeting));
-  }
-}
-
-// Lanes of transfers keep one order at both ends: equal positions meet.
-void AddTransfers(std::span<const Program> programs,
-                  std::vector<Meeting>* meetings) {
-  const Layout& layout = programs.front().layout;
-  const std::pair<Lane, Lane> ends[] = {
-      {Lane::kSendNext, Lane::kReceivePrevious},
-      {Lane::kReceiveNext, Lane::kSendPrevious}};
-  for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
-    MeshCoordinates next = CoordinatesOf(layout, Rank{rank});
-    const auto stage = static_cast<size_t>(next.pipeline);
-    if (++next.pipeline == layout.pipeline) continue;
-    const auto next_idx = static_cast<size_t>(ToInt(RankOf(layout, next)));
-    for (const auto& [lane, next_lane] : ends) {
-      const auto& here = programs[stage].lanes[static_cast<int>(lane)];
-      const auto& there =
-          programs[stage + 1].lanes[static_cast<int>(next_lane)];
-      for (size_t i = 0; i < std::min(here.size(), there.size()); ++i) {
+      MeshCoordinates at = CoordinatesOf(layout, Rank{rank});
+      const auto rank_idx = static_cast<size_t>(rank);
+      if (is_world) {
+        world.push_back({rank_idx, members[at.pipeline].id});
+      } else if (at.pipeline == first_stage) {
+        ++at.pipeline;
+        const auto next_idx = static_cast<size_t>(ToInt(RankOf(layout, at)));
         meetings->push_back(
-            {{static_cast<size_t>(rank), here[i]}, {next_idx, there[i]}});
+            {{rank_idx, first_id}, {next_idx, members.back().id}});
       }
     }
+    if (is_world) meetings->push_back(std::move(world));
   }
 }
 
@@ -261,8 +233,7 @@ std::vector<Meeting> MeetingsOf(std::span<const Program> programs) {
     AddGroups(program, Group::kTensor, &meetings);
     AddGroups(program, Group::kData, &meetings);
   }
-  AddWorld(programs, &meetings);
-  AddTransfers(programs, &meetings);
+  AddAcrossStages(programs, &meetings);
   return meetings;
 }
 

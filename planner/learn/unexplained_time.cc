@@ -8,42 +8,28 @@
 #include "base/status_macros.h"
 #include "planner/cost/host_sharing.h"
 #include "planner/learn/recalibrate.h"
-#include "planner/simulate/simulate_instructions.h"
+#include "planner/search/program_prediction.h"
 
 namespace millrace {
 namespace {
 
 constexpr double kNear = 0.005;
 
-class Step {
- public:
-  Step(const std::vector<Program>& programs, const CostModel& cost)
-      : profile_(cost.profile()) {
-    for (const Program& program : programs) {
-      stages_.push_back(
-          {.program = &program, .seconds = cost.ProgramSeconds(program)});
-    }
+// The simulated step with this spread of arrivals, and with all factors of
+// shared cores scaled.
+absl::StatusOr<double> StepSeconds(const std::vector<Program>& programs,
+                                   HardwareProfile profile,
+                                   double arrival_spread,
+                                   double contention_scale) {
+  profile.waits.arrival_spread = arrival_spread;
+  for (size_t i = 1; i < profile.compute_contention.size(); ++i) {
+    double& factor = profile.compute_contention[i];
+    factor = std::max(1.0, factor * contention_scale);
   }
-
-  absl::StatusOr<double> Seconds(double arrival_spread,
-                                 double contention_scale) const {
-    std::vector<double> contention = profile_.compute_contention;
-    for (size_t i = 1; i < contention.size(); ++i) {
-      contention[i] = std::max(1.0, contention[i] * contention_scale);
-    }
-    ASSIGN_OR_RETURN(
-        const Timeline timeline,
-        Simulate(stages_, {.compute_contention = contention,
-                           .ranks_per_host = profile_.ranks_per_host,
-                           .overlap = profile_.overlap,
-                           .arrival_spread = arrival_spread}));
-    return timeline.step_time_s + profile_.waits.between_steps_s;
-  }
-
- private:
-  const HardwareProfile& profile_;
-  std::vector<StageSimulation> stages_;
-};
+  ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(std::move(profile)));
+  ASSIGN_OR_RETURN(const Timeline timeline, SimulatePrograms(programs, cost));
+  return timeline.step_time_s;
+}
 
 // Where the increasing `seconds` reaches `wanted_s` between `low` and `high`,
 // or the end that is nearer to it, by the rule of false position as Illinois
@@ -84,20 +70,22 @@ absl::StatusOr<StepClosure> CloseStep(const std::vector<Program>& programs,
                                       const CostModel& cost,
                                       double measured_s) {
   const HardwareProfile& profile = cost.profile();
-  const Step step(programs, cost);
+  const auto seconds_with = [&](double spread, double scale) {
+    return StepSeconds(programs, profile, spread, scale);
+  };
   StepClosure closure{.arrival_spread = profile.waits.arrival_spread,
                       .refused = {}};
   const auto near = [&](double seconds) {
     return std::fabs(std::log(seconds / measured_s)) < kNear;
   };
-  ASSIGN_OR_RETURN(double seconds, step.Seconds(closure.arrival_spread, 1));
+  ASSIGN_OR_RETURN(double seconds, seconds_with(closure.arrival_spread, 1));
   if (near(seconds)) return closure;
   if (HasCollectives(programs.front().layout)) {
     ASSIGN_OR_RETURN(
         closure.arrival_spread,
-        Solve([&](double spread) { return step.Seconds(spread, 1); },
+        Solve([&](double spread) { return seconds_with(spread, 1); },
               measured_s, 0, kMostArrivalSpread));
-    ASSIGN_OR_RETURN(seconds, step.Seconds(closure.arrival_spread, 1));
+    ASSIGN_OR_RETURN(seconds, seconds_with(closure.arrival_spread, 1));
   }
   const bool too_long = seconds > measured_s;
   if (!near(seconds) && SharesCores(profile.compute_contention) &&
@@ -106,10 +94,10 @@ absl::StatusOr<StepClosure> CloseStep(const std::vector<Program>& programs,
         closure.contention_scale,
         Solve(
             [&](double scale) {
-              return step.Seconds(closure.arrival_spread, scale);
+              return seconds_with(closure.arrival_spread, scale);
             },
             measured_s, 1 / kMostContentionRatio, kMostContentionRatio));
-    ASSIGN_OR_RETURN(seconds, step.Seconds(closure.arrival_spread,
+    ASSIGN_OR_RETURN(seconds, seconds_with(closure.arrival_spread,
                                            closure.contention_scale));
   }
   if (near(seconds)) return closure;
