@@ -92,7 +92,7 @@ void JobRunner::PrintSummary(const EndJob& action) {
     }
     progress_->Line(
         absl::StrCat("where the time went: ", output_->TimeInOneLine()));
-    TeachProfile(action);
+    LearnProfile(action);
   }
   const absl::Status report = WriteReport(options_.run_directory);
   progress_->Line(absl::StrCat(StatusWord(action.verdict),

@@ -22,7 +22,7 @@
 #include "coordinator/host_load.h"
 #include "coordinator/job_state.h"
 #include "coordinator/planning.h"
-#include "coordinator/profile_teaching.h"
+#include "coordinator/profile_learning.h"
 #include "coordinator/progress.h"
 #include "coordinator/protocol/millrace.pb.h"
 #include "coordinator/resume.h"
@@ -105,7 +105,7 @@ class JobRunner {
   // from it when the job has ended well. Failing that hurts no training.
   void ObserveStep(int64_t generation, int64_t step, const Timeline& timeline,
                    double others_share);
-  void TeachProfile(const EndJob& action);
+  void LearnProfile(const EndJob& action);
   void PrintSummary(const EndJob& action);
 
   // The checkpoint that a generation restores, empty for the seed. Records and

@@ -182,8 +182,7 @@ absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
                                       ProfileToYaml(profile)));
   RETURN_IF_ERROR(WriteFileAtomically(
       run_directory + "/plan.json",
-      PlanToJson(plan,
-                 {.num_calibration_runs = profile.calibration_runs.size()})));
+      PlanToJson(plan, {.num_learnt_runs = profile.learnt_runs.size()})));
   RETURN_IF_ERROR(WritePrograms(job, plan.layout, run_directory));
   RETURN_IF_ERROR(MakeDirectories(run_directory + "/timelines"));
   RETURN_IF_ERROR(

@@ -220,7 +220,7 @@ absl::Status RunPlan(const PlanOptions& options) {
   answers.goodput = chosen.goodput;
   answers.disturbed = std::move(disturbed);
   answers.leaves_out_neighbours = !has_other_choices;
-  answers.num_calibration_runs = planned.profile.calibration_runs.size();
+  answers.num_learnt_runs = planned.profile.learnt_runs.size();
   if (options.json) {
     std::cout << PlanToJson(plan, answers);
   } else if (options.explain) {

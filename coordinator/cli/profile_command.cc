@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "coordinator/cli/launch.h"
-#include "coordinator/profile_teaching.h"
+#include "coordinator/profile_learning.h"
 #include "planner/profile/profile_file.h"
 #include "planner/profile/profile_merge.h"
 #include "planner/profile/shipped_profiles.h"
@@ -51,11 +51,11 @@ absl::Status RunMerge(const ProfileOptions& options) {
 
 absl::Status RunFromRun(const ProfileOptions& options) {
   ASSIGN_OR_RETURN(
-      const TaughtProfile taught,
-      TeachProfile(options.from_run, {.output = options.output,
+      const LearntFile taught,
+      LearnProfile(options.from_run, {.output = options.output,
                                       // Whoever names a run knows it.
                                       .believes_busy_steps = true}));
-  for (const std::string& line : DescribeTaught(taught)) {
+  for (const std::string& line : DescribeLearnt(taught)) {
     std::cout << line << "\n";
   }
   return absl::OkStatus();

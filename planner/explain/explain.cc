@@ -203,7 +203,7 @@ std::string SearchText(const Plan& plan) {
 }
 
 std::string CalibrationText(const HardwareProfile& profile) {
-  const std::vector<CalibrationRun>& runs = profile.calibration_runs;
+  const std::vector<LearntRun>& runs = profile.learnt_runs;
   if (runs.empty()) return "";
   return absl::StrCat("calibrated by ",
                       runs.size() < kRunsKept ? "" : "the last ", runs.size(),

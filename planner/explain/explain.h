@@ -33,7 +33,7 @@ struct PlanAnswers {
   // AddNeighbours() was skipped because it would have taken long.
   bool leaves_out_neighbours = false;
   // Runs that the profile learnt from, for JSON; text reads the profile.
-  size_t num_calibration_runs = 0;
+  size_t num_learnt_runs = 0;
   // The plan is for the changed case; `before` is the one without.
   std::vector<ValueChange> changes;
   std::optional<Plan> before;

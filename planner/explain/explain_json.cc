@@ -199,8 +199,8 @@ OrderedJson LostNodesJson(const LostNodesAnswer& answer) {
 }
 
 void AppendAnswers(const PlanAnswers& answers, OrderedJson* json) {
-  if (answers.num_calibration_runs > 0) {
-    (*json)["num_calibration_runs"] = answers.num_calibration_runs;
+  if (answers.num_learnt_runs > 0) {
+    (*json)["num_calibration_runs"] = answers.num_learnt_runs;
   }
   if (answers.parts.has_value()) (*json)["binds"] = BindsJson(*answers.parts);
   if (answers.before.has_value()) (*json)["what_if"] = WhatIfJson(answers);

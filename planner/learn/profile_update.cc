@@ -29,12 +29,12 @@ void ProfileUpdate::Change(const std::string& value, double* stored,
                            bool is_new) {
   const double before = *stored;
   *stored = after;
-  Remember(CalibratedValue{.value = value,
-                           .run = run_.name,
-                           .date = run_.date,
-                           .num_samples = num_samples,
-                           .ratio = ratio,
-                           .previous = before},
+  Remember(LearntChange{.value = value,
+                        .run = run_.name,
+                        .date = run_.date,
+                        .num_samples = num_samples,
+                        .ratio = ratio,
+                        .previous = before},
            &profile());
   result_.learnt.push_back({.value = value,
                             .before = before,

@@ -1,6 +1,6 @@
 // Applies what one run taught to a profile, value by value. Each change is
-// limited (recalibrate.h), damped by earlier runs, and recorded in the
-// profile's history. Recalibrate() decides which values are off, and by how
+// limited (learn_from_run.h), damped by earlier runs, and recorded in the
+// profile's history. LearnFromRun() decides which values are off, and by how
 // much.
 
 #ifndef MILLRACE_PLANNER_LEARN_PROFILE_UPDATE_H_
@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "planner/learn/learn_from_run.h"
 #include "planner/learn/measured_noise.h"
-#include "planner/learn/recalibrate.h"
 #include "planner/profile/learnt_history.h"
 #include "planner/profile/op_shape.h"
 #include "planner/profile/profile.h"
@@ -29,7 +29,7 @@ class ProfileUpdate {
 
   // As far as it is updated.
   HardwareProfile& profile() { return result_.profile; }
-  Recalibration& result() { return result_; }
+  LearntProfile& result() { return result_; }
 
   void Refuse(std::string why) { result_.refused.push_back(std::move(why)); }
 
@@ -61,7 +61,7 @@ class ProfileUpdate {
   const HardwareProfile& before_;
   const EvidenceCounts counts_;
   bool damps_ = true;
-  Recalibration result_;
+  LearntProfile result_;
 };
 
 }  // namespace millrace

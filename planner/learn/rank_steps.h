@@ -1,4 +1,4 @@
-// Prepares a measured step for recalibration: puts all ranks on one clock,
+// Prepares a measured step to learn from it: puts all ranks on one clock,
 // finds when each instruction could have begun, and matches the participants of
 // each collective.
 

@@ -1,5 +1,5 @@
 // Estimates the error of every row of a profile's tables from the rows that a
-// run measured, by a Gaussian process (planner/learn/recalibrate.h).
+// run measured, by a Gaussian process (planner/learn/learn_from_run.h).
 
 #ifndef MILLRACE_PLANNER_LEARN_SHAPE_ERRORS_H_
 #define MILLRACE_PLANNER_LEARN_SHAPE_ERRORS_H_

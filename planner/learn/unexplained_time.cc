@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "planner/cost/host_sharing.h"
-#include "planner/learn/recalibrate.h"
+#include "planner/learn/learn_from_run.h"
 #include "planner/search/program_prediction.h"
 
 namespace millrace {

@@ -17,7 +17,7 @@ namespace millrace {
 
 struct StepClosure {
   // With which the simulated step takes as long as the measured one, or as near
-  // to it as the limits of planner/learn/recalibrate.h allow.
+  // to it as the limits of planner/learn/learn_from_run.h allow.
   double arrival_spread = 0;
   double contention_scale = 1;  // On the factors of two ranks and more.
   std::string refused;          // What was not learnt, and why; or empty.

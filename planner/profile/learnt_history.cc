@@ -18,7 +18,7 @@ double GainAfter(int num_runs) {
 }
 
 EvidenceCounts::EvidenceCounts(const HardwareProfile& profile) {
-  for (const CalibratedValue& value : profile.calibrated_values) {
+  for (const LearntChange& value : profile.learnt_changes) {
     if (value.num_samples > 0) ++by_value_[value.value];
   }
   HardwareProfile rows = profile;  // VisitRows gives mutable seconds.
@@ -38,14 +38,14 @@ int EvidenceCounts::OfKind(const OpShape& shape) const {
   return found == by_kind_.end() ? 0 : found->second;
 }
 
-void Remember(const CalibrationRun& run, HardwareProfile* profile) {
-  std::vector<CalibrationRun>& runs = profile->calibration_runs;
+void Remember(const LearntRun& run, HardwareProfile* profile) {
+  std::vector<LearntRun>& runs = profile->learnt_runs;
   runs.push_back(run);
   if (runs.size() > kRunsKept) runs.erase(runs.begin());
 }
 
-void Remember(const CalibratedValue& value, HardwareProfile* profile) {
-  profile->calibrated_values.push_back(value);
+void Remember(const LearntChange& value, HardwareProfile* profile) {
+  profile->learnt_changes.push_back(value);
 }
 
 void ForgetOld(HardwareProfile* profile) {
@@ -54,8 +54,8 @@ void ForgetOld(HardwareProfile* profile) {
     size_t others = 0;
   };
   std::map<std::string, Kept> kept;
-  std::vector<CalibratedValue>& values = profile->calibrated_values;
-  std::vector<CalibratedValue> newest_first;
+  std::vector<LearntChange>& values = profile->learnt_changes;
+  std::vector<LearntChange> newest_first;
   for (size_t i = values.size(); i-- > 0;) {
     Kept& of_value = kept[values[i].value];
     const bool is_measured = values[i].num_samples > 0;
@@ -73,7 +73,7 @@ StepError ErrorOfHistory(const HardwareProfile& profile) {
   std::vector<double> ratios;
   std::set<std::string> layouts;
   double log_sum = 0;
-  const std::vector<CalibrationRun>& runs = profile.calibration_runs;
+  const std::vector<LearntRun>& runs = profile.learnt_runs;
   // Before the first the tables had seen no step.
   for (size_t i = runs.size() < kRunsKept ? 1 : 0; i < runs.size(); ++i) {
     if (runs[i].num_slow_ranks > 0) continue;

@@ -35,8 +35,8 @@ class EvidenceCounts {
 
 // Append, and forget what is beyond the limits: of updates that others of a
 // value's kind brought, the newest alone is kept.
-void Remember(const CalibrationRun& run, HardwareProfile* profile);
-void Remember(const CalibratedValue& value, HardwareProfile* profile);
+void Remember(const LearntRun& run, HardwareProfile* profile);
+void Remember(const LearntChange& value, HardwareProfile* profile);
 // To be called once after the last value.
 void ForgetOld(HardwareProfile* profile);
 

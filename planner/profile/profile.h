@@ -174,9 +174,9 @@ struct StepWaits {
 };
 
 // A run whose measured steps the profile learnt from
-// (planner/learn/recalibrate.h).
-struct CalibrationRun {
-  std::string run;        // As planner/learn/recalibrate.h names it.
+// (planner/learn/learn_from_run.h).
+struct LearntRun {
+  std::string run;        // As planner/learn/learn_from_run.h names it.
   std::string date;       // ISO 8601, UTC: when it was learnt from.
   std::string layout;     // For people.
   int32_t num_steps = 0;  // Measured instruction by instruction.
@@ -186,22 +186,20 @@ struct CalibrationRun {
   // the layout before and after it learnt from the run.
   double measured_s = 0;
   double predicted_s = 0;
-  double recalibrated_s = 0;
-  friend bool operator==(const CalibrationRun&,
-                         const CalibrationRun&) = default;
+  double predicted_after_s = 0;
+  friend bool operator==(const LearntRun&, const LearntRun&) = default;
 };
 
 // A value that a run changed.
-struct CalibratedValue {
-  std::string value;  // As planner/learn/recalibrate.h names it.
+struct LearntChange {
+  std::string value;  // As planner/learn/learn_from_run.h names it.
   std::string run;
   std::string date;
   // Calls of the op that were measured; 0: learnt from others of its kind.
   int64_t num_samples = 0;
   double ratio = 1;     // Measured over `previous`.
   double previous = 0;  // The value until then, or what stood for it.
-  friend bool operator==(const CalibratedValue&,
-                         const CalibratedValue&) = default;
+  friend bool operator==(const LearntChange&, const LearntChange&) = default;
 };
 
 struct HardwareProfile {
@@ -232,8 +230,8 @@ struct HardwareProfile {
   StepError step_error;
   KernelTuning tuning;
   // What runs taught, oldest first; few are kept.
-  std::vector<CalibrationRun> calibration_runs;
-  std::vector<CalibratedValue> calibrated_values;
+  std::vector<LearntRun> learnt_runs;
+  std::vector<LearntChange> learnt_changes;
 };
 
 }  // namespace millrace

@@ -154,7 +154,7 @@ void VisitFields(Visitor& visit, StepWaits& waits) {
 }
 
 template <typename Visitor>
-void VisitFields(Visitor& visit, CalibrationRun& run) {
+void VisitFields(Visitor& visit, LearntRun& run) {
   visit("run", run.run);
   visit("date", run.date);
   visit("layout", run.layout);
@@ -162,11 +162,11 @@ void VisitFields(Visitor& visit, CalibrationRun& run) {
   visit.FromZero("num_slow_ranks", run.num_slow_ranks);
   visit("measured_s", run.measured_s);
   visit("predicted_s", run.predicted_s);
-  visit("recalibrated_s", run.recalibrated_s);
+  visit("recalibrated_s", run.predicted_after_s);
 }
 
 template <typename Visitor>
-void VisitFields(Visitor& visit, CalibratedValue& value) {
+void VisitFields(Visitor& visit, LearntChange& value) {
   visit("value", value.value);
   visit("run", value.run);
   visit("date", value.date);
@@ -199,8 +199,8 @@ void VisitFields(Visitor& visit, HardwareProfile& profile) {
   visit("communication", profile.communication);
   visit.Optional("copy_engines", profile.copy_engines);
   visit.Optional("tuning", profile.tuning);
-  visit.Optional("calibration_runs", profile.calibration_runs);
-  visit.Optional("calibrated_values", profile.calibrated_values);
+  visit.Optional("calibration_runs", profile.learnt_runs);
+  visit.Optional("calibrated_values", profile.learnt_changes);
 }
 
 }  // namespace millrace

@@ -370,8 +370,8 @@ absl::StatusOr<MergedProfile> MergeProfiles(
   profile.constants = MergeConstants(sorted);
   TakeNewest(sorted, &HardwareProfile::step_error, &profile);
   profile.tuning = MergeTuning(sorted);
-  TakeNewest(sorted, &HardwareProfile::calibration_runs, &profile);
-  TakeNewest(sorted, &HardwareProfile::calibrated_values, &profile);
+  TakeNewest(sorted, &HardwareProfile::learnt_runs, &profile);
+  TakeNewest(sorted, &HardwareProfile::learnt_changes, &profile);
   TableJoiner joiner(parts, &merged);
   VisitFields(joiner, profile);
   return merged;

@@ -13,7 +13,7 @@
 
 #include "base/statistics.h"
 #include "planner/cost/op_cost.h"
-#include "planner/learn/recalibrate.h"
+#include "planner/learn/learn_from_run.h"
 #include "planner/lower/lower.h"
 #include "planner/profile/op_shape.h"
 #include "planner/search/program_prediction.h"

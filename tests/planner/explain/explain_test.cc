@@ -275,21 +275,21 @@ TEST(ExplainTest, SaysHowManyRunsCalibratedTheProfile) {
               Not(HasSubstr("calibrated")));
   EXPECT_FALSE(nlohmann::json::parse(PlanToJson(MakePlan()))
                    .contains("num_calibration_runs"));
-  profile.calibration_runs.push_back({.run = "first.000",
-                                      .date = "2026-01-02T03:04:05Z",
-                                      .layout = "",
-                                      .num_steps = 5,
-                                      .measured_s = 0.5,
-                                      .predicted_s = 0.4});
+  profile.learnt_runs.push_back({.run = "first.000",
+                                 .date = "2026-01-02T03:04:05Z",
+                                 .layout = "",
+                                 .num_steps = 5,
+                                 .measured_s = 0.5,
+                                 .predicted_s = 0.4});
   EXPECT_THAT(ExplainPlan(MakeJob(), profile, MakePlan()),
               HasSubstr("calibrated by 1 run, the last first.000"));
-  profile.calibration_runs.push_back(profile.calibration_runs.front());
+  profile.learnt_runs.push_back(profile.learnt_runs.front());
   EXPECT_THAT(OnWidePage(ExplainPlan(MakeJob(), profile, MakePlan())),
               HasSubstr("calibrated by 2 runs, the last first.000 on "
                         "2026-01-02T03:04:05Z: it predicted 400 ms, measured "
                         "500 ms"));
-  const auto json = nlohmann::json::parse(
-      PlanToJson(MakePlan(), {.num_calibration_runs = 2}));
+  const auto json =
+      nlohmann::json::parse(PlanToJson(MakePlan(), {.num_learnt_runs = 2}));
   EXPECT_EQ(json["num_calibration_runs"], 2);
 }
 

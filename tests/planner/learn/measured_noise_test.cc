@@ -128,7 +128,7 @@ TEST(MeasuredNoiseTest, RunsTellHowPassesScatter) {
     Machine machine(SmallJob().model,
                     {.profile = first, .noise = noise, .outlier_share = 0}, 3);
     const auto learnt =
-        Recalibrate(machine.Run("noisy", TwoStages(), first, 12), first);
+        LearnFromRun(machine.Run("noisy", TwoStages(), first, 12), first);
     ASSERT_TRUE(learnt.ok()) << learnt.status();
     EXPECT_NEAR(NoiseFor(learnt->profile).pass / (noise * of_pass), 1, 0.2);
     EXPECT_LT(NoiseFor(learnt->profile).run, noise * of_pass);
@@ -162,9 +162,9 @@ TEST(MeasuredNoiseTest, IntervalsCoverTheNextRun) {
           {.profile = SlowedDown(profile, seed), .run_noise = run_noise}, seed);
       for (size_t i = 0; i < 5; ++i) {
         const auto learnt =
-            Recalibrate(machine.Run(std::to_string(i),
-                                    taught[i % taught.size()], profile, 8),
-                        profile);
+            LearnFromRun(machine.Run(std::to_string(i),
+                                     taught[i % taught.size()], profile, 8),
+                         profile);
         ASSERT_TRUE(learnt.ok()) << learnt.status();
         profile = learnt->profile;
       }

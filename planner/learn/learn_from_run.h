@@ -1,4 +1,4 @@
-// Recalibration: what the measured steps of a run teach the hardware profile
+// Learning: what the measured steps of a run teach the hardware profile
 // that the next plan is made with.
 //
 // The error log(measured / listed) of a row is taken for a Gaussian process
@@ -10,8 +10,8 @@
 // becomes the profile's pass_noise and run_noise
 // (planner/profile/prediction_interval.h).
 
-#ifndef MILLRACE_PLANNER_LEARN_RECALIBRATE_H_
-#define MILLRACE_PLANNER_LEARN_RECALIBRATE_H_
+#ifndef MILLRACE_PLANNER_LEARN_LEARN_FROM_RUN_H_
+#define MILLRACE_PLANNER_LEARN_LEARN_FROM_RUN_H_
 
 #include <cstdint>
 #include <string>
@@ -62,9 +62,9 @@ struct LearntValue {
   bool is_new = false;      // A row that the tables did not have.
 };
 
-struct Recalibration {
+struct LearntProfile {
   HardwareProfile profile;
-  CalibrationRun run;               // As the profile records it.
+  LearntRun run;                    // As the profile records it.
   std::vector<LearntValue> learnt;  // What changed most first.
   // A sentence for each value refused, and for what was not learnt and why.
   std::vector<std::string> refused;
@@ -84,9 +84,9 @@ struct Recalibration {
 // FailedPrecondition if it is of another machine or precision than
 // `planned_with`, InvalidArgument if there is no step to learn from or the
 // result would predict the run worse than before.
-absl::StatusOr<Recalibration> Recalibrate(const MeasuredRun& run,
-                                          const HardwareProfile& profile);
+absl::StatusOr<LearntProfile> LearnFromRun(const MeasuredRun& run,
+                                           const HardwareProfile& profile);
 
 }  // namespace millrace
 
-#endif  // MILLRACE_PLANNER_LEARN_RECALIBRATE_H_
+#endif  // MILLRACE_PLANNER_LEARN_LEARN_FROM_RUN_H_

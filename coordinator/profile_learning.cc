@@ -1,4 +1,4 @@
-#include "coordinator/profile_teaching.h"
+#include "coordinator/profile_learning.h"
 
 #include <unistd.h>
 
@@ -332,8 +332,8 @@ absl::StatusOr<EndedRun> ReadEndedRun(const std::string& run_directory,
   return run;
 }
 
-absl::StatusOr<TaughtProfile> TeachProfile(const std::string& run_directory,
-                                           const TeachOptions& options) {
+absl::StatusOr<LearntFile> LearnProfile(const std::string& run_directory,
+                                        const LearnOptions& options) {
   ASSIGN_OR_RETURN(const EndedRun run,
                    ReadEndedRun(run_directory, options.believes_busy_steps));
   ASSIGN_OR_RETURN(const Target target,
@@ -348,17 +348,17 @@ absl::StatusOr<TaughtProfile> TeachProfile(const std::string& run_directory,
   if (FileExists(target.path) || !target.may_begin) {
     ASSIGN_OR_RETURN(profile, LoadProfile(target.path));
   }
-  TaughtProfile taught{.path = target.path,
-                       .num_busy_steps = run.num_busy_steps,
-                       .is_copy = target.is_copy,
-                       .recalibration = {}};
-  ASSIGN_OR_RETURN(taught.recalibration, Recalibrate(run.measured, profile));
-  RETURN_IF_ERROR(SaveProfile(taught.recalibration.profile, target.path));
+  LearntFile taught{.path = target.path,
+                    .num_busy_steps = run.num_busy_steps,
+                    .is_copy = target.is_copy,
+                    .result = {}};
+  ASSIGN_OR_RETURN(taught.result, LearnFromRun(run.measured, profile));
+  RETURN_IF_ERROR(SaveProfile(taught.result.profile, target.path));
   return taught;
 }
 
-std::vector<std::string> DescribeTaught(const TaughtProfile& taught) {
-  const Recalibration& what = taught.recalibration;
+std::vector<std::string> DescribeLearnt(const LearntFile& taught) {
+  const LearntProfile& what = taught.result;
   const auto num_new =
       std::count_if(what.learnt.begin(), what.learnt.end(),
                     [](const LearntValue& value) { return value.is_new; });
@@ -366,7 +366,7 @@ std::vector<std::string> DescribeTaught(const TaughtProfile& taught) {
       "profile: %s learnt %d values, %d of them new shapes, from %d steps; for "
       "this layout it now predicts %s, measured %s, predicted before %s",
       taught.path, what.learnt.size(), num_new, what.run.num_steps,
-      FormatSeconds(what.run.recalibrated_s),
+      FormatSeconds(what.run.predicted_after_s),
       FormatSeconds(what.run.measured_s), FormatSeconds(what.run.predicted_s))};
   std::vector<std::string> most;
   constexpr size_t kMostShown = 3;

@@ -2,8 +2,8 @@
 // in the run directory while it trains (timelines/observed.jsonl), and learnt
 // from at its end, or later by `millrace profile --from-run`.
 
-#ifndef MILLRACE_COORDINATOR_PROFILE_TEACHING_H_
-#define MILLRACE_COORDINATOR_PROFILE_TEACHING_H_
+#ifndef MILLRACE_COORDINATOR_PROFILE_LEARNING_H_
+#define MILLRACE_COORDINATOR_PROFILE_LEARNING_H_
 
 #include <atomic>
 #include <cstdint>
@@ -18,7 +18,7 @@
 #include "planner/cost/op_cost.h"
 #include "planner/job/job.h"
 #include "planner/layout/layout.h"
-#include "planner/learn/recalibrate.h"
+#include "planner/learn/learn_from_run.h"
 #include "planner/program/program.h"
 #include "planner/simulate/timeline.h"
 
@@ -82,30 +82,30 @@ struct EndedRun {
 absl::StatusOr<EndedRun> ReadEndedRun(const std::string& run_directory,
                                       bool believes_busy_steps);
 
-struct TeachOptions {
+struct LearnOptions {
   std::string output;  // Empty: what the job's profile_output names.
   bool believes_busy_steps = false;
 };
 
-struct TaughtProfile {
+struct LearntFile {
   std::string path;
   int64_t num_busy_steps = 0;  // Left out.
   bool is_copy = false;        // Of one that is not to be written.
-  Recalibration recalibration;
+  LearntProfile result;
 };
 
 // Teaches the profile at options.output. Profiles that come with Millrace are
 // never written; learnt_profile.yaml in the run directory is, then. One process
 // at a time does this, whose readers see the profile before or after.
-// FailedPrecondition if the job wants none; errors of ReadEndedRun, Recalibrate
-// and of the files.
-absl::StatusOr<TaughtProfile> TeachProfile(const std::string& run_directory,
-                                           const TeachOptions& options);
+// FailedPrecondition if the job wants none; errors of ReadEndedRun,
+// LearnFromRun and of the files.
+absl::StatusOr<LearntFile> LearnProfile(const std::string& run_directory,
+                                        const LearnOptions& options);
 
 // Lines for people: which file learnt what, what changed most and what was
 // refused.
-std::vector<std::string> DescribeTaught(const TaughtProfile& taught);
+std::vector<std::string> DescribeLearnt(const LearntFile& taught);
 
 }  // namespace millrace
 
-#endif  // MILLRACE_COORDINATOR_PROFILE_TEACHING_H_
+#endif  // MILLRACE_COORDINATOR_PROFILE_LEARNING_H_

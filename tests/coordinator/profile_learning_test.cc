@@ -1,4 +1,4 @@
-#include "coordinator/profile_teaching.h"
+#include "coordinator/profile_learning.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,11 +45,11 @@ Layout FourRanks() {
 
 // Run directories of the small job on a machine where everything takes 1.3
 // times as long as its profile says.
-class ProfileTeachingTest : public ::testing::Test {
+class ProfileLearningTest : public ::testing::Test {
  protected:
-  ProfileTeachingTest()
+  ProfileLearningTest()
       : folder_(std::filesystem::path(::testing::TempDir()) /
-                absl::StrCat("profile_teaching_test.", getpid())) {
+                absl::StrCat("profile_learning_test.", getpid())) {
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
     setenv("XDG_CACHE_HOME", (folder_ / "cache").c_str(), 1);
@@ -57,7 +57,7 @@ class ProfileTeachingTest : public ::testing::Test {
     job_.data.synthetic = true;
     job_.training.optimizer.learning_rate = 1e-3;
   }
-  ~ProfileTeachingTest() override { std::filesystem::remove_all(folder_); }
+  ~ProfileLearningTest() override { std::filesystem::remove_all(folder_); }
 
   std::string CachedPath() const {
     return *DefaultProfilePath(
@@ -125,44 +125,44 @@ class ProfileTeachingTest : public ::testing::Test {
 // Goal: this machine's cached profile learns, once from each run, and says so.
 // Method: two runs, one of them twice, one with a failure in its middle whose
 // slow first steps must not show.
-TEST_F(ProfileTeachingTest, TeachesTheCachedProfile) {
+TEST_F(ProfileLearningTest, LearnsIntoTheCachedProfile) {
   const std::string run = MakeRun("one");
-  const auto taught = TeachProfile(run, {});
+  const auto taught = LearnProfile(run, {});
   ASSERT_TRUE(taught.ok()) << taught.status();
   EXPECT_EQ(taught->path, std::filesystem::weakly_canonical(CachedPath()));
   EXPECT_FALSE(taught->is_copy);
-  EXPECT_EQ(taught->recalibration.run.num_steps, 8);
-  const CalibrationRun& learnt = taught->recalibration.run;
+  EXPECT_EQ(taught->result.run.num_steps, 8);
+  const LearntRun& learnt = taught->result.run;
   EXPECT_NEAR(learnt.measured_s / learnt.predicted_s, 1.3, 0.01);
-  EXPECT_NEAR(learnt.measured_s / learnt.recalibrated_s, 1, 0.04);
-  EXPECT_THAT(DescribeTaught(*taught),
+  EXPECT_NEAR(learnt.measured_s / learnt.predicted_after_s, 1, 0.04);
+  EXPECT_THAT(DescribeLearnt(*taught),
               Contains(HasSubstr(absl::StrCat(taught->path, " learnt"))));
-  EXPECT_TRUE(absl::IsAlreadyExists(TeachProfile(run, {}).status()));
-  const auto second = TeachProfile(MakeRun("two", {.fails = true}), {});
+  EXPECT_TRUE(absl::IsAlreadyExists(LearnProfile(run, {}).status()));
+  const auto second = LearnProfile(MakeRun("two", {.fails = true}), {});
   ASSERT_TRUE(second.ok()) << second.status();
-  EXPECT_EQ(second->recalibration.run.num_steps, 5);
+  EXPECT_EQ(second->result.run.num_steps, 5);
   const HardwareProfile profile = *LoadProfile(CachedPath());
-  ASSERT_EQ(profile.calibration_runs.size(), 2u);
-  EXPECT_EQ(profile.calibration_runs[1].run, "two.000");
-  EXPECT_NEAR(learnt.measured_s / profile.calibration_runs[1].recalibrated_s, 1,
+  ASSERT_EQ(profile.learnt_runs.size(), 2u);
+  EXPECT_EQ(profile.learnt_runs[1].run, "two.000");
+  EXPECT_NEAR(learnt.measured_s / profile.learnt_runs[1].predicted_after_s, 1,
               0.02);
 }
 
 // Goal: the job, or who asks, says which profile learns; what comes with
 // Millrace or cannot be written never changes. Method: each way to name one.
-TEST_F(ProfileTeachingTest, WritesWhereItMay) {
+TEST_F(ProfileLearningTest, WritesWhereItMay) {
   const std::string mine = folder_ / "mine.yaml";
   job_.profile_output = mine;
-  EXPECT_EQ(TeachProfile(MakeRun("path"), {})->path,
+  EXPECT_EQ(LearnProfile(MakeRun("path"), {})->path,
             std::filesystem::weakly_canonical(mine));
   EXPECT_TRUE(FileExists(mine));
   EXPECT_FALSE(FileExists(CachedPath()));
 
   job_.profile_output = "none";
   const std::string silent = MakeRun("none");
-  EXPECT_TRUE(absl::IsFailedPrecondition(TeachProfile(silent, {}).status()));
-  EXPECT_TRUE(TeachProfile(silent, {.output = mine}).ok());
-  EXPECT_EQ(LoadProfile(mine)->calibration_runs.size(), 2u);
+  EXPECT_TRUE(absl::IsFailedPrecondition(LearnProfile(silent, {}).status()));
+  EXPECT_TRUE(LearnProfile(silent, {.output = mine}).ok());
+  EXPECT_EQ(LoadProfile(mine)->learnt_runs.size(), 2u);
 
   // As if it had come with Millrace.
   const std::string shipped = folder_ / "configs/hardware/made-up.yaml";
@@ -171,13 +171,13 @@ TEST_F(ProfileTeachingTest, WritesWhereItMay) {
   job_.profile_output = "auto";
   job_.profile = shipped;
   const std::string run = MakeRun("shipped");
-  const auto copy = TeachProfile(run, {});
+  const auto copy = LearnProfile(run, {});
   ASSERT_TRUE(copy.ok()) << copy.status();
   EXPECT_TRUE(copy->is_copy);
   EXPECT_EQ(copy->path, run + "/learnt_profile.yaml");
   EXPECT_EQ(*ReadFile(shipped), text);
-  EXPECT_THAT(DescribeTaught(*copy), Contains(HasSubstr("this is a copy")));
-  const auto refused = TeachProfile(run, {.output = shipped});
+  EXPECT_THAT(DescribeLearnt(*copy), Contains(HasSubstr("this is a copy")));
+  const auto refused = LearnProfile(run, {.output = shipped});
   EXPECT_TRUE(absl::IsInvalidArgument(refused.status()));
   EXPECT_EQ(*ReadFile(shipped), text);
 
@@ -185,62 +185,61 @@ TEST_F(ProfileTeachingTest, WritesWhereItMay) {
   const std::string linked = folder_ / "link.yaml";
   std::filesystem::create_symlink(mine, linked);
   job_.profile = linked;
-  EXPECT_TRUE(TeachProfile(MakeRun("linked"), {}).ok());
+  EXPECT_TRUE(LearnProfile(MakeRun("linked"), {}).ok());
   EXPECT_TRUE(std::filesystem::is_symlink(linked));
-  EXPECT_EQ(LoadProfile(mine)->calibration_runs.size(), 3u);
+  EXPECT_EQ(LoadProfile(mine)->learnt_runs.size(), 3u);
 }
 
 // Goal: steps of a machine that others keep busy teach nothing by themselves,
 // but may when asked. Method: a run with some of them, and one with no others,
 // which take three times as long.
-TEST_F(ProfileTeachingTest, LeavesOutBusySteps) {
-  const auto mixed = TeachProfile(MakeRun("mixed", {.num_busy_steps = 5}), {});
+TEST_F(ProfileLearningTest, LeavesOutBusySteps) {
+  const auto mixed = LearnProfile(MakeRun("mixed", {.num_busy_steps = 5}), {});
   ASSERT_TRUE(mixed.ok()) << mixed.status();
   EXPECT_EQ(mixed->num_busy_steps, 5);
-  EXPECT_EQ(mixed->recalibration.run.num_steps, 3);
-  EXPECT_NEAR(mixed->recalibration.run.measured_s /
-                  mixed->recalibration.run.predicted_s,
-              1.3, 0.01);
-  EXPECT_THAT(DescribeTaught(*mixed),
+  EXPECT_EQ(mixed->result.run.num_steps, 3);
+  EXPECT_NEAR(mixed->result.run.measured_s / mixed->result.run.predicted_s, 1.3,
+              0.01);
+  EXPECT_THAT(DescribeLearnt(*mixed),
               Contains(HasSubstr("5 more measured steps left out")));
   const std::string text = *ReadFile(CachedPath());
   const std::string busy = MakeRun("busy", {.num_busy_steps = 10});
-  const auto refused = TeachProfile(busy, {});
+  const auto refused = LearnProfile(busy, {});
   EXPECT_TRUE(absl::IsFailedPrecondition(refused.status()));
   EXPECT_THAT(refused.status().message(), HasSubstr("50 % of the processors"));
   EXPECT_THAT(refused.status().message(), HasSubstr("--from-run"));
   EXPECT_EQ(*ReadFile(CachedPath()), text);
-  const auto believed = TeachProfile(
+  const auto believed = LearnProfile(
       busy, {.output = folder_ / "busy.yaml", .believes_busy_steps = true});
   ASSERT_TRUE(believed.ok()) << believed.status();
   EXPECT_EQ(believed->num_busy_steps, 0);
-  EXPECT_GT(believed->recalibration.run.recalibrated_s,
-            2 * mixed->recalibration.run.recalibrated_s);
+  EXPECT_GT(believed->result.run.predicted_after_s,
+            2 * mixed->result.run.predicted_after_s);
 }
 
 // Goal: runs that end together all count, and leave a whole profile. Method:
 // six at one time.
-TEST_F(ProfileTeachingTest, ManyAtOnce) {
+TEST_F(ProfileLearningTest, ManyAtOnce) {
   std::vector<std::string> runs;
   for (int i = 0; i < 6; ++i) runs.push_back(MakeRun(absl::StrCat("run", i)));
   std::vector<std::thread> threads;
   for (const std::string& run : runs) {
     threads.emplace_back([&run] {
-      const auto taught = TeachProfile(run, {});
+      const auto taught = LearnProfile(run, {});
       EXPECT_TRUE(taught.ok()) << taught.status();
     });
   }
   for (std::thread& thread : threads) thread.join();
   const auto profile = LoadProfile(CachedPath());
   ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_EQ(profile->calibration_runs.size(), 6u);
+  EXPECT_EQ(profile->learnt_runs.size(), 6u);
 }
 
 // Goal: each way in which a run tells nothing is said, with what to do. Method:
 // damage what it holds.
-TEST_F(ProfileTeachingTest, SaysWhyNothingIsLearnt) {
+TEST_F(ProfileLearningTest, SaysWhyNothingIsLearnt) {
   const auto error_of = [](const std::string& run) {
-    return std::string(TeachProfile(run, {}).status().message());
+    return std::string(LearnProfile(run, {}).status().message());
   };
   EXPECT_THAT(error_of(folder_), HasSubstr("is not a run directory"));
   const std::string run = MakeRun("damaged");
@@ -267,9 +266,9 @@ TEST_F(ProfileTeachingTest, SaysWhyNothingIsLearnt) {
   EXPECT_THAT(error_of(run), HasSubstr("has not ended"));
   Write(run + "/result.json", "{}");
   EXPECT_FALSE(FileExists(CachedPath()));
-  const auto taught = TeachProfile(run, {});
+  const auto taught = LearnProfile(run, {});
   ASSERT_TRUE(taught.ok()) << taught.status();
-  EXPECT_EQ(taught->recalibration.run.num_steps, 7);
+  EXPECT_EQ(taught->result.run.num_steps, 7);
 
   // A coordinator that comes back goes on behind the last whole line.
   const std::vector<Program> programs =
@@ -284,7 +283,7 @@ TEST_F(ProfileTeachingTest, SaysWhyNothingIsLearnt) {
 
 // Goal: steps of another machine than the profile's are not even observed.
 // Method: another name and another number of threads.
-TEST_F(ProfileTeachingTest, ObservesItsOwnMachineAlone) {
+TEST_F(ProfileLearningTest, ObservesItsOwnMachineAlone) {
   const std::string run = MakeRun("here");
   DeviceFacts elsewhere = Here();
   elsewhere.machine = "another";

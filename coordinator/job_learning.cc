@@ -16,22 +16,22 @@ void JobRunner::ObserveStep(int64_t generation, int64_t step,
   observer_->Observe(generation, step, timeline, others_share);
 }
 
-void JobRunner::TeachProfile(const EndJob& action) {
+void JobRunner::LearnProfile(const EndJob& action) {
   const bool ended_well = action.verdict == Verdict::kFinished ||
                           action.verdict == Verdict::kStopped;
   if (job_.profile_output == "none" || !ended_well) return;
   const absl::Status observed =
       observer_.has_value() ? observer_->Finish() : absl::OkStatus();
-  const absl::StatusOr<TaughtProfile> taught =
-      observed.ok() ? millrace::TeachProfile(options_.run_directory, {})
-                    : absl::StatusOr<TaughtProfile>(observed);
+  const absl::StatusOr<LearntFile> taught =
+      observed.ok() ? millrace::LearnProfile(options_.run_directory, {})
+                    : absl::StatusOr<LearntFile>(observed);
   if (!taught.ok()) {
     progress_->Line(
         absl::StrCat("profile: nothing learnt: ", taught.status().message()));
     return;
   }
   output_->Event({.event = "profile_taught", .detail = taught->path});
-  for (const std::string& line : DescribeTaught(*taught)) {
+  for (const std::string& line : DescribeLearnt(*taught)) {
     progress_->Line(line);
   }
 }

@@ -1,4 +1,4 @@
-#include "planner/learn/recalibrate.h"
+#include "planner/learn/learn_from_run.h"
 
 #include <algorithm>
 #include <cmath>
@@ -67,7 +67,7 @@ class Learning {
   Learning(const MeasuredRun& run, const HardwareProfile& profile)
       : run_(run), before_(profile), update_(run, profile) {}
 
-  absl::StatusOr<Recalibration> Learn() {
+  absl::StatusOr<LearntProfile> Learn() {
     RETURN_IF_ERROR(Check());
     ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(before_));
     ASSIGN_OR_RETURN(programs_, BuildTrainingPrograms(run_.model, run_.layout));
@@ -95,7 +95,7 @@ class Learning {
   HardwareProfile& profile() { return update_.profile(); }
 
   absl::Status Check() const {
-    for (const CalibrationRun& known : before_.calibration_runs) {
+    for (const LearntRun& known : before_.learnt_runs) {
       if (known.run == run_.name) {
         return absl::AlreadyExistsError(absl::StrCat(
             "the profile learnt from the run ", run_.name, " on ", known.date));
@@ -342,19 +342,19 @@ class Learning {
     update_.MoveNoise(kRunNoise, supposed.run, RunScatterOf(run_.step_times_s));
   }
 
-  absl::Status Record(double predicted_s, double recalibrated_s) {
+  absl::Status Record(double predicted_s, double predicted_after_s) {
     const double off = std::fabs(std::log(run_.step_time_s / predicted_s));
     const double now_off =
-        std::fabs(std::log(run_.step_time_s / recalibrated_s));
+        std::fabs(std::log(run_.step_time_s / predicted_after_s));
     constexpr double kWorse = 0.01;
     if (num_slow_ranks_ == 0 && now_off > off + kWorse) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "a profile that learnt from the run would predict its step at %s, "
           "measured %s; before, %s",
-          FormatSeconds(recalibrated_s), FormatSeconds(run_.step_time_s),
+          FormatSeconds(predicted_after_s), FormatSeconds(run_.step_time_s),
           FormatSeconds(predicted_s)));
     }
-    Recalibration& result = update_.result();
+    LearntProfile& result = update_.result();
     result.run = {.run = run_.name,
                   .date = run_.date,
                   .layout = LayoutToString(run_.layout),
@@ -362,7 +362,7 @@ class Learning {
                   .num_slow_ranks = num_slow_ranks_,
                   .measured_s = run_.step_time_s,
                   .predicted_s = predicted_s,
-                  .recalibrated_s = recalibrated_s};
+                  .predicted_after_s = predicted_after_s};
     Remember(result.run, &profile());
     ForgetOld(&profile());
     const StepError error = ErrorOfHistory(profile());
@@ -388,8 +388,8 @@ class Learning {
 
 }  // namespace
 
-absl::StatusOr<Recalibration> Recalibrate(const MeasuredRun& run,
-                                          const HardwareProfile& profile) {
+absl::StatusOr<LearntProfile> LearnFromRun(const MeasuredRun& run,
+                                           const HardwareProfile& profile) {
   return Learning(run, profile).Learn();
 }
 

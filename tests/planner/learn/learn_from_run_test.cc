@@ -1,4 +1,4 @@
-#include "planner/learn/recalibrate.h"
+#include "planner/learn/learn_from_run.h"
 
 #include <algorithm>
 #include <cmath>
@@ -73,7 +73,7 @@ double At(const std::vector<double>& sorted, double share) {
 // within 2.5 % in the median and 6 % in 19 of 20 cases. Method: machines whose
 // every kind of op is off by -22 to +73 %, with noise, outliers and clocks
 // apart; of a profile that was off by far more.
-TEST(RecalibrateTest, TwoRunsTellOfOtherLayouts) {
+TEST(LearnFromRunTest, TwoRunsTellOfOtherLayouts) {
   for (const uint32_t seed : Sampled<uint32_t>({1, 2, 3, 4, 5}, 3)) {
     SCOPED_TRACE(seed);
     const HardwareProfile first = MakeProfile({});
@@ -82,7 +82,7 @@ TEST(RecalibrateTest, TwoRunsTellOfOtherLayouts) {
     const std::vector<Layout> ran = {PipelineAndTensor(), DataAndTensor()};
     HardwareProfile profile = first;
     for (const Layout& layout : ran) {
-      const auto learnt = Recalibrate(
+      const auto learnt = LearnFromRun(
           machine.Run(absl::StrCat("run-", layout.data), layout, profile),
           profile);
       ASSERT_TRUE(learnt.ok()) << learnt.status();
@@ -104,7 +104,7 @@ TEST(RecalibrateTest, TwoRunsTellOfOtherLayouts) {
 // Goal: a rank that is five times as slow as the others is named, and the
 // profile is taught by the others. Method: the same machine with and without
 // it, with four ranks that do alike, and with two.
-TEST(RecalibrateTest, OneSlowRankPoisonsNothing) {
+TEST(LearnFromRunTest, OneSlowRankPoisonsNothing) {
   const Layout two = {
       .data = 2, .micro_batch = 1, .num_microbatches = 4, .zero = 1};
   const Layout four = {
@@ -115,8 +115,8 @@ TEST(RecalibrateTest, OneSlowRankPoisonsNothing) {
     const HardwareProfile truth = SlowedDown(first, 7);
     Machine good(SmallJob().model, {.profile = truth}, 1);
     Machine bad(SmallJob().model, {.profile = truth, .slow_rank = 1}, 1);
-    const auto from_good = Recalibrate(good.Run("a", layout, first), first);
-    const auto from_bad = Recalibrate(bad.Run("a", layout, first), first);
+    const auto from_good = LearnFromRun(good.Run("a", layout, first), first);
+    const auto from_bad = LearnFromRun(bad.Run("a", layout, first), first);
     ASSERT_TRUE(from_good.ok()) << from_good.status();
     ASSERT_TRUE(from_bad.ok()) << from_bad.status();
     EXPECT_EQ(from_good->run.num_slow_ranks, 0);
@@ -135,14 +135,14 @@ TEST(RecalibrateTest, OneSlowRankPoisonsNothing) {
 
 // Goal: what is off beyond the limit is named and not learnt, neither the row
 // nor by others of its kind. Method: one kind takes 20 times as long.
-TEST(RecalibrateTest, RefusesWhatIsTooFarOff) {
+TEST(LearnFromRunTest, RefusesWhatIsTooFarOff) {
   const HardwareProfile first = MakeProfile({});
   HardwareProfile truth = first;
   VisitRows(truth, [](const OpShape& shape, double& seconds) {
     if (shape.kind == OpKind::kAttentionForward) seconds *= 20;
   });
   Machine machine(SmallJob().model, {.profile = truth}, 3);
-  const auto learnt = Recalibrate(
+  const auto learnt = LearnFromRun(
       machine.Run("far", {.micro_batch = 2, .num_microbatches = 4}, first),
       first);
   ASSERT_TRUE(learnt.ok()) << learnt.status();
@@ -161,7 +161,7 @@ TEST(RecalibrateTest, RefusesWhatIsTooFarOff) {
 // Goal: values are damped, remembered and forgotten as the header says, and a
 // profile with all that is written and read again. Method: five runs that all
 // say the same, of a machine that is 1.5 times as slow.
-TEST(RecalibrateTest, KeepsABoundedHistory) {
+TEST(LearnFromRunTest, KeepsABoundedHistory) {
   HardwareProfile profile = MakeProfile({});
   HardwareProfile truth = profile;
   VisitRows(truth, [](const OpShape&, double& seconds) { seconds *= 1.5; });
@@ -169,7 +169,7 @@ TEST(RecalibrateTest, KeepsABoundedHistory) {
                   {.profile = truth, .noise = 0.001, .outlier_share = 0}, 1);
   double off = std::log(1.5);
   for (int i = 0; i < 5; ++i) {
-    const auto learnt = Recalibrate(
+    const auto learnt = LearnFromRun(
         machine.Run(absl::StrCat("run", i), DataAndTensor(), profile), profile);
     ASSERT_TRUE(learnt.ok()) << learnt.status();
     profile = learnt->profile;
@@ -182,11 +182,11 @@ TEST(RecalibrateTest, KeepsABoundedHistory) {
     EXPECT_LT(std::fabs(now), std::fabs(off) + 0.003);
     off = now;
   }
-  ASSERT_EQ(profile.calibration_runs.size(), 5u);
-  EXPECT_EQ(profile.calibration_runs[4].run, "run4");
-  EXPECT_EQ(profile.calibration_runs[4].num_steps, 6);
+  ASSERT_EQ(profile.learnt_runs.size(), 5u);
+  EXPECT_EQ(profile.learnt_runs[4].run, "run4");
+  EXPECT_EQ(profile.learnt_runs[4].num_steps, 6);
   std::map<std::string, int> updates;
-  for (const CalibratedValue& value : profile.calibrated_values) {
+  for (const LearntChange& value : profile.learnt_changes) {
     ++updates[value.value];
     EXPECT_EQ(value.date, "2026-02-03T04:05:06Z");
   }
@@ -202,30 +202,30 @@ TEST(RecalibrateTest, KeepsABoundedHistory) {
   const auto read = ParseProfile(ProfileToYaml(profile), "learnt.yaml");
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(ProfileToYaml(*read), ProfileToYaml(profile));
-  EXPECT_EQ(read->calibrated_values, profile.calibrated_values);
-  EXPECT_EQ(read->calibration_runs, profile.calibration_runs);
+  EXPECT_EQ(read->learnt_changes, profile.learnt_changes);
+  EXPECT_EQ(read->learnt_runs, profile.learnt_runs);
 }
 
 // Goal: a run counts once; runs of other machines and runs without a step to
 // learn from are refused with what to do.
-TEST(RecalibrateTest, RefusesRunsThatTellNothing) {
+TEST(LearnFromRunTest, RefusesRunsThatTellNothing) {
   const HardwareProfile first = MakeProfile({});
   Machine machine(SmallJob().model, {.profile = SlowedDown(first, 1)}, 1);
   const MeasuredRun run = machine.Run("once", DataAndTensor(), first);
-  const auto learnt = Recalibrate(run, first);
+  const auto learnt = LearnFromRun(run, first);
   ASSERT_TRUE(learnt.ok()) << learnt.status();
-  const auto again = Recalibrate(run, learnt->profile);
+  const auto again = LearnFromRun(run, learnt->profile);
   EXPECT_TRUE(absl::IsAlreadyExists(again.status())) << again.status();
   EXPECT_THAT(again.status().message(), HasSubstr("once"));
   HardwareProfile elsewhere = first;
   elsewhere.provenance.machine = "another";
-  const auto foreign = Recalibrate(run, elsewhere);
+  const auto foreign = LearnFromRun(run, elsewhere);
   EXPECT_TRUE(absl::IsFailedPrecondition(foreign.status()));
   EXPECT_THAT(foreign.status().message(), HasSubstr("made-up"));
   EXPECT_THAT(foreign.status().message(), HasSubstr("another"));
   MeasuredRun empty = run;
   empty.steps.clear();
-  const auto nothing = Recalibrate(empty, first);
+  const auto nothing = LearnFromRun(empty, first);
   EXPECT_TRUE(absl::IsInvalidArgument(nothing.status()));
   EXPECT_THAT(nothing.status().message(), HasSubstr("no step to learn from"));
 }
@@ -233,14 +233,14 @@ TEST(RecalibrateTest, RefusesRunsThatTellNothing) {
 // Goal: a run that was observed by an older profile teaches a newer one the
 // same times. Method: teach a profile that another run brought to the truth
 // already: nothing is left to learn.
-TEST(RecalibrateTest, RunsAtOneTimeDoNotCountTwice) {
+TEST(LearnFromRunTest, RunsAtOneTimeDoNotCountTwice) {
   const HardwareProfile first = MakeProfile({});
   const HardwareProfile truth = SlowedDown(first, 4);
   Machine machine(SmallJob().model, {.profile = truth, .noise = 0.01}, 1);
   const MeasuredRun one = machine.Run("one", DataAndTensor(), first);
   const MeasuredRun other = machine.Run("other", DataAndTensor(), first);
-  const HardwareProfile taught = Recalibrate(one, first)->profile;
-  const auto twice = Recalibrate(other, taught);
+  const HardwareProfile taught = LearnFromRun(one, first)->profile;
+  const auto twice = LearnFromRun(other, taught);
   ASSERT_TRUE(twice.ok()) << twice.status();
   EXPECT_NEAR(machine.Predicted(DataAndTensor(), twice->profile) /
                   machine.StepSeconds(DataAndTensor()),
@@ -249,14 +249,15 @@ TEST(RecalibrateTest, RunsAtOneTimeDoNotCountTwice) {
 
 // Goal: that measuring a step op by op makes it longer is not learnt. Method: a
 // machine as its profile says, whose measured steps take 8 % longer.
-TEST(RecalibrateTest, MeasuringIsNoPartOfAStep) {
+TEST(LearnFromRunTest, MeasuringIsNoPartOfAStep) {
   const HardwareProfile first = MakeProfile({});
   Machine machine(
       SmallJob().model,
       {.profile = first, .noise = 0.01, .outlier_share = 0, .measuring = 1.08},
       6);
   for (const Layout& layout : {DataAndTensor(), PipelineAndTensor()}) {
-    const auto learnt = Recalibrate(machine.Run("apart", layout, first), first);
+    const auto learnt =
+        LearnFromRun(machine.Run("apart", layout, first), first);
     ASSERT_TRUE(learnt.ok()) << learnt.status();
     for (const Layout& other : {DataAndTensor(), PipelineAndTensor()}) {
       EXPECT_NEAR(machine.Predicted(other, learnt->profile) /
@@ -269,18 +270,18 @@ TEST(RecalibrateTest, MeasuringIsNoPartOfAStep) {
 // Goal: what a step takes beyond its ops is what ranks wait for one another.
 // Method: ranks of a tensor axis whose ops take as long on the whole, but not
 // at one time.
-TEST(RecalibrateTest, LearnsHowRanksArriveApart) {
+TEST(LearnFromRunTest, LearnsHowRanksArriveApart) {
   const HardwareProfile first = MakeProfile({});
   Machine machine(SmallJob().model,
                   {.profile = first, .noise = 0.4, .outlier_share = 0}, 5);
   const Layout layout = {.tensor = 4, .micro_batch = 2, .num_microbatches = 4};
   const MeasuredRun run = machine.Run("apart", layout, first);
   EXPECT_GT(run.step_time_s, 1.1 * machine.Predicted(layout, first));
-  const auto learnt = Recalibrate(run, first);
+  const auto learnt = LearnFromRun(run, first);
   ASSERT_TRUE(learnt.ok()) << learnt.status();
   EXPECT_GT(learnt->profile.waits.arrival_spread, 0.02);
   // Nine tenths of the way.
-  EXPECT_NEAR(learnt->run.recalibrated_s / run.step_time_s, 1, 0.05);
+  EXPECT_NEAR(learnt->run.predicted_after_s / run.step_time_s, 1, 0.05);
 }
 
 }  // namespace
