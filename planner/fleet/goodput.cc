@@ -56,6 +56,19 @@ NodeStates StatesOf(double num_nodes, double node_failure_s, double repair_s,
   return states;
 }
 
+// What the goodput of a report yields in a second and for its price.
+void FillTokens(const GoodputSpec& spec, const GoodputInput& input,
+                GoodputReport* report) {
+  report->tokens_per_s =
+      input.tokens_per_step / input.step_time_s * report->goodput_fraction;
+  if (spec.price_per_device_hour == 0) return;
+  const double paid_devices =
+      input.num_devices +
+      static_cast<double>(report->num_spare_nodes) * input.devices_per_node;
+  report->tokens_per_dollar = report->tokens_per_s * kSecondsPerHour /
+                              (paid_devices * spec.price_per_device_hour);
+}
+
 class Predictor {
  public:
   Predictor(const GoodputSpec& spec, const GoodputInput& input)
@@ -155,41 +168,28 @@ class Predictor {
   }
 
   GoodputReport With(int32_t num_spares) const {
-    const double full_tokens_per_s =
-        input_.tokens_per_step / input_.step_time_s;
-    GoodputReport report;
-    report.considers_failures = true;
-    report.cluster_mean_time_between_failures_s =
+    GoodputReport waiting;
+    waiting.considers_failures = true;
+    waiting.cluster_mean_time_between_failures_s =
         failures_.mean_time_between_failures_s;
-    report.checkpoint_s = failures_.checkpoint_s;
-    report.checkpoint_interval_steps = interval_steps_;
-    report.checkpoint_interval_s =
+    waiting.checkpoint_s = failures_.checkpoint_s;
+    waiting.checkpoint_interval_steps = interval_steps_;
+    waiting.checkpoint_interval_s =
         static_cast<double>(interval_steps_) * input_.step_time_s;
-    report.num_spare_nodes = num_spares;
-
-    GoodputReport waiting = report;
+    waiting.num_spare_nodes = num_spares;
+    GoodputReport replanning = waiting;
+    replanning.replans = true;
     FillShares(num_spares, 0, &waiting);
-    GoodputReport replanning = report;
     // At least one node must be left to plan for.
     const auto num_plans = static_cast<int32_t>(
         std::min(static_cast<double>(input_.throughput_by_nodes_lost.size()),
                  num_nodes_ - 1));
     FillShares(num_spares, num_plans, &replanning);
-    const bool replans = replanning.goodput_fraction > waiting.goodput_fraction;
-    report = replans ? replanning : waiting;
-    report.replans = replans;
-    report.waiting_tokens_per_s = full_tokens_per_s * waiting.goodput_fraction;
-    report.replanning_tokens_per_s =
-        full_tokens_per_s * replanning.goodput_fraction;
-    report.tokens_per_s = full_tokens_per_s * report.goodput_fraction;
-    const double paid_devices =
-        input_.num_devices +
-        static_cast<double>(num_spares) * input_.devices_per_node;
-    if (spec_.price_per_device_hour > 0) {
-      report.tokens_per_dollar = report.tokens_per_s * kSecondsPerHour /
-                                 (paid_devices * spec_.price_per_device_hour);
-    }
-    return report;
+    GoodputReport& better =
+        replanning.goodput_fraction > waiting.goodput_fraction ? replanning
+                                                               : waiting;
+    FillTokens(spec_, input_, &better);
+    return better;
   }
 
   const GoodputSpec& spec_;
@@ -203,14 +203,7 @@ GoodputReport WithoutFailures(const GoodputSpec& spec,
                               const GoodputInput& input) {
   GoodputReport report;
   report.num_spare_nodes = std::max(0, input.num_spare_nodes);
-  report.tokens_per_s = input.tokens_per_step / input.step_time_s;
-  if (spec.price_per_device_hour > 0) {
-    report.tokens_per_dollar =
-        report.tokens_per_s * kSecondsPerHour /
-        ((input.num_devices + static_cast<double>(report.num_spare_nodes) *
-                                  input.devices_per_node) *
-         spec.price_per_device_hour);
-  }
+  FillTokens(spec, input, &report);
   return report;
 }
 

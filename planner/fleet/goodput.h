@@ -84,11 +84,8 @@ struct GoodputReport {
   int64_t checkpoint_interval_steps = 0;  // The best whole number.
   double checkpoint_interval_s = 0;       // The same in seconds.
   int32_t num_spare_nodes = 0;
-  // Whether going on with fewer nodes, when spares are used up, beats waiting;
-  // and what either yields, tokens/s (that of waiting alone without plans).
+  // Whether going on with fewer nodes, when spares are used up, beats waiting.
   bool replans = false;
-  double waiting_tokens_per_s = 0;
-  double replanning_tokens_per_s = 0;
 
   // Of the time of all the layout's devices; the shares and the goodput sum to
   // 1. missing_nodes: what training on fewer nodes loses.

@@ -93,5 +93,40 @@ TEST(YamlMapTest, NamesEveryMistake) {
   }
 }
 
+// Goal: maps within the map are read and finished, and a choice is one of its
+// words. Method: one of each kind, with an unknown key in a list and a word
+// that is none.
+TEST(YamlMapTest, ReadsMapsWithinAndChoices) {
+  const auto tree = ParseYaml(
+      "{one: {name: a}, all: [{name: b}, {nome: c}], by: {x: {name: d}}, "
+      "way: up, other: sideways}",
+      "f.yaml");
+  ASSERT_TRUE(tree.ok()) << tree.status();
+  YamlErrors errors("f.yaml");
+  YamlMap map(*tree, "", &errors);
+  std::vector<std::string> names;
+  const auto read = [&](YamlMap& within) {
+    within.Text("name", Need::kOptional, &names.emplace_back());
+  };
+  map.Section("one", Need::kRequired, read);
+  map.Items("all", Need::kRequired, read);
+  map.Named("by", Need::kRequired,
+            [&](const std::string& name, YamlMap& within) {
+              read(within);
+              names.push_back(name);
+            });
+  map.Section("absent", Need::kOptional, read);
+  int way = 0;
+  for (const char* key : {"way", "other"}) {
+    map.Choice<int>(key, Need::kRequired, {{"up", 1}, {"down", 2}}, &way);
+  }
+  map.Finish();
+  EXPECT_THAT(names, ElementsAre("a", "b", "", "d", "x"));
+  EXPECT_EQ(way, 1);
+  EXPECT_EQ(errors.status().message(),
+            "f.yaml:1: all[1].nome: unknown key; did you mean 'name'?\n"
+            "f.yaml:1: other: expected up or down, found 'sideways'");
+}
+
 }  // namespace
 }  // namespace millrace
