@@ -1,5 +1,6 @@
-// The keys by which a file says how a framework computes: one for each field of
-// Implementation (planner/cost/framework_behaviour.h), under the same name.
+// The keys by which a file says how a framework computes. Each field of
+// Implementation (planner/cost/framework_behaviour.h) has one key, under the
+// same name.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_BEHAVIOUR_KEYS_H_
 #define MILLRACE_PLANNER_EVALUATE_BEHAVIOUR_KEYS_H_

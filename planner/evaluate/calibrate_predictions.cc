@@ -16,22 +16,26 @@
 namespace millrace {
 namespace {
 
-// Offsets of log(measured / predicted) that runs share where the fields up to
-// there agree.
+// Standard deviations of the offsets of log(measured / predicted). Runs share
+// an offset if they agree in the named field and in all fields above it.
 constexpr double kFrameworkOffset = 0.01;
 constexpr double kSoftwareOffset = 0.02;
 constexpr double kModelOffset = 0.04;
 constexpr double kPrecisionOffset = 0.03;
-constexpr double kWorkloadOffset = 0.06;  // Software, model and precision.
-constexpr double kLayoutOffset = 0.03;    // And the layout but data.
-// Of the time of launches, in one run: traces of like layers differ by up to
-// 30 % where the host is what they wait for (vTrain, Bang et al., 2024).
+// Software, model and precision together.
+constexpr double kWorkloadOffset = 0.06;
+// The same and the layout without its data axis.
+constexpr double kLayoutOffset = 0.03;
+// Standard deviation of the launch time of one run. Traces of like layers
+// differ by up to 30 % where they wait for the host (vTrain, Bang et al.,
+// 2024).
 constexpr char kHostLaunch[] = "host_launch_s";
 constexpr double kHostScatter = 0.3;
 double Squared(double x) { return x * x; }
 
-// Of the two in the middle the one nearer to zero, and zero if their signs
-// differ. `values` has at least one.
+// Returns the median. An even count has two values in the middle: it returns
+// the one nearer to zero, or zero if their signs differ. `values` must not be
+// empty.
 double MedianTowardsZero(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const double below = values[(values.size() - 1) / 2];
@@ -79,9 +83,9 @@ std::string CalibrationGroup(const CalibrationPoint& point) {
 
 Calibration::Calibration(std::vector<CalibrationPoint> points)
     : points_(std::move(points)) {
-  // As wide as what the runs of a group agree on (automatic relevance
-  // determination, Tipping, 2001, by the median): one run that is far off does
-  // not widen what another contradicts.
+  // A group's offset is as wide as the error that its runs agree on (automatic
+  // relevance determination, Tipping, 2001, by the median). One run that is far
+  // off does not widen it if another contradicts.
   std::map<std::string, std::vector<double>> ratios;
   for (const CalibrationPoint& point : points_) {
     ratios[CalibrationGroup(point)].push_back(point.log_ratio);
@@ -178,7 +182,7 @@ std::vector<std::string> ChooseCalibrationRuns(
     std::sort(runs.begin(), runs.end());
     const size_t wanted =
         std::min(static_cast<size_t>(std::max(count, 0)), runs.size() - 1);
-    // Of w runs: the first, the last, then those that divide what is between.
+    // Chooses w runs: the first, the last, then evenly spaced ones between.
     for (size_t i = 0; i < wanted; ++i) {
       const size_t index =
           i == 0 ? 0 : (wanted == 1 ? 0 : i * (runs.size() - 1) / (wanted - 1));

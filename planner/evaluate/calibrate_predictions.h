@@ -1,15 +1,17 @@
-// Calibration: what a few measured runs say of others that are like them.
+// Calibration corrects the predictions of runs by a few measured runs that are
+// like them.
 //
-// The error log(measured / predicted) of a run is taken for a Gaussian process
-// (Rasmussen and Williams, 2006, chapter 2): a sum of parts that runs share in
-// so far as they are alike. Runs on one machine share the errors of its
-// profile's constants, each weighing as much as the step time depends on it;
-// runs of one framework, software version, model, precision or layout share an
-// offset each. How far each part may be off is fixed before any run is seen
+// The error log(measured / predicted) of a run is modelled as a Gaussian
+// process (Rasmussen and Williams, 2006, chapter 2), a sum of parts that alike
+// runs share. Runs on one machine share the errors of its profile's constants.
+// Each constant weighs as much as the step time depends on it. Runs of one
+// framework, software version, model, precision or layout share an offset each.
+//
+// The standard deviation of each part is fixed before any run is seen
 // (planner/learn/gaussian_process.h and the offsets of
 // calibrate_predictions.cc), so that one run moves only what it has evidence
-// for. A group whose runs agree that it is further off than that keeps the
-// difference to itself: its offset widens, and others are not moved.
+// for. If the runs of a group agree on a larger error, the group's offset
+// widens, and other groups are not moved.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_CALIBRATE_PREDICTIONS_H_
 #define MILLRACE_PLANNER_EVALUATE_CALIBRATE_PREDICTIONS_H_
@@ -22,38 +24,38 @@
 
 namespace millrace {
 
-// What calibration knows of a run.
+// The properties of a run that calibration compares.
 struct CalibrationPoint {
   std::string id;
-  std::string machine;    // Name of the profile; other machines tell nothing.
+  std::string machine;  // Profile's name; runs on other machines tell nothing.
   std::string framework;  // PublishedRun::group.
-  std::string software;   // SoftwareOf the run.
+  std::string software;   // SoftwareOf() the run.
   std::string model;
   std::string precision;  // The recipe, as the run names it.
-  std::string layout;     // Its axes but data, micro-batch, recompute, ZeRO.
-  // Standard deviation of log(step time) that each constant of the machine's
-  // profile accounts for, signed; in one order for all points of a machine.
+  std::string layout;     // Axes but data, micro-batch, recompute, ZeRO.
+  // Standard deviation of log(step time) due to each constant of the machine's
+  // profile, signed. All points of a machine list constants in the same order.
   std::vector<double> constant_deviations;
-  // And that of this run alone, for the time that the host takes to launch,
-  // which scatters from run to run.
+  // Standard deviation due to the launch time of the host, which scatters from
+  // run to run and which no other run shares.
   double host_deviation = 0;
-  double log_ratio = 0;  // log(measured / predicted); of known runs.
+  double log_ratio = 0;  // log(measured / predicted) if known.
 };
-// `prediction` must be supported. log_ratio is 0 where nothing was measured.
+// Returns the point of a run. `prediction` must be supported. log_ratio is 0 if
+// nothing was measured.
 CalibrationPoint PointOf(const RunPrediction& prediction);
 
-// Runs that calibrate one another best: "framework, software, machine, model,
-// precision".
+// Names the group of runs that calibrate one another best: "framework,
+// software, machine, model, precision".
 std::string CalibrationGroup(const CalibrationPoint& point);
 
 class Calibration {
  public:
-  // Among several points that are alike, those that the others contradict count
-  // less (SolveRobustly).
+  // Points that other points like them contradict count less (SolveRobustly()).
   explicit Calibration(std::vector<CalibrationPoint> points);
 
-  // log(measured / predicted) to expect of a run that was not measured. 0 where
-  // no point is like it.
+  // Returns the expected log(measured / predicted) of a run that was not
+  // measured; 0 if no point is like it.
   double LogCorrection(const CalibrationPoint& point) const;
 
  private:
@@ -67,16 +69,16 @@ class Calibration {
 };
 
 // Corrects step_time_s of `predictions` by the runs among them whose ids are in
-// `calibration_ids`, marks those, and marks all runs of their groups as
-// calibrated. Ids of unsupported runs and of runs that nothing was measured of
-// do nothing. All need sensitivities.
+// `calibration_ids`. Marks these runs, and marks all runs of their groups as
+// calibrated. Ids of runs that are unsupported or have no measured time do
+// nothing. All predictions must have sensitivities.
 void Calibrate(const std::vector<std::string>& calibration_ids,
                std::vector<RunPrediction>* predictions);
 
-// `count` runs of each CalibrationGroup, never all of it: first that on fewest
-// devices, then that on most, then those between, evenly spaced. Runs on
-// equally many devices are ordered by predicted time, fastest first, then by
-// id.
+// Chooses `count` runs of each CalibrationGroup(), but never all of them: first
+// the run on the fewest devices, then the one on the most, then runs evenly
+// spaced between. Runs on equally many devices are ordered by predicted time,
+// fastest first, then by id.
 std::vector<std::string> ChooseCalibrationRuns(
     const std::vector<RunPrediction>& predictions, int count);
 

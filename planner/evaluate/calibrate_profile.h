@@ -1,4 +1,4 @@
-// Corrects a hardware profile by measured runs, of whatever framework.
+// Corrects a hardware profile by measured runs of any framework.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_CALIBRATE_PROFILE_H_
 #define MILLRACE_PLANNER_EVALUATE_CALIBRATE_PROFILE_H_
@@ -16,22 +16,27 @@ namespace millrace {
 struct ProfileCorrection {
   HardwareProfile profile;
   std::vector<std::string> used;      // Ids.
-  std::vector<std::string> outliers;  // More than 12 % off afterwards, too.
-  // Of absolute relative errors of both.
+  std::vector<std::string> outliers;  // Still more than 12 % off afterwards.
+  // Medians of the absolute relative error over runs used and outliers.
   double median_error_before = 0;
   double median_error_after = 0;
 };
 
-// The profile with the constants that explain the supported runs on it (of the
-// names that it stands for) best, held to its own by DeviationElsewhere
-// (Gauss-Newton steps towards the maximum a posteriori, none beyond two
-// standard deviations; of the steps and the profile as it was, the one with the
-// least median error). As it was, too, where runs of several models do not
-// agree: where each model's are not predicted better by a third, in the median,
-// by what explains the others' (cross-validation; Stone, 1974). Each changed
-// constant's source says what it was multiplied by and from how many runs;
-// step_error is that of these runs. Tables stay. Shares end at 1.
-// InvalidArgument if no run of `runs` can be used, with the first reasons.
+// Moves the constants of the user's profile to the values that explain best the
+// supported runs that the profile stands for. DeviationElsewhere() says how far
+// each constant may be from its listed value. The search takes Gauss-Newton
+// steps towards the maximum a posteriori, none of more than two standard
+// deviations, and keeps the step with the least median error.
+//
+// The profile stays as it was if no step has a lower median error. It also
+// stays if runs of several models disagree: cross-validation (Stone, 1974)
+// predicts the runs of each model from those of the others, and the median
+// error must fall by a third.
+//
+// The source of each changed constant says by which factor it changed and how
+// many runs said so. step_error becomes that of these runs. Tables stay as they
+// are, and shares do not exceed 1. Returns InvalidArgument with the first
+// reasons if no run can be used.
 absl::StatusOr<ProfileCorrection> CorrectProfile(
     const std::vector<PublishedRun>& runs, const RunRules& rules,
     const OwnProfile& own);

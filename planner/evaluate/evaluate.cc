@@ -13,7 +13,8 @@
 namespace millrace {
 namespace {
 
-// Small enough for a derivative, large enough to move a rounded wave of tiles.
+// The step of the numerical derivative. It is small enough for a derivative and
+// large enough to change a rounded number of tile waves.
 constexpr double kLogStep = 0.05;
 
 absl::StatusOr<StepPrediction> Predict(const RunSetup& setup,
@@ -28,8 +29,9 @@ absl::StatusOr<StepPrediction> Predict(const RunSetup& setup,
   return prediction;
 }
 
-// Of the embedding, and the head where it is on the same stage: the first, the
-// fullest.
+// Returns the bytes of weights, gradients and moments of the embedding on the
+// first stage, which is the fullest, and of the head if it is on the same
+// stage.
 double StateOfEnds(const RunSetup& setup) {
   const Implementation& how = setup.implementation;
   constexpr double kWeightBytes = 2;
@@ -44,7 +46,7 @@ absl::StatusOr<std::vector<Sensitivity>> Sensitivities(
     const RunSetup& setup, const HardwareProfile& profile, double step_time_s) {
   std::vector<Sensitivity> sensitivities;
   for (size_t i = 0; i < profile.constants.size(); ++i) {
-    // Downwards: shares end at one.
+    // Constants move downwards because shares must not exceed one.
     HardwareProfile changed = profile;
     changed.constants[i].value *= std::exp(-kLogStep);
     ASSIGN_OR_RETURN(const StepPrediction prediction, Predict(setup, changed));

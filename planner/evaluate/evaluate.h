@@ -1,5 +1,5 @@
-// Holds the closed form of a step (planner/cost/closed_form.h) to runs that
-// were measured: what it predicts for each, and how far off that is.
+// Compares the closed form of a step (planner/cost/closed_form.h) with measured
+// runs: predicts each run and computes the error.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_EVALUATE_H_
 #define MILLRACE_PLANNER_EVALUATE_EVALUATE_H_
@@ -19,55 +19,56 @@
 
 namespace millrace {
 
-// How a step time depends on a constant of the profile.
+// How the step time depends on one constant of the profile.
 struct Sensitivity {
-  std::string constant;  // Its name: profiles list them in any order.
+  std::string constant;  // Profiles list constants in any order.
   double value = 0;      // d log(step time) / d log(constant).
 };
 
-// One run, and what the model says of it.
+// One run and its prediction.
 struct RunPrediction {
   PublishedRun run;
-  absl::Status status;  // Not OK: unsupported, with the reason.
-  // With OK alone:
+  absl::Status status;  // If not OK, why the run is unsupported.
+  // Filled only if the status is OK:
   RunSetup setup;
   StepPrediction predicted;
-  // Predicted seconds; where a calibration applies, corrected by it.
+  // Predicted seconds, corrected by the calibration if there is one.
   double step_time_s = 0;
-  // Bytes that the framework's allocator has handed out at its peak, or
-  // reserved where its logs say that: what the model predicts without its
-  // overhead, which no allocator sees. Of a run of kind "memory_formula"
-  // without what its formula leaves out: working memory, and weights, gradients
-  // and moments of embedding and head.
+  // Predicted peak in bytes of what the framework's allocator has handed out,
+  // or reserved if its logs say that. The overhead is left out, since no
+  // allocator sees it. A run of kind "memory_formula" also leaves out what its
+  // formula leaves out: working memory, and weights, gradients and moments of
+  // embedding and head.
   double memory_bytes = 0;
-  // In the order of the profile's `constants`; only where asked for.
+  // In the order of the profile's `constants`; empty unless asked for.
   std::vector<Sensitivity> sensitivities;
-  // Calibration was made with it, so errors leave it out.
+  // The calibration used this run, so errors do not count it.
   bool is_calibration = false;
-  // A run of its group (CalibrationGroup) did.
+  // The calibration used a run of its group (CalibrationGroup()).
   bool is_calibrated = false;
 
   bool is_supported() const { return status.ok(); }
-  // Predicted over measured, less one; absent where either is.
+  // Predicted over measured, less one; absent if either is unknown.
   std::optional<double> step_time_error() const;
   std::optional<double> memory_error() const;
-  // Why there is no step_time_error; empty where there is one.
+  // The reason why there is no step_time_error(); empty if there is one.
   std::string why_no_error() const;
 };
 
-// The profile of that name, or why there is none.
+// Returns the profile of that name, or an error that says why there is none.
 using ProfileSource =
     std::function<absl::StatusOr<HardwareProfile>(const std::string& name)>;
 
 struct PredictionOptions {
   bool sensitivities = false;
 };
-// A run with a fault is unsupported for that reason.
+// Predicts one run. A run with a fault is unsupported for that reason.
 RunPrediction PredictRun(const PublishedRun& run, const RunRules& rules,
                          const ProfileSource& profiles,
                          const PredictionOptions& options);
 
-// Profiles of `load`, each loaded once, whatever comes of it.
+// Returns the profiles of `load`. It calls `load` once for each name, even if
+// that fails.
 ProfileSource CachedProfiles(ProfileSource load);
 
 }  // namespace millrace

@@ -15,8 +15,8 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-// On one line. Bytes of a table that are no UTF-8 become a replacement
-// character.
+// Writes one line. Bytes of a table that are not UTF-8 become replacement
+// characters.
 std::string Dump(const OrderedJson& json) { return JsonText(json); }
 
 OrderedJson OrNull(const std::optional<double>& value) {
@@ -120,7 +120,7 @@ OrderedJson SummaryToJson(const EvaluationSummary& summary) {
   return {{"summary", body}};
 }
 
-// "12.34", or "-" for what is missing.
+// Formats a value ("12.34"), or "-" if it is missing.
 std::string Figure(const std::optional<double>& value, const char* format) {
   return value ? absl::StrFormat(*absl::ParsedFormat<'f'>::New(format), *value)
                : "-";
@@ -144,7 +144,7 @@ std::string ErrorTable(const char* title,
   return text;
 }
 
-// The worst choices; with many groups not all.
+// Lists the worst choices. It leaves out the others if there are many groups.
 std::string ChoiceTable(std::vector<ChoiceSummary> choices) {
   if (choices.empty()) return "";
   std::ranges::stable_sort(choices, std::greater<>(), &ChoiceSummary::regret);

@@ -1,5 +1,5 @@
-// An evaluation (planner/evaluate/evaluate.h) for programs and for people;
-// docs/evaluate.md explains both.
+// Writes an evaluation (planner/evaluate/evaluate.h) as JSON for programs and
+// as text for people. docs/evaluate.md explains both.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_EVALUATION_REPORT_H_
 #define MILLRACE_PLANNER_EVALUATE_EVALUATION_REPORT_H_
@@ -12,12 +12,12 @@
 
 namespace millrace {
 
-// One JSON object a line: one for each run, then {"summary": ...}. What is
-// missing is null.
+// Writes one JSON object a line: one for each run, then {"summary": ...}.
+// Missing values are null.
 std::string EvaluationToJson(const std::vector<RunPrediction>& predictions,
                              const EvaluationSummary& summary);
 
-// A table of runs, then errors by group, quality and class, and choices.
+// Writes a table of runs, then errors by group, quality and class, and choices.
 std::string EvaluationToText(const std::vector<RunPrediction>& predictions,
                              const EvaluationSummary& summary);
 

@@ -88,7 +88,8 @@ std::vector<ChoiceSummary> SummarizeChoices(
   for (const RunPrediction& prediction : predictions) {
     const std::optional<double> measured = MeasuredStepTime(prediction.run);
     if (!prediction.is_supported() || !measured) continue;
-    // Other versions of the software measure a layout again.
+    // Runs of another software version form a group of their own, since they
+    // measure the same layouts again.
     Times& times = groups[absl::StrCat(ChoiceName(prediction), "\n",
                                        SoftwareOf(prediction.run))];
     times.predicted.push_back(prediction.step_time_s);
@@ -108,7 +109,7 @@ std::vector<ChoiceSummary> SummarizeChoices(
   return choices;
 }
 
-// Ranks from 1; equal values share the mean of theirs.
+// Ranks count from 1; equal values share their mean rank.
 std::vector<double> Ranks(const std::vector<double>& values) {
   std::vector<size_t> order(values.size());
   std::iota(order.begin(), order.end(), size_t{0});

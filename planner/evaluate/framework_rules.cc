@@ -23,8 +23,8 @@ bool IsOneOf(const std::vector<std::string>& all, const std::string& word) {
   return std::ranges::find(all, word) != all.end();
 }
 
-// The PlainModelName(). An empty one would hold for every model, so it is
-// refused.
+// Returns PlainModelName() of a filter's model. An empty one is refused, since
+// it would match every model.
 std::string PlainNameOf(const std::string& model, absl::string_view key,
                         YamlMap& map) {
   std::string name = PlainModelName(model);
@@ -35,7 +35,8 @@ std::string PlainNameOf(const std::string& model, absl::string_view key,
   return name;
 }
 
-// The keys of a RunFilter, which stand beside those of what it is for.
+// Reads the keys of a RunFilter, which stand beside the keys that it selects
+// for.
 RunFilter ReadFilter(YamlMap& map) {
   RunFilter filter;
   std::string text;

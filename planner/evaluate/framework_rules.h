@@ -1,5 +1,5 @@
-// How the frameworks of published runs compute, where their rows do not say:
-// what a file frameworks.yaml says (docs/evaluate.md).
+// How the frameworks of published runs compute, for what their rows do not say.
+// The rules are read from a file frameworks.yaml (docs/evaluate.md).
 
 #ifndef MILLRACE_PLANNER_EVALUATE_FRAMEWORK_RULES_H_
 #define MILLRACE_PLANNER_EVALUATE_FRAMEWORK_RULES_H_
@@ -18,42 +18,42 @@
 
 namespace millrace {
 
-// Which runs something holds for: those that fit all that is stated.
+// Selects runs: those that match all of the fields that are stated.
 struct RunFilter {
-  std::string model;                  // Start of PlainModelName(); empty: any.
+  std::string model;                  // Prefix of PlainModelName(); empty: any.
   std::vector<std::string> gpus;      // RunDevice::word; empty: any.
-  std::string source;                 // Part of PublishedRun::source.
+  std::string source;                 // Substring of PublishedRun::source.
   int32_t first_version = 0;          // VersionOfRun() is this or later.
   std::optional<bool> low_precision;  // Products in 8 or 4 bits.
-  std::optional<bool> latent_attention;  // As the model has it.
-  int64_t tensor_ranks = 1;              // So many or more.
+  std::optional<bool> latent_attention;  // Of the run's model.
+  int64_t tensor_ranks = 1;              // At least so many tensor ranks.
 };
 
-// Behaviour that a framework has in some of its runs alone.
+// Behaviour that a framework has only in some of its runs.
 struct BehaviourCase {
   RunFilter filter;
   BehaviourSettings set;
-  std::string says;  // The run's assumption; empty: none.
+  std::string says;  // Added to the run's assumptions unless empty.
 };
 
-// How a run was configured, by the recipe that it was started with.
+// The configuration of a run, as the recipe that started it sets it.
 struct Recipe {
   RunFilter filter;
   BehaviourSettings set;
   std::string says;
-  // Where the row states no recompute.
+  // Used where the row states no recompute.
   std::optional<SelectiveRecompute> recompute;
   std::string recompute_says;
 };
 
 // Layers that the framework adds to a model that rows state without them.
 struct MoreLayers {
-  std::string model;  // Start of PlainModelName().
+  std::string model;  // Prefix of PlainModelName().
   int64_t layers = 0;
   std::string says;
 };
 
-// A hardware profile for a framework's machine, instead of the device's.
+// A hardware profile that a framework's runs use instead of the device's own.
 struct OtherProfile {
   std::string name;
   std::string says;
@@ -61,47 +61,49 @@ struct OtherProfile {
 
 struct FrameworkRule {
   std::string name;                 // "megatron-core"
-  std::vector<std::string> groups;  // Starts of PublishedRun::group.
-  std::string says;                 // What it is, and why it computes so.
+  std::vector<std::string> groups;  // Prefixes of PublishedRun::group.
+  std::string says;                 // The framework, and why it computes so.
   Implementation implementation;
-  int32_t zero = 0;                        // Where the row does not say.
-  Recompute recompute = Recompute::kNone;  // Where the row does not say.
-  // GELU models: whether the head is the embedding's transpose, and entries of
-  // the vocabulary where the row does not say. The last entries, which tensor
-  // ranks do not divide, are left out.
+  int32_t zero = 0;                        // Used where the row does not say.
+  Recompute recompute = Recompute::kNone;  // Used where the row does not say.
+  // The next two hold for GELU models. `ties_embedding` says whether the head
+  // is the embedding's transpose. `vocab` is the vocabulary's size where the
+  // row does not say; entries that the tensor ranks do not divide are left out
+  // at its end.
   bool ties_embedding = false;
   int64_t vocab = 51200;
-  // Measured memory is what rank 0 logs of itself, so the first stage's, which
-  // need not be the fullest.
+  // Measured memory is what rank 0 logs of itself. So it is the memory of the
+  // first stage, which need not be the fullest.
   bool logs_first_rank = false;
-  // Measured memory is what the allocator has reserved: this many times what it
-  // handed out.
+  // Measured memory is what the allocator has reserved. It reserves this many
+  // times the bytes that it handed out.
   double reserved_per_allocated = 1;
   // A pipeline whose micro-batch is not stated has as many micro-batches as
   // stages.
   bool one_micro_batch_a_stage = false;
-  std::vector<BehaviourCase> cases;  // All that fit count, in this order.
+  std::vector<BehaviourCase> cases;  // All that fit apply, in this order.
   std::vector<MoreLayers> more_layers;
   std::string recipes_say;      // The start of the assumption.
-  std::vector<Recipe> recipes;  // The last one that fits counts.
-  std::map<std::string, OtherProfile> profiles;  // By the device's profile.
+  std::vector<Recipe> recipes;  // The last one that fits applies.
+  // The key is the name of the device's profile.
+  std::map<std::string, OtherProfile> profiles;
 };
 
 struct FrameworkRules {
   std::vector<FrameworkRule> frameworks;
   std::string fallback;  // Name of one of them.
-  // The rate of 8-bit products with a scale for each row, as a share of that
-  // with a scale for each tensor.
+  // The rate of 8-bit products with a scale for each row, as a share of the
+  // rate with one scale for each tensor.
   double rate_with_row_scales = 1;
 };
 
-// InvalidArgument with all errors found, one a line, each with file, line and
-// key.
+// Returns InvalidArgument with all errors found, one a line, each with file,
+// line and key.
 absl::StatusOr<FrameworkRules> ParseFrameworkRules(
     absl::string_view yaml, const std::string& file_name);
 
-// The rule of the run's group, or the fallback for a group that no rule names;
-// `is_known` is then false. Borrows `rules`.
+// Returns the rule of the run's group. A group that no rule names gets the
+// fallback, and `is_known` is then false. Borrows `rules`.
 struct FrameworkChoice {
   const FrameworkRule* rule;
   bool is_known;
@@ -109,8 +111,8 @@ struct FrameworkChoice {
 FrameworkChoice FrameworkOf(const FrameworkRules& rules,
                             const PublishedRun& run);
 
-// "26.04" or "26.04.01" as a number that grows with the version (260400);
-// nothing for other text.
+// Turns "26.04" or "26.04.01" into a number that grows with the version
+// (260400). Returns nothing for other text.
 std::optional<int32_t> ParseVersion(absl::string_view text);
 
 }  // namespace millrace

@@ -1,5 +1,6 @@
-// Public models by name, for published runs that name one without stating its
-// dims: what a file models.yaml says (docs/evaluate.md).
+// The dims of public models by name, for published runs that name a model
+// without stating its dims. They are read from a file models.yaml
+// (docs/evaluate.md).
 
 #ifndef MILLRACE_PLANNER_EVALUATE_KNOWN_MODELS_H_
 #define MILLRACE_PLANNER_EVALUATE_KNOWN_MODELS_H_
@@ -15,14 +16,14 @@
 namespace millrace {
 
 struct KnownModel {
-  std::string prefix;  // Of a PlainModelName.
+  std::string prefix;  // Of the model's PlainModelName().
   std::string source;
   ModelSpec model;  // Without sequence_length.
-  // What the planner leaves out of it; empty for nothing.
+  // The parts of the model that the planner leaves out; empty if none.
   std::string simplification;
 };
 
-// How many experts a model has of which rows state the other dims.
+// The number of experts of a model whose rows state only the other dims.
 struct KnownExperts {
   std::string prefix;
   std::string source;
@@ -32,7 +33,7 @@ struct KnownExperts {
 // Models with layers that the planner has no arithmetic for.
 struct UnplannableModels {
   std::vector<std::string> prefixes;
-  std::vector<std::string> words;  // Anywhere in a PlainModelName.
+  std::vector<std::string> words;  // Found anywhere in PlainModelName().
   std::string why;
 };
 
@@ -42,23 +43,24 @@ struct KnownModels {
   std::vector<UnplannableModels> unplannable;
 };
 
-// InvalidArgument with all errors found, one a line, each with file, line and
-// key: text that is not such a file, and models that ValidateModel refuses.
+// Returns InvalidArgument with all errors found, one a line, each with file,
+// line and key. Text that is not such a file is refused, and so are models that
+// ValidateModel() refuses.
 absl::StatusOr<KnownModels> ParseKnownModels(absl::string_view yaml,
                                              const std::string& file_name);
 
-// The name in lower case, letters and digits alone: "GPT OSS 120B" is
-// "gptoss120b".
+// Returns the name in lower case with letters and digits only: "GPT OSS 120B"
+// becomes "gptoss120b".
 std::string PlainModelName(absl::string_view name);
 
-// The first whose prefix the name has; null for a name that none has.
+// Returns the first model whose prefix the name has; null if there is none.
 const KnownModel* FindKnownModel(const KnownModels& known,
                                  absl::string_view name);
 const KnownExperts* FindKnownExperts(const KnownModels& known,
                                      absl::string_view name);
 
-// The reason why a model of that name has layers that the planner has no
-// arithmetic for; empty if none is known.
+// Returns the reason why the planner has no arithmetic for the layers of a
+// model of that name; empty if it is not known to lack any.
 std::string UnplannableArchitecture(const KnownModels& known,
                                     absl::string_view name);
 

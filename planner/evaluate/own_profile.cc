@@ -16,7 +16,8 @@ bool IsNoise(const ModelConstant& constant) {
   return constant.name == kPassNoise || constant.name == kRunNoise;
 }
 
-// Where the profile has none but of its noise.
+// Adds the data sheet's constants if the profile has none, or only those of
+// noise.
 void AddConstants(const std::vector<ModelConstant>& sheet,
                   HardwareProfile* profile) {
   std::vector<ModelConstant>& own = profile->constants;

@@ -16,22 +16,26 @@
 namespace millrace {
 
 struct OwnProfile {
-  // With what a data sheet says of its device where it does not itself.
+  // The user's profile. The data sheet of its device fills the parts that it
+  // lacks.
   HardwareProfile profile;
-  // Whether the profile stands for the one of this name.
+  // Whether the profile stands for the shipped profile of this name.
   std::function<bool(const std::string& name)> stands_for;
 };
 
-// `profile` is of the device that its `device` names, or its
-// provenance.machine, as rows do ("NVIDIA-H200-x4"); where it lacks device,
-// network or constants they are those of `others` for that device.
-// InvalidArgument saying what to add if that cannot be told. Names that a row
-// can have stand for themselves alone: a100-80gb-100g has other links.
+// Finds the device of `profile` by its `device`, or else by its
+// provenance.machine, which may name a device as rows do ("NVIDIA-H200-x4"). If
+// it lacks device, network or constants, it gets those that `others` has for
+// the device.
+//
+// A profile that has the name of a shipped one stands for that one alone, since
+// shipped profiles of one device may differ (a100-80gb-100g has other links).
+// Returns InvalidArgument that says what to add if the device cannot be told.
 absl::StatusOr<OwnProfile> MakeOwnProfile(HardwareProfile profile,
                                           const RunRules& rules,
                                           const ProfileSource& others);
 
-// `own` where it stands for the name, `others` elsewhere.
+// Returns `own` for the names that it stands for, and `others` for the rest.
 ProfileSource OwnProfileFirst(OwnProfile own, ProfileSource others);
 
 }  // namespace millrace

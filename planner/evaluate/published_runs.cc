@@ -21,11 +21,11 @@
 namespace millrace {
 namespace {
 
-// Of every count that a row states: far more than any, and few enough that
-// products of two do not overflow.
+// The limit of every count in a row. It is far above any real count, and
+// products of two counts do not overflow.
 constexpr int64_t kMaxCount = std::numeric_limits<int32_t>::max();
 
-// The value as it stands, or what it is where that may be long.
+// Returns the value itself, or for a list or object its kind and size.
 std::string Describe(const YamlTree& value) {
   switch (value.kind) {
     case YamlTree::Kind::kNull:
@@ -41,12 +41,12 @@ std::string Describe(const YamlTree& value) {
   absl::string_view shown = absl::string_view(value.scalar).substr(0, kShown);
   while (!IsUtf8(shown)) shown.remove_suffix(1);
   const std::string quoted = QuoteYaml(shown);
-  // Bytes that no terminal should print are escaped, in quotes.
+  // Bytes that no terminal should print are escaped and quoted.
   const bool is_plain = quoted.size() == shown.size() + 2;
   return is_plain && !value.is_quoted ? std::string(shown) : quoted;
 }
 
-// The number that the value is; nothing for text and for infinities.
+// Returns the value as a number; nothing for text and infinities.
 std::optional<double> NumberIn(const YamlTree& value) {
   double number = 0;
   if (value.kind != YamlTree::Kind::kScalar || value.is_quoted ||
@@ -59,7 +59,7 @@ std::optional<double> NumberIn(const YamlTree& value) {
 // The first thing that is wrong with a row.
 struct Mistake {
   int line = 0;
-  std::string key;   // With those of the objects around it: "arch_extra.mlp".
+  std::string key;   // With the enclosing keys: "arch_extra.mlp".
   std::string what;  // Empty: nothing is wrong.
 };
 
@@ -68,7 +68,7 @@ std::string KeyIn(const std::string& path, const YamlTree& entry) {
                       entry.key);
 }
 
-// Finds a key that an object has twice, or an object within it.
+// Finds a key that the object, or an object inside it, has twice.
 void FindRepeatedKey(const YamlTree& tree, const std::string& path,
                      Mistake* mistake) {
   std::set<absl::string_view> keys;
@@ -83,10 +83,11 @@ void FindRepeatedKey(const YamlTree& tree, const std::string& path,
   }
 }
 
-// Reads the fields of a row, or of an object in it: all but wrong ones.
+// Reads the fields of a row, or of an object in it. Skips wrong ones and
+// records the first mistake.
 class RunFieldReader {
  public:
-  // `path`: the object's key; "" for the row.
+  // `path` is the object's key; "" for the row itself.
   RunFieldReader(const YamlTree& object, std::string path, Mistake* mistake)
       : object_(object), path_(std::move(path)), mistake_(*mistake) {}
 
@@ -102,7 +103,7 @@ class RunFieldReader {
   void Count(const char* key, std::optional<int64_t>* out) {
     const YamlTree* value = Find(key);
     if (value == nullptr) return;
-    // 256.0 is what some tables make of 256.
+    // Some tables write 256.0 for 256.
     const double number = NumberIn(*value).value_or(-1);
     if (number < 0 || number > static_cast<double>(kMaxCount) ||
         number != std::floor(number)) {
@@ -119,7 +120,7 @@ class RunFieldReader {
     *out = number;
   }
 
-  // Null where the key is absent or null.
+  // Returns null if the key is absent or its value is null.
   const YamlTree* Object(const char* key) {
     const YamlTree* value = Find(key);
     if (value == nullptr) return nullptr;
@@ -231,7 +232,8 @@ void ReadFields(const YamlTree& row, PublishedRun* out, Mistake* mistake) {
   ReadArchitecture(row, &run, mistake);
 }
 
-// The list of rows in {"rows": [...], ...}, or the list alone.
+// Returns the list of rows of {"rows": [...], ...}, or the document if it is a
+// list.
 absl::StatusOr<const YamlTree*> RowsOf(const YamlTree& document,
                                        const std::string& file_name) {
   if (document.kind == YamlTree::Kind::kList) return &document;
@@ -260,7 +262,7 @@ absl::StatusOr<const YamlTree*> RowsOf(const YamlTree& document,
 
 absl::StatusOr<std::vector<PublishedRun>> ReadPublishedRuns(
     absl::string_view json, const std::string& file_name) {
-  // JSON is YAML, whose reader knows on which line everything stands.
+  // JSON is YAML too, and the YAML reader knows the line of every value.
   ASSIGN_OR_RETURN(const YamlTree document, ParseYaml(json, file_name));
   ASSIGN_OR_RETURN(const YamlTree* rows, RowsOf(document, file_name));
   std::vector<PublishedRun> runs;

@@ -11,16 +11,17 @@
 namespace millrace {
 namespace {
 
-// The first word found counts: GB200 before B200.
+// The first word found decides, so GB200 stands before B200.
 constexpr RunDevice kDevices[] = {
     {"GB300", "gb300-nvl72"}, {"GB200", "gb200-nvl72"}, {"B300", "b300-hgx"},
     {"B200", "b200-hgx"},     {"H200", "h200-cluster"}, {"H800", "h800-sxm"},
     {"H100", "h100-sxm"},     {"A100", "a100-80gb"},
 };
-constexpr char kLessPower[] = "500W";  // Of an H100.
+constexpr char kLessPower[] = "500W";  // An H100 limited to 500 W.
 constexpr char kH100WithLessPower[] = "h100-500w";
 
-// Whether `gpu` has `word` as a name of its own: neither GH200 nor an A1000.
+// Whether `gpu` has `word` as a whole name: "H200" is not in "GH200", nor
+// "A100" in "A1000".
 bool Names(absl::string_view gpu, absl::string_view word) {
   for (size_t at = gpu.find(word); at != absl::string_view::npos;
        at = gpu.find(word, at + 1)) {
@@ -32,8 +33,8 @@ bool Names(absl::string_view gpu, absl::string_view word) {
   return false;
 }
 
-// Devices of the same name with less bandwidth, fewer processors or without
-// NVLink between all of a node.
+// Whether it is a variant with less bandwidth, fewer processors or no NVLink
+// between all devices of a node.
 bool IsUnlikeSxm(absl::string_view gpu) {
   return absl::StrContains(gpu, "PCIE") ||
          (absl::StrContains(gpu, "NVL") && !absl::StrContains(gpu, "NVL72")) ||
@@ -41,7 +42,7 @@ bool IsUnlikeSxm(absl::string_view gpu) {
           (absl::StrContains(gpu, "40GB") || absl::StrContains(gpu, "40 GB")));
 }
 
-// Null if the text, in capital letters, names none.
+// Returns null if the text, which must be in capitals, names no device.
 const RunDevice* DeviceNamed(absl::string_view text) {
   const auto* const device = std::ranges::find_if(
       kDevices, [&](const RunDevice& d) { return Names(text, d.word); });

@@ -12,20 +12,20 @@
 namespace millrace {
 
 struct RunDevice {
-  const char* word;     // What rows call it, in capital letters: "GB200".
-  const char* profile;  // Of configs/hardware: "gb200-nvl72".
+  const char* word;     // A word that rows have, in capitals: "GB200".
+  const char* profile;  // A name in configs/hardware: "gb200-nvl72".
 };
 
-// The device that a row's `gpu` names ("DGX-GB200"). InvalidArgument for a
-// device without a profile, naming those that have one.
+// Returns the device that a row's `gpu` names ("DGX-GB200"). Returns
+// InvalidArgument for a device without a profile and names those that have one.
 absl::StatusOr<RunDevice> DeviceOfRun(const std::string& gpu);
 
-// The profile of the device that a text names by one of the words that rows
-// have ("NVIDIA-H200-x4"); empty if it names none.
+// Returns the profile of the device that a text names by one of the rows' words
+// ("NVIDIA-H200-x4"); empty if it names none.
 std::string ProfileOfDevice(const std::string& text);
 
 std::vector<std::string> DeviceWords();
-// The profiles of all devices.
+// Returns the names of the profiles of all devices.
 std::vector<std::string> DeviceProfiles();
 
 }  // namespace millrace

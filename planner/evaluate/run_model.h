@@ -1,4 +1,4 @@
-// The model of a published run.
+// Builds the model of a published run.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_RUN_MODEL_H_
 #define MILLRACE_PLANNER_EVALUATE_RUN_MODEL_H_

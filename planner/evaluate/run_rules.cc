@@ -17,7 +17,8 @@ namespace {
 
 constexpr char kFrameworksFile[] = "frameworks.yaml";
 constexpr char kModelsFile[] = "models.yaml";
-// With the runs that the rules describe, in a source tree and in the bundle.
+// The folder of the runs that the rules describe, in a source tree and in the
+// bundle.
 constexpr char kShippedRules[] = "tests/data/published_runs";
 
 absl::StatusOr<RunRules> LoadRules(const std::string& frameworks_path,

@@ -1,4 +1,4 @@
-// The rules that complete published runs, and where their files lie.
+// The rules that complete published runs, and the search for their files.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_RUN_RULES_H_
 #define MILLRACE_PLANNER_EVALUATE_RUN_RULES_H_
@@ -16,15 +16,16 @@ struct RunRules {
   KnownModels models;         // models.yaml
 };
 
-// Both files of a folder. NotFound if it lacks one; InvalidArgument with file,
-// line and key for what is wrong in them.
+// Reads both files of a folder. Returns NotFound if one is missing,
+// InvalidArgument with file, line and key if one has an error.
 absl::StatusOr<RunRules> LoadRunRules(const std::string& folder);
 
-// The rules for a file of runs. Each file is looked for beside the runs, else
-// among those that come with Millrace. NotFound names both places.
+// Reads the rules for a file of runs. Each of the two files is taken from the
+// folder of the runs if it is there, else from those that come with Millrace.
+// NotFound names both places.
 absl::StatusOr<RunRules> LoadRulesBeside(const std::string& runs_path);
 
-// Whether a run's RunSetup::profile can have this name.
+// Whether some run can have a RunSetup::profile of this name.
 bool IsProfileOfRuns(const RunRules& rules, const std::string& name);
 
 }  // namespace millrace

@@ -118,7 +118,8 @@ absl::Status FindZero(const PublishedRun& run, const FrameworkRule& framework,
   return absl::OkStatus();
 }
 
-// What "selective" covers, where the row names it; otherwise the framework's.
+// Finds what "selective" covers: the ops that the row names, else the
+// framework's.
 void FindSelection(const PublishedRun& run, RunSetup* setup) {
   const absl::string_view recompute = run.recompute;
   const SelectiveRecompute named = {
@@ -221,7 +222,7 @@ absl::Status FindAxes(const PublishedRun& run, RunSetup* setup) {
         num_gpus / layout.tensor / layout.pipeline / layout.context, 1);
     setup->assumptions.push_back("dp not stated; what the devices leave");
   }
-  // Beyond what integers hold, too.
+  // Counts as a double, since the product may exceed every integer.
   const double num_ranks = static_cast<double>(layout.tensor) *
                            layout.pipeline * layout.context * layout.data;
   if (num_ranks != num_gpus) {
@@ -255,7 +256,7 @@ absl::Status FindAxes(const PublishedRun& run, RunSetup* setup) {
   return absl::OkStatus();
 }
 
-// What the notes say of the way the run computed.
+// Applies what the notes say about how the run computed.
 void ReadNotes(const PublishedRun& run, RunSetup* setup) {
   Implementation& implementation = setup->implementation;
   if (Contains(run.notes, "no sequence parallel") ||

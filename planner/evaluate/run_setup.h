@@ -1,7 +1,7 @@
-// What a published run means for the planner: its model, layout, the way its
+// Translates a published run for the planner: its model, its layout, how its
 // framework computes and the profile of its machine. Nothing is guessed
-// silently: what the row does not say follows from a rule, and the rule is
-// listed in `assumptions`; a row that no rule completes is refused.
+// silently. A rule fills each gap of the row and is listed in `assumptions`; a
+// row that no rule completes is refused.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_RUN_SETUP_H_
 #define MILLRACE_PLANNER_EVALUATE_RUN_SETUP_H_

@@ -1,4 +1,4 @@
-// vTrain's tables of runs: see published_runs.h.
+// Reads vTrain's tables of runs; see published_runs.h.
 
 #include <algorithm>
 #include <cmath>
@@ -160,7 +160,7 @@ absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
     run.source = "VIA-Research/vTrain";
     run.precision = "FP16";
     run.mlp = "gelu";
-    run.quality = "A-";  // Neither vocabulary nor recompute is stated.
+    run.quality = "A-";  // Vocabulary and recompute are not stated.
     run.gpu = "A100 (8/node)";
     run.context = run.expert = run.interleave = 1;
     if (cells.size() != num_columns) {
@@ -171,7 +171,8 @@ absl::StatusOr<std::vector<PublishedRun>> ReadVtrainRuns(
                !status.ok()) {
       run.fault = absl::StrCat(place, status.message());
     }
-    // The two tables were made differently, whatever their file is called.
+    // The two tables were made differently. The file's name does not tell them
+    // apart, so the number of devices does.
     run.group = run.num_gpus.value_or(1) <= kVtrainNode ? "vtrain_single_node"
                                                         : "vtrain_multi";
     runs.push_back(std::move(run));
