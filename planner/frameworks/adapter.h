@@ -1,6 +1,7 @@
-// An adapter is what Millrace knows of one other training framework: its names
-// for what a job says, how to read its configuration, and how to write a layout
-// in its words. Everything that lists frameworks walks Adapters().
+// An adapter holds all that Millrace knows of one other training framework: its
+// names for the keys of a job, how to read its configuration, and how to write
+// a layout as its configuration. Everything that lists frameworks walks
+// Adapters().
 //
 // docs/frameworks.md says how to add one.
 

@@ -1,5 +1,5 @@
-// DeepSpeed. A configuration says batch sizes, ZeRO and the optimizer; it
-// stands beside the model's config.json, and the script has the rest.
+// DeepSpeed. Its configuration has batch sizes, ZeRO and the optimizer. The
+// model's config.json stands beside it, and the training script has the rest.
 
 #include <algorithm>
 #include <cstdint>
@@ -35,7 +35,7 @@ constexpr FrameworkKey kDeepSpeedKeys[] = {
 nlohmann::ordered_json DeepSpeedScheduler(Export& out) {
   const TrainingSpec& training = out.job.training;
   const OptimizerSpec& optimizer = training.optimizer;
-  // Newer versions refuse fewer.
+  // Newer versions refuse fewer than two warmup steps.
   const int64_t warmup_steps = std::max<int64_t>(2, optimizer.warmup_steps);
   nlohmann::ordered_json parameters = {{"warmup_num_steps", warmup_steps},
                                        {"warmup_type", "linear"}};
@@ -64,7 +64,7 @@ nlohmann::ordered_json DeepSpeedScheduler(Export& out) {
   return {{"type", "WarmupDecayLR"}, {"params", parameters}};
 }
 
-// Sets the value at a dotted path, as the number it is.
+// Sets the value at a dotted path as a JSON number.
 void SetJson(nlohmann::ordered_json& json, const std::string& path,
              const std::string& value) {
   nlohmann::ordered_json* node = &json;
@@ -151,7 +151,7 @@ void NoteDeepSpeedAxes(Export& out, nlohmann::ordered_json& json) {
 
 absl::StatusOr<std::string> ExportDeepSpeed(Export out) {
   nlohmann::ordered_json json;
-  json["_comment"] = nullptr;  // Comes first; filled last.
+  json["_comment"] = nullptr;  // First in the file; filled at the end.
   const OptimizerSpec& optimizer = out.job.training.optimizer;
   json["train_batch_size"] = nullptr;
   json["train_micro_batch_size_per_gpu"] = nullptr;
@@ -185,17 +185,17 @@ absl::StatusOr<std::string> ExportDeepSpeed(Export out) {
 
 // --- Import ---
 
-// What the trainer of Hugging Face Transformers fills in.
+// The value that the trainer of Hugging Face Transformers replaces later.
 constexpr char kFilledLater[] = "auto";
 
-// The setting, unless it is filled in later.
+// Returns the setting, or null if it is absent or replaced later.
 const Setting* LookSaid(Importer& importer, const char* key) {
   const Setting* setting = importer.Look(key);
   const bool is_said = setting != nullptr && setting->value != kFilledLater;
   return is_said ? setting : nullptr;
 }
 
-// 0: not said.
+// Returns the count, or 0 if it is not given.
 int64_t Count(Importer& importer, const char* key) {
   return LookSaid(importer, key) == nullptr ? 0 : importer.Integer(key, 1, 0);
 }
@@ -210,8 +210,9 @@ void TakeSaid(Importer& importer, const char* job_path, const char* key,
   }
 }
 
-// Sequences of a step over all replicas, of a micro-batch, and micro-batches of
-// a replica: two of these and the replicas give the third.
+// Three figures: sequences of a step over all replicas, sequences of a
+// micro-batch, and micro-batches of a replica. Two of them and the number of
+// replicas give the third.
 void SetBatches(const ImportOptions& options, Importer& importer) {
   int64_t batch = Count(importer, "train_batch_size");
   const int64_t micro = Count(importer, "train_micro_batch_size_per_gpu");
@@ -301,7 +302,7 @@ void SetOptimizer(Importer& importer) {
   importer.Set("training.optimizer.beta2", values[1], "betas", betas);
 }
 
-// Course of the learning rate.
+// Sets how the learning rate changes over the steps.
 void SetScheduler(Importer& importer) {
   const Setting* type = importer.Look("scheduler.type");
   if (type == nullptr) {

@@ -33,7 +33,7 @@ LayoutConstraints Pinned(const Layout& layout) {
           .schedule = ScheduleName(layout.schedule)};
 }
 
-// What is computed in, where the layout leaves it to the job.
+// Sets the layout's precision from the job's if the layout leaves it open.
 absl::Status TakePrecision(const std::string& precision, Layout& layout) {
   if (precision == "fp32") return absl::OkStatus();
   layout.precision = Precision::kBfloat16;
@@ -51,7 +51,7 @@ absl::Status TakePrecision(const std::string& precision, Layout& layout) {
   return absl::OkStatus();
 }
 
-// What holds for every framework.
+// Adds the differences and assumptions that hold for every framework.
 void NoteCommon(Export& out) {
   out.differences.push_back(
       "the plan's order of instructions, lanes and buffer offsets: the "
@@ -90,7 +90,8 @@ void NoteCommon(Export& out) {
       "with");
 }
 
-// The most devices of a host that share all of the layout's equally.
+// Returns how many devices each host contributes: the most that divide the
+// layout's devices equally.
 int32_t SharedDevices(const Layout& layout, int32_t devices_per_host) {
   const int32_t num_devices = layout.num_ranks();
   if (devices_per_host == 0 || num_devices <= devices_per_host) {
@@ -99,7 +100,7 @@ int32_t SharedDevices(const Layout& layout, int32_t devices_per_host) {
   int32_t most = 1;
   for (int32_t devices = devices_per_host; devices >= 1; --devices) {
     if (num_devices % devices != 0) continue;
-    // A tensor group over a host and a part of another would be slow.
+    // A tensor group that covers one host and a part of another would be slow.
     if (devices % layout.tensor == 0 || layout.tensor % devices == 0) {
       return devices;
     }

@@ -1,5 +1,6 @@
-// A job and the layout chosen for it, in the words of another framework, with
-// what that framework cannot say of the plan and what had to be assumed.
+// Writes a job and the layout chosen for it as another framework's
+// configuration. The text lists what that framework cannot express of the plan
+// and what was assumed.
 
 #ifndef MILLRACE_PLANNER_FRAMEWORKS_EXPORT_H_
 #define MILLRACE_PLANNER_FRAMEWORKS_EXPORT_H_
@@ -14,16 +15,16 @@
 
 namespace millrace {
 
-// Megatron, Megatron-Bridge and NeMo: a shell command. torchtitan: TOML.
-// DeepSpeed: JSON, whose comments are texts under "_comment".
-// docs/frameworks.md shows examples.
+// Megatron, Megatron-Bridge and NeMo get a shell command, torchtitan TOML, and
+// DeepSpeed JSON with comments as texts under "_comment". docs/frameworks.md
+// shows examples.
 //
-// Hosts of `devices_per_host` devices share the layout's equally, in parts that
-// tensor groups fit into or consist of where there are such; 0: one host holds
-// all.
+// A host has up to `devices_per_host` devices; 0 means that one host holds all.
+// Hosts share the layout's devices equally. If possible, a tensor group fits
+// into a host's share or consists of whole shares.
 //
-// Returns InvalidArgument for a layout that ValidatePlannedLayout refuses, a
-// job that the framework has no words for (naming the job's key), and
+// Returns InvalidArgument for a layout that ValidatePlannedLayout() refuses,
+// for a job that the framework cannot express (naming the job's key), and for
 // frameworks without layouts.
 absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
                                          const Layout& layout,

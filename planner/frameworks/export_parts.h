@@ -1,4 +1,4 @@
-// What the exports of all frameworks do alike; export.h is the door.
+// The common parts of all frameworks' exports; export.h is the door.
 
 #ifndef MILLRACE_PLANNER_FRAMEWORKS_EXPORT_PARTS_H_
 #define MILLRACE_PLANNER_FRAMEWORKS_EXPORT_PARTS_H_
@@ -36,13 +36,14 @@ struct Export {
   std::vector<LayerRange> Chunks() const;
 };
 
-// Comment lines: what this is, what it cannot say, what was assumed.
+// Returns comment lines: what this file is, what it cannot express, what was
+// assumed.
 std::vector<std::string> CommentLines(const Export& out);
-// The same behind hash signs.
+// Returns the same lines, each after a hash sign.
 std::string HashComment(const Export& out);
 std::string ShellQuoted(const std::string& text);
-// The command that starts a script on every device of this host, up to the
-// script's name.
+// Returns the command that starts a script on every device of this host,
+// without the script's name.
 std::string TorchrunCommand(const Export& out);
 
 }  // namespace millrace

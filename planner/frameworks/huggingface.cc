@@ -24,12 +24,12 @@ constexpr FrameworkKey kHuggingFaceKeys[] = {
     {"model.init_std", "initializer_range", "0.02"},
 };
 
-// A family of models that ModelSpec can say.
+// A family of models that a ModelSpec can describe.
 struct Family {
   const char* type;          // model_type.
   const char* architecture;  // The class that trains it.
   FeedForward feed_forward;
-  // What it has and ModelSpec does not, or kNoApproximation.
+  // The parts that it has and ModelSpec lacks, or kNoApproximation.
   const char* approximation;
 };
 
@@ -58,7 +58,7 @@ constexpr std::array<Family, 11> kFamilies = {{
     {"gpt2", "GPT2LMHeadModel", FeedForward::kGelu, kLayerNorms},
 }};
 
-// The family, or null after an error.
+// Returns the family, or null after an error.
 const Family* TakeFamily(Importer& importer) {
   const Setting* type = importer.Look("model_type");
   std::vector<std::string> types;
@@ -87,7 +87,7 @@ void CheckRotary(const Family& family, Importer& importer) {
     }
     importer.Approximate(*setting, "ours has plain rotary positions");
   }
-  // Newer files keep the base with the other rotary parameters.
+  // Newer files keep the base among the other rotary parameters.
   const Setting* base = importer.Look("rope_theta");
   const Setting* nested = importer.Look("rope_parameters.rope_theta");
   if (base != nullptr && nested != nullptr && base->value != nested->value) {
@@ -120,8 +120,8 @@ void CheckWindow(Importer& importer) {
                               size, " or less"));
 }
 
-// Takes a key of the file; without it an error, or the fallback where one is
-// given.
+// Takes a key of the file. If it is absent, takes the fallback; without a
+// fallback adds an error.
 void Take(Importer& importer, const char* job_path, const char* key,
           const char* fallback = nullptr) {
   const Setting* setting = importer.Look(key);
@@ -134,7 +134,7 @@ void Take(Importer& importer, const char* job_path, const char* key,
   }
 }
 
-// An error unless the key is absent or has its usual value.
+// Adds an error unless the key is absent or has its usual value.
 void DemandUsual(Importer& importer, const char* key, const char* usual,
                  const char* why) {
   importer.RefuseUnless(key, {"", usual}, why);
@@ -185,7 +185,7 @@ void TakeDeepSeek(Importer& importer) {
                        "the layers that predict further tokens are left out");
 }
 
-// Its keys have names of their own.
+// GPT-2 has other names for its keys.
 void TakeGpt2(const ImportOptions& options, Importer& importer) {
   Take(importer, "model.hidden", "n_embd");
   Take(importer, "model.layers", "n_layer");
@@ -258,7 +258,7 @@ void CheckBiases(Importer& importer) {
 
 void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
   const Family* family = TakeFamily(importer);
-  // The rest may mean something else.
+  // The remaining keys may mean something else for this model.
   if (family == nullptr || importer.has_errors()) {
     importer.LeaveModel();
     return;

@@ -30,7 +30,7 @@ std::string ImportedJobToYaml(const ImportedJob& imported, Framework framework,
     absl::StrAppend(&yaml, "#\n# Said there, but not here:\n");
   }
   for (const std::string& note : imported.notes) {
-    // Quoted keys can hold line ends, which would end the comment.
+    // A quoted key can hold a line end, which would end the comment.
     absl::StrAppend(&yaml, "#   - ",
                     absl::StrReplaceAll(note, {{"\n", " "}, {"\r", " "}}),
                     "\n");

@@ -1,4 +1,4 @@
-// Jobs from the configurations of other frameworks.
+// Makes jobs from the configurations of other frameworks.
 
 #ifndef MILLRACE_PLANNER_FRAMEWORKS_IMPORT_H_
 #define MILLRACE_PLANNER_FRAMEWORKS_IMPORT_H_
@@ -17,36 +17,37 @@ namespace millrace {
 
 struct ImportOptions {
   std::string name = "imported";
-  // Instead of what the file says (of a Hugging Face model: its longest).
+  // Used instead of the configuration's length. A Hugging Face model's length
+  // is the longest that it allows.
   std::optional<int64_t> sequence_length;
-  // Hugging Face settings of the model, which DeepSpeed's have not, and for a
-  // torchtitan flavor that is not known here.
+  // Hugging Face settings of the model. DeepSpeed's configurations have none,
+  // and a torchtitan flavor may be unknown here.
   std::optional<Settings> model;
-  // Of the whole job, where the configuration does not say so.
+  // Devices of the whole job, if the configuration does not say so.
   std::optional<int32_t> num_devices;
-  // Takes a model that ours is not without what it has besides, where that is
-  // little work: biases, norms of heads, scaled rotary positions. Such a job is
-  // for plans; trained, it would be another model.
+  // Accepts a model with parts that ours lacks and that are little work, and
+  // leaves them out: biases, norms of heads, scaled rotary positions. Such a
+  // job is only for plans, since training it would train another model.
   bool approximates = false;
 };
 
 struct ImportedJob {
   JobSpec job;
-  // Where a value comes from, by key: a key of the source, a default of the
-  // source, or an assumption. Keys without a remark have our default.
+  // Says of each key where its value comes from: a key of the source, a default
+  // of the source, or an assumption. Keys without a remark have our default.
   std::map<std::string, std::string> remarks;
-  // What the source says and the job cannot; one sentence each.
+  // Settings of the source that the job cannot express, one sentence each.
   std::vector<std::string> notes;
 };
 
-// InvalidArgument with all errors found, one a line, each "FILE:LINE: KEY: what
-// was expected": a model that ours cannot be, values that contradict each
-// other, and keys that are missing and have no default.
+// Returns InvalidArgument with all errors found, one a line, each "FILE:LINE:
+// KEY: what was expected". Errors are a model that ours cannot be, values that
+// contradict each other, and missing keys without a default.
 absl::StatusOr<ImportedJob> ImportJob(Framework framework,
                                       const Settings& settings,
                                       const ImportOptions& options);
 
-// A job file: the notes as comments, then every key with its remark.
+// Writes a job file: the notes as comments, then every key with its remark.
 std::string ImportedJobToYaml(const ImportedJob& imported, Framework framework,
                               const std::string& file_name);
 

@@ -359,7 +359,7 @@ absl::StatusOr<ImportedJob> Importer::Finish(const ImportOptions& options) {
   FillUnsaid(options);
   NoteUnused();
   if (!has_errors()) {
-    // The rules that remain are those of any job.
+    // The remaining rules are those of any job file.
     const absl::StatusOr<JobSpec> read_back =
         ParseJob(JobToYaml(imported_.job, imported_.remarks), "the job");
     if (!read_back.ok()) {

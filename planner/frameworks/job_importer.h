@@ -1,4 +1,4 @@
-// What the imports of all frameworks do alike: take settings into a job,
+// The common parts of all frameworks' imports: they take settings into a job,
 // remember where each value came from, and collect errors.
 
 #ifndef MILLRACE_PLANNER_FRAMEWORKS_JOB_IMPORTER_H_
@@ -21,8 +21,8 @@ namespace millrace {
 
 class Importer {
  public:
-  // Borrows `settings`, which for frameworks on Megatron Core come from
-  // WithFlagValues(). Keys may then be given as flags of Megatron-LM.
+  // Borrows `settings`. Those of frameworks on Megatron Core must come from
+  // WithFlagValues(), and callers may then name keys as flags of Megatron-LM.
   Importer(Framework framework, const Settings& settings, bool approximates)
       : framework_(framework),
         settings_(settings),
@@ -32,8 +32,9 @@ class Importer {
   JobSpec& job() { return imported_.job; }
   bool has_errors() const { return !errors_.empty(); }
 
-  // The setting, or null; counts as looked at. A switch of a framework on
-  // Megatron Core that is off counts as absent, but IsSaid().
+  // Returns the setting, or null if it is absent, and marks the key as used. A
+  // switch that is off in a framework on Megatron Core counts as absent here,
+  // but not for IsSaid().
   const Setting* Look(absl::string_view key);
   bool IsSaid(absl::string_view key) const;
   // Counts the keys as looked at: they say nothing that a job holds.
@@ -47,33 +48,33 @@ class Importer {
                   int64_t maximum = std::numeric_limits<int32_t>::max());
   bool IsOn(absl::string_view key);
 
-  // Takes every key of the framework's table: its value, else its default.
-  // Those without both stay unset, see IsSet().
+  // Takes every key of the framework's table: its value, or else its default.
+  // Keys that have neither stay unset; see IsSet().
   void TakeTable();
-  // Sets the job's key from text; an error at `setting` if it does not accept
-  // it.
+  // Sets the job's key from text. Adds an error at `setting` if the key does
+  // not accept it.
   void Set(absl::string_view job_path, const std::string& text,
            const std::string& remark, const Setting* setting = nullptr);
   bool IsSet(absl::string_view job_path) const;
-  // An error unless it is set.
+  // Adds an error unless the key is set.
   void Require(absl::string_view job_path);
-  // The error, in better words, that Require() would make.
+  // Adds the error of Require() in better words.
   void Missing(absl::string_view job_path, absl::string_view key,
                const std::string& what);
 
-  // An error unless the setting has one of `allowed` ("" among them: or is
-  // absent).
+  // Adds an error unless the setting has one of the values `allowed`. An absent
+  // setting has the value "".
   void RefuseUnless(absl::string_view key,
                     const std::vector<std::string>& allowed,
                     const std::string& why);
-  // A note for each of the keys that is there.
+  // Adds a note for each of the keys that is present.
   void NoteIfThere(const std::vector<const char*>& keys,
                    const std::string& what);
   void Note(const std::string& text) { imported_.notes.push_back(text); }
-  // The model has a part that ours has not and that is little work, as
-  // `setting` says: a note, and a word in the job's model.approximates, where
-  // workers cannot train the model or the user asked for its approximation,
-  // else an error.
+  // Handles a part of the model, described by `setting`, that ours lacks and
+  // that is little work. If the user asked for an approximation, or if workers
+  // cannot train the model anyway, adds a note and names the part in the job's
+  // model.approximates. Otherwise adds an error.
   void Approximate(const Setting& setting, const std::string& what);
   void Error(const Setting* setting, absl::string_view key,
              const std::string& what);
@@ -82,27 +83,29 @@ class Importer {
     Error(Look(key), key, what);
   }
 
-  // The source's name of a key that may be a flag of Megatron-LM, for messages.
+  // Returns the source's name, for messages, of a key that may be a flag of
+  // Megatron-LM.
   std::string OwnKey(absl::string_view key) const;
 
-  // After an error that leaves the model unknown: no more is said of its keys.
+  // Call it after an error that leaves the model unknown. The importer then
+  // reports no further errors about the model's keys.
   void LeaveModel() { leaves_model_ = true; }
-  // The model of a Hugging Face configuration, with what that import notes; its
-  // errors stand at `setting`. Sequences of another `length` are then yours to
-  // set.
+  // Takes the model of a Hugging Face configuration and the notes of its
+  // import. Reports its errors at `setting`. If `length` is given, the caller
+  // sets the job's sequence length.
   void TakeModelOf(const Settings& config, std::optional<int64_t> length,
                    const Setting* setting);
-  // All of the model but its initial weights and sequence length.
+  // Sets all keys of the model but its initial weights and sequence length.
   void SetModel(const ModelSpec& model, const std::string& remark);
-  // Precision, where this version can train in it.
+  // Sets the precision if this version can train in it; otherwise adds a note.
   void SetPrecision(const std::string& precision, const std::string& remark,
                     const Setting* setting);
-  // Checks what joins keys, in the source's words, and fills what no source
-  // says.
+  // Checks the rules that join several keys, reports errors in the source's
+  // terms, and fills the keys that no source sets.
   absl::StatusOr<ImportedJob> Finish(const ImportOptions& options);
 
  private:
-  // The source's name of a job's key, for messages.
+  // Returns the source's name of a job's key, for messages.
   std::string NameOf(absl::string_view job_path) const;
   const Setting* SettingOf(absl::string_view job_path) const;
   void CheckModel();
@@ -116,7 +119,7 @@ class Importer {
   ImportedJob imported_;
   std::set<std::string, std::less<>> looked_at_;
   bool leaves_model_ = false;
-  std::vector<std::pair<int, std::string>> errors_;  // By line.
+  std::vector<std::pair<int, std::string>> errors_;  // With line numbers.
 };
 
 }  // namespace millrace

@@ -46,8 +46,9 @@ void AddData(Export& out, std::vector<MegatronFlag>& flags) {
   if (out.job.checkpoint.interval_steps > 0) {
     flags.push_back({"save", out.checkpoint_folder()});
   }
-  // Its null tokenizer adds one id, the end of a document, to the given size
-  // before core 0.18, and none since: padding makes both the same.
+  // Before core 0.18, Megatron's null tokenizer adds one id, the end of a
+  // document, to the given size. Padding makes the size the same for all
+  // versions.
   const int64_t rows = out.job.model.vocab_size;
   flags.push_back({"tokenizer-type", "NullTokenizer"});
   flags.push_back({"vocab-size", absl::StrCat(rows - 1)});
@@ -82,7 +83,7 @@ void AddPrecision(Export& out, std::vector<MegatronFlag>& flags) {
   }
 }
 
-// Words that the shell would take apart or expand stand in quotes.
+// Quotes words that the shell would split or expand.
 std::string FlagText(const MegatronFlag& flag) {
   if (flag.value.empty()) return absl::StrCat("--", flag.name);
   // A list of modules is several words.
@@ -93,7 +94,7 @@ std::string FlagText(const MegatronFlag& flag) {
                       special ? ShellQuoted(flag.value) : flag.value);
 }
 
-// Several arguments, each quoted by itself.
+// Quotes each of several arguments by itself.
 std::string DataPathText(const Export& out) {
   std::string text = "--data-path";
   for (const std::string& prefix : out.indexed_prefixes()) {

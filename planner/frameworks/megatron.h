@@ -1,5 +1,5 @@
-// What the source files of Megatron-LM share with one another, and with the
-// frameworks on its core (megatron_core.cc).
+// Parts shared by the source files of Megatron-LM and of the frameworks on its
+// core (megatron_core.cc).
 
 #ifndef MILLRACE_PLANNER_FRAMEWORKS_MEGATRON_H_
 #define MILLRACE_PLANNER_FRAMEWORKS_MEGATRON_H_
@@ -13,20 +13,20 @@
 
 namespace millrace {
 
-// One argument of Megatron-LM. Frameworks built on its core have the same ones
-// under other names (megatron_core_keys.h).
+// One argument of Megatron-LM. Frameworks built on its core have the same
+// arguments under other names (megatron_core_keys.h).
 struct MegatronFlag {
   std::string name;   // Without dashes.
   std::string value;  // Empty: a switch.
 };
-// The model, layout and training of the job; data, launcher and precision are
-// each framework's own. InvalidArgument names the job's key that cannot be
-// said.
+// Returns the flags for the model, layout and training of the job. Each
+// framework adds its own for data, launcher and precision. InvalidArgument
+// names the job's key that cannot be expressed.
 absl::StatusOr<std::vector<MegatronFlag>> MegatronFlagsOf(Export& out);
 
-// The import of Megatron-LM and of the frameworks on its core.
+// Imports Megatron-LM's and its core's configurations.
 void ImportMegatron(const ImportOptions& options, Importer& importer);
-// Its part that takes the model.
+// The part of the import that takes the model.
 void ImportMegatronModel(Importer& importer);
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// Megatron-Bridge and NeMo: what Megatron-LM is told by flags, as overrides
-// KEY=VALUE of one of their recipes.
+// Megatron-Bridge and NeMo. The flags of Megatron-LM become overrides KEY=VALUE
+// of one of their recipes.
 
 #include <string>
 #include <utility>
@@ -17,7 +17,7 @@
 namespace millrace {
 namespace {
 
-// Recipes have values of their own, so that no default is known here.
+// Recipes set values of their own, so no key has a known default.
 constexpr FrameworkKey kBridgeKeys[] = {
     {"layout.tensor", "model.tensor_model_parallel_size"},
     {"layout.pipeline", "model.pipeline_model_parallel_size"},
@@ -79,20 +79,20 @@ constexpr FrameworkKey kNemoKeys[] = {
     {"checkpoint.interval_steps", "log.ckpt.every_n_train_steps"},
 };
 
-// Overrides in the order given, each key once.
+// Overrides in the order of their first setting, each key once.
 class Overrides {
  public:
   void Set(const std::string& key, const std::string& value) {
     entries_.emplace_back(key, value);
   }
-  // Unless it is set: recipes have values of their own.
+  // Sets a key that is not set yet, since recipes set values of their own.
   void SetDefault(const std::string& key, const std::string& value) {
     for (const auto& [known, unused] : entries_) {
       if (known == key) return;
     }
     Set(key, value);
   }
-  // One a line, each a word of the shell.
+  // Writes one override a line, each as a word of the shell.
   std::string ToShell() const {
     std::vector<std::string> words;
     for (const auto& [key, value] : entries_) {
@@ -108,7 +108,7 @@ class Overrides {
   std::vector<std::pair<std::string, std::string>> entries_;
 };
 
-// Nothing, in the words of the two command lines.
+// How each command line writes an absent value.
 const char* Nothing(Framework framework) {
   return framework == NemoAdapter() ? "None" : "null";
 }
@@ -143,7 +143,8 @@ std::string OverrideValue(const Export& out, CoreValue kind,
   return "";
 }
 
-// What a flag says by being absent, and a recipe may have set.
+// Overrides keys that Megatron-LM sets by leaving a flag out, since a recipe
+// may have set them otherwise.
 void AddAbsent(const Export& out, Overrides& overrides) {
   const ModelSpec& model = out.job.model;
   const std::string nothing = Nothing(out.framework);
@@ -180,7 +181,7 @@ absl::StatusOr<Overrides> CoreOverrides(Export& out) {
   Overrides overrides;
   for (const MegatronFlag& flag : flags) {
     const CoreKey key = CoreKeyOf(out.framework, flag.name);
-    if (key.name.empty()) continue;  // Each framework's own words come later.
+    if (key.name.empty()) continue;  // Each framework adds its own words later.
     overrides.Set(key.name, OverrideValue(out, key.value, flag));
   }
   AddAbsent(out, overrides);

@@ -12,7 +12,8 @@
 namespace millrace {
 namespace {
 
-// A flag that no key of the job stands for alone; null: not said there.
+// A flag for which no key of the job stands alone. A null name: the framework
+// has no such key.
 struct CoreFlag {
   const char* flag;
   const char* bridge;
@@ -28,7 +29,7 @@ constexpr CoreFlag kFlags[] = {
     {"normalization", "model.normalization", "model.config.normalization"},
     {"swiglu", "model.gated_linear_unit", "model.config.gated_linear_unit",
      CoreValue::kOn},
-    // Functions have no names on NeMo's command line; its recipes choose one.
+    // NeMo's command line cannot name functions; its recipes choose one.
     {"squared-relu", "model.activation_func", nullptr, CoreValue::kSquared},
     {"untie-embeddings-and-output-weights",
      "model.share_embeddings_and_output_weights",
@@ -127,7 +128,8 @@ const char* NameIn(Framework framework, const CoreFlag& flag) {
   return name == nullptr ? "" : name;
 }
 
-// A flag that stands for a key of the job, by the tables of both frameworks.
+// Returns the name of a flag that stands for a key of the job, by the tables of
+// both frameworks.
 const char* TableName(Framework framework, absl::string_view flag) {
   for (const FrameworkKey& theirs : MegatronAdapter()->keys) {
     if (flag != theirs.name) continue;
@@ -144,14 +146,14 @@ bool IsTrue(absl::string_view value) {
 bool IsFalse(absl::string_view value) {
   return absl::EqualsIgnoreCase(value, "false");
 }
-// Brackets, commas and quotes of a list go.
+// Removes the brackets, commas and quotes of a list.
 std::string ListWords(absl::string_view value) {
   const std::vector<absl::string_view> words =
       absl::StrSplit(value, absl::ByAnyChar("[], '\""), absl::SkipEmpty());
   return absl::StrJoin(words, " ");
 }
 
-// What the flag's value would be.
+// Returns the value that the flag would have.
 std::string FlagValue(CoreValue kind, const std::string& value, bool is_gated) {
   switch (kind) {
     case CoreValue::kOn:
@@ -162,7 +164,7 @@ std::string FlagValue(CoreValue kind, const std::string& value, bool is_gated) {
       if (absl::StrContains(value, "squared_relu") || value == "relu2") {
         return "True";
       }
-      // What another flag says, or none.
+      // The value belongs to another flag, or to none.
       return absl::EndsWith(value, is_gated ? "silu" : "gelu") ? kSwitchOff
                                                                : value;
     case CoreValue::kWords:
@@ -198,7 +200,7 @@ Settings WithFlagValues(Framework framework, const Settings& settings) {
   const Setting* gated = settings.Find(gate.name);
   const bool is_gated = gated != nullptr && IsTrue(gated->value);
   for (Setting entry : settings.entries) {
-    // A function, as Megatron-Bridge writes it.
+    // Megatron-Bridge writes a function this way.
     entry.key = std::string(absl::StripSuffix(entry.key, "._target_"));
     for (const CoreFlag& flag : kFlags) {
       if (entry.key == NameIn(framework, flag)) {

@@ -1,5 +1,5 @@
 // Frameworks built on Megatron Core have the arguments of Megatron-LM under
-// names of their own: one table, which exports and imports share.
+// other names. Exports and imports share one table of these names.
 
 #ifndef MILLRACE_PLANNER_FRAMEWORKS_MEGATRON_CORE_KEYS_H_
 #define MILLRACE_PLANNER_FRAMEWORKS_MEGATRON_CORE_KEYS_H_
@@ -13,17 +13,17 @@
 
 namespace millrace {
 
-// Whether it is one of them: kMegatronBridge or kNemo.
+// Whether the framework is built on Megatron Core: Megatron-Bridge or NeMo.
 bool IsOnCore(Framework framework);
 
-// What a key's value is, seen from the flag of Megatron-LM.
+// How a key's value follows from the flag of Megatron-LM.
 enum class CoreValue : uint8_t {
   kSame,
-  kOn,       // true where the flag, a switch, is given.
-  kOff,      // false where it is given.
-  kSquared,  // "squared_relu" where it is given.
+  kOn,       // true if the flag, a switch, is given.
+  kOff,      // false if it is given.
+  kSquared,  // "squared_relu" if it is given.
   kWords,    // A list of the flag's words.
-  kPattern,  // A list of zeros and ones, which the flag has as Python text.
+  kPattern,  // A list of zeros and ones; the flag has Python text.
 };
 
 struct CoreKey {
@@ -31,14 +31,14 @@ struct CoreKey {
   CoreValue value = CoreValue::kSame;
 };
 
-// The key of a framework on the core that says what a flag of Megatron-LM
-// ("num-layers") says; without a name for one that has no counterpart there.
+// Returns the key of a framework on the core that means the same as a flag of
+// Megatron-LM ("num-layers"). Its name is empty if there is none.
 CoreKey CoreKeyOf(Framework framework, absl::string_view flag);
 
-// The settings of a framework on the core under their own names, with the
-// values that the flags of Megatron-LM would have: a switch is "True", or
-// kSwitchOff where its flag would be left out. Values that no flag can have
-// stay as they are.
+// Returns the settings of a framework on the core under their own names, but
+// with the values that the flags of Megatron-LM would have. A switch becomes
+// "True", or kSwitchOff if its flag would be left out. Values that no flag can
+// have stay as they are.
 inline constexpr char kSwitchOff[] = "False";
 Settings WithFlagValues(Framework framework, const Settings& settings);
 

@@ -13,7 +13,7 @@
 namespace millrace {
 namespace {
 
-// The arguments as they grow.
+// Collects the arguments.
 class Flags {
  public:
   void Switch(const char* name) { flags_.push_back({name, ""}); }
@@ -27,7 +27,7 @@ class Flags {
   std::vector<MegatronFlag> flags_;
 };
 
-// Keys that say nothing, or that Megatron-LM has no value for.
+// Keys that would say nothing, or for which Megatron-LM has no value.
 bool IsLeftOut(const Export& out, absl::string_view job_path) {
   const ModelSpec& model = out.job.model;
   const bool latent = model.mla.kv_rank > 0;
@@ -36,8 +36,8 @@ bool IsLeftOut(const Export& out, absl::string_view job_path) {
   return (job_path == "model.kv_heads" &&
           (latent || model.num_kv_heads == model.num_heads)) ||
          (job_path == "model.head_dim" && latent) ||
-         // Its default counts data ranks of experts as those of the layers;
-         // any other number need not, and is refused without experts too.
+         // With the default, experts have as many data ranks as the layers.
+         // Megatron-LM refuses some other values even if there are no experts.
          (job_path == "layout.expert_tensor" && model.moe.num_experts == 0) ||
          (job_path == "model.ffn_hidden" && all_experts) ||
          (job_path == "training.seed" && out.job.training.seed == 0) ||
@@ -48,7 +48,7 @@ bool IsLeftOut(const Export& out, absl::string_view job_path) {
 void AddTable(const Export& out, Flags& flags) {
   for (const FrameworkKey& key : MegatronAdapter()->keys) {
     if (IsLeftOut(out, key.job_path)) continue;
-    if (absl::string_view(key.name) == "rotary-base") {  // An integer there.
+    if (absl::string_view(key.name) == "rotary-base") {  // Must be an integer.
       flags.Add(key.name, std::llround(out.job.model.rope_theta));
     } else {
       flags.Add(key.name, out.Value(key.job_path));
@@ -69,12 +69,14 @@ void AddAttention(const ModelSpec& model, Flags& flags) {
   flags.Add("qk-head-dim", model.mla.nope_head_dim);
   flags.Add("qk-pos-emb-head-dim", model.mla.rope_head_dim);
   flags.Add("v-head-dim", model.mla.value_head_dim);
-  flags.Switch("qk-layernorm");  // Of the latent vectors.
-  // Its latent attention stretches positions unless the factor is one.
+  flags.Switch("qk-layernorm");  // Norms of the latent vectors.
+  // Megatron-LM's latent attention stretches positions unless the factor is
+  // one.
   flags.Add("rotary-scaling-factor", "1.0");
 }
 
-// One product for all experts of a rank, which Megatron-LM has in bf16 only.
+// Whether one product computes all experts of a rank. Megatron-LM has it only
+// in bf16.
 bool HasGroupedExperts(const Export& out) {
   return out.job.model.moe.num_experts > 0 &&
          out.layout.precision == Precision::kBfloat16;
@@ -125,8 +127,9 @@ void AddModel(const Export& out, Flags& flags) {
   AddExperts(out, flags);
 }
 
-// Stages of unequal size. Two flags give the first and the last stage; only
-// newer cores take the size of each. Returns whether it names every chunk.
+// Adds flags for stages of unequal size. Two flags give the first and the last
+// stage; only newer cores take the size of each. Returns whether the flags name
+// every chunk.
 bool AddStageSizes(Export& out, Flags& flags) {
   const std::vector<LayerRange> chunks = out.Chunks();
   auto layers_of = [&](size_t chunk) {
@@ -139,7 +142,7 @@ bool AddStageSizes(Export& out, Flags& flags) {
   }
   if (inner_equal && layers_of(0) == layers_of(1) &&
       layers_of(1) == layers_of(last)) {
-    return false;  // Equal ones need no words.
+    return false;  // Equal stages need no flag.
   }
   inner_equal &= out.layout.interleave == 1;
   if (inner_equal) {
@@ -160,8 +163,8 @@ bool AddStageSizes(Export& out, Flags& flags) {
   return true;
 }
 
-// The order of ranks is the plan's only where experts leave as many data ranks
-// as the layers do; Megatron-LM refuses it elsewhere.
+// Asks for the plan's order of ranks. Megatron-LM accepts it only if experts
+// have as many data ranks as the layers.
 void AddRankOrder(Export& out, Flags& flags) {
   const Layout& layout = out.layout;
   if (layout.data == 1) return;
@@ -183,7 +186,8 @@ void AddPipeline(Export& out, Flags& flags) {
   if (layout.pipeline == 1) return;
   const bool names_chunks = AddStageSizes(out, flags);
   if (layout.interleave > 1) {
-    // Megatron-LM takes one of the two, frameworks on its core both.
+    // Megatron-LM accepts only one of the two flags; frameworks on its core
+    // take both.
     if (!names_chunks || out.framework != MegatronAdapter()) {
       flags.Add("num-virtual-stages-per-pipeline-rank", layout.interleave);
     }
@@ -272,7 +276,7 @@ void AddSchedule(const TrainingSpec& training, Flags& flags) {
       flags.Add("lr-decay-style", "cosine");
       break;
   }
-  // It wants the decay to end after the warmup.
+  // Megatron-LM requires the decay to end after the warmup.
   flags.Add("lr-decay-iters",
             std::max<int64_t>(training.num_steps,
                               training.optimizer.warmup_steps + 1));

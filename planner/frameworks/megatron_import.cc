@@ -17,7 +17,8 @@
 namespace millrace {
 namespace {
 
-// Devices, from what starts the command or from a dump; 0: not said.
+// Returns the number of devices from the launcher's flags or from a dump of all
+// arguments; 0 if neither has it.
 int64_t NumDevices(const ImportOptions& options, Importer& importer) {
   const int64_t dumped = importer.Integer("world-size", 1, 0);
   const int64_t nodes = importer.Integer("nnodes", 1, 1);
@@ -51,7 +52,7 @@ void SetData(Importer& importer, int64_t num_devices) {
         "would do), so the data axis is left to the planner");
     return;
   }
-  // More than the devices is enough to know.
+  // Stops multiplying above the number of devices, to avoid overflow.
   int64_t unit = 1;
   for (const int64_t axis :
        {int64_t{job.layout.tensor.value_or(1)},
@@ -84,8 +85,8 @@ void SetData(Importer& importer, int64_t num_devices) {
   importer.Set("layout.data", absl::StrCat(data), "devices / the other axes");
 }
 
-// How often a pipeline layout such as "Et*3|(tt|)*6t*3L" says '|', which parts
-// its chunks; nothing for another text.
+// Counts the bars '|' between the chunks of a pipeline layout such as
+// "Et*3|(tt|)*6t*3L". Returns nothing for text that is no such layout.
 std::optional<int64_t> NumBars(absl::string_view layout) {
   constexpr int64_t kMost = 100000;
   int64_t bars = 0;
@@ -119,7 +120,8 @@ std::optional<int64_t> NumBars(absl::string_view layout) {
   return bars;
 }
 
-// Chunks a stage: given, or from the layers of one, or from the layout.
+// Finds the number of chunks of a stage: as given, from the layers of a chunk,
+// or from the pipeline layout.
 void SetInterleave(Importer& importer) {
   const char* by_layers = "num-layers-per-virtual-pipeline-stage";
   const JobSpec& job = importer.job();
@@ -150,7 +152,7 @@ void SetInterleave(Importer& importer) {
   } else if (layout != nullptr) {
     const std::optional<int64_t> bars = NumBars(layout->value);
     if (!bars.has_value()) {
-      // Recipes may have a list, of which a note is all that is said.
+      // Recipes may have a list here. A note says so, and nothing is set.
       if (importer.framework() == MegatronAdapter()) {
         importer.Error(layout, "pipeline-model-parallel-layout",
                        absl::StrCat("expected text such as 'Et*3|(t|)*2tL', "
@@ -262,7 +264,7 @@ void SetMegatronSchedule(Importer& importer) {
   const Setting* style = importer.Look("lr-decay-style");
   importer.RefuseUnless("lr-decay-style", {"", "constant", "linear", "cosine"},
                         "ours decays by none, linear or cosine");
-  // The schedulers of recipes anneal by a cosine.
+  // Schedulers of recipes use a cosine.
   const char* usual = has_defaults ? "linear" : "cosine";
   const std::string decay = style == nullptr             ? usual
                             : style->value == "constant" ? "none"
@@ -315,7 +317,7 @@ void SetMegatronPrecision(Importer& importer) {
   }
 }
 
-// What names a recipe, whose own values nobody knows here.
+// Notes the keys that name a recipe, whose own values are not known here.
 void NoteRecipe(Importer& importer) {
   for (const char* key : {"recipe", "model", "factory"}) {
     const Setting* recipe = importer.Look(key);
@@ -329,7 +331,8 @@ void NoteRecipe(Importer& importer) {
       {"mode", "dataset", "yes", "optimizer.use_distributed_optimizer"});
 }
 
-// Named recipes of Megatron-Bridge: "bf16_with_fp8_current_scaling_mixed".
+// Recognizes the named recipes of Megatron-Bridge:
+// "bf16_with_fp8_current_scaling_mixed".
 void SetBridgePrecision(Importer& importer) {
   const Setting* named = importer.Look("mixed_precision");
   const Setting* fp8 = importer.Look("mixed_precision.fp8");
@@ -349,8 +352,8 @@ void SetBridgePrecision(Importer& importer) {
   }
 }
 
-// Its recipes compute in bf16 unless their plugin is taken away, which leaves
-// no key.
+// NeMo's recipes compute in bf16. Removing their plugin would change that, but
+// leaves no key to read.
 void SetNemoPrecision(Importer& importer) {
   const Setting* fp8 = importer.Look("trainer.plugins.fp8");
   importer.Ignore({"trainer.plugins.fp8_recipe"});
@@ -361,7 +364,7 @@ void SetNemoPrecision(Importer& importer) {
   }
 }
 
-// Prefixes, or weights and prefixes by turns.
+// Reads prefixes, or weights and prefixes in turns.
 void SetPaths(Importer& importer) {
   importer.Ignore({"mock-data"});
   const Setting* paths = importer.Look("data-path");

@@ -1,5 +1,5 @@
-// The model that flags of Megatron-LM describe, or overrides of frameworks on
-// its core.
+// Imports the model that flags of Megatron-LM, or overrides of frameworks on
+// its core, describe.
 
 #include <cstdint>
 #include <optional>
@@ -17,8 +17,8 @@
 namespace millrace {
 namespace {
 
-// Megatron-LM's switches are off where they are absent; what a recipe has is
-// not known here, so that its keys must say so.
+// An absent switch is off for Megatron-LM. Frameworks on its core take it from
+// a recipe whose values are not known here, so the file must state it.
 bool Switch(Importer& importer, const char* flag) {
   if (importer.framework() != MegatronAdapter() && !importer.IsSaid(flag)) {
     importer.Error(nullptr, flag,
@@ -59,8 +59,8 @@ void TakeMegatronFamily(Importer& importer) {
                Switch(importer, untie) ? "false" : "true", untie);
 }
 
-// Zeros and ones by layer, of "([0]*3+[1]*58)", "[0,1,1]" or "0 1 1"; nothing
-// for what is none of these.
+// Reads zeros and ones by layer from "([0]*3+[1]*58)", "[0,1,1]" or "0 1 1".
+// Returns nothing for other text.
 std::optional<std::vector<bool>> LayerPattern(const std::string& text) {
   const std::string plain =
       absl::StrReplaceAll(text, {{"(", ""}, {")", ""}, {" ", ","}});
@@ -144,7 +144,7 @@ void TakeExperts(Importer& importer) {
       {"moe-grouped-gemm", "moe-token-dispatcher-type", "moe-permute-fusion"});
 }
 
-// Before the table, whose defaults would fill what this sets.
+// Must run before the table, whose defaults would set the same keys.
 void TakeLatentAttention(Importer& importer) {
   if (!importer.IsOn("multi-latent-attention")) return;
   const std::pair<const char*, std::pair<const char*, int64_t>> sizes[] = {
@@ -171,14 +171,14 @@ void TakeLatentAttention(Importer& importer) {
                    "num-query-groups", "mscale", "mscale-all-dim"});
 }
 
-// What our model has not. What a plan can do without is said; the rest must be
-// right where workers train the model.
+// Looks at parts that our model lacks. A plan leaves out the small ones with a
+// note; the others are errors if workers train the model.
 void CheckArchitecture(Importer& importer) {
   for (const char* key :
        {"qk-layernorm", "add-qkv-bias", "use-rope-scaling",
         "rotary-seq-len-interpolation-factor", "rotary-percent"}) {
     const Setting* setting = importer.Look(key);
-    const bool is_of_latent_vectors =  // As ours are.
+    const bool is_of_latent_vectors =  // As in our model.
         importer.job().model.mla.kv_rank > 0 &&
         absl::string_view(key) == "qk-layernorm";
     if (setting == nullptr || is_of_latent_vectors || setting->value == "1" ||
@@ -222,8 +222,9 @@ void CheckArchitecture(Importer& importer) {
   }
 }
 
-// Rows of the embedding: the size given, an end-of-document id for the null
-// tokenizer, padding to a multiple that depends on the tensor axis.
+// Sets the rows of the embedding: the given size, one more for the null
+// tokenizer's end-of-document id, and padding to a multiple that depends on the
+// tensor axis.
 void TakeVocabulary(Importer& importer) {
   const Setting* padded = importer.Look("padded-vocab-size");
   const Setting* size = importer.Look("vocab-size");
@@ -290,7 +291,7 @@ void TakeLengthAndDropout(Importer& importer) {
   }
 }
 
-// Widths that Megatron-LM has of its own where they are not given.
+// Sets the widths that Megatron-LM derives if they are not given.
 void TakeWidths(Importer& importer) {
   const bool has_defaults = importer.framework() == MegatronAdapter();
   if (has_defaults && !importer.IsSet("model.kv_heads")) {
@@ -314,7 +315,7 @@ void TakeWidths(Importer& importer) {
 void ImportMegatronModel(Importer& importer) {
   TakeMegatronFamily(importer);
   TakeLatentAttention(importer);
-  // Frameworks on its core have no such switch.
+  // Frameworks on its core lack this switch.
   if (importer.framework() == MegatronAdapter() &&
       !importer.IsSet("model.kv_heads") &&
       !importer.IsOn("group-query-attention") &&

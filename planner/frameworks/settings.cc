@@ -30,7 +30,7 @@ absl::Status Add(Setting setting, Settings* settings) {
                    absl::StrCat(setting.key, ": given twice, first on line ",
                                 first->line, "; remove one"));
   }
-  // Each is looked for among all before it.
+  // Each setting is searched for among all before it, so the time is quadratic.
   constexpr size_t kMaxSettings = 20'000;
   if (settings->entries.size() == kMaxSettings) {
     return ErrorAt(*settings, setting.line,
@@ -41,7 +41,7 @@ absl::Status Add(Setting setting, Settings* settings) {
   return absl::OkStatus();
 }
 
-// Adds the scalars and lists of a map, nested maps under their key and a dot.
+// Adds the scalars and lists of a map. Keys of nested maps are joined by dots.
 absl::Status AddTree(const YamlTree& map, const std::string& prefix,
                      Settings* settings) {
   for (const YamlTree& entry : map.children) {
@@ -85,8 +85,8 @@ struct Word {
   int line;
 };
 
-// The words of shell text: quotes group, a backslash keeps the next character
-// or joins lines, # starts a comment at the start of a word.
+// Splits shell text into words. Quotes group, a backslash keeps the next
+// character or joins lines, and # at the start of a word starts a comment.
 absl::StatusOr<std::vector<Word>> ShellWords(absl::string_view text,
                                              const Settings& settings) {
   std::vector<Word> words;
@@ -148,7 +148,8 @@ bool IsFlag(absl::string_view word) {
          absl::ascii_isalpha(static_cast<unsigned char>(word[2]));
 }
 
-// One argument under the name of its flag. Untrue ones are as good as absent.
+// Adds one argument under the name of its flag. Leaves out false values, which
+// mean the same as an absent flag.
 absl::Status AddArgument(Setting setting, Settings* settings) {
   setting.key = absl::StrReplaceAll(setting.key, {{"_", "-"}});
   const std::string lower = absl::AsciiStrToLower(setting.value);
@@ -167,14 +168,14 @@ absl::Status AddArgument(Setting setting, Settings* settings) {
 absl::Status AddCommandLine(absl::string_view text, Settings* settings) {
   ASSIGN_OR_RETURN(const std::vector<Word> words, ShellWords(text, *settings));
   for (size_t i = 0; i < words.size(); ++i) {
-    if (!IsFlag(words[i].text)) continue;  // What starts the command.
+    if (!IsFlag(words[i].text)) continue;  // The launcher's words.
     const std::vector<std::string> parts =
         absl::StrSplit(words[i].text.substr(2), absl::MaxSplits('=', 1));
     Setting setting{parts[0], "", words[i].line};
     std::vector<std::string> values(parts.begin() + 1, parts.end());
     while (i + 1 < words.size() && !IsFlag(words[i + 1].text)) {
       values.push_back(words[++i].text);
-      // The script that the launcher's last flag stands before.
+      // The launcher's last flag may be followed by the script's name.
       if (absl::EndsWith(values.back(), ".py")) values.pop_back();
     }
     setting.value = values.empty() ? "True" : absl::StrJoin(values, " ");
@@ -184,7 +185,8 @@ absl::Status AddCommandLine(absl::string_view text, Settings* settings) {
   return absl::OkStatus();
 }
 
-// Lines "  num_layers ........... 32"; a colon or an equals sign does as well.
+// Reads lines "  num_layers ........... 32". A colon or an equals sign may
+// stand for the dots.
 absl::Status AddPrintedArguments(absl::string_view text, Settings* settings) {
   int number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -219,8 +221,8 @@ absl::Status AddPrintedArguments(absl::string_view text, Settings* settings) {
 
 // --- Megatron-Bridge and NeMo ---
 
-// "model.num_layers=32"; a plus in front adds a key, in Hydra's words. Settings
-// of the environment are in capitals.
+// Whether the word is an override: "model.num_layers=32". Hydra puts a plus
+// before keys that it adds. Variables of the environment are in capitals.
 bool IsOverride(absl::string_view word) {
   const absl::string_view key =
       absl::StripPrefix(word.substr(0, word.find('=')), "+");
@@ -256,7 +258,7 @@ absl::Status AddOverrides(const std::vector<Word>& words, Settings* settings) {
           std::string(absl::StripPrefix(absl::StripPrefix(parts[0], "+"), "+"));
       setting.value = parts[1];
     } else {
-      continue;  // What starts the command.
+      continue;  // The launcher's words.
     }
     RETURN_IF_ERROR(RefuseVariable(setting, *settings));
     if (IsNothing(setting.value)) continue;
@@ -281,11 +283,11 @@ const Setting* Settings::Find(absl::string_view key) const {
 absl::StatusOr<Settings> ReadJsonSettings(absl::string_view json,
                                           const std::string& file_name) {
   Settings settings{.file_name = file_name};
-  // The JSON library knows whether it is JSON, the YAML tree on which line what
-  // stands: JSON is YAML, but for tabs, which JSON has outside texts only.
+  // The JSON library checks the syntax. The YAML reader gives the line of each
+  // value: JSON is YAML except for tabs, which JSON allows only between values.
   const absl::Status parsed = ParseJson(json).status();
   if (!parsed.ok()) {
-    // "line 3: ..." becomes "FILE:3: ...".
+    // Turns "line 3: ..." into "FILE:3: ...".
     absl::string_view message = parsed.message();
     absl::ConsumePrefix(&message, "line ");
     return absl::InvalidArgumentError(absl::StrCat(file_name, ":", message));

@@ -1,4 +1,4 @@
-// The door to the TOML library.
+// Only this file includes the TOML library.
 
 #include <algorithm>
 #include <exception>
@@ -19,15 +19,16 @@
 namespace millrace {
 namespace {
 
-// The library reads nested values by recursion, and no settings nest as deep.
+// The library reads nested values by recursion. No real settings nest as
+// deeply.
 constexpr int kMaxTomlNesting = 32;
 
-// The library looks for the line of each value from the start of the text.
+// The library searches for the line of each value from the start of the text.
 constexpr size_t kMaxTomlBytes = size_t{256} << 10;
 
-// The first line on which lists and tables, or the words of a dotted key, nest
-// deeper; 0 where none does. Brackets in texts count as well, which only a text
-// with that many more opening than closing ones would notice.
+// Returns the first line on which brackets, or the words of a dotted key, nest
+// deeper than the limit; 0 if there is none. It also counts brackets inside
+// quoted text. That matters only if such text has more than 32 unclosed ones.
 int LineOfDeepToml(absl::string_view text) {
   int depth = 0;
   int number = 0;
@@ -47,7 +48,8 @@ int LineOfDeepToml(absl::string_view text) {
   return 0;
 }
 
-// A scalar or a list of scalars, or of such lists with bars between them.
+// Writes a scalar, a list of scalars, or a list of lists with bars between
+// them.
 std::string ValueText(const toml::value& value) {
   if (value.is_string()) return value.as_string().str;
   if (!value.is_array()) return toml::format(value);
@@ -73,8 +75,8 @@ void AddTable(const toml::table& table, const std::string& prefix,
   }
 }
 
-// The library's messages draw the line over several lines; the first says what
-// is wrong.
+// Returns the first line of the library's message, which says what is wrong.
+// The other lines draw the place in the file.
 std::string FirstLine(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -105,7 +107,7 @@ absl::StatusOr<Settings> ReadTomlSettings(absl::string_view text,
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
         absl::StrCat(file_name, ": no memory to read it"));
-  } catch (const std::exception& error) {  // Of a number out of range, say.
+  } catch (const std::exception& error) {  // For example a number out of range.
     return absl::InvalidArgumentError(absl::StrCat(
         file_name, ":1: not valid TOML: ", FirstLine(error.what())));
   }

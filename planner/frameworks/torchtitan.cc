@@ -22,8 +22,8 @@ constexpr FrameworkKey kTorchtitanKeys[] = {
     {"training.seed", "debug.seed"},
 };
 
-// Widths inside the feed-forward block follow from the rule in torchtitan's
-// FeedForward: 2/3 of 4 x dim, times ffn_dim_multiplier, up to multiple_of.
+// The widths of the feed-forward block follow torchtitan's FeedForward: 2/3 of
+// 4 x dim, times ffn_dim_multiplier, rounded up to multiple_of.
 constexpr TorchtitanFlavor kTorchtitanFlavors[] = {
     {"debugmodel",
      {.vocab_size = 2048,

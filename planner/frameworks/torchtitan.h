@@ -1,4 +1,4 @@
-// What the source files of torchtitan share.
+// Parts shared by the source files of torchtitan.
 
 #ifndef MILLRACE_PLANNER_FRAMEWORKS_TORCHTITAN_H_
 #define MILLRACE_PLANNER_FRAMEWORKS_TORCHTITAN_H_
@@ -13,8 +13,8 @@
 
 namespace millrace {
 
-// A model that torchtitan's llama3 knows by name. Its sequence_length is 0: the
-// job decides it.
+// A model that torchtitan's llama3 knows by name. Its sequence_length is 0,
+// since the job sets it.
 struct TorchtitanFlavor {
   const char* name;
   ModelSpec model;

@@ -15,7 +15,8 @@
 namespace millrace {
 namespace {
 
-// (section.key, value as TOML) pairs, written section by section.
+// Collects pairs of section.key and value as TOML, and writes them section by
+// section.
 class TomlText {
  public:
   void Add(const std::string& path, const std::string& value) {
@@ -44,21 +45,23 @@ class TomlText {
   std::vector<std::pair<std::string, std::string>> sections_;
 };
 
-// A TOML number with a dot or an exponent is a float, any other an integer.
+// TOML takes a number with a dot or an exponent as a float, any other as an
+// integer.
 std::string TomlReal(std::string text) {
   if (text.find_first_of(".en") == std::string::npos) text += ".0";
   return text;
 }
 
-// How torchtitan's source would name a model, and the arguments that make it.
+// The name that torchtitan's source would give a model, and the arguments that
+// create it.
 struct TitanModel {
-  std::string name;       // Of the family.
-  std::string table;      // Python's name of the family's flavors.
-  std::string arguments;  // Of the class of the family's arguments.
+  std::string name;       // The family's name.
+  std::string table;      // Python's name for the family's flavors.
+  std::string arguments;  // For the class of the family's arguments.
 };
 
 TitanModel LlamaModel(const ModelSpec& model) {
-  // A multiplier that makes the width round up to multiple_of itself.
+  // The multiplier is large enough that the width rounds up to multiple_of.
   const int64_t base = 8 * model.hidden / 3;
   const std::string multiplier =
       base <= model.ffn_hidden
@@ -131,7 +134,7 @@ absl::Status NoWords(absl::string_view key, absl::string_view why) {
       absl::StrCat(key, ": ", why, "; export to megatron"));
 }
 
-// Which family of torchtitan's can be this model.
+// Finds the family of torchtitan's that can be this model.
 absl::StatusOr<TitanModel> ModelOf(const ModelSpec& model,
                                    const Layout& layout) {
   if (model.feed_forward != FeedForward::kSwiglu) {
@@ -182,7 +185,7 @@ std::string FlavorName(Export& out, const TitanModel& titan) {
   return out.job.name;
 }
 
-// The layers of every chunk by name.
+// Lists the layers of every chunk by name.
 std::string StageModules(const Export& out) {
   std::vector<std::string> stages;
   const std::vector<LayerRange> chunks = out.Chunks();
@@ -204,8 +207,9 @@ std::string StageModules(const Export& out) {
 
 void AddTorchtitanLayout(Export& out, TomlText& toml) {
   const Layout& layout = out.layout;
-  // Experts are spread over the sharded part of the data axis, and without
-  // sharding that axis stands alone (a context axis is sharding too).
+  // Torchtitan spreads experts over the sharded part of the data axis. A data
+  // axis without sharding must be the only axis (a context axis counts as
+  // sharding too).
   const bool spreads_experts = layout.expert > 1;
   const bool stands_alone = layout.pipeline == 1 && layout.tensor == 1;
   const bool sharded =

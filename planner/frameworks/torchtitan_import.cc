@@ -15,7 +15,7 @@
 namespace millrace {
 namespace {
 
-// A flavor is a name for a model that stands in torchtitan's source.
+// A flavor names a model that torchtitan's source defines.
 void TakeModel(const ImportOptions& options, Importer& importer) {
   importer.RefuseUnless("model.name", {"", "llama3", "qwen3", "deepseek_v3"},
                         "only torchtitan's llama3, qwen3 and deepseek_v3 can "
@@ -53,14 +53,14 @@ void TakeModel(const ImportOptions& options, Importer& importer) {
                    "config.json"));
 }
 
-// Devices of each shard of the data axis.
+// Returns the number of devices for each shard of the data axis.
 int64_t DevicesOfOthers(Importer& importer) {
   int64_t devices = 1;
   for (const char* key : {"parallelism.tensor_parallel_degree",
                           "parallelism.pipeline_parallel_degree",
                           "parallelism.context_parallel_degree",
                           "parallelism.data_parallel_replicate_degree"}) {
-    // More than can be counted is enough to know.
+    // Stops multiplying above the largest possible count, to avoid overflow.
     if (devices <= std::numeric_limits<int32_t>::max()) {
       devices *= importer.Integer(key, 1, 1);
     }
@@ -68,8 +68,8 @@ int64_t DevicesOfOthers(Importer& importer) {
   return devices;
 }
 
-// As the file says; of -1, all devices that are left, as many as there are if
-// that is known.
+// Returns the number of shards as the file gives it. The value -1 means all
+// remaining devices; it becomes their number if that is known.
 int64_t NumShards(const ImportOptions& options, Importer& importer) {
   const char* key = "parallelism.data_parallel_shard_degree";
   const int64_t shards = importer.Integer(key, -1, -1);
@@ -87,8 +87,9 @@ int64_t NumShards(const ImportOptions& options, Importer& importer) {
   return *options.num_devices / others;
 }
 
-// Whether parameters are gathered for each pass. By default where there is no
-// pipeline, whose stages would gather them for each micro-batch.
+// Whether parameters are gathered for each pass. Torchtitan's default is to do
+// so unless there is a pipeline, whose stages would gather them for each
+// micro-batch.
 bool ReshardsParameters(const Setting* reshard, Importer& importer) {
   if (reshard != nullptr && reshard->value != "default") {
     return reshard->value == "always";
@@ -96,7 +97,8 @@ bool ReshardsParameters(const Setting* reshard, Importer& importer) {
   return importer.Integer("parallelism.pipeline_parallel_degree", 1, 1) == 1;
 }
 
-// One local batch a replica, where the file does not say.
+// Sets one local batch for each replica if the file does not set the global
+// batch.
 void SetGlobalBatch(int64_t replicas, Importer& importer) {
   if (importer.IsSet("training.global_batch")) return;
   importer.Set(
@@ -106,7 +108,7 @@ void SetGlobalBatch(int64_t replicas, Importer& importer) {
       "local_batch_size x data axis");
 }
 
-// Replicated or sharded over the data axis; both at once we cannot.
+// Replicates or shards over the data axis; our data axis cannot do both.
 void SetData(const ImportOptions& options, Importer& importer) {
   const int64_t replicas =
       importer.Integer("parallelism.data_parallel_replicate_degree", 1, 1);
@@ -217,7 +219,7 @@ void SetTorchtitanSchedule(Importer& importer) {
   }
 }
 
-// The order of passes, and how many chunks a stage holds.
+// Sets the order of passes and the number of chunks of a stage.
 void SetOrder(Importer& importer) {
   const char* key = "parallelism.pipeline_parallel_schedule";
   const char* by_layers = "parallelism.pipeline_parallel_layers_per_stage";
@@ -225,7 +227,7 @@ void SetOrder(Importer& importer) {
   const Setting* schedule = importer.Look(key);
   const Setting* modules = importer.Look(parts);
   const int64_t each = importer.Integer(by_layers, 1, 0);
-  // Embedding and head count as so many layers of a chunk.
+  // The embedding and the head count as this many layers of a chunk.
   int64_t ends = 0;
   for (const char* end :
        {"parallelism.pipeline_parallel_first_stage_less_layers",
@@ -301,14 +303,14 @@ void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
     importer.LeaveModel();
     return;
   }
-  // Infinite: torchtitan has no other way to say never.
+  // Torchtitan turns clipping off by an infinite norm.
   if (const Setting* norm = importer.Look("training.max_norm");
       norm != nullptr && norm->value == "inf") {
     importer.Set("training.gradient_clip_norm", "0", norm->key, norm);
   }
   if (const Setting* batch = importer.Look("training.global_batch_size");
       batch != nullptr && batch->value == "-1") {
-    // Its default: the table must not see it.
+    // -1 is torchtitan's default. The table must not take it as a number.
     importer.Note("global_batch_size -1: one local batch a replica");
     SetData(options, importer);
     importer.Set("layout.pipeline",
