@@ -12,15 +12,17 @@
 namespace millrace {
 namespace {
 
-// Standard deviations of log(true / listed) before any run is seen, of profiles
-// whose constants were fitted to other runs on such machines: what happens once
-// a step or once a kernel on the host differs most between installations.
+// Standard deviations of log(true / listed) before any run is seen, for
+// profiles whose constants were fitted to other runs on such machines.
+// Constants of what happens once a step or once a kernel on the host differ
+// most between installations.
 struct Spread {
-  const char* suffix;  // Of the constant's name.
+  const char* suffix;  // Suffix of the constant's name.
   double deviation;
-  // Chosen by predicting each model's runs of tests/data/published_runs from
-  // the other models' on the machine: six times for seconds, too, moved step_s
-  // eleven-fold and left them worse than the profile as it was.
+  // Chosen by cross-validation: the runs of each model in
+  // tests/data/published_runs were predicted from the runs of other models on
+  // the machine. A factor of six for seconds was too wide. It moved step_s
+  // eleven-fold and left the predictions worse than with the unchanged profile.
   double elsewhere;
 };
 constexpr Spread kConstantSpread[] = {
@@ -33,10 +35,11 @@ const Spread& SpreadOf(const std::string& name) {
   return kConstantSpread[std::size(kConstantSpread) - 1];
 }
 
-constexpr double kEdge = 2;  // Standard deviations; beyond are outliers.
+// In standard deviations; values beyond are outliers.
+constexpr double kEdge = 2;
 
-// Solves a x = b for symmetric positive definite `a`, row-major, by Cholesky's
-// factors.
+// Solves a x = b by Cholesky's factors. `a` is row-major, symmetric and
+// positive definite.
 std::vector<double> SolveSymmetric(std::vector<double> a,
                                    std::vector<double> b) {
   const size_t n = b.size();

@@ -1,6 +1,6 @@
 // The prior of calibration (planner/evaluate/calibrate_predictions.h,
 // planner/evaluate/calibrate_profile.h) and the linear algebra of its Gaussian
-// process. The prior says how far each constant may be off before any run is
+// process. The prior states how wrong each constant may be before any run is
 // seen.
 
 #ifndef MILLRACE_PLANNER_LEARN_GAUSSIAN_PROCESS_H_
@@ -11,32 +11,34 @@
 
 namespace millrace {
 
-// Standard deviation of log(true / listed) of a profile's constant, by its
-// name, on an installation like those whose runs it was fitted to.
+// Returns the standard deviation of log(true / listed) of the profile's
+// constant of this name. It holds for installations like those whose runs the
+// constant was fitted to.
 double DeviationOfConstant(const std::string& name);
-// The same on any installation, which may be set up quite otherwise.
+// Returns the same for any installation, whose setup may differ much.
 double DeviationElsewhere(const std::string& name);
 
-// Standard deviation of what no other run says anything about: noise between
-// repetitions of a run (0.005 to 0.03 in MLPerf's logs), and what the model is
-// off by in one layout alone. Chosen by calibrating with two runs of each group
-// of tests/data/published_runs at random.
+// Standard deviation of the error that a run shares with no other run. It
+// covers noise between repetitions of a run (0.005 to 0.03 in MLPerf's logs)
+// and errors of the model in one layout alone. It was chosen by calibrating
+// with two random runs of each group of tests/data/published_runs.
 inline constexpr double kOwnError = 0.02;
 
-// Sum over a[i] b[i]; equally long.
+// Returns the sum of a[i] b[i]. Both vectors must have one length.
 double Dot(const std::vector<double>& a, const std::vector<double>& b);
 
-// Weights w of a Gaussian process's mean at its own points, covariance x w +
-// noise x w = values, and each point's residual noise x w, where noise is wider
-// for outliers: a value whose residual is beyond what noise allows pulls less
-// the further off it is (weights that fall with the residual's square, as under
-// Student's distribution).
+// The solution of a Gaussian process at its own points. `weights` solve
+// covariance x w + noise x w = values; `residuals` are noise x w.
+//
+// The solution is robust: the noise of an outlier is widened, so that a value
+// beyond the expected noise counts the less the further off it is. Its weight
+// falls with the square of its residual, as under Student's distribution.
 struct RobustWeights {
   std::vector<double> weights;
   std::vector<double> residuals;
 };
-// `covariance` row-major, symmetric and positive semidefinite; `noise` the
-// variance of each value, above zero.
+// `covariance` is row-major, symmetric and positive semidefinite. `noise` is
+// the variance of each value and must be above zero.
 RobustWeights SolveRobustly(const std::vector<double>& covariance,
                             const std::vector<double>& values, double noise);
 

@@ -28,20 +28,22 @@
 namespace millrace {
 namespace {
 
-// More would take seconds to solve for; what takes most of the step comes
-// first.
+// More errors would take seconds to solve for. Those that take most of the step
+// come first.
 constexpr size_t kMostErrors = 400;
-// A table with more rows makes planning slow.
+// A table with more rows would make planning slow.
 constexpr size_t kMostRows = 2000;
-// Of all that ops took: no more than this matters to nobody.
+// Limit on the share of an op in the time of all ops. A smaller share matters
+// to nobody.
 constexpr double kMinorShare = 2e-3;
-// Of the calls of a shape: circumstances so rare are of calls that were odd.
+// Limit on the share of a shape's calls in one context. Calls in rarer
+// circumstances were odd.
 constexpr double kRareShare = 0.1;
 
 // One shape in one context, over the steps of the run.
 struct Measured {
-  std::vector<double> log_ratios;  // By step.
-  // Of calls, which take a launch beside what the row says.
+  std::vector<double> log_ratios;  // Indexed by step.
+  // The same for whole calls, which take a launch beside the row's time.
   std::vector<double> log_call_ratios;
   int64_t num_calls = 0;
   double step_share_s = 0;
@@ -74,7 +76,7 @@ class Learning {
     RETURN_IF_ERROR(CheckProfile(run_.layout, cost));
     ASSIGN_OR_RETURN(const Timeline predicted,
                      SimulatePrograms(programs_, cost));
-    // What ops do not explain shows only beside all that they do explain.
+    // The unexplained time shows only if all that ops explain is accounted for.
     ASSIGN_OR_RETURN(CostModel explained,
                      CostModel::Create(LearnOps(cost, /*damps=*/false)));
     if (run_.ran_apart) {
@@ -109,7 +111,7 @@ class Learning {
     return CheckSameMachine(run_.planned_with, before_);
   }
 
-  // Into the profile; also returned.
+  // Changes the profile and also returns it.
   HardwareProfile LearnOps(const CostModel& cost, bool damps) {
     update_.Restart(damps);
     num_calls_.clear();
@@ -121,8 +123,9 @@ class Learning {
     return profile();
   }
 
-  // Ops of a step that is measured apart take longer for it, all about alike:
-  // together they must not explain more than the others take.
+  // If steps are measured apart, measuring lengthens all their ops by about one
+  // factor. This shortens them so that together they explain no more time than
+  // the other steps take.
   absl::Status LearnMeasuring(const CostModel& explained) {
     ASSIGN_OR_RETURN(const Timeline all,
                      SimulatePrograms(programs_, explained));
@@ -144,8 +147,8 @@ class Learning {
                          &profile().waits.between_steps_s);
   }
 
-  // The contention and overlap by which the observed seconds were divided, over
-  // those that the profile has now.
+  // Returns the ratio of two slow-downs in a context: the one by which the
+  // observed seconds were divided, and the one of the current profile.
   double Rebase(const OpContext& context, bool communication) const {
     const auto factor = [&](const HardwareProfile& of) {
       const std::vector<double>& contention = of.compute_contention;
@@ -159,7 +162,7 @@ class Learning {
     return factor(run_.planned_with) / factor(before_);
   }
 
-  // By how much each shape was off, without those that are beyond the limits.
+  // Returns the error of each shape, without those beyond the limits.
   std::vector<ShapeError> Errors(const CostModel& cost) {
     std::map<std::pair<OpShape, OpContext>, Measured> measured;
     for (const StepObservation& step : run_.steps) {
@@ -168,7 +171,7 @@ class Learning {
         const double alone_s = op.seconds * measuring_ *
                                Rebase(op.context, IsCommunication(op.shape));
         const double launch_s = profile().launch_overhead_s;
-        // Of what is nearly all launch nothing is known.
+        // A time that is nearly all launch tells nothing.
         if (alone_s - launch_s < 0.2 * alone_s) continue;
         const double listed_s = cost.RowSeconds(op.shape);
         of.log_ratios.push_back(std::log((alone_s - launch_s) / listed_s));
@@ -223,7 +226,7 @@ class Learning {
                             ? kMostRowRatio
                             : kMostGuessRatio;
     if (std::fabs(log_ratio) <= std::log(most)) return false;
-    // Once for all contexts.
+    // Reports each shape once, not for each context.
     if (share < kMinorShare || !named_.insert(shape).second) return true;
     update_.Refuse(absl::StrFormat(
         "%s: took %.2f times as long as the profile says; at most %g are "
@@ -254,12 +257,14 @@ class Learning {
     }
   }
 
-  // One measured size must not stand for all others of its kind: a small one is
-  // all latency. So what stood for the kind so far is written out first, for
-  // communication another group's sizes, else the rate of other kinds.
+  // Adds rows of other sizes before the first measured row of a kind is added.
+  // Otherwise that one row would stand for all sizes of the kind, and a small
+  // one is all latency. The added rows keep the times given so far: for
+  // communication at the sizes measured for other groups, for other ops at the
+  // rate of other kinds.
   void EnsureCurve(const OpShape& shape, const CostModel& cost,
                    const ShapeErrors& errors) {
-    const size_t at = IsCommunication(shape) ? 1 : 0;  // The bytes.
+    const size_t at = IsCommunication(shape) ? 1 : 0;  // Index of the bytes.
     if (NumFigures(shape.kind) != at + 1) return;
     std::set<int64_t> sizes;
     if (at == 0) sizes = {64 * kKiB, kMiB, 16 * kMiB, 256 * kMiB};
@@ -319,7 +324,7 @@ class Learning {
           "several hosts, or beyond those measured: the tables have none of "
           "these"));
     }
-    // The step then holds what is not the machine's, or not known.
+    // The step then holds time that is not the machine's, or of unknown origin.
     if (num_slow_ranks_ > 0 || num_unplaced > 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(const StepClosure closure,
                      CloseStep(programs_, cost, run_.step_time_s));
@@ -380,10 +385,10 @@ class Learning {
   const HardwareProfile& before_;
   ProfileUpdate update_;
   std::vector<Program> programs_;
-  std::map<OpShape, int64_t> num_calls_;  // Of shapes learnt from.
-  std::set<OpShape> named_;               // Of those refused.
+  std::map<OpShape, int64_t> num_calls_;  // Calls of shapes learnt from.
+  std::set<OpShape> named_;               // Shapes refused.
   int32_t num_slow_ranks_ = 0;
-  double measuring_ = 1;  // By which measured ops are shortened.
+  double measuring_ = 1;  // Factor that shortens measured ops.
 };
 
 }  // namespace

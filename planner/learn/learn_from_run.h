@@ -1,13 +1,15 @@
 // Learning: what the measured steps of a run teach the hardware profile
 // that the next plan is made with.
 //
-// The error log(measured / listed) of a row is taken for a Gaussian process
-// (planner/learn/gaussian_process.h): a part that all rows of an op kind share,
-// which corrects shapes that the run did not have, and one of the row's own;
-// where ranks share cores, one for each number of ranks that compute at once.
-// What is left of the step, after all ops take their time, is what ranks wait
-// for one another, or how they share cores. How passes and steps scatter
-// becomes the profile's pass_noise and run_noise
+// The error log(measured / listed) of a row is modelled as a Gaussian process
+// (planner/learn/gaussian_process.h). All rows of an op kind share one part of
+// the error, which also corrects shapes that the run did not have. Another part
+// belongs to the row alone. If ranks share cores, there is one more part for
+// each number of ranks that compute at once.
+//
+// The rest of the step's time, which ops do not explain, is the time that ranks
+// wait for one another, or the way they share cores. The scatter of passes and
+// steps becomes the profile's pass_noise and run_noise
 // (planner/profile/prediction_interval.h).
 
 #ifndef MILLRACE_PLANNER_LEARN_LEARN_FROM_RUN_H_
@@ -43,14 +45,14 @@ struct MeasuredRun {
   std::string date;  // ISO 8601, UTC.
   ModelSpec model;
   Layout layout;
-  // The profile that the plan was made with and that steps were observed by.
+  // The profile that the plan was made with and that observations refer to.
   HardwareProfile planned_with;
-  // Median step time, in seconds, of steps that are neither a generation's
-  // first nor touched by a failure, nor measured apart.
+  // Median step time, in seconds. It leaves out the first step of a generation,
+  // steps touched by a failure, and steps measured apart.
   double step_time_s = 0;
-  std::vector<double> step_times_s;    // Of such steps, in order.
-  std::vector<StepObservation> steps;  // Of those measured op by op.
-  bool ran_apart = false;              // As ObservationOptions.
+  std::vector<double> step_times_s;    // The same steps, in order.
+  std::vector<StepObservation> steps;  // Steps measured op by op.
+  bool ran_apart = false;              // As in ObservationOptions.
 };
 
 // One value of the profile before and after.
@@ -70,15 +72,16 @@ struct LearntProfile {
   std::vector<std::string> refused;
 };
 
-// `profile` is the newest there is, which other runs may have taught meanwhile.
+// `profile` is the newest version, which other runs may have taught since this
+// run was planned.
 //
-// Ops of steps measured apart are shortened alike where together they explain
-// more than the others take. Updates are damped: the first run moves a value
-// nine tenths of the way, later ones half and less, as the mean of runs would,
-// but at least a third, so that a machine that changes is followed. Of each
-// value the last three updates are kept, of the profile the last twenty runs;
-// step_error becomes that of these runs, each as it was predicted before the
-// profile learnt from it.
+// If steps were measured apart, their ops are shortened by one factor where
+// together they explain more time than the other steps took. Updates are
+// damped. The first run moves a value nine tenths of the way, the second half.
+// Later ones follow the mean of all runs but move at least a third of the way,
+// so that a machine that changes is followed. The profile keeps the last three
+// updates of each value and the last twenty runs. step_error becomes the error
+// of these runs, each as it was predicted before the profile learnt from it.
 //
 // Returns AlreadyExists if the profile learnt from the run before,
 // FailedPrecondition if it is of another machine or precision than

@@ -12,7 +12,8 @@ namespace millrace {
 
 Scatter ScatterOf(std::vector<double> log_ratios) {
   if (log_ratios.size() < 2) return {};
-  // Of two that differ AreCredible asks what was expected: their middle here.
+  // AreCredible() compares two contradicting values with the expected one, so
+  // the expected value must be their middle.
   const double median = MedianOf(log_ratios);
   for (double& ratio : log_ratios) ratio -= median;
   const std::vector<bool> credible = AreCredible(log_ratios);

@@ -21,28 +21,31 @@ struct Scatter {
   friend bool operator==(const Scatter&, const Scatter&) = default;
 };
 
-// The scatter of times of equal work, given as logarithms of measured over
-// expected. Times that are not AreCredible (planner/learn/outliers.h) are left
-// out.
+// Returns the scatter of times of equal work, given as logarithms of measured
+// over expected. Leaves out times that are not AreCredible()
+// (planner/learn/outliers.h).
 Scatter ScatterOf(std::vector<double> log_ratios);
-// The scatter of several kinds of work together, each around its own mean.
+// Returns the scatter of several kinds of work together, each around its own
+// mean.
 Scatter Pooled(std::span<const Scatter> scatters);
-// Adds what repeats of equal work took, in seconds, as one more kind of it.
+// Adds the times of repeats of equal work, in seconds, as one more kind of
+// work.
 void AddRepeats(std::span<const double> seconds, Scatter* scatter);
 
-// The scatter of the mean step between equal runs, from the steps of one run,
-// in order. It is the difference between the eighths of the run (batch means;
-// Conway, 1963), since a disturbance that lasts for a while does not average
-// out within a run. The median of each eighth counts, as of a run. Nothing is
-// compared below eight steps.
+// Returns the scatter of the mean step between equal runs, computed from the
+// steps of one run in order. The steps are cut into eighths, and the eighths'
+// medians are compared like runs (batch means; Conway, 1963), because a
+// disturbance that lasts for a while does not average out within a run.
+// Compares nothing if there are fewer than eight steps.
 Scatter RunScatterOf(std::span<const double> step_times_s);
 
-// The scatter of runs, where little is known of them: from the same work
-// measured twice, each given as log(second / first). The scatter is around
-// zero: a change that all share is noise too.
+// Returns the scatter of runs from a few works measured twice, each given as
+// log(second / first). Deviations count from zero, since a change that all
+// works share is noise too.
 Scatter RepeatScatterOf(std::vector<double> log_ratios);
-// The indices of the measurements to repeat at the end, by how long each took:
-// a few that are long enough for a clock, from first to last.
+// Returns the indices of the measurements to repeat at the end: a few that are
+// long enough for a clock, spread from first to last. `seconds` says how long
+// each took.
 std::vector<size_t> WhatToRepeat(std::span<const double> seconds);
 
 // Stores the scatter of repeats as the profile's pass_noise and run_noise, if
@@ -50,13 +53,14 @@ std::vector<size_t> WhatToRepeat(std::span<const double> seconds);
 void RecordNoise(const Scatter& passes, const Scatter& runs,
                  HardwareProfile* profile);
 
-// Fewer comparisons say little of a deviation: with six it errs by a third.
+// The least number of comparisons. A deviation from six comparisons has an
+// error of a third.
 inline constexpr int64_t kLeastCompared = 6;
-// A deviation of noise as profiles keep it: above nothing, at most all.
+// Returns the deviation within the limits of profiles: above 0, at most 1.
 double BoundedNoise(double deviation);
 
-// The profile's constant of this name, added with `supposed` where it lacks it.
-// Borrowed, until the constants change.
+// Returns the profile's constant of this name; adds it with the value
+// `supposed` if it is missing. Borrowed until the constants change.
 ModelConstant* NoiseConstant(const std::string& name, double supposed,
                              HardwareProfile* profile);
 

@@ -8,7 +8,7 @@
 namespace millrace {
 
 std::vector<bool> AreCredible(std::span<const double> log_ratios) {
-  // Of Gaussian noise, the standard deviation is so many times the median
+  // The standard deviation of Gaussian noise is so many times its median
   // absolute deviation.
   constexpr double kGaussian = 1.4826;
   constexpr double kCut = 3;

@@ -1,4 +1,4 @@
-// Which of a few measurements of one thing to believe.
+// Decides which of a few measurements of one thing to believe.
 
 #ifndef MILLRACE_PLANNER_LEARN_OUTLIERS_H_
 #define MILLRACE_PLANNER_LEARN_OUTLIERS_H_

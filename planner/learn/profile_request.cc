@@ -32,7 +32,7 @@ std::vector<Row> SpreadEvenly(const std::vector<Row>& sorted, size_t count) {
   return chosen;
 }
 
-// A shape as the cost model sees it: close points run at like speeds.
+// A shape as the cost model sees it. Close points run at similar rates.
 struct Shape {
   const ProfileOp* op;
   double flops;
@@ -44,7 +44,7 @@ std::vector<double> PointOf(const ProfileOp& op) {
     return std::log(static_cast<double>(size));
   };
   if (const auto* a = std::get_if<GemmAttributes>(&op.attributes)) {
-    // Other transposes are other kernels: further away than any size.
+    // Another transpose is another kernel, so it is further away than any size.
     return {log(a->m), log(a->n), log(a->k), a->trans_a ? 100.0 : 0.0,
             a->trans_b ? 100.0 : 0.0};
   }
@@ -64,9 +64,9 @@ double SquaredDistance(const Shape& a, const Shape& b) {
   return sum;
 }
 
-// Shapes so chosen that none is far from a chosen one: each time the one
-// furthest from all chosen (Gonzalez 1985), among those that still fit the
-// budget. Starts with the smallest, which always fits.
+// Chooses shapes so that none is far from a chosen one. It starts with the
+// smallest, which always fits, and then repeatedly takes the shape that is
+// furthest from all chosen ones (Gonzalez 1985) and still fits the budget.
 std::vector<const ProfileOp*> Cover(std::span<const Shape> shapes,
                                     double flops_budget, size_t max_shapes) {
   std::vector<double> distance(shapes.size(),
@@ -78,8 +78,8 @@ std::vector<const ProfileOp*> Cover(std::span<const Shape> shapes,
                                              return a.flops < b.flops;
                                            }) -
                           shapes.begin());
-  // Large ops run at one speed, which extrapolates well; no single one may eat
-  // the budget of many small ones.
+  // All large ops run at one rate, which extrapolates well. So no single op may
+  // use up the budget of many small ones.
   const double flops_limit = flops_budget / 8;
   while (next < shapes.size() && chosen.size() < max_shapes) {
     chosen.push_back(shapes[next].op);
@@ -98,7 +98,7 @@ std::vector<const ProfileOp*> Cover(std::span<const Shape> shapes,
   return chosen;
 }
 
-// Every distinct instruction of all layouts, by the table that it belongs to.
+// Collects every distinct instruction of all layouts by its table.
 class Collector {
  public:
   void Add(const Layout& layout, const GraphOp& op) {
@@ -108,16 +108,18 @@ class Collector {
       return;
     }
     ProfileOp measured{op.kind, op.attributes};
-    // Gradients of the first micro-batch overwrite; adding costs one more read.
+    // The first micro-batch overwrites gradients, later ones add, which costs
+    // one more read. The overwriting product is measured.
     if (auto* gemm = std::get_if<GemmAttributes>(&measured.attributes)) {
       gemm->accumulate = false;
     }
-    // Alone it has no logits to take over.
+    // Measured alone, the op has no logits to take over.
     if (auto* vocab = std::get_if<VocabAttributes>(&measured.attributes)) {
       vocab->keeps_logits = false;
     }
     const std::string shape = AttributesToString(measured.attributes);
-    // kSquaredNorm and kAdamW touch a slice under ZeRO-1; the size decides.
+    // kSquaredNorm and kAdamW work on a slice under ZeRO 1, so the bytes
+    // identify the row.
     if (auto* optimizer =
             std::get_if<OptimizerAttributes>(&measured.attributes)) {
       const OpWork of_one =
@@ -246,7 +248,7 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(
   for (const Layout& layout : layouts) {
     CollectLayout(model, layout, &collector);
     if (layout.zero != 1) continue;
-    // What the search goes on to where memory is short.
+    // The search tries these layouts where memory is short.
     Layout sharded = layout;
     sharded.zero = 2;
     CollectLayout(model, sharded, &collector);
@@ -287,8 +289,8 @@ std::string ProfileShapeKey(const ModelSpec& model,
 void RecordOpTime(const ProfileOp& op, double seconds,
                   HardwareProfile* profile) {
   CHECK(Describe(op.kind).profile != ProfileTable::kCommunication);
-  // Of the layouts beside the precision, only kCrossEntropyLoss's bytes depend
-  // on more than the attributes, and that by a few percent of a small op.
+  // Only the bytes of kCrossEntropyLoss depend on more of the layout than its
+  // precision and the attributes. They differ by a few percent of a small op.
   const Layout layout{.precision = profile->precision};
   AddRow(ShapeOf(layout, op.kind, op.attributes), seconds, profile);
 }

@@ -1,5 +1,5 @@
-// What `millrace profile` has to measure for one job: the shapes and sizes that
-// its possible layouts use, thinned to what fits a budget.
+// Lists what `millrace profile` has to measure for one job: the shapes and
+// sizes that its possible layouts use, reduced to fit a budget.
 
 #ifndef MILLRACE_PLANNER_LEARN_PROFILE_REQUEST_H_
 #define MILLRACE_PLANNER_LEARN_PROFILE_REQUEST_H_
@@ -15,20 +15,20 @@
 
 namespace millrace {
 
-// One op to time on a rank that computes alone: any kind but collectives and
+// One op to time on a rank that computes alone. All kinds but collectives and
 // transfers.
 struct ProfileOp {
   OpKind kind;
   OpAttributes attributes;
 };
 
-// One collective or transfer to time among all ranks at once. Ranks form
-// num_ranks / group_size groups of neighbours in rank order; kSend stands for a
-// send and its receive, between rank 2i and rank 2i + 1.
+// One collective or transfer to time on all ranks at once. Ranks form num_ranks
+// / group_size groups of neighbours in rank order. kSend stands for a send and
+// its receive between ranks 2i and 2i + 1.
 struct ProfileCommunication {
   OpKind kind;
   int32_t group_size;  // Divides the number of ranks.
-  int64_t bytes;       // Of the full tensor.
+  int64_t bytes;       // Bytes of the full tensor.
   bool by_copy_engines = false;
 };
 
@@ -37,45 +37,48 @@ struct ProfileRequest {
   std::vector<ProfileCommunication> communication;
 };
 
-// How much is asked for.
+// Limits on the number and size of measurements.
 struct ProfileBudget {
-  // Floating-point operations of one call of each chosen op.
+  // Floating-point operations of all chosen ops together, one call each.
   double flops;
-  // Of products, attention and heads, each kind; beyond, shapes lie closer than
-  // a cost model tells apart.
+  // Shapes of each kind of products, attention and heads. More shapes would lie
+  // closer together than a cost model tells apart.
   size_t shapes_per_kind;
-  // Of bandwidth-bound kinds and messages, spread evenly.
+  // Sizes of each bandwidth-bound kind and of messages, spread evenly.
   size_t sizes_per_kind;
-  // Also what copy engines can do of the communication.
+  // Also measures communication by copy engines.
   bool copy_engines = false;
 };
-// A measurement makes some five calls, so that a slow core (20 GFLOP/s) needs
-// ten seconds and leaves the rest of twenty for the other tables.
+// A measurement makes some five calls. A slow core (20 GFLOP/s) then needs ten
+// seconds, which leaves ten of twenty for the other tables.
 inline constexpr ProfileBudget kCpuProfileBudget = {
     .flops = 40e9, .shapes_per_kind = 64, .sizes_per_kind = 4};
-// Some ten calls on a GPU of 600 TFLOP/s: half a minute of three. So many
-// shapes that those of the layout to be chosen are mostly among them.
+// Some ten calls on a GPU of 600 TFLOP/s take half a minute, of three in all.
+// The limits are so large that most shapes of the layout that will be chosen
+// are measured.
 inline constexpr ProfileBudget kGpuProfileBudget = {.flops = 2e15,
                                                     .shapes_per_kind = 160,
                                                     .sizes_per_kind = 10,
                                                     .copy_engines = true};
 
-// Collects the distinct instructions of every layout the model and batch allow
-// on `num_ranks` devices, whatever the job pins, so that one profile serves all
-// layouts. Deterministic. Returns InvalidArgument when there is no layout.
+// Collects the distinct instructions of every layout that the model and batch
+// allow on `num_ranks` devices. It ignores the job's pinned layout, so that one
+// profile serves all layouts. Deterministic. Returns InvalidArgument if there
+// is no layout.
 absl::StatusOr<ProfileRequest> BuildProfileRequest(
     const ModelSpec& model, const TrainingSpec& training, int32_t num_ranks,
     const ProfileBudget& budget = kCpuProfileBudget);
 
-// The request's op of a kind that takes a GPU longest, up to what it computes
-// `max_flops` in, or else the shortest; null for none. The bytes that an op
-// moves count too: an activation of a large micro-batch is few FLOPs but tens
-// of gigabytes. Both as in bf16.
+// Returns the op of a kind that takes a GPU longest, among those that take no
+// longer than `max_flops` of computing. If there is none, returns the shortest;
+// null if the request has no op of this kind. Bytes moved count as well as
+// FLOPs, since an activation of a large micro-batch has few FLOPs but tens of
+// gigabytes. Both are counted as in bf16.
 const ProfileOp* LargestWithin(const ProfileRequest& request, OpKind kind,
                                double max_flops);
 
-// What the request depends on, as part of a file name:
-// "h256-f704-n8-k4-d32-v4096-s256-b16".
+// Returns the part of a profile's file name that says what the request depends
+// on: "h256-f704-n8-k4-d32-v4096-s256-b16".
 std::string ProfileShapeKey(const ModelSpec& model,
                             const TrainingSpec& training);
 

@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-constexpr double kUnchanged = 1e-3;  // Of log(after / before).
+constexpr double kUnchanged = 1e-3;  // Limit of |log(after / before)|.
 
 double Bounded(double log_ratio, double most) {
   return std::clamp(log_ratio, -std::log(most), std::log(most));
@@ -66,10 +66,10 @@ void ProfileUpdate::AddRow(const OpShape& shape, double log_ratio,
 
 void ProfileUpdate::MoveOverhead(const char* key, double measured_s,
                                  double* stored) {
-  // Below, a clock tells little, and no step depends on it.
+  // Clocks resolve little below this, and no step depends on it.
   constexpr double kLeast = 1e-7;
   const double ratio = std::max(measured_s, kLeast) / std::max(*stored, kLeast);
-  // What was never measured has nothing to be held to but the step.
+  // An overhead that was never measured is only compared with the step.
   const bool is_first = *stored == 0 && measured_s < 0.1 * run_.step_time_s;
   if (!is_first && std::fabs(std::log(ratio)) > std::log(kMostLaunchRatio)) {
     Refuse(absl::StrFormat(
@@ -110,7 +110,7 @@ void ProfileUpdate::MoveNoise(const char* name, double supposed,
   const double deviation = BoundedNoise(measured.deviation);
   ModelConstant* const noise = NoiseConstant(name, supposed, &profile());
   noise->source = "scatter within runs that the profile learnt from";
-  // What was only supposed counts for nothing.
+  // A supposed value has no weight.
   const bool is_first = counts_.Of(name) == 0;
   const double gain = is_first ? 1 : GainOf(counts_.Of(name));
   Change(name, &noise->value, noise->value + gain * (deviation - noise->value),

@@ -20,35 +20,39 @@ namespace millrace {
 
 class ProfileUpdate {
  public:
-  // Both borrowed.
+  // Borrows both.
   ProfileUpdate(const MeasuredRun& run, const HardwareProfile& before)
       : run_(run), before_(before), counts_(before) {}
 
-  // Begins with the profile before. Without damping values move all the way.
+  // Starts again from the profile before. Without damping, values move all the
+  // way.
   void Restart(bool damps);
 
-  // As far as it is updated.
+  // The profile with the updates made so far.
   HardwareProfile& profile() { return result_.profile; }
   LearntProfile& result() { return result_; }
 
   void Refuse(std::string why) { result_.refused.push_back(std::move(why)); }
 
-  // `seconds` points into the profile. `log_ratio`, of what was measured over
-  // what is listed, is learnt to its limit; from `num_calls` calls, or if 0
-  // from others of the kind.
+  // Changes a row by `log_ratio`, the logarithm of measured over listed, within
+  // its limit. `seconds` points into the profile. `num_calls` calls showed the
+  // change; 0 if other rows of the kind showed it.
   void ScaleRow(const OpShape& shape, double log_ratio, int64_t num_calls,
                 double* seconds);
-  // A row that the profile does not have, where it would say `guessed_s`.
+  // Adds a row that the profile lacks. `guessed_s` is the time that the profile
+  // would give for it.
   void AddRow(const OpShape& shape, double log_ratio, int64_t num_calls,
               double guessed_s);
 
-  // Other values, each with the key that it has in the profile's file; `stored`
-  // points into the profile. Refused beyond the limit:
+  // The functions below change other values. `key` is the value's key in the
+  // profile's file, and `stored` points into the profile. This one refuses a
+  // change beyond the limit.
   void MoveOverhead(const char* key, double measured_s, double* stored);
-  // To the limit; never below 1, since nothing runs faster for company:
+  // Changes up to the limit. A factor never falls below 1, since no op runs
+  // faster beside others.
   void ScaleFactor(const std::string& key, double log_ratio, double* stored);
   void MoveArrivalSpread(double to);
-  // `supposed` where the profile has no noise of that name.
+  // `supposed` is the value if the profile has no noise of that name.
   void MoveNoise(const char* name, double supposed, const Scatter& measured);
 
  private:

@@ -55,7 +55,8 @@ absl::StatusOr<RankStep> ReadRank(const Program& program,
         " instructions on rank ", ToInt(timeline.rank)));
   }
   if (from_start) return step;
-  // Ends stay, so what comes later on the lane can be read off them.
+  // Only begins change. Ends stay, so that later instructions of the lane can
+  // read them.
   for (const std::vector<InstructionId>& lane : program.lanes) {
     double lane_end_s = 0;
     for (const InstructionId id : lane) {

@@ -23,10 +23,10 @@ struct TimeSpan {
 
 struct RankStep {
   const Program* program;
-  // By InstructionId. Begins when all that the instruction waits for had ended,
-  // or when it started if `from_start`.
+  // Indexed by InstructionId. A span begins when the last instruction that this
+  // one waits for ended, or at its own start if `from_start`.
   std::vector<TimeSpan> spans;
-  std::vector<double> gaps_s;  // Of the compute lane: from then to the start.
+  std::vector<double> gaps_s;  // Compute lane: from span.begin_s to the start.
 };
 
 // One rank's instruction in a collective or transfer.
@@ -34,18 +34,19 @@ struct Participant {
   size_t rank_idx;
   InstructionId id;
 };
-// One collective or transfer: all who take part, two at least.
+// All participants of one collective or transfer, at least two.
 using Meeting = std::vector<Participant>;
 
-// Indexed by rank. Clocks of ranks count from their own start of the step; the
-// ends of collectives, which come at one time, set them by rank 0's. Errors as
-// ObserveStep's (planner/learn/step_observation.h).
+// Returns the steps indexed by rank. Each rank's clock counts from its own
+// start of the step. Collectives end at one moment on all ranks, and these ends
+// convert all times to rank 0's clock. Returns the errors of ObserveStep()
+// (planner/learn/step_observation.h).
 absl::StatusOr<std::vector<RankStep>> AlignRanks(
     std::span<const Program> programs, const Timeline& timeline,
     bool from_start);
 
-// The meetings of all stages' Programs: tensor, data and world collectives, and
-// transfers.
+// Returns the meetings of all stages' Programs: tensor, data and world
+// collectives, and transfers.
 std::vector<Meeting> MeetingsOf(std::span<const Program> programs);
 
 }  // namespace millrace

@@ -22,28 +22,31 @@ class RankWork {
   };
 
   RankWork() = default;
-  // Both are borrowed.
+  // Borrows both.
   RankWork(const std::vector<RankStep>& ranks, const HardwareProfile& profile);
 
-  // When communication that was ready at `ready_s` found room on the device
+  // Returns when communication that was ready at `ready_s` could begin, since
+  // it may have to wait for an op that fills the device
   // (OverlapFactors::waits).
   double CouldBegin(size_t rank, double ready_s) const;
-  // `rank` communicated meanwhile, not waiting for others. Before what follows.
+  // Records that `rank` communicated in the span without waiting for others.
+  // Call it for all spans before any of the functions below.
   void AddFlow(size_t rank, const TimeSpan& span);
 
-  // Questions about one rank after another are quick, and take the memory of
-  // one rank.
+  // Returns under which circumstances the op of the span ran. Calls for one
+  // rank after the other are fast; the memory in use is that of one rank.
   Circumstances During(size_t rank, const TimeSpan& span);
-  // The share of the span that the rank computes.
+  // Returns the share of the span in which the rank computes.
   double ComputingShare(size_t rank, const TimeSpan& span);
-  // The seconds that communication of the span would have taken on cores that
-  // others leave alone.
+  // Returns the seconds that communication of the span would have taken on
+  // cores that no other rank uses.
   double CommunicationAlone(size_t rank, const TimeSpan& span);
 
  private:
-  // Running totals at a moment: of work done by a rank that computes, of ranks
-  // of the host that are busy, of communication done by one under way, and of
-  // time spent communicating and computing.
+  // Running totals up to a moment: the work that a rank has done if it computed
+  // all the time, the busy ranks of the host times seconds, the communication
+  // done if some was under way all the time, and the times spent communicating
+  // and computing.
   struct Totals {
     double work_s = 0;
     double rank_s = 0;
@@ -53,9 +56,9 @@ class RankWork {
   };
   struct Moment {
     double time_s;
-    Totals totals;  // Until then.
-    // From then on.
-    int num_busy = 0;  // On the host: as the simulator counts them.
+    Totals totals;  // Up to the moment.
+    // The counts below hold from the moment on.
+    int num_busy = 0;  // On the host, counted as the simulator does.
     int num_flows = 0;
     int computes = 0;
   };
@@ -66,12 +69,12 @@ class RankWork {
 
   const std::vector<RankStep>* ranks_ = nullptr;
   const HardwareProfile* profile_ = nullptr;
-  // By rank, in order of time.
+  // Indexed by rank, in order of time.
   std::vector<std::vector<TimeSpan>> computing_;
   std::vector<std::vector<TimeSpan>> fills_device_;
   std::vector<std::vector<TimeSpan>> flows_;
   size_t known_rank_ = 0;
-  std::vector<Moment> moments_;  // Of that rank; empty: none yet.
+  std::vector<Moment> moments_;  // Of known_rank_; empty if not computed yet.
 };
 
 }  // namespace millrace

@@ -9,23 +9,25 @@ namespace {
 
 constexpr double Square(double value) { return value * value; }
 
-// Variances of log(true / listed), before a run is seen. Rows were measured on
-// this very machine, but one by one, in a loop and with nothing else going on:
-// steps planned from such tables took up to 16 % longer
-// (docs/results/2026-11-21-training-h200.md), ops of them more and less. Wide
-// beside the noise, so that what a run shows is believed.
-constexpr double kAll = Square(0.1);  // Computing, or communication, at large.
+// Prior variances of log(true / listed). Rows were measured on this very
+// machine, but one at a time, in a loop and with nothing else running. Steps
+// planned from such tables took up to 16 % longer
+// (docs/results/2026-11-21-training-h200.md), and single ops differed more and
+// less than that. The variances are wide compared with the noise, so that a
+// run's findings are believed.
+// Shared by all computing, or by all communication.
+constexpr double kAll = Square(0.1);
 constexpr double kKind = Square(0.25);
 constexpr double kRow = Square(0.25);
-// Small: a common error of ops that always run under the same circumstances is
-// theirs, unless they run under others too and lack it there.
+// Kept small. An error that ops always show in the same circumstances belongs
+// to the ops, unless they lack it in other circumstances.
 constexpr double kContention = Square(0.08);
 constexpr double kOverlap = Square(0.08);
-// Of ops that take next to nothing of a step.
+// Additional variance of ops that take almost nothing of a step.
 constexpr double kMinor = Square(0.5);
-// Of an observation, which is a mean over calls, ranks and steps.
+// Variance of an observation, a mean over calls, ranks and steps.
 constexpr double kNoise = Square(0.01);
-constexpr double kCallNoise = Square(0.3);  // Of one call.
+constexpr double kCallNoise = Square(0.3);  // Variance of one call.
 
 bool Contends(const OpContext& context) { return context.num_computing > 1; }
 
@@ -71,7 +73,7 @@ double ShapeErrors::OfRow(const OpShape& shape) const {
     double shared = kAll;
     if (kinds_[i] == kind) shared += kKind;
     if (observed_[i].shape == shape) {
-      // Then one circumstance of a row stands for the row.
+      // The one observed circumstance of a row stands for the row.
       shared += kRow + (observed_[i].is_minor ? kMinor : 0);
     }
     sum += shared * weights_[i];

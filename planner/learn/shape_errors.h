@@ -15,27 +15,29 @@ namespace millrace {
 struct ShapeError {
   OpShape shape;
   OpContext context;
-  double log_ratio = 0;   // Of measured over expected.
-  int64_t num_calls = 1;  // That it is the mean of.
-  // So little of the step that it is mostly overhead: tells of itself alone.
+  double log_ratio = 0;   // log(measured / expected).
+  int64_t num_calls = 1;  // `log_ratio` is their mean.
+  // The shape takes so little of the step that its time is mostly overhead. It
+  // then tells nothing about other shapes.
   bool is_minor = false;
 };
 
 class ShapeErrors {
  public:
-  // Among observations that are alike, those that the others contradict count
-  // less. At most a few hundred.
+  // Observations that others like them contradict count less. At most a few
+  // hundred.
   explicit ShapeErrors(std::vector<ShapeError> observed);
 
-  // log(true / listed) to expect of a row; of the contention factor of so many
-  // ranks; of the overlap factor of computing or communication.
+  // Each returns the expected log(true / listed): of a row, of the contention
+  // factor of a number of ranks, and of the overlap factor of computing or
+  // communication.
   double OfRow(const OpShape& shape) const;
   double OfContention(int num_computing) const;
   double OfOverlap(bool communication) const;
 
  private:
   std::vector<ShapeError> observed_;
-  std::vector<std::string> kinds_;  // KindText of each.
+  std::vector<std::string> kinds_;  // KindText() of each observation.
   std::vector<double> weights_;
 };
 

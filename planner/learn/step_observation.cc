@@ -17,24 +17,25 @@
 namespace millrace {
 namespace {
 
-// A rank is slow if the ops of so much of its computing took so much longer
-// than those of other ranks that they are not credible.
+// A rank is slow if ops that make up this share of its computing took so much
+// longer than on other ranks that they are not credible.
 constexpr double kSlowShare = 0.5;
-constexpr double kSlowBy = 0.18;  // Of log(time).
+constexpr double kSlowBy = 0.18;  // In log(time).
 
-// Calls of one shape in one context, on one rank, or of one group.
+// Calls of one shape in one context, on one rank or of one group.
 struct Sum {
   double alone_s = 0;
   double measured_s = 0;
   int64_t num_calls = 0;
 };
 using Key = std::pair<OpShape, OpContext>;
-// All that a rank computed in one.
+// All ops that a rank computed in one pass.
 struct Pass {
   double alone_s = 0;
   double expected_s = 0;
 };
-// By rank; of communication the first of the group, or the sender.
+// Indexed by rank. Communication has the rank of the group's first member or of
+// the sender.
 using Sums = std::map<Key, std::map<size_t, Sum>>;
 
 class Observer {
@@ -65,7 +66,7 @@ class Observer {
  private:
   struct Flow {
     Meeting members;
-    double seconds;  // Since the last one was there.
+    double seconds;  // Since the last participant arrived.
   };
 
   const Layout& layout() const { return programs_.front().layout; }
@@ -78,12 +79,13 @@ class Observer {
 
   void FindMeetings() {
     for (Meeting& meeting : MeetingsOf(programs_)) {
-      // All end at one time, so no clocks need be compared.
+      // All participants end at one moment, so no clocks need to be compared.
       double seconds = SpanOf(meeting.front()).seconds();
       for (const Participant& member : meeting) {
         const TimeSpan& span = SpanOf(member);
         double begin_s = work_.CouldBegin(member.rank_idx, span.begin_s);
-        // What ended before there should have been room did find some.
+        // Communication that ended before there should have been room must have
+        // found some.
         if (begin_s >= span.end_s) begin_s = span.begin_s;
         seconds = std::min(seconds, span.end_s - begin_s);
       }
@@ -107,7 +109,7 @@ class Observer {
         const Instruction& instruction = step.program->instructions[id];
         const OpShape shape =
             ShapeOf(layout(), instruction.kind, instruction.attributes);
-        // Without bytes there is nothing to measure by.
+        // Without bytes there is no row to compare with.
         if (shape.figures[0] <= 0) continue;
         const TimeSpan& span = step.spans[id];
         const RankWork::Circumstances how = work_.During(rank, span);
@@ -127,8 +129,8 @@ class Observer {
         cost_.Seconds(layout(), instruction.kind, instruction.attributes);
   }
 
-  // Passes are held to what is expected of their ops, which are not the same in
-  // all: only the first one zeroes gradients.
+  // Compares each pass with the expected time of its ops, since passes differ:
+  // only the first one zeroes gradients.
   Scatter PassScatter() const {
     const bool has_one = layout().num_microbatches == 1;
     std::map<std::pair<size_t, bool>, std::vector<double>> log_ratios;
@@ -147,9 +149,9 @@ class Observer {
     return Pooled(scatters);
   }
 
-  // A row stands for calls that do not take the same (a head that kept its
-  // logits, a product that adds to its output): what the row says over what the
-  // cost model says of this call.
+  // Returns the row's time over the cost model's time of this call. One row
+  // stands for calls that take different times: a head that kept its logits, a
+  // product that adds to its output.
   double RowShare(const Instruction& instruction) {
     const auto* gemm = std::get_if<GemmAttributes>(&instruction.attributes);
     const bool differs =
@@ -188,8 +190,8 @@ class Observer {
     }
   }
 
-  // Profiles measure groups of neighbours in rank order. On one host it does
-  // not matter who they are.
+  // Whether a profile can have measured the group. Profiles measure groups of
+  // neighbours in rank order; within one host any ranks will do.
   bool LiesAsMeasured(const Meeting& members) const {
     const auto per_host = static_cast<size_t>(cost_.profile().ranks_per_host);
     const auto [low, high] =
@@ -207,7 +209,7 @@ class Observer {
 
   std::vector<double> LogRatios(const Key& key,
                                 const std::map<size_t, Sum>& by_rank) const {
-    constexpr double kLeast = 1e-9;  // Of a clock.
+    constexpr double kLeast = 1e-9;  // A clock's resolution.
     const double expected_s =
         cost_.RowSeconds(key.first) + cost_.profile().launch_overhead_s;
     std::vector<double> ratios;
@@ -228,7 +230,8 @@ class Observer {
       const double median = MedianOf(ratios);
       size_t i = 0;
       for (const auto& [rank, sum] : by_rank) {
-        // A rank that is alone in its circumstances has nothing to be held to.
+        // A rank alone in its circumstances has no other rank to be compared
+        // with.
         if (by_rank.size() > 1) all_s[rank] += sum.measured_s;
         if (!credible[i] && ratios[i] > median + kSlowBy) {
           slow_s[rank] += sum.measured_s;
@@ -295,7 +298,7 @@ class Observer {
   RankWork work_;
   std::vector<Flow> flows_;
   Sums sums_;
-  // By rank, whether it is forward, and micro-batch.
+  // The key is the rank, whether the pass is forward, and the micro-batch.
   std::map<std::tuple<size_t, bool, int32_t>, Pass> passes_;
   int64_t num_unplaced_ = 0;
 };

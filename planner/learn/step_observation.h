@@ -1,6 +1,6 @@
 // Reduces one measured step to the mean time of each op shape on an undisturbed
-// rank: known slow-downs are divided out. The result is small, whatever the
-// number of instructions and ranks, so that a run can keep many.
+// rank; known slow-downs are divided out. The result is small for any number of
+// instructions and ranks, so that a run can keep many.
 
 #ifndef MILLRACE_PLANNER_LEARN_STEP_OBSERVATION_H_
 #define MILLRACE_PLANNER_LEARN_STEP_OBSERVATION_H_
@@ -21,13 +21,13 @@
 
 namespace millrace {
 
-// Under what circumstances an op ran.
+// The circumstances under which an op ran.
 struct OpContext {
-  // Ranks of the host that computed or communicated meanwhile, to the nearest
-  // whole number, but no more than it has; 1 where ranks share no cores, 0 for
-  // communication.
+  // Ranks of the host that computed or communicated at the same time, as a
+  // whole number of at most the host's ranks. It is 1 if ranks share no cores,
+  // and 0 for communication.
   int32_t num_computing = 1;
-  // For more than half of the time the rank computed and communicated at once.
+  // The rank computed and communicated at once for more than half of the time.
   bool overlapped = false;
   friend auto operator<=>(const OpContext&, const OpContext&) = default;
 };
@@ -35,9 +35,9 @@ struct OpContext {
 struct OpObservation {
   OpShape shape;
   OpContext context;
-  double seconds = 0;     // Of a call alone, launch included: mean.
-  double slowdown = 1;    // That was divided out: mean.
-  int64_t num_calls = 0;  // That these are means of, over all ranks.
+  double seconds = 0;     // Mean of a call alone, with its launch.
+  double slowdown = 1;    // Mean factor that was divided out.
+  int64_t num_calls = 0;  // Calls averaged, on all ranks.
   friend bool operator==(const OpObservation&, const OpObservation&) = default;
 };
 
@@ -45,53 +45,57 @@ struct StepObservation {
   int64_t generation = 0;
   int64_t step = 0;
   double step_time_s = 0;
-  // Between what an instruction waited for and its start: median. From the last
-  // instruction to the next step. Zero where the step was measured op by op.
+  // `launch_s` is the median time from the end of what an instruction waited
+  // for to its start. `between_steps_s` runs from the last instruction to the
+  // next step. Both are zero if the step was measured op by op.
   double launch_s = 0;
   double between_steps_s = 0;
-  std::vector<OpObservation> ops;  // By shape, then context.
-  // Of passes: a rank's forward, or backward, passes of one micro-batch each;
-  // where it has one of each in a step, those of its stage's ranks. Slow-downs
-  // are divided out as of `ops`.
+  std::vector<OpObservation> ops;  // Ordered by shape, then context.
+  // Scatter of passes. A rank's forward passes of the micro-batches are
+  // compared with one another, and so are its backward passes. If a rank has
+  // only one of each in a step, the ranks of its stage are compared. Slow-downs
+  // are divided out as for `ops`.
   Scatter passes;
-  // Ranks most of whose ops were so much slower than those of the others that
-  // nothing of them is in `ops`.
+  // Ranks of which most ops were much slower than those of other ranks. `ops`
+  // holds none of their ops.
   std::vector<int32_t> slow_ranks;
-  // The share of a host's processors that processes other than the ranks kept
-  // busy; -1: not known. Whoever observes a run fills it.
+  // The share of a host's processors that other processes than the ranks kept
+  // busy; -1 if unknown. The caller of ObserveStep() fills it.
   double others_share = -1;
-  // Collectives and transfers left out: of ranks on several hosts that are no
-  // neighbours, while profiles measure groups of neighbours, and of groups that
-  // reach beyond the ranks measured, which no row prices.
+  // Number of collectives and transfers that were left out because no row of a
+  // profile prices them. Their ranks lie on several hosts and are no
+  // neighbours, or their groups reach beyond the measured ranks.
   int64_t num_unplaced = 0;
   friend bool operator==(const StepObservation&,
                          const StepObservation&) = default;
 };
 
 struct ObservationOptions {
-  // The step was measured op by op while others run as one CUDA graph: gaps
-  // between its ops are of the measuring.
+  // Whether the step was measured op by op while others run as one CUDA graph.
+  // The measuring itself then causes the gaps between ops.
   bool ran_apart = false;
 };
 
-// `timeline` holds every rank of the Programs' layout (`programs[i]` is stage
-// i), with every instruction; `cost` is of the profile that the plan was made
-// with. What a rank waits for others is no time of an op: a collective takes as
-// long as for the member that arrives last, which waits least. The median of a
-// rank's calls would miss that it is off its core now and then, so calls are
-// averaged; over ranks the mean is of those that are AreCredible
-// (planner/learn/outliers.h). Loading data is not looked at: it runs ahead.
+// Observes one step. `timeline` has every instruction of every rank of the
+// Programs' layout, and `programs[i]` is stage i. `cost` belongs to the profile
+// that the plan was made with.
 //
-// Returns InvalidArgument saying which rank or instruction is missing, foreign
-// or has impossible times.
+// Waiting for others is no part of an op. A collective counts with the time of
+// the member that arrives last, which waits least. Calls of a rank are
+// averaged, because a median would hide that the rank is off its core now and
+// then. Over ranks, the mean of those that are AreCredible() counts
+// (planner/learn/outliers.h). Loading data is ignored, since it runs ahead.
+//
+// Returns InvalidArgument that names the rank or instruction that is missing,
+// unknown or has impossible times.
 absl::StatusOr<StepObservation> ObserveStep(std::span<const Program> programs,
                                             const CostModel& cost,
                                             const Timeline& timeline,
                                             const ObservationOptions& options);
 
-// One line of JSON, without a line end.
+// Writes one line of JSON, without a line end.
 std::string StepObservationToJson(const StepObservation& observation);
-// Returns InvalidArgument saying what is wrong or of another version.
+// Returns InvalidArgument that says what is wrong, also for another version.
 absl::StatusOr<StepObservation> StepObservationFromJson(absl::string_view json);
 
 }  // namespace millrace

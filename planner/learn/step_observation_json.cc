@@ -1,4 +1,4 @@
-// Observations as lines of a file; see step_observation.h.
+// Writes and reads observations as lines of a file; see step_observation.h.
 
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Goes up when lines of older versions must not be taken for those of this one.
+// Raise it when lines of older versions must no longer be read.
 constexpr int kVersion = 1;
 
 absl::StatusOr<OpKind> OpKindOf(const std::string& name) {

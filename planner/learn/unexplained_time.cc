@@ -31,9 +31,9 @@ absl::StatusOr<double> StepSeconds(const std::vector<Program>& programs,
   return timeline.step_time_s;
 }
 
-// Where the increasing `seconds` reaches `wanted_s` between `low` and `high`,
-// or the end that is nearer to it, by the rule of false position as Illinois
-// mends it (Dowell and Jarratt, 1971).
+// Finds where the increasing function `seconds` reaches `wanted_s` between
+// `low` and `high`, or returns the end that is nearer to it. It uses the
+// Illinois variant of false position (Dowell and Jarratt, 1971).
 template <typename Function>
 absl::StatusOr<double> Solve(Function seconds, double wanted_s, double low,
                              double high) {
@@ -105,7 +105,7 @@ absl::StatusOr<StepClosure> CloseStep(const std::vector<Program>& programs,
       "the step took %.2f times what its ops and what ranks wait for one "
       "another explain; this was not learnt",
       measured_s / seconds);
-  // What its ops explain is all that is kept.
+  // A value at its limit explains nothing, so the value before is kept.
   if (closure.arrival_spread >= kMostArrivalSpread) {
     closure.arrival_spread = profile.waits.arrival_spread;
   }

@@ -1,6 +1,6 @@
-// Explains the part of a step's time that its ops do not account for: ranks
-// that wait for one another, or cores that are shared differently than one
-// product showed.
+// Explains the part of a step's time that ops do not account for: ranks wait
+// for one another, or share their cores in another way than the measurement of
+// one product showed.
 
 #ifndef MILLRACE_PLANNER_LEARN_UNEXPLAINED_TIME_H_
 #define MILLRACE_PLANNER_LEARN_UNEXPLAINED_TIME_H_
@@ -19,13 +19,13 @@ struct StepClosure {
   // With which the simulated step takes as long as the measured one, or as near
   // to it as the limits of planner/learn/learn_from_run.h allow.
   double arrival_spread = 0;
-  double contention_scale = 1;  // On the factors of two ranks and more.
-  std::string refused;          // What was not learnt, and why; or empty.
+  double contention_scale = 1;  // For factors of two ranks or more.
+  std::string refused;          // What was not learnt, and why; may be empty.
 };
 
-// Where ranks meet in collectives, the arrival spread explains what is missing;
-// what is too much, or missing without collectives, is how cores are shared.
-// Differences below half a percent are left alone.
+// If ranks meet in collectives, the arrival spread explains missing time. The
+// way cores are shared explains excess time, and missing time without
+// collectives. Differences below half a percent are ignored.
 absl::StatusOr<StepClosure> CloseStep(const std::vector<Program>& programs,
                                       const CostModel& cost, double measured_s);
 
