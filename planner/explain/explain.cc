@@ -24,8 +24,8 @@ namespace {
 // The column at which the text of a named line starts.
 constexpr size_t kColumn = 15;
 
-// "  name         text", on as many lines as the text takes; nothing for an
-// empty text.
+// Returns "  name         text" on as many lines as the text needs; nothing for
+// an empty text.
 std::string NamedLine(absl::string_view name, absl::string_view text) {
   if (text.empty()) return "";
   return absl::StrCat(
@@ -53,14 +53,14 @@ std::string MemoryText(const Prediction& prediction) {
       other >= kMiB ? absl::StrCat(", other ", FormatBytes(other)) : "");
 }
 
-// "norm, 64.0 MiB for 0.05 ms".
+// Formats a price: "norm, 64.0 MiB for 0.05 ms".
 std::string PriceText(const RecomputeCandidate& price) {
   return absl::StrCat(RecomputeName(price.op), ", ",
                       FormatBytes(static_cast<int64_t>(price.bytes)), " for ",
                       FormatSeconds(price.seconds));
 }
 
-// What is recomputed, what that costs, and which op would be next.
+// Says what is recomputed, what it costs, and which op would be next.
 std::string RecomputeText(const Plan& plan) {
   const Recompute set = plan.layout.recompute;
   if (set == Recompute::kNone) return "";
@@ -92,7 +92,7 @@ std::string RecomputeText(const Plan& plan) {
                                        absl::StrJoin(prices, "; "), next)));
 }
 
-// "1.20 s (1.10 s to 1.35 s)".
+// Formats "1.20 s (1.10 s to 1.35 s)".
 std::string StepTimeText(const Prediction& prediction) {
   std::string text = FormatStepTime(prediction.step_time_s);
   if (prediction.step_time_low_s && prediction.step_time_high_s) {
@@ -106,13 +106,13 @@ bool IsMeasured(const HardwareProfile& profile) {
   return !profile.gemms.empty();
 }
 
-// The keys of the job's section layout that leave the planner no choice.
+// Names the keys of the job's section layout that have a fixed value.
 std::string PinnedText(const JobSpec& job) {
   const std::vector<const JobKey*> keys = PinnedKeys(job);
   return keys.empty() ? "" : absl::StrCat("by the job: ", PinsText(keys, job));
 }
 
-// Limits of the plan that a reader must know.
+// Lists limits of the plan that a reader must know.
 std::string PlanNotes(const Plan& plan) {
   std::string text;
   if (plan.plan_only) {
@@ -134,7 +134,7 @@ std::string PlanNotes(const Plan& plan) {
   return text;
 }
 
-// How fast the step is, against what its devices could do.
+// Says how fast the step is, compared with the peak of its devices.
 std::string SpeedLine(const HardwareProfile& profile, const Plan& plan) {
   const Prediction& prediction = plan.prediction;
   return absl::StrCat(
@@ -144,7 +144,7 @@ std::string SpeedLine(const HardwareProfile& profile, const Plan& plan) {
                           : " of the bf16 FLOP/s that the data sheet says");
 }
 
-// The chosen layout, its time and its memory, part by part.
+// Shows the chosen layout, its time and its memory, part by part.
 std::string Choice(const JobSpec& job, const HardwareProfile& profile,
                    const Plan& plan, const PlanAnswers& answers) {
   const Prediction& prediction = plan.prediction;
@@ -191,7 +191,7 @@ std::string SearchText(const Plan& plan) {
       : plan.simulated   ? ", the best simulated"
                          : ", by the closed form: too many passes to simulate",
       ", ", FormatSeconds(plan.search_seconds));
-  // By the model that chose what to simulate.
+  // Names the model that chose which layouts to simulate.
   const char* model = plan.all_simulated ? "" : " by the closed form";
   if (plan.optimality_gap == 0) {
     absl::StrAppend(&text, "; none is faster", model);
@@ -213,7 +213,7 @@ std::string CalibrationText(const HardwareProfile& profile) {
                       ", measured ", FormatSeconds(runs.back().measured_s));
 }
 
-// Which measurements the figures rest on, and how the plan was found.
+// Says which measurements the figures rest on and how the plan was found.
 std::string Basis(const HardwareProfile& profile, const Plan& plan) {
   return absl::StrCat(
       NamedLine(
@@ -226,7 +226,7 @@ std::string Basis(const HardwareProfile& profile, const Plan& plan) {
       NamedLine("search", SearchText(plan)));
 }
 
-// What binds and the next lever, one line each.
+// One line for the largest parts of the step and one for the next lever.
 std::string Advice(const HardwareProfile& profile, const Plan& plan,
                    const PlanAnswers& answers) {
   constexpr size_t kRoom = kPageColumns - kColumn;
@@ -241,7 +241,7 @@ std::string Advice(const HardwareProfile& profile, const Plan& plan,
                       BriefLeverText(plan, answers.next_step, kRoom)));
 }
 
-// What disturbs the step, and what failures and prices make of the plan.
+// Shows how disturbances, failures and prices change the plan's yield.
 std::string OverWeeks(const PlanAnswers& answers) {
   std::string text;
   if (answers.disturbed.has_value()) {
@@ -256,7 +256,7 @@ std::string OverWeeks(const PlanAnswers& answers) {
   return text;
 }
 
-// One figure of two plans, and by how much it changed.
+// One figure before and after, and how much it changed.
 std::string ChangeRow(absl::string_view name, double before, double after,
                       std::string (*format)(double)) {
   std::string change;
@@ -331,7 +331,7 @@ std::string SkippedNeighbours(const Plan& plan) {
           "). Ask for one with --compare."));
 }
 
-// What the plan is for.
+// Says which job and devices the plan is for.
 std::string Head(const JobSpec& job, const HardwareProfile& profile,
                  const Plan& plan, const PlanAnswers& answers) {
   const int32_t num_devices = plan.layout.num_ranks();
@@ -365,7 +365,7 @@ std::string Warnings(const Plan& plan) {
   return text;
 }
 
-// The summary, with `details` after what everyone sees.
+// The summary, with `details` after the part that everyone sees.
 std::string Text(const JobSpec& job, const HardwareProfile& profile,
                  const Plan& plan, const PlanAnswers& answers,
                  const std::string& details) {

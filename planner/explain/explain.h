@@ -1,4 +1,5 @@
-// A plan as text for people; explain_json.h writes it as JSON for programs.
+// Writes a plan as text for people; explain_json.h writes it as JSON for
+// programs.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_H_
@@ -18,16 +19,16 @@
 
 namespace millrace {
 
-// The answers to whatever was asked beside the plan itself. A member is empty
-// where its question was not asked.
+// The answers to the questions that were asked beside the plan itself. A member
+// is empty if its question was not asked.
 struct PlanAnswers {
-  // Where --devices was not given: how many devices, and who says so.
+  // If --devices was not given: says where the number of devices comes from.
   std::string devices_from;
-  std::optional<LayoutParts> parts;       // Of the plan's layout.
+  std::optional<LayoutParts> parts;       // Parts of the plan's layout.
   std::vector<SensitivityRow> next_step;  // FindNextStep().
   std::vector<SensitivityRow> sensitivity;
   std::vector<LayoutComparison> comparisons;
-  std::optional<GoodputReport> goodput;    // Where the job asks.
+  std::optional<GoodputReport> goodput;    // If the job asks for it.
   std::optional<DisturbedStep> disturbed;  // By noise and slow devices.
   std::optional<LostNodesAnswer> lost_nodes;
   // AddNeighbours() was skipped because it would have taken long.
@@ -39,14 +40,15 @@ struct PlanAnswers {
   std::optional<Plan> before;
 };
 
-// The table of the choice and the best alternatives, one line each for what
-// binds and for the next lever, the answers to the questions, and the plan's
-// warnings. Lines end with \n and fit 110 columns.
+// Returns the table of the choice and the best alternatives, one line each for
+// what binds and for the next lever, the answers, and the plan's warnings.
+// Lines end with \n and fit 110 columns.
 std::string SummarizePlan(const JobSpec& job, const HardwareProfile& profile,
                           const Plan& plan, const PlanAnswers& answers = {});
 
-// The summary, and where time and memory go, what the job pins, what recompute
-// costs, how the figures were made, and why others lost in whole sentences.
+// Returns the summary with details: where time and memory go, which layout keys
+// the job pins, what recompute costs, what the figures are based on, and why
+// others lost in whole sentences.
 std::string ExplainPlan(const JobSpec& job, const HardwareProfile& profile,
                         const Plan& plan, const PlanAnswers& answers = {});
 

@@ -25,18 +25,21 @@ namespace millrace {
 namespace {
 
 constexpr char kSection[] = "layout.";
-// Causes shown in a verdict.
+// The number of causes in a verdict.
 constexpr size_t kShownCauses = 3;
-// Parts that differ by less than this share of the step are no cause.
+// Parts that differ by less than this share of the step are not named as
+// causes.
 constexpr double kShownCause = 5e-4;
-// Comparisons that fit a page beside the choice; more have a further table.
+// The number of comparisons that fit a page beside the choice. More comparisons
+// get another table.
 constexpr size_t kColumnsOfATable = 2;
-// Any layout fits; exact as a double, so it may stand in a job file.
+// A memory size with which any layout fits. It is exact as a double, so a job
+// file can hold it.
 constexpr int64_t kUnlimitedMemory = int64_t{1} << 52;
 
 struct ShortName {
   const char* name;
-  const char* key;  // In the section layout.
+  const char* key;  // A key of the section layout.
 };
 constexpr ShortName kShortNames[] = {{"pp", "pipeline"},   {"dp", "data"},
                                      {"tp", "tensor"},     {"cp", "context"},
@@ -92,9 +95,10 @@ absl::Status PinOne(const std::string& asked, absl::string_view assignment,
   return absl::OkStatus();
 }
 
-// With the job's other pins; without those on axes, which may contradict what
-// was asked; and both again as if memory had no limit, for what only memory
-// stands in the way of.
+// Returns jobs from the closest to the loosest reading of the question: with
+// all of the job's other pins; without pins on axes, which may contradict the
+// question; and both again with unlimited memory, to find layouts that only
+// memory forbids.
 std::vector<JobSpec> JobsToTry(const JobSpec& pinned,
                                const std::set<std::string>& names) {
   std::vector<JobSpec> jobs = {pinned};
@@ -133,7 +137,7 @@ Value ValueOf(const std::vector<Part<Value>>& parts, absl::string_view name) {
   return value;
 }
 
-// All names of both, in the order of the first.
+// Returns all names of both lists, in the order of the first.
 template <typename Value>
 std::vector<std::string> NamesOf(
     const std::vector<const std::vector<Part<Value>>*>& columns) {
@@ -153,7 +157,7 @@ std::string Signed(double seconds) {
                       FormatStepTime(std::abs(seconds)));
 }
 
-// "compute +1.20 s, bubble -300 ms": what differs most.
+// Names the largest differences: "compute +1.20 s, bubble -300 ms".
 std::string CausesText(const LayoutParts& parts, const LayoutParts& chosen) {
   std::vector<Part<double>> differences;
   for (const std::string& name : NamesOf<double>({&chosen.time, &parts.time})) {
@@ -176,7 +180,7 @@ std::string CausesText(const LayoutParts& parts, const LayoutParts& chosen) {
   return absl::StrJoin(texts, ", ");
 }
 
-// What the job pins and `tried` does otherwise: "; without the job's tensor 8".
+// Names the job's pins that `tried` gave up: "; without the job's tensor 8".
 std::string GivenUpText(const JobSpec& job, const JobSpec& tried) {
   std::vector<const JobKey*> keys = PinnedKeys(job);
   std::erase_if(keys, [&](const JobKey* key) {
@@ -186,7 +190,7 @@ std::string GivenUpText(const JobSpec& job, const JobSpec& tried) {
   return absl::StrCat("; without the job's ", PinsText(keys, job));
 }
 
-// `obstacle`: why it cannot be; empty where it can.
+// `obstacle` says why the layout is impossible; empty if it is possible.
 std::string Verdict(const LayoutComparison& comparison, const Plan& chosen,
                     const LayoutParts& chosen_parts,
                     const std::string& obstacle) {
@@ -208,7 +212,7 @@ struct Column {
   const LayoutParts* parts;
 };
 
-// Rows of values, and of their differences to the first column.
+// Writes rows of values and of their differences to the first column.
 template <typename Value, typename Format>
 std::string Rows(const std::vector<Column>& columns,
                  std::vector<Part<Value>> LayoutParts::*member,
@@ -243,7 +247,7 @@ std::string Rows(const std::vector<Column>& columns,
   return text;
 }
 
-// The parts of time and memory of each column. Lines end with \n.
+// Writes the parts of time and memory of each column. Lines end with \n.
 std::string PartsTable(const std::vector<Column>& columns) {
   std::string text =
       absl::StrFormat("\n  %-30s %11s", "a part of the step", "chosen");
@@ -306,7 +310,7 @@ absl::StatusOr<LayoutComparison> CompareLayout(const std::string& asked,
       break;
     }
     if (!absl::IsInvalidArgument(plan.status())) return plan.status();
-    // The last one with the memory there is comes closest to what was asked.
+    // The last job with the real memory comes closest to the question.
     if (job.resources == planned.job.resources) {
       obstacle = std::string(plan.status().message());
     }

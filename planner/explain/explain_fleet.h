@@ -25,19 +25,20 @@ std::vector<std::string> DisturbanceLines(const DisturbedStep& disturbed);
 // many nodes are lost.
 struct LostNodesRow {
   PlanTemplate plan;
-  double look_up_s = 0;  // With the template.
-  // Without, by the closed form alone (SearchInput::simulates); 0 for a plan
-  // that holds.
+  double look_up_s = 0;  // Looking up the template.
+  // Planning without a template, by the closed form alone
+  // (SearchInput::simulates). It is 0 if the plan stays.
   double anew_s = 0;
 };
 
 struct LostNodesAnswer {
   int32_t devices_per_node = 1;
-  std::vector<LostNodesRow> rows;  // By nodes lost, from 0.
-  std::string end;  // Why there are no more, where more were asked for.
+  std::vector<LostNodesRow> rows;  // Indexed by lost nodes, from 0.
+  std::string end;                 // Why the table ends early; may be empty.
 };
 
-// "lost  devices  idle ...": a row for each. Lines end with \n.
+// Writes a table "lost  devices  idle ..." with a line for each row. Lines end
+// with \n.
 std::string LostNodesTable(const LostNodesAnswer& answer);
 
 }  // namespace millrace

@@ -10,10 +10,10 @@
 namespace millrace {
 namespace {
 
-// Ordered: the keys appear as docs/plan.md lists them.
+// Keys keep their order, which is that of docs/plan.md.
 using OrderedJson = nlohmann::ordered_json;
 
-// One for all stages, or a list of each stage's.
+// Returns one value for all stages, or a list with a value for each stage.
 OrderedJson RecomputeJson(const Layout& layout) {
   if (layout.recompute_by_stage.empty()) {
     return RecomputeName(layout.recompute);
@@ -42,14 +42,14 @@ OrderedJson LayoutJson(const Layout& layout) {
           {"copy_engines", layout.copy_engines.any()}};
 }
 
-// The order of the mesh axes on the network, innermost first.
+// Returns the order of the mesh axes on the network, innermost first.
 OrderedJson PlacementJson(bool pipeline_outermost) {
   return pipeline_outermost
              ? OrderedJson{"tensor", "context", "data", "pipeline"}
              : OrderedJson{"tensor", "context", "pipeline", "data"};
 }
 
-// Whose order the passes have: the layout's schedule's, or list scheduling's.
+// Names what orders the passes: the layout's schedule or list scheduling.
 const char* PassOrderName(const std::vector<int64_t>& listed_bytes) {
   return listed_bytes.empty() ? "schedule" : "list";
 }
@@ -77,7 +77,7 @@ OrderedJson PredictionJson(const Prediction& prediction, const Layout& layout) {
   return json;
 }
 
-// {"compute": 0.8, ...}, without what is zero.
+// Returns {"compute": 0.8, ...}; leaves out zeros.
 template <typename Value>
 OrderedJson PartsJson(const std::vector<Part<Value>>& parts) {
   OrderedJson json = OrderedJson::object();

@@ -1,4 +1,4 @@
-// A Plan for programs: one JSON object.
+// Writes a plan as one JSON object for programs.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_JSON_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_JSON_H_
@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-// Indented, with the keys of docs/plan.md. A figure that the plan has no basis
-// for and an answer that was not asked for are left out.
+// Returns indented text with the keys of docs/plan.md. Leaves out figures that
+// the plan has no basis for and answers that were not asked for.
 std::string PlanToJson(const Plan& plan, const PlanAnswers& answers = {});
 
 }  // namespace millrace

@@ -16,7 +16,7 @@
 namespace millrace {
 namespace {
 
-// A job key with a value that the chosen layout does not have.
+// A job key with a value other than the chosen layout's.
 struct Turn {
   const char* key;
   std::string value;
@@ -75,13 +75,13 @@ Alternative NeighbourOf(const Plan& chosen, const Plan& best) {
   Prediction like = PredictionBeside(chosen, best);
   const char* model =
       like.step_time_s == chosen.prediction.step_time_s ? "" : kByPasses;
-  // Steps of too many passes have a closed form only.
+  // A step of too many passes has no simulation, only its closed form.
   if (!best.simulated && chosen.simulated && like.closed_form.has_value()) {
     like.step_time_s = like.closed_form->time.step_time_s();
     model = kByClosedForm;
   }
   SayWhyItLost(like, /*memory_limit=*/0, model, &neighbour);
-  // The search simulates only what its closed form ranks first.
+  // The search simulates only the layouts that the closed form ranks first.
   if (best.simulated &&
       neighbour.prediction.step_time_s < neighbour.chosen_step_time_s) {
     absl::StrAppend(&neighbour.reason,
@@ -95,7 +95,8 @@ Alternative NeighbourOf(const Plan& chosen, const Plan& best) {
 
 bool DifferInChunksOnly(Layout a, Layout b) {
   a.interleave = b.interleave = 1;
-  // One chunk a stage is not interleaved, but is its limit.
+  // A layout with one chunk a stage is not interleaved, but is the limiting
+  // case.
   for (Layout* layout : {&a, &b}) {
     if (layout->schedule == Schedule::kInterleaved) {
       layout->schedule = Schedule::kOneForwardOneBackward;
@@ -117,7 +118,7 @@ absl::Status AddNeighbours(const PlanningCase& planned, const Planner& planner,
   for (const Turn& turn : TurnsOf(plan->layout, planned.job.model)) {
     const JobKey* key = FindJobKey(turn.key);
     CHECK(key != nullptr) << turn.key;
-    // What the job pins is not open.
+    // A key that the job pins is not open.
     if (JobValueToYaml(*key, planned.job) != "auto") continue;
     PlanningCase turned = planned;
     CHECK(SetJobValue(*key, turn.value, &turned.job)) << turn.key;
@@ -130,7 +131,8 @@ absl::Status AddNeighbours(const PlanningCase& planned, const Planner& planner,
   std::stable_sort(plan->alternatives.begin(), plan->alternatives.end(),
                    [](const Alternative& a, const Alternative& b) {
                      if (a.fits != b.fits) return a.fits;
-                     // Each beside the choice by its own model.
+                     // Compares each with the choice as the same model prices
+                     // it.
                      return a.prediction.step_time_s * b.chosen_step_time_s <
                             b.prediction.step_time_s * a.chosen_step_time_s;
                    });

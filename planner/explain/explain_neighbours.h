@@ -13,20 +13,22 @@
 
 namespace millrace {
 
-// Adds to the plan's alternatives, which stay best first, the best layouts with
-// half and twice each axis and micro-batch, and with each other ZeRO stage,
-// recompute and schedule, as far as the job leaves these open, there is such a
-// layout, and no other alternative or the choice differs from it in chunks
-// alone. About fifteen searches. `planned` has the devices that the plan was
-// found for. Errors are `planner`'s.
+// Adds neighbours of the chosen layout to the plan's alternatives, which stay
+// best first. A neighbour is the best layout with half or twice one axis or the
+// micro-batch, or with another ZeRO stage, recompute or schedule.
+//
+// Leaves out neighbours that the job's pins exclude, and layouts that differ
+// from the choice or an alternative only in their chunks. This takes about
+// fifteen searches. `planned` must have the devices that the plan was found
+// for. Errors are those of `planner`.
 absl::Status AddNeighbours(const PlanningCase& planned, const Planner& planner,
                            Plan* plan);
 
-// The number of passes that list scheduling orders in a replica's step; 0 if it
-// orders none.
+// Returns the number of passes that list scheduling orders in a replica's step;
+// 0 if it orders none.
 int64_t NumListedPasses(const Plan& plan);
 
-// Whether two layouts are the same but for their chunks a stage.
+// Whether two layouts differ at most in their chunks a stage.
 bool DifferInChunksOnly(Layout a, Layout b);
 
 }  // namespace millrace

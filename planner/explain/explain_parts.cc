@@ -19,13 +19,13 @@
 namespace millrace {
 namespace {
 
-// Parts below this share of the step bind nothing.
+// Smaller parts of the step are not named.
 constexpr double kShownPartShare = 0.01;
 constexpr size_t kShownOps = 4;
-// Of the same seconds added in other orders.
+// Rounding differences between sums of the same seconds in another order.
 constexpr double kSecondsRounding = 1e-9;
 
-// What a rank's compute lane did, by what it was for and by kind of op.
+// The seconds of a rank's compute lane by purpose and by kind of op.
 struct ComputeSeconds {
   double plain = 0;
   double recompute = 0;
@@ -59,8 +59,8 @@ std::vector<Part<int64_t>> MemoryOf(const Prediction& prediction) {
                     prediction.gradient_bytes - prediction.optimizer_bytes}};
 }
 
-// A step that was simulated by passes besides takes longer, or shorter, than
-// its closed form by what its stages wait for each other.
+// A step that was also simulated by passes differs from its closed form by the
+// time that stages wait for each other.
 LayoutParts PartsOfClosedForm(const StepPrediction& prediction,
                               double step_time_s) {
   const StepTime& time = prediction.time;
@@ -87,13 +87,15 @@ LayoutParts PartsOfClosedForm(const StepPrediction& prediction,
           .ops = {}};
 }
 
-// Neighbouring ranks from a group's first member to its last.
+// Returns the number of neighbouring ranks from a group's first member to its
+// last.
 int64_t SpanOf(const GroupPlacement& group) {
   return 1 + (group.inner.size - 1) * group.inner.stride +
          (group.outer.size - 1) * group.outer.stride;
 }
 
-// Of the groups that the part waits for; 0: it waits for none.
+// Returns the span of the groups that the part waits for; 0 if it waits for
+// none.
 int64_t SpanOf(absl::string_view part, const Plan& plan) {
   const Layout& layout = plan.layout;
   const Implementation implementation = {.pipeline_outermost =
@@ -108,8 +110,8 @@ int64_t SpanOf(absl::string_view part, const Plan& plan) {
   return 0;
 }
 
-// " over fabric", or nothing for what is no communication or where the profile
-// states no levels.
+// Returns " over fabric", or nothing for a part that is no communication or for
+// a profile without levels.
 std::string LinkText(absl::string_view part, const Plan& plan,
                      const HardwareProfile& profile) {
   const int64_t span = SpanOf(part, plan);
@@ -128,7 +130,7 @@ double StepOf(const LayoutParts& parts) {
   return step;
 }
 
-// The parts of at least kShownPartShare of the step, largest first.
+// Returns the parts of at least kShownPartShare of the step, largest first.
 std::vector<Part<double>> LargestParts(const LayoutParts& parts) {
   const double step = StepOf(parts);
   std::vector<Part<double>> shown;

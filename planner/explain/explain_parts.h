@@ -1,5 +1,6 @@
-// Splits a layout's step time and memory into named parts, alike for simulated
-// layouts and for those with a closed form only.
+// Splits a layout's step time and memory into named parts. The parts have the
+// same names for simulated layouts and for those that only the closed form
+// priced.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_PARTS_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_PARTS_H_
@@ -19,7 +20,7 @@
 
 namespace millrace {
 
-// Seconds of the step, or bytes of a rank, that one cause takes.
+// The seconds of the step, or the bytes of a rank, that one cause takes.
 template <typename Value>
 struct Part {
   std::string name;  // "compute", "exposed tensor communication".
@@ -36,7 +37,7 @@ struct LayoutParts {
   std::vector<Part<double>> ops;
 };
 
-// Names that LayoutParts::time uses.
+// The names in LayoutParts::time.
 inline constexpr char kComputePart[] = "compute";
 inline constexpr char kRecomputePart[] = "recompute";
 inline constexpr char kOptimizerPart[] = "optimizer";
@@ -48,25 +49,26 @@ inline constexpr char kDataPart[] = "exposed data communication";
 inline constexpr char kTransferPart[] = "exposed transfers";
 inline constexpr char kOtherPart[] = "other";
 
-// The parts of a simulated step. Waiting for transfers counts as bubble there
+// Returns the parts of a simulated step. Waiting for transfers counts as bubble
 // (planner/simulate/timeline.h). `programs` are those of the timeline, by
 // stage.
 LayoutParts PartsOfTimeline(std::span<const Program> programs,
                             const Timeline& timeline,
                             const Prediction& prediction);
 
-// The parts of a plan's layout: by its Programs and their timeline where it has
-// them, else by its closed form. Internal for a plan that has neither.
+// Returns the parts of a plan's layout, by its Programs and their timeline if
+// it has them, else by its closed form. Returns Internal for a plan that has
+// neither.
 absl::StatusOr<LayoutParts> PartsOf(const Plan& plan);
 
-// "compute 78 %, bubble 12 %, exposed data communication over fabric 5 %": the
-// parts of at least a hundredth, largest first. Communication names the network
-// level that its axis spans, where the profile states levels.
+// Returns the parts of at least a hundredth, largest first: "compute 78 %,
+// bubble 12 %, exposed data communication over fabric 5 %". Communication names
+// the network level that its axis spans, if the profile states levels.
 std::string BindingText(const LayoutParts& parts, const Plan& plan,
                         const HardwareProfile& profile);
 
-// The largest parts, on one line of at most `columns`: "compute 78.0 % of the
-// step, bubble 12.0 %, data communication over fabric 5.0 %".
+// Returns the largest parts in one line of at most `columns`: "compute 78.0 %
+// of the step, bubble 12.0 %, data communication over fabric 5.0 %".
 std::string BriefBindingText(const LayoutParts& parts, const Plan& plan,
                              const HardwareProfile& profile, size_t columns);
 

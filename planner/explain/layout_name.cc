@@ -14,7 +14,7 @@
 namespace millrace {
 namespace {
 
-// Where a name goes that has no room at the end of its row.
+// The indent of a name that does not fit at the end of its row.
 constexpr size_t kOwnLineIndent = 6;
 
 const char* ShortOp(Recompute op) {

@@ -10,25 +10,32 @@
 
 namespace millrace {
 
-// "pp16 dp4 tp8 mb1 zero1 zb". Sizes and choices that are 1 or none are left
-// out, all but the micro-batch's size. In this order: pp (pipeline), vp (chunks
-// of a stage), dp (data), tp (tensor), cp (context), ep (expert), etp (expert
-// tensor), mb (sequences of a micro-batch), zero, rc- with the ops that are
-// recomputed ("rc-full", "rc-norm+act"; "rc-act@62" where 62 stages recompute
-// at most this and the others less or nothing), fp8 or fp4, zb (zero bubble) or
-// list (list-scheduled), ce (copy engines). What all layouts of a job share is
-// left out: the number of micro-batches, fp32 or bf16, and how gradients are
-// reduced.
+// Returns a name such as "pp16 dp4 tp8 mb1 zero1 zb". Sizes that are 1 and
+// choices that are none are left out, except the micro-batch's size. The words,
+// in this order:
+//   pp      pipeline stages
+//   vp      chunks of a stage
+//   dp, tp, cp, ep, etp
+//           data, tensor, context, expert and expert tensor ranks
+//   mb      sequences of a micro-batch
+//   zero    ZeRO stage
+//   rc-     ops that are recomputed: "rc-full", "rc-norm+act"; "rc-act@62" if
+//           62 stages recompute at most these and the others less or nothing
+//   fp8, fp4, zb (zero bubble), list (list-scheduled)
+//   ce      copy engines
 //
-// `passes_listed`: list scheduling orders the passes of a layout that names
-// another schedule; it then says list.
+// The name leaves out what all layouts of a job share: the number of
+// micro-batches, fp32 or bf16, and how gradients are reduced.
+//
+// `passes_listed` says that list scheduling orders the passes although the
+// layout names another schedule. The name then says list.
 std::string LayoutName(const Layout& layout, bool passes_listed = false);
 
-// The name of the plan's layout.
+// Returns the name of the plan's layout.
 std::string NameOf(const Plan& plan);
 
-// A row that ends with `name`, without \n. The name has a line of its own if
-// the page is too narrow for it beside `cells`.
+// Returns a row that ends with `name`, without \n. The name gets its own line
+// if it does not fit the page beside `cells`.
 std::string RowWithName(const std::string& cells, const std::string& name);
 
 }  // namespace millrace

@@ -17,15 +17,16 @@
 namespace millrace {
 namespace {
 
-// More rows than these tell a reader nothing new.
+// The number of alternatives shown. More would tell a reader nothing new.
 constexpr size_t kShownAlternatives = 10;
-// A longer name has a line of its own, so that one does not widen the column.
+// A longer name gets its own line, so that it does not widen the column.
 constexpr size_t kWidestNameColumn = 48;
-// Marks of step times that another model than the choice's gave.
+// Marks for step times by another model than the choice's.
 constexpr std::pair<const char*, const char*> kMarks[] = {{kByClosedForm, "~"},
                                                           {kByPasses, "*"}};
 
-// The first alternatives; of those that differ in chunks alone the first.
+// Returns the first alternatives. Of layouts that differ only in chunks it
+// takes the first.
 std::vector<const Alternative*> ShownAlternatives(const Plan& plan) {
   std::vector<const Alternative*> shown;
   for (const Alternative& alternative : plan.alternatives) {
@@ -69,7 +70,7 @@ Row RowOf(const std::string& name, const Prediction& prediction,
           .why_not = std::move(why_not)};
 }
 
-// "chosen, 3.90 s to 4.97 s".
+// Formats "chosen, 3.90 s to 4.97 s".
 std::string ChosenText(const Prediction& prediction) {
   if (!prediction.step_time_low_s || !prediction.step_time_high_s) {
     return "chosen";
@@ -88,7 +89,7 @@ Row RowOf(const Alternative& alternative) {
   return row;
 }
 
-// Columns of the two cells that vary most.
+// Widths of the two columns whose cells vary most.
 struct Widths {
   size_t name = 0;
   size_t step = 0;
@@ -105,7 +106,7 @@ std::string RowText(const Widths& widths, const Row& row) {
                       "\n");
 }
 
-// What the marks at step times mean, and how many layouts are not shown.
+// Explains the marks at step times and counts the layouts that are not shown.
 std::string TableNotes(const Plan& plan,
                        const std::vector<const Alternative*>& shown) {
   std::string text;

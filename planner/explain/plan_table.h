@@ -1,4 +1,4 @@
-// The table of a plan: the chosen layout and, below it, why others lost.
+// Writes the table of a plan: the chosen layout and why others lost.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_PLAN_TABLE_H_
 #define MILLRACE_PLANNER_EXPLAIN_PLAN_TABLE_H_
@@ -9,16 +9,16 @@
 
 namespace millrace {
 
-// A row a layout with its short name (layout_name.h), step time, memory of the
-// most loaded rank, MFU and why it is not the choice: the choice first, then
-// the best ten alternatives, without those that differ from a row above in
-// their chunks alone. Notes below the table say which step times are by another
-// model than the choice's, and how many alternatives are left out. Lines fit
-// the page and end with \n.
+// Writes a row for each layout: its short name (layout_name.h), step time,
+// memory of the most loaded rank, MFU, and why it lost. The choice comes first,
+// then up to ten alternatives, best first. Leaves out layouts that differ from
+// a row above only in their chunks. Notes below the table explain step times by
+// another model than the choice's and count the alternatives that are left out.
+// Lines fit the page and end with \n.
 std::string PlanTable(const Plan& plan);
 
-// The layouts of the table's alternatives in words, each with its whole reason.
-// Empty where there are none. Lines fit the page and end with \n.
+// Writes each alternative of the table in words with its whole reason. Empty if
+// there are none. Lines fit the page and end with \n.
 std::string ReasonsInFull(const Plan& plan);
 
 }  // namespace millrace

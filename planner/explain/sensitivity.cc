@@ -18,16 +18,16 @@ namespace {
 constexpr char kMemoryKey[] = "device.memory";
 constexpr double kNextStep = 1.25;
 constexpr double kFactors[] = {kNextStep, 2};
-// Savings below this share of the step are nothing to buy hardware for.
+// Smaller savings do not justify buying hardware, so they are not shown.
 constexpr double kShownSaving = 1e-3;
 
-// `planned` with one figure of its hardware improved.
+// Returns `planned` with one figure of its hardware improved.
 absl::StatusOr<PlanningCase> Improved(const PlanningCase& planned,
                                       const std::string& key, double factor) {
   PlanningCase improved = planned;
   if (key == kMemoryKey &&
       improved.job.resources.memory_per_device_bytes.has_value()) {
-    // The job's limit decides, so it is what grows.
+    // The job's own limit decides how much memory is used, so it grows.
     int64_t& limit = *improved.job.resources.memory_per_device_bytes;
     limit = std::llround(static_cast<double>(limit) * factor);
     return improved;
@@ -58,7 +58,8 @@ absl::StatusOr<SensitivityRow> FindRow(const PlanningCase& improved,
   };
 }
 
-// Seconds of the chosen layout's step on the hardware of `improved`.
+// Returns the seconds of the chosen layout's step on the hardware of
+// `improved`.
 absl::StatusOr<double> SecondsByInstructions(const PlanningCase& improved,
                                              const Plan& chosen) {
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(improved.profile));
@@ -71,14 +72,14 @@ double Saving(double seconds, const Plan& chosen) {
   return 1 - seconds / chosen.prediction.step_time_s;
 }
 
-// The best layout that only memory stands in the way of, and how much faster
-// it would be.
+// Names the best layout that only memory forbids, and how much faster it would
+// be.
 std::string MemoryText(const Plan& chosen) {
   const Alternative* best = nullptr;
   double most = kShownSaving;
   for (const Alternative& alternative : chosen.alternatives) {
     if (alternative.fits) continue;
-    // What does not fit was not simulated.
+    // Layouts that do not fit were not simulated.
     const double saving =
         1 - alternative.prediction.step_time_s / alternative.chosen_step_time_s;
     if (saving < most) continue;
@@ -92,12 +93,13 @@ std::string MemoryText(const Plan& chosen) {
 
 constexpr char kNoLever[] = "no part of the hardware alone saves time";
 
-// The rows that save time, most first.
+// Returns the rows that save time, most first.
 std::vector<const SensitivityRow*> Levers(
     const Plan& chosen, const std::vector<SensitivityRow>& rows) {
   std::vector<const SensitivityRow*> levers;
   for (const SensitivityRow& row : rows) {
-    // Orders of passes differ by chance: what seems to cost time saves none.
+    // Orders of passes change by chance, so a row that seems to cost time saves
+    // none.
     if (Saving(row.kept_step_time_s, chosen) >= kShownSaving) {
       levers.push_back(&row);
     }
@@ -132,7 +134,7 @@ absl::StatusOr<std::vector<SensitivityRow>> FindSensitivity(
       ASSIGN_OR_RETURN(SensitivityRow row,
                        FindRow(improved, key, factor, chosen, planner));
       ASSIGN_OR_RETURN(const Plan best, planner(improved));
-      // A search that proves nothing may miss the layout at hand.
+      // A search that proves nothing may miss the chosen layout itself.
       const bool is_better = best.prediction.step_time_s < row.kept_step_time_s;
       row.best = is_better ? best.layout : chosen.layout;
       row.best_step_time_s =
@@ -148,7 +150,8 @@ absl::StatusOr<std::vector<SensitivityRow>> FindNextStep(
     const PlanningCase& planned, const Plan& chosen, const Planner& planner) {
   std::vector<SensitivityRow> rows;
   for (const std::string& key : HardwareKeys(planned)) {
-    if (key == kMemoryKey) continue;  // A layout kept gains nothing by it.
+    // The kept layout does not use more memory.
+    if (key == kMemoryKey) continue;
     ASSIGN_OR_RETURN(const PlanningCase improved,
                      Improved(planned, key, kNextStep));
     if (chosen.programs == nullptr) {

@@ -1,5 +1,5 @@
-// What better hardware would buy a job: the step time of its plan, and of the
-// best plan, with one figure of the hardware improved at a time.
+// Computes what better hardware would gain: the step time of the plan, and of
+// the best plan, with one figure of the hardware improved at a time.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_SENSITIVITY_H_
 #define MILLRACE_PLANNER_EXPLAIN_SENSITIVITY_H_
@@ -16,45 +16,47 @@
 namespace millrace {
 
 struct SensitivityRow {
-  std::string key;              // As --what-if takes it: "device.flops".
-  double factor = 1;            // What it is multiplied by.
-  double kept_step_time_s = 0;  // Of the chosen layout.
-  // Of the layout that is then best, where that was searched.
+  std::string key;              // A key of --what-if: "device.flops".
+  double factor = 1;            // By which the figure is multiplied.
+  double kept_step_time_s = 0;  // Step time of the chosen layout.
+  // The best layout on the improved hardware, if it was searched.
   Layout best;
   double best_step_time_s = 0;
-  bool best_changes = false;  // From the chosen layout.
+  bool best_changes = false;  // It is not the chosen one.
 };
 
-// The keys that hardware is improved by: "device.flops",
+// Returns the keys that are improved: "device.flops",
 // "device.memory_bandwidth", "device.memory", and "link.LEVEL" for each network
-// level that the layout's devices reach beyond, or "link.all" where the profile
-// states none; no link for one device.
+// level that the layout's devices use. A profile without levels has "link.all"
+// instead. One device has no link.
 std::vector<std::string> HardwareKeys(const PlanningCase& planned);
 
-// Every key at 1.25 and 2 times, the layout kept and searched anew: as many
-// searches. `chosen` is the plan for `planned`. Errors are `planner`'s.
+// Improves every key by 1.25 and by 2, once with the layout kept and once with
+// a new search. So it takes as many searches as rows. `chosen` is the plan for
+// `planned`. Errors are those of `planner`.
 absl::StatusOr<std::vector<SensitivityRow>> FindSensitivity(
     const PlanningCase& planned, const Plan& chosen, const Planner& planner);
 
-// Every key but the memory's at 1.25 times with the layout kept;
-// best_step_time_s stays 0. The Programs of a plan that has them are simulated
-// again on such hardware; another plan's layout is pinned and planned again.
+// Improves every key but the memory's by 1.25 with the layout kept;
+// best_step_time_s stays 0. A plan with Programs has them simulated again;
+// otherwise its layout is pinned and planned again.
 absl::StatusOr<std::vector<SensitivityRow>> FindNextStep(
     const PlanningCase& planned, const Plan& chosen, const Planner& planner);
 
-// A row for each of FindSensitivity(). Lines end with \n.
+// Writes a line for each row of FindSensitivity(). Lines end with \n.
 std::string SensitivityTable(const Plan& chosen,
                              const std::vector<SensitivityRow>& rows);
 
-// The figures that save the most: "device.flops +25 % saves 16.1 % of the step,
-// link.fabric +25 % saves 1.2 %", in at most `columns` characters. `rows` are
-// of FindNextStep().
+// Names the figures that save the most in at most `columns` characters:
+// "device.flops +25 % saves 16.1 % of the step, link.fabric +25 % saves 1.2 %".
+// `rows` come from FindNextStep().
 std::string BriefLeverText(const Plan& chosen,
                            const std::vector<SensitivityRow>& rows,
                            size_t columns);
 
-// All figures that save time, most first; and whether more memory would help,
-// as far as the plan's alternatives tell. `rows` are of FindNextStep().
+// Names all figures that save time, most first, and says whether more memory
+// would help, as far as the plan's alternatives tell. `rows` come from
+// FindNextStep().
 std::string NextStepText(const Plan& chosen,
                          const std::vector<SensitivityRow>& rows);
 

@@ -57,8 +57,8 @@ absl::StatusOr<int32_t> ParseCount(const Setting& setting) {
   return count;
 }
 
-// A quantity of the hardware that was `before` (0: not stated), after the
-// setting, and how both are written.
+// A figure of the hardware before (0: not stated) and after the setting, and
+// how both are written.
 struct HardwareValue {
   double factor = 1;
   double after = 0;
@@ -303,7 +303,8 @@ absl::StatusOr<ValueChange> ApplyOne(const Setting& setting,
   return UnknownKey(setting, planned->profile);
 }
 
-// The rules that join keys, which one key's setter does not see.
+// Checks the rules that join several keys, which the setter of one key cannot
+// check.
 absl::Status CheckJob(JobSpec* job) {
   absl::StatusOr<JobSpec> checked =
       ParseJob(JobToYaml(*job), "the changed job");
@@ -332,7 +333,7 @@ absl::StatusOr<std::vector<ValueChange>> ApplyWhatIf(
   }
   PlanningCase changed = *planned;
   std::vector<ValueChange> changes(parsed.size());
-  // Another profile replaces what the other settings change.
+  // Applies profiles first, since the other settings change the profile.
   for (const bool profiles : {true, false}) {
     for (size_t i = 0; i < parsed.size(); ++i) {
       if ((parsed[i].key == "profile") != profiles) continue;

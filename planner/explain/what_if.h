@@ -1,5 +1,5 @@
-// "What if" questions to a plan: the same job with other devices, hardware or
-// job keys.
+// Answers "what if" questions about a plan: the same job with other devices,
+// hardware or job keys.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_WHAT_IF_H_
 #define MILLRACE_PLANNER_EXPLAIN_WHAT_IF_H_
@@ -19,16 +19,16 @@
 
 namespace millrace {
 
-// What a plan is made for.
+// The job and hardware that a plan is made for.
 struct PlanningCase {
   JobSpec job;
   HardwareProfile profile;
   int32_t num_devices = 1;
-  // As SearchInput's.
+  // As in SearchInput.
   bool all_axes = false;
 };
 
-// Finds the plan for a case, as FindPlan (planner/search/search.h).
+// Finds the plan for a case, like FindPlan() (planner/search/search.h).
 using Planner = std::function<absl::StatusOr<Plan>(const PlanningCase&)>;
 
 struct ValueChange {
@@ -37,7 +37,7 @@ struct ValueChange {
   std::string after;
 };
 
-// A profile by the name or path that --profile accepts.
+// Loads a profile by a name or path, as --profile does.
 using ProfileLoader =
     std::function<absl::StatusOr<HardwareProfile>(const std::string& name)>;
 
@@ -55,15 +55,16 @@ using ProfileLoader =
 // Rates and memory also take a factor, "1.25x", which needs no data sheet: it
 // scales what was measured too (planner/profile/changed_hardware.h).
 //
-// One change for each setting, in their order. InvalidArgument naming the
-// setting, what was expected and the nearest known keys; also for a key given
-// twice, or a job whose keys contradict each other afterwards.
+// Returns one change for each setting, in their order. Returns InvalidArgument
+// that names the setting, what was expected and the nearest known keys. A key
+// that is given twice is refused too, and so is a job whose keys contradict
+// each other afterwards.
 absl::StatusOr<std::vector<ValueChange>> ApplyWhatIf(
     std::span<const std::string> settings, const ProfileLoader& load_profile,
     PlanningCase* planned);
 
-// Sets the job's layout keys, micro-batch, ZeRO, recompute and schedule among
-// them, so that a search considers `layout` alone.
+// Pins the job's axes, micro-batch, ZeRO, recompute and schedule, so that a
+// search considers only `layout`.
 void PinLayout(const Layout& layout, JobSpec* job);
 
 }  // namespace millrace

@@ -5,7 +5,8 @@
 
 namespace millrace {
 
-// The "optimal string alignment" distance, one row of the table at a time.
+// Computes the "optimal string alignment" distance, one row of the table at a
+// time.
 int EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<int> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) last[j] = static_cast<int>(j);

@@ -11,11 +11,12 @@
 
 namespace millrace {
 
-// Number of characters to insert, delete, replace or swap with a neighbour.
+// Returns the number of characters to insert, delete, replace or swap with a
+// neighbour.
 int EditDistance(absl::string_view a, absl::string_view b);
 
-// The first of the closest words, or nothing if even that differs in more than
-// a third of its characters.
+// Returns the closest known word, the first of several; nothing if it differs
+// in more than a third of its characters.
 std::optional<std::string> NearestWord(absl::string_view word,
                                        std::span<const std::string> known);
 

@@ -8,8 +8,8 @@
 namespace millrace {
 namespace {
 
-// The last space in [begin, room] at which to break; a figure keeps its unit
-// if it can. npos where there is none.
+// Returns the last space in [begin, room] at which to break, if possible not
+// between a number and its unit; npos if there is none.
 size_t LastBreak(absl::string_view line, size_t begin, size_t room) {
   size_t any = absl::string_view::npos;
   for (size_t i = std::min(room, line.size() - 1); i >= begin && i > 0; --i) {
@@ -24,8 +24,8 @@ size_t LastBreak(absl::string_view line, size_t begin, size_t room) {
 
 std::string WrapLine(absl::string_view line, size_t indent) {
   std::string text;
-  size_t begin = indent;  // Spaces before this column are no place to break.
-  size_t used = 0;        // Columns that the indent takes.
+  size_t begin = indent;  // No break before this column.
+  size_t used = 0;        // Columns taken by the indent.
   while (used + line.size() > kPageColumns) {
     size_t space = LastBreak(line, begin, kPageColumns - used);
     if (space == absl::string_view::npos) space = line.find(' ', begin);

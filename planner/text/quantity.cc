@@ -77,7 +77,7 @@ const char* ExampleOf(Dimension dimension) {
   return "";
 }
 
-// What stands behind the number.
+// Returns the text after the number.
 absl::string_view UnitText(absl::string_view text) {
   const size_t end = text.find_first_not_of("0123456789.");
   return end == absl::string_view::npos
@@ -97,7 +97,7 @@ std::string UnitHint(absl::string_view unit, Dimension dimension) {
              : absl::StrCat("did you mean ", absl::StrJoin(alike, " or "), "?");
 }
 
-// "800", "1.8", "0.125": four digits tell what people type.
+// Writes "800", "1.8" or "0.125": four digits suffice for what people type.
 std::string NumberText(double number) {
   return absl::StrFormat("%.*g", number >= 1e4 ? 6 : 4, number);
 }

@@ -1,4 +1,5 @@
-// Numbers with units as people type them: "800Gb/s", "141 GB", "2us", "1.25x".
+// Reads and writes numbers with units as people type them: "800Gb/s", "141 GB",
+// "2us", "1.25x".
 
 #ifndef MILLRACE_PLANNER_TEXT_QUANTITY_H_
 #define MILLRACE_PLANNER_TEXT_QUANTITY_H_
@@ -24,17 +25,19 @@ struct Quantity {
   std::string unit;  // As it was typed: "Gb/s".
 };
 
-// InvalidArgument saying what was expected for text that is not a number above
-// zero (of seconds: at least zero) with a unit of `dimension`, and for a unit
-// that differs only in case from known ones: Gb and GB are not the same.
+// Reads a number above zero (seconds: at least zero) with a unit of
+// `dimension`. Returns InvalidArgument that says what was expected for other
+// text. A unit that differs from a known one only in case is refused too, since
+// Gb and GB are not the same.
 absl::StatusOr<Quantity> ParseQuantity(absl::string_view text,
                                        Dimension dimension);
 
-// The factor of "2x" or "1.25x"; nothing for other text, or unless above zero.
+// Returns the factor of "2x" or "1.25x"; nothing for other text or a factor
+// that is not above zero.
 std::optional<double> ParseFactor(absl::string_view text);
 
-// `value` in a unit of `dimension`: "800 Gb/s". An empty `unit` takes the
-// largest of the dimension's usual ones that gives at least 1.
+// Writes `value` in a unit of `dimension`: "800 Gb/s". If `unit` is empty,
+// takes the largest usual unit that gives at least 1.
 std::string FormatQuantity(double value, Dimension dimension,
                            absl::string_view unit);
 

@@ -33,18 +33,18 @@ class YamlErrors {
   std::vector<std::string> errors_;
 };
 
-// Each read leaves its output as it is where the key is absent or wrong. Call
-// Finish() after the last one.
+// A read leaves its output unchanged if the key is absent or wrong. Call
+// Finish() after the last read.
 class YamlMap {
  public:
   enum class Need { kRequired, kOptional };
 
   // Borrows `tree` and `errors`. `path` names the map in messages ("models[2]";
-  // empty for the whole file). A tree that is no map is an error, and every
-  // read of it does nothing.
+  // empty for the whole file). If the tree is not a map, that is an error, and
+  // all reads do nothing.
   YamlMap(const YamlTree& tree, std::string path, YamlErrors* errors);
 
-  // Null where the key is absent.
+  // Returns null if the key is absent.
   const YamlTree* Entry(absl::string_view key, Need need,
                         absl::string_view expected);
   // The same without an error, and without asking for the key.
@@ -82,9 +82,10 @@ class YamlMap {
   }
 
   bool Text(absl::string_view key, Need need, std::string* out);
-  // One word stands for a list of one.
+  // Reads a list of words. A single word counts as a list of one.
   bool Words(absl::string_view key, Need need, std::vector<std::string>* out);
-  // From `least` to 2^31 - 1, so that products of two do not overflow.
+  // Reads an integer from `least` to 2^31 - 1. The product of two does not
+  // overflow.
   bool Integer(absl::string_view key, Need need, int64_t least, int64_t* out);
   bool Number(absl::string_view key, Need need, double* out);  // Above 0.
   bool Flag(absl::string_view key, Need need, bool* out);
@@ -100,10 +101,10 @@ class YamlMap {
     return chosen >= 0;
   }
 
-  // Errors for keys that were not asked for, or that stand there twice.
+  // Adds errors for keys that were not asked for or are given twice.
   void Finish();
 
-  // An error at a key, or at the map itself where it does not have that key.
+  // Adds an error at a key, or at the map itself if it lacks the key.
   void Error(absl::string_view key, absl::string_view what);
   // An error that names what was found instead at `entry`, the value of `key`.
   void Expected(const YamlTree& entry, absl::string_view key,

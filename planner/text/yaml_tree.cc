@@ -30,9 +30,10 @@ std::string TooDeep() {
                       " levels; an alias may contain itself");
 }
 
-// The line on which so many more brackets have opened than closed that the
-// library would take gigabytes for them; 0 where none does. Those in texts and
-// comments count as well, so the bound is far above kMaximumDepth.
+// Returns the first line on which so many more brackets have opened than closed
+// that the library would need gigabytes; 0 if there is none. It also counts
+// brackets in quoted text and comments, so the limit is far above
+// kMaximumDepth.
 int LineOfDeepBrackets(absl::string_view text) {
   constexpr int kMaximumOpen = 10'000;
   int num_open = 0;
@@ -46,7 +47,7 @@ int LineOfDeepBrackets(absl::string_view text) {
   return 0;
 }
 
-// The first line that is not UTF-8.
+// Returns the first line that is not UTF-8.
 int LineOfBadByte(absl::string_view text) {
   int line = 1;
   for (const absl::string_view part : absl::StrSplit(text, '\n')) {
@@ -61,7 +62,7 @@ class TreeBuilder {
   explicit TreeBuilder(const std::string& file_name) : file_name_(file_name) {}
 
   absl::Status Build(const YAML::Node& node, int depth, YamlTree* tree) {
-    // A missing value has no place of its own and keeps its key's line.
+    // A missing value has no position and keeps its key's line.
     if (node.Mark().line >= 0) tree->line = node.Mark().line + 1;
     if (depth > kMaximumDepth) {
       return Error(tree->line, TooDeep());
@@ -109,7 +110,7 @@ class TreeBuilder {
       tree->children.push_back({.line = line, .key = entry.first.Scalar()});
       YamlTree& child = tree->children.back();
       RETURN_IF_ERROR(Build(entry.second, depth + 1, &child));
-      // Messages point at the key, also when its value starts further down.
+      // Messages point at the key, even if its value starts on a later line.
       child.line = line;
     }
     return absl::OkStatus();
@@ -168,7 +169,8 @@ absl::StatusOr<YamlTree> ParseYaml(absl::string_view yaml,
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
         absl::StrCat(file_name, ": no memory to read it"));
-  } catch (const std::exception& error) {  // Of the standard library, in it.
+    // Thrown inside the standard library.
+  } catch (const std::exception& error) {
     return builder.Error(1, absl::StrCat("not valid YAML: ", error.what()));
   }
   return tree;
