@@ -19,10 +19,10 @@
 namespace millrace {
 namespace {
 
-// Predictions further off than this are said to be.
+// Predictions that are further off are marked as such.
 constexpr double kGoodPrediction = 0.25;
 
-// Devices by the job's pinned axes; nothing if one is open.
+// Returns the product of the job's pinned axes; nothing if one is open.
 std::optional<int64_t> PinnedDevices(const LayoutConstraints& layout) {
   if (!layout.pipeline || !layout.data || !layout.tensor) return std::nullopt;
   return int64_t{*layout.pipeline} * *layout.data * *layout.tensor *
@@ -102,8 +102,8 @@ std::vector<std::string> ChangesOf(const Layout& from, const Layout& to) {
   return changes;
 }
 
-// Whether a word of the recorded device's name with letters and digits, such as
-// H100, stands in what the profile says of itself.
+// Whether the profile describes the recorded device: it must contain a word of
+// the device's name that has letters and digits, such as H100.
 bool IsOfDevice(const std::string& device, const HardwareProfile& profile) {
   const std::string known =
       absl::AsciiStrToLower(absl::StrCat(profile.name, " ", profile.device.name,
@@ -117,7 +117,7 @@ bool IsOfDevice(const std::string& device, const HardwareProfile& profile) {
       return absl::StrContains(known, absl::AsciiStrToLower(word));
     }
   }
-  return true;  // A name that says no model contradicts none.
+  return true;  // A name without a model contradicts no profile.
 }
 
 void NoteOpenKeys(const LayoutConstraints& layout, Advice& advice) {
@@ -186,7 +186,7 @@ absl::StatusOr<Advice> Advise(const Trace& trace, const Diagnosis& diagnosis,
   ASSIGN_OR_RETURN(advice.measured_s, MeasuredSeconds(diagnosis));
   ASSIGN_OR_RETURN(advice.num_devices,
                    NumDevices(trace, job.layout, num_devices));
-  // One model must price both layouts.
+  // Both layouts must be priced by one model.
   const HardwareProfile& profile = cost.profile();
   SearchInput input{
       .job = job,
@@ -198,7 +198,7 @@ absl::StatusOr<Advice> Advise(const Trace& trace, const Diagnosis& diagnosis,
   ASSIGN_OR_RETURN(const Plan best, FindPlan(input, cost));
   advice.recorded = {recorded.layout, recorded.prediction};
   advice.best = {best.layout, best.prediction};
-  // A search that ends early may miss what the job has.
+  // A search that ends early may miss the job's own layout.
   if (advice.speedup() < 1) advice.best = advice.recorded;
   advice.changes = ChangesOf(advice.recorded.layout, advice.best.layout);
   NoteCaveats(trace, diagnosis, job, profile, advice);

@@ -1,6 +1,6 @@
-// What the planner would change about a recorded step. A trace says how long a
-// step took and what the device did; it says neither the model nor the batch
-// nor the layout, so these come from a job file.
+// Finds what the planner would change about a recorded step. A trace says how
+// long a step took and what the device did, but it has no model, batch or
+// layout. These come from a job file.
 
 #ifndef MILLRACE_PLANNER_DIAGNOSE_ADVICE_H_
 #define MILLRACE_PLANNER_DIAGNOSE_ADVICE_H_
@@ -20,10 +20,10 @@
 namespace millrace {
 
 // The time that a better layout could save at most, judged by the trace alone.
-// Kernels, launches and copies are not counted: no layout changes them.
+// Kernels, launches and copies are not counted, since no layout changes them.
 struct LayoutShare {
   int64_t exposed_communication_ns = 0;
-  int64_t waiting_ns = 0;  // Idle with work launched: for a transfer, mostly.
+  int64_t waiting_ns = 0;  // Idle with work launched, mostly for a transfer.
   int64_t window_ns = 0;
 };
 LayoutShare LayoutShareOf(const Diagnosis& diagnosis);
@@ -36,10 +36,10 @@ struct PlannedLayout {
 struct Advice {
   std::string profile;
   int32_t num_devices = 0;
-  double measured_s = 0;  // The step diagnosed, of its slowest device.
+  double measured_s = 0;  // The diagnosed step on its slowest device.
   PlannedLayout
-      recorded;        // What the job pins; the planner's where it does not.
-  PlannedLayout best;  // With no layout pinned.
+      recorded;        // The layout of the job; the planner fills open keys.
+  PlannedLayout best;  // With an open layout.
   std::vector<std::string> changes;  // From recorded to best: "tensor 4 to 2".
   // The questions that the trace, the job or the profile leaves open.
   std::vector<std::string> caveats;
@@ -48,24 +48,25 @@ struct Advice {
   double speedup() const {
     return recorded.prediction.step_time_s / best.prediction.step_time_s;
   }
-  // The step time of the best layout, if it falls as far short of its
-  // prediction as the recorded one does.
+  // The expected step time of the best layout, if it is as much slower than
+  // predicted as the recorded one.
   double expected_s() const { return measured_s / speedup(); }
-  // Recorded over predicted, of one layout: what no change of layout mends.
+  // Recorded over predicted time of one layout. No change of layout improves
+  // it.
   double shortfall() const {
     return measured_s / recorded.prediction.step_time_s;
   }
-  // Whether trace, job and profile can be of one step. Steps are seldom twice
-  // as fast as predicted, and slower where the host is late.
+  // Whether trace, job and profile can belong to one step. Steps are seldom
+  // twice as fast as predicted, but much slower if the host is late.
   bool fits_trace() const { return shortfall() > 0.5 && shortfall() < 5; }
 };
 
-// `job` is the one that was recorded, its layout section as it ran.
-// `num_devices` 0: the trace's world size, or the product of the job's axes.
+// `job` is the recorded job with the layout section as it ran. If `num_devices`
+// is 0, it is the trace's world size, or else the product of the job's axes.
 //
-// InvalidArgument, naming both sides, where trace, job and `num_devices`
-// disagree on the number of devices; for a diagnosis that is of no one step;
-// and as FindPlan.
+// Returns InvalidArgument if trace, job and `num_devices` disagree on the
+// number of devices, naming both sides, and for a diagnosis of more than one
+// step. Other errors are those of FindPlan().
 absl::StatusOr<Advice> Advise(const Trace& trace, const Diagnosis& diagnosis,
                               const JobSpec& job, int32_t num_devices,
                               const CostModel& cost);

@@ -1,4 +1,4 @@
-// The half of diagnosis_text.h that is for programs.
+// Writes diagnosis_text.h's JSON for programs.
 
 #include "absl/strings/str_cat.h"
 #include "base/json.h"
@@ -8,7 +8,7 @@
 namespace millrace {
 namespace {
 
-// Keys in the order of writing, which is the order of docs/diagnose.md.
+// Keys keep the order of writing, which is that of docs/diagnose.md.
 using OrderedJson = nlohmann::ordered_json;
 
 double Seconds(int64_t ns) { return ns * 1e-9; }
@@ -186,7 +186,8 @@ std::string DiagnosisToJson(const std::string& name, const Trace& trace,
       {"exposed_communication_s", Seconds(share.exposed_communication_ns)},
       {"waiting_s", Seconds(share.waiting_ns)}};
   root["plan"] = advice == nullptr ? OrderedJson(nullptr) : AdviceJson(*advice);
-  // Names may hold any bytes; what is no UTF-8 is replaced, not thrown at.
+  // Names may hold any bytes. Bytes that are not UTF-8 are replaced, since the
+  // library would throw.
   return absl::StrCat(JsonText(root, 2), "\n");
 }
 

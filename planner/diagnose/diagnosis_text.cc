@@ -25,7 +25,7 @@ std::string Share(int64_t part_ns, int64_t whole_ns) {
   return absl::StrFormat("%.1f %%", 100.0 * part_ns / whole_ns);
 }
 
-// A demangled template fills pages; its beginning tells what it is.
+// A demangled template fills pages, but its beginning tells what it is.
 std::string ShortName(absl::string_view name, size_t width) {
   absl::ConsumePrefix(&name, "void ");
   if (name.size() <= width) return std::string(name);

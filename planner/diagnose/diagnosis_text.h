@@ -1,4 +1,4 @@
-// A diagnosis for people, and for programs.
+// Writes a diagnosis as text for people and as JSON for programs.
 
 #ifndef MILLRACE_PLANNER_DIAGNOSE_DIAGNOSIS_TEXT_H_
 #define MILLRACE_PLANNER_DIAGNOSE_DIAGNOSIS_TEXT_H_
@@ -11,18 +11,19 @@
 
 namespace millrace {
 
-// Tables and hints, ending in a newline. `name` is what the trace is called.
-// `advice` is null where no job was named.
+// Writes tables and hints that end in a newline. `name` is the trace's name.
+// `advice` is null if no job was named.
 std::string DiagnosisToText(const std::string& name, const Trace& trace,
                             const Diagnosis& diagnosis,
                             const Advice* advice = nullptr);
 
-// One JSON object and a newline; docs/diagnose.md lists its keys. Seconds.
+// Writes one JSON object and a newline. docs/diagnose.md lists its keys. Times
+// are in seconds.
 std::string DiagnosisToJson(const std::string& name, const Trace& trace,
                             const Diagnosis& diagnosis,
                             const Advice* advice = nullptr);
 
-// "launch", "synchronize", "allocate", "queued", "unknown", "end".
+// Returns "launch", "synchronize", "allocate", "queued", "unknown" or "end".
 const char* GapCauseName(GapCause cause);
 
 }  // namespace millrace

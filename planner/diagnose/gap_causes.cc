@@ -14,7 +14,7 @@ enum class CallKind { kLaunch, kWait, kAllocate };
 
 CallKind KindOf(absl::string_view name) {
   if (absl::StrContains(name, "Synchronize")) return CallKind::kWait;
-  // cudaMallocAsync is ordered like a kernel and stalls nobody.
+  // cudaMallocAsync is ordered like a kernel and blocks no host thread.
   const bool is_async = absl::StrContains(name, "Async");
   for (const char* piece : {"Malloc", "Free", "MemAlloc", "MemMap", "MemUnmap",
                             "MemCreate", "MemRelease"}) {

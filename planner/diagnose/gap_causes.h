@@ -1,4 +1,5 @@
-// Why a GPU was idle: what the host did before the work that ended the gap.
+// Explains why a GPU was idle: what the host did before the work that ended the
+// gap.
 
 #ifndef MILLRACE_PLANNER_DIAGNOSE_GAP_CAUSES_H_
 #define MILLRACE_PLANNER_DIAGNOSE_GAP_CAUSES_H_
@@ -19,13 +20,13 @@ class GapExplainer {
  public:
   explicit GapExplainer(const Trace& trace);
 
-  // The gap `idle` that `next` ended; null: nothing did.
+  // Explains the gap `idle` that `next` ended; null if nothing followed.
   Gap Explain(int32_t device, const Interval& idle, const GpuEvent* next) const;
 
-  // The call that launched `event`, or null.
+  // Returns the call that launched `event`, or null.
   const HostCall* LaunchOf(const GpuEvent& event) const;
 
-  // How much of `idle` lies within calls that launch.
+  // Returns how much of `idle` lies within calls that launch work.
   int64_t LaunchCallNs(const Interval& idle) const;
 
  private:
@@ -33,7 +34,7 @@ class GapExplainer {
 
   const Trace& trace_;
   std::unordered_map<int64_t, const HostCall*> launch_by_correlation_;
-  // By start. Calls of one thread never overlap.
+  // Sorted by start. Calls of one thread never overlap.
   std::map<int64_t, std::vector<Interval>> waits_by_thread_;
   TimeSet launch_calls_;
   TimeSet allocations_;

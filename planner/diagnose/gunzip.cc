@@ -1,4 +1,4 @@
-// The door to zlib.
+// Only this file includes zlib.
 
 #include "planner/diagnose/gunzip.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kPackedBytes = size_t{64} << 10;
 constexpr size_t kPlainBytes = size_t{256} << 10;
-// The largest window, and a header of gzip's.
+// The largest window; 16 more asks for gzip's header.
 constexpr int kWindowBits = 15 + 16;
 
 }  // namespace
@@ -23,7 +23,7 @@ struct GunzipBuffer::State {
   z_stream stream{};
   std::array<char, kPackedBytes> packed;
   std::array<char, kPlainBytes> plain;
-  bool is_between_parts = false;  // A part has ended, no other has begun.
+  bool is_between_parts = false;  // One member ended, no other began.
 };
 
 GunzipBuffer::GunzipBuffer(std::istream& packed)

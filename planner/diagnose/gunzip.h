@@ -1,4 +1,5 @@
-// Unpacks gzip while it is read, so that a packed trace is never held whole.
+// Unpacks gzip while it is read, so that a packed trace is never held in memory
+// as a whole.
 
 #ifndef MILLRACE_PLANNER_DIAGNOSE_GUNZIP_H_
 #define MILLRACE_PLANNER_DIAGNOSE_GUNZIP_H_
@@ -10,21 +11,22 @@
 
 namespace millrace {
 
-// The unpacked text of a stream of gzip (RFC 1952), of several parts too; read
-// it through an istream. Ends early at what is damaged or cut: error() says so.
+// Provides the unpacked text of a gzip stream (RFC 1952), also of several
+// members; read it through an istream. It ends early where the stream is
+// damaged or cut; error() then says so.
 class GunzipBuffer : public std::streambuf {
  public:
   explicit GunzipBuffer(std::istream& packed);  // Borrowed.
   ~GunzipBuffer() override;
 
-  // Empty while all is well.
+  // Empty if there was no error.
   const std::string& error() const { return error_; }
 
  protected:
   int_type underflow() override;
 
  private:
-  struct State;  // Of the library.
+  struct State;  // State of the library.
 
   const std::unique_ptr<State> state_;
   std::string error_;

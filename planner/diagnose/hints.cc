@@ -88,8 +88,8 @@ Hint ShortKernelHint(const DeviceTime& total) {
       .saves_at_most_ns = total.short_kernel_ns};
 }
 
-// Kernels that read and write memory and compute little; what is between them
-// need not leave the chip.
+// These kernels move memory and compute little. Fusing them keeps their
+// intermediate results on the chip.
 Hint MemoryBoundHint(const DeviceTime& total) {
   int64_t time_ns = 0;
   int64_t num_kernels = 0;

@@ -13,16 +13,17 @@
 namespace millrace {
 
 struct Hint {
-  std::string id;        // "exposed_all-gather": stable, for programs.
-  std::string evidence;  // The figures it rests on.
+  std::string id;        // "exposed_all-gather"; programs may rely on it.
+  std::string evidence;  // The figures behind the hint.
   std::string remedy;
-  // The time saved if the cause were gone entirely and nothing else slower.
-  // This is a bound and no forecast. The bounds of two hints may cover the same
-  // time, so they do not add up.
+  // An upper bound: the time saved if the cause vanished and nothing else got
+  // slower. It is no forecast. Bounds of two hints may cover the same time, so
+  // they do not add up.
   int64_t saves_at_most_ns = 0;
 };
 
-// Largest bound first; those below a hundredth of the window are left out.
+// Returns hints with the largest bound first. Leaves out those below a
+// hundredth of the window.
 std::vector<Hint> HintsFor(const Diagnosis& diagnosis);
 
 }  // namespace millrace

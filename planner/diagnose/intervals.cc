@@ -48,7 +48,7 @@ TimeSet Subtract(const TimeSet& a, const TimeSet& b) {
   size_t j = 0;
   for (Interval left : a) {
     while (j < b.size() && b[j].end_ns <= left.start_ns) ++j;
-    // b[k] may reach into the next interval of `a`, so j stays behind.
+    // b[k] may reach into the next interval of `a`, so j must not pass it.
     for (size_t k = j; k < b.size() && b[k].start_ns < left.end_ns; ++k) {
       if (b[k].start_ns > left.start_ns) {
         rest.push_back({left.start_ns, b[k].start_ns});

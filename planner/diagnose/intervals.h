@@ -1,7 +1,7 @@
-// Exact arithmetic on sets of time. A set is a list of intervals that is
-// sorted, disjoint and without empty ones; MergeIntervals makes one of any
-// list. Whole nanoseconds, so that nothing is rounded and the parts of a window
-// add up to it.
+// Exact arithmetic on sets of time. A set is a sorted list of disjoint
+// intervals, none empty; MergeIntervals() makes one from any list. Times are
+// whole nanoseconds, so nothing is rounded and the parts of a window add up to
+// it.
 
 #ifndef MILLRACE_PLANNER_DIAGNOSE_INTERVALS_H_
 #define MILLRACE_PLANNER_DIAGNOSE_INTERVALS_H_
@@ -22,14 +22,14 @@ struct Interval {
 
 using TimeSet = std::vector<Interval>;
 
-// The set that any list of intervals covers; touching ones become one, and
-// those that end before they start count as empty.
+// Returns the set that the intervals cover. Touching intervals are joined.
+// Intervals that end before they start count as empty.
 TimeSet MergeIntervals(std::vector<Interval> intervals);
 
 TimeSet Unite(const TimeSet& a, const TimeSet& b);
 TimeSet Intersect(const TimeSet& a, const TimeSet& b);
 
-// What is in `a` and not in `b`.
+// Returns the part of `a` that is not in `b`.
 TimeSet Subtract(const TimeSet& a, const TimeSet& b);
 
 int64_t TotalNs(const TimeSet& set);

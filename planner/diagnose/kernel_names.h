@@ -1,4 +1,4 @@
-// What a GPU kernel does, judged by its name: the one table of name patterns.
+// The table of name patterns that tells what a GPU kernel does.
 
 #ifndef MILLRACE_PLANNER_DIAGNOSE_KERNEL_NAMES_H_
 #define MILLRACE_PLANNER_DIAGNOSE_KERNEL_NAMES_H_
@@ -8,8 +8,8 @@
 
 namespace millrace {
 
-// In the order in which time is attributed where kernels of several categories
-// run at once: the first one gets it.
+// If kernels of several categories run at once, the category that stands first
+// here gets the time.
 enum class KernelCategory {
   kGemm,
   kAttention,
@@ -47,16 +47,15 @@ struct KernelPatterns {
 
 absl::Span<const KernelPatterns> AllKernelPatterns();
 
-// kOther where no pattern fits.
+// Returns kOther if no pattern fits.
 KernelCategory CategorizeKernel(absl::string_view name);
 
-// `recorded` is what the profiler noted as the kernel's "Collective name", or
-// "". It decides where it is known, since an all-to-all's kernel is called
-// SendRecv.
+// `recorded` is the kernel's "Collective name" by the profiler, or "". It
+// decides if it is known, since the kernel of an all-to-all is called SendRecv.
 Collective CollectiveOf(absl::string_view kernel_name,
                         absl::string_view recorded);
 
-// "GEMM", "all-gather".
+// Returns a name such as "GEMM" or "all-gather".
 absl::string_view CategoryName(KernelCategory category);
 absl::string_view CollectiveName(Collective collective);
 

@@ -1,5 +1,5 @@
 // The recorded events of a training step that a diagnosis needs. A plain value:
-// trace_reader.h fills it from a file, tests fill it by hand.
+// trace_reader.h fills it from a file, and tests fill it by hand.
 
 #ifndef MILLRACE_PLANNER_DIAGNOSE_TRACE_H_
 #define MILLRACE_PLANNER_DIAGNOSE_TRACE_H_
@@ -16,7 +16,7 @@ namespace millrace {
 
 inline constexpr int64_t kNoId = -1;
 
-// Kernels' names are long and few, so events hold indices into Trace::names.
+// Names of kernels are long and few, so events hold indices into Trace::names.
 inline constexpr int32_t kNoName = -1;
 
 enum class GpuWork { kKernel, kCopy, kFill };
@@ -28,8 +28,8 @@ struct GpuEvent {
   GpuWork work = GpuWork::kKernel;
   int32_t name_idx = kNoName;
   int32_t collective_idx = kNoName;  // "Collective name", if recorded.
-  int64_t correlation = kNoId;       // Of the HostCall that launched it.
-  int64_t external_id = kNoId;       // Of the HostOp that it belongs to.
+  int64_t correlation = kNoId;       // The HostCall that launched it.
+  int64_t external_id = kNoId;       // The HostOp that it belongs to.
 };
 
 // A call of the CUDA runtime or driver that launches, waits or allocates.
@@ -50,7 +50,7 @@ struct HostOp {
 struct StepMark {
   int64_t step = 0;
   Interval time;
-  std::optional<int32_t> device;  // None: the host's own.
+  std::optional<int32_t> device;  // Absent: the host's own mark.
 };
 
 struct Trace {
@@ -64,11 +64,11 @@ struct Trace {
   std::optional<int64_t> rank;
   std::optional<int64_t> world_size;
 
-  int64_t num_events = 0;   // Of any sort.
+  int64_t num_events = 0;   // Of all kinds.
   int64_t num_skipped = 0;  // GPU events without a usable ts or dur.
 };
 
-// Puts the lists into the order that the fields promise.
+// Sorts the lists as the fields promise.
 void SortTrace(Trace& trace);
 
 }  // namespace millrace

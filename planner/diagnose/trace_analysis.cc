@@ -101,7 +101,7 @@ struct Piece {
   const GpuEvent* event;
   Interval time;
   bool is_copy;             // Or a fill.
-  KernelCategory category;  // Of kernels.
+  KernelCategory category;  // For kernels.
 
   bool is_communication() const {
     return !is_copy && category == KernelCategory::kCommunication;
@@ -121,8 +121,8 @@ TimeSet TimeOf(const std::vector<Piece>& pieces, Predicate wanted) {
 // The disjoint parts of a window.
 struct Parts {
   TimeSet compute;
-  TimeSet communication;  // All of it.
-  TimeSet copy;           // All of it.
+  TimeSet communication;  // Also where a kernel computes.
+  TimeSet copy;           // Also where a kernel runs.
   TimeSet idle;
   TimeSplit split;
 };
@@ -197,7 +197,7 @@ class DeviceAnalysis {
       ++time.num_kernels;
       time.sum_ns += piece.time.length_ns();
     }
-    // Communication stands last in the enum, after all compute.
+    // Communication comes last in the enum, after all compute.
     TimeSet earlier;
     for (int i = 0; i < kNumKernelCategories; ++i) {
       const TimeSet own = TimeOf(pieces_, [i](const Piece& piece) {
@@ -283,7 +283,7 @@ class DeviceAnalysis {
   }
 
   void AddGaps() {
-    // pieces_ is in the order of starts, as the trace's events are.
+    // pieces_ is sorted by start, as the trace's events are.
     size_t piece_idx = 0;
     for (const Interval& idle : parts_.idle) {
       while (piece_idx < pieces_.size() &&
@@ -394,8 +394,8 @@ absl::Status NoSuchStep(int64_t step, const std::vector<RecordedStep>& steps) {
                    absl::StrJoin(steps, ", ", number)));
 }
 
-// The step of median length; of an even number of steps the shorter of the two
-// in the middle.
+// Returns the step of median length; for an even number of steps the shorter of
+// the two in the middle.
 int64_t MedianStep(std::vector<RecordedStep> steps) {
   std::ranges::stable_sort(steps, {}, &RecordedStep::length_ns);
   return steps[(steps.size() - 1) / 2].step;

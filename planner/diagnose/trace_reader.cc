@@ -31,7 +31,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Where in the document a value stands. Everything else is skipped.
+// The places of the document whose values are read. All others are skipped.
 enum class Place {
   kOutside,
   kRoot,
@@ -44,7 +44,7 @@ enum class Place {
   kSkipped,
 };
 
-// The fields of one event, until its closing brace says that it is whole.
+// The fields of one event, collected until its closing brace completes it.
 struct RawEvent {
   std::string phase;
   std::string category;
@@ -60,8 +60,8 @@ struct RawEvent {
   std::string collective;
 };
 
-// A number as the document spells it: times keep every digit, since a double
-// rounds today's microseconds with a fraction.
+// A number as the document spells it. Times keep every digit, since a double
+// would round microseconds with a fraction.
 struct Number {
   int64_t integer = 0;
   bool is_integer = true;
@@ -69,10 +69,11 @@ struct Number {
   absl::string_view text;
 };
 
-// Beyond this many microseconds (the year 2255) nanoseconds no longer fit.
+// Larger times in microseconds (from the year 2255) do not fit into
+// nanoseconds.
 constexpr int64_t kMaxMicroseconds = 9'000'000'000'000'000;
-// Nothing that a profiler records lasts a day, or starts that long before its
-// clock does; so ends, windows and sums of times fit as well.
+// No recorded event is a day long or starts so long before the profiler's
+// clock. So ends, windows and sums of times fit as well.
 constexpr int64_t kMaxEventNs = 100'000'000'000'000;
 
 std::optional<int64_t> Nanoseconds(const Number& microseconds) {
@@ -104,7 +105,8 @@ std::optional<int64_t> Nanoseconds(const Number& microseconds) {
   return negative ? -ns : ns;
 }
 
-// Which host calls explain a gap: those that launch work, wait or allocate.
+// Whether the call launches work, waits or allocates, since such calls explain
+// gaps.
 bool ExplainsGaps(absl::string_view name) {
   for (const char* piece :
        {"Launch", "Memcpy", "Memset", "Synchronize", "Malloc", "Free",
@@ -114,11 +116,11 @@ bool ExplainsGaps(absl::string_view name) {
   return false;
 }
 
-// The longest text or number, and what may stand between two of them. The
-// parser keeps a whole one in memory before anybody sees it.
+// Limits the length of a text or number and of the space between two of them,
+// since the parser keeps a whole one in memory.
 constexpr int64_t kMaxTokenBytes = int64_t{16} << 20;
 
-// Passes another buffer's bytes on in blocks, and ends early where more than
+// Passes on another buffer's bytes in blocks. It ends early when more than
 // kMaxTokenBytes have passed since `*since_token` was last set to zero.
 class TokenLimit : public std::streambuf {
  public:
@@ -247,7 +249,7 @@ class TraceHandler : public nlohmann::json_sax<Json> {
   bool start_array(std::size_t) override {
     Place inside = Place::kSkipped;
     if (place_ == Place::kOutside) {
-      inside = Place::kEvents;  // The bare list of Chrome's format.
+      inside = Place::kEvents;  // Chrome's format also allows a bare list.
     } else if (place_ == Place::kRoot && key_ == "traceEvents") {
       inside = Place::kEvents;
       saw_events_ = true;
@@ -265,7 +267,7 @@ class TraceHandler : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t position, const std::string& last_token,
                    const nlohmann::detail::exception& error) override {
     error_position = position;
-    // The library's text opens with its own name, number and position.
+    // The library's message begins with its own name, a number and a position.
     const std::string text = error.what();
     const size_t reason = text.find(": ");
     error_reason = reason == text.npos ? text : text.substr(reason + 2);
@@ -288,7 +290,7 @@ class TraceHandler : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  // False, which ends the reading, where values nest too deep.
+  // Returns false, which ends the reading, if values nest too deeply.
   bool Enter(Place inside) {
     SeeToken();
     outer_.push_back(place_);
@@ -342,7 +344,7 @@ class TraceHandler : public nlohmann::json_sax<Json> {
     }
     if (key_ == "device") event_.device = value;
     if (key_ == "stream") event_.stream = value;
-    // Zero stands for an unknown one.
+    // Zero stands for an unknown id.
     if (value <= 0) return;
     if (key_ == "correlation") event_.correlation = value;
     // "external id" until PyTorch 1.13 or so.
@@ -365,7 +367,7 @@ class TraceHandler : public nlohmann::json_sax<Json> {
     return Interval{*event_.start_ns, *event_.start_ns + *event_.duration_ns};
   }
 
-  // PyTorch 1.8 to 1.12 wrote some categories by other names, in capitals.
+  // PyTorch 1.8 to 1.12 wrote some categories with other names, in capitals.
   void FinishEvent() {
     ++trace.num_events;
     if (event_.phase != "X") return;

@@ -28,10 +28,12 @@ namespace {
 
 constexpr size_t kMostCauses = 10;
 
-// Of the logarithm, of log-normal times with this deviation over their mean.
+// Returns the standard deviation of the logarithm of log-normal times whose own
+// standard deviation is `noise` times their mean.
 double SigmaOf(double noise) { return std::sqrt(std::log1p(noise * noise)); }
 
-// What one stage spends in passes and at its ends, by its instructions.
+// Sums the time that one stage spends in passes and at its ends, by its
+// instructions.
 void AddStage(const Program& program, const RankTimeline& rank,
               ClusterStep* step) {
   ChunkCosts& chunk = step->costs.chunks[program.stage];
@@ -41,7 +43,7 @@ void AddStage(const Program& program, const RankTimeline& rank,
     const Instruction& instruction = program.instructions[event.instruction];
     const double seconds = event.end_s - event.start_s;
     if (instruction.lane == Lane::kDataComm) {
-      // What all stages do together is mostly waiting for each other.
+      // Ops that all stages do together mostly wait for each other.
       if (std::get<CollectiveAttributes>(instruction.attributes).group ==
           Group::kWorld) {
         continue;
@@ -61,7 +63,7 @@ void AddStage(const Program& program, const RankTimeline& rank,
       chunk.input_gradient_s += seconds / m;
     }
   }
-  // Nothing is computed meanwhile.
+  // No computing happens meanwhile.
   const double waited_s = BreakDown(program, rank).exposed_tensor_comm_s / m;
   const double backward_s = chunk.input_gradient_s + chunk.weight_gradient_s;
   const double forward_share =
@@ -70,8 +72,8 @@ void AddStage(const Program& program, const RankTimeline& rank,
   chunk.input_gradient_s += (1 - forward_share) * waited_s;
 }
 
-// The passes of a plan that was simulated by instructions. Transfers are left
-// out, which those hide.
+// Returns the passes of a plan that was simulated by instructions. Leaves out
+// transfers, since the simulated passes hide them.
 absl::StatusOr<ClusterStep> StepOfTimeline(const ModelSpec& model,
                                            const Plan& plan) {
   const Layout& layout = plan.layout;
@@ -103,7 +105,7 @@ absl::StatusOr<ClusterStep> StepOfTimeline(const ModelSpec& model,
   return step;
 }
 
-// Prices of a layout's passes and ends.
+// The prices of a layout's passes and ends.
 struct Prices {
   PipelineCosts costs;
   StepModel::StepEnds ends;
@@ -146,8 +148,8 @@ absl::Status WrongLink(const DegradedLink& link,
                           })));
 }
 
-// What everything takes with such a link everywhere, over what it takes without
-// it: where the link is used is the simulation's to say.
+// Returns the ratio of times with the slow link on every node and without it.
+// The simulation decides where the link is used.
 absl::StatusOr<SlowLink> PriceLink(const ModelSpec& model, const Plan& plan,
                                    const HardwareProfile& profile,
                                    const DegradedLink& asked) {
@@ -192,7 +194,8 @@ absl::StatusOr<ClusterOptions> OptionsOf(const ModelSpec& model,
                          .seed = spec.seed,
                          .keeps_timeline = false,
                          .finds_causes = true};
-  if (!plan.timeline.ranks.empty()) options.overlap = {};  // Already in there.
+  // The timeline already includes it.
+  if (!plan.timeline.ranks.empty()) options.overlap = {};
   const int64_t num_ranks = plan.layout.num_ranks();
   const int64_t num_nodes =
       (num_ranks + profile.ranks_per_host - 1) / profile.ranks_per_host;
@@ -237,7 +240,7 @@ std::string RanksText(const ClusterStep& step, const SlowdownCause& cause,
           : absl::StrCat(" of nodes ", first_node, " to ", last_node));
 }
 
-// ", over fabric of node 3", of the slow links of nodes [first, last].
+// Names the slow links of nodes [first, last]: ", over fabric of node 3".
 std::string LinksText(const DisturbanceSpec& spec, int64_t first,
                       int64_t last) {
   std::string text;
@@ -248,7 +251,7 @@ std::string LinksText(const DisturbanceSpec& spec, int64_t first,
   }
   return text;
 }
-// Of those that any rank may have.
+// Names the slow links that any rank may have.
 std::string LinksText(const DisturbanceSpec& spec) {
   return LinksText(spec, 0, std::numeric_limits<int64_t>::max());
 }
@@ -291,7 +294,7 @@ std::string CauseText(const ClusterStep& step, const SlowdownCause& cause,
 
 int32_t StepsFor(const ClusterStep& step, const DisturbanceSpec& spec) {
   if (spec.num_steps.has_value()) return *spec.num_steps;
-  // Passes both ways and their transfers.
+  // Passes in both directions and their transfers.
   const double ops = 4.0 * static_cast<double>(step.costs.chunks.size()) *
                      step.costs.num_microbatches * step.num_replicas;
   return static_cast<int32_t>(std::clamp(kSearchBudget.drawn_ops / ops,

@@ -14,7 +14,7 @@
 namespace millrace {
 namespace {
 
-// "20%" or "0.2".
+// Reads "20%" or "0.2".
 std::optional<double> ParseShare(absl::string_view text) {
   const bool is_percent = absl::ConsumeSuffix(&text, "%");
   double value = 0;
@@ -24,7 +24,7 @@ std::optional<double> ParseShare(absl::string_view text) {
   return is_percent ? value / 100 : value;
 }
 
-// One option's "KEY=VALUE,KEY=VALUE".
+// The settings "KEY=VALUE,KEY=VALUE" of one option.
 class OptionSettings {
  public:
   static absl::StatusOr<OptionSettings> Read(absl::string_view option,
@@ -45,7 +45,7 @@ class OptionSettings {
   absl::Status Wrong(absl::string_view what) const {
     return absl::InvalidArgumentError(absl::StrCat(expected_, "; ", what));
   }
-  // Takes the setting away; nothing where it is not there.
+  // Removes the setting and returns it; nothing if it is not there.
   std::optional<std::string> Take(const std::string& key) {
     const auto found = values_.find(key);
     if (found == values_.end()) return std::nullopt;

@@ -15,27 +15,28 @@ namespace {
 
 constexpr double kSecondsPerHour = 3600;
 
-// How many nodes are absent at a time. A quantile is the least number of nodes
-// that suffices.
+// The distribution of the number of absent nodes. Its quantile is the least
+// number of nodes that suffices.
 using AbsentNodes = boost::math::poisson_distribution<
     double,
     boost::math::policies::policy<boost::math::policies::discrete_quantile<
         boost::math::policies::integer_round_up>>>;
 
-// Shares of all time by how many nodes are missing at once, in steady state.
-// The job runs on all its nodes while spares last, then on fewer as far as
-// there are plans, and else waits, while nothing more fails.
+// Shares of the time by the number of missing nodes, in steady state. The job
+// runs on all its nodes while spares last, then on fewer as far as there are
+// plans. Otherwise it waits, and nothing fails meanwhile.
 struct NodeStates {
-  std::vector<double> running_on_fewer;  // [i]: i nodes too few; [0]: all.
+  std::vector<double> running_on_fewer;  // Index: missing nodes; [0]: none.
   double waiting = 0;
 };
 
-// A birth-death chain: a node fails for good every `node_failure_s` seconds of
-// its running, and `absent` nodes come back one every repair_s / absent.
+// Solves a birth-death chain: a node fails for good after `node_failure_s`
+// seconds of running on average, and each of `absent` nodes comes back after
+// repair_s.
 NodeStates StatesOf(double num_nodes, double node_failure_s, double repair_s,
                     int32_t num_spares, int32_t num_plans) {
   const int32_t last = num_spares + num_plans + 1;
-  // Logarithms: with many nodes absent, products overflow.
+  // Logarithms, since products overflow with many absent nodes.
   std::vector<double> weight(last + 1, 0);
   double largest = 0;
   for (int32_t absent = 1; absent <= last; ++absent) {
@@ -84,7 +85,7 @@ class Predictor {
                       static_cast<double>(spec.checkpoint_bytes_per_second)),
                   .checkpoint_lag_s = spec.checkpoint_lag_seconds,
                   .recovery_s = spec.recovery_seconds} {
-    // No checkpoint is free; and one that were would be taken all the time.
+    // No checkpoint is free; a free one would be taken all the time.
     failures_.checkpoint_s = std::max(failures_.checkpoint_s, 1e-3);
     interval_steps_ = BestSteps();
   }
@@ -94,7 +95,7 @@ class Predictor {
     const int32_t enough = SparesFor(MeanAbsent(), spec_.spare_confidence);
     if (spec_.objective != "cost") return With(enough);
     GoodputReport best = With(0);
-    // Beyond twice those that nearly always suffice, spares only cost.
+    // More than twice the spares that nearly always suffice only cost money.
     for (int32_t spares = 1; spares <= 2 * enough + 1; ++spares) {
       const GoodputReport report = With(spares);
       if (report.tokens_per_dollar > best.tokens_per_dollar) best = report;
@@ -104,7 +105,7 @@ class Predictor {
 
  private:
   double RepairSeconds() const { return spec_.repair_hours * kSecondsPerHour; }
-  // Of one node, for good.
+  // Mean seconds until one node fails for good.
   double NodeFailureSeconds() const {
     return failures_.mean_time_between_failures_s * num_nodes_ /
            spec_.repair_share;
@@ -124,7 +125,8 @@ class Predictor {
     return useful(below + 1) > useful(below) ? below + 1 : below;
   }
 
-  // Shares of running with `missing` nodes too few; fewer nodes fail less.
+  // Returns the shares of running with `missing` nodes too few. Fewer nodes
+  // fail less often.
   TimeShares SharesWithout(size_t missing) const {
     FailureModel failures = failures_;
     failures.mean_time_between_failures_s *=
@@ -133,8 +135,8 @@ class Predictor {
                     static_cast<double>(interval_steps_) * input_.step_time_s);
   }
 
-  // Adds up the shares with so many plans for fewer nodes; goodput_fraction is
-  // what they leave.
+  // Adds up the shares with `num_plans` plans for fewer nodes. goodput_fraction
+  // is the rest.
   void FillShares(int32_t num_spares, int32_t num_plans,
                   GoodputReport* report) const {
     const NodeStates states = StatesOf(num_nodes_, NodeFailureSeconds(),
@@ -148,8 +150,8 @@ class Predictor {
           missing == 0 ? 1 : input_.throughput_by_nodes_lost[missing - 1];
       TimeShares parts = SharesWithout(missing);
       if (missing > 0) {
-        // Going back to more nodes, once one is repaired: a checkpoint and a
-        // start, which nothing is lost by beside their time.
+        // Going back to more nodes after a repair takes a checkpoint and a
+        // start, and loses no work.
         const double returns_per_s =
             static_cast<double>(missing + num_spares) / RepairSeconds();
         const double moving = std::min(
@@ -211,9 +213,8 @@ GoodputReport WithoutFailures(const GoodputSpec& spec,
 
 TimeShares SharesOf(const FailureModel& failures, double interval_s) {
   const double m = failures.mean_time_between_failures_s;
-  // Between two failures the time M e^(recovery / M) passes on average, and
-  // e^(-lag / M) / (e^((interval + checkpoint) / M) - 1) checkpoints come to
-  // count.
+  // Between two failures, the mean time is M e^(recovery / M), and e^(-lag / M)
+  // / (e^((interval + checkpoint) / M) - 1) checkpoints come to count.
   TimeShares shares;
   shares.useful =
       interval_s / m *
@@ -230,10 +231,10 @@ double BestCheckpointInterval(const FailureModel& failures) {
   const double m = failures.mean_time_between_failures_s;
   const double c = failures.checkpoint_s / m;
   CHECK(c > 0) << failures.checkpoint_s << " s a checkpoint";
-  if (c > 30) return m;  // To rounding.
-  // The derivative vanishes at x = interval / M with x + log(1 - x) + c = 0.
-  // That is concave and falls; both bounds are above its root, so Newton's
-  // steps come down to it.
+  if (c > 30) return m;  // Equal up to rounding.
+  // The derivative is zero at x = interval / M with x + log(1 - x) + c = 0.
+  // This function is concave and falls, and both bounds lie above its root, so
+  // Newton's steps descend to it.
   const double bound = std::min(std::sqrt(2 * c), -std::expm1(-1 - c));
   constexpr int kBits = 50;
   std::uintmax_t num_steps = 100;
@@ -248,7 +249,7 @@ double BestCheckpointInterval(const FailureModel& failures) {
 int32_t SparesFor(double mean_absent, double confidence) {
   CHECK(confidence < 1) << confidence;
   if (mean_absent <= 0) return 0;
-  // More than anyone has, and twice as many can still be counted.
+  // More nodes than anyone has; twice as many still fit the type.
   constexpr double kMost = 1e9;
   return static_cast<int32_t>(std::min(
       kMost, boost::math::quantile(AbsentNodes(mean_absent), confidence)));

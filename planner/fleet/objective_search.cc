@@ -12,11 +12,11 @@ constexpr double kSpareConfidences[] = {0.5, 0.9, 0.99, 0.999};
 
 double CheckpointBytes(const Plan& plan) {
   const auto kept = static_cast<double>(plan.prediction.optimizer_bytes);
-  // In fp32 the weights themselves are what in bf16 are the master weights.
+  // An fp32 layout has no master weights, so its weights are saved instead.
   return plan.layout.precision == Precision::kFloat32 ? 1.5 * kept : kept;
 }
 
-// Numbers of devices worth a plan, the most first.
+// Returns the numbers of devices to plan for, the largest first.
 std::vector<int32_t> DeviceCounts(const SearchInput& input,
                                   int32_t devices_per_node) {
   const GoodputSpec& spec = input.job.goodput;
@@ -39,9 +39,9 @@ std::vector<int32_t> DeviceCounts(const SearchInput& input,
   return counts;
 }
 
-// With 1, 2, ... nodes fewer than `plan` trains on, the throughput of the best
-// of `plans` that has enough devices, over its own; up to the last that any
-// has.
+// Returns the throughput with 1, 2, ... nodes fewer than `plan` trains on, over
+// its own, as the best of `plans` that fits gives it. Ends with the last number
+// that has a plan.
 std::vector<double> ThroughputOnFewer(const Plan& plan,
                                       const std::vector<Plan>& plans,
                                       int32_t devices_per_node) {
@@ -79,7 +79,7 @@ absl::StatusOr<ObjectivePlan> FindPlanForObjective(const SearchInput& input,
                                                    int32_t devices_per_node) {
   const GoodputSpec& spec = input.job.goodput;
   std::vector<Plan> plans;
-  std::vector<int32_t> counts;  // Of devices, by plan.
+  std::vector<int32_t> counts;  // Devices of each plan.
   absl::Status first_error;
   for (const int32_t count : DeviceCounts(input, devices_per_node)) {
     SearchInput part = input;
@@ -87,8 +87,8 @@ absl::StatusOr<ObjectivePlan> FindPlanForObjective(const SearchInput& input,
     absl::StatusOr<Plan> plan = FindPlan(part, cost);
     if (!plan.ok()) {
       first_error.Update(plan.status());
-      // Other numbers of devices cannot mend a profile that does not fit; and
-      // where devices may idle, what has no plan has none on fewer.
+      // Fewer devices do not help if the profile does not fit. And where
+      // devices may idle, a number without a plan has none with fewer devices.
       if (!absl::IsInvalidArgument(plan.status())) return first_error;
       if (input.all_axes) break;
       continue;
@@ -105,10 +105,10 @@ absl::StatusOr<ObjectivePlan> FindPlanForObjective(const SearchInput& input,
   for (const Plan& plan : plans) {
     GoodputInput figures = GoodputInputOf(plan, devices_per_node);
     if (spec.objective == "cost") {
-      // What is not used need not be paid.
+      // Unused devices need not be paid.
       figures.num_spare_nodes = -1;
     } else if (spec.objective == "goodput") {
-      // All there are: what does not train is spare.
+      // All devices are paid; those that do not train are spares.
       figures.num_spare_nodes = plan.num_idle_devices / devices_per_node;
       figures.throughput_by_nodes_lost =
           ThroughputOnFewer(plan, plans, devices_per_node);

@@ -1,6 +1,6 @@
-// Finds the plan that serves the job's goodput.objective best: the shortest
-// step, the most tokens over weeks with failures, or the cheapest tokens. The
-// objective decides how many devices train and how many are spares.
+// Finds the best plan for the job's goodput.objective: the shortest step, the
+// most tokens over weeks with failures, or the cheapest tokens. The objective
+// decides how many devices train and how many are spares.
 
 #ifndef MILLRACE_PLANNER_FLEET_OBJECTIVE_SEARCH_H_
 #define MILLRACE_PLANNER_FLEET_OBJECTIVE_SEARCH_H_
@@ -16,29 +16,33 @@
 
 namespace millrace {
 
-// A plan's figures as goodput needs them. Whole nodes that its layout leaves
-// idle are spares; without any, as many are supposed as GoodputInput's -1
-// means. A checkpoint holds fp32 weights and both moments.
+// Returns a plan's figures as goodput needs them. Whole nodes that its layout
+// leaves idle are spares; if there are none, GoodputInput's -1 decides. A
+// checkpoint holds fp32 weights and both moments.
 GoodputInput GoodputInputOf(const Plan& plan, int32_t devices_per_node);
 
 struct ObjectivePlan {
-  Plan plan;  // num_idle_devices counts those of `input` that do not train.
-  // The number of devices that FindPlan() planned for: all of `input`, or fewer
-  // for the objective.
+  // Its num_idle_devices counts the devices of `input` that do not train.
+  Plan plan;
+  // The number of devices that FindPlan() planned for. The objective may choose
+  // fewer than `input` has.
   int32_t num_devices = 0;
-  // Nothing where the job gives neither failures nor a price.
+  // Absent if the job gives neither failures nor a price.
   std::optional<GoodputReport> goodput;
 };
 
-// step_time: FindPlan. goodput: FindPlan for all nodes, and for all but as many
-// as are spares enough with probability 0.5, 0.9, 0.99 and 0.999; that which
-// yields most, where each may go on as one of the smaller when spares run out.
-// cost: FindPlan for all nodes, half of them, a quarter ...; that which is
-// cheapest a token, its spares beside it; the smaller of equals. Numbers of
-// devices that no layout can use are passed over.
+// Plans with FindPlan() for several numbers of devices and takes the best.
 //
-// `devices_per_node` is at least 1. Errors are those of FindPlan for all
-// devices, if it finds no plan for any number.
+// - step_time: all devices.
+// - goodput: all nodes, and all but as many as suffice as spares with
+//   probability 0.5, 0.9, 0.99 and 0.999. The plan with the highest yield wins;
+//   it may go on as one of the smaller plans when spares run out.
+// - cost: all nodes, half of them, a quarter, and so on, each with its spares.
+//   The plan with the cheapest token wins, of equals the smaller.
+//
+// Numbers of devices that no layout can use are skipped. `devices_per_node` is
+// at least 1. If there is no plan for any number, returns FindPlan()'s error
+// for all devices.
 absl::StatusOr<ObjectivePlan> FindPlanForObjective(const SearchInput& input,
                                                    const CostModel& cost,
                                                    int32_t devices_per_node);

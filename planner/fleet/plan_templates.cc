@@ -34,7 +34,7 @@ absl::StatusOr<Plan> Replan(const SearchInput& input, int32_t num_lost_devices,
                      input.num_devices, " devices: none is left"));
   }
   if (!left.all_axes) {
-    // Workers use all devices of a run.
+    // Workers must use all devices of a run.
     const int32_t most = left.num_devices;
     while (left.num_devices > 1 &&
            !CheckLayouts(left.job, left.num_devices).ok()) {
@@ -78,7 +78,7 @@ absl::StatusOr<PlanTemplates> PlanTemplates::Create(const SearchInput& input,
     }
     const absl::StatusOr<Plan> plan =
         Replan(input, static_cast<int32_t>(lost_devices), cost);
-    // What fewer devices cannot hold, still fewer cannot either.
+    // If it does not fit these devices, it does not fit fewer.
     if (absl::IsInvalidArgument(plan.status())) {
       templates.end_ = plan.status();
       break;

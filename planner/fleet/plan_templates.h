@@ -17,53 +17,57 @@ namespace millrace {
 
 struct PlanTemplate {
   int32_t num_lost_nodes = 0;
-  int32_t num_devices = 0;  // Left; the layout may leave some of them idle.
-  // The plan with all nodes holds on: the devices left are enough for it.
+  int32_t num_devices = 0;  // Remaining; the layout may leave some idle.
+  // The plan with all nodes stays, since the remaining devices suffice for it.
   bool keeps_layout = true;
   Layout layout;
-  bool plan_only = false;  // As in Plan, and the next three.
+  bool plan_only = false;  // This and the next three are as in Plan.
   bool pipeline_outermost = false;
   double step_time_s = 0;
   double tokens_per_s = 0;
-  double search_seconds = 0;  // That finding it took; 0 for a plan that holds.
+  double search_seconds = 0;  // Time of the search; 0 for a plan that stays.
 
   int32_t num_idle_devices() const { return num_devices - layout.num_ranks(); }
 };
 
-// Immutable once made.
+// Immutable after Create().
 class PlanTemplates {
  public:
-  // Plans `input`, of which `whole` is the plan, without 1, 2 ...
-  // `most_lost_nodes` of its nodes of `devices_per_node`, which are alike. The
-  // global batch, and with it the training, stays the same. The plan holds
-  // while the devices that it leaves idle make up for the lost ones. Where no
-  // layout uses all devices that are left, the most that one can. Ends early,
-  // without an error, where what is left has no plan, be it for the first node;
-  // errors of the profile are FindPlan's. InvalidArgument for sizes below one.
+  // Plans `input` without 1, 2, ... `most_lost_nodes` of its nodes of
+  // `devices_per_node`, which are all alike. `whole` is the plan of `input`.
+  // The global batch, and with it the training, stays the same.
+  //
+  // The plan stays while its idle devices make up for the lost ones. If no
+  // layout uses all remaining devices, takes the most devices that one can use.
+  // Ends early, without an error, if the remaining devices have no plan, even
+  // for the first lost node; but errors of the profile are FindPlan()'s.
+  // Returns InvalidArgument for sizes below one.
   static absl::StatusOr<PlanTemplates> Create(const SearchInput& input,
                                               const Plan& whole,
                                               const CostModel& cost,
                                               int32_t devices_per_node,
                                               int32_t most_lost_nodes);
 
-  // For 0 the plan with all nodes. Null if there is no plan for so many.
+  // Returns the plan with all nodes for 0; null if there is no plan for so
+  // many.
   const PlanTemplate* Find(int32_t num_lost_nodes) const;
 
-  // Why there is none for a node more; OK where none was asked for.
+  // Says why there is no plan for one more lost node; OK if none was asked for.
   const absl::Status& end() const { return end_; }
 
-  // By nodes lost, the first for one: tokens/s over those with all nodes
-  // (planner/fleet/goodput.h).
+  // Returns tokens/s over those with all nodes (planner/fleet/goodput.h), by
+  // lost nodes. The first value is for one lost node.
   std::vector<double> ThroughputByNodesLost() const;
 
  private:
-  std::vector<PlanTemplate> templates_;  // By nodes lost, from 0.
+  std::vector<PlanTemplate> templates_;  // Indexed by lost nodes, from 0.
   absl::Status end_;
 };
 
-// Plans anew for what is left of `input` without `num_lost_devices`; FindPlan's
-// errors. Where no layout uses all of them, the most that one can. A job that
-// waits for it does without the simulation (SearchInput::simulates).
+// Plans the rest of `input` without `num_lost_devices`. If no layout uses all
+// of them, takes the most that one can use. Skips the simulation
+// (SearchInput::simulates), since a job waits for the plan. Returns
+// FindPlan()'s errors.
 absl::StatusOr<Plan> Replan(const SearchInput& input, int32_t num_lost_devices,
                             const CostModel& cost);
 
