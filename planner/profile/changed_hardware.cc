@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-// Above this, a message's time is its bytes and not the way's latency.
+// The bytes of larger messages take longer than their latency.
 constexpr int64_t kSmallMessageBytes = 64 << 10;
 
 void ScaleComputeTables(double factor, HardwareProfile* profile) {
@@ -31,8 +31,8 @@ double& RateOf(GemmFormat format, DeviceSpec* device) {
   return device->bf16_flops_per_s;
 }
 
-// Of the smallest measured message of the same kind and group; 0 where only
-// large ones were measured.
+// Returns the time of the smallest measured message of the same kind and group;
+// 0 if only large ones were measured.
 template <typename Row>
 double MeasuredLatency(const std::vector<Row>& rows, const Row& row) {
   const Row* smallest = &row;
@@ -45,7 +45,7 @@ double MeasuredLatency(const std::vector<Row>& rows, const Row& row) {
   return smallest->bytes <= kSmallMessageBytes ? smallest->seconds : 0;
 }
 
-// Measured groups of more than `above` ranks and at most `at_most`.
+// Scales the measured groups of more than `above` and at most `at_most` ranks.
 template <typename Row>
 void ScaleCommunication(int32_t above, int32_t at_most, double factor,
                         std::vector<Row>* rows) {
@@ -63,7 +63,8 @@ void ScaleCommunicationTables(int32_t above, int32_t at_most, double factor,
   ScaleCommunication(above, at_most, factor, &profile->copy_engines);
 }
 
-// Devices that one domain joins; what has no end joins any number.
+// Returns the devices that one domain joins; a level without limit joins any
+// number.
 int32_t DevicesOf(const NetworkLevel& level) {
   return level.devices > 0 ? level.devices
                            : std::numeric_limits<int32_t>::max();

@@ -21,7 +21,8 @@ EvidenceCounts::EvidenceCounts(const HardwareProfile& profile) {
   for (const LearntChange& value : profile.learnt_changes) {
     if (value.num_samples > 0) ++by_value_[value.value];
   }
-  HardwareProfile rows = profile;  // VisitRows gives mutable seconds.
+  // A copy, since VisitRows() gives mutable seconds.
+  HardwareProfile rows = profile;
   VisitRows(rows, [&](const OpShape& shape, double&) {
     int& most = by_kind_[KindText(shape)];
     most = std::max(most, Of(ShapeText(shape)));
@@ -85,7 +86,7 @@ StepError ErrorOfHistory(const HardwareProfile& profile) {
   const double run_noise = NoiseFor(profile).run;
   StepError error = ErrorOfRuns(ratios, kSource, run_noise);
   if (layouts.size() > 1) return error;
-  // Runs that are all alike say nothing of other layouts, as a single one.
+  // Runs of one layout tell no more about other layouts than a single run does.
   const double middle = std::exp(log_sum / static_cast<double>(ratios.size()));
   const StepError one =
       ErrorOfRuns(std::vector<double>{middle}, kSource, run_noise);

@@ -1,5 +1,5 @@
-// The history that a profile keeps of the runs that taught it. It decides how
-// far a further run may move each value.
+// The history that a profile keeps of the runs that taught it. The history
+// decides how far the next run may move each value.
 
 #ifndef MILLRACE_PLANNER_PROFILE_LEARNT_HISTORY_H_
 #define MILLRACE_PLANNER_PROFILE_LEARNT_HISTORY_H_
@@ -13,19 +13,19 @@
 namespace millrace {
 
 inline constexpr size_t kRunsKept = 20;
-inline constexpr size_t kUpdatesKept = 3;  // Of each value.
+inline constexpr size_t kUpdatesKept = 3;  // For each value.
 
-// The share of what a run shows by which a value moves that so many runs have
-// measured already: what a Kalman filter (Kalman, 1960) comes to whose first
-// guess is wide, and whose value drifts.
+// Returns the share of a run's change by which a value moves if `num_runs` runs
+// have measured it already. It is what a Kalman filter (Kalman, 1960) gives for
+// a value that drifts and whose first guess is uncertain.
 double GainAfter(int num_runs);
 
-// For each value, how many runs measured it; counts end at kUpdatesKept.
+// Counts for each value how many runs measured it, up to kUpdatesKept.
 class EvidenceCounts {
  public:
   explicit EvidenceCounts(const HardwareProfile& profile);
   int Of(const std::string& value) const;
-  // The most of any row of the shape's kind.
+  // Returns the largest count of any row of the shape's kind.
   int OfKind(const OpShape& shape) const;
 
  private:
@@ -40,9 +40,11 @@ void Remember(const LearntChange& value, HardwareProfile* profile);
 // To be called once after the last value.
 void ForgetOld(HardwareProfile* profile);
 
-// How plans with the profile were off, by what it predicted for runs before it
-// learnt from them; not given before the second run. Runs with slow ranks say
-// nothing of the machine, runs of one layout little of others.
+// Returns how far plans with the profile were off, from its predictions for
+// runs before it learnt from them. Not given before the second run. Runs with
+// slow ranks are left out, since they tell nothing about the machine. If all
+// runs have one layout, the error is at least as wide as for a single run,
+// since they tell little about other layouts.
 StepError ErrorOfHistory(const HardwareProfile& profile);
 
 }  // namespace millrace

@@ -10,8 +10,8 @@
 namespace millrace {
 namespace {
 
-// More neighbours than this only blur: the fourth nearest GEMM is already twice
-// as large in some dim on the grids that a profile measures.
+// More neighbours would only blur. On the grids that profiles measure, the
+// fourth nearest GEMM is already twice as large in some dim.
 constexpr int kNumNeighbours = 3;
 
 }  // namespace

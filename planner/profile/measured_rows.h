@@ -12,29 +12,30 @@
 
 namespace millrace {
 
-// A measured point as seen from the shape asked for.
+// A measured point, seen from the shape that is asked for.
 struct Neighbour {
   double squared_distance;
-  double rate;  // Of work, per second.
+  double rate;  // Work per second.
 };
 
 // The square of log(a / b).
 double SquaredLogRatio(int64_t a, int64_t b);
-// Further than any size is from any other: e^10 in one dim.
+// Distance to another kind: further than any size is from any other (e^10 in
+// one dim).
 inline constexpr double kOtherKindDistance = 100;
 
-// Inverse-distance weighting (Shepard 1968) of the nearest rates. There is one
-// at least.
+// Averages the nearest rates by inverse-distance weighting (Shepard 1968).
+// `neighbours` must not be empty.
 double RateFromNeighbours(std::vector<Neighbour> neighbours);
 
-// (bytes, seconds) of one kind, sorted by bytes.
+// The times of one kind, sorted by bytes.
 struct SizedTime {
   double bytes;
   double seconds;
 };
 
-// Log-log interpolation between the two sizes around `bytes`; beyond the ends
-// the time scales with the bytes.
+// Interpolates between the two sizes around `bytes`, in logarithms of both.
+// Beyond the ends the time is proportional to the bytes.
 double InterpolateSeconds(std::span<const SizedTime> times, double bytes);
 
 template <typename Rows>
@@ -48,9 +49,9 @@ std::vector<SizedTime> RowsOfKind(const Rows& rows, OpKind kind) {
   return times;
 }
 
-// The rows of the nearest measured (kind, group size), the same kind first.
-// `rows` must not be empty; the result is sorted by bytes if `rows` is sorted
-// by kind, group size and bytes.
+// Returns the rows of the nearest measured (kind, group size); the same kind
+// comes first. `rows` must not be empty. The result is sorted by bytes if
+// `rows` is sorted by kind, group size and bytes.
 template <typename Row>
 std::vector<SizedTime> NearestRows(const std::vector<Row>& rows, OpKind kind,
                                    int32_t group_size) {

@@ -1,6 +1,6 @@
-// An OpShape identifies one row of a profile's tables: the op kind and its
-// sizes. It leaves out what such a row does not distinguish: whether a product
-// accumulates, and over which mesh axis a collective runs.
+// An OpShape identifies one row of a profile's tables by op kind and sizes. It
+// leaves out what a row does not distinguish: whether a product accumulates,
+// and over which mesh axis a collective runs.
 
 #ifndef MILLRACE_PLANNER_PROFILE_OP_SHAPE_H_
 #define MILLRACE_PLANNER_PROFILE_OP_SHAPE_H_
@@ -18,8 +18,8 @@
 namespace millrace {
 
 struct OpShape {
-  OpKind kind = OpKind::kGemm;  // kReceive is kSend, as in the tables.
-  // Of the table of the kind (profile.h), in its order, then zeros:
+  OpKind kind = OpKind::kGemm;  // The tables have kSend for kReceive, too.
+  // The sizes in the order of the kind's table (profile.h), then zeros:
   //   products: m, n, k, trans_a, trans_b;
   //   attention: num_sequences, sequence_length, num_heads, num_kv_heads,
   //     head_dim;
@@ -32,23 +32,24 @@ struct OpShape {
 
 bool IsCommunication(const OpShape& shape);
 
-// The row of an instruction of this layout.
+// Returns the row of an instruction of this layout.
 OpShape ShapeOf(const Layout& layout, OpKind kind,
                 const OpAttributes& attributes);
 
-// How many of `figures` the kind uses, as above.
+// Returns how many of `figures` the kind uses.
 size_t NumFigures(OpKind kind);
 
-// The kind of ops whose errors may have one cause: "gemm trans_b", "all_gather
-// of 4", "rope".
+// Names a kind of ops whose errors may have one cause: "gemm trans_b",
+// "all_gather of 4", "rope".
 std::string KindText(const OpShape& shape);
-// "gemm m 256 n 704 k 256 trans_b", "all_gather of 4, 65536 bytes".
+// Names the row: "gemm m 256 n 704 k 256 trans_b", "all_gather of 4, 65536
+// bytes".
 std::string ShapeText(const OpShape& shape);
 
-// The row of exactly this shape in the tables of `profile`; null if there is
-// none. Borrowed, until the tables change.
+// Returns the seconds of the row of exactly this shape; null if there is none.
+// Borrowed until the tables change.
 double* FindSeconds(const OpShape& shape, HardwareProfile* profile);
-// Appends it.
+// Appends a row to the table of its kind.
 void AddRow(const OpShape& shape, double seconds, HardwareProfile* profile);
 
 // Calls visit(shape, double& seconds) for each row of the tables.

@@ -14,14 +14,15 @@ namespace {
 
 constexpr double kTail = (1 - kIntervalConfidence) / 2;
 
-// The scatter of errors between layouts, where a single run says nothing of it.
+// The assumed scatter of errors between layouts. A single run tells nothing
+// about it.
 constexpr double kBetweenLayouts = 0.04;
 
-// How many runs it takes until the outermost order statistics leave no more
-// than kTail at either side.
+// From so many runs on, the outermost order statistics leave at most kTail on
+// either side.
 constexpr size_t kEnoughForOrder = 19;
 
-// Student's distribution at 1 - kTail.
+// Returns Student's quantile at 1 - kTail.
 double StudentQuantile(size_t degrees_of_freedom) {
   const boost::math::students_t distribution(
       static_cast<double>(degrees_of_freedom));
@@ -65,7 +66,7 @@ StepError ErrorOfRuns(std::span<const double> measured_over_predicted,
   const size_t n = logs.size();
   double low = 0, high = 0;
   if (n >= kEnoughForOrder) {
-    // The next is below the k-th of n with probability k / (n + 1).
+    // The next value is below the k-th of n with probability k / (n + 1).
     const auto k =
         static_cast<size_t>(kTail * static_cast<double>(n + 1) * (1 + 1e-12));
     low = logs[k - 1];
@@ -90,9 +91,10 @@ StepError ErrorOfRuns(std::span<const double> measured_over_predicted,
 StepError ErrorFor(const ModelSpec& model, const HardwareProfile& profile) {
   StepError error = profile.step_error;
   if (!error.is_given()) {
-    // Plans from the tables of a machine, before anything was learnt from its
-    // steps, were 1 to 16 % low on H200
-    // (docs/results/2026-11-21-training-h200.md, "as first measured"); the bar
+    // Plans from a machine's tables, before anything was learnt from its steps,
+    // were 1 to 16 % too fast on H200
+    // (docs/results/2026-11-21-training-h200.md, "as first measured"). Plans
+    // from data sheets must be within 25 % for 19 of 20 published runs.
     // for plans from data sheets is 25 % for 19 of 20 published runs.
     error = profile.gemms.empty()
                 ? StepError{.low = 0.8,
@@ -103,9 +105,10 @@ StepError ErrorFor(const ModelSpec& model, const HardwareProfile& profile) {
                             .source = "supposed of any machine's tables"};
   }
   if (model.moe.num_experts > 0) {
-    // 54 published runs of quality A- to A+ on the shipped profiles, predicted
-    // without recipes (tests/data/published_runs/frameworks.yaml), since a job
-    // names none. A few models take three times as long as predicted.
+    // From 54 published runs of quality A- to A+ on the shipped profiles. They
+    // were predicted without recipes
+    // (tests/data/published_runs/frameworks.yaml), since a job names none. A
+    // few models take three times as long as predicted.
     error.low = std::min(error.low, 0.68);
     error.high = std::max(error.high, 3.2);
     error.source = "published runs of mixtures of experts";
@@ -127,12 +130,13 @@ NoiseEffect NoiseEffectOf(const StepNoise& noise, const StepError& error,
   const double stages = layout.pipeline;
   const double passes =
       static_cast<double>(layout.num_microbatches) * layout.interleave;
-  // What a replica's stages wait for each other, and how replicas then differ:
-  // fitted to planner/simulate/simulate_passes.h for 1 to 16 stages, 8 to 64
-  // passes and 1 to 512 replicas.
+  // The time that a replica's stages wait for each other, and the differences
+  // between replicas. The formulas were fitted to
+  // planner/simulate/simulate_passes.h for 1 to 16 stages, 8 to 64 passes and 1
+  // to 512 replicas.
   const double among_stages = noise.pass * std::pow(1 - 1 / stages, 1.2) *
                               passes / (passes + 1.6 * stages);
-  // Passes are independent, a third of their time forward and the rest
+  // Passes are independent. A third of their time is forward, the rest
   // backward.
   constexpr double kVarianceOfPass = (1.0 + 4.0) / 9;
   const double deviation = noise.pass *

@@ -15,63 +15,68 @@
 namespace millrace {
 
 inline constexpr double kIntervalConfidence = 0.9;
-// Steps of equal runs scatter by about so much (0.5 to 2.8 % between the 10th
-// and 90th percentile, MLPerf Training logs of Llama 3.1 405B).
+// The assumed scatter of equal runs' steps (0.5 to 2.8 % between the 10th and
+// 90th percentile in MLPerf Training logs of Llama 3.1 405B).
 inline constexpr double kSupposedNoise = 0.01;
 
-// The band in which the next run's measured over predicted step time lies with
-// kIntervalConfidence, if it is like those of `measured_over_predicted`: at
-// least one, all above 0. From 19 runs on between order statistics, which
-// supposes nothing of how errors are distributed (Vovk et al., "Algorithmic
-// Learning in a Random World", 2005); of fewer, by Student's distribution of
-// their logarithms, whose scatter is that of equal runs at least.
+// Returns the range that holds the next run's measured over predicted step time
+// with kIntervalConfidence, if the run is like those of
+// `measured_over_predicted`. There must be at least one, and all must be above
+// 0.
+//
+// From 19 runs on, order statistics give the range and assume nothing about the
+// distribution of errors (Vovk et al., "Algorithmic Learning in a Random
+// World", 2005). For fewer runs it is Student's distribution of their
+// logarithms, with at least the scatter of equal runs.
 StepError ErrorOfRuns(std::span<const double> measured_over_predicted,
                       const std::string& source,
                       double run_noise = kSupposedNoise);
 
-// The profile's step_error, or what is supposed of a profile that states none:
-// less of one with tables, measured on the machine itself, than of one from
-// data sheets. For a mixture of experts no less than how far published runs of
-// such models were off, whatever the profile says: they are hardly known yet.
+// Returns the profile's step_error, or an assumed one if it states none. The
+// assumed error is smaller for a profile with tables, which were measured on
+// the machine itself, than for one from data sheets. For a mixture of experts
+// it is at least the error of published runs of such models, whatever the
+// profile states, since little is known of them.
 StepError ErrorFor(const ModelSpec& model, const HardwareProfile& profile);
 
-// How equal work scatters on one kind of machine: standard deviations over
+// The scatter of equal work on one kind of machine, as standard deviations over
 // means.
 struct StepNoise {
-  double pass = 0;  // Of one pass of one micro-batch, from time to time.
-  double run = 0;   // Of the mean step of equal runs.
+  double pass = 0;  // One pass of one micro-batch, repeated.
+  double run = 0;   // The mean step of equal runs.
 };
-// Names of a profile's constants that state them; what measures a profile or
-// teaches it fills them (planner/learn/measured_noise.h).
+// Names of the profile's constants for these values. Measuring and learning
+// fill them (planner/learn/measured_noise.h).
 inline constexpr char kPassNoise[] = "pass_noise";
 inline constexpr char kRunNoise[] = "run_noise";
 
-// The noise that the profile's constants state. A constant that the profile
-// lacks has a supposed value.
+// Returns the noise that the profile's constants state. A missing constant has
+// an assumed value.
 StepNoise NoiseFor(const HardwareProfile& profile);
 
 // The effect of noise on the mean step of a run.
 struct NoiseEffect {
-  double slowdown = 0;   // Share of the step that waiting for others adds.
-  double deviation = 0;  // Of its logarithm, between equal runs.
+  double slowdown = 0;   // Share of the step added by waiting for others.
+  double deviation = 0;  // Of the step's logarithm, between equal runs.
 };
-// The effect on a layout whose stages wait for each other in every pass and
-// whose replicas meet once a step: the slowest of them holds up all (Blom,
-// 1958, on the expected maximum of normals). The scatter of equal runs is part
-// of an `error` that comes of runs.
+// Returns the effect on a layout whose stages wait for each other in every pass
+// and whose replicas meet once a step. The slowest of them delays all (Blom,
+// 1958, on the expected maximum of normals). If `error` comes from runs, it
+// already includes the scatter of equal runs.
 NoiseEffect NoiseEffectOf(const StepNoise& noise, const StepError& error,
                           const Layout& layout);
 
 struct StepTimeInterval {
-  double low_s;   // At most the prediction,
-  double high_s;  // and at least.
+  double low_s;   // At most the prediction.
+  double high_s;  // At least the prediction.
 };
 
-// `noise` adds to its upper end.
+// Returns the interval around a predicted time. `noise` raises its upper end.
 StepTimeInterval IntervalOf(double step_time_s, const StepError& error,
                             const NoiseEffect& noise = {});
-// Around the mean of `simulated_steps_s`, of planner/simulate/simulate_passes.h
-// under noise, which widen it by their own spread. At least one.
+// Returns the interval around the mean of `simulated_steps_s`, steps under
+// noise of planner/simulate/simulate_passes.h. Their spread widens it. There
+// must be at least one.
 StepTimeInterval IntervalOfSteps(std::span<const double> simulated_steps_s,
                                  const StepError& error);
 

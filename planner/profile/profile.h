@@ -1,5 +1,5 @@
-// A HardwareProfile holds what was measured of devices and links: tables, not
-// formulas, each with where it came from. `millrace profile` measures one;
+// A HardwareProfile holds measured times of devices and links as tables, with
+// the source of each. `millrace profile` measures one, and
 // planner/profile/profile_file.h reads and writes it as YAML.
 
 #ifndef MILLRACE_PLANNER_PROFILE_PROFILE_H_
@@ -14,19 +14,19 @@
 
 namespace millrace {
 
-// Where the figures came from. A plan made with a profile of another machine,
+// Where the figures come from. A plan made with a profile of another machine,
 // process count or thread count says so.
 struct ProfileProvenance {
   std::string machine;      // Fingerprint: processor model and cores.
   std::string description;  // For people: "AMD EPYC, 2 cores, 24 GiB".
-  std::string version;      // Of Millrace.
+  std::string version;      // Version of Millrace.
   std::string date;         // ISO 8601, UTC.
-  int32_t num_ranks = 0;    // Workers that measured together.
+  int32_t num_ranks = 0;    // Workers that measured at once.
   int32_t threads_per_device = 0;
 };
 
-// Seconds of one call on a rank that computes alone on its host. In bf16 c is
-// fp32 where trans_a is set.
+// Seconds of one call on a rank that computes alone on its host. In bf16, c is
+// fp32 if trans_a is set.
 struct GemmTime {
   int64_t m, n, k;
   bool trans_a, trans_b;
@@ -38,7 +38,7 @@ struct AttentionTime {
   double seconds;
 };
 // The head with the loss: kLinearCrossEntropy, kCrossEntropyStats and
-// kCrossEntropyGradient, each a chain of GEMMs and passes over the logits.
+// kCrossEntropyGradient. Each is a chain of GEMMs and passes over the logits.
 struct CrossEntropyTime {
   OpKind kind;
   int64_t num_tokens, hidden, vocab_rows;
@@ -50,8 +50,8 @@ struct BandwidthTime {
   int64_t bytes;
   double seconds;
 };
-// Collectives and transfers among `group_size` ranks while the others of the
-// host do the same. `bytes` of the full tensor.
+// Collectives and transfers among `group_size` ranks while the other ranks of
+// the host do the same. `bytes` is the size of the full tensor.
 struct CommunicationTime {
   OpKind kind;  // kSend stands for a send and its receive.
   int32_t group_size;
@@ -59,27 +59,26 @@ struct CommunicationTime {
   double seconds;
 };
 
-// The same by copy engines (planner/program/copy_engines.h) in place of NCCL.
+// The same with copy engines (planner/program/copy_engines.h) instead of NCCL.
 struct CopyEngineTime : CommunicationTime {};
 
-// Factors on the times of a rank that computes and communicates at once: on its
-// ops, and on its collectives and transfers.
+// Factors for a rank that computes and communicates at once: on its ops' times,
+// and on its collectives' and transfers' times.
 struct OverlapFactors {
   double compute = 1;
   double communication = 1;
-  // Communication needs multiprocessors of its own, and matrix products and
-  // attention hold all of them until they end: it starts after the one under
-  // way.
+  // Communication needs multiprocessors, and matrix products and attention hold
+  // all of them until they end. So it starts after the op that is running.
   bool waits = false;
   friend bool operator==(const OverlapFactors&,
                          const OverlapFactors&) = default;
 };
 
-// Bytes of device memory that a rank takes beside its arenas.
+// Bytes of device memory that a rank uses besides its arenas.
 struct MemoryOverhead {
   int64_t process = 0;  // Context, loaded kernels, libraries.
   int64_t first_communicator = 0;
-  int64_t communicator = 0;  // Each further one.
+  int64_t communicator = 0;  // Each one after the first.
   friend bool operator==(const MemoryOverhead&,
                          const MemoryOverhead&) = default;
 };
@@ -89,8 +88,8 @@ struct MemoryOverhead {
 struct DeviceSpec {
   std::string name;  // "H100-SXM-80GB".
   int32_t multiprocessors = 0;
-  // Dense, without sparsity, by what a product reads.
-  double bf16_flops_per_s = 0;  // fp16 too.
+  // Dense rates, without sparsity, by the format that a product reads.
+  double bf16_flops_per_s = 0;  // Also fp16.
   double fp8_flops_per_s = 0;
   double fp4_flops_per_s = 0;
   double memory_bytes_per_s = 0;
@@ -99,17 +98,17 @@ struct DeviceSpec {
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };
 
-// Devices joined by one kind of link: a domain of NVLink, a rack, the fabric.
+// Devices joined by one kind of link: an NVLink domain, a rack, the fabric.
 struct NetworkLevel {
   std::string name;        // "nvlink", "fabric".
-  int32_t devices = 0;     // That one domain joins; 0: all there are.
-  double bytes_per_s = 0;  // A device, each direction, as the data sheet says.
+  int32_t devices = 0;     // In one domain; 0: all devices.
+  double bytes_per_s = 0;  // Of a device in each direction, by the data sheet.
   double latency_s = 0;    // Of one message.
   std::string source;
   friend bool operator==(const NetworkLevel&, const NetworkLevel&) = default;
 };
 
-// A constant of the cost formulas, with where its value comes from.
+// A constant of the cost formulas and the source of its value.
 struct ModelConstant {
   std::string name;
   double value;
@@ -117,9 +116,8 @@ struct ModelConstant {
   friend bool operator==(const ModelConstant&, const ModelConstant&) = default;
 };
 
-// How far steps planned with a profile were off: of runs measured so far, or to
-// come, 90 % took between low and high times the predicted time
-// (planner/profile/prediction_interval.h).
+// How far predicted steps are off: 90 % of runs take between low and high times
+// the predicted time (planner/profile/prediction_interval.h).
 struct StepError {
   double low = 0;  // 0: not stated.
   double high = 0;
@@ -129,46 +127,46 @@ struct StepError {
   friend bool operator==(const StepError&, const StepError&) = default;
 };
 
-// Ways to compute that only measuring can rank, as `millrace profile --tune`
-// found them on one kind of device. The words are those of kernels/, which
-// reads them (kernels/tuning/tuning.h, kernels/gemm/gemm_algorithm_table.h);
-// plans do not.
+// Ways to compute that only measuring can rank, found by `millrace profile
+// --tune` on one kind of device. kernels/ defines and reads the words
+// (kernels/tuning/tuning.h, kernels/gemm/gemm_algorithm_table.h); plans do not
+// use them.
 struct KernelChoice {
-  std::string family;       // "norm_forward"
-  std::string shape_class;  // "layer=0 residual=1 vectors=512 cached=0"
-  std::string choice;       // "threads=256"
-  double seconds = 0;       // With the choice, and in the same run with what is
-  double start_seconds = 0;  // chosen where nothing was measured.
+  std::string family;        // "norm_forward"
+  std::string shape_class;   // "layer=0 residual=1 vectors=512 cached=0"
+  std::string choice;        // "threads=256"
+  double seconds = 0;        // With the choice; the next is without it,
+  double start_seconds = 0;  // measured in the same run.
   friend bool operator==(const KernelChoice&, const KernelChoice&) = default;
 };
-// Of a matrix product.
+// The choice for one matrix product.
 struct ProductChoice {
   std::string shape;      // "m8192n8192k8192-tb"
-  std::string algorithm;  // Of a library in one version, or of our kernel.
+  std::string algorithm;  // Of a library's version, or of our kernel.
   double seconds = 0;
   friend bool operator==(const ProductChoice&, const ProductChoice&) = default;
 };
 struct KernelTuning {
-  std::string device;   // As its driver names it: "NVIDIA H200".
+  std::string device;   // Its driver's name: "NVIDIA H200".
   std::string machine;  // Fingerprint.
-  std::string version;  // Of Millrace.
+  std::string version;  // Version of Millrace.
   std::string date;     // ISO 8601, UTC.
-  std::string command;  // What measured.
+  std::string command;  // The command that measured.
   std::vector<KernelChoice> kernels;
   std::vector<ProductChoice> products;
   bool is_given() const { return !device.empty(); }
   friend bool operator==(const KernelTuning&, const KernelTuning&) = default;
 };
 
-// What a step takes beside its ops.
+// Time of a step that is not in its ops.
 struct StepWaits {
   double between_steps_s = 0;  // From its last instruction to the next step.
-  // Ranks do not reach a collective at the same time, however alike their work
-  // is, and it waits for the last one: standard deviation of an op's time, as a
-  // share of it, where ops since the last collective scatter independently.
+  // Ranks with equal work do not reach a collective at the same time, and it
+  // waits for the last one. This is the standard deviation of an op's time as a
+  // share of it, if the ops since the last collective scatter independently.
   double arrival_spread = 0;
-  // By which an instruction is longer that waits for one of another lane: what
-  // starts it is not the end of the kernel before it.
+  // Added to an instruction that waits for one of another lane, since it does
+  // not start by the end of the kernel before it.
   double between_lanes_s = 0;
   friend bool operator==(const StepWaits&, const StepWaits&) = default;
 };
@@ -179,11 +177,11 @@ struct LearntRun {
   std::string run;        // As planner/learn/learn_from_run.h names it.
   std::string date;       // ISO 8601, UTC: when it was learnt from.
   std::string layout;     // For people.
-  int32_t num_steps = 0;  // Measured instruction by instruction.
-  // Whose ops counted for nothing, so much slower were they than others'.
+  int32_t num_steps = 0;  // Steps measured op by op.
+  // Ranks that were so much slower than others that their ops were left out.
   int32_t num_slow_ranks = 0;
-  // Step times: the median of those measured, and what the profile predicts for
-  // the layout before and after it learnt from the run.
+  // Step times: the measured median, and the profile's prediction for the
+  // layout before and after it learnt from the run.
   double measured_s = 0;
   double predicted_s = 0;
   double predicted_after_s = 0;
@@ -195,7 +193,7 @@ struct LearntChange {
   std::string value;  // As planner/learn/learn_from_run.h names it.
   std::string run;
   std::string date;
-  // Calls of the op that were measured; 0: learnt from others of its kind.
+  // Measured calls of the op; 0 if other rows of its kind caused the change.
   int64_t num_samples = 0;
   double ratio = 1;     // Measured over `previous`.
   double previous = 0;  // The value until then, or what stood for it.
@@ -205,25 +203,25 @@ struct LearntChange {
 struct HardwareProfile {
   std::string name;
   ProfileProvenance provenance;
-  Precision precision = Precision::kFloat32;  // Of what computes.
+  Precision precision = Precision::kFloat32;  // In which the ops were computed.
   int32_t ranks_per_host = 1;
-  int64_t device_memory_bytes = 0;  // Really available to one rank.
+  int64_t device_memory_bytes = 0;  // Available to one rank.
   MemoryOverhead memory_overhead;
-  double launch_overhead_s = 0;  // Per instruction.
+  double launch_overhead_s = 0;  // For each instruction.
   std::vector<GemmTime> gemms;
   std::vector<AttentionTime> attention;
   std::vector<CrossEntropyTime> cross_entropy;
   std::vector<BandwidthTime> bandwidth;
   std::vector<CommunicationTime> communication;
-  // Empty: not measured, or the devices do not reach each other's memory.
+  // Empty if not measured, or if the devices do not reach each other's memory.
   std::vector<CopyEngineTime> copy_engines;
-  // compute_contention[n - 1]: factor on an op's time when n ranks of one host
-  // compute at once. Starts with 1; as long as ranks_per_host.
+  // compute_contention[n - 1] is the factor on an op's time when n ranks of one
+  // host compute at once. It starts with 1 and has ranks_per_host entries.
   std::vector<double> compute_contention;
   OverlapFactors overlap;
-  OverlapFactors copy_engine_overlap;  // Of what copy engines do.
+  OverlapFactors copy_engine_overlap;  // For communication by copy engines.
   StepWaits waits;
-  // What prices ops and links that the tables lack.
+  // These price ops and links that the tables lack.
   DeviceSpec device;
   std::vector<NetworkLevel> network;  // Innermost first.
   std::vector<ModelConstant> constants;

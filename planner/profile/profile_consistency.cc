@@ -21,7 +21,8 @@ std::string WrongConstant(const std::vector<ModelConstant>& constants) {
                           " is given twice; remove one");
     }
     if (!absl::EndsWith(constant.name, "_share")) continue;
-    // Hiding nothing takes its time; reaching nothing would take forever.
+    // A share of 0 that is hidden is possible. A share of 0 of a peak would
+    // take forever.
     const bool may_be_zero = absl::EndsWith(constant.name, "_hidden_share");
     if (constant.value > 1 || (constant.value == 0 && !may_be_zero)) {
       return absl::StrCat("constants: ", constant.name, ": expected ",
@@ -32,8 +33,8 @@ std::string WrongConstant(const std::vector<ModelConstant>& constants) {
   return "";
 }
 
-// What is wrong with the tuning. Whether its families and algorithms are known
-// is for kernels/ to say.
+// Returns what is wrong with the tuning. kernels/ knows whether its families
+// and algorithms exist.
 std::string WrongTuning(const KernelTuning& tuning) {
   if (tuning == KernelTuning{}) return "";
   if (tuning.device.empty() || tuning.machine.empty() ||

@@ -1,5 +1,5 @@
-// Checks the fields of a profile against each other, after each of them was
-// read.
+// Checks the fields of a profile against each other. It runs after each field
+// was read.
 
 #ifndef MILLRACE_PLANNER_PROFILE_PROFILE_CONSISTENCY_H_
 #define MILLRACE_PLANNER_PROFILE_PROFILE_CONSISTENCY_H_
@@ -10,8 +10,8 @@
 
 namespace millrace {
 
-// Describes a contradiction between the fields of a profile whose fields are
-// valid one by one. Begins with the key; empty if there is none.
+// Describes a contradiction between fields that are valid one by one. The text
+// begins with the key; empty if there is no contradiction.
 std::string InconsistencyOf(const HardwareProfile& profile);
 
 }  // namespace millrace

@@ -299,7 +299,7 @@ std::string CleanForFileName(absl::string_view text) {
   return clean;
 }
 
-// Of the key that `what` begins with; 1 where the file does not give it.
+// Returns the line of the key that `what` begins with; 1 if the file lacks it.
 int LineOf(const YamlTree& tree, absl::string_view what) {
   const absl::string_view key = what.substr(0, what.find_first_of(":.[ "));
   for (const YamlTree& entry : tree.children) {
@@ -344,7 +344,8 @@ absl::StatusOr<HardwareProfile> LoadProfile(const std::string& path) {
 }
 
 std::string ProfileToYaml(const HardwareProfile& profile) {
-  // The field lists give mutable members, so that reading can share them.
+  // Reading and writing share field lists that give mutable members, hence the
+  // copy.
   HardwareProfile copy = profile;
   ProfileWriter writer(0,
                        profile.device.is_given() && !profile.network.empty());
@@ -388,7 +389,7 @@ std::vector<std::string> CachedProfilePaths(const ProfileIdentity& identity) {
   const absl::StatusOr<std::string> own = DefaultProfilePath(identity);
   if (!own.ok()) return paths;
   const std::string prefix = own->substr(0, own->rfind("-ranks") + 6);
-  std::error_code error;  // No folder means no profiles.
+  std::error_code error;  // Without a folder there are no profiles.
   const std::filesystem::path folder =
       std::filesystem::path(prefix).parent_path();
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {

@@ -20,32 +20,32 @@ absl::StatusOr<HardwareProfile> ParseProfile(absl::string_view yaml,
                                              const std::string& file_name);
 absl::StatusOr<HardwareProfile> LoadProfile(const std::string& path);
 
-// ParseProfile reads the text back to an equal profile.
+// Writes text that ParseProfile() reads back to an equal profile.
 std::string ProfileToYaml(const HardwareProfile& profile);
 
-// Creates the folder where needed; readers never see a part.
+// Creates the folder if needed. A reader never sees a part of the file.
 absl::Status SaveProfile(const HardwareProfile& profile,
                          const std::string& path);
 
-// Where a machine's profile is cached:
-// $XDG_CACHE_HOME/millrace/profiles/MACHINE-SHAPE-ranksN-threadsN.yaml, or
-// under
-// ~/.cache. Other characters than letters, digits, '.' and '-' become '_'.
+// The identity of a machine's cached profile. The path is
+// $XDG_CACHE_HOME/millrace/profiles/MACHINE-SHAPE-ranksN-threadsN.yaml, or the
+// same under ~/.cache. Characters other than letters, digits, '.' and '-'
+// become '_'.
 struct ProfileIdentity {
   std::string machine;  // Fingerprint, as in ProfileProvenance.
-  std::string shape;    // ProfileShapeKey, planner/learn/profile_request.h.
+  std::string shape;    // ProfileShapeKey(), planner/learn/profile_request.h.
   int32_t num_ranks = 1;
   int32_t threads_per_device = 1;
 };
-// FailedPrecondition when neither XDG_CACHE_HOME nor HOME is set.
+// Returns FailedPrecondition if neither XDG_CACHE_HOME nor HOME is set.
 absl::StatusOr<std::string> DefaultProfilePath(const ProfileIdentity& identity);
 
-// Cached profiles of the identity's machine and shape, whatever their ranks and
-// threads; sorted by name. Empty if there are none.
+// Returns the cached profiles of the identity's machine and shape for all ranks
+// and threads, sorted by name. Empty if there are none.
 std::vector<std::string> CachedProfilePaths(const ProfileIdentity& identity);
 
-// One sentence for each way in which `profile` was not measured under
-// `identity`'s machine, ranks or threads; empty for a profile of one's own.
+// Returns one sentence for each difference between the machine, ranks or
+// threads of `profile` and those of `identity`; empty if there is none.
 std::vector<std::string> ProfileWarnings(const HardwareProfile& profile,
                                          const ProfileIdentity& identity);
 

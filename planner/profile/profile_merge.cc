@@ -22,10 +22,10 @@ namespace {
 
 constexpr double kWarnedSpread = 1.1;  // Slowest over quickest.
 
-// Oldest first.
+// Sorted from oldest to newest.
 using Parts = std::vector<const ProfilePart*>;
 
-// What a row measured: all its fields but the seconds, as text.
+// Identifies a row by all of its fields but the seconds, as text.
 class RowKey {
  public:
   void operator()(const char* key, bool& value) {
@@ -38,7 +38,7 @@ class RowKey {
   void operator()(const char* key, OpKind& value) {
     Add(key, OpKindName(value));
   }
-  void operator()(const char*, double&) {}  // `seconds`, alone of its type.
+  void operator()(const char*, double&) {}  // Only `seconds` is a double.
 
   std::string Text() const {
     return absl::StrCat("{", absl::StrJoin(fields_, ", "), "}");
@@ -70,7 +70,7 @@ bool AreFarApart(const std::vector<Measurement>& measurements) {
   return slowest->seconds > kWarnedSpread * quickest->seconds;
 }
 
-// Visits a profile's fields and joins its tables; passes over all others.
+// Visits a profile's fields, joins its tables and skips all other fields.
 class TableJoiner {
  public:
   TableJoiner(const std::vector<ProfilePart>& parts, MergedProfile* merged)
@@ -104,7 +104,7 @@ class TableJoiner {
   void Join(const char* table, std::vector<Row> HardwareProfile::*member,
             std::vector<Row>& rows) {
     rows.clear();
-    std::vector<std::vector<Measurement>> measurements;  // Of each row.
+    std::vector<std::vector<Measurement>> measurements;  // For each row.
     std::map<std::string, size_t> row_of_key;
     for (const ProfilePart& part : parts_) {
       for (Row row : part.profile.*member) {
@@ -141,7 +141,7 @@ class TableJoiner {
 
 absl::Status CheckDate(const ProfilePart& part) {
   const std::string& date = part.profile.provenance.date;
-  // Of these, text compares as time does.
+  // Texts of this form sort by time.
   constexpr absl::string_view kForm = "0000-00-00T00:00:00Z";
   bool fits = date.size() == kForm.size();
   for (size_t i = 0; fits && i < date.size(); ++i) {
@@ -158,7 +158,7 @@ absl::Status CheckDate(const ProfilePart& part) {
                    date, "'"));
 }
 
-// The values of `key` in two parts must be the same.
+// Checks that `key` has the same value in two parts.
 absl::Status CheckSame(const ProfilePart& a, const ProfilePart& b,
                        absl::string_view key, absl::string_view value_of_a,
                        absl::string_view value_of_b, absl::string_view advice) {
@@ -214,8 +214,8 @@ Parts OldestFirst(const std::vector<ProfilePart>& parts) {
   return sorted;
 }
 
-// The newest part's that states it: whose value is not the one of a file that
-// leaves it out.
+// Takes the newest part's value that differs from the value of a file that
+// omits the field.
 template <typename Field>
 void TakeNewest(const Parts& parts, Field HardwareProfile::*field,
                 HardwareProfile* merged) {
@@ -226,7 +226,8 @@ void TakeNewest(const Parts& parts, Field HardwareProfile::*field,
   }
 }
 
-// Each from the newest part that states it: a measured one has its noise alone.
+// Takes each constant from the newest part that states it. A measured part
+// states only its noise.
 std::vector<ModelConstant> MergeConstants(const Parts& parts) {
   std::vector<ModelConstant> merged;
   for (const ProfilePart* part : parts) {
@@ -265,8 +266,8 @@ ProfileProvenance MergeProvenance(const Parts& parts) {
   return merged;
 }
 
-// Choices cannot be averaged: each is the one of the newest tuning that made
-// it. Those of another device's name are left out.
+// Choices cannot be averaged. Takes each from the newest tuning that made it,
+// and leaves out tunings of other devices.
 KernelTuning MergeTuning(const Parts& parts) {
   Parts newest_first;
   for (const ProfilePart* part : parts) {
@@ -300,8 +301,8 @@ KernelTuning MergeTuning(const Parts& parts) {
   return merged;
 }
 
-// The bytes of communicators come from the newest part that made some, since a
-// profile of one rank has none.
+// Takes the bytes of communicators from the newest part that created some,
+// since a profile of one rank has none.
 MemoryOverhead MergeMemoryOverhead(const Parts& parts) {
   MemoryOverhead merged;
   for (const ProfilePart* part : parts) {

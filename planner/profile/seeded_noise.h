@@ -1,5 +1,5 @@
-// Random times for simulations: equal seeds give equal draws on every machine,
-// in whatever order they are asked for.
+// Random times for simulations. Equal seeds give equal draws on every machine,
+// in whatever order they are made.
 
 #ifndef MILLRACE_PLANNER_PROFILE_SEEDED_NOISE_H_
 #define MILLRACE_PLANNER_PROFILE_SEEDED_NOISE_H_
@@ -9,27 +9,29 @@
 
 namespace millrace {
 
-// The `index`-th of a stream of uniformly distributed 64 bits (SplitMix64,
-// Steele et al., 2014).
+// Returns number `index` of a stream of uniformly distributed 64-bit numbers
+// (SplitMix64, Steele et al., 2014).
 inline uint64_t RandomBits(uint64_t stream, uint64_t index) {
   uint64_t bits = stream + (index + 1) * 0x9e3779b97f4a7c15u;
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
   return bits ^ (bits >> 31);
 }
-// In (0, 1).
+// Returns a number in (0, 1).
 inline double RandomUniform(uint64_t stream, uint64_t index) {
   return (static_cast<double>(RandomBits(stream, index) >> 12) + 0.5) * 0x1p-52;
 }
 
-// z with P(Z <= z) = probability of a standard normal Z; probability in (0, 1).
+// Returns z with P(Z <= z) = probability for a standard normal Z. `probability`
+// must lie in (0, 1).
 double NormalQuantile(double probability);
-// What the largest of `count` draws of it is expected to be, nearly (Blom,
-// "Statistical Estimates and Transformed Beta-Variables", 1958).
+// Returns nearly the expected maximum of `count` draws of a standard normal
+// (Blom, "Statistical Estimates and Transformed Beta-Variables", 1958).
 double LargestOfNormals(double count);
 
-// Log-normal factors of mean 1, sigma of the logarithm, from uniform draws:
-// quantiles from a table, those of the outermost ones computed.
+// Turns uniform draws into log-normal factors of mean 1; sigma is the standard
+// deviation of their logarithm. Quantiles come from a table, the outermost ones
+// are computed.
 class LogNormalFactors {
  public:
   explicit LogNormalFactors(double sigma);  // At least 0.
@@ -55,8 +57,8 @@ class LogNormalFactors {
 };
 
 // Draws a compute slow-down factor for each machine. Machines in `known` have
-// their factor, the others 1. A share of all machines, drawn at random, is
-// slower by `factor` as well. *num_slow counts the machines above 1.
+// their factor, the others 1. In addition, a random share of all machines is
+// slower by `factor`. *num_slow counts the machines above 1.
 struct MachineDraw {
   int32_t num_machines;
   double share;

@@ -20,7 +20,7 @@ constexpr char kFolder[] = "configs/hardware";
 }  // namespace
 
 absl::StatusOr<std::string> FindShippedFolder(const std::string& path) {
-  std::error_code error;  // An unreadable folder has nothing in it.
+  std::error_code error;  // An unreadable folder counts as empty.
   std::filesystem::path above =
       std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   while (!above.empty()) {

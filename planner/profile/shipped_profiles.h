@@ -11,27 +11,28 @@
 
 namespace millrace {
 
-// A folder that comes with Millrace, by its path in the source tree: below the
-// folder of the program or the nearest one above it that has it, which is where
-// the bundle and a source tree keep it, or else below the current folder.
-// NotFound if there is none.
+// Finds a folder that comes with Millrace, by its path in the source tree. It
+// looks in the folder of the program and in each folder above, which suits the
+// bundle and a source tree, and then in the current folder. Returns NotFound if
+// there is none.
 absl::StatusOr<std::string> FindShippedFolder(const std::string& path);
 
-// That of "configs/hardware".
+// Finds "configs/hardware".
 absl::StatusOr<std::string> ShippedProfilesFolder();
 
-// Names of the profiles there ("h100-sxm"), sorted. Empty if there are none.
+// Returns the names of the profiles there ("h100-sxm"), sorted. Empty if there
+// are none.
 std::vector<std::string> ShippedProfileNames();
 
-// Whether the file is one of them, of this copy of Millrace or another: it lies
-// in a folder configs/hardware.
+// Whether the file is a shipped profile of this or another copy of Millrace: it
+// lies in a folder configs/hardware.
 bool IsShippedProfile(const std::string& path);
 
-// The file of a shipped profile. NotFound for another name, with the known
-// ones and the nearest of them.
+// Returns the file of a shipped profile. Returns NotFound for another name,
+// with the known names and the nearest one.
 absl::StatusOr<std::string> FindShippedProfile(const std::string& name);
 
-// The profile of the file `name_or_path`, or the shipped one of that name.
+// Loads the file `name_or_path`, or the shipped profile of that name.
 absl::StatusOr<HardwareProfile> LoadNamedProfile(
     const std::string& name_or_path);
 
