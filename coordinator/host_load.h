@@ -8,12 +8,12 @@
 
 namespace millrace {
 
-// What a rank saw until a measured step.
+// The load that a rank saw up to a measured step.
 struct RankLoad {
   double seconds = 0;
-  double busy_s = 0;           // Of all its host's processors, for anybody.
+  double busy_s = 0;           // All processors of its host, for any process.
   double own_s = 0;            // For the rank.
-  int32_t num_processors = 0;  // Of its host; 0: not known.
+  int32_t num_processors = 0;  // On its host; 0: not known.
 };
 
 // The share of a host's processors that processes other than its ranks kept

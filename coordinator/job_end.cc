@@ -1,4 +1,5 @@
-// What is left when a job has ended, and told; see job_runner.h.
+// The remaining work after a job has ended, and its last messages; see
+// job_runner.h.
 
 #include <algorithm>
 #include <string>

@@ -1,4 +1,4 @@
-// What measured steps teach the profile; see job_runner.h.
+// Teaches the profile by measured steps; see job_runner.h.
 
 #include <string>
 

@@ -12,7 +12,8 @@
 namespace millrace {
 namespace {
 
-constexpr size_t kTimelinesKept = 2;  // Of steps not yet heard of by all ranks.
+// Steps that some ranks have not reported yet.
+constexpr size_t kTimelinesKept = 2;
 
 WorkerPhase PhaseOf(protocol::WorkerPhase phase) {
   switch (phase) {

@@ -46,8 +46,8 @@ class JobRunner {
  private:
   // Who speaks on a session.
   struct Peer {
-    int32_t agent_idx = -1;              // Of an agent.
-    std::optional<RankProcess> process;  // Of a worker.
+    int32_t agent_idx = -1;              // Set for an agent.
+    std::optional<RankProcess> process;  // Set for a worker.
   };
   struct Part {
     std::string entry;
@@ -142,7 +142,7 @@ class JobRunner {
   std::map<Rank, SessionId> worker_sessions_;
   std::map<int32_t, protocol::AgentHello> agents_;
 
-  // Of the current generation.
+  // The fields below belong to the current generation.
   std::map<std::string, std::string> rendezvous_;
   std::map<std::string, std::vector<SessionId>> rendezvous_waiters_;
   std::map<int64_t, std::map<Rank, Part>> parts_;

@@ -202,11 +202,11 @@ struct JobStateOptions {
   int32_t max_restarts = 100;
 };
 
-// What a restarted coordinator knows from its log.
+// The state that a restarted coordinator reads from its log.
 struct RecoveredJob {
   Generation generation{};
-  int32_t num_ranks = 0;        // Of the plan; 0: none was made.
-  int64_t committed_step = -1;  // Of this run; -1: none.
+  int32_t num_ranks = 0;        // In the plan; 0: there was none.
+  int64_t committed_step = -1;  // In this run; -1: none.
 };
 
 class JobState {
@@ -239,7 +239,7 @@ class JobState {
     std::vector<RankProcess> live_workers;  // At its last joining.
   };
   struct Worker {
-    int32_t incarnation = 0;  // Of the newest process ordered.
+    int32_t incarnation = 0;  // The newest process that was ordered.
     bool ordered = false;     // A process exists or is about to.
     bool joined = false;
     Generation cleared_for{};  // Idle and free of generations below.
@@ -297,12 +297,12 @@ class JobState {
 
   const JobStateOptions options_;
   absl::Time now_;
-  std::vector<JobAction> actions_;  // Of the call under way.
+  std::vector<JobAction> actions_;  // Collected during a call.
 
   Phase phase_;
   Purpose purpose_ = Purpose::kTrain;
   Generation generation_;
-  int32_t num_ranks_;  // Of the plan.
+  int32_t num_ranks_;  // In the plan.
   int64_t committed_step_;
   absl::Time phase_began_;
   absl::Time last_tick_;
@@ -312,7 +312,7 @@ class JobState {
   std::map<Rank, Worker> workers_;
   std::string last_commit_error_;
 
-  // Of the current generation.
+  // The fields below belong to the current generation.
   std::set<Rank> running_;
   std::map<int64_t, std::set<Rank>> parts_;  // Written, by step.
   std::set<int64_t> failed_steps_;  // With a part or commit that failed.

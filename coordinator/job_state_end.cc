@@ -69,7 +69,7 @@ void JobState::FinishIfDone() {
                      last_commit_error_));
     return;
   }
-  // What was restored and not trained further needs no new checkpoint.
+  // A state that was restored and not trained further needs no new checkpoint.
   if (done_saved_ && committed_step_ < done_steps_ &&
       restored_steps_ != done_steps_) {
     return;

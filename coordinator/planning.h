@@ -17,14 +17,14 @@
 
 namespace millrace {
 
-// What the agents reported.
+// The facts that the agents reported.
 struct DeviceFacts {
   int32_t num_devices = 0;
   int32_t threads_per_device = 0;
   int32_t ranks_per_host = 1;
   std::string machine;                // Fingerprint of the first agent's.
-  std::vector<std::string> machines;  // Of all agents.
-  int64_t memory_bytes = 0;           // Of one device, for training.
+  std::vector<std::string> machines;  // One for each agent.
+  int64_t memory_bytes = 0;           // For training, on one device.
 };
 
 // FailedPrecondition unless the agents' machines, given by their fingerprints,
@@ -66,7 +66,7 @@ absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
 struct PlanRecord {
   Layout layout;
   double step_time_s = 0;
-  int64_t memory_bytes = 0;  // Of the rank that needs most.
+  int64_t memory_bytes = 0;  // On the rank that needs most.
   std::vector<uint64_t> program_hashes;
   int32_t ranks_per_host = 1;
   std::string resume_path;  // Where training began; empty: from the seed.

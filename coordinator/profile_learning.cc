@@ -35,7 +35,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of a generation: caches, clocks, the capture of graphs.
+// The first steps of a generation fill caches, set clocks and capture graphs.
 constexpr int64_t kWarmUpSteps = 2;
 constexpr absl::Duration kLockTimeout = absl::Seconds(10);
 
@@ -165,7 +165,7 @@ absl::Status ChooseSteps(const std::vector<StepObservation>& observed,
 struct Target {
   std::string path;
   bool is_copy = false;
-  // That the profile is begun from where there is no file: the run's.
+  // Whether the profile may begin as the run's if the file does not exist.
   bool may_begin = true;
 };
 
@@ -191,7 +191,7 @@ absl::StatusOr<Target> FindTarget(const EndedRun& run,
              .threads_per_device = provenance.threads_per_device}));
   } else {
     target.path = run.job.profile;
-    target.may_begin = false;  // Of another folder, it would be another file.
+    target.may_begin = false;  // In another folder it would be another file.
   }
   std::error_code error;
   const std::filesystem::path real =

@@ -1,6 +1,6 @@
-// What a run's measured steps teach the hardware profile: observations are kept
-// in the run directory while it trains (timelines/observed.jsonl), and learnt
-// from at its end, or later by `millrace profile --from-run`.
+// Teaches the hardware profile by a run's measured steps. Observations are kept
+// in the run directory during training (timelines/observed.jsonl). The profile
+// learns from them at its end, or later by `millrace profile --from-run`.
 
 #ifndef MILLRACE_COORDINATOR_PROFILE_LEARNING_H_
 #define MILLRACE_COORDINATOR_PROFILE_LEARNING_H_

@@ -1,5 +1,5 @@
-// What a run prints while it trains: one line that is drawn over and over on a
-// terminal, one line per tenth of the steps elsewhere.
+// Prints the progress of a run: on a terminal one line that is redrawn,
+// elsewhere one line for each tenth of the steps.
 
 #ifndef MILLRACE_COORDINATOR_PROGRESS_H_
 #define MILLRACE_COORDINATOR_PROGRESS_H_

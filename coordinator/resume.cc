@@ -13,7 +13,8 @@ constexpr char kStartAfresh[] =
     "bring a whole checkpoint back into that folder, or set "
     "checkpoint.resume: none to start afresh";
 
-// Of this job and whole; otherwise why not.
+// Returns OK if the checkpoint belongs to this job and is whole; otherwise says
+// why not.
 absl::Status Suits(FileSystem& files, const DamagedRestore& damaged,
                    const std::string& path) {
   if (!damaged.job_yaml.empty()) {

@@ -16,7 +16,7 @@
 namespace millrace {
 
 struct ResumeChoice {
-  std::string path;   // Of the step's folder; empty: from the seed.
+  std::string path;   // The step's folder; empty: start from the seed.
   int64_t step = -1;  // Of `path`; -1: from the seed.
   // Why each newer checkpoint was passed over, one line each.
   std::vector<std::string> skipped;
@@ -30,9 +30,10 @@ absl::StatusOr<ResumeChoice> ChooseResume(FileSystem& files,
                                           const std::string& directory,
                                           const ModelSpec* model = nullptr);
 
-// What a generation was to restore when a worker found it damaged.
+// The checkpoint that a generation had to restore when a worker found it
+// damaged.
 struct DamagedRestore {
-  std::string path;  // Of the step's folder; empty: nothing, from the seed.
+  std::string path;  // The step's folder; empty: none, start from the seed.
   // Where whole checkpoints of the same training may be; empty: nowhere.
   std::string directory;
   int64_t newest_step;  // Later ones belong to a history that was rolled back.

@@ -82,8 +82,8 @@ class RunOutput {
   absl::Status WriteFile(const std::string& name, const std::string& content);
 
   double SecondsSinceStart() const;
-  // Of all steps in metrics.jsonl, less the first two, which warm caches up;
-  // 0 before that.
+  // Returns the median of all steps in metrics.jsonl but the first two, which
+  // warm up caches; 0 before the third.
   double MedianStepTime() const;
   double last_loss() const { return last_loss_; }
   // "compute 71 %, bubble 12 %, ...": mean over ranks, parts above 0.5 %.

@@ -19,7 +19,7 @@
 
 namespace millrace {
 
-// What the records add up to.
+// The sum of all records.
 struct LoggedJob {
   double started_unix_s = 0;  // Wall clock, for the events' time only.
   Generation generation{};

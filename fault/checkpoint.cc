@@ -176,7 +176,7 @@ absl::Status RemoveOldCheckpoints(FileSystem& files,
 absl::Status SyncFolders(FileSystem& files, const std::string& directory) {
   for (std::string folder = directory;; folder = ParentPath(folder)) {
     const absl::Status status = files.SyncDirectory(folder);
-    // What may not even be opened was not made by this run.
+    // A folder that may not be opened was not made by this run.
     if (absl::IsPermissionDenied(status)) return absl::OkStatus();
     RETURN_IF_ERROR(status);
     if (folder == ParentPath(folder)) return absl::OkStatus();

@@ -22,14 +22,14 @@
 
 namespace millrace {
 
-// What the manifest holds besides the pieces.
+// The manifest's content besides the pieces.
 struct CheckpointInfo {
   int64_t step = 0;  // Completed training steps.
   Generation generation{};
   uint64_t seed = 0;
   // Data cursor: samples consumed so far; the next step begins there.
   int64_t samples_consumed = 0;
-  Layout layout;         // That wrote it; any other may load it.
+  Layout layout;         // The writer's; any other layout may load it.
   std::string job_yaml;  // JobToYaml.
 };
 
@@ -53,7 +53,7 @@ absl::Status CommitCheckpoint(FileSystem& files, const std::string& directory,
                               int32_t keep);
 
 struct CheckpointEntry {
-  std::string path;  // Of the step's folder.
+  std::string path;  // The step's folder.
   int64_t step;
 };
 // Committed checkpoints, newest first. An absent directory has none.

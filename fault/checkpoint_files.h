@@ -16,7 +16,7 @@ inline constexpr char kManifestName[] = "manifest.json";
 std::string JoinPath(const std::string& folder, const std::string& name);
 // The folder that holds `path`: "." for a bare name.
 std::string ParentPath(const std::string& path);
-// Of the checkpoint in the step's folder `folder`.
+// Returns the manifest's path for the checkpoint in the step's folder `folder`.
 std::string ManifestPath(const std::string& folder);
 
 // Reads and checks the manifest of the step's folder `path`. NotFound saying

@@ -85,7 +85,8 @@ absl::Status VerifyPart(FileSystem& files, const std::string& path,
   return absl::OkStatus();
 }
 
-// What a caller wants of one tensor, and how much of it is to be filled.
+// The part of one tensor that a caller wants, and how much of it must be
+// filled.
 struct WantedPiece {
   const StatePiece* piece;
   int64_t num_filled = 0;
@@ -180,8 +181,8 @@ struct ChunkToLoad {
   }
 };
 
-// What has to be read. Each chunk is read once, however many pieces want of it,
-// and not at all if none does.
+// The chunks to read. Each is read once, no matter how many pieces need it, and
+// not at all if none does.
 struct LoadList {
   std::vector<std::string> paths;  // By part; chunks point here.
   std::vector<std::unique_ptr<RandomAccessFile>> files;
@@ -226,7 +227,8 @@ absl::StatusOr<LoadList> ListChunks(FileSystem& files,
 }
 
 absl::Status LoadChunk(const ChunkToLoad& chunk) {
-  // Of the thread: memory that is new for each chunk costs as much as reading.
+  // Kept by each thread, since new memory for each chunk costs as much as
+  // reading.
   thread_local std::vector<float> buffer;
   RETURN_IF_ERROR(ReadChunk(*chunk.file, *chunk.path, *chunk.stored,
                             chunk.chunk_idx, buffer));

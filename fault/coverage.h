@@ -1,5 +1,5 @@
-// Which elements of a tensor a run of a box is, and whether a set of runs
-// covers a tensor exactly once.
+// Computes which elements of a tensor a run of a box has, and checks whether a
+// set of runs covers a tensor exactly once.
 
 #ifndef MILLRACE_FAULT_COVERAGE_H_
 #define MILLRACE_FAULT_COVERAGE_H_

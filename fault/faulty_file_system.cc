@@ -25,10 +25,11 @@ struct FaultyFileSystem::EntryChange {
 
 struct FaultyFileSystem::Node {
   bool is_folder = false;
-  // Of a file: what is seen, and what is durable.
+  // The content of a file as seen and as durable.
   std::string content;
   std::string durable_content;
-  // Of a folder: likewise, and the changes that lead from one to the other.
+  // The entries of a folder as seen and as durable, and the changes from one to
+  // the other.
   std::map<std::string, std::shared_ptr<Node>> entries;
   std::map<std::string, std::shared_ptr<Node>> durable_entries;
   std::vector<EntryChange> unsynced_changes;

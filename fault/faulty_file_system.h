@@ -28,8 +28,8 @@ namespace millrace {
 enum class CrashOutcome {
   kNothingLost,      // The cache reached the disk just in time.
   kAllUnsyncedLost,  // None of it did.
-  // Of each file a random prefix of the unsynced bytes (or zeros in their
-  // place), of each folder a random subset of the unsynced changes.
+  // Each file keeps a random prefix of the unsynced bytes (or zeros in their
+  // place), and each folder a random subset of the unsynced changes.
   kRandom,
 };
 
@@ -46,7 +46,8 @@ class FaultyFileSystem : public FileSystem {
   // Unavailable, until Restart().
   void CrashAt(int64_t operation);
   bool crashed() const;
-  // What a reboot finds. Deterministic in `seed`. Clears all planned faults.
+  // Changes to the state that a reboot finds. Deterministic in `seed`. Clears
+  // all planned faults.
   void Restart(CrashOutcome outcome, uint64_t seed);
 
   // Operation number `operation` does nothing and returns `status`, once.

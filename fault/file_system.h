@@ -33,10 +33,10 @@ class RandomAccessFile {
                             void* out) const = 0;
 };
 
-// Errors name the path: NotFound, PermissionDenied, ResourceExhausted when the
-// disk is full, Internal otherwise. What a folder holds (files created, renamed
-// or removed in it, folders made in it) survives a crash only once
-// SyncDirectory on it has returned.
+// Errors name the path: NotFound, PermissionDenied, ResourceExhausted if the
+// disk is full, Internal otherwise. Changes to a folder (files created, renamed
+// or removed, folders made in it) survive a crash only after SyncDirectory() on
+// it has returned.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;

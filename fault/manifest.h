@@ -53,7 +53,7 @@ struct ManifestFile {
   int64_t bytes;
   int64_t header_bytes;  // The data starts here.
   uint64_t header_checksum;
-  std::map<std::string, TensorShape> shapes;  // Of the tensors in it.
+  std::map<std::string, TensorShape> shapes;  // Shapes of the tensors in it.
   std::vector<ManifestPiece> pieces;          // Back to back, by offset.
 };
 

@@ -61,7 +61,7 @@ struct SafetensorsEntry {
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;  // By offset.
   std::map<std::string, std::string> metadata;
-  int64_t bytes;  // Of length field and header: where the data starts.
+  int64_t bytes;  // Length field and header; the data starts there.
 };
 
 // Reads and checks the header of a file nobody vouches for: the length against

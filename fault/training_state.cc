@@ -7,7 +7,7 @@
 namespace millrace {
 namespace {
 
-// What is common to the pieces of one slice of one bucket.
+// The common values of the pieces of one slice of one bucket.
 struct SliceContext {
   const StageParameters* parameters;
   const Bucket* bucket;

@@ -42,7 +42,7 @@ Layout LayoutOf(const CompareOptions& options, const JobSpec& job) {
       options.precision.empty() ? job.training.precision : options.precision;
   const std::string of_job =
       job.layout.recompute == "auto" ? "none" : job.layout.recompute;
-  Layout again;  // Of stages that differ all that any does.
+  Layout again;  // Stages may differ; this one recomputes what any does.
   SetRecompute(options.recompute.empty() ? of_job : options.recompute, &again);
   return {.micro_batch = options.micro_batch > 0
                              ? options.micro_batch

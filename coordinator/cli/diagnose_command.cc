@@ -33,7 +33,7 @@ struct DiagnoseOptions {
   int32_t num_devices = 0;  // 0: as the trace or the job says.
 };
 
-// What the planner would change, where a job was named.
+// Asks the planner what it would change, if a job was named.
 absl::StatusOr<std::optional<Advice>> AdviseOn(const DiagnoseOptions& options,
                                                const Trace& trace,
                                                const Diagnosis& diagnosis) {

@@ -81,7 +81,7 @@ absl::StatusOr<JobSpec> ReadJob(const LaunchOptions& options) {
   return job;
 }
 
-// What agent 0 makes before the others can join.
+// Everything that agent 0 creates before the others can join.
 struct Opening {
   CoordinatorStart coordinator;
   std::string secret;

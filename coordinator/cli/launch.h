@@ -1,4 +1,5 @@
-// What `run`, `agent` and `profile` share: from a job file to a running agent.
+// The common part of `run`, `agent` and `profile`: from a job file to a running
+// agent.
 
 #ifndef MILLRACE_COORDINATOR_CLI_LAUNCH_H_
 #define MILLRACE_COORDINATOR_CLI_LAUNCH_H_

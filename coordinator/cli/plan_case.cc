@@ -20,7 +20,7 @@
 namespace millrace {
 namespace {
 
-// What going on without some nodes adds to the plan's goodput.
+// Adds to the plan's goodput what going on without some nodes yields.
 absl::StatusOr<GoodputReport> WithFewerNodes(const PlanningCase& planned,
                                              const ObjectivePlan& chosen,
                                              const CostModel& cost) {
@@ -122,7 +122,7 @@ absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned) {
 }
 
 absl::StatusOr<bool> AddOtherChoices(const PlanningCase& planned, Plan* plan) {
-  // What workers can execute is listed whole by the search itself.
+  // The search itself lists all layouts that workers can execute.
   if (!SearchInputOf(planned).all_axes) return true;
   const bool is_listed =
       planned.job.layout.schedule == ScheduleName(Schedule::kListScheduled);

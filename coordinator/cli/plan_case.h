@@ -23,10 +23,10 @@ struct CaseOptions {
   bool all_axes = false;
 };
 
-// What says for how many devices to plan. kJob: one agent has so many
-// (resources.devices_per_agent), and the profile, which the job or an option
-// names, may be of more or fewer. kProfile: it was measured with so many; that
-// in this machine's cache was by the agents of such a job.
+// The source of the number of devices. kJob: one agent has so many
+// (resources.devices_per_agent); the profile, which the job or an option names,
+// may be of more or fewer. kProfile: the profile was measured with so many. The
+// agents of such a job measured the one in this machine's cache.
 enum class DevicesFrom { kOption, kJob, kProfile };
 DevicesFrom DevicesFromOf(const CaseOptions& options, const JobSpec& job);
 // The line that tells people where the device count came from. Empty when
@@ -45,9 +45,9 @@ SearchInput SearchInputOf(const PlanningCase& planned);
 // FindPlan's answer to SearchInputOf(). FindPlan's errors.
 absl::StatusOr<Plan> PlanCase(const PlanningCase& planned);
 
-// The plan for what the job wants most, and what it yields with failures where
-// the job tells of them; going on with fewer nodes is planned too. What else is
-// asked about the plan is asked of its num_devices.
+// Returns the best plan for the job's objective, and its yield with failures if
+// the job states them. Plans for fewer nodes are made too. Further questions
+// about the plan are about its num_devices.
 absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned);
 
 // Adds to a plan over all axes, found for `planned`, what its other choices

@@ -52,8 +52,8 @@ struct PlanOptions {
   bool program = false;
   bool explain = false;
   bool json = false;
-  std::string export_to;    // Of a Framework; empty: none.
-  std::string output_path;  // Of the export; empty: standard output.
+  std::string export_to;    // Name of a Framework; empty: none.
+  std::string output_path;  // The export's file; empty: standard output.
 };
 
 absl::Status PrintPrograms(const JobSpec& job, const Plan& plan) {
@@ -121,7 +121,7 @@ absl::StatusOr<Question> AskedQuestion(const PlanOptions& options,
   return question;
 }
 
-// What --noise, --straggler and --slow-link ask for.
+// Reads the options --noise, --straggler and --slow-link.
 absl::StatusOr<DisturbanceSpec> DisturbanceOf(const PlanOptions& options,
                                               const PlanningCase& planned) {
   DisturbanceSpec spec{.seed = options.seed, .num_steps = options.num_steps};

@@ -1,4 +1,4 @@
-// What `millrace plan --lost-nodes` asks: plans for when nodes are lost.
+// Answers `millrace plan --lost-nodes`: makes plans for lost nodes.
 
 #ifndef MILLRACE_COORDINATOR_CLI_PLAN_LOST_NODES_H_
 #define MILLRACE_COORDINATOR_CLI_PLAN_LOST_NODES_H_

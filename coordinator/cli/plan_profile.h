@@ -1,4 +1,4 @@
-// Which hardware profile a plan is made with, and what to warn of.
+// Chooses the hardware profile of a plan and says what to warn of.
 
 #ifndef MILLRACE_COORDINATOR_CLI_PLAN_PROFILE_H_
 #define MILLRACE_COORDINATOR_CLI_PLAN_PROFILE_H_
@@ -14,10 +14,10 @@
 
 namespace millrace {
 
-// What a profile of this machine is known by.
+// Identifies the profiles of this machine.
 struct Here {
   std::string machine;  // Fingerprint.
-  // Of a worker, when `devices_on_host` share the host.
+  // Returns the threads of a worker if `devices_on_host` share the host.
   std::function<int32_t(int32_t devices_on_host)> threads_per_device;
 };
 

@@ -26,7 +26,7 @@ struct Step {
   std::string trace;                       // For Perfetto.
 };
 
-// Of instructions, as workers would execute them.
+// Returns the step by instructions, as workers would execute it.
 absl::StatusOr<Step> ExecutableStep(const PlanningCase& planned,
                                     const Plan& plan) {
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
@@ -50,7 +50,7 @@ Step StepOf(const ClusterTimeline& timeline, int32_t num_stages) {
   return step;
 }
 
-// Of passes, for what cannot be lowered.
+// Returns the step by passes, for layouts that cannot be lowered.
 absl::StatusOr<Step> PlannedStep(const PlanningCase& planned,
                                  const Plan& plan) {
   const Implementation implementation = {.pipeline_outermost =

@@ -238,7 +238,7 @@ class Client::Impl {
   const ClientOptions options_;
   const tcp::endpoint endpoint_;
 
-  // Of the loop's thread.
+  // The event loop of the client's thread.
   boost::asio::io_context loop_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type>
       work_;

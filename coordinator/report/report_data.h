@@ -28,8 +28,8 @@ namespace millrace {
 absl::StatusOr<nlohmann::json> CollectReportData(
     const std::string& run_directory);
 
-// What the page shows of each: "job", "machine", and "predicted" or "measured",
-// which is cut to the first ranks.
+// Each returns what the page shows: "job", "machine", and "predicted" or
+// "measured", which is cut to the first ranks.
 nlohmann::json JobData(const JobSpec& job);
 nlohmann::json MachineData(const HardwareProfile& profile);
 nlohmann::json TimelineData(const Timeline& timeline);

@@ -22,7 +22,7 @@ constexpr double kMicroseconds = 1e6;
 struct Step {
   const char* file;
   const char* name;
-  int32_t place;  // Of two processes of a rank.
+  int32_t place;  // Tells two processes of a rank apart.
 };
 constexpr Step kSteps[] = {{"measured", "measured", 0},
                            {"predicted", "predicted", 1}};

@@ -17,7 +17,7 @@
 
 namespace millrace {
 
-// What agent 0 has and the others do not.
+// Held by agent 0 only.
 struct CoordinatorStart {
   Listener listener;
   std::string run_directory;

@@ -160,7 +160,7 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
   RETURN_IF_ERROR(BuildTrainer(job));
   const double made_s = MonotonicSeconds();
   RETURN_IF_ERROR(Restore());
-  // What a recovery waits for; scripts/bench_recovery reads it.
+  // Recoveries end with this line; scripts/bench_recovery reads it.
   std::cerr << absl::StrFormat(
                    "generation %d: trainer made in %.2f s, restored in %.2f s",
                    ToInt(generation_), made_s - began_s,
@@ -337,7 +337,8 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
                                         .measure = SendsTimelineOf(step)}));
     const bool validates = is_due(step, training.validation_interval_steps);
     const bool saves = is_due(step, job.checkpoint.interval_steps);
-    // What follows is of this very step, so its result must be.
+    // Validation and checkpoints belong to this very step, so its result must
+    // be known.
     if (validates || saves) RETURN_IF_ERROR(CatchUp(&result));
     std::optional<Validation> validation;
     if (validates) {

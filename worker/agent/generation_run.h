@@ -93,7 +93,7 @@ class GenerationRun {
   double last_loss_ = 0;
   bool shares_processors_ = false;  // With other processes of the host.
   ProcessorTime processor_time_;    // At the last measured step.
-  TimeBreakdown breakdown_;         // Of the last step that was measured,
+  TimeBreakdown breakdown_;         // The last step that was measured,
   double breakdown_step_s_ = 0;     // which took this long; zero: none was.
 
   std::atomic<bool> running_ = false;

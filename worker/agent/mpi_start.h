@@ -18,7 +18,7 @@ namespace millrace {
 struct AgentPlace {
   int32_t agent_idx = 0;
   int32_t num_agents = 1;
-  std::vector<std::string> hosts;  // Of each agent, by index.
+  std::vector<std::string> hosts;  // Indexed by agent.
 
   int32_t AgentsOnThisHost() const;
   int32_t IndexOnThisHost() const;  // Among them, in the order of agent_idx.
@@ -27,7 +27,7 @@ struct AgentPlace {
 
 struct AgentStart {
   AgentPlace place;
-  std::string announcement;  // What agent 0 said, on every agent.
+  std::string announcement;  // Agent 0's words, on every agent.
 };
 
 // Collective over all processes of the launcher; without one, a job of one

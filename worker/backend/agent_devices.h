@@ -19,10 +19,10 @@ struct AgentDevices {
   int32_t num_devices = 1;
   int32_t threads_per_device = 1;
   int32_t devices_on_host = 1;   // Over all its agents.
-  int32_t first_device_idx = 0;  // Of GPUs, on the host.
-  int64_t memory_bytes = 0;      // Of one device, for training.
+  int32_t first_device_idx = 0;  // The first GPU's index on the host.
+  int64_t memory_bytes = 0;      // For training, on one device.
   std::string machine;           // Fingerprint, as in a profile.
-  std::string description;       // Of the machine, for people.
+  std::string description;       // The machine, described for people.
 };
 
 // Where an agent stands among those of its host.
@@ -37,13 +37,13 @@ struct HostShare {
 AgentDevices ShareCores(const ResourceSpec& resources, const Machine& machine,
                         const HostShare& share);
 
-// A worker for every GPU, unless the job wants fewer; the cores are shared out
-// as above, since GPUs wait for threads of the host too. `gpus`: all that the
-// host shows, in CUDA's order. Of a GPU's memory what contexts, libraries and
-// communicators take is left out.
+// Gives one worker to every GPU, unless the job wants fewer. Cores are shared
+// out as above, since GPUs wait for threads of the host too. `gpus` are all
+// that the host shows, in CUDA's order. The memory excludes what contexts,
+// libraries and communicators take.
 //
-// InvalidArgument if there are fewer GPUs than agents and job ask for;
-// FailedPrecondition if those to use are not of one kind.
+// Returns InvalidArgument if there are fewer GPUs than agents and job ask for,
+// and FailedPrecondition if those to use are not of one kind.
 absl::StatusOr<AgentDevices> ShareGpus(const ResourceSpec& resources,
                                        const Machine& machine,
                                        const std::vector<CudaDeviceInfo>& gpus,

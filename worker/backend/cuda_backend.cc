@@ -14,8 +14,8 @@
 namespace millrace {
 namespace {
 
-// What the library needs of the machine, where the system itself may not look
-// for it, and how to get it.
+// A library that the machine must have, where to look for it beside the
+// system's places, and how to get it.
 struct NeededLibrary {
   const char* file;
   std::vector<std::string> folders;

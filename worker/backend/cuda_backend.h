@@ -1,6 +1,7 @@
-// The door to GPUs. What needs the CUDA libraries lies in libmillrace_cuda.so
-// beside the program, loaded when a job asks for backend cuda: so the program
-// itself runs on machines that have none of them, and can say what is missing.
+// The door to GPUs. All code that needs the CUDA libraries lies in
+// libmillrace_cuda.so beside the program, which is loaded when a job asks for
+// backend cuda. So the program itself runs on machines without these libraries,
+// and can say what is missing.
 
 #ifndef MILLRACE_WORKER_BACKEND_CUDA_BACKEND_H_
 #define MILLRACE_WORKER_BACKEND_CUDA_BACKEND_H_
@@ -63,7 +64,7 @@ absl::StatusOr<CudaBackend*> LoadCudaBackend();
 // The entry that the library exports and the program looks up. The pointer is
 // valid for as long as the process lives.
 struct CudaLibraryEntry {
-  const char* version;      // Of millrace; must be the program's.
+  const char* version;      // Millrace's; must equal the program's.
   uint64_t interface_size;  // kCudaInterfaceSize; must be the program's.
   CudaBackend* backend;
 };

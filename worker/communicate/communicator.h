@@ -28,7 +28,7 @@ class Communicator {
   virtual ~Communicator() = default;
 
   virtual int32_t size() const = 0;
-  virtual int32_t index() const = 0;  // Of this rank in the group.
+  virtual int32_t index() const = 0;  // This rank's index in the group.
 
   // Sums are taken in an order that depends on the group's size and the number
   // of elements only, so equal runs give equal bits. dtype kFloat32, kFloat64
@@ -57,10 +57,10 @@ class Communicator {
   virtual void Abort() = 0;
 };
 
-// What a communicator is made for. Each (group, channel) has its own
-// connections: the lanes that share a group use a channel each, so that their
-// calls never mix. Channels: 0, but for kPipeline 0 carries kToNext transfers
-// and 1 kToPrevious.
+// Identifies a communicator. Each (group, channel) has its own connections. The
+// lanes that share a group use a channel each, so that their calls never mix.
+// The channel is 0, except that kPipeline has channel 0 for kToNext transfers
+// and 1 for kToPrevious.
 struct CommunicatorKey {
   Group group;
   int32_t channel = 0;

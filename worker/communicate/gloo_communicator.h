@@ -20,8 +20,8 @@
 namespace millrace {
 
 struct GlooOptions {
-  RendezvousStore* store;    // Of the generation; borrowed.
-  std::string host_address;  // Of this machine, as the peers reach it.
+  RendezvousStore* store;    // The generation's store; borrowed.
+  std::string host_address;  // This machine's, as the peers reach it.
   absl::Duration connect_timeout = absl::Seconds(30);
 };
 

@@ -23,7 +23,7 @@ namespace {
 
 using RoomKey = std::tuple<Group, int32_t, std::vector<Rank>>;
 
-// What the members of one (group, channel) share.
+// The state that members of one (group, channel) share.
 struct Room {
   explicit Room(RoomKey key)
       : members(std::get<2>(key)),
@@ -105,7 +105,7 @@ class InProcessCommunicator : public Communicator {
     char* mine = static_cast<char*>(data) + offset;
     SumInOrder(terms_, mine, slice.size(), dtype);
     for (int32_t member = 0; member < size(); ++member) {
-      // Of no elements the pointers may be null.
+      // The pointers may be null if there are no elements.
       if (member == index_ || slice.size() == 0) continue;
       std::memcpy(const_cast<char*>(static_cast<const char*>(terms_[member])),
                   mine, slice.size() * DTypeBytes(dtype));

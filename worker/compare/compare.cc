@@ -29,7 +29,7 @@ double IsolatedError(Precision precision, OpKind kind, DType output) {
       return 6e-3;
     case OpKind::kAttentionForward:
       return output == DType::kBfloat16 ? 5e-3 : 1e-4;
-    case OpKind::kResidualRmsNormForward:  // What it normalizes was rounded.
+    case OpKind::kResidualRmsNormForward:  // Its input was rounded.
       return output == DType::kBfloat16 ? 3.5e-3 : 1e-3;
     case OpKind::kRmsNormBackward:
       return output == DType::kBfloat16 ? 2.5e-3 : 1e-4;
@@ -44,10 +44,11 @@ Tolerance IsolatedTolerance(Precision precision, OpKind kind, DType output) {
   return {error, 5 * error};
 }
 
-// Over a step of some dozens of layers. Gradients pass every op twice. What
-// AdamW does to a gradient near zero may be a whole learning rate in either
-// direction: small beside the weights, so that their own error is small. Twelve
-// layers were measured at 1.3e-2 in bf16, two at 3e-6 in fp32.
+// The tolerance over a step of some dozens of layers. Gradients pass every op
+// twice. AdamW may turn a gradient near zero into a whole learning rate in
+// either direction. That is small beside the weights, so the error of weights
+// stays small. Twelve layers were measured at 1.3e-2 in bf16, two at 3e-6 in
+// fp32.
 Tolerance ChainedTolerance(Precision precision, OpKind kind) {
   const bool updates = kind == OpKind::kAdamW;
   if (precision == Precision::kFloat32) {
@@ -61,8 +62,8 @@ size_t NumComparedOutputs(const Instruction& instruction) {
   return std::min(instruction.outputs.size(), NumResults(instruction.kind));
 }
 
-// What `cpu` keeps where the GPU has its operand `i`: the master weights, which
-// only bf16 has, are the CPU's parameters.
+// Returns the CPU's buffer for the GPU's operand `i`. Only bf16 has master
+// weights; the CPU's counterpart is its parameters.
 BufferId Counterpart(const std::vector<BufferId>& cpu_operands, size_t i) {
   return cpu_operands[i < cpu_operands.size() ? i : 0];
 }
@@ -72,7 +73,7 @@ struct Difference {
   double max_error;
 };
 
-// Of zero to zero none; of anything else to zero infinite.
+// Returns 0 for zero over zero, and infinity for anything else over zero.
 double Ratio(double difference, double size) {
   return difference == 0 ? 0 : difference / size;
 }

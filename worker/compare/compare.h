@@ -24,9 +24,9 @@ namespace millrace {
 enum class CompareMode : uint8_t { kIsolated, kChained };
 const char* CompareModeName(CompareMode mode);  // "isolated", "chained".
 
-// What is allowed of an output, against the CPU's values c: the norm of the
-// difference over the norm of c, and the largest difference over the largest
-// |c|.
+// The allowed errors of an output compared with the CPU's values c: the norm of
+// the difference over the norm of c, and the largest difference over the
+// largest |c|.
 struct Tolerance {
   double relative_l2;
   double max_error;
@@ -42,8 +42,8 @@ struct OutputComparison {
   OpKind kind;
   Phase phase;
   int32_t microbatch_idx;
-  std::string name;    // Of the instruction.
-  std::string buffer;  // Of the output.
+  std::string name;    // The instruction's name.
+  std::string buffer;  // The output buffer's name.
   double relative_l2;  // Not a number if the GPU's values are none.
   double max_error;
   Tolerance tolerance;
@@ -54,7 +54,7 @@ struct Comparison {
   CompareMode mode;
   Precision precision;
   std::vector<OutputComparison> outputs;  // In the Program's order.
-  // Of each backend's own step, so of kChained only; nats per token.
+  // Each backend's own step, so only in mode kChained; nats per token.
   double cpu_loss, gpu_loss;
   double cpu_gradient_norm, gpu_gradient_norm;
 

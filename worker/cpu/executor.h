@@ -54,7 +54,7 @@ class PreparedProgram {
 class Executor {
  public:
   struct Options {
-    std::string name;  // Of the rank, for errors: "rank 2".
+    std::string name;  // The rank's name in errors: "rank 2".
     // Called once, by the lane that failed first, so that the other lanes'
     // communication fails too.
     std::function<void()> on_failure;

@@ -1,4 +1,5 @@
-// What libmillrace_cuda.so is: the CudaBackend and the one name it exports.
+// The content of libmillrace_cuda.so: the CudaBackend and the one name that it
+// exports.
 
 #include <cuda_runtime_api.h>
 

@@ -54,7 +54,8 @@ class PackedDataset : public BatchSource {
 
   int64_t num_tokens() const { return file_begins_.back(); }
   int64_t num_samples(DataSplit split) const;
-  // Which sample of the stream is the `number`-th (from zero) of the split.
+  // Returns the stream's index of the `number`-th sample (from zero) of the
+  // split.
   int64_t SampleIndex(DataSplit split, int64_t number) const;
 
  private:

@@ -12,8 +12,8 @@
 namespace millrace {
 namespace {
 
-// What a tokenizer is trained on: enough for tens of thousands of pieces, and a
-// few seconds of work.
+// The size of the text that trains a tokenizer. It suffices for tens of
+// thousands of pieces and takes a few seconds.
 constexpr int64_t kSampleBytes = 4 * kMiB;
 constexpr size_t kSentenceBytes = 2 << 10;
 // Text in memory at once while encoding.

@@ -13,7 +13,7 @@ uint64_t MixBits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Of a sequence's numbers: what SplitMix64 adds each time.
+// SplitMix64's increment between the numbers of a sequence.
 constexpr uint64_t kStride = 0x9e3779b97f4a7c15u;
 
 }  // namespace

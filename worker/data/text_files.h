@@ -1,4 +1,4 @@
-// Which files a job's text is, and what they say. docs/data.md says what
+// Finds the files of a job's text and reads them. docs/data.md says what
 // happens to files that are not text.
 
 #ifndef MILLRACE_WORKER_DATA_TEXT_FILES_H_
@@ -16,7 +16,7 @@ namespace millrace {
 
 struct TextFile {
   std::string path;
-  int64_t size_bytes;   // Of it that is read.
+  int64_t size_bytes;   // The part that is read.
   int64_t modified_ns;  // Since the epoch.
 };
 

@@ -74,7 +74,7 @@ absl::StatusOr<Machine> DescribeMachine() {
   Machine machine;
   machine.processor = ProcessorModel(topology);
   hwloc_bitmap_t binding = hwloc_bitmap_alloc();
-  // What this process is bound to may be less than what there is.
+  // This process may be bound to fewer cores than the machine has.
   const bool bound =
       hwloc_get_cpubind(topology, binding, HWLOC_CPUBIND_PROCESS) == 0;
   const int num_bound = bound ? hwloc_bitmap_weight(binding) : 0;

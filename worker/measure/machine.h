@@ -14,7 +14,7 @@ namespace millrace {
 struct Machine {
   std::string processor;  // Model name, "unknown processor" if not told.
   int32_t num_cores;      // Hardware threads this process may run on.
-  int64_t memory_bytes;   // Of the machine, or of the control group if less.
+  int64_t memory_bytes;   // The machine's, or the control group's if less.
 
   // Equal for machines of equal speed: "AMD-EPYC-9454-c2". Without the memory,
   // which a virtual machine's host may give and take while jobs run.

@@ -21,7 +21,7 @@ class OpTimer {
   struct Timing {
     double seconds;           // Median of one run.
     double overhead_seconds;  // Between one run's end and the next one's start.
-    Scatter repeats;          // Of the means of thirds of all runs.
+    Scatter repeats;          // Scatter of the means of thirds of all runs.
   };
   // Runs the op once to warm up, then for about `budget_seconds`, twice at
   // least.

@@ -25,9 +25,9 @@ double SecondsOf(const timeval& time) {
 
 ProcessorTime ParseProcessorTime(absl::string_view proc_stat,
                                  double ticks_per_second) {
-  // Of the columns of proc(5): user, nice and system, then after idle and
-  // iowait irq, softirq and what a hypervisor gave to others. Guests are in
-  // user.
+  // Columns of proc(5) that count as busy: user, nice and system, then after
+  // idle and iowait irq, softirq and the time that a hypervisor gave to others.
+  // Guests are included in user.
   constexpr size_t kBusyColumns[] = {1, 2, 3, 6, 7, 8};
   ProcessorTime time;
   for (const absl::string_view line : absl::StrSplit(proc_stat, '\n')) {

@@ -12,9 +12,9 @@
 namespace millrace {
 
 struct ProcessorTime {
-  double clock_s = 0;  // When: of MonotonicSeconds().
-  double busy_s = 0;   // Of all processors, for anybody; to a hundredth.
-  double own_s = 0;    // For this process.
+  double clock_s = 0;          // When: of MonotonicSeconds().
+  double busy_s = 0;           // All processors, any process; to a hundredth.
+  double own_s = 0;            // For this process.
   int32_t num_processors = 0;  // 0: the kernel does not tell.
 };
 

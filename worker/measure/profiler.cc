@@ -20,7 +20,7 @@
 namespace millrace {
 namespace {
 
-// Of the time budget. Contention is one op for every number of ranks.
+// Share of the time budget. Contention takes one op for every number of ranks.
 constexpr double kOpsShare = 0.45;
 constexpr double kContentionShare = 0.15;
 constexpr double kCommunicationShare = 0.4;

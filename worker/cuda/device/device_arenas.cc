@@ -21,8 +21,8 @@ struct Buffers {
   DeviceBuffer<std::byte> persistent, step;
 };
 
-// What the failed allocation means for the user: who wants how much, and what
-// there is.
+// Explains a failed allocation to the user: how much is needed for what, and
+// how much there is.
 absl::Status DoesNotFit(int64_t persistent_bytes, int64_t step_bytes,
                         size_t free_bytes, const absl::Status& cause) {
   if (!absl::IsResourceExhausted(cause)) return cause;

@@ -33,7 +33,7 @@ class DeviceArenas {
   std::byte* At(const Buffer& buffer) const;
   // The first byte of an arena.
   std::byte* Base(Arena arena) const {
-    // What the arenas hold changes, the arenas do not.
+    // A const object's arenas stay the same, but their content may change.
     return const_cast<std::byte*>(
         (arena == Arena::kPersistent ? persistent_ : step_).data());
   }

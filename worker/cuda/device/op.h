@@ -35,7 +35,7 @@ struct CudaStepInputs {
   // the documents of a micro-batch begin, then T for all that there are not.
   const int32_t* document_offsets;
   int64_t max_documents;
-  const AdamWStep* optimizer;  // Of the step; kernels/optimizer/adamw_bf16.h.
+  const AdamWStep* optimizer;  // This step's; kernels/optimizer/adamw_bf16.h.
 };
 
 // All borrowed for the lifetime of the ops bound with it.

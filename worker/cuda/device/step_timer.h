@@ -30,7 +30,8 @@ class StepTimer {
   absl::Status RecordStart(InstructionId id, cudaStream_t stream);
   absl::Status RecordEnd(InstructionId id, cudaStream_t stream);
 
-  // Of the newest launch, once it is done; `rank` is left to the caller.
+  // Returns the timeline of the newest launch once it is done. The caller fills
+  // in `rank`.
   absl::StatusOr<RankTimeline> Read() const;
 
  private:

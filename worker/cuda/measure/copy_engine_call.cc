@@ -13,7 +13,7 @@
 namespace millrace {
 namespace {
 
-// What is shared with other processes takes whole pages.
+// Memory that is shared with other processes takes whole pages.
 constexpr int64_t kCallPage = int64_t{2} << 20;
 
 BufferId AddBuffer(absl::string_view name, int64_t num_elements, DType dtype,
@@ -30,8 +30,8 @@ BufferId AddBuffer(absl::string_view name, int64_t num_elements, DType dtype,
   return static_cast<BufferId>(program->buffers.size()) - 1;
 }
 
-// Of one instruction, out of place as training's are; none where the rank takes
-// no part.
+// Builds the Program of one instruction, out of place as in training. The
+// Program is empty if the rank takes no part.
 Program BuildProgram(const CopyEngineCallOptions& options) {
   const Layout& layout = options.layout;
   Program program = {};

@@ -24,13 +24,13 @@
 namespace millrace {
 
 struct CopyEngineCallOptions {
-  // Of one axis: tensor, whose groups do a collective, or pipeline, where stage
-  // 2i sends to stage 2i + 1.
+  // A layout with one axis: tensor, whose groups do a collective, or pipeline,
+  // where stage 2i sends to stage 2i + 1.
   Layout layout;
   Rank rank;
   RendezvousStore* store;  // Borrowed for Create(); new for each call.
   OpKind kind;             // kAllGather, kReduceScatter or kSend.
-  int64_t num_elements;    // Of the full tensor; divides by the group.
+  int64_t num_elements;    // Of the full tensor; a multiple of the group.
   DType dtype;
   absl::Duration timeout;
 };

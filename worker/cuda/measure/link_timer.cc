@@ -55,7 +55,7 @@ class CudaLinkTimer::Loop : public TimedLoop {
     timer_->copy_engine_calls_.erase(call_.get());
   }
 
-  // What the calls need; one of them.
+  // Keeps memory that the calls need; one of several.
   void Hold(DeviceBuffer<std::byte> buffer) {
     buffer_.emplace(std::move(buffer));
   }
@@ -136,7 +136,7 @@ absl::StatusOr<NcclCommunicatorSet*> CudaLinkTimer::SetOf(SetKey key) {
   ASSIGN_OR_RETURN(const int64_t after, UsedDeviceBytes());
   const int32_t stage = CoordinatesOf(layout, options_.rank).pipeline;
   const int32_t num_made = NumCommunicators(layout, stage);
-  // That of all ranks comes first (Sum()), and alone.
+  // The set of all ranks is made first (Sum()), and alone.
   if (sets_.size() == 1 && num_made == 1) {
     first_bytes_ = after - before;
   } else {
@@ -225,7 +225,7 @@ absl::StatusOr<CudaLinkTimer::Shape> CudaLinkTimer::ShapeOf(
   }
   const int64_t unit = int64_t{group_size} * DTypeBytes(kDType);
   return Shape{.group_size = group_size,
-               // Of an odd number the last one has nobody to send to.
+               // An odd number leaves the last rank without a receiver.
                .num_busy = num_ranks / group_size * group_size,
                .num_elements = (what.bytes + unit - 1) / unit * group_size};
 }

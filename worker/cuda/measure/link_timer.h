@@ -57,8 +57,8 @@ class CudaLinkTimer {
   absl::StatusOr<std::unique_ptr<TimedLoop>> MakeLoop(
       const ProfileCommunication& what, int64_t count);
 
-  // Of this rank's device: what the first communicator took and, in the mean,
-  // each further one; zero of what was not made so far.
+  // Memory of this rank's device that the first communicator took, and the mean
+  // of each further one. Zero if none was made.
   int64_t first_communicator_bytes() const { return first_bytes_; }
   int64_t communicator_bytes() const {
     return num_further_ == 0 ? 0 : further_bytes_ / num_further_;
@@ -85,7 +85,8 @@ class CudaLinkTimer {
   // By copy engines; as MakeLoop() says of errors.
   absl::StatusOr<std::unique_ptr<CopyEngineCall>> MakeCopyEngineCall(
       const ProfileCommunication& what, int64_t num_elements);
-  // Of a kind and size among how many ranks; InvalidArgument if it cannot be.
+  // The size and ranks of a call. ShapeOf() returns InvalidArgument if there
+  // can be no such call.
   struct Shape {
     int32_t group_size;
     int32_t num_busy;  // Ranks that take part: the first so many.
@@ -101,7 +102,7 @@ class CudaLinkTimer {
   std::atomic<bool> abort_requested_{false};
   std::map<SetKey, std::unique_ptr<NcclCommunicatorSet>> sets_;
   std::set<CopyEngineCall*> copy_engine_calls_;  // Those there are.
-  int64_t num_copy_engine_calls_ = 0;            // That were made so far.
+  int64_t num_copy_engine_calls_ = 0;            // Made so far.
   int64_t first_bytes_ = 0;
   int64_t further_bytes_ = 0;
   int64_t num_further_ = 0;

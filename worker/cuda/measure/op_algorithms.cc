@@ -1,4 +1,4 @@
-// Which algorithms bf16 products run with; see worker/cuda/measure/op_timer.h.
+// Chooses the algorithms of bf16 products; see worker/cuda/measure/op_timer.h.
 
 #include <algorithm>
 #include <optional>
@@ -18,7 +18,8 @@ namespace {
 constexpr int kMaxCandidates = 8;
 constexpr int32_t kMaxSets = 4;
 constexpr size_t kMaxFinalists = 3;
-// Of the guess's time: less is more than chance.
+// Another algorithm must take less than this share of the guess's time, since a
+// smaller gain may be chance.
 constexpr double kWorthwhile = 0.99;
 
 GemmBf16Shape ShapeOf(const GemmAttributes& gemm) {

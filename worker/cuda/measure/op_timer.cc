@@ -208,7 +208,7 @@ int64_t CudaOpTimer::held_bytes() const {
                                   sizeof(uint16_t));
 }
 
-// What an op only writes, workspaces among it, keeps what it holds.
+// Buffers that an op only writes, workspaces among them, keep their content.
 absl::Status CudaOpTimer::FillOperands(const Program& program,
                                        const DeviceArenas& arenas) {
   cudaStream_t stream = executor_->stream();

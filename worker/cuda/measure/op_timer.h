@@ -81,8 +81,9 @@ class CudaOpTimer {
                                                       int32_t num_runs);
 
   // Measures the ways to compute a bf16 product, the most promising ones as
-  // Time() does, and runs it with the fastest from then on, which the table
-  // keeps. What is hardly faster than cuBLASLt's first choice is not chosen.
+  // Time() does. The product runs with the fastest from then on, and the table
+  // keeps it. A way that is hardly faster than cuBLASLt's first choice is not
+  // chosen.
   absl::Status ChooseAlgorithm(const GemmAttributes& gemm,
                                double budget_seconds);
   bool HasAlgorithm(const GemmAttributes& gemm) const;
@@ -130,7 +131,7 @@ class CudaOpTimer {
   const DeviceBuffer<uint16_t> small_normals_;  // As weights are, in bf16.
   DeviceBuffer<AdamWStep> step_;
   std::vector<std::unique_ptr<TimedLoop>> surroundings_;
-  double surroundings_seconds_ = 0;  // Of all of them once.
+  double surroundings_seconds_ = 0;  // All of them once.
   // Several times the L2 cache of any GPU we know, so that operands come from
   // where they come from in a step.
   int64_t working_set_bytes_ = int64_t{512} << 20;

@@ -13,14 +13,14 @@
 namespace millrace {
 namespace {
 
-// Of the mix that calls are made beside, so long that it outlasts them.
+// The mix of products beside the calls is so long that it outlasts them.
 constexpr double kOverlapSeconds = 0.4;
 constexpr double kCallSeconds = 0.25;  // During which calls are made.
 constexpr int kMaxOverlapCalls = 40;
 
-// What delays a product is that its blocks cannot all begin: those that find no
-// multiprocessor begin when the collective ends. So products must be as long as
-// a step's, and collectives as short, or the delay looks small.
+// A product is delayed because its blocks cannot all begin: some find no
+// multiprocessor until the collective ends. So products must be as long as in a
+// step, and collectives as short, or the delay looks too small.
 constexpr double kProductFlops = 2e12;
 constexpr int64_t kMovingBytes = int64_t{16} << 20;  // Not latency alone.
 
@@ -58,7 +58,7 @@ std::vector<CudaOpTimer::Share> LongMix(const ProfileRequest& request) {
 }
 
 struct Beside {
-  double mix_s;            // What the mix took.
+  double mix_s;            // Time of the mix.
   double mean_call_s = 0;  // From when it was ready.
   int num_calls = 0;
 };

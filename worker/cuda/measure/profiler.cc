@@ -38,16 +38,16 @@ namespace {
 // (docs/results/2026-11-22-small-models-h200.md).
 constexpr double kBetweenLanesSeconds = 5.9e-6;
 
-// Of the time budget.
+// Share of the time budget.
 constexpr double kOpsShare = 0.6;
 constexpr double kContentionShare = 0.05;
 constexpr double kCommunicationShare = 0.35;
-// What fixed work around a measurement takes beside the device's own time.
+// Share of the time that is left beside the fixed work around a measurement.
 constexpr double kUsableShare = 0.6;
-// Of tuning: for products, and until the others give rank 0 up.
+// Time to tune products, and until the other ranks give rank 0 up.
 constexpr absl::Duration kProductTuningTime = absl::Minutes(1);
 constexpr absl::Duration kTuningPatience = absl::Minutes(5);
-// What TimeOps says beside the ops.
+// Number of values that TimeOps() returns beside the ops.
 constexpr size_t kNumBesideOps = 7;
 // An op is never quicker than the launch; what is left of it counts this much.
 constexpr double kLeastSeconds = 1e-8;
@@ -113,7 +113,7 @@ absl::StatusOr<int64_t> ProcessBytes(const ProfileRequest& request,
 absl::Status TimeSlowOnesAgain(const ProfileRequest& request,
                                CudaOpTimer& timer,
                                std::vector<double>* seconds) {
-  constexpr double kSlow = 0.85;           // Of the median rate.
+  constexpr double kSlow = 0.85;           // Share of the median rate.
   constexpr double kLongSeconds = 1e-4;    // Shorter ones are slow by nature.
   constexpr double kBudgetSeconds = 0.02;  // Each.
   std::map<OpKind, std::vector<double>> rates;
@@ -259,7 +259,8 @@ absl::Status MeasureCommunication(const ProfileRequest& request,
   return absl::OkStatus();
 }
 
-// What communicators take of rank 0's device.
+// Agrees with all ranks on the memory of communicators, as rank 0's device
+// shows it.
 absl::Status AgreeOnCommunicators(const CudaLinkTimer& links,
                                   const CudaProfilerOptions& options,
                                   absl::Duration patience,

@@ -25,7 +25,7 @@ struct CudaProfilerOptions {
   int32_t ranks_per_host = 1;
   Rank rank{0};
   RendezvousStore* store = nullptr;  // Borrowed; null for one rank.
-  GemmAlgorithmTable algorithms;     // What products run with, as in training.
+  GemmAlgorithmTable algorithms;  // The products' algorithms, as in training.
   // Rank 0 measures kernels' choices first and takes its times with them.
   bool tune = false;
   // Bytes of operands that an op is timed on in turn; 0: several times the
@@ -36,8 +36,8 @@ struct CudaProfilerOptions {
   absl::Duration time_budget = absl::Seconds(150);
 };
 
-// What surrounds an op in a step, by time: mostly products, of the request's
-// largest that are short.
+// The ops around an op in a step, by time: mostly products, the largest short
+// ones of the request.
 std::vector<CudaOpTimer::Share> StepMix(const ProfileRequest& request);
 
 // On the current device. Collective over all ranks; all return equal tables,

@@ -31,7 +31,7 @@ class NcclCommunicator {
   virtual ~NcclCommunicator() = default;
 
   virtual int32_t size() const = 0;
-  virtual int32_t index() const = 0;  // Of this rank in the group.
+  virtual int32_t index() const = 0;  // This rank's index in the group.
 
   // As Communicator (worker/communicate/communicator.h), of kFloat32, kFloat64,
   // kBfloat16.
@@ -62,7 +62,7 @@ struct NcclOptions {
   Layout layout;
   Rank rank;
   RendezvousStore* store;  // Borrowed for Create(): where ids are exchanged.
-  // Of creation, and of every later call that connects to peers.
+  // Limit for the creation, and for every later call that connects to peers.
   absl::Duration timeout = absl::Seconds(60);
   NcclBlockLimits max_blocks;
 };

@@ -15,7 +15,7 @@
 namespace millrace {
 namespace {
 
-// Of this rank's own calls, which have ended if all is well.
+// Limit for this rank's own calls, which have ended if all is well.
 constexpr absl::Duration kFinalizeTimeout = absl::Seconds(5);
 // An abort takes half a second, NCCL's service thread looking up that seldom. A
 // peer that hangs is killed long before this is over.

@@ -39,16 +39,16 @@ class NcclEndpoint : public NcclCommunicator {
     NcclMembership membership;
     std::string id;  // As ShareId() gave it.
     int max_blocks;  // Zero: NCCL's choice.
-    // Of a call that must first connect to its peers.
+    // Limit for a call that must first connect to its peers.
     absl::Duration call_timeout;
   };
   // Begins to join, on the current device; Ready() says when that is done.
   static absl::StatusOr<std::unique_ptr<NcclEndpoint>> Start(Options options);
 
-  // Aborts if nothing ended it so far, and waits for the end. That comes when
-  // the peers have ended theirs or died: NCCL keeps its service thread until
-  // then. After an abort it is a bug if that takes longer than a minute, for
-  // then a CUDA graph holds calls of this communicator.
+  // Aborts unless the endpoint has ended, and waits for the end. It comes when
+  // the peers have ended theirs or died, since NCCL keeps its service thread
+  // until then. If it takes longer than a minute after an abort, a CUDA graph
+  // still holds calls of this communicator, which is a bug.
   ~NcclEndpoint() override;
 
   const NcclMembership& membership() const { return options_.membership; }

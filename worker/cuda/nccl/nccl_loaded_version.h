@@ -1,4 +1,4 @@
-// Which NCCL library this process has loaded.
+// Finds which NCCL library this process has loaded.
 
 #ifndef MILLRACE_WORKER_CUDA_NCCL_NCCL_LOADED_VERSION_H_
 #define MILLRACE_WORKER_CUDA_NCCL_NCCL_LOADED_VERSION_H_

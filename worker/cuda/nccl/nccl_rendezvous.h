@@ -26,8 +26,8 @@ struct NcclMembership {
   Group group;  // kPipeline for transfers.
   // For transfers, this rank's lane; the other end has the matching one.
   std::optional<Lane> transfer_lane;
-  std::vector<Rank> members;  // Of transfers the earlier stage first.
-  int32_t index;              // Of this rank among them.
+  std::vector<Rank> members;  // For transfers the earlier stage comes first.
+  int32_t index;              // This rank's index among them.
 
   // For transfers, whether this rank sends.
   bool sends() const {
@@ -53,7 +53,7 @@ std::vector<NcclMembership> NcclMembershipsOf(const Layout& layout, Rank rank);
 // requested.
 struct NcclPatience {
   absl::Time deadline;     // On MonotonicNow()'s clock.
-  absl::Duration timeout;  // What the deadline came from, for messages.
+  absl::Duration timeout;  // Origin of the deadline, for messages.
   const std::atomic<bool>& abort_requested;
 
   // Aborted or DeadlineExceeded, beginning with `what`, once it is over.

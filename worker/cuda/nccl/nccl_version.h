@@ -1,4 +1,4 @@
-// Which versions of the NCCL library are fit for training that must survive the
+// Says which versions of the NCCL library suit training that must survive the
 // loss of a rank.
 
 #ifndef MILLRACE_WORKER_CUDA_NCCL_NCCL_VERSION_H_

@@ -33,7 +33,7 @@ std::string Describe(const Instruction& instruction) {
   return text;
 }
 
-// Which call it is, in the words of every member: the n-th of a step on one
+// Identifies a call in the same way on every member: the n-th of a step on one
 // communicator.
 struct CallId {
   int64_t step;
@@ -42,8 +42,8 @@ struct CallId {
   friend auto operator<=>(const CallId&, const CallId&) = default;
 };
 
-// What follows from the Program alone: where in its lane each instruction is,
-// and the how-manieth on its communicator.
+// Facts that follow from the Program alone: the position of each instruction on
+// its lane, and its number on its communicator.
 struct Places {
   explicit Places(const Program& program)
       : position(program.instructions.size()),
@@ -60,7 +60,7 @@ struct Places {
     }
   }
 
-  // Whose communicator it runs on.
+  // Returns the group whose communicator the instruction runs on.
   static Group GroupOf(const Layout& layout, const Instruction& instruction) {
     if (IsTransfer(instruction.kind)) return Group::kPipeline;
     return ServingGroup(
@@ -111,7 +111,7 @@ class RankView {
     return standing;
   }
 
-  // Those of the standing instructions that keep `id` from starting.
+  // Returns the standing instructions that keep `id` from starting.
   std::vector<InstructionId> StandingBefore(InstructionId id) const {
     std::set<InstructionId> seen = {id};
     std::vector<InstructionId> open = {id};

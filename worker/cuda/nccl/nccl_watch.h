@@ -1,8 +1,8 @@
-// What to say when a step overruns because ranks wait for each other: which
-// collective or transfer hangs, who takes part and who is missing.
+// Explains why a step overruns when ranks wait for each other: which collective
+// or transfer hangs, who takes part and who is missing.
 //
-// NCCL cannot tell: a kernel that waits for a peer looks the same whoever is
-// late. The Programs can: they say what every rank does in which order, so each
+// NCCL cannot tell, since a kernel that waits for a peer looks the same whoever
+// is late. The Programs state what every rank does in which order, so each
 // rank's own progress is enough to find the call that all others wait for.
 
 #ifndef MILLRACE_WORKER_CUDA_NCCL_NCCL_WATCH_H_

@@ -58,7 +58,7 @@ absl::StatusOr<CudaOp> BindRope(const CudaOpContext& context,
   const auto& attributes = std::get<AttentionAttributes>(in.attributes);
   ASSIGN_OR_RETURN(const float* table, context.kernels->RopeTable(attributes));
   void* qkv = context.Output<void>(in, 0);
-  // What rope_bf16.h reads.
+  // The condition under which rope_bf16.h can read it.
   const bool is_fast =
       attributes.head_dim % 16 == 0 && attributes.head_dim <= 512;
   if (IsBf16(context) && is_fast) return BindFastRope(attributes, qkv, table);

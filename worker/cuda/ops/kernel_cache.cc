@@ -19,7 +19,7 @@
 namespace millrace {
 namespace {
 
-// Of a product's workspace; what cuBLASLt asks for at most on Hopper.
+// The workspace of a product, the most that cuBLASLt asks for on Hopper.
 constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 constexpr int64_t kNumTileCounters = 2;
 

@@ -1,6 +1,6 @@
-// What the GPU ops of one rank share beside the arenas: kernels planned for a
-// shape, tables, counters, and scratch memory where a Program has none. All of
-// it is made while ops are bound; running them allocates nothing.
+// The resources that the GPU ops of one rank share beside the arenas: kernels
+// planned for a shape, tables, counters, and scratch memory if a Program has
+// none. All of it is made while ops are bound; running them allocates nothing.
 
 #ifndef MILLRACE_WORKER_CUDA_OPS_KERNEL_CACHE_H_
 #define MILLRACE_WORKER_CUDA_OPS_KERNEL_CACHE_H_
@@ -42,7 +42,7 @@ class CudaGemm {
   std::variant<GemmBf16Plan, PlainGemmPlan> plan_;
 };
 
-// What was measured before and lies in this build.
+// Returns the algorithms that were measured before and come with this build.
 absl::StatusOr<GemmAlgorithmTable> ShippedGemmAlgorithms();
 
 class CudaKernelCache {
@@ -78,11 +78,11 @@ class CudaKernelCache {
   int32_t* attention_tile_counter() { return tile_counter_.data(); }
   void* squared_norm_workspace() { return squared_norm_workspace_.data(); }
 
-  // At least `num_bytes`, 256-byte aligned, for one kernel at a time. What was
-  // handed out before stays valid.
+  // Returns at least `num_bytes`, 256-byte aligned, for one kernel at a time.
+  // Memory returned before stays valid.
   absl::StatusOr<void*> Scratch(int64_t num_bytes);
 
-  // Of all device memory held here.
+  // Returns all device memory held here.
   int64_t bytes() const;
 
  private:

@@ -22,7 +22,7 @@ absl::Status EntryError(absl::string_view list, size_t index,
                    "; measure it again with millrace profile --tune JOB"));
 }
 
-// What is shipped for the device, if anything is.
+// Returns the choices that are shipped for the device; empty if there are none.
 absl::StatusOr<TuningTable> ShippedChoices(const std::string& device) {
   const absl::string_view text = ShippedTuningTable(device);
   if (text.empty()) return TuningTable{.chip = device};
@@ -37,7 +37,7 @@ absl::StatusOr<CudaChoices> ChoicesFor(const KernelTuning& tuning,
   ASSIGN_OR_RETURN(choices.kernels, ShippedChoices(device));
   ASSIGN_OR_RETURN(choices.products, ShippedGemmAlgorithms());
   if (tuning.device != device) return choices;
-  // Of two entries of a class, the later one counts.
+  // If a class has two entries, the later one counts.
   for (size_t i = 0; i < tuning.kernels.size(); ++i) {
     const KernelChoice& kernel = tuning.kernels[i];
     absl::StatusOr<TuningEntry> entry =

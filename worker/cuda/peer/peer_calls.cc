@@ -22,7 +22,7 @@ namespace {
 
 static_assert(kMaxCopyEngineSum <= kMaxSumShards);
 
-// What a stream is given, one after the other.
+// The work given to a stream, in order.
 struct Copy {
   void* to;
   const void* from;
@@ -44,7 +44,7 @@ absl::Status Enqueue(const Call& call, cudaStream_t stream) {
       "copy to a peer");
 }
 
-// What an instruction needs, before it is known where peers want it.
+// The needs of an instruction before it is known where peers want its data.
 struct Exchange {
   std::vector<PeerAction> actions;
   const std::byte* from = nullptr;  // Where what is copied begins.
@@ -160,7 +160,7 @@ class Binding {
     return absl::OkStatus();
   }
 
-  // Those that follow each other are one call.
+  // Flags that follow each other become one call.
   StreamWordOps& Flags() {
     if (calls_.empty() ||
         !std::holds_alternative<StreamWordOps>(calls_.back())) {

@@ -1,4 +1,4 @@
-// What a rank tells the others so that they can write into its memory.
+// The data that a rank tells the others so that they can write into its memory.
 
 #ifndef MILLRACE_WORKER_CUDA_PEER_PEER_CARD_H_
 #define MILLRACE_WORKER_CUDA_PEER_PEER_CARD_H_
@@ -32,7 +32,7 @@ struct PeerCard {
   std::string persistent_arena;
   std::string step_arena;
   std::string scratch;
-  std::string words;  // Of shared_words.h.
+  std::string words;  // As in shared_words.h.
   // By Program, in an order that all ranks share, and lane.
   std::map<std::pair<int32_t, Lane>, ReceivePlaces> receives;
   friend bool operator==(const PeerCard&, const PeerCard&) = default;

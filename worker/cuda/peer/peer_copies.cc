@@ -29,7 +29,7 @@
 namespace millrace {
 namespace {
 
-// Of the running system: containers of one host share it.
+// The running system's name: containers of one host share it.
 std::string HostName() {
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);

@@ -55,7 +55,7 @@ class PeerCopies {
 
   // Whether copy engines do this instruction; equal on all who take part.
   virtual bool Carries(const Instruction& instruction) const = 0;
-  // Of an instruction that is carried.
+  // Binds an instruction that copy engines carry out.
   virtual absl::StatusOr<CudaOp> Bind(const CudaOpContext& context,
                                       const Instruction& instruction) const = 0;
 

@@ -1,17 +1,18 @@
-// How ranks of one host move tensors without a multiprocessor: each rank's copy
-// engine writes into its peers' memory, and flags say when that may happen and
-// when it has. For every pair of ranks, direction and lane there are two flags,
-// each a word in the memory of the rank that awaits it:
+// Moves tensors between ranks of one host without a multiprocessor: each rank's
+// copy engine writes into its peers' memory, and flags say when that may happen
+// and when it has happened. Every pair of ranks, direction and lane has two
+// flags. Each flag is a word in the memory of the rank that awaits it:
 //
 //   receiver  the buffer is free: set kRoom  . . . . . . . .  await kArrival
 //   sender    the data is there:  await kRoom, copy, set kArrival
 //
-// Whoever awaits a flag sets it back before it goes on. It is set again only by
-// a rank that saw what came after: the receiver sets kRoom anew after kArrival,
-// which the sender set after it had set kRoom back; and likewise kArrival. So a
-// flag never stands for two calls, no count of calls is needed, and a CUDA
-// graph that holds the calls can be replayed. What a call's order on its lane
-// gives, the same on both ends, is all that pairs sender and receiver.
+// A rank that awaited a flag resets it before it goes on. Only a rank that saw
+// a later event sets the flag again: the receiver sets kRoom again after
+// kArrival, which the sender set after it had reset kRoom, and the same holds
+// for kArrival. So a flag never stands for two calls, calls need no count, and
+// a CUDA graph that holds the calls can be replayed. Sender and receiver of a
+// call are matched only by the order of calls on their lanes, which is the same
+// on both ends.
 
 #ifndef MILLRACE_WORKER_CUDA_PEER_PEER_PROTOCOL_H_
 #define MILLRACE_WORKER_CUDA_PEER_PEER_PROTOCOL_H_
@@ -28,16 +29,16 @@ enum class PeerActionKind : uint8_t {
   kSet,    // The peer's flag to one; after all earlier copies are done.
   kAwait,  // The own flag that the peer sets, then back to zero.
   kCopy,   // Into the peer's memory.
-  kSum,    // What all peers copied here with the own part.
+  kSum,    // The own part and all that peers copied here.
 };
 
 // One thing that a rank's stream does; in order.
 struct PeerAction {
   PeerActionKind kind;
   int32_t peer = 0;                 // Its index in the group.
-  PeerFlag flag = PeerFlag::kRoom;  // Of kSet and kAwait.
-  // Of kCopy: from the call's input here to the call's output at the peer, of a
-  // reduce-scatter to the peer's scratch memory.
+  PeerFlag flag = PeerFlag::kRoom;  // For kSet and kAwait.
+  // For kCopy: from the call's input here to the call's output at the peer, or
+  // for a reduce-scatter to the peer's scratch memory.
   int64_t from_bytes = 0;
   int64_t to_bytes = 0;
   int64_t num_bytes = 0;
@@ -47,10 +48,10 @@ struct PeerAction {
 std::vector<PeerAction> SendActions(int32_t peer, int64_t num_bytes);
 std::vector<PeerAction> ReceiveActions(int32_t peer);
 
-// Of the rank at `index` among `size`. All-gather: the input is the rank's
-// shard of `shard_bytes`, the output the full tensor, whose own part somebody
-// else writes. Reduce-scatter: the input is the full tensor; scratch memory
-// holds size - 1 shards, in the peers' order.
+// The steps of the rank at `index` among `size`. All-gather: the input is the
+// rank's shard of `shard_bytes`, the output is the full tensor, whose own part
+// another call writes. Reduce-scatter: the input is the full tensor, and
+// scratch memory holds size - 1 shards in the peers' order.
 struct PeerGroup {
   int32_t index;
   int32_t size;

@@ -20,8 +20,8 @@ namespace millrace {
 
 struct PeerRoute {
   std::vector<Rank> members;
-  int32_t index;   // Of this rank among them.
-  Lane lane;       // Of the instruction here,
+  int32_t index;   // This rank's index among them.
+  Lane lane;       // The lane of the instruction here,
   Lane peer_lane;  // and at the others.
 };
 

@@ -51,7 +51,7 @@ class SharedWords {
 
  private:
   SharedWords() = default;
-  absl::Status Map();  // What fd_ has.
+  absl::Status Map();  // Maps the memory of fd_.
 
   int fd_ = -1;
   std::byte* mapping_ = nullptr;

@@ -97,8 +97,8 @@ cudaStream_t CudaExecutor::LaneStream(Lane lane) const {
   return lanes_[static_cast<int>(lane)]->stream.get();
 }
 
-// The compute lane, and those that `program` uses. What the others do is short
-// and waited for, so they go first where there is a choice.
+// Adds the compute lane and the lanes that `program` uses. Work on the other
+// lanes is short and others wait for it, so these lanes have priority.
 absl::Status CudaExecutor::AddLanes(const Program& program) {
   for (int lane = 0; lane < kNumLanes; ++lane) {
     if (lanes_[lane].has_value()) continue;
@@ -248,8 +248,9 @@ absl::Status CudaExecutor::RunInstruction(CudaPreparedProgram& prepared,
 
 absl::Status CudaExecutor::Capture(CudaPreparedProgram& prepared,
                                    StepTimer* timer, cudaGraphExec_t* exec) {
-  // Of this thread alone: what other threads do to the device, such as those of
-  // communicators, is no part of the graph and no error.
+  // Captures this thread's work only. Other threads may use the device
+  // meanwhile, such as those of communicators; that is no part of the graph and
+  // no error.
   RETURN_IF_ERROR(CudaStatus(
       cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
       "begin to capture a graph"));

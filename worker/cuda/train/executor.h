@@ -44,7 +44,7 @@ class CudaPreparedProgram {
   const Program& program() const { return *program_; }
   bool has_graph() const { return graph_ != nullptr; }
 
-  // Of the newest measured run, which must be done.
+  // Returns the timeline of the newest measured run, which must be done.
   absl::StatusOr<RankTimeline> ReadTimeline() const;
 
  private:
@@ -68,7 +68,7 @@ class CudaPreparedProgram {
 class CudaExecutor {
  public:
   struct Options {
-    std::string name;  // Of the rank, for what is said aloud: "rank 2".
+    std::string name;  // The rank's name in messages: "rank 2".
     // False: every run goes to the streams, for debugging.
     bool use_graphs = true;
     // Runs note on the device how far they are, for ReadProgress(). Costs a
@@ -90,7 +90,7 @@ class CudaExecutor {
   // The same, for ReadTimeline(); the one measured before must be done.
   absl::Status RunMeasured(CudaPreparedProgram& prepared);
 
-  // That of the compute lane.
+  // Returns the compute lane's stream.
   cudaStream_t stream() const;
 
   // Instructions of each lane that the run under way has ended, as far as has
@@ -116,12 +116,13 @@ class CudaExecutor {
 
   struct LaneState {
     CudaStream stream;
-    CudaEvent end;  // Of the lane's share of a run.
+    CudaEvent end;  // At the end of the lane's share of a run.
   };
 
   const Options options_;
   std::array<std::optional<LaneState>, kNumLanes> lanes_;
-  std::optional<CudaEvent> start_;  // Of a run: what the other lanes wait for.
+  // Start of a run, which the other lanes wait for.
+  std::optional<CudaEvent> start_;
 
   // Where progress is noted, and how it is read past streams that hang.
   struct ProgressNotes {

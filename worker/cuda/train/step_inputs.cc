@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kTokensPerDocument = 128;
 constexpr int64_t kNumTrainingSlots = 2;
 constexpr int64_t kNumVotes = kNumStepScalars - kStopVoteScalar;
-constexpr int64_t kAlignment = 256;  // Of each array in a block, in bytes.
+constexpr int64_t kAlignment = 256;  // Bytes, for each array in a block.
 
 int64_t ArrayBytes(int64_t count) {
   return RoundUp(count * static_cast<int64_t>(sizeof(int32_t)), kAlignment);

@@ -96,9 +96,9 @@ class StepInputFeed {
   struct Slot {
     PinnedMemory memory;
     Views views;
-    int64_t step = 0;  // What it holds; 0: nothing.
+    int64_t step = 0;  // The step that it holds; 0: none.
     absl::Status status;
-    int64_t num_documents = 0;  // Of the fullest micro-batch.
+    int64_t num_documents = 0;  // In the fullest micro-batch.
   };
 
   explicit StepInputFeed(const StepInputOptions& options);
@@ -114,7 +114,7 @@ class StepInputFeed {
 
   const StepInputOptions options_;
   const int64_t num_microbatches_;
-  const int64_t num_tokens_;  // Of a micro-batch.
+  const int64_t num_tokens_;  // In a micro-batch.
   const int64_t max_documents_;
   std::unique_ptr<DeviceBuffer<std::byte>> device_;
   CudaStepInputs inputs_{};

@@ -118,7 +118,7 @@ class CudaTrainer : public Trainer {
   int64_t completed_steps_ = 0;
   int64_t untaken_step_ = 0;  // Given to the device, result not taken; 0: none.
   bool paused_ = true;        // The device was let run dry since the last step.
-  double step_time_s_ = 0;    // Of the newest step whose result was taken.
+  double step_time_s_ = 0;    // The newest step whose result was taken.
   int64_t device_bytes_ = 0;
 
   std::unique_ptr<StepPrograms> programs_;
@@ -131,8 +131,8 @@ class CudaTrainer : public Trainer {
   Variants training_;
   Variants validation_;
   Variants publish_;
-  // Of the newest three steps: one under way, the one before, whose result is
-  // read, and the one before that, whose end its time counts from.
+  // The newest three steps: the one that runs, the one before, whose result is
+  // read, and the one before that, at whose end the step time starts.
   std::vector<RunRecord> records_;
   std::optional<RunRecord> other_run_;  // Validation and publishing.
 };
