@@ -65,7 +65,7 @@ absl::Status AttentionForward(const AttentionForwardArgs& args,
 absl::Status AttentionBackward(const AttentionBackwardArgs& args,
                                int num_threads);
 
-// What they mean, in plain loops. These do allocate.
+// The meaning of the kernels in plain loops. These functions allocate.
 void AttentionForwardReference(const AttentionForwardArgs& args);
 void AttentionBackwardReference(const AttentionBackwardArgs& args);
 

@@ -1,4 +1,4 @@
-// What the backward attention kernel moves: queries, keys and values into
+// The copies of the backward attention kernel: queries, keys and values into
 // shared memory, fragments into tiles, gradients out.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_BACKWARD_COPIES_CUH_

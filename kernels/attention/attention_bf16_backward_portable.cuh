@@ -26,7 +26,7 @@ struct BackwardRows {
   float* d_q;
   float* lse_log2;
   float* delta;
-  int64_t rows_per_head;  // Of one sequence, or of all packed documents.
+  int64_t rows_per_head;  // In one sequence, or in all packed documents.
 };
 
 inline int64_t RowsPerHead(const AttentionBf16Shape& shape) {

@@ -1,5 +1,5 @@
-// What a block of the portable attention backward works on and with: its tiles,
-// and its warps' products of them.
+// A block of the portable attention backward: its tiles, and its warps'
+// products of them.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_BACKWARD_PORTABLE_BLOCK_CUH_
 #define MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_BACKWARD_PORTABLE_BLOCK_CUH_
@@ -14,16 +14,19 @@ namespace millrace::portable {
 
 using namespace gpu;  // NOLINT: its primitives read as part of the language.
 
-// kColumnWarps warps own kKeyTiles x 16 keys together: each has kWarpColumns
+// kColumnWarps warps own kKeyTiles x 16 keys together. Each has kWarpColumns
 // columns of the gradients of their keys and values, and computes the scores of
-// kScoreColumns of the queries of a step. Where that is one warp, probabilities
-// and score gradients leave the tensor cores as operands of these gradients;
-// else they are exchanged through shared memory. Of the query gradient of a
-// step a warp computes kGradientRows x kGradientColumns: it needs the score
-// gradients of all warps. With two stages and no exchange that is done one step
-// late, so that a step has one block barrier. Reads of shared memory set the
-// pace: two key tiles a warp, which halve the reads of queries, are 20 % faster
-// for head dim 64 and 7 % for 128 (measured on one H200).
+// kScoreColumns of the queries of a step. If that is one warp, probabilities
+// and score gradients stay in registers as operands of these gradients; else
+// the warps exchange them through shared memory.
+//
+// A warp computes kGradientRows x kGradientColumns of a step's query gradient,
+// for which it needs the score gradients of all warps. With two stages and no
+// exchange, that happens one step late, so that a step has one block barrier.
+//
+// Reads of shared memory limit the speed. Two key tiles a warp halve the reads
+// of queries and are 20 % faster for head dim 64 and 7 % for 128 (measured on
+// one H200).
 template <int kHeadDim_, int kBlockM_, int kKeyTiles_, int kKeyWarps_,
           int kColumnWarps_, int kQueryWarps_, int kStages_>
 struct BackwardConfig {
@@ -31,7 +34,7 @@ struct BackwardConfig {
   static constexpr int kBlockM = kBlockM_;
   static constexpr int kKeyTiles = kKeyTiles_;
   static constexpr int kKeyWarps = kKeyWarps_;
-  static constexpr int kStages = kStages_;  // Of queries and d_o.
+  static constexpr int kStages = kStages_;  // For queries and d_o.
   static constexpr bool kExchange = kColumnWarps_ > 1;
   static constexpr bool kLate = kStages == 2 && !kExchange;
   static constexpr int kNumWarps = kKeyWarps * kColumnWarps_;

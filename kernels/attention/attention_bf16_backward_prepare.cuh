@@ -1,5 +1,5 @@
-// What surrounds the backward attention kernel: row statistics before it, and
-// the conversion of the query gradient after it.
+// The kernels around the backward attention kernel: row statistics before it,
+// and the conversion of the query gradient after it.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_BACKWARD_PREPARE_CUH_
 #define MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_BACKWARD_PREPARE_CUH_
@@ -43,7 +43,7 @@ struct BackwardSequence {
   int index;        // For tensor maps, zero if packed.
   int first_token;  // Zero unless packed.
   int length;
-  int first_block;  // Of its query blocks among those of one head.
+  int first_block;  // The first of its query blocks in a head.
 };
 
 // A block's share of the work: block `position` of a sequence, for one head.
@@ -71,8 +71,9 @@ struct BackwardLengths {
                : total_tokens / block + num_sequences;
   }
 
-  // Of the grid's block `idx`, of NumBlocks(kBlock) for each of `heads`; query
-  // blocks have kBlockM tokens. All lanes of a warp call it.
+  // Returns the work of the grid's block `idx`. Each of `heads` has
+  // NumBlocks(kBlock) blocks; query blocks have kBlockM tokens. All lanes of a
+  // warp must call it.
   template <int kBlockM, int kBlock>
   __device__ __forceinline__ BackwardPlace Find(int idx, int heads) const {
     if (document_offsets == nullptr) {
@@ -99,7 +100,7 @@ struct BackwardLengths {
             .head = idx / blocks};
   }
 
-  // Of the first token of a sequence, in the caller's LSE.
+  // Returns the place of a sequence's first token in the caller's LSE.
   __device__ __forceinline__ int64_t LseAt(const BackwardSequence& sequence,
                                            int head) const {
     return document_offsets == nullptr

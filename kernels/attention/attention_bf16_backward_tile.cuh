@@ -1,5 +1,5 @@
-// What one block of the backward attention kernel works on: its tiles in shared
-// memory, its keys, the queries that see them, and their order where the sum of
+// The work of one block of the backward attention kernel: its tiles in shared
+// memory, its keys, the queries that see them, and their order if the sum of
 // the query gradient has one.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_BACKWARD_TILE_CUH_
@@ -17,7 +17,7 @@ namespace millrace::attention_backward {
 
 using namespace hopper;  // NOLINT: its primitives read as part of the language.
 
-// Which keys a query sees. Dense loops stay free of the window's checks.
+// The keys that a query sees. Dense loops need no checks of the window.
 enum class Visible { kAll, kCausal, kWindow };
 
 // A block keeps kBlockN keys and values and walks over blocks of kBlockM
@@ -62,8 +62,8 @@ struct Config {
 
 struct Params {
   CUtensorMap q, k, v, d_o, d_k, d_v;
-  CUtensorMap lse_log2, delta;  // Of `rows`; a row is a query block's.
-  // Of documents, whose last rows no tensor map clips.
+  CUtensorMap lse_log2, delta;  // By `rows`; a row is a query block's.
+  // For documents, whose last rows no tensor map clips.
   Bf16Heads d_k_rows, d_v_rows;
   BackwardRows rows;
   BackwardLengths lengths;

@@ -97,9 +97,9 @@ class Consumer {
  private:
   // The part of a tile that one consumer computes.
   struct Work {
-    int first_row;  // Of this consumer's 64, within the sequence.
-    int length;     // Of the sequence; zero: no more tiles.
-    int lse_start;  // Of the sequence.
+    int first_row;  // First of this consumer's 64 rows of the sequence.
+    int length;     // Length of the sequence; zero: no more tiles.
+    int lse_start;  // Start of the sequence.
     KeyBlocks blocks;
   };
 

@@ -28,7 +28,7 @@ template <int kHeadDim_, int kRowTiles_, int kStages_>
 struct Config {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kRowTiles = kRowTiles_;
-  static constexpr int kStages = kStages_;  // Of keys and values.
+  static constexpr int kStages = kStages_;  // For keys and values.
   static constexpr int kBlockN = 64;
   static constexpr int kNumWarps = 4;
   static constexpr int kNumThreads = kNumWarps * kWarpSize;

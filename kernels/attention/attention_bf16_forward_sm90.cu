@@ -26,7 +26,7 @@ struct Config {
   static constexpr Visible kVisible = kVisible_;
   static constexpr int kBlockM = 64 * kNumConsumers;
   static constexpr int kBlockN = kBlockN_;
-  static constexpr int kStages = kStages_;  // Of keys and values, in turns.
+  static constexpr int kStages = kStages_;  // For keys and values, in turns.
   // Groups of 64 columns; the columns beyond head dim 96 arrive as zeros.
   static constexpr int kColumnGroups = (kHeadDim + 63) / 64;
   // With two a tile begins while the last one ends. A tile's output leaves by
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   }
 }
 
-// What the tuning family "attention_forward" chooses.
+// The choices of the tuning family "attention_forward".
 struct Choice {
   int64_t num_consumers;
   int64_t num_heads;  // At once.

@@ -23,7 +23,7 @@ struct Config {
   static constexpr Visible kVisible = kVisible_;
   static constexpr int kBlockM = 64;
   static constexpr int kBlockN = 64;
-  static constexpr int kStages = 2;  // Of keys and of values, each warpgroup.
+  static constexpr int kStages = 2;  // For keys and for values, each warpgroup.
   static constexpr int kColumnGroups = kHeadDim / 64;
   static constexpr int kTileBytes = 64 * kHeadDim * 2;
   // A warpgroup's keys and values; in the end its unnormalized output.
@@ -31,7 +31,7 @@ struct Config {
   static constexpr int kNumThreads = kNumWarpgroups * kWarpgroupSize;
   static constexpr int kSharedBytes =
       1024 + kTileBytes + kNumWarpgroups * kWarpgroupBytes;
-  static constexpr int kPerThread = kHeadDim / 2;  // Of the output.
+  static constexpr int kPerThread = kHeadDim / 2;  // Columns of the output.
   static_assert(kPerThread % (4 * kNumWarpgroups) == 0);
 };
 
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   __shared__ uint64_t q_full;
   __shared__ uint64_t k_full[C::kNumWarpgroups][C::kStages];
   __shared__ uint64_t v_full[C::kNumWarpgroups][C::kStages];
-  // Of each row: what a warpgroup's terms are relative to, and their sum.
+  // For each row, the reference of a warpgroup's terms, and their sum.
   __shared__ float references[C::kNumWarpgroups][64];
   __shared__ float sums[C::kNumWarpgroups][64];
 
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
     }
     BarrierInitFence();
   }
-  // What earlier launches write is there after this.
+  // From here on, the results of earlier launches are visible.
   GridDependencyWait();
   if (leader) {
     FenceSharedForAsync();

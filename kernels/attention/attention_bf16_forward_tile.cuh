@@ -1,5 +1,5 @@
-// What the forward kernel works on: its tiles, the order in which blocks take
-// them, the keys each must see, and the softmax of one block of keys.
+// The work of the forward kernel: its tiles, the order in which blocks take
+// them, the keys that each must see, and the softmax of one block of keys.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_FORWARD_TILE_CUH_
 #define MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_FORWARD_TILE_CUH_
@@ -18,7 +18,7 @@ namespace millrace::attention_forward {
 
 using namespace hopper;  // NOLINT: its primitives read as part of the language.
 
-// Which keys a query sees. Dense loops stay free of the window's checks.
+// The keys that a query sees. Dense loops need no checks of the window.
 enum class Visible { kAll, kCausal, kWindow };
 
 struct Params {
@@ -40,7 +40,7 @@ struct Params {
 struct Tile {
   int sequence, first_token;  // Where the tensor maps find the sequence.
   int head, first_row;        // first_row: within the sequence.
-  int length;                 // Of the sequence; zero: no more tiles.
+  int length;                 // Length of the sequence; zero: no more tiles.
 };
 inline constexpr int kTileFields = 5;
 
@@ -150,7 +150,7 @@ class TileScheduler {
   const Params& p_;
   int idx_;
   int first_document_ = 0;
-  int blocks_before_ = 0;  // Of the documents before first_document_.
+  int blocks_before_ = 0;  // Blocks of the documents before first_document_.
 };
 
 // To 2^-22 of its value or of one.
@@ -168,12 +168,12 @@ __device__ __forceinline__ float Reciprocal(float x) {
 
 // Running softmax of the two rows a thread shares with its quad.
 struct RowState {
-  // What the terms are relative to, log2: the greatest so far. That term is one
-  // exactly, and those after it round as finely as their size allows; a lazy
+  // The reference of the terms in log2: the largest score so far. Its term is
+  // exactly one, and later terms round as finely as their size allows. A lazy
   // reference (terms up to 2^8) was 3 to 6 % faster and 2 to 4 % less exact.
   float reference[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};  // This thread's columns only.
-  float rescale[2];             // What the last block did to older terms;
+  float rescale[2];             // Factor of the last block on older terms;
   bool must_rescale;            // nothing, in no row of the warp, if false.
 };
 
@@ -287,8 +287,8 @@ inline int HeadsPerSection(const AttentionBf16Shape& shape) {
   return heads;
 }
 
-// Of tiles of C::kBlockM queries and blocks of C::kBlockN keys; about
-// `num_heads_at_once` (a power of two) share the cache.
+// Returns parameters for tiles of C::kBlockM queries and C::kBlockN keys. About
+// `num_heads_at_once` heads (a power of two) share the cache.
 template <typename C>
 absl::StatusOr<Params> ParamsOf(const AttentionForwardBf16Args& args,
                                 int64_t num_heads_at_once) {
@@ -316,7 +316,8 @@ absl::StatusOr<Params> ParamsOf(const AttentionForwardBf16Args& args,
   p.num_heads = static_cast<int>(shape.num_heads);
   p.heads_per_kv = static_cast<int>(shape.num_heads / shape.num_kv_heads);
   p.num_query_blocks = (p.sequence_length + C::kBlockM - 1) / C::kBlockM;
-  // Of documents at most; only the device knows how many.
+  // An upper bound for documents, since only the device knows how many there
+  // are.
   const int64_t num_blocks =
       packed ? shape.total_tokens / C::kBlockM + shape.num_sequences
              : p.num_query_blocks * shape.num_sequences;

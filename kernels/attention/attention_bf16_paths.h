@@ -29,7 +29,7 @@ absl::Status LaunchAttentionBackwardBf16Sm90(
 // older devices. `tile_counter` is not used. Tiles are chosen for the shared
 // memory of the device, or for less, so that tests reach the tiles of others.
 inline constexpr int kAllSharedBytes = std::numeric_limits<int>::max();
-inline constexpr int kLeastSharedBytes = 99 << 10;  // Of 8.6, 8.9 and 12.0.
+inline constexpr int kLeastSharedBytes = 99 << 10;  // On 8.6, 8.9 and 12.0.
 absl::Status LaunchAttentionForwardBf16Portable(
     const AttentionForwardBf16Args& args, cudaStream_t stream,
     int max_shared_bytes = kAllSharedBytes);

@@ -1,5 +1,6 @@
-// What the portable kernels of bf16 attention share: where sequences lie, which
-// keys a query sees, and tiles on their way to shared memory and back.
+// The common part of the portable kernels of bf16 attention: where sequences
+// lie, which keys a query sees, and the copies of tiles to and from shared
+// memory.
 
 #ifndef MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_PORTABLE_CUH_
 #define MILLRACE_KERNELS_ATTENTION_ATTENTION_BF16_PORTABLE_CUH_
@@ -52,12 +53,12 @@ inline Reach ReachOf(const AttentionBf16Shape& shape) {
   return {.below = window, .above = shape.causal ? 0 : window};
 }
 
-// Of the sequences of a shape, on the device.
+// The sequences of a shape, on the device.
 struct Sequences {
   const int32_t* offsets;  // Null: all have `length` tokens.
   int length;
   int num_heads;
-  int64_t total_tokens;  // Of packed documents.
+  int64_t total_tokens;  // In packed documents.
 };
 
 inline Sequences SequencesOf(const AttentionBf16Shape& shape) {
@@ -70,7 +71,7 @@ inline Sequences SequencesOf(const AttentionBf16Shape& shape) {
 // One sequence.
 struct Place {
   int index;
-  int first_token;  // Of packed documents, else zero.
+  int first_token;  // In packed documents, else zero.
   int length;
 };
 

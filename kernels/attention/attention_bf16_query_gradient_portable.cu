@@ -117,7 +117,8 @@ __global__ void __launch_bounds__(C::kNumThreads, 2)
   const uint32_t d_o_lane = Tile::LaneAddress(shared_d_o, warp * C::kWarpRows);
   const uint32_t k_lane = Tile::LaneAddress(shared_k, 0);
   const uint32_t v_lane = Tile::LaneAddress(shared_v, 0);
-  // Of a lane's rows; those past the end may lie past the padding too.
+  // The statistics of a lane's rows. Rows past the end may lie past the padding
+  // too.
   float lse[C::kRowTiles][2], delta[C::kRowTiles][2];
   const int64_t first_row = FirstRow(p.rows, p.sequences, place, head);
 #pragma unroll

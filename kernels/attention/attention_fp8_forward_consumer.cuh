@@ -29,12 +29,12 @@ struct Config {
   static constexpr int kBlockM = kFp8QueryBlock;
   static_assert(kBlockM == 64 * kNumConsumers);
   static constexpr int kBlockN = kFp8KeyBlock;
-  // Of a thread's scores, how many turn into exponentials before the wait for
-  // the output: whole operands of 16.
+  // The number of a thread's scores that turn into exponentials before the wait
+  // for the output: whole operands of 16.
   static constexpr int kPart = kBlockN / 64 * 16;
-  // Of every eight exponentials, how many are polynomials.
+  // The number of polynomials in every eight exponentials.
   static constexpr int kPolynomialEighths = 2;
-  static constexpr int kStages = 2;  // Of keys and of values.
+  static constexpr int kStages = 2;  // For keys and for values.
   static constexpr int kQueryBytes = kBlockM * kHeadDim;
   static constexpr int kOutputBytes = kBlockM * kHeadDim * 2;
   static constexpr int kKeyBytes = kBlockN * kHeadDim;

@@ -26,9 +26,9 @@ struct RowState {
   float sum[2] = {0.0f, 0.0f};  // This thread's columns only.
 };
 
-// What turns the raw products of one block of keys into exponentials.
+// Turns the raw products of one block of keys into exponentials.
 struct BlockScale {
-  float factor;  // Of the products: base-2 exponents.
+  float factor;  // From products to base-2 exponents.
   float weight;  // The block's value scale in the output's unit, one at most.
 };
 inline constexpr float kLeastWeight = 5.4210109e-20f;  // 2^-64
@@ -72,7 +72,8 @@ __device__ __forceinline__ float FiniteOrZero(float maximum) {
   return maximum == -INFINITY ? 0.0f : maximum;
 }
 
-// Which elements take the polynomial: a share that balances the units.
+// Whether an element takes the polynomial. The share of these balances the
+// units.
 template <int kEighths>
 __device__ constexpr bool OnPolynomial(int i) {
   return (kEighths >= 1 && i % 8 == 1) || (kEighths >= 2 && i % 8 == 6) ||
@@ -121,7 +122,7 @@ __device__ __forceinline__ void Exponentiate(const BlockScale& scale,
   }
 }
 
-// What older terms must be multiplied by after a block.
+// The factors that older terms need after a block.
 struct Rescale {
   float row[2];
 };

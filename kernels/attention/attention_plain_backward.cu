@@ -54,7 +54,7 @@ struct BackwardTiles {
         weights(d_o + Tiling::kHeadsFloats) {}
 };
 
-// What the backward pass knows of one query.
+// The statistics of one query in the backward pass.
 struct QueryStats {
   int first_seen;
   int64_t position;

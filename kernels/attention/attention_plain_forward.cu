@@ -17,7 +17,7 @@ using plain::RowLane;
 struct RunningRow {
   int first_seen;  // Key.
   float maximum = -INFINITY;
-  float sum = 0.0f;  // Of exp(score - maximum).
+  float sum = 0.0f;  // Sum of exp(score - maximum).
 };
 
 // Turns the scores of a row's next keys into weights, and returns what the

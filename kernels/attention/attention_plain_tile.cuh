@@ -16,20 +16,24 @@
 
 namespace millrace::plain {
 
-inline constexpr int kLanes = 16;  // Of either direction.
+inline constexpr int kLanes = 16;  // In either direction.
 static_assert(kLanes * kLanes == kNumThreads);
 
-// What one instantiation takes: heads up to kHeadDim_, tiles of kTile_ tokens.
-// The largest needs 87 KiB of shared memory, which every GPU from 8.0 on has.
+// The limits of one instantiation: heads up to kHeadDim_, tiles of kTile_
+// tokens. The largest needs 87 KiB of shared memory, which every GPU from 8.0
+// on has.
 template <typename T, int kHeadDim_, int kTile_>
 struct AttentionTiling {
   using Element = T;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kTile = kTile_;
-  static constexpr int kSide = kTile / kLanes;        // Rows of a thread.
-  static constexpr int kColumns = kHeadDim / kLanes;  // Of a thread's heads.
-  static constexpr int kStride = kHeadDim + 4;        // Of a tile of heads.
-  static constexpr int kWeightStride = kTile + 4;     // Of a tile of weights.
+  static constexpr int kSide = kTile / kLanes;  // Rows of a thread.
+  // Columns of a thread's heads.
+  static constexpr int kColumns = kHeadDim / kLanes;
+  // Row stride of a tile of heads.
+  static constexpr int kStride = kHeadDim + 4;
+  // Row stride of a tile of weights.
+  static constexpr int kWeightStride = kTile + 4;
   static constexpr int kHeadsFloats = kTile * kStride;
   static constexpr int kWeightFloats = kTile * kWeightStride;
 };
@@ -184,14 +188,14 @@ __device__ __forceinline__ void StoreHeads(
 
 // One head of one sequence, and where its tokens' rows begin in packed tensors.
 struct HeadPlace {
-  int64_t first_token;  // Of the sequence.
+  int64_t first_token;  // First token of the sequence.
   int64_t head;
   int64_t kv_head;
   int64_t qkv_stride;  // From token to token.
   int64_t q, k, v;     // Offsets of the sequence's first rows in qkv.
   int64_t o_stride;
-  int64_t o;     // Likewise in o.
-  int64_t stat;  // Likewise in lse.
+  int64_t o;     // The same in o.
+  int64_t stat;  // The same in lse.
 };
 __device__ __forceinline__ HeadPlace PlaceOf(const AttentionShape& shape,
                                              int64_t sequence, int64_t head) {

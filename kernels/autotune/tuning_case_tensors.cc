@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kCacheBytes = int64_t{50} << 20;  // Of H100 and H200.
+constexpr int64_t kCacheBytes = int64_t{50} << 20;  // On H100 and H200.
 // A prime, so that no two rows of a tile are alike.
 constexpr size_t kPatternSize = 393241;
 

@@ -25,7 +25,7 @@ struct TuningCase {
   std::function<absl::Status(int set, cudaStream_t stream)> launch;
   // Whether a choice means something here; the others are not measured.
   std::function<bool(const TuningValues& choice)> applies;
-  // What set 0 writes, as bf16 where not said otherwise.
+  // The output of set 0, as bf16 unless stated otherwise.
   struct Output {
     std::string name;
     void* data;
@@ -43,8 +43,8 @@ struct TuningCaseMaker {
   std::function<absl::StatusOr<TuningCase>()> make;
 };
 
-// Of training: 16k tokens of models from 1k to 8k wide, and what is small
-// enough for the cache. At most one case a shape class.
+// Returns the cases of training: 16k tokens of models from 1k to 8k wide, and
+// cases that fit the cache. At most one case for each shape class.
 std::vector<TuningCaseMaker> TrainingTuningCases();
 
 // Odd shapes for tests, at least one of each kernel.

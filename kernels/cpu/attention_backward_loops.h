@@ -20,7 +20,7 @@ struct BackwardTiles {
   alignas(64) float d_o[kTile * kMaxAttentionHeadDim];
   alignas(64) float key[kTile * kMaxAttentionHeadDim];
   alignas(64) float d_query[kTile * kMaxAttentionHeadDim];
-  alignas(64) float block[kTile * kMaxAttentionHeadDim];  // Of d_key, d_value.
+  alignas(64) float block[kTile * kMaxAttentionHeadDim];  // For d_key, d_value.
   alignas(64) float p[kTile * kTile];                     // [key, query]
   alignas(64) float ds[kTile * kTile];                    // [key, query]
   alignas(64) float lse[kTile];                           // In base 2.
@@ -32,7 +32,7 @@ struct BackwardHead {
   int64_t padded_dim;  // head_dim rounded up to whole vectors.
   float scale;         // 1 / sqrt(head_dim).
   HeadRows rows;
-  const float* qkv;  // Of the sequence, as the next two.
+  const float* qkv;  // Start of the sequence, as in the next two.
   float* d_qkv;
 };
 

@@ -14,7 +14,7 @@ struct ForwardTiles {
   alignas(64) float query[kMaxAttentionHeadDim * kTile];   // [head_dim, query]
   alignas(64) float output[kMaxAttentionHeadDim * kTile];  // [head_dim, query]
   alignas(64) float scores[kTile * kTile];                 // [key, query]
-  alignas(64) float maximum[kTile];  // Of scores so far, in base 2.
+  alignas(64) float maximum[kTile];  // Largest score so far, base 2.
   alignas(64) float sum[kTile];
 };
 

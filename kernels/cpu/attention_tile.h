@@ -1,9 +1,9 @@
-// What the forward and backward passes of attention share: where heads lie in
-// the packed rows, which keys a tile of queries sees, and masks.
+// The common part of attention's forward and backward passes: where heads lie
+// in the packed rows, which keys a tile of queries sees, and masks.
 //
-// Scores are kept transposed, keys down and queries across: a vector then holds
-// many queries of one key, so softmax needs no sums across lanes, and keys and
-// values are read as they lie, one element at a time, broadcast.
+// Scores are kept transposed, keys down and queries across. A vector then holds
+// many queries of one key, so softmax needs no sums across lanes. Keys and
+// values are read as they lie, one element at a time, and broadcast.
 
 #ifndef MILLRACE_KERNELS_CPU_ATTENTION_TILE_H_
 #define MILLRACE_KERNELS_CPU_ATTENTION_TILE_H_
@@ -104,7 +104,7 @@ inline Ints Visible(const QueryTile& tile, int64_t col, int64_t key) {
 
 // Where a head's rows lie.
 struct HeadRows {
-  int64_t stride;  // Of qkv, in floats.
+  int64_t stride;  // Stride of qkv, in floats.
   int64_t query;   // Offsets of the heads in a row.
   int64_t key;
   int64_t value;

@@ -20,7 +20,7 @@ struct ChunkPlans {
   GemmPlan logits;
   GemmPlan d_hidden;
   GemmPlan d_weight;       // As the options' accumulate says.
-  GemmPlan d_weight_next;  // Of every chunk but the first: accumulates.
+  GemmPlan d_weight_next;  // For all chunks but the first: accumulates.
 };
 
 absl::StatusOr<ChunkPlans> MakeChunkPlans(const CrossEntropyOptions& options,
@@ -56,7 +56,7 @@ int64_t WorkspaceBytes(const ChunkPlans& plans) {
                    plans.d_weight_next.workspace_bytes()});
 }
 
-// What all shards together say of one token.
+// The statistics of one token over all shards.
 struct TokenStats {
   float maximum;
   double sum_exponentials;
@@ -66,7 +66,7 @@ struct TokenStats {
   double loss(double z_loss) const {
     return lse() - target_logit + z_loss * lse() * lse();
   }
-  // Of the softmax in the gradient.
+  // Returns the softmax's factor in the gradient.
   float lse_factor(double z_loss) const {
     return static_cast<float>(1 + 2 * z_loss * lse());
   }
@@ -103,7 +103,7 @@ struct CrossEntropyPlan::Impl {
   CrossEntropyOptions options;
   int num_threads;
   int64_t chunk_tokens;
-  ChunkPlans whole;                // Of chunk_tokens tokens.
+  ChunkPlans whole;                // For chunk_tokens tokens.
   std::optional<ChunkPlans> last;  // If the last chunk is smaller.
   std::vector<double> losses;      // One a token of a chunk.
 

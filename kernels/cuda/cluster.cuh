@@ -43,7 +43,7 @@ __device__ __forceinline__ void BarrierArriveAt(uint64_t* barrier,
 }
 
 // Copies one box of a matrix into shared memory; its bytes complete on
-// `barrier`. What lies outside the matrix arrives as zeros.
+// `barrier`. Elements outside the matrix arrive as zeros.
 __device__ __forceinline__ void LoadMatrix(void* shared, const CUtensorMap* map,
                                            uint64_t* barrier, int column,
                                            int row) {

@@ -10,7 +10,7 @@
 namespace millrace {
 namespace {
 
-constexpr int kColumns = 32;  // Of a block, in fours.
+constexpr int kColumns = 32;  // In a block, in fours.
 constexpr int kRowThreads = 32;
 constexpr int kNumThreads = kColumns / 4 * kRowThreads;
 

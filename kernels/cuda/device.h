@@ -1,4 +1,4 @@
-// What launchers ask of the current device.
+// The limits of the current device that launchers need.
 
 #ifndef MILLRACE_KERNELS_CUDA_DEVICE_H_
 #define MILLRACE_KERNELS_CUDA_DEVICE_H_
@@ -17,7 +17,8 @@ struct DeviceLimits {
   bool IsHopper() const { return compute_capability / 10 == 9; }
 };
 
-// Of the current device; read once a device and process, cheap afterwards.
+// Returns the current device's limits. They are read once for each device and
+// process; later calls are cheap.
 absl::StatusOr<DeviceLimits> CurrentDeviceLimits();
 
 // Unavailable unless the current device has compute capability 8.0 or above,

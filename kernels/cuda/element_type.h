@@ -1,9 +1,9 @@
-// What the tensors of a plain kernel hold. The plain families run on every GPU
+// The element types of the plain kernels. The plain families run on every GPU
 // from compute capability 8.0 on, at any shape and at any address that is a
-// multiple of an element's size, in fp32 throughout or with bf16 tensors:
-// inputs are widened to fp32, sums are fp32 or better, each output is rounded
-// once. Equal inputs give equal bits. They are what the tuned families are
-// held against, and what runs where those refuse a shape or a type.
+// multiple of an element's size. Their tensors are all fp32, or bf16. Inputs
+// are widened to fp32, sums are fp32 or better, and each output is rounded
+// once. Equal inputs give equal bits. The tuned families are compared with
+// them, and they run where a tuned family refuses a shape or a type.
 
 #ifndef MILLRACE_KERNELS_CUDA_ELEMENT_TYPE_H_
 #define MILLRACE_KERNELS_CUDA_ELEMENT_TYPE_H_

@@ -121,8 +121,8 @@ struct SwizzledTile {
   __host__ __device__ static constexpr uint32_t Offset(int row, int chunk) {
     return row * kRowBytes + Permute(row, chunk) * 16;
   }
-  // What this lane passes to LoadMatrix for the tile of 16 rows from
-  // `first_row`, a multiple of 16, and the first 16 columns.
+  // Returns the address that this lane passes to LoadMatrix() for the tile of
+  // 16 rows from `first_row`, a multiple of 16, and the first 16 columns.
   __device__ static __forceinline__ uint32_t LaneAddress(uint32_t tile,
                                                          int first_row) {
     const int lane = threadIdx.x % 32;

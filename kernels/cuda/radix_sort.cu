@@ -74,7 +74,7 @@ __device__ int32_t ExclusiveBlockSum(int32_t x, int32_t* scratch) {
 // limited.
 __global__ void __launch_bounds__(kNumThreads)
     MovePairsKernel(const __grid_constant__ Pass pass) {
-  __shared__ int32_t next[kNumWarps][kMaxDigits];  // Of each warp and digit.
+  __shared__ int32_t next[kNumWarps][kMaxDigits];  // For each warp and digit.
   __shared__ int32_t scratch[kNumWarps];
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x / kWarpSize;

@@ -18,10 +18,10 @@ inline constexpr int kMaxSumShards = 8;
 // rounded once.
 struct SumShardsArgs {
   void* sum;                          // [num_elements]; may be one of shards.
-  const void* shards[kMaxSumShards];  // Of each [num_elements].
+  const void* shards[kMaxSumShards];  // [num_elements] each.
   int num_shards;                     // One to kMaxSumShards.
   int64_t num_elements;               // Zero is allowed and does nothing.
-  ElementType type;                   // Of all.
+  ElementType type;                   // For all.
 };
 
 // Enqueues on `stream`, allocates nothing. Device pointers, at any multiple of

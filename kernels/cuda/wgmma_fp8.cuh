@@ -1,12 +1,13 @@
-// wgmma of e4m3 operands with fp32 accumulators (wgmma.cuh says how its
-// accumulator lies in registers; it is the same here).
+// wgmma of e4m3 operands with fp32 accumulators. The accumulator lies in
+// registers as wgmma.cuh says.
 //
-// Both operands are K-major: the instruction transposes nothing that has 8-bit
-// elements. Of a 64 x 32 first operand in registers, thread t (warp w = t / 32,
-// lane l = t % 32) holds in byte e of a[r] row 16 w + l / 4 + 8 (r % 2) and
-// column 16 (r / 2) + 4 (l % 4) + e. An accumulator's columns come in pairs
-// instead, so PackFp8Operand() of 32 of them gives the operand with its columns
-// in another order, which the other operand's rows must follow.
+// Both operands are K-major, since the instruction transposes no 8-bit
+// elements. Let a 64 x 32 first operand be in registers. Thread t (warp w = t /
+// 32, lane l = t % 32) holds in byte e of a[r] the element of row 16 w + l / 4
+// + 8 (r % 2) and column 16 (r / 2) + 4 (l % 4) + e. An accumulator's columns
+// come in pairs instead. So PackFp8Operand() of 32 of them gives the operand
+// with its columns in another order, which the other operand's rows must
+// follow.
 //
 // Products are summed with about 14 bits, not with the 24 of fp32.
 

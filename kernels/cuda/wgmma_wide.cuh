@@ -1,6 +1,6 @@
-// wgmma for wide tiles: 192 and 256 columns. What holds for wgmma.cuh holds
-// here. Each reads the rows of its first operand once for more columns, which
-// is what a GEMM limited by shared-memory bandwidth wants.
+// wgmma for wide tiles: 192 and 256 columns. The notes of wgmma.cuh hold here
+// too. Each instruction reads the rows of its first operand once for more
+// columns, which helps a GEMM that shared-memory bandwidth limits.
 
 #ifndef MILLRACE_KERNELS_CUDA_WGMMA_WIDE_CUH_
 #define MILLRACE_KERNELS_CUDA_WGMMA_WIDE_CUH_

@@ -36,7 +36,7 @@ class GemmAlgorithmTable {
   std::string Format() const;
 
   void Set(const std::string& chip, const GemmBf16Shape& shape, Entry entry);
-  // Of a GemmBf16ShapeWord().
+  // `word` is a GemmBf16ShapeWord().
   void SetWord(const std::string& chip, const std::string& word, Entry entry);
   void AddRemark(const std::string& line);
 

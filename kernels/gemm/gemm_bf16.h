@@ -24,9 +24,9 @@
 
 namespace millrace {
 
-// What happens to the sum on its way to c. x is scale * op(a) op(b), gelu the
-// tanh form. `bias` and bias gradients are bf16 where c is, else fp32; `aux`
-// [m, n] is bf16. Gradients of a bias are overwritten, never added.
+// The operation on the sum before it is stored in c. x is scale * op(a) op(b);
+// gelu is the tanh form. `bias` and bias gradients are bf16 if c is, else fp32;
+// `aux` [m, n] is bf16. Gradients of a bias are overwritten, never added.
 enum class GemmEpilogue {
   kNone,
   kBias,              // x + bias[n]

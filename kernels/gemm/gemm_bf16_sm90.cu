@@ -33,7 +33,7 @@ absl::string_view TileWord(GemmSm90Config::Tile tile) {
   return "";
 }
 
-// What LaunchGemmSm90() got, on its way through the template arguments.
+// LaunchGemmSm90()'s arguments on their way through the template arguments.
 struct Request {
   const GemmSm90Config& config;
   const GemmBf16Shape& shape;

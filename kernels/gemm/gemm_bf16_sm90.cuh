@@ -23,8 +23,8 @@ enum class Sharing {
   kTurns,   // Each has every other tile: one multiplies, one writes out.
 };
 
-// How the tiles of a cluster's two blocks lie. What both need, each fetches
-// half of for both.
+// How the tiles of a cluster's two blocks lie. Each block fetches half of the
+// operand that both need, for both.
 enum class Pairs {
   kNone,     // One block.
   kStacked,  // One below the other: they share columns of b.
@@ -77,13 +77,13 @@ struct Params {
   CUtensorMap a, b, c;  // Epilogues use the map of c or the address.
   void* c_data;
   int64_t c_stride;
-  int num_rows, num_columns;  // Of c.
+  int num_rows, num_columns;  // Of matrix c.
   int num_tile_rows;          // In clusters; not of groups.
   int num_tile_columns;       // In clusters.
   int num_k_blocks;
   int raster;
   float scale;
-  // Of groups: as GroupedGemmBf16Args.
+  // For groups, as in GroupedGemmBf16Args.
   const int32_t* group_offsets;
   int num_groups;
   int b_rows_per_group;
@@ -140,7 +140,7 @@ struct DenseTiles {
 template <typename C>
 struct GroupedTiles {
   int group = 0;
-  int first_idx = 0;  // Of the group.
+  int first_idx = 0;  // First index of the group.
 
   __device__ __forceinline__ bool Find(const Params& p, int idx, Tile& tile) {
     constexpr int kRows = C::kTileM * C::kClusterRows;

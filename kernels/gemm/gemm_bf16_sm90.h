@@ -32,7 +32,7 @@ GemmAlgorithm FormatGemmSm90(const GemmSm90Config& config);
 // version of this one.
 absl::StatusOr<GemmSm90Config> ParseGemmSm90(const GemmAlgorithm& algorithm);
 
-// Those worth measuring.
+// Returns the configurations worth measuring.
 std::vector<GemmSm90Config> GemmSm90Candidates();
 
 // InvalidArgument names what of the shape the kernel has not: epilogues other

@@ -1,6 +1,6 @@
-// What the GEMM door asks of cuBLASLt, which this header's source alone
-// includes. Matrices here are row-major, as in the door; cuBLASLt's are
-// column-major, so it computes c^T = op(b)^T op(a)^T.
+// The calls of cuBLASLt that the GEMM door makes. Only this header's source
+// includes cuBLASLt. Matrices here are row-major, as in the door. Those of
+// cuBLASLt are column-major, so it computes c^T = op(b)^T op(a)^T.
 
 #ifndef MILLRACE_KERNELS_GEMM_GEMM_CUBLASLT_H_
 #define MILLRACE_KERNELS_GEMM_GEMM_CUBLASLT_H_
@@ -26,10 +26,10 @@ struct LtProblem {
   LtType a_type, b_type, c_type;
   GemmEpilogue epilogue;
   int64_t a_stride, b_stride, c_stride, aux_stride;
-  bool fast_accumulation;  // Of fp8.
+  bool fast_accumulation;  // For fp8.
   int num_multiprocessors;
   int64_t max_workspace_bytes;
-  int pointer_alignment = 16;  // Of all matrices, in bytes.
+  int pointer_alignment = 16;  // For all matrices, in bytes.
 };
 
 struct LtPointers {
@@ -38,7 +38,7 @@ struct LtPointers {
   const void* b;
   void* bias;
   void* aux;
-  const float* a_scale;  // Of fp8, on the device.
+  const float* a_scale;  // For fp8, on the device.
   const float* b_scale;
   float scale;
   void* workspace;

@@ -16,7 +16,7 @@
 namespace millrace {
 
 struct GroupedGemmBf16Shape {
-  // Of a and c as allocated; the last offset is at most this. Zero does
+  // Rows of a and c as allocated. The last offset is at most this. Zero does
   // nothing.
   int64_t num_rows;
   int64_t n, k;  // Multiples of 8.

@@ -17,7 +17,7 @@ namespace millrace {
 
 struct PlainGemmOptions {
   GemmShape shape;
-  ElementType type;          // Of a, b and c.
+  ElementType type;          // For a, b and c.
   bool fp32_output = false;  // c is fp32 also where a and b are bf16.
   // From row to row of c, of a and of b as stored, in elements; zero: dense.
   int64_t a_stride = 0;

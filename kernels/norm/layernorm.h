@@ -49,7 +49,7 @@ struct LayerNormBackwardArgs {
   float* d_weight;  // [hidden]
   float* d_bias;    // [hidden]
   const float* d_y;
-  const float* x;           // What the forward pass normalised.
+  const float* x;           // The forward pass's input.
   const float* mean;        // [num_tokens]
   const float* rstd;        // [num_tokens]
   const float* weight;      // [hidden]
@@ -59,7 +59,7 @@ struct LayerNormBackwardArgs {
   bool accumulate;  // d_weight and d_bias are added to, not overwritten.
 };
 
-// What they mean, in plain loops.
+// The meaning of the kernels in plain loops.
 void LayerNormForwardReference(const LayerNormForwardArgs& args);
 void ResidualLayerNormForwardReference(
     const ResidualLayerNormForwardArgs& args);

@@ -47,7 +47,7 @@ struct LayerNormBackwardBf16Args {
   float* d_weight;  // [hidden]
   float* d_bias;    // [hidden]
   const void* d_y;
-  const void* x;  // What the forward pass normalised.
+  const void* x;  // The forward pass's input.
   const float* mean;
   const float* rstd;
   const void* weight;

@@ -1,6 +1,6 @@
-// What RMSNorm and LayerNorm of bf16 rows share: how a row lies over threads,
-// and the sums over it. The contracts stand in rmsnorm_bf16.h and
-// layernorm_bf16.h.
+// The common part of RMSNorm and LayerNorm of bf16 rows: how a row lies over
+// threads, and the sums over it. rmsnorm_bf16.h and layernorm_bf16.h have the
+// contracts.
 
 #ifndef MILLRACE_KERNELS_NORM_NORM_BF16_CUH_
 #define MILLRACE_KERNELS_NORM_NORM_BF16_CUH_
@@ -57,9 +57,9 @@ struct NormWay {
   Launch launch;
 };
 
-// Of `ways`, sorted by row_vectors and then by threads: those of the shortest
-// rows that hold `num_vectors`, and of them the one of most threads up to
-// `threads`, or else of the fewest.
+// Chooses among `ways`, which are sorted by row_vectors and then by threads.
+// Takes the shortest rows that hold `num_vectors`, and among these the one with
+// most threads up to `threads`, or else with the fewest.
 template <typename Way, size_t kCount>
 const Way& FindNormWay(const Way (&ways)[kCount], int64_t num_vectors,
                        int64_t threads) {

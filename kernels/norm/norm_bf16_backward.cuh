@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(Row::kNumThreads,
             __ldg(p.rstd + row)};
   };
 
-  int64_t first = int64_t{blockIdx.x} * Row::kRows;  // Of the block.
+  int64_t first = int64_t{blockIdx.x} * Row::kRows;  // The block's first row.
   for (int stage = 0; stage < p.num_stages; ++stage) {
     prefetch(first + group + stage * step, stage);
   }
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(Row::kNumThreads,
       WaitCopiesAllBut<0>();
     }
 
-    // Of g n, with g = d_y weight and n = (x - mean) rstd, and of g.
+    // Sums of g n, with g = d_y weight and n = (x - mean) rstd, and of g.
     float sums[kKind == NormKind::kLayer ? 2 : 1] = {};
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -251,7 +251,7 @@ int64_t NormBackwardBlocks(int64_t num_tokens, int64_t num_multiprocessors) {
                       Row::kBlocksPerMultiprocessor);
 }
 
-// What bounds a launch beside the device: the rows of the workspace, and the
+// The limits of a launch besides the device: the rows of the workspace, and the
 // choice of stages.
 struct NormBackwardBounds {
   int64_t num_blocks;

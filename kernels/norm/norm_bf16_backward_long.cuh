@@ -31,7 +31,7 @@ struct NormBackward {
   float* partials;
   int64_t num_tokens;
   int num_vectors;
-  int num_stages;  // Of the prefetch.
+  int num_stages;  // For the prefetch.
 };
 
 // The launcher's arguments beside those of the kernel.

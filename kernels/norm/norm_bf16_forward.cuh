@@ -18,7 +18,7 @@ namespace millrace::gpu {
 struct NormForward {
   void* residual = nullptr;  // With delta.
   void* y;
-  float* mean = nullptr;  // Of LayerNorm, as is bias.
+  float* mean = nullptr;  // For LayerNorm, as is bias.
   float* rstd;
   const void* x;
   const void* delta = nullptr;  // Normalises x + delta, rounded to bf16.

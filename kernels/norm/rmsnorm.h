@@ -46,7 +46,7 @@ struct RmsNormBackwardArgs {
   float* d_x;       // [num_tokens, hidden]; may alias d_residual only.
   float* d_weight;  // [hidden]
   const float* d_y;
-  const float* x;           // What the forward pass normalised.
+  const float* x;           // The forward pass's input.
   const float* rstd;        // [num_tokens]
   const float* weight;      // [hidden]
   const float* d_residual;  // [num_tokens, hidden], or null for none.
@@ -60,7 +60,7 @@ absl::Status ResidualRmsNormForward(const ResidualRmsNormForwardArgs& args,
                                     int num_threads);
 absl::Status RmsNormBackward(const RmsNormBackwardArgs& args, int num_threads);
 
-// What they mean, in plain loops.
+// The meaning of the kernels in plain loops.
 void RmsNormForwardReference(const RmsNormForwardArgs& args);
 void ResidualRmsNormForwardReference(const ResidualRmsNormForwardArgs& args);
 void RmsNormBackwardReference(const RmsNormBackwardArgs& args);

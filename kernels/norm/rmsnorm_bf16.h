@@ -46,7 +46,7 @@ struct RmsNormBackwardBf16Args {
   void* d_x;        // May alias d_residual only.
   float* d_weight;  // [hidden]
   const void* d_y;
-  const void* x;  // What the forward pass normalised.
+  const void* x;  // The forward pass's input.
   const float* rstd;
   const void* weight;
   const void* d_residual;  // Added to d_x; null for none.

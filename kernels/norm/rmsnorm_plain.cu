@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kNumThreads)
             static_cast<const W*>(args.weight), sum, args.hidden, args.epsilon);
 }
 
-// Likewise. Each thread reads of residual only what it wrote itself.
+// Like the kernel above, for a sum. Each thread reads only those elements of
+// residual that it wrote itself.
 template <typename T, typename W>
 __global__ void __launch_bounds__(kNumThreads) ResidualRmsNormForwardKernel(
     const __grid_constant__ PlainResidualRmsNormForwardArgs args) {

@@ -19,7 +19,7 @@ struct AdamWArgs {
   float* exp_avg;     // m; zero before the first step.
   float* exp_avg_sq;  // v; likewise.
   const float* gradients;
-  int64_t num_elements;  // Of each; zero is allowed.
+  int64_t num_elements;  // In each tensor; zero is allowed.
   double learning_rate;
   double beta1;  // In [0, 1), as is beta2.
   double beta2;
@@ -33,7 +33,7 @@ struct AdamWArgs {
 // depend on neither num_threads nor how a run is cut.
 absl::Status AdamW(const AdamWArgs& args, int num_threads);
 
-// What it means, in plain loops.
+// The meaning of the kernel in plain loops.
 void AdamWReference(const AdamWArgs& args);
 
 }  // namespace millrace

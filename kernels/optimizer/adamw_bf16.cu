@@ -26,7 +26,7 @@ __host__ __device__ double Power(double base, int64_t exponent) {
   return power;
 }
 
-// What follows from a step's number and learning rate, rounded once.
+// The factors that follow from a step's number and learning rate, rounded once.
 struct StepFactors {
   uint64_t step;
   float keep, step_size, root_factor;
@@ -150,9 +150,9 @@ __global__ void __launch_bounds__(kNumThreads,
     bits =
         gpu::RandomBits(launch.seed, factors.step, static_cast<uint64_t>(four));
   }
-  // Of an element's 32 bits, the lower half rounds m, the upper half v, and
-  // their exclusive or the weight: each is uniform, and independent of each
-  // other one.
+  // An element has 32 bits: the lower half rounds m, the upper half rounds v,
+  // and their exclusive or rounds the weight. Each is uniform, and any two of
+  // them are independent.
   const uint4 upper = {bits.x >> 16, bits.y >> 16, bits.z >> 16, bits.w >> 16};
   if constexpr (kBf16Moments) {
     Store<kIsWhole, uint16_t>(launch, index, launch.exp_avg,

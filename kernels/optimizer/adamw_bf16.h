@@ -17,7 +17,7 @@
 
 namespace millrace {
 
-// What changes from step to step.
+// The values that change from step to step.
 struct AdamWStep {
   double learning_rate;
   int64_t step;  // At least one; the first is 1.
@@ -42,7 +42,7 @@ struct AdamWBf16Args {
   double epsilon;
   double weight_decay;
   int64_t step;   // At least one; the first is 1.
-  uint64_t seed;  // Of the stochastic rounding.
+  uint64_t seed;  // For stochastic rounding.
   // Read on the device when the kernel runs (gradient_norm_bf16.h writes both).
   const float* clip_factor = nullptr;  // Scales the gradients; null: one.
   const int32_t* skip = nullptr;       // Not zero: change nothing; null: zero.

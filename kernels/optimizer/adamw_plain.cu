@@ -6,7 +6,7 @@
 namespace millrace {
 namespace {
 
-// What is the same for all elements, folded in double and rounded once.
+// The factors that all elements share, computed in double and rounded once.
 struct Constants {
   float keep, beta1, rest1, beta2, rest2, step_size, root_factor, epsilon;
   float gradient_scale;

@@ -15,11 +15,11 @@ namespace millrace {
 // Device pointers, none of which overlap.
 struct PlainAdamWArgs {
   float* parameters;  // The master weights where there is a bf16 copy.
-  void* bf16_copy;    // Of the new parameters, [num_elements]; or null.
+  void* bf16_copy;    // A copy of the parameters, [num_elements]; or null.
   float* exp_avg;     // m; zero before the first step.
   float* exp_avg_sq;  // v; likewise.
   const float* gradients;
-  int64_t num_elements;  // Of each; zero is allowed.
+  int64_t num_elements;  // In each tensor; zero is allowed.
   // One element each, read when the kernel runs.
   const double* learning_rate;
   const int64_t* step;       // The first is 1.

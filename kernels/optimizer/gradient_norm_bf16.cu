@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kNumThreads)
     for (int k = 0; k < kLoads; ++k) partial += SumOfSquares<kIsBf16>(raw[k]);
     sum += partial;
   }
-  if (blockIdx.x == 0) {  // What no vector holds: less than two of them.
+  if (blockIdx.x == 0) {  // The rest after whole vectors: less than two.
     const int64_t tail = head + num_vectors * kPerVector;
     const int64_t i =
         threadIdx.x < head ? threadIdx.x : tail + (threadIdx.x - head);

@@ -67,7 +67,7 @@ struct QuantizeFloat8Args {
   Float8Format format;
 };
 
-// What it means, in plain loops.
+// The meaning of the kernel in plain loops.
 void QuantizeFloat8Reference(const QuantizeFloat8Args& args);
 
 }  // namespace millrace

@@ -32,7 +32,7 @@ absl::Status Zero(void* x, int64_t num_bytes, int num_threads);
 absl::Status Add(const AddArgs& args, int num_threads);
 absl::Status SquaredNorm(const SquaredNormArgs& args, int num_threads);
 
-// What they mean, in plain loops.
+// The meaning of the kernels in plain loops.
 void AddReference(const AddArgs& args);
 void SquaredNormReference(const SquaredNormArgs& args);
 

@@ -28,7 +28,7 @@ struct GeluBackwardArgs {
   GeluForm form = GeluForm::kTanh;
 };
 
-// What they mean, in plain loops.
+// The meaning of the kernels in plain loops.
 void GeluForwardReference(const GeluForwardArgs& args);
 void GeluBackwardReference(const GeluBackwardArgs& args);
 

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kNumThreads)
   gpu::StoreEight<kIsWide>(static_cast<uint16_t*>(args.y) + index, x, count);
 }
 
-// Likewise.
+// The same for the backward pass.
 template <GeluForm kForm, bool kIsWide>
 __global__ void __launch_bounds__(kNumThreads)
     GeluBackwardKernel(const __grid_constant__ GeluBackwardBf16Args args) {

@@ -18,7 +18,7 @@ struct FillNormalArgs {
   double std;  // Standard deviation; the mean is zero.
   uint64_t seed;
   uint64_t stream;       // One per tensor, say a hash of its name.
-  uint64_t first_index;  // Of out[0] in the stream.
+  uint64_t first_index;  // Index of out[0] in the stream.
   int64_t count;         // Not negative.
 };
 

@@ -21,7 +21,7 @@ struct FillNormalBoxArgs {
   int64_t row_begin;
   int64_t col_begin;
   int64_t box_cols;
-  int64_t cols;  // Of the whole matrix; at least col_begin + box_cols.
+  int64_t cols;  // In the whole matrix; at least col_begin + box_cols.
   double std;    // As FillNormalArgs.
   uint64_t seed;
   uint64_t stream;

@@ -36,7 +36,7 @@ struct RopeArgs {
 // InvalidArgument names a bad shape. Does not depend on num_threads.
 absl::Status Rope(const RopeArgs& args, int num_threads);
 
-// What it means, in plain loops.
+// The meaning of the kernel in plain loops.
 void RopeReference(const RopeArgs& args);
 
 }  // namespace millrace

@@ -120,7 +120,7 @@ absl::Status LaunchTurn(RopeParams p, cudaStream_t stream) {
   });
 }
 
-// Of 2 to 4 blocks and stages.
+// Chooses among 2 to 4 blocks and stages.
 template <int kLanes>
 auto NormForwardKernel(int64_t blocks, int64_t stages) {
   using Kernel = void (*)(RopeParams);

@@ -60,7 +60,7 @@ struct RopeBackwardBf16Args {
   // The rest with QK-norm only.
   const void* q_weight;
   const void* k_weight;
-  const void* qkv;  // What the forward pass read.
+  const void* qkv;  // The forward pass's input.
   int64_t qkv_token_stride;
   const float* rstd;
   float* d_q_weight;  // [head_dim]

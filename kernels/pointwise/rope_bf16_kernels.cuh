@@ -66,8 +66,8 @@ __device__ __forceinline__ Float8 LoadFloats8(const float* address) {
 // The head a group of kLanes lanes works on, and this lane's place in it.
 struct RopeWork {
   int64_t token;
-  int head;        // Of all.
-  int element;     // Of the first half.
+  int head;        // Among all heads.
+  int element;     // In the first half.
   bool is_active;  // Idle lanes still take part in the shuffles.
 };
 
@@ -86,7 +86,7 @@ __device__ __forceinline__ RopeWork WorkOf(const RopeParams& p,
   return work;
 }
 
-// Of `rows`, in or out.
+// Returns the address of the work's elements in `rows`, input or output.
 template <typename T>
 __device__ __forceinline__ T* HeadAddress(const RopeParams& p, T* rows,
                                           int64_t token_stride,

@@ -31,7 +31,7 @@ struct SwigluBackwardArgs {
 absl::Status SwigluForward(const SwigluForwardArgs& args, int num_threads);
 absl::Status SwigluBackward(const SwigluBackwardArgs& args, int num_threads);
 
-// What they mean, in plain loops.
+// The meaning of the kernels in plain loops.
 void SwigluForwardReference(const SwigluForwardArgs& args);
 void SwigluBackwardReference(const SwigluBackwardArgs& args);
 

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(plain::kNumThreads)
       FromFloat<T>(gate * Sigmoid(gate) * up);
 }
 
-// Likewise.
+// The same for the backward pass.
 template <typename T>
 __global__ void __launch_bounds__(plain::kNumThreads)
     SwigluBackwardKernel(const __grid_constant__ PlainSwigluBackwardArgs args) {

@@ -21,8 +21,8 @@ namespace {
 using ChoiceByClass = absl::flat_hash_map<TuningValues, TuningValues>;
 using Installation = absl::flat_hash_map<std::string, ChoiceByClass>;
 
-// What launchers read without a lock; null: no table. Installations live as
-// long as the process, since a launcher may be reading an earlier one.
+// The table that launchers read without a lock; null: none. Installations live
+// as long as the process, since a launcher may still read an earlier one.
 std::atomic<const Installation*> installed = nullptr;
 
 thread_local ScopedTuningChoice* innermost = nullptr;

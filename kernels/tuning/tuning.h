@@ -33,23 +33,24 @@ struct TuningKnob {
 };
 
 struct TuningFamily {
-  std::string name;                     // "rmsnorm_forward"
-  std::vector<std::string> class_dims;  // What of a shape matters; at most 4.
-  std::vector<TuningKnob> knobs;        // At most 4.
+  std::string name;  // "rmsnorm_forward"
+  // The dims of a shape that matter; at most 4.
+  std::vector<std::string> class_dims;
+  std::vector<TuningKnob> knobs;  // At most 4.
 };
 
 struct TuningEntry {
   std::string family;
   TuningValues shape_class = {};
   TuningValues choice = {};
-  double seconds = 0;        // Of the choice, measured.
-  double start_seconds = 0;  // Of the start, in the same run.
+  double seconds = 0;        // Measured with the choice.
+  double start_seconds = 0;  // With the start, in the same run.
 };
 
-// What was measured on one chip.
+// The choices that were measured on one chip.
 struct TuningTable {
   std::string chip;     // As CUDA names it: "NVIDIA H200".
-  std::string version;  // Of Millrace.
+  std::string version;  // Version of Millrace.
   std::string date;     // ISO 8601.
   std::vector<TuningEntry> entries;
 };
@@ -93,7 +94,7 @@ class ScopedTuningChoice {
   ScopedTuningChoice(const ScopedTuningChoice&) = delete;
   ScopedTuningChoice& operator=(const ScopedTuningChoice&) = delete;
 
-  // What the family was last asked with; nothing if it was not asked.
+  // The family's last question; nothing if it was not asked.
   struct Question {
     TuningValues shape_class;
     TuningValues start;

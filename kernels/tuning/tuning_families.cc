@@ -10,11 +10,11 @@ namespace {
 
 const std::vector<TuningFamily>& Families() {
   static const auto* families = new std::vector<TuningFamily>{
-      // Of norms: layer 1 is LayerNorm, 0 RMSNorm; residual 1 normalises a sum;
-      // vectors are a row's 16 bytes, up to the next power of two; cached 1
-      // says
-      // that all rows fit the second-level cache, where latency counts.
-      // Threads of a row; more take fewer vectors each, 8 at most.
+      // The classes of norms. layer: 1 is LayerNorm, 0 RMSNorm. residual: 1
+      // normalises a sum. vectors: a row's 16-byte vectors, up to the next
+      // power of two. cached: 1 says that all rows fit the second-level cache,
+      // where latency counts. The choice is the number of threads of a row;
+      // more threads take fewer vectors each, 8 at most.
       {.name = "norm_forward",
        .class_dims = {"layer", "residual", "vectors", "cached"},
        .knobs = {{.name = "threads",

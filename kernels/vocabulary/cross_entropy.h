@@ -29,18 +29,19 @@ struct CrossEntropyOptions {
   int64_t vocab_rows;
   int64_t vocab_begin = 0;  // Not negative.
   int64_t chunk_tokens;     // The last chunk may be smaller.
-  double token_scale = 1;   // Of each token's loss and gradient.
-  double loss_share = 1;    // Of the loss sum, besides.
+  double token_scale = 1;   // On each token's loss and gradient.
+  double loss_share = 1;    // On the loss sum, in addition.
   bool accumulate = false;  // d_weight is added to, not overwritten.
   // Not negative. Above zero it keeps lse near zero (Chowdhery et al., "PaLM",
   // 2022, section 5).
   double z_loss = 0;
 };
 
-// What a rank's shard says of a token: [kNumCrossEntropyStats] floats.
+// A rank's statistics of a token over its shard: [kNumCrossEntropyStats]
+// floats.
 enum CrossEntropyStat : int {
-  kMaximumStat = 0,          // Of the shard's logits.
-  kSumExponentialsStat = 1,  // Of logits - maximum.
+  kMaximumStat = 0,          // Over the shard's logits.
+  kSumExponentialsStat = 1,  // Sum of exp(logit - maximum).
   kTargetLogitStat = 2,      // Zero if the target is elsewhere.
   kNumCrossEntropyStats = 3,
 };
@@ -116,7 +117,8 @@ struct CrossEntropyLossArgs {
 };
 absl::Status CrossEntropyLoss(const CrossEntropyLossArgs& args);
 
-// What they mean, in plain loops. `logits` and `workspace` are not touched.
+// The meaning of the kernels in plain loops. `logits` and `workspace` are not
+// touched.
 void LinearCrossEntropyReference(const CrossEntropyOptions& options,
                                  const LinearCrossEntropyArgs& args);
 void CrossEntropyStatsReference(const CrossEntropyOptions& options,

@@ -10,7 +10,7 @@
 namespace millrace {
 namespace {
 
-constexpr int64_t kAlignment = 256;      // Of each part of the workspace.
+constexpr int64_t kAlignment = 256;      // For each part of the workspace.
 constexpr int64_t kChunkMultiple = 256;  // Fills the tiles of a GEMM.
 constexpr int64_t kBytesPerLogit = 2;
 
@@ -67,7 +67,7 @@ struct ChunkPlans {
   GemmBf16Plan logits;
   GemmBf16Plan d_hidden;
   GemmBf16Plan d_weight;       // As the problem's accumulate says.
-  GemmBf16Plan d_weight_next;  // Of every chunk but the first: accumulates.
+  GemmBf16Plan d_weight_next;  // For all chunks but the first: accumulates.
 };
 
 absl::StatusOr<ChunkPlans> MakeChunkPlans(
@@ -172,7 +172,7 @@ CrossEntropyBf16Products CrossEntropyBf16ProductsOf(
 struct CrossEntropyBf16Plan::Impl {
   CrossEntropyOptions problem;
   int64_t chunk_tokens;
-  ChunkPlans whole;                // Of chunk_tokens tokens.
+  ChunkPlans whole;                // For chunk_tokens tokens.
   std::optional<ChunkPlans> last;  // If the last chunk is smaller.
   Layout layout;
 

@@ -23,7 +23,8 @@
 
 namespace millrace {
 
-// Of full chunks; a product without one takes the heuristic's first choice.
+// The algorithms for full chunks. A product without one takes the heuristic's
+// first choice.
 struct CrossEntropyBf16Algorithms {
   std::optional<GemmAlgorithm> logits;
   std::optional<GemmAlgorithm> d_hidden;

@@ -18,7 +18,7 @@ namespace millrace {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kBlocks = 3;  // Of a multiprocessor, of kernels over rows.
+constexpr int kBlocks = 3;  // On a multiprocessor, for kernels over rows.
 constexpr int64_t kMaxRows = int64_t{1} << 28;
 
 template <int kNumThreads>
@@ -35,7 +35,8 @@ __device__ __forceinline__ float BlockMax(float x, float* scratch) {
   return x;
 }
 
-// What one block of kThreads threads finds in a row of any length.
+// Returns the sum that one block of kThreads threads computes over a row of any
+// length.
 __device__ __forceinline__ ce::SoftmaxSum SumRow(const uint4* vecs, int vocab,
                                                  float* max_scratch,
                                                  float* sum_scratch) {
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 }
 
-// What all shards together say of a token.
+// The statistics of a token over all shards.
 struct TokenStats {
   ce::SoftmaxSum all;
   float target_logit;

@@ -56,7 +56,7 @@ struct CrossEntropyRowGradientsArgs {
   CrossEntropyRows rows;
   CrossEntropyWeights weights;
   double* losses;          // [num_rows], not yet scaled.
-  const float* all_stats;  // Of these rows; shards are shard_stride apart.
+  const float* all_stats;  // For these rows; shards are shard_stride apart.
   int64_t num_shards;
   int64_t shard_stride;  // Elements.
 };

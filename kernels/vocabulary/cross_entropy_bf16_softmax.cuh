@@ -1,5 +1,5 @@
-// What kernels over rows of bf16 logits share: the softmax, its gradient, and
-// what lies beyond the vocabulary.
+// The common part of kernels over rows of bf16 logits: the softmax, its
+// gradient, and the handling of elements beyond the vocabulary.
 
 #ifndef MILLRACE_KERNELS_VOCABULARY_CROSS_ENTROPY_BF16_SOFTMAX_CUH_
 #define MILLRACE_KERNELS_VOCABULARY_CROSS_ENTROPY_BF16_SOFTMAX_CUH_
@@ -15,7 +15,7 @@
 namespace millrace::ce {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
-inline constexpr int kElements = 8;  // Of a 16-byte access.
+inline constexpr int kElements = 8;  // In a 16-byte access.
 inline constexpr uint32_t kMinusInfinities = 0xFF80FF80;
 
 __device__ __forceinline__ float Exp2(float x) {
@@ -24,14 +24,14 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
-// Of some logits: their maximum, and the sum of exp(logit - maximum).
+// The maximum of some logits, and the sum of exp(logit - maximum).
 struct alignas(8) SoftmaxSum {
   float maximum;
   float sum;
 };
 
-// What exponents are taken against: logits that are all -inf (a shard of masked
-// words) must not become NaN.
+// Returns the reference of exponents. Logits that are all -inf (a shard of
+// masked words) must not become NaN.
 __device__ __forceinline__ float Finite(float maximum) {
   return maximum == -INFINITY ? 0.0f : maximum;
 }
@@ -112,7 +112,7 @@ MakeGradient(const CrossEntropyWeights& weights, float maximum, float log_sum) {
           .one = scale};
 }
 
-// Of a token, not yet scaled.
+// Returns a token's loss, not yet scaled.
 __device__ __forceinline__ double Loss(const CrossEntropyWeights& weights,
                                        float maximum, float log_sum,
                                        float target_logit) {
@@ -120,7 +120,8 @@ __device__ __forceinline__ double Loss(const CrossEntropyWeights& weights,
   return lse - target_logit + weights.z_loss * lse * lse;
 }
 
-// Of the target's logit, in place of what Gradients() makes of it.
+// Returns the gradient of the target's logit, which replaces that of
+// Gradients().
 __device__ __forceinline__ __nv_bfloat16 TargetGradient(float logit,
                                                         RowGradient gradient) {
   return __float2bfloat16(gradient.factor *

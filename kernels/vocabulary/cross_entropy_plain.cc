@@ -18,7 +18,7 @@ struct ChunkPlans {
   PlainGemmPlan logits;
   PlainGemmPlan d_hidden;
   PlainGemmPlan d_weight;       // As the options' accumulate says.
-  PlainGemmPlan d_weight_next;  // Of every chunk but the first: accumulates.
+  PlainGemmPlan d_weight_next;  // For all chunks but the first: accumulates.
 };
 
 int64_t LogitsStride(const PlainCrossEntropyOptions& options) {
@@ -77,7 +77,7 @@ int64_t GemmWorkspaceBytes(const ChunkPlans& plans) {
 struct PlainCrossEntropyPlan::Impl {
   PlainCrossEntropyOptions options;
   int64_t chunk_tokens;
-  ChunkPlans whole;                // Of chunk_tokens tokens.
+  ChunkPlans whole;                // For chunk_tokens tokens.
   std::optional<ChunkPlans> last;  // If the last chunk is smaller.
 
   const CrossEntropyOptions& problem() const { return options.problem; }
@@ -136,7 +136,7 @@ absl::Status PlainCrossEntropyPlan::Impl::ForEachChunk(
   return absl::OkStatus();
 }
 
-// Of the whole vocabulary where args.all_stats is null.
+// Covers the whole vocabulary if args.all_stats is null.
 absl::Status PlainCrossEntropyPlan::Impl::Gradient(
     const PlainCrossEntropyGradientArgs& args, cudaStream_t stream) const {
   double* const losses = Losses(args.workspace);

@@ -18,7 +18,7 @@ namespace millrace {
 
 struct PlainCrossEntropyOptions {
   CrossEntropyOptions problem;
-  ElementType type;  // Of hidden, d_hidden, weight and logits.
+  ElementType type;  // For hidden, d_hidden, weight and logits.
   int64_t max_gemm_workspace_bytes = int64_t{32} << 20;
 };
 
@@ -71,8 +71,8 @@ class PlainCrossEntropyPlan {
   PlainCrossEntropyPlan& operator=(PlainCrossEntropyPlan&&) noexcept;
   ~PlainCrossEntropyPlan();
 
-  // Of chunk_tokens rows: dense in fp32; in bf16 rows are vocab_rows rounded up
-  // to a multiple of 8 elements.
+  // Returns the bytes of chunk_tokens rows. Rows are dense in fp32; in bf16
+  // vocab_rows is rounded up to a multiple of 8 elements.
   int64_t logits_bytes() const;
   // A loss of each token in fp64, and the GEMMs' own.
   int64_t workspace_bytes() const;

@@ -14,7 +14,7 @@ using plain::ToFloat;
 
 constexpr int kNumWarps = kNumThreads / gpu::kWarpSize;
 
-// Of a row: the maximum of its logits, and the sum of exp(logit - maximum).
+// The maximum of a row's logits, and the sum of exp(logit - maximum).
 struct RowSums {
   float maximum;
   float sum_exponentials;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kNumThreads) StatsRowsKernel(
   stats[kTargetLogitStat] = is_mine ? ToFloat(row[target]) : 0.0f;
 }
 
-// What the whole vocabulary says of a token.
+// The statistics of a token over the whole vocabulary.
 struct TokenStats {
   float maximum;
   double sum_exponentials;
@@ -85,7 +85,8 @@ CombineStats(const PlainCrossEntropyGradientRowsArgs& args, int64_t row_idx) {
   return combined;
 }
 
-// Likewise. One thread does what is done once a row, in double.
+// Like the kernel above, a block a row. One thread does, in double, the work
+// that a row needs once.
 template <typename T>
 __global__ void __launch_bounds__(kNumThreads) GradientRowsKernel(
     const __grid_constant__ PlainCrossEntropyGradientRowsArgs args) {

@@ -27,7 +27,7 @@ struct PlainLogits {
   int64_t vocab_begin;     // Not negative.
 };
 
-// What the shard says of each token.
+// Computes the shard's statistics of each token.
 struct PlainCrossEntropyStatsRowsArgs {
   PlainLogits logits;
   float* stats;  // [num_rows, kNumCrossEntropyStats]
@@ -37,9 +37,9 @@ struct PlainCrossEntropyStatsRowsArgs {
 struct PlainCrossEntropyGradientRowsArgs {
   PlainLogits logits;
   double* losses;  // [num_rows], not yet scaled: lse - target + z_loss lse^2.
-  // What all shards said of these rows, shards shard_stride elements apart.
-  // Null: this is the whole vocabulary (vocab_begin zero); a target beyond it
-  // makes the loss NaN.
+  // The statistics of these rows by all shards, which lie shard_stride elements
+  // apart. If null, this is the whole vocabulary (vocab_begin zero), and a
+  // target beyond it makes the loss NaN.
   const float* all_stats;
   int64_t num_shards;
   int64_t shard_stride;

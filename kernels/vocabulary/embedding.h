@@ -39,7 +39,7 @@ absl::Status EmbeddingForward(const EmbeddingForwardArgs& args,
 absl::Status EmbeddingBackward(const EmbeddingBackwardArgs& args,
                                int num_threads);
 
-// What they mean, in plain loops.
+// The meaning of the kernels in plain loops.
 void EmbeddingForwardReference(const EmbeddingForwardArgs& args);
 void EmbeddingBackwardReference(const EmbeddingBackwardArgs& args);
 

@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kSumThreads)
   bool began_earlier = rows[0] == rows[1];
   for (int first = 0; first < kPiece; first += kAhead) {
     if (!is_mine(first)) return;
-    // Those of no row are read too, which spares a branch at each.
+    // Elements without a row are read too, which saves a branch at each.
     Float8 x[kAhead];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
