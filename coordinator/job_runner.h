@@ -93,7 +93,7 @@ class JobRunner {
   struct PlanOutcome {
     absl::Status status;  // NotFound: needs a profile.
     Plan plan;
-    KernelTuning tuning;  // Of the profile.
+    KernelTuning tuning;  // The profile's tuning.
     ResumeChoice resume;
     std::string machine;
   };
@@ -132,7 +132,7 @@ class JobRunner {
   bool handling_ = false;
   std::optional<PlanRecord> plan_;
   std::optional<HardwareProfile> measured_profile_;  // By this job's workers.
-  KernelTuning tuning_;  // Of the profile that plan_ was made with.
+  KernelTuning tuning_;  // Tuning of the profile that plan_ was made with.
   std::optional<Progress> progress_;
   std::optional<int> exit_code_;
   std::string last_message_;  // For agents that come back after the end.

@@ -8,10 +8,9 @@
 //   waiting for agents -> planning (-> profiling -> planning) -> starting
 //   generation g -> training -> finished
 //
-// A death or failure raises the generation: every worker ends what it does,
-// reports ready, and all start again from the last committed checkpoint. What
-// belongs to an older generation, or to an earlier process of a rank, is
-// ignored.
+// A death or failure raises the generation: every worker stops, reports ready,
+// and all start again from the last committed checkpoint. Messages of an older
+// generation, or of an earlier process of a rank, are ignored.
 
 #ifndef MILLRACE_COORDINATOR_JOB_STATE_H_
 #define MILLRACE_COORDINATOR_JOB_STATE_H_
@@ -161,7 +160,7 @@ struct BeginGeneration {
   Generation generation;
   Purpose purpose;
   int32_t num_ranks;     // Ranks [0, num_ranks) take part.
-  int64_t restore_step;  // Of the last commit of this run; -1: where it began.
+  int64_t restore_step;  // The run's last commit; -1: its beginning.
 };
 // All parts of the step are written. Answer with StepCommitted or CommitFailed.
 struct CommitStep {

@@ -17,7 +17,7 @@ namespace millrace {
 
 struct ResumeChoice {
   std::string path;   // The step's folder; empty: start from the seed.
-  int64_t step = -1;  // Of `path`; -1: from the seed.
+  int64_t step = -1;  // The step of `path`; -1: start from the seed.
   // Why each newer checkpoint was passed over, one line each.
   std::vector<std::string> skipped;
 };

@@ -171,7 +171,7 @@ struct ChunkToLoad {
   const RandomAccessFile* file;
   const std::string* path;
   const ManifestPiece* stored;
-  const std::vector<WantedPiece>* wanted;  // Of the tensor.
+  const std::vector<WantedPiece>* wanted;  // The tensor's pieces.
   int64_t chunk_idx;
 
   BoxRun run() const {

@@ -19,9 +19,9 @@ namespace millrace {
 // "events", "result" as far as their files were readable, "summary", and
 // "missing": [{"file", "reason"}] for those that were not.
 //
-// "steps" holds columns: {"step": [...], "loss": [...], ...}. Of a step that
-// ran again after a recovery the last record counts. At most 2000 steps are
-// kept, evenly spread, and every one with a validation loss.
+// "steps" holds columns: {"step": [...], "loss": [...], ...}. If a step ran
+// again after a recovery, its last record counts. At most 2000 steps are kept,
+// evenly spread, and every one with a validation loss.
 //
 // NotFound if there is no such folder; InvalidArgument if it holds none of a
 // run's files.

@@ -69,9 +69,9 @@ __device__ int32_t ExclusiveBlockSum(int32_t x, int32_t* scratch) {
   return before + inclusive - x;
 }
 
-// A block moves a tile: a pair goes behind all pairs of lower digits, those of
-// its digit in earlier tiles, and those before it in the tile. Likewise
-// limited.
+// A block moves a tile. A pair goes behind all pairs of lower digits, those of
+// its digit in earlier tiles, and those before it in the tile. Memory bandwidth
+// limits the speed, as above.
 __global__ void __launch_bounds__(kNumThreads)
     MovePairsKernel(const __grid_constant__ Pass pass) {
   __shared__ int32_t next[kNumWarps][kMaxDigits];  // For each warp and digit.

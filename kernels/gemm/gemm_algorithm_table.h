@@ -1,5 +1,5 @@
-// Which GemmAlgorithm each shape runs with on each chip: the part of a hardware
-// profile that measuring found. One line an entry, words between spaces:
+// The GemmAlgorithm of each shape on each chip: the part of a hardware profile
+// that measuring found. Each line is an entry with words between spaces:
 //   <chip> <shape> <algorithm> <microseconds>
 //   NVIDIA_H200 m8192n8192k8192-tb cublaslt/130100/... 1390.2
 // Lines that begin with # say where the entries come from and are kept.

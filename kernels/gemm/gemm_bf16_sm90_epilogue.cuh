@@ -1,4 +1,4 @@
-// What becomes of a finished accumulator of gemm_bf16_sm90.cuh. An epilogue is
+// Stores a finished accumulator of gemm_bf16_sm90.cuh. An epilogue is
 // made once a consumer warpgroup and kernel, with C::kEpilogueBytes of shared
 // memory and a named barrier of its own. All threads of the warpgroup call
 //   template <int kN> void Write(p, row, column, end_row, d)

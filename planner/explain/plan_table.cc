@@ -25,8 +25,8 @@ constexpr size_t kWidestNameColumn = 48;
 constexpr std::pair<const char*, const char*> kMarks[] = {{kByClosedForm, "~"},
                                                           {kByPasses, "*"}};
 
-// Returns the first alternatives. Of layouts that differ only in chunks it
-// takes the first.
+// Returns the first alternatives, but of layouts that differ only in chunks
+// only the first.
 std::vector<const Alternative*> ShownAlternatives(const Plan& plan) {
   std::vector<const Alternative*> shown;
   for (const Alternative& alternative : plan.alternatives) {

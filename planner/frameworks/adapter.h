@@ -23,10 +23,10 @@ struct ImportOptions;  // import.h
 class Importer;        // job_importer.h
 
 struct FrameworkKey {
-  const char* job_path;  // Of a JobKey.
-  const char* name;      // Of the framework's flag or key, dots for nesting.
-  // What the framework takes where the key is left out; null: the key is
-  // required, or another key decides.
+  const char* job_path;  // Path of a JobKey.
+  const char* name;      // The framework's flag or key, dots for nesting.
+  // The framework's value if the key is left out. Null: the key is required, or
+  // another key decides.
   const char* default_text = nullptr;
 };
 
@@ -34,9 +34,9 @@ struct FrameworkAdapter {
   const char* name;     // On our command line: "megatron-bridge".
   const char* title;    // "Megatron-Bridge"
   const char* version;  // The versions that the adapter was written for.
-  // What an import reads, for the command line's help.
+  // The files that an import reads, for the command line's help.
   const char* configuration;
-  // What needs no more than renaming. The rest is in the functions below.
+  // The keys that only need renaming. The functions below do the rest.
   std::span<const FrameworkKey> keys;
 
   absl::StatusOr<Settings> (*read)(absl::string_view text,

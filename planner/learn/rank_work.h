@@ -18,7 +18,7 @@ class RankWork {
  public:
   struct Circumstances {
     OpContext context;
-    double alone_s;  // What the op would have taken without any slow-down.
+    double alone_s;  // Time of the op without any slow-down.
   };
 
   RankWork() = default;
@@ -74,7 +74,7 @@ class RankWork {
   std::vector<std::vector<TimeSpan>> fills_device_;
   std::vector<std::vector<TimeSpan>> flows_;
   size_t known_rank_ = 0;
-  std::vector<Moment> moments_;  // Of known_rank_; empty if not computed yet.
+  std::vector<Moment> moments_;  // For known_rank_; empty if not computed.
 };
 
 }  // namespace millrace

@@ -22,7 +22,7 @@ struct ProfilerOptions {
   int32_t num_ranks = 1;
   int32_t ranks_per_host = 1;  // Neighbours in rank order share a host.
   Rank rank;
-  int32_t num_threads = 1;                       // Of the compute lane.
+  int32_t num_threads = 1;                       // In the compute lane.
   CommunicatorFactory* communicators = nullptr;  // Borrowed.
   // Not empty: a GPU's kernels are tuned first, into the profile's tuning,
   // whose provenance says that this command asked for it.

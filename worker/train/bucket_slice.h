@@ -1,5 +1,5 @@
-// Which elements of a bucket the optimizer of this rank updates, and where they
-// begin in an operand.
+// Finds which elements of a bucket this rank's optimizer updates, and where
+// they begin in an operand.
 
 #ifndef MILLRACE_WORKER_TRAIN_BUCKET_SLICE_H_
 #define MILLRACE_WORKER_TRAIN_BUCKET_SLICE_H_

@@ -22,7 +22,7 @@ struct StepperOptions {
   const Program* program;   // Borrowed for the lifetime.
   JobSpec job;              // Model and training recipe.
   int64_t step = 1;         // Which batch is read, and AdamW's step number.
-  int32_t num_threads = 1;  // Of a CPU.
+  int32_t num_threads = 1;  // On a CPU.
   BatchSource* batches = nullptr;  // Borrowed for the lifetime.
 };
 

@@ -30,7 +30,7 @@ struct TrainerOptions {
   JobSpec job;
   Layout layout;
   Rank rank;
-  int32_t num_threads = 1;  // Of the compute lane of a CPU.
+  int32_t num_threads = 1;  // In the compute lane of a CPU.
   // Borrowed while the Trainer is made; null for GPUs, which make their own.
   CommunicatorFactory* communicators = nullptr;
   // The kernel tuning of the profile that the plan was made with. GPU kernels
@@ -67,7 +67,7 @@ class Trainer {
  public:
   virtual ~Trainer() = default;
 
-  virtual const Program& program() const = 0;  // Of training.
+  virtual const Program& program() const = 0;  // The training Program.
 
   // The training state after completed_steps() steps, as checkpoints see it, in
   // host memory that holds it until the next step. Waits for all that was
