@@ -25,7 +25,7 @@ struct CoordinatorOptions {
   int32_t num_agents = 1;
   std::string secret;
   bool profile_only = false;
-  // With profile_only: the file of the measured profile. Empty: the cache.
+  // The file for the measured profile if profile_only is set. Empty: the cache.
   std::string profile_output;
   bool tune = false;  // With profile_only: kernels too (docs/profile.md).
 };

@@ -1,4 +1,4 @@
-// How busy other processes kept the hosts while ranks trained.
+// Computes how busy other processes kept the hosts while ranks trained.
 
 #ifndef MILLRACE_COORDINATOR_HOST_LOAD_H_
 #define MILLRACE_COORDINATOR_HOST_LOAD_H_

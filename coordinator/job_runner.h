@@ -40,11 +40,11 @@ class JobRunner {
       const CoordinatorOptions& options);
   ~JobRunner();
 
-  // Until the job has ended. Returns the exit code.
+  // Runs until the job has ended. Returns the exit code.
   int Run();
 
  private:
-  // Who speaks on a session.
+  // The process at the other end of a session.
   struct Peer {
     int32_t agent_idx = -1;              // Set for an agent.
     std::optional<RankProcess> process;  // Set for a worker.

@@ -194,9 +194,10 @@ struct JobStateOptions {
   int32_t num_agents;
   bool profile_only = false;  // End once a profile is made.
   absl::Duration heartbeat_timeout = absl::Seconds(10);
-  // For workers to report cleared after AbortOlder.
+  // How long workers may take to report cleared after AbortOlder.
   absl::Duration clear_timeout = absl::Seconds(20);
-  // For agents to join at first, and to come back after a lost connection.
+  // How long agents may take to join at first, and to come back after a lost
+  // connection.
   absl::Duration join_timeout = absl::Seconds(60);
   int32_t max_restarts = 100;
 };

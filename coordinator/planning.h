@@ -1,4 +1,4 @@
-// From a job and the devices that came together to the plan that runs.
+// Makes the plan that runs from a job and the devices that came together.
 
 #ifndef MILLRACE_COORDINATOR_PLANNING_H_
 #define MILLRACE_COORDINATOR_PLANNING_H_

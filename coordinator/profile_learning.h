@@ -26,7 +26,8 @@ namespace millrace {
 
 class StepObserver {
  public:
-  // By the run directory's profile.yaml. Does nothing yet.
+  // Observes steps by the run directory's profile.yaml. The constructor does no
+  // work.
   StepObserver(std::string run_directory, JobSpec job, Layout layout,
                DeviceFacts devices);
   ~StepObserver();

@@ -1,6 +1,6 @@
-// From which checkpoint training goes on when not every checkpoint can be
-// trusted. Damaged ones are passed over, but never silently: a job must not
-// begin again from its first step because nobody could read what it had saved.
+// Chooses the checkpoint from which training goes on when some may be damaged.
+// Damaged ones are skipped, but never silently: a job must not begin again from
+// its first step because its checkpoints could not be read.
 
 #ifndef MILLRACE_COORDINATOR_RESUME_H_
 #define MILLRACE_COORDINATOR_RESUME_H_
@@ -22,10 +22,11 @@ struct ResumeChoice {
   std::vector<std::string> skipped;
 };
 
-// For `checkpoint.resume: auto`: the newest whole checkpoint in `directory`, of
-// `model` if one is given, or the seed if no checkpoint was ever committed
-// there. DataLoss if there are some and none will do; the message says what is
-// wrong with each and what to do. Reads every byte of what it chooses.
+// Chooses for `checkpoint.resume: auto`: the newest whole checkpoint in
+// `directory`, for `model` if one is given, or the seed if no checkpoint was
+// ever committed there. Returns DataLoss if there are checkpoints and none will
+// do; the message says what is wrong with each and what to do. Reads every byte
+// of the chosen one.
 absl::StatusOr<ResumeChoice> ChooseResume(FileSystem& files,
                                           const std::string& directory,
                                           const ModelSpec* model = nullptr);

@@ -73,7 +73,7 @@ class RunOutput {
   bool AddRankStep(Rank rank, int64_t generation, int64_t step, int32_t stage,
                    const TimeBreakdown& breakdown, double validation_s);
   void AddCheckpoint(Rank rank, double seconds);
-  // From the run's start, and from each failure, until steps follow.
+  // Adds time from the run's start, or from a failure, until the next step.
   void AddStartup(double seconds) { startup_s_ += seconds; }
   void AddRecovery(double seconds) { recovery_s_ += seconds; }
 

@@ -35,11 +35,11 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> Create(ServerOptions options);
   ~Server();
 
-  // Until Stop(), and then until everything sent has been written.
+  // Runs until Stop(), and then until everything sent has been written.
   void Run();
   void Stop();
 
-  // From callbacks only.
+  // Call it only from callbacks.
   void Send(SessionId session, const protocol::FromCoordinator& message);
   void CloseSession(SessionId session);
 

@@ -40,7 +40,7 @@ class WriteAheadLog {
 
   const LoggedJob& job() const { return job_; }
 
-  // Each is durable when it returns.
+  // A record is durable when its function returns.
   absl::Status Started(double unix_s);
   absl::Status GenerationRaised(Generation generation);
   absl::Status PlanChosen(const std::string& plan_json);

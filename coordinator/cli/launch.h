@@ -20,7 +20,7 @@ struct LaunchOptions {
   // Instead of the job's resources.devices_per_agent.
   std::optional<int32_t> num_devices;
   bool profile_only = false;
-  // With profile_only: the file of the measured profile. Empty: the cache.
+  // The file for the measured profile if profile_only is set. Empty: the cache.
   std::string profile_output;
   bool tune = false;       // With profile_only: kernels too; for backend cuda.
   bool under_mpi = false;  // Ask MPI who else there is.

@@ -28,8 +28,8 @@ inline constexpr std::array<TimeCategory, 10> kTimeCategories = {{
     {"other_s", "other"},
 }};
 
-// From the value that CollectReportData builds. Keys are present as far as the
-// run's files were: "status", "reason", "num_steps", "first_loss",
+// Sums up the value that CollectReportData() builds. A key is present if the
+// run's files had it: "status", "reason", "num_steps", "first_loss",
 // "final_loss", "validation_loss", "step_time_s" and "tokens_per_s" (medians
 // after the first step), "predicted_step_time_s", "measured_over_predicted",
 // "wall_s", "num_recoveries", "shares": [{"key", "label", "share"}] of all

@@ -43,9 +43,9 @@ struct AgentOptions {
 // called before other threads exist.
 void BlockAgentSignals();
 
-// Until the job is over. Returns the exit code that the coordinator gave; what
-// people must know is on standard error. Does not return, but exits, if its
-// preparation of data cannot be waited for.
+// Runs until the job is over. Returns the exit code that the coordinator gave.
+// Messages for people go to standard error. If its preparation of data cannot
+// be waited for, it exits the process instead of returning.
 int RunAgent(AgentOptions options);
 
 }  // namespace millrace

@@ -26,11 +26,13 @@ struct WorkerOptions {
   std::vector<std::string> data_prefixes;  // As in PreparedData.
 };
 
-// Until the coordinator says that the job is over. Unavailable if the
-// coordinator stays away. Does not return if a generation cannot be ended
-// within two seconds of being aborted, or has lost its GPU to an error: the
-// process then exits, and its agent replaces it. Should aborting itself hang,
-// the coordinator has it killed (JobStateOptions::clear_timeout).
+// Runs until the coordinator says that the job is over. Returns Unavailable if
+// the coordinator stays away.
+//
+// It does not return if a generation cannot be ended within two seconds of
+// being aborted, or has lost its GPU to an error. The process then exits, and
+// its agent replaces it. If aborting itself hangs, the coordinator has the
+// process killed (JobStateOptions::clear_timeout).
 absl::Status RunWorker(const WorkerOptions& options);
 
 }  // namespace millrace

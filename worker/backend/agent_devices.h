@@ -25,7 +25,7 @@ struct AgentDevices {
   std::string description;       // The machine, described for people.
 };
 
-// Where an agent stands among those of its host.
+// An agent's place among those of its host.
 struct HostShare {
   int32_t num_agents = 1;
   int32_t agent_idx = 0;  // In [0, num_agents).

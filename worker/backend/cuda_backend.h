@@ -41,16 +41,16 @@ class CudaBackend {
   virtual absl::StatusOr<std::vector<std::string>> CheckHost(
       int32_t num_devices) = 0;
 
-  // As CreateCpuTrainer(), on device `device_idx` of the host; communicators
+  // Like CreateCpuTrainer(), on device `device_idx` of the host. Communicators
   // are NCCL's, made through `store`.
   virtual absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
       const TrainerOptions& options, int32_t device_idx,
       RendezvousStore* store) = 0;
-  // As CreateCudaStepper(), on device `device_idx` of the host.
+  // Like CreateCudaStepper(), on device `device_idx` of the host.
   virtual absl::StatusOr<std::unique_ptr<Stepper>> CreateStepper(
       const StepperOptions& options, int32_t device_idx) = 0;
-  // As the function of this name in profiler.h; `options.communicators` may be
-  // null. The provenance says one thread a device.
+  // Like the function of this name in profiler.h. `options.communicators` may
+  // be null. The provenance says one thread a device.
   virtual absl::StatusOr<HardwareProfile> MeasureHardwareProfile(
       const ProfilerOptions& options, int32_t device_idx,
       RendezvousStore* store) = 0;

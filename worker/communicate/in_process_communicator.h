@@ -11,8 +11,8 @@
 
 namespace millrace {
 
-// Where the ranks of one process meet. Thread-safe; outlived by the factories
-// and communicators made from it.
+// The meeting place of the ranks of one process. Thread-safe. It must outlive
+// the factories and communicators made from it.
 class InProcessHub {
  public:
   // Create() of a communicator waits at most `create_timeout` for its members.

@@ -1,6 +1,6 @@
-// Where the members of a communicator find each other's addresses: a key-value
-// store scoped to one generation. Across processes the coordinator holds it
-// (coordinator/protocol); tests use one in memory.
+// A key-value store scoped to one generation, in which the members of a
+// communicator find each other's addresses. Across processes the coordinator
+// holds it (coordinator/protocol); tests use one in memory.
 
 #ifndef MILLRACE_WORKER_COMMUNICATE_RENDEZVOUS_STORE_H_
 #define MILLRACE_WORKER_COMMUNICATE_RENDEZVOUS_STORE_H_

@@ -68,7 +68,8 @@ struct Comparison {
 absl::StatusOr<Comparison> CompareSteps(Stepper& cpu, Stepper& gpu,
                                         CompareMode mode);
 
-// For people: what differs first, then the worst output of each op kind.
+// Writes text for people: what differs first, then the worst output of each op
+// kind.
 std::string ComparisonToText(const Comparison& comparison);
 std::string ComparisonToJson(const Comparison& comparison);
 

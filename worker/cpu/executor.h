@@ -44,8 +44,9 @@ class PreparedProgram {
 
   const Program* program_;
   std::vector<BoundOp> ops_;
-  // By InstructionId: the instructions of other lanes that wait for this one,
-  // and the number of instructions that this one still waits for in this run.
+  // Both are indexed by InstructionId: the instructions of other lanes that
+  // wait for this one, and the number of instructions that this one still waits
+  // for in this run.
   std::vector<std::vector<InstructionId>> dependents_;
   std::vector<std::atomic<uint32_t>> pending_;
   std::vector<TimelineEvent> events_;

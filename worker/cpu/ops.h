@@ -27,7 +27,7 @@ void RegisterVocabularyOps(CpuBinders& binders);
 void RegisterStepOps(CpuBinders& binders);
 void RegisterCommunicationOps(CpuBinders& binders);
 
-// Any op kind that has a binder. Errors name the instruction.
+// Binds an op of any kind that has a binder. Errors name the instruction.
 absl::StatusOr<BoundOp> BindOp(const OpContext& context,
                                const Instruction& instruction);
 
@@ -36,9 +36,9 @@ absl::StatusOr<BoundOp> BindOp(const OpContext& context,
 absl::StatusOr<std::unique_ptr<PreparedProgram>> PrepareProgram(
     const OpContext& context);
 
-// How much the gradient is scaled so that its norm is at most `clip_norm` (0:
-// no clipping). The small constant keeps a norm of zero harmless, and is the
-// one PyTorch's clip_grad_norm_ uses.
+// Returns the factor that scales the gradient so that its norm is at most
+// `clip_norm` (0: no clipping). A small constant keeps a norm of zero harmless;
+// PyTorch's clip_grad_norm_ uses the same.
 double ClipScale(double squared_norm, double clip_norm);
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// Where a rank's micro-batches come from. The sequence of samples depends on
-// (seed, step) only: never on the layout, the rank or restarts.
+// The source of a rank's micro-batches. The sequence of samples depends only on
+// (seed, step), never on the layout, the rank or restarts.
 
 #ifndef MILLRACE_WORKER_DATA_BATCH_SOURCE_H_
 #define MILLRACE_WORKER_DATA_BATCH_SOURCE_H_

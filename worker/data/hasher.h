@@ -23,7 +23,7 @@ class Hasher {
   void Add(const void* data, size_t num_bytes) {
     XXH3_64bits_update(state_.get(), data, num_bytes);
   }
-  // With the size first, so that neighbours cannot run into each other.
+  // Adds the size first, so that neighbouring strings cannot be confused.
   void AddString(absl::string_view text) {
     const uint64_t size = text.size();
     Add(&size, sizeof(size));

@@ -1,6 +1,6 @@
-// From a job's data section to datasets that can be opened: text is tokenized
-// once per machine into a cache, indexed data is taken as it is, synthetic data
-// needs nothing.
+// Turns a job's data section into datasets that can be opened. Text is
+// tokenized once per machine into a cache, indexed data is used as it is, and
+// synthetic data needs nothing.
 
 #ifndef MILLRACE_WORKER_DATA_PREPARE_H_
 #define MILLRACE_WORKER_DATA_PREPARE_H_
@@ -39,7 +39,7 @@ struct PrepareOptions {
 };
 
 struct PreparedData {
-  // For PackedDataset, in order; none of synthetic data.
+  // Prefixes for PackedDataset, in order; empty for synthetic data.
   std::vector<std::string> prefixes;
   std::string tokenizer_path;  // Empty for indexed data.
   int64_t num_tokens = 0;

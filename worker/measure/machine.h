@@ -19,7 +19,7 @@ struct Machine {
   // Equal for machines of equal speed: "AMD-EPYC-9454-c2". Without the memory,
   // which a virtual machine's host may give and take while jobs run.
   std::string Fingerprint() const;
-  // For people: "AMD EPYC 9454, 2 cores, 24.0 GiB".
+  // Describes the machine for people: "AMD EPYC 9454, 2 cores, 24.0 GiB".
   std::string Description() const;
 };
 

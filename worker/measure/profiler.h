@@ -24,8 +24,8 @@ struct ProfilerOptions {
   Rank rank;
   int32_t num_threads = 1;                       // In the compute lane.
   CommunicatorFactory* communicators = nullptr;  // Borrowed.
-  // Not empty: a GPU's kernels are tuned first, into the profile's tuning,
-  // whose provenance says that this command asked for it.
+  // If not empty, a GPU's kernels are tuned first, into the profile's tuning.
+  // Its provenance names this command.
   std::string tune_command;
   // Aimed at. Every shape is measured at least once, even if it runs out.
   absl::Duration time_budget = absl::Seconds(20);

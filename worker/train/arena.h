@@ -43,7 +43,7 @@ struct Arenas {
   MemoryBlock persistent;
   MemoryBlock step;
 
-  // Where `buffer` lies; it must lie inside (a bug otherwise).
+  // Returns the address of `buffer`, which must lie inside (a bug otherwise).
   std::byte* At(const Buffer& buffer) const;
 };
 

@@ -1,7 +1,7 @@
-// How a backend says which op kinds it runs: a binder for each. A binder makes
-// an instruction ready: it finds operands, plans kernels and looks up peers.
-// Each file that calls kernels registers its binders in a function of its own;
-// the backend calls these functions one by one.
+// Lets a backend say which op kinds it runs, by a binder for each. A binder
+// prepares an instruction: it finds operands, plans kernels and looks up peers.
+// Each file that calls kernels registers its binders in a function of its own,
+// and the backend calls these functions one by one.
 
 #ifndef MILLRACE_WORKER_TRAIN_OP_BINDERS_H_
 #define MILLRACE_WORKER_TRAIN_OP_BINDERS_H_

@@ -29,7 +29,7 @@ class DeviceArenas {
       int64_t persistent_bytes, int64_t step_bytes,
       absl::Duration patience = kPatience);
 
-  // Where `buffer` lies; it must lie inside (a bug otherwise).
+  // Returns the address of `buffer`, which must lie inside (a bug otherwise).
   std::byte* At(const Buffer& buffer) const;
   // The first byte of an arena.
   std::byte* Base(Arena arena) const {

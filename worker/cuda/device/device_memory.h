@@ -1,4 +1,4 @@
-// How much of the current device is taken.
+// Measures how much of the current device's memory is taken.
 
 #ifndef MILLRACE_WORKER_CUDA_DEVICE_DEVICE_MEMORY_H_
 #define MILLRACE_WORKER_CUDA_DEVICE_DEVICE_MEMORY_H_
@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-// By whatever process: a job has its devices for itself.
+// Counts the memory of all processes, since a job has its devices for itself.
 inline absl::StatusOr<int64_t> UsedDeviceBytes() {
   size_t free_bytes = 0, total_bytes = 0;
   RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free_bytes, &total_bytes),

@@ -69,7 +69,7 @@ struct CudaOpContext {
   }
 };
 
-// Any op kind, of either precision. Errors name the instruction.
+// Binds an op of any kind, in either precision. Errors name the instruction.
 absl::StatusOr<CudaOp> BindCudaOp(const CudaOpContext& context,
                                   const Instruction& instruction);
 

@@ -37,16 +37,17 @@ struct CopyEngineCallOptions {
 
 class CopyEngineCall {
  public:
-  // On the current device, with memory of its own; collective over the world.
+  // Creates a call on the current device with memory of its own. Collective
+  // over the world.
   static absl::StatusOr<std::unique_ptr<CopyEngineCall>> Create(
       const CopyEngineCallOptions& options,
       const std::atomic<bool>& abort_requested);
-  // After all work on streams has ended, on all ranks that take part.
+  // Destroy it after all work on streams has ended on all ranks that take part.
 
   // False on a rank that takes part, but whose group cannot use copy engines.
   bool can_run() const { return program_.instructions.empty() || op_; }
 
-  // Nothing on a rank that takes no part. Needs can_run().
+  // Does nothing on a rank that takes no part. Needs can_run().
   absl::Status Enqueue(cudaStream_t stream) const {
     return op_ ? op_(stream) : absl::OkStatus();
   }

@@ -28,7 +28,7 @@ struct CudaLinkTimerOptions {
   int32_t num_ranks;  // At least two.
   Rank rank;
   RendezvousStore* store;  // Borrowed.
-  // Until the slowest rank comes to a meeting point.
+  // How long to wait until the slowest rank comes to a meeting point.
   absl::Duration patience;
 };
 
@@ -36,7 +36,7 @@ struct CudaLinkTimerOptions {
 // rank stays away they end with DeadlineExceeded after the patience.
 class CudaLinkTimer {
  public:
-  // On the current device.
+  // Creates a timer on the current device.
   static absl::StatusOr<std::unique_ptr<CudaLinkTimer>> Create(
       const CudaLinkTimerOptions& options);
   ~CudaLinkTimer();
@@ -82,7 +82,7 @@ class CudaLinkTimer {
   absl::Status Enqueue(const ProfileCommunication& what,
                        NcclCommunicatorSet& set, std::byte* buffer,
                        int64_t num_elements);
-  // By copy engines; as MakeLoop() says of errors.
+  // Makes a call by copy engines. Errors are those of MakeLoop().
   absl::StatusOr<std::unique_ptr<CopyEngineCall>> MakeCopyEngineCall(
       const ProfileCommunication& what, int64_t num_elements);
   // The size and ranks of a call. ShapeOf() returns InvalidArgument if there

@@ -30,8 +30,9 @@ std::vector<GemmAttributes> Bf16ProductsOf(const ProfileOp& op);
 
 class CudaOpTimer {
  public:
-  // On the current device. `algorithms`: what products run with at first. Other
-  // kernels choose by the table that is installed (kernels/tuning/tuning.h).
+  // Creates a timer on the current device. Products run with `algorithms` at
+  // first. Other kernels choose by the installed table
+  // (kernels/tuning/tuning.h).
   static absl::StatusOr<std::unique_ptr<CudaOpTimer>> Create(
       Precision precision, GemmAlgorithmTable algorithms);
   ~CudaOpTimer();

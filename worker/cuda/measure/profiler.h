@@ -40,11 +40,13 @@ struct CudaProfilerOptions {
 // ones of the request.
 std::vector<CudaOpTimer::Share> StepMix(const ProfileRequest& request);
 
-// On the current device. Collective over all ranks; all return equal tables,
-// and rank 0 alone the tuning, without its provenance. Ops are timed on rank 0
-// while the others wait, contention on the first host, communication on all
-// ranks at once. Ops whose operands do not fit the device are left out. Times
-// of ops are without launch_overhead_s, what the smallest op takes in a graph.
+// Measures on the current device. Collective over all ranks. All return equal
+// tables; only rank 0 returns the tuning, without its provenance.
+//
+// Ops are timed on rank 0 while the others wait, contention on the first host,
+// communication on all ranks at once. Ops whose operands do not fit the device
+// are left out. Times of ops exclude launch_overhead_s, the time of the
+// smallest op in a graph.
 absl::StatusOr<HardwareProfile> MeasureCudaRequest(
     const ProfileRequest& request, const CudaProfilerOptions& options);
 

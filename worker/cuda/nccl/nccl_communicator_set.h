@@ -33,8 +33,8 @@ class NcclCommunicator {
   virtual int32_t size() const = 0;
   virtual int32_t index() const = 0;  // This rank's index in the group.
 
-  // As Communicator (worker/communicate/communicator.h), of kFloat32, kFloat64,
-  // kBfloat16.
+  // Like Communicator (worker/communicate/communicator.h), for kFloat32,
+  // kFloat64 and kBfloat16.
   virtual absl::Status AllGather(const void* shard, void* full,
                                  int64_t num_elements, DType dtype,
                                  cudaStream_t stream) = 0;
@@ -69,16 +69,16 @@ struct NcclOptions {
 
 class NcclCommunicatorSet {
  public:
-  // On the current device; collective over the world, and over when every
-  // communicator has moved its first bytes. Non-blocking underneath, so that
-  // `abort_requested` (polled) or the time-out end it. DeadlineExceeded names
-  // the group and who is missing; FailedPrecondition a version of NCCL that is
-  // too old.
+  // Creates the set on the current device. Collective over the world; it
+  // returns when every communicator has moved its first bytes. It does not
+  // block in NCCL, so that `abort_requested` (polled) or the time-out end it.
+  // DeadlineExceeded names the group and who is missing. FailedPrecondition
+  // names a version of NCCL that is too old.
   static absl::StatusOr<std::unique_ptr<NcclCommunicatorSet>> Create(
       const NcclOptions& options, const std::atomic<bool>& abort_requested);
-  // After all work on streams has ended and every CUDA graph with calls in it
-  // is destroyed. Without an abort it waits for the other members to do the
-  // same; nobody waits for one that has died.
+  // Destroy it after all work on streams has ended and every CUDA graph with
+  // calls in it is destroyed. Without an abort it waits until the other members
+  // do the same, but not for one that has died.
   virtual ~NcclCommunicatorSet() = default;
 
   // Null for a group of one. Groups of the same ranks on one lane share one.

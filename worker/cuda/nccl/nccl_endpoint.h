@@ -58,9 +58,9 @@ class NcclEndpoint : public NcclCommunicator {
   // The error this communicator met, if any. Never blocks.
   absl::Status Health();
 
-  // Both return at once; the work goes on in a thread, whose end the destructor
-  // waits for. Close() is for the end of all work, on every member: it lets
-  // peers read what they still need, and aborts if calls are still under way.
+  // Both return at once. The work goes on in a thread, and the destructor waits
+  // for its end. Call Close() on every member at the end of all work. It lets
+  // peers read what they still need, and aborts if calls are still running.
   void Abort();
   void Close();
 

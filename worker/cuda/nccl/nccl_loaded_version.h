@@ -7,7 +7,8 @@
 
 namespace millrace {
 
-// As CheckNcclVersion() takes it. Unavailable if the library does not tell.
+// Returns the version in CheckNcclVersion()'s form. Returns Unavailable if the
+// library does not tell.
 absl::StatusOr<int> LoadedNcclVersion();
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// How the members of NCCL communicators find each other through a generation's
-// store, and say who is missing.
+// Lets the members of NCCL communicators find each other through a generation's
+// store, and says who is missing.
 
 #ifndef MILLRACE_WORKER_CUDA_NCCL_NCCL_RENDEZVOUS_H_
 #define MILLRACE_WORKER_CUDA_NCCL_NCCL_RENDEZVOUS_H_

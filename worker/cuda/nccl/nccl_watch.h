@@ -25,7 +25,7 @@
 
 namespace millrace {
 
-// How far one rank has got.
+// The progress of one rank.
 struct RankProgress {
   int64_t step = 0;  // The one it is in.
   // Instructions of each lane that have ended in this step; lanes are in order.
@@ -42,8 +42,8 @@ struct StuckCall {
   // "all_gather 'layers.2/attention/gather' of micro-batch 3".
   std::string call;
   std::vector<Rank> arrived;
-  // Who has not come, and where each of them is instead. Empty: all have come,
-  // so the link between them or NCCL itself hangs.
+  // The members that have not come, and where each of them is instead. If
+  // empty, all have come, so the link between them or NCCL itself hangs.
   std::vector<Rank> missing;
   std::vector<std::string> whereabouts;
 
@@ -59,9 +59,9 @@ std::vector<StuckCall> FindStuckCalls(
     absl::Span<const Program* const> programs,
     absl::Span<const std::optional<RankProgress>> progress);
 
-// For a rank whose step overran: tells the others through the store how far it
-// got, waits `patience` for theirs, and puts it all into a DeadlineExceeded.
-// Once a generation, which the error ends.
+// Explains why a rank's step overran: tells the others through the store how
+// far this rank got, waits `patience` for their progress, and returns it all in
+// a DeadlineExceeded. Call it once a generation, which the error ends.
 absl::Status ExplainOverrun(absl::Span<const Program* const> programs,
                             Rank rank, const RankProgress& progress,
                             RendezvousStore& store, absl::Duration patience);

@@ -52,8 +52,9 @@ class CudaKernelCache {
     // Multiprocessors that products may use; zero: all.
     int gemm_multiprocessors = 0;
   };
-  // On the current device, by the choices of `tuning` for it and those that are
-  // shipped (worker/cuda/ops/kernel_choices.h); installs the kernels'.
+  // Creates a cache on the current device, with the choices of `tuning` for it
+  // and the shipped ones (worker/cuda/ops/kernel_choices.h). Installs the
+  // kernels' choices.
   static absl::StatusOr<std::unique_ptr<CudaKernelCache>> Create(
       const KernelTuning& tuning = {});
   // Installs nothing.
@@ -70,11 +71,11 @@ class CudaKernelCache {
       const VocabAttributes& attributes, int64_t vocab_begin);
   absl::StatusOr<const PlainCrossEntropyPlan*> PlainCrossEntropy(
       const VocabAttributes& attributes, int64_t vocab_begin, ElementType type);
-  // On the device: FillRopeTable() of the attributes.
+  // Returns FillRopeTable() of the attributes, on the device.
   absl::StatusOr<const float*> RopeTable(const AttentionAttributes& attributes);
 
-  // For kernels that want words which are zero before and after: one at a time,
-  // as those of the compute lane are.
+  // Words for kernels that need them to be zero before and leave them zero.
+  // Only one kernel at a time may use them, as on the compute lane.
   int32_t* attention_tile_counter() { return tile_counter_.data(); }
   void* squared_norm_workspace() { return squared_norm_workspace_.data(); }
 

@@ -19,10 +19,10 @@ struct CudaChoices {
   GemmAlgorithmTable products;  // For CudaKernelCache::Options.
 };
 
-// For a device of this name ("NVIDIA H200"): what is shipped for it, under what
-// `tuning` says if it was measured on one; a tuning of another device, or none,
-// changes nothing. InvalidArgument names the entry of the profile that no
-// kernel of this version understands.
+// Returns the choices for a device of this name ("NVIDIA H200"): those of
+// `tuning` if it was measured on such a device, then those that are shipped for
+// it. A tuning of another device changes nothing. InvalidArgument names the
+// profile's entry that no kernel of this version understands.
 absl::StatusOr<CudaChoices> ChoicesFor(const KernelTuning& tuning,
                                        const std::string& device);
 

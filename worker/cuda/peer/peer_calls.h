@@ -33,13 +33,14 @@ struct ReachedPeer {
   }
 };
 
-// On the current device; PeerMemory's and SharedWords' errors.
+// Reaches a peer from the current device. Returns the errors of PeerMemory and
+// SharedWords.
 absl::StatusOr<ReachedPeer> ReachPeer(PeerCard card);
 
 // All borrowed; mailbox and peers for the lifetime of what is bound.
 struct PeerReach {
   Rank rank;
-  // In the order by which PeerCard::receives numbers them.
+  // In the order that PeerCard::receives uses for their numbers.
   std::span<const Program* const> programs;
   PeerMailbox* mailbox;
   const std::map<Rank, ReachedPeer>* peers;

@@ -15,7 +15,7 @@
 
 namespace millrace {
 
-// Where a buffer lies, from the start of its arena.
+// The place of a buffer, counted from the start of its arena.
 struct PeerPlace {
   Arena arena;
   int64_t offset_bytes;
@@ -33,7 +33,7 @@ struct PeerCard {
   std::string step_arena;
   std::string scratch;
   std::string words;  // As in shared_words.h.
-  // By Program, in an order that all ranks share, and lane.
+  // Indexed by Program, in an order that all ranks share, and lane.
   std::map<std::pair<int32_t, Lane>, ReceivePlaces> receives;
   friend bool operator==(const PeerCard&, const PeerCard&) = default;
 };

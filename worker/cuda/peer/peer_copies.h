@@ -44,13 +44,13 @@ struct PeerCopyOptions {
 
 class PeerCopies {
  public:
-  // On the current device; collective over the world. Groups whose members are
-  // on several hosts, or do not all reach the memory they have to, keep to
-  // NCCL: no error, said on standard error in a line.
+  // Creates it on the current device. Collective over the world. Groups whose
+  // members are on several hosts, or cannot all reach each other's memory, use
+  // NCCL; a line on standard error says so, and it is no error.
   static absl::StatusOr<std::unique_ptr<PeerCopies>> Create(
       const PeerCopyOptions& options, const std::atomic<bool>& abort_requested);
-  // After all work on streams has ended. Peers may write into this rank's
-  // memory as long as their own calls have not ended.
+  // Destroy it after all work on streams has ended. Peers may write into this
+  // rank's memory until their own calls have ended.
   virtual ~PeerCopies() = default;
 
   // Whether copy engines do this instruction; equal on all who take part.
@@ -59,8 +59,8 @@ class PeerCopies {
   virtual absl::StatusOr<CudaOp> Bind(const CudaOpContext& context,
                                       const Instruction& instruction) const = 0;
 
-  // Not zero once a peer has aborted, 1 + its rank. To be asked when a step has
-  // ended.
+  // Returns 1 + the rank of a peer that aborted, or zero. Ask it when a step
+  // has ended.
   virtual uint32_t mark() const = 0;
 
   // Marks the peers, then sets this rank's flags over and over until the

@@ -26,7 +26,8 @@
 
 namespace millrace {
 
-// Where things lie in a mailbox; equal on ranks that run one Program.
+// The places of things in a mailbox. Ranks that run one Program have equal
+// ones.
 class PeerMailboxLayout {
  public:
   // Scratch memory by lane.
@@ -41,7 +42,7 @@ class PeerMailboxLayout {
   int64_t mark_index() const { return num_flags(); }
   int64_t num_words() const { return num_flags() + 1; }
 
-  // In the scratch memory, of the device.
+  // Returns an offset in the device's scratch memory.
   int64_t ScratchOffset(Lane lane) const {
     return scratch_offsets_[static_cast<int>(lane)];
   }
@@ -66,7 +67,7 @@ class PeerMailbox {
   const PeerMailboxLayout& layout() const { return layout_; }
   std::byte* scratch() { return scratch_.data(); }
   const SharedWords& words() const { return words_; }
-  // Not zero once a peer has aborted, 1 + its rank. Thread-safe.
+  // Returns 1 + the rank of a peer that aborted, or zero. Thread-safe.
   uint32_t mark() const {
     return SharedWords::Load(words_.words() + layout_.mark_index());
   }

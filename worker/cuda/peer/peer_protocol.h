@@ -60,8 +60,8 @@ std::vector<PeerAction> AllGatherActions(PeerGroup group, int64_t shard_bytes);
 std::vector<PeerAction> ReduceScatterActions(PeerGroup group,
                                              int64_t shard_bytes);
 
-// Where in the scratch memory of the rank at `index` its peer's shard lies, in
-// shards.
+// Returns the place of a peer's shard in the scratch memory of the rank at
+// `index`, in shards.
 int32_t ScratchSlot(int32_t index, int32_t peer);
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// Who takes part in an instruction that copy engines do, and how many bytes go
-// from one to the other.
+// Finds who takes part in an instruction that copy engines do, and how many
+// bytes go from one to the other.
 
 #ifndef MILLRACE_WORKER_CUDA_PEER_PEER_ROUTE_H_
 #define MILLRACE_WORKER_CUDA_PEER_PEER_ROUTE_H_
@@ -38,7 +38,8 @@ int64_t ShardBytes(const CollectiveAttributes& attributes, size_t size);
 std::set<Rank> RanksToReach(const Layout& layout, Rank rank,
                             std::span<const Program* const> programs);
 
-// By lane, what the rank's peers copy to it before it is summed.
+// Returns for each lane the bytes that the rank's peers copy to it before they
+// are summed.
 std::array<int64_t, kNumLanes> ScratchBytesOf(
     const Layout& layout, Rank rank, std::span<const Program* const> programs);
 

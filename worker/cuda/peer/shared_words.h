@@ -34,10 +34,11 @@ class SharedWords {
   }
   ~SharedWords();
 
-  // For Open(): text.
+  // Returns text for Open().
   std::string handle() const;
 
-  // For the process. Others write to them at any time: Load() and Store().
+  // Returns the words for this process. Others write to them at any time, so
+  // use Load() and Store().
   uint32_t* words() const;
   // The same words, for streams of the device.
   uint32_t* device_words() const { return device_words_; }

@@ -18,9 +18,9 @@ namespace millrace {
 // host's.
 class StreamWordOps {
  public:
-  // After everything that the stream did before can be seen.
+  // Adds a write that happens after all earlier work of the stream is visible.
   void AddWrite(void* word, uint32_t value);
-  // Until the word, as a signed number, is `value` or more.
+  // Adds a wait until the word, as a signed number, is at least `value`.
   void AddAwait(void* word, uint32_t value);
 
   // All at once; a CUDA graph may capture it. Unavailable if the driver is

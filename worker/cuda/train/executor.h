@@ -54,8 +54,8 @@ class CudaPreparedProgram {
 
   const Program* program_;
   std::vector<CudaOp> ops_;
-  // By InstructionId: recorded once it is done, where another lane waits for
-  // it.
+  // Indexed by InstructionId. An event is recorded when the instruction is
+  // done, if another lane waits for it.
   std::vector<std::optional<CudaEvent>> done_;
   std::vector<int32_t> place_;  // By InstructionId: on its lane.
   std::optional<StepTimer> timer_;
@@ -78,7 +78,7 @@ class CudaExecutor {
     // where kernels are shorter than that takes, what is measured is the host.
     bool measure_in_graphs = false;
   };
-  // On the current device.
+  // Creates an executor on the current device.
   static absl::StatusOr<std::unique_ptr<CudaExecutor>> Create(Options options);
 
   // Enqueues a run and returns without waiting for the device. It starts after
@@ -124,7 +124,8 @@ class CudaExecutor {
   // Start of a run, which the other lanes wait for.
   std::optional<CudaEvent> start_;
 
-  // Where progress is noted, and how it is read past streams that hang.
+  // The place of progress notes, and the way to read them past streams that
+  // hang.
   struct ProgressNotes {
     DeviceBuffer<int32_t> device;  // [kNumLanes]
     PinnedMemory host;             // The same.

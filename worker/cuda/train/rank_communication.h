@@ -18,9 +18,9 @@ namespace millrace {
 
 class RankCommunication {
  public:
-  // On the current device; collective over the world, which has more than one
-  // rank. Errors as NcclCommunicatorSet's and PeerCopies'. The timeout of
-  // `options` counts for both.
+  // Creates it on the current device. Collective over the world, which must
+  // have more than one rank. Errors are those of NcclCommunicatorSet and
+  // PeerCopies. The timeout of `options` holds for both.
   static absl::StatusOr<std::unique_ptr<RankCommunication>> Create(
       const PeerCopyOptions& options, const std::atomic<bool>& abort_requested);
   // To be destroyed as an NcclCommunicatorSet is: after all work and graphs.
@@ -31,7 +31,7 @@ class RankCommunication {
   // Null: NCCL does everything.
   const PeerCopies* copies() const { return copies_.get(); }
 
-  // As NcclCommunicatorSet's. Abort() is over when the peers are marked.
+  // Like NcclCommunicatorSet's. Abort() ends when the peers are marked.
   absl::Status Health() const { return communicators_->Health(); }
   void Abort();
 

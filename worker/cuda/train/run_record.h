@@ -37,15 +37,17 @@ struct RunRecord {
     return reinterpret_cast<const double*>(scalars.data());
   }
 
-  // Behind a run: its scalars, from the device, to the host, and its end.
+  // Enqueues after a run the copy of its scalars from the device to the host,
+  // and its end.
   absl::Status EnqueueEnd(const double* device_scalars, cudaStream_t stream);
 };
 
 // The result of a step whose end is past, without its time and timeline.
 StepResult ResultOf(const RunRecord& record);
 
-// Until the run is done, the peers are gone, `aborted` or so much time has
-// passed (DeadlineExceeded). Without communication: null.
+// Waits until the run is done, the peers are gone, `aborted` is set or the
+// timeout has passed (DeadlineExceeded). `communication` is null if there is
+// none.
 absl::Status WaitForEnd(const RunRecord& record, absl::Duration timeout,
                         const std::atomic<bool>& aborted,
                         RankCommunication* communication);

@@ -25,7 +25,7 @@
 
 namespace millrace {
 
-// How attention learns where documents begin (CudaOpContext::num_documents).
+// Tells attention where documents begin (CudaOpContext::num_documents).
 inline constexpr int64_t kWholeSequences = 0;
 // Too many documents for the offsets: kernels read document_starts.
 inline constexpr int64_t kReadDocumentStarts = -1;
@@ -66,7 +66,7 @@ class StepInputFeed {
   StepInputFeed(const StepInputFeed&) = delete;
   StepInputFeed& operator=(const StepInputFeed&) = delete;
 
-  // Where steps find their inputs: fixed addresses.
+  // Returns the fixed addresses at which steps find their inputs.
   const CudaStepInputs& inputs() const { return inputs_; }
 
   // Begins to read training step `step`. The copies of step - 2 must be done.

@@ -35,8 +35,8 @@ struct StepPrograms {
 absl::StatusOr<std::unique_ptr<StepPrograms>> BuildStepPrograms(
     const ModelSpec& model, const Layout& layout, int32_t stage);
 
-// For a rank whose training step hangs: asks the others through the store how
-// far they are, for `patience`, and returns DeadlineExceeded with the call that
+// Explains why a rank's training step hangs: asks the others through the store
+// how far they are, for `patience`. Returns DeadlineExceeded with the call that
 // all wait for, who takes part and who is missing.
 absl::Status ExplainHang(const ModelSpec& model, const Layout& layout,
                          Rank rank, const RankProgress& progress,

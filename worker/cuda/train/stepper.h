@@ -11,9 +11,10 @@
 
 namespace millrace {
 
-// On the current device, of a training Program of one rank. Step memory starts
-// as bytes of 0xff, which no op may read before it wrote them: those are not
-// numbers in any float type. Parameters and moments are the caller's to write.
+// Creates a stepper on the current device for a training Program of one rank.
+// Step memory starts as bytes of 0xff, which are not numbers in any float type,
+// so no op may read memory before it wrote it. The caller writes parameters and
+// moments.
 absl::StatusOr<std::unique_ptr<Stepper>> CreateCudaStepper(
     const StepperOptions& options);
 

@@ -19,20 +19,20 @@ struct CudaTrainerSettings {
   bool use_graphs = true;  // False: every step goes to the streams.
   // A step that takes longer than this and twenty of the newest ones hangs.
   absl::Duration step_timeout = absl::Seconds(60);
-  // Where there are several ranks, each notes on its device how far its lanes
-  // are. False: a step that hangs cannot be named; for benches of what it
-  // costs.
+  // If there are several ranks, each notes on its device how far its lanes are.
+  // If false, a hanging step cannot be explained; benches use it to measure the
+  // cost.
   bool note_progress = true;
   bool measure_in_graphs = false;  // As CudaExecutor::Options says.
 };
 
-// As CreateCpuTrainer(), on device `device_idx` of this host; communicators are
-// made through `store`, which is borrowed for the lifetime and may be null for
-// one rank. Initial parameters differ from the CPU's by at most the last bit,
-// in about one of 10^8.
+// Like CreateCpuTrainer(), on device `device_idx` of this host. Communicators
+// are made through `store`, which is borrowed for the lifetime and may be null
+// for one rank. Initial parameters differ from the CPU's by at most the last
+// bit, in about one of 10^8.
 //
-// Errors beside the interface's: DeadlineExceeded for a step that hangs, naming
-// the collective or transfer, who takes part and who is missing;
+// Errors besides the interface's: DeadlineExceeded for a step that hangs,
+// naming the collective or transfer, who takes part and who is missing;
 // ResourceExhausted, with both sizes, if the plan does not fit; Internal for
 // any other CUDA error, after which the process should be replaced.
 absl::StatusOr<std::unique_ptr<Trainer>> CreateCudaTrainer(
