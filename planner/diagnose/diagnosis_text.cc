@@ -16,7 +16,7 @@ namespace millrace {
 namespace {
 
 constexpr size_t kNameWidth = 64;
-constexpr size_t kGapNameWidth = 40;  // Beside an operator and a call.
+constexpr size_t kGapNameWidth = 40;  // Leaves room for an operator and a call.
 
 std::string Time(int64_t ns) { return FormatSeconds(ns * 1e-9); }
 

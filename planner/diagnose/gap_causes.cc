@@ -82,8 +82,8 @@ GapCause GapExplainer::CauseOf(const Interval& idle,
   }
   const auto waits = waits_by_thread_.find(launch->thread);
   if (waits == waits_by_thread_.end()) return GapCause::kLaunch;
-  // The last wait that began before the GPU ran dry; had it returned by then,
-  // it is not to blame.
+  // Finds the last wait that began before the GPU ran dry. A wait that had
+  // returned by then is not the cause.
   const auto after = std::ranges::lower_bound(waits->second, idle.start_ns, {},
                                               &Interval::start_ns);
   if (after == waits->second.begin()) return GapCause::kLaunch;

@@ -11,9 +11,9 @@
 namespace millrace {
 namespace {
 
-// Names hold the whole template, so narrow words stand before broad ones:
-// cuDNN's attention says "fprop", Triton's GEMMs say "triton", and nearly every
-// PyTorch kernel says "elementwise" or "copy" somewhere.
+// Names hold the whole template, so narrow words stand before broad ones.
+// cuDNN's attention has "fprop" in its name, Triton's GEMMs have "triton", and
+// nearly every PyTorch kernel has "elementwise" or "copy".
 constexpr KernelPatterns kPatterns[] = {
     {"nccl nvshmem deep_ep cross_device_reduce multimem_all_ "
      "one_shot_all_reduce two_shot_all_reduce",
@@ -44,8 +44,8 @@ constexpr absl::string_view kCollectiveNames[kNumCollectives] = {
     "all-reduce",   "all-gather", "reduce-scatter", "all-to-all",
     "send/receive", "broadcast",  "reduce",         "other"};
 
-// "_reduce_scatter_base", "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL" and
-// "reducescatter" alike.
+// Accepts "_reduce_scatter_base",
+// "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL" and "reducescatter".
 std::optional<Collective> CollectiveIn(absl::string_view text) {
   const std::string name =
       absl::StrReplaceAll(absl::AsciiStrToLower(text), {{"_", ""}, {"-", ""}});

@@ -5,7 +5,7 @@
 namespace millrace {
 
 void SortTrace(Trace& trace) {
-  // Stable, so that equal traces give equal diagnoses.
+  // Stable sorting makes equal traces give equal diagnoses.
   const auto start = [](const auto& event) { return event.time.start_ns; };
   std::ranges::stable_sort(trace.gpu_events, {}, start);
   std::ranges::stable_sort(trace.calls, {}, start);

@@ -23,8 +23,9 @@ constexpr size_t kNumLongestKernels = 10;
 using WindowByDevice = std::map<int32_t, Interval>;
 using StepInterval = std::pair<int64_t, Interval>;
 
-// One interval a step, from its first mark's start to its last mark's end, as
-// a device has one mark a stream; by start.
+// Returns one interval for each step, sorted by start. A device has one mark
+// for each stream; the interval reaches from the first mark's start to the last
+// mark's end.
 std::vector<StepInterval> MarksOf(const Trace& trace,
                                   std::optional<int32_t> device) {
   std::map<int64_t, Interval> by_step;
@@ -57,7 +58,7 @@ int64_t EndOfWorkLaunchedIn(const Trace& trace, const GapExplainer& explainer,
   return end_ns;
 }
 
-// From the first GPU event of each device to the end of its last.
+// Returns each device's window from its first GPU event to the end of its last.
 WindowByDevice RecordedWindows(const Trace& trace) {
   WindowByDevice windows;
   for (const GpuEvent& event : trace.gpu_events) {
@@ -69,11 +70,13 @@ WindowByDevice RecordedWindows(const Trace& trace) {
   return windows;
 }
 
-// The windows of each ProfilerStep# annotation. A device's own annotations
-// count where it has any, else the host's. A step reaches to the start of the
-// next, so that idle time between two steps belongs to the earlier one; the
-// last one reaches to the end of its annotation or, by the host's annotations,
-// of the last work launched within it. Empty without annotations.
+// Returns the windows of each ProfilerStep# annotation. A device's own
+// annotations count if it has any, else the host's.
+//
+// A step reaches to the start of the next one, so idle time between two steps
+// belongs to the earlier step. The last step ends with its annotation; by the
+// host's annotations it ends with the last work launched in it. Empty if there
+// are no annotations.
 std::map<int64_t, WindowByDevice> StepWindows(const Trace& trace,
                                               const GapExplainer& explainer) {
   std::map<int64_t, WindowByDevice> windows;
@@ -96,7 +99,7 @@ std::map<int64_t, WindowByDevice> StepWindows(const Trace& trace,
 
 // --- What a GPU did in a window ---
 
-// An event's part within the window, with what its name says.
+// The part of an event within the window, and what its name says.
 struct Piece {
   const GpuEvent* event;
   Interval time;

@@ -221,7 +221,8 @@ std::string NamesOf(const std::vector<FrameworkRule>& rules) {
                        });
 }
 
-// The rule that an entry starts from: that of an earlier framework, or ours.
+// Returns the rule that an entry starts from: the framework named by `like`, or
+// our own workers.
 FrameworkRule StartOf(const std::string& name, YamlMap& map,
                       const std::vector<FrameworkRule>& earlier) {
   FrameworkRule rule;
@@ -240,7 +241,7 @@ FrameworkRule StartOf(const std::string& name, YamlMap& map,
   return rule;
 }
 
-// A group of two frameworks would be the first one's.
+// Refuses a group that two frameworks name, since only the first would get it.
 void RefuseSharedGroup(YamlMap& map, const FrameworkRule& rule,
                        const std::vector<FrameworkRule>& earlier) {
   for (const FrameworkRule& other : earlier) {

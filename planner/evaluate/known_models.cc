@@ -14,7 +14,7 @@ namespace {
 
 using Need = YamlMap::Need;
 
-// The name's letters and digits, of which there must be some.
+// Reads the name's letters and digits. There must be at least one.
 void ReadName(YamlMap& map, std::string* prefix) {
   std::string name;
   if (!map.Text("name", Need::kRequired, &name)) return;

@@ -19,9 +19,9 @@ namespace millrace {
 // InvalidArgument for a row that leaves `what` open.
 absl::Status NotStated(absl::string_view what);
 
-// What the row states, completed by the known models and by the framework's
-// rules, each of which it adds to `assumptions`. InvalidArgument with the
-// reason for a model that stays incomplete or that the planner has no
+// Completes what the row states by the known models and by the framework's
+// rules, and adds a sentence to `assumptions` for each. Returns InvalidArgument
+// with the reason for a model that stays incomplete or that the planner has no
 // arithmetic for.
 absl::StatusOr<ModelSpec> ModelOfRun(const PublishedRun& run,
                                      const KnownModels& known_models,

@@ -205,7 +205,7 @@ absl::Status FindAxes(const PublishedRun& run, RunSetup* setup) {
   RETURN_IF_ERROR(Fits("pp", run.pipeline, &layout.pipeline));
   RETURN_IF_ERROR(Fits("cp", run.context.value_or(1), &layout.context));
   RETURN_IF_ERROR(Fits("ep", run.expert.value_or(1), &layout.expert));
-  // "ETP=4": experts are cut as the layer is.
+  // "ETP=4" means that experts are cut as the layer is.
   if (layout.expert > 1 && layout.tensor > 1) {
     const bool is_cut =
         Contains(run.notes, absl::StrCat("ETP=", layout.tensor));

@@ -35,9 +35,10 @@ struct RunSetup {
 void ApplyRecipe(const FrameworkRule& rule, const PublishedRun& run,
                  RunSetup* setup);
 
-// InvalidArgument with the reason for a run that cannot be predicted: dims or
-// layout not stated, a device or architecture that the planner does not know
-// (naming those it does), a layout that the model cannot have.
+// Returns InvalidArgument with the reason for a run that cannot be predicted:
+// its dims or layout are not stated, the planner does not know its device or
+// architecture (the message names those it knows), or the model cannot have the
+// layout.
 absl::StatusOr<RunSetup> SetUpRun(const PublishedRun& run,
                                   const RunRules& rules);
 

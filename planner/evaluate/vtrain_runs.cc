@@ -23,7 +23,7 @@ namespace millrace {
 namespace {
 
 constexpr int64_t kMaxVtrainCount = std::numeric_limits<int32_t>::max();
-constexpr int64_t kVtrainNode = 8;  // Devices.
+constexpr int64_t kVtrainNode = 8;  // Devices of a node.
 constexpr size_t kShownText = 60;   // Characters of a cell or header.
 
 // A column of counts.

@@ -33,9 +33,10 @@ struct PlanAnswers {
   std::optional<LostNodesAnswer> lost_nodes;
   // AddNeighbours() was skipped because it would have taken long.
   bool leaves_out_neighbours = false;
-  // Runs that the profile learnt from, for JSON; text reads the profile.
+  // Runs that the profile learnt from. Only JSON uses it; the text reads the
+  // profile.
   size_t num_learnt_runs = 0;
-  // The plan is for the changed case; `before` is the one without.
+  // The plan is for the changed case; `before` is the plan without changes.
   std::vector<ValueChange> changes;
   std::optional<Plan> before;
 };

@@ -12,7 +12,8 @@
 namespace millrace {
 namespace {
 
-// Noise alone makes now this rank the last and now that one.
+// Noise alone makes a different rank the last in each step, so more causes
+// would be arbitrary.
 constexpr size_t kShownDisturbanceCauses = 3;
 constexpr double kShownShare = 0.05;
 

@@ -17,12 +17,12 @@ namespace millrace {
 // checkpoint every 120 steps or ...; 1.2 M tokens/s".
 std::string GoodputText(const GoodputReport& report);
 
-// Lines without \n: "61.2 s expected, 4.3 % slower ...", how the steps scatter,
-// and one for each of the main causes.
+// Returns lines without \n: "61.2 s expected, 4.3 % slower ...", how the steps
+// scatter, and one for each main cause.
 std::vector<std::string> DisturbanceLines(const DisturbedStep& disturbed);
 
-// A template, and in seconds how long a job waits for its next plan when so
-// many nodes are lost.
+// A template for a number of lost nodes, and the seconds that a job would wait
+// for its plan.
 struct LostNodesRow {
   PlanTemplate plan;
   double look_up_s = 0;  // Looking up the template.

@@ -182,7 +182,7 @@ class Predictor {
     GoodputReport replanning = waiting;
     replanning.replans = true;
     FillShares(num_spares, 0, &waiting);
-    // At least one node must be left to plan for.
+    // At least one node must remain.
     const auto num_plans = static_cast<int32_t>(
         std::min(static_cast<double>(input_.throughput_by_nodes_lost.size()),
                  num_nodes_ - 1));

@@ -27,7 +27,7 @@ struct Export {
   // The files of tokens that the job names, without their ".bin".
   std::vector<std::string> indexed_prefixes() const;
   std::string checkpoint_folder() const;
-  // Of a job's key, as YAML.
+  // Returns the value of a job's key as YAML.
   std::string Value(const char* job_path) const;
   // Whether the key holds a real number.
   bool IsReal(const char* job_path) const;

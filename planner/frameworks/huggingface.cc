@@ -178,7 +178,7 @@ void TakeDeepSeek(Importer& importer) {
   importer.Set("model.head_dim",
                absl::StrCat(mla.nope_head_dim + mla.rope_head_dim),
                "qk_nope_head_dim + qk_rope_head_dim");
-  // Every head has a key and a value of its own, whatever this key says.
+  // Every head has its own key and value, whatever this key says.
   importer.Ignore({"num_key_value_heads"});
   Take(importer, "model.kv_heads", "num_attention_heads");
   importer.NoteIfThere({"num_nextn_predict_layers"},

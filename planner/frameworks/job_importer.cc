@@ -370,7 +370,8 @@ absl::StatusOr<ImportedJob> Importer::Finish(const ImportOptions& options) {
     return std::move(imported_);
   }
   std::ranges::stable_sort(errors_, {}, &std::pair<int, std::string>::first);
-  // Two keys of the job can come from one of the source.
+  // Two keys of the job can come from one key of the source and repeat its
+  // error.
   errors_.erase(std::unique(errors_.begin(), errors_.end()), errors_.end());
   return absl::InvalidArgumentError(absl::StrJoin(
       errors_, "\n",

@@ -41,9 +41,9 @@ class Importer {
   void Ignore(std::initializer_list<const char*> keys) {
     for (const char* key : keys) (void)Look(key);
   }
-  // Its value as an integer from `minimum` to `maximum`, or `fallback` if it is
-  // absent or not such a number, which is an error. Two of those below the
-  // usual maximum have a product that does not overflow.
+  // Returns the setting as an integer from `minimum` to `maximum`; `fallback`
+  // if it is absent. Any other value is an error and also gives `fallback`. The
+  // product of two integers up to the default maximum does not overflow.
   int64_t Integer(absl::string_view key, int64_t minimum, int64_t fallback,
                   int64_t maximum = std::numeric_limits<int32_t>::max());
   bool IsOn(absl::string_view key);

@@ -244,7 +244,7 @@ void SetLayout(const ImportOptions& options, Importer& importer) {
        "pipeline-model-parallel-layout"},
       "ours cuts the layers as evenly as can be, the last stage the smallest");
   SetRecompute(importer);
-  // What ours does in any case.
+  // Our workers do this in any case.
   importer.Ignore({"overlap-grad-reduce", "overlap-param-gather",
                    "use-tp-pp-dp-mapping", "use-mcore-models"});
 }

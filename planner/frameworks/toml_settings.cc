@@ -111,7 +111,7 @@ absl::StatusOr<Settings> ReadTomlSettings(absl::string_view text,
     return absl::InvalidArgumentError(absl::StrCat(
         file_name, ":1: not valid TOML: ", FirstLine(error.what())));
   }
-  // Tables come in no order.
+  // The library returns tables in no fixed order.
   std::ranges::stable_sort(settings.entries, {}, [](const Setting& setting) {
     return std::tie(setting.line, setting.key);
   });

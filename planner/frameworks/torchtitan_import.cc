@@ -332,7 +332,7 @@ void ImportTorchtitan(const ImportOptions& options, Importer& importer) {
                  absl::StrCat(importer.Integer("checkpoint.interval", 1, 500)),
                  "checkpoint.interval");
   }
-  // Its selective mode chooses among other ops than ours.
+  // Torchtitan's selective mode chooses among other ops than ours.
   importer.Ignore({"activation_checkpoint.selective_ac_option"});
   if (const Setting* mode = importer.Look("activation_checkpoint.mode");
       mode != nullptr) {

@@ -67,8 +67,9 @@ struct LearntValue {
 struct LearntProfile {
   HardwareProfile profile;
   LearntRun run;                    // As the profile records it.
-  std::vector<LearntValue> learnt;  // What changed most first.
-  // A sentence for each value refused, and for what was not learnt and why.
+  std::vector<LearntValue> learnt;  // The largest change first.
+  // One sentence for each refused value and for whatever was not learnt, with
+  // the reason.
   std::vector<std::string> refused;
 };
 

@@ -8,11 +8,13 @@
 
 namespace millrace {
 
-// True for the values no further than three scaled median absolute deviations
-// (Hampel, 1974), or 15 % where they hardly scatter, from the median.
-// `log_ratios` are logarithms of measured over expected. Two values that
-// contradict each other have what was expected for a third, or nothing would
-// tell which of them is odd.
+// Marks the values to believe. `log_ratios` are logarithms of measured over
+// expected.
+//
+// A value is credible if it lies within three scaled median absolute deviations
+// of the median (Hampel, 1974), or within 15 % if the values hardly scatter. If
+// only two values are given and they contradict each other, the expected value
+// counts as a third, since nothing else tells which of the two is odd.
 std::vector<bool> AreCredible(std::span<const double> log_ratios);
 
 }  // namespace millrace

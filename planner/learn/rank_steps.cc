@@ -106,8 +106,9 @@ double Ahead(const RankStep& one, const RankStep& other, Group group) {
   return differences.empty() ? 0 : MedianOf(std::move(differences));
 }
 
-// Neighbours on the tensor axis share most collectives, then those on the data
-// axis; all meet in the world's.
+// Sets each rank's clock by a neighbour: on the tensor axis if there is one,
+// since these share most collectives, else on the data axis, else by the
+// world's collectives.
 void SetClocks(std::vector<RankStep>* steps) {
   const Layout& layout = steps->front().program->layout;
   std::vector<double> ahead(steps->size(), 0);
@@ -129,7 +130,7 @@ void SetClocks(std::vector<RankStep>* steps) {
     const RankStep& one = (*steps)[base_idx];
     const RankStep& other = (*steps)[rank];
     if (CollectivesOf(*one.program, group).empty()) group = Group::kWorld;
-    // Ranks come after what their clocks are set by.
+    // A rank comes after the rank that sets its clock.
     ahead[rank] = ahead[base_idx] + Ahead(one, other, group);
   }
   for (size_t rank = 0; rank < steps->size(); ++rank) {

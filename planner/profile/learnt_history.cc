@@ -75,7 +75,7 @@ StepError ErrorOfHistory(const HardwareProfile& profile) {
   std::set<std::string> layouts;
   double log_sum = 0;
   const std::vector<LearntRun>& runs = profile.learnt_runs;
-  // Before the first the tables had seen no step.
+  // Before the first run, the tables had seen no step.
   for (size_t i = runs.size() < kRunsKept ? 1 : 0; i < runs.size(); ++i) {
     if (runs[i].num_slow_ranks > 0) continue;
     ratios.push_back(runs[i].measured_s / runs[i].predicted_s);

@@ -33,11 +33,11 @@ class EvidenceCounts {
   std::map<std::string, int> by_kind_;
 };
 
-// Append, and forget what is beyond the limits: of updates that others of a
-// value's kind brought, the newest alone is kept.
+// Append a run or a value to the history.
 void Remember(const LearntRun& run, HardwareProfile* profile);
 void Remember(const LearntChange& value, HardwareProfile* profile);
-// To be called once after the last value.
+// Removes what exceeds the limits; call it once after the last value. Of
+// updates that other values of a kind caused, only the newest is kept.
 void ForgetOld(HardwareProfile* profile);
 
 // Returns how far plans with the profile were off, from its predictions for

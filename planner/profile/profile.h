@@ -175,7 +175,7 @@ struct StepWaits {
 // (planner/learn/learn_from_run.h).
 struct LearntRun {
   std::string run;        // As planner/learn/learn_from_run.h names it.
-  std::string date;       // ISO 8601, UTC: when it was learnt from.
+  std::string date;       // When it was learnt from; ISO 8601, UTC.
   std::string layout;     // For people.
   int32_t num_steps = 0;  // Steps measured op by op.
   // Ranks that were so much slower than others that their ops were left out.
@@ -196,7 +196,7 @@ struct LearntChange {
   // Measured calls of the op; 0 if other rows of its kind caused the change.
   int64_t num_samples = 0;
   double ratio = 1;     // Measured over `previous`.
-  double previous = 0;  // The value until then, or what stood for it.
+  double previous = 0;  // The value before, or what stood for it.
   friend bool operator==(const LearntChange&, const LearntChange&) = default;
 };
 
@@ -227,7 +227,7 @@ struct HardwareProfile {
   std::vector<ModelConstant> constants;
   StepError step_error;
   KernelTuning tuning;
-  // What runs taught, oldest first; few are kept.
+  // The history of learning, oldest first; only the newest are kept.
   std::vector<LearntRun> learnt_runs;
   std::vector<LearntChange> learnt_changes;
 };

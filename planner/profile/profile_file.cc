@@ -59,7 +59,7 @@ class ProfileReader {
     if (map_.Find(key) != nullptr) return (*this)(key, value);
     map_.Entry(key, Need::kOptional, "");
   }
-  // "threads=256 stages=2".
+  // Reads words such as "threads=256 stages=2".
   void Settings(const char* key, std::string& value) {
     constexpr absl::string_view kExpected = "words NAME=INTEGER";
     const YamlTree* entry = Scalar(key, kExpected);
@@ -96,7 +96,7 @@ class ProfileReader {
                        ? absl::StrCat("did you mean '", *nearest, "'?")
                        : absl::StrCat("known: ", absl::StrJoin(names, ", "))));
   }
-  // May be left out: profiles were of fp32 before they said so.
+  // Optional, since older profiles are all fp32.
   void operator()(const char* key, Precision& value) {
     map_.Choice<Precision>(
         key, Need::kOptional,
@@ -153,10 +153,10 @@ class ProfileReader {
                "table has; measure the tables with millrace profile JOB");
   }
 
-  // Every machine's figures lie in it, and sums and quotients of numbers in it
-  // stay finite.
+  // The range of all machines' figures. Sums and quotients of numbers in it are
+  // finite.
   struct Range {
-    double least;  // But for 0 itself.
+    double least;  // Or 0.
     double most;
   };
   static Range RangeOf(absl::string_view key) {
@@ -188,10 +188,11 @@ class ProfileReader {
   bool needs_tables_ = true;
 };
 
-// Writes records; tables get one row a line.
+// Writes records. Tables get one row a line.
 class ProfileWriter {
  public:
-  // `omits_empty_tables`: where device and network price what no table has.
+  // `omits_empty_tables` is for profiles whose device and network price all
+  // ops.
   explicit ProfileWriter(int depth, bool omits_empty_tables = false)
       : indent_(static_cast<size_t>(depth) * 2, ' '),
         omits_empty_tables_(omits_empty_tables) {}
@@ -318,7 +319,7 @@ absl::StatusOr<HardwareProfile> ParseProfile(absl::string_view yaml,
   YamlMap map(tree, "", &errors);
   ProfileReader(map).Read(profile);
   map.Finish();
-  // As many factors are made below; no host has nearly as many.
+  // Below, so many factors are created. No host has nearly as many ranks.
   constexpr int32_t kMaxRanksPerHost = 1024;
   if (profile.ranks_per_host > kMaxRanksPerHost) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -49,7 +49,7 @@ class YamlMap {
                         absl::string_view expected);
   // The same without an error, and without asking for the key.
   const YamlTree* Find(absl::string_view key) const;
-  // Null where the key is absent or no list or map.
+  // Returns null if the key is absent, or is neither a list nor a map.
   const YamlTree* List(absl::string_view key, Need need);
   const YamlTree* Map(absl::string_view key, Need need);
   // Null where the key is absent or no scalar.
@@ -109,7 +109,7 @@ class YamlMap {
   // An error that names what was found instead at `entry`, the value of `key`.
   void Expected(const YamlTree& entry, absl::string_view key,
                 absl::string_view expected);
-  // "PATH.KEY", for the path of a map within this one.
+  // Returns "PATH.KEY", the path of a map within this one.
   std::string PathOf(absl::string_view key) const;
   const std::vector<YamlTree>& entries() const { return tree_.children; }
   bool has_errors() const { return !errors_.status().ok(); }  // In the file.
@@ -128,7 +128,7 @@ class YamlMap {
   const std::string path_;
   YamlErrors& errors_;
   const bool is_map_;
-  std::vector<std::string> keys_;  // Asked for so far.
+  std::vector<std::string> keys_;  // Keys asked for so far.
 };
 
 }  // namespace millrace
