@@ -15,9 +15,9 @@ namespace {
 
 std::string TimeText(int64_t ns) { return FormatSeconds(ns * 1e-9); }
 
-// What the gaps of one cause mean. In `evidence` $0 is the number of these
-// gaps, $1 their length, $2 the part of it within launching calls, and $3 the
-// number of kernels.
+// The meaning of the gaps of one cause. In `evidence`, $0 is the number of
+// these gaps, $1 their length, $2 the part of it within launching calls, and $3
+// the number of kernels.
 struct GapHint {
   GapCause cause;
   const char* id;

@@ -70,7 +70,7 @@ RunFilter ReadFilter(YamlMap& map) {
   return filter;
 }
 
-// What a part of a recipe sets.
+// The settings of one part of a recipe.
 struct Part {
   std::string says;
   BehaviourSettings set;

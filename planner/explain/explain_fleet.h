@@ -1,4 +1,5 @@
-// The answers of planner/fleet in words: failures, disturbances and lost nodes.
+// Describes the answers of planner/fleet in words: failures, disturbances and
+// lost nodes.
 
 #ifndef MILLRACE_PLANNER_EXPLAIN_EXPLAIN_FLEET_H_
 #define MILLRACE_PLANNER_EXPLAIN_EXPLAIN_FLEET_H_

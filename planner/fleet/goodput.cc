@@ -57,7 +57,8 @@ NodeStates StatesOf(double num_nodes, double node_failure_s, double repair_s,
   return states;
 }
 
-// What the goodput of a report yields in a second and for its price.
+// Computes a report's tokens a second and tokens for the price from its
+// goodput.
 void FillTokens(const GoodputSpec& spec, const GoodputInput& input,
                 GoodputReport* report) {
   report->tokens_per_s =

@@ -37,7 +37,7 @@ class Importer {
   // but not for IsSaid().
   const Setting* Look(absl::string_view key);
   bool IsSaid(absl::string_view key) const;
-  // Counts the keys as looked at: they say nothing that a job holds.
+  // Marks the keys as used although they say nothing that a job holds.
   void Ignore(std::initializer_list<const char*> keys) {
     for (const char* key : keys) (void)Look(key);
   }
@@ -78,7 +78,7 @@ class Importer {
   void Approximate(const Setting& setting, const std::string& what);
   void Error(const Setting* setting, absl::string_view key,
              const std::string& what);
-  // The same at the setting of that key.
+  // Adds an error at the setting of that key.
   void Error(absl::string_view key, const std::string& what) {
     Error(Look(key), key, what);
   }

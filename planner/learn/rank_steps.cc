@@ -92,8 +92,8 @@ std::vector<InstructionId> CollectivesOf(const Program& program, Group group) {
   return ids;
 }
 
-// By how much the clock of `other` is ahead of `one`'s, by the ends of the
-// group's collectives; 0 where there are none.
+// Returns by how much the clock of `other` is ahead of the clock of `one`, by
+// the ends of the group's collectives; 0 if there are none.
 double Ahead(const RankStep& one, const RankStep& other, Group group) {
   const std::vector<InstructionId> ids = CollectivesOf(*one.program, group);
   const std::vector<InstructionId> other_ids =

@@ -36,8 +36,8 @@ class EvidenceCounts {
 // Append a run or a value to the history.
 void Remember(const LearntRun& run, HardwareProfile* profile);
 void Remember(const LearntChange& value, HardwareProfile* profile);
-// Removes what exceeds the limits; call it once after the last value. Of
-// updates that other values of a kind caused, only the newest is kept.
+// Removes what exceeds the limits; call it once after the last value. If other
+// values of a kind caused updates, keeps only the newest of these.
 void ForgetOld(HardwareProfile* profile);
 
 // Returns how far plans with the profile were off, from its predictions for

@@ -11,8 +11,8 @@
 namespace millrace {
 namespace {
 
-// What is wrong with the constants; empty: nothing. Whether they are all there
-// is for those to say who use them (planner/cost/sheet_times.h).
+// Returns what is wrong with the constants; empty if nothing is. Their users
+// check that all are there (planner/cost/sheet_times.h).
 std::string WrongConstant(const std::vector<ModelConstant>& constants) {
   std::set<std::string> seen;
   for (const ModelConstant& constant : constants) {

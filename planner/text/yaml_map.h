@@ -47,12 +47,12 @@ class YamlMap {
   // Returns null if the key is absent.
   const YamlTree* Entry(absl::string_view key, Need need,
                         absl::string_view expected);
-  // The same without an error, and without asking for the key.
+  // Like Entry(), but neither adds an error nor counts the key as asked for.
   const YamlTree* Find(absl::string_view key) const;
   // Returns null if the key is absent, or is neither a list nor a map.
   const YamlTree* List(absl::string_view key, Need need);
   const YamlTree* Map(absl::string_view key, Need need);
-  // Null where the key is absent or no scalar.
+  // Returns null if the key is absent or no scalar.
   const YamlTree* Scalar(absl::string_view key, Need need,
                          absl::string_view expected);
 
@@ -89,7 +89,7 @@ class YamlMap {
   bool Integer(absl::string_view key, Need need, int64_t least, int64_t* out);
   bool Number(absl::string_view key, Need need, double* out);  // Above 0.
   bool Flag(absl::string_view key, Need need, bool* out);
-  // The value of one of `words`, of which there are two at least.
+  // Reads one of `words`, which must be at least two.
   template <typename Value>
   bool Choice(absl::string_view key, Need need,
               const std::vector<std::pair<std::string, Value>>& words,
@@ -106,7 +106,7 @@ class YamlMap {
 
   // Adds an error at a key, or at the map itself if it lacks the key.
   void Error(absl::string_view key, absl::string_view what);
-  // An error that names what was found instead at `entry`, the value of `key`.
+  // Adds an error that names what was found at `entry`, the value of `key`.
   void Expected(const YamlTree& entry, absl::string_view key,
                 absl::string_view expected);
   // Returns "PATH.KEY", the path of a map within this one.
