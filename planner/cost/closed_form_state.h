@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "planner/cost/closed_form.h"
-#include "planner/cost/framework_behaviour.h"
 #include "planner/cost/layer_cost_cache.h"
 #include "planner/cost/layer_time.h"
 #include "planner/cost/op_cost.h"
 #include "planner/cost/stage_time.h"
+#include "planner/graph/style.h"
 
 namespace millrace {
 

@@ -109,8 +109,8 @@ CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
                    OverlapOf(num_computing, profile));
   }
   const Layout cut = WithRecompute(layout, recompute);
-  const auto price = [&](const LayerWork& work) {
-    return PriceLayer(work, cut, implementation_, cost_);
+  const auto price = [&](const LayerGraph& graph) {
+    return PriceLayer(graph, cut, implementation_, cost_);
   };
   const auto time_of = [&](const PricedLayer& layer) {
     return Contended(TimeOfLayer(layer, cut, implementation_, cost_),
@@ -122,16 +122,16 @@ CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
   } else {
     if (model_.num_dense_layers() > 0) {
       times.dense = time_of(
-          price(WorkOfLayer(model_, cut, LayerKind::kDense, implementation_)));
+          price(GraphOfLayer(model_, cut, LayerKind::kDense, implementation_)));
     }
     times.embedding =
-        time_of(price(WorkOfEmbedding(model_, cut, implementation_)));
-    times.head = time_of(price(WorkOfHead(model_, cut, implementation_)));
+        time_of(price(GraphOfEmbedding(model_, cut, implementation_)));
+    times.head = time_of(price(GraphOfHead(model_, cut, implementation_)));
   }
   if (model_.num_expert_layers() > 0) {
     const auto make = [&] {
       return price(
-          WorkOfLayer(model_, cut, LayerKind::kExperts, implementation_));
+          GraphOfLayer(model_, cut, LayerKind::kExperts, implementation_));
     };
     times.experts = time_of(
         Find(KeyOf(layout, recompute), recompute, make, &expert_layers_));
@@ -150,7 +150,7 @@ const CutLoads& CutCosts::Loads(const Layout& layout, Recompute recompute) {
 CutLoads CutCosts::MakeLoads(const Layout& layout, Recompute recompute) {
   const Layout cut = WithRecompute(layout, recompute);
   const auto held_by_layer = [&](LayerKind kind) {
-    return HeldBy(WorkOfLayer(model_, cut, kind, implementation_),
+    return HeldBy(GraphOfLayer(model_, cut, kind, implementation_),
                   cut.precision);
   };
   CutLoads loads;
@@ -163,10 +163,10 @@ CutLoads CutCosts::MakeLoads(const Layout& layout, Recompute recompute) {
           ParametersOfLayer(model_, cut, LayerKind::kDense);
     }
     loads.embedding_held =
-        HeldBy(WorkOfEmbedding(model_, cut, implementation_), cut.precision);
+        HeldBy(GraphOfEmbedding(model_, cut, implementation_), cut.precision);
     loads.embedding_parameters = ParametersOfEmbedding(model_, cut);
     loads.head_held =
-        HeldBy(WorkOfHead(model_, cut, implementation_), cut.precision);
+        HeldBy(GraphOfHead(model_, cut, implementation_), cut.precision);
     loads.head_parameters = ParametersOfHead(model_, cut);
   }
   if (model_.num_expert_layers() > 0) {
@@ -205,14 +205,14 @@ std::vector<RecomputeCandidate> CutCosts::PriceRecompute(
     RecomputeCandidate mean{.op = set};
     for (const Kind& kind : kinds) {
       if (kind.num_layers == 0) continue;
-      const LayerWork work =
-          WorkOfLayer(model_, cut, kind.kind, implementation_);
+      const LayerGraph graph =
+          GraphOfLayer(model_, cut, kind.kind, implementation_);
       const LayerTime time =
-          TimeOfLayer(PriceLayer(work, cut, implementation_, cost_), cut,
+          TimeOfLayer(PriceLayer(graph, cut, implementation_, cost_), cut,
                       implementation_, cost_);
       const double share = static_cast<double>(kind.num_layers) /
                            static_cast<double>(model_.num_layers);
-      mean.bytes += share * static_cast<double>(work.activation_bytes);
+      mean.bytes += share * static_cast<double>(graph.activation_bytes);
       mean.seconds += share * time.recompute.total();
     }
     return mean;

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "planner/cost/framework_behaviour.h"
 #include "planner/cost/graph_times.h"
 #include "planner/cost/layer_time.h"
 #include "planner/cost/op_cost.h"
 #include "planner/cost/stage_time.h"
+#include "planner/graph/style.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
 

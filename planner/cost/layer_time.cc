@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <variant>
+
+#include "planner/program/op_work.h"
 
 namespace millrace {
 namespace {
@@ -9,16 +12,6 @@ namespace {
 // Of the rate of long collectives, what those of 2 to 32 MiB between products
 // reach in the measurements that vTrain's table adds up; fitted to half of it.
 constexpr double kShortCollectiveRate = 0.44;
-
-// What a ring moves in memory beside attention itself: after each part the
-// output so far is scaled and added to in fp32, backward the gradient of the
-// queries (Liu et al., 2023).
-double RingBytes(const AttentionWork& attention, const Layout& layout) {
-  constexpr double kBytes = 4 + 4 + 2;  // Sum in, sum out, part in.
-  return kBytes * layout.context *
-         static_cast<double>(attention.num_sequences * attention.num_heads *
-                             attention.query_tokens * attention.value_head_dim);
-}
 
 // The ranks beside one another that experts are spread over before the data
 // axis: tensor (if experts are whole) and context.
@@ -28,6 +21,177 @@ GroupPlacement::Axis NearExpertAxis(const Layout& layout) {
   }
   return {.size = int64_t{layout.tensor} * layout.context, .stride = 1};
 }
+
+WorkPhase WorkPhaseOf(Phase phase) {
+  switch (phase) {
+    case Phase::kRecompute:
+      return WorkPhase::kRecompute;
+    case Phase::kInputGradient:
+      return WorkPhase::kInputGradient;
+    case Phase::kWeightGradient:
+      return WorkPhase::kWeightGradient;
+    default:
+      return WorkPhase::kForward;
+  }
+}
+
+// Adds ops to the time of their phase. The only place that asks for prices of a
+// layer's ops.
+class OpPricing {
+ public:
+  OpPricing(const Layout& layout, const Implementation& implementation,
+            const CostModel& cost)
+      : layout_(layout), style_(implementation), cost_(cost) {}
+
+  void Add(const LayerOp& op, PhaseTime* phase) const {
+    switch (op.kind) {
+      case OpKind::kGemm: {
+        const auto& gemm = std::get<GemmAttributes>(op.attributes);
+        phase->gemms += cost_.GemmSeconds({.phase = WorkPhaseOf(op.phase),
+                                           .m = gemm.m,
+                                           .n = gemm.n,
+                                           .k = gemm.k},
+                                          GemmFormat::kAsStored);
+        break;
+      }
+      case OpKind::kGroupedGemm:
+      case OpKind::kScaledGemm:
+        phase->gemms += GroupedGemmSeconds(op);
+        break;
+      case OpKind::kAttentionForward:
+      case OpKind::kAttentionBackward:
+      case OpKind::kGeneralAttentionForward:
+      case OpKind::kGeneralAttentionBackward:
+        phase->attention +=
+            cost_.AttentionSeconds(AttentionOf(op)) / style_.attention_rate;
+        break;
+      case OpKind::kUnfusedAttentionForward:
+      case OpKind::kUnfusedAttentionBackward:
+        phase->attention += cost_.AttentionSeconds(AttentionOf(op));
+        break;
+      case OpKind::kLinearCrossEntropy:
+      case OpKind::kCrossEntropyStats:
+      case OpKind::kCrossEntropyGradient:
+        AddLoss(op, phase);
+        break;
+      case OpKind::kAllGather:
+      case OpKind::kReduceScatter:
+      case OpKind::kAllReduce:
+        AddTensorCollective(op, phase);
+        return;
+      case OpKind::kContextRing:
+      case OpKind::kContextGather:
+      case OpKind::kContextReduceScatter:
+        ++phase->launches;
+        phase->context += cost_.CollectiveSeconds(
+            op.kind == OpKind::kContextRing     ? CommKind::kRing
+            : op.kind == OpKind::kContextGather ? CommKind::kAllGather
+                                                : CommKind::kReduceScatter,
+            std::get<ExchangeAttributes>(op.attributes).bytes,
+            ContextGroup(layout_));
+        return;
+      case OpKind::kExpertExchange:
+        ++phase->launches;
+        return;
+      default:
+        phase->bandwidth += cost_.BandwidthSeconds(
+            {.phase = WorkPhaseOf(op.phase),
+             .bytes = WorkOf(layout_, op.kind, op.attributes).bytes,
+             .launches = op.launches});
+        break;
+    }
+    if (!op.in_graph) phase->launches += op.launches;
+  }
+
+ private:
+  double GroupedGemmSeconds(const LayerOp& op) const {
+    const auto& gemm = std::get<GroupedGemmAttributes>(op.attributes);
+    const bool scaled = gemm.format != GemmFormat::kAsStored;
+    const double seconds = cost_.GemmSeconds({.phase = WorkPhaseOf(op.phase),
+                                              .m = gemm.m,
+                                              .n = gemm.n,
+                                              .k = gemm.k,
+                                              .count = gemm.count},
+                                             gemm.format) /
+                           (scaled ? style_.low_precision_rate : 1);
+    // Experts' kernels one after the other.
+    return seconds + (op.launches - 1) * cost_.profile().launch_overhead_s;
+  }
+
+  static AttentionWork AttentionOf(const LayerOp& op) {
+    const WorkPhase phase = WorkPhaseOf(op.phase);
+    if (const auto* a = std::get_if<AttentionAttributes>(&op.attributes)) {
+      return {.phase = phase,
+              .num_sequences = a->num_sequences,
+              .num_heads = a->num_heads,
+              .num_kv_heads = a->num_kv_heads,
+              .query_tokens = a->sequence_length,
+              .key_tokens = a->sequence_length,
+              .head_dim = a->head_dim,
+              .value_head_dim = a->head_dim};
+    }
+    const auto& a = std::get<GeneralAttentionAttributes>(op.attributes);
+    const bool flash = op.kind == OpKind::kGeneralAttentionForward ||
+                       op.kind == OpKind::kGeneralAttentionBackward;
+    return {.phase = phase,
+            .num_sequences = a.num_sequences,
+            .num_heads = a.num_heads,
+            .num_kv_heads = a.num_kv_heads,
+            .query_tokens = a.query_tokens,
+            .key_tokens = a.key_tokens,
+            .head_dim = a.head_dim,
+            .value_head_dim = a.value_head_dim,
+            .causal_share = flash ? 0.5 : 1.0,
+            .flash = flash};
+  }
+
+  // The products of head and loss, and passes over the logits: one for the
+  // statistics, and two for the gradient, which overwrites them.
+  void AddLoss(const LayerOp& op, PhaseTime* phase) const {
+    const auto& a = std::get<VocabAttributes>(op.attributes);
+    const int64_t tokens = a.num_tokens, hidden = a.hidden, rows = a.vocab_rows;
+    const bool is_stats = op.kind == OpKind::kCrossEntropyStats;
+    const bool has_logits = is_stats || !a.keeps_logits;
+    auto add = [&](WorkPhase work_phase, int64_t m, int64_t n, int64_t k) {
+      phase->gemms += cost_.GemmSeconds(
+          {.phase = work_phase, .m = m, .n = n, .k = k}, GemmFormat::kAsStored);
+    };
+    if (has_logits) add(WorkPhase::kForward, tokens, rows, hidden);
+    if (!is_stats) {
+      add(WorkPhase::kInputGradient, tokens, hidden, rows);
+      add(WorkPhase::kWeightGradient, rows, hidden, tokens);
+    }
+    const double pass =
+        static_cast<double>(DTypeBytes(ActivationType(layout_.precision))) *
+        static_cast<double>(tokens * rows);
+    const int32_t passes = op.kind == OpKind::kLinearCrossEntropy ? 3
+                           : is_stats                             ? 1
+                                                                  : 2;
+    phase->bandwidth += cost_.BandwidthSeconds({.phase = WorkPhaseOf(op.phase),
+                                                .bytes = passes * pass,
+                                                .launches = op.launches});
+  }
+
+  void AddTensorCollective(const LayerOp& op, PhaseTime* phase) const {
+    const auto& a = std::get<CollectiveAttributes>(op.attributes);
+    const CommKind kind = op.kind == OpKind::kAllGather ? CommKind::kAllGather
+                          : op.kind == OpKind::kAllReduce
+                              ? CommKind::kAllReduce
+                              : CommKind::kReduceScatter;
+    const bool is_added = style_.adds_tensor_to_launches;
+    if (!is_added) ++phase->launches;
+    phase->tensor +=
+        cost_.CollectiveSeconds(kind,
+                                static_cast<double>(a.num_elements) *
+                                    static_cast<double>(DTypeBytes(a.dtype)),
+                                TensorGroup(layout_)) /
+        (is_added ? kShortCollectiveRate : 1);
+  }
+
+  const Layout& layout_;
+  const Implementation& style_;
+  const CostModel& cost_;
+};
 
 }  // namespace
 
@@ -108,57 +272,18 @@ LayerTime operator*(double count, LayerTime time) {
           .weight_gradient = count * time.weight_gradient};
 }
 
-PricedLayer PriceLayer(const LayerWork& work, const Layout& layout,
+PricedLayer PriceLayer(const LayerGraph& graph, const Layout& layout,
                        const Implementation& implementation,
                        const CostModel& cost) {
   PricedLayer layer;
-  auto phase_of = [&](WorkPhase phase) -> PhaseTime& {
-    return layer.phases[static_cast<size_t>(phase)];
-  };
-  for (const GemmWork& gemm : work.gemms) {
-    PhaseTime& phase = phase_of(gemm.phase);
-    const bool quantized =
-        gemm.low_precision && layout.gemm_format != GemmFormat::kAsStored;
-    phase.gemms += cost.GemmSeconds(gemm, layout.gemm_format) /
-                   (quantized ? implementation.low_precision_rate : 1);
-    // Experts' kernels one after the other.
-    phase.gemms += static_cast<double>(gemm.launches - 1) *
-                   cost.profile().launch_overhead_s;
-    if (!gemm.in_graph) phase.launches += gemm.launches;
-  }
-  for (const AttentionWork& attention : work.attention) {
-    PhaseTime& phase = phase_of(attention.phase);
-    phase.attention += cost.AttentionSeconds(attention) /
-                       (attention.flash ? implementation.attention_rate : 1);
-    if (!attention.in_graph) phase.launches += attention.flash ? 1 : 2;
-    if (layout.context > 1 && implementation.context_ring) {
-      phase.bandwidth += cost.MemorySeconds(RingBytes(attention, layout));
+  const OpPricing pricing(layout, implementation, cost);
+  for (const LayerOp& op : graph.ops) {
+    if (op.kind == OpKind::kExpertExchange) {
+      layer.exchanges.push_back(
+          {.phase = op.phase,
+           .attributes = std::get<ExchangeAttributes>(op.attributes)});
     }
-  }
-  for (const BandwidthWork& bandwidth : work.bandwidth) {
-    PhaseTime& phase = phase_of(bandwidth.phase);
-    phase.bandwidth += cost.BandwidthSeconds(bandwidth);
-    if (!bandwidth.in_graph) phase.launches += bandwidth.launches;
-  }
-  for (const CommWork& comm : work.comm) {
-    PhaseTime& phase = phase_of(comm.phase);
-    const bool is_added = comm.axis == CommAxis::kTensor &&
-                          implementation.adds_tensor_to_launches;
-    if (!is_added) ++phase.launches;
-    switch (comm.axis) {
-      case CommAxis::kTensor:
-        phase.tensor +=
-            cost.CollectiveSeconds(comm.kind, comm.bytes, TensorGroup(layout)) /
-            (is_added ? kShortCollectiveRate : 1);
-        break;
-      case CommAxis::kContext:
-        phase.context +=
-            cost.CollectiveSeconds(comm.kind, comm.bytes, ContextGroup(layout));
-        break;
-      case CommAxis::kExpert:
-        layer.exchanges.push_back(comm);
-        break;
-    }
+    pricing.Add(op, &layer.phases[static_cast<size_t>(op.phase)]);
   }
   return layer;
 }
@@ -167,11 +292,10 @@ LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
                       const Implementation& implementation,
                       const CostModel& cost) {
   std::array<PhaseTime, PricedLayer::kNumPhases> phases = layer.phases;
-  for (const CommWork& exchange : layer.exchanges) {
-    phases[static_cast<size_t>(exchange.phase)].expert +=
-        cost.CollectiveSeconds(exchange.kind, exchange.bytes,
-                               ExpertGroup(layout, implementation),
-                               exchange.experts_per_row);
+  for (const auto& [phase, exchange] : layer.exchanges) {
+    phases[static_cast<size_t>(phase)].expert += cost.CollectiveSeconds(
+        CommKind::kAllToAll, exchange.bytes,
+        ExpertGroup(layout, implementation), exchange.experts_per_row);
   }
   const CostConstants& constants = cost.constants();
   const double slowdown = cost.profile().overlap.compute - 1;
@@ -180,7 +304,7 @@ LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
     *comm -= hidden;
     *compute += slowdown * hidden;
   };
-  auto pass_of = [&](WorkPhase which) {
+  auto pass_of = [&](Phase which) {
     const PhaseTime& phase = phases[static_cast<size_t>(which)];
     PassTime pass{.compute = phase.compute(),
                   .tensor = phase.tensor,
@@ -211,14 +335,14 @@ LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
     }
     return pass;
   };
-  LayerTime time{.forward = pass_of(WorkPhase::kForward),
-                 .recompute = pass_of(WorkPhase::kRecompute),
-                 .input_gradient = pass_of(WorkPhase::kInputGradient)};
+  LayerTime time{.forward = pass_of(Phase::kForward),
+                 .recompute = pass_of(Phase::kRecompute),
+                 .input_gradient = pass_of(Phase::kInputGradient)};
   // Inputs are gathered for it while input gradients are computed.
-  PassTime weight_gradient = pass_of(WorkPhase::kWeightGradient);
+  PassTime weight_gradient = pass_of(Phase::kWeightGradient);
   if (!implementation.overlaps_tensor) {
     hide(&weight_gradient.tensor,
-         phases[static_cast<size_t>(WorkPhase::kInputGradient)].gemms,
+         phases[static_cast<size_t>(Phase::kInputGradient)].gemms,
          constants.tensor_hidden_share, &weight_gradient.compute);
   }
   time.weight_gradient = weight_gradient.compute;

@@ -1,4 +1,4 @@
-// Computes the time of one layer from its work (planner/cost/layer_work.h):
+// Computes the time of one layer from its ops (planner/graph/layer_graph.h):
 // compute by phase, and the communication that compute does not hide.
 
 #ifndef MILLRACE_PLANNER_COST_LAYER_TIME_H_
@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/cost/framework_behaviour.h"
-#include "planner/cost/layer_work.h"
 #include "planner/cost/op_cost.h"
+#include "planner/graph/layer_graph.h"
+#include "planner/graph/style.h"
 #include "planner/layout/layout.h"
 
 namespace millrace {
@@ -70,14 +70,18 @@ struct PhaseTime {
   double compute() const { return gemms + attention + bandwidth; }
 };
 
-// The work of a layer priced, but for exchanges between experts: these alone
-// depend on where the other axes put the ranks.
+// The ops of a layer priced by phase, but for exchanges between experts: these
+// alone depend on where the other axes put the ranks.
 struct PricedLayer {
   static constexpr size_t kNumPhases = 4;
-  std::array<PhaseTime, kNumPhases> phases;  // By WorkPhase.
-  std::vector<CommWork> exchanges;
+  std::array<PhaseTime, kNumPhases> phases;  // By Phase; layers have the first.
+  struct Exchange {
+    Phase phase;
+    ExchangeAttributes attributes;
+  };
+  std::vector<Exchange> exchanges;
 };
-PricedLayer PriceLayer(const LayerWork& work, const Layout& layout,
+PricedLayer PriceLayer(const LayerGraph& graph, const Layout& layout,
                        const Implementation& implementation,
                        const CostModel& cost);
 

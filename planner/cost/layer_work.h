@@ -1,6 +1,5 @@
-// Counts what one rank computes, communicates and keeps for one layer of any
-// model that can be planned. planner/cost/closed_form.h is built on these
-// counts.
+// The parameters that one rank has of a layer, the rules for layouts that can
+// be planned, and the work that CostModel prices.
 
 #ifndef MILLRACE_PLANNER_COST_LAYER_WORK_H_
 #define MILLRACE_PLANNER_COST_LAYER_WORK_H_
@@ -9,13 +8,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "planner/cost/framework_behaviour.h"
+#include "planner/graph/layer_graph.h"
+#include "planner/graph/style.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
 
 namespace millrace {
-
-enum class LayerKind : uint8_t { kDense, kExperts };
 
 enum class WorkPhase : uint8_t {
   kForward,
@@ -80,23 +78,6 @@ struct CommWork {
   int64_t experts_per_row = 0;
 };
 
-// A multiply-add as two. Attention's backward pass is four products of the
-// scores' size, and with flash the scores once more.
-double FlopsOf(const GemmWork& gemm);
-double FlopsOf(const AttentionWork& attention);
-
-struct LayerWork {
-  std::vector<GemmWork> gemms;
-  std::vector<AttentionWork> attention;
-  std::vector<BandwidthWork> bandwidth;
-  std::vector<CommWork> comm;
-  // The bytes that the forward pass of one micro-batch leaves for the backward
-  // pass.
-  int64_t activation_bytes = 0;
-  // The largest that lives only while the layer is computed (or recomputed).
-  int64_t working_bytes = 0;
-};
-
 // Elements of parameters of one rank: those that the whole data x context axis
 // replicates, and those of experts, of which data x context x tensor / (expert
 // x expert_tensor) ranks have the same.
@@ -104,18 +85,6 @@ struct RankParameters {
   double dense = 0;
   double experts = 0;
 };
-
-LayerKind KindOfLayer(const ModelSpec& model, int64_t layer);
-
-// Work of one rank for one micro-batch of one layer. `layout` must pass
-// ValidatePlannedLayout.
-LayerWork WorkOfLayer(const ModelSpec& model, const Layout& layout,
-                      LayerKind kind, const Implementation& implementation);
-// The embedding, and the final norm with the head and the loss.
-LayerWork WorkOfEmbedding(const ModelSpec& model, const Layout& layout,
-                          const Implementation& implementation);
-LayerWork WorkOfHead(const ModelSpec& model, const Layout& layout,
-                     const Implementation& implementation);
 
 RankParameters ParametersOfLayer(const ModelSpec& model, const Layout& layout,
                                  LayerKind kind);
@@ -130,11 +99,6 @@ RankParameters ParametersOfHead(const ModelSpec& model, const Layout& layout);
 std::vector<LayerRange> ChunkLayers(const ModelSpec& model,
                                     const Layout& layout,
                                     const Implementation& implementation);
-
-// Bytes of the residual stream of one micro-batch that a rank hands to the next
-// stage.
-double StreamBytes(const ModelSpec& model, const Layout& layout,
-                   const Implementation& implementation);
 
 // Ranks that hold the same experts: data x context x tensor / (expert x
 // expert_tensor).

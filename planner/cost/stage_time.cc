@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <variant>
 
 #include "planner/cost/host_sharing.h"
 
@@ -12,14 +13,21 @@ constexpr double kRoundedBytes = 2;  // Of a gradient in bf16.
 
 }  // namespace
 
-HeldBytes HeldBy(const LayerWork& work, Precision precision) {
+HeldBytes HeldBy(const LayerGraph& graph, Precision precision) {
   const int64_t element_bytes = DTypeBytes(ActivationType(precision));
-  HeldBytes held{.activations = work.activation_bytes,
-                 .working = work.working_bytes};
-  for (const GemmWork& gemm : work.gemms) {
-    if (gemm.phase != WorkPhase::kWeightGradient) continue;
-    held.weight_gradients +=
-        element_bytes * gemm.count * gemm.k * (gemm.m + gemm.n);
+  HeldBytes held{.activations = graph.activation_bytes,
+                 .working = graph.working_bytes};
+  auto hold = [&](int64_t count, int64_t m, int64_t n, int64_t k) {
+    held.weight_gradients += element_bytes * count * k * (m + n);
+  };
+  for (const LayerOp& op : graph.ops) {
+    if (op.phase != Phase::kWeightGradient) continue;
+    if (const auto* a = std::get_if<GemmAttributes>(&op.attributes)) {
+      hold(1, a->m, a->n, a->k);
+    }
+    if (const auto* a = std::get_if<GroupedGemmAttributes>(&op.attributes)) {
+      hold(a->count, a->m, a->n, a->k);
+    }
   }
   return held;
 }

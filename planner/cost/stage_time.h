@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/cost/framework_behaviour.h"
 #include "planner/cost/layer_time.h"
 #include "planner/cost/layer_work.h"
 #include "planner/cost/op_cost.h"
 #include "planner/cost/step_memory.h"
+#include "planner/graph/style.h"
 #include "planner/layout/layout.h"
 
 namespace millrace {
@@ -23,7 +23,7 @@ struct HeldBytes {
   int64_t weight_gradients = 0;
   int64_t working = 0;  // While it is computed.
 };
-HeldBytes HeldBy(const LayerWork& work, Precision precision);
+HeldBytes HeldBy(const LayerGraph& graph, Precision precision);
 
 // The times of one layer, and of the ends of the model, under one way of
 // sharding them.

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "planner/cost/framework_behaviour.h"
 #include "planner/cost/layer_work.h"
+#include "planner/graph/style.h"
 #include "planner/layout/layout.h"
 #include "planner/profile/profile.h"
 

@@ -1,6 +1,5 @@
 // The keys by which a file says how a framework computes. Each field of
-// Implementation (planner/cost/framework_behaviour.h) has one key, under the
-// same name.
+// Implementation (planner/graph/style.h) has one key, under the same name.
 
 #ifndef MILLRACE_PLANNER_EVALUATE_BEHAVIOUR_KEYS_H_
 #define MILLRACE_PLANNER_EVALUATE_BEHAVIOUR_KEYS_H_
@@ -10,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "planner/cost/framework_behaviour.h"
+#include "planner/graph/style.h"
 #include "planner/text/yaml_map.h"
 
 namespace millrace {

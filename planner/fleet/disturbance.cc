@@ -12,7 +12,7 @@
 #include "base/statistics.h"
 #include "base/status_macros.h"
 #include "planner/cost/closed_form.h"
-#include "planner/cost/framework_behaviour.h"
+#include "planner/graph/style.h"
 #include "planner/lower/lower.h"
 #include "planner/pipeline/layout_order.h"
 #include "planner/pipeline/pass_order.h"

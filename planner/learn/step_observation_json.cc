@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 constexpr int kVersion = 1;
 
 absl::StatusOr<OpKind> OpKindOf(const std::string& name) {
-  for (int i = 0; i < kNumOpKinds; ++i) {
+  for (int i = 0; i < kNumExecutedOpKinds; ++i) {
     if (name == OpKindName(static_cast<OpKind>(i))) {
       return static_cast<OpKind>(i);
     }

@@ -5,13 +5,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/units.h"
 #include "planner/lower/graph_blocks.h"
 #include "planner/lower/graph_builder.h"
 #include "planner/lower/graph_ends.h"
 #include "planner/lower/graph_shards.h"
 #include "planner/lower/graph_step.h"
-#include "planner/program/workspace.h"
 
 namespace millrace {
 namespace {
@@ -148,25 +146,6 @@ Graph BuildPublishGraph(const ModelSpec& model, const Layout& layout,
     EmitCastParameters(builder);
   }
   return std::move(builder).Build();
-}
-
-int64_t ChunkTokens(Precision precision, int64_t num_tokens,
-                    int64_t vocab_rows) {
-  if (precision == Precision::kBfloat16) {
-    constexpr int64_t kMultiple = 256;
-    const int64_t most =
-        std::max(kMultiple, kBf16LogitsBytes / Bf16LogitsRowBytes(vocab_rows) /
-                                kMultiple * kMultiple);
-    const int64_t num_chunks = (num_tokens + most - 1) / most;
-    return std::min(
-        num_tokens,
-        RoundUp((num_tokens + num_chunks - 1) / num_chunks, kMultiple));
-  }
-  constexpr int64_t kMultiple = 64;
-  const int64_t fitting =
-      kLogitsWorkspaceBytes / (vocab_rows * DTypeBytes(DType::kFloat32));
-  const int64_t chunk = std::max(kMultiple, fitting / kMultiple * kMultiple);
-  return std::min(num_tokens, chunk);
 }
 
 }  // namespace millrace

@@ -109,14 +109,6 @@ Graph BuildValidationGraph(const ModelSpec& model, const Layout& layout,
 Graph BuildPublishGraph(const ModelSpec& model, const Layout& layout,
                         int32_t stage);
 
-// Tokens whose logits live at once in the cross-entropy ops, never more than
-// there are. In fp32 as many as fit kLogitsWorkspaceBytes, a multiple of 64 for
-// the GEMM's sake and at least 64. In bf16 chunks of one size, as few as fit
-// kBf16LogitsBytes (workspace.h), a multiple of 256 and at least 256.
-inline constexpr int64_t kLogitsWorkspaceBytes = int64_t{4} << 20;
-int64_t ChunkTokens(Precision precision, int64_t num_tokens,
-                    int64_t vocab_rows);
-
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_LOWER_GRAPH_H_

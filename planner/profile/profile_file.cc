@@ -82,7 +82,7 @@ class ProfileReader {
     const YamlTree* entry = Scalar(key, "an op kind");
     if (entry == nullptr) return;
     std::vector<std::string> names;
-    for (int i = 0; i < kNumOpKinds; ++i) {
+    for (int i = 0; i < kNumExecutedOpKinds; ++i) {
       names.emplace_back(OpKindName(static_cast<OpKind>(i)));
       if (names.back() != entry->scalar) continue;
       value = static_cast<OpKind>(i);

@@ -4,7 +4,8 @@
 // (worker/train/op_binders.h).
 //
 // To add a kind: a name in planner/program/ops.h, a row here, a binder for each
-// backend, and an op that planner/lower emits.
+// backend, and an op that planner/graph writes. A kind that can be planned but
+// not executed has no operands, no lane and no binder.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_OP_TABLE_H_
 #define MILLRACE_PLANNER_PROGRAM_OP_TABLE_H_
@@ -27,6 +28,7 @@ enum class LaneRule : uint8_t {
   kOfGroup,  // Collectives.
   kToPeer,   // Sends and receives, by direction.
   kFromPeer,
+  kPlanOnly,  // No worker runs the kind, so it has no lane.
 };
 
 // The table of a hardware profile whose rows price the op, and with it the
@@ -71,6 +73,7 @@ struct OpDescriptor {
   OperandList<7> inputs = {};
   OperandList<4> outputs = {};
   SizeExpr flops = 0;
+  SizeExpr bytes = 0;  // Moved or sent, where the row has no operands.
 };
 const OpDescriptor& Describe(OpKind kind);
 

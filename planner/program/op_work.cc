@@ -44,7 +44,7 @@ OpWork WorkOf(const Layout& layout, OpKind kind,
               const OpAttributes& attributes) {
   const OpDescriptor& op = Describe(kind);
   const LetterValues letters = LettersOf(layout, attributes);
-  OpWork work = {.flops = op.flops.In(letters), .bytes = 0};
+  OpWork work = {.flops = op.flops.In(letters), .bytes = op.bytes.In(letters)};
   for (const OperandSpec& input : op.inputs) {
     work.bytes += MovedBytes(input, layout, attributes, letters);
   }

@@ -63,6 +63,28 @@ class LetterWriter {
     Set(SizeLetter::kGradients, layout_.shards_gradients() ? share : whole);
   }
 
+  void operator()(const GroupedGemmAttributes& a) {
+    Set(SizeLetter::kGemmRows, a.m);
+    Set(SizeLetter::kGemmCols, a.n);
+    Set(SizeLetter::kGemmInner, a.k);
+    Set(SizeLetter::kProducts, a.count);
+  }
+  void operator()(const GeneralAttentionAttributes& a) {
+    Set(SizeLetter::kSequences, a.num_sequences);
+    Set(SizeLetter::kQueryHeads, a.num_heads);
+    Set(SizeLetter::kKeyValueHeads, a.num_kv_heads);
+    Set(SizeLetter::kQueryTokens, a.query_tokens);
+    Set(SizeLetter::kKeyTokens, a.key_tokens);
+    Set(SizeLetter::kHeadDim, a.head_dim);
+    Set(SizeLetter::kValueHeadDim, a.value_head_dim);
+  }
+  void operator()(const TrafficAttributes& a) {
+    Set(SizeLetter::kBytes, a.bytes);
+  }
+  void operator()(const ExchangeAttributes& a) {
+    Set(SizeLetter::kBytes, a.bytes);
+  }
+
  private:
   static double Share(int64_t num_elements, int32_t num_ranks) {
     return static_cast<double>(num_elements) / num_ranks;

@@ -38,9 +38,15 @@ enum class SizeLetter : uint8_t {
   kParameters,      // P: S where the layout shards parameters, else E.
   kGradients,       // G: S where the layout shards gradients, else E.
   kTensorRanks,     // X
+  // Of kinds that can only be planned.
+  kProducts,      // Q: products of one shape.
+  kQueryTokens,   // Of this rank.
+  kKeyTokens,     // Of a whole sequence.
+  kValueHeadDim,  // Of a value, where it may differ from a key's.
+  kBytes,         // Moved or sent, where nothing else is known.
 };
 inline constexpr size_t kNumLetters =
-    static_cast<size_t>(SizeLetter::kTensorRanks) + 1;
+    static_cast<size_t>(SizeLetter::kBytes) + 1;
 using LetterValues = std::array<double, kNumLetters>;
 LetterValues LettersOf(const Layout& layout, const OpAttributes& attributes);
 

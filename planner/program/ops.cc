@@ -71,6 +71,31 @@ std::string ToString(const OptimizerAttributes& a) {
       Flag(a.weight_decay, "weight_decay"), " share ", Number(a.share));
 }
 
+std::string ToString(const GroupedGemmAttributes& a) {
+  static constexpr const char* kFormats[] = {"", " fp8", " fp4"};
+  return absl::StrCat("m ", a.m, " n ", a.n, " k ", a.k, " count ", a.count,
+                      kFormats[static_cast<int>(a.format)],
+                      Flag(a.trans_a, "trans_a"), Flag(a.trans_b, "trans_b"));
+}
+
+std::string ToString(const GeneralAttentionAttributes& a) {
+  return absl::StrCat("sequences ", a.num_sequences, " queries ",
+                      a.query_tokens, " keys ", a.key_tokens, " heads ",
+                      a.num_heads, " kv_heads ", a.num_kv_heads, " head_dim ",
+                      a.head_dim, " value_head_dim ", a.value_head_dim);
+}
+
+std::string ToString(const TrafficAttributes& a) {
+  return absl::StrCat("bytes ", Number(a.bytes));
+}
+
+std::string ToString(const ExchangeAttributes& a) {
+  return absl::StrCat("bytes ", Number(a.bytes),
+                      a.experts_per_row > 0
+                          ? absl::StrCat(" experts_per_row ", a.experts_per_row)
+                          : "");
+}
+
 }  // namespace
 
 int64_t DTypeBytes(DType dtype) {

@@ -57,9 +57,33 @@ enum class OpKind : uint8_t {
   kClipFactor,              // The factor that clips gradients.
   kAdamW,                   // One bucket's update.
   kCastParameters,          // One bucket's master weights in bf16.
+
+  // Kinds that can be planned but not executed. Models, formats and axes that
+  // workers do not know have them, and so have other frameworks' ways of
+  // computing a layer.
+  kGroupedGemm,               // Products of a rank's experts, of one shape.
+  kScaledGemm,                // A product of copies in 8 or 4 bits.
+  kGeneralAttentionForward,   // Queries of some ranks, values of any width.
+  kGeneralAttentionBackward,  // Gradients of query, key and value.
+  kUnfusedAttentionForward,   // The same, with the scores in memory.
+  kUnfusedAttentionBackward,  // Gradients of query, key and value.
+  kElementwise,               // A framework's passes over memory.
+  kQuantize,                  // Copies in 8 or 4 bits, with scales.
+  kRouter,                    // Scores of experts, and the choice among them.
+  kPermuteTokens,             // Rows in the order of experts, or back.
+  kExpertExchange,            // Tokens to the ranks of their experts, or back.
+  kContextRing,               // Keys and values pass round the context axis.
+  kContextGather,             // Keys and values of all context ranks.
+  kContextReduceScatter,      // Sums of their gradients, each rank its part.
 };
 inline constexpr int kNumOpKinds =
-    static_cast<int>(OpKind::kCastParameters) + 1;
+    static_cast<int>(OpKind::kContextReduceScatter) + 1;
+// The kinds below this number are those that workers execute.
+inline constexpr int kNumExecutedOpKinds =
+    static_cast<int>(OpKind::kGroupedGemm);
+constexpr bool IsPlanOnly(OpKind kind) {
+  return static_cast<int>(kind) >= kNumExecutedOpKinds;
+}
 const char* OpKindName(OpKind kind);
 bool IsCollective(OpKind kind);  // Over a group of ranks.
 bool IsTransfer(OpKind kind);    // Between neighbouring stages.
@@ -147,10 +171,51 @@ struct OptimizerAttributes {
                          const OptimizerAttributes&) = default;
 };
 
+// Products of one shape, as GemmAttributes states it, in one launch or several.
+struct GroupedGemmAttributes {
+  int64_t m, n, k;
+  int64_t count = 1;
+  GemmFormat format = GemmFormat::kAsStored;  // What the products read.
+  bool trans_a = false;
+  bool trans_b = false;
+  friend bool operator==(const GroupedGemmAttributes&,
+                         const GroupedGemmAttributes&) = default;
+};
+// Attention of a rank's queries to the keys of whole sequences.
+struct GeneralAttentionAttributes {
+  int64_t num_sequences;
+  int64_t num_heads, num_kv_heads;  // Of this tensor rank.
+  int64_t query_tokens;  // Of this rank; fewer than key_tokens under context.
+  int64_t key_tokens;
+  int64_t head_dim, value_head_dim;
+  friend bool operator==(const GeneralAttentionAttributes&,
+                         const GeneralAttentionAttributes&) = default;
+};
+// An op bound by memory of which only the traffic is known.
+struct TrafficAttributes {
+  double bytes;  // Read and written.
+  friend bool operator==(const TrafficAttributes&,
+                         const TrafficAttributes&) = default;
+};
+// Communication over the context or the expert axis, which the kind names.
+struct ExchangeAttributes {
+  // Bytes of the full tensor: gathered, unreduced, or passed round by all ranks
+  // together. kExpertExchange: the bytes that one rank gives all ranks, itself
+  // included, a row for each expert.
+  double bytes;
+  // kExpertExchange: the experts that a row is for, if it crosses a level of
+  // the network once for all of them in a domain. 0: each goes its own way.
+  int64_t experts_per_row = 0;
+  friend bool operator==(const ExchangeAttributes&,
+                         const ExchangeAttributes&) = default;
+};
+
 using OpAttributes =
     std::variant<NoAttributes, VocabAttributes, NormAttributes, GemmAttributes,
                  AttentionAttributes, ElementwiseAttributes,
-                 CollectiveAttributes, TransferAttributes, OptimizerAttributes>;
+                 CollectiveAttributes, TransferAttributes, OptimizerAttributes,
+                 GroupedGemmAttributes, GeneralAttentionAttributes,
+                 TrafficAttributes, ExchangeAttributes>;
 
 // "m 512 n 768 k 256 trans_b accumulate": for printing and hashing.
 std::string AttributesToString(const OpAttributes& attributes);

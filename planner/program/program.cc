@@ -88,6 +88,8 @@ Lane LaneOf(OpKind kind, const OpAttributes& attributes) {
     case LaneRule::kFromPeer:
       return GoesToNext(attributes) ? Lane::kReceivePrevious
                                     : Lane::kReceiveNext;
+    case LaneRule::kPlanOnly:
+      break;
   }
   CHECK(false) << "no lane for " << OpKindName(kind);
   return Lane::kCompute;

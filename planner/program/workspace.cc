@@ -1,5 +1,7 @@
 #include "planner/program/workspace.h"
 
+#include <algorithm>
+
 #include "base/units.h"
 #include "planner/program/program.h"
 
@@ -50,6 +52,25 @@ int64_t CrossEntropyWorkspaceBytes(const VocabAttributes& vocabulary) {
                  kBufferAlignment) +
          RoundUp(vocabulary.num_tokens * kLossBytes, kBufferAlignment) +
          kLossGemmWorkspaceBytes;
+}
+
+int64_t ChunkTokens(Precision precision, int64_t num_tokens,
+                    int64_t vocab_rows) {
+  if (precision == Precision::kBfloat16) {
+    constexpr int64_t kMultiple = 256;
+    const int64_t most =
+        std::max(kMultiple, kBf16LogitsBytes / Bf16LogitsRowBytes(vocab_rows) /
+                                kMultiple * kMultiple);
+    const int64_t num_chunks = (num_tokens + most - 1) / most;
+    return std::min(
+        num_tokens,
+        RoundUp((num_tokens + num_chunks - 1) / num_chunks, kMultiple));
+  }
+  constexpr int64_t kMultiple = 64;
+  const int64_t fitting =
+      kLogitsWorkspaceBytes / (vocab_rows * DTypeBytes(DType::kFloat32));
+  const int64_t chunk = std::max(kMultiple, fitting / kMultiple * kMultiple);
+  return std::min(num_tokens, chunk);
 }
 
 }  // namespace millrace

@@ -16,7 +16,7 @@ namespace millrace {
 inline constexpr int64_t kComputeScratchBytes = int64_t{64} << 20;
 // Of the cross entropies' workspace beside logits.
 inline constexpr int64_t kLossGemmWorkspaceBytes = int64_t{32} << 20;
-// Logits of a chunk in bf16; in fp32 kLogitsWorkspaceBytes (graph.h).
+// Logits of a chunk in bf16; in fp32 kLogitsWorkspaceBytes.
 inline constexpr int64_t kBf16LogitsBytes = int64_t{1} << 30;
 // Of one token's logits: rows begin at multiples of 16 bytes.
 int64_t Bf16LogitsRowBytes(int64_t vocab_rows);
@@ -28,6 +28,14 @@ int64_t Bf16LogitsRowBytes(int64_t vocab_rows);
 int64_t AttentionBackwardWorkspaceBytes(const AttentionAttributes& attention);
 // Logits of chunk_tokens tokens, a loss of each token, and a GEMM's workspace.
 int64_t CrossEntropyWorkspaceBytes(const VocabAttributes& vocabulary);
+
+// Tokens whose logits live at once in the cross-entropy ops, never more than
+// there are. In fp32 as many as fit kLogitsWorkspaceBytes, a multiple of 64 for
+// the GEMM's sake and at least 64. In bf16 chunks of one size, as few as fit
+// kBf16LogitsBytes, a multiple of 256 and at least 256.
+inline constexpr int64_t kLogitsWorkspaceBytes = int64_t{4} << 20;
+int64_t ChunkTokens(Precision precision, int64_t num_tokens,
+                    int64_t vocab_rows);
 
 }  // namespace millrace
 

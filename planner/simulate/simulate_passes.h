@@ -20,7 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/cost/closed_form.h"
-#include "planner/cost/framework_behaviour.h"
+#include "planner/graph/style.h"
 #include "planner/layout/layout.h"
 #include "planner/pipeline/passes.h"
 #include "planner/profile/profile.h"

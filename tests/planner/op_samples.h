@@ -1,4 +1,4 @@
-// Attributes of made-up size for any op kind.
+// Attributes of made-up size for any op kind that workers execute.
 
 #ifndef MILLRACE_TESTS_PLANNER_OP_SAMPLES_H_
 #define MILLRACE_TESTS_PLANNER_OP_SAMPLES_H_
@@ -11,9 +11,12 @@
 
 namespace millrace {
 
+// The kinds that workers execute.
 inline std::vector<OpKind> AllOpKinds() {
   std::vector<OpKind> kinds;
-  for (int i = 0; i < kNumOpKinds; ++i) kinds.push_back(static_cast<OpKind>(i));
+  for (int i = 0; i < kNumExecutedOpKinds; ++i) {
+    kinds.push_back(static_cast<OpKind>(i));
+  }
   return kinds;
 }
 

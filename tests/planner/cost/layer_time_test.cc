@@ -68,9 +68,9 @@ TEST(TimeOfLayerTest, AddsCollectivesToLaunches) {
   ASSERT_TRUE(profile.ok()) << profile.status();
   const CostModel cost = CostModel::Create(*profile).value();
   const auto forward = [&] {
-    const LayerWork work =
-        WorkOfLayer(model, layout, LayerKind::kDense, implementation);
-    return TimeOfLayer(PriceLayer(work, layout, implementation, cost), layout,
+    const LayerGraph graph =
+        GraphOfLayer(model, layout, LayerKind::kDense, implementation);
+    return TimeOfLayer(PriceLayer(graph, layout, implementation, cost), layout,
                        implementation, cost)
         .forward;
   };

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "planner/cost/framework_behaviour.h"
+#include "planner/graph/style.h"
 #include "planner/pipeline/order_times.h"
 #include "planner/pipeline/pass_order.h"
 #include "tests/planner/known_models.h"

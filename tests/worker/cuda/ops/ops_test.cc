@@ -373,7 +373,7 @@ TEST_P(CudaOpsTest, ComputesWhatTheCpuDoes) {
     }
   }
   summary.Print(precision);
-  for (int kind = 0; kind < kNumOpKinds; ++kind) {
+  for (int kind = 0; kind < kNumExecutedOpKinds; ++kind) {
     const auto op = static_cast<OpKind>(kind);
     const bool is_elsewhere =
         IsCollective(op) || IsTransfer(op) ||

@@ -3,8 +3,8 @@
 // workers compute. Other frameworks are described by data: each field has a key
 // of the same name (planner/evaluate/behaviour_keys.h, docs/evaluate.md).
 
-#ifndef MILLRACE_PLANNER_COST_FRAMEWORK_BEHAVIOUR_H_
-#define MILLRACE_PLANNER_COST_FRAMEWORK_BEHAVIOUR_H_
+#ifndef MILLRACE_PLANNER_GRAPH_STYLE_H_
+#define MILLRACE_PLANNER_GRAPH_STYLE_H_
 
 #include <cstdint>
 
@@ -118,4 +118,4 @@ struct Implementation {
 
 }  // namespace millrace
 
-#endif  // MILLRACE_PLANNER_COST_FRAMEWORK_BEHAVIOUR_H_
+#endif  // MILLRACE_PLANNER_GRAPH_STYLE_H_

@@ -1,0 +1,110 @@
+#include "planner/graph/layer_graph.h"
+
+#include <utility>
+
+#include "planner/graph/layer_writer.h"
+#include "planner/program/workspace.h"
+
+namespace millrace {
+namespace {
+
+// The head as frameworks compute it: logits of all tokens, then the loss in
+// passes over them.
+void WriteWholeLoss(LayerWriter& writer) {
+  const ModelSpec& model = writer.model();
+  const int64_t tokens = writer.tokens();
+  const int64_t vocab_rows = model.vocab_size / writer.layout().tensor;
+  writer.Linear(Piece::kProduct, {.tokens = tokens,
+                                  .out = vocab_rows,
+                                  .in = model.hidden,
+                                  .low_precision = false});
+  writer.GatherStatistics();
+  const double bytes =
+      writer.style().logit_bytes * AsDouble(tokens * vocab_rows);
+  constexpr int32_t kLaunches = 4;
+  writer.Traffic(OpKind::kElementwise, Piece::kProduct, bytes, bytes,
+                 kLaunches);
+}
+
+// Nothing of the ends is recomputed but logits that were not kept.
+Layout WithoutRecompute(Layout layout) {
+  layout.recompute = Recompute::kNone;
+  return layout;
+}
+
+}  // namespace
+
+LayerKind KindOfLayer(const ModelSpec& model, int64_t layer) {
+  return layer < model.num_dense_layers() ? LayerKind::kDense
+                                          : LayerKind::kExperts;
+}
+
+LayerGraph GraphOfLayer(const ModelSpec& model, const Layout& layout,
+                        LayerKind kind, const Implementation& style) {
+  LayerWriter writer(model, layout, style);
+  WriteAttention(writer);
+  if (kind == LayerKind::kDense) {
+    WriteFeedForward(writer);
+  } else {
+    WriteExperts(writer);
+  }
+  return std::move(writer).Build();
+}
+
+LayerGraph GraphOfEmbedding(const ModelSpec& model, const Layout& layout,
+                            const Implementation& style) {
+  const Layout without_recompute = WithoutRecompute(layout);
+  LayerWriter writer(model, without_recompute, style);
+  writer.Embedding();
+  writer.LeaveTensor(Piece::kLast, model.hidden);
+  if (style.dropout) {
+    writer.Keep(Piece::kProduct, AsDouble(writer.norm_tokens() * model.hidden));
+  }
+  writer.Work(writer.element_bytes() *
+              AsDouble(writer.tokens() * model.hidden));
+  return std::move(writer).Build();
+}
+
+LayerGraph GraphOfHead(const ModelSpec& model, const Layout& layout,
+                       const Implementation& style) {
+  const Layout without_recompute = WithoutRecompute(layout);
+  LayerWriter writer(model, without_recompute, style);
+  const int64_t tokens = writer.tokens();
+  const int64_t gathered = tokens * model.hidden;
+  writer.KeepInput(AsDouble(writer.norm_tokens() * model.hidden));
+  writer.Norm(writer.norm_tokens());
+  writer.KeepElements(Piece::kNorm, AsDouble(gathered));
+  if (layout.tensor > 1 && style.sequence_parallel) {
+    writer.Collective(OpKind::kAllGather, Piece::kProduct, gathered);
+    writer.CollectiveBackward(OpKind::kReduceScatter, Phase::kInputGradient,
+                              gathered);
+  } else if (layout.tensor > 1) {
+    writer.CollectiveBackward(OpKind::kAllReduce, Phase::kInputGradient,
+                              gathered);
+  }
+  const int64_t vocab_rows = model.vocab_size / layout.tensor;
+  if (style.chunks_logits) {
+    writer.ChunkedLoss();
+    writer.Work(writer.element_bytes() *
+                AsDouble(ChunkTokens(layout.precision, tokens, vocab_rows) *
+                             vocab_rows +
+                         gathered));
+  } else {
+    WriteWholeLoss(writer);
+    writer.Work(style.logit_bytes * AsDouble(tokens * vocab_rows) +
+                writer.element_bytes() * AsDouble(gathered));
+  }
+  return std::move(writer).Build();
+}
+
+double StreamBytes(const ModelSpec& model, const Layout& layout,
+                   const Implementation& style) {
+  const int64_t tokens =
+      layout.micro_batch * model.sequence_length / layout.context;
+  const int64_t on_rank =
+      style.sequence_parallel ? tokens / layout.tensor : tokens;
+  return AsDouble(on_rank * model.hidden *
+                  DTypeBytes(ActivationType(layout.precision)));
+}
+
+}  // namespace millrace

@@ -1,0 +1,422 @@
+#include "planner/graph/layer_writer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "planner/program/workspace.h"
+
+namespace millrace {
+namespace {
+
+// Reads and writes of an element-wise op where each of its steps is a kernel of
+// its own, as a multiple of one pass: casts to fp32 and back, and temporaries.
+constexpr double kUnfusedPasses = 2.5;
+constexpr int32_t kUnfusedLaunches = 4;
+
+// Two scales for 16 elements of 4 bits (NVFP4), one for 32 of 8 bits (MXFP8).
+// The scales of whole tensors are not counted.
+constexpr double kFloat8Bytes = 1 + 1.0 / 32;
+constexpr double kFloat4Bytes = 0.5 + 1.0 / 16;
+
+}  // namespace
+
+LayerWriter::LayerWriter(const ModelSpec& model, const Layout& layout,
+                         const Implementation& style)
+    : model_(model),
+      layout_(layout),
+      style_(style),
+      tokens_(layout.micro_batch * model.sequence_length / layout.context),
+      shard_tokens_(tokens_ / layout.tensor),
+      norm_tokens_(style.sequence_parallel ? shard_tokens_ : tokens_),
+      activation_type_(ActivationType(layout.precision)),
+      element_bytes_(static_cast<double>(DTypeBytes(activation_type_))) {
+  constexpr size_t kForwardAndRecompute = 64, kOthers = 48;
+  graph_.ops.reserve(kForwardAndRecompute);
+  backward_.reserve(kOthers);
+  if (layout.recompute != Recompute::kNone) recompute_.reserve(kOthers);
+}
+
+bool LayerWriter::IsRecomputed(Piece piece) const {
+  const Recompute set = layout_.recompute;
+  if (set == Recompute::kNone) return false;
+  if (set == Recompute::kPolicy) return IsInPolicy(piece);
+  if (set == Recompute::kFull) {
+    return piece != Piece::kLast || style_.recomputes_whole_layer;
+  }
+  switch (piece) {
+    case Piece::kNorm:
+      return Has(set, Recompute::kNorm);
+    case Piece::kActivation:
+    case Piece::kExpertActivation:
+      return Has(set, Recompute::kActivation);
+    case Piece::kQkv:
+    case Piece::kRotary:
+    case Piece::kLatentProjection:
+      return Has(set, Recompute::kQkv);
+    case Piece::kAttention:
+    case Piece::kAttended:
+      return Has(set, Recompute::kAttention);
+    case Piece::kGateUp:
+    case Piece::kExpertProducts:
+      return Has(set, Recompute::kGateUp);
+    case Piece::kOutput:
+    case Piece::kOutputSum:
+      return Has(set, Recompute::kOutput);
+    case Piece::kExperts:
+      return Has(set, Recompute::kDispatch);
+    case Piece::kProduct:
+    case Piece::kSecondProduct:
+    case Piece::kLast:
+      return false;
+  }
+  CHECK(false) << "unknown piece " << static_cast<int>(piece);
+  return false;
+}
+
+bool LayerWriter::IsInPolicy(Piece piece) const {
+  const SelectiveRecompute& selective = style_.selective;
+  switch (piece) {
+    case Piece::kNorm:
+      return selective.norms;
+    case Piece::kActivation:
+      return selective.activation;
+    case Piece::kExpertActivation:
+      return selective.activation || selective.experts;
+    case Piece::kAttention:
+      return selective.attention;
+    case Piece::kLatentProjection:
+      return selective.latent_projections;
+    case Piece::kExperts:
+    case Piece::kExpertProducts:
+      return selective.experts;
+    case Piece::kRotary:
+    case Piece::kOutput:
+    case Piece::kSecondProduct:
+      return selective.every_second_product;
+    case Piece::kAttended:
+    case Piece::kQkv:
+    case Piece::kGateUp:
+    case Piece::kOutputSum:
+    case Piece::kProduct:
+    case Piece::kLast:
+      return false;
+  }
+  CHECK(false) << "unknown piece " << static_cast<int>(piece);
+  return false;
+}
+
+double LayerWriter::quantized_bytes() const {
+  return layout_.gemm_format == GemmFormat::kFloat4 ? kFloat4Bytes
+                                                    : kFloat8Bytes;
+}
+
+double LayerWriter::product_input_bytes() const {
+  return quantizes() && style_.keeps_quantized ? quantized_bytes()
+                                               : element_bytes_;
+}
+
+bool LayerWriter::in_graph() const {
+  return (part_ == LayerPart::kAttention && style_.graphs_attention) ||
+         (part_ == LayerPart::kRouter && style_.graphs_router);
+}
+
+void LayerWriter::Forward(Piece piece, OpKind kind,
+                          const OpAttributes& attributes, int32_t launches) {
+  graph_.ops.push_back({.kind = kind,
+                        .phase = Phase::kForward,
+                        .in_graph = in_graph(),
+                        .launches = launches,
+                        .attributes = attributes});
+  if (!IsRecomputed(piece)) return;
+  recompute_.push_back(graph_.ops.back());
+  recompute_.back().phase = Phase::kRecompute;
+}
+
+void LayerWriter::Backward(Phase phase, OpKind kind,
+                           const OpAttributes& attributes, int32_t launches) {
+  backward_.push_back({.kind = kind,
+                       .phase = phase,
+                       .in_graph = in_graph(),
+                       .launches = launches,
+                       .attributes = attributes});
+}
+
+void LayerWriter::Product(Piece piece, const LinearShape& shape) {
+  const bool low_precision = quantizes() && shape.low_precision;
+  const bool is_of_experts = part_ == LayerPart::kExperts;
+  const auto launches = static_cast<int32_t>(
+      is_of_experts && !style_.fuses_experts ? shape.count : 1);
+  const GemmFormat format =
+      low_precision ? layout_.gemm_format : GemmFormat::kAsStored;
+  const OpKind kind = is_of_experts   ? OpKind::kGroupedGemm
+                      : low_precision ? OpKind::kScaledGemm
+                                      : OpKind::kGemm;
+  const auto attributes = [&](const GemmAttributes& gemm) -> OpAttributes {
+    if (kind == OpKind::kGemm) return gemm;
+    return GroupedGemmAttributes{.m = gemm.m,
+                                 .n = gemm.n,
+                                 .k = gemm.k,
+                                 .count = shape.count,
+                                 .format = format,
+                                 .trans_a = gemm.trans_a,
+                                 .trans_b = gemm.trans_b};
+  };
+  const auto [tokens, out, in, count, is_low] = shape;
+  Forward(piece, kind,
+          attributes({.m = tokens, .n = out, .k = in, .trans_b = true}),
+          launches);
+  Backward(Phase::kWeightGradient, kind,
+           attributes({.m = out,
+                       .n = in,
+                       .k = tokens,
+                       .trans_a = true,
+                       .accumulate = !layout_.shards_gradients()}),
+           launches);
+  Backward(Phase::kInputGradient, kind,
+           attributes({.m = tokens, .n = in, .k = out}), launches);
+}
+
+void LayerWriter::Linear(Piece piece, const LinearShape& shape) {
+  Product(piece, shape);
+  if (!quantizes() || !shape.low_precision) return;
+  // Copies of x and of its transpose, then of the output's gradient. What made
+  // x writes them where ops are fused; gradients come from other products.
+  const bool apart = part_ == LayerPart::kExperts && !style_.fuses_experts;
+  const double copies = 2 * quantized_bytes();
+  const double x = AsDouble(shape.count * shape.tokens * shape.in);
+  const double d_y = AsDouble(shape.count * shape.tokens * shape.out);
+  const bool is_fused = style_.fused_elementwise && !apart;
+  const int64_t launches = apart ? shape.count : 1;
+  Traffic(OpKind::kQuantize, piece,
+          (copies + (is_fused ? 0 : element_bytes_)) * x,
+          (copies + element_bytes_) * d_y,
+          is_fused ? 0 : static_cast<int32_t>(launches));
+}
+
+AttentionAttributes LayerWriter::AttentionShape() const {
+  return {.num_sequences = layout_.micro_batch,
+          .sequence_length = model_.sequence_length / layout_.context,
+          .num_heads = model_.num_heads / layout_.tensor,
+          .num_kv_heads = model_.num_kv_heads / layout_.tensor,
+          .head_dim = model_.head_dim};
+}
+
+void LayerWriter::Attention() {
+  const AttentionAttributes shape = AttentionShape();
+  const Piece piece = Piece::kAttention;
+  if (style_.flash_attention && layout_.context == 1 &&
+      model_.mla.kv_rank == 0) {
+    Forward(piece, OpKind::kAttentionForward, shape);
+    Backward(Phase::kInputGradient, OpKind::kAttentionBackward, shape);
+    return;
+  }
+  const GeneralAttentionAttributes general{
+      .num_sequences = shape.num_sequences,
+      .num_heads = shape.num_heads,
+      .num_kv_heads = shape.num_kv_heads,
+      .query_tokens = shape.sequence_length,
+      .key_tokens = model_.sequence_length,
+      .head_dim = model_.head_dim,
+      .value_head_dim = model_.value_head_dim()};
+  if (style_.flash_attention) {
+    Forward(piece, OpKind::kGeneralAttentionForward, general);
+    Backward(Phase::kInputGradient, OpKind::kGeneralAttentionBackward, general);
+    return;
+  }
+  constexpr int32_t kLaunches = 2;  // Scores, and values weighed by them.
+  Forward(piece, OpKind::kUnfusedAttentionForward, general, kLaunches);
+  Backward(Phase::kInputGradient, OpKind::kUnfusedAttentionBackward, general,
+           kLaunches);
+}
+
+void LayerWriter::Rope(Piece piece) {
+  AttentionAttributes attributes = AttentionShape();
+  if (!style_.fused_elementwise || layout_.context > 1) {
+    const double rotated =
+        2 *
+        AsDouble(tokens_ * (attributes.num_heads + attributes.num_kv_heads) *
+                 attributes.head_dim);
+    Elementwise(OpKind::kElementwise, piece, rotated, rotated);
+    return;
+  }
+  attributes.rope_theta = model_.rope_theta;
+  Forward(piece, OpKind::kRope, attributes);
+  attributes.inverse = true;
+  Backward(Phase::kInputGradient, OpKind::kRope, attributes);
+}
+
+void LayerWriter::Swiglu(Piece piece, int64_t rows, int64_t width) {
+  if (!style_.fused_elementwise) {
+    const double elements = AsDouble(rows * width);
+    Elementwise(OpKind::kElementwise, piece, 3 * elements, 5 * elements);
+    return;
+  }
+  const ElementwiseAttributes attributes{.rows = rows, .cols = width};
+  Forward(piece, OpKind::kSwigluForward, attributes);
+  Backward(Phase::kInputGradient, OpKind::kSwigluBackward, attributes);
+}
+
+void LayerWriter::Norm(int64_t tokens) {
+  if (!style_.fused_elementwise) {
+    // Residual and block's output in, their sum and the norm out; backward the
+    // gradients of norm and stream and the norm's input in, the stream's out.
+    const double elements = AsDouble(tokens * model_.hidden);
+    Elementwise(OpKind::kElementwise, Piece::kNorm, 4 * elements, 4 * elements);
+    return;
+  }
+  NormAttributes attributes{.num_tokens = tokens,
+                            .hidden = model_.hidden,
+                            .epsilon = model_.norm_epsilon};
+  Forward(Piece::kNorm, OpKind::kResidualRmsNormForward, attributes);
+  attributes.accumulate = !layout_.shards_gradients();
+  Backward(Phase::kInputGradient, OpKind::kRmsNormBackward, attributes);
+}
+
+void LayerWriter::Embedding() {
+  VocabAttributes attributes{.num_tokens = tokens_,
+                             .hidden = model_.hidden,
+                             .vocab_rows = model_.vocab_size / layout_.tensor};
+  Forward(Piece::kProduct, OpKind::kEmbeddingForward, attributes);
+  attributes.accumulate = !layout_.shards_gradients();
+  Backward(Phase::kWeightGradient, OpKind::kEmbeddingBackward, attributes);
+}
+
+void LayerWriter::ChunkedLoss() {
+  const int64_t vocab_rows = model_.vocab_size / layout_.tensor;
+  VocabAttributes attributes{
+      .num_tokens = tokens_,
+      .hidden = model_.hidden,
+      .vocab_rows = vocab_rows,
+      .chunk_tokens = ChunkTokens(layout_.precision, tokens_, vocab_rows),
+      .token_scale =
+          1 / AsDouble(layout_.global_batch() * model_.sequence_length),
+      .loss_share = 1.0 / layout_.tensor};
+  const auto launches = static_cast<int32_t>(
+      (tokens_ + attributes.chunk_tokens - 1) / attributes.chunk_tokens);
+  const Piece piece = Piece::kProduct;
+  if (layout_.tensor == 1) {
+    attributes.accumulate = !layout_.shards_gradients();
+    Backward(Phase::kInputGradient, OpKind::kLinearCrossEntropy, attributes,
+             launches);
+    return;
+  }
+  // Between the statistics' exchange and the gradient, one chunk can be kept.
+  attributes.keeps_logits = layout_.precision == Precision::kBfloat16 &&
+                            attributes.chunk_tokens >= tokens_;
+  Forward(piece, OpKind::kCrossEntropyStats, attributes, launches);
+  attributes.accumulate = !layout_.shards_gradients();
+  Backward(Phase::kInputGradient, OpKind::kCrossEntropyGradient, attributes,
+           launches);
+  GatherStatistics();
+}
+
+void LayerWriter::GatherStatistics() {
+  if (layout_.tensor == 1) return;
+  constexpr int64_t kStatistics = 3;
+  Forward(Piece::kProduct, OpKind::kAllGather,
+          CollectiveAttributes{
+              .group = Group::kTensor,
+              .num_elements = kStatistics * tokens_ * layout_.tensor,
+              .dtype = DType::kFloat32});
+}
+
+void LayerWriter::Traffic(OpKind kind, Piece piece, double forward_bytes,
+                          double backward_bytes, int32_t launches) {
+  Forward(piece, kind, TrafficAttributes{.bytes = forward_bytes}, launches);
+  if (backward_bytes <= 0) return;
+  Backward(Phase::kInputGradient, kind,
+           TrafficAttributes{.bytes = backward_bytes}, launches);
+}
+
+void LayerWriter::Elementwise(OpKind kind, Piece piece, double forward_elements,
+                              double backward_elements) {
+  const bool is_fused = style_.fused_elementwise;
+  const double bytes = element_bytes_ * (is_fused ? 1 : kUnfusedPasses);
+  Traffic(kind, piece, bytes * forward_elements, bytes * backward_elements,
+          is_fused ? 1 : kUnfusedLaunches);
+}
+
+CollectiveAttributes LayerWriter::TensorCollective(int64_t elements) const {
+  return {.group = Group::kTensor,
+          .num_elements = elements,
+          .dtype = activation_type_};
+}
+
+void LayerWriter::Collective(OpKind kind, Piece piece, int64_t elements) {
+  Forward(piece, kind, TensorCollective(elements));
+}
+
+void LayerWriter::CollectiveBackward(OpKind kind, Phase phase,
+                                     int64_t elements) {
+  Backward(phase, kind, TensorCollective(elements));
+}
+
+void LayerWriter::Exchange(OpKind kind, Piece piece, double elements) {
+  Forward(piece, kind, ExchangeAttributes{.bytes = elements * element_bytes_});
+}
+
+void LayerWriter::ExchangeBackward(OpKind kind, double elements) {
+  Backward(Phase::kInputGradient, kind,
+           ExchangeAttributes{.bytes = elements * element_bytes_});
+}
+
+void LayerWriter::ExpertExchange(Piece piece, double elements) {
+  const ExchangeAttributes exchange{
+      .bytes = elements * element_bytes_,
+      .experts_per_row =
+          style_.sends_tokens_once ? model_.moe.experts_per_token : 0};
+  Forward(piece, OpKind::kExpertExchange, exchange);
+  Backward(Phase::kInputGradient, OpKind::kExpertExchange, exchange);
+}
+
+void LayerWriter::EnterTensor(Piece piece, int64_t width) {
+  if (layout_.tensor == 1) return;
+  const int64_t elements = tokens_ * width;
+  if (!style_.sequence_parallel) {
+    CollectiveBackward(OpKind::kAllReduce, Phase::kInputGradient, elements);
+    return;
+  }
+  Collective(OpKind::kAllGather, piece, elements);
+  CollectiveBackward(OpKind::kReduceScatter, Phase::kInputGradient, elements);
+  if (style_.keeps_gathered) return;
+  // Kept as shards and gathered again: a rank then holds 1 / tensor of it
+  // between the passes.
+  CollectiveBackward(OpKind::kAllGather, Phase::kWeightGradient, elements);
+}
+
+void LayerWriter::LeaveTensor(Piece piece, int64_t width) {
+  if (layout_.tensor == 1) return;
+  const int64_t elements = tokens_ * width;
+  if (!style_.sequence_parallel) {
+    Collective(OpKind::kAllReduce, piece, elements);
+    return;
+  }
+  Collective(OpKind::kReduceScatter, piece, elements);
+  CollectiveBackward(OpKind::kAllGather, Phase::kInputGradient, elements);
+}
+
+void LayerWriter::Keep(Piece piece, double bytes) {
+  (IsRecomputed(piece) ? recomputed_bytes_ : kept_bytes_) += bytes;
+}
+
+void LayerWriter::KeepNormed(int64_t width) {
+  const bool is_whole = style_.keeps_gathered;
+  Keep(Piece::kNorm, AsDouble((is_whole ? tokens_ : norm_tokens_) * width) *
+                         product_input_bytes());
+}
+
+void LayerWriter::Work(double bytes) {
+  block_bytes_ = std::max(block_bytes_, bytes);
+}
+
+LayerGraph LayerWriter::Build() && {
+  graph_.ops.insert(graph_.ops.end(), recompute_.begin(), recompute_.end());
+  graph_.ops.insert(graph_.ops.end(), backward_.rbegin(), backward_.rend());
+  graph_.activation_bytes = std::llround(kept_bytes_);
+  graph_.working_bytes = std::llround(recomputed_bytes_ + block_bytes_);
+  return std::move(graph_);
+}
+
+}  // namespace millrace

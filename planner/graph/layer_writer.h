@@ -1,0 +1,182 @@
+// Writes a LayerGraph. Each function states one op of the forward pass. The
+// writer adds its recompute and its backward ops, by rules that depend on the
+// op kind alone. Internal to planner/graph.
+
+#ifndef MILLRACE_PLANNER_GRAPH_LAYER_WRITER_H_
+#define MILLRACE_PLANNER_GRAPH_LAYER_WRITER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/graph/layer_graph.h"
+
+namespace millrace {
+
+inline double AsDouble(int64_t value) { return static_cast<double>(value); }
+
+// The piece of a layer that an op belongs to. Recompute chooses by pieces.
+enum class Piece : uint8_t {
+  kNorm,
+  kActivation,
+  kExpertActivation,
+  kRotary,
+  kAttention,
+  kAttended,  // Attention's output. All else that attention keeps: kAttention.
+  kLatentProjection,
+  kExperts,         // From the router to the inner projections.
+  kExpertProducts,  // The inner projections.
+  kQkv,             // With the gather over the tensor axis before it.
+  kGateUp,          // With the gather over the tensor axis before it.
+  kOutput,          // Attention's product, and the stream that it is added to.
+  kOutputSum,       // Over the tensor axis.
+  kProduct,         // All other products.
+  // See SelectiveRecompute::every_second_product.
+  kSecondProduct,
+  kLast,  // Nothing in the layer's backward pass reads its output.
+};
+
+// The part of a layer that an op is in. Styles differ by part.
+enum class LayerPart : uint8_t { kOther, kAttention, kRouter, kExperts };
+
+// A product x [tokens, in] -> [tokens, out] of one rank, `count` alike.
+struct LinearShape {
+  int64_t tokens, out, in;
+  int64_t count = 1;
+  bool low_precision = true;  // Whether Layout::gemm_format applies.
+};
+
+class LayerWriter {
+ public:
+  LayerWriter(const ModelSpec& model, const Layout& layout,
+              const Implementation& style);
+
+  const ModelSpec& model() const { return model_; }
+  const Layout& layout() const { return layout_; }
+  const Implementation& style() const { return style_; }
+
+  // Tokens of a micro-batch on one context rank. The others are those of them
+  // that a rank has where the tensor axis shares them: in norms (if the style
+  // shares tokens there) and before experts.
+  int64_t tokens() const { return tokens_; }
+  int64_t norm_tokens() const { return norm_tokens_; }
+  int64_t shard_tokens() const { return shard_tokens_; }
+  double element_bytes() const { return element_bytes_; }
+
+  // The ops added from here on belong to `part`.
+  void Begin(LayerPart part) { part_ = part; }
+
+  // Whether the backward pass recomputes the piece.
+  bool IsRecomputed(Piece piece) const;
+  // Whether it recomputes every second product, as SelectiveRecompute says.
+  bool RecomputesSecondProducts() const {
+    return layout_.recompute == Recompute::kPolicy &&
+           style_.selective.every_second_product;
+  }
+
+  // A product, and the copies that it reads where Layout::gemm_format has
+  // fewer bits. Backward: the products for both gradients.
+  void Linear(Piece piece, const LinearShape& shape);
+  // Causal attention of this rank's queries.
+  void Attention();
+  // Rotary positions of query and key.
+  void Rope(Piece piece);
+  void Swiglu(Piece piece, int64_t rows, int64_t width);
+  // The norm of `tokens` rows of the stream, plus a block's output.
+  void Norm(int64_t tokens);
+  void Embedding();
+  // Head and loss in chunks of tokens. One tensor rank does all of it in the
+  // backward pass, by one op.
+  void ChunkedLoss();
+  // The statistics or losses of each token from every tensor rank, in fp32.
+  void GatherStatistics();
+
+  // Passes over memory that move so many bytes, in a framework's own kernels.
+  void Traffic(OpKind kind, Piece piece, double forward_bytes,
+               double backward_bytes, int32_t launches = 1);
+  // An op that makes one pass over so many elements, in and out, where ops are
+  // fused.
+  void Elementwise(OpKind kind, Piece piece, double forward_elements,
+                   double backward_elements);
+
+  // Collectives over the tensor axis, in the forward pass and where it is
+  // recomputed. Backward collectives are stated by CollectiveBackward().
+  void Collective(OpKind kind, Piece piece, int64_t elements);
+  void CollectiveBackward(OpKind kind, Phase phase, int64_t elements);
+  // Collectives and exchanges that no worker has, over other axes. A backward
+  // count of zero: none.
+  void Exchange(OpKind kind, Piece piece, double elements);
+  void ExchangeBackward(OpKind kind, double elements);
+  // So many elements to the ranks of their experts, or back. Backward: the
+  // gradients' opposite way.
+  void ExpertExchange(Piece piece, double elements);
+
+  // [norm_tokens, width] -> [tokens, width] over the tensor axis before a
+  // block's products, those of `piece`.
+  void EnterTensor(Piece piece, int64_t width);
+  // [tokens, width] summed over the tensor axis -> [norm_tokens, width].
+  void LeaveTensor(Piece piece, int64_t width);
+
+  // The layer's input, which recompute never drops.
+  void KeepInput(double elements) { kept_bytes_ += elements * element_bytes_; }
+  // Bytes that the backward pass reads. They live only while it runs if `piece`
+  // is recomputed.
+  void Keep(Piece piece, double bytes);
+  void KeepElements(Piece piece, double elements) {
+    Keep(piece, elements * element_bytes_);
+  }
+  // A norm's output, as products of the tensor axis keep it.
+  void KeepNormed(int64_t width);
+  // Bytes of an element that products read and nothing else does.
+  double product_input_bytes() const;
+
+  // Bytes that live only while a block is computed: the largest block's count.
+  void Work(double bytes);
+
+  LayerGraph Build() &&;
+
+ private:
+  bool quantizes() const {
+    return layout_.gemm_format != GemmFormat::kAsStored;
+  }
+  double quantized_bytes() const;
+  bool in_graph() const;
+  // Whether SelectiveRecompute names the piece.
+  bool IsInPolicy(Piece piece) const;
+
+  // An op of the forward pass, repeated where `piece` is recomputed.
+  void Forward(Piece piece, OpKind kind, const OpAttributes& attributes,
+               int32_t launches = 1);
+  // An op that follows from the latest forward op. Of several, the last stated
+  // runs first.
+  void Backward(Phase phase, OpKind kind, const OpAttributes& attributes,
+                int32_t launches = 1);
+  void Product(Piece piece, const LinearShape& shape);
+
+  AttentionAttributes AttentionShape() const;
+  CollectiveAttributes TensorCollective(int64_t elements) const;
+
+  const ModelSpec& model_;
+  const Layout& layout_;
+  const Implementation& style_;
+  const int64_t tokens_;
+  const int64_t shard_tokens_;
+  const int64_t norm_tokens_;
+  const DType activation_type_;
+  const double element_bytes_;
+  LayerPart part_ = LayerPart::kOther;
+  LayerGraph graph_;
+  std::vector<LayerOp> recompute_;
+  std::vector<LayerOp> backward_;  // In the order of the forward pass.
+  double kept_bytes_ = 0;
+  double recomputed_bytes_ = 0;
+  double block_bytes_ = 0;
+};
+
+// Each writes the ops from the layer's residual stream to what is added to it.
+void WriteAttention(LayerWriter& writer);
+void WriteFeedForward(LayerWriter& writer);
+void WriteExperts(LayerWriter& writer);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_GRAPH_LAYER_WRITER_H_

@@ -1,0 +1,282 @@
+#include "planner/graph/layer_graph.h"
+
+#include <variant>
+
+#include "gtest/gtest.h"
+#include "planner/program/op_table.h"
+#include "planner/program/op_work.h"
+#include "tests/planner/known_models.h"
+
+namespace millrace {
+namespace {
+
+// Sums over the ops of one phase.
+template <typename Value>
+double SumOf(const LayerGraph& graph, Phase phase, const Value& value_of) {
+  double sum = 0;
+  for (const LayerOp& op : graph.ops) {
+    if (op.phase == phase) sum += value_of(op);
+  }
+  return sum;
+}
+
+OpWork WorkOfOp(const LayerOp& op) {
+  return WorkOf({.precision = Precision::kBfloat16}, op.kind, op.attributes);
+}
+
+double GemmFlops(const LayerGraph& graph, Phase phase) {
+  return SumOf(graph, phase, [](const LayerOp& op) {
+    const bool is_product = op.kind == OpKind::kGemm ||
+                            op.kind == OpKind::kGroupedGemm ||
+                            op.kind == OpKind::kScaledGemm;
+    return is_product ? WorkOfOp(op).flops : 0;
+  });
+}
+
+double AttentionFlops(const LayerGraph& graph) {
+  return SumOf(graph, Phase::kForward, [](const LayerOp& op) {
+    const bool is_attention = op.kind == OpKind::kAttentionForward ||
+                              op.kind == OpKind::kGeneralAttentionForward;
+    return is_attention ? WorkOfOp(op).flops : 0;
+  });
+}
+
+double ElementwiseBytes(const LayerGraph& graph, Phase phase) {
+  return SumOf(graph, phase, [](const LayerOp& op) {
+    return op.kind == OpKind::kElementwise ? WorkOfOp(op).bytes : 0;
+  });
+}
+
+double TensorBytes(const LayerGraph& graph) {
+  double bytes = 0;
+  for (const LayerOp& op : graph.ops) {
+    if (const auto* a = std::get_if<CollectiveAttributes>(&op.attributes)) {
+      bytes += static_cast<double>(a->num_elements * DTypeBytes(a->dtype));
+    }
+  }
+  return bytes;
+}
+
+double ExchangeBytes(const LayerGraph& graph, OpKind kind) {
+  double bytes = 0;
+  for (const LayerOp& op : graph.ops) {
+    if (op.kind == kind)
+      bytes += std::get<ExchangeAttributes>(op.attributes).bytes;
+  }
+  return bytes;
+}
+
+// Goal: a token costs what CountTokenFlops says, whatever the kind of model.
+// Method: sum of all layers and the head on one rank, each gradient of the
+// inputs and of the weights costing what the forward pass does.
+TEST(GraphOfLayerTest, CostsTheFlopsOfActiveParameters) {
+  for (const ModelSpec& model :
+       {Llama3_8B(), Gpt3_175B(), Nemotron4_15B(), Mixtral8x7B(),
+        Qwen3_30B_A3B(), DeepSeekV3(), Moonlight16B()}) {
+    const Layout layout{.precision = Precision::kBfloat16};
+    double attention = 0;
+    double products[3] = {};
+    const Phase phases[3] = {Phase::kForward, Phase::kInputGradient,
+                             Phase::kWeightGradient};
+    for (int64_t layer = 0; layer <= model.num_layers; ++layer) {
+      const LayerGraph graph =
+          layer == model.num_layers
+              ? GraphOfHead(model, layout, {.chunks_logits = false})
+              : GraphOfLayer(model, layout, KindOfLayer(model, layer), {});
+      attention += AttentionFlops(graph);
+      for (int i = 0; i < 3; ++i) products[i] += GemmFlops(graph, phases[i]);
+    }
+    const TokenFlops flops = CountTokenFlops(model);
+    const auto tokens = static_cast<double>(model.sequence_length);
+    // Norms have parameters and no product.
+    for (const double product : products) {
+      EXPECT_NEAR(product / (flops.linear * tokens / 3), 1, 1e-4);
+    }
+    EXPECT_NEAR(attention / (flops.attention_causal * tokens / 3), 1, 1e-12);
+  }
+}
+
+// Goal: sharding divides the work and adds nothing. Method: ranks of a layout
+// cut by tensor, context and expert axes do together what one rank does, as far
+// as the axis cuts it.
+TEST(GraphOfLayerTest, ShardsDivideTheWork) {
+  const ModelSpec model = Qwen3_30B_A3B();
+  const Layout whole{.precision = Precision::kBfloat16};
+  Layout cut = whole;
+  cut.tensor = 2;
+  cut.context = 4;
+  cut.data = 4;
+  cut.expert = 32;
+  const LayerGraph one = GraphOfLayer(model, whole, LayerKind::kExperts, {});
+  const LayerGraph part = GraphOfLayer(model, cut, LayerKind::kExperts, {});
+  EXPECT_DOUBLE_EQ(GemmFlops(part, Phase::kForward) * 8,
+                   GemmFlops(one, Phase::kForward));
+  EXPECT_DOUBLE_EQ(AttentionFlops(part) * 8, AttentionFlops(one));
+
+  // Keys and values of a whole sequence, once forward and twice back.
+  const double key_values = 2.0 * 4096 * (2 * 2 * 128);
+  EXPECT_DOUBLE_EQ(ExchangeBytes(part, OpKind::kContextRing), 3 * key_values);
+  // Each of the rank's 512 tokens for eight experts there and back, twice.
+  const double exchanged = 2.0 * 512 * 8 * 2048;
+  EXPECT_DOUBLE_EQ(ExchangeBytes(part, OpKind::kExpertExchange), 4 * exchanged);
+  // Attention gathers and scatters; experts work on the tensor shares.
+  EXPECT_DOUBLE_EQ(TensorBytes(part), 5 * 2.0 * 1024 * 2048);
+  cut.expert = 16;
+  cut.expert_tensor = 2;
+  const LayerGraph joined = GraphOfLayer(model, cut, LayerKind::kExperts, {});
+  EXPECT_DOUBLE_EQ(GemmFlops(joined, Phase::kForward),
+                   GemmFlops(part, Phase::kForward));
+  EXPECT_DOUBLE_EQ(TensorBytes(joined),
+                   5 * 2.0 * 1024 * 2048 + 4 * 2 * exchanged);
+
+  Implementation once;
+  once.sends_tokens_once = true;
+  const LayerGraph fewer = GraphOfLayer(model, cut, LayerKind::kExperts, once);
+  EXPECT_DOUBLE_EQ(ExchangeBytes(fewer, OpKind::kExpertExchange),
+                   ExchangeBytes(joined, OpKind::kExpertExchange));
+  for (const LayerOp& op : fewer.ops) {
+    if (op.kind != OpKind::kExpertExchange) continue;
+    EXPECT_EQ(std::get<ExchangeAttributes>(op.attributes).experts_per_row, 8);
+  }
+}
+
+// Goal: experts that multiply one by one are as many kernels, with their copies
+// of a low precision; graphs hold the attention or the router and nothing else.
+// Method: count kernels of Qwen3-30B's layer by implementation.
+TEST(GraphOfLayerTest, CountsKernelsOfExpertsAndGraphs) {
+  const ModelSpec model = Qwen3_30B_A3B();
+  const Layout layout{.data = 8,
+                      .expert = 8,
+                      .precision = Precision::kBfloat16,
+                      .gemm_format = GemmFormat::kFloat8};
+  auto kernels = [&](const Implementation& implementation, bool in_graph) {
+    const LayerGraph graph =
+        GraphOfLayer(model, layout, LayerKind::kExperts, implementation);
+    int64_t sum = 0;
+    for (const LayerOp& op : graph.ops) {
+      const bool is_kernel =
+          Describe(op.kind).profile != ProfileTable::kCommunication;
+      if (is_kernel && op.in_graph == in_graph) sum += op.launches;
+    }
+    return sum;
+  };
+  const Implementation together;
+  Implementation apart;
+  apart.fuses_experts = false;
+  // 16 experts, two products of three phases each, and copies of both operands.
+  EXPECT_EQ(kernels(apart, false) - kernels(together, false),
+            6 * (16 - 1) + 4 * 16);
+  EXPECT_EQ(kernels(together, true), 0);
+
+  Implementation graphs;
+  graphs.graphs_attention = true;
+  const int64_t attention = kernels(graphs, true);
+  EXPECT_GT(attention, 0);
+  graphs.graphs_router = true;
+  EXPECT_GT(kernels(graphs, true), attention);
+  EXPECT_EQ(kernels(graphs, true) + kernels(graphs, false),
+            kernels(together, false));
+}
+
+// Goal: clamps and biases of experts cost what PyTorch's operators read and
+// write, more where tokens' weights are fp32, and the clamps once more where
+// activations are computed again. Method: bytes beside those of the same layer
+// without, per element, counted by hand from the operators.
+TEST(GraphOfLayerTest, CountsBytesOfExpertBiases) {
+  const ModelSpec model = Qwen3_30B_A3B();
+  Layout layout{.data = 8, .expert = 8, .precision = Precision::kBfloat16};
+  const auto more = [&](Phase phase, Implementation implementation) {
+    const LayerGraph without =
+        GraphOfLayer(model, layout, LayerKind::kExperts, implementation);
+    implementation.adds_expert_biases = true;
+    const LayerGraph with =
+        GraphOfLayer(model, layout, LayerKind::kExperts, implementation);
+    return ElementwiseBytes(with, phase) - ElementwiseBytes(without, phase);
+  };
+  const double rows =
+      static_cast<double>(model.sequence_length * model.moe.experts_per_token);
+  const double half = rows * static_cast<double>(model.moe.expert_hidden);
+  const double returned = rows * static_cast<double>(model.hidden);
+  Implementation implementation;
+  EXPECT_DOUBLE_EQ(more(Phase::kForward, implementation),
+                   16 * half + 12 * returned);
+  EXPECT_DOUBLE_EQ(more(Phase::kInputGradient, implementation),
+                   30 * half + 16 * returned);
+  EXPECT_DOUBLE_EQ(more(Phase::kRecompute, implementation), 0);
+  implementation.sends_tokens_once = true;
+  EXPECT_DOUBLE_EQ(more(Phase::kForward, implementation),
+                   16 * half + 28 * returned);
+  EXPECT_DOUBLE_EQ(more(Phase::kInputGradient, implementation),
+                   30 * half + 40 * returned);
+  layout.recompute = Recompute::kPolicy;
+  EXPECT_DOUBLE_EQ(more(Phase::kRecompute, implementation), 16 * half);
+}
+
+// Goal: kept activations are those of the literature. Method: bytes a layer of
+// Korthikanti et al. (2022), table 2, with its dropout and without flash, s
+// tokens, b sequences, h hidden, a heads, t tensor ranks.
+TEST(GraphOfLayerTest, KeepsThePublishedActivations) {
+  ModelSpec model = Gpt3_175B();
+  Implementation megatron;
+  megatron.flash_attention = false;
+  megatron.dropout = true;
+  megatron.selective = {.norms = false, .activation = false, .attention = true};
+  const double sbh = 2048.0 * 12288;
+  const double scores = 5 * 96 * 2048.0 / 12288;
+  for (const int32_t tensor : {1, 8}) {
+    Layout layout{.tensor = tensor, .precision = Precision::kBfloat16};
+    const auto kept = [&] {
+      return static_cast<double>(
+          GraphOfLayer(model, layout, LayerKind::kDense, megatron)
+              .activation_bytes);
+    };
+    layout.recompute = Recompute::kNone;
+    megatron.sequence_parallel = true;
+    EXPECT_DOUBLE_EQ(kept(), sbh * (34 + scores) / tensor);
+    megatron.sequence_parallel = false;
+    EXPECT_DOUBLE_EQ(kept(), sbh * (10 + (24 + scores) / tensor));
+    layout.recompute = Recompute::kFull;
+    EXPECT_DOUBLE_EQ(kept(), 2 * sbh);
+    layout.recompute = Recompute::kPolicy;
+    megatron.sequence_parallel = true;
+    EXPECT_DOUBLE_EQ(kept(), sbh * 34 / tensor);
+  }
+}
+
+// Goal: recompute does again what it drops and nothing else. Method: FLOPs of
+// the recompute phase and bytes kept, for what each setting means.
+TEST(GraphOfLayerTest, RecomputeDoesAgainWhatItDrops) {
+  const ModelSpec model = DeepSeekV3();
+  Layout layout{.precision = Precision::kBfloat16};
+  Implementation implementation;
+  const auto work = [&] {
+    return GraphOfLayer(model, layout, LayerKind::kExperts, implementation);
+  };
+  const LayerGraph none = work();
+  EXPECT_EQ(GemmFlops(none, Phase::kRecompute), 0);
+
+  layout.recompute = Recompute::kCheap;
+  const LayerGraph selective = work();
+  EXPECT_EQ(GemmFlops(selective, Phase::kRecompute), 0);
+  EXPECT_LT(selective.activation_bytes, none.activation_bytes);
+  EXPECT_GT(selective.working_bytes, none.working_bytes);
+
+  implementation.selective.latent_projections = true;
+  layout.recompute = Recompute::kPolicy;
+  const LayerGraph latent = work();
+  EXPECT_DOUBLE_EQ(GemmFlops(latent, Phase::kRecompute),
+                   2.0 * 4096 * 128 * (192 * 1536 + 256 * 512));
+  EXPECT_LT(latent.activation_bytes, selective.activation_bytes);
+
+  layout.recompute = Recompute::kFull;
+  const LayerGraph full = work();
+  EXPECT_EQ(full.activation_bytes, 2 * 4096 * 7168);
+  EXPECT_LT(GemmFlops(full, Phase::kRecompute),
+            GemmFlops(full, Phase::kForward));
+  implementation.recomputes_whole_layer = true;
+  EXPECT_DOUBLE_EQ(GemmFlops(work(), Phase::kRecompute),
+                   GemmFlops(full, Phase::kForward));
+}
+
+}  // namespace
+}  // namespace millrace
