@@ -23,6 +23,7 @@ constexpr BehaviourKey kBehaviourKeys[] = {
     {"context_ring", &Implementation::context_ring},
     {"selective", &Implementation::selective},
     {"recomputes_whole_layer", &Implementation::recomputes_whole_layer},
+    {"recomputes_stream", &Implementation::recomputes_stream},
     {"keeps_gathered", &Implementation::keeps_gathered},
     {"keeps_quantized", &Implementation::keeps_quantized},
     {"sends_tokens_once", &Implementation::sends_tokens_once},

@@ -40,9 +40,10 @@ LayerKind KindOfLayer(const ModelSpec& model, int64_t layer) {
 }
 
 LayerGraph GraphOfLayer(const ModelSpec& model, const Layout& layout,
-                        LayerKind kind, const Implementation& style) {
+                        LayerKind kind, const Implementation& style,
+                        StreamInput input) {
   LayerWriter writer(model, layout, style);
-  WriteAttention(writer);
+  WriteAttention(writer, input);
   if (kind == LayerKind::kDense) {
     WriteFeedForward(writer);
   } else {
@@ -75,12 +76,13 @@ LayerGraph GraphOfHead(const ModelSpec& model, const Layout& layout,
   writer.Norm(writer.norm_tokens());
   writer.KeepElements(Piece::kNorm, AsDouble(gathered));
   if (layout.tensor > 1 && style.sequence_parallel) {
-    writer.Collective(OpKind::kAllGather, Piece::kProduct, gathered);
-    writer.CollectiveBackward(OpKind::kReduceScatter, Phase::kInputGradient,
-                              gathered);
+    writer.Collective(LayerStep::kGather, OpKind::kAllGather, Piece::kProduct,
+                      gathered);
+    writer.CollectiveBackward(LayerStep::kGather, OpKind::kReduceScatter,
+                              Phase::kInputGradient, gathered);
   } else if (layout.tensor > 1) {
-    writer.CollectiveBackward(OpKind::kAllReduce, Phase::kInputGradient,
-                              gathered);
+    writer.CollectiveBackward(LayerStep::kGather, OpKind::kAllReduce,
+                              Phase::kInputGradient, gathered);
   }
   const int64_t vocab_rows = model.vocab_size / layout.tensor;
   if (style.chunks_logits) {

@@ -21,10 +21,29 @@ namespace millrace {
 enum class LayerKind : uint8_t { kDense, kExperts };
 LayerKind KindOfLayer(const ModelSpec& model, int64_t layer);
 
+// A layer consists of two blocks. Each adds its output to the residual stream.
+enum class LayerBlock : uint8_t { kAttention, kFeedForward };
+
+// What an op, or the forward op that it follows from, does for its block.
+enum class LayerStep : uint8_t {
+  kNorm,
+  kGather,      // The norm's output, over the tensor axis.
+  kInner,       // The product of the gathered norm: query, key and value, or
+                // gate and up.
+  kRope,        // Rotary positions, in place.
+  kAttend,      // Attention.
+  kActivation,  // Of the feed-forward block.
+  kOuter,       // The product that gives the block's output.
+  kReduce,      // Its sum over the tensor axis.
+  kOther,       // All else. Such steps are plan only, or of the model's ends.
+};
+
 struct LayerOp {
   OpKind kind;
   // kForward, kRecompute, kInputGradient or kWeightGradient.
   Phase phase;
+  LayerBlock block = LayerBlock::kAttention;
+  LayerStep step = LayerStep::kOther;
   // Its kernels belong to a CUDA graph of the layer, so the host does not
   // launch them one by one.
   bool in_graph = false;
@@ -34,8 +53,9 @@ struct LayerOp {
 };
 
 struct LayerGraph {
-  // The forward pass in order, then what is recomputed in order, then the
-  // backward pass from the last op to the first.
+  // The forward pass in order, then the blocks from the last to the first. For
+  // each, first what its backward pass needs recomputed, in order, then its
+  // backward ops from the last forward op to the first.
   std::vector<LayerOp> ops;
   // The bytes that the forward pass of one micro-batch keeps for the backward
   // pass.
@@ -44,10 +64,16 @@ struct LayerGraph {
   int64_t working_bytes = 0;
 };
 
+// The stream that a layer reads is the sum of its residual and of the output of
+// the block before, which the layer's first norm adds. Where a stage starts
+// there is no such output: the stream comes whole.
+enum class StreamInput : uint8_t { kSum, kWhole };
+
 // `layout` must pass ValidatePlannedLayout() (planner/cost/layer_work.h). The
 // layer recomputes what Layout::recompute says.
 LayerGraph GraphOfLayer(const ModelSpec& model, const Layout& layout,
-                        LayerKind kind, const Implementation& style);
+                        LayerKind kind, const Implementation& style,
+                        StreamInput input = StreamInput::kSum);
 // The embedding, and its sum over the tensor axis.
 LayerGraph GraphOfEmbedding(const ModelSpec& model, const Layout& layout,
                             const Implementation& style);

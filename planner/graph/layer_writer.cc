@@ -122,25 +122,35 @@ bool LayerWriter::in_graph() const {
          (part_ == LayerPart::kRouter && style_.graphs_router);
 }
 
+void LayerWriter::BeginBlock(LayerBlock block) {
+  block_ = block;
+  part_ = LayerPart::kOther;
+  feed_forward_recompute_ = recompute_.size();
+  feed_forward_backward_ = backward_.size();
+}
+
+LayerOp LayerWriter::MakeOp(Phase phase, OpKind kind,
+                            const OpAttributes& attributes,
+                            int32_t launches) const {
+  return {.kind = kind,
+          .phase = phase,
+          .block = block_,
+          .step = step_,
+          .in_graph = in_graph(),
+          .launches = launches,
+          .attributes = attributes};
+}
+
 void LayerWriter::Forward(Piece piece, OpKind kind,
                           const OpAttributes& attributes, int32_t launches) {
-  graph_.ops.push_back({.kind = kind,
-                        .phase = Phase::kForward,
-                        .in_graph = in_graph(),
-                        .launches = launches,
-                        .attributes = attributes});
+  graph_.ops.push_back(MakeOp(Phase::kForward, kind, attributes, launches));
   if (!IsRecomputed(piece)) return;
-  recompute_.push_back(graph_.ops.back());
-  recompute_.back().phase = Phase::kRecompute;
+  recompute_.push_back(MakeOp(Phase::kRecompute, kind, attributes, launches));
 }
 
 void LayerWriter::Backward(Phase phase, OpKind kind,
                            const OpAttributes& attributes, int32_t launches) {
-  backward_.push_back({.kind = kind,
-                       .phase = phase,
-                       .in_graph = in_graph(),
-                       .launches = launches,
-                       .attributes = attributes});
+  backward_.push_back(MakeOp(phase, kind, attributes, launches));
 }
 
 void LayerWriter::Product(Piece piece, const LinearShape& shape) {
@@ -179,6 +189,11 @@ void LayerWriter::Product(Piece piece, const LinearShape& shape) {
 }
 
 void LayerWriter::Linear(Piece piece, const LinearShape& shape) {
+  const bool is_inner = piece == Piece::kQkv || piece == Piece::kGateUp;
+  const bool is_outer = piece == Piece::kOutput || piece == Piece::kLast;
+  step_ = is_inner   ? LayerStep::kInner
+          : is_outer ? LayerStep::kOuter
+                     : LayerStep::kOther;
   Product(piece, shape);
   if (!quantizes() || !shape.low_precision) return;
   // Copies of x and of its transpose, then of the output's gradient. What made
@@ -204,6 +219,7 @@ AttentionAttributes LayerWriter::AttentionShape() const {
 }
 
 void LayerWriter::Attention() {
+  step_ = LayerStep::kAttend;
   const AttentionAttributes shape = AttentionShape();
   const Piece piece = Piece::kAttention;
   if (style_.flash_attention && layout_.context == 1 &&
@@ -241,6 +257,7 @@ void LayerWriter::Rope(Piece piece) {
     Elementwise(OpKind::kElementwise, piece, rotated, rotated);
     return;
   }
+  step_ = LayerStep::kRope;
   attributes.rope_theta = model_.rope_theta;
   Forward(piece, OpKind::kRope, attributes);
   attributes.inverse = true;
@@ -253,28 +270,56 @@ void LayerWriter::Swiglu(Piece piece, int64_t rows, int64_t width) {
     Elementwise(OpKind::kElementwise, piece, 3 * elements, 5 * elements);
     return;
   }
+  step_ = LayerStep::kActivation;
   const ElementwiseAttributes attributes{.rows = rows, .cols = width};
   Forward(piece, OpKind::kSwigluForward, attributes);
   Backward(Phase::kInputGradient, OpKind::kSwigluBackward, attributes);
 }
 
-void LayerWriter::Norm(int64_t tokens) {
-  if (!style_.fused_elementwise) {
-    // Residual and block's output in, their sum and the norm out; backward the
-    // gradients of norm and stream and the norm's input in, the stream's out.
-    const double elements = AsDouble(tokens * model_.hidden);
-    Elementwise(OpKind::kElementwise, Piece::kNorm, 4 * elements, 4 * elements);
-    return;
-  }
-  NormAttributes attributes{.num_tokens = tokens,
+void LayerWriter::Norm(int64_t tokens, StreamInput input) {
+  const auto bytes_of = [&](double passes) -> TrafficAttributes {
+    return {.bytes = element_bytes_ * kUnfusedPasses * passes *
+                     AsDouble(tokens * model_.hidden)};
+  };
+  const bool is_fused = style_.fused_elementwise;
+  const int32_t launches = is_fused ? 1 : kUnfusedLaunches;
+  const NormAttributes norm{.num_tokens = tokens,
                             .hidden = model_.hidden,
                             .epsilon = model_.norm_epsilon};
-  Forward(Piece::kNorm, OpKind::kResidualRmsNormForward, attributes);
-  attributes.accumulate = !layout_.shards_gradients();
-  Backward(Phase::kInputGradient, OpKind::kRmsNormBackward, attributes);
+  // The residual and the block's output in, their sum and the norm out.
+  const auto add = [&](Phase phase, StreamInput stream) {
+    const bool adds = stream == StreamInput::kSum;
+    const OpKind kind = !is_fused ? OpKind::kElementwise
+                        : adds    ? OpKind::kResidualRmsNormForward
+                                  : OpKind::kRmsNormForward;
+    const OpAttributes attributes =
+        is_fused ? OpAttributes(norm) : bytes_of(adds ? 4 : 2);
+    (phase == Phase::kForward ? graph_.ops : recompute_)
+        .push_back(MakeOp(phase, kind, attributes, launches));
+  };
+  step_ = LayerStep::kNorm;
+  add(Phase::kForward, input);
+  if (IsRecomputed(Piece::kNorm)) {
+    // The sum was kept, unless attention's output is recomputed as well.
+    const bool adds_again =
+        style_.recomputes_stream ||
+        (block_ == LayerBlock::kFeedForward && IsRecomputed(Piece::kOutput));
+    add(Phase::kRecompute,
+        adds_again ? StreamInput::kSum : StreamInput::kWhole);
+  }
+  // The gradients of norm and stream and the norm's input in, the stream's out.
+  if (!is_fused) {
+    Backward(Phase::kInputGradient, OpKind::kElementwise, bytes_of(4),
+             launches);
+    return;
+  }
+  NormAttributes backward = norm;
+  backward.accumulate = !layout_.shards_gradients();
+  Backward(Phase::kInputGradient, OpKind::kRmsNormBackward, backward);
 }
 
 void LayerWriter::Embedding() {
+  step_ = LayerStep::kOther;
   VocabAttributes attributes{.num_tokens = tokens_,
                              .hidden = model_.hidden,
                              .vocab_rows = model_.vocab_size / layout_.tensor};
@@ -284,6 +329,7 @@ void LayerWriter::Embedding() {
 }
 
 void LayerWriter::ChunkedLoss() {
+  step_ = LayerStep::kOther;
   const int64_t vocab_rows = model_.vocab_size / layout_.tensor;
   VocabAttributes attributes{
       .num_tokens = tokens_,
@@ -314,6 +360,7 @@ void LayerWriter::ChunkedLoss() {
 
 void LayerWriter::GatherStatistics() {
   if (layout_.tensor == 1) return;
+  step_ = LayerStep::kOther;
   constexpr int64_t kStatistics = 3;
   Forward(Piece::kProduct, OpKind::kAllGather,
           CollectiveAttributes{
@@ -324,6 +371,7 @@ void LayerWriter::GatherStatistics() {
 
 void LayerWriter::Traffic(OpKind kind, Piece piece, double forward_bytes,
                           double backward_bytes, int32_t launches) {
+  step_ = LayerStep::kOther;
   Forward(piece, kind, TrafficAttributes{.bytes = forward_bytes}, launches);
   if (backward_bytes <= 0) return;
   Backward(Phase::kInputGradient, kind,
@@ -344,12 +392,15 @@ CollectiveAttributes LayerWriter::TensorCollective(int64_t elements) const {
           .dtype = activation_type_};
 }
 
-void LayerWriter::Collective(OpKind kind, Piece piece, int64_t elements) {
+void LayerWriter::Collective(LayerStep step, OpKind kind, Piece piece,
+                             int64_t elements) {
+  step_ = step;
   Forward(piece, kind, TensorCollective(elements));
 }
 
-void LayerWriter::CollectiveBackward(OpKind kind, Phase phase,
+void LayerWriter::CollectiveBackward(LayerStep step, OpKind kind, Phase phase,
                                      int64_t elements) {
+  step_ = step;
   Backward(phase, kind, TensorCollective(elements));
 }
 
@@ -373,28 +424,34 @@ void LayerWriter::ExpertExchange(Piece piece, double elements) {
 
 void LayerWriter::EnterTensor(Piece piece, int64_t width) {
   if (layout_.tensor == 1) return;
+  constexpr LayerStep kStep = LayerStep::kGather;
   const int64_t elements = tokens_ * width;
   if (!style_.sequence_parallel) {
-    CollectiveBackward(OpKind::kAllReduce, Phase::kInputGradient, elements);
+    CollectiveBackward(kStep, OpKind::kAllReduce, Phase::kInputGradient,
+                       elements);
     return;
   }
-  Collective(OpKind::kAllGather, piece, elements);
-  CollectiveBackward(OpKind::kReduceScatter, Phase::kInputGradient, elements);
+  Collective(kStep, OpKind::kAllGather, piece, elements);
+  CollectiveBackward(kStep, OpKind::kReduceScatter, Phase::kInputGradient,
+                     elements);
   if (style_.keeps_gathered) return;
   // Kept as shards and gathered again: a rank then holds 1 / tensor of it
   // between the passes.
-  CollectiveBackward(OpKind::kAllGather, Phase::kWeightGradient, elements);
+  CollectiveBackward(kStep, OpKind::kAllGather, Phase::kWeightGradient,
+                     elements);
 }
 
 void LayerWriter::LeaveTensor(Piece piece, int64_t width) {
   if (layout_.tensor == 1) return;
+  constexpr LayerStep kStep = LayerStep::kReduce;
   const int64_t elements = tokens_ * width;
   if (!style_.sequence_parallel) {
-    Collective(OpKind::kAllReduce, piece, elements);
+    Collective(kStep, OpKind::kAllReduce, piece, elements);
     return;
   }
-  Collective(OpKind::kReduceScatter, piece, elements);
-  CollectiveBackward(OpKind::kAllGather, Phase::kInputGradient, elements);
+  Collective(kStep, OpKind::kReduceScatter, piece, elements);
+  CollectiveBackward(kStep, OpKind::kAllGather, Phase::kInputGradient,
+                     elements);
 }
 
 void LayerWriter::Keep(Piece piece, double bytes) {
@@ -412,8 +469,22 @@ void LayerWriter::Work(double bytes) {
 }
 
 LayerGraph LayerWriter::Build() && {
-  graph_.ops.insert(graph_.ops.end(), recompute_.begin(), recompute_.end());
-  graph_.ops.insert(graph_.ops.end(), backward_.rbegin(), backward_.rend());
+  const auto append_recompute = [&](size_t begin, size_t end) {
+    graph_.ops.insert(graph_.ops.end(), recompute_.begin() + begin,
+                      recompute_.begin() + end);
+  };
+  const auto append_backward = [&](size_t begin, size_t end) {
+    graph_.ops.insert(graph_.ops.end(), backward_.rend() - end,
+                      backward_.rend() - begin);
+  };
+  // The feed-forward block reads attention's output. Where that is recomputed,
+  // so is all of attention that its recompute needs, and at that time.
+  const size_t first =
+      IsRecomputed(Piece::kOutput) ? 0 : feed_forward_recompute_;
+  append_recompute(first, recompute_.size());
+  append_backward(feed_forward_backward_, backward_.size());
+  append_recompute(0, first);
+  append_backward(0, feed_forward_backward_);
   graph_.activation_bytes = std::llround(kept_bytes_);
   graph_.working_bytes = std::llround(recomputed_bytes_ + block_bytes_);
   return std::move(graph_);

@@ -62,7 +62,8 @@ class LayerWriter {
   int64_t shard_tokens() const { return shard_tokens_; }
   double element_bytes() const { return element_bytes_; }
 
-  // The ops added from here on belong to `part`.
+  // The ops added from here on belong to this block, or to this part of it.
+  void BeginBlock(LayerBlock block);
   void Begin(LayerPart part) { part_ = part; }
 
   // Whether the backward pass recomputes the piece.
@@ -81,8 +82,9 @@ class LayerWriter {
   // Rotary positions of query and key.
   void Rope(Piece piece);
   void Swiglu(Piece piece, int64_t rows, int64_t width);
-  // The norm of `tokens` rows of the stream, plus a block's output.
-  void Norm(int64_t tokens);
+  // The norm of `tokens` rows of the stream, which is the sum of the residual
+  // and a block's output unless it comes whole.
+  void Norm(int64_t tokens, StreamInput input = StreamInput::kSum);
   void Embedding();
   // Head and loss in chunks of tokens. One tensor rank does all of it in the
   // backward pass, by one op.
@@ -100,8 +102,9 @@ class LayerWriter {
 
   // Collectives over the tensor axis, in the forward pass and where it is
   // recomputed. Backward collectives are stated by CollectiveBackward().
-  void Collective(OpKind kind, Piece piece, int64_t elements);
-  void CollectiveBackward(OpKind kind, Phase phase, int64_t elements);
+  void Collective(LayerStep step, OpKind kind, Piece piece, int64_t elements);
+  void CollectiveBackward(LayerStep step, OpKind kind, Phase phase,
+                          int64_t elements);
   // Collectives and exchanges that no worker has, over other axes. A backward
   // count of zero: none.
   void Exchange(OpKind kind, Piece piece, double elements);
@@ -143,6 +146,8 @@ class LayerWriter {
   // Whether SelectiveRecompute names the piece.
   bool IsInPolicy(Piece piece) const;
 
+  LayerOp MakeOp(Phase phase, OpKind kind, const OpAttributes& attributes,
+                 int32_t launches) const;
   // An op of the forward pass, repeated where `piece` is recomputed.
   void Forward(Piece piece, OpKind kind, const OpAttributes& attributes,
                int32_t launches = 1);
@@ -163,17 +168,21 @@ class LayerWriter {
   const int64_t norm_tokens_;
   const DType activation_type_;
   const double element_bytes_;
+  LayerBlock block_ = LayerBlock::kAttention;
   LayerPart part_ = LayerPart::kOther;
+  LayerStep step_ = LayerStep::kOther;
   LayerGraph graph_;
   std::vector<LayerOp> recompute_;
-  std::vector<LayerOp> backward_;  // In the order of the forward pass.
+  std::vector<LayerOp> backward_;      // In the order of the forward pass.
+  size_t feed_forward_recompute_ = 0;  // Where the last block's ops begin.
+  size_t feed_forward_backward_ = 0;
   double kept_bytes_ = 0;
   double recomputed_bytes_ = 0;
   double block_bytes_ = 0;
 };
 
 // Each writes the ops from the layer's residual stream to what is added to it.
-void WriteAttention(LayerWriter& writer);
+void WriteAttention(LayerWriter& writer, StreamInput input);
 void WriteFeedForward(LayerWriter& writer);
 void WriteExperts(LayerWriter& writer);
 

@@ -128,15 +128,16 @@ void WriteScores(LayerWriter& writer) {
 
 }  // namespace
 
-void WriteAttention(LayerWriter& writer) {
+void WriteAttention(LayerWriter& writer, StreamInput input) {
   const ModelSpec& model = writer.model();
   const int64_t tokens = writer.tokens();
   const double normed = AsDouble(writer.norm_tokens() * model.hidden);
   const int64_t attended = LocalHeads(writer) * model.value_head_dim();
 
+  writer.BeginBlock(LayerBlock::kAttention);
   writer.Begin(LayerPart::kAttention);
   writer.KeepInput(normed);
-  writer.Norm(writer.norm_tokens());
+  writer.Norm(writer.norm_tokens(), input);
   if (model.mla.kv_rank > 0) {
     WriteLatentProjections(writer);
   } else {

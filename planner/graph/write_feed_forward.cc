@@ -73,7 +73,7 @@ void WriteExpertBiases(LayerWriter& writer, Piece activation, int64_t rows,
 void WriteFeedForward(LayerWriter& writer) {
   const ModelSpec& model = writer.model();
   const double normed = AsDouble(writer.norm_tokens() * model.hidden);
-  writer.Begin(LayerPart::kOther);
+  writer.BeginBlock(LayerBlock::kFeedForward);
   writer.KeepElements(Piece::kOutput, normed);  // The stream.
   writer.Norm(writer.norm_tokens());
   writer.KeepNormed(model.hidden);
@@ -90,6 +90,7 @@ void WriteExperts(LayerWriter& writer) {
   const Layout& layout = writer.layout();
   const int64_t tokens = writer.shard_tokens();
   const double stream = AsDouble(tokens * model.hidden);
+  writer.BeginBlock(LayerBlock::kFeedForward);
   writer.Begin(LayerPart::kRouter);
   writer.KeepElements(Piece::kOutput, stream);
   writer.Norm(tokens);
@@ -125,9 +126,10 @@ void WriteExperts(LayerWriter& writer) {
                        2 * AsDouble(received), 2 * AsDouble(received));
   }
   if (layout.expert_tensor > 1) {
-    writer.Collective(OpKind::kAllGather, Piece::kExperts, received);
-    writer.CollectiveBackward(OpKind::kReduceScatter, Phase::kInputGradient,
-                              received);
+    writer.Collective(LayerStep::kOther, OpKind::kAllGather, Piece::kExperts,
+                      received);
+    writer.CollectiveBackward(LayerStep::kOther, OpKind::kReduceScatter,
+                              Phase::kInputGradient, received);
   }
   writer.Keep(Piece::kExperts,
               AsDouble(received) * writer.product_input_bytes());
@@ -141,9 +143,10 @@ void WriteExperts(LayerWriter& writer) {
 
   // And back, to be weighed and summed.
   if (layout.expert_tensor > 1) {
-    writer.Collective(OpKind::kReduceScatter, Piece::kLast, received);
-    writer.CollectiveBackward(OpKind::kAllGather, Phase::kInputGradient,
-                              received);
+    writer.Collective(LayerStep::kOther, OpKind::kReduceScatter, Piece::kLast,
+                      received);
+    writer.CollectiveBackward(LayerStep::kOther, OpKind::kAllGather,
+                              Phase::kInputGradient, received);
   }
   if (sorts) {
     writer.Elementwise(OpKind::kPermuteTokens, Piece::kLast,

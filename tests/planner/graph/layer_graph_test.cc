@@ -1,11 +1,17 @@
 #include "planner/graph/layer_graph.h"
 
+#include <map>
+#include <string>
 #include <variant>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "planner/lower/graph.h"
 #include "planner/program/op_table.h"
 #include "planner/program/op_work.h"
 #include "tests/planner/known_models.h"
+#include "tests/planner/planner_testing.h"
 
 namespace millrace {
 namespace {
@@ -276,6 +282,93 @@ TEST(GraphOfLayerTest, RecomputeDoesAgainWhatItDrops) {
   implementation.recomputes_whole_layer = true;
   EXPECT_DOUBLE_EQ(GemmFlops(work(), Phase::kRecompute),
                    GemmFlops(full, Phase::kForward));
+}
+
+// How often a list has each op, by its text.
+using OpCounts = std::map<std::string, int>;
+
+void Count(OpKind kind, Phase phase, const OpAttributes& attributes,
+           OpCounts* counts) {
+  ++(*counts)[absl::StrCat(PhaseName(phase), " ", OpKindName(kind), " ",
+                           AttributesToString(attributes))];
+}
+
+// The ops of a stage's graph whose names begin with one of these.
+OpCounts OpsNamed(const Graph& graph,
+                  const std::vector<std::string>& prefixes) {
+  OpCounts counts;
+  for (const auto* ops : {&graph.forward, &graph.backward}) {
+    for (const GraphOp& op : *ops) {
+      for (const std::string& prefix : prefixes) {
+        if (!absl::StartsWith(op.name, prefix)) continue;
+        Count(op.kind, op.phase, op.attributes, &counts);
+      }
+    }
+  }
+  return counts;
+}
+
+OpCounts OpsOf(const LayerGraph& graph) {
+  OpCounts counts;
+  for (const LayerOp& op : graph.ops) {
+    Count(op.kind, op.phase, op.attributes, &counts);
+  }
+  return counts;
+}
+
+void ExpectProgramsHaveTheOps(const ModelSpec& model, const Layout& layout) {
+  SCOPED_TRACE(LayoutToString(layout));
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    const Graph graph = BuildTrainingGraph(model, layout, stage);
+    Layout on_stage = layout;
+    on_stage.recompute = layout.recompute_of(stage);
+    const LayerRange layers = StageLayers(model, layout, stage);
+    for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
+      const StreamInput input =
+          layer == layers.begin ? StreamInput::kWhole : StreamInput::kSum;
+      EXPECT_EQ(
+          OpsNamed(graph, {absl::StrCat("layers.", layer, "/")}),
+          OpsOf(GraphOfLayer(model, on_stage, LayerKind::kDense, {}, input)))
+          << layer;
+    }
+    if (stage == 0) {
+      EXPECT_EQ(OpsNamed(graph, {"embedding"}),
+                OpsOf(GraphOfEmbedding(model, layout, {})));
+    }
+    if (stage + 1 == layout.pipeline) {
+      EXPECT_EQ(OpsNamed(graph, {"final_norm", "head/"}),
+                OpsOf(GraphOfHead(model, layout, {})));
+    }
+  }
+}
+
+// Goal: what is planned is what workers run: the ops of our own style are those
+// of Programs. Method: kind, phase and attributes of every op of each layer and
+// end, over the layouts that planner tests sweep in both precisions, and
+// layouts of large models with all sets that are recomputed.
+TEST(GraphOfLayerTest, HasTheOpsOfPrograms) {
+  for (const Precision precision :
+       {Precision::kFloat32, Precision::kBfloat16}) {
+    for (Layout layout : TestLayouts(precision)) {
+      ExpectProgramsHaveTheOps(TestModel(), layout);
+    }
+  }
+  for (ModelSpec model : {Llama3_8B(), Llama3_405B()}) {
+    model.num_layers = 6;
+    for (const int32_t tensor : {1, 2, 4}) {
+      for (int set = 0; set < static_cast<int>(Recompute::kFull); ++set) {
+        Layout layout{.pipeline = 2,
+                      .tensor = tensor,
+                      .micro_batch = 2,
+                      .num_microbatches = 4,
+                      .precision = Precision::kBfloat16,
+                      .recompute = static_cast<Recompute>(set)};
+        if (!ValidateLayout(model, layout, layout.global_batch()).ok())
+          continue;
+        ExpectProgramsHaveTheOps(model, layout);
+      }
+    }
+  }
 }
 
 }  // namespace
