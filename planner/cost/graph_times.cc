@@ -2,14 +2,13 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
-#include "planner/lower/graph.h"
+#include "planner/graph/layer_graph.h"
 
 namespace millrace {
 namespace {
 
-void AddOp(const GraphOp& op, double seconds, bool is_forward,
-           GraphSeconds* sum) {
+void AddOp(const LayerOp& op, double seconds, GraphSeconds* sum) {
+  const bool is_forward = op.phase == Phase::kForward;
   if (IsCollective(op.kind)) {
     (is_forward ? sum->forward_comm : sum->backward_comm) += seconds;
   } else if (op.phase == Phase::kForward) {
@@ -50,29 +49,21 @@ bool HasGraph(const ModelSpec& model, const Layout& layout) {
 
 GraphCut SumGraph(const ModelSpec& model, const Layout& layout,
                   Recompute recompute, const CostModel& cost) {
-  // The second layer stands for all: the first one adds nothing to the stream
-  // that it reads.
-  ModelSpec two_layers = model;
-  two_layers.num_layers = 2;
   const Layout plain{.tensor = layout.tensor,
                      .micro_batch = layout.micro_batch,
                      .precision = layout.precision,
                      .recompute = recompute,
                      .copy_engines = layout.copy_engines};
-  const Graph graph = BuildTrainingGraph(two_layers, plain, 0);
-  GraphCut cut;
-  const auto add = [&](const GraphOp& op, bool is_forward) {
-    // The host lane loads ahead.
-    if (op.kind == OpKind::kLoadBatch || absl::StartsWith(op.name, "layers.0/"))
-      return;
-    GraphSeconds& sum = absl::StartsWith(op.name, "layers.1/")   ? cut.layer
-                        : absl::StartsWith(op.name, "embedding") ? cut.embedding
-                                                                 : cut.head;
-    AddOp(op, cost.Seconds(plain, op.kind, op.attributes), is_forward, &sum);
+  const auto sum_of = [&](const LayerGraph& graph) {
+    GraphSeconds sum;
+    for (const LayerOp& op : graph.ops) {
+      AddOp(op, cost.Seconds(plain, op.kind, op.attributes), &sum);
+    }
+    return sum;
   };
-  for (const GraphOp& op : graph.forward) add(op, /*is_forward=*/true);
-  for (const GraphOp& op : graph.backward) add(op, /*is_forward=*/false);
-  return cut;
+  return {.layer = sum_of(GraphOfLayer(model, plain, LayerKind::kDense, {})),
+          .embedding = sum_of(GraphOfEmbedding(model, plain, {})),
+          .head = sum_of(GraphOfHead(model, plain, {}))};
 }
 
 CutTimes TimesOf(const GraphCut& cut, double contention,

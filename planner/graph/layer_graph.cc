@@ -67,7 +67,7 @@ LayerGraph GraphOfEmbedding(const ModelSpec& model, const Layout& layout,
 }
 
 LayerGraph GraphOfHead(const ModelSpec& model, const Layout& layout,
-                       const Implementation& style) {
+                       const Implementation& style, LossUse use) {
   const Layout without_recompute = WithoutRecompute(layout);
   LayerWriter writer(model, without_recompute, style);
   const int64_t tokens = writer.tokens();
@@ -86,7 +86,7 @@ LayerGraph GraphOfHead(const ModelSpec& model, const Layout& layout,
   }
   const int64_t vocab_rows = model.vocab_size / layout.tensor;
   if (style.chunks_logits) {
-    writer.ChunkedLoss();
+    writer.ChunkedLoss(use);
     writer.Work(writer.element_bytes() *
                 AsDouble(ChunkTokens(layout.precision, tokens, vocab_rows) *
                              vocab_rows +

@@ -77,9 +77,12 @@ LayerGraph GraphOfLayer(const ModelSpec& model, const Layout& layout,
 // The embedding, and its sum over the tensor axis.
 LayerGraph GraphOfEmbedding(const ModelSpec& model, const Layout& layout,
                             const Implementation& style);
-// The final norm, the head and the loss.
+// The final norm, the head and the loss. Validation computes the loss alone, of
+// one micro-batch at a time; its list then has no backward ops of the loss.
+enum class LossUse : uint8_t { kTraining, kValidation };
 LayerGraph GraphOfHead(const ModelSpec& model, const Layout& layout,
-                       const Implementation& style);
+                       const Implementation& style,
+                       LossUse use = LossUse::kTraining);
 
 // Bytes of the residual stream of one micro-batch that a rank hands to the next
 // stage.

@@ -328,27 +328,38 @@ void LayerWriter::Embedding() {
   Backward(Phase::kWeightGradient, OpKind::kEmbeddingBackward, attributes);
 }
 
-void LayerWriter::ChunkedLoss() {
+void LayerWriter::ChunkedLoss(LossUse use) {
   step_ = LayerStep::kOther;
+  const bool trains = use == LossUse::kTraining;
   const int64_t vocab_rows = model_.vocab_size / layout_.tensor;
+  const int64_t num_sequences =
+      trains ? layout_.global_batch()
+             : int64_t{layout_.micro_batch} * layout_.data;
   VocabAttributes attributes{
       .num_tokens = tokens_,
       .hidden = model_.hidden,
       .vocab_rows = vocab_rows,
       .chunk_tokens = ChunkTokens(layout_.precision, tokens_, vocab_rows),
-      .token_scale =
-          1 / AsDouble(layout_.global_batch() * model_.sequence_length),
+      .token_scale = 1 / AsDouble(num_sequences * model_.sequence_length),
+      // Every tensor rank adds the loss of all tokens.
       .loss_share = 1.0 / layout_.tensor};
   const auto launches = static_cast<int32_t>(
       (tokens_ + attributes.chunk_tokens - 1) / attributes.chunk_tokens);
   const Piece piece = Piece::kProduct;
+  if (!trains) {
+    Forward(piece, OpKind::kCrossEntropyStats, attributes, launches);
+    GatherStatistics();
+    Forward(piece, OpKind::kCrossEntropyLoss, attributes);
+    return;
+  }
   if (layout_.tensor == 1) {
     attributes.accumulate = !layout_.shards_gradients();
     Backward(Phase::kInputGradient, OpKind::kLinearCrossEntropy, attributes,
              launches);
     return;
   }
-  // Between the statistics' exchange and the gradient, one chunk can be kept.
+  // Between the statistics' exchange and the gradient, the logits of one chunk
+  // can be kept. They are worth their memory where that is all of them.
   attributes.keeps_logits = layout_.precision == Precision::kBfloat16 &&
                             attributes.chunk_tokens >= tokens_;
   Forward(piece, OpKind::kCrossEntropyStats, attributes, launches);

@@ -88,7 +88,7 @@ class LayerWriter {
   void Embedding();
   // Head and loss in chunks of tokens. One tensor rank does all of it in the
   // backward pass, by one op.
-  void ChunkedLoss();
+  void ChunkedLoss(LossUse use);
   // The statistics or losses of each token from every tensor rank, in fp32.
   void GatherStatistics();
 

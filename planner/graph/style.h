@@ -46,9 +46,9 @@ struct Implementation {
   // Full recompute runs a layer to its end. False: it stops before the last
   // product, which the layer's backward pass does not need.
   bool recomputes_whole_layer = false;
-  // A norm that is recomputed adds up the residual stream again, which it reads.
-  // False: the sum was kept, and is added up again only where the block's
-  // output before it is recomputed too.
+  // A norm that is recomputed adds up the residual stream again, which it
+  // reads. False: the sum was kept, and is added up again only where the
+  // block's output before it is recomputed too.
   bool recomputes_stream = false;
   // Products keep what the tensor axis gathered for their weight gradients
   // (PyTorch's DTensor). False: they keep the rank's share and gather it again.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "planner/graph/layer_graph.h"
 #include "planner/lower/graph_blocks.h"
 #include "planner/lower/graph_builder.h"
 #include "planner/lower/graph_ends.h"
@@ -14,34 +15,53 @@
 namespace millrace {
 namespace {
 
-struct Layer {
-  AttentionBlock attention;
-  FeedForwardBlock feed_forward;
+// The ops of a stage's layers and ends (planner/graph).
+struct StageOps {
+  LayerGraph first_layer;
+  LayerGraph layer;
+  LayerGraph embedding;  // First stage only.
+  LayerGraph head;       // Last stage only.
 };
+
+StageOps OpsOfStage(const GraphBuilder& builder, LossUse use) {
+  Layout layout = builder.layout();
+  layout.recompute = layout.recompute_of(builder.stage());
+  const ModelSpec& model = builder.model();
+  const Implementation our_style;
+  StageOps ops{
+      .first_layer = GraphOfLayer(model, layout, LayerKind::kDense, our_style,
+                                  StreamInput::kWhole),
+      .layer = GraphOfLayer(model, layout, LayerKind::kDense, our_style)};
+  if (builder.is_first_stage()) {
+    ops.embedding = GraphOfEmbedding(model, layout, our_style);
+  }
+  if (builder.is_last_stage()) {
+    ops.head = GraphOfHead(model, layout, our_style, use);
+  }
+  return ops;
+}
 
 // What one micro-batch's forward pass leaves for its backward pass.
 struct ForwardPass {
   StageInput input;
-  std::vector<Layer> layers;
+  std::vector<LayerEmitter> layers;
   LossHead head;  // Last stage only.
 };
 
-ForwardPass EmitForward(GraphBuilder& builder, const LossOptions& loss) {
+ForwardPass EmitForward(GraphBuilder& builder, const StageOps& ops) {
   builder.EmitTo(&builder.graph().forward);
   ForwardPass pass;
-  pass.input = EmitStageInput(builder);
+  pass.input = EmitStageInput(builder, ops.embedding);
   ResidualStream stream{.residual = pass.input.stream};
   const LayerRange range =
       StageLayers(builder.model(), builder.layout(), builder.stage());
   for (int64_t layer = range.begin; layer < range.end; ++layer) {
-    Layer saved;
-    saved.attention =
-        EmitAttention(builder, layer, pass.input.document_starts, &stream);
-    saved.feed_forward = EmitFeedForward(builder, layer, &stream);
-    pass.layers.push_back(saved);
+    pass.layers.emplace_back(layer == range.begin ? ops.first_layer : ops.layer,
+                             layer, pass.input.document_starts);
+    pass.layers.back().EmitForward(builder, &stream);
   }
   if (builder.is_last_stage()) {
-    pass.head = EmitLossHead(builder, pass.input, stream, loss);
+    pass.head = EmitLossHead(builder, ops.head, pass.input, stream);
   } else {
     EmitSendToNext(builder, stream);
   }
@@ -57,30 +77,22 @@ bool ReducesEmbeddingEarly(const GraphBuilder& builder) {
   return builder.is_first_stage() && builder.layout().tensor == 1;
 }
 
-void EmitBackward(GraphBuilder& builder, const ForwardPass& pass,
-                  const LossOptions& loss) {
+void EmitBackward(GraphBuilder& builder, const StageOps& stage_ops,
+                  ForwardPass& pass) {
   std::vector<GraphOp>& ops = builder.graph().backward;
-  const Recompute recompute = builder.layout().recompute_of(builder.stage());
   builder.EmitTo(&ops);
   TensorId d_stream =
       builder.is_last_stage()
-          ? EmitLossHeadBackward(builder, pass.input, pass.head, loss)
+          ? EmitLossHeadBackward(builder, stage_ops.head, pass.input, pass.head)
           : EmitReceiveGradient(builder);
   for (size_t i = pass.layers.size(); i-- > 0;) {
     if (i == 0 && ReducesEmbeddingEarly(builder)) {
       builder.EmitDeferred();
       builder.HoldDeferred();
     }
-    Layer layer = pass.layers[i];
-    RecomputeForFeedForward(builder, recompute, pass.input.document_starts,
-                            &layer.attention, &layer.feed_forward);
-    d_stream = EmitFeedForwardBackward(builder, layer.feed_forward, d_stream);
-    RecomputeForAttention(builder, recompute, pass.input.document_starts,
-                          &layer.attention);
-    d_stream = EmitAttentionBackward(builder, layer.attention,
-                                     pass.input.document_starts, d_stream);
+    d_stream = pass.layers[i].EmitBackward(builder, d_stream);
     builder.LastDeferred().completes_bucket =
-        builder.BucketIndex(absl::StrCat("layers.", layer.attention.layer));
+        builder.BucketIndex(absl::StrCat("layers.", pass.layers[i].layer()));
   }
   // The first layer's first norm is the last to be differentiated.
   for (size_t i = ops.size(); i-- > 0;) {
@@ -88,14 +100,10 @@ void EmitBackward(GraphBuilder& builder, const ForwardPass& pass,
     ops[i].completes_bucket = builder.BucketIndex("norms");
     break;
   }
-  EmitStageInputBackward(builder, pass.input, d_stream);
+  EmitStageInputBackward(builder, stage_ops.embedding, pass.input, d_stream);
   InsertParameterGathers(builder, builder.graph().sharded.backward_parameters,
                          &ops);
   InsertGradientZeroing(builder, &ops);
-}
-
-double TokenScale(const ModelSpec& model, int64_t num_sequences) {
-  return 1.0 / static_cast<double>(num_sequences * model.sequence_length);
 }
 
 }  // namespace
@@ -113,11 +121,9 @@ Graph BuildTrainingGraph(const ModelSpec& model, const Layout& layout,
   builder.EmitTo(&builder.graph().prologue);
   EmitZeroScalars(builder);
   EmitGatherParameters(builder);
-  const LossOptions loss{
-      .token_scale = TokenScale(model, layout.global_batch()),
-      .forward_only = false};
-  const ForwardPass pass = EmitForward(builder, loss);
-  EmitBackward(builder, pass, loss);
+  const StageOps ops = OpsOfStage(builder, LossUse::kTraining);
+  ForwardPass pass = EmitForward(builder, ops);
+  EmitBackward(builder, ops, pass);
   EmitOptimizer(builder);
   return std::move(builder).Build();
 }
@@ -129,9 +135,8 @@ Graph BuildValidationGraph(const ModelSpec& model, const Layout& layout,
   builder.EmitTo(&builder.graph().prologue);
   EmitZeroScalars(builder);
   EmitGatherParameters(builder);
-  EmitForward(builder, {.token_scale = TokenScale(
-                            model, int64_t{layout.micro_batch} * layout.data),
-                        .forward_only = true});
+  const StageOps ops = OpsOfStage(builder, LossUse::kValidation);
+  EmitForward(builder, ops);
   builder.EmitTo(&builder.graph().epilogue);
   EmitReduceScalars(builder);
   return std::move(builder).Build();

@@ -1,11 +1,16 @@
-// The two blocks of a transformer layer. Each forward function returns what its
-// backward function needs. Internal to planner/lower/graph*.
+// Gives the ops of a layer (planner/graph) their names and tensors. Internal to
+// planner/lower/graph*.
 
 #ifndef MILLRACE_PLANNER_LOWER_GRAPH_BLOCKS_H_
 #define MILLRACE_PLANNER_LOWER_GRAPH_BLOCKS_H_
 
+#include <array>
 #include <cstdint>
+#include <span>
+#include <string>
 
+#include "absl/strings/string_view.h"
+#include "planner/graph/layer_graph.h"
 #include "planner/lower/graph_builder.h"
 
 namespace millrace {
@@ -17,52 +22,57 @@ struct ResidualStream {
   TensorId delta = -1;
 };
 
-struct AttentionBlock {
-  int64_t layer;
-  SavedNorm norm;
-  Weight qkv_weight;
-  Weight output_weight;
-  TensorId qkv;  // After the rotation.
-  TensorId attended;
-  TensorId lse;
+// Emits one layer. The backward pass finds the tensors that the forward pass
+// left, or those that were recomputed.
+class LayerEmitter {
+ public:
+  // Borrows `graph`, the layer's ops.
+  LayerEmitter(const LayerGraph& graph, int64_t layer, TensorId document_starts)
+      : graph_(&graph), layer_(layer), document_starts_(document_starts) {}
+
+  int64_t layer() const { return layer_; }
+
+  // Emits the forward pass and advances `stream` by the layer.
+  void EmitForward(GraphBuilder& builder, ResidualStream* stream);
+  // Emits what is recomputed and the backward pass. Gradient of the stream
+  // after the layer -> of the stream before it, both [S, H]. Weight gradients
+  // stay deferred where they can hide communication that is yet to come: the
+  // caller emits the last ones.
+  TensorId EmitBackward(GraphBuilder& builder, TensorId d_stream);
+
+ private:
+  // The tensors of a block that later ops read.
+  struct Block {
+    SavedNorm norm;
+    Weight inner_weight;
+    Weight outer_weight;
+    TensorId input = -1;        // The norm's output, gathered.
+    TensorId inner = -1;        // Of the inner product; query and key rotated.
+    TensorId lse = -1;          // Of attention.
+    TensorId outer_input = -1;  // What attention or the activation gave.
+  };
+  Block& BlockOf(const LayerOp& op) {
+    return blocks_[static_cast<size_t>(op.block)];
+  }
+  // "layers.2/attention/recompute/norm".
+  std::string NameOf(const LayerOp& op, absl::string_view name) const;
+
+  void AddWeights(GraphBuilder& builder, LayerBlock block);
+  // Forward or recompute.
+  void EmitForwardOp(GraphBuilder& builder, const LayerOp& op);
+  // `ops` are the backward ops of one block.
+  TensorId EmitBlockBackward(GraphBuilder& builder,
+                             std::span<const LayerOp> ops, TensorId d_stream);
+  // The gradient of what attention or the activation read.
+  TensorId EmitMiddleBackward(GraphBuilder& builder, const LayerOp& op,
+                              TensorId d_output);
+
+  const LayerGraph* graph_;
+  int64_t layer_;
+  TensorId document_starts_;
+  std::array<Block, 2> blocks_;  // By LayerBlock.
+  ResidualStream stream_{.residual = -1};
 };
-
-struct FeedForwardBlock {
-  int64_t layer;
-  SavedNorm norm;
-  Weight gate_up_weight;
-  Weight down_weight;
-  TensorId gate_up;
-  TensorId activation;
-};
-
-// Both advance `stream` by their block.
-AttentionBlock EmitAttention(GraphBuilder& builder, int64_t layer,
-                             TensorId document_starts, ResidualStream* stream);
-FeedForwardBlock EmitFeedForward(GraphBuilder& builder, int64_t layer,
-                                 ResidualStream* stream);
-
-// Before the backward function of each block: computes again what the set names
-// of what it reads, from what was kept or is made anew too, and at first from
-// what the layer's first norm kept of the stream; the blocks then name the new
-// tensors. What follows from attention's output is made before the feed-forward
-// block, the rest of the attention block as late as can be.
-void RecomputeForFeedForward(GraphBuilder& builder, Recompute set,
-                             TensorId document_starts,
-                             AttentionBlock* attention,
-                             FeedForwardBlock* feed_forward);
-void RecomputeForAttention(GraphBuilder& builder, Recompute set,
-                           TensorId document_starts, AttentionBlock* block);
-
-// Gradient of the stream after the block -> of the stream before it, both
-// [S, H]. Weight gradients stay deferred where they can hide communication that
-// is yet to come: the caller emits the last ones.
-TensorId EmitAttentionBackward(GraphBuilder& builder,
-                               const AttentionBlock& block,
-                               TensorId document_starts, TensorId d_stream);
-TensorId EmitFeedForwardBackward(GraphBuilder& builder,
-                                 const FeedForwardBlock& block,
-                                 TensorId d_stream);
 
 }  // namespace millrace
 

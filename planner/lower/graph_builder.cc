@@ -196,126 +196,89 @@ GraphOp& GraphBuilder::Emit(GraphOp op) {
   return ops_->back();
 }
 
-TensorId GraphBuilder::EmitLinear(const std::string& name, TensorId x,
-                                  const Weight& weight, Phase phase) {
-  const TensorId y = AddTensor(name, {shapes_.num_tokens, weight.rows});
-  Emit({.kind = OpKind::kGemm,
-        .phase = phase,
-        .name = name,
-        .attributes = GemmAttributes{.m = shapes_.num_tokens,
-                                     .n = weight.rows,
-                                     .k = weight.cols,
-                                     .trans_b = true},
-        .inputs = {x, ParameterOf(weight, phase)},
-        .outputs = {y}});
+GraphOp& GraphBuilder::Emit(std::string name, const LayerOp& op,
+                            std::vector<TensorId> inputs,
+                            std::vector<TensorId> outputs) {
+  return Emit({.kind = op.kind,
+               .phase = op.phase,
+               .name = std::move(name),
+               .attributes = op.attributes,
+               .inputs = std::move(inputs),
+               .outputs = std::move(outputs)});
+}
+
+TensorId GraphBuilder::EmitLinear(const std::string& name, const LayerOp& op,
+                                  TensorId x, const Weight& weight) {
+  const TensorId y = AddOutput(name, op, 0);
+  Emit(name, op, {x, ParameterOf(weight, op.phase)}, {y});
   return y;
 }
 
-TensorId GraphBuilder::EmitInputGradient(const std::string& name, TensorId d_y,
+TensorId GraphBuilder::EmitInputGradient(const std::string& name,
+                                         const LayerOp& op, TensorId d_y,
                                          const Weight& weight) {
-  const GemmAttributes attributes{
-      .m = shapes_.num_tokens, .n = weight.cols, .k = weight.rows};
-  const TensorId d_x = AddOutput(name, OpKind::kGemm, attributes);
-  Emit({.kind = OpKind::kGemm,
-        .phase = Phase::kInputGradient,
-        .name = name,
-        .attributes = attributes,
-        .inputs = {d_y, weight.backward_parameter},
-        .outputs = {d_x}});
+  const TensorId d_x = AddOutput(name, op, 0);
+  Emit(name, op, {d_y, weight.backward_parameter}, {d_x});
   return d_x;
 }
 
-GraphOp GraphBuilder::WeightGradient(const std::string& name, TensorId d_y,
-                                     TensorId x, const Weight& weight) const {
-  return {.kind = OpKind::kGemm,
-          .phase = Phase::kWeightGradient,
-          .name = name,
-          .attributes = GemmAttributes{.m = weight.rows,
-                                       .n = weight.cols,
-                                       .k = shapes_.num_tokens,
-                                       .trans_a = true,
-                                       .accumulate = accumulates_in_place()},
+GraphOp GraphBuilder::WeightGradient(std::string name, const LayerOp& op,
+                                     TensorId d_y, TensorId x,
+                                     const Weight& weight) {
+  return {.kind = op.kind,
+          .phase = op.phase,
+          .name = std::move(name),
+          .attributes = op.attributes,
           .inputs = {d_y, x},
           .outputs = {weight.gradient}};
 }
 
-TensorId GraphBuilder::EmitTensorGather(const std::string& name, TensorId shard,
-                                        Phase phase) {
-  if (layout_.tensor == 1) return shard;
+TensorId GraphBuilder::EmitTensorGather(const std::string& name,
+                                        const LayerOp& op, TensorId shard) {
   const TensorId full = AddTensor(name, {shapes_.num_tokens, shapes_.hidden});
-  EmitTensorCollective(OpKind::kAllGather, name, shard, full, phase);
+  Emit(name, op, {shard}, {full});
   return full;
 }
 
 TensorId GraphBuilder::EmitTensorReduceScatter(const std::string& name,
-                                               TensorId full, Phase phase) {
-  if (layout_.tensor == 1) return full;
+                                               const LayerOp& op,
+                                               TensorId full) {
   const TensorId shard =
       AddTensor(name, {shapes_.shard_tokens, shapes_.hidden});
-  EmitTensorCollective(OpKind::kReduceScatter, name, full, shard, phase);
+  Emit(name, op, {full}, {shard});
   return shard;
 }
 
-void GraphBuilder::EmitTensorCollective(OpKind kind, const std::string& name,
-                                        TensorId input, TensorId output,
-                                        Phase phase) {
-  Emit({.kind = kind,
-        .phase = phase,
-        .name = name,
-        .attributes = CollectiveAttributes{.group = Group::kTensor,
-                                           .num_elements = shapes_.num_tokens *
-                                                           shapes_.hidden,
-                                           .dtype = activation_type()},
-        .inputs = {input},
-        .outputs = {output}});
-}
-
-SavedNorm GraphBuilder::EmitNorm(const std::string& name, TensorId x,
-                                 TensorId delta, const Weight& weight,
-                                 Phase phase) {
-  const std::vector<int64_t> dims = {shapes_.shard_tokens, shapes_.hidden};
+SavedNorm GraphBuilder::EmitNorm(const std::string& name, const LayerOp& op,
+                                 TensorId x, TensorId delta,
+                                 const Weight& weight) {
+  const bool adds = op.kind == OpKind::kResidualRmsNormForward;
+  const size_t y = adds ? 1 : 0;  // After the sum of the stream.
   SavedNorm saved;
   saved.weight = weight;
-  saved.output = AddTensor(absl::StrCat(name, "/output"), dims);
-  saved.rstd = AddTensor(absl::StrCat(name, "/rstd"), {shapes_.shard_tokens},
-                         DType::kFloat32);
-  saved.residual =
-      delta < 0 ? x : AddTensor(absl::StrCat(name, "/residual"), dims);
-  const TensorId parameter = ParameterOf(weight, phase);
-  GraphOp op{.kind = OpKind::kRmsNormForward,
-             .phase = phase,
-             .name = name,
-             .attributes = NormAttributes{.num_tokens = shapes_.shard_tokens,
-                                          .hidden = shapes_.hidden,
-                                          .epsilon = model_.norm_epsilon}};
-  if (delta < 0) {
-    op.inputs = {x, parameter};
-    op.outputs = {saved.output, saved.rstd};
+  saved.output = AddOutput(absl::StrCat(name, "/output"), op, y);
+  saved.rstd = AddOutput(absl::StrCat(name, "/rstd"), op, y + 1);
+  saved.residual = adds ? AddOutput(absl::StrCat(name, "/residual"), op, 0) : x;
+  const TensorId parameter = ParameterOf(weight, op.phase);
+  if (adds) {
+    Emit(name, op, {x, delta, parameter},
+         {saved.residual, saved.output, saved.rstd});
   } else {
-    op.kind = OpKind::kResidualRmsNormForward;
-    op.inputs = {x, delta, parameter};
-    op.outputs = {saved.residual, saved.output, saved.rstd};
+    Emit(name, op, {x, parameter}, {saved.output, saved.rstd});
   }
-  Emit(std::move(op));
   return saved;
 }
 
 TensorId GraphBuilder::EmitNormBackward(const std::string& name,
+                                        const LayerOp& op,
                                         const SavedNorm& saved, TensorId d_y,
                                         TensorId d_residual) {
-  const TensorId d_x = AddTensor(name, {shapes_.shard_tokens, shapes_.hidden});
-  GraphOp op{.kind = OpKind::kRmsNormBackward,
-             .phase = Phase::kInputGradient,
-             .name = name,
-             .attributes = NormAttributes{.num_tokens = shapes_.shard_tokens,
-                                          .hidden = shapes_.hidden,
-                                          .epsilon = model_.norm_epsilon,
-                                          .accumulate = accumulates_in_place()},
-             .inputs = {d_y, saved.residual, saved.rstd,
-                        saved.weight.backward_parameter},
-             .outputs = {d_x, saved.weight.gradient}};
-  if (d_residual >= 0) op.inputs.push_back(d_residual);
-  Emit(std::move(op));
+  const TensorId d_x = AddOutput(name, op, 0);
+  GraphOp& norm =
+      Emit(name, op,
+           {d_y, saved.residual, saved.rstd, saved.weight.backward_parameter},
+           {d_x, saved.weight.gradient});
+  if (d_residual >= 0) norm.inputs.push_back(d_residual);
   return d_x;
 }
 

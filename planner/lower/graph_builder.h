@@ -7,9 +7,11 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "planner/graph/layer_graph.h"
 #include "planner/lower/graph.h"
 
 namespace millrace {
@@ -105,22 +107,29 @@ class GraphBuilder {
   void EmitTo(std::vector<GraphOp>* ops);
   GraphOp& Emit(GraphOp op);
 
-  // y = x weight^T, a linear layer's forward pass.
-  TensorId EmitLinear(const std::string& name, TensorId x, const Weight& weight,
-                      Phase phase);
-  // d_x = d_y weight.
-  TensorId EmitInputGradient(const std::string& name, TensorId d_y,
-                             const Weight& weight);
-  // d_weight += d_y^T x.
-  GraphOp WeightGradient(const std::string& name, TensorId d_y, TensorId x,
-                         const Weight& weight) const;
+  // The op of a layer's list with its operands.
+  GraphOp& Emit(std::string name, const LayerOp& op,
+                std::vector<TensorId> inputs, std::vector<TensorId> outputs);
+  // Output `i` of an op of a layer's list.
+  TensorId AddOutput(std::string name, const LayerOp& op, size_t i) {
+    return AddOutput(std::move(name), op.kind, op.attributes, i);
+  }
 
-  // [S, H] -> [T, H] over the tensor axis, and back by summing. Each returns
-  // its operand where the axis has size one.
-  TensorId EmitTensorGather(const std::string& name, TensorId shard,
-                            Phase phase);
-  TensorId EmitTensorReduceScatter(const std::string& name, TensorId full,
-                                   Phase phase);
+  // y = x weight^T, a linear layer's forward pass.
+  TensorId EmitLinear(const std::string& name, const LayerOp& op, TensorId x,
+                      const Weight& weight);
+  // d_x = d_y weight.
+  TensorId EmitInputGradient(const std::string& name, const LayerOp& op,
+                             TensorId d_y, const Weight& weight);
+  // d_weight += d_y^T x.
+  static GraphOp WeightGradient(std::string name, const LayerOp& op,
+                                TensorId d_y, TensorId x, const Weight& weight);
+
+  // [S, H] -> [T, H] over the tensor axis, and back by summing.
+  TensorId EmitTensorGather(const std::string& name, const LayerOp& op,
+                            TensorId shard);
+  TensorId EmitTensorReduceScatter(const std::string& name, const LayerOp& op,
+                                   TensorId full);
 
   // The tensor that ops of this phase read the weight from.
   static TensorId ParameterOf(const Weight& weight, Phase phase) {
@@ -128,12 +137,13 @@ class GraphBuilder {
                                     : weight.backward_parameter;
   }
 
-  // norm(x) or, with a delta (>= 0), norm(x + delta).
-  SavedNorm EmitNorm(const std::string& name, TensorId x, TensorId delta,
-                     const Weight& weight, Phase phase);
+  // norm(x) or, where the op adds, norm(x + delta).
+  SavedNorm EmitNorm(const std::string& name, const LayerOp& op, TensorId x,
+                     TensorId delta, const Weight& weight);
   // Returns d_x [S, H]; `d_residual` is added unless negative.
-  TensorId EmitNormBackward(const std::string& name, const SavedNorm& saved,
-                            TensorId d_y, TensorId d_residual);
+  TensorId EmitNormBackward(const std::string& name, const LayerOp& op,
+                            const SavedNorm& saved, TensorId d_y,
+                            TensorId d_residual);
 
   // Weight gradients wait here until something else, a transfer or a
   // collective, is under way for them to hide.
@@ -150,16 +160,10 @@ class GraphBuilder {
   // Index of the bucket of this name; it must exist.
   int32_t BucketIndex(absl::string_view name) const;
 
-  // Whether gradients of later micro-batches are added to those of earlier ones
-  // where weight gradients are computed; else after they were reduced.
-  bool accumulates_in_place() const { return !layout_.shards_gradients(); }
-
   Graph Build() && { return std::move(graph_); }
 
  private:
   void AddBucketTensors();
-  void EmitTensorCollective(OpKind kind, const std::string& name,
-                            TensorId input, TensorId output, Phase phase);
   const ParameterSlot& SlotOf(absl::string_view parameter) const;
   // The tensor that holds a bucket's parameters between steps, and where in it.
   struct Place {

@@ -1,32 +1,12 @@
 #include "planner/lower/graph_ends.h"
 
 #include <string>
-#include <utility>
+#include <variant>
 
 #include "base/check.h"
 
 namespace millrace {
 namespace {
-
-VocabAttributes EmbeddingShape(const StageShapes& s, bool accumulate) {
-  return {.num_tokens = s.num_tokens,
-          .hidden = s.hidden,
-          .vocab_rows = s.vocab_rows,
-          .accumulate = accumulate};
-}
-
-VocabAttributes LossShape(const GraphBuilder& builder,
-                          const LossOptions& options) {
-  const StageShapes& s = builder.shapes();
-  return {.num_tokens = s.num_tokens,
-          .hidden = s.hidden,
-          .vocab_rows = s.vocab_rows,
-          .chunk_tokens = ChunkTokens(builder.layout().precision, s.num_tokens,
-                                      s.vocab_rows),
-          .token_scale = options.token_scale,
-          // Every tensor rank adds the loss of all tokens.
-          .loss_share = 1.0 / builder.layout().tensor};
-}
 
 TransferAttributes StreamTransfer(const GraphBuilder& builder,
                                   Direction direction) {
@@ -36,51 +16,37 @@ TransferAttributes StreamTransfer(const GraphBuilder& builder,
           .dtype = builder.activation_type()};
 }
 
-// Worth their memory where the backward pass follows and one chunk is all.
-bool KeepsLogits(const GraphBuilder& builder, const LossOptions& options,
-                 const VocabAttributes& loss) {
-  return builder.layout().precision == Precision::kBfloat16 &&
-         builder.layout().tensor > 1 && !options.forward_only &&
-         loss.chunk_tokens >= loss.num_tokens;
+// stats [1, T, 3] of this rank -> those of all tensor ranks, [tensor, T, 3].
+TensorId GatherStats(GraphBuilder& builder, const LayerOp& op, TensorId stats) {
+  const TensorId all_stats = builder.AddTensor(
+      "head/all_stats",
+      {builder.layout().tensor, builder.shapes().num_tokens, 3},
+      DType::kFloat32);
+  builder.Emit("head/gather_stats", op, {stats}, {all_stats});
+  return all_stats;
 }
 
-// stats [T, 3] of this rank -> those of all tensor ranks, [tensor, T, 3].
-void EmitStats(GraphBuilder& builder, const StageInput& input,
-               const LossOptions& options, LossHead* head) {
-  const StageShapes& s = builder.shapes();
-  const int64_t tensor = builder.layout().tensor;
-  VocabAttributes loss = LossShape(builder, options);
-  loss.keeps_logits = KeepsLogits(builder, options, loss);
-  const TensorId stats =
-      builder.AddTensor("head/stats", {1, s.num_tokens, 3}, DType::kFloat32);
-  const TensorId workspace = builder.AddOutput(
-      "head/stats_workspace", OpKind::kCrossEntropyStats, loss, 1);
-  if (loss.keeps_logits) head->logits = workspace;
-  builder.Emit({.kind = OpKind::kCrossEntropyStats,
-                .phase = Phase::kForward,
-                .name = "head/stats",
-                .attributes = loss,
-                .inputs = {head->hidden, head->weight.parameter, input.targets},
-                .outputs = {stats, workspace}});
-  head->all_stats = stats;
-  if (tensor == 1) return;
-  head->all_stats = builder.AddTensor(
-      "head/all_stats", {tensor, s.num_tokens, 3}, DType::kFloat32);
-  builder.Emit(
-      {.kind = OpKind::kAllGather,
-       .phase = Phase::kForward,
-       .name = "head/gather_stats",
-       .attributes =
-           CollectiveAttributes{.group = Group::kTensor,
-                                .num_elements = tensor * s.num_tokens * 3,
-                                .dtype = DType::kFloat32},
-       .inputs = {stats},
-       .outputs = {head->all_stats}});
+// Returns the gradient of the head's input.
+TensorId EmitLossGradient(GraphBuilder& builder, const LayerOp& op,
+                          const StageInput& input, const LossHead& head) {
+  const TensorId d_hidden = builder.AddOutput("head/d_hidden", op, 0);
+  const TensorId workspace =
+      head.logits >= 0 ? head.logits
+                       : builder.AddOutput("head/loss_workspace", op, 3);
+  GraphOp& loss =
+      builder.Emit("head/loss", op,
+                   {head.hidden, head.weight.backward_parameter, input.targets},
+                   {d_hidden, head.weight.gradient,
+                    builder.graph().persistent.scalars, workspace});
+  loss.completes_bucket = builder.BucketIndex("head");
+  if (head.all_stats >= 0) loss.inputs.push_back(head.all_stats);
+  if (head.logits >= 0) loss.inputs.push_back(head.logits);
+  return d_hidden;
 }
 
 }  // namespace
 
-StageInput EmitStageInput(GraphBuilder& builder) {
+StageInput EmitStageInput(GraphBuilder& builder, const LayerGraph& embedding) {
   const StageShapes& s = builder.shapes();
   StageInput input;
   input.tokens = builder.AddTensor("tokens", {s.num_tokens}, DType::kInt32);
@@ -105,22 +71,22 @@ StageInput EmitStageInput(GraphBuilder& builder) {
   }
   input.embedding = builder.AddWeight("embedding", "model.embed_tokens.weight",
                                       s.vocab_rows, s.hidden);
-  const TensorId embedded =
-      builder.AddTensor("embedding/output", {s.num_tokens, s.hidden});
-  builder.Emit({.kind = OpKind::kEmbeddingForward,
-                .phase = Phase::kForward,
-                .name = "embedding",
-                .attributes = EmbeddingShape(s, false),
-                .inputs = {input.tokens, input.embedding.parameter},
-                .outputs = {embedded}});
-  input.stream = builder.EmitTensorReduceScatter("embedding/reduce_output",
-                                                 embedded, Phase::kForward);
+  for (const LayerOp& op : embedding.ops) {
+    if (op.phase != Phase::kForward) continue;
+    if (op.kind == OpKind::kEmbeddingForward) {
+      input.stream = builder.AddOutput("embedding/output", op, 0);
+      builder.Emit("embedding", op, {input.tokens, input.embedding.parameter},
+                   {input.stream});
+    } else {
+      input.stream = builder.EmitTensorReduceScatter("embedding/reduce_output",
+                                                     op, input.stream);
+    }
+  }
   return input;
 }
 
-void EmitStageInputBackward(GraphBuilder& builder, const StageInput& input,
-                            TensorId d_stream) {
-  const StageShapes& s = builder.shapes();
+void EmitStageInputBackward(GraphBuilder& builder, const LayerGraph& embedding,
+                            const StageInput& input, TensorId d_stream) {
   if (!builder.is_first_stage()) {
     builder.Emit({.kind = OpKind::kSend,
                   .phase = Phase::kInputGradient,
@@ -130,17 +96,19 @@ void EmitStageInputBackward(GraphBuilder& builder, const StageInput& input,
     builder.EmitDeferred();
     return;
   }
-  const TensorId d_embedded =
-      builder.EmitTensorGather("embedding/backward/gather_output_gradient",
-                               d_stream, Phase::kInputGradient);
-  builder.EmitDeferred();  // Unless held.
-  builder.Emit({.kind = OpKind::kEmbeddingBackward,
-                .phase = Phase::kWeightGradient,
-                .name = "embedding/backward",
-                .attributes = EmbeddingShape(s, builder.accumulates_in_place()),
-                .inputs = {input.tokens, d_embedded},
-                .outputs = {input.embedding.gradient},
-                .completes_bucket = builder.BucketIndex("embedding")});
+  for (const LayerOp& op : embedding.ops) {
+    if (op.phase == Phase::kForward) continue;
+    if (op.kind == OpKind::kEmbeddingBackward) {
+      builder.EmitDeferred();  // Unless held.
+      builder
+          .Emit("embedding/backward", op, {input.tokens, d_stream},
+                {input.embedding.gradient})
+          .completes_bucket = builder.BucketIndex("embedding");
+    } else {
+      d_stream = builder.EmitTensorGather(
+          "embedding/backward/gather_output_gradient", op, d_stream);
+    }
+  }
   builder.ReleaseDeferred();
 }
 
@@ -175,64 +143,77 @@ TensorId EmitReceiveGradient(GraphBuilder& builder) {
   return d_output;
 }
 
-LossHead EmitLossHead(GraphBuilder& builder, const StageInput& input,
-                      const ResidualStream& stream,
-                      const LossOptions& options) {
+LossHead EmitLossHead(GraphBuilder& builder, const LayerGraph& ops,
+                      const StageInput& input, const ResidualStream& stream) {
   const StageShapes& s = builder.shapes();
-  LossHead head{.all_stats = -1};
-  head.norm = builder.EmitNorm(
-      "final_norm", stream.residual, stream.delta,
-      builder.AddWeight("final_norm", "model.norm.weight", 1, s.hidden),
-      Phase::kForward);
-  head.weight =
-      builder.AddWeight("head", "lm_head.weight", s.vocab_rows, s.hidden);
-  head.hidden = builder.EmitTensorGather("head/gather_input", head.norm.output,
-                                         Phase::kForward);
-  if (builder.layout().tensor == 1 && !options.forward_only) return head;
-  EmitStats(builder, input, options, &head);
-  if (options.forward_only) {
-    builder.Emit({.kind = OpKind::kCrossEntropyLoss,
-                  .phase = Phase::kForward,
-                  .name = "head/loss",
-                  .attributes = LossShape(builder, options),
-                  .inputs = {input.targets, head.all_stats},
-                  .outputs = {builder.graph().persistent.scalars}});
+  const Weight norm_weight =
+      builder.AddWeight("final_norm", "model.norm.weight", 1, s.hidden);
+  LossHead head;
+  for (const LayerOp& op : ops.ops) {
+    if (op.phase != Phase::kForward) break;
+    switch (op.kind) {
+      case OpKind::kResidualRmsNormForward:
+        head.norm = builder.EmitNorm("final_norm", op, stream.residual,
+                                     stream.delta, norm_weight);
+        head.weight =
+            builder.AddWeight("head", "lm_head.weight", s.vocab_rows, s.hidden);
+        head.hidden = head.norm.output;
+        break;
+      case OpKind::kAllGather:
+        if (op.step == LayerStep::kGather) {
+          head.hidden =
+              builder.EmitTensorGather("head/gather_input", op, head.hidden);
+        } else {
+          head.all_stats = GatherStats(builder, op, head.all_stats);
+        }
+        break;
+      case OpKind::kCrossEntropyStats: {
+        head.all_stats = builder.AddTensor("head/stats", {1, s.num_tokens, 3},
+                                           DType::kFloat32);
+        const TensorId logits =
+            builder.AddOutput("head/stats_workspace", op, 1);
+        if (std::get<VocabAttributes>(op.attributes).keeps_logits) {
+          head.logits = logits;
+        }
+        builder.Emit("head/stats", op,
+                     {head.hidden, head.weight.parameter, input.targets},
+                     {head.all_stats, logits});
+        break;
+      }
+      case OpKind::kCrossEntropyLoss:
+        builder.Emit("head/loss", op, {input.targets, head.all_stats},
+                     {builder.graph().persistent.scalars});
+        break;
+      default:
+        CHECK(false) << "no worker runs " << OpKindName(op.kind);
+    }
   }
   return head;
 }
 
-TensorId EmitLossHeadBackward(GraphBuilder& builder, const StageInput& input,
-                              const LossHead& head,
-                              const LossOptions& options) {
-  VocabAttributes attributes = LossShape(builder, options);
-  attributes.accumulate = builder.accumulates_in_place();
-  attributes.keeps_logits = head.logits >= 0;
-  const OpKind kind = head.all_stats >= 0 ? OpKind::kCrossEntropyGradient
-                                          : OpKind::kLinearCrossEntropy;
-  const TensorId d_hidden =
-      builder.AddOutput("head/d_hidden", kind, attributes, 0);
-  const TensorId workspace =
-      head.logits >= 0
-          ? head.logits
-          : builder.AddOutput("head/loss_workspace", kind, attributes, 3);
-  GraphOp op{
-      .kind = kind,
-      .phase = Phase::kInputGradient,
-      .name = "head/loss",
-      .attributes = attributes,
-      .inputs = {head.hidden, head.weight.backward_parameter, input.targets},
-      .outputs = {d_hidden, head.weight.gradient,
-                  builder.graph().persistent.scalars, workspace},
-      .completes_bucket = builder.BucketIndex("head")};
-  if (head.all_stats >= 0) {
-    op.inputs.push_back(head.all_stats);
-    if (head.logits >= 0) op.inputs.push_back(head.logits);
+TensorId EmitLossHeadBackward(GraphBuilder& builder, const LayerGraph& ops,
+                              const StageInput& input, const LossHead& head) {
+  TensorId gradient = -1;
+  for (const LayerOp& op : ops.ops) {
+    if (op.phase == Phase::kForward) continue;
+    switch (op.kind) {
+      case OpKind::kLinearCrossEntropy:
+      case OpKind::kCrossEntropyGradient:
+        gradient = EmitLossGradient(builder, op, input, head);
+        break;
+      case OpKind::kReduceScatter:
+        gradient = builder.EmitTensorReduceScatter("head/reduce_input_gradient",
+                                                   op, gradient);
+        break;
+      case OpKind::kRmsNormBackward:
+        gradient = builder.EmitNormBackward("final_norm/backward", op,
+                                            head.norm, gradient, -1);
+        break;
+      default:
+        CHECK(false) << "no worker runs " << OpKindName(op.kind);
+    }
   }
-  builder.Emit(std::move(op));
-  const TensorId d_output = builder.EmitTensorReduceScatter(
-      "head/reduce_input_gradient", d_hidden, Phase::kInputGradient);
-  return builder.EmitNormBackward("final_norm/backward", head.norm, d_output,
-                                  -1);
+  return gradient;
 }
 
 }  // namespace millrace

@@ -18,12 +18,13 @@ struct StageInput {
   Weight embedding;  // First stage only.
   TensorId stream;   // [S, H]
 };
-StageInput EmitStageInput(GraphBuilder& builder);
+// `embedding`: the ops of the embedding, for the first stage.
+StageInput EmitStageInput(GraphBuilder& builder, const LayerGraph& embedding);
 
 // Hands the gradient of `input.stream` on: to the embedding's weight or to the
 // previous stage, and emits the deferred weight gradients under the transfer.
-void EmitStageInputBackward(GraphBuilder& builder, const StageInput& input,
-                            TensorId d_stream);
+void EmitStageInputBackward(GraphBuilder& builder, const LayerGraph& embedding,
+                            const StageInput& input, TensorId d_stream);
 
 // Adds the delta and sends the stream to the next stage; for all but the last.
 void EmitSendToNext(GraphBuilder& builder, const ResidualStream& stream);
@@ -34,22 +35,18 @@ TensorId EmitReceiveGradient(GraphBuilder& builder);
 struct LossHead {
   SavedNorm norm;
   Weight weight;
-  TensorId hidden;       // [T, H]
-  TensorId all_stats;    // [tensor, T, 3]; -1 where the loss is one fused op.
+  TensorId hidden = -1;  // [T, H]
+  TensorId all_stats =
+      -1;                // [tensor, T, 3]; -1 where the loss is one fused op.
   TensorId logits = -1;  // Workspace of the stats, where it keeps the logits.
 };
-// How the loss is scaled, and whether only its value is wanted.
-struct LossOptions {
-  double token_scale;
-  bool forward_only;
-};
-// Forward: up to what every tensor rank must share, or to the loss if
-// forward_only.
-LossHead EmitLossHead(GraphBuilder& builder, const StageInput& input,
-                      const ResidualStream& stream, const LossOptions& options);
+// `ops` are those of GraphOfHead(). Emits the forward pass: in training up to
+// what every tensor rank must share, in validation up to the loss.
+LossHead EmitLossHead(GraphBuilder& builder, const LayerGraph& ops,
+                      const StageInput& input, const ResidualStream& stream);
 // Returns the gradient of the stream.
-TensorId EmitLossHeadBackward(GraphBuilder& builder, const StageInput& input,
-                              const LossHead& head, const LossOptions& options);
+TensorId EmitLossHeadBackward(GraphBuilder& builder, const LayerGraph& ops,
+                              const StageInput& input, const LossHead& head);
 
 }  // namespace millrace
 

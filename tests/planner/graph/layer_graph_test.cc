@@ -349,7 +349,8 @@ void ExpectProgramsHaveTheOps(const ModelSpec& model, const Layout& layout) {
 TEST(GraphOfLayerTest, HasTheOpsOfPrograms) {
   for (const Precision precision :
        {Precision::kFloat32, Precision::kBfloat16}) {
-    for (Layout layout : TestLayouts(precision)) {
+    for (const Layout& layout : TestLayouts(precision)) {
+      if (layout.num_microbatches > 1) continue;  // The ops are the same.
       ExpectProgramsHaveTheOps(TestModel(), layout);
     }
   }
