@@ -1,5 +1,6 @@
 #include "planner/graph/layer_graph.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "planner/graph/layer_writer.h"
@@ -97,6 +98,20 @@ LayerGraph GraphOfHead(const ModelSpec& model, const Layout& layout,
                 writer.element_bytes() * AsDouble(gathered));
   }
   return std::move(writer).Build();
+}
+
+bool HasPlanOnlyOps(const ModelSpec& model) {
+  const Layout layout;
+  const auto has_them = [](const LayerGraph& graph) {
+    return std::any_of(graph.ops.begin(), graph.ops.end(),
+                       [](const LayerOp& op) { return IsPlanOnly(op.kind); });
+  };
+  return (model.num_dense_layers() > 0 &&
+          has_them(GraphOfLayer(model, layout, LayerKind::kDense, {}))) ||
+         (model.num_expert_layers() > 0 &&
+          has_them(GraphOfLayer(model, layout, LayerKind::kExperts, {}))) ||
+         has_them(GraphOfEmbedding(model, layout, {})) ||
+         has_them(GraphOfHead(model, layout, {}));
 }
 
 double StreamBytes(const ModelSpec& model, const Layout& layout,

@@ -1,8 +1,8 @@
 // The ops of one layer, and of the two ends of a model, for one micro-batch on
 // one rank: the forward pass, what the backward pass recomputes, and the
-// backward pass. A Style chooses the ops where frameworks differ. Programs are
-// lowered from these lists (planner/lower), and the closed form prices them
-// (planner/cost).
+// backward pass. An Implementation (style.h) chooses the ops where frameworks
+// differ. Programs are lowered from these lists (planner/lower), and the closed
+// form prices them (planner/cost).
 
 #ifndef MILLRACE_PLANNER_GRAPH_LAYER_GRAPH_H_
 #define MILLRACE_PLANNER_GRAPH_LAYER_GRAPH_H_
@@ -83,6 +83,10 @@ enum class LossUse : uint8_t { kTraining, kValidation };
 LayerGraph GraphOfHead(const ModelSpec& model, const Layout& layout,
                        const Implementation& style,
                        LossUse use = LossUse::kTraining);
+
+// Whether a layer or an end of the model needs an op that no worker executes,
+// by our own style on one rank.
+bool HasPlanOnlyOps(const ModelSpec& model);
 
 // Bytes of the residual stream of one micro-batch that a rank hands to the next
 // stage.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "planner/graph/layer_graph.h"
 
 namespace millrace {
 namespace {
@@ -34,23 +35,51 @@ Layout LayoutOfPinned(const LayoutConstraints& pinned) {
   return layout;
 }
 
+// Of the Llama family.
+ModelSpec SmallModel() {
+  return {.vocab_size = 8,
+          .hidden = 8,
+          .num_layers = 1,
+          .num_heads = 2,
+          .num_kv_heads = 2,
+          .head_dim = 2,
+          .ffn_hidden = 8,
+          .sequence_length = 8};
+}
+
 }  // namespace
 
 std::vector<PlanOnlyKey> PlanOnlyKeys(const ModelSpec& model) {
   std::vector<PlanOnlyKey> keys;
-  if (model.feed_forward != FeedForward::kSwiglu) {
-    keys.push_back(
-        {"model.feed_forward", FeedForwardName(model.feed_forward), "swiglu"});
-  }
+  // One part of the model at a time, in a small model. The sizes that the job
+  // states need not be valid yet.
+  const auto add = [&](const char* key, std::string value,
+                       const char* executable, const ModelSpec& with_part) {
+    if (!HasPlanOnlyOps(with_part)) return;
+    keys.push_back({key, std::move(value), executable});
+  };
+  ModelSpec with_part = SmallModel();
+  with_part.feed_forward = model.feed_forward;
+  add("model.feed_forward", FeedForwardName(model.feed_forward), "swiglu",
+      with_part);
+  // The sum of a weight's gradients from both ends is no op of either.
   if (model.ties_embedding) {
     keys.push_back({"model.ties_embedding", "true", "false"});
   }
   if (model.moe.num_experts > 0) {
-    keys.push_back(
-        {"model.moe.num_experts", absl::StrCat(model.moe.num_experts), "0"});
+    with_part = SmallModel();
+    with_part.moe = {
+        .num_experts = 2, .experts_per_token = 1, .expert_hidden = 8};
+    add("model.moe.num_experts", absl::StrCat(model.moe.num_experts), "0",
+        with_part);
   }
   if (model.mla.kv_rank > 0) {
-    keys.push_back({"model.mla.kv_rank", absl::StrCat(model.mla.kv_rank), "0"});
+    with_part = SmallModel();
+    with_part.mla = {.kv_rank = 4,
+                     .nope_head_dim = 1,
+                     .rope_head_dim = 1,
+                     .value_head_dim = 1};
+    add("model.mla.kv_rank", absl::StrCat(model.mla.kv_rank), "0", with_part);
   }
   return keys;
 }
