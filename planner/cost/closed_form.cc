@@ -16,10 +16,14 @@ namespace millrace {
 const StageList& StepModel::State::Stages(const Layout& layout) {
   const uint64_t key = static_cast<uint64_t>(layout.pipeline) << 32 |
                        static_cast<uint32_t>(layout.interleave);
-  const auto found = stages.find(key);
-  if (found != stages.end()) return found->second;
-  return stages.emplace(key, StagesOf(model, layout, implementation))
-      .first->second;
+  if (last_stages != nullptr && key == last_key) return *last_stages;
+  auto found = stages.find(key);
+  if (found == stages.end()) {
+    found = stages.emplace(key, StagesOf(model, layout, implementation)).first;
+  }
+  last_key = key;
+  last_stages = &found->second;
+  return *last_stages;
 }
 
 PipelinePasses StepModel::State::PassesOf(const Layout& layout) {

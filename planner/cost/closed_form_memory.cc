@@ -19,6 +19,31 @@ StepMemory StepModel::State::MemoryOf(const Layout& layout,
       LoadOfStage(cuts.Loads(layout, recompute), kind, stream_bytes), stage);
 }
 
+StageLoad StepModel::State::LeastLoad(const Layout& layout,
+                                      const StageKind& kind,
+                                      std::span<const CutLoads* const> loads,
+                                      double stream_bytes) const {
+  StageLoad least;
+  int64_t least_bytes = 0;
+  for (size_t i = 0; i < loads.size(); ++i) {
+    const StageLoad load = LoadOfStage(*loads[i], kind, stream_bytes);
+    const int64_t bytes =
+        ActivationBytesHeld(layout, load, kind.first) +
+        std::max(load.layer_working_bytes, load.end_working_bytes);
+    if (i > 0 && implementation.slices_are_masters) {
+      // Which is the least depends on ZeRO as well: less than any of them.
+      least.activation_bytes =
+          std::min(least.activation_bytes, load.activation_bytes);
+      least.layer_working_bytes =
+          std::min(least.layer_working_bytes, load.layer_working_bytes);
+    } else if (i == 0 || bytes < least_bytes) {
+      least = load;
+      least_bytes = bytes;
+    }
+  }
+  return least;
+}
+
 StepMemory StepModel::PredictMemory(const Layout& layout) {
   const StageList& list = state_->Stages(layout);
   const double stream_bytes =
@@ -30,7 +55,14 @@ StepMemory StepModel::PredictMemory(const Layout& layout) {
     if (memory.total() > most.total()) most = memory;
   };
   if (layout.recompute_by_stage.empty()) {
-    for (const StageKind& kind : list.kinds) add(kind, kind.first);
+    const CutLoads& loads = state_->Loads(layout);
+    for (const StageKind& kind : list.kinds) {
+      const StepMemory memory =
+          MemoryOfStage(layout, state_->implementation,
+                        state_->cost.profile().memory_overhead,
+                        LoadOfStage(loads, kind, stream_bytes), kind.first);
+      if (memory.total() > most.total()) most = memory;
+    }
     return most;
   }
   for (int32_t s = 0; s < layout.pipeline; ++s) {
@@ -63,29 +95,33 @@ StepMemory StepModel::LeastMemory(const Layout& layout,
                                   std::span<const Recompute> recomputes) {
   const double stream_bytes =
       StreamBytes(state_->model, layout, state_->implementation);
-  Layout variant = layout;
-  std::vector<StepMemory> most(zeros.size());  // Of the fullest kind of stage.
-  std::vector<StepMemory> least(zeros.size());
-  for (const StageKind& kind : state_->Stages(layout).kinds) {
-    for (size_t r = 0; r < recomputes.size(); ++r) {
-      const StageLoad load = LoadOfStage(
-          state_->cuts.Loads(layout, recomputes[r]), kind, stream_bytes);
-      for (size_t z = 0; z < zeros.size(); ++z) {
-        variant.zero = zeros[z];
-        const StepMemory memory = MemoryOfStage(
-            variant, state_->implementation,
-            state_->cost.profile().memory_overhead, load, kind.first);
-        if (r == 0 || memory.total() < least[z].total()) least[z] = memory;
-      }
-    }
-    for (size_t z = 0; z < zeros.size(); ++z) {
-      if (least[z].total() > most[z].total()) most[z] = least[z];
-    }
+  std::vector<const CutLoads*>& loads = state_->loads_of_recompute;
+  loads.clear();
+  for (const Recompute recompute : recomputes) {
+    loads.push_back(&state_->cuts.Loads(layout, recompute));
   }
-  return *std::min_element(most.begin(), most.end(),
-                           [](const StepMemory& a, const StepMemory& b) {
-                             return a.total() < b.total();
-                           });
+  // What recompute saves is the same for each ZeRO stage.
+  const std::vector<StageKind>& kinds = state_->Stages(layout).kinds;
+  std::vector<StageLoad>& least_loads = state_->least_loads;
+  least_loads.clear();
+  for (const StageKind& kind : kinds) {
+    least_loads.push_back(state_->LeastLoad(layout, kind, loads, stream_bytes));
+  }
+  Layout variant = layout;
+  std::optional<StepMemory> least;
+  for (const int32_t zero : zeros) {
+    variant.zero = zero;
+    StepMemory most;  // Of the fullest kind of stage.
+    for (size_t k = 0; k < kinds.size(); ++k) {
+      const StepMemory memory =
+          MemoryOfStage(variant, state_->implementation,
+                        state_->cost.profile().memory_overhead, least_loads[k],
+                        kinds[k].first);
+      if (memory.total() > most.total()) most = memory;
+    }
+    if (!least.has_value() || most.total() < least->total()) least = most;
+  }
+  return *least;
 }
 
 StepMemory StepModel::LeastInterleavedMemory(

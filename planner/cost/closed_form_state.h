@@ -5,8 +5,10 @@
 #define MILLRACE_PLANNER_COST_CLOSED_FORM_STATE_H_
 
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "planner/cost/closed_form.h"
 #include "planner/cost/layer_cost_cache.h"
@@ -43,6 +45,11 @@ struct StepModel::State {
   StepTime TimeOf(const Layout& layout, const PipelinePasses& passes) const;
   StepMemory MemoryOf(const Layout& layout, const StageKind& kind,
                       int32_t stage, Recompute recompute, double stream_bytes);
+  // The load of a stage with which it holds the fewest bytes of activations and
+  // of what only lives while a layer is computed.
+  StageLoad LeastLoad(const Layout& layout, const StageKind& kind,
+                      std::span<const CutLoads* const> loads,
+                      double stream_bytes) const;
   // A micro-batch's activations from one stage to the next, and where norms do
   // not share the tokens of the tensor axis, gathered there.
   double HopSeconds(const Layout& layout) const;
@@ -53,6 +60,12 @@ struct StepModel::State {
   CutCosts cuts;
   // By pipeline << 32 | interleave.
   std::unordered_map<uint64_t, StageList> stages;
+  // Among these, what was asked for last: searches ask for it again.
+  uint64_t last_key = 0;
+  const StageList* last_stages = nullptr;
+  // Kept between calls of LeastMemory() for their storage.
+  std::vector<const CutLoads*> loads_of_recompute;
+  std::vector<StageLoad> least_loads;
 };
 
 }  // namespace millrace

@@ -17,7 +17,7 @@ std::vector<int32_t> RanksBeside(const Layout& layout, Rank rank,
 }
 
 bool SharesCores(std::span<const double> factors) {
-  return factors.back() > 1.02;
+  return !factors.empty() && factors.back() > 1.02;
 }
 
 double SharingSlowdown(std::span<const double> factors, int32_t num_busy) {
@@ -39,7 +39,7 @@ double CommunicationSlowdown(std::span<const double> factors,
 
 double NumComputing(const Layout& layout, const HardwareProfile& profile) {
   const std::vector<double>& factors = profile.compute_contention;
-  if (factors.empty() || !SharesCores(factors)) return 0;
+  if (!SharesCores(factors)) return 0;
   const double num_microbatches = layout.num_microbatches;
   return num_microbatches / (num_microbatches + layout.pipeline - 1) *
          std::min(layout.num_ranks(), profile.ranks_per_host);

@@ -22,7 +22,7 @@ std::vector<int32_t> RanksBeside(const Layout& layout, Rank rank,
 // n ranks of a host compute at once (HardwareProfile::compute_contention).
 
 // Whether ranks of a host slow each other down. GPUs do not; that one of four
-// measures 0.1 % more is noise.
+// measures 0.1 % more is noise. False without factors.
 bool SharesCores(std::span<const double> factors);
 
 // The factor when `num_busy` threads compute or communicate at once, which may

@@ -81,7 +81,9 @@ const CutTimes& CutCosts::Times(const Layout& layout, Recompute recompute) {
       key.replica_stride = static_cast<int32_t>(experts.outer.stride);
     }
   }
-  key.num_computing = NumComputing(layout, cost_.profile());
+  if (shares_cores_) {
+    key.num_computing = NumComputing(layout, cost_.profile());
+  }
   key.kinds |= CopyEngineBits(layout.copy_engines);
   return Find(
       key, recompute,

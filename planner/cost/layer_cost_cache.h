@@ -13,6 +13,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "planner/cost/graph_times.h"
+#include "planner/cost/host_sharing.h"
 #include "planner/cost/layer_time.h"
 #include "planner/cost/op_cost.h"
 #include "planner/cost/stage_time.h"
@@ -28,7 +29,10 @@ class CutCosts {
  public:
   CutCosts(const ModelSpec& model, const Implementation& implementation,
            const CostModel& cost)
-      : model_(model), implementation_(implementation), cost_(cost) {}
+      : model_(model),
+        implementation_(implementation),
+        cost_(cost),
+        shares_cores_(SharesCores(cost.profile().compute_contention)) {}
 
   // Of a stage of the layout that computes so much again, whatever the layout
   // says of that. Loads are had without prices, in a fraction of the time.
@@ -81,6 +85,7 @@ class CutCosts {
   const ModelSpec& model_;
   const Implementation& implementation_;
   const CostModel& cost_;
+  const bool shares_cores_;
   Cache<CutTimes> times_;
   Cache<CutLoads> loads_;
   // Of layers with experts, wherever these are.

@@ -242,36 +242,6 @@ GroupPlacement ExpertReplicaGroup(const Layout& layout,
           .relays_to_ports = implementation.relays_to_ports};
 }
 
-PassTime& PassTime::operator+=(const PassTime& other) {
-  compute += other.compute;
-  tensor += other.tensor;
-  context += other.context;
-  expert += other.expert;
-  return *this;
-}
-
-PassTime operator*(double count, PassTime time) {
-  return {.compute = count * time.compute,
-          .tensor = count * time.tensor,
-          .context = count * time.context,
-          .expert = count * time.expert};
-}
-
-LayerTime& LayerTime::operator+=(const LayerTime& other) {
-  forward += other.forward;
-  recompute += other.recompute;
-  input_gradient += other.input_gradient;
-  weight_gradient += other.weight_gradient;
-  return *this;
-}
-
-LayerTime operator*(double count, LayerTime time) {
-  return {.forward = count * time.forward,
-          .recompute = count * time.recompute,
-          .input_gradient = count * time.input_gradient,
-          .weight_gradient = count * time.weight_gradient};
-}
-
 PricedLayer PriceLayer(const LayerGraph& graph, const Layout& layout,
                        const Implementation& implementation,
                        const CostModel& cost) {

@@ -41,8 +41,19 @@ struct PassTime {
   double context = 0;
   double expert = 0;
   double total() const { return compute + tensor + context + expert; }
-  PassTime& operator+=(const PassTime& other);
-  friend PassTime operator*(double count, PassTime time);
+  PassTime& operator+=(const PassTime& other) {
+    compute += other.compute;
+    tensor += other.tensor;
+    context += other.context;
+    expert += other.expert;
+    return *this;
+  }
+  friend PassTime operator*(double count, const PassTime& time) {
+    return {.compute = count * time.compute,
+            .tensor = count * time.tensor,
+            .context = count * time.context,
+            .expert = count * time.expert};
+  }
 };
 
 struct LayerTime {
@@ -54,8 +65,19 @@ struct LayerTime {
     return recompute.total() + input_gradient.total() + weight_gradient;
   }
   double total() const { return forward.total() + backward(); }
-  LayerTime& operator+=(const LayerTime& other);
-  friend LayerTime operator*(double count, LayerTime time);
+  LayerTime& operator+=(const LayerTime& other) {
+    forward += other.forward;
+    recompute += other.recompute;
+    input_gradient += other.input_gradient;
+    weight_gradient += other.weight_gradient;
+    return *this;
+  }
+  friend LayerTime operator*(double count, const LayerTime& time) {
+    return {.forward = count * time.forward,
+            .recompute = count * time.recompute,
+            .input_gradient = count * time.input_gradient,
+            .weight_gradient = count * time.weight_gradient};
+  }
 };
 
 // Seconds of one phase before anything is hidden.

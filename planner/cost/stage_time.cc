@@ -70,16 +70,6 @@ StageList StagesOf(const ModelSpec& model, const Layout& layout,
   return list;
 }
 
-LayerTime TimeOfStage(const CutTimes& cut, const StageKind& stage) {
-  LayerTime time = static_cast<double>(stage.num_dense) * cut.dense;
-  if (stage.num_experts > 0) {
-    time += static_cast<double>(stage.num_experts) * cut.experts;
-  }
-  if (stage.has_embedding) time += cut.embedding;
-  if (stage.has_head) time += cut.head;
-  return time;
-}
-
 const StageKind& SlowestStage(const CutTimes& cut,
                               const std::vector<StageKind>& kinds) {
   const StageKind* slowest = &kinds.front();

@@ -75,7 +75,15 @@ struct StageList {
 StageList StagesOf(const ModelSpec& model, const Layout& layout,
                    const Implementation& implementation);
 
-LayerTime TimeOfStage(const CutTimes& cut, const StageKind& stage);
+inline LayerTime TimeOfStage(const CutTimes& cut, const StageKind& stage) {
+  LayerTime time = static_cast<double>(stage.num_dense) * cut.dense;
+  if (stage.num_experts > 0) {
+    time += static_cast<double>(stage.num_experts) * cut.experts;
+  }
+  if (stage.has_embedding) time += cut.embedding;
+  if (stage.has_head) time += cut.head;
+  return time;
+}
 // `kinds` has at least one.
 const StageKind& SlowestStage(const CutTimes& cut,
                               const std::vector<StageKind>& kinds);

@@ -11,7 +11,8 @@ namespace {
 constexpr double kFp32Bytes = 4;
 constexpr double kBfloat16Bytes = 2;
 
-int64_t Bytes(double value) { return std::llround(value); }
+// Rounds what is not negative, without the call that std::llround() is.
+int64_t Bytes(double value) { return static_cast<int64_t>(value + 0.5); }
 
 double StoredBytes(const Layout& layout) {
   return static_cast<double>(DTypeBytes(ActivationType(layout.precision)));
