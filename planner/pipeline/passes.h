@@ -39,6 +39,7 @@ enum class ChunkPassKind : uint8_t {
   kInputGradient,
   kWeightGradient,
 };
+inline constexpr int kNumChunkPassKinds = 4;
 struct ChunkPass {
   ChunkPassKind kind;
   int32_t chunk_idx;  // Into PipelineCosts::chunks.

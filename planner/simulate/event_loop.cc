@@ -266,7 +266,10 @@ class EventLoop {
   double StageSlowdown(int32_t idx) const {
     const Stage& stage = stages_[idx];
     double slowdown = 1;
-    if (stage.num_flows > 0) slowdown = rules_.overlap.compute;
+    if (stage.num_flows > 0) {
+      const double own = step_.ops[stage.computing].slowdown;
+      slowdown = own > 0 ? own : rules_.overlap.compute;
+    }
     if (stage.num_copies > 0) {
       slowdown = std::max(slowdown, rules_.copy_engine_overlap.compute);
     }
@@ -280,11 +283,12 @@ class EventLoop {
         host = std::max(host, CommunicationSlowdown(rules_.compute_contention,
                                                     NumBusy(stage)));
       }
-      if (stages_[stage].computing >= 0) {
-        own =
-            (IsByCopyEngines(op) ? rules_.copy_engine_overlap : rules_.overlap)
-                .communication;
-      }
+      if (stages_[stage].computing < 0) return;
+      const double factor = (IsByCopyEngines(op) ? rules_.copy_engine_overlap
+                                                 : rules_.overlap)
+                                .communication;
+      const double share = step_.ops[stages_[stage].computing].busy_share;
+      own = std::max(own, share == 1 ? factor : 1 + share * (factor - 1));
     });
     return host * own;
   }

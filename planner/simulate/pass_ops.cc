@@ -99,66 +99,153 @@ class Builder {
     if (for_op >= 0) waits_[op].push_back(for_op);
   }
 
-  void AddStage(int32_t stage) {
+  // A part of a pass: it may wait for a bucket of parameters and be followed by
+  // one of gradients.
+  struct Part {
+    ChunkPass pass;
+    int32_t part_idx = 0;
+    int32_t num_parts = 1;
+    double seconds = 0;
+    double gather_s = 0;
+    double reduction_s = 0;
+    bool hands_over = true;  // What the pass is for is there at its end,
+    double delay_s = 0;      // and leaves so much later.
+  };
+  // The places of a chunk's passes of one kind in its stage's order.
+  struct Places {
+    int32_t first = -1;
+    int32_t last = -1;
+  };
+
+  // In their order.
+  std::vector<Part> PartsOf(int32_t stage) const {
     const std::vector<ChunkPass>& passes = step_.order[stage];
-    const StepModel::StepEnds& ends = EndsOf(stage);
-    // Chunks by their first forward pass and by their last gradient.
-    std::vector<int32_t> first_pass(step_.costs.chunks.size(), -1);
-    std::vector<int32_t> last_pass(step_.costs.chunks.size(), -1);
-    std::vector<int32_t> chunks;
+    std::vector<std::array<Places, kNumChunkPassKinds>> places(
+        step_.costs.chunks.size());
+    std::vector<int32_t> last_of_chunk(step_.costs.chunks.size(), -1);
     for (size_t i = 0; i < passes.size(); ++i) {
-      int32_t& first = first_pass[passes[i].chunk_idx];
-      if (first < 0) {
-        first = static_cast<int32_t>(i);
-        chunks.push_back(passes[i].chunk_idx);
-      }
-      last_pass[passes[i].chunk_idx] = static_cast<int32_t>(i);
+      Places& of_kind =
+          places[passes[i].chunk_idx][static_cast<size_t>(passes[i].kind)];
+      const auto place = static_cast<int32_t>(i);
+      if (of_kind.first < 0) of_kind.first = place;
+      of_kind.last = last_of_chunk[passes[i].chunk_idx] = place;
     }
-    const double per_bucket =
-        step_.data_hidden_share /
-        (static_cast<double>(chunks.size()) * step_.num_buckets);
-    const double exposed_share = 1 - step_.data_hidden_share;
-    const double gather_s = ends.parameter_gather_s;
-    const double reduction_s = ends.gradient_reduction_s;
-    const bool has_parts = step_.data_hidden_share > 0;
-    const bool gathers = gather_s > 0;
-    const bool reduces = reduction_s > 0;
-
-    // The exposed one comes first, and all others are behind it.
-    int32_t exposed_gather = -1;
-    if (gathers && exposed_share > 0) {
-      exposed_gather = AddGather(stage, -1, -1, exposed_share * gather_s);
-    }
-    std::vector<std::vector<int32_t>> gathered(step_.costs.chunks.size());
-    for (const int32_t chunk : chunks) {
-      for (int32_t b = 0; gathers && has_parts && b < step_.num_buckets; ++b) {
-        gathered[chunk].push_back(
-            AddGather(stage, chunk, b, per_bucket * gather_s));
-      }
-    }
-
+    const auto num_chunks = static_cast<int32_t>(std::count_if(
+        last_of_chunk.begin(), last_of_chunk.end(),
+        [](int32_t place) { return place >= 0; }));
+    std::vector<Part> parts;
     for (size_t i = 0; i < passes.size(); ++i) {
       const ChunkPass& pass = passes[i];
-      const bool is_gathered =
-          gathers && has_parts &&
-          first_pass[pass.chunk_idx] == static_cast<int32_t>(i);
-      const bool is_reduced =
-          reduces && has_parts &&
-          last_pass[pass.chunk_idx] == static_cast<int32_t>(i);
-      const int32_t num_parts =
-          is_gathered || is_reduced ? step_.num_buckets : 1;
-      for (int32_t part = 0; part < num_parts; ++part) {
-        const int32_t op = AddPass(stage, pass, part, num_parts);
-        if (i == 0 && part == 0) Wait(op, exposed_gather);
-        if (is_gathered) Wait(op, gathered[pass.chunk_idx][part]);
-        if (is_reduced) {
-          AddReduction(stage, pass.chunk_idx, part, per_bucket * reduction_s,
-                       op);
-        }
+      const auto place = static_cast<int32_t>(i);
+      const Places& of_kind =
+          places[pass.chunk_idx][static_cast<size_t>(pass.kind)];
+      const bool is_first = of_kind.first == place;
+      if (step_.parts.empty()) {
+        AddEqualParts(pass, EndsOf(stage), num_chunks,
+                      is_first && pass.kind == ChunkPassKind::kForward,
+                      last_of_chunk[pass.chunk_idx] == place, &parts);
+      } else {
+        AddKnownParts(pass, is_first, of_kind.last == place, &parts);
       }
     }
-    if (reduces && exposed_share > 0) {
-      AddReduction(stage, -1, -1, exposed_share * reduction_s,
+    return parts;
+  }
+
+  // As many as buckets where the pass meets any.
+  void AddEqualParts(const ChunkPass& pass, const StepModel::StepEnds& ends,
+                     int32_t num_chunks, bool is_gathered, bool is_reduced,
+                     std::vector<Part>* parts) const {
+    const double per_bucket =
+        step_.data_hidden_share /
+        (static_cast<double>(num_chunks) * step_.num_buckets);
+    Part part{.pass = pass};
+    if (is_gathered) part.gather_s = per_bucket * ends.parameter_gather_s;
+    if (is_reduced) part.reduction_s = per_bucket * ends.gradient_reduction_s;
+    if (part.gather_s > 0 || part.reduction_s > 0) {
+      part.num_parts = step_.num_buckets;
+    }
+    part.seconds = SecondsOf(step_.costs, pass) / part.num_parts;
+    for (; part.part_idx < part.num_parts; ++part.part_idx) {
+      part.hands_over = part.part_idx + 1 == part.num_parts;
+      parts->push_back(part);
+    }
+  }
+
+  // Those of ClusterStep::parts between which something happens.
+  void AddKnownParts(const ChunkPass& pass, bool is_first, bool is_last,
+                     std::vector<Part>* parts) const {
+    const ChunkParts& chunk = step_.parts[pass.chunk_idx];
+    const std::vector<PassPart>& known =
+        chunk.by_kind[static_cast<size_t>(pass.kind)];
+    const bool gathers = is_first || chunk.gathers_each;
+    const bool reduces = is_last || chunk.reduces_each;
+    const double seconds = SecondsOf(step_.costs, pass);
+    const size_t begin = parts->size();
+    Part part{.pass = pass, .hands_over = false};
+    for (size_t i = 0; i < known.size(); ++i) {
+      part.seconds += known[i].share * seconds;
+      if (gathers) part.gather_s += known[i].gather_s;
+      if (reduces) part.reduction_s += known[i].reduction_s;
+      part.hands_over = known[i].hands_over;
+      part.delay_s = known[i].delay_s;
+      if (i + 1 < known.size() && !part.hands_over && part.reduction_s == 0 &&
+          !(gathers && known[i + 1].gather_s > 0)) {
+        continue;
+      }
+      parts->push_back(part);
+      part = {.pass = pass, .part_idx = part.part_idx + 1};
+    }
+    for (size_t i = begin; i < parts->size(); ++i) {
+      (*parts)[i].num_parts = part.part_idx;
+    }
+  }
+
+  void AddStage(int32_t stage) {
+    const std::vector<Part> parts = PartsOf(stage);
+    const StepModel::StepEnds& ends = EndsOf(stage);
+    const double exposed_share =
+        step_.parts.empty() ? 1 - step_.data_hidden_share : 0;
+    // The exposed one comes first, and all others are behind it.
+    int32_t exposed_gather = -1;
+    if (ends.parameter_gather_s > 0 && exposed_share > 0) {
+      exposed_gather =
+          AddGather(stage, -1, -1, exposed_share * ends.parameter_gather_s);
+    }
+    std::vector<size_t> gathering;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].gather_s > 0) gathering.push_back(i);
+    }
+    std::vector<int32_t> gathers(parts.size(), -1);
+    size_t num_gathers = 0;
+    const auto add_gather = [&](int32_t after) {
+      if (num_gathers == gathering.size()) return;
+      const size_t i = gathering[num_gathers++];
+      gathers[i] = AddGather(stage, parts[i].pass.chunk_idx, parts[i].part_idx,
+                             parts[i].gather_s);
+      Wait(gathers[i], after);
+    };
+    // Where passes gather anew, one bucket ahead of use; else all from the
+    // start of the step on.
+    const bool is_ahead_by_one =
+        !step_.parts.empty() &&
+        step_.parts[parts.front().pass.chunk_idx].gathers_each;
+    do {
+      add_gather(-1);
+    } while (!is_ahead_by_one && num_gathers < gathering.size());
+    int32_t before = -1;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].gather_s > 0) add_gather(before);
+      const int32_t op = AddPart(stage, parts[i]);
+      if (i == 0) Wait(op, exposed_gather);
+      Wait(op, gathers[i]);
+      if (parts[i].reduction_s > 0) {
+        AddReduction(stage, parts[i].pass.chunk_idx, parts[i].part_idx,
+                     parts[i].reduction_s, op);
+      }
+      before = op;
+    }
+    if (ends.gradient_reduction_s > 0 && exposed_share > 0) {
+      AddReduction(stage, -1, -1, exposed_share * ends.gradient_reduction_s,
                    lanes_[stage][static_cast<int>(Lane::kCompute)]);
     }
   }
@@ -180,50 +267,58 @@ class Builder {
          after);
   }
 
-  // One of `num_parts` of a pass; the last hands on what the pass is for.
-  int32_t AddPass(int32_t stage, const ChunkPass& pass, int32_t part,
-                  int32_t num_parts) {
-    const int32_t id = Add(
-        {.seconds = SecondsOf(step_.costs, pass) / num_parts, .stage = stage},
-        {.kind = EventKindOf(pass.kind),
-         .chunk_idx = pass.chunk_idx,
-         .microbatch_idx = pass.microbatch_idx,
-         .bucket_idx = num_parts > 1 ? part : -1});
+  int32_t AddPart(int32_t stage, const Part& part) {
+    const ChunkPass& pass = part.pass;
+    StepOp op{.seconds = part.seconds, .stage = stage};
+    if (!step_.parts.empty()) {
+      op.slowdown = step_.parts[pass.chunk_idx].slowdown;
+      op.busy_share = step_.parts[pass.chunk_idx].busy_share;
+    }
+    const int32_t id =
+        Add(op, {.kind = EventKindOf(pass.kind),
+                 .chunk_idx = pass.chunk_idx,
+                 .microbatch_idx = pass.microbatch_idx,
+                 .bucket_idx = part.num_parts > 1 ? part.part_idx : -1});
+    if (pass.kind == ChunkPassKind::kWeightGradient) return id;
     const size_t idx = PassIdx(pass.chunk_idx, pass.microbatch_idx);
     const bool is_forward = pass.kind == ChunkPassKind::kForward;
-    if (part == 0 && pass.kind != ChunkPassKind::kWeightGradient) {
-      (is_forward ? forward_ : backward_)[idx] = id;
-    }
-    if (part + 1 < num_parts || pass.kind == ChunkPassKind::kWeightGradient) {
-      return id;
-    }
+    if (part.part_idx == 0) (is_forward ? forward_ : backward_)[idx] = id;
     const int32_t to = pass.chunk_idx + (is_forward ? 1 : -1);
-    if (to >= 0 && to < static_cast<int32_t>(step_.costs.chunks.size())) {
+    if (part.hands_over && to >= 0 &&
+        to < static_cast<int32_t>(step_.costs.chunks.size())) {
       (is_forward ? arrival_
                   : gradient_arrival_)[PassIdx(to, pass.microbatch_idx)] =
-          AddTransfer(id, to);
+          AddTransfer(id, to, part.delay_s);
     }
     return id;
   }
 
   // Of what the pass `after` made to the stage of chunk `to`. Returns the op
   // after which it has arrived.
-  int32_t AddTransfer(int32_t after, int32_t to) {
+  int32_t AddTransfer(int32_t after, int32_t to, double delay_s) {
     const int32_t sender = ops_[after].stage;
     const int32_t receiver = step_.costs.stage_of_chunk[to];
     if (receiver == sender || step_.costs.transfer_s <= 0) return after;
     const bool is_forward = what_[after].kind == ClusterEventKind::kForward;
-    const int32_t id =
-        Add({.seconds = step_.costs.transfer_s,
-             .stage = sender,
-             .receiver = receiver,
-             .lane = !step_.overlaps_transfers ? Lane::kCompute
-                     : is_forward              ? Lane::kSendNext
-                                               : Lane::kSendPrevious},
-            {.kind = is_forward ? ClusterEventKind::kActivationTransfer
-                                : ClusterEventKind::kGradientTransfer,
-             .chunk_idx = what_[after].chunk_idx,
-             .microbatch_idx = what_[after].microbatch_idx});
+    const PassOp what{.kind = is_forward ? ClusterEventKind::kActivationTransfer
+                                         : ClusterEventKind::kGradientTransfer,
+                      .chunk_idx = what_[after].chunk_idx,
+                      .microbatch_idx = what_[after].microbatch_idx};
+    StepOp transfer{.seconds = step_.costs.transfer_s,
+                    .stage = sender,
+                    .receiver = receiver,
+                    .lane = !step_.overlaps_transfers ? Lane::kCompute
+                            : is_forward              ? Lane::kSendNext
+                                                      : Lane::kSendPrevious};
+    if (delay_s > 0) {
+      StepOp delay = transfer;
+      delay.seconds = delay_s;
+      const int32_t id = Add(delay, what);
+      ops_[id].resource = OpResource::kHost;
+      Wait(id, after);
+      after = id;
+    }
+    const int32_t id = Add(transfer, what);
     Wait(id, after);
     return id;
   }

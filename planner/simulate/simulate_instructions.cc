@@ -1,5 +1,6 @@
 #include "planner/simulate/simulate_instructions.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -38,6 +39,20 @@ absl::Status CheckInput(std::span<const StageSimulation> stages,
                    options.ranks_per_host, " ranks a host"));
 }
 
+LoopRules RulesOf(const Layout& layout, const SimulationOptions& options) {
+  LoopRules rules{.overlap = options.overlap,
+                  .copy_engine_overlap = options.copy_engine_overlap,
+                  .compute_contention = options.compute_contention,
+                  .neighbours = {},
+                  .arrival_spread = options.arrival_spread};
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    rules.neighbours.push_back(RanksBeside(layout,
+                                           RankOf(layout, {.pipeline = stage}),
+                                           options.ranks_per_host));
+  }
+  return rules;
+}
+
 // The instructions of all stages as ops: stage by stage, lane by lane, in each
 // lane's order.
 class InstructionOps {
@@ -50,8 +65,37 @@ class InstructionOps {
     step_.num_stages = static_cast<int32_t>(inputs_.size());
     op_of_.resize(inputs_.size());
     step_.wait_begin.push_back(0);
-    for (const StageSimulation& input : inputs_) AddStage(input);
+    for (const StageSimulation& input : inputs_) {
+      AddStage(input, [](const Instruction&) { return true; });
+    }
     return AddMeetings();
+  }
+
+  PartTime RunPart(const StageSimulation& input,
+                   absl::FunctionRef<bool(const Instruction&)> is_part,
+                   bool beside_traffic) {
+    const Program& program = *input.program;
+    step_.num_stages = program.layout.pipeline;
+    op_of_.resize(step_.num_stages);
+    step_.wait_begin.push_back(0);
+    AddStage(input, is_part);
+    const size_t num_ops = step_.ops.size();
+    if (beside_traffic) {
+      constexpr double kLongerThanAnyStep = 1e6;
+      step_.ops.push_back({.seconds = kLongerThanAnyStep,
+                           .stage = program.stage,
+                           .lane = Lane::kDataComm,
+                           .resource = OpResource::kNetwork});
+      step_.wait_begin.push_back(static_cast<int32_t>(step_.waits.size()));
+    }
+    const OpTimes times = RunOps(step_, RulesOf(program.layout, options_));
+    PartTime part;
+    for (size_t i = 0; i < num_ops; ++i) {
+      part.seconds = std::max(part.seconds, times.end_s[i]);
+      if (step_.ops[i].lane != Lane::kCompute) continue;
+      part.computing_s += times.end_s[i] - times.start_s[i];
+    }
+    return part;
   }
 
   const StepOps& step() const { return step_; }
@@ -99,26 +143,29 @@ class InstructionOps {
   }
 
  private:
-  void AddStage(const StageSimulation& input) {
+  void AddStage(const StageSimulation& input,
+                absl::FunctionRef<bool(const Instruction&)> is_part) {
     const Program& program = *input.program;
     std::vector<int32_t>& op_of = op_of_[program.stage];
-    op_of.resize(program.instructions.size());
+    op_of.assign(program.instructions.size(), -1);
+    const auto first = static_cast<int32_t>(id_of_.size());
     for (const std::vector<InstructionId>& lane : program.lanes) {
       for (const InstructionId id : lane) {
+        if (!is_part(program.instructions[id])) continue;
         op_of[id] = static_cast<int32_t>(id_of_.size());
         id_of_.push_back(id);
       }
     }
-    for (const std::vector<InstructionId>& lane : program.lanes) {
-      for (size_t i = 0; i < lane.size(); ++i) {
-        const Instruction& instruction = program.instructions[lane[i]];
-        if (i > 0) step_.waits.push_back(op_of[lane[i - 1]]);
-        for (const InstructionId wait : instruction.waits) {
-          step_.waits.push_back(op_of[wait]);
-        }
-        step_.wait_begin.push_back(static_cast<int32_t>(step_.waits.size()));
-        step_.ops.push_back(OpOf(input, lane[i]));
+    for (auto op = first; op < static_cast<int32_t>(id_of_.size()); ++op) {
+      const Instruction& instruction = program.instructions[id_of_[op]];
+      if (op > first && program.instructions[id_of_[op - 1]].lane == instruction.lane) {
+        step_.waits.push_back(op - 1);
       }
+      for (const InstructionId wait : instruction.waits) {
+        if (op_of[wait] >= 0) step_.waits.push_back(op_of[wait]);
+      }
+      step_.wait_begin.push_back(static_cast<int32_t>(step_.waits.size()));
+      step_.ops.push_back(OpOf(input, id_of_[op]));
     }
   }
 
@@ -193,20 +240,18 @@ absl::StatusOr<Timeline> Simulate(std::span<const StageSimulation> stages,
   RETURN_IF_ERROR(CheckInput(stages, options));
   InstructionOps ops(stages, options);
   RETURN_IF_ERROR(ops.Build());
-  LoopRules rules{.overlap = options.overlap,
-                  .copy_engine_overlap = options.copy_engine_overlap,
-                  .compute_contention = options.compute_contention,
-                  .neighbours = {},
-                  .arrival_spread = options.arrival_spread};
-  const Layout& layout = stages[0].program->layout;
-  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    rules.neighbours.push_back(RanksBeside(
-        layout, RankOf(layout, {.pipeline = stage}), options.ranks_per_host));
-  }
+  const LoopRules rules = RulesOf(stages[0].program->layout, options);
   std::vector<int32_t> started;
   const OpTimes times = RunOps(ops.step(), rules, &started);
   RETURN_IF_ERROR(ops.CheckFinished(times));
   return ops.TimelineOf(times, started);
+}
+
+PartTime TimeOfPart(const StageSimulation& stage,
+                    const SimulationOptions& options,
+                    absl::FunctionRef<bool(const Instruction&)> is_part,
+                    bool beside_traffic) {
+  return InstructionOps({}, options).RunPart(stage, is_part, beside_traffic);
 }
 
 }  // namespace millrace

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "planner/profile/profile.h"
 #include "planner/program/program.h"
@@ -50,6 +51,19 @@ struct SimulationOptions {
 // Returns Internal naming the stuck instructions if the Programs deadlock.
 absl::StatusOr<Timeline> Simulate(std::span<const StageSimulation> stages,
                                   const SimulationOptions& options);
+
+struct PartTime {
+  double seconds = 0;
+  double computing_s = 0;  // Of these, with something on the compute lane.
+};
+
+// What those instructions of one stage take for which `is_part` says so, by
+// themselves: what they wait for elsewhere is there. With `beside_traffic`,
+// kernels of another collective run all the while.
+PartTime TimeOfPart(const StageSimulation& stage,
+                    const SimulationOptions& options,
+                    absl::FunctionRef<bool(const Instruction&)> is_part,
+                    bool beside_traffic = false);
 
 }  // namespace millrace
 

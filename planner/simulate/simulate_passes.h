@@ -15,6 +15,7 @@
 #ifndef MILLRACE_PLANNER_SIMULATE_SIMULATE_PASSES_H_
 #define MILLRACE_PLANNER_SIMULATE_SIMULATE_PASSES_H_
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -28,6 +29,27 @@
 
 namespace millrace {
 
+// A part of a pass between moments at which it meets other lanes.
+struct PassPart {
+  double share = 0;        // Of the seconds of the pass.
+  double gather_s = 0;     // Of the parameters that it needs first.
+  double reduction_s = 0;  // Of the gradients that are complete after it.
+  bool hands_over = false;  // What the pass is for is there after it,
+  double delay_s = 0;       // and leaves so much later.
+};
+
+// How a chunk's passes meet the traffic of the data axis.
+struct ChunkParts {
+  std::array<std::vector<PassPart>, kNumChunkPassKinds> by_kind;
+  // Whether each pass gathers parameters and reduces gradients (ZeRO 3 and 2),
+  // or only the first and last of its kind does.
+  bool gathers_each = false;
+  bool reduces_each = false;
+  // As in StepOp.
+  double slowdown = 0;
+  double busy_share = 1;
+};
+
 struct ClusterStep {
   PipelineCosts costs;
   PassOrder order;  // planner/pipeline/pass_order.h, or any other.
@@ -35,6 +57,9 @@ struct ClusterStep {
   // chunks have equal shares of it.
   std::vector<StepModel::StepEnds> ends;
   int32_t num_buckets = 1;  // Of each chunk.
+  // By chunk, if known; then `num_buckets`, `data_hidden_share` and the traffic
+  // in `ends` play no part.
+  std::vector<ChunkParts> parts;
   // Of gathers and reductions, what passes may hide: the rest of the gathers
   // comes before a stage's passes, that of the reductions after them.
   double data_hidden_share = 1;
