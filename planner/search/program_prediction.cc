@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "planner/lower/lower.h"
 #include "planner/search/prediction.h"
+#include "planner/simulate/passes_of_programs.h"
 #include "planner/simulate/simulate_instructions.h"
 
 namespace millrace {
@@ -104,8 +105,10 @@ std::vector<uint64_t> HashesOf(std::span<const Program> programs) {
   return hashes;
 }
 
-absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
-                                          const CostModel& cost) {
+namespace {
+
+std::vector<StageSimulation> StagesOf(std::span<const Program> programs,
+                                      const CostModel& cost) {
   std::vector<StageSimulation> stages;
   for (const Program& program : programs) {
     std::vector<bool> by_copy_engines;
@@ -117,16 +120,30 @@ absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
                       .seconds = cost.ProgramSeconds(program),
                       .by_copy_engines = std::move(by_copy_engines)});
   }
-  const HardwareProfile& profile = cost.profile();
-  ASSIGN_OR_RETURN(
-      Timeline timeline,
-      Simulate(stages, {.compute_contention = profile.compute_contention,
-                        .ranks_per_host = profile.ranks_per_host,
-                        .overlap = profile.overlap,
-                        .copy_engine_overlap = profile.copy_engine_overlap,
-                        .arrival_spread = profile.waits.arrival_spread}));
-  timeline.step_time_s += profile.waits.between_steps_s;
+  return stages;
+}
+
+SimulationOptions OptionsOf(const HardwareProfile& profile) {
+  return {.compute_contention = profile.compute_contention,
+          .ranks_per_host = profile.ranks_per_host,
+          .overlap = profile.overlap,
+          .copy_engine_overlap = profile.copy_engine_overlap,
+          .arrival_spread = profile.waits.arrival_spread};
+}
+
+}  // namespace
+
+absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
+                                          const CostModel& cost) {
+  ASSIGN_OR_RETURN(Timeline timeline, Simulate(StagesOf(programs, cost),
+                                               OptionsOf(cost.profile())));
+  timeline.step_time_s += cost.profile().waits.between_steps_s;
   return timeline;
+}
+
+absl::StatusOr<ClusterStep> PassesOfPrograms(std::span<const Program> programs,
+                                             const CostModel& cost) {
+  return StepOfPrograms(StagesOf(programs, cost), OptionsOf(cost.profile()));
 }
 
 void FillSimulated(const ModelSpec& model, std::span<const Program> programs,

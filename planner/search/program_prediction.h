@@ -16,6 +16,7 @@
 #include "planner/profile/profile.h"
 #include "planner/program/program.h"
 #include "planner/search/plan.h"
+#include "planner/simulate/simulate_passes.h"
 #include "planner/simulate/timeline.h"
 
 namespace millrace {
@@ -37,8 +38,12 @@ void FillMemory(std::span<const Program> programs,
 // ProgramHash() of each.
 std::vector<uint64_t> HashesOf(std::span<const Program> programs);
 
+// By instructions.
 absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
                                           const CostModel& cost);
+// The same step for simulation by passes.
+absl::StatusOr<ClusterStep> PassesOfPrograms(std::span<const Program> programs,
+                                             const CostModel& cost);
 
 // Times and shares, from SimulatePrograms' timeline.
 void FillSimulated(const ModelSpec& model, std::span<const Program> programs,

@@ -284,9 +284,9 @@ class EventLoop {
                                                     NumBusy(stage)));
       }
       if (stages_[stage].computing < 0) return;
-      const double factor = (IsByCopyEngines(op) ? rules_.copy_engine_overlap
-                                                 : rules_.overlap)
-                                .communication;
+      const double factor =
+          (IsByCopyEngines(op) ? rules_.copy_engine_overlap : rules_.overlap)
+              .communication;
       const double share = step_.ops[stages_[stage].computing].busy_share;
       own = std::max(own, share == 1 ? factor : 1 + share * (factor - 1));
     });

@@ -108,6 +108,7 @@ class Builder {
     double seconds = 0;
     double gather_s = 0;
     double reduction_s = 0;
+    bool takes_over = true;  // It needs what the neighbouring chunk sends.
     bool hands_over = true;  // What the pass is for is there at its end,
     double delay_s = 0;      // and leaves so much later.
   };
@@ -130,9 +131,9 @@ class Builder {
       if (of_kind.first < 0) of_kind.first = place;
       of_kind.last = last_of_chunk[passes[i].chunk_idx] = place;
     }
-    const auto num_chunks = static_cast<int32_t>(std::count_if(
-        last_of_chunk.begin(), last_of_chunk.end(),
-        [](int32_t place) { return place >= 0; }));
+    const auto num_chunks = static_cast<int32_t>(
+        std::count_if(last_of_chunk.begin(), last_of_chunk.end(),
+                      [](int32_t place) { return place >= 0; }));
     std::vector<Part> parts;
     for (size_t i = 0; i < passes.size(); ++i) {
       const ChunkPass& pass = passes[i];
@@ -166,6 +167,7 @@ class Builder {
     }
     part.seconds = SecondsOf(step_.costs, pass) / part.num_parts;
     for (; part.part_idx < part.num_parts; ++part.part_idx) {
+      part.takes_over = part.part_idx == 0;
       part.hands_over = part.part_idx + 1 == part.num_parts;
       parts->push_back(part);
     }
@@ -176,24 +178,28 @@ class Builder {
                      std::vector<Part>* parts) const {
     const ChunkParts& chunk = step_.parts[pass.chunk_idx];
     const std::vector<PassPart>& known =
-        chunk.by_kind[static_cast<size_t>(pass.kind)];
+        chunk.by_kind[static_cast<size_t>(pass.kind)].parts;
     const bool gathers = is_first || chunk.gathers_each;
     const bool reduces = is_last || chunk.reduces_each;
     const double seconds = SecondsOf(step_.costs, pass);
     const size_t begin = parts->size();
-    Part part{.pass = pass, .hands_over = false};
+    const Part none{.pass = pass, .takes_over = false, .hands_over = false};
+    Part part = none;
     for (size_t i = 0; i < known.size(); ++i) {
       part.seconds += known[i].share * seconds;
       if (gathers) part.gather_s += known[i].gather_s;
       if (reduces) part.reduction_s += known[i].reduction_s;
+      part.takes_over = part.takes_over || known[i].takes_over;
       part.hands_over = known[i].hands_over;
       part.delay_s = known[i].delay_s;
       if (i + 1 < known.size() && !part.hands_over && part.reduction_s == 0 &&
-          !(gathers && known[i + 1].gather_s > 0)) {
+          !known[i + 1].takes_over && !(gathers && known[i + 1].gather_s > 0)) {
         continue;
       }
       parts->push_back(part);
-      part = {.pass = pass, .part_idx = part.part_idx + 1};
+      const int32_t next = part.part_idx + 1;
+      part = none;
+      part.part_idx = next;
     }
     for (size_t i = begin; i < parts->size(); ++i) {
       (*parts)[i].num_parts = part.part_idx;
@@ -271,8 +277,10 @@ class Builder {
     const ChunkPass& pass = part.pass;
     StepOp op{.seconds = part.seconds, .stage = stage};
     if (!step_.parts.empty()) {
-      op.slowdown = step_.parts[pass.chunk_idx].slowdown;
-      op.busy_share = step_.parts[pass.chunk_idx].busy_share;
+      const KindParts& kind =
+          step_.parts[pass.chunk_idx].by_kind[static_cast<size_t>(pass.kind)];
+      op.slowdown = kind.slowdown;
+      op.busy_share = kind.busy_share;
     }
     const int32_t id =
         Add(op, {.kind = EventKindOf(pass.kind),
@@ -282,7 +290,7 @@ class Builder {
     if (pass.kind == ChunkPassKind::kWeightGradient) return id;
     const size_t idx = PassIdx(pass.chunk_idx, pass.microbatch_idx);
     const bool is_forward = pass.kind == ChunkPassKind::kForward;
-    if (part.part_idx == 0) (is_forward ? forward_ : backward_)[idx] = id;
+    if (part.takes_over) (is_forward ? forward_ : backward_)[idx] = id;
     const int32_t to = pass.chunk_idx + (is_forward ? 1 : -1);
     if (part.hands_over && to >= 0 &&
         to < static_cast<int32_t>(step_.costs.chunks.size())) {

@@ -58,8 +58,8 @@ class StagePasses {
     FindNeeds();
   }
 
-  // Of the first `num_passes` micro-batches' passes of the kind: the mean of
-  // the first, the last and one between, which stands for the rest.
+  // Of the mean pass of the kind. One in the middle stands for all but the
+  // first and the last.
   double Seconds(ChunkPassKind kind) const {
     const int32_t count = program_.layout.num_microbatches;
     double sum = TimeOf(kind, 0).seconds;
@@ -68,22 +68,17 @@ class StagePasses {
     return sum / count;
   }
 
-  // Fills in how the stage's passes go on beside traffic.
-  void FillOverlap(ChunkParts* parts) const {
+  // How the passes of the kind go on beside traffic.
+  void FillOverlap(ChunkPassKind kind, KindParts* parts) const {
     const int32_t microbatch = program_.layout.num_microbatches / 2;
-    PartTime alone, beside;
-    for (const ChunkPassKind kind :
-         {ChunkPassKind::kForward, ChunkPassKind::kBackward}) {
-      for (const bool beside_traffic : {false, true}) {
-        const PartTime time = TimeOf(kind, microbatch, beside_traffic);
-        (beside_traffic ? beside : alone).seconds += time.seconds;
-        (beside_traffic ? beside : alone).computing_s += time.computing_s;
-      }
-    }
+    const PartTime alone = TimeOf(kind, microbatch);
+    const PartTime beside = TimeOf(kind, microbatch, true);
+    if (alone.seconds <= 0) return;
     parts->slowdown = beside.seconds / alone.seconds;
     parts->busy_share = std::min(1.0, beside.computing_s / beside.seconds);
   }
 
+  // What the passes of the kind meet on other lanes, and where.
   std::vector<PassPart> Parts(ChunkPassKind kind, bool gathers_each,
                               bool reduces_each) const {
     const int32_t count = program_.layout.num_microbatches;
@@ -93,7 +88,8 @@ class StagePasses {
     AddReductions(PassOf(kind, reduces_each ? count / 2 : count - 1),
                   &reductions);
     const HandOver hand_over = HandOverOf(PassOf(kind, count / 2));
-    std::vector<double> cuts = {0, hand_over.share, 1};
+    const double takes_over = TakesOverAt(PassOf(kind, count / 2));
+    std::vector<double> cuts = {0, takes_over, hand_over.share, 1};
     for (const auto& [share, seconds] : gathers) cuts.push_back(share);
     for (const auto& [share, seconds] : reductions) cuts.push_back(share);
     std::sort(cuts.begin(), cuts.end());
@@ -101,6 +97,7 @@ class StagePasses {
     std::vector<PassPart> parts;
     for (size_t i = 0; i + 1 < cuts.size(); ++i) {
       PassPart part{.share = cuts[i + 1] - cuts[i],
+                    .takes_over = cuts[i] == takes_over,
                     .hands_over = cuts[i + 1] == hand_over.share};
       if (part.hands_over) part.delay_s = hand_over.delay_s;
       if (gathers.contains(cuts[i])) part.gather_s = gathers[cuts[i]];
@@ -112,12 +109,14 @@ class StagePasses {
     return parts;
   }
 
-  void AddStepEnds(StepModel::StepEnds* ends) const {
-    ends->optimizer_s =
-        TimeOfPart(stage_, options_, [](const Instruction& instruction) {
-          return instruction.microbatch_idx < 0 && !IsTraffic(instruction) &&
-                 instruction.phase != Phase::kForward;
-        }).seconds;
+  double OptimizerSeconds() const {
+    return TimeOfPart(stage_, options_,
+                      [](const Instruction& instruction) {
+                        return instruction.microbatch_idx < 0 &&
+                               !IsTraffic(instruction) &&
+                               instruction.phase != Phase::kForward;
+                      })
+        .seconds;
   }
 
  private:
@@ -128,16 +127,21 @@ class StagePasses {
     std::vector<double> end_share;
   };
 
-  // Gathers are in order: what waits for one waits for those before as well.
+  // Finds where on the compute lane what is gathered and received is first
+  // needed. Gathers are in order: what waits for one waits for those before.
   void FindNeeds() {
     std::vector<int32_t> first(program_.instructions.size(),
                                std::numeric_limits<int32_t>::max());
-    for (const Instruction& instruction : program_.instructions) {
-      const int32_t place =
-          place_[&instruction - program_.instructions.data()];
-      if (place < 0) continue;
-      for (const InstructionId wait : instruction.waits) {
+    // Instructions are in an order in which none waits for a later one.
+    for (size_t id = program_.instructions.size(); id-- > 0;) {
+      const int32_t place = place_[id] >= 0 ? place_[id] : first[id];
+      for (const InstructionId wait : program_.instructions[id].waits) {
         first[wait] = std::min(first[wait], place);
+      }
+    }
+    for (const Lane from : {Lane::kReceivePrevious, Lane::kReceiveNext}) {
+      for (const InstructionId id : program_.lanes[static_cast<size_t>(from)]) {
+        takes_over_at_.push_back(first[id]);
       }
     }
     const auto& lane = program_.lanes[static_cast<size_t>(Lane::kDataComm)];
@@ -184,11 +188,18 @@ class StagePasses {
   // Gathers that a pass waits for, by when it does.
   void AddGathers(const Pass& pass, std::map<double, double>* gathers) const {
     for (const auto& [id, place] : needed_at_) {
-      for (size_t i = 0; i < pass.ids.size(); ++i) {
-        if (place_[pass.ids[i]] != place) continue;
-        (*gathers)[i == 0 ? 0 : pass.end_share[i - 1]] += stage_.seconds[id];
-      }
+      const double begins = BeginOf(place, pass);
+      if (begins < 1) (*gathers)[begins] += stage_.seconds[id];
     }
+  }
+
+  // When the pass needs what it receives; 0 if it receives nothing.
+  double TakesOverAt(const Pass& pass) const {
+    for (const int32_t place : takes_over_at_) {
+      const double begins = BeginOf(place, pass);
+      if (begins < 1) return begins;
+    }
+    return 0;
   }
 
   void AddReductions(const Pass& pass,
@@ -205,21 +216,21 @@ class StagePasses {
       after = std::max(after, LastComputed(id));
       const double ready = EndOf(after, pass);
       if (ready == 0) continue;
-      const double begins = IsCrowdedOut(id, after) ? EndOf(after + 1, pass) : 0;
+      const double begins =
+          IsCrowdedOut(id, after) ? EndOf(after + 1, pass) : 0;
       (*reductions)[std::max(ready, begins)] += stage_.seconds[id];
     }
   }
 
-  // When what the pass is for can leave, as a share of the pass (1 where nothing
-  // leaves), and how long it then waits for processors.
+  // When what the pass is for can leave, as a share of the pass (1 where
+  // nothing leaves), and how long it then waits for processors.
   struct HandOver {
     double share = 1;
     double delay_s = 0;
   };
   HandOver HandOverOf(const Pass& pass) const {
     for (const Lane lane : {Lane::kSendNext, Lane::kSendPrevious}) {
-      for (const InstructionId id :
-           program_.lanes[static_cast<size_t>(lane)]) {
+      for (const InstructionId id : program_.lanes[static_cast<size_t>(lane)]) {
         const int32_t after = LastComputed(id);
         const double ready = EndOf(after, pass);
         if (ready == 0) continue;
@@ -236,13 +247,25 @@ class StagePasses {
     return program_.lanes[static_cast<size_t>(Lane::kCompute)][place];
   }
   // Whether communication that is ready when the instruction at this place ends
-  // has to wait for the next one, which takes all processors.
+  // has to wait for the next one, which takes all processors at once.
   bool IsCrowdedOut(InstructionId id, int32_t place) const {
     const auto& lane = program_.lanes[static_cast<size_t>(Lane::kCompute)];
-    return options_.overlap.waits &&
-           (stage_.by_copy_engines.empty() || !stage_.by_copy_engines[id]) &&
-           place + 1 < static_cast<int32_t>(lane.size()) &&
-           Describe(program_.instructions[lane[place + 1]].kind).fills_device;
+    if (!options_.overlap.waits ||
+        (!stage_.by_copy_engines.empty() && stage_.by_copy_engines[id]) ||
+        place + 1 >= static_cast<int32_t>(lane.size())) {
+      return false;
+    }
+    const Instruction& next = program_.instructions[lane[place + 1]];
+    const std::vector<InstructionId>& waits = program_.instructions[id].waits;
+    return Describe(next.kind).fills_device &&
+           std::none_of(next.waits.begin(), next.waits.end(),
+                        [&](InstructionId wait) {
+                          return program_.instructions[wait].lane ==
+                                 Lane::kTensorComm;
+                        }) &&
+           std::any_of(waits.begin(), waits.end(), [&](InstructionId wait) {
+             return place_[wait] == place;
+           });
   }
 
   // The place on the compute lane of the last instruction that this one waits
@@ -250,10 +273,18 @@ class StagePasses {
   int32_t LastComputed(InstructionId id) const {
     int32_t last = -1;
     for (const InstructionId wait : program_.instructions[id].waits) {
-      last = std::max(last,
-                      place_[wait] >= 0 ? place_[wait] : LastComputed(wait));
+      last =
+          std::max(last, place_[wait] >= 0 ? place_[wait] : LastComputed(wait));
     }
     return last;
+  }
+  // When the instruction at this place begins; 1: it is not of the pass.
+  double BeginOf(int32_t place, const Pass& pass) const {
+    for (size_t i = 0; i < pass.ids.size(); ++i) {
+      if (place_[pass.ids[i]] == place)
+        return i == 0 ? 0 : pass.end_share[i - 1];
+    }
+    return 1;
   }
   // When the instruction at this place ends; 0: it is not of the pass.
   double EndOf(int32_t place, const Pass& pass) const {
@@ -269,6 +300,7 @@ class StagePasses {
   std::vector<int32_t> place_;  // On the compute lane, by instruction.
   // Gathers, and the place of the first that waits for each.
   std::vector<std::pair<InstructionId, int32_t>> needed_at_;
+  std::vector<int32_t> takes_over_at_;  // Likewise of what is received.
 };
 
 ChunkCosts CostsOf(const StagePasses& passes, bool are_apart) {
@@ -276,17 +308,16 @@ ChunkCosts CostsOf(const StagePasses& passes, bool are_apart) {
       .forward_s = passes.Seconds(ChunkPassKind::kForward),
       .weight_gradient_s = passes.Seconds(ChunkPassKind::kWeightGradient)};
   costs.input_gradient_s =
-      are_apart ? passes.Seconds(ChunkPassKind::kInputGradient)
-                : passes.Seconds(ChunkPassKind::kBackward) -
-                      costs.weight_gradient_s;
+      are_apart
+          ? passes.Seconds(ChunkPassKind::kInputGradient)
+          : passes.Seconds(ChunkPassKind::kBackward) - costs.weight_gradient_s;
   return costs;
 }
 
 }  // namespace
 
 absl::StatusOr<ClusterStep> StepOfPrograms(
-    std::span<const StageSimulation> stages,
-    const SimulationOptions& options) {
+    std::span<const StageSimulation> stages, const SimulationOptions& options) {
   const Layout& layout = stages[0].program->layout;
   ClusterStep step{.costs = {.num_stages = layout.pipeline,
                              .num_microbatches = layout.num_microbatches,
@@ -303,15 +334,15 @@ absl::StatusOr<ClusterStep> StepOfPrograms(
     const bool are_apart =
         layout.schedule != Schedule::kOneForwardOneBackward && i > 0;
     step.costs.chunks.push_back(CostsOf(passes, are_apart));
-    passes.AddStepEnds(&step.ends.emplace_back());
+    step.ends.push_back({.optimizer_s = passes.OptimizerSeconds()});
     ChunkParts& parts = step.parts.emplace_back();
     parts.gathers_each = layout.shards_parameters();
     parts.reduces_each = layout.shards_gradients();
-    passes.FillOverlap(&parts);
-    for (int kind = 0; kind < kNumChunkPassKinds; ++kind) {
-      parts.by_kind[kind] =
-          passes.Parts(static_cast<ChunkPassKind>(kind), parts.gathers_each,
-                       parts.reduces_each);
+    for (int i = 0; i < kNumChunkPassKinds; ++i) {
+      const auto kind = static_cast<ChunkPassKind>(i);
+      passes.FillOverlap(kind, &parts.by_kind[i]);
+      parts.by_kind[i].parts =
+          passes.Parts(kind, parts.gathers_each, parts.reduces_each);
     }
     const Program& program = *stage.program;
     for (size_t id = 0; id < program.instructions.size(); ++id) {

@@ -1,6 +1,7 @@
-// Runs the ops of planner/simulate/pass_ops.h in two ways. RunOps() runs one
-// replica, where compute and communication slow each other down. ReplicaRun
-// runs many replicas, each with its own slow-down factors.
+// Runs the ops of planner/simulate/pass_ops.h in two ways. RunPassOps() runs
+// one replica in the event loop. ReplicaRun is the fast way to run many
+// replicas: each op takes what it took there, times the slow-down factors of
+// its replica.
 
 #ifndef MILLRACE_PLANNER_SIMULATE_RUN_PASS_OPS_H_
 #define MILLRACE_PLANNER_SIMULATE_RUN_PASS_OPS_H_

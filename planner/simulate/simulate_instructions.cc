@@ -46,9 +46,8 @@ LoopRules RulesOf(const Layout& layout, const SimulationOptions& options) {
                   .neighbours = {},
                   .arrival_spread = options.arrival_spread};
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    rules.neighbours.push_back(RanksBeside(layout,
-                                           RankOf(layout, {.pipeline = stage}),
-                                           options.ranks_per_host));
+    rules.neighbours.push_back(RanksBeside(
+        layout, RankOf(layout, {.pipeline = stage}), options.ranks_per_host));
   }
   return rules;
 }
@@ -158,7 +157,8 @@ class InstructionOps {
     }
     for (auto op = first; op < static_cast<int32_t>(id_of_.size()); ++op) {
       const Instruction& instruction = program.instructions[id_of_[op]];
-      if (op > first && program.instructions[id_of_[op - 1]].lane == instruction.lane) {
+      if (op > first &&
+          program.instructions[id_of_[op - 1]].lane == instruction.lane) {
         step_.waits.push_back(op - 1);
       }
       for (const InstructionId wait : instruction.waits) {

@@ -29,25 +29,29 @@
 
 namespace millrace {
 
-// A part of a pass between moments at which it meets other lanes.
+// A part of a pass, cut where the pass meets other lanes.
 struct PassPart {
-  double share = 0;        // Of the seconds of the pass.
-  double gather_s = 0;     // Of the parameters that it needs first.
-  double reduction_s = 0;  // Of the gradients that are complete after it.
+  double share = 0;         // Of the seconds of the pass.
+  double gather_s = 0;      // Of the parameters that it needs first.
+  double reduction_s = 0;   // Of the gradients that are complete after it.
+  bool takes_over = false;  // It needs what the neighbouring chunk sends.
   bool hands_over = false;  // What the pass is for is there after it,
   double delay_s = 0;       // and leaves so much later.
 };
 
-// How a chunk's passes meet the traffic of the data axis.
+// How a chunk's passes of one kind meet transfers and the traffic of the data
+// axis. The shares of the parts sum to 1.
+struct KindParts {
+  std::vector<PassPart> parts;
+  double slowdown = 0;    // Of these passes, as in StepOp.
+  double busy_share = 1;  // Likewise.
+};
 struct ChunkParts {
-  std::array<std::vector<PassPart>, kNumChunkPassKinds> by_kind;
+  std::array<KindParts, kNumChunkPassKinds> by_kind;  // By ChunkPassKind.
   // Whether each pass gathers parameters and reduces gradients (ZeRO 3 and 2),
   // or only the first and last of its kind does.
   bool gathers_each = false;
   bool reduces_each = false;
-  // As in StepOp.
-  double slowdown = 0;
-  double busy_share = 1;
 };
 
 struct ClusterStep {
@@ -57,8 +61,8 @@ struct ClusterStep {
   // chunks have equal shares of it.
   std::vector<StepModel::StepEnds> ends;
   int32_t num_buckets = 1;  // Of each chunk.
-  // By chunk, if known; then `num_buckets`, `data_hidden_share` and the traffic
-  // in `ends` play no part.
+  // By chunk, if known (planner/simulate/passes_of_programs.h). Then
+  // `num_buckets`, `data_hidden_share` and the traffic in `ends` play no part.
   std::vector<ChunkParts> parts;
   // Of gathers and reductions, what passes may hide: the rest of the gathers
   // comes before a stage's passes, that of the reductions after them.
