@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -146,6 +148,38 @@ ArenaPlan Place(const std::vector<int32_t>& placing_order,
   return plan;
 }
 
+// Three orders to place requests in. Ties keep the order of `by_definition`.
+
+// There are few distinct sizes, so a list for each is faster than sorting.
+std::vector<int32_t> LargestFirst(const std::vector<int32_t>& by_definition,
+                                  const std::vector<Lifetime>& lifetimes) {
+  std::map<int64_t, std::vector<int32_t>, std::greater<>> by_size;
+  for (const int32_t idx : by_definition) {
+    by_size[lifetimes[idx].bytes].push_back(idx);
+  }
+  std::vector<int32_t> all;
+  all.reserve(by_definition.size());
+  for (const auto& [bytes, requests] : by_size) {
+    all.insert(all.end(), requests.begin(), requests.end());
+  }
+  return all;
+}
+
+std::vector<int32_t> LongestFirst(const std::vector<int32_t>& by_definition,
+                                  const std::vector<Lifetime>& lifetimes) {
+  std::vector<int32_t> all = by_definition;
+  std::stable_sort(all.begin(), all.end(), [&](int32_t a, int32_t b) {
+    return lifetimes[a].last - lifetimes[a].first >
+           lifetimes[b].last - lifetimes[b].first;
+  });
+  return all;
+}
+
+std::vector<int32_t> InOrderOfDefinition(
+    const std::vector<int32_t>& by_definition, const std::vector<Lifetime>&) {
+  return by_definition;
+}
+
 int64_t LargestLiveBytes(const std::vector<Lifetime>& lifetimes,
                          InstructionId num_instructions) {
   std::vector<int64_t> change(num_instructions + 1);
@@ -174,10 +208,13 @@ ArenaPlan PlanArena(std::span<const ArenaRequest> requests,
   std::vector<Lifetime> lifetimes = Lifetimes(requests, order);
   std::vector<int32_t> by_definition(lifetimes.size());
   std::iota(by_definition.begin(), by_definition.end(), 0);
-  std::stable_sort(by_definition.begin(), by_definition.end(),
-                   [&](int32_t a, int32_t b) {
-                     return lifetimes[a].first < lifetimes[b].first;
-                   });
+  const auto is_before = [&](int32_t a, int32_t b) {
+    return lifetimes[a].first < lifetimes[b].first;
+  };
+  // Lowering gives them in this order already.
+  if (!std::is_sorted(by_definition.begin(), by_definition.end(), is_before)) {
+    std::stable_sort(by_definition.begin(), by_definition.end(), is_before);
+  }
   const Definitions definitions =
       DefinitionsByLane(by_definition, lifetimes, order);
   FindAliveSteps(by_definition, definitions, order, lifetimes);
@@ -186,24 +223,14 @@ ArenaPlan PlanArena(std::span<const ArenaRequest> requests,
     num_steps[lane] = static_cast<int32_t>(definitions[lane].size());
   }
   ArenaOccupancy occupancy(num_steps);
-
-  // Large first is nearly always tight enough; where it is not, long-lived
-  // first or the order of definition sometimes is better.
-  std::vector<int32_t> by_size = by_definition;
-  std::stable_sort(by_size.begin(), by_size.end(), [&](int32_t a, int32_t b) {
-    return lifetimes[a].bytes > lifetimes[b].bytes;
-  });
-  std::vector<int32_t> by_duration = by_definition;
-  std::stable_sort(by_duration.begin(), by_duration.end(),
-                   [&](int32_t a, int32_t b) {
-                     return lifetimes[a].last - lifetimes[a].first >
-                            lifetimes[b].last - lifetimes[b].first;
-                   });
   const int64_t largest_live_bytes = LargestLiveBytes(lifetimes, order.size());
   ArenaPlan plan{.bytes = std::numeric_limits<int64_t>::max()};
-  for (const std::vector<int32_t>* placing_order :
-       {&by_size, &by_duration, &by_definition}) {
-    ArenaPlan attempt = Place(*placing_order, lifetimes, plan.bytes, occupancy);
+  // Large first is nearly always tight enough; where it is not, long-lived
+  // first or the order of definition sometimes is better.
+  for (const auto& placing_order :
+       {LargestFirst, LongestFirst, InOrderOfDefinition}) {
+    ArenaPlan attempt = Place(placing_order(by_definition, lifetimes),
+                              lifetimes, plan.bytes, occupancy);
     if (attempt.bytes < plan.bytes) plan = std::move(attempt);
     if (IsTight(plan.bytes, largest_live_bytes)) break;
   }

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "planner/program/happens_before.h"
 #include "planner/program/program.h"
 
@@ -17,7 +18,7 @@ struct ArenaRequest {
   int64_t bytes;
   // All instructions that touch the buffer, ascending. The first defines it and
   // finishes before every other starts.
-  std::vector<InstructionId> uses;
+  absl::InlinedVector<InstructionId, 4> uses;
 };
 
 struct ArenaPlan {

@@ -33,23 +33,30 @@ void Unite(std::span<const ByteInterval> a, std::span<const ByteInterval> b,
 }  // namespace
 
 bool IntervalSet::Add(ByteInterval interval) {
-  auto first = std::lower_bound(
-      intervals_.begin(), intervals_.end(), interval.begin,
-      [](const ByteInterval& a, int64_t begin) { return a.end < begin; });
-  if (first == intervals_.end() || interval.end < first->begin) {
-    intervals_.insert(first, interval);
+  ByteInterval* const begin = intervals_.data();
+  ByteInterval* const end = begin + intervals_.size();
+  ByteInterval* const first = std::lower_bound(
+      begin, end, interval.begin,
+      [](const ByteInterval& a, int64_t offset) { return a.end < offset; });
+  if (first == end) {
+    intervals_.push_back(interval);
+    return true;
+  }
+  if (interval.end < first->begin) {
+    intervals_.insert(intervals_.begin() + (first - begin), interval);
     return true;
   }
   if (first->begin <= interval.begin && interval.end <= first->end) {
     return false;
   }
-  auto last = first;  // The last that it touches.
-  while (last + 1 != intervals_.end() && (last + 1)->begin <= interval.end) {
-    ++last;
-  }
+  ByteInterval* last = first;  // The last that it touches.
+  while (last + 1 != end && (last + 1)->begin <= interval.end) ++last;
   first->begin = std::min(first->begin, interval.begin);
   first->end = std::max(last->end, interval.end);
-  intervals_.erase(first + 1, last + 1);
+  if (last != first) {
+    intervals_.erase(intervals_.begin() + (first + 1 - begin),
+                     intervals_.begin() + (last + 1 - begin));
+  }
   return true;
 }
 
@@ -120,7 +127,7 @@ std::span<const ByteInterval> ArenaOccupancy::AliveAt(LaneTrees& trees,
                                                       int32_t step) {
   std::span<const ByteInterval> above;
   int32_t newest_change = 0;
-  for (size_t level = trees.alive.size(); level-- > 0;) {
+  for (size_t level = trees.alive.size(); level-- > 1;) {
     AliveNode& node = trees.alive[level][step >> (kFanOutBits * level)];
     newest_change = std::max(newest_change, node.changed_time);
     if (node.path_time < newest_change) {
@@ -129,7 +136,8 @@ std::span<const ByteInterval> ArenaOccupancy::AliveAt(LaneTrees& trees,
     }
     above = node.path;
   }
-  return above;
+  Unite(above, trees.alive[0][step].own.intervals(), alive_);
+  return alive_;
 }
 
 std::span<const ByteInterval> ArenaOccupancy::DefinedIn(

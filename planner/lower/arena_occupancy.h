@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "planner/program/program.h"
 
 namespace millrace {
@@ -29,7 +30,7 @@ class IntervalSet {
   std::span<const ByteInterval> intervals() const { return intervals_; }
 
  private:
-  std::vector<ByteInterval> intervals_;
+  absl::InlinedVector<ByteInterval, 1> intervals_;
 };
 
 // When a buffer is alive, in steps: a lane's steps are its instructions that
@@ -65,7 +66,8 @@ class ArenaOccupancy {
  private:
   struct AliveNode {
     IntervalSet own;
-    // The union of `own` along the path from the root, as of `path_time`.
+    // The union of `own` along the path from the root, as of `path_time`. Empty
+    // in leaves, which are asked for once or twice.
     std::vector<ByteInterval> path;
     int32_t changed_time = 0;
     int32_t path_time = 0;
@@ -89,6 +91,7 @@ class ArenaOccupancy {
   std::array<LaneTrees, kNumLanes> lanes_;
   int32_t time_ = 0;  // Counts calls of Add.
   std::vector<ByteInterval> defined_;
+  std::vector<ByteInterval> alive_;
 };
 
 }  // namespace millrace

@@ -51,6 +51,7 @@ class Lowering {
         dependencies_(AddPersistentBuffers()) {}
 
   Program Run() && {
+    Reserve();
     EmitAll(graph_.prologue);
     buffer_of_microbatch_.assign(
         program_.layout.num_microbatches,
@@ -70,6 +71,26 @@ class Lowering {
   }
 
  private:
+  // Vectors that grow would move all their elements several times.
+  void Reserve() {
+    size_t num_instructions = graph_.prologue.size() + graph_.epilogue.size();
+    size_t num_microbatches = 0;
+    for (const ChunkPass& pass : passes_) {
+      // OpsOf() an input-gradient pass counts its weight gradients already.
+      if (pass.kind == ChunkPassKind::kWeightGradient) continue;
+      num_instructions += OpsOf(pass.kind).size();
+      if (pass.kind == ChunkPassKind::kForward) ++num_microbatches;
+    }
+    const size_t num_reductions =
+        program_.layout.shards_gradients() ? num_microbatches : 1;
+    for (const std::vector<GraphOp>& ops : graph_.reduce_by_bucket) {
+      num_instructions += num_reductions * ops.size();
+    }
+    program_.instructions.reserve(num_instructions);
+    order_.Reserve(num_instructions);
+    program_.buffers.reserve(num_microbatches * graph_.tensors.size());
+  }
+
   const std::vector<GraphOp>& OpsOf(ChunkPassKind kind) const {
     return kind == ChunkPassKind::kForward ? graph_.forward : graph_.backward;
   }
@@ -82,7 +103,7 @@ class Lowering {
       program_.buffers.push_back(
           {.name = tensor.name,
            .dtype = tensor.dtype,
-           .dims = tensor.dims,
+           .dims = {tensor.dims.begin(), tensor.dims.end()},
            .arena = Arena::kPersistent,
            .offset_bytes = tensor.persistent_offset_bytes,
            .bytes = tensor.bytes()});
@@ -114,7 +135,7 @@ class Lowering {
       program_.buffers.push_back(
           {.name = absl::StrCat("mb", microbatch_idx, "/", tensor.name),
            .dtype = tensor.dtype,
-           .dims = tensor.dims,
+           .dims = {tensor.dims.begin(), tensor.dims.end()},
            .arena = Arena::kStep,
            .offset_bytes = tensor.parent_offset_bytes,
            .bytes = tensor.bytes(),
@@ -126,7 +147,7 @@ class Lowering {
   // `also_after`: waits beyond what the operands ask for; negative ones count
   // for nothing.
   InstructionId Emit(const GraphOp& op, int32_t microbatch_idx,
-                     std::vector<InstructionId> also_after) {
+                     const Waits& also_after) {
     Instruction instruction{.kind = op.kind,
                             .phase = op.phase,
                             .lane = LaneOf(op.kind, op.attributes),
@@ -140,7 +161,7 @@ class Lowering {
     for (TensorId id : op.outputs) {
       instruction.outputs.push_back(BufferOf(id, microbatch_idx));
     }
-    std::vector<InstructionId> after =
+    Dependencies after =
         dependencies_.DependenciesOf(instruction, program_.buffers);
     for (InstructionId id : also_after) {
       if (id >= 0) after.push_back(id);
@@ -193,7 +214,7 @@ class Lowering {
         continue;
       }
       const Lane lane = LaneOf(op.kind, op.attributes);
-      std::vector<InstructionId> also_after;
+      Waits also_after;
       if (op.kind == OpKind::kReceive || op.kind == OpKind::kLoadBatch) {
         also_after.push_back(two_before);
       } else if (lane == Lane::kCompute) {
@@ -202,8 +223,7 @@ class Lowering {
           also_after.push_back(FinishReductions(1));
         }
       }
-      const InstructionId id =
-          Emit(op, pass.microbatch_idx, std::move(also_after));
+      const InstructionId id = Emit(op, pass.microbatch_idx, also_after);
       if (op.kind == OpKind::kSend) send = id;
       if (lane == Lane::kCompute) last_compute = id;
       if (next != nullptr) GatherAhead(*next, op.num_gathers_ahead);
@@ -330,8 +350,7 @@ class Lowering {
         requests.push_back({.bytes = program_.buffers[buffer].bytes});
         ids.push_back(buffer);
       }
-      std::vector<InstructionId>& uses =
-          requests[request_of_buffer[buffer]].uses;
+      auto& uses = requests[request_of_buffer[buffer]].uses;
       if (uses.empty() || uses.back() != id) uses.push_back(id);
     };
     for (size_t i = 0; i < program_.instructions.size(); ++i) {

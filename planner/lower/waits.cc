@@ -16,9 +16,9 @@ DependencyTracker::DependencyTracker(std::span<const Buffer> persistent) {
   persistent_.cells.resize(boundaries.size());
 }
 
-std::vector<InstructionId> DependencyTracker::DependenciesOf(
+Dependencies DependencyTracker::DependenciesOf(
     const Instruction& instruction, std::span<const Buffer> buffers) {
-  std::vector<InstructionId> dependencies;
+  Dependencies dependencies;
   auto add = [&](InstructionId id) {
     if (id >= 0) dependencies.push_back(id);
   };
@@ -65,13 +65,19 @@ std::span<DependencyTracker::Cell> DependencyTracker::CellsOf(
   const Buffer& buffer = buffers[id];
   Cells* cells = &persistent_;
   if (buffer.arena == Arena::kStep) {
-    const BufferId whole = buffer.parent >= 0 ? buffer.parent : id;
-    if (static_cast<size_t>(whole) >= step_.size()) step_.resize(whole + 1);
-    cells = &step_[whole];
-    if (cells->cells.empty()) {
-      cells->CutAt(0);
-      cells->CutAt(buffers[whole].bytes);
+    const bool is_part = buffer.parent >= 0;
+    const BufferId whole = is_part ? buffer.parent : id;
+    if (static_cast<size_t>(whole) >= uncut_.size()) {
+      uncut_.resize(buffers.size());
     }
+    if (is_part && !cut_.contains(whole)) {
+      Cells& of_whole = cut_[whole];
+      of_whole.boundaries = {0, buffers[whole].bytes};
+      of_whole.cells = {uncut_[whole], Cell{}};
+    }
+    const auto found = cut_.find(whole);
+    if (found == cut_.end()) return {&uncut_[whole], 1};
+    cells = &found->second;
   }
   const size_t begin = cells->CutAt(buffer.offset_bytes);
   const size_t end = cells->CutAt(buffer.offset_bytes + buffer.bytes);

@@ -7,8 +7,10 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
+#include "planner/program/happens_before.h"
 #include "planner/program/program.h"
 
 namespace millrace {
@@ -26,8 +28,8 @@ class DependencyTracker {
   // Earlier instructions that `instruction` must follow: the last writer of
   // what it reads; the last writer and the readers since of what it writes. May
   // hold one more than once.
-  std::vector<InstructionId> DependenciesOf(const Instruction& instruction,
-                                            std::span<const Buffer> buffers);
+  Dependencies DependenciesOf(const Instruction& instruction,
+                              std::span<const Buffer> buffers);
   // Notes that the instruction of this id did so.
   void Add(InstructionId id, const Instruction& instruction,
            std::span<const Buffer> buffers);
@@ -49,7 +51,9 @@ class DependencyTracker {
   std::span<Cell> CellsOf(BufferId id, std::span<const Buffer> buffers);
 
   Cells persistent_;
-  std::vector<Cells> step_;  // By BufferId of the whole.
+  // Step buffers by BufferId: the one cell of those that are not cut.
+  std::vector<Cell> uncut_;
+  std::unordered_map<BufferId, Cells> cut_;
 };
 
 }  // namespace millrace

@@ -15,12 +15,16 @@ void MergeInto(LaneClock& clock, const LaneClock& other) {
 }  // namespace
 
 HappensBefore::HappensBefore(std::span<const Instruction> instructions) {
-  lanes_.reserve(instructions.size());
-  position_.reserve(instructions.size());
-  clocks_.reserve(instructions.size());
+  Reserve(instructions.size());
   for (const Instruction& instruction : instructions) {
     Append(instruction.lane, instruction.waits);
   }
+}
+
+void HappensBefore::Reserve(size_t num_instructions) {
+  lanes_.reserve(num_instructions);
+  position_.reserve(num_instructions);
+  clocks_.reserve(num_instructions);
 }
 
 void HappensBefore::Append(Lane lane, std::span<const InstructionId> waits) {
@@ -37,12 +41,11 @@ void HappensBefore::Append(Lane lane, std::span<const InstructionId> waits) {
   clocks_.push_back(clock);
 }
 
-std::vector<InstructionId> HappensBefore::NeededWaits(
-    Lane lane, std::vector<InstructionId> dependencies) const {
+Waits HappensBefore::NeededWaits(Lane lane, Dependencies dependencies) const {
   // Latest first: an instruction can only be implied by a later one.
   std::sort(dependencies.begin(), dependencies.end(), std::greater<>());
   LaneClock clock = ClockOfNext(lane);
-  std::vector<InstructionId> waits;
+  Waits waits;
   for (InstructionId id : dependencies) {
     if (lanes_[id] == lane || position_[id] < clock[Index(id)]) continue;
     waits.push_back(id);

@@ -10,12 +10,16 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "planner/program/program.h"
 
 namespace millrace {
 
 // clock[lane]: how many instructions of the lane have finished for certain.
 using LaneClock = std::array<int32_t, kNumLanes>;
+
+// Instructions that another one must follow; may hold one more than once.
+using Dependencies = absl::InlinedVector<InstructionId, 16>;
 
 // Instructions are appended in a valid sequential order and numbered from zero.
 class HappensBefore {
@@ -24,12 +28,12 @@ class HappensBefore {
   // Takes all instructions of a Program; its waits must point backward.
   explicit HappensBefore(std::span<const Instruction> instructions);
 
+  void Reserve(size_t num_instructions);
   void Append(Lane lane, std::span<const InstructionId> waits);
 
   // The smallest set of waits, ascending, after which an instruction appended
   // to `lane` next would start after all of `dependencies`.
-  std::vector<InstructionId> NeededWaits(
-      Lane lane, std::vector<InstructionId> dependencies) const;
+  Waits NeededWaits(Lane lane, Dependencies dependencies) const;
 
   // True if `first` has finished whenever `second` starts.
   bool FinishedBefore(InstructionId first, InstructionId second) const {

@@ -1,6 +1,7 @@
 #include "planner/program/operand_check.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,7 @@
 namespace millrace {
 namespace {
 
-int64_t ProductOf(const std::vector<int64_t>& dims) {
+int64_t ProductOf(std::span<const int64_t> dims) {
   int64_t product = 1;
   for (const int64_t dim : dims) product *= dim;
   return product;

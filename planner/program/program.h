@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "planner/layout/layout.h"
 #include "planner/program/ops.h"
 #include "planner/program/parameters.h"
@@ -64,7 +65,8 @@ using BufferId = int32_t;
 struct Buffer {
   std::string name;  // "mb3/layers.2/qkv".
   DType dtype;
-  std::vector<int64_t> dims;
+  // Up to two dims are held without an allocation.
+  absl::InlinedVector<int64_t, 2> dims;
   Arena arena;
   int64_t offset_bytes;  // From the start of its arena; kBufferAlignment.
   int64_t bytes;
@@ -73,6 +75,11 @@ struct Buffer {
 };
 
 using InstructionId = int32_t;  // Index into Program::instructions.
+
+// Up to four ids, as most instructions have, are held without an allocation.
+using Operands = absl::InlinedVector<BufferId, 4>;
+using Waits = absl::InlinedVector<InstructionId, 4>;
+
 struct Instruction {
   OpKind kind;
   Phase phase;
@@ -80,11 +87,11 @@ struct Instruction {
   int32_t microbatch_idx;  // -1 for ops of the whole step.
   std::string name;        // "layers.2/attention/qkv".
   OpAttributes attributes;
-  std::vector<BufferId> inputs;
-  std::vector<BufferId> outputs;
+  Operands inputs;
+  Operands outputs;
   // Instructions on other lanes that must have finished. Earlier instructions
   // on the same lane are implied.
-  std::vector<InstructionId> waits;
+  Waits waits;
 };
 
 // kPublish makes the parameters that kernels read from the master weights,
@@ -128,7 +135,7 @@ uint64_t ProgramHash(const Program& program);
 
 // Buffers that an instruction writes: its outputs, and inputs that it may use
 // as scratch, as a reduce-scatter does.
-std::vector<BufferId> WrittenBuffers(const Instruction& instruction);
+Operands WrittenBuffers(const Instruction& instruction);
 
 // Returns Internal naming the first violation: an instruction on a wrong lane,
 // a wait that points forward in the sequential order or to the same lane, an

@@ -95,7 +95,7 @@ absl::Status CheckBuffers(const Program& program) {
   const BufferId size = static_cast<BufferId>(program.buffers.size());
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
-    for (const std::vector<BufferId>* operands :
+    for (const Operands* operands :
          {&instruction.inputs, &instruction.outputs}) {
       for (BufferId id : *operands) {
         if (id >= 0 && id < size) continue;

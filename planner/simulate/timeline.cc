@@ -63,7 +63,8 @@ class IdleTime {
 
  private:
   std::vector<InstructionId> BlockersOf(InstructionId id) const {
-    std::vector<InstructionId> blockers = program_.instructions[id].waits;
+    const Waits& waits = program_.instructions[id].waits;
+    std::vector<InstructionId> blockers(waits.begin(), waits.end());
     if (predecessor_[id] >= 0) blockers.push_back(predecessor_[id]);
     return blockers;
   }

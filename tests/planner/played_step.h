@@ -55,7 +55,7 @@ inline Timeline PlayStep(const std::vector<Program>& programs,
         program.instructions[static_cast<size_t>(id)];
     const auto& lane = program.lanes[static_cast<int>(instruction.lane)];
     double ready_s = 0;
-    std::vector<InstructionId> before = instruction.waits;
+    Waits before = instruction.waits;
     const auto place = std::find(lane.begin(), lane.end(), id);
     if (place != lane.begin()) before.push_back(*(place - 1));
     for (const InstructionId earlier : before) {

@@ -64,7 +64,7 @@ size_t NumComparedOutputs(const Instruction& instruction) {
 
 // Returns the CPU's buffer for the GPU's operand `i`. Only bf16 has master
 // weights; the CPU's counterpart is its parameters.
-BufferId Counterpart(const std::vector<BufferId>& cpu_operands, size_t i) {
+BufferId Counterpart(const Operands& cpu_operands, size_t i) {
   return cpu_operands[i < cpu_operands.size() ? i : 0];
 }
 

@@ -46,8 +46,8 @@ BufferId AddOperand(Program& program, const OperandSpec& spec,
 }
 
 struct Copy {
-  std::vector<BufferId> inputs;
-  std::vector<BufferId> outputs;
+  Operands inputs;
+  Operands outputs;
 };
 Copy AddCopy(Program& program, OpKind kind, const OpAttributes& attributes) {
   const OpDescriptor& op = Describe(kind);

@@ -69,7 +69,7 @@ TEST(PlanArenaTest, KeepsRandomBuffersApart) {
     constexpr int kNumInstructions = 60;
     std::vector<ArenaRequest> requests;
     for (int id = 0; id < kNumInstructions; ++id) {
-      std::vector<InstructionId> dependencies;
+      Dependencies dependencies;
       // Uses an earlier buffer after its definition, and defines one.
       if (id > 0 && pick(3) > 0) {
         ArenaRequest& request = requests[pick(id)];

@@ -52,11 +52,11 @@ TEST(HappensBeforeTest, AgreesWithReachability) {
           break;
         }
       }
-      std::vector<InstructionId> dependencies;
+      Dependencies dependencies;
       for (int i = 0; i < id; ++i) {
         if (random() % 8 == 0) dependencies.push_back(i);
       }
-      const std::vector<InstructionId> waits =
+      const Waits waits =
           order.NeededWaits(lane, dependencies);
       for (InstructionId wait : waits) {
         EXPECT_FALSE(before[wait][id]) << wait << " is on the lane anyway";

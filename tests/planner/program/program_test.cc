@@ -67,7 +67,7 @@ TEST_P(MissingWaitTest, IsFound) {
         continue;
       }
       Program changed = program;
-      std::vector<InstructionId>& waits = changed.instructions[i].waits;
+      Waits& waits = changed.instructions[i].waits;
       waits.erase(waits.begin() + w);
       EXPECT_EQ(CheckProgram(changed).code(), absl::StatusCode::kInternal)
           << instruction.name << " without its wait for "

@@ -13,8 +13,7 @@ class ProgramSketch {
   explicit ProgramSketch(int32_t pipeline) {
     program_.layout.pipeline = pipeline;
   }
-  InstructionId Add(Lane lane, std::vector<InstructionId> waits,
-                    Group group = Group::kTensor) {
+  InstructionId Add(Lane lane, Waits waits, Group group = Group::kTensor) {
     const InstructionId id =
         static_cast<InstructionId>(program_.instructions.size());
     program_.instructions.push_back(

@@ -24,8 +24,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // Adds an instruction; its kind is never looked at beyond its name.
-InstructionId Add(Program& program, Lane lane,
-                  std::vector<InstructionId> waits) {
+InstructionId Add(Program& program, Lane lane, Waits waits) {
   const auto id = static_cast<InstructionId>(program.instructions.size());
   program.instructions.push_back({.kind = OpKind::kAdd,
                                   .phase = Phase::kForward,
@@ -41,7 +40,7 @@ Program RandomProgram(uint32_t seed, int32_t num_instructions) {
   Program program{.stage = 0};
   for (InstructionId id = 0; id < num_instructions; ++id) {
     const auto lane = static_cast<Lane>(random() % kNumLanes);
-    std::vector<InstructionId> waits;
+    Waits waits;
     for (uint32_t i = 0; i < random() % 4 && id > 0; ++i) {
       const auto earlier = static_cast<InstructionId>(random() % id);
       if (program.instructions[earlier].lane != lane &&

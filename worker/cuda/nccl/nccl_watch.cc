@@ -124,7 +124,7 @@ class RankView {
         continue;
       }
       const Instruction& instruction = program_.instructions[at];
-      std::vector<InstructionId> before = instruction.waits;
+      Waits before = instruction.waits;
       if (places_.position[at] > 0) {
         before.push_back(program_.lanes[static_cast<int>(instruction.lane)]
                                        [places_.position[at] - 1]);

@@ -40,8 +40,8 @@ class Builder {
   }
 
   void AddInstruction(OpKind kind, const std::string& name,
-                      OpAttributes attributes, std::vector<BufferId> inputs,
-                      std::vector<BufferId> outputs) {
+                      OpAttributes attributes, Operands inputs,
+                      Operands outputs) {
     const Lane lane = LaneOf(kind, attributes);
     const auto id = static_cast<InstructionId>(program_.instructions.size());
     program_.instructions.push_back({.kind = kind,

@@ -28,8 +28,7 @@ using testing::HasSubstr;
 
 constexpr int32_t kNumInstructions = 60;
 
-InstructionId Add(Program& program, Lane lane,
-                  std::vector<InstructionId> waits) {
+InstructionId Add(Program& program, Lane lane, Waits waits) {
   const auto id = static_cast<InstructionId>(program.instructions.size());
   program.instructions.push_back({.kind = OpKind::kAdd,
                                   .phase = Phase::kForward,
@@ -45,7 +44,7 @@ Program RandomProgram(uint32_t seed) {
   Program program{.stage = 2};
   for (InstructionId id = 0; id < kNumInstructions; ++id) {
     const auto lane = static_cast<Lane>(random() % kNumLanes);
-    std::vector<InstructionId> waits;
+    Waits waits;
     for (uint32_t i = 0; i < random() % 3 && id > 0; ++i) {
       const auto earlier = static_cast<InstructionId>(random() % id);
       if (program.instructions[earlier].lane != lane &&
