@@ -60,7 +60,7 @@ std::string DevicesFromText(DevicesFrom from, int32_t num_devices) {
 
 absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
                                       const JobSpec& job, const Here& here) {
-  PlanningCase planned{.job = job, .all_axes = options.all_axes};
+  PlanningCase planned{.job = job, .allows_plan_only = options.plan_only};
   int32_t num_devices = 0;
   if (!options.devices.empty() &&
       (!absl::SimpleAtoi(options.devices, &num_devices) || num_devices < 1)) {
@@ -99,9 +99,9 @@ absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
 SearchInput SearchInputOf(const PlanningCase& planned) {
   return {.job = planned.job,
           .num_devices = planned.num_devices,
-          .all_axes =
-              planned.all_axes ||
-              NeedsAllAxes(planned.job, planned.num_devices, planned.profile)};
+          .allows_plan_only =
+              planned.allows_plan_only ||
+              IsPlanOnPaper(planned.job, planned.num_devices, planned.profile)};
 }
 
 absl::StatusOr<Plan> PlanCase(const PlanningCase& planned) {
@@ -122,8 +122,8 @@ absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned) {
 }
 
 absl::StatusOr<bool> AddOtherChoices(const PlanningCase& planned, Plan* plan) {
-  // The search itself lists all layouts that workers can execute.
-  if (!SearchInputOf(planned).all_axes) return true;
+  // The search lists many more of the layouts that workers can execute.
+  if (!SearchInputOf(planned).allows_plan_only) return true;
   const bool is_listed =
       planned.job.layout.schedule == ScheduleName(Schedule::kListScheduled);
   if (plan->layouts_considered > kSearchBudget.most_priced_for_neighbours ||

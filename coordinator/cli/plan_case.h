@@ -20,7 +20,7 @@ struct CaseOptions {
   // A count, as "64"; empty: what DevicesFromOf() says.
   std::string devices;
   std::string profile_name;  // Empty: FindProfileFor's choice.
-  bool all_axes = false;
+  bool plan_only = false;  // As PlanningCase::allows_plan_only.
 };
 
 // The source of the number of devices. kJob: one agent has so many
@@ -38,8 +38,8 @@ std::string DevicesFromText(DevicesFrom from, int32_t num_devices);
 absl::StatusOr<PlanningCase> FindCase(const CaseOptions& options,
                                       const JobSpec& job, const Here& here);
 
-// The input of FindPlan() for this case. It asks for all axes where the case
-// does, or where nothing else can answer.
+// The input of FindPlan() for this case. It allows plan-only layouts where the
+// case does, or where the plan can only be one on paper (IsPlanOnPaper).
 SearchInput SearchInputOf(const PlanningCase& planned);
 
 // FindPlan's answer to SearchInputOf(). FindPlan's errors.
@@ -50,7 +50,7 @@ absl::StatusOr<Plan> PlanCase(const PlanningCase& planned);
 // about the plan are about its num_devices.
 absl::StatusOr<ObjectivePlan> PlanForObjective(const PlanningCase& planned);
 
-// Adds to a plan over all axes, found for `planned`, what its other choices
+// Adds to a plan for `planned` that may be plan-only what its other choices
 // would cost (planner/explain/explain_neighbours.h). False: left out, since the
 // search priced so many layouts that fifteen more like it would take long.
 absl::StatusOr<bool> AddOtherChoices(const PlanningCase& planned, Plan* plan);

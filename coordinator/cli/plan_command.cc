@@ -261,7 +261,7 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
                    "Set the best layout with these beside the chosen one: "
                    "tp=4,pp=8; may be repeated")
       ->allow_extra_args(false);
-  command->add_flag("--all-axes", options->asked.all_axes,
+  command->add_flag("--plan-only", options->asked.plan_only,
                     "Consider also layouts that workers cannot execute yet");
   command->add_flag("--sensitivity", options->sensitivity,
                     "Show what better hardware would buy, part by part");

@@ -191,8 +191,9 @@ absl::StatusOr<Advice> Advise(const Trace& trace, const Diagnosis& diagnosis,
   SearchInput input{
       .job = job,
       .num_devices = advice.num_devices,
-      .all_axes = NeedsAllAxes(job, advice.num_devices, profile) ||
-                  (profile.device.is_given() && !profile.network.empty())};
+      .allows_plan_only =
+          IsPlanOnPaper(job, advice.num_devices, profile) ||
+          (profile.device.is_given() && !profile.network.empty())};
   ASSIGN_OR_RETURN(const Plan recorded, FindPlan(input, cost));
   input.job.layout = {.devices = advice.num_devices};
   ASSIGN_OR_RETURN(const Plan best, FindPlan(input, cost));

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "planner/cost/layer_work.h"
-#include "planner/search/all_axes_search.h"
+#include "planner/search/search.h"
 
 namespace millrace {
 namespace {

@@ -121,10 +121,7 @@ std::string PlanNotes(const Plan& plan) {
         NamedLine("plan only",
                   absl::StrCat("no worker can execute this layout or model "
                                "yet; the prediction is by ",
-                               plan.simulated ? "passes" : "the closed form",
-                               plan.by_passes.has_value()
-                                   ? ", on the scale of instructions"
-                                   : "")));
+                               PriceModelName(plan.prediction.model))));
   }
   if (plan.num_idle_devices > 0) {
     absl::StrAppend(&text,
@@ -187,17 +184,16 @@ std::string SearchText(const Plan& plan) {
   std::string text = absl::StrCat(
       plan.layouts_considered,
       plan.layouts_considered == 1 ? " layout" : " layouts",
-      plan.all_simulated ? ", all that fit simulated"
-      : plan.simulated   ? ", the best simulated"
-                         : ", by the closed form: too many passes to simulate",
+      plan.prediction.model == PriceModel::kClosedForm
+          ? ", by the closed form: too many passes to simulate"
+          : ", the best simulated",
       ", ", FormatSeconds(plan.search_seconds));
-  // Names the model that chose which layouts to simulate.
-  const char* model = plan.all_simulated ? "" : " by the closed form";
   if (plan.optimality_gap == 0) {
-    absl::StrAppend(&text, "; none is faster", model);
+    absl::StrAppend(&text, "; none is faster by the closed form");
   } else if (plan.optimality_gap.has_value()) {
     absl::StrAppend(&text, "; none is more than ",
-                    Percent(*plan.optimality_gap), " faster", model);
+                    Percent(*plan.optimality_gap),
+                    " faster by the closed form");
   }
   return text;
 }

@@ -245,14 +245,15 @@ std::string PlanToJson(const Plan& plan, const PlanAnswers& answers) {
   }
   json["alternatives"] = OrderedJson::array();
   for (const Alternative& alternative : plan.alternatives) {
+    const Prediction& prediction = alternative.prediction;
     json["alternatives"].push_back(
         {{"layout", LayoutJson(alternative.layout)},
          {"placement", PlacementJson(alternative.pipeline_outermost)},
          {"pass_order", PassOrderName(alternative.listed_bytes)},
-         {"predicted",
-          PredictionJson(alternative.prediction, alternative.layout)},
-         {"simulated", alternative.simulated},
-         {"chosen_step_time_s", alternative.chosen_step_time_s},
+         {"predicted", PredictionJson(prediction, alternative.layout)},
+         {"simulated", prediction.model != PriceModel::kClosedForm},
+         {"chosen_step_time_s",
+          PredictionBy(prediction.model, plan)->step_time_s},
          {"fits", alternative.fits},
          {"reason", alternative.reason}});
   }

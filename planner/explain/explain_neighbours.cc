@@ -67,23 +67,28 @@ bool IsKnown(const Plan& plan, const Layout& layout) {
          });
 }
 
+// The prediction of `plan` by a model that has priced both plans, the finest.
+Prediction PredictionBeside(const Plan& plan, const Plan& other) {
+  for (const PriceModel model :
+       {PriceModel::kInstructions, PriceModel::kPasses}) {
+    if (PredictionBy(model, plan).has_value() &&
+        PredictionBy(model, other).has_value()) {
+      return *PredictionBy(model, plan);
+    }
+  }
+  return *PredictionBy(PriceModel::kClosedForm, plan);
+}
+
 Alternative NeighbourOf(const Plan& chosen, const Plan& best) {
   Alternative neighbour{.layout = best.layout,
                         .pipeline_outermost = best.pipeline_outermost,
-                        .simulated = best.simulated,
+                        .listed_bytes = best.listed_bytes,
                         .prediction = PredictionBeside(best, chosen)};
-  Prediction like = PredictionBeside(chosen, best);
-  const char* model =
-      like.step_time_s == chosen.prediction.step_time_s ? "" : kByPasses;
-  // A step of too many passes has no simulation, only its closed form.
-  if (!best.simulated && chosen.simulated && like.closed_form.has_value()) {
-    like.step_time_s = like.closed_form->time.step_time_s();
-    model = kByClosedForm;
-  }
-  SayWhyItLost(like, /*memory_limit=*/0, model, &neighbour);
-  // The search simulates only the layouts that the closed form ranks first.
-  if (best.simulated &&
-      neighbour.prediction.step_time_s < neighbour.chosen_step_time_s) {
+  const Prediction like = PredictionBeside(chosen, best);
+  SayWhyItLost(like, /*memory_limit=*/0, chosen.prediction.model, &neighbour);
+  // The search simulates only what its closed form ranks first.
+  if (like.model != PriceModel::kClosedForm &&
+      neighbour.prediction.step_time_s < like.step_time_s) {
     absl::StrAppend(&neighbour.reason,
                     ", but behind all simulated ones by the closed form");
     absl::StrAppend(&neighbour.brief_reason, ", but found after the choice");
@@ -128,13 +133,16 @@ absl::Status AddNeighbours(const PlanningCase& planned, const Planner& planner,
     if (IsKnown(*plan, best->layout)) continue;
     plan->alternatives.push_back(NeighbourOf(*plan, *best));
   }
+  // Each beside the choice by its own model.
+  const auto ratio = [&](const Alternative& alternative) {
+    const Prediction& prediction = alternative.prediction;
+    return prediction.step_time_s /
+           PredictionBy(prediction.model, *plan)->step_time_s;
+  };
   std::stable_sort(plan->alternatives.begin(), plan->alternatives.end(),
-                   [](const Alternative& a, const Alternative& b) {
+                   [&](const Alternative& a, const Alternative& b) {
                      if (a.fits != b.fits) return a.fits;
-                     // Compares each with the choice as the same model prices
-                     // it.
-                     return a.prediction.step_time_s * b.chosen_step_time_s <
-                            b.prediction.step_time_s * a.chosen_step_time_s;
+                     return ratio(a) < ratio(b);
                    });
   return absl::OkStatus();
 }

@@ -21,9 +21,9 @@ namespace {
 constexpr size_t kShownAlternatives = 10;
 // A longer name gets its own line, so that it does not widen the column.
 constexpr size_t kWidestNameColumn = 48;
-// Marks for step times by another model than the choice's.
-constexpr std::pair<const char*, const char*> kMarks[] = {{kByClosedForm, "~"},
-                                                          {kByPasses, "*"}};
+// Marks of step times that another model than the choice's gave.
+constexpr std::pair<PriceModel, const char*> kMarks[] = {
+    {PriceModel::kClosedForm, "~"}, {PriceModel::kPasses, "*"}};
 
 // Returns the first alternatives, but of layouts that differ only in chunks
 // only the first.
@@ -42,9 +42,10 @@ std::vector<const Alternative*> ShownAlternatives(const Plan& plan) {
   return shown;
 }
 
-std::string MarkOf(const Alternative& alternative) {
+std::string MarkOf(const Alternative& alternative, const Plan& plan) {
   for (const auto& [model, mark] : kMarks) {
-    if (alternative.compared_by == model) return mark;
+    if (model == plan.prediction.model) continue;
+    if (alternative.prediction.model == model) return mark;
   }
   return "";
 }
@@ -79,13 +80,13 @@ std::string ChosenText(const Prediction& prediction) {
                       " to ", FormatStepTime(*prediction.step_time_high_s));
 }
 
-Row RowOf(const Alternative& alternative) {
+Row RowOf(const Alternative& alternative, const Plan& plan) {
   Row row =
       RowOf(LayoutName(alternative.layout, !alternative.listed_bytes.empty()),
             alternative.prediction,
             alternative.brief_reason.empty() ? alternative.reason
                                              : alternative.brief_reason);
-  row.step.insert(0, MarkOf(alternative));
+  row.step.insert(0, MarkOf(alternative, plan));
   return row;
 }
 
@@ -111,14 +112,18 @@ std::string TableNotes(const Plan& plan,
                        const std::vector<const Alternative*>& shown) {
   std::string text;
   for (const auto& [model, mark] : kMarks) {
-    const auto marked = std::ranges::find(
-        shown, mark, [](const Alternative* other) { return MarkOf(*other); });
+    const auto marked =
+        std::find_if(shown.begin(), shown.end(),
+                     [&, &mark = mark](const Alternative* alternative) {
+                       return MarkOf(*alternative, plan) == mark;
+                     });
     if (marked == shown.end()) continue;
     absl::StrAppend(
         &text,
-        WrapLine(absl::StrCat("  ", mark, " step time by ", model,
-                              ": the chosen layout's is ",
-                              FormatStepTime((*marked)->chosen_step_time_s)),
+        WrapLine(absl::StrCat(
+                     "  ", mark, " step time by ", PriceModelName(model),
+                     ": the chosen layout's is ",
+                     FormatStepTime(PredictionBy(model, plan)->step_time_s)),
                  4),
         "\n");
   }
@@ -136,7 +141,7 @@ std::string PlanTable(const Plan& plan) {
       RowOf(NameOf(plan), plan.prediction, ChosenText(plan.prediction))};
   const std::vector<const Alternative*> shown = ShownAlternatives(plan);
   for (const Alternative* alternative : shown) {
-    rows.push_back(RowOf(*alternative));
+    rows.push_back(RowOf(*alternative, plan));
   }
   rows.insert(rows.begin(), {.name = "layout",
                              .step = "step",

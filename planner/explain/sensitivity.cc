@@ -79,9 +79,10 @@ std::string MemoryText(const Plan& chosen) {
   double most = kShownSaving;
   for (const Alternative& alternative : chosen.alternatives) {
     if (alternative.fits) continue;
-    // Layouts that do not fit were not simulated.
+    const Prediction& prediction = alternative.prediction;
     const double saving =
-        1 - alternative.prediction.step_time_s / alternative.chosen_step_time_s;
+        1 - prediction.step_time_s /
+                PredictionBy(prediction.model, chosen)->step_time_s;
     if (saving < most) continue;
     best = &alternative;
     most = saving;

@@ -24,8 +24,8 @@ struct PlanningCase {
   JobSpec job;
   HardwareProfile profile;
   int32_t num_devices = 1;
-  // As in SearchInput.
-  bool all_axes = false;
+  // As SearchInput's.
+  bool allows_plan_only = false;
 };
 
 // Finds the plan for a case, like FindPlan() (planner/search/search.h).

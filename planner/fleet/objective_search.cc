@@ -90,7 +90,7 @@ absl::StatusOr<ObjectivePlan> FindPlanForObjective(const SearchInput& input,
       // Fewer devices do not help if the profile does not fit. And where
       // devices may idle, a number without a plan has none with fewer devices.
       if (!absl::IsInvalidArgument(plan.status())) return first_error;
-      if (input.all_axes) break;
+      if (input.allows_plan_only) break;
       continue;
     }
     plan->num_idle_devices += input.num_devices - count;

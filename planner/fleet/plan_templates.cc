@@ -33,8 +33,8 @@ absl::StatusOr<Plan> Replan(const SearchInput& input, int32_t num_lost_devices,
         absl::StrCat("cannot plan without ", num_lost_devices, " of ",
                      input.num_devices, " devices: none is left"));
   }
-  if (!left.all_axes) {
-    // Workers must use all devices of a run.
+  if (!left.allows_plan_only) {
+    // Workers use all devices of a run.
     const int32_t most = left.num_devices;
     while (left.num_devices > 1 &&
            !CheckLayouts(left.job, left.num_devices).ok()) {

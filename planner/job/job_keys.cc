@@ -323,7 +323,7 @@ const JobKey kJobKeys[] = {
      .maximum = 10000},
     {.path = "layout.devices",
      .doc = "How many of the devices to use. auto is all that a run has; a "
-            "plan of all axes may leave some idle.",
+            "plan-only layout may leave some idle.",
      .field = FIELD(layout.devices),
      .minimum = 1,
      .maximum = kMaximumInt32},

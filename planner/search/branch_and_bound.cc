@@ -21,7 +21,7 @@ struct Node {
   double floor_s;
   int64_t serial;        // In the order of creation.
   size_t layout_idx;     // Of OpenNodes: the queue moves nodes often.
-  int32_t replicas_idx;  // Of a mesh, in PlannedSpace::Replicas().
+  int32_t replicas_idx;  // Of a mesh, in LayoutTree::Replicas().
   SearchStep step;
 };
 
@@ -97,17 +97,17 @@ bool DifferInMicroBatch(Layout a, const Layout& b) {
   return a == b;
 }
 
-class ClusterSearch {
+class BranchAndBound {
  public:
-  ClusterSearch(const PlannedSpace& space, int64_t memory_limit,
-                const ClusterSearchLimits& limits, LayoutEvaluator& evaluator)
-      : space_(space),
+  BranchAndBound(const LayoutTree& tree, int64_t memory_limit,
+                const SearchLimits& limits, LayoutEvaluator& evaluator)
+      : tree_(tree),
         memory_limit_(memory_limit),
         limits_(limits),
         evaluator_(evaluator),
         slowest_kept_s_(limits.slowest_s) {}
 
-  ClusterSearchResult Run() {
+  FastestLayouts Run() {
     PushShardings();
     Layout layout;
     while (!open_.empty() && !IsTooSlow(open_.least_floor_s())) {
@@ -149,7 +149,7 @@ class ClusterSearch {
   }
 
   void PushShardings() {
-    const std::vector<Layout> shardings = space_.Shardings();
+    const std::vector<Layout> shardings = tree_.Shardings();
     for (auto cut = shardings.begin(); cut != shardings.end();) {
       const auto next = std::find_if(
           cut, shardings.end(),
@@ -161,7 +161,7 @@ class ClusterSearch {
           });
       for (; cut != too_large; ++cut) {
         // As if all devices were always busy.
-        const double groups = static_cast<double>(space_.space().num_devices /
+        const double groups = static_cast<double>(tree_.space().num_devices /
                                                   (cut->tensor * cut->context));
         Push(PassesPerStep(*cut) * evaluator_.PassFloor(*cut) / groups,
              SearchStep::kSharding, *cut);
@@ -172,16 +172,16 @@ class ClusterSearch {
 
   // Passes of a step over all replicas.
   double PassesPerStep(const Layout& layout) const {
-    return static_cast<double>(space_.space().global_batch) /
+    return static_cast<double>(tree_.space().global_batch) /
            layout.micro_batch;
   }
 
   void PushMeshes(const Layout& sharding) {
     const double pass_s = evaluator_.PassFloor(sharding);
-    for (const int32_t pipeline : space_.Pipelines(sharding)) {
-      const std::vector<int32_t> replicas = space_.Replicas(sharding, pipeline);
+    for (const int32_t pipeline : tree_.Pipelines(sharding)) {
+      const std::vector<int32_t> replicas = tree_.Replicas(sharding, pipeline);
       if (replicas.empty()) continue;
-      const Layout mesh = space_.Mesh(sharding, pipeline, replicas.front());
+      const Layout mesh = tree_.Mesh(sharding, pipeline, replicas.front());
       // The slowest stage takes the mean at least.
       Push(mesh.num_microbatches * pass_s / pipeline, SearchStep::kMesh, mesh);
     }
@@ -193,15 +193,15 @@ class ClusterSearch {
     if (!is_too_slow && evaluator_.MeshMemoryFloor(mesh) > memory_limit_) {
       return;
     }
-    const std::vector<int32_t> replicas = space_.Replicas(mesh, mesh.pipeline);
+    const std::vector<int32_t> replicas = tree_.Replicas(mesh, mesh.pipeline);
     const auto next = static_cast<size_t>(node.replicas_idx) + 1;
     if (next < replicas.size()) {
-      const Layout fewer = space_.Mesh(mesh, mesh.pipeline, replicas[next]);
+      const Layout fewer = tree_.Mesh(mesh, mesh.pipeline, replicas[next]);
       Push(fewer.num_microbatches * evaluator_.PassFloor(mesh) / mesh.pipeline,
            SearchStep::kMesh, fewer, static_cast<int32_t>(next));
     }
     if (is_too_slow) return;
-    for (const Layout& order : space_.Orders(mesh)) {
+    for (const Layout& order : tree_.Orders(mesh)) {
       Push(std::max(node.floor_s, evaluator_.OrderFloor(order)),
            SearchStep::kOrder, order);
     }
@@ -215,7 +215,7 @@ class ClusterSearch {
     bool fits = false;
     Recompute fitting = Recompute::kNone;  // Where it fits.
     int32_t zero = -1;
-    for (const Layout& variant : space_.Variants(order)) {
+    for (const Layout& variant : tree_.Variants(order)) {
       const bool is_first = variant.zero != zero;
       if (is_first) {
         zero = variant.zero;
@@ -268,22 +268,22 @@ class ClusterSearch {
     }
   }
 
-  const PlannedSpace& space_;
+  const LayoutTree& tree_;
   const int64_t memory_limit_;
-  const ClusterSearchLimits limits_;
+  const SearchLimits limits_;
   LayoutEvaluator& evaluator_;
   OpenNodes open_;
   double slowest_kept_s_;  // What is slower is not wanted.
-  ClusterSearchResult result_;
+  FastestLayouts result_;
 };
 
 }  // namespace
 
-ClusterSearchResult SearchCluster(const PlannedSpace& space,
+FastestLayouts FindFastestLayouts(const LayoutTree& tree,
                                   int64_t memory_limit,
-                                  const ClusterSearchLimits& limits,
+                                  const SearchLimits& limits,
                                   LayoutEvaluator& evaluator) {
-  return ClusterSearch(space, memory_limit, limits, evaluator).Run();
+  return BranchAndBound(tree, memory_limit, limits, evaluator).Run();
 }
 
 namespace {
@@ -292,7 +292,7 @@ namespace {
 // those of the smallest micro-batch of each cut, until it returns false; what
 // may need less first, up to what needs more than `most()` bytes.
 template <typename Most, typename Visit>
-void VisitSmallMeshes(const PlannedSpace& space, LayoutEvaluator& evaluator,
+void VisitSmallMeshes(const LayoutTree& tree, LayoutEvaluator& evaluator,
                       const Most& most, const Visit& visit) {
   // A cut with its stages and the most replicas: fewer need no less.
   struct Start {
@@ -300,7 +300,7 @@ void VisitSmallMeshes(const PlannedSpace& space, LayoutEvaluator& evaluator,
     Layout mesh;
   };
   std::vector<Start> starts;
-  const std::vector<Layout> shardings = space.Shardings();
+  const std::vector<Layout> shardings = tree.Shardings();
   for (size_t i = 0; i < shardings.size(); ++i) {
     const Layout& sharding = shardings[i];
     // Larger micro-batches of the same cut need no less.
@@ -308,10 +308,10 @@ void VisitSmallMeshes(const PlannedSpace& space, LayoutEvaluator& evaluator,
         evaluator.ShardingMemoryFloor(sharding) > most()) {
       continue;
     }
-    for (const int32_t pipeline : space.Pipelines(sharding)) {
-      const std::vector<int32_t> replicas = space.Replicas(sharding, pipeline);
+    for (const int32_t pipeline : tree.Pipelines(sharding)) {
+      const std::vector<int32_t> replicas = tree.Replicas(sharding, pipeline);
       if (replicas.empty()) continue;
-      const Layout mesh = space.Mesh(sharding, pipeline, replicas.front());
+      const Layout mesh = tree.Mesh(sharding, pipeline, replicas.front());
       const int64_t floor = evaluator.MeshMemoryFloor(mesh);
       if (floor <= most()) starts.push_back({floor, mesh});
     }
@@ -321,8 +321,8 @@ void VisitSmallMeshes(const PlannedSpace& space, LayoutEvaluator& evaluator,
       [](const Start& a, const Start& b) { return a.floor < b.floor; });
   for (const auto& [floor, mesh] : starts) {
     if (floor > most()) return;
-    for (const int32_t data : space.Replicas(mesh, mesh.pipeline)) {
-      const Layout fewer = space.Mesh(mesh, mesh.pipeline, data);
+    for (const int32_t data : tree.Replicas(mesh, mesh.pipeline)) {
+      const Layout fewer = tree.Mesh(mesh, mesh.pipeline, data);
       if (evaluator.MeshMemoryFloor(fewer) > most()) break;
       if (!visit(fewer)) return;
     }
@@ -331,16 +331,16 @@ void VisitSmallMeshes(const PlannedSpace& space, LayoutEvaluator& evaluator,
 
 }  // namespace
 
-std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
+std::optional<RankedLayout> FindSmallestLayout(const LayoutTree& tree,
                                                LayoutEvaluator& evaluator) {
   std::optional<RankedLayout> smallest;
   const auto most = [&] {
     return smallest.has_value() ? smallest->prediction.memory.total()
                                 : std::numeric_limits<int64_t>::max();
   };
-  VisitSmallMeshes(space, evaluator, most, [&](const Layout& mesh) {
-    for (const Layout& order : space.Orders(mesh)) {
-      for (const Layout& variant : space.Variants(order)) {
+  VisitSmallMeshes(tree, evaluator, most, [&](const Layout& mesh) {
+    for (const Layout& order : tree.Orders(mesh)) {
+      for (const Layout& variant : tree.Variants(order)) {
         if (evaluator.PredictMemory(variant) > most()) continue;
         const RankedLayout ranked = {.layout = variant,
                                      .prediction = evaluator.Predict(variant)};
@@ -356,13 +356,13 @@ std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
   return smallest;
 }
 
-bool AnyLayoutFits(const PlannedSpace& space, int64_t memory_limit,
+bool AnyLayoutFits(const LayoutTree& tree, int64_t memory_limit,
                    LayoutEvaluator& evaluator) {
   bool fits = false;
   const auto most = [&] { return memory_limit; };
-  VisitSmallMeshes(space, evaluator, most, [&](const Layout& mesh) {
-    for (const Layout& order : space.Orders(mesh)) {
-      for (const Layout& variant : space.Variants(order)) {
+  VisitSmallMeshes(tree, evaluator, most, [&](const Layout& mesh) {
+    for (const Layout& order : tree.Orders(mesh)) {
+      for (const Layout& variant : tree.Variants(order)) {
         fits |= evaluator.PredictMemory(variant) <= memory_limit;
       }
     }

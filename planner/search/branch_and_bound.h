@@ -1,5 +1,5 @@
 // The fastest layouts of a space too large to look at one by one: best-first
-// branch and bound over planner/search/all_axes_space.h. What it returns is
+// branch and bound over planner/search/layout_tree.h. What it returns is
 // exact by the evaluator's own model; planner/search/search.h simulates it.
 
 #ifndef MILLRACE_PLANNER_SEARCH_BRANCH_AND_BOUND_H_
@@ -12,13 +12,13 @@
 
 #include "planner/cost/closed_form.h"
 #include "planner/layout/layout.h"
-#include "planner/search/all_axes_space.h"
+#include "planner/search/layout_tree.h"
 #include "planner/search/search_budget.h"
 
 namespace millrace {
 
 // Prices layouts, and bounds from below what it would say of all layouts that
-// agree with one in what has been chosen so far (the steps of PlannedSpace).
+// agree with one in what has been chosen so far (the steps of LayoutTree).
 // Bounds need not be tight, but must never be above: then the search proves
 // what it finds.
 class LayoutEvaluator {
@@ -53,7 +53,7 @@ class LayoutEvaluator {
   }
 };
 
-struct ClusterSearchLimits {
+struct SearchLimits {
   int32_t num_kept = kSearchBudget.kept;  // Best layouts returned.
   // Slower ones are not wanted.
   double slowest_s = std::numeric_limits<double>::infinity();
@@ -67,7 +67,7 @@ struct RankedLayout {
   StepPrediction prediction;
 };
 
-struct ClusterSearchResult {
+struct FastestLayouts {
   std::vector<RankedLayout> best;  // That fit, fastest first.
   // How much faster than best.front() a layout could be at most, by the
   // evaluator's model: 0 is proven to be best. And the step time that none is
@@ -83,18 +83,18 @@ struct ClusterSearchResult {
 //
 // Deterministic. Of layouts that take equally long the simpler comes first:
 // fewer shards of all kinds, less sharded over replicas, less computed again.
-ClusterSearchResult SearchCluster(const PlannedSpace& space,
+FastestLayouts FindFastestLayouts(const LayoutTree& tree,
                                   int64_t memory_limit,
-                                  const ClusterSearchLimits& limits,
+                                  const SearchLimits& limits,
                                   LayoutEvaluator& evaluator);
 
 // The layout of the space that needs the least memory, all stages computing the
 // same again, the fastest of equals.
 // Nothing if the space is empty.
-std::optional<RankedLayout> FindSmallestLayout(const PlannedSpace& space,
+std::optional<RankedLayout> FindSmallestLayout(const LayoutTree& tree,
                                                LayoutEvaluator& evaluator);
 
-bool AnyLayoutFits(const PlannedSpace& space, int64_t memory_limit,
+bool AnyLayoutFits(const LayoutTree& tree, int64_t memory_limit,
                    LayoutEvaluator& evaluator);
 
 }  // namespace millrace

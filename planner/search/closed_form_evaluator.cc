@@ -18,15 +18,15 @@ bool AreCutAlike(const Layout& a, const Layout& b) {
 
 }  // namespace
 
-StepEvaluator::StepEvaluator(const PlannedSpace& space, StepModel& model)
-    : space_(space), model_(model) {
-  const std::optional<int32_t>& zero = space.space().constraints.zero;
+StepEvaluator::StepEvaluator(const LayoutTree& tree, StepModel& model)
+    : tree_(tree), model_(model) {
+  const std::optional<int32_t>& zero = tree.space().constraints.zero;
   // List scheduling is of passes that reduce no gradients.
-  const int32_t most = space.ListsPasses() && !zero.has_value() ? 1 : 3;
+  const int32_t most = tree.ListsPasses() && !zero.has_value() ? 1 : 3;
   for (int32_t z = 0; z <= most; ++z) {
     if (zero.value_or(z) == z) zeros_.push_back(z);
   }
-  fits_stages_ = LeavesStagesOpen(space.space().constraints.recompute);
+  fits_stages_ = LeavesStagesOpen(tree.space().constraints.recompute);
 }
 
 const StepEvaluator::RecomputeSets& StepEvaluator::Sets(const Layout& layout) {
@@ -35,7 +35,7 @@ const StepEvaluator::RecomputeSets& StepEvaluator::Sets(const Layout& layout) {
   }
   recent_ = {.cut = layout, .allowed = {}};
   for (const StageRecomputes& again :
-       AllowedRecomputes(space_.space(), layout)) {
+       AllowedRecomputes(tree_.space(), layout)) {
     std::vector<Recompute> sets = again.by_stage;
     if (sets.empty()) sets.push_back(again.recompute);
     for (const Recompute set : sets) {
@@ -77,10 +77,10 @@ double StepEvaluator::PassFloor(const Layout& sharding) {
 }
 
 bool StepEvaluator::MayInterleave(int32_t pipeline) const {
-  const LayoutConstraints& pinned = space_.space().constraints;
-  return pipeline > 1 && space_.space().model.num_layers / pipeline >= 2 &&
+  const LayoutConstraints& pinned = tree_.space().constraints;
+  return pipeline > 1 && tree_.space().model.num_layers / pipeline >= 2 &&
          pinned.interleave.value_or(2) > 1 &&
-         (pinned.schedule == "auto" || space_.ListsPasses() ||
+         (pinned.schedule == "auto" || tree_.ListsPasses() ||
           pinned.schedule == ScheduleName(Schedule::kInterleaved));
 }
 
@@ -115,11 +115,11 @@ int64_t StepEvaluator::LeastMemory(const Layout& layout) {
 
 int64_t StepEvaluator::ShardingMemoryFloor(const Layout& sharding) {
   // As if stages and replicas could both have all devices.
-  const int64_t groups = space_.space().num_devices /
+  const int64_t groups = tree_.space().num_devices /
                          (int64_t{sharding.tensor} * sharding.context);
   Layout smallest = sharding;
   smallest.pipeline =
-      static_cast<int32_t>(std::min(groups, space_.space().model.num_layers));
+      static_cast<int32_t>(std::min(groups, tree_.space().model.num_layers));
   smallest.data = static_cast<int32_t>(groups);
   smallest.num_microbatches = 1;
   // Communicators are fewer where an axis is one.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "planner/cost/closed_form.h"
-#include "planner/search/all_axes_space.h"
+#include "planner/search/layout_tree.h"
 #include "planner/search/branch_and_bound.h"
 
 namespace millrace {
@@ -20,7 +20,7 @@ namespace millrace {
 class StepEvaluator : public LayoutEvaluator {
  public:
   // Borrows both.
-  StepEvaluator(const PlannedSpace& space, StepModel& model);
+  StepEvaluator(const LayoutTree& tree, StepModel& model);
 
   StepPrediction Predict(const Layout& layout) override {
     return model_.Predict(layout);
@@ -48,7 +48,7 @@ class StepEvaluator : public LayoutEvaluator {
   int64_t LeastMemory(const Layout& layout);
   bool MayInterleave(int32_t pipeline) const;
 
-  const PlannedSpace& space_;
+  const LayoutTree& tree_;
   StepModel& model_;
   // The sets of ops that a stage may recompute under one way of sharding
   // layers.

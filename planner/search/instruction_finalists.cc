@@ -1,13 +1,13 @@
 #include "planner/search/instruction_finalists.h"
 
 #include <algorithm>
-#include <cmath>
-#include <iterator>
+#include <cstddef>
+#include <limits>
 #include <utility>
 
-#include "absl/status/statusor.h"
+#include "absl/algorithm/container.h"
 #include "base/status_macros.h"
-#include "planner/job/executable.h"
+#include "planner/lower/lower.h"
 #include "planner/lower/program_size.h"
 #include "planner/search/prediction.h"
 #include "planner/search/program_prediction.h"
@@ -17,51 +17,20 @@
 namespace millrace {
 namespace {
 
-constexpr double kFinalistRounding = 1e-9;
-
-// What instructions say of a layout, and over what passes and the closed form
-// do.
-struct Ratios {
-  Layout layout;
-  Prediction prediction;   // By instructions.
-  double over_passes = 0;  // 0: not simulated by passes.
-  double over_closed_form = 0;
-};
-
-// In how many ways two layouts are alike.
-int Likeness(const Layout& a, const Layout& b) {
-  const bool alike[] = {a.pipeline == b.pipeline,
-                        a.interleave == b.interleave,
-                        a.schedule == b.schedule,
-                        a.data == b.data,
-                        a.zero == b.zero,
-                        a.tensor == b.tensor,
-                        a.context == b.context,
-                        a.micro_batch == b.micro_batch,
-                        RecomputeKey(a) == RecomputeKey(b)};
-  return static_cast<int>(std::count(std::begin(alike), std::end(alike), true));
+// Micro-batches after which a stage holds as much as it ever does.
+int32_t FewMicrobatches(const Layout& layout) {
+  return std::min(layout.num_microbatches, 4 * layout.pipeline);
 }
 
-// Of the layouts most like this one, their geometric mean; 1 without any.
-double RatioFor(const Layout& layout, double Ratios::*ratio,
-                const std::vector<Ratios>& known) {
-  int most = 0, count = 0;
-  double sum_of_logs = 0;
-  for (const Ratios& other : known) {
-    const int likeness = Likeness(layout, other.layout);
-    if (other.*ratio == 0 || likeness < most) continue;
-    if (likeness > most) {
-      most = likeness;
-      count = 0;
-      sum_of_logs = 0;
-    }
-    ++count;
-    sum_of_logs += std::log(other.*ratio);
+int64_t NumInstructions(std::span<const Program> programs) {
+  int64_t count = 0;
+  for (const Program& program : programs) {
+    count += static_cast<int64_t>(program.instructions.size());
   }
-  return count == 0 ? 1 : std::exp(sum_of_logs / count);
+  return count;
 }
 
-void TakeMemory(const Prediction& from, Prediction* to) {
+void CopyMemory(const Prediction& from, Prediction* to) {
   to->persistent_bytes = from.persistent_bytes;
   to->step_bytes = from.step_bytes;
   to->overhead_bytes = from.overhead_bytes;
@@ -70,115 +39,185 @@ void TakeMemory(const Prediction& from, Prediction* to) {
   to->optimizer_bytes = from.optimizer_bytes;
 }
 
-// Of all micro-batches. Keeps it in `fastest` if it fits and is. Returns how
-// many instructions that took.
-absl::StatusOr<int64_t> PriceInFull(const ModelSpec& model,
-                                    const CostModel& cost, int64_t memory_limit,
-                                    Alternative* finalist,
-                                    std::optional<LoweredStep>* fastest) {
-  Timeline timeline;
-  std::vector<Program> programs;
-  ASSIGN_OR_RETURN(
-      finalist->prediction,
-      PredictLayout(model, finalist->layout, cost, &timeline, &programs));
-  int64_t num_instructions = 0;
-  for (const Program& program : programs) {
-    num_instructions += static_cast<int64_t>(program.instructions.size());
-  }
-  if (finalist->prediction.memory_bytes() <= memory_limit &&
-      (!fastest->has_value() ||
-       timeline.step_time_s < (*fastest)->prediction.step_time_s)) {
-    *fastest = {.layout = finalist->layout,
-                .prediction = finalist->prediction,
-                .timeline = std::move(timeline),
-                .programs = std::move(programs)};
-  }
-  return num_instructions;
-}
-
-double ClosedFormSeconds(const Prediction& prediction) {
-  return prediction.closed_form->time.step_time_s();
-}
-
 }  // namespace
 
-bool CanBeLowered(const ModelSpec& model, const Alternative& alternative,
-                  const CostModel& cost) {
-  return !alternative.pipeline_outermost &&
-         CheckExecutable(model, alternative.layout).ok() &&
-         CheckProfile(alternative.layout, cost).ok();
-}
+InstructionFinalists::InstructionFinalists(const LayoutSpace& space,
+                                           int64_t memory_limit,
+                                           const CostModel& cost,
+                                           StepModel& model)
+    : space_(space), memory_limit_(memory_limit), cost_(cost), model_(model) {}
 
-absl::StatusOr<std::optional<LoweredStep>> PriceByInstructions(
-    const ModelSpec& model, const CostModel& cost, int64_t memory_limit,
-    std::vector<Alternative>* finalists) {
-  std::vector<Ratios> known;
-  std::optional<LoweredStep> fastest;
-  int64_t num_instructions = 0;
-  for (Alternative& finalist : *finalists) {
-    if (!CanBeLowered(model, finalist, cost)) continue;
-    if ((known.size() >= kSearchBudget.least_finalists_lowered &&
-         num_instructions >= kSearchBudget.instructions) ||
-        !CheckProgramSize(model, finalist.layout).ok()) {
+absl::Status InstructionFinalists::PriceAll(std::vector<Finalist>* finalists) {
+  size_t num_priced = 0;
+  // Of the fastest so far, by instructions and by the closed form.
+  double fastest_s = std::numeric_limits<double>::infinity();
+  double fastest_closed_form_s = fastest_s;
+  for (size_t i = 0; i < finalists->size(); ++i) {
+    Finalist& finalist = (*finalists)[i];
+    if (!finalist.can_be_lowered || finalist.lowered) continue;
+    const double closed_form_s = finalist.closed_form.step_time_s;
+    const bool is_close =
+        closed_form_s <
+        (1 + kSearchBudget.closed_form_error) * fastest_closed_form_s;
+    if (num_priced >= kSearchBudget.least_lowered &&
+        num_instructions_ >= (is_close ? kSearchBudget.most_instructions
+                                       : kSearchBudget.instructions)) {
       continue;
     }
-    const Prediction before = finalist.prediction;
-    std::optional<ShortStep> shorter;
-    if (fastest.has_value()) {
-      ASSIGN_OR_RETURN(
-          shorter, PredictFromFewMicrobatches(model, finalist.layout, cost));
+    RETURN_IF_ERROR(Price(&finalist));
+    if (finalist.instructions.has_value() && finalist.fits) {
+      ++num_priced;
+      if (finalist.instructions->step_time_s < fastest_s) {
+        fastest_s = finalist.instructions->step_time_s;
+        fastest_closed_form_s = closed_form_s;
+      }
     }
-    if (shorter.has_value() &&
-        shorter->IsSlowerThan(fastest->prediction.step_time_s)) {
-      finalist.prediction = shorter->prediction;
-      num_instructions += shorter->num_instructions;
-    } else {
-      ASSIGN_OR_RETURN(
-          const int64_t count,
-          PriceInFull(model, cost, memory_limit, &finalist, &fastest));
-      num_instructions += count;
+    if (!finalist.lowered || finalist.fits) continue;
+    ASSIGN_OR_RETURN(std::optional<Finalist> fitted, FitRecompute(finalist));
+    if (!fitted.has_value() ||
+        absl::c_any_of(*finalists, [&](const Finalist& other) {
+          return !other.pipeline_outermost && other.layout == fitted->layout;
+        })) {
+      continue;
     }
-    finalist.prediction.closed_form = before.closed_form;
-    const double step_time_s = finalist.prediction.step_time_s;
-    known.push_back(
-        {.layout = finalist.layout,
-         .prediction = finalist.prediction,
-         .over_passes =
-             finalist.simulated ? step_time_s / before.step_time_s : 0,
-         .over_closed_form = step_time_s / ClosedFormSeconds(before)});
-    finalist.by_passes = before;
-    finalist.simulated = true;
-    finalist.fits = finalist.prediction.memory_bytes() <= memory_limit;
+    // Its turn comes when the closed form says so.
+    const auto later = std::find_if(
+        finalists->begin() + static_cast<std::ptrdiff_t>(i) + 1,
+        finalists->end(), [&](const Finalist& other) {
+          return other.closed_form.step_time_s >
+                 fitted->closed_form.step_time_s;
+        });
+    finalists->insert(later, *std::move(fitted));
   }
-  if (known.empty()) return std::nullopt;
-  for (Alternative& finalist : *finalists) {
-    if (finalist.by_passes.has_value()) continue;
-    finalist.by_passes = finalist.prediction;
-    // Ranks in another order hold as much.
-    for (const Ratios& other : known) {
-      if (!(other.layout == finalist.layout)) continue;
-      TakeMemory(other.prediction, &finalist.prediction);
-      finalist.fits = other.prediction.memory_bytes() <= memory_limit;
-    }
-    const double ratio = RatioFor(
-        finalist.layout,
-        finalist.simulated ? &Ratios::over_passes : &Ratios::over_closed_form,
-        known);
-    FillTime(model, finalist.layout, cost,
-             ratio * finalist.prediction.step_time_s, &finalist.prediction);
+  return absl::OkStatus();
+}
+
+absl::Status InstructionFinalists::Price(Finalist* finalist) {
+  const ModelSpec& model = space_.model;
+  const Layout& layout = finalist->layout;
+  if (const absl::Status status = CheckProgramSize(model, layout);
+      !status.ok()) {
+    finalist->is_too_large = true;
+    too_large_.Update(status);
+    return absl::OkStatus();
   }
-  // Of equals what workers can execute.
-  const auto seconds = [&](const Alternative& finalist) {
-    return finalist.prediction.step_time_s *
-           (CanBeLowered(model, finalist, cost) ? 1 : 1 + kFinalistRounding);
-  };
-  std::stable_sort(finalists->begin(), finalists->end(),
-                   [&](const Alternative& a, const Alternative& b) {
-                     if (a.fits != b.fits) return a.fits;
-                     if (a.simulated != b.simulated) return a.simulated;
-                     return seconds(a) < seconds(b);
-                   });
-  return fastest;
+  ASSIGN_OR_RETURN(
+      const std::optional<ShortStep> shorter,
+      PredictFromFewMicrobatches(model, layout, cost_, memory_limit_));
+  if (shorter.has_value()) {
+    num_instructions_ += shorter->num_instructions;
+    TakeMemory(shorter->prediction, finalist);
+    if (finalist->fits) {
+      finalist->instructions = shorter->prediction;
+      finalist->instructions->closed_form = finalist->closed_form.closed_form;
+    }
+    return absl::OkStatus();
+  }
+  // A few micro-batches tell of a long step that it does not fit.
+  if (FewMicrobatches(layout) < layout.num_microbatches &&
+      layout.schedule != Schedule::kListScheduled) {
+    Layout few = layout;
+    few.num_microbatches = FewMicrobatches(layout);
+    ASSIGN_OR_RETURN(const std::vector<Program> programs,
+                     BuildTrainingPrograms(model, few));
+    num_instructions_ += NumInstructions(programs);
+    TakeMemory(MemoryOf(programs), finalist);
+    if (!finalist->fits) return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(LoweredStep lowered, LowerAll(finalist));
+  if (finalist->fits &&
+      (!fastest_.has_value() ||
+       lowered.timeline.step_time_s < fastest_->timeline.step_time_s)) {
+    fastest_ = std::move(lowered);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LoweredStep> InstructionFinalists::Lower(Finalist* finalist) {
+  if (fastest_.has_value() && fastest_->layout == finalist->layout) {
+    return *std::exchange(fastest_, std::nullopt);
+  }
+  return LowerAll(finalist);
+}
+
+absl::StatusOr<LoweredStep> InstructionFinalists::LowerAll(Finalist* finalist) {
+  const ModelSpec& model = space_.model;
+  LoweredStep lowered{.layout = finalist->layout};
+  ASSIGN_OR_RETURN(lowered.programs,
+                   BuildTrainingPrograms(model, finalist->layout));
+  num_instructions_ += NumInstructions(lowered.programs);
+  TakeMemory(MemoryOf(lowered.programs), finalist);
+  finalist->instructions.reset();
+  if (!finalist->fits) return lowered;
+  ASSIGN_OR_RETURN(lowered.timeline, SimulatePrograms(lowered.programs, cost_));
+  Prediction& prediction = finalist->instructions.emplace();
+  CopyMemory(finalist->closed_form, &prediction);
+  FillSimulated(model, lowered.programs, cost_, lowered.timeline, &prediction);
+  prediction.closed_form = finalist->closed_form.closed_form;
+  return lowered;
+}
+
+Prediction InstructionFinalists::MemoryOf(
+    std::span<const Program> programs) const {
+  Prediction memory;
+  FillMemory(programs, cost_.profile().memory_overhead, &memory);
+  return memory;
+}
+
+void InstructionFinalists::TakeMemory(const Prediction& memory,
+                                      Finalist* finalist) {
+  CopyMemory(memory, &finalist->closed_form);
+  if (finalist->passes.has_value()) CopyMemory(memory, &*finalist->passes);
+  finalist->lowered = true;
+  const int64_t excess = memory.memory_bytes() - memory_limit_;
+  finalist->fits = excess <= 0;
+  if (finalist->fits) return;
+  least_excess_bytes_ = least_excess_bytes_ == 0
+                            ? excess
+                            : std::min(least_excess_bytes_, excess);
+}
+
+absl::StatusOr<bool> InstructionFinalists::StageFits(const Layout& layout,
+                                                     int32_t stage) {
+  Layout shorter = layout;
+  shorter.num_microbatches = FewMicrobatches(layout);
+  ASSIGN_OR_RETURN(const Program program,
+                   BuildTrainingProgram(space_.model, shorter, stage));
+  return StageBytes(program, cost_.profile().memory_overhead) <= memory_limit_;
+}
+
+absl::StatusOr<std::optional<Finalist>> InstructionFinalists::FitRecompute(
+    const Finalist& finalist) {
+  const Layout& layout = finalist.layout;
+  if (!LeavesStagesOpen(space_.constraints.recompute)) return std::nullopt;
+  Layout fitted = layout;
+  fitted.recompute = Recompute::kNone;
+  fitted.recompute_by_stage.clear();
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    bool fits = false;
+    for (const StageRecomputes& again : AllowedRecomputes(space_, layout)) {
+      if (!Has(again.recompute, layout.recompute_of(stage))) continue;
+      Layout uniform = layout;
+      SetRecompute(again, &uniform);
+      ASSIGN_OR_RETURN(fits, StageFits(uniform, stage));
+      if (!fits) continue;
+      fitted.recompute_by_stage.push_back(again.recompute);
+      fitted.recompute = fitted.recompute | again.recompute;
+      break;
+    }
+    if (!fits) return std::nullopt;
+  }
+  if (absl::c_all_of(fitted.recompute_by_stage, [&](Recompute stage) {
+        return stage == fitted.recompute_by_stage.front();
+      })) {
+    fitted.recompute_by_stage.clear();
+  }
+  Finalist result{.layout = std::move(fitted),
+                  .can_be_lowered = true,
+                  .listed_bytes = {}};
+  result.closed_form = PredictionOf(space_.model, result.layout, cost_,
+                                    model_.Predict(result.layout));
+  return result;
 }
 
 }  // namespace millrace

@@ -1,50 +1,77 @@
-// The last stage of the search over all axes: simulates the executable
-// finalists by instructions, and scales the other finalists' times so that all
-// compare.
+// The last stage of the search: lowers the finalists that workers can execute
+// and simulates their Programs instruction by instruction.
 
 #ifndef MILLRACE_PLANNER_SEARCH_INSTRUCTION_FINALISTS_H_
 #define MILLRACE_PLANNER_SEARCH_INSTRUCTION_FINALISTS_H_
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "planner/cost/closed_form.h"
 #include "planner/cost/op_cost.h"
-#include "planner/layout/layout.h"
-#include "planner/layout/model.h"
+#include "planner/job/layout_space.h"
 #include "planner/program/program.h"
-#include "planner/search/plan.h"
+#include "planner/search/finalist.h"
 #include "planner/simulate/timeline.h"
 
 namespace millrace {
 
-// Whether workers can execute the layout and the profile prices its Programs.
-bool CanBeLowered(const ModelSpec& model, const Alternative& alternative,
-                  const CostModel& cost);
-
-// A layout told by instructions.
+// A layout with its Programs and their simulation.
 struct LoweredStep {
   Layout layout;
-  Prediction prediction;
-  Timeline timeline;
-  std::vector<Program> programs;  // By stage.
+  Timeline timeline = {};
+  std::vector<Program> programs = {};  // By stage.
 };
 
-// Lowers and simulates by instructions what can be of `finalists`, which passes
-// or the closed form have priced: in their order, as many as that stays quick
-// for, and leaves out what would be too large (CheckProgramSize). Where few
-// micro-batches tell that one is slower than another before it
-// (planner/search/short_step.h), they suffice. The others'
-// times are multiplied by what the two models differ by for those most like
-// them that both have priced. Fills in Alternative::by_passes, and whether
-// Programs fit; without any that can be lowered it changes nothing. Returns the
-// fastest that was lowered in full and fits.
-//
-// Sorts: first what fits, of that what was simulated, fastest first.
-absl::StatusOr<std::optional<LoweredStep>> PriceByInstructions(
-    const ModelSpec& model, const CostModel& cost, int64_t memory_limit,
-    std::vector<Alternative>* finalists);
+class InstructionFinalists {
+ public:
+  // Borrows all but the limit, the bytes of a device.
+  InstructionFinalists(const LayoutSpace& space, int64_t memory_limit,
+                       const CostModel& cost, StepModel& model);
+
+  // Prices the finalists that can be lowered, in their order, as many as stays
+  // quick. Where the Programs of one do not fit, it adds the same layout with
+  // the least recompute in each stage with which the stage's Program fits.
+  // Errors are those of lowering.
+  absl::Status PriceAll(std::vector<Finalist>* finalists);
+  // Prices one finalist that can be lowered. Steps of many micro-batches are
+  // predicted from few (planner/search/short_step.h).
+  absl::Status Price(Finalist* finalist);
+  // All Programs of a finalist that has been priced, and their simulation,
+  // which becomes the finalist's prediction. If they turn out not to fit,
+  // `fits` is then false and there is no timeline.
+  absl::StatusOr<LoweredStep> Lower(Finalist* finalist);
+
+  // The first status of CheckProgramSize() that was not OK.
+  const absl::Status& too_large() const { return too_large_; }
+  // Of the finalists that were lowered and do not fit, the least bytes by which
+  // one exceeds the limit; 0 if there are none.
+  int64_t least_excess_bytes() const { return least_excess_bytes_; }
+
+ private:
+  Prediction MemoryOf(std::span<const Program> programs) const;
+  // Takes the bytes, which are those of Programs, and whether they fit.
+  void TakeMemory(const Prediction& memory, Finalist* finalist);
+  // The variant that PriceAll() adds for a layout that does not fit; nothing
+  // where no allowed recompute helps.
+  absl::StatusOr<std::optional<Finalist>> FitRecompute(
+      const Finalist& finalist);
+  absl::StatusOr<bool> StageFits(const Layout& layout, int32_t stage);
+  absl::StatusOr<LoweredStep> LowerAll(Finalist* finalist);
+
+  const LayoutSpace& space_;
+  const int64_t memory_limit_;
+  const CostModel& cost_;
+  StepModel& model_;
+  std::optional<LoweredStep> fastest_;  // Of those lowered with all passes.
+  absl::Status too_large_;
+  int64_t least_excess_bytes_ = 0;
+  int64_t num_instructions_ = 0;  // Lowered so far.
+};
 
 }  // namespace millrace
 

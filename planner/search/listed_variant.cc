@@ -61,6 +61,9 @@ absl::StatusOr<std::vector<int64_t>> BytesBeside(const ModelSpec& model,
       std::exchange(layout.listed_stages, {});
   layout.listed_transfer_us = 0;
   layout.schedule = Schedule::kOneForwardOneBackward;
+  // Stages hold no more in a step of more micro-batches.
+  layout.num_microbatches =
+      std::min(layout.num_microbatches, 4 * layout.pipeline);
   ASSIGN_OR_RETURN(const std::vector<Program> programs,
                    BuildTrainingPrograms(model, layout));
   std::vector<int64_t> bytes;

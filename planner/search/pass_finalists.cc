@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/algorithm/container.h"
 #include "base/status_macros.h"
 #include "planner/job/executable.h"
 #include "planner/pipeline/order_bound.h"
@@ -18,8 +18,8 @@ namespace {
 
 constexpr double kNoPassBound = std::numeric_limits<double>::infinity();
 
-// What simulation says beyond the closed form is less than this share, but for
-// uneven chunks: then more are simulated.
+// Simulation adds less than this share to the closed form, except where chunks
+// are uneven: then more layouts are simulated.
 constexpr double kFarBehind = 1.03;
 
 int64_t NumPasses(const Layout& layout) {
@@ -27,12 +27,13 @@ int64_t NumPasses(const Layout& layout) {
          layout.num_microbatches;
 }
 
-void SortSimulatedFirst(std::vector<Alternative>* best) {
-  std::stable_sort(best->begin(), best->end(),
-                   [](const Alternative& a, const Alternative& b) {
-                     if (a.simulated != b.simulated) return a.simulated;
-                     return a.prediction.step_time_s < b.prediction.step_time_s;
-                   });
+void SortSimulatedFirst(std::vector<Finalist>* finalists) {
+  absl::c_stable_sort(*finalists, [](const Finalist& a, const Finalist& b) {
+    if (a.passes.has_value() != b.passes.has_value()) {
+      return a.passes.has_value();
+    }
+    return a.finest().step_time_s < b.finest().step_time_s;
+  });
 }
 
 }  // namespace
@@ -43,51 +44,45 @@ Implementation ImplementationOf(bool pipeline_outermost) {
   return implementation;
 }
 
-bool IsExecutable(const ModelSpec& model, const Alternative& alternative) {
-  return !alternative.pipeline_outermost &&
-         CheckExecutable(model, alternative.layout).ok();
-}
-
-PassFinalists::PassFinalists(const PlannedSpace& planned, int64_t memory_limit,
+PassFinalists::PassFinalists(const LayoutTree& tree, int64_t memory_limit,
                              const CostModel& cost, StepModel& model,
                              StepModel& outermost)
-    : planned_(planned),
+    : tree_(tree),
       memory_limit_(memory_limit),
       cost_(cost),
       model_(model),
       outermost_(outermost) {}
 
-absl::Status PassFinalists::Simulate(std::vector<Alternative>* best) {
+absl::Status PassFinalists::Simulate(std::vector<Finalist>* finalists) {
   int64_t num_passes = 0;
   double fastest_s = kNoPassBound;
-  for (size_t i = 0; i < best->size(); ++i) {
-    Alternative& alternative = (*best)[i];
-    if (alternative.simulated) {
-      fastest_s = std::min(fastest_s, alternative.prediction.step_time_s);
+  for (size_t i = 0; i < finalists->size(); ++i) {
+    Finalist& finalist = (*finalists)[i];
+    if (finalist.passes.has_value()) {
+      fastest_s = std::min(fastest_s, finalist.passes->step_time_s);
       continue;
     }
-    num_passes += NumPasses(alternative.layout);
+    num_passes += NumPasses(finalist.layout);
     const bool is_needed =
         i < kSearchBudget.least_simulated_by_passes ||
-        alternative.prediction.step_time_s * kFarBehind < fastest_s;
+        finalist.closed_form.step_time_s * kFarBehind < fastest_s;
     if (num_passes >
         (is_needed ? kSearchBudget.most_passes : kSearchBudget.passes))
       break;
-    ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
+    ASSIGN_OR_RETURN(const ClusterStep step, StepOf(finalist));
     ASSIGN_OR_RETURN(const ClusterSimulation simulation,
                      SimulateCluster(step, {.overlap = cost_.profile().overlap,
                                             .keeps_timeline = false}));
-    TakeSimulated(simulation, &alternative);
+    TakeSimulated(simulation, &finalist);
     fastest_s = std::min(fastest_s, simulation.step_time_s);
   }
-  SortSimulatedFirst(best);
+  SortSimulatedFirst(finalists);
   return absl::OkStatus();
 }
 
-absl::Status PassFinalists::List(bool passes_decide,
-                                 std::vector<Alternative>* best) {
-  const bool is_asked_for = planned_.ListsPasses();
-  if (!is_asked_for && planned_.space().constraints.schedule != "auto") {
+absl::Status PassFinalists::List(std::vector<Finalist>* finalists) {
+  const bool is_asked_for = tree_.ListsPasses();
+  if (!is_asked_for && tree_.space().constraints.schedule != "auto") {
     return absl::OkStatus();
   }
   const int64_t most_passes = is_asked_for
@@ -96,50 +91,37 @@ absl::Status PassFinalists::List(bool passes_decide,
   int64_t num_passes = 0;
   size_t num_listed = 0;
   double fastest_s = kNoPassBound;
-  for (Alternative& alternative : *best) {
-    if (alternative.simulated) {
-      fastest_s = std::min(fastest_s, alternative.prediction.step_time_s);
-    }
-    const Layout& layout = alternative.layout;
-    if (!alternative.simulated || layout.pipeline == 1 ||
-        (!is_asked_for && IsExecutable(planned_.space().model, alternative))) {
+  for (Finalist& finalist : *finalists) {
+    if (!finalist.passes.has_value()) continue;
+    fastest_s = std::min(fastest_s, finalist.passes->step_time_s);
+    const Layout& layout = finalist.layout;
+    if (layout.pipeline == 1 ||
+        (!is_asked_for && !finalist.pipeline_outermost &&
+         CheckExecutable(tree_.space().model, layout).ok())) {
       continue;
     }
     num_passes += NumPasses(layout);
     if (++num_listed > kSearchBudget.list_scheduled || num_passes > most_passes)
       break;
-    if (!is_asked_for && passes_decide) {
-      ASSIGN_OR_RETURN(const double least_s, LeastSeconds(alternative));
+    if (!is_asked_for) {
+      ASSIGN_OR_RETURN(const double least_s, LeastSeconds(finalist));
       if (least_s >= fastest_s) continue;
     }
     const double known_s =
-        is_asked_for ? kNoPassBound : alternative.prediction.step_time_s;
-    RETURN_IF_ERROR(ListOne(known_s, &alternative));
-    fastest_s = std::min(fastest_s, alternative.prediction.step_time_s);
+        is_asked_for ? kNoPassBound : finalist.passes->step_time_s;
+    RETURN_IF_ERROR(ListOne(known_s, &finalist));
+    fastest_s = std::min(fastest_s, finalist.passes->step_time_s);
   }
-  SortSimulatedFirst(best);
+  SortSimulatedFirst(finalists);
   return absl::OkStatus();
 }
 
-absl::Status PassFinalists::LeaveListed(std::vector<Alternative>* best) const {
-  std::erase_if(*best, [](const Alternative& alternative) {
-    return alternative.listed_bytes.empty();
-  });
-  if (!best->empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "layout.schedule is list, but the fastest layouts on ",
-      planned_.space().num_devices,
-      " devices have no memory for one micro-batch a stage in any order, or "
-      "more passes than are ordered (",
-      kSearchBudget.most_passes, "); set layout.schedule to auto"));
-}
-
 absl::StatusOr<double> PassFinalists::LeastSeconds(
-    const Alternative& alternative) {
-  ASSIGN_OR_RETURN(const ClusterStep step, StepOf(alternative));
+    const Finalist& finalist) {
+  ASSIGN_OR_RETURN(const ClusterStep step, StepOf(finalist));
   std::vector<int64_t> bytes;
   for (const StepMemory& memory :
-       ModelOf(alternative).MemoryByStage(alternative.layout)) {
+       ModelOf(finalist).MemoryByStage(finalist.layout)) {
     bytes.push_back(std::max<int64_t>(
         1, memory_limit_ - memory.total() + memory.activations));
   }
@@ -147,7 +129,7 @@ absl::StatusOr<double> PassFinalists::LeastSeconds(
   const double exposed_share =
       1 - step.data_hidden_share +
       step.data_hidden_share /
-          (static_cast<double>(alternative.layout.interleave) *
+          (static_cast<double>(finalist.layout.interleave) *
            step.num_buckets);
   double ends_s = kNoPassBound;
   for (const StepModel::StepEnds& ends : step.ends) {
@@ -158,39 +140,41 @@ absl::StatusOr<double> PassFinalists::LeastSeconds(
   return LowerBoundOfMakespan(step.costs, bytes) + ends_s;
 }
 
-absl::Status PassFinalists::ListOne(double known_s, Alternative* alternative) {
-  ASSIGN_OR_RETURN(const ClusterStep step, StepOf(*alternative));
+absl::Status PassFinalists::ListOne(double known_s, Finalist* finalist) {
+  ASSIGN_OR_RETURN(const ClusterStep step, StepOf(*finalist));
   ASSIGN_OR_RETURN(
       const std::optional<ListedPasses> listed,
       FindListedOrder(
-          alternative->layout, step,
+          finalist->layout, step,
           {.overlap = cost_.profile().overlap, .keeps_timeline = false},
-          memory_limit_, known_s, ModelOf(*alternative)));
+          memory_limit_, known_s, ModelOf(*finalist)));
   if (!listed.has_value()) return absl::OkStatus();
-  Prediction& prediction = alternative->prediction;
-  alternative->listed_bytes = listed->bytes;
-  prediction.step_bytes += listed->more_bytes;
-  prediction.closed_form->memory.activations += listed->more_bytes;
-  TakeSimulated(listed->simulation, alternative);
+  // A finalist that can be lowered gets an order of its Programs' own.
+  if (!finalist->can_be_lowered) {
+    finalist->listed_bytes = listed->bytes;
+    finalist->closed_form.step_bytes += listed->more_bytes;
+    finalist->closed_form.closed_form->memory.activations += listed->more_bytes;
+  }
+  TakeSimulated(listed->simulation, finalist);
   return absl::OkStatus();
 }
 
 absl::StatusOr<ClusterStep> PassFinalists::StepOf(
-    const Alternative& alternative) {
-  return ClusterStepOf(alternative.layout,
-                       ImplementationOf(alternative.pipeline_outermost),
-                       ModelOf(alternative));
+    const Finalist& finalist) {
+  return ClusterStepOf(finalist.layout,
+                       ImplementationOf(finalist.pipeline_outermost),
+                       ModelOf(finalist));
 }
 
 void PassFinalists::TakeSimulated(const ClusterSimulation& simulation,
-                                  Alternative* alternative) const {
-  Prediction& prediction = alternative->prediction;
+                                  Finalist* finalist) const {
+  Prediction prediction = finalist->closed_form;
   const StepTime& time = prediction.closed_form->time;
-  FillTime(planned_.space().model, alternative->layout, cost_,
+  FillTime(tree_.space().model, finalist->layout, cost_, PriceModel::kPasses,
            simulation.step_time_s, &prediction);
   prediction.bubble_fraction = simulation.bubble_fraction;
   // What is gathered and reduced for every micro-batch is part of its passes.
-  const double exposed_data = alternative->layout.shards_gradients()
+  const double exposed_data = finalist->layout.shards_gradients()
                                   ? time.exposed_data_s / simulation.step_time_s
                                   : simulation.exposed_data_fraction;
   prediction.exposed_communication_fraction =
@@ -198,7 +182,7 @@ void PassFinalists::TakeSimulated(const ClusterSimulation& simulation,
       (time.exposed_tensor_s + time.exposed_context_s + time.exposed_expert_s) /
           simulation.step_time_s;
   prediction.recompute_fraction = time.recompute_s / simulation.step_time_s;
-  alternative->simulated = true;
+  finalist->passes = prediction;
 }
 
 }  // namespace millrace

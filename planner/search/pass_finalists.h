@@ -1,5 +1,5 @@
-// Simulates the finalists of the search over all axes by passes, and applies
-// list scheduling to those whose order is free.
+// The second stage of the search: simulates finalists by passes, and applies
+// list scheduling to those that cannot be lowered.
 
 #ifndef MILLRACE_PLANNER_SEARCH_PASS_FINALISTS_H_
 #define MILLRACE_PLANNER_SEARCH_PASS_FINALISTS_H_
@@ -11,9 +11,8 @@
 #include "absl/status/statusor.h"
 #include "planner/cost/closed_form.h"
 #include "planner/cost/op_cost.h"
-#include "planner/layout/model.h"
-#include "planner/search/all_axes_space.h"
-#include "planner/search/plan.h"
+#include "planner/search/finalist.h"
+#include "planner/search/layout_tree.h"
 #include "planner/simulate/simulate_passes.h"
 
 namespace millrace {
@@ -21,45 +20,38 @@ namespace millrace {
 // Describes how workers compute, for either order of the mesh axes.
 Implementation ImplementationOf(bool pipeline_outermost);
 
-bool IsExecutable(const ModelSpec& model, const Alternative& alternative);
-
 class PassFinalists {
  public:
   // Borrows all; the models are of ImplementationOf(false) and (true).
-  PassFinalists(const PlannedSpace& planned, int64_t memory_limit,
+  PassFinalists(const LayoutTree& tree, int64_t memory_limit,
                 const CostModel& cost, StepModel& model, StepModel& outermost);
 
-  // Simulates as many of `best` that are not yet, the fastest by the closed
-  // form first, as that stays quick for: the order of passes and what its gaps
-  // hide tell close layouts apart. Sorts: what was simulated first, fastest
-  // first, as the following do too.
-  absl::Status Simulate(std::vector<Alternative>* best);
-  // Applies list scheduling to the fastest layouts that were simulated and that
-  // workers cannot execute. For layouts that they can,
-  // planner/search/listed_variant.h does it by instructions. If the job asks
-  // for list scheduling, applies it to executable layouts too; if the job asks
-  // for another schedule, does nothing. Where passes have the last word
-  // (`passes_decide`), leaves out layouts that no order makes the fastest.
-  absl::Status List(bool passes_decide, std::vector<Alternative>* best);
-  // If the job asks for list scheduling, leaves only the layouts that it
-  // ordered. Returns InvalidArgument if there are none.
-  absl::Status LeaveListed(std::vector<Alternative>* best) const;
+  // Simulates finalists that were not simulated yet, the fastest by the closed
+  // form first, as many as stays quick: the order of passes and what its gaps
+  // hide tell close layouts apart. Sorts: simulated ones first, fastest first,
+  // as List() does too.
+  absl::Status Simulate(std::vector<Finalist>* finalists);
+  // Applies list scheduling to the fastest finalists that were simulated and
+  // cannot be lowered (planner/search/listed_variant.h does it for those that
+  // can), unless no order can make them the fastest. Does nothing if the job
+  // asks for another schedule.
+  absl::Status List(std::vector<Finalist>* finalists);
 
  private:
-  StepModel& ModelOf(const Alternative& alternative) {
-    return alternative.pipeline_outermost ? outermost_ : model_;
+  StepModel& ModelOf(const Finalist& finalist) {
+    return finalist.pipeline_outermost ? outermost_ : model_;
   }
-  absl::StatusOr<ClusterStep> StepOf(const Alternative& alternative);
+  absl::StatusOr<ClusterStep> StepOf(const Finalist& finalist);
   void TakeSimulated(const ClusterSimulation& simulation,
-                     Alternative* alternative) const;
+                     Finalist* finalist) const;
   // A lower bound on the step time over all orders of the passes that fit into
   // memory.
-  absl::StatusOr<double> LeastSeconds(const Alternative& alternative);
+  absl::StatusOr<double> LeastSeconds(const Finalist& finalist);
   // Applies list scheduling to one layout; leaves the layout as it is unless
   // its step then takes less than `known_s` seconds.
-  absl::Status ListOne(double known_s, Alternative* alternative);
+  absl::Status ListOne(double known_s, Finalist* finalist);
 
-  const PlannedSpace& planned_;
+  const LayoutTree& tree_;
   const int64_t memory_limit_;
   const CostModel& cost_;
   StepModel& model_;

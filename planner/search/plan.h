@@ -18,17 +18,28 @@
 
 namespace millrace {
 
+// The models that price a layout, the coarsest first. Only prices by the same
+// model compare.
+enum class PriceModel : uint8_t {
+  kClosedForm,    // planner/cost/closed_form.h
+  kPasses,        // planner/simulate/simulate_passes.h
+  kInstructions,  // planner/simulate/simulate_instructions.h
+};
+// "the closed form", "passes", "instructions".
+const char* PriceModelName(PriceModel model);
+
 // What a layout is predicted to take. Fractions are shares of the mean rank's
 // step; bytes are those of the most loaded rank.
 struct Prediction {
+  PriceModel model = PriceModel::kClosedForm;  // Of the step time and shares.
   double step_time_s = 0;
   double tokens_per_s = 0;  // Over all devices.
   // Model FLOPs of the step over what each rank's best measured GEMM would do
   // in that time; attention counted in full, or its causal half.
   double mfu_full = 0;
   double mfu_causal = 0;
-  // From the rank's Program, or from `closed_form`. All bytes are zero where
-  // there is neither.
+  // From the rank's Program where the layout was lowered, else from
+  // `closed_form`.
   int64_t persistent_bytes = 0;
   int64_t step_bytes = 0;
   // Device memory outside both arenas (HardwareProfile::memory_overhead).
@@ -39,11 +50,10 @@ struct Prediction {
   int64_t optimizer_bytes = 0;  // Moments and master weights.
   double bubble_fraction = 0;
   double exposed_communication_fraction = 0;
-  // Zero for a layout that neither planner/cost/closed_form.h has priced nor a
-  // simulation.
   double recompute_fraction = 0;
-  // The parts of time and memory where planner/cost/closed_form.h predicted
-  // them.
+  // The parts of time and memory by the closed form, whichever model `model`
+  // is. It knows no list scheduling and no copy engines: it prices the layout
+  // without them.
   std::optional<StepPrediction> closed_form;
   // Bounds of the step time, where its spread is known.
   std::optional<double> step_time_low_s;
@@ -61,26 +71,16 @@ struct Alternative {
   // context, pipeline, data.
   bool pipeline_outermost = false;
   bool fits = true;
-  bool simulated = false;  // False: closed form only.
   // Where list scheduling (planner/search/listed_order.h) makes a faster order
   // of the passes than the one that layout.schedule names: the bytes that each
   // stage's passes may hold in it, by stage. Else empty.
   std::vector<int64_t> listed_bytes;
+  // By the finest model that has priced the chosen layout too, so that the two
+  // compare: see PredictionBy().
   Prediction prediction;
-  // If `prediction` is by instructions, or scaled to match predictions by
-  // instructions (planner/search/instruction_finalists.h): the prediction by
-  // passes, or by the closed form for a layout that was not simulated.
-  std::optional<Prediction> by_passes;
-  // The chosen layout's step time by the model that priced this layout. The two
-  // layouts compare by this time, not by the one in Plan::prediction, which may
-  // be by another model.
-  double chosen_step_time_s = 0;
   std::string reason;  // Why it lost: "1.23x slower: bubble 43 %", "needs ...".
   // The reason in a few words, for a table's cell: "1.23x slower: bubble 43 %".
   std::string brief_reason;
-  // The model that compared it with the choice, where that is not the model of
-  // Plan::prediction: "the closed form" or "passes"; else empty.
-  std::string compared_by;
 };
 
 struct Plan {
@@ -91,8 +91,10 @@ struct Plan {
   bool pipeline_outermost = false;    // As in Alternative.
   int32_t num_idle_devices = 0;       // That the layout leaves.
   std::vector<int64_t> listed_bytes;  // As in Alternative.
-  Prediction prediction;
-  std::optional<Prediction> by_passes;   // As in Alternative.
+  Prediction prediction;              // By the finest model that priced it.
+  // The prediction by passes, if passes priced the layout or, without its list
+  // scheduling and copy engines, the layout that it is a variant of.
+  std::optional<Prediction> by_passes;
   Timeline timeline;                     // Simulated, of the chosen layout.
   std::vector<uint64_t> program_hashes;  // By stage, training Programs.
   // The training Programs that `timeline` is of, by stage. Null where
@@ -100,19 +102,20 @@ struct Plan {
   std::shared_ptr<const std::vector<Program>> programs;
   std::vector<Alternative> alternatives;  // Best first; without the chosen.
   int64_t layouts_considered = 0;
-  bool simulated = true;  // Whether the chosen layout was; as in Alternative.
-  bool all_simulated = false;  // Whether all layouts that fit were.
-  // By what share another layout could be faster at most, by the model that
-  // chose what to simulate; 0: the choice is proven best. Absent: not known.
+  // By what share any layout could at most be faster, by the closed form, than
+  // the fastest that the search found by it. 0: none is. Absent: not known.
   std::optional<double> optimality_gap;
   double search_seconds = 0;
   // If the layout recomputes anything: what each op that can be recomputed
   // saves and takes in a layer, for one micro-batch, the best first.
   std::vector<RecomputeCandidate> recompute_prices;
-  // For example a foreign or stale profile, one without rows of an op, or
-  // Programs that need more memory than the closed form said and a device has.
+  // For example a foreign or stale profile, or one without rows of an op.
   std::vector<std::string> warnings;
 };
+
+// The prediction of the chosen layout by `model`; nothing if that model has not
+// priced it.
+std::optional<Prediction> PredictionBy(PriceModel model, const Plan& plan);
 
 }  // namespace millrace
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/check.h"
 #include "base/units.h"
 #include "planner/profile/prediction_interval.h"
 
@@ -60,11 +61,44 @@ Cause MainCause(const Prediction& loser, const Prediction& chosen) {
       .brief = absl::StrCat("compute ", more.back() == 'x' ? "" : "+", more)};
 }
 
+void FillShares(const StepTime& time, Prediction* prediction) {
+  const double step_time_s = time.step_time_s();
+  prediction->bubble_fraction = time.bubble_s / step_time_s;
+  prediction->exposed_communication_fraction =
+      (time.exposed_tensor_s + time.exposed_context_s + time.exposed_expert_s +
+       time.exposed_data_s + time.transfer_s) /
+      step_time_s;
+  prediction->recompute_fraction = time.recompute_s / step_time_s;
+}
+
 }  // namespace
 
+const char* PriceModelName(PriceModel model) {
+  switch (model) {
+    case PriceModel::kClosedForm:
+      return "the closed form";
+    case PriceModel::kPasses:
+      return "passes";
+    case PriceModel::kInstructions:
+      return "instructions";
+  }
+  return "";
+}
+
+std::optional<Prediction> PredictionBy(PriceModel model, const Plan& plan) {
+  if (plan.prediction.model == model) return plan.prediction;
+  if (model == PriceModel::kPasses) return plan.by_passes;
+  if (model == PriceModel::kClosedForm &&
+      plan.prediction.closed_form.has_value()) {
+    return ByClosedForm(plan.prediction);
+  }
+  return std::nullopt;
+}
+
 void FillTime(const ModelSpec& model, const Layout& layout,
-              const CostModel& cost, double step_time_s,
+              const CostModel& cost, PriceModel price_model, double step_time_s,
               Prediction* prediction) {
+  prediction->model = price_model;
   prediction->step_time_s = step_time_s;
   prediction->tokens_per_s = static_cast<double>(layout.global_batch()) *
                              static_cast<double>(model.sequence_length) /
@@ -87,15 +121,9 @@ void FillTime(const ModelSpec& model, const Layout& layout,
 Prediction PredictionOf(const ModelSpec& model, const Layout& layout,
                         const CostModel& cost, const StepPrediction& step) {
   Prediction prediction;
-  const StepTime& time = step.time;
-  const double step_time_s = time.step_time_s();
-  FillTime(model, layout, cost, step_time_s, &prediction);
-  prediction.bubble_fraction = time.bubble_s / step_time_s;
-  prediction.exposed_communication_fraction =
-      (time.exposed_tensor_s + time.exposed_context_s + time.exposed_expert_s +
-       time.exposed_data_s + time.transfer_s) /
-      step_time_s;
-  prediction.recompute_fraction = time.recompute_s / step_time_s;
+  FillTime(model, layout, cost, PriceModel::kClosedForm,
+           step.time.step_time_s(), &prediction);
+  FillShares(step.time, &prediction);
   const StepMemory& memory = step.memory;
   prediction.parameter_bytes = memory.parameters;
   prediction.gradient_bytes = memory.gradients;
@@ -108,11 +136,28 @@ Prediction PredictionOf(const ModelSpec& model, const Layout& layout,
   return prediction;
 }
 
-namespace {
+Prediction ByClosedForm(const Prediction& prediction) {
+  Prediction by_closed_form = prediction;
+  const StepTime& time = prediction.closed_form->time;
+  by_closed_form.model = PriceModel::kClosedForm;
+  // The interval, tokens a second and MFU change as the step time does.
+  const double ratio = time.step_time_s() / prediction.step_time_s;
+  by_closed_form.step_time_s = time.step_time_s();
+  by_closed_form.tokens_per_s /= ratio;
+  by_closed_form.mfu_full /= ratio;
+  by_closed_form.mfu_causal /= ratio;
+  for (auto* bound :
+       {&by_closed_form.step_time_low_s, &by_closed_form.step_time_high_s}) {
+    if (bound->has_value()) **bound *= ratio;
+  }
+  FillShares(time, &by_closed_form);
+  return by_closed_form;
+}
 
-// Fills in `reason` and `brief_reason` of `loser`.
-void FillReasons(const Prediction& chosen, int64_t memory_limit,
-                 absl::string_view model, Alternative* loser) {
+void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,
+                  PriceModel plan_model, Alternative* loser) {
+  const PriceModel model = loser->prediction.model;
+  CHECK(chosen.model == model);
   if (!loser->fits) {
     const int64_t need = loser->prediction.memory_bytes();
     const std::string missing = FormatBytes(need - memory_limit);
@@ -124,7 +169,8 @@ void FillReasons(const Prediction& chosen, int64_t memory_limit,
   const double ratio = loser->prediction.step_time_s / chosen.step_time_s;
   const std::string speed = SpeedText(ratio);
   // Of equals the simpler is chosen.
-  if (model.empty() && ratio == 1) {
+  const bool names_model = model != plan_model;
+  if (!names_model && ratio == 1) {
     loser->reason = loser->brief_reason = "as fast, but not as simple";
     return;
   }
@@ -135,27 +181,11 @@ void FillReasons(const Prediction& chosen, int64_t memory_limit,
     cause.brief.insert(0, ": ");
   }
   const std::string by_model =
-      model.empty() ? ""
-                    : absl::StrCat(" by ", model, " (choice ",
-                                   FormatStepTime(chosen.step_time_s), ")");
+      names_model ? absl::StrCat(" by ", PriceModelName(model), " (choice ",
+                                 FormatStepTime(chosen.step_time_s), ")")
+                  : "";
   loser->reason = absl::StrCat(speed, by_model, cause.text);
   loser->brief_reason = absl::StrCat(speed, cause.brief);
-}
-
-}  // namespace
-
-void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,
-                  absl::string_view model, Alternative* loser) {
-  loser->chosen_step_time_s = chosen.step_time_s;
-  loser->compared_by = std::string(model);
-  FillReasons(chosen, memory_limit, model, loser);
-}
-
-const Prediction& PredictionBeside(const Plan& plan, const Plan& other) {
-  const bool is_other_by_instructions = !other.timeline.ranks.empty();
-  return plan.by_passes.has_value() && !is_other_by_instructions
-             ? *plan.by_passes
-             : plan.prediction;
 }
 
 std::string SpeedText(double ratio) {

@@ -16,9 +16,9 @@
 
 namespace millrace {
 
-// Step time with its interval, tokens a second and MFU.
+// Step time by `price_model` with its interval, tokens a second and MFU.
 void FillTime(const ModelSpec& model, const Layout& layout,
-              const CostModel& cost, double step_time_s,
+              const CostModel& cost, PriceModel price_model, double step_time_s,
               Prediction* prediction);
 
 // The whole Prediction by the closed form.
@@ -27,19 +27,15 @@ Prediction PredictionOf(const ModelSpec& model, const Layout& layout,
 
 // Fills in why `loser` is not the layout predicted as `chosen`, "1.23x slower:
 // bubble 43 % of the step" or "needs ... more than the device has", in full and
-// in brief, compared_by and chosen_step_time_s. Both are priced by one model:
-// `model` names it where the plan states its choice by another, "0.1 % slower
-// by the closed form (choice 72.7 s): ...".
+// in brief. Both must be priced by one model. `plan_model` is the model of
+// Plan::prediction: where the two are by another, the reason names theirs, "0.1
+// % slower by the closed form (choice 72.7 s): ...".
 void SayWhyItLost(const Prediction& chosen, int64_t memory_limit,
-                  absl::string_view model, Alternative* loser);
+                  PriceModel plan_model, Alternative* loser);
 
-// Models that SayWhyItLost() may name.
-inline constexpr char kByClosedForm[] = "the closed form";
-inline constexpr char kByPasses[] = "passes";
-
-// The prediction of `plan` to set beside that of `other`: by passes where
-// `other` has none by instructions, as far as both are known.
-const Prediction& PredictionBeside(const Plan& plan, const Plan& other);
+// `prediction` with the step time and shares by the closed form, which must
+// have priced it.
+Prediction ByClosedForm(const Prediction& prediction);
 
 // Compares two step times by their ratio: "1.50x slower", "1.7 % slower", "0.6
 // % faster", or "as fast" within 0.05 %.

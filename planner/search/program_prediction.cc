@@ -43,7 +43,7 @@ absl::Status CheckProfile(const Layout& layout, const CostModel& cost) {
         "hardware profile '", profile.name,
         "' is a data sheet's and has no gemms table to simulate a layout "
         "with; measure one with millrace profile JOB, or plan with "
-        "--all-axes"));
+        "--plan-only"));
   }
   if (profile.precision != layout.precision) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -149,8 +149,8 @@ absl::StatusOr<ClusterStep> PassesOfPrograms(std::span<const Program> programs,
 void FillSimulated(const ModelSpec& model, std::span<const Program> programs,
                    const CostModel& cost, const Timeline& timeline,
                    Prediction* prediction) {
-  FillTime(model, programs.front().layout, cost, timeline.step_time_s,
-           prediction);
+  FillTime(model, programs.front().layout, cost, PriceModel::kInstructions,
+           timeline.step_time_s, prediction);
   double bubble_s = 0, exposed_s = 0, recompute_s = 0;
   for (const RankTimeline& rank : timeline.ranks) {
     const TimeBreakdown part = BreakDown(

@@ -1,31 +1,33 @@
 #include "planner/search/search.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "base/units.h"
-#include "planner/cost/recompute_ladder.h"
+#include "planner/job/executable.h"
 #include "planner/job/layout_space.h"
-#include "planner/lower/lower.h"
 #include "planner/lower/program_size.h"
-#include "planner/search/all_axes_plan.h"
-#include "planner/search/candidate_variants.h"
-#include "planner/search/candidates.h"
-#include "planner/search/copy_engine_choice.h"
+#include "planner/program/copy_engines.h"
+#include "planner/search/closed_form_evaluator.h"
+#include "planner/search/closed_form_finalists.h"
 #include "planner/search/extrapolation.h"
-#include "planner/search/large_batch.h"
-#include "planner/search/prediction.h"
+#include "planner/search/instruction_finalists.h"
+#include "planner/search/layout_tree.h"
+#include "planner/search/nothing_fits.h"
+#include "planner/search/pass_finalists.h"
+#include "planner/search/plan_choice.h"
 #include "planner/search/program_prediction.h"
-#include "planner/search/variant_choice.h"
+#include "planner/search/search_budget.h"
+#include "planner/search/variants.h"
 
 namespace millrace {
 namespace {
@@ -36,191 +38,349 @@ int64_t MemoryLimit(const SearchInput& input, const CostModel& cost) {
                                     : cost.profile().device_memory_bytes);
 }
 
-// Among what workers can execute.
+// Whether the profile can price what the job asks for.
+absl::Status CheckPrices(const SearchInput& input, const LayoutSpace& space,
+                         const CostModel& cost) {
+  const HardwareProfile& profile = cost.profile();
+  if (!input.allows_plan_only) {
+    return CheckProfile(
+        {.data = space.num_devices, .precision = space.precision}, cost);
+  }
+  if (space.precision != profile.precision) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training.precision is ", input.job.training.precision,
+        ", but hardware profile '", profile.name, "' is of ",
+        PrecisionName(profile.precision), "; set training.precision to ",
+        PrecisionName(profile.precision),
+        profile.precision == Precision::kBfloat16 ? ", fp8 or fp4" : "",
+        ", or name a profile of ", PrecisionName(space.precision),
+        " with --profile"));
+  }
+  const absl::Status format = CheckFormat(space.gemm_format, profile);
+  if (format.ok()) return format;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "training.precision is ", input.job.training.precision, ", but ",
+      format.message(), "; set training.precision to bf16",
+      CheckFormat(GemmFormat::kFloat8, profile).ok() ? " or fp8" : "",
+      ", or name a profile of devices that have them"));
+}
+
+// The layouts that may be chosen. Layouts that are to be lowered have few
+// enough micro-batches for that.
+SearchScope ScopeOf(const SearchInput& input, const LayoutSpace& space,
+                    int64_t most_microbatches, const CostModel& cost) {
+  const bool lowers =
+      input.simulates && input.lowers &&
+      CheckProfile({.precision = space.precision}, cost).ok();
+  std::optional<LayoutSpace> executable = ExecutableSpace(space);
+  if (!input.allows_plan_only) {
+    // Without executable layouts the search says so and looks no further.
+    LayoutSpace all = std::move(executable).value_or(space);
+    all.constraints.devices = space.num_devices;
+    return {.all = LayoutTree(std::move(all), most_microbatches),
+            .simulates = input.simulates,
+            .lowers = lowers};
+  }
+  SearchScope scope{.all = LayoutTree(space),
+                    .has_plan_only = true,
+                    .simulates = input.simulates,
+                    .lowers = lowers};
+  if (executable.has_value()) {
+    scope.executable.emplace(*executable,
+                             lowers ? most_microbatches
+                                    : std::numeric_limits<int64_t>::max());
+  }
+  return scope;
+}
+
 class Search {
  public:
-  Search(const SearchInput& input, const CostModel& cost)
+  // Borrows all.
+  Search(const SearchInput& input, const LayoutSpace& space,
+         const CostModel& cost, StepModel& model, StepModel& outermost)
       : input_(input),
+        space_(space),
         cost_(cost),
-        candidates_(input, cost, MemoryLimit(input, cost)) {}
+        memory_limit_(MemoryLimit(input, cost)),
+        most_microbatches_(MicrobatchBoundsOf(space.model, {}).too_many),
+        copy_engines_(
+            CopyEngineChoiceOf(input.job.resources, cost.profile())),
+        scope_(ScopeOf(input, space, most_microbatches_, cost)),
+        by_closed_form_(scope_, memory_limit_, cost, model, outermost),
+        by_passes_(scope_.all, memory_limit_, cost, model, outermost),
+        by_instructions_(scope_.all.space(), memory_limit_, cost, model),
+        model_(model) {}
+  Search(const Search&) = delete;  // Its parts refer to each other.
+  Search& operator=(const Search&) = delete;
 
   absl::StatusOr<Plan> Run() {
-    RETURN_IF_ERROR(CheckLayouts(input_.job, input_.num_devices));
-    const CopyEngineChoice copy_engines =
-        CopyEngineChoiceOf(input_.job.resources, cost_.profile());
-    std::vector<Layout> layouts = EnumerateLayouts(candidates_.space());
-    RETURN_IF_ERROR(DropHopelessLayouts(candidates_.space(),
-                                        candidates_.memory_limit(), &layouts));
-    if (copy_engines == CopyEngineChoice::kAlways) UseCopyEngines(&layouts);
-    RETURN_IF_ERROR(candidates_.Consider(layouts));
-    RETURN_IF_ERROR(ConsiderSmaller(&candidates_));
-    RETURN_IF_ERROR(ConsiderListed(cost_, &candidates_));
-    if (copy_engines == CopyEngineChoice::kIfFaster) {
-      RETURN_IF_ERROR(ConsiderCopyEngines(&candidates_));
+    if (!scope_.has_plan_only) {
+      RETURN_IF_ERROR(CheckLayouts(input_.job, input_.num_devices));
+    } else if (!HasLayout(scope_.all)) {
+      return ExplainEmptyTree(scope_.all);
     }
-    const Candidate* chosen = candidates_.Fastest();
-    if (chosen == nullptr) return ExplainNothingFits();
-    return MakePlan(*chosen);
+    RETURN_IF_ERROR(FindChoice());
+    return MakePlan();
   }
 
  private:
-  absl::StatusOr<Plan> MakePlan(const Candidate& chosen) {
-    Plan plan;
-    plan.layout = chosen.layout;
-    plan.prediction = chosen.prediction;
-    plan.layouts_considered = static_cast<int64_t>(candidates_.all().size());
-    if (plan.layout.recompute != Recompute::kNone) {
-      plan.recompute_prices =
-          BestFirst(PriceRecompute(input_.job.model, plan.layout, cost_));
-    }
-    // The Programs of all candidates would be hundreds of megabytes; lowering
-    // one layout again is cheap.
-    ASSIGN_OR_RETURN(std::vector<Program> lowered,
-                     BuildTrainingPrograms(input_.job.model, chosen.layout));
-    TakePrograms(std::move(lowered), &plan);
-    const std::vector<Program>& programs = *plan.programs;
-    if (const std::vector<std::string> kinds = cost_.KindsWithoutRows(programs);
-        !kinds.empty()) {
-      plan.warnings.push_back(absl::StrCat(
-          "hardware profile '", cost_.profile().name, "' has no row of ",
-          absl::StrJoin(kinds, ", "),
-          ", which others stand in for; measure with millrace profile JOB"));
-    }
-    SayWhatWasExtrapolated(programs, cost_, &plan);
-    ASSIGN_OR_RETURN(plan.timeline, SimulatePrograms(programs, cost_));
+  std::optional<size_t> Choice() const {
+    return ChosenOf(finalists_, scope_.has_plan_only,
+                    scope_.all.ListsPasses() && scope_.simulates);
+  }
 
-    std::vector<const Candidate*> losers;
-    plan.all_simulated = true;
-    for (const Candidate& candidate : candidates_.all()) {
-      if (candidate.fits && !candidate.simulated) plan.all_simulated = false;
-      if (&candidate != &chosen) losers.push_back(&candidate);
+  // Fills `finalists_` until one of them can be chosen. The closed form may be
+  // off by some percent of the memory, so the first round leaves it to Programs
+  // what fits. Where none of them does, the next rounds leave them more room.
+  absl::Status FindChoice() {
+    double share = 1 + kSearchBudget.memory_error;
+    while (share > kSearchBudget.least_memory_share) {
+      std::vector<Finalist> found = by_closed_form_.Find(share);
+      if (found.empty()) break;
+      if (!AddNew(std::move(found))) {
+        constexpr double kUntilOthersCome = 0.95;
+        share *= kUntilOthersCome;
+        continue;
+      }
+      RETURN_IF_ERROR(Simulate());
+      if (Choice().has_value()) return absl::OkStatus();
+      RETURN_IF_ERROR(CheckListed());
+      if (!ForbidTooManyMicrobatches()) share = ShareForMoreRoom(share);
     }
-    std::stable_sort(losers.begin(), losers.end(),
-                     [](const Candidate* a, const Candidate* b) {
-                       if (a->fits != b->fits) return a->fits;
-                       return a->prediction.step_time_s <
-                              b->prediction.step_time_s;
-                     });
-    const Prediction estimated = candidates_.Estimated(chosen.layout);
-    plan.optimality_gap = OptimalityGap(estimated.step_time_s);
-    for (const Candidate* loser : losers) {
-      if (loser->is_too_large) continue;
-      Alternative alternative{.layout = loser->layout,
-                              .fits = loser->fits,
-                              .simulated = loser->simulated,
-                              .prediction = loser->prediction};
-      SayWhyItLost(loser->simulated ? chosen.prediction : estimated,
-                   candidates_.memory_limit(),
-                   loser->simulated ? "" : kByClosedForm, &alternative);
-      plan.alternatives.push_back(std::move(alternative));
+    return TrySmallest();
+  }
+
+  // Adds the finalists that are not known yet. Returns whether there are any.
+  bool AddNew(std::vector<Finalist> found) {
+    bool adds = false;
+    for (Finalist& finalist : found) {
+      if (copy_engines_ == CopyEngineChoice::kAlways &&
+          finalist.can_be_lowered) {
+        finalist.layout.copy_engines = CopyEngineUseOf(finalist.layout);
+      }
+      const bool is_known =
+          absl::c_any_of(finalists_, [&](const Finalist& known) {
+            return known.pipeline_outermost == finalist.pipeline_outermost &&
+                   known.layout == finalist.layout;
+          });
+      if (is_known) continue;
+      finalists_.push_back(std::move(finalist));
+      adds = true;
     }
+    return adds;
+  }
+
+  absl::Status Simulate() {
+    if (!scope_.simulates) return absl::OkStatus();
+    const bool all_can_be_lowered = absl::c_all_of(
+        finalists_, [](const Finalist& f) { return f.can_be_lowered; });
+    if (!all_can_be_lowered) {
+      RETURN_IF_ERROR(by_passes_.Simulate(&finalists_));
+      const Finalist& fastest = finalists_.front();
+      if (fastest.passes.has_value() &&
+          by_closed_form_.AddCloseBehind(fastest.passes->step_time_s,
+                                         &finalists_)) {
+        RETURN_IF_ERROR(by_passes_.Simulate(&finalists_));
+      }
+      RETURN_IF_ERROR(by_passes_.List(&finalists_));
+    }
+    if (!scope_.lowers) return absl::OkStatus();
+    RETURN_IF_ERROR(by_instructions_.PriceAll(&finalists_));
+    RETURN_IF_ERROR(AddListScheduled(scope_.all.space(), cost_, memory_limit_,
+                                     &by_instructions_, &finalists_));
+    if (copy_engines_ == CopyEngineChoice::kIfFaster) {
+      RETURN_IF_ERROR(AddCopyEngines(space_.model, cost_,
+                                     &by_instructions_, &finalists_));
+    }
+    return absl::OkStatus();
+  }
+
+  // InvalidArgument if layouts fit, but none can have the list scheduling that
+  // the job asks for.
+  absl::Status CheckListed() const {
+    if (!scope_.all.ListsPasses() ||
+        absl::c_none_of(finalists_, [](const Finalist& finalist) {
+          return finalist.fits && !finalist.is_too_large &&
+                 finalist.finest().model != PriceModel::kClosedForm;
+        })) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layout.schedule is list, but none of the fastest layouts on ",
+        space_.num_devices,
+        " devices can have it: it takes two stages at least, ZeRO 0 or 1, "
+        "memory for one micro-batch a stage, and at most ",
+        kSearchBudget.most_passes,
+        " passes a step; set layout.schedule to auto"));
+  }
+
+  // Leaves out layouts with as many micro-batches as the finalists whose
+  // Programs are too large. Returns whether there were any.
+  bool ForbidTooManyMicrobatches() {
+    bool forbids = false;
+    for (const Finalist& finalist : finalists_) {
+      if (!finalist.is_too_large ||
+          finalist.layout.num_microbatches > most_microbatches_) {
+        continue;
+      }
+      most_microbatches_ = finalist.layout.num_microbatches - 1;
+      forbids = true;
+    }
+    if (forbids) scope_ = ScopeOf(input_, space_, most_microbatches_, cost_);
+    return forbids;
+  }
+
+  // The share of the memory that leaves the Programs the room which the best of
+  // them lacked.
+  double ShareForMoreRoom(double share) const {
+    constexpr double kLeastChange = 0.99;
+    const auto limit = static_cast<double>(memory_limit_);
+    const double excess =
+        static_cast<double>(by_instructions_.least_excess_bytes());
+    return share * std::min(kLeastChange, limit / (limit + excess));
+  }
+
+  // The layout that needs the least memory by the closed form may still fit by
+  // its Programs. If not, says why nothing fits.
+  absl::Status TrySmallest() {
+    const bool is_for_run = !scope_.has_plan_only;
+    StepEvaluator evaluator(scope_.all, model_);
+    const std::optional<RankedLayout> smallest =
+        FindSmallestLayout(scope_.all, evaluator);
+    if (is_for_run && by_instructions_.least_excess_bytes() == 0) {
+      const LayoutTree any_size(scope_.all.space());
+      StepEvaluator any_evaluator(any_size, model_);
+      if (AnyLayoutFits(any_size, memory_limit_, any_evaluator)) {
+        return by_instructions_.too_large().ok()
+                   ? ExplainLargeBatch(scope_.all.space(), memory_limit_)
+                   : absl::InvalidArgumentError(
+                         by_instructions_.too_large().message());
+      }
+    }
+    if (!smallest.has_value()) {
+      return ExplainLargeBatch(scope_.all.space(), memory_limit_);
+    }
+    Finalist finalist = by_closed_form_.FinalistOf(*smallest, false);
+    if (finalist.can_be_lowered) {
+      RETURN_IF_ERROR(by_instructions_.Price(&finalist));
+      finalists_.push_back(finalist);
+      if (Choice().has_value()) return absl::OkStatus();
+    }
+    return ExplainNothingFits(
+        scope_.all.space(), finalist.layout,
+        finalist.closed_form.memory_bytes(), memory_limit_,
+        input_.job.resources.memory_per_device_bytes.has_value(), model_);
+  }
+
+  absl::StatusOr<Plan> MakePlan() {
+    std::optional<LoweredStep> lowered;
+    size_t chosen_idx = *Choice();
+    while (finalists_[chosen_idx].instructions.has_value()) {
+      ASSIGN_OR_RETURN(lowered, by_instructions_.Lower(&finalists_[chosen_idx]));
+      if (finalists_[chosen_idx].fits) break;
+      lowered.reset();
+      if (!Choice().has_value()) RETURN_IF_ERROR(TrySmallest());
+      chosen_idx = *Choice();
+    }
+    if (input_.simulates && input_.lowers) {
+      AddNew(by_closed_form_.FasterWithMoreMemory(
+          finalists_[chosen_idx].closed_form.closed_form->time.step_time_s()));
+    }
+    const Finalist& chosen = finalists_[chosen_idx];
+    Plan plan = PlanOf(space_, finalists_, chosen_idx, memory_limit_,
+                       std::move(lowered));
+    plan.layouts_considered = by_closed_form_.layouts_considered();
+    // The closed form does not price the orders of list scheduling.
+    if (!scope_.all.ListsPasses()) {
+      plan.optimality_gap = by_closed_form_.optimality_gap();
+    }
+    if (plan.layout.recompute != Recompute::kNone) {
+      plan.recompute_prices = BestFirst(model_.PriceRecompute(plan.layout));
+    }
+    AddWarnings(chosen, &plan);
     return plan;
   }
 
-  // By what share the fastest of the candidates that were not simulated beats
-  // the chosen one's closed form; those that were have lost to it.
-  double OptimalityGap(double chosen_s) const {
-    double fastest_s = chosen_s;
-    for (const Candidate& candidate : candidates_.all()) {
-      if (candidate.simulated || !candidate.fits) continue;
-      fastest_s = std::min(fastest_s, candidate.prediction.step_time_s);
+  void AddWarnings(const Finalist& chosen, Plan* plan) const {
+    if (chosen.is_too_large) {
+      plan->warnings.push_back(
+          absl::StrCat("no run takes this plan: ",
+                       by_instructions_.too_large().message()));
     }
-    return chosen_s / fastest_s - 1;
-  }
-
-  // Only reached when every candidate was lowered, so all have their memory.
-  absl::Status ExplainNothingFits() const {
-    const Candidate& smallest = *std::min_element(
-        candidates_.all().begin(), candidates_.all().end(),
-        [](const Candidate& a, const Candidate& b) {
-          return std::make_tuple(a.is_too_large, a.prediction.memory_bytes()) <
-                 std::make_tuple(b.is_too_large, b.prediction.memory_bytes());
-        });
-    if (smallest.is_too_large) {
-      return absl::InvalidArgumentError(candidates_.too_large().message());
-    }
-    const int64_t need = smallest.prediction.memory_bytes();
-    std::string change;
-    if (input_.job.resources.memory_per_device_bytes.has_value()) {
-      change = absl::StrCat("raise resources.memory_per_device to ",
-                            (need + kMiB - 1) / kMiB, " MiB");
-    }
-    if (const std::optional<int32_t> devices = DevicesThatFit()) {
-      absl::StrAppend(&change, change.empty() ? "" : ", or ", "use ", *devices,
-                      " devices");
-    }
-    if (change.empty()) change = "train a smaller model";
-    return absl::InvalidArgumentError(absl::StrCat(
-        "no layout on ", input_.num_devices, " devices fits into ",
-        FormatBytes(candidates_.memory_limit()), " a device: the smallest, ",
-        LayoutToString(smallest.layout), ", needs ", FormatBytes(need), ", ",
-        FormatBytes(need - candidates_.memory_limit()),
-        " more; smallest change: ", change,
-        candidates_.too_large().ok()
-            ? ""
-            : absl::StrCat("; of smaller micro-batches ",
-                           candidates_.too_large().message())));
-  }
-
-  // The least power-of-two multiple of the devices on which some layout fits.
-  // Small micro-batches need the least, so only those of one are tried.
-  std::optional<int32_t> DevicesThatFit() const {
-    for (int32_t factor = 2; factor <= 16; factor *= 2) {
-      LayoutSpace more = candidates_.space();
-      more.num_devices = input_.num_devices * factor;
-      if (!more.constraints.micro_batch) more.constraints.micro_batch = 1;
-      for (const Layout& layout : EnumerateLayouts(more)) {
-        if (layout.num_microbatches >
-            MicrobatchBoundsOf(more.model, layout).too_many) {
-          continue;
-        }
-        const std::vector<Layout> smaller = SmallerLayouts(more, layout);
-        const absl::StatusOr<std::vector<Program>> programs =
-            BuildTrainingPrograms(input_.job.model,
-                                  smaller.empty() ? layout : smaller.back());
-        if (!programs.ok()) continue;
-        Prediction prediction;
-        FillMemory(*programs, cost_.profile().memory_overhead, &prediction);
-        if (prediction.memory_bytes() <= candidates_.memory_limit()) {
-          return more.num_devices;
-        }
+    if (plan->programs != nullptr) {
+      if (const std::vector<std::string> kinds =
+              cost_.KindsWithoutRows(*plan->programs);
+          !kinds.empty()) {
+        plan->warnings.push_back(absl::StrCat(
+            "hardware profile '", cost_.profile().name, "' has no row of ",
+            absl::StrJoin(kinds, ", "),
+            ", which others stand in for; measure with millrace profile JOB"));
       }
+      SayWhatWasExtrapolated(*plan->programs, cost_, plan);
     }
-    return std::nullopt;
+    if (!input_.job.model_approximates.empty()) {
+      plan->warnings.push_back(absl::StrCat(
+          "the model leaves out some of the one that it stands for, so what is "
+          "trained of it is another model (model.approximates): ",
+          input_.job.model_approximates));
+    }
   }
 
   const SearchInput& input_;
+  const LayoutSpace& space_;
   const CostModel& cost_;
-  Candidates candidates_;
+  const int64_t memory_limit_;
+  int64_t most_microbatches_;  // Of a step whose Programs may be lowered.
+  const CopyEngineChoice copy_engines_;
+  SearchScope scope_;
+  ClosedFormFinalists by_closed_form_;
+  PassFinalists by_passes_;
+  InstructionFinalists by_instructions_;
+  StepModel& model_;
+  std::vector<Finalist> finalists_;
 };
-
-// Warns if the job's model stands for another one.
-void WarnOfApproximation(const JobSpec& job, Plan* plan) {
-  if (job.model_approximates.empty()) return;
-  plan->warnings.push_back(absl::StrCat(
-      "the model leaves out some of the one that it stands for, so what is "
-      "trained of it is another model (model.approximates): ",
-      job.model_approximates));
-}
 
 }  // namespace
 
-bool NeedsAllAxes(const JobSpec& job, int32_t num_devices,
-                  const HardwareProfile& profile) {
+bool IsPlanOnPaper(const JobSpec& job, int32_t num_devices,
+                   const HardwareProfile& profile) {
   const LayoutSpace space = LayoutSpaceOf(job, num_devices);
   return !ExecutableSpace(space).has_value() || profile.gemms.empty() ||
          (num_devices > profile.provenance.num_ranks &&
           profile.device.is_given() && !profile.network.empty());
 }
 
+absl::Status CheckFormat(GemmFormat format, const HardwareProfile& profile) {
+  const DeviceSpec& device = profile.device;
+  const bool is_fp8 = format == GemmFormat::kFloat8;
+  if (format == GemmFormat::kAsStored ||
+      (is_fp8 ? device.fp8_flops_per_s : device.fp4_flops_per_s) > 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      device.name, " has no ", is_fp8 ? "8" : "4", "-bit products: device.",
+      is_fp8 ? "fp8" : "fp4", "_flops_per_s of hardware profile '",
+      profile.name, "' is 0"));
+}
+
 absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost) {
   const double start_s = MonotonicSeconds();
+  LayoutSpace space = LayoutSpaceOf(input.job, input.num_devices);
+  RETURN_IF_ERROR(CheckPrices(input, space, cost));
+  ASSIGN_OR_RETURN(
+      StepModel model,
+      StepModel::Create(space.model, cost, ImplementationOf(false)));
+  RETURN_IF_ERROR(model.CheckPrices(
+      {.data = space.num_devices, .precision = space.precision}));
+  ASSIGN_OR_RETURN(
+      StepModel outermost,
+      StepModel::Create(space.model, cost, ImplementationOf(true)));
+  space.recomputes = [&model](const Layout& layout) {
+    return model.Recomputes(layout);
+  };
   ASSIGN_OR_RETURN(Plan plan,
-                   input.all_axes
-                       ? PlanAllAxes(input, cost, MemoryLimit(input, cost))
-                       : Search(input, cost).Run());
+                   Search(input, space, cost, model, outermost).Run());
   plan.search_seconds = MonotonicSeconds() - start_s;
-  WarnOfApproximation(input.job, &plan);
   return plan;
 }
 

@@ -19,39 +19,43 @@ struct SearchInput {
   int32_t num_devices;
   // 0: the profile's. The job's resources.memory_per_device overrides both.
   int64_t device_memory_bytes = 0;
-  // Also layouts and models that workers cannot execute yet, ranked by
-  // planner/cost/closed_form.h; not all devices need be used.
-  bool all_axes = false;
-  // False: of all axes the closed form alone chooses, and stages stay inside
-  // replicas, where time is short.
+  // False: only layouts that workers can execute and that use all devices, for
+  // a run. True: also plan-only layouts, and layouts that leave devices idle.
+  bool allows_plan_only = false;
+  // False: the closed form alone chooses, and stages stay inside replicas on
+  // the network. For when time is short.
   bool simulates = true;
-  // False: of all axes the simulation of passes has the last word, also on what
-  // could be lowered, where time is short.
+  // False: nothing is lowered, so passes have the last word. For when time is
+  // short.
   bool lowers = true;
 };
 
-// Whether only a search of all axes can answer: the job asks for what workers
+// Whether the plan can only be one on paper: the job asks for what workers
 // cannot execute, the profile is a data sheet's, or there are more devices than
 // it was measured on and it knows the network between them.
-bool NeedsAllAxes(const JobSpec& job, int32_t num_devices,
-                  const HardwareProfile& profile);
+bool IsPlanOnPaper(const JobSpec& job, int32_t num_devices,
+                   const HardwareProfile& profile);
 
-// Evaluates every layout the job's constraints allow in closed form, lowers and
-// simulates the best, and takes the fastest simulated one that fits. Where one
-// does not fit, those that shard more of it or compute more again are evaluated
-// likewise.
+// Finds the fastest layout that fits. Branch and bound over all allowed layouts
+// finds the best by the closed form (planner/search/closed_form_finalists.h).
+// The best of those that cannot be lowered are simulated by passes
+// (planner/search/pass_finalists.h). The best of those that can be lowered are
+// simulated by instructions, and layouts whose Programs do not fit make way for
+// others that need less memory (planner/search/instruction_finalists.h).
 //
-// With all_axes planner/search/all_axes_search.h chooses; where the profile has
-// tables, those of its best that workers can execute are lowered and simulated
-// too, and the fastest by instructions wins
-// (planner/search/instruction_finalists.h).
+// Layouts that were lowered compare by instructions. One that cannot be lowered
+// is chosen if passes say that it is faster than the best lowered one.
 //
 // Deterministic but for Plan::search_seconds. Returns InvalidArgument when no
 // layout is possible or none fits, with the nearest one, what stands in its
 // way, and the smallest change that helps; FailedPrecondition for several
 // devices and a profile of one rank, or a profile of another precision or
-// without tables.
+// without tables, unless plan-only layouts are allowed.
 absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost);
+
+// OK where the profile's device multiplies in the format. Else InvalidArgument
+// naming device and key.
+absl::Status CheckFormat(GemmFormat format, const HardwareProfile& profile);
 
 }  // namespace millrace
 

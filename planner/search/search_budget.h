@@ -11,27 +11,42 @@
 namespace millrace {
 
 struct SearchBudget {
+  // --- Layouts found by the closed form. ---
+
+  // Layouts that branch and bound returns and passes then simulate.
+  int32_t kept = 8;
+  // Layouts that it returns if passes say that the closed form misjudged the
+  // kept ones.
+  int32_t kept_at_second_look = 32;
+  // Executable layouts that it returns where they can be lowered. `instructions`
+  // bounds how many of them are.
+  int32_t executable_finalists = 64;
+  // Layouts that it prices in closed form: about a microsecond each, once the
+  // costs of their layers are known.
+  int64_t priced = 30'000'000;
+  // By what share of the memory the closed form may exceed what Programs hold
+  // (tests/planner/cost/step_memory_test.cc).
+  double memory_error = 0.04;
+  // Where the Programs of layouts hold more than the closed form says, the
+  // search leaves them room until the closed form may count this share alone.
+  double least_memory_share = 0.5;
+
   // --- Layouts lowered and simulated by instructions. ---
 
-  // At least this many of the search over executable layouts. Its closed form
-  // ranks them well but not perfectly.
-  int32_t least_simulated = 12;
-  // At least this many of the search over all axes. Passes have ranked these
-  // layouts already, so fewer suffice than above.
-  size_t least_finalists_lowered = 2;
-  // Both searches simulate more layouts until they have simulated this many
-  // instructions, which takes a second.
+  // At least this many are.
+  size_t least_lowered = 2;
+  // More are until they have this many instructions together, which takes a
+  // second.
   int64_t instructions = 400'000;
-  // The search over executable layouts stops here even if it has simulated
-  // fewer layouts than least_simulated: two minutes.
-  int64_t most_instructions = 12'000'000;
-  // Executable layouts that the search over all axes looks for, where the
-  // profile has tables. `instructions` bounds how many of them are lowered.
-  int32_t executable_finalists = 6;
+  // More of those that are so close to the fastest one by the closed form that
+  // it may have them in the wrong order, until they have this many: ten
+  // seconds.
+  double closed_form_error = 0.02;
+  int64_t most_instructions = 4'000'000;
 
   // --- Variants of the fastest layouts. Each is lowered and simulated. ---
 
-  // Layouts that list scheduling is tried on, in either search.
+  // Layouts that list scheduling is tried on, by instructions and by passes.
   size_t list_scheduled = 3;
   // Layouts that copy engines are tried on.
   size_t with_copy_engines = 3;
@@ -49,16 +64,8 @@ struct SearchBudget {
   // shorter ones together. With fewer, little time is saved.
   int32_t least_shortening = 3;
 
-  // --- The search over all axes. ---
+  // --- Layouts simulated by passes. ---
 
-  // Layouts that branch and bound returns and passes then simulate.
-  int32_t kept = 8;
-  // Layouts that it returns if passes say that the closed form misjudged the
-  // kept ones.
-  int32_t kept_at_second_look = 32;
-  // Layouts that it prices in closed form: about a microsecond each, once the
-  // costs of their layers are known.
-  int64_t priced = 30'000'000;
   // Layouts that passes simulate at least.
   size_t least_simulated_by_passes = 2;
   // More are simulated within this many passes: a third of a second.

@@ -1,4 +1,4 @@
-// Times the search over all axes (planner/search/branch_and_bound.h) and
+// Times the search for plans on paper (planner/search/branch_and_bound.h) and
 // planning again after a loss. First it proves itself: on 64 devices what it
 // calls optimal is held against every layout of the space.
 //
@@ -25,11 +25,11 @@
 #include "planner/fleet/plan_templates.h"
 #include "planner/job/job_file.h"
 #include "planner/profile/profile_file.h"
-#include "planner/search/all_axes_space.h"
+#include "planner/search/layout_tree.h"
 #include "planner/search/branch_and_bound.h"
 #include "planner/search/closed_form_evaluator.h"
 #include "planner/search/search.h"
-#include "tests/planner/search/planned_layouts.h"
+#include "tests/planner/search/tree_layouts.h"
 
 namespace millrace {
 namespace {
@@ -58,7 +58,7 @@ absl::StatusOr<StepModel> ModelOf(const Case& planned) {
 }
 
 // Calls `visit` with every layout of the space; they are too many to keep.
-void ForEachLayout(const PlannedSpace& space,
+void ForEachLayout(const LayoutTree& space,
                    const std::function<void(const Layout&)>& visit) {
   for (const Layout& sharding : space.Shardings()) {
     for (const int32_t pipeline : space.Pipelines(sharding)) {
@@ -82,7 +82,7 @@ absl::Status Prove(const Case& planned, int32_t num_devices,
   narrow.recomputes = [&](const Layout& layout) {
     return model.Recomputes(layout);
   };
-  const PlannedSpace space(narrow);
+  const LayoutTree space(narrow);
   StepEvaluator evaluator(space, model);
   const std::optional<RankedLayout> smallest =
       FindSmallestLayout(space, evaluator);
@@ -117,8 +117,8 @@ absl::Status Prove(const Case& planned, int32_t num_devices,
                      LayoutToString(smallest->layout), " with ", least));
   }
   for (size_t i = 0; i < std::size(limits); ++i) {
-    const ClusterSearchResult found =
-        SearchCluster(space, limits[i], {}, evaluator);
+    const FastestLayouts found =
+        FindFastestLayouts(space, limits[i], {}, evaluator);
     if (found.best.empty() || found.optimality_gap != 0 ||
         found.best.front().prediction.time.step_time_s() != best_s[i]) {
       return absl::InternalError(absl::StrCat(
@@ -143,8 +143,8 @@ absl::Status TimeEvaluator(const Case& planned) {
   narrow.recomputes = [&](const Layout& layout) {
     return model.Recomputes(layout);
   };
-  const PlannedSpace space(narrow);
-  const std::vector<Layout> layouts = EnumeratePlannedLayouts(space);
+  const LayoutTree space(narrow);
+  const std::vector<Layout> layouts = LayoutsOf(space);
   double sum = 0;
   const auto price_all = [&] {
     for (const Layout& layout : layouts) {
@@ -163,7 +163,7 @@ absl::Status TimeEvaluator(const Case& planned) {
 absl::Status TimeSearch(const Case& planned, int32_t num_devices) {
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(planned.profile));
   SearchInput input{
-      .job = planned.job, .num_devices = num_devices, .all_axes = true};
+      .job = planned.job, .num_devices = num_devices, .allows_plan_only = true};
   absl::StatusOr<Plan> plan = absl::UnknownError("not run");
   double seconds = LeastSeconds([&] { plan = FindPlan(input, cost); });
   if (absl::IsInvalidArgument(plan.status())) {
@@ -188,7 +188,7 @@ absl::Status TimeReplan(const Case& planned, int32_t num_devices) {
   constexpr int32_t kLostNodes = 4;
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(planned.profile));
   const SearchInput input{
-      .job = planned.job, .num_devices = num_devices, .all_axes = true};
+      .job = planned.job, .num_devices = num_devices, .allows_plan_only = true};
   ASSIGN_OR_RETURN(const Plan whole, FindPlan(input, cost));
   absl::StatusOr<PlanTemplates> templates = absl::UnknownError("not run");
   const double made = LeastSeconds([&] {

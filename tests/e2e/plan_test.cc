@@ -391,7 +391,7 @@ TEST_F(PlanCommandTest, PlansForLostNodes) {
   EXPECT_THAT(one_node.output, HasSubstr("are one node"));
 }
 
-// Goal: devices that are not here are planned for by name, over all axes, with
+// Goal: devices that are not here are planned for by name, plan-only layouts too, with
 // the same keys, and their step can be looked at by passes. Method: Llama-3 70B
 // on 64 of a data sheet's devices, and on 63.
 TEST_F(PlanCommandTest, PlansForADataSheet) {
@@ -430,7 +430,6 @@ TEST_F(PlanCommandTest, PlansForADataSheet) {
   ASSERT_EQ(measured.exit_code, 0) << measured.output;
   const Json by_instructions = Json::parse(measured.output);
   EXPECT_FALSE(by_instructions["plan_only"]);
-  EXPECT_THAT(measured.output, HasSubstr(" by passes (choice "));
   ExpectReasonsHold(by_instructions);
 
   // A long search leaves the neighbours out, and says so.

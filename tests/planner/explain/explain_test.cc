@@ -34,7 +34,8 @@ Plan MakePlan() {
   Plan plan;
   plan.layout = {
       .pipeline = 2, .tensor = 2, .micro_batch = 2, .num_microbatches = 4};
-  plan.prediction = {.step_time_s = 0.5,
+  plan.prediction = {.model = PriceModel::kInstructions,
+                     .step_time_s = 0.5,
                      .tokens_per_s = 1024,
                      .mfu_full = 0.25,
                      .mfu_causal = 0.24,
@@ -48,15 +49,16 @@ Plan MakePlan() {
   plan.layouts_considered = 3;
   plan.alternatives = {
       {.layout = {.data = 4, .micro_batch = 2},
-       .simulated = true,
-       .prediction = {.step_time_s = 0.6,
+       .prediction = {.model = PriceModel::kInstructions,
+                      .step_time_s = 0.6,
                       .tokens_per_s = 900,
                       .persistent_bytes = 1 << 20},
-       .chosen_step_time_s = 0.5,
        .reason = "1.20x slower: bubble 43 % of the step"},
       {.layout = {.tensor = 4, .micro_batch = 8},
        .fits = false,
-       .prediction = {.step_time_s = 0.7, .tokens_per_s = 800},
+       .prediction = {.model = PriceModel::kInstructions,
+                      .step_time_s = 0.7,
+                      .tokens_per_s = 800},
        .reason = "needs 5.10 GiB, 921 MiB more than the device has"}};
   plan.warnings = {"stale profile: measured long ago"};
   return plan;
@@ -171,15 +173,16 @@ TEST(ExplainTest, TellsTheWholeStory) {
 // is explained. Method: an alternative by each model.
 TEST(ExplainTest, MarksStepTimesOfOtherModels) {
   Plan plan = MakePlan();
-  plan.alternatives[0].compared_by = kByClosedForm;
-  plan.alternatives[0].chosen_step_time_s = 0.52;
+  plan.alternatives[1].prediction.model = PriceModel::kInstructions;
+  plan.alternatives[0].prediction.model = PriceModel::kClosedForm;
+  plan.prediction.closed_form = {.time = {.compute_s = 0.52}};
   const std::string one = PlanTable(plan);
   EXPECT_THAT(one, HasSubstr("  ~600 ms"));
   EXPECT_THAT(one, HasSubstr("  ~ step time by the closed form: the chosen "
                              "layout's is 520 ms\n"));
   EXPECT_THAT(one, Not(HasSubstr("passes")));
-  plan.alternatives[1].compared_by = kByPasses;
-  plan.alternatives[1].chosen_step_time_s = 0.51;
+  plan.alternatives[1].prediction.model = PriceModel::kPasses;
+  plan.by_passes = {.model = PriceModel::kPasses, .step_time_s = 0.51};
   const std::string two = PlanTable(plan);
   EXPECT_THAT(two, HasSubstr("  *700 ms"));
   EXPECT_THAT(two, HasSubstr("  * step time by passes: the chosen layout's is "

@@ -87,7 +87,9 @@ TEST(SensitivityTest, BetterHardwareNeverCosts) {
 // plan made by hand.
 TEST(SensitivityTest, SaysTheNextStepInALine) {
   Plan plan;
+  plan.prediction.model = PriceModel::kPasses;
   plan.prediction.step_time_s = 1;
+  plan.prediction.closed_form = {.time = {.compute_s = 0.96}};
   const std::vector<SensitivityRow> rows = {
       {.key = "link.fabric", .factor = 1.25, .kept_step_time_s = 0.98},
       {.key = "device.memory_bandwidth", .factor = 1.25, .kept_step_time_s = 1},
@@ -96,12 +98,11 @@ TEST(SensitivityTest, SaysTheNextStepInALine) {
             "device.flops +25 % saves 15.0 %, link.fabric 2.0 %");
   plan.alternatives = {{.layout = {.tensor = 2},
                         .fits = true,
-                        .prediction = {.step_time_s = 0.5},
-                        .chosen_step_time_s = 1},
+                        .prediction = {.model = PriceModel::kPasses,
+                                       .step_time_s = 0.5}},
                        {.layout = {.tensor = 4},
                         .fits = false,
-                        .prediction = {.step_time_s = 0.9},
-                        .chosen_step_time_s = 0.96}};
+                        .prediction = {.step_time_s = 0.9}}};
   EXPECT_THAT(NextStepText(plan, rows), HasSubstr("memory for tp4 mb1"));
   // Of what the closed form gives the choice, not of its simulated step.
   EXPECT_THAT(NextStepText(plan, rows),
@@ -112,7 +113,9 @@ TEST(SensitivityTest, SaysTheNextStepInALine) {
 // room for. Method: rows made by hand, with room for all, one and none.
 TEST(SensitivityTest, SaysTheLeverInBrief) {
   Plan plan;
+  plan.prediction.model = PriceModel::kPasses;
   plan.prediction.step_time_s = 1;
+  plan.prediction.closed_form = {.time = {.compute_s = 0.96}};
   const std::vector<SensitivityRow> rows = {
       {.key = "link.fabric", .factor = 1.25, .kept_step_time_s = 0.98},
       {.key = "device.flops", .factor = 1.25, .kept_step_time_s = 0.85}};
@@ -262,7 +265,7 @@ TEST(NeighboursTest, ShowsWhatEachChoiceCosts) {
     EXPECT_EQ(alternative.layout.micro_batch, 1);  // As the job pins.
     EXPECT_FALSE(DifferInChunksOnly(alternative.layout, plan.layout));
     EXPECT_FALSE(alternative.reason.empty());
-    EXPECT_EQ(alternative.chosen_step_time_s, plan.prediction.step_time_s);
+    EXPECT_EQ(alternative.prediction.model, plan.prediction.model);
     has_recompute |= alternative.layout.recompute != plan.layout.recompute;
     has_zero |= alternative.layout.zero != plan.layout.zero;
     for (size_t j = 0; j < i; ++j) {

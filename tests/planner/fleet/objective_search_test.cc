@@ -12,7 +12,7 @@ constexpr int32_t kNode = 8;
 
 SearchInput Llama8BFor(const char* objective) {
   SearchInput input{
-      .job = Llama8B(256), .num_devices = kDevices, .all_axes = true};
+      .job = Llama8B(256), .num_devices = kDevices, .allows_plan_only = true};
   input.job.goodput.objective = objective;
   return input;
 }

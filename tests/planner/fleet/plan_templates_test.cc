@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 TEST(PlanTemplatesTest, AreWhatASearchSays) {
   const CostModel cost = CostOf(Shipped("h100-sxm"));
   const SearchInput input{
-      .job = Llama8B(128), .num_devices = 32, .all_axes = true};
+      .job = Llama8B(128), .num_devices = 32, .allows_plan_only = true};
   const auto whole = FindPlan(input, cost);
   ASSERT_TRUE(whole.ok()) << whole.status();
   const auto templates = PlanTemplates::Create(input, *whole, cost, 8, 5);
@@ -61,7 +61,7 @@ TEST(PlanTemplatesTest, AreWhatASearchSays) {
 // planned anew. Method: a job that uses two of four nodes.
 TEST(PlanTemplatesTest, IdleDevicesTakeOver) {
   const CostModel cost = CostOf(Shipped("h100-sxm"));
-  SearchInput input{.job = Llama8B(128), .num_devices = 32, .all_axes = true};
+  SearchInput input{.job = Llama8B(128), .num_devices = 32, .allows_plan_only = true};
   input.job.layout.devices = 16;
   const auto whole = FindPlan(input, cost);
   ASSERT_TRUE(whole.ok()) << whole.status();

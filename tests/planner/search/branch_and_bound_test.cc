@@ -10,7 +10,7 @@
 
 #include "planner/cost/layer_work.h"
 #include "tests/planner/random_evaluator.h"
-#include "tests/planner/search/planned_layouts.h"
+#include "tests/planner/search/tree_layouts.h"
 
 namespace millrace {
 namespace {
@@ -39,11 +39,11 @@ ModelSpec ExpertModel(int64_t num_layers, int64_t num_heads) {
 }
 
 // The best of all layouts, one by one.
-RankedLayout BestByBruteForce(const PlannedSpace& space, int64_t memory_limit,
+RankedLayout BestByBruteForce(const LayoutTree& space, int64_t memory_limit,
                               LayoutEvaluator& evaluator) {
   RankedLayout best;
   double best_s = std::numeric_limits<double>::infinity();
-  for (const Layout& layout : EnumeratePlannedLayouts(space)) {
+  for (const Layout& layout : LayoutsOf(space)) {
     const StepPrediction prediction = evaluator.Predict(layout);
     if (prediction.memory.total() > memory_limit) continue;
     if (prediction.time.step_time_s() < best_s) {
@@ -56,7 +56,7 @@ RankedLayout BestByBruteForce(const PlannedSpace& space, int64_t memory_limit,
 
 // A memory limit that some layouts keep: the given share of the way between the
 // smallest and the fastest.
-int64_t LimitBetween(const PlannedSpace& space, double share,
+int64_t LimitBetween(const LayoutTree& space, double share,
                      LayoutEvaluator& evaluator) {
   const int64_t least =
       FindSmallestLayout(space, evaluator)->prediction.memory.total();
@@ -77,7 +77,7 @@ TEST(ClusterSearchTest, FindsWhatBruteForceFinds) {
       return *(values.begin() + random() % values.size());
     };
     const int64_t layers = pick({3, 4, 8, 12}), heads = pick({1, 4, 8});
-    const PlannedSpace space(
+    const LayoutTree space(
         {.model = trial % 2 == 0 ? DenseModel(layers, heads)
                                  : ExpertModel(layers, heads),
          .global_batch = pick({1, 6, 8, 12, 32}),
@@ -86,8 +86,8 @@ TEST(ClusterSearchTest, FindsWhatBruteForceFinds) {
     for (const double share : {1.0, 0.5, 0.1}) {
       const int64_t limit = LimitBetween(space, share, evaluator);
       const RankedLayout best = BestByBruteForce(space, limit, evaluator);
-      const ClusterSearchResult found =
-          SearchCluster(space, limit, {.num_kept = 3}, evaluator);
+      const FastestLayouts found =
+          FindFastestLayouts(space, limit, {.num_kept = 3}, evaluator);
       ASSERT_FALSE(found.best.empty());
       EXPECT_EQ(found.best.front().prediction.time.step_time_s(),
                 best.prediction.time.step_time_s())
@@ -105,26 +105,26 @@ TEST(ClusterSearchTest, FindsWhatBruteForceFinds) {
 
 // Goal: the search is worth its name. Method: what it prices against the space.
 TEST(ClusterSearchTest, LooksAtFewLayouts) {
-  const PlannedSpace space(
+  const LayoutTree space(
       {.model = ExpertModel(12, 8), .global_batch = 64, .num_devices = 64});
   RandomEvaluator evaluator(3);
-  const ClusterSearchResult found =
-      SearchCluster(space, kNoLimit, {.num_kept = 1}, evaluator);
+  const FastestLayouts found =
+      FindFastestLayouts(space, kNoLimit, {.num_kept = 1}, evaluator);
   EXPECT_LT(found.layouts_considered * 10,
-            static_cast<int64_t>(EnumeratePlannedLayouts(space).size()));
+            static_cast<int64_t>(LayoutsOf(space).size()));
 }
 
 // Goal: the gap is real where the search ends early. Method: stop it after few
 // layouts; the optimum is within what it certifies.
 TEST(ClusterSearchTest, CertifiesWhatItHasNotLookedAt) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
-    const PlannedSpace space(
+    const LayoutTree space(
         {.model = DenseModel(12, 8), .global_batch = 32, .num_devices = 64});
     RandomEvaluator evaluator(seed);
     const double best_s = BestByBruteForce(space, kNoLimit, evaluator)
                               .prediction.time.step_time_s();
-    const ClusterSearchResult early =
-        SearchCluster(space, kNoLimit, {.num_predictions = 1}, evaluator);
+    const FastestLayouts early =
+        FindFastestLayouts(space, kNoLimit, {.num_predictions = 1}, evaluator);
     ASSERT_FALSE(early.best.empty());
     EXPECT_TRUE(early.exhausted);
     EXPECT_GE(best_s * (1 + early.optimality_gap) * (1 + 1e-12),
@@ -135,11 +135,11 @@ TEST(ClusterSearchTest, CertifiesWhatItHasNotLookedAt) {
 // Goal: equal searches give equal results. Method: run twice, with models of
 // their own.
 TEST(ClusterSearchTest, IsDeterministic) {
-  const PlannedSpace space(
+  const LayoutTree space(
       {.model = ExpertModel(8, 8), .global_batch = 48, .num_devices = 48});
   RandomEvaluator first(5), second(5);
-  const auto a = SearchCluster(space, kNoLimit, {}, first);
-  const auto b = SearchCluster(space, kNoLimit, {}, second);
+  const auto a = FindFastestLayouts(space, kNoLimit, {}, first);
+  const auto b = FindFastestLayouts(space, kNoLimit, {}, second);
   EXPECT_EQ(a.layouts_considered, b.layouts_considered);
   ASSERT_EQ(a.best.size(), b.best.size());
   for (size_t i = 0; i < a.best.size(); ++i) {
@@ -151,11 +151,11 @@ TEST(ClusterSearchTest, IsDeterministic) {
 // Method: a limit just below the smallest of all, by brute force.
 TEST(ClusterSearchTest, KnowsTheSmallestLayout) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    const PlannedSpace space(
+    const LayoutTree space(
         {.model = ExpertModel(4, 4), .global_batch = 8, .num_devices = 16});
     RandomEvaluator evaluator(seed);
     int64_t least = kNoLimit;
-    for (const Layout& layout : EnumeratePlannedLayouts(space)) {
+    for (const Layout& layout : LayoutsOf(space)) {
       least = std::min(least, evaluator.Predict(layout).memory.total());
     }
     const auto smallest = FindSmallestLayout(space, evaluator);
@@ -163,8 +163,8 @@ TEST(ClusterSearchTest, KnowsTheSmallestLayout) {
     EXPECT_EQ(smallest->prediction.memory.total(), least);
     EXPECT_TRUE(AnyLayoutFits(space, least, evaluator));
     EXPECT_FALSE(AnyLayoutFits(space, least - 1, evaluator));
-    EXPECT_TRUE(SearchCluster(space, least - 1, {}, evaluator).best.empty());
-    EXPECT_FALSE(SearchCluster(space, least, {}, evaluator).best.empty());
+    EXPECT_TRUE(FindFastestLayouts(space, least - 1, {}, evaluator).best.empty());
+    EXPECT_FALSE(FindFastestLayouts(space, least, {}, evaluator).best.empty());
   }
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "planner/profile/shipped_profiles.h"
-#include "tests/planner/search/planned_layouts.h"
+#include "tests/planner/search/tree_layouts.h"
 #include "tests/sweep.h"
 
 namespace millrace {
@@ -48,11 +48,11 @@ struct RandomCase {
     priced.recomputes = [this](const Layout& layout) {
       return model.Recomputes(layout);
     };
-    space = PlannedSpace(priced);
+    space = LayoutTree(priced);
   }
   RandomCase(const RandomCase&) = delete;
 
-  static PlannedSpace SpaceOf(std::mt19937_64& random) {
+  static LayoutTree SpaceOf(std::mt19937_64& random) {
     LayoutSpace space = {.model = RandomModel(random),
                          .global_batch = random() % 2 == 0 ? 16 : 24,
                          .num_devices = static_cast<int32_t>(1 + random() % 64),
@@ -61,7 +61,7 @@ struct RandomCase {
                                             ? GemmFormat::kFloat8
                                             : GemmFormat::kAsStored};
     if (random() % 4 == 0) space.constraints.recompute = "selective";
-    return PlannedSpace(space);
+    return LayoutTree(space);
   }
   StepModel ModelOf(std::mt19937_64& random_name) const {
     const auto profile =
@@ -73,7 +73,7 @@ struct RandomCase {
   }
 
   std::mt19937_64 random;
-  PlannedSpace space;
+  LayoutTree space;
   StepModel model;
 };
 
@@ -83,7 +83,7 @@ TEST(StepEvaluatorTest, FloorsAreAdmissible) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     RandomCase c(seed);
     StepEvaluator evaluator(c.space, c.model);
-    for (const Layout& layout : Sampled(EnumeratePlannedLayouts(c.space), 29)) {
+    for (const Layout& layout : Sampled(LayoutsOf(c.space), 29)) {
       const StepPrediction step = evaluator.Predict(layout);
       const double seconds = step.time.step_time_s() * (1 + 1e-9);
       Layout order = layout;
@@ -140,7 +140,7 @@ TEST(StepEvaluatorTest, FitsEachStageApart) {
     RandomCase c(seed);
     if (c.space.space().constraints.recompute != "auto") continue;
     StepEvaluator evaluator(c.space, c.model);
-    for (const Layout& plain : Sampled(EnumeratePlannedLayouts(c.space), 97)) {
+    for (const Layout& plain : Sampled(LayoutsOf(c.space), 97)) {
       if (plain.recompute != Recompute::kNone || plain.pipeline < 2 ||
           plain.pipeline > 4) {
         continue;
@@ -196,7 +196,7 @@ TEST(StepEvaluatorTest, SearchFindsTheOptimumOfTheModel) {
     for (const int64_t limit :
          {least, least + least / 3, std::numeric_limits<int64_t>::max()}) {
       double best_s = std::numeric_limits<double>::infinity();
-      for (const Layout& layout : EnumeratePlannedLayouts(c.space)) {
+      for (const Layout& layout : LayoutsOf(c.space)) {
         const StepPrediction step = c.model.Predict(layout);
         ASSERT_GE(step.memory.total(), least);
         if (step.memory.total() <= limit) {
@@ -210,8 +210,8 @@ TEST(StepEvaluatorTest, SearchFindsTheOptimumOfTheModel) {
           best_s = std::min(best_s, apart.time.step_time_s());
         }
       }
-      const ClusterSearchResult found =
-          SearchCluster(c.space, limit, {.num_kept = 1}, evaluator);
+      const FastestLayouts found =
+          FindFastestLayouts(c.space, limit, {.num_kept = 1}, evaluator);
       ASSERT_EQ(found.best.size(), 1u);
       EXPECT_EQ(found.best.front().prediction.time.step_time_s(), best_s)
           << seed << " " << LayoutToString(found.best.front().layout);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-std::vector<Layout> PlannedLayouts() {
+std::vector<Layout> SomeLayouts() {
   std::vector<Layout> layouts;
   for (const int32_t pipeline : {1, 2, 4, 8}) {
     for (const int32_t microbatches : {2, 8, 24}) {
@@ -52,7 +52,7 @@ TEST(ListOrderTest, IsFasterWithinMemory) {
   const Implementation implementation;
   StepModel model = *StepModel::Create(Llama3_8B(), profile, implementation);
   int num_found = 0, num_tight = 0;
-  for (const Layout& layout : Sampled(PlannedLayouts(), 7)) {
+  for (const Layout& layout : Sampled(SomeLayouts(), 7)) {
     const ClusterStep step = *ClusterStepOf(layout, implementation, model);
     const ClusterOptions options = {.overlap = profile.overlap,
                                     .keeps_timeline = false};
@@ -92,7 +92,7 @@ TEST(ListOrderTest, IsFasterWithinMemory) {
 TEST(ListOrderTest, MemoryByStageHasTheFullest) {
   StepModel model =
       *StepModel::Create(Llama3_8B(), Shipped("h100-sxm"), Implementation{});
-  for (const Layout& layout : Sampled(PlannedLayouts(), 7)) {
+  for (const Layout& layout : Sampled(SomeLayouts(), 7)) {
     const std::vector<StepMemory> memory = model.MemoryByStage(layout);
     ASSERT_EQ(memory.size(), static_cast<size_t>(layout.pipeline));
     int64_t most = 0;

@@ -1,4 +1,4 @@
-#include "planner/search/all_axes_space.h"
+#include "planner/search/layout_tree.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/cost/layer_work.h"
 #include "tests/planner/planning_fixture.h"
-#include "tests/planner/search/planned_layouts.h"
+#include "tests/planner/search/tree_layouts.h"
 
 namespace millrace {
 namespace {
@@ -32,10 +32,10 @@ std::string Text(const Layout& layout) {
 }
 
 std::string ErrorOf(const LayoutSpace& space) {
-  const PlannedSpace planned(space);
-  EXPECT_FALSE(HasPlannedLayout(planned));
-  EXPECT_TRUE(EnumeratePlannedLayouts(planned).empty());
-  const absl::Status status = ExplainNoPlannedLayout(planned);
+  const LayoutTree planned(space);
+  EXPECT_FALSE(HasLayout(planned));
+  EXPECT_TRUE(LayoutsOf(planned).empty());
+  const absl::Status status = ExplainEmptyTree(planned);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   return std::string(status.message());
 }
@@ -88,12 +88,12 @@ std::set<std::string> ByBruteForce(const LayoutSpace& space) {
 
 // Goal: every layout once, none missing. Method: nested loops over all sizes,
 // for dense models and mixtures of experts.
-TEST(PlannedSpaceTest, HasEveryLayoutOnce) {
+TEST(LayoutTreeTest, HasEveryLayoutOnce) {
   for (const LayoutSpace& space :
        {SmallSpace(1, 6), SmallSpace(6, 6), SmallSpace(8, 8), ExpertSpace(1, 4),
         ExpertSpace(4, 4), ExpertSpace(8, 6)}) {
     std::set<std::string> found;
-    for (const Layout& layout : EnumeratePlannedLayouts(PlannedSpace(space))) {
+    for (const Layout& layout : LayoutsOf(LayoutTree(space))) {
       EXPECT_TRUE(found.insert(Text(layout)).second) << Text(layout);
     }
     EXPECT_EQ(found, ByBruteForce(space));
@@ -101,7 +101,7 @@ TEST(PlannedSpaceTest, HasEveryLayoutOnce) {
 }
 
 // Goal: each key pins its axis. Method: pin one after the other and look.
-TEST(PlannedSpaceTest, RespectsConstraints) {
+TEST(LayoutTreeTest, RespectsConstraints) {
   const struct {
     std::optional<int32_t> LayoutConstraints::*pinned;
     int32_t Layout::*chosen;
@@ -118,11 +118,11 @@ TEST(PlannedSpaceTest, RespectsConstraints) {
   for (const auto& [pinned, chosen, value] : keys) {
     LayoutSpace space = ExpertSpace(8, 8);
     size_t expected = 0;
-    for (const Layout& layout : EnumeratePlannedLayouts(PlannedSpace(space))) {
+    for (const Layout& layout : LayoutsOf(LayoutTree(space))) {
       if (layout.*chosen == value) ++expected;
     }
     space.constraints.*pinned = value;
-    const auto layouts = EnumeratePlannedLayouts(PlannedSpace(space));
+    const auto layouts = LayoutsOf(LayoutTree(space));
     EXPECT_GT(layouts.size(), 0u);
     size_t counted = 0;
     for (const Layout& layout : layouts) {
@@ -134,11 +134,11 @@ TEST(PlannedSpaceTest, RespectsConstraints) {
   LayoutSpace space = SmallSpace(8, 8);
   space.constraints = {
       .devices = 6, .recompute = "full", .schedule = "interleaved"};
-  for (const Layout& layout : EnumeratePlannedLayouts(PlannedSpace(space))) {
+  for (const Layout& layout : LayoutsOf(LayoutTree(space))) {
     ADD_FAILURE() << "batch 8 has no layout of 6: " << Text(layout);
   }
   space.constraints.devices = 4;
-  const auto layouts = EnumeratePlannedLayouts(PlannedSpace(space));
+  const auto layouts = LayoutsOf(LayoutTree(space));
   EXPECT_FALSE(layouts.empty());
   for (const Layout& layout : layouts) {
     EXPECT_EQ(layout.num_ranks(), 4);
@@ -149,7 +149,7 @@ TEST(PlannedSpaceTest, RespectsConstraints) {
 
 // Goal: a refusal names the keys that contradict each other and what helps.
 // Method: one contradiction at a time.
-TEST(PlannedSpaceTest, ExplainsContradictions) {
+TEST(LayoutTreeTest, ExplainsContradictions) {
   LayoutSpace space = SmallSpace(4, 8);
   space.constraints = {.tensor = 2, .context = 4};
   EXPECT_THAT(ErrorOf(space),

@@ -1,4 +1,4 @@
-// Why a space has no layouts: the second half of all_axes_space.h.
+// Why a space has no layouts: the second half of layout_tree.h.
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "planner/cost/layer_work.h"
-#include "planner/search/all_axes_space.h"
+#include "planner/search/layout_tree.h"
 #include "planner/search/search_budget.h"
 
 namespace millrace {
@@ -100,8 +100,8 @@ std::string PinnedProduct(const LayoutConstraints& pinned,
   return absl::StrJoin(factors, " x ");
 }
 
-std::string Obstacle(const PlannedSpace& planned) {
-  const LayoutSpace& space = planned.space();
+std::string Obstacle(const LayoutTree& tree) {
+  const LayoutSpace& space = tree.space();
   const LayoutConstraints& pinned = space.constraints;
   if (pinned.devices.value_or(1) > space.num_devices) {
     return absl::StrCat("layout.devices asks for ", *pinned.devices,
@@ -124,7 +124,7 @@ std::string Obstacle(const PlannedSpace& planned) {
                         space.num_devices);
   }
   Layout base = layout;
-  if (planned.ListsPasses() && layout.pipeline > 1 &&
+  if (tree.ListsPasses() && layout.pipeline > 1 &&
       !layout.shards_gradients()) {
     base.schedule = layout.interleave > 1 ? Schedule::kInterleaved
                                           : Schedule::kOneForwardOneBackward;
@@ -157,7 +157,7 @@ std::optional<int64_t> NearestThatWorks(int64_t value, int64_t reach,
 std::vector<std::string> ChangesThatHelp(const LayoutSpace& space) {
   std::vector<std::string> changes;
   const auto works = [](const LayoutSpace& changed) {
-    return HasPlannedLayout(PlannedSpace(changed));
+    return HasLayout(LayoutTree(changed));
   };
   for (const PinnedKey& key : kSizes) {
     const std::optional<int32_t> pinned = space.constraints.*key.pinned;
@@ -213,13 +213,13 @@ std::vector<std::string> ChangesThatHelp(const LayoutSpace& space) {
 
 }  // namespace
 
-bool HasPlannedLayout(const PlannedSpace& space) {
-  for (const Layout& sharding : space.Shardings()) {
-    for (const int32_t pipeline : space.Pipelines(sharding)) {
-      for (const int32_t data : space.Replicas(sharding, pipeline)) {
+bool HasLayout(const LayoutTree& tree) {
+  for (const Layout& sharding : tree.Shardings()) {
+    for (const int32_t pipeline : tree.Pipelines(sharding)) {
+      for (const int32_t data : tree.Replicas(sharding, pipeline)) {
         for (const Layout& order :
-             space.Orders(space.Mesh(sharding, pipeline, data))) {
-          if (!space.Variants(order).empty()) return true;
+             tree.Orders(tree.Mesh(sharding, pipeline, data))) {
+          if (!tree.Variants(order).empty()) return true;
         }
       }
     }
@@ -227,10 +227,10 @@ bool HasPlannedLayout(const PlannedSpace& space) {
   return false;
 }
 
-absl::Status ExplainNoPlannedLayout(const PlannedSpace& space) {
-  const std::vector<std::string> changes = ChangesThatHelp(space.space());
+absl::Status ExplainEmptyTree(const LayoutTree& tree) {
+  const std::vector<std::string> changes = ChangesThatHelp(tree.space());
   return absl::InvalidArgumentError(absl::StrCat(
-      "no layout on ", space.space().num_devices, " devices: ", Obstacle(space),
+      "no layout on ", tree.space().num_devices, " devices: ", Obstacle(tree),
       changes.empty() ? "; no change of a single key helps"
                       : absl::StrCat("; smallest change: ",
                                      absl::StrJoin(changes, ", or "))));

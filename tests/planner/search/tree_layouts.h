@@ -1,17 +1,17 @@
 // Every layout of a small space, which searches are held to.
 
-#ifndef MILLRACE_TESTS_PLANNER_SEARCH_PLANNED_LAYOUTS_H_
-#define MILLRACE_TESTS_PLANNER_SEARCH_PLANNED_LAYOUTS_H_
+#ifndef MILLRACE_TESTS_PLANNER_SEARCH_TREE_LAYOUTS_H_
+#define MILLRACE_TESTS_PLANNER_SEARCH_TREE_LAYOUTS_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "planner/layout/layout.h"
-#include "planner/search/all_axes_space.h"
+#include "planner/search/layout_tree.h"
 
 namespace millrace {
 
-inline std::vector<Layout> EnumeratePlannedLayouts(const PlannedSpace& space) {
+inline std::vector<Layout> LayoutsOf(const LayoutTree& space) {
   std::vector<Layout> layouts;
   for (const Layout& sharding : space.Shardings()) {
     for (const int32_t pipeline : space.Pipelines(sharding)) {
@@ -30,4 +30,4 @@ inline std::vector<Layout> EnumeratePlannedLayouts(const PlannedSpace& space) {
 
 }  // namespace millrace
 
-#endif  // MILLRACE_TESTS_PLANNER_SEARCH_PLANNED_LAYOUTS_H_
+#endif  // MILLRACE_TESTS_PLANNER_SEARCH_TREE_LAYOUTS_H_

@@ -1,7 +1,6 @@
-#include "planner/search/all_axes_space.h"
+#include "planner/search/layout_tree.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,11 +26,12 @@ int64_t RanksForExperts(const Layout& layout, int32_t data) {
 
 }  // namespace
 
-PlannedSpace::PlannedSpace(LayoutSpace space)
+LayoutTree::LayoutTree(LayoutSpace space, int64_t most_microbatches)
     : space_(std::move(space)),
+      most_microbatches_(most_microbatches),
       batch_divisors_(DivisorsOf(space_.global_batch)) {}
 
-std::vector<Layout> PlannedSpace::Shardings() const {
+std::vector<Layout> LayoutTree::Shardings() const {
   const ModelSpec& model = space_.model;
   const LayoutConstraints& pinned = space_.constraints;
   const auto allows = [&](const Layout& layout) {
@@ -78,7 +78,7 @@ std::vector<Layout> PlannedSpace::Shardings() const {
   return shardings;
 }
 
-std::vector<Layout> PlannedSpace::WithExperts(const Layout& cut) const {
+std::vector<Layout> LayoutTree::WithExperts(const Layout& cut) const {
   const LayoutConstraints& pinned = space_.constraints;
   if (space_.model.moe.num_experts == 0) {
     // A pinned size is then a mistake, which no layout answers.
@@ -105,11 +105,11 @@ std::vector<Layout> PlannedSpace::WithExperts(const Layout& cut) const {
   return layouts;
 }
 
-bool PlannedSpace::ListsPasses() const {
+bool LayoutTree::ListsPasses() const {
   return space_.constraints.schedule == ScheduleName(Schedule::kListScheduled);
 }
 
-std::vector<int32_t> PlannedSpace::Pipelines(const Layout& sharding) const {
+std::vector<int32_t> LayoutTree::Pipelines(const Layout& sharding) const {
   const int64_t room =
       space_.num_devices / (int64_t{sharding.tensor} * sharding.context);
   std::vector<int32_t> pipelines;
@@ -122,7 +122,7 @@ std::vector<int32_t> PlannedSpace::Pipelines(const Layout& sharding) const {
   return pipelines;
 }
 
-std::vector<int32_t> PlannedSpace::Replicas(const Layout& sharding,
+std::vector<int32_t> LayoutTree::Replicas(const Layout& sharding,
                                             int32_t pipeline) const {
   const int64_t replica_ranks =
       int64_t{sharding.tensor} * sharding.context * pipeline;
@@ -132,6 +132,7 @@ std::vector<int32_t> PlannedSpace::Replicas(const Layout& sharding,
   for (auto data = batch_divisors_.rbegin(); data != batch_divisors_.rend();
        ++data) {
     if (*data > room || sequences % *data != 0 ||
+        sequences / *data > most_microbatches_ ||
         !Permits(space_.constraints.data, *data) ||
         !Permits(space_.constraints.devices, replica_ranks * *data) ||
         RanksForExperts(sharding, *data) % sharding.expert != 0) {
@@ -142,7 +143,7 @@ std::vector<int32_t> PlannedSpace::Replicas(const Layout& sharding,
   return replicas;
 }
 
-Layout PlannedSpace::Mesh(const Layout& sharding, int32_t pipeline,
+Layout LayoutTree::Mesh(const Layout& sharding, int32_t pipeline,
                           int32_t data) const {
   Layout mesh = sharding;
   mesh.pipeline = pipeline;
@@ -152,7 +153,7 @@ Layout PlannedSpace::Mesh(const Layout& sharding, int32_t pipeline,
   return mesh;
 }
 
-std::vector<Layout> PlannedSpace::Orders(const Layout& mesh) const {
+std::vector<Layout> LayoutTree::Orders(const Layout& mesh) const {
   const LayoutConstraints& pinned = space_.constraints;
   std::vector<Layout> orders;
   if (ListsPasses() && mesh.pipeline == 1) return orders;
@@ -178,7 +179,7 @@ std::vector<Layout> PlannedSpace::Orders(const Layout& mesh) const {
   return orders;
 }
 
-std::vector<Layout> PlannedSpace::Variants(const Layout& order) const {
+std::vector<Layout> LayoutTree::Variants(const Layout& order) const {
   const LayoutConstraints& pinned = space_.constraints;
   // Experts have replicas of their own, the context axis repeats the rest.
   const bool has_replicas = order.data * order.context > 1;
@@ -201,7 +202,7 @@ std::vector<Layout> PlannedSpace::Variants(const Layout& order) const {
   return variants;
 }
 
-bool PlannedSpace::Allows(const Layout& variant) const {
+bool LayoutTree::Allows(const Layout& variant) const {
   return ValidatePlannedLayout(space_.model, variant, space_.global_batch).ok();
 }
 

@@ -1,10 +1,11 @@
-// The layouts that may be planned on a cluster, whether workers can execute
-// them yet or not, axis by axis: what planner/search/branch_and_bound.h walks.
+// The space of layouts as a tree, axis by axis, that
+// planner/search/branch_and_bound.h walks.
 
-#ifndef MILLRACE_PLANNER_SEARCH_ALL_AXES_SPACE_H_
-#define MILLRACE_PLANNER_SEARCH_ALL_AXES_SPACE_H_
+#ifndef MILLRACE_PLANNER_SEARCH_LAYOUT_TREE_H_
+#define MILLRACE_PLANNER_SEARCH_LAYOUT_TREE_H_
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,16 +15,19 @@
 namespace millrace {
 
 // A layout is chosen in four steps, each of which leaves the later fields at
-// their defaults: a sharding says how a layer is cut and how many sequences it
-// sees at once; a mesh adds stages and replicas; an order the schedule of
-// passes; a variant what is sharded over replicas and what is computed again.
-// Not all combinations are possible: ask Allows() of each variant.
+// their defaults. A sharding says how a layer is cut and how many sequences it
+// sees at once. A mesh adds stages and replicas, an order the schedule of the
+// passes. A variant adds what replicas shard and what is recomputed. Not all
+// combinations are possible: ask Allows() of each variant.
 //
 // A layout may leave devices idle, since batch, layers and heads rarely divide
 // as the devices do; layout.devices forbids that.
-class PlannedSpace {
+class LayoutTree {
  public:
-  explicit PlannedSpace(LayoutSpace space);
+  // Leaves out layouts whose step has more than `most_microbatches`.
+  explicit LayoutTree(
+      LayoutSpace space,
+      int64_t most_microbatches = std::numeric_limits<int64_t>::max());
 
   const LayoutSpace& space() const { return space_; }
 
@@ -31,13 +35,14 @@ class PlannedSpace {
   // format as the job says. Of equal others, smaller micro-batches first; the
   // first divides the others.
   std::vector<Layout> Shardings() const;
-  // Stages that leave room for a replica at least.
+  // Numbers of stages that leave room for at least one replica.
   std::vector<int32_t> Pipelines(const Layout& sharding) const;
-  // Replicas there is room and batch for, the most first.
+  // Numbers of replicas that there are devices and sequences for, the most
+  // first.
   std::vector<int32_t> Replicas(const Layout& sharding, int32_t pipeline) const;
   Layout Mesh(const Layout& sharding, int32_t pipeline, int32_t data) const;
-  // Whether the job asks for list scheduling: orders are then those it starts
-  // from, which put nothing off.
+  // Whether the job asks for list scheduling. Orders are then those that it
+  // starts from, which defer no weight gradients.
   bool ListsPasses() const;
   // schedule and interleave.
   std::vector<Layout> Orders(const Layout& mesh) const;
@@ -50,15 +55,16 @@ class PlannedSpace {
   std::vector<Layout> WithExperts(const Layout& cut) const;
 
   LayoutSpace space_;
+  int64_t most_microbatches_;  // Of a step.
   std::vector<int32_t> batch_divisors_;  // Ascending.
 };
 
-bool HasPlannedLayout(const PlannedSpace& space);
+bool HasLayout(const LayoutTree& space);
 
 // For a space without layouts: InvalidArgument with the keys that contradict
 // each other and a change that helps.
-absl::Status ExplainNoPlannedLayout(const PlannedSpace& space);
+absl::Status ExplainEmptyTree(const LayoutTree& space);
 
 }  // namespace millrace
 
-#endif  // MILLRACE_PLANNER_SEARCH_ALL_AXES_SPACE_H_
+#endif  // MILLRACE_PLANNER_SEARCH_LAYOUT_TREE_H_
