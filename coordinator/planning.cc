@@ -49,15 +49,19 @@ absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
 }
 
 // DataLoss unless the text at `key` is one of `words`.
-absl::Status CheckWord(const Json& json, const char* key,
-                       const std::vector<std::string>& words) {
-  const auto word = json.at(key).get<std::string>();
-  if (std::find(words.begin(), words.end(), word) != words.end()) {
-    return absl::OkStatus();
+// Whether a row of the table has the name that the JSON has at `key`.
+template <typename Row>
+absl::Status CheckName(const Json& json, const char* key,
+                       std::span<const Row> table) {
+  const auto name = json.at(key).get<std::string>();
+  std::vector<std::string> names;
+  for (const Row& row : table) {
+    if (name == row.name) return absl::OkStatus();
+    names.emplace_back(row.name);
   }
   return absl::DataLossError(
       absl::StrCat("the plan in the log: ", key, ": expected ",
-                   absl::StrJoin(words, ", "), ", found '", word, "'"));
+                   absl::StrJoin(names, ", "), ", found '", name, "'"));
 }
 
 }  // namespace
@@ -200,11 +204,12 @@ std::string PlanRecordToJson(const PlanRecord& record) {
                       stage.weight_gradient_bytes, stage.memory_bytes});
   }
   const CopyEngineUse& use = layout.copy_engines;
+  Json sizes;
+  for (const LayoutSize& row : LayoutSizes()) {
+    sizes[row.name] = layout.*row.size;
+  }
   return JsonText(
-      Json{{"pipeline", layout.pipeline},
-           {"data", layout.data},
-           {"tensor", layout.tensor},
-           {"micro_batch", layout.micro_batch},
+      Json{{"sizes", sizes},
            {"num_microbatches", layout.num_microbatches},
            {"zero", layout.zero},
            {"precision", PrecisionName(layout.precision)},
@@ -232,17 +237,11 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
   const Json& parsed = *read;
   PlanRecord record;
   try {
+    RETURN_IF_ERROR(CheckName(parsed, "precision", PrecisionRecipes()));
     RETURN_IF_ERROR(
-        CheckWord(parsed, "precision", {"fp32", "bf16", "fp8", "fp4"}));
-    RETURN_IF_ERROR(CheckWord(parsed, "gradient_reduction",
-                              {"fp32", "bf16", "fp8", "fp4"}));
-    RETURN_IF_ERROR(CheckWord(parsed, "schedule",
-                              {"1f1b", "zero_bubble", "interleaved", "list"}));
+        CheckName(parsed, "gradient_reduction", PrecisionRecipes()));
+    RETURN_IF_ERROR(CheckName(parsed, "schedule", Schedules()));
     record.layout = {
-        .pipeline = parsed.at("pipeline"),
-        .data = parsed.at("data"),
-        .tensor = parsed.at("tensor"),
-        .micro_batch = parsed.at("micro_batch"),
         .num_microbatches = parsed.at("num_microbatches"),
         .zero = parsed.at("zero"),
         .precision = PrecisionOf(parsed.at("precision").get<std::string>()),
@@ -250,6 +249,9 @@ absl::StatusOr<PlanRecord> PlanRecordFromJson(const std::string& json) {
             PrecisionOf(parsed.at("gradient_reduction").get<std::string>()),
         .schedule = ScheduleOf(parsed.at("schedule").get<std::string>()),
         .listed_transfer_us = parsed.at("listed_transfer_us")};
+    for (const LayoutSize& row : LayoutSizes()) {
+      record.layout.*row.size = parsed.at("sizes").at(row.name);
+    }
     const auto recompute = parsed.at("recompute").get<std::string>();
     if (const absl::Status status = CheckRecomputeKey(recompute);
         !status.ok()) {

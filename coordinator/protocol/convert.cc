@@ -12,23 +12,31 @@ static_assert(static_cast<int>(Schedule::kInterleaved) ==
 static_assert(static_cast<int>(Schedule::kListScheduled) ==
               protocol::LAYOUT_SCHEDULE_LIST_SCHEDULED);
 
+static_assert(static_cast<int>(Precision::kFloat32) ==
+              protocol::LAYOUT_PRECISION_FLOAT32);
+static_assert(static_cast<int>(Precision::kBfloat16) ==
+              protocol::LAYOUT_PRECISION_BFLOAT16);
+
+protocol::LayoutPrecision ToMessage(Precision precision) {
+  return static_cast<protocol::LayoutPrecision>(precision);
+}
+
+Precision FromMessage(protocol::LayoutPrecision precision) {
+  return precision == protocol::LAYOUT_PRECISION_BFLOAT16 ? Precision::kBfloat16
+                                                          : Precision::kFloat32;
+}
+
 }  // namespace
 
 protocol::LayoutMessage ToMessage(const Layout& layout) {
   protocol::LayoutMessage message;
-  message.set_pipeline(layout.pipeline);
-  message.set_data(layout.data);
-  message.set_tensor(layout.tensor);
-  message.set_micro_batch(layout.micro_batch);
+  for (const LayoutSize& row : LayoutSizes()) {
+    message.add_sizes(layout.*row.size);
+  }
   message.set_num_microbatches(layout.num_microbatches);
   message.set_zero(layout.zero);
-  message.set_precision(layout.precision == Precision::kBfloat16
-                            ? protocol::LAYOUT_PRECISION_BFLOAT16
-                            : protocol::LAYOUT_PRECISION_FLOAT32);
-  message.set_gradient_reduction(layout.gradient_reduction ==
-                                         Precision::kBfloat16
-                                     ? protocol::LAYOUT_PRECISION_BFLOAT16
-                                     : protocol::LAYOUT_PRECISION_FLOAT32);
+  message.set_precision(ToMessage(layout.precision));
+  message.set_gradient_reduction(ToMessage(layout.gradient_reduction));
   message.set_recompute(static_cast<uint32_t>(layout.recompute));
   for (const Recompute recompute : layout.recompute_by_stage) {
     message.add_recompute_by_stage(static_cast<uint32_t>(recompute));
@@ -54,19 +62,10 @@ protocol::LayoutMessage ToMessage(const Layout& layout) {
 
 Layout FromMessage(const protocol::LayoutMessage& message) {
   Layout layout = {
-      .pipeline = message.pipeline(),
-      .data = message.data(),
-      .tensor = message.tensor(),
-      .micro_batch = message.micro_batch(),
       .num_microbatches = message.num_microbatches(),
       .zero = message.zero(),
-      .precision = message.precision() == protocol::LAYOUT_PRECISION_BFLOAT16
-                       ? Precision::kBfloat16
-                       : Precision::kFloat32,
-      .gradient_reduction =
-          message.gradient_reduction() == protocol::LAYOUT_PRECISION_BFLOAT16
-              ? Precision::kBfloat16
-              : Precision::kFloat32,
+      .precision = FromMessage(message.precision()),
+      .gradient_reduction = FromMessage(message.gradient_reduction()),
       .recompute = static_cast<Recompute>(message.recompute()),
       .schedule = static_cast<Schedule>(message.schedule()),
       .listed_transfer_us = message.listed_transfer_us(),
@@ -75,6 +74,12 @@ Layout FromMessage(const protocol::LayoutMessage& message) {
           .tensor_gathers = message.copy_engines().tensor_gathers(),
           .tensor_reductions = message.copy_engines().tensor_reductions(),
           .data_gathers = message.copy_engines().data_gathers()}};
+  // ValidateLayout() refuses the zero of a size that is missing.
+  int index = 0;
+  for (const LayoutSize& row : LayoutSizes()) {
+    layout.*row.size = index < message.sizes_size() ? message.sizes(index) : 0;
+    ++index;
+  }
   for (const uint32_t recompute : message.recompute_by_stage()) {
     layout.recompute_by_stage.push_back(static_cast<Recompute>(recompute));
   }

@@ -73,23 +73,15 @@ absl::StatusOr<double> MeasuredSeconds(const Diagnosis& diagnosis) {
 }
 
 std::vector<std::string> ChangesOf(const Layout& from, const Layout& to) {
-  const struct {
-    const char* name;
-    int32_t before, after;
-  } sizes[] = {{"pipeline", from.pipeline, to.pipeline},
-               {"interleave", from.interleave, to.interleave},
-               {"data", from.data, to.data},
-               {"tensor", from.tensor, to.tensor},
-               {"context", from.context, to.context},
-               {"expert", from.expert, to.expert},
-               {"expert_tensor", from.expert_tensor, to.expert_tensor},
-               {"micro_batch", from.micro_batch, to.micro_batch},
-               {"zero", from.zero, to.zero}};
   std::vector<std::string> changes;
-  for (const auto& [name, before, after] : sizes) {
-    if (before == after) continue;
+  const auto add = [&](const char* name, int32_t before, int32_t after) {
+    if (before == after) return;
     changes.push_back(absl::StrCat(name, " ", before, " to ", after));
+  };
+  for (const LayoutSize& row : LayoutSizes()) {
+    add(row.name, from.*row.size, to.*row.size);
   }
+  add("zero", from.zero, to.zero);
   const std::pair<const char*, std::pair<std::string, std::string>> names[] = {
       {"recompute", {RecomputeKey(from), RecomputeKey(to)}},
       {"schedule", {ScheduleName(from.schedule), ScheduleName(to.schedule)}},

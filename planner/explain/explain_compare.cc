@@ -37,28 +37,21 @@ constexpr size_t kColumnsOfATable = 2;
 // file can hold it.
 constexpr int64_t kUnlimitedMemory = int64_t{1} << 52;
 
-struct ShortName {
-  const char* name;
-  const char* key;  // A key of the section layout.
-};
-constexpr ShortName kShortNames[] = {{"pp", "pipeline"},   {"dp", "data"},
-                                     {"tp", "tensor"},     {"cp", "context"},
-                                     {"ep", "expert"},     {"vp", "interleave"},
-                                     {"mb", "micro_batch"}};
-
 std::vector<std::string> LayoutNames() {
   std::vector<std::string> names;
   for (const JobKey& key : JobKeys()) {
     absl::string_view name = key.path;
     if (absl::ConsumePrefix(&name, kSection)) names.emplace_back(name);
   }
-  for (const ShortName& known : kShortNames) names.emplace_back(known.name);
+  for (const LayoutSize& row : LayoutSizes()) {
+    names.emplace_back(row.short_name);
+  }
   return names;
 }
 
 std::string FullName(absl::string_view name) {
-  for (const ShortName& known : kShortNames) {
-    if (name == known.name) return known.key;
+  for (const LayoutSize& row : LayoutSizes()) {
+    if (name == row.short_name) return row.name;
   }
   return std::string(name);
 }
@@ -103,14 +96,10 @@ std::vector<JobSpec> JobsToTry(const JobSpec& pinned,
                                const std::set<std::string>& names) {
   std::vector<JobSpec> jobs = {pinned};
   JobSpec freed = pinned;
-  const std::pair<const char*, std::optional<int32_t>*> axes[] = {
-      {"pipeline", &freed.layout.pipeline},
-      {"data", &freed.layout.data},
-      {"tensor", &freed.layout.tensor},
-      {"context", &freed.layout.context},
-      {"expert", &freed.layout.expert}};
-  for (const auto& [name, pin] : axes) {
-    if (!names.contains(name)) pin->reset();
+  for (const LayoutSize& row : LayoutSizes()) {
+    if (row.axis.has_value() && !names.contains(row.name)) {
+      (freed.layout.*row.pinned).reset();
+    }
   }
   if (freed != pinned) jobs.push_back(freed);
   const size_t num_limited = jobs.size();

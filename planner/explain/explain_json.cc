@@ -44,9 +44,13 @@ OrderedJson LayoutJson(const Layout& layout) {
 
 // Returns the order of the mesh axes on the network, innermost first.
 OrderedJson PlacementJson(bool pipeline_outermost) {
-  return pipeline_outermost
-             ? OrderedJson{"tensor", "context", "data", "pipeline"}
-             : OrderedJson{"tensor", "context", "pipeline", "data"};
+  OrderedJson names = OrderedJson::array();
+  for (const Axis axis :
+       AxesInOrder(pipeline_outermost ? AxisOrder::kPipelineOutermost
+                                      : AxisOrder::kPipelineInsideData)) {
+    names.push_back(AxisName(axis));
+  }
+  return names;
 }
 
 // Names what orders the passes: the layout's schedule or list scheduling.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -59,15 +58,12 @@ std::string ShortRecompute(const Layout& layout) {
 
 std::string LayoutName(const Layout& layout, bool passes_listed) {
   std::vector<std::string> words;
-  const std::pair<const char*, int32_t> axes[] = {
-      {"pp", layout.pipeline},      {"vp", layout.interleave},
-      {"dp", layout.data},          {"tp", layout.tensor},
-      {"cp", layout.context},       {"ep", layout.expert},
-      {"etp", layout.expert_tensor}};
-  for (const auto& [name, size] : axes) {
-    if (size > 1) words.push_back(absl::StrCat(name, size));
+  for (const LayoutSize& row : LayoutSizes()) {
+    const int32_t size = layout.*row.size;
+    if (size > 1 || row.size == &Layout::micro_batch) {
+      words.push_back(absl::StrCat(row.short_name, size));
+    }
   }
-  words.push_back(absl::StrCat("mb", layout.micro_batch));
   if (layout.zero > 0) words.push_back(absl::StrCat("zero", layout.zero));
   if (layout.recompute != Recompute::kNone) {
     words.push_back(ShortRecompute(layout));

@@ -11,8 +11,9 @@
 namespace millrace {
 
 // Returns a name such as "pp16 dp4 tp8 mb1 zero1 zb". Sizes that are 1 and
-// choices that are none are left out, except the micro-batch's size. The words,
-// in this order:
+// choices that are none are left out, except the micro-batch's size. Sizes have
+// the short names and the order of planner/layout/mesh.cc. The words, in this
+// order:
 //   pp      pipeline stages
 //   vp      chunks of a stage
 //   dp, tp, cp, ep, etp

@@ -350,14 +350,7 @@ absl::StatusOr<std::vector<ValueChange>> ApplyWhatIf(
 
 void PinLayout(const Layout& layout, JobSpec* job) {
   LayoutConstraints& pinned = job->layout;
-  pinned.pipeline = layout.pipeline;
-  pinned.data = layout.data;
-  pinned.tensor = layout.tensor;
-  pinned.context = layout.context;
-  pinned.expert = layout.expert;
-  pinned.expert_tensor = layout.expert_tensor;
-  pinned.interleave = layout.interleave;
-  pinned.micro_batch = layout.micro_batch;
+  PinSizes(layout, &pinned);
   pinned.zero = layout.zero;
   pinned.recompute = RecomputeKey(layout);
   pinned.schedule = ScheduleName(layout.schedule);

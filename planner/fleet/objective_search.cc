@@ -13,7 +13,7 @@ constexpr double kSpareConfidences[] = {0.5, 0.9, 0.99, 0.999};
 double CheckpointBytes(const Plan& plan) {
   const auto kept = static_cast<double>(plan.prediction.optimizer_bytes);
   // An fp32 layout has no master weights, so its weights are saved instead.
-  return plan.layout.precision == Precision::kFloat32 ? 1.5 * kept : kept;
+  return RecipeOf(plan.layout).has_masters() ? kept : 1.5 * kept;
 }
 
 // Returns the numbers of devices to plan for, the largest first.

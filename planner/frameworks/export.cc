@@ -20,33 +20,27 @@ namespace millrace {
 namespace {
 
 LayoutConstraints Pinned(const Layout& layout) {
-  return {.pipeline = layout.pipeline,
-          .data = layout.data,
-          .tensor = layout.tensor,
-          .micro_batch = layout.micro_batch,
-          .zero = layout.zero,
-          .context = layout.context,
-          .expert = layout.expert,
-          .expert_tensor = layout.expert_tensor,
-          .interleave = layout.interleave,
-          .recompute = RecomputeKey(layout),
-          .schedule = ScheduleName(layout.schedule)};
+  LayoutConstraints pinned{.zero = layout.zero,
+                           .recompute = RecomputeKey(layout),
+                           .schedule = ScheduleName(layout.schedule)};
+  PinSizes(layout, &pinned);
+  return pinned;
 }
 
 // Sets the layout's precision from the job's if the layout leaves it open.
 absl::Status TakePrecision(const std::string& precision, Layout& layout) {
-  if (precision == "fp32") return absl::OkStatus();
-  layout.precision = Precision::kBfloat16;
-  if (precision == "bf16") return absl::OkStatus();
-  if (precision == "fp8") {
-    layout.gemm_format = GemmFormat::kFloat8;
-  } else if (precision == "fp4") {
-    layout.gemm_format = GemmFormat::kFloat4;
-  } else {
+  const PrecisionRecipe* recipe = FindRecipe(precision);
+  if (recipe == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("training.precision: only fp32, bf16, fp8 and fp4 can be "
                      "exported, found '",
                      precision, "'"));
+  }
+  if (layout.precision == Precision::kFloat32) {
+    layout.precision = recipe->precision;
+  }
+  if (layout.gemm_format == GemmFormat::kAsStored) {
+    layout.gemm_format = recipe->gemm_format;
   }
   return absl::OkStatus();
 }

@@ -15,11 +15,6 @@ namespace {
 constexpr double kUnfusedPasses = 2.5;
 constexpr int32_t kUnfusedLaunches = 4;
 
-// Two scales for 16 elements of 4 bits (NVFP4), one for 32 of 8 bits (MXFP8).
-// The scales of whole tensors are not counted.
-constexpr double kFloat8Bytes = 1 + 1.0 / 32;
-constexpr double kFloat4Bytes = 0.5 + 1.0 / 16;
-
 }  // namespace
 
 LayerWriter::LayerWriter(const ModelSpec& model, const Layout& layout,
@@ -108,8 +103,7 @@ bool LayerWriter::IsInPolicy(Piece piece) const {
 }
 
 double LayerWriter::quantized_bytes() const {
-  return layout_.gemm_format == GemmFormat::kFloat4 ? kFloat4Bytes
-                                                    : kFloat8Bytes;
+  return Describe(RecipeOf(layout_).product).stored_bytes();
 }
 
 double LayerWriter::product_input_bytes() const {

@@ -1,7 +1,6 @@
 #include "planner/job/executable.h"
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,23 +12,35 @@
 namespace millrace {
 namespace {
 
-// Axes that workers know with one rank or chunk only.
-struct PlanOnlyAxis {
-  const char* key;
-  int32_t Layout::*size;
-  std::optional<int32_t> LayoutConstraints::*pinned;
-};
-constexpr PlanOnlyAxis kPlanOnlyAxes[] = {
-    {"layout.context", &Layout::context, &LayoutConstraints::context},
-    {"layout.expert", &Layout::expert, &LayoutConstraints::expert},
-    {"layout.expert_tensor", &Layout::expert_tensor,
-     &LayoutConstraints::expert_tensor},
-    {"layout.interleave", &Layout::interleave, &LayoutConstraints::interleave}};
+// "1f1b, zero_bubble and list".
+std::string JoinWithAnd(std::vector<std::string> words) {
+  const std::string last = std::move(words.back());
+  words.pop_back();
+  return words.empty()
+             ? last
+             : absl::StrCat(absl::StrJoin(words, ", "), " and ", last);
+}
+
+std::string ExecutablePrecisions() {
+  std::vector<std::string> names;
+  for (const PrecisionRecipe& recipe : PrecisionRecipes()) {
+    if (!recipe.backends.empty()) names.emplace_back(recipe.name);
+  }
+  return JoinWithAnd(std::move(names));
+}
+
+std::string ExecutableSchedules() {
+  std::vector<std::string> names;
+  for (const ScheduleDescriptor& schedule : Schedules()) {
+    if (schedule.is_lowered) names.emplace_back(schedule.name);
+  }
+  return JoinWithAnd(std::move(names));
+}
 
 Layout LayoutOfPinned(const LayoutConstraints& pinned) {
   Layout layout;
-  for (const PlanOnlyAxis& axis : kPlanOnlyAxes) {
-    layout.*axis.size = (pinned.*axis.pinned).value_or(1);
+  for (const LayoutSize& row : LayoutSizes()) {
+    layout.*row.size = (pinned.*row.pinned).value_or(1);
   }
   if (pinned.schedule != "auto") layout.schedule = ScheduleOf(pinned.schedule);
   return layout;
@@ -86,17 +97,20 @@ std::vector<PlanOnlyKey> PlanOnlyKeys(const ModelSpec& model) {
 
 std::vector<PlanOnlyKey> PlanOnlyKeys(const Layout& layout) {
   std::vector<PlanOnlyKey> keys;
-  if (layout.gemm_format != GemmFormat::kAsStored) {
-    keys.push_back(
-        {"training.precision", PrecisionName(layout), "fp32 and bf16"});
+  const PrecisionRecipe& recipe = RecipeOf(layout);
+  if (recipe.backends.empty()) {
+    keys.push_back({"training.precision", recipe.name, ExecutablePrecisions()});
   }
-  for (const PlanOnlyAxis& axis : kPlanOnlyAxes) {
-    const int32_t size = layout.*axis.size;
-    if (size > 1) keys.push_back({axis.key, absl::StrCat(size), "1"});
+  for (const LayoutSize& row : LayoutSizes()) {
+    const int32_t size = layout.*row.size;
+    if (size > 1 && row.execution == Execution::kNone) {
+      keys.push_back(
+          {absl::StrCat("layout.", row.name), absl::StrCat(size), "1"});
+    }
   }
-  if (layout.schedule == Schedule::kInterleaved) {
+  if (!Describe(layout.schedule).is_lowered) {
     keys.push_back({"layout.schedule", ScheduleName(layout.schedule),
-                    "1f1b, zero_bubble and list"});
+                    ExecutableSchedules()});
   }
   return keys;
 }
@@ -106,8 +120,8 @@ std::vector<PlanOnlyKey> PlanOnlyKeys(const LayoutConstraints& pinned) {
 }
 
 void PinExecutableAxes(LayoutConstraints* constraints) {
-  for (const PlanOnlyAxis& axis : kPlanOnlyAxes) {
-    constraints->*axis.pinned = 1;
+  for (const LayoutSize& row : LayoutSizes()) {
+    if (row.execution == Execution::kNone) constraints->*row.pinned = 1;
   }
 }
 

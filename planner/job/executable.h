@@ -1,5 +1,7 @@
-// Finds the parts of a job that can be planned but not executed: models,
-// formats and axes for which workers have no ops.
+// Finds the parts of a job that can be planned but not executed: models without
+// ops, number formats without kernels, mesh axes without communicators and
+// schedules that planner/lower does not emit. Formats, axes and schedules
+// follow from their tables (planner/layout).
 
 #ifndef MILLRACE_PLANNER_JOB_EXECUTABLE_H_
 #define MILLRACE_PLANNER_JOB_EXECUTABLE_H_
@@ -18,7 +20,7 @@ namespace millrace {
 struct PlanOnlyKey {
   std::string key;         // "layout.context".
   std::string value;       // "2".
-  const char* executable;  // What workers execute instead: "1".
+  std::string executable;  // What workers execute instead: "1".
 };
 std::vector<PlanOnlyKey> PlanOnlyKeys(const ModelSpec& model);
 std::vector<PlanOnlyKey> PlanOnlyKeys(const Layout& layout);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/layout/layout_constraints.h"
 #include "planner/layout/model.h"
 
 namespace millrace {
@@ -63,18 +64,6 @@ struct ResourceSpec {
   std::string transport = "auto";
   bool uses_cuda() const { return backend == "cuda"; }
   friend bool operator==(const ResourceSpec&, const ResourceSpec&) = default;
-};
-
-// Absent fields are the planner's choice.
-struct LayoutConstraints {
-  std::optional<int32_t> pipeline, data, tensor, micro_batch, zero;
-  // Only planned so far.
-  std::optional<int32_t> context, expert, expert_tensor, interleave;
-  std::optional<int32_t> devices;  // That the layout uses, of those there are.
-  std::string recompute = "auto";  // As CheckRecomputeKey() takes.
-  std::string schedule = "auto";   // Or a ScheduleName().
-  friend bool operator==(const LayoutConstraints&,
-                         const LayoutConstraints&) = default;
 };
 
 struct CheckpointSpec {

@@ -17,6 +17,7 @@
 #include "base/status_macros.h"
 #include "planner/job/job_keys.h"
 #include "planner/job/job_value.h"
+#include "planner/layout/numeric_format.h"
 #include "planner/text/nearest_word.h"
 #include "planner/text/yaml_tree.h"
 
@@ -239,7 +240,9 @@ class JobReader {
                          job_.fault.heartbeat_timeout_ms));
     }
     const std::string& precision = job_.training.precision;
-    if (precision != "fp32" && !job_.resources.uses_cuda()) {
+    const PrecisionRecipe* recipe = FindRecipe(precision);
+    if (!job_.resources.uses_cuda() &&
+        (recipe == nullptr || !recipe->backends.Has(Backend::kCpu))) {
       Error(LineOf("training.precision"), "training.precision",
             absl::StrCat(precision,
                          " is trained on GPUs only; set resources.backend: "

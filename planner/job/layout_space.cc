@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -24,24 +25,41 @@ bool Allows(const std::optional<int32_t>& pinned, int64_t value) {
   return !pinned.has_value() || *pinned == value;
 }
 
-// Meshes of all devices that respect the pinned axes, micro-batches unset.
-std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
-  std::vector<Layout> meshes;
-  for (const int32_t tensor : DivisorsOf(space.num_devices)) {
-    if (!Allows(space.constraints.tensor, tensor)) continue;
-    const int32_t rest = space.num_devices / tensor;
-    for (const int32_t pipeline : DivisorsOf(rest)) {
-      if (!Allows(space.constraints.pipeline, pipeline) ||
-          !Allows(space.constraints.data, rest / pipeline)) {
-        continue;
-      }
-      meshes.push_back({.pipeline = pipeline,
-                        .data = rest / pipeline,
-                        .tensor = tensor,
-                        .precision = space.precision,
-                        .gradient_reduction = space.gradient_reduction});
+// The axes that add ranks to what workers execute, innermost first.
+std::vector<Axis> ExecutableAxes() {
+  std::vector<Axis> axes;
+  for (const Axis axis : AxesInOrder(AxisOrder::kPipelineInsideData)) {
+    if (Describe(axis).execution != Execution::kNone) axes.push_back(axis);
+  }
+  return axes;
+}
+
+// Appends `mesh` with every way to spread `num_ranks` over `axes` that the
+// pinned sizes allow. The last axis takes the ranks that the others leave.
+void AddMeshes(const LayoutConstraints& pinned, std::span<const Axis> axes,
+               int32_t num_ranks, Layout mesh, std::vector<Layout>* meshes) {
+  const LayoutSize& row = Describe(axes.front());
+  const bool is_last = axes.size() == 1;
+  for (const int32_t size :
+       is_last ? std::vector<int32_t>{num_ranks} : DivisorsOf(num_ranks)) {
+    if (!Allows(pinned.*row.pinned, size)) continue;
+    mesh.*row.size = size;
+    if (is_last) {
+      meshes->push_back(mesh);
+    } else {
+      AddMeshes(pinned, axes.subspan(1), num_ranks / size, mesh, meshes);
     }
   }
+}
+
+// Meshes of all devices that respect the pinned axes, micro-batches unset.
+std::vector<Layout> EnumerateMeshes(const LayoutSpace& space) {
+  const std::vector<Axis> axes = ExecutableAxes();
+  std::vector<Layout> meshes;
+  AddMeshes(space.constraints, axes, space.num_devices,
+            {.precision = space.precision,
+             .gradient_reduction = space.gradient_reduction},
+            &meshes);
   return meshes;
 }
 
@@ -66,18 +84,17 @@ struct PinnedAxes {
 
 PinnedAxes DescribePinnedAxes(const LayoutConstraints& constraints) {
   PinnedAxes pinned;
-  const std::pair<const char*, std::optional<int32_t>> axes[] = {
-      {"pipeline", constraints.pipeline},
-      {"data", constraints.data},
-      {"tensor", constraints.tensor}};
   std::vector<std::string> factors, keys;
-  for (const auto& [name, size] : axes) {
+  for (const LayoutSize& row : LayoutSizes()) {
+    if (row.coordinate == nullptr || row.execution == Execution::kNone)
+      continue;
+    const std::optional<int32_t>& size = constraints.*row.pinned;
     if (!size.has_value()) {
       pinned.all = false;
       continue;
     }
-    factors.push_back(absl::StrCat(name, " ", *size));
-    keys.push_back(absl::StrCat("layout.", name));
+    factors.push_back(absl::StrCat(row.name, " ", *size));
+    keys.push_back(absl::StrCat("layout.", row.name));
     pinned.size *= *size;
   }
   pinned.product = absl::StrJoin(factors, " x ");
@@ -144,36 +161,21 @@ std::string NearestObstacle(const LayoutSpace& space) {
 
 // Every single pinned key that stands in the way alone, as a change to make.
 std::vector<std::string> ChangesOfOneKey(const LayoutSpace& space) {
-  struct Key {
-    const char* name;
-    std::optional<int32_t> LayoutConstraints::*pinned;
-    int32_t Layout::*chosen;
-  };
-  const Key keys[] = {
-      {"micro_batch", &LayoutConstraints::micro_batch, &Layout::micro_batch},
-      {"data", &LayoutConstraints::data, &Layout::data},
-      {"tensor", &LayoutConstraints::tensor, &Layout::tensor},
-      {"pipeline", &LayoutConstraints::pipeline, &Layout::pipeline},
-      {"context", &LayoutConstraints::context, &Layout::context},
-      {"expert", &LayoutConstraints::expert, &Layout::expert},
-      {"expert_tensor", &LayoutConstraints::expert_tensor,
-       &Layout::expert_tensor},
-      {"interleave", &LayoutConstraints::interleave, &Layout::interleave}};
   std::vector<std::string> changes;
-  for (const Key& key : keys) {
-    const std::optional<int32_t> pinned = space.constraints.*key.pinned;
+  for (const LayoutSize& row : LayoutSizes()) {
+    const std::optional<int32_t> pinned = space.constraints.*row.pinned;
     if (!pinned.has_value()) continue;
     LayoutSpace changed = space;
-    (changed.constraints.*key.pinned).reset();
+    (changed.constraints.*row.pinned).reset();
     const std::vector<Layout> layouts = EnumerateLayouts(changed);
     if (layouts.empty()) continue;
     const auto closest = std::min_element(
         layouts.begin(), layouts.end(), [&](const Layout& a, const Layout& b) {
-          return std::abs(a.*key.chosen - *pinned) <
-                 std::abs(b.*key.chosen - *pinned);
+          return std::abs(a.*row.size - *pinned) <
+                 std::abs(b.*row.size - *pinned);
         });
-    changes.push_back(absl::StrCat("set layout.", key.name, " to ",
-                                   (*closest).*key.chosen, " instead of ",
+    changes.push_back(absl::StrCat("set layout.", row.name, " to ",
+                                   (*closest).*row.size, " instead of ",
                                    *pinned));
   }
   return changes;

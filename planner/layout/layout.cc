@@ -16,30 +16,6 @@ int64_t LargestDivisorUpTo(int64_t value, int64_t limit) {
   return 1;
 }
 
-const char* PrecisionName(Precision precision) {
-  switch (precision) {
-    case Precision::kFloat32:
-      return "fp32";
-    case Precision::kBfloat16:
-      return "bf16";
-  }
-  CHECK(false) << "unknown precision " << static_cast<int>(precision);
-  return "";
-}
-
-Precision PrecisionOf(absl::string_view name) {
-  if (name == PrecisionName(Precision::kFloat32)) return Precision::kFloat32;
-  CHECK(name == "bf16" || name == "fp8" || name == "fp4")
-      << "unknown precision " << name;
-  return Precision::kBfloat16;
-}
-
-GemmFormat GemmFormatOf(absl::string_view name) {
-  if (name == "fp8") return GemmFormat::kFloat8;
-  if (name == "fp4") return GemmFormat::kFloat4;
-  return GemmFormat::kAsStored;
-}
-
 std::string RecomputeKey(const Layout& layout) {
   if (layout.recompute_by_stage.empty()) return RecomputeName(layout.recompute);
   return absl::StrJoin(layout.recompute_by_stage, ", ",
@@ -57,141 +33,40 @@ void SetRecompute(const StageRecomputes& stages, Layout* layout) {
   layout->recompute_by_stage = stages.by_stage;
 }
 
-const char* ScheduleName(Schedule schedule) {
-  switch (schedule) {
-    case Schedule::kOneForwardOneBackward:
-      return "1f1b";
-    case Schedule::kZeroBubble:
-      return "zero_bubble";
-    case Schedule::kInterleaved:
-      return "interleaved";
-    case Schedule::kListScheduled:
-      return "list";
-  }
-  CHECK(false) << "unknown schedule " << static_cast<int>(schedule);
-  return "";
+std::span<const ScheduleDescriptor> Schedules() {
+  static constexpr ScheduleDescriptor kSchedules[] = {
+      {Schedule::kOneForwardOneBackward, "1f1b", true},
+      {Schedule::kZeroBubble, "zero_bubble", true},
+      {Schedule::kInterleaved, "interleaved", false},
+      {Schedule::kListScheduled, "list", true},
+  };
+  return kSchedules;
 }
 
-const char* PrecisionName(const Layout& layout) {
-  switch (layout.gemm_format) {
-    case GemmFormat::kAsStored:
-      return PrecisionName(layout.precision);
-    case GemmFormat::kFloat8:
-      return "fp8";
-    case GemmFormat::kFloat4:
-      return "fp4";
+const ScheduleDescriptor& Describe(Schedule schedule) {
+  for (const ScheduleDescriptor& row : Schedules()) {
+    if (row.schedule == schedule) return row;
   }
-  CHECK(false) << "unknown format " << static_cast<int>(layout.gemm_format);
-  return "";
+  CHECK(false) << "unknown schedule " << static_cast<int>(schedule);
+  return Schedules().front();
 }
 
 Schedule ScheduleOf(absl::string_view name) {
-  for (const Schedule schedule :
-       {Schedule::kOneForwardOneBackward, Schedule::kZeroBubble,
-        Schedule::kInterleaved, Schedule::kListScheduled}) {
-    if (name == ScheduleName(schedule)) return schedule;
+  for (const ScheduleDescriptor& row : Schedules()) {
+    if (name == row.name) return row.schedule;
   }
   CHECK(false) << "unknown schedule " << name;
   return Schedule::kOneForwardOneBackward;
 }
 
-const char* GroupName(Group group) {
-  switch (group) {
-    case Group::kTensor:
-      return "tensor";
-    case Group::kData:
-      return "data";
-    case Group::kPipeline:
-      return "pipeline";
-    case Group::kWorld:
-      return "world";
-  }
-  CHECK(false) << "unknown group " << static_cast<int>(group);
-  return "";
+const char* ScheduleName(Schedule schedule) { return Describe(schedule).name; }
+
+const PrecisionRecipe& RecipeOf(const Layout& layout) {
+  return RecipeOf(layout.precision, layout.gemm_format);
 }
 
-MeshCoordinates CoordinatesOf(const Layout& layout, Rank rank) {
-  const int32_t index = ToInt(rank);
-  CHECK(index >= 0 && index < layout.num_ranks())
-      << "rank " << index << " of " << layout.num_ranks();
-  return {.pipeline = index / layout.tensor % layout.pipeline,
-          .data = index / layout.tensor / layout.pipeline,
-          .tensor = index % layout.tensor};
-}
-
-Rank RankOf(const Layout& layout, MeshCoordinates coordinates) {
-  return Rank{(coordinates.data * layout.pipeline + coordinates.pipeline) *
-                  layout.tensor +
-              coordinates.tensor};
-}
-
-std::vector<Rank> GroupMembers(const Layout& layout, Group group, Rank rank) {
-  MeshCoordinates member = CoordinatesOf(layout, rank);
-  const int32_t size = GroupSize(layout, group);
-  std::vector<Rank> members;
-  members.reserve(size);
-  for (int32_t i = 0; i < size; ++i) {
-    switch (group) {
-      case Group::kTensor:
-        member.tensor = i;
-        break;
-      case Group::kData:
-        member.data = i;
-        break;
-      case Group::kPipeline:
-        member.pipeline = i;
-        break;
-      case Group::kWorld:
-        member = CoordinatesOf(layout, Rank{i});
-        break;
-    }
-    members.push_back(RankOf(layout, member));
-  }
-  return members;
-}
-
-int32_t GroupSize(const Layout& layout, Group group) {
-  switch (group) {
-    case Group::kTensor:
-      return layout.tensor;
-    case Group::kData:
-      return layout.data;
-    case Group::kPipeline:
-      return layout.pipeline;
-    case Group::kWorld:
-      return layout.num_ranks();
-  }
-  CHECK(false) << "unknown group " << static_cast<int>(group);
-  return 0;
-}
-
-int32_t GroupIndex(const Layout& layout, Group group, Rank rank) {
-  const MeshCoordinates coordinates = CoordinatesOf(layout, rank);
-  switch (group) {
-    case Group::kTensor:
-      return coordinates.tensor;
-    case Group::kData:
-      return coordinates.data;
-    case Group::kPipeline:
-      return coordinates.pipeline;
-    case Group::kWorld:
-      return ToInt(rank);
-  }
-  CHECK(false) << "unknown group " << static_cast<int>(group);
-  return 0;
-}
-
-int32_t NumCommunicators(const Layout& layout, int32_t stage) {
-  int32_t count = 0;
-  bool has_world = layout.num_ranks() == 1;
-  for (const int32_t size : {layout.tensor, layout.data}) {
-    if (size == 1) continue;
-    ++count;
-    has_world |= size == layout.num_ranks();
-  }
-  if (stage > 0) count += 2;
-  if (stage < layout.pipeline - 1) count += 2;
-  return has_world ? count : count + 1;
+const char* PrecisionName(const Layout& layout) {
+  return RecipeOf(layout).name;
 }
 
 namespace {

@@ -5,30 +5,18 @@
 #define MILLRACE_PLANNER_LAYOUT_LAYOUT_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "base/ids.h"
+#include "planner/layout/mesh.h"
 #include "planner/layout/model.h"
+#include "planner/layout/numeric_format.h"
 #include "planner/layout/recompute.h"
 
 namespace millrace {
-
-// What forward and backward compute in. kBfloat16: activations and the weights
-// that GEMMs read are bf16, gradients of weights and the optimizer's state,
-// master weights among them, fp32.
-enum class Precision : uint8_t { kFloat32, kBfloat16 };
-const char* PrecisionName(Precision precision);  // "fp32", "bf16".
-// Of training.precision; "fp8" and "fp4" are kBfloat16 with a GemmFormat. Must
-// be one of these four.
-Precision PrecisionOf(absl::string_view name);
-
-// What matrix products read: activations and weights as they are stored, or
-// copies of them in 8 or 4 bits with scales. Only planned so far.
-enum class GemmFormat : uint8_t { kAsStored, kFloat8, kFloat4 };
-GemmFormat GemmFormatOf(absl::string_view name);  // As PrecisionOf.
 
 // The order of passes in a pipeline. kZeroBubble: one-forward-one-backward too,
 // but a stage puts off the weight gradients of as many micro-batches as there
@@ -36,15 +24,21 @@ GemmFormat GemmFormatOf(absl::string_view name);  // As PrecisionOf.
 // off fills the end; activations of all stages then live as long as those of
 // the first (Qi et al., "Zero Bubble Pipeline Parallelism", 2024, ZB-H1).
 // kInterleaved: stages hold `interleave` chunks of layers in turn (Narayanan et
-// al., 2021); only planned so far. kListScheduled: the order that list
-// scheduling makes of what passes cost (planner/pipeline/layout_order.h).
+// al., 2021). kListScheduled: the order that list scheduling makes of what
+// passes cost (planner/pipeline/layout_order.h).
 enum class Schedule : uint8_t {
   kOneForwardOneBackward,
   kZeroBubble,
   kInterleaved,
   kListScheduled,
 };
-// "1f1b", "zero_bubble", "interleaved", "list".
+struct ScheduleDescriptor {
+  Schedule schedule;
+  const char* name;  // "1f1b": the value of layout.schedule.
+  bool is_lowered;   // Whether planner/lower emits it. False: plan only.
+};
+std::span<const ScheduleDescriptor> Schedules();
+const ScheduleDescriptor& Describe(Schedule schedule);
 const char* ScheduleName(Schedule schedule);
 Schedule ScheduleOf(absl::string_view name);  // Must be one of these.
 
@@ -83,7 +77,6 @@ struct Layout {
   // on a rank (expert_tensor 1) or cut as the layer is (expert_tensor =
   // tensor). Experts are spread over the ranks of a stage that are left:
   // `expert` divides data x context x tensor / expert_tensor and adds no ranks.
-  // planner/job/executable.h says which of all these are only planned so far.
   int32_t context = 1;
   int32_t expert = 1;
   int32_t expert_tensor = 1;
@@ -121,40 +114,11 @@ struct Layout {
   bool rounds_gradients() const {
     return gradient_reduction == Precision::kBfloat16 && data * context > 1;
   }
-  int32_t num_ranks() const { return pipeline * data * tensor * context; }
+  int32_t num_ranks() const;  // The product of the axes that add ranks.
   // Sequences of one optimizer step over all replicas.
   int32_t global_batch() const { return micro_batch * num_microbatches * data; }
   friend bool operator==(const Layout&, const Layout&) = default;
 };
-
-// Where a rank sits in the mesh. Innermost axis first: tensor, pipeline, data,
-// so that neighbours in rank order share the fastest links.
-//   rank = (data * pipeline_size + pipeline) * tensor_size + tensor
-struct MeshCoordinates {
-  int32_t pipeline = 0;
-  int32_t data = 0;
-  int32_t tensor = 0;
-  friend bool operator==(const MeshCoordinates&,
-                         const MeshCoordinates&) = default;
-};
-
-// The sets of ranks that communicate. A group of kData holds the ranks that
-// differ in their data coordinate only, and so on; kPipeline orders the stages
-// of one column; kWorld holds every rank.
-enum class Group { kTensor, kData, kPipeline, kWorld };
-const char* GroupName(Group group);
-
-MeshCoordinates CoordinatesOf(const Layout& layout, Rank rank);
-Rank RankOf(const Layout& layout, MeshCoordinates coordinates);
-// Members in the order of their coordinate; contains `rank`.
-std::vector<Rank> GroupMembers(const Layout& layout, Group group, Rank rank);
-// Size of the group, and the rank's index in it.
-int32_t GroupSize(const Layout& layout, Group group);
-int32_t GroupIndex(const Layout& layout, Group group, Rank rank);
-
-// Communicators of a rank of this stage: one for each axis it shares, the world
-// unless it is one of these, and each transfer lane's.
-int32_t NumCommunicators(const Layout& layout, int32_t stage);
 
 // Layers [begin, end) of stage `stage`. The last stage, which also has the
 // head, takes as many as keep the slowest stage fastest, and never more than
@@ -187,7 +151,9 @@ std::string RecomputeKey(const Layout& layout);
 void SetRecompute(absl::string_view key, Layout* layout);
 void SetRecompute(const StageRecomputes& stages, Layout* layout);
 
-// What computing is called in jobs and plans: "fp32", "bf16", "fp8", "fp4".
+// The formats that the layout computes in, and their name in jobs and plans:
+// "fp32", "bf16", "fp8" or "fp4".
+const PrecisionRecipe& RecipeOf(const Layout& layout);
 const char* PrecisionName(const Layout& layout);
 
 // "pipeline 2 x data 1 x tensor 2, 8 micro-batches of 2, ZeRO 1, bf16", and

@@ -140,18 +140,11 @@ absl::Status ValidateRecompute(const Layout& layout) {
 
 absl::Status ValidateLayout(const ModelSpec& model, const Layout& layout,
                             int64_t global_batch) {
-  const struct {
-    absl::string_view axis;
-    int32_t size;
-  } sizes[] = {{"pipeline", layout.pipeline},
-               {"data", layout.data},
-               {"tensor", layout.tensor},
-               {"micro_batch", layout.micro_batch},
-               {"num_microbatches", layout.num_microbatches}};
-  for (const auto& [axis, size] : sizes) {
-    absl::Status status = RequireAtLeastOne(axis, size);
-    if (!status.ok()) return status;
+  for (const LayoutSize& row : LayoutSizes()) {
+    RETURN_IF_ERROR(RequireAtLeastOne(row.name, layout.*row.size));
   }
+  RETURN_IF_ERROR(
+      RequireAtLeastOne("num_microbatches", layout.num_microbatches));
   if (layout.zero < 0 || layout.zero > 3) {
     return absl::InvalidArgumentError(
         absl::StrCat("layout.zero is ", layout.zero, "; it must be 0 to 3"));

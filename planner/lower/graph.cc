@@ -146,7 +146,7 @@ Graph BuildPublishGraph(const ModelSpec& model, const Layout& layout,
                         int32_t stage) {
   GraphBuilder builder(model, layout, stage);
   builder.AddPersistentTensors(ProgramKind::kPublish);
-  if (layout.precision == Precision::kBfloat16) {
+  if (RecipeOf(layout).has_masters()) {
     builder.EmitTo(&builder.graph().prologue);
     EmitCastParameters(builder);
   }

@@ -44,7 +44,7 @@ void GraphBuilder::AddPersistentTensors(ProgramKind kind) {
   };
   const int64_t num_elements = graph_.parameters.num_elements;
   const int64_t num_moments = graph_.parameters.num_optimizer_elements;
-  const bool has_masters = layout_.precision == Precision::kBfloat16;
+  const bool has_masters = RecipeOf(layout_).has_masters();
   const Bucket& norms = graph_.parameters.buckets.back();
   CHECK(norms.name == "norms") << norms.name;
   const int64_t num_norms =

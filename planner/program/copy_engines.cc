@@ -39,11 +39,7 @@ bool LiesWithinHosts(const Layout& layout, OpKind kind,
                           : std::get<CollectiveAttributes>(attributes).group;
   if (GroupSize(layout, group) == 1) return true;
   // Ranks from a group's first to its last, with all that lie between.
-  int64_t span = layout.num_ranks();
-  if (group == Group::kTensor) span = layout.tensor;
-  if (group == Group::kPipeline) {
-    span = int64_t{layout.tensor} * layout.pipeline;
-  }
+  const int64_t span = GroupSize(layout, group) * GroupStride(layout, group);
   return ranks_per_host % span == 0;
 }
 

@@ -4,8 +4,8 @@
 // (worker/train/op_binders.h).
 //
 // To add a kind: a name in planner/program/ops.h, a row here, a binder for each
-// backend, and an op that planner/graph writes. A kind that can be planned but
-// not executed has no operands, no lane and no binder.
+// backend that the row names, and an op that planner/graph writes. A kind that
+// can be planned but not executed has no operands, no lane and no backend.
 
 #ifndef MILLRACE_PLANNER_PROGRAM_OP_TABLE_H_
 #define MILLRACE_PLANNER_PROGRAM_OP_TABLE_H_
@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "planner/layout/backends.h"
 #include "planner/layout/recompute.h"
 #include "planner/program/operand_spec.h"
 #include "planner/program/ops.h"
@@ -64,6 +65,9 @@ struct OpDescriptor {
   size_t attributes;  // kAttributesIndex of the type that the kind takes.
   PhaseSet phases;    // The phases of a step that have the kind.
   LaneRule lane = LaneRule::kCompute;
+  // The backends that have a binder for the kind. None: ops of the kind can be
+  // planned, but not run.
+  BackendSet backends = kAllBackends;
   // What the backward pass may recompute with it (planner/layout/recompute.h).
   Recompute recompute = Recompute::kNone;
   ProfileTable profile = ProfileTable::kBandwidth;

@@ -127,7 +127,7 @@ bool HasOperand(const OperandSpec& spec, const Layout& layout,
     case Presence::kOptional:
       return true;
     case Presence::kWithMasterWeights:
-      return layout.precision == Precision::kBfloat16;
+      return RecipeOf(layout).has_masters();
     case Presence::kWithKeptLogits:
       return std::get<VocabAttributes>(attributes).keeps_logits;
   }

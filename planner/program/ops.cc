@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/check.h"
 #include "planner/program/op_table.h"
 
 namespace millrace {
@@ -98,41 +97,14 @@ std::string ToString(const ExchangeAttributes& a) {
 
 }  // namespace
 
-int64_t DTypeBytes(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-    case DType::kInt32:
-      return 4;
-    case DType::kFloat64:
-      return 8;
-    case DType::kBfloat16:
-      return 2;
-  }
-  CHECK(false) << "unknown dtype " << static_cast<int>(dtype);
-  return 0;
-}
-
 DType ActivationType(Precision precision) {
-  return precision == Precision::kBfloat16 ? DType::kBfloat16 : DType::kFloat32;
+  return *Describe(RecipeOf(precision).activation).storage;
 }
 
 DType GemmOutputType(Precision precision, const GemmAttributes& gemm) {
-  return gemm.trans_a ? DType::kFloat32 : ActivationType(precision);
-}
-
-const char* DTypeName(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "f32";
-    case DType::kFloat64:
-      return "f64";
-    case DType::kInt32:
-      return "i32";
-    case DType::kBfloat16:
-      return "bf16";
-  }
-  CHECK(false) << "unknown dtype " << static_cast<int>(dtype);
-  return "";
+  const PrecisionRecipe& recipe = RecipeOf(precision);
+  return *Describe(gemm.trans_a ? recipe.weight_gradient : recipe.activation)
+              .storage;
 }
 
 const char* OpKindName(OpKind kind) { return Describe(kind).name; }

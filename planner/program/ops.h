@@ -19,11 +19,8 @@
 
 namespace millrace {
 
-enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16 };
-int64_t DTypeBytes(DType dtype);
 // Of activations and of the parameters that kernels read, but for norms.
 DType ActivationType(Precision precision);
-const char* DTypeName(DType dtype);
 
 // What each computes; its operands are in planner/program/op_table.cc.
 enum class OpKind : uint8_t {

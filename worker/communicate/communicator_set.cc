@@ -21,33 +21,25 @@ absl::StatusOr<std::unique_ptr<Communicator>> Make(
 absl::StatusOr<CommunicatorSet> CommunicatorSet::Create(
     const Layout& layout, Rank rank, CommunicatorFactory& factory) {
   CommunicatorSet set;
-  ASSIGN_OR_RETURN(set.tensor_,
-                   Make({.group = Group::kTensor}, layout, rank, factory));
-  ASSIGN_OR_RETURN(set.data_,
-                   Make({.group = Group::kData}, layout, rank, factory));
+  for (const Group group : CollectiveGroups()) {
+    ASSIGN_OR_RETURN(set.collectives_[group],
+                     Make({.group = group}, layout, rank, factory));
+  }
   ASSIGN_OR_RETURN(set.to_next_, Make({.group = Group::kPipeline, .channel = 0},
                                       layout, rank, factory));
   ASSIGN_OR_RETURN(
       set.to_previous_,
       Make({.group = Group::kPipeline, .channel = 1}, layout, rank, factory));
-  ASSIGN_OR_RETURN(set.world_,
+  ASSIGN_OR_RETURN(set.collectives_[Group::kWorld],
                    Make({.group = Group::kWorld}, layout, rank, factory));
   return set;
 }
 
 Communicator* CommunicatorSet::ForCollective(Group group) const {
-  switch (group) {
-    case Group::kTensor:
-      return tensor_.get();
-    case Group::kData:
-      return data_.get();
-    case Group::kWorld:
-      return world_.get();
-    case Group::kPipeline:
-      break;
-  }
-  CHECK(false) << "no collectives over the pipeline axis";
-  return nullptr;
+  const auto found = collectives_.find(group);
+  CHECK(found != collectives_.end())
+      << "no collectives over the group " << GroupName(group);
+  return found->second.get();
 }
 
 Communicator* CommunicatorSet::ForTransfer(Direction direction) const {
@@ -55,8 +47,10 @@ Communicator* CommunicatorSet::ForTransfer(Direction direction) const {
 }
 
 void CommunicatorSet::Abort() {
-  for (Communicator* communicator : {tensor_.get(), data_.get(), to_next_.get(),
-                                     to_previous_.get(), world_.get()}) {
+  for (const auto& [group, communicator] : collectives_) {
+    if (communicator != nullptr) communicator->Abort();
+  }
+  for (Communicator* communicator : {to_next_.get(), to_previous_.get()}) {
     if (communicator != nullptr) communicator->Abort();
   }
 }

@@ -4,6 +4,7 @@
 #ifndef MILLRACE_WORKER_COMMUNICATE_COMMUNICATOR_SET_H_
 #define MILLRACE_WORKER_COMMUNICATE_COMMUNICATOR_SET_H_
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -22,7 +23,7 @@ class CommunicatorSet {
   static absl::StatusOr<CommunicatorSet> Create(const Layout& layout, Rank rank,
                                                 CommunicatorFactory& factory);
 
-  // Null for a group of one.
+  // One of CollectiveGroups(), or the world. Null for a group of one.
   Communicator* ForCollective(Group group) const;
   // The communicator of the transfers that go `direction`. Null if there is one
   // stage.
@@ -32,11 +33,9 @@ class CommunicatorSet {
   void Abort();
 
  private:
-  std::unique_ptr<Communicator> tensor_;
-  std::unique_ptr<Communicator> data_;
+  std::map<Group, std::unique_ptr<Communicator>> collectives_;
   std::unique_ptr<Communicator> to_next_;
   std::unique_ptr<Communicator> to_previous_;
-  std::unique_ptr<Communicator> world_;
 };
 
 }  // namespace millrace

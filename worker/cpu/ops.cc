@@ -9,7 +9,7 @@
 namespace millrace {
 const CpuBinders& AllCpuBinders() {
   static const CpuBinders* const kBinders = [] {
-    auto* binders = new CpuBinders("cpu");
+    auto* binders = new CpuBinders("cpu", {"fp32"});
     RegisterLayerOps(*binders);
     RegisterVocabularyOps(*binders);
     RegisterStepOps(*binders);

@@ -16,6 +16,11 @@ absl::Status CheckBinding(const BoundKinds& bound,
 absl::Status CheckBindings(const BoundKinds& bound,
                            std::initializer_list<const Program*> programs) {
   for (const Program* program : programs) {
+    const PrecisionRecipe& recipe = RecipeOf(program->layout);
+    if (!bound.Has(recipe)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the ", bound.backend, " backend has no kernels for ", recipe.name));
+    }
     for (const Instruction& instruction : program->instructions) {
       RETURN_IF_ERROR(CheckBinding(bound, instruction));
     }

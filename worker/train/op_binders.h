@@ -1,18 +1,23 @@
-// Lets a backend say which op kinds it runs, by a binder for each. A binder
-// prepares an instruction: it finds operands, plans kernels and looks up peers.
-// Each file that calls kernels registers its binders in a function of its own,
-// and the backend calls these functions one by one.
+// Lets a backend say in which number formats it runs Programs, and which op
+// kinds, by a binder for each. A binder prepares an instruction: it finds
+// operands, plans kernels and looks up peers. Each file that calls kernels
+// registers its binders in a function of its own, and the backend calls these
+// functions one by one.
 
 #ifndef MILLRACE_WORKER_TRAIN_OP_BINDERS_H_
 #define MILLRACE_WORKER_TRAIN_OP_BINDERS_H_
 
+#include <algorithm>
 #include <array>
 #include <bitset>
 #include <initializer_list>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/check.h"
+#include "planner/layout/numeric_format.h"
 #include "planner/program/ops.h"
 #include "planner/program/program.h"
 
@@ -20,17 +25,24 @@ namespace millrace {
 
 struct BoundKinds {
   const char* backend;  // "cpu", for errors.
+  // The names of the recipes that the binders have kernels for
+  // (planner/layout/numeric_format.h).
+  std::vector<std::string> recipes;
   std::bitset<kNumOpKinds> kinds;
 
   bool Has(OpKind kind) const { return kinds[static_cast<size_t>(kind)]; }
+  bool Has(const PrecisionRecipe& recipe) const {
+    return std::find(recipes.begin(), recipes.end(), recipe.name) !=
+           recipes.end();
+  }
 };
 
 // InvalidArgument naming the backend, the op kind and the instruction if the
 // backend has no binder for it.
 absl::Status CheckBinding(const BoundKinds& bound,
                           const Instruction& instruction);
-// The same for the first such instruction. Call before memory is allocated or a
-// kernel is planned.
+// The same for the first such instruction, and for the number formats of the
+// Programs. Call before memory is allocated or a kernel is planned.
 absl::Status CheckBindings(const BoundKinds& bound,
                            std::initializer_list<const Program*> programs);
 
@@ -38,7 +50,8 @@ absl::Status CheckBindings(const BoundKinds& bound,
 template <typename Binder>
 class OpBinders {
  public:
-  explicit OpBinders(const char* backend) : bound_{.backend = backend} {}
+  OpBinders(const char* backend, std::vector<std::string> recipes)
+      : bound_{.backend = backend, .recipes = std::move(recipes)} {}
 
   // Once for each kind.
   void Bind(OpKind kind, Binder binder) {

@@ -1,5 +1,6 @@
 #include "planner/job/executable.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -7,6 +8,7 @@
 #include "planner/job/job_keys.h"
 #include "planner/lower/lower.h"
 #include "tests/planner/known_models.h"
+#include "tests/planner/planner_testing.h"
 
 namespace millrace {
 namespace {
@@ -59,6 +61,54 @@ TEST(CheckExecutableTest, NamesEveryKeyThatIsOnlyPlanned) {
   for (const auto& [key, value] : planned) {
     EXPECT_THAT(CheckExecutable(all).message(),
                 HasSubstr(absl::StrCat(key, " is ", value, ", workers")));
+  }
+}
+
+// Goal: the job has a key for every size of a layout, schedule and recipe, and
+// the documentation says of the right sizes that they are only planned. Method:
+// all rows of the tables.
+TEST(CheckExecutableTest, TablesAgreeWithKeys) {
+  for (const LayoutSize& row : LayoutSizes()) {
+    const JobKey* key = FindJobKey(absl::StrCat("layout.", row.name));
+    ASSERT_NE(key, nullptr) << row.name;
+    JobSpec job;
+    EXPECT_EQ(std::get<std::optional<int32_t>*>(key->field(job)),
+              &(job.layout.*row.pinned))
+        << row.name;
+    EXPECT_EQ(absl::StrContains(key->doc, "only planned so far"),
+              row.execution == Execution::kNone)
+        << row.name;
+  }
+  for (const ScheduleDescriptor& row : Schedules()) {
+    EXPECT_TRUE(IsChoice(*FindJobKey("layout.schedule"), row.name)) << row.name;
+    EXPECT_EQ(ScheduleOf(row.name), row.schedule);
+  }
+  for (const PrecisionRecipe& row : PrecisionRecipes()) {
+    EXPECT_TRUE(IsChoice(*FindJobKey("training.precision"), row.name))
+        << row.name;
+  }
+}
+
+// Goal: what the tables say of planner/lower is so. Method: a layout with each
+// size above one, and each schedule.
+TEST(CheckExecutableTest, TablesSayWhatIsLowered) {
+  const ModelSpec model = TestModel();
+  const auto lowers = [&](Layout layout) {
+    layout.num_microbatches = 4;
+    return BuildTrainingPrograms(model, layout).ok();
+  };
+  for (const LayoutSize& row : LayoutSizes()) {
+    Layout layout;
+    layout.*row.size = 2;
+    EXPECT_EQ(lowers(layout), row.execution != Execution::kNone) << row.name;
+  }
+  for (const ScheduleDescriptor& row : Schedules()) {
+    Layout layout{.pipeline = 2};
+    if (row.schedule == Schedule::kListScheduled) {
+      layout = ListScheduled(layout);
+    }
+    layout.schedule = row.schedule;
+    EXPECT_EQ(lowers(layout), row.is_lowered) << row.name;
   }
 }
 

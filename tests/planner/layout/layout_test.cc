@@ -25,29 +25,6 @@ ModelSpec SmallModel() {
           .sequence_length = 10};
 }
 
-// Goal: rank and coordinates are each other's inverse, and every group holds
-// its rank at its index. Method: all ranks of an odd-shaped mesh.
-TEST(MeshTest, RanksAndGroupsAgree) {
-  const Layout layout{.pipeline = 3, .data = 2, .tensor = 5};
-  std::set<int32_t> seen;
-  for (int32_t i = 0; i < layout.num_ranks(); ++i) {
-    const Rank rank{i};
-    EXPECT_EQ(RankOf(layout, CoordinatesOf(layout, rank)), rank);
-    for (Group group :
-         {Group::kTensor, Group::kData, Group::kPipeline, Group::kWorld}) {
-      const std::vector<Rank> members = GroupMembers(layout, group, rank);
-      ASSERT_EQ(members.size(), static_cast<size_t>(GroupSize(layout, group)));
-      EXPECT_EQ(members[GroupIndex(layout, group, rank)], rank)
-          << GroupName(group);
-    }
-    seen.insert(i);
-  }
-  EXPECT_THAT(GroupMembers(layout, Group::kPipeline, Rank{1}),
-              ElementsAre(Rank{1}, Rank{6}, Rank{11}));
-  EXPECT_THAT(GroupMembers(layout, Group::kData, Rank{1}),
-              ElementsAre(Rank{1}, Rank{16}));
-}
-
 // Goal: stages tile the layers; those before the last differ by one at most,
 // and the last never has more than another, nor fewer unless the head asks for
 // it. Method: sweep small counts, with a head of next to no work.
@@ -97,19 +74,6 @@ TEST(StageLayersTest, LeavesRoomForTheHead) {
   EXPECT_THAT(layers(), ElementsAre(8, 9, 9, 6));
   model.vocab_size *= 100;
   EXPECT_THAT(layers(), ElementsAre(10, 10, 11, 1));
-}
-
-// Goal: a rank has a communicator for each axis it shares, the world only where
-// no axis is the world, and one for each direction of each link.
-TEST(NumCommunicatorsTest, CountsAxesAndLanes) {
-  EXPECT_EQ(NumCommunicators({}, 0), 0);
-  EXPECT_EQ(NumCommunicators({.data = 4}, 0), 1);
-  EXPECT_EQ(NumCommunicators({.tensor = 4}, 0), 1);
-  EXPECT_EQ(NumCommunicators({.data = 2, .tensor = 2}, 0), 3);
-  const Layout stages{.pipeline = 3};
-  EXPECT_EQ(NumCommunicators(stages, 0), 3);
-  EXPECT_EQ(NumCommunicators(stages, 1), 5);
-  EXPECT_EQ(NumCommunicators(stages, 2), 3);
 }
 
 // Goal: an impossible layout is refused with the change that would help.

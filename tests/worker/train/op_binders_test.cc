@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/lower/lower.h"
+#include "planner/program/op_table.h"
 #include "tests/e2e/equivalence_job.h"
 #include "worker/cpu/ops.h"
 #include "worker/measure/single_op.h"
@@ -14,14 +15,32 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Goal: CPUs, which GPUs are compared with, run every op kind, and those that
-// they do not run are plan only. Method: all of the table.
-TEST(OpBindersTest, CpusBindEveryKindThatIsNotPlanOnly) {
+// Goal: the planner's tables say of CPUs what these have: binders for op kinds,
+// and kernels for number formats. Method: all rows of both tables.
+TEST(OpBindersTest, CpusRunWhatTheTablesSay) {
+  const BoundKinds& bound = AllCpuBinders().bound();
   for (int i = 0; i < kNumOpKinds; ++i) {
     const auto kind = static_cast<OpKind>(i);
-    EXPECT_EQ(AllCpuBinders().bound().Has(kind), !IsPlanOnly(kind))
+    EXPECT_EQ(bound.Has(kind), Describe(kind).backends.Has(Backend::kCpu))
         << OpKindName(kind);
   }
+  for (const PrecisionRecipe& recipe : PrecisionRecipes()) {
+    EXPECT_EQ(bound.Has(recipe), recipe.backends.Has(Backend::kCpu))
+        << recipe.name;
+  }
+}
+
+// Goal: a Program in formats that a backend has no kernels for is refused, not
+// misread. Method: a bf16 Program on CPUs.
+TEST(OpBindersTest, FormatsWithoutKernelsAreNamed) {
+  const Program program =
+      SingleOpProgram(Precision::kBfloat16, OpKind::kSwigluForward,
+                      ElementwiseAttributes{.rows = 4, .cols = 8}, 1, 0);
+  const absl::Status status =
+      CheckBindings(AllCpuBinders().bound(), {&program});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("the cpu backend has no kernels for bf16"));
 }
 
 // Goal: a missing binder is an error at start that names kind and backend.
@@ -30,7 +49,7 @@ TEST(OpBindersTest, MissingOnesAreNamed) {
   const Program program =
       SingleOpProgram(Precision::kFloat32, OpKind::kSwigluForward,
                       ElementwiseAttributes{.rows = 4, .cols = 8}, 1, 0);
-  OpBinders<int> binders("made-up");
+  OpBinders<int> binders("made-up", {"fp32"});
   binders.Bind(OpKind::kSwigluBackward, 7);
   const absl::Status status = CheckBindings(binders.bound(), {&program});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

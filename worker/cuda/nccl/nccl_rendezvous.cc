@@ -77,13 +77,15 @@ Group ServingGroup(const Layout& layout, Group group) {
 
 std::vector<NcclMembership> NcclMembershipsOf(const Layout& layout, Rank rank) {
   std::vector<NcclMembership> memberships;
-  for (const Group group : {Group::kTensor, Group::kData, Group::kWorld}) {
-    if (GroupSize(layout, group) == 1) continue;
-    if (ServingGroup(layout, group) != group) continue;
+  const auto add = [&](Group group) {
+    if (GroupSize(layout, group) == 1) return;
+    if (ServingGroup(layout, group) != group) return;
     memberships.push_back({.group = group,
                            .members = GroupMembers(layout, group, rank),
                            .index = GroupIndex(layout, group, rank)});
-  }
+  };
+  for (const Group group : CollectiveGroups()) add(group);
+  add(Group::kWorld);
   for (const Lane lane : {Lane::kSendNext, Lane::kReceivePrevious,
                           Lane::kSendPrevious, Lane::kReceiveNext}) {
     std::optional<NcclMembership> membership =

@@ -23,7 +23,7 @@ absl::StatusOr<void*> RoomIn(const CudaOpContext& context, const Buffer& buffer,
 
 const CudaBinders& AllCudaBinders() {
   static const CudaBinders* const kBinders = [] {
-    auto* binders = new CudaBinders("cuda");
+    auto* binders = new CudaBinders("cuda", {"fp32", "bf16"});
     RegisterCudaLayerOps(*binders);
     RegisterCudaAttentionOps(*binders);
     RegisterCudaVocabularyOps(*binders);

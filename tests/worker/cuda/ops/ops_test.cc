@@ -19,12 +19,14 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/status.h"
+#include "planner/program/op_table.h"
 #include "tests/kernels/gpu_testing.h"
 #include "tests/worker/cuda/ops/op_cases.h"
 #include "tests/worker/cuda/ops/op_comparison.h"
 #include "tests/worker/cuda/ops/op_operands.h"
 #include "worker/cuda/device/op.h"
 #include "worker/cuda/ops/kernel_cache.h"
+#include "worker/cuda/ops/ops.h"
 
 namespace millrace {
 namespace {
@@ -405,6 +407,21 @@ INSTANTIATE_TEST_SUITE_P(Precisions, CudaOpsTest,
                          [](const testing::TestParamInfo<Precision>& info) {
                            return std::string(PrecisionName(info.param));
                          });
+
+// Goal: the planner's tables say of GPUs what these have: binders for op kinds,
+// and kernels for number formats. Method: all rows of both tables.
+TEST(CudaBindersTest, GpusRunWhatTheTablesSay) {
+  const BoundKinds& bound = AllCudaBinders().bound();
+  for (int i = 0; i < kNumOpKinds; ++i) {
+    const auto kind = static_cast<OpKind>(i);
+    EXPECT_EQ(bound.Has(kind), Describe(kind).backends.Has(Backend::kCuda))
+        << OpKindName(kind);
+  }
+  for (const PrecisionRecipe& recipe : PrecisionRecipes()) {
+    EXPECT_EQ(bound.Has(recipe), recipe.backends.Has(Backend::kCuda))
+        << recipe.name;
+  }
+}
 
 // Goal: an operand too small for its kernel, and more documents than the step's
 // inputs hold, are refused when the op is bound, with the instruction's name.

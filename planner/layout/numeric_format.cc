@@ -1,0 +1,124 @@
+#include "planner/layout/numeric_format.h"
+
+#include <iterator>
+
+#include "base/check.h"
+
+namespace millrace {
+namespace {
+
+struct DTypeRow {
+  DType dtype;
+  const char* name;
+  int64_t bytes;
+};
+constexpr DTypeRow kDTypes[] = {
+    {DType::kFloat32, "f32", 4},
+    {DType::kFloat64, "f64", 8},
+    {DType::kInt32, "i32", 4},
+    {DType::kBfloat16, "bf16", 2},
+};
+
+using enum FormatId;
+
+// Scales of 8 bits are those of MXFP8, of 4 bits those of NVFP4.
+constexpr NumericFormat kFormats[] = {
+    {kFloat32, 4, DType::kFloat32, kFloat32},
+    {kBfloat16, 2, DType::kBfloat16, kFloat32},
+    {kFloat8, 1, std::nullopt, kFloat32, {.rows = 1, .cols = 32, .bytes = 1}},
+    {kFloat4, 0.5, std::nullopt, kFloat32, {.rows = 1, .cols = 16, .bytes = 1}},
+};
+
+constexpr PrecisionRecipe kRecipes[] = {
+    {.name = "fp32",
+     .precision = Precision::kFloat32,
+     .gemm_format = GemmFormat::kAsStored,
+     .activation = kFloat32,
+     .weight = kFloat32,
+     .product = kFloat32,
+     .backends = kAllBackends},
+    {.name = "bf16",
+     .precision = Precision::kBfloat16,
+     .gemm_format = GemmFormat::kAsStored,
+     .activation = kBfloat16,
+     .weight = kBfloat16,
+     .product = kBfloat16,
+     .backends = {Backend::kCuda}},
+    {.name = "fp8",
+     .precision = Precision::kBfloat16,
+     .gemm_format = GemmFormat::kFloat8,
+     .activation = kBfloat16,
+     .weight = kBfloat16,
+     .product = kFloat8},
+    {.name = "fp4",
+     .precision = Precision::kBfloat16,
+     .gemm_format = GemmFormat::kFloat4,
+     .activation = kBfloat16,
+     .weight = kBfloat16,
+     .product = kFloat4},
+};
+
+template <typename Id, typename Row, size_t kSize>
+constexpr bool AreInOrder(const Row (&rows)[kSize], Id Row::*id) {
+  for (size_t i = 0; i < kSize; ++i) {
+    if (static_cast<size_t>(rows[i].*id) != i) return false;
+  }
+  return true;
+}
+static_assert(AreInOrder(kDTypes, &DTypeRow::dtype));
+static_assert(AreInOrder(kFormats, &NumericFormat::id));
+
+const DTypeRow& RowOf(DType dtype) {
+  const auto index = static_cast<size_t>(dtype);
+  CHECK(index < std::size(kDTypes)) << "unknown dtype " << index;
+  return kDTypes[index];
+}
+
+}  // namespace
+
+int64_t DTypeBytes(DType dtype) { return RowOf(dtype).bytes; }
+
+const char* DTypeName(DType dtype) { return RowOf(dtype).name; }
+
+const NumericFormat& Describe(FormatId id) {
+  return kFormats[static_cast<size_t>(id)];
+}
+
+std::span<const PrecisionRecipe> PrecisionRecipes() { return kRecipes; }
+
+const PrecisionRecipe& RecipeOf(Precision precision, GemmFormat format) {
+  for (const PrecisionRecipe& recipe : kRecipes) {
+    if (recipe.gemm_format == format &&
+        (format != GemmFormat::kAsStored || recipe.precision == precision)) {
+      return recipe;
+    }
+  }
+  CHECK(false) << "unknown precision " << static_cast<int>(precision)
+               << " or format " << static_cast<int>(format);
+  return kRecipes[0];
+}
+
+const PrecisionRecipe* FindRecipe(absl::string_view name) {
+  for (const PrecisionRecipe& recipe : kRecipes) {
+    if (name == recipe.name) return &recipe;
+  }
+  return nullptr;
+}
+
+const char* PrecisionName(Precision precision) {
+  return RecipeOf(precision).name;
+}
+
+Precision PrecisionOf(absl::string_view name) {
+  const PrecisionRecipe* recipe = FindRecipe(name);
+  CHECK(recipe != nullptr) << "unknown precision " << name;
+  return recipe->precision;
+}
+
+GemmFormat GemmFormatOf(absl::string_view name) {
+  const PrecisionRecipe* recipe = FindRecipe(name);
+  CHECK(recipe != nullptr) << "unknown precision " << name;
+  return recipe->gemm_format;
+}
+
+}  // namespace millrace

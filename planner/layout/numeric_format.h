@@ -1,0 +1,89 @@
+// Number formats, and the recipes that say which of them a training uses where,
+// as two tables.
+//
+// To add a format: a name in FormatId and a row in numeric_format.cc; where
+// tensors of Programs hold it, also a DType. To add a recipe, such as 8-bit
+// products with one scale a tensor or a 128 x 128 block: a row in the same
+// file.
+
+#ifndef MILLRACE_PLANNER_LAYOUT_NUMERIC_FORMAT_H_
+#define MILLRACE_PLANNER_LAYOUT_NUMERIC_FORMAT_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "absl/strings/string_view.h"
+#include "planner/layout/backends.h"
+
+namespace millrace {
+
+// What an element of a Program's tensor is.
+enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16 };
+int64_t DTypeBytes(DType dtype);
+const char* DTypeName(DType dtype);  // "f32".
+
+enum class FormatId : uint8_t { kFloat32, kBfloat16, kFloat8, kFloat4 };
+
+// The elements that share a scale: a block of a matrix.
+struct ScaleBlock {
+  int32_t rows = 0;  // 0 x 0: no scales, or one for the whole tensor.
+  int32_t cols = 0;
+  double bytes = 0;  // Bytes of one scale.
+};
+
+struct NumericFormat {
+  FormatId id;
+  double bytes;  // Bytes of one element, without its scale.
+  // The element type of a Program's tensors. Absent: no Program has such
+  // tensors yet.
+  std::optional<DType> storage;
+  FormatId accumulate;  // What products of such numbers add up in.
+  ScaleBlock scale = {};
+
+  // Bytes of one element with its part of a scale.
+  constexpr double stored_bytes() const {
+    return scale.rows == 0 ? bytes
+                           : bytes + scale.bytes / (scale.rows * scale.cols);
+  }
+};
+const NumericFormat& Describe(FormatId id);
+
+// What tensors are stored in: the first half of a recipe's name in a Layout.
+// ops.h says which tensors stay fp32 under kBfloat16.
+enum class Precision : uint8_t { kFloat32, kBfloat16 };
+// What matrix products read: activations and weights as they are stored, or
+// copies of them in 8 or 4 bits with scales. The second half of the name.
+enum class GemmFormat : uint8_t { kAsStored, kFloat8, kFloat4 };
+
+// Which role has which format.
+struct PrecisionRecipe {
+  const char* name;  // The value of training.precision: "fp8".
+  Precision precision;
+  GemmFormat gemm_format;
+  FormatId activation;  // Activations and their gradients, sent ones as well.
+  FormatId weight;      // The weights that kernels read. Norms' are fp32.
+  FormatId product;     // What matrix products read.
+  // Moments and the weights that the optimizer updates.
+  FormatId state = FormatId::kFloat32;
+  FormatId weight_gradient = FormatId::kFloat32;
+  BackendSet backends = kNoBackend;  // Those with kernels. None: plan only.
+
+  // Whether the optimizer updates master weights, of which kernels read copies.
+  constexpr bool has_masters() const { return weight != state; }
+};
+std::span<const PrecisionRecipe> PrecisionRecipes();
+// A GemmFormat other than kAsStored has one recipe, whatever `precision` is.
+const PrecisionRecipe& RecipeOf(Precision precision,
+                                GemmFormat format = GemmFormat::kAsStored);
+// Null if no recipe has the name.
+const PrecisionRecipe* FindRecipe(absl::string_view name);
+
+const char* PrecisionName(Precision precision);  // "fp32", "bf16".
+// The two halves of the recipe with the name. There must be one.
+Precision PrecisionOf(absl::string_view name);
+GemmFormat GemmFormatOf(absl::string_view name);
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_LAYOUT_NUMERIC_FORMAT_H_
