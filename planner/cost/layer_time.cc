@@ -13,13 +13,23 @@ namespace {
 // reach in the measurements that vTrain's table adds up; fitted to half of it.
 constexpr double kShortCollectiveRate = 0.44;
 
+Mesh MeshOf(const Layout& layout, const Implementation& implementation) {
+  return MeshOf(layout, implementation.pipeline_outermost
+                            ? AxisOrder::kPipelineOutermost
+                            : AxisOrder::kPipelineInsideData);
+}
+
+GroupPlacement::Axis Along(const Mesh& mesh, Axis axis) {
+  return {.size = mesh.size(axis), .stride = mesh.stride(axis)};
+}
+
 // The ranks beside one another that experts are spread over before the data
 // axis: tensor (if experts are whole) and context.
 GroupPlacement::Axis NearExpertAxis(const Layout& layout) {
-  if (layout.expert_tensor > 1) {
-    return {.size = layout.context, .stride = layout.tensor};
-  }
-  return {.size = int64_t{layout.tensor} * layout.context, .stride = 1};
+  const Mesh mesh = MeshOf(layout);
+  const int64_t stride = mesh.stride(Axis::kExpert);
+  const int64_t end = mesh.size(Axis::kContext) * mesh.stride(Axis::kContext);
+  return {.size = end / stride, .stride = stride};
 }
 
 WorkPhase WorkPhaseOf(Phase phase) {
@@ -196,28 +206,23 @@ class OpPricing {
 }  // namespace
 
 GroupPlacement TensorGroup(const Layout& layout) {
-  return {.inner = {.size = layout.tensor, .stride = 1}, .outer = {}};
+  return {.inner = Along(MeshOf(layout), Axis::kTensor), .outer = {}};
 }
 
 GroupPlacement ContextGroup(const Layout& layout) {
-  return {.inner = {.size = layout.context, .stride = layout.tensor},
-          .outer = {}};
+  return {.inner = Along(MeshOf(layout), Axis::kContext), .outer = {}};
 }
 
 int64_t PipelineStride(const Layout& layout,
                        const Implementation& implementation) {
-  const int64_t inside = int64_t{layout.tensor} * layout.context;
-  return implementation.pipeline_outermost ? inside * layout.data : inside;
+  return MeshOf(layout, implementation).stride(Axis::kPipeline);
 }
 
 GroupPlacement ReplicaGroup(const Layout& layout,
                             const Implementation& implementation) {
-  const int64_t inside = int64_t{layout.tensor} * layout.context;
-  return {.inner = {.size = layout.context, .stride = layout.tensor},
-          .outer = {.size = layout.data,
-                    .stride = implementation.pipeline_outermost
-                                  ? inside
-                                  : inside * layout.pipeline},
+  const Mesh mesh = MeshOf(layout, implementation);
+  return {.inner = Along(mesh, Axis::kContext),
+          .outer = Along(mesh, Axis::kData),
           .relays_to_ports = implementation.relays_to_ports};
 }
 

@@ -16,9 +16,8 @@
 
 namespace millrace {
 
-// The groups of a rank, by the order of the axes: tensor, context, pipeline,
-// data, innermost first, or with Implementation::pipeline_outermost tensor,
-// context, data, pipeline.
+// The groups of a rank in the mesh (planner/layout/mesh.h), whose order is
+// AxisOrder::kPipelineOutermost with Implementation::pipeline_outermost.
 GroupPlacement TensorGroup(const Layout& layout);
 GroupPlacement ContextGroup(const Layout& layout);
 // As CommAxis::kExpert says; where `expert` and the near axes do not divide one

@@ -132,18 +132,6 @@ absl::Status ValidateInterleave(const ModelSpec& model, const Layout& layout) {
 
 absl::Status ValidatePlannedLayout(const ModelSpec& model, const Layout& layout,
                                    int64_t global_batch) {
-  const struct {
-    const char* axis;
-    int32_t size;
-  } sizes[] = {{"context", layout.context},
-               {"expert", layout.expert},
-               {"expert_tensor", layout.expert_tensor},
-               {"interleave", layout.interleave}};
-  for (const auto& [axis, size] : sizes) {
-    if (size >= 1) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("layout.", axis, " is ", size, "; it must be at least 1"));
-  }
   RETURN_IF_ERROR(ValidateLayout(model, layout, global_batch));
   RETURN_IF_ERROR(ValidateContext(model, layout));
   RETURN_IF_ERROR(ValidateExpert(model, layout));

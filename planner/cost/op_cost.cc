@@ -46,13 +46,6 @@ std::optional<OpKind> OpKindOf(CommKind kind) {
   return std::nullopt;
 }
 
-// Between ranks of the group that are next to each other.
-int64_t StrideOf(const Layout& layout, Group group) {
-  if (group == Group::kPipeline) return layout.tensor;
-  if (group == Group::kData) return int64_t{layout.tensor} * layout.pipeline;
-  return 1;
-}
-
 HardwareProfile Sorted(HardwareProfile profile) {
   std::sort(profile.bandwidth.begin(), profile.bandwidth.end(),
             [](const BandwidthTime& a, const BandwidthTime& b) {
@@ -114,7 +107,7 @@ bool CostModel::IsPricedByRow(const Layout& layout, OpKind kind,
   if (IsTransfer(kind)) return WereMeasured(layout.pipeline, layout.tensor);
   if (!IsCollective(kind)) return true;
   const Group group = std::get<CollectiveAttributes>(attributes).group;
-  return WereMeasured(GroupSize(layout, group), StrideOf(layout, group));
+  return WereMeasured(GroupSize(layout, group), GroupStride(layout, group));
 }
 
 bool CostModel::IsByCopyEngines(const Layout& layout, OpKind kind,
@@ -130,7 +123,7 @@ double CostModel::CollectiveOpSeconds(
     const CollectiveAttributes& collective) const {
   const int32_t size = GroupSize(layout, collective.group);
   const double bytes = WorkOf(layout, kind, collective).bytes;
-  const int64_t stride = StrideOf(layout, collective.group);
+  const int64_t stride = GroupStride(layout, collective.group);
   if (WereMeasured(size, stride)) {
     return measured_->CommunicationSeconds(
         kind, size, bytes, IsByCopyEngines(layout, kind, collective));

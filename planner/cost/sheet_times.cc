@@ -105,18 +105,6 @@ double RoundedUp(double value) {
   return whole < value ? whole + 1 : whole;
 }
 
-double BytesOf(GemmFormat format) {
-  switch (format) {
-    case GemmFormat::kAsStored:
-      return 2;
-    case GemmFormat::kFloat8:
-      return 1;
-    case GemmFormat::kFloat4:
-      return 0.5;
-  }
-  return 2;
-}
-
 // The share that products reach of the rate of those whose rows all start at
 // 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide, on
 // alignment), where `elements` of 2 bytes are a row. Fitted to the heads of
@@ -203,7 +191,9 @@ double SheetTimes::GemmSeconds(const GemmWork& work, GemmFormat format) const {
     compute = std::min(
         compute, even + (tiles / processors + 2) * constants_.gemm_tile_s);
   }
-  const double bytes = count * (BytesOf(format) * (m * k + k * n) +
+  const double element_bytes =
+      Describe(RecipeOf(Precision::kBfloat16, format).product).bytes;
+  const double bytes = count * (element_bytes * (m * k + k * n) +
                                 (is_weight_gradient ? 4 : 2) * m * n);
   return std::max(compute, MemorySeconds(bytes));
 }

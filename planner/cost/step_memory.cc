@@ -28,9 +28,8 @@ double SliceOf(const Layout& layout, const RankParameters& parameters) {
 
 int32_t NumAxes(const Layout& layout) {
   int32_t axes = 0;
-  for (const int32_t size : {layout.tensor, layout.context, layout.data,
-                             layout.expert, layout.pipeline}) {
-    if (size > 1) ++axes;
+  for (const LayoutSize& row : LayoutSizes()) {
+    if (row.axis.has_value() && layout.*row.size > 1) ++axes;
   }
   return axes;
 }
@@ -91,7 +90,7 @@ StepMemory MemoryOfBuckets(const Layout& layout,
   // fp32 weights are their own masters.
   const double optimizer_bytes =
       implementation.optimizer_bytes -
-      (layout.precision == Precision::kFloat32 ? kFp32Bytes : 0);
+      (RecipeOf(layout).has_masters() ? 0 : kFp32Bytes);
   StepMemory memory;
   memory.parameters = Bytes(weight_bytes * (layout.zero >= 3 ? slice : all));
   memory.gradients =
