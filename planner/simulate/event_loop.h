@@ -39,14 +39,14 @@ struct StepOp {
   OpResource resource = OpResource::kCompute;
   // Of compute: it holds every processor until it ends (OverlapFactors::waits).
   bool fills_device = false;
-  // Of compute: how many times as long it takes beside communication by
-  // kernels; 0: OverlapFactors::compute.
-  double slowdown = 0;
-  // Of compute: the share of its time in which it slows communication. A pass
-  // communicates itself for the rest.
-  double busy_share = 1;
   // Of copy engines: a kernel ends it, which has to wait for processors.
   bool ends_by_kernel = false;
+  // Of compute: how many times as long it takes beside communication by
+  // kernels; 0: OverlapFactors::compute.
+  float slowdown = 0;
+  // Of compute: the share of its time in which it slows communication. A pass
+  // communicates itself for the rest.
+  float busy_share = 1;
 };
 
 // Lanes are in order because each op waits for the one before on its lane. Ops

@@ -36,6 +36,11 @@ class Builder {
     RETURN_IF_ERROR(CheckStep());
     const size_t num_passes =
         step_.costs.chunks.size() * step_.costs.num_microbatches;
+    // Passes both ways and their transfers.
+    const size_t num_ops = 4 * num_passes;
+    ops_.reserve(num_ops);
+    what_.reserve(num_ops);
+    waits_.reserve(num_ops);
     forward_.assign(num_passes, -1);
     backward_.assign(num_passes, -1);
     arrival_.assign(num_passes, -1);
@@ -135,6 +140,7 @@ class Builder {
         std::count_if(last_of_chunk.begin(), last_of_chunk.end(),
                       [](int32_t place) { return place >= 0; }));
     std::vector<Part> parts;
+    parts.reserve(passes.size());
     for (size_t i = 0; i < passes.size(); ++i) {
       const ChunkPass& pass = passes[i];
       const auto place = static_cast<int32_t>(i);
@@ -279,8 +285,8 @@ class Builder {
     if (!step_.parts.empty()) {
       const KindParts& kind =
           step_.parts[pass.chunk_idx].by_kind[static_cast<size_t>(pass.kind)];
-      op.slowdown = kind.slowdown;
-      op.busy_share = kind.busy_share;
+      op.slowdown = static_cast<float>(kind.slowdown);
+      op.busy_share = static_cast<float>(kind.busy_share);
     }
     const int32_t id =
         Add(op, {.kind = EventKindOf(pass.kind),
