@@ -20,7 +20,7 @@ struct CaseOptions {
   // A count, as "64"; empty: what DevicesFromOf() says.
   std::string devices;
   std::string profile_name;  // Empty: FindProfileFor's choice.
-  bool plan_only = false;  // As PlanningCase::allows_plan_only.
+  bool plan_only = false;    // As PlanningCase::allows_plan_only.
 };
 
 // The source of the number of devices. kJob: one agent has so many

@@ -181,13 +181,13 @@ std::string Choice(const JobSpec& job, const HardwareProfile& profile,
 }
 
 std::string SearchText(const Plan& plan) {
-  std::string text = absl::StrCat(
-      plan.layouts_considered,
-      plan.layouts_considered == 1 ? " layout" : " layouts",
-      plan.prediction.model == PriceModel::kClosedForm
-          ? ", by the closed form: too many passes to simulate"
-          : ", the best simulated",
-      ", ", FormatSeconds(plan.search_seconds));
+  std::string text =
+      absl::StrCat(plan.layouts_considered,
+                   plan.layouts_considered == 1 ? " layout" : " layouts",
+                   plan.prediction.model == PriceModel::kClosedForm
+                       ? ", by the closed form: too many passes to simulate"
+                       : ", the best simulated",
+                   ", ", FormatSeconds(plan.search_seconds));
   if (plan.optimality_gap == 0) {
     absl::StrAppend(&text, "; none is faster by the closed form");
   } else if (plan.optimality_gap.has_value()) {

@@ -100,7 +100,7 @@ bool DifferInMicroBatch(Layout a, const Layout& b) {
 class BranchAndBound {
  public:
   BranchAndBound(const LayoutTree& tree, int64_t memory_limit,
-                const SearchLimits& limits, LayoutEvaluator& evaluator)
+                 const SearchLimits& limits, LayoutEvaluator& evaluator)
       : tree_(tree),
         memory_limit_(memory_limit),
         limits_(limits),
@@ -172,8 +172,7 @@ class BranchAndBound {
 
   // Passes of a step over all replicas.
   double PassesPerStep(const Layout& layout) const {
-    return static_cast<double>(tree_.space().global_batch) /
-           layout.micro_batch;
+    return static_cast<double>(tree_.space().global_batch) / layout.micro_batch;
   }
 
   void PushMeshes(const Layout& sharding) {
@@ -279,8 +278,7 @@ class BranchAndBound {
 
 }  // namespace
 
-FastestLayouts FindFastestLayouts(const LayoutTree& tree,
-                                  int64_t memory_limit,
+FastestLayouts FindFastestLayouts(const LayoutTree& tree, int64_t memory_limit,
                                   const SearchLimits& limits,
                                   LayoutEvaluator& evaluator) {
   return BranchAndBound(tree, memory_limit, limits, evaluator).Run();

@@ -83,8 +83,7 @@ struct FastestLayouts {
 //
 // Deterministic. Of layouts that take equally long the simpler comes first:
 // fewer shards of all kinds, less sharded over replicas, less computed again.
-FastestLayouts FindFastestLayouts(const LayoutTree& tree,
-                                  int64_t memory_limit,
+FastestLayouts FindFastestLayouts(const LayoutTree& tree, int64_t memory_limit,
                                   const SearchLimits& limits,
                                   LayoutEvaluator& evaluator);
 

@@ -115,8 +115,8 @@ int64_t StepEvaluator::LeastMemory(const Layout& layout) {
 
 int64_t StepEvaluator::ShardingMemoryFloor(const Layout& sharding) {
   // As if stages and replicas could both have all devices.
-  const int64_t groups = tree_.space().num_devices /
-                         (int64_t{sharding.tensor} * sharding.context);
+  const int64_t groups =
+      tree_.space().num_devices / (int64_t{sharding.tensor} * sharding.context);
   Layout smallest = sharding;
   smallest.pipeline =
       static_cast<int32_t>(std::min(groups, tree_.space().model.num_layers));

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "planner/cost/closed_form.h"
-#include "planner/search/layout_tree.h"
 #include "planner/search/branch_and_bound.h"
+#include "planner/search/layout_tree.h"
 
 namespace millrace {
 

@@ -32,19 +32,18 @@ std::vector<Finalist> ClosedFormFinalists::Find(double lowered_share) {
   } else if (!scope_.has_plan_only) {
     limits.num_kept = kSearchBudget.executable_finalists;
   }
-  const FastestLayouts found =
-      FindIn(scope_.all, scope_.has_plan_only ? memory_limit_ : executable_limit,
-             limits, model_);
+  const FastestLayouts found = FindIn(
+      scope_.all, scope_.has_plan_only ? memory_limit_ : executable_limit,
+      limits, model_);
   std::vector<Finalist> finalists;
   if (found.best.empty()) return finalists;
   for (const RankedLayout& ranked : found.best) {
     finalists.push_back(FinalistOf(ranked, false));
   }
   optimality_gap_ = found.optimality_gap;
-  slowest_kept_s_ =
-      found.best.size() < static_cast<size_t>(limits.num_kept)
-          ? std::numeric_limits<double>::infinity()
-          : found.best.back().prediction.time.step_time_s();
+  slowest_kept_s_ = found.best.size() < static_cast<size_t>(limits.num_kept)
+                        ? std::numeric_limits<double>::infinity()
+                        : found.best.back().prediction.time.step_time_s();
   if (scope_.has_plan_only) {
     if (scope_.simulates) AddOutermost(found, &finalists);
     AddExecutable(executable_limit, &finalists);
@@ -151,10 +150,9 @@ Finalist ClosedFormFinalists::FinalistOf(const RankedLayout& ranked,
 
 bool ClosedFormFinalists::AddUnlessKnown(
     const RankedLayout& ranked, std::vector<Finalist>* finalists) const {
-  const bool is_known =
-      absl::c_any_of(*finalists, [&](const Finalist& known) {
-        return !known.pipeline_outermost && known.layout == ranked.layout;
-      });
+  const bool is_known = absl::c_any_of(*finalists, [&](const Finalist& known) {
+    return !known.pipeline_outermost && known.layout == ranked.layout;
+  });
   if (!is_known) finalists->push_back(FinalistOf(ranked, false));
   return !is_known;
 }

@@ -81,12 +81,12 @@ absl::Status InstructionFinalists::PriceAll(std::vector<Finalist>* finalists) {
       continue;
     }
     // Its turn comes when the closed form says so.
-    const auto later = std::find_if(
-        finalists->begin() + static_cast<std::ptrdiff_t>(i) + 1,
-        finalists->end(), [&](const Finalist& other) {
-          return other.closed_form.step_time_s >
-                 fitted->closed_form.step_time_s;
-        });
+    const auto later =
+        std::find_if(finalists->begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                     finalists->end(), [&](const Finalist& other) {
+                       return other.closed_form.step_time_s >
+                              fitted->closed_form.step_time_s;
+                     });
     finalists->insert(later, *std::move(fitted));
   }
   return absl::OkStatus();
@@ -172,9 +172,8 @@ void InstructionFinalists::TakeMemory(const Prediction& memory,
   const int64_t excess = memory.memory_bytes() - memory_limit_;
   finalist->fits = excess <= 0;
   if (finalist->fits) return;
-  least_excess_bytes_ = least_excess_bytes_ == 0
-                            ? excess
-                            : std::min(least_excess_bytes_, excess);
+  least_excess_bytes_ =
+      least_excess_bytes_ == 0 ? excess : std::min(least_excess_bytes_, excess);
 }
 
 absl::StatusOr<bool> InstructionFinalists::StageFits(const Layout& layout,
@@ -212,9 +211,8 @@ absl::StatusOr<std::optional<Finalist>> InstructionFinalists::FitRecompute(
       })) {
     fitted.recompute_by_stage.clear();
   }
-  Finalist result{.layout = std::move(fitted),
-                  .can_be_lowered = true,
-                  .listed_bytes = {}};
+  Finalist result{
+      .layout = std::move(fitted), .can_be_lowered = true, .listed_bytes = {}};
   result.closed_form = PredictionOf(space_.model, result.layout, cost_,
                                     model_.Predict(result.layout));
   return result;

@@ -123,7 +123,7 @@ std::vector<int32_t> LayoutTree::Pipelines(const Layout& sharding) const {
 }
 
 std::vector<int32_t> LayoutTree::Replicas(const Layout& sharding,
-                                            int32_t pipeline) const {
+                                          int32_t pipeline) const {
   const int64_t replica_ranks =
       int64_t{sharding.tensor} * sharding.context * pipeline;
   const int64_t room = space_.num_devices / replica_ranks;
@@ -144,7 +144,7 @@ std::vector<int32_t> LayoutTree::Replicas(const Layout& sharding,
 }
 
 Layout LayoutTree::Mesh(const Layout& sharding, int32_t pipeline,
-                          int32_t data) const {
+                        int32_t data) const {
   Layout mesh = sharding;
   mesh.pipeline = pipeline;
   mesh.data = data;

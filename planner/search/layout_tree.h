@@ -55,7 +55,7 @@ class LayoutTree {
   std::vector<Layout> WithExperts(const Layout& cut) const;
 
   LayoutSpace space_;
-  int64_t most_microbatches_;  // Of a step.
+  int64_t most_microbatches_;            // Of a step.
   std::vector<int32_t> batch_divisors_;  // Ascending.
 };
 

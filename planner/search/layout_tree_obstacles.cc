@@ -124,8 +124,7 @@ std::string Obstacle(const LayoutTree& tree) {
                         space.num_devices);
   }
   Layout base = layout;
-  if (tree.ListsPasses() && layout.pipeline > 1 &&
-      !layout.shards_gradients()) {
+  if (tree.ListsPasses() && layout.pipeline > 1 && !layout.shards_gradients()) {
     base.schedule = layout.interleave > 1 ? Schedule::kInterleaved
                                           : Schedule::kOneForwardOneBackward;
   }

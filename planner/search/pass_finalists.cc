@@ -116,8 +116,7 @@ absl::Status PassFinalists::List(std::vector<Finalist>* finalists) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> PassFinalists::LeastSeconds(
-    const Finalist& finalist) {
+absl::StatusOr<double> PassFinalists::LeastSeconds(const Finalist& finalist) {
   ASSIGN_OR_RETURN(const ClusterStep step, StepOf(finalist));
   std::vector<int64_t> bytes;
   for (const StepMemory& memory :
@@ -129,8 +128,7 @@ absl::StatusOr<double> PassFinalists::LeastSeconds(
   const double exposed_share =
       1 - step.data_hidden_share +
       step.data_hidden_share /
-          (static_cast<double>(finalist.layout.interleave) *
-           step.num_buckets);
+          (static_cast<double>(finalist.layout.interleave) * step.num_buckets);
   double ends_s = kNoPassBound;
   for (const StepModel::StepEnds& ends : step.ends) {
     ends_s = std::min(
@@ -142,12 +140,11 @@ absl::StatusOr<double> PassFinalists::LeastSeconds(
 
 absl::Status PassFinalists::ListOne(double known_s, Finalist* finalist) {
   ASSIGN_OR_RETURN(const ClusterStep step, StepOf(*finalist));
-  ASSIGN_OR_RETURN(
-      const std::optional<ListedPasses> listed,
-      FindListedOrder(
-          finalist->layout, step,
-          {.overlap = cost_.profile().overlap, .keeps_timeline = false},
-          memory_limit_, known_s, ModelOf(*finalist)));
+  ASSIGN_OR_RETURN(const std::optional<ListedPasses> listed,
+                   FindListedOrder(finalist->layout, step,
+                                   {.overlap = cost_.profile().overlap,
+                                    .keeps_timeline = false},
+                                   memory_limit_, known_s, ModelOf(*finalist)));
   if (!listed.has_value()) return absl::OkStatus();
   // A finalist that can be lowered gets an order of its Programs' own.
   if (!finalist->can_be_lowered) {
@@ -159,8 +156,7 @@ absl::Status PassFinalists::ListOne(double known_s, Finalist* finalist) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ClusterStep> PassFinalists::StepOf(
-    const Finalist& finalist) {
+absl::StatusOr<ClusterStep> PassFinalists::StepOf(const Finalist& finalist) {
   return ClusterStepOf(finalist.layout,
                        ImplementationOf(finalist.pipeline_outermost),
                        ModelOf(finalist));

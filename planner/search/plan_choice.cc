@@ -30,11 +30,6 @@ const Prediction& PredictionOf(const Finalist& finalist, PriceModel model) {
   return finalist.closed_form;
 }
 
-bool IsListed(const Finalist& finalist) {
-  return !finalist.listed_bytes.empty() ||
-         finalist.layout.schedule == Schedule::kListScheduled;
-}
-
 // Whether `a` comes before `b`: simulated ones first, then the faster.
 bool IsBefore(const Finalist& a, const Finalist& b) {
   if (a.finest().model != b.finest().model) {
@@ -44,6 +39,11 @@ bool IsBefore(const Finalist& a, const Finalist& b) {
 }
 
 }  // namespace
+
+bool IsListed(const Finalist& finalist) {
+  return !finalist.listed_bytes.empty() ||
+         finalist.layout.schedule == Schedule::kListScheduled;
+}
 
 PriceModel FinestCommonModel(const Finalist& a, const Finalist& b) {
   if (a.instructions.has_value() && b.instructions.has_value()) {

@@ -16,6 +16,9 @@
 
 namespace millrace {
 
+// Whether list scheduling orders the passes.
+bool IsListed(const Finalist& finalist);
+
 // The finest model that has priced both.
 PriceModel FinestCommonModel(const Finalist& a, const Finalist& b);
 

@@ -69,9 +69,8 @@ absl::Status CheckPrices(const SearchInput& input, const LayoutSpace& space,
 // enough micro-batches for that.
 SearchScope ScopeOf(const SearchInput& input, const LayoutSpace& space,
                     int64_t most_microbatches, const CostModel& cost) {
-  const bool lowers =
-      input.simulates && input.lowers &&
-      CheckProfile({.precision = space.precision}, cost).ok();
+  const bool lowers = input.simulates && input.lowers &&
+                      CheckProfile({.precision = space.precision}, cost).ok();
   std::optional<LayoutSpace> executable = ExecutableSpace(space);
   if (!input.allows_plan_only) {
     // Without executable layouts the search says so and looks no further.
@@ -86,9 +85,9 @@ SearchScope ScopeOf(const SearchInput& input, const LayoutSpace& space,
                     .simulates = input.simulates,
                     .lowers = lowers};
   if (executable.has_value()) {
-    scope.executable.emplace(*executable,
-                             lowers ? most_microbatches
-                                    : std::numeric_limits<int64_t>::max());
+    scope.executable.emplace(
+        *executable,
+        lowers ? most_microbatches : std::numeric_limits<int64_t>::max());
   }
   return scope;
 }
@@ -103,8 +102,7 @@ class Search {
         cost_(cost),
         memory_limit_(MemoryLimit(input, cost)),
         most_microbatches_(MicrobatchBoundsOf(space.model, {}).too_many),
-        copy_engines_(
-            CopyEngineChoiceOf(input.job.resources, cost.profile())),
+        copy_engines_(CopyEngineChoiceOf(input.job.resources, cost.profile())),
         scope_(ScopeOf(input, space, most_microbatches_, cost)),
         by_closed_form_(scope_, memory_limit_, cost, model, outermost),
         by_passes_(scope_.all, memory_limit_, cost, model, outermost),
@@ -189,8 +187,8 @@ class Search {
     RETURN_IF_ERROR(AddListScheduled(scope_.all.space(), cost_, memory_limit_,
                                      &by_instructions_, &finalists_));
     if (copy_engines_ == CopyEngineChoice::kIfFaster) {
-      RETURN_IF_ERROR(AddCopyEngines(space_.model, cost_,
-                                     &by_instructions_, &finalists_));
+      RETURN_IF_ERROR(
+          AddCopyEngines(space_.model, cost_, &by_instructions_, &finalists_));
     }
     return absl::OkStatus();
   }
@@ -273,16 +271,20 @@ class Search {
   }
 
   absl::StatusOr<Plan> MakePlan() {
+    if (scope_.simulates && scope_.all.ListsPasses()) {
+      std::erase_if(finalists_, [](const Finalist& f) { return !IsListed(f); });
+    }
     std::optional<LoweredStep> lowered;
     size_t chosen_idx = *Choice();
     while (finalists_[chosen_idx].instructions.has_value()) {
-      ASSIGN_OR_RETURN(lowered, by_instructions_.Lower(&finalists_[chosen_idx]));
+      ASSIGN_OR_RETURN(lowered,
+                       by_instructions_.Lower(&finalists_[chosen_idx]));
       if (finalists_[chosen_idx].fits) break;
       lowered.reset();
       if (!Choice().has_value()) RETURN_IF_ERROR(TrySmallest());
       chosen_idx = *Choice();
     }
-    if (input_.simulates && input_.lowers) {
+    if (input_.simulates && input_.lowers && !scope_.all.ListsPasses()) {
       AddNew(by_closed_form_.FasterWithMoreMemory(
           finalists_[chosen_idx].closed_form.closed_form->time.step_time_s()));
     }
@@ -303,9 +305,8 @@ class Search {
 
   void AddWarnings(const Finalist& chosen, Plan* plan) const {
     if (chosen.is_too_large) {
-      plan->warnings.push_back(
-          absl::StrCat("no run takes this plan: ",
-                       by_instructions_.too_large().message()));
+      plan->warnings.push_back(absl::StrCat(
+          "no run takes this plan: ", by_instructions_.too_large().message()));
     }
     if (plan->programs != nullptr) {
       if (const std::vector<std::string> kinds =
@@ -367,9 +368,8 @@ absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost) {
   const double start_s = MonotonicSeconds();
   LayoutSpace space = LayoutSpaceOf(input.job, input.num_devices);
   RETURN_IF_ERROR(CheckPrices(input, space, cost));
-  ASSIGN_OR_RETURN(
-      StepModel model,
-      StepModel::Create(space.model, cost, ImplementationOf(false)));
+  ASSIGN_OR_RETURN(StepModel model, StepModel::Create(space.model, cost,
+                                                      ImplementationOf(false)));
   RETURN_IF_ERROR(model.CheckPrices(
       {.data = space.num_devices, .precision = space.precision}));
   ASSIGN_OR_RETURN(

@@ -18,8 +18,8 @@ struct SearchBudget {
   // Layouts that it returns if passes say that the closed form misjudged the
   // kept ones.
   int32_t kept_at_second_look = 32;
-  // Executable layouts that it returns where they can be lowered. `instructions`
-  // bounds how many of them are.
+  // Executable layouts that it returns where they can be lowered.
+  // `instructions` bounds how many of them are.
   int32_t executable_finalists = 64;
   // Layouts that it prices in closed form: about a microsecond each, once the
   // costs of their layers are known.

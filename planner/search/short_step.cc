@@ -26,9 +26,9 @@ Seconds SecondsOf(const Prediction& prediction) {
           .recompute = prediction.recompute_fraction * step_s};
 }
 
-// Takes the memory of `layout` with so many micro-batches, adds its instructions
-// to those of `step`, and returns its seconds; zero of them if it needs more
-// than `memory_limit` bytes.
+// Takes the memory of `layout` with so many micro-batches, adds its
+// instructions to those of `step`, and returns its seconds; zero of them if it
+// needs more than `memory_limit` bytes.
 absl::StatusOr<Seconds> Lower(const ModelSpec& model, Layout layout,
                               int32_t num_microbatches, const CostModel& cost,
                               int64_t memory_limit, ShortStep* step) {

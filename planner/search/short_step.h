@@ -28,9 +28,9 @@ struct ShortStep {
 // (tests/planner/search/short_step_test.cc).
 //
 // Nothing where the step has too few micro-batches for that to be less work;
-// for Schedule::kListScheduled, whose order of passes is another for each number
-// of micro-batches; and for pipelines under ZeRO 2 and 3, whose traffic repeats
-// itself only after many. Errors are those of lowering.
+// for Schedule::kListScheduled, whose order of passes is another for each
+// number of micro-batches; and for pipelines under ZeRO 2 and 3, whose traffic
+// repeats itself only after many. Errors are those of lowering.
 absl::StatusOr<std::optional<ShortStep>> PredictFromFewMicrobatches(
     const ModelSpec& model, const Layout& layout, const CostModel& cost,
     int64_t memory_limit = std::numeric_limits<int64_t>::max());

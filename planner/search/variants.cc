@@ -45,8 +45,7 @@ bool UsesCopyEngines(const ModelSpec& model, const Layout& layout,
   if (!layout.copy_engines.any()) return false;
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
     const Graph graph = BuildTrainingGraph(model, layout, stage);
-    for (const auto* ops :
-         {&graph.prologue, &graph.forward, &graph.backward}) {
+    for (const auto* ops : {&graph.prologue, &graph.forward, &graph.backward}) {
       for (const GraphOp& op : *ops) {
         if (cost.IsByCopyEngines(layout, op.kind, op.attributes)) return true;
       }
@@ -89,8 +88,7 @@ absl::Status AddListScheduled(const LayoutSpace& space, const CostModel& cost,
     const double busy_s =
         prediction.step_time_s * (1 - prediction.bubble_fraction);
     if (layout.pipeline == 1 || layout.shards_gradients() ||
-        busy_s >= fastest_s ||
-        absl::c_linear_search(tried, layout)) {
+        busy_s >= fastest_s || absl::c_linear_search(tried, layout)) {
       continue;
     }
     tried.push_back(layout);

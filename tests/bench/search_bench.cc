@@ -25,9 +25,9 @@
 #include "planner/fleet/plan_templates.h"
 #include "planner/job/job_file.h"
 #include "planner/profile/profile_file.h"
-#include "planner/search/layout_tree.h"
 #include "planner/search/branch_and_bound.h"
 #include "planner/search/closed_form_evaluator.h"
+#include "planner/search/layout_tree.h"
 #include "planner/search/search.h"
 #include "tests/planner/search/tree_layouts.h"
 

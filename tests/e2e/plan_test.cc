@@ -391,9 +391,9 @@ TEST_F(PlanCommandTest, PlansForLostNodes) {
   EXPECT_THAT(one_node.output, HasSubstr("are one node"));
 }
 
-// Goal: devices that are not here are planned for by name, plan-only layouts too, with
-// the same keys, and their step can be looked at by passes. Method: Llama-3 70B
-// on 64 of a data sheet's devices, and on 63.
+// Goal: devices that are not here are planned for by name, plan-only layouts
+// too, with the same keys, and their step can be looked at by passes. Method:
+// Llama-3 70B on 64 of a data sheet's devices, and on 63.
 TEST_F(PlanCommandTest, PlansForADataSheet) {
   const std::string page = folder_.path + "/planned.html";
   const auto run_job = [&](const std::string& job,

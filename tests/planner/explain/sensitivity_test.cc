@@ -96,13 +96,13 @@ TEST(SensitivityTest, SaysTheNextStepInALine) {
       {.key = "device.flops", .factor = 1.25, .kept_step_time_s = 0.85}};
   EXPECT_EQ(NextStepText(plan, rows),
             "device.flops +25 % saves 15.0 %, link.fabric 2.0 %");
-  plan.alternatives = {{.layout = {.tensor = 2},
-                        .fits = true,
-                        .prediction = {.model = PriceModel::kPasses,
-                                       .step_time_s = 0.5}},
-                       {.layout = {.tensor = 4},
-                        .fits = false,
-                        .prediction = {.step_time_s = 0.9}}};
+  plan.alternatives = {
+      {.layout = {.tensor = 2},
+       .fits = true,
+       .prediction = {.model = PriceModel::kPasses, .step_time_s = 0.5}},
+      {.layout = {.tensor = 4},
+       .fits = false,
+       .prediction = {.step_time_s = 0.9}}};
   EXPECT_THAT(NextStepText(plan, rows), HasSubstr("memory for tp4 mb1"));
   // Of what the closed form gives the choice, not of its simulated step.
   EXPECT_THAT(NextStepText(plan, rows),

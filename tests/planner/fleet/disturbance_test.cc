@@ -38,7 +38,8 @@ class DisturbanceTest : public ::testing::Test {
     const auto cost = CostModel::Create(planned.profile);
     EXPECT_TRUE(cost.ok()) << cost.status();
     const auto plan = FindPlan(
-        {.job = planned.job, .num_devices = 64, .allows_plan_only = true}, *cost);
+        {.job = planned.job, .num_devices = 64, .allows_plan_only = true},
+        *cost);
     EXPECT_TRUE(plan.ok()) << plan.status();
     if (plan.ok()) planned.plan = *plan;
     return planned;

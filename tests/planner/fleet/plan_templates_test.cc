@@ -61,7 +61,8 @@ TEST(PlanTemplatesTest, AreWhatASearchSays) {
 // planned anew. Method: a job that uses two of four nodes.
 TEST(PlanTemplatesTest, IdleDevicesTakeOver) {
   const CostModel cost = CostOf(Shipped("h100-sxm"));
-  SearchInput input{.job = Llama8B(128), .num_devices = 32, .allows_plan_only = true};
+  SearchInput input{
+      .job = Llama8B(128), .num_devices = 32, .allows_plan_only = true};
   input.job.layout.devices = 16;
   const auto whole = FindPlan(input, cost);
   ASSERT_TRUE(whole.ok()) << whole.status();

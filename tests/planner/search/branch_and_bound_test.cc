@@ -163,7 +163,8 @@ TEST(ClusterSearchTest, KnowsTheSmallestLayout) {
     EXPECT_EQ(smallest->prediction.memory.total(), least);
     EXPECT_TRUE(AnyLayoutFits(space, least, evaluator));
     EXPECT_FALSE(AnyLayoutFits(space, least - 1, evaluator));
-    EXPECT_TRUE(FindFastestLayouts(space, least - 1, {}, evaluator).best.empty());
+    EXPECT_TRUE(
+        FindFastestLayouts(space, least - 1, {}, evaluator).best.empty());
     EXPECT_FALSE(FindFastestLayouts(space, least, {}, evaluator).best.empty());
   }
 }

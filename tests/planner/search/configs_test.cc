@@ -31,10 +31,9 @@ absl::Status PlanOnPaper(const JobSpec& job, int32_t num_devices) {
   ASSIGN_OR_RETURN(const HardwareProfile profile,
                    LoadProfile("configs/hardware/h100-sxm.yaml"));
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(profile));
-  return FindPlan({.job = job,
-                   .num_devices = num_devices,
-                   .allows_plan_only = true},
-                  cost)
+  return FindPlan(
+             {.job = job, .num_devices = num_devices, .allows_plan_only = true},
+             cost)
       .status();
 }
 

@@ -52,8 +52,8 @@ TEST(NothingFitsTest, PlansLargeBatches) {
   absl::StatusOr<JobSpec> job = LoadJob("configs/llama3-1b.yaml");
   ASSERT_TRUE(job.ok()) << job.status();
   job->training.global_batch = 8192;
-  const absl::StatusOr<Plan> plan = FindPlan(
-      {.job = *job, .num_devices = 4}, CostOf(Shipped("h200-sxm")));
+  const absl::StatusOr<Plan> plan =
+      FindPlan({.job = *job, .num_devices = 4}, CostOf(Shipped("h200-sxm")));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_FALSE(plan->program_hashes.empty());
 }

@@ -23,7 +23,8 @@ TEST(SayWhyItLostTest, ComparesLikeWithLike) {
     SayWhyItLost(chosen, /*memory_limit=*/0, kInstructions, &loser);
     return loser.reason;
   };
-  EXPECT_EQ(reason(1.5, kInstructions), "1.50x slower: bubble 25 % of the step");
+  EXPECT_EQ(reason(1.5, kInstructions),
+            "1.50x slower: bubble 25 % of the step");
   EXPECT_EQ(reason(1.02, kClosedForm),
             "2.0 % slower by the closed form (choice 1.00 s): bubble 25 % of "
             "the step");
