@@ -256,7 +256,7 @@ class StagePasses {
       return false;
     }
     const Instruction& next = program_.instructions[lane[place + 1]];
-    const std::vector<InstructionId>& waits = program_.instructions[id].waits;
+    const Waits& waits = program_.instructions[id].waits;
     return Describe(next.kind).fills_device &&
            std::none_of(next.waits.begin(), next.waits.end(),
                         [&](InstructionId wait) {
