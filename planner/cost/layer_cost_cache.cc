@@ -90,11 +90,14 @@ const CutTimes& CutCosts::Times(const Layout& layout, Recompute recompute) {
       [&] { return MakeTimes(layout, recompute, key.num_computing); }, &times_);
 }
 
-bool CutCosts::SumsGraph(const Layout& layout) const {
+bool CutCosts::WorkersRun(const Layout& layout) const {
   Implementation how = implementation_;
   how.pipeline_outermost = false;
-  return !cost_.HasSheet() && how == Implementation{} &&
-         HasGraph(model_, layout);
+  return how == Implementation{} && HasGraph(model_, layout);
+}
+
+bool CutCosts::SumsGraph(const Layout& layout) const {
+  return !cost_.HasSheet() && WorkersRun(layout);
 }
 
 CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
@@ -192,7 +195,8 @@ const std::vector<Recompute>& CutCosts::Recomputes(const Layout& layout) {
 
 std::vector<RecomputeCandidate> CutCosts::PriceRecompute(
     const Layout& layout) const {
-  if (SumsGraph(layout)) {
+  // Measured times of the very ops tell which are worth recomputing.
+  if (cost_.HasTables() && WorkersRun(layout)) {
     return millrace::PriceRecompute(model_, layout, cost_);
   }
   struct Kind {

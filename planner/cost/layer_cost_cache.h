@@ -76,7 +76,9 @@ class CutCosts {
   template <typename Value, typename Make>
   static const Value& Find(const Key& key, Recompute recompute,
                            const Make& make, Cache<Value>* cache);
-  // Whether workers run what is priced, and tables hold the times of it all.
+  // Whether workers run what is priced.
+  bool WorkersRun(const Layout& layout) const;
+  // Whether, besides, only tables of measured ops can price it.
   bool SumsGraph(const Layout& layout) const;
   CutTimes MakeTimes(const Layout& layout, Recompute recompute,
                      double num_computing);

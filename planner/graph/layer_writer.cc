@@ -460,7 +460,8 @@ void LayerWriter::LeaveTensor(Piece piece, int64_t width) {
 }
 
 void LayerWriter::Keep(Piece piece, double bytes) {
-  (IsRecomputed(piece) ? recomputed_bytes_ : kept_bytes_) += bytes;
+  (IsRecomputed(piece) ? recomputed_bytes_[static_cast<size_t>(block_)]
+                       : kept_bytes_) += bytes;
 }
 
 void LayerWriter::KeepNormed(int64_t width) {
@@ -491,7 +492,15 @@ LayerGraph LayerWriter::Build() && {
   append_recompute(0, first);
   append_backward(0, feed_forward_backward_);
   graph_.activation_bytes = std::llround(kept_bytes_);
-  graph_.working_bytes = std::llround(recomputed_bytes_ + block_bytes_);
+  // Workers recompute a block when its backward pass begins. How frameworks'
+  // policies do it is not known: both blocks' bytes then count.
+  const bool is_by_block = !IsRecomputed(Piece::kOutput) &&
+                           layout_.recompute != Recompute::kPolicy;
+  const auto [attention, feed_forward] = recomputed_bytes_;
+  graph_.working_bytes =
+      std::llround(block_bytes_ + (is_by_block
+                                       ? std::max(attention, feed_forward)
+                                       : attention + feed_forward));
   return std::move(graph_);
 }
 

@@ -5,6 +5,7 @@
 #ifndef MILLRACE_PLANNER_GRAPH_LAYER_WRITER_H_
 #define MILLRACE_PLANNER_GRAPH_LAYER_WRITER_H_
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -177,7 +178,7 @@ class LayerWriter {
   size_t feed_forward_recompute_ = 0;  // Where the last block's ops begin.
   size_t feed_forward_backward_ = 0;
   double kept_bytes_ = 0;
-  double recomputed_bytes_ = 0;
+  std::array<double, 2> recomputed_bytes_{};  // By LayerBlock.
   double block_bytes_ = 0;
 };
 

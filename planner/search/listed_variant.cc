@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "planner/cost/closed_form.h"
+#include "planner/cost/graph_times.h"
 #include "planner/lower/graph.h"
 #include "planner/lower/lower.h"
 #include "planner/search/search_budget.h"
@@ -50,6 +50,47 @@ int32_t Microseconds(double seconds) {
       std::clamp(std::round(seconds * 1e6), 1.0, kMost));
 }
 
+// Seconds of a stage's passes of one micro-batch, from the times of its ops.
+// Communication of the backward pass hides under what is computed again.
+struct PassSeconds {
+  double forward = 0;
+  double input_gradient = 0;
+  double weight_gradient = 0;
+};
+PassSeconds PassesOfStage(const ModelSpec& model, const Layout& layout,
+                          int32_t stage, const CostModel& cost) {
+  const GraphCut cut =
+      SumGraph(model, layout, layout.recompute_of(stage), cost);
+  const LayerRange range = StageLayers(model, layout, stage);
+  GraphSeconds sum;
+  const auto add = [&](const GraphSeconds& part, double count) {
+    for (double GraphSeconds::*member :
+         {&GraphSeconds::forward, &GraphSeconds::recompute,
+          &GraphSeconds::input_gradient, &GraphSeconds::weight_gradient,
+          &GraphSeconds::forward_comm, &GraphSeconds::backward_comm}) {
+      sum.*member += count * part.*member;
+    }
+  };
+  add(cut.layer, static_cast<double>(range.end - range.begin));
+  if (stage == 0) add(cut.embedding, 1);
+  if (stage == layout.pipeline - 1) add(cut.head, 1);
+  return {.forward = sum.forward + sum.forward_comm,
+          .input_gradient =
+              sum.input_gradient + std::max(sum.recompute, sum.backward_comm),
+          .weight_gradient = sum.weight_gradient};
+}
+
+// Seconds of the stream of one micro-batch from one stage to the next.
+double TransferSeconds(const ModelSpec& model, const Layout& layout,
+                       const CostModel& cost) {
+  double longest = 0;
+  for (const GraphOp& op : BuildTrainingGraph(model, layout, 0).forward) {
+    if (op.kind != OpKind::kSend) continue;
+    longest = std::max(longest, cost.Seconds(layout, op.kind, op.attributes));
+  }
+  return longest;
+}
+
 int64_t LeastBytes(const ListedStage& stage) {
   return std::max(stage.activation_bytes, stage.weight_gradient_bytes);
 }
@@ -85,18 +126,17 @@ absl::StatusOr<std::optional<Layout>> ListScheduledVariant(
     int64_t arena_bytes) {
   if (layout.pipeline == 1 || layout.shards_gradients()) return std::nullopt;
   layout.listed_stages.clear();
-  ASSIGN_OR_RETURN(StepModel step_model, StepModel::Create(model, cost, {}));
-  const PipelineCosts costs = step_model.PassCosts(layout);
   for (int32_t s = 0; s < layout.pipeline; ++s) {
-    const ChunkCosts& passes = costs.chunks[static_cast<size_t>(s)];
+    const PassSeconds passes = PassesOfStage(model, layout, s, cost);
     ListedStage stage{
-        .forward_us = Microseconds(passes.forward_s),
-        .input_gradient_us = Microseconds(passes.input_gradient_s),
-        .weight_gradient_us = Microseconds(passes.weight_gradient_s)};
+        .forward_us = Microseconds(passes.forward),
+        .input_gradient_us = Microseconds(passes.input_gradient),
+        .weight_gradient_us = Microseconds(passes.weight_gradient)};
     FillBytes(BuildTrainingGraph(model, layout, s), &stage);
     layout.listed_stages.push_back(stage);
   }
-  layout.listed_transfer_us = Microseconds(costs.transfer_s);
+  layout.listed_transfer_us =
+      Microseconds(TransferSeconds(model, layout, cost));
   layout.schedule = Schedule::kListScheduled;
   ASSIGN_OR_RETURN(const std::vector<int64_t> beside,
                    BytesBeside(model, layout));
