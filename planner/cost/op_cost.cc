@@ -1,6 +1,7 @@
 #include "planner/cost/op_cost.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -203,25 +204,25 @@ std::vector<std::string> CostModel::KindsWithoutRows(
 }
 
 std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
-  // Micro-batches and layers repeat a few shapes many times.
-  std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool, bool>, double>
-      gemms;
+  // Micro-batches and layers repeat a few shapes many times: by kind, those
+  // priced so far.
+  std::array<std::vector<std::pair<const OpAttributes*, double>>, kNumOpKinds>
+      priced;
   std::vector<double> seconds;
   seconds.reserve(program.instructions.size());
   for (const Instruction& instruction : program.instructions) {
-    const auto* gemm = std::get_if<GemmAttributes>(&instruction.attributes);
-    if (gemm == nullptr) {
-      seconds.push_back(
-          Seconds(program.layout, instruction.kind, instruction.attributes));
+    auto& of_kind = priced[static_cast<size_t>(instruction.kind)];
+    const auto known = std::find_if(
+        of_kind.begin(), of_kind.end(), [&](const auto& attributes_seconds) {
+          return *attributes_seconds.first == instruction.attributes;
+        });
+    if (known != of_kind.end()) {
+      seconds.push_back(known->second);
       continue;
     }
-    double& cached = gemms[{gemm->m, gemm->n, gemm->k, gemm->trans_a,
-                            gemm->trans_b, gemm->accumulate}];
-    if (cached == 0) {
-      cached =
-          Seconds(program.layout, instruction.kind, instruction.attributes);
-    }
-    seconds.push_back(cached);
+    seconds.push_back(
+        Seconds(program.layout, instruction.kind, instruction.attributes));
+    of_kind.emplace_back(&instruction.attributes, seconds.back());
   }
   if (profile_->waits.between_lanes_s == 0) return seconds;
   for (size_t i = 0; i < seconds.size(); ++i) {
