@@ -100,7 +100,7 @@ StepMemory StepModel::LeastMemory(const Layout& layout,
   for (const Recompute recompute : recomputes) {
     loads.push_back(&state_->cuts.Loads(layout, recompute));
   }
-  // What recompute saves is the same for each ZeRO stage.
+  // Recompute saves the same bytes whatever the ZeRO stage is.
   const std::vector<StageKind>& kinds = state_->Stages(layout).kinds;
   std::vector<StageLoad>& least_loads = state_->least_loads;
   least_loads.clear();

@@ -280,7 +280,7 @@ double MeasuredTimes::CrossEntropySeconds(OpKind kind,
 double MeasuredTimes::BandwidthSeconds(OpKind kind, double bytes) const {
   if (bytes <= 0) return 0;
   const std::vector<SizedTime> times = RowsOfKind(profile_->bandwidth, kind);
-  // What was measured only where launching is all of it tells nothing of bytes.
+  // Rows so small that they measured a launch alone say nothing about bytes.
   double launch = std::numeric_limits<double>::infinity();
   for (const BandwidthTime& time : profile_->bandwidth) {
     launch = std::min(launch, time.seconds);

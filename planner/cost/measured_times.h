@@ -44,7 +44,7 @@ class MeasuredTimes {
   // Among `group_size` neighbours. The profile must have communication.
   double CommunicationSeconds(OpKind kind, int32_t group_size, double bytes,
                               bool by_copy_engines) const;
-  // Of a row of the tables, or of what would be one.
+  // Seconds of a row of the tables, or of a shape that has no row.
   double RowSeconds(const OpShape& shape) const;
 
   // How far the price of a shape reaches beyond the rows of its kind. 1: a row
@@ -66,8 +66,8 @@ class MeasuredTimes {
                          const AttentionAttributes& attention) const;
   double CrossEntropyWorkOf(OpKind kind, const VocabAttributes& vocab) const;
   double OverwritingGemmSeconds(const GemmAttributes& gemm) const;
-  // Of a part of the rows of a measured product; nothing for other shapes and
-  // without a data sheet.
+  // Seconds of a product that has a part of the rows of a measured one. Returns
+  // nothing for other shapes, and without a data sheet.
   std::optional<double> PartOfGemmSeconds(const GemmAttributes& gemm) const;
   // Seconds that the product c += a b takes more than c = a b; c is [m, n] in
   // fp32, and k the inner dim.

@@ -28,8 +28,7 @@ double NetworkTimes::CollectiveSeconds(CommKind kind, double bytes,
                                        int64_t experts_per_row) const {
   const int64_t size = group.size();
   const auto ranks = static_cast<double>(size);
-  // What each rank sends of the full tensor; an all-reduce scatters and
-  // gathers.
+  // The bytes that each rank sends. An all-reduce scatters and gathers.
   const double sent =
       bytes * (ranks - 1) / ranks * (kind == CommKind::kAllReduce ? 2 : 1);
   double slowest = 0, ring_latency = 0, tree_latency = 0;

@@ -84,14 +84,14 @@ class CostModel {
   double GemmSeconds(const GemmWork& work, GemmFormat format) const;
   double AttentionSeconds(const AttentionWork& work) const;
   double BandwidthSeconds(const BandwidthWork& work) const;
-  // As NetworkTimes says; 0 for a group of one.
+  // NetworkTimes computes it; 0 for a group of one.
   double CollectiveSeconds(CommKind kind, double bytes,
                            const GroupPlacement& group,
                            int64_t experts_per_row = 0) const;
-  // As NetworkTimes says; 0 for one stage.
+  // NetworkTimes computes it; 0 for one stage.
   double TransferSeconds(double bytes, int64_t stride,
                          int64_t num_stages) const;
-  // What moves `bytes` of device memory in one pass takes, without a launch.
+  // Seconds to move `bytes` of device memory in one pass, without a launch.
   double MemorySeconds(double bytes) const {
     return bytes / memory_bytes_per_s_;
   }

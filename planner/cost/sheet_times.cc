@@ -98,8 +98,8 @@ double TileEfficiency(const Tile& tile) {
   return reuse / (reuse + kTileReuse) * (kBest + kTileReuse) / kBest;
 }
 
-// Of a positive value that fits an int64_t. Without a call, which std::ceil()
-// is on plain x86-64.
+// std::ceil() of a positive value that fits an int64_t, without a call into
+// the library, which costs too much in the search.
 double RoundedUp(double value) {
   const auto whole = static_cast<double>(static_cast<int64_t>(value));
   return whole < value ? whole + 1 : whole;

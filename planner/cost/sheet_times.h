@@ -17,20 +17,20 @@ namespace millrace {
 // reaches, the host's launches are part of them, and communication hides under
 // all that it runs beside.
 struct CostConstants {
-  // Of peak FLOP/s, by tiles that fill the device while nothing else limits
-  // them: power and clocks, issue, operands' way to the multiprocessors.
+  // The share of the peak FLOP/s that tiles reach if they fill the device.
+  // Power, clocks, issue and operand bandwidth then limit them.
   double gemm_share = 0;
   double gemm_fp8_share = 0;
   double gemm_fp4_share = 0;
   double gemm_tile_s = 0;  // A tile's start and end, while nothing multiplies.
-  // Of the bf16 peak, of FlashAttention over long sequences.
+  // The share of the bf16 peak that FlashAttention reaches on long sequences.
   double attention_forward_share = 0;
   double attention_backward_share = 0;
   double memory_share = 0;
   double link_share = 0;    // Of the innermost level of the network.
   double fabric_share = 0;  // Of the others.
-  // Of tensor-axis communication, what an Implementation that overlaps it
-  // hides under matrix products.
+  // The share of tensor-axis communication that matrix products hide, in an
+  // Implementation that overlaps it.
   double tensor_hidden_share = 1;
   double data_hidden_share = 1;  // Likewise of the data axis's, under passes.
   // Seconds that the host takes for one kernel that it launches by itself; the
@@ -70,7 +70,7 @@ class SheetTimes {
   // two products for each head, four in the backward pass. Passes over the
   // scores are BandwidthWork.
   double AttentionSeconds(const AttentionWork& work) const;
-  // What moves `bytes` of device memory in one pass takes.
+  // Seconds to move `bytes` of device memory in one pass.
   double MemorySeconds(double bytes) const {
     return bytes / memory_bytes_per_s_;
   }
@@ -79,7 +79,7 @@ class SheetTimes {
   SheetTimes(const DeviceSpec& device, const CostConstants& constants);
   double FlopsPerSecond(GemmFormat format) const;
 
-  // Of the data sheet.
+  // Figures of the data sheet.
   double bf16_flops_per_s_, fp8_flops_per_s_, fp4_flops_per_s_;
   double multiprocessors_;
   double memory_bytes_per_s_;  // Reached.

@@ -102,7 +102,7 @@ StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
 struct ReplicaTraffic {
   double reduce = 0;
   double gather = 0;
-  // As many alike would hide as these do. Where tables price everything, the
+  // The number of equal buckets that would hide as much. With tables alone, the
   // buckets are those of workers, and the largest one sticks out.
   double buckets = 1;
 };

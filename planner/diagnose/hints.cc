@@ -54,9 +54,8 @@ constexpr GapHint kGapHints[] = {
      "Record with ProfilerActivity.CPU beside CUDA to see what the host did."},
     {GapCause::kEnd, "step_end",
      "the GPU idles $1 at the end, until the next step starts",
-     "What runs there is between two steps: data loading, logging, "
-     "profiler.step(). Millrace prepares its data before training "
-     "(docs/data.md)."},
+     "Data loading, logging and profiler.step() run between two steps. "
+     "Millrace prepares its data before training (docs/data.md)."},
 };
 
 Hint HintOf(const GapHint& hint, const DeviceTime& total) {

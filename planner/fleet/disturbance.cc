@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <span>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -13,15 +11,12 @@
 #include "base/status_macros.h"
 #include "planner/cost/closed_form.h"
 #include "planner/graph/style.h"
-#include "planner/lower/lower.h"
-#include "planner/pipeline/layout_order.h"
-#include "planner/pipeline/pass_order.h"
 #include "planner/profile/changed_hardware.h"
 #include "planner/profile/prediction_interval.h"
 #include "planner/search/listed_order.h"
+#include "planner/search/program_prediction.h"
 #include "planner/search/search_budget.h"
 #include "planner/simulate/simulate_passes.h"
-#include "planner/simulate/timeline.h"
 
 namespace millrace {
 namespace {
@@ -31,79 +26,6 @@ constexpr size_t kMostCauses = 10;
 // Returns the standard deviation of the logarithm of log-normal times whose own
 // standard deviation is `noise` times their mean.
 double SigmaOf(double noise) { return std::sqrt(std::log1p(noise * noise)); }
-
-// Sums the time that one stage spends in passes and at its ends, by its
-// instructions.
-void AddStage(const Program& program, const RankTimeline& rank,
-              ClusterStep* step) {
-  ChunkCosts& chunk = step->costs.chunks[program.stage];
-  StepModel::StepEnds& ends = step->ends[program.stage];
-  const double m = program.layout.num_microbatches;
-  for (const TimelineEvent& event : rank.events) {
-    const Instruction& instruction = program.instructions[event.instruction];
-    const double seconds = event.end_s - event.start_s;
-    if (instruction.lane == Lane::kDataComm) {
-      // Ops that all stages do together mostly wait for each other.
-      if (std::get<CollectiveAttributes>(instruction.attributes).group ==
-          Group::kWorld) {
-        continue;
-      }
-      (instruction.phase == Phase::kParameterGather
-           ? ends.parameter_gather_s
-           : ends.gradient_reduction_s) += seconds;
-    } else if (instruction.lane != Lane::kCompute) {
-      continue;
-    } else if (instruction.microbatch_idx < 0) {
-      ends.optimizer_s += seconds;
-    } else if (instruction.phase == Phase::kForward) {
-      chunk.forward_s += seconds / m;
-    } else if (instruction.phase == Phase::kWeightGradient) {
-      chunk.weight_gradient_s += seconds / m;
-    } else {
-      chunk.input_gradient_s += seconds / m;
-    }
-  }
-  // No computing happens meanwhile.
-  const double waited_s = BreakDown(program, rank).exposed_tensor_comm_s / m;
-  const double backward_s = chunk.input_gradient_s + chunk.weight_gradient_s;
-  const double forward_share =
-      chunk.forward_s / std::max(chunk.forward_s + backward_s, 1e-12);
-  chunk.forward_s += forward_share * waited_s;
-  chunk.input_gradient_s += (1 - forward_share) * waited_s;
-}
-
-// Returns the passes of a plan that was simulated by instructions. Leaves out
-// transfers, since the simulated passes hide them.
-absl::StatusOr<ClusterStep> StepOfTimeline(const ModelSpec& model,
-                                           const Plan& plan) {
-  const Layout& layout = plan.layout;
-  ASSIGN_OR_RETURN(const std::vector<Program> programs,
-                   BuildTrainingPrograms(model, layout));
-  ClusterStep step{.costs = {.num_stages = layout.pipeline,
-                             .num_microbatches = layout.num_microbatches,
-                             .stage_of_chunk = {},
-                             .chunks = {}},
-                   .order = {},
-                   .ends = {}};
-  step.costs.chunks.resize(layout.pipeline);
-  step.ends.resize(layout.pipeline);
-  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-    step.costs.stage_of_chunk.push_back(stage);
-  }
-  for (const RankTimeline& rank : plan.timeline.ranks) {
-    AddStage(programs[rank.stage], rank, &step);
-  }
-  constexpr int32_t kBuckets = 8;
-  step.num_buckets = kBuckets;
-  step.num_replicas = layout.data;
-  step.ranks_per_pass = layout.tensor;
-  if (layout.schedule == Schedule::kListScheduled) {
-    ASSIGN_OR_RETURN(step.order, ListedOrder(layout));
-  } else {
-    ASSIGN_OR_RETURN(step.order, OrderOf(layout.schedule, step.costs));
-  }
-  return step;
-}
 
 // The prices of a layout's passes and ends.
 struct Prices {
@@ -194,8 +116,6 @@ absl::StatusOr<ClusterOptions> OptionsOf(const ModelSpec& model,
                          .seed = spec.seed,
                          .keeps_timeline = false,
                          .finds_causes = true};
-  // The timeline already includes it.
-  if (!plan.timeline.ranks.empty()) options.overlap = {};
   const int64_t num_ranks = plan.layout.num_ranks();
   const int64_t num_nodes =
       (num_ranks + profile.ranks_per_host - 1) / profile.ranks_per_host;
@@ -325,7 +245,7 @@ absl::StatusOr<DisturbedStep> SimulateDisturbed(const JobSpec& job,
                                                 const Plan& plan,
                                                 const DisturbanceSpec& spec) {
   ClusterStep step;
-  if (plan.timeline.ranks.empty()) {
+  if (plan.programs == nullptr) {
     const Implementation implementation = {.pipeline_outermost =
                                                plan.pipeline_outermost};
     ASSIGN_OR_RETURN(StepModel prices,
@@ -335,7 +255,8 @@ absl::StatusOr<DisturbedStep> SimulateDisturbed(const JobSpec& job,
       RETURN_IF_ERROR(ListPasses(plan.listed_bytes, &step));
     }
   } else {
-    ASSIGN_OR_RETURN(step, StepOfTimeline(job.model, plan));
+    ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(profile));
+    ASSIGN_OR_RETURN(step, PassesOfPrograms(*plan.programs, cost));
   }
   ASSIGN_OR_RETURN(ClusterOptions options,
                    OptionsOf(job.model, profile, plan, spec));

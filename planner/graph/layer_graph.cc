@@ -5,6 +5,7 @@
 
 #include "planner/graph/layer_writer.h"
 #include "planner/program/workspace.h"
+#include "planner/program/op_table.h"
 
 namespace millrace {
 namespace {

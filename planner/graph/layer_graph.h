@@ -24,7 +24,8 @@ LayerKind KindOfLayer(const ModelSpec& model, int64_t layer);
 // A layer consists of two blocks. Each adds its output to the residual stream.
 enum class LayerBlock : uint8_t { kAttention, kFeedForward };
 
-// What an op, or the forward op that it follows from, does for its block.
+// The purpose of an op in its block. Recompute and backward ops have that of
+// their forward op.
 enum class LayerStep : uint8_t {
   kNorm,
   kGather,      // The norm's output, over the tensor axis.

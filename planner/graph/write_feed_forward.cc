@@ -37,8 +37,8 @@ void WriteProducts(LayerWriter& writer, Piece inner, Piece activation,
                                         AsDouble(projections + 1) * elements));
 }
 
-// What gpt-oss's experts do beside their products where no kernel does it with
-// them, as Megatron-Core 0.15 to 0.17 writes it and PyTorch's autograd runs it
+// Writes the clamps and biases of gpt-oss's experts as ops of their own, for
+// kernels that do not fuse them, as Megatron-Core 0.15 to 0.17 writes it and PyTorch's autograd runs it
 // (weighted_bias_quick_geglu_impl, TEGroupedMLP._apply_bias). In bytes of an
 // element read and written, activations in 16 bits.
 void WriteExpertBiases(LayerWriter& writer, Piece activation, int64_t rows,

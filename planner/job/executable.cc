@@ -46,7 +46,7 @@ Layout LayoutOfPinned(const LayoutConstraints& pinned) {
   return layout;
 }
 
-// Of the Llama family.
+// A model of the Llama family.
 ModelSpec SmallModel() {
   return {.vocab_size = 8,
           .hidden = 8,

@@ -306,32 +306,6 @@ std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
   return layouts;
 }
 
-std::vector<Layout> SmallerLayouts(const LayoutSpace& space,
-                                   const Layout& layout) {
-  std::vector<int32_t> zeroes = {layout.zero};
-  if (!space.constraints.zero.has_value() && layout.data > 1) {
-    if (layout.zero == 0) return {};
-    zeroes = {1, 2, 3};
-  }
-  std::vector<Layout> smaller;
-  for (const StageRecomputes& again : AllowedRecomputes(space, layout)) {
-    for (const int32_t zero : zeroes) {
-      Layout variant = layout;
-      variant.zero = zero;
-      SetRecompute(again, &variant);
-      if (variant.shards_gradients() && space.constraints.schedule == kAuto) {
-        variant.schedule = Schedule::kOneForwardOneBackward;
-      }
-      if (variant == layout ||
-          !ValidateLayout(space.model, variant, space.global_batch).ok()) {
-        continue;
-      }
-      smaller.push_back(variant);
-    }
-  }
-  return smaller;
-}
-
 absl::Status ExplainNoLayout(const LayoutSpace& space) {
   std::vector<std::string> changes = ChangesOfOneKey(space);
   if (auto change = ChangeOfBatch(space)) changes.push_back(*change);

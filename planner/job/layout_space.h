@@ -49,12 +49,6 @@ std::optional<LayoutSpace> ExecutableSpace(const LayoutSpace& space);
 // buy memory with time, likewise.
 std::vector<Layout> EnumerateLayouts(const LayoutSpace& space);
 
-// What the constraints leave of these for a layout of EnumerateLayouts() that
-// does not fit: more of it sharded or computed again, the smallest last. Empty
-// where a layout of EnumerateLayouts() shards more.
-std::vector<Layout> SmallerLayouts(const LayoutSpace& space,
-                                   const Layout& layout);
-
 // For a space without layouts: InvalidArgument with the nearest layout, what
 // stands in its way, and the smallest change that gives one.
 absl::Status ExplainNoLayout(const LayoutSpace& space);

@@ -29,7 +29,7 @@ class BackendSet {
   unsigned bits_ = 0;
 };
 inline constexpr BackendSet kAllBackends = {Backend::kCpu, Backend::kCuda};
-// Of what can be planned only.
+// The backends of an op, axis or format that can be planned only.
 inline constexpr BackendSet kNoBackend = {};
 
 }  // namespace millrace

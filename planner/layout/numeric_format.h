@@ -18,7 +18,7 @@
 
 namespace millrace {
 
-// What an element of a Program's tensor is.
+// The element type of a Program's tensor.
 enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16 };
 int64_t DTypeBytes(DType dtype);
 const char* DTypeName(DType dtype);  // "f32".
@@ -49,10 +49,10 @@ struct NumericFormat {
 };
 const NumericFormat& Describe(FormatId id);
 
-// What tensors are stored in: the first half of a recipe's name in a Layout.
+// The storage format of tensors: the first half of a recipe's name in a Layout.
 // ops.h says which tensors stay fp32 under kBfloat16.
 enum class Precision : uint8_t { kFloat32, kBfloat16 };
-// What matrix products read: activations and weights as they are stored, or
+// The format that matrix products read: activations and weights as stored, or
 // copies of them in 8 or 4 bits with scales. The second half of the name.
 enum class GemmFormat : uint8_t { kAsStored, kFloat8, kFloat4 };
 

@@ -19,7 +19,7 @@ constexpr SizeExpr B = kSequences, L = kSequenceLength, T = kTokens,
                    P = kParameters, G = kGradients, X = kTensorRanks,
                    Q = kProducts, Dv = kValueHeadDim;
 constexpr SizeExpr kQkvCols = (N + 2 * K) * D;
-// Of queries and keys, over all sequences and heads.
+// Query-key pairs over all sequences and heads.
 constexpr SizeExpr kPairs = B * N * kQueryTokens * kKeyTokens;
 
 using Dims = std::initializer_list<SizeExpr>;
@@ -366,7 +366,6 @@ constexpr OpDescriptor kOpRows[] = {
      .attributes = kAttributesIndex<GroupedGemmAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient,
                 Phase::kWeightGradient},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .recompute = Recompute::kGateUp,
      .fills_device = true,
@@ -376,7 +375,6 @@ constexpr OpDescriptor kOpRows[] = {
      .attributes = kAttributesIndex<GroupedGemmAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient,
                 Phase::kWeightGradient},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .recompute = Recompute::kQkv | Recompute::kGateUp | Recompute::kOutput,
      .fills_device = true,
@@ -386,7 +384,6 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "general_attention_forward",
      .attributes = kAttributesIndex<GeneralAttentionAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .recompute = Recompute::kAttention,
      .fills_device = true,
@@ -395,7 +392,6 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "general_attention_backward",
      .attributes = kAttributesIndex<GeneralAttentionAttributes>,
      .phases = {Phase::kInputGradient},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .fills_device = true,
      .flops = kPairs * (3 * D + 2 * Dv)},
@@ -404,7 +400,6 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "unfused_attention_forward",
      .attributes = kAttributesIndex<GeneralAttentionAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .recompute = Recompute::kAttention,
      .fills_device = true,
@@ -413,7 +408,6 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "unfused_attention_backward",
      .attributes = kAttributesIndex<GeneralAttentionAttributes>,
      .phases = {Phase::kInputGradient},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .fills_device = true,
      .flops = 4 * kPairs * (D + Dv)},
@@ -421,7 +415,6 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "elementwise",
      .attributes = kAttributesIndex<TrafficAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .recompute = Recompute::kCheap | Recompute::kQkv | Recompute::kAttention,
      .bytes = SizeLetter::kBytes},
@@ -429,7 +422,6 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "quantize",
      .attributes = kAttributesIndex<TrafficAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .recompute = Recompute::kQkv | Recompute::kGateUp | Recompute::kOutput,
      .bytes = SizeLetter::kBytes},
@@ -437,7 +429,6 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "router",
      .attributes = kAttributesIndex<TrafficAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .recompute = Recompute::kDispatch,
      .bytes = SizeLetter::kBytes},
@@ -445,7 +436,6 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "permute_tokens",
      .attributes = kAttributesIndex<TrafficAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .recompute = Recompute::kDispatch,
      .bytes = SizeLetter::kBytes},
@@ -453,7 +443,6 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "expert_exchange",
      .attributes = kAttributesIndex<ExchangeAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .recompute = Recompute::kDispatch,
      .profile = ProfileTable::kCommunication,
@@ -462,7 +451,6 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "context_ring",
      .attributes = kAttributesIndex<ExchangeAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .recompute = Recompute::kAttention,
      .profile = ProfileTable::kCommunication,
@@ -471,7 +459,6 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "context_gather",
      .attributes = kAttributesIndex<ExchangeAttributes>,
      .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .recompute = Recompute::kAttention,
      .profile = ProfileTable::kCommunication,
@@ -480,7 +467,6 @@ constexpr OpDescriptor kOpRows[] = {
      .name = "context_reduce_scatter",
      .attributes = kAttributesIndex<ExchangeAttributes>,
      .phases = {Phase::kInputGradient},
-     .lane = LaneRule::kPlanOnly,
      .backends = kNoBackend,
      .profile = ProfileTable::kCommunication,
      .bytes = SizeLetter::kBytes},
@@ -489,9 +475,9 @@ constexpr OpDescriptor kOpRows[] = {
 constexpr bool PlanOnlyKindsAreRowsWithoutOperands() {
   for (const OpDescriptor& op : kOpRows) {
     const bool has_operands = op.inputs.size() + op.outputs.size() > 0;
-    if (has_operands == IsPlanOnly(op.kind)) return false;
-    if ((op.lane == LaneRule::kPlanOnly) != IsPlanOnly(op.kind)) return false;
-    if (op.backends.empty() != IsPlanOnly(op.kind)) return false;
+    const bool is_executed = static_cast<int>(op.kind) < kNumExecutedOpKinds;
+    if (has_operands != is_executed) return false;
+    if (op.backends.empty() == is_executed) return false;
   }
   return true;
 }
@@ -512,6 +498,8 @@ const OpDescriptor& Describe(OpKind kind) {
   CHECK(index < kNumOpKinds) << "unknown op kind " << index;
   return op_rows::kOpRows[index];
 }
+
+bool IsPlanOnly(OpKind kind) { return Describe(kind).backends.empty(); }
 
 size_t NumResults(OpKind kind) {
   size_t num_results = 0;

@@ -29,7 +29,6 @@ enum class LaneRule : uint8_t {
   kOfGroup,  // Collectives.
   kToPeer,   // Sends and receives, by direction.
   kFromPeer,
-  kPlanOnly,  // No worker runs the kind, so it has no lane.
 };
 
 // The table of a hardware profile whose rows price the op, and with it the
@@ -80,6 +79,9 @@ struct OpDescriptor {
   SizeExpr bytes = 0;  // Moved or sent, where the row has no operands.
 };
 const OpDescriptor& Describe(OpKind kind);
+
+// Whether no backend runs the kind. Such a kind has no lane.
+bool IsPlanOnly(OpKind kind);
 
 // How many outputs come before the first workspace: the op's results.
 size_t NumResults(OpKind kind);

@@ -38,7 +38,7 @@ enum class SizeLetter : uint8_t {
   kParameters,      // P: S where the layout shards parameters, else E.
   kGradients,       // G: S where the layout shards gradients, else E.
   kTensorRanks,     // X
-  // Of kinds that can only be planned.
+  // Letters of kinds that can only be planned:
   kProducts,      // Q: products of one shape.
   kQueryTokens,   // Of this rank.
   kKeyTokens,     // Of a whole sequence.

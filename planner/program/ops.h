@@ -78,9 +78,6 @@ inline constexpr int kNumOpKinds =
 // The kinds below this number are those that workers execute.
 inline constexpr int kNumExecutedOpKinds =
     static_cast<int>(OpKind::kGroupedGemm);
-constexpr bool IsPlanOnly(OpKind kind) {
-  return static_cast<int>(kind) >= kNumExecutedOpKinds;
-}
 const char* OpKindName(OpKind kind);
 bool IsCollective(OpKind kind);  // Over a group of ranks.
 bool IsTransfer(OpKind kind);    // Between neighbouring stages.

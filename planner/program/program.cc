@@ -153,6 +153,7 @@ const char* LaneName(Lane lane) {
 }
 
 Lane LaneOf(OpKind kind, const OpAttributes& attributes) {
+  CHECK(!IsPlanOnly(kind)) << "no lane for " << OpKindName(kind);
   switch (Describe(kind).lane) {
     case LaneRule::kCompute:
       return Lane::kCompute;
@@ -167,10 +168,7 @@ Lane LaneOf(OpKind kind, const OpAttributes& attributes) {
     case LaneRule::kFromPeer:
       return GoesToNext(attributes) ? Lane::kReceivePrevious
                                     : Lane::kReceiveNext;
-    case LaneRule::kPlanOnly:
-      break;
   }
-  CHECK(false) << "no lane for " << OpKindName(kind);
   return Lane::kCompute;
 }
 

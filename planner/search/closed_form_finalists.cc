@@ -51,7 +51,8 @@ std::vector<Finalist> ClosedFormFinalists::Find(double lowered_share) {
   return finalists;
 }
 
-// What is faster with the pipeline outermost than what `inner` found.
+// Adds layouts with the pipeline outermost that are faster than those of
+// `inner`.
 void ClosedFormFinalists::AddOutermost(const FastestLayouts& inner,
                                        std::vector<Finalist>* finalists) {
   const FastestLayouts found =

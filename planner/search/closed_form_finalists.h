@@ -15,7 +15,7 @@
 
 namespace millrace {
 
-// What the search looks for, and how.
+// The layouts that the search may choose, and how it prices them.
 struct SearchScope {
   // All layouts that may be chosen.
   LayoutTree all;
@@ -61,7 +61,7 @@ class ClosedFormFinalists {
                       bool pipeline_outermost) const;
 
   int64_t layouts_considered() const { return layouts_considered_; }
-  // Of the last Find(), as in Plan.
+  // The optimality gap of the last Find(), as in Plan.
   double optimality_gap() const { return optimality_gap_; }
 
  private:

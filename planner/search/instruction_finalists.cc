@@ -49,7 +49,7 @@ InstructionFinalists::InstructionFinalists(const LayoutSpace& space,
 
 absl::Status InstructionFinalists::PriceAll(std::vector<Finalist>* finalists) {
   size_t num_priced = 0;
-  // Of the fastest so far, by instructions and by the closed form.
+  // Step times of the fastest finalist so far, by either model.
   double fastest_s = std::numeric_limits<double>::infinity();
   double fastest_closed_form_s = fastest_s;
   for (size_t i = 0; i < finalists->size(); ++i) {

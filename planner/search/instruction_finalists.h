@@ -48,8 +48,8 @@ class InstructionFinalists {
 
   // The first status of CheckProgramSize() that was not OK.
   const absl::Status& too_large() const { return too_large_; }
-  // Of the finalists that were lowered and do not fit, the least bytes by which
-  // one exceeds the limit; 0 if there are none.
+  // The least bytes by which a lowered finalist exceeds the limit; 0 if all of
+  // them fit.
   int64_t least_excess_bytes() const { return least_excess_bytes_; }
 
  private:

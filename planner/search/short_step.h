@@ -17,7 +17,8 @@
 namespace millrace {
 
 struct ShortStep {
-  // Of the whole step. Only bytes if these exceed the memory limit.
+  // The prediction of the whole step. It has bytes alone if these exceed the
+  // memory limit.
   Prediction prediction;
   int64_t num_instructions = 0;  // That were lowered for it.
 };

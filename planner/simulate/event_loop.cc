@@ -62,7 +62,7 @@ class EventLoop {
     int32_t num_waiting = 0;  // By kernels, started here and not at all ends.
     // Communication that waits for `computing` to make room.
     std::vector<int32_t> crowded_out;
-    // What copy engines have done but for the kernel behind it, likewise.
+    // Copies that are done but for their last kernel, which waits likewise.
     std::vector<int32_t> waits_to_end;
     // By lane: squares of the seconds of what was computed since the lane's
     // last collective, added up.
@@ -392,7 +392,8 @@ class EventLoop {
   std::vector<int32_t>* const started_;
   const bool shares_cores_;
   std::vector<Stage> stages_;
-  // What a stage computes has the stage's slot, communication one behind those.
+  // The first slots are those of what each stage computes, by stage. Slots of
+  // communication follow.
   std::vector<Slot> slots_;
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
   std::vector<int32_t> free_slots_;

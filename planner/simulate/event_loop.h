@@ -17,8 +17,7 @@
 
 namespace millrace {
 
-// What an op runs on. It decides what slows the op down, and what the op slows
-// down.
+// The hardware that an op runs on. It decides which ops slow each other down.
 enum class OpResource : uint8_t {
   kCompute,      // The stage's processors, which do one op at a time.
   kNetwork,      // Kernels that communicate.
@@ -37,14 +36,14 @@ struct StepOp {
   int32_t meeting = -1;
   Lane lane = Lane::kCompute;
   OpResource resource = OpResource::kCompute;
-  // Of compute: it holds every processor until it ends (OverlapFactors::waits).
+  // For compute: it holds every processor until it ends (OverlapFactors::waits).
   bool fills_device = false;
-  // Of copy engines: a kernel ends it, which has to wait for processors.
+  // For copy engines: its last part is a kernel, which waits for processors.
   bool ends_by_kernel = false;
-  // Of compute: how many times as long it takes beside communication by
+  // For compute: how many times as long it takes beside communication by
   // kernels; 0: OverlapFactors::compute.
   float slowdown = 0;
-  // Of compute: the share of its time in which it slows communication. A pass
+  // For compute: the share of its time in which it slows communication. A pass
   // communicates itself for the rest.
   float busy_share = 1;
 };
@@ -70,7 +69,7 @@ struct LoopRules {
   // While a stage computes and communicates by kernels, each goes on so much
   // slower. A transfer meets what both of its stages compute.
   OverlapFactors overlap;
-  // Likewise of copy engines, which never wait to begin.
+  // The same factors for copy engines, which never wait to begin.
   OverlapFactors copy_engine_overlap;
   // Ranks that share the cores of one host (HardwareProfile), and how many
   // ranks of each stage are on the host of a stage's representative; both empty

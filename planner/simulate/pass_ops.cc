@@ -158,7 +158,7 @@ class Builder {
     return parts;
   }
 
-  // As many as buckets where the pass meets any.
+  // Cuts a pass into one part for each bucket that it gathers or reduces.
   void AddEqualParts(const ChunkPass& pass, const StepModel::StepEnds& ends,
                      int32_t num_chunks, bool is_gathered, bool is_reduced,
                      std::vector<Part>* parts) const {
@@ -307,8 +307,8 @@ class Builder {
     return id;
   }
 
-  // Of what the pass `after` made to the stage of chunk `to`. Returns the op
-  // after which it has arrived.
+  // Sends the result of the pass `after` to the stage of chunk `to`. Returns the
+  // op at whose end it has arrived.
   int32_t AddTransfer(int32_t after, int32_t to, double delay_s) {
     const int32_t sender = ops_[after].stage;
     const int32_t receiver = step_.costs.stage_of_chunk[to];

@@ -13,7 +13,7 @@
 
 namespace millrace {
 
-// What an op of the event loop stands for.
+// The pass, transfer, gather or reduction that an op of the event loop is.
 struct PassOp {
   ClusterEventKind kind;
   int32_t chunk_idx = -1;

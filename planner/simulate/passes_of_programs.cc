@@ -43,7 +43,7 @@ bool IsOfKind(ChunkPassKind kind, Phase phase) {
   return false;
 }
 
-// What one stage's instructions say of its passes.
+// Costs of the passes of one stage, from its instructions.
 class StagePasses {
  public:
   StagePasses(const StageSimulation& stage, const SimulationOptions& options)
@@ -58,8 +58,8 @@ class StagePasses {
     FindNeeds();
   }
 
-  // Of the mean pass of the kind. One in the middle stands for all but the
-  // first and the last.
+  // Seconds of the mean pass of the kind. One in the middle stands for all but
+  // the first and the last.
   double Seconds(ChunkPassKind kind) const {
     const int32_t count = program_.layout.num_microbatches;
     double sum = TimeOf(kind, 0).seconds;
@@ -78,7 +78,7 @@ class StagePasses {
     parts->busy_share = std::min(1.0, beside.computing_s / beside.seconds);
   }
 
-  // What the passes of the kind meet on other lanes, and where.
+  // The traffic that the passes of the kind meet on other lanes, and where.
   std::vector<PassPart> Parts(ChunkPassKind kind, bool gathers_each,
                               bool reduces_each) const {
     const int32_t count = program_.layout.num_microbatches;

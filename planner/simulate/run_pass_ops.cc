@@ -100,11 +100,11 @@ void ReplicaRun::RunBlock(const Disturbance& disturbance,
   for (size_t i = 0; i < ops_.ops.size(); ++i) {
     const StepOp& op = ops_.step.ops[i];
     double* const end = &end_s[i * kCount];
-    if (!ops_.ops[i].is_own()) {
-      // Gathers follow each other from the start of the step; nothing else that
-      // is common comes before a pass.
-      std::fill(end, end + kCount,
-                alone_.end_s[i] * FactorOf(disturbance.gathers, op.stage));
+    const bool is_gather =
+        ops_.ops[i].kind == ClusterEventKind::kParameterGather;
+    if (!ops_.ops[i].is_own() && !is_gather) {
+      // RunTail() runs it, after the passes of all replicas.
+      std::fill(end, end + kCount, alone_.end_s[i]);
       continue;
     }
     double start[kCount] = {};
@@ -114,7 +114,11 @@ void ReplicaRun::RunBlock(const Disturbance& disturbance,
     }
     double seconds[kCount];
     std::fill(seconds, seconds + kCount, seconds_[i]);
-    if (ops_.ops[i].is_pass()) {
+    if (is_gather) {
+      for (int r = 0; r < kCount; ++r) {
+        seconds[r] *= FactorOf(disturbance.gathers, op.stage);
+      }
+    } else if (ops_.ops[i].is_pass()) {
       for (int r = 0; r < kCount; ++r) {
         seconds[r] *= slowdown[r * num_stages_ + op.stage];
       }

@@ -47,8 +47,8 @@ struct ReplicaTimes {
 };
 
 // `alone` is what RunOps() gave: an op takes as long as there, slowed by the
-// traffic it met there, times its factors. Gathers wait for nothing; reductions
-// and the optimizer wait for the last replica.
+// traffic it met there, times its factors. A gather waits for what precedes it in
+// its own replica; reductions and the optimizer wait for the last replica.
 class ReplicaRun {
  public:
   // Borrows its arguments.

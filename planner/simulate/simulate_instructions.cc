@@ -169,7 +169,7 @@ class InstructionOps {
     }
   }
 
-  // What the largest of so many draws as the group has ranks is expected to be.
+  // The expected largest of as many normal draws as the group has ranks.
   double LatecomersOf(const Layout& layout, Group group) {
     if (options_.arrival_spread == 0) return 0;
     const int32_t num_ranks = group == Group::kWorld

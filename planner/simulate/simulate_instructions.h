@@ -57,8 +57,8 @@ struct PartTime {
   double computing_s = 0;  // Of these, with something on the compute lane.
 };
 
-// What those instructions of one stage take for which `is_part` says so, by
-// themselves: what they wait for elsewhere is there. With `beside_traffic`,
+// The time that the instructions of one stage for which `is_part` is true take
+// by themselves: all that they wait for is there. With `beside_traffic`,
 // kernels of another collective run all the while.
 PartTime TimeOfPart(const StageSimulation& stage,
                     const SimulationOptions& options,

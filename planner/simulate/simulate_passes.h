@@ -82,8 +82,8 @@ struct ClusterStep {
 // a stage of a large model has eight at least.
 int32_t BucketsOfChunk(int32_t chunks_of_stage);
 
-// What `model`, of this implementation, says of `layout`, in the
-// order that the layout's schedule names. Ranks that share experts compute
+// The step of `layout` by the prices of `model`, which is of this
+// implementation, in the order that the layout's schedule names. Ranks that share experts compute
 // together, however many replicas they belong to; what the traffic of each
 // micro-batch costs under ZeRO 2 and 3 is part of its backward passes.
 // InvalidArgument for what OrderOf refuses.

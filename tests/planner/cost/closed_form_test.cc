@@ -344,6 +344,30 @@ TEST(StepModelTest, FewMicrobatchesInterleaveBadly) {
   }
 }
 
+// The same layout with more sharded over replicas or recomputed, by set and
+// ZeRO stage. Empty for replicas without ZeRO, of which others shard more.
+std::vector<Layout> SmallerLayouts(const LayoutSpace& space,
+                                   const Layout& layout) {
+  if (layout.data > 1 && layout.zero == 0) return {};
+  std::vector<Layout> smaller;
+  for (const StageRecomputes& again : AllowedRecomputes(space, layout)) {
+    for (int32_t zero = layout.zero; zero <= (layout.data > 1 ? 3 : 0);
+         ++zero) {
+      Layout variant = layout;
+      variant.zero = zero;
+      SetRecompute(again, &variant);
+      if (variant.shards_gradients()) {
+        variant.schedule = Schedule::kOneForwardOneBackward;
+      }
+      if (variant != layout &&
+          ValidateLayout(space.model, variant, space.global_batch).ok()) {
+        smaller.push_back(variant);
+      }
+    }
+  }
+  return smaller;
+}
+
 // Layouts of the job, with and without sharding and recompute.
 std::vector<Layout> LayoutsOf(const JobSpec& job, int32_t num_devices) {
   const LayoutSpace space = LayoutSpaceOf(job, num_devices);

@@ -208,7 +208,7 @@ TEST(PlanOnlyTest, TakesOnlyProgramsThatFit) {
       AllOf(HasSubstr("1 B more"),
             HasSubstr(absl::StrCat("raise resources.memory_per_device to ",
                                    (need + kMiB - 1) / kMiB, " MiB"))));
-  // What may be recomputed is.
+  // Where recompute may be chosen, it is.
   job.layout.recompute = "auto";
   const auto again = PlanAll(job, 4, profile);
   ASSERT_TRUE(again.ok()) << again.status();
