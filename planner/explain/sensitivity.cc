@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "planner/explain/layout_name.h"
+#include "planner/job/layout_space.h"
 #include "planner/search/prediction.h"
 #include "planner/search/program_prediction.h"
 

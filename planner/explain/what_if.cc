@@ -348,12 +348,4 @@ absl::StatusOr<std::vector<ValueChange>> ApplyWhatIf(
   return changes;
 }
 
-void PinLayout(const Layout& layout, JobSpec* job) {
-  LayoutConstraints& pinned = job->layout;
-  PinSizes(layout, &pinned);
-  pinned.zero = layout.zero;
-  pinned.recompute = RecomputeKey(layout);
-  pinned.schedule = ScheduleName(layout.schedule);
-}
-
 }  // namespace millrace

@@ -63,10 +63,6 @@ absl::StatusOr<std::vector<ValueChange>> ApplyWhatIf(
     std::span<const std::string> settings, const ProfileLoader& load_profile,
     PlanningCase* planned);
 
-// Pins the job's axes, micro-batch, ZeRO, recompute and schedule, so that a
-// search considers only `layout`.
-void PinLayout(const Layout& layout, JobSpec* job);
-
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_EXPLAIN_WHAT_IF_H_

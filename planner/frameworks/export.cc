@@ -15,17 +15,10 @@
 #include "planner/cost/layer_work.h"
 #include "planner/frameworks/export_parts.h"
 #include "planner/job/job_keys.h"
+#include "planner/job/layout_space.h"
 
 namespace millrace {
 namespace {
-
-LayoutConstraints Pinned(const Layout& layout) {
-  LayoutConstraints pinned{.zero = layout.zero,
-                           .recompute = RecomputeKey(layout),
-                           .schedule = ScheduleName(layout.schedule)};
-  PinSizes(layout, &pinned);
-  return pinned;
-}
 
 // Sets the layout's precision from the job's if the layout leaves it open.
 absl::Status TakePrecision(const std::string& precision, Layout& layout) {
@@ -197,7 +190,7 @@ absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
       ValidatePlannedLayout(job.model, layout, job.training.global_batch));
   Export out{.framework = framework, .job = job, .layout = layout};
   RETURN_IF_ERROR(TakePrecision(job.training.precision, out.layout));
-  out.job.layout = Pinned(layout);
+  PinLayout(layout, &out.job);
   NoteCommon(out);
   SetHosts(devices_per_host, out);
   if (framework->write != nullptr) return framework->write(std::move(out));

@@ -16,7 +16,6 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "planner/job/job_keys.h"
-#include "planner/job/job_value.h"
 #include "planner/layout/numeric_format.h"
 #include "planner/text/nearest_word.h"
 #include "planner/text/yaml_tree.h"
@@ -193,7 +192,7 @@ class JobReader {
     } else {
       model.head_dim = model.hidden / model.num_heads;
     }
-    const double most = FindJobKey("model.head_dim")->maximum;
+    const double most = FindJobKey("model.head_dim")->range.most;
     if (static_cast<double>(model.head_dim) > most) {
       Error(LineOf("model.heads"), "model.head_dim",
             absl::StrCat("follows as ", model.head_dim, " from ",

@@ -2,39 +2,36 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/units.h"
 #include "planner/job/job_keys.h"
 #include "planner/layout/recompute.h"
+#include "planner/text/page.h"
 #include "planner/text/yaml_tree.h"
 
 namespace millrace {
 namespace {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-constexpr double kLowest = -kNoLimit;
 
-std::string DescribeRange(const JobKey& key, double natural_maximum) {
-  const bool has_minimum = key.minimum > kLowest;
-  const bool has_maximum = key.maximum < natural_maximum;
-  if (has_minimum && has_maximum) {
-    return absl::StrCat(
-        " ", key.open_minimum ? "above " : "from ", NumberToText(key.minimum),
-        key.open_maximum ? " to below " : " to ", NumberToText(key.maximum));
+std::string DescribeRange(const NumberRange& range, double natural_maximum) {
+  if (range.most < natural_maximum) {
+    return absl::StrCat(" ", range.excludes_least ? "above " : "from ",
+                        NumberToText(range.least),
+                        range.excludes_most ? " to below " : " to ",
+                        NumberToText(range.most));
   }
-  if (has_minimum) {
-    return absl::StrCat(key.open_minimum ? " above " : " of at least ",
-                        NumberToText(key.minimum));
-  }
-  return "";
+  return absl::StrCat(range.excludes_least ? " above " : " of at least ",
+                      NumberToText(range.least));
 }
 
 // "fp32" or "none, linear or cosine".
@@ -48,7 +45,7 @@ std::string DescribeChoices(const char* choices) {
 
 std::string IntegerRange(const JobKey& key) {
   // Bounds that only protect the integer types say nothing to a reader.
-  return absl::StrCat("an integer", DescribeRange(key, 1 << 20));
+  return absl::StrCat("an integer", DescribeRange(key.range, 1 << 20));
 }
 
 std::string BytesText(int64_t bytes) {
@@ -80,7 +77,7 @@ struct ExpectedText {
     return "a list of texts";
   }
   std::string operator()(double*) const {
-    return absl::StrCat("a number", DescribeRange(key, kNoLimit));
+    return absl::StrCat("a number", DescribeRange(key.range, kNoLimit));
   }
   std::string operator()(int32_t*) const { return IntegerRange(key); }
   std::string operator()(uint64_t*) const { return IntegerRange(key); }
@@ -94,12 +91,10 @@ struct ExpectedText {
     return "auto or a size such as 4 GiB";
   }
   std::string operator()(std::optional<double>*) const {
-    return absl::StrCat("auto or a number", DescribeRange(key, kNoLimit));
+    return absl::StrCat("auto or a number", DescribeRange(key.range, kNoLimit));
   }
-  std::string operator()(LearningRateDecay*) const {
-    return DescribeChoices(key.choices);
-  }
-  std::string operator()(FeedForward*) const {
+  template <typename Enum>
+  requires std::is_enum_v<Enum> std::string operator()(Enum*) const {
     return DescribeChoices(key.choices);
   }
 };
@@ -128,44 +123,27 @@ struct KeyValueText {
   std::string operator()(const double* value) const {
     return NumberToText(*value);
   }
-  std::string operator()(const int32_t* value) const {
-    return absl::StrCat(*value);
-  }
-  std::string operator()(const int64_t* value) const {
+  template <typename Integer>
+  requires std::is_integral_v<Integer> std::string operator()(
+      const Integer* value) const {
     return key.is_bytes ? BytesText(*value) : absl::StrCat(*value);
   }
-  std::string operator()(const uint64_t* value) const {
-    return absl::StrCat(*value);
+  template <typename Value>
+  std::string operator()(const std::optional<Value>* value) const {
+    return value->has_value() ? (*this)(&**value) : "auto";
   }
-  std::string operator()(const std::optional<int32_t>* value) const {
-    return value->has_value() ? absl::StrCat(**value) : "auto";
-  }
-  std::string operator()(const std::optional<int64_t>* value) const {
-    return value->has_value() ? BytesText(**value) : "auto";
-  }
-  std::string operator()(const std::optional<double>* value) const {
-    return value->has_value() ? NumberToText(**value) : "auto";
-  }
-  std::string operator()(const LearningRateDecay* value) const {
-    switch (*value) {
-      case LearningRateDecay::kNone:
-        return "none";
-      case LearningRateDecay::kLinear:
-        return "linear";
-      case LearningRateDecay::kCosine:
-        return "cosine";
-    }
-    return "none";
-  }
-  std::string operator()(const FeedForward* value) const {
-    return FeedForwardName(*value);
+  template <typename Enum>
+  requires std::is_enum_v<Enum> std::string operator()(
+      const Enum* value) const {
+    const std::vector<std::string> words = absl::StrSplit(key.choices, '|');
+    return words[static_cast<size_t>(*value)];
   }
 };
 
 std::string DescribeDefault(const JobKey& key) {
   if (key.required) return "required";
   if (key.default_note != nullptr) return key.default_note;
-  return absl::StrCat("`", JobValueToYaml(key, JobSpec{}), "`");
+  return absl::StrCat("default `", JobValueToYaml(key, JobSpec{}), "`");
 }
 
 }  // namespace
@@ -185,10 +163,10 @@ std::string DescribeExpected(const JobKey& key) {
 std::string TooLargeText(const JobKey& key, absl::string_view value) {
   double number = 0;
   if (key.choices != nullptr || !absl::SimpleAtod(value, &number) ||
-      number <= key.maximum) {
+      number <= key.range.most) {
     return "";
   }
-  return absl::StrCat("; the most is ", NumberToText(key.maximum),
+  return absl::StrCat("; the most is ", NumberToText(key.range.most),
                       key.maximum_reason == nullptr
                           ? ""
                           : absl::StrCat(", ", key.maximum_reason));
@@ -201,12 +179,16 @@ std::string JobValueToYaml(const JobKey& key, const JobSpec& job) {
 }
 
 std::string JobKeysAsMarkdown() {
-  std::string table = "| key | type | default | meaning |\n|---|---|---|---|\n";
+  std::string list;
   for (const JobKey& key : JobKeys()) {
-    absl::StrAppend(&table, "| `", key.path, "` | ", DescribeExpected(key),
-                    " | ", DescribeDefault(key), " | ", key.doc, " |\n");
+    absl::StrAppend(
+        &list,
+        WrapLine(absl::StrCat("- `", key.path, "` (", DescribeExpected(key),
+                              "; ", DescribeDefault(key), "): ", key.doc),
+                 2),
+        "\n");
   }
-  return table;
+  return list;
 }
 
 }  // namespace millrace

@@ -15,6 +15,7 @@
 
 #include "absl/strings/string_view.h"
 #include "planner/job/job.h"
+#include "planner/text/yaml_tree.h"
 
 namespace millrace {
 
@@ -28,25 +29,31 @@ using JobField =
                  std::optional<int32_t>*, std::optional<int64_t>*,
                  std::optional<double>*, LearningRateDecay*, FeedForward*>;
 
+// The numbers that a key accepts.
+struct NumberRange {
+  double least = 0;
+  double most = std::numeric_limits<double>::infinity();
+  bool excludes_least = false;
+  bool excludes_most = false;
+};
+
 struct JobKey {
   const char* path;  // "training.optimizer.beta1".
-  const char* doc;   // One sentence or two; what it is, and its unit.
   JobField (*field)(JobSpec& job);
+  const char* doc;  // One sentence or two; what it is, and its unit.
   bool required = false;
-  // Of numbers, inclusive; `open_minimum` and `open_maximum` exclude the ends.
-  double minimum = 0;
-  double maximum = std::numeric_limits<double>::infinity();
-  bool open_minimum = false;
-  bool open_maximum = false;
+  NumberRange range = {};  // Of numbers.
   // Why there is no more: "because ...", in messages about values that are too
   // large. Null where the maximum needs no reason.
   const char* maximum_reason = nullptr;
-  bool is_bytes = false;          // Written as "20 MiB" or a plain count.
-  const char* choices = nullptr;  // Of text: "cpu" or "none|linear|cosine".
+  bool is_bytes = false;  // Written as "20 MiB" or a plain count.
+  // Of text: "cpu" or "none|linear|cosine". Those of an enum are in its order.
+  const char* choices = nullptr;
   // Of what is computed again: sets of ops beside the choices, and a list of
   // all but auto, one for each pipeline stage, kept as "full, none".
   bool by_stage = false;
-  const char* default_note = nullptr;  // Where the default is not a constant.
+  // Where the default is not a constant: "default heads".
+  const char* default_note = nullptr;
 };
 
 std::span<const JobKey> JobKeys();
@@ -66,7 +73,11 @@ std::string DescribeExpected(const JobKey& key);
 // The value of `key` in `job`, as YAML.
 std::string JobValueToYaml(const JobKey& key, const JobSpec& job);
 
-// The table of docs/job.md, one row a key.
+// Sets the key from YAML. Returns false, and leaves the job as it is, if the
+// value is not what the key expects.
+bool SetFromTree(const JobKey& key, const YamlTree& tree, JobSpec* job);
+
+// The list of docs/job.md, one item a key.
 std::string JobKeysAsMarkdown();
 
 }  // namespace millrace

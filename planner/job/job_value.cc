@@ -1,59 +1,38 @@
-#include "planner/job/job_value.h"
+// Sets the keys of a job from YAML.
 
+#include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "absl/strings/ascii.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
-#include "base/units.h"
+#include "absl/strings/str_split.h"
+#include "planner/job/job_keys.h"
+#include "planner/text/quantity.h"
+#include "planner/text/yaml_tree.h"
 
 namespace millrace {
 namespace {
 
 // "20 MiB", "1.5GiB", "20 MB" or "1048576".
 bool ParseBytes(absl::string_view text, int64_t* bytes) {
-  static constexpr struct {
-    const char* suffix;
-    int64_t factor;
-  } kUnits[] = {{"KiB", kKiB},
-                {"MiB", kMiB},
-                {"GiB", kGiB},
-                {"TiB", kGiB * 1024},
-                {"kB", 1000},
-                {"KB", 1000},
-                {"MB", 1'000'000},
-                {"GB", 1'000'000'000},
-                {"TB", 1'000'000'000'000},
-                {"B", 1}};
   if (absl::SimpleAtoi(text, bytes)) return true;
-  for (const auto& unit : kUnits) {
-    absl::string_view number = text;
-    if (!absl::ConsumeSuffix(&number, unit.suffix)) continue;
-    double value = 0;
-    if (!absl::SimpleAtod(absl::StripAsciiWhitespace(number), &value)) {
-      return false;
-    }
-    value *= static_cast<double>(unit.factor);
-    if (!(std::abs(value) < 9e15)) return false;
-    *bytes = std::llround(value);
-    return true;
-  }
-  return false;
+  const absl::StatusOr<Quantity> size = ParseQuantity(text, Dimension::kBytes);
+  if (!size.ok() || size->value >= 9e15) return false;
+  *bytes = std::llround(size->value);
+  return true;
 }
 
 bool IsInRange(const JobKey& key, double value) {
-  const bool above =
-      key.open_minimum ? value > key.minimum : value >= key.minimum;
-  const bool below =
-      key.open_maximum ? value < key.maximum : value <= key.maximum;
-  return above && below;
+  const auto& [least, most, excludes_least, excludes_most] = key.range;
+  return (excludes_least ? value > least : value >= least) &&
+         (excludes_most ? value < most : value <= most);
 }
 
 // Sets one field from one node; false if the node is not what the key expects.
@@ -111,24 +90,14 @@ struct FieldReader {
     *value = present;
     return true;
   }
-  bool operator()(LearningRateDecay* value) const {
-    static const std::map<std::string, LearningRateDecay> kDecays = {
-        {"none", LearningRateDecay::kNone},
-        {"linear", LearningRateDecay::kLinear},
-        {"cosine", LearningRateDecay::kCosine}};
-    const auto found = kDecays.find(tree.scalar);
-    if (!IsScalar() || found == kDecays.end()) return false;
-    *value = found->second;
+  template <typename Enum>
+  requires std::is_enum_v<Enum>
+  bool operator()(Enum* value) const {
+    if (!IsScalar() || !IsChoice(key, tree.scalar)) return false;
+    const std::vector<std::string> words = absl::StrSplit(key.choices, '|');
+    *value = static_cast<Enum>(std::ranges::find(words, tree.scalar) -
+                               words.begin());
     return true;
-  }
-  bool operator()(FeedForward* value) const {
-    for (const FeedForward kind : {FeedForward::kSwiglu, FeedForward::kGelu,
-                                   FeedForward::kSquaredRelu}) {
-      if (!IsScalar() || tree.scalar != FeedForwardName(kind)) continue;
-      *value = kind;
-      return true;
-    }
-    return false;
   }
 };
 

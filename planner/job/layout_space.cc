@@ -181,42 +181,24 @@ std::vector<std::string> ChangesOfOneKey(const LayoutSpace& space) {
   return changes;
 }
 
-// The nearest global batch that works; the larger of two equally near.
-std::optional<std::string> ChangeOfBatch(const LayoutSpace& space) {
-  const int64_t reach =
-      std::clamp<int64_t>(space.global_batch, 256, kMostReach);
+// The nearest other value of a count with which there are layouts. Looks as far
+// as the count itself, but at least as far as `least_reach`; the one at
+// `first_sign` times a distance comes before the other. 0 if there is none.
+template <typename Count>
+int64_t NearestThatWorks(const LayoutSpace& space, Count LayoutSpace::*count,
+                         int64_t least_reach, int64_t first_sign) {
+  const int64_t stated = space.*count;
+  const int64_t reach = std::clamp<int64_t>(stated, least_reach, kMostReach);
   for (int64_t distance = 1; distance <= reach; ++distance) {
-    for (const int64_t batch :
-         {space.global_batch + distance, space.global_batch - distance}) {
-      if (batch < 1) continue;
+    for (const int64_t sign : {first_sign, -first_sign}) {
+      const int64_t value = stated + sign * distance;
+      if (value < 1 || value > std::numeric_limits<Count>::max()) continue;
       LayoutSpace changed = space;
-      changed.global_batch = batch;
-      if (!EnumerateLayouts(changed).empty()) {
-        return absl::StrCat("set training.global_batch to ", batch,
-                            " instead of ", space.global_batch);
-      }
+      changed.*count = static_cast<Count>(value);
+      if (!EnumerateLayouts(changed).empty()) return value;
     }
   }
-  return std::nullopt;
-}
-
-// The nearest number of devices that works; the smaller of two equally near.
-std::optional<std::string> ChangeOfDevices(const LayoutSpace& space) {
-  const int64_t reach = std::clamp<int64_t>(space.num_devices, 64, kMostReach);
-  for (int64_t distance = 1; distance <= reach; ++distance) {
-    for (const int64_t devices :
-         {space.num_devices - distance, space.num_devices + distance}) {
-      if (devices < 1 || devices > INT32_MAX) continue;
-      LayoutSpace changed = space;
-      changed.num_devices = static_cast<int32_t>(devices);
-      if (!EnumerateLayouts(changed).empty()) {
-        return absl::StrCat("use ", devices,
-                            devices == 1 ? " device" : " devices",
-                            " instead of ", space.num_devices);
-      }
-    }
-  }
-  return std::nullopt;
+  return 0;
 }
 
 // Whether layouts of this schedule are asked for, or are what those are made
@@ -308,8 +290,20 @@ std::vector<Layout> EnumerateLayouts(const LayoutSpace& space) {
 
 absl::Status ExplainNoLayout(const LayoutSpace& space) {
   std::vector<std::string> changes = ChangesOfOneKey(space);
-  if (auto change = ChangeOfBatch(space)) changes.push_back(*change);
-  if (auto change = ChangeOfDevices(space)) changes.push_back(*change);
+  // The larger of two batches, the smaller of two numbers of devices.
+  const int64_t batch =
+      NearestThatWorks(space, &LayoutSpace::global_batch, 256, 1);
+  if (batch > 0) {
+    changes.push_back(absl::StrCat("set training.global_batch to ", batch,
+                                   " instead of ", space.global_batch));
+  }
+  const int64_t devices =
+      NearestThatWorks(space, &LayoutSpace::num_devices, 64, -1);
+  if (devices > 0) {
+    changes.push_back(absl::StrCat("use ", devices,
+                                   devices == 1 ? " device" : " devices",
+                                   " instead of ", space.num_devices));
+  }
   // One change a line reads as a list of demands; they are alternatives.
   return absl::InvalidArgumentError(absl::StrCat(
       "no layout on ", space.num_devices, " devices: ", NearestObstacle(space),
@@ -322,6 +316,14 @@ absl::Status CheckLayouts(const JobSpec& job, int32_t num_devices) {
   const LayoutSpace space = LayoutSpaceOf(job, num_devices);
   return EnumerateLayouts(space).empty() ? ExplainNoLayout(space)
                                          : absl::OkStatus();
+}
+
+void PinLayout(const Layout& layout, JobSpec* job) {
+  LayoutConstraints& pinned = job->layout;
+  PinSizes(layout, &pinned);
+  pinned.zero = layout.zero;
+  pinned.recompute = RecomputeKey(layout);
+  pinned.schedule = ScheduleName(layout.schedule);
 }
 
 }  // namespace millrace

@@ -57,6 +57,10 @@ absl::Status ExplainNoLayout(const LayoutSpace& space);
 // if not. Needs no profile: memory is not looked at.
 absl::Status CheckLayouts(const JobSpec& job, int32_t num_devices);
 
+// Pins the job's axes, micro-batch, ZeRO, recompute and schedule, so that a
+// search considers only `layout`.
+void PinLayout(const Layout& layout, JobSpec* job);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_PLANNER_JOB_LAYOUT_SPACE_H_

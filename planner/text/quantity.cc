@@ -28,10 +28,11 @@ struct Unit {
 constexpr double kBit = 0.125;
 
 // Each from the smallest up.
-constexpr Unit kBytes[] = {
-    {"B", 1, true},      {"kB", 1e3, false},  {"MB", 1e6, false},
-    {"GB", 1e9, false},  {"TB", 1e12, false}, {"KiB", kKiB, true},
-    {"MiB", kMiB, true}, {"GiB", kGiB, true}, {"TiB", 1024.0 * kGiB, true}};
+constexpr Unit kBytes[] = {{"B", 1, true},      {"kB", 1e3, false},
+                           {"KB", 1e3, false},  {"MB", 1e6, false},
+                           {"GB", 1e9, false},  {"TB", 1e12, false},
+                           {"KiB", kKiB, true}, {"MiB", kMiB, true},
+                           {"GiB", kGiB, true}, {"TiB", 1024.0 * kGiB, true}};
 constexpr Unit kBytesPerSecond[] = {
     {"b/s", kBit, false},         {"kb/s", 1e3 * kBit, false},
     {"Mb/s", 1e6 * kBit, false},  {"Gb/s", 1e9 * kBit, false},

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/job/layout_space.h"
 #include "planner/profile/changed_hardware.h"
 #include "planner/text/quantity.h"
 #include "tests/planner/planning_fixture.h"

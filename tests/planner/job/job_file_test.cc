@@ -438,7 +438,7 @@ TEST(JobFileTest, RoundTrips) {
 }
 
 // Goal: docs/job.md documents every key as the reader reads it, and no other.
-// Method: its table must be the one that the key table prints.
+// Method: its list must be the one that the key table prints.
 TEST(JobFileTest, DocumentationMatches) {
   std::ifstream file("docs/job.md");
   ASSERT_TRUE(file) << "run from the repository's root";
