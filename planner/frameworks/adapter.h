@@ -24,7 +24,7 @@ class Importer;        // job_importer.h
 
 struct FrameworkKey {
   const char* job_path;  // Path of a JobKey.
-  const char* name;      // The framework's flag or key, dots for nesting.
+  std::string name;      // The framework's flag or key, dots for nesting.
   // The framework's value if the key is left out. Null: the key is required, or
   // another key decides.
   const char* default_text = nullptr;

@@ -20,7 +20,7 @@
 namespace millrace {
 namespace {
 
-constexpr FrameworkKey kDeepSpeedKeys[] = {
+const FrameworkKey kDeepSpeedKeys[] = {
     {"training.global_batch", "train_batch_size"},
     {"layout.micro_batch", "train_micro_batch_size_per_gpu"},
     {"training.gradient_clip_norm", "gradient_clipping"},

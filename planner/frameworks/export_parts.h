@@ -3,8 +3,10 @@
 #ifndef MILLRACE_PLANNER_FRAMEWORKS_EXPORT_PARTS_H_
 #define MILLRACE_PLANNER_FRAMEWORKS_EXPORT_PARTS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -34,6 +36,32 @@ struct Export {
   // Layers of each chunk in the order in which a micro-batch visits them; a
   // stage without interleaving is one chunk.
   std::vector<LayerRange> Chunks() const;
+};
+
+// Keys of a configuration with their values, in the order of their setting.
+class KeyValues {
+ public:
+  using Entry = std::pair<std::string, std::string>;
+
+  void Set(std::string key, std::string value) {
+    entries_.emplace_back(std::move(key), std::move(value));
+  }
+  void Set(std::string key, int64_t value) {
+    Set(std::move(key), std::to_string(value));
+  }
+  void SetText(std::string key, const std::string& value) {
+    Set(std::move(key), "\"" + value + "\"");
+  }
+  // Sets a key that is not set yet.
+  void SetDefault(const std::string& key, std::string value) {
+    if (std::ranges::find(entries_, key, &Entry::first) == entries_.end()) {
+      Set(key, std::move(value));
+    }
+  }
+  const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  std::vector<Entry> entries_;
 };
 
 // Returns comment lines: what this file is, what it cannot express, what was

@@ -11,7 +11,7 @@
 namespace millrace {
 namespace {
 
-constexpr FrameworkKey kHuggingFaceKeys[] = {
+const FrameworkKey kHuggingFaceKeys[] = {
     {"model.vocab_size", "vocab_size"},
     {"model.hidden", "hidden_size"},
     {"model.layers", "num_hidden_layers"},

@@ -13,16 +13,12 @@
 
 namespace millrace {
 
-// One argument of Megatron-LM. Frameworks built on its core have the same
-// arguments under other names (megatron_core_keys.h).
-struct MegatronFlag {
-  std::string name;   // Without dashes.
-  std::string value;  // Empty: a switch.
-};
-// Returns the flags for the model, layout and training of the job. Each
+// Returns the arguments of Megatron-LM for the model, layout and training of
+// the job, without dashes; a switch has the value "". Frameworks built on its
+// core have the same arguments under other names (megatron_core_keys.h). Each
 // framework adds its own for data, launcher and precision. InvalidArgument
 // names the job's key that cannot be expressed.
-absl::StatusOr<std::vector<MegatronFlag>> MegatronFlagsOf(Export& out);
+absl::StatusOr<KeyValues> MegatronFlagsOf(Export& out);
 
 // Imports Megatron-LM's and its core's configurations.
 void ImportMegatron(const ImportOptions& options, Importer& importer);

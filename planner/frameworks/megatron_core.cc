@@ -17,96 +17,17 @@
 namespace millrace {
 namespace {
 
-// Recipes set values of their own, so no key has a known default.
-constexpr FrameworkKey kBridgeKeys[] = {
-    {"layout.tensor", "model.tensor_model_parallel_size"},
-    {"layout.pipeline", "model.pipeline_model_parallel_size"},
-    {"layout.context", "model.context_parallel_size"},
-    {"layout.expert", "model.expert_model_parallel_size"},
-    {"layout.expert_tensor", "model.expert_tensor_parallel_size"},
-    {"layout.micro_batch", "train.micro_batch_size"},
-    {"training.global_batch", "train.global_batch_size"},
-    {"model.layers", "model.num_layers"},
-    {"model.hidden", "model.hidden_size"},
-    {"model.ffn_hidden", "model.ffn_hidden_size"},
-    {"model.heads", "model.num_attention_heads"},
-    {"model.kv_heads", "model.num_query_groups"},
-    {"model.head_dim", "model.kv_channels"},
-    {"model.sequence_length", "dataset.seq_length"},
-    {"model.rope_theta", "model.rotary_base"},
-    {"model.norm_epsilon", "model.layernorm_epsilon"},
-    {"model.init_std", "model.init_method_std"},
-    {"training.steps", "train.train_iters"},
-    {"training.optimizer.learning_rate", "optimizer.lr"},
-    {"training.optimizer.min_learning_rate", "optimizer.min_lr"},
-    {"training.optimizer.warmup_steps", "scheduler.lr_warmup_iters"},
-    {"training.optimizer.beta1", "optimizer.adam_beta1"},
-    {"training.optimizer.beta2", "optimizer.adam_beta2"},
-    {"training.optimizer.epsilon", "optimizer.adam_eps"},
-    {"training.optimizer.weight_decay", "optimizer.weight_decay"},
-    {"training.gradient_clip_norm", "optimizer.clip_grad"},
-    {"training.seed", "rng.seed"},
-    {"checkpoint.interval_steps", "checkpoint.save_interval"},
-};
-
-constexpr FrameworkKey kNemoKeys[] = {
-    {"layout.tensor", "trainer.strategy.tensor_model_parallel_size"},
-    {"layout.pipeline", "trainer.strategy.pipeline_model_parallel_size"},
-    {"layout.context", "trainer.strategy.context_parallel_size"},
-    {"layout.expert", "trainer.strategy.expert_model_parallel_size"},
-    {"layout.expert_tensor", "trainer.strategy.expert_tensor_parallel_size"},
-    {"layout.micro_batch", "data.micro_batch_size"},
-    {"training.global_batch", "data.global_batch_size"},
-    {"model.layers", "model.config.num_layers"},
-    {"model.hidden", "model.config.hidden_size"},
-    {"model.ffn_hidden", "model.config.ffn_hidden_size"},
-    {"model.heads", "model.config.num_attention_heads"},
-    {"model.kv_heads", "model.config.num_query_groups"},
-    {"model.head_dim", "model.config.kv_channels"},
-    {"model.sequence_length", "data.seq_length"},
-    {"model.rope_theta", "model.config.rotary_base"},
-    {"model.norm_epsilon", "model.config.layernorm_epsilon"},
-    {"model.init_std", "model.config.init_method_std"},
-    {"training.steps", "trainer.max_steps"},
-    {"training.optimizer.learning_rate", "optim.config.lr"},
-    {"training.optimizer.min_learning_rate", "optim.lr_scheduler.min_lr"},
-    {"training.optimizer.warmup_steps", "optim.lr_scheduler.warmup_steps"},
-    {"training.optimizer.beta1", "optim.config.adam_beta1"},
-    {"training.optimizer.beta2", "optim.config.adam_beta2"},
-    {"training.optimizer.epsilon", "optim.config.adam_eps"},
-    {"training.optimizer.weight_decay", "optim.config.weight_decay"},
-    {"training.gradient_clip_norm", "optim.config.clip_grad"},
-    {"checkpoint.interval_steps", "log.ckpt.every_n_train_steps"},
-};
-
-// Overrides in the order of their first setting, each key once.
-class Overrides {
- public:
-  void Set(const std::string& key, const std::string& value) {
-    entries_.emplace_back(key, value);
+// Writes one override a line, each as a word of the shell.
+std::string ShellText(const KeyValues& overrides) {
+  std::vector<std::string> words;
+  for (const auto& [key, value] : overrides.entries()) {
+    const std::string word = absl::StrCat(key, "=", value);
+    const bool special =
+        word.find_first_of(" ()[]*|'\"$&;<>`\\") != std::string::npos;
+    words.push_back(special ? ShellQuoted(word) : word);
   }
-  // Sets a key that is not set yet, since recipes set values of their own.
-  void SetDefault(const std::string& key, const std::string& value) {
-    for (const auto& [known, unused] : entries_) {
-      if (known == key) return;
-    }
-    Set(key, value);
-  }
-  // Writes one override a line, each as a word of the shell.
-  std::string ToShell() const {
-    std::vector<std::string> words;
-    for (const auto& [key, value] : entries_) {
-      const std::string word = absl::StrCat(key, "=", value);
-      const bool special =
-          word.find_first_of(" ()[]*|'\"$&;<>`\\") != std::string::npos;
-      words.push_back(special ? ShellQuoted(word) : word);
-    }
-    return absl::StrJoin(words, " \\\n  ");
-  }
-
- private:
-  std::vector<std::pair<std::string, std::string>> entries_;
-};
+  return absl::StrJoin(words, " \\\n  ");
+}
 
 // How each command line writes an absent value.
 const char* Nothing(Framework framework) {
@@ -124,10 +45,10 @@ std::string LayerPattern(const ModelSpec& model) {
 }
 
 std::string OverrideValue(const Export& out, CoreValue kind,
-                          const MegatronFlag& flag) {
+                          const std::string& flag_value) {
   switch (kind) {
     case CoreValue::kSame:
-      return flag.value;
+      return flag_value;
     case CoreValue::kOn:
       return "true";
     case CoreValue::kOff:
@@ -135,7 +56,7 @@ std::string OverrideValue(const Export& out, CoreValue kind,
     case CoreValue::kSquared:
       return "squared_relu";
     case CoreValue::kWords:
-      return ListOfTexts(absl::StrSplit(flag.value, ' '));
+      return ListOfTexts(absl::StrSplit(flag_value, ' '));
     case CoreValue::kPattern:
       return LayerPattern(out.job.model);
   }
@@ -145,7 +66,7 @@ std::string OverrideValue(const Export& out, CoreValue kind,
 
 // Overrides keys that Megatron-LM sets by leaving a flag out, since a recipe
 // may have set them otherwise.
-void AddAbsent(const Export& out, Overrides& overrides) {
+void AddAbsent(const Export& out, KeyValues& overrides) {
   const ModelSpec& model = out.job.model;
   const std::string nothing = Nothing(out.framework);
   auto set = [&](const char* flag, const std::string& value) {
@@ -176,13 +97,13 @@ void AddAbsent(const Export& out, Overrides& overrides) {
   }
 }
 
-absl::StatusOr<Overrides> CoreOverrides(Export& out) {
-  ASSIGN_OR_RETURN(const std::vector<MegatronFlag> flags, MegatronFlagsOf(out));
-  Overrides overrides;
-  for (const MegatronFlag& flag : flags) {
-    const CoreKey key = CoreKeyOf(out.framework, flag.name);
+absl::StatusOr<KeyValues> CoreOverrides(Export& out) {
+  ASSIGN_OR_RETURN(const KeyValues flags, MegatronFlagsOf(out));
+  KeyValues overrides;
+  for (const auto& [flag, value] : flags.entries()) {
+    const CoreKey key = CoreKeyOf(out.framework, flag);
     if (key.name.empty()) continue;  // Each framework adds its own words later.
-    overrides.Set(key.name, OverrideValue(out, key.value, flag));
+    overrides.Set(key.name, OverrideValue(out, key.value, value));
   }
   AddAbsent(out, overrides);
   return overrides;
@@ -190,7 +111,7 @@ absl::StatusOr<Overrides> CoreOverrides(Export& out) {
 
 // --- Megatron-Bridge ---
 
-void AddBridgePrecision(Export& out, Overrides& overrides) {
+void AddBridgePrecision(Export& out, KeyValues& overrides) {
   switch (out.layout.gemm_format) {
     case GemmFormat::kAsStored:
       overrides.Set(
@@ -209,7 +130,7 @@ void AddBridgePrecision(Export& out, Overrides& overrides) {
   }
 }
 
-std::string BridgeData(Export& out, Overrides& overrides) {
+std::string BridgeData(Export& out, KeyValues& overrides) {
   overrides.Set("tokenizer.tokenizer_type", "NullTokenizer");
   overrides.Set("tokenizer.vocab_size",
                 absl::StrCat(out.job.model.vocab_size - 1));
@@ -248,7 +169,7 @@ absl::StatusOr<std::string> NemoRecipe(const ModelSpec& model) {
   return "llama3_8b";
 }
 
-void AddNemoPrecision(Export& out, Overrides& overrides) {
+void AddNemoPrecision(Export& out, KeyValues& overrides) {
   if (out.layout.precision == Precision::kFloat32) {
     out.differences.push_back(
         "training.precision fp32: the precision plugin of NeMo's recipes "
@@ -271,7 +192,7 @@ void AddNemoPrecision(Export& out, Overrides& overrides) {
   }
 }
 
-void AddNemoOwn(Export& out, Overrides& overrides) {
+void AddNemoOwn(Export& out, KeyValues& overrides) {
   const ModelSpec& model = out.job.model;
   overrides.Set("model.config.seq_length", absl::StrCat(model.sequence_length));
   overrides.Set("model.config.vocab_size", absl::StrCat(model.vocab_size));
@@ -298,7 +219,7 @@ void AddNemoOwn(Export& out, Overrides& overrides) {
 }
 
 absl::StatusOr<std::string> ExportMegatronBridge(Export out) {
-  ASSIGN_OR_RETURN(Overrides overrides, CoreOverrides(out));
+  ASSIGN_OR_RETURN(KeyValues overrides, CoreOverrides(out));
   const bool latent = out.job.model.mla.kv_rank > 0;
   const bool swiglu = out.job.model.feed_forward == FeedForward::kSwiglu;
   overrides.SetDefault("model.activation_func", swiglu ? "silu" : "gelu");
@@ -321,46 +242,51 @@ absl::StatusOr<std::string> ExportMegatronBridge(Export out) {
   return absl::StrCat(HashComment(out), TorchrunCommand(out),
                       " scripts/training/run_recipe.py \\\n  --recipe ", recipe,
                       " --mode pretrain --dataset ", dataset, " \\\n  ",
-                      overrides.ToShell(), "\n");
+                      ShellText(overrides), "\n");
 }
 
 absl::StatusOr<std::string> ExportNemo(Export out) {
   ASSIGN_OR_RETURN(const std::string recipe, NemoRecipe(out.job.model));
-  ASSIGN_OR_RETURN(Overrides overrides, CoreOverrides(out));
+  ASSIGN_OR_RETURN(KeyValues overrides, CoreOverrides(out));
   AddNemoOwn(out, overrides);
   out.assumptions.push_back(
       absl::StrCat("what is not overridden is as in NeMo's recipe ", recipe,
                    ", from which the model takes its activation"));
   return absl::StrCat(HashComment(out), "nemo llm pretrain --yes --factory ",
-                      recipe, " \\\n  ", overrides.ToShell(), "\n");
+                      recipe, " \\\n  ", ShellText(overrides), "\n");
 }
-
-constexpr FrameworkAdapter kMegatronBridge = {
-    .name = "megatron-bridge",
-    .title = "Megatron-Bridge",
-    .version = "v0.6.0",
-    .configuration = "overrides or the YAML of a run",
-    .keys = kBridgeKeys,
-    .read = ReadOverrideSettings,
-    .take = ImportMegatron,
-    .write = ExportMegatronBridge,
-};
-
-constexpr FrameworkAdapter kNemo = {
-    .name = "nemo",
-    .title = "NeMo",
-    .version = "2.4.0",
-    .configuration = "overrides or the YAML of a run",
-    .keys = kNemoKeys,
-    .read = ReadOverrideSettings,
-    .take = ImportMegatron,
-    .write = ExportNemo,
-    .start_on_hosts = "an executor of NeMo-Run starts it on all of them",
-};
 
 }  // namespace
 
-Framework MegatronBridgeAdapter() { return &kMegatronBridge; }
-Framework NemoAdapter() { return &kNemo; }
+Framework MegatronBridgeAdapter() {
+  static const std::vector<FrameworkKey> keys =
+      KeysIn(MegatronDialect::kBridge);
+  static const FrameworkAdapter adapter = {
+      .name = "megatron-bridge",
+      .title = "Megatron-Bridge",
+      .version = "v0.6.0",
+      .configuration = "overrides or the YAML of a run",
+      .keys = keys,
+      .read = ReadOverrideSettings,
+      .take = ImportMegatron,
+      .write = ExportMegatronBridge,
+  };
+  return &adapter;
+}
+Framework NemoAdapter() {
+  static const std::vector<FrameworkKey> keys = KeysIn(MegatronDialect::kNemo);
+  static const FrameworkAdapter adapter = {
+      .name = "nemo",
+      .title = "NeMo",
+      .version = "2.4.0",
+      .configuration = "overrides or the YAML of a run",
+      .keys = keys,
+      .read = ReadOverrideSettings,
+      .take = ImportMegatron,
+      .write = ExportNemo,
+      .start_on_hosts = "an executor of NeMo-Run starts it on all of them",
+  };
+  return &adapter;
+}
 
 }  // namespace millrace

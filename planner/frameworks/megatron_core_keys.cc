@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
@@ -12,7 +14,8 @@
 namespace millrace {
 namespace {
 
-// A flag for which no key of the job stands alone. A null name: the framework
+// A flag of Megatron-LM and its names in the frameworks on the core. A name
+// that ends in a dot goes on as the flag, with underscores. Null: the framework
 // has no such key.
 struct CoreFlag {
   const char* flag;
@@ -21,12 +24,66 @@ struct CoreFlag {
   CoreValue value = CoreValue::kSame;
 };
 
-constexpr CoreFlag kFlags[] = {
+// A flag for which a key of the job stands alone.
+struct JobFlag {
+  const char* job_path;
+  const char* flag;
+  const char* bridge;
+  const char* nemo;
+  const char* default_text = nullptr;  // Megatron-LM's.
+  CoreFlag names() const { return {flag, bridge, nemo}; }
+};
+
+constexpr JobFlag kJobFlags[] = {
+    {"layout.tensor", "tensor-model-parallel-size", "model.",
+     "trainer.strategy.", "1"},
+    {"layout.pipeline", "pipeline-model-parallel-size", "model.",
+     "trainer.strategy.", "1"},
+    {"layout.context", "context-parallel-size", "model.", "trainer.strategy.",
+     "1"},
+    {"layout.expert", "expert-model-parallel-size", "model.",
+     "trainer.strategy.", "1"},
+    {"layout.expert_tensor", "expert-tensor-parallel-size", "model.",
+     "trainer.strategy."},
+    {"layout.micro_batch", "micro-batch-size", "train.", "data."},
+    {"training.global_batch", "global-batch-size", "train.", "data."},
+    {"model.layers", "num-layers", "model.", "model.config."},
+    {"model.hidden", "hidden-size", "model.", "model.config."},
+    {"model.ffn_hidden", "ffn-hidden-size", "model.", "model.config."},
+    {"model.heads", "num-attention-heads", "model.", "model.config."},
+    {"model.kv_heads", "num-query-groups", "model.", "model.config."},
+    {"model.head_dim", "kv-channels", "model.", "model.config."},
+    {"model.sequence_length", "seq-length", "dataset.", "data."},
+    {"model.rope_theta", "rotary-base", "model.", "model.config.", "10000"},
+    {"model.norm_epsilon", "norm-epsilon", "model.layernorm_epsilon",
+     "model.config.layernorm_epsilon", "1e-05"},
+    {"model.init_std", "init-method-std", "model.", "model.config.", "0.02"},
+    {"training.steps", "train-iters", "train.", "trainer.max_steps"},
+    {"training.optimizer.learning_rate", "lr", "optimizer.", "optim.config."},
+    {"training.optimizer.min_learning_rate", "min-lr", "optimizer.",
+     "optim.lr_scheduler.", "0"},
+    {"training.optimizer.warmup_steps", "lr-warmup-iters", "scheduler.",
+     "optim.lr_scheduler.warmup_steps", "0"},
+    {"training.optimizer.beta1", "adam-beta1", "optimizer.", "optim.config.",
+     "0.9"},
+    {"training.optimizer.beta2", "adam-beta2", "optimizer.", "optim.config.",
+     "0.999"},
+    {"training.optimizer.epsilon", "adam-eps", "optimizer.", "optim.config.",
+     "1e-08"},
+    {"training.optimizer.weight_decay", "weight-decay", "optimizer.",
+     "optim.config.", "0.01"},
+    {"training.gradient_clip_norm", "clip-grad", "optimizer.", "optim.config.",
+     "1"},
+    {"training.seed", "seed", "rng.", nullptr, "1234"},
+    {"checkpoint.interval_steps", "save-interval", "checkpoint.",
+     "log.ckpt.every_n_train_steps", "0"},
+};
+
+constexpr CoreFlag kOtherFlags[] = {
     // Model.
-    {"position-embedding-type", "model.position_embedding_type",
-     "model.config.position_embedding_type"},
-    {"rotary-percent", "model.rotary_percent", "model.config.rotary_percent"},
-    {"normalization", "model.normalization", "model.config.normalization"},
+    {"position-embedding-type", "model.", "model.config."},
+    {"rotary-percent", "model.", "model.config."},
+    {"normalization", "model.", "model.config."},
     {"swiglu", "model.gated_linear_unit", "model.config.gated_linear_unit",
      CoreValue::kOn},
     // NeMo's command line cannot name functions; its recipes choose one.
@@ -36,47 +93,32 @@ constexpr CoreFlag kFlags[] = {
      "model.config.share_embeddings_and_output_weights", CoreValue::kOff},
     {"disable-bias-linear", "model.add_bias_linear",
      "model.config.add_bias_linear", CoreValue::kOff},
-    {"add-qkv-bias", "model.add_qkv_bias", "model.config.add_qkv_bias",
-     CoreValue::kOn},
-    {"qk-layernorm", "model.qk_layernorm", "model.config.qk_layernorm",
-     CoreValue::kOn},
-    {"attention-dropout", "model.attention_dropout",
-     "model.config.attention_dropout"},
-    {"hidden-dropout", "model.hidden_dropout", "model.config.hidden_dropout"},
-    {"window-size", "model.window_size", "model.config.window_size"},
-    {"mtp-num-layers", "model.mtp_num_layers", "model.config.mtp_num_layers"},
+    {"add-qkv-bias", "model.", "model.config.", CoreValue::kOn},
+    {"qk-layernorm", "model.", "model.config.", CoreValue::kOn},
+    {"attention-dropout", "model.", "model.config."},
+    {"hidden-dropout", "model.", "model.config."},
+    {"window-size", "model.", "model.config."},
+    {"mtp-num-layers", "model.", "model.config."},
     {"padded-vocab-size", "model.vocab_size", "model.config.vocab_size"},
-    {"vocab-size", "tokenizer.vocab_size", nullptr},
-    {"tokenizer-type", "tokenizer.tokenizer_type", nullptr},
-    {"make-vocab-size-divisible-by", "model.make_vocab_size_divisible_by",
-     "model.config.make_vocab_size_divisible_by"},
-    {"multi-latent-attention", "model.multi_latent_attention",
-     "model.config.multi_latent_attention", CoreValue::kOn},
-    {"q-lora-rank", "model.q_lora_rank", "model.config.q_lora_rank"},
-    {"kv-lora-rank", "model.kv_lora_rank", "model.config.kv_lora_rank"},
-    {"qk-head-dim", "model.qk_head_dim", "model.config.qk_head_dim"},
-    {"qk-pos-emb-head-dim", "model.qk_pos_emb_head_dim",
-     "model.config.qk_pos_emb_head_dim"},
-    {"v-head-dim", "model.v_head_dim", "model.config.v_head_dim"},
-    {"rotary-scaling-factor", "model.rotary_scaling_factor",
-     "model.config.rotary_scaling_factor"},
+    {"vocab-size", "tokenizer.", nullptr},
+    {"tokenizer-type", "tokenizer.", nullptr},
+    {"make-vocab-size-divisible-by", "model.", "model.config."},
+    {"multi-latent-attention", "model.", "model.config.", CoreValue::kOn},
+    {"q-lora-rank", "model.", "model.config."},
+    {"kv-lora-rank", "model.", "model.config."},
+    {"qk-head-dim", "model.", "model.config."},
+    {"qk-pos-emb-head-dim", "model.", "model.config."},
+    {"v-head-dim", "model.", "model.config."},
+    {"rotary-scaling-factor", "model.", "model.config."},
     {"num-experts", "model.num_moe_experts", "model.config.num_moe_experts"},
-    {"moe-router-topk", "model.moe_router_topk",
-     "model.config.moe_router_topk"},
-    {"moe-ffn-hidden-size", "model.moe_ffn_hidden_size",
-     "model.config.moe_ffn_hidden_size"},
-    {"moe-shared-expert-intermediate-size",
-     "model.moe_shared_expert_intermediate_size",
-     "model.config.moe_shared_expert_intermediate_size"},
-    {"moe-layer-freq", "model.moe_layer_freq", "model.config.moe_layer_freq",
-     CoreValue::kPattern},
-    {"moe-grouped-gemm", "model.moe_grouped_gemm",
-     "model.config.moe_grouped_gemm", CoreValue::kOn},
-    {"moe-token-dispatcher-type", "model.moe_token_dispatcher_type",
-     "model.config.moe_token_dispatcher_type"},
+    {"moe-router-topk", "model.", "model.config."},
+    {"moe-ffn-hidden-size", "model.", "model.config."},
+    {"moe-shared-expert-intermediate-size", "model.", "model.config."},
+    {"moe-layer-freq", "model.", "model.config.", CoreValue::kPattern},
+    {"moe-grouped-gemm", "model.", "model.config.", CoreValue::kOn},
+    {"moe-token-dispatcher-type", "model.", "model.config."},
     // Layout.
-    {"sequence-parallel", "model.sequence_parallel",
-     "trainer.strategy.sequence_parallel", CoreValue::kOn},
+    {"sequence-parallel", "model.", "trainer.strategy.", CoreValue::kOn},
     {"num-virtual-stages-per-pipeline-rank",
      "model.virtual_pipeline_model_parallel_size",
      "trainer.strategy.virtual_pipeline_model_parallel_size"},
@@ -86,58 +128,45 @@ constexpr CoreFlag kFlags[] = {
     {"decoder-last-pipeline-num-layers",
      "model.num_layers_in_last_pipeline_stage",
      "trainer.strategy.num_layers_in_last_pipeline_stage"},
-    {"pipeline-model-parallel-layout", "model.pipeline_model_parallel_layout",
-     "trainer.strategy.pipeline_model_parallel_layout"},
-    {"use-tp-pp-dp-mapping", "dist.use_tp_pp_dp_mapping",
-     "trainer.strategy.use_tp_pp_dp_mapping", CoreValue::kOn},
-    {"overlap-grad-reduce", "ddp.overlap_grad_reduce",
-     "trainer.strategy.ddp.overlap_grad_reduce", CoreValue::kOn},
-    {"overlap-param-gather", "ddp.overlap_param_gather",
-     "trainer.strategy.ddp.overlap_param_gather", CoreValue::kOn},
-    {"use-distributed-optimizer", "ddp.use_distributed_optimizer",
-     "optim.config.use_distributed_optimizer", CoreValue::kOn},
-    {"recompute-granularity", "model.recompute_granularity",
-     "model.config.recompute_granularity"},
-    {"recompute-method", "model.recompute_method",
-     "model.config.recompute_method"},
-    {"recompute-num-layers", "model.recompute_num_layers",
-     "model.config.recompute_num_layers"},
-    {"recompute-modules", "model.recompute_modules",
-     "model.config.recompute_modules", CoreValue::kWords},
+    {"pipeline-model-parallel-layout", "model.", "trainer.strategy."},
+    {"use-tp-pp-dp-mapping", "dist.", "trainer.strategy.", CoreValue::kOn},
+    {"overlap-grad-reduce", "ddp.", "trainer.strategy.ddp.", CoreValue::kOn},
+    {"overlap-param-gather", "ddp.", "trainer.strategy.ddp.", CoreValue::kOn},
+    {"use-distributed-optimizer", "ddp.", "optim.config.", CoreValue::kOn},
+    {"recompute-granularity", "model.", "model.config."},
+    {"recompute-method", "model.", "model.config."},
+    {"recompute-num-layers", "model.", "model.config."},
+    {"recompute-modules", "model.", "model.config.", CoreValue::kWords},
     // Training.
-    {"train-samples", "train.train_samples", nullptr},
-    {"rampup-batch-size", "train.rampup_batch_size", "data.rampup_batch_size"},
-    {"lr-decay-style", "scheduler.lr_decay_style", nullptr},
-    {"lr-decay-iters", "scheduler.lr_decay_iters",
-     "optim.lr_scheduler.max_steps"},
-    {"lr-warmup-fraction", "scheduler.lr_warmup_fraction",
-     "optim.lr_scheduler.warmup_ratio"},
-    {"eval-interval", "validation.eval_interval", "trainer.val_check_interval"},
-    {"eval-iters", "validation.eval_iters", "trainer.limit_val_batches"},
-    {"data-path", "dataset.data_path", "data.paths", CoreValue::kWords},
-    {"save", "checkpoint.save", "log.log_dir"},
+    {"train-samples", "train.", nullptr},
+    {"rampup-batch-size", "train.", "data."},
+    {"lr-decay-style", "scheduler.", nullptr},
+    {"lr-decay-iters", "scheduler.", "optim.lr_scheduler.max_steps"},
+    {"lr-warmup-fraction", "scheduler.", "optim.lr_scheduler.warmup_ratio"},
+    {"eval-interval", "validation.", "trainer.val_check_interval"},
+    {"eval-iters", "validation.", "trainer.limit_val_batches"},
+    {"data-path", "dataset.", "data.paths", CoreValue::kWords},
+    {"save", "checkpoint.", "log.log_dir"},
     // Launcher.
     {"nnodes", "nnodes", "trainer.num_nodes"},
     {"nproc-per-node", "nproc-per-node", "trainer.devices"},
     {"world-size", "world-size", nullptr},
 };
 
-const char* NameIn(Framework framework, const CoreFlag& flag) {
+// Returns the flag's own name in a dialect; empty if it has none.
+std::string NameIn(const CoreFlag& flag, MegatronDialect dialect) {
+  if (dialect == MegatronDialect::kFlags) return flag.flag;
   const char* name =
-      framework == MegatronBridgeAdapter() ? flag.bridge : flag.nemo;
-  return name == nullptr ? "" : name;
+      dialect == MegatronDialect::kBridge ? flag.bridge : flag.nemo;
+  if (name == nullptr) return "";
+  return absl::EndsWith(name, ".")
+             ? absl::StrCat(name, absl::StrReplaceAll(flag.flag, {{"-", "_"}}))
+             : name;
 }
 
-// Returns the name of a flag that stands for a key of the job, by the tables of
-// both frameworks.
-const char* TableName(Framework framework, absl::string_view flag) {
-  for (const FrameworkKey& theirs : MegatronAdapter()->keys) {
-    if (flag != theirs.name) continue;
-    for (const FrameworkKey& own : framework->keys) {
-      if (absl::string_view(own.job_path) == theirs.job_path) return own.name;
-    }
-  }
-  return nullptr;
+MegatronDialect DialectOf(Framework framework) {
+  return framework == MegatronBridgeAdapter() ? MegatronDialect::kBridge
+                                              : MegatronDialect::kNemo;
 }
 
 bool IsTrue(absl::string_view value) {
@@ -182,13 +211,28 @@ bool IsOnCore(Framework framework) {
   return framework == MegatronBridgeAdapter() || framework == NemoAdapter();
 }
 
+std::vector<FrameworkKey> KeysIn(MegatronDialect dialect) {
+  // Recipes set values of their own, so no key of theirs has a known default.
+  const bool has_defaults = dialect == MegatronDialect::kFlags;
+  std::vector<FrameworkKey> keys;
+  for (const JobFlag& known : kJobFlags) {
+    std::string name = NameIn(known.names(), dialect);
+    if (name.empty()) continue;
+    keys.push_back({known.job_path, std::move(name),
+                    has_defaults ? known.default_text : nullptr});
+  }
+  return keys;
+}
+
 CoreKey CoreKeyOf(Framework framework, absl::string_view flag) {
   CHECK(IsOnCore(framework));
-  if (const char* name = TableName(framework, flag); name != nullptr) {
-    return {name, CoreValue::kSame};
+  for (const JobFlag& known : kJobFlags) {
+    if (flag != known.flag) continue;
+    return {NameIn(known.names(), DialectOf(framework)), CoreValue::kSame};
   }
-  for (const CoreFlag& known : kFlags) {
-    if (flag == known.flag) return {NameIn(framework, known), known.value};
+  for (const CoreFlag& known : kOtherFlags) {
+    if (flag != known.flag) continue;
+    return {NameIn(known, DialectOf(framework)), known.value};
   }
   return {};
 }
@@ -202,8 +246,8 @@ Settings WithFlagValues(Framework framework, const Settings& settings) {
   for (Setting entry : settings.entries) {
     // Megatron-Bridge writes a function this way.
     entry.key = std::string(absl::StripSuffix(entry.key, "._target_"));
-    for (const CoreFlag& flag : kFlags) {
-      if (entry.key == NameIn(framework, flag)) {
+    for (const CoreFlag& flag : kOtherFlags) {
+      if (entry.key == NameIn(flag, DialectOf(framework))) {
         entry.value = FlagValue(flag.value, entry.value, is_gated);
       }
     }

@@ -6,12 +6,19 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "planner/frameworks/adapter.h"
 #include "planner/frameworks/settings.h"
 
 namespace millrace {
+
+// How Megatron-LM and the two frameworks on its core name their arguments.
+enum class MegatronDialect : uint8_t { kFlags, kBridge, kNemo };
+
+// Returns the keys for which a key of the job stands alone.
+std::vector<FrameworkKey> KeysIn(MegatronDialect dialect);
 
 // Whether the framework is built on Megatron Core: Megatron-Bridge or NeMo.
 bool IsOnCore(Framework framework);

@@ -13,19 +13,8 @@
 namespace millrace {
 namespace {
 
-// Collects the arguments.
-class Flags {
- public:
-  void Switch(const char* name) { flags_.push_back({name, ""}); }
-  void Add(const char* name, std::string value) {
-    flags_.push_back({name, std::move(value)});
-  }
-  void Add(const char* name, int64_t value) { Add(name, absl::StrCat(value)); }
-  std::vector<MegatronFlag> Take() { return std::move(flags_); }
-
- private:
-  std::vector<MegatronFlag> flags_;
-};
+// A switch has the value "".
+void Switch(const char* name, KeyValues& flags) { flags.Set(name, ""); }
 
 // Keys that would say nothing, or for which Megatron-LM has no value.
 bool IsLeftOut(const Export& out, absl::string_view job_path) {
@@ -45,34 +34,34 @@ bool IsLeftOut(const Export& out, absl::string_view job_path) {
           out.job.checkpoint.interval_steps == 0);
 }
 
-void AddTable(const Export& out, Flags& flags) {
+void AddTable(const Export& out, KeyValues& flags) {
   for (const FrameworkKey& key : MegatronAdapter()->keys) {
     if (IsLeftOut(out, key.job_path)) continue;
-    if (absl::string_view(key.name) == "rotary-base") {  // Must be an integer.
-      flags.Add(key.name, std::llround(out.job.model.rope_theta));
+    if (key.name == "rotary-base") {  // Must be an integer.
+      flags.Set(key.name, std::llround(out.job.model.rope_theta));
     } else {
-      flags.Add(key.name, out.Value(key.job_path));
+      flags.Set(key.name, out.Value(key.job_path));
     }
   }
 }
 
-void AddAttention(const ModelSpec& model, Flags& flags) {
+void AddAttention(const ModelSpec& model, KeyValues& flags) {
   if (model.mla.kv_rank == 0) {
     if (model.num_kv_heads != model.num_heads) {
-      flags.Switch("group-query-attention");
+      Switch("group-query-attention", flags);
     }
     return;
   }
-  flags.Switch("multi-latent-attention");
-  if (model.mla.query_rank > 0) flags.Add("q-lora-rank", model.mla.query_rank);
-  flags.Add("kv-lora-rank", model.mla.kv_rank);
-  flags.Add("qk-head-dim", model.mla.nope_head_dim);
-  flags.Add("qk-pos-emb-head-dim", model.mla.rope_head_dim);
-  flags.Add("v-head-dim", model.mla.value_head_dim);
-  flags.Switch("qk-layernorm");  // Norms of the latent vectors.
+  Switch("multi-latent-attention", flags);
+  if (model.mla.query_rank > 0) flags.Set("q-lora-rank", model.mla.query_rank);
+  flags.Set("kv-lora-rank", model.mla.kv_rank);
+  flags.Set("qk-head-dim", model.mla.nope_head_dim);
+  flags.Set("qk-pos-emb-head-dim", model.mla.rope_head_dim);
+  flags.Set("v-head-dim", model.mla.value_head_dim);
+  Switch("qk-layernorm", flags);  // Norms of the latent vectors.
   // Megatron-LM's latent attention stretches positions unless the factor is
   // one.
-  flags.Add("rotary-scaling-factor", "1.0");
+  flags.Set("rotary-scaling-factor", "1.0");
 }
 
 // Whether one product computes all experts of a rank. Megatron-LM has it only
@@ -82,55 +71,55 @@ bool HasGroupedExperts(const Export& out) {
          out.layout.precision == Precision::kBfloat16;
 }
 
-void AddExperts(const Export& out, Flags& flags) {
+void AddExperts(const Export& out, KeyValues& flags) {
   const MixtureOfExperts& moe = out.job.model.moe;
   if (moe.num_experts == 0) return;
-  flags.Add("num-experts", moe.num_experts);
-  flags.Add("moe-router-topk", moe.experts_per_token);
-  flags.Add("moe-ffn-hidden-size", moe.expert_hidden);
+  flags.Set("num-experts", moe.num_experts);
+  flags.Set("moe-router-topk", moe.experts_per_token);
+  flags.Set("moe-ffn-hidden-size", moe.expert_hidden);
   if (moe.num_shared_experts > 0) {
-    flags.Add("moe-shared-expert-intermediate-size",
+    flags.Set("moe-shared-expert-intermediate-size",
               moe.num_shared_experts * moe.expert_hidden);
   }
   if (moe.num_dense_layers > 0) {
-    flags.Add(
+    flags.Set(
         "moe-layer-freq",
         absl::StrCat("([0]*", moe.num_dense_layers, "+[1]*",
                      out.job.model.num_layers - moe.num_dense_layers, ")"));
   }
-  if (HasGroupedExperts(out)) flags.Switch("moe-grouped-gemm");
-  flags.Add("moe-token-dispatcher-type", "alltoall");
+  if (HasGroupedExperts(out)) Switch("moe-grouped-gemm", flags);
+  flags.Set("moe-token-dispatcher-type", "alltoall");
 }
 
-void AddModel(const Export& out, Flags& flags) {
+void AddModel(const Export& out, KeyValues& flags) {
   const ModelSpec& model = out.job.model;
   AddAttention(model, flags);
-  flags.Add("max-position-embeddings", model.sequence_length);
-  flags.Add("position-embedding-type", "rope");
-  flags.Add("normalization", "RMSNorm");
+  flags.Set("max-position-embeddings", model.sequence_length);
+  flags.Set("position-embedding-type", "rope");
+  flags.Set("normalization", "RMSNorm");
   switch (model.feed_forward) {
     case FeedForward::kSwiglu:
-      flags.Switch("swiglu");
+      Switch("swiglu", flags);
       break;
     case FeedForward::kSquaredRelu:
-      flags.Switch("squared-relu");
+      Switch("squared-relu", flags);
       break;
     case FeedForward::kGelu:
       break;  // Its default.
   }
   if (!model.ties_embedding) {
-    flags.Switch("untie-embeddings-and-output-weights");
+    Switch("untie-embeddings-and-output-weights", flags);
   }
-  flags.Switch("disable-bias-linear");
-  flags.Add("attention-dropout", "0.0");
-  flags.Add("hidden-dropout", "0.0");
+  Switch("disable-bias-linear", flags);
+  flags.Set("attention-dropout", "0.0");
+  flags.Set("hidden-dropout", "0.0");
   AddExperts(out, flags);
 }
 
 // Adds flags for stages of unequal size. Two flags give the first and the last
 // stage; only newer cores take the size of each. Returns whether the flags name
 // every chunk.
-bool AddStageSizes(Export& out, Flags& flags) {
+bool AddStageSizes(Export& out, KeyValues& flags) {
   const std::vector<LayerRange> chunks = out.Chunks();
   auto layers_of = [&](size_t chunk) {
     return chunks[chunk].end - chunks[chunk].begin;
@@ -146,8 +135,8 @@ bool AddStageSizes(Export& out, Flags& flags) {
   }
   inner_equal &= out.layout.interleave == 1;
   if (inner_equal) {
-    if (last > 1) flags.Add("decoder-first-pipeline-num-layers", layers_of(0));
-    flags.Add("decoder-last-pipeline-num-layers", layers_of(last));
+    if (last > 1) flags.Set("decoder-first-pipeline-num-layers", layers_of(0));
+    flags.Set("decoder-last-pipeline-num-layers", layers_of(last));
     return false;
   }
   std::vector<std::string> parts;
@@ -156,7 +145,7 @@ bool AddStageSizes(Export& out, Flags& flags) {
                                  std::string(layers_of(chunk), 't'),
                                  chunk == last ? "L" : ""));
   }
-  flags.Add("pipeline-model-parallel-layout", absl::StrJoin(parts, "|"));
+  flags.Set("pipeline-model-parallel-layout", absl::StrJoin(parts, "|"));
   out.assumptions.push_back(
       "core 0.13 or later: the pipeline layout, which cuts the layers into "
       "stages of unequal size, is not in 0.12");
@@ -165,14 +154,14 @@ bool AddStageSizes(Export& out, Flags& flags) {
 
 // Asks for the plan's order of ranks. Megatron-LM accepts it only if experts
 // have as many data ranks as the layers.
-void AddRankOrder(Export& out, Flags& flags) {
+void AddRankOrder(Export& out, KeyValues& flags) {
   const Layout& layout = out.layout;
   if (layout.data == 1) return;
   const int64_t expert_ranks = out.job.model.moe.num_experts > 0
                                    ? layout.expert * layout.expert_tensor
                                    : layout.tensor;
   if (expert_ranks == layout.tensor * layout.context) {
-    flags.Switch("use-tp-pp-dp-mapping");
+    Switch("use-tp-pp-dp-mapping", flags);
     return;
   }
   out.differences.push_back(absl::StrCat(
@@ -181,7 +170,7 @@ void AddRankOrder(Export& out, Flags& flags) {
       "hosts that moves traffic to other links"));
 }
 
-void AddPipeline(Export& out, Flags& flags) {
+void AddPipeline(Export& out, KeyValues& flags) {
   const Layout& layout = out.layout;
   if (layout.pipeline == 1) return;
   const bool names_chunks = AddStageSizes(out, flags);
@@ -189,7 +178,7 @@ void AddPipeline(Export& out, Flags& flags) {
     // Megatron-LM accepts only one of the two flags; frameworks on its core
     // take both.
     if (!names_chunks || out.framework != MegatronAdapter()) {
-      flags.Add("num-virtual-stages-per-pipeline-rank", layout.interleave);
+      flags.Set("num-virtual-stages-per-pipeline-rank", layout.interleave);
     }
     if (layout.num_microbatches % layout.pipeline != 0) {
       out.differences.push_back(absl::StrCat(
@@ -201,7 +190,7 @@ void AddPipeline(Export& out, Flags& flags) {
   AddRankOrder(out, flags);
 }
 
-void AddRecomputeModules(Export& out, Flags& flags) {
+void AddRecomputeModules(Export& out, KeyValues& flags) {
   const ModelSpec& model = out.job.model;
   const Recompute set = out.layout.recompute;
   const bool has_grouped = HasGroupedExperts(out);
@@ -223,8 +212,8 @@ void AddRecomputeModules(Export& out, Flags& flags) {
     add(op, nullptr, false);
   }
   if (!modules.empty()) {
-    flags.Add("recompute-granularity", "selective");
-    flags.Add("recompute-modules", absl::StrJoin(modules, " "));
+    flags.Set("recompute-granularity", "selective");
+    flags.Set("recompute-modules", absl::StrJoin(modules, " "));
   }
   if (unsaid == Recompute::kNone) return;
   out.differences.push_back(absl::StrCat(
@@ -238,23 +227,23 @@ void AddRecomputeModules(Export& out, Flags& flags) {
       ", so more is kept, which needs more memory"));
 }
 
-void AddRecompute(Export& out, Flags& flags) {
+void AddRecompute(Export& out, KeyValues& flags) {
   if (out.layout.recompute == Recompute::kFull) {
-    flags.Add("recompute-granularity", "full");
-    flags.Add("recompute-method", "uniform");
-    flags.Add("recompute-num-layers", 1);
+    flags.Set("recompute-granularity", "full");
+    flags.Set("recompute-method", "uniform");
+    flags.Set("recompute-num-layers", 1);
   } else if (out.layout.recompute != Recompute::kNone) {
     AddRecomputeModules(out, flags);
   }
 }
 
-void AddLayout(Export& out, Flags& flags) {
+void AddLayout(Export& out, KeyValues& flags) {
   const Layout& layout = out.layout;
-  if (layout.tensor > 1) flags.Switch("sequence-parallel");
+  if (layout.tensor > 1) Switch("sequence-parallel", flags);
   AddPipeline(out, flags);
-  if (layout.data > 1) flags.Switch("overlap-grad-reduce");
-  if (layout.zero >= 1) flags.Switch("use-distributed-optimizer");
-  if (layout.shards_optimizer()) flags.Switch("overlap-param-gather");
+  if (layout.data > 1) Switch("overlap-grad-reduce", flags);
+  if (layout.zero >= 1) Switch("use-distributed-optimizer", flags);
+  if (layout.shards_optimizer()) Switch("overlap-param-gather", flags);
   if (layout.shards_gradients()) {
     out.differences.push_back(absl::StrCat(
         "ZeRO ", layout.zero, ": ", out.title(),
@@ -264,27 +253,20 @@ void AddLayout(Export& out, Flags& flags) {
   AddRecompute(out, flags);
 }
 
-void AddSchedule(const TrainingSpec& training, Flags& flags) {
-  switch (training.optimizer.decay) {
-    case LearningRateDecay::kNone:
-      flags.Add("lr-decay-style", "constant");
-      break;
-    case LearningRateDecay::kLinear:
-      flags.Add("lr-decay-style", "linear");
-      break;
-    case LearningRateDecay::kCosine:
-      flags.Add("lr-decay-style", "cosine");
-      break;
-  }
+void AddSchedule(const Export& out, KeyValues& flags) {
+  const TrainingSpec& training = out.job.training;
+  const bool decays = training.optimizer.decay != LearningRateDecay::kNone;
+  flags.Set("lr-decay-style",
+            decays ? out.Value("training.optimizer.decay") : "constant");
   // Megatron-LM requires the decay to end after the warmup.
-  flags.Add("lr-decay-iters",
+  flags.Set("lr-decay-iters",
             std::max<int64_t>(training.num_steps,
                               training.optimizer.warmup_steps + 1));
   if (training.validation_interval_steps > 0) {
-    flags.Add("eval-interval", training.validation_interval_steps);
-    flags.Add("eval-iters", training.validation_steps);
+    flags.Set("eval-interval", training.validation_interval_steps);
+    flags.Set("eval-iters", training.validation_steps);
   } else {
-    flags.Add("eval-iters", 0);
+    flags.Set("eval-iters", 0);
   }
 }
 
@@ -312,7 +294,7 @@ void NoteModel(Export& out) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<MegatronFlag>> MegatronFlagsOf(Export& out) {
+absl::StatusOr<KeyValues> MegatronFlagsOf(Export& out) {
   const double theta = out.job.model.rope_theta;
   if (theta != std::floor(theta)) {
     return absl::InvalidArgumentError(
@@ -320,13 +302,13 @@ absl::StatusOr<std::vector<MegatronFlag>> MegatronFlagsOf(Export& out) {
                      " is not an integer, and the rotary base of ", out.title(),
                      " takes nothing else; use ", std::llround(theta)));
   }
-  Flags flags;
+  KeyValues flags;
   AddTable(out, flags);
   AddModel(out, flags);
   AddLayout(out, flags);
-  AddSchedule(out.job.training, flags);
+  AddSchedule(out, flags);
   NoteModel(out);
-  return flags.Take();
+  return flags;
 }
 
 }  // namespace millrace

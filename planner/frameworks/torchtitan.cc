@@ -3,7 +3,7 @@
 namespace millrace {
 namespace {
 
-constexpr FrameworkKey kTorchtitanKeys[] = {
+const FrameworkKey kTorchtitanKeys[] = {
     {"training.steps", "training.steps", "10000"},
     {"training.global_batch", "training.global_batch_size"},
     {"model.sequence_length", "training.seq_len", "2048"},
@@ -22,45 +22,29 @@ constexpr FrameworkKey kTorchtitanKeys[] = {
     {"training.seed", "debug.seed"},
 };
 
+struct LlamaDims {
+  int64_t vocab_size, hidden, layers, heads, kv_heads, ffn_hidden;
+};
+
+constexpr TorchtitanFlavor Flavor(const char* name, const LlamaDims& dims) {
+  return {name,
+          {.vocab_size = dims.vocab_size,
+           .hidden = dims.hidden,
+           .num_layers = dims.layers,
+           .num_heads = dims.heads,
+           .num_kv_heads = dims.kv_heads,
+           .head_dim = dims.hidden / dims.heads,
+           .ffn_hidden = dims.ffn_hidden,
+           .rope_theta = 500000}};
+}
+
 // The widths of the feed-forward block follow torchtitan's FeedForward: 2/3 of
 // 4 x dim, times ffn_dim_multiplier, rounded up to multiple_of.
 constexpr TorchtitanFlavor kTorchtitanFlavors[] = {
-    {"debugmodel",
-     {.vocab_size = 2048,
-      .hidden = 256,
-      .num_layers = 6,
-      .num_heads = 16,
-      .num_kv_heads = 16,
-      .head_dim = 16,
-      .ffn_hidden = 768,
-      .rope_theta = 500000}},
-    {"8B",
-     {.vocab_size = 128256,
-      .hidden = 4096,
-      .num_layers = 32,
-      .num_heads = 32,
-      .num_kv_heads = 8,
-      .head_dim = 128,
-      .ffn_hidden = 14336,
-      .rope_theta = 500000}},
-    {"70B",
-     {.vocab_size = 128256,
-      .hidden = 8192,
-      .num_layers = 80,
-      .num_heads = 64,
-      .num_kv_heads = 8,
-      .head_dim = 128,
-      .ffn_hidden = 28672,
-      .rope_theta = 500000}},
-    {"405B",
-     {.vocab_size = 128256,
-      .hidden = 16384,
-      .num_layers = 126,
-      .num_heads = 128,
-      .num_kv_heads = 8,
-      .head_dim = 128,
-      .ffn_hidden = 53248,
-      .rope_theta = 500000}},
+    Flavor("debugmodel", {2048, 256, 6, 16, 16, 768}),
+    Flavor("8B", {128256, 4096, 32, 32, 8, 14336}),
+    Flavor("70B", {128256, 8192, 80, 64, 8, 28672}),
+    Flavor("405B", {128256, 16384, 126, 128, 8, 53248}),
 };
 
 constexpr FrameworkAdapter kTorchtitan = {

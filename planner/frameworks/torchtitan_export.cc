@@ -15,35 +15,25 @@
 namespace millrace {
 namespace {
 
-// Collects pairs of section.key and value as TOML, and writes them section by
-// section.
-class TomlText {
- public:
-  void Add(const std::string& path, const std::string& value) {
+// Writes pairs of section.key and value as TOML, section by section.
+std::string TomlText(const KeyValues& pairs) {
+  std::vector<KeyValues::Entry> sections;
+  for (const auto& [path, value] : pairs.entries()) {
     const std::vector<std::string> words =
         absl::StrSplit(path, absl::MaxSplits('.', 1));
-    auto section = std::find_if(
-        sections_.begin(), sections_.end(),
-        [&](const auto& entry) { return entry.first == words[0]; });
-    if (section == sections_.end()) {
-      section = sections_.insert(sections_.end(), {words[0], ""});
+    auto section =
+        std::ranges::find(sections, words[0], &KeyValues::Entry::first);
+    if (section == sections.end()) {
+      section = sections.insert(sections.end(), {words[0], ""});
     }
     absl::StrAppend(&section->second, words[1], " = ", value, "\n");
   }
-  void AddText(const std::string& path, absl::string_view value) {
-    Add(path, absl::StrCat("\"", value, "\""));
+  std::string text;
+  for (const auto& [name, lines] : sections) {
+    absl::StrAppend(&text, "\n[", name, "]\n", lines);
   }
-  std::string ToString() const {
-    std::string text;
-    for (const auto& [name, lines] : sections_) {
-      absl::StrAppend(&text, "\n[", name, "]\n", lines);
-    }
-    return text;
-  }
-
- private:
-  std::vector<std::pair<std::string, std::string>> sections_;
-};
+  return text;
+}
 
 // TOML takes a number with a dot or an exponent as a float, any other as an
 // integer.
@@ -205,7 +195,7 @@ std::string StageModules(const Export& out) {
   return absl::StrCat("[", absl::StrJoin(stages, ", "), "]");
 }
 
-void AddTorchtitanLayout(Export& out, TomlText& toml) {
+void AddTorchtitanLayout(Export& out, KeyValues& toml) {
   const Layout& layout = out.layout;
   // Torchtitan spreads experts over the sharded part of the data axis. A data
   // axis without sharding must be the only axis (a context axis counts as
@@ -215,14 +205,14 @@ void AddTorchtitanLayout(Export& out, TomlText& toml) {
   const bool sharded =
       layout.data > 1 && (layout.shards_optimizer() || spreads_experts ||
                           (!stands_alone && layout.context == 1));
-  toml.Add("parallelism.data_parallel_replicate_degree",
+  toml.Set("parallelism.data_parallel_replicate_degree",
            absl::StrCat(sharded ? 1 : layout.data));
-  toml.Add("parallelism.data_parallel_shard_degree",
+  toml.Set("parallelism.data_parallel_shard_degree",
            absl::StrCat(sharded ? layout.data : 1));
   if (layout.shards_parameters()) {
-    toml.AddText("parallelism.fsdp_reshard_after_forward", "always");
+    toml.SetText("parallelism.fsdp_reshard_after_forward", "always");
   } else if (sharded || layout.context > 1) {
-    toml.AddText("parallelism.fsdp_reshard_after_forward", "never");
+    toml.SetText("parallelism.fsdp_reshard_after_forward", "never");
   }
   if (layout.shards_optimizer() && !layout.shards_gradients()) {
     out.differences.push_back(
@@ -245,16 +235,16 @@ void AddTorchtitanLayout(Export& out, TomlText& toml) {
         "optimizer state over it too");
   }
   // Without a pipeline, micro-batches are gradient accumulation.
-  toml.Add("training.local_batch_size",
+  toml.Set("training.local_batch_size",
            absl::StrCat(layout.pipeline > 1
                             ? layout.micro_batch * layout.num_microbatches
                             : layout.micro_batch));
   if (layout.pipeline == 1) return;
-  toml.Add("parallelism.pipeline_parallel_microbatch_size",
+  toml.Set("parallelism.pipeline_parallel_microbatch_size",
            absl::StrCat(layout.micro_batch));
-  toml.AddText("parallelism.pipeline_parallel_schedule",
+  toml.SetText("parallelism.pipeline_parallel_schedule",
                layout.interleave > 1 ? "Interleaved1F1B" : "1F1B");
-  toml.Add("parallelism.module_fqns_per_model_part", StageModules(out));
+  toml.Set("parallelism.module_fqns_per_model_part", StageModules(out));
   if (layout.data > 1) {
     out.differences.push_back(
         "rank order: torchtitan puts the pipeline axis outermost, the plan "
@@ -262,9 +252,9 @@ void AddTorchtitanLayout(Export& out, TomlText& toml) {
   }
 }
 
-void AddTorchtitanPrecision(Export& out, TomlText& toml) {
-  toml.AddText("training.dtype", "float32");
-  toml.AddText(
+void AddTorchtitanPrecision(Export& out, KeyValues& toml) {
+  toml.SetText("training.dtype", "float32");
+  toml.SetText(
       "training.mixed_precision_param",
       out.layout.precision == Precision::kBfloat16 ? "bfloat16" : "float32");
   switch (out.layout.gemm_format) {
@@ -272,17 +262,17 @@ void AddTorchtitanPrecision(Export& out, TomlText& toml) {
       break;
     case GemmFormat::kFloat8: {
       const bool has_experts = out.job.model.moe.num_experts > 0;
-      toml.Add("model.converters", has_experts
+      toml.Set("model.converters", has_experts
                                        ? "[\"quantize.linear.float8\", "
                                          "\"quantize.grouped_mm.float8\"]"
                                        : "[\"quantize.linear.float8\"]");
-      toml.AddText("quantize.linear.float8.recipe_name", "tensorwise");
-      toml.Add("quantize.linear.float8.filter_fqns",
+      toml.SetText("quantize.linear.float8.recipe_name", "tensorwise");
+      toml.Set("quantize.linear.float8.filter_fqns",
                has_experts ? "[\"output\", \"router.gate\"]" : "[\"output\"]");
       if (has_experts) {
-        toml.Add("quantize.grouped_mm.float8.fqns", "[\"experts\"]");
+        toml.Set("quantize.grouped_mm.float8.fqns", "[\"experts\"]");
       }
-      toml.Add("compile.enable", "true");
+      toml.Set("compile.enable", "true");
       out.assumptions.push_back(
           "8-bit products need torchao, and are fast only in compiled modules: "
           "compile.enable");
@@ -296,20 +286,15 @@ void AddTorchtitanPrecision(Export& out, TomlText& toml) {
   }
 }
 
-void AddTorchtitanSchedule(const JobSpec& job, TomlText& toml) {
-  const OptimizerSpec& optimizer = job.training.optimizer;
-  switch (optimizer.decay) {
-    case LearningRateDecay::kNone:
-      toml.Add("lr_scheduler.decay_ratio", "0.0");
-      break;
-    case LearningRateDecay::kLinear:
-      toml.AddText("lr_scheduler.decay_type", "linear");
-      break;
-    case LearningRateDecay::kCosine:
-      toml.AddText("lr_scheduler.decay_type", "cosine");
-      break;
+void AddTorchtitanSchedule(const Export& out, KeyValues& toml) {
+  const OptimizerSpec& optimizer = out.job.training.optimizer;
+  if (optimizer.decay == LearningRateDecay::kNone) {
+    toml.Set("lr_scheduler.decay_ratio", "0.0");
+  } else {
+    toml.SetText("lr_scheduler.decay_type",
+                 out.Value("training.optimizer.decay"));
   }
-  toml.Add("lr_scheduler.min_lr_factor",
+  toml.Set("lr_scheduler.min_lr_factor",
            TomlReal(NumberToText(optimizer.min_learning_rate /
                                  optimizer.learning_rate)));
 }
@@ -318,37 +303,36 @@ void AddTorchtitanSchedule(const JobSpec& job, TomlText& toml) {
 
 absl::StatusOr<std::string> ExportTorchtitan(Export out) {
   ASSIGN_OR_RETURN(const TitanModel titan, ModelOf(out.job.model, out.layout));
-  TomlText toml;
-  toml.AddText("model.name", titan.name);
-  toml.AddText("model.flavor", FlavorName(out, titan));
+  KeyValues toml;
+  toml.SetText("model.name", titan.name);
+  toml.SetText("model.flavor", FlavorName(out, titan));
   for (const FrameworkKey& key : TorchtitanAdapter()->keys) {
     const std::string value = out.Value(key.job_path);
-    const bool never_clips =
-        absl::string_view(key.name) == "training.max_norm" &&
-        out.job.training.gradient_clip_norm == 0;
-    toml.Add(key.name, never_clips                ? "inf"
+    const bool never_clips = key.name == "training.max_norm" &&
+                             out.job.training.gradient_clip_norm == 0;
+    toml.Set(key.name, never_clips                ? "inf"
                        : out.IsReal(key.job_path) ? TomlReal(value)
                                                   : value);
   }
-  toml.AddText("optimizer.name", "AdamW");
-  AddTorchtitanSchedule(out.job, toml);
+  toml.SetText("optimizer.name", "AdamW");
+  AddTorchtitanSchedule(out, toml);
   AddTorchtitanLayout(out, toml);
   AddTorchtitanPrecision(out, toml);
   const Recompute recompute = out.layout.recompute;
   const bool is_selective =
       recompute != Recompute::kNone && recompute != Recompute::kFull;
-  toml.AddText("activation_checkpoint.mode",
+  toml.SetText("activation_checkpoint.mode",
                is_selective ? "selective" : RecomputeName(recompute));
   if (is_selective) {
-    toml.AddText("activation_checkpoint.selective_ac_option", "op");
+    toml.SetText("activation_checkpoint.selective_ac_option", "op");
     out.differences.push_back(absl::StrCat(
         "recompute ", RecomputeName(recompute),
         ": torchtitan chooses by its own policy among all ops, every second "
         "matrix product too"));
   }
   if (out.job.checkpoint.interval_steps > 0) {
-    toml.Add("checkpoint.enable", "true");
-    toml.Add("checkpoint.interval", out.Value("checkpoint.interval_steps"));
+    toml.Set("checkpoint.enable", "true");
+    toml.Set("checkpoint.interval", out.Value("checkpoint.interval_steps"));
   }
   out.differences.push_back(
       "initial weights (model.init_std) and decay of norm weights: torchtitan "
@@ -363,7 +347,7 @@ absl::StatusOr<std::string> ExportTorchtitan(Export out) {
       "set: the data section has no counterpart");
   return absl::StrCat(HashComment(out), "# Start: ", TorchrunCommand(out),
                       " -m torchtitan.train --job.config_file THIS_FILE\n",
-                      toml.ToString());
+                      TomlText(toml));
 }
 
 }  // namespace millrace

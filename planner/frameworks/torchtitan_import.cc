@@ -245,35 +245,28 @@ void SetOrder(Importer& importer) {
   const int64_t pipeline = job.layout.pipeline.value_or(1);
   if (pipeline == 1) return;
   importer.Set("layout.schedule", "interleaved", key, schedule);
+  int64_t chunks = 2 * pipeline;
+  const char* source = "default of torchtitan";
+  std::string makes;
   if (each > 0) {
-    const int64_t chunks = (job.model.num_layers + ends + each - 1) / each;
-    if (chunks % pipeline != 0 || chunks == pipeline) {
-      importer.Error(
-          by_layers,
-          absl::StrCat(each, " layers a chunk make ", chunks, " chunks of ",
-                       job.model.num_layers, " layers and ", ends,
-                       " for embedding and head, which ", pipeline,
-                       " stages cannot hold in equal numbers of "
-                       "two or more"));
-      return;
-    }
-    importer.Set("layout.interleave", absl::StrCat(chunks / pipeline),
-                 by_layers);
-  } else if (modules == nullptr) {
-    importer.Set("layout.interleave", "2", "default of torchtitan");
-  } else {
-    const int64_t chunks =
-        1 + std::count(modules->value.begin(), modules->value.end(), '|');
-    if (chunks % pipeline != 0 || chunks == pipeline) {
-      importer.Error(
-          modules, parts,
-          absl::StrCat("names the modules of ", chunks, " chunks, which ",
-                       pipeline,
-                       " stages cannot hold in equal numbers of two or more"));
-      return;
-    }
-    importer.Set("layout.interleave", absl::StrCat(chunks / pipeline), parts);
+    chunks = (job.model.num_layers + ends + each - 1) / each;
+    source = by_layers;
+    makes = absl::StrCat(each, " layers a chunk make ", chunks, " chunks of ",
+                         job.model.num_layers, " layers and ", ends,
+                         " for embedding and head");
+  } else if (modules != nullptr) {
+    chunks = 1 + std::count(modules->value.begin(), modules->value.end(), '|');
+    source = parts;
+    makes = absl::StrCat("names the modules of ", chunks, " chunks");
   }
+  if (chunks % pipeline != 0 || chunks == pipeline) {
+    importer.Error(
+        source,
+        absl::StrCat(makes, ", which ", pipeline,
+                     " stages cannot hold in equal numbers of two or more"));
+    return;
+  }
+  importer.Set("layout.interleave", absl::StrCat(chunks / pipeline), source);
 }
 
 void SetTorchtitanPrecision(Importer& importer) {
