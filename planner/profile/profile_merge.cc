@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "base/statistics.h"
 #include "base/status_macros.h"
-#include "planner/profile/profile_fields.h"
+#include "planner/profile/op_shape.h"
 #include "planner/text/yaml_tree.h"
 
 namespace millrace {
@@ -24,32 +24,6 @@ constexpr double kWarnedSpread = 1.1;  // Slowest over quickest.
 
 // Sorted from oldest to newest.
 using Parts = std::vector<const ProfilePart*>;
-
-// Identifies a row by all of its fields but the seconds, as text.
-class RowKey {
- public:
-  void operator()(const char* key, bool& value) {
-    Add(key, value ? "true" : "false");
-  }
-  template <typename Integer>
-  void operator()(const char* key, Integer& value) {
-    Add(key, absl::StrCat(value));
-  }
-  void operator()(const char* key, OpKind& value) {
-    Add(key, OpKindName(value));
-  }
-  void operator()(const char*, double&) {}  // Only `seconds` is a double.
-
-  std::string Text() const {
-    return absl::StrCat("{", absl::StrJoin(fields_, ", "), "}");
-  }
-
- private:
-  void Add(const char* key, absl::string_view value) {
-    fields_.push_back(absl::StrCat(key, ": ", value));
-  }
-  std::vector<std::string> fields_;
-};
 
 struct Measurement {
   std::string file;
@@ -70,74 +44,57 @@ bool AreFarApart(const std::vector<Measurement>& measurements) {
   return slowest->seconds > kWarnedSpread * quickest->seconds;
 }
 
-// Visits a profile's fields, joins its tables and skips all other fields.
-class TableJoiner {
- public:
-  TableJoiner(const std::vector<ProfilePart>& parts, MergedProfile* merged)
-      : parts_(parts), merged_(merged) {}
+// Joins the rows of the tables that `tables` takes of each part, and appends
+// them to `joined`, in the order of first appearance. Warnings begin with
+// `title`.
+template <typename Tables>
+void JoinRows(const std::vector<ProfilePart>& parts, const char* title,
+              Tables tables, HardwareProfile* joined,
+              std::vector<std::string>* warnings) {
+  std::vector<std::pair<OpShape, std::vector<Measurement>>> rows;
+  std::map<OpShape, size_t> row_of_shape;
+  for (const ProfilePart& part : parts) {
+    HardwareProfile rows_of_part = tables(part.profile);
+    VisitRows(rows_of_part, [&](const OpShape& shape, double& seconds) {
+      const auto [row, is_new] = row_of_shape.emplace(shape, rows.size());
+      if (is_new) rows.push_back({shape, {}});
+      rows[row->second].second.push_back({part.file, seconds});
+    });
+  }
+  for (const auto& [shape, measurements] : rows) {
+    const double seconds = MedianSeconds(measurements);
+    AddRow(shape, seconds, joined);
+    if (!AreFarApart(measurements)) continue;
+    warnings->push_back(absl::StrCat(
+        title, ShapeText(shape), ": ",
+        absl::StrJoin(measurements, ", ",
+                      [](std::string* out, const Measurement& measurement) {
+                        absl::StrAppend(out, measurement.seconds, " s in ",
+                                        measurement.file);
+                      }),
+        "; more than 10 % apart, took ", seconds, " s"));
+  }
+}
 
-  void operator()(const char* key, std::vector<GemmTime>& rows) {
-    Join(key, &HardwareProfile::gemms, rows);
+void JoinTables(const std::vector<ProfilePart>& parts, MergedProfile* merged) {
+  JoinRows(
+      parts, "", [](const HardwareProfile& profile) { return profile; },
+      &merged->profile, &merged->warnings);
+  // Rows of copy engines have the shapes of other communication.
+  HardwareProfile joined;
+  JoinRows(
+      parts, "copy_engines: ",
+      [](const HardwareProfile& profile) {
+        HardwareProfile copies;
+        copies.communication.assign(profile.copy_engines.begin(),
+                                    profile.copy_engines.end());
+        return copies;
+      },
+      &joined, &merged->warnings);
+  for (const CommunicationTime& time : joined.communication) {
+    merged->profile.copy_engines.push_back({time});
   }
-  void operator()(const char* key, std::vector<AttentionTime>& rows) {
-    Join(key, &HardwareProfile::attention, rows);
-  }
-  void operator()(const char* key, std::vector<CrossEntropyTime>& rows) {
-    Join(key, &HardwareProfile::cross_entropy, rows);
-  }
-  void operator()(const char* key, std::vector<BandwidthTime>& rows) {
-    Join(key, &HardwareProfile::bandwidth, rows);
-  }
-  void operator()(const char* key, std::vector<CommunicationTime>& rows) {
-    Join(key, &HardwareProfile::communication, rows);
-  }
-  void Optional(const char* key, std::vector<CopyEngineTime>& rows) {
-    Join(key, &HardwareProfile::copy_engines, rows);
-  }
-  template <typename Field>
-  void operator()(const char*, Field&) {}
-  template <typename Field>
-  void Optional(const char*, Field&) {}
-
- private:
-  template <typename Row>
-  void Join(const char* table, std::vector<Row> HardwareProfile::*member,
-            std::vector<Row>& rows) {
-    rows.clear();
-    std::vector<std::vector<Measurement>> measurements;  // For each row.
-    std::map<std::string, size_t> row_of_key;
-    for (const ProfilePart& part : parts_) {
-      for (Row row : part.profile.*member) {
-        RowKey key;
-        VisitFields(key, row);
-        const auto [entry, is_new] =
-            row_of_key.emplace(key.Text(), rows.size());
-        if (is_new) {
-          rows.push_back(row);
-          measurements.emplace_back();
-        }
-        measurements[entry->second].push_back({part.file, row.seconds});
-      }
-    }
-    for (size_t i = 0; i < rows.size(); ++i) {
-      rows[i].seconds = MedianSeconds(measurements[i]);
-      if (!AreFarApart(measurements[i])) continue;
-      RowKey key;
-      VisitFields(key, rows[i]);
-      merged_->warnings.push_back(absl::StrCat(
-          table, " ", key.Text(), ": ",
-          absl::StrJoin(measurements[i], ", ",
-                        [](std::string* out, const Measurement& measurement) {
-                          absl::StrAppend(out, measurement.seconds, " s in ",
-                                          measurement.file);
-                        }),
-          "; more than 10 % apart, took ", rows[i].seconds, " s"));
-    }
-  }
-
-  const std::vector<ProfilePart>& parts_;
-  MergedProfile* const merged_;
-};
+}
 
 absl::Status CheckDate(const ProfilePart& part) {
   const std::string& date = part.profile.provenance.date;
@@ -373,8 +330,7 @@ absl::StatusOr<MergedProfile> MergeProfiles(
   profile.tuning = MergeTuning(sorted);
   TakeNewest(sorted, &HardwareProfile::learnt_runs, &profile);
   TakeNewest(sorted, &HardwareProfile::learnt_changes, &profile);
-  TableJoiner joiner(parts, &merged);
-  VisitFields(joiner, profile);
+  JoinTables(parts, &merged);
   return merged;
 }
 

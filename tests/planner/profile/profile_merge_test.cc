@@ -173,9 +173,8 @@ TEST(ProfileMergeTest, WarnsOfRowsFarApart) {
   const MergedProfile merged = MustMerge({first, b});
   EXPECT_THAT(
       merged.warnings,
-      ElementsAre("communication {kind: all_gather, group_size: 2, bytes: "
-                  "65536}: 0.0005 s in a.yaml, 0.0004 s in b.yaml; more than "
-                  "10 % apart, took 0.00045 s"));
+      ElementsAre("all_gather of 2, 65536 bytes: 0.0005 s in a.yaml, 0.0004 s "
+                  "in b.yaml; more than 10 % apart, took 0.00045 s"));
 }
 
 // Goal: each value is the newest that states it, in whatever order the files
