@@ -2,14 +2,17 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <limits>
+#include <iterator>
 #include <optional>
 #include <streambuf>
+#include <string>
 #include <system_error>
 #include <unordered_map>
 #include <utility>
@@ -38,35 +41,60 @@ enum class Place {
   kEvents,
   kEvent,
   kArgs,
-  kDistributed,
+  kDistributed,  // The rank of the process.
   kDevices,
   kDevice,
   kSkipped,
 };
 
-// The fields of one event, collected until its closing brace completes it.
-struct RawEvent {
-  std::string phase;
-  std::string category;
-  std::string name;
-  std::optional<int64_t> start_ns;
-  std::optional<int64_t> duration_ns;
-  std::optional<int64_t> process;
-  std::optional<int64_t> thread;
-  std::optional<int64_t> device;
-  std::optional<int64_t> stream;
-  int64_t correlation = kNoId;
-  int64_t external_id = kNoId;
-  std::string collective;
-};
+// The keys that are read.
+constexpr absl::string_view kKeys[] = {
+    // In an event.
+    "ph", "cat", "name", "ts", "dur", "pid", "tid",
+    // In its arguments.
+    "args.device", "args.stream", "args.correlation", "args.external id",
+    "args.collective name",
+    // In the objects of a GPU and of the process.
+    "id", "rank", "world_size"};
 
-// A number as the document spells it. Times keep every digit, since a double
-// would round microseconds with a fraction.
-struct Number {
-  int64_t integer = 0;
-  bool is_integer = true;
-  double value = 0;
-  absl::string_view text;
+// The values of one object, collected until its closing brace completes it. A
+// number has the digits of the document, since a double would round times in
+// microseconds with a fraction.
+class Fields {
+ public:
+  void Clear() {
+    for (std::string& value : values_) value.clear();
+  }
+  // Keeps the value if its key is one of kKeys; the last of several. Versions
+  // differ in the case of keys.
+  void Set(absl::string_view prefix, absl::string_view key, std::string value) {
+    for (size_t i = 0; i < std::size(kKeys); ++i) {
+      absl::string_view name = kKeys[i];
+      if (absl::ConsumePrefix(&name, prefix) &&
+          absl::EqualsIgnoreCase(name, key)) {
+        values_[i] = std::move(value);
+        return;
+      }
+    }
+  }
+  // `key` must be one of kKeys. Returns "" if the object lacks it.
+  const std::string& Text(absl::string_view key) const {
+    return values_[std::ranges::find(kKeys, key) - std::begin(kKeys)];
+  }
+  // Some versions write integers as text.
+  std::optional<int64_t> Integer(absl::string_view key) const {
+    int64_t value = 0;
+    if (!absl::SimpleAtoi(Text(key), &value)) return std::nullopt;
+    return value;
+  }
+  // Zero stands for an unknown id.
+  int64_t Id(absl::string_view key) const {
+    const int64_t id = Integer(key).value_or(0);
+    return id > 0 ? id : kNoId;
+  }
+
+ private:
+  std::array<std::string, std::size(kKeys)> values_;
 };
 
 // Larger times in microseconds (from the year 2255) do not fit into
@@ -76,28 +104,26 @@ constexpr int64_t kMaxMicroseconds = 9'000'000'000'000'000;
 // clock. So ends, windows and sums of times fit as well.
 constexpr int64_t kMaxEventNs = 100'000'000'000'000;
 
-std::optional<int64_t> Nanoseconds(const Number& microseconds) {
-  if (microseconds.is_integer) {
-    if (microseconds.integer > kMaxMicroseconds ||
-        microseconds.integer < -kMaxMicroseconds) {
-      return std::nullopt;
-    }
-    return microseconds.integer * 1000;
+std::optional<int64_t> Nanoseconds(absl::string_view microseconds) {
+  int64_t whole = 0;
+  double value = 0;
+  if (!absl::SimpleAtod(microseconds, &value) ||
+      !(std::fabs(value) <= kMaxMicroseconds)) {
+    return std::nullopt;
   }
-  if (!(std::fabs(microseconds.value) < kMaxMicroseconds)) return std::nullopt;
-  absl::string_view text = microseconds.text;
-  const size_t point = text.find('.');
-  if (point == text.npos || absl::StrContains(text, 'e') ||
-      absl::StrContains(text, 'E')) {
-    return std::llround(microseconds.value * 1000);
+  if (absl::SimpleAtoi(microseconds, &whole)) return whole * 1000;
+  const size_t point = microseconds.find('.');
+  if (point == microseconds.npos ||
+      microseconds.find_first_not_of("-.0123456789") != microseconds.npos) {
+    return std::llround(value * 1000);
   }
-  const bool negative = absl::ConsumePrefix(&text, "-");
+  const bool negative = absl::ConsumePrefix(&microseconds, "-");
   const size_t digits = point - (negative ? 1 : 0);
   int64_t ns = 0;
-  for (const char digit : text.substr(0, digits)) {
+  for (const char digit : microseconds.substr(0, digits)) {
     ns = ns * 10 + (digit - '0');
   }
-  const absl::string_view fraction = text.substr(digits + 1);
+  const absl::string_view fraction = microseconds.substr(digits + 1);
   for (size_t i = 0; i < 3; ++i) {
     ns = ns * 10 + (i < fraction.size() ? fraction[i] - '0' : 0);
   }
@@ -157,49 +183,15 @@ class TraceHandler : public nlohmann::json_sax<Json> {
   bool binary(binary_t&) override { return SeeToken(); }
 
   bool number_integer(number_integer_t value) override {
-    SeeToken();
-    return TakeNumber({.integer = value});
+    return Take(absl::StrCat(value));
   }
   bool number_unsigned(number_unsigned_t value) override {
-    SeeToken();
-    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return true;  // No id or time is that large.
-    }
-    return TakeNumber({.integer = static_cast<int64_t>(value)});
+    return Take(absl::StrCat(value));
   }
-  bool number_float(number_float_t value, const string_t& text) override {
-    SeeToken();
-    return TakeNumber({.is_integer = false, .value = value, .text = text});
+  bool number_float(number_float_t, const string_t& text) override {
+    return Take(text);
   }
-
-  bool string(string_t& value) override {
-    SeeToken();
-    switch (place_) {
-      case Place::kEvent:
-        if (key_ == "ph")
-          event_.phase = std::move(value);
-        else if (key_ == "cat")
-          event_.category = std::move(value);
-        else if (key_ == "name")
-          event_.name = std::move(value);
-        else
-          TakeDigits(value);
-        break;
-      case Place::kArgs:
-        if (absl::EqualsIgnoreCase(key_, "Collective name")) {
-          event_.collective = std::move(value);
-        } else {
-          TakeDigits(value);
-        }
-        break;
-      case Place::kDevice:
-        if (key_ == "name") device_name_ = std::move(value);
-        break;
-      default:
-        break;
-    }
-    return true;
-  }
+  bool string(string_t& value) override { return Take(std::move(value)); }
 
   bool key(string_t& value) override {
     SeeToken();
@@ -216,10 +208,11 @@ class TraceHandler : public nlohmann::json_sax<Json> {
         break;
       case Place::kRoot:
         if (key_ == "distributedInfo") inside = Place::kDistributed;
+        fields_.Clear();
         break;
       case Place::kEvents:
         inside = Place::kEvent;
-        event_ = RawEvent();
+        fields_.Clear();
         saw_object_ = true;
         saw_events_ = true;
         break;
@@ -228,8 +221,7 @@ class TraceHandler : public nlohmann::json_sax<Json> {
         break;
       case Place::kDevices:
         inside = Place::kDevice;
-        device_id_.reset();
-        device_name_.clear();
+        fields_.Clear();
         break;
       default:
         break;
@@ -239,8 +231,14 @@ class TraceHandler : public nlohmann::json_sax<Json> {
 
   bool end_object() override {
     if (place_ == Place::kEvent) FinishEvent();
-    if (place_ == Place::kDevice && device_id_.has_value()) {
-      trace.device_names[*device_id_] = device_name_;
+    if (place_ == Place::kDistributed) {
+      trace.rank = fields_.Integer("rank");
+      trace.world_size = fields_.Integer("world_size");
+    }
+    if (place_ == Place::kDevice) {
+      if (const std::optional<int64_t> id = fields_.Integer("id")) {
+        trace.device_names[*id] = fields_.Text("name");
+      }
     }
     Leave();
     return true;
@@ -303,52 +301,15 @@ class TraceHandler : public nlohmann::json_sax<Json> {
     outer_.pop_back();
   }
 
-  bool TakeNumber(const Number& number) {
-    switch (place_) {
-      case Place::kEvent:
-        if (key_ == "ts")
-          event_.start_ns = Nanoseconds(number);
-        else if (key_ == "dur")
-          event_.duration_ns = Nanoseconds(number);
-        else if (number.is_integer)
-          TakeId(number.integer);
-        break;
-      case Place::kArgs:
-        if (number.is_integer) TakeId(number.integer);
-        break;
-      case Place::kDistributed:
-        if (!number.is_integer) break;
-        if (key_ == "rank") trace.rank = number.integer;
-        if (key_ == "world_size") trace.world_size = number.integer;
-        break;
-      case Place::kDevice:
-        if (key_ == "id" && number.is_integer) device_id_ = number.integer;
-        break;
-      default:
-        break;
+  bool Take(std::string value) {
+    SeeToken();
+    if (place_ == Place::kArgs) {
+      fields_.Set("args.", key_, std::move(value));
+    } else if (place_ == Place::kEvent || place_ == Place::kDistributed ||
+               place_ == Place::kDevice) {
+      fields_.Set("", key_, std::move(value));
     }
     return true;
-  }
-
-  // Some versions write ids as text.
-  void TakeDigits(absl::string_view text) {
-    int64_t value = 0;
-    if (absl::SimpleAtoi(text, &value)) TakeId(value);
-  }
-
-  void TakeId(int64_t value) {
-    if (place_ == Place::kEvent) {
-      if (key_ == "pid") event_.process = value;
-      if (key_ == "tid") event_.thread = value;
-      return;
-    }
-    if (key_ == "device") event_.device = value;
-    if (key_ == "stream") event_.stream = value;
-    // Zero stands for an unknown id.
-    if (value <= 0) return;
-    if (key_ == "correlation") event_.correlation = value;
-    // "external id" until PyTorch 1.13 or so.
-    if (absl::EqualsIgnoreCase(key_, "External id")) event_.external_id = value;
   }
 
   int32_t NameIdx(const std::string& name) {
@@ -359,19 +320,29 @@ class TraceHandler : public nlohmann::json_sax<Json> {
   }
 
   std::optional<Interval> EventTime() const {
-    if (!event_.start_ns.has_value() || !event_.duration_ns.has_value() ||
-        *event_.start_ns < -kMaxEventNs || *event_.duration_ns < 0 ||
-        *event_.duration_ns > kMaxEventNs) {
+    const std::optional<int64_t> start_ns = Nanoseconds(fields_.Text("ts"));
+    const std::optional<int64_t> length_ns = Nanoseconds(fields_.Text("dur"));
+    if (!start_ns.has_value() || !length_ns.has_value() ||
+        *start_ns < -kMaxEventNs || *length_ns < 0 ||
+        *length_ns > kMaxEventNs) {
       return std::nullopt;
     }
-    return Interval{*event_.start_ns, *event_.start_ns + *event_.duration_ns};
+    return Interval{*start_ns, *start_ns + *length_ns};
+  }
+
+  // Returns the argument, or else the event's own value.
+  int64_t ArgumentOr(absl::string_view argument, absl::string_view own) const {
+    return fields_.Integer(argument).value_or(fields_.Integer(own).value_or(0));
+  }
+  int32_t Device() const {
+    return static_cast<int32_t>(ArgumentOr("args.device", "pid"));
   }
 
   // PyTorch 1.8 to 1.12 wrote some categories with other names, in capitals.
   void FinishEvent() {
     ++trace.num_events;
-    if (event_.phase != "X") return;
-    const std::string category = absl::AsciiStrToLower(event_.category);
+    if (fields_.Text("ph") != "X") return;
+    const std::string category = absl::AsciiStrToLower(fields_.Text("cat"));
     if (category == "kernel") {
       AddGpuEvent(GpuWork::kKernel);
     } else if (category == "gpu_memcpy" || category == "memcpy") {
@@ -385,50 +356,47 @@ class TraceHandler : public nlohmann::json_sax<Json> {
                category == "user_annotation") {
       if (!AddStep(std::nullopt)) AddOp();
     } else if (category == "gpu_user_annotation") {
-      const int64_t device = event_.device.value_or(event_.process.value_or(0));
-      AddStep(static_cast<int32_t>(device));
+      AddStep(Device());
     }
   }
 
   void AddGpuEvent(GpuWork work) {
     const std::optional<Interval> time = EventTime();
-    const std::optional<int64_t> device =
-        event_.device.has_value() ? event_.device : event_.process;
-    const std::optional<int64_t> stream =
-        event_.stream.has_value() ? event_.stream : event_.thread;
     if (!time.has_value()) {
       ++trace.num_skipped;
       return;
     }
+    const std::string& collective = fields_.Text("args.collective name");
     trace.gpu_events.push_back(
         {.time = *time,
-         .device = static_cast<int32_t>(device.value_or(0)),
-         .stream = stream.value_or(0),
+         .device = Device(),
+         .stream = ArgumentOr("args.stream", "tid"),
          .work = work,
-         .name_idx = NameIdx(event_.name),
-         .collective_idx =
-             event_.collective.empty() ? kNoName : NameIdx(event_.collective),
-         .correlation = event_.correlation,
-         .external_id = event_.external_id});
+         .name_idx = NameIdx(fields_.Text("name")),
+         .collective_idx = collective.empty() ? kNoName : NameIdx(collective),
+         .correlation = fields_.Id("args.correlation"),
+         .external_id = fields_.Id("args.external id")});
   }
 
   void AddCall() {
     const std::optional<Interval> time = EventTime();
-    if (!time.has_value() || !ExplainsGaps(event_.name)) return;
+    const std::string& name = fields_.Text("name");
+    if (!time.has_value() || !ExplainsGaps(name)) return;
     trace.calls.push_back({.time = *time,
-                           .name_idx = NameIdx(event_.name),
-                           .correlation = event_.correlation,
-                           .thread = event_.thread.value_or(kNoId)});
+                           .name_idx = NameIdx(name),
+                           .correlation = fields_.Id("args.correlation"),
+                           .thread = fields_.Integer("tid").value_or(kNoId)});
   }
 
   void AddOp() {
-    if (event_.external_id == kNoId) return;
-    trace.ops.push_back(
-        {.external_id = event_.external_id, .name_idx = NameIdx(event_.name)});
+    const int64_t external_id = fields_.Id("args.external id");
+    if (external_id == kNoId) return;
+    trace.ops.push_back({.external_id = external_id,
+                         .name_idx = NameIdx(fields_.Text("name"))});
   }
 
   bool AddStep(std::optional<int32_t> device) {
-    absl::string_view number = event_.name;
+    absl::string_view number = fields_.Text("name");
     int64_t step = 0;
     if (!absl::ConsumePrefix(&number, "ProfilerStep#") ||
         !absl::SimpleAtoi(number, &step)) {
@@ -443,9 +411,7 @@ class TraceHandler : public nlohmann::json_sax<Json> {
   Place place_ = Place::kOutside;
   std::vector<Place> outer_;
   std::string key_;
-  RawEvent event_;
-  std::optional<int64_t> device_id_;
-  std::string device_name_;
+  Fields fields_;  // Of the event or other object that is being read.
   bool saw_object_ = false;
   bool saw_events_ = false;
   std::unordered_map<std::string, int32_t> name_indices_;
