@@ -26,7 +26,20 @@ const StageList& StepModel::State::Stages(const Layout& layout) {
   return *last_stages;
 }
 
-PipelinePasses StepModel::State::PassesOf(const Layout& layout) {
+const StepPasses& StepModel::State::PassesOf(const Layout& layout) {
+  Layout key = layout;
+  key.zero = 0;
+  auto& last = last_passes[static_cast<size_t>(layout.recompute)];
+  if (!last.has_value() || !(last->layout == key)) {
+    const PipelinePasses passes = MakePasses(layout);
+    last = {.layout = std::move(key),
+            .pipeline = passes,
+            .time = TimeOf(layout, passes)};
+  }
+  return *last;
+}
+
+PipelinePasses StepModel::State::MakePasses(const Layout& layout) {
   const StageList& list = Stages(layout);
   PipelinePasses passes;
   if (layout.recompute_by_stage.empty()) {
@@ -102,8 +115,15 @@ absl::StatusOr<StepModel> StepModel::Create(
     const ModelSpec& model, CostModel cost,
     const Implementation& implementation) {
   RETURN_IF_ERROR(ValidateModel(model));
-  return StepModel(
-      std::make_unique<State>(model, implementation, std::move(cost)));
+  return StepModel(std::make_unique<State>(model, implementation,
+                                           std::move(cost), nullptr));
+}
+
+StepModel StepModel::WithPipelineOutermost() const {
+  Implementation outermost = state_->implementation;
+  outermost.pipeline_outermost = true;
+  return StepModel(std::make_unique<State>(state_->model, outermost,
+                                           state_->cost, &state_->cuts));
 }
 
 const CostModel& StepModel::cost() const { return state_->cost; }
@@ -130,7 +150,7 @@ absl::Status StepModel::CheckPrices(const Layout& layout) const {
 }
 
 StepTime StepModel::PredictPasses(const Layout& layout) {
-  return state_->TimeOf(layout, state_->PassesOf(layout));
+  return state_->PassesOf(layout).time;
 }
 
 StepTime StepModel::State::TimeOf(const Layout& layout,
@@ -180,12 +200,12 @@ StepTime StepModel::State::TimeOf(const Layout& layout,
 StepPrediction StepModel::Predict(const Layout& layout) {
   const Implementation& how = state_->implementation;
   const CostModel& cost = state_->cost;
-  const PipelinePasses passes = state_->PassesOf(layout);
+  const auto& [known_layout, passes, passes_time] = state_->PassesOf(layout);
   const LayerTime& pass = passes.slowest;
   const double microbatches = layout.num_microbatches;
   const double stages = layout.pipeline;
   const double chunks = layout.interleave;
-  StepPrediction prediction{.time = state_->TimeOf(layout, passes)};
+  StepPrediction prediction{.time = passes_time};
   StepTime& time = prediction.time;
   const RankParameters parameters =
       ParametersOfStage(state_->Loads(layout), *passes.slowest_stage);
@@ -259,10 +279,11 @@ StepPrediction StepModel::Predict(const Layout& layout) {
 }
 
 double StepModel::PassesFloor(const Layout& layout) {
-  const PipelinePasses least = state_->PassesOf(layout);
+  const StepPasses& passes = state_->PassesOf(layout);
   if (layout.schedule != Schedule::kZeroBubble) {
-    return state_->TimeOf(layout, least).step_time_s();
+    return passes.time.step_time_s();
   }
+  const PipelinePasses& least = passes.pipeline;
   // Which stage is the slowest decides what is put off.
   PipelinePasses floor = least;
   const CutTimes& cut = state_->Times(layout);
@@ -319,7 +340,7 @@ PipelineCosts StepModel::PassCosts(const Layout& layout) {
 }
 
 StepModel::StepEnds StepModel::EndsOf(const Layout& layout) {
-  const StageKind& slowest = *state_->PassesOf(layout).slowest_stage;
+  const StageKind& slowest = *state_->PassesOf(layout).pipeline.slowest_stage;
   const RankParameters parameters =
       ParametersOfStage(state_->Loads(layout), slowest);
   const ReplicaTraffic traffic =

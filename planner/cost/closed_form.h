@@ -59,6 +59,9 @@ class StepModel {
   static absl::StatusOr<StepModel> Create(const ModelSpec& model,
                                           const HardwareProfile& profile,
                                           const Implementation& implementation);
+  // The same model with Implementation::pipeline_outermost. It shares what this
+  // one caches, so one thread uses both.
+  StepModel WithPipelineOutermost() const;
   StepModel(StepModel&&) noexcept;
   StepModel& operator=(StepModel&&) noexcept;
   ~StepModel();

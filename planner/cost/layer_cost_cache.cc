@@ -87,7 +87,7 @@ const CutTimes& CutCosts::Times(const Layout& layout, Recompute recompute) {
   key.kinds |= CopyEngineBits(layout.copy_engines);
   return Find(
       key, recompute,
-      [&] { return MakeTimes(layout, recompute, key.num_computing); }, &times_);
+      [&] { return MakeTimes(layout, recompute, key.num_computing); }, &caches_->times);
 }
 
 bool CutCosts::WorkersRun(const Layout& layout) const {
@@ -110,7 +110,7 @@ CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
     const auto make = [&] {
       return SumGraph(model_, layout, recompute, cost_);
     };
-    return TimesOf(Find(key, recompute, make, &graphs_), contention,
+    return TimesOf(Find(key, recompute, make, &caches_->graphs), contention,
                    OverlapOf(num_computing, profile));
   }
   const Layout cut = WithRecompute(layout, recompute);
@@ -139,7 +139,7 @@ CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
           GraphOfLayer(model_, cut, LayerKind::kExperts, implementation_));
     };
     times.experts = time_of(
-        Find(KeyOf(layout, recompute), recompute, make, &expert_layers_));
+        Find(KeyOf(layout, recompute), recompute, make, &caches_->expert_layers));
   }
   return times;
 }
@@ -149,7 +149,7 @@ const CutLoads& CutCosts::Loads(const Layout& layout, Recompute recompute) {
   // A last stage of its own has a copy of a tied embedding.
   if (model_.ties_embedding && layout.pipeline > 1) key.kinds |= 1 << 24;
   return Find(
-      key, recompute, [&] { return MakeLoads(layout, recompute); }, &loads_);
+      key, recompute, [&] { return MakeLoads(layout, recompute); }, &caches_->loads);
 }
 
 CutLoads CutCosts::MakeLoads(const Layout& layout, Recompute recompute) {
@@ -190,7 +190,7 @@ const std::vector<Recompute>& CutCosts::Recomputes(const Layout& layout) {
     one_sequence.micro_batch = 1;
     return RecomputeLadder(PriceRecompute(one_sequence));
   };
-  return Find(key, Recompute::kNone, make, &recomputes_);
+  return Find(key, Recompute::kNone, make, &caches_->recomputes);
 }
 
 std::vector<RecomputeCandidate> CutCosts::PriceRecompute(
@@ -211,8 +211,10 @@ std::vector<RecomputeCandidate> CutCosts::PriceRecompute(
     RecomputeCandidate mean{.op = set};
     for (const Kind& kind : kinds) {
       if (kind.num_layers == 0) continue;
-      const LayerGraph graph =
-          GraphOfLayer(model_, cut, kind.kind, implementation_);
+      LayerGraph graph = GraphOfLayer(model_, cut, kind.kind, implementation_);
+      std::erase_if(graph.ops, [](const LayerOp& op) {
+        return op.phase != Phase::kRecompute;
+      });
       const LayerTime time =
           TimeOfLayer(PriceLayer(graph, cut, implementation_, cost_), cut,
                       implementation_, cost_);

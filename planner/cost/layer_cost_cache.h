@@ -27,12 +27,16 @@ namespace millrace {
 // is.
 class CutCosts {
  public:
+  // Shares the caches of `other` unless it is null. The two may differ in
+  // Implementation::pipeline_outermost alone.
   CutCosts(const ModelSpec& model, const Implementation& implementation,
-           const CostModel& cost)
+           const CostModel& cost, const CutCosts* other)
       : model_(model),
         implementation_(implementation),
         cost_(cost),
-        shares_cores_(SharesCores(cost.profile().compute_contention)) {}
+        shares_cores_(SharesCores(cost.profile().compute_contention)),
+        caches_(other == nullptr ? std::make_shared<Caches>()
+                                 : other->caches_) {}
 
   // Of a stage of the layout that computes so much again, whatever the layout
   // says of that. Loads are had without prices, in a fraction of the time.
@@ -70,6 +74,15 @@ class CutCosts {
     std::array<Recent, kNumRecomputes> recent;
   };
 
+  struct Caches {
+    Cache<CutTimes> times;
+    Cache<CutLoads> loads;
+    // Of layers with experts, wherever these are.
+    Cache<PricedLayer> expert_layers;
+    Cache<GraphCut> graphs;  // Of ranks that compute alone.
+    Cache<std::vector<Recompute>> recomputes;
+  };
+
   // Without what only times or only loads depend on.
   static Key KeyOf(const Layout& layout, Recompute recompute);
   // From the cache, or else what `make()` returns.
@@ -88,12 +101,7 @@ class CutCosts {
   const Implementation& implementation_;
   const CostModel& cost_;
   const bool shares_cores_;
-  Cache<CutTimes> times_;
-  Cache<CutLoads> loads_;
-  // Of layers with experts, wherever these are.
-  Cache<PricedLayer> expert_layers_;
-  Cache<GraphCut> graphs_;  // Of ranks that compute alone.
-  Cache<std::vector<Recompute>> recomputes_;
+  const std::shared_ptr<Caches> caches_;
 };
 
 }  // namespace millrace
