@@ -93,8 +93,8 @@ double StepModel::State::HopSeconds(const Layout& layout) const {
     seconds += kHostLaunches * cost.constants().host_launch_s;
   }
   if (!implementation.sequence_parallel) {
-    seconds += cost.CollectiveSeconds(CommKind::kAllGather, bytes,
-                                      TensorGroup(layout));
+    seconds +=
+        cost.CollectiveSeconds(OpKind::kAllGather, bytes, TensorGroup(layout));
   }
   return seconds;
 }
@@ -115,8 +115,8 @@ absl::StatusOr<StepModel> StepModel::Create(
     const ModelSpec& model, CostModel cost,
     const Implementation& implementation) {
   RETURN_IF_ERROR(ValidateModel(model));
-  return StepModel(std::make_unique<State>(model, implementation,
-                                           std::move(cost), nullptr));
+  return StepModel(
+      std::make_unique<State>(model, implementation, std::move(cost), nullptr));
 }
 
 StepModel StepModel::WithPipelineOutermost() const {

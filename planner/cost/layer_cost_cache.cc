@@ -87,7 +87,8 @@ const CutTimes& CutCosts::Times(const Layout& layout, Recompute recompute) {
   key.kinds |= CopyEngineBits(layout.copy_engines);
   return Find(
       key, recompute,
-      [&] { return MakeTimes(layout, recompute, key.num_computing); }, &caches_->times);
+      [&] { return MakeTimes(layout, recompute, key.num_computing); },
+      &caches_->times);
 }
 
 bool CutCosts::WorkersRun(const Layout& layout) const {
@@ -138,8 +139,8 @@ CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
       return price(
           GraphOfLayer(model_, cut, LayerKind::kExperts, implementation_));
     };
-    times.experts = time_of(
-        Find(KeyOf(layout, recompute), recompute, make, &caches_->expert_layers));
+    times.experts = time_of(Find(KeyOf(layout, recompute), recompute, make,
+                                 &caches_->expert_layers));
   }
   return times;
 }
@@ -149,7 +150,8 @@ const CutLoads& CutCosts::Loads(const Layout& layout, Recompute recompute) {
   // A last stage of its own has a copy of a tied embedding.
   if (model_.ties_embedding && layout.pipeline > 1) key.kinds |= 1 << 24;
   return Find(
-      key, recompute, [&] { return MakeLoads(layout, recompute); }, &caches_->loads);
+      key, recompute, [&] { return MakeLoads(layout, recompute); },
+      &caches_->loads);
 }
 
 CutLoads CutCosts::MakeLoads(const Layout& layout, Recompute recompute) {

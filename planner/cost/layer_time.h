@@ -20,8 +20,10 @@ namespace millrace {
 // AxisOrder::kPipelineOutermost with Implementation::pipeline_outermost.
 GroupPlacement TensorGroup(const Layout& layout);
 GroupPlacement ContextGroup(const Layout& layout);
-// As CommAxis::kExpert says; where `expert` and the near axes do not divide one
-// another, over as many of these as divide it, and the rest over data.
+// The `expert` ranks that share the experts of a layer. They lie over the
+// tensor axis first (if experts are whole), then context, then data. Where
+// `expert` and the near axes do not divide one another, they lie over as many
+// of these as divide it, and the rest over data.
 GroupPlacement ExpertGroup(const Layout& layout,
                            const Implementation& implementation);
 // Ranks that hold the same parameters: context and data, and of experts what

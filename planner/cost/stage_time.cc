@@ -126,13 +126,13 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
                        const GroupPlacement& group) {
     if (count == 0 || elements <= 0 || group.size() <= 1) return;
     const double reduce_s = cost.CollectiveSeconds(
-        layout.zero == 0 ? CommKind::kAllReduce : CommKind::kReduceScatter,
+        layout.zero == 0 ? OpKind::kAllReduce : OpKind::kReduceScatter,
         gradient_bytes * elements, group);
     traffic.reduce += count * reduce_s;
     longest = std::max(longest, reduce_s);
     if (layout.zero == 0) return;
     traffic.gather +=
-        count * cost.CollectiveSeconds(CommKind::kAllGather,
+        count * cost.CollectiveSeconds(OpKind::kAllGather,
                                        weight_bytes * elements, group);
   };
   const GroupPlacement replicas = ReplicaGroup(layout, implementation);
@@ -150,7 +150,7 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
   add(1, norms, replicas);
   if (layout.tensor > 1) {
     const double sum_s = cost.CollectiveSeconds(
-        CommKind::kAllReduce, implementation.gradient_bytes * norms,
+        OpKind::kAllReduce, implementation.gradient_bytes * norms,
         TensorGroup(layout));
     traffic.reduce += sum_s;
     longest = std::max(longest, sum_s);
@@ -208,7 +208,7 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
   constexpr double kWeightBytes = 2;
   auto add = [&](double elements, const GroupPlacement& group) {
     if (elements <= 0 || group.size() <= 1) return;
-    auto seconds = [&](CommKind kind, double bytes) {
+    auto seconds = [&](OpKind kind, double bytes) {
       return traffic.buckets *
              cost.CollectiveSeconds(kind, bytes * elements / traffic.buckets,
                                     group);
@@ -217,11 +217,11 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
                                       ? kRoundedBytes
                                       : implementation.gradient_bytes;
     if (layout.zero == 0) {
-      traffic.reduce += seconds(CommKind::kAllReduce, gradient_bytes);
+      traffic.reduce += seconds(OpKind::kAllReduce, gradient_bytes);
       return;
     }
-    traffic.reduce += seconds(CommKind::kReduceScatter, gradient_bytes);
-    traffic.gather += seconds(CommKind::kAllGather, kWeightBytes);
+    traffic.reduce += seconds(OpKind::kReduceScatter, gradient_bytes);
+    traffic.gather += seconds(OpKind::kAllGather, kWeightBytes);
   };
   add(parameters.dense, ReplicaGroup(layout, implementation));
   add(parameters.experts, ExpertReplicaGroup(layout, implementation));
