@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "planner/cost/graph_times.h"
 #include "planner/cost/host_sharing.h"
 #include "planner/cost/layer_time.h"
 #include "planner/cost/op_cost.h"
@@ -77,9 +76,8 @@ class CutCosts {
   struct Caches {
     Cache<CutTimes> times;
     Cache<CutLoads> loads;
-    // Of layers with experts, wherever these are.
-    Cache<PricedLayer> expert_layers;
-    Cache<GraphCut> graphs;  // Of ranks that compute alone.
+    // Of ranks that compute alone, wherever other axes put the experts.
+    Cache<PricedLayer> layers;
     Cache<std::vector<Recompute>> recomputes;
   };
 
@@ -91,8 +89,8 @@ class CutCosts {
                            const Make& make, Cache<Value>* cache);
   // Whether workers run what is priced.
   bool WorkersRun(const Layout& layout) const;
-  // Whether, besides, only tables of measured ops can price it.
-  bool SumsGraph(const Layout& layout) const;
+  enum class Part : uint8_t { kDense, kExperts, kEmbedding, kHead };
+  LayerGraph GraphOf(Part part, const Layout& layout) const;
   CutTimes MakeTimes(const Layout& layout, Recompute recompute,
                      double num_computing);
   CutLoads MakeLoads(const Layout& layout, Recompute recompute);

@@ -280,4 +280,36 @@ LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
   return time;
 }
 
+PricedLayer PriceMeasuredLayer(const LayerGraph& graph, const Layout& layout,
+                               const CostModel& cost) {
+  PricedLayer layer;
+  for (const LayerOp& op : graph.ops) {
+    PhaseTime& phase = layer.phases[static_cast<size_t>(op.phase)];
+    (IsCollective(op.kind) ? phase.tensor : phase.bandwidth) +=
+        cost.Seconds(layout, op.kind, op.attributes);
+  }
+  return layer;
+}
+
+LayerTime TimeOfMeasuredLayer(const PricedLayer& layer, double contention,
+                              const OverlapFactors& overlap) {
+  const auto computing = [&](Phase phase) {
+    return contention * layer.of(phase).compute();
+  };
+  const double backward_comm = layer.of(Phase::kRecompute).tensor +
+                               layer.of(Phase::kInputGradient).tensor +
+                               layer.of(Phase::kWeightGradient).tensor;
+  const double recompute = computing(Phase::kRecompute);
+  const double weight_gradient = computing(Phase::kWeightGradient);
+  const double hidden = std::min(
+      backward_comm, (recompute + weight_gradient) / overlap.communication);
+  return {.forward = {.compute = computing(Phase::kForward),
+                      .tensor = layer.of(Phase::kForward).tensor},
+          .recompute = {.compute = recompute},
+          .input_gradient = {.compute = computing(Phase::kInputGradient),
+                             .tensor = backward_comm - hidden},
+          .weight_gradient = weight_gradient + (overlap.compute - 1) * hidden *
+                                                   overlap.communication};
+}
+
 }  // namespace millrace

@@ -98,6 +98,9 @@ struct PhaseTime {
 struct PricedLayer {
   static constexpr size_t kNumPhases = 4;
   std::array<PhaseTime, kNumPhases> phases;  // By Phase; layers have the first.
+  const PhaseTime& of(Phase phase) const {
+    return phases[static_cast<size_t>(phase)];
+  }
   struct Exchange {
     Phase phase;
     ExchangeAttributes attributes;
@@ -116,6 +119,18 @@ PricedLayer PriceLayer(const LayerGraph& graph, const Layout& layout,
 LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
                       const Implementation& implementation,
                       const CostModel& cost);
+
+// The same for the ops that workers run, where a profile has measured tables
+// and no data sheet: each op takes its measured time. All computing is in
+// PhaseTime::bandwidth.
+PricedLayer PriceMeasuredLayer(const LayerGraph& graph, const Layout& layout,
+                               const CostModel& cost);
+
+// The passes when other ranks of the host make computing take `contention`
+// times as long. Communication of the backward pass hides under weight
+// gradients and recompute, that of the forward pass under nothing.
+LayerTime TimeOfMeasuredLayer(const PricedLayer& layer, double contention,
+                              const OverlapFactors& overlap);
 
 }  // namespace millrace
 
