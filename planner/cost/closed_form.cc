@@ -130,23 +130,7 @@ const CostModel& StepModel::cost() const { return state_->cost; }
 
 absl::Status StepModel::CheckPrices(const Layout& layout) const {
   const CostModel& cost = state_->cost;
-  if (cost.HasSheet()) return absl::OkStatus();
-  const HardwareProfile& profile = cost.profile();
-  if (profile.precision != layout.precision ||
-      layout.gemm_format != GemmFormat::kAsStored) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "hardware profile '", profile.name, "' was measured in ",
-        PrecisionName(profile.precision), ", but the job trains in ",
-        PrecisionName(layout),
-        " (training.precision); measure one with millrace profile JOB"));
-  }
-  if (layout.num_ranks() > 1 && profile.communication.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "hardware profile '", profile.name,
-        "' was measured with one rank and cannot price the communication of ",
-        layout.num_ranks(), "; measure one with millrace profile JOB"));
-  }
-  return absl::OkStatus();
+  return cost.HasSheet() ? absl::OkStatus() : cost.CheckTablesPrice(layout);
 }
 
 StepTime StepModel::PredictPasses(const Layout& layout) {
@@ -208,7 +192,7 @@ StepPrediction StepModel::Predict(const Layout& layout) {
   StepPrediction prediction{.time = passes_time};
   StepTime& time = prediction.time;
   const RankParameters parameters =
-      ParametersOfStage(state_->Loads(layout), *passes.slowest_stage);
+      LoadOfStage(state_->Loads(layout), *passes.slowest_stage, 0).parameters;
   const ReplicaTraffic traffic =
       TrafficOf(state_->model, layout, how, cost, state_->Loads(layout),
                 *passes.slowest_stage);
@@ -326,15 +310,16 @@ PipelineCosts StepModel::PassCosts(const Layout& layout) {
     const Recompute recompute = layout.recompute_of(stage);
     const LayerTime time =
         TimeOfStage(state_->cuts.Times(layout, recompute), chunk);
-    const HeldBytes held =
-        HeldByStage(state_->cuts.Loads(layout, recompute), chunk);
+    const StageLoad load =
+        LoadOfStage(state_->cuts.Loads(layout, recompute), chunk, 0);
     costs.stage_of_chunk.push_back(stage);
-    costs.chunks.push_back({.forward_s = time.forward.total(),
-                            .input_gradient_s = time.recompute.total() +
-                                                time.input_gradient.total(),
-                            .weight_gradient_s = time.weight_gradient,
-                            .activation_bytes = held.activations,
-                            .weight_gradient_bytes = held.weight_gradients});
+    costs.chunks.push_back(
+        {.forward_s = time.forward.total(),
+         .input_gradient_s =
+             time.recompute.total() + time.input_gradient.total(),
+         .weight_gradient_s = time.weight_gradient,
+         .activation_bytes = load.activation_bytes,
+         .weight_gradient_bytes = load.weight_gradient_bytes});
   }
   return costs;
 }
@@ -342,7 +327,7 @@ PipelineCosts StepModel::PassCosts(const Layout& layout) {
 StepModel::StepEnds StepModel::EndsOf(const Layout& layout) {
   const StageKind& slowest = *state_->PassesOf(layout).pipeline.slowest_stage;
   const RankParameters parameters =
-      ParametersOfStage(state_->Loads(layout), slowest);
+      LoadOfStage(state_->Loads(layout), slowest, 0).parameters;
   const ReplicaTraffic traffic =
       TrafficOf(state_->model, layout, state_->implementation, state_->cost,
                 state_->Loads(layout), slowest);

@@ -159,27 +159,24 @@ const CutLoads& CutCosts::Loads(const Layout& layout, Recompute recompute) {
 
 CutLoads CutCosts::MakeLoads(const Layout& layout, Recompute recompute) {
   const Layout cut = WithRecompute(layout, recompute);
-  const auto held_by = [&](Part part) {
-    return HeldBy(GraphOf(part, cut), cut.precision);
+  const auto load_of = [&](Part part, const RankParameters& parameters) {
+    return LoadOf(GraphOf(part, cut), parameters, cut.precision);
   };
   CutLoads loads;
   if (SpreadsExperts(layout)) {
     loads = Loads(WithWholeExperts(cut), recompute);
   } else {
     if (model_.num_dense_layers() > 0) {
-      loads.dense_held = held_by(Part::kDense);
-      loads.dense_parameters =
-          ParametersOfLayer(model_, cut, LayerKind::kDense);
+      loads.dense = load_of(Part::kDense,
+                            ParametersOfLayer(model_, cut, LayerKind::kDense));
     }
-    loads.embedding_held = held_by(Part::kEmbedding);
-    loads.embedding_parameters = ParametersOfEmbedding(model_, cut);
-    loads.head_held = held_by(Part::kHead);
-    loads.head_parameters = ParametersOfHead(model_, cut);
+    loads.embedding =
+        load_of(Part::kEmbedding, ParametersOfEmbedding(model_, cut));
+    loads.head = load_of(Part::kHead, ParametersOfHead(model_, cut));
   }
   if (model_.num_expert_layers() > 0) {
-    loads.experts_held = held_by(Part::kExperts);
-    loads.experts_parameters =
-        ParametersOfLayer(model_, cut, LayerKind::kExperts);
+    loads.experts = load_of(
+        Part::kExperts, ParametersOfLayer(model_, cut, LayerKind::kExperts));
   }
   return loads;
 }

@@ -69,6 +69,24 @@ absl::StatusOr<CostModel> CostModel::Create(HardwareProfile profile) {
   return cost;
 }
 
+absl::Status CostModel::CheckTablesPrice(const Layout& layout) const {
+  if (profile_->precision != layout.precision ||
+      layout.gemm_format != GemmFormat::kAsStored) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hardware profile '", profile_->name, "' was measured in ",
+        PrecisionName(profile_->precision), ", but the job trains in ",
+        PrecisionName(layout),
+        " (training.precision); measure one with millrace profile JOB"));
+  }
+  if (layout.num_ranks() > 1 && !HasCommunication()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hardware profile '", profile_->name,
+        "' was measured with one rank and cannot price the communication of ",
+        layout.num_ranks(), "; measure one with millrace profile JOB"));
+  }
+  return absl::OkStatus();
+}
+
 bool CostModel::WereMeasured(int64_t group_size, int64_t stride) const {
   return !network_.has_value() ||
          (group_size - 1) * stride < profile_->provenance.num_ranks;

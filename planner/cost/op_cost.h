@@ -44,6 +44,9 @@ class CostModel {
   // False if the profile was measured with one rank: its tables then price
   // layouts of one rank only.
   bool HasCommunication() const { return !profile_->communication.empty(); }
+  // FailedPrecondition for a layout that tables cannot price: one of another
+  // precision, one of 8 or 4 bits, and one of several ranks if one measured.
+  absl::Status CheckTablesPrice(const Layout& layout) const;
 
   // Instructions of Programs. All of this needs HasTables(), and collectives
   // and transfers HasCommunication().
