@@ -51,7 +51,7 @@ class CutCosts {
   struct Key {
     int32_t tensor, context, expert, expert_tensor, micro_batch;
     int32_t replica_stride;  // Of times alone.
-    int32_t kinds;           // Precision, format, recompute, and of loads more.
+    int32_t kinds;  // Precision, format, recompute, and of some values more.
     double num_computing = 0;  // Of times alone.
     friend bool operator==(const Key&, const Key&) = default;
     template <typename H>

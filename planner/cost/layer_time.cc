@@ -282,11 +282,16 @@ LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
 
 PricedLayer PriceMeasuredLayer(const LayerGraph& graph, const Layout& layout,
                                const CostModel& cost) {
+  // Without the axes that layers do not depend on.
+  const Layout plain{.tensor = layout.tensor,
+                     .micro_batch = layout.micro_batch,
+                     .precision = layout.precision,
+                     .copy_engines = layout.copy_engines};
   PricedLayer layer;
   for (const LayerOp& op : graph.ops) {
     PhaseTime& phase = layer.phases[static_cast<size_t>(op.phase)];
     (IsCollective(op.kind) ? phase.tensor : phase.bandwidth) +=
-        cost.Seconds(layout, op.kind, op.attributes);
+        cost.Seconds(plain, op.kind, op.attributes);
   }
   return layer;
 }
