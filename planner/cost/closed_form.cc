@@ -26,7 +26,20 @@ const StageList& StepModel::State::Stages(const Layout& layout) {
   return *last_stages;
 }
 
-PipelinePasses StepModel::State::PassesOf(const Layout& layout) {
+const StepPasses& StepModel::State::PassesOf(const Layout& layout) {
+  Layout key = layout;
+  key.zero = 0;
+  auto& last = last_passes[static_cast<size_t>(layout.recompute)];
+  if (!last.has_value() || !(last->layout == key)) {
+    const PipelinePasses passes = MakePasses(layout);
+    last = {.layout = std::move(key),
+            .pipeline = passes,
+            .time = TimeOf(layout, passes)};
+  }
+  return *last;
+}
+
+PipelinePasses StepModel::State::MakePasses(const Layout& layout) {
   const StageList& list = Stages(layout);
   PipelinePasses passes;
   if (layout.recompute_by_stage.empty()) {
@@ -80,8 +93,8 @@ double StepModel::State::HopSeconds(const Layout& layout) const {
     seconds += kHostLaunches * cost.constants().host_launch_s;
   }
   if (!implementation.sequence_parallel) {
-    seconds += cost.CollectiveSeconds(CommKind::kAllGather, bytes,
-                                      TensorGroup(layout));
+    seconds +=
+        cost.CollectiveSeconds(OpKind::kAllGather, bytes, TensorGroup(layout));
   }
   return seconds;
 }
@@ -103,34 +116,25 @@ absl::StatusOr<StepModel> StepModel::Create(
     const Implementation& implementation) {
   RETURN_IF_ERROR(ValidateModel(model));
   return StepModel(
-      std::make_unique<State>(model, implementation, std::move(cost)));
+      std::make_unique<State>(model, implementation, std::move(cost), nullptr));
+}
+
+StepModel StepModel::WithPipelineOutermost() const {
+  Implementation outermost = state_->implementation;
+  outermost.pipeline_outermost = true;
+  return StepModel(std::make_unique<State>(state_->model, outermost,
+                                           state_->cost, &state_->cuts));
 }
 
 const CostModel& StepModel::cost() const { return state_->cost; }
 
 absl::Status StepModel::CheckPrices(const Layout& layout) const {
   const CostModel& cost = state_->cost;
-  if (cost.HasSheet()) return absl::OkStatus();
-  const HardwareProfile& profile = cost.profile();
-  if (profile.precision != layout.precision ||
-      layout.gemm_format != GemmFormat::kAsStored) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "hardware profile '", profile.name, "' was measured in ",
-        PrecisionName(profile.precision), ", but the job trains in ",
-        PrecisionName(layout),
-        " (training.precision); measure one with millrace profile JOB"));
-  }
-  if (layout.num_ranks() > 1 && profile.communication.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "hardware profile '", profile.name,
-        "' was measured with one rank and cannot price the communication of ",
-        layout.num_ranks(), "; measure one with millrace profile JOB"));
-  }
-  return absl::OkStatus();
+  return cost.HasSheet() ? absl::OkStatus() : cost.CheckTablesPrice(layout);
 }
 
 StepTime StepModel::PredictPasses(const Layout& layout) {
-  return state_->TimeOf(layout, state_->PassesOf(layout));
+  return state_->PassesOf(layout).time;
 }
 
 StepTime StepModel::State::TimeOf(const Layout& layout,
@@ -180,15 +184,15 @@ StepTime StepModel::State::TimeOf(const Layout& layout,
 StepPrediction StepModel::Predict(const Layout& layout) {
   const Implementation& how = state_->implementation;
   const CostModel& cost = state_->cost;
-  const PipelinePasses passes = state_->PassesOf(layout);
+  const auto& [known_layout, passes, passes_time] = state_->PassesOf(layout);
   const LayerTime& pass = passes.slowest;
   const double microbatches = layout.num_microbatches;
   const double stages = layout.pipeline;
   const double chunks = layout.interleave;
-  StepPrediction prediction{.time = state_->TimeOf(layout, passes)};
+  StepPrediction prediction{.time = passes_time};
   StepTime& time = prediction.time;
   const RankParameters parameters =
-      ParametersOfStage(state_->Loads(layout), *passes.slowest_stage);
+      LoadOfStage(state_->Loads(layout), *passes.slowest_stage, 0).parameters;
   const ReplicaTraffic traffic =
       TrafficOf(state_->model, layout, how, cost, state_->Loads(layout),
                 *passes.slowest_stage);
@@ -259,10 +263,11 @@ StepPrediction StepModel::Predict(const Layout& layout) {
 }
 
 double StepModel::PassesFloor(const Layout& layout) {
-  const PipelinePasses least = state_->PassesOf(layout);
+  const StepPasses& passes = state_->PassesOf(layout);
   if (layout.schedule != Schedule::kZeroBubble) {
-    return state_->TimeOf(layout, least).step_time_s();
+    return passes.time.step_time_s();
   }
+  const PipelinePasses& least = passes.pipeline;
   // Which stage is the slowest decides what is put off.
   PipelinePasses floor = least;
   const CutTimes& cut = state_->Times(layout);
@@ -305,23 +310,24 @@ PipelineCosts StepModel::PassCosts(const Layout& layout) {
     const Recompute recompute = layout.recompute_of(stage);
     const LayerTime time =
         TimeOfStage(state_->cuts.Times(layout, recompute), chunk);
-    const HeldBytes held =
-        HeldByStage(state_->cuts.Loads(layout, recompute), chunk);
+    const StageLoad load =
+        LoadOfStage(state_->cuts.Loads(layout, recompute), chunk, 0);
     costs.stage_of_chunk.push_back(stage);
-    costs.chunks.push_back({.forward_s = time.forward.total(),
-                            .input_gradient_s = time.recompute.total() +
-                                                time.input_gradient.total(),
-                            .weight_gradient_s = time.weight_gradient,
-                            .activation_bytes = held.activations,
-                            .weight_gradient_bytes = held.weight_gradients});
+    costs.chunks.push_back(
+        {.forward_s = time.forward.total(),
+         .input_gradient_s =
+             time.recompute.total() + time.input_gradient.total(),
+         .weight_gradient_s = time.weight_gradient,
+         .activation_bytes = load.activation_bytes,
+         .weight_gradient_bytes = load.weight_gradient_bytes});
   }
   return costs;
 }
 
 StepModel::StepEnds StepModel::EndsOf(const Layout& layout) {
-  const StageKind& slowest = *state_->PassesOf(layout).slowest_stage;
+  const StageKind& slowest = *state_->PassesOf(layout).pipeline.slowest_stage;
   const RankParameters parameters =
-      ParametersOfStage(state_->Loads(layout), slowest);
+      LoadOfStage(state_->Loads(layout), slowest, 0).parameters;
   const ReplicaTraffic traffic =
       TrafficOf(state_->model, layout, state_->implementation, state_->cost,
                 state_->Loads(layout), slowest);

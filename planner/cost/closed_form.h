@@ -59,6 +59,9 @@ class StepModel {
   static absl::StatusOr<StepModel> Create(const ModelSpec& model,
                                           const HardwareProfile& profile,
                                           const Implementation& implementation);
+  // The same model with Implementation::pipeline_outermost. It shares what this
+  // one caches, so one thread uses both.
+  StepModel WithPipelineOutermost() const;
   StepModel(StepModel&&) noexcept;
   StepModel& operator=(StepModel&&) noexcept;
   ~StepModel();
@@ -66,8 +69,8 @@ class StepModel {
   const CostModel& cost() const;
 
   // FailedPrecondition for a layout that the profile cannot price, for which
-  // nothing else may be asked: without a data sheet, one of another precision,
-  // one of 8 or 4 bits, and one of several ranks if one rank measured.
+  // nothing else may be asked: without a data sheet, one that
+  // CheckTablesPrice() refuses.
   absl::Status CheckPrices(const Layout& layout) const;
 
   // `layout` must pass ValidatePlannedLayout. A layout whose layer costs are

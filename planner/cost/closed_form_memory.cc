@@ -45,29 +45,19 @@ StageLoad StepModel::State::LeastLoad(const Layout& layout,
 }
 
 StepMemory StepModel::PredictMemory(const Layout& layout) {
-  const StageList& list = state_->Stages(layout);
-  const double stream_bytes =
-      StreamBytes(state_->model, layout, state_->implementation);
   StepMemory most;
-  const auto add = [&](const StageKind& kind, int32_t stage) {
-    const StepMemory memory = state_->MemoryOf(
-        layout, kind, stage, layout.recompute_of(stage), stream_bytes);
-    if (memory.total() > most.total()) most = memory;
-  };
-  if (layout.recompute_by_stage.empty()) {
-    const CutLoads& loads = state_->Loads(layout);
-    for (const StageKind& kind : list.kinds) {
-      const StepMemory memory =
-          MemoryOfStage(layout, state_->implementation,
-                        state_->cost.profile().memory_overhead,
-                        LoadOfStage(loads, kind, stream_bytes), kind.first);
+  if (!layout.recompute_by_stage.empty()) {
+    for (const StepMemory& memory : MemoryByStage(layout)) {
       if (memory.total() > most.total()) most = memory;
     }
     return most;
   }
-  for (int32_t s = 0; s < layout.pipeline; ++s) {
-    const int32_t kind = list.kind_of_stage[static_cast<size_t>(s)];
-    add(list.kinds[static_cast<size_t>(kind)], s);
+  const double stream_bytes =
+      StreamBytes(state_->model, layout, state_->implementation);
+  for (const StageKind& kind : state_->Stages(layout).kinds) {
+    const StepMemory memory = state_->MemoryOf(layout, kind, kind.first,
+                                               layout.recompute, stream_bytes);
+    if (memory.total() > most.total()) most = memory;
   }
   return most;
 }

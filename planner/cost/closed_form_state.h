@@ -4,7 +4,9 @@
 #ifndef MILLRACE_PLANNER_COST_CLOSED_FORM_STATE_H_
 #define MILLRACE_PLANNER_COST_CLOSED_FORM_STATE_H_
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -26,13 +28,20 @@ struct PipelinePasses {
   double all_stages_s = 0;
 };
 
+// A step's passes, without the data axis and the optimizer.
+struct StepPasses {
+  Layout layout;  // With ZeRO 0: all ZeRO stages have the same passes.
+  PipelinePasses pipeline;
+  StepTime time;
+};
+
 struct StepModel::State {
   State(const ModelSpec& model_spec, const Implementation& how,
-        CostModel prices)
+        CostModel prices, const CutCosts* shared_cuts)
       : model(model_spec),
         implementation(how),
         cost(std::move(prices)),
-        cuts(model, implementation, cost) {}
+        cuts(model, implementation, cost, shared_cuts) {}
 
   const CutTimes& Times(const Layout& layout) {
     return cuts.Times(layout, layout.recompute);
@@ -41,7 +50,8 @@ struct StepModel::State {
     return cuts.Loads(layout, layout.recompute);
   }
   const StageList& Stages(const Layout& layout);
-  PipelinePasses PassesOf(const Layout& layout);
+  const StepPasses& PassesOf(const Layout& layout);
+  PipelinePasses MakePasses(const Layout& layout);
   StepTime TimeOf(const Layout& layout, const PipelinePasses& passes) const;
   StepMemory MemoryOf(const Layout& layout, const StageKind& kind,
                       int32_t stage, Recompute recompute, double stream_bytes);
@@ -63,6 +73,9 @@ struct StepModel::State {
   // Among these, what was asked for last: searches ask for it again.
   uint64_t last_key = 0;
   const StageList* last_stages = nullptr;
+  // The passes asked for last, by recompute: searches ask for the variants of
+  // one order in turn, of each for a bound and then for its price.
+  std::array<std::optional<StepPasses>, kNumRecomputes> last_passes;
   // Kept between calls of LeastMemory() for their storage.
   std::vector<const CutLoads*> loads_of_recompute;
   std::vector<StageLoad> least_loads;

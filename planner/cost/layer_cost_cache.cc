@@ -7,9 +7,10 @@
 namespace millrace {
 namespace {
 
-// Of all stages.
+// Of all stages. All ZeRO stages share the costs of layers.
 Layout WithRecompute(const Layout& layout, Recompute recompute) {
   Layout uniform = layout;
+  uniform.zero = 0;
   uniform.recompute = recompute;
   uniform.recompute_by_stage.clear();
   return uniform;
@@ -87,37 +88,51 @@ const CutTimes& CutCosts::Times(const Layout& layout, Recompute recompute) {
   key.kinds |= CopyEngineBits(layout.copy_engines);
   return Find(
       key, recompute,
-      [&] { return MakeTimes(layout, recompute, key.num_computing); }, &times_);
+      [&] { return MakeTimes(layout, recompute, key.num_computing); },
+      &caches_->times);
 }
 
 bool CutCosts::WorkersRun(const Layout& layout) const {
   Implementation how = implementation_;
   how.pipeline_outermost = false;
-  return how == Implementation{} && HasGraph(model_, layout);
+  return how == Implementation{} && model_.is_llama() && layout.context == 1 &&
+         !SpreadsExperts(layout) && layout.gemm_format == GemmFormat::kAsStored;
 }
 
-bool CutCosts::SumsGraph(const Layout& layout) const {
-  return !cost_.HasSheet() && WorkersRun(layout);
+LayerGraph CutCosts::GraphOf(Part part, const Layout& layout) const {
+  switch (part) {
+    case Part::kDense:
+      return GraphOfLayer(model_, layout, LayerKind::kDense, implementation_);
+    case Part::kExperts:
+      return GraphOfLayer(model_, layout, LayerKind::kExperts, implementation_);
+    case Part::kEmbedding:
+      return GraphOfEmbedding(model_, layout, implementation_);
+    case Part::kHead:
+      break;
+  }
+  return GraphOfHead(model_, layout, implementation_);
 }
 
 CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
                              double num_computing) {
   const HardwareProfile& profile = cost_.profile();
   const double contention = ContentionOf(num_computing, profile);
-  if (SumsGraph(layout)) {
-    Key key = KeyOf(layout, recompute);
-    key.kinds |= CopyEngineBits(layout.copy_engines);
-    const auto make = [&] {
-      return SumGraph(model_, layout, recompute, cost_);
-    };
-    return TimesOf(Find(key, recompute, make, &graphs_), contention,
-                   OverlapOf(num_computing, profile));
-  }
+  const bool is_measured = !cost_.HasSheet() && WorkersRun(layout);
   const Layout cut = WithRecompute(layout, recompute);
-  const auto price = [&](const LayerGraph& graph) {
-    return PriceLayer(graph, cut, implementation_, cost_);
-  };
-  const auto time_of = [&](const PricedLayer& layer) {
+  const auto time_of = [&](Part part) {
+    Key key = KeyOf(layout, recompute);
+    key.kinds |=
+        CopyEngineBits(layout.copy_engines) | static_cast<int32_t>(part) << 27;
+    const auto make = [&] {
+      const LayerGraph graph = GraphOf(part, cut);
+      return is_measured ? PriceMeasuredLayer(graph, cut, cost_)
+                         : PriceLayer(graph, cut, implementation_, cost_);
+    };
+    const PricedLayer& layer = Find(key, recompute, make, &caches_->layers);
+    if (is_measured) {
+      return TimeOfMeasuredLayer(layer, contention,
+                                 OverlapOf(num_computing, profile));
+    }
     return Contended(TimeOfLayer(layer, cut, implementation_, cost_),
                      contention);
   };
@@ -125,22 +140,11 @@ CutTimes CutCosts::MakeTimes(const Layout& layout, Recompute recompute,
   if (SpreadsExperts(layout)) {
     times = Times(WithWholeExperts(cut), recompute);
   } else {
-    if (model_.num_dense_layers() > 0) {
-      times.dense = time_of(
-          price(GraphOfLayer(model_, cut, LayerKind::kDense, implementation_)));
-    }
-    times.embedding =
-        time_of(price(GraphOfEmbedding(model_, cut, implementation_)));
-    times.head = time_of(price(GraphOfHead(model_, cut, implementation_)));
+    if (model_.num_dense_layers() > 0) times.dense = time_of(Part::kDense);
+    times.embedding = time_of(Part::kEmbedding);
+    times.head = time_of(Part::kHead);
   }
-  if (model_.num_expert_layers() > 0) {
-    const auto make = [&] {
-      return price(
-          GraphOfLayer(model_, cut, LayerKind::kExperts, implementation_));
-    };
-    times.experts = time_of(
-        Find(KeyOf(layout, recompute), recompute, make, &expert_layers_));
-  }
+  if (model_.num_expert_layers() > 0) times.experts = time_of(Part::kExperts);
   return times;
 }
 
@@ -149,35 +153,30 @@ const CutLoads& CutCosts::Loads(const Layout& layout, Recompute recompute) {
   // A last stage of its own has a copy of a tied embedding.
   if (model_.ties_embedding && layout.pipeline > 1) key.kinds |= 1 << 24;
   return Find(
-      key, recompute, [&] { return MakeLoads(layout, recompute); }, &loads_);
+      key, recompute, [&] { return MakeLoads(layout, recompute); },
+      &caches_->loads);
 }
 
 CutLoads CutCosts::MakeLoads(const Layout& layout, Recompute recompute) {
   const Layout cut = WithRecompute(layout, recompute);
-  const auto held_by_layer = [&](LayerKind kind) {
-    return HeldBy(GraphOfLayer(model_, cut, kind, implementation_),
-                  cut.precision);
+  const auto load_of = [&](Part part, const RankParameters& parameters) {
+    return LoadOf(GraphOf(part, cut), parameters, cut.precision);
   };
   CutLoads loads;
   if (SpreadsExperts(layout)) {
     loads = Loads(WithWholeExperts(cut), recompute);
   } else {
     if (model_.num_dense_layers() > 0) {
-      loads.dense_held = held_by_layer(LayerKind::kDense);
-      loads.dense_parameters =
-          ParametersOfLayer(model_, cut, LayerKind::kDense);
+      loads.dense = load_of(Part::kDense,
+                            ParametersOfLayer(model_, cut, LayerKind::kDense));
     }
-    loads.embedding_held =
-        HeldBy(GraphOfEmbedding(model_, cut, implementation_), cut.precision);
-    loads.embedding_parameters = ParametersOfEmbedding(model_, cut);
-    loads.head_held =
-        HeldBy(GraphOfHead(model_, cut, implementation_), cut.precision);
-    loads.head_parameters = ParametersOfHead(model_, cut);
+    loads.embedding =
+        load_of(Part::kEmbedding, ParametersOfEmbedding(model_, cut));
+    loads.head = load_of(Part::kHead, ParametersOfHead(model_, cut));
   }
   if (model_.num_expert_layers() > 0) {
-    loads.experts_held = held_by_layer(LayerKind::kExperts);
-    loads.experts_parameters =
-        ParametersOfLayer(model_, cut, LayerKind::kExperts);
+    loads.experts = load_of(
+        Part::kExperts, ParametersOfLayer(model_, cut, LayerKind::kExperts));
   }
   return loads;
 }
@@ -190,7 +189,7 @@ const std::vector<Recompute>& CutCosts::Recomputes(const Layout& layout) {
     one_sequence.micro_batch = 1;
     return RecomputeLadder(PriceRecompute(one_sequence));
   };
-  return Find(key, Recompute::kNone, make, &recomputes_);
+  return Find(key, Recompute::kNone, make, &caches_->recomputes);
 }
 
 std::vector<RecomputeCandidate> CutCosts::PriceRecompute(
@@ -199,24 +198,23 @@ std::vector<RecomputeCandidate> CutCosts::PriceRecompute(
   if (cost_.HasTables() && WorkersRun(layout)) {
     return millrace::PriceRecompute(model_, layout, cost_);
   }
-  struct Kind {
-    LayerKind kind;
-    int64_t num_layers;
-  };
-  const Kind kinds[] = {{LayerKind::kDense, model_.num_dense_layers()},
-                        {LayerKind::kExperts, model_.num_expert_layers()}};
+  const std::pair<Part, int64_t> parts[] = {
+      {Part::kDense, model_.num_dense_layers()},
+      {Part::kExperts, model_.num_expert_layers()}};
   const auto with = [&](Recompute set) {
     Layout cut = WithRecompute(layout, set);
     cut.pipeline = 1;  // Experts as near as they can be.
     RecomputeCandidate mean{.op = set};
-    for (const Kind& kind : kinds) {
-      if (kind.num_layers == 0) continue;
-      const LayerGraph graph =
-          GraphOfLayer(model_, cut, kind.kind, implementation_);
+    for (const auto& [part, num_layers] : parts) {
+      if (num_layers == 0) continue;
+      LayerGraph graph = GraphOf(part, cut);
+      std::erase_if(graph.ops, [](const LayerOp& op) {
+        return op.phase != Phase::kRecompute;
+      });
       const LayerTime time =
           TimeOfLayer(PriceLayer(graph, cut, implementation_, cost_), cut,
                       implementation_, cost_);
-      const double share = static_cast<double>(kind.num_layers) /
+      const double share = static_cast<double>(num_layers) /
                            static_cast<double>(model_.num_layers);
       mean.bytes += share * static_cast<double>(graph.activation_bytes);
       mean.seconds += share * time.recompute.total();

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "planner/cost/graph_times.h"
 #include "planner/cost/host_sharing.h"
 #include "planner/cost/layer_time.h"
 #include "planner/cost/op_cost.h"
@@ -27,12 +26,16 @@ namespace millrace {
 // is.
 class CutCosts {
  public:
+  // Shares the caches of `other` unless it is null. The two may differ in
+  // Implementation::pipeline_outermost alone.
   CutCosts(const ModelSpec& model, const Implementation& implementation,
-           const CostModel& cost)
+           const CostModel& cost, const CutCosts* other)
       : model_(model),
         implementation_(implementation),
         cost_(cost),
-        shares_cores_(SharesCores(cost.profile().compute_contention)) {}
+        shares_cores_(SharesCores(cost.profile().compute_contention)),
+        caches_(other == nullptr ? std::make_shared<Caches>()
+                                 : other->caches_) {}
 
   // Of a stage of the layout that computes so much again, whatever the layout
   // says of that. Loads are had without prices, in a fraction of the time.
@@ -48,7 +51,7 @@ class CutCosts {
   struct Key {
     int32_t tensor, context, expert, expert_tensor, micro_batch;
     int32_t replica_stride;  // Of times alone.
-    int32_t kinds;           // Precision, format, recompute, and of loads more.
+    int32_t kinds;  // Precision, format, recompute, and of some values more.
     double num_computing = 0;  // Of times alone.
     friend bool operator==(const Key&, const Key&) = default;
     template <typename H>
@@ -70,6 +73,14 @@ class CutCosts {
     std::array<Recent, kNumRecomputes> recent;
   };
 
+  struct Caches {
+    Cache<CutTimes> times;
+    Cache<CutLoads> loads;
+    // Of ranks that compute alone, wherever other axes put the experts.
+    Cache<PricedLayer> layers;
+    Cache<std::vector<Recompute>> recomputes;
+  };
+
   // Without what only times or only loads depend on.
   static Key KeyOf(const Layout& layout, Recompute recompute);
   // From the cache, or else what `make()` returns.
@@ -78,8 +89,8 @@ class CutCosts {
                            const Make& make, Cache<Value>* cache);
   // Whether workers run what is priced.
   bool WorkersRun(const Layout& layout) const;
-  // Whether, besides, only tables of measured ops can price it.
-  bool SumsGraph(const Layout& layout) const;
+  enum class Part : uint8_t { kDense, kExperts, kEmbedding, kHead };
+  LayerGraph GraphOf(Part part, const Layout& layout) const;
   CutTimes MakeTimes(const Layout& layout, Recompute recompute,
                      double num_computing);
   CutLoads MakeLoads(const Layout& layout, Recompute recompute);
@@ -88,12 +99,7 @@ class CutCosts {
   const Implementation& implementation_;
   const CostModel& cost_;
   const bool shares_cores_;
-  Cache<CutTimes> times_;
-  Cache<CutLoads> loads_;
-  // Of layers with experts, wherever these are.
-  Cache<PricedLayer> expert_layers_;
-  Cache<GraphCut> graphs_;  // Of ranks that compute alone.
-  Cache<std::vector<Recompute>> recomputes_;
+  const std::shared_ptr<Caches> caches_;
 };
 
 }  // namespace millrace

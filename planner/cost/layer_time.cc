@@ -32,19 +32,6 @@ GroupPlacement::Axis NearExpertAxis(const Layout& layout) {
   return {.size = end / stride, .stride = stride};
 }
 
-WorkPhase WorkPhaseOf(Phase phase) {
-  switch (phase) {
-    case Phase::kRecompute:
-      return WorkPhase::kRecompute;
-    case Phase::kInputGradient:
-      return WorkPhase::kInputGradient;
-    case Phase::kWeightGradient:
-      return WorkPhase::kWeightGradient;
-    default:
-      return WorkPhase::kForward;
-  }
-}
-
 // Adds ops to the time of their phase. The only place that asks for prices of a
 // layer's ops.
 class OpPricing {
@@ -57,11 +44,11 @@ class OpPricing {
     switch (op.kind) {
       case OpKind::kGemm: {
         const auto& gemm = std::get<GemmAttributes>(op.attributes);
-        phase->gemms += cost_.GemmSeconds({.phase = WorkPhaseOf(op.phase),
-                                           .m = gemm.m,
+        phase->gemms += cost_.GemmSeconds({.m = gemm.m,
                                            .n = gemm.n,
-                                           .k = gemm.k},
-                                          GemmFormat::kAsStored);
+                                           .k = gemm.k,
+                                           .trans_a = gemm.trans_a,
+                                           .trans_b = gemm.trans_b});
         break;
       }
       case OpKind::kGroupedGemm:
@@ -72,12 +59,11 @@ class OpPricing {
       case OpKind::kAttentionBackward:
       case OpKind::kGeneralAttentionForward:
       case OpKind::kGeneralAttentionBackward:
-        phase->attention +=
-            cost_.AttentionSeconds(AttentionOf(op)) / style_.attention_rate;
+        phase->attention += AttentionSeconds(op) / style_.attention_rate;
         break;
       case OpKind::kUnfusedAttentionForward:
       case OpKind::kUnfusedAttentionBackward:
-        phase->attention += cost_.AttentionSeconds(AttentionOf(op));
+        phase->attention += AttentionSeconds(op);
         break;
       case OpKind::kLinearCrossEntropy:
       case OpKind::kCrossEntropyStats:
@@ -94,9 +80,9 @@ class OpPricing {
       case OpKind::kContextReduceScatter:
         ++phase->launches;
         phase->context += cost_.CollectiveSeconds(
-            op.kind == OpKind::kContextRing     ? CommKind::kRing
-            : op.kind == OpKind::kContextGather ? CommKind::kAllGather
-                                                : CommKind::kReduceScatter,
+            op.kind == OpKind::kContextGather          ? OpKind::kAllGather
+            : op.kind == OpKind::kContextReduceScatter ? OpKind::kReduceScatter
+                                                       : op.kind,
             std::get<ExchangeAttributes>(op.attributes).bytes,
             ContextGroup(layout_));
         return;
@@ -105,9 +91,7 @@ class OpPricing {
         return;
       default:
         phase->bandwidth += cost_.BandwidthSeconds(
-            {.phase = WorkPhaseOf(op.phase),
-             .bytes = WorkOf(layout_, op.kind, op.attributes).bytes,
-             .launches = op.launches});
+            WorkOf(layout_, op.kind, op.attributes).bytes, op.launches);
         break;
     }
     if (!op.in_graph) phase->launches += op.launches;
@@ -117,42 +101,18 @@ class OpPricing {
   double GroupedGemmSeconds(const LayerOp& op) const {
     const auto& gemm = std::get<GroupedGemmAttributes>(op.attributes);
     const bool scaled = gemm.format != GemmFormat::kAsStored;
-    const double seconds = cost_.GemmSeconds({.phase = WorkPhaseOf(op.phase),
-                                              .m = gemm.m,
-                                              .n = gemm.n,
-                                              .k = gemm.k,
-                                              .count = gemm.count},
-                                             gemm.format) /
-                           (scaled ? style_.low_precision_rate : 1);
+    const double seconds =
+        cost_.GemmSeconds(gemm) / (scaled ? style_.low_precision_rate : 1);
     // Experts' kernels one after the other.
     return seconds + (op.launches - 1) * cost_.profile().launch_overhead_s;
   }
 
-  static AttentionWork AttentionOf(const LayerOp& op) {
-    const WorkPhase phase = WorkPhaseOf(op.phase);
-    if (const auto* a = std::get_if<AttentionAttributes>(&op.attributes)) {
-      return {.phase = phase,
-              .num_sequences = a->num_sequences,
-              .num_heads = a->num_heads,
-              .num_kv_heads = a->num_kv_heads,
-              .query_tokens = a->sequence_length,
-              .key_tokens = a->sequence_length,
-              .head_dim = a->head_dim,
-              .value_head_dim = a->head_dim};
-    }
-    const auto& a = std::get<GeneralAttentionAttributes>(op.attributes);
-    const bool flash = op.kind == OpKind::kGeneralAttentionForward ||
-                       op.kind == OpKind::kGeneralAttentionBackward;
-    return {.phase = phase,
-            .num_sequences = a.num_sequences,
-            .num_heads = a.num_heads,
-            .num_kv_heads = a.num_kv_heads,
-            .query_tokens = a.query_tokens,
-            .key_tokens = a.key_tokens,
-            .head_dim = a.head_dim,
-            .value_head_dim = a.value_head_dim,
-            .causal_share = flash ? 0.5 : 1.0,
-            .flash = flash};
+  double AttentionSeconds(const LayerOp& op) const {
+    const auto* whole = std::get_if<AttentionAttributes>(&op.attributes);
+    return cost_.AttentionSeconds(
+        op.kind, whole != nullptr
+                     ? GeneralOf(*whole)
+                     : std::get<GeneralAttentionAttributes>(op.attributes));
   }
 
   // The products of head and loss, and passes over the logits: one for the
@@ -162,14 +122,14 @@ class OpPricing {
     const int64_t tokens = a.num_tokens, hidden = a.hidden, rows = a.vocab_rows;
     const bool is_stats = op.kind == OpKind::kCrossEntropyStats;
     const bool has_logits = is_stats || !a.keeps_logits;
-    auto add = [&](WorkPhase work_phase, int64_t m, int64_t n, int64_t k) {
+    if (has_logits) {
       phase->gemms += cost_.GemmSeconds(
-          {.phase = work_phase, .m = m, .n = n, .k = k}, GemmFormat::kAsStored);
-    };
-    if (has_logits) add(WorkPhase::kForward, tokens, rows, hidden);
+          {.m = tokens, .n = rows, .k = hidden, .trans_b = true});
+    }
     if (!is_stats) {
-      add(WorkPhase::kInputGradient, tokens, hidden, rows);
-      add(WorkPhase::kWeightGradient, rows, hidden, tokens);
+      phase->gemms += cost_.GemmSeconds({.m = tokens, .n = hidden, .k = rows});
+      phase->gemms += cost_.GemmSeconds(
+          {.m = rows, .n = hidden, .k = tokens, .trans_a = true});
     }
     const double pass =
         static_cast<double>(DTypeBytes(ActivationType(layout_.precision))) *
@@ -177,21 +137,15 @@ class OpPricing {
     const int32_t passes = op.kind == OpKind::kLinearCrossEntropy ? 3
                            : is_stats                             ? 1
                                                                   : 2;
-    phase->bandwidth += cost_.BandwidthSeconds({.phase = WorkPhaseOf(op.phase),
-                                                .bytes = passes * pass,
-                                                .launches = op.launches});
+    phase->bandwidth += cost_.BandwidthSeconds(passes * pass, op.launches);
   }
 
   void AddTensorCollective(const LayerOp& op, PhaseTime* phase) const {
     const auto& a = std::get<CollectiveAttributes>(op.attributes);
-    const CommKind kind = op.kind == OpKind::kAllGather ? CommKind::kAllGather
-                          : op.kind == OpKind::kAllReduce
-                              ? CommKind::kAllReduce
-                              : CommKind::kReduceScatter;
     const bool is_added = style_.adds_tensor_to_launches;
     if (!is_added) ++phase->launches;
     phase->tensor +=
-        cost_.CollectiveSeconds(kind,
+        cost_.CollectiveSeconds(op.kind,
                                 static_cast<double>(a.num_elements) *
                                     static_cast<double>(DTypeBytes(a.dtype)),
                                 TensorGroup(layout_)) /
@@ -269,7 +223,7 @@ LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
   std::array<PhaseTime, PricedLayer::kNumPhases> phases = layer.phases;
   for (const auto& [phase, exchange] : layer.exchanges) {
     phases[static_cast<size_t>(phase)].expert += cost.CollectiveSeconds(
-        CommKind::kAllToAll, exchange.bytes,
+        OpKind::kExpertExchange, exchange.bytes,
         ExpertGroup(layout, implementation), exchange.experts_per_row);
   }
   const CostConstants& constants = cost.constants();
@@ -324,6 +278,43 @@ LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
   weight_gradient.compute = 0;
   time.input_gradient += weight_gradient;
   return time;
+}
+
+PricedLayer PriceMeasuredLayer(const LayerGraph& graph, const Layout& layout,
+                               const CostModel& cost) {
+  // Without the axes that layers do not depend on.
+  const Layout plain{.tensor = layout.tensor,
+                     .micro_batch = layout.micro_batch,
+                     .precision = layout.precision,
+                     .copy_engines = layout.copy_engines};
+  PricedLayer layer;
+  for (const LayerOp& op : graph.ops) {
+    PhaseTime& phase = layer.phases[static_cast<size_t>(op.phase)];
+    (IsCollective(op.kind) ? phase.tensor : phase.bandwidth) +=
+        cost.Seconds(plain, op.kind, op.attributes);
+  }
+  return layer;
+}
+
+LayerTime TimeOfMeasuredLayer(const PricedLayer& layer, double contention,
+                              const OverlapFactors& overlap) {
+  const auto computing = [&](Phase phase) {
+    return contention * layer.of(phase).compute();
+  };
+  const double backward_comm = layer.of(Phase::kRecompute).tensor +
+                               layer.of(Phase::kInputGradient).tensor +
+                               layer.of(Phase::kWeightGradient).tensor;
+  const double recompute = computing(Phase::kRecompute);
+  const double weight_gradient = computing(Phase::kWeightGradient);
+  const double hidden = std::min(
+      backward_comm, (recompute + weight_gradient) / overlap.communication);
+  return {.forward = {.compute = computing(Phase::kForward),
+                      .tensor = layer.of(Phase::kForward).tensor},
+          .recompute = {.compute = recompute},
+          .input_gradient = {.compute = computing(Phase::kInputGradient),
+                             .tensor = backward_comm - hidden},
+          .weight_gradient = weight_gradient + (overlap.compute - 1) * hidden *
+                                                   overlap.communication};
 }
 
 }  // namespace millrace

@@ -20,8 +20,10 @@ namespace millrace {
 // AxisOrder::kPipelineOutermost with Implementation::pipeline_outermost.
 GroupPlacement TensorGroup(const Layout& layout);
 GroupPlacement ContextGroup(const Layout& layout);
-// As CommAxis::kExpert says; where `expert` and the near axes do not divide one
-// another, over as many of these as divide it, and the rest over data.
+// The `expert` ranks that share the experts of a layer. They lie over the
+// tensor axis first (if experts are whole), then context, then data. Where
+// `expert` and the near axes do not divide one another, they lie over as many
+// of these as divide it, and the rest over data.
 GroupPlacement ExpertGroup(const Layout& layout,
                            const Implementation& implementation);
 // Ranks that hold the same parameters: context and data, and of experts what
@@ -96,6 +98,9 @@ struct PhaseTime {
 struct PricedLayer {
   static constexpr size_t kNumPhases = 4;
   std::array<PhaseTime, kNumPhases> phases;  // By Phase; layers have the first.
+  const PhaseTime& of(Phase phase) const {
+    return phases[static_cast<size_t>(phase)];
+  }
   struct Exchange {
     Phase phase;
     ExchangeAttributes attributes;
@@ -114,6 +119,18 @@ PricedLayer PriceLayer(const LayerGraph& graph, const Layout& layout,
 LayerTime TimeOfLayer(const PricedLayer& layer, const Layout& layout,
                       const Implementation& implementation,
                       const CostModel& cost);
+
+// The same for the ops that workers run, where a profile has measured tables
+// and no data sheet: each op takes its measured time. All computing is in
+// PhaseTime::bandwidth.
+PricedLayer PriceMeasuredLayer(const LayerGraph& graph, const Layout& layout,
+                               const CostModel& cost);
+
+// The passes when other ranks of the host make computing take `contention`
+// times as long. Communication of the backward pass hides under weight
+// gradients and recompute, that of the forward pass under nothing.
+LayerTime TimeOfMeasuredLayer(const PricedLayer& layer, double contention,
+                              const OverlapFactors& overlap);
 
 }  // namespace millrace
 

@@ -125,28 +125,13 @@ MeasuredTimes::MeasuredTimes(const HardwareProfile& profile,
 double MeasuredTimes::GemmWorkOf(const GemmAttributes& gemm) const {
   if (!sheet_.has_value()) return FlopsOf(OpKind::kGemm, gemm);
   return sheet_->GemmSeconds(
-      {.phase = gemm.trans_a ? WorkPhase::kWeightGradient : WorkPhase::kForward,
-       .m = gemm.m,
-       .n = gemm.n,
-       .k = gemm.k},
-      GemmFormat::kAsStored);
+      {.m = gemm.m, .n = gemm.n, .k = gemm.k, .trans_a = gemm.trans_a});
 }
 
 double MeasuredTimes::AttentionWorkOf(
     OpKind kind, const AttentionAttributes& attention) const {
   if (!sheet_.has_value()) return FlopsOf(kind, attention);
-  return sheet_->AttentionSeconds({.phase = kind == OpKind::kAttentionBackward
-                                                ? WorkPhase::kInputGradient
-                                                : WorkPhase::kForward,
-                                   .num_sequences = attention.num_sequences,
-                                   .num_heads = attention.num_heads,
-                                   .num_kv_heads = attention.num_kv_heads,
-                                   .query_tokens = attention.sequence_length,
-                                   .key_tokens = attention.sequence_length,
-                                   .head_dim = attention.head_dim,
-                                   .value_head_dim = attention.head_dim,
-                                   .causal_share = 0.5,
-                                   .flash = true});
+  return sheet_->AttentionSeconds(kind, GeneralOf(attention));
 }
 
 // The products, and what passes over the logits between them move: written and
@@ -185,9 +170,7 @@ std::optional<double> MeasuredTimes::PartOfGemmSeconds(
   }
   if (whole == nullptr || whole->m == gemm.m) return std::nullopt;
   const auto seconds = [&](int64_t m) {
-    return sheet_->GemmSeconds(
-        {.phase = WorkPhase::kForward, .m = m, .n = gemm.n, .k = gemm.k},
-        GemmFormat::kAsStored);
+    return sheet_->GemmSeconds({.m = m, .n = gemm.n, .k = gemm.k});
   };
   return whole->seconds * seconds(gemm.m) / seconds(whole->m);
 }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "planner/cost/layer_work.h"
 #include "planner/cost/sheet_times.h"
 #include "planner/profile/op_shape.h"
 #include "planner/profile/profile.h"

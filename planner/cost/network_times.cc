@@ -23,14 +23,14 @@ int64_t MembersInside(const GroupPlacement& group, int32_t devices) {
   return members;
 }
 
-double NetworkTimes::CollectiveSeconds(CommKind kind, double bytes,
+double NetworkTimes::CollectiveSeconds(OpKind kind, double bytes,
                                        const GroupPlacement& group,
                                        int64_t experts_per_row) const {
   const int64_t size = group.size();
   const auto ranks = static_cast<double>(size);
   // The bytes that each rank sends. An all-reduce scatters and gathers.
   const double sent =
-      bytes * (ranks - 1) / ranks * (kind == CommKind::kAllReduce ? 2 : 1);
+      bytes * (ranks - 1) / ranks * (kind == OpKind::kAllReduce ? 2 : 1);
   double slowest = 0, ring_latency = 0, tree_latency = 0;
   int64_t below = 1;  // Members inside one domain of the level below.
   for (size_t i = 0; i < levels_.size(); ++i) {
@@ -40,17 +40,17 @@ double NetworkTimes::CollectiveSeconds(CommKind kind, double bytes,
     if (inside <= below) continue;
     const double domains = static_cast<double>(inside / below);
     const double rate = BytesPerSecond(i);
-    if (kind == CommKind::kAllToAll && experts_per_row > 0) {
+    if (kind == OpKind::kExpertExchange && experts_per_row > 0) {
       const double others = ranks / static_cast<double>(below) - 1;
       const auto experts = static_cast<double>(experts_per_row);
       const double met =
           others * (1 - std::pow(others / (others + 1), experts));
       slowest = std::max(slowest, bytes * met / experts / rate);
-    } else if (kind == CommKind::kAllToAll) {
+    } else if (kind == OpKind::kExpertExchange) {
       // Parts go straight to their ranks: those outside over one's own link.
       const double outside = static_cast<double>(inside - below) / ranks;
       slowest = std::max(slowest, bytes * outside / rate);
-    } else if (kind == CommKind::kRing) {
+    } else if (kind == OpKind::kContextRing) {
       // All members of a domain pass on at once, but only one has to cross.
       slowest = std::max(slowest, sent / rate);
     } else {
@@ -64,9 +64,9 @@ double NetworkTimes::CollectiveSeconds(CommKind kind, double bytes,
     below = inside;
   }
   double latency = ring_latency;
-  if (kind == CommKind::kAllReduce) {
+  if (kind == OpKind::kAllReduce) {
     latency = 2 * std::min(ring_latency, 2 * tree_latency);
-  } else if (kind == CommKind::kAllToAll) {
+  } else if (kind == OpKind::kExpertExchange) {
     latency = tree_latency;
   }
   return slowest + latency;

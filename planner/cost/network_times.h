@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <span>
 
-#include "planner/cost/layer_work.h"
 #include "planner/profile/profile.h"
+#include "planner/program/ops.h"
 
 namespace millrace {
 
@@ -39,13 +39,14 @@ class NetworkTimes {
                double fabric_share)
       : levels_(levels), link_share_(link_share), fabric_share_(fabric_share) {}
 
-  // Rings and exchanges whose traffic over each level of the network is shared
-  // by the group's members inside the level below; `bytes` of the full tensor.
+  // kAllGather, kReduceScatter, kAllReduce, kContextRing or kExpertExchange,
+  // whose traffic over each level of the network is shared by the group's
+  // members inside the level below; `bytes` as the op's attributes state them.
   // With `experts_per_row`, rows of an exchange are for so many ranks at
   // random, cross each level once for each domain that has any of them, and are
   // passed on inside (DeepEP; DeepSeek-AI, 2024, section 3.2.2). The group has
   // more than one member.
-  double CollectiveSeconds(CommKind kind, double bytes,
+  double CollectiveSeconds(OpKind kind, double bytes,
                            const GroupPlacement& group,
                            int64_t experts_per_row) const;
   // From one pipeline stage to the next, `stride` ranks on, in a pipeline of

@@ -19,34 +19,6 @@
 namespace millrace {
 namespace {
 
-CommKind CommKindOf(OpKind collective) {
-  switch (collective) {
-    case OpKind::kAllGather:
-      return CommKind::kAllGather;
-    case OpKind::kReduceScatter:
-      return CommKind::kReduceScatter;
-    default:
-      CHECK(collective == OpKind::kAllReduce)
-          << "no collective: " << OpKindName(collective);
-      return CommKind::kAllReduce;
-  }
-}
-
-std::optional<OpKind> OpKindOf(CommKind kind) {
-  switch (kind) {
-    case CommKind::kAllGather:
-      return OpKind::kAllGather;
-    case CommKind::kReduceScatter:
-      return OpKind::kReduceScatter;
-    case CommKind::kAllReduce:
-      return OpKind::kAllReduce;
-    case CommKind::kAllToAll:
-    case CommKind::kRing:
-      return std::nullopt;
-  }
-  return std::nullopt;
-}
-
 HardwareProfile Sorted(HardwareProfile profile) {
   std::sort(profile.bandwidth.begin(), profile.bandwidth.end(),
             [](const BandwidthTime& a, const BandwidthTime& b) {
@@ -97,6 +69,24 @@ absl::StatusOr<CostModel> CostModel::Create(HardwareProfile profile) {
   return cost;
 }
 
+absl::Status CostModel::CheckTablesPrice(const Layout& layout) const {
+  if (profile_->precision != layout.precision ||
+      layout.gemm_format != GemmFormat::kAsStored) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hardware profile '", profile_->name, "' was measured in ",
+        PrecisionName(profile_->precision), ", but the job trains in ",
+        PrecisionName(layout),
+        " (training.precision); measure one with millrace profile JOB"));
+  }
+  if (layout.num_ranks() > 1 && !HasCommunication()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hardware profile '", profile_->name,
+        "' was measured with one rank and cannot price the communication of ",
+        layout.num_ranks(), "; measure one with millrace profile JOB"));
+  }
+  return absl::OkStatus();
+}
+
 bool CostModel::WereMeasured(int64_t group_size, int64_t stride) const {
   return !network_.has_value() ||
          (group_size - 1) * stride < profile_->provenance.num_ranks;
@@ -130,8 +120,7 @@ double CostModel::CollectiveOpSeconds(
         kind, size, bytes, IsByCopyEngines(layout, kind, collective));
   }
   return network_->CollectiveSeconds(
-      CommKindOf(kind), bytes,
-      {.inner = {.size = size, .stride = stride}, .outer = {}},
+      kind, bytes, {.inner = {.size = size, .stride = stride}, .outer = {}},
       /*experts_per_row=*/0);
 }
 
@@ -234,71 +223,66 @@ std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
   return seconds;
 }
 
-// Operands as workers store them.
-double CostModel::MeasuredGemmSeconds(const GemmWork& work) const {
-  const bool forward =
-      work.phase == WorkPhase::kForward || work.phase == WorkPhase::kRecompute;
-  return measured_->GemmSeconds(
-      {.m = work.m,
-       .n = work.n,
-       .k = work.k,
-       .trans_a = work.phase == WorkPhase::kWeightGradient,
-       .trans_b = forward});
+double CostModel::MeasuredGemmSeconds(const GroupedGemmAttributes& gemm) const {
+  return measured_->GemmSeconds({.m = gemm.m,
+                                 .n = gemm.n,
+                                 .k = gemm.k,
+                                 .trans_a = gemm.trans_a,
+                                 .trans_b = gemm.trans_b});
 }
 
-double CostModel::GemmSeconds(const GemmWork& work, GemmFormat format) const {
-  const bool as_stored = format == GemmFormat::kAsStored || !work.low_precision;
+double CostModel::GemmSeconds(const GroupedGemmAttributes& gemm) const {
   double alone_s = 0;
-  if (measured_.has_value() && as_stored && work.count == 1 &&
-      measured_->HasGemmNear(work.m, work.n, work.k)) {
-    alone_s = MeasuredGemmSeconds(work);
+  if (measured_.has_value() && gemm.format == GemmFormat::kAsStored &&
+      gemm.count == 1 && measured_->HasGemmNear(gemm.m, gemm.n, gemm.k)) {
+    alone_s = MeasuredGemmSeconds(gemm);
   } else if (sheet_.has_value()) {
-    alone_s = sheet_->GemmSeconds(work, format);
+    alone_s = sheet_->GemmSeconds(gemm);
   } else {
-    alone_s = static_cast<double>(work.count) * MeasuredGemmSeconds(work);
+    alone_s = static_cast<double>(gemm.count) * MeasuredGemmSeconds(gemm);
   }
   return alone_s + profile_->launch_overhead_s;
 }
 
-// Rows are of whole sequences, whose queries see half of the keys.
-double CostModel::MeasuredAttentionSeconds(const AttentionWork& work) const {
-  constexpr double kCausalShare = 0.5;
+// Rows are of whole sequences.
+double CostModel::MeasuredAttentionSeconds(
+    OpKind kind, const GeneralAttentionAttributes& attention) const {
   return measured_->AttentionSeconds(
-             work.phase == WorkPhase::kInputGradient
-                 ? OpKind::kAttentionBackward
-                 : OpKind::kAttentionForward,
-             {.num_sequences = work.num_sequences,
-              .sequence_length = work.key_tokens,
-              .num_heads = work.num_heads,
-              .num_kv_heads = work.num_kv_heads,
-              .head_dim = (work.head_dim + work.value_head_dim) / 2}) *
-         (static_cast<double>(work.query_tokens) /
-          static_cast<double>(work.key_tokens)) *
-         (work.causal_share / kCausalShare);
+             IsAttentionBackward(kind) ? OpKind::kAttentionBackward
+                                       : OpKind::kAttentionForward,
+             {.num_sequences = attention.num_sequences,
+              .sequence_length = attention.key_tokens,
+              .num_heads = attention.num_heads,
+              .num_kv_heads = attention.num_kv_heads,
+              .head_dim =
+                  (attention.head_dim + attention.value_head_dim) / 2}) *
+         (static_cast<double>(attention.query_tokens) /
+          static_cast<double>(attention.key_tokens));
 }
 
-bool CostModel::HasAttentionNear(const AttentionWork& work) const {
-  return measured_.has_value() && work.flash &&
-         work.query_tokens == work.key_tokens &&
-         work.head_dim == work.value_head_dim && work.causal_share == 0.5 &&
-         measured_->HasAttentionNear(work.phase == WorkPhase::kInputGradient,
-                                     work.key_tokens, work.head_dim);
+bool CostModel::HasAttentionNear(
+    OpKind kind, const GeneralAttentionAttributes& attention) const {
+  return measured_.has_value() &&
+         attention.query_tokens == attention.key_tokens &&
+         attention.head_dim == attention.value_head_dim &&
+         measured_->HasAttentionNear(IsAttentionBackward(kind),
+                                     attention.key_tokens, attention.head_dim);
 }
 
-double CostModel::AttentionSeconds(const AttentionWork& work) const {
+double CostModel::AttentionSeconds(
+    OpKind kind, const GeneralAttentionAttributes& attention) const {
+  const bool is_unfused = IsUnfusedAttention(kind);
   // Without flash a product for the scores and one for what they weigh, and
   // backward two for each.
-  const int launches =
-      work.flash ? 1 : (work.phase == WorkPhase::kInputGradient ? 4 : 2);
-  const bool by_tables =
-      HasAttentionNear(work) || (!sheet_.has_value() && work.flash);
+  const int launches = is_unfused ? (IsAttentionBackward(kind) ? 4 : 2) : 1;
   double alone_s = 0;
-  if (by_tables) {
-    alone_s = MeasuredAttentionSeconds(work);
+  if (!is_unfused &&
+      (!sheet_.has_value() || HasAttentionNear(kind, attention))) {
+    alone_s = MeasuredAttentionSeconds(kind, attention);
   } else if (sheet_.has_value()) {
-    alone_s = sheet_->AttentionSeconds(work);
+    alone_s = sheet_->AttentionSeconds(kind, attention);
   } else {
-    const ScoreProducts products = ScoreProductsOf(work);
+    const ScoreProducts products = ScoreProductsOf(kind, attention);
     alone_s = products.num_each * static_cast<double>(products.scores.count) *
               (MeasuredGemmSeconds(products.scores) +
                MeasuredGemmSeconds(products.context));
@@ -306,19 +290,18 @@ double CostModel::AttentionSeconds(const AttentionWork& work) const {
   return alone_s + launches * profile_->launch_overhead_s;
 }
 
-double CostModel::BandwidthSeconds(const BandwidthWork& work) const {
-  return MemorySeconds(work.bytes) +
-         work.launches * profile_->launch_overhead_s;
+double CostModel::BandwidthSeconds(double bytes, int32_t launches) const {
+  return MemorySeconds(bytes) + launches * profile_->launch_overhead_s;
 }
 
-bool CostModel::HasCollectiveNear(CommKind kind,
+bool CostModel::HasCollectiveNear(OpKind kind,
                                   const GroupPlacement& group) const {
-  return OpKindOf(kind).has_value() && measured_.has_value() &&
-         HasCommunication() && group.size() <= profile_->provenance.num_ranks &&
+  return IsCollective(kind) && measured_.has_value() && HasCommunication() &&
+         group.size() <= profile_->provenance.num_ranks &&
          group.size() <= MembersInside(group, profile_->network[0].devices);
 }
 
-double CostModel::CollectiveSeconds(CommKind kind, double bytes,
+double CostModel::CollectiveSeconds(OpKind kind, double bytes,
                                     const GroupPlacement& group,
                                     int64_t experts_per_row) const {
   if (group.size() <= 1) return 0;
@@ -328,7 +311,7 @@ double CostModel::CollectiveSeconds(CommKind kind, double bytes,
   } else {
     constexpr double kElementBytes = 2;  // Rows are of whole elements.
     alone_s = measured_->CommunicationSeconds(
-        OpKindOf(kind).value_or(OpKind::kAllGather),
+        IsCollective(kind) ? kind : OpKind::kAllGather,
         static_cast<int32_t>(group.size()),
         kElementBytes * std::floor(bytes / kElementBytes),
         /*by_copy_engines=*/false);

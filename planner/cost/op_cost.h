@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/cost/layer_work.h"
 #include "planner/cost/measured_times.h"
 #include "planner/cost/network_times.h"
 #include "planner/cost/sheet_times.h"
@@ -45,6 +44,9 @@ class CostModel {
   // False if the profile was measured with one rank: its tables then price
   // layouts of one rank only.
   bool HasCommunication() const { return !profile_->communication.empty(); }
+  // FailedPrecondition for a layout that tables cannot price: one of another
+  // precision, one of 8 or 4 bits, and one of several ranks if one measured.
+  absl::Status CheckTablesPrice(const Layout& layout) const;
 
   // Instructions of Programs. All of this needs HasTables(), and collectives
   // and transfers HasCommunication().
@@ -80,12 +82,12 @@ class CostModel {
   // there is no sheet: an exchange or a ring then takes as long as a gather of
   // as many bytes, and products of 8 and 4 bits as long as those of 16.
 
-  // `format` counts where `work.low_precision`.
-  double GemmSeconds(const GemmWork& work, GemmFormat format) const;
-  double AttentionSeconds(const AttentionWork& work) const;
-  double BandwidthSeconds(const BandwidthWork& work) const;
+  double GemmSeconds(const GroupedGemmAttributes& gemm) const;
+  double AttentionSeconds(OpKind kind,
+                          const GeneralAttentionAttributes& attention) const;
+  double BandwidthSeconds(double bytes, int32_t launches) const;
   // NetworkTimes computes it; 0 for a group of one.
-  double CollectiveSeconds(CommKind kind, double bytes,
+  double CollectiveSeconds(OpKind kind, double bytes,
                            const GroupPlacement& group,
                            int64_t experts_per_row = 0) const;
   // NetworkTimes computes it; 0 for one stage.
@@ -113,11 +115,13 @@ class CostModel {
                              const CollectiveAttributes& collective) const;
   double TransferOpSeconds(const Layout& layout, OpKind kind,
                            const OpAttributes& attributes) const;
-  double MeasuredGemmSeconds(const GemmWork& work) const;
-  double MeasuredAttentionSeconds(const AttentionWork& work) const;
-  bool HasAttentionNear(const AttentionWork& work) const;
+  double MeasuredGemmSeconds(const GroupedGemmAttributes& gemm) const;
+  double MeasuredAttentionSeconds(
+      OpKind kind, const GeneralAttentionAttributes& attention) const;
+  bool HasAttentionNear(OpKind kind,
+                        const GeneralAttentionAttributes& attention) const;
   // Whether the tables were measured among as many ranks, side by side.
-  bool HasCollectiveNear(CommKind kind, const GroupPlacement& group) const;
+  bool HasCollectiveNear(OpKind kind, const GroupPlacement& group) const;
 
   std::shared_ptr<const HardwareProfile> profile_;
   std::optional<SheetTimes> sheet_;

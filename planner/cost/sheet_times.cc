@@ -166,18 +166,17 @@ double SheetTimes::FlopsPerSecond(GemmFormat format) const {
   return bf16_flops_per_s_ * constants_.gemm_share;
 }
 
-double SheetTimes::GemmSeconds(const GemmWork& work, GemmFormat format) const {
-  if (!work.low_precision) format = GemmFormat::kAsStored;
-  const auto m = static_cast<double>(work.m), n = static_cast<double>(work.n),
-             k = static_cast<double>(work.k);
-  const auto count = static_cast<double>(work.count);
+double SheetTimes::GemmSeconds(const GroupedGemmAttributes& gemm) const {
+  const auto m = static_cast<double>(gemm.m), n = static_cast<double>(gemm.n),
+             k = static_cast<double>(gemm.k);
+  const auto count = static_cast<double>(gemm.count);
   const double processors = multiprocessors_;
   // Rows of tokens are whole; those of weights and results may be cut.
-  const bool is_weight_gradient = work.phase == WorkPhase::kWeightGradient;
+  const bool is_weight_gradient = gemm.trans_a;
   const double rate =
-      FlopsPerSecond(format) / processors *
-      std::min(AlignmentShare(work.n),
-               AlignmentShare(is_weight_gradient ? work.m : work.k));
+      FlopsPerSecond(gemm.format) / processors *
+      std::min(AlignmentShare(gemm.n),
+               AlignmentShare(is_weight_gradient ? gemm.m : gemm.k));
   double compute = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles) {
     const double tiles = count * RoundedUp(m / tile.m) * RoundedUp(n / tile.n);
@@ -192,46 +191,70 @@ double SheetTimes::GemmSeconds(const GemmWork& work, GemmFormat format) const {
         compute, even + (tiles / processors + 2) * constants_.gemm_tile_s);
   }
   const double element_bytes =
-      Describe(RecipeOf(Precision::kBfloat16, format).product).bytes;
+      Describe(RecipeOf(Precision::kBfloat16, gemm.format).product).bytes;
   const double bytes = count * (element_bytes * (m * k + k * n) +
                                 (is_weight_gradient ? 4 : 2) * m * n);
   return std::max(compute, MemorySeconds(bytes));
 }
 
-ScoreProducts ScoreProductsOf(const AttentionWork& work) {
-  const int64_t problems = work.num_sequences * work.num_heads;
-  return {.scores = {.phase = work.phase,
-                     .m = work.query_tokens,
-                     .n = work.key_tokens,
-                     .k = work.head_dim,
-                     .count = problems},
-          .context = {.phase = work.phase,
-                      .m = work.query_tokens,
-                      .n = work.value_head_dim,
-                      .k = work.key_tokens,
-                      .count = problems},
-          .num_each = work.phase == WorkPhase::kInputGradient ? 2 : 1};
+GeneralAttentionAttributes GeneralOf(const AttentionAttributes& attention) {
+  return {.num_sequences = attention.num_sequences,
+          .num_heads = attention.num_heads,
+          .num_kv_heads = attention.num_kv_heads,
+          .query_tokens = attention.sequence_length,
+          .key_tokens = attention.sequence_length,
+          .head_dim = attention.head_dim,
+          .value_head_dim = attention.head_dim};
 }
 
-double SheetTimes::AttentionSeconds(const AttentionWork& work) const {
-  if (!work.flash) {
-    const ScoreProducts products = ScoreProductsOf(work);
+bool IsAttentionBackward(OpKind kind) {
+  return kind == OpKind::kAttentionBackward ||
+         kind == OpKind::kGeneralAttentionBackward ||
+         kind == OpKind::kUnfusedAttentionBackward;
+}
+
+bool IsUnfusedAttention(OpKind kind) {
+  return kind == OpKind::kUnfusedAttentionForward ||
+         kind == OpKind::kUnfusedAttentionBackward;
+}
+
+ScoreProducts ScoreProductsOf(OpKind kind,
+                              const GeneralAttentionAttributes& attention) {
+  const bool backward = IsAttentionBackward(kind);
+  const int64_t problems = attention.num_sequences * attention.num_heads;
+  return {.scores = {.m = attention.query_tokens,
+                     .n = attention.key_tokens,
+                     .k = attention.head_dim,
+                     .count = problems,
+                     .trans_b = !backward},
+          .context = {.m = attention.query_tokens,
+                      .n = attention.value_head_dim,
+                      .k = attention.key_tokens,
+                      .count = problems,
+                      .trans_b = !backward},
+          .num_each = backward ? 2 : 1};
+}
+
+double SheetTimes::AttentionSeconds(
+    OpKind kind, const GeneralAttentionAttributes& attention) const {
+  if (IsUnfusedAttention(kind)) {
+    const ScoreProducts products = ScoreProductsOf(kind, attention);
     return products.num_each *
-           (GemmSeconds(products.scores, GemmFormat::kAsStored) +
-            GemmSeconds(products.context, GemmFormat::kAsStored));
+           (GemmSeconds(products.scores) + GemmSeconds(products.context));
   }
-  const bool backward = work.phase == WorkPhase::kInputGradient;
+  const bool backward = IsAttentionBackward(kind);
   // A block of 128 queries is one multiprocessor's work; the diagonal's blocks
   // are computed whole.
-  constexpr double kBlock = 128;
-  const auto queries = static_cast<double>(work.query_tokens);
-  const auto keys = static_cast<double>(work.key_tokens);
+  constexpr double kBlock = 128, kCausalShare = 0.5;
+  const auto queries = static_cast<double>(attention.query_tokens);
+  const auto keys = static_cast<double>(attention.key_tokens);
   const double pairs =
-      queries * std::min(keys, keys * work.causal_share + kBlock / 2);
-  const double problems = static_cast<double>(work.num_sequences) *
-                          static_cast<double>(work.num_heads);
-  const double flops = (backward ? 2.5 : 1) * 2 * problems * pairs *
-                       static_cast<double>(work.head_dim + work.value_head_dim);
+      queries * std::min(keys, keys * kCausalShare + kBlock / 2);
+  const double problems = static_cast<double>(attention.num_sequences) *
+                          static_cast<double>(attention.num_heads);
+  const double flops =
+      (backward ? 2.5 : 1) * 2 * problems * pairs *
+      static_cast<double>(attention.head_dim + attention.value_head_dim);
   const double share = backward ? constants_.attention_backward_share
                                 : constants_.attention_forward_share;
   const double processors = multiprocessors_;

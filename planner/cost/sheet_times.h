@@ -5,9 +5,9 @@
 #define MILLRACE_PLANNER_COST_SHEET_TIMES_H_
 
 #include "absl/status/statusor.h"
-#include "planner/cost/layer_work.h"
 #include "planner/layout/layout.h"
 #include "planner/profile/profile.h"
+#include "planner/program/ops.h"
 
 namespace millrace {
 
@@ -44,14 +44,22 @@ struct CostConstants {
 // refused.
 bool StatesSheet(const HardwareProfile& profile);
 
+// Attention of the queries of whole sequences.
+GeneralAttentionAttributes GeneralOf(const AttentionAttributes& attention);
+// Whether the kind computes all gradients of attention, and whether it writes
+// the matrix of scores to memory (no FlashAttention).
+bool IsAttentionBackward(OpKind kind);
+bool IsUnfusedAttention(OpKind kind);
+
 // The products of attention without flash: scores and what they weigh, each
 // once forward and twice backward, for the gradients of both operands.
 struct ScoreProducts {
-  GemmWork scores;
-  GemmWork context;
+  GroupedGemmAttributes scores;
+  GroupedGemmAttributes context;
   int num_each;
 };
-ScoreProducts ScoreProductsOf(const AttentionWork& work);
+ScoreProducts ScoreProductsOf(OpKind kind,
+                              const GeneralAttentionAttributes& attention);
 
 // All seconds are without launches.
 class SheetTimes {
@@ -62,14 +70,15 @@ class SheetTimes {
 
   const CostConstants& constants() const { return constants_; }
 
-  // `format` counts where `work.low_precision`; as stored is bf16. A product is
-  // cut into tiles that the multiprocessors take in waves, each as long as its
-  // k and gemm_tile_s ask, and moves at least its operands.
-  double GemmSeconds(const GemmWork& work, GemmFormat format) const;
+  // Products as stored are of bf16. A product is cut into tiles that the
+  // multiprocessors take in waves, each as long as its k and gemm_tile_s ask,
+  // and moves at least its operands.
+  double GemmSeconds(const GroupedGemmAttributes& gemm) const;
   // FlashAttention by FLOPs (Dao, 2023: backward 2.5 x forward); otherwise as
   // two products for each head, four in the backward pass. Passes over the
-  // scores are BandwidthWork.
-  double AttentionSeconds(const AttentionWork& work) const;
+  // scores are ops of their own.
+  double AttentionSeconds(OpKind kind,
+                          const GeneralAttentionAttributes& attention) const;
   // Seconds to move `bytes` of device memory in one pass.
   double MemorySeconds(double bytes) const {
     return bytes / memory_bytes_per_s_;

@@ -13,12 +13,14 @@ constexpr double kRoundedBytes = 2;  // Of a gradient in bf16.
 
 }  // namespace
 
-HeldBytes HeldBy(const LayerGraph& graph, Precision precision) {
+LayerLoad LoadOf(const LayerGraph& graph, const RankParameters& parameters,
+                 Precision precision) {
   const int64_t element_bytes = DTypeBytes(ActivationType(precision));
-  HeldBytes held{.activations = graph.activation_bytes,
-                 .working = graph.working_bytes};
+  LayerLoad load{.parameters = parameters,
+                 .activation_bytes = graph.activation_bytes,
+                 .working_bytes = graph.working_bytes};
   auto hold = [&](int64_t count, int64_t m, int64_t n, int64_t k) {
-    held.weight_gradients += element_bytes * count * k * (m + n);
+    load.weight_gradient_bytes += element_bytes * count * k * (m + n);
   };
   for (const LayerOp& op : graph.ops) {
     if (op.phase != Phase::kWeightGradient) continue;
@@ -29,7 +31,7 @@ HeldBytes HeldBy(const LayerGraph& graph, Precision precision) {
       hold(a->count, a->m, a->n, a->k);
     }
   }
-  return held;
+  return load;
 }
 
 StageList StagesOf(const ModelSpec& model, const Layout& layout,
@@ -83,31 +85,6 @@ const StageKind& SlowestStage(const CutTimes& cut,
   return *slowest;
 }
 
-RankParameters ParametersOfStage(const CutLoads& cut, const StageKind& stage) {
-  const auto num_dense = static_cast<double>(stage.num_dense);
-  const auto num_experts = static_cast<double>(stage.num_experts);
-  RankParameters sum{.dense = num_dense * cut.dense_parameters.dense +
-                              num_experts * cut.experts_parameters.dense,
-                     .experts = num_experts * cut.experts_parameters.experts};
-  if (stage.has_embedding) sum.dense += cut.embedding_parameters.dense;
-  if (stage.has_head) sum.dense += cut.head_parameters.dense;
-  return sum;
-}
-
-HeldBytes HeldByStage(const CutLoads& cut, const StageKind& stage) {
-  HeldBytes sum;
-  auto add = [&](int64_t count, const HeldBytes& held) {
-    sum.activations += count * held.activations;
-    sum.weight_gradients += count * held.weight_gradients;
-    if (count > 0) sum.working = std::max(sum.working, held.working);
-  };
-  add(stage.num_dense, cut.dense_held);
-  add(stage.num_experts, cut.experts_held);
-  add(stage.has_embedding ? 1 : 0, cut.embedding_held);
-  add(stage.has_head ? 1 : 0, cut.head_held);
-  return sum;
-}
-
 namespace {
 
 // The workers' buckets: the embedding, the matrices of each layer, the head and
@@ -126,13 +103,13 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
                        const GroupPlacement& group) {
     if (count == 0 || elements <= 0 || group.size() <= 1) return;
     const double reduce_s = cost.CollectiveSeconds(
-        layout.zero == 0 ? CommKind::kAllReduce : CommKind::kReduceScatter,
+        layout.zero == 0 ? OpKind::kAllReduce : OpKind::kReduceScatter,
         gradient_bytes * elements, group);
     traffic.reduce += count * reduce_s;
     longest = std::max(longest, reduce_s);
     if (layout.zero == 0) return;
     traffic.gather +=
-        count * cost.CollectiveSeconds(CommKind::kAllGather,
+        count * cost.CollectiveSeconds(OpKind::kAllGather,
                                        weight_bytes * elements, group);
   };
   const GroupPlacement replicas = ReplicaGroup(layout, implementation);
@@ -141,16 +118,16 @@ ReplicaTraffic MeasuredTraffic(const ModelSpec& model, const Layout& layout,
   const auto hidden = static_cast<double>(model.hidden);
   const double norms =
       hidden * (2 * (num_dense + num_experts) + (stage.has_head ? 1 : 0));
-  add(num_dense, cut.dense_parameters.dense - 2 * hidden, replicas);
-  add(num_experts, cut.experts_parameters.dense - 2 * hidden, replicas);
-  add(num_experts, cut.experts_parameters.experts,
+  add(num_dense, cut.dense.parameters.dense - 2 * hidden, replicas);
+  add(num_experts, cut.experts.parameters.dense - 2 * hidden, replicas);
+  add(num_experts, cut.experts.parameters.experts,
       ExpertReplicaGroup(layout, implementation));
-  if (stage.has_embedding) add(1, cut.embedding_parameters.dense, replicas);
-  if (stage.has_head) add(1, cut.head_parameters.dense - hidden, replicas);
+  if (stage.has_embedding) add(1, cut.embedding.parameters.dense, replicas);
+  if (stage.has_head) add(1, cut.head.parameters.dense - hidden, replicas);
   add(1, norms, replicas);
   if (layout.tensor > 1) {
     const double sum_s = cost.CollectiveSeconds(
-        CommKind::kAllReduce, implementation.gradient_bytes * norms,
+        OpKind::kAllReduce, implementation.gradient_bytes * norms,
         TensorGroup(layout));
     traffic.reduce += sum_s;
     longest = std::max(longest, sum_s);
@@ -196,7 +173,7 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
   if (!cost.HasSheet()) {
     return MeasuredTraffic(model, layout, cost, implementation, cut, stage);
   }
-  const RankParameters parameters = ParametersOfStage(cut, stage);
+  const RankParameters parameters = LoadOfStage(cut, stage, 0).parameters;
   ReplicaTraffic traffic;
   // About one bucket a layer, and smaller ones of large layers, as frameworks
   // cut them.
@@ -208,7 +185,7 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
   constexpr double kWeightBytes = 2;
   auto add = [&](double elements, const GroupPlacement& group) {
     if (elements <= 0 || group.size() <= 1) return;
-    auto seconds = [&](CommKind kind, double bytes) {
+    auto seconds = [&](OpKind kind, double bytes) {
       return traffic.buckets *
              cost.CollectiveSeconds(kind, bytes * elements / traffic.buckets,
                                     group);
@@ -217,11 +194,11 @@ ReplicaTraffic TrafficOf(const ModelSpec& model, const Layout& layout,
                                       ? kRoundedBytes
                                       : implementation.gradient_bytes;
     if (layout.zero == 0) {
-      traffic.reduce += seconds(CommKind::kAllReduce, gradient_bytes);
+      traffic.reduce += seconds(OpKind::kAllReduce, gradient_bytes);
       return;
     }
-    traffic.reduce += seconds(CommKind::kReduceScatter, gradient_bytes);
-    traffic.gather += seconds(CommKind::kAllGather, kWeightBytes);
+    traffic.reduce += seconds(OpKind::kReduceScatter, gradient_bytes);
+    traffic.gather += seconds(OpKind::kAllGather, kWeightBytes);
   };
   add(parameters.dense, ReplicaGroup(layout, implementation));
   add(parameters.experts, ExpertReplicaGroup(layout, implementation));
@@ -263,29 +240,22 @@ double OptimizerSeconds(const Layout& layout,
 
 StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
                       double stream_bytes) {
-  auto load_of = [](const RankParameters& parameters, const HeldBytes& held) {
-    return LayerLoad{.parameters = parameters,
-                     .activation_bytes = held.activations,
-                     .working_bytes = held.working};
-  };
   StageLoad load{.stream_bytes = stream_bytes};
-  AddLayers(load_of(cut.dense_parameters, cut.dense_held), stage.num_dense,
-            &load);
-  AddLayers(load_of(cut.experts_parameters, cut.experts_held),
-            stage.num_experts, &load);
+  AddLayers(cut.dense, stage.num_dense, &load);
+  AddLayers(cut.experts, stage.num_experts, &load);
   auto held_by = [&](const LayerCounts& chunk) {
-    return chunk.dense * cut.dense_held.activations +
-           chunk.experts * cut.experts_held.activations;
+    return chunk.dense * cut.dense.activation_bytes +
+           chunk.experts * cut.experts.activation_bytes;
   };
   load.first_chunk_bytes = held_by(stage.first_chunk);
   load.last_chunk_bytes = held_by(stage.last_chunk);
   if (stage.has_embedding) {
-    AddEnd(load_of(cut.embedding_parameters, cut.embedding_held), &load);
-    load.first_chunk_bytes += cut.embedding_held.activations;
+    AddEnd(cut.embedding, &load);
+    load.first_chunk_bytes += cut.embedding.activation_bytes;
   }
   if (stage.has_head) {
-    AddEnd(load_of(cut.head_parameters, cut.head_held), &load);
-    load.last_chunk_bytes += cut.head_held.activations;
+    AddEnd(cut.head, &load);
+    load.last_chunk_bytes += cut.head.activation_bytes;
   }
   return load;
 }
@@ -307,9 +277,9 @@ StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
   };
   if (whole.num_dense > 0 && whole.num_experts > 0) {
     load.layer_parameters =
-        std::min(size(cut.dense_parameters), size(cut.experts_parameters));
+        std::min(size(cut.dense.parameters), size(cut.experts.parameters));
     load.layer_working_bytes =
-        std::min(cut.dense_held.working, cut.experts_held.working);
+        std::min(cut.dense.working_bytes, cut.experts.working_bytes);
   }
   return load;
 }

@@ -16,14 +16,8 @@
 
 namespace millrace {
 
-// Bytes of one micro-batch that a layer keeps for its input gradients, and for
-// its weight gradients from then on: inputs and gradients of outputs.
-struct HeldBytes {
-  int64_t activations = 0;
-  int64_t weight_gradients = 0;
-  int64_t working = 0;  // While it is computed.
-};
-HeldBytes HeldBy(const LayerGraph& graph, Precision precision);
+LayerLoad LoadOf(const LayerGraph& graph, const RankParameters& parameters,
+                 Precision precision);
 
 // The times of one layer, and of the ends of the model, under one way of
 // sharding them.
@@ -36,11 +30,10 @@ struct CutTimes {
 // The memory of one layer, and of the ends of the model, under one way of
 // sharding them.
 struct CutLoads {
-  RankParameters dense_parameters;
-  RankParameters experts_parameters;
-  RankParameters embedding_parameters;
-  RankParameters head_parameters;
-  HeldBytes dense_held, experts_held, embedding_held, head_held;
+  LayerLoad dense;
+  LayerLoad experts;
+  LayerLoad embedding;
+  LayerLoad head;
 };
 
 // Layers of a stage, or of one of its chunks.
@@ -87,8 +80,6 @@ inline LayerTime TimeOfStage(const CutTimes& cut, const StageKind& stage) {
 // `kinds` has at least one.
 const StageKind& SlowestStage(const CutTimes& cut,
                               const std::vector<StageKind>& kinds);
-RankParameters ParametersOfStage(const CutLoads& cut, const StageKind& stage);
-HeldBytes HeldByStage(const CutLoads& cut, const StageKind& stage);
 // `stream_bytes` as StreamBytes() says.
 StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
                       double stream_bytes);

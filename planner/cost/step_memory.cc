@@ -120,6 +120,7 @@ void AddLayers(const LayerLoad& layer, int64_t count, StageLoad* stage) {
   stage->layer_parameters =
       std::max(stage->layer_parameters, parameters.dense + parameters.experts);
   stage->activation_bytes += count * layer.activation_bytes;
+  stage->weight_gradient_bytes += count * layer.weight_gradient_bytes;
   stage->layer_working_bytes =
       std::max(stage->layer_working_bytes, layer.working_bytes);
 }
@@ -129,6 +130,7 @@ void AddEnd(const LayerLoad& end, StageLoad* stage) {
   stage->end_parameters += end.parameters.dense;
   stage->largest_end = std::max(stage->largest_end, end.parameters.dense);
   stage->activation_bytes += end.activation_bytes;
+  stage->weight_gradient_bytes += end.weight_gradient_bytes;
   stage->end_working_bytes =
       std::max(stage->end_working_bytes, end.working_bytes);
 }

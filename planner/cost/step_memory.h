@@ -26,11 +26,15 @@ struct StepMemory {
   }
 };
 
-// The memory that a layer, the embedding or the head adds to a rank.
+// The memory that a layer, the embedding or the head adds to a rank. Bytes are
+// of one micro-batch.
 struct LayerLoad {
   RankParameters parameters;
-  int64_t activation_bytes = 0;
-  int64_t working_bytes = 0;
+  int64_t activation_bytes = 0;  // Kept for the input gradients.
+  // Kept from then on for the weight gradients: inputs and gradients of
+  // outputs.
+  int64_t weight_gradient_bytes = 0;
+  int64_t working_bytes = 0;  // While it is computed.
 };
 
 // The memory that a stage holds for one micro-batch and for the model: sums
@@ -41,7 +45,8 @@ struct StageLoad {
   double layer_parameters = 0;  // Of the largest layer.
   double largest_end = 0;       // Of embedding or head.
   int64_t activation_bytes = 0;
-  // Among these, of the stage's first and of its last chunk.
+  int64_t weight_gradient_bytes = 0;
+  // Among activation_bytes, of the stage's first and of its last chunk.
   int64_t first_chunk_bytes = 0;
   int64_t last_chunk_bytes = 0;
   int64_t layer_working_bytes = 0;  // The largest layer's.

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "planner/graph/layer_writer.h"
-#include "planner/program/workspace.h"
 #include "planner/program/op_table.h"
+#include "planner/program/workspace.h"
 
 namespace millrace {
 namespace {

@@ -494,13 +494,12 @@ LayerGraph LayerWriter::Build() && {
   graph_.activation_bytes = std::llround(kept_bytes_);
   // Workers recompute a block when its backward pass begins. How frameworks'
   // policies do it is not known: both blocks' bytes then count.
-  const bool is_by_block = !IsRecomputed(Piece::kOutput) &&
-                           layout_.recompute != Recompute::kPolicy;
+  const bool is_by_block =
+      !IsRecomputed(Piece::kOutput) && layout_.recompute != Recompute::kPolicy;
   const auto [attention, feed_forward] = recomputed_bytes_;
-  graph_.working_bytes =
-      std::llround(block_bytes_ + (is_by_block
-                                       ? std::max(attention, feed_forward)
-                                       : attention + feed_forward));
+  graph_.working_bytes = std::llround(
+      block_bytes_ + (is_by_block ? std::max(attention, feed_forward)
+                                  : attention + feed_forward));
   return std::move(graph_);
 }
 

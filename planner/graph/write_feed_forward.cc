@@ -38,9 +38,10 @@ void WriteProducts(LayerWriter& writer, Piece inner, Piece activation,
 }
 
 // Writes the clamps and biases of gpt-oss's experts as ops of their own, for
-// kernels that do not fuse them, as Megatron-Core 0.15 to 0.17 writes it and PyTorch's autograd runs it
-// (weighted_bias_quick_geglu_impl, TEGroupedMLP._apply_bias). In bytes of an
-// element read and written, activations in 16 bits.
+// kernels that do not fuse them, as Megatron-Core 0.15 to 0.17 writes it and
+// PyTorch's autograd runs it (weighted_bias_quick_geglu_impl,
+// TEGroupedMLP._apply_bias). In bytes of an element read and written,
+// activations in 16 bits.
 void WriteExpertBiases(LayerWriter& writer, Piece activation, int64_t rows,
                        int64_t width, int64_t num_experts) {
   // An element of both halves is clamped, and the halves are joined again.

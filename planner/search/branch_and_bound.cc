@@ -247,9 +247,10 @@ class BranchAndBound {
 
   // Whether it fits; `fitting_s` is then no more than its step time.
   bool Price(const Layout& variant, double* fitting_s) {
-    const StepPrediction prediction = evaluator_.Predict(variant);
     ++result_.layouts_considered;
-    if (prediction.memory.total() > memory_limit_) return false;
+    // Most do not fit, and memory is told sooner than time.
+    if (evaluator_.PredictMemory(variant) > memory_limit_) return false;
+    const StepPrediction prediction = evaluator_.Predict(variant);
     *fitting_s = std::min(*fitting_s, prediction.time.step_time_s());
     Keep({.layout = variant, .prediction = prediction});
     return true;

@@ -11,11 +11,6 @@ double BusySeconds(const StepTime& time) {
   return time.step_time_s() - time.bubble_s - time.transfer_s;
 }
 
-bool AreCutAlike(const Layout& a, const Layout& b) {
-  return a.tensor == b.tensor && a.context == b.context &&
-         a.expert == b.expert && a.expert_tensor == b.expert_tensor;
-}
-
 }  // namespace
 
 StepEvaluator::StepEvaluator(const LayoutTree& tree, StepModel& model)
@@ -30,23 +25,23 @@ StepEvaluator::StepEvaluator(const LayoutTree& tree, StepModel& model)
 }
 
 const StepEvaluator::RecomputeSets& StepEvaluator::Sets(const Layout& layout) {
-  if (!recent_.allowed.empty() && AreCutAlike(recent_.cut, layout)) {
-    return recent_;
-  }
-  recent_ = {.cut = layout, .allowed = {}};
+  const auto [found, is_new] = sets_.try_emplace(
+      {layout.tensor, layout.context, layout.expert, layout.expert_tensor});
+  RecomputeSets& known = found->second;
+  if (!is_new) return known;
   for (const StageRecomputes& again :
        AllowedRecomputes(tree_.space(), layout)) {
     std::vector<Recompute> sets = again.by_stage;
     if (sets.empty()) sets.push_back(again.recompute);
     for (const Recompute set : sets) {
-      recent_.least = recent_.least & set;
-      if (std::find(recent_.allowed.begin(), recent_.allowed.end(), set) ==
-          recent_.allowed.end()) {
-        recent_.allowed.push_back(set);
+      known.least = known.least & set;
+      if (std::find(known.allowed.begin(), known.allowed.end(), set) ==
+          known.allowed.end()) {
+        known.allowed.push_back(set);
       }
     }
   }
-  return recent_;
+  return known;
 }
 
 std::optional<Layout> StepEvaluator::FitRecompute(const Layout& variant,

@@ -4,7 +4,9 @@
 #ifndef MILLRACE_PLANNER_SEARCH_CLOSED_FORM_EVALUATOR_H_
 #define MILLRACE_PLANNER_SEARCH_CLOSED_FORM_EVALUATOR_H_
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -53,7 +55,6 @@ class StepEvaluator : public LayoutEvaluator {
   // The sets of ops that a stage may recompute under one way of sharding
   // layers.
   struct RecomputeSets {
-    Layout cut;
     std::vector<Recompute> allowed;      // By what they cost.
     Recompute least = Recompute::kFull;  // What all of them have.
   };
@@ -61,7 +62,8 @@ class StepEvaluator : public LayoutEvaluator {
 
   std::vector<int32_t> zeros_;  // That the job allows.
   bool fits_stages_;  // Whether the job leaves it open which stage has which.
-  RecomputeSets recent_;  // The last ones asked for.
+  // By tensor, context, expert and expert_tensor.
+  std::map<std::array<int32_t, 4>, RecomputeSets> sets_;
 };
 
 }  // namespace millrace

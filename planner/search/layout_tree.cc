@@ -191,12 +191,15 @@ std::vector<Layout> LayoutTree::Variants(const Layout& order) const {
                                 : zero > 0 && !has_replicas) {
       continue;
     }
+    Layout variant = order;
+    variant.zero = zero;
+    // The choices name as many stages each, so all are allowed or none.
+    SetRecompute(recomputes.front(), &variant);
+    if (ListsPasses() && variant.shards_gradients()) continue;
+    if (!Allows(variant)) continue;
     for (const StageRecomputes& again : recomputes) {
-      Layout variant = order;
-      variant.zero = zero;
       SetRecompute(again, &variant);
-      if (ListsPasses() && variant.shards_gradients()) continue;
-      if (Allows(variant)) variants.push_back(variant);
+      variants.push_back(variant);
     }
   }
   return variants;

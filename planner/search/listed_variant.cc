@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "planner/cost/graph_times.h"
+#include "planner/cost/layer_time.h"
+#include "planner/graph/layer_graph.h"
 #include "planner/lower/graph.h"
 #include "planner/lower/lower.h"
 #include "planner/search/search_budget.h"
@@ -59,25 +60,32 @@ struct PassSeconds {
 };
 PassSeconds PassesOfStage(const ModelSpec& model, const Layout& layout,
                           int32_t stage, const CostModel& cost) {
-  const GraphCut cut =
-      SumGraph(model, layout, layout.recompute_of(stage), cost);
-  const LayerRange range = StageLayers(model, layout, stage);
-  GraphSeconds sum;
-  const auto add = [&](const GraphSeconds& part, double count) {
-    for (double GraphSeconds::*member :
-         {&GraphSeconds::forward, &GraphSeconds::recompute,
-          &GraphSeconds::input_gradient, &GraphSeconds::weight_gradient,
-          &GraphSeconds::forward_comm, &GraphSeconds::backward_comm}) {
-      sum.*member += count * part.*member;
+  Layout uniform = layout;
+  uniform.recompute = layout.recompute_of(stage);
+  uniform.recompute_by_stage.clear();
+  PassSeconds passes;
+  double recompute = 0, backward_comm = 0;
+  const auto add = [&](const LayerGraph& graph, int64_t num_layers) {
+    const PricedLayer layer = PriceMeasuredLayer(graph, uniform, cost);
+    const auto count = static_cast<double>(num_layers);
+    const PhaseTime& forward = layer.of(Phase::kForward);
+    passes.forward += count * (forward.compute() + forward.tensor);
+    passes.input_gradient += count * layer.of(Phase::kInputGradient).compute();
+    passes.weight_gradient +=
+        count * layer.of(Phase::kWeightGradient).compute();
+    recompute += count * layer.of(Phase::kRecompute).compute();
+    for (const Phase phase :
+         {Phase::kRecompute, Phase::kInputGradient, Phase::kWeightGradient}) {
+      backward_comm += count * layer.of(phase).tensor;
     }
   };
-  add(cut.layer, static_cast<double>(range.end - range.begin));
-  if (stage == 0) add(cut.embedding, 1);
-  if (stage == layout.pipeline - 1) add(cut.head, 1);
-  return {.forward = sum.forward + sum.forward_comm,
-          .input_gradient =
-              sum.input_gradient + std::max(sum.recompute, sum.backward_comm),
-          .weight_gradient = sum.weight_gradient};
+  const LayerRange range = StageLayers(model, layout, stage);
+  add(GraphOfLayer(model, uniform, LayerKind::kDense, {}),
+      range.end - range.begin);
+  if (stage == 0) add(GraphOfEmbedding(model, uniform, {}), 1);
+  if (stage == layout.pipeline - 1) add(GraphOfHead(model, uniform, {}), 1);
+  passes.input_gradient += std::max(recompute, backward_comm);
+  return passes;
 }
 
 // Seconds of the stream of one micro-batch from one stage to the next.

@@ -45,20 +45,7 @@ absl::Status CheckProfile(const Layout& layout, const CostModel& cost) {
         "with; measure one with millrace profile JOB, or plan with "
         "--plan-only"));
   }
-  if (profile.precision != layout.precision) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "hardware profile '", profile.name, "' was measured in ",
-        PrecisionName(profile.precision), ", but the job trains in ",
-        PrecisionName(layout.precision),
-        " (training.precision); measure one with millrace profile JOB"));
-  }
-  if (layout.num_ranks() == 1 || cost.HasCommunication()) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "hardware profile '", profile.name,
-      "' was measured with one rank and cannot price the communication of ",
-      layout.num_ranks(), "; measure one with millrace profile JOB"));
+  return cost.CheckTablesPrice(layout);
 }
 
 namespace {

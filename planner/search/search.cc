@@ -372,9 +372,7 @@ absl::StatusOr<Plan> FindPlan(const SearchInput& input, const CostModel& cost) {
                                                       ImplementationOf(false)));
   RETURN_IF_ERROR(model.CheckPrices(
       {.data = space.num_devices, .precision = space.precision}));
-  ASSIGN_OR_RETURN(
-      StepModel outermost,
-      StepModel::Create(space.model, cost, ImplementationOf(true)));
+  StepModel outermost = model.WithPipelineOutermost();
   space.recomputes = [&model](const Layout& layout) {
     return model.Recomputes(layout);
   };

@@ -38,8 +38,9 @@ double Constant(const HardwareProfile& profile, const std::string& name) {
   return 0;
 }
 
-GemmWork Square(int64_t size) {
-  return {.phase = WorkPhase::kForward, .m = size, .n = size, .k = size};
+GroupedGemmAttributes Square(int64_t size,
+                             GemmFormat format = GemmFormat::kAsStored) {
+  return {.m = size, .n = size, .k = size, .format = format, .trans_b = true};
 }
 
 GroupPlacement Group(int64_t size, int64_t stride) {
@@ -99,27 +100,25 @@ TEST(SheetTimesTest, GemmsKeepTheRoof) {
   const CostModel cost = CostOf(profile);
   const double roof =
       Constant(profile, "gemm_share") * profile.device.bf16_flops_per_s;
-  auto rate_of = [&](const GemmWork& work) {
-    const double flops = 2.0 * static_cast<double>(work.m * work.n * work.k);
-    return flops / cost.GemmSeconds(work, GemmFormat::kAsStored);
+  auto rate_of = [&](const GroupedGemmAttributes& gemm) {
+    const double flops = 2.0 * static_cast<double>(gemm.m * gemm.n * gemm.k);
+    return flops / cost.GemmSeconds(gemm);
   };
   EXPECT_GT(rate_of(Square(32768)), 0.95 * roof);
   for (const int64_t size : {64, 100, 256, 1000, 4096, 8192, 16384}) {
     EXPECT_LE(rate_of(Square(size)), roof) << size;
-    EXPECT_LT(cost.GemmSeconds(Square(size), GemmFormat::kAsStored),
-              cost.GemmSeconds(Square(2 * size), GemmFormat::kAsStored));
+    EXPECT_LT(cost.GemmSeconds(Square(size)),
+              cost.GemmSeconds(Square(2 * size)));
   }
   EXPECT_LT(rate_of(Square(512)), 0.5 * roof);
-  const GemmWork large = Square(16384);
-  EXPECT_LT(cost.GemmSeconds(large, GemmFormat::kFloat8),
-            0.7 * cost.GemmSeconds(large, GemmFormat::kAsStored));
+  const auto large = [&](GemmFormat format) {
+    return cost.GemmSeconds(Square(16384, format));
+  };
+  EXPECT_LT(large(GemmFormat::kFloat8), 0.7 * large(GemmFormat::kAsStored));
   // An H100 has no fp4: it computes in fp8.
-  EXPECT_EQ(cost.GemmSeconds(large, GemmFormat::kFloat4),
-            cost.GemmSeconds(large, GemmFormat::kFloat8));
+  EXPECT_EQ(large(GemmFormat::kFloat4), large(GemmFormat::kFloat8));
   // One row moves all of b.
-  const GemmWork row{
-      .phase = WorkPhase::kForward, .m = 1, .n = 8192, .k = 8192};
-  EXPECT_GT(cost.GemmSeconds(row, GemmFormat::kAsStored),
+  EXPECT_GT(cost.GemmSeconds({.m = 1, .n = 8192, .k = 8192, .trans_b = true}),
             2.0 * 8192 * 8192 / profile.device.memory_bytes_per_s);
 }
 
@@ -135,12 +134,11 @@ TEST(SheetTimesTest, FormulaMatchesMeasuredGemms) {
   const CostModel cost = CostOf(formula);
   std::vector<double> errors, short_errors;
   for (const GemmTime& time : measured->gemms) {
-    const WorkPhase phase = time.trans_a   ? WorkPhase::kWeightGradient
-                            : time.trans_b ? WorkPhase::kForward
-                                           : WorkPhase::kInputGradient;
-    const double seconds = cost.GemmSeconds(
-        {.phase = phase, .m = time.m, .n = time.n, .k = time.k},
-        GemmFormat::kAsStored);
+    const double seconds = cost.GemmSeconds({.m = time.m,
+                                             .n = time.n,
+                                             .k = time.k,
+                                             .trans_a = time.trans_a,
+                                             .trans_b = time.trans_b});
     (time.seconds < 50e-6 ? short_errors : errors)
         .push_back(std::abs(seconds / time.seconds - 1));
   }
@@ -157,19 +155,16 @@ TEST(SheetTimesTest, FormulaMatchesMeasuredGemms) {
 // backward pass is the longer.
 TEST(SheetTimesTest, AttentionIsQuadratic) {
   const CostModel cost = CostOf(H100());
-  AttentionWork work{.phase = WorkPhase::kForward,
-                     .num_sequences = 1,
-                     .num_heads = 32,
-                     .num_kv_heads = 8,
-                     .query_tokens = 8192,
-                     .key_tokens = 8192,
-                     .head_dim = 128,
-                     .value_head_dim = 128};
-  const double once = cost.AttentionSeconds(work);
-  work.query_tokens = work.key_tokens = 16384;
-  EXPECT_NEAR(cost.AttentionSeconds(work) / once, 4, 0.2);
-  work.phase = WorkPhase::kInputGradient;
-  EXPECT_GT(cost.AttentionSeconds(work), 2 * 4 * once);
+  const auto seconds = [&](OpKind kind, int64_t tokens) {
+    return cost.AttentionSeconds(kind, GeneralOf({.num_sequences = 1,
+                                                  .sequence_length = tokens,
+                                                  .num_heads = 32,
+                                                  .num_kv_heads = 8,
+                                                  .head_dim = 128}));
+  };
+  const double once = seconds(OpKind::kAttentionForward, 8192);
+  EXPECT_NEAR(seconds(OpKind::kAttentionForward, 16384) / once, 4, 0.2);
+  EXPECT_GT(seconds(OpKind::kAttentionBackward, 16384), 2 * 4 * once);
 }
 
 // Goal: collectives take what their slowest level takes. Method: whole groups
@@ -183,7 +178,7 @@ TEST(SheetTimesTest, CollectivesFollowPlacement) {
   const double fabric =
       Constant(profile, "fabric_share") * profile.network[1].bytes_per_s;
   auto gather = [&](const GroupPlacement& group) {
-    return cost.CollectiveSeconds(CommKind::kAllGather, kBytes, group);
+    return cost.CollectiveSeconds(OpKind::kAllGather, kBytes, group);
   };
   EXPECT_NEAR(gather(Group(8, 1)), kBytes * 7 / 8 / link, 5e-5);
   EXPECT_NEAR(gather(Group(4, 8)), kBytes * 3 / 4 / fabric, 1e-4);
@@ -192,21 +187,22 @@ TEST(SheetTimesTest, CollectivesFollowPlacement) {
                       .outer = {.size = 4, .stride = 64}}),
               kBytes * 7 / 8 / (2 * fabric), 1e-4);
   EXPECT_EQ(gather(Group(1, 1)), 0);
-  EXPECT_NEAR(cost.CollectiveSeconds(CommKind::kAllReduce, kBytes, Group(8, 1)),
+  EXPECT_NEAR(cost.CollectiveSeconds(OpKind::kAllReduce, kBytes, Group(8, 1)),
               2 * gather(Group(8, 1)), 1e-4);
   // Three quarters of an exchange over 32 leave the node.
-  EXPECT_NEAR(cost.CollectiveSeconds(CommKind::kAllToAll, kBytes, Group(32, 1)),
-              kBytes * 24 / 32 / fabric, 1e-4);
+  EXPECT_NEAR(
+      cost.CollectiveSeconds(OpKind::kExpertExchange, kBytes, Group(32, 1)),
+      kBytes * 24 / 32 / fabric, 1e-4);
   // Of eight experts among 32, a row for each of the three other nodes that has
   // any: nearly always all.
   const double met = 3 * (1 - std::pow(3.0 / 4, 8));
   EXPECT_NEAR(
-      cost.CollectiveSeconds(CommKind::kAllToAll, kBytes, Group(32, 1), 8),
+      cost.CollectiveSeconds(OpKind::kExpertExchange, kBytes, Group(32, 1), 8),
       kBytes * met / 8 / fabric, 1e-4);
   // In one rack of GB200s nothing leaves it.
   const CostModel rack = CostOf(*LoadNamedProfile("gb200-nvl72"));
   EXPECT_LT(
-      rack.CollectiveSeconds(CommKind::kAllGather, kBytes, Group(64, 1)) * 10,
+      rack.CollectiveSeconds(OpKind::kAllGather, kBytes, Group(64, 1)) * 10,
       gather(Group(64, 1)) * 8);
   EXPECT_LT(cost.TransferSeconds(kBytes, 1, 8),
             cost.TransferSeconds(kBytes, 8, 2));
@@ -220,10 +216,9 @@ TEST(SheetTimesTest, RingsOfSomeOfANodeNeedRelays) {
   constexpr double kBytes = 1e9;
   const auto slower = [&](GroupPlacement group) {
     const double relayed =
-        cost.CollectiveSeconds(CommKind::kAllReduce, kBytes, group);
+        cost.CollectiveSeconds(OpKind::kAllReduce, kBytes, group);
     group.relays_to_ports = false;
-    return cost.CollectiveSeconds(CommKind::kAllReduce, kBytes, group) /
-           relayed;
+    return cost.CollectiveSeconds(OpKind::kAllReduce, kBytes, group) / relayed;
   };
   EXPECT_GT(slower(Group(8, 4)), 2);   // Two of each node.
   EXPECT_GT(slower(Group(16, 2)), 2);  // Four.
@@ -236,16 +231,19 @@ TEST(SheetTimesTest, RingsOfSomeOfANodeNeedRelays) {
 // slower, whatever the tokens. Method: GPT-2's 50,257 entries, and divisible.
 TEST(SheetTimesTest, CutRowsAreSlow) {
   const CostModel cost = CostOf(H100());
-  const auto head = [&](WorkPhase phase, int64_t vocab, int64_t tokens) {
-    GemmWork work{.phase = phase, .m = tokens, .n = vocab, .k = 4096};
-    if (phase == WorkPhase::kInputGradient) std::swap(work.n, work.k);
-    if (phase == WorkPhase::kWeightGradient) {
-      work = {.phase = phase, .m = vocab, .n = 4096, .k = tokens};
+  const auto head = [&](Phase phase, int64_t vocab, int64_t tokens) {
+    GroupedGemmAttributes gemm{
+        .m = tokens, .n = vocab, .k = 4096, .trans_b = true};
+    if (phase == Phase::kInputGradient) {
+      gemm = {.m = tokens, .n = 4096, .k = vocab};
     }
-    return cost.GemmSeconds(work, GemmFormat::kAsStored);
+    if (phase == Phase::kWeightGradient) {
+      gemm = {.m = vocab, .n = 4096, .k = tokens, .trans_a = true};
+    }
+    return cost.GemmSeconds(gemm);
   };
-  for (const WorkPhase phase : {WorkPhase::kForward, WorkPhase::kInputGradient,
-                                WorkPhase::kWeightGradient}) {
+  for (const Phase phase :
+       {Phase::kForward, Phase::kInputGradient, Phase::kWeightGradient}) {
     const double whole = head(phase, 50304, 4096);
     EXPECT_GT(head(phase, 50257, 4096), 2 * whole);
     EXPECT_GT(head(phase, 50300, 4096), 1.3 * whole);
@@ -281,17 +279,15 @@ TEST(SheetTimesTest, MeasuredTablesWin) {
                             .seconds = 1}};
   profile.bandwidth = {{.kind = OpKind::kAdd, .bytes = 1, .seconds = 1}};
   const CostModel cost = CostOf(profile);
-  EXPECT_NEAR(cost.GemmSeconds(Square(4096), GemmFormat::kAsStored), 1, 1e-9);
-  EXPECT_LT(cost.GemmSeconds(Square(16384), GemmFormat::kAsStored), 0.1);
-  EXPECT_LT(cost.GemmSeconds(Square(4096), GemmFormat::kFloat8), 0.1);
-  EXPECT_NEAR(cost.AttentionSeconds({.phase = WorkPhase::kForward,
-                                     .num_sequences = 1,
-                                     .num_heads = 8,
-                                     .num_kv_heads = 8,
-                                     .query_tokens = 4096,
-                                     .key_tokens = 4096,
-                                     .head_dim = 128,
-                                     .value_head_dim = 128}),
+  EXPECT_NEAR(cost.GemmSeconds(Square(4096)), 1, 1e-9);
+  EXPECT_LT(cost.GemmSeconds(Square(16384)), 0.1);
+  EXPECT_LT(cost.GemmSeconds(Square(4096, GemmFormat::kFloat8)), 0.1);
+  EXPECT_NEAR(cost.AttentionSeconds(OpKind::kAttentionForward,
+                                    GeneralOf({.num_sequences = 1,
+                                               .sequence_length = 4096,
+                                               .num_heads = 8,
+                                               .num_kv_heads = 8,
+                                               .head_dim = 128})),
               2, 1e-9);
 }
 
