@@ -44,7 +44,12 @@ class EventLoop {
 
   OpTimes Run() {
     for (size_t i = 0; i < step_.ops.size(); ++i) {
-      if (num_waits_[i] == 0) ready_.push_back(static_cast<int32_t>(i));
+      const auto op = static_cast<int32_t>(i);
+      if (num_waits_[i] == 0) {
+        ready_.push_back(op);
+      } else if (num_waits_[i] == 1 && step_.ops[i].carries >= 0) {
+        AddWaiting(step_.ops[i].receiver, 1);
+      }
     }
     StartReady();
     while (Advance()) {
@@ -81,6 +86,7 @@ class EventLoop {
     double remaining_s = 0;  // what was left then, if nothing slowed it.
     double slowdown = 0;     // 0: not known before all that starts has.
     int32_t version = 0;     // Of its end.
+    bool is_held = false;    // It waits for processors, and begins thereafter.
   };
   // Outdated if the slot has a later version.
   struct End {
@@ -129,13 +135,31 @@ class EventLoop {
   // By which a computation is longer because communication that waits for its
   // other end has taken cores already.
   double BesideWaitingSeconds(const Stage& stage, const StepOp& op) const {
-    if (!rules_.overlap.waits || stage.num_waiting == 0) return 0;
+    if (!rules_.overlap.waits || stage.num_waiting == 0 ||
+        op.waiting_slowdown > 0) {
+      return 0;
+    }
     return std::min(kLongestWaveSeconds,
                     (rules_.overlap.compute - 1) * op.seconds);
   }
 
+  // How long a kernel that starts now has to wait for those of a computation of
+  // many.
+  double HoldSeconds(const Stage& stage) const {
+    if (!rules_.overlap.waits || stage.computing < 0) return 0;
+    const StepOp& op = step_.ops[stage.computing];
+    return times_.start_s[stage.computing] == now_s_ ? op.first_hold_s
+                                                     : op.mean_hold_s;
+  }
+
+  // Computations first, as communication that starts with one has to wait.
   void StartReady() {
-    std::sort(ready_.begin(), ready_.end());
+    std::sort(ready_.begin(), ready_.end(), [&](int32_t a, int32_t b) {
+      const auto key = [&](int32_t op) {
+        return std::pair(step_.ops[op].lane != Lane::kCompute, op);
+      };
+      return key(a) < key(b);
+    });
     for (const int32_t op : ready_) Start(op);
     ready_.clear();
   }
@@ -157,6 +181,10 @@ class EventLoop {
       case OpResource::kNetwork:
         if (IsCrowded(stage)) {
           stage.crowded_out.push_back(id);
+          break;
+        }
+        if (const double hold_s = HoldSeconds(stage); hold_s > 0) {
+          SetSlowdown(Occupy(id, hold_s, /*is_held=*/true), 1);
           break;
         }
         [[fallthrough]];
@@ -201,13 +229,7 @@ class EventLoop {
 
   // Host ops as well: communication of no stage.
   void Communicate(int32_t op, double seconds) {
-    if (free_slots_.empty()) {
-      free_slots_.push_back(static_cast<int32_t>(slots_.size()));
-      slots_.emplace_back();
-    }
-    const int32_t slot = free_slots_.back();
-    free_slots_.pop_back();
-    Begin(slot, op, seconds);
+    const int32_t slot = Occupy(op, seconds);
     if (step_.ops[op].resource == OpResource::kHost) {
       SetSlowdown(slot, 1);
       return;
@@ -218,6 +240,18 @@ class EventLoop {
       stage.flows.push_back(slot);
       MakeDirty(idx);
     });
+  }
+
+  int32_t Occupy(int32_t op, double seconds, bool is_held = false) {
+    if (free_slots_.empty()) {
+      free_slots_.push_back(static_cast<int32_t>(slots_.size()));
+      slots_.emplace_back();
+    }
+    const int32_t slot = free_slots_.back();
+    free_slots_.pop_back();
+    Begin(slot, op, seconds);
+    slots_[slot].is_held = is_held;
+    return slot;
   }
 
   void Begin(int32_t slot, int32_t op, double seconds) {
@@ -242,6 +276,24 @@ class EventLoop {
   bool IsByCopyEngines(int32_t op) const {
     return step_.ops[op].resource == OpResource::kCopyEngines;
   }
+  void AddWaiting(int32_t idx, int32_t number) {
+    stages_[idx].num_waiting += number;
+    MakeDirty(idx);
+  }
+  // `ended` is one of the ops that the transfer waits for, and not all have.
+  void WaitForPeer(const StepOp& transfer, int32_t ended, int32_t num_left) {
+    const bool has_result = times_.end_s[transfer.carries] >= 0;
+    if (ended == transfer.carries) {
+      AddWaiting(transfer.stage, 1);
+    } else if (!has_result && num_left == 1) {
+      AddWaiting(transfer.receiver, 1);
+    }
+  }
+  // What WaitForPeer() began ends when the last op ends: the transfer starts.
+  void MeetPeer(const StepOp& transfer, int32_t ended) {
+    AddWaiting(ended == transfer.carries ? transfer.receiver : transfer.stage,
+               -1);
+  }
   void MakeDirty(int32_t stage) {
     if (std::exchange(stages_[stage].is_dirty, true)) return;
     dirty_.push_back(stage);
@@ -257,7 +309,15 @@ class EventLoop {
       }
     }
     for (int32_t i = follower_begin_[id]; i < follower_begin_[id + 1]; ++i) {
-      if (--num_waits_[followers_[i]] == 0) ready_.push_back(followers_[i]);
+      const int32_t follower = followers_[i];
+      const StepOp& next = step_.ops[follower];
+      if (--num_waits_[follower] == 0) ready_.push_back(follower);
+      if (next.carries < 0) continue;
+      if (num_waits_[follower] == 0) {
+        MeetPeer(next, id);
+      } else {
+        WaitForPeer(next, id, num_waits_[follower]);
+      }
     }
   }
 
@@ -269,6 +329,9 @@ class EventLoop {
     if (stage.num_flows > 0) {
       const double own = step_.ops[stage.computing].slowdown;
       slowdown = own > 0 ? own : rules_.overlap.compute;
+    }
+    if (stage.num_waiting > 0) {
+      slowdown *= std::max(1.0F, step_.ops[stage.computing].waiting_slowdown);
     }
     if (stage.num_copies > 0) {
       slowdown = std::max(slowdown, rules_.copy_engine_overlap.compute);
@@ -288,7 +351,9 @@ class EventLoop {
           (IsByCopyEngines(op) ? rules_.copy_engine_overlap : rules_.overlap)
               .communication;
       const double share = step_.ops[stages_[stage].computing].busy_share;
-      own = std::max(own, share == 1 ? factor : 1 + share * (factor - 1));
+      // Speeds, not times, have a mean over the time of a pass.
+      own = std::max(
+          own, share == 1 ? factor : factor / (share + factor * (1 - share)));
     });
     return host * own;
   }
@@ -367,6 +432,10 @@ class EventLoop {
 
   void FinishFlow(int32_t slot, int32_t flow) {
     free_slots_.push_back(slot);
+    if (std::exchange(slots_[slot].is_held, false)) {
+      arriving_.push_back(flow);
+      return;
+    }
     if (step_.ops[flow].resource == OpResource::kHost) {
       Finish(flow);
       return;

@@ -31,25 +31,40 @@ struct StepOp {
                           // come late to it (LoopRules::arrival_spread).
   int32_t stage = 0;
   int32_t receiver = -1;  // The other stage of a transfer that is one op.
+  // The op of the sender whose result such a transfer carries. Kernels of one
+  // stage wait for the other's: at the receiver once only this op is missing,
+  // at the sender once this op alone has ended. -1: neither takes processors
+  // while it waits.
+  int32_t carries = -1;
   // Index into StepOps::meetings: ops that run together from the moment when
   // the last of them has started. -1: the op runs by itself.
   int32_t meeting = -1;
   Lane lane = Lane::kCompute;
   OpResource resource = OpResource::kCompute;
-  // For compute: it holds every processor until it ends (OverlapFactors::waits).
+  // For compute: it holds every processor until it ends
+  // (OverlapFactors::waits).
   bool fills_device = false;
   // For copy engines: its last part is a kernel, which waits for processors.
   bool ends_by_kernel = false;
   // For compute: how many times as long it takes beside communication by
   // kernels; 0: OverlapFactors::compute.
   float slowdown = 0;
+  // For compute: how many times as long it takes beside kernels that wait for
+  // their peer; 0: one kernel, which gets longer by a wave at most.
+  float waiting_slowdown = 0;
+  // For compute of many kernels: for how long a kernel that communicates has to
+  // wait for one that holds every processor, if it starts with the op, and in
+  // the mean if it starts later. Where overlap.waits is set.
+  float first_hold_s = 0;
+  float mean_hold_s = 0;
   // For compute: the share of its time in which it slows communication. A pass
   // communicates itself for the rest.
   float busy_share = 1;
 };
 
-// Lanes are in order because each op waits for the one before on its lane. Ops
-// that can start at the same instant start in the order of their indices.
+// Lanes are in order because each op waits for the one before on its lane. Where
+// several ops can start at the same instant, those of the compute lanes start
+// first; otherwise they start in the order of their indices.
 struct StepOps {
   int32_t num_stages = 0;
   std::vector<StepOp> ops;

@@ -30,7 +30,9 @@ const char* ClusterEventKindName(ClusterEventKind kind);  // "forward", ...
 
 struct ClusterEvent {
   ClusterEventKind kind;
-  Lane lane;  // kCompute, kSendNext, kSendPrevious or kDataComm.
+  // kCompute, kSendNext, kSendPrevious or kDataComm; a lane of receives while
+  // the receiver's tensor ranks gather what the stage has sent.
+  Lane lane;
   int32_t chunk_idx = -1;
   int32_t microbatch_idx = -1;
   // Of what is cut into buckets: gathers and reductions, and the parts of the

@@ -3,316 +3,184 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
+#include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
 #include "planner/pipeline/layout_order.h"
 #include "planner/pipeline/pass_order.h"
-#include "planner/program/op_table.h"
+#include "planner/program/collective_matches.h"
+#include "planner/simulate/pass_ops.h"
+#include "planner/simulate/stage_passes.h"
 
 namespace millrace {
 namespace {
 
-bool IsTransferLane(Lane lane) {
-  return lane == Lane::kSendNext || lane == Lane::kReceivePrevious ||
-         lane == Lane::kSendPrevious || lane == Lane::kReceiveNext;
+bool IsSend(Lane lane) {
+  return lane == Lane::kSendNext || lane == Lane::kSendPrevious;
 }
 
-// Gathers and reductions of the data axis.
-bool IsTraffic(const Instruction& instruction) {
-  return instruction.lane == Lane::kDataComm &&
-         instruction.phase != Phase::kOptimizer;
-}
-
-bool IsOfKind(ChunkPassKind kind, Phase phase) {
-  const bool is_weight_gradient =
-      phase == Phase::kWeightGradient || phase == Phase::kGradientReduce;
-  switch (kind) {
-    case ChunkPassKind::kForward:
-      return phase == Phase::kForward;
-    case ChunkPassKind::kBackward:
-      return phase != Phase::kForward;
-    case ChunkPassKind::kInputGradient:
-      return phase != Phase::kForward && !is_weight_gradient;
-    case ChunkPassKind::kWeightGradient:
-      return is_weight_gradient;
-  }
-  return false;
-}
-
-// Costs of the passes of one stage, from its instructions.
-class StagePasses {
+// The ops of all stages.
+class ProgramPasses {
  public:
-  StagePasses(const StageSimulation& stage, const SimulationOptions& options)
-      : stage_(stage),
-        program_(*stage.program),
-        options_(options),
-        place_(program_.instructions.size(), -1) {
-    const auto& lane = program_.lanes[static_cast<size_t>(Lane::kCompute)];
-    for (size_t i = 0; i < lane.size(); ++i) {
-      place_[lane[i]] = static_cast<int32_t>(i);
+  ProgramPasses(std::span<const StageSimulation> stages,
+                const SimulationOptions& options, const PassOrder& order)
+      : inputs_(stages),
+        list_(static_cast<int32_t>(stages.size())),
+        op_of_(stages.size()) {
+    for (size_t i = 0; i < stages.size(); ++i) {
+      stages_.emplace_back(stages[i], options, order[i]);
+      op_of_[i].assign(stages[i].program->instructions.size(), -1);
     }
-    FindNeeds();
   }
 
-  // Seconds of the mean pass of the kind. One in the middle stands for all but
-  // the first and the last.
-  double Seconds(ChunkPassKind kind) const {
-    const int32_t count = program_.layout.num_microbatches;
-    double sum = TimeOf(kind, 0).seconds;
-    if (count > 1) sum += TimeOf(kind, count - 1).seconds;
-    if (count > 2) sum += (count - 2) * TimeOf(kind, count / 2).seconds;
-    return sum / count;
-  }
-
-  // How the passes of the kind go on beside traffic.
-  void FillOverlap(ChunkPassKind kind, KindParts* parts) const {
-    const int32_t microbatch = program_.layout.num_microbatches / 2;
-    const PartTime alone = TimeOf(kind, microbatch);
-    const PartTime beside = TimeOf(kind, microbatch, true);
-    if (alone.seconds <= 0) return;
-    parts->slowdown = beside.seconds / alone.seconds;
-    parts->busy_share = std::min(1.0, beside.computing_s / beside.seconds);
-  }
-
-  // The traffic that the passes of the kind meet on other lanes, and where.
-  std::vector<PassPart> Parts(ChunkPassKind kind, bool gathers_each,
-                              bool reduces_each) const {
-    const int32_t count = program_.layout.num_microbatches;
-    // Seconds of traffic by share of the pass.
-    std::map<double, double> gathers, reductions;
-    AddGathers(PassOf(kind, gathers_each ? count / 2 : 0), &gathers);
-    AddReductions(PassOf(kind, reduces_each ? count / 2 : count - 1),
-                  &reductions);
-    const HandOver hand_over = HandOverOf(PassOf(kind, count / 2));
-    const double takes_over = TakesOverAt(PassOf(kind, count / 2));
-    std::vector<double> cuts = {0, takes_over, hand_over.share, 1};
-    for (const auto& [share, seconds] : gathers) cuts.push_back(share);
-    for (const auto& [share, seconds] : reductions) cuts.push_back(share);
-    std::sort(cuts.begin(), cuts.end());
-    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    std::vector<PassPart> parts;
-    for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-      PassPart part{.share = cuts[i + 1] - cuts[i],
-                    .takes_over = cuts[i] == takes_over,
-                    .hands_over = cuts[i + 1] == hand_over.share};
-      if (part.hands_over) part.delay_s = hand_over.delay_s;
-      if (gathers.contains(cuts[i])) part.gather_s = gathers[cuts[i]];
-      if (reductions.contains(cuts[i + 1])) {
-        part.reduction_s = reductions[cuts[i + 1]];
-      }
-      parts.push_back(part);
+  absl::StatusOr<PassOps> Build() {
+    for (StagePasses& stage : stages_) stage.AddTo(&list_);
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      AddTraffic(static_cast<int32_t>(i));
     }
-    return parts;
-  }
-
-  double OptimizerSeconds() const {
-    return TimeOfPart(stage_, options_,
-                      [](const Instruction& instruction) {
-                        return instruction.microbatch_idx < 0 &&
-                               !IsTraffic(instruction) &&
-                               instruction.phase != Phase::kForward;
-                      })
-        .seconds;
+    RETURN_IF_ERROR(AddMeetings());
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      JoinLanes(static_cast<int32_t>(i));
+    }
+    return list_.Sorted();
   }
 
  private:
-  // The instructions of one pass on the compute lane, and when each ends, as a
-  // share of the pass.
-  struct Pass {
-    std::vector<InstructionId> ids;
-    std::vector<double> end_share;
-  };
-
-  // Finds where on the compute lane what is gathered and received is first
-  // needed. Gathers are in order: what waits for one waits for those before.
-  void FindNeeds() {
-    std::vector<int32_t> first(program_.instructions.size(),
-                               std::numeric_limits<int32_t>::max());
-    // Instructions are in an order in which none waits for a later one.
-    for (size_t id = program_.instructions.size(); id-- > 0;) {
-      const int32_t place = place_[id] >= 0 ? place_[id] : first[id];
-      for (const InstructionId wait : program_.instructions[id].waits) {
-        first[wait] = std::min(first[wait], place);
-      }
-    }
-    for (const Lane from : {Lane::kReceivePrevious, Lane::kReceiveNext}) {
-      for (const InstructionId id : program_.lanes[static_cast<size_t>(from)]) {
-        takes_over_at_.push_back(first[id]);
-      }
-    }
-    const auto& lane = program_.lanes[static_cast<size_t>(Lane::kDataComm)];
-    int32_t needed_at = std::numeric_limits<int32_t>::max();
-    for (auto id = lane.rbegin(); id != lane.rend(); ++id) {
-      if (program_.instructions[*id].phase != Phase::kParameterGather) continue;
-      needed_at = std::min(needed_at, first[*id]);
-      needed_at_.emplace_back(*id, needed_at);
-    }
+  const Instruction& InstructionOf(StageInstruction ref) const {
+    return inputs_[ref.stage].program->instructions[ref.id];
+  }
+  StepOp OpOf(StageInstruction ref) const {
+    const StageSimulation& input = inputs_[ref.stage];
+    const bool by_copy_engines =
+        !input.by_copy_engines.empty() && input.by_copy_engines[ref.id];
+    return {.seconds = input.seconds[ref.id],
+            .stage = ref.stage,
+            .lane = InstructionOf(ref).lane,
+            .resource = by_copy_engines ? OpResource::kCopyEngines
+                                        : OpResource::kNetwork};
   }
 
-  PartTime TimeOf(ChunkPassKind kind, int32_t microbatch,
-                  bool beside_traffic = false) const {
-    return TimeOfPart(
-        stage_, options_,
-        [&](const Instruction& instruction) {
-          return instruction.microbatch_idx == microbatch &&
-                 !IsTransferLane(instruction.lane) &&
-                 instruction.lane != Lane::kDataComm &&
-                 IsOfKind(kind, instruction.phase);
-        },
-        beside_traffic);
-  }
-
-  Pass PassOf(ChunkPassKind kind, int32_t microbatch) const {
-    Pass pass;
-    double seconds = 0;
+  // Gathers and reductions.
+  void AddTraffic(int32_t stage) {
+    const Program& program = *inputs_[stage].program;
+    std::map<std::pair<Phase, int32_t>, int32_t> num_buckets;
     for (const InstructionId id :
-         program_.lanes[static_cast<size_t>(Lane::kCompute)]) {
-      const Instruction& instruction = program_.instructions[id];
-      if (instruction.microbatch_idx != microbatch ||
-          !IsOfKind(kind, instruction.phase)) {
+         program.lanes[static_cast<size_t>(Lane::kDataComm)]) {
+      const Instruction& instruction = program.instructions[id];
+      const ClusterEventKind kind = instruction.phase == Phase::kParameterGather
+                                        ? ClusterEventKind::kParameterGather
+                                        : ClusterEventKind::kGradientReduction;
+      int32_t& bucket =
+          num_buckets[{instruction.phase, instruction.microbatch_idx}];
+      op_of_[stage][id] =
+          list_.Add(OpOf({stage, id}),
+                    {.kind = kind, .chunk_idx = stage, .bucket_idx = bucket++});
+    }
+  }
+
+  // Transfers, and what all stages do together.
+  absl::Status AddMeetings() {
+    std::vector<const Program*> programs;
+    for (const StageSimulation& input : inputs_) {
+      programs.push_back(input.program);
+    }
+    ASSIGN_OR_RETURN(const std::vector<StageMeeting> all,
+                     StageMeetingsOf(programs));
+    // Lanes are in order, and so are the transfers of each.
+    std::vector<std::pair<StageInstruction, StageInstruction>> transfers;
+    for (const StageMeeting& meeting : all) {
+      const bool is_transfer =
+          meeting.size() == 2 &&
+          InstructionOf(meeting[0]).lane != InstructionOf(meeting[1]).lane;
+      if (is_transfer) {
+        const bool is_sent_first = IsSend(InstructionOf(meeting[0]).lane);
+        transfers.emplace_back(meeting[is_sent_first ? 0 : 1],
+                               meeting[is_sent_first ? 1 : 0]);
         continue;
       }
-      seconds += stage_.seconds[id];
-      pass.ids.push_back(id);
-      pass.end_share.push_back(seconds);
-    }
-    for (double& end : pass.end_share) end /= seconds;
-    if (!pass.ids.empty()) pass.end_share.back() = 1;
-    return pass;
-  }
-
-  // Gathers that a pass waits for, by when it does.
-  void AddGathers(const Pass& pass, std::map<double, double>* gathers) const {
-    for (const auto& [id, place] : needed_at_) {
-      const double begins = BeginOf(place, pass);
-      if (begins < 1) (*gathers)[begins] += stage_.seconds[id];
-    }
-  }
-
-  // When the pass needs what it receives; 0 if it receives nothing.
-  double TakesOverAt(const Pass& pass) const {
-    for (const int32_t place : takes_over_at_) {
-      const double begins = BeginOf(place, pass);
-      if (begins < 1) return begins;
-    }
-    return 0;
-  }
-
-  void AddReductions(const Pass& pass,
-                     std::map<double, double>* reductions) const {
-    if (pass.ids.empty()) return;
-    int32_t after = -1;
-    for (const InstructionId id :
-         program_.lanes[static_cast<size_t>(Lane::kDataComm)]) {
-      const Instruction& instruction = program_.instructions[id];
-      if (!IsTraffic(instruction) ||
-          instruction.phase != Phase::kGradientReduce) {
-        continue;
-      }
-      after = std::max(after, LastComputed(id));
-      const double ready = EndOf(after, pass);
-      if (ready == 0) continue;
-      const double begins =
-          IsCrowdedOut(id, after) ? EndOf(after + 1, pass) : 0;
-      (*reductions)[std::max(ready, begins)] += stage_.seconds[id];
-    }
-  }
-
-  // When what the pass is for can leave, as a share of the pass (1 where
-  // nothing leaves), and how long it then waits for processors.
-  struct HandOver {
-    double share = 1;
-    double delay_s = 0;
-  };
-  HandOver HandOverOf(const Pass& pass) const {
-    for (const Lane lane : {Lane::kSendNext, Lane::kSendPrevious}) {
-      for (const InstructionId id : program_.lanes[static_cast<size_t>(lane)]) {
-        const int32_t after = LastComputed(id);
-        const double ready = EndOf(after, pass);
-        if (ready == 0) continue;
-        if (!IsCrowdedOut(id, after)) return {.share = ready};
-        const double begins = EndOf(after + 1, pass);
-        if (begins > 0) return {.share = begins};
-        return {.share = ready, .delay_s = stage_.seconds[Computed(after + 1)]};
+      // Each stage's share of a world collective waits for all stages.
+      for (const StageInstruction& to : meeting) {
+        for (const StageInstruction& from : meeting) {
+          if (to.stage == from.stage) continue;
+          list_.Wait(op_of_[to.stage][to.id],
+                     stages_[from.stage].OpBeforeKept(from.id).op);
+        }
       }
     }
-    return {};
+    std::sort(transfers.begin(), transfers.end(),
+              [](const auto& a, const auto& b) {
+                return std::pair(a.first.stage, a.first.id) <
+                       std::pair(b.first.stage, b.first.id);
+              });
+    for (const auto& [from, to] : transfers) AddTransfer(from, to);
+    return absl::OkStatus();
   }
 
-  InstructionId Computed(int32_t place) const {
-    return program_.lanes[static_cast<size_t>(Lane::kCompute)][place];
-  }
-  // Whether communication that is ready when the instruction at this place ends
-  // has to wait for the next one, which takes all processors at once.
-  bool IsCrowdedOut(InstructionId id, int32_t place) const {
-    const auto& lane = program_.lanes[static_cast<size_t>(Lane::kCompute)];
-    if (!options_.overlap.waits ||
-        (!stage_.by_copy_engines.empty() && stage_.by_copy_engines[id]) ||
-        place + 1 >= static_cast<int32_t>(lane.size())) {
-      return false;
+  void AddTransfer(StageInstruction from, StageInstruction to) {
+    const PassOp what{.kind = InstructionOf(from).lane == Lane::kSendNext
+                                  ? ClusterEventKind::kActivationTransfer
+                                  : ClusterEventKind::kGradientTransfer,
+                      .chunk_idx = from.stage,
+                      .microbatch_idx = InstructionOf(from).microbatch_idx};
+    StepOp transfer = OpOf(from);
+    transfer.seconds = std::max(transfer.seconds, OpOf(to).seconds);
+    transfer.receiver = to.stage;
+    const auto [before, delay_s] = stages_[from.stage].OpBeforeKept(from.id);
+    const int32_t after =
+        delay_s > 0 ? AddDelay(before, transfer, transfer.lane, what, delay_s)
+                    : before;
+    const int32_t id = list_.Add(transfer, what);
+    if (transfer.resource == OpResource::kNetwork) {
+      list_.step_op(id).carries = after;
     }
-    const Instruction& next = program_.instructions[lane[place + 1]];
-    const Waits& waits = program_.instructions[id].waits;
-    return Describe(next.kind).fills_device &&
-           std::none_of(next.waits.begin(), next.waits.end(),
-                        [&](InstructionId wait) {
-                          return program_.instructions[wait].lane ==
-                                 Lane::kTensorComm;
-                        }) &&
-           std::any_of(waits.begin(), waits.end(), [&](InstructionId wait) {
-             return place_[wait] == place;
-           });
+    if (delay_s <= 0) list_.Wait(id, after);
+    op_of_[from.stage][from.id] = op_of_[to.stage][to.id] = id;
+  }
+  // An op after `after` that takes nothing but time, for a transfer.
+  int32_t AddDelay(int32_t after, const StepOp& transfer, Lane lane,
+                   PassOp what, double seconds) {
+    const int32_t id = list_.Add({.seconds = seconds,
+                                  .stage = transfer.stage,
+                                  .receiver = transfer.receiver,
+                                  .lane = lane,
+                                  .resource = OpResource::kHost},
+                                 what);
+    list_.Wait(id, after);
+    return id;
   }
 
-  // The place on the compute lane of the last instruction that this one waits
-  // for; -1: none.
-  int32_t LastComputed(InstructionId id) const {
-    int32_t last = -1;
-    for (const InstructionId wait : program_.instructions[id].waits) {
-      last =
-          std::max(last, place_[wait] >= 0 ? place_[wait] : LastComputed(wait));
+  // What waits for what between lanes.
+  void JoinLanes(int32_t stage) {
+    const StagePasses& passes = stages_[stage];
+    for (size_t i = 0; i < op_of_[stage].size(); ++i) {
+      const auto id = static_cast<InstructionId>(i);
+      const int32_t op = op_of_[stage][id];
+      if (op < 0) continue;
+      for (const InstructionId wait : InstructionOf({stage, id}).waits) {
+        list_.Wait(op, op_of_[stage][wait]);
+      }
+      for (const StagePasses::OpAfter& after : passes.OpsAfterKept(id)) {
+        list_.Wait(after.op, after.delay_s > 0
+                                 ? AddDelay(op, list_.step_op(op),
+                                            InstructionOf({stage, id}).lane,
+                                            list_.what(op), after.delay_s)
+                                 : op);
+      }
+      if (IsSend(InstructionOf({stage, id}).lane)) continue;
+      list_.Wait(op, passes.OpBeforeKept(id).op);
     }
-    return last;
-  }
-  // When the instruction at this place begins; 1: it is not of the pass.
-  double BeginOf(int32_t place, const Pass& pass) const {
-    for (size_t i = 0; i < pass.ids.size(); ++i) {
-      if (place_[pass.ids[i]] == place)
-        return i == 0 ? 0 : pass.end_share[i - 1];
-    }
-    return 1;
-  }
-  // When the instruction at this place ends; 0: it is not of the pass.
-  double EndOf(int32_t place, const Pass& pass) const {
-    for (size_t i = 0; i < pass.ids.size(); ++i) {
-      if (place_[pass.ids[i]] == place) return pass.end_share[i];
-    }
-    return 0;
   }
 
-  const StageSimulation& stage_;
-  const Program& program_;
-  const SimulationOptions& options_;
-  std::vector<int32_t> place_;  // On the compute lane, by instruction.
-  // Gathers, and the place of the first that waits for each.
-  std::vector<std::pair<InstructionId, int32_t>> needed_at_;
-  std::vector<int32_t> takes_over_at_;  // Likewise of what is received.
+  const std::span<const StageSimulation> inputs_;
+  std::vector<StagePasses> stages_;
+  PassOpList list_;
+  // By stage and kept instruction. A transfer is one op for both ends.
+  std::vector<std::vector<int32_t>> op_of_;
 };
-
-ChunkCosts CostsOf(const StagePasses& passes, bool are_apart) {
-  ChunkCosts costs{
-      .forward_s = passes.Seconds(ChunkPassKind::kForward),
-      .weight_gradient_s = passes.Seconds(ChunkPassKind::kWeightGradient)};
-  costs.input_gradient_s =
-      are_apart
-          ? passes.Seconds(ChunkPassKind::kInputGradient)
-          : passes.Seconds(ChunkPassKind::kBackward) - costs.weight_gradient_s;
-  return costs;
-}
 
 }  // namespace
 
@@ -328,34 +196,17 @@ absl::StatusOr<ClusterStep> StepOfPrograms(
                    .num_replicas = layout.data,
                    .ranks_per_pass = layout.tensor};
   for (int32_t i = 0; i < layout.pipeline; ++i) {
-    const StageSimulation& stage = stages[i];
-    const StagePasses passes(stage, options);
     step.costs.stage_of_chunk.push_back(i);
-    const bool are_apart =
-        layout.schedule != Schedule::kOneForwardOneBackward && i > 0;
-    step.costs.chunks.push_back(CostsOf(passes, are_apart));
-    step.ends.push_back({.optimizer_s = passes.OptimizerSeconds()});
-    ChunkParts& parts = step.parts.emplace_back();
-    parts.gathers_each = layout.shards_parameters();
-    parts.reduces_each = layout.shards_gradients();
-    for (int i = 0; i < kNumChunkPassKinds; ++i) {
-      const auto kind = static_cast<ChunkPassKind>(i);
-      passes.FillOverlap(kind, &parts.by_kind[i]);
-      parts.by_kind[i].parts =
-          passes.Parts(kind, parts.gathers_each, parts.reduces_each);
-    }
-    const Program& program = *stage.program;
-    for (size_t id = 0; id < program.instructions.size(); ++id) {
-      if (!IsTransferLane(program.instructions[id].lane)) continue;
-      step.costs.transfer_s =
-          std::max(step.costs.transfer_s, stage.seconds[id]);
-    }
+    step.costs.chunks.emplace_back();
   }
   if (layout.schedule == Schedule::kListScheduled) {
     ASSIGN_OR_RETURN(step.order, ListedOrder(layout));
   } else {
     ASSIGN_OR_RETURN(step.order, OrderOf(layout.schedule, step.costs));
   }
+  ProgramPasses passes(stages, options, step.order);
+  ASSIGN_OR_RETURN(PassOps ops, passes.Build());
+  step.ops = std::make_shared<const PassOps>(std::move(ops));
   return step;
 }
 

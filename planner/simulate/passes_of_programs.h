@@ -1,6 +1,9 @@
-// Describes Programs to the pass grain: what their passes, transfers, gathers,
-// reductions and optimizer cost, each from its own instructions run by the
-// instruction grain.
+// Makes the ops of the pass grain of Programs. Communication of the data axis
+// and transfers remain ops of their own. The compute lane, with what the tensor
+// and host lanes do for it, becomes passes, each cut only where it waits for
+// such communication or lets some begin. The instruction grain runs each pass
+// by itself to say how long its parts take: alone, beside traffic, and beside
+// kernels that wait for their peer. Passes that do alike are run once.
 
 #ifndef MILLRACE_PLANNER_SIMULATE_PASSES_OF_PROGRAMS_H_
 #define MILLRACE_PLANNER_SIMULATE_PASSES_OF_PROGRAMS_H_
@@ -13,7 +16,7 @@
 
 namespace millrace {
 
-// The step that `stages` run, with the same order of passes. Errors are those
+// The step that `stages` run, by its ops (ClusterStep::ops). Errors are those
 // of Simulate().
 absl::StatusOr<ClusterStep> StepOfPrograms(
     std::span<const StageSimulation> stages, const SimulationOptions& options);

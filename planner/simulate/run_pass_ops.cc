@@ -39,7 +39,7 @@ OpTimes RunSteadily(const StepOps& ops) {
 }  // namespace
 
 OpTimes RunPassOps(const StepOps& ops, const OverlapFactors& overlap) {
-  return overlap.compute == 1 && overlap.communication == 1
+  return overlap.compute == 1 && overlap.communication == 1 && !overlap.waits
              ? RunSteadily(ops)
              : RunOps(ops, {.overlap = overlap});
 }
@@ -102,11 +102,8 @@ void ReplicaRun::RunBlock(const Disturbance& disturbance,
     double* const end = &end_s[i * kCount];
     const bool is_gather =
         ops_.ops[i].kind == ClusterEventKind::kParameterGather;
-    if (!ops_.ops[i].is_own() && !is_gather) {
-      // RunTail() runs it, after the passes of all replicas.
-      std::fill(end, end + kCount, alone_.end_s[i]);
-      continue;
-    }
+    // RunTail() runs these again, after the passes of all replicas.
+    const bool is_traffic = !ops_.ops[i].is_own();
     double start[kCount] = {};
     for (const int32_t wait : ops_.step.WaitsOf(i)) {
       const double* const other = &end_s[static_cast<size_t>(wait) * kCount];
@@ -114,9 +111,10 @@ void ReplicaRun::RunBlock(const Disturbance& disturbance,
     }
     double seconds[kCount];
     std::fill(seconds, seconds + kCount, seconds_[i]);
-    if (is_gather) {
+    if (is_traffic) {
       for (int r = 0; r < kCount; ++r) {
-        seconds[r] *= FactorOf(disturbance.gathers, op.stage);
+        seconds[r] *= FactorOf(
+            is_gather ? disturbance.gathers : disturbance.reductions, op.stage);
       }
     } else if (ops_.ops[i].is_pass()) {
       for (int r = 0; r < kCount; ++r) {

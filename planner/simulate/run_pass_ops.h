@@ -47,8 +47,9 @@ struct ReplicaTimes {
 };
 
 // `alone` is what RunOps() gave: an op takes as long as there, slowed by the
-// traffic it met there, times its factors. A gather waits for what precedes it in
-// its own replica; reductions and the optimizer wait for the last replica.
+// traffic it met there, times its factors. Reductions and the optimizer wait for
+// the last replica. What follows a gather or a reduction within the step waits
+// for the one that the replica would run by itself.
 class ReplicaRun {
  public:
   // Borrows its arguments.

@@ -65,36 +65,31 @@ class InstructionOps {
     op_of_.resize(inputs_.size());
     step_.wait_begin.push_back(0);
     for (const StageSimulation& input : inputs_) {
-      AddStage(input, [](const Instruction&) { return true; });
+      std::vector<InstructionId> all;
+      for (const std::vector<InstructionId>& lane : input.program->lanes) {
+        all.insert(all.end(), lane.begin(), lane.end());
+      }
+      AddStage(input, all);
     }
     return AddMeetings();
   }
 
-  PartTime RunPart(const StageSimulation& input,
-                   absl::FunctionRef<bool(const Instruction&)> is_part,
-                   bool beside_traffic) {
+  PartTimes RunPart(const StageSimulation& input,
+                    std::span<const InstructionId> part, BesidePart beside) {
     const Program& program = *input.program;
     step_.num_stages = program.layout.pipeline;
     op_of_.resize(step_.num_stages);
     step_.wait_begin.push_back(0);
-    AddStage(input, is_part);
-    const size_t num_ops = step_.ops.size();
-    if (beside_traffic) {
-      constexpr double kLongerThanAnyStep = 1e6;
-      step_.ops.push_back({.seconds = kLongerThanAnyStep,
-                           .stage = program.stage,
-                           .lane = Lane::kDataComm,
-                           .resource = OpResource::kNetwork});
-      step_.wait_begin.push_back(static_cast<int32_t>(step_.waits.size()));
+    // First, so that no kernel of the part keeps it from starting.
+    if (beside != BesidePart::kNothing) {
+      AddCommunication(program.stage, beside);
     }
+    const size_t first = step_.ops.size();
+    id_of_.resize(first, -1);
+    AddStage(input, part);
     const OpTimes times = RunOps(step_, RulesOf(program.layout, options_));
-    PartTime part;
-    for (size_t i = 0; i < num_ops; ++i) {
-      part.seconds = std::max(part.seconds, times.end_s[i]);
-      if (step_.ops[i].lane != Lane::kCompute) continue;
-      part.computing_s += times.end_s[i] - times.start_s[i];
-    }
-    return part;
+    return {.start_s = {times.start_s.begin() + first, times.start_s.end()},
+            .end_s = {times.end_s.begin() + first, times.end_s.end()}};
   }
 
   const StepOps& step() const { return step_; }
@@ -142,18 +137,16 @@ class InstructionOps {
   }
 
  private:
+  // Of one stage, lane by lane.
   void AddStage(const StageSimulation& input,
-                absl::FunctionRef<bool(const Instruction&)> is_part) {
+                std::span<const InstructionId> instructions) {
     const Program& program = *input.program;
     std::vector<int32_t>& op_of = op_of_[program.stage];
     op_of.assign(program.instructions.size(), -1);
     const auto first = static_cast<int32_t>(id_of_.size());
-    for (const std::vector<InstructionId>& lane : program.lanes) {
-      for (const InstructionId id : lane) {
-        if (!is_part(program.instructions[id])) continue;
-        op_of[id] = static_cast<int32_t>(id_of_.size());
-        id_of_.push_back(id);
-      }
+    for (const InstructionId id : instructions) {
+      op_of[id] = static_cast<int32_t>(id_of_.size());
+      id_of_.push_back(id);
     }
     for (auto op = first; op < static_cast<int32_t>(id_of_.size()); ++op) {
       const Instruction& instruction = program.instructions[id_of_[op]];
@@ -162,11 +155,35 @@ class InstructionOps {
         step_.waits.push_back(op - 1);
       }
       for (const InstructionId wait : instruction.waits) {
-        if (op_of[wait] >= 0) step_.waits.push_back(op_of[wait]);
+        if (op_of[wait] >= 0) {
+          step_.waits.push_back(op_of[wait]);
+          continue;
+        }
+        // What is left out is there at once, but not before what it waits for.
+        for (const InstructionId before : program.instructions[wait].waits) {
+          if (op_of[before] >= 0) step_.waits.push_back(op_of[before]);
+        }
       }
       step_.wait_begin.push_back(static_cast<int32_t>(step_.waits.size()));
       step_.ops.push_back(OpOf(input, id_of_[op]));
     }
+  }
+
+  // That goes on longer than any step, or waits for a peer that never comes.
+  void AddCommunication(int32_t stage, BesidePart beside) {
+    constexpr double kLongerThanAnyStep = 1e6;
+    const auto op = static_cast<int32_t>(step_.ops.size());
+    step_.ops.push_back({.seconds = kLongerThanAnyStep,
+                         .stage = stage,
+                         .lane = Lane::kDataComm,
+                         .resource = OpResource::kNetwork});
+    step_.wait_begin.push_back(static_cast<int32_t>(step_.waits.size()));
+    if (beside != BesidePart::kWaitForPeer) return;
+    step_.ops.back().meeting = 0;
+    step_.ops.push_back(step_.ops.back());
+    step_.waits.push_back(op);
+    step_.wait_begin.push_back(static_cast<int32_t>(step_.waits.size()));
+    step_.meetings.push_back({op, op + 1});
   }
 
   // The expected largest of as many normal draws as the group has ranks.
@@ -247,11 +264,10 @@ absl::StatusOr<Timeline> Simulate(std::span<const StageSimulation> stages,
   return ops.TimelineOf(times, started);
 }
 
-PartTime TimeOfPart(const StageSimulation& stage,
-                    const SimulationOptions& options,
-                    absl::FunctionRef<bool(const Instruction&)> is_part,
-                    bool beside_traffic) {
-  return InstructionOps({}, options).RunPart(stage, is_part, beside_traffic);
+PartTimes TimesOfPart(const StageSimulation& stage,
+                      const SimulationOptions& options,
+                      std::span<const InstructionId> part, BesidePart beside) {
+  return InstructionOps({}, options).RunPart(stage, part, beside);
 }
 
 }  // namespace millrace

@@ -4,10 +4,10 @@
 #ifndef MILLRACE_PLANNER_SIMULATE_SIMULATE_INSTRUCTIONS_H_
 #define MILLRACE_PLANNER_SIMULATE_SIMULATE_INSTRUCTIONS_H_
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "planner/profile/profile.h"
 #include "planner/program/program.h"
@@ -52,18 +52,21 @@ struct SimulationOptions {
 absl::StatusOr<Timeline> Simulate(std::span<const StageSimulation> stages,
                                   const SimulationOptions& options);
 
-struct PartTime {
-  double seconds = 0;
-  double computing_s = 0;  // Of these, with something on the compute lane.
+// Seconds from the start of a part of a stage's step, by the places of its
+// instructions in the span that names them.
+struct PartTimes {
+  std::vector<double> start_s;
+  std::vector<double> end_s;
 };
 
-// The time that the instructions of one stage for which `is_part` is true take
-// by themselves: all that they wait for is there. With `beside_traffic`,
-// kernels of another collective run all the while.
-PartTime TimeOfPart(const StageSimulation& stage,
-                    const SimulationOptions& options,
-                    absl::FunctionRef<bool(const Instruction&)> is_part,
-                    bool beside_traffic = false);
+// What kernels of another communication do while a part runs.
+enum class BesidePart : uint8_t { kNothing, kTraffic, kWaitForPeer };
+
+// When these instructions of one stage run by themselves: all else that they
+// wait for is there. They are given lane by lane, in each lane's order.
+PartTimes TimesOfPart(const StageSimulation& stage,
+                      const SimulationOptions& options,
+                      std::span<const InstructionId> part, BesidePart beside);
 
 }  // namespace millrace
 

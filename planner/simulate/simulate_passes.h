@@ -15,8 +15,8 @@
 #ifndef MILLRACE_PLANNER_SIMULATE_SIMULATE_PASSES_H_
 #define MILLRACE_PLANNER_SIMULATE_SIMULATE_PASSES_H_
 
-#include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,30 +29,7 @@
 
 namespace millrace {
 
-// A part of a pass, cut where the pass meets other lanes.
-struct PassPart {
-  double share = 0;         // Of the seconds of the pass.
-  double gather_s = 0;      // Of the parameters that it needs first.
-  double reduction_s = 0;   // Of the gradients that are complete after it.
-  bool takes_over = false;  // It needs what the neighbouring chunk sends.
-  bool hands_over = false;  // What the pass is for is there after it,
-  double delay_s = 0;       // and leaves so much later.
-};
-
-// How a chunk's passes of one kind meet transfers and the traffic of the data
-// axis. The shares of the parts sum to 1.
-struct KindParts {
-  std::vector<PassPart> parts;
-  double slowdown = 0;    // Of these passes, as in StepOp.
-  double busy_share = 1;  // Likewise.
-};
-struct ChunkParts {
-  std::array<KindParts, kNumChunkPassKinds> by_kind;  // By ChunkPassKind.
-  // Whether each pass gathers parameters and reduces gradients (ZeRO 3 and 2),
-  // or only the first and last of its kind does.
-  bool gathers_each = false;
-  bool reduces_each = false;
-};
+struct PassOps;  // planner/simulate/pass_ops.h
 
 struct ClusterStep {
   PipelineCosts costs;
@@ -61,9 +38,9 @@ struct ClusterStep {
   // chunks have equal shares of it.
   std::vector<StepModel::StepEnds> ends;
   int32_t num_buckets = 1;  // Of each chunk.
-  // By chunk, if known (planner/simulate/passes_of_programs.h). Then
-  // `num_buckets`, `data_hidden_share` and the traffic in `ends` play no part.
-  std::vector<ChunkParts> parts;
+  // The ops of the step, if Programs say them (passes_of_programs.h). Then only
+  // the numbers of stages, micro-batches and ranks count beside them.
+  std::shared_ptr<const PassOps> ops;
   // Of gathers and reductions, what passes may hide: the rest of the gathers
   // comes before a stage's passes, that of the reductions after them.
   double data_hidden_share = 1;
@@ -83,10 +60,10 @@ struct ClusterStep {
 int32_t BucketsOfChunk(int32_t chunks_of_stage);
 
 // The step of `layout` by the prices of `model`, which is of this
-// implementation, in the order that the layout's schedule names. Ranks that share experts compute
-// together, however many replicas they belong to; what the traffic of each
-// micro-batch costs under ZeRO 2 and 3 is part of its backward passes.
-// InvalidArgument for what OrderOf refuses.
+// implementation, in the order that the layout's schedule names. Ranks that
+// share experts compute together, however many replicas they belong to; what
+// the traffic of each micro-batch costs under ZeRO 2 and 3 is part of its
+// backward passes. InvalidArgument for what OrderOf refuses.
 absl::StatusOr<ClusterStep> ClusterStepOf(const Layout& layout,
                                           const Implementation& implementation,
                                           StepModel& model);
@@ -113,7 +90,8 @@ struct SlowRank {
 
 struct ClusterOptions {
   // While a stage computes and sends, receives, gathers or reduces, each goes
-  // on so much slower. `waits` plays no part: a pass is many kernels.
+  // on so much slower. `waits` counts for ops made of Programs only, since
+  // other passes do not tell their kernels.
   OverlapFactors overlap;
   // Of the logarithm of a pass's time on ranks_per_pass ranks; its mean stays.
   double noise_sigma = 0;

@@ -57,27 +57,17 @@ Step DrawStep(Draws& draws) {
   return step;
 }
 
-// The part of `off` that is at most `bar`.
-double ShareWithin(const std::vector<double>& off, double bar) {
-  return static_cast<double>(std::count_if(
-             off.begin(), off.end(), [&](double o) { return o <= bar; })) /
-         static_cast<double>(off.size());
-}
-
 // Goal: the two grains say the same of a step. Method: 50 drawn layouts on the
-// measured H200. The aim is 1 % for all of them. The bars are what is reached:
-// 37 of the 50 are within 1 %. Passes leave out
-//   - that kernels are longer while their stage waits for a neighbour: up to
-//     3 % where kernels are short and micro-batches many;
-//   - that the compute lane waits for reductions under ZeRO 2, and that traffic
-//     slows the parts of a pass unevenly where tensor > 1.
+// measured H200. All are within 1 %, the aim, and most much closer. Passes
+// leave out that communication may meet the busier or the idler half of a part
+// of a pass: one of 250 layouts drawn with other seeds is 1.05 % off, a step of
+// a single small micro-batch.
 TEST(GrainsTest, Agree) {
   const HardwareProfile profile = Shipped("h200-sxm");
   const CostModel cost = CostOf(profile);
   Draws draws(15);
-  // By how much passes are off, where gradients are whole and where sharded.
-  std::vector<double> whole, sharded;
-  while (whole.size() + sharded.size() < 50) {
+  std::vector<double> off;
+  while (off.size() < 50) {
     const Step step = DrawStep(draws);
     const Layout& layout = step.layout;
     if (!ValidateLayout(step.model, layout, layout.global_batch()).ok()) {
@@ -93,14 +83,39 @@ TEST(GrainsTest, Agree) {
     const auto simulated = SimulateCluster(
         *passes, {.overlap = profile.overlap, .keeps_timeline = false});
     ASSERT_TRUE(simulated.ok()) << simulated.status();
-    const double off =
-        std::abs(simulated->step_time_s / instructions->step_time_s - 1);
-    EXPECT_LE(off, layout.shards_gradients() ? 0.06 : 0.035);
-    (layout.shards_gradients() ? sharded : whole).push_back(off);
+    off.push_back(
+        std::abs(simulated->step_time_s / instructions->step_time_s - 1));
+    EXPECT_LE(off.back(), 0.01);
   }
-  EXPECT_GE(ShareWithin(whole, 0.005), 0.5);
-  EXPECT_GE(ShareWithin(whole, 0.01), 0.75);
-  EXPECT_GE(ShareWithin(sharded, 0.01), 0.5);
+  std::sort(off.begin(), off.end());
+  EXPECT_LE(off[off.size() / 2], 0.001);
+}
+
+// Goal: replicas that all do alike take as long as one. Method: drawn layouts,
+// with a machine that is slow by a factor of 1, so that each replica runs by
+// itself.
+TEST(GrainsTest, ReplicasOfProgramsRunAsOne) {
+  const HardwareProfile profile = Shipped("h200-sxm");
+  const CostModel cost = CostOf(profile);
+  Draws draws(16);
+  for (int num_drawn = 0; num_drawn < 15;) {
+    const Step step = DrawStep(draws);
+    const Layout& layout = step.layout;
+    if (!ValidateLayout(step.model, layout, layout.global_batch()).ok()) {
+      continue;
+    }
+    ++num_drawn;
+    SCOPED_TRACE(LayoutToString(layout));
+    const auto programs = BuildTrainingPrograms(step.model, layout);
+    ASSERT_TRUE(programs.ok()) << programs.status();
+    const auto passes = PassesOfPrograms(*programs, cost);
+    ASSERT_TRUE(passes.ok()) << passes.status();
+    const auto simulated = SimulateCluster(
+        *passes, {.overlap = profile.overlap, .machine_slowdown = {1}});
+    ASSERT_TRUE(simulated.ok()) << simulated.status();
+    EXPECT_NEAR(simulated->step_time_s, simulated->undisturbed_step_time_s,
+                1e-9);
+  }
 }
 
 }  // namespace
