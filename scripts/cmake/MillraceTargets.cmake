@@ -28,12 +28,17 @@ if(MILLRACE_SANITIZE)
   target_link_options(millrace_flags INTERFACE -fsanitize=${MILLRACE_SANITIZE})
 endif()
 
-# Compiles a target's C++ files ten at a time: each header they share is parsed
-# once for all, which halves the time to build. So names in the unnamed
-# namespaces of a folder must differ. An edit compiles its nine neighbours too.
+# Compiles a target's C++ files several at a time: each header they share is
+# parsed once for all, which halves the time to build. So names in the unnamed
+# namespaces of a folder must differ. An edit compiles its neighbours too: nine,
+# or under the sanitizers, where fewer edit, nineteen.
 function(millrace_unity target)
+  set(size 10)
+  if(MILLRACE_SANITIZE)
+    set(size 20)
+  endif()
   set_target_properties(${target} PROPERTIES
-    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
   # GCC takes a source file that another one includes for a header, and warns of
   # its unnamed namespace.
   target_compile_options(${target} PRIVATE
