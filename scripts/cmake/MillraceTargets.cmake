@@ -110,6 +110,18 @@ function(millrace_test_unity program source)
     UNITY_GROUP ${folder}_${batch})
 endfunction()
 
+# Precompiles tests/precompiled.h with the first test program, for all of them.
+function(millrace_test_precompile program)
+  get_property(first GLOBAL PROPERTY MILLRACE_FIRST_TEST_PROGRAM)
+  if(first)
+    target_precompile_headers(${program} REUSE_FROM ${first})
+  else()
+    target_precompile_headers(${program} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/tests/precompiled.h>)
+    set_property(GLOBAL PROPERTY MILLRACE_FIRST_TEST_PROGRAM ${program})
+  endif()
+endfunction()
+
 # Where GROUP is given, tests of one group are one program, which is linked once
 # for all; each keeps its ctest entry. Otherwise a test is a program by itself.
 # With UNITY the group's files are compiled several at a time.
@@ -130,16 +142,14 @@ function(millrace_test)
   endif()
   if(NOT TARGET ${program})
     add_executable(${program})
+    # OpenMP's flag, which some libraries ask for, must be that of the headers.
     target_link_libraries(${program} PRIVATE
-      millrace_flags GTest::gmock GTest::gtest_main)
+      millrace_flags GTest::gmock GTest::gtest_main OpenMP::OpenMP_CXX)
     # What tests compute is little; what they cost is to be compiled.
     target_compile_options(${program} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:${MILLRACE_TEST_OPTIMIZATION}>)
     millrace_sanitize_less(${program})
-    if(ARG_GROUP)
-      target_precompile_headers(${program} PRIVATE
-        $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/tests/precompiled.h>)
-    endif()
+    millrace_test_precompile(${program})
   endif()
   get_target_property(sources ${program} SOURCES)
   foreach(source ${ARG_SRCS})
