@@ -177,7 +177,8 @@ function(millrace_test)
   list(JOIN listed " " listed)
   set_property(GLOBAL APPEND_STRING PROPERTY MILLRACE_TEST_SOURCES "${listed}\n")
   set_tests_properties(${ARG_NAME} PROPERTIES
-    LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+    LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+    COST ${ARG_TIMEOUT})  # The longest first, so that none is alone at the end.
   if("unit" IN_LIST ARG_LABELS OR "sim" IN_LIST ARG_LABELS)
     add_dependencies(unit_and_sim_tests ${program})
   endif()
