@@ -1,4 +1,4 @@
-// Headers that most tests include, compiled once for each group of tests.
+// Headers that most tests include, compiled once for all tests.
 
 #ifndef MILLRACE_TESTS_PRECOMPILED_H_
 #define MILLRACE_TESTS_PRECOMPILED_H_

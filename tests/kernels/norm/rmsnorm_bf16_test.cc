@@ -14,17 +14,17 @@
 namespace millrace {
 namespace {
 
-constexpr float kEpsilon = 1e-5f;
+constexpr float kRmsNormEpsilon = 1e-5f;
 // Half a unit in the last place of bf16, 2^-8, and fp32 noise.
-constexpr double kRounding = 0x1.02p-8;
+constexpr double kRmsNormRounding = 0x1.02p-8;
 
-struct Shape {
+struct RmsNormShape {
   int64_t num_tokens;
   int64_t hidden;
 };
 
 // Every way a row lies over threads, full and not, one row and many.
-const std::vector<Shape> kShapes = {
+const std::vector<RmsNormShape> kRmsNormShapes = {
     {1, 8},     {777, 8},    {33, 24},   {100, 64},   {65, 72},     {777, 128},
     {40, 256},  {7, 264},    {50, 512},  {9, 520},    {300, 768},   {33, 1024},
     {13, 1032}, {20, 2048},  {5, 2056},  {777, 4096}, {3, 4088},    {5, 4104},
@@ -32,7 +32,8 @@ const std::vector<Shape> kShapes = {
     {2, 32768}, {2, 40960},  {35, 65536}};
 
 // Shapes, and whether weights are fp32.
-class RmsNormBf16Test : public testing::TestWithParam<std::tuple<Shape, bool>> {
+class RmsNormBf16Test
+    : public testing::TestWithParam<std::tuple<RmsNormShape, bool>> {
  protected:
   RmsNormBf16Test()
       : weight_(random_.Floats(hidden_)),
@@ -77,8 +78,8 @@ TEST_P(RmsNormBf16Test, ForwardMatchesTheReference) {
                              .weight = weight_.data(),
                              .num_tokens = num_tokens_,
                              .hidden = hidden_,
-                             .epsilon = kEpsilon});
-    ExpectNear(FromBf16(y), expected_y, kRounding, 1e-30, "y " + what);
+                             .epsilon = kRmsNormEpsilon});
+    ExpectNear(FromBf16(y), expected_y, kRmsNormRounding, 1e-30, "y " + what);
     ExpectNear(rstd, expected_rstd, 2e-6, 0, "rstd " + what);
   };
 
@@ -94,7 +95,7 @@ TEST_P(RmsNormBf16Test, ForwardMatchesTheReference) {
                                   .weight = device_weight(),
                                   .num_tokens = num_tokens_,
                                   .hidden = hidden_,
-                                  .epsilon = kEpsilon,
+                                  .epsilon = kRmsNormEpsilon,
                                   .fp32_weight = fp32_weight_},
                                  nullptr);
     ASSERT_TRUE(status.ok()) << status;
@@ -116,7 +117,7 @@ TEST_P(RmsNormBf16Test, ForwardMatchesTheReference) {
          .weight = device_weight(),
          .num_tokens = num_tokens_,
          .hidden = hidden_,
-         .epsilon = kEpsilon,
+         .epsilon = kRmsNormEpsilon,
          .fp32_weight = fp32_weight_},
         nullptr);
     ASSERT_TRUE(status.ok()) << status;
@@ -146,7 +147,7 @@ TEST_P(RmsNormBf16Test, BackwardMatchesTheReference) {
                            .weight = weight_.data(),
                            .num_tokens = num_tokens_,
                            .hidden = hidden_,
-                           .epsilon = kEpsilon});
+                           .epsilon = kRmsNormEpsilon});
   const DeviceBuffer<uint16_t> device_x = ToDevice(x),
                                device_d_y = ToDevice(d_y);
   const DeviceBuffer<float> device_rstd = ToDevice(rstd);
@@ -193,7 +194,7 @@ TEST_P(RmsNormBf16Test, BackwardMatchesTheReference) {
       SCOPED_TRACE(absl::StrCat("residual ", with_residual, ", accumulate ",
                                 accumulate));
       const auto first = run(false);
-      ExpectNear(FromBf16(first.first), d_x, kRounding, 2e-5, "d_x");
+      ExpectNear(FromBf16(first.first), d_x, kRmsNormRounding, 2e-5, "d_x");
       ExpectNear(first.second, d_weight, 1e-5, 1e-4, "d_weight");
       EXPECT_EQ(run(with_residual), first) << "the second run differs";
     }
@@ -202,9 +203,9 @@ TEST_P(RmsNormBf16Test, BackwardMatchesTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, RmsNormBf16Test,
-    testing::Combine(testing::ValuesIn(kShapes), testing::Bool()),
-    [](const testing::TestParamInfo<std::tuple<Shape, bool>>& info) {
-      const Shape& shape = std::get<0>(info.param);
+    testing::Combine(testing::ValuesIn(kRmsNormShapes), testing::Bool()),
+    [](const testing::TestParamInfo<std::tuple<RmsNormShape, bool>>& info) {
+      const RmsNormShape& shape = std::get<0>(info.param);
       return absl::StrCat(shape.num_tokens, "x", shape.hidden,
                           std::get<1>(info.param) ? "_fp32_weight" : "");
     });

@@ -15,10 +15,10 @@ namespace {
 
 // fp32 inside and one rounding: half a step of bf16, 2^-8 of the value, and a
 // little for the exponential.
-constexpr double kRelative = 0x1p-8 * 1.01;
-constexpr double kAbsolute = 1e-6;
+constexpr double kSwigluRelative = 0x1p-8 * 1.01;
+constexpr double kSwigluAbsolute = 1e-6;
 
-struct Shape {
+struct SwigluShape {
   int64_t num_tokens, ffn_hidden;
   int64_t padding;  // Between rows of the fused projection, in elements.
   int64_t offset;   // Of every tensor from an aligned address.
@@ -28,7 +28,8 @@ struct Expected {
   std::vector<float> activation, d_gate_up;
 };
 
-Expected Compute(const Shape& shape, const Bf16s& gate_up, const Bf16s& d) {
+Expected Compute(const SwigluShape& shape, const Bf16s& gate_up,
+                 const Bf16s& d) {
   Expected expected = {std::vector<float>(d.size()),
                        std::vector<float>(gate_up.size())};
   const std::vector<float> wide = FromBf16(gate_up);
@@ -74,14 +75,14 @@ std::vector<float> Gather(const Bf16s& spread, int64_t num_rows,
   return out;
 }
 
-class SwigluBf16Test : public testing::TestWithParam<Shape> {};
+class SwigluBf16Test : public testing::TestWithParam<SwigluShape> {};
 
 // Goal: forward and backward mean what swiglu.h says on the halves of a fused
 // projection, wherever its rows lie, write every element and nothing else, and
 // may overwrite their inputs. Method: odd shapes against the reference on fresh
 // normal inputs, outputs and gaps poisoned with NaN.
 TEST_P(SwigluBf16Test, MatchesTheReference) {
-  const Shape shape = GetParam();
+  const SwigluShape shape = GetParam();
   const int64_t tokens = shape.num_tokens;
   const int64_t ffn = shape.ffn_hidden;
   const int64_t stride = 2 * ffn + shape.padding;
@@ -110,7 +111,8 @@ TEST_P(SwigluBf16Test, MatchesTheReference) {
                               nullptr);
   ASSERT_TRUE(status.ok()) << status;
   ExpectNear(Gather(ToHost(activation), tokens, ffn, ffn, shape.offset),
-             expected.activation, kRelative, kAbsolute, "activation");
+             expected.activation, kSwigluRelative, kSwigluAbsolute,
+             "activation");
 
   // Once with outputs of their own, once over the inputs.
   DeviceBuffer<uint16_t> d_gate_up =
@@ -131,7 +133,8 @@ TEST_P(SwigluBf16Test, MatchesTheReference) {
                                       nullptr);
     ASSERT_TRUE(status.ok()) << status;
     ExpectNear(Gather(ToHost(out), tokens, 2 * ffn, stride, shape.offset),
-               expected.d_gate_up, kRelative, kAbsolute, "d_gate_up");
+               expected.d_gate_up, kSwigluRelative, kSwigluAbsolute,
+               "d_gate_up");
     EXPECT_EQ(ToHost(out_again), ToHost(activation))
         << "the activation differs from the forward pass's";
   }
@@ -139,11 +142,12 @@ TEST_P(SwigluBf16Test, MatchesTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, SwigluBf16Test,
-    testing::Values(Shape{1, 1, 0, 0}, Shape{3, 7, 0, 0}, Shape{5, 8, 0, 0},
-                    Shape{33, 24, 8, 0}, Shape{17, 20, 8, 0},
-                    Shape{129, 1366, 4, 0}, Shape{7, 1000, 0, 3},
-                    Shape{2, 4096, 16, 8}, Shape{65, 2056, 1, 0}),
-    [](const testing::TestParamInfo<Shape>& info) {
+    testing::Values(SwigluShape{1, 1, 0, 0}, SwigluShape{3, 7, 0, 0},
+                    SwigluShape{5, 8, 0, 0}, SwigluShape{33, 24, 8, 0},
+                    SwigluShape{17, 20, 8, 0}, SwigluShape{129, 1366, 4, 0},
+                    SwigluShape{7, 1000, 0, 3}, SwigluShape{2, 4096, 16, 8},
+                    SwigluShape{65, 2056, 1, 0}),
+    [](const testing::TestParamInfo<SwigluShape>& info) {
       return absl::StrCat("T", info.param.num_tokens, "F",
                           info.param.ffn_hidden, "P", info.param.padding, "O",
                           info.param.offset);
@@ -177,9 +181,12 @@ TEST(SwigluBf16Test, HoldsAtTheEnds) {
     silu[i] = static_cast<float>(x * sigmoid);
     slope[i] = static_cast<float>(sigmoid * (1.0 + x * (1.0 - sigmoid)));
   }
-  ExpectNear(FromBf16(ToHost(again)), silu, kRelative, kAbsolute, "silu");
-  ExpectNear(FromBf16(ToHost(d_up)), silu, kRelative, kAbsolute, "d_up");
-  ExpectNear(FromBf16(ToHost(d_gate)), slope, kRelative, kAbsolute, "d_gate");
+  ExpectNear(FromBf16(ToHost(again)), silu, kSwigluRelative, kSwigluAbsolute,
+             "silu");
+  ExpectNear(FromBf16(ToHost(d_up)), silu, kSwigluRelative, kSwigluAbsolute,
+             "d_up");
+  ExpectNear(FromBf16(ToHost(d_gate)), slope, kSwigluRelative, kSwigluAbsolute,
+             "d_gate");
 }
 
 TEST(SwigluBf16Test, RefusesWhatCannotBe) {

@@ -9,13 +9,13 @@ namespace {
 
 using Outputs = std::vector<std::vector<float>>;
 
-struct Shape {
+struct SwigluShape {
   int64_t num_tokens, ffn_hidden;
 };
-const std::vector<Shape> kShapes = {{1, 1},  {3, 5},   {2, 16},
-                                    {7, 33}, {4, 100}, {200, 250}};
+const std::vector<SwigluShape> kSwigluShapes = {{1, 1},  {3, 5},   {2, 16},
+                                                {7, 33}, {4, 100}, {200, 250}};
 
-Outputs Forward(const Shape& shape, const std::vector<float>& gate_up,
+Outputs Forward(const SwigluShape& shape, const std::vector<float>& gate_up,
                 int num_threads) {
   std::vector<float> activation = Poisoned(shape.num_tokens * shape.ffn_hidden);
   const SwigluForwardArgs args = {activation.data(), gate_up.data(),
@@ -28,7 +28,7 @@ Outputs Forward(const Shape& shape, const std::vector<float>& gate_up,
   return {activation};
 }
 
-Outputs Backward(const Shape& shape, const std::vector<float>& gate_up,
+Outputs Backward(const SwigluShape& shape, const std::vector<float>& gate_up,
                  const std::vector<float>& d_activation, int num_threads) {
   std::vector<float> d_gate_up = Poisoned(gate_up.size());
   const SwigluBackwardArgs args = {d_gate_up.data(), gate_up.data(),
@@ -47,7 +47,7 @@ Outputs Backward(const Shape& shape, const std::vector<float>& gate_up,
 // and an exponential of two units in the last place.
 TEST(SwigluTest, MatchesReference) {
   RandomFloats random(1);
-  for (const Shape& shape : kShapes) {
+  for (const SwigluShape& shape : kSwigluShapes) {
     for (float magnitude : {1.0f, 10.0f, 200.0f}) {
       SCOPED_TRACE(absl::StrCat(shape.num_tokens, " x ", shape.ffn_hidden,
                                 " of ", magnitude));
@@ -69,7 +69,7 @@ TEST(SwigluTest, MatchesReference) {
 // central differences of sum(activation * d_activation).
 TEST(SwigluTest, ReferenceGradientIsTheDerivative) {
   RandomFloats random(2);
-  const Shape shape = {3, 4};
+  const SwigluShape shape = {3, 4};
   std::vector<float> gate_up = random(24, 3.0f);
   const std::vector<float> d_activation = random(12);
   const std::vector<float> gradient =
@@ -96,7 +96,7 @@ TEST(SwigluTest, ReferenceGradientIsTheDerivative) {
 // Goal: the gradient may be written over its input.
 TEST(SwigluTest, BackwardInPlace) {
   RandomFloats random(3);
-  const Shape shape = {5, 37};
+  const SwigluShape shape = {5, 37};
   const std::vector<float> gate_up = random(2 * 5 * 37);
   const std::vector<float> d_activation = random(5 * 37);
   ForEachCpuLevel([&] {

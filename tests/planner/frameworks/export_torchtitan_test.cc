@@ -11,6 +11,7 @@
 #include "planner/frameworks/settings.h"
 #include "planner/frameworks/torchtitan.h"
 #include "tests/planner/frameworks/framework_testing.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -26,7 +27,7 @@ TEST(ExportTorchtitanTest, RoundTrip) {
   const JobSpec job = UnusualJob();
   const absl::StatusOr<Settings> model = UnusualModel();
   ASSERT_TRUE(model.ok()) << model.status();
-  for (const Layout& layout : LayoutsOf(job)) {
+  for (const Layout& layout : Sampled(LayoutsOf(job), 7)) {
     SCOPED_TRACE(LayoutToString(layout));
     const std::string text = MustExport(job, layout, TorchtitanAdapter());
     const JobSpec back =

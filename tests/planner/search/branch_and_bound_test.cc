@@ -11,6 +11,7 @@
 #include "planner/cost/layer_work.h"
 #include "tests/planner/random_evaluator.h"
 #include "tests/planner/search/tree_layouts.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -72,7 +73,7 @@ int64_t LimitBetween(const LayoutTree& space, double share,
 // models of every kind up to 64 devices, with and without memory to spare.
 TEST(ClusterSearchTest, FindsWhatBruteForceFinds) {
   std::mt19937_64 random(17);
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial = 0; trial < 60; trial += SweepStep(5)) {
     const auto pick = [&](std::initializer_list<int64_t> values) {
       return *(values.begin() + random() % values.size());
     };
@@ -117,7 +118,7 @@ TEST(ClusterSearchTest, LooksAtFewLayouts) {
 // Goal: the gap is real where the search ends early. Method: stop it after few
 // layouts; the optimum is within what it certifies.
 TEST(ClusterSearchTest, CertifiesWhatItHasNotLookedAt) {
-  for (uint64_t seed = 0; seed < 20; ++seed) {
+  for (uint64_t seed = 0; seed < 20; seed += SweepStep(5)) {
     const LayoutTree space(
         {.model = DenseModel(12, 8), .global_batch = 32, .num_devices = 64});
     RandomEvaluator evaluator(seed);

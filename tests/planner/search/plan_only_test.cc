@@ -15,6 +15,7 @@
 #include "tests/planner/planning_fixture.h"
 #include "tests/planner/search/tree_layouts.h"
 #include "tests/planner/shipped.h"
+#include "tests/sweep.h"
 
 namespace millrace {
 namespace {
@@ -124,10 +125,17 @@ TEST(PlanOnlyTest, NoExecutableNeighbourIsFaster) {
     EXPECT_EQ(prediction.step_time_s, exact->step_time_s);
   }
   EXPECT_GE(num_by_instructions, 3);
-  const LayoutConstraints neighbours[] = {
-      {.tensor = 2},   {.pipeline = 2},    {.zero = 0},
-      {.zero = 2},     {.zero = 3},        {.tensor = 4},
-      {.pipeline = 4}, {.micro_batch = 2}, {.recompute = "selective"}};
+  const auto neighbours =
+      Sampled<LayoutConstraints>({{.tensor = 2},
+                                  {.pipeline = 2},
+                                  {.zero = 0},
+                                  {.zero = 2},
+                                  {.zero = 3},
+                                  {.tensor = 4},
+                                  {.pipeline = 4},
+                                  {.micro_batch = 2},
+                                  {.recompute = "selective"}},
+                                 7);
   int num_neighbours = 0;
   for (const LayoutConstraints& pinned : neighbours) {
     JobSpec turned = job;
