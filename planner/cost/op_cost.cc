@@ -214,11 +214,22 @@ std::vector<double> CostModel::ProgramSeconds(const Program& program) const {
     of_kind.emplace_back(&instruction.attributes, seconds.back());
   }
   if (profile_->waits.between_lanes_s == 0) return seconds;
+  // Copy engines are started by a lane and waited for by it at no such cost.
+  const auto is_by_copy_engines = [&](const Instruction& instruction) {
+    return CopyEnginesCarry(program.layout, instruction.kind,
+                            instruction.attributes);
+  };
   for (size_t i = 0; i < seconds.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
-    if (instruction.lane != Lane::kHost && !instruction.waits.empty()) {
-      seconds[i] += profile_->waits.between_lanes_s;
+    if (instruction.lane == Lane::kHost || is_by_copy_engines(instruction)) {
+      continue;
     }
+    const bool waits =
+        std::any_of(instruction.waits.begin(), instruction.waits.end(),
+                    [&](InstructionId id) {
+                      return !is_by_copy_engines(program.instructions[id]);
+                    });
+    if (waits) seconds[i] += profile_->waits.between_lanes_s;
   }
   return seconds;
 }

@@ -107,16 +107,7 @@ class Collector {
       AddCommunication(layout, op, static_cast<int64_t>(work.bytes));
       return;
     }
-    ProfileOp measured{op.kind, op.attributes};
-    // The first micro-batch overwrites gradients, later ones add, which costs
-    // one more read. The overwriting product is measured.
-    if (auto* gemm = std::get_if<GemmAttributes>(&measured.attributes)) {
-      gemm->accumulate = false;
-    }
-    // Measured alone, the op has no logits to take over.
-    if (auto* vocab = std::get_if<VocabAttributes>(&measured.attributes)) {
-      vocab->keeps_logits = false;
-    }
+    ProfileOp measured = AsMeasured(op.kind, op.attributes, layout.micro_batch);
     const std::string shape = AttributesToString(measured.attributes);
     // kSquaredNorm and kAdamW work on a slice under ZeRO 1, so the bytes
     // identify the row.
@@ -253,20 +244,16 @@ absl::StatusOr<ProfileRequest> BuildProfileRequest(
     sharded.zero = 2;
     CollectLayout(model, sharded, &collector);
   }
-  return collector.Finish(budget);
+  ProfileRequest request = collector.Finish(budget);
+  request.mixes = MixesOf(model, layouts);
+  return request;
 }
 
 const ProfileOp* LargestWithin(const ProfileRequest& request, OpKind kind,
                                double max_flops) {
-  const auto size_of = [](const ProfileOp& op) {
-    constexpr double kFlopsPerByte = 150;  // 600 TFLOP/s, 4 TB/s.
-    const OpWork work = WorkOf(Layout{.precision = Precision::kBfloat16},
-                               op.kind, op.attributes);
-    return std::max(work.flops, kFlopsPerByte * work.bytes);
-  };
   const auto is_better = [&](const ProfileOp& op, const ProfileOp& than) {
-    if (size_of(op) > max_flops) return size_of(op) < size_of(than);
-    return size_of(op) > size_of(than) || size_of(than) > max_flops;
+    if (LoadOf(op) > max_flops) return LoadOf(op) < LoadOf(than);
+    return LoadOf(op) > LoadOf(than) || LoadOf(than) > max_flops;
   };
   const ProfileOp* chosen = nullptr;
   for (const ProfileOp& op : request.ops) {

@@ -10,17 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "planner/job/job.h"
+#include "planner/learn/step_mix.h"
 #include "planner/profile/profile.h"
 #include "planner/program/ops.h"
 
 namespace millrace {
-
-// One op to time on a rank that computes alone. All kinds but collectives and
-// transfers.
-struct ProfileOp {
-  OpKind kind;
-  OpAttributes attributes;
-};
 
 // One collective or transfer to time on all ranks at once. Ranks form num_ranks
 // / group_size groups of neighbours in rank order. kSend stands for a send and
@@ -35,6 +29,7 @@ struct ProfileCommunication {
 struct ProfileRequest {
   std::vector<ProfileOp> ops;
   std::vector<ProfileCommunication> communication;
+  std::vector<StepMix> mixes;  // The load around the ops; by micro-batch.
 };
 
 // Limits on the number and size of measurements.

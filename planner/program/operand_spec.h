@@ -204,6 +204,11 @@ struct OperandSpec {
     copy.is_scratch_afterwards = true;
     return copy;
   }
+  constexpr OperandSpec JustWritten() const {
+    OperandSpec copy = *this;
+    copy.is_just_written = true;
+    return copy;
+  }
   constexpr OperandSpec OrFloat32() const {
     OperandSpec copy = *this;
     copy.or_float32 = true;
@@ -223,6 +228,9 @@ struct OperandSpec {
   int input = kNoInput;
   bool in_place_is_a_choice = false;
   bool is_scratch_afterwards = false;  // An input that the op may overwrite.
+  // An input that the op before it in a step has written, so that it lies in
+  // caches if it fits.
+  bool is_just_written = false;
   bool or_float32 = false;  // Weights of norms are fp32 in either precision.
 };
 

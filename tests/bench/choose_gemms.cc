@@ -63,24 +63,23 @@ absl::StatusOr<Layout> ParseLayout(const std::string& text,
   return layout;
 }
 
-// Every distinct product of the layout's training Programs, and what surrounds
-// them.
+// Adds every distinct product of the layout's training Programs, and the mix of
+// ops that surrounds them.
 absl::Status AddProducts(const JobSpec& job, const Layout& layout,
                          std::set<std::string>& seen, ProfileRequest& request) {
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
     ASSIGN_OR_RETURN(const Program program,
                      BuildTrainingProgram(job.model, layout, stage));
     for (const Instruction& in : program.instructions) {
-      const bool is_mixed = in.kind == OpKind::kAttentionForward ||
-                            in.kind == OpKind::kAttentionBackward ||
-                            in.kind == OpKind::kSwigluBackward;
-      if (!is_mixed && Bf16ProductsOf({in.kind, in.attributes}).empty()) {
-        continue;
-      }
+      const ProfileOp op = {in.kind, in.attributes, layout.micro_batch};
+      if (Bf16ProductsOf(op).empty()) continue;
       if (seen.insert(AttributesToString(in.attributes)).second) {
-        request.ops.push_back({in.kind, in.attributes});
+        request.ops.push_back(op);
       }
     }
+  }
+  for (StepMix& mix : MixesOf(job.model, {layout})) {
+    request.mixes.push_back(std::move(mix));
   }
   return absl::OkStatus();
 }
@@ -98,7 +97,7 @@ absl::Status Choose(ProfileRequest request, absl::Duration budget) {
                    [&](const ProfileOp& a, const ProfileOp& b) {
                      return flops(a) > flops(b);
                    });
-  RETURN_IF_ERROR(timer->SetSurroundings(StepMix(request)));
+  RETURN_IF_ERROR(timer->SetSurroundings(request.mixes.back().ops));
   const double end_s = MonotonicSeconds() + absl::ToDoubleSeconds(budget);
   int num_left = 0;
   for (const ProfileOp& op : request.ops) {

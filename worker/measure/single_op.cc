@@ -49,12 +49,16 @@ struct Copy {
   Operands inputs;
   Operands outputs;
 };
-Copy AddCopy(Program& program, OpKind kind, const OpAttributes& attributes) {
-  const OpDescriptor& op = Describe(kind);
+// Takes from `warm`, unless it is null, the inputs that are just written.
+Copy AddCopy(Program& program, const ProfileOp& of, const Copy* warm) {
+  const OpDescriptor& op = Describe(of.kind);
+  const OpAttributes& attributes = of.attributes;
   Copy copy;
   for (const OperandSpec& input : op.inputs) {
     if (!HasAlone(input, program, attributes)) continue;
-    copy.inputs.push_back(AddOperand(program, input, attributes));
+    copy.inputs.push_back(warm != nullptr && input.is_just_written
+                              ? warm->inputs[copy.inputs.size()]
+                              : AddOperand(program, input, attributes));
   }
   for (const OperandSpec& output : op.outputs) {
     if (!HasAlone(output, program, attributes)) continue;
@@ -73,9 +77,8 @@ int64_t VocabularyOf(const Instruction& instruction) {
 
 }  // namespace
 
-Program SingleOpProgram(Precision precision, OpKind kind,
-                        const OpAttributes& attributes, int32_t num_repetitions,
-                        int64_t arena_bytes) {
+Program OpsProgram(Precision precision, std::span<const ProfileOp> ops,
+                   int64_t arena_bytes, Inputs inputs) {
   Program program{.kind = ProgramKind::kTraining,
                   .layout = {.precision = precision},
                   .stage = 0,
@@ -86,32 +89,66 @@ Program SingleOpProgram(Precision precision, OpKind kind,
                   .scalars_buffer = -1,
                   .persistent_arena_bytes = 0,
                   .step_arena_bytes = 0};
-  CHECK(!IsCollective(kind) && !IsTransfer(kind)) << OpKindName(kind);
-  std::vector<Copy> copies = {AddCopy(program, kind, attributes)};
-  const int64_t copy_bytes = program.step_arena_bytes;
-  const int64_t num_copies = std::clamp<int64_t>(
-      arena_bytes / std::max<int64_t>(copy_bytes, 1), 1, num_repetitions);
-  while (static_cast<int64_t>(copies.size()) < num_copies) {
-    copies.push_back(AddCopy(program, kind, attributes));
+  struct Distinct {
+    const ProfileOp* op;
+    int64_t count = 0;  // How often it is among the ops.
+    int64_t next = 0;   // The repetition that comes next.
+    std::vector<Copy> copies;
+  };
+  std::vector<Distinct> distinct;
+  std::vector<size_t> distinct_of_op;
+  for (const ProfileOp& op : ops) {
+    CHECK(!IsCollective(op.kind) && !IsTransfer(op.kind))
+        << OpKindName(op.kind);
+    const auto known = std::find_if(
+        distinct.begin(), distinct.end(), [&](const Distinct& other) {
+          return other.op->kind == op.kind &&
+                 other.op->attributes == op.attributes;
+        });
+    distinct_of_op.push_back(static_cast<size_t>(known - distinct.begin()));
+    if (known == distinct.end()) {
+      distinct.push_back(
+          {.op = &op, .copies = {AddCopy(program, op, nullptr)}});
+    }
+    ++distinct[distinct_of_op.back()].count;
+  }
+  const int64_t num_copies =
+      arena_bytes / std::max<int64_t>(program.step_arena_bytes, 1);
+  for (Distinct& each : distinct) {
+    while (static_cast<int64_t>(each.copies.size()) <
+           std::min(num_copies, each.count)) {
+      each.copies.push_back(
+          AddCopy(program, *each.op,
+                  inputs == Inputs::kJustWritten ? &each.copies[0] : nullptr));
+    }
   }
   if (precision == Precision::kBfloat16) {
     program.scratch_buffer =
         AddBuffer(program, DType::kInt32,
                   kComputeScratchBytes / DTypeBytes(DType::kInt32));
   }
-  for (int32_t i = 0; i < num_repetitions; ++i) {
-    const Copy& copy = copies[i % copies.size()];
-    program.instructions.push_back({.kind = kind,
+  for (size_t i = 0; i < ops.size(); ++i) {
+    Distinct& each = distinct[distinct_of_op[i]];
+    const Copy& copy = each.copies[each.next++ % each.copies.size()];
+    program.instructions.push_back({.kind = ops[i].kind,
                                     .phase = Phase::kForward,
                                     .lane = Lane::kCompute,
                                     .microbatch_idx = 0,
                                     .name = absl::StrCat("repetition_", i),
-                                    .attributes = attributes,
+                                    .attributes = ops[i].attributes,
                                     .inputs = copy.inputs,
                                     .outputs = copy.outputs});
-    program.lanes[static_cast<int>(Lane::kCompute)].push_back(i);
+    program.lanes[static_cast<int>(Lane::kCompute)].push_back(
+        static_cast<InstructionId>(i));
   }
   return program;
+}
+
+Program SingleOpProgram(Precision precision, OpKind kind,
+                        const OpAttributes& attributes, int32_t num_repetitions,
+                        int64_t arena_bytes) {
+  const std::vector<ProfileOp> ops(num_repetitions, {kind, attributes});
+  return OpsProgram(precision, ops, arena_bytes);
 }
 
 void FillOperands(const Program& program, const Arenas& arenas) {

@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <string>
 #include <utility>
 #include <variant>
@@ -126,6 +128,7 @@ class CudaOpTimer::SurroundingsLoop : public TimedLoop {
 
   absl::Status Start() override {
     RETURN_IF_ERROR(start_.Record(timer_->executor_->stream()));
+    timer_->next_part_ = 0;  // So that every run is the same.
     RETURN_IF_ERROR(timer_->RunSurroundings(seconds_));
     return end_.Record(timer_->executor_->stream());
   }
@@ -255,12 +258,11 @@ absl::Status CudaOpTimer::FillOperands(const Program& program,
 }
 
 absl::StatusOr<std::unique_ptr<CudaOpTimer::Prepared>> CudaOpTimer::Prepare(
-    const ProfileOp& op, int32_t num_runs, CudaExecutor& executor,
-    bool alternates_lanes) {
+    std::span<const ProfileOp> ops, CudaExecutor& executor,
+    bool alternates_lanes, Inputs inputs) {
   auto prepared = std::make_unique<Prepared>();
   Program& program = prepared->program;
-  program = SingleOpProgram(precision_, op.kind, op.attributes, num_runs,
-                            working_set_bytes_);
+  program = OpsProgram(precision_, ops, working_set_bytes_, inputs);
   if (alternates_lanes) AlternateLanes(&program);
   ASSIGN_OR_RETURN(prepared->kernels, CudaKernelCache::CreateWith(
                                           {.gemm_algorithms = algorithms_}));
@@ -270,9 +272,9 @@ absl::StatusOr<std::unique_ptr<CudaOpTimer::Prepared>> CudaOpTimer::Prepare(
   prepared->arenas = std::make_unique<DeviceArenas>(std::move(arenas));
   RETURN_IF_ERROR(FillOperands(program, *prepared->arenas));
   // Stands for the batches of a step.
-  const auto* batch = std::get_if<ElementwiseAttributes>(&op.attributes);
-  const int64_t num_ids = batch == nullptr ? 1 : batch->rows * batch->cols;
-  if (op.kind == OpKind::kLoadBatch) {
+  if (ops.front().kind == OpKind::kLoadBatch) {
+    const auto& batch = std::get<ElementwiseAttributes>(ops.front().attributes);
+    const int64_t num_ids = batch.rows * batch.cols;
     ASSIGN_OR_RETURN(auto ids, DeviceBuffer<int32_t>::Allocate(
                                    static_cast<size_t>(num_ids)));
     prepared->ids = std::make_unique<DeviceBuffer<int32_t>>(std::move(ids));
@@ -289,13 +291,12 @@ absl::StatusOr<std::unique_ptr<CudaOpTimer::Prepared>> CudaOpTimer::Prepare(
                                  .inputs = &prepared->inputs,
                                  .training = &training_,
                                  .communicators = nullptr};
-  std::vector<CudaOp> ops;
+  std::vector<CudaOp> bound;
   for (const Instruction& in : program.instructions) {
-    ASSIGN_OR_RETURN(CudaOp bound, BindCudaOp(context, in));
-    ops.push_back(std::move(bound));
+    ASSIGN_OR_RETURN(bound.emplace_back(), BindCudaOp(context, in));
   }
   ASSIGN_OR_RETURN(prepared->ops,
-                   CudaPreparedProgram::Create(&program, std::move(ops)));
+                   CudaPreparedProgram::Create(&program, std::move(bound)));
   // The first run loads kernels, the second makes the graph.
   for (int i = 0; i < 2; ++i) {
     RETURN_IF_ERROR(executor.Run(*prepared->ops));
@@ -305,15 +306,16 @@ absl::StatusOr<std::unique_ptr<CudaOpTimer::Prepared>> CudaOpTimer::Prepare(
 }
 
 absl::StatusOr<std::unique_ptr<TimedLoop>> CudaOpTimer::MakeLoop(
-    const ProfileOp& op, int32_t num_runs) {
-  return MakeLoopOn(*executor_, op, num_runs, /*alternates_lanes=*/false);
+    const ProfileOp& op, int32_t num_runs, Inputs inputs) {
+  const std::vector<ProfileOp> runs(num_runs, op);
+  return MakeLoopOn(*executor_, runs, /*alternates_lanes=*/false, inputs);
 }
 
 absl::StatusOr<std::unique_ptr<TimedLoop>> CudaOpTimer::MakeLoopOn(
-    CudaExecutor& executor, const ProfileOp& op, int32_t num_runs,
-    bool alternates_lanes) {
+    CudaExecutor& executor, std::span<const ProfileOp> ops,
+    bool alternates_lanes, Inputs inputs) {
   ASSIGN_OR_RETURN(std::unique_ptr<Prepared> prepared,
-                   Prepare(op, num_runs, executor, alternates_lanes));
+                   Prepare(ops, executor, alternates_lanes, inputs));
   ASSIGN_OR_RETURN(CudaEvent start, CudaEvent::Create(CudaEvent::Kind::kTimed));
   ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(CudaEvent::Kind::kTimed));
   return std::make_unique<Loop>(&executor, std::move(prepared),
@@ -323,13 +325,14 @@ absl::StatusOr<std::unique_ptr<TimedLoop>> CudaOpTimer::MakeLoopOn(
 absl::StatusOr<double> CudaOpTimer::TimeBetweenLanes() {
   const ProfileOp tiny = {OpKind::kAdd,
                           ElementwiseAttributes{.rows = 1, .cols = 8}};
+  const std::vector<ProfileOp> runs(kMaxRuns, tiny);
   ASSIGN_OR_RETURN(
       const auto executor,
       CudaExecutor::Create({.name = "profiling", .note_progress = true}));
   double seconds[2] = {};
   for (const bool alternates : {false, true}) {
     ASSIGN_OR_RETURN(const std::unique_ptr<TimedLoop> loop,
-                     MakeLoopOn(*executor, tiny, kMaxRuns, alternates));
+                     MakeLoopOn(*executor, runs, alternates));
     std::vector<double> times;
     for (int i = 0; i < kNumBursts; ++i) {
       RETURN_IF_ERROR(loop->Start());
@@ -342,8 +345,9 @@ absl::StatusOr<double> CudaOpTimer::TimeBetweenLanes() {
 }
 
 absl::StatusOr<double> CudaOpTimer::Time(const ProfileOp& op,
-                                         double budget_seconds) {
-  ASSIGN_OR_RETURN(std::unique_ptr<TimedLoop> loop, MakeLoop(op, kTrialRuns));
+                                         double budget_seconds, Inputs inputs) {
+  ASSIGN_OR_RETURN(std::unique_ptr<TimedLoop> loop,
+                   MakeLoop(op, kTrialRuns, inputs));
   RETURN_IF_ERROR(loop->Start());
   ASSIGN_OR_RETURN(const double trial, loop->Finish());
   const bool is_alone = surroundings_.empty();
@@ -356,7 +360,7 @@ absl::StatusOr<double> CudaOpTimer::Time(const ProfileOp& op,
                          kTrialRuns, kMaxRuns));
   if (num_runs > kTrialRuns) {
     loop = nullptr;  // Its memory first.
-    ASSIGN_OR_RETURN(loop, MakeLoop(op, num_runs));
+    ASSIGN_OR_RETURN(loop, MakeLoop(op, num_runs, inputs));
   }
   std::vector<double> times;
   for (int i = 0; i < num_graphs; ++i) {
@@ -371,33 +375,66 @@ absl::StatusOr<double> CudaOpTimer::Time(const ProfileOp& op,
   return times[num_graphs / 2];
 }
 
-absl::Status CudaOpTimer::SetSurroundings(const std::vector<Share>& mix) {
+absl::StatusOr<double> CudaOpTimer::TimeBehindOthers(
+    std::span<const ProfileOp> ops) {
+  constexpr double kOneSeconds = 0.02;
+  constexpr double kAllSeconds = 0.1;
+  RETURN_IF_ERROR(SetSurroundings(ops));
+  RETURN_IF_ERROR(WarmUp());
+  // Both on cold operands: the ops do not write what the next ones read.
+  std::map<std::pair<OpKind, std::string>, double> seconds;
+  double apart = 0;
+  for (const ProfileOp& op : ops) {
+    const auto [known, is_new] = seconds.emplace(
+        std::pair(op.kind, AttributesToString(op.attributes)), 0);
+    if (is_new) {
+      ASSIGN_OR_RETURN(known->second, Time(op, kOneSeconds, Inputs::kCold));
+    }
+    apart += known->second;
+  }
+  double once = 0;
+  for (const Part& part : surroundings_) once += part.seconds;
+  const auto num_rounds = std::max(1.0, std::floor(kAllSeconds / once));
+  std::vector<double> times;
+  ASSIGN_OR_RETURN(const auto loop,
+                   MakeSurroundingsLoop((num_rounds - 1e-6) * once));
+  for (int i = 0; i < kNumBursts; ++i) {
+    RETURN_IF_ERROR(loop->Start());
+    ASSIGN_OR_RETURN(times.emplace_back(), loop->Finish());
+  }
+  std::sort(times.begin(), times.end());
+  const double together = times[kNumBursts / 2] / num_rounds;
+  return std::max(0.0, (together - apart) / static_cast<double>(ops.size()));
+}
+
+absl::Status CudaOpTimer::SetSurroundings(std::span<const ProfileOp> ops) {
+  // About five milliseconds, so that a measurement is not far behind them.
+  constexpr double kPartLoad = 3e12;
   surroundings_.clear();
-  surroundings_seconds_ = 0;
-  // An op that is longer than its share must not crowd the others out: a mix of
-  // too much attention draws less power than a step, and all computes faster.
-  std::vector<double> once;
-  double stretch = 1;
-  for (const Share& share : mix) {
-    ASSIGN_OR_RETURN(once.emplace_back(), Time(share.op, share.seconds));
-    stretch = std::max(stretch, once.back() / share.seconds);
+  next_part_ = 0;
+  std::vector<Part> parts;
+  for (size_t begin = 0, end = 0; begin < ops.size(); begin = end) {
+    double load = 0;
+    for (; end < ops.size() && (end == begin || load < kPartLoad); ++end) {
+      load += LoadOf(ops[end]);
+    }
+    ASSIGN_OR_RETURN(auto loop,
+                     MakeLoopOn(*executor_, ops.subspan(begin, end - begin),
+                                /*alternates_lanes=*/false));
+    RETURN_IF_ERROR(loop->Start());
+    ASSIGN_OR_RETURN(const double seconds, loop->Finish());
+    parts.push_back({std::move(loop), seconds});
   }
-  std::vector<std::unique_ptr<TimedLoop>> loops;
-  for (size_t i = 0; i < mix.size(); ++i) {
-    const auto num_runs = static_cast<int32_t>(std::clamp<double>(
-        std::round(stretch * mix[i].seconds / once[i]), 1, kMaxRuns));
-    ASSIGN_OR_RETURN(auto loop, MakeLoop(mix[i].op, num_runs));
-    loops.push_back(std::move(loop));
-    surroundings_seconds_ += num_runs * once[i];
-  }
-  surroundings_ = std::move(loops);
+  surroundings_ = std::move(parts);
   return absl::OkStatus();
 }
 
 absl::Status CudaOpTimer::RunSurroundings(double seconds) {
   if (surroundings_.empty()) return absl::OkStatus();
-  for (double filled = 0; filled < seconds; filled += surroundings_seconds_) {
-    for (const auto& loop : surroundings_) RETURN_IF_ERROR(loop->Start());
+  for (double filled = 0; filled < seconds;) {
+    const Part& part = surroundings_[next_part_++ % surroundings_.size()];
+    RETURN_IF_ERROR(part.loop->Start());
+    filled += part.seconds;
   }
   return absl::OkStatus();
 }

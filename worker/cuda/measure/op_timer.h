@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "worker/cuda/device/op.h"
 #include "worker/cuda/device/timed_loop.h"
 #include "worker/cuda/train/executor.h"
+#include "worker/measure/single_op.h"
 
 namespace millrace {
 
@@ -42,7 +44,13 @@ class CudaOpTimer {
   // fit the L2 cache and hold normal numbers, which cost the power that those
   // of training do. `budget_seconds` of the device; three graphs at least.
   // ResourceExhausted if the operands do not fit the device.
-  absl::StatusOr<double> Time(const ProfileOp& op, double budget_seconds);
+  absl::StatusOr<double> Time(const ProfileOp& op, double budget_seconds,
+                              Inputs inputs = Inputs::kJustWritten);
+
+  // Seconds that a kernel takes longer behind another op's kernel than behind
+  // one of its own op, in the mean over ops that run one after the other. They
+  // are the surroundings too.
+  absl::StatusOr<double> TimeBehindOthers(std::span<const ProfileOp> ops);
 
   // Seconds that a kernel takes longer to start behind one of another lane than
   // behind one of its own, in a graph that notes progress as steps do.
@@ -60,13 +68,8 @@ class CudaOpTimer {
   // At its power limit a chip sets its clocks by the load of the last tens of
   // milliseconds: alone, products run slower than among the other ops of a step
   // and attention faster. After this call, Time() runs each measured graph
-  // behind a mix of these ops, each for the seconds of its Share. If one run of
-  // an op takes longer than its share, all shares grow in proportion.
-  struct Share {
-    ProfileOp op;
-    double seconds;
-  };
-  absl::Status SetSurroundings(const std::vector<Share>& mix);
+  // behind these ops, one after the other, again and again.
+  absl::Status SetSurroundings(std::span<const ProfileOp> ops);
   // Runs the mix until it takes as long as half a second before, some seconds
   // at most: for the first second under load a chip's clocks swing, and two
   // measurements begun then were 3.4 to 5.9 % apart.
@@ -78,8 +81,9 @@ class CudaOpTimer {
 
   // `num_runs` of the op back to back, in one graph. Lives no longer than the
   // timer.
-  absl::StatusOr<std::unique_ptr<TimedLoop>> MakeLoop(const ProfileOp& op,
-                                                      int32_t num_runs);
+  absl::StatusOr<std::unique_ptr<TimedLoop>> MakeLoop(
+      const ProfileOp& op, int32_t num_runs,
+      Inputs inputs = Inputs::kJustWritten);
 
   // Measures the ways to compute a bf16 product, the most promising ones as
   // Time() does. The product runs with the fastest from then on, and the table
@@ -108,14 +112,12 @@ class CudaOpTimer {
               DeviceBuffer<uint16_t> small_normals,
               DeviceBuffer<AdamWStep> step);
 
-  absl::StatusOr<std::unique_ptr<Prepared>> Prepare(const ProfileOp& op,
-                                                    int32_t num_runs,
-                                                    CudaExecutor& executor,
-                                                    bool alternates_lanes);
-  absl::StatusOr<std::unique_ptr<TimedLoop>> MakeLoopOn(CudaExecutor& executor,
-                                                        const ProfileOp& op,
-                                                        int32_t num_runs,
-                                                        bool alternates_lanes);
+  absl::StatusOr<std::unique_ptr<Prepared>> Prepare(
+      std::span<const ProfileOp> ops, CudaExecutor& executor,
+      bool alternates_lanes, Inputs inputs);
+  absl::StatusOr<std::unique_ptr<TimedLoop>> MakeLoopOn(
+      CudaExecutor& executor, std::span<const ProfileOp> ops,
+      bool alternates_lanes, Inputs inputs = Inputs::kCold);
   absl::Status FillOperands(const Program& program, const DeviceArenas& arenas);
 
   // Enqueues the mix until that much time is filled.
@@ -131,8 +133,13 @@ class CudaOpTimer {
   const DeviceBuffer<uint16_t> bf16_normals_;
   const DeviceBuffer<uint16_t> small_normals_;  // As weights are, in bf16.
   DeviceBuffer<AdamWStep> step_;
-  std::vector<std::unique_ptr<TimedLoop>> surroundings_;
-  double surroundings_seconds_ = 0;  // All of them once.
+  // The surroundings in parts of some milliseconds, which run in turn.
+  struct Part {
+    std::unique_ptr<TimedLoop> loop;
+    double seconds;
+  };
+  std::vector<Part> surroundings_;
+  size_t next_part_ = 0;
   // Several times the L2 cache of any GPU we know, so that operands come from
   // where they come from in a step.
   int64_t working_set_bytes_ = int64_t{512} << 20;

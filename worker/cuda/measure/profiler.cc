@@ -7,6 +7,9 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -48,7 +51,7 @@ constexpr double kUsableShare = 0.6;
 constexpr absl::Duration kProductTuningTime = absl::Minutes(1);
 constexpr absl::Duration kTuningPatience = absl::Minutes(5);
 // Number of values that TimeOps() returns beside the ops.
-constexpr size_t kNumBesideOps = 7;
+constexpr size_t kNumBesideOps = 8;
 // An op is never quicker than the launch; what is left of it counts this much.
 constexpr double kLeastSeconds = 1e-8;
 
@@ -107,11 +110,50 @@ absl::StatusOr<int64_t> ProcessBytes(const ProfileRequest& request,
   return std::max(int64_t{0}, used - timer.held_bytes());
 }
 
+// The mix of ops that a timer runs around each measurement: that of the op's
+// own micro-batch, since a chip draws less power, and keeps higher clocks, in
+// steps of small micro-batches than in those of large ones.
+class Surroundings {
+ public:
+  // Without mixes ops are timed by themselves.
+  Surroundings(std::span<const StepMix> mixes, CudaOpTimer* timer)
+      : mixes_(mixes), timer_(timer) {}
+
+  // The indices of ops in an order that changes the mix seldom.
+  std::vector<size_t> Order(std::vector<size_t> ops,
+                            const ProfileRequest& request) const {
+    if (mixes_.empty()) return ops;
+    std::stable_sort(ops.begin(), ops.end(), [&](size_t a, size_t b) {
+      return MixAround(request.ops[a]) < MixAround(request.ops[b]);
+    });
+    return ops;
+  }
+
+  // To be called before the op is timed.
+  absl::Status Enter(const ProfileOp& op) {
+    if (mixes_.empty()) return absl::OkStatus();
+    const size_t wanted = MixAround(op);
+    if (entered_ == wanted) return absl::OkStatus();
+    entered_ = wanted;
+    RETURN_IF_ERROR(SurroundByLargest(mixes_.first(wanted + 1), *timer_));
+    return timer_->WarmUp();
+  }
+
+ private:
+  size_t MixAround(const ProfileOp& op) const {
+    return ClosestMix(mixes_, op.micro_batch);
+  }
+
+  std::span<const StepMix> mixes_;
+  CudaOpTimer* timer_;
+  std::optional<size_t> entered_;
+};
+
 // Times again what computes far slower than others of its kind, and takes the
 // better: a chip whose clocks are down for a second, as after a pause, spoils
 // the rows measured then, which are each other's neighbours in the table.
 absl::Status TimeSlowOnesAgain(const ProfileRequest& request,
-                               CudaOpTimer& timer,
+                               Surroundings& surroundings, CudaOpTimer& timer,
                                std::vector<double>* seconds) {
   constexpr double kSlow = 0.85;           // Share of the median rate.
   constexpr double kLongSeconds = 1e-4;    // Shorter ones are slow by nature.
@@ -125,13 +167,18 @@ absl::Status TimeSlowOnesAgain(const ProfileRequest& request,
   for (auto& [kind, of_kind] : rates) {
     std::sort(of_kind.begin(), of_kind.end());
   }
+  std::vector<size_t> slow;
   for (size_t i = 0; i < request.ops.size(); ++i) {
     const ProfileOp& op = request.ops[i];
     if ((*seconds)[i] < kLongSeconds) continue;
     const std::vector<double>& of_kind = rates[op.kind];
-    if (FlopsOf(op) / (*seconds)[i] >= kSlow * of_kind[of_kind.size() / 2]) {
-      continue;
+    if (FlopsOf(op) / (*seconds)[i] < kSlow * of_kind[of_kind.size() / 2]) {
+      slow.push_back(i);
     }
+  }
+  for (const size_t i : surroundings.Order(std::move(slow), request)) {
+    const ProfileOp& op = request.ops[i];
+    RETURN_IF_ERROR(surroundings.Enter(op));
     ASSIGN_OR_RETURN(const double again, timer.Time(op, kBudgetSeconds));
     (*seconds)[i] = std::min((*seconds)[i], again);
   }
@@ -142,11 +189,12 @@ absl::Status TimeSlowOnesAgain(const ProfileRequest& request,
 // measured once more, among the same surroundings.
 absl::StatusOr<std::vector<double>> TimeAgain(
     const ProfileRequest& request, const std::vector<double>& seconds,
-    CudaOpTimer& timer) {
+    Surroundings& surroundings, CudaOpTimer& timer) {
   constexpr double kBudgetSeconds = 0.02;  // Each.
   const Scatter passes = timer.repeats();
   std::vector<double> log_ratios;
-  for (const size_t i : WhatToRepeat(seconds)) {
+  for (const size_t i : surroundings.Order(WhatToRepeat(seconds), request)) {
+    RETURN_IF_ERROR(surroundings.Enter(request.ops[i]));
     ASSIGN_OR_RETURN(const double again,
                      timer.Time(request.ops[i], kBudgetSeconds));
     log_ratios.push_back(std::log(again / seconds[i]));
@@ -159,32 +207,46 @@ absl::StatusOr<std::vector<double>> TimeAgain(
 
 // Seconds by op; zero of what does not fit the device. Then the launch of the
 // smallest op, the bytes of the device that the process takes, what TimeAgain
-// says, and what a kernel takes to start behind another lane's.
+// says, what a kernel takes to start behind another lane's, and what it takes
+// longer behind another op's.
 absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
                                             double budget_s,
                                             bool has_surroundings,
                                             CudaOpTimer& timer) {
   const double start_s = MonotonicSeconds();
   ASSIGN_OR_RETURN(const int64_t process_bytes, ProcessBytes(request, timer));
-  // A mix too large for the device is left out like the ops that it is of.
-  const absl::Status mixed = timer.SetSurroundings(
-      has_surroundings ? StepMix(request) : std::vector<CudaOpTimer::Share>{});
-  if (!absl::IsResourceExhausted(mixed)) RETURN_IF_ERROR(mixed);
-  RETURN_IF_ERROR(timer.WarmUp());
-  std::vector<double> seconds;
-  for (size_t i = 0; i < request.ops.size(); ++i) {
+  std::span<const StepMix> mixes;
+  if (has_surroundings) mixes = request.mixes;
+  Surroundings surroundings(mixes, &timer);
+  std::vector<size_t> order(request.ops.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  order = surroundings.Order(std::move(order), request);
+  std::vector<double> seconds(request.ops.size(), 0.0);
+  for (size_t done = 0; done < order.size(); ++done) {
+    const ProfileOp& op = request.ops[order[done]];
+    RETURN_IF_ERROR(surroundings.Enter(op));
     const double left_s = budget_s - (MonotonicSeconds() - start_s);
-    const auto num_left = static_cast<double>(request.ops.size() - i);
-    const absl::StatusOr<double> time = timer.Time(
-        request.ops[i], std::max(0.0, left_s / num_left * kUsableShare));
+    const auto num_left = static_cast<double>(order.size() - done);
+    const absl::StatusOr<double> time =
+        timer.Time(op, std::max(0.0, left_s / num_left * kUsableShare));
     if (!absl::IsResourceExhausted(time.status())) {
       RETURN_IF_ERROR(time.status());
     }
-    seconds.push_back(time.ok() ? *time : 0);
+    if (time.ok()) seconds[order[done]] = *time;
   }
-  RETURN_IF_ERROR(TimeSlowOnesAgain(request, timer, &seconds));
+  RETURN_IF_ERROR(TimeSlowOnesAgain(request, surroundings, timer, &seconds));
   ASSIGN_OR_RETURN(const std::vector<double> noise,
-                   TimeAgain(request, seconds, timer));
+                   TimeAgain(request, seconds, surroundings, timer));
+  // The kernels of the smallest micro-batch are the shortest.
+  double behind_others_s = 0;
+  if (!mixes.empty()) {
+    const absl::StatusOr<double> behind =
+        timer.TimeBehindOthers(mixes.front().ops);
+    if (!absl::IsResourceExhausted(behind.status())) {
+      RETURN_IF_ERROR(behind.status());
+      behind_others_s = *behind;
+    }
+  }
   RETURN_IF_ERROR(timer.SetSurroundings({}));
   constexpr double kLaunchSeconds = 0.01;
   ASSIGN_OR_RETURN(
@@ -195,6 +257,7 @@ absl::StatusOr<std::vector<double>> TimeOps(const ProfileRequest& request,
   seconds.push_back(static_cast<double>(process_bytes));
   seconds.insert(seconds.end(), noise.begin(), noise.end());
   ASSIGN_OR_RETURN(seconds.emplace_back(), timer.TimeBetweenLanes());
+  seconds.push_back(behind_others_s);
   return seconds;
 }
 
@@ -202,7 +265,7 @@ void RecordOps(const ProfileRequest& request,
                const std::vector<double>& seconds, HardwareProfile* profile) {
   const double* const rest = seconds.data() + request.ops.size();
   const double launch_s = rest[0];
-  profile->launch_overhead_s = launch_s;
+  profile->launch_overhead_s = launch_s + rest[7];
   profile->memory_overhead.process = static_cast<int64_t>(rest[1]);
   RecordNoise({.deviation = rest[2], .num_compared = std::llround(rest[3])},
               {.deviation = rest[4], .num_compared = std::llround(rest[5])},
@@ -285,20 +348,13 @@ absl::Status AgreeOnCommunicators(const CudaLinkTimer& links,
 
 }  // namespace
 
-std::vector<CudaOpTimer::Share> StepMix(const ProfileRequest& request) {
-  struct Part {
-    OpKind kind;
-    double seconds;
-  };
-  std::vector<CudaOpTimer::Share> mix;
-  for (const auto& [kind, seconds] :
-       {Part{OpKind::kGemm, 7e-3}, Part{OpKind::kAttentionBackward, 1.5e-3},
-        Part{OpKind::kAttentionForward, 0.7e-3},
-        Part{OpKind::kSwigluBackward, 1e-3}}) {
-    const ProfileOp* op = LargestShort(request, kind);
-    if (op != nullptr) mix.push_back({*op, seconds});
+absl::Status SurroundByLargest(std::span<const StepMix> mixes,
+                               CudaOpTimer& timer) {
+  for (size_t i = mixes.size(); i > 0; --i) {
+    const absl::Status fits = timer.SetSurroundings(mixes[i - 1].ops);
+    if (!absl::IsResourceExhausted(fits)) return fits;
   }
-  return mix;
+  return timer.SetSurroundings({});
 }
 
 absl::StatusOr<HardwareProfile> MeasureCudaRequest(
@@ -348,11 +404,12 @@ absl::StatusOr<HardwareProfile> MeasureCudaRequest(
   RETURN_IF_ERROR(MeasureCommunication(
       request, *links, kCommunicationShare * budget_s, &profile));
   ASSIGN_OR_RETURN(profile.overlap,
-                   MeasureOverlap(request, options.num_ranks,
+                   MeasureOverlap(request, options.num_ranks, options.rank,
                                   /*by_copy_engines=*/false, *links, *timer));
   if (!profile.copy_engines.empty()) {
-    const absl::StatusOr<OverlapFactors> overlap = MeasureOverlap(
-        request, options.num_ranks, /*by_copy_engines=*/true, *links, *timer);
+    const absl::StatusOr<OverlapFactors> overlap =
+        MeasureOverlap(request, options.num_ranks, options.rank,
+                       /*by_copy_engines=*/true, *links, *timer);
     // Not among all ranks: their copies are taken to disturb nothing.
     if (!absl::IsFailedPrecondition(overlap.status())) {
       RETURN_IF_ERROR(overlap.status());

@@ -5,7 +5,7 @@
 #define MILLRACE_WORKER_CUDA_MEASURE_PROFILER_H_
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -36,9 +36,10 @@ struct CudaProfilerOptions {
   absl::Duration time_budget = absl::Seconds(150);
 };
 
-// The ops around an op in a step, by time: mostly products, the largest short
-// ones of the request.
-std::vector<CudaOpTimer::Share> StepMix(const ProfileRequest& request);
+// Surrounds what the timer measures by the last of the mixes that fits the
+// device; by nothing if none does.
+absl::Status SurroundByLargest(std::span<const StepMix> mixes,
+                               CudaOpTimer& timer);
 
 // Measures on the current device. Collective over all ranks. All return equal
 // tables; only rank 0 returns the tuning, without its provenance.

@@ -50,8 +50,8 @@ absl::StatusOr<KernelTuning> MeasureTuning(
                    [](const ProfileOp& a, const ProfileOp& b) {
                      return ProductFlopsOf(a) > ProductFlopsOf(b);
                    });
-  const absl::Status mixed = timer.SetSurroundings(StepMix(request));
-  if (!absl::IsResourceExhausted(mixed)) RETURN_IF_ERROR(mixed);
+  // The products of the largest mix gain most by a good choice.
+  RETURN_IF_ERROR(SurroundByLargest(request.mixes, timer));
   const double end_s = MonotonicSeconds() + absl::ToDoubleSeconds(product_time);
   std::set<std::string> measured;
   for (const ProfileOp& op : ops) {

@@ -2,7 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -92,28 +94,37 @@ TEST(CudaProfilerTest, MeasuresWhatTheChipDoes) {
               0.03 * first.bandwidth[0].seconds);
 }
 
-// Goal: a chosen algorithm is kept, and no slower than the first guess. The
-// margin is what two measurements of one chip may differ by.
+// Goal: a chosen algorithm is kept, and no slower than the first guess. Method:
+// both take turns, since a chip's clocks fall while it warms; the margin is
+// what two measurements of one chip may differ by.
 TEST(CudaProfilerTest, ChoosesAlgorithms) {
-  auto timer = CudaOpTimer::Create(Precision::kBfloat16, {});
-  ASSERT_TRUE(timer.ok()) << timer.status();
+  auto guessing = CudaOpTimer::Create(Precision::kBfloat16, {});
+  ASSERT_TRUE(guessing.ok()) << guessing.status();
+  auto choosing = CudaOpTimer::Create(Precision::kBfloat16, {});
+  ASSERT_TRUE(choosing.ok()) << choosing.status();
   for (const bool weight_gradient : {false, true}) {
     const GemmAttributes gemm = {.m = 2048,
                                  .n = 5120,
                                  .k = 8192,
                                  .trans_a = weight_gradient,
                                  .trans_b = !weight_gradient};
-    const auto guessed = (*timer)->Time({OpKind::kGemm, gemm}, 0.05);
-    ASSERT_TRUE(guessed.ok()) << guessed.status();
-    const absl::Status chosen = (*timer)->ChooseAlgorithm(gemm, 0.05);
+    const absl::Status chosen = (*choosing)->ChooseAlgorithm(gemm, 0.05);
     ASSERT_TRUE(chosen.ok()) << chosen;
-    const auto best = (*timer)->Time({OpKind::kGemm, gemm}, 0.05);
-    ASSERT_TRUE(best.ok()) << best.status();
-    std::printf("guessed %.1f us, chosen %.1f us\n", 1e6 * *guessed,
-                1e6 * *best);
-    EXPECT_LT(*best, 1.05 * *guessed);
+    double guess_s = std::numeric_limits<double>::infinity();
+    double choice_s = guess_s;
+    for (int turn = 0; turn < 3; ++turn) {
+      const auto guess = (*guessing)->Time({OpKind::kGemm, gemm}, 0.05);
+      ASSERT_TRUE(guess.ok()) << guess.status();
+      guess_s = std::min(guess_s, *guess);
+      const auto choice = (*choosing)->Time({OpKind::kGemm, gemm}, 0.05);
+      ASSERT_TRUE(choice.ok()) << choice.status();
+      choice_s = std::min(choice_s, *choice);
+    }
+    std::printf("guessed %.1f us, chosen %.1f us\n", 1e6 * guess_s,
+                1e6 * choice_s);
+    EXPECT_LT(choice_s, 1.05 * guess_s);
   }
-  const std::string table = (*timer)->algorithms().Format();
+  const std::string table = (*choosing)->algorithms().Format();
   EXPECT_NE(table.find("m2048n5120k8192"), std::string::npos) << table;
 }
 
