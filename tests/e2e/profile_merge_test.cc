@@ -92,7 +92,7 @@ TEST_F(ProfileMergeCommandTest, WritesAProfileThatPlans) {
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("2 profiles of made-up joined; 12 products"),
-                    HasSubstr("warning: gemms {m: 32, n: 32, k: 32")));
+                    HasSubstr("warning: gemm m 32 n 32 k 32: ")));
   const auto read = LoadProfile(merged);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_NEAR(read->gemms[0].seconds, profile.gemms[0].seconds * 2.3 / 2.6,

@@ -1,5 +1,6 @@
 #include "planner/learn/step_mix.h"
 
+#include <algorithm>
 #include <variant>
 #include <vector>
 
@@ -23,7 +24,7 @@ constexpr ModelSpec kSmallModel = {.vocab_size = 32000,
 Layout WithMicroBatch(int32_t micro_batch, int32_t tensor = 1) {
   return {.tensor = tensor,
           .micro_batch = micro_batch,
-          .num_microbatches = 8 / micro_batch,
+          .num_microbatches = std::max(1, 8 / micro_batch),
           .precision = Precision::kBfloat16};
 }
 
