@@ -167,10 +167,12 @@ void LayerWriter::Product(Piece piece, const LinearShape& shape) {
                                  .trans_a = gemm.trans_a,
                                  .trans_b = gemm.trans_b};
   };
-  const auto [tokens, out, in, count, is_low] = shape;
-  Forward(piece, kind,
-          attributes({.m = tokens, .n = out, .k = in, .trans_b = true}),
-          launches);
+  const auto [tokens, out, in, count, is_low, has_bias] = shape;
+  Forward(
+      piece, kind,
+      attributes(
+          {.m = tokens, .n = out, .k = in, .trans_b = true, .bias = has_bias}),
+      launches);
   Backward(Phase::kWeightGradient, kind,
            attributes({.m = out,
                        .n = in,
@@ -180,6 +182,11 @@ void LayerWriter::Product(Piece piece, const LinearShape& shape) {
            launches);
   Backward(Phase::kInputGradient, kind,
            attributes({.m = tokens, .n = in, .k = out}), launches);
+  if (!has_bias) return;
+  Backward(Phase::kWeightGradient, OpKind::kBiasGradient,
+           ElementwiseAttributes{.rows = tokens,
+                                 .cols = out,
+                                 .accumulate = !layout_.shards_gradients()});
 }
 
 void LayerWriter::Linear(Piece piece, const LinearShape& shape) {
@@ -243,16 +250,32 @@ void LayerWriter::Attention() {
 
 void LayerWriter::Rope(Piece piece) {
   AttentionAttributes attributes = AttentionShape();
+  const bool norms = model_.qk_norm;
+  const double heads =
+      AsDouble(tokens_ * (attributes.num_heads + attributes.num_kv_heads));
+  const double elements = heads * AsDouble(attributes.head_dim);
+  if (norms) {
+    // The heads as they were, and what each was scaled by.
+    constexpr double kScaleBytes = 4;
+    KeepElements(piece, elements);
+    Keep(piece, kScaleBytes * heads);
+  }
   if (!style_.fused_elementwise || layout_.context > 1) {
-    const double rotated =
-        2 *
-        AsDouble(tokens_ * (attributes.num_heads + attributes.num_kv_heads) *
-                 attributes.head_dim);
-    Elementwise(OpKind::kElementwise, piece, rotated, rotated);
+    const double forward = norms ? 4 : 2, backward = norms ? 5 : 2;
+    Elementwise(OpKind::kElementwise, piece, forward * elements,
+                backward * elements);
     return;
   }
   step_ = LayerStep::kRope;
   attributes.rope_theta = model_.rope_theta;
+  attributes.rope_scaling = model_.rope_scaling;
+  if (norms) {
+    attributes.norm_epsilon = model_.norm_epsilon;
+    Forward(piece, OpKind::kQkNormRopeForward, attributes);
+    attributes.accumulate = !layout_.shards_gradients();
+    Backward(Phase::kInputGradient, OpKind::kQkNormRopeBackward, attributes);
+    return;
+  }
   Forward(piece, OpKind::kRope, attributes);
   attributes.inverse = true;
   Backward(Phase::kInputGradient, OpKind::kRope, attributes);

@@ -77,15 +77,9 @@ std::vector<PlanOnlyKey> PlanOnlyKeys(const ModelSpec& model) {
   if (model.ties_embedding) {
     keys.push_back({"model.ties_embedding", "true", "false"});
   }
-  if (model.qkv_bias) keys.push_back({"model.qkv_bias", "true", "false"});
-  if (model.qk_norm) keys.push_back({"model.qk_norm", "true", "false"});
   if (model.sliding_window > 0) {
     keys.push_back(
         {"model.sliding_window", absl::StrCat(model.sliding_window), "0"});
-  }
-  if (model.rope_scaling.kind != RopeScalingKind::kNone) {
-    keys.push_back({"model.rope_scaling.kind",
-                    RopeScalingName(model.rope_scaling.kind), "none"});
   }
   if (model.moe.num_experts > 0) {
     with_part = SmallModel();

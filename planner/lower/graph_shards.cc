@@ -89,9 +89,10 @@ void InsertParameterGathers(GraphBuilder& builder,
   if (!builder.layout().shards_parameters()) return;
   const Graph& graph = builder.graph();
   std::vector<Uses> uses = FindUses(graph, whole_buckets, *pass);
+  // Norms and biases.
   const auto norms =
       std::stable_partition(uses.begin(), uses.end(), [&](const Uses& use) {
-        return graph.parameters.buckets[use.bucket].tensor_replicated;
+        return !graph.parameters.buckets[use.bucket].weight_decay;
       });
   // The next pass's first two take the places of this pass's last two.
   int32_t num_ahead = 2;

@@ -1,5 +1,6 @@
 #include "planner/lower/graph_step.h"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -46,7 +47,7 @@ void EmitSumOverTensorRanks(GraphBuilder& builder, const Bucket& bucket,
       absl::StrCat("sum_partial_gradients/", bucket.name), gradients);
 }
 
-// Norms, which do not decay, are few and stay in fp32.
+// Norms and biases, which do not decay, are few and stay in fp32.
 bool Rounds(const GraphBuilder& builder, const Bucket& bucket) {
   return builder.layout().rounds_gradients() && bucket.weight_decay;
 }
@@ -228,12 +229,14 @@ void EmitGatherParameters(GraphBuilder& builder) {
   if (!layout.shards_optimizer() || layout.shards_parameters()) return;
   const std::vector<BucketTensors>& views = builder.bucket_tensors();
   const std::vector<Bucket>& buckets = builder.graph().parameters.buckets;
-  // As the forward pass needs them. Norms, the last, are few and every layer
-  // has some: they come before all layers.
+  // As the forward pass needs them. Norms and biases, the last, are few and
+  // every layer has some: they come before all layers.
   std::vector<size_t> order(buckets.size());
-  std::iota(order.begin() + 1, order.end(), size_t{0});
-  order[0] = buckets.size() - 1;
-  if (builder.is_first_stage()) std::swap(order[0], order[1]);
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto layers = order.begin() + (builder.is_first_stage() ? 1 : 0);
+  const auto vectors = std::find_if(
+      layers, order.end(), [&](size_t i) { return !buckets[i].weight_decay; });
+  std::rotate(layers, vectors, order.end());
   for (const size_t i : order) {
     EmitInPlaceCollective(builder, OpKind::kAllGather, Group::kData,
                           Phase::kParameterGather,

@@ -289,8 +289,8 @@ class Lowering {
   }
 
   // Whether the op is the first to write the micro-batch's gradients of a
-  // bucket that live no longer than their reduction. Norms, of all layers, are
-  // small enough to be left out.
+  // bucket that live no longer than their reduction. Norms and biases, of all
+  // layers, are small enough to be left out.
   bool StartsBucketOfGradients(const GraphOp& op, int32_t microbatch_idx) {
     const std::vector<TensorId>& whole = graph_.sharded.gradients;
     for (const TensorId output : op.outputs) {
@@ -299,7 +299,7 @@ class Lowering {
           std::find(whole.begin(), whole.end(), parent < 0 ? output : parent);
       if (found == whole.end()) continue;
       const Bucket& bucket = graph_.parameters.buckets[found - whole.begin()];
-      if (!bucket.tensor_replicated &&
+      if (bucket.weight_decay &&
           buffer_of_microbatch_[microbatch_idx][*found] < 0) {
         return true;
       }
@@ -307,10 +307,11 @@ class Lowering {
     return false;
   }
 
-  // Gathered buckets take turns in two places, those of norms in two of their
-  // own: a gather waits for the last use of what it takes the place of.
+  // Gathered buckets take turns in two places, norms and biases in two each of
+  // their own: a gather waits for the last use of what it takes the place of.
   void EmitGather(const GraphOp& op, int32_t microbatch_idx) {
-    std::vector<BufferId>& gathers = gathers_[IsOfNorms(op.gathers_bucket)];
+    std::vector<BufferId>& gathers =
+        gathers_[IsOfAllLayers(op.gathers_bucket) ? op.gathers_bucket : -1];
     InstructionId last_use = -1;
     if (gathers.size() >= 2) {
       last_use = last_use_of_gather_.at(gathers[gathers.size() - 2]);
@@ -318,22 +319,24 @@ class Lowering {
     Emit(op, microbatch_idx, {last_use});
     gathers.push_back(BufferOf(op.outputs[0], microbatch_idx));
   }
-  // Gathers `num_weights` buckets of weights of the pass to come, and its
-  // norms, so that they are not behind the reductions of the pass under way.
+  // Gathers `num_weights` buckets of weights of the pass to come, and its norms
+  // and biases, so that they are not behind the reductions of the pass under
+  // way.
   void GatherAhead(ChunkPass pass, int32_t num_weights) {
     const std::vector<GraphOp>& ops = OpsOf(pass.kind);
     size_t num_to_gather = 0;
     while (num_to_gather < ops.size() && num_weights > 0 &&
            ops[num_to_gather].gathers_bucket >= 0) {
-      if (!IsOfNorms(ops[num_to_gather].gathers_bucket)) --num_weights;
+      if (!IsOfAllLayers(ops[num_to_gather].gathers_bucket)) --num_weights;
       ++num_to_gather;
     }
     for (; num_gathered_ahead_ < num_to_gather; ++num_gathered_ahead_) {
       EmitGather(ops[num_gathered_ahead_], pass.microbatch_idx);
     }
   }
-  size_t IsOfNorms(int32_t bucket) const {
-    return graph_.parameters.buckets[bucket].tensor_replicated ? 1 : 0;
+  // Norms and biases.
+  bool IsOfAllLayers(int32_t bucket) const {
+    return !graph_.parameters.buckets[bucket].weight_decay;
   }
 
   void PlaceStepBuffers() {
@@ -387,8 +390,9 @@ class Lowering {
   HappensBefore order_;
   std::vector<InstructionId> last_compute_of_pass_;
   std::deque<Reduction> reductions_;
-  // Gathered buckets in order; of weights, of norms.
-  std::array<std::vector<BufferId>, 2> gathers_;
+  // Gathered buckets in order: of weights under -1, norms and biases under
+  // their bucket.
+  std::map<int32_t, std::vector<BufferId>> gathers_;
   std::map<BufferId, InstructionId> last_use_of_gather_;
   size_t num_gathered_ahead_ = 0;                    // Of the pass to come.
   std::array<std::vector<InstructionId>, 2> sends_;  // Forward, backward.

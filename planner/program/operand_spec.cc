@@ -130,6 +130,8 @@ bool HasOperand(const OperandSpec& spec, const Layout& layout,
       return RecipeOf(layout).has_masters();
     case Presence::kWithKeptLogits:
       return std::get<VocabAttributes>(attributes).keeps_logits;
+    case Presence::kWithBias:
+      return std::get<GemmAttributes>(attributes).bias;
   }
   CHECK(false) << "unknown presence of " << spec.name;
   return false;

@@ -131,6 +131,7 @@ enum class Presence : uint8_t {
   kOptional,
   kWithMasterWeights,  // In bf16.
   kWithKeptLogits,     // Where the attributes have keeps_logits.
+  kWithBias,           // Where a product's attributes have bias.
 };
 
 // Whether an output is added to instead of being overwritten.
