@@ -224,7 +224,7 @@ void LayerWriter::Attention() {
   const AttentionAttributes shape = AttentionShape();
   const Piece piece = Piece::kAttention;
   if (style_.flash_attention && layout_.context == 1 &&
-      model_.mla.kv_rank == 0) {
+      model_.mla.kv_rank == 0 && model_.window_share() == 1) {
     Forward(piece, OpKind::kAttentionForward, shape);
     Backward(Phase::kInputGradient, OpKind::kAttentionBackward, shape);
     return;
@@ -236,7 +236,8 @@ void LayerWriter::Attention() {
       .query_tokens = shape.sequence_length,
       .key_tokens = model_.sequence_length,
       .head_dim = model_.head_dim,
-      .value_head_dim = model_.value_head_dim()};
+      .value_head_dim = model_.value_head_dim(),
+      .window_share = model_.window_share()};
   if (style_.flash_attention) {
     Forward(piece, OpKind::kGeneralAttentionForward, general);
     Backward(Phase::kInputGradient, OpKind::kGeneralAttentionBackward, general);
@@ -341,7 +342,9 @@ void LayerWriter::Embedding() {
                              .hidden = model_.hidden,
                              .vocab_rows = model_.vocab_size / layout_.tensor};
   Forward(Piece::kProduct, OpKind::kEmbeddingForward, attributes);
-  attributes.accumulate = !layout_.shards_gradients();
+  // A tied embedding's gradient is added to the head's.
+  attributes.accumulate = !layout_.shards_gradients() ||
+                          (model_.ties_embedding && layout_.pipeline == 1);
   Backward(Phase::kWeightGradient, OpKind::kEmbeddingBackward, attributes);
 }
 

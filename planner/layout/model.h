@@ -88,6 +88,11 @@ struct ModelSpec {
   // Tokens that a token attends to, itself the last of them; 0: all before it.
   int64_t sliding_window = 0;
 
+  // The name of the head's weight among the parameters.
+  const char* head_name() const {
+    return ties_embedding ? "model.embed_tokens.weight" : "lm_head.weight";
+  }
+
   bool is_llama() const {
     return feed_forward == FeedForward::kSwiglu && moe.num_experts == 0 &&
            mla.kv_rank == 0 && !ties_embedding && !qkv_bias && !qk_norm &&

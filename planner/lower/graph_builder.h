@@ -72,6 +72,10 @@ class GraphBuilder {
   int32_t stage() const { return stage_; }
   bool is_first_stage() const { return stage_ == 0; }
   bool is_last_stage() const { return stage_ == layout_.pipeline - 1; }
+  // Whether the head is the embedding, on one stage.
+  bool embedding_is_head() const {
+    return model_.ties_embedding && layout_.pipeline == 1;
+  }
   const StageShapes& shapes() const { return shapes_; }
   Graph& graph() { return graph_; }
   const Graph& graph() const { return graph_; }

@@ -328,14 +328,14 @@ constexpr OpDescriptor kOpRows[] = {
     {.kind = OpKind::kSend,
      .name = "send",
      .attributes = kAttributesIndex<TransferAttributes>,
-     .phases = {Phase::kForward, Phase::kInputGradient},
+     .phases = {Phase::kForward, Phase::kInputGradient, Phase::kOptimizer},
      .lane = LaneRule::kToPeer,
      .profile = ProfileTable::kCommunication,
      .inputs = {OfAttributes("x", {E})}},
     {.kind = OpKind::kReceive,
      .name = "receive",
      .attributes = kAttributesIndex<TransferAttributes>,
-     .phases = {Phase::kForward, Phase::kInputGradient},
+     .phases = {Phase::kForward, Phase::kInputGradient, Phase::kOptimizer},
      .lane = LaneRule::kFromPeer,
      .profile = ProfileTable::kCommunication,
      .outputs = {OfAttributes("x", {E})}},
@@ -346,11 +346,12 @@ constexpr OpDescriptor kOpRows[] = {
      .phases = {Phase::kForward, Phase::kWeightGradient},
      .outputs = {OperandSpec(ElementRole::kAny, "x", {R, F})}},
 
-    // Adds a micro-batch's sum to one bucket's slice, under ZeRO-2 and 3.
+    // Adds a micro-batch's sum to one bucket's slice, under ZeRO-2 and 3, or
+    // the gradients of a tied embedding's other copy.
     {.kind = OpKind::kAccumulateGradients,
      .name = "accumulate_gradients",
      .attributes = kAttributesIndex<OptimizerAttributes>,
-     .phases = {Phase::kGradientReduce},
+     .phases = {Phase::kGradientReduce, Phase::kOptimizer},
      .inputs = {Float32("sum", {G}).Moves(S),
                 Float32("gradients", {G}).Moves(S)},
      .outputs = {Float32("gradients", {G}).Moves(S).SameAs(1)},

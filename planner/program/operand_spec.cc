@@ -74,7 +74,8 @@ class LetterWriter {
     Set(SizeLetter::kQueryHeads, a.num_heads);
     Set(SizeLetter::kKeyValueHeads, a.num_kv_heads);
     Set(SizeLetter::kQueryTokens, a.query_tokens);
-    Set(SizeLetter::kKeyTokens, a.key_tokens);
+    Set(SizeLetter::kKeyTokens,
+        static_cast<double>(a.key_tokens) * a.window_share);
     Set(SizeLetter::kHeadDim, a.head_dim);
     Set(SizeLetter::kValueHeadDim, a.value_head_dim);
   }

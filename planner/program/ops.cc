@@ -90,10 +90,13 @@ std::string ToString(const GroupedGemmAttributes& a) {
 }
 
 std::string ToString(const GeneralAttentionAttributes& a) {
-  return absl::StrCat("sequences ", a.num_sequences, " queries ",
-                      a.query_tokens, " keys ", a.key_tokens, " heads ",
-                      a.num_heads, " kv_heads ", a.num_kv_heads, " head_dim ",
-                      a.head_dim, " value_head_dim ", a.value_head_dim);
+  return absl::StrCat(
+      "sequences ", a.num_sequences, " queries ", a.query_tokens, " keys ",
+      a.key_tokens, " heads ", a.num_heads, " kv_heads ", a.num_kv_heads,
+      " head_dim ", a.head_dim, " value_head_dim ", a.value_head_dim,
+      a.window_share < 1
+          ? absl::StrCat(" window_share ", Number(a.window_share))
+          : "");
 }
 
 std::string ToString(const TrafficAttributes& a) {

@@ -191,6 +191,8 @@ struct GeneralAttentionAttributes {
   int64_t query_tokens;  // Of this rank; fewer than key_tokens under context.
   int64_t key_tokens;
   int64_t head_dim, value_head_dim;
+  // The share of causal attention's pairs that a window leaves.
+  double window_share = 1;
   friend bool operator==(const GeneralAttentionAttributes&,
                          const GeneralAttentionAttributes&) = default;
 };

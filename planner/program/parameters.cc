@@ -85,7 +85,7 @@ Parameter FinalNorm(const ModelSpec& model) {
 }
 
 std::vector<Parameter> HeadParameters(const ModelSpec& model) {
-  return {Matrix("lm_head.weight", model.vocab_size, model.hidden,
+  return {Matrix(model.head_name(), model.vocab_size, model.hidden,
                  TensorShard::kRows)};
 }
 
@@ -114,6 +114,8 @@ class StageParametersBuilder {
                   .num_elements = 0,
                   .weight_decay = kind == BucketKind::kMatrices,
                   .tensor_replicated = kind == BucketKind::kNorms,
+                  .is_read_all_along = kind != BucketKind::kMatrices,
+                  .is_copy = false,
                   .slots = {}};
     int64_t end = bucket.offset;
     for (const Parameter& parameter : parameters) {
@@ -136,6 +138,8 @@ class StageParametersBuilder {
     stage_.buckets.push_back(std::move(bucket));
   }
 
+  Bucket& last_bucket() { return stage_.buckets.back(); }
+
   StageParameters Build() && { return std::move(stage_); }
 
  private:
@@ -156,7 +160,7 @@ std::vector<Parameter> ModelParameters(const ModelSpec& model) {
     }
   }
   all.push_back(FinalNorm(model));
-  all.push_back(HeadParameters(model).front());
+  if (!model.ties_embedding) all.push_back(HeadParameters(model).front());
   return all;
 }
 
@@ -206,6 +210,8 @@ StageParameters BuildStageParameters(const ModelSpec& model,
   constexpr BucketKind kMatrices = BucketKind::kMatrices;
   if (stage == 0) {
     builder.AddBucket("embedding", EmbeddingParameters(model), kMatrices);
+    builder.last_bucket().is_read_all_along =
+        model.ties_embedding && layout.pipeline == 1;
   }
   const LayerRange layers = StageLayers(model, layout, stage);
   for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
@@ -220,7 +226,10 @@ StageParameters BuildStageParameters(const ModelSpec& model,
   }
   if (stage == layout.pipeline - 1) {
     norms.push_back(FinalNorm(model));
-    builder.AddBucket("head", HeadParameters(model), kMatrices);
+    if (!model.ties_embedding || layout.pipeline > 1) {
+      builder.AddBucket("head", HeadParameters(model), kMatrices);
+      builder.last_bucket().is_copy = model.ties_embedding;
+    }
   }
   if (!biases.empty()) builder.AddBucket("biases", biases, BucketKind::kBiases);
   builder.AddBucket("norms", norms, BucketKind::kNorms);

@@ -32,7 +32,8 @@ struct Parameter {
 
 // All parameters of the model in their canonical order: embedding, layers (in
 // each: input norm, q, k, v, their biases, norms of query and key, o,
-// post-attention norm, gate, up, down), final norm, head ("lm_head.weight").
+// post-attention norm, gate, up, down), final norm, and unless the embedding
+// serves as head, the head ("lm_head.weight").
 std::vector<Parameter> ModelParameters(const ModelSpec& model);
 
 // The initial value of all elements of a vector: 0 of a bias, 1 of a norm.
@@ -69,6 +70,12 @@ struct Bucket {
   // True for norms: every tensor rank holds all of it, and its gradients are
   // partial sums over the tensor axis.
   bool tensor_replicated;
+  // A pass reads it early and late: norms, biases, and an embedding that serves
+  // as head on the same stage.
+  bool is_read_all_along;
+  // A pipeline's last stage has a copy of a tied embedding, whose first stage
+  // has it too. Both see the sum of their gradients.
+  bool is_copy;
   std::vector<int32_t> slots;  // Indices into StageParameters::slots.
 };
 // Elements: kBufferAlignment bytes in bf16, so that weights start at multiples

@@ -44,6 +44,7 @@ std::vector<std::pair<std::string, JobSpec>> JobsOfFamilies() {
                                      .original_max_position_embeddings = 64};
   add("biases").qkv_bias = true;
   add("qk_norm").qk_norm = true;
+  add("tied").ties_embedding = true;
   ModelSpec& grouped = add("grouped_biases_and_norms");
   grouped.num_kv_heads = 2;
   grouped.qkv_bias = true;

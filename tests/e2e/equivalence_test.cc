@@ -100,6 +100,7 @@ TEST(EquivalenceTest, FamiliesMatchOneRank) {
           .micro_batch = 2,
           .num_microbatches = 4,
           .schedule = Schedule::kZeroBubble},
+          Layout{.pipeline = 4, .micro_batch = 2, .num_microbatches = 4},
           Layout{.data = 2, .micro_batch = 4, .zero = 1},
           Layout{.data = 2,
           .tensor = 2,

@@ -133,7 +133,9 @@ class Llama(nn.Module):
         super().__init__()
         self.m = m
         self.model = Body(m)
-        self.lm_head = nn.Linear(m["hidden"], m["vocab_size"], bias=False)
+        self.is_tied = m.get("ties_embedding", False)
+        if not self.is_tied:
+            self.lm_head = nn.Linear(m["hidden"], m["vocab_size"], bias=False)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=m["init_std"])
@@ -145,7 +147,8 @@ class Llama(nn.Module):
         bias = attention_bias(document_starts, x.dtype)
         for layer in self.model.layers:
             x = layer(x, cos, sin, bias)
-        logits = self.lm_head(self.model.norm(x))
+        head = self.model.embed_tokens if self.is_tied else self.lm_head
+        logits = self.model.norm(x) @ head.weight.T
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 

@@ -70,7 +70,8 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
     job.training.gradient_clip_norm = 0;
     job.training.optimizer.weight_decay = 0.01;
     job.training.optimizer.decay = LearningRateDecay::kLinear;
-  } else if (name == "scaled_rope" || name == "biases" || name == "qk_norm") {
+  } else if (name == "scaled_rope" || name == "biases" || name == "qk_norm" ||
+             name == "tied") {
     job.model = {.vocab_size = 83,
                  .hidden = 28,
                  .num_layers = 2,
@@ -93,10 +94,11 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
     }
     job.model.qkv_bias = name == "biases";
     job.model.qk_norm = name == "qk_norm";
+    job.model.ties_embedding = name == "tied";
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown case ", name,
-                     "; known: grouped, plain, scaled_rope, biases, qk_norm"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unknown case ", name,
+        "; known: grouped, plain, scaled_rope, biases, qk_norm, tied"));
   }
   return job;
 }

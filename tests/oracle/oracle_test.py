@@ -118,6 +118,9 @@ class OracleTest(unittest.TestCase):
     def test_biases_of_query_key_and_value(self):
         self.check_case("biases")
 
+    def test_tied_embedding(self):
+        self.check_case("tied")
+
     def test_norms_of_query_and_key(self):
         self.check_case("qk_norm")
 

@@ -165,6 +165,7 @@ TEST(OpTableTest, EveryKindIsLoweredAsItsRowSays) {
   ModelSpec with_options = TestModel();
   with_options.qkv_bias = true;
   with_options.qk_norm = true;
+  with_options.ties_embedding = true;
   std::set<OpKind> seen;
   for (const ModelSpec& model : {TestModel(), with_options}) {
     for (const Layout& layout : layouts) {
