@@ -70,9 +70,35 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
     job.training.gradient_clip_norm = 0;
     job.training.optimizer.weight_decay = 0.01;
     job.training.optimizer.decay = LearningRateDecay::kLinear;
+  } else if (name == "scaled_rope" || name == "biases" || name == "qk_norm" ||
+             name == "tied") {
+    job.model = {.vocab_size = 83,
+                 .hidden = 28,
+                 .num_layers = 2,
+                 .num_heads = 4,
+                 .num_kv_heads = 2,
+                 .head_dim = 14,
+                 .ffn_hidden = 45,
+                 .sequence_length = 41,
+                 .rope_theta = 300.0,
+                 .norm_epsilon = 1e-6,
+                 .init_std = 0.1};
+    job.training.global_batch = 4;
+    job.training.gradient_clip_norm = 0;
+    if (name == "scaled_rope") {  // Wavelengths of all three kinds.
+      job.model.rope_scaling = {.kind = RopeScalingKind::kLlama3,
+                                .factor = 8,
+                                .low_freq_factor = 1,
+                                .high_freq_factor = 4,
+                                .original_max_position_embeddings = 60};
+    }
+    job.model.qkv_bias = name == "biases";
+    job.model.qk_norm = name == "qk_norm";
+    job.model.ties_embedding = name == "tied";
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown case ", name, "; known: grouped, plain"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unknown case ", name,
+        "; known: grouped, plain, scaled_rope, biases, qk_norm, tied"));
   }
   return job;
 }

@@ -112,6 +112,18 @@ class OracleTest(unittest.TestCase):
     def test_plain_attention_with_linear_decay(self):
         self.check_case("plain")
 
+    def test_scaled_rotary_positions(self):
+        self.check_case("scaled_rope")
+
+    def test_biases_of_query_key_and_value(self):
+        self.check_case("biases")
+
+    def test_tied_embedding(self):
+        self.check_case("tied")
+
+    def test_norms_of_query_and_key(self):
+        self.check_case("qk_norm")
+
 
 if __name__ == "__main__":
     ORACLE_DUMP = sys.argv.pop(1)
