@@ -128,7 +128,6 @@ absl::StatusOr<NormalizeStep> ReadNormalizeStep(const JsonValue& step) {
     ASSIGN_OR_RETURN(read.right, step.Bool("strip_right"));
     return read;
   }
-  RETURN_IF_ERROR(step.CheckKeys({"type"}));
   if (type == "NFC") {
     read.kind = NormalizeKind::kNfc;
   } else if (type == "NFD") {
@@ -144,6 +143,7 @@ absl::StatusOr<NormalizeStep> ReadNormalizeStep(const JsonValue& step) {
                        "NFC, NFD, NFKC, NFKD, Lowercase, Replace, Prepend, "
                        "Strip");
   }
+  RETURN_IF_ERROR(step.CheckKeys({"type"}));
   return read;
 }
 
@@ -331,7 +331,6 @@ absl::StatusOr<DecodeStep> ReadDecodeStep(const JsonValue& step) {
     read.kind = DecodeKind::kByteLevel;
     return read;
   }
-  RETURN_IF_ERROR(step.CheckKeys({"type"}));
   if (type == "ByteFallback") {
     read.kind = DecodeKind::kByteFallback;
   } else if (type == "Fuse") {
@@ -340,6 +339,7 @@ absl::StatusOr<DecodeStep> ReadDecodeStep(const JsonValue& step) {
     return UnknownType(
         step, "ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace");
   }
+  RETURN_IF_ERROR(step.CheckKeys({"type"}));
   return read;
 }
 
