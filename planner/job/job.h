@@ -19,7 +19,8 @@ struct DataSpec {
   std::vector<std::string> text;  // Globs of UTF-8 files; ** crosses folders.
   std::vector<std::string>
       indexed;                     // Path prefixes or .bin paths of .bin/.idx.
-  std::string tokenizer = "auto";  // auto: trained on `text`; or a model file.
+  std::string tokenizer = "auto";  // auto: trained on `text`; or a path.
+  std::string end_of_document;     // A token; empty: the tokenizer's own.
   double validation_fraction = 0.01;
   int64_t max_bytes = 0;        // Of text read; 0: all of it.
   std::string cache_directory;  // Tokenizer and tokens; empty: the user cache.

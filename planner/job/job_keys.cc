@@ -132,7 +132,11 @@ const JobKey kJobKeys[] = {
             "prefixes or .bin paths."},
     {KEY(data.tokenizer),
      .doc = "auto trains a SentencePiece BPE tokenizer on text; else the path "
-            "of a SentencePiece model."},
+            "of a SentencePiece model, of a Hugging Face tokenizer.json or of "
+            "a folder with one."},
+    {KEY(data.end_of_document),
+     .doc = "The token that ends each document of text. Empty: the one that "
+            "the tokenizer, or a file beside it, says."},
     {KEY(data.validation_fraction),
      .doc = "Share of the data held out for validation.",
      .range = {.most = 1, .excludes_most = true}},

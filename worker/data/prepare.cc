@@ -64,11 +64,12 @@ class FileLock {
 
 std::string CacheKey(const std::vector<TextFile>& files,
                      const PrepareOptions& options,
-                     const std::string& tokenizer_model) {
+                     const TokenizerFiles& given) {
   Hasher hasher;
   hasher.AddNumber(kCacheVersion);
   hasher.AddNumber(options.vocab_size);
-  hasher.AddString(tokenizer_model);
+  hasher.AddString(given.content);
+  if (!given.end_of_document.empty()) hasher.AddString(given.end_of_document);
   for (const TextFile& file : files) {
     hasher.AddString(file.path);
     hasher.AddNumber(file.size_bytes);  // With max_bytes applied.
@@ -80,9 +81,11 @@ std::string CacheKey(const std::vector<TextFile>& files,
 // The files of one cache folder. The summary is written last: where it is, the
 // others are whole.
 struct CachePaths {
-  explicit CachePaths(const std::string& folder)
+  CachePaths(const std::string& folder, absl::string_view given_tokenizer)
       : prefix(absl::StrCat(folder, "/tokens")),
-        tokenizer(absl::StrCat(folder, "/tokenizer.model")),
+        tokenizer(absl::StrCat(folder, IsTokenizerJson(given_tokenizer)
+                                           ? "/tokenizer.json"
+                                           : "/tokenizer.model")),
         summary(absl::StrCat(folder, "/prepared.json")) {}
   std::string prefix;
   std::string tokenizer;
@@ -137,29 +140,28 @@ absl::StatusOr<PreparedData> LoadPrepared(const CachePaths& paths) {
 
 absl::StatusOr<PreparedData> EncodeText(const std::vector<TextFile>& files,
                                         const PrepareOptions& options,
-                                        std::string tokenizer_model,
+                                        TokenizerFiles tokenizer_files,
                                         const CachePaths& paths) {
-  std::string tokenizer_name = options.data.tokenizer;
-  if (tokenizer_model.empty()) {
+  if (tokenizer_files.content.empty()) {
     ASSIGN_OR_RETURN(const std::vector<std::string> sample,
                      SampleText(files, options));
     if (options.progress) {
       options.progress(
           {PrepareStage::kTrainingTokenizer, 0, TotalBytes(files)});
     }
-    ASSIGN_OR_RETURN(tokenizer_model,
+    ASSIGN_OR_RETURN(tokenizer_files.content,
                      TrainTokenizer(sample, options.vocab_size));
-    tokenizer_name = paths.tokenizer;
+    tokenizer_files.name = paths.tokenizer;
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
-                   Tokenizer::FromModel(tokenizer_model, tokenizer_name,
-                                        options.vocab_size));
+                   Tokenizer::FromFiles(tokenizer_files, options.vocab_size));
   PreparedData data;
   ASSIGN_OR_RETURN(IndexedDatasetWriter writer,
                    IndexedDatasetWriter::Create(
                        paths.prefix, NarrowestTokenType(options.vocab_size)));
   RETURN_IF_ERROR(EncodeTextFiles(files, *tokenizer, options, &writer, &data));
-  RETURN_IF_ERROR(WriteFileAtomically(paths.tokenizer, tokenizer_model));
+  RETURN_IF_ERROR(
+      WriteFileAtomically(paths.tokenizer, tokenizer_files.content));
   RETURN_IF_ERROR(writer.Finish());
   RETURN_IF_ERROR(WriteFileAtomically(paths.summary,
                                       JsonText(SummaryToJson(data), 2) + "\n"));
@@ -170,21 +172,17 @@ absl::StatusOr<PreparedData> EncodeText(const std::vector<TextFile>& files,
 
 absl::StatusOr<PreparedData> PrepareFiles(const std::vector<TextFile>& files,
                                           const PrepareOptions& options) {
-  std::string tokenizer_model;
+  TokenizerFiles given{.end_of_document = options.data.end_of_document};
   if (options.data.tokenizer != "auto") {
-    ASSIGN_OR_RETURN(tokenizer_model, ReadFile(options.data.tokenizer));
-    if (tokenizer_model.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("data.tokenizer: ", options.data.tokenizer,
-                       " is empty; expected a SentencePiece model, or `auto`"));
-    }
+    ASSIGN_OR_RETURN(given, ReadTokenizerFiles(options.data.tokenizer,
+                                               options.data.end_of_document));
   }
   const std::string cache = options.data.cache_directory.empty()
                                 ? DefaultCacheDirectory()
                                 : options.data.cache_directory;
   const std::string folder =
-      absl::StrCat(cache, "/data/", CacheKey(files, options, tokenizer_model));
-  const CachePaths paths(folder);
+      absl::StrCat(cache, "/data/", CacheKey(files, options, given));
+  const CachePaths paths(folder, given.content);
   absl::StatusOr<PreparedData> cached = LoadPrepared(paths);
   if (cached.ok()) return cached;
 
@@ -195,7 +193,7 @@ absl::StatusOr<PreparedData> PrepareFiles(const std::vector<TextFile>& files,
   // made anew.
   cached = LoadPrepared(paths);
   if (cached.ok()) return cached;
-  return EncodeText(files, options, std::move(tokenizer_model), paths);
+  return EncodeText(files, options, std::move(given), paths);
 }
 
 absl::StatusOr<PreparedData> PrepareText(const PrepareOptions& options) {

@@ -59,7 +59,7 @@ std::string DefaultCacheDirectory();
 // Safe to call from several processes at once: one does the work, the others
 // wait for it. Text lies in CACHE/data/KEY/, KEY hashing all that matters:
 // paths, sizes and times of the files, the tokenizer, vocab_size, max_bytes.
-// Given a tokenizer model, its pieces may be fewer than vocab_size, not more.
+// A tokenizer that is given may have fewer pieces than vocab_size, not more.
 //
 // InvalidArgument or NotFound say what to change: no text, nothing readable,
 // too little text for the vocabulary.

@@ -6,7 +6,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "worker/data/sentencepiece_door.h"
+#include "worker/tokenize/json_tokenizer.h"
 
 namespace millrace {
 namespace {
@@ -104,87 +106,180 @@ size_t FirstChunkBytes(absl::string_view text, size_t max_bytes) {
   return size;
 }
 
-class Tokenizer::Impl {
+Tokenizer::~Tokenizer() = default;
+
+namespace {
+
+// The id of the piece that ends documents, or -1.
+int32_t EndPieceOf(const SentencePieceDoor& door, const std::string& name) {
+  if (name.empty()) return door.end_of_sentence();
+  for (int id = 0; id < door.num_pieces(); ++id) {
+    if (door.Piece(id) == name) return id;
+  }
+  return -1;
+}
+
+absl::Status TooManyPieces(const std::string& name, int64_t num_pieces,
+                           int64_t vocab_size) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": the tokenizer has ", num_pieces,
+                   " pieces, but model.vocab_size is ", vocab_size,
+                   ": raise model.vocab_size to ", num_pieces, " or more"));
+}
+
+absl::Status NoSuchEnd(const TokenizerFiles& files) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      files.name, ": the tokenizer has no token `", files.end_of_document,
+      "`, which is to end each document: give one that it has in "
+      "data.end_of_document"));
+}
+
+class SentencePieceTokenizer : public Tokenizer {
  public:
-  SentencePieceDoor door;
-  int32_t end_of_document = 0;
+  SentencePieceTokenizer(std::unique_ptr<SentencePieceDoor> door,
+                         int32_t end_of_document)
+      : Tokenizer(end_of_document), door_(std::move(door)) {
+    std::vector<int32_t> ids;
+    std::string decoded;
+    const std::string probe = "a\n  b \n";
+    can_cut_ = door_->Encode(probe.data(), probe.size(), &ids).empty() &&
+               door_->Decode(ids, &decoded).empty() && decoded == probe &&
+               door_->Piece(ids[0])[0] == 'a';
+  }
+
+  int64_t num_pieces() const override { return door_->num_pieces(); }
+
+  absl::Status EncodeDocument(absl::string_view text,
+                              std::vector<int32_t>* tokens) const override {
+    while (!text.empty()) {
+      const size_t size =
+          can_cut_ ? FirstChunkBytes(text, kChunkBytes) : text.size();
+      const std::string error = door_->Encode(text.data(), size, tokens);
+      if (!error.empty()) {
+        return absl::InternalError(
+            absl::StrCat("SentencePiece cannot encode: ", error));
+      }
+      text.remove_prefix(size);
+    }
+    tokens->push_back(end_of_document());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Decode(
+      const std::vector<int32_t>& tokens) const override {
+    for (const int32_t token : tokens) {
+      if (token < 0 || token >= num_pieces()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("token id ", token, " is outside the tokenizer's ",
+                         num_pieces(), " pieces"));
+      }
+    }
+    std::string text;
+    const std::string error = door_->Decode(tokens, &text);
+    if (!error.empty()) {
+      return absl::InternalError(
+          absl::StrCat("SentencePiece cannot decode: ", error));
+    }
+    return text;
+  }
+
+ private:
+  std::unique_ptr<SentencePieceDoor> door_;
   // Encoding the parts of a text gives the same text as encoding the whole: not
   // so for models that put a space first or drop spaces.
-  bool can_cut = false;
+  bool can_cut_;
 };
 
-Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Tokenizer::~Tokenizer() = default;
+class HuggingFaceTokenizer : public Tokenizer {
+ public:
+  HuggingFaceTokenizer(std::unique_ptr<JsonTokenizer> tokenizer,
+                       int32_t end_of_document)
+      : Tokenizer(end_of_document), tokenizer_(std::move(tokenizer)) {}
+
+  int64_t num_pieces() const override { return tokenizer_->num_tokens(); }
+
+  absl::Status EncodeDocument(absl::string_view text,
+                              std::vector<int32_t>* tokens) const override {
+    RETURN_IF_ERROR(
+        tokenizer_->Encode(text, /*add_special_tokens=*/false, tokens));
+    tokens->push_back(end_of_document());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Decode(
+      const std::vector<int32_t>& tokens) const override {
+    for (const int32_t token : tokens) {
+      if (token < 0 || token >= tokenizer_->id_limit()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("token id ", token, " is outside the tokenizer's ",
+                         tokenizer_->id_limit(), " ids"));
+      }
+    }
+    return tokenizer_->Decode(tokens);
+  }
+
+ private:
+  std::unique_ptr<JsonTokenizer> tokenizer_;
+};
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeSentencePiece(
+    const TokenizerFiles& files, int64_t vocab_size) {
+  auto door = std::make_unique<SentencePieceDoor>();
+  const std::string error = door->Load(files.content);
+  if (!error.empty() || door->num_pieces() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        files.name, ": not a SentencePiece model (", error,
+        ") and not a tokenizer.json; data.tokenizer must be `auto`, the path "
+        "of a .model or tokenizer.json file, or of a folder with the latter"));
+  }
+  if (door->num_pieces() > vocab_size) {
+    return TooManyPieces(files.name, door->num_pieces(), vocab_size);
+  }
+  const int32_t end = EndPieceOf(*door, files.end_of_document);
+  if (end < 0 && !files.end_of_document.empty()) return NoSuchEnd(files);
+  if (end < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        files.name,
+        ": the tokenizer has no end-of-sentence piece (eos_id), which "
+        "separates documents: train it with one, or name another in "
+        "data.end_of_document"));
+  }
+  return std::make_unique<SentencePieceTokenizer>(std::move(door), end);
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeHuggingFace(
+    const TokenizerFiles& files, int64_t vocab_size) {
+  absl::StatusOr<std::unique_ptr<JsonTokenizer>> tokenizer =
+      JsonTokenizer::Make(files.content);
+  if (!tokenizer.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(files.name, ": ", tokenizer.status().message()));
+  }
+  if ((*tokenizer)->id_limit() > vocab_size) {
+    return TooManyPieces(files.name, (*tokenizer)->id_limit(), vocab_size);
+  }
+  const int32_t end = (*tokenizer)->FindToken(files.end_of_document);
+  if (end < 0) return NoSuchEnd(files);
+  return std::make_unique<HuggingFaceTokenizer>(*std::move(tokenizer), end);
+}
+
+}  // namespace
+
+bool IsTokenizerJson(absl::string_view content) {
+  const size_t first = content.find_first_not_of(" \t\r\n");
+  return first != content.npos && content[first] == '{';
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromFiles(
+    const TokenizerFiles& files, int64_t vocab_size) {
+  return IsTokenizerJson(files.content) ? MakeHuggingFace(files, vocab_size)
+                                        : MakeSentencePiece(files, vocab_size);
+}
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromModel(
     absl::string_view model, const std::string& name, int64_t vocab_size) {
-  auto impl = std::make_unique<Impl>();
-  const std::string error =
-      impl->door.Load(std::string(model.data(), model.size()));
-  if (!error.empty() || impl->door.num_pieces() == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name, ": not a SentencePiece model (", error,
-        "); data.tokenizer must be `auto` or the path of a .model file"));
-  }
-  const int64_t num_pieces = impl->door.num_pieces();
-  if (num_pieces > vocab_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": the tokenizer has ", num_pieces,
-                     " pieces, but model.vocab_size is ", vocab_size,
-                     ": raise model.vocab_size to ", num_pieces, " or more"));
-  }
-  impl->end_of_document = impl->door.end_of_sentence();
-  if (impl->end_of_document < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name,
-        ": the tokenizer has no end-of-sentence piece (eos_id), which "
-        "separates documents: train it with one"));
-  }
-  std::vector<int32_t> ids;
-  std::string decoded;
-  const std::string probe = "a\n  b \n";
-  impl->can_cut = impl->door.Encode(probe.data(), probe.size(), &ids).empty() &&
-                  impl->door.Decode(ids, &decoded).empty() &&
-                  decoded == probe && impl->door.Piece(ids[0])[0] == 'a';
-  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
-}
-
-int64_t Tokenizer::num_pieces() const { return impl_->door.num_pieces(); }
-
-int32_t Tokenizer::end_of_document() const { return impl_->end_of_document; }
-
-absl::Status Tokenizer::EncodeDocument(absl::string_view text,
-                                       std::vector<int32_t>* tokens) const {
-  while (!text.empty()) {
-    const size_t size =
-        impl_->can_cut ? FirstChunkBytes(text, kChunkBytes) : text.size();
-    const std::string error = impl_->door.Encode(text.data(), size, tokens);
-    if (!error.empty()) {
-      return absl::InternalError(
-          absl::StrCat("SentencePiece cannot encode: ", error));
-    }
-    text.remove_prefix(size);
-  }
-  tokens->push_back(impl_->end_of_document);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> Tokenizer::Decode(
-    const std::vector<int32_t>& tokens) const {
-  for (const int32_t token : tokens) {
-    if (token < 0 || token >= num_pieces()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("token id ", token, " is outside the tokenizer's ",
-                       num_pieces(), " pieces"));
-    }
-  }
-  std::string text;
-  const std::string error = impl_->door.Decode(tokens, &text);
-  if (!error.empty()) {
-    return absl::InternalError(
-        absl::StrCat("SentencePiece cannot decode: ", error));
-  }
-  return text;
+  return MakeSentencePiece({.name = name, .content = std::string(model)},
+                           vocab_size);
 }
 
 }  // namespace millrace

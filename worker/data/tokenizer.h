@@ -1,6 +1,6 @@
-// A Tokenizer turns UTF-8 text into token ids and back: SentencePiece behind
-// one door. It is trained on a sample of the job's own text, or loaded from a
-// model file.
+// A Tokenizer turns UTF-8 text into token ids and back: the one door to both
+// kinds, SentencePiece models and Hugging Face's tokenizer.json. It is trained
+// on a sample of the job's own text, or loaded.
 
 #ifndef MILLRACE_WORKER_DATA_TOKENIZER_H_
 #define MILLRACE_WORKER_DATA_TOKENIZER_H_
@@ -29,29 +29,55 @@ absl::StatusOr<std::string> TrainTokenizer(
 // to the last line end, else the last whole character. All of a shorter text.
 size_t FirstChunkBytes(absl::string_view text, size_t max_bytes);
 
+// A tokenizer as it lies on disk.
+struct TokenizerFiles {
+  std::string name;     // The path, for errors.
+  std::string content;  // A SentencePiece model or a tokenizer.json.
+  // The token that ends a document: what the job says, else a file beside a
+  // tokenizer.json. Empty: the model's own.
+  std::string end_of_document;
+};
+
+// Reads a model, a tokenizer.json, or the tokenizer.json of a folder; which one
+// it is, the content tells. The token that ends a document comes from
+// `end_of_document`; if that is empty, for a tokenizer.json, from the first
+// file beside it that says one: tokenizer_config.json, special_tokens_map.json
+// (eos_token), config.json (eos_token_id). InvalidArgument if none does.
+absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(
+    const std::string& path, const std::string& end_of_document);
+// A tokenizer.json, not a SentencePiece model.
+bool IsTokenizerJson(absl::string_view content);
+
 // Thread-safe once made.
 class Tokenizer {
  public:
-  // `model` is a serialized SentencePiece model; `name` (a path) is for errors.
-  // InvalidArgument if it cannot be read, has more pieces than `vocab_size`, or
-  // has no end-of-sentence piece to put between documents.
+  // InvalidArgument if the content cannot be read, has ids of `vocab_size` or
+  // above, or lacks the token that ends a document.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromFiles(
+      const TokenizerFiles& files, int64_t vocab_size);
+  // The same of a SentencePiece model.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromModel(
       absl::string_view model, const std::string& name, int64_t vocab_size);
-  ~Tokenizer();
+  virtual ~Tokenizer();
 
-  int64_t num_pieces() const;
-  int32_t end_of_document() const;
+  virtual int64_t num_pieces() const = 0;
+  int32_t end_of_document() const { return end_of_document_; }
 
   // Appends the ids of one document, which must be UTF-8, and then the
-  // end-of-document token.
-  absl::Status EncodeDocument(absl::string_view text,
-                              std::vector<int32_t>* tokens) const;
-  absl::StatusOr<std::string> Decode(const std::vector<int32_t>& tokens) const;
+  // end-of-document token. Nothing comes before it: the begin token of a
+  // tokenizer.json's template is for prompts.
+  virtual absl::Status EncodeDocument(absl::string_view text,
+                                      std::vector<int32_t>* tokens) const = 0;
+  // InvalidArgument for an id below zero or above the largest.
+  virtual absl::StatusOr<std::string> Decode(
+      const std::vector<int32_t>& tokens) const = 0;
+
+ protected:
+  explicit Tokenizer(int32_t end_of_document)
+      : end_of_document_(end_of_document) {}
 
  private:
-  class Impl;
-  explicit Tokenizer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  const int32_t end_of_document_;
 };
 
 }  // namespace millrace

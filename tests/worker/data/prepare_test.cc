@@ -205,5 +205,41 @@ TEST(PrepareTest, RefusesWhatCannotWork) {
   EXPECT_THAT(message_of(options), HasSubstr("not a SentencePiece model"));
 }
 
+// Goal: data can be prepared with a tokenizer.json, in parallel; the cache
+// keeps it and knows two end tokens apart.
+TEST(PrepareTest, EncodesWithTokenizerJson) {
+  TemporaryFolder folder;
+  WriteText(folder);
+  PrepareOptions options = Options(folder);
+  options.vocab_size = 1000;
+  options.data.tokenizer = "tests/data/tokenizers/llama3.json";
+  EXPECT_THAT(std::string(PrepareData(options).status().message()),
+              HasSubstr("data.end_of_document"));
+  options.data.end_of_document = "<|end_of_text|>";
+  const auto data = PrepareData(options);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_THAT(data->tokenizer_path, HasSubstr("/tokenizer.json"));
+  const auto dataset = IndexedDataset::Open(data->prefixes.at(0));
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  const auto tokenizer =
+      Tokenizer::FromFiles({.name = "kept",
+                            .content = *ReadFile(data->tokenizer_path),
+                            .end_of_document = "<|end_of_text|>"},
+                           1000);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  std::vector<int32_t> expected;
+  for (uint64_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(
+        (*tokenizer)->EncodeDocument(SampleLines(i, 400), &expected).ok());
+  }
+  std::vector<int32_t> tokens(static_cast<size_t>(dataset->num_tokens()));
+  ASSERT_TRUE(
+      dataset->Read(0, dataset->num_tokens(), 1000, tokens.data()).ok());
+  EXPECT_EQ(tokens, expected);
+  EXPECT_TRUE(PrepareData(options)->from_cache);
+  options.data.end_of_document = "<|begin_of_text|>";
+  EXPECT_FALSE(PrepareData(options)->from_cache);
+}
+
 }  // namespace
 }  // namespace millrace

@@ -4,9 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker/data/sample_text.h"
+#include "tests/worker/data/temporary_folder.h"
 
 namespace millrace {
 namespace {
@@ -137,6 +139,77 @@ TEST(FirstChunkBytesTest, CutsAtLinesThenCharacters) {
   EXPECT_EQ(FirstChunkBytes("abcdefgh\n", 8), 8u);
   EXPECT_EQ(FirstChunkBytes("abcdefg\xC3\xA4xx", 8), 7u);
   EXPECT_EQ(FirstChunkBytes("abcde\xF0\x9F\x98\x80xx", 8), 5u);
+}
+
+std::string FilesError(const std::string& path, const std::string& end) {
+  const auto files = ReadTokenizerFiles(path, end);
+  if (!files.ok()) return std::string(files.status().message());
+  const auto tokenizer = Tokenizer::FromFiles(*files, 1000);
+  return tokenizer.ok() ? "none" : std::string(tokenizer.status().message());
+}
+
+// Goal: a tokenizer.json is told from a SentencePiece model by its content, the
+// job or a file beside it says which token ends a document, and nothing comes
+// before the text. Method: each place that can say it, the stronger ones added
+// one by one.
+TEST(TokenizerTest, ReadsTokenizerJson) {
+  TemporaryFolder folder;
+  folder.Write("m/tokenizer.json",
+               *ReadFile("tests/data/tokenizers/llama3.json"));
+  EXPECT_THAT(FilesError(folder / "m", ""),
+              HasSubstr("nothing says which token ends a document"));
+  const auto end_of = [&](const std::string& given) {
+    const auto files = ReadTokenizerFiles(folder / "m", given);
+    return files.ok() ? files->end_of_document
+                      : std::string(files.status().message());
+  };
+  folder.Write("m/config.json", R"({"eos_token_id": [700, 701]})");
+  EXPECT_THAT(end_of(""), HasSubstr("eos_token_id: [700,701] is not one id"));
+  folder.Write("m/config.json", R"({"eos_token_id": 3})");
+  EXPECT_THAT(end_of(""), HasSubstr("is no added token"));
+  folder.Write("m/config.json", R"({"eos_token_id": 701})");
+  EXPECT_EQ(end_of(""), "<|end_of_text|>");
+  folder.Write("m/special_tokens_map.json",
+               R"({"eos_token": {"content": "<|reserved_special_token_1|>"}})");
+  EXPECT_EQ(end_of(""), "<|reserved_special_token_1|>");
+  folder.Write("m/tokenizer_config.json", R"({"eos_token": 3})");
+  EXPECT_THAT(end_of(""), HasSubstr("tokenizer_config.json: eos_token: 3"));
+  folder.Write("m/tokenizer_config.json",
+               R"({"eos_token": "<|reserved_special_token_2|>"})");
+  EXPECT_EQ(end_of(""), "<|reserved_special_token_2|>");
+  EXPECT_EQ(end_of("<|end_of_text|>"), "<|end_of_text|>");
+  EXPECT_THAT(FilesError(folder / "m/tokenizer.json", "<nope>"),
+              HasSubstr("has no token `<nope>`"));
+  EXPECT_THAT(FilesError(folder / ".", ""), HasSubstr("no tokenizer.json"));
+
+  const auto files = ReadTokenizerFiles(folder / "m/tokenizer.json", "");
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_THAT(std::string(Tokenizer::FromFiles(*files, 955).status().message()),
+              HasSubstr("has 956 pieces, but model.vocab_size is 955"));
+  const auto tokenizer = Tokenizer::FromFiles(*files, 1000);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->num_pieces(), 956);
+  std::vector<int32_t> tokens;
+  ASSERT_TRUE((*tokenizer)->EncodeDocument("Hello world", &tokens).ok());
+  EXPECT_EQ(tokens.back(), 704);
+  EXPECT_NE(tokens.front(), 700);  // No begin token.
+  tokens.pop_back();
+  EXPECT_EQ(*(*tokenizer)->Decode(tokens), "Hello world");
+  EXPECT_FALSE((*tokenizer)->Decode({956}).ok());
+}
+
+// Goal: a SentencePiece model may end documents with another piece of its own.
+TEST(TokenizerTest, EndsDocumentsWithTheNamedPiece) {
+  const auto model = TrainTokenizer(Sentences(SampleLines(3, 500)), 400);
+  ASSERT_TRUE(model.ok()) << model.status();
+  TokenizerFiles files{.name = "x.model", .content = *model};
+  files.end_of_document = "<s>";
+  const auto tokenizer = Tokenizer::FromFiles(files, 400);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->end_of_document(), 1);
+  files.end_of_document = "<nope>";
+  EXPECT_THAT(std::string(Tokenizer::FromFiles(files, 400).status().message()),
+              HasSubstr("has no token `<nope>`"));
 }
 
 }  // namespace
