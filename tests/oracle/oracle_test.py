@@ -20,8 +20,9 @@ import torch
 import llama
 
 # Relative, norm-wise per tensor. fp32 sums of a few thousand terms differ from
-# exact ones by about 1e-6; a wrong term shows at 1e-2 or more.
-TOLERANCE = 1e-4
+# exact ones by about 1e-6; a wrong term shows at 1e-2 or more. Weights have taken
+# ten steps of AdamW, which divides by gradients, small ones too.
+TOLERANCES = {"loss": 1e-5, "gradient": 1e-5, "weight": 1e-4}
 ORACLE_DUMP = None
 
 
@@ -79,7 +80,7 @@ class OracleTest(unittest.TestCase):
 
     def check(self, error, kind, what):
         self.worst[kind] = max(self.worst[kind], error)
-        self.assertLess(error, TOLERANCE, f"{kind} of {what}")
+        self.assertLess(error, TOLERANCES[kind], f"{kind} of {what}")
 
     def check_step(self, dump, model, optimizer, step, measured):
         tokens, targets, document_starts = dump.batch(step)
