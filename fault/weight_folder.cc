@@ -247,8 +247,7 @@ absl::Status WeightFolder::CheckIsOfModel(const ModelSpec& model) const {
   if (!lines.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         folder_,
-        ": the tensors are not those of the model that config.json describes; "
-        "copy the folder again, or mend config.json:\n",
+        ": its tensors are not those of config.json; copy the folder again:\n",
         absl::StrJoin(lines, "\n")));
   }
   return model.ties_embedding ? CheckTiedHead() : absl::OkStatus();
