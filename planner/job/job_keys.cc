@@ -25,6 +25,14 @@ const JobKey kJobKeys[] = {
             "SwiGLU, no biases, untied embedding and head, but for what other "
             "keys of model change.",
      .choices = "llama"},
+    {NAMED_KEY("model.from", model_from),
+     .doc = "The folder of a Hugging Face model, whose weights training starts "
+            "from (docs/models.md). Its config.json sets the other keys of "
+            "model but sequence_length; a key that says something else is an "
+            "error. Empty: random weights."},
+    {NAMED_KEY("model.fingerprint", model_fingerprint),
+     .doc = "Follows from names, sizes and headers of the weights' files. A "
+            "run fills it in; a job that gives it refuses other weights."},
     {KEY(model.vocab_size),
      .doc = "Rows of embedding and head. A trained tokenizer gets this size.",
      .required = true, .range = {1, kMaximumInt32}},
