@@ -10,6 +10,12 @@ target_include_directories(millrace_flags INTERFACE
   ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
 target_compile_options(millrace_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-Werror>)
+# GCC collects garbage whenever its heap has doubled, and rarely finds any. With
+# no collection below 2 GB it takes 5 to 15 % less time and 20 % more memory.
+if(MILLRACE_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(millrace_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=2000000>)
+endif()
 # nvcc_checked reads what the assembler reports.
 target_compile_options(millrace_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
