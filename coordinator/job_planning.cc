@@ -95,8 +95,13 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
     return outcome;
   }
   outcome.resume = *std::move(start);
-  outcome.status =
+  const absl::Status kept =
       KeepModelFiles(*PosixFileSystem(), job_, CheckpointDirectory());
+  if (!kept.ok()) {
+    // Not NotFound, which stands for a profile.
+    outcome.status = absl::InvalidArgumentError(
+        absl::StrCat("model.from: ", kept.message()));
+  }
   return outcome;
 }
 
