@@ -1,6 +1,8 @@
 #include "base/json.h"
 
 #include <algorithm>
+#include <set>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -25,11 +27,41 @@ std::string JsonExplanation(const std::string& what) {
   return what;
 }
 
+// Watches a text being parsed for keys of one object that are there twice.
+class RepeatedKeys {
+ public:
+  template <typename Json>
+  bool See(typename Json::parse_event_t event, const Json& parsed) {
+    using Event = typename Json::parse_event_t;
+    if (event == Event::object_start) open_.emplace_back();
+    if (event == Event::object_end) open_.pop_back();
+    if (event == Event::key && first_.empty()) {
+      const auto& key = parsed.template get_ref<const std::string&>();
+      if (!open_.back().insert(key).second) first_ = key;
+    }
+    return true;
+  }
+  // Empty: none.
+  const std::string& first() const { return first_; }
+
+ private:
+  std::vector<std::set<std::string>> open_;  // Keys of the objects around.
+  std::string first_;
+};
+
 template <typename Json>
-absl::StatusOr<Json> ParseAs(absl::string_view text) {
+absl::StatusOr<Json> ParseAs(absl::string_view text,
+                             RepeatedKeys* repeated = nullptr) {
   RETURN_IF_ERROR(CheckJsonNesting(text));
+  typename Json::parser_callback_t callback = nullptr;
+  if (repeated != nullptr) {
+    callback = [repeated](int, typename Json::parse_event_t event,
+                          Json& parsed) {
+      return repeated->See<Json>(event, parsed);
+    };
+  }
   try {
-    return Json::parse(text.begin(), text.end());
+    return Json::parse(text.begin(), text.end(), callback);
   } catch (const typename Json::parse_error& error) {
     return JsonErrorAt(
         text, error.byte,
@@ -81,6 +113,18 @@ absl::Status CheckJsonNesting(absl::string_view text) {
 
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text) {
   return ParseAs<nlohmann::json>(text);
+}
+
+absl::StatusOr<nlohmann::json> ParseJsonOnce(absl::string_view text) {
+  RepeatedKeys repeated;
+  ASSIGN_OR_RETURN(nlohmann::json json,
+                   ParseAs<nlohmann::json>(text, &repeated));
+  if (repeated.first().empty()) return json;
+  const std::string key = absl::StrCat("\"", repeated.first(), "\"");
+  size_t at = text.find(key);
+  if (at != text.npos) at = text.find(key, at + 1);
+  return JsonErrorAt(text, at == text.npos ? 0 : at,
+                     absl::StrCat(key, " is there twice in one object"));
 }
 
 absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(

@@ -26,7 +26,9 @@ absl::Status CheckJsonNesting(absl::string_view text);
 // InvalidArgument "line N: ..." for text that is not JSON or nests too deep.
 // The caller's message names the file.
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text);
-// The same, with the keys of objects in the order of the text.
+// The same, and also for an object with a key that is there twice.
+absl::StatusOr<nlohmann::json> ParseJsonOnce(absl::string_view text);
+// As ParseJson(), with the keys of objects in the order of the text.
 absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(absl::string_view text);
 
 // The document as text. Never throws: bytes that are not UTF-8, as paths may

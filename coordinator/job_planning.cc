@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "coordinator/job_runner.h"
+#include "coordinator/model_files.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
 #include "planner/job/executable.h"
@@ -94,13 +95,19 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
     return outcome;
   }
   outcome.resume = *std::move(start);
+  outcome.status =
+      KeepModelFiles(*PosixFileSystem(), job_, CheckpointDirectory());
   return outcome;
 }
 
 absl::StatusOr<ResumeChoice> JobRunner::ChooseStart() const {
   const std::string& resume = job_.checkpoint.resume;
   if (resume == "auto") {
-    return ChooseResume(*PosixFileSystem(), CheckpointDirectory(), &job_.model);
+    ASSIGN_OR_RETURN(
+        ResumeChoice choice,
+        ChooseResume(*PosixFileSystem(), CheckpointDirectory(), &job_.model));
+    RETURN_IF_ERROR(CheckSameStart(*PosixFileSystem(), choice, job_));
+    return choice;
   }
   if (resume == "none") return ResumeChoice{};
   RETURN_IF_ERROR(CheckIsOfModel(*PosixFileSystem(), resume, job_.model));
@@ -147,7 +154,16 @@ void JobRunner::OnPlan(const PlanOutcome& outcome) {
                    FormatBytes(plan.prediction.memory_bytes()), " a rank"));
   ReportSkipped(outcome.resume);
   if (!outcome.resume.path.empty()) {
-    progress_->Line(absl::StrCat("resuming from ", outcome.resume.path));
+    progress_->Line(absl::StrCat(
+        "resuming from ", outcome.resume.path,
+        job_.model_from.empty()
+            ? ""
+            : absl::StrCat("; its weights take the place of those in ",
+                           job_.model_from)));
+  } else if (!job_.model_from.empty()) {
+    progress_->Line(absl::StrCat("starting from the weights in ",
+                                 job_.model_from, " (fingerprint ",
+                                 job_.model_fingerprint, ")"));
   }
   progress_.emplace(
       ProgressOptions{.interactive = IsInteractive(),

@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "fault/checkpoint.h"
+#include "planner/job/job_file.h"
 
 namespace millrace {
 namespace {
@@ -46,6 +47,29 @@ absl::StatusOr<ResumeChoice> ChooseResume(FileSystem& files,
   return absl::DataLossError(absl::StrCat(newest.status().message(), " (",
                                           absl::StrJoin(choice.skipped, "; "),
                                           "); ", kStartAfresh));
+}
+
+absl::Status CheckSameStart(FileSystem& files, const ResumeChoice& choice,
+                            const JobSpec& job) {
+  if (choice.path.empty() || job.model_from.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const CheckpointInfo info,
+                   ReadCheckpointInfo(files, choice.path));
+  ASSIGN_OR_RETURN(
+      const JobSpec earlier,
+      ParseJob(info.job_yaml, absl::StrCat(choice.path, " (job_yaml)")));
+  if (earlier.model_fingerprint == job.model_fingerprint) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      choice.path, " is of a training that started from ",
+      earlier.model_from.empty()
+          ? "random weights"
+          : absl::StrCat("other weights, of fingerprint ",
+                         earlier.model_fingerprint, " in ", earlier.model_from),
+      ", and model.from names ", job.model_from, ", of fingerprint ",
+      job.model_fingerprint,
+      "; name another checkpoint.directory, set checkpoint.resume: none, or "
+      "bring back the folder"));
 }
 
 absl::StatusOr<ResumeChoice> ChooseRestore(FileSystem& files,

@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fault/file_system.h"
+#include "planner/job/job.h"
 #include "planner/layout/model.h"
 
 namespace millrace {
@@ -30,6 +32,11 @@ struct ResumeChoice {
 absl::StatusOr<ResumeChoice> ChooseResume(FileSystem& files,
                                           const std::string& directory,
                                           const ModelSpec* model = nullptr);
+
+// InvalidArgument if the job starts from a model's weights (model.from) and the
+// chosen checkpoint is of a training that started otherwise.
+absl::Status CheckSameStart(FileSystem& files, const ResumeChoice& choice,
+                            const JobSpec& job);
 
 // The checkpoint that a generation had to restore when a worker found it
 // damaged.

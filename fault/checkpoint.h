@@ -87,11 +87,6 @@ absl::StatusOr<CheckpointInfo> LoadCheckpoint(
     FileSystem& files, const std::string& path,
     const std::vector<StatePiece>& pieces);
 
-// Writes the parameters alone as one plain safetensors file with global shapes
-// and Hugging Face names.
-absl::Status ExportParameters(FileSystem& files, const std::string& path,
-                              const std::string& output_path);
-
 }  // namespace millrace
 
 #endif  // MILLRACE_FAULT_CHECKPOINT_H_

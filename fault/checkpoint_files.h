@@ -1,13 +1,16 @@
-// Paths of checkpoints, shared by what writes and what reads them.
+// Paths and manifests of checkpoints, shared by what writes and what reads
+// them.
 
 #ifndef MILLRACE_FAULT_CHECKPOINT_FILES_H_
 #define MILLRACE_FAULT_CHECKPOINT_FILES_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "fault/file_system.h"
 #include "fault/manifest.h"
+#include "fault/training_state.h"
 
 namespace millrace {
 
@@ -23,6 +26,11 @@ std::string ManifestPath(const std::string& folder);
 // what a checkpoint is if there is none; DataLoss if it is damaged.
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
                                       const std::string& path);
+
+// LoadCheckpoint() of the step's folder `folder`, whose manifest is known.
+absl::Status LoadPieces(FileSystem& files, const std::string& folder,
+                        const Manifest& manifest,
+                        const std::vector<StatePiece>& pieces);
 
 }  // namespace millrace
 

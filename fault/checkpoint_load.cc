@@ -1,4 +1,4 @@
-// Reading checkpoints: verify, load under any layout, export.
+// Reading checkpoints: verify, load under any layout.
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,6 @@
 #include "fault/checkpoint.h"
 #include "fault/checkpoint_files.h"
 #include "fault/manifest.h"
-#include "fault/safetensors.h"
 #include "planner/program/parameters.h"
 
 namespace millrace {
@@ -238,6 +237,8 @@ absl::Status LoadChunk(const ChunkToLoad& chunk) {
   return absl::OkStatus();
 }
 
+}  // namespace
+
 // One thread reads, compares and copies a few gigabytes a second, and a job
 // that recovers waits for it; chunks share no elements, so several do.
 absl::Status LoadPieces(FileSystem& files, const std::string& folder,
@@ -264,48 +265,6 @@ absl::Status LoadPieces(FileSystem& files, const std::string& folder,
   return ParallelFor(static_cast<int64_t>(list.chunks.size()), NumCopyThreads(),
                      [&](int64_t i) { return LoadChunk(list.chunks[i]); });
 }
-
-absl::Status WriteExport(FileSystem& files, const std::string& folder,
-                         const Manifest& manifest,
-                         const std::string& output_path) {
-  std::vector<SafetensorsTensor> tensors;
-  for (const auto& [name, shape] : manifest.shapes) {
-    if (IsOptimizerState(name)) continue;
-    SafetensorsTensor tensor = {.name = name};
-    if (!shape.is_vector) tensor.shape.push_back(shape.rows);
-    tensor.shape.push_back(shape.cols);
-    tensors.push_back(std::move(tensor));
-  }
-  // "pt" is what readers of Hugging Face's checkpoints insist on.
-  ASSIGN_OR_RETURN(SafetensorsWriter writer,
-                   SafetensorsWriter::Create(files, output_path, tensors,
-                                             {{"format", "pt"}}));
-  // A tensor is written in runs, so that memory does not grow with it.
-  constexpr int64_t kRunElements = 16 * kChunkElements;
-  std::vector<float> values;
-  for (const SafetensorsTensor& tensor : tensors) {
-    const TensorShape& shape = manifest.shapes.at(tensor.name);
-    for (int64_t begin = 0; begin < shape.num_elements();
-         begin += kRunElements) {
-      const int64_t end = std::min(begin + kRunElements, shape.num_elements());
-      values.resize(static_cast<size_t>(end - begin));
-      const StatePiece run = {.tensor = tensor.name,
-                              .rows = shape.rows,
-                              .cols = shape.cols,
-                              .is_vector = shape.is_vector,
-                              .box = {0, shape.rows, 0, shape.cols},
-                              .begin = begin,
-                              .end = end,
-                              .data = values.data(),
-                              .is_owner = false};
-      RETURN_IF_ERROR(LoadPieces(files, folder, manifest, {run}));
-      RETURN_IF_ERROR(writer.Append(values.data(), end - begin));
-    }
-  }
-  return writer.Finish();
-}
-
-}  // namespace
 
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files,
                                       const std::string& path) {
@@ -389,19 +348,6 @@ absl::StatusOr<CheckpointInfo> LoadCheckpoint(
   ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, path));
   RETURN_IF_ERROR(LoadPieces(files, path, manifest, pieces));
   return std::move(manifest.info);
-}
-
-absl::Status ExportParameters(FileSystem& files, const std::string& path,
-                              const std::string& output_path) {
-  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(files, path));
-  const std::string temporary = absl::StrCat(output_path, ".tmp");
-  absl::Status status = WriteExport(files, path, manifest, temporary);
-  if (status.ok()) status = files.Rename(temporary, output_path);
-  if (!status.ok()) {
-    files.Remove(temporary).IgnoreError();
-    return status;
-  }
-  return files.SyncDirectory(ParentPath(output_path));
 }
 
 }  // namespace millrace

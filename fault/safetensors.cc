@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "base/json.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "fault/manifest.h"
 
 namespace millrace {
 namespace {
@@ -22,18 +24,18 @@ constexpr int64_t kLengthBytes = 8;
 // The data starts at a multiple of this, so that it can be mapped and read with
 // vector loads. Headers are padded with spaces, as the format allows.
 constexpr int64_t kDataAlignment = 64;
-constexpr int64_t kElementBytes = sizeof(float);
+// Elements that Append() rounds at a time.
+constexpr int64_t kNarrowedElements = 1 << 18;
 
 absl::Status DamagedPart(const std::string& path, absl::string_view what) {
   return absl::DataLossError(
       absl::StrCat(path, " is not a whole safetensors file: ", what));
 }
 
-// The product of `shape` times the element size; negative if it overflows or a
-// dim is negative.
-int64_t CheckedBytes(const std::vector<int64_t>& shape) {
-  int64_t bytes = kElementBytes;
-  for (const int64_t dim : shape) {
+// The bytes of the tensor; negative if they overflow or a dim is negative.
+int64_t CheckedBytes(const SafetensorsTensor& tensor) {
+  int64_t bytes = ElementBytes(tensor.type);
+  for (const int64_t dim : tensor.shape) {
     if (dim < 0 || __builtin_mul_overflow(bytes, dim, &bytes)) return -1;
   }
   return bytes;
@@ -43,10 +45,14 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
                                             const nlohmann::json& value,
                                             const std::string& path) {
   const std::string where = absl::StrCat("tensor ", name, ": ");
-  if (value.at("dtype") != "F32") {
-    return DamagedPart(path, absl::StrCat(where, "expected dtype F32"));
+  const std::string& dtype = value.at("dtype").get_ref<const std::string&>();
+  const std::optional<ElementType> type = ElementTypeOfDtype(dtype);
+  if (!type.has_value()) {
+    return DamagedPart(path, absl::StrCat(where, "its dtype is '", dtype,
+                                          "', expected F32, F16 or BF16"));
   }
   SafetensorsEntry entry;
+  entry.tensor.type = *type;
   entry.tensor.name = name;
   for (const nlohmann::json& dim : value.at("shape")) {
     if (!dim.is_number_unsigned() ||
@@ -62,7 +68,7 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
   }
   const uint64_t begin = range[0].get<uint64_t>();
   const uint64_t end = range[1].get<uint64_t>();
-  const int64_t bytes = CheckedBytes(entry.tensor.shape);
+  const int64_t bytes = CheckedBytes(entry.tensor);
   if (bytes < 0 || begin > std::numeric_limits<int64_t>::max() || end < begin ||
       end - begin != static_cast<uint64_t>(bytes)) {
     return DamagedPart(path,
@@ -75,7 +81,7 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name,
 absl::StatusOr<SafetensorsHeader> ParseHeader(const std::string& text,
                                               const std::string& path) {
   SafetensorsHeader header;
-  const absl::StatusOr<nlohmann::json> parsed = ParseJson(text);
+  const absl::StatusOr<nlohmann::json> parsed = ParseJsonOnce(text);
   if (!parsed.ok()) return DamagedPart(path, parsed.status().message());
   const nlohmann::json& json = *parsed;
   try {
@@ -108,13 +114,14 @@ absl::StatusOr<std::string> EncodeHeader(
       return absl::InvalidArgumentError(absl::StrCat(
           "two tensors for ", path, " are both named ", tensor.name));
     }
-    const int64_t end = offset + tensor.num_elements() * kElementBytes;
+    const int64_t end = offset + tensor.num_bytes();
     // Pushed to the underlying vector: looking each name up in an ordered
     // object would take time quadratic in the number of tensors.
     json.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(
-        tensor.name, nlohmann::ordered_json{{"dtype", "F32"},
-                                            {"shape", tensor.shape},
-                                            {"data_offsets", {offset, end}}});
+        tensor.name,
+        nlohmann::ordered_json{{"dtype", SafetensorsDtype(tensor.type)},
+                               {"shape", tensor.shape},
+                               {"data_offsets", {offset, end}}});
     offset = end;
   }
   std::string text = JsonText(json);
@@ -145,6 +152,7 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
   for (const SafetensorsTensor& tensor : tensors) {
     writer.elements_left_ += tensor.num_elements();
   }
+  writer.tensors_ = std::move(tensors);
   ASSIGN_OR_RETURN(writer.file_, files.Create(path));
   RETURN_IF_ERROR(writer.file_->Append(
       writer.header_.data(), static_cast<int64_t>(writer.header_.size())));
@@ -158,7 +166,29 @@ absl::Status SafetensorsWriter::Append(const float* data,
         num_elements, " elements appended where ", elements_left_, " remain"));
   }
   elements_left_ -= num_elements;
-  return file_->Append(data, num_elements * kElementBytes);
+  while (num_elements > 0) {
+    const SafetensorsTensor& tensor = tensors_[tensor_idx_];
+    const int64_t left = tensor.num_elements() - tensor_elements_;
+    if (left == 0) {
+      ++tensor_idx_;
+      tensor_elements_ = 0;
+      continue;
+    }
+    int64_t count = std::min(left, num_elements);
+    if (tensor.type == ElementType::kFp32) {
+      RETURN_IF_ERROR(file_->Append(data, count * ElementBytes(tensor.type)));
+    } else {
+      count = std::min(count, kNarrowedElements);
+      narrowed_.resize(static_cast<size_t>(count * ElementBytes(tensor.type)));
+      NarrowFromFp32(tensor.type, data, count, narrowed_.data());
+      RETURN_IF_ERROR(file_->Append(narrowed_.data(),
+                                    static_cast<int64_t>(narrowed_.size())));
+    }
+    data += count;
+    num_elements -= count;
+    tensor_elements_ += count;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SafetensorsWriter::Finish() {
@@ -186,15 +216,18 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(
       file.Read(kLengthBytes, static_cast<int64_t>(length), text.data()));
   ASSIGN_OR_RETURN(SafetensorsHeader header, ParseHeader(text, path));
   header.bytes = kLengthBytes + static_cast<int64_t>(length);
+  header.checksum = Checksum(text.data(), static_cast<int64_t>(length));
 
   std::stable_sort(header.entries.begin(), header.entries.end(),
                    [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-                     return a.offset < b.offset;
+                     // An empty tensor lies before the one that starts there.
+                     return std::pair(a.offset, a.tensor.num_elements()) <
+                            std::pair(b.offset, b.tensor.num_elements());
                    });
   int64_t end = 0;
   const int64_t data_bytes = file.size() - header.bytes;
   for (SafetensorsEntry& entry : header.entries) {
-    const int64_t bytes = entry.tensor.num_elements() * kElementBytes;
+    const int64_t bytes = entry.tensor.num_bytes();
     if (entry.offset != end || bytes > data_bytes - end) {
       return DamagedPart(path,
                          absl::StrCat("tensor ", entry.tensor.name,

@@ -1,6 +1,7 @@
 // The safetensors file format: eight bytes of header length (little-endian), a
 // JSON header naming each tensor's type, shape and byte range, then the bytes,
-// back to back. Written and read for fp32 only, on little-endian machines.
+// back to back. Written and read for the types of element_type.h, on
+// little-endian machines.
 
 #ifndef MILLRACE_FAULT_SAFETENSORS_H_
 #define MILLRACE_FAULT_SAFETENSORS_H_
@@ -13,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fault/element_type.h"
 #include "fault/file_system.h"
 
 namespace millrace {
@@ -23,7 +25,9 @@ inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 struct SafetensorsTensor {
   std::string name;
   std::vector<int64_t> shape;
+  ElementType type = ElementType::kFp32;
   int64_t num_elements() const;
+  int64_t num_bytes() const { return num_elements() * ElementBytes(type); }
 };
 
 // Writes the tensors in the order given, as a stream: memory needed does not
@@ -37,7 +41,8 @@ class SafetensorsWriter {
       std::vector<SafetensorsTensor> tensors,
       const std::map<std::string, std::string>& metadata);
 
-  // The next elements, in order, across tensor boundaries.
+  // The next elements, in order, across tensor boundaries; rounded to the
+  // tensor's type.
   absl::Status Append(const float* data, int64_t num_elements);
 
   // Makes the file durable (its folder's entry is the caller's) and closes it.
@@ -51,7 +56,11 @@ class SafetensorsWriter {
   SafetensorsWriter() = default;
   std::unique_ptr<WritableFile> file_;
   std::string header_;
+  std::vector<SafetensorsTensor> tensors_;
+  size_t tensor_idx_ = 0;        // The tensor that the next element is of.
+  int64_t tensor_elements_ = 0;  // Of this tensor, appended already.
   int64_t elements_left_ = 0;
+  std::vector<char> narrowed_;
 };
 
 struct SafetensorsEntry {
@@ -61,12 +70,14 @@ struct SafetensorsEntry {
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;  // By offset.
   std::map<std::string, std::string> metadata;
-  int64_t bytes;  // Length field and header; the data starts there.
+  int64_t bytes;      // Length field and header; the data starts there.
+  uint64_t checksum;  // Of the header's text.
 };
 
 // Reads and checks the header of a file nobody vouches for: the length against
-// the file, types, shapes, and that the ranges fill the file without gap or
-// overlap. DataLoss naming `path` and what is wrong.
+// the file, types, shapes, that no name is there twice, and that the ranges
+// fill the file without gap or overlap. DataLoss naming `path` and what is
+// wrong.
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(
     const RandomAccessFile& file, const std::string& path);
 

@@ -67,7 +67,7 @@ std::vector<StatePiece> DescribeState(const StageParameters& parameters,
           .end = begin + slice_elements,
           .tensor_size = layout.tensor,
           .tensor_idx = coordinates.tensor,
-          .is_owner = own_slice &&
+          .is_owner = own_slice && !bucket.is_copy &&
                       (!bucket.tensor_replicated || coordinates.tensor == 0)};
       if (!slices_alone) {
         AddSlicePieces(slice, "", buffers.parameters + begin, pieces);

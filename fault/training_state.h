@@ -45,6 +45,7 @@ struct StateBuffers {
 // All pieces that the rank holds, cut at the boundaries of its data slices.
 // Under every ZeRO stage the owner of a run is the rank whose data index has
 // that slice of the bucket; of tensor-replicated buckets, tensor index 0.
+// Nobody owns the last stage's copy of a tied embedding.
 std::vector<StatePiece> DescribeState(const StageParameters& parameters,
                                       const Layout& layout,
                                       MeshCoordinates coordinates,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,11 +16,14 @@
 #include "base/json.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "coordinator/model_files.h"
 #include "fault/checkpoint.h"
 #include "fault/checkpoint_files.h"
 #include "fault/manifest.h"
 #include "fault/reshard.h"
+#include "fault/weight_export.h"
 #include "planner/job/job_file.h"
+#include "planner/text/quantity.h"
 
 namespace millrace {
 namespace {
@@ -30,6 +34,9 @@ struct CheckpointOptions {
   std::string path;
   std::string output;
   bool json = false;
+  std::string format = "safetensors";
+  std::string type;  // Empty: the format's usual one.
+  std::string max_shard = "5GB";
   Layout layout;
   int32_t micro_batch = 0;  // 0: as it was, or the largest that divides.
 };
@@ -158,15 +165,43 @@ absl::Status RunVerify(const CheckpointOptions& options) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int64_t> ParseShardSize(const std::string& text) {
+  ASSIGN_OR_RETURN(const Quantity size, ParseQuantity(text, Dimension::kBytes));
+  if (size.value >= 1 && size.value < 9e15) {
+    return static_cast<int64_t>(size.value);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--max-shard-size ", text, ": expected a size such as 5GB or 2GiB"));
+}
+
 absl::Status RunExport(const CheckpointOptions& options) {
-  RETURN_IF_ERROR(
-      ExportParameters(*PosixFileSystem(), options.path, options.output));
+  FileSystem& files = *PosixFileSystem();
+  const bool makes_folder = options.format == "huggingface";
+  WeightExport what = {.checkpoint = options.path};
+  const std::string type = !options.type.empty() ? options.type
+                           : makes_folder        ? "bf16"
+                                                 : "fp32";
+  what.type = type == "bf16"   ? ElementType::kBf16
+              : type == "fp16" ? ElementType::kFp16
+                               : ElementType::kFp32;
+  ASSIGN_OR_RETURN(what.max_shard_bytes, ParseShardSize(options.max_shard));
+  if (makes_folder) {
+    ASSIGN_OR_RETURN(what.other_files,
+                     FilesBesideWeights(files, options.path, what.type));
+    RETURN_IF_ERROR(ExportWeightFolder(files, what, options.output));
+  } else {
+    RETURN_IF_ERROR(ExportWeightFile(files, what, options.output));
+  }
   if (options.json) {
     std::cout << JsonText(OrderedJson{{"output", options.output}}, 2)
               << std::endl;
-  } else {
-    std::cout << "wrote " << options.output << std::endl;
+    return absl::OkStatus();
   }
+  std::cout << "wrote " << options.output << ": weights in " << type;
+  for (const auto& [name, content] : what.other_files) {
+    std::cout << ", " << name;
+  }
+  std::cout << std::endl;
   return absl::OkStatus();
 }
 
@@ -277,13 +312,31 @@ void AddCheckpointCommand(CLI::App& app, int* exit_code) {
                 RunVerify, options, exit_code);
   CLI::App* export_command = AddSubcommand(
       *checkpoint,
-      {"export", "Write the parameters as one plain safetensors file", "PATH",
-       "The folder of one step",
-       "millrace checkpoint export checkpoints/step-00000100 "
+      {"export", "Write the weights as a Hugging Face folder or one file",
+       "PATH", "The folder of one step",
+       "\n  millrace checkpoint export checkpoints/step-00000100 "
+       "--to huggingface llama-tuned"
+       "\n  millrace checkpoint export checkpoints/step-00000100 "
        "model.safetensors"},
       RunExport, options, exit_code);
-  export_command->add_option("OUTPUT", options->output, "The file to write")
+  export_command
+      ->add_option("OUTPUT", options->output, "The folder or file to write")
       ->required();
+  export_command
+      ->add_option("--to", options->format,
+                   "huggingface: a folder that Transformers and vLLM open, "
+                   "which must not be there yet; safetensors: one file")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"huggingface", "safetensors"}));
+  export_command
+      ->add_option("--dtype", options->type,
+                   "Type of the weights; default: bf16 in a folder, fp32 in "
+                   "one file")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
+  export_command
+      ->add_option("--max-shard-size", options->max_shard,
+                   "Bytes of one file of a folder at most")
+      ->capture_default_str();
   CLI::App* reshard = AddSubcommand(
       *checkpoint,
       {"reshard", "Rewrite a checkpoint under another layout", "PATH",

@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
-#include "planner/job/job_file.h"
+#include "planner/frameworks/model_folder.h"
 #include "planner/lower/lower.h"
 #include "worker/backend/cuda_backend.h"
 #include "worker/compare/compare.h"
@@ -54,7 +54,7 @@ Layout LayoutOf(const CompareOptions& options, const JobSpec& job) {
 
 absl::StatusOr<Comparison> Compare(const CompareOptions& options) {
   // First what fails at once on a machine without GPUs.
-  ASSIGN_OR_RETURN(JobSpec job, LoadJob(options.job_path));
+  ASSIGN_OR_RETURN(JobSpec job, LoadJobWithFolder(options.job_path));
   ASSIGN_OR_RETURN(CudaBackend * gpus, LoadCudaBackend());
   ASSIGN_OR_RETURN(const auto devices, gpus->ListDevices());
   if (options.device >= static_cast<int32_t>(devices.size())) {

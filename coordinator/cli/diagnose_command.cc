@@ -17,7 +17,7 @@
 #include "planner/diagnose/trace.h"
 #include "planner/diagnose/trace_analysis.h"
 #include "planner/diagnose/trace_reader.h"
-#include "planner/job/job_file.h"
+#include "planner/frameworks/model_folder.h"
 #include "planner/profile/shipped_profiles.h"
 
 namespace millrace {
@@ -38,7 +38,7 @@ absl::StatusOr<std::optional<Advice>> AdviseOn(const DiagnoseOptions& options,
                                                const Trace& trace,
                                                const Diagnosis& diagnosis) {
   if (options.job_path.empty()) return std::nullopt;
-  ASSIGN_OR_RETURN(const JobSpec job, LoadJob(options.job_path));
+  ASSIGN_OR_RETURN(const JobSpec job, LoadJobWithFolder(options.job_path));
   ASSIGN_OR_RETURN(HardwareProfile profile, LoadNamedProfile(options.profile));
   ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(std::move(profile)));
   ASSIGN_OR_RETURN(Advice advice,

@@ -15,8 +15,10 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/secret.h"
+#include "fault/file_system.h"
+#include "fault/weight_folder.h"
+#include "planner/frameworks/model_folder.h"
 #include "planner/job/executable.h"
-#include "planner/job/job_file.h"
 #include "planner/profile/shipped_profiles.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/listener.h"
@@ -55,9 +57,26 @@ absl::Status CheckProfileOutput(const std::string& path) {
   return absl::OkStatus();
 }
 
+// Whether the folder of model.from holds the model's weights; notes which.
+absl::Status CheckWeights(JobSpec& job) {
+  ASSIGN_OR_RETURN(const WeightFolder weights,
+                   WeightFolder::Open(*PosixFileSystem(), job.model_from));
+  RETURN_IF_ERROR(weights.CheckIsOfModel(job.model));
+  const std::string fingerprint = weights.Fingerprint();
+  if (!job.model_fingerprint.empty() && job.model_fingerprint != fingerprint) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        job.model_from, " holds weights of fingerprint ", fingerprint,
+        ", but model.fingerprint is ", job.model_fingerprint,
+        "; bring back the folder that the job was made for, or leave out "
+        "model.fingerprint"));
+  }
+  job.model_fingerprint = fingerprint;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<JobSpec> ReadJob(const LaunchOptions& options) {
   JobSpec job;
-  ASSIGN_OR_RETURN(job, LoadJob(options.job_file));
+  ASSIGN_OR_RETURN(job, LoadJobWithFolder(options.job_file));
   // Before there is a run directory.
   if (const absl::Status status = CheckExecutable(job); !status.ok()) {
     return absl::InvalidArgumentError(
@@ -75,8 +94,17 @@ absl::StatusOr<JobSpec> ReadJob(const LaunchOptions& options) {
   }
   if (options.profile_only) {
     job.name += "-profile";
-    // Ops are timed on random numbers, so no text needs to be there.
+    // Ops are timed on random numbers, so neither text nor weights need to be
+    // there.
     job.data = {.synthetic = true};
+    job.model_from.clear();
+    job.model_fingerprint.clear();
+  }
+  if (!job.model_from.empty()) {
+    if (const absl::Status status = CheckWeights(job); !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options.job_file, ": model.from: ", status.message()));
+    }
   }
   return job;
 }

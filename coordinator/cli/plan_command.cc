@@ -27,7 +27,7 @@
 #include "planner/fleet/objective_search.h"
 #include "planner/frameworks/adapter.h"
 #include "planner/frameworks/export.h"
-#include "planner/job/job_file.h"
+#include "planner/frameworks/model_folder.h"
 #include "planner/layout/layout.h"
 #include "planner/lower/lower.h"
 #include "planner/profile/prediction_interval.h"
@@ -166,7 +166,7 @@ absl::StatusOr<PlanAnswers> AnswersFor(const PlanOptions& options,
 
 absl::Status RunPlan(const PlanOptions& options) {
   RETURN_IF_ERROR(CheckTimelinePath(options.timeline_path));
-  ASSIGN_OR_RETURN(const JobSpec job, LoadJob(options.job_path));
+  ASSIGN_OR_RETURN(const JobSpec job, LoadJobWithFolder(options.job_path));
   ASSIGN_OR_RETURN(const Here here, FindHere(job));
   ASSIGN_OR_RETURN(Question question, AskedQuestion(options, job, here));
   PlanningCase& planned = question.planned;

@@ -41,12 +41,12 @@ absl::StatusOr<Step> ExecutableStep(const PlanningCase& planned,
   return step;
 }
 
-Step StepOf(const ClusterTimeline& timeline, int32_t num_stages) {
+Step StepOf(const PassTimeline& timeline, int32_t num_stages) {
   Step step{.timeline = ToTimeline(timeline)};
   for (int32_t stage = 0; stage < num_stages; ++stage) {
-    step.program_texts.push_back(ClusterProgramText(timeline, stage));
+    step.program_texts.push_back(PassProgramText(timeline, stage));
   }
-  step.trace = ClusterTimelineToTrace(timeline);
+  step.trace = PassTimelineToTrace(timeline);
   return step;
 }
 
@@ -58,14 +58,14 @@ absl::StatusOr<Step> PlannedStep(const PlanningCase& planned,
   ASSIGN_OR_RETURN(
       StepModel model,
       StepModel::Create(planned.job.model, planned.profile, implementation));
-  ASSIGN_OR_RETURN(ClusterStep cluster,
-                   ClusterStepOf(plan.layout, implementation, model));
+  ASSIGN_OR_RETURN(PassStep step,
+                   PassStepOf(plan.layout, implementation, model));
   if (!plan.listed_bytes.empty()) {
-    RETURN_IF_ERROR(ListPasses(plan.listed_bytes, &cluster));
+    RETURN_IF_ERROR(ListPasses(plan.listed_bytes, &step));
   }
   ASSIGN_OR_RETURN(
-      const ClusterSimulation simulated,
-      SimulateCluster(cluster, {.overlap = planned.profile.overlap}));
+      const PassSimulation simulated,
+      SimulatePasses(step, {.overlap = planned.profile.overlap}));
   return StepOf(simulated.timeline, plan.layout.pipeline);
 }
 

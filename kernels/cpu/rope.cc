@@ -1,6 +1,8 @@
 #include "kernels/pointwise/rope.h"
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -14,8 +16,25 @@ int64_t RopeTableBytes(int64_t sequence_length, int64_t head_dim) {
   return sequence_length * head_dim * static_cast<int64_t>(sizeof(float));
 }
 
+namespace {
+
+double ScaledFrequency(double frequency, const RopeFrequencyScaling& scaling) {
+  if (scaling.factor == 1) return frequency;
+  // Wavelengths that fit in the sequences the model saw first.
+  const double turns =
+      static_cast<double>(scaling.original_length) * frequency / (2 * M_PI);
+  const double kept =
+      std::clamp((turns - scaling.low_freq_factor) /
+                     (scaling.high_freq_factor - scaling.low_freq_factor),
+                 0.0, 1.0);
+  return kept * frequency + (1 - kept) * frequency / scaling.factor;
+}
+
+}  // namespace
+
 absl::Status FillRopeTable(float* table, int64_t sequence_length,
-                           int64_t head_dim, double theta) {
+                           int64_t head_dim, double theta,
+                           const RopeFrequencyScaling& scaling) {
   if (sequence_length < 1 || head_dim < 2 || head_dim % 2 != 0 ||
       !(theta > 0.0)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -23,11 +42,27 @@ absl::Status FillRopeTable(float* table, int64_t sequence_length,
         head_dim, ", theta ", theta,
         "; needs at least one, an even number of at least two, above zero"));
   }
+  if (scaling.factor < 1 ||
+      (scaling.factor > 1 &&
+       (scaling.high_freq_factor <= scaling.low_freq_factor ||
+        scaling.original_length < 1))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "RoPE table got frequencies scaled by factor ", scaling.factor,
+        ", low_freq_factor ", scaling.low_freq_factor, ", high_freq_factor ",
+        scaling.high_freq_factor, " of ", scaling.original_length,
+        " tokens; needs a factor of at least one, the second below the third, "
+        "and at least one token"));
+  }
   const int64_t half = head_dim / 2;
   float* sines = table + sequence_length * half;
+  std::vector<double> frequencies(static_cast<size_t>(half));
+  for (int64_t i = 0; i < half; ++i) {
+    frequencies[i] =
+        ScaledFrequency(std::pow(theta, -2.0 * i / head_dim), scaling);
+  }
   for (int64_t position = 0; position < sequence_length; ++position) {
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = position * std::pow(theta, -2.0 * i / head_dim);
+      const double angle = position * frequencies[i];
       table[position * half + i] = static_cast<float>(std::cos(angle));
       sines[position * half + i] = static_cast<float>(std::sin(angle));
     }

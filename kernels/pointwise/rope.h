@@ -15,10 +15,24 @@ namespace millrace {
 // computed in double and rounded once.
 int64_t RopeTableBytes(int64_t sequence_length, int64_t head_dim);
 
+// How the frequencies theta^(-2i/D) are scaled for sequences longer than the
+// `original_length` that a model saw first, as Llama 3.1 (2024) does it. A
+// wavelength is 2 pi over the frequency, in tokens. Frequencies of wavelengths
+// below original_length / high_freq_factor are kept, those above
+// original_length / low_freq_factor are divided by `factor`, and those between
+// are blended linearly in original_length / wavelength.
+struct RopeFrequencyScaling {
+  double factor = 1;  // 1: no scaling; the rest is then unused.
+  double low_freq_factor = 0;
+  double high_freq_factor = 0;  // Above low_freq_factor.
+  int64_t original_length = 0;  // At least one.
+};
+
 // InvalidArgument if sequence_length is below one, head_dim odd or below two,
-// or theta not above zero.
+// theta not above zero, or the scaling one that cannot be.
 absl::Status FillRopeTable(float* table, int64_t sequence_length,
-                           int64_t head_dim, double theta);
+                           int64_t head_dim, double theta,
+                           const RopeFrequencyScaling& scaling = {});
 
 struct RopeArgs {
   float* qkv;  // [num_tokens, (num_heads + 2 num_kv_heads) head_dim]: the query

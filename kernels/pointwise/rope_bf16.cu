@@ -162,10 +162,11 @@ int64_t RopeBackwardBf16WorkspaceBytes(const RopeBf16Shape& shape) {
 absl::Status LaunchRopeForwardBf16(const RopeForwardBf16Args& args,
                                    cudaStream_t stream) {
   const RopeBf16Shape& shape = args.shape;
-  RETURN_IF_ERROR(Check(
-      shape, args.position_ids != nullptr, args.q_weight != nullptr,
-      args.k_weight != nullptr, {args.out_token_stride, args.qkv_token_stride},
-      {args.out, args.qkv, args.table, args.q_weight, args.k_weight}));
+  RETURN_IF_ERROR(Check(shape, args.position_ids != nullptr,
+                        args.q_weight != nullptr, args.k_weight != nullptr,
+                        {args.out_token_stride, args.qkv_token_stride},
+                        {args.out, args.qkv, args.table, args.q_weight,
+                         args.k_weight, args.raw}));
   if (shape.num_tokens == 0) return absl::OkStatus();
   RopeParams p = MakeParams(shape, args.table, args.position_ids);
   p.out = static_cast<__nv_bfloat16*>(args.out);
@@ -174,8 +175,10 @@ absl::Status LaunchRopeForwardBf16(const RopeForwardBf16Args& args,
   p.in_token_stride = args.qkv_token_stride;
   if (args.q_weight == nullptr) return LaunchTurn(p, stream);
 
+  p.raw = static_cast<__nv_bfloat16*>(args.raw);
   p.rstd = args.rstd;
   p.epsilon = args.epsilon;
+  p.fp32_weight = args.fp32_weight;
   const int64_t num_bytes =
       shape.num_tokens * p.num_all_heads * 4 * shape.head_dim;
   const TuningValues choice =
@@ -215,6 +218,7 @@ absl::Status LaunchRopeBackwardBf16(const RopeBackwardBf16Args& args,
   p.in = static_cast<const __nv_bfloat16*>(args.qkv);
   p.in_token_stride = args.qkv_token_stride;
   p.saved_rstd = args.rstd;
+  p.fp32_weight = args.fp32_weight;
   p.partials = static_cast<float*>(args.workspace);
   int64_t num_blocks = 0;
   if (shape.num_tokens > 0) {

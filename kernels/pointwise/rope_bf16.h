@@ -7,8 +7,9 @@
 //
 // Values are turned in fp32 and rounded once. Without QK-norm nothing is kept
 // for the backward pass. With QK-norm the backward pass reads the projection as
-// it was before and rstd: the caller then writes `out` apart from `qkv`, and
-// may drop `out` after attention and make it again from `qkv` in one more pass.
+// it was before and rstd. The caller writes `out` apart from `qkv`, and may
+// drop `out` after attention and make it again from `qkv` in one more pass; or
+// it works in place and has the heads copied to `raw`.
 
 #ifndef MILLRACE_KERNELS_POINTWISE_ROPE_BF16_H_
 #define MILLRACE_KERNELS_POINTWISE_ROPE_BF16_H_
@@ -47,7 +48,11 @@ struct RopeForwardBf16Args {
   const void* q_weight;         // [head_dim]; null, as is k_weight: no QK-norm.
   const void* k_weight;
   float* rstd;  // [num_tokens, num_heads + num_kv_heads], with QK-norm.
+  // [num_tokens, num_heads + num_kv_heads, head_dim]; the heads as they were,
+  // or null. With QK-norm only, as is fp32_weight.
+  void* raw;
   float epsilon;
+  bool fp32_weight;  // The weights are fp32 instead of bf16.
   RopeBf16Shape shape;
 };
 
@@ -60,12 +65,13 @@ struct RopeBackwardBf16Args {
   // The rest with QK-norm only.
   const void* q_weight;
   const void* k_weight;
-  const void* qkv;  // The forward pass's input.
+  const void* qkv;  // The forward pass's input, or its `raw`.
   int64_t qkv_token_stride;
   const float* rstd;
   float* d_q_weight;  // [head_dim]
   float* d_k_weight;
   bool accumulate;  // d_q_weight and d_k_weight are added to, not overwritten.
+  bool fp32_weight;
   void* workspace;  // RopeBackwardBf16WorkspaceBytes(), 16-byte aligned.
   RopeBf16Shape shape;
 };

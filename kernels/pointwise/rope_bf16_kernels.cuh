@@ -32,6 +32,7 @@ struct RopeParams {
   int64_t in_token_stride;
   const float* table;
   const int32_t* position_ids;
+  __nv_bfloat16* raw;       // [num_tokens, num_all_heads, 2 half], or null.
   float* rstd;              // [num_tokens, num_all_heads]; forward.
   const float* saved_rstd;  // The same; backward.
   float* partials;          // [number of blocks, head_dim]
@@ -42,6 +43,7 @@ struct RopeParams {
   int num_all_heads;
   float sine_sign;  // -1 turns back.
   float epsilon;
+  bool fp32_weight;
   RopePart parts[2];
 };
 
@@ -154,6 +156,10 @@ __device__ __forceinline__ HeadPair LoadWeight(const RopeParams& p,
                                                const RopePart& part) {
   const int element = threadIdx.x % kLanes * 8;
   if (element >= p.half) return {};
+  if (p.fp32_weight) {
+    const auto* weight = static_cast<const float*>(part.weight) + element;
+    return {LoadFloats8(weight), LoadFloats8(weight + p.half)};
+  }
   const auto* weight = static_cast<const __nv_bfloat16*>(part.weight) + element;
   return {Unpack8(Load16(weight)), Unpack8(Load16(weight + p.half))};
 }
@@ -214,8 +220,15 @@ __global__ void __launch_bounds__(kRopeThreads, kBlocksPerMultiprocessor)
     WaitCopiesAllBut<kStages - 1>();
     HeadPair x{};
     if (work.is_active) {
-      x = Unpack(
-          {stages[stage][0][threadIdx.x], stages[stage][1][threadIdx.x]});
+      const RawPair raw = {stages[stage][0][threadIdx.x],
+                           stages[stage][1][threadIdx.x]};
+      x = Unpack(raw);
+      if (p.raw != nullptr) {
+        __nv_bfloat16* kept =
+            HeadAddress(p, p.raw, int64_t{2} * p.num_all_heads * p.half, work);
+        Store16Streaming(kept, raw.a);
+        Store16Streaming(kept + p.half, raw.b);
+      }
     }
     float squares = 0.0f;
 #pragma unroll

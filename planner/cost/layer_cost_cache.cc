@@ -95,8 +95,9 @@ const CutTimes& CutCosts::Times(const Layout& layout, Recompute recompute) {
 bool CutCosts::WorkersRun(const Layout& layout) const {
   Implementation how = implementation_;
   how.pipeline_outermost = false;
-  return how == Implementation{} && model_.is_llama() && layout.context == 1 &&
-         !SpreadsExperts(layout) && layout.gemm_format == GemmFormat::kAsStored;
+  return how == Implementation{} && !HasPlanOnlyOps(model_) &&
+         layout.context == 1 && !SpreadsExperts(layout) &&
+         layout.gemm_format == GemmFormat::kAsStored;
 }
 
 LayerGraph CutCosts::GraphOf(Part part, const Layout& layout) const {

@@ -10,7 +10,8 @@ double ShardedAttention(const ModelSpec& model) {
   const LatentAttention& mla = model.mla;
   const double output = AsDouble(model.hidden * model.attended_width());
   if (mla.kv_rank == 0) {
-    return output + AsDouble(model.hidden * model.qkv_width());
+    return output + AsDouble((model.hidden + (model.qkv_bias ? 1 : 0)) *
+                             model.qkv_width());
   }
   const int64_t query_input =
       mla.query_rank > 0 ? mla.query_rank : model.hidden;
@@ -21,7 +22,7 @@ double ShardedAttention(const ModelSpec& model) {
 
 double WholeAttention(const ModelSpec& model) {
   const LatentAttention& mla = model.mla;
-  if (mla.kv_rank == 0) return 0;
+  if (mla.kv_rank == 0) return model.qk_norm ? AsDouble(2 * model.head_dim) : 0;
   return AsDouble((mla.query_rank + mla.kv_rank) * (model.hidden + 1) +
                   mla.rope_head_dim * model.hidden);
 }

@@ -144,12 +144,12 @@ double MeasuredTimes::CrossEntropyWorkOf(OpKind kind,
   constexpr double kLogitBytes = 2;
   const double pass = sheet_->MemorySeconds(
       kLogitBytes * static_cast<double>(tokens) * static_cast<double>(rows));
-  double seconds = 0;
-  if (!vocab.keeps_logits) {
-    seconds += 2 * pass + GemmWorkOf({.m = tokens, .n = rows, .k = hidden});
-  }
-  if (kind == OpKind::kCrossEntropyStats) return seconds;
-  return seconds + pass + GemmWorkOf({.m = tokens, .n = hidden, .k = rows}) +
+  const double losses =
+      2 * pass + GemmWorkOf({.m = tokens, .n = rows, .k = hidden});
+  if (kind == OpKind::kCrossEntropyStats) return losses;
+  // The gradient takes over the logits that the statistics kept.
+  return (vocab.keeps_logits ? 0 : losses) + pass +
+         GemmWorkOf({.m = tokens, .n = hidden, .k = rows}) +
          GemmWorkOf({.m = rows, .n = hidden, .k = tokens, .trans_a = true});
 }
 
@@ -216,10 +216,14 @@ double MeasuredTimes::AttentionSeconds(
   std::vector<Neighbour> neighbours;
   for (const AttentionTime& time : profile_->attention) {
     if (time.backward != (kind == OpKind::kAttentionBackward)) continue;
-    // Sequences and heads are alike to a kernel: independent problems.
+    // Sequences and heads are alike to a kernel: independent problems. The
+    // backward pass takes one key head at a time with all its query heads, so
+    // that few key heads leave multiprocessors idle.
     const double distance =
         SquaredLogRatio(time.num_sequences * time.num_heads,
                         attention.num_sequences * attention.num_heads) +
+        SquaredLogRatio(time.num_sequences * time.num_kv_heads,
+                        attention.num_sequences * attention.num_kv_heads) +
         SquaredLogRatio(time.sequence_length, attention.sequence_length) +
         SquaredLogRatio(time.head_dim, attention.head_dim);
     const AttentionAttributes measured{.num_sequences = time.num_sequences,

@@ -267,7 +267,7 @@ double CostModel::MeasuredAttentionSeconds(
               .num_kv_heads = attention.num_kv_heads,
               .head_dim =
                   (attention.head_dim + attention.value_head_dim) / 2}) *
-         (static_cast<double>(attention.query_tokens) /
+         (attention.window_share * static_cast<double>(attention.query_tokens) /
           static_cast<double>(attention.key_tokens));
 }
 

@@ -249,7 +249,8 @@ double SheetTimes::AttentionSeconds(
   const auto queries = static_cast<double>(attention.query_tokens);
   const auto keys = static_cast<double>(attention.key_tokens);
   const double pairs =
-      queries * std::min(keys, keys * kCausalShare + kBlock / 2);
+      queries *
+      std::min(keys, keys * kCausalShare * attention.window_share + kBlock / 2);
   const double problems = static_cast<double>(attention.num_sequences) *
                           static_cast<double>(attention.num_heads);
   const double flops =

@@ -105,17 +105,17 @@ absl::Status CheckPlace(absl::string_view what, int64_t idx, int64_t count) {
       " ", what, "s, numbered from 0"));
 }
 
-absl::StatusOr<ClusterOptions> OptionsOf(const ModelSpec& model,
-                                         const HardwareProfile& profile,
-                                         const Plan& plan,
-                                         const DisturbanceSpec& spec) {
-  ClusterOptions options{.overlap = profile.overlap,
-                         .noise_sigma = SigmaOf(spec.pass_noise),
-                         .step_sigma = SigmaOf(spec.step_noise),
-                         .ranks_per_machine = profile.ranks_per_host,
-                         .seed = spec.seed,
-                         .keeps_timeline = false,
-                         .finds_causes = true};
+absl::StatusOr<PassOptions> OptionsOf(const ModelSpec& model,
+                                      const HardwareProfile& profile,
+                                      const Plan& plan,
+                                      const DisturbanceSpec& spec) {
+  PassOptions options{.overlap = profile.overlap,
+                      .noise_sigma = SigmaOf(spec.pass_noise),
+                      .step_sigma = SigmaOf(spec.step_noise),
+                      .ranks_per_machine = profile.ranks_per_host,
+                      .seed = spec.seed,
+                      .keeps_timeline = false,
+                      .finds_causes = true};
   const int64_t num_ranks = plan.layout.num_ranks();
   const int64_t num_nodes =
       (num_ranks + profile.ranks_per_host - 1) / profile.ranks_per_host;
@@ -146,7 +146,7 @@ absl::StatusOr<ClusterOptions> OptionsOf(const ModelSpec& model,
   return options;
 }
 
-std::string RanksText(const ClusterStep& step, const SlowdownCause& cause,
+std::string RanksText(const PassStep& step, const SlowdownCause& cause,
                       int32_t ranks_per_node) {
   const int64_t first = FirstRankOf(step, cause.replica, cause.stage);
   const int64_t last = first + step.ranks_per_pass - 1;
@@ -176,7 +176,7 @@ std::string LinksText(const DisturbanceSpec& spec) {
   return LinksText(spec, 0, std::numeric_limits<int64_t>::max());
 }
 
-std::string TransferText(const ClusterStep& step, const SlowdownCause& cause,
+std::string TransferText(const PassStep& step, const SlowdownCause& cause,
                          int32_t ranks_per_node, const DisturbanceSpec& spec) {
   std::string links;
   for (const int32_t stage : {cause.stage, cause.receiver}) {
@@ -191,7 +191,7 @@ std::string TransferText(const ClusterStep& step, const SlowdownCause& cause,
                       links);
 }
 
-std::string CauseText(const ClusterStep& step, const SlowdownCause& cause,
+std::string CauseText(const PassStep& step, const SlowdownCause& cause,
                       int32_t ranks_per_node, const DisturbanceSpec& spec) {
   switch (cause.kind) {
     case SlowdownCause::Kind::kPasses:
@@ -212,7 +212,7 @@ std::string CauseText(const ClusterStep& step, const SlowdownCause& cause,
   return "";
 }
 
-int32_t StepsFor(const ClusterStep& step, const DisturbanceSpec& spec) {
+int32_t StepsFor(const PassStep& step, const DisturbanceSpec& spec) {
   if (spec.num_steps.has_value()) return *spec.num_steps;
   // Passes in both directions and their transfers.
   const double ops = 4.0 * static_cast<double>(step.costs.chunks.size()) *
@@ -244,13 +244,13 @@ absl::StatusOr<DisturbedStep> SimulateDisturbed(const JobSpec& job,
                                                 const HardwareProfile& profile,
                                                 const Plan& plan,
                                                 const DisturbanceSpec& spec) {
-  ClusterStep step;
+  PassStep step;
   if (plan.programs == nullptr) {
     const Implementation implementation = {.pipeline_outermost =
                                                plan.pipeline_outermost};
     ASSIGN_OR_RETURN(StepModel prices,
                      StepModel::Create(job.model, profile, implementation));
-    ASSIGN_OR_RETURN(step, ClusterStepOf(plan.layout, implementation, prices));
+    ASSIGN_OR_RETURN(step, PassStepOf(plan.layout, implementation, prices));
     if (!plan.listed_bytes.empty()) {
       RETURN_IF_ERROR(ListPasses(plan.listed_bytes, &step));
     }
@@ -258,11 +258,11 @@ absl::StatusOr<DisturbedStep> SimulateDisturbed(const JobSpec& job,
     ASSIGN_OR_RETURN(const CostModel cost, CostModel::Create(profile));
     ASSIGN_OR_RETURN(step, PassesOfPrograms(*plan.programs, cost));
   }
-  ASSIGN_OR_RETURN(ClusterOptions options,
+  ASSIGN_OR_RETURN(PassOptions options,
                    OptionsOf(job.model, profile, plan, spec));
   options.num_steps = StepsFor(step, spec);
-  ASSIGN_OR_RETURN(const ClusterSimulation simulation,
-                   SimulateCluster(step, options));
+  ASSIGN_OR_RETURN(const PassSimulation simulation,
+                   SimulatePasses(step, options));
   const double scale =
       plan.prediction.step_time_s / simulation.undisturbed_step_time_s;
   std::vector<double> steps_s = simulation.step_times_s;

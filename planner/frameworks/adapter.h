@@ -46,10 +46,17 @@ struct FrameworkAdapter {
   // Null where the framework has no layouts; `why_no_export` then says so.
   absl::StatusOr<std::string> (*write)(Export out) = nullptr;
   const char* why_no_export = "";
+  // Paths of the model's options that `write` has no words for; a job that uses
+  // one is refused.
+  std::span<const char* const> unwritten_options = {};
   // How an export for several hosts is started, behind a semicolon.
   const char* start_on_hosts =
       "the command is for every host, HOST the name of one of them";
 };
+
+// Options of a model that have come since most exports were written.
+inline constexpr const char* kNewestOptions[] = {"model.rope_scaling.kind",
+                                                 "model.sliding_window"};
 
 // A framework is known by its adapter. Never null.
 using Framework = const FrameworkAdapter*;

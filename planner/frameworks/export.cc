@@ -38,6 +38,20 @@ absl::Status TakePrecision(const std::string& precision, Layout& layout) {
   return absl::OkStatus();
 }
 
+absl::Status CheckOptionsHaveWords(const JobSpec& job, Framework framework) {
+  for (const char* path : framework->unwritten_options) {
+    const JobKey* key = FindJobKey(path);
+    CHECK(key != nullptr) << path;
+    const std::string value = JobValueToYaml(*key, job);
+    if (value == JobValueToYaml(*key, JobSpec{})) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": ", value, " is an option that exports to ", framework->name,
+        " have no words for yet; export the job without it, and "
+        "set it there by hand"));
+  }
+  return absl::OkStatus();
+}
+
 // Adds the differences and assumptions that hold for every framework.
 void NoteCommon(Export& out) {
   out.differences.push_back(
@@ -188,6 +202,7 @@ absl::StatusOr<std::string> ExportLayout(const JobSpec& job,
                                          int32_t devices_per_host) {
   RETURN_IF_ERROR(
       ValidatePlannedLayout(job.model, layout, job.training.global_batch));
+  RETURN_IF_ERROR(CheckOptionsHaveWords(job, framework));
   Export out{.framework = framework, .job = job, .layout = layout};
   RETURN_IF_ERROR(TakePrecision(job.training.precision, out.layout));
   PinLayout(layout, &out.job);

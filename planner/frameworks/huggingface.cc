@@ -1,68 +1,65 @@
-#include <array>
+#include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "planner/frameworks/huggingface_families.h"
 #include "planner/frameworks/job_importer.h"
 
 namespace millrace {
 namespace {
 
-const FrameworkKey kHuggingFaceKeys[] = {
-    {"model.vocab_size", "vocab_size"},
-    {"model.hidden", "hidden_size"},
-    {"model.layers", "num_hidden_layers"},
-    {"model.heads", "num_attention_heads"},
-    {"model.kv_heads", "num_key_value_heads"},
-    {"model.head_dim", "head_dim"},
-    {"model.ffn_hidden", "intermediate_size"},
-    {"model.sequence_length", "max_position_embeddings"},
-    {"model.norm_epsilon", "rms_norm_eps", "1e-06"},
-    {"model.init_std", "initializer_range", "0.02"},
+constexpr char kDefault[] = "default of Hugging Face Transformers";
+
+// Of every family, where weights are trained.
+constexpr UsualValue kExactUsual[] = {
+    {"use_mrope", "false", "ours counts positions along one axis"},
+    {"add_cross_attention", "false", "ours attends to its own tokens only"},
+    {"is_encoder_decoder", "false", "ours is a decoder"},
+    {"quantization_config.quant_method", "",
+     "quantized weights cannot be read; name the folder of the model before it "
+     "was quantized"},
 };
 
-// A family of models that a ModelSpec can describe.
-struct Family {
-  const char* type;          // model_type.
-  const char* architecture;  // The class that trains it.
-  FeedForward feed_forward;
-  // The parts that it has and ModelSpec lacks, or kNoApproximation.
-  const char* approximation;
+// Keys that say nothing of what a model computes from its tokens.
+constexpr const char* kHarmlessKeys[] = {
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "attn_implementation",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "eos_token_id",
+    "finetuning_task",
+    "initializer_range",
+    "is_decoder",
+    "num_key_value_heads",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "pad_token_id",
+    "pretraining_tp",
+    "return_dict",
+    "router_aux_loss_coef",
+    "sep_token_id",
+    "task_specific_params",
+    "tokenizer_class",
+    "torchscript",
+    "transformers_version",
+    "use_cache",
 };
-
-constexpr char kNoApproximation[] = "";
-constexpr char kQueryKeyNorms[] =
-    "ours has no norms of queries and keys, a small share of the work";
-constexpr char kQueryKeyValueBiases[] =
-    "ours has no biases of query, key and value, hardly any work";
-constexpr char kLayerNorms[] =
-    "planned as a model with RMSNorm, rotary positions and no biases, which "
-    "has nearly the same work";
-
-constexpr std::array<Family, 11> kFamilies = {{
-    {"llama", "LlamaForCausalLM", FeedForward::kSwiglu, kNoApproximation},
-    {"mistral", "MistralForCausalLM", FeedForward::kSwiglu, kNoApproximation},
-    {"phi3", "Phi3ForCausalLM", FeedForward::kSwiglu, kNoApproximation},
-    {"qwen2", "Qwen2ForCausalLM", FeedForward::kSwiglu, kQueryKeyValueBiases},
-    {"qwen3", "Qwen3ForCausalLM", FeedForward::kSwiglu, kQueryKeyNorms},
-    {"mixtral", "MixtralForCausalLM", FeedForward::kSwiglu, kNoApproximation},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", FeedForward::kSwiglu, kQueryKeyNorms},
-    {"deepseek_v2", "DeepseekV2ForCausalLM", FeedForward::kSwiglu,
-     kNoApproximation},
-    {"deepseek_v3", "DeepseekV3ForCausalLM", FeedForward::kSwiglu,
-     kNoApproximation},
-    {"nemotron", "NemotronForCausalLM", FeedForward::kSquaredRelu, kLayerNorms},
-    {"gpt2", "GPT2LMHeadModel", FeedForward::kGelu, kLayerNorms},
-}};
 
 // Returns the family, or null after an error.
 const Family* TakeFamily(Importer& importer) {
   const Setting* type = importer.Look("model_type");
   std::vector<std::string> types;
-  for (const Family& family : kFamilies) {
+  for (const Family& family : HuggingFaceFamilies()) {
     types.push_back(family.type);
     if (type == nullptr || type->value != family.type) continue;
     importer.RefuseUnless("architectures", {"", family.architecture},
@@ -76,155 +73,196 @@ const Family* TakeFamily(Importer& importer) {
   return nullptr;
 }
 
-void CheckRotary(const Family& family, Importer& importer) {
-  for (const char* key : {"rope_scaling.rope_type", "rope_scaling.type",
-                          "rope_parameters.rope_type", "partial_rotary_factor",
-                          "rope_parameters.partial_rotary_factor"}) {
-    const Setting* setting = importer.Look(key);
-    if (setting == nullptr || setting->value == "default" ||
-        setting->value == "1" || setting->value == "1.0") {
-      continue;
-    }
-    importer.Approximate(*setting, "ours has plain rotary positions");
-  }
-  // Newer files keep the base among the other rotary parameters.
-  const Setting* base = importer.Look("rope_theta");
-  const Setting* nested = importer.Look("rope_parameters.rope_theta");
-  if (base != nullptr && nested != nullptr && base->value != nested->value) {
-    importer.Error(
-        nested, "rope_parameters.rope_theta",
-        absl::StrCat("found '", nested->value, "', but rope_theta on line ",
-                     base->line, " is '", base->value, "'; remove one"));
-  }
-  const Setting* theta = nested != nullptr ? nested : base;
-  const bool is_mixtral = absl::string_view(family.type) == "mixtral";
-  const char* usual = is_mixtral ? "1000000" : "10000";
-  importer.Set(
-      "model.rope_theta", theta == nullptr ? usual : theta->value,
-      theta == nullptr ? "default of Hugging Face Transformers" : theta->key,
-      theta);
-}
-
-void CheckWindow(Importer& importer) {
-  const Setting* window = importer.Look("sliding_window");
-  const Setting* used = importer.Look("use_sliding_window");
-  if (window == nullptr) return;
-  if (used != nullptr && used->value == "false") return;
-  const int64_t size = importer.Integer("sliding_window", 1, 1);
-  const int64_t length = importer.job().model.sequence_length;
-  if (size >= length) return;
-  importer.Error(window, "sliding_window",
-                 absl::StrCat("attention over the last ", size,
-                              " tokens only, but sequences have ", length,
-                              "; ours attends to all: give --sequence-length ",
-                              size, " or less"));
-}
-
 // Takes a key of the file. If it is absent, takes the fallback; without a
 // fallback adds an error.
-void Take(Importer& importer, const char* job_path, const char* key,
+void Take(Importer& importer, const char* job_path, const std::string& key,
           const char* fallback = nullptr) {
   const Setting* setting = importer.Look(key);
   if (setting != nullptr) {
     importer.Set(job_path, setting->value, key, setting);
   } else if (fallback != nullptr) {
-    importer.Set(job_path, fallback, "default of Hugging Face Transformers");
+    importer.Set(job_path, fallback, kDefault);
   } else {
-    importer.Error(nullptr, key, "missing; expected a whole number");
+    importer.Missing(job_path, key, "missing; expected a whole number");
   }
 }
 
-// Adds an error unless the key is absent or has its usual value.
-void DemandUsual(Importer& importer, const char* key, const char* usual,
-                 const char* why) {
-  importer.RefuseUnless(key, {"", usual}, why);
-}
+// The two places of rotary settings: of Transformers 4 and of 5.
+constexpr const char* kRopeSections[] = {"rope_scaling", "rope_parameters"};
 
-void TakeMixtral(Importer& importer) {
-  Take(importer, "model.moe.num_experts", "num_local_experts");
-  Take(importer, "model.moe.experts_per_token", "num_experts_per_tok");
-  Take(importer, "model.moe.expert_hidden", "intermediate_size");
-  Take(importer, "model.norm_epsilon", "rms_norm_eps", "1e-05");
-}
-
-void TakeQwen(Importer& importer) {
-  Take(importer, "model.moe.num_experts", "num_experts");
-  Take(importer, "model.moe.experts_per_token", "num_experts_per_tok");
-  Take(importer, "model.moe.expert_hidden", "moe_intermediate_size");
-  const char* all = "ours has experts in all layers but the first ones";
-  DemandUsual(importer, "decoder_sparse_step", "1", all);
-  DemandUsual(importer, "mlp_only_layers", "", all);
-}
-
-void TakeDeepSeek(Importer& importer) {
-  Take(importer, "model.moe.num_experts", "n_routed_experts");
-  Take(importer, "model.moe.experts_per_token", "num_experts_per_tok");
-  Take(importer, "model.moe.expert_hidden", "moe_intermediate_size");
-  Take(importer, "model.moe.num_shared_experts", "n_shared_experts");
-  Take(importer, "model.moe.num_dense_layers", "first_k_dense_replace");
-  DemandUsual(importer, "moe_layer_freq", "1",
-              "ours has experts in all layers but the first ones");
-  Take(importer, "model.mla.kv_rank", "kv_lora_rank");
-  const Setting* query_rank = importer.Look("q_lora_rank");
-  importer.Set("model.mla.query_rank",
-               query_rank == nullptr ? "0" : query_rank->value,
-               query_rank == nullptr ? "null or absent: queries are whole"
-                                     : "q_lora_rank",
-               query_rank);
-  Take(importer, "model.mla.nope_head_dim", "qk_nope_head_dim");
-  Take(importer, "model.mla.rope_head_dim", "qk_rope_head_dim");
-  Take(importer, "model.mla.value_head_dim", "v_head_dim");
-  const LatentAttention& mla = importer.job().model.mla;
-  importer.Set("model.head_dim",
-               absl::StrCat(mla.nope_head_dim + mla.rope_head_dim),
-               "qk_nope_head_dim + qk_rope_head_dim");
-  // Every head has its own key and value, whatever this key says.
-  importer.Ignore({"num_key_value_heads"});
-  Take(importer, "model.kv_heads", "num_attention_heads");
-  importer.NoteIfThere({"num_nextn_predict_layers"},
-                       "the layers that predict further tokens are left out");
-}
-
-// GPT-2 has other names for its keys.
-void TakeGpt2(const ImportOptions& options, Importer& importer) {
-  Take(importer, "model.hidden", "n_embd");
-  Take(importer, "model.layers", "n_layer");
-  Take(importer, "model.heads", "n_head");
-  Take(importer, "model.kv_heads", "n_head");
-  Take(importer, "model.ffn_hidden", "n_inner",
-       absl::StrCat(4 * importer.job().model.hidden).c_str());
-  if (!options.sequence_length.has_value()) {
-    Take(importer, "model.sequence_length", "n_positions", "1024");
+// The setting of that name in either section. Null if there is none; an error
+// if they differ.
+const Setting* LookAtRope(Importer& importer, absl::string_view name) {
+  const Setting* first = nullptr;
+  for (const char* section : kRopeSections) {
+    const Setting* setting = importer.Look(absl::StrCat(section, ".", name));
+    if (setting == nullptr) continue;
+    if (first != nullptr && first->value != setting->value) {
+      importer.Error(setting, setting->key,
+                     absl::StrCat("found '", setting->value, "', but ",
+                                  first->key, " on line ", first->line, " is '",
+                                  first->value, "'; remove one"));
+    }
+    if (first == nullptr) first = setting;
   }
-  Take(importer, "model.norm_epsilon", "layer_norm_epsilon", "1e-05");
+  return first;
+}
+
+// Ours call them as Transformers does.
+constexpr const char* kLlama3Numbers[] = {"factor", "low_freq_factor",
+                                          "high_freq_factor",
+                                          "original_max_position_embeddings"};
+
+// Takes the frequencies as Llama 3.1 scales them.
+void TakeLlama3Scaling(const Setting& type, Importer& importer) {
+  importer.Set("model.rope_scaling.kind", "llama3", type.key, &type);
+  for (const char* name : kLlama3Numbers) {
+    const std::string job_path = absl::StrCat("model.rope_scaling.", name);
+    if (const Setting* setting = LookAtRope(importer, name);
+        setting != nullptr) {
+      importer.Set(job_path, setting->value, setting->key, setting);
+      continue;
+    }
+    importer.Missing(
+        job_path,
+        absl::StrCat(type.key.substr(0, type.key.find('.')), ".", name),
+        absl::StrCat("missing, though ", type.key, " on line ", type.line,
+                     " is llama3; expected a number"));
+  }
+}
+
+void CheckRotary(const Family& family, Importer& importer) {
+  bool is_scaled = false;
+  for (const char* name : {"rope_type", "type"}) {
+    const Setting* type = LookAtRope(importer, name);
+    if (type == nullptr || type->value == "default") continue;
+    if (type->value == "llama3") {
+      if (!std::exchange(is_scaled, true)) TakeLlama3Scaling(*type, importer);
+      continue;
+    }
+    importer.Approximate(
+        *type, "ours has plain rotary positions and those of Llama 3.1");
+    // The numbers of that kind need no errors of their own.
+    for (const char* number : kLlama3Numbers) LookAtRope(importer, number);
+  }
+  for (const char* key :
+       {"partial_rotary_factor", "rope_scaling.partial_rotary_factor",
+        "rope_parameters.partial_rotary_factor"}) {
+    const Setting* setting = importer.Look(key);
+    if (setting == nullptr || setting->value == "1" ||
+        setting->value == "1.0") {
+      continue;
+    }
+    importer.Approximate(*setting, "ours turns whole heads");
+  }
+  // Newer files keep the base among the other rotary parameters.
+  const Setting* base = importer.Look("rope_theta");
+  const Setting* nested = LookAtRope(importer, "rope_theta");
+  if (base != nullptr && nested != nullptr && base->value != nested->value) {
+    importer.Error(
+        nested, nested->key,
+        absl::StrCat("found '", nested->value, "', but rope_theta on line ",
+                     base->line, " is '", base->value, "'; remove one"));
+  }
+  const Setting* theta = nested != nullptr ? nested : base;
+  importer.Set("model.rope_theta",
+               theta == nullptr ? family.theta : theta->value,
+               theta == nullptr ? kDefault : theta->key, theta);
+}
+
+// Whether all layers have the window, or none has: by layer_types, or else by
+// the layer from which on they have it. An error if only some have.
+bool AllHaveWindow(const Family& family, Importer& importer) {
+  const int64_t num_layers = importer.job().model.num_layers;
+  const Setting* types = importer.Look("layer_types");
+  if (types != nullptr) {
+    const std::vector<std::string> layers = absl::StrSplit(types->value, ' ');
+    const auto sliding = std::ranges::count(layers, "sliding_attention");
+    const auto full = std::ranges::count(layers, "full_attention");
+    if (static_cast<int64_t>(layers.size()) != num_layers ||
+        (full != num_layers && sliding != num_layers)) {
+      importer.Error(
+          types, types->key,
+          absl::StrCat("found '", types->value, "'; expected ", num_layers,
+                       " times full_attention or as many times "
+                       "sliding_attention, since ours attends "
+                       "alike in all layers"));
+      return false;
+    }
+    return sliding == num_layers;
+  }
+  if (!family.window_is_optional) return true;
+  const int64_t first = importer.Integer("max_window_layers", 0, 28);
+  if (first >= num_layers) return false;
+  if (first > 0) {
+    importer.Error("max_window_layers",
+                   absl::StrCat("layers from ", first,
+                                " on have a sliding window and those before "
+                                "have none; ours attends alike in all layers"));
+  }
+  return true;
+}
+
+void TakeWindow(const Family& family, Importer& importer) {
+  const Setting* window = importer.Look("sliding_window");
+  const Setting* used = importer.Look("use_sliding_window");
+  const bool is_used =
+      used != nullptr ? used->value == "true" : !family.window_is_optional;
+  const bool has_window =
+      window != nullptr ||
+      (!importer.IsEmpty("sliding_window") && *family.window != '\0');
+  importer.Ignore({"max_window_layers", "layer_types"});
+  // layer_types of Qwen say full_attention also where the window is not used.
+  if (!has_window || !is_used || !AllHaveWindow(family, importer)) return;
+  const std::string size = window == nullptr ? family.window : window->value;
+  importer.Set("model.sliding_window", size,
+               window == nullptr ? kDefault : window->key, window);
+  // A window no shorter than the sequences changes nothing.
+  const ModelSpec& model = importer.job().model;
+  if (model.sliding_window < model.sequence_length) return;
+  importer.Set("model.sliding_window", "0",
+               absl::StrCat("sliding_window ", size,
+                            " is not below the sequence length"));
 }
 
 void TakeModel(const Family& family, const ImportOptions& options,
                Importer& importer) {
-  const absl::string_view type = family.type;
   importer.Set("model.feed_forward", FeedForwardName(family.feed_forward),
                "model_type");
-  if (type == "mixtral") TakeMixtral(importer);
-  if (type == "qwen3_moe") TakeQwen(importer);
-  if (absl::StartsWith(type, "deepseek")) TakeDeepSeek(importer);
-  if (type == "gpt2") TakeGpt2(options, importer);
-  if (type == "nemotron") {
-    Take(importer, "model.norm_epsilon", "norm_eps", "1e-05");
+  for (const FrameworkKey& key : family.keys) {
+    Take(importer, key.job_path, key.name, key.default_text);
   }
+  for (const auto& [key, usual, why] : family.usual) {
+    importer.RefuseUnless(key, {"", usual}, why);
+  }
+  if (!options.sequence_length.has_value() &&
+      family.default_length != nullptr) {
+    Take(importer, "model.sequence_length", family.length,
+         family.default_length);
+  }
+  const ModelSpec& model = importer.job().model;
+  if (family.ffn_hidden != nullptr) {
+    Take(importer, "model.ffn_hidden", family.ffn_hidden,
+         absl::StrCat(family.default_ffn * model.hidden).c_str());
+  }
+  if (model.mla.kv_rank > 0) {
+    importer.Set(
+        "model.head_dim",
+        absl::StrCat(model.mla.nope_head_dim + model.mla.rope_head_dim),
+        "qk_nope_head_dim + qk_rope_head_dim");
+    importer.Ignore({"num_key_value_heads"});
+  }
+  importer.NoteIfThere({"num_nextn_predict_layers"},
+                       "the layers that predict further tokens are left out");
   importer.TakeTable();
-  // Defaults differ between families.
-  if (type == "mistral" || type == "mixtral" ||
-      absl::StartsWith(type, "qwen")) {
-    importer.Require("model.kv_heads");
-  }
   const Setting* tied = importer.Look("tie_word_embeddings");
-  const bool usual = type == "gpt2";
-  const bool is_tied = tied == nullptr ? usual : tied->value == "true";
+  const bool is_tied =
+      tied == nullptr ? family.ties_embedding : tied->value == "true";
   importer.Set("model.ties_embedding", is_tied ? "true" : "false",
-               tied == nullptr ? "default of Hugging Face Transformers"
-                               : "tie_word_embeddings",
-               tied);
-  if (absl::string_view(family.approximation) != kNoApproximation) {
+               tied == nullptr ? kDefault : "tie_word_embeddings", tied);
+  if (family.qkv_bias) importer.Set("model.qkv_bias", "true", "model_type");
+  if (family.qk_norm) importer.Set("model.qk_norm", "true", "model_type");
+  if (*family.approximation != '\0') {
     importer.Approximate(*importer.Look("model_type"), family.approximation);
   }
 }
@@ -256,6 +294,36 @@ void CheckBiases(Importer& importer) {
   }
 }
 
+// The job's sequences must be those that the model's positions were made for.
+void CheckLength(const Family& family, int64_t length, Importer& importer) {
+  const int64_t most =
+      importer.Integer(family.length, 1, std::numeric_limits<int32_t>::max());
+  if (length <= most) return;
+  importer.Error(family.length,
+                 absl::StrCat("the model has ", most,
+                              " positions, but model.sequence_length is ",
+                              length, "; lower that, or raise this"));
+}
+
+void CheckDropout(const ImportOptions& options, Importer& importer) {
+  for (const char* key : {"attention_dropout", "resid_pdrop", "embd_pdrop",
+                          "attn_pdrop", "hidden_dropout"}) {
+    const Setting* dropout = importer.Look(key);
+    double share = 0;
+    if (dropout == nullptr ||
+        (absl::SimpleAtod(dropout->value, &share) && share == 0)) {
+      continue;
+    }
+    if (options.is_exact) {
+      importer.Error(dropout, key,
+                     absl::StrCat("found '", dropout->value,
+                                  "'; ours has no dropout; set it to 0"));
+    } else if (dropout != nullptr) {
+      importer.Note(absl::StrCat(key, " ", dropout->value, ": ours has none"));
+    }
+  }
+}
+
 void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
   const Family* family = TakeFamily(importer);
   // The remaining keys may mean something else for this model.
@@ -266,17 +334,14 @@ void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
   if (options.sequence_length.has_value()) {
     importer.Set("model.sequence_length",
                  absl::StrCat(*options.sequence_length), "--sequence-length");
-    importer.Ignore({"max_position_embeddings"});
+    importer.Ignore({family->length, "max_position_embeddings"});
   }
   TakeModel(*family, options, importer);
   CheckRotary(*family, importer);
-  CheckWindow(importer);
+  TakeWindow(*family, importer);
   CheckActivation(*family, importer);
   CheckBiases(importer);
-  if (const Setting* dropout = importer.Look("attention_dropout");
-      dropout != nullptr && dropout->value != "0" && dropout->value != "0.0") {
-    importer.Note("attention_dropout " + dropout->value + ": ours has none");
-  }
+  CheckDropout(options, importer);
   for (const char* key : {"torch_dtype", "dtype"}) {
     const Setting* type = importer.Look(key);
     if (type == nullptr) continue;
@@ -285,9 +350,19 @@ void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
                                                      : "fp32",
                           key, type);
   }
+  if (options.is_exact) {
+    if (options.sequence_length.has_value()) {
+      CheckLength(*family, *options.sequence_length, importer);
+    }
+    for (const auto& [key, usual, why] : kExactUsual) {
+      importer.RefuseUnless(key, {"", usual}, why);
+    }
+    importer.Ignore(kHarmlessKeys);
+    return;
+  }
   importer.NoteIfThere({"quantization_config.quant_method"},
                        "weights are trained unquantized");
-  if (importer.job().model.is_llama()) return;
+  if (importer.IsTrainable()) return;
   importer.Note(
       "the model can be planned and exported; workers cannot train it yet");
   if (importer.job().training.precision == "fp32") {
@@ -297,20 +372,23 @@ void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
   }
 }
 
-constexpr FrameworkAdapter kHuggingFace = {
-    .name = "huggingface",
-    .title = "Hugging Face Transformers",
-    .version = "config.json of 4.x and 5.x",
-    .configuration = "a model's config.json",
-    .keys = kHuggingFaceKeys,
-    .read = ReadJsonSettings,
-    .take = ImportHuggingFace,
-    .why_no_export =
-        "a Hugging Face config.json describes a model and has no layout",
-};
+const FrameworkAdapter& Adapter() {
+  static const FrameworkAdapter adapter = {
+      .name = "huggingface",
+      .title = "Hugging Face Transformers",
+      .version = "config.json of 4.x and 5.x",
+      .configuration = "a model's config.json",
+      .keys = HuggingFaceKeys(),
+      .read = ReadJsonSettings,
+      .take = ImportHuggingFace,
+      .why_no_export =
+          "a Hugging Face config.json describes a model and has no layout",
+  };
+  return adapter;
+}
 
 }  // namespace
 
-Framework HuggingFaceAdapter() { return &kHuggingFace; }
+Framework HuggingFaceAdapter() { return &Adapter(); }
 
 }  // namespace millrace

@@ -14,7 +14,7 @@ absl::StatusOr<ImportedJob> ImportJob(Framework framework,
                                       const ImportOptions& options) {
   const Settings source =
       IsOnCore(framework) ? WithFlagValues(framework, settings) : settings;
-  Importer importer(framework, source, options.approximates);
+  Importer importer(framework, source, options);
   framework->take(options, importer);
   return importer.Finish(options);
 }

@@ -29,6 +29,10 @@ struct ImportOptions {
   // leaves them out: biases, norms of heads, scaled rotary positions. Such a
   // job is only for plans, since training it would train another model.
   bool approximates = false;
+  // The model is to be trained from its weights: every setting that could
+  // change what it computes must be known. Others than those and a few that
+  // never matter are errors.
+  bool is_exact = false;
 };
 
 struct ImportedJob {

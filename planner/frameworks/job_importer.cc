@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "planner/frameworks/megatron_core_keys.h"
+#include "planner/job/executable.h"
 #include "planner/job/job_file.h"
 #include "planner/job/job_keys.h"
 #include "planner/text/nearest_word.h"
@@ -51,6 +52,11 @@ const Setting* Importer::Look(absl::string_view key) {
 
 bool Importer::IsSaid(absl::string_view key) const {
   return settings_.Find(OwnKey(key)) != nullptr;
+}
+
+bool Importer::IsEmpty(absl::string_view key) const {
+  return std::ranges::find(settings_.empty_keys, key) !=
+         settings_.empty_keys.end();
 }
 
 int64_t Importer::Integer(absl::string_view key, int64_t minimum,
@@ -144,7 +150,12 @@ void Importer::NoteIfThere(const std::vector<const char*>& keys,
 }
 
 void Importer::Approximate(const Setting& setting, const std::string& what) {
-  if (!approximates_ && imported_.job.model.is_llama()) {
+  if (is_exact_) {
+    Error(&setting, setting.key,
+          absl::StrCat("found '", setting.value, "'; ", what));
+    return;
+  }
+  if (!approximates_ && IsTrainable()) {
     Error(&setting, setting.key,
           absl::StrCat("found '", setting.value, "'; ", what,
                        "; --approximate takes the model without, to plan it"));
@@ -158,8 +169,12 @@ void Importer::Approximate(const Setting& setting, const std::string& what) {
       absl::StrCat(others, others.empty() ? "" : "; ", setting.key, " '",
                    setting.value, "': ", what),
       "what was left out");
-  if (!imported_.job.model.is_llama() || !others.empty()) return;
+  if (!IsTrainable() || !others.empty()) return;
   Note("so the job is for plans: what workers train of it is another model");
+}
+
+bool Importer::IsTrainable() const {
+  return PlanOnlyKeys(imported_.job.model).empty();
 }
 
 void Importer::Error(const Setting* setting, absl::string_view key,
@@ -176,7 +191,8 @@ void Importer::SetModel(const ModelSpec& model, const std::string& remark) {
   for (const JobKey& key : JobKeys()) {
     const absl::string_view path = key.path;
     if (!absl::StartsWith(path, "model.") || path == "model.init_std" ||
-        path == "model.sequence_length" || path == "model.approximates") {
+        path == "model.sequence_length" || path == "model.approximates" ||
+        path == "model.from" || path == "model.fingerprint") {
       continue;
     }
     Set(path, JobValueToYaml(key, of_model), remark);
@@ -349,6 +365,16 @@ void Importer::NoteUnused() {
                         : ""));
 }
 
+void Importer::RefuseUnused() {
+  for (const Setting& entry : settings_.entries) {
+    if (looked_at_.contains(entry.key)) continue;
+    Error(&entry, entry.key,
+          absl::StrCat("found '", entry.value,
+                       "'; ours does not know this key, so the weights might "
+                       "mean something else; remove it if it changes nothing"));
+  }
+}
+
 absl::StatusOr<ImportedJob> Importer::Finish(const ImportOptions& options) {
   if (options.sequence_length.has_value()) {
     Set("model.sequence_length", absl::StrCat(*options.sequence_length),
@@ -357,7 +383,11 @@ absl::StatusOr<ImportedJob> Importer::Finish(const ImportOptions& options) {
   CheckModel();
   if (!has_errors()) CheckLayout();
   FillUnsaid(options);
-  NoteUnused();
+  if (!is_exact_) {
+    NoteUnused();
+  } else if (!leaves_model_) {
+    RefuseUnused();
+  }
   if (!has_errors()) {
     // The remaining rules are those of any job file.
     const absl::StatusOr<JobSpec> read_back =

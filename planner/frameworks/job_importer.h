@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,10 +24,12 @@ class Importer {
  public:
   // Borrows `settings`. Those of frameworks on Megatron Core must come from
   // WithFlagValues(), and callers may then name keys as flags of Megatron-LM.
-  Importer(Framework framework, const Settings& settings, bool approximates)
+  Importer(Framework framework, const Settings& settings,
+           const ImportOptions& options)
       : framework_(framework),
         settings_(settings),
-        approximates_(approximates) {}
+        approximates_(options.approximates),
+        is_exact_(options.is_exact) {}
 
   Framework framework() const { return framework_; }
   JobSpec& job() { return imported_.job; }
@@ -37,9 +40,14 @@ class Importer {
   // but not for IsSaid().
   const Setting* Look(absl::string_view key);
   bool IsSaid(absl::string_view key) const;
+  // Whether the key is there without a value.
+  bool IsEmpty(absl::string_view key) const;
   // Marks the keys as used although they say nothing that a job holds.
-  void Ignore(std::initializer_list<const char*> keys) {
+  void Ignore(std::span<const char* const> keys) {
     for (const char* key : keys) (void)Look(key);
+  }
+  void Ignore(std::initializer_list<const char*> keys) {
+    Ignore(std::span(keys.begin(), keys.size()));
   }
   // Returns the setting as an integer from `minimum` to `maximum`; `fallback`
   // if it is absent. Any other value is an error and also gives `fallback`. The
@@ -87,6 +95,8 @@ class Importer {
   // Megatron-LM.
   std::string OwnKey(absl::string_view key) const;
 
+  // Whether workers can train the model, as far as it is set.
+  bool IsTrainable() const;
   // Call it after an error that leaves the model unknown. The importer then
   // reports no further errors about the model's keys.
   void LeaveModel() { leaves_model_ = true; }
@@ -112,10 +122,12 @@ class Importer {
   void CheckLayout();
   void FillUnsaid(const ImportOptions& options);
   void NoteUnused();
+  void RefuseUnused();
 
   const Framework framework_;
   const Settings& settings_;
   const bool approximates_;
+  const bool is_exact_;
   ImportedJob imported_;
   std::set<std::string, std::less<>> looked_at_;
   bool leaves_model_ = false;

@@ -103,6 +103,7 @@ Framework MegatronAdapter() {
       .read = ReadMegatronSettings,
       .take = ImportMegatron,
       .write = ExportMegatron,
+      .unwritten_options = kNewestOptions,
   };
   return &adapter;
 }

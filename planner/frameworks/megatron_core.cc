@@ -270,6 +270,7 @@ Framework MegatronBridgeAdapter() {
       .read = ReadOverrideSettings,
       .take = ImportMegatron,
       .write = ExportMegatronBridge,
+      .unwritten_options = kNewestOptions,
   };
   return &adapter;
 }
@@ -284,6 +285,7 @@ Framework NemoAdapter() {
       .read = ReadOverrideSettings,
       .take = ImportMegatron,
       .write = ExportNemo,
+      .unwritten_options = kNewestOptions,
       .start_on_hosts = "an executor of NeMo-Run starts it on all of them",
   };
   return &adapter;

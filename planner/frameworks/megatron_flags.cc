@@ -50,6 +50,8 @@ void AddAttention(const ModelSpec& model, KeyValues& flags) {
     if (model.num_kv_heads != model.num_heads) {
       Switch("group-query-attention", flags);
     }
+    if (model.qk_norm) Switch("qk-layernorm", flags);
+    if (model.qkv_bias) Switch("add-qkv-bias", flags);
     return;
   }
   Switch("multi-latent-attention", flags);

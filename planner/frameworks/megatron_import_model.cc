@@ -174,21 +174,27 @@ void TakeLatentAttention(Importer& importer) {
 // Looks at parts that our model lacks. A plan leaves out the small ones with a
 // note; the others are errors if workers train the model.
 void CheckArchitecture(Importer& importer) {
+  // Latent attention has norms of its latent vectors instead, as ours has.
+  if (importer.job().model.mla.kv_rank == 0) {
+    for (const auto& [path, flag] :
+         {std::pair("model.qk_norm", "qk-layernorm"),
+          std::pair("model.qkv_bias", "add-qkv-bias")}) {
+      importer.Set(path, importer.Look(flag) != nullptr ? "true" : "false",
+                   flag);
+    }
+  }
   for (const char* key :
-       {"qk-layernorm", "add-qkv-bias", "use-rope-scaling",
-        "rotary-seq-len-interpolation-factor", "rotary-percent"}) {
+       {"use-rope-scaling", "rotary-seq-len-interpolation-factor",
+        "rotary-percent"}) {
     const Setting* setting = importer.Look(key);
-    const bool is_of_latent_vectors =  // As in our model.
-        importer.job().model.mla.kv_rank > 0 &&
-        absl::string_view(key) == "qk-layernorm";
-    if (setting == nullptr || is_of_latent_vectors || setting->value == "1" ||
+    if (setting == nullptr || setting->value == "1" ||
         setting->value == "1.0") {
       continue;
     }
     importer.Approximate(
         *setting, "our model has nothing of the kind, which is little work");
   }
-  const bool trains = importer.job().model.is_llama();
+  const bool trains = importer.IsTrainable();
   auto demand = [&](const char* key, const std::vector<std::string>& allowed,
                     const std::string& why) {
     if (trains) {

@@ -48,6 +48,7 @@ absl::Status AddTree(const YamlTree& map, const std::string& prefix,
     const std::string key = prefix + entry.key;
     switch (entry.kind) {
       case YamlTree::Kind::kNull:
+        settings->empty_keys.push_back(key);
         break;
       case YamlTree::Kind::kMap:
         RETURN_IF_ERROR(AddTree(entry, key + ".", settings));

@@ -26,6 +26,8 @@ struct Settings {
   // True if the file lists all arguments, even those with default values.
   bool is_complete = false;
   std::vector<Setting> entries;  // In file order; no key twice.
+  // Keys that are there without a value, which are not among the entries.
+  std::vector<std::string> empty_keys;
 
   // Returns null if there is no such key.
   const Setting* Find(absl::string_view key) const;

@@ -47,6 +47,9 @@ constexpr TorchtitanFlavor kTorchtitanFlavors[] = {
     Flavor("405B", {128256, 16384, 126, 128, 8, 53248}),
 };
 
+constexpr const char* kTorchtitanUnwritten[] = {
+    "model.rope_scaling.kind", "model.sliding_window", "model.qkv_bias"};
+
 constexpr FrameworkAdapter kTorchtitan = {
     .name = "torchtitan",
     .title = "torchtitan",
@@ -56,6 +59,7 @@ constexpr FrameworkAdapter kTorchtitan = {
     .read = ReadTomlSettings,
     .take = ImportTorchtitan,
     .write = ExportTorchtitan,
+    .unwritten_options = kTorchtitanUnwritten,
 };
 
 }  // namespace

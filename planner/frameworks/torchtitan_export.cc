@@ -90,7 +90,8 @@ TitanModel QwenModel(const ModelSpec& model) {
           "Qwen3ModelArgs(dim=", model.hidden, ", n_layers=", model.num_layers,
           ", n_heads=", model.num_heads, ", n_kv_heads=", model.num_kv_heads,
           ", head_dim=", model.head_dim, ", vocab_size=", model.vocab_size,
-          ", hidden_dim=", model.ffn_hidden, ", qk_norm=False",
+          ", hidden_dim=", model.ffn_hidden,
+          ", qk_norm=", model.qk_norm ? "True" : "False",
           ", norm_eps=", NumberToText(model.norm_epsilon),
           ", rope_theta=", NumberToText(model.rope_theta),
           ", enable_weight_tying=", model.ties_embedding ? "True" : "False",
@@ -148,7 +149,7 @@ absl::StatusOr<TitanModel> ModelOf(const ModelSpec& model,
                    "torchtitan's qwen3 ties its embedding on one stage only, "
                    "and layout.pipeline is above 1");
   }
-  if (model.moe.num_experts > 0 || model.ties_embedding) {
+  if (model.moe.num_experts > 0 || model.ties_embedding || model.qk_norm) {
     return QwenModel(model);
   }
   if (model.head_dim * model.num_heads != model.hidden) {

@@ -167,10 +167,12 @@ void LayerWriter::Product(Piece piece, const LinearShape& shape) {
                                  .trans_a = gemm.trans_a,
                                  .trans_b = gemm.trans_b};
   };
-  const auto [tokens, out, in, count, is_low] = shape;
-  Forward(piece, kind,
-          attributes({.m = tokens, .n = out, .k = in, .trans_b = true}),
-          launches);
+  const auto [tokens, out, in, count, is_low, has_bias] = shape;
+  Forward(
+      piece, kind,
+      attributes(
+          {.m = tokens, .n = out, .k = in, .trans_b = true, .bias = has_bias}),
+      launches);
   Backward(Phase::kWeightGradient, kind,
            attributes({.m = out,
                        .n = in,
@@ -180,6 +182,11 @@ void LayerWriter::Product(Piece piece, const LinearShape& shape) {
            launches);
   Backward(Phase::kInputGradient, kind,
            attributes({.m = tokens, .n = in, .k = out}), launches);
+  if (!has_bias) return;
+  Backward(Phase::kWeightGradient, OpKind::kBiasGradient,
+           ElementwiseAttributes{.rows = tokens,
+                                 .cols = out,
+                                 .accumulate = !layout_.shards_gradients()});
 }
 
 void LayerWriter::Linear(Piece piece, const LinearShape& shape) {
@@ -217,7 +224,7 @@ void LayerWriter::Attention() {
   const AttentionAttributes shape = AttentionShape();
   const Piece piece = Piece::kAttention;
   if (style_.flash_attention && layout_.context == 1 &&
-      model_.mla.kv_rank == 0) {
+      model_.mla.kv_rank == 0 && model_.window_share() == 1) {
     Forward(piece, OpKind::kAttentionForward, shape);
     Backward(Phase::kInputGradient, OpKind::kAttentionBackward, shape);
     return;
@@ -229,7 +236,8 @@ void LayerWriter::Attention() {
       .query_tokens = shape.sequence_length,
       .key_tokens = model_.sequence_length,
       .head_dim = model_.head_dim,
-      .value_head_dim = model_.value_head_dim()};
+      .value_head_dim = model_.value_head_dim(),
+      .window_share = model_.window_share()};
   if (style_.flash_attention) {
     Forward(piece, OpKind::kGeneralAttentionForward, general);
     Backward(Phase::kInputGradient, OpKind::kGeneralAttentionBackward, general);
@@ -243,16 +251,32 @@ void LayerWriter::Attention() {
 
 void LayerWriter::Rope(Piece piece) {
   AttentionAttributes attributes = AttentionShape();
+  const bool norms = model_.qk_norm;
+  const double heads =
+      AsDouble(tokens_ * (attributes.num_heads + attributes.num_kv_heads));
+  const double elements = heads * AsDouble(attributes.head_dim);
+  if (norms) {
+    // The heads as they were, and what each was scaled by.
+    constexpr double kScaleBytes = 4;
+    KeepElements(piece, elements);
+    Keep(piece, kScaleBytes * heads);
+  }
   if (!style_.fused_elementwise || layout_.context > 1) {
-    const double rotated =
-        2 *
-        AsDouble(tokens_ * (attributes.num_heads + attributes.num_kv_heads) *
-                 attributes.head_dim);
-    Elementwise(OpKind::kElementwise, piece, rotated, rotated);
+    const double forward = norms ? 4 : 2, backward = norms ? 5 : 2;
+    Elementwise(OpKind::kElementwise, piece, forward * elements,
+                backward * elements);
     return;
   }
   step_ = LayerStep::kRope;
   attributes.rope_theta = model_.rope_theta;
+  attributes.rope_scaling = model_.rope_scaling;
+  if (norms) {
+    attributes.norm_epsilon = model_.norm_epsilon;
+    Forward(piece, OpKind::kQkNormRopeForward, attributes);
+    attributes.accumulate = !layout_.shards_gradients();
+    Backward(Phase::kInputGradient, OpKind::kQkNormRopeBackward, attributes);
+    return;
+  }
   Forward(piece, OpKind::kRope, attributes);
   attributes.inverse = true;
   Backward(Phase::kInputGradient, OpKind::kRope, attributes);
@@ -318,7 +342,9 @@ void LayerWriter::Embedding() {
                              .hidden = model_.hidden,
                              .vocab_rows = model_.vocab_size / layout_.tensor};
   Forward(Piece::kProduct, OpKind::kEmbeddingForward, attributes);
-  attributes.accumulate = !layout_.shards_gradients();
+  // A tied embedding's gradient is added to the head's.
+  attributes.accumulate = !layout_.shards_gradients() ||
+                          (model_.ties_embedding && layout_.pipeline == 1);
   Backward(Phase::kWeightGradient, OpKind::kEmbeddingBackward, attributes);
 }
 

@@ -44,6 +44,7 @@ struct LinearShape {
   int64_t tokens, out, in;
   int64_t count = 1;
   bool low_precision = true;  // Whether Layout::gemm_format applies.
+  bool bias = false;
 };
 
 class LayerWriter {
@@ -80,7 +81,7 @@ class LayerWriter {
   void Linear(Piece piece, const LinearShape& shape);
   // Causal attention of this rank's queries.
   void Attention();
-  // Rotary positions of query and key.
+  // Rotary positions of query and key, after their norms if there are any.
   void Rope(Piece piece);
   void Swiglu(Piece piece, int64_t rows, int64_t width);
   // The norm of `tokens` rows of the stream, which is the sum of the residual

@@ -23,12 +23,21 @@ void WritePlainProjections(LayerWriter& writer) {
   if (writer.RecomputesSecondProducts()) {
     // Query, key, value: the second product is recomputed. What follows from
     // the others is recomputed from their outputs.
-    writer.Linear(Piece::kQkv, {tokens, query + kv, model.hidden});
-    writer.Linear(Piece::kSecondProduct, {tokens, kv, model.hidden});
+    writer.Linear(Piece::kQkv, {.tokens = tokens,
+                                .out = query + kv,
+                                .in = model.hidden,
+                                .bias = model.qkv_bias});
+    writer.Linear(Piece::kSecondProduct, {.tokens = tokens,
+                                          .out = kv,
+                                          .in = model.hidden,
+                                          .bias = model.qkv_bias});
     writer.KeepElements(Piece::kQkv, per_token * AsDouble(query + kv));
     writer.KeepElements(Piece::kSecondProduct, per_token * AsDouble(kv));
   } else {
-    writer.Linear(Piece::kQkv, {tokens, query + 2 * kv, model.hidden});
+    writer.Linear(Piece::kQkv, {.tokens = tokens,
+                                .out = query + 2 * kv,
+                                .in = model.hidden,
+                                .bias = model.qkv_bias});
     writer.KeepElements(Piece::kQkv, per_token * AsDouble(query + 2 * kv));
   }
   writer.Rope(Piece::kRotary);

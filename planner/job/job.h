@@ -113,6 +113,11 @@ struct JobSpec {
   ModelSpec model;
   // What the model leaves out of the one that it stands for; empty: nothing.
   std::string model_approximates;
+  // The folder of a Hugging Face model whose weights training starts from;
+  // empty: random weights.
+  std::string model_from;
+  // WeightFolder::Fingerprint() of that folder; empty: not looked at yet.
+  std::string model_fingerprint;
   DataSpec data;
   TrainingSpec training;
   ResourceSpec resources;

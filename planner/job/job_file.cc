@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "planner/job/job_keys.h"
@@ -26,7 +27,8 @@ namespace {
 // Reads a whole file, collecting every error rather than the first.
 class JobReader {
  public:
-  explicit JobReader(const std::string& file_name) : file_name_(file_name) {}
+  JobReader(const std::string& file_name, const FolderReader& read_folder)
+      : file_name_(file_name), read_folder_(read_folder) {}
 
   absl::StatusOr<JobSpec> Read(const YamlTree& tree) {
     if (tree.kind != YamlTree::Kind::kMap) {
@@ -37,6 +39,7 @@ class JobReader {
       return Result();
     }
     ReadSection(tree, "");
+    if (!job_.model_from.empty() && read_folder_ != nullptr) TakeFolder();
     ReportMissing();
     if (errors_.empty()) FillDefaults();
     if (errors_.empty()) CheckTogether();
@@ -145,6 +148,43 @@ class JobReader {
     Error(entry.line, prefix + entry.key, absl::StrCat("unknown key; ", hint));
   }
 
+  // Sets the keys that the folder of model.from states; refuses those that the
+  // job states otherwise.
+  void TakeFolder() {
+    std::optional<int64_t> length;
+    if (lines_.contains("model.sequence_length")) {
+      length = job_.model.sequence_length;
+    }
+    const absl::StatusOr<FolderModel> folder =
+        read_folder_(job_.model_from, length);
+    if (!folder.ok()) {
+      has_folder_error_ = true;
+      for (const absl::string_view line :
+           absl::StrSplit(folder.status().message(), '\n')) {
+        Error(LineOf("model.from"), "model.from", std::string(line));
+      }
+      return;
+    }
+    for (const auto& [path, stated] : *folder) {
+      const JobKey* key = FindJobKey(path);
+      CHECK(key != nullptr) << path;
+      JobSpec with_folder = job_;
+      CHECK(SetJobValue(*key, stated.value, &with_folder))
+          << path << " " << stated.value;
+      const auto line = lines_.find(path);
+      if (line != lines_.end() &&
+          JobValueToYaml(*key, with_folder) != JobValueToYaml(*key, job_)) {
+        Error(line->second, path,
+              absl::StrCat("found ", JobValueToYaml(*key, job_), ", but ",
+                           stated.place, " says ", stated.value,
+                           "; remove this key, or name another folder"));
+        continue;
+      }
+      job_ = std::move(with_folder);
+      lines_.emplace(path, LineOf("model.from"));
+    }
+  }
+
   // Line of the key, or of the innermost section of it that is there.
   int LineOf(std::string path) const {
     while (true) {
@@ -159,12 +199,14 @@ class JobReader {
 
   void ReportMissing() {
     for (const JobKey& key : JobKeys()) {
+      // A folder that could not be read would have set most of the model.
+      if (has_folder_error_ && absl::StartsWith(key.path, "model.")) continue;
       if (key.required && !lines_.contains(key.path)) {
         Error(LineOf(key.path), key.path,
               absl::StrCat("missing; expected ", DescribeExpected(key)));
       }
     }
-    if (job_.model.num_dense_layers() > 0 &&
+    if (job_.model.num_dense_layers() > 0 && !has_folder_error_ &&
         !lines_.contains("model.ffn_hidden")) {
       Error(LineOf("model.ffn_hidden"), "model.ffn_hidden",
             "missing; expected an integer of at least 1");
@@ -248,7 +290,25 @@ class JobReader {
                          "cuda, or precision: fp32"));
     }
     CheckOneSource();
+    CheckFrom();
     CheckGoodput();
+  }
+
+  void CheckFrom() {
+    if (job_.model_from.empty()) {
+      if (job_.model_fingerprint.empty()) return;
+      Error(LineOf("model.fingerprint"), "model.fingerprint",
+            "given without model.from, whose weights it identifies; give both "
+            "or neither");
+    } else if (!job_.model_approximates.empty()) {
+      Error(LineOf("model.approximates"), "model.approximates",
+            "given together with model.from; weights are trained as the model "
+            "that they are of, so leave it out");
+    } else if (!job_.data.text.empty() && job_.data.tokenizer == "auto") {
+      Error(LineOf("data.tokenizer"), "data.tokenizer",
+            "auto would train a tokenizer whose ids mean nothing to the "
+            "weights of model.from; name the model's own");
+    }
   }
 
   void CheckGoodput() {
@@ -313,28 +373,32 @@ class JobReader {
   }
 
   const std::string& file_name_;
+  const FolderReader& read_folder_;
   JobSpec job_;
   std::map<std::string, int> lines_;  // Of every known key and section given.
   std::vector<std::pair<int, std::string>> errors_;  // By line.
   bool has_error_at_data_ = false;
+  bool has_folder_error_ = false;
 };
 
 }  // namespace
 
 absl::StatusOr<JobSpec> ParseJob(absl::string_view yaml,
-                                 const std::string& file_name) {
+                                 const std::string& file_name,
+                                 const FolderReader& read_folder) {
   ASSIGN_OR_RETURN(const YamlTree tree, ParseYaml(yaml, file_name));
-  return JobReader(file_name).Read(tree);
+  return JobReader(file_name, read_folder).Read(tree);
 }
 
-absl::StatusOr<JobSpec> LoadJob(const std::string& path) {
+absl::StatusOr<JobSpec> LoadJob(const std::string& path,
+                                const FolderReader& read_folder) {
   const absl::StatusOr<std::string> yaml = ReadFile(path);
   if (!yaml.ok()) {
     // A path that cannot be read is the caller's slip, like any other in a job.
     return absl::InvalidArgumentError(
         absl::StrCat("job file ", path, ": ", yaml.status().message()));
   }
-  return ParseJob(*yaml, path);
+  return ParseJob(*yaml, path, read_folder);
 }
 
 std::string JobToYaml(const JobSpec& job,

@@ -25,6 +25,14 @@ const JobKey kJobKeys[] = {
             "SwiGLU, no biases, untied embedding and head, but for what other "
             "keys of model change.",
      .choices = "llama"},
+    {NAMED_KEY("model.from", model_from),
+     .doc = "The folder of a Hugging Face model, whose weights training starts "
+            "from (docs/models.md). Its config.json sets the other keys of "
+            "model but sequence_length; a key that says something else is an "
+            "error. Empty: random weights."},
+    {NAMED_KEY("model.fingerprint", model_fingerprint),
+     .doc = "Follows from names, sizes and headers of the weights' files. A "
+            "run fills it in; a job that gives it refuses other weights."},
     {KEY(model.vocab_size),
      .doc = "Rows of embedding and head. A trained tokenizer gets this size.",
      .required = true, .range = {1, kMaximumInt32}},
@@ -51,8 +59,19 @@ const JobKey kJobKeys[] = {
             "Others than swiglu are only planned so far.",
      .choices = "swiglu|gelu|relu2"},
     {KEY(model.ties_embedding),
-     .doc =
-         "true: the head is the embedding's transpose. Only planned so far."},
+     .doc = "true: the head is the embedding's transpose, one weight for "
+            "both."},
+    {KEY(model.qkv_bias),
+     .doc = "true: the products that give query, key and value have biases, "
+            "as in Qwen2."},
+    {KEY(model.qk_norm),
+     .doc = "true: RMSNorm of each query head and each key head, with one "
+            "weight of head_dim for each, before they are rotated, as in "
+            "Qwen3."},
+    {KEY(model.sliding_window),
+     .doc = "Tokens that a token attends to, itself the last of them. 0: all "
+            "before it. Fewer than sequence_length are only planned so far.",
+     .range = {0, kMaximumInt32}},
     {KEY(model.moe.num_experts),
      .doc = "Experts of a layer, of which each token goes to some. 0: layers "
             "are dense. Above 0 only planned so far.",
@@ -86,6 +105,22 @@ const JobKey kJobKeys[] = {
      .required = true, .range = {1, kMaximumInt32}},
     {KEY(model.rope_theta), .doc = "Base of the rotary position embedding.",
      .range = {.excludes_least = true}},
+    {KEY(model.rope_scaling.kind),
+     .doc = "How rotary positions are stretched to long sequences. llama3, as "
+            "Llama 3.1 does it, needs the other keys of rope_scaling.",
+     .choices = "none|llama3"},
+    {KEY(model.rope_scaling.factor),
+     .doc = "By what the frequencies of long wavelengths are divided. At least "
+            "1."},
+    {KEY(model.rope_scaling.low_freq_factor),
+     .doc = "Wavelengths above original_max_position_embeddings / "
+            "low_freq_factor tokens are long."},
+    {KEY(model.rope_scaling.high_freq_factor),
+     .doc = "Wavelengths below original_max_position_embeddings / "
+            "high_freq_factor tokens are kept; those between are blended."},
+    {KEY(model.rope_scaling.original_max_position_embeddings),
+     .doc = "Tokens of the sequences that the model saw before.",
+     .range = {0, kMaximumInt32}},
     {KEY(model.norm_epsilon), .doc = "Added to the mean square in RMSNorm.",
      .range = {.excludes_least = true}},
     {KEY(model.init_std),

@@ -27,7 +27,8 @@ using JobField =
     std::variant<FixedChoice, bool*, std::string*, std::vector<std::string>*,
                  double*, int32_t*, int64_t*, uint64_t*,
                  std::optional<int32_t>*, std::optional<int64_t>*,
-                 std::optional<double>*, LearningRateDecay*, FeedForward*>;
+                 std::optional<double>*, LearningRateDecay*, FeedForward*,
+                 RopeScalingKind*>;
 
 // The numbers that a key accepts.
 struct NumberRange {

@@ -56,6 +56,58 @@ absl::Status ValidateExperts(const ModelSpec& model) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateRopeScaling(const RopeScaling& scaling) {
+  if (scaling == RopeScaling{}) return absl::OkStatus();
+  if (scaling.kind == RopeScalingKind::kNone) {
+    return absl::InvalidArgumentError(
+        "model.rope_scaling.kind is none, but others of model.rope_scaling are "
+        "given; make it llama3, or leave out model.rope_scaling");
+  }
+  if (scaling.factor < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.rope_scaling.factor is ", scaling.factor,
+                     "; it must be at least 1"));
+  }
+  RETURN_IF_ERROR(
+      RequirePositive("rope_scaling.low_freq_factor", scaling.low_freq_factor));
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.rope_scaling.high_freq_factor is ", scaling.high_freq_factor,
+        "; it must be above model.rope_scaling.low_freq_factor, which is ",
+        scaling.low_freq_factor));
+  }
+  return RequirePositive(
+      "rope_scaling.original_max_position_embeddings",
+      static_cast<double>(scaling.original_max_position_embeddings));
+}
+
+// Options of plain attention that latent attention has no place for.
+absl::Status ValidateAttentionOptions(const ModelSpec& model) {
+  if (model.sliding_window < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.sliding_window is ", model.sliding_window,
+                     "; it must be above zero, or 0 for no window"));
+  }
+  if (model.mla.kv_rank == 0) return absl::OkStatus();
+  const struct {
+    const char* field;
+    bool is_set;
+  } options[] = {
+      {"qkv_bias", model.qkv_bias},
+      {"qk_norm", model.qk_norm},
+      {"sliding_window", model.sliding_window != 0},
+      {"rope_scaling", model.rope_scaling != RopeScaling{}},
+  };
+  for (const auto& [field, is_set] : options) {
+    if (!is_set) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.", field,
+                     " is given, and so is model.mla; latent "
+                     "attention is planned without it, so leave out one"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidatePlainAttention(const ModelSpec& model) {
   if (model.num_heads % model.num_kv_heads != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -147,7 +199,11 @@ int64_t AttentionParameters(const ModelSpec& model) {
   const int64_t h = model.hidden;
   const int64_t output = h * model.attended_width();
   const LatentAttention& mla = model.mla;
-  if (mla.kv_rank == 0) return model.qkv_width() * h + output;
+  if (mla.kv_rank == 0) {
+    return model.qkv_width() * h + output +
+           (model.qkv_bias ? model.qkv_width() : 0) +
+           (model.qk_norm ? 2 * model.head_dim : 0);
+  }
   const int64_t query =
       mla.query_rank == 0
           ? model.query_width() * h
@@ -170,6 +226,17 @@ const char* FeedForwardName(FeedForward kind) {
       return "relu2";
   }
   CHECK(false) << "unknown feed-forward " << static_cast<int>(kind);
+  return "";
+}
+
+const char* RopeScalingName(RopeScalingKind kind) {
+  switch (kind) {
+    case RopeScalingKind::kNone:
+      return "none";
+    case RopeScalingKind::kLlama3:
+      return "llama3";
+  }
+  CHECK(false) << "unknown rope scaling " << static_cast<int>(kind);
   return "";
 }
 
@@ -199,6 +266,8 @@ absl::Status ValidateModel(const ModelSpec& model) {
   RETURN_IF_ERROR(model.mla == LatentAttention{}
                       ? ValidatePlainAttention(model)
                       : ValidateLatentAttention(model));
+  RETURN_IF_ERROR(ValidateRopeScaling(model.rope_scaling));
+  RETURN_IF_ERROR(ValidateAttentionOptions(model));
   RETURN_IF_ERROR(ValidateExperts(model));
   return ValidateSize(model);
 }
@@ -242,7 +311,7 @@ TokenFlops CountTokenFlops(const ModelSpec& model) {
       6.0 * static_cast<double>(model.num_layers) *
       static_cast<double>(model.query_width() + model.attended_width()) *
       static_cast<double>(model.sequence_length);
-  flops.attention_causal = flops.attention_full / 2;
+  flops.attention_causal = flops.attention_full / 2 * model.window_share();
   return flops;
 }
 

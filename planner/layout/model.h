@@ -42,10 +42,28 @@ struct LatentAttention {
                          const LatentAttention&) = default;
 };
 
-// A pre-norm decoder. With the defaults of feed_forward, moe, mla and
-// ties_embedding it is of the Llama family, which workers can train: RMSNorm,
-// rotary position embedding on query and key, grouped-query attention, SwiGLU,
-// no biases, untied embedding and head. Others are planned only.
+// How rotary positions are stretched to sequences longer than those that the
+// model saw first. kLlama3 (Llama 3.1, 2024) scales each frequency by its
+// wavelength in tokens: one shorter than original / high_freq_factor is kept,
+// one longer than original / low_freq_factor is divided by `factor`, and
+// between the two they are blended linearly in original / wavelength.
+enum class RopeScalingKind : uint8_t { kNone, kLlama3 };
+const char* RopeScalingName(RopeScalingKind kind);  // "none", "llama3".
+
+struct RopeScaling {
+  RopeScalingKind kind = RopeScalingKind::kNone;
+  // The rest is zero without scaling, and above zero with it.
+  double factor = 0;  // At least one.
+  double low_freq_factor = 0;
+  double high_freq_factor = 0;  // Above low_freq_factor.
+  int64_t original_max_position_embeddings = 0;
+  friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
+};
+
+// A pre-norm decoder. With the defaults of all options it is of the Llama
+// family up to Llama 3.0: RMSNorm, rotary position embedding on query and key,
+// grouped-query attention, SwiGLU, no biases, untied embedding and head.
+// Another family is a row of other options (docs/job.md).
 struct ModelSpec {
   int64_t vocab_size = 0;
   int64_t hidden = 0;
@@ -56,16 +74,29 @@ struct ModelSpec {
   int64_t ffn_hidden = 0;       // Not needed where all layers have experts.
   int64_t sequence_length = 0;  // Tokens of a training sequence.
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
   double norm_epsilon = 1e-5;
   double init_std = 0.02;  // Of embedding, head and every linear weight.
   FeedForward feed_forward = FeedForward::kSwiglu;
   MixtureOfExperts moe;
   LatentAttention mla;
   bool ties_embedding = false;  // The head is the embedding's transpose.
+  bool qkv_bias = false;        // Biases of the query, key and value products.
+  // RMSNorm, with a weight of head_dim, of each query head and each key head
+  // before their rotation.
+  bool qk_norm = false;
+  // Tokens that a token attends to, itself the last of them; 0: all before it.
+  int64_t sliding_window = 0;
+
+  // The name of the head's weight among the parameters.
+  const char* head_name() const {
+    return ties_embedding ? "model.embed_tokens.weight" : "lm_head.weight";
+  }
 
   bool is_llama() const {
     return feed_forward == FeedForward::kSwiglu && moe.num_experts == 0 &&
-           mla.kv_rank == 0 && !ties_embedding;
+           mla.kv_rank == 0 && !ties_embedding && !qkv_bias && !qk_norm &&
+           sliding_window == 0 && rope_scaling.kind == RopeScalingKind::kNone;
   }
 
   int64_t query_width() const { return num_heads * head_dim; }
@@ -81,6 +112,13 @@ struct ModelSpec {
     return moe.num_experts > 0 ? moe.num_dense_layers : num_layers;
   }
   int64_t num_expert_layers() const { return num_layers - num_dense_layers(); }
+  // The share of causal attention's pairs of tokens that are within the window.
+  double window_share() const {
+    if (sliding_window == 0 || sliding_window >= sequence_length) return 1;
+    const double outside = 1 - static_cast<double>(sliding_window) /
+                                   static_cast<double>(sequence_length);
+    return 1 - outside * outside;
+  }
   // Projections from hidden to the inner width of a feed-forward block.
   int64_t num_inner_projections() const {
     return feed_forward == FeedForward::kSwiglu ? 2 : 1;
@@ -88,7 +126,8 @@ struct ModelSpec {
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 
-// Counts of parameters (elements): matrices and norms, no biases.
+// Counts of parameters (elements): matrices and norms, and biases of query, key
+// and value.
 struct ParameterCounts {
   int64_t embedding;
   int64_t per_layer;                // Dense; 0 if there is none.
@@ -103,9 +142,10 @@ struct ParameterCounts {
 // Floating-point operations of one training token, forward and backward
 // (backward counted as twice the forward), a multiply-add as two.
 struct TokenFlops {
-  double linear;            // 6 x active parameters but the input embedding.
-  double attention_full;    // 6 x layers x (query + value width) x sequence.
-  double attention_causal;  // Half of that: what a causal kernel must do.
+  double linear;          // 6 x active parameters but the input embedding.
+  double attention_full;  // 6 x layers x (query + value width) x sequence.
+  // What a causal kernel must do: half of that, and less with a window.
+  double attention_causal;
 };
 
 // Returns InvalidArgument that starts with the first field that cannot be, as

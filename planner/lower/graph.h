@@ -44,10 +44,13 @@ struct GraphOp {
   Phase phase;
   std::string name;
   // `accumulate` is set wherever gradients of micro-batches add up; lowering
-  // clears it for the first micro-batch, which overwrites.
+  // clears it for the first micro-batch, which overwrites, unless
+  // `adds_always`.
   OpAttributes attributes;
   std::vector<TensorId> inputs;
   std::vector<TensorId> outputs;
+  // Another op of the same micro-batch has written the gradient before.
+  bool adds_always = false;
   // The bucket (index) whose gradient is complete once the last micro-batch has
   // run this op (under ZeRO-2: once each has); -1: none.
   int32_t completes_bucket = -1;

@@ -47,10 +47,10 @@ void LayerEmitter::AddWeights(GraphBuilder& builder, LayerBlock block) {
   const BlockNames& names = NamesOf(block);
   const bool is_attention = block == LayerBlock::kAttention;
   auto add = [&](const char* name, const char* parameter, int64_t rows,
-                 int64_t cols) {
+                 int64_t cols, const char* kind = "weight") {
     return builder.AddWeight(
         absl::StrCat("layers.", layer_, "/", names.block, "/", name),
-        absl::StrCat("model.layers.", layer_, ".", parameter, ".weight"), rows,
+        absl::StrCat("model.layers.", layer_, ".", parameter, ".", kind), rows,
         cols);
   };
   Block& tensors = blocks_[static_cast<size_t>(block)];
@@ -60,6 +60,15 @@ void LayerEmitter::AddWeights(GraphBuilder& builder, LayerBlock block) {
           is_attention ? s.qkv_width() : 2 * s.ffn_hidden, s.hidden);
   tensors.outer_weight = add(names.outer, names.outer_parameter, s.hidden,
                              is_attention ? s.query_width() : s.ffn_hidden);
+  if (!is_attention) return;
+  if (builder.model().qkv_bias) {
+    tensors.inner_bias =
+        add("qkv_bias", names.inner_parameter, 1, s.qkv_width(), "bias");
+  }
+  if (builder.model().qk_norm) {
+    tensors.query_norm = add("query_norm", "self_attn.q_norm", 1, s.head_dim);
+    tensors.key_norm = add("key_norm", "self_attn.k_norm", 1, s.head_dim);
+  }
 }
 
 void LayerEmitter::EmitForward(GraphBuilder& builder, ResidualStream* stream) {
@@ -93,10 +102,20 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
       return;
     case LayerStep::kInner:
       block.inner = builder.EmitLinear(NameOf(op, names.inner), op, block.input,
-                                       block.inner_weight);
+                                       block.inner_weight, block.inner_bias);
       return;
     case LayerStep::kRope:
-      builder.Emit(NameOf(op, "rope"), op, {block.inner}, {block.inner});
+      if (op.kind == OpKind::kRope) {
+        builder.Emit(NameOf(op, "rope"), op, {block.inner}, {block.inner});
+        return;
+      }
+      block.raw = builder.AddOutput(NameOf(op, "raw"), op, 1);
+      block.rstd = builder.AddOutput(NameOf(op, "qk_rstd"), op, 2);
+      builder.Emit(
+          NameOf(op, "rope"), op,
+          {block.inner, builder.ParameterOf(block.query_norm, op.phase),
+           builder.ParameterOf(block.key_norm, op.phase)},
+          {block.inner, block.raw, block.rstd});
       return;
     case LayerStep::kAttend:
       block.outer_input = builder.AddOutput(NameOf(op, "attended"), op, 0);
@@ -113,7 +132,8 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
       stream_ = {
           .residual = block.norm.residual,
           .delta = builder.EmitLinear(NameOf(op, names.outer), op,
-                                      block.outer_input, block.outer_weight)};
+                                      block.outer_input, block.outer_weight,
+                                      /*bias=*/{})};
       return;
     case LayerStep::kReduce:
       stream_.delta = builder.EmitTensorReduceScatter(
@@ -192,10 +212,13 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
         d_inner = EmitMiddleBackward(builder, op, d_inner);
         break;
       case LayerStep::kRope:
-        builder.Emit(NameOf(op, "rope"), op, {d_inner}, {d_inner});
+        EmitRopeBackward(builder, op, d_inner);
         break;
       case LayerStep::kInner:
-        if (is_weight_gradient) {
+        if (op.kind == OpKind::kBiasGradient) {
+          builder.Emit(NameOf(op, absl::StrCat(names.inner, "_bias")), op,
+                       {d_inner}, {block.inner_bias.gradient});
+        } else if (is_weight_gradient) {
           inner_weight_gradient = builder.WeightGradient(
               NameOf(op, absl::StrCat(names.inner, "_weight")), op, d_inner,
               input, block.inner_weight);
@@ -228,6 +251,20 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
   }
   CHECK(false) << "a block without a norm";
   return -1;
+}
+
+void LayerEmitter::EmitRopeBackward(GraphBuilder& builder, const LayerOp& op,
+                                    TensorId d_qkv) {
+  if (op.kind == OpKind::kRope) {
+    builder.Emit(NameOf(op, "rope"), op, {d_qkv}, {d_qkv});
+    return;
+  }
+  const Block& block = BlockOf(op);
+  builder.Emit(
+      NameOf(op, "rope"), op,
+      {d_qkv, block.raw, block.rstd, block.query_norm.backward_parameter,
+       block.key_norm.backward_parameter},
+      {d_qkv, block.query_norm.gradient, block.key_norm.gradient});
 }
 
 TensorId LayerEmitter::EmitMiddleBackward(GraphBuilder& builder,

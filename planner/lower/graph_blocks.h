@@ -45,9 +45,14 @@ class LayerEmitter {
   struct Block {
     SavedNorm norm;
     Weight inner_weight;
+    Weight inner_bias;  // Where the model has biases.
     Weight outer_weight;
+    Weight query_norm;  // Where the model norms queries and keys.
+    Weight key_norm;
     TensorId input = -1;        // The norm's output, gathered.
     TensorId inner = -1;        // Of the inner product; query and key rotated.
+    TensorId raw = -1;          // Query and key before their norms.
+    TensorId rstd = -1;         // Of these norms.
     TensorId lse = -1;          // Of attention.
     TensorId outer_input = -1;  // What attention or the activation gave.
   };
@@ -63,6 +68,9 @@ class LayerEmitter {
   // `ops` are the backward ops of one block.
   TensorId EmitBlockBackward(GraphBuilder& builder,
                              std::span<const LayerOp> ops, TensorId d_stream);
+  // In place in `d_qkv`, but for the gradients of norms' weights.
+  void EmitRopeBackward(GraphBuilder& builder, const LayerOp& op,
+                        TensorId d_qkv);
   // The gradient of what attention or the activation read.
   TensorId EmitMiddleBackward(GraphBuilder& builder, const LayerOp& op,
                               TensorId d_output);

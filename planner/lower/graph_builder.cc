@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -208,9 +209,13 @@ GraphOp& GraphBuilder::Emit(std::string name, const LayerOp& op,
 }
 
 TensorId GraphBuilder::EmitLinear(const std::string& name, const LayerOp& op,
-                                  TensorId x, const Weight& weight) {
+                                  TensorId x, const Weight& weight,
+                                  const Weight& bias) {
   const TensorId y = AddOutput(name, op, 0);
-  Emit(name, op, {x, ParameterOf(weight, op.phase)}, {y});
+  GraphOp& linear = Emit(name, op, {x, ParameterOf(weight, op.phase)}, {y});
+  if (std::get<GemmAttributes>(op.attributes).bias) {
+    linear.inputs.push_back(ParameterOf(bias, op.phase));
+  }
   return y;
 }
 

@@ -38,11 +38,11 @@ struct StageShapes {
 // A matrix [rows, cols] of parameters and its gradient. The backward pass reads
 // `backward_parameter`: under ZeRO-3 each pass gathers parameters anew.
 struct Weight {
-  TensorId parameter;
-  TensorId backward_parameter;
-  TensorId gradient;
-  int64_t rows;
-  int64_t cols;
+  TensorId parameter = -1;
+  TensorId backward_parameter = -1;
+  TensorId gradient = -1;
+  int64_t rows = 0;
+  int64_t cols = 0;
 };
 
 // One bucket's views into the flat buffers: all of it, or the rank's slice
@@ -72,6 +72,10 @@ class GraphBuilder {
   int32_t stage() const { return stage_; }
   bool is_first_stage() const { return stage_ == 0; }
   bool is_last_stage() const { return stage_ == layout_.pipeline - 1; }
+  // Whether the head is the embedding, on one stage.
+  bool embedding_is_head() const {
+    return model_.ties_embedding && layout_.pipeline == 1;
+  }
   const StageShapes& shapes() const { return shapes_; }
   Graph& graph() { return graph_; }
   const Graph& graph() const { return graph_; }
@@ -115,9 +119,10 @@ class GraphBuilder {
     return AddOutput(std::move(name), op.kind, op.attributes, i);
   }
 
-  // y = x weight^T, a linear layer's forward pass.
+  // y = x weight^T + bias, a linear layer's forward pass. `bias` is read where
+  // the op has one.
   TensorId EmitLinear(const std::string& name, const LayerOp& op, TensorId x,
-                      const Weight& weight);
+                      const Weight& weight, const Weight& bias);
   // d_x = d_y weight.
   TensorId EmitInputGradient(const std::string& name, const LayerOp& op,
                              TensorId d_y, const Weight& weight);

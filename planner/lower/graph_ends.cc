@@ -38,7 +38,9 @@ TensorId EmitLossGradient(GraphBuilder& builder, const LayerOp& op,
                    {head.hidden, head.weight.backward_parameter, input.targets},
                    {d_hidden, head.weight.gradient,
                     builder.graph().persistent.scalars, workspace});
-  loss.completes_bucket = builder.BucketIndex("head");
+  if (!builder.embedding_is_head()) {
+    loss.completes_bucket = builder.BucketIndex("head");
+  }
   if (head.all_stats >= 0) loss.inputs.push_back(head.all_stats);
   if (head.logits >= 0) loss.inputs.push_back(head.logits);
   return d_hidden;
@@ -100,10 +102,11 @@ void EmitStageInputBackward(GraphBuilder& builder, const LayerGraph& embedding,
     if (op.phase == Phase::kForward) continue;
     if (op.kind == OpKind::kEmbeddingBackward) {
       builder.EmitDeferred();  // Unless held.
-      builder
-          .Emit("embedding/backward", op, {input.tokens, d_stream},
-                {input.embedding.gradient})
-          .completes_bucket = builder.BucketIndex("embedding");
+      GraphOp& backward =
+          builder.Emit("embedding/backward", op, {input.tokens, d_stream},
+                       {input.embedding.gradient});
+      backward.completes_bucket = builder.BucketIndex("embedding");
+      backward.adds_always = builder.embedding_is_head();
     } else {
       d_stream = builder.EmitTensorGather(
           "embedding/backward/gather_output_gradient", op, d_stream);
@@ -146,6 +149,7 @@ TensorId EmitReceiveGradient(GraphBuilder& builder) {
 LossHead EmitLossHead(GraphBuilder& builder, const LayerGraph& ops,
                       const StageInput& input, const ResidualStream& stream) {
   const StageShapes& s = builder.shapes();
+  const ModelSpec& model = builder.model();
   const Weight norm_weight =
       builder.AddWeight("final_norm", "model.norm.weight", 1, s.hidden);
   LossHead head;
@@ -155,8 +159,10 @@ LossHead EmitLossHead(GraphBuilder& builder, const LayerGraph& ops,
       case OpKind::kResidualRmsNormForward:
         head.norm = builder.EmitNorm("final_norm", op, stream.residual,
                                      stream.delta, norm_weight);
-        head.weight =
-            builder.AddWeight("head", "lm_head.weight", s.vocab_rows, s.hidden);
+        head.weight = builder.embedding_is_head()
+                          ? input.embedding
+                          : builder.AddWeight("head", model.head_name(),
+                                              s.vocab_rows, s.hidden);
         head.hidden = head.norm.output;
         break;
       case OpKind::kAllGather:

@@ -89,19 +89,19 @@ void InsertParameterGathers(GraphBuilder& builder,
   if (!builder.layout().shards_parameters()) return;
   const Graph& graph = builder.graph();
   std::vector<Uses> uses = FindUses(graph, whole_buckets, *pass);
-  const auto norms =
+  const auto others =
       std::stable_partition(uses.begin(), uses.end(), [&](const Uses& use) {
-        return graph.parameters.buckets[use.bucket].tensor_replicated;
+        return graph.parameters.buckets[use.bucket].is_read_all_along;
       });
   // The next pass's first two take the places of this pass's last two.
   int32_t num_ahead = 2;
-  for (auto use = uses.end(); use != norms && num_ahead > 0; --num_ahead) {
+  for (auto use = uses.end(); use != others && num_ahead > 0; --num_ahead) {
     (*pass)[(--use)->last].num_gathers_ahead = num_ahead;
   }
   std::multimap<size_t, GraphOp> gathers;
   for (auto use = uses.begin(); use != uses.end(); ++use) {
     // Bucket i takes the place of bucket i - 2.
-    const size_t position = use < norms + 2 ? 0 : std::prev(use, 2)->last + 1;
+    const size_t position = use < others + 2 ? 0 : std::prev(use, 2)->last + 1;
     CHECK(position <= use->first) << graph.parameters.buckets[use->bucket].name;
     gathers.emplace(position,
                     Gather(builder, use->bucket, whole_buckets[use->bucket]));

@@ -14,7 +14,7 @@ namespace millrace {
 // ZeRO-3: gathers each bucket of `whole_buckets` (one of Graph::sharded) that
 // ops of the pass read, in the order in which they do, one bucket ahead: when
 // the bucket before it comes into use, and no more than two are whole at once.
-// Norms, which all layers read, are gathered first.
+// Buckets that the pass reads all along are gathered first.
 void InsertParameterGathers(GraphBuilder& builder,
                             const std::vector<TensorId>& whole_buckets,
                             std::vector<GraphOp>* pass);

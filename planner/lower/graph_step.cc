@@ -1,11 +1,13 @@
 #include "planner/lower/graph_step.h"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/units.h"
 
 namespace millrace {
 namespace {
@@ -46,7 +48,7 @@ void EmitSumOverTensorRanks(GraphBuilder& builder, const Bucket& bucket,
       absl::StrCat("sum_partial_gradients/", bucket.name), gradients);
 }
 
-// Norms, which do not decay, are few and stay in fp32.
+// Norms and biases, which do not decay, are few and stay in fp32.
 bool Rounds(const GraphBuilder& builder, const Bucket& bucket) {
   return builder.layout().rounds_gradients() && bucket.weight_decay;
 }
@@ -147,12 +149,81 @@ void EmitShardedReductions(GraphBuilder& builder) {
   }
 }
 
+// Whether the bucket is a tied embedding, of which a pipeline's first and last
+// stage have a copy each.
+bool IsOnBothEnds(const GraphBuilder& builder, const Bucket& bucket) {
+  return builder.model().ties_embedding && builder.layout().pipeline > 1 &&
+         (bucket.is_copy || bucket.name == "embedding");
+}
+
+// Sums the gradients of both copies of a tied embedding: each end sends its own
+// to the other, stage by stage, and adds what comes. A sum of two numbers does
+// not depend on their order, so both ends update alike.
+void EmitSumOfBothEnds(GraphBuilder& builder) {
+  const ModelSpec& model = builder.model();
+  const Layout& layout = builder.layout();
+  if (!model.ties_embedding || layout.pipeline == 1) return;
+  const std::vector<Bucket>& buckets = builder.graph().parameters.buckets;
+  const auto own = std::find_if(
+      buckets.begin(), buckets.end(),
+      [&](const Bucket& bucket) { return IsOnBothEnds(builder, bucket); });
+  const int64_t num_elements =
+      RoundUp(builder.shapes().vocab_rows * model.hidden,
+              layout.data * kBucketAlignment);
+  const bool sharded = layout.shards_gradients();
+  const int64_t num_sent = sharded ? num_elements / layout.data : num_elements;
+  const auto transfer = [&](OpKind kind, Direction direction, TensorId tensor) {
+    GraphOp op{
+        .kind = kind,
+        .phase = Phase::kOptimizer,
+        .name = absl::StrCat(
+            kind == OpKind::kSend ? "send" : "receive", "_tied_gradients/",
+            direction == Direction::kToNext ? "to_next" : "to_previous"),
+        .attributes = TransferAttributes{.direction = direction,
+                                         .num_elements = num_sent,
+                                         .dtype = DType::kFloat32}};
+    (kind == OpKind::kSend ? op.inputs : op.outputs) = {tensor};
+    builder.Emit(std::move(op));
+  };
+  const auto receive = [&](Direction direction) {
+    const TensorId received = builder.AddTensor(
+        absl::StrCat("tied_gradients/",
+                     direction == Direction::kToNext ? "of_first" : "of_last"),
+        {num_sent}, DType::kFloat32);
+    transfer(OpKind::kReceive, direction, received);
+    return received;
+  };
+  if (own == buckets.end()) {
+    for (const Direction direction :
+         {Direction::kToNext, Direction::kToPrevious}) {
+      transfer(OpKind::kSend, direction, receive(direction));
+    }
+    return;
+  }
+  const TensorId gradients =
+      builder.bucket_tensors()[own - buckets.begin()].gradients;
+  const Direction away =
+      builder.is_first_stage() ? Direction::kToNext : Direction::kToPrevious;
+  const Direction back =
+      builder.is_first_stage() ? Direction::kToPrevious : Direction::kToNext;
+  transfer(OpKind::kSend, away, gradients);
+  const TensorId others = receive(back);
+  builder.Emit({.kind = OpKind::kAccumulateGradients,
+                .phase = Phase::kOptimizer,
+                .name = "add_tied_gradients",
+                .attributes = OptimizerAttributes{.num_elements = num_elements,
+                                                  .data_sharded = sharded},
+                .inputs = {others, gradients},
+                .outputs = {gradients}});
+}
+
 void EmitSquaredNorm(GraphBuilder& builder, const Bucket& bucket,
                      TensorId gradients) {
   const Layout& layout = builder.layout();
   const bool sharded = layout.shards_optimizer();
   const double copies = (sharded ? 1.0 : layout.data) *
-                        (bucket.tensor_replicated ? layout.tensor : 1.0);
+                        (bucket.tensor_replicated ? layout.tensor : 1.0) *
+                        (IsOnBothEnds(builder, bucket) ? 2.0 : 1.0);
   builder.Emit(
       {.kind = OpKind::kSquaredNorm,
        .phase = Phase::kOptimizer,
@@ -228,12 +299,14 @@ void EmitGatherParameters(GraphBuilder& builder) {
   if (!layout.shards_optimizer() || layout.shards_parameters()) return;
   const std::vector<BucketTensors>& views = builder.bucket_tensors();
   const std::vector<Bucket>& buckets = builder.graph().parameters.buckets;
-  // As the forward pass needs them. Norms, the last, are few and every layer
-  // has some: they come before all layers.
+  // As the forward pass needs them. Norms and biases, the last, are few and
+  // every layer has some: they come before all layers.
   std::vector<size_t> order(buckets.size());
-  std::iota(order.begin() + 1, order.end(), size_t{0});
-  order[0] = buckets.size() - 1;
-  if (builder.is_first_stage()) std::swap(order[0], order[1]);
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto layers = order.begin() + (builder.is_first_stage() ? 1 : 0);
+  const auto vectors = std::find_if(
+      layers, order.end(), [&](size_t i) { return !buckets[i].weight_decay; });
+  std::rotate(layers, vectors, order.end());
   for (const size_t i : order) {
     EmitInPlaceCollective(builder, OpKind::kAllGather, Group::kData,
                           Phase::kParameterGather,
@@ -283,6 +356,7 @@ void EmitOptimizer(GraphBuilder& builder) {
     }
   }
   builder.EmitTo(&graph.epilogue);
+  EmitSumOfBothEnds(builder);
   // In the order in which the reductions end.
   for (const GraphOp& op : graph.backward) {
     if (op.completes_bucket < 0) continue;

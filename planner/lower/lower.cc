@@ -48,6 +48,7 @@ class Lowering {
                  .stage = stage,
                  .parameters = graph.parameters},
         buffer_of_tensor_(graph.tensors.size(), -1),
+        buffer_of_step_(graph.tensors.size(), -1),
         dependencies_(AddPersistentBuffers()) {}
 
   Program Run() && {
@@ -125,15 +126,18 @@ class Lowering {
 
   BufferId BufferOf(TensorId id, int32_t microbatch_idx) {
     if (buffer_of_tensor_[id] >= 0) return buffer_of_tensor_[id];
-    CHECK(microbatch_idx != kWholeStep) << graph_.tensors[id].name;
-    BufferId& buffer = buffer_of_microbatch_[microbatch_idx][id];
+    const bool is_of_microbatch = microbatch_idx != kWholeStep;
+    BufferId& buffer = (is_of_microbatch ? buffer_of_microbatch_[microbatch_idx]
+                                         : buffer_of_step_)[id];
     if (buffer < 0) {
       const GraphTensor& tensor = graph_.tensors[id];
       const BufferId parent =
           tensor.parent < 0 ? -1 : BufferOf(tensor.parent, microbatch_idx);
       buffer = static_cast<BufferId>(program_.buffers.size());
       program_.buffers.push_back(
-          {.name = absl::StrCat("mb", microbatch_idx, "/", tensor.name),
+          {.name = is_of_microbatch
+                       ? absl::StrCat("mb", microbatch_idx, "/", tensor.name)
+                       : tensor.name,
            .dtype = tensor.dtype,
            .dims = {tensor.dims.begin(), tensor.dims.end()},
            .arena = Arena::kStep,
@@ -154,7 +158,9 @@ class Lowering {
                             .microbatch_idx = microbatch_idx,
                             .name = op.name,
                             .attributes = op.attributes};
-    if (microbatch_idx == 0) ClearAccumulate(instruction.attributes);
+    if (microbatch_idx == 0 && !op.adds_always) {
+      ClearAccumulate(instruction.attributes);
+    }
     for (TensorId id : op.inputs) {
       instruction.inputs.push_back(BufferOf(id, microbatch_idx));
     }
@@ -289,8 +295,8 @@ class Lowering {
   }
 
   // Whether the op is the first to write the micro-batch's gradients of a
-  // bucket that live no longer than their reduction. Norms, of all layers, are
-  // small enough to be left out.
+  // bucket that live no longer than their reduction. Norms and biases, of all
+  // layers, are small enough to be left out.
   bool StartsBucketOfGradients(const GraphOp& op, int32_t microbatch_idx) {
     const std::vector<TensorId>& whole = graph_.sharded.gradients;
     for (const TensorId output : op.outputs) {
@@ -299,7 +305,7 @@ class Lowering {
           std::find(whole.begin(), whole.end(), parent < 0 ? output : parent);
       if (found == whole.end()) continue;
       const Bucket& bucket = graph_.parameters.buckets[found - whole.begin()];
-      if (!bucket.tensor_replicated &&
+      if (bucket.weight_decay &&
           buffer_of_microbatch_[microbatch_idx][*found] < 0) {
         return true;
       }
@@ -307,10 +313,12 @@ class Lowering {
     return false;
   }
 
-  // Gathered buckets take turns in two places, those of norms in two of their
-  // own: a gather waits for the last use of what it takes the place of.
+  // Gathered buckets take turns in two places, those that are read all along in
+  // two each of their own: a gather waits for the last use of what it takes the
+  // place of.
   void EmitGather(const GraphOp& op, int32_t microbatch_idx) {
-    std::vector<BufferId>& gathers = gathers_[IsOfNorms(op.gathers_bucket)];
+    std::vector<BufferId>& gathers =
+        gathers_[IsReadAllAlong(op.gathers_bucket) ? op.gathers_bucket : -1];
     InstructionId last_use = -1;
     if (gathers.size() >= 2) {
       last_use = last_use_of_gather_.at(gathers[gathers.size() - 2]);
@@ -318,22 +326,23 @@ class Lowering {
     Emit(op, microbatch_idx, {last_use});
     gathers.push_back(BufferOf(op.outputs[0], microbatch_idx));
   }
-  // Gathers `num_weights` buckets of weights of the pass to come, and its
-  // norms, so that they are not behind the reductions of the pass under way.
+  // Gathers `num_weights` buckets of the pass to come, and those that it reads
+  // all along, so that they are not behind the reductions of the pass under
+  // way.
   void GatherAhead(ChunkPass pass, int32_t num_weights) {
     const std::vector<GraphOp>& ops = OpsOf(pass.kind);
     size_t num_to_gather = 0;
     while (num_to_gather < ops.size() && num_weights > 0 &&
            ops[num_to_gather].gathers_bucket >= 0) {
-      if (!IsOfNorms(ops[num_to_gather].gathers_bucket)) --num_weights;
+      if (!IsReadAllAlong(ops[num_to_gather].gathers_bucket)) --num_weights;
       ++num_to_gather;
     }
     for (; num_gathered_ahead_ < num_to_gather; ++num_gathered_ahead_) {
       EmitGather(ops[num_gathered_ahead_], pass.microbatch_idx);
     }
   }
-  size_t IsOfNorms(int32_t bucket) const {
-    return graph_.parameters.buckets[bucket].tensor_replicated ? 1 : 0;
+  bool IsReadAllAlong(int32_t bucket) const {
+    return graph_.parameters.buckets[bucket].is_read_all_along;
   }
 
   void PlaceStepBuffers() {
@@ -383,12 +392,14 @@ class Lowering {
   Program program_;
   std::vector<BufferId> buffer_of_tensor_;  // Persistent ones; else -1.
   std::vector<std::vector<BufferId>> buffer_of_microbatch_;
+  std::vector<BufferId> buffer_of_step_;  // Of ops that run once a step.
   DependencyTracker dependencies_;
   HappensBefore order_;
   std::vector<InstructionId> last_compute_of_pass_;
   std::deque<Reduction> reductions_;
-  // Gathered buckets in order; of weights, of norms.
-  std::array<std::vector<BufferId>, 2> gathers_;
+  // Gathered buckets in order: each that is read all along under its index, the
+  // others under -1.
+  std::map<int32_t, std::vector<BufferId>> gathers_;
   std::map<BufferId, InstructionId> last_use_of_gather_;
   size_t num_gathered_ahead_ = 0;                    // Of the pass to come.
   std::array<std::vector<InstructionId>, 2> sends_;  // Forward, backward.

@@ -19,6 +19,7 @@ constexpr SizeExpr B = kSequences, L = kSequenceLength, T = kTokens,
                    P = kParameters, G = kGradients, X = kTensorRanks,
                    Q = kProducts, Dv = kValueHeadDim;
 constexpr SizeExpr kQkvCols = (N + 2 * K) * D;
+constexpr SizeExpr kQkCols = (N + K) * D;
 // Query-key pairs over all sequences and heads.
 constexpr SizeExpr kPairs = B * N * kQueryTokens * kKeyTokens;
 
@@ -123,7 +124,8 @@ constexpr OpDescriptor kOpRows[] = {
      .outputs = {Activation("sum", {R, F})},
      .flops = R * F},
 
-    // c = op(a) op(b); a and b are stored as the transposes say.
+    // c = op(a) op(b), plus the bias in each row; a and b are stored as the
+    // transposes say.
     {.kind = OpKind::kGemm,
      .name = "gemm",
      .attributes = kAttributesIndex<GemmAttributes>,
@@ -132,10 +134,20 @@ constexpr OpDescriptor kOpRows[] = {
      .recompute = Recompute::kQkv | Recompute::kGateUp | Recompute::kOutput,
      .profile = ProfileTable::kGemms,
      .fills_device = true,
-     .inputs = {Activation("a", {m, k}).JustWritten(), Activation("b", {k, n})},
+     .inputs = {Activation("a", {m, k}).JustWritten(), Activation("b", {k, n}),
+                Activation("bias", {n}).NotCounted().If(Presence::kWithBias)},
      .outputs = {OperandSpec(ElementRole::kGemmOutput, "c", {m, n})
                      .Added(Addition::kWhereAttributesSay)},
      .flops = 2 * m * n * k},
+
+    // R counts tokens.
+    {.kind = OpKind::kBiasGradient,
+     .name = "bias_gradient",
+     .attributes = kAttributesIndex<ElementwiseAttributes>,
+     .phases = {Phase::kWeightGradient},
+     .inputs = {Activation("d_y", {R, F}).JustWritten()},
+     .outputs = {Gradient("d_bias", {F}).NotCounted()},
+     .flops = R * F},
 
     // Rotates query and key in place, backwards when `inverse`. Columns: N
     // query heads, K key heads, K value heads.
@@ -150,6 +162,40 @@ constexpr OpDescriptor kOpRows[] = {
      .outputs =
          {Activation("qkv", {T, kQkvCols}).Moves(T * (N + K) * D).SameAs(0)},
      .flops = 3 * T * (N + K) * D},
+    // RMSNorm of each query and key head, whose weights are of head_dim, and
+    // then the rotation, in place. The heads as they were, and what each was
+    // scaled by, are left for the backward pass.
+    {.kind = OpKind::kQkNormRopeForward,
+     .name = "qk_norm_rope_forward",
+     .attributes = kAttributesIndex<AttentionAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute},
+     .recompute = Recompute::kQkv,
+     .inputs =
+         {Activation("qkv", {T, kQkvCols}).Moves(T * (N + K) * D).JustWritten(),
+          Float32("q_weight", {D}).NotCounted(),
+          Float32("k_weight", {D}).NotCounted()},
+     .outputs =
+         {Activation("qkv", {T, kQkvCols}).Moves(T * (N + K) * D).SameAs(0),
+          Activation("raw", {T, kQkCols}),
+          Float32("rstd", {T, N + K}).NotCounted()},
+     .flops = 7 * T * (N + K) * D},
+    // The gradient of qkv, in place.
+    {.kind = OpKind::kQkNormRopeBackward,
+     .name = "qk_norm_rope_backward",
+     .attributes = kAttributesIndex<AttentionAttributes>,
+     .phases = {Phase::kInputGradient},
+     .inputs = {Activation("d_qkv", {T, kQkvCols})
+                    .Moves(T * (N + K) * D)
+                    .JustWritten(),
+                Activation("raw", {T, kQkCols}),
+                Float32("rstd", {T, N + K}).NotCounted(),
+                Float32("q_weight", {D}).NotCounted(),
+                Float32("k_weight", {D}).NotCounted()},
+     .outputs =
+         {Activation("d_qkv", {T, kQkvCols}).Moves(T * (N + K) * D).SameAs(0),
+          Gradient("d_q_weight", {D}).NotCounted(),
+          Gradient("d_k_weight", {D}).NotCounted()},
+     .flops = 13 * T * (N + K) * D},
     // Scores and values: two products, of which a causal kernel does half.
     {.kind = OpKind::kAttentionForward,
      .name = "attention_forward",
@@ -282,14 +328,14 @@ constexpr OpDescriptor kOpRows[] = {
     {.kind = OpKind::kSend,
      .name = "send",
      .attributes = kAttributesIndex<TransferAttributes>,
-     .phases = {Phase::kForward, Phase::kInputGradient},
+     .phases = {Phase::kForward, Phase::kInputGradient, Phase::kOptimizer},
      .lane = LaneRule::kToPeer,
      .profile = ProfileTable::kCommunication,
      .inputs = {OfAttributes("x", {E})}},
     {.kind = OpKind::kReceive,
      .name = "receive",
      .attributes = kAttributesIndex<TransferAttributes>,
-     .phases = {Phase::kForward, Phase::kInputGradient},
+     .phases = {Phase::kForward, Phase::kInputGradient, Phase::kOptimizer},
      .lane = LaneRule::kFromPeer,
      .profile = ProfileTable::kCommunication,
      .outputs = {OfAttributes("x", {E})}},
@@ -300,11 +346,12 @@ constexpr OpDescriptor kOpRows[] = {
      .phases = {Phase::kForward, Phase::kWeightGradient},
      .outputs = {OperandSpec(ElementRole::kAny, "x", {R, F})}},
 
-    // Adds a micro-batch's sum to one bucket's slice, under ZeRO-2 and 3.
+    // Adds a micro-batch's sum to one bucket's slice, under ZeRO-2 and 3, or
+    // the gradients of a tied embedding's other copy.
     {.kind = OpKind::kAccumulateGradients,
      .name = "accumulate_gradients",
      .attributes = kAttributesIndex<OptimizerAttributes>,
-     .phases = {Phase::kGradientReduce},
+     .phases = {Phase::kGradientReduce, Phase::kOptimizer},
      .inputs = {Float32("sum", {G}).Moves(S),
                 Float32("gradients", {G}).Moves(S)},
      .outputs = {Float32("gradients", {G}).Moves(S).SameAs(1)},

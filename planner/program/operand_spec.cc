@@ -74,7 +74,8 @@ class LetterWriter {
     Set(SizeLetter::kQueryHeads, a.num_heads);
     Set(SizeLetter::kKeyValueHeads, a.num_kv_heads);
     Set(SizeLetter::kQueryTokens, a.query_tokens);
-    Set(SizeLetter::kKeyTokens, a.key_tokens);
+    Set(SizeLetter::kKeyTokens,
+        static_cast<double>(a.key_tokens) * a.window_share);
     Set(SizeLetter::kHeadDim, a.head_dim);
     Set(SizeLetter::kValueHeadDim, a.value_head_dim);
   }
@@ -130,6 +131,8 @@ bool HasOperand(const OperandSpec& spec, const Layout& layout,
       return RecipeOf(layout).has_masters();
     case Presence::kWithKeptLogits:
       return std::get<VocabAttributes>(attributes).keeps_logits;
+    case Presence::kWithBias:
+      return std::get<GemmAttributes>(attributes).bias;
   }
   CHECK(false) << "unknown presence of " << spec.name;
   return false;

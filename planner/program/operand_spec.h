@@ -41,7 +41,7 @@ enum class SizeLetter : uint8_t {
   // Letters of kinds that can only be planned:
   kProducts,      // Q: products of one shape.
   kQueryTokens,   // Of this rank.
-  kKeyTokens,     // Of a whole sequence.
+  kKeyTokens,     // Of a whole sequence; with a window its share of them.
   kValueHeadDim,  // Of a value, where it may differ from a key's.
   kBytes,         // Moved or sent, where nothing else is known.
 };
@@ -131,6 +131,7 @@ enum class Presence : uint8_t {
   kOptional,
   kWithMasterWeights,  // In bf16.
   kWithKeptLogits,     // Where the attributes have keeps_logits.
+  kWithBias,           // Where a product's attributes have bias.
 };
 
 // Whether an output is added to instead of being overwritten.

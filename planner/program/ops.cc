@@ -37,7 +37,15 @@ std::string ToString(const NormAttributes& a) {
 std::string ToString(const GemmAttributes& a) {
   return absl::StrCat("m ", a.m, " n ", a.n, " k ", a.k,
                       Flag(a.trans_a, "trans_a"), Flag(a.trans_b, "trans_b"),
-                      Flag(a.accumulate, "accumulate"));
+                      Flag(a.accumulate, "accumulate"), Flag(a.bias, "bias"));
+}
+
+std::string ToString(const RopeScaling& a) {
+  if (a.kind == RopeScalingKind::kNone) return "";
+  return absl::StrCat(" scaling ", RopeScalingName(a.kind), " ",
+                      Number(a.factor), " ", Number(a.low_freq_factor), " ",
+                      Number(a.high_freq_factor), " ",
+                      a.original_max_position_embeddings);
 }
 
 std::string ToString(const AttentionAttributes& a) {
@@ -46,11 +54,15 @@ std::string ToString(const AttentionAttributes& a) {
       a.num_heads, " kv_heads ", a.num_kv_heads, " head_dim ", a.head_dim);
   if (a.rope_theta != 0)
     absl::StrAppend(&text, " theta ", Number(a.rope_theta));
-  return text + Flag(a.inverse, "inverse");
+  absl::StrAppend(&text, ToString(a.rope_scaling));
+  if (a.norm_epsilon != 0)
+    absl::StrAppend(&text, " epsilon ", Number(a.norm_epsilon));
+  return text + Flag(a.inverse, "inverse") + Flag(a.accumulate, "accumulate");
 }
 
 std::string ToString(const ElementwiseAttributes& a) {
-  return absl::StrCat("rows ", a.rows, " cols ", a.cols);
+  return absl::StrCat("rows ", a.rows, " cols ", a.cols,
+                      Flag(a.accumulate, "accumulate"));
 }
 
 std::string ToString(const CollectiveAttributes& a) {
@@ -78,10 +90,13 @@ std::string ToString(const GroupedGemmAttributes& a) {
 }
 
 std::string ToString(const GeneralAttentionAttributes& a) {
-  return absl::StrCat("sequences ", a.num_sequences, " queries ",
-                      a.query_tokens, " keys ", a.key_tokens, " heads ",
-                      a.num_heads, " kv_heads ", a.num_kv_heads, " head_dim ",
-                      a.head_dim, " value_head_dim ", a.value_head_dim);
+  return absl::StrCat(
+      "sequences ", a.num_sequences, " queries ", a.query_tokens, " keys ",
+      a.key_tokens, " heads ", a.num_heads, " kv_heads ", a.num_kv_heads,
+      " head_dim ", a.head_dim, " value_head_dim ", a.value_head_dim,
+      a.window_share < 1
+          ? absl::StrCat(" window_share ", Number(a.window_share))
+          : "");
 }
 
 std::string ToString(const TrafficAttributes& a) {

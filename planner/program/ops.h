@@ -16,6 +16,7 @@
 #include <variant>
 
 #include "planner/layout/layout.h"
+#include "planner/layout/model.h"
 
 namespace millrace {
 
@@ -31,8 +32,11 @@ enum class OpKind : uint8_t {
   kResidualRmsNormForward,  // The norm of the stream plus a block's output.
   kRmsNormBackward,         // Gradients of the stream and the norm's weight.
   kAdd,                     // The sum of two tensors.
-  kGemm,                    // A matrix product.
+  kGemm,                    // A matrix product, with a bias if there is one.
+  kBiasGradient,            // The sum of a product's gradient over tokens.
   kRope,                    // Rotary positions, in place.
+  kQkNormRopeForward,       // The norm of each head, then rotary positions.
+  kQkNormRopeBackward,      // Gradients of the heads and the norms' weights.
   kAttentionForward,        // Causal attention within documents.
   kAttentionBackward,       // Gradients of query, key and value.
   kSwigluForward,           // silu(gate) x up.
@@ -116,6 +120,7 @@ struct GemmAttributes {
   bool trans_a = false;
   bool trans_b = false;
   bool accumulate = false;
+  bool bias = false;  // c = op(a) op(b) + bias[n].
   friend bool operator==(const GemmAttributes&,
                          const GemmAttributes&) = default;
 };
@@ -125,8 +130,11 @@ DType GemmOutputType(Precision precision, const GemmAttributes& gemm);
 struct AttentionAttributes {
   int64_t num_sequences, sequence_length;
   int64_t num_heads, num_kv_heads, head_dim;  // Of this tensor rank.
-  double rope_theta = 0;                      // kRope only.
+  double rope_theta = 0;                      // Rotary positions only.
   bool inverse = false;                       // kRope only.
+  RopeScaling rope_scaling = {};              // Rotary positions only.
+  double norm_epsilon = 0;                    // kQkNormRope* only.
+  bool accumulate = false;                    // kQkNormRopeBackward only.
   friend bool operator==(const AttentionAttributes&,
                          const AttentionAttributes&) = default;
 };
@@ -134,6 +142,7 @@ struct AttentionAttributes {
 // for kZero [1, elements of the tensor's dtype].
 struct ElementwiseAttributes {
   int64_t rows, cols;
+  bool accumulate = false;  // kBiasGradient only.
   friend bool operator==(const ElementwiseAttributes&,
                          const ElementwiseAttributes&) = default;
 };
@@ -182,6 +191,8 @@ struct GeneralAttentionAttributes {
   int64_t query_tokens;  // Of this rank; fewer than key_tokens under context.
   int64_t key_tokens;
   int64_t head_dim, value_head_dim;
+  // The share of causal attention's pairs that a window leaves.
+  double window_share = 1;
   friend bool operator==(const GeneralAttentionAttributes&,
                          const GeneralAttentionAttributes&) = default;
 };

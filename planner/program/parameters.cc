@@ -19,13 +19,19 @@ Parameter Matrix(std::string name, int64_t rows, int64_t cols,
           .shard = shard};
 }
 
-Parameter Norm(std::string name, int64_t hidden) {
+Parameter Vector(std::string name, int64_t cols, TensorShard shard) {
   return {.name = std::move(name),
           .rows = 1,
-          .cols = hidden,
+          .cols = cols,
           .is_vector = true,
-          .shard = TensorShard::kReplicated};
+          .shard = shard};
 }
+
+Parameter Norm(std::string name, int64_t hidden) {
+  return Vector(std::move(name), hidden, TensorShard::kReplicated);
+}
+
+bool IsBias(absl::string_view name) { return absl::EndsWith(name, ".bias"); }
 
 std::vector<Parameter> EmbeddingParameters(const ModelSpec& model) {
   return {Matrix("model.embed_tokens.weight", model.vocab_size, model.hidden,
@@ -44,15 +50,34 @@ std::vector<Parameter> LayerParameters(const ModelSpec& model, int64_t layer) {
     return Matrix(absl::StrCat(prefix, name, ".weight"), h, num_cols,
                   TensorShard::kColumns);
   };
-  return {Norm(absl::StrCat(prefix, "input_layernorm.weight"), h),
-          rows("self_attn.q_proj", model.query_width()),
-          rows("self_attn.k_proj", model.kv_width()),
-          rows("self_attn.v_proj", model.kv_width()),
-          columns("self_attn.o_proj", model.query_width()),
-          Norm(absl::StrCat(prefix, "post_attention_layernorm.weight"), h),
-          rows("mlp.gate_proj", model.ffn_hidden),
-          rows("mlp.up_proj", model.ffn_hidden),
-          columns("mlp.down_proj", model.ffn_hidden)};
+  // As the rows of its matrix are cut.
+  auto bias = [&](absl::string_view name, int64_t num_rows) {
+    return Vector(absl::StrCat(prefix, name, ".bias"), num_rows,
+                  TensorShard::kColumns);
+  };
+  std::vector<Parameter> all = {
+      Norm(absl::StrCat(prefix, "input_layernorm.weight"), h),
+      rows("self_attn.q_proj", model.query_width()),
+      rows("self_attn.k_proj", model.kv_width()),
+      rows("self_attn.v_proj", model.kv_width())};
+  if (model.qkv_bias) {
+    all.push_back(bias("self_attn.q_proj", model.query_width()));
+    all.push_back(bias("self_attn.k_proj", model.kv_width()));
+    all.push_back(bias("self_attn.v_proj", model.kv_width()));
+  }
+  if (model.qk_norm) {
+    for (const char* name : {"self_attn.q_norm", "self_attn.k_norm"}) {
+      all.push_back(
+          Norm(absl::StrCat(prefix, name, ".weight"), model.head_dim));
+    }
+  }
+  all.push_back(columns("self_attn.o_proj", model.query_width()));
+  all.push_back(
+      Norm(absl::StrCat(prefix, "post_attention_layernorm.weight"), h));
+  all.push_back(rows("mlp.gate_proj", model.ffn_hidden));
+  all.push_back(rows("mlp.up_proj", model.ffn_hidden));
+  all.push_back(columns("mlp.down_proj", model.ffn_hidden));
+  return all;
 }
 
 Parameter FinalNorm(const ModelSpec& model) {
@@ -60,31 +85,37 @@ Parameter FinalNorm(const ModelSpec& model) {
 }
 
 std::vector<Parameter> HeadParameters(const ModelSpec& model) {
-  return {Matrix("lm_head.weight", model.vocab_size, model.hidden,
+  return {Matrix(model.head_name(), model.vocab_size, model.hidden,
                  TensorShard::kRows)};
 }
 
 // k, v and up continue the matrix of the slot before them: one GEMM reads both.
+// So do the biases of k and v.
 bool ContinuesFusedMatrix(const Parameter& parameter) {
   const absl::string_view name = parameter.name;
   return absl::EndsWith(name, "k_proj.weight") ||
          absl::EndsWith(name, "v_proj.weight") ||
+         absl::EndsWith(name, "k_proj.bias") ||
+         absl::EndsWith(name, "v_proj.bias") ||
          absl::EndsWith(name, "up_proj.weight");
 }
+
+enum class BucketKind : uint8_t { kMatrices, kBiases, kNorms };
 
 // Lays slots and buckets out one after the other.
 class StageParametersBuilder {
  public:
   explicit StageParametersBuilder(const Layout& layout) : layout_(layout) {}
 
-  // Matrices only go into a bucket of their own kind; norms wait for "norms".
   void AddBucket(std::string name, const std::vector<Parameter>& parameters,
-                 bool is_norms) {
+                 BucketKind kind) {
     Bucket bucket{.name = std::move(name),
                   .offset = stage_.num_elements,
                   .num_elements = 0,
-                  .weight_decay = !is_norms,
-                  .tensor_replicated = is_norms,
+                  .weight_decay = kind == BucketKind::kMatrices,
+                  .tensor_replicated = kind == BucketKind::kNorms,
+                  .is_read_all_along = kind != BucketKind::kMatrices,
+                  .is_copy = false,
                   .slots = {}};
     int64_t end = bucket.offset;
     for (const Parameter& parameter : parameters) {
@@ -107,6 +138,8 @@ class StageParametersBuilder {
     stage_.buckets.push_back(std::move(bucket));
   }
 
+  Bucket& last_bucket() { return stage_.buckets.back(); }
+
   StageParameters Build() && { return std::move(stage_); }
 
  private:
@@ -127,8 +160,12 @@ std::vector<Parameter> ModelParameters(const ModelSpec& model) {
     }
   }
   all.push_back(FinalNorm(model));
-  all.push_back(HeadParameters(model).front());
+  if (!model.ties_embedding) all.push_back(HeadParameters(model).front());
   return all;
+}
+
+float InitialVectorValue(absl::string_view name) {
+  return IsBias(name) ? 0.0f : 1.0f;
 }
 
 ParameterBox TensorBox(const Parameter& parameter, int32_t tensor_size,
@@ -169,23 +206,33 @@ bool HasPadding(const StageParameters& parameters, const Bucket& bucket) {
 StageParameters BuildStageParameters(const ModelSpec& model,
                                      const Layout& layout, int32_t stage) {
   StageParametersBuilder builder(layout);
-  std::vector<Parameter> norms;
+  std::vector<Parameter> norms, biases;
+  constexpr BucketKind kMatrices = BucketKind::kMatrices;
   if (stage == 0) {
-    builder.AddBucket("embedding", EmbeddingParameters(model), false);
+    builder.AddBucket("embedding", EmbeddingParameters(model), kMatrices);
+    builder.last_bucket().is_read_all_along =
+        model.ties_embedding && layout.pipeline == 1;
   }
   const LayerRange layers = StageLayers(model, layout, stage);
   for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
     std::vector<Parameter> matrices;
     for (Parameter& parameter : LayerParameters(model, layer)) {
-      (parameter.is_vector ? norms : matrices).push_back(std::move(parameter));
+      (!parameter.is_vector     ? matrices
+       : IsBias(parameter.name) ? biases
+                                : norms)
+          .push_back(std::move(parameter));
     }
-    builder.AddBucket(absl::StrCat("layers.", layer), matrices, false);
+    builder.AddBucket(absl::StrCat("layers.", layer), matrices, kMatrices);
   }
   if (stage == layout.pipeline - 1) {
     norms.push_back(FinalNorm(model));
-    builder.AddBucket("head", HeadParameters(model), false);
+    if (!model.ties_embedding || layout.pipeline > 1) {
+      builder.AddBucket("head", HeadParameters(model), kMatrices);
+      builder.last_bucket().is_copy = model.ties_embedding;
+    }
   }
-  builder.AddBucket("norms", norms, true);
+  if (!biases.empty()) builder.AddBucket("biases", biases, BucketKind::kBiases);
+  builder.AddBucket("norms", norms, BucketKind::kNorms);
   return std::move(builder).Build();
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
 
@@ -19,20 +20,24 @@ namespace millrace {
 // How a parameter is cut over the tensor axis.
 enum class TensorShard { kReplicated, kRows, kColumns };
 
-// One logical parameter. Names are those of Hugging Face's Llama checkpoints,
+// One logical parameter. Names are those of Hugging Face's checkpoints,
 // for example "model.layers.3.self_attn.q_proj.weight".
 struct Parameter {
   std::string name;
   int64_t rows;  // 1 for a vector.
   int64_t cols;
-  bool is_vector;  // RMSNorm weights: shape [cols], initialized to one.
+  bool is_vector;  // Weights of norms and biases: shape [cols].
   TensorShard shard;
 };
 
 // All parameters of the model in their canonical order: embedding, layers (in
-// each: input norm, q, k, v, o, post-attention norm, gate, up, down), final
-// norm, head ("lm_head.weight").
+// each: input norm, q, k, v, their biases, norms of query and key, o,
+// post-attention norm, gate, up, down), final norm, and unless the embedding
+// serves as head, the head ("lm_head.weight").
 std::vector<Parameter> ModelParameters(const ModelSpec& model);
+
+// The initial value of all elements of a vector: 0 of a bias, 1 of a norm.
+float InitialVectorValue(absl::string_view name);
 
 // The box of a global [rows, cols] parameter that one tensor rank holds.
 struct ParameterBox {
@@ -58,13 +63,19 @@ struct ParameterSlot {
 // parameters are updated together. Padded so that it divides evenly over the
 // data axis; padding holds zeros for ever.
 struct Bucket {
-  std::string name;      // "embedding", "layers.3", "head", "norms".
+  std::string name;      // "embedding", "layers.3", "head", "biases", "norms".
   int64_t offset;        // Elements from the start of the flat buffer.
   int64_t num_elements;  // A multiple of data size x kBucketAlignment.
-  bool weight_decay;     // False for norms.
+  bool weight_decay;     // False for norms and biases, which layers share.
   // True for norms: every tensor rank holds all of it, and its gradients are
   // partial sums over the tensor axis.
   bool tensor_replicated;
+  // A pass reads it early and late: norms, biases, and an embedding that serves
+  // as head on the same stage.
+  bool is_read_all_along;
+  // A pipeline's last stage has a copy of a tied embedding, whose first stage
+  // has it too. Both see the sum of their gradients.
+  bool is_copy;
   std::vector<int32_t> slots;  // Indices into StageParameters::slots.
 };
 // Elements: kBufferAlignment bytes in bf16, so that weights start at multiples
@@ -73,9 +84,9 @@ inline constexpr int64_t kBucketAlignment = 128;
 
 // What every rank of one pipeline stage holds (offsets are alike for all its
 // tensor and data coordinates). Buckets in the order in which the backward
-// pass finishes them reversed: embedding, layers ascending, head, norms.
-// q, k, v of a layer are adjacent, as are gate and up, so that each is one
-// GEMM.
+// pass finishes them reversed: embedding, layers ascending, head, biases if
+// there are any, norms. q, k, v of a layer are adjacent, as are gate and up, so
+// that each is one GEMM; and so are the biases of q, k, v.
 struct StageParameters {
   std::vector<ParameterSlot> slots;
   std::vector<Bucket> buckets;

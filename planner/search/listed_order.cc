@@ -8,7 +8,7 @@
 
 namespace millrace {
 
-absl::Status ListPasses(const std::vector<int64_t>& bytes, ClusterStep* step) {
+absl::Status ListPasses(const std::vector<int64_t>& bytes, PassStep* step) {
   ASSIGN_OR_RETURN(ListedSchedule listed,
                    ListSchedule(step->costs, {.memory_bytes = bytes}));
   step->order = std::move(listed.order);
@@ -16,7 +16,7 @@ absl::Status ListPasses(const std::vector<int64_t>& bytes, ClusterStep* step) {
 }
 
 absl::StatusOr<std::optional<ListedPasses>> FindListedOrder(
-    const Layout& layout, ClusterStep step, const ClusterOptions& options,
+    const Layout& layout, PassStep step, const PassOptions& options,
     int64_t memory_limit, double known_s, StepModel& model) {
   if (layout.pipeline == 1 || layout.shards_gradients()) return std::nullopt;
   ListedPasses found;
@@ -34,7 +34,7 @@ absl::StatusOr<std::optional<ListedPasses>> FindListedOrder(
   ASSIGN_OR_RETURN(const ListedSchedule listed,
                    ListSchedule(step.costs, {.memory_bytes = found.bytes}));
   step.order = listed.order;
-  ASSIGN_OR_RETURN(found.simulation, SimulateCluster(step, options));
+  ASSIGN_OR_RETURN(found.simulation, SimulatePasses(step, options));
   if (found.simulation.step_time_s >= known_s) return std::nullopt;
   int64_t most = 0;
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {

@@ -20,14 +20,14 @@ namespace millrace {
 // Has the passes of `step` run in the order that list scheduling makes of them
 // where those of each stage hold no more than `bytes` (by stage) at once; a
 // function of both alone. ListSchedule's errors.
-absl::Status ListPasses(const std::vector<int64_t>& bytes, ClusterStep* step);
+absl::Status ListPasses(const std::vector<int64_t>& bytes, PassStep* step);
 
 struct ListedPasses {
   std::vector<int64_t> bytes;  // For ListPasses().
   // What the fullest stage holds more with this order than by the closed form
   // of the layout's own, below 0 where less.
   int64_t more_bytes = 0;
-  ClusterSimulation simulation;
+  PassSimulation simulation;
 };
 
 // The order that list scheduling makes of `step`, the passes of `layout`, in
@@ -36,7 +36,7 @@ struct ListedPasses {
 // layouts that gain nothing by it: of one stage, or of passes that reduce
 // gradients.
 absl::StatusOr<std::optional<ListedPasses>> FindListedOrder(
-    const Layout& layout, ClusterStep step, const ClusterOptions& options,
+    const Layout& layout, PassStep step, const PassOptions& options,
     int64_t memory_limit, double known_s, StepModel& model);
 
 }  // namespace millrace

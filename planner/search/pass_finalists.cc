@@ -69,10 +69,10 @@ absl::Status PassFinalists::Simulate(std::vector<Finalist>* finalists) {
     if (num_passes >
         (is_needed ? kSearchBudget.most_passes : kSearchBudget.passes))
       break;
-    ASSIGN_OR_RETURN(const ClusterStep step, StepOf(finalist));
-    ASSIGN_OR_RETURN(const ClusterSimulation simulation,
-                     SimulateCluster(step, {.overlap = cost_.profile().overlap,
-                                            .keeps_timeline = false}));
+    ASSIGN_OR_RETURN(const PassStep step, StepOf(finalist));
+    ASSIGN_OR_RETURN(const PassSimulation simulation,
+                     SimulatePasses(step, {.overlap = cost_.profile().overlap,
+                                           .keeps_timeline = false}));
     TakeSimulated(simulation, &finalist);
     fastest_s = std::min(fastest_s, simulation.step_time_s);
   }
@@ -117,7 +117,7 @@ absl::Status PassFinalists::List(std::vector<Finalist>* finalists) {
 }
 
 absl::StatusOr<double> PassFinalists::LeastSeconds(const Finalist& finalist) {
-  ASSIGN_OR_RETURN(const ClusterStep step, StepOf(finalist));
+  ASSIGN_OR_RETURN(const PassStep step, StepOf(finalist));
   std::vector<int64_t> bytes;
   for (const StepMemory& memory :
        ModelOf(finalist).MemoryByStage(finalist.layout)) {
@@ -139,7 +139,7 @@ absl::StatusOr<double> PassFinalists::LeastSeconds(const Finalist& finalist) {
 }
 
 absl::Status PassFinalists::ListOne(double known_s, Finalist* finalist) {
-  ASSIGN_OR_RETURN(const ClusterStep step, StepOf(*finalist));
+  ASSIGN_OR_RETURN(const PassStep step, StepOf(*finalist));
   ASSIGN_OR_RETURN(const std::optional<ListedPasses> listed,
                    FindListedOrder(finalist->layout, step,
                                    {.overlap = cost_.profile().overlap,
@@ -156,13 +156,13 @@ absl::Status PassFinalists::ListOne(double known_s, Finalist* finalist) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ClusterStep> PassFinalists::StepOf(const Finalist& finalist) {
-  return ClusterStepOf(finalist.layout,
-                       ImplementationOf(finalist.pipeline_outermost),
-                       ModelOf(finalist));
+absl::StatusOr<PassStep> PassFinalists::StepOf(const Finalist& finalist) {
+  return PassStepOf(finalist.layout,
+                    ImplementationOf(finalist.pipeline_outermost),
+                    ModelOf(finalist));
 }
 
-void PassFinalists::TakeSimulated(const ClusterSimulation& simulation,
+void PassFinalists::TakeSimulated(const PassSimulation& simulation,
                                   Finalist* finalist) const {
   Prediction prediction = finalist->closed_form;
   const StepTime& time = prediction.closed_form->time;

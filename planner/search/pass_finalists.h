@@ -41,8 +41,8 @@ class PassFinalists {
   StepModel& ModelOf(const Finalist& finalist) {
     return finalist.pipeline_outermost ? outermost_ : model_;
   }
-  absl::StatusOr<ClusterStep> StepOf(const Finalist& finalist);
-  void TakeSimulated(const ClusterSimulation& simulation,
+  absl::StatusOr<PassStep> StepOf(const Finalist& finalist);
+  void TakeSimulated(const PassSimulation& simulation,
                      Finalist* finalist) const;
   // A lower bound on the step time over all orders of the passes that fit into
   // memory.

@@ -128,8 +128,8 @@ absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
   return timeline;
 }
 
-absl::StatusOr<ClusterStep> PassesOfPrograms(std::span<const Program> programs,
-                                             const CostModel& cost) {
+absl::StatusOr<PassStep> PassesOfPrograms(std::span<const Program> programs,
+                                          const CostModel& cost) {
   return StepOfPrograms(StagesOf(programs, cost), OptionsOf(cost.profile()));
 }
 

@@ -42,8 +42,8 @@ std::vector<uint64_t> HashesOf(std::span<const Program> programs);
 absl::StatusOr<Timeline> SimulatePrograms(std::span<const Program> programs,
                                           const CostModel& cost);
 // The same step for simulation by passes.
-absl::StatusOr<ClusterStep> PassesOfPrograms(std::span<const Program> programs,
-                                             const CostModel& cost);
+absl::StatusOr<PassStep> PassesOfPrograms(std::span<const Program> programs,
+                                          const CostModel& cost);
 
 // Times and shares, from SimulatePrograms' timeline.
 void FillSimulated(const ModelSpec& model, std::span<const Program> programs,

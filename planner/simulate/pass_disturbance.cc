@@ -13,7 +13,7 @@ namespace {
 // Where the ranks are.
 class Places {
  public:
-  Places(const ClusterStep& step, int32_t ranks_per_machine)
+  Places(const PassStep& step, int32_t ranks_per_machine)
       : step_(step), ranks_per_machine_(ranks_per_machine) {}
 
   int64_t num_ranks() const {
@@ -55,14 +55,13 @@ class Places {
                        static_cast<int32_t>(stage));
   }
 
-  const ClusterStep& step_;
+  const PassStep& step_;
   const int32_t ranks_per_machine_;
 };
 
 // By replica and stage: that of the slowest rank of a pass.
-std::vector<double> SlowdownOfPasses(const ClusterStep& step,
-                                     const Places& places,
-                                     const ClusterOptions& options,
+std::vector<double> SlowdownOfPasses(const PassStep& step, const Places& places,
+                                     const PassOptions& options,
                                      const std::vector<double>& machines) {
   std::vector<double> slowdown;
   const int32_t num_stages = step.costs.num_stages;
@@ -93,7 +92,7 @@ std::vector<double> SlowdownOfPasses(const ClusterStep& step,
 }
 
 // Fills in what slow links do to transfers, gathers and reductions.
-void DisturbLinks(const ClusterStep& step, const Places& places,
+void DisturbLinks(const PassStep& step, const Places& places,
                   const std::vector<SlowLink>& links,
                   Disturbance* disturbance) {
   if (links.empty()) return;
@@ -118,8 +117,8 @@ void DisturbLinks(const ClusterStep& step, const Places& places,
   }
 }
 
-absl::Status CheckPlaces(const ClusterStep& step, const Places& places,
-                         const ClusterOptions& options) {
+absl::Status CheckPlaces(const PassStep& step, const Places& places,
+                         const PassOptions& options) {
   for (const SlowRank& slow : options.slow_ranks) {
     if (slow.rank < 0 || slow.rank >= places.num_ranks() ||
         !(slow.factor >= 1)) {
@@ -147,8 +146,8 @@ absl::Status CheckPlaces(const ClusterStep& step, const Places& places,
 
 }  // namespace
 
-absl::StatusOr<Disturbance> DisturbanceOf(const ClusterStep& step,
-                                          const ClusterOptions& options,
+absl::StatusOr<Disturbance> DisturbanceOf(const PassStep& step,
+                                          const PassOptions& options,
                                           int32_t* num_slow_machines) {
   const Places places(step, options.ranks_per_machine);
   RETURN_IF_ERROR(CheckPlaces(step, places, options));
@@ -165,7 +164,7 @@ absl::StatusOr<Disturbance> DisturbanceOf(const ClusterStep& step,
   return disturbance;
 }
 
-int64_t FirstRankOf(const ClusterStep& step, int32_t replica, int32_t stage) {
+int64_t FirstRankOf(const PassStep& step, int32_t replica, int32_t stage) {
   const int64_t pass = step.pipeline_outermost
                            ? int64_t{stage} * step.num_replicas + replica
                            : int64_t{replica} * step.costs.num_stages + stage;

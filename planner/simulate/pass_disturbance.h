@@ -16,8 +16,8 @@ namespace millrace {
 // All but the seed of the noise. Draws the slow machines, which
 // *num_slow_machines counts. InvalidArgument for ranks, machines and factors
 // that are none.
-absl::StatusOr<Disturbance> DisturbanceOf(const ClusterStep& step,
-                                          const ClusterOptions& options,
+absl::StatusOr<Disturbance> DisturbanceOf(const PassStep& step,
+                                          const PassOptions& options,
                                           int32_t* num_slow_machines);
 
 }  // namespace millrace

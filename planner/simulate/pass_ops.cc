@@ -15,7 +15,7 @@ namespace {
 
 class Builder {
  public:
-  explicit Builder(const ClusterStep& step)
+  explicit Builder(const PassStep& step)
       : step_(step), list_(step.costs.num_stages) {}
 
   absl::StatusOr<PassOps> Build() {
@@ -162,7 +162,7 @@ class Builder {
   int32_t AddGather(int32_t stage, int32_t chunk, int32_t bucket,
                     double seconds) {
     return Add({.seconds = seconds, .stage = stage, .lane = Lane::kDataComm},
-               {.kind = ClusterEventKind::kParameterGather,
+               {.kind = PassEventKind::kParameterGather,
                 .chunk_idx = chunk,
                 .bucket_idx = bucket});
   }
@@ -171,14 +171,14 @@ class Builder {
                     double seconds, int32_t after) {
     list_.Wait(
         Add({.seconds = seconds, .stage = stage, .lane = Lane::kDataComm},
-            {.kind = ClusterEventKind::kGradientReduction,
+            {.kind = PassEventKind::kGradientReduction,
              .chunk_idx = chunk,
              .bucket_idx = bucket}),
         after);
   }
 
   int32_t Add(StepOp op, const PassOp& what) {
-    op.resource = what.is_pass() || what.kind == ClusterEventKind::kOptimizer
+    op.resource = what.is_pass() || what.kind == PassEventKind::kOptimizer
                       ? OpResource::kCompute
                       : OpResource::kNetwork;
     return list_.Add(op, what);
@@ -213,7 +213,7 @@ class Builder {
     const int32_t receiver = step_.costs.stage_of_chunk[to];
     if (receiver == sender || step_.costs.transfer_s <= 0) return after;
     const PassOp pass = list_.what(after);
-    const bool is_forward = pass.kind == ClusterEventKind::kForward;
+    const bool is_forward = pass.kind == PassEventKind::kForward;
     const int32_t id =
         Add({.seconds = step_.costs.transfer_s,
              .stage = sender,
@@ -221,8 +221,8 @@ class Builder {
              .lane = !step_.overlaps_transfers ? Lane::kCompute
                      : is_forward              ? Lane::kSendNext
                                                : Lane::kSendPrevious},
-            {.kind = is_forward ? ClusterEventKind::kActivationTransfer
-                                : ClusterEventKind::kGradientTransfer,
+            {.kind = is_forward ? PassEventKind::kActivationTransfer
+                                : PassEventKind::kGradientTransfer,
              .chunk_idx = pass.chunk_idx,
              .microbatch_idx = pass.microbatch_idx});
     list_.Wait(id, after);
@@ -247,12 +247,12 @@ class Builder {
     for (int32_t stage = 0; stage < step_.costs.num_stages; ++stage) {
       const int32_t id =
           Add({.seconds = EndsOf(stage).optimizer_s, .stage = stage},
-              {.kind = ClusterEventKind::kOptimizer});
+              {.kind = PassEventKind::kOptimizer});
       list_.WaitOnlyFor(id, ends);
     }
   }
 
-  const ClusterStep& step_;
+  const PassStep& step_;
   PassOpList list_;
   // First part of each pass, and the op that brings what it starts from; by
   // PassIdx, -1 where there is none.
@@ -262,18 +262,18 @@ class Builder {
 
 }  // namespace
 
-ClusterEventKind EventKindOf(ChunkPassKind kind) {
+PassEventKind EventKindOf(ChunkPassKind kind) {
   switch (kind) {
     case ChunkPassKind::kForward:
-      return ClusterEventKind::kForward;
+      return PassEventKind::kForward;
     case ChunkPassKind::kBackward:
-      return ClusterEventKind::kBackward;
+      return PassEventKind::kBackward;
     case ChunkPassKind::kInputGradient:
-      return ClusterEventKind::kInputGradient;
+      return PassEventKind::kInputGradient;
     case ChunkPassKind::kWeightGradient:
-      return ClusterEventKind::kWeightGradient;
+      return PassEventKind::kWeightGradient;
   }
-  return ClusterEventKind::kForward;
+  return PassEventKind::kForward;
 }
 
 PassOpList::PassOpList(int32_t num_stages) : lanes_(num_stages) {
@@ -349,22 +349,22 @@ absl::Status PassOpList::Deadlock(const std::vector<int32_t>& num_waits) const {
   std::vector<bool> is_named(lanes_.size(), false);
   for (size_t i = 0; i < ops_.size(); ++i) {
     if (num_waits[i] == 0 || is_named[ops_[i].stage] ||
-        what_[i].kind == ClusterEventKind::kOptimizer) {
+        what_[i].kind == PassEventKind::kOptimizer) {
       continue;
     }
     is_named[ops_[i].stage] = true;
     stuck.push_back(
         absl::StrCat("stage ", ops_[i].stage, " at ",
-                     ClusterEventToString({.kind = what_[i].kind,
-                                           .lane = ops_[i].lane,
-                                           .chunk_idx = what_[i].chunk_idx}),
+                     PassEventToString({.kind = what_[i].kind,
+                                        .lane = ops_[i].lane,
+                                        .chunk_idx = what_[i].chunk_idx}),
                      ", micro-batch ", what_[i].microbatch_idx));
   }
   return absl::InternalError(absl::StrCat("the order of passes deadlocks: ",
                                           absl::StrJoin(stuck, "; ")));
 }
 
-absl::StatusOr<PassOps> PassOpsOf(const ClusterStep& step) {
+absl::StatusOr<PassOps> PassOpsOf(const PassStep& step) {
   if (step.ops != nullptr) return *step.ops;
   return Builder(step).Build();
 }

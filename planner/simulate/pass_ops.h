@@ -18,14 +18,14 @@ namespace millrace {
 
 // The pass, transfer, gather or reduction that an op of the event loop is.
 struct PassOp {
-  ClusterEventKind kind;
+  PassEventKind kind;
   int32_t chunk_idx = -1;
   int32_t microbatch_idx = -1;
   int32_t bucket_idx = -1;
 
-  bool is_pass() const { return kind <= ClusterEventKind::kWeightGradient; }
+  bool is_pass() const { return kind <= PassEventKind::kWeightGradient; }
   // True of passes and transfers, which each replica does for itself.
-  bool is_own() const { return kind <= ClusterEventKind::kGradientTransfer; }
+  bool is_own() const { return kind <= PassEventKind::kGradientTransfer; }
 };
 
 // Ops in an order in which none waits for a later one.
@@ -34,7 +34,7 @@ struct PassOps {
   std::vector<PassOp> ops;  // By op of the step.
 };
 
-ClusterEventKind EventKindOf(ChunkPassKind kind);
+PassEventKind EventKindOf(ChunkPassKind kind);
 
 // Lists ops one by one, in any order between lanes.
 class PassOpList {
@@ -70,9 +70,9 @@ class PassOpList {
   std::vector<std::array<int32_t, kNumLanes>> lanes_;  // Last op, by stage.
 };
 
-// Errors as of SimulateCluster. The optimizer's ops come last, and wait for
+// Errors as of SimulatePasses. The optimizer's ops come last, and wait for
 // every op of every stage.
-absl::StatusOr<PassOps> PassOpsOf(const ClusterStep& step);
+absl::StatusOr<PassOps> PassOpsOf(const PassStep& step);
 
 }  // namespace millrace
 

@@ -9,22 +9,22 @@ namespace {
 
 // The phase that a Program would call it; a whole backward pass counts as the
 // input gradient, which others wait for.
-Phase PhaseOf(ClusterEventKind kind) {
+Phase PhaseOf(PassEventKind kind) {
   switch (kind) {
-    case ClusterEventKind::kForward:
-    case ClusterEventKind::kActivationTransfer:
+    case PassEventKind::kForward:
+    case PassEventKind::kActivationTransfer:
       return Phase::kForward;
-    case ClusterEventKind::kBackward:
-    case ClusterEventKind::kInputGradient:
-    case ClusterEventKind::kGradientTransfer:
+    case PassEventKind::kBackward:
+    case PassEventKind::kInputGradient:
+    case PassEventKind::kGradientTransfer:
       return Phase::kInputGradient;
-    case ClusterEventKind::kWeightGradient:
+    case PassEventKind::kWeightGradient:
       return Phase::kWeightGradient;
-    case ClusterEventKind::kParameterGather:
+    case PassEventKind::kParameterGather:
       return Phase::kParameterGather;
-    case ClusterEventKind::kGradientReduction:
+    case PassEventKind::kGradientReduction:
       return Phase::kGradientReduce;
-    case ClusterEventKind::kOptimizer:
+    case PassEventKind::kOptimizer:
       return Phase::kOptimizer;
   }
   return Phase::kForward;
@@ -32,32 +32,32 @@ Phase PhaseOf(ClusterEventKind kind) {
 
 }  // namespace
 
-const char* ClusterEventKindName(ClusterEventKind kind) {
+const char* PassEventKindName(PassEventKind kind) {
   switch (kind) {
-    case ClusterEventKind::kForward:
+    case PassEventKind::kForward:
       return "forward";
-    case ClusterEventKind::kBackward:
+    case PassEventKind::kBackward:
       return "backward";
-    case ClusterEventKind::kInputGradient:
+    case PassEventKind::kInputGradient:
       return "input_gradient";
-    case ClusterEventKind::kWeightGradient:
+    case PassEventKind::kWeightGradient:
       return "weight_gradient";
-    case ClusterEventKind::kActivationTransfer:
+    case PassEventKind::kActivationTransfer:
       return "activation_transfer";
-    case ClusterEventKind::kGradientTransfer:
+    case PassEventKind::kGradientTransfer:
       return "gradient_transfer";
-    case ClusterEventKind::kParameterGather:
+    case PassEventKind::kParameterGather:
       return "parameter_gather";
-    case ClusterEventKind::kGradientReduction:
+    case PassEventKind::kGradientReduction:
       return "gradient_reduction";
-    case ClusterEventKind::kOptimizer:
+    case PassEventKind::kOptimizer:
       return "optimizer";
   }
   return "unknown";
 }
 
-std::string ClusterEventToString(const ClusterEvent& event) {
-  std::string text = ClusterEventKindName(event.kind);
+std::string PassEventToString(const PassEvent& event) {
+  std::string text = PassEventKindName(event.kind);
   if (event.chunk_idx >= 0) {
     absl::StrAppend(&text, " of chunk ", event.chunk_idx);
   }
@@ -67,13 +67,13 @@ std::string ClusterEventToString(const ClusterEvent& event) {
   return text;
 }
 
-Timeline ToTimeline(const ClusterTimeline& timeline) {
+Timeline ToTimeline(const PassTimeline& timeline) {
   Timeline result{.step_time_s = timeline.step_time_s};
   for (const RankClass& ranks : timeline.classes) {
     RankTimeline rank{.rank = Rank{static_cast<int32_t>(result.ranks.size())},
                       .stage = ranks.stage,
                       .events = {}};
-    for (const ClusterEvent& event : ranks.events) {
+    for (const PassEvent& event : ranks.events) {
       rank.events.push_back(
           {.instruction = static_cast<InstructionId>(rank.events.size()),
            .start_s = event.start_s,
@@ -88,12 +88,12 @@ Timeline ToTimeline(const ClusterTimeline& timeline) {
   return result;
 }
 
-std::string ClusterProgramText(const ClusterTimeline& timeline, int32_t stage) {
+std::string PassProgramText(const PassTimeline& timeline, int32_t stage) {
   std::string text;
   for (const RankClass& ranks : timeline.classes) {
     if (ranks.stage != stage) continue;
     for (size_t i = 0; i < ranks.events.size(); ++i) {
-      const ClusterEvent& event = ranks.events[i];
+      const PassEvent& event = ranks.events[i];
       const std::string microbatch =
           event.microbatch_idx < 0 ? "-" : absl::StrCat(event.microbatch_idx);
       const std::string name = event.chunk_idx < 0
@@ -101,7 +101,7 @@ std::string ClusterProgramText(const ClusterTimeline& timeline, int32_t stage) {
                                    : absl::StrCat("chunk.", event.chunk_idx);
       absl::StrAppend(&text, i, " ", LaneName(event.lane), " ",
                       PhaseName(PhaseOf(event.kind)), " ", microbatch, " ",
-                      name, " ", ClusterEventToString(event), "\n");
+                      name, " ", PassEventToString(event), "\n");
     }
     break;  // Others of the stage have the same.
   }

@@ -15,7 +15,7 @@
 
 namespace millrace {
 
-enum class ClusterEventKind : uint8_t {
+enum class PassEventKind : uint8_t {
   kForward,
   kBackward,
   kInputGradient,
@@ -26,10 +26,10 @@ enum class ClusterEventKind : uint8_t {
   kGradientReduction,
   kOptimizer,
 };
-const char* ClusterEventKindName(ClusterEventKind kind);  // "forward", ...
+const char* PassEventKindName(PassEventKind kind);  // "forward", ...
 
-struct ClusterEvent {
-  ClusterEventKind kind;
+struct PassEvent {
+  PassEventKind kind;
   // kCompute, kSendNext, kSendPrevious or kDataComm; a lane of receives while
   // the receiver's tensor ranks gather what the stage has sent.
   Lane lane;
@@ -42,7 +42,7 @@ struct ClusterEvent {
   double end_s = 0;
 };
 // "forward of chunk 3, bucket 1".
-std::string ClusterEventToString(const ClusterEvent& event);
+std::string PassEventToString(const PassEvent& event);
 
 // Ranks that do alike.
 struct RankClass {
@@ -51,21 +51,21 @@ struct RankClass {
   int64_t num_ranks;  // That it stands for.
   // All classes of a stage have the same ones in the same places; they need not
   // be in the order of time.
-  std::vector<ClusterEvent> events;
+  std::vector<PassEvent> events;
 };
 
-struct ClusterTimeline {
+struct PassTimeline {
   double step_time_s = 0;
   std::vector<RankClass> classes;  // By stage.
 };
 
 // As a Timeline whose ranks are the classes, numbered in their order, and whose
 // instructions are the places of events.
-Timeline ToTimeline(const ClusterTimeline& timeline);
+Timeline ToTimeline(const PassTimeline& timeline);
 
 // The instructions that ToTimeline() means of one stage, a line each as
 // ProgramToString prints them: "id lane phase micro-batch name operation".
-std::string ClusterProgramText(const ClusterTimeline& timeline, int32_t stage);
+std::string PassProgramText(const PassTimeline& timeline, int32_t stage);
 
 }  // namespace millrace
 

@@ -71,9 +71,9 @@ class ProgramPasses {
     for (const InstructionId id :
          program.lanes[static_cast<size_t>(Lane::kDataComm)]) {
       const Instruction& instruction = program.instructions[id];
-      const ClusterEventKind kind = instruction.phase == Phase::kParameterGather
-                                        ? ClusterEventKind::kParameterGather
-                                        : ClusterEventKind::kGradientReduction;
+      const PassEventKind kind = instruction.phase == Phase::kParameterGather
+                                     ? PassEventKind::kParameterGather
+                                     : PassEventKind::kGradientReduction;
       int32_t& bucket =
           num_buckets[{instruction.phase, instruction.microbatch_idx}];
       op_of_[stage][id] =
@@ -122,8 +122,8 @@ class ProgramPasses {
 
   void AddTransfer(StageInstruction from, StageInstruction to) {
     const PassOp what{.kind = InstructionOf(from).lane == Lane::kSendNext
-                                  ? ClusterEventKind::kActivationTransfer
-                                  : ClusterEventKind::kGradientTransfer,
+                                  ? PassEventKind::kActivationTransfer
+                                  : PassEventKind::kGradientTransfer,
                       .chunk_idx = from.stage,
                       .microbatch_idx = InstructionOf(from).microbatch_idx};
     StepOp transfer = OpOf(from);
@@ -184,17 +184,17 @@ class ProgramPasses {
 
 }  // namespace
 
-absl::StatusOr<ClusterStep> StepOfPrograms(
-    std::span<const StageSimulation> stages, const SimulationOptions& options) {
+absl::StatusOr<PassStep> StepOfPrograms(std::span<const StageSimulation> stages,
+                                        const SimulationOptions& options) {
   const Layout& layout = stages[0].program->layout;
-  ClusterStep step{.costs = {.num_stages = layout.pipeline,
-                             .num_microbatches = layout.num_microbatches,
-                             .stage_of_chunk = {},
-                             .chunks = {}},
-                   .order = {},
-                   .ends = {},
-                   .num_replicas = layout.data,
-                   .ranks_per_pass = layout.tensor};
+  PassStep step{.costs = {.num_stages = layout.pipeline,
+                          .num_microbatches = layout.num_microbatches,
+                          .stage_of_chunk = {},
+                          .chunks = {}},
+                .order = {},
+                .ends = {},
+                .num_replicas = layout.data,
+                .ranks_per_pass = layout.tensor};
   for (int32_t i = 0; i < layout.pipeline; ++i) {
     step.costs.stage_of_chunk.push_back(i);
     step.costs.chunks.emplace_back();

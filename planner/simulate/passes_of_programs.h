@@ -16,10 +16,10 @@
 
 namespace millrace {
 
-// The step that `stages` run, by its ops (ClusterStep::ops). Errors are those
+// The step that `stages` run, by its ops (PassStep::ops). Errors are those
 // of Simulate().
-absl::StatusOr<ClusterStep> StepOfPrograms(
-    std::span<const StageSimulation> stages, const SimulationOptions& options);
+absl::StatusOr<PassStep> StepOfPrograms(std::span<const StageSimulation> stages,
+                                        const SimulationOptions& options);
 
 }  // namespace millrace
 

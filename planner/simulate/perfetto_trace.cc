@@ -52,14 +52,14 @@ nlohmann::json Slice(const Instruction& instruction, int32_t rank,
           {"args", std::move(arguments)}};
 }
 
-nlohmann::json ClusterSlice(const ClusterEvent& event, int32_t pid) {
+nlohmann::json PassSlice(const PassEvent& event, int32_t pid) {
   nlohmann::json arguments = nlohmann::json::object();
   if (event.chunk_idx >= 0) arguments["chunk"] = event.chunk_idx;
   if (event.microbatch_idx >= 0) arguments["microbatch"] = event.microbatch_idx;
   if (event.bucket_idx >= 0) arguments["bucket"] = event.bucket_idx;
   return {{"ph", "X"},
-          {"name", ClusterEventToString(event)},
-          {"cat", ClusterEventKindName(event.kind)},
+          {"name", PassEventToString(event)},
+          {"cat", PassEventKindName(event.kind)},
           {"pid", pid},
           {"tid", static_cast<int>(event.lane)},
           {"ts", event.start_s * kMicroseconds},
@@ -99,7 +99,7 @@ std::string TimelineToTrace(const std::vector<const Program*>& programs,
   return TraceOf(std::move(events));
 }
 
-std::string ClusterTimelineToTrace(const ClusterTimeline& timeline) {
+std::string PassTimelineToTrace(const PassTimeline& timeline) {
   nlohmann::json events = nlohmann::json::array();
   int32_t pid = 0;
   for (const RankClass& ranks : timeline.classes) {
@@ -109,12 +109,12 @@ std::string ClusterTimelineToTrace(const ClusterTimeline& timeline) {
                                ranks.replica, ", for ", ranks.num_ranks,
                                ranks.num_ranks == 1 ? " rank" : " ranks")}}));
     std::array<bool, kNumLanes> is_used{};
-    for (const ClusterEvent& event : ranks.events) {
+    for (const PassEvent& event : ranks.events) {
       is_used[static_cast<int>(event.lane)] = true;
     }
     AddLanes(pid, is_used, events);
-    for (const ClusterEvent& event : ranks.events) {
-      events.push_back(ClusterSlice(event, pid));
+    for (const PassEvent& event : ranks.events) {
+      events.push_back(PassSlice(event, pid));
     }
     ++pid;
   }

@@ -22,7 +22,7 @@ std::string TimelineToTrace(const std::vector<const Program*>& programs,
 
 // The same of a step by passes: a process a class of ranks, named by its stage,
 // replica and number of ranks. A slice's category is the kind of event.
-std::string ClusterTimelineToTrace(const ClusterTimeline& timeline);
+std::string PassTimelineToTrace(const PassTimeline& timeline);
 
 }  // namespace millrace
 

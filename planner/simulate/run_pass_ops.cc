@@ -100,8 +100,7 @@ void ReplicaRun::RunBlock(const Disturbance& disturbance,
   for (size_t i = 0; i < ops_.ops.size(); ++i) {
     const StepOp& op = ops_.step.ops[i];
     double* const end = &end_s[i * kCount];
-    const bool is_gather =
-        ops_.ops[i].kind == ClusterEventKind::kParameterGather;
+    const bool is_gather = ops_.ops[i].kind == PassEventKind::kParameterGather;
     // RunTail() runs these again, after the passes of all replicas.
     const bool is_traffic = !ops_.ops[i].is_own();
     double start[kCount] = {};
@@ -165,9 +164,8 @@ void ReplicaRun::RunTail(const Disturbance& disturbance,
     for (const int32_t wait : ops_.step.WaitsOf(i)) {
       start_s = std::max(start_s, times.common_end_s[wait]);
     }
-    const double factor = op.kind == ClusterEventKind::kOptimizer
-                              ? slowest[stage]
-                          : op.kind == ClusterEventKind::kParameterGather
+    const double factor = op.kind == PassEventKind::kOptimizer ? slowest[stage]
+                          : op.kind == PassEventKind::kParameterGather
                               ? FactorOf(disturbance.gathers, stage)
                               : FactorOf(disturbance.reductions, stage);
     times.common_start_s[i] = start_s;

@@ -31,7 +31,7 @@ struct Disturbance {
   // Factors on what all replicas do together, by stage; empty: 1.
   std::vector<double> gathers;
   std::vector<double> reductions;
-  double noise_sigma = 0;  // As in ClusterOptions.
+  double noise_sigma = 0;  // As in PassOptions.
   uint64_t seed = 0;       // Decides the noise.
 };
 
@@ -47,9 +47,9 @@ struct ReplicaTimes {
 };
 
 // `alone` is what RunOps() gave: an op takes as long as there, slowed by the
-// traffic it met there, times its factors. Reductions and the optimizer wait for
-// the last replica. What follows a gather or a reduction within the step waits
-// for the one that the replica would run by itself.
+// traffic it met there, times its factors. Reductions and the optimizer wait
+// for the last replica. What follows a gather or a reduction within the step
+// waits for the one that the replica would run by itself.
 class ReplicaRun {
  public:
   // Borrows its arguments.

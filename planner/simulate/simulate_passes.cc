@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kStepStream = 0x73746570u;
 
-absl::Status CheckOptions(const ClusterOptions& options) {
+absl::Status CheckOptions(const PassOptions& options) {
   const auto refuse = [](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat(what...));
   };
@@ -78,7 +78,7 @@ void AddTrafficOfPasses(const StepTime& time, PipelineCosts& costs) {
 
 // Fractions of the mean stage's step.
 void FillFractions(const PassOps& ops, const OpTimes& times, int32_t num_stages,
-                   ClusterSimulation* simulation) {
+                   PassSimulation* simulation) {
   double compute_s = 0, exposed_s = 0;
   std::vector<double> computed_until(num_stages, 0);
   double passes_end_s = 0;
@@ -89,7 +89,7 @@ void FillFractions(const PassOps& ops, const OpTimes& times, int32_t num_stages,
   }
   for (size_t i = 0; i < ops.ops.size(); ++i) {
     const PassOp& op = ops.ops[i];
-    const bool is_optimizer = op.kind == ClusterEventKind::kOptimizer;
+    const bool is_optimizer = op.kind == PassEventKind::kOptimizer;
     if (!op.is_pass() && !is_optimizer) continue;
     double& until = computed_until[ops.step.ops[i].stage];
     compute_s += times.end_s[i] - times.start_s[i];
@@ -98,7 +98,7 @@ void FillFractions(const PassOps& ops, const OpTimes& times, int32_t num_stages,
     double gathers_s = 0;
     for (const int32_t wait : ops.step.WaitsOf(i)) {
       const bool is_gather =
-          ops.ops[wait].kind == ClusterEventKind::kParameterGather;
+          ops.ops[wait].kind == PassEventKind::kParameterGather;
       double& latest = is_gather ? gathers_s : others_s;
       if (!is_optimizer) latest = std::max(latest, times.end_s[wait]);
     }
@@ -121,8 +121,7 @@ void FillFractions(const PassOps& ops, const OpTimes& times, int32_t num_stages,
 
 // One class a stage.
 void AddClasses(const PassOps& ops, const OpTimes& times, int32_t replica,
-                int64_t num_ranks, int32_t num_stages,
-                ClusterTimeline* timeline) {
+                int64_t num_ranks, int32_t num_stages, PassTimeline* timeline) {
   std::vector<RankClass> classes(num_stages);
   for (int32_t stage = 0; stage < num_stages; ++stage) {
     classes[stage].stage = stage;
@@ -144,11 +143,10 @@ void AddClasses(const PassOps& ops, const OpTimes& times, int32_t replica,
             std::back_inserter(timeline->classes));
 }
 
-void KeepDisturbedTimeline(const ClusterStep& step, const PassOps& ops,
+void KeepDisturbedTimeline(const PassStep& step, const PassOps& ops,
                            const ReplicaRun& replicas,
                            const Disturbance& disturbance,
-                           const ReplicaTimes& times,
-                           ClusterTimeline* timeline) {
+                           const ReplicaTimes& times, PassTimeline* timeline) {
   timeline->step_time_s = times.step_time_s;
   std::vector<int32_t> by_end(step.num_replicas);
   std::iota(by_end.begin(), by_end.end(), 0);
@@ -178,11 +176,11 @@ int32_t BucketsOfChunk(int32_t chunks_of_stage) {
   return std::max(1, kBucketsOfStage / chunks_of_stage);
 }
 
-absl::StatusOr<ClusterStep> ClusterStepOf(const Layout& layout,
-                                          const Implementation& implementation,
-                                          StepModel& model) {
+absl::StatusOr<PassStep> PassStepOf(const Layout& layout,
+                                    const Implementation& implementation,
+                                    StepModel& model) {
   const StepTime time = model.Predict(layout).time;
-  ClusterStep step{
+  PassStep step{
       .costs = model.PassCosts(layout),
       .order = {},
       .ends = {model.EndsOf(layout)},
@@ -212,14 +210,14 @@ absl::StatusOr<ClusterStep> ClusterStepOf(const Layout& layout,
   return step;
 }
 
-absl::StatusOr<ClusterSimulation> SimulateCluster(
-    const ClusterStep& step, const ClusterOptions& options) {
+absl::StatusOr<PassSimulation> SimulatePasses(const PassStep& step,
+                                              const PassOptions& options) {
   RETURN_IF_ERROR(CheckOptions(options));
   ASSIGN_OR_RETURN(const PassOps ops, PassOpsOf(step));
   const OpTimes alone = RunPassOps(ops.step, options.overlap);
   const int32_t num_stages = step.costs.num_stages;
-  ClusterSimulation simulation{.step_time_s = alone.step_time_s,
-                               .undisturbed_step_time_s = alone.step_time_s};
+  PassSimulation simulation{.step_time_s = alone.step_time_s,
+                            .undisturbed_step_time_s = alone.step_time_s};
   FillFractions(ops, alone, num_stages, &simulation);
   const LogNormalFactors step_noise(options.step_sigma);
   const auto step_factor = [&](int32_t i) {

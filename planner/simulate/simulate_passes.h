@@ -31,7 +31,7 @@ namespace millrace {
 
 struct PassOps;  // planner/simulate/pass_ops.h
 
-struct ClusterStep {
+struct PassStep {
   PipelineCosts costs;
   PassOrder order;  // planner/pipeline/pass_order.h, or any other.
   // Once-a-step work by stage; one entry stands for all stages. A stage's
@@ -64,9 +64,9 @@ int32_t BucketsOfChunk(int32_t chunks_of_stage);
 // share experts compute together, however many replicas they belong to; what
 // the traffic of each micro-batch costs under ZeRO 2 and 3 is part of its
 // backward passes. InvalidArgument for what OrderOf refuses.
-absl::StatusOr<ClusterStep> ClusterStepOf(const Layout& layout,
-                                          const Implementation& implementation,
-                                          StepModel& model);
+absl::StatusOr<PassStep> PassStepOf(const Layout& layout,
+                                    const Implementation& implementation,
+                                    StepModel& model);
 
 // A machine whose link of one level of the network is slower than others':
 // factors on what uses it there (planner/fleet/disturbance.h prices them).
@@ -88,7 +88,7 @@ struct SlowRank {
   double factor;
 };
 
-struct ClusterOptions {
+struct PassOptions {
   // While a stage computes and sends, receives, gathers or reduces, each goes
   // on so much slower. `waits` counts for ops made of Programs only, since
   // other passes do not tell their kernels.
@@ -138,7 +138,7 @@ struct SlowdownCause {
   double seconds = 0;
 };
 
-struct ClusterSimulation {
+struct PassSimulation {
   double step_time_s = 0;  // Mean of step_times_s.
   std::vector<double> step_times_s;
   double undisturbed_step_time_s = 0;  // Without noise and slow machines.
@@ -155,17 +155,17 @@ struct ClusterSimulation {
   // Empty unless kept. Of the first step drawn. Where replicas differ, a stage
   // has two classes: the slowest replica, and the one in the middle for the
   // others. Otherwise one a stage.
-  ClusterTimeline timeline;
+  PassTimeline timeline;
 };
 
 // Equal inputs give equal results. InvalidArgument naming what is wrong with an
 // order or an option; Internal naming the passes that wait for each other, if
 // the order deadlocks.
-absl::StatusOr<ClusterSimulation> SimulateCluster(
-    const ClusterStep& step, const ClusterOptions& options);
+absl::StatusOr<PassSimulation> SimulatePasses(const PassStep& step,
+                                              const PassOptions& options);
 
 // The first rank that computes the passes of a replica's stage.
-int64_t FirstRankOf(const ClusterStep& step, int32_t replica, int32_t stage);
+int64_t FirstRankOf(const PassStep& step, int32_t replica, int32_t stage);
 
 }  // namespace millrace
 

@@ -9,9 +9,9 @@ SlowdownCause::Kind KindOf(const PassOp& op) {
   if (op.is_pass()) return SlowdownCause::Kind::kPasses;
   if (op.is_own()) return SlowdownCause::Kind::kTransfers;
   switch (op.kind) {
-    case ClusterEventKind::kParameterGather:
+    case PassEventKind::kParameterGather:
       return SlowdownCause::Kind::kGathers;
-    case ClusterEventKind::kGradientReduction:
+    case PassEventKind::kGradientReduction:
       return SlowdownCause::Kind::kReductions;
     default:
       return SlowdownCause::Kind::kOptimizer;

@@ -135,7 +135,7 @@ void StagePasses::Divide(const std::vector<ChunkPass>& order) {
     passes_.push_back({.kind = EventKindOf(pass.kind),
                        .microbatch_idx = pass.microbatch_idx});
   }
-  passes_.push_back({.kind = ClusterEventKind::kOptimizer});
+  passes_.push_back({.kind = PassEventKind::kOptimizer});
   DivideComputeLane(order);
   DivideTensorLane(order);
   // What the host loads for later passes is there in time.

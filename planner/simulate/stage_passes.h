@@ -60,7 +60,7 @@ class StagePasses {
     double TimeIn(const PartTimes& times) const;
   };
   struct Pass {
-    ClusterEventKind kind;
+    PassEventKind kind;
     int32_t microbatch_idx = -1;
     std::vector<InstructionId> instructions;  // Lane by lane.
     std::shared_ptr<const PassTimes> times;
@@ -110,7 +110,7 @@ class StagePasses {
   std::vector<int32_t> place_;
   std::vector<int32_t> computed_place_;
   std::vector<InstructionId> first_user_;  // By instruction; -1: none.
-  std::map<std::pair<ClusterEventKind, std::vector<double>>,
+  std::map<std::pair<PassEventKind, std::vector<double>>,
            std::shared_ptr<const PassTimes>>
       times_;
   // By kept instruction.

@@ -3,9 +3,11 @@
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Paths inside the project count as relative, so that a second clone finds what
-  # the first one compiled.
+  # the first one compiled. CCACHE_DEPEND takes a file's headers from the list that
+  # the compiler writes; without it ccache preprocesses each new file once more.
   set(CMAKE_CXX_COMPILER_LAUNCHER
     ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    CCACHE_DEPEND=1
     CCACHE_SLOPPINESS=pch_defines,time_macros  # Else nothing precompiled is kept.
     ${CCACHE_PROGRAM})
 endif()

@@ -10,6 +10,12 @@ target_include_directories(millrace_flags INTERFACE
   ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
 target_compile_options(millrace_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-Werror>)
+# GCC collects garbage whenever its heap has doubled, and rarely finds any. With
+# no collection below 2 GB it takes 5 to 15 % less time and 20 % more memory.
+if(MILLRACE_TESTS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(millrace_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=2000000>)
+endif()
 # nvcc_checked reads what the assembler reports.
 target_compile_options(millrace_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
@@ -130,6 +136,10 @@ function(millrace_test)
     return()
   endif()
   cmake_parse_arguments(ARG "UNITY" "NAME;GROUP;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  # The thread sanitizer's programs hold only the tests that it runs.
+  if(ARG_GROUP AND MILLRACE_SANITIZE MATCHES "thread" AND NOT "threads" IN_LIST ARG_LABELS)
+    return()
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()

@@ -51,6 +51,18 @@ TEST(JsonTest, MistakesNameTheirLine) {
             "line 3: not valid JSON: number overflow parsing '1e999'");
 }
 
+// Goal: a key that is there twice in one object is told where asked for, and
+// only then. Method: twice in one object, deep inside; once each in two.
+TEST(JsonTest, RepeatedKeysAreTold) {
+  const std::string twice = "{\"a\": 1,\n\"b\": [{\"c\": 1,\n\"c\": 2}]}";
+  EXPECT_TRUE(ParseJson(twice).ok());
+  EXPECT_EQ(ParseJsonOnce(twice).status().message(),
+            "line 3: \"c\" is there twice in one object");
+  const auto once = ParseJsonOnce(R"({"a": {"a": 1}, "b": [{"a": 2}]})");
+  ASSERT_TRUE(once.ok()) << once.status();
+  EXPECT_EQ(JsonText(*once), R"({"a":{"a":1},"b":[{"a":2}]})");
+}
+
 // Goal: depth is bounded whatever opens it, at exactly the documented depth.
 // Method: lists and objects at the limit and one beyond, and a million deep.
 TEST(JsonTest, DepthIsBounded) {

@@ -2,14 +2,16 @@
 // and coordinator, and prints it as YAML:
 //
 //   measure_gpu JOB.yaml [seconds=30 shapes=160 warm=0 alone=0] [ranks=1 rank=0
-//   store=FOLDER]
+//   store=FOLDER] [devices=0]
 //
 // One process a rank, each on the GPU of its number; more than one meet in
 // `store`, a folder that they share and that is empty before. Rank 0 prints.
 // `shapes`: most of products, attention and heads, each kind: few where only
 // communication is wanted, for rows to add to another profile. `warm`: every
 // call of an op meets the operands of the one before it. `alone`: ops are timed
-// by themselves, not among those of a step. Set
+// by themselves, not among those of a step. `devices`: ops of the layouts of so
+// many GPUs, where that is more than `ranks`; communication stays that of
+// `ranks`. So one GPU measures the ops of eight. Set
 // CUDA_DEVICE_MAX_CONNECTIONS=32 for copy engines, as agents do.
 
 #include <cuda_runtime_api.h>
@@ -46,6 +48,7 @@ struct Settings {
   int32_t alone = 0;
   int32_t ranks = 1;
   int32_t rank = 0;
+  int32_t devices = 0;
   std::string store;
 };
 
@@ -59,7 +62,8 @@ absl::StatusOr<Settings> ParseArguments(int argc, char** argv) {
   ASSIGN_OR_RETURN(s.job, LoadJob(argv[1]));
   const std::map<std::string, int32_t*> numbers = {
       {"seconds", &s.seconds}, {"shapes", &s.shapes}, {"warm", &s.warm},
-      {"alone", &s.alone},     {"ranks", &s.ranks},   {"rank", &s.rank}};
+      {"alone", &s.alone},     {"ranks", &s.ranks},   {"rank", &s.rank},
+      {"devices", &s.devices}};
   for (int i = 2; i < argc; ++i) {
     const std::pair<std::string, std::string> argument =
         absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
@@ -87,8 +91,15 @@ absl::Status Run(int argc, char** argv) {
   ProfileBudget budget = kGpuProfileBudget;
   budget.shapes_per_kind = static_cast<size_t>(s.shapes);
   ASSIGN_OR_RETURN(
-      const ProfileRequest request,
+      ProfileRequest request,
       BuildProfileRequest(job.model, job.training, s.ranks, budget));
+  if (s.devices > s.ranks) {
+    ASSIGN_OR_RETURN(
+        ProfileRequest of_more,
+        BuildProfileRequest(job.model, job.training, s.devices, budget));
+    request.ops = std::move(of_more.ops);
+    request.mixes = std::move(of_more.mixes);
+  }
   ASSIGN_OR_RETURN(GemmAlgorithmTable algorithms, ShippedGemmAlgorithms());
   DirectoryRendezvousStore store(s.store);
   ASSIGN_OR_RETURN(

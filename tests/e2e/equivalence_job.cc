@@ -32,6 +32,26 @@ JobSpec SmallJob() {
   return job;
 }
 
+std::vector<std::pair<std::string, JobSpec>> JobsOfFamilies() {
+  std::vector<std::pair<std::string, JobSpec>> jobs;
+  const auto add = [&](const char* name) -> ModelSpec& {
+    return jobs.emplace_back(name, SmallJob()).second.model;
+  };
+  add("scaled_rope").rope_scaling = {.kind = RopeScalingKind::kLlama3,
+                                     .factor = 8,
+                                     .low_freq_factor = 1,
+                                     .high_freq_factor = 4,
+                                     .original_max_position_embeddings = 64};
+  add("biases").qkv_bias = true;
+  add("qk_norm").qk_norm = true;
+  add("tied").ties_embedding = true;
+  ModelSpec& grouped = add("grouped_biases_and_norms");
+  grouped.num_kv_heads = 2;
+  grouped.qkv_bias = true;
+  grouped.qk_norm = true;
+  return jobs;
+}
+
 absl::Status RunRanks(const JobSpec& job, const Layout& layout,
                       const NewFactory& new_factory,
                       const std::function<absl::Status(Rank, Trainer&)>& body) {

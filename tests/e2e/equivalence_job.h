@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +22,9 @@ namespace millrace {
 
 // Four layers, every size divisible by four, global batch 8.
 JobSpec SmallJob();
+
+// The same job with the options of other families, by name: "scaled_rope", ...
+std::vector<std::pair<std::string, JobSpec>> JobsOfFamilies();
 
 // One factory a rank, that meet each other.
 using NewFactory = std::function<std::unique_ptr<CommunicatorFactory>()>;

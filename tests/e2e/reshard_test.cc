@@ -131,5 +131,36 @@ TEST(ReshardTest, EveryLayoutContinuesEveryOther) {
   std::filesystem::remove_all(root);
 }
 
+// Goal: parameters of other families, cut over the tensor axis or whole on all
+// its ranks, are restored by name as well, and so is a tied embedding that two
+// stages hold. Method: each family from two layouts under two others; equal to
+// the bit.
+TEST(ReshardTest, FamiliesContinueUnderOtherLayouts) {
+  const std::string root =
+      testing::TempDir() + "/reshard_families." + std::to_string(getpid());
+  for (const auto& [family, job] : JobsOfFamilies()) {
+    SCOPED_TRACE(family);
+    for (const Layout& from :
+         {Layout{.data = 2, .tensor = 2, .micro_batch = 4, .zero = 3},
+          Layout{.pipeline = 2, .data = 2, .micro_batch = 4, .zero = 1}}) {
+      std::filesystem::remove_all(root);
+      const absl::StatusOr<Tensors> saved = TrainAndSave(job, from, root);
+      ASSERT_TRUE(saved.ok()) << saved.status();
+      const absl::StatusOr<CheckpointEntry> entry =
+          FindNewestCheckpoint(*PosixFileSystem(), root, nullptr, &job.model);
+      ASSERT_TRUE(entry.ok()) << entry.status();
+      for (const Layout& to :
+           {Layout{.micro_batch = 8},
+            Layout{.pipeline = 2, .tensor = 2, .micro_batch = 8}}) {
+        const absl::StatusOr<Continued> result =
+            LoadAndTrain(job, to, entry->path);
+        ASSERT_TRUE(result.ok()) << result.status();
+        EXPECT_TRUE(result->loaded == *saved) << LayoutToString(to);
+      }
+    }
+  }
+  std::filesystem::remove_all(root);
+}
+
 }  // namespace
 }  // namespace millrace

@@ -13,6 +13,7 @@
 #include "fault/manifest.h"
 #include "fault/reshard.h"
 #include "fault/safetensors.h"
+#include "fault/weight_export.h"
 #include "planner/program/parameters.h"
 #include "tests/fault/state_fixture.h"
 #include "tests/sweep.h"
@@ -250,7 +251,10 @@ TEST(CheckpointTest, ExportsWholeParameters) {
   FaultyFileSystem files;
   SaveNew(files, {.pipeline = 2, .data = 2, .tensor = 2, .zero = 1}, 6);
   const std::string path = ListCheckpoints(files, kDirectory)->front().path;
-  ASSERT_TRUE(ExportParameters(files, path, "model.safetensors").ok());
+  ASSERT_TRUE(ExportWeightFile(files,
+                               {.checkpoint = path, .type = ElementType::kFp32},
+                               "model.safetensors")
+                  .ok());
   const auto file = files.Open("model.safetensors");
   ASSERT_TRUE(file.ok());
   const auto header = ReadSafetensorsHeader(**file, "model.safetensors");

@@ -19,6 +19,7 @@
 #include "fault/checkpoint_files.h"
 #include "fault/faulty_file_system.h"
 #include "fault/manifest.h"
+#include "fault/weight_export.h"
 #include "tests/fault/state_fixture.h"
 #include "tests/sweep.h"
 
@@ -328,7 +329,10 @@ TEST_F(HostileFolderTest, CheckpointsArePrivateExportsAreNot) {
         << entry.path();
   }
   const std::string output = directory_ + "/model.safetensors";
-  EXPECT_TRUE(ExportParameters(files_, saved, output).ok());
+  EXPECT_TRUE(
+      ExportWeightFile(
+          files_, {.checkpoint = saved, .type = ElementType::kFp32}, output)
+          .ok());
   EXPECT_EQ(std::filesystem::status(output).permissions(),
             std::filesystem::perms{0644});
   umask(before);

@@ -1,5 +1,5 @@
-"""Goal: Millrace computes what Hugging Face's LlamaForCausalLM does. Method:
-step_dump computes one step of a small model and writes weights, batch, loss,
+"""Goal: Millrace computes what Hugging Face's LlamaForCausalLM, Qwen2ForCausalLM and
+Qwen3ForCausalLM do. Method: step_dump computes one step of a small model and writes weights, batch, loss,
 gradients and what the head multiplies; transformers loads the weights by their
 names and computes logits, loss and gradients in double precision.
 
@@ -18,7 +18,8 @@ import sys
 import numpy
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+                          Qwen3Config, Qwen3ForCausalLM)
 
 # Relative, norm-wise per tensor. Sums of a few thousand fp32 terms differ from exact
 # ones by 1e-6; transformers keeps norms and rotary tables in fp32 even so.
@@ -30,16 +31,26 @@ BF16_FLOOR = 2e-3  # Rounding a tensor once.
 
 
 def make_model(m, dtype):
-    config = LlamaConfig(
+    is_scaled = m["rope_scaling"]["kind"] != "none"
+    rope = {"rope_type": "default", "rope_theta": m["rope_theta"]}
+    if is_scaled:
+        rope.update(m["rope_scaling"], rope_type=m["rope_scaling"]["kind"])
+        del rope["kind"]
+    options, make_config, make = {"attention_bias": False, "mlp_bias": False}, LlamaConfig, LlamaForCausalLM
+    if m["qkv_bias"]:  # Qwen2 always has them.
+        options, make_config, make = {}, Qwen2Config, Qwen2ForCausalLM
+    elif m["qk_norm"]:
+        options, make_config, make = {"attention_bias": False}, Qwen3Config, Qwen3ForCausalLM
+    config = make_config(
         vocab_size=m["vocab_size"], hidden_size=m["hidden"], intermediate_size=m["ffn_hidden"],
         num_hidden_layers=m["num_layers"], num_attention_heads=m["num_heads"],
         num_key_value_heads=m["num_kv_heads"], head_dim=m["head_dim"],
         max_position_embeddings=m["sequence_length"], rms_norm_eps=m["norm_epsilon"],
-        rope_theta=m["rope_theta"],
-        rope_parameters={"rope_type": "default", "rope_theta": m["rope_theta"]},
-        hidden_act="silu", tie_word_embeddings=False, attention_bias=False, mlp_bias=False,
-        use_cache=False, attn_implementation="eager")
-    return LlamaForCausalLM(config).to(dtype)
+        rope_theta=m["rope_theta"], rope_scaling=rope if is_scaled else None,  # Version 4.
+        rope_parameters=rope,  # Version 5.
+        hidden_act="silu", tie_word_embeddings=m["ties_embedding"],
+        use_cache=False, attn_implementation="eager", **options)
+    return make(config).to(dtype)
 
 
 def attention_mask(document_starts, dtype):
@@ -54,8 +65,11 @@ def attention_mask(document_starts, dtype):
 def run(m, weights, batch, dtype):
     """Logits, loss and gradients, all in double precision."""
     model = make_model(m, dtype)
-    # strict: the names and shapes of both must be the same set.
-    model.load_state_dict({k: v.to(dtype) for k, v in weights.items()}, strict=True)
+    # strict: the names and shapes of both must be the same set. A tied head is in the
+    # model's, and in no file.
+    state = {k: v.to(dtype) for k, v in weights.items()}
+    state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
+    model.load_state_dict(state, strict=True)
     tokens, targets, starts = batch
     logits = model(input_ids=tokens, attention_mask=attention_mask(starts, dtype)).logits
     loss = torch.nn.functional.cross_entropy(
@@ -84,7 +98,8 @@ def check(folder):
     hidden = load_file(folder / "hidden.safetensors")["hidden"].double()
     ours = {name: gradient.double() for name, gradient in
             load_file(folder / "gradients.safetensors").items()}
-    ours["logits"] = hidden @ weights["lm_head.weight"].double().T
+    head = "model.embed_tokens.weight" if m["ties_embedding"] else "lm_head.weight"
+    ours["logits"] = hidden @ weights[head].double().T
     ours["loss"] = torch.tensor(case["loss"], dtype=torch.float64)
     exact = {**gradients, "logits": logits, "loss": torch.tensor(loss, dtype=torch.float64)}
     limits = dict.fromkeys(exact, FP32_TOLERANCE)

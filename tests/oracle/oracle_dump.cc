@@ -1,7 +1,9 @@
 // Trains a small model on one rank and writes all that an independent
 // implementation needs to check it: see oracle_test.py.
 //
-//   oracle_dump CASE FOLDER
+//   oracle_dump CASE FOLDER [MODEL]
+//
+// MODEL is a Hugging Face folder: the case then has its model and weights.
 //
 // FOLDER/case.json           model, optimizer, parameters (names and shapes)
 // and,
@@ -9,6 +11,7 @@
 // FOLDER/initial/NAME        parameters before the first step, fp32
 // FOLDER/gradient/NAME       gradients of the first step, before clipping, fp32
 // FOLDER/final/NAME          parameters after the last step, fp32
+// FOLDER/checkpoints         the state after the last step
 // FOLDER/step-K.batch        tokens, targets, document_starts of step K, int32
 
 #include <iostream>
@@ -23,6 +26,11 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "fault/checkpoint.h"
+#include "fault/weight_folder.h"
+#include "planner/frameworks/model_folder.h"
+#include "planner/job/job_file.h"
+#include "planner/job/job_keys.h"
 #include "tests/oracle/describe_job.h"
 #include "worker/communicate/in_process_communicator.h"
 #include "worker/cpu/trainer.h"
@@ -70,9 +78,35 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
     job.training.gradient_clip_norm = 0;
     job.training.optimizer.weight_decay = 0.01;
     job.training.optimizer.decay = LearningRateDecay::kLinear;
+  } else if (name == "scaled_rope" || name == "biases" || name == "qk_norm" ||
+             name == "tied") {
+    job.model = {.vocab_size = 83,
+                 .hidden = 28,
+                 .num_layers = 2,
+                 .num_heads = 4,
+                 .num_kv_heads = 2,
+                 .head_dim = 14,
+                 .ffn_hidden = 45,
+                 .sequence_length = 41,
+                 .rope_theta = 300.0,
+                 .norm_epsilon = 1e-6,
+                 .init_std = 0.1};
+    job.training.global_batch = 4;
+    job.training.gradient_clip_norm = 0;
+    if (name == "scaled_rope") {  // Wavelengths of all three kinds.
+      job.model.rope_scaling = {.kind = RopeScalingKind::kLlama3,
+                                .factor = 8,
+                                .low_freq_factor = 1,
+                                .high_freq_factor = 4,
+                                .original_max_position_embeddings = 60};
+    }
+    job.model.qkv_bias = name == "biases";
+    job.model.qk_norm = name == "qk_norm";
+    job.model.ties_embedding = name == "tied";
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown case ", name, "; known: grouped, plain"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unknown case ", name,
+        "; known: grouped, plain, scaled_rope, biases, qk_norm, tied"));
   }
   return job;
 }
@@ -165,8 +199,46 @@ nlohmann::json DescribeCase(const JobSpec& job,
   return json;
 }
 
-absl::Status Dump(const std::string& case_name, const std::string& folder) {
-  ASSIGN_OR_RETURN(const JobSpec job, JobOf(case_name));
+// The case's job with the model of a Hugging Face folder.
+absl::StatusOr<JobSpec> WithModelOf(const std::string& folder, JobSpec job) {
+  ASSIGN_OR_RETURN(const FolderModel model,
+                   ReadModelFolder(folder, job.model.sequence_length));
+  for (const auto& [path, stated] : model) {
+    CHECK(SetJobValue(*FindJobKey(path), stated.value, &job)) << path;
+  }
+  return job;
+}
+
+absl::Status LoadWeights(const std::string& folder, const ModelSpec& model,
+                         Trainer& trainer) {
+  ASSIGN_OR_RETURN(const WeightFolder weights,
+                   WeightFolder::Open(*PosixFileSystem(), folder));
+  RETURN_IF_ERROR(weights.CheckIsOfModel(model));
+  ASSIGN_OR_RETURN(const auto pieces, trainer.StateToFill());
+  RETURN_IF_ERROR(weights.Load(pieces));
+  return trainer.FinishFilling(0);
+}
+
+absl::Status SaveCheckpoint(JobSpec job, const Layout& layout, Trainer& trainer,
+                            const std::string& folder) {
+  job.data.synthetic = true;  // So that the job can be read back.
+  const CheckpointInfo info = {.step = trainer.completed_steps(),
+                               .generation = Generation{1},
+                               .layout = layout,
+                               .job_yaml = JobToYaml(job)};
+  ASSIGN_OR_RETURN(const auto pieces, trainer.ReadState());
+  FileSystem& files = *PosixFileSystem();
+  ASSIGN_OR_RETURN(const std::string part,
+                   WriteCheckpointPart(files, folder, info, Rank{0}, pieces));
+  return CommitCheckpoint(files, folder, info, {part}, 1);
+}
+
+absl::Status Dump(const std::string& case_name, const std::string& folder,
+                  const std::string& model_folder) {
+  ASSIGN_OR_RETURN(JobSpec job, JobOf(case_name));
+  if (!model_folder.empty()) {
+    ASSIGN_OR_RETURN(job, WithModelOf(model_folder, job));
+  }
   RETURN_IF_ERROR(MakeDirectories(folder));
   RETURN_IF_ERROR(WriteData(job, folder + "/tokens"));
   const DatasetOptions data_options{
@@ -189,6 +261,9 @@ absl::Status Dump(const std::string& case_name, const std::string& folder) {
                                      .num_threads = 2,
                                      .communicators = communicators.get(),
                                      .batches = trained.get()}));
+  if (!model_folder.empty()) {
+    RETURN_IF_ERROR(LoadWeights(model_folder, job.model, *trainer));
+  }
   const Program& program = trainer->program();
   nlohmann::json json = DescribeCase(job, program.parameters);
   RETURN_IF_ERROR(
@@ -207,6 +282,8 @@ absl::Status Dump(const std::string& case_name, const std::string& folder) {
   }
   RETURN_IF_ERROR(
       WriteFlat(*trainer, program.parameters_buffer, folder + "/final"));
+  RETURN_IF_ERROR(
+      SaveCheckpoint(job, layout, *trainer, folder + "/checkpoints"));
   return WriteFileAtomically(folder + "/case.json", json.dump(1));
 }
 
@@ -214,11 +291,12 @@ absl::Status Dump(const std::string& case_name, const std::string& folder) {
 }  // namespace millrace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::cerr << "usage: oracle_dump CASE FOLDER\n";
+  if (argc != 3 && argc != 4) {
+    std::cerr << "usage: oracle_dump CASE FOLDER [MODEL]\n";
     return 2;
   }
-  const absl::Status status = millrace::Dump(argv[1], argv[2]);
+  const absl::Status status =
+      millrace::Dump(argv[1], argv[2], argc == 4 ? argv[3] : "");
   if (!status.ok()) std::cerr << "oracle_dump: " << status << "\n";
   return status.ok() ? 0 : 1;
 }

@@ -60,7 +60,8 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
                  .ffn_hidden = 52,
                  .sequence_length = 37,
                  .init_std = 0.08};
-  } else if (name == "narrow") {  // Fast kernels, heads of 64.
+  } else if (name == "narrow" || name == "llama3.2" || name == "qwen2") {
+    // Fast kernels, heads of 64.
     job.model = {.vocab_size = 1024,
                  .hidden = 512,
                  .num_layers = 4,
@@ -70,7 +71,17 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
                  .ffn_hidden = 1536,
                  .sequence_length = 256,
                  .rope_theta = 500000.0};
-  } else if (name == "wide") {  // Fast kernels, heads of 128.
+    job.model.ties_embedding = name != "narrow";
+    job.model.qkv_bias = name == "qwen2";
+    if (name == "llama3.2") {
+      job.model.rope_scaling = {.kind = RopeScalingKind::kLlama3,
+                                .factor = 32,
+                                .low_freq_factor = 1,
+                                .high_freq_factor = 4,
+                                .original_max_position_embeddings = 128};
+    }
+  } else if (name == "wide" || name == "qwen3") {
+    // Fast kernels, heads of 128.
     job.model = {.vocab_size = 2048,
                  .hidden = 1024,
                  .num_layers = 2,
@@ -80,9 +91,11 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
                  .ffn_hidden = 2816,
                  .sequence_length = 256,
                  .norm_epsilon = 1e-6};
+    job.model.qk_norm = name == "qwen3";
   } else {
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown case ", name, "; known: odd, narrow, wide"));
+        absl::StrCat("unknown case ", name,
+                     "; known: odd, narrow, wide, llama3.2, qwen2, qwen3"));
   }
   return job;
 }

@@ -12,6 +12,7 @@
 #include "coordinator/protocol/convert.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
+#include "fault/weight_folder.h"
 #include "planner/job/job_file.h"
 #include "planner/profile/profile_file.h"
 #include "planner/program/program.h"
@@ -159,7 +160,7 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
   batches_ = *std::move(batches);
   RETURN_IF_ERROR(BuildTrainer(job));
   const double made_s = MonotonicSeconds();
-  RETURN_IF_ERROR(Restore());
+  RETURN_IF_ERROR(Restore(job));
   // Recoveries end with this line; scripts/bench_recovery reads it.
   std::cerr << absl::StrFormat(
                    "generation %d: trainer made in %.2f s, restored in %.2f s",
@@ -218,8 +219,36 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
   return absl::OkStatus();
 }
 
-absl::Status GenerationRun::Restore() {
-  if (message_.restore_path().empty()) return absl::OkStatus();
+absl::Status GenerationRun::LoadWeights(const JobSpec& job) {
+  const absl::StatusOr<WeightFolder> weights =
+      WeightFolder::Open(*PosixFileSystem(), job.model_from);
+  absl::Status status = weights.status();
+  if (status.ok() && weights->Fingerprint() != job.model_fingerprint) {
+    status = absl::FailedPreconditionError(absl::StrCat(
+        job.model_from,
+        " holds other weights than the first agent found there; all hosts "
+        "must see the same folder"));
+  }
+  if (status.ok()) {
+    std::vector<StatePiece> state;
+    ASSIGN_OR_RETURN(state, trainer_->StateToFill());
+    // A GPU's state is filled in host memory that holds anything; a CPU's is
+    // zero where no step has run.
+    if (job.resources.uses_cuda()) ZeroMoments(state);
+    status = weights->Load(state);
+  }
+  if (!status.ok()) {
+    // Not DataLoss, which stands for a damaged checkpoint.
+    return absl::FailedPreconditionError(
+        absl::StrCat("model.from: ", status.message()));
+  }
+  return trainer_->FinishFilling(0);
+}
+
+absl::Status GenerationRun::Restore(const JobSpec& job) {
+  if (message_.restore_path().empty()) {
+    return job.model_from.empty() ? absl::OkStatus() : LoadWeights(job);
+  }
   std::vector<StatePiece> state;
   ASSIGN_OR_RETURN(state, trainer_->StateToFill());
   CheckpointInfo info;

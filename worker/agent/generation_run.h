@@ -64,7 +64,8 @@ class GenerationRun {
   absl::Status Measure(const JobSpec& job);
   absl::Status MakeCommunicators();  // Those of CPU ranks.
   absl::Status BuildTrainer(const JobSpec& job);
-  absl::Status Restore();
+  absl::Status LoadWeights(const JobSpec& job);
+  absl::Status Restore(const JobSpec& job);
   absl::Status TrainToTheEnd(const JobSpec& job);
   // Makes `result` that of the newest step; reports the one it replaces.
   absl::Status CatchUp(std::optional<StepResult>* result);

@@ -6,7 +6,9 @@
 #include "base/status_macros.h"
 #include "kernels/attention/attention.h"
 #include "kernels/norm/rmsnorm.h"
+#include "kernels/pointwise/bias.h"
 #include "kernels/pointwise/elementwise.h"
+#include "kernels/pointwise/qk_norm_rope.h"
 #include "kernels/pointwise/rope.h"
 #include "kernels/pointwise/swiglu.h"
 #include "worker/cpu/ops.h"
@@ -79,12 +81,31 @@ BoundOp BindAdd(const OpContext& context, const Instruction& in) {
 
 absl::StatusOr<BoundOp> BindGemm(const OpContext& context,
                                  const Instruction& in) {
-  ASSIGN_OR_RETURN(
-      GemmPlan * plan,
-      context.kernels->Gemm(std::get<GemmAttributes>(in.attributes)));
-  return [plan, kernels = context.kernels, c = context.Output<float>(in, 0),
-          a = context.Input<float>(in, 0), b = context.Input<float>(in, 1)] {
-    return plan->Run(c, a, b, kernels->scratch());
+  const auto& attributes = std::get<GemmAttributes>(in.attributes);
+  ASSIGN_OR_RETURN(GemmPlan * plan, context.kernels->Gemm(attributes));
+  const AddBiasArgs bias = {
+      .x = context.Output<float>(in, 0),
+      .bias = attributes.bias ? context.Input<float>(in, 2) : nullptr,
+      .num_rows = attributes.m,
+      .num_cols = attributes.n};
+  return
+      [plan, bias, kernels = context.kernels, a = context.Input<float>(in, 0),
+       b = context.Input<float>(in, 1)]() -> absl::Status {
+        RETURN_IF_ERROR(plan->Run(bias.x, a, b, kernels->scratch()));
+        if (bias.bias == nullptr) return absl::OkStatus();
+        return AddBias(bias, kernels->num_threads());
+      };
+}
+
+BoundOp BindBiasGradient(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  const BiasGradientArgs args = {.d_bias = context.Output<float>(in, 0),
+                                 .d_y = context.Input<float>(in, 0),
+                                 .num_rows = attributes.rows,
+                                 .num_cols = attributes.cols,
+                                 .accumulate = attributes.accumulate};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return BiasGradient(args, num_threads);
   };
 }
 
@@ -103,6 +124,52 @@ absl::StatusOr<BoundOp> BindRope(const OpContext& context,
       .inverse = attributes.inverse};
   return [args, num_threads = context.kernels->num_threads()] {
     return Rope(args, num_threads);
+  };
+}
+
+QkNormRopeShape HeadsOf(const AttentionAttributes& attributes) {
+  return {.num_tokens = attributes.num_sequences * attributes.sequence_length,
+          .sequence_length = attributes.sequence_length,
+          .num_heads = attributes.num_heads,
+          .num_kv_heads = attributes.num_kv_heads,
+          .head_dim = attributes.head_dim};
+}
+
+absl::StatusOr<BoundOp> BindQkNormRopeForward(const OpContext& context,
+                                              const Instruction& in) {
+  const auto& attributes = std::get<AttentionAttributes>(in.attributes);
+  ASSIGN_OR_RETURN(const float* table, context.kernels->RopeTable(attributes));
+  const QkNormRopeForwardArgs args = {
+      .qkv = context.Output<float>(in, 0),
+      .raw = context.Output<float>(in, 1),
+      .rstd = context.Output<float>(in, 2),
+      .q_weight = context.Input<float>(in, 1),
+      .k_weight = context.Input<float>(in, 2),
+      .table = table,
+      .epsilon = static_cast<float>(attributes.norm_epsilon),
+      .shape = HeadsOf(attributes)};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return QkNormRopeForward(args, num_threads);
+  };
+}
+
+absl::StatusOr<BoundOp> BindQkNormRopeBackward(const OpContext& context,
+                                               const Instruction& in) {
+  const auto& attributes = std::get<AttentionAttributes>(in.attributes);
+  ASSIGN_OR_RETURN(const float* table, context.kernels->RopeTable(attributes));
+  const QkNormRopeBackwardArgs args = {
+      .d_qkv = context.Output<float>(in, 0),
+      .d_q_weight = context.Output<float>(in, 1),
+      .d_k_weight = context.Output<float>(in, 2),
+      .raw = context.Input<float>(in, 1),
+      .rstd = context.Input<float>(in, 2),
+      .q_weight = context.Input<float>(in, 3),
+      .k_weight = context.Input<float>(in, 4),
+      .table = table,
+      .shape = HeadsOf(attributes),
+      .accumulate = attributes.accumulate};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return QkNormRopeBackward(args, num_threads);
   };
 }
 
@@ -172,7 +239,10 @@ void RegisterLayerOps(CpuBinders& binders) {
   binders.Bind(OpKind::kRmsNormBackward, BindRmsNormBackward);
   binders.Bind(OpKind::kAdd, BindAdd);
   binders.Bind(OpKind::kGemm, BindGemm);
+  binders.Bind(OpKind::kBiasGradient, BindBiasGradient);
   binders.Bind(OpKind::kRope, BindRope);
+  binders.Bind(OpKind::kQkNormRopeForward, BindQkNormRopeForward);
+  binders.Bind(OpKind::kQkNormRopeBackward, BindQkNormRopeBackward);
   binders.Bind(OpKind::kAttentionForward, BindAttentionForward);
   binders.Bind(OpKind::kAttentionBackward, BindAttentionBackward);
   binders.Bind(OpKind::kSwigluForward, BindSwigluForward);

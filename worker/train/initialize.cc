@@ -47,7 +47,8 @@ void InitializeParameters(const ModelSpec& model, const Layout& layout,
         TensorBox(slot.parameter, layout.tensor, coordinates.tensor);
     float* out = flat + slot.offset;
     if (slot.parameter.is_vector) {
-      std::fill(out, out + box.num_elements(), 1.0f);
+      std::fill(out, out + box.num_elements(),
+                InitialVectorValue(slot.parameter.name));
     } else {
       InitializeMatrix(slot.parameter, box, model.init_std, seed, out);
     }
@@ -62,7 +63,8 @@ void InitializePieces(const ModelSpec& model,
       continue;
     }
     if (piece.is_vector) {
-      std::fill(piece.data, piece.data + (piece.end - piece.begin), 1.0f);
+      std::fill(piece.data, piece.data + (piece.end - piece.begin),
+                InitialVectorValue(piece.tensor));
       continue;
     }
     const uint64_t stream = ParameterStream(piece.tensor);

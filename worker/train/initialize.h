@@ -20,7 +20,7 @@ namespace millrace {
 uint64_t ParameterStream(const std::string& name);
 
 // Fills a rank's flat parameter buffer: matrices normal(0, init_std), norm
-// weights one, padding zero.
+// weights one, biases and padding zero.
 void InitializeParameters(const ModelSpec& model, const Layout& layout,
                           MeshCoordinates coordinates,
                           const StageParameters& parameters, uint64_t seed,

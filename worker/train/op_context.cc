@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "kernels/pointwise/rope.h"
+#include "worker/train/rope_frequencies.h"
 
 namespace millrace {
 
@@ -55,16 +55,19 @@ absl::StatusOr<CrossEntropyPlan*> KernelCache::CrossEntropy(
 
 absl::StatusOr<const float*> KernelCache::RopeTable(
     const AttentionAttributes& attributes) {
+  const RopeFrequencyScaling scaling = FrequencyScalingOf(attributes);
   const RopeKey key(attributes.sequence_length, attributes.head_dim,
-                    attributes.rope_theta);
+                    attributes.rope_theta, scaling.factor,
+                    scaling.low_freq_factor, scaling.high_freq_factor,
+                    scaling.original_length);
   auto found = rope_tables_.find(key);
   if (found == rope_tables_.end()) {
     ASSIGN_OR_RETURN(MemoryBlock table,
                      MemoryBlock::Allocate(RopeTableBytes(
                          attributes.sequence_length, attributes.head_dim)));
-    RETURN_IF_ERROR(FillRopeTable(reinterpret_cast<float*>(table.data()),
-                                  attributes.sequence_length,
-                                  attributes.head_dim, attributes.rope_theta));
+    RETURN_IF_ERROR(FillRopeTable(
+        reinterpret_cast<float*>(table.data()), attributes.sequence_length,
+        attributes.head_dim, attributes.rope_theta, scaling));
     found = rope_tables_.emplace(key, std::move(table)).first;
   }
   return reinterpret_cast<const float*>(found->second.data());

@@ -56,7 +56,8 @@ class KernelCache {
   using GemmKey = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool>;
   using CrossEntropyKey = std::tuple<int64_t, int64_t, int64_t, int64_t,
                                      int64_t, double, double, bool>;
-  using RopeKey = std::tuple<int64_t, int64_t, double>;
+  using RopeKey =
+      std::tuple<int64_t, int64_t, double, double, double, double, int64_t>;
 
   const int num_threads_;
   std::map<GemmKey, GemmPlan> gemms_;

@@ -75,7 +75,8 @@ class Trainer {
   virtual absl::StatusOr<std::vector<StatePiece>> ReadState() = 0;
   // To load a checkpoint: fill all pieces of StateToFill(), then call
   // FinishFilling() with the steps it had completed. Nothing else may be called
-  // in between; before it the state is undefined. Collective over the world.
+  // in between; before it the state is undefined, but for the moments of a CPU
+  // that has run no step, which are zero. Collective over the world.
   virtual absl::StatusOr<std::vector<StatePiece>> StateToFill() = 0;
   virtual absl::Status FinishFilling(int64_t completed_steps) = 0;
 

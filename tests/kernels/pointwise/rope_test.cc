@@ -93,8 +93,45 @@ TEST(RopeTest, InverseTurnsBack) {
   ExpectClose(qkv, before, 1e-6, "qkv");
 }
 
+// Goal: frequencies are scaled as Llama 3.1 does it. Method: wavelengths of all
+// three kinds, by the definition with its branches, at position 1.
+TEST(RopeTest, ScalesFrequencies) {
+  constexpr int64_t kHeadDim = 32;
+  constexpr double kTheta = 500.0;
+  const RopeFrequencyScaling scaling = {.factor = 8,
+                                        .low_freq_factor = 1,
+                                        .high_freq_factor = 4,
+                                        .original_length = 256};
+  std::vector<float> table(RopeTableBytes(2, kHeadDim) / 4);
+  ASSERT_TRUE(FillRopeTable(table.data(), 2, kHeadDim, kTheta, scaling).ok());
+  int kept = 0, divided = 0, blended = 0;
+  for (int64_t i = 0; i < kHeadDim / 2; ++i) {
+    double frequency = std::pow(kTheta, -2.0 * i / kHeadDim);
+    const double wavelength = 2 * M_PI / frequency;
+    if (wavelength < 256.0 / 4) {
+      ++kept;
+    } else if (wavelength > 256.0 / 1) {
+      ++divided;
+      frequency /= 8;
+    } else {
+      ++blended;
+      const double smooth = (256.0 / wavelength - 1) / (4 - 1);
+      frequency = (1 - smooth) * frequency / 8 + smooth * frequency;
+    }
+    EXPECT_FLOAT_EQ(table[kHeadDim / 2 + i], std::cos(frequency));
+    EXPECT_FLOAT_EQ(table[3 * kHeadDim / 2 + i], std::sin(frequency));
+  }
+  EXPECT_GT(kept, 0);
+  EXPECT_GT(divided, 0);
+  EXPECT_GT(blended, 0);
+}
+
 TEST(RopeTest, RefusesBadShapes) {
   float table[4];
+  EXPECT_EQ(FillRopeTable(table, 1, 2, 10000.0, {.factor = 0.5}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FillRopeTable(table, 1, 2, 10000.0, {.factor = 8}).code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(FillRopeTable(table, 1, 3, 10000.0).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(FillRopeTable(table, 0, 2, 10000.0).code(),

@@ -334,9 +334,9 @@ TEST(StepModelTest, FewMicrobatchesInterleaveBadly) {
   for (const int32_t num_microbatches : {4, 7, 8, 16, 24}) {
     Layout layout = MlperfLayout();
     layout.num_microbatches = num_microbatches;
-    const auto step = ClusterStepOf(layout, Megatron(), model);
+    const auto step = PassStepOf(layout, Megatron(), model);
     ASSERT_TRUE(step.ok()) << step.status();
-    const auto simulated = SimulateCluster(*step, {.keeps_timeline = false});
+    const auto simulated = SimulatePasses(*step, {.keeps_timeline = false});
     ASSERT_TRUE(simulated.ok()) << simulated.status();
     EXPECT_NEAR(Seconds(model, layout), simulated->step_time_s,
                 0.1 * simulated->step_time_s)

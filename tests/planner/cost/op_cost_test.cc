@@ -82,6 +82,58 @@ TEST(CostTest, PartsOfMeasuredGemmsTakeTheirShare) {
   EXPECT_GE(2 * seconds(profile, 2048), whole);
 }
 
+// Goal: statistics that keep the logits for the gradient cost as much as those
+// that do not; the gradient then saves its product. Method: a profile with
+// tables and a data sheet, whose closed form scales measured rows.
+TEST(CostTest, KeptLogitsSaveTheGradientItsProduct) {
+  const auto shipped = LoadNamedProfile("h200-sxm");
+  ASSERT_TRUE(shipped.ok()) << shipped.status();
+  const CostModel cost = MakeCost(*shipped);
+  const auto seconds = [&](OpKind kind, bool keeps_logits) {
+    return cost.Seconds({}, kind,
+                        VocabAttributes{.num_tokens = 8192,
+                                        .hidden = 8192,
+                                        .vocab_rows = 64128,
+                                        .keeps_logits = keeps_logits});
+  };
+  const double statistics = seconds(OpKind::kCrossEntropyStats, false);
+  EXPECT_DOUBLE_EQ(seconds(OpKind::kCrossEntropyStats, true), statistics);
+  const double gradient = seconds(OpKind::kCrossEntropyGradient, false);
+  EXPECT_LT(seconds(OpKind::kCrossEntropyGradient, true), 0.75 * gradient);
+}
+
+// Goal: rows of attention with other numbers of key heads are other shapes.
+// Method: two rows that differ in nothing else, one twice as slow.
+TEST(CostTest, AttentionFollowsItsKeyHeads) {
+  HardwareProfile profile = MakeProfile({});
+  const AttentionTime row = {.backward = true,
+                             .num_sequences = 1,
+                             .sequence_length = 8192,
+                             .num_heads = 8,
+                             .num_kv_heads = 2,
+                             .head_dim = 128,
+                             .seconds = 1e-3};
+  AttentionTime one_key_head = row;
+  one_key_head.num_kv_heads = 1;
+  one_key_head.seconds = 2e-3;
+  std::erase_if(profile.attention,
+                [](const AttentionTime& time) { return time.backward; });
+  profile.attention.push_back(row);
+  profile.attention.push_back(one_key_head);
+  const CostModel cost = MakeCost(profile);
+  const auto seconds = [&](int64_t num_kv_heads) {
+    return cost.Seconds({}, OpKind::kAttentionBackward,
+                        AttentionAttributes{.num_sequences = 1,
+                                            .sequence_length = 8192,
+                                            .num_heads = 8,
+                                            .num_kv_heads = num_kv_heads,
+                                            .head_dim = 128}) -
+           kOverhead;
+  };
+  EXPECT_NEAR(seconds(2), 1e-3, 1e-9);
+  EXPECT_NEAR(seconds(1), 2e-3, 1e-9);
+}
+
 // Goal: sizes between measured ones are interpolated in log space, sizes beyond
 // scale with the bytes, and messages never beat the smallest measured one.
 // Method: a table of two points with different speeds.

@@ -70,14 +70,15 @@ TEST(ImportHuggingFaceTest, RefusesForeignModels) {
       {"\"llama\"", "\"gemma2\"", "config.json:3: model_type: found 'gemma2'"},
       {"LlamaForCausalLM", "MixtralForCausalLM",
        "config.json:2: architectures: found 'MixtralForCausalLM'"},
+      {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"yarn\"}",
+       "config.json:12: rope_scaling.rope_type: found 'yarn'"},
       {"\"rope_scaling\": null",
        "\"rope_scaling\": {\"rope_type\": \"llama3\"}",
-       "config.json:12: rope_scaling.rope_type: found 'llama3'"},
+       "config.json: rope_scaling.factor: missing, though "
+       "rope_scaling.rope_type on line 12 is llama3"},
       {"\"rope_scaling\": null", "\"attention_bias\": true",
        "config.json:12: attention_bias: found 'true'"},
       {"\"silu\"", "\"gelu\"", "config.json:13: hidden_act: found 'gelu'"},
-      {"\"rope_scaling\": null", "\"sliding_window\": 1024",
-       "config.json:12: sliding_window: attention over the last 1024"},
       {"\"hidden_size\": 4096", "\"hidden_size\": \"big\"",
        "config.json:5: hidden_size: expected an integer of at least 1, found "
        "'big'"},
@@ -109,12 +110,6 @@ TEST(ImportHuggingFaceTest, RefusesForeignModels) {
   const std::string deep(100'000, '[');
   EXPECT_THAT(HuggingFaceErrorOf(absl::StrCat("{\n\"a\": ", deep)),
               HasSubstr("config.json:2: lists and objects are nested deeper"));
-  // A window no shorter than the sequences changes nothing.
-  EXPECT_TRUE(ImportHuggingFaceText(
-                  Changed(kHuggingFaceConfig, "\"rope_scaling\": null",
-                          "\"sliding_window\": 1024"),
-                  {.sequence_length = 1024})
-                  .ok());
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ TEST(CheckExecutableTest, NamesEveryKeyThatIsOnlyPlanned) {
     const char* key;
     const char* value;
   } planned[] = {
-      {"model.feed_forward", "relu2"}, {"model.ties_embedding", "true"},
+      {"model.feed_forward", "relu2"}, {"model.sliding_window", "4096"},
       {"model.moe.num_experts", "16"}, {"model.mla.kv_rank", "512"},
       {"training.precision", "fp8"},   {"layout.context", "2"},
       {"layout.expert", "8"},          {"layout.expert_tensor", "4"},
@@ -62,6 +62,17 @@ TEST(CheckExecutableTest, NamesEveryKeyThatIsOnlyPlanned) {
     EXPECT_THAT(CheckExecutable(all).message(),
                 HasSubstr(absl::StrCat(key, " is ", value, ", workers")));
   }
+}
+
+// Goal: a window that no sequence is longer than is none. Method: one as long
+// as a sequence, and one a token shorter.
+TEST(CheckExecutableTest, TakesWindowsThatCutNothing) {
+  ModelSpec model = Llama3_8B();
+  model.sliding_window = model.sequence_length;
+  EXPECT_TRUE(CheckExecutable(model, Layout{}).ok());
+  --model.sliding_window;
+  EXPECT_THAT(CheckExecutable(model, Layout{}).message(),
+              HasSubstr("model.sliding_window"));
 }
 
 // Goal: the job has a key for every size of a layout, schedule and recipe, and
@@ -113,12 +124,12 @@ TEST(CheckExecutableTest, TablesSayWhatIsLowered) {
 }
 
 // Goal: nothing that is only planned is lowered to a Program that computes
-// something else. Method: a tied Llama, and a layout with a context axis.
+// something else. Method: a Llama with GELU, and a layout with a context axis.
 TEST(CheckExecutableTest, StandsBeforeLowering) {
-  ModelSpec tied = Llama3_8B();
-  tied.ties_embedding = true;
-  EXPECT_THAT(BuildTrainingProgram(tied, {}, 0).status().message(),
-              HasSubstr("model.ties_embedding"));
+  ModelSpec gelu = Llama3_8B();
+  gelu.feed_forward = FeedForward::kGelu;
+  EXPECT_THAT(BuildTrainingProgram(gelu, {}, 0).status().message(),
+              HasSubstr("model.feed_forward"));
   EXPECT_THAT(
       BuildTrainingProgram(Llama3_8B(), {.context = 2}, 0).status().message(),
       HasSubstr("layout.context"));

@@ -102,6 +102,49 @@ TEST(JobFileTest, ReadsPlannedModels) {
               HasSubstr("model.moe.experts_per_token is 9"));
 }
 
+// Goal: the options of other families are read, written and checked. Method:
+// all of them in one model, read back; then one slip each.
+TEST(JobFileTest, ReadsOptionsOfFamilies) {
+  const std::string options =
+      Changed("  ffn_hidden: 96",
+              "  ffn_hidden: 96\n  qkv_bias: true\n  qk_norm: true\n"
+              "  sliding_window: 8\n  rope_scaling: {kind: llama3, factor: 8,"
+              " low_freq_factor: 1, high_freq_factor: 4,"
+              " original_max_position_embeddings: 8192}");
+  const absl::StatusOr<JobSpec> job = ParseJob(options, "job.yaml");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(job->model.qkv_bias);
+  EXPECT_TRUE(job->model.qk_norm);
+  EXPECT_EQ(job->model.sliding_window, 8);
+  EXPECT_EQ(job->model.rope_scaling,
+            (RopeScaling{.kind = RopeScalingKind::kLlama3,
+                         .factor = 8,
+                         .low_freq_factor = 1,
+                         .high_freq_factor = 4,
+                         .original_max_position_embeddings = 8192}));
+  EXPECT_FALSE(job->model.is_llama());
+  const absl::StatusOr<JobSpec> read = ParseJob(JobToYaml(*job), "job.yaml");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, *job);
+  const struct {
+    const char* from;
+    const char* to;
+    const char* message;
+  } slips[] = {
+      {"kind: llama3", "kind: yarn",
+       "model.rope_scaling.kind: expected none or llama3, found 'yarn'"},
+      {"kind: llama3, ", "", "model.rope_scaling.kind is none, but others"},
+      {"factor: 8,", "factor: 0.5,", "model.rope_scaling.factor is 0.5"},
+      {"high_freq_factor: 4", "high_freq_factor: 1",
+       "model.rope_scaling.high_freq_factor is 1; it must be above"},
+      {"sliding_window: 8", "sliding_window: -1", "model.sliding_window"},
+  };
+  for (const auto& [from, to, message] : slips) {
+    EXPECT_THAT(ErrorOf(absl::StrReplaceAll(options, {{from, to}})),
+                HasSubstr(message));
+  }
+}
+
 // Goal: products of 8 and 4 bits are read as bf16 with a format, and a width
 // that no layer has may be left out. Method: both precisions; experts in all
 // layers; then without them.

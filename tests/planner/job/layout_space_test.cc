@@ -125,9 +125,9 @@ TEST(LayoutSpaceTest, RefusesWhatIsOnlyPlanned) {
 
   // Models likewise.
   const ModelSpec llama = space.model;
-  space.model.ties_embedding = true;
-  EXPECT_THAT(ErrorOf(space), HasSubstr("model.ties_embedding is true, which "
-                                        "is only planned"));
+  space.model.sliding_window = 3;
+  EXPECT_THAT(ErrorOf(space), HasSubstr("model.sliding_window is 3, which is "
+                                        "only planned"));
   space.model = llama;
   space.model.feed_forward = FeedForward::kGelu;
   EXPECT_THAT(ErrorOf(space), HasSubstr("model.feed_forward is gelu"));

@@ -69,6 +69,42 @@ TEST(CountParametersTest, AgreesWithPublishedModelsOfEveryKind) {
   }
 }
 
+// Goal: options of other families count to the last parameter. Method: models
+// whose published checkpoints hold as many parameters as their cards say.
+TEST(CountParametersTest, CountsOptionsOfFamilies) {
+  const ModelSpec llama32_1b = {.vocab_size = 128256,
+                                .hidden = 2048,
+                                .num_layers = 16,
+                                .num_heads = 32,
+                                .num_kv_heads = 8,
+                                .head_dim = 64,
+                                .ffn_hidden = 8192,
+                                .sequence_length = 8192,
+                                .ties_embedding = true};
+  EXPECT_EQ(CountParameters(llama32_1b).total, 1235814400);
+  const ModelSpec qwen25_1_5b = {.vocab_size = 151936,
+                                 .hidden = 1536,
+                                 .num_layers = 28,
+                                 .num_heads = 12,
+                                 .num_kv_heads = 2,
+                                 .head_dim = 128,
+                                 .ffn_hidden = 8960,
+                                 .sequence_length = 8192,
+                                 .ties_embedding = true,
+                                 .qkv_bias = true};
+  EXPECT_EQ(CountParameters(qwen25_1_5b).total, 1543714304);
+  const ModelSpec qwen3_8b = {.vocab_size = 151936,
+                              .hidden = 4096,
+                              .num_layers = 36,
+                              .num_heads = 32,
+                              .num_kv_heads = 8,
+                              .head_dim = 128,
+                              .ffn_hidden = 12288,
+                              .sequence_length = 8192,
+                              .qk_norm = true};
+  EXPECT_EQ(CountParameters(qwen3_8b).total, 8190735360);
+}
+
 // Goal: only what a token meets costs FLOPs, and a tied head as much as its
 // own. Method: one expert of width e chosen of many is a dense layer of width e
 // beside its router; tying takes parameters away, not FLOPs.
@@ -88,6 +124,18 @@ TEST(CountTokenFlopsTest, CountsActiveParameters) {
   // Query and key 192 wide, values 128.
   EXPECT_DOUBLE_EQ(CountTokenFlops(DeepSeekV3()).attention_full,
                    6.0 * 61 * 128 * (192 + 128) * 4096);
+}
+
+// Goal: a window takes away the pairs outside it. Method: half of the sequence,
+// outside which lies a quarter of the triangle; a window as long as it.
+TEST(CountTokenFlopsTest, CountsPairsWithinTheWindow) {
+  ModelSpec windowed = Llama7B();
+  windowed.sliding_window = 2048;
+  const TokenFlops flops = CountTokenFlops(windowed);
+  EXPECT_DOUBLE_EQ(flops.attention_causal, flops.attention_full / 2 * 0.75);
+  windowed.sliding_window = 4096;
+  EXPECT_DOUBLE_EQ(CountTokenFlops(windowed).attention_causal,
+                   CountTokenFlops(Llama7B()).attention_causal);
 }
 
 // Goal: FLOPs follow from the counts and the attention shape. Method: by hand.

@@ -24,6 +24,13 @@ constexpr ModelSpec kModel = {.vocab_size = 128,
                               .ffn_hidden = 96,
                               .sequence_length = 32};
 
+ModelSpec ModelWithOptions() {
+  ModelSpec model = kModel;
+  model.qkv_bias = true;
+  model.qk_norm = true;
+  return model;
+}
+
 TrainingSpec SmallTraining() {
   TrainingSpec training;
   training.num_steps = 1;
@@ -65,6 +72,11 @@ TEST(ProfileRequestTest, FillsEveryTable) {
     if (num_ranks > 1) {
       kinds.insert(OpKind::kReceive);  // The other end of a measured send.
       kinds.insert(OpKind::kCastParameters);  // Of bf16 Programs alone.
+      // Those that no Llama has.
+      const auto options =
+          BuildProfileRequest(ModelWithOptions(), training, num_ranks);
+      ASSERT_TRUE(options.ok()) << options.status();
+      for (const ProfileOp& op : options->ops) kinds.insert(op.kind);
       for (int i = 0; i < kNumExecutedOpKinds; ++i) {
         EXPECT_TRUE(kinds.contains(static_cast<OpKind>(i)))
             << OpKindName(static_cast<OpKind>(i)) << " at " << num_ranks;

@@ -147,7 +147,7 @@ TEST(IntervalTest, NoiseAddsWhatSimulationShows) {
     for (const int32_t replicas : {1, 8, 64, 512}) {
       if (stages == 1 && replicas == 1) continue;  // Nobody waits.
       constexpr int32_t kMicrobatches = 16;
-      ClusterStep step;
+      PassStep step;
       step.costs = {.num_stages = stages, .num_microbatches = kMicrobatches};
       for (int32_t stage = 0; stage < stages; ++stage) {
         step.costs.stage_of_chunk.push_back(stage);
@@ -158,8 +158,8 @@ TEST(IntervalTest, NoiseAddsWhatSimulationShows) {
           OrderOf(Schedule::kOneForwardOneBackward, step.costs).value();
       step.ends = {{}};
       step.num_replicas = replicas;
-      const ClusterSimulation noisy =
-          *SimulateCluster(step, {.noise_sigma = kNoise, .num_steps = 40});
+      const PassSimulation noisy =
+          *SimulatePasses(step, {.noise_sigma = kNoise, .num_steps = 40});
       const double simulated =
           noisy.step_time_s / noisy.undisturbed_step_time_s - 1;
       const NoiseEffect effect =

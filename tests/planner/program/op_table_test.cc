@@ -83,7 +83,10 @@ TEST(OpTableTest, WorkIsWhatProfilesWereMeasuredWith) {
       {"rms_norm_backward", 2621440, 4194304, 2097152},
       {"add", 32768, 393216, 196608},
       {"gemm", 16777216, 1581056, 790528},
+      {"bias_gradient", 32768, 131072, 65536},
       {"rope", 18432, 49152, 24576},
+      {"qk_norm_rope_forward", 43008, 73728, 36864},
+      {"qk_norm_rope_backward", 79872, 73728, 36864},
       {"attention_forward", 524288, 49152, 24576},
       {"attention_backward", 1310720, 98304, 49152},
       {"swiglu_forward", 163840, 393216, 196608},
@@ -139,8 +142,9 @@ TEST(OpTableTest, WorkFollowsAttributes) {
   EXPECT_EQ(WorkOf({}, head, vocab).flops, 2 * 2 * 6000);
 }
 
-// Goal: lowering emits every kind, and each as the table has it. Method: a few
-// layouts with all axes, ZeRO stages and recomputation between them, in both
+// Goal: lowering emits every kind, and each as the table has it. Method: a
+// Llama, and a model with the options that need other kinds; a few layouts with
+// all axes, ZeRO stages and recomputation between them, in both
 // precisions, with validation and publishing; CheckProgram reads the table.
 // (lower_test sweeps all layouts.)
 TEST(OpTableTest, EveryKindIsLoweredAsItsRowSays) {
@@ -158,18 +162,24 @@ TEST(OpTableTest, EveryKindIsLoweredAsItsRowSays) {
       layouts.push_back(layout);
     }
   }
-  const ModelSpec model = TestModel();
+  ModelSpec with_options = TestModel();
+  with_options.qkv_bias = true;
+  with_options.qk_norm = true;
+  with_options.ties_embedding = true;
   std::set<OpKind> seen;
-  for (const Layout& layout : layouts) {
-    SCOPED_TRACE(LayoutToString(layout));
-    for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
-      for (const auto& program : {BuildTrainingProgram(model, layout, stage),
-                                  BuildValidationProgram(model, layout, stage),
-                                  BuildPublishProgram(model, layout, stage)}) {
-        ASSERT_TRUE(program.ok()) << program.status();
-        ASSERT_TRUE(CheckProgram(*program).ok()) << CheckProgram(*program);
-        for (const Instruction& instruction : program->instructions) {
-          seen.insert(instruction.kind);
+  for (const ModelSpec& model : {TestModel(), with_options}) {
+    for (const Layout& layout : layouts) {
+      SCOPED_TRACE(LayoutToString(layout));
+      for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+        for (const auto& program :
+             {BuildTrainingProgram(model, layout, stage),
+              BuildValidationProgram(model, layout, stage),
+              BuildPublishProgram(model, layout, stage)}) {
+          ASSERT_TRUE(program.ok()) << program.status();
+          ASSERT_TRUE(CheckProgram(*program).ok()) << CheckProgram(*program);
+          for (const Instruction& instruction : program->instructions) {
+            seen.insert(instruction.kind);
+          }
         }
       }
     }

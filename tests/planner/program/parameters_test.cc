@@ -23,11 +23,20 @@ ModelSpec OddModel() {
           .sequence_length = 12};
 }
 
+// With all options that change which parameters there are.
+ModelSpec ModelOfOptions() {
+  ModelSpec model = OddModel();
+  model.ties_embedding = true;
+  model.qkv_bias = true;
+  model.qk_norm = true;
+  return model;
+}
+
 // Goal: over all tensor ranks each element of a sharded parameter is in exactly
 // one box, of a replicated one in every box. Method: count by element.
 TEST(TensorBoxTest, TilesEachParameterExactly) {
   for (int32_t tensor : {1, 2, 4}) {
-    for (const Parameter& parameter : ModelParameters(OddModel())) {
+    for (const Parameter& parameter : ModelParameters(ModelOfOptions())) {
       std::vector<int> count(parameter.rows * parameter.cols);
       for (int32_t i = 0; i < tensor; ++i) {
         const ParameterBox box = TensorBox(parameter, tensor, i);
@@ -47,9 +56,9 @@ TEST(TensorBoxTest, TilesEachParameterExactly) {
 
 // Goal: every parameter has its place on exactly one stage, in slots that
 // neither overlap nor leave their bucket, in buckets that tile the flat buffer
-// and divide over the data axis. Method: sweep layouts.
-TEST(BuildStageParametersTest, PlacesEveryParameterOnce) {
-  const ModelSpec model = OddModel();
+// and divide over the data axis. A tied embedding has a copy on the last stage.
+// Method: sweep layouts of both models.
+void ExpectEveryParameterPlacedOnce(const ModelSpec& model) {
   for (int32_t pipeline : {1, 2, 5}) {
     for (int32_t tensor : {1, 2, 4}) {
       for (int32_t data : {1, 3}) {
@@ -75,7 +84,7 @@ TEST(BuildStageParametersTest, PlacesEveryParameterOnce) {
                 EXPECT_GE(slot.offset, slot_end);
                 slot_end = slot.offset + slot.local_rows * slot.local_cols;
                 EXPECT_EQ(slot.parameter.is_vector, !bucket.weight_decay);
-                placed.insert(slot.parameter.name);
+                if (!bucket.is_copy) placed.insert(slot.parameter.name);
                 ++num_slots;
               }
               end = bucket.offset + bucket.num_elements;
@@ -96,38 +105,70 @@ TEST(BuildStageParametersTest, PlacesEveryParameterOnce) {
   }
 }
 
+TEST(BuildStageParametersTest, PlacesEveryParameterOnce) {
+  ExpectEveryParameterPlacedOnce(OddModel());
+  ExpectEveryParameterPlacedOnce(ModelOfOptions());
+}
+
 // Goal: q, k, v are adjacent, and gate and up, so that each is one GEMM
-// operand. Method: compare ends and beginnings.
+// operand; and so are the biases of q, k, v. Method: compare ends and
+// beginnings.
 TEST(BuildStageParametersTest, KeepsFusedMatricesAdjacent) {
   const StageParameters stage =
-      BuildStageParameters(OddModel(), {.tensor = 2}, 0);
+      BuildStageParameters(ModelOfOptions(), {.tensor = 2}, 0);
   int num_adjacent = 0;
   for (size_t i = 1; i < stage.slots.size(); ++i) {
     const ParameterSlot& slot = stage.slots[i];
     const ParameterSlot& before = stage.slots[i - 1];
     if (absl::EndsWith(slot.parameter.name, "k_proj.weight") ||
         absl::EndsWith(slot.parameter.name, "v_proj.weight") ||
+        absl::EndsWith(slot.parameter.name, "k_proj.bias") ||
+        absl::EndsWith(slot.parameter.name, "v_proj.bias") ||
         absl::EndsWith(slot.parameter.name, "up_proj.weight")) {
       EXPECT_EQ(slot.offset,
                 before.offset + before.local_rows * before.local_cols);
-      EXPECT_EQ(slot.local_cols, before.local_cols);
+      if (!slot.parameter.is_vector) {
+        EXPECT_EQ(slot.local_cols, before.local_cols);
+      }
       ++num_adjacent;
     } else {
       EXPECT_EQ(slot.offset % kBucketAlignment, 0) << slot.parameter.name;
     }
   }
-  EXPECT_EQ(num_adjacent, 3 * 5);
+  EXPECT_EQ(num_adjacent, 5 * 5);
 }
 
 // Goal: the slots hold the model's parameters, no more. Method: sum over a
 // single rank against CountParameters.
 TEST(BuildStageParametersTest, AgreesWithTheModelsCount) {
-  int64_t total = 0;
-  for (const ParameterSlot& slot :
-       BuildStageParameters(OddModel(), {}, 0).slots) {
-    total += slot.local_rows * slot.local_cols;
+  for (const ModelSpec& model : {OddModel(), ModelOfOptions()}) {
+    int64_t total = 0;
+    for (const ParameterSlot& slot : BuildStageParameters(model, {}, 0).slots) {
+      total += slot.local_rows * slot.local_cols;
+    }
+    EXPECT_EQ(total, CountParameters(model).total);
   }
-  EXPECT_EQ(total, CountParameters(OddModel()).total);
+}
+
+// Goal: parameters have the names, shapes and order of Hugging Face's Qwen2 and
+// Qwen3, and start as those do. Method: one layer's, spelled out.
+TEST(ModelParametersTest, NamesOptionsAsHuggingFaceDoes) {
+  std::vector<std::string> vectors;
+  for (const Parameter& parameter : ModelParameters(ModelOfOptions())) {
+    EXPECT_NE(parameter.name, "lm_head.weight");
+    if (!parameter.is_vector ||
+        !absl::StartsWith(parameter.name, "model.layers.3.self_attn.")) {
+      continue;
+    }
+    vectors.push_back(absl::StrCat(parameter.name, " ", parameter.cols, " ",
+                                   InitialVectorValue(parameter.name)));
+  }
+  const std::string layer = "model.layers.3.self_attn.";
+  EXPECT_EQ(vectors,
+            (std::vector<std::string>{
+                layer + "q_proj.bias 24 0", layer + "k_proj.bias 24 0",
+                layer + "v_proj.bias 24 0", layer + "q_norm.weight 6 1",
+                layer + "k_norm.weight 6 1"}));
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ int64_t LimitBetween(const LayoutTree& space, double share,
 // Goal: what the search calls best is best, whatever the model, so that pruning
 // never loses the optimum. Method: brute force over the same spaces with random
 // models of every kind up to 64 devices, with and without memory to spare.
-TEST(ClusterSearchTest, FindsWhatBruteForceFinds) {
+TEST(BranchAndBoundTest, FindsWhatBruteForceFinds) {
   std::mt19937_64 random(17);
   for (int trial = 0; trial < 60; trial += SweepStep(5)) {
     const auto pick = [&](std::initializer_list<int64_t> values) {
@@ -105,7 +105,7 @@ TEST(ClusterSearchTest, FindsWhatBruteForceFinds) {
 }
 
 // Goal: the search is worth its name. Method: what it prices against the space.
-TEST(ClusterSearchTest, LooksAtFewLayouts) {
+TEST(BranchAndBoundTest, LooksAtFewLayouts) {
   const LayoutTree space(
       {.model = ExpertModel(12, 8), .global_batch = 64, .num_devices = 64});
   RandomEvaluator evaluator(3);
@@ -117,7 +117,7 @@ TEST(ClusterSearchTest, LooksAtFewLayouts) {
 
 // Goal: the gap is real where the search ends early. Method: stop it after few
 // layouts; the optimum is within what it certifies.
-TEST(ClusterSearchTest, CertifiesWhatItHasNotLookedAt) {
+TEST(BranchAndBoundTest, CertifiesWhatItHasNotLookedAt) {
   for (uint64_t seed = 0; seed < 20; seed += SweepStep(5)) {
     const LayoutTree space(
         {.model = DenseModel(12, 8), .global_batch = 32, .num_devices = 64});
@@ -135,7 +135,7 @@ TEST(ClusterSearchTest, CertifiesWhatItHasNotLookedAt) {
 
 // Goal: equal searches give equal results. Method: run twice, with models of
 // their own.
-TEST(ClusterSearchTest, IsDeterministic) {
+TEST(BranchAndBoundTest, IsDeterministic) {
   const LayoutTree space(
       {.model = ExpertModel(8, 8), .global_batch = 48, .num_devices = 48});
   RandomEvaluator first(5), second(5);
@@ -150,7 +150,7 @@ TEST(ClusterSearchTest, IsDeterministic) {
 
 // Goal: where nothing fits, nothing is returned, and the smallest is known.
 // Method: a limit just below the smallest of all, by brute force.
-TEST(ClusterSearchTest, KnowsTheSmallestLayout) {
+TEST(BranchAndBoundTest, KnowsTheSmallestLayout) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     const LayoutTree space(
         {.model = ExpertModel(4, 4), .global_batch = 8, .num_devices = 16});

@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/profile/shipped_profiles.h"
@@ -116,10 +117,11 @@ std::vector<Layout> ByStage(const LayoutSpace& space, const Layout& layout) {
   std::vector<Layout> all = {layout};
   all.front().recompute_by_stage.assign(static_cast<size_t>(layout.pipeline),
                                         Recompute::kNone);
+  const std::vector<StageRecomputes> allowed = AllowedRecomputes(space, layout);
   for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
     const size_t count = all.size();
     for (size_t i = 0; i < count; ++i) {
-      for (const StageRecomputes& more : AllowedRecomputes(space, layout)) {
+      for (const StageRecomputes& more : allowed) {
         if (more.recompute == Recompute::kNone) continue;
         Layout variant = all[i];
         variant.recompute_by_stage[static_cast<size_t>(stage)] = more.recompute;
@@ -193,14 +195,21 @@ TEST(StepEvaluatorTest, SearchFindsTheOptimumOfTheModel) {
     const auto smallest = FindSmallestLayout(c.space, evaluator);
     ASSERT_TRUE(smallest.has_value());
     const int64_t least = smallest->prediction.memory.total();
+    const std::vector<Layout> layouts = LayoutsOf(c.space);
+    std::vector<std::pair<int64_t, double>> priced;  // Bytes and seconds.
+    for (const Layout& layout : layouts) {
+      const StepPrediction step = c.model.Predict(layout);
+      ASSERT_GE(step.memory.total(), least);
+      priced.emplace_back(step.memory.total(), step.time.step_time_s());
+    }
     for (const int64_t limit :
          {least, least + least / 3, std::numeric_limits<int64_t>::max()}) {
       double best_s = std::numeric_limits<double>::infinity();
-      for (const Layout& layout : LayoutsOf(c.space)) {
-        const StepPrediction step = c.model.Predict(layout);
-        ASSERT_GE(step.memory.total(), least);
-        if (step.memory.total() <= limit) {
-          best_s = std::min(best_s, step.time.step_time_s());
+      for (size_t i = 0; i < layouts.size(); ++i) {
+        const Layout& layout = layouts[i];
+        const auto [bytes, seconds] = priced[i];
+        if (bytes <= limit) {
+          best_s = std::min(best_s, seconds);
         } else if (layout.recompute == Recompute::kNone) {
           const auto fitted = evaluator.FitRecompute(layout, limit);
           if (!fitted.has_value()) continue;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "planner/cost/op_cost.h"
 #include "planner/job/executable.h"
@@ -61,6 +62,24 @@ TEST(ConfigsTest, AreJobsWithALayout) {
     }
   }
   EXPECT_GE(num_jobs, 15);
+}
+
+// Goal: jobs of other families have the sizes that their makers publish, and
+// workers train them. Method: parameters to the last one.
+TEST(ConfigsTest, FamiliesHaveTheirPublishedParameters) {
+  const struct {
+    const char* name;
+    int64_t num_parameters;
+  } families[] = {{"llama3.2-1b", 1235814400},
+                  {"qwen2.5-1.5b", 1543714304},
+                  {"qwen3-8b", 8190735360}};
+  for (const auto& [name, num_parameters] : families) {
+    const absl::StatusOr<JobSpec> job =
+        LoadJob(absl::StrCat("configs/", name, ".yaml"));
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ(CountParameters(job->model).total, num_parameters) << name;
+    EXPECT_TRUE(CheckExecutable(*job).ok()) << CheckExecutable(*job);
+  }
 }
 
 // Goal: the profile that we hand out is read and prices every benchmark that

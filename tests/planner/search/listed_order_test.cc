@@ -53,10 +53,10 @@ TEST(ListOrderTest, IsFasterWithinMemory) {
   StepModel model = *StepModel::Create(Llama3_8B(), profile, implementation);
   int num_found = 0, num_tight = 0;
   for (const Layout& layout : Sampled(SomeLayouts(), 7)) {
-    const ClusterStep step = *ClusterStepOf(layout, implementation, model);
-    const ClusterOptions options = {.overlap = profile.overlap,
-                                    .keeps_timeline = false};
-    const double known_s = SimulateCluster(step, options)->step_time_s;
+    const PassStep step = *PassStepOf(layout, implementation, model);
+    const PassOptions options = {.overlap = profile.overlap,
+                                 .keeps_timeline = false};
+    const double known_s = SimulatePasses(step, options)->step_time_s;
     const int64_t known_bytes = model.PredictMemory(layout).total();
     for (const int64_t limit :
          {80 * kGiB, known_bytes, known_bytes - kGiB, 8 * kGiB}) {
@@ -72,10 +72,10 @@ TEST(ListOrderTest, IsFasterWithinMemory) {
       if (limit < known_bytes) ++num_tight;
       EXPECT_LT((*found)->simulation.step_time_s, known_s);
       EXPECT_LE(known_bytes + (*found)->more_bytes, limit);
-      ClusterStep again = step;
+      PassStep again = step;
       ASSERT_TRUE(ListPasses((*found)->bytes, &again).ok());
       EXPECT_TRUE(CheckOrder(again.costs, again.order).ok());
-      EXPECT_EQ(SimulateCluster(again, options)->step_time_s,
+      EXPECT_EQ(SimulatePasses(again, options)->step_time_s,
                 (*found)->simulation.step_time_s);
       const OrderTimes times = *TimeOrder(again.costs, again.order);
       for (size_t s = 0; s < times.peak_bytes.size(); ++s) {

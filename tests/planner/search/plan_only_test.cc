@@ -435,7 +435,27 @@ TEST(PlanOnlyTest, IsOnPaperOnlyForAReason) {
   job.layout.context = 1;
   EXPECT_FALSE(IsPlanOnPaper(job, 4, measured));
   job.model.ties_embedding = true;
+  EXPECT_FALSE(IsPlanOnPaper(job, 4, measured));
+  job.model.feed_forward = FeedForward::kGelu;
   EXPECT_TRUE(IsPlanOnPaper(job, 4, measured));
+}
+
+// Goal: a tied embedding is planned over stages, and the exchange of its
+// gradients is priced. Method: two stages on a measured profile, simulated in
+// full, with and without; the longer step has a head less to hold.
+TEST(PlanOnlyTest, PlansATiedEmbeddingOverStages) {
+  JobSpec job = SmallJob();
+  job.layout.pipeline = 2;
+  const CostModel cost = CostOf(MakeProfile({}));
+  double seconds[2] = {};
+  for (const bool is_tied : {false, true}) {
+    job.model.ties_embedding = is_tied;
+    const auto plan = FindPlan({.job = job, .num_devices = 2}, cost);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->layout.pipeline, 2);
+    seconds[is_tied ? 1 : 0] = plan->prediction.step_time_s;
+  }
+  EXPECT_GT(seconds[1], seconds[0]);
 }
 
 // Goal: who plans a model that stands for another is told, on paper and for a

@@ -80,7 +80,7 @@ TEST(GrainsTest, Agree) {
     ASSERT_TRUE(instructions.ok()) << instructions.status();
     const auto passes = PassesOfPrograms(*programs, cost);
     ASSERT_TRUE(passes.ok()) << passes.status();
-    const auto simulated = SimulateCluster(
+    const auto simulated = SimulatePasses(
         *passes, {.overlap = profile.overlap, .keeps_timeline = false});
     ASSERT_TRUE(simulated.ok()) << simulated.status();
     off.push_back(
@@ -110,7 +110,7 @@ TEST(GrainsTest, ReplicasOfProgramsRunAsOne) {
     ASSERT_TRUE(programs.ok()) << programs.status();
     const auto passes = PassesOfPrograms(*programs, cost);
     ASSERT_TRUE(passes.ok()) << passes.status();
-    const auto simulated = SimulateCluster(
+    const auto simulated = SimulatePasses(
         *passes, {.overlap = profile.overlap, .machine_slowdown = {1}});
     ASSERT_TRUE(simulated.ok()) << simulated.status();
     EXPECT_NEAR(simulated->step_time_s, simulated->undisturbed_step_time_s,

@@ -16,15 +16,15 @@ namespace {
 // Goal: one slow machine holds up everybody, by as much as a pipeline with that
 // slow stage takes; in a machine of another replica likewise. Method: machine 5
 // holds ranks 40 .. 47: of replica 2's stage 2 and 3 (4 ranks each).
-TEST(ClusterDisturbanceTest, OneSlowMachineHoldsUpAll) {
-  const ClusterStep step = LargeStep(4);
+TEST(PassDisturbanceTest, OneSlowMachineHoldsUpAll) {
+  const PassStep step = LargeStep(4);
   std::vector<double> slowdown(6, 1);
   slowdown[5] = 1.3;
-  const ClusterSimulation slow =
-      *SimulateCluster(step, {.machine_slowdown = slowdown});
+  const PassSimulation slow =
+      *SimulatePasses(step, {.machine_slowdown = slowdown});
   EXPECT_EQ(slow.num_slow_machines, 1);
 
-  ClusterStep alone = LargeStep(1);
+  PassStep alone = LargeStep(1);
   for (const size_t chunk : {2, 3, 6, 7}) {
     alone.costs.chunks[chunk].forward_s *= 1.3;
     alone.costs.chunks[chunk].input_gradient_s *= 1.3;
@@ -44,12 +44,12 @@ TEST(ClusterDisturbanceTest, OneSlowMachineHoldsUpAll) {
 
 // Goal: a slow rank does what its machine being slow does to the passes it is
 // part of, and is named. Method: rank 41 is one of replica 2's stage 2.
-TEST(ClusterDisturbanceTest, OneSlowRankIsTheCause) {
-  const ClusterStep step = LargeStep(4);
-  const ClusterSimulation slow = *SimulateCluster(
+TEST(PassDisturbanceTest, OneSlowRankIsTheCause) {
+  const PassStep step = LargeStep(4);
+  const PassSimulation slow = *SimulatePasses(
       step,
       {.slow_ranks = {{.rank = 41, .factor = 1.3}}, .finds_causes = true});
-  ClusterStep alone = LargeStep(1);
+  PassStep alone = LargeStep(1);
   for (const size_t chunk : {2, 6}) {
     alone.costs.chunks[chunk].forward_s *= 1.3;
     alone.costs.chunks[chunk].input_gradient_s *= 1.3;
@@ -70,21 +70,21 @@ TEST(ClusterDisturbanceTest, OneSlowRankIsTheCause) {
 // replica 1's stages 0 and 1, so its outer link carries the transfers between
 // stages 1 and 2 and, of the interleaved chunks, 3 and 0, and its inner one
 // those between 0 and 1.
-TEST(ClusterDisturbanceTest, OneSlowLinkHoldsUpWhatUsesIt) {
-  const ClusterStep step = LargeStep(4);
+TEST(PassDisturbanceTest, OneSlowLinkHoldsUpWhatUsesIt) {
+  const PassStep step = LargeStep(4);
   const double undisturbed_s = StepTime(step);
   SlowLink link{.machine = 2, .passes = {1, 1, 1, 1}};
   const auto with = [&] { return StepTime(step, {.slow_links = {link}}); };
   EXPECT_NEAR(with(), undisturbed_s, 1e-12);
   link.gradient_reduction = 4;
-  ClusterStep reduced = step;
+  PassStep reduced = step;
   reduced.ends.assign(4, step.ends[0]);
   reduced.ends[0].gradient_reduction_s *= 4;
   reduced.ends[1].gradient_reduction_s *= 4;
   EXPECT_NEAR(with(), StepTime(reduced), 1e-12);
   link.gradient_reduction = 1;
   link.parameter_gather = 10;
-  ClusterStep gathered = step;
+  PassStep gathered = step;
   gathered.ends.assign(4, step.ends[0]);
   gathered.ends[0].parameter_gather_s *= 10;
   gathered.ends[1].parameter_gather_s *= 10;
@@ -92,7 +92,7 @@ TEST(ClusterDisturbanceTest, OneSlowLinkHoldsUpWhatUsesIt) {
   link.parameter_gather = 1;
   link.passes = {1.5, 1.2, 9, 9};
   const double slow_passes_s = with();
-  ClusterStep slow = LargeStep(1);
+  PassStep slow = LargeStep(1);
   slow.ends.assign(4, slow.ends[0]);
   for (const size_t chunk : {0, 1, 4, 5}) {
     const double factor = chunk % 4 == 0 ? 1.5 : 1.2;
@@ -105,8 +105,8 @@ TEST(ClusterDisturbanceTest, OneSlowLinkHoldsUpWhatUsesIt) {
   EXPECT_NEAR(slow_passes_s, StepTime(slow), 1e-12);
   link.passes = {1, 1, 1, 1};
   link.transfer = 20;
-  const ClusterSimulation outer =
-      *SimulateCluster(step, {.slow_links = {link}, .finds_causes = true});
+  const PassSimulation outer =
+      *SimulatePasses(step, {.slow_links = {link}, .finds_causes = true});
   EXPECT_GT(outer.step_time_s, undisturbed_s);
   for (const SlowdownCause& cause : outer.causes) {
     if (cause.seconds < 1e-9) break;
@@ -116,8 +116,8 @@ TEST(ClusterDisturbanceTest, OneSlowLinkHoldsUpWhatUsesIt) {
     EXPECT_NE(std::minmax(cause.stage, cause.receiver), std::minmax(2, 3));
   }
   link.is_inside = true;
-  const ClusterSimulation inner =
-      *SimulateCluster(step, {.slow_links = {link}, .finds_causes = true});
+  const PassSimulation inner =
+      *SimulatePasses(step, {.slow_links = {link}, .finds_causes = true});
   EXPECT_GT(inner.step_time_s, undisturbed_s);
   for (const SlowdownCause& cause : inner.causes) {
     if (cause.seconds < 1e-9) break;
@@ -127,20 +127,20 @@ TEST(ClusterDisturbanceTest, OneSlowLinkHoldsUpWhatUsesIt) {
 
 // Goal: causes explain at least what steps take longer, whatever the noise.
 // Method: noise, slow machines and a slow link at once, over seeds.
-TEST(ClusterDisturbanceTest, CausesExplainTheSlowdown) {
-  const ClusterStep step = LargeStep(9);
+TEST(PassDisturbanceTest, CausesExplainTheSlowdown) {
+  const PassStep step = LargeStep(9);
   for (const uint64_t seed : {1, 2, 3, 4, 5}) {
-    const ClusterSimulation noisy =
-        *SimulateCluster(step, {.noise_sigma = 0.05,
-                                .straggler_share = 0.2,
-                                .straggler_factor = 1.1,
-                                .slow_links = {{.machine = 3,
-                                                .passes = {1, 1.1, 1, 1},
-                                                .transfer = 3,
-                                                .gradient_reduction = 2}},
-                                .seed = seed,
-                                .num_steps = 7,
-                                .finds_causes = true});
+    const PassSimulation noisy =
+        *SimulatePasses(step, {.noise_sigma = 0.05,
+                               .straggler_share = 0.2,
+                               .straggler_factor = 1.1,
+                               .slow_links = {{.machine = 3,
+                                               .passes = {1, 1.1, 1, 1},
+                                               .transfer = 3,
+                                               .gradient_reduction = 2}},
+                               .seed = seed,
+                               .num_steps = 7,
+                               .finds_causes = true});
     double sum = 0;
     for (const SlowdownCause& cause : noisy.causes) sum += cause.seconds;
     EXPECT_GE(sum, noisy.step_time_s - noisy.undisturbed_step_time_s - 1e-9);
@@ -152,10 +152,10 @@ TEST(ClusterDisturbanceTest, CausesExplainTheSlowdown) {
 
 // Goal: what all ranks share scatters steps and leaves their mean. Method: many
 // steps; their mean and deviation are those asked for.
-TEST(ClusterDisturbanceTest, WholeStepsScatter) {
-  const ClusterStep step = LargeStep(2);
-  const ClusterSimulation noisy = *SimulateCluster(
-      step, {.step_sigma = 0.03, .seed = 4, .num_steps = 4000});
+TEST(PassDisturbanceTest, WholeStepsScatter) {
+  const PassStep step = LargeStep(2);
+  const PassSimulation noisy =
+      *SimulatePasses(step, {.step_sigma = 0.03, .seed = 4, .num_steps = 4000});
   double squares = 0;
   for (const double step_s : noisy.step_times_s) {
     squares += std::pow(step_s / noisy.undisturbed_step_time_s - 1, 2);
@@ -169,16 +169,16 @@ TEST(ClusterDisturbanceTest, WholeStepsScatter) {
 // Method: one stage without a pipeline, where a replica's time is a sum of m
 // log-normal passes, nearly normal: the expected maximum of n is computed from
 // the distribution of the maximum.
-TEST(ClusterDisturbanceTest, MaximumOverReplicasIsThatOfItsDistribution) {
+TEST(PassDisturbanceTest, MaximumOverReplicasIsThatOfItsDistribution) {
   constexpr int32_t kMicrobatches = 64;
   constexpr double kSigma = 0.05;
-  ClusterStep step = StepOf(
+  PassStep step = StepOf(
       Costs({.stages = 1, .microbatches = kMicrobatches},
             {.forward_s = 1, .input_gradient_s = 1, .weight_gradient_s = 1}),
       Schedule::kOneForwardOneBackward);
   step.num_replicas = 5000;
-  const ClusterSimulation noisy = *SimulateCluster(
-      step, {.noise_sigma = kSigma, .seed = 7, .num_steps = 8});
+  const PassSimulation noisy =
+      *SimulatePasses(step, {.noise_sigma = kSigma, .seed = 7, .num_steps = 8});
   // Forward 1 and backward 2, apart: variance 1 + 4 a micro-batch.
   const double deviation =
       std::sqrt(5.0 * kMicrobatches * std::expm1(kSigma * kSigma));
@@ -196,11 +196,11 @@ TEST(ClusterDisturbanceTest, MaximumOverReplicasIsThatOfItsDistribution) {
 
 // Goal: noise and stragglers only ever add, more of them add more, and equal
 // seeds give equal steps.
-TEST(ClusterDisturbanceTest, NoiseGrowsMonotonicallyAndRepeats) {
-  const ClusterStep step = LargeStep(50);
+TEST(PassDisturbanceTest, NoiseGrowsMonotonicallyAndRepeats) {
+  const PassStep step = LargeStep(50);
   double previous = StepTime(step);
   for (const double sigma : {0.01, 0.03, 0.1, 0.3}) {
-    const ClusterOptions options = {.noise_sigma = sigma, .seed = 3};
+    const PassOptions options = {.noise_sigma = sigma, .seed = 3};
     const double step_time_s = StepTime(step, options);
     EXPECT_GT(step_time_s, previous);
     EXPECT_EQ(step_time_s, StepTime(step, options));

@@ -27,30 +27,29 @@ inline PipelineCosts Costs(const Shape& shape, const ChunkCosts& chunk) {
   return costs;
 }
 
-inline ClusterStep StepOf(const PipelineCosts& costs, Schedule schedule,
-                          StepModel::StepEnds ends = {}) {
+inline PassStep StepOf(const PipelineCosts& costs, Schedule schedule,
+                       StepModel::StepEnds ends = {}) {
   return {.costs = costs, .order = *OrderOf(schedule, costs), .ends = {ends}};
 }
 
-inline double StepTime(const ClusterStep& step,
-                       const ClusterOptions& options = {}) {
-  const absl::StatusOr<ClusterSimulation> simulation =
-      SimulateCluster(step, options);
+inline double StepTime(const PassStep& step, const PassOptions& options = {}) {
+  const absl::StatusOr<PassSimulation> simulation =
+      SimulatePasses(step, options);
   EXPECT_TRUE(simulation.ok()) << simulation.status();
   return simulation.ok() ? simulation->step_time_s : 0;
 }
 
 // Four stages of two chunks each, with all that a step has.
-inline ClusterStep LargeStep(int32_t replicas) {
+inline PassStep LargeStep(int32_t replicas) {
   PipelineCosts costs = Costs({.stages = 4, .turns = 2, .microbatches = 16},
                               {.forward_s = 1e-2,
                                .input_gradient_s = 1.1e-2,
                                .weight_gradient_s = 0.9e-2});
   costs.transfer_s = 1e-3;
-  ClusterStep step = StepOf(costs, Schedule::kInterleaved,
-                            {.gradient_reduction_s = 0.05,
-                             .parameter_gather_s = 0.02,
-                             .optimizer_s = 0.01});
+  PassStep step = StepOf(costs, Schedule::kInterleaved,
+                         {.gradient_reduction_s = 0.05,
+                          .parameter_gather_s = 0.02,
+                          .optimizer_s = 0.01});
   step.num_buckets = 4;
   step.num_replicas = replicas;
   step.ranks_per_pass = 4;

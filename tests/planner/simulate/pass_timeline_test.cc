@@ -9,23 +9,23 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-ClusterTimeline TwoClasses() {
-  const ClusterEvent gather = {.kind = ClusterEventKind::kParameterGather,
-                               .lane = Lane::kDataComm,
-                               .chunk_idx = 1,
-                               .bucket_idx = 0,
-                               .start_s = 0,
-                               .end_s = 0.5};
-  const ClusterEvent forward = {.kind = ClusterEventKind::kForward,
-                                .lane = Lane::kCompute,
-                                .chunk_idx = 1,
-                                .microbatch_idx = 3,
-                                .start_s = 0.5,
-                                .end_s = 2};
-  const ClusterEvent optimizer = {.kind = ClusterEventKind::kOptimizer,
-                                  .lane = Lane::kCompute,
-                                  .start_s = 2,
-                                  .end_s = 3};
+PassTimeline TwoClasses() {
+  const PassEvent gather = {.kind = PassEventKind::kParameterGather,
+                            .lane = Lane::kDataComm,
+                            .chunk_idx = 1,
+                            .bucket_idx = 0,
+                            .start_s = 0,
+                            .end_s = 0.5};
+  const PassEvent forward = {.kind = PassEventKind::kForward,
+                             .lane = Lane::kCompute,
+                             .chunk_idx = 1,
+                             .microbatch_idx = 3,
+                             .start_s = 0.5,
+                             .end_s = 2};
+  const PassEvent optimizer = {.kind = PassEventKind::kOptimizer,
+                               .lane = Lane::kCompute,
+                               .start_s = 2,
+                               .end_s = 3};
   return {.step_time_s = 3,
           .classes = {{0, 0, 4, {gather, optimizer, forward}},
                       {1, 0, 4, {forward}}}};
@@ -33,9 +33,9 @@ ClusterTimeline TwoClasses() {
 
 // Goal: the Timeline has a rank a class and every event once, by start, and the
 // text has what the report page reads of a Program, under the same numbers.
-TEST(ClusterTimelineTest, BecomesATimelineOfPrograms) {
-  const ClusterTimeline cluster = TwoClasses();
-  const Timeline timeline = ToTimeline(cluster);
+TEST(PassTimelineTest, BecomesATimelineOfPrograms) {
+  const PassTimeline passes = TwoClasses();
+  const Timeline timeline = ToTimeline(passes);
   EXPECT_EQ(timeline.step_time_s, 3);
   ASSERT_EQ(timeline.ranks.size(), 2u);
   EXPECT_EQ(timeline.ranks[1].rank, Rank{1});
@@ -45,11 +45,11 @@ TEST(ClusterTimelineTest, BecomesATimelineOfPrograms) {
   EXPECT_EQ(timeline.ranks[0].events[1].start_s, 0.5);
   EXPECT_EQ(timeline.ranks[0].events[2].instruction, 1);
 
-  const std::string text = ClusterProgramText(cluster, 0);
+  const std::string text = PassProgramText(passes, 0);
   EXPECT_THAT(text, StartsWith("0 data_comm parameter_gather - chunk.1 "
                                "parameter_gather of chunk 1, bucket 0\n"));
   EXPECT_THAT(text, HasSubstr("\n2 compute forward 3 chunk.1 forward of"));
-  EXPECT_EQ(ClusterProgramText(cluster, 2), "");
+  EXPECT_EQ(PassProgramText(passes, 2), "");
 }
 
 }  // namespace

@@ -77,12 +77,12 @@ TEST(TimelineTraceTest, ShowsEveryInstructionOnItsLane) {
 
 // Goal: a step by passes becomes a trace likewise, a process a class.
 TEST(TimelineTraceTest, ShowsClassesOfRanks) {
-  const ClusterTimeline timeline{
+  const PassTimeline timeline{
       .step_time_s = 3,
       .classes = {{.stage = 0,
                    .replica = 7,
                    .num_ranks = 128,
-                   .events = {{.kind = ClusterEventKind::kForward,
+                   .events = {{.kind = PassEventKind::kForward,
                                .lane = Lane::kCompute,
                                .chunk_idx = 1,
                                .microbatch_idx = 3,
@@ -90,7 +90,7 @@ TEST(TimelineTraceTest, ShowsClassesOfRanks) {
                                .end_s = 2}}},
                   {.stage = 1, .replica = 0, .num_ranks = 1, .events = {}}}};
   const nlohmann::json events =
-      nlohmann::json::parse(ClusterTimelineToTrace(timeline)).at("traceEvents");
+      nlohmann::json::parse(PassTimelineToTrace(timeline)).at("traceEvents");
   ASSERT_EQ(events.size(), 5u);  // Two processes, a lane's two lines, a slice.
   EXPECT_EQ(events[0].at("args").at("name"),
             "stage 0, replica 7, for 128 ranks");

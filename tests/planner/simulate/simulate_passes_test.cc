@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 // shapes; stages alike, free transfers. 1F1B takes t (m + p - 1); interleaving
 // makes its bubble (p - 1) / (v m) of the rest; ZB-H1 leaves (p - 1) (F + B -
 // W) where all weight gradients fit in.
-TEST(ClusterSimulateTest, FollowsTheClosedLaws) {
+TEST(SimulatePassesTest, FollowsTheClosedLaws) {
   const ChunkCosts chunk = {
       .forward_s = 1.1, .input_gradient_s = 1.3, .weight_gradient_s = 0.9};
   const double pass = 1.1 + 1.3 + 0.9;
@@ -60,7 +60,7 @@ TEST(ClusterSimulateTest, FollowsTheClosedLaws) {
 
 // Goal: no shape deadlocks, also where the last group of micro-batches is not
 // full, and no order is faster than its busiest stage.
-TEST(ClusterSimulateTest, RunsEveryShape) {
+TEST(SimulatePassesTest, RunsEveryShape) {
   for (int32_t p = 1; p <= 6; ++p) {
     for (int32_t v = 1; v <= 4; ++v) {
       for (int32_t m = 1; m <= 17; ++m) {
@@ -77,14 +77,14 @@ TEST(ClusterSimulateTest, RunsEveryShape) {
 // Goal: transfers take their time where nothing hides them. Method: one
 // micro-batch, which crosses every boundary twice; with more of them, no less
 // than that, and more where the sender cannot compute meanwhile.
-TEST(ClusterSimulateTest, CountsTransfers) {
+TEST(SimulatePassesTest, CountsTransfers) {
   PipelineCosts costs =
       Costs({.stages = 4, .microbatches = 1}, {1, 1, 1, 0, 0});
   costs.transfer_s = 0.25;
   EXPECT_NEAR(StepTime(StepOf(costs, Schedule::kOneForwardOneBackward)),
               4 * 3 + 6 * 0.25, 1e-12);
   costs.num_microbatches = 8;
-  ClusterStep step = StepOf(costs, Schedule::kOneForwardOneBackward);
+  PassStep step = StepOf(costs, Schedule::kOneForwardOneBackward);
   const double hidden = StepTime(step);
   EXPECT_GE(hidden, 3 * 11 + 6 * 0.25 - 1e-12);
   step.overlaps_transfers = false;
@@ -95,7 +95,7 @@ TEST(ClusterSimulateTest, CountsTransfers) {
 // take (planner/pipeline/order_times.h), and listed orders are never behind the
 // known one. Method: random costs with stages placed in turns and back and
 // forth.
-TEST(ClusterSimulateTest, RunsListedSchedules) {
+TEST(SimulatePassesTest, RunsListedSchedules) {
   for (int32_t i = 0; i < 40; ++i) {
     uint64_t num_draws = 0;
     const auto draw = [&] { return RandomUniform(100 + i, num_draws++); };
@@ -116,7 +116,7 @@ TEST(ClusterSimulateTest, RunsListedSchedules) {
     SCOPED_TRACE(absl::StrCat("shape ", i));
     const absl::StatusOr<ListedSchedule> listed = ListSchedule(costs, {});
     ASSERT_TRUE(listed.ok()) << listed.status();
-    const ClusterStep step = {
+    const PassStep step = {
         .costs = costs, .order = listed->order, .ends = {{}}};
     EXPECT_NEAR(StepTime(step), listed->times.makespan_s,
                 1e-12 * listed->times.makespan_s);
@@ -130,10 +130,10 @@ TEST(ClusterSimulateTest, RunsListedSchedules) {
 
 // Goal: reductions hide under the last backward pass and gathers under the
 // first forward pass, bucket by bucket. Method: one stage by hand.
-TEST(ClusterSimulateTest, HidesReductionsAndGathers) {
+TEST(SimulatePassesTest, HidesReductionsAndGathers) {
   const PipelineCosts costs =
       Costs({.stages = 1, .microbatches = 2}, {4, 4, 4, 0, 0});
-  ClusterStep step = StepOf(
+  PassStep step = StepOf(
       costs, Schedule::kOneForwardOneBackward,
       {.gradient_reduction_s = 2, .parameter_gather_s = 2, .optimizer_s = 0.5});
   step.num_buckets = 4;
@@ -150,7 +150,7 @@ TEST(ClusterSimulateTest, HidesReductionsAndGathers) {
   step.data_hidden_share = 0;
   EXPECT_NEAR(StepTime(step), 8 + 24 + 16 + 0.5, 1e-12);
 
-  const ClusterSimulation parts = *SimulateCluster(step, {});
+  const PassSimulation parts = *SimulatePasses(step, {});
   EXPECT_NEAR(parts.compute_fraction, 24.5 / 48.5, 1e-12);
   EXPECT_NEAR(parts.exposed_data_fraction, 24 / 48.5, 1e-12);
   EXPECT_NEAR(parts.bubble_fraction, 0, 1e-12);
@@ -159,11 +159,11 @@ TEST(ClusterSimulateTest, HidesReductionsAndGathers) {
 // Goal: computing under traffic takes as much longer as said, and so does
 // traffic under computing. Method: by hand, on one stage: a reduction of 1 s
 // starts when the first half of the last backward pass (2 of 4 s) is done.
-TEST(ClusterSimulateTest, ComputingAndTrafficSlowEachOtherDown) {
+TEST(SimulatePassesTest, ComputingAndTrafficSlowEachOtherDown) {
   const PipelineCosts costs =
       Costs({.stages = 1, .microbatches = 1}, {1, 2, 2, 0, 0});
-  ClusterStep step = StepOf(costs, Schedule::kOneForwardOneBackward,
-                            {.gradient_reduction_s = 2});
+  PassStep step = StepOf(costs, Schedule::kOneForwardOneBackward,
+                         {.gradient_reduction_s = 2});
   step.num_buckets = 2;
   EXPECT_NEAR(StepTime(step), 1 + 4 + 1, 1e-12);
   // 1.25 s of traffic take away 1 s of compute, so 0.25 s pass before the
@@ -183,7 +183,7 @@ TEST(ClusterSimulateTest, ComputingAndTrafficSlowEachOtherDown) {
 // and takes its own time at least, slowed throughout at most. Method: sweep
 // shapes of equal passes, where many ops end at the same instant, some of them
 // put off from it.
-TEST(ClusterSimulateTest, StartsWithoutDelayUnderTraffic) {
+TEST(SimulatePassesTest, StartsWithoutDelayUnderTraffic) {
   const OverlapFactors overlap = {.compute = 1.25, .communication = 1.5};
   for (int32_t p = 1; p <= 6; ++p) {
     for (int32_t v = 1; v <= 3; ++v) {
@@ -192,10 +192,10 @@ TEST(ClusterSimulateTest, StartsWithoutDelayUnderTraffic) {
         PipelineCosts costs = Costs(
             {.stages = p, .turns = v, .microbatches = m}, {1, 1, 1, 0, 0});
         costs.transfer_s = 0.25;
-        ClusterStep step = StepOf(costs, Schedule::kInterleaved,
-                                  {.gradient_reduction_s = 2,
-                                   .parameter_gather_s = 1,
-                                   .optimizer_s = 0.5});
+        PassStep step = StepOf(costs, Schedule::kInterleaved,
+                               {.gradient_reduction_s = 2,
+                                .parameter_gather_s = 1,
+                                .optimizer_s = 0.5});
         step.num_buckets = 2;
         const StepOps ops = PassOpsOf(step)->step;
         const OpTimes times = RunOps(ops, {.overlap = overlap});
@@ -218,14 +218,13 @@ TEST(ClusterSimulateTest, StartsWithoutDelayUnderTraffic) {
 // Goal: the path for replicas that differ gives, where they do not, exactly
 // what the path for those that do not gives. Method: machines known to be of
 // equal speed, with and without slowdown under traffic.
-TEST(ClusterSimulateTest, ReplicasThatDoNotDifferAreOne) {
+TEST(SimulatePassesTest, ReplicasThatDoNotDifferAreOne) {
   for (const OverlapFactors& overlap :
        {OverlapFactors{}, OverlapFactors{1.1, 1.4, false}}) {
     for (const int32_t replicas : {1, 3, 8, 21}) {
-      const ClusterStep step = LargeStep(replicas);
-      const ClusterSimulation alike =
-          *SimulateCluster(step, {.overlap = overlap});
-      const ClusterSimulation each = *SimulateCluster(
+      const PassStep step = LargeStep(replicas);
+      const PassSimulation alike = *SimulatePasses(step, {.overlap = overlap});
+      const PassSimulation each = *SimulatePasses(
           step, {.overlap = overlap, .machine_slowdown = {1, 1}});
       EXPECT_NEAR(each.step_time_s, alike.step_time_s,
                   1e-12 * alike.step_time_s);
@@ -246,13 +245,13 @@ TEST(ClusterSimulateTest, ReplicasThatDoNotDifferAreOne) {
 }
 
 // Goal: what cannot be simulated is refused with the reason.
-TEST(ClusterSimulateTest, RefusesWhatCannotRun) {
-  const ClusterStep good = LargeStep(1);
-  const auto message = [](const ClusterStep& step,
-                          const ClusterOptions& options = {}) {
-    return std::string(SimulateCluster(step, options).status().message());
+TEST(SimulatePassesTest, RefusesWhatCannotRun) {
+  const PassStep good = LargeStep(1);
+  const auto message = [](const PassStep& step,
+                          const PassOptions& options = {}) {
+    return std::string(SimulatePasses(step, options).status().message());
   };
-  ClusterStep step = good;
+  PassStep step = good;
   // The last stage turns micro-batches round in an order that the others,
   // which wait for it, do not follow.
   step = StepOf(Costs({.stages = 2, .microbatches = 2}, {1, 1, 1, 0, 0}),
@@ -293,7 +292,7 @@ TEST(ClusterSimulateTest, RefusesWhatCannotRun) {
 // Goal: at whole models, passes give what the closed form gives, to a few
 // percent: they are built from the same parts. Method: the models and layouts
 // of published runs on the shipped H100 profile.
-TEST(ClusterSimulateTest, AgreesWithTheClosedForm) {
+TEST(SimulatePassesTest, AgreesWithTheClosedForm) {
   const absl::StatusOr<HardwareProfile> profile =
       LoadProfile("configs/hardware/h100-sxm.yaml");
   ASSERT_TRUE(profile.ok()) << profile.status();
@@ -328,8 +327,8 @@ TEST(ClusterSimulateTest, AgreesWithTheClosedForm) {
   large.num_microbatches = 18;
   for (const Layout& layout : {plain, interleaved, sharded, large}) {
     SCOPED_TRACE(LayoutToString(layout));
-    const absl::StatusOr<ClusterStep> step =
-        ClusterStepOf(layout, implementation, *step_model);
+    const absl::StatusOr<PassStep> step =
+        PassStepOf(layout, implementation, *step_model);
     ASSERT_TRUE(step.ok()) << step.status();
     EXPECT_EQ(step->num_replicas, layout.data);
     EXPECT_EQ(step->ranks_per_pass, 8);
@@ -386,7 +385,7 @@ StageSums SumsOf(const Program& program, const std::vector<double>& seconds) {
 // summed up; tensor 1, since communication within a pass is hidden there and
 // not here, and 1F1B with the gradient leaving before a stage's last weight
 // gradients, which is the difference that is left.
-TEST(ClusterSimulateTest, AgreesWithTheSimulatorOfInstructions) {
+TEST(SimulatePassesTest, AgreesWithTheSimulatorOfInstructions) {
   ModelSpec model = TestModel();
   model.num_layers = 16;
   for (const int32_t pipeline : {1, 2, 4}) {
@@ -406,7 +405,7 @@ TEST(ClusterSimulateTest, AgreesWithTheSimulatorOfInstructions) {
             programs.push_back(*BuildTrainingProgram(model, layout, stage));
           }
           std::vector<StageSimulation> stages;
-          ClusterStep step{
+          PassStep step{
               .costs =
                   Costs({.stages = pipeline, .microbatches = microbatches}, {}),
               .num_buckets = 8};

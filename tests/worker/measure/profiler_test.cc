@@ -80,14 +80,22 @@ TEST(ProfilerTest, MeasuresWhatTheCostModelNeeds) {
 }
 
 // Goal: every op kind that a job uses can be measured by itself. Method: the
-// kinds seen in a request, each with a time; of a job that rounds gradients.
+// kinds seen in a request, each with a time; of a job that rounds gradients,
+// and those that only other families have.
 TEST(ProfilerTest, CoversEveryKindOfTheJob) {
   JobSpec job = SmallJob();
   job.training.gradient_reduction = "bf16";
-  const auto request = BuildProfileRequest(job.model, job.training, 4);
+  auto request = BuildProfileRequest(job.model, job.training, 4);
   ASSERT_TRUE(request.ok()) << request.status();
   std::set<OpKind> kinds;
   for (const ProfileOp& op : request->ops) kinds.insert(op.kind);
+  job.model.qkv_bias = true;
+  job.model.qk_norm = true;
+  const auto options = BuildProfileRequest(job.model, job.training, 4);
+  ASSERT_TRUE(options.ok()) << options.status();
+  for (const ProfileOp& op : options->ops) {
+    if (kinds.insert(op.kind).second) request->ops.push_back(op);
+  }
   // All but collectives and transfers.
   EXPECT_GE(kinds.size(), static_cast<size_t>(kNumExecutedOpKinds - 5 - 1));
   InProcessHub hub;

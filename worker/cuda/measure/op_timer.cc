@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -379,12 +380,17 @@ absl::StatusOr<double> CudaOpTimer::TimeBehindOthers(
     std::span<const ProfileOp> ops) {
   constexpr double kOneSeconds = 0.02;
   constexpr double kAllSeconds = 0.1;
-  RETURN_IF_ERROR(SetSurroundings(ops));
+  constexpr double kMostLoad = 20e9;  // Some 30 us (LoadOf()).
+  std::vector<ProfileOp> short_ops;
+  std::copy_if(ops.begin(), ops.end(), std::back_inserter(short_ops),
+               [](const ProfileOp& op) { return LoadOf(op) < kMostLoad; });
+  if (short_ops.empty()) return 0.0;
+  RETURN_IF_ERROR(SetSurroundings(short_ops));
   RETURN_IF_ERROR(WarmUp());
   // Both on cold operands: the ops do not write what the next ones read.
   std::map<std::pair<OpKind, std::string>, double> seconds;
   double apart = 0;
-  for (const ProfileOp& op : ops) {
+  for (const ProfileOp& op : short_ops) {
     const auto [known, is_new] = seconds.emplace(
         std::pair(op.kind, AttributesToString(op.attributes)), 0);
     if (is_new) {
@@ -404,7 +410,8 @@ absl::StatusOr<double> CudaOpTimer::TimeBehindOthers(
   }
   std::sort(times.begin(), times.end());
   const double together = times[kNumBursts / 2] / num_rounds;
-  return std::max(0.0, (together - apart) / static_cast<double>(ops.size()));
+  return std::max(0.0,
+                  (together - apart) / static_cast<double>(short_ops.size()));
 }
 
 absl::Status CudaOpTimer::SetSurroundings(std::span<const ProfileOp> ops) {

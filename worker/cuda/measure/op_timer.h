@@ -48,8 +48,10 @@ class CudaOpTimer {
                               Inputs inputs = Inputs::kJustWritten);
 
   // Seconds that a kernel takes longer behind another op's kernel than behind
-  // one of its own op, in the mean over ops that run one after the other. They
-  // are the surroundings too.
+  // one of its own op, in the mean over the short ones of the ops, one after
+  // the other: some tens of microseconds at most, since the time of longer ones
+  // varies by more than is sought. Zero without any. The ops that were timed
+  // become the surroundings.
   absl::StatusOr<double> TimeBehindOthers(std::span<const ProfileOp> ops);
 
   // Seconds that a kernel takes longer to start behind one of another lane than

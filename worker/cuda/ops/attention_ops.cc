@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "kernels/attention/attention_bf16.h"
 #include "kernels/attention/attention_plain.h"
+#include "kernels/pointwise/qk_norm_rope_plain.h"
 #include "kernels/pointwise/rope_bf16.h"
 #include "kernels/pointwise/rope_plain.h"
 #include "worker/cuda/ops/kernel_cache.h"
@@ -24,14 +25,25 @@ int64_t RowElements(const AttentionAttributes& attributes) {
          attributes.head_dim;
 }
 
+RopeBf16Shape FastRopeShapeOf(const AttentionAttributes& attributes) {
+  return {.num_tokens = NumTokens(attributes),
+          .num_heads = attributes.num_heads,
+          .num_kv_heads = attributes.num_kv_heads,
+          .head_dim = attributes.head_dim,
+          .sequence_length = attributes.sequence_length,
+          .table_length = attributes.sequence_length};
+}
+
+// The condition under which rope_bf16.h can read the heads.
+bool HasFastRope(const CudaOpContext& context,
+                 const AttentionAttributes& attributes) {
+  return IsBf16(context) && attributes.head_dim % 16 == 0 &&
+         attributes.head_dim <= 512;
+}
+
 absl::StatusOr<CudaOp> BindFastRope(const AttentionAttributes& attributes,
                                     void* qkv, const float* table) {
-  const RopeBf16Shape shape = {.num_tokens = NumTokens(attributes),
-                               .num_heads = attributes.num_heads,
-                               .num_kv_heads = attributes.num_kv_heads,
-                               .head_dim = attributes.head_dim,
-                               .sequence_length = attributes.sequence_length,
-                               .table_length = attributes.sequence_length};
+  const RopeBf16Shape shape = FastRopeShapeOf(attributes);
   const int64_t stride = RowElements(attributes);
   if (attributes.inverse) {
     const RopeBackwardBf16Args args = {.d_qkv = qkv,
@@ -58,10 +70,9 @@ absl::StatusOr<CudaOp> BindRope(const CudaOpContext& context,
   const auto& attributes = std::get<AttentionAttributes>(in.attributes);
   ASSIGN_OR_RETURN(const float* table, context.kernels->RopeTable(attributes));
   void* qkv = context.Output<void>(in, 0);
-  // The condition under which rope_bf16.h can read it.
-  const bool is_fast =
-      attributes.head_dim % 16 == 0 && attributes.head_dim <= 512;
-  if (IsBf16(context) && is_fast) return BindFastRope(attributes, qkv, table);
+  if (HasFastRope(context, attributes)) {
+    return BindFastRope(attributes, qkv, table);
+  }
   const PlainRopeArgs args = {.qkv = qkv,
                               .table = table,
                               .num_tokens = NumTokens(attributes),
@@ -72,6 +83,112 @@ absl::StatusOr<CudaOp> BindRope(const CudaOpContext& context,
                               .inverse = attributes.inverse};
   return CudaOp([args, type = ElementTypeOf(context)](cudaStream_t stream) {
     return LaunchPlainRope(args, type, stream);
+  });
+}
+
+QkNormRopeShape PlainNormShapeOf(const AttentionAttributes& attributes) {
+  return {.num_tokens = NumTokens(attributes),
+          .sequence_length = attributes.sequence_length,
+          .num_heads = attributes.num_heads,
+          .num_kv_heads = attributes.num_kv_heads,
+          .head_dim = attributes.head_dim};
+}
+
+absl::StatusOr<CudaOp> BindQkNormRopeForward(const CudaOpContext& context,
+                                             const Instruction& in) {
+  const auto& attributes = std::get<AttentionAttributes>(in.attributes);
+  ASSIGN_OR_RETURN(const float* table, context.kernels->RopeTable(attributes));
+  void* qkv = context.Output<void>(in, 0);
+  void* raw = context.Output<void>(in, 1);
+  float* rstd = context.Output<float>(in, 2);
+  const float* q_weight = context.Input<float>(in, 1);
+  const float* k_weight = context.Input<float>(in, 2);
+  const auto epsilon = static_cast<float>(attributes.norm_epsilon);
+  if (HasFastRope(context, attributes)) {
+    const int64_t stride = RowElements(attributes);
+    const RopeForwardBf16Args args = {.out = qkv,
+                                      .out_token_stride = stride,
+                                      .qkv = qkv,
+                                      .qkv_token_stride = stride,
+                                      .table = table,
+                                      .q_weight = q_weight,
+                                      .k_weight = k_weight,
+                                      .rstd = rstd,
+                                      .raw = raw,
+                                      .epsilon = epsilon,
+                                      .fp32_weight = true,
+                                      .shape = FastRopeShapeOf(attributes)};
+    return CudaOp([args](cudaStream_t stream) {
+      return LaunchRopeForwardBf16(args, stream);
+    });
+  }
+  const PlainQkNormRopeForwardArgs args = {
+      .qkv = qkv,
+      .raw = raw,
+      .rstd = rstd,
+      .q_weight = q_weight,
+      .k_weight = k_weight,
+      .table = table,
+      .epsilon = epsilon,
+      .shape = PlainNormShapeOf(attributes)};
+  return CudaOp([args, type = ElementTypeOf(context)](cudaStream_t stream) {
+    return LaunchPlainQkNormRopeForward(args, type, stream);
+  });
+}
+
+absl::StatusOr<CudaOp> BindQkNormRopeBackward(const CudaOpContext& context,
+                                              const Instruction& in) {
+  const auto& attributes = std::get<AttentionAttributes>(in.attributes);
+  ASSIGN_OR_RETURN(const float* table, context.kernels->RopeTable(attributes));
+  void* d_qkv = context.Output<void>(in, 0);
+  float* d_q_weight = context.Output<float>(in, 1);
+  float* d_k_weight = context.Output<float>(in, 2);
+  const void* raw = context.Input<void>(in, 1);
+  const float* rstd = context.Input<float>(in, 2);
+  const float* q_weight = context.Input<float>(in, 3);
+  const float* k_weight = context.Input<float>(in, 4);
+  if (HasFastRope(context, attributes)) {
+    const RopeBf16Shape shape = FastRopeShapeOf(attributes);
+    ASSIGN_OR_RETURN(void* workspace,
+                     ScratchOf(context, RopeBackwardBf16WorkspaceBytes(shape)));
+    const RopeBackwardBf16Args args = {
+        .d_qkv = d_qkv,
+        .d_qkv_token_stride = RowElements(attributes),
+        .table = table,
+        .q_weight = q_weight,
+        .k_weight = k_weight,
+        .qkv = raw,
+        .qkv_token_stride = (attributes.num_heads + attributes.num_kv_heads) *
+                            attributes.head_dim,
+        .rstd = rstd,
+        .d_q_weight = d_q_weight,
+        .d_k_weight = d_k_weight,
+        .accumulate = attributes.accumulate,
+        .fp32_weight = true,
+        .workspace = workspace,
+        .shape = shape};
+    return CudaOp([args](cudaStream_t stream) {
+      return LaunchRopeBackwardBf16(args, stream);
+    });
+  }
+  const QkNormRopeShape shape = PlainNormShapeOf(attributes);
+  ASSIGN_OR_RETURN(
+      void* workspace,
+      ScratchOf(context, PlainQkNormRopeBackwardWorkspaceBytes(shape)));
+  const PlainQkNormRopeBackwardArgs args = {
+      .d_qkv = d_qkv,
+      .d_q_weight = d_q_weight,
+      .d_k_weight = d_k_weight,
+      .raw = raw,
+      .rstd = rstd,
+      .q_weight = q_weight,
+      .k_weight = k_weight,
+      .table = table,
+      .workspace = static_cast<float*>(workspace),
+      .shape = shape,
+      .accumulate = attributes.accumulate};
+  return CudaOp([args, type = ElementTypeOf(context)](cudaStream_t stream) {
+    return LaunchPlainQkNormRopeBackward(args, type, stream);
   });
 }
 
@@ -228,6 +345,8 @@ bool KeepsLseBySequence(const CudaOpContext& context,
 
 void RegisterCudaAttentionOps(CudaBinders& binders) {
   binders.Bind(OpKind::kRope, BindRope);
+  binders.Bind(OpKind::kQkNormRopeForward, BindQkNormRopeForward);
+  binders.Bind(OpKind::kQkNormRopeBackward, BindQkNormRopeBackward);
   binders.Bind(OpKind::kAttentionForward, BindAttentionForward);
   binders.Bind(OpKind::kAttentionBackward, BindAttentionBackward);
 }

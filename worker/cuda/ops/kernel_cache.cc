@@ -10,11 +10,11 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/status.h"
 #include "kernels/optimizer/gradient_norm_bf16.h"
-#include "kernels/pointwise/rope.h"
 #include "kernels/tuning/tuning.h"
 #include "planner/program/workspace.h"
 #include "worker/cuda/ops/kernel_choices.h"
 #include "worker/cuda/ops/shipped_gemm_algorithms.h"
+#include "worker/train/rope_frequencies.h"
 
 namespace millrace {
 namespace {
@@ -61,12 +61,23 @@ int64_t CudaGemm::workspace_bytes() const {
 }
 
 absl::Status CudaGemm::Run(void* c, const void* a, const void* b,
-                           void* workspace, cudaStream_t stream) const {
+                           const void* bias, void* workspace,
+                           cudaStream_t stream) const {
   if (const auto* fast = std::get_if<GemmBf16Plan>(&plan_)) {
-    return fast->Run({.c = c, .a = a, .b = b, .workspace = workspace}, stream);
+    // The door takes a bias that it writes as well.
+    return fast->Run({.c = c,
+                      .a = a,
+                      .b = b,
+                      .bias = const_cast<void*>(bias),
+                      .workspace = workspace},
+                     stream);
   }
-  return std::get<PlainGemmPlan>(plan_).Run(
-      {.c = c, .a = a, .b = b, .workspace = workspace}, stream);
+  RETURN_IF_ERROR(std::get<PlainGemmPlan>(plan_).Run(
+      {.c = c, .a = a, .b = b, .workspace = workspace}, stream));
+  if (bias == nullptr) return absl::OkStatus();
+  return LaunchPlainAddBias(
+      {.x = c, .bias = bias, .num_rows = rows_, .num_cols = cols_}, type_,
+      stream);
 }
 
 absl::StatusOr<GemmAlgorithmTable> ShippedGemmAlgorithms() {
@@ -113,7 +124,10 @@ absl::StatusOr<CudaGemm> CudaKernelCache::MakeGemm(
                                  .trans_a = attributes.trans_a,
                                  .trans_b = attributes.trans_b,
                                  .fp32_output = fp32_output,
-                                 .accumulate = attributes.accumulate};
+                                 .accumulate = attributes.accumulate,
+                                 .epilogue = attributes.bias
+                                                 ? GemmEpilogue::kBias
+                                                 : GemmEpilogue::kNone};
     absl::StatusOr<GemmBf16Plan> plan = GemmBf16Plan::Create(
         shape,
         {.max_workspace_bytes = kGemmWorkspaceBytes,
@@ -133,14 +147,14 @@ absl::StatusOr<CudaGemm> CudaKernelCache::MakeGemm(
                              .type = type,
                              .fp32_output = fp32_output,
                              .max_workspace_bytes = kGemmWorkspaceBytes}));
-  return CudaGemm(std::move(plan));
+  return CudaGemm(std::move(plan), type, attributes.m, attributes.n);
 }
 
 absl::StatusOr<const CudaGemm*> CudaKernelCache::Gemm(
     const GemmAttributes& attributes, ElementType type, bool fp32_output) {
   const GemmKey key(attributes.m, attributes.n, attributes.k,
                     attributes.trans_a, attributes.trans_b,
-                    attributes.accumulate, type, fp32_output);
+                    attributes.accumulate, attributes.bias, type, fp32_output);
   auto found = gemms_.find(key);
   if (found == gemms_.end()) {
     ASSIGN_OR_RETURN(CudaGemm gemm, MakeGemm(attributes, type, fp32_output));
@@ -192,15 +206,19 @@ absl::StatusOr<const PlainCrossEntropyPlan*> CudaKernelCache::PlainCrossEntropy(
 
 absl::StatusOr<const float*> CudaKernelCache::RopeTable(
     const AttentionAttributes& attributes) {
+  const RopeFrequencyScaling scaling = FrequencyScalingOf(attributes);
   const RopeKey key(attributes.sequence_length, attributes.head_dim,
-                    attributes.rope_theta);
+                    attributes.rope_theta, scaling.factor,
+                    scaling.low_freq_factor, scaling.high_freq_factor,
+                    scaling.original_length);
   auto found = rope_tables_.find(key);
   if (found == rope_tables_.end()) {
     const int64_t num_bytes =
         RopeTableBytes(attributes.sequence_length, attributes.head_dim);
     std::vector<float> host(static_cast<size_t>(num_bytes) / sizeof(float));
     RETURN_IF_ERROR(FillRopeTable(host.data(), attributes.sequence_length,
-                                  attributes.head_dim, attributes.rope_theta));
+                                  attributes.head_dim, attributes.rope_theta,
+                                  scaling));
     ASSIGN_OR_RETURN(auto table, DeviceBuffer<float>::Allocate(host.size()));
     RETURN_IF_ERROR(CudaStatus(
         cudaMemcpy(table.data(), host.data(), static_cast<size_t>(num_bytes),

@@ -21,6 +21,7 @@
 #include "kernels/gemm/gemm_algorithm_table.h"
 #include "kernels/gemm/gemm_bf16.h"
 #include "kernels/gemm/gemm_plain.h"
+#include "kernels/pointwise/bias_plain.h"
 #include "kernels/vocabulary/cross_entropy_bf16.h"
 #include "kernels/vocabulary/cross_entropy_plain.h"
 #include "planner/profile/profile.h"
@@ -32,14 +33,21 @@ namespace millrace {
 class CudaGemm {
  public:
   explicit CudaGemm(GemmBf16Plan plan) : plan_(std::move(plan)) {}
-  explicit CudaGemm(PlainGemmPlan plan) : plan_(std::move(plan)) {}
+  // `type` and the sizes of c are those of the kernel that adds a bias.
+  CudaGemm(PlainGemmPlan plan, ElementType type, int64_t rows, int64_t cols)
+      : plan_(std::move(plan)), type_(type), rows_(rows), cols_(cols) {}
 
   int64_t workspace_bytes() const;
-  absl::Status Run(void* c, const void* a, const void* b, void* workspace,
-                   cudaStream_t stream) const;
+  // `bias`: null where the product has none.
+  absl::Status Run(void* c, const void* a, const void* b, const void* bias,
+                   void* workspace, cudaStream_t stream) const;
 
  private:
   std::variant<GemmBf16Plan, PlainGemmPlan> plan_;
+  // A plain product adds its bias in a kernel of its own, which needs these.
+  ElementType type_ = ElementType::kFloat32;
+  int64_t rows_ = 0;
+  int64_t cols_ = 0;
 };
 
 // Returns the algorithms that were measured before and come with this build.
@@ -87,12 +95,13 @@ class CudaKernelCache {
   int64_t bytes() const;
 
  private:
-  using GemmKey = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool,
+  using GemmKey = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, bool,
                              ElementType, bool>;
   using CrossEntropyKey =
       std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, double, double,
                  bool, ElementType>;
-  using RopeKey = std::tuple<int64_t, int64_t, double>;
+  using RopeKey =
+      std::tuple<int64_t, int64_t, double, double, double, double, int64_t>;
 
   CudaKernelCache(Options options, std::string chip,
                   DeviceBuffer<int32_t> tile_counter,

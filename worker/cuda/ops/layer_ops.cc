@@ -7,6 +7,7 @@
 #include "kernels/norm/rmsnorm_bf16.h"
 #include "kernels/norm/rmsnorm_plain.h"
 #include "kernels/pointwise/add_plain.h"
+#include "kernels/pointwise/bias_plain.h"
 #include "kernels/pointwise/elementwise_bf16.h"
 #include "kernels/pointwise/swiglu_bf16.h"
 #include "kernels/pointwise/swiglu_plain.h"
@@ -176,18 +177,37 @@ CudaOp BindAdd(const CudaOpContext& context, const Instruction& in) {
 // Gradients of weights are fp32 in either precision, and their buffers say so.
 absl::StatusOr<CudaOp> BindGemm(const CudaOpContext& context,
                                 const Instruction& in) {
+  const auto& attributes = std::get<GemmAttributes>(in.attributes);
   const Buffer& c = context.program->buffers[in.outputs.at(0)];
   ASSIGN_OR_RETURN(
       const CudaGemm* gemm,
-      context.kernels->Gemm(std::get<GemmAttributes>(in.attributes),
-                            ElementTypeOf(context),
+      context.kernels->Gemm(attributes, ElementTypeOf(context),
                             /*fp32_output=*/c.dtype == DType::kFloat32));
   ASSIGN_OR_RETURN(void* workspace,
                    ScratchOf(context, gemm->workspace_bytes()));
   return CudaOp([gemm, workspace, c = context.Output<void>(in, 0),
-                 a = context.Input<void>(in, 0),
-                 b = context.Input<void>(in, 1)](cudaStream_t stream) {
-    return gemm->Run(c, a, b, workspace, stream);
+                 a = context.Input<void>(in, 0), b = context.Input<void>(in, 1),
+                 bias = attributes.bias ? context.Input<void>(in, 2)
+                                        : nullptr](cudaStream_t stream) {
+    return gemm->Run(c, a, b, bias, workspace, stream);
+  });
+}
+
+absl::StatusOr<CudaOp> BindBiasGradient(const CudaOpContext& context,
+                                        const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  ASSIGN_OR_RETURN(void* workspace,
+                   ScratchOf(context, PlainBiasGradientWorkspaceBytes(
+                                          attributes.rows, attributes.cols)));
+  const PlainBiasGradientArgs args = {
+      .d_bias = context.Output<float>(in, 0),
+      .d_y = context.Input<void>(in, 0),
+      .workspace = static_cast<float*>(workspace),
+      .num_rows = attributes.rows,
+      .num_cols = attributes.cols,
+      .accumulate = attributes.accumulate};
+  return CudaOp([args, type = ElementTypeOf(context)](cudaStream_t stream) {
+    return LaunchPlainBiasGradient(args, type, stream);
   });
 }
 
@@ -266,6 +286,7 @@ void RegisterCudaLayerOps(CudaBinders& binders) {
   binders.Bind(OpKind::kRmsNormBackward, BindRmsNormBackward);
   binders.Bind(OpKind::kAdd, BindAdd);
   binders.Bind(OpKind::kGemm, BindGemm);
+  binders.Bind(OpKind::kBiasGradient, BindBiasGradient);
   binders.Bind(OpKind::kSwigluForward, BindSwigluForward);
   binders.Bind(OpKind::kSwigluBackward, BindSwigluBackward);
 }

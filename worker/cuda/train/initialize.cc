@@ -24,8 +24,8 @@ absl::Status InitializeOnDevice(const ModelSpec& model,
           absl::StrCat(piece.tensor, " is no parameter of the model"));
     }
     if (piece.is_vector) {
-      RETURN_IF_ERROR(
-          LaunchFill(piece.data, piece.end - piece.begin, 1.0f, stream));
+      RETURN_IF_ERROR(LaunchFill(piece.data, piece.end - piece.begin,
+                                 InitialVectorValue(piece.tensor), stream));
       continue;
     }
     RETURN_IF_ERROR(LaunchFillNormalBox(

@@ -58,12 +58,18 @@ void AddGemms(std::vector<OpCase>& cases) {
                                                           {5, 3, 1}}) {
     cases.push_back({"forward", OpKind::kGemm,
                      GemmAttributes{tokens, out, in, false, true}});
+    cases.push_back(
+        {"forward", OpKind::kGemm,
+         GemmAttributes{
+             .m = tokens, .n = out, .k = in, .trans_b = true, .bias = true}});
     cases.push_back({"input_gradient", OpKind::kGemm,
                      GemmAttributes{tokens, in, out, false, false}});
     for (const bool accumulate : {false, true}) {
       cases.push_back(
           {"weight_gradient", OpKind::kGemm,
            GemmAttributes{out, in, tokens, true, false, accumulate}});
+      cases.push_back({"", OpKind::kBiasGradient,
+                       ElementwiseAttributes{tokens, out, accumulate}});
     }
   }
 }
@@ -81,6 +87,18 @@ void AddAttention(std::vector<OpCase>& cases) {
       cases.push_back({"", OpKind::kRope, shape});
     }
     shape.inverse = false;
+    AttentionAttributes normed = shape;
+    normed.norm_epsilon = 1e-5;
+    normed.rope_scaling = {.kind = RopeScalingKind::kLlama3,
+                           .factor = 8,
+                           .low_freq_factor = 1,
+                           .high_freq_factor = 4,
+                           .original_max_position_embeddings = 64};
+    cases.push_back({"", OpKind::kQkNormRopeForward, normed});
+    for (const bool accumulate : {false, true}) {
+      normed.accumulate = accumulate;
+      cases.push_back({"", OpKind::kQkNormRopeBackward, normed});
+    }
     // As many as a plan has room for (planner/program/workspace.h).
     const int64_t room =
         shape.num_sequences + shape.num_sequences * shape.sequence_length / 128;

@@ -118,6 +118,13 @@ double OpTolerance(const Instruction& instruction, size_t i,
       return i == 2 ? 2e-3 : 6e-3;
     case OpKind::kRmsNormBackward:
       return i == 0 ? kRoundedOnce : 1e-4;
+    case OpKind::kQkNormRopeForward:
+      // The heads as they were are copied.
+      return i == 0 ? kRoundedOnce : i == 1 ? 0 : kOtherOrder;
+    case OpKind::kQkNormRopeBackward:
+      return i == 0 ? kRoundedOnce : 1e-4;
+    case OpKind::kBiasGradient:
+      return kOtherOrder;
     case OpKind::kAttentionForward:
       return i == 0 ? 6e-3 : 1e-4;
     case OpKind::kAttentionBackward:

@@ -132,7 +132,29 @@ class OperandMaker {
     }
   }
 
+  // The scales are those of the heads as they were.
+  void MakeQkNormRope(const AttentionAttributes& a) {
+    for (size_t i = 0; i < in_.inputs.size(); ++i) SetNormals(i);
+    if (in_.kind == OpKind::kQkNormRopeForward) return;
+    const Values& raw = result_.inputs[1];
+    for (size_t head = 0; head < result_.inputs[2].size(); ++head) {
+      double sum = 0;
+      for (int64_t i = 0; i < a.head_dim; ++i) {
+        const double x = raw[head * static_cast<size_t>(a.head_dim) +
+                             static_cast<size_t>(i)];
+        sum += x * x;
+      }
+      result_.inputs[2][head] = static_cast<float>(
+          1 /
+          std::sqrt(sum / static_cast<double>(a.head_dim) + a.norm_epsilon));
+    }
+  }
+
   void MakeAttention(const AttentionAttributes& a) {
+    if (in_.kind == OpKind::kQkNormRopeForward ||
+        in_.kind == OpKind::kQkNormRopeBackward) {
+      return MakeQkNormRope(a);
+    }
     const Values& qkv = SetNormals(0);
     if (in_.kind == OpKind::kRope) return;
     MakeDocuments(a);

@@ -3,7 +3,7 @@
 // simulated step is first held to the closed law of interleaving, and the noisy
 // one to it from below.
 //
-//   cluster_simulate_bench
+//   pass_simulate_bench
 //
 // Prints processor seconds of one thread, the least of three rounds.
 
@@ -28,9 +28,9 @@ constexpr int32_t kTensor = 8;
 
 // Chunks of about a layer of 405 billion parameters on 8 GPUs of an H100's
 // kind.
-absl::StatusOr<ClusterStep> StepOf(int32_t num_replicas,
-                                   int32_t num_microbatches) {
-  ClusterStep step{
+absl::StatusOr<PassStep> StepOf(int32_t num_replicas,
+                                int32_t num_microbatches) {
+  PassStep step{
       .costs = {.num_stages = kStages, .num_microbatches = num_microbatches},
       .ends = {{.gradient_reduction_s = 0.2,
                 .parameter_gather_s = 0.1,
@@ -60,29 +60,29 @@ double LeastSeconds(Call call) {
   return least;
 }
 
-absl::Status TimeCluster(int32_t num_replicas, int32_t num_microbatches) {
-  ASSIGN_OR_RETURN(ClusterStep step, StepOf(num_replicas, num_microbatches));
+absl::Status TimePasses(int32_t num_replicas, int32_t num_microbatches) {
+  ASSIGN_OR_RETURN(PassStep step, StepOf(num_replicas, num_microbatches));
   const std::vector<StepModel::StepEnds> ends = step.ends;
   step.ends = {{}};
-  ASSIGN_OR_RETURN(const ClusterSimulation bare, SimulateCluster(step, {}));
+  ASSIGN_OR_RETURN(const PassSimulation bare, SimulatePasses(step, {}));
   const double law = 0.030 * (num_microbatches * kTurns + kStages - 1);
   CHECK(std::abs(bare.step_time_s / law - 1) < 1e-9)
       << bare.step_time_s << " s, by the closed law " << law;
   step.ends = ends;
   step.costs.transfer_s = 0.002;
 
-  ClusterOptions plain = {.keeps_timeline = false};
-  ClusterOptions slowed = plain;
+  PassOptions plain = {.keeps_timeline = false};
+  PassOptions slowed = plain;
   slowed.overlap = {.compute = 1.05, .communication = 1.2};
-  ClusterOptions noisy = plain;
+  PassOptions noisy = plain;
   noisy.noise_sigma = 0.02;
   noisy.straggler_share = 0.005;
   noisy.straggler_factor = 1.2;
-  const double undisturbed_s = SimulateCluster(step, plain)->step_time_s;
-  const double noisy_s = SimulateCluster(step, noisy)->step_time_s;
+  const double undisturbed_s = SimulatePasses(step, plain)->step_time_s;
+  const double noisy_s = SimulatePasses(step, noisy)->step_time_s;
   CHECK(noisy_s > undisturbed_s) << noisy_s << " s, " << undisturbed_s;
-  const auto seconds_with = [&](const ClusterOptions& options) {
-    return LeastSeconds([&] { CHECK(SimulateCluster(step, options).ok()); });
+  const auto seconds_with = [&](const PassOptions& options) {
+    return LeastSeconds([&] { CHECK(SimulatePasses(step, options).ok()); });
   };
   std::cout << absl::StreamFormat(
       "%d GPUs, %d replicas of %d stages x %d chunks, %d micro-batches: step "
@@ -95,8 +95,8 @@ absl::Status TimeCluster(int32_t num_replicas, int32_t num_microbatches) {
 }
 
 absl::Status Run() {
-  RETURN_IF_ERROR(TimeCluster(8, 256));
-  return TimeCluster(782, 32);
+  RETURN_IF_ERROR(TimePasses(8, 256));
+  return TimePasses(782, 32);
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ absl::Status Run() {
 int main() {
   const absl::Status status = millrace::Run();
   if (!status.ok()) {
-    std::cerr << "cluster_simulate_bench: " << status.message() << "\n";
+    std::cerr << "pass_simulate_bench: " << status.message() << "\n";
   }
   return status.ok() ? 0 : 1;
 }

@@ -1,0 +1,84 @@
+#include "coordinator/model_files.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "fault/checkpoint.h"
+#include "fault/checkpoint_files.h"
+#include "planner/frameworks/model_folder.h"
+#include "planner/job/job_file.h"
+
+namespace millrace {
+namespace {
+
+// Tokenizers of large vocabularies have some 35 MB.
+constexpr int64_t kMaxKeptBytes = int64_t{256} << 20;
+
+std::string KeptFolder(const std::string& directory) {
+  return JoinPath(directory, "model_files");
+}
+
+absl::Status WriteKept(FileSystem& files, const std::string& path,
+                       const std::string& content) {
+  const std::string temporary = absl::StrCat(path, ".tmp");
+  ASSIGN_OR_RETURN(const auto file, files.Create(temporary));
+  RETURN_IF_ERROR(
+      file->Append(content.data(), static_cast<int64_t>(content.size())));
+  RETURN_IF_ERROR(file->Sync());
+  RETURN_IF_ERROR(file->Close());
+  return files.Rename(temporary, path);
+}
+
+}  // namespace
+
+absl::Status KeepModelFiles(FileSystem& files, const JobSpec& job,
+                            const std::string& directory) {
+  if (job.model_from.empty()) return absl::OkStatus();
+  const std::string kept = KeptFolder(directory);
+  RETURN_IF_ERROR(files.MakeDirectories(kept));
+  std::vector<std::string> names = {kModelConfig};
+  for (const char* name : CarriedFiles()) names.emplace_back(name);
+  for (const std::string& name : names) {
+    const std::string path = JoinPath(job.model_from, name);
+    if (!files.Exists(path)) continue;
+    ASSIGN_OR_RETURN(const std::string content, ReadFile(path, kMaxKeptBytes));
+    RETURN_IF_ERROR(WriteKept(files, JoinPath(kept, name), content));
+  }
+  return files.SyncDirectory(kept);
+}
+
+absl::StatusOr<std::map<std::string, std::string>> FilesBesideWeights(
+    FileSystem& files, const std::string& checkpoint, ElementType type) {
+  ASSIGN_OR_RETURN(const CheckpointInfo info,
+                   ReadCheckpointInfo(files, checkpoint));
+  ASSIGN_OR_RETURN(
+      const JobSpec job,
+      ParseJob(info.job_yaml, absl::StrCat(checkpoint, " (job_yaml)")));
+  RETURN_IF_ERROR(CheckIsOfModel(files, checkpoint, job.model));
+  std::map<std::string, std::string> contents;
+  if (job.model_from.empty()) {
+    ASSIGN_OR_RETURN(contents[kModelConfig],
+                     WriteModelConfig(job.model, TorchDtype(type)));
+    return contents;
+  }
+  const std::string kept = KeptFolder(ParentPath(checkpoint));
+  const std::string config = JoinPath(kept, kModelConfig);
+  const absl::StatusOr<std::string> source = ReadFile(config);
+  if (!source.ok()) {
+    return absl::NotFoundError(absl::StrCat(
+        source.status().message(), "; the run had copied it from ",
+        job.model_from, ": copy it and the tokenizer's files there again"));
+  }
+  ASSIGN_OR_RETURN(contents[kModelConfig],
+                   ChangeConfigType(*source, config, TorchDtype(type)));
+  for (const char* name : CarriedFiles()) {
+    const std::string path = JoinPath(kept, name);
+    if (!files.Exists(path)) continue;
+    ASSIGN_OR_RETURN(contents[name], ReadFile(path, kMaxKeptBytes));
+  }
+  return contents;
+}
+
+}  // namespace millrace

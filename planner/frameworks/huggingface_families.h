@@ -1,0 +1,53 @@
+// The families of Hugging Face models that a ModelSpec can describe: a family
+// is a row of options. Reading and writing config.json walk these tables.
+
+#ifndef MILLRACE_PLANNER_FRAMEWORKS_HUGGINGFACE_FAMILIES_H_
+#define MILLRACE_PLANNER_FRAMEWORKS_HUGGINGFACE_FAMILIES_H_
+
+#include <cstdint>
+#include <span>
+
+#include "planner/frameworks/adapter.h"
+#include "planner/layout/model.h"
+
+namespace millrace {
+
+// A key that ours can only take with its usual value.
+struct UsualValue {
+  const char* key;
+  const char* usual;
+  const char* why;
+};
+// A family of models that a ModelSpec can describe: what Transformers takes its
+// config.json to mean.
+struct Family {
+  const char* type;          // model_type.
+  const char* architecture;  // The class that trains it.
+  FeedForward feed_forward = FeedForward::kSwiglu;
+  std::span<const FrameworkKey> keys = {};
+  std::span<const UsualValue> usual = {};
+  const char* length = "max_position_embeddings";
+  const char* default_length = nullptr;
+  // The key of the feed-forward block's width that is `default_ffn` times the
+  // hidden width where it is left out.
+  const char* ffn_hidden = nullptr;
+  int64_t default_ffn = 0;
+  const char* theta = "10000";
+  bool ties_embedding = false;
+  bool qkv_bias = false;
+  bool qk_norm = false;
+  // sliding_window where the key is left out; empty: none.
+  const char* window = "";
+  // The window counts only where use_sliding_window says so.
+  bool window_is_optional = false;
+  // The parts that it has and ModelSpec lacks, or empty.
+  const char* approximation = "";
+};
+
+// The keys that most families share.
+std::span<const FrameworkKey> HuggingFaceKeys();
+std::span<const Family> HuggingFaceFamilies();
+
+}  // namespace millrace
+
+#endif  // MILLRACE_PLANNER_FRAMEWORKS_HUGGINGFACE_FAMILIES_H_

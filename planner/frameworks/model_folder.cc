@@ -1,0 +1,176 @@
+#include "planner/frameworks/model_folder.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "base/status_macros.h"
+#include "planner/frameworks/huggingface_families.h"
+#include "planner/frameworks/import.h"
+#include "planner/job/job_keys.h"
+
+namespace millrace {
+namespace {
+
+std::string InFolder(const std::string& folder, absl::string_view name) {
+  return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", name);
+}
+
+// Keys of the model that its folder does not state.
+bool IsTheJobs(absl::string_view path) {
+  return path == "model.family" || path == "model.from" ||
+         path == "model.fingerprint" || path == "model.sequence_length" ||
+         path == "model.approximates";
+}
+
+absl::StatusOr<std::string> ReadConfig(const std::string& folder,
+                                       const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(path);
+  if (text.ok()) return text;
+  if (!absl::IsNotFound(text.status())) {
+    return absl::InvalidArgumentError(text.status().message());
+  }
+  std::string what = "missing; name the folder of a Hugging Face model";
+  if (FileExists(InFolder(folder, "snapshots"))) {
+    what = absl::StrCat(
+        "missing; this is the hub's cache of a model, so name "
+        "one of the folders in ",
+        InFolder(folder, "snapshots"));
+  } else if (!FileExists(folder)) {
+    what = "the folder is not there; name that of a Hugging Face model";
+  }
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+}
+
+// The keys of config.json beside those of the table, for a model of the family.
+nlohmann::ordered_json OwnKeysOf(const Family& family, const ModelSpec& model) {
+  nlohmann::ordered_json json = {{"hidden_act", "silu"},
+                                 {"rope_theta", model.rope_theta},
+                                 {"rope_scaling", nullptr},
+                                 {"tie_word_embeddings", model.ties_embedding},
+                                 {"attention_dropout", 0.0}};
+  if (const RopeScaling& scaling = model.rope_scaling;
+      scaling.kind == RopeScalingKind::kLlama3) {
+    json["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", scaling.factor},
+                            {"low_freq_factor", scaling.low_freq_factor},
+                            {"high_freq_factor", scaling.high_freq_factor},
+                            {"original_max_position_embeddings",
+                             scaling.original_max_position_embeddings}};
+  }
+  if (*family.window == '\0') return json;
+  const bool has_window = model.sliding_window > 0;
+  json["sliding_window"] = nullptr;
+  if (has_window) json["sliding_window"] = model.sliding_window;
+  if (family.window_is_optional) {
+    json["use_sliding_window"] = has_window;
+    json["max_window_layers"] = has_window ? 0 : model.num_layers;
+  }
+  return json;
+}
+
+// Whether the family's architecture computes what the model's options say.
+bool HasOptionsOf(const Family& family, const ModelSpec& model) {
+  return family.feed_forward == FeedForward::kSwiglu &&
+         *family.approximation == '\0' && family.usual.empty() &&
+         model.feed_forward == FeedForward::kSwiglu &&
+         model.moe.num_experts == 0 && model.mla.kv_rank == 0 &&
+         family.qkv_bias == model.qkv_bias && family.qk_norm == model.qk_norm &&
+         (model.sliding_window == 0 || *family.window != '\0');
+}
+
+}  // namespace
+
+absl::StatusOr<FolderModel> ReadModelFolder(
+    const std::string& folder, std::optional<int64_t> sequence_length) {
+  const std::string path = InFolder(folder, kModelConfig);
+  ASSIGN_OR_RETURN(const std::string text, ReadConfig(folder, path));
+  const Framework framework = HuggingFaceAdapter();
+  ASSIGN_OR_RETURN(const Settings settings, framework->read(text, path));
+  ASSIGN_OR_RETURN(
+      const ImportedJob imported,
+      ImportJob(framework, settings,
+                {.sequence_length = sequence_length, .is_exact = true}));
+  FolderModel model;
+  for (const JobKey& key : JobKeys()) {
+    if (!absl::StartsWith(key.path, "model.") || IsTheJobs(key.path)) continue;
+    // What config.json leaves unsaid follows from the family.
+    const auto remark = imported.remarks.find(key.path);
+    const std::string source =
+        remark == imported.remarks.end() ? "model_type" : remark->second;
+    const Setting* setting = settings.Find(source);
+    model[key.path] = {
+        .value = JobValueToYaml(key, imported.job),
+        .place = setting == nullptr
+                     ? absl::StrCat(path, " (", source, ")")
+                     : absl::StrCat(path, ":", setting->line, ": ", source)};
+  }
+  return model;
+}
+
+std::span<const char* const> CarriedFiles() {
+  static constexpr const char* kFiles[] = {
+      "added_tokens.json",
+      "chat_template.jinja",
+      "chat_template.json",
+      "generation_config.json",
+      "merges.txt",
+      "special_tokens_map.json",
+      "tokenizer.json",
+      "tokenizer.model",
+      "tokenizer_config.json",
+      "vocab.json",
+  };
+  return kFiles;
+}
+
+absl::StatusOr<std::string> WriteModelConfig(const ModelSpec& model,
+                                             absl::string_view torch_dtype) {
+  const std::span<const Family> families = HuggingFaceFamilies();
+  const auto family = std::ranges::find_if(
+      families, [&](const Family& f) { return HasOptionsOf(f, model); });
+  if (family == families.end()) {
+    return absl::InvalidArgumentError(
+        "no known family of Hugging Face models has all options of this "
+        "model together (qkv_bias, qk_norm, sliding_window, feed_forward, "
+        "moe, mla); export it as plain safetensors");
+  }
+  nlohmann::ordered_json json = {{"architectures", {family->architecture}},
+                                 {"model_type", family->type},
+                                 {"torch_dtype", std::string(torch_dtype)}};
+  JobSpec job{.model = model};
+  for (const FrameworkKey& key : HuggingFaceKeys()) {
+    const JobField field = FindJobKey(key.job_path)->field(job);
+    if (const auto* integer = std::get_if<int64_t*>(&field)) {
+      json[key.name] = **integer;
+    } else {
+      json[key.name] = *std::get<double*>(field);
+    }
+  }
+  json.update(OwnKeysOf(*family, model));
+  return absl::StrCat(JsonText(json, 2), "\n");
+}
+
+absl::StatusOr<std::string> ChangeConfigType(absl::string_view config,
+                                             const std::string& path,
+                                             absl::string_view torch_dtype) {
+  absl::StatusOr<nlohmann::ordered_json> json = ParseOrderedJson(config);
+  if (!json.ok() || !json->is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": ",
+        json.ok() ? "expected an object" : json.status().message()));
+  }
+  // Transformers 5 writes dtype and reads both.
+  const char* key = json->contains("dtype") ? "dtype" : "torch_dtype";
+  (*json)[key] = std::string(torch_dtype);
+  return absl::StrCat(JsonText(*json, 2), "\n");
+}
+
+absl::StatusOr<JobSpec> LoadJobWithFolder(const std::string& path) {
+  return LoadJob(path, ReadModelFolder);
+}
+
+}  // namespace millrace

@@ -1,0 +1,120 @@
+"""Writes and reads folders of weights as Hugging Face keeps them, apart from Millrace and
+from the safetensors library: what the tests beside this file compare with.
+
+    model_folder.py FOLDER [TYPE [SHARDS]]     a tiny Llama of random weights
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy
+import torch
+
+import llama
+
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+TINY = {"vocab_size": 288, "hidden": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2,
+        "head_dim": 8, "ffn_hidden": 64, "sequence_length": 32, "rope_theta": 10000.0,
+        "norm_epsilon": 1e-5, "init_std": 0.05}
+
+
+def raw_bytes(tensor):
+    """The elements as they lie; numpy has no bfloat16."""
+    flat = tensor.detach().contiguous().flatten()
+    return (flat.view(torch.int16) if flat.element_size() == 2 else flat).numpy().tobytes()
+
+
+def write_safetensors(path, tensors, dtype):
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    for name, tensor in tensors.items():
+        raw = raw_bytes(tensor.to(DTYPES[dtype]))
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape),
+                        "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def read_safetensors(path):
+    content = pathlib.Path(path).read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header, data = json.loads(content[8:8 + length]), content[8 + length:]
+    assert header.pop("__metadata__", {}).get("format") == "pt", path
+    tensors, end = {}, 0
+    for name, entry in header.items():
+        begin, after = entry["data_offsets"]
+        assert begin == end, (path, name)
+        end = after
+        kind = numpy.int16 if BYTES[entry["dtype"]] == 2 else numpy.float32
+        tensor = torch.from_numpy(numpy.frombuffer(data[begin:after], dtype=kind).copy())
+        tensors[name] = tensor.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    assert end == len(data), path
+    return tensors
+
+
+def read_folder(folder):
+    """All tensors of a folder of one file or of several with an index."""
+    folder = pathlib.Path(folder)
+    if (folder / "model.safetensors").exists():
+        return read_safetensors(folder / "model.safetensors")
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    tensors = {}
+    for name in sorted(set(index["weight_map"].values())):
+        for key, tensor in read_safetensors(folder / name).items():
+            assert index["weight_map"][key] == name and key not in tensors, (name, key)
+            tensors[key] = tensor
+    assert set(tensors) == set(index["weight_map"])
+    size = sum(t.numel() * t.element_size() for t in tensors.values())
+    assert size == index["metadata"]["total_size"]
+    return tensors
+
+
+def llama_config(m, dtype):
+    return {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+            "vocab_size": m["vocab_size"], "hidden_size": m["hidden"],
+            "num_hidden_layers": m["num_layers"], "num_attention_heads": m["num_heads"],
+            "num_key_value_heads": m["num_kv_heads"], "head_dim": m["head_dim"],
+            "intermediate_size": m["ffn_hidden"],
+            "max_position_embeddings": m["sequence_length"], "rms_norm_eps": m["norm_epsilon"],
+            "rope_theta": m["rope_theta"], "rope_scaling": None, "hidden_act": "silu",
+            "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False,
+            "torch_dtype": str(DTYPES[dtype]).split(".")[1], "use_cache": True,
+            "bos_token_id": 1, "eos_token_id": 2, "transformers_version": "4.46.0"}
+
+
+def write_folder(folder, config, tensors, dtype, num_shards=1):
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    names = list(tensors)
+    if num_shards == 1:
+        write_safetensors(folder / "model.safetensors", tensors, dtype)
+        return
+    weight_map = {}
+    for shard in range(num_shards):
+        file = f"model-{shard + 1:05}-of-{num_shards:05}.safetensors"
+        part = {name: tensors[name] for name in names[shard::num_shards]}
+        write_safetensors(folder / file, part, dtype)
+        weight_map.update(dict.fromkeys(part, file))
+    size = sum(t.numel() * BYTES[dtype] for t in tensors.values())
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {"total_size": size}, "weight_map": weight_map}))
+
+
+def tiny_llama(m=TINY, seed=1):
+    """A state dict whose norm weights are not all one."""
+    torch.manual_seed(seed)
+    state = llama.Llama(m).state_dict()
+    return {name: tensor + 0.1 * torch.randn(tensor.shape) if tensor.dim() == 1 else tensor
+            for name, tensor in state.items()}
+
+
+def main():
+    folder, dtype, shards = (sys.argv[1:] + ["BF16", "1"])[:3] if len(sys.argv) < 4 else sys.argv[1:4]
+    write_folder(folder, llama_config(TINY, dtype), tiny_llama(), dtype, int(shards))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Goal: weights that come in from a Hugging Face folder are those that PyTorch reads there,
+and a folder that Millrace writes computes in PyTorch what Millrace computes. Method: folders
+of random weights are written here, in every type and in shards; oracle_dump trains from
+them, and oracle_test's comparison of losses, gradients and weights runs on that. Its last
+checkpoint is exported, read here, and trained from again.
+
+    weights_test.py PATH_OF_ORACLE_DUMP PATH_OF_MILLRACE
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch
+
+import model_folder
+import oracle_test
+
+MILLRACE = None
+# Widths that nothing divides; positions for the case's sequences of 50.
+MODEL = {**model_folder.TINY, "vocab_size": 67, "hidden": 24, "num_heads": 3, "num_kv_heads": 3,
+         "ffn_hidden": 41, "sequence_length": 64, "init_std": 0.1}
+
+
+class WeightsTest(oracle_test.ComparisonTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def train_from(self, source, name):
+        """Checks ten steps from the folder against PyTorch; returns the dump."""
+        dump = oracle_test.Dump("plain", self.folder / name, source)
+        weights = model_folder.read_folder(source)
+        initial = dump.tensors("initial")
+        self.assertEqual(set(weights), set(initial))
+        for key, tensor in weights.items():
+            self.assertTrue(torch.equal(tensor.double(), initial[key]), key)
+        self.check_dump(name, dump)
+        return dump
+
+    def export(self, dump, output, *arguments):
+        steps = sorted((dump.folder / "checkpoints").glob("step-*"))
+        subprocess.run([MILLRACE, "checkpoint", "export", steps[-1], output, "--to",
+                        "huggingface", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+    def test_reads_what_pytorch_wrote(self):
+        for dtype, shards in [("F32", 1), ("F16", 2), ("BF16", 3)]:
+            source = self.folder / dtype
+            model_folder.write_folder(source, model_folder.llama_config(MODEL, dtype),
+                                      model_folder.tiny_llama(MODEL), dtype, shards)
+            self.train_from(source, f"from-{dtype}")
+
+    def test_writes_what_pytorch_reads(self):
+        source = self.folder / "source"
+        model_folder.write_folder(source, model_folder.llama_config(MODEL, "BF16"),
+                                  model_folder.tiny_llama(MODEL), "BF16")
+        dump = self.train_from(source, "first")
+        final = dump.tensors("final")
+        for name, dtype in [("fp32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)]:
+            output = self.folder / f"out-{name}"
+            self.export(dump, output, "--dtype", name, "--max-shard-size", "8kB")
+            config = json.loads((output / "config.json").read_text())
+            self.assertEqual(config["torch_dtype"], str(dtype).split(".")[1])
+            self.assertEqual(config["model_type"], "llama")
+            exported = model_folder.read_folder(output)
+            self.assertEqual(set(exported), set(final))
+            for key, tensor in final.items():
+                expected = tensor.float().to(dtype)
+                self.assertTrue(torch.equal(exported[key], expected), (name, key))
+            self.assertGreater(len(list(output.glob("*.safetensors"))), 2)
+        # The default is bf16 in one file, from which training goes on.
+        self.export(dump, self.folder / "out")
+        self.assertTrue((self.folder / "out" / "model.safetensors").exists())
+        self.train_from(self.folder / "out", "again")
+
+
+if __name__ == "__main__":
+    oracle_test.ORACLE_DUMP, MILLRACE = sys.argv.pop(1), sys.argv.pop(1)
+    unittest.main()
