@@ -23,6 +23,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/status_macros.h"
+#include "worker/data/tokenizer.h"
 #include "worker/tokenize/json_tokenizer.h"
 
 namespace millrace {
@@ -143,19 +144,83 @@ absl::Status RunOne(const std::string& tokenizer_path,
   return absl::OkStatus();
 }
 
+// The ids of the committed cases, compared.
+absl::Status CompareCases(const std::string& family,
+                          const JsonTokenizer& tokenizer) {
+  ASSIGN_OR_RETURN(const std::string text,
+                   ReadFile("tests/data/tokenizers/" + family + ".cases.json"));
+  ASSIGN_OR_RETURN(const nlohmann::json cases, ParseJson(text));
+  std::vector<int32_t> ids;
+  for (const nlohmann::json& item : cases) {
+    ids.clear();
+    RETURN_IF_ERROR(
+        tokenizer.Encode(item["text"].get<std::string>(), false, &ids));
+    if (ids != item["ids"].get<std::vector<int32_t>>()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(family, ": ids differ for ", JsonText(item["text"])));
+    }
+  }
+  std::cout << "equal: " << cases.size() << " cases of " << family << std::endl;
+  return absl::OkStatus();
+}
+
+// The committed tokenizers and one of SentencePiece, on a page of this
+// repository. Their vocabularies are small: real ones make fewer tokens.
+absl::Status RunCommitted() {
+  ASSIGN_OR_RETURN(const std::string page, ReadFile("docs/data.md"));
+  const std::vector<absl::string_view> documents = {page};
+  std::vector<std::unique_ptr<JsonTokenizer>> tokenizers;
+  for (const std::string family :
+       {"gpt2", "llama3", "qwen2", "phi4", "llama2", "gemma", "phi3"}) {
+    ASSIGN_OR_RETURN(const std::string json,
+                     ReadFile("tests/data/tokenizers/" + family + ".json"));
+    ASSIGN_OR_RETURN(tokenizers.emplace_back(), JsonTokenizer::Make(json));
+    RETURN_IF_ERROR(CompareCases(family, *tokenizers.back()));
+    Measure("tokenizer.json/" + family, documents,
+            [tokenizer = tokenizers.back().get()](absl::string_view text,
+                                                  std::vector<int32_t>* ids) {
+              return tokenizer->Encode(text, false, ids);
+            });
+  }
+  std::vector<std::string> sample;
+  for (absl::string_view rest = page; !rest.empty();) {
+    const size_t size = FirstChunkBytes(rest, 2048);
+    sample.emplace_back(rest.substr(0, size));
+    rest.remove_prefix(size);
+  }
+  constexpr int64_t kNumPieces = 700;
+  ASSIGN_OR_RETURN(const std::string model, TrainTokenizer(sample, kNumPieces));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> sentencepiece,
+                   Tokenizer::FromModel(model, "trained", kNumPieces));
+  std::vector<int32_t> ids;
+  RETURN_IF_ERROR(sentencepiece->EncodeDocument(page, &ids));
+  ids.pop_back();
+  ASSIGN_OR_RETURN(const std::string decoded, sentencepiece->Decode(ids));
+  if (decoded != page) {
+    return absl::InternalError("SentencePiece does not decode to the text");
+  }
+  Measure("sentencepiece", documents,
+          [&sentencepiece](absl::string_view text, std::vector<int32_t>* out) {
+            return sentencepiece->EncodeDocument(text, out);
+          });
+  benchmark::RunSpecifiedBenchmarks();
+  return absl::OkStatus();
+}
+
 }  // namespace
 }  // namespace millrace
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  if (argc != 3 && argc != 4) {
-    std::cerr << "tokenizer_bench TOKENIZER CORPUS [IDS]\n";
+  if (argc != 1 && argc != 3 && argc != 4) {
+    std::cerr << "tokenizer_bench [TOKENIZER CORPUS [IDS]]\n";
     return 2;
   }
   const absl::Status status =
-      millrace::RunOne(argv[1], argv[2], argc == 4 ? argv[3] : "");
+      argc == 1 ? millrace::RunCommitted()
+                : millrace::RunOne(argv[1], argv[2], argc == 4 ? argv[3] : "");
   if (status.ok()) return 0;
-  std::cerr << "tokenizer_bench: " << argv[1] << ": " << status.message()
-            << "\n";
+  std::cerr << "tokenizer_bench: " << (argc == 1 ? "" : argv[1]) << ": "
+            << status.message() << "\n";
   return 1;
 }
