@@ -114,7 +114,7 @@ Summary SummaryOf(const char* title, const std::vector<PredictedStep>& steps) {
   return summary;
 }
 
-std::vector<PredictedStep> PredictAll(const std::string& profile) {
+std::vector<PredictedStep> PredictEachStep(const std::string& profile) {
   const nlohmann::json all = MeasuredSteps();
   const CostModel cost = CostOf(profile);
   std::vector<PredictedStep> steps;
@@ -130,7 +130,7 @@ std::vector<PredictedStep> PredictAll(const std::string& profile) {
 // waits.between_lanes_s.
 TEST(SmallModelsTest, ShippedProfilePredictsThem) {
   const Summary summary =
-      SummaryOf("shipped", PredictAll("configs/hardware/h200-sxm.yaml"));
+      SummaryOf("shipped", PredictEachStep("configs/hardware/h200-sxm.yaml"));
   EXPECT_EQ(summary.num_long, 59);
   EXPECT_GE(summary.num_near, 56);
   EXPECT_LE(summary.median, 0.035);
