@@ -1,6 +1,9 @@
 #include "worker/tokenize/regex_door.h"
 
+// ICU, in the same unit of compilation, has another type of this name.
+#define ONIG_ESCAPE_UCHAR_COLLISION
 #include <oniguruma.h>
+#undef ONIG_ESCAPE_UCHAR_COLLISION
 
 #include <cstdint>
 #include <utility>

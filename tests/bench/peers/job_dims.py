@@ -18,6 +18,10 @@ def read_job(path):
                   "head_dim": m.get("head_dim", m["hidden"] // m["heads"]),
                   "ffn_hidden": m["ffn_hidden"], "sequence_length": m["sequence_length"],
                   "rope_theta": float(m.get("rope_theta", 1e4)),
+                  "rope_scaling": _rope_scaling(m.get("rope_scaling") or {}),
+                  "qkv_bias": m.get("qkv_bias", False), "qk_norm": m.get("qk_norm", False),
+                  "ties_embedding": m.get("ties_embedding", False),
+                  "sliding_window": m.get("sliding_window", 0),
                   "norm_epsilon": float(m.get("norm_epsilon", 1e-5)),
                   "init_std": float(m.get("init_std", 0.02))},
         # YAML 1.1 takes 2e-3 for a text.
@@ -33,6 +37,14 @@ def read_job(path):
         "micro_batch": _number((job.get("layout") or {}), "micro_batch"),
         "tensor": _number((job.get("layout") or {}), "tensor"),
         "devices": _number((job.get("resources") or {}), "devices_per_agent")}
+
+
+def _rope_scaling(section):
+    floats = {key: float(section.get(key, 0))
+              for key in ("factor", "low_freq_factor", "high_freq_factor")}
+    return {"kind": section.get("kind", "none"), **floats,
+            "original_max_position_embeddings":
+                section.get("original_max_position_embeddings", 0)}
 
 
 def _number(section, key):
