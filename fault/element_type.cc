@@ -149,6 +149,7 @@ const char* TorchDtype(ElementType type) { return RowOf(type).torch; }
 
 void WidenToFp32(ElementType type, const void* from, int64_t num_elements,
                  float* to) {
+  if (num_elements == 0) return;  // Nothing may be at a null pointer.
   const char* bytes = static_cast<const char*>(from);
   switch (type) {
     case ElementType::kFp32:
@@ -165,6 +166,7 @@ void WidenToFp32(ElementType type, const void* from, int64_t num_elements,
 
 void NarrowFromFp32(ElementType type, const float* from, int64_t num_elements,
                     void* to) {
+  if (num_elements == 0) return;
   char* bytes = static_cast<char*>(to);
   switch (type) {
     case ElementType::kFp32:

@@ -1,7 +1,6 @@
 #include "fault/faulty_file_system.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -119,7 +118,8 @@ class FaultyFileSystem::MemoryReader : public RandomAccessFile {
       return absl::DataLossError(
           absl::StrCat(path_, " is shorter than byte ", offset + num_bytes));
     }
-    std::memcpy(out, content_.data() + offset, static_cast<size_t>(num_bytes));
+    content_.copy(static_cast<char*>(out), static_cast<size_t>(num_bytes),
+                  static_cast<size_t>(offset));
     return absl::OkStatus();
   }
 
