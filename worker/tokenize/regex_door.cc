@@ -6,6 +6,7 @@
 #undef ONIG_ESCAPE_UCHAR_COLLISION
 
 #include <cstdint>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -35,15 +36,16 @@ std::string OnigurumaReason(int code, OnigErrorInfo* info) {
 // Gives the library the categories of Unicode 16 in place of its own. A name
 // that is defined here goes before the library's.
 void DefineCategories() {
+  // The library keeps pointers to the ranges, which live as long as it does.
+  static auto& all_ranges = *new std::deque<std::vector<OnigCodePoint>>;
   for (const char* category :
        {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "Mn", "Mc", "N", "Nd", "No",
         "P", "Po", "Pd", "S", "Sm", "So"}) {
     const std::vector<uint32_t> ranges = CategoryRanges(category);
-    // The library keeps a pointer to the ranges: never freed.
-    auto* kept = new std::vector<OnigCodePoint>;
-    kept->push_back(static_cast<OnigCodePoint>(ranges.size() / 2));
-    kept->insert(kept->end(), ranges.begin(), ranges.end());
-    const int code = onig_unicode_define_user_property(category, kept->data());
+    std::vector<OnigCodePoint>& kept = all_ranges.emplace_back();
+    kept.push_back(static_cast<OnigCodePoint>(ranges.size() / 2));
+    kept.insert(kept.end(), ranges.begin(), ranges.end());
+    const int code = onig_unicode_define_user_property(category, kept.data());
     CHECK(code == ONIG_NORMAL) << OnigurumaReason(code, nullptr);
   }
 }
