@@ -45,6 +45,7 @@ std::vector<std::pair<std::string, JobSpec>> JobsOfFamilies() {
   add("biases").qkv_bias = true;
   add("qk_norm").qk_norm = true;
   add("tied").ties_embedding = true;
+  add("sliding_window").sliding_window = 5;
   ModelSpec& grouped = add("grouped_biases_and_norms");
   grouped.num_kv_heads = 2;
   grouped.qkv_bias = true;
