@@ -1,10 +1,11 @@
 // Causal grouped-query attention within documents. For query head n, its
 // key-value head n / (num_heads / num_kv_heads), and token t at position p of
 // its sequence:
-//   s[j] = q[t] . k[j] / sqrt(head_dim)   for j in [first, p],
+//   s[j] = cap(q[t] . k[j] / sqrt(head_dim))   for j in [first, p],
 //   first = document_starts[t], with a window max(that, p - window + 1),
 //   lse[n, t] = ln(sum over j of exp(s[j])),
-//   o[t, n] = sum over j of exp(s[j] - lse[n, t]) v[j].
+//   o[t, n] = sum over j of exp(s[j] - lse[n, t]) v[j],
+//   cap(x) = softcap tanh(x / softcap), without a softcap x.
 //
 // Works on tiles of queries and keys with a running maximum and sum (Milakov
 // and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et
@@ -30,6 +31,7 @@ struct AttentionShape {
   int64_t num_kv_heads;     // At least one.
   int64_t head_dim;         // In [1, kMaxAttentionHeadDim].
   int64_t window = 0;       // Keys that a query sees at most; 0: no limit.
+  float softcap = 0;        // Bound of the scores; 0: none.
 };
 
 struct AttentionForwardArgs {
@@ -44,7 +46,8 @@ struct AttentionForwardArgs {
 };
 
 // With p[j] = exp(s[j] - lse), dp[j] = d_o . v[j], delta = d_o . o:
-//   ds[j] = p[j] (dp[j] - delta) / sqrt(head_dim),
+//   ds[j] = p[j] (dp[j] - delta) cap'(j) / sqrt(head_dim),
+//   cap'(j) = 1 - (s[j] / softcap)^2, without a softcap 1,
 //   d_q = sum over j of ds[j] k[j], d_k[j] = sum of ds[j] q, d_v[j] = sum of
 //   p[j] d_o, the last two over all queries and heads that see j.
 struct AttentionBackwardArgs {

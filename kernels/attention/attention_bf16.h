@@ -47,6 +47,8 @@ struct AttentionBf16Shape {
   // document before its own.
   const int32_t* document_offsets = nullptr;
   int64_t total_tokens = 0;
+  // Not zero: scores s become softcap tanh(s / softcap).
+  float softcap = 0;
 };
 
 struct AttentionForwardBf16Args {

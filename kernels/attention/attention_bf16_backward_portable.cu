@@ -27,7 +27,7 @@ using namespace portable;  // NOLINT: language.
 
 // One block for kBlockN keys of one key-value head. Limited by shared-memory
 // reads of the operands.
-template <typename C>
+template <typename C, bool kCapped>
 __global__ void __launch_bounds__(C::kNumThreads, 1)
     AttentionBackwardPortableKernel(const __grid_constant__ BackwardParams p) {
   using Tile = SwizzledTile<C::kHeadDim>;
@@ -155,6 +155,10 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
         const float2 x = *reinterpret_cast<const float2*>(lse + 8 * j);
 #pragma unroll
         for (int r = 0; r < C::kKeyTiles; ++r) {
+          if constexpr (kCapped) {
+#pragma unroll
+            for (float& product : s[r][j]) product = Capped(product, p.cap);
+          }
           s[r][j][0] = FastExp2(fmaf(s[r][j][0], p.scale_log2, -x.x));
           s[r][j][1] = FastExp2(fmaf(s[r][j][1], p.scale_log2, -x.y));
           s[r][j][2] = FastExp2(fmaf(s[r][j][2], p.scale_log2, -x.x));
@@ -178,6 +182,13 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
             d_v, [&](int r, int m) { return packed[r][m]; }, d_o_lane, 0);
       }
 
+      // The softcap's derivative, from a probability and its row's log-sum-exp,
+      // which together give the capped score back.
+      auto slope = [&](float probability, float lse_log2) {
+        const float share =
+            (__log2f(probability) + lse_log2) / (p.cap.out * p.scale_log2);
+        return probability > 0.0f ? 1.0f - share * share : 0.0f;
+      };
       float d_p[C::kKeyTiles][C::kScoreColumns / 8][4] = {};
       MultiplyScores<C>(d_p, v_lane, Tile::LaneAddress(d_o_tile, score_column));
 #pragma unroll
@@ -185,6 +196,16 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
         const float2 x = *reinterpret_cast<const float2*>(delta + 8 * j);
 #pragma unroll
         for (int r = 0; r < C::kKeyTiles; ++r) {
+          if constexpr (kCapped) {
+            const float2 sums = *reinterpret_cast<const float2*>(lse + 8 * j);
+            d_p[r][j][0] = (d_p[r][j][0] - x.x) * slope(s[r][j][0], sums.x);
+            d_p[r][j][1] = (d_p[r][j][1] - x.y) * slope(s[r][j][1], sums.y);
+            d_p[r][j][2] = (d_p[r][j][2] - x.x) * slope(s[r][j][2], sums.x);
+            d_p[r][j][3] = (d_p[r][j][3] - x.y) * slope(s[r][j][3], sums.y);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[r][j][i] *= d_p[r][j][i];
+            continue;
+          }
           s[r][j][0] *= d_p[r][j][0] - x.x;
           s[r][j][1] *= d_p[r][j][1] - x.y;
           s[r][j][2] *= d_p[r][j][2] - x.x;
@@ -291,7 +312,10 @@ absl::Status Launch(const AttentionBackwardBf16Args& args,
   RETURN_IF_ERROR(
       CudaStatus(cudaGetLastError(), "launch the rows of attention backward"));
 
-  const auto kernel = AttentionBackwardPortableKernel<C>;
+  if (shape.softcap > 0) p.cap = SoftcapOf(shape);
+  const auto kernel = shape.softcap > 0
+                          ? AttentionBackwardPortableKernel<C, true>
+                          : AttentionBackwardPortableKernel<C, false>;
   RETURN_IF_ERROR(
       AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
   kernel<<<grid, C::kNumThreads, C::kSharedBytes, stream>>>(p);

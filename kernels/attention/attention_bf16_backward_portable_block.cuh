@@ -77,6 +77,7 @@ struct BackwardParams {
   int num_kv_heads, heads_per_kv;
   bool sum_query_gradient;
   float scale, scale_log2;
+  Softcap cap;  // With kCapped.
 };
 
 // Zeroes the probabilities of what is hidden: of a lane's keys first_key and

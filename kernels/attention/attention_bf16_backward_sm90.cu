@@ -378,12 +378,14 @@ bool AttentionBackwardBf16Sm90Takes(const AttentionBf16Shape& shape,
           ? (shape.sequence_length + 63) / 64 * shape.num_sequences
           : shape.total_tokens / 64 + shape.num_sequences;
   const int64_t num_blocks = num_tiles * 8 * shape.num_heads;
-  return num_blocks <= std::numeric_limits<int32_t>::max();
+  return shape.softcap == 0 &&
+         num_blocks <= std::numeric_limits<int32_t>::max();
 }
 
 absl::Status LaunchAttentionBackwardBf16Sm90(
     const AttentionBackwardBf16Args& args, cudaStream_t stream) {
   const AttentionBf16Shape& shape = args.shape;
+  RETURN_IF_ERROR(CheckNoSoftcap(shape));
   if (!AttentionBackwardBf16Sm90Takes(shape, args.deterministic)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the backward pass of bf16 attention counts its blocks in 31 bits; ",

@@ -49,6 +49,7 @@ struct Params {
   WorkOrder order;
   int heads_per_kv;
   float scale_log2;
+  Softcap cap;  // With kCapped.
 };
 
 // Running softmax of the rows a lane shares with its quad. The base of the
@@ -139,7 +140,7 @@ __device__ __forceinline__ void Softmax(float (&s)[kBlockN / 8][4],
 
 // One block for kBlockM queries of one head. Limited by the tensor cores and by
 // shared-memory reads of their operands.
-template <typename C>
+template <typename C, bool kCapped>
 __global__ void __launch_bounds__(C::kNumThreads, 2)
     AttentionForwardPortableKernel(const __grid_constant__ Params p) {
   using Tile = SwizzledTile<C::kHeadDim>;
@@ -247,6 +248,13 @@ __global__ void __launch_bounds__(C::kNumThreads, 2)
     }
 #pragma unroll
     for (int r = 0; r < C::kRowTiles; ++r) {
+      if constexpr (kCapped) {
+#pragma unroll
+        for (int j = 0; j < C::kBlockN / 8; ++j) {
+#pragma unroll
+          for (float& product : s[r][j]) product = Capped(product, p.cap);
+        }
+      }
       if (block * C::kBlockN < full_begin ||
           (block + 1) * C::kBlockN > full_end) {
         Mask<C::kBlockN>(s[r], warp_row + 16 * r, block * C::kBlockN, p.reach,
@@ -316,7 +324,10 @@ absl::Status Launch(const AttentionForwardBf16Args& args, cudaStream_t stream) {
       shape.sequence_length * shape.head_dim * 4 / p.heads_per_kv);
   p.scale_log2 = static_cast<float>(M_LOG2E / std::sqrt(C::kHeadDim));
   ASSIGN_OR_RETURN(const unsigned grid, GridOf(p.order, num_heads));
-  const auto kernel = AttentionForwardPortableKernel<C>;
+  if (shape.softcap > 0) p.cap = SoftcapOf(shape);
+  const auto kernel = shape.softcap > 0
+                          ? AttentionForwardPortableKernel<C, true>
+                          : AttentionForwardPortableKernel<C, false>;
   RETURN_IF_ERROR(
       AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
   kernel<<<grid, C::kNumThreads, C::kSharedBytes, stream>>>(p);

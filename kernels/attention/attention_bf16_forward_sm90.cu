@@ -298,11 +298,14 @@ Choice Choose(const AttentionBf16Shape& shape, Visible visible,
 
 }  // namespace
 
-bool AttentionForwardBf16Sm90Takes(const AttentionBf16Shape&) { return true; }
+bool AttentionForwardBf16Sm90Takes(const AttentionBf16Shape& shape) {
+  return shape.softcap == 0;
+}
 
 absl::Status LaunchAttentionForwardBf16Sm90(
     const AttentionForwardBf16Args& args, cudaStream_t stream) {
   const AttentionBf16Shape& shape = args.shape;
+  RETURN_IF_ERROR(CheckNoSoftcap(shape));
   if (shape.document_offsets != nullptr && shape.total_tokens == 0) {
     return absl::OkStatus();
   }

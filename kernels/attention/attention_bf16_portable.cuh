@@ -8,6 +8,7 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -51,6 +52,28 @@ inline Reach ReachOf(const AttentionBf16Shape& shape) {
                          : static_cast<int>(std::min<int64_t>(
                                shape.window - 1, shape.sequence_length));
   return {.below = window, .above = shape.causal ? 0 : window};
+}
+
+// A softcap of scores, stated in products of queries and keys: these become
+// out tanh(in x).
+struct Softcap {
+  float in, out;
+};
+
+inline Softcap SoftcapOf(const AttentionBf16Shape& shape) {
+  const double root = std::sqrt(static_cast<double>(shape.head_dim));
+  return {.in = static_cast<float>(1 / (root * shape.softcap)),
+          .out = static_cast<float>(root * shape.softcap)};
+}
+
+// tanh(x), off by some 1e-7.
+__device__ __forceinline__ float FastTanh(float x) {
+  constexpr float kTwiceLog2E = 2.88539008177792681f;
+  return 1.0f - __fdividef(2.0f, 1.0f + gpu::FastExp2(x * kTwiceLog2E));
+}
+
+__device__ __forceinline__ float Capped(float product, const Softcap& cap) {
+  return cap.out * FastTanh(cap.in * product);
 }
 
 // The sequences of a shape, on the device.

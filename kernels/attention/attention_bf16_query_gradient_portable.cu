@@ -39,6 +39,7 @@ struct Params {
   WorkOrder order;
   int heads_per_kv;
   float scale, scale_log2;
+  Softcap cap;  // With kCapped.
 };
 
 // acc += tile[own rows] other^T, both of kHeadDim columns.
@@ -68,7 +69,7 @@ __device__ __forceinline__ void MultiplyTiles(
 // One block for kBlockM queries of one head: computes the scores and their
 // gradients once more, and sums the query gradient in registers, always in the
 // same order. Limited by shared-memory reads of the operands.
-template <typename C>
+template <typename C, bool kCapped>
 __global__ void __launch_bounds__(C::kNumThreads, 2)
     AttentionQueryGradientPortableKernel(const __grid_constant__ Params p) {
   using Tile = SwizzledTile<C::kHeadDim>;
@@ -156,12 +157,15 @@ __global__ void __launch_bounds__(C::kNumThreads, 2)
         for (int i = 0; i < C::kBlockN / 4; ++i) {
           const int column = i / 2 * 8 + i % 2;
           float& x = s[r][i / 2][2 * half + i % 2];
+          float d_x = d_p[r][i / 2][2 * half + i % 2] - delta[r][half];
+          if constexpr (kCapped) {
+            const float share = FastTanh(p.cap.in * x);
+            d_x *= 1.0f - share * share;
+            x = p.cap.out * share;
+          }
           const float probability =
               FastExp2(fmaf(x, p.scale_log2, -lse[r][half]));
-          x = column < begin || column >= end
-                  ? 0.0f
-                  : probability *
-                        (d_p[r][i / 2][2 * half + i % 2] - delta[r][half]);
+          x = column < begin || column >= end ? 0.0f : probability * d_x;
         }
       }
     }
@@ -223,7 +227,10 @@ absl::Status Launch(const AttentionBackwardBf16Args& args,
   p.scale = static_cast<float>(1.0 / std::sqrt(C::kHeadDim));
   p.scale_log2 = static_cast<float>(M_LOG2E / std::sqrt(C::kHeadDim));
   ASSIGN_OR_RETURN(const unsigned grid, GridOf(p.order, num_heads));
-  const auto kernel = AttentionQueryGradientPortableKernel<C>;
+  if (shape.softcap > 0) p.cap = SoftcapOf(shape);
+  const auto kernel = shape.softcap > 0
+                          ? AttentionQueryGradientPortableKernel<C, true>
+                          : AttentionQueryGradientPortableKernel<C, false>;
   RETURN_IF_ERROR(
       AllowSharedBytes(reinterpret_cast<const void*>(kernel), C::kSharedBytes));
   kernel<<<grid, C::kNumThreads, C::kSharedBytes, stream>>>(p);

@@ -31,6 +31,11 @@ absl::Status CheckAttentionBf16Shape(const AttentionBf16Shape& shape) {
         absl::StrCat("bf16 attention got a window of ", shape.window,
                      " keys; it must be positive, or zero for none"));
   }
+  if (!(shape.softcap >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bf16 attention got a softcap of ", shape.softcap,
+                     "; it must be positive, or zero for none"));
+  }
   const bool packed = shape.document_offsets != nullptr;
   if (packed && shape.total_tokens < 0) {
     return absl::InvalidArgumentError(
@@ -49,6 +54,14 @@ absl::Status CheckAttentionBf16Shape(const AttentionBf16Shape& shape) {
         " heads"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckNoSoftcap(const AttentionBf16Shape& shape) {
+  if (shape.softcap == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("bf16 attention with Hopper's instructions has no softcap; "
+                   "got one of ",
+                   shape.softcap));
 }
 
 absl::StatusOr<int> NumHopperMultiprocessors() {

@@ -18,6 +18,10 @@ namespace millrace {
 // has no kernel for.
 absl::Status CheckAttentionBf16Shape(const AttentionBf16Shape& shape);
 
+// InvalidArgument if the shape has a softcap, which the kernels with Hopper's
+// instructions lack.
+absl::Status CheckNoSoftcap(const AttentionBf16Shape& shape);
+
 // Multiprocessors of the current device; Unavailable unless it is a Hopper.
 absl::StatusOr<int> NumHopperMultiprocessors();
 

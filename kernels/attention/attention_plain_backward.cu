@@ -129,8 +129,10 @@ __global__ void __launch_bounds__(plain::kNumThreads) KeyValueGradientKernel(
 #pragma unroll
         for (int i = 0; i < kSide; ++i) {
           const bool sees = stats.Sees(first_key + i);
-          p[i][j] = sees ? expf(p[i][j] * scale - stats.lse) : 0.0f;
-          d_s[i][j] = sees ? p[i][j] * (d_s[i][j] - stats.delta) * scale : 0.0f;
+          const float score = plain::Capped(p[i][j] * scale, shape.softcap);
+          const float slope = scale * plain::CapSlope(score, shape.softcap);
+          p[i][j] = sees ? expf(score - stats.lse) : 0.0f;
+          d_s[i][j] = sees ? p[i][j] * (d_s[i][j] - stats.delta) * slope : 0.0f;
         }
       }
       plain::StoreWeights<Tiling>(tiles.weights, p);
@@ -198,9 +200,11 @@ __global__ void __launch_bounds__(plain::kNumThreads) QueryGradientKernel(
     for (int i = 0; i < kSide; ++i) {
 #pragma unroll
       for (int j = 0; j < kSide; ++j) {
-        const float p = expf(scores[i][j] * scale - stats[i].lse);
+        const float score = plain::Capped(scores[i][j] * scale, shape.softcap);
+        const float slope = scale * plain::CapSlope(score, shape.softcap);
+        const float p = expf(score - stats[i].lse);
         d_s[i][j] = stats[i].Sees(key + ColumnLane() + kLanes * j)
-                        ? p * (d_s[i][j] - stats[i].delta) * scale
+                        ? p * (d_s[i][j] - stats[i].delta) * slope
                         : 0.0f;
       }
     }

@@ -26,14 +26,14 @@ template <typename Tiling>
 __device__ __forceinline__ float Weigh(RunningRow& row,
                                        float (&scores)[Tiling::kSide],
                                        int64_t position, int64_t key,
-                                       float scale) {
+                                       float scale, float softcap) {
   float maximum = -INFINITY;
 #pragma unroll
   for (int j = 0; j < Tiling::kSide; ++j) {
     const int64_t key_position = key + ColumnLane() + kLanes * j;
     const bool sees =
         key_position >= row.first_seen && key_position <= position;
-    scores[j] = sees ? scores[j] * scale : -INFINITY;
+    scores[j] = sees ? plain::Capped(scores[j] * scale, softcap) : -INFINITY;
     maximum = fmaxf(maximum, scores[j]);
   }
   maximum = fmaxf(row.maximum, plain::RowMax(maximum));
@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(plain::kNumThreads, 2) AttentionForwardKernel(
     plain::MultiplyHeads<Tiling>(scores, q_tile, kv_tile);
 #pragma unroll
     for (int i = 0; i < kSide; ++i) {
-      const float keep =
-          Weigh<Tiling>(rows[i], scores[i], first_row + i, key, scale);
+      const float keep = Weigh<Tiling>(rows[i], scores[i], first_row + i, key,
+                                       scale, shape.softcap);
 #pragma unroll
       for (float& output : outputs[i]) output *= keep;
     }

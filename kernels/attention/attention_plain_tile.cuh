@@ -229,6 +229,17 @@ __device__ __forceinline__ int FirstSeen(const AttentionShape& shape,
   return max(start, static_cast<int>(position - shape.window) + 1);
 }
 
+// What the softcap leaves of a score; 0: all of it.
+__device__ __forceinline__ float Capped(float score, float softcap) {
+  return softcap > 0.0f ? softcap * tanhf(score / softcap) : score;
+}
+// Its derivative, from the capped score.
+__device__ __forceinline__ float CapSlope(float capped, float softcap) {
+  if (softcap == 0.0f) return 1.0f;
+  const float share = capped / softcap;
+  return 1.0f - share * share;
+}
+
 // In every thread alike: whether any query of the tile from `query` on sees a
 // key of the tile from `key` on, which is no later one. A barrier.
 template <typename Tiling>
@@ -267,6 +278,7 @@ inline absl::Status CheckAttention(const char* kernel,
       shape.num_heads >= 1 && shape.num_heads < kLimit &&
       shape.num_heads % shape.num_kv_heads == 0 && shape.head_dim >= 1 &&
       shape.head_dim <= kMaxAttentionHeadDim && shape.window >= 0 &&
+      shape.softcap >= 0 &&
       shape.num_sequences < kLimit / shape.num_heads / shape.sequence_length) {
     return absl::OkStatus();
   }
@@ -274,9 +286,10 @@ inline absl::Status CheckAttention(const char* kernel,
       kernel, " got ", shape.num_sequences, " sequences of ",
       shape.sequence_length, " tokens with ", shape.num_heads, " query and ",
       shape.num_kv_heads, " key-value heads of head_dim ", shape.head_dim,
-      " and a window of ", shape.window,
+      ", a window of ", shape.window, " and a softcap of ", shape.softcap,
       "; needs a multiple of heads, a head_dim in [1, ", kMaxAttentionHeadDim,
-      "], a window of 0 or more and less than 2^31 rows of heads"));
+      "], a window and a softcap of 0 or more and less than 2^31 rows of "
+      "heads"));
 }
 
 }  // namespace millrace::plain

@@ -49,7 +49,8 @@ void ForEachQuery(const AttentionShape& shape, const int32_t* document_starts,
 }
 
 std::vector<double> Scores(const Query& query, const float* qkv,
-                           int64_t head_dim) {
+                           const AttentionShape& shape) {
+  const int64_t head_dim = shape.head_dim;
   std::vector<double> scores;
   for (int64_t j = 0; query.first_key + j <= query.token; ++j) {
     double sum = 0.0;
@@ -57,7 +58,11 @@ std::vector<double> Scores(const Query& query, const float* qkv,
       sum +=
           double{qkv[query.query + d]} * qkv[query.key + j * query.stride + d];
     }
-    scores.push_back(sum / std::sqrt(static_cast<double>(head_dim)));
+    double score = sum / std::sqrt(static_cast<double>(head_dim));
+    if (shape.softcap > 0) {
+      score = shape.softcap * std::tanh(score / shape.softcap);
+    }
+    scores.push_back(score);
   }
   return scores;
 }
@@ -69,7 +74,7 @@ void AttentionForwardReference(const AttentionForwardArgs& args) {
   const int64_t head_dim = shape.head_dim;
   const int64_t num_tokens = shape.num_sequences * shape.sequence_length;
   ForEachQuery(shape, args.document_starts, [&](const Query& query) {
-    const std::vector<double> scores = Scores(query, args.qkv, head_dim);
+    const std::vector<double> scores = Scores(query, args.qkv, shape);
     double maximum = scores[0];
     for (double score : scores) maximum = std::fmax(maximum, score);
     double sum = 0.0;
@@ -104,7 +109,7 @@ void AttentionBackwardReference(const AttentionBackwardArgs& args) {
     }
     const int64_t stat = query.head * num_tokens + query.token;
     args.delta[stat] = static_cast<float>(delta);
-    const std::vector<double> scores = Scores(query, args.qkv, head_dim);
+    const std::vector<double> scores = Scores(query, args.qkv, shape);
     for (size_t j = 0; j < scores.size(); ++j) {
       const int64_t key = query.key + j * query.stride;
       const int64_t value = query.value + j * query.stride;
@@ -113,7 +118,10 @@ void AttentionBackwardReference(const AttentionBackwardArgs& args) {
         d_p += double{args.d_o[o_offset + d]} * args.qkv[value + d];
       }
       const double p = std::exp(scores[j] - args.lse[stat]);
-      const double ds = p * (d_p - delta) * scale;
+      double ds = p * (d_p - delta) * scale;
+      if (shape.softcap > 0) {
+        ds *= 1 - std::pow(scores[j] / shape.softcap, 2);
+      }
       for (int64_t d = 0; d < head_dim; ++d) {
         d_qkv[query.query + d] += ds * args.qkv[key + d];
         d_qkv[key + d] += ds * args.qkv[query.query + d];

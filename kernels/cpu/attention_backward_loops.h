@@ -31,6 +31,7 @@ struct BackwardHead {
   int64_t head_dim;
   int64_t padded_dim;  // head_dim rounded up to whole vectors.
   float scale;         // 1 / sqrt(head_dim).
+  float cap;           // The softcap in base 2; 0: none.
   HeadRows rows;
   const float* qkv;  // Start of the sequence, as in the next two.
   float* d_qkv;
@@ -129,10 +130,17 @@ inline void ComputeScoreGradients(BackwardTiles& tiles,
     for (int64_t key = span.begin; key < span.end; ++key) {
       float* p_row = tiles.p + (key - block.begin) * kTile + col;
       float* ds_row = tiles.ds + (key - block.begin) * kTile + col;
-      Floats p = Exp2Flushed(Load(p_row) - lse);
+      Floats score = Load(p_row);
+      Floats slope = Broadcast(head.scale);
+      if (head.cap > 0) {
+        const Floats share = Tanh(score / head.cap);
+        score = head.cap * share;
+        slope *= 1.0f - share * share;
+      }
+      Floats p = Exp2Flushed(score - lse);
       if (block.masked) p = Visible(tile, col, key) ? p : Floats{};
       Store(p_row, p);
-      Store(ds_row, p * (Load(ds_row) - delta) * head.scale);
+      Store(ds_row, p * (Load(ds_row) - delta) * slope);
     }
   }
 }
@@ -190,6 +198,7 @@ void AttentionBackwardHead(const AttentionBackwardArgs& args, int64_t sequence,
   head.padded_dim = (head_dim + kLanes - 1) / kLanes * kLanes;
   head.scale =
       static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(head_dim)));
+  head.cap = static_cast<float>(kLog2EDouble * shape.softcap);
   head.rows = LocateHead(shape, kv_head * group);
   head.qkv = args.qkv + first_token * head.rows.stride;
   head.d_qkv = args.d_qkv + first_token * head.rows.stride;

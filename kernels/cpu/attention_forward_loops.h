@@ -18,10 +18,22 @@ struct ForwardTiles {
   alignas(64) float sum[kTile];
 };
 
+// Scores of one span of keys, in base 2, to what the softcap leaves of them.
+inline void CapScores(float* scores, const QueryTile& tile, const KeySpan& span,
+                      float softcap) {
+  const float cap = static_cast<float>(kLog2EDouble * softcap);
+  for (int64_t key = 0; key < span.end - span.begin; ++key) {
+    for (int64_t col = span.first_col; col < tile.cols; col += kLanes) {
+      float* score = scores + key * kTile + col;
+      Store(score, cap * Tanh(Load(score) / cap));
+    }
+  }
+}
+
 // scores = keys query; minus infinity where a query does not see a key.
 inline void ComputeScores(ForwardTiles& tiles, const QueryTile& tile,
                           const KeyBlock& block, const float* keys,
-                          int64_t key_stride, int64_t head_dim) {
+                          int64_t key_stride, const AttentionShape& shape) {
   for (int s = 0; s < block.num_spans; ++s) {
     const KeySpan& span = block.spans[s];
     float* scores = tiles.scores + (span.begin - block.begin) * kTile;
@@ -34,8 +46,9 @@ inline void ComputeScores(ForwardTiles& tiles, const QueryTile& tile,
               .b_stride = kTile,
               .rows = span.end - span.begin,
               .cols = tile.cols - span.first_col,
-              .depth = head_dim,
+              .depth = shape.head_dim,
               .accumulate = false});
+    if (shape.softcap > 0) CapScores(scores, tile, span, shape.softcap);
     if (!block.masked) continue;
     const Floats hidden = Broadcast(-__builtin_inff());
     for (int64_t key = span.begin; key < span.end; ++key) {
@@ -128,7 +141,7 @@ void AttentionForwardTile(const AttentionForwardArgs& args, int64_t sequence,
   const int64_t key_end = first_query + tile.num_queries;
   for (int64_t key = tile.first_key; key < key_end; key += kTile) {
     const KeyBlock block = MakeKeyBlock(tile, key);
-    ComputeScores(tiles, tile, block, qkv + rows.key, rows.stride, head_dim);
+    ComputeScores(tiles, tile, block, qkv + rows.key, rows.stride, shape);
     UpdateSoftmax(tiles, tile, block.end - block.begin, head_dim);
     AddValues(tiles, tile, block, qkv + rows.value, rows.stride, head_dim);
   }

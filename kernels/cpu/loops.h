@@ -63,9 +63,10 @@ struct CpuLoops {
   void (*add)(const AddArgs&, int64_t begin, int64_t end);
   double (*squared_norm)(const float* x, int64_t num_elements);
 
-  // The exponential functions the others are built on, for their tests.
+  // The functions of numbers that the others are built on, for their tests.
   void (*exp)(const float* x, float* y, int64_t num_elements);
   void (*exp2_flushed)(const float* x, float* y, int64_t num_elements);
+  void (*tanh)(const float* x, float* y, int64_t num_elements);
 };
 
 inline constexpr int64_t kAttentionTile = 64;

@@ -42,6 +42,7 @@ const CpuLoops MILLRACE_LOOPS = {
     .squared_norm = SquaredNormLoop,
     .exp = ExpLoop,
     .exp2_flushed = Exp2FlushedLoop,
+    .tanh = TanhLoop,
 };
 
 }  // namespace millrace

@@ -1,8 +1,9 @@
-// Exponential functions of vectors. Both round the argument to the nearest
-// whole power of two, evaluate a polynomial on what is left and put the power
-// into the exponent bits (Cody and Waite, "Software Manual for the Elementary
-// Functions", 1980); the polynomials are Taylor's, whose error on so short an
-// interval is below the rounding of the sum.
+// Exponential functions of vectors, and the hyperbolic tangent. The
+// exponentials round the argument to the nearest whole power of two, evaluate a
+// polynomial on what is left and put the power into the exponent bits (Cody and
+// Waite, "Software Manual for the Elementary Functions", 1980); the polynomials
+// are Taylor's, whose error on so short an interval is below the rounding of
+// the sum.
 
 #ifndef MILLRACE_KERNELS_CPU_VECTOR_MATH_H_
 #define MILLRACE_KERNELS_CPU_VECTOR_MATH_H_
@@ -68,9 +69,33 @@ inline Floats Exp2Flushed(Floats x) {
   return x < -126.0f ? Floats{} : result;
 }
 
+// tanh(x) within four units in the last place; NaN of NaN.
+inline Floats Tanh(Floats x) {
+  // Near zero, where the difference of exponentials would cancel: Taylor's
+  // series, whose first term left out is below 1e-9 of the sum.
+  const Floats square = x * x;
+  Floats series = Broadcast(-929569.0f / 638512875);
+  series = series * square + 21844.0f / 6081075;
+  series = series * square - 1382.0f / 155925;
+  series = series * square + 62.0f / 2835;
+  series = series * square - 17.0f / 315;
+  series = series * square + 2.0f / 15;
+  series = series * square - 1.0f / 3;
+  series = series * square * x + x;
+  const Floats size = x < 0.0f ? -x : x;
+  const Floats far = 1.0f - 2.0f / (Exp(size + size) + 1.0f);
+  return size < 0.5f ? series : (x < 0.0f ? -far : far);
+}
+
 void ExpLoop(const float* x, float* y, int64_t num_elements) {
   ForEachVector(0, num_elements, [=](const auto& load, const auto& store) {
     store(y, Exp(load(x)));
+  });
+}
+
+void TanhLoop(const float* x, float* y, int64_t num_elements) {
+  ForEachVector(0, num_elements, [=](const auto& load, const auto& store) {
+    store(y, Tanh(load(x)));
   });
 }
 

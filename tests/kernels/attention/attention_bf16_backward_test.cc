@@ -108,6 +108,10 @@ INSTANTIATE_TEST_SUITE_P(
           }
         }
       }
+      // Hopper's kernels have no softcap: the portable ones take it.
+      AttentionBf16Shape capped = {1, 256, 2, 1, 128, true};
+      capped.softcap = 2.0f;
+      cases.push_back({capped});
       return cases;
     }()),
     [](const auto& info) { return info.param.Name(); });
@@ -204,8 +208,8 @@ TEST(AttentionBf16BackwardOrderTest, RepeatsBits) {
   }
 }
 
-// Goal: nothing to do is no error, and more blocks than a grid has are refused
-// by name, before any launch.
+// Goal: nothing to do is no error; more blocks than a grid has, and a softcap
+// on Hopper's own way, are refused by name, before any launch.
 TEST(AttentionBf16BackwardShapeTest, KnowsItsLimits) {
   const int32_t offsets[2] = {0, 0};  // Not read.
   // Every document may begin a block.
@@ -223,6 +227,15 @@ TEST(AttentionBf16BackwardShapeTest, KnowsItsLimits) {
   EXPECT_TRUE(absl::StrContains(status.message(),
                                 "268435456 sequences of up to 1 tokens"))
       << status;
+
+  AttentionBf16Shape capped = {1, 128, 2, 1, 128, true};
+  capped.softcap = 30;
+  for (const absl::Status& refused :
+       {LaunchAttentionForwardBf16Sm90({.shape = capped}, nullptr),
+        LaunchAttentionBackwardBf16Sm90({.shape = capped}, nullptr)}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(absl::StrContains(refused.message(), "no softcap")) << refused;
+  }
 
   AttentionBf16Shape nothing = {0, 128, 2, 1, 128, true};
   EXPECT_TRUE(LaunchAttentionBackwardBf16({.shape = nothing}, nullptr).ok());

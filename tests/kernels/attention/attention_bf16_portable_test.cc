@@ -127,6 +127,14 @@ INSTANTIATE_TEST_SUITE_P(
                                           {190, 17, 256}));
         }
       }
+      // Scores that a softcap bends little and much.
+      for (const int64_t head_dim : {64, 96, 128, 256}) {
+        for (const float softcap : {50.0f, 2.0f}) {
+          AttentionBf16Shape shape = {1, 333, 2, 1, head_dim, true, 100};
+          shape.softcap = softcap;
+          cases.push_back({shape});
+        }
+      }
       return cases;
     }()),
     [](const auto& info) { return info.param.Name(); });

@@ -67,6 +67,10 @@ INSTANTIATE_TEST_SUITE_P(
       cases.push_back({{40, 200, 8, 8, 64, true}});
       cases.push_back({{40, 200, 8, 8, 128, false}});
       cases.push_back({{20, 320, 8, 4, 128, true}});
+      // Hopper's kernels have no softcap: the portable ones take it.
+      AttentionBf16Shape capped = {1, 256, 2, 1, 128, true};
+      capped.softcap = 2.0f;
+      cases.push_back({capped});
       return cases;
     }()),
     CaseName);
@@ -177,6 +181,9 @@ TEST(AttentionBf16ShapeTest, RefusesWhatItCannotDo) {
   shape = good;
   shape.window = -1;
   refuse(shape, "window of -1");
+  shape = good;
+  shape.softcap = -1;
+  refuse(shape, "softcap of -1");
   shape = good;
   shape.total_tokens = -1;
   const int32_t offsets[2] = {0, 128};

@@ -42,6 +42,7 @@ struct AttentionBf16Case {
         "H", shape.num_heads, "K", shape.num_kv_heads, "D", shape.head_dim,
         shape.causal ? "Causal" : "Full",
         shape.window == 0 ? "" : absl::StrCat("Window", shape.window),
+        shape.softcap == 0 ? "" : absl::StrCat("Softcap", shape.softcap),
         input_scale == 1.0f ? "" : "Scaled");
   }
 };
@@ -116,9 +117,15 @@ inline AttentionBf16Reference ComputeAttentionBf16Reference(
           end = std::min(end, i + shape.window);
         }
         std::vector<double> p(end - first);
+        std::vector<double> slope(p.size(), 1.0);  // Of the softcap.
         double maximum = -std::numeric_limits<double>::infinity();
         for (int64_t j = first; j < end; ++j) {
           p[j - first] = scale * dot(&qkv[at(i, h)], &qkv[at(j, key_head)]);
+          if (shape.softcap > 0) {
+            const double share = std::tanh(p[j - first] / shape.softcap);
+            p[j - first] = shape.softcap * share;
+            slope[j - first] = 1 - share * share;
+          }
           maximum = std::fmax(maximum, p[j - first]);
         }
         double sum = 0;
@@ -135,7 +142,7 @@ inline AttentionBf16Reference ComputeAttentionBf16Reference(
         const double* d_row = &d_o[((start + i) * heads + h) * dim];
         const double delta = dot(o, d_row);
         for (int64_t j = first; j < end; ++j) {
-          const double d_s = p[j - first] * scale *
+          const double d_s = p[j - first] * slope[j - first] * scale *
                              (dot(d_row, &qkv[at(j, value_head)]) - delta);
           add(&reference.d_qkv[at(i, h)], d_s, &qkv[at(j, key_head)]);
           add(&reference.d_qkv[at(j, key_head)], d_s, &qkv[at(i, h)]);

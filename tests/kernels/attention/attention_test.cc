@@ -87,7 +87,8 @@ Outputs Backward(const Problem& problem, const Outputs& forward,
 // Lengths around the tile of 64 and the span of 16, head dims that no vector
 // divides, one to four query heads a key-value head, documents from one token
 // to whole sequences; each without a window and with one, which cuts tiles,
-// ends at their edges or is longer than the sequence.
+// ends at their edges or is longer than the sequence; every third of them with
+// a softcap that few or many of the scores come near.
 std::vector<Problem> Problems() {
   std::vector<Problem> problems;
   constexpr int64_t kWindows[] = {1, 19, 64, 100};
@@ -110,6 +111,9 @@ std::vector<Problem> Problems() {
       problems.push_back(MakeProblem(shape, document_length, seed++));
       problems.push_back(problems.back());
       problems.back().shape.window = kWindows[window_idx++ % 4];
+      if (problems.size() / 2 % 3 == 0) {
+        problems.back().shape.softcap = problems.size() % 4 == 0 ? 2.0f : 50.0f;
+      }
     }
   }
   return problems;
@@ -119,7 +123,8 @@ std::string Name(const Problem& problem) {
   const AttentionShape& shape = problem.shape;
   return absl::StrCat(shape.num_sequences, " x ", shape.sequence_length,
                       " tokens, ", shape.num_heads, "/", shape.num_kv_heads,
-                      " heads of ", shape.head_dim, ", window ", shape.window);
+                      " heads of ", shape.head_dim, ", window ", shape.window,
+                      ", softcap ", shape.softcap);
 }
 
 // Goal: tiles and the running softmax change nothing but rounding. Tolerance:
@@ -146,12 +151,7 @@ TEST(AttentionTest, BackwardMatchesReference) {
   }
 }
 
-// Goal: the reference's gradient is the derivative of its forward. Method:
-// central differences of sum(o * d_o) over random elements of qkv. Tolerance: o
-// is rounded to float, 6e-8 of about one each for 96 outputs, over a step of
-// 1e-2: about 1e-4, beside the third-order term of the same size.
-TEST(AttentionTest, ReferenceGradientIsTheDerivative) {
-  Problem problem = MakeProblem({1, 12, 2, 1, 4}, 6, 99);
+void ExpectGradientIsTheDerivative(Problem problem) {
   const Outputs forward = Forward(problem, 0);
   const Outputs backward = Backward(problem, forward, 0);
   const auto objective = [&] {
@@ -170,6 +170,18 @@ TEST(AttentionTest, ReferenceGradientIsTheDerivative) {
     const double below = objective();
     problem.qkv[i] = value;
     EXPECT_NEAR((above - below) / 0.02, backward[0][i], 1e-3) << i;
+  }
+}
+
+// Goal: the reference's gradient is the derivative of its forward. Method:
+// central differences of sum(o * d_o) over random elements of qkv. Tolerance: o
+// is rounded to float, 6e-8 of about one each for 96 outputs, over a step of
+// 1e-2: about 1e-4, beside the third-order term of the same size.
+TEST(AttentionTest, ReferenceGradientIsTheDerivative) {
+  for (const float softcap : {0.0f, 1.5f}) {
+    Problem problem = MakeProblem({1, 12, 2, 1, 4}, 6, 99);
+    problem.shape.softcap = softcap;
+    ExpectGradientIsTheDerivative(problem);
   }
 }
 
@@ -245,6 +257,10 @@ TEST(AttentionTest, RefusesBadShapes) {
   bad = good;
   bad.shape.window = -1;
   EXPECT_NE(std::string(status_of(bad, 1).message()).find("window of -1"),
+            std::string::npos);
+  bad = good;
+  bad.shape.softcap = -2;
+  EXPECT_NE(std::string(status_of(bad, 1).message()).find("softcap of -2"),
             std::string::npos);
   EXPECT_EQ(status_of(good, 0).code(), absl::StatusCode::kInvalidArgument);
   bad = good;
