@@ -54,22 +54,26 @@ std::vector<std::pair<std::string, JobSpec>> JobsOfFamilies() {
 
 absl::Status RunRanks(const JobSpec& job, const Layout& layout,
                       const NewFactory& new_factory,
-                      const std::function<absl::Status(Rank, Trainer&)>& body) {
+                      const std::function<absl::Status(Rank, Trainer&)>& body,
+                      const NewBatches& new_batches) {
   std::mutex mutex;
   absl::Status first_error;
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
     threads.emplace_back([&, rank] {
       const absl::Status status = [&]() -> absl::Status {
-        SyntheticBatches batches(job.model.vocab_size,
-                                 job.model.sequence_length);
+        const std::unique_ptr<BatchSource> batches =
+            new_batches != nullptr
+                ? new_batches()
+                : std::make_unique<SyntheticBatches>(job.model.vocab_size,
+                                                     job.model.sequence_length);
         const std::unique_ptr<CommunicatorFactory> factory = new_factory();
         ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                          CreateCpuTrainer({.job = job,
                                            .layout = layout,
                                            .rank = Rank{rank},
                                            .communicators = factory.get(),
-                                           .batches = &batches}));
+                                           .batches = batches.get()}));
         return body(Rank{rank}, *trainer);
       }();
       std::lock_guard lock(mutex);
@@ -95,7 +99,7 @@ void CollectOwned(const std::vector<StatePiece>& pieces, Tensors* tensors) {
 }
 
 JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
-                 const NewFactory& new_factory) {
+                 const NewFactory& new_factory, const NewBatches& new_batches) {
   JobResult result;
   std::mutex mutex;
   std::vector<std::vector<double>> losses(layout.num_ranks());
@@ -117,7 +121,8 @@ JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
                  if (rank == Rank{0}) result.validation_loss = validation_loss;
                  CollectOwned(pieces, &result.tensors);
                  return absl::OkStatus();
-               });
+               },
+               new_batches);
   result.losses = losses[0];
   for (const std::vector<double>& other : losses) {
     if (result.status.ok() && other != result.losses) {
@@ -127,9 +132,11 @@ JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
   return result;
 }
 
-JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps) {
+JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
+                 const NewBatches& new_batches) {
   InProcessHub hub;
-  return RunJob(job, layout, num_steps, [&] { return hub.NewFactory(); });
+  return RunJob(
+      job, layout, num_steps, [&] { return hub.NewFactory(); }, new_batches);
 }
 
 std::vector<Layout> SmallLayouts() {

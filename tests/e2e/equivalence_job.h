@@ -16,6 +16,7 @@
 #include "planner/job/job.h"
 #include "planner/layout/layout.h"
 #include "worker/communicate/communicator.h"
+#include "worker/data/batch_source.h"
 #include "worker/train/trainer.h"
 
 namespace millrace {
@@ -31,9 +32,12 @@ using NewFactory = std::function<std::unique_ptr<CommunicatorFactory>()>;
 
 // A Trainer for each rank of `layout`, each in a thread of its own; `body` runs
 // in that thread. Returns the first error.
+// The batches of a rank; null: SyntheticBatches.
+using NewBatches = std::function<std::unique_ptr<BatchSource>()>;
 absl::Status RunRanks(const JobSpec& job, const Layout& layout,
                       const NewFactory& new_factory,
-                      const std::function<absl::Status(Rank, Trainer&)>& body);
+                      const std::function<absl::Status(Rank, Trainer&)>& body,
+                      const NewBatches& new_batches = nullptr);
 
 // Copies the pieces that this rank owns into whole tensors by name.
 using Tensors = std::map<std::string, std::vector<float>>;
@@ -49,9 +53,11 @@ struct JobResult {
 };
 // Trains `num_steps`, then validates.
 JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
-                 const NewFactory& new_factory);
+                 const NewFactory& new_factory,
+                 const NewBatches& new_batches = nullptr);
 // The same with in-process communicators.
-JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps);
+JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
+                 const NewBatches& new_batches = nullptr);
 
 // The layouts of up to four ranks for a global batch of 8: pipeline, tensor and
 // data in {1, 2, 4}, micro-batch counts 1, 2, 4, every ZeRO stage where it
