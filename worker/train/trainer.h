@@ -50,8 +50,8 @@ struct StepRequest {
 };
 
 struct StepResult {
-  int64_t step;          // The first is 1.
-  double loss;           // Mean of the global batch, nats per token.
+  int64_t step;  // The first is 1.
+  double loss;   // Mean over the global batch's trained tokens, nats each.
   double gradient_norm;  // Before clipping.
   double learning_rate;
   double step_time_s;
@@ -101,7 +101,8 @@ class Trainer {
   // RunStep() has returned it already.
   virtual absl::StatusOr<std::optional<StepResult>> LastResult() = 0;
 
-  // Mean validation loss over `num_batches` forward passes; collective. The
+  // Mean validation loss over the trained tokens of `num_batches` forward
+  // passes; collective. InvalidArgument if none of them is trained. The
   // result of a step under way is not lost: LastResult() still has it.
   virtual absl::StatusOr<double> RunValidation(int64_t num_batches) = 0;
 
