@@ -27,11 +27,14 @@ absl::Status GivenBatches::Check(const millrace_batch& batch) const {
                                                    ", expected ", expected));
   };
   for (int64_t i = 0; i < num_tokens; ++i) {
-    for (const auto& [name, values] :
-         {std::pair("tokens", batch.tokens), {"targets", batch.targets}}) {
-      if (values[i] >= 0 && values[i] < vocab_size) continue;
-      return error(name, i, values[i],
+    if (batch.tokens[i] < 0 || batch.tokens[i] >= vocab_size) {
+      return error("tokens", i, batch.tokens[i],
                    absl::StrCat("a token from 0 to ", vocab_size - 1));
+    }
+    if (batch.targets[i] < -1 || batch.targets[i] >= vocab_size) {
+      return error("targets", i, batch.targets[i],
+                   absl::StrCat("a token from 0 to ", vocab_size - 1,
+                                ", or -1 where none is trained"));
     }
     if (batch.document_starts == nullptr) continue;
     const int64_t start = batch.document_starts[i];
@@ -60,6 +63,10 @@ absl::Status GivenBatches::Give(int64_t step, int64_t oldest_step,
     copy.document_starts = {batch.document_starts,
                             batch.document_starts + num_tokens};
   }
+  copy.trained_share = static_cast<double>(std::count_if(
+                           copy.targets.begin(), copy.targets.end(),
+                           [](int32_t t) { return t >= 0; })) /
+                       static_cast<double>(num_tokens);
   std::lock_guard<std::mutex> lock(mutex_);
   given_.erase(given_.begin(), given_.lower_bound(oldest_step));
   given_.insert_or_assign(step, std::move(copy));
@@ -96,6 +103,18 @@ absl::Status GivenBatches::Fill(const BatchRequest& request,
   std::copy_n(batch.document_starts.begin() + begin, count,
               out.document_starts);
   return absl::OkStatus();
+}
+
+absl::StatusOr<double> GivenBatches::TrainedShare(DataSplit split, int64_t step,
+                                                  int64_t global_batch) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = given_.find(step);
+    if (split == DataSplit::kTraining && found != given_.end()) {
+      return found->second.trained_share;
+    }
+  }
+  return own_->TrainedShare(split, step, global_batch);
 }
 
 }  // namespace millrace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "planner/job/job.h"
 #include "python/native/trainer.h"
 #include "worker/data/batch_source.h"
@@ -36,12 +37,15 @@ class GivenBatches : public BatchSource {
   // Steps that were given nothing, and validation, read the job's own data.
   absl::Status Fill(const BatchRequest& request,
                     const BatchPointers& out) override;
+  absl::StatusOr<double> TrainedShare(DataSplit split, int64_t step,
+                                      int64_t global_batch) override;
 
  private:
   struct Batch {
     std::vector<int32_t> tokens;
     std::vector<int32_t> targets;
     std::vector<int32_t> document_starts;
+    double trained_share;
   };
 
   absl::Status Check(const millrace_batch& batch) const;

@@ -76,7 +76,7 @@ MILLRACE_TRAIN_API int32_t millrace_trainer_get_info(
    every rank; read before the call returns. */
 typedef struct {
   const int32_t* tokens;
-  const int32_t* targets; /* The token to predict at each position. */
+  const int32_t* targets; /* The token to predict at each position; -1: none. */
   /* For each token the index in its sequence of the first token of its
      document. Null: a sequence is one document. */
   const int32_t* document_starts;

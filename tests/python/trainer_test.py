@@ -99,6 +99,15 @@ class TrainerTest(unittest.TestCase):
         self.assertLess(first.loss, 4)
         self.assertNotEqual(one.step(batch(2)).loss, two.step().loss)
 
+    def test_targets_of_minus_one_are_not_trained(self):
+        tokens, targets = batch(1)
+        masked = [[-1] * 16, targets[1], [-1] * 16, [-1] * 16]
+        alone = self.open().step(([tokens[1]] * 4, [targets[1]] * 4))
+        result = self.open().step((tokens, masked))
+        self.assertAlmostEqual(result.loss, alone.loss, places=5)
+        self.assertAlmostEqual(result.gradient_norm, alone.gradient_norm, places=4)
+        self.check_refused(lambda: self.open().step((tokens, [[-1] * 16] * 4)), "0 trained tokens")
+
     def test_documents_do_not_see_each_other(self):
         tokens, targets = batch(1)
         first = tokens[0][:8], targets[0][:8]
