@@ -14,6 +14,8 @@ namespace {
 
 // Steps that some ranks have not reported yet.
 constexpr size_t kTimelinesKept = 2;
+// Between writes of time.json.
+constexpr absl::Duration kTimeInterval = absl::Seconds(5);
 
 WorkerPhase PhaseOf(protocol::WorkerPhase phase) {
   switch (phase) {
@@ -241,6 +243,12 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
                               ? std::optional<double>(step.validation_loss())
                               : std::nullopt});
   if (!is_new) return;
+  const absl::Time now = MonotonicNow();
+  if (now - time_written_ > kTimeInterval) {
+    // For those who watch. Failing that hurts nobody: checkpoints write it too.
+    static_cast<void>(output_->WriteTime());
+    time_written_ = now;
+  }
   if (!step.finite()) {
     output_->Event({.event = "not_finite",
                     .generation = generation,
@@ -254,7 +262,7 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
          .loss = step.loss(),
          .tokens_per_s = static_cast<double>(tokens) / step.step_time_s(),
          .step_time_s = step.step_time_s()},
-        MonotonicNow());
+        now);
   }
 }
 

@@ -17,6 +17,7 @@
 #include "coordinator/cli/profile_command.h"
 #include "coordinator/cli/report_command.h"
 #include "coordinator/cli/run_command.h"
+#include "coordinator/cli/watch_command.h"
 #include "coordinator/cli/worker_command.h"
 
 namespace {
@@ -34,6 +35,8 @@ int RunCommand(int argc, char** argv) {
       "  millrace profile configs/quickstart.yaml    measure this machine\n"
       "  millrace devices                            what there is to train "
       "on\n"
+      "  millrace watch runs/quickstart-latest       a run while it goes "
+      "on\n"
       "  millrace report runs/quickstart-latest      where the time went\n"
       "  millrace import --from huggingface config.json   a job from a model\n"
       "  millrace checkpoint list runs/quickstart-latest/checkpoints\n"
@@ -49,6 +52,7 @@ int RunCommand(int argc, char** argv) {
   millrace::AddAgentCommand(app, &exit_code);
   millrace::AddProfileCommand(app, &exit_code);
   millrace::AddImportCommand(app, &exit_code);
+  millrace::AddWatchCommand(app, &exit_code);
   millrace::AddReportCommand(app, &exit_code);
   millrace::AddCheckpointCommand(app, &exit_code);
   millrace::AddDevicesCommand(app, &exit_code);

@@ -108,6 +108,16 @@ struct GoodputSpec {
   friend bool operator==(const GoodputSpec&, const GoodputSpec&) = default;
 };
 
+// What a run writes for other people's dashboards while it goes on.
+struct MetricsSpec {
+  bool tensorboard = false;  // Event files in the run directory.
+  std::string mlflow;        // A folder in MLflow's layout; empty: none.
+  std::string textfile;      // For a node exporter; empty: none.
+  int32_t port = 0;          // Of Prometheus' /metrics; 0: not served.
+  std::string address = "127.0.0.1";
+  friend bool operator==(const MetricsSpec&, const MetricsSpec&) = default;
+};
+
 struct JobSpec {
   std::string name;
   ModelSpec model;
@@ -125,6 +135,7 @@ struct JobSpec {
   CheckpointSpec checkpoint;
   FaultSpec fault;
   GoodputSpec goodput;
+  MetricsSpec metrics;
   std::string output_directory = "runs";
   std::string profile = "auto";  // auto: this machine's cached one; or a path.
   // Where what the run measures is learnt: auto: that profile; none; or a path.
