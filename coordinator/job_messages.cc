@@ -1,9 +1,11 @@
 // Messages to events; see job_runner.h.
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "coordinator/job_runner.h"
 #include "coordinator/protocol/convert.h"
@@ -230,6 +232,8 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
   if (rank != Rank{0}) return;
   const int64_t tokens =
       job_.training.global_batch * job_.model.sequence_length;
+  const std::map<std::string, double> evaluation(
+      step.evaluation_losses().begin(), step.evaluation_losses().end());
   const bool is_new = output_->Step(
       {.generation = generation,
        .step = step.step(),
@@ -241,7 +245,8 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
        .predicted_step_time_s = plan_.has_value() ? plan_->step_time_s : 0,
        .validation_loss = step.has_validation_loss()
                               ? std::optional<double>(step.validation_loss())
-                              : std::nullopt});
+                              : std::nullopt,
+       .evaluation = evaluation});
   if (!is_new) return;
   const absl::Time now = MonotonicNow();
   if (now - time_written_ > kTimeInterval) {
@@ -263,6 +268,11 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
          .tokens_per_s = static_cast<double>(tokens) / step.step_time_s(),
          .step_time_s = step.step_time_s()},
         now);
+    for (const auto& [set, loss] : evaluation) {
+      progress_->Line(absl::StrFormat(
+          "evaluation after step %d: %s loss %.4f, perplexity %.4g",
+          step.step(), set, loss, std::exp(loss)));
+    }
   }
 }
 

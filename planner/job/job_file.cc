@@ -294,7 +294,20 @@ class JobReader {
     CheckOneSource();
     CheckFrom();
     CheckGoodput();
+    CheckEvaluation();
     CheckMetrics();
+  }
+
+  void CheckEvaluation() {
+    if (job_.evaluation.interval_steps > 0 && job_.evaluation.sets.empty()) {
+      Error(LineOf("evaluation.interval_steps"), "evaluation.interval_steps",
+            "there is nothing to evaluate; name a set in evaluation.sets");
+    }
+    if (!job_.evaluation.sets.empty() && job_.data.synthetic) {
+      Error(LineOf("evaluation.sets"), "evaluation.sets",
+            "given together with data.synthetic, whose random tokens teach "
+            "nothing that could be evaluated; remove one");
+    }
   }
 
   void CheckMetrics() {
