@@ -15,6 +15,8 @@
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/e2e/equivalence_job.h"
 #include "tests/planner/planner_testing.h"
+#include "tests/worker/data/temporary_folder.h"
+#include "worker/data/sample_batches.h"
 
 namespace millrace {
 namespace {
@@ -68,8 +70,7 @@ JobResult RunMasked(const JobSpec& job, const Layout& layout,
   });
 }
 
-void ExpectSameTraining(const JobResult& actual, const JobResult& expected) {
-  ASSERT_TRUE(actual.status.ok()) << actual.status;
+void ExpectSameSteps(const JobResult& actual, const JobResult& expected) {
   for (int64_t i = 0; i < kMaskedSteps; ++i) {
     EXPECT_NEAR(actual.losses[i] / expected.losses[i], 1, kMaskedTolerance)
         << i;
@@ -77,6 +78,11 @@ void ExpectSameTraining(const JobResult& actual, const JobResult& expected) {
                 kMaskedTolerance)
         << i;
   }
+}
+
+void ExpectSameTraining(const JobResult& actual, const JobResult& expected) {
+  ASSERT_TRUE(actual.status.ok()) << actual.status;
+  ExpectSameSteps(actual, expected);
 }
 
 // Goal: how samples are spread over micro-batches and ranks changes nothing,
@@ -140,6 +146,62 @@ TEST(TrainedTokensTest, ValidationIsAMeanOverTrainedTokens) {
   EXPECT_NEAR(one.validation_loss, two.validation_loss,
               kMaskedTolerance * one.validation_loss);
   EXPECT_NEAR(one.validation_loss, one.losses.back(), 0.5);
+}
+
+// Goal: samples packed into shared sequences teach what each teaches in a
+// sequence of its own. Method: eight samples that fill four sequences, all of
+// them in every step; losses and gradient norms of packed and unpacked
+// training, packed over ranks and micro-batches too.
+TEST(TrainedTokensTest, PackedEqualsUnpacked) {
+  const TemporaryFolder folder;
+  JobSpec job = SmallJob();
+  const std::string prefix = folder.path() + "/samples";
+  auto writer = SampleWriter::Create(prefix, job.model.vocab_size);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  int32_t next = 3;
+  // One token more than places.
+  for (const size_t length : {20, 12, 25, 7, 16, 16, 30, 2}) {
+    std::vector<int32_t> tokens;
+    std::vector<uint8_t> trained;
+    for (size_t t = 0; t <= length; ++t) {
+      tokens.push_back(next = (next * 5 + 7) % 128);
+      trained.push_back(t > length / 3 ? 1 : 0);
+    }
+    ASSERT_TRUE(writer->Add(tokens, trained).ok());
+  }
+  ASSERT_TRUE(writer->Finish().ok());
+  const auto run = [&](bool packs, int64_t global_batch, const Layout& layout) {
+    job.training.global_batch = global_batch;
+    return RunJob(job, layout, kMaskedSteps, [&] {
+      auto batches =
+          SampleBatches::Open({.prefixes = {prefix},
+                               .name = "samples",
+                               .vocab_size = job.model.vocab_size,
+                               .sequence_length = job.model.sequence_length,
+                               .packs = packs});
+      CHECK(batches.ok()) << batches.status();
+      CHECK((*batches)->num_sequences(DataSplit::kTraining) == global_batch);
+      return *std::move(batches);
+    });
+  };
+  const JobResult unpacked = run(false, 8, {.micro_batch = 8});
+  // Nothing is held out, so the run ends at its validation.
+  ASSERT_EQ(unpacked.losses.size(), static_cast<size_t>(kMaskedSteps))
+      << unpacked.status;
+  EXPECT_LT(unpacked.losses.back(), unpacked.losses.front());
+  for (const Layout& layout :
+       {Layout{.micro_batch = 4},
+        Layout{.data = 2, .micro_batch = 1, .num_microbatches = 2, .zero = 1},
+        Layout{.pipeline = 2,
+        .tensor = 2,
+        .micro_batch = 2,
+        .num_microbatches = 2}}) {
+    SCOPED_TRACE(LayoutToString(layout));
+    const JobResult packed = run(true, 4, layout);
+    ASSERT_EQ(packed.losses.size(), static_cast<size_t>(kMaskedSteps))
+        << packed.status;
+    ExpectSameSteps(packed, unpacked);
+  }
 }
 
 // Goal: a global batch without a trained token stops the job, on every rank.

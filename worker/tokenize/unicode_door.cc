@@ -1,6 +1,7 @@
 #include "worker/tokenize/unicode_door.h"
 
 #include <unicode/bytestream.h>
+#include <unicode/casemap.h>
 #include <unicode/normalizer2.h>
 #include <unicode/uchar.h>
 #include <unicode/uniset.h>
@@ -110,6 +111,24 @@ std::string Lowercase(absl::string_view text) {
     AppendLowercase(NextCodePoint(text, &at), &lower);
   }
   return lower;
+}
+
+std::string LowerText(absl::string_view text) {
+  std::string lower;
+  UErrorCode error = U_ZERO_ERROR;
+  icu::StringByteSink<std::string> sink(&lower);
+  icu::CaseMap::utf8ToLower("", 0, PieceOf(text), sink, nullptr, error);
+  CHECK(U_SUCCESS(error) != 0);
+  return lower;
+}
+
+std::string UpperText(absl::string_view text) {
+  std::string upper;
+  UErrorCode error = U_ZERO_ERROR;
+  icu::StringByteSink<std::string> sink(&upper);
+  icu::CaseMap::utf8ToUpper("", 0, PieceOf(text), sink, nullptr, error);
+  CHECK(U_SUCCESS(error) != 0);
+  return upper;
 }
 
 int32_t NextCodePoint(absl::string_view text, size_t* position) {

@@ -25,6 +25,10 @@ bool IsNormal(NormalForm form, absl::string_view text);
 std::string Normalize(NormalForm form, absl::string_view text);
 // Each character by itself, as Rust's char::to_lowercase does.
 std::string Lowercase(absl::string_view text);
+// All of it, in no language, as Python's str.lower() and str.upper() do: an
+// upper case may have more characters. `text` must be well-formed.
+std::string LowerText(absl::string_view text);
+std::string UpperText(absl::string_view text);
 
 // The code point that begins at `text[*position]`, in well-formed text. Moves
 // `position` behind it.
