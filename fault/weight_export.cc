@@ -1,6 +1,7 @@
 #include "fault/weight_export.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -36,56 +37,141 @@ std::vector<std::pair<std::string, int64_t>> CountingOrder(
   return words;
 }
 
-std::vector<SafetensorsTensor> TensorsOf(const Manifest& manifest,
-                                         ElementType type) {
-  std::vector<SafetensorsTensor> tensors;
+// A tensor of the files, and the parameters that it holds, in the order of
+// their rows.
+struct ExportedTensor {
+  SafetensorsTensor tensor;
+  bool is_transposed = false;
+  std::vector<std::string> parts;
+};
+
+std::vector<ExportedTensor> TensorsOf(const Manifest& manifest,
+                                      ElementType type, TensorNaming naming) {
+  struct Part {
+    int64_t place;  // In the order of rows.
+    std::string name;
+  };
+  std::map<std::string, std::vector<Part>> by_tensor;
   for (const auto& [name, shape] : manifest.shapes) {
     if (IsOptimizerState(name)) continue;
-    SafetensorsTensor tensor = {.name = name, .type = type};
-    if (!shape.is_vector) tensor.shape.push_back(shape.rows);
-    tensor.shape.push_back(shape.cols);
-    tensors.push_back(std::move(tensor));
+    const StoredName stored = NameInFiles(naming, name);
+    by_tensor[stored.tensor].push_back(
+        {stored.from_end == 0 ? std::numeric_limits<int64_t>::min()
+                              : -stored.from_end,
+         name});
   }
-  std::ranges::stable_sort(tensors, {}, [](const SafetensorsTensor& tensor) {
-    return CountingOrder(tensor.name);
+  std::vector<ExportedTensor> tensors;
+  for (auto& [name, parts] : by_tensor) {
+    std::ranges::sort(parts, {}, &Part::place);
+    ExportedTensor exported = {.tensor = {.name = name, .type = type}};
+    int64_t rows = 0, cols = 0;
+    bool is_vector = false;
+    for (const Part& part : parts) {
+      const TensorShape& shape = manifest.shapes.at(part.name);
+      is_vector = shape.is_vector;
+      rows += is_vector ? shape.cols : shape.rows;
+      cols = shape.cols;
+      exported.is_transposed = NameInFiles(naming, part.name).is_transposed;
+      exported.parts.push_back(part.name);
+    }
+    exported.tensor.shape = {rows};
+    if (!is_vector) exported.tensor.shape.push_back(cols);
+    if (exported.is_transposed) std::ranges::reverse(exported.tensor.shape);
+    tensors.push_back(std::move(exported));
+  }
+  std::ranges::stable_sort(tensors, {}, [](const ExportedTensor& exported) {
+    return CountingOrder(exported.tensor.name);
   });
   return tensors;
 }
 
-absl::Status AppendTensor(FileSystem& files, const std::string& checkpoint,
-                          const Manifest& manifest, const std::string& name,
-                          SafetensorsWriter& writer) {
+// Elements [begin, end) of the box of a parameter.
+absl::Status LoadRun(FileSystem& files, const std::string& checkpoint,
+                     const Manifest& manifest, const std::string& name,
+                     const ParameterBox& box, int64_t begin, int64_t end,
+                     float* data) {
+  const TensorShape& shape = manifest.shapes.at(name);
+  const StatePiece run = {.tensor = name,
+                          .rows = shape.rows,
+                          .cols = shape.cols,
+                          .is_vector = shape.is_vector,
+                          .box = box,
+                          .begin = begin,
+                          .end = end,
+                          .data = data,
+                          .is_owner = false};
+  return LoadPieces(files, checkpoint, manifest, {run});
+}
+
+absl::Status AppendPart(FileSystem& files, const std::string& checkpoint,
+                        const Manifest& manifest, const std::string& name,
+                        SafetensorsWriter& writer) {
   const TensorShape& shape = manifest.shapes.at(name);
   std::vector<float> values;
   for (int64_t begin = 0; begin < shape.num_elements(); begin += kRunElements) {
     const int64_t end = std::min(begin + kRunElements, shape.num_elements());
     values.resize(static_cast<size_t>(end - begin));
-    const StatePiece run = {.tensor = name,
-                            .rows = shape.rows,
-                            .cols = shape.cols,
-                            .is_vector = shape.is_vector,
-                            .box = {0, shape.rows, 0, shape.cols},
-                            .begin = begin,
-                            .end = end,
-                            .data = values.data(),
-                            .is_owner = false};
-    RETURN_IF_ERROR(LoadPieces(files, checkpoint, manifest, {run}));
+    RETURN_IF_ERROR(LoadRun(files, checkpoint, manifest, name,
+                            {0, shape.rows, 0, shape.cols}, begin, end,
+                            values.data()));
     RETURN_IF_ERROR(writer.Append(values.data(), end - begin));
+  }
+  return absl::OkStatus();
+}
+
+// Some columns of all parts at a time become rows of the file.
+absl::Status AppendTransposed(FileSystem& files, const std::string& checkpoint,
+                              const Manifest& manifest,
+                              const ExportedTensor& exported,
+                              SafetensorsWriter& writer) {
+  const int64_t cols = exported.tensor.shape[0];
+  const int64_t total = exported.tensor.shape[1];
+  const int64_t at_once = std::max<int64_t>(1, kRunElements / total);
+  std::vector<float> part, rows;
+  for (int64_t begin = 0; begin < cols; begin += at_once) {
+    const int64_t width = std::min(at_once, cols - begin);
+    rows.resize(static_cast<size_t>(width * total));
+    int64_t first = 0;
+    for (const std::string& name : exported.parts) {
+      const int64_t of_part = manifest.shapes.at(name).rows;
+      part.resize(static_cast<size_t>(of_part * width));
+      RETURN_IF_ERROR(LoadRun(files, checkpoint, manifest, name,
+                              {0, of_part, begin, begin + width}, 0,
+                              of_part * width, part.data()));
+      for (int64_t r = 0; r < of_part; ++r) {
+        for (int64_t c = 0; c < width; ++c) {
+          rows[static_cast<size_t>(c * total + first + r)] =
+              part[static_cast<size_t>(r * width + c)];
+        }
+      }
+      first += of_part;
+    }
+    RETURN_IF_ERROR(writer.Append(rows.data(), width * total));
   }
   return absl::OkStatus();
 }
 
 absl::Status WriteTensors(FileSystem& files, const std::string& checkpoint,
                           const Manifest& manifest,
-                          const std::vector<SafetensorsTensor>& tensors,
+                          const std::vector<ExportedTensor>& tensors,
                           const std::string& path) {
+  std::vector<SafetensorsTensor> headers;
+  for (const ExportedTensor& exported : tensors) {
+    headers.push_back(exported.tensor);
+  }
   // "pt" is what readers of Hugging Face's checkpoints insist on.
   ASSIGN_OR_RETURN(
       SafetensorsWriter writer,
-      SafetensorsWriter::Create(files, path, tensors, {{"format", "pt"}}));
-  for (const SafetensorsTensor& tensor : tensors) {
-    RETURN_IF_ERROR(
-        AppendTensor(files, checkpoint, manifest, tensor.name, writer));
+      SafetensorsWriter::Create(files, path, headers, {{"format", "pt"}}));
+  for (const ExportedTensor& exported : tensors) {
+    if (exported.is_transposed) {
+      RETURN_IF_ERROR(
+          AppendTransposed(files, checkpoint, manifest, exported, writer));
+      continue;
+    }
+    for (const std::string& name : exported.parts) {
+      RETURN_IF_ERROR(AppendPart(files, checkpoint, manifest, name, writer));
+    }
   }
   return writer.Finish();
 }
@@ -98,17 +184,18 @@ absl::Status WriteText(FileSystem& files, const std::string& path,
   return file->Close();
 }
 
-std::vector<std::vector<SafetensorsTensor>> CutIntoShards(
-    std::vector<SafetensorsTensor> tensors, int64_t max_bytes) {
-  std::vector<std::vector<SafetensorsTensor>> shards;
+std::vector<std::vector<ExportedTensor>> CutIntoShards(
+    std::vector<ExportedTensor> tensors, int64_t max_bytes) {
+  std::vector<std::vector<ExportedTensor>> shards;
   int64_t bytes = 0;
-  for (SafetensorsTensor& tensor : tensors) {
-    if (shards.empty() || bytes + tensor.num_bytes() > max_bytes) {
+  for (ExportedTensor& exported : tensors) {
+    const int64_t of_tensor = exported.tensor.num_bytes();
+    if (shards.empty() || bytes + of_tensor > max_bytes) {
       shards.emplace_back();
       bytes = 0;
     }
-    bytes += tensor.num_bytes();
-    shards.back().push_back(std::move(tensor));
+    bytes += of_tensor;
+    shards.back().push_back(std::move(exported));
   }
   return shards;
 }
@@ -117,8 +204,8 @@ absl::Status WriteShards(FileSystem& files, const WeightExport& what,
                          const std::string& folder) {
   ASSIGN_OR_RETURN(const Manifest manifest,
                    ReadManifest(files, what.checkpoint));
-  const auto shards =
-      CutIntoShards(TensorsOf(manifest, what.type), what.max_shard_bytes);
+  const auto shards = CutIntoShards(TensorsOf(manifest, what.type, what.naming),
+                                    what.max_shard_bytes);
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   int64_t num_bytes = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -128,7 +215,8 @@ absl::Status WriteShards(FileSystem& files, const WeightExport& what,
                                              i + 1, shards.size());
     RETURN_IF_ERROR(WriteTensors(files, what.checkpoint, manifest, shards[i],
                                  JoinPath(folder, name)));
-    for (const SafetensorsTensor& tensor : shards[i]) {
+    for (const ExportedTensor& exported : shards[i]) {
+      const SafetensorsTensor& tensor = exported.tensor;
       // Names are not looked up, which takes quadratic time.
       map.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(tensor.name,
                                                                     name);
@@ -160,8 +248,9 @@ absl::Status ExportWeightFile(FileSystem& files, const WeightExport& what,
   ASSIGN_OR_RETURN(const Manifest manifest,
                    ReadManifest(files, what.checkpoint));
   const std::string temporary = absl::StrCat(output_path, ".tmp");
-  absl::Status status = WriteTensors(files, what.checkpoint, manifest,
-                                     TensorsOf(manifest, what.type), temporary);
+  absl::Status status = WriteTensors(
+      files, what.checkpoint, manifest,
+      TensorsOf(manifest, what.type, TensorNaming::kPlain), temporary);
   if (status.ok()) status = files.Rename(temporary, output_path);
   if (!status.ok()) {
     files.Remove(temporary).IgnoreError();

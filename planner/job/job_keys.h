@@ -28,7 +28,7 @@ using JobField =
                  double*, int32_t*, int64_t*, uint64_t*,
                  std::optional<int32_t>*, std::optional<int64_t>*,
                  std::optional<double>*, LearningRateDecay*, FeedForward*,
-                 RopeScalingKind*>;
+                 RopeScalingKind*, NormKind*>;
 
 // The numbers that a key accepts.
 struct NumberRange {

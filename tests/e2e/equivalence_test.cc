@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/equivalence_job.h"
@@ -140,6 +141,11 @@ TEST(EquivalenceTest, FamiliesMatchOneRank) {
       }
       ASSERT_EQ(result.tensors.size(), expected.tensors.size());
       for (const auto& [name, values] : expected.tensors) {
+        // Softmax does not see a bias of keys that are not rotated.
+        if (job.model.learned_positions > 0 &&
+            absl::StrContains(name, "k_proj.bias")) {
+          continue;
+        }
         const double error =
             RelativeDifference(result.tensors.at(name), values);
         worst_tensor = std::max(worst_tensor, error);

@@ -129,8 +129,8 @@ TEST(LayoutSpaceTest, RefusesWhatIsOnlyPlanned) {
   EXPECT_THAT(ErrorOf(space), HasSubstr("model.sliding_window is 3, which is "
                                         "only planned"));
   space.model = llama;
-  space.model.feed_forward = FeedForward::kGelu;
-  EXPECT_THAT(ErrorOf(space), HasSubstr("model.feed_forward is gelu"));
+  space.model.feed_forward = FeedForward::kSquaredRelu;
+  EXPECT_THAT(ErrorOf(space), HasSubstr("model.feed_forward is relu2"));
   space.model = llama;
   space.model.moe.num_experts = 8;
   EXPECT_THAT(ErrorOf(space), HasSubstr("model.moe.num_experts is 8"));

@@ -72,7 +72,10 @@ TEST(ConfigsTest, FamiliesHaveTheirPublishedParameters) {
     int64_t num_parameters;
   } families[] = {{"llama3.2-1b", 1235814400},
                   {"qwen2.5-1.5b", 1543714304},
-                  {"qwen3-8b", 8190735360}};
+                  {"qwen3-8b", 8190735360},
+                  {"phi-4", 14659507200},
+                  // With 47 rows more than words, which GPUs divide.
+                  {"gpt2-125m", 124439808 + 47 * 768}};
   for (const auto& [name, num_parameters] : families) {
     const absl::StatusOr<JobSpec> job =
         LoadJob(absl::StrCat("configs/", name, ".yaml"));
