@@ -1,6 +1,8 @@
 #include "fault/weight_export.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -42,42 +44,120 @@ void SortByName(std::vector<SafetensorsTensor>& tensors) {
   });
 }
 
-std::vector<SafetensorsTensor> TensorsOf(const Manifest& manifest,
-                                         ElementType type) {
-  std::vector<SafetensorsTensor> tensors;
+// A tensor of the files, and the parameters that it holds, in the order of
+// their rows.
+struct ExportedTensor {
+  SafetensorsTensor tensor;
+  bool is_transposed = false;
+  std::vector<std::string> parts;
+};
+using ExportedTensors = std::map<std::string, ExportedTensor>;  // By name.
+
+ExportedTensors TensorsOf(const Manifest& manifest, ElementType type,
+                          TensorNaming naming) {
+  struct Part {
+    int64_t place;  // In the order of rows.
+    std::string name;
+  };
+  std::map<std::string, std::vector<Part>> by_tensor;
   for (const auto& [name, shape] : manifest.shapes) {
     if (IsOptimizerState(name)) continue;
-    SafetensorsTensor tensor = {.name = name, .type = type};
-    if (!shape.is_vector) tensor.shape.push_back(shape.rows);
-    tensor.shape.push_back(shape.cols);
-    tensors.push_back(std::move(tensor));
+    const StoredName stored = NameInFiles(naming, name);
+    by_tensor[stored.tensor].push_back(
+        {stored.from_end == 0 ? std::numeric_limits<int64_t>::min()
+                              : -stored.from_end,
+         name});
   }
-  SortByName(tensors);
+  ExportedTensors tensors;
+  for (auto& [name, parts] : by_tensor) {
+    std::ranges::sort(parts, {}, &Part::place);
+    ExportedTensor exported = {.tensor = {.name = name, .type = type}};
+    int64_t rows = 0, cols = 0;
+    bool is_vector = false;
+    for (const Part& part : parts) {
+      const TensorShape& shape = manifest.shapes.at(part.name);
+      is_vector = shape.is_vector;
+      rows += is_vector ? shape.cols : shape.rows;
+      cols = shape.cols;
+      exported.is_transposed = NameInFiles(naming, part.name).is_transposed;
+      exported.parts.push_back(part.name);
+    }
+    exported.tensor.shape = {rows};
+    if (!is_vector) exported.tensor.shape.push_back(cols);
+    if (exported.is_transposed) std::ranges::reverse(exported.tensor.shape);
+    tensors.emplace(name, std::move(exported));
+  }
   return tensors;
 }
 
-absl::Status AppendTensor(FileSystem& files, const WeightExport& what,
-                          const Manifest& manifest, const std::string& name,
-                          SafetensorsWriter& writer) {
-  const TensorShape& shape = manifest.shapes.at(name);
+// What the pieces of an export have in common; borrowed.
+struct ExportSource {
+  FileSystem* files;
+  const WeightExport* what;
+  const Manifest* manifest;
+};
+
+// Elements [begin, end) of the box of a parameter.
+absl::Status LoadRun(const ExportSource& source, const std::string& name,
+                     const ParameterBox& box, int64_t begin, int64_t end,
+                     float* data) {
+  if (source.what->cancelled != nullptr && *source.what->cancelled) {
+    return absl::CancelledError("the export was given up");
+  }
+  const TensorShape& shape = source.manifest->shapes.at(name);
+  const StatePiece run = {.tensor = name,
+                          .rows = shape.rows,
+                          .cols = shape.cols,
+                          .is_vector = shape.is_vector,
+                          .box = box,
+                          .begin = begin,
+                          .end = end,
+                          .data = data,
+                          .is_owner = false};
+  return LoadPieces(*source.files, source.what->checkpoint, *source.manifest,
+                    {run});
+}
+
+absl::Status AppendPart(const ExportSource& source, const std::string& name,
+                        SafetensorsWriter& writer) {
+  const TensorShape& shape = source.manifest->shapes.at(name);
   std::vector<float> values;
   for (int64_t begin = 0; begin < shape.num_elements(); begin += kRunElements) {
-    if (what.cancelled != nullptr && *what.cancelled) {
-      return absl::CancelledError("the export was given up");
-    }
     const int64_t end = std::min(begin + kRunElements, shape.num_elements());
     values.resize(static_cast<size_t>(end - begin));
-    const StatePiece run = {.tensor = name,
-                            .rows = shape.rows,
-                            .cols = shape.cols,
-                            .is_vector = shape.is_vector,
-                            .box = {0, shape.rows, 0, shape.cols},
-                            .begin = begin,
-                            .end = end,
-                            .data = values.data(),
-                            .is_owner = false};
-    RETURN_IF_ERROR(LoadPieces(files, what.checkpoint, manifest, {run}));
+    RETURN_IF_ERROR(LoadRun(source, name, {0, shape.rows, 0, shape.cols}, begin,
+                            end, values.data()));
     RETURN_IF_ERROR(writer.Append(values.data(), end - begin));
+  }
+  return absl::OkStatus();
+}
+
+// Some columns of all parts at a time become rows of the file.
+absl::Status AppendTransposed(const ExportSource& source,
+                              const ExportedTensor& exported,
+                              SafetensorsWriter& writer) {
+  const int64_t cols = exported.tensor.shape[0];
+  const int64_t total = exported.tensor.shape[1];
+  const int64_t at_once = std::max<int64_t>(1, kRunElements / total);
+  std::vector<float> part, rows;
+  for (int64_t begin = 0; begin < cols; begin += at_once) {
+    const int64_t width = std::min(at_once, cols - begin);
+    rows.resize(static_cast<size_t>(width * total));
+    int64_t first = 0;
+    for (const std::string& name : exported.parts) {
+      const int64_t of_part = source.manifest->shapes.at(name).rows;
+      part.resize(static_cast<size_t>(of_part * width));
+      RETURN_IF_ERROR(LoadRun(source, name, {0, of_part, begin, begin + width},
+                              0, of_part * width, part.data()));
+      for (int64_t r = 0; r < of_part; ++r) {
+        for (int64_t c = 0; c < width; ++c) {
+          rows[static_cast<size_t>(c * total + first + r)] =
+              part[static_cast<size_t>(r * width + c)];
+        }
+      }
+      first += of_part;
+    }
+    RETURN_IF_ERROR(writer.Append(rows.data(), width * total));
   }
   return absl::OkStatus();
 }
@@ -85,12 +165,28 @@ absl::Status AppendTensor(FileSystem& files, const WeightExport& what,
 using AppendElements = decltype(WeightFolderContent::append);
 
 // Appends tensors of the checkpoint. What it is given must outlive it.
-AppendElements AppendOf(FileSystem& files, const WeightExport& what,
-                        const Manifest& manifest) {
-  return [&files, &what, &manifest](const SafetensorsTensor& tensor,
-                                    SafetensorsWriter& writer) {
-    return AppendTensor(files, what, manifest, tensor.name, writer);
+AppendElements AppendOf(const ExportSource& source,
+                        const ExportedTensors& tensors) {
+  return [&source, &tensors](const SafetensorsTensor& tensor,
+                             SafetensorsWriter& writer) -> absl::Status {
+    const ExportedTensor& exported = tensors.at(tensor.name);
+    if (exported.is_transposed) {
+      return AppendTransposed(source, exported, writer);
+    }
+    for (const std::string& name : exported.parts) {
+      RETURN_IF_ERROR(AppendPart(source, name, writer));
+    }
+    return absl::OkStatus();
   };
+}
+
+std::vector<SafetensorsTensor> HeadersOf(const ExportedTensors& tensors) {
+  std::vector<SafetensorsTensor> headers;
+  for (const auto& [name, exported] : tensors) {
+    headers.push_back(exported.tensor);
+  }
+  SortByName(headers);
+  return headers;
 }
 
 absl::Status WriteTensors(FileSystem& files, const AppendElements& append,
@@ -175,8 +271,11 @@ absl::Status ExportWeightFile(FileSystem& files, const WeightExport& what,
   ASSIGN_OR_RETURN(const Manifest manifest,
                    ReadManifest(files, what.checkpoint));
   const std::string temporary = absl::StrCat(output_path, ".tmp");
-  absl::Status status = WriteTensors(files, AppendOf(files, what, manifest),
-                                     TensorsOf(manifest, what.type), temporary);
+  const ExportSource source = {&files, &what, &manifest};
+  const ExportedTensors tensors =
+      TensorsOf(manifest, what.type, TensorNaming::kPlain);
+  absl::Status status = WriteTensors(files, AppendOf(source, tensors),
+                                     HeadersOf(tensors), temporary);
   if (status.ok()) status = files.Rename(temporary, output_path);
   if (!status.ok()) {
     files.Remove(temporary).IgnoreError();
@@ -214,9 +313,11 @@ absl::Status ExportWeightFolder(FileSystem& files, const WeightExport& what,
                                 const std::string& output_folder) {
   ASSIGN_OR_RETURN(const Manifest manifest,
                    ReadManifest(files, what.checkpoint));
+  const ExportSource source = {&files, &what, &manifest};
+  const ExportedTensors tensors = TensorsOf(manifest, what.type, what.naming);
   return WriteWeightFolder(files,
-                           {.tensors = TensorsOf(manifest, what.type),
-                            .append = AppendOf(files, what, manifest),
+                           {.tensors = HeadersOf(tensors),
+                            .append = AppendOf(source, tensors),
                             .max_shard_bytes = what.max_shard_bytes,
                             .other_files = what.other_files},
                            output_folder);

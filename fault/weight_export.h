@@ -1,6 +1,7 @@
 // Writing the parameters of a checkpoint, without the optimizer's state, as
-// whole tensors under their Hugging Face names. Any layout's checkpoint serves,
-// and memory needed grows neither with the model nor with the files.
+// whole tensors under the names of a Hugging Face family. Any layout's
+// checkpoint serves, and memory needed grows neither with the model nor with
+// the files.
 
 #ifndef MILLRACE_FAULT_WEIGHT_EXPORT_H_
 #define MILLRACE_FAULT_WEIGHT_EXPORT_H_
@@ -16,6 +17,7 @@
 #include "fault/element_type.h"
 #include "fault/file_system.h"
 #include "fault/safetensors.h"
+#include "planner/frameworks/stored_names.h"
 
 namespace millrace {
 
@@ -27,6 +29,8 @@ struct WeightExport {
   ElementType type = ElementType::kBf16;
   // Bytes of tensors in one file of a folder; a larger tensor is a file alone.
   int64_t max_shard_bytes = kMaxShardBytes;
+  // How a folder's files name tensors. A plain file names them as ours does.
+  TensorNaming naming = TensorNaming::kPlain;
   // What the folder gets beside the weights: contents by name.
   std::map<std::string, std::string> other_files;
   // Where it is given and becomes true, the export ends with Cancelled.

@@ -34,8 +34,10 @@ constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
 constexpr char kEmbedding[] = "model.embed_tokens.weight";
 constexpr char kHead[] = "lm_head.weight";
 // Tensors that models keep although they follow from config.json.
-constexpr std::array<const char*, 2> kDerivedTensors = {".rotary_emb.inv_freq",
-                                                        ".attn.masked_bias"};
+constexpr std::array<const char*, 3> kDerivedTensors = {
+    ".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
+// GPT-2's names begin so, but for those of the hub's first folders.
+constexpr char kGpt2Prefix[] = "transformer.";
 
 absl::Status WrongFolder(const std::string& where, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(where, ": ", what));
@@ -54,6 +56,23 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
 std::vector<int64_t> ShapeOf(int64_t rows, int64_t cols, bool is_vector) {
   if (is_vector) return {cols};
   return {rows, cols};
+}
+
+// The shapes of the files' tensors, by name.
+std::map<std::string, std::vector<int64_t>> ExpectedTensors(
+    const ModelSpec& model, TensorNaming naming) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const Parameter& parameter : ModelParameters(model)) {
+    const StoredName name = NameInFiles(naming, parameter.name);
+    std::vector<int64_t> shape =
+        ShapeOf(parameter.rows, parameter.cols, parameter.is_vector);
+    if (name.is_transposed) std::ranges::reverse(shape);
+    const auto [first, is_new] = shapes.emplace(name.tensor, shape);
+    // Parameters of one tensor follow each other along its rows.
+    const size_t dim = name.is_transposed ? 1 : 0;
+    if (!is_new) first->second[dim] += shape[dim];
+  }
+  return shapes;
 }
 
 // "a, b and 3 more".
@@ -127,9 +146,11 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(
 
 }  // namespace
 
-// A run of stored elements, in one file, and where they go: `num_rows` runs of
-// `count` elements, one each `stored_stride` elements of the file, that follow
-// each other in memory.
+// Stored elements, in one file, and where they go: `num_rows` runs of `count`
+// elements, one each `stored_stride` elements of the file. They follow each
+// other in memory, unless `to_stride` is set, for a matrix stored transposed:
+// then elements of a run go to every so-manieth element, and runs begin at
+// adjacent ones.
 struct WeightFolder::Span {
   const Stored* stored;
   int64_t first;  // Element of the stored tensor.
@@ -137,6 +158,7 @@ struct WeightFolder::Span {
   int64_t num_rows;
   int64_t stored_stride;
   float* to;
+  int64_t to_stride = 0;
 };
 
 absl::Status WeightFolder::AddFile(FileSystem& files, const std::string& name) {
@@ -209,29 +231,36 @@ absl::StatusOr<WeightFolder> WeightFolder::Open(FileSystem& files,
   }
   std::erase_if(weights.tensors_,
                 [](const auto& item) { return IsDerived(item.first); });
+  if (weights.tensors_.contains("wte.weight")) {
+    std::map<std::string, Stored> renamed;
+    for (const auto& [name, stored] : weights.tensors_) {
+      renamed[name == kHead ? name : absl::StrCat(kGpt2Prefix, name)] = stored;
+    }
+    weights.tensors_ = std::move(renamed);
+  }
+  weights.naming_ = NamingOfTensors([&](absl::string_view name) {
+    return weights.tensors_.contains(std::string(name));
+  });
   return weights;
 }
 
 absl::Status WeightFolder::CheckIsOfModel(const ModelSpec& model) const {
   std::vector<std::string> missing, surplus, misshapen;
-  std::set<std::string> known;
-  for (const Parameter& parameter : ModelParameters(model)) {
-    known.insert(parameter.name);
-    if (model.ties_embedding && parameter.name == kHead) continue;
-    const auto stored = tensors_.find(parameter.name);
+  const std::map<std::string, std::vector<int64_t>> known =
+      ExpectedTensors(model, naming_);
+  for (const auto& [name, expected] : known) {
+    const auto stored = tensors_.find(name);
     if (stored == tensors_.end()) {
-      missing.push_back(parameter.name);
+      missing.push_back(name);
       continue;
     }
-    const std::vector<int64_t> expected =
-        ShapeOf(parameter.rows, parameter.cols, parameter.is_vector);
     const std::vector<int64_t>& shape = stored->second.entry.tensor.shape;
     if (shape == expected) continue;
-    misshapen.push_back(absl::StrCat(parameter.name, " is ", ShapeText(shape),
+    misshapen.push_back(absl::StrCat(name, " is ", ShapeText(shape),
                                      ", expected ", ShapeText(expected)));
   }
-  if (model.ties_embedding) known.insert(kHead);
   for (const auto& [name, stored] : tensors_) {
+    if (model.ties_embedding && name == kHead) continue;
     if (!known.contains(name)) surplus.push_back(name);
   }
   std::vector<std::string> lines;
@@ -256,7 +285,8 @@ absl::Status WeightFolder::CheckIsOfModel(const ModelSpec& model) const {
 absl::Status WeightFolder::CheckTiedHead() const {
   const auto head = tensors_.find(kHead);
   if (head == tensors_.end()) return absl::OkStatus();
-  const Stored& embedding = tensors_.at(kEmbedding);
+  const std::string name = NameInFiles(naming_, kEmbedding).tensor;
+  const Stored& embedding = tensors_.at(name);
   const SafetensorsTensor& a = head->second.entry.tensor;
   const SafetensorsTensor& b = embedding.entry.tensor;
   bool is_equal = a.shape == b.shape && a.type == b.type;
@@ -274,7 +304,7 @@ absl::Status WeightFolder::CheckTiedHead() const {
   if (is_equal) return absl::OkStatus();
   return WrongFolder(
       folder_, absl::StrCat("config.json says tie_word_embeddings, but ", kHead,
-                            " differs from ", kEmbedding,
+                            " differs from ", name,
                             "; say tie_word_embeddings: false there"));
 }
 
@@ -296,21 +326,32 @@ int64_t WeightFolder::num_bytes() const {
   return sum;
 }
 
-absl::StatusOr<const WeightFolder::Stored*> WeightFolder::Find(
+absl::StatusOr<WeightFolder::Place> WeightFolder::Find(
     const StatePiece& piece) const {
-  const auto stored = tensors_.find(piece.tensor);
-  const std::vector<int64_t> expected =
-      ShapeOf(piece.rows, piece.cols, piece.is_vector);
+  const StoredName name = NameInFiles(naming_, piece.tensor);
+  const auto stored = tensors_.find(name.tensor);
   if (stored == tensors_.end()) {
-    return WrongFolder(folder_, absl::StrCat("no tensor ", piece.tensor));
+    return WrongFolder(folder_, absl::StrCat("no tensor ", name.tensor));
   }
   const std::vector<int64_t>& shape = stored->second.entry.tensor.shape;
-  if (shape != expected) {
+  std::vector<int64_t> expected =
+      ShapeOf(piece.rows, piece.cols, piece.is_vector);
+  if (name.is_transposed) std::ranges::reverse(expected);
+  const size_t dim = name.is_transposed ? 1 : 0;
+  const int64_t rows = expected[dim];
+  const int64_t total = dim < shape.size() ? shape[dim] : 0;
+  // Of a tensor with another name, other parameters may have the other rows:
+  // CheckIsOfModel() compares the sum.
+  if (name.tensor != piece.tensor) expected[dim] = std::max(rows, total);
+  if (shape != expected || name.first_row(rows, total) < 0) {
     return WrongFolder(
-        folder_, absl::StrCat("tensor ", piece.tensor, " is ", ShapeText(shape),
+        folder_, absl::StrCat("tensor ", name.tensor, " is ", ShapeText(shape),
                               ", expected ", ShapeText(expected)));
   }
-  return &stored->second;
+  return Place{.stored = &stored->second,
+               .first_row = name.first_row(rows, total),
+               .total_rows = total,
+               .is_transposed = name.is_transposed};
 }
 
 absl::Status WeightFolder::ReadSpan(const Span& span) const {
@@ -320,13 +361,26 @@ absl::Status WeightFolder::ReadSpan(const Span& span) const {
   const int64_t offset = span.stored->entry.offset + span.first * element_bytes;
   const int64_t num_bytes =
       ((span.num_rows - 1) * span.stored_stride + span.count) * element_bytes;
-  if (type == ElementType::kFp32 && span.num_rows == 1) {
+  if (type == ElementType::kFp32 && span.num_rows == 1 && span.to_stride == 0) {
     return file.Read(offset, num_bytes, span.to);
   }
   // Kept by each thread, since new memory costs as much as reading.
   thread_local std::vector<char> buffer;
   if (static_cast<int64_t>(buffer.size()) < num_bytes) buffer.resize(num_bytes);
   RETURN_IF_ERROR(file.Read(offset, num_bytes, buffer.data()));
+  if (span.to_stride > 0) {
+    thread_local std::vector<float> run;
+    run.resize(static_cast<size_t>(span.count));
+    for (int64_t row = 0; row < span.num_rows; ++row) {
+      WidenToFp32(type,
+                  buffer.data() + row * span.stored_stride * element_bytes,
+                  span.count, run.data());
+      for (int64_t i = 0; i < span.count; ++i) {
+        span.to[row + i * span.to_stride] = run[static_cast<size_t>(i)];
+      }
+    }
+    return absl::OkStatus();
+  }
   for (int64_t row = 0; row < span.num_rows; ++row) {
     WidenToFp32(type, buffer.data() + row * span.stored_stride * element_bytes,
                 span.count, span.to + row * span.count);
@@ -357,43 +411,86 @@ void ZeroMoments(const std::vector<StatePiece>& pieces) {
             .ok());
 }
 
+void WeightFolder::AddSpans(const StatePiece& piece, const Place& place,
+                            std::vector<Span>* spans) {
+  const int64_t element_bytes = ElementBytes(place.stored->entry.tensor.type);
+  const ParameterBox& box = piece.box;
+  const int64_t width = box.col_end - box.col_begin;
+  const bool is_whole_rows = width == piece.cols;
+  const int64_t span_elements = kSpanBytes / element_bytes;
+  const int64_t skipped_bytes = (piece.cols - width) * element_bytes;
+  const int64_t first =
+      place.first_row * (piece.is_vector ? 1 : piece.cols) + box.col_begin;
+  // Rows of a part of the columns that one call reads.
+  const int64_t rows_at_once =
+      skipped_bytes >= kSkippedBytes
+          ? 1
+          : std::max<int64_t>(1,
+                              span_elements / std::max<int64_t>(1, piece.cols));
+  for (int64_t i = piece.begin; i < piece.end;) {
+    const int64_t row = i / width;
+    const int64_t col = i % width;
+    Span span = {.stored = place.stored,
+                 .first = first + (box.row_begin + row) * piece.cols + col,
+                 .count = std::min(piece.end - i, span_elements),
+                 .num_rows = 1,
+                 .stored_stride = 0,
+                 .to = piece.data + (i - piece.begin)};
+    if (!is_whole_rows) {
+      span.count = std::min(span.count, width - col);
+      if (col == 0 && span.count == width) {
+        span.num_rows = std::min(rows_at_once, (piece.end - i) / width);
+        span.stored_stride = piece.cols;
+      }
+    }
+    i += span.count * span.num_rows;
+    spans->push_back(span);
+  }
+}
+
+// Blocks of whole rows of the piece, and of a part of a row at its ends. A
+// stored run has a column of the block.
+void WeightFolder::AddTransposedSpans(const StatePiece& piece,
+                                      const Place& place,
+                                      std::vector<Span>* spans) {
+  const int64_t element_bytes = ElementBytes(place.stored->entry.tensor.type);
+  const ParameterBox& box = piece.box;
+  const int64_t width = box.col_end - box.col_begin;
+  const int64_t span_elements = kSpanBytes / element_bytes;
+  for (int64_t i = piece.begin; i < piece.end;) {
+    const int64_t row = i / width;
+    const int64_t col = i % width;
+    const bool is_whole = col == 0 && piece.end - i >= width;
+    const int64_t num_rows =
+        is_whole ? std::min((piece.end - i) / width, span_elements) : 1;
+    const int64_t num_cols =
+        is_whole ? width : std::min(width - col, piece.end - i);
+    const int64_t skipped_bytes = (place.total_rows - num_rows) * element_bytes;
+    const int64_t cols_at_once =
+        skipped_bytes >= kSkippedBytes
+            ? 1
+            : std::max<int64_t>(1, span_elements / place.total_rows);
+    for (int64_t c = 0; c < num_cols; c += cols_at_once) {
+      spans->push_back({.stored = place.stored,
+                        .first = (box.col_begin + col + c) * place.total_rows +
+                                 place.first_row + box.row_begin + row,
+                        .count = num_rows,
+                        .num_rows = std::min(cols_at_once, num_cols - c),
+                        .stored_stride = place.total_rows,
+                        .to = piece.data + (i - piece.begin) + c,
+                        .to_stride = width});
+    }
+    i += num_rows * num_cols;
+  }
+}
+
 absl::Status WeightFolder::Load(const std::vector<StatePiece>& pieces) const {
   std::vector<Span> spans;
   for (const StatePiece& piece : pieces) {
     if (IsOptimizerState(piece.tensor)) continue;
-    ASSIGN_OR_RETURN(const Stored* const stored, Find(piece));
-    const int64_t element_bytes = ElementBytes(stored->entry.tensor.type);
-    const ParameterBox& box = piece.box;
-    const int64_t width = box.col_end - box.col_begin;
-    const bool is_whole_rows = width == piece.cols;
-    const int64_t span_elements = kSpanBytes / element_bytes;
-    const int64_t skipped_bytes = (piece.cols - width) * element_bytes;
-    // Rows of a part of the columns that one call reads.
-    const int64_t rows_at_once =
-        skipped_bytes >= kSkippedBytes
-            ? 1
-            : std::max<int64_t>(
-                  1, span_elements / std::max<int64_t>(1, piece.cols));
-    for (int64_t i = piece.begin; i < piece.end;) {
-      const int64_t row = i / width;
-      const int64_t col = i % width;
-      Span span = {
-          .stored = stored,
-          .first = (box.row_begin + row) * piece.cols + box.col_begin + col,
-          .count = std::min(piece.end - i, span_elements),
-          .num_rows = 1,
-          .stored_stride = 0,
-          .to = piece.data + (i - piece.begin)};
-      if (!is_whole_rows) {
-        span.count = std::min(span.count, width - col);
-        if (col == 0 && span.count == width) {
-          span.num_rows = std::min(rows_at_once, (piece.end - i) / width);
-          span.stored_stride = piece.cols;
-        }
-      }
-      i += span.count * span.num_rows;
-      spans.push_back(span);
-    }
+    ASSIGN_OR_RETURN(const Place place, Find(piece));
+    place.is_transposed ? AddTransposedSpans(piece, place, &spans)
+                        : AddSpans(piece, place, &spans);
   }
   // Few enough at once that threads seldom wait for the counter.
   constexpr int64_t kSpansAtOnce = 8;

@@ -1,7 +1,8 @@
 // Model weights as Hugging Face keeps them: a folder with model.safetensors, or
 // with several such files and model.safetensors.index.json, which says what is
-// in which. Tensors have the names and global shapes of ModelParameters(). The
-// hub's cache keeps links in place of the files, which are followed.
+// in which. Tensors have the names and global shapes of ModelParameters(), or
+// hold those as the family's naming says (planner/frameworks/stored_names.h).
+// The hub's cache keeps links in place of the files, which are followed.
 
 #ifndef MILLRACE_FAULT_WEIGHT_FOLDER_H_
 #define MILLRACE_FAULT_WEIGHT_FOLDER_H_
@@ -17,6 +18,7 @@
 #include "fault/file_system.h"
 #include "fault/safetensors.h"
 #include "fault/training_state.h"
+#include "planner/frameworks/stored_names.h"
 #include "planner/layout/model.h"
 
 namespace millrace {
@@ -69,10 +71,23 @@ class WeightFolder {
   absl::Status AddFile(FileSystem& files, const std::string& name);
   absl::Status AddIndexedFiles(FileSystem& files);
   absl::Status CheckTiedHead() const;
-  absl::StatusOr<const Stored*> Find(const StatePiece& piece) const;
+  // Where a piece's parameter is: its rows of a tensor of `total_rows`; of a
+  // vector, its elements.
+  struct Place {
+    const Stored* stored;
+    int64_t first_row;
+    int64_t total_rows;
+    bool is_transposed;
+  };
+  absl::StatusOr<Place> Find(const StatePiece& piece) const;
+  static void AddSpans(const StatePiece& piece, const Place& place,
+                       std::vector<Span>* spans);
+  static void AddTransposedSpans(const StatePiece& piece, const Place& place,
+                                 std::vector<Span>* spans);
   absl::Status ReadSpan(const Span& span) const;
 
   std::string folder_;
+  TensorNaming naming_ = TensorNaming::kPlain;
   std::vector<File> files_;
   std::map<std::string, Stored> tensors_;
 };

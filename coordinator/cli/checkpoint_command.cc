@@ -22,6 +22,7 @@
 #include "fault/manifest.h"
 #include "fault/reshard.h"
 #include "fault/weight_export.h"
+#include "planner/frameworks/model_folder.h"
 #include "planner/job/job_file.h"
 #include "planner/text/quantity.h"
 
@@ -188,6 +189,9 @@ absl::Status RunExport(const CheckpointOptions& options) {
   if (makes_folder) {
     ASSIGN_OR_RETURN(what.other_files,
                      FilesBesideWeights(files, options.path, what.type));
+    ASSIGN_OR_RETURN(
+        what.naming,
+        NamingOfConfig(what.other_files.at(kModelConfig), kModelConfig));
     RETURN_IF_ERROR(ExportWeightFolder(files, what, options.output));
   } else {
     RETURN_IF_ERROR(ExportWeightFile(files, what, options.output));

@@ -8,6 +8,20 @@
 namespace millrace {
 
 using gpu::NormKind;
+using gpu::NormWeight;
+
+namespace {
+
+template <bool kResidual>
+absl::Status LaunchLayerNorm(const gpu::NormForward& p, bool fp32_weight,
+                             cudaStream_t stream) {
+  return fp32_weight ? gpu::LaunchNormForward<NormKind::kLayer, kResidual,
+                                              NormWeight::kFp32>(p, stream)
+                     : gpu::LaunchNormForward<NormKind::kLayer, kResidual,
+                                              NormWeight::kBf16>(p, stream);
+}
+
+}  // namespace
 
 int64_t LayerNormBackwardBf16WorkspaceBytes(int64_t num_tokens,
                                             int64_t hidden) {
@@ -19,7 +33,7 @@ absl::Status LaunchLayerNormForwardBf16(const LayerNormForwardBf16Args& args,
                                         cudaStream_t stream) {
   RETURN_IF_ERROR(gpu::CheckNormBf16("LayerNorm", args.num_tokens, args.hidden,
                                      {args.y, args.x, args.weight, args.bias}));
-  return gpu::LaunchNormForward<NormKind::kLayer, /*kResidual=*/false>(
+  return LaunchLayerNorm</*kResidual=*/false>(
       {.y = args.y,
        .mean = args.mean,
        .rstd = args.rstd,
@@ -29,7 +43,7 @@ absl::Status LaunchLayerNormForwardBf16(const LayerNormForwardBf16Args& args,
        .num_tokens = args.num_tokens,
        .num_vectors = static_cast<int>(args.hidden / 8),
        .epsilon = args.epsilon},
-      stream);
+      args.fp32_weight, stream);
 }
 
 absl::Status LaunchResidualLayerNormForwardBf16(
@@ -37,7 +51,7 @@ absl::Status LaunchResidualLayerNormForwardBf16(
   RETURN_IF_ERROR(gpu::CheckNormBf16(
       "residual LayerNorm", args.num_tokens, args.hidden,
       {args.residual, args.y, args.x, args.delta, args.weight, args.bias}));
-  return gpu::LaunchNormForward<NormKind::kLayer, /*kResidual=*/true>(
+  return LaunchLayerNorm</*kResidual=*/true>(
       {.residual = args.residual,
        .y = args.y,
        .mean = args.mean,
@@ -49,7 +63,7 @@ absl::Status LaunchResidualLayerNormForwardBf16(
        .num_tokens = args.num_tokens,
        .num_vectors = static_cast<int>(args.hidden / 8),
        .epsilon = args.epsilon},
-      stream);
+      args.fp32_weight, stream);
 }
 
 absl::Status LaunchLayerNormBackwardBf16(const LayerNormBackwardBf16Args& args,
@@ -58,21 +72,25 @@ absl::Status LaunchLayerNormBackwardBf16(const LayerNormBackwardBf16Args& args,
                                      args.hidden,
                                      {args.d_x, args.d_y, args.x, args.weight,
                                       args.d_residual, args.workspace}));
-  return gpu::LaunchNormBackward<NormKind::kLayer>(
-      {.d_x = args.d_x,
-       .d_y = args.d_y,
-       .x = args.x,
-       .d_residual = args.d_residual,
-       .weight = args.weight,
-       .mean = args.mean,
-       .rstd = args.rstd,
-       .partials = static_cast<float*>(args.workspace),
-       .num_tokens = args.num_tokens,
-       .num_vectors = static_cast<int>(args.hidden / 8)},
-      {.d_weight = args.d_weight,
-       .d_bias = args.d_bias,
-       .accumulate = args.accumulate},
-      stream);
+  const gpu::NormBackward p = {
+      .d_x = args.d_x,
+      .d_y = args.d_y,
+      .x = args.x,
+      .d_residual = args.d_residual,
+      .weight = args.weight,
+      .mean = args.mean,
+      .rstd = args.rstd,
+      .partials = static_cast<float*>(args.workspace),
+      .num_tokens = args.num_tokens,
+      .num_vectors = static_cast<int>(args.hidden / 8)};
+  const gpu::NormBackwardOutputs outputs = {.d_weight = args.d_weight,
+                                            .d_bias = args.d_bias,
+                                            .accumulate = args.accumulate};
+  return args.fp32_weight
+             ? gpu::LaunchNormBackward<NormKind::kLayer, NormWeight::kFp32>(
+                   p, outputs, stream)
+             : gpu::LaunchNormBackward<NormKind::kLayer, NormWeight::kBf16>(
+                   p, outputs, stream);
 }
 
 }  // namespace millrace

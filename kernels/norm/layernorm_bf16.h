@@ -13,8 +13,9 @@
 
 namespace millrace {
 
-// Device pointers; void is bf16, at multiples of 16 bytes. Rows are
-// [num_tokens, hidden] without gaps; hidden is a multiple of 8 up to 65536.
+// Device pointers; void is bf16, but for weight and bias where fp32_weight is
+// set, at multiples of 16 bytes. Rows are [num_tokens, hidden] without gaps;
+// hidden is a multiple of 8 up to 65536.
 struct LayerNormForwardBf16Args {
   void* y;      // May alias x.
   float* mean;  // [num_tokens]; kept for the backward pass, as is rstd.
@@ -25,6 +26,7 @@ struct LayerNormForwardBf16Args {
   int64_t num_tokens;  // Below 2^31; zero is allowed and does nothing.
   int64_t hidden;
   float epsilon;
+  bool fp32_weight = false;
 };
 
 // The same of residual = x + delta.
@@ -40,6 +42,7 @@ struct ResidualLayerNormForwardBf16Args {
   int64_t num_tokens;
   int64_t hidden;
   float epsilon;
+  bool fp32_weight = false;
 };
 
 struct LayerNormBackwardBf16Args {
@@ -56,6 +59,7 @@ struct LayerNormBackwardBf16Args {
   int64_t num_tokens;
   int64_t hidden;
   bool accumulate;  // d_weight and d_bias are added to, not overwritten.
+  bool fp32_weight = false;
 };
 
 // Zero if the shape is refused below.

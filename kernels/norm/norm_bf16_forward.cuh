@@ -37,7 +37,7 @@ __device__ __forceinline__ uint4 Normalise(const NormForward& p,
   const Float8 weight = LoadWeights<kWeight>(p.weight, idx);
   Float8 bias{};
   if constexpr (kKind == NormKind::kLayer) {
-    bias = Unpack8(__ldg(static_cast<const uint4*>(p.bias) + idx));
+    bias = LoadWeights<kWeight>(p.bias, idx);
   }
   Float8 y;
 #pragma unroll

@@ -22,7 +22,10 @@ double ShardedAttention(const ModelSpec& model) {
 
 double WholeAttention(const ModelSpec& model) {
   const LatentAttention& mla = model.mla;
-  if (mla.kv_rank == 0) return model.qk_norm ? AsDouble(2 * model.head_dim) : 0;
+  if (mla.kv_rank == 0) {
+    return AsDouble((model.qk_norm ? 2 * model.head_dim : 0) +
+                    (model.linear_bias ? model.hidden : 0));
+  }
   return AsDouble((mla.query_rank + mla.kv_rank) * (model.hidden + 1) +
                   mla.rope_head_dim * model.hidden);
 }
@@ -35,9 +38,14 @@ RankParameters ParametersOfLayer(const ModelSpec& model, const Layout& layout,
   const int64_t expert = (model.num_inner_projections() + 1) * model.hidden;
   RankParameters parameters;
   parameters.dense = ShardedAttention(model) / tensor + WholeAttention(model) +
-                     AsDouble(2 * model.hidden);
+                     AsDouble(2 * model.norm_width());
   if (kind == LayerKind::kDense) {
     parameters.dense += AsDouble(expert * model.ffn_hidden) / tensor;
+    if (model.linear_bias) {
+      parameters.dense +=
+          AsDouble(model.num_inner_projections() * model.ffn_hidden) / tensor +
+          AsDouble(model.hidden);
+    }
     return parameters;
   }
   const MixtureOfExperts& moe = model.moe;
@@ -52,11 +60,13 @@ RankParameters ParametersOfLayer(const ModelSpec& model, const Layout& layout,
 
 RankParameters ParametersOfEmbedding(const ModelSpec& model,
                                      const Layout& layout) {
-  return {.dense = AsDouble(model.vocab_size * model.hidden) / layout.tensor};
+  return {.dense = AsDouble((model.vocab_size + model.learned_positions) *
+                            model.hidden) /
+                   layout.tensor};
 }
 
 RankParameters ParametersOfHead(const ModelSpec& model, const Layout& layout) {
-  RankParameters parameters{.dense = AsDouble(model.hidden)};
+  RankParameters parameters{.dense = AsDouble(model.norm_width())};
   // A pipeline's last stage has a copy of a tied embedding.
   if (!model.ties_embedding || layout.pipeline > 1) {
     parameters.dense +=

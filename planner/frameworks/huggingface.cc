@@ -39,15 +39,23 @@ constexpr const char* kHarmlessKeys[] = {
     "finetuning_task",
     "initializer_range",
     "is_decoder",
+    "n_ctx",
     "num_key_value_heads",
+    "original_max_position_embeddings",
     "output_attentions",
     "output_hidden_states",
     "output_router_logits",
     "pad_token_id",
     "pretraining_tp",
+    "reorder_and_upcast_attn",
     "return_dict",
     "router_aux_loss_coef",
     "sep_token_id",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
     "task_specific_params",
     "tokenizer_class",
     "torchscript",
@@ -240,6 +248,10 @@ void TakeModel(const Family& family, const ImportOptions& options,
     Take(importer, "model.sequence_length", family.length,
          family.default_length);
   }
+  if (family.learns_positions) {
+    Take(importer, "model.learned_positions", family.length,
+         family.default_length);
+  }
   const ModelSpec& model = importer.job().model;
   if (family.ffn_hidden != nullptr) {
     Take(importer, "model.ffn_hidden", family.ffn_hidden,
@@ -261,7 +273,13 @@ void TakeModel(const Family& family, const ImportOptions& options,
   importer.Set("model.ties_embedding", is_tied ? "true" : "false",
                tied == nullptr ? kDefault : "tie_word_embeddings", tied);
   if (family.qkv_bias) importer.Set("model.qkv_bias", "true", "model_type");
+  if (family.linear_bias) {
+    importer.Set("model.linear_bias", "true", "model_type");
+  }
   if (family.qk_norm) importer.Set("model.qk_norm", "true", "model_type");
+  if (family.norm != NormKind::kRms) {
+    importer.Set("model.norm", NormKindName(family.norm), "model_type");
+  }
   if (*family.approximation != '\0') {
     importer.Approximate(*importer.Look("model_type"), family.approximation);
   }
@@ -277,12 +295,18 @@ void CheckActivation(const Family& family, Importer& importer) {
       importer.RefuseUnless("hidden_act", {"", "relu2"},
                             "this family has the square of ReLU");
       break;
-    case FeedForward::kGelu:
+    case FeedForward::kGelu: {
       importer.RefuseUnless(
-          "activation_function",
+          family.activation,
           {"", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"},
           "this family has GELU");
+      const Setting* activation = importer.Look(family.activation);
+      if (activation != nullptr && activation->value == "gelu") {
+        importer.Approximate(*activation,
+                             "ours has GELU in its tanh form (gelu_new)");
+      }
       break;
+    }
   }
 }
 
@@ -334,10 +358,11 @@ void ImportHuggingFace(const ImportOptions& options, Importer& importer) {
   if (options.sequence_length.has_value()) {
     importer.Set("model.sequence_length",
                  absl::StrCat(*options.sequence_length), "--sequence-length");
-    importer.Ignore({family->length, "max_position_embeddings"});
+    importer.Ignore({"max_position_embeddings"});
+    if (!family->learns_positions) importer.Ignore({family->length});
   }
   TakeModel(*family, options, importer);
-  CheckRotary(*family, importer);
+  if (!family->learns_positions) CheckRotary(*family, importer);
   TakeWindow(*family, importer);
   CheckActivation(*family, importer);
   CheckBiases(importer);

@@ -73,6 +73,12 @@ constexpr UsualValue kDeepSeekUsual[] = {
     {"moe_layer_freq", "1", kFirstLayersDense},
 };
 
+constexpr UsualValue kGpt2Usual[] = {
+    {"scale_attn_weights", "true", "ours divides scores by the head's width"},
+    {"scale_attn_by_inverse_layer_idx", "false",
+     "ours divides scores alike in all layers"},
+};
+
 constexpr char kLayerNorms[] =
     "planned as a model with RMSNorm, rotary positions and no biases, which "
     "has nearly the same work";
@@ -83,7 +89,9 @@ const Family kFamilies[] = {
      .architecture = "MistralForCausalLM",
      .keys = kGroupedKeys,
      .window = "4096"},
-    {.type = "phi3", .architecture = "Phi3ForCausalLM"},
+    {.type = "phi3",
+     .architecture = "Phi3ForCausalLM",
+     .naming = TensorNaming::kFused},
     {.type = "qwen2",
      .architecture = "Qwen2ForCausalLM",
      .keys = kGroupedKeys,
@@ -124,12 +132,18 @@ const Family kFamilies[] = {
      .architecture = "GPT2LMHeadModel",
      .feed_forward = FeedForward::kGelu,
      .keys = kGpt2Keys,
+     .usual = kGpt2Usual,
      .length = "n_positions",
      .default_length = "1024",
      .ffn_hidden = "n_inner",
      .default_ffn = 4,
+     .activation = "activation_function",
      .ties_embedding = true,
-     .approximation = kLayerNorms},
+     .qkv_bias = true,
+     .linear_bias = true,
+     .norm = NormKind::kLayer,
+     .learns_positions = true,
+     .naming = TensorNaming::kGpt2},
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "planner/frameworks/adapter.h"
+#include "planner/frameworks/stored_names.h"
 #include "planner/layout/model.h"
 
 namespace millrace {
@@ -32,10 +33,17 @@ struct Family {
   // hidden width where it is left out.
   const char* ffn_hidden = nullptr;
   int64_t default_ffn = 0;
+  const char* activation = "hidden_act";
   const char* theta = "10000";
   bool ties_embedding = false;
   bool qkv_bias = false;
+  bool linear_bias = false;
   bool qk_norm = false;
+  NormKind norm = NormKind::kRms;
+  // Positions are learned, `length` of them.
+  bool learns_positions = false;
+  // How its files name tensors.
+  TensorNaming naming = TensorNaming::kPlain;
   // sliding_window where the key is left out; empty: none.
   const char* window = "";
   // The window counts only where use_sliding_window says so.

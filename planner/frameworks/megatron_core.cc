@@ -77,6 +77,7 @@ void AddAbsent(const Export& out, KeyValues& overrides) {
   set("num-query-groups", absl::StrCat(model.num_kv_heads));
   set("rotary-percent", "1.0");
   set("swiglu", "false");
+  set("disable-bias-linear", "true");
   set("untie-embeddings-and-output-weights", "true");
   if (model.mla.kv_rank > 0) set("q-lora-rank", nothing);
   set("num-experts", nothing);

@@ -51,7 +51,7 @@ void AddAttention(const ModelSpec& model, KeyValues& flags) {
       Switch("group-query-attention", flags);
     }
     if (model.qk_norm) Switch("qk-layernorm", flags);
-    if (model.qkv_bias) Switch("add-qkv-bias", flags);
+    if (model.qkv_bias && !model.linear_bias) Switch("add-qkv-bias", flags);
     return;
   }
   Switch("multi-latent-attention", flags);
@@ -96,9 +96,12 @@ void AddExperts(const Export& out, KeyValues& flags) {
 void AddModel(const Export& out, KeyValues& flags) {
   const ModelSpec& model = out.job.model;
   AddAttention(model, flags);
-  flags.Set("max-position-embeddings", model.sequence_length);
-  flags.Set("position-embedding-type", "rope");
-  flags.Set("normalization", "RMSNorm");
+  const bool has_table = model.learned_positions > 0;
+  flags.Set("max-position-embeddings",
+            has_table ? model.learned_positions : model.sequence_length);
+  flags.Set("position-embedding-type", has_table ? "learned_absolute" : "rope");
+  flags.Set("normalization",
+            model.norm == NormKind::kLayer ? "LayerNorm" : "RMSNorm");
   switch (model.feed_forward) {
     case FeedForward::kSwiglu:
       Switch("swiglu", flags);
@@ -112,7 +115,7 @@ void AddModel(const Export& out, KeyValues& flags) {
   if (!model.ties_embedding) {
     Switch("untie-embeddings-and-output-weights", flags);
   }
-  Switch("disable-bias-linear", flags);
+  if (!model.linear_bias) Switch("disable-bias-linear", flags);
   flags.Set("attention-dropout", "0.0");
   flags.Set("hidden-dropout", "0.0");
   AddExperts(out, flags);
@@ -303,6 +306,19 @@ absl::StatusOr<KeyValues> MegatronFlagsOf(Export& out) {
         absl::StrCat("model.rope_theta: ", out.Value("model.rope_theta"),
                      " is not an integer, and the rotary base of ", out.title(),
                      " takes nothing else; use ", std::llround(theta)));
+  }
+  const ModelSpec& model = out.job.model;
+  if (model.linear_bias && !model.qkv_bias) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.linear_bias: true, but model.qkv_bias is false; ",
+                     out.title(), " has biases in all products or in none"));
+  }
+  if (model.learned_positions > 0 && out.framework != MegatronAdapter() &&
+      model.learned_positions != model.sequence_length) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.learned_positions: ", model.learned_positions, ", but ",
+        out.title(), " has as many as model.sequence_length, which is ",
+        model.sequence_length));
   }
   KeyValues flags;
   AddTable(out, flags);

@@ -28,6 +28,8 @@ bool Switch(Importer& importer, const char* flag) {
   return importer.IsOn(flag);
 }
 
+constexpr char kGptDefault[] = "default of Megatron-LM";
+
 void TakeMegatronFamily(Importer& importer) {
   const bool is_gated = Switch(importer, "swiglu");
   importer.RefuseUnless("squared-relu", {"", "True"},
@@ -171,6 +173,35 @@ void TakeLatentAttention(Importer& importer) {
                    "num-query-groups", "mscale", "mscale-all-dim"});
 }
 
+// Takes the parts of GPT models, which are Megatron-LM's defaults: LayerNorm,
+// learned positions, biases of all products.
+void TakeGptParts(Importer& importer) {
+  importer.RefuseUnless("normalization", {"", "LayerNorm", "RMSNorm"},
+                        "ours has LayerNorm or RMSNorm");
+  const Setting* norm = importer.Look("normalization");
+  const bool is_rms = norm != nullptr && norm->value == "RMSNorm";
+  importer.Set("model.norm",
+               NormKindName(is_rms ? NormKind::kRms : NormKind::kLayer),
+               norm == nullptr ? kGptDefault : "normalization", norm);
+  importer.RefuseUnless("position-embedding-type",
+                        {"", "learned_absolute", "rope"},
+                        "ours has learned or rotary positions");
+  const Setting* positions = importer.Look("position-embedding-type");
+  if (positions == nullptr || positions->value != "rope") {
+    const int64_t length = importer.job().model.sequence_length;
+    importer.Set(
+        "model.learned_positions",
+        absl::StrCat(importer.Integer("max-position-embeddings", 1, length)),
+        importer.Look("max-position-embeddings") == nullptr
+            ? "the sequence length"
+            : "max-position-embeddings");
+  }
+  if (importer.IsOn("disable-bias-linear")) return;
+  for (const char* path : {"model.linear_bias", "model.qkv_bias"}) {
+    importer.Set(path, "true", kGptDefault);
+  }
+}
+
 // Looks at parts that our model lacks. A plan leaves out the small ones with a
 // note; the others are errors if workers train the model.
 void CheckArchitecture(Importer& importer) {
@@ -204,7 +235,9 @@ void CheckArchitecture(Importer& importer) {
     }
   };
   const std::string ours = "ours is of the Llama family; add ";
-  if (trains) {
+  if (trains && importer.job().model.feed_forward == FeedForward::kGelu) {
+    TakeGptParts(importer);
+  } else if (trains) {
     importer.RefuseUnless("disable-bias-linear", {"True"},
                           absl::StrCat(ours, "--disable-bias-linear"));
     importer.RefuseUnless("normalization", {"RMSNorm"},

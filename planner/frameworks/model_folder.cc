@@ -47,6 +47,15 @@ absl::StatusOr<std::string> ReadConfig(const std::string& folder,
 
 // The keys of config.json beside those of the table, for a model of the family.
 nlohmann::ordered_json OwnKeysOf(const Family& family, const ModelSpec& model) {
+  if (family.learns_positions) {
+    return {{family.length, model.learned_positions},
+            {family.ffn_hidden, model.ffn_hidden},
+            {family.activation, "gelu_new"},
+            {"tie_word_embeddings", model.ties_embedding},
+            {"attn_pdrop", 0.0},
+            {"embd_pdrop", 0.0},
+            {"resid_pdrop", 0.0}};
+  }
   nlohmann::ordered_json json = {{"hidden_act", "silu"},
                                  {"rope_theta", model.rope_theta},
                                  {"rope_scaling", nullptr},
@@ -74,12 +83,40 @@ nlohmann::ordered_json OwnKeysOf(const Family& family, const ModelSpec& model) {
 
 // Whether the family's architecture computes what the model's options say.
 bool HasOptionsOf(const Family& family, const ModelSpec& model) {
-  return family.feed_forward == FeedForward::kSwiglu &&
-         *family.approximation == '\0' && family.usual.empty() &&
-         model.feed_forward == FeedForward::kSwiglu &&
+  const bool has_table = model.learned_positions > 0;
+  // Tables of positions come with heads that share the stream out.
+  const bool fits_table =
+      !has_table || (model.num_kv_heads == model.num_heads &&
+                     model.query_width() == model.hidden);
+  const auto has_experts_or_latents = [](const FrameworkKey& key) {
+    return absl::StartsWith(key.job_path, "model.moe") ||
+           absl::StartsWith(key.job_path, "model.mla");
+  };
+  return *family.approximation == '\0' &&
+         family.feed_forward == model.feed_forward &&
          model.moe.num_experts == 0 && model.mla.kv_rank == 0 &&
-         family.qkv_bias == model.qkv_bias && family.qk_norm == model.qk_norm &&
+         std::ranges::none_of(family.keys, has_experts_or_latents) &&
+         family.qkv_bias == model.qkv_bias &&
+         family.linear_bias == model.linear_bias &&
+         family.qk_norm == model.qk_norm && family.norm == model.norm &&
+         family.learns_positions == has_table && fits_table &&
          (model.sliding_window == 0 || *family.window != '\0');
+}
+
+// The family's key for this value of a job, or the one that most families have;
+// null if the family has none.
+const std::string* KeyOf(const Family& family, const FrameworkKey& common) {
+  for (const FrameworkKey& own : family.keys) {
+    if (absl::string_view(own.job_path) == common.job_path) return &own.name;
+  }
+  // What OwnKeysOf() has, or what follows from other keys.
+  for (const char* path :
+       {"model.ffn_hidden", "model.sequence_length", "model.head_dim"}) {
+    if (family.learns_positions && absl::string_view(path) == common.job_path) {
+      return nullptr;
+    }
+  }
+  return &common.name;
 }
 
 }  // namespace
@@ -135,23 +172,42 @@ absl::StatusOr<std::string> WriteModelConfig(const ModelSpec& model,
   if (family == families.end()) {
     return absl::InvalidArgumentError(
         "no known family of Hugging Face models has all options of this "
-        "model together (qkv_bias, qk_norm, sliding_window, feed_forward, "
-        "moe, mla); export it as plain safetensors");
+        "model together (qkv_bias, linear_bias, qk_norm, norm, "
+        "learned_positions, sliding_window, feed_forward, moe, mla); export it "
+        "as plain safetensors");
   }
   nlohmann::ordered_json json = {{"architectures", {family->architecture}},
                                  {"model_type", family->type},
                                  {"torch_dtype", std::string(torch_dtype)}};
   JobSpec job{.model = model};
   for (const FrameworkKey& key : HuggingFaceKeys()) {
+    const std::string* name = KeyOf(*family, key);
+    if (name == nullptr) continue;
     const JobField field = FindJobKey(key.job_path)->field(job);
     if (const auto* integer = std::get_if<int64_t*>(&field)) {
-      json[key.name] = **integer;
+      json[*name] = **integer;
     } else {
-      json[key.name] = *std::get<double*>(field);
+      json[*name] = *std::get<double*>(field);
     }
   }
   json.update(OwnKeysOf(*family, model));
   return absl::StrCat(JsonText(json, 2), "\n");
+}
+
+absl::StatusOr<TensorNaming> NamingOfConfig(absl::string_view config,
+                                            const std::string& path) {
+  const absl::StatusOr<nlohmann::json> json = ParseJsonOnce(config);
+  if (!json.ok() || !json->is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": ",
+        json.ok() ? "expected an object" : json.status().message()));
+  }
+  const auto type = json->find("model_type");
+  for (const Family& family : HuggingFaceFamilies()) {
+    if (type != json->end() && *type == family.type) return family.naming;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": model_type is missing, or of no known family"));
 }
 
 absl::StatusOr<std::string> ChangeConfigType(absl::string_view config,

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "planner/frameworks/stored_names.h"
 #include "planner/job/job_file.h"
 #include "planner/layout/model.h"
 
@@ -33,6 +34,10 @@ std::span<const char* const> CarriedFiles();
 // options; what it returns, ReadModelFolder() reads as the same model.
 absl::StatusOr<std::string> WriteModelConfig(const ModelSpec& model,
                                              absl::string_view torch_dtype);
+
+// How the files beside this config.json name tensors. `path` is for messages.
+absl::StatusOr<TensorNaming> NamingOfConfig(absl::string_view config,
+                                            const std::string& path);
 
 // The text of a config.json for weights of another type. All else stays, keys
 // that ours does not know included. `path` is for messages.

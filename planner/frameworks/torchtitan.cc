@@ -48,7 +48,8 @@ constexpr TorchtitanFlavor kTorchtitanFlavors[] = {
 };
 
 constexpr const char* kTorchtitanUnwritten[] = {
-    "model.rope_scaling.kind", "model.sliding_window", "model.qkv_bias"};
+    "model.rope_scaling.kind", "model.sliding_window",    "model.qkv_bias",
+    "model.linear_bias",       "model.learned_positions", "model.norm"};
 
 constexpr FrameworkAdapter kTorchtitan = {
     .name = "torchtitan",

@@ -168,11 +168,16 @@ void LayerWriter::Product(Piece piece, const LinearShape& shape) {
                                  .trans_b = gemm.trans_b};
   };
   const auto [tokens, out, in, count, is_low, has_bias] = shape;
-  Forward(
-      piece, kind,
-      attributes(
-          {.m = tokens, .n = out, .k = in, .trans_b = true, .bias = has_bias}),
-      launches);
+  // Over the tensor axis, outer products give parts of a sum.
+  const bool is_part = step_ == LayerStep::kOuter && layout_.tensor > 1;
+  Forward(piece, kind,
+          attributes({.m = tokens,
+                      .n = out,
+                      .k = in,
+                      .trans_b = true,
+                      .bias = has_bias,
+                      .bias_once = has_bias && is_part}),
+          launches);
   Backward(Phase::kWeightGradient, kind,
            attributes({.m = out,
                        .n = in,
@@ -184,7 +189,7 @@ void LayerWriter::Product(Piece piece, const LinearShape& shape) {
            attributes({.m = tokens, .n = in, .k = out}), launches);
   if (!has_bias) return;
   Backward(Phase::kWeightGradient, OpKind::kBiasGradient,
-           ElementwiseAttributes{.rows = tokens,
+           ElementwiseAttributes{.rows = is_part ? norm_tokens_ : tokens,
                                  .cols = out,
                                  .accumulate = !layout_.shards_gradients()});
 }
@@ -251,6 +256,7 @@ void LayerWriter::Attention() {
 }
 
 void LayerWriter::Rope(Piece piece) {
+  if (model_.learned_positions > 0) return;
   AttentionAttributes attributes = AttentionShape();
   const bool norms = model_.qk_norm;
   const double heads =
@@ -283,16 +289,24 @@ void LayerWriter::Rope(Piece piece) {
   Backward(Phase::kInputGradient, OpKind::kRope, attributes);
 }
 
-void LayerWriter::Swiglu(Piece piece, int64_t rows, int64_t width) {
-  if (!style_.fused_elementwise) {
+void LayerWriter::Activation(Piece piece, int64_t rows, int64_t width) {
+  const bool is_gated = model_.num_inner_projections() == 2;
+  // What the op reads and writes, forward and backward.
+  const double forward = is_gated ? 3 : 2, backward = is_gated ? 5 : 3;
+  const bool has_op = model_.feed_forward != FeedForward::kSquaredRelu;
+  if (!style_.fused_elementwise || !has_op) {
     const double elements = AsDouble(rows * width);
-    Elementwise(OpKind::kElementwise, piece, 3 * elements, 5 * elements);
+    Elementwise(OpKind::kElementwise, piece, forward * elements,
+                backward * elements);
     return;
   }
   step_ = LayerStep::kActivation;
   const ElementwiseAttributes attributes{.rows = rows, .cols = width};
-  Forward(piece, OpKind::kSwigluForward, attributes);
-  Backward(Phase::kInputGradient, OpKind::kSwigluBackward, attributes);
+  Forward(piece, is_gated ? OpKind::kSwigluForward : OpKind::kGeluForward,
+          attributes);
+  Backward(Phase::kInputGradient,
+           is_gated ? OpKind::kSwigluBackward : OpKind::kGeluBackward,
+           attributes);
 }
 
 void LayerWriter::Norm(int64_t tokens, StreamInput input) {
@@ -301,6 +315,7 @@ void LayerWriter::Norm(int64_t tokens, StreamInput input) {
                      AsDouble(tokens * model_.hidden)};
   };
   const bool is_fused = style_.fused_elementwise;
+  const bool is_layer = model_.norm == NormKind::kLayer;
   const int32_t launches = is_fused ? 1 : kUnfusedLaunches;
   const NormAttributes norm{.num_tokens = tokens,
                             .hidden = model_.hidden,
@@ -308,9 +323,13 @@ void LayerWriter::Norm(int64_t tokens, StreamInput input) {
   // The residual and the block's output in, their sum and the norm out.
   const auto add = [&](Phase phase, StreamInput stream) {
     const bool adds = stream == StreamInput::kSum;
+    const OpKind plain =
+        is_layer ? OpKind::kLayerNormForward : OpKind::kRmsNormForward;
+    const OpKind residual = is_layer ? OpKind::kResidualLayerNormForward
+                                     : OpKind::kResidualRmsNormForward;
     const OpKind kind = !is_fused ? OpKind::kElementwise
-                        : adds    ? OpKind::kResidualRmsNormForward
-                                  : OpKind::kRmsNormForward;
+                        : adds    ? residual
+                                  : plain;
     const OpAttributes attributes =
         is_fused ? OpAttributes(norm) : bytes_of(adds ? 4 : 2);
     (phase == Phase::kForward ? graph_.ops : recompute_)
@@ -334,7 +353,9 @@ void LayerWriter::Norm(int64_t tokens, StreamInput input) {
   }
   NormAttributes backward = norm;
   backward.accumulate = !layout_.shards_gradients();
-  Backward(Phase::kInputGradient, OpKind::kRmsNormBackward, backward);
+  Backward(Phase::kInputGradient,
+           is_layer ? OpKind::kLayerNormBackward : OpKind::kRmsNormBackward,
+           backward);
 }
 
 void LayerWriter::Embedding() {
@@ -347,6 +368,15 @@ void LayerWriter::Embedding() {
   attributes.accumulate = !layout_.shards_gradients() ||
                           (model_.ties_embedding && layout_.pipeline == 1);
   Backward(Phase::kWeightGradient, OpKind::kEmbeddingBackward, attributes);
+  if (model_.learned_positions == 0) return;
+  VocabAttributes positions{
+      .num_tokens = tokens_,
+      .hidden = model_.hidden,
+      .vocab_rows = model_.learned_positions / layout_.tensor,
+      .sequence_length = model_.sequence_length};
+  Forward(Piece::kProduct, OpKind::kPositionForward, positions);
+  positions.accumulate = !layout_.shards_gradients();
+  Backward(Phase::kWeightGradient, OpKind::kPositionBackward, positions);
 }
 
 void LayerWriter::ChunkedLoss(LossUse use) {

@@ -83,10 +83,12 @@ class LayerWriter {
   void Attention();
   // Rotary positions of query and key, after their norms if there are any.
   void Rope(Piece piece);
-  void Swiglu(Piece piece, int64_t rows, int64_t width);
+  // What the model has between the products of a feed-forward block.
+  void Activation(Piece piece, int64_t rows, int64_t width);
   // The norm of `tokens` rows of the stream, which is the sum of the residual
   // and a block's output unless it comes whole.
   void Norm(int64_t tokens, StreamInput input = StreamInput::kSum);
+  // With learned positions if the model has them.
   void Embedding();
   // Head and loss in chunks of tokens. One tensor rank does all of it in the
   // backward pass, by one op.

@@ -170,7 +170,10 @@ void WriteAttention(LayerWriter& writer, StreamInput input) {
                 attended_elements * writer.product_input_bytes());
   }
 
-  writer.Linear(Piece::kOutput, {tokens, model.hidden, attended});
+  writer.Linear(Piece::kOutput, {.tokens = tokens,
+                                 .out = model.hidden,
+                                 .in = attended,
+                                 .bias = model.linear_bias});
   writer.LeaveTensor(Piece::kOutputSum, model.hidden);
   if (writer.style().dropout) writer.Keep(Piece::kProduct, normed);
 

@@ -12,26 +12,35 @@ void WriteProducts(LayerWriter& writer, Piece inner, Piece activation,
   const int64_t projections = model.num_inner_projections();
   const int64_t tokens = (rows + count - 1) / count;
   const double elements = AsDouble(rows * width);
+  const bool bias = model.linear_bias;
   if (inner == Piece::kGateUp && projections == 2 &&
       writer.RecomputesSecondProducts()) {
-    writer.Linear(inner, {tokens, width, model.hidden, count});
-    writer.Linear(Piece::kSecondProduct, {tokens, width, model.hidden, count});
+    for (const Piece piece : {inner, Piece::kSecondProduct}) {
+      writer.Linear(piece, {.tokens = tokens,
+                            .out = width,
+                            .in = model.hidden,
+                            .count = count,
+                            .bias = bias});
+    }
     writer.KeepElements(inner, elements);
     writer.KeepElements(Piece::kSecondProduct, elements);
     // The last product's output, which nothing reads, is kept as well.
     writer.KeepElements(Piece::kProduct, AsDouble(rows * model.hidden));
   } else {
-    writer.Linear(inner, {tokens, projections * width, model.hidden, count});
+    writer.Linear(inner, {.tokens = tokens,
+                          .out = projections * width,
+                          .in = model.hidden,
+                          .count = count,
+                          .bias = bias});
     writer.KeepElements(inner, AsDouble(projections) * elements);
   }
-  if (model.feed_forward == FeedForward::kSwiglu) {
-    writer.Swiglu(activation, rows, width);
-  } else {
-    writer.Elementwise(OpKind::kElementwise, activation, 2 * elements,
-                       3 * elements);
-  }
+  writer.Activation(activation, rows, width);
   writer.Keep(activation, elements * writer.product_input_bytes());
-  writer.Linear(Piece::kLast, {tokens, model.hidden, width, count});
+  writer.Linear(Piece::kLast, {.tokens = tokens,
+                               .out = model.hidden,
+                               .in = width,
+                               .count = count,
+                               .bias = bias});
   // Backward: gradients of output and input, of the activation and before it.
   writer.Work(writer.element_bytes() * (2 * AsDouble(rows * model.hidden) +
                                         AsDouble(projections + 1) * elements));

@@ -71,8 +71,8 @@ std::vector<PlanOnlyKey> PlanOnlyKeys(const ModelSpec& model) {
   };
   ModelSpec with_part = SmallModel();
   with_part.feed_forward = model.feed_forward;
-  add("model.feed_forward", FeedForwardName(model.feed_forward), "swiglu",
-      with_part);
+  add("model.feed_forward", FeedForwardName(model.feed_forward),
+      "swiglu and gelu", with_part);
   if (model.moe.num_experts > 0) {
     with_part = SmallModel();
     with_part.moe = {

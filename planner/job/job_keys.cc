@@ -56,7 +56,7 @@ const JobKey kJobKeys[] = {
      .default_note = "required, unless all layers have experts"},
     {KEY(model.feed_forward),
      .doc = "What the feed-forward block computes between its projections. "
-            "Others than swiglu are only planned so far.",
+            "gelu is GPT-2's, in its tanh form. relu2 is only planned so far.",
      .choices = "swiglu|gelu|relu2"},
     {KEY(model.ties_embedding),
      .doc = "true: the head is the embedding's transpose, one weight for "
@@ -64,6 +64,9 @@ const JobKey kJobKeys[] = {
     {KEY(model.qkv_bias),
      .doc = "true: the products that give query, key and value have biases, "
             "as in Qwen2."},
+    {KEY(model.linear_bias),
+     .doc = "true: attention's output product and the feed-forward block's "
+            "products have biases, as in GPT-2."},
     {KEY(model.qk_norm),
      .doc = "true: RMSNorm of each query head and each key head, with one "
             "weight of head_dim for each, before they are rotated, as in "
@@ -121,7 +124,19 @@ const JobKey kJobKeys[] = {
     {KEY(model.rope_scaling.original_max_position_embeddings),
      .doc = "Tokens of the sequences that the model saw before.",
      .range = {0, kMaximumInt32}},
-    {KEY(model.norm_epsilon), .doc = "Added to the mean square in RMSNorm.",
+    {KEY(model.learned_positions),
+     .doc = "Rows of a learned table of positions, which is added to the "
+            "embedding as in GPT-2; queries and keys are then not rotated. At "
+            "least sequence_length, and a multiple of the tensor axis. 0: "
+            "rotary positions.",
+     .range = {0, kMaximumInt32}},
+    {KEY(model.norm),
+     .doc = "The norms before both blocks and the head: RMSNorm (rms), or "
+            "LayerNorm with weight and bias (layer).",
+     .choices = "rms|layer"},
+    {KEY(model.norm_epsilon),
+     .doc = "Added to the mean square in RMSNorm and to the variance in "
+            "LayerNorm.",
      .range = {.excludes_least = true}},
     {KEY(model.init_std),
      .doc = "Standard deviation of the initial embedding, head and linear "

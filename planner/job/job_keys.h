@@ -29,7 +29,7 @@ using JobField =
                  std::map<std::string, std::vector<std::string>>*, double*,
                  int32_t*, int64_t*, uint64_t*, std::optional<int32_t>*,
                  std::optional<int64_t>*, std::optional<double>*,
-                 LearningRateDecay*, FeedForward*, RopeScalingKind*>;
+                 LearningRateDecay*, FeedForward*, RopeScalingKind*, NormKind*>;
 
 // The numbers that a key accepts.
 struct NumberRange {

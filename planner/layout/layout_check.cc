@@ -37,6 +37,7 @@ absl::Status ValidateTensor(const ModelSpec& model, const Layout& layout) {
       {"model.kv_heads", model.num_kv_heads},
       {"model.ffn_hidden", model.ffn_hidden},
       {"model.vocab_size", model.vocab_size},
+      {"model.learned_positions", model.learned_positions},
   };
   for (const auto& [what, value] : divisible) {
     absl::Status status = RequireDivisibleByTensor(what, value, layout.tensor);

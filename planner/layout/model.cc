@@ -25,6 +25,11 @@ absl::Status RequireWhole(absl::string_view section, absl::string_view key) {
 absl::Status ValidateExperts(const ModelSpec& model) {
   const MixtureOfExperts& moe = model.moe;
   if (moe == MixtureOfExperts{}) return absl::OkStatus();
+  if (model.linear_bias) {
+    return absl::InvalidArgumentError(
+        "model.linear_bias is true, and model.moe is given; experts are "
+        "planned without biases, so leave out one");
+  }
   if (moe.num_experts < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "model.moe.num_experts is ", moe.num_experts,
@@ -94,6 +99,8 @@ absl::Status ValidateAttentionOptions(const ModelSpec& model) {
     bool is_set;
   } options[] = {
       {"qkv_bias", model.qkv_bias},
+      {"linear_bias", model.linear_bias},
+      {"learned_positions", model.learned_positions != 0},
       {"qk_norm", model.qk_norm},
       {"sliding_window", model.sliding_window != 0},
       {"rope_scaling", model.rope_scaling != RopeScaling{}},
@@ -104,6 +111,31 @@ absl::Status ValidateAttentionOptions(const ModelSpec& model) {
         absl::StrCat("model.", field,
                      " is given, and so is model.mla; latent "
                      "attention is planned without it, so leave out one"));
+  }
+  return absl::OkStatus();
+}
+
+// Learned positions take the place of the rotation, with which heads are
+// normed.
+absl::Status ValidatePositions(const ModelSpec& model) {
+  if (model.learned_positions == 0) return absl::OkStatus();
+  if (model.learned_positions < model.sequence_length) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.learned_positions is ", model.learned_positions,
+                     "; it must be at least model.sequence_length, which is ",
+                     model.sequence_length, ", or 0 for rotary positions"));
+  }
+  const struct {
+    const char* field;
+    bool is_set;
+  } options[] = {{"qk_norm", model.qk_norm},
+                 {"rope_scaling", model.rope_scaling != RopeScaling{}}};
+  for (const auto& [field, is_set] : options) {
+    if (!is_set) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.", field,
+                     " is given, and so is model.learned_positions, with "
+                     "which queries and keys are not rotated; leave out one"));
   }
   return absl::OkStatus();
 }
@@ -202,6 +234,7 @@ int64_t AttentionParameters(const ModelSpec& model) {
   if (mla.kv_rank == 0) {
     return model.qkv_width() * h + output +
            (model.qkv_bias ? model.qkv_width() : 0) +
+           (model.linear_bias ? h : 0) +
            (model.qk_norm ? 2 * model.head_dim : 0);
   }
   const int64_t query =
@@ -226,6 +259,17 @@ const char* FeedForwardName(FeedForward kind) {
       return "relu2";
   }
   CHECK(false) << "unknown feed-forward " << static_cast<int>(kind);
+  return "";
+}
+
+const char* NormKindName(NormKind kind) {
+  switch (kind) {
+    case NormKind::kRms:
+      return "rms";
+    case NormKind::kLayer:
+      return "layer";
+  }
+  CHECK(false) << "unknown norm " << static_cast<int>(kind);
   return "";
 }
 
@@ -267,6 +311,7 @@ absl::Status ValidateModel(const ModelSpec& model) {
                       ? ValidatePlainAttention(model)
                       : ValidateLatentAttention(model));
   RETURN_IF_ERROR(ValidateRopeScaling(model.rope_scaling));
+  RETURN_IF_ERROR(ValidatePositions(model));
   RETURN_IF_ERROR(ValidateAttentionOptions(model));
   RETURN_IF_ERROR(ValidateExperts(model));
   return ValidateSize(model);
@@ -275,22 +320,26 @@ absl::Status ValidateModel(const ModelSpec& model) {
 ParameterCounts CountParameters(const ModelSpec& model) {
   const int64_t h = model.hidden;
   const MixtureOfExperts& moe = model.moe;
-  const int64_t attention = AttentionParameters(model) + 2 * h;   // Both norms.
+  const int64_t attention =
+      AttentionParameters(model) + 2 * model.norm_width();        // Both norms.
   const int64_t projections = model.num_inner_projections() + 1;  // And down.
   const int64_t expert = projections * moe.expert_hidden * h;
   const int64_t shared = moe.num_experts * h + moe.num_shared_experts * expert;
   const int64_t num_expert_layers = model.num_expert_layers();
   ParameterCounts counts{};
-  counts.embedding = model.vocab_size * h;
+  counts.embedding = (model.vocab_size + model.learned_positions) * h;
   if (model.num_dense_layers() > 0) {
     counts.per_layer = attention + projections * model.ffn_hidden * h;
+    if (model.linear_bias) {
+      counts.per_layer += (projections - 1) * model.ffn_hidden + h;
+    }
   }
   if (num_expert_layers > 0) {
     counts.per_expert_layer = attention + shared + moe.num_experts * expert;
     counts.active_per_expert_layer =
         attention + shared + moe.experts_per_token * expert;
   }
-  counts.final_norm = h;
+  counts.final_norm = model.norm_width();
   counts.head = model.ties_embedding ? 0 : model.vocab_size * h;
   const int64_t outside_experts = counts.embedding +
                                   model.num_dense_layers() * counts.per_layer +

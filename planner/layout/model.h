@@ -15,6 +15,11 @@ namespace millrace {
 enum class FeedForward : uint8_t { kSwiglu, kGelu, kSquaredRelu };
 const char* FeedForwardName(FeedForward kind);  // "swiglu", "gelu", "relu2".
 
+// What scales the stream in front of each block and of the head. kRms has a
+// weight, kLayer a weight and a bias.
+enum class NormKind : uint8_t { kRms, kLayer };
+const char* NormKindName(NormKind kind);  // "rms", "layer".
+
 // Layers whose feed-forward block is a mixture of experts (Shazeer et al.,
 // 2017): a router sends each token to `experts_per_token` of `num_experts`.
 struct MixtureOfExperts {
@@ -79,6 +84,10 @@ struct ModelSpec {
   int64_t sequence_length = 0;  // Tokens of a training sequence.
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  // Rows of a table of positions that is added to the embedding. Positions are
+  // then learned and queries and keys are not rotated. 0: rotary positions.
+  int64_t learned_positions = 0;
+  NormKind norm = NormKind::kRms;
   double norm_epsilon = 1e-5;
   double init_std = 0.02;  // Of embedding, head and every linear weight.
   FeedForward feed_forward = FeedForward::kSwiglu;
@@ -86,6 +95,9 @@ struct ModelSpec {
   LatentAttention mla;
   bool ties_embedding = false;  // The head is the embedding's transpose.
   bool qkv_bias = false;        // Biases of the query, key and value products.
+  // Biases of attention's output product and of the feed-forward block's
+  // products.
+  bool linear_bias = false;
   // RMSNorm, with a weight of head_dim, of each query head and each key head
   // before their rotation.
   bool qk_norm = false;
@@ -99,8 +111,10 @@ struct ModelSpec {
 
   bool is_llama() const {
     return feed_forward == FeedForward::kSwiglu && moe.num_experts == 0 &&
-           mla.kv_rank == 0 && !ties_embedding && !qkv_bias && !qk_norm &&
-           sliding_window == 0 && rope_scaling.kind == RopeScalingKind::kNone;
+           mla.kv_rank == 0 && !ties_embedding && !qkv_bias && !linear_bias &&
+           !qk_norm && sliding_window == 0 && learned_positions == 0 &&
+           norm == NormKind::kRms &&
+           rope_scaling.kind == RopeScalingKind::kNone;
   }
 
   int64_t query_width() const { return num_heads * head_dim; }
@@ -119,6 +133,10 @@ struct ModelSpec {
   double window_share() const {
     return WindowShare(sliding_window, sequence_length);
   }
+  // Elements of one norm of the stream.
+  int64_t norm_width() const {
+    return norm == NormKind::kLayer ? 2 * hidden : hidden;
+  }
   // Projections from hidden to the inner width of a feed-forward block.
   int64_t num_inner_projections() const {
     return feed_forward == FeedForward::kSwiglu ? 2 : 1;
@@ -126,10 +144,9 @@ struct ModelSpec {
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 
-// Counts of parameters (elements): matrices and norms, and biases of query, key
-// and value.
+// Counts of parameters (elements): matrices, norms and biases.
 struct ParameterCounts {
-  int64_t embedding;
+  int64_t embedding;                // With learned positions.
   int64_t per_layer;                // Dense; 0 if there is none.
   int64_t per_expert_layer;         // 0 if there is none.
   int64_t active_per_expert_layer;  // Of these what one token meets.

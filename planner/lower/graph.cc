@@ -77,16 +77,6 @@ bool ReducesEmbeddingEarly(const GraphBuilder& builder) {
   return builder.is_first_stage() && builder.layout().tensor == 1;
 }
 
-// The last op of the kind, if there is one, completes the bucket.
-void CompleteAtLast(const GraphBuilder& builder, OpKind kind,
-                    absl::string_view bucket, std::vector<GraphOp>* ops) {
-  const auto last =
-      std::find_if(ops->rbegin(), ops->rend(),
-                   [&](const GraphOp& op) { return op.kind == kind; });
-  if (last == ops->rend()) return;
-  last->completes_bucket = builder.BucketIndex(bucket);
-}
-
 void EmitBackward(GraphBuilder& builder, const StageOps& stage_ops,
                   ForwardPass& pass) {
   std::vector<GraphOp>& ops = builder.graph().backward;
@@ -104,10 +94,10 @@ void EmitBackward(GraphBuilder& builder, const StageOps& stage_ops,
     builder.LastDeferred().completes_bucket =
         builder.BucketIndex(absl::StrCat("layers.", pass.layers[i].layer()));
   }
-  // The first layer's first norm is the last to be differentiated, and its
-  // biases are the last of theirs.
-  CompleteAtLast(builder, OpKind::kRmsNormBackward, "norms", &ops);
-  CompleteAtLast(builder, OpKind::kBiasGradient, "biases", &ops);
+  // All layers have norms and biases.
+  for (const char* bucket : {"norms", "biases", "whole_biases"}) {
+    builder.CompleteAtLast(bucket, &ops);
+  }
   EmitStageInputBackward(builder, stage_ops.embedding, pass.input, d_stream);
   InsertParameterGathers(builder, builder.graph().sharded.backward_parameters,
                          &ops);

@@ -29,6 +29,12 @@ const BlockNames& NamesOf(LayerBlock block) {
   return kBlockNames[static_cast<size_t>(block)];
 }
 
+const char* ActivationName(OpKind kind) {
+  return kind == OpKind::kGeluForward || kind == OpKind::kGeluBackward
+             ? "gelu"
+             : "swiglu";
+}
+
 const char* PassName(Phase phase) {
   if (phase == Phase::kForward) return "";
   return phase == Phase::kRecompute ? "recompute/" : "backward/";
@@ -54,18 +60,27 @@ void LayerEmitter::AddWeights(GraphBuilder& builder, LayerBlock block) {
         cols);
   };
   Block& tensors = blocks_[static_cast<size_t>(block)];
-  tensors.norm.weight = add("norm", names.norm_parameter, 1, s.hidden);
-  tensors.inner_weight =
-      add(names.inner, names.inner_parameter,
-          is_attention ? s.qkv_width() : 2 * s.ffn_hidden, s.hidden);
+  const ModelSpec& model = builder.model();
+  tensors.norm = builder.AddNormWeights(
+      absl::StrCat("layers.", layer_, "/", names.block, "/norm"),
+      absl::StrCat("model.layers.", layer_, ".", names.norm_parameter));
+  const int64_t num_inner = model.num_inner_projections();
+  const char* inner =
+      is_attention || num_inner == 2 ? names.inner_parameter : "mlp.up_proj";
+  const int64_t inner_rows =
+      is_attention ? s.qkv_width() : num_inner * s.ffn_hidden;
+  tensors.inner_weight = add(names.inner, inner, inner_rows, s.hidden);
   tensors.outer_weight = add(names.outer, names.outer_parameter, s.hidden,
                              is_attention ? s.query_width() : s.ffn_hidden);
-  if (!is_attention) return;
-  if (builder.model().qkv_bias) {
-    tensors.inner_bias =
-        add("qkv_bias", names.inner_parameter, 1, s.qkv_width(), "bias");
+  if (is_attention ? model.qkv_bias : model.linear_bias) {
+    tensors.inner_bias = add(is_attention ? "qkv_bias" : "gate_up_bias", inner,
+                             1, inner_rows, "bias");
   }
-  if (builder.model().qk_norm) {
+  if (model.linear_bias) {
+    tensors.outer_bias = add(is_attention ? "output_bias" : "down_bias",
+                             names.outer_parameter, 1, s.hidden, "bias");
+  }
+  if (is_attention && model.qk_norm) {
     tensors.query_norm = add("query_norm", "self_attn.q_norm", 1, s.head_dim);
     tensors.key_norm = add("key_norm", "self_attn.k_norm", 1, s.head_dim);
   }
@@ -86,13 +101,13 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
   const BlockNames& names = NamesOf(op.block);
   switch (op.step) {
     case LayerStep::kNorm: {
-      const bool adds = op.kind == OpKind::kResidualRmsNormForward;
+      const bool adds = AddsToStream(op.kind);
       // The sum of the stream was kept where it is not added up again.
       const bool is_kept = op.phase == Phase::kRecompute && !adds;
       block.norm =
           builder.EmitNorm(NameOf(op, "norm"), op,
                            is_kept ? block.norm.residual : stream_.residual,
-                           adds ? stream_.delta : -1, block.norm.weight);
+                           adds ? stream_.delta : -1, block.norm);
       block.input = block.norm.output;
       return;
     }
@@ -125,15 +140,14 @@ void LayerEmitter::EmitForwardOp(GraphBuilder& builder, const LayerOp& op) {
       return;
     case LayerStep::kActivation:
       block.outer_input = builder.AddOutput(NameOf(op, "activation"), op, 0);
-      builder.Emit(NameOf(op, "swiglu"), op, {block.inner},
+      builder.Emit(NameOf(op, ActivationName(op.kind)), op, {block.inner},
                    {block.outer_input});
       return;
     case LayerStep::kOuter:
-      stream_ = {
-          .residual = block.norm.residual,
-          .delta = builder.EmitLinear(NameOf(op, names.outer), op,
-                                      block.outer_input, block.outer_weight,
-                                      /*bias=*/{})};
+      stream_ = {.residual = block.norm.residual,
+                 .delta = builder.EmitLinear(
+                     NameOf(op, names.outer), op, block.outer_input,
+                     block.outer_weight, block.outer_bias)};
       return;
     case LayerStep::kReduce:
       stream_.delta = builder.EmitTensorReduceScatter(
@@ -198,7 +212,11 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
     const bool is_weight_gradient = op.phase == Phase::kWeightGradient;
     switch (op.step) {
       case LayerStep::kOuter:
-        if (is_weight_gradient) {
+        if (op.kind == OpKind::kBiasGradient) {
+          // Of the rank's tokens: the sum over ranks has them all.
+          builder.Emit(NameOf(op, absl::StrCat(names.outer, "_bias")), op,
+                       {d_stream}, {block.outer_bias.gradient});
+        } else if (is_weight_gradient) {
           builder.Defer(builder.WeightGradient(
               NameOf(op, absl::StrCat(names.outer, "_weight")), op, d_output,
               block.outer_input, block.outer_weight));
@@ -274,8 +292,8 @@ TensorId LayerEmitter::EmitMiddleBackward(GraphBuilder& builder,
   if (op.step == LayerStep::kActivation) {
     const TensorId d_gate_up =
         builder.AddOutput(NameOf(op, "d_gate_up"), op, 0);
-    builder.Emit(NameOf(op, "swiglu"), op, {block.inner, d_output},
-                 {d_gate_up});
+    builder.Emit(NameOf(op, ActivationName(op.kind)), op,
+                 {block.inner, d_output}, {d_gate_up});
     return d_gate_up;
   }
   const TensorId d_qkv = builder.AddOutput(NameOf(op, "d_qkv"), op, 0);

@@ -47,6 +47,7 @@ class LayerEmitter {
     Weight inner_weight;
     Weight inner_bias;  // Where the model has biases.
     Weight outer_weight;
+    Weight outer_bias;
     Weight query_norm;  // Where the model norms queries and keys.
     Weight key_norm;
     TensorId input = -1;        // The norm's output, gathered.

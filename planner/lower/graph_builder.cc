@@ -25,7 +25,8 @@ GraphBuilder::GraphBuilder(const ModelSpec& model, const Layout& layout,
              .num_kv_heads = model.num_kv_heads / layout.tensor,
              .head_dim = model.head_dim,
              .ffn_hidden = model.ffn_hidden / layout.tensor,
-             .vocab_rows = model.vocab_size / layout.tensor};
+             .vocab_rows = model.vocab_size / layout.tensor,
+             .position_rows = model.learned_positions / layout.tensor};
   graph_.parameters = BuildStageParameters(model, layout, stage);
 }
 
@@ -254,23 +255,48 @@ TensorId GraphBuilder::EmitTensorReduceScatter(const std::string& name,
   return shard;
 }
 
+SavedNorm GraphBuilder::AddNormWeights(const std::string& name,
+                                       const std::string& parameter) {
+  SavedNorm norm{};
+  norm.weight =
+      AddWeight(name, absl::StrCat(parameter, ".weight"), 1, shapes_.hidden);
+  if (model_.norm == NormKind::kLayer) {
+    norm.bias = AddWeight(absl::StrCat(name, "_bias"),
+                          absl::StrCat(parameter, ".bias"), 1, shapes_.hidden);
+  }
+  return norm;
+}
+
 SavedNorm GraphBuilder::EmitNorm(const std::string& name, const LayerOp& op,
                                  TensorId x, TensorId delta,
-                                 const Weight& weight) {
-  const bool adds = op.kind == OpKind::kResidualRmsNormForward;
+                                 const SavedNorm& norm) {
+  const bool adds = AddsToStream(op.kind);
+  const bool has_mean = norm.bias.parameter >= 0;
   const size_t y = adds ? 1 : 0;  // After the sum of the stream.
-  SavedNorm saved;
-  saved.weight = weight;
+  SavedNorm saved = norm;
   saved.output = AddOutput(absl::StrCat(name, "/output"), op, y);
   saved.rstd = AddOutput(absl::StrCat(name, "/rstd"), op, y + 1);
-  saved.residual = adds ? AddOutput(absl::StrCat(name, "/residual"), op, 0) : x;
-  const TensorId parameter = ParameterOf(weight, op.phase);
-  if (adds) {
-    Emit(name, op, {x, delta, parameter},
-         {saved.residual, saved.output, saved.rstd});
-  } else {
-    Emit(name, op, {x, parameter}, {saved.output, saved.rstd});
+  if (has_mean) {
+    saved.mean = AddOutput(absl::StrCat(name, "/mean"), op, y + 2);
   }
+  saved.residual = adds ? AddOutput(absl::StrCat(name, "/residual"), op, 0) : x;
+  GraphOp emitted{.kind = op.kind,
+                  .phase = op.phase,
+                  .name = name,
+                  .attributes = op.attributes,
+                  .inputs = {x}};
+  if (adds) {
+    emitted.inputs.push_back(delta);
+    emitted.outputs.push_back(saved.residual);
+  }
+  emitted.inputs.push_back(ParameterOf(norm.weight, op.phase));
+  emitted.outputs.push_back(saved.output);
+  emitted.outputs.push_back(saved.rstd);
+  if (has_mean) {
+    emitted.inputs.push_back(ParameterOf(norm.bias, op.phase));
+    emitted.outputs.push_back(saved.mean);
+  }
+  Emit(std::move(emitted));
   return saved;
 }
 
@@ -279,10 +305,13 @@ TensorId GraphBuilder::EmitNormBackward(const std::string& name,
                                         const SavedNorm& saved, TensorId d_y,
                                         TensorId d_residual) {
   const TensorId d_x = AddOutput(name, op, 0);
-  GraphOp& norm =
-      Emit(name, op,
-           {d_y, saved.residual, saved.rstd, saved.weight.backward_parameter},
-           {d_x, saved.weight.gradient});
+  GraphOp& norm = Emit(name, op, {d_y, saved.residual, saved.rstd},
+                       {d_x, saved.weight.gradient});
+  if (saved.mean >= 0) {
+    norm.inputs.push_back(saved.mean);
+    norm.outputs.push_back(saved.bias.gradient);
+  }
+  norm.inputs.push_back(saved.weight.backward_parameter);
   if (d_residual >= 0) norm.inputs.push_back(d_residual);
   return d_x;
 }
@@ -300,6 +329,38 @@ int32_t GraphBuilder::BucketIndex(absl::string_view name) const {
   }
   CHECK(false) << "stage " << stage_ << " has no bucket " << name;
   return -1;
+}
+
+bool GraphBuilder::IsGradientOf(size_t bucket, TensorId tensor) const {
+  const GraphTensor& found = graph_.tensors[static_cast<size_t>(tensor)];
+  if (layout_.shards_gradients()) {
+    return found.parent >= 0 &&
+           found.parent == graph_.sharded.gradients[bucket];
+  }
+  const Bucket& of = graph_.parameters.buckets[bucket];
+  const GraphTensor& flat =
+      graph_.tensors[static_cast<size_t>(graph_.persistent.gradients)];
+  const int64_t begin =
+      flat.persistent_offset_bytes + of.offset * DTypeBytes(DType::kFloat32);
+  return found.persistent_offset_bytes >= begin &&
+         found.persistent_offset_bytes <
+             begin + of.num_elements * DTypeBytes(DType::kFloat32);
+}
+
+void GraphBuilder::CompleteAtLast(absl::string_view bucket,
+                                  std::vector<GraphOp>* ops) {
+  const std::vector<Bucket>& buckets = graph_.parameters.buckets;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (buckets[i].name != bucket) continue;
+    const auto last =
+        std::find_if(ops->rbegin(), ops->rend(), [&](const GraphOp& op) {
+          return std::any_of(
+              op.outputs.begin(), op.outputs.end(),
+              [&](TensorId output) { return IsGradientOf(i, output); });
+        });
+    CHECK(last != ops->rend()) << bucket;
+    last->completes_bucket = static_cast<int32_t>(i);
+  }
 }
 
 const ParameterSlot& GraphBuilder::SlotOf(absl::string_view parameter) const {

@@ -20,14 +20,15 @@ namespace millrace {
 struct StageShapes {
   int64_t num_sequences;  // Of a micro-batch.
   int64_t sequence_length;
-  int64_t num_tokens;    // T
-  int64_t shard_tokens;  // S: T / tensor, under sequence parallelism.
-  int64_t hidden;        // H
-  int64_t num_heads;     // N
-  int64_t num_kv_heads;  // K
-  int64_t head_dim;      // D
-  int64_t ffn_hidden;    // F
-  int64_t vocab_rows;    // Vt
+  int64_t num_tokens;     // T
+  int64_t shard_tokens;   // S: T / tensor, under sequence parallelism.
+  int64_t hidden;         // H
+  int64_t num_heads;      // N
+  int64_t num_kv_heads;   // K
+  int64_t head_dim;       // D
+  int64_t ffn_hidden;     // F
+  int64_t vocab_rows;     // Vt
+  int64_t position_rows;  // Of learned positions.
 
   int64_t query_width() const { return num_heads * head_dim; }
   int64_t qkv_width() const {
@@ -57,10 +58,12 @@ struct BucketTensors {
 
 // The tensors that a norm leaves for its backward pass.
 struct SavedNorm {
-  TensorId residual;  // [S, H], its input.
-  TensorId rstd;      // [S]
-  TensorId output;    // [S, H]
+  TensorId residual;   // [S, H], its input.
+  TensorId rstd;       // [S]
+  TensorId mean = -1;  // [S], of LayerNorm.
+  TensorId output;     // [S, H]
   Weight weight;
+  Weight bias;  // Of LayerNorm.
 };
 
 class GraphBuilder {
@@ -142,9 +145,12 @@ class GraphBuilder {
                                     : weight.backward_parameter;
   }
 
-  // norm(x) or, where the op adds, norm(x + delta).
+  // The weights of the norm of that name whose parameters begin so.
+  SavedNorm AddNormWeights(const std::string& name,
+                           const std::string& parameter);
+  // norm(x) or, where the op adds, norm(x + delta), with the weights of `norm`.
   SavedNorm EmitNorm(const std::string& name, const LayerOp& op, TensorId x,
-                     TensorId delta, const Weight& weight);
+                     TensorId delta, const SavedNorm& norm);
   // Returns d_x [S, H]; `d_residual` is added unless negative.
   TensorId EmitNormBackward(const std::string& name, const LayerOp& op,
                             const SavedNorm& saved, TensorId d_y,
@@ -164,11 +170,16 @@ class GraphBuilder {
 
   // Index of the bucket of this name; it must exist.
   int32_t BucketIndex(absl::string_view name) const;
+  // Says of the last of `ops` that writes a gradient of the bucket that it
+  // completes it. Does nothing if there is no such bucket.
+  void CompleteAtLast(absl::string_view bucket, std::vector<GraphOp>* ops);
 
   Graph Build() && { return std::move(graph_); }
 
  private:
   void AddBucketTensors();
+  // Whether the tensor is a part of the bucket's gradients.
+  bool IsGradientOf(size_t bucket, TensorId tensor) const;
   const ParameterSlot& SlotOf(absl::string_view parameter) const;
   // The tensor that holds a bucket's parameters between steps, and where in it.
   struct Place {

@@ -79,6 +79,12 @@ StageInput EmitStageInput(GraphBuilder& builder, const LayerGraph& embedding) {
       input.stream = builder.AddOutput("embedding/output", op, 0);
       builder.Emit("embedding", op, {input.tokens, input.embedding.parameter},
                    {input.stream});
+    } else if (op.kind == OpKind::kPositionForward) {
+      input.positions =
+          builder.AddWeight("positions", "model.embed_positions.weight",
+                            s.position_rows, s.hidden);
+      builder.Emit("positions", op, {input.stream, input.positions.parameter},
+                   {input.stream});
     } else {
       input.stream = builder.EmitTensorReduceScatter("embedding/reduce_output",
                                                      op, input.stream);
@@ -107,6 +113,11 @@ void EmitStageInputBackward(GraphBuilder& builder, const LayerGraph& embedding,
                        {input.embedding.gradient});
       backward.completes_bucket = builder.BucketIndex("embedding");
       backward.adds_always = builder.embedding_is_head();
+    } else if (op.kind == OpKind::kPositionBackward) {
+      builder
+          .Emit("positions/backward", op, {d_stream},
+                {input.positions.gradient})
+          .completes_bucket = builder.BucketIndex("positions");
     } else {
       d_stream = builder.EmitTensorGather(
           "embedding/backward/gather_output_gradient", op, d_stream);
@@ -150,15 +161,15 @@ LossHead EmitLossHead(GraphBuilder& builder, const LayerGraph& ops,
                       const StageInput& input, const ResidualStream& stream) {
   const StageShapes& s = builder.shapes();
   const ModelSpec& model = builder.model();
-  const Weight norm_weight =
-      builder.AddWeight("final_norm", "model.norm.weight", 1, s.hidden);
+  const SavedNorm norm = builder.AddNormWeights("final_norm", "model.norm");
   LossHead head;
   for (const LayerOp& op : ops.ops) {
     if (op.phase != Phase::kForward) break;
     switch (op.kind) {
       case OpKind::kResidualRmsNormForward:
+      case OpKind::kResidualLayerNormForward:
         head.norm = builder.EmitNorm("final_norm", op, stream.residual,
-                                     stream.delta, norm_weight);
+                                     stream.delta, norm);
         head.weight = builder.embedding_is_head()
                           ? input.embedding
                           : builder.AddWeight("head", model.head_name(),
@@ -212,6 +223,7 @@ TensorId EmitLossHeadBackward(GraphBuilder& builder, const LayerGraph& ops,
                                                    op, gradient);
         break;
       case OpKind::kRmsNormBackward:
+      case OpKind::kLayerNormBackward:
         gradient = builder.EmitNormBackward("final_norm/backward", op,
                                             head.norm, gradient, -1);
         break;

@@ -16,6 +16,7 @@ struct StageInput {
   TensorId targets;
   TensorId document_starts;
   Weight embedding;  // First stage only.
+  Weight positions;  // Likewise, where they are learned.
   TensorId stream;   // [S, H]
 };
 // `embedding`: the ops of the embedding, for the first stage.

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/units.h"
 
@@ -303,7 +304,9 @@ void EmitGatherParameters(GraphBuilder& builder) {
   // every layer has some: they come before all layers.
   std::vector<size_t> order(buckets.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  const auto layers = order.begin() + (builder.is_first_stage() ? 1 : 0);
+  const auto layers = std::find_if(order.begin(), order.end(), [&](size_t i) {
+    return absl::StartsWith(buckets[i].name, "layers.");
+  });
   const auto vectors = std::find_if(
       layers, order.end(), [&](size_t i) { return !buckets[i].weight_decay; });
   std::rotate(layers, vectors, order.end());

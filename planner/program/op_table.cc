@@ -3,53 +3,14 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "planner/program/op_row_words.h"
+#include "planner/program/plan_only_rows.h"
 
 namespace millrace {
 
-// The rows, and the words that they are written in. Operands are in the order
-// in which kernels take them. Tensors are row-major.
+// The rows. Operands are in the order in which kernels take them. Tensors are
+// row-major.
 namespace op_rows {
-
-using enum SizeLetter;
-constexpr SizeExpr B = kSequences, L = kSequenceLength, T = kTokens,
-                   H = kHidden, N = kQueryHeads, K = kKeyValueHeads,
-                   D = kHeadDim, R = kRows, F = kCols, V = kVocabRows,
-                   C = kChunkTokens, J = kHeadProducts, m = kGemmRows,
-                   n = kGemmCols, k = kGemmInner, E = kElements, S = kShare,
-                   P = kParameters, G = kGradients, X = kTensorRanks,
-                   Q = kProducts, Dv = kValueHeadDim;
-constexpr SizeExpr kQkvCols = (N + 2 * K) * D;
-constexpr SizeExpr kQkCols = (N + K) * D;
-// Query-key pairs over all sequences and heads.
-constexpr SizeExpr kPairs = B * N * kQueryTokens * kKeyTokens;
-
-using Dims = std::initializer_list<SizeExpr>;
-constexpr OperandSpec Activation(const char* name, Dims dims) {
-  return {ElementRole::kActivation, name, dims};
-}
-constexpr OperandSpec Float32(const char* name, Dims dims) {
-  return {ElementRole::kFloat32, name, dims};
-}
-constexpr OperandSpec Int32(const char* name, Dims dims) {
-  return {ElementRole::kInt32, name, dims};
-}
-constexpr OperandSpec Bfloat16(const char* name, Dims dims) {
-  return {ElementRole::kBfloat16, name, dims};
-}
-constexpr OperandSpec OfAttributes(const char* name, Dims dims) {
-  return {ElementRole::kOfAttributes, name, dims};
-}
-constexpr OperandSpec Workspace(const char* name, Dims dims) {
-  return OperandSpec(ElementRole::kWorkspace, name, dims).NotCounted();
-}
-// What a step's scalars tensor holds: StepScalar.
-constexpr OperandSpec Scalars() {
-  return {ElementRole::kFloat64, "scalars", {int64_t{kNumStepScalars}}};
-}
-// Gradients of parameters add up over micro-batches.
-constexpr OperandSpec Gradient(const char* name, Dims dims) {
-  return Float32(name, dims).Added(Addition::kWhereAttributesSay);
-}
 
 constexpr OpDescriptor kOpRows[] = {
     // The micro-batch of the executing instruction, from the host's data
@@ -77,6 +38,24 @@ constexpr OpDescriptor kOpRows[] = {
      .phases = {Phase::kWeightGradient},
      .inputs = {Int32("tokens", {T}).NotCounted(), Activation("d_x", {T, H})},
      .outputs = {Gradient("d_weight", {V, H}).Moves(2 * T * H)},
+     .flops = T * H},
+
+    // Learned positions are cut over tensor ranks like the embedding: a rank
+    // adds its rows, and the sum over ranks has all of them. In place.
+    {.kind = OpKind::kPositionForward,
+     .name = "position_forward",
+     .attributes = kAttributesIndex<VocabAttributes>,
+     .phases = {Phase::kForward},
+     .inputs = {Activation("x", {T, H}).JustWritten(),
+                Activation("weight", {V, H})},
+     .outputs = {Activation("x", {T, H}).SameAs(0)},
+     .flops = T * H},
+    {.kind = OpKind::kPositionBackward,
+     .name = "position_backward",
+     .attributes = kAttributesIndex<VocabAttributes>,
+     .phases = {Phase::kWeightGradient},
+     .inputs = {Activation("d_x", {T, H}).JustWritten()},
+     .outputs = {Gradient("d_weight", {V, H})},
      .flops = T * H},
 
     // T counts the tokens of one rank: under sequence parallelism, its share.
@@ -114,6 +93,46 @@ constexpr OpDescriptor kOpRows[] = {
      .outputs = {Activation("d_x", {T, H}),
                  Gradient("d_weight", {H}).NotCounted()},
      .flops = 10 * T * H},
+
+    // LayerNorm: the same with the mean taken off, and a bias.
+    {.kind = OpKind::kLayerNormForward,
+     .name = "layer_norm_forward",
+     .attributes = kAttributesIndex<NormAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute},
+     .recompute = Recompute::kNorm,
+     .inputs = {Activation("x", {T, H}).JustWritten(),
+                Float32("weight", {H}).NotCounted(),
+                Float32("bias", {H}).NotCounted()},
+     .outputs = {Activation("y", {T, H}), Float32("rstd", {T}).NotCounted(),
+                 Float32("mean", {T}).NotCounted()},
+     .flops = 7 * T * H},
+    {.kind = OpKind::kResidualLayerNormForward,
+     .name = "residual_layer_norm_forward",
+     .attributes = kAttributesIndex<NormAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute},
+     .recompute = Recompute::kNorm,
+     .inputs = {Activation("x", {T, H}),
+                Activation("delta", {T, H}).JustWritten(),
+                Float32("weight", {H}).NotCounted(),
+                Float32("bias", {H}).NotCounted()},
+     .outputs = {Activation("residual", {T, H}), Activation("y", {T, H}),
+                 Float32("rstd", {T}).NotCounted(),
+                 Float32("mean", {T}).NotCounted()},
+     .flops = 8 * T * H},
+    {.kind = OpKind::kLayerNormBackward,
+     .name = "layer_norm_backward",
+     .attributes = kAttributesIndex<NormAttributes>,
+     .phases = {Phase::kInputGradient},
+     .inputs = {Activation("d_y", {T, H}).JustWritten(),
+                Activation("residual", {T, H}),
+                Float32("rstd", {T}).NotCounted(),
+                Float32("mean", {T}).NotCounted(),
+                Float32("weight", {H}).NotCounted(),
+                Activation("d_residual", {T, H}).If(Presence::kOptional)},
+     .outputs = {Activation("d_x", {T, H}),
+                 Gradient("d_weight", {H}).NotCounted(),
+                 Gradient("d_bias", {H}).NotCounted()},
+     .flops = 14 * T * H},
 
     {.kind = OpKind::kAdd,
      .name = "add",
@@ -242,6 +261,23 @@ constexpr OpDescriptor kOpRows[] = {
                 Activation("d_activation", {R, F}).JustWritten()},
      .outputs = {Activation("d_gate_up", {R, 2 * F})},
      .flops = 10 * R * F},
+
+    {.kind = OpKind::kGeluForward,
+     .name = "gelu_forward",
+     .attributes = kAttributesIndex<ElementwiseAttributes>,
+     .phases = {Phase::kForward, Phase::kRecompute},
+     .recompute = Recompute::kActivation,
+     .inputs = {Activation("up", {R, F}).JustWritten()},
+     .outputs = {Activation("activation", {R, F})},
+     .flops = 10 * R * F},
+    {.kind = OpKind::kGeluBackward,
+     .name = "gelu_backward",
+     .attributes = kAttributesIndex<ElementwiseAttributes>,
+     .phases = {Phase::kInputGradient},
+     .inputs = {Activation("up", {R, F}),
+                Activation("d_activation", {R, F}).JustWritten()},
+     .outputs = {Activation("d_up", {R, F})},
+     .flops = 18 * R * F},
 
     // Forward and backward of the head and the loss in one pass over chunks of
     // tokens, for one tensor rank.
@@ -414,123 +450,18 @@ constexpr OpDescriptor kOpRows[] = {
      .phases = {Phase::kOptimizer},
      .inputs = {Float32("master", {S})},
      .outputs = {Bfloat16("parameters", {P}).Moves(S).OrFloat32()}},
-
-    // Plan only.
-    {.kind = OpKind::kGroupedGemm,
-     .name = "grouped_gemm",
-     .attributes = kAttributesIndex<GroupedGemmAttributes>,
-     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient,
-                Phase::kWeightGradient},
-     .backends = kNoBackend,
-     .recompute = Recompute::kGateUp,
-     .fills_device = true,
-     .flops = 2 * Q * m * n * k},
-    {.kind = OpKind::kScaledGemm,
-     .name = "scaled_gemm",
-     .attributes = kAttributesIndex<GroupedGemmAttributes>,
-     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient,
-                Phase::kWeightGradient},
-     .backends = kNoBackend,
-     .recompute = Recompute::kQkv | Recompute::kGateUp | Recompute::kOutput,
-     .fills_device = true,
-     .flops = 2 * Q * m * n * k},
-    // The causal half of all pairs, as in attention_forward.
-    {.kind = OpKind::kGeneralAttentionForward,
-     .name = "general_attention_forward",
-     .attributes = kAttributesIndex<GeneralAttentionAttributes>,
-     .phases = {Phase::kForward, Phase::kRecompute},
-     .backends = kNoBackend,
-     .recompute = Recompute::kAttention,
-     .fills_device = true,
-     .flops = kPairs * (D + Dv)},
-    {.kind = OpKind::kGeneralAttentionBackward,
-     .name = "general_attention_backward",
-     .attributes = kAttributesIndex<GeneralAttentionAttributes>,
-     .phases = {Phase::kInputGradient},
-     .backends = kNoBackend,
-     .fills_device = true,
-     .flops = kPairs * (3 * D + 2 * Dv)},
-    // All pairs. Softmax, masks and dropout are elementwise ops beside it.
-    {.kind = OpKind::kUnfusedAttentionForward,
-     .name = "unfused_attention_forward",
-     .attributes = kAttributesIndex<GeneralAttentionAttributes>,
-     .phases = {Phase::kForward, Phase::kRecompute},
-     .backends = kNoBackend,
-     .recompute = Recompute::kAttention,
-     .fills_device = true,
-     .flops = 2 * kPairs * (D + Dv)},
-    {.kind = OpKind::kUnfusedAttentionBackward,
-     .name = "unfused_attention_backward",
-     .attributes = kAttributesIndex<GeneralAttentionAttributes>,
-     .phases = {Phase::kInputGradient},
-     .backends = kNoBackend,
-     .fills_device = true,
-     .flops = 4 * kPairs * (D + Dv)},
-    {.kind = OpKind::kElementwise,
-     .name = "elementwise",
-     .attributes = kAttributesIndex<TrafficAttributes>,
-     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .backends = kNoBackend,
-     .recompute = Recompute::kCheap | Recompute::kQkv | Recompute::kAttention,
-     .bytes = SizeLetter::kBytes},
-    {.kind = OpKind::kQuantize,
-     .name = "quantize",
-     .attributes = kAttributesIndex<TrafficAttributes>,
-     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .backends = kNoBackend,
-     .recompute = Recompute::kQkv | Recompute::kGateUp | Recompute::kOutput,
-     .bytes = SizeLetter::kBytes},
-    {.kind = OpKind::kRouter,
-     .name = "router",
-     .attributes = kAttributesIndex<TrafficAttributes>,
-     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .backends = kNoBackend,
-     .recompute = Recompute::kDispatch,
-     .bytes = SizeLetter::kBytes},
-    {.kind = OpKind::kPermuteTokens,
-     .name = "permute_tokens",
-     .attributes = kAttributesIndex<TrafficAttributes>,
-     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .backends = kNoBackend,
-     .recompute = Recompute::kDispatch,
-     .bytes = SizeLetter::kBytes},
-    {.kind = OpKind::kExpertExchange,
-     .name = "expert_exchange",
-     .attributes = kAttributesIndex<ExchangeAttributes>,
-     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .backends = kNoBackend,
-     .recompute = Recompute::kDispatch,
-     .profile = ProfileTable::kCommunication,
-     .bytes = SizeLetter::kBytes},
-    {.kind = OpKind::kContextRing,
-     .name = "context_ring",
-     .attributes = kAttributesIndex<ExchangeAttributes>,
-     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .backends = kNoBackend,
-     .recompute = Recompute::kAttention,
-     .profile = ProfileTable::kCommunication,
-     .bytes = SizeLetter::kBytes},
-    {.kind = OpKind::kContextGather,
-     .name = "context_gather",
-     .attributes = kAttributesIndex<ExchangeAttributes>,
-     .phases = {Phase::kForward, Phase::kRecompute, Phase::kInputGradient},
-     .backends = kNoBackend,
-     .recompute = Recompute::kAttention,
-     .profile = ProfileTable::kCommunication,
-     .bytes = SizeLetter::kBytes},
-    {.kind = OpKind::kContextReduceScatter,
-     .name = "context_reduce_scatter",
-     .attributes = kAttributesIndex<ExchangeAttributes>,
-     .phases = {Phase::kInputGradient},
-     .backends = kNoBackend,
-     .profile = ProfileTable::kCommunication,
-     .bytes = SizeLetter::kBytes},
 };
 
+constexpr const OpDescriptor& RowOf(size_t kind) {
+  return kind < std::size(kOpRows) ? kOpRows[kind]
+                                   : kPlanOnlyRows[kind - std::size(kOpRows)];
+}
+
 constexpr bool PlanOnlyKindsAreRowsWithoutOperands() {
-  for (const OpDescriptor& op : kOpRows) {
+  for (size_t i = 0; i < kNumOpKinds; ++i) {
+    const OpDescriptor& op = RowOf(i);
     const bool has_operands = op.inputs.size() + op.outputs.size() > 0;
-    const bool is_executed = static_cast<int>(op.kind) < kNumExecutedOpKinds;
+    const bool is_executed = i < kNumExecutedOpKinds;
     if (has_operands != is_executed) return false;
     if (op.backends.empty() == is_executed) return false;
   }
@@ -539,10 +470,11 @@ constexpr bool PlanOnlyKindsAreRowsWithoutOperands() {
 static_assert(PlanOnlyKindsAreRowsWithoutOperands());
 
 constexpr bool AreInTheOrderOfKinds() {
-  for (size_t i = 0; i < std::size(kOpRows); ++i) {
-    if (static_cast<size_t>(kOpRows[i].kind) != i) return false;
+  for (size_t i = 0; i < kNumOpKinds; ++i) {
+    if (static_cast<size_t>(RowOf(i).kind) != i) return false;
   }
-  return std::size(kOpRows) == kNumOpKinds;
+  return std::size(kOpRows) == kNumExecutedOpKinds &&
+         std::size(kOpRows) + std::size(kPlanOnlyRows) == kNumOpKinds;
 }
 static_assert(AreInTheOrderOfKinds());
 
@@ -551,7 +483,7 @@ static_assert(AreInTheOrderOfKinds());
 const OpDescriptor& Describe(OpKind kind) {
   const int index = static_cast<int>(kind);
   CHECK(index < kNumOpKinds) << "unknown op kind " << index;
-  return op_rows::kOpRows[index];
+  return op_rows::RowOf(static_cast<size_t>(index));
 }
 
 bool IsPlanOnly(OpKind kind) { return Describe(kind).backends.empty(); }

@@ -24,6 +24,9 @@ std::string ToString(const VocabAttributes& a) {
     absl::StrAppend(&text, " token_scale ", Number(a.token_scale),
                     " loss_share ", Number(a.loss_share));
   }
+  if (a.sequence_length != 0) {
+    absl::StrAppend(&text, " length ", a.sequence_length);
+  }
   return text + Flag(a.keeps_logits, "keeps_logits") +
          Flag(a.accumulate, "accumulate");
 }
@@ -37,7 +40,8 @@ std::string ToString(const NormAttributes& a) {
 std::string ToString(const GemmAttributes& a) {
   return absl::StrCat("m ", a.m, " n ", a.n, " k ", a.k,
                       Flag(a.trans_a, "trans_a"), Flag(a.trans_b, "trans_b"),
-                      Flag(a.accumulate, "accumulate"), Flag(a.bias, "bias"));
+                      Flag(a.accumulate, "accumulate"), Flag(a.bias, "bias"),
+                      Flag(a.bias_once, "once"));
 }
 
 std::string ToString(const RopeScaling& a) {
@@ -125,6 +129,11 @@ const char* OpKindName(OpKind kind) { return Describe(kind).name; }
 
 bool IsCollective(OpKind kind) {
   return Describe(kind).lane == LaneRule::kOfGroup;
+}
+
+bool AddsToStream(OpKind kind) {
+  return kind == OpKind::kResidualRmsNormForward ||
+         kind == OpKind::kResidualLayerNormForward;
 }
 
 bool IsTransfer(OpKind kind) {

@@ -25,39 +25,46 @@ DType ActivationType(Precision precision);
 
 // What each computes; its operands are in planner/program/op_table.cc.
 enum class OpKind : uint8_t {
-  kLoadBatch,               // A micro-batch's tokens, targets and documents.
-  kEmbeddingForward,        // Tokens -> rows of the embedding.
-  kEmbeddingBackward,       // The embedding's gradient.
-  kRmsNormForward,          // The norm of the stream.
-  kResidualRmsNormForward,  // The norm of the stream plus a block's output.
-  kRmsNormBackward,         // Gradients of the stream and the norm's weight.
-  kAdd,                     // The sum of two tensors.
-  kGemm,                    // A matrix product, with a bias if there is one.
-  kBiasGradient,            // The sum of a product's gradient over tokens.
-  kRope,                    // Rotary positions, in place.
-  kQkNormRopeForward,       // The norm of each head, then rotary positions.
-  kQkNormRopeBackward,      // Gradients of the heads and the norms' weights.
-  kAttentionForward,        // Causal attention within documents.
-  kAttentionBackward,       // Gradients of query, key and value.
-  kSwigluForward,           // silu(gate) x up.
-  kSwigluBackward,          // Gradients of gate and up.
-  kLinearCrossEntropy,      // Head and loss, forward and backward in one.
-  kCrossEntropyStats,       // Statistics of one vocabulary shard's logits.
-  kCrossEntropyGradient,    // Head and loss backward, from all shards' stats.
-  kCrossEntropyLoss,        // The loss alone, from all shards' stats.
-  kAllGather,               // Shards -> the full tensor on every rank.
-  kReduceScatter,           // Full tensors -> each rank's shard of the sum.
-  kAllReduce,               // Full tensors -> the sum on every rank.
-  kSend,                    // To a neighbouring stage.
-  kReceive,                 // From a neighbouring stage.
-  kZero,                    // Fills a tensor with zeros.
-  kAccumulateGradients,     // Adds a micro-batch's reduced gradients.
-  kRoundGradients,          // A bucket's gradients in bf16, to be reduced.
-  kWidenGradients,          // Reduced gradients in fp32 again.
-  kSquaredNorm,             // Adds up the squares of a bucket's gradients.
-  kClipFactor,              // The factor that clips gradients.
-  kAdamW,                   // One bucket's update.
-  kCastParameters,          // One bucket's master weights in bf16.
+  kLoadBatch,                 // A micro-batch's tokens, targets and documents.
+  kEmbeddingForward,          // Tokens -> rows of the embedding.
+  kEmbeddingBackward,         // The embedding's gradient.
+  kPositionForward,           // Adds learned positions to the embedding's rows.
+  kPositionBackward,          // The gradient of learned positions.
+  kRmsNormForward,            // The norm of the stream.
+  kResidualRmsNormForward,    // The norm of the stream plus a block's output.
+  kRmsNormBackward,           // Gradients of the stream and the norm's weight.
+  kLayerNormForward,          // LayerNorm of the stream.
+  kResidualLayerNormForward,  // The same of the stream plus a block's output.
+  kLayerNormBackward,         // Gradients of the stream, weight and bias.
+  kAdd,                       // The sum of two tensors.
+  kGemm,                      // A matrix product, with a bias if there is one.
+  kBiasGradient,              // The sum of a product's gradient over tokens.
+  kRope,                      // Rotary positions, in place.
+  kQkNormRopeForward,         // The norm of each head, then rotary positions.
+  kQkNormRopeBackward,        // Gradients of the heads and the norms' weights.
+  kAttentionForward,          // Causal attention within documents.
+  kAttentionBackward,         // Gradients of query, key and value.
+  kSwigluForward,             // silu(gate) x up.
+  kSwigluBackward,            // Gradients of gate and up.
+  kGeluForward,               // GELU in its tanh form.
+  kGeluBackward,              // Its gradient.
+  kLinearCrossEntropy,        // Head and loss, forward and backward in one.
+  kCrossEntropyStats,         // Statistics of one vocabulary shard's logits.
+  kCrossEntropyGradient,      // Head and loss backward, from all shards' stats.
+  kCrossEntropyLoss,          // The loss alone, from all shards' stats.
+  kAllGather,                 // Shards -> the full tensor on every rank.
+  kReduceScatter,             // Full tensors -> each rank's shard of the sum.
+  kAllReduce,                 // Full tensors -> the sum on every rank.
+  kSend,                      // To a neighbouring stage.
+  kReceive,                   // From a neighbouring stage.
+  kZero,                      // Fills a tensor with zeros.
+  kAccumulateGradients,       // Adds a micro-batch's reduced gradients.
+  kRoundGradients,            // A bucket's gradients in bf16, to be reduced.
+  kWidenGradients,            // Reduced gradients in fp32 again.
+  kSquaredNorm,               // Adds up the squares of a bucket's gradients.
+  kClipFactor,                // The factor that clips gradients.
+  kAdamW,                     // One bucket's update.
+  kCastParameters,            // One bucket's master weights in bf16.
 
   // Kinds that can be planned but not executed. Models, formats and axes that
   // workers do not know have them, and so have other frameworks' ways of
@@ -85,6 +92,8 @@ inline constexpr int kNumExecutedOpKinds =
 const char* OpKindName(OpKind kind);
 bool IsCollective(OpKind kind);  // Over a group of ranks.
 bool IsTransfer(OpKind kind);    // Between neighbouring stages.
+// Of norms of the stream: whether they add a block's output to it first.
+bool AddsToStream(OpKind kind);
 
 struct NoAttributes {
   friend bool operator==(const NoAttributes&, const NoAttributes&) = default;
@@ -103,6 +112,8 @@ struct VocabAttributes {
   // output, instead of computing them again.
   bool keeps_logits = false;
   bool accumulate = false;
+  // kPosition*: tokens of a sequence; vocab_rows are those of positions.
+  int64_t sequence_length = 0;
   friend bool operator==(const VocabAttributes&,
                          const VocabAttributes&) = default;
 };
@@ -121,6 +132,8 @@ struct GemmAttributes {
   bool trans_b = false;
   bool accumulate = false;
   bool bias = false;  // c = op(a) op(b) + bias[n].
+  // Only the first tensor rank adds the bias, since the ranks' c are summed.
+  bool bias_once = false;
   friend bool operator==(const GemmAttributes&,
                          const GemmAttributes&) = default;
 };
@@ -141,8 +154,8 @@ struct AttentionAttributes {
   friend bool operator==(const AttentionAttributes&,
                          const AttentionAttributes&) = default;
 };
-// Element-wise ops; for kSwiglu* cols = F, for kLoadBatch [sequences, length],
-// for kZero [1, elements of the tensor's dtype].
+// Element-wise ops; for kSwiglu* and kGelu* cols = F, for kLoadBatch
+// [sequences, length], for kZero [1, elements of the tensor's dtype].
 struct ElementwiseAttributes {
   int64_t rows, cols;
   bool accumulate = false;  // kBiasGradient only.

@@ -27,8 +27,19 @@ Parameter Vector(std::string name, int64_t cols, TensorShard shard) {
           .shard = shard};
 }
 
-Parameter Norm(std::string name, int64_t hidden) {
-  return Vector(std::move(name), hidden, TensorShard::kReplicated);
+Parameter OfNorm(std::string name, int64_t width) {
+  Parameter parameter =
+      Vector(std::move(name), width, TensorShard::kReplicated);
+  parameter.is_of_norm = true;
+  return parameter;
+}
+
+// A norm of the stream: its weight and, in LayerNorm, its bias.
+void AddStreamNorm(const ModelSpec& model, const std::string& name,
+                   std::vector<Parameter>* all) {
+  all->push_back(OfNorm(absl::StrCat(name, ".weight"), model.hidden));
+  if (model.norm != NormKind::kLayer) return;
+  all->push_back(OfNorm(absl::StrCat(name, ".bias"), model.hidden));
 }
 
 bool IsBias(absl::string_view name) { return absl::EndsWith(name, ".bias"); }
@@ -36,6 +47,12 @@ bool IsBias(absl::string_view name) { return absl::EndsWith(name, ".bias"); }
 std::vector<Parameter> EmbeddingParameters(const ModelSpec& model) {
   return {Matrix("model.embed_tokens.weight", model.vocab_size, model.hidden,
                  TensorShard::kRows)};
+}
+
+std::vector<Parameter> PositionParameters(const ModelSpec& model) {
+  if (model.learned_positions == 0) return {};
+  return {Matrix("model.embed_positions.weight", model.learned_positions,
+                 model.hidden, TensorShard::kRows)};
 }
 
 // In canonical order; norms and matrices mixed.
@@ -55,11 +72,15 @@ std::vector<Parameter> LayerParameters(const ModelSpec& model, int64_t layer) {
     return Vector(absl::StrCat(prefix, name, ".bias"), num_rows,
                   TensorShard::kColumns);
   };
-  std::vector<Parameter> all = {
-      Norm(absl::StrCat(prefix, "input_layernorm.weight"), h),
-      rows("self_attn.q_proj", model.query_width()),
-      rows("self_attn.k_proj", model.kv_width()),
-      rows("self_attn.v_proj", model.kv_width())};
+  auto whole_bias = [&](absl::string_view name) {
+    return Vector(absl::StrCat(prefix, name, ".bias"), h,
+                  TensorShard::kReplicated);
+  };
+  std::vector<Parameter> all;
+  AddStreamNorm(model, absl::StrCat(prefix, "input_layernorm"), &all);
+  all.push_back(rows("self_attn.q_proj", model.query_width()));
+  all.push_back(rows("self_attn.k_proj", model.kv_width()));
+  all.push_back(rows("self_attn.v_proj", model.kv_width()));
   if (model.qkv_bias) {
     all.push_back(bias("self_attn.q_proj", model.query_width()));
     all.push_back(bias("self_attn.k_proj", model.kv_width()));
@@ -68,20 +89,33 @@ std::vector<Parameter> LayerParameters(const ModelSpec& model, int64_t layer) {
   if (model.qk_norm) {
     for (const char* name : {"self_attn.q_norm", "self_attn.k_norm"}) {
       all.push_back(
-          Norm(absl::StrCat(prefix, name, ".weight"), model.head_dim));
+          OfNorm(absl::StrCat(prefix, name, ".weight"), model.head_dim));
     }
   }
   all.push_back(columns("self_attn.o_proj", model.query_width()));
-  all.push_back(
-      Norm(absl::StrCat(prefix, "post_attention_layernorm.weight"), h));
-  all.push_back(rows("mlp.gate_proj", model.ffn_hidden));
-  all.push_back(rows("mlp.up_proj", model.ffn_hidden));
+  if (model.linear_bias) all.push_back(whole_bias("self_attn.o_proj"));
+  AddStreamNorm(model, absl::StrCat(prefix, "post_attention_layernorm"), &all);
+  const std::vector<absl::string_view> inner =
+      model.num_inner_projections() == 2
+          ? std::vector<absl::string_view>{"mlp.gate_proj", "mlp.up_proj"}
+          : std::vector<absl::string_view>{"mlp.up_proj"};
+  for (const absl::string_view name : inner) {
+    all.push_back(rows(name, model.ffn_hidden));
+  }
+  if (model.linear_bias) {
+    for (const absl::string_view name : inner) {
+      all.push_back(bias(name, model.ffn_hidden));
+    }
+  }
   all.push_back(columns("mlp.down_proj", model.ffn_hidden));
+  if (model.linear_bias) all.push_back(whole_bias("mlp.down_proj"));
   return all;
 }
 
-Parameter FinalNorm(const ModelSpec& model) {
-  return Norm("model.norm.weight", model.hidden);
+std::vector<Parameter> FinalNorm(const ModelSpec& model) {
+  std::vector<Parameter> all;
+  AddStreamNorm(model, "model.norm", &all);
+  return all;
 }
 
 std::vector<Parameter> HeadParameters(const ModelSpec& model) {
@@ -90,17 +124,31 @@ std::vector<Parameter> HeadParameters(const ModelSpec& model) {
 }
 
 // k, v and up continue the matrix of the slot before them: one GEMM reads both.
-// So do the biases of k and v.
-bool ContinuesFusedMatrix(const Parameter& parameter) {
-  const absl::string_view name = parameter.name;
-  return absl::EndsWith(name, "k_proj.weight") ||
-         absl::EndsWith(name, "v_proj.weight") ||
-         absl::EndsWith(name, "k_proj.bias") ||
-         absl::EndsWith(name, "v_proj.bias") ||
-         absl::EndsWith(name, "up_proj.weight");
+// So do their biases.
+bool ContinuesFusedMatrix(absl::string_view before, absl::string_view name) {
+  constexpr std::pair<const char*, const char*> kPairs[] = {
+      {"q_proj.", "k_proj."},
+      {"k_proj.", "v_proj."},
+      {"gate_proj.", "up_proj."}};
+  for (const char* kind : {"weight", "bias"}) {
+    for (const auto& [first, second] : kPairs) {
+      if (absl::EndsWith(before, absl::StrCat(first, kind)) &&
+          absl::EndsWith(name, absl::StrCat(second, kind))) {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
-enum class BucketKind : uint8_t { kMatrices, kBiases, kNorms };
+enum class BucketKind : uint8_t { kMatrices, kBiases, kWholeBiases, kNorms };
+
+BucketKind KindOf(const Parameter& parameter) {
+  if (!parameter.is_vector) return BucketKind::kMatrices;
+  if (parameter.is_of_norm) return BucketKind::kNorms;
+  return parameter.shard == TensorShard::kReplicated ? BucketKind::kWholeBiases
+                                                     : BucketKind::kBiases;
+}
 
 // Lays slots and buckets out one after the other.
 class StageParametersBuilder {
@@ -113,16 +161,20 @@ class StageParametersBuilder {
                   .offset = stage_.num_elements,
                   .num_elements = 0,
                   .weight_decay = kind == BucketKind::kMatrices,
-                  .tensor_replicated = kind == BucketKind::kNorms,
+                  .tensor_replicated = kind == BucketKind::kNorms ||
+                                       kind == BucketKind::kWholeBiases,
                   .is_read_all_along = kind != BucketKind::kMatrices,
                   .is_copy = false,
                   .slots = {}};
     int64_t end = bucket.offset;
+    absl::string_view before;
     for (const Parameter& parameter : parameters) {
       const ParameterBox box = TensorBox(parameter, layout_.tensor, 0);
       // Every operand of an op starts at its alignment.
-      if (!ContinuesFusedMatrix(parameter))
+      if (!ContinuesFusedMatrix(before, parameter.name)) {
         end = RoundUp(end, kBucketAlignment);
+      }
+      before = parameter.name;
       bucket.slots.push_back(static_cast<int32_t>(stage_.slots.size()));
       stage_.slots.push_back({.parameter = parameter,
                               .local_rows = box.row_end - box.row_begin,
@@ -154,12 +206,17 @@ class StageParametersBuilder {
 
 std::vector<Parameter> ModelParameters(const ModelSpec& model) {
   std::vector<Parameter> all = EmbeddingParameters(model);
+  for (Parameter& parameter : PositionParameters(model)) {
+    all.push_back(std::move(parameter));
+  }
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     for (Parameter& parameter : LayerParameters(model, layer)) {
       all.push_back(std::move(parameter));
     }
   }
-  all.push_back(FinalNorm(model));
+  for (Parameter& parameter : FinalNorm(model)) {
+    all.push_back(std::move(parameter));
+  }
   if (!model.ties_embedding) all.push_back(HeadParameters(model).front());
   return all;
 }
@@ -206,32 +263,42 @@ bool HasPadding(const StageParameters& parameters, const Bucket& bucket) {
 StageParameters BuildStageParameters(const ModelSpec& model,
                                      const Layout& layout, int32_t stage) {
   StageParametersBuilder builder(layout);
-  std::vector<Parameter> norms, biases;
+  std::vector<Parameter> norms, biases, whole_biases;
   constexpr BucketKind kMatrices = BucketKind::kMatrices;
   if (stage == 0) {
     builder.AddBucket("embedding", EmbeddingParameters(model), kMatrices);
     builder.last_bucket().is_read_all_along =
         model.ties_embedding && layout.pipeline == 1;
+    if (model.learned_positions > 0) {
+      builder.AddBucket("positions", PositionParameters(model), kMatrices);
+    }
   }
   const LayerRange layers = StageLayers(model, layout, stage);
   for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
     std::vector<Parameter> matrices;
     for (Parameter& parameter : LayerParameters(model, layer)) {
-      (!parameter.is_vector     ? matrices
-       : IsBias(parameter.name) ? biases
-                                : norms)
+      const BucketKind kind = KindOf(parameter);
+      (kind == BucketKind::kMatrices      ? matrices
+       : kind == BucketKind::kBiases      ? biases
+       : kind == BucketKind::kWholeBiases ? whole_biases
+                                          : norms)
           .push_back(std::move(parameter));
     }
     builder.AddBucket(absl::StrCat("layers.", layer), matrices, kMatrices);
   }
   if (stage == layout.pipeline - 1) {
-    norms.push_back(FinalNorm(model));
+    for (Parameter& parameter : FinalNorm(model)) {
+      norms.push_back(std::move(parameter));
+    }
     if (!model.ties_embedding || layout.pipeline > 1) {
       builder.AddBucket("head", HeadParameters(model), kMatrices);
       builder.last_bucket().is_copy = model.ties_embedding;
     }
   }
   if (!biases.empty()) builder.AddBucket("biases", biases, BucketKind::kBiases);
+  if (!whole_biases.empty()) {
+    builder.AddBucket("whole_biases", whole_biases, BucketKind::kWholeBiases);
+  }
   builder.AddBucket("norms", norms, BucketKind::kNorms);
   return std::move(builder).Build();
 }

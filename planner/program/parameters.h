@@ -28,12 +28,14 @@ struct Parameter {
   int64_t cols;
   bool is_vector;  // Weights of norms and biases: shape [cols].
   TensorShard shard;
+  bool is_of_norm = false;  // A norm's weight or bias.
 };
 
-// All parameters of the model in their canonical order: embedding, layers (in
-// each: input norm, q, k, v, their biases, norms of query and key, o,
-// post-attention norm, gate, up, down), final norm, and unless the embedding
-// serves as head, the head ("lm_head.weight").
+// All parameters of the model in their canonical order: embedding, learned
+// positions, layers (in each: input norm, q, k, v, norms of query and key, o,
+// post-attention norm, gate, up, down, a bias next to what it belongs to),
+// final norm, and unless the embedding serves as head, the head
+// ("lm_head.weight"). Options of a model leave some out.
 std::vector<Parameter> ModelParameters(const ModelSpec& model);
 
 // The initial value of all elements of a vector: 0 of a bias, 1 of a norm.
@@ -63,12 +65,14 @@ struct ParameterSlot {
 // parameters are updated together. Padded so that it divides evenly over the
 // data axis; padding holds zeros for ever.
 struct Bucket {
-  std::string name;      // "embedding", "layers.3", "head", "biases", "norms".
+  // "embedding", "positions", "layers.3", "head", "biases", "whole_biases",
+  // "norms".
+  std::string name;
   int64_t offset;        // Elements from the start of the flat buffer.
   int64_t num_elements;  // A multiple of data size x kBucketAlignment.
   bool weight_decay;     // False for norms and biases, which layers share.
-  // True for norms: every tensor rank holds all of it, and its gradients are
-  // partial sums over the tensor axis.
+  // True for norms and whole biases: every tensor rank holds all of it, and its
+  // gradients are partial sums over the tensor axis.
   bool tensor_replicated;
   // A pass reads it early and late: norms, biases, and an embedding that serves
   // as head on the same stage.
@@ -84,9 +88,11 @@ inline constexpr int64_t kBucketAlignment = 128;
 
 // What every rank of one pipeline stage holds (offsets are alike for all its
 // tensor and data coordinates). Buckets in the order in which the backward
-// pass finishes them reversed: embedding, layers ascending, head, biases if
-// there are any, norms. q, k, v of a layer are adjacent, as are gate and up, so
-// that each is one GEMM; and so are the biases of q, k, v.
+// pass finishes them reversed: embedding, learned positions, layers ascending,
+// head, biases of inner products (cut over the tensor axis), biases of outer
+// products (whole on every tensor rank), norms; without those that a model has
+// not. q, k, v of a layer are adjacent, as are gate and up, so that each is one
+// GEMM; and so are their biases.
 struct StageParameters {
   std::vector<ParameterSlot> slots;
   std::vector<Bucket> buckets;

@@ -46,6 +46,11 @@ std::vector<std::pair<std::string, JobSpec>> JobsOfFamilies() {
   add("qk_norm").qk_norm = true;
   add("tied").ties_embedding = true;
   add("sliding_window").sliding_window = 5;
+  ModelSpec& gpt2 = add("gpt2");
+  gpt2.feed_forward = FeedForward::kGelu;
+  gpt2.norm = NormKind::kLayer;
+  gpt2.learned_positions = 48;
+  gpt2.qkv_bias = gpt2.linear_bias = gpt2.ties_embedding = true;
   ModelSpec& grouped = add("grouped_biases_and_norms");
   grouped.num_kv_heads = 2;
   grouped.qkv_bias = true;

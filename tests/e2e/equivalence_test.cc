@@ -142,6 +142,11 @@ TEST(EquivalenceTest, FamiliesMatchOneRank) {
       }
       ASSERT_EQ(result.tensors.size(), expected.tensors.size());
       for (const auto& [name, values] : expected.tensors) {
+        // Softmax does not see a bias of keys that are not rotated.
+        if (job.model.learned_positions > 0 &&
+            absl::StrContains(name, "k_proj.bias")) {
+          continue;
+        }
         const double error =
             RelativeDifference(result.tensors.at(name), values);
         worst_tensor = std::max(worst_tensor, error);

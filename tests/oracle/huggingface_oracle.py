@@ -1,8 +1,8 @@
 """Goal: Millrace computes what Hugging Face's LlamaForCausalLM, MistralForCausalLM,
-Qwen2ForCausalLM and Qwen3ForCausalLM do. Method: step_dump computes one step of a small
-model and writes weights, batch, loss, gradients and what the head multiplies;
-transformers loads the weights by their names and computes logits, loss and gradients in
-double precision.
+Qwen2ForCausalLM, Qwen3ForCausalLM and GPT2LMHeadModel do. Method: step_dump computes one
+step of a small model and writes weights, batch, loss, gradients and what the head
+multiplies; transformers loads the weights by their names and computes logits, loss and
+gradients in double precision.
 
     step_dump CASE cuda bf16 FOLDER
     huggingface_oracle.py FOLDER...
@@ -19,8 +19,11 @@ import sys
 import numpy
 import torch
 from safetensors.torch import load_file
-from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+                          MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+                          Qwen3Config, Qwen3ForCausalLM)
+
+import model_folder
 
 # Relative, norm-wise per tensor. Sums of a few thousand fp32 terms differ from exact
 # ones by 1e-6; transformers keeps norms and rotary tables in fp32 even so.
@@ -31,7 +34,25 @@ BF16_FACTOR = 1.5
 BF16_FLOOR = 2e-3  # Rounding a tensor once.
 
 
+def is_gpt2(m):
+    return m["learned_positions"] > 0
+
+
+def in_their_names(m, tensors):
+    return model_folder.to_gpt2(tensors, m) if is_gpt2(m) else dict(tensors)
+
+
+def make_gpt2(m, dtype):
+    return GPT2LMHeadModel(GPT2Config(
+        vocab_size=m["vocab_size"], n_embd=m["hidden"], n_inner=m["ffn_hidden"],
+        n_layer=m["num_layers"], n_head=m["num_heads"], n_positions=m["learned_positions"],
+        layer_norm_epsilon=m["norm_epsilon"], activation_function="gelu_new", resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, attn_implementation="eager")).to(dtype)
+
+
 def make_model(m, dtype):
+    if is_gpt2(m):
+        return make_gpt2(m, dtype)
     is_scaled = m["rope_scaling"]["kind"] != "none"
     rope = {"rope_type": "default", "rope_theta": m["rope_theta"]}
     if is_scaled:
@@ -72,8 +93,9 @@ def run(m, weights, batch, dtype):
     model = make_model(m, dtype)
     # strict: the names and shapes of both must be the same set. A tied head is in the
     # model's, and in no file.
-    state = {k: v.to(dtype) for k, v in weights.items()}
-    state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
+    state = {k: v.to(dtype) for k, v in in_their_names(m, weights).items()}
+    embedding = "transformer.wte.weight" if is_gpt2(m) else "model.embed_tokens.weight"
+    state.setdefault("lm_head.weight", state[embedding])
     model.load_state_dict(state, strict=True)
     tokens, targets, starts = batch
     mask = attention_mask(starts, m["sliding_window"], dtype)
@@ -102,8 +124,9 @@ def check(folder):
     logits, loss, gradients = run(m, weights, batch, torch.float64)
 
     hidden = load_file(folder / "hidden.safetensors")["hidden"].double()
+    gradients_of_ours = load_file(folder / "gradients.safetensors")
     ours = {name: gradient.double() for name, gradient in
-            load_file(folder / "gradients.safetensors").items()}
+            in_their_names(m, gradients_of_ours).items()}
     head = "model.embed_tokens.weight" if m["ties_embedding"] else "lm_head.weight"
     ours["logits"] = hidden @ weights[head].double().T
     ours["loss"] = torch.tensor(case["loss"], dtype=torch.float64)

@@ -1,7 +1,7 @@
 """The Llama equations in PyTorch, written from the published definitions and apart
 from Millrace: RMSNorm, rotary positions (rotate-half), grouped-query attention,
-SwiGLU, and the options of other families (Llama 3.1, Mistral, Qwen2, Qwen3) where the
-model states them. Parameter names are those of Hugging Face.
+SwiGLU, and the options of other families (Llama 3.1, Mistral, Qwen2, Qwen3, GPT-2) where
+the model states them. Parameter names are those of Hugging Face's Llama.
 
 The reference that oracle_test.py checks Millrace against, and the peer that
 scripts/bench_step races it against.
@@ -23,6 +23,13 @@ class RmsNorm(nn.Module):
     def forward(self, x):
         mean_square = x.pow(2).mean(-1, keepdim=True)
         return x * torch.rsqrt(mean_square + self.epsilon) * self.weight
+
+
+def stream_norm(m):
+    """The norm in front of each block and of the head."""
+    if m.get("norm", "rms") == "layer":
+        return nn.LayerNorm(m["hidden"], eps=m["norm_epsilon"])
+    return RmsNorm(m["hidden"], m["norm_epsilon"])
 
 
 def scaled_frequency(frequency, scaling):
@@ -81,13 +88,15 @@ class Attention(nn.Module):
             self.k_norm = RmsNorm(self.head_dim, m["norm_epsilon"])
         else:
             self.q_norm = self.k_norm = nn.Identity()
-        self.o_proj = nn.Linear(query_width, m["hidden"], bias=False)
+        self.o_proj = nn.Linear(query_width, m["hidden"], bias=m.get("linear_bias", False))
+        self.is_rotary = m.get("learned_positions", 0) == 0
 
     def forward(self, x, cos, sin, bias):
         batch, length, _ = x.shape
+        turn = rotate if self.is_rotary else lambda y, cos, sin: y
         heads = lambda y, count: y.view(batch, length, count, self.head_dim).transpose(1, 2)
-        query = rotate(self.q_norm(heads(self.q_proj(x), self.num_heads)), cos, sin)
-        key = rotate(self.k_norm(heads(self.k_proj(x), self.num_kv_heads)), cos, sin)
+        query = turn(self.q_norm(heads(self.q_proj(x), self.num_heads)), cos, sin)
+        key = turn(self.k_norm(heads(self.k_proj(x), self.num_kv_heads)), cos, sin)
         value = heads(self.v_proj(x), self.num_kv_heads)
         group = self.num_heads // self.num_kv_heads
         key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
@@ -99,20 +108,25 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     def __init__(self, m):
         super().__init__()
-        self.gate_proj = nn.Linear(m["hidden"], m["ffn_hidden"], bias=False)
-        self.up_proj = nn.Linear(m["hidden"], m["ffn_hidden"], bias=False)
-        self.down_proj = nn.Linear(m["ffn_hidden"], m["hidden"], bias=False)
+        bias = m.get("linear_bias", False)
+        self.kind = m.get("feed_forward", "swiglu")
+        if self.kind == "swiglu":
+            self.gate_proj = nn.Linear(m["hidden"], m["ffn_hidden"], bias=bias)
+        self.up_proj = nn.Linear(m["hidden"], m["ffn_hidden"], bias=bias)
+        self.down_proj = nn.Linear(m["ffn_hidden"], m["hidden"], bias=bias)
 
     def forward(self, x):
+        if self.kind == "gelu":
+            return self.down_proj(F.gelu(self.up_proj(x), approximate="tanh"))
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Layer(nn.Module):
     def __init__(self, m):
         super().__init__()
-        self.input_layernorm = RmsNorm(m["hidden"], m["norm_epsilon"])
+        self.input_layernorm = stream_norm(m)
         self.self_attn = Attention(m)
-        self.post_attention_layernorm = RmsNorm(m["hidden"], m["norm_epsilon"])
+        self.post_attention_layernorm = stream_norm(m)
         self.mlp = Mlp(m)
 
     def forward(self, x, cos, sin, bias):
@@ -124,8 +138,10 @@ class Body(nn.Module):
     def __init__(self, m):
         super().__init__()
         self.embed_tokens = nn.Embedding(m["vocab_size"], m["hidden"])
+        if m.get("learned_positions", 0) > 0:
+            self.embed_positions = nn.Embedding(m["learned_positions"], m["hidden"])
         self.layers = nn.ModuleList(Layer(m) for _ in range(m["num_layers"]))
-        self.norm = RmsNorm(m["hidden"], m["norm_epsilon"])
+        self.norm = stream_norm(m)
 
 
 class Llama(nn.Module):
@@ -145,6 +161,8 @@ class Llama(nn.Module):
     def loss(self, tokens, targets, document_starts):
         """Mean negative log-likelihood of all tokens; arguments [batch, length] int64."""
         x = self.model.embed_tokens(tokens)
+        if self.m.get("learned_positions", 0) > 0:
+            x = x + self.model.embed_positions.weight[:tokens.shape[1]]
         cos, sin = rotary_tables(tokens.shape[1], self.m, x.dtype)
         bias = attention_bias(document_starts, self.m.get("sliding_window", 0), x.dtype)
         for layer in self.model.layers:

@@ -84,6 +84,80 @@ def llama_config(m, dtype):
             "bos_token_id": 1, "eos_token_id": 2, "transformers_version": "4.46.0"}
 
 
+def phi3_config(m, dtype):
+    return {**llama_config(m, dtype), "architectures": ["Phi3ForCausalLM"], "model_type": "phi3"}
+
+
+def gpt2_config(m, dtype):
+    return {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",
+            "vocab_size": m["vocab_size"], "n_embd": m["hidden"], "n_layer": m["num_layers"],
+            "n_head": m["num_heads"], "n_inner": m["ffn_hidden"],
+            "n_positions": m["learned_positions"], "n_ctx": m["learned_positions"],
+            "layer_norm_epsilon": m["norm_epsilon"], "activation_function": "gelu_new",
+            "initializer_range": m["init_std"], "attn_pdrop": 0.0, "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0, "scale_attn_weights": True, "reorder_and_upcast_attn": False,
+            "torch_dtype": str(DTYPES[dtype]).split(".")[1], "use_cache": True,
+            "bos_token_id": 1, "eos_token_id": 2, "transformers_version": "4.46.0"}
+
+
+# How families pack Llama's tensors: theirs, whether it is transposed, ours in order.
+FUSED = [("self_attn.qkv_proj.weight", False, [f"self_attn.{x}_proj.weight" for x in "qkv"]),
+         ("mlp.gate_up_proj.weight", False, ["mlp.gate_proj.weight", "mlp.up_proj.weight"])]
+GPT2 = [("attn.c_attn.weight", True, [f"self_attn.{x}_proj.weight" for x in "qkv"]),
+        ("attn.c_attn.bias", False, [f"self_attn.{x}_proj.bias" for x in "qkv"]),
+        ("attn.c_proj.weight", True, ["self_attn.o_proj.weight"]),
+        ("attn.c_proj.bias", False, ["self_attn.o_proj.bias"]),
+        ("mlp.c_fc.weight", True, ["mlp.up_proj.weight"]),
+        ("mlp.c_fc.bias", False, ["mlp.up_proj.bias"]),
+        ("mlp.c_proj.weight", True, ["mlp.down_proj.weight"]),
+        ("mlp.c_proj.bias", False, ["mlp.down_proj.bias"])] + [
+    (f"{theirs}.{kind}", False, [f"{ours}.{kind}"]) for kind in ("weight", "bias")
+    for theirs, ours in (("ln_1", "input_layernorm"), ("ln_2", "post_attention_layernorm"))]
+GPT2_ENDS = {"model.embed_tokens.weight": "transformer.wte.weight",
+             "model.embed_positions.weight": "transformer.wpe.weight",
+             "model.norm.weight": "transformer.ln_f.weight",
+             "model.norm.bias": "transformer.ln_f.bias", "lm_head.weight": "lm_head.weight"}
+
+
+def pack(state, rows, prefix, ends, num_layers):
+    """Llama's tensors as a family's files have them."""
+    state, packed = dict(state), {}
+    for layer in range(num_layers):
+        for theirs, is_transposed, ours in rows:
+            parts = [state.pop(f"model.layers.{layer}.{name}") for name in ours]
+            whole = torch.cat(parts)
+            packed[f"{prefix}{layer}.{theirs}"] = whole.T.contiguous() if is_transposed else whole
+    return {**{ends.get(name, name): tensor for name, tensor in state.items()}, **packed}
+
+
+def to_fused(state, m):
+    return pack(state, FUSED, "model.layers.", {}, m["num_layers"])
+
+
+def to_gpt2(state, m):
+    return pack(state, GPT2, "transformer.h.", GPT2_ENDS, m["num_layers"])
+
+
+def as_llama(tensors, m):
+    """A folder's tensors under Llama's names and in its shapes."""
+    is_gpt2 = "transformer.wte.weight" in tensors
+    is_fused = "model.layers.0.self_attn.qkv_proj.weight" in tensors
+    if not is_gpt2 and not is_fused:
+        return tensors
+    rows, prefix = (GPT2, "transformer.h.") if is_gpt2 else (FUSED, "model.layers.")
+    query, kv = (m[n] * m["head_dim"] for n in ("num_heads", "num_kv_heads"))
+    ends = {theirs: ours for ours, theirs in GPT2_ENDS.items()} if is_gpt2 else {}
+    left, state = dict(tensors), {}
+    for layer in range(m["num_layers"]):
+        for theirs, is_transposed, ours in rows:
+            whole = left.pop(f"{prefix}{layer}.{theirs}")
+            whole = whole.T if is_transposed else whole
+            sizes = {1: [len(whole)], 2: [m["ffn_hidden"]] * 2, 3: [query, kv, kv]}[len(ours)]
+            for name, part in zip(ours, whole.split(sizes)):
+                state[f"model.layers.{layer}.{name}"] = part.contiguous()
+    return {**{ends.get(name, name): tensor for name, tensor in left.items()}, **state}
+
+
 def write_folder(folder, config, tensors, dtype, num_shards=1):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

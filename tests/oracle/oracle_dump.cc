@@ -26,6 +26,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "coordinator/model_files.h"
 #include "fault/checkpoint.h"
 #include "fault/weight_folder.h"
 #include "planner/frameworks/model_folder.h"
@@ -79,7 +80,8 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
     job.training.optimizer.weight_decay = 0.01;
     job.training.optimizer.decay = LearningRateDecay::kLinear;
   } else if (name == "scaled_rope" || name == "biases" || name == "qk_norm" ||
-             name == "tied" || name == "sliding_window") {
+             name == "tied" || name == "sliding_window" || name == "gpt2" ||
+             name == "all_biases") {
     job.model = {.vocab_size = 83,
                  .hidden = 28,
                  .num_layers = 2,
@@ -102,13 +104,22 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
     }
     job.model.qkv_bias = name == "biases";
     job.model.qk_norm = name == "qk_norm";
-    job.model.ties_embedding = name == "tied";
+    job.model.ties_embedding = name == "tied" || name == "gpt2";
+    if (name == "gpt2" || name == "all_biases") {
+      job.model.num_kv_heads = 4;
+      job.model.qkv_bias = job.model.linear_bias = true;
+    }
+    if (name == "gpt2") {  // More positions than a sequence has.
+      job.model.feed_forward = FeedForward::kGelu;
+      job.model.norm = NormKind::kLayer;
+      job.model.learned_positions = 47;
+    }
     if (name == "sliding_window") job.model.sliding_window = 9;
   } else {
     return absl::InvalidArgumentError(absl::StrCat(
         "unknown case ", name,
-        "; known: grouped, plain, scaled_rope, biases, qk_norm, tied, "
-        "sliding_window"));
+        "; known: grouped, plain, scaled_rope, biases, qk_norm, tied, gpt2, "
+        "all_biases, sliding_window"));
   }
   return job;
 }
@@ -208,6 +219,7 @@ absl::StatusOr<JobSpec> WithModelOf(const std::string& folder, JobSpec job) {
   for (const auto& [path, stated] : model) {
     CHECK(SetJobValue(*FindJobKey(path), stated.value, &job)) << path;
   }
+  job.model_from = folder;
   return job;
 }
 
@@ -232,6 +244,7 @@ absl::Status SaveCheckpoint(JobSpec job, const Layout& layout, Trainer& trainer,
   FileSystem& files = *PosixFileSystem();
   ASSIGN_OR_RETURN(const std::string part,
                    WriteCheckpointPart(files, folder, info, Rank{0}, pieces));
+  RETURN_IF_ERROR(KeepModelFiles(files, job, folder));
   return CommitCheckpoint(files, folder, info, {part}, 1);
 }
 

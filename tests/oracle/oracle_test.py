@@ -59,8 +59,18 @@ class Dump:
         return torch.from_numpy(data.reshape(shape).astype(numpy.int64))
 
 
+def has_no_gradient(case, name):
+    """A bias of keys that are not rotated shifts all scores of a query alike, which
+    softmax does not see: rounding alone decides its gradient and where it goes."""
+    return case["model"]["learned_positions"] > 0 and name.endswith("k_proj.bias")
+
+
 def relative_error(actual, expected):
     return float((actual - expected).norm() / expected.norm())
+
+
+def parameter_named(model, name):
+    return dict(model.named_parameters())[name]
 
 
 class ComparisonTest(unittest.TestCase):
@@ -80,7 +90,8 @@ class ComparisonTest(unittest.TestCase):
             self.check_step(dump, model, optimizer, step, measured)
         final = dump.tensors("final")
         for key, parameter in model.named_parameters():
-            self.check(relative_error(final[key], parameter.data), "weight", key)
+            if not has_no_gradient(dump.case, key):
+                self.check(relative_error(final[key], parameter.data), "weight", key)
         print(f"{name}: largest relative errors", self.worst)
 
     def check(self, error, kind, what):
@@ -97,6 +108,10 @@ class ComparisonTest(unittest.TestCase):
         if step == 1:
             gradients = dump.tensors("gradient")
             for key, parameter in model.named_parameters():
+                if has_no_gradient(dump.case, key):
+                    query = parameter_named(model, key.replace("k_proj", "q_proj"))
+                    self.check(float(gradients[key].norm() / query.grad.norm()), "gradient", key)
+                    continue
                 self.check(relative_error(gradients[key], parameter.grad), "gradient", key)
 
         norm = math.sqrt(sum(float(p.grad.norm()) ** 2 for p in model.parameters()))
@@ -128,6 +143,12 @@ class OracleTest(ComparisonTest):
 
     def test_tied_embedding(self):
         self.check_case("tied")
+
+    def test_gpt2(self):
+        self.check_case("gpt2")
+
+    def test_biases_of_all_products(self):
+        self.check_case("all_biases")
 
     def test_norms_of_query_and_key(self):
         self.check_case("qk_norm")

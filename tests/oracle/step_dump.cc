@@ -60,7 +60,8 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
                  .ffn_hidden = 52,
                  .sequence_length = 37,
                  .init_std = 0.08};
-  } else if (name == "narrow" || name == "llama3.2" || name == "qwen2") {
+  } else if (name == "narrow" || name == "llama3.2" || name == "qwen2" ||
+             name == "gpt2") {
     // Fast kernels, heads of 64.
     job.model = {.vocab_size = 1024,
                  .hidden = 512,
@@ -72,7 +73,14 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
                  .sequence_length = 256,
                  .rope_theta = 500000.0};
     job.model.ties_embedding = name != "narrow";
-    job.model.qkv_bias = name == "qwen2";
+    job.model.qkv_bias = name == "qwen2" || name == "gpt2";
+    if (name == "gpt2") {
+      job.model.num_kv_heads = job.model.num_heads;
+      job.model.learned_positions = 320;
+      job.model.norm = NormKind::kLayer;
+      job.model.feed_forward = FeedForward::kGelu;
+      job.model.linear_bias = true;
+    }
     if (name == "llama3.2") {
       job.model.rope_scaling = {.kind = RopeScalingKind::kLlama3,
                                 .factor = 32,
@@ -97,7 +105,7 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown case ", name,
                      "; known: odd, narrow, wide, llama3.2, qwen2, qwen3, "
-                     "mistral"));
+                     "mistral, gpt2"));
   }
   return job;
 }

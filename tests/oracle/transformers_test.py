@@ -16,7 +16,8 @@ import unittest
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, Phi3Config, Qwen2Config,
+                          Qwen3Config)
 
 import llama
 import model_folder
@@ -35,6 +36,9 @@ FAMILIES = {
     "llama3": LlamaConfig(**SIZES, rope_scaling=ROPE, tie_word_embeddings=False),
     "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=False),
     "qwen3": Qwen3Config(**SIZES, head_dim=8, tie_word_embeddings=False),
+    "phi3": Phi3Config(**SIZES, tie_word_embeddings=False, pad_token_id=None),
+    "gpt2": GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64,
+                       initializer_range=0.1, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0),
 }
 
 
@@ -58,6 +62,7 @@ class TransformersTest(oracle_test.ComparisonTest):
             opened = AutoModelForCausalLM.from_pretrained(output).float()
             self.assertEqual(type(opened), type(theirs))
             ours = llama.Llama(dump.case["model"])
+            weights = model_folder.as_llama(weights, dump.case["model"])
             ours.load_state_dict({k: t.float() for k, t in weights.items()}, strict=True)
             tokens = torch.randint(0, SIZES["vocab_size"], (2, 40))
             starts = torch.zeros_like(tokens)

@@ -23,6 +23,10 @@ MILLRACE = None
 # Widths that nothing divides; positions for the case's sequences of 50.
 MODEL = {**model_folder.TINY, "vocab_size": 67, "hidden": 24, "num_heads": 3, "num_kv_heads": 3,
          "ffn_hidden": 41, "sequence_length": 64, "init_std": 0.1}
+GPT2 = {**MODEL, "feed_forward": "gelu", "norm": "layer", "learned_positions": 64,
+        "qkv_bias": True, "linear_bias": True, "ties_embedding": True}
+# Fewer heads of keys than of queries.
+PHI3 = {**MODEL, "num_heads": 6, "num_kv_heads": 2, "head_dim": 4}
 
 
 class WeightsTest(oracle_test.ComparisonTest):
@@ -34,7 +38,7 @@ class WeightsTest(oracle_test.ComparisonTest):
     def train_from(self, source, name):
         """Checks ten steps from the folder against PyTorch; returns the dump."""
         dump = oracle_test.Dump("plain", self.folder / name, source)
-        weights = model_folder.read_folder(source)
+        weights = model_folder.as_llama(model_folder.read_folder(source), dump.case["model"])
         initial = dump.tensors("initial")
         self.assertEqual(set(weights), set(initial))
         for key, tensor in weights.items():
@@ -53,6 +57,39 @@ class WeightsTest(oracle_test.ComparisonTest):
             model_folder.write_folder(source, model_folder.llama_config(MODEL, dtype),
                                       model_folder.tiny_llama(MODEL), dtype, shards)
             self.train_from(source, f"from-{dtype}")
+
+    def check_packed(self, m, config, pack):
+        """In a family's own names: trains as PyTorch does, comes out under the same names."""
+        source, output = self.folder / "source", self.folder / "out"
+        packed = pack(model_folder.tiny_llama(m), m)
+        model_folder.write_folder(source, config(m, "F32"), packed, "F32", 2)
+        dump = self.train_from(source, "first")
+        self.export(dump, output, "--dtype", "fp32", "--max-shard-size", "8kB")
+        exported = model_folder.read_folder(output)
+        self.assertEqual({name: tensor.shape for name, tensor in exported.items()},
+                         {name: tensor.shape for name, tensor in packed.items()})
+        final = dump.tensors("final")
+        for key, tensor in model_folder.as_llama(exported, dump.case["model"]).items():
+            self.assertTrue(torch.equal(tensor.double(), final[key]), key)
+        self.train_from(output, "again")
+
+    def test_gpt2(self):
+        self.check_packed(GPT2, model_folder.gpt2_config, model_folder.to_gpt2)
+
+    def test_phi3(self):
+        self.check_packed(PHI3, model_folder.phi3_config, model_folder.to_fused)
+
+    def test_reads_the_first_folders_of_gpt2(self):
+        """Their names lack a prefix, and they carry masks."""
+        packed = {name.removeprefix("transformer."): tensor for name, tensor in
+                  model_folder.to_gpt2(model_folder.tiny_llama(GPT2), GPT2).items()}
+        for layer in range(GPT2["num_layers"]):
+            packed[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 64, 64).tril()
+        source = self.folder / "source"
+        model_folder.write_folder(source, model_folder.gpt2_config(GPT2, "F32"), packed, "F32")
+        initial = oracle_test.Dump("plain", self.folder / "dump", source).tensors("initial")
+        for key, tensor in model_folder.tiny_llama(GPT2).items():
+            self.assertTrue(torch.equal(tensor.double(), initial[key]), key)
 
     def test_writes_what_pytorch_reads(self):
         source = self.folder / "source"

@@ -30,8 +30,10 @@ double IsolatedError(Precision precision, OpKind kind, DType output) {
     case OpKind::kAttentionForward:
       return output == DType::kBfloat16 ? 5e-3 : 1e-4;
     case OpKind::kResidualRmsNormForward:  // Its input was rounded.
+    case OpKind::kResidualLayerNormForward:
       return output == DType::kBfloat16 ? 3.5e-3 : 1e-3;
     case OpKind::kRmsNormBackward:
+    case OpKind::kLayerNormBackward:
       return output == DType::kBfloat16 ? 2.5e-3 : 1e-4;
     default:
       return output == DType::kBfloat16 ? 2.5e-3 : kOtherOrder;

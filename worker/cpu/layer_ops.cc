@@ -5,13 +5,16 @@
 
 #include "base/status_macros.h"
 #include "kernels/attention/attention.h"
+#include "kernels/norm/layernorm.h"
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/pointwise/bias.h"
 #include "kernels/pointwise/elementwise.h"
+#include "kernels/pointwise/gelu.h"
 #include "kernels/pointwise/qk_norm_rope.h"
 #include "kernels/pointwise/rope.h"
 #include "kernels/pointwise/swiglu.h"
 #include "worker/cpu/ops.h"
+#include "worker/train/product_bias.h"
 
 namespace millrace {
 namespace {
@@ -68,6 +71,64 @@ BoundOp BindRmsNormBackward(const OpContext& context, const Instruction& in) {
   };
 }
 
+BoundOp BindLayerNormForward(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<NormAttributes>(in.attributes);
+  const LayerNormForwardArgs args = {
+      .y = context.Output<float>(in, 0),
+      .mean = context.Output<float>(in, 2),
+      .rstd = context.Output<float>(in, 1),
+      .x = context.Input<float>(in, 0),
+      .weight = context.Input<float>(in, 1),
+      .bias = context.Input<float>(in, 2),
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .epsilon = static_cast<float>(attributes.epsilon)};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return LayerNormForward(args, num_threads);
+  };
+}
+
+BoundOp BindResidualLayerNormForward(const OpContext& context,
+                                     const Instruction& in) {
+  const auto& attributes = std::get<NormAttributes>(in.attributes);
+  const ResidualLayerNormForwardArgs args = {
+      .residual = context.Output<float>(in, 0),
+      .y = context.Output<float>(in, 1),
+      .mean = context.Output<float>(in, 3),
+      .rstd = context.Output<float>(in, 2),
+      .x = context.Input<float>(in, 0),
+      .delta = context.Input<float>(in, 1),
+      .weight = context.Input<float>(in, 2),
+      .bias = context.Input<float>(in, 3),
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .epsilon = static_cast<float>(attributes.epsilon)};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return ResidualLayerNormForward(args, num_threads);
+  };
+}
+
+BoundOp BindLayerNormBackward(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<NormAttributes>(in.attributes);
+  const LayerNormBackwardArgs args = {
+      .d_x = context.Output<float>(in, 0),
+      .d_weight = context.Output<float>(in, 1),
+      .d_bias = context.Output<float>(in, 2),
+      .d_y = context.Input<float>(in, 0),
+      .x = context.Input<float>(in, 1),
+      .mean = context.Input<float>(in, 3),
+      .rstd = context.Input<float>(in, 2),
+      .weight = context.Input<float>(in, 4),
+      .d_residual =
+          in.inputs.size() > 5 ? context.Input<float>(in, 5) : nullptr,
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .accumulate = attributes.accumulate};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return LayerNormBackward(args, num_threads);
+  };
+}
+
 BoundOp BindAdd(const OpContext& context, const Instruction& in) {
   const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
   const AddArgs args = {.out = context.Output<float>(in, 0),
@@ -83,11 +144,12 @@ absl::StatusOr<BoundOp> BindGemm(const OpContext& context,
                                  const Instruction& in) {
   const auto& attributes = std::get<GemmAttributes>(in.attributes);
   ASSIGN_OR_RETURN(GemmPlan * plan, context.kernels->Gemm(attributes));
-  const AddBiasArgs bias = {
-      .x = context.Output<float>(in, 0),
-      .bias = attributes.bias ? context.Input<float>(in, 2) : nullptr,
-      .num_rows = attributes.m,
-      .num_cols = attributes.n};
+  const AddBiasArgs bias = {.x = context.Output<float>(in, 0),
+                            .bias = AddsBias(attributes, context.coordinates)
+                                        ? context.Input<float>(in, 2)
+                                        : nullptr,
+                            .num_rows = attributes.m,
+                            .num_cols = attributes.n};
   return
       [plan, bias, kernels = context.kernels, a = context.Input<float>(in, 0),
        b = context.Input<float>(in, 1)]() -> absl::Status {
@@ -232,12 +294,38 @@ BoundOp BindSwigluBackward(const OpContext& context, const Instruction& in) {
   };
 }
 
+BoundOp BindGeluForward(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  const GeluForwardArgs args = {
+      .y = context.Output<float>(in, 0),
+      .x = context.Input<float>(in, 0),
+      .num_elements = attributes.rows * attributes.cols};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return GeluForward(args, num_threads);
+  };
+}
+
+BoundOp BindGeluBackward(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  const GeluBackwardArgs args = {
+      .d_x = context.Output<float>(in, 0),
+      .x = context.Input<float>(in, 0),
+      .d_y = context.Input<float>(in, 1),
+      .num_elements = attributes.rows * attributes.cols};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return GeluBackward(args, num_threads);
+  };
+}
+
 }  // namespace
 
 void RegisterLayerOps(CpuBinders& binders) {
   binders.Bind(OpKind::kRmsNormForward, BindRmsNormForward);
   binders.Bind(OpKind::kResidualRmsNormForward, BindResidualRmsNormForward);
   binders.Bind(OpKind::kRmsNormBackward, BindRmsNormBackward);
+  binders.Bind(OpKind::kLayerNormForward, BindLayerNormForward);
+  binders.Bind(OpKind::kResidualLayerNormForward, BindResidualLayerNormForward);
+  binders.Bind(OpKind::kLayerNormBackward, BindLayerNormBackward);
   binders.Bind(OpKind::kAdd, BindAdd);
   binders.Bind(OpKind::kGemm, BindGemm);
   binders.Bind(OpKind::kBiasGradient, BindBiasGradient);
@@ -248,6 +336,8 @@ void RegisterLayerOps(CpuBinders& binders) {
   binders.Bind(OpKind::kAttentionBackward, BindAttentionBackward);
   binders.Bind(OpKind::kSwigluForward, BindSwigluForward);
   binders.Bind(OpKind::kSwigluBackward, BindSwigluBackward);
+  binders.Bind(OpKind::kGeluForward, BindGeluForward);
+  binders.Bind(OpKind::kGeluBackward, BindGeluBackward);
 }
 
 }  // namespace millrace

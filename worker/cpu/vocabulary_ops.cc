@@ -6,6 +6,7 @@
 #include "base/status_macros.h"
 #include "kernels/vocabulary/cross_entropy.h"
 #include "kernels/vocabulary/embedding.h"
+#include "kernels/vocabulary/position.h"
 #include "worker/cpu/ops.h"
 
 namespace millrace {
@@ -48,6 +49,36 @@ BoundOp BindEmbeddingBackward(const OpContext& context, const Instruction& in) {
       .accumulate = attributes.accumulate};
   return [args, num_threads = context.kernels->num_threads()] {
     return EmbeddingBackward(args, num_threads);
+  };
+}
+
+PositionShape PositionsOf(const OpContext& context,
+                          const VocabAttributes& attributes) {
+  return {.num_tokens = attributes.num_tokens,
+          .sequence_length = attributes.sequence_length,
+          .hidden = attributes.hidden,
+          .first_row = VocabBegin(context, attributes),
+          .num_rows = attributes.vocab_rows};
+}
+
+BoundOp BindPositionForward(const OpContext& context, const Instruction& in) {
+  const AddPositionsArgs args = {
+      .x = context.Output<float>(in, 0),
+      .weight = context.Input<float>(in, 1),
+      .shape = PositionsOf(context, std::get<VocabAttributes>(in.attributes))};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return AddPositions(args, num_threads);
+  };
+}
+
+BoundOp BindPositionBackward(const OpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  const PositionGradientArgs args = {.d_weight = context.Output<float>(in, 0),
+                                     .d_x = context.Input<float>(in, 0),
+                                     .shape = PositionsOf(context, attributes),
+                                     .accumulate = attributes.accumulate};
+  return [args, num_threads = context.kernels->num_threads()] {
+    return PositionGradient(args, num_threads);
   };
 }
 
@@ -125,6 +156,8 @@ BoundOp BindCrossEntropyLoss(const OpContext& context, const Instruction& in) {
 void RegisterVocabularyOps(CpuBinders& binders) {
   binders.Bind(OpKind::kEmbeddingForward, BindEmbeddingForward);
   binders.Bind(OpKind::kEmbeddingBackward, BindEmbeddingBackward);
+  binders.Bind(OpKind::kPositionForward, BindPositionForward);
+  binders.Bind(OpKind::kPositionBackward, BindPositionBackward);
   binders.Bind(OpKind::kLinearCrossEntropy, BindLinearCrossEntropy);
   binders.Bind(OpKind::kCrossEntropyStats, BindCrossEntropyStats);
   binders.Bind(OpKind::kCrossEntropyGradient, BindCrossEntropyGradient);

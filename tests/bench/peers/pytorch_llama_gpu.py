@@ -182,6 +182,11 @@ class Peer:
 def main():
     arguments = parse_arguments()
     job = job_dims.read_job(arguments.job)
+    others = [key for key in ("qkv_bias", "linear_bias", "qk_norm", "ties_embedding",
+                              "learned_positions", "sliding_window") if job["model"][key]]
+    if others:
+        raise SystemExit(f"{arguments.job}: this script trains Llama 3.0's family alone; the job's "
+                         f"model has {', '.join(others)}")
     arguments.tensor = arguments.tensor or job["tensor"] or 1
     num_replicas = int(os.environ.get("WORLD_SIZE", "1")) // arguments.tensor
     arguments.micro_batch = (arguments.micro_batch or job["micro_batch"] or

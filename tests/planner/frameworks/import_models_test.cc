@@ -100,11 +100,10 @@ TEST(ImportModelsTest, TakesKnownModels) {
   const struct {
     const char* config;
     double billions;
-  } cases[] = {{kMixtral, 46.7},
-               {kQwen, 30.5},
-               {kDeepSeek, 671.0},
-               {kNemotron, 15.6},
-               {kGpt2, 0.124}};
+  } cases[] = {
+      {kMixtral, 46.7}, {kQwen, 30.5}, {kDeepSeek, 671.0}, {kNemotron, 15.6}};
+  const ImportedJob gpt2 = MustImportModels(HuggingFaceAdapter(), kGpt2);
+  EXPECT_EQ(CountParameters(gpt2.job.model).total, 124'439'808);
   for (const auto& [config, billions] : cases) {
     SCOPED_TRACE(config);
     const ImportedJob imported = MustImportModels(HuggingFaceAdapter(), config);
@@ -154,11 +153,12 @@ TEST(ImportModelsTest, TakesExpertsAndLatentAttention) {
               {{"\"rope_theta\": 1000000.0, \"rms_norm_eps\": 1e-05, ", ""}}))
           .job.model,
       mixtral.job.model);
-  EXPECT_EQ(
-      MustImportModels(HuggingFaceAdapter(), kGpt2).job.model.feed_forward,
-      FeedForward::kGelu);
-  EXPECT_TRUE(
-      MustImportModels(HuggingFaceAdapter(), kGpt2).job.model.ties_embedding);
+  const ModelSpec gpt2 =
+      MustImportModels(HuggingFaceAdapter(), kGpt2).job.model;
+  EXPECT_EQ(gpt2.feed_forward, FeedForward::kGelu);
+  EXPECT_EQ(gpt2.norm, NormKind::kLayer);
+  EXPECT_EQ(gpt2.learned_positions, 1024);
+  EXPECT_TRUE(gpt2.ties_embedding && gpt2.qkv_bias && gpt2.linear_bias);
 }
 
 // Goal: what ModelSpec cannot say is refused by its key, what changes little is
@@ -266,11 +266,11 @@ TEST(ImportModelsTest, OptionsHaveWordsOrAreRefused) {
 // Goal: what can only be planned is in a precision that can be planned. Method:
 // models whose files say none, or 16 bits of another kind.
 TEST(ImportModelsTest, PlansInBfloat16) {
+  const JobSpec nemotron =
+      MustImportModels(HuggingFaceAdapter(), kNemotron).job;
+  EXPECT_EQ(nemotron.training.precision, "bf16");
   EXPECT_EQ(
-      MustImportModels(HuggingFaceAdapter(), kGpt2).job.training.precision,
-      "bf16");
-  EXPECT_EQ(
-      MustImportModels(HuggingFaceAdapter(), kGpt2).job.resources.backend,
+      nemotron.resources.backend,
       MustImportModels(HuggingFaceAdapter(), kMixtral).job.resources.backend);
   const ImportedJob half = MustImportModels(
       HuggingFaceAdapter(),

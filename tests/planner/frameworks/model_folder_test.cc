@@ -77,6 +77,18 @@ constexpr char kQwen25[] = R"({
   "use_cache": true, "use_mrope": false, "use_sliding_window": false,
   "vocab_size": 151936})";
 
+constexpr char kGpt2Folder[] = R"({
+  "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+  "attn_pdrop": 0.0, "bos_token_id": 50256, "embd_pdrop": 0.0,
+  "eos_token_id": 50256, "initializer_range": 0.02,
+  "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024,
+  "n_embd": 768, "n_head": 12, "n_inner": null, "n_layer": 12,
+  "n_positions": 1024, "reorder_and_upcast_attn": false, "resid_pdrop": 0.0,
+  "scale_attn_by_inverse_layer_idx": false, "scale_attn_weights": true,
+  "summary_activation": null, "summary_first_dropout": 0.1,
+  "summary_proj_to_labels": true, "summary_type": "cls_index",
+  "summary_use_proj": true, "vocab_size": 50257})";
+
 constexpr char kQwen3[] = R"({
   "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
   "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 151643,
@@ -209,6 +221,40 @@ TEST(ModelFolderTest, ReadsKnownModels) {
   EXPECT_EQ(qwen3.head_dim, 128);
   EXPECT_EQ(CountParameters(qwen3).total, 596'049'920);
   EXPECT_EQ(ModelOf(With(kQwen3, " \"head_dim\": 128,", "")).head_dim, 128);
+}
+
+// Goal: GPT-2 is taken whole, and what ours computes otherwise is refused by
+// its key. Method: its config.json, and one change each.
+TEST(ModelFolderTest, TakesGpt2) {
+  const ModelSpec gpt2 = ModelOf(kGpt2Folder, 512);
+  EXPECT_EQ(gpt2.learned_positions, 1024);
+  EXPECT_EQ(gpt2.norm, NormKind::kLayer);
+  EXPECT_EQ(gpt2.feed_forward, FeedForward::kGelu);
+  EXPECT_TRUE(gpt2.qkv_bias && gpt2.linear_bias && gpt2.ties_embedding);
+  EXPECT_EQ(gpt2.ffn_hidden, 3072);
+  EXPECT_EQ(CountParameters(gpt2).total, 124'439'808);
+  const struct {
+    const char* from;
+    const char* to;
+    const char* error;
+  } cases[] = {
+      {"gelu_new", "gelu", "activation_function: found 'gelu'"},
+      {"\"resid_pdrop\": 0.0", "\"resid_pdrop\": 0.1",
+       "resid_pdrop: found '0.1'"},
+      {"\"scale_attn_weights\": true", "\"scale_attn_weights\": false",
+       "scale_attn_weights: found 'false'"},
+      {"\"scale_attn_by_inverse_layer_idx\": false",
+       "\"scale_attn_by_inverse_layer_idx\": true",
+       "scale_attn_by_inverse_layer_idx: found 'true'"},
+  };
+  for (const auto& [from, to, error] : cases) {
+    EXPECT_THAT(
+        ErrorWith(With(kGpt2Folder, from, to), "  sequence_length: 512\n"),
+        HasSubstr(error));
+  }
+  // More tokens than positions.
+  EXPECT_THAT(ErrorWith(kGpt2Folder, "  sequence_length: 2048\n"),
+              HasSubstr("n_positions"));
 }
 
 // Goal: a key that changes what the model computes, and that ours lacks or does
@@ -356,9 +402,10 @@ TEST(ModelFolderTest, ResolvedJobNeedsNoFolder) {
 TEST(ModelFolderTest, WritesWhatItReads) {
   const std::string qwen = kQwen25;
   for (const std::string& config :
-       {std::string(kLlama31), std::string(kMistral), qwen,
-        std::string(kQwen3)}) {
+       {std::string(kLlama31), std::string(kMistral), qwen, std::string(kQwen3),
+        std::string(kGpt2Folder)}) {
     for (const int64_t length : {512, 8192}) {
+      if (config == kGpt2Folder && length > 1024) continue;
       const ModelSpec model = ModelOf(config, length);
       const auto written = WriteModelConfig(model, "bfloat16");
       ASSERT_TRUE(written.ok()) << written.status();

@@ -113,11 +113,12 @@ TEST(CheckExecutableTest, TablesSayWhatIsLowered) {
 }
 
 // Goal: nothing that is only planned is lowered to a Program that computes
-// something else. Method: a Llama with GELU, and a layout with a context axis.
+// something else. Method: a Llama with the square of ReLU, and a layout with a
+// context axis.
 TEST(CheckExecutableTest, StandsBeforeLowering) {
-  ModelSpec gelu = Llama3_8B();
-  gelu.feed_forward = FeedForward::kGelu;
-  EXPECT_THAT(BuildTrainingProgram(gelu, {}, 0).status().message(),
+  ModelSpec squared = Llama3_8B();
+  squared.feed_forward = FeedForward::kSquaredRelu;
+  EXPECT_THAT(BuildTrainingProgram(squared, {}, 0).status().message(),
               HasSubstr("model.feed_forward"));
   EXPECT_THAT(
       BuildTrainingProgram(Llama3_8B(), {.context = 2}, 0).status().message(),

@@ -102,6 +102,44 @@ TEST(JobFileTest, ReadsPlannedModels) {
               HasSubstr("model.moe.experts_per_token is 9"));
 }
 
+// Goal: GPT-2's options are read, written and checked. Method: all of them,
+// read back; then one slip each.
+TEST(JobFileTest, ReadsOptionsOfGpt2) {
+  const std::string options =
+      Changed("  ffn_hidden: 96",
+              "  ffn_hidden: 96\n  feed_forward: gelu\n  norm: layer\n"
+              "  learned_positions: 64\n  qkv_bias: true\n"
+              "  linear_bias: true\n  ties_embedding: true");
+  const absl::StatusOr<JobSpec> job = ParseJob(options, "job.yaml");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->model.feed_forward, FeedForward::kGelu);
+  EXPECT_EQ(job->model.norm, NormKind::kLayer);
+  EXPECT_EQ(job->model.learned_positions, 64);
+  EXPECT_TRUE(job->model.linear_bias);
+  EXPECT_FALSE(job->model.is_llama());
+  const absl::StatusOr<JobSpec> read = ParseJob(JobToYaml(*job), "job.yaml");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, *job);
+  const struct {
+    const char* from;
+    const char* to;
+    const char* error;
+  } slips[] = {
+      {"learned_positions: 64", "learned_positions: 3",
+       "model.learned_positions is 3; it must be at least"},
+      {"norm: layer", "norm: batch", "model.norm: expected rms or layer"},
+      {"ties_embedding: true", "qk_norm: true",
+       "model.qk_norm is given, and so is model.learned_positions"},
+      {"feed_forward: gelu",
+       "moe: {num_experts: 8, experts_per_token: 2, expert_hidden: 24}",
+       "model.linear_bias is true, and model.moe is given"},
+  };
+  for (const auto& [from, to, error] : slips) {
+    EXPECT_THAT(ErrorOf(absl::StrReplaceAll(options, {{from, to}})),
+                HasSubstr(error));
+  }
+}
+
 // Goal: the options of other families are read, written and checked. Method:
 // all of them in one model, read back; then one slip each.
 TEST(JobFileTest, ReadsOptionsOfFamilies) {

@@ -125,9 +125,8 @@ TEST(LayoutSpaceTest, RefusesWhatIsOnlyPlanned) {
 
   // Models likewise.
   const ModelSpec llama = space.model;
-  space.model.feed_forward = FeedForward::kGelu;
-  EXPECT_THAT(ErrorOf(space), HasSubstr("model.feed_forward is gelu, which is "
-                                        "only planned"));
+  space.model.feed_forward = FeedForward::kSquaredRelu;
+  EXPECT_THAT(ErrorOf(space), HasSubstr("model.feed_forward is relu2"));
   space.model = llama;
   space.model.moe.num_experts = 8;
   EXPECT_THAT(ErrorOf(space), HasSubstr("model.moe.num_experts is 8"));

@@ -103,6 +103,21 @@ TEST(CountParametersTest, CountsOptionsOfFamilies) {
                               .sequence_length = 8192,
                               .qk_norm = true};
   EXPECT_EQ(CountParameters(qwen3_8b).total, 8190735360);
+  const ModelSpec gpt2 = {.vocab_size = 50257,
+                          .hidden = 768,
+                          .num_layers = 12,
+                          .num_heads = 12,
+                          .num_kv_heads = 12,
+                          .head_dim = 64,
+                          .ffn_hidden = 3072,
+                          .sequence_length = 1024,
+                          .learned_positions = 1024,
+                          .norm = NormKind::kLayer,
+                          .feed_forward = FeedForward::kGelu,
+                          .ties_embedding = true,
+                          .qkv_bias = true,
+                          .linear_bias = true};
+  EXPECT_EQ(CountParameters(gpt2).total, 124439808);
 }
 
 // Goal: only what a token meets costs FLOPs, and a tied head as much as its

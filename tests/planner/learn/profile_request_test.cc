@@ -31,6 +31,14 @@ ModelSpec ModelWithOptions() {
   return model;
 }
 
+ModelSpec ModelOfGpt2() {
+  ModelSpec model = kModel;
+  model.learned_positions = model.sequence_length;
+  model.norm = NormKind::kLayer;
+  model.feed_forward = FeedForward::kGelu;
+  return model;
+}
+
 TrainingSpec SmallTraining() {
   TrainingSpec training;
   training.num_steps = 1;
@@ -73,10 +81,11 @@ TEST(ProfileRequestTest, FillsEveryTable) {
       kinds.insert(OpKind::kReceive);  // The other end of a measured send.
       kinds.insert(OpKind::kCastParameters);  // Of bf16 Programs alone.
       // Those that no Llama has.
-      const auto options =
-          BuildProfileRequest(ModelWithOptions(), training, num_ranks);
-      ASSERT_TRUE(options.ok()) << options.status();
-      for (const ProfileOp& op : options->ops) kinds.insert(op.kind);
+      for (const ModelSpec& model : {ModelWithOptions(), ModelOfGpt2()}) {
+        const auto options = BuildProfileRequest(model, training, num_ranks);
+        ASSERT_TRUE(options.ok()) << options.status();
+        for (const ProfileOp& op : options->ops) kinds.insert(op.kind);
+      }
       for (int i = 0; i < kNumExecutedOpKinds; ++i) {
         EXPECT_TRUE(kinds.contains(static_cast<OpKind>(i)))
             << OpKindName(static_cast<OpKind>(i)) << " at " << num_ranks;

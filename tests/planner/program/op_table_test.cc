@@ -78,9 +78,14 @@ TEST(OpTableTest, WorkIsWhatProfilesWereMeasuredWith) {
       {"load_batch", 0, 393216, 393216},
       {"embedding_forward", 0, 2097152, 1048576},
       {"embedding_backward", 262144, 3145728, 2621440},
+      {"position_forward", 262144, 2129920, 1064960},
+      {"position_backward", 262144, 1081344, 557056},
       {"rms_norm_forward", 1048576, 2097152, 1048576},
       {"residual_rms_norm_forward", 1310720, 4194304, 2097152},
       {"rms_norm_backward", 2621440, 4194304, 2097152},
+      {"layer_norm_forward", 1835008, 2097152, 1048576},
+      {"residual_layer_norm_forward", 2097152, 4194304, 2097152},
+      {"layer_norm_backward", 3670016, 4194304, 2097152},
       {"add", 32768, 393216, 196608},
       {"gemm", 16777216, 1581056, 790528},
       {"bias_gradient", 32768, 131072, 65536},
@@ -91,6 +96,8 @@ TEST(OpTableTest, WorkIsWhatProfilesWereMeasuredWith) {
       {"attention_backward", 1310720, 98304, 49152},
       {"swiglu_forward", 163840, 393216, 196608},
       {"swiglu_backward", 327680, 655360, 327680},
+      {"gelu_forward", 327680, 262144, 131072},
+      {"gelu_backward", 589824, 393216, 196608},
       {"linear_cross_entropy", 201326592, 2162688, 1097728},
       {"cross_entropy_stats", 67108864, 1081344, 540672},
       {"cross_entropy_gradient", 201326592, 2162688, 1097728},
@@ -143,7 +150,7 @@ TEST(OpTableTest, WorkFollowsAttributes) {
 }
 
 // Goal: lowering emits every kind, and each as the table has it. Method: a
-// Llama, and a model with the options that need other kinds; a few layouts with
+// Llama, and models with the options that need other kinds; a few layouts with
 // all axes, ZeRO stages and recomputation between them, in both
 // precisions, with validation and publishing; CheckProgram reads the table.
 // (lower_test sweeps all layouts.)
@@ -166,8 +173,13 @@ TEST(OpTableTest, EveryKindIsLoweredAsItsRowSays) {
   with_options.qkv_bias = true;
   with_options.qk_norm = true;
   with_options.ties_embedding = true;
+  ModelSpec gpt2 = TestModel();
+  gpt2.learned_positions = 2 * gpt2.sequence_length;
+  gpt2.norm = NormKind::kLayer;
+  gpt2.feed_forward = FeedForward::kGelu;
+  gpt2.qkv_bias = gpt2.linear_bias = true;
   std::set<OpKind> seen;
-  for (const ModelSpec& model : {TestModel(), with_options}) {
+  for (const ModelSpec& model : {TestModel(), with_options, gpt2}) {
     for (const Layout& layout : layouts) {
       SCOPED_TRACE(LayoutToString(layout));
       for (int32_t stage = 0; stage < layout.pipeline; ++stage) {

@@ -32,11 +32,25 @@ ModelSpec ModelOfOptions() {
   return model;
 }
 
+// GPT-2's: a table of positions, LayerNorm, one inner projection, biases.
+ModelSpec ModelOfGpt2() {
+  ModelSpec model = OddModel();
+  model.learned_positions = 16;
+  model.norm = NormKind::kLayer;
+  model.feed_forward = FeedForward::kGelu;
+  model.qkv_bias = model.linear_bias = model.ties_embedding = true;
+  return model;
+}
+
 // Goal: over all tensor ranks each element of a sharded parameter is in exactly
 // one box, of a replicated one in every box. Method: count by element.
 TEST(TensorBoxTest, TilesEachParameterExactly) {
   for (int32_t tensor : {1, 2, 4}) {
-    for (const Parameter& parameter : ModelParameters(ModelOfOptions())) {
+    std::vector<Parameter> parameters = ModelParameters(ModelOfOptions());
+    for (Parameter& parameter : ModelParameters(ModelOfGpt2())) {
+      parameters.push_back(std::move(parameter));
+    }
+    for (const Parameter& parameter : parameters) {
       std::vector<int> count(parameter.rows * parameter.cols);
       for (int32_t i = 0; i < tensor; ++i) {
         const ParameterBox box = TensorBox(parameter, tensor, i);
@@ -108,6 +122,7 @@ void ExpectEveryParameterPlacedOnce(const ModelSpec& model) {
 TEST(BuildStageParametersTest, PlacesEveryParameterOnce) {
   ExpectEveryParameterPlacedOnce(OddModel());
   ExpectEveryParameterPlacedOnce(ModelOfOptions());
+  ExpectEveryParameterPlacedOnce(ModelOfGpt2());
 }
 
 // Goal: q, k, v are adjacent, and gate and up, so that each is one GEMM

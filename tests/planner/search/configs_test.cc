@@ -73,7 +73,10 @@ TEST(ConfigsTest, FamiliesHaveTheirPublishedParameters) {
   } families[] = {{"llama3.2-1b", 1235814400},
                   {"mistral-7b", 7241732096},
                   {"qwen2.5-1.5b", 1543714304},
-                  {"qwen3-8b", 8190735360}};
+                  {"qwen3-8b", 8190735360},
+                  {"phi-4", 14659507200},
+                  // With 47 rows more than words, which GPUs divide.
+                  {"gpt2-125m", 124439808 + 47 * 768}};
   for (const auto& [name, num_parameters] : families) {
     const absl::StatusOr<JobSpec> job =
         LoadJob(absl::StrCat("configs/", name, ".yaml"));

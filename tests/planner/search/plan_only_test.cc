@@ -436,7 +436,7 @@ TEST(PlanOnlyTest, IsOnPaperOnlyForAReason) {
   EXPECT_FALSE(IsPlanOnPaper(job, 4, measured));
   job.model.ties_embedding = true;
   EXPECT_FALSE(IsPlanOnPaper(job, 4, measured));
-  job.model.feed_forward = FeedForward::kGelu;
+  job.model.feed_forward = FeedForward::kSquaredRelu;
   EXPECT_TRUE(IsPlanOnPaper(job, 4, measured));
 }
 

@@ -89,12 +89,19 @@ TEST(ProfilerTest, CoversEveryKindOfTheJob) {
   ASSERT_TRUE(request.ok()) << request.status();
   std::set<OpKind> kinds;
   for (const ProfileOp& op : request->ops) kinds.insert(op.kind);
-  job.model.qkv_bias = true;
-  job.model.qk_norm = true;
-  const auto options = BuildProfileRequest(job.model, job.training, 4);
-  ASSERT_TRUE(options.ok()) << options.status();
-  for (const ProfileOp& op : options->ops) {
-    if (kinds.insert(op.kind).second) request->ops.push_back(op);
+  ModelSpec normed = job.model;
+  normed.qkv_bias = true;
+  normed.qk_norm = true;
+  ModelSpec gpt2 = job.model;
+  gpt2.learned_positions = gpt2.sequence_length;
+  gpt2.norm = NormKind::kLayer;
+  gpt2.feed_forward = FeedForward::kGelu;
+  for (const ModelSpec& model : {normed, gpt2}) {
+    const auto options = BuildProfileRequest(model, job.training, 4);
+    ASSERT_TRUE(options.ok()) << options.status();
+    for (const ProfileOp& op : options->ops) {
+      if (kinds.insert(op.kind).second) request->ops.push_back(op);
+    }
   }
   // All but collectives and transfers.
   EXPECT_GE(kinds.size(), static_cast<size_t>(kNumExecutedOpKinds - 5 - 1));

@@ -4,20 +4,25 @@
 #include <variant>
 
 #include "base/status_macros.h"
+#include "kernels/norm/layernorm_bf16.h"
+#include "kernels/norm/layernorm_plain.h"
 #include "kernels/norm/rmsnorm_bf16.h"
 #include "kernels/norm/rmsnorm_plain.h"
 #include "kernels/pointwise/add_plain.h"
 #include "kernels/pointwise/bias_plain.h"
 #include "kernels/pointwise/elementwise_bf16.h"
+#include "kernels/pointwise/gelu_bf16.h"
+#include "kernels/pointwise/gelu_plain.h"
 #include "kernels/pointwise/swiglu_bf16.h"
 #include "kernels/pointwise/swiglu_plain.h"
 #include "worker/cuda/ops/kernel_cache.h"
 #include "worker/cuda/ops/ops.h"
+#include "worker/train/product_bias.h"
 
 namespace millrace {
 namespace {
 
-// Whether the rows are such as rmsnorm_bf16.h reads.
+// Whether the rows are such as rmsnorm_bf16.h and layernorm_bf16.h read.
 bool HasFastNorm(const CudaOpContext& context,
                  const NormAttributes& attributes) {
   return IsBf16(context) && attributes.hidden % 8 == 0 &&
@@ -156,6 +161,113 @@ absl::StatusOr<CudaOp> BindRmsNormBackward(const CudaOpContext& context,
   };
 }
 
+CudaOp BindLayerNormForward(const CudaOpContext& context,
+                            const Instruction& in) {
+  const auto& attributes = std::get<NormAttributes>(in.attributes);
+  const bool adds = AddsToStream(in.kind);
+  // Operands that stand behind those of a residual.
+  const size_t shift = adds ? 1 : 0;
+  const PlainLayerNormForwardArgs args = {
+      .residual = adds ? context.Output<void>(in, 0) : nullptr,
+      .delta = adds ? context.Input<void>(in, 1) : nullptr,
+      .y = context.Output<void>(in, shift),
+      .mean = context.Output<float>(in, shift + 2),
+      .rstd = context.Output<float>(in, shift + 1),
+      .x = context.Input<void>(in, 0),
+      .weight = context.Input<void>(in, shift + 1),
+      .bias = context.Input<void>(in, shift + 2),
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .epsilon = static_cast<float>(attributes.epsilon),
+      .fp32_weight = IsFp32(context, in.inputs[shift + 1])};
+  if (!HasFastNorm(context, attributes)) {
+    return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+      return LaunchPlainLayerNormForward(args, type, stream);
+    };
+  }
+  if (adds) {
+    const ResidualLayerNormForwardBf16Args fast = {
+        .residual = args.residual,
+        .y = args.y,
+        .mean = args.mean,
+        .rstd = args.rstd,
+        .x = args.x,
+        .delta = args.delta,
+        .weight = args.weight,
+        .bias = args.bias,
+        .num_tokens = args.num_tokens,
+        .hidden = args.hidden,
+        .epsilon = args.epsilon,
+        .fp32_weight = args.fp32_weight};
+    return [fast](cudaStream_t stream) {
+      return LaunchResidualLayerNormForwardBf16(fast, stream);
+    };
+  }
+  const LayerNormForwardBf16Args fast = {.y = args.y,
+                                         .mean = args.mean,
+                                         .rstd = args.rstd,
+                                         .x = args.x,
+                                         .weight = args.weight,
+                                         .bias = args.bias,
+                                         .num_tokens = args.num_tokens,
+                                         .hidden = args.hidden,
+                                         .epsilon = args.epsilon,
+                                         .fp32_weight = args.fp32_weight};
+  return [fast](cudaStream_t stream) {
+    return LaunchLayerNormForwardBf16(fast, stream);
+  };
+}
+
+absl::StatusOr<CudaOp> BindLayerNormBackward(const CudaOpContext& context,
+                                             const Instruction& in) {
+  const auto& attributes = std::get<NormAttributes>(in.attributes);
+  const bool is_fast = HasFastNorm(context, attributes);
+  ASSIGN_OR_RETURN(
+      void* workspace,
+      ScratchOf(context, is_fast
+                             ? LayerNormBackwardBf16WorkspaceBytes(
+                                   attributes.num_tokens, attributes.hidden)
+                             : PlainLayerNormBackwardWorkspaceBytes(
+                                   attributes.num_tokens, attributes.hidden)));
+  const PlainLayerNormBackwardArgs args = {
+      .d_x = context.Output<void>(in, 0),
+      .d_weight = context.Output<float>(in, 1),
+      .d_bias = context.Output<float>(in, 2),
+      .d_y = context.Input<void>(in, 0),
+      .x = context.Input<void>(in, 1),
+      .mean = context.Input<float>(in, 3),
+      .rstd = context.Input<float>(in, 2),
+      .weight = context.Input<void>(in, 4),
+      .d_residual = in.inputs.size() > 5 ? context.Input<void>(in, 5) : nullptr,
+      .workspace = static_cast<float*>(workspace),
+      .num_tokens = attributes.num_tokens,
+      .hidden = attributes.hidden,
+      .accumulate = attributes.accumulate,
+      .fp32_weight = IsFp32(context, in.inputs[4])};
+  if (!is_fast) {
+    return CudaOp([args, type = ElementTypeOf(context)](cudaStream_t stream) {
+      return LaunchPlainLayerNormBackward(args, type, stream);
+    });
+  }
+  const LayerNormBackwardBf16Args fast = {.d_x = args.d_x,
+                                          .d_weight = args.d_weight,
+                                          .d_bias = args.d_bias,
+                                          .d_y = args.d_y,
+                                          .x = args.x,
+                                          .mean = args.mean,
+                                          .rstd = args.rstd,
+                                          .weight = args.weight,
+                                          .d_residual = args.d_residual,
+                                          .workspace = workspace,
+                                          .num_tokens = args.num_tokens,
+                                          .hidden = args.hidden,
+                                          .accumulate = args.accumulate,
+                                          .fp32_weight = args.fp32_weight};
+  return CudaOp([fast](cudaStream_t stream) {
+    return LaunchLayerNormBackwardBf16(fast, stream);
+  });
+}
+
 CudaOp BindAdd(const CudaOpContext& context, const Instruction& in) {
   const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
   const int64_t num_elements = attributes.rows * attributes.cols;
@@ -177,7 +289,9 @@ CudaOp BindAdd(const CudaOpContext& context, const Instruction& in) {
 // Gradients of weights are fp32 in either precision, and their buffers say so.
 absl::StatusOr<CudaOp> BindGemm(const CudaOpContext& context,
                                 const Instruction& in) {
-  const auto& attributes = std::get<GemmAttributes>(in.attributes);
+  GemmAttributes attributes = std::get<GemmAttributes>(in.attributes);
+  attributes.bias = AddsBias(attributes, context.coordinates);
+  attributes.bias_once = false;
   const Buffer& c = context.program->buffers[in.outputs.at(0)];
   ASSIGN_OR_RETURN(
       const CudaGemm* gemm,
@@ -278,17 +392,64 @@ CudaOp BindSwigluBackward(const CudaOpContext& context, const Instruction& in) {
   };
 }
 
+CudaOp BindGeluForward(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  const int64_t num_elements = attributes.rows * attributes.cols;
+  void* y = context.Output<void>(in, 0);
+  const void* x = context.Input<void>(in, 0);
+  if (IsBf16(context)) {
+    const GeluForwardBf16Args args = {
+        .y = y, .x = x, .num_elements = num_elements};
+    return [args](cudaStream_t stream) {
+      return LaunchGeluForwardBf16(args, stream);
+    };
+  }
+  const PlainGeluForwardArgs args = {
+      .y = y, .x = x, .num_elements = num_elements};
+  return [args](cudaStream_t stream) {
+    return LaunchPlainGeluForward(args, ElementType::kFloat32, stream);
+  };
+}
+
+CudaOp BindGeluBackward(const CudaOpContext& context, const Instruction& in) {
+  const auto& attributes = std::get<ElementwiseAttributes>(in.attributes);
+  const int64_t num_elements = attributes.rows * attributes.cols;
+  void* d_x = context.Output<void>(in, 0);
+  const void* x = context.Input<void>(in, 0);
+  const void* d_y = context.Input<void>(in, 1);
+  if (IsBf16(context)) {
+    const GeluBackwardBf16Args args = {.d_x = d_x,
+                                       .y = nullptr,
+                                       .x = x,
+                                       .d_y = d_y,
+                                       .num_elements = num_elements};
+    return [args](cudaStream_t stream) {
+      return LaunchGeluBackwardBf16(args, stream);
+    };
+  }
+  const PlainGeluBackwardArgs args = {
+      .d_x = d_x, .x = x, .d_y = d_y, .num_elements = num_elements};
+  return [args](cudaStream_t stream) {
+    return LaunchPlainGeluBackward(args, ElementType::kFloat32, stream);
+  };
+}
+
 }  // namespace
 
 void RegisterCudaLayerOps(CudaBinders& binders) {
   binders.Bind(OpKind::kRmsNormForward, BindRmsNormForward);
   binders.Bind(OpKind::kResidualRmsNormForward, BindResidualRmsNormForward);
   binders.Bind(OpKind::kRmsNormBackward, BindRmsNormBackward);
+  binders.Bind(OpKind::kLayerNormForward, BindLayerNormForward);
+  binders.Bind(OpKind::kResidualLayerNormForward, BindLayerNormForward);
+  binders.Bind(OpKind::kLayerNormBackward, BindLayerNormBackward);
   binders.Bind(OpKind::kAdd, BindAdd);
   binders.Bind(OpKind::kGemm, BindGemm);
   binders.Bind(OpKind::kBiasGradient, BindBiasGradient);
   binders.Bind(OpKind::kSwigluForward, BindSwigluForward);
   binders.Bind(OpKind::kSwigluBackward, BindSwigluBackward);
+  binders.Bind(OpKind::kGeluForward, BindGeluForward);
+  binders.Bind(OpKind::kGeluBackward, BindGeluBackward);
 }
 
 }  // namespace millrace

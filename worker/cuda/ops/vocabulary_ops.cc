@@ -9,6 +9,7 @@
 #include "kernels/vocabulary/cross_entropy_plain.h"
 #include "kernels/vocabulary/embedding_bf16.h"
 #include "kernels/vocabulary/embedding_plain.h"
+#include "kernels/vocabulary/position_plain.h"
 #include "worker/cuda/ops/kernel_cache.h"
 #include "worker/cuda/ops/ops.h"
 
@@ -95,6 +96,39 @@ absl::StatusOr<CudaOp> BindEmbeddingBackward(const CudaOpContext& context,
   return CudaOp([args](cudaStream_t stream) {
     return LaunchPlainEmbeddingBackward(args, ElementType::kFloat32, stream);
   });
+}
+
+PositionShape PositionsOf(const CudaOpContext& context,
+                          const VocabAttributes& attributes) {
+  return {.num_tokens = attributes.num_tokens,
+          .sequence_length = attributes.sequence_length,
+          .hidden = attributes.hidden,
+          .first_row = VocabBegin(context, attributes),
+          .num_rows = attributes.vocab_rows};
+}
+
+CudaOp BindPositionForward(const CudaOpContext& context,
+                           const Instruction& in) {
+  const PlainAddPositionsArgs args = {
+      .x = context.Output<void>(in, 0),
+      .weight = context.Input<void>(in, 1),
+      .shape = PositionsOf(context, std::get<VocabAttributes>(in.attributes))};
+  return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+    return LaunchPlainAddPositions(args, type, stream);
+  };
+}
+
+CudaOp BindPositionBackward(const CudaOpContext& context,
+                            const Instruction& in) {
+  const auto& attributes = std::get<VocabAttributes>(in.attributes);
+  const PlainPositionGradientArgs args = {
+      .d_weight = context.Output<float>(in, 0),
+      .d_x = context.Input<void>(in, 0),
+      .shape = PositionsOf(context, attributes),
+      .accumulate = attributes.accumulate};
+  return [args, type = ElementTypeOf(context)](cudaStream_t stream) {
+    return LaunchPlainPositionGradient(args, type, stream);
+  };
 }
 
 // A plain plan and its memory: in fp32 the operand is the logits and the rest
@@ -258,6 +292,8 @@ CudaOp BindCrossEntropyLoss(const CudaOpContext& context,
 void RegisterCudaVocabularyOps(CudaBinders& binders) {
   binders.Bind(OpKind::kEmbeddingForward, BindEmbeddingForward);
   binders.Bind(OpKind::kEmbeddingBackward, BindEmbeddingBackward);
+  binders.Bind(OpKind::kPositionForward, BindPositionForward);
+  binders.Bind(OpKind::kPositionBackward, BindPositionBackward);
   binders.Bind(OpKind::kLinearCrossEntropy, BindLinearCrossEntropy);
   binders.Bind(OpKind::kCrossEntropyStats, BindCrossEntropyStats);
   binders.Bind(OpKind::kCrossEntropyGradient, BindCrossEntropyGradient);

@@ -17,14 +17,20 @@ void AddNorms(std::vector<OpCase>& cases) {
                                     .hidden = hidden,
                                     .epsilon = 1e-5,
                                     .accumulate = accumulate};
-      cases.push_back({"", OpKind::kRmsNormBackward, shape});
-      cases.push_back({.what = "first",
-                       .kind = OpKind::kRmsNormBackward,
-                       .attributes = shape,
-                       .has_d_residual = false});
+      for (const OpKind kind :
+           {OpKind::kRmsNormBackward, OpKind::kLayerNormBackward}) {
+        cases.push_back({"", kind, shape});
+        cases.push_back({.what = "first",
+                         .kind = kind,
+                         .attributes = shape,
+                         .has_d_residual = false});
+      }
       if (accumulate) continue;
-      cases.push_back({"", OpKind::kRmsNormForward, shape});
-      cases.push_back({"", OpKind::kResidualRmsNormForward, shape});
+      for (const OpKind kind :
+           {OpKind::kRmsNormForward, OpKind::kResidualRmsNormForward,
+            OpKind::kLayerNormForward, OpKind::kResidualLayerNormForward}) {
+        cases.push_back({"", kind, shape});
+      }
     }
   }
 }
@@ -32,9 +38,9 @@ void AddNorms(std::vector<OpCase>& cases) {
 void AddElementwise(std::vector<OpCase>& cases) {
   for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
            {1, 1}, {3, 7}, {33, 96}, {50, 1000}, {21, 1365}}) {
-    for (const OpKind kind :
-         {OpKind::kAdd, OpKind::kZero, OpKind::kSwigluForward,
-          OpKind::kSwigluBackward}) {
+    for (const OpKind kind : {OpKind::kAdd, OpKind::kZero,
+                              OpKind::kSwigluForward, OpKind::kSwigluBackward,
+                              OpKind::kGeluForward, OpKind::kGeluBackward}) {
       cases.push_back({"", kind, ElementwiseAttributes{rows, cols}});
     }
   }
@@ -127,6 +133,25 @@ void AddAttention(std::vector<OpCase>& cases) {
       AttentionAttributes windowed = shape;
       windowed.window = window;
       AddAttentionOf(windowed, cases);
+    }
+  }
+}
+
+// A table as long as a sequence, a longer one, and a part of one.
+void AddPositions(std::vector<OpCase>& cases) {
+  struct Shape {
+    int64_t tokens, length, hidden, rows;
+  };
+  for (const auto& [tokens, length, hidden, rows] :
+       std::vector<Shape>{{12, 4, 8, 4}, {60, 20, 33, 31}, {64, 32, 72, 16}}) {
+    VocabAttributes shape = {.num_tokens = tokens,
+                             .hidden = hidden,
+                             .vocab_rows = rows,
+                             .sequence_length = length};
+    cases.push_back({"", OpKind::kPositionForward, shape});
+    for (const bool accumulate : {false, true}) {
+      shape.accumulate = accumulate;
+      cases.push_back({"", OpKind::kPositionBackward, shape});
     }
   }
 }
@@ -268,6 +293,7 @@ std::vector<OpCase> AllOpCases() {
   AddElementwise(cases);
   AddGemms(cases);
   AddAttention(cases);
+  AddPositions(cases);
   AddVocabulary(cases);
   AddOptimizer(cases);
   return cases;

@@ -113,11 +113,20 @@ double OpTolerance(const Instruction& instruction, size_t i,
                  : kRoundedOnce;
     case OpKind::kRmsNormForward:
       return i == 0 ? kRoundedOnce : kOtherOrder;
+    case OpKind::kLayerNormForward:
+      // Means are near zero, so that the order of their terms shows more.
+      return i == 0 ? kRoundedOnce : i == 1 ? kOtherOrder : 1e-4;
+    case OpKind::kResidualLayerNormForward:
+      // As below; a mean is of numbers that were rounded before, and near zero.
+      return i == 3 ? 2e-2 : i == 2 ? 2e-3 : 6e-3;
     case OpKind::kResidualRmsNormForward:
       // What is normalised was rounded before.
       return i == 2 ? 2e-3 : 6e-3;
     case OpKind::kRmsNormBackward:
+    case OpKind::kLayerNormBackward:
       return i == 0 ? kRoundedOnce : 1e-4;
+    case OpKind::kPositionBackward:
+      return kOtherOrder;
     case OpKind::kQkNormRopeForward:
       // The heads as they were are copied.
       return i == 0 ? kRoundedOnce : i == 1 ? 0 : kOtherOrder;

@@ -91,13 +91,20 @@ class OperandMaker {
 
   void MakeNorm(const NormAttributes& a) {
     for (size_t i = 0; i < in_.inputs.size(); ++i) SetNormals(i);
-    if (in_.kind != OpKind::kRmsNormBackward) return;
+    const bool is_layer = in_.kind == OpKind::kLayerNormBackward;
+    if (in_.kind != OpKind::kRmsNormBackward && !is_layer) return;
     for (int64_t t = 0; t < a.num_tokens; ++t) {
+      double mean = 0;
+      for (int64_t h = 0; is_layer && h < a.hidden; ++h) {
+        mean +=
+            result_.inputs[1][t * a.hidden + h] / static_cast<double>(a.hidden);
+      }
       double sum = 0;
       for (int64_t h = 0; h < a.hidden; ++h) {
-        const double x = result_.inputs[1][t * a.hidden + h];
+        const double x = result_.inputs[1][t * a.hidden + h] - mean;
         sum += x * x;
       }
+      if (is_layer) result_.inputs[3][t] = static_cast<float>(mean);
       result_.inputs[2][t] = static_cast<float>(
           1 / std::sqrt(sum / static_cast<double>(a.hidden) + a.epsilon));
     }
@@ -205,6 +212,11 @@ class OperandMaker {
   }
 
   void MakeVocabulary(const VocabAttributes& a) {
+    if (in_.kind == OpKind::kPositionForward ||
+        in_.kind == OpKind::kPositionBackward) {
+      for (size_t i = 0; i < in_.inputs.size(); ++i) SetNormals(i);
+      return;
+    }
     const int64_t vocabulary = op_.layout.tensor * a.vocab_rows;
     if (in_.kind == OpKind::kEmbeddingForward ||
         in_.kind == OpKind::kEmbeddingBackward) {
