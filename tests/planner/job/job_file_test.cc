@@ -471,6 +471,9 @@ TEST(JobFileTest, RoundTrips) {
     job.checkpoint.directory = text();
     job.checkpoint.interval_steps = static_cast<int64_t>(below(99));
     job.checkpoint.at_end = below(2) == 0;
+    job.exports = {.every = static_cast<int64_t>(below(99)),
+                   .directory = text(),
+                   .keep = static_cast<int32_t>(below(9))};
     job.output_directory = text();
     job.profile = text();
     const absl::StatusOr<JobSpec> read = ParseJob(JobToYaml(job), "job.yaml");
