@@ -44,6 +44,17 @@ int ExitCode(Verdict verdict) {
 }  // namespace
 
 void JobRunner::Do(const EndJob& action) {
+  // Who stops a job does not wait: its checkpoint can be exported later.
+  if (action.verdict == Verdict::kFinished && num_exports_ > 0) {
+    progress_->Line("waiting for the export of the weights");
+    end_after_exports_ = action;
+    return;
+  }
+  End(action);
+}
+
+void JobRunner::End(const EndJob& action) {
+  exporter_.reset();
   uint64_t hash = 0;  // Ranks' hashes add up, in whatever order they came.
   for (const auto& [rank, part] : parameter_hashes_) hash += part;
   const bool complete =

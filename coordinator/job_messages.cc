@@ -129,6 +129,10 @@ void JobRunner::OnAgentMessage(int32_t agent_idx,
       break;
     }
     case protocol::ToCoordinator::kStopRequest:
+      if (end_after_exports_.has_value()) {
+        End(*std::exchange(end_after_exports_, std::nullopt));
+        break;
+      }
       Handle(StopRequested{message.stop_request().now()});
       break;
     default:

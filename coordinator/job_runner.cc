@@ -285,8 +285,9 @@ void JobRunner::Do(const CommitStep& action) {
       .layout = plan_->layout,
       .job_yaml = job_yaml_};
   FileSystem& files = *PosixFileSystem();
-  absl::Status status = CommitCheckpoint(files, CheckpointDirectory(), info,
-                                         entries, job_.checkpoint.keep);
+  absl::Status status =
+      CommitCheckpoint(files, CheckpointDirectory(), info, entries,
+                       CheckpointsToKeep(action.step));
   std::string path;
   if (status.ok()) {
     absl::StatusOr<std::vector<CheckpointEntry>> listed =
@@ -312,6 +313,7 @@ void JobRunner::Do(const CommitStep& action) {
     Acknowledge(worker_sessions_[rank], part.sequence);
   }
   parts_.erase(parts_.begin(), parts_.upper_bound(action.step));
+  ExportStep(action.step, path);
   Handle(StepCommitted{action.step});
 }
 

@@ -21,6 +21,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/host_load.h"
 #include "coordinator/job_state.h"
+#include "coordinator/periodic_export.h"
 #include "coordinator/planning.h"
 #include "coordinator/profile_learning.h"
 #include "coordinator/progress.h"
@@ -106,6 +107,12 @@ class JobRunner {
   void ObserveStep(int64_t generation, int64_t step, const Timeline& timeline,
                    double others_share);
   void LearnProfile(const EndJob& action);
+  // Exports a checkpoint that was committed, if the job asks for it, and says
+  // how that went. A job that finishes waits for its exports.
+  void ExportStep(int64_t step, const std::string& checkpoint);
+  void OnExported(const ExportOutcome& outcome);
+  int32_t CheckpointsToKeep(int64_t step) const;
+  void End(const EndJob& action);
   void PrintSummary(const EndJob& action);
 
   // The checkpoint that a generation restores, empty for the seed. Records and
@@ -162,6 +169,10 @@ class JobRunner {
   double final_loss_ = 0;
   absl::Time time_written_ = absl::InfinitePast();  // time.json, at a step.
   int64_t device_bytes_ = 0;  // The most that any rank used.
+
+  int num_exports_ = 0;  // Exports whose outcome is not known yet.
+  std::optional<EndJob> end_after_exports_;
+  std::unique_ptr<PeriodicExport> exporter_;  // Last: its thread calls this.
 };
 
 }  // namespace millrace

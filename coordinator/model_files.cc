@@ -64,17 +64,23 @@ absl::StatusOr<std::map<std::string, std::string>> FilesBesideWeights(
     return contents;
   }
   const std::string kept = KeptFolder(ParentPath(checkpoint));
-  const std::string config = JoinPath(kept, kModelConfig);
-  const absl::StatusOr<std::string> source = ReadFile(config);
-  if (!source.ok()) {
+  if (!files.Exists(JoinPath(kept, kModelConfig))) {
     return absl::NotFoundError(absl::StrCat(
-        source.status().message(), "; the run had copied it from ",
+        JoinPath(kept, kModelConfig), ": missing; the run had copied it from ",
         job.model_from, ": copy it and the tokenizer's files there again"));
   }
+  return FilesBesideWeightsOf(files, kept, type);
+}
+
+absl::StatusOr<std::map<std::string, std::string>> FilesBesideWeightsOf(
+    FileSystem& files, const std::string& folder, ElementType type) {
+  std::map<std::string, std::string> contents;
+  const std::string config = JoinPath(folder, kModelConfig);
+  ASSIGN_OR_RETURN(const std::string source, ReadFile(config));
   ASSIGN_OR_RETURN(contents[kModelConfig],
-                   ChangeConfigType(*source, config, TorchDtype(type)));
+                   ChangeConfigType(source, config, TorchDtype(type)));
   for (const char* name : CarriedFiles()) {
-    const std::string path = JoinPath(kept, name);
+    const std::string path = JoinPath(folder, name);
     if (!files.Exists(path)) continue;
     ASSIGN_OR_RETURN(contents[name], ReadFile(path, kMaxKeptBytes));
   }

@@ -27,6 +27,10 @@ absl::Status KeepModelFiles(FileSystem& files, const JobSpec& job,
 absl::StatusOr<std::map<std::string, std::string>> FilesBesideWeights(
     FileSystem& files, const std::string& checkpoint, ElementType type);
 
+// The same from the folder of a model.
+absl::StatusOr<std::map<std::string, std::string>> FilesBesideWeightsOf(
+    FileSystem& files, const std::string& folder, ElementType type);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_COORDINATOR_MODEL_FILES_H_

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -59,6 +60,9 @@ constexpr uint32_t kTrueIdx = 2;
 // Small numbers are one value each, which saves most of the memory.
 constexpr uint32_t kFirstSmall = 3;
 constexpr int64_t kNumSmall = 256;
+// Python's other maps, which are made empty and filled like its usual one.
+constexpr const char* kMapClasses[] = {"collections OrderedDict",
+                                       "collections defaultdict"};
 // Objects have some ten fields; one map may be the state of many.
 constexpr size_t kMaxKeysSearched = 128;
 // Longer names of modules and classes are damage.
@@ -253,6 +257,10 @@ class Pickle::Reader {
     if (pickle_.nodes_[values[0]].kind != PickleKind::kGlobal ||
         pickle_.nodes_[values[1]].kind != PickleKind::kTuple) {
       return Wrong("an object whose class is no name");
+    }
+    const absl::string_view name = PickleValue(&pickle_, values[0]).text();
+    if (std::ranges::find(kMapClasses, name) != std::end(kMapClasses)) {
+      return PushHolder(PickleKind::kMap, {});
     }
     return PushHolder(PickleKind::kObject, values);
   }

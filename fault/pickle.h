@@ -36,7 +36,7 @@ enum class PickleKind : uint8_t {
   kText,
   kTuple,
   kList,
-  kMap,
+  kMap,     // OrderedDict and defaultdict, too, where the list has them.
   kGlobal,  // "module name", one of the list.
   kObject,
   kPersistent,  // Stands for something that another file member holds.

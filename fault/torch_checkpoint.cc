@@ -25,7 +25,6 @@ constexpr const char* kMetadataGlobals[] = {
     "collections OrderedDict",
     "collections defaultdict",
     "builtins dict",
-    "builtins set",
     "pathlib PosixPath",
     "pathlib._local PosixPath",
     "torch Size",

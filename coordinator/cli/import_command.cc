@@ -2,18 +2,28 @@
 
 #include <cstdint>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "base/units.h"
+#include "coordinator/model_files.h"
+#include "fault/checkpoint_files.h"
+#include "fault/file_system.h"
+#include "fault/weight_export.h"
+#include "fault/weight_import.h"
 #include "planner/frameworks/adapter.h"
 #include "planner/frameworks/import.h"
+#include "planner/frameworks/model_folder.h"
 
 namespace millrace {
 namespace {
@@ -21,6 +31,7 @@ namespace {
 struct ImportCommandOptions {
   std::string from;
   std::string path;
+  std::string weights;      // A checkpoint, instead of a configuration.
   std::string output_path;  // Empty: standard output.
   std::string model_path;
   std::string name = "imported";
@@ -51,7 +62,56 @@ std::string ConfigurationsRead() {
                        });
 }
 
+// Weights of another framework's checkpoint, as a Hugging Face folder.
+absl::Status ImportWeights(const ImportCommandOptions& options) {
+  if (!options.from.empty() || !options.path.empty()) {
+    return absl::InvalidArgumentError(
+        "--weights goes with --model and --output, without --from and FILE");
+  }
+  if (options.model_path.empty() || options.output_path.empty()) {
+    return absl::InvalidArgumentError(
+        "--weights needs --model, the folder with the model's config.json, and "
+        "--output, the folder to write");
+  }
+  FileSystem& files = *PosixFileSystem();
+  const std::string& given = options.model_path;
+  const bool names_file = absl::EndsWith(given, ".json");
+  const std::string folder = names_file ? ParentPath(given) : given;
+  if (names_file && given != kModelConfig &&
+      !absl::EndsWith(given, absl::StrCat("/", kModelConfig))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--model ", given, ": expected the folder with a ", kModelConfig));
+  }
+  ASSIGN_OR_RETURN(const ModelSpec model, ReadModelOfFolder(folder));
+  ASSIGN_OR_RETURN(const WeightImport weights,
+                   WeightImport::Open(files, options.weights, model));
+  using Contents = std::map<std::string, std::string>;
+  ASSIGN_OR_RETURN(Contents others,
+                   FilesBesideWeightsOf(files, folder, weights.type()));
+  RETURN_IF_ERROR(weights.Write(files, std::move(others), kMaxShardBytes,
+                                options.output_path));
+  std::cout << "wrote " << options.output_path << ": " << weights.num_tensors()
+            << " tensors, " << FormatBytes(weights.num_bytes()) << ", from "
+            << weights.folder() << " with " << weights.naming() << "'s names\n";
+  if (weights.num_skipped() > 0) {
+    std::cout << "left out " << weights.num_skipped()
+              << " tensors of training state\n";
+  }
+  if (weights.num_padding_rows() > 0) {
+    std::cout << "left out " << weights.num_padding_rows()
+              << " rows of embedding and head beyond the vocabulary\n";
+  }
+  std::cout << "train from it with `model: {from: " << options.output_path
+            << "}`" << std::endl;
+  return absl::OkStatus();
+}
+
 absl::Status RunImport(const ImportCommandOptions& options) {
+  if (!options.weights.empty()) return ImportWeights(options);
+  if (options.from.empty() || options.path.empty()) {
+    return absl::InvalidArgumentError(
+        "give --from and FILE for a job file, or --weights for weights");
+  }
   const Framework framework = FindAdapter(options.from);
   CHECK(framework != nullptr) << options.from;  // The parser knows the names.
   ASSIGN_OR_RETURN(const Settings settings,
@@ -83,15 +143,21 @@ absl::Status RunImport(const ImportCommandOptions& options) {
 void AddImportCommand(CLI::App& app, int* exit_code) {
   auto options = std::make_shared<ImportCommandOptions>();
   CLI::App* command = app.add_subcommand(
-      "import", "Write a job file from the configuration of another framework");
+      "import",
+      "Write a job file from the configuration of another framework, or a "
+      "Hugging Face folder from its checkpoint");
   command
       ->add_option("--from", options->from,
                    "Whose configuration FILE is: " + ConfigurationsRead())
-      ->required()
       ->check(CLI::IsMember(ImportNames()));
-  command->add_option("FILE", options->path, "The configuration")->required();
+  command->add_option("FILE", options->path, "The configuration");
+  command->add_option("--weights", options->weights,
+                      "A checkpoint of torch.distributed.checkpoint (FSDP, "
+                      "torchtitan) or of Megatron-Core (torch_dist), whose "
+                      "weights become a Hugging Face folder");
   command->add_option("--output", options->output_path,
-                      "Write the job file here (default: standard output)");
+                      "Write the job file here (default: standard output), or "
+                      "with --weights the folder");
   command->add_option("--name", options->name,
                       "Name of the job (default: imported)");
   command
@@ -101,7 +167,8 @@ void AddImportCommand(CLI::App& app, int* exit_code) {
       ->check(CLI::PositiveNumber);
   command->add_option("--model", options->model_path,
                       "The model's config.json, for DeepSpeed, and for a "
-                      "torchtitan flavor that is not known here");
+                      "torchtitan flavor that is not known here; with "
+                      "--weights its folder, whose tokenizer goes along");
   command
       ->add_option("--devices", options->num_devices,
                    "Devices of the whole job, where the file leaves the data "
@@ -116,7 +183,10 @@ void AddImportCommand(CLI::App& app, int* exit_code) {
       "  millrace import --from huggingface config.json --output job.yaml\n"
       "  millrace import --from torchtitan llama3_8b.toml --devices 8\n"
       "  millrace import --from deepspeed ds_config.json --model config.json\n"
-      "What is taken, and what is refused: docs/frameworks.md.");
+      "  millrace import --weights checkpoint/step-1000 --model llama-3-8b "
+      "--output llama-tuned\n"
+      "What is taken, and what is refused: docs/frameworks.md, and of weights "
+      "docs/models.md.");
   command->callback([options, exit_code] {
     const absl::Status status = RunImport(*options);
     if (!status.ok()) {

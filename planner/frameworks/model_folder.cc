@@ -119,18 +119,34 @@ const std::string* KeyOf(const Family& family, const FrameworkKey& common) {
   return &common.name;
 }
 
+absl::StatusOr<Settings> ReadFolderSettings(const std::string& folder,
+                                            const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadConfig(folder, path));
+  return HuggingFaceAdapter()->read(text, path);
+}
+
+absl::StatusOr<ImportedJob> ImportExactly(
+    const Settings& settings, std::optional<int64_t> sequence_length) {
+  return ImportJob(HuggingFaceAdapter(), settings,
+                   {.sequence_length = sequence_length, .is_exact = true});
+}
+
 }  // namespace
+
+absl::StatusOr<ModelSpec> ReadModelOfFolder(const std::string& folder) {
+  ASSIGN_OR_RETURN(const Settings settings,
+                   ReadFolderSettings(folder, InFolder(folder, kModelConfig)));
+  ASSIGN_OR_RETURN(const ImportedJob imported,
+                   ImportExactly(settings, std::nullopt));
+  return imported.job.model;
+}
 
 absl::StatusOr<FolderModel> ReadModelFolder(
     const std::string& folder, std::optional<int64_t> sequence_length) {
   const std::string path = InFolder(folder, kModelConfig);
-  ASSIGN_OR_RETURN(const std::string text, ReadConfig(folder, path));
-  const Framework framework = HuggingFaceAdapter();
-  ASSIGN_OR_RETURN(const Settings settings, framework->read(text, path));
-  ASSIGN_OR_RETURN(
-      const ImportedJob imported,
-      ImportJob(framework, settings,
-                {.sequence_length = sequence_length, .is_exact = true}));
+  ASSIGN_OR_RETURN(const Settings settings, ReadFolderSettings(folder, path));
+  ASSIGN_OR_RETURN(const ImportedJob imported,
+                   ImportExactly(settings, sequence_length));
   FolderModel model;
   for (const JobKey& key : JobKeys()) {
     if (!absl::StartsWith(key.path, "model.") || IsTheJobs(key.path)) continue;

@@ -24,6 +24,9 @@ inline constexpr char kModelConfig[] = "config.json";
 absl::StatusOr<FolderModel> ReadModelFolder(
     const std::string& folder, std::optional<int64_t> sequence_length);
 
+// The model of the folder, for its longest sequences.
+absl::StatusOr<ModelSpec> ReadModelOfFolder(const std::string& folder);
+
 // Files that a folder may have beside config.json and weights, and that its
 // users expect beside weights trained from it: tokenizer, chat template, how to
 // generate.

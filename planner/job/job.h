@@ -80,6 +80,15 @@ struct CheckpointSpec {
                          const CheckpointSpec&) = default;
 };
 
+// Hugging Face folders that are written from checkpoints during training.
+struct ExportSpec {
+  int64_t every = 0;  // Steps between exports; 0: none.
+  std::string to = "huggingface";
+  std::string directory;  // Empty: "exports" in the run directory.
+  int32_t keep = 0;       // 0: all.
+  friend bool operator==(const ExportSpec&, const ExportSpec&) = default;
+};
+
 struct FaultSpec {
   int64_t heartbeat_interval_ms = 200;
   int64_t heartbeat_timeout_ms = 10000;  // A silent worker is replaced.
@@ -144,6 +153,7 @@ struct JobSpec {
   ResourceSpec resources;
   LayoutConstraints layout;
   CheckpointSpec checkpoint;
+  ExportSpec exports;  // "export" in files, which C++ keeps for itself.
   FaultSpec fault;
   GoodputSpec goodput;
   EvaluationSpec evaluation;

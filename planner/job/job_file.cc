@@ -340,9 +340,8 @@ class JobReader {
             "given together with model.from; weights are trained as the model "
             "that they are of, so leave it out");
     } else if (!job_.data.text.empty() && job_.data.tokenizer == "auto") {
-      Error(LineOf("data.tokenizer"), "data.tokenizer",
-            "auto would train a tokenizer whose ids mean nothing to the "
-            "weights of model.from; name the model's own");
+      // Ids of any other would mean nothing to its weights.
+      job_.data.tokenizer = job_.model_from;
     }
   }
 

@@ -154,7 +154,8 @@ const JobKey kJobKeys[] = {
      .doc = "Tokens in the .bin/.idx indexed format of Megatron-LM: path "
             "prefixes or .bin paths."},
     {KEY(data.tokenizer),
-     .doc = "auto trains a SentencePiece BPE tokenizer on text; else the path "
+     .doc = "auto trains a SentencePiece BPE tokenizer on text, or takes that "
+            "in the folder of model.from; else the path "
             "of a SentencePiece model, of a Hugging Face tokenizer.json or of "
             "a folder with one."},
     {KEY(data.end_of_document),
@@ -309,6 +310,20 @@ const JobKey kJobKeys[] = {
      .doc =
          "auto: from the newest whole checkpoint in directory, if any; none; "
          "or the path of one checkpoint."},
+
+    {NAMED_KEY("export.every", exports.every),
+     .doc = "Steps between exports of the weights, which are written from "
+            "checkpoints while training goes on (docs/models.md); also after "
+            "the last step. 0 writes none.",
+     .range = {0, kMaximumInteger}},
+    {NAMED_KEY("export.to", exports.to),
+     .doc = "What is written: a Hugging Face folder, in bf16.",
+     .choices = "huggingface"},
+    {NAMED_KEY("export.directory", exports.directory),
+     .doc = "Where the folders step-NNNNNNNN go. Empty: exports/ in the run "
+            "directory."},
+    {NAMED_KEY("export.keep", exports.keep),
+     .doc = "Newest exports kept; 0 keeps all.", .range = {0, kMaximumInt32}},
 
     {KEY(fault.heartbeat_interval_ms),
      .doc = "Milliseconds between a worker's heartbeats.",

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,60 @@ TEST(ModelFolderRunTest, StartsResumesAndExports) {
                             "huggingface", folder.path + "/out"});
   EXPECT_EQ(again.Wait(), 1);
   EXPECT_THAT(again.Output(), HasSubstr("is there already"));
+}
+
+// Bytes of all files of a folder, by name.
+std::map<std::string, std::string> FilesOf(const std::string& folder) {
+  std::map<std::string, std::string> contents;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto content = ReadFile(entry.path());
+    EXPECT_TRUE(content.ok()) << content.status();
+    contents[entry.path().filename()] = content.value_or("");
+  }
+  return contents;
+}
+
+// Goal: a run exports its weights as it trains, each folder byte for byte the
+// export of the checkpoint of its step; the last one before it ends, too; and
+// a place that cannot be written warns and does not end it. Method: the real
+// binary, exports between checkpoints, one directory that is a file.
+TEST(ModelFolderRunTest, ExportsWhileItTrains) {
+  const JobFolder folder("exports");
+  WriteModelFolder(folder.path + "/model", 0.01f);
+  const std::string job = WriteFromJob(folder, 5);
+  const auto with_exports = [&](const std::string& keys) {
+    std::string text = *ReadFile(job);
+    text.replace(text.find("interval_steps: 2"), 17,
+                 "interval_steps: 2, keep: 9");
+    std::ofstream(job) << text << "export: {" << keys << "}\n";
+  };
+  with_exports("every: 3, directory: " + folder.path + "/out");
+  {
+    JobProcess process(folder, RunCommand(job));
+    ASSERT_EQ(process.Wait(), 0) << process.Output();
+    EXPECT_THAT(process.Output(),
+                AllOf(HasSubstr("exported the weights of step 3 to "),
+                      HasSubstr("exported the weights of step 5 to ")));
+    EXPECT_EQ(CountEvents(folder, "exported"), 2);
+  }
+  for (const char* step : {"step-00000003", "step-00000005"}) {
+    const std::string by_hand = folder.path + "/by-hand-" + step;
+    JobProcess process(folder, {MILLRACE_BINARY, "checkpoint", "export",
+                                folder.path + "/saved/" + step, "--to",
+                                "huggingface", by_hand});
+    ASSERT_EQ(process.Wait(), 0) << process.Output();
+    EXPECT_TRUE(FilesOf(folder.path + "/out/" + step) == FilesOf(by_hand))
+        << step;
+    EXPECT_TRUE(FileExists(by_hand + "/tokenizer.json"));
+  }
+  std::filesystem::remove_all(folder.path + "/saved");
+  WriteFromJob(folder, 3);
+  with_exports("every: 1, directory: " + folder.path + "/job.yaml/out");
+  JobProcess process(folder, RunCommand(job));
+  EXPECT_EQ(process.Wait(), 0) << process.Output();
+  EXPECT_THAT(process.Output(), AllOf(HasSubstr("warning: no export of step 3"),
+                                      HasSubstr("finished")));
+  EXPECT_EQ(CountEvents(folder, "export_failed"), 3);
 }
 
 // Goal: a folder that cannot be trained from ends a run before it makes a run

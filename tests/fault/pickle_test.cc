@@ -15,7 +15,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr const char* kNames[] = {"torch Size", "torch float32"};
+constexpr const char* kNames[] = {"collections OrderedDict", "torch Size",
+                                  "torch float32"};
 
 std::string ErrorOf(const std::string& content) {
   const auto pickle = Pickle::Parse(content, "f", kNames);
@@ -33,12 +34,14 @@ TEST(PickleTest, ReadsValues) {
        PickledText("text"), "\x8c\x02hi\x94", std::string("h\x00", 2),
        std::string("\x8c\x05torch\x8c\x04Size\x93", 14),
        PickledList({PickledInt(3)}),
-       PickledMap({{PickledText("key"), PickledInt(4)}}), PickledSize({2, 3})});
+       PickledMap({{PickledText("key"), PickledInt(4)}}), PickledSize({2, 3}),
+       PickledGlobal("collections", "OrderedDict") + ")R(" +
+           PickledText("key") + PickledInt(5) + "u"});
   const auto pickle = Pickle::Parse(PickleFile(value), "f", kNames);
   ASSERT_TRUE(pickle.ok()) << pickle.status();
   const PickleValue root = pickle->root();
   ASSERT_EQ(root.kind(), PickleKind::kTuple);
-  ASSERT_EQ(root.size(), 13u);
+  ASSERT_EQ(root.size(), 14u);
   EXPECT_TRUE(root.item(0).IsNone());
   EXPECT_EQ(root.item(1).kind(), PickleKind::kBool);
   EXPECT_EQ(root.item(2).number(), 7);
@@ -54,6 +57,7 @@ TEST(PickleTest, ReadsValues) {
   EXPECT_FALSE(root.item(11).Find("other").has_value());
   EXPECT_TRUE(root.item(12).IsObjectOf("torch Size"));
   EXPECT_EQ(root.item(12).item(1).item(0).item(1).number(), 3);
+  EXPECT_EQ(root.item(13).Find("key")->number(), 5);
 }
 
 // Goal: what could run code, and what no checkpoint has, is refused by place

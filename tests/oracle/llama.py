@@ -158,8 +158,8 @@ class Llama(nn.Module):
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=m["init_std"])
 
-    def loss(self, tokens, targets, document_starts):
-        """Mean negative log-likelihood of all tokens; arguments [batch, length] int64."""
+    def logits(self, tokens, document_starts):
+        """Of [batch, length] int64: [batch, length, vocabulary]."""
         x = self.model.embed_tokens(tokens)
         if self.m.get("learned_positions", 0) > 0:
             x = x + self.model.embed_positions.weight[:tokens.shape[1]]
@@ -168,7 +168,11 @@ class Llama(nn.Module):
         for layer in self.model.layers:
             x = layer(x, cos, sin, bias)
         head = self.model.embed_tokens if self.is_tied else self.lm_head
-        logits = self.model.norm(x) @ head.weight.T
+        return self.model.norm(x) @ head.weight.T
+
+    def loss(self, tokens, targets, document_starts):
+        """Mean negative log-likelihood of all tokens; arguments [batch, length] int64."""
+        logits = self.logits(tokens, document_starts)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 

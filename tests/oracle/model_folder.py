@@ -158,6 +158,21 @@ def as_llama(tensors, m):
     return {**{ends.get(name, name): tensor for name, tensor in left.items()}, **state}
 
 
+def llama_of_folder(folder):
+    """The model that a folder of a Llama describes, in double precision: of its own
+    config.json and tensors alone."""
+    c = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    model = llama.Llama({
+        "vocab_size": c["vocab_size"], "hidden": c["hidden_size"],
+        "num_layers": c["num_hidden_layers"], "num_heads": c["num_attention_heads"],
+        "num_kv_heads": c["num_key_value_heads"], "head_dim": c["head_dim"],
+        "ffn_hidden": c["intermediate_size"], "rope_theta": c["rope_theta"],
+        "norm_epsilon": c["rms_norm_eps"], "ties_embedding": c["tie_word_embeddings"],
+        "init_std": c["initializer_range"] if "initializer_range" in c else 0.02}).double()
+    model.load_state_dict({k: t.double() for k, t in read_folder(folder).items()}, strict=True)
+    return model
+
+
 def write_folder(folder, config, tensors, dtype, num_shards=1):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

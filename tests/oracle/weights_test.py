@@ -16,6 +16,7 @@ import unittest
 
 import torch
 
+import llama
 import model_folder
 import oracle_test
 
@@ -50,6 +51,23 @@ class WeightsTest(oracle_test.ComparisonTest):
         steps = sorted((dump.folder / "checkpoints").glob("step-*"))
         subprocess.run([MILLRACE, "checkpoint", "export", steps[-1], output, "--to",
                         "huggingface", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+    def check_logits(self, dump, final, folder, dtype):
+        """Logits of a folder, read by its config.json, against those of the weights as they
+        were trained. A matrix whose weights are off by a share u moves what it gives by about
+        that share, and a token passes six products a layer beside embedding and head."""
+        trained = llama.Llama(dump.case["model"]).double()
+        trained.load_state_dict(final, strict=True)
+        exported = model_folder.llama_of_folder(folder)
+        tokens, _, document_starts = dump.batch(1)
+        with torch.no_grad():
+            expected = trained.logits(tokens, document_starts)
+            logits = exported.logits(tokens, document_starts)
+        half_ulp = {"fp32": 0.0, "fp16": 2.0 ** -11, "bf16": 2.0 ** -8}[dtype]
+        bound = half_ulp * (6 * MODEL["num_layers"] + 2)
+        error = oracle_test.relative_error(logits, expected)
+        print(f"logits of the folder in {dtype}: off by {error:.1e}, at most {bound:.1e}")
+        self.assertLessEqual(error, bound, dtype)
 
     def test_reads_what_pytorch_wrote(self):
         for dtype, shards in [("F32", 1), ("F16", 2), ("BF16", 3)]:
@@ -109,6 +127,7 @@ class WeightsTest(oracle_test.ComparisonTest):
                 expected = tensor.float().to(dtype)
                 self.assertTrue(torch.equal(exported[key], expected), (name, key))
             self.assertGreater(len(list(output.glob("*.safetensors"))), 2)
+            self.check_logits(dump, final, output, name)
         # The default is bf16 in one file, from which training goes on.
         self.export(dump, self.folder / "out")
         self.assertTrue((self.folder / "out" / "model.safetensors").exists())

@@ -362,7 +362,9 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
                                         .measure = SendsTimelineOf(step)}));
     const bool validates = is_due(step, training.validation_interval_steps);
     const bool evaluates = is_due(step, job.evaluation.interval_steps);
-    const bool saves = is_due(step, job.checkpoint.interval_steps);
+    // An export is written from a checkpoint.
+    const bool saves = is_due(step, job.checkpoint.interval_steps) ||
+                       is_due(step, job.exports.every);
     // Validation and checkpoints belong to this very step, so its result must
     // be known.
     if (validates || evaluates || saves) RETURN_IF_ERROR(CatchUp(&result));
@@ -383,7 +385,7 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
   if (result.has_value()) ReportStep(*result, std::nullopt);
   const bool stopped = trainer_->completed_steps() < training.num_steps;
   std::optional<uint64_t> parameter_hash;
-  if (job.checkpoint.at_end || stopped ||
+  if (job.checkpoint.at_end || job.exports.every > 0 || stopped ||
       saved_step == trainer_->completed_steps()) {
     std::vector<StatePiece> state;
     ASSIGN_OR_RETURN(state, trainer_->ReadState());

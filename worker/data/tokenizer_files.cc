@@ -102,12 +102,16 @@ absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(
   TokenizerFiles files{.name = path, .end_of_document = end_of_document};
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
-    files.name = (std::filesystem::path(path) / "tokenizer.json").string();
+    const std::filesystem::path folder = path;
+    files.name = (folder / "tokenizer.json").string();
     if (!FileExists(files.name)) {
-      return absl::NotFoundError(
-          absl::StrCat("data.tokenizer: the folder ", path,
-                       " holds no tokenizer.json; a SentencePiece model is "
-                       "named by its own path"));
+      files.name = (folder / "tokenizer.model").string();
+    }
+    if (!FileExists(files.name)) {
+      return absl::NotFoundError(absl::StrCat(
+          "data.tokenizer: the folder ", path,
+          " holds neither tokenizer.json nor tokenizer.model; copy the model's "
+          "tokenizer there, or name another"));
     }
   }
   ASSIGN_OR_RETURN(files.content, ReadFile(files.name));

@@ -376,14 +376,26 @@ TEST(ModelFolderTest, JobAndFolderMustAgree) {
   EXPECT_THAT(
       std::string(ParseJob(without_from, "job.yaml").status().message()),
       Not(HasSubstr("unknown key")));
-  // A tokenizer trained on the job's text would give ids of no meaning.
+}
+
+// Goal: ids of text are those that the weights know, unless the job names
+// another tokenizer. Method: jobs without the key and with it.
+TEST(ModelFolderTest, TokenizerIsTheFoldersOwn) {
   const ConfigFolder folder(kLlama31);
   const std::string text = With(JobOf(folder.path, "  sequence_length: 64\n"),
                                 "synthetic: true", "text: [a.txt]");
-  EXPECT_THAT(
-      std::string(
-          ParseJob(text, "job.yaml", ReadModelFolder).status().message()),
-      HasSubstr("data.tokenizer: auto would train a tokenizer"));
+  const auto job = ParseJob(text, "job.yaml", ReadModelFolder);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->data.tokenizer, folder.path);
+  // A run reads its job again, without the folder.
+  const auto again = ParseJob(JobToYaml(*job), "job.yaml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->data.tokenizer, folder.path);
+  const auto named =
+      ParseJob(With(text, "text: [a.txt]", "text: [a.txt], tokenizer: mine"),
+               "job.yaml", ReadModelFolder);
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->data.tokenizer, "mine");
 }
 
 // Goal: the job that a run keeps says all that the folder said, and is read

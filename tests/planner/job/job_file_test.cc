@@ -520,6 +520,9 @@ TEST(JobFileTest, RoundTrips) {
                    .textfile = text() + ".prom",
                    .port = static_cast<int32_t>(below(65536)),
                    .address = below(2) == 0 ? "0.0.0.0" : "::1"};
+    job.exports = {.every = static_cast<int64_t>(below(99)),
+                   .directory = text(),
+                   .keep = static_cast<int32_t>(below(9))};
     job.output_directory = text();
     job.profile = text();
     const absl::StatusOr<JobSpec> read = ParseJob(JobToYaml(job), "job.yaml");

@@ -180,7 +180,12 @@ TEST(TokenizerTest, ReadsTokenizerJson) {
   EXPECT_EQ(end_of("<|end_of_text|>"), "<|end_of_text|>");
   EXPECT_THAT(FilesError(folder / "m/tokenizer.json", "<nope>"),
               HasSubstr("has no token `<nope>`"));
-  EXPECT_THAT(FilesError(folder / ".", ""), HasSubstr("no tokenizer.json"));
+  EXPECT_THAT(FilesError(folder / ".", ""),
+              HasSubstr("neither tokenizer.json nor tokenizer.model"));
+  folder.Write("sp/tokenizer.model", "any");
+  const auto model = ReadTokenizerFiles(folder / "sp", "");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->name, folder / "sp/tokenizer.model");
 
   const auto files = ReadTokenizerFiles(folder / "m/tokenizer.json", "");
   ASSERT_TRUE(files.ok()) << files.status();

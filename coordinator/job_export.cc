@@ -1,0 +1,76 @@
+// Exports of weights during training; see job_runner.h.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/units.h"
+#include "coordinator/job_runner.h"
+#include "fault/checkpoint.h"
+#include "fault/file_system.h"
+
+namespace millrace {
+
+void JobRunner::ExportStep(int64_t step, const std::string& checkpoint) {
+  if (!IsExported(job_, step)) return;
+  if (exporter_ == nullptr) {
+    const std::string& directory = job_.exports.directory;
+    exporter_ = std::make_unique<PeriodicExport>(
+        *PosixFileSystem(),
+        PeriodicExportOptions{
+            .directory = directory.empty()
+                             ? absl::StrCat(options_.run_directory, "/exports")
+                             : directory,
+            .keep = job_.exports.keep,
+            .on_end = [this](const ExportOutcome& outcome) {
+              server_->Post([this, outcome] { OnExported(outcome); });
+            }});
+  }
+  ++num_exports_;
+  exporter_->Add(step, checkpoint);
+}
+
+void JobRunner::OnExported(const ExportOutcome& outcome) {
+  --num_exports_;
+  if (exit_code_.has_value()) return;
+  const bool ok = outcome.status.ok();
+  output_->Event(
+      {.event = ok ? "exported" : "export_failed",
+       .generation = ToInt(state_->generation()),
+       .step = outcome.step,
+       .detail = ok ? outcome.folder : std::string(outcome.status.message())});
+  if (ok) {
+    progress_->Line(absl::StrCat("exported the weights of step ", outcome.step,
+                                 " to ", outcome.folder, " in ",
+                                 FormatSeconds(outcome.seconds)));
+  } else {
+    progress_->Line(absl::StrCat("warning: no export of step ", outcome.step,
+                                 ": ", outcome.status.message(),
+                                 "; training goes on"));
+  }
+  if (!outcome.removal.ok()) {
+    progress_->Line(absl::StrCat("warning: an old export stays: ",
+                                 outcome.removal.message()));
+  }
+  if (end_after_exports_.has_value() && num_exports_ == 0) {
+    End(*std::exchange(end_after_exports_, std::nullopt));
+  }
+}
+
+// As many as the job keeps, and all since one that is being exported.
+int32_t JobRunner::CheckpointsToKeep(int64_t step) const {
+  const std::optional<int64_t> oldest =
+      exporter_ == nullptr ? std::nullopt : exporter_->oldest_step();
+  if (!oldest.has_value()) return job_.checkpoint.keep;
+  const auto entries =
+      ListCheckpoints(*PosixFileSystem(), CheckpointDirectory());
+  int32_t num_needed = 1;  // This step's.
+  if (entries.ok()) {
+    for (const CheckpointEntry& entry : *entries) {
+      num_needed += entry.step >= *oldest && entry.step < step;
+    }
+  }
+  return std::max(num_needed, job_.checkpoint.keep);
+}
+
+}  // namespace millrace
