@@ -129,13 +129,15 @@ __global__ void __launch_bounds__(kNumThreads)
 
 // One thread, once a step.
 __global__ void GradientNormKernel(GradientNormBf16Args args) {
-  const double norm = sqrt(*args.sum);
+  const double scale = args.scale == nullptr ? 1.0 : *args.scale;
+  const double norm = scale * sqrt(*args.sum);
   const bool is_good = isfinite(static_cast<float>(norm)) &&
                        (args.loss == nullptr || isfinite(*args.loss));
   if (args.norm != nullptr) *args.norm = static_cast<float>(norm);
   if (args.clip_factor != nullptr) {
     *args.clip_factor =
-        is_good ? static_cast<float>(fmin(1.0, args.max_norm / (norm + 1e-6)))
+        is_good ? static_cast<float>(scale *
+                                     fmin(1.0, args.max_norm / (norm + 1e-6)))
                 : 0.0f;
   }
   if (args.skip != nullptr) *args.skip = is_good ? 0 : 1;

@@ -29,15 +29,17 @@ struct SquaredNormBf16Args {
 
 int64_t SquaredNormBf16WorkspaceBytes();
 
-// norm = sqrt(*sum), clip_factor = min(1, max_norm / (norm + 1e-6)), and skip
-// is one where the norm or the loss is infinite or NaN, else zero.
+// norm = *scale sqrt(*sum), clip_factor = *scale min(1, max_norm / (norm +
+// 1e-6)): the gradients that `sum` was made of lack the factor `scale`. skip is
+// one where the norm or the loss is infinite or NaN, else zero.
 struct GradientNormBf16Args {
   float* norm;         // On the device, as are all; each but sum may be null.
   float* clip_factor;  // Zero where the step is to be skipped.
   int32_t* skip;
   const double* sum;
-  double max_norm;               // Above zero; infinity never clips.
-  const double* loss = nullptr;  // On the device; null: counts as finite.
+  double max_norm;                // Above zero; infinity never clips.
+  const double* loss = nullptr;   // On the device; null: counts as finite.
+  const double* scale = nullptr;  // On the device; null: one.
 };
 
 // Enqueue on `stream`, allocate nothing. InvalidArgument names what is out of

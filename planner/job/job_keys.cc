@@ -70,7 +70,7 @@ const JobKey kJobKeys[] = {
             "Qwen3."},
     {KEY(model.sliding_window),
      .doc = "Tokens that a token attends to, itself the last of them. 0: all "
-            "before it. Fewer than sequence_length are only planned so far.",
+            "before it.",
      .range = {0, kMaximumInt32}},
     {KEY(model.moe.num_experts),
      .doc = "Experts of a layer, of which each token goes to some. 0: layers "

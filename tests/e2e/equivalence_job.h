@@ -16,6 +16,7 @@
 #include "planner/job/job.h"
 #include "planner/layout/layout.h"
 #include "worker/communicate/communicator.h"
+#include "worker/data/batch_source.h"
 #include "worker/train/trainer.h"
 
 namespace millrace {
@@ -29,11 +30,16 @@ std::vector<std::pair<std::string, JobSpec>> JobsOfFamilies();
 // One factory a rank, that meet each other.
 using NewFactory = std::function<std::unique_ptr<CommunicatorFactory>()>;
 
+// One source of batches a rank.
+using NewBatches = std::function<std::unique_ptr<BatchSource>(const JobSpec&)>;
+std::unique_ptr<BatchSource> NewSyntheticBatches(const JobSpec& job);
+
 // A Trainer for each rank of `layout`, each in a thread of its own; `body` runs
 // in that thread. Returns the first error.
 absl::Status RunRanks(const JobSpec& job, const Layout& layout,
                       const NewFactory& new_factory,
-                      const std::function<absl::Status(Rank, Trainer&)>& body);
+                      const std::function<absl::Status(Rank, Trainer&)>& body,
+                      const NewBatches& new_batches = NewSyntheticBatches);
 
 // Copies the pieces that this rank owns into whole tensors by name.
 using Tensors = std::map<std::string, std::vector<float>>;
@@ -49,9 +55,11 @@ struct JobResult {
 };
 // Trains `num_steps`, then validates.
 JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
-                 const NewFactory& new_factory);
+                 const NewFactory& new_factory,
+                 const NewBatches& new_batches = NewSyntheticBatches);
 // The same with in-process communicators.
-JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps);
+JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
+                 const NewBatches& new_batches = NewSyntheticBatches);
 
 // The layouts of up to four ranks for a global batch of 8: pipeline, tensor and
 // data in {1, 2, 4}, micro-batch counts 1, 2, 4, every ZeRO stage where it

@@ -50,7 +50,8 @@ DataPreparation::DataPreparation(const JobSpec& job,
                        FormatCount(static_cast<double>(result->num_documents)),
                        result->from_cache ? " (cached)" : "")
                 << std::endl;
-      const std::string unmatched = DescribeUnmatched(result->unmatched);
+      const std::string unmatched =
+          DescribeUnmatched(result->unmatched, "data.text");
       if (!unmatched.empty()) {
         std::cout << "data: warning: " << unmatched << std::endl;
       }

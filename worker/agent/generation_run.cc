@@ -13,7 +13,6 @@
 #include "coordinator/protocol/convert.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
-#include "fault/weight_folder.h"
 #include "planner/job/job_file.h"
 #include "planner/profile/profile_file.h"
 #include "planner/program/program.h"
@@ -24,6 +23,7 @@
 #include "worker/data/open_batches.h"
 #include "worker/measure/profiler.h"
 #include "worker/train/evaluate.h"
+#include "worker/train/starting_weights.h"
 
 namespace millrace {
 namespace {
@@ -236,35 +236,9 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
   return absl::OkStatus();
 }
 
-absl::Status GenerationRun::LoadWeights(const JobSpec& job) {
-  const absl::StatusOr<WeightFolder> weights =
-      WeightFolder::Open(*PosixFileSystem(), job.model_from);
-  absl::Status status = weights.status();
-  if (status.ok() && weights->Fingerprint() != job.model_fingerprint) {
-    status = absl::FailedPreconditionError(absl::StrCat(
-        job.model_from,
-        " holds other weights than the first agent found there; all hosts "
-        "must see the same folder"));
-  }
-  if (status.ok()) {
-    std::vector<StatePiece> state;
-    ASSIGN_OR_RETURN(state, trainer_->StateToFill());
-    // A GPU's state is filled in host memory that holds anything; a CPU's is
-    // zero where no step has run.
-    if (job.resources.uses_cuda()) ZeroMoments(state);
-    status = weights->Load(state);
-  }
-  if (!status.ok()) {
-    // Not DataLoss, which stands for a damaged checkpoint.
-    return absl::FailedPreconditionError(
-        absl::StrCat("model.from: ", status.message()));
-  }
-  return trainer_->FinishFilling(0);
-}
-
 absl::Status GenerationRun::Restore(const JobSpec& job) {
   if (message_.restore_path().empty()) {
-    return job.model_from.empty() ? absl::OkStatus() : LoadWeights(job);
+    return LoadStartingWeights(job, trainer_.get());
   }
   std::vector<StatePiece> state;
   ASSIGN_OR_RETURN(state, trainer_->StateToFill());

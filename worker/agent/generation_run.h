@@ -67,7 +67,6 @@ class GenerationRun {
   absl::Status Measure(const JobSpec& job);
   absl::Status MakeCommunicators();  // Those of CPU ranks.
   absl::Status BuildTrainer(const JobSpec& job);
-  absl::Status LoadWeights(const JobSpec& job);
   absl::Status Restore(const JobSpec& job);
   absl::Status TrainToTheEnd(const JobSpec& job);
   // Makes `result` that of the newest step; reports the one it replaces.

@@ -106,18 +106,23 @@ BoundOp BindSquaredNorm(const OpContext& context, const Instruction& in) {
   };
 }
 
+// The gradients are those of a mean over all tokens. The factor takes them to
+// the mean over trained tokens, and clips.
+//
 // A step whose loss or gradient is not a number leaves the weights as they are;
 // all ranks see the same scalars, so all do.
 BoundOp BindClipFactor(const OpContext& context, const Instruction& in) {
   return [scalars = context.Input<double>(in, 0),
           clip_factor = context.Output<float>(in, 0),
-          skip = context.Output<int32_t>(in, 1),
+          skip = context.Output<int32_t>(in, 1), inputs = context.inputs,
           clip_norm = context.training->gradient_clip_norm] {
-    const double squared_norm = scalars[kSquaredNormScalar];
+    const double scale = inputs->token_scale;
+    const double squared_norm = scalars[kSquaredNormScalar] * scale * scale;
     const bool finite =
         std::isfinite(scalars[kLossScalar]) && std::isfinite(squared_norm);
     *clip_factor =
-        finite ? static_cast<float>(ClipScale(squared_norm, clip_norm)) : 0;
+        finite ? static_cast<float>(ClipScale(squared_norm, clip_norm) * scale)
+               : 0;
     *skip = finite ? 0 : 1;
     return absl::OkStatus();
   };

@@ -15,6 +15,7 @@
 #include "worker/train/arena.h"
 #include "worker/train/initialize.h"
 #include "worker/train/op_context.h"
+#include "worker/train/trained_tokens.h"
 
 namespace millrace {
 namespace {
@@ -71,6 +72,11 @@ class CpuTrainer final : public Trainer {
     return Pieces();
   }
 
+  absl::StatusOr<std::vector<StatePiece>> StateInPlace() override {
+    return Pieces();
+  }
+  absl::Status TakeChanges() override { return absl::OkStatus(); }
+
   absl::StatusOr<std::vector<StatePiece>> StateToFill() override {
     return ReadState();
   }
@@ -86,6 +92,12 @@ class CpuTrainer final : public Trainer {
     const double start_s = MonotonicSeconds();
     inputs_.step = completed_steps_ + 1;
     inputs_.learning_rate = LearningRateAt(job_.training, inputs_.step);
+    ASSIGN_OR_RETURN(const double trained_share,
+                     batches_->TrainedShare(DataSplit::kTraining, inputs_.step,
+                                            job_.training.global_batch));
+    ASSIGN_OR_RETURN(
+        inputs_.token_scale,
+        TokenScaleOf(trained_share, inputs_.step, job_.training.global_batch));
     double* scalars = Buffer<double>(programs_->training.scalars_buffer);
     scalars[kStopVoteScalar] = request.vote_to_stop ? 1 : 0;
     scalars[kSpareScalar] = 0;
@@ -93,8 +105,9 @@ class CpuTrainer final : public Trainer {
     completed_steps_ = inputs_.step;
 
     StepResult result{.step = inputs_.step,
-                      .loss = scalars[kLossScalar],
-                      .gradient_norm = std::sqrt(scalars[kSquaredNormScalar]),
+                      .loss = scalars[kLossScalar] * inputs_.token_scale,
+                      .gradient_norm = std::sqrt(scalars[kSquaredNormScalar]) *
+                                       inputs_.token_scale,
                       .learning_rate = inputs_.learning_rate,
                       .stop = scalars[kStopVoteScalar] > 0,
                       .finite = std::isfinite(scalars[kLossScalar]) &&
@@ -119,14 +132,20 @@ class CpuTrainer final : public Trainer {
     double* scalars = reinterpret_cast<double*>(
         arenas_->At(validation.buffers[validation.scalars_buffer]));
     double sum = 0;
+    double trained_share = 0;
     for (int64_t batch = 1; batch <= num_batches; ++batch) {
       inputs_.step = batch;
       scalars[kStopVoteScalar] = 0;
       scalars[kSpareScalar] = 0;
       RETURN_IF_ERROR(executor_->Run(*validation_, batch));
       sum += scalars[kLossScalar];
+      ASSIGN_OR_RETURN(
+          const double share,
+          batches_->TrainedShare(DataSplit::kValidation, batch,
+                                 layout_.micro_batch * layout_.data));
+      trained_share += share;
     }
-    return sum / static_cast<double>(num_batches);
+    return MeanOfPasses(sum, trained_share);
   }
 
   int64_t planned_bytes() const override {
@@ -148,7 +167,8 @@ class CpuTrainer final : public Trainer {
       : job_(options.job),
         layout_(options.layout),
         rank_(options.rank),
-        coordinates_(CoordinatesOf(options.layout, options.rank)) {}
+        coordinates_(CoordinatesOf(options.layout, options.rank)),
+        batches_(options.batches) {}
 
   absl::Status Build(const TrainerOptions& options) {
     ASSIGN_OR_RETURN(programs_,
@@ -206,6 +226,7 @@ class CpuTrainer final : public Trainer {
   const Layout layout_;
   const Rank rank_;
   const MeshCoordinates coordinates_;
+  BatchSource* const batches_;
   int64_t completed_steps_ = 0;
   StepInputs inputs_;
   std::unique_ptr<Programs> programs_;

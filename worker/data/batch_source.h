@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace millrace {
 
@@ -23,7 +24,8 @@ struct BatchRequest {
   int64_t num_sequences;
 };
 
-// Each [num_sequences, sequence_length]; see OpKind::kLoadBatch.
+// Each [num_sequences, sequence_length]; see OpKind::kLoadBatch. A token whose
+// target is negative is not trained: it has no loss and no gradient.
 struct BatchPointers {
   int32_t* tokens;
   int32_t* targets;
@@ -37,6 +39,15 @@ class BatchSource {
   // InvalidArgument name the file and the token position.
   virtual absl::Status Fill(const BatchRequest& request,
                             const BatchPointers& out) = 0;
+
+  // The trained tokens of the step's whole global batch over all its tokens:
+  // the same on every rank, whatever the layout. The step's loss is divided by
+  // it (worker/train/trained_tokens.h).
+  virtual absl::StatusOr<double> TrainedShare(DataSplit /*split*/,
+                                              int64_t /*step*/,
+                                              int64_t /*global_batch*/) {
+    return 1.0;
+  }
 };
 
 }  // namespace millrace

@@ -27,6 +27,7 @@ namespace millrace {
 struct StepInputs {
   int64_t step = 0;  // The first is 1.
   double learning_rate = 0;
+  double token_scale = 1;  // TokenScaleOf(), in trained_tokens.h.
 };
 
 // The objects that ops of one rank share beside the arenas: kernels planned for

@@ -66,7 +66,8 @@ TEST(SquaredNormBf16Test, SumsBuffersOfAnySizeAndAddress) {
 // it or the loss is not finite.
 TEST(GradientNormBf16Test, TurnsTheSumIntoClipFactorAndSkip) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  auto run = [](double sum, double max_norm, const double* loss = nullptr) {
+  auto run = [](double sum, double max_norm, const double* loss = nullptr,
+                const double* scale = nullptr) {
     DeviceBuffer<double> device_sum = ToDevice(std::vector<double>{sum});
     DeviceBuffer<float> out = PoisonedFloats(2);
     DeviceBuffer<int32_t> skip = ToDevice(std::vector<int32_t>{-1});
@@ -76,7 +77,8 @@ TEST(GradientNormBf16Test, TurnsTheSumIntoClipFactorAndSkip) {
                                 .skip = skip.data(),
                                 .sum = device_sum.data(),
                                 .max_norm = max_norm,
-                                .loss = loss},
+                                .loss = loss,
+                                .scale = scale},
                                nullptr);
     EXPECT_TRUE(status.ok()) << status;
     std::vector<float> result = ToHost(out);
@@ -89,6 +91,14 @@ TEST(GradientNormBf16Test, TurnsTheSumIntoClipFactorAndSkip) {
   EXPECT_EQ(
       run(16.0, 1.0),
       (std::vector<float>{4.0f, static_cast<float>(1.0 / (4.0 + 1e-6)), 0.0f}));
+  // Gradients of norm 0.5 that lack the factor 4: their norm is 2, and they
+  // are scaled down to 1.
+  DeviceBuffer<double> scale = ToDevice(std::vector<double>{4.0});
+  EXPECT_EQ(
+      run(0.25, 1.0, nullptr, scale.data()),
+      (std::vector<float>{2.0f, static_cast<float>(4.0 / (2.0 + 1e-6)), 0.0f}));
+  EXPECT_EQ(run(0.25, kInfinity, nullptr, scale.data()),
+            (std::vector<float>{2.0f, 4.0f, 0.0f}));
   EXPECT_EQ(run(kInfinity, 1.0)[1], 0.0f);
   EXPECT_EQ(run(kInfinity, 1.0)[2], 1.0f);
   EXPECT_TRUE(std::isnan(run(std::nan(""), 1.0)[0]));

@@ -36,6 +36,8 @@ struct CudaStepInputs {
   const int32_t* document_offsets;
   int64_t max_documents;
   const AdamWStep* optimizer;  // This step's; kernels/optimizer/adamw_bf16.h.
+  // TokenScaleOf(), in train/trained_tokens.h; null: one.
+  const double* token_scale = nullptr;
 };
 
 // All borrowed for the lifetime of the ops bound with it.

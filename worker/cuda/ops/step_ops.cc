@@ -114,7 +114,8 @@ CudaOp BindClipFactor(const CudaOpContext& context, const Instruction& in) {
       .sum = scalars + kSquaredNormScalar,
       .max_norm =
           clip_norm == 0 ? std::numeric_limits<double>::infinity() : clip_norm,
-      .loss = scalars + kLossScalar};
+      .loss = scalars + kLossScalar,
+      .scale = context.inputs->token_scale};
   return [args](cudaStream_t stream) {
     return LaunchGradientNormBf16(args, stream);
   };

@@ -43,8 +43,9 @@ absl::Status RunRecord::EnqueueEnd(const double* device_scalars,
 StepResult ResultOf(const RunRecord& record) {
   const double* scalars = record.values();
   return {.step = record.step,
-          .loss = scalars[kLossScalar],
-          .gradient_norm = std::sqrt(scalars[kSquaredNormScalar]),
+          .loss = scalars[kLossScalar] * record.token_scale,
+          .gradient_norm =
+              std::sqrt(scalars[kSquaredNormScalar]) * record.token_scale,
           .learning_rate = record.learning_rate,
           .stop = scalars[kStopVoteScalar] > 0,
           .finite = std::isfinite(scalars[kLossScalar]) &&

@@ -28,6 +28,7 @@ struct RunRecord {
   PinnedMemory scalars;
   int64_t step = 0;
   double learning_rate = 0;
+  double token_scale = 1;  // TokenScaleOf().
   // The device went on from the step before without a pause of the host's
   // making.
   bool follows = false;

@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "kernels/cuda/status.h"
 #include "planner/program/ops.h"
+#include "worker/train/trained_tokens.h"
 
 namespace millrace {
 namespace {
@@ -74,7 +75,8 @@ absl::StatusOr<std::unique_ptr<StepInputFeed>> StepInputFeed::Create(
                    .document_starts = views.document_starts,
                    .document_offsets = views.document_offsets,
                    .max_documents = feed->max_documents_,
-                   .optimizer = views.optimizer};
+                   .optimizer = views.optimizer,
+                   .token_scale = views.token_scale};
   for (int64_t i = 0; i < kNumTrainingSlots + 1; ++i) {
     ASSIGN_OR_RETURN(PinnedMemory memory, PinnedMemory::Allocate(block_bytes));
     const Views host = feed->ViewsOf(memory.data());
@@ -108,12 +110,13 @@ StepInputFeed::Views StepInputFeed::ViewsOf(std::byte* block) const {
           .document_starts = at(2 * tokens_bytes),
           .document_offsets = at(3 * tokens_bytes),
           .optimizer = reinterpret_cast<AdamWStep*>(end),
-          .votes = reinterpret_cast<double*>(end + kAlignment)};
+          .token_scale = reinterpret_cast<double*>(end + kAlignment),
+          .votes = reinterpret_cast<double*>(end + 2 * kAlignment)};
 }
 
 int64_t StepInputFeed::BlockBytes() const {
   return 3 * ArrayBytes(num_microbatches_ * num_tokens_) +
-         ArrayBytes(num_microbatches_ * (max_documents_ + 1)) + 2 * kAlignment;
+         ArrayBytes(num_microbatches_ * (max_documents_ + 1)) + 3 * kAlignment;
 }
 
 void StepInputFeed::Prefetch(int64_t step) {
@@ -157,6 +160,11 @@ void StepInputFeed::Fill(DataSplit split, int64_t step, Slot& slot) const {
     slot.status = FillMicrobatch(split, step, m, slot);
     if (!slot.status.ok()) return;
   }
+  const Layout& layout = options_.layout;
+  const absl::StatusOr<double> share = options_.batches->TrainedShare(
+      split, step, num_microbatches * layout.micro_batch * layout.data);
+  slot.status = share.status();
+  slot.trained_share = share.value_or(0);
 }
 
 // A training step reads its share of the global batch; a validation pass reads
@@ -201,6 +209,12 @@ absl::StatusOr<int64_t> StepInputFeed::EnqueueTrainingStep(
   *slot.views.optimizer = {
       .learning_rate = LearningRateAt(options_.job.training, step),
       .step = step};
+  if (slot.status.ok()) {
+    ASSIGN_OR_RETURN(*slot.views.token_scale,
+                     TokenScaleOf(slot.trained_share, step,
+                                  options_.job.training.global_batch));
+  }
+  trained_share_ = slot.trained_share;
   std::fill_n(slot.views.votes, kNumVotes, 0.0);
   if (vote_to_stop) slot.views.votes[0] = 1;
   return EnqueueCopies(slot, scalars, stream);
@@ -212,6 +226,8 @@ absl::StatusOr<int64_t> StepInputFeed::EnqueueValidationPass(
   Slot& slot = validation_[0];
   Fill(DataSplit::kValidation, batch, slot);
   *slot.views.optimizer = {.learning_rate = 0, .step = 1};
+  *slot.views.token_scale = 1;
+  trained_share_ = slot.trained_share;
   std::fill_n(slot.views.votes, kNumVotes, 0.0);
   return EnqueueCopies(slot, scalars, stream);
 }

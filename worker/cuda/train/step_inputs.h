@@ -75,6 +75,7 @@ class StepInputFeed {
   // Enqueues the copies of a training step: inputs, and the vote to the step's
   // scalars at `scalars`, on the device. Waits for the batch if it is not there
   // yet. Returns the variant of the Program that the step needs.
+  // InvalidArgument if no token of the global batch is trained.
   absl::StatusOr<int64_t> EnqueueTrainingStep(int64_t step, bool vote_to_stop,
                                               double* scalars,
                                               cudaStream_t stream);
@@ -82,6 +83,9 @@ class StepInputFeed {
   // The copies of the one before must be done.
   absl::StatusOr<int64_t> EnqueueValidationPass(int64_t batch, double* scalars,
                                                 cudaStream_t stream);
+
+  // BatchSource::TrainedShare() of what was enqueued last.
+  double trained_share() const { return trained_share_; }
 
  private:
   // One block, alike on host and device.
@@ -91,6 +95,7 @@ class StepInputFeed {
     int32_t* document_starts;
     int32_t* document_offsets;
     AdamWStep* optimizer;
+    double* token_scale;
     double* votes;  // The scalars from kStopVoteScalar on.
   };
   struct Slot {
@@ -99,6 +104,7 @@ class StepInputFeed {
     int64_t step = 0;  // The step that it holds; 0: none.
     absl::Status status;
     int64_t num_documents = 0;  // In the fullest micro-batch.
+    double trained_share = 1;
   };
 
   explicit StepInputFeed(const StepInputOptions& options);
@@ -120,6 +126,7 @@ class StepInputFeed {
   CudaStepInputs inputs_{};
   std::vector<Slot> training_;    // Step k in slot k % 2.
   std::vector<Slot> validation_;  // One.
+  double trained_share_ = 1;
 
   std::mutex mutex_;  // Guards what follows.
   std::condition_variable changed_;

@@ -26,6 +26,7 @@
 #include "worker/cuda/train/state.h"
 #include "worker/cuda/train/step_inputs.h"
 #include "worker/cuda/train/step_programs.h"
+#include "worker/train/trained_tokens.h"
 
 namespace millrace {
 namespace {
@@ -54,6 +55,8 @@ class CudaTrainer : public Trainer {
 
   const Program& program() const override { return programs_->training; }
   absl::StatusOr<std::vector<StatePiece>> ReadState() override;
+  absl::StatusOr<std::vector<StatePiece>> StateInPlace() override;
+  absl::Status TakeChanges() override;
   absl::StatusOr<std::vector<StatePiece>> StateToFill() override;
   absl::Status FinishFilling(int64_t completed_steps) override;
   int64_t completed_steps() const override { return completed_steps_; }
@@ -301,6 +304,7 @@ absl::Status CudaTrainer::EnqueueStep(const StepRequest& request,
                                  Scalars(programs_->training), stream));
   ASSIGN_OR_RETURN(CudaPreparedProgram * prepared,
                    Prepare(programs_->training, num_documents, training_));
+  record.token_scale = 1 / feed_->trained_share();
   record.learning_rate = LearningRateAt(job_.training, record.step);
   record.measured = request.measure ? prepared : nullptr;
   const bool had_graph = prepared->has_graph();
@@ -385,14 +389,16 @@ absl::StatusOr<double> CudaTrainer::RunValidation(int64_t num_batches) {
   // So that a pass is waited for alone, and a step's failure is called its own.
   RETURN_IF_ERROR(WaitForAll());
   double sum = 0;
+  double trained_share = 0;
   for (int64_t batch = 1; batch <= num_batches; ++batch) {
     const absl::StatusOr<double> loss = RunValidationPass(batch);
     if (!loss.ok()) {
       return Fail(loss.status(), absl::StrCat("validation pass ", batch));
     }
     sum += *loss;
+    trained_share += feed_->trained_share();
   }
-  return sum / static_cast<double>(num_batches);
+  return MeanOfPasses(sum, trained_share);
 }
 
 absl::StatusOr<double> CudaTrainer::RunValidationPass(int64_t batch) {
@@ -413,6 +419,18 @@ absl::StatusOr<std::vector<StatePiece>> CudaTrainer::ReadState() {
   RETURN_IF_ERROR(WaitForAll());
   RETURN_IF_ERROR(state_->Download());
   return state_->HostPieces();
+}
+
+absl::StatusOr<std::vector<StatePiece>> CudaTrainer::StateInPlace() {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(WaitForAll());
+  return state_->PiecesOnDevice();
+}
+
+absl::Status CudaTrainer::TakeChanges() {
+  RETURN_IF_ERROR(Begin());
+  const absl::Status status = Publish();
+  return status.ok() ? status : Fail(status, "taking changed parameters");
 }
 
 absl::StatusOr<std::vector<StatePiece>> CudaTrainer::StateToFill() {
