@@ -16,7 +16,6 @@
 #include "base/status_macros.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
-#include "fault/weight_folder.h"
 #include "planner/frameworks/model_folder.h"
 #include "worker/backend/cuda_backend.h"
 #include "worker/communicate/in_process_communicator.h"
@@ -27,6 +26,7 @@
 #include "worker/data/prepare.h"
 #include "worker/measure/machine.h"
 #include "worker/train/evaluate.h"
+#include "worker/train/starting_weights.h"
 
 namespace millrace {
 namespace {
@@ -148,23 +148,17 @@ class Scorer {
   }
 
   absl::Status LoadState(const ScoreOptions& options) {
-    if (options.checkpoint.empty() && job_.model_from.empty()) {
-      return absl::OkStatus();  // Initialized from the seed.
+    if (options.checkpoint.empty()) {
+      // Those of model.from; without it the seed's, which are there.
+      RETURN_IF_ERROR(CheckStartingWeights(job_));
+      return LoadStartingWeights(job_, trainer_.get());
     }
     std::vector<StatePiece> state;
     ASSIGN_OR_RETURN(state, trainer_->StateToFill());
-    int64_t step = 0;
-    if (options.checkpoint.empty()) {
-      ASSIGN_OR_RETURN(const WeightFolder weights,
-                       WeightFolder::Open(*PosixFileSystem(), job_.model_from));
-      RETURN_IF_ERROR(weights.Load(state));
-    } else {
-      ASSIGN_OR_RETURN(
-          const CheckpointInfo info,
-          LoadCheckpoint(*PosixFileSystem(), options.checkpoint, state));
-      step = info.step;
-    }
-    return trainer_->FinishFilling(step);
+    ASSIGN_OR_RETURN(
+        const CheckpointInfo info,
+        LoadCheckpoint(*PosixFileSystem(), options.checkpoint, state));
+    return trainer_->FinishFilling(info.step);
   }
 
   absl::Status AddRecord(const ChoiceRecord& record, ChoiceScore* score) {
@@ -172,12 +166,9 @@ class Scorer {
     std::vector<double> means;
     for (const TokenSequence& choice : record.choices) {
       ASSIGN_OR_RETURN(const double sum,
-                       LogProbability(*trainer_, layout_, *batches_,
-                                      job_.model.sequence_length, choice));
+                       LogProbability(*trainer_, *batches_, choice));
       sums.push_back(sum);
-      means.push_back(
-          sum / static_cast<double>(static_cast<int64_t>(choice.tokens.size()) -
-                                    choice.num_context));
+      means.push_back(sum / static_cast<double>(choice.num_scored()));
     }
     const auto is_right = [&](const std::vector<double>& values) {
       const auto best = std::max_element(values.begin(), values.end());

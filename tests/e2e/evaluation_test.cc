@@ -100,8 +100,7 @@ absl::Status EvaluateUnder(const JobSpec& job, const Layout& layout,
         }
         for (const auto& [name, sequence] : Sequences()) {
           ASSIGN_OR_RETURN(const double log_probability,
-                           LogProbability(*trainer, layout, *batches,
-                                          job.model.sequence_length, sequence));
+                           LogProbability(*trainer, *batches, sequence));
           const std::lock_guard lock(mutex);
           if (rank == 0) (*losses)[name] = -log_probability;
         }

@@ -135,4 +135,25 @@ absl::Status EvaluationBatches::Fill(const BatchRequest& request,
   return absl::OkStatus();
 }
 
+absl::StatusOr<double> EvaluationBatches::TrainedShare(DataSplit split,
+                                                       int64_t step,
+                                                       int64_t global_batch) {
+  const Set* const selected = selected_;
+  const TokenSequence* const sequence = sequence_;
+  const bool is_training = split == DataSplit::kTraining;
+  if (!is_training && sequence != nullptr) {
+    return static_cast<double>(sequence->num_scored()) /
+           static_cast<double>(global_batch * sequence_length_);
+  }
+  if (!is_training && selected != nullptr) {
+    const int64_t of_pass = std::clamp<int64_t>(
+        selected->num_sequences - (step - 1) * global_batch, 0, global_batch);
+    return static_cast<double>(of_pass) / static_cast<double>(global_batch);
+  }
+  if (training_ != nullptr) {
+    return training_->TrainedShare(split, step, global_batch);
+  }
+  return absl::FailedPreconditionError("there is no data to train on");
+}
+
 }  // namespace millrace

@@ -2,7 +2,8 @@
 //
 // A set is read once, in one fixed order, so that every layout sees the same
 // samples. Passes hold as many sequences as the layout says; those past the
-// set's end have no targets, which counts neither as loss nor as tokens.
+// set's end have no targets, so they are not trained tokens and count for
+// nothing.
 
 #ifndef MILLRACE_WORKER_DATA_EVALUATION_BATCHES_H_
 #define MILLRACE_WORKER_DATA_EVALUATION_BATCHES_H_
@@ -31,6 +32,9 @@ struct EvaluationSet {
 struct TokenSequence {
   std::vector<int32_t> tokens;  // At most one more than a sequence holds.
   int64_t num_context = 0;      // Tokens before these, at least one.
+  int64_t num_scored() const {
+    return static_cast<int64_t>(tokens.size()) - num_context;
+  }
 };
 
 // Tokenizes all sets with the tokenizer of `training`, into the same cache.
@@ -51,6 +55,10 @@ class EvaluationBatches : public BatchSource {
   // or the set that was selected.
   absl::Status Fill(const BatchRequest& request,
                     const BatchPointers& out) override;
+
+  // Of a set or a sequence, the tokens with a target over all of the pass.
+  absl::StatusOr<double> TrainedShare(DataSplit split, int64_t step,
+                                      int64_t global_batch) override;
 
   size_t num_sets() const { return sets_.size(); }
   const std::string& name(size_t set_idx) const { return sets_[set_idx].name; }

@@ -14,23 +14,17 @@ absl::StatusOr<double> EvaluateSet(Trainer& trainer, const Layout& layout,
   batches.Select(set_idx);
   const absl::StatusOr<double> loss = trainer.RunValidation(num_passes);
   batches.SelectValidation();
-  RETURN_IF_ERROR(loss.status());
-  // The passes' mean is over all their tokens, also those without a target.
-  return *loss * static_cast<double>(num_passes * of_pass) /
-         static_cast<double>(num_sequences);
+  return loss;
 }
 
-absl::StatusOr<double> LogProbability(Trainer& trainer, const Layout& layout,
+absl::StatusOr<double> LogProbability(Trainer& trainer,
                                       EvaluationBatches& batches,
-                                      int64_t sequence_length,
                                       const TokenSequence& sequence) {
   batches.SelectSequence(sequence);
   const absl::StatusOr<double> loss = trainer.RunValidation(1);
   batches.SelectValidation();
   RETURN_IF_ERROR(loss.status());
-  // A mean over all tokens of the pass, also those without a target.
-  return -*loss * static_cast<double>(int64_t{layout.micro_batch} *
-                                      layout.data * sequence_length);
+  return -*loss * static_cast<double>(sequence.num_scored());
 }
 
 }  // namespace millrace

@@ -20,9 +20,8 @@ absl::StatusOr<double> EvaluateSet(Trainer& trainer, const Layout& layout,
 
 // Returns the sum of the log-probabilities of the tokens after the sequence's
 // context. Collective likewise.
-absl::StatusOr<double> LogProbability(Trainer& trainer, const Layout& layout,
+absl::StatusOr<double> LogProbability(Trainer& trainer,
                                       EvaluationBatches& batches,
-                                      int64_t sequence_length,
                                       const TokenSequence& sequence);
 
 }  // namespace millrace
