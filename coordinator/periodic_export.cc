@@ -117,6 +117,9 @@ absl::Status PeriodicExport::Export(const Request& request,
                        .cancelled = &cancelled_};
   ASSIGN_OR_RETURN(what.other_files,
                    FilesBesideWeights(files_, request.checkpoint, what.type));
+  ASSIGN_OR_RETURN(
+      what.naming,
+      NamingOfConfig(what.other_files.at(kModelConfig), kModelConfig));
   RETURN_IF_ERROR(files_.MakeDirectories(options_.directory));
   // An export that a crash interrupted.
   RETURN_IF_ERROR(files_.Remove(absl::StrCat(folder, ".partial")));

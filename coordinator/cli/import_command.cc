@@ -83,6 +83,17 @@ absl::Status ImportWeights(const ImportCommandOptions& options) {
         "--model ", given, ": expected the folder with a ", kModelConfig));
   }
   ASSIGN_OR_RETURN(const ModelSpec model, ReadModelOfFolder(folder));
+  const std::string config = JoinPath(folder, kModelConfig);
+  ASSIGN_OR_RETURN(const std::string config_text, ReadGivenFile(config));
+  ASSIGN_OR_RETURN(const TensorNaming naming,
+                   NamingOfConfig(config_text, config));
+  if (naming != TensorNaming::kPlain) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        config,
+        ": tensors of this family are packed in a way that imports of "
+        "checkpoints do not know yet; convert the checkpoint with the "
+        "framework that wrote it"));
+  }
   ASSIGN_OR_RETURN(const WeightImport weights,
                    WeightImport::Open(files, options.weights, model));
   using Contents = std::map<std::string, std::string>;

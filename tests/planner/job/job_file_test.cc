@@ -509,6 +509,9 @@ TEST(JobFileTest, RoundTrips) {
     job.checkpoint.directory = text();
     job.checkpoint.interval_steps = static_cast<int64_t>(below(99));
     job.checkpoint.at_end = below(2) == 0;
+    job.exports = {.every = static_cast<int64_t>(below(99)),
+                   .directory = text(),
+                   .keep = static_cast<int32_t>(below(9))};
     if (source != 2 && below(2) == 0) {
       job.evaluation = {
           .interval_steps = 5,
@@ -520,9 +523,6 @@ TEST(JobFileTest, RoundTrips) {
                    .textfile = text() + ".prom",
                    .port = static_cast<int32_t>(below(65536)),
                    .address = below(2) == 0 ? "0.0.0.0" : "::1"};
-    job.exports = {.every = static_cast<int64_t>(below(99)),
-                   .directory = text(),
-                   .keep = static_cast<int32_t>(below(9))};
     job.output_directory = text();
     job.profile = text();
     const absl::StatusOr<JobSpec> read = ParseJob(JobToYaml(job), "job.yaml");
@@ -592,28 +592,6 @@ TEST(JobFileTest, DocumentationMatches) {
   for (const JobKey& key : JobKeys()) {
     EXPECT_TRUE(paths.insert(key.path).second) << key.path;
   }
-}
-
-// Goal: the course of the learning rate. Method: its corners, by hand.
-TEST(LearningRateTest, WarmsUpAndDecays) {
-  TrainingSpec training;
-  training.num_steps = 110;
-  training.optimizer = {.learning_rate = 1.0,
-                        .min_learning_rate = 0.1,
-                        .warmup_steps = 10,
-                        .decay = LearningRateDecay::kCosine};
-  EXPECT_DOUBLE_EQ(LearningRateAt(training, 1), 0.1);
-  EXPECT_DOUBLE_EQ(LearningRateAt(training, 5), 0.5);
-  EXPECT_DOUBLE_EQ(LearningRateAt(training, 10), 1.0);
-  EXPECT_NEAR(LearningRateAt(training, 60), 0.55, 1e-12);
-  EXPECT_NEAR(LearningRateAt(training, 110), 0.1, 1e-12);
-  training.optimizer.decay = LearningRateDecay::kLinear;
-  EXPECT_NEAR(LearningRateAt(training, 35), 0.775, 1e-12);
-  EXPECT_NEAR(LearningRateAt(training, 111), 0.1, 1e-12);
-  training.optimizer.decay = LearningRateDecay::kNone;
-  EXPECT_DOUBLE_EQ(LearningRateAt(training, 110), 1.0);
-  training.optimizer.warmup_steps = 110;
-  EXPECT_DOUBLE_EQ(LearningRateAt(training, 110), 1.0);
 }
 
 }  // namespace
