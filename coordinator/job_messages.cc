@@ -1,9 +1,11 @@
 // Messages to events; see job_runner.h.
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "coordinator/job_runner.h"
 #include "coordinator/protocol/convert.h"
@@ -14,6 +16,8 @@ namespace {
 
 // Steps that some ranks have not reported yet.
 constexpr size_t kTimelinesKept = 2;
+// Between writes of time.json.
+constexpr absl::Duration kTimeInterval = absl::Seconds(5);
 
 WorkerPhase PhaseOf(protocol::WorkerPhase phase) {
   switch (phase) {
@@ -228,6 +232,8 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
   if (rank != Rank{0}) return;
   const int64_t tokens =
       job_.training.global_batch * job_.model.sequence_length;
+  const std::map<std::string, double> evaluation(
+      step.evaluation_losses().begin(), step.evaluation_losses().end());
   const bool is_new = output_->Step(
       {.generation = generation,
        .step = step.step(),
@@ -239,8 +245,15 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
        .predicted_step_time_s = plan_.has_value() ? plan_->step_time_s : 0,
        .validation_loss = step.has_validation_loss()
                               ? std::optional<double>(step.validation_loss())
-                              : std::nullopt});
+                              : std::nullopt,
+       .evaluation = evaluation});
   if (!is_new) return;
+  const absl::Time now = MonotonicNow();
+  if (now - time_written_ > kTimeInterval) {
+    // For those who watch. Failing that hurts nobody: checkpoints write it too.
+    static_cast<void>(output_->WriteTime());
+    time_written_ = now;
+  }
   if (!step.finite()) {
     output_->Event({.event = "not_finite",
                     .generation = generation,
@@ -254,7 +267,12 @@ void JobRunner::OnStepDone(Rank rank, int64_t generation,
          .loss = step.loss(),
          .tokens_per_s = static_cast<double>(tokens) / step.step_time_s(),
          .step_time_s = step.step_time_s()},
-        MonotonicNow());
+        now);
+    for (const auto& [set, loss] : evaluation) {
+      progress_->Line(absl::StrFormat(
+          "evaluation after step %d: %s loss %.4f, perplexity %.4g",
+          step.step(), set, loss, std::exp(loss)));
+    }
   }
 }
 

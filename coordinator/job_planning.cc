@@ -14,7 +14,6 @@
 #include "coordinator/model_files.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
-#include "planner/job/executable.h"
 #include "planner/job/layout_space.h"
 
 namespace millrace {
@@ -51,17 +50,7 @@ JobRunner::PlanOutcome JobRunner::MakePlanNow(
     const DeviceFacts& devices,
     const std::optional<HardwareProfile>& measured) const {
   PlanOutcome outcome;
-  if (job_.resources.uses_cuda()) {
-    outcome.status = CheckOneGpuKind(devices.machines);
-    if (!outcome.status.ok()) return outcome;
-  }
-  // Before anything is measured.
-  outcome.status = CheckExecutable(job_);
-  if (!outcome.status.ok()) return outcome;
-  outcome.status = CheckLayouts(job_, devices.num_devices);
-  if (absl::IsNotFound(outcome.status)) {
-    outcome.status = absl::InvalidArgumentError(outcome.status.message());
-  }
+  outcome.status = CheckRunnable(job_, devices);
   if (!outcome.status.ok()) return outcome;
   // Whoever asks for a measurement gets one, whatever profile there is.
   const absl::StatusOr<HardwareProfile> profile =

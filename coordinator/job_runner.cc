@@ -43,6 +43,12 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
   std::unique_ptr<RunOutput> output;
   ASSIGN_OR_RETURN(output, RunOutput::Open(options.run_directory,
                                            log->job().started_unix_s));
+  if (!options.profile_only) {
+    output->Feed(std::make_unique<MetricsFeed>(
+        MetricsOptions{.job = job,
+                       .run_directory = options.run_directory,
+                       .started_unix_s = log->job().started_unix_s}));
+  }
   std::unique_ptr<JobRunner> runner(new JobRunner(
       options, std::move(job), std::move(log), std::move(output)));
   const LoggedJob& logged = runner->log_->job();
@@ -94,7 +100,11 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                },
            .on_closed = [self](SessionId session) { self->OnClosed(session); },
            .tick_interval = kTickInterval,
-           .on_tick = [self] { self->Handle(Tick{}); }}));
+           .on_tick =
+               [self] {
+                 self->ReportMetricsWarnings();
+                 self->Handle(Tick{});
+               }}));
   return runner;
 }
 
@@ -335,6 +345,13 @@ void JobRunner::Do(const Report& action) {
                   .step = action.step,
                   .rank = action.rank,
                   .detail = detail});
+}
+
+void JobRunner::ReportMetricsWarnings() {
+  for (const std::string& warning : output_->TakeMetricsWarnings()) {
+    progress_->Line(warning);
+    output_->Event({.event = "metrics_failed", .detail = warning});
+  }
 }
 
 void JobRunner::MustSucceed(const absl::Status& status) {

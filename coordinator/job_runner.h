@@ -112,6 +112,7 @@ class JobRunner {
   // reports what is passed over; an error ends the job.
   absl::StatusOr<std::string> RestorePath(int64_t committed_step);
   void ReportSkipped(const ResumeChoice& choice);
+  void ReportMetricsWarnings();
 
   DeviceFacts Devices() const;
   void SendToAgent(int32_t agent_idx, const protocol::FromCoordinator& message);
@@ -159,6 +160,7 @@ class JobRunner {
   std::optional<double> recovery_began_s_;
   bool verify_before_restore_ = false;  // A checkpoint was found damaged.
   double final_loss_ = 0;
+  absl::Time time_written_ = absl::InfinitePast();  // time.json, at a step.
   int64_t device_bytes_ = 0;  // The most that any rank used.
 };
 

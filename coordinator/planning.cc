@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "planner/cost/op_cost.h"
 #include "planner/explain/explain_json.h"
+#include "planner/job/executable.h"
 #include "planner/learn/profile_request.h"
 #include "planner/lower/lower.h"
 #include "planner/profile/profile_file.h"
@@ -75,6 +76,17 @@ absl::Status CheckOneGpuKind(const std::vector<std::string>& machines) {
         "one kind"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckRunnable(const JobSpec& job, const DeviceFacts& devices) {
+  if (job.resources.uses_cuda()) {
+    RETURN_IF_ERROR(CheckOneGpuKind(devices.machines));
+  }
+  RETURN_IF_ERROR(CheckExecutable(job));
+  const absl::Status layouts = CheckLayouts(job, devices.num_devices);
+  return absl::IsNotFound(layouts)
+             ? absl::InvalidArgumentError(layouts.message())
+             : layouts;
 }
 
 std::vector<std::string> GpuProfileWarnings(const HardwareProfile& profile,
@@ -163,9 +175,9 @@ std::string HowToUseProfile(const JobSpec& job, const std::string& job_file,
           : absl::StrCat(", which names ", job.profile, " so far"));
 }
 
-absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
-                             const HardwareProfile& profile,
-                             const std::string& run_directory) {
+absl::StatusOr<Plan> PlanForDevices(const JobSpec& job,
+                                    const DeviceFacts& devices,
+                                    const HardwareProfile& profile) {
   std::optional<CostModel> cost;
   ASSIGN_OR_RETURN(cost, CostModel::Create(profile));
   // A device's memory is what there is now, not what the profile's machine had.
@@ -182,6 +194,14 @@ absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
                                   : ProfileWarnings(profile, identity)) {
     plan.warnings.push_back(std::move(warning));
   }
+  return plan;
+}
+
+absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
+                             const HardwareProfile& profile,
+                             const std::string& run_directory) {
+  Plan plan;
+  ASSIGN_OR_RETURN(plan, PlanForDevices(job, devices, profile));
   RETURN_IF_ERROR(WriteFileAtomically(run_directory + "/profile.yaml",
                                       ProfileToYaml(profile)));
   RETURN_IF_ERROR(WriteFileAtomically(

@@ -31,6 +31,10 @@ struct DeviceFacts {
 // have GPUs of one kind.
 absl::Status CheckOneGpuKind(const std::vector<std::string>& machines);
 
+// InvalidArgument or FailedPrecondition if no plan of the job could run on
+// these devices, whatever the profile: before anything is measured.
+absl::Status CheckRunnable(const JobSpec& job, const DeviceFacts& devices);
+
 // ProfileWarnings(), for a job of GPUs: what was measured on as many of the
 // same kind, or more, holds for fewer, since GPUs share no cores.
 std::vector<std::string> GpuProfileWarnings(const HardwareProfile& profile,
@@ -55,9 +59,12 @@ absl::StatusOr<std::string> KeepProfile(const JobSpec& job,
 std::string HowToUseProfile(const JobSpec& job, const std::string& job_file,
                             const std::string& path, bool is_cached);
 
-// Plans, and writes plan.json, profile.yaml, programs/ and
-// timelines/predicted.json into the run directory. InvalidArgument if the job
-// cannot work on these devices.
+// InvalidArgument if the job cannot work on these devices.
+absl::StatusOr<Plan> PlanForDevices(const JobSpec& job,
+                                    const DeviceFacts& devices,
+                                    const HardwareProfile& profile);
+// Plans likewise, and writes plan.json, profile.yaml, programs/ and
+// timelines/predicted.json into the run directory.
 absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
                              const HardwareProfile& profile,
                              const std::string& run_directory);

@@ -24,13 +24,13 @@ RunOutput::RunOutput(std::string run_directory, double started_unix_s)
     : run_directory_(std::move(run_directory)),
       started_unix_s_(started_unix_s),
       events_(run_directory_ + "/events.jsonl", std::ios::app),
-      metrics_(run_directory_ + "/metrics.jsonl", std::ios::app) {}
+      steps_(run_directory_ + "/metrics.jsonl", std::ios::app) {}
 
 absl::StatusOr<std::unique_ptr<RunOutput>> RunOutput::Open(
     const std::string& run_directory, double started_unix_s) {
   std::unique_ptr<RunOutput> output(
       new RunOutput(run_directory, started_unix_s));
-  if (!output->events_ || !output->metrics_) {
+  if (!output->events_ || !output->steps_) {
     return absl::InternalError(
         absl::StrCat("cannot write to the run directory ", run_directory));
   }
@@ -98,6 +98,15 @@ absl::Status RunOutput::ReadTime() {
   return absl::OkStatus();
 }
 
+void RunOutput::Feed(std::unique_ptr<MetricsFeed> metrics) {
+  metrics_ = std::move(metrics);
+}
+
+std::vector<std::string> RunOutput::TakeMetricsWarnings() {
+  if (metrics_ == nullptr) return {};
+  return metrics_->TakeWarnings();
+}
+
 void RunOutput::Event(const EventRecord& record) {
   OrderedJson json = {{"time_s", SecondsSinceStart()}, {"event", record.event}};
   if (record.generation >= 0) json["generation"] = record.generation;
@@ -105,6 +114,7 @@ void RunOutput::Event(const EventRecord& record) {
   if (record.rank >= 0) json["rank"] = record.rank;
   if (!record.detail.empty()) json["detail"] = record.detail;
   events_ << JsonText(json) << std::endl;
+  if (metrics_ != nullptr) metrics_->Event(record.event);
 }
 
 bool RunOutput::Step(const StepRecord& record) {
@@ -119,14 +129,15 @@ bool RunOutput::Step(const StepRecord& record) {
                       {"learning_rate", record.learning_rate},
                       {"tokens", record.tokens},
                       {"step_time_s", record.step_time_s},
-                      {"tokens_per_s", static_cast<double>(record.tokens) /
-                                           std::max(record.step_time_s, 1e-9)},
+                      {"tokens_per_s", TokensPerSecond(record)},
                       {"predicted_step_time_s", record.predicted_step_time_s},
                       {"generation", record.generation}};
   if (record.validation_loss.has_value()) {
     json["validation_loss"] = *record.validation_loss;
   }
-  metrics_ << JsonText(json) << std::endl;
+  if (!record.evaluation.empty()) json["evaluation"] = record.evaluation;
+  steps_ << JsonText(json) << std::endl;
+  if (metrics_ != nullptr) metrics_->Step(record);
   return true;
 }
 
@@ -146,6 +157,7 @@ bool RunOutput::AddRankStep(Rank rank, int64_t generation, int64_t step,
   time.steps.data_s += breakdown.data_s;
   time.steps.other_s += breakdown.other_s;
   time.validation_s += validation_s;
+  if (metrics_ != nullptr) metrics_->Ranks(rank, time);
   return true;
 }
 
@@ -176,6 +188,7 @@ absl::Status RunOutput::WriteTime() {
 }
 
 absl::Status RunOutput::WriteResult(const ResultRecord& record) {
+  if (metrics_ != nullptr) metrics_->End(record.status);
   OrderedJson json = {
       {"status", record.status},
       {"reason", record.reason},

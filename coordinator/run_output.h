@@ -18,6 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/ids.h"
+#include "coordinator/metrics/metrics_feed.h"
+#include "coordinator/metrics/run_records.h"
 #include "planner/simulate/timeline.h"
 
 namespace millrace {
@@ -28,26 +30,6 @@ struct EventRecord {
   int64_t step = -1;
   int32_t rank = -1;
   std::string detail;  // Empty: left out.
-};
-
-struct StepRecord {
-  int64_t generation;
-  int64_t step;
-  double loss;
-  double gradient_norm;
-  double learning_rate;
-  int64_t tokens;
-  double step_time_s;
-  double predicted_step_time_s;
-  std::optional<double> validation_loss;
-};
-
-// Seconds of one rank since the run began.
-struct RankTime {
-  int32_t stage = 0;
-  TimeBreakdown steps;
-  double checkpoint_s = 0;
-  double validation_s = 0;
 };
 
 struct ResultRecord {
@@ -64,6 +46,11 @@ class RunOutput {
   // `started_unix_s`: when the run began, by the wall clock.
   static absl::StatusOr<std::unique_ptr<RunOutput>> Open(
       const std::string& run_directory, double started_unix_s);
+
+  // Tells `metrics` too whatever is recorded from now on.
+  void Feed(std::unique_ptr<MetricsFeed> metrics);
+  // Lines for people about that.
+  std::vector<std::string> TakeMetricsWarnings();
 
   void Event(const EventRecord& record);
   // Returns false, and writes nothing, if the (generation, step) is not newer
@@ -97,7 +84,7 @@ class RunOutput {
   const std::string run_directory_;
   const double started_unix_s_;
   std::ofstream events_;
-  std::ofstream metrics_;
+  std::ofstream steps_;                             // metrics.jsonl.
   std::pair<int64_t, int64_t> last_step_ = {0, 0};  // Generation, step.
   double last_loss_ = 0;
   std::vector<double> step_times_;
@@ -105,6 +92,7 @@ class RunOutput {
   std::map<Rank, RankTime> ranks_;
   double startup_s_ = 0;
   double recovery_s_ = 0;
+  std::unique_ptr<MetricsFeed> metrics_;  // May be null.
 };
 
 }  // namespace millrace

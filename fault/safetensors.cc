@@ -191,6 +191,26 @@ absl::Status SafetensorsWriter::Append(const float* data,
   return absl::OkStatus();
 }
 
+absl::Status SafetensorsWriter::AppendStored(const void* data,
+                                             int64_t num_elements) {
+  while (tensor_idx_ < tensors_.size() &&
+         tensor_elements_ == tensors_[tensor_idx_].num_elements()) {
+    ++tensor_idx_;
+    tensor_elements_ = 0;
+  }
+  if (tensor_idx_ == tensors_.size() ||
+      num_elements > tensors_[tensor_idx_].num_elements() - tensor_elements_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(num_elements,
+                     " elements appended to a tensor that lacks "
+                     "fewer"));
+  }
+  elements_left_ -= num_elements;
+  tensor_elements_ += num_elements;
+  return file_->Append(data,
+                       num_elements * ElementBytes(tensors_[tensor_idx_].type));
+}
+
 absl::Status SafetensorsWriter::Finish() {
   if (elements_left_ != 0) {
     return absl::FailedPreconditionError(

@@ -45,6 +45,9 @@ class SafetensorsWriter {
   // tensor's type.
   absl::Status Append(const float* data, int64_t num_elements);
 
+  // The next elements, of one tensor and already of its type.
+  absl::Status AppendStored(const void* data, int64_t num_elements);
+
   // Makes the file durable (its folder's entry is the caller's) and closes it.
   // FailedPrecondition unless every element has been appended.
   absl::Status Finish();

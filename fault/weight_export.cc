@@ -36,6 +36,12 @@ std::vector<std::pair<std::string, int64_t>> CountingOrder(
   return words;
 }
 
+void SortByName(std::vector<SafetensorsTensor>& tensors) {
+  std::ranges::stable_sort(tensors, {}, [](const SafetensorsTensor& tensor) {
+    return CountingOrder(tensor.name);
+  });
+}
+
 std::vector<SafetensorsTensor> TensorsOf(const Manifest& manifest,
                                          ElementType type) {
   std::vector<SafetensorsTensor> tensors;
@@ -46,18 +52,19 @@ std::vector<SafetensorsTensor> TensorsOf(const Manifest& manifest,
     tensor.shape.push_back(shape.cols);
     tensors.push_back(std::move(tensor));
   }
-  std::ranges::stable_sort(tensors, {}, [](const SafetensorsTensor& tensor) {
-    return CountingOrder(tensor.name);
-  });
+  SortByName(tensors);
   return tensors;
 }
 
-absl::Status AppendTensor(FileSystem& files, const std::string& checkpoint,
+absl::Status AppendTensor(FileSystem& files, const WeightExport& what,
                           const Manifest& manifest, const std::string& name,
                           SafetensorsWriter& writer) {
   const TensorShape& shape = manifest.shapes.at(name);
   std::vector<float> values;
   for (int64_t begin = 0; begin < shape.num_elements(); begin += kRunElements) {
+    if (what.cancelled != nullptr && *what.cancelled) {
+      return absl::CancelledError("the export was given up");
+    }
     const int64_t end = std::min(begin + kRunElements, shape.num_elements());
     values.resize(static_cast<size_t>(end - begin));
     const StatePiece run = {.tensor = name,
@@ -69,14 +76,24 @@ absl::Status AppendTensor(FileSystem& files, const std::string& checkpoint,
                             .end = end,
                             .data = values.data(),
                             .is_owner = false};
-    RETURN_IF_ERROR(LoadPieces(files, checkpoint, manifest, {run}));
+    RETURN_IF_ERROR(LoadPieces(files, what.checkpoint, manifest, {run}));
     RETURN_IF_ERROR(writer.Append(values.data(), end - begin));
   }
   return absl::OkStatus();
 }
 
-absl::Status WriteTensors(FileSystem& files, const std::string& checkpoint,
-                          const Manifest& manifest,
+using AppendElements = decltype(WeightFolderContent::append);
+
+// Appends tensors of the checkpoint. What it is given must outlive it.
+AppendElements AppendOf(FileSystem& files, const WeightExport& what,
+                        const Manifest& manifest) {
+  return [&files, &what, &manifest](const SafetensorsTensor& tensor,
+                                    SafetensorsWriter& writer) {
+    return AppendTensor(files, what, manifest, tensor.name, writer);
+  };
+}
+
+absl::Status WriteTensors(FileSystem& files, const AppendElements& append,
                           const std::vector<SafetensorsTensor>& tensors,
                           const std::string& path) {
   // "pt" is what readers of Hugging Face's checkpoints insist on.
@@ -84,8 +101,7 @@ absl::Status WriteTensors(FileSystem& files, const std::string& checkpoint,
       SafetensorsWriter writer,
       SafetensorsWriter::Create(files, path, tensors, {{"format", "pt"}}));
   for (const SafetensorsTensor& tensor : tensors) {
-    RETURN_IF_ERROR(
-        AppendTensor(files, checkpoint, manifest, tensor.name, writer));
+    RETURN_IF_ERROR(append(tensor, writer));
   }
   return writer.Finish();
 }
@@ -113,12 +129,11 @@ std::vector<std::vector<SafetensorsTensor>> CutIntoShards(
   return shards;
 }
 
-absl::Status WriteShards(FileSystem& files, const WeightExport& what,
+absl::Status WriteShards(FileSystem& files, const WeightFolderContent& what,
                          const std::string& folder) {
-  ASSIGN_OR_RETURN(const Manifest manifest,
-                   ReadManifest(files, what.checkpoint));
-  const auto shards =
-      CutIntoShards(TensorsOf(manifest, what.type), what.max_shard_bytes);
+  std::vector<SafetensorsTensor> tensors = what.tensors;
+  SortByName(tensors);
+  const auto shards = CutIntoShards(std::move(tensors), what.max_shard_bytes);
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   int64_t num_bytes = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -126,8 +141,8 @@ absl::Status WriteShards(FileSystem& files, const WeightExport& what,
         shards.size() == 1 ? std::string(kWeightFile)
                            : absl::StrFormat("model-%05d-of-%05d.safetensors",
                                              i + 1, shards.size());
-    RETURN_IF_ERROR(WriteTensors(files, what.checkpoint, manifest, shards[i],
-                                 JoinPath(folder, name)));
+    RETURN_IF_ERROR(
+        WriteTensors(files, what.append, shards[i], JoinPath(folder, name)));
     for (const SafetensorsTensor& tensor : shards[i]) {
       // Names are not looked up, which takes quadratic time.
       map.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(tensor.name,
@@ -160,7 +175,7 @@ absl::Status ExportWeightFile(FileSystem& files, const WeightExport& what,
   ASSIGN_OR_RETURN(const Manifest manifest,
                    ReadManifest(files, what.checkpoint));
   const std::string temporary = absl::StrCat(output_path, ".tmp");
-  absl::Status status = WriteTensors(files, what.checkpoint, manifest,
+  absl::Status status = WriteTensors(files, AppendOf(files, what, manifest),
                                      TensorsOf(manifest, what.type), temporary);
   if (status.ok()) status = files.Rename(temporary, output_path);
   if (!status.ok()) {
@@ -170,8 +185,9 @@ absl::Status ExportWeightFile(FileSystem& files, const WeightExport& what,
   return files.SyncDirectory(ParentPath(output_path));
 }
 
-absl::Status ExportWeightFolder(FileSystem& files, const WeightExport& what,
-                                const std::string& output_folder) {
+absl::Status WriteWeightFolder(FileSystem& files,
+                               const WeightFolderContent& content,
+                               const std::string& output_folder) {
   const std::string folder = WithoutSlashes(output_folder);
   const std::string partial = absl::StrCat(folder, ".partial");
   if (files.Exists(folder)) {
@@ -185,13 +201,25 @@ absl::Status ExportWeightFolder(FileSystem& files, const WeightExport& what,
                      "was interrupted; then remove it"));
   }
   RETURN_IF_ERROR(files.MakeDirectories(partial));
-  absl::Status status = WriteShards(files, what, partial);
+  absl::Status status = WriteShards(files, content, partial);
   if (status.ok()) status = files.Rename(partial, folder);
   if (!status.ok()) {
     files.Remove(partial).IgnoreError();
     return status;
   }
   return files.SyncDirectory(ParentPath(folder));
+}
+
+absl::Status ExportWeightFolder(FileSystem& files, const WeightExport& what,
+                                const std::string& output_folder) {
+  ASSIGN_OR_RETURN(const Manifest manifest,
+                   ReadManifest(files, what.checkpoint));
+  return WriteWeightFolder(files,
+                           {.tensors = TensorsOf(manifest, what.type),
+                            .append = AppendOf(files, what, manifest),
+                            .max_shard_bytes = what.max_shard_bytes,
+                            .other_files = what.other_files},
+                           output_folder);
 }
 
 }  // namespace millrace

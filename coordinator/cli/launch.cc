@@ -15,8 +15,6 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/secret.h"
-#include "fault/file_system.h"
-#include "fault/weight_folder.h"
 #include "planner/frameworks/model_folder.h"
 #include "planner/job/executable.h"
 #include "planner/profile/shipped_profiles.h"
@@ -24,8 +22,7 @@
 #include "worker/agent/listener.h"
 #include "worker/agent/run_directory.h"
 #include "worker/backend/agent_devices.h"
-#include "worker/backend/cuda_backend.h"
-#include "worker/measure/machine.h"
+#include "worker/train/starting_weights.h"
 
 namespace millrace {
 namespace {
@@ -57,23 +54,6 @@ absl::Status CheckProfileOutput(const std::string& path) {
   return absl::OkStatus();
 }
 
-// Whether the folder of model.from holds the model's weights; notes which.
-absl::Status CheckWeights(JobSpec& job) {
-  ASSIGN_OR_RETURN(const WeightFolder weights,
-                   WeightFolder::Open(*PosixFileSystem(), job.model_from));
-  RETURN_IF_ERROR(weights.CheckIsOfModel(job.model));
-  const std::string fingerprint = weights.Fingerprint();
-  if (!job.model_fingerprint.empty() && job.model_fingerprint != fingerprint) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        job.model_from, " holds weights of fingerprint ", fingerprint,
-        ", but model.fingerprint is ", job.model_fingerprint,
-        "; bring back the folder that the job was made for, or leave out "
-        "model.fingerprint"));
-  }
-  job.model_fingerprint = fingerprint;
-  return absl::OkStatus();
-}
-
 absl::StatusOr<JobSpec> ReadJob(const LaunchOptions& options) {
   JobSpec job;
   ASSIGN_OR_RETURN(job, LoadJobWithFolder(options.job_file));
@@ -100,11 +80,9 @@ absl::StatusOr<JobSpec> ReadJob(const LaunchOptions& options) {
     job.model_from.clear();
     job.model_fingerprint.clear();
   }
-  if (!job.model_from.empty()) {
-    if (const absl::Status status = CheckWeights(job); !status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(options.job_file, ": model.from: ", status.message()));
-    }
+  if (const absl::Status status = CheckStartingWeights(job); !status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.job_file, ": ", status.message()));
   }
   return job;
 }
@@ -133,23 +111,14 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options, const JobSpec& job,
 
 absl::StatusOr<AgentDevices> FindDevices(const JobSpec& job,
                                          const AgentPlace& place) {
-  ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
-  const HostShare share = {.num_agents = place.AgentsOnThisHost(),
-                           .agent_idx = place.IndexOnThisHost()};
-  if (!job.resources.uses_cuda()) {
-    return ShareCores(job.resources, machine, share);
-  }
-  ASSIGN_OR_RETURN(CudaBackend* const backend, LoadCudaBackend());
-  ASSIGN_OR_RETURN(const std::vector<CudaDeviceInfo> gpus,
-                   backend->ListDevices());
+  std::vector<std::string> warnings;
   ASSIGN_OR_RETURN(AgentDevices devices,
-                   ShareGpus(job.resources, machine, gpus, share));
-  if (share.agent_idx == 0) {  // Once a host.
-    ASSIGN_OR_RETURN(const std::vector<std::string> warnings,
-                     backend->CheckHost(devices.devices_on_host));
-    for (const std::string& warning : warnings) {
-      std::cerr << "millrace: warning: " << warning << std::endl;
-    }
+                   FindAgentDevices(job.resources,
+                                    {.num_agents = place.AgentsOnThisHost(),
+                                     .agent_idx = place.IndexOnThisHost()},
+                                    &warnings));
+  for (const std::string& warning : warnings) {
+    std::cerr << "millrace: warning: " << warning << std::endl;
   }
   return devices;
 }

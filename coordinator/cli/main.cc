@@ -17,6 +17,8 @@
 #include "coordinator/cli/profile_command.h"
 #include "coordinator/cli/report_command.h"
 #include "coordinator/cli/run_command.h"
+#include "coordinator/cli/score_command.h"
+#include "coordinator/cli/watch_command.h"
 #include "coordinator/cli/worker_command.h"
 
 namespace {
@@ -34,9 +36,13 @@ int RunCommand(int argc, char** argv) {
       "  millrace profile configs/quickstart.yaml    measure this machine\n"
       "  millrace devices                            what there is to train "
       "on\n"
+      "  millrace watch runs/quickstart-latest       a run while it goes "
+      "on\n"
       "  millrace report runs/quickstart-latest      where the time went\n"
       "  millrace import --from huggingface config.json   a job from a model\n"
       "  millrace checkpoint list runs/quickstart-latest/checkpoints\n"
+      "  millrace score job.yaml                     a model on held-out "
+      "text\n"
       "  millrace compare job.yaml                   a GPU's step against a "
       "CPU's\n"
       "  millrace diagnose trace.json                why a step is slow\n"
@@ -49,8 +55,10 @@ int RunCommand(int argc, char** argv) {
   millrace::AddAgentCommand(app, &exit_code);
   millrace::AddProfileCommand(app, &exit_code);
   millrace::AddImportCommand(app, &exit_code);
+  millrace::AddWatchCommand(app, &exit_code);
   millrace::AddReportCommand(app, &exit_code);
   millrace::AddCheckpointCommand(app, &exit_code);
+  millrace::AddScoreCommand(app, &exit_code);
   millrace::AddDevicesCommand(app, &exit_code);
   millrace::AddCompareCommand(app, &exit_code);
   millrace::AddDiagnoseCommand(app, &exit_code);

@@ -39,8 +39,13 @@ std::string ReportPath(const std::string& run_directory) {
 }
 
 absl::Status WriteReport(const std::string& run_directory) {
+  ASSIGN_OR_RETURN(const std::string page, ReportPage(run_directory));
+  return WriteFileAtomically(ReportPath(run_directory), page);
+}
+
+absl::StatusOr<std::string> ReportPage(const std::string& run_directory) {
   ASSIGN_OR_RETURN(const nlohmann::json data, CollectReportData(run_directory));
-  return WriteFileAtomically(ReportPath(run_directory), PageOf(data));
+  return PageOf(data);
 }
 
 absl::StatusOr<RunSummary> SummarizeRun(const std::string& run_directory) {

@@ -22,6 +22,9 @@ namespace millrace {
 // run's files.
 absl::Status WriteReport(const std::string& run_directory);
 
+// The same page as text.
+absl::StatusOr<std::string> ReportPage(const std::string& run_directory);
+
 // The page's path.
 std::string ReportPath(const std::string& run_directory);
 

@@ -1,7 +1,8 @@
 // Causal grouped-query attention within documents. For query head n, its
 // key-value head n / (num_heads / num_kv_heads), and token t at position p of
 // its sequence:
-//   s[j] = q[t] . k[j] / sqrt(head_dim)   for j in [document_starts[t], p],
+//   s[j] = q[t] . k[j] / sqrt(head_dim)   for j in [first, p],
+//   first = document_starts[t], with a window max(that, p - window + 1),
 //   lse[n, t] = ln(sum over j of exp(s[j])),
 //   o[t, n] = sum over j of exp(s[j] - lse[n, t]) v[j].
 //
@@ -28,6 +29,7 @@ struct AttentionShape {
   int64_t num_heads;        // A multiple of num_kv_heads.
   int64_t num_kv_heads;     // At least one.
   int64_t head_dim;         // In [1, kMaxAttentionHeadDim].
+  int64_t window = 0;       // Keys that a query sees at most; 0: no limit.
 };
 
 struct AttentionForwardArgs {
@@ -35,7 +37,7 @@ struct AttentionForwardArgs {
   float* lse;        // [num_heads, T]
   const float* qkv;  // [T, (num_heads + 2 num_kv_heads) head_dim]: query heads,
                      // key heads, value heads.
-  // [T]: index within its sequence of the first token that token t sees; at
+  // [T]: index within its sequence of the first token of token t's document; at
   // most its own.
   const int32_t* document_starts;
   AttentionShape shape;

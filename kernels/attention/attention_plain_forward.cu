@@ -52,9 +52,10 @@ __device__ __forceinline__ float Weigh(RunningRow& row,
 }
 
 // A block takes a tile of queries of one head, from key tile to key tile; late
-// tiles, which see the most keys, first. Limited by fp32 arithmetic.
+// tiles, which see the most keys, first. Limited by fp32 arithmetic. Two blocks
+// a multiprocessor, which 128 registers a thread allow.
 template <typename Tiling>
-__global__ void __launch_bounds__(plain::kNumThreads) AttentionForwardKernel(
+__global__ void __launch_bounds__(plain::kNumThreads, 2) AttentionForwardKernel(
     const __grid_constant__ PlainAttentionForwardArgs args) {
   using Element = typename Tiling::Element;
   constexpr int kSide = Tiling::kSide;

@@ -223,7 +223,10 @@ __device__ __forceinline__ int FirstSeen(const AttentionShape& shape,
                                          int64_t position) {
   constexpr int kNone = 0x7FFFFFFF;
   if (position >= shape.sequence_length) return kNone;
-  return max(0, min(starts_of_sequence[position], static_cast<int>(position)));
+  const int start =
+      max(0, min(starts_of_sequence[position], static_cast<int>(position)));
+  if (shape.window == 0 || shape.window > position) return start;
+  return max(start, static_cast<int>(position - shape.window) + 1);
 }
 
 // In every thread alike: whether any query of the tile from `query` on sees a
@@ -263,7 +266,7 @@ inline absl::Status CheckAttention(const char* kernel,
       shape.sequence_length < kLimit && shape.num_kv_heads >= 1 &&
       shape.num_heads >= 1 && shape.num_heads < kLimit &&
       shape.num_heads % shape.num_kv_heads == 0 && shape.head_dim >= 1 &&
-      shape.head_dim <= kMaxAttentionHeadDim &&
+      shape.head_dim <= kMaxAttentionHeadDim && shape.window >= 0 &&
       shape.num_sequences < kLimit / shape.num_heads / shape.sequence_length) {
     return absl::OkStatus();
   }
@@ -271,8 +274,9 @@ inline absl::Status CheckAttention(const char* kernel,
       kernel, " got ", shape.num_sequences, " sequences of ",
       shape.sequence_length, " tokens with ", shape.num_heads, " query and ",
       shape.num_kv_heads, " key-value heads of head_dim ", shape.head_dim,
+      " and a window of ", shape.window,
       "; needs a multiple of heads, a head_dim in [1, ", kMaxAttentionHeadDim,
-      "] and less than 2^31 rows of heads"));
+      "], a window of 0 or more and less than 2^31 rows of heads"));
 }
 
 }  // namespace millrace::plain

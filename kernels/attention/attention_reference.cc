@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -27,8 +28,12 @@ void ForEachQuery(const AttentionShape& shape, const int32_t* document_starts,
   for (int64_t head = 0; head < shape.num_heads; ++head) {
     const int64_t kv_head = head / (shape.num_heads / shape.num_kv_heads);
     for (int64_t t = 0; t < num_tokens; ++t) {
-      const int64_t first_key =
-          t - t % shape.sequence_length + document_starts[t];
+      const int64_t position = t % shape.sequence_length;
+      int64_t first = document_starts[t];
+      if (shape.window > 0) {
+        first = std::max(first, position - shape.window + 1);
+      }
+      const int64_t first_key = t - position + first;
       body(Query{.token = t,
                  .head = head,
                  .first_key = first_key,

@@ -23,6 +23,11 @@ absl::Status CheckAttention(absl::string_view kernel,
         "; needs a multiple and a head_dim in [1, ", kMaxAttentionHeadDim,
         "]"));
   }
+  if (shape.window < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kernel, " got a window of ", shape.window,
+                     " keys; needs one above zero, or 0 for none"));
+  }
   for (int64_t t = 0; t < shape.num_sequences * shape.sequence_length; ++t) {
     const int64_t position = t % shape.sequence_length;
     if (document_starts[t] < 0 || document_starts[t] > position) {

@@ -39,15 +39,21 @@ inline void InitializeQueryTile(QueryTile& tile, const AttentionShape& shape,
   tile.first = first;
   tile.num_queries = left < kTile ? left : kTile;
   tile.cols = (tile.num_queries + kLanes - 1) / kLanes * kLanes;
-  int32_t least = document_starts[sequence * shape.sequence_length + first];
+  const auto key_begin_of = [&](int64_t query) {
+    const int64_t start =
+        document_starts[sequence * shape.sequence_length + query];
+    const int64_t in_window =
+        shape.window > 0 ? query - shape.window + 1 : int64_t{0};
+    return static_cast<int32_t>(start > in_window ? start : in_window);
+  };
+  int32_t least = key_begin_of(first);
   int32_t most = least;
   for (int64_t i = 0; i < kTile; ++i) {
     if (i >= tile.num_queries) {
       tile.key_begin[i] = tile.key_end[i] = 0;
       continue;
     }
-    const int32_t start =
-        document_starts[sequence * shape.sequence_length + first + i];
+    const int32_t start = key_begin_of(first + i);
     tile.key_begin[i] = start;
     tile.key_end[i] = static_cast<int32_t>(first + i + 1);
     least = start < least ? start : least;

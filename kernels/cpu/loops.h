@@ -13,9 +13,11 @@
 #include "absl/status/status.h"
 #include "kernels/attention/attention.h"
 #include "kernels/cpu/gemm_range.h"
+#include "kernels/norm/layernorm.h"
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/pointwise/elementwise.h"
+#include "kernels/pointwise/gelu.h"
 #include "kernels/pointwise/rope.h"
 #include "kernels/pointwise/swiglu.h"
 #include "kernels/vocabulary/embedding.h"
@@ -37,11 +39,21 @@ struct CpuLoops {
   // Columns [begin, end) of d_weight.
   void (*rms_norm_weight_gradient)(const RmsNormBackwardArgs&, int64_t begin,
                                    int64_t end);
+  void (*layer_norm_forward)(const LayerNormForwardArgs&, int64_t begin,
+                             int64_t end);
+  void (*layer_norm_input_gradient)(const LayerNormBackwardArgs&, int64_t begin,
+                                    int64_t end);
+  // Columns [begin, end) of d_weight and d_bias.
+  void (*layer_norm_weight_gradients)(const LayerNormBackwardArgs&,
+                                      int64_t begin, int64_t end);
   // Tokens [begin, end).
   void (*rope)(const RopeArgs&, int64_t begin, int64_t end);
   void (*swiglu_forward)(const SwigluForwardArgs&, int64_t begin, int64_t end);
   void (*swiglu_backward)(const SwigluBackwardArgs&, int64_t begin,
                           int64_t end);
+  // Elements [begin, end).
+  void (*gelu_forward)(const GeluForwardArgs&, int64_t begin, int64_t end);
+  void (*gelu_backward)(const GeluBackwardArgs&, int64_t begin, int64_t end);
   // Columns [begin, end) of every row.
   void (*embedding_backward)(const EmbeddingBackwardArgs&, int64_t begin,
                              int64_t end);

@@ -1,10 +1,12 @@
-// RMSNorm: row by row, two passes over a row, which stays in the first-level
-// cache; bound by the memory traffic of the first.
+// RMSNorm and LayerNorm: row by row, two passes over a row (LayerNorm: three),
+// which stays in the first-level cache; bound by the memory traffic of the
+// first.
 
 #ifndef MILLRACE_KERNELS_CPU_NORM_LOOPS_H_
 #define MILLRACE_KERNELS_CPU_NORM_LOOPS_H_
 
 #include "kernels/cpu/vector.h"
+#include "kernels/norm/layernorm.h"
 #include "kernels/norm/rmsnorm.h"
 
 namespace millrace {
@@ -126,6 +128,93 @@ void RmsNormWeightGradientLoop(const RmsNormBackwardArgs& args, int64_t begin,
   }
   if (args.accumulate) sum += LoadPartial(args.d_weight + h, rest);
   StorePartial(args.d_weight + h, sum, rest);
+}
+
+// The variance is taken from the mean, not from a sum of squares, which loses
+// digits where the mean is large.
+void LayerNormForwardLoop(const LayerNormForwardArgs& args, int64_t begin,
+                          int64_t end) {
+  const int64_t hidden = args.hidden;
+  const float* weight = args.weight;
+  const float* bias = args.bias;
+  for (int64_t t = begin; t < end; ++t) {
+    const float* x = args.x + t * hidden;
+    float* y = args.y + t * hidden;
+    Floats sum = {};
+    ForEachVector(0, hidden,
+                  [&](const auto& load, const auto&) { sum += load(x); });
+    const float mean = SumOfLanes(sum) / static_cast<float>(hidden);
+    Floats squares = {};
+    int64_t h = 0;
+    for (; h + kLanes <= hidden; h += kLanes) {
+      const Floats v = Load(x + h) - mean;
+      squares += v * v;
+    }
+    for (int lane = 0; h < hidden; ++h, ++lane) {
+      squares[lane] += (x[h] - mean) * (x[h] - mean);
+    }
+    const float rstd =
+        ReciprocalNorm(SumOfLanes(squares), hidden, args.epsilon);
+    ForEachVector(0, hidden, [=](const auto& load, const auto& store) {
+      store(y, (load(x) - mean) * rstd * load(weight) + load(bias));
+    });
+    args.mean[t] = mean;
+    args.rstd[t] = rstd;
+  }
+}
+
+void LayerNormInputGradientLoop(const LayerNormBackwardArgs& args,
+                                int64_t begin, int64_t end) {
+  const int64_t hidden = args.hidden;
+  const float* weight = args.weight;
+  for (int64_t t = begin; t < end; ++t) {
+    const float* d_y = args.d_y + t * hidden;
+    const float* x = args.x + t * hidden;
+    float* d_x = args.d_x + t * hidden;
+    const float* d_residual =
+        args.d_residual == nullptr ? nullptr : args.d_residual + t * hidden;
+    const float mean = args.mean[t];
+    const float rstd = args.rstd[t];
+    Floats sum = {};
+    Floats product = {};
+    // Lanes beyond the row add nothing: their weight is zero.
+    ForEachVector(0, hidden, [&](const auto& load, const auto&) {
+      const Floats g = load(d_y) * load(weight);
+      sum += g;
+      product += g * ((load(x) - mean) * rstd);
+    });
+    const float of_g = SumOfLanes(sum) / static_cast<float>(hidden);
+    const float of_product = SumOfLanes(product) / static_cast<float>(hidden);
+    ForEachVector(0, hidden, [=](const auto& load, const auto& store) {
+      Floats gradient = rstd * (load(d_y) * load(weight) - of_g -
+                                (load(x) - mean) * rstd * of_product);
+      if (d_residual != nullptr) gradient += load(d_residual);
+      store(d_x, gradient);
+    });
+  }
+}
+
+// A vector of columns at a time runs down all tokens, in token order.
+void LayerNormWeightGradientsLoop(const LayerNormBackwardArgs& args,
+                                  int64_t begin, int64_t end) {
+  float* d_weight = args.d_weight;
+  float* d_bias = args.d_bias;
+  ForEachVector(begin, end, [&](const auto& load, const auto& store) {
+    Floats of_weight = {};
+    Floats of_bias = {};
+    for (int64_t t = 0; t < args.num_tokens; ++t) {
+      const Floats d_y = load(args.d_y + t * args.hidden);
+      const Floats x = load(args.x + t * args.hidden);
+      of_weight += d_y * ((x - args.mean[t]) * args.rstd[t]);
+      of_bias += d_y;
+    }
+    if (args.accumulate) {
+      of_weight += load(d_weight);
+      of_bias += load(d_bias);
+    }
+    store(d_weight, of_weight);
+    store(d_bias, of_bias);
+  });
 }
 
 }  // namespace

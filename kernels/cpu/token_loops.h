@@ -1,5 +1,5 @@
-// Loops over single tokens: RoPE, SwiGLU, embedding gradients, and the softmax
-// over the vocabulary. All are bound by memory traffic but for the
+// Loops over single tokens: RoPE, SwiGLU, GELU, embedding gradients, and the
+// softmax over the vocabulary. All are bound by memory traffic but for the
 // exponentials.
 
 #ifndef MILLRACE_KERNELS_CPU_TOKEN_LOOPS_H_
@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/vector.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/pointwise/gelu.h"
 #include "kernels/pointwise/rope.h"
 #include "kernels/pointwise/swiglu.h"
 #include "kernels/vocabulary/embedding.h"
@@ -69,6 +70,36 @@ void SwigluBackwardLoop(const SwigluBackwardArgs& args, int64_t begin,
       store(d_up, d * silu);
     });
   }
+}
+
+// In the tanh form P(x) = (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), which no
+// cancellation spoils; kGeluFactor is 2 sqrt(2 / pi).
+constexpr float kGeluFactor = 1.59576912160573071f;
+constexpr float kGeluCubic = 0.044715f;
+
+void GeluForwardLoop(const GeluForwardArgs& args, int64_t begin, int64_t end) {
+  const float* from = args.x;
+  float* y = args.y;
+  ForEachVector(begin, end, [=](const auto& load, const auto& store) {
+    const Floats x = load(from);
+    const Floats u = kGeluFactor * x * (1.0f + kGeluCubic * x * x);
+    store(y, x / (1.0f + Exp(-u)));
+  });
+}
+
+void GeluBackwardLoop(const GeluBackwardArgs& args, int64_t begin,
+                      int64_t end) {
+  const float* from = args.x;
+  const float* d_y = args.d_y;
+  float* d_x = args.d_x;
+  ForEachVector(begin, end, [=](const auto& load, const auto& store) {
+    const Floats x = load(from);
+    const Floats square = x * x;
+    const Floats p =
+        1.0f / (1.0f + Exp(-kGeluFactor * x * (1.0f + kGeluCubic * square)));
+    const Floats slope = kGeluFactor * (1.0f + 3 * kGeluCubic * square);
+    store(d_x, load(d_y) * (p + x * slope * p * (1.0f - p)));
+  });
 }
 
 void EmbeddingBackwardLoop(const EmbeddingBackwardArgs& args, int64_t begin,

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
+
 namespace millrace {
 
 // Row-major fp32. The caller owns every pointer.
@@ -58,6 +60,15 @@ struct LayerNormBackwardArgs {
   int64_t hidden;
   bool accumulate;  // d_weight and d_bias are added to, not overwritten.
 };
+
+// InvalidArgument names a bad shape. A gradient of weight or bias is summed in
+// token order, so results do not depend on num_threads.
+absl::Status LayerNormForward(const LayerNormForwardArgs& args,
+                              int num_threads);
+absl::Status ResidualLayerNormForward(const ResidualLayerNormForwardArgs& args,
+                                      int num_threads);
+absl::Status LayerNormBackward(const LayerNormBackwardArgs& args,
+                               int num_threads);
 
 // The meaning of the kernels in plain loops.
 void LayerNormForwardReference(const LayerNormForwardArgs& args);

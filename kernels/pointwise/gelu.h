@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
+
 namespace millrace {
 
 enum class GeluForm { kTanh, kErf };
@@ -27,6 +29,10 @@ struct GeluBackwardArgs {
   int64_t num_elements;
   GeluForm form = GeluForm::kTanh;
 };
+
+// The tanh form alone: InvalidArgument of another, or of a bad shape.
+absl::Status GeluForward(const GeluForwardArgs& args, int num_threads);
+absl::Status GeluBackward(const GeluBackwardArgs& args, int num_threads);
 
 // The meaning of the kernels in plain loops.
 void GeluForwardReference(const GeluForwardArgs& args);

@@ -1,6 +1,7 @@
 #include "planner/cost/measured_times.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <span>
 #include <utility>
@@ -55,6 +56,21 @@ double RatioOf(int64_t a, int64_t b) {
 bool IsNear(int64_t a, int64_t b) { return a <= 2 * b && b <= 2 * a; }
 
 constexpr double kNowhere = std::numeric_limits<double>::infinity();
+
+// Twice the keys that a query sees on average.
+int64_t KeysSeen(int64_t window, int64_t sequence_length) {
+  return std::llround(static_cast<double>(sequence_length) *
+                      WindowShare(window, sequence_length));
+}
+
+// The distance between windows, by the pairs of tokens that each leaves.
+double SquaredLogRatioOfShares(const AttentionTime& time,
+                               const AttentionAttributes& attention) {
+  const double ratio =
+      std::log(WindowShare(time.window, time.sequence_length) /
+               WindowShare(attention.window, attention.sequence_length));
+  return ratio * ratio;
+}
 
 // From the nearest of no rows there is no distance.
 double ReachOf(double nearest) { return nearest == kNowhere ? 1 : nearest; }
@@ -225,12 +241,14 @@ double MeasuredTimes::AttentionSeconds(
         SquaredLogRatio(time.num_sequences * time.num_kv_heads,
                         attention.num_sequences * attention.num_kv_heads) +
         SquaredLogRatio(time.sequence_length, attention.sequence_length) +
-        SquaredLogRatio(time.head_dim, attention.head_dim);
+        SquaredLogRatio(time.head_dim, attention.head_dim) +
+        SquaredLogRatioOfShares(time, attention);
     const AttentionAttributes measured{.num_sequences = time.num_sequences,
                                        .sequence_length = time.sequence_length,
                                        .num_heads = time.num_heads,
                                        .num_kv_heads = time.num_kv_heads,
-                                       .head_dim = time.head_dim};
+                                       .head_dim = time.head_dim,
+                                       .window = time.window};
     neighbours.push_back(
         {distance, AttentionWorkOf(kind, measured) / time.seconds});
   }
@@ -309,7 +327,8 @@ double MeasuredTimes::RowSeconds(const OpShape& shape) const {
                                      .sequence_length = f[1],
                                      .num_heads = f[2],
                                      .num_kv_heads = f[3],
-                                     .head_dim = f[4]});
+                                     .head_dim = f[4],
+                                     .window = f[5]});
     case ProfileTable::kCrossEntropy:
       return CrossEntropySeconds(
           kind, {.num_tokens = f[0], .hidden = f[1], .vocab_rows = f[2]});
@@ -344,6 +363,8 @@ double MeasuredTimes::Reach(const OpShape& shape) const {
             nearest,
             std::max({RatioOf(row.num_sequences * row.num_heads, f[0] * f[2]),
                       RatioOf(row.sequence_length, f[1]),
+                      RatioOf(KeysSeen(row.window, row.sequence_length),
+                              KeysSeen(f[5], f[1])),
                       RatioOf(row.head_dim, f[4])}));
       }
       return ReachOf(nearest);

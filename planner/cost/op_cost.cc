@@ -265,9 +265,9 @@ double CostModel::MeasuredAttentionSeconds(
               .sequence_length = attention.key_tokens,
               .num_heads = attention.num_heads,
               .num_kv_heads = attention.num_kv_heads,
-              .head_dim =
-                  (attention.head_dim + attention.value_head_dim) / 2}) *
-         (attention.window_share * static_cast<double>(attention.query_tokens) /
+              .head_dim = (attention.head_dim + attention.value_head_dim) / 2,
+              .window = attention.window}) *
+         (static_cast<double>(attention.query_tokens) /
           static_cast<double>(attention.key_tokens));
 }
 

@@ -204,7 +204,8 @@ GeneralAttentionAttributes GeneralOf(const AttentionAttributes& attention) {
           .query_tokens = attention.sequence_length,
           .key_tokens = attention.sequence_length,
           .head_dim = attention.head_dim,
-          .value_head_dim = attention.head_dim};
+          .value_head_dim = attention.head_dim,
+          .window = attention.window};
 }
 
 bool IsAttentionBackward(OpKind kind) {
@@ -248,9 +249,9 @@ double SheetTimes::AttentionSeconds(
   constexpr double kBlock = 128, kCausalShare = 0.5;
   const auto queries = static_cast<double>(attention.query_tokens);
   const auto keys = static_cast<double>(attention.key_tokens);
-  const double pairs =
-      queries *
-      std::min(keys, keys * kCausalShare * attention.window_share + kBlock / 2);
+  const double share_seen =
+      kCausalShare * WindowShare(attention.window, attention.key_tokens);
+  const double pairs = queries * std::min(keys, keys * share_seen + kBlock / 2);
   const double problems = static_cast<double>(attention.num_sequences) *
                           static_cast<double>(attention.num_heads);
   const double flops =

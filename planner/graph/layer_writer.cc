@@ -221,10 +221,11 @@ AttentionAttributes LayerWriter::AttentionShape() const {
 
 void LayerWriter::Attention() {
   step_ = LayerStep::kAttend;
-  const AttentionAttributes shape = AttentionShape();
+  AttentionAttributes shape = AttentionShape();
+  if (model_.window_share() < 1) shape.window = model_.sliding_window;
   const Piece piece = Piece::kAttention;
   if (style_.flash_attention && layout_.context == 1 &&
-      model_.mla.kv_rank == 0 && model_.window_share() == 1) {
+      model_.mla.kv_rank == 0) {
     Forward(piece, OpKind::kAttentionForward, shape);
     Backward(Phase::kInputGradient, OpKind::kAttentionBackward, shape);
     return;
@@ -237,7 +238,7 @@ void LayerWriter::Attention() {
       .key_tokens = model_.sequence_length,
       .head_dim = model_.head_dim,
       .value_head_dim = model_.value_head_dim(),
-      .window_share = model_.window_share()};
+      .window = shape.window};
   if (style_.flash_attention) {
     Forward(piece, OpKind::kGeneralAttentionForward, general);
     Backward(Phase::kInputGradient, OpKind::kGeneralAttentionBackward, general);

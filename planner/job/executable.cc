@@ -73,12 +73,6 @@ std::vector<PlanOnlyKey> PlanOnlyKeys(const ModelSpec& model) {
   with_part.feed_forward = model.feed_forward;
   add("model.feed_forward", FeedForwardName(model.feed_forward), "swiglu",
       with_part);
-  if (model.window_share() < 1) {
-    with_part = SmallModel();
-    with_part.sliding_window = with_part.sequence_length / 2;
-    add("model.sliding_window", absl::StrCat(model.sliding_window),
-        "0, or model.sequence_length at least", with_part);
-  }
   if (model.moe.num_experts > 0) {
     with_part = SmallModel();
     with_part.moe = {

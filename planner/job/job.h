@@ -5,6 +5,7 @@
 #define MILLRACE_PLANNER_JOB_JOB_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -108,6 +109,26 @@ struct GoodputSpec {
   friend bool operator==(const GoodputSpec&, const GoodputSpec&) = default;
 };
 
+// Named sets of held-out text, whose loss does not depend on the layout.
+struct EvaluationSpec {
+  int64_t interval_steps = 0;  // 0: never while training.
+  int64_t max_sequences = 0;   // Of each set; 0: all of it.
+  // Globs of UTF-8 text files, or .bin paths, by the set's name.
+  std::map<std::string, std::vector<std::string>> sets;
+  friend bool operator==(const EvaluationSpec&,
+                         const EvaluationSpec&) = default;
+};
+
+// What a run writes for other people's dashboards while it goes on.
+struct MetricsSpec {
+  bool tensorboard = false;  // Event files in the run directory.
+  std::string mlflow;        // A folder in MLflow's layout; empty: none.
+  std::string textfile;      // For a node exporter; empty: none.
+  int32_t port = 0;          // Of Prometheus' /metrics; 0: not served.
+  std::string address = "127.0.0.1";
+  friend bool operator==(const MetricsSpec&, const MetricsSpec&) = default;
+};
+
 struct JobSpec {
   std::string name;
   ModelSpec model;
@@ -125,6 +146,8 @@ struct JobSpec {
   CheckpointSpec checkpoint;
   FaultSpec fault;
   GoodputSpec goodput;
+  EvaluationSpec evaluation;
+  MetricsSpec metrics;
   std::string output_directory = "runs";
   std::string profile = "auto";  // auto: this machine's cached one; or a path.
   // Where what the run measures is learnt: auto: that profile; none; or a path.

@@ -1,5 +1,7 @@
 #include "planner/job/job_file.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -292,6 +294,39 @@ class JobReader {
     CheckOneSource();
     CheckFrom();
     CheckGoodput();
+    CheckEvaluation();
+    CheckMetrics();
+  }
+
+  void CheckEvaluation() {
+    if (job_.evaluation.interval_steps > 0 && job_.evaluation.sets.empty()) {
+      Error(LineOf("evaluation.interval_steps"), "evaluation.interval_steps",
+            "there is nothing to evaluate; name a set in evaluation.sets");
+    }
+    if (!job_.evaluation.sets.empty() && job_.data.synthetic) {
+      Error(LineOf("evaluation.sets"), "evaluation.sets",
+            "given together with data.synthetic, whose random tokens teach "
+            "nothing that could be evaluated; remove one");
+    }
+  }
+
+  void CheckMetrics() {
+    unsigned char bytes[sizeof(in6_addr)];
+    const char* address = job_.metrics.address.c_str();
+    if (inet_pton(AF_INET, address, bytes) != 1 &&
+        inet_pton(AF_INET6, address, bytes) != 1) {
+      Error(LineOf("metrics.address"), "metrics.address",
+            absl::StrCat("expected an IP address such as 127.0.0.1 or 0.0.0.0, "
+                         "found '",
+                         job_.metrics.address, "'"));
+    }
+    if (!job_.metrics.textfile.empty() &&
+        !absl::EndsWith(job_.metrics.textfile, ".prom")) {
+      Error(LineOf("metrics.textfile"), "metrics.textfile",
+            absl::StrCat("expected a path that ends in .prom, the only files "
+                         "that node exporters read, found '",
+                         job_.metrics.textfile, "'"));
+    }
   }
 
   void CheckFrom() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -76,6 +77,10 @@ struct ExpectedText {
   std::string operator()(std::vector<std::string>*) const {
     return "a list of texts";
   }
+  std::string operator()(
+      std::map<std::string, std::vector<std::string>>*) const {
+    return "lists of texts by names of letters, digits, '_' and '-'";
+  }
   std::string operator()(double*) const {
     return absl::StrCat("a number", DescribeRange(key.range, kNoLimit));
   }
@@ -119,6 +124,17 @@ struct KeyValueText {
                         out->append(QuoteYaml(item));
                       }),
         "]");
+  }
+  std::string operator()(
+      const std::map<std::string, std::vector<std::string>>* value) const {
+    return absl::StrCat(
+        "{",
+        absl::StrJoin(*value, ", ",
+                      [this](std::string* out, const auto& item) {
+                        absl::StrAppend(out, QuoteYaml(item.first), ": ",
+                                        (*this)(&item.second));
+                      }),
+        "}");
   }
   std::string operator()(const double* value) const {
     return NumberToText(*value);

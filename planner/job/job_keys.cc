@@ -70,7 +70,7 @@ const JobKey kJobKeys[] = {
             "Qwen3."},
     {KEY(model.sliding_window),
      .doc = "Tokens that a token attends to, itself the last of them. 0: all "
-            "before it. Fewer than sequence_length are only planned so far.",
+            "before it.",
      .range = {0, kMaximumInt32}},
     {KEY(model.moe.num_experts),
      .doc = "Experts of a layer, of which each token goes to some. 0: layers "
@@ -344,6 +344,36 @@ const JobKey kJobKeys[] = {
             "that is written meanwhile."},
     {KEY(goodput.price_per_device_hour),
      .doc = "What a device costs an hour, in any currency; 0: not known."},
+
+    {KEY(evaluation.interval_steps),
+     .doc = "Steps between evaluations of all sets; 0 never evaluates.",
+     .range = {0, kMaximumInteger}},
+    {KEY(evaluation.max_sequences),
+     .doc = "Sequences that are read of each set, drawn from all over it, the "
+            "same ones each time; 0: all of it.",
+     .range = {0, kMaximumInteger}},
+    {KEY(evaluation.sets),
+     .doc = "Held-out text, each set under its name (docs/evaluation.md): "
+            "globs of UTF-8 text files, or paths of .bin files of the indexed "
+            "format. Layout and micro-batch do not change which samples are "
+            "read."},
+
+    {KEY(metrics.tensorboard),
+     .doc = "true: event files in tensorboard/ of the run directory "
+            "(docs/dashboards.md)."},
+    {KEY(metrics.mlflow),
+     .doc = "The folder, such as mlruns, to which the run is added in MLflow's "
+            "file layout. Empty: none."},
+    {KEY(metrics.textfile),
+     .doc = "The .prom file that holds the newest values, for the textfile "
+            "collector of Prometheus' node exporter. Empty: none."},
+    {KEY(metrics.port),
+     .doc = "Port at which the coordinator serves /metrics to Prometheus. 0: "
+            "none.",
+     .range = {0, 65535}},
+    {KEY(metrics.address),
+     .doc = "IP address of that port. 0.0.0.0 lets other hosts read it, "
+            "without a password."},
 
     {NAMED_KEY("output.directory", output_directory),
      .doc = "Run directories are made in it."},

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,10 +26,10 @@ struct FixedChoice {};
 // Points into a JobSpec. An absent optional is written `auto`.
 using JobField =
     std::variant<FixedChoice, bool*, std::string*, std::vector<std::string>*,
-                 double*, int32_t*, int64_t*, uint64_t*,
-                 std::optional<int32_t>*, std::optional<int64_t>*,
-                 std::optional<double>*, LearningRateDecay*, FeedForward*,
-                 RopeScalingKind*>;
+                 std::map<std::string, std::vector<std::string>>*, double*,
+                 int32_t*, int64_t*, uint64_t*, std::optional<int32_t>*,
+                 std::optional<int64_t>*, std::optional<double>*,
+                 LearningRateDecay*, FeedForward*, RopeScalingKind*>;
 
 // The numbers that a key accepts.
 struct NumberRange {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -27,6 +29,12 @@ bool ParseBytes(absl::string_view text, int64_t* bytes) {
   if (!size.ok() || size->value >= 9e15) return false;
   *bytes = std::llround(size->value);
   return true;
+}
+
+bool IsName(absl::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '_' || c == '-';
+  });
 }
 
 bool IsInRange(const JobKey& key, double value) {
@@ -67,6 +75,20 @@ struct FieldReader {
     for (const YamlTree& item : tree.children) {
       if (item.kind != YamlTree::Kind::kScalar) return false;
       value->push_back(item.scalar);
+    }
+    return true;
+  }
+  bool operator()(
+      std::map<std::string, std::vector<std::string>>* value) const {
+    value->clear();
+    if (tree.kind == YamlTree::Kind::kNull) return true;
+    if (tree.kind != YamlTree::Kind::kMap) return false;
+    for (const YamlTree& item : tree.children) {
+      std::vector<std::string> texts;
+      if (!FieldReader{key, item}(&texts) || texts.empty() ||
+          !IsName(item.key) || !value->emplace(item.key, texts).second) {
+        return false;
+      }
     }
     return true;
   }

@@ -301,6 +301,13 @@ ParameterCounts CountParameters(const ModelSpec& model) {
   return counts;
 }
 
+double WindowShare(int64_t window, int64_t sequence_length) {
+  if (window == 0 || window >= sequence_length) return 1;
+  const double outside =
+      1 - static_cast<double>(window) / static_cast<double>(sequence_length);
+  return 1 - outside * outside;
+}
+
 TokenFlops CountTokenFlops(const ModelSpec& model) {
   const ParameterCounts counts = CountParameters(model);
   const int64_t head = model.vocab_size * model.hidden;

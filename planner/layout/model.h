@@ -60,6 +60,10 @@ struct RopeScaling {
   friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
 };
 
+// The share of causal attention's pairs of tokens that are within a window of
+// so many tokens; 0: no window.
+double WindowShare(int64_t window, int64_t sequence_length);
+
 // A pre-norm decoder. With the defaults of all options it is of the Llama
 // family up to Llama 3.0: RMSNorm, rotary position embedding on query and key,
 // grouped-query attention, SwiGLU, no biases, untied embedding and head.
@@ -112,12 +116,8 @@ struct ModelSpec {
     return moe.num_experts > 0 ? moe.num_dense_layers : num_layers;
   }
   int64_t num_expert_layers() const { return num_layers - num_dense_layers(); }
-  // The share of causal attention's pairs of tokens that are within the window.
   double window_share() const {
-    if (sliding_window == 0 || sliding_window >= sequence_length) return 1;
-    const double outside = 1 - static_cast<double>(sliding_window) /
-                                   static_cast<double>(sequence_length);
-    return 1 - outside * outside;
+    return WindowShare(sliding_window, sequence_length);
   }
   // Projections from hidden to the inner width of a feed-forward block.
   int64_t num_inner_projections() const {

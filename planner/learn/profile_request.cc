@@ -50,7 +50,8 @@ std::vector<double> PointOf(const ProfileOp& op) {
   }
   if (const auto* a = std::get_if<AttentionAttributes>(&op.attributes)) {
     return {log(a->num_sequences * a->num_heads), log(a->sequence_length),
-            log(a->head_dim)};
+            log(a->head_dim),
+            std::log(WindowShare(a->window, a->sequence_length))};
   }
   const auto& a = std::get<VocabAttributes>(op.attributes);
   return {log(a.num_tokens), log(a.hidden), log(a.vocab_rows)};

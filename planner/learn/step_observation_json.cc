@@ -34,13 +34,13 @@ absl::StatusOr<OpObservation> OpFromJson(const Json& json) {
       .slowdown = json.at(5),
       .num_calls = json.at(6)};
   const Json& figures = json.at(1);
-  if (figures.size() != NumFigures(*kind)) {
+  for (size_t i = 0; i < op.shape.figures.size() && i < figures.size(); ++i) {
+    op.shape.figures[i] = figures[i];
+  }
+  if (figures.size() != NumFigures(op.shape)) {
     return absl::InvalidArgumentError(
         absl::StrCat(OpKindName(*kind), " has ", figures.size(),
-                     " figures, expected ", NumFigures(*kind)));
-  }
-  for (size_t i = 0; i < figures.size(); ++i) {
-    op.shape.figures[i] = figures[i];
+                     " figures, expected ", NumFigures(op.shape)));
   }
   if (!(op.seconds > 0 && op.slowdown > 0 && op.num_calls > 0)) {
     return absl::InvalidArgumentError(
@@ -55,7 +55,7 @@ std::string StepObservationToJson(const StepObservation& observation) {
   Json ops = Json::array();
   for (const OpObservation& op : observation.ops) {
     Json figures = Json::array();
-    for (size_t i = 0; i < NumFigures(op.shape.kind); ++i) {
+    for (size_t i = 0; i < NumFigures(op.shape); ++i) {
       figures.push_back(op.shape.figures[i]);
     }
     ops.push_back({OpKindName(op.shape.kind), std::move(figures),

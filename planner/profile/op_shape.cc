@@ -25,7 +25,7 @@ OpShape ShapeOf(const Layout& layout, OpKind kind,
       const auto& a = std::get<AttentionAttributes>(attributes);
       return {kind,
               {a.num_sequences, a.sequence_length, a.num_heads, a.num_kv_heads,
-               a.head_dim}};
+               a.head_dim, a.window}};
     }
     case ProfileTable::kCrossEntropy: {
       const auto& a = std::get<VocabAttributes>(attributes);
@@ -42,10 +42,11 @@ OpShape ShapeOf(const Layout& layout, OpKind kind,
   return {kind, {bytes()}};
 }
 
-size_t NumFigures(OpKind kind) {
-  switch (Describe(kind).profile) {
-    case ProfileTable::kGemms:
+size_t NumFigures(const OpShape& shape) {
+  switch (Describe(shape.kind).profile) {
     case ProfileTable::kAttention:
+      return shape.figures[5] != 0 ? 6 : 5;
+    case ProfileTable::kGemms:
       return 5;
     case ProfileTable::kCrossEntropy:
       return 3;
@@ -79,7 +80,8 @@ std::string ShapeText(const OpShape& shape) {
     case ProfileTable::kAttention:
       return absl::StrCat(op.name, " num_sequences ", f[0], " sequence_length ",
                           f[1], " num_heads ", f[2], " num_kv_heads ", f[3],
-                          " head_dim ", f[4]);
+                          " head_dim ", f[4],
+                          f[5] != 0 ? absl::StrCat(" window ", f[5]) : "");
     case ProfileTable::kCrossEntropy:
       return absl::StrCat(op.name, " num_tokens ", f[0], " hidden ", f[1],
                           " vocab_rows ", f[2]);
@@ -118,6 +120,7 @@ void AddRow(const OpShape& shape, double seconds, HardwareProfile* profile) {
            .num_heads = f[2],
            .num_kv_heads = f[3],
            .head_dim = f[4],
+           .window = f[5],
            .seconds = seconds});
       return;
     case ProfileTable::kCrossEntropy:

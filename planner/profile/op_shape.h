@@ -22,11 +22,11 @@ struct OpShape {
   // The sizes in the order of the kind's table (profile.h), then zeros:
   //   products: m, n, k, trans_a, trans_b;
   //   attention: num_sequences, sequence_length, num_heads, num_kv_heads,
-  //     head_dim;
+  //     head_dim, window (0: none);
   //   the head with the loss: num_tokens, hidden, vocab_rows;
   //   communication: group_size, bytes;
   //   all others: bytes.
-  std::array<int64_t, 5> figures{};
+  std::array<int64_t, 6> figures{};
   friend auto operator<=>(const OpShape&, const OpShape&) = default;
 };
 
@@ -36,8 +36,9 @@ bool IsCommunication(const OpShape& shape);
 OpShape ShapeOf(const Layout& layout, OpKind kind,
                 const OpAttributes& attributes);
 
-// Returns how many of `figures` the kind uses.
-size_t NumFigures(OpKind kind);
+// Returns how many of `figures` the row uses: those of its kind, without the
+// window where there is none.
+size_t NumFigures(const OpShape& shape);
 
 // Names a kind of ops whose errors may have one cause: "gemm trans_b",
 // "all_gather of 4", "rope".
@@ -64,7 +65,7 @@ void VisitRows(HardwareProfile& profile, Visitor visit) {
     visit(OpShape{row.backward ? OpKind::kAttentionBackward
                                : OpKind::kAttentionForward,
                   {row.num_sequences, row.sequence_length, row.num_heads,
-                   row.num_kv_heads, row.head_dim}},
+                   row.num_kv_heads, row.head_dim, row.window}},
           row.seconds);
   }
   for (CrossEntropyTime& row : profile.cross_entropy) {

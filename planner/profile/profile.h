@@ -35,6 +35,7 @@ struct GemmTime {
 struct AttentionTime {
   bool backward;
   int64_t num_sequences, sequence_length, num_heads, num_kv_heads, head_dim;
+  int64_t window = 0;  // 0: none.
   double seconds;
 };
 // The head with the loss: kLinearCrossEntropy, kCrossEntropyStats and

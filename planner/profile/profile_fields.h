@@ -4,6 +4,7 @@
 // there, else as the member function that names the rule for it.
 //   FromZero  an integer that may be 0
 //   Later     a number that older files do not have
+//   IfAny     an integer that is left out where it is 0
 //   Settings  text of words NAME=INTEGER
 //   Optional  a section or table that a file may leave out
 
@@ -42,6 +43,7 @@ void VisitFields(Visitor& visit, AttentionTime& time) {
   visit("num_heads", time.num_heads);
   visit("num_kv_heads", time.num_kv_heads);
   visit("head_dim", time.head_dim);
+  visit.IfAny("window", time.window);
   visit("seconds", time.seconds);
 }
 

@@ -59,6 +59,10 @@ class ProfileReader {
     if (map_.Find(key) != nullptr) return (*this)(key, value);
     map_.Entry(key, Need::kOptional, "");
   }
+  void IfAny(const char* key, int64_t& value) {
+    if (map_.Find(key) != nullptr) return FromZero(key, value);
+    map_.Entry(key, Need::kOptional, "");
+  }
   // Reads words such as "threads=256 stages=2".
   void Settings(const char* key, std::string& value) {
     constexpr absl::string_view kExpected = "words NAME=INTEGER";
@@ -214,6 +218,9 @@ class ProfileWriter {
     (*this)(key, value);
   }
   void Later(const char* key, double& value) { (*this)(key, value); }
+  void IfAny(const char* key, int64_t& value) {
+    if (value != 0) (*this)(key, value);
+  }
   void Settings(const char* key, std::string& value) { (*this)(key, value); }
   void operator()(const char* key, bool& value) {
     Line(key, value ? "true" : "false");

@@ -196,7 +196,8 @@ constexpr OpDescriptor kOpRows[] = {
           Gradient("d_q_weight", {D}).NotCounted(),
           Gradient("d_k_weight", {D}).NotCounted()},
      .flops = 13 * T * (N + K) * D},
-    // Scores and values: two products, of which a causal kernel does half.
+    // Scores and values: two products, of which a causal kernel does half, and
+    // with a window less.
     {.kind = OpKind::kAttentionForward,
      .name = "attention_forward",
      .attributes = kAttributesIndex<AttentionAttributes>,
@@ -208,7 +209,7 @@ constexpr OpDescriptor kOpRows[] = {
                 Int32("document_starts", {T}).NotCounted()},
      .outputs = {Activation("o", {T, N* D}),
                  Float32("lse", {N, T}).NotCounted()},
-     .flops = 2 * B * N * L * L * D},
+     .flops = 2 * B * N * L * kKeyTokens * D},
     // Five products, the scores once more among them.
     {.kind = OpKind::kAttentionBackward,
      .name = "attention_backward",
@@ -222,7 +223,7 @@ constexpr OpDescriptor kOpRows[] = {
                 Activation("d_o", {T, N* D}).JustWritten()},
      .outputs = {Activation("d_qkv", {T, kQkvCols}),
                  Workspace("delta", {N, T})},
-     .flops = 5 * B * N * L * L * D},
+     .flops = 5 * B * N * L * kKeyTokens * D},
 
     // gate_up has the gate columns first. R counts tokens.
     {.kind = OpKind::kSwigluForward,

@@ -36,6 +36,7 @@ class LetterWriter {
   void operator()(const AttentionAttributes& a) {
     Set(SizeLetter::kSequences, a.num_sequences);
     Set(SizeLetter::kSequenceLength, a.sequence_length);
+    Set(SizeLetter::kKeyTokens, KeysSeen(a.sequence_length, a.window));
     Set(SizeLetter::kTokens, a.num_sequences * a.sequence_length);
     Set(SizeLetter::kQueryHeads, a.num_heads);
     Set(SizeLetter::kKeyValueHeads, a.num_kv_heads);
@@ -74,8 +75,7 @@ class LetterWriter {
     Set(SizeLetter::kQueryHeads, a.num_heads);
     Set(SizeLetter::kKeyValueHeads, a.num_kv_heads);
     Set(SizeLetter::kQueryTokens, a.query_tokens);
-    Set(SizeLetter::kKeyTokens,
-        static_cast<double>(a.key_tokens) * a.window_share);
+    Set(SizeLetter::kKeyTokens, KeysSeen(a.key_tokens, a.window));
     Set(SizeLetter::kHeadDim, a.head_dim);
     Set(SizeLetter::kValueHeadDim, a.value_head_dim);
   }
@@ -87,6 +87,9 @@ class LetterWriter {
   }
 
  private:
+  static double KeysSeen(int64_t key_tokens, int64_t window) {
+    return static_cast<double>(key_tokens) * WindowShare(window, key_tokens);
+  }
   static double Share(int64_t num_elements, int32_t num_ranks) {
     return static_cast<double>(num_elements) / num_ranks;
   }

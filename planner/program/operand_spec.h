@@ -20,6 +20,7 @@ namespace millrace {
 enum class SizeLetter : uint8_t {
   kSequences,       // B
   kSequenceLength,  // L
+  kKeyTokens,       // Of a whole sequence; with a window its share of them.
   kTokens,          // T
   kHidden,          // H
   kQueryHeads,      // N, on one tensor rank.
@@ -41,7 +42,6 @@ enum class SizeLetter : uint8_t {
   // Letters of kinds that can only be planned:
   kProducts,      // Q: products of one shape.
   kQueryTokens,   // Of this rank.
-  kKeyTokens,     // Of a whole sequence; with a window its share of them.
   kValueHeadDim,  // Of a value, where it may differ from a key's.
   kBytes,         // Moved or sent, where nothing else is known.
 };

@@ -57,6 +57,7 @@ std::string ToString(const AttentionAttributes& a) {
   absl::StrAppend(&text, ToString(a.rope_scaling));
   if (a.norm_epsilon != 0)
     absl::StrAppend(&text, " epsilon ", Number(a.norm_epsilon));
+  if (a.window != 0) absl::StrAppend(&text, " window ", a.window);
   return text + Flag(a.inverse, "inverse") + Flag(a.accumulate, "accumulate");
 }
 
@@ -90,13 +91,11 @@ std::string ToString(const GroupedGemmAttributes& a) {
 }
 
 std::string ToString(const GeneralAttentionAttributes& a) {
-  return absl::StrCat(
-      "sequences ", a.num_sequences, " queries ", a.query_tokens, " keys ",
-      a.key_tokens, " heads ", a.num_heads, " kv_heads ", a.num_kv_heads,
-      " head_dim ", a.head_dim, " value_head_dim ", a.value_head_dim,
-      a.window_share < 1
-          ? absl::StrCat(" window_share ", Number(a.window_share))
-          : "");
+  return absl::StrCat("sequences ", a.num_sequences, " queries ",
+                      a.query_tokens, " keys ", a.key_tokens, " heads ",
+                      a.num_heads, " kv_heads ", a.num_kv_heads, " head_dim ",
+                      a.head_dim, " value_head_dim ", a.value_head_dim,
+                      a.window != 0 ? absl::StrCat(" window ", a.window) : "");
 }
 
 std::string ToString(const TrafficAttributes& a) {

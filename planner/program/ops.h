@@ -135,6 +135,9 @@ struct AttentionAttributes {
   RopeScaling rope_scaling = {};              // Rotary positions only.
   double norm_epsilon = 0;                    // kQkNormRope* only.
   bool accumulate = false;                    // kQkNormRopeBackward only.
+  // Attention only: a token sees so many tokens, itself the last of them; 0:
+  // all before it. Shorter than a sequence.
+  int64_t window = 0;
   friend bool operator==(const AttentionAttributes&,
                          const AttentionAttributes&) = default;
 };
@@ -191,8 +194,7 @@ struct GeneralAttentionAttributes {
   int64_t query_tokens;  // Of this rank; fewer than key_tokens under context.
   int64_t key_tokens;
   int64_t head_dim, value_head_dim;
-  // The share of causal attention's pairs that a window leaves.
-  double window_share = 1;
+  int64_t window = 0;  // As in AttentionAttributes.
   friend bool operator==(const GeneralAttentionAttributes&,
                          const GeneralAttentionAttributes&) = default;
 };

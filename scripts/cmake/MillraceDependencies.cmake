@@ -14,6 +14,9 @@ endif()
 set(CMAKE_CUDA_COMPILER_LAUNCHER
   ${PROJECT_SOURCE_DIR}/scripts/cmake/nvcc_checked ${CMAKE_CXX_COMPILER_LAUNCHER})
 
+# The libraries are part of shared ones too.
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(absl REQUIRED)
@@ -31,6 +34,7 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(ONIGURUMA REQUIRED IMPORTED_TARGET oniguruma)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 # Gloo ships no CMake package in Debian 12.
 find_library(GLOO_LIBRARY NAMES gloo REQUIRED)
@@ -94,7 +98,6 @@ if(MILLRACE_CUDA_ENABLED)
   endif()
   message(STATUS "portable GPU kernels for ${MILLRACE_PORTABLE_ARCHITECTURES}")
   set(CMAKE_CUDA_ARCHITECTURES "90a-real" CACHE STRING "")
-  set(CMAKE_POSITION_INDEPENDENT_CODE ON)
   enable_language(CUDA)
   # CMake 3.25 has no C++20 entry for nvcc; these two variables add it.
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")

@@ -65,7 +65,7 @@
 #include "planner/search/search.h"
 #include "planner/simulate/perfetto_trace.h"
 #include "planner/simulate/timeline.h"
-#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/communicate/directory_rendezvous_store.h"
 #include "worker/cuda/train/trainer.h"
 #include "worker/data/random_batches.h"
 

@@ -33,7 +33,7 @@
 #include "planner/job/job_file.h"
 #include "planner/learn/profile_request.h"
 #include "planner/profile/profile_file.h"
-#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/communicate/directory_rendezvous_store.h"
 #include "worker/cuda/measure/profiler.h"
 #include "worker/cuda/ops/kernel_cache.h"
 

@@ -29,7 +29,7 @@
 #include "kernels/gemm/gemm_bf16.h"
 #include "tests/worker/cuda/peer/captured_graph.h"
 #include "tests/worker/cuda/rank_processes.h"
-#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/communicate/directory_rendezvous_store.h"
 #include "worker/cuda/device/handles.h"
 #include "worker/cuda/nccl/nccl_communicator_set.h"
 

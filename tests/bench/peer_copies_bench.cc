@@ -27,7 +27,7 @@
 #include "tests/worker/cuda/peer/captured_graph.h"
 #include "tests/worker/cuda/peer/peer_step.h"
 #include "tests/worker/cuda/rank_processes.h"
-#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/communicate/directory_rendezvous_store.h"
 #include "worker/cuda/device/handles.h"
 
 namespace millrace {

@@ -45,11 +45,17 @@ std::vector<std::pair<std::string, JobSpec>> JobsOfFamilies() {
   add("biases").qkv_bias = true;
   add("qk_norm").qk_norm = true;
   add("tied").ties_embedding = true;
+  add("sliding_window").sliding_window = 5;
   ModelSpec& grouped = add("grouped_biases_and_norms");
   grouped.num_kv_heads = 2;
   grouped.qkv_bias = true;
   grouped.qk_norm = true;
   return jobs;
+}
+
+std::unique_ptr<BatchSource> NewSyntheticBatches(const JobSpec& job) {
+  return std::make_unique<SyntheticBatches>(job.model.vocab_size,
+                                            job.model.sequence_length);
 }
 
 absl::Status RunRanks(const JobSpec& job, const Layout& layout,
@@ -62,11 +68,7 @@ absl::Status RunRanks(const JobSpec& job, const Layout& layout,
   for (int32_t rank = 0; rank < layout.num_ranks(); ++rank) {
     threads.emplace_back([&, rank] {
       const absl::Status status = [&]() -> absl::Status {
-        const std::unique_ptr<BatchSource> batches =
-            new_batches != nullptr
-                ? new_batches()
-                : std::make_unique<SyntheticBatches>(job.model.vocab_size,
-                                                     job.model.sequence_length);
+        const std::unique_ptr<BatchSource> batches = new_batches(job);
         const std::unique_ptr<CommunicatorFactory> factory = new_factory();
         ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                          CreateCpuTrainer({.job = job,
@@ -103,26 +105,26 @@ JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
   JobResult result;
   std::mutex mutex;
   std::vector<std::vector<double>> losses(layout.num_ranks());
-  result.status =
-      RunRanks(job, layout, new_factory,
-               [&](Rank rank, Trainer& trainer) -> absl::Status {
-                 for (int64_t i = 0; i < num_steps; ++i) {
-                   ASSIGN_OR_RETURN(const auto step, trainer.RunStep({}));
-                   losses[ToInt(rank)].push_back(step->loss);
-                   if (rank == Rank{0}) {
-                     result.gradient_norms.push_back(step->gradient_norm);
-                   }
-                 }
-                 ASSIGN_OR_RETURN(const double validation_loss,
-                                  trainer.RunValidation(2));
-                 ASSIGN_OR_RETURN(const std::vector<StatePiece> pieces,
-                                  trainer.ReadState());
-                 std::lock_guard lock(mutex);
-                 if (rank == Rank{0}) result.validation_loss = validation_loss;
-                 CollectOwned(pieces, &result.tensors);
-                 return absl::OkStatus();
-               },
-               new_batches);
+  result.status = RunRanks(
+      job, layout, new_factory,
+      [&](Rank rank, Trainer& trainer) -> absl::Status {
+        for (int64_t i = 0; i < num_steps; ++i) {
+          ASSIGN_OR_RETURN(const auto step, trainer.RunStep({}));
+          losses[ToInt(rank)].push_back(step->loss);
+          if (rank == Rank{0}) {
+            result.gradient_norms.push_back(step->gradient_norm);
+          }
+        }
+        ASSIGN_OR_RETURN(const double validation_loss,
+                         trainer.RunValidation(2));
+        ASSIGN_OR_RETURN(const std::vector<StatePiece> pieces,
+                         trainer.ReadState());
+        std::lock_guard lock(mutex);
+        if (rank == Rank{0}) result.validation_loss = validation_loss;
+        CollectOwned(pieces, &result.tensors);
+        return absl::OkStatus();
+      },
+      new_batches);
   result.losses = losses[0];
   for (const std::vector<double>& other : losses) {
     if (result.status.ok() && other != result.losses) {

@@ -30,14 +30,16 @@ std::vector<std::pair<std::string, JobSpec>> JobsOfFamilies();
 // One factory a rank, that meet each other.
 using NewFactory = std::function<std::unique_ptr<CommunicatorFactory>()>;
 
+// One source of batches a rank.
+using NewBatches = std::function<std::unique_ptr<BatchSource>(const JobSpec&)>;
+std::unique_ptr<BatchSource> NewSyntheticBatches(const JobSpec& job);
+
 // A Trainer for each rank of `layout`, each in a thread of its own; `body` runs
 // in that thread. Returns the first error.
-// The batches of a rank; null: SyntheticBatches.
-using NewBatches = std::function<std::unique_ptr<BatchSource>()>;
 absl::Status RunRanks(const JobSpec& job, const Layout& layout,
                       const NewFactory& new_factory,
                       const std::function<absl::Status(Rank, Trainer&)>& body,
-                      const NewBatches& new_batches = nullptr);
+                      const NewBatches& new_batches = NewSyntheticBatches);
 
 // Copies the pieces that this rank owns into whole tensors by name.
 using Tensors = std::map<std::string, std::vector<float>>;
@@ -54,10 +56,10 @@ struct JobResult {
 // Trains `num_steps`, then validates.
 JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
                  const NewFactory& new_factory,
-                 const NewBatches& new_batches = nullptr);
+                 const NewBatches& new_batches = NewSyntheticBatches);
 // The same with in-process communicators.
 JobResult RunJob(const JobSpec& job, const Layout& layout, int64_t num_steps,
-                 const NewBatches& new_batches = nullptr);
+                 const NewBatches& new_batches = NewSyntheticBatches);
 
 // The layouts of up to four ranks for a global batch of 8: pipeline, tensor and
 // data in {1, 2, 4}, micro-batch counts 1, 2, 4, every ZeRO stage where it

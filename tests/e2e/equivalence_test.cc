@@ -8,8 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/e2e/equivalence_batches.h"
 #include "tests/e2e/equivalence_job.h"
 #include "tests/kernels/kernel_testing.h"
 #include "tests/planner/recompute_sets.h"
@@ -148,6 +150,65 @@ TEST(EquivalenceTest, FamiliesMatchOneRank) {
     }
   }
   std::cout << "worst relative difference of a tensor: " << worst_tensor
+            << std::endl;
+}
+
+// Goal: a document in a packed sequence teaches what it teaches alone, though
+// its rotary positions are others: scores depend on distances alone. Method: so
+// many documents of equal length, packed into sequences or a sequence each;
+// losses, gradient norms and every moment of the first step, which is a tenth
+// of the gradient, for each axis and with a window, which ends in a document.
+TEST(EquivalenceTest, PackedDocumentsLearnWhatTheyLearnAlone) {
+  constexpr int64_t kDocument = 8;
+  double worst_gradient = 0;
+  for (const int64_t window : {0, 3}) {
+    JobSpec packed = SmallJob();
+    packed.training.gradient_clip_norm = 0;
+    packed.model.sliding_window = window;
+    packed.model.qk_norm = window > 0;
+    JobSpec alone = packed;
+    const int64_t per_sequence = packed.model.sequence_length / kDocument;
+    alone.model.sequence_length = kDocument;
+    alone.training.global_batch *= per_sequence;
+    const NewBatches new_batches = [&](const JobSpec& job) {
+      return std::make_unique<PackedBatches>(
+          job.model.vocab_size, job.model.sequence_length, kDocument);
+    };
+    const auto run_alone = [&](int64_t num_steps) {
+      return RunJob(alone,
+                    {.micro_batch = static_cast<int32_t>(8 * per_sequence)},
+                    num_steps, new_batches);
+    };
+    const JobResult expected = run_alone(kNumSteps);
+    const JobResult expected_first = run_alone(1);
+    ASSERT_TRUE(expected.status.ok()) << expected.status;
+    EXPECT_LT(expected.losses.back(), expected.losses.front() - 0.3);
+    for (const Layout& layout :
+         {OneRank(), Layout{.tensor = 2, .micro_batch = 8},
+          Layout{.pipeline = 2, .micro_batch = 2, .num_microbatches = 4},
+          Layout{.data = 2, .micro_batch = 4, .zero = 1}}) {
+      SCOPED_TRACE(LayoutToString(layout));
+      const JobResult result = RunJob(packed, layout, kNumSteps, new_batches);
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      for (int64_t i = 0; i < kNumSteps; ++i) {
+        ExpectClose(result.losses[i], expected.losses[i],
+                    "loss of step " + std::to_string(i + 1));
+        ExpectClose(result.gradient_norms[i], expected.gradient_norms[i],
+                    "gradient norm of step " + std::to_string(i + 1));
+      }
+      const JobResult first = RunJob(packed, layout, 1, new_batches);
+      int num_moments = 0;
+      for (const auto& [name, values] : expected_first.tensors) {
+        if (!absl::StrContains(name, "exp_avg")) continue;
+        ++num_moments;
+        const double error = RelativeDifference(first.tensors.at(name), values);
+        worst_gradient = std::max(worst_gradient, error);
+        EXPECT_LE(error, kTolerance) << name;
+      }
+      EXPECT_GT(num_moments, 0);
+    }
+  }
+  std::cout << "worst relative difference of a gradient: " << worst_gradient
             << std::endl;
 }
 

@@ -65,7 +65,7 @@ class MaskedBatches : public BatchSource {
 
 JobResult RunMasked(const JobSpec& job, const Layout& layout,
                     const std::vector<int64_t>& num_trained) {
-  return RunJob(job, layout, kMaskedSteps, [&] {
+  return RunJob(job, layout, kMaskedSteps, [&](const JobSpec& job) {
     return std::make_unique<MaskedBatches>(job.model, num_trained);
   });
 }

@@ -1,7 +1,8 @@
-"""Goal: Millrace computes what Hugging Face's LlamaForCausalLM, Qwen2ForCausalLM and
-Qwen3ForCausalLM do. Method: step_dump computes one step of a small model and writes weights, batch, loss,
-gradients and what the head multiplies; transformers loads the weights by their
-names and computes logits, loss and gradients in double precision.
+"""Goal: Millrace computes what Hugging Face's LlamaForCausalLM, MistralForCausalLM,
+Qwen2ForCausalLM and Qwen3ForCausalLM do. Method: step_dump computes one step of a small
+model and writes weights, batch, loss, gradients and what the head multiplies;
+transformers loads the weights by their names and computes logits, loss and gradients in
+double precision.
 
     step_dump CASE cuda bf16 FOLDER
     huggingface_oracle.py FOLDER...
@@ -18,8 +19,8 @@ import sys
 import numpy
 import torch
 from safetensors.torch import load_file
-from transformers import (LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM)
+from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 # Relative, norm-wise per tensor. Sums of a few thousand fp32 terms differ from exact
 # ones by 1e-6; transformers keeps norms and rotary tables in fp32 even so.
@@ -41,6 +42,9 @@ def make_model(m, dtype):
         options, make_config, make = {}, Qwen2Config, Qwen2ForCausalLM
     elif m["qk_norm"]:
         options, make_config, make = {"attention_bias": False}, Qwen3Config, Qwen3ForCausalLM
+    elif m["sliding_window"]:
+        options, make_config, make = ({"sliding_window": m["sliding_window"]}, MistralConfig,
+                                      MistralForCausalLM)
     config = make_config(
         vocab_size=m["vocab_size"], hidden_size=m["hidden"], intermediate_size=m["ffn_hidden"],
         num_hidden_layers=m["num_layers"], num_attention_heads=m["num_heads"],
@@ -53,11 +57,12 @@ def make_model(m, dtype):
     return make(config).to(dtype)
 
 
-def attention_mask(document_starts, dtype):
-    """[batch, 1, length, length], added to the scores."""
+def attention_mask(document_starts, window, dtype):
+    """[batch, 1, length, length], added to the scores; window 0: none."""
     positions = torch.arange(document_starts.shape[1])
-    causal = positions[None, :] <= positions[:, None]
-    allowed = (causal & (positions >= document_starts[:, :, None]))[:, None]
+    distance = positions[:, None] - positions[None, :]
+    near = (distance >= 0) & (distance < (window or len(positions)))
+    allowed = (near & (positions >= document_starts[:, :, None]))[:, None]
     return torch.zeros(allowed.shape, dtype=dtype).masked_fill(
         ~allowed, torch.finfo(torch.float32 if dtype == torch.float64 else dtype).min)
 
@@ -71,7 +76,8 @@ def run(m, weights, batch, dtype):
     state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
     model.load_state_dict(state, strict=True)
     tokens, targets, starts = batch
-    logits = model(input_ids=tokens, attention_mask=attention_mask(starts, dtype)).logits
+    mask = attention_mask(starts, m["sliding_window"], dtype)
+    logits = model(input_ids=tokens, attention_mask=mask).logits
     loss = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1).to(torch.promote_types(dtype, torch.float32)), targets.flatten())
     loss.backward()

@@ -1,7 +1,7 @@
 """The Llama equations in PyTorch, written from the published definitions and apart
 from Millrace: RMSNorm, rotary positions (rotate-half), grouped-query attention,
-SwiGLU, and the options of other families (Llama 3.1, Qwen2, Qwen3) where the model
-states them. Parameter names are those of Hugging Face.
+SwiGLU, and the options of other families (Llama 3.1, Mistral, Qwen2, Qwen3) where the
+model states them. Parameter names are those of Hugging Face.
 
 The reference that oracle_test.py checks Millrace against, and the peer that
 scripts/bench_step races it against.
@@ -56,12 +56,14 @@ def rotate(x, cos, sin):
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
-def attention_bias(document_starts, dtype):
-    """[batch, 1, length, length]: 0 where a token may look, -inf elsewhere."""
+def attention_bias(document_starts, window, dtype):
+    """[batch, 1, length, length]: 0 where a token may look, -inf elsewhere. Window: tokens
+    that a token sees, itself the last of them; 0: all of its document before it."""
     positions = torch.arange(document_starts.shape[1])
-    causal = positions[None, :] <= positions[:, None]
+    distance = positions[:, None] - positions[None, :]
+    near = (distance >= 0) & (distance < (window or len(positions)))
     same_document = positions[None, None, :] >= document_starts[:, :, None]
-    allowed = (causal & same_document)[:, None]
+    allowed = (near & same_document)[:, None]
     return torch.zeros(allowed.shape, dtype=dtype).masked_fill(~allowed, float("-inf"))
 
 
@@ -144,7 +146,7 @@ class Llama(nn.Module):
         """Mean negative log-likelihood of all tokens; arguments [batch, length] int64."""
         x = self.model.embed_tokens(tokens)
         cos, sin = rotary_tables(tokens.shape[1], self.m, x.dtype)
-        bias = attention_bias(document_starts, x.dtype)
+        bias = attention_bias(document_starts, self.m.get("sliding_window", 0), x.dtype)
         for layer in self.model.layers:
             x = layer(x, cos, sin, bias)
         head = self.model.embed_tokens if self.is_tied else self.lm_head

@@ -79,7 +79,7 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
     job.training.optimizer.weight_decay = 0.01;
     job.training.optimizer.decay = LearningRateDecay::kLinear;
   } else if (name == "scaled_rope" || name == "biases" || name == "qk_norm" ||
-             name == "tied") {
+             name == "tied" || name == "sliding_window") {
     job.model = {.vocab_size = 83,
                  .hidden = 28,
                  .num_layers = 2,
@@ -103,10 +103,12 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
     job.model.qkv_bias = name == "biases";
     job.model.qk_norm = name == "qk_norm";
     job.model.ties_embedding = name == "tied";
+    if (name == "sliding_window") job.model.sliding_window = 9;
   } else {
     return absl::InvalidArgumentError(absl::StrCat(
         "unknown case ", name,
-        "; known: grouped, plain, scaled_rope, biases, qk_norm, tied"));
+        "; known: grouped, plain, scaled_rope, biases, qk_norm, tied, "
+        "sliding_window"));
   }
   return job;
 }

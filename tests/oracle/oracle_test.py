@@ -132,6 +132,9 @@ class OracleTest(ComparisonTest):
     def test_norms_of_query_and_key(self):
         self.check_case("qk_norm")
 
+    def test_sliding_window(self):
+        self.check_case("sliding_window")
+
 
 if __name__ == "__main__":
     ORACLE_DUMP = sys.argv.pop(1)

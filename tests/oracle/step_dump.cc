@@ -80,7 +80,7 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
                                 .high_freq_factor = 4,
                                 .original_max_position_embeddings = 128};
     }
-  } else if (name == "wide" || name == "qwen3") {
+  } else if (name == "wide" || name == "qwen3" || name == "mistral") {
     // Fast kernels, heads of 128.
     job.model = {.vocab_size = 2048,
                  .hidden = 1024,
@@ -92,10 +92,12 @@ absl::StatusOr<JobSpec> JobOf(const std::string& name) {
                  .sequence_length = 256,
                  .norm_epsilon = 1e-6};
     job.model.qk_norm = name == "qwen3";
+    if (name == "mistral") job.model.sliding_window = 70;
   } else {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown case ", name,
-                     "; known: odd, narrow, wide, llama3.2, qwen2, qwen3"));
+                     "; known: odd, narrow, wide, llama3.2, qwen2, qwen3, "
+                     "mistral"));
   }
   return job;
 }

@@ -193,9 +193,15 @@ class Agent {
         std::getenv(kConnectionsVariable) == nullptr) {
       child.environment.emplace_back(kConnectionsVariable, "32");
     }
-    for (const std::string& prefix : prepared_->prefixes) {
+    for (const std::string& prefix : prepared_->training.prefixes) {
       child.arguments.push_back("--data-prefix");
       child.arguments.push_back(prefix);
+    }
+    for (const EvaluationSet& set : prepared_->evaluation) {
+      for (const std::string& prefix : set.prefixes) {
+        child.arguments.push_back("--evaluation-prefix");
+        child.arguments.push_back(absl::StrCat(set.name, "=", prefix));
+      }
     }
     pid_t pid = 0;
     ASSIGN_OR_RETURN(pid, StartChild(child));
@@ -405,7 +411,7 @@ class Agent {
   std::string run_directory_;
   std::ofstream log_;
   std::optional<DataPreparation> data_;
-  absl::StatusOr<PreparedData> prepared_ = absl::UnavailableError("not yet");
+  absl::StatusOr<PreparedJobData> prepared_ = absl::UnavailableError("not yet");
   std::optional<int> exit_code_;
   int num_stop_signals_ = 0;
   absl::Time give_up_at_ = absl::InfiniteFuture();

@@ -50,16 +50,30 @@ DataPreparation::DataPreparation(const JobSpec& job,
                        FormatCount(static_cast<double>(result->num_documents)),
                        result->from_cache ? " (cached)" : "")
                 << std::endl;
-      const std::string unmatched = DescribeUnmatched(result->unmatched);
+      const std::string unmatched =
+          DescribeUnmatched(result->unmatched, "data.text");
       if (!unmatched.empty()) {
         std::cout << "data: warning: " << unmatched << std::endl;
       }
       const std::string skips = DescribeSkips(result->skips);
       if (!skips.empty()) std::cout << "data: " << skips << std::endl;
     }
+    const absl::StatusOr<std::vector<EvaluationSet>> evaluation =
+        result.ok() && job.evaluation.interval_steps > 0
+            ? PrepareEvaluation(job, *result, options_.num_threads)
+            : std::vector<EvaluationSet>();
+    absl::StatusOr<PreparedJobData> all = absl::UnavailableError("not yet");
+    if (!result.ok()) {
+      all = result.status();
+    } else if (!evaluation.ok()) {
+      all = evaluation.status();
+    } else {
+      all = PreparedJobData{.training = *std::move(result),
+                            .evaluation = *evaluation};
+    }
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      result_ = std::move(result);
+      result_ = std::move(all);
     }
     ended_ = true;
     const uint64_t one = 1;
@@ -73,7 +87,7 @@ DataPreparation::~DataPreparation() {
   close(event_fd_);
 }
 
-bool DataPreparation::TakeResult(absl::StatusOr<PreparedData>* result) {
+bool DataPreparation::TakeResult(absl::StatusOr<PreparedJobData>* result) {
   uint64_t count = 0;
   if (read(event_fd_, &count, sizeof(count)) != sizeof(count)) return false;
   std::lock_guard<std::mutex> lock(mutex_);

@@ -7,13 +7,20 @@
 #include <atomic>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "planner/job/job.h"
+#include "worker/data/evaluation_batches.h"
 #include "worker/data/prepare.h"
 
 namespace millrace {
+
+struct PreparedJobData {
+  PreparedData training;
+  std::vector<EvaluationSet> evaluation;
+};
 
 struct DataPreparationOptions {
   int32_t num_threads = 1;
@@ -31,7 +38,7 @@ class DataPreparation {
   // Readable once the result is there; for poll().
   int event_fd() const { return event_fd_; }
   // True, once, when the result is there.
-  bool TakeResult(absl::StatusOr<PreparedData>* result);
+  bool TakeResult(absl::StatusOr<PreparedJobData>* result);
   bool ended() const { return ended_; }
 
  private:
@@ -44,7 +51,7 @@ class DataPreparation {
   PrepareStage last_stage_ = PrepareStage::kWaiting;
   bool line_open_ = false;
   std::mutex mutex_;
-  absl::StatusOr<PreparedData> result_ = absl::UnavailableError("not yet");
+  absl::StatusOr<PreparedJobData> result_ = absl::UnavailableError("not yet");
   std::atomic<bool> ended_ = false;
   std::thread thread_;
 };

@@ -7,12 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "coordinator/protocol/convert.h"
 #include "fault/checkpoint.h"
 #include "fault/file_system.h"
-#include "fault/weight_folder.h"
 #include "planner/job/job_file.h"
 #include "planner/profile/profile_file.h"
 #include "planner/program/program.h"
@@ -22,6 +22,8 @@
 #include "worker/cpu/trainer.h"
 #include "worker/data/open_batches.h"
 #include "worker/measure/profiler.h"
+#include "worker/train/evaluate.h"
+#include "worker/train/starting_weights.h"
 
 namespace millrace {
 namespace {
@@ -149,15 +151,12 @@ absl::Status GenerationRun::Measure(const JobSpec& job) {
 
 absl::Status GenerationRun::Train(const JobSpec& job) {
   const double began_s = MonotonicSeconds();
-  absl::StatusOr<std::unique_ptr<BatchSource>> batches =
-      OpenBatches(job, options_.data_prefixes);
-  if (!batches.ok()) {
+  if (const absl::Status data = OpenData(job); !data.ok()) {
     // Not DataLoss, which stands for a damaged checkpoint, and not tried again:
     // the data would be the same.
     return absl::FailedPreconditionError(
-        absl::StrCat("data: ", batches.status().message()));
+        absl::StrCat("data: ", data.message()));
   }
-  batches_ = *std::move(batches);
   RETURN_IF_ERROR(BuildTrainer(job));
   const double made_s = MonotonicSeconds();
   RETURN_IF_ERROR(Restore(job));
@@ -175,6 +174,24 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
       trainer_->allocated_bytes());
   client_->SendReliably(std::move(message));
   return TrainToTheEnd(job);
+}
+
+absl::Status GenerationRun::OpenData(const JobSpec& job) {
+  std::unique_ptr<BatchSource> training;
+  ASSIGN_OR_RETURN(training, OpenBatches(job, options_.data_prefixes));
+  std::map<std::string, std::vector<std::string>> prefixes;
+  for (const std::string& entry : options_.evaluation_prefixes) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(entry, absl::MaxSplits('=', 1));
+    prefixes[parts.first].push_back(parts.second);
+  }
+  std::vector<EvaluationSet> sets;
+  for (auto& [name, of_set] : prefixes) {
+    sets.push_back({.name = name, .prefixes = std::move(of_set)});
+  }
+  ASSIGN_OR_RETURN(batches_,
+                   EvaluationBatches::Open(job, std::move(training), sets));
+  return absl::OkStatus();
 }
 
 absl::Status GenerationRun::MakeCommunicators() {
@@ -219,35 +236,9 @@ absl::Status GenerationRun::BuildTrainer(const JobSpec& job) {
   return absl::OkStatus();
 }
 
-absl::Status GenerationRun::LoadWeights(const JobSpec& job) {
-  const absl::StatusOr<WeightFolder> weights =
-      WeightFolder::Open(*PosixFileSystem(), job.model_from);
-  absl::Status status = weights.status();
-  if (status.ok() && weights->Fingerprint() != job.model_fingerprint) {
-    status = absl::FailedPreconditionError(absl::StrCat(
-        job.model_from,
-        " holds other weights than the first agent found there; all hosts "
-        "must see the same folder"));
-  }
-  if (status.ok()) {
-    std::vector<StatePiece> state;
-    ASSIGN_OR_RETURN(state, trainer_->StateToFill());
-    // A GPU's state is filled in host memory that holds anything; a CPU's is
-    // zero where no step has run.
-    if (job.resources.uses_cuda()) ZeroMoments(state);
-    status = weights->Load(state);
-  }
-  if (!status.ok()) {
-    // Not DataLoss, which stands for a damaged checkpoint.
-    return absl::FailedPreconditionError(
-        absl::StrCat("model.from: ", status.message()));
-  }
-  return trainer_->FinishFilling(0);
-}
-
 absl::Status GenerationRun::Restore(const JobSpec& job) {
   if (message_.restore_path().empty()) {
-    return job.model_from.empty() ? absl::OkStatus() : LoadWeights(job);
+    return LoadStartingWeights(job, trainer_.get());
   }
   std::vector<StatePiece> state;
   ASSIGN_OR_RETURN(state, trainer_->StateToFill());
@@ -320,7 +311,12 @@ void GenerationRun::ReportStep(const StepResult& result,
     AddLoad(done);
   }
   if (validation.has_value()) {
-    done->set_validation_loss(validation->loss);
+    if (validation->loss.has_value()) {
+      done->set_validation_loss(*validation->loss);
+    }
+    for (const auto& [name, loss] : validation->evaluation) {
+      (*done->mutable_evaluation_losses())[name] = loss;
+    }
     done->set_validation_s(validation->seconds);
   }
   client_->SendReliably(std::move(message));
@@ -365,13 +361,14 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
                      trainer_->RunStep({.vote_to_stop = stop_requested_,
                                         .measure = SendsTimelineOf(step)}));
     const bool validates = is_due(step, training.validation_interval_steps);
+    const bool evaluates = is_due(step, job.evaluation.interval_steps);
     const bool saves = is_due(step, job.checkpoint.interval_steps);
     // Validation and checkpoints belong to this very step, so its result must
     // be known.
-    if (validates || saves) RETURN_IF_ERROR(CatchUp(&result));
+    if (validates || evaluates || saves) RETURN_IF_ERROR(CatchUp(&result));
     std::optional<Validation> validation;
-    if (validates) {
-      ASSIGN_OR_RETURN(validation, Validate(training.validation_steps));
+    if (validates || evaluates) {
+      ASSIGN_OR_RETURN(validation, Validate(job, validates, evaluates));
     }
     if (result.has_value()) ReportStep(*result, validation);
     if (saves) {
@@ -398,10 +395,19 @@ absl::Status GenerationRun::TrainToTheEnd(const JobSpec& job) {
 }
 
 absl::StatusOr<GenerationRun::Validation> GenerationRun::Validate(
-    int64_t num_batches) {
+    const JobSpec& job, bool validates, bool evaluates) {
   const double began_s = MonotonicSeconds();
   Validation validation;
-  ASSIGN_OR_RETURN(validation.loss, trainer_->RunValidation(num_batches));
+  if (validates) {
+    ASSIGN_OR_RETURN(validation.loss,
+                     trainer_->RunValidation(job.training.validation_steps));
+  }
+  for (size_t set_idx = 0; evaluates && set_idx < batches_->num_sets();
+       ++set_idx) {
+    ASSIGN_OR_RETURN(validation.evaluation[batches_->name(set_idx)],
+                     EvaluateSet(*trainer_, FromMessage(message_.layout()),
+                                 *batches_, set_idx));
+  }
   validation.seconds = MonotonicSeconds() - began_s;
   return validation;
 }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,7 +25,7 @@
 #include "worker/agent/remote_rendezvous_store.h"
 #include "worker/agent/worker_process.h"
 #include "worker/communicate/communicator.h"
-#include "worker/data/batch_source.h"
+#include "worker/data/evaluation_batches.h"
 #include "worker/measure/processor_time.h"
 #include "worker/train/trainer.h"
 
@@ -54,9 +55,11 @@ class GenerationRun {
   bool WaitUntilEnded(absl::Duration timeout);
 
  private:
+  // What validation passes found after a step.
   struct Validation {
-    double loss;
-    double seconds;
+    std::optional<double> loss;  // Of the training data's held-out share.
+    std::map<std::string, double> evaluation;  // Losses by set.
+    double seconds = 0;
   };
 
   void Run();
@@ -64,12 +67,13 @@ class GenerationRun {
   absl::Status Measure(const JobSpec& job);
   absl::Status MakeCommunicators();  // Those of CPU ranks.
   absl::Status BuildTrainer(const JobSpec& job);
-  absl::Status LoadWeights(const JobSpec& job);
   absl::Status Restore(const JobSpec& job);
   absl::Status TrainToTheEnd(const JobSpec& job);
   // Makes `result` that of the newest step; reports the one it replaces.
   absl::Status CatchUp(std::optional<StepResult>* result);
-  absl::StatusOr<Validation> Validate(int64_t num_batches);
+  absl::Status OpenData(const JobSpec& job);
+  absl::StatusOr<Validation> Validate(const JobSpec& job, bool validates,
+                                      bool evaluates);
   void ReportStep(const StepResult& result,
                   const std::optional<Validation>& validation);
   TimeBreakdown BreakdownOf(const StepResult& result);
@@ -86,7 +90,7 @@ class GenerationRun {
   const Rank rank_;
   RemoteRendezvousStore store_;
 
-  std::unique_ptr<BatchSource> batches_;
+  std::unique_ptr<EvaluationBatches> batches_;
   // State of training, used on its thread.
   int64_t first_step_ = 1;
   int64_t timeline_interval_ = 1;

@@ -24,6 +24,8 @@ struct WorkerOptions {
   int32_t num_threads = 1;
   absl::Duration heartbeat_interval = absl::Milliseconds(200);
   std::vector<std::string> data_prefixes;  // As in PreparedData.
+  // "NAME=PREFIX" for each prefix of each set of the job's evaluation section.
+  std::vector<std::string> evaluation_prefixes;
 };
 
 // Runs until the coordinator says that the job is over. Returns Unavailable if

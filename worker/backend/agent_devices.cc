@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "base/units.h"
 
 namespace millrace {
@@ -104,6 +105,22 @@ absl::StatusOr<AgentDevices> ShareGpus(const ResourceSpec& resources,
   devices.description =
       absl::StrCat(num_gpus, " x ", gpus[0].name, " of ", FormatBytes(smallest),
                    "; ", machine.Description());
+  return devices;
+}
+
+absl::StatusOr<AgentDevices> FindAgentDevices(
+    const ResourceSpec& resources, const HostShare& share,
+    std::vector<std::string>* warnings) {
+  ASSIGN_OR_RETURN(const Machine machine, DescribeMachine());
+  if (!resources.uses_cuda()) return ShareCores(resources, machine, share);
+  ASSIGN_OR_RETURN(CudaBackend* const backend, LoadCudaBackend());
+  ASSIGN_OR_RETURN(const std::vector<CudaDeviceInfo> gpus,
+                   backend->ListDevices());
+  ASSIGN_OR_RETURN(AgentDevices devices,
+                   ShareGpus(resources, machine, gpus, share));
+  if (share.agent_idx == 0) {
+    ASSIGN_OR_RETURN(*warnings, backend->CheckHost(devices.devices_on_host));
+  }
   return devices;
 }
 

@@ -49,6 +49,13 @@ absl::StatusOr<AgentDevices> ShareGpus(const ResourceSpec& resources,
                                        const std::vector<CudaDeviceInfo>& gpus,
                                        const HostShare& share);
 
+// The share of this host that `share` gives an agent, by what the machine has.
+// Sentences to warn of go to `warnings`, from the first agent of a host only.
+// Errors are those of LoadCudaBackend(), CudaBackend and ShareGpus().
+absl::StatusOr<AgentDevices> FindAgentDevices(
+    const ResourceSpec& resources, const HostShare& share,
+    std::vector<std::string>* warnings);
+
 }  // namespace millrace
 
 #endif  // MILLRACE_WORKER_BACKEND_AGENT_DEVICES_H_

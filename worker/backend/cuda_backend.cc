@@ -60,11 +60,13 @@ absl::Status LoadNeeded(const NeededLibrary& library) {
 }
 
 // In a bundle, libexec/millrace and lib/; in a build folder, side by side.
+// Under Python the program is Python's, so the library beside this code counts.
 absl::StatusOr<std::string> FindCudaLibrary() {
   ASSIGN_OR_RETURN(const std::string folder, ProgramFolder());
   const std::vector<std::string> candidates = {
       absl::StrCat(folder, "/", kCudaLibraryName),
-      absl::StrCat(folder, "/../lib/", kCudaLibraryName)};
+      absl::StrCat(folder, "/../lib/", kCudaLibraryName),
+      absl::StrCat(CodeFolder(), "/", kCudaLibraryName)};
   for (const std::string& path : candidates) {
     if (access(path.c_str(), F_OK) == 0) return path;
   }

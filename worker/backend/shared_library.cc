@@ -65,4 +65,16 @@ absl::StatusOr<std::string> ProgramFolder() {
   return program.parent_path().string();
 }
 
+std::string CodeFolder() {
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<const void*>(&CodeFolder), &info) == 0 ||
+      info.dli_fname == nullptr) {
+    return "";
+  }
+  std::error_code error;
+  const std::filesystem::path file =
+      std::filesystem::canonical(info.dli_fname, error);
+  return error ? "" : file.parent_path().string();
+}
+
 }  // namespace millrace

@@ -29,6 +29,10 @@ std::vector<std::string> FindInFolders(const std::vector<std::string>& patterns,
 // The folder that this program's file lies in. Internal if it is not known.
 absl::StatusOr<std::string> ProgramFolder();
 
+// The folder of the file that holds this function: a shared library's where it
+// is linked into one, as under Python. Empty if it is not known.
+std::string CodeFolder();
+
 }  // namespace millrace
 
 #endif  // MILLRACE_WORKER_BACKEND_SHARED_LIBRARY_H_

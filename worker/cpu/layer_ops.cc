@@ -178,7 +178,8 @@ AttentionShape ShapeOf(const AttentionAttributes& attributes) {
           .sequence_length = attributes.sequence_length,
           .num_heads = attributes.num_heads,
           .num_kv_heads = attributes.num_kv_heads,
-          .head_dim = attributes.head_dim};
+          .head_dim = attributes.head_dim,
+          .window = attributes.window};
 }
 
 BoundOp BindAttentionForward(const OpContext& context, const Instruction& in) {

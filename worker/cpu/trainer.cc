@@ -72,6 +72,11 @@ class CpuTrainer final : public Trainer {
     return Pieces();
   }
 
+  absl::StatusOr<std::vector<StatePiece>> StateInPlace() override {
+    return Pieces();
+  }
+  absl::Status TakeChanges() override { return absl::OkStatus(); }
+
   absl::StatusOr<std::vector<StatePiece>> StateToFill() override {
     return ReadState();
   }

@@ -40,7 +40,7 @@ struct EncodedFile {
 // at a time.
 class Encoder {
  public:
-  Encoder(const std::vector<TextFile>& files, const Tokenizer& tokenizer,
+  Encoder(const std::vector<DataFile>& files, const Tokenizer& tokenizer,
           const PrepareOptions& options)
       : files_(files),
         tokenizer_(tokenizer),
@@ -104,14 +104,14 @@ class Encoder {
     return window;
   }
 
-  void EncodeFile(const TextFile& file, EncodedFile* encoded) const {
+  void EncodeFile(const DataFile& file, EncodedFile* encoded) const {
     std::string text;
     encoded->verdict = ReadText(file, &text);
     if (encoded->verdict != TextVerdict::kText) return;
     encoded->status = tokenizer_.EncodeDocument(text, &encoded->tokens);
   }
 
-  const std::vector<TextFile>& files_;
+  const std::vector<DataFile>& files_;
   const Tokenizer& tokenizer_;
   const PrepareOptions& options_;
   const int64_t total_bytes_;
@@ -120,14 +120,14 @@ class Encoder {
 
 }  // namespace
 
-int64_t TotalBytes(const std::vector<TextFile>& files) {
+int64_t TotalBytes(const std::vector<DataFile>& files) {
   int64_t total = 0;
-  for (const TextFile& file : files) total += file.size_bytes;
+  for (const DataFile& file : files) total += file.size_bytes;
   return total;
 }
 
 absl::StatusOr<std::vector<std::string>> SampleText(
-    const std::vector<TextFile>& files, const PrepareOptions& options) {
+    const std::vector<DataFile>& files, const PrepareOptions& options) {
   const int64_t total_bytes = TotalBytes(files);
   std::vector<std::string> sample;
   std::string text;
@@ -135,7 +135,7 @@ absl::StatusOr<std::vector<std::string>> SampleText(
   int64_t seen_bytes = 0;
   int64_t taken_bytes = 0;
   int64_t done_bytes = 0;
-  for (const TextFile& file : files) {
+  for (const DataFile& file : files) {
     CountSkip(ReadText(file, &text), file.path, &skips);
     absl::string_view rest = text;
     while (!rest.empty()) {
@@ -158,7 +158,7 @@ absl::StatusOr<std::vector<std::string>> SampleText(
   return sample;
 }
 
-absl::Status EncodeTextFiles(const std::vector<TextFile>& files,
+absl::Status EncodeTextFiles(const std::vector<DataFile>& files,
                              const Tokenizer& tokenizer,
                              const PrepareOptions& options,
                              IndexedDatasetWriter* writer, PreparedData* data) {

@@ -62,7 +62,7 @@ class FileLock {
   int file_;
 };
 
-std::string CacheKey(const std::vector<TextFile>& files,
+std::string CacheKey(const std::vector<DataFile>& files,
                      const PrepareOptions& options,
                      const TokenizerFiles& given) {
   Hasher hasher;
@@ -70,7 +70,7 @@ std::string CacheKey(const std::vector<TextFile>& files,
   hasher.AddNumber(options.vocab_size);
   hasher.AddString(given.content);
   if (!given.end_of_document.empty()) hasher.AddString(given.end_of_document);
-  for (const TextFile& file : files) {
+  for (const DataFile& file : files) {
     hasher.AddString(file.path);
     hasher.AddNumber(file.size_bytes);  // With max_bytes applied.
     hasher.AddNumber(file.modified_ns);
@@ -138,7 +138,7 @@ absl::StatusOr<PreparedData> LoadPrepared(const CachePaths& paths) {
   return data;
 }
 
-absl::StatusOr<PreparedData> EncodeText(const std::vector<TextFile>& files,
+absl::StatusOr<PreparedData> EncodeText(const std::vector<DataFile>& files,
                                         const PrepareOptions& options,
                                         TokenizerFiles tokenizer_files,
                                         const CachePaths& paths) {
@@ -170,7 +170,7 @@ absl::StatusOr<PreparedData> EncodeText(const std::vector<TextFile>& files,
   return data;
 }
 
-absl::StatusOr<PreparedData> PrepareFiles(const std::vector<TextFile>& files,
+absl::StatusOr<PreparedData> PrepareFiles(const std::vector<DataFile>& files,
                                           const PrepareOptions& options) {
   TokenizerFiles given{.end_of_document = options.data.end_of_document};
   if (options.data.tokenizer != "auto") {
@@ -197,8 +197,9 @@ absl::StatusOr<PreparedData> PrepareFiles(const std::vector<TextFile>& files,
 }
 
 absl::StatusOr<PreparedData> PrepareText(const PrepareOptions& options) {
-  ASSIGN_OR_RETURN(FoundText text,
-                   FindTextFiles(options.data.text, options.data.max_bytes));
+  ASSIGN_OR_RETURN(
+      FoundFiles text,
+      FindDataFiles(options.data.text, "data.text", options.data.max_bytes));
   ASSIGN_OR_RETURN(PreparedData data, PrepareFiles(text.files, options));
   data.unmatched = std::move(text.unmatched);
   return data;

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/job/job.h"
-#include "worker/data/text_files.h"
+#include "worker/records/data_files.h"
 
 namespace millrace {
 

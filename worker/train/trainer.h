@@ -73,6 +73,13 @@ class Trainer {
   // host memory that holds it until the next step. Waits for all that was
   // started. On a CPU the pieces are the state itself.
   virtual absl::StatusOr<std::vector<StatePiece>> ReadState() = 0;
+  // The same state where it lies in the device's own memory, for programs that
+  // read or change it in place between steps: fp32 throughout, so with bf16
+  // activations the parameters are master weights. Waits for all that was
+  // started. The memory lives as long as the trainer. After a change call
+  // TakeChanges() before the next step; collective over the world.
+  virtual absl::StatusOr<std::vector<StatePiece>> StateInPlace() = 0;
+  virtual absl::Status TakeChanges() = 0;
   // To load a checkpoint: fill all pieces of StateToFill(), then call
   // FinishFilling() with the steps it had completed. Nothing else may be called
   // in between; before it the state is undefined, but for the moments of a CPU

@@ -18,18 +18,21 @@ namespace {
 constexpr double kRelative = 1e-5;
 constexpr double kAbsolute = 3e-6;
 
-// Head dims below, at and beyond each tiling's; lengths around its tiles.
+// Head dims below, at and beyond each tiling's; lengths around its tiles;
+// windows within a tile, across tiles and longer than the sequence.
 constexpr AttentionShape kShapes[] = {
-    {1, 1, 1, 1, 1},     {2, 65, 2, 1, 16},  {1, 200, 4, 2, 32},
-    {3, 64, 3, 3, 33},   {1, 300, 2, 1, 64}, {2, 97, 5, 1, 80},
-    {1, 129, 6, 2, 128}, {1, 70, 2, 1, 129}, {2, 50, 4, 4, 256},
-    {40, 3, 2, 2, 24},
+    {1, 1, 1, 1, 1},          {2, 65, 2, 1, 16},       {1, 200, 4, 2, 32},
+    {3, 64, 3, 3, 33},        {1, 300, 2, 1, 64},      {2, 97, 5, 1, 80},
+    {1, 129, 6, 2, 128},      {1, 70, 2, 1, 129},      {2, 50, 4, 4, 256},
+    {40, 3, 2, 2, 24},        {1, 300, 2, 1, 16, 65},  {2, 200, 2, 1, 64, 50},
+    {2, 97, 5, 1, 80, 1},     {1, 129, 6, 2, 128, 64}, {1, 170, 2, 1, 129, 16},
+    {2, 50, 4, 4, 256, 1000},
 };
 
 std::string ShapeName(const AttentionShape& shape) {
   return absl::StrCat(shape.num_sequences, " x ", shape.sequence_length,
                       " heads ", shape.num_heads, "/", shape.num_kv_heads,
-                      " of ", shape.head_dim);
+                      " of ", shape.head_dim, " window ", shape.window);
 }
 
 int64_t NumTokens(const AttentionShape& shape) {
@@ -193,6 +196,7 @@ TEST(PlainAttentionTest, RefusesWhatCannotBe) {
                                         {1, 8, 2, 0, 8},
                                         {1, 8, 2, 1, 0},
                                         {1, 8, 2, 1, 257},
+                                        {1, 8, 2, 1, 8, -1},
                                         {1 << 20, 1 << 11, 2, 1, 8}}) {
       EXPECT_EQ(
           LaunchPlainAttentionForward({.shape = shape}, type, nullptr).code(),

@@ -1,5 +1,6 @@
 #include "kernels/attention/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -85,10 +86,13 @@ Outputs Backward(const Problem& problem, const Outputs& forward,
 
 // Lengths around the tile of 64 and the span of 16, head dims that no vector
 // divides, one to four query heads a key-value head, documents from one token
-// to whole sequences.
+// to whole sequences; each without a window and with one, which cuts tiles,
+// ends at their edges or is longer than the sequence.
 std::vector<Problem> Problems() {
   std::vector<Problem> problems;
+  constexpr int64_t kWindows[] = {1, 19, 64, 100};
   uint32_t seed = 1;
+  size_t num_shapes = 0;
   for (const AttentionShape& shape : std::vector<AttentionShape>{
            {1, 1, 1, 1, 1},
            {2, 5, 2, 1, 6},
@@ -101,8 +105,11 @@ std::vector<Problem> Problems() {
            {1, 150, 1, 1, 128},
            {1, 70, 1, 1, 256},
        }) {
+    size_t window_idx = num_shapes++;
     for (int32_t document_length : {1, 7, 40, 1000000}) {
       problems.push_back(MakeProblem(shape, document_length, seed++));
+      problems.push_back(problems.back());
+      problems.back().shape.window = kWindows[window_idx++ % 4];
     }
   }
   return problems;
@@ -112,7 +119,7 @@ std::string Name(const Problem& problem) {
   const AttentionShape& shape = problem.shape;
   return absl::StrCat(shape.num_sequences, " x ", shape.sequence_length,
                       " tokens, ", shape.num_heads, "/", shape.num_kv_heads,
-                      " heads of ", shape.head_dim);
+                      " heads of ", shape.head_dim, ", window ", shape.window);
 }
 
 // Goal: tiles and the running softmax change nothing but rounding. Tolerance:
@@ -166,6 +173,28 @@ TEST(AttentionTest, ReferenceGradientIsTheDerivative) {
   }
 }
 
+// Goal: a window is what documents would be that began anew for each query: the
+// reference with a window equals the reference whose starts move along, and a
+// window as long as the sequence equals none, to the bit.
+TEST(AttentionTest, WindowMovesTheFirstKey) {
+  Problem windowed = MakeProblem({2, 30, 2, 1, 8}, 12, 5);
+  windowed.shape.window = 7;
+  Problem moved = windowed;
+  moved.shape.window = 0;
+  for (int64_t t = 0; t < moved.num_tokens(); ++t) {
+    const auto position = static_cast<int32_t>(t % 30);
+    moved.document_starts[t] = std::max(moved.document_starts[t], position - 6);
+  }
+  const Outputs expected = Forward(moved, 0);
+  EXPECT_EQ(Forward(windowed, 0), expected);
+  EXPECT_EQ(Backward(windowed, expected, 0), Backward(moved, expected, 0));
+  windowed.shape.window = 30;
+  Problem whole = windowed;
+  whole.shape.window = 0;
+  EXPECT_EQ(Forward(windowed, 1), Forward(whole, 1));
+  EXPECT_NE(Forward(windowed, 1), Forward(moved, 1));
+}
+
 // Goal: large scores, of which e^score is beyond a float, come out right: only
 // differences from the maximum count. Method: scores up to some thousands.
 // Tolerance: a score of 4000 is rounded to 2.4e-4 (half a unit in the last
@@ -212,6 +241,10 @@ TEST(AttentionTest, RefusesBadShapes) {
   bad = good;
   bad.document_starts[2] = 3;
   EXPECT_NE(std::string(status_of(bad, 1).message()).find("token 2"),
+            std::string::npos);
+  bad = good;
+  bad.shape.window = -1;
+  EXPECT_NE(std::string(status_of(bad, 1).message()).find("window of -1"),
             std::string::npos);
   EXPECT_EQ(status_of(good, 0).code(), absl::StatusCode::kInvalidArgument);
   bad = good;

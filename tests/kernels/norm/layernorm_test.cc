@@ -64,6 +64,140 @@ TEST(LayerNormTest, GradientIsTheDerivative) {
   expect(bias, d_bias);
 }
 
+struct LayerNormShape {
+  int64_t num_tokens, hidden;
+};
+// Around every vector width, and one large enough to be spread over threads.
+const std::vector<LayerNormShape> kLayerNormShapes = {
+    {1, 1}, {3, 5}, {7, 16}, {2, 33}, {5, 63}, {9, 130}, {300, 257}};
+
+// Goal: both forward kernels mean what the reference says, also where the mean
+// is far above the deviation. Tolerance: sums of up to 257 terms in float; a
+// mean of 50 costs its digits.
+TEST(LayerNormTest, ForwardMatchesReference) {
+  RandomFloats random(3);
+  for (const LayerNormShape& shape : kLayerNormShapes) {
+    for (const float mean_of_x : {0.0f, 50.0f}) {
+      SCOPED_TRACE(absl::StrCat(shape.num_tokens, " x ", shape.hidden, " mean ",
+                                mean_of_x));
+      const int64_t size = shape.num_tokens * shape.hidden;
+      std::vector<float> x = random(size, 3.0f);
+      for (float& value : x) value += mean_of_x;
+      const std::vector<float> delta = random(size);
+      const std::vector<float> weight = random(shape.hidden);
+      const std::vector<float> bias = random(shape.hidden);
+      const auto run = [&](int num_threads, bool adds) {
+        std::vector<float> residual = adds ? Poisoned(size) : x,
+                           y = Poisoned(size),
+                           mean = Poisoned(shape.num_tokens),
+                           rstd = Poisoned(shape.num_tokens);
+        ResidualLayerNormForwardArgs args = {.residual = residual.data(),
+                                             .y = y.data(),
+                                             .mean = mean.data(),
+                                             .rstd = rstd.data(),
+                                             .x = x.data(),
+                                             .delta = delta.data(),
+                                             .weight = weight.data(),
+                                             .bias = bias.data(),
+                                             .num_tokens = shape.num_tokens,
+                                             .hidden = shape.hidden,
+                                             .epsilon = 1e-2f};
+        const LayerNormForwardArgs plain = {.y = y.data(),
+                                            .mean = mean.data(),
+                                            .rstd = rstd.data(),
+                                            .x = x.data(),
+                                            .weight = weight.data(),
+                                            .bias = bias.data(),
+                                            .num_tokens = shape.num_tokens,
+                                            .hidden = shape.hidden,
+                                            .epsilon = 1e-2f};
+        if (num_threads == 0) {
+          adds ? ResidualLayerNormForwardReference(args)
+               : LayerNormForwardReference(plain);
+        } else {
+          EXPECT_TRUE((adds ? ResidualLayerNormForward(args, num_threads)
+                            : LayerNormForward(plain, num_threads))
+                          .ok());
+        }
+        return std::vector<std::vector<float>>{residual, y, mean, rstd};
+      };
+      for (const bool adds : {false, true}) {
+        ExpectKernelMatches(run(0, adds), mean_of_x == 0 ? 2e-6 : 3e-5,
+                            [&](int threads) { return run(threads, adds); });
+      }
+    }
+  }
+}
+
+// Goal: the backward pass means what its reference says, with and without a
+// residual gradient and accumulation. Tolerance: sums over 300 tokens.
+TEST(LayerNormTest, BackwardMatchesReference) {
+  RandomFloats random(4);
+  for (const LayerNormShape& shape : kLayerNormShapes) {
+    for (int flags = 0; flags < 4; ++flags) {
+      SCOPED_TRACE(absl::StrCat(shape.num_tokens, " x ", shape.hidden,
+                                " flags ", flags));
+      const int64_t size = shape.num_tokens * shape.hidden;
+      const std::vector<float> x = random(size, 3.0f), d_y = random(size),
+                               d_residual = random(size),
+                               weight = random(shape.hidden),
+                               bias = random(shape.hidden);
+      const bool accumulate = (flags & 1) != 0;
+      const std::vector<float> before =
+          accumulate ? random(shape.hidden) : Poisoned(shape.hidden);
+      std::vector<float> y(size), mean(shape.num_tokens),
+          rstd(shape.num_tokens);
+      LayerNormForwardReference({.y = y.data(),
+                                 .mean = mean.data(),
+                                 .rstd = rstd.data(),
+                                 .x = x.data(),
+                                 .weight = weight.data(),
+                                 .bias = bias.data(),
+                                 .num_tokens = shape.num_tokens,
+                                 .hidden = shape.hidden,
+                                 .epsilon = 1e-2f});
+      const auto run = [&](int num_threads) {
+        std::vector<float> d_x = Poisoned(size), d_weight = before,
+                           d_bias = before;
+        const LayerNormBackwardArgs args = {
+            .d_x = d_x.data(),
+            .d_weight = d_weight.data(),
+            .d_bias = d_bias.data(),
+            .d_y = d_y.data(),
+            .x = x.data(),
+            .mean = mean.data(),
+            .rstd = rstd.data(),
+            .weight = weight.data(),
+            .d_residual = (flags & 2) != 0 ? d_residual.data() : nullptr,
+            .num_tokens = shape.num_tokens,
+            .hidden = shape.hidden,
+            .accumulate = accumulate};
+        if (num_threads == 0) {
+          LayerNormBackwardReference(args);
+        } else {
+          EXPECT_TRUE(LayerNormBackward(args, num_threads).ok());
+        }
+        return std::vector<std::vector<float>>{d_x, d_weight, d_bias};
+      };
+      ExpectKernelMatches(run(0), 3e-6, run);
+    }
+  }
+}
+
+TEST(LayerNormTest, HandlesNothingAndRefusesBadShapes) {
+  LayerNormForwardArgs args = {};
+  args.hidden = 1;
+  EXPECT_TRUE(LayerNormForward(args, 1).ok());
+  args.hidden = 0;
+  EXPECT_EQ(LayerNormForward(args, 1).code(),
+            absl::StatusCode::kInvalidArgument);
+  LayerNormBackwardArgs backward = {};
+  backward.num_tokens = -1;
+  backward.hidden = 1;
+  EXPECT_EQ(LayerNormBackward(backward, 1).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 // Goal: a residual is the sum, and its norm that of the sum.
 TEST(LayerNormTest, NormalisesTheResidual) {
   RandomFloats random(2);

@@ -134,6 +134,37 @@ TEST(CostTest, AttentionFollowsItsKeyHeads) {
   EXPECT_NEAR(seconds(1), 2e-3, 1e-9);
 }
 
+// Goal: a window costs the pairs of tokens within it, alike in Programs and in
+// the closed form; a row that was measured with the window counts for more.
+// Method: rows without windows, by hand; then one with, at half of their speed.
+TEST(CostTest, AttentionFollowsItsWindow) {
+  HardwareProfile profile = MakeProfile({});
+  AttentionAttributes attention{.num_sequences = 1,
+                                .sequence_length = 64,
+                                .num_heads = 4,
+                                .num_kv_heads = 4,
+                                .head_dim = 16};
+  const auto seconds = [&](int64_t window) {
+    const CostModel cost = MakeCost(profile);
+    attention.window = window;
+    const double program =
+        cost.Seconds({}, OpKind::kAttentionForward, attention);
+    EXPECT_DOUBLE_EQ(cost.AttentionSeconds(OpKind::kGeneralAttentionForward,
+                                           GeneralOf(attention)),
+                     program);
+    return program - kOverhead;
+  };
+  const double whole = seconds(0);
+  EXPECT_NEAR(seconds(32), whole * 0.75, 1e-3 * whole);
+  EXPECT_NEAR(seconds(16), whole * 7 / 16, 1e-3 * whole);
+  AttentionTime windowed = profile.attention[0];
+  windowed.window = 16;
+  windowed.seconds *= 2 * 7.0 / 16;
+  profile.attention.push_back(windowed);
+  EXPECT_NEAR(seconds(16), whole * 2 * 7 / 16, 1e-3 * whole);
+  EXPECT_NEAR(seconds(0), whole, 1e-3 * whole);
+}
+
 // Goal: sizes between measured ones are interpolated in log space, sizes beyond
 // scale with the bytes, and messages never beat the smallest measured one.
 // Method: a table of two points with different speeds.

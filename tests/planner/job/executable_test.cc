@@ -33,11 +33,11 @@ TEST(CheckExecutableTest, NamesEveryKeyThatIsOnlyPlanned) {
     const char* key;
     const char* value;
   } planned[] = {
-      {"model.feed_forward", "relu2"}, {"model.sliding_window", "4096"},
-      {"model.moe.num_experts", "16"}, {"model.mla.kv_rank", "512"},
-      {"training.precision", "fp8"},   {"layout.context", "2"},
-      {"layout.expert", "8"},          {"layout.expert_tensor", "4"},
-      {"layout.interleave", "3"},      {"layout.schedule", "interleaved"}};
+      {"model.feed_forward", "relu2"},   {"model.moe.num_experts", "16"},
+      {"model.mla.kv_rank", "512"},      {"training.precision", "fp8"},
+      {"layout.context", "2"},           {"layout.expert", "8"},
+      {"layout.expert_tensor", "4"},     {"layout.interleave", "3"},
+      {"layout.schedule", "interleaved"}};
   JobSpec all = job;
   for (const auto& [key, value] : planned) {
     SCOPED_TRACE(key);
@@ -62,17 +62,6 @@ TEST(CheckExecutableTest, NamesEveryKeyThatIsOnlyPlanned) {
     EXPECT_THAT(CheckExecutable(all).message(),
                 HasSubstr(absl::StrCat(key, " is ", value, ", workers")));
   }
-}
-
-// Goal: a window that no sequence is longer than is none. Method: one as long
-// as a sequence, and one a token shorter.
-TEST(CheckExecutableTest, TakesWindowsThatCutNothing) {
-  ModelSpec model = Llama3_8B();
-  model.sliding_window = model.sequence_length;
-  EXPECT_TRUE(CheckExecutable(model, Layout{}).ok());
-  --model.sliding_window;
-  EXPECT_THAT(CheckExecutable(model, Layout{}).message(),
-              HasSubstr("model.sliding_window"));
 }
 
 // Goal: the job has a key for every size of a layout, schedule and recipe, and

@@ -154,6 +154,14 @@ TEST(StepObservationTest, ReadsItsOwnLines) {
   observed.generation = 3;
   observed.step = 17;
   observed.slow_ranks = {2};
+  // A row of attention with a window has a figure more.
+  const auto attention =
+      std::ranges::find(observed.ops, OpKind::kAttentionForward,
+                        [](const OpObservation& op) { return op.shape.kind; });
+  ASSERT_NE(attention, observed.ops.end());
+  OpObservation windowed = *attention;
+  windowed.shape.figures[5] = 8;
+  observed.ops.push_back(windowed);
   const std::string line = StepObservationToJson(observed);
   EXPECT_THAT(line, Not(HasSubstr("\n")));
   const auto read = StepObservationFromJson(line);

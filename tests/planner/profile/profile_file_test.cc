@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "tests/planner/profile_fixture.h"
@@ -51,12 +52,15 @@ TEST(ProfileFileTest, RoundTrips) {
       time.seconds = std::pow(10, exponent(random));
     }
     profile.launch_overhead_s = std::pow(10, exponent(random));
+    profile.attention[0].window = round;  // Zero is left out.
     const std::string yaml = ProfileToYaml(profile);
     const auto read = ParseProfile(yaml, "p.yaml");
     ASSERT_TRUE(read.ok()) << read.status() << yaml;
     EXPECT_EQ(ProfileToYaml(*read), yaml);
     ASSERT_EQ(read->gemms.size(), profile.gemms.size());
     EXPECT_EQ(read->gemms[5].seconds, profile.gemms[5].seconds);
+    EXPECT_EQ(read->attention[0].window, round);
+    EXPECT_EQ(absl::StrContains(yaml, "window: "), round > 0);
     EXPECT_EQ(read->launch_overhead_s, profile.launch_overhead_s);
     EXPECT_EQ(read->name, profile.name);
     EXPECT_EQ(read->communication.back().kind, OpKind::kSend);

@@ -132,12 +132,13 @@ TEST(ProfileMergeTest, KeepsDifferentRowsApart) {
   changed.gemms[0].m += 1;
   changed.gemms[1].n += 1;
   changed.gemms[2].k += 1;
-  changed.attention.assign(5, a.profile.attention[0]);
+  changed.attention.assign(6, a.profile.attention[0]);
   changed.attention[0].num_sequences += 1;
   changed.attention[1].sequence_length += 1;
   changed.attention[2].num_heads += 1;
   changed.attention[3].num_kv_heads += 1;
   changed.attention[4].head_dim += 1;
+  changed.attention[5].window += 1;
   changed.cross_entropy.assign(4, a.profile.cross_entropy[0]);
   changed.cross_entropy[0].kind = OpKind::kCrossEntropyStats;
   changed.cross_entropy[1].num_tokens += 1;
@@ -154,7 +155,7 @@ TEST(ProfileMergeTest, KeepsDifferentRowsApart) {
                           {{OpKind::kSend, 2, 128, 1e-5}}};
   const HardwareProfile merged = MustMerge({a, b}).profile;
   EXPECT_EQ(merged.gemms.size(), a.profile.gemms.size() + 3);
-  EXPECT_EQ(merged.attention.size(), a.profile.attention.size() + 5);
+  EXPECT_EQ(merged.attention.size(), a.profile.attention.size() + 6);
   EXPECT_EQ(merged.cross_entropy.size(), a.profile.cross_entropy.size() + 4);
   EXPECT_EQ(merged.bandwidth.size(), a.profile.bandwidth.size() + 2);
   EXPECT_EQ(merged.communication.size(), a.profile.communication.size() + 3);

@@ -71,6 +71,7 @@ TEST(ConfigsTest, FamiliesHaveTheirPublishedParameters) {
     const char* name;
     int64_t num_parameters;
   } families[] = {{"llama3.2-1b", 1235814400},
+                  {"mistral-7b", 7241732096},
                   {"qwen2.5-1.5b", 1543714304},
                   {"qwen3-8b", 8190735360}};
   for (const auto& [name, num_parameters] : families) {

@@ -209,7 +209,8 @@ absl::StatusOr<AttentionBf16Shape> FastShapeOf(
                               .num_heads = attributes.num_heads,
                               .num_kv_heads = attributes.num_kv_heads,
                               .head_dim = attributes.head_dim,
-                              .causal = true};
+                              .causal = true,
+                              .window = attributes.window};
   if (context.num_documents == 0) return shape;
   const CudaStepInputs& inputs = *context.inputs;
   if (context.num_documents > inputs.max_documents) {
@@ -231,7 +232,8 @@ AttentionShape PlainShapeOf(const AttentionAttributes& attributes) {
           .sequence_length = attributes.sequence_length,
           .num_heads = attributes.num_heads,
           .num_kv_heads = attributes.num_kv_heads,
-          .head_dim = attributes.head_dim};
+          .head_dim = attributes.head_dim,
+          .window = attributes.window};
 }
 
 // Heads from `first` on of a packed tensor whose rows have `all_heads`.

@@ -38,13 +38,17 @@ std::vector<StatePiece> CudaState::Describe(
                         .master = program_.master_buffer >= 0});
 }
 
-std::vector<StatePiece> CudaState::ParametersOnDevice() const {
+std::vector<StatePiece> CudaState::PiecesOnDevice() const {
   std::array<float*, kNumBuffers> data;
   for (int i = 0; i < kNumBuffers; ++i) {
     data[i] = reinterpret_cast<float*>(arenas_.At(BufferOf(i)));
   }
+  return Describe(data);
+}
+
+std::vector<StatePiece> CudaState::ParametersOnDevice() const {
   std::vector<StatePiece> parameters;
-  for (StatePiece& piece : Describe(data)) {
+  for (StatePiece& piece : PiecesOnDevice()) {
     if (piece.tensor.ends_with(".exp_avg")) continue;
     if (piece.tensor.ends_with(".exp_avg_sq")) continue;
     parameters.push_back(std::move(piece));

@@ -28,7 +28,8 @@ class CudaState {
   CudaState(const Program* program, MeshCoordinates coordinates,
             const DeviceArenas* arenas);
 
-  // The parameters among the pieces, with `data` on the device.
+  // All pieces with `data` on the device, and the parameters among them.
+  std::vector<StatePiece> PiecesOnDevice() const;
   std::vector<StatePiece> ParametersOnDevice() const;
 
   // The pieces in the host's copy, which is allocated when first asked for and

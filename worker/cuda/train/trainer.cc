@@ -55,6 +55,8 @@ class CudaTrainer : public Trainer {
 
   const Program& program() const override { return programs_->training; }
   absl::StatusOr<std::vector<StatePiece>> ReadState() override;
+  absl::StatusOr<std::vector<StatePiece>> StateInPlace() override;
+  absl::Status TakeChanges() override;
   absl::StatusOr<std::vector<StatePiece>> StateToFill() override;
   absl::Status FinishFilling(int64_t completed_steps) override;
   int64_t completed_steps() const override { return completed_steps_; }
@@ -417,6 +419,18 @@ absl::StatusOr<std::vector<StatePiece>> CudaTrainer::ReadState() {
   RETURN_IF_ERROR(WaitForAll());
   RETURN_IF_ERROR(state_->Download());
   return state_->HostPieces();
+}
+
+absl::StatusOr<std::vector<StatePiece>> CudaTrainer::StateInPlace() {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(WaitForAll());
+  return state_->PiecesOnDevice();
+}
+
+absl::Status CudaTrainer::TakeChanges() {
+  RETURN_IF_ERROR(Begin());
+  const absl::Status status = Publish();
+  return status.ok() ? status : Fail(status, "taking changed parameters");
 }
 
 absl::StatusOr<std::vector<StatePiece>> CudaTrainer::StateToFill() {

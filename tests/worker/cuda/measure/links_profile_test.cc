@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "planner/profile/profile_file.h"
 #include "tests/worker/cuda/rank_processes.h"
-#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/communicate/directory_rendezvous_store.h"
 #include "worker/cuda/measure/profiler.h"
 
 namespace millrace {

@@ -17,7 +17,7 @@
 #include "kernels/cuda/status.h"
 #include "tests/worker/cuda/peer/captured_graph.h"
 #include "tests/worker/cuda/rank_processes.h"
-#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/communicate/directory_rendezvous_store.h"
 #include "worker/cuda/device/handles.h"
 #include "worker/cuda/nccl/nccl_communicator_set.h"
 

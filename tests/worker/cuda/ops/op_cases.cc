@@ -74,6 +74,27 @@ void AddGemms(std::vector<OpCase>& cases) {
   }
 }
 
+// Forward and backward, with and without documents.
+void AddAttentionOf(const AttentionAttributes& shape,
+                    std::vector<OpCase>& cases) {
+  // As many as a plan has room for (planner/program/workspace.h).
+  const int64_t room =
+      shape.num_sequences + shape.num_sequences * shape.sequence_length / 128;
+  for (const int64_t num_documents : {int64_t{0}, room, int64_t{-1}}) {
+    cases.push_back({.what = "",
+                     .kind = OpKind::kAttentionForward,
+                     .attributes = shape,
+                     .num_documents = num_documents});
+    for (const bool deterministic : {false, true}) {
+      cases.push_back({.what = deterministic ? "deterministic" : "",
+                       .kind = OpKind::kAttentionBackward,
+                       .attributes = shape,
+                       .num_documents = num_documents,
+                       .deterministic = deterministic});
+    }
+  }
+}
+
 void AddAttention(std::vector<OpCase>& cases) {
   std::vector<AttentionAttributes> shapes = {
       {2, 65, 4, 2, 64},  {1, 1, 1, 1, 64},    {3, 130, 2, 1, 128},
@@ -99,21 +120,13 @@ void AddAttention(std::vector<OpCase>& cases) {
       normed.accumulate = accumulate;
       cases.push_back({"", OpKind::kQkNormRopeBackward, normed});
     }
-    // As many as a plan has room for (planner/program/workspace.h).
-    const int64_t room =
-        shape.num_sequences + shape.num_sequences * shape.sequence_length / 128;
-    for (const int64_t num_documents : {int64_t{0}, room, int64_t{-1}}) {
-      cases.push_back({.what = "",
-                       .kind = OpKind::kAttentionForward,
-                       .attributes = shape,
-                       .num_documents = num_documents});
-      for (const bool deterministic : {false, true}) {
-        cases.push_back({.what = deterministic ? "deterministic" : "",
-                         .kind = OpKind::kAttentionBackward,
-                         .attributes = shape,
-                         .num_documents = num_documents,
-                         .deterministic = deterministic});
-      }
+    AddAttentionOf(shape, cases);
+    // Within a tile, and across tiles.
+    for (const int64_t window : {5, 70}) {
+      if (window >= shape.sequence_length) continue;
+      AttentionAttributes windowed = shape;
+      windowed.window = window;
+      AddAttentionOf(windowed, cases);
     }
   }
 }

@@ -173,7 +173,8 @@ class OperandMaker {
                                     .sequence_length = a.sequence_length,
                                     .num_heads = a.num_heads,
                                     .num_kv_heads = a.num_kv_heads,
-                                    .head_dim = a.head_dim}},
+                                    .head_dim = a.head_dim,
+                                    .window = a.window}},
                          1);
     CHECK(status.ok()) << status;
     result_.inputs[2] = Rounded({o.begin(), o.end()}, TypeOfInput(2));

@@ -21,7 +21,7 @@
 #include "kernels/pointwise/cast.h"
 #include "tests/worker/cuda/peer/peer_step.h"
 #include "tests/worker/cuda/rank_processes.h"
-#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/communicate/directory_rendezvous_store.h"
 
 namespace millrace {
 namespace {

@@ -25,7 +25,7 @@
 #include "tests/e2e/equivalence_batches.h"
 #include "tests/worker/cuda/rank_processes.h"
 #include "tests/worker/cuda/train/tested_layouts.h"
-#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/communicate/directory_rendezvous_store.h"
 #include "tests/worker/trained_state.h"
 #include "worker/communicate/in_process_communicator.h"
 #include "worker/cpu/trainer.h"

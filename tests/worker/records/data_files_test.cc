@@ -1,4 +1,4 @@
-#include "worker/data/text_files.h"
+#include "worker/records/data_files.h"
 
 #include <filesystem>
 #include <string>
@@ -19,11 +19,11 @@ std::vector<std::string> Names(const TemporaryFolder& folder,
                                const std::vector<std::string>& patterns) {
   std::vector<std::string> full;
   for (const std::string& pattern : patterns) full.push_back(folder / pattern);
-  const auto files = FindTextFiles(full, 0);
+  const auto files = FindDataFiles(full, "data.text", 0);
   EXPECT_TRUE(files.ok()) << files.status();
   std::vector<std::string> names;
   if (!files.ok()) return names;
-  for (const TextFile& file : files->files) {
+  for (const DataFile& file : files->files) {
     names.push_back(file.path.substr(folder.path().size() + 1));
   }
   return names;
@@ -31,7 +31,7 @@ std::vector<std::string> Names(const TemporaryFolder& folder,
 
 // Goal: the documented glob rules. Method: a small tree with a hidden file, a
 // hidden folder and a link that makes a circle.
-TEST(FindTextFilesTest, Globs) {
+TEST(FindDataFilesTest, Globs) {
   TemporaryFolder folder;
   for (const char* name : {"a.h", "b.txt", "x/c.h", "x/y/d.h", "x/y/e.txt",
                            ".hidden.h", ".git/f.h"}) {
@@ -57,48 +57,52 @@ TEST(FindTextFilesTest, Globs) {
 // Goal: a machine need not have all that a list of globs asks for, but some of
 // it, and every file that is named. Method: globs without files beside one with
 // files and alone; a missing path; a folder.
-TEST(FindTextFilesTest, SaysWhichPatternsMatchNothing) {
+TEST(FindDataFilesTest, SaysWhichPatternsMatchNothing) {
   TemporaryFolder folder;
   folder.Write("a.h", "text");
   std::filesystem::create_directory(folder / "empty");
   const std::string no_cc = folder / "**/*.cc", no_txt = folder / "doc/*.txt";
-  const auto some = FindTextFiles({no_cc, folder / "*.h", no_txt}, 0);
+  const auto some =
+      FindDataFiles({no_cc, folder / "*.h", no_txt}, "data.text", 0);
   ASSERT_TRUE(some.ok()) << some.status();
   EXPECT_EQ(some->files.size(), 1u);
   EXPECT_THAT(some->unmatched, ElementsAre(no_cc, no_txt));
-  EXPECT_EQ(DescribeUnmatched(some->unmatched),
+  EXPECT_EQ(DescribeUnmatched(some->unmatched, "data.text"),
             "no file matches " + no_cc + ", " + no_txt + " (of data.text)");
-  EXPECT_EQ(DescribeUnmatched({}), "");
+  EXPECT_EQ(DescribeUnmatched({}, "data.text"), "");
 
-  const auto none = FindTextFiles({no_cc, no_txt}, 0);
+  const auto none = FindDataFiles({no_cc, no_txt}, "data.text", 0);
   EXPECT_EQ(none.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(none.status().message()),
               AllOf(HasSubstr(no_cc), HasSubstr(no_txt),
-                    HasSubstr("name text that this machine has")));
-  const auto missing = FindTextFiles({folder / "*.h", folder / "b.h"}, 0);
+                    HasSubstr("name data that this machine has")));
+  const auto missing =
+      FindDataFiles({folder / "*.h", folder / "b.h"}, "data.text", 0);
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.status().message()),
               HasSubstr("there is no file " + (folder / "b.h")));
-  const auto is_folder = FindTextFiles({folder / "*.h", folder / "empty"}, 0);
+  const auto is_folder =
+      FindDataFiles({folder / "*.h", folder / "empty"}, "data.text", 0);
   EXPECT_THAT(std::string(is_folder.status().message()),
               HasSubstr("is a folder; write"));
-  EXPECT_EQ(FindTextFiles({""}, 0).status().code(),
+  EXPECT_EQ(FindDataFiles({""}, "data.text", 0).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(FindTextFilesTest, StopsAtMaxBytes) {
+TEST(FindDataFilesTest, StopsAtMaxBytes) {
   TemporaryFolder folder;
   folder.Write("a", std::string(10, 'a'));
   folder.Write("b", std::string(10, 'b'));
   folder.Write("c", std::string(10, 'c'));
-  const auto files = FindTextFiles({folder / "*"}, 15);
+  const auto files = FindDataFiles({folder / "*"}, "data.text", 15);
   ASSERT_TRUE(files.ok()) << files.status();
   ASSERT_EQ(files->files.size(), 2u);
   EXPECT_EQ(files->files[0].size_bytes, 10);
   EXPECT_EQ(files->files[1].size_bytes, 5);
-  EXPECT_EQ(FindTextFiles({folder / "*"}, 20)->files.size(), 2u);
+  EXPECT_EQ(FindDataFiles({folder / "*"}, "data.text", 20)->files.size(), 2u);
   // Patterns behind the limit of bytes are not searched.
-  const auto full = FindTextFiles({folder / "*", folder / "none/*"}, 20);
+  const auto full =
+      FindDataFiles({folder / "*", folder / "none/*"}, "data.text", 20);
   ASSERT_TRUE(full.ok()) << full.status();
   EXPECT_TRUE(full->unmatched.empty());
 }

@@ -1,8 +1,8 @@
 // A RendezvousStore for ranks that are processes of one machine, without a
 // coordinator: a folder with a file a key.
 
-#ifndef MILLRACE_TESTS_WORKER_DIRECTORY_RENDEZVOUS_STORE_H_
-#define MILLRACE_TESTS_WORKER_DIRECTORY_RENDEZVOUS_STORE_H_
+#ifndef MILLRACE_WORKER_COMMUNICATE_DIRECTORY_RENDEZVOUS_STORE_H_
+#define MILLRACE_WORKER_COMMUNICATE_DIRECTORY_RENDEZVOUS_STORE_H_
 
 #include <string>
 #include <utility>
@@ -33,4 +33,4 @@ class DirectoryRendezvousStore : public RendezvousStore {
 
 }  // namespace millrace
 
-#endif  // MILLRACE_TESTS_WORKER_DIRECTORY_RENDEZVOUS_STORE_H_
+#endif  // MILLRACE_WORKER_COMMUNICATE_DIRECTORY_RENDEZVOUS_STORE_H_

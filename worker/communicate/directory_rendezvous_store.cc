@@ -1,4 +1,4 @@
-#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/communicate/directory_rendezvous_store.h"
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"

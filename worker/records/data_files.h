@@ -1,8 +1,8 @@
-// Finds the files of a job's text and reads them. docs/data.md says what
-// happens to files that are not text.
+// Finds the files of a job's data, and reads those that are text. docs/data.md
+// says what happens to files that are not text.
 
-#ifndef MILLRACE_WORKER_DATA_TEXT_FILES_H_
-#define MILLRACE_WORKER_DATA_TEXT_FILES_H_
+#ifndef MILLRACE_WORKER_RECORDS_DATA_FILES_H_
+#define MILLRACE_WORKER_RECORDS_DATA_FILES_H_
 
 #include <cstdint>
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace millrace {
 
-struct TextFile {
+struct DataFile {
   std::string path;
   int64_t size_bytes;   // The part that is read.
   int64_t modified_ns;  // Since the epoch.
@@ -26,21 +26,24 @@ struct TextFile {
 // matches any number of folders, none included, and does not follow links to
 // folders. Relative patterns start at the working directory.
 //
+// `key` names the patterns' place in the job, for messages: "data.text".
 // `max_bytes` above zero ends the list where the sum of sizes reaches it; the
 // last file's size_bytes then says how much of it is read. Patterns behind that
 // are not looked at.
 //
 // NotFound if no pattern matches a file, if a path without wildcards is missing
 // or if it is a folder.
-struct FoundText {
-  std::vector<TextFile> files;
+struct FoundFiles {
+  std::vector<DataFile> files;
   // Patterns with wildcards that match nothing, while others match.
   std::vector<std::string> unmatched;
 };
-absl::StatusOr<FoundText> FindTextFiles(
-    const std::vector<std::string>& patterns, int64_t max_bytes);
+absl::StatusOr<FoundFiles> FindDataFiles(
+    const std::vector<std::string>& patterns, const std::string& key,
+    int64_t max_bytes);
 // "no file matches a/*.txt, b/*.md (of data.text)"; empty if all match.
-std::string DescribeUnmatched(const std::vector<std::string>& unmatched);
+std::string DescribeUnmatched(const std::vector<std::string>& unmatched,
+                              const std::string& key);
 
 // Files left out, by reason.
 struct TextSkips {
@@ -67,8 +70,8 @@ void CountSkip(TextVerdict verdict, const std::string& path, TextSkips* skips);
 
 // Reads the first size_bytes of the file, less what remains of a character cut
 // in two at that place, into `text`, which is left empty unless kText.
-TextVerdict ReadText(const TextFile& file, std::string* text);
+TextVerdict ReadText(const DataFile& file, std::string* text);
 
 }  // namespace millrace
 
-#endif  // MILLRACE_WORKER_DATA_TEXT_FILES_H_
+#endif  // MILLRACE_WORKER_RECORDS_DATA_FILES_H_

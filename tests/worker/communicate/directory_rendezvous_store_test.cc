@@ -1,4 +1,4 @@
-#include "tests/worker/directory_rendezvous_store.h"
+#include "worker/communicate/directory_rendezvous_store.h"
 
 #include <string>
 #include <thread>

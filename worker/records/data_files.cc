@@ -1,4 +1,4 @@
-#include "worker/data/text_files.h"
+#include "worker/records/data_files.h"
 
 #include <dirent.h>
 #include <fnmatch.h>
@@ -44,7 +44,7 @@ std::vector<std::string> ListFolder(const std::string& folder) {
   return names;
 }
 
-using FilesByPath = std::map<std::string, TextFile>;
+using FilesByPath = std::map<std::string, DataFile>;
 
 // Walks one pattern, component by component.
 class Globber {
@@ -112,23 +112,24 @@ bool IsGlob(const std::string& pattern) {
 }
 
 // A path without wildcards, which whoever wrote it expects to be there.
-absl::Status MissingPath(const std::string& path) {
+absl::Status MissingPath(const std::string& path, const std::string& key) {
   struct stat info {};
   if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
     return absl::NotFoundError(
-        absl::StrCat("data.text: ", path, " is a folder; write ",
-                     Join(path, "**"), " for all files below it"));
+        absl::StrCat(key, ": ", path, " is a folder; write ", Join(path, "**"),
+                     " for all files below it"));
   }
   return absl::NotFoundError(absl::StrCat(
-      "data.text: there is no file ", path,
+      key, ": there is no file ", path,
       "; check the spelling (relative paths start at the working directory)"));
 }
 
-absl::Status NothingMatches(const std::vector<std::string>& patterns) {
+absl::Status NothingMatches(const std::vector<std::string>& patterns,
+                            const std::string& key) {
   return absl::NotFoundError(absl::StrCat(
-      "data.text: no file matches ", absl::StrJoin(patterns, ", "),
-      "; name text that this machine has, as in text: [/home/me/books/**/*.txt]"
-      ", or train on random tokens with data: {synthetic: true}"));
+      key, ": no file matches ", absl::StrJoin(patterns, ", "),
+      "; name data that this machine has, as in [/home/me/books/**/*.txt], or "
+      "train on random tokens with data: {synthetic: true}"));
 }
 
 // Bytes of the whole characters at the beginning of `text`, which may end
@@ -172,22 +173,23 @@ bool ReadPrefix(const std::string& path, int64_t num_bytes,
 
 }  // namespace
 
-absl::StatusOr<FoundText> FindTextFiles(
-    const std::vector<std::string>& patterns, int64_t max_bytes) {
+absl::StatusOr<FoundFiles> FindDataFiles(
+    const std::vector<std::string>& patterns, const std::string& key,
+    int64_t max_bytes) {
   std::set<std::string> seen;
-  FoundText text;
+  FoundFiles result;
   int64_t total_bytes = 0;
   for (const std::string& pattern : patterns) {
     if (pattern.empty()) {
       return absl::InvalidArgumentError(
-          "data.text: an empty pattern; expected a path or a glob");
+          absl::StrCat(key, ": an empty pattern; expected a path or a glob"));
     }
     if (max_bytes > 0 && total_bytes >= max_bytes) break;
     FilesByPath found;
     Globber(pattern, &found);
     if (found.empty()) {
-      if (!IsGlob(pattern)) return MissingPath(pattern);
-      text.unmatched.push_back(pattern);
+      if (!IsGlob(pattern)) return MissingPath(pattern, key);
+      result.unmatched.push_back(pattern);
     }
     for (auto& [path, file] : found) {
       if (!seen.insert(path).second) continue;
@@ -196,17 +198,18 @@ absl::StatusOr<FoundText> FindTextFiles(
         file.size_bytes = std::min(file.size_bytes, max_bytes - total_bytes);
       }
       total_bytes += file.size_bytes;
-      text.files.push_back(std::move(file));
+      result.files.push_back(std::move(file));
     }
   }
-  if (text.files.empty()) return NothingMatches(patterns);
-  return text;
+  if (result.files.empty()) return NothingMatches(patterns, key);
+  return result;
 }
 
-std::string DescribeUnmatched(const std::vector<std::string>& unmatched) {
+std::string DescribeUnmatched(const std::vector<std::string>& unmatched,
+                              const std::string& key) {
   if (unmatched.empty()) return "";
   return absl::StrCat("no file matches ", absl::StrJoin(unmatched, ", "),
-                      " (of data.text)");
+                      " (of ", key, ")");
 }
 
 std::string DescribeSkips(const TextSkips& skips) {
@@ -249,7 +252,7 @@ void CountSkip(TextVerdict verdict, const std::string& path, TextSkips* skips) {
   if (skips->example.empty()) skips->example = absl::StrCat(path, " ", reason);
 }
 
-TextVerdict ReadText(const TextFile& file, std::string* text) {
+TextVerdict ReadText(const DataFile& file, std::string* text) {
   text->clear();
   std::string content;
   if (!ReadPrefix(file.path, file.size_bytes, &content)) {
