@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker/data/temporary_folder.h"
+#include "worker/data/evaluation_batches.h"
 
 namespace millrace {
 namespace {
@@ -196,6 +197,37 @@ TEST(SampleBatchesTest, CountsWhatItLeavesOut) {
   options.drops_long_samples = false;
   EXPECT_THAT(std::string(SampleBatches::Open(options).status().message()),
               HasSubstr("0 trained tokens in 1 samples of a.jsonl"));
+}
+
+// Goal: sets for evaluation beside the samples leave their share of trained
+// tokens as it is; a pass over a set is a mean over all tokens.
+TEST(SampleBatchesTest, EvaluationKeepsTheShare) {
+  const TemporaryFolder folder;
+  auto batches = SampleBatches::Open(
+      {.prefixes = {WriteSamples(folder, RandomSamples(50))},
+       .name = "a.jsonl",
+       .vocab_size = kVocab,
+       .sequence_length = kSequence,
+       .validation_fraction = 0.2});
+  ASSERT_TRUE(batches.ok()) << batches.status();
+  const double training = *(*batches)->TrainedShare(DataSplit::kTraining, 2, 4);
+  const double validation =
+      *(*batches)->TrainedShare(DataSplit::kValidation, 1, 4);
+  EXPECT_LT(training, 1);
+  JobSpec job;
+  job.model.vocab_size = kVocab;
+  job.model.sequence_length = kSequence;
+  auto evaluation = EvaluationBatches::Open(job, *std::move(batches), {});
+  ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+  const auto share = [&](DataSplit split, int64_t step) {
+    return *(*evaluation)->TrainedShare(split, step, 4);
+  };
+  EXPECT_EQ(share(DataSplit::kTraining, 2), training);
+  EXPECT_EQ(share(DataSplit::kValidation, 1), validation);
+  const TokenSequence sequence = {.tokens = {1, 2, 3}, .num_context = 1};
+  (*evaluation)->SelectSequence(sequence);
+  EXPECT_EQ(share(DataSplit::kTraining, 2), training);
+  EXPECT_EQ(share(DataSplit::kValidation, 1), 1);
 }
 
 // Goal: held-out samples are the same for every seed, and never trained on.
