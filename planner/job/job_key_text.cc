@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/units.h"
+#include "planner/job/data_sources.h"
 #include "planner/job/job_keys.h"
 #include "planner/layout/recompute.h"
 #include "planner/text/page.h"
@@ -76,6 +77,9 @@ struct ExpectedText {
   std::string operator()(std::vector<std::string>*) const {
     return "a list of texts";
   }
+  std::string operator()(std::vector<DataSourceSpec>*) const {
+    return "a list of sections with path or files, format, column and weight";
+  }
   std::string operator()(double*) const {
     return absl::StrCat("a number", DescribeRange(key.range, kNoLimit));
   }
@@ -119,6 +123,9 @@ struct KeyValueText {
                         out->append(QuoteYaml(item));
                       }),
         "]");
+  }
+  std::string operator()(const std::vector<DataSourceSpec>* value) const {
+    return DataSourcesToYaml(*value);
   }
   std::string operator()(const double* value) const {
     return NumberToText(*value);

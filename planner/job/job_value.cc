@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "planner/job/data_sources.h"
 #include "planner/job/job_keys.h"
 #include "planner/text/quantity.h"
 #include "planner/text/yaml_tree.h"
@@ -69,6 +70,11 @@ struct FieldReader {
       value->push_back(item.scalar);
     }
     return true;
+  }
+  bool operator()(std::vector<DataSourceSpec>* value) const {
+    std::vector<SourceProblem> problems;
+    *value = ReadDataSources(tree, &problems);
+    return problems.empty();
   }
   bool operator()(double* value) const {
     return IsScalar() && absl::SimpleAtod(tree.scalar, value) &&

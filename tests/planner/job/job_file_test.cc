@@ -54,6 +54,29 @@ std::string Changed(const std::string& from, const std::string& to) {
   return changed;
 }
 
+// The small job with these sections in data.sources instead of data.text.
+std::string ChangedSources(const std::string& sections) {
+  return Changed("text: [\"/usr/include/**/*.h\"]",
+                 absl::StrCat("sources: [", sections, "]"));
+}
+
+// Goal: sources are read with their defaults, in order.
+TEST(JobFileTest, ReadsSources) {
+  const absl::StatusOr<JobSpec> job = ParseJob(
+      ChangedSources("{path: a.jsonl}, {files: [b/*.parquet, \"c d\"], "
+                     "format: parquet, column: body, weight: 0.25}"),
+      "job.yaml");
+  ASSERT_TRUE(job.ok()) << job.status();
+  const std::vector<DataSourceSpec> expected = {
+      {.files = {"a.jsonl"}},
+      {.files = {"b/*.parquet", "c d"},
+       .format = "parquet",
+       .column = "body",
+       .weight = 0.25}};
+  EXPECT_EQ(job->data.sources, expected);
+  EXPECT_EQ(job->data.broken_records, 10);
+}
+
 // Goal: a minimal job gets the documented defaults. Method: parse one and look
 // at given, derived and default values.
 TEST(JobFileTest, FillsDefaults) {
@@ -308,6 +331,28 @@ TEST(JobFileTest, RefusesWrongValues) {
       {Changed("[\"/usr/include/**/*.h\"]", "all"), "expected a list of texts"},
       {Changed("[\"/usr/include/**/*.h\"]", "[]"), "found none of them"},
       {Changed("  text:", "  indexed: [a]\n  text:"), "keep one of the two"},
+      {Changed("  text:", "  sources: [{path: a}]\n  text:"),
+       "data.sources: given together with data.text"},
+      {ChangedSources("{path: a, weight: 0}"),
+       "job.yaml:10: data.sources[0].weight: expected a number above 0 (a "
+       "source that is not to be read is removed), found '0'"},
+      {ChangedSources("{path: a}, {path: b, weight: -1}"),
+       "data.sources[1].weight: expected a number above 0"},
+      {ChangedSources("{path: a, weight: nan}"), "found 'nan'"},
+      {ChangedSources("{path: a, format: csv}"),
+       "data.sources[0].format: expected auto, text, jsonl, parquet or "
+       "indexed, found 'csv'"},
+      {ChangedSources("{weight: 1}"),
+       "data.sources[0]: expected `path` or `files`, found neither"},
+      {ChangedSources("{path: a, files: [b]}"), "keep one of the two"},
+      {ChangedSources("{files: b}"),
+       "data.sources[0].files: expected a list of paths or globs, found 'b'"},
+      {ChangedSources("{path: a, colum: b}"), "did you mean 'column'?"},
+      {ChangedSources("{path: a, path: b}"), "given twice"},
+      {ChangedSources("a.jsonl"), "expected a section such as"},
+      {Changed("text: [\"/usr/include/**/*.h\"]",
+               "max_bytes: 5\n  sources: [{path: a}]"),
+       "data.max_bytes: given together with data.sources"},
       {Changed("name: small", "name: a/b"), "name: expected letters"},
       {Changed("name: small", "name: ../x"), "name: expected letters"},
       {Changed("name: small", "name: \"\""), "name: expected letters"},
@@ -434,13 +479,26 @@ TEST(JobFileTest, RoundTrips) {
                  .rope_theta = 1 + 1e5 * real(),
                  .norm_epsilon = real(),
                  .init_std = real()};
-    const uint64_t source = below(3);
+    const uint64_t source = below(4);
     if (source == 0) job.data.text = {text(), text()};
     if (source == 1) job.data.indexed = {text()};
     job.data.synthetic = source == 2;
+    if (source == 3) {
+      const char* const formats[] = {"auto", "text", "jsonl", "parquet",
+                                     "indexed"};
+      for (uint64_t i = 0; i <= below(3); ++i) {
+        job.data.sources.push_back({.files = {text() + "a", text() + "b"},
+                                    .format = formats[below(5)],
+                                    .column = text() + "c",
+                                    .weight = 0.001 + real()});
+      }
+    }
+    job.data.broken_records = static_cast<int64_t>(below(100));
     job.data.tokenizer = text();
     job.data.validation_fraction = real();
-    job.data.max_bytes = static_cast<int64_t>(below(1 << 30));
+    if (source != 3) {
+      job.data.max_bytes = static_cast<int64_t>(below(1 << 30));
+    }
     job.data.cache_directory = text();
     job.training.num_steps = static_cast<int64_t>(100 + below(1000));
     job.training.global_batch = static_cast<int64_t>(1 + below(1000));
