@@ -149,8 +149,10 @@ absl::Status GenerationRun::Measure(const JobSpec& job) {
 
 absl::Status GenerationRun::Train(const JobSpec& job) {
   const double began_s = MonotonicSeconds();
+  ASSIGN_OR_RETURN(const std::vector<std::vector<std::string>> prefixes,
+                   PrefixesFromArguments(options_.data_prefixes));
   absl::StatusOr<std::unique_ptr<BatchSource>> batches =
-      OpenBatches(job, options_.data_prefixes);
+      OpenBatches(job, prefixes);
   if (!batches.ok()) {
     // Not DataLoss, which stands for a damaged checkpoint, and not tried again:
     // the data would be the same.

@@ -1,170 +1,282 @@
-#include "worker/data/encode_text.h"
+#include "worker/data/convert.h"
 
 #include <algorithm>
-#include <atomic>
-#include <thread>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/file_lock.h"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "worker/data/converted_shard.h"
+#include "worker/data/encode_records.h"
 #include "worker/data/hasher.h"
 
 namespace millrace {
 namespace {
 
-// The size of the text that trains a tokenizer. It suffices for tens of
-// thousands of pieces and takes a few seconds.
-constexpr int64_t kSampleBytes = 4 * kMiB;
-constexpr size_t kSentenceBytes = 2 << 10;
-// Text in memory at once while encoding.
-constexpr int64_t kWindowBytes = 32 * kMiB;
+constexpr int64_t kShardBytes = 64 * kMiB;
+// More files would be mapped than a kernel allows a process by default.
+constexpr int64_t kMaxShards = 1024;
 
-void Report(const PrepareOptions& options, PrepareStage stage,
-            int64_t done_bytes, int64_t total_bytes) {
-  if (options.progress) options.progress({stage, done_bytes, total_bytes});
-}
-
-absl::Status NothingUsable(size_t num_files, const TextSkips& skips) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "data.text: ", num_files, num_files == 1 ? " file" : " files",
-      " matched, none of them usable text: ", DescribeSkips(skips)));
-}
-
-struct EncodedFile {
-  TextVerdict verdict = TextVerdict::kText;
-  absl::Status status;
-  std::vector<int32_t> tokens;
+struct Shard {
+  std::vector<RecordPart> parts;
+  int64_t num_bytes = 0;
 };
 
-// Encodes files on several threads and writes them in order, a window of files
-// at a time.
-class Encoder {
- public:
-  Encoder(const std::vector<DataFile>& files, const Tokenizer& tokenizer,
-          const PrepareOptions& options)
-      : files_(files),
-        tokenizer_(tokenizer),
-        options_(options),
-        total_bytes_(TotalBytes(files)) {}
+struct ShardPlan {
+  std::vector<Shard> shards;
+  TextSkips skips;  // Files without a record.
+};
 
-  absl::Status Run(IndexedDatasetWriter* writer, PreparedData* data) {
-    Hasher hasher;
-    for (size_t begin = 0; begin < files_.size();) {
-      const size_t end = WindowEnd(begin);
-      std::vector<EncodedFile> window = EncodeWindow(begin, end);
-      for (size_t i = 0; i < window.size(); ++i) {
-        const EncodedFile& encoded = window[i];
-        const std::string& path = files_[begin + i].path;
-        if (!encoded.status.ok()) {
-          return absl::Status(
-              encoded.status.code(),
-              absl::StrCat(path, ": ", encoded.status.message()));
-        }
-        CountSkip(encoded.verdict, path, &data->skips);
-        if (encoded.verdict != TextVerdict::kText) continue;
-        RETURN_IF_ERROR(writer->AddDocument(encoded.tokens));
-        hasher.Add(encoded.tokens.data(),
-                   encoded.tokens.size() * sizeof(int32_t));
-        data->num_tokens += static_cast<int64_t>(encoded.tokens.size());
-        ++data->num_documents;
-      }
-      begin = end;
+std::string ShardPrefix(const std::string& folder, size_t shard_idx) {
+  return absl::StrFormat("%s/tokens-%05d", folder, shard_idx);
+}
+
+std::string SummaryPath(const std::string& folder) {
+  return absl::StrCat(folder, "/prepared.json");
+}
+
+// The same in every process.
+absl::StatusOr<ShardPlan> PlanShards(const DataSource& source,
+                                     const ConvertOptions& options) {
+  const int64_t shard_bytes =
+      options.shard_bytes > 0
+          ? options.shard_bytes
+          : std::max(kShardBytes, source.num_bytes() / kMaxShards + 1);
+  ShardPlan plan;
+  for (const SourceFile& file : source.files) {
+    ASSIGN_OR_RETURN(std::vector<RecordPart> parts,
+                     CutIntoParts(file.file, file.format, shard_bytes));
+    if (parts.empty()) {
+      CountSkip(TextVerdict::kEmpty, file.file.path, &plan.skips);
     }
-    data->fingerprint = hasher.Digest();
-    return absl::OkStatus();
+    for (RecordPart& part : parts) {
+      if (plan.shards.empty() ||
+          plan.shards.back().num_bytes + part.num_bytes > shard_bytes) {
+        plan.shards.emplace_back();
+      }
+      plan.shards.back().num_bytes += part.num_bytes;
+      plan.shards.back().parts.push_back(std::move(part));
+    }
+  }
+  return plan;
+}
+
+// What a process that was killed left of a shard whose lock is now held.
+void RemoveLeftOvers(const std::string& prefix) {
+  const std::filesystem::path path(prefix);
+  const std::string begin = absl::StrCat(path.filename().string(), ".bin.tmp.");
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(path.parent_path(), error)) {
+    if (absl::StartsWith(entry.path().filename().string(), begin)) {
+      std::filesystem::remove(entry.path(), error);
+    }
+  }
+}
+
+void AddSkips(const TextSkips& skips, TextSkips* total) {
+  total->unreadable += skips.unreadable;
+  total->binary += skips.binary;
+  total->invalid_utf8 += skips.invalid_utf8;
+  total->empty += skips.empty;
+  if (total->example.empty()) total->example = skips.example;
+}
+
+void AddShard(const std::string& prefix, const ConvertedShard& shard,
+              Converted* total) {
+  total->prefixes.push_back(prefix);
+  total->num_tokens += shard.num_tokens;
+  total->num_documents += shard.num_documents;
+  total->num_empty += shard.num_empty;
+  AddSkips(shard.skips, &total->skips);
+  if (total->broken.count == 0) {
+    total->broken = shard.broken;
+  } else {
+    total->broken.count += shard.broken.count;
+  }
+}
+
+absl::Status NothingUsable(const DataSource& source,
+                           const Converted& converted) {
+  std::vector<std::string> reasons;
+  if (converted.skips.total() > 0) {
+    reasons.push_back(DescribeSkips(converted.skips));
+  }
+  if (converted.num_empty > 0) {
+    reasons.push_back(absl::StrCat(converted.num_empty, " empty records"));
+  }
+  if (converted.broken.count > 0) {
+    reasons.push_back(DescribeBroken(converted.broken));
+  }
+  const size_t num_files = source.files.size();
+  const bool is_text = std::ranges::all_of(source.files, [](const auto& file) {
+    return file.format == RecordFormat::kText;
+  });
+  return absl::InvalidArgumentError(absl::StrCat(
+      source.key, ": ", num_files, num_files == 1 ? " file" : " files",
+      " matched, ",
+      is_text ? "none of them usable text" : "without a single usable record",
+      reasons.empty() ? "" : ": ", absl::StrJoin(reasons, "; "),
+      is_text ? "" : "; name others, or remove the source"));
+}
+
+// Converts those shards of a source that nobody else converts.
+class Converter {
+ public:
+  Converter(const DataSource& source, const Tokenizer& tokenizer,
+            const ConvertOptions& options)
+      : source_(source), tokenizer_(tokenizer), options_(options) {}
+
+  absl::StatusOr<Converted> Run() {
+    RETURN_IF_ERROR(MakeDirectories(options_.folder));
+    ASSIGN_OR_RETURN(const ShardPlan plan, PlanShards(source_, options_));
+    std::vector<std::optional<ConvertedShard>> done(plan.shards.size());
+    // First all that is free, then what others have not finished: they may have
+    // been killed meanwhile.
+    for (const bool waits : {false, true}) {
+      for (size_t i = 0; i < plan.shards.size(); ++i) {
+        if (done[i].has_value()) continue;
+        ASSIGN_OR_RETURN(done[i], Obtain(i, plan.shards[i], waits));
+        if (!done[i].has_value()) continue;
+        done_bytes_ += plan.shards[i].num_bytes;
+        Report(0);
+        num_broken_ += done[i]->broken.count;
+        if (num_broken_ > options_.max_broken) {
+          return TooManyBroken(source_.key, done[i]->broken, num_broken_,
+                               options_.max_broken);
+        }
+      }
+    }
+    Converted total{.skips = plan.skips};
+    Hasher hasher;
+    for (size_t i = 0; i < done.size(); ++i) {
+      AddShard(ShardPrefix(options_.folder, i), *done[i], &total);
+      hasher.AddNumber(static_cast<int64_t>(done[i]->fingerprint));
+    }
+    total.fingerprint = hasher.Digest();
+    if (total.num_documents == 0) return NothingUsable(source_, total);
+    total.num_shards_made = num_made_;
+    RETURN_IF_ERROR(WriteShared(options_.folder, SummaryPath(options_.folder),
+                                ConvertedToText(total)));
+    RemoveLocks(done.size());
+    return total;
   }
 
  private:
-  size_t WindowEnd(size_t begin) const {
-    size_t end = begin;
-    for (int64_t bytes = 0; end < files_.size() && bytes < kWindowBytes;) {
-      bytes += files_[end++].size_bytes;
+  void Report(int64_t bytes_of_shard) const {
+    if (options_.progress) options_.progress(done_bytes_ + bytes_of_shard);
+  }
+
+  // The shard, made here unless it is there already; nullopt if another process
+  // is making it and this one is not to wait.
+  absl::StatusOr<std::optional<ConvertedShard>> Obtain(size_t shard_idx,
+                                                       const Shard& shard,
+                                                       bool waits) {
+    const std::string prefix = ShardPrefix(options_.folder, shard_idx);
+    absl::StatusOr<ConvertedShard> made = LoadShard(prefix);
+    if (made.ok()) return *std::move(made);
+    const std::string lock_path = absl::StrCat(prefix, ".lock");
+    absl::StatusOr<FileLock> lock =
+        FileLock::Acquire(lock_path, absl::ZeroDuration());
+    if (absl::IsDeadlineExceeded(lock.status())) {
+      if (!waits) return std::nullopt;
+      if (options_.waiting) options_.waiting();
+      lock = FileLock::Acquire(lock_path, absl::InfiniteDuration());
     }
-    return end;
+    RETURN_IF_ERROR(lock.status());
+    made = LoadShard(prefix);  // Another may have made it meanwhile.
+    if (made.ok()) return *std::move(made);
+    RemoveLeftOvers(prefix);
+    ++num_made_;
+    ASSIGN_OR_RETURN(ConvertedShard converted,
+                     EncodeRecords(shard.parts, tokenizer_,
+                                   {.prefix = prefix,
+                                    .source_key = source_.key,
+                                    .column = source_.column,
+                                    .vocab_size = options_.vocab_size,
+                                    .num_threads = options_.num_threads,
+                                    .num_broken_before = num_broken_,
+                                    .max_broken = options_.max_broken,
+                                    .progress = [&](int64_t bytes) {
+                                      Report(std::min(bytes, shard.num_bytes));
+                                    }}));
+    RETURN_IF_ERROR(SaveShard(prefix, converted));
+    return converted;
   }
 
-  std::vector<EncodedFile> EncodeWindow(size_t begin, size_t end) {
-    std::vector<EncodedFile> window(end - begin);
-    std::atomic<size_t> next = begin;
-    const auto work = [&](bool reports) {
-      for (size_t i = next++; i < end; i = next++) {
-        EncodeFile(files_[i], &window[i - begin]);
-        done_bytes_ += files_[i].size_bytes;
-        if (reports) {
-          Report(options_, PrepareStage::kEncoding, done_bytes_, total_bytes_);
-        }
-      }
-    };
-    std::vector<std::thread> helpers;
-    for (int32_t i = 1; i < options_.num_threads; ++i) {
-      helpers.emplace_back(work, false);
+  // Nobody needs the locks of shards that are there. A process that waits for
+  // one finds the shard when it gets it.
+  void RemoveLocks(size_t num_shards) const {
+    std::error_code ignored;
+    for (size_t i = 0; i < num_shards; ++i) {
+      std::filesystem::remove(
+          absl::StrCat(ShardPrefix(options_.folder, i), ".lock"), ignored);
     }
-    work(true);
-    for (std::thread& helper : helpers) helper.join();
-    return window;
   }
 
-  void EncodeFile(const DataFile& file, EncodedFile* encoded) const {
-    std::string text;
-    encoded->verdict = ReadText(file, &text);
-    if (encoded->verdict != TextVerdict::kText) return;
-    encoded->status = tokenizer_.EncodeDocument(text, &encoded->tokens);
-  }
-
-  const std::vector<DataFile>& files_;
+  const DataSource& source_;
   const Tokenizer& tokenizer_;
-  const PrepareOptions& options_;
-  const int64_t total_bytes_;
-  std::atomic<int64_t> done_bytes_ = 0;
+  const ConvertOptions& options_;
+  int64_t done_bytes_ = 0;
+  int64_t num_broken_ = 0;
+  int64_t num_made_ = 0;
 };
 
 }  // namespace
 
-int64_t TotalBytes(const std::vector<DataFile>& files) {
-  int64_t total = 0;
-  for (const DataFile& file : files) total += file.size_bytes;
-  return total;
+std::string DescribeBroken(const BrokenRecords& broken) {
+  if (broken.count == 0) return "";
+  return absl::StrCat(
+      broken.count, " broken record", broken.count == 1 ? "" : "s",
+      " left out (first: ", DescribePlace(broken.first), ": ", broken.why, ")");
 }
 
-absl::StatusOr<std::vector<std::string>> SampleText(
-    const std::vector<DataFile>& files, const PrepareOptions& options) {
-  const int64_t total_bytes = TotalBytes(files);
-  std::vector<std::string> sample;
-  std::string text;
-  TextSkips skips;
-  int64_t seen_bytes = 0;
-  int64_t taken_bytes = 0;
-  int64_t done_bytes = 0;
-  for (const DataFile& file : files) {
-    CountSkip(ReadText(file, &text), file.path, &skips);
-    absl::string_view rest = text;
-    while (!rest.empty()) {
-      const size_t size = FirstChunkBytes(rest, kSentenceBytes);
-      seen_bytes += static_cast<int64_t>(size);
-      const double share = std::min(
-          1.0, static_cast<double>(kSampleBytes) /
-                   static_cast<double>(std::max<int64_t>(1, total_bytes)));
-      if (static_cast<double>(taken_bytes) <
-          share * static_cast<double>(seen_bytes)) {
-        sample.emplace_back(rest.substr(0, size));
-        taken_bytes += static_cast<int64_t>(size);
-      }
-      rest.remove_prefix(size);
-    }
-    done_bytes += file.size_bytes;
-    Report(options, PrepareStage::kReading, done_bytes, total_bytes);
+absl::Status TooManyBroken(const std::string& source_key,
+                           const BrokenRecords& example, int64_t count,
+                           int64_t max_broken) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(source_key, ": ", count, " broken record",
+                   count == 1 ? "" : "s", ", and data.broken_records allows ",
+                   max_broken, "; mend the data or allow more. The first: ",
+                   DescribePlace(example.first), ": ", example.why));
+}
+
+absl::Status WriteShared(const std::string& folder, const std::string& path,
+                         absl::string_view content) {
+  ASSIGN_OR_RETURN(const FileLock lock,
+                   FileLock::Acquire(absl::StrCat(folder, "/write.lock"),
+                                     absl::InfiniteDuration()));
+  return WriteFileAtomically(path, content);
+}
+
+absl::StatusOr<Converted> LoadConverted(const std::string& folder) {
+  const std::string path = SummaryPath(folder);
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  ASSIGN_OR_RETURN(Converted converted, ConvertedFromText(path, text));
+  int64_t num_tokens = 0;
+  for (const std::string& prefix : converted.prefixes) {
+    ASSIGN_OR_RETURN(const ConvertedShard shard, LoadShard(prefix));
+    num_tokens += shard.num_tokens;
   }
-  if (sample.empty()) return NothingUsable(files.size(), skips);
-  return sample;
+  if (num_tokens != converted.num_tokens) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": does not fit the files beside it"));
+  }
+  return converted;
 }
 
-absl::Status EncodeTextFiles(const std::vector<DataFile>& files,
-                             const Tokenizer& tokenizer,
-                             const PrepareOptions& options,
-                             IndexedDatasetWriter* writer, PreparedData* data) {
-  RETURN_IF_ERROR(Encoder(files, tokenizer, options).Run(writer, data));
-  if (data->num_documents == 0) return NothingUsable(files.size(), data->skips);
-  return absl::OkStatus();
+absl::StatusOr<Converted> ConvertSource(const DataSource& source,
+                                        const Tokenizer& tokenizer,
+                                        const ConvertOptions& options) {
+  return Converter(source, tokenizer, options).Run();
 }
 
 }  // namespace millrace
