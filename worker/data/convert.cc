@@ -139,6 +139,14 @@ class Converter {
     RETURN_IF_ERROR(MakeDirectories(options_.folder));
     ASSIGN_OR_RETURN(const ShardPlan plan, PlanShards(source_, options_));
     std::vector<std::optional<ConvertedShard>> done(plan.shards.size());
+    for (size_t i = 0; i < plan.shards.size(); ++i) {
+      absl::StatusOr<ConvertedShard> made =
+          LoadShard(ShardPrefix(options_.folder, i));
+      if (!made.ok()) continue;
+      RETURN_IF_ERROR(Count(plan.shards[i], *made));
+      done[i] = *std::move(made);
+    }
+    Report(0);
     // First all that is free, then what others have not finished: they may have
     // been killed meanwhile.
     for (const bool waits : {false, true}) {
@@ -146,13 +154,8 @@ class Converter {
         if (done[i].has_value()) continue;
         ASSIGN_OR_RETURN(done[i], Obtain(i, plan.shards[i], waits));
         if (!done[i].has_value()) continue;
-        done_bytes_ += plan.shards[i].num_bytes;
+        RETURN_IF_ERROR(Count(plan.shards[i], *done[i]));
         Report(0);
-        num_broken_ += done[i]->broken.count;
-        if (num_broken_ > options_.max_broken) {
-          return TooManyBroken(source_.key, done[i]->broken, num_broken_,
-                               options_.max_broken);
-        }
       }
     }
     Converted total{.skips = plan.skips};
@@ -173,6 +176,14 @@ class Converter {
  private:
   void Report(int64_t bytes_of_shard) const {
     if (options_.progress) options_.progress(done_bytes_ + bytes_of_shard);
+  }
+
+  absl::Status Count(const Shard& shard, const ConvertedShard& made) {
+    done_bytes_ += shard.num_bytes;
+    num_broken_ += made.broken.count;
+    if (num_broken_ <= options_.max_broken) return absl::OkStatus();
+    return TooManyBroken(source_.key, made.broken, num_broken_,
+                         options_.max_broken);
   }
 
   // The shard, made here unless it is there already; nullopt if another process
