@@ -28,7 +28,7 @@ struct DataSpec {
   bool synthetic = false;         // Random tokens; no files, no tokenizer.
   std::vector<std::string> text;  // Globs of UTF-8 files; ** crosses folders.
   std::vector<std::string>
-      indexed;                     // Path prefixes or .bin paths of .bin/.idx.
+      indexed;  // Path prefixes or .bin paths of .bin/.idx.
   std::vector<DataSourceSpec> sources;
   std::string tokenizer = "auto";  // auto: trained on `text`; or a path.
   std::string end_of_document;     // A token; empty: the tokenizer's own.

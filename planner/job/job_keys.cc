@@ -157,8 +157,9 @@ const JobKey kJobKeys[] = {
      .doc = "Bytes of text read, from the first files in order; 0 reads all.",
      .range = {0, kMaximumInteger}, .is_bytes = true},
     {KEY(data.broken_records),
-     .doc = "Records that may be broken. They are left out and counted, and the "
-            "first one is named; one more stops the job.",
+     .doc =
+         "Records that may be broken. They are left out and counted, and the "
+         "first one is named; one more stops the job.",
      .range = {0, kMaximumInteger}},
     {KEY(data.cache_directory),
      .doc = "Where trained tokenizer and tokens are kept. Empty: "
