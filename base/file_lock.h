@@ -21,7 +21,7 @@ class FileLock {
                                           absl::Duration timeout);
   ~FileLock();
   FileLock(FileLock&& other) noexcept;
-  FileLock& operator=(FileLock&&) = delete;
+  FileLock& operator=(FileLock&& other) noexcept;
 
  private:
   explicit FileLock(int fd) : fd_(fd) {}

@@ -8,6 +8,7 @@
 #include "coordinator/cli/checkpoint_command.h"
 #include "coordinator/cli/compare_command.h"
 #include "coordinator/cli/coordinator_command.h"
+#include "coordinator/cli/data_command.h"
 #include "coordinator/cli/devices_command.h"
 #include "coordinator/cli/diagnose_command.h"
 #include "coordinator/cli/evaluate_command.h"
@@ -39,6 +40,7 @@ int RunCommand(int argc, char** argv) {
       "  millrace watch runs/quickstart-latest       a run while it goes "
       "on\n"
       "  millrace report runs/quickstart-latest      where the time went\n"
+      "  millrace data show job.yaml                 what the model will see\n"
       "  millrace import --from huggingface config.json   a job from a model\n"
       "  millrace checkpoint list runs/quickstart-latest/checkpoints\n"
       "  millrace score job.yaml                     a model on held-out "
@@ -55,6 +57,7 @@ int RunCommand(int argc, char** argv) {
   millrace::AddAgentCommand(app, &exit_code);
   millrace::AddProfileCommand(app, &exit_code);
   millrace::AddImportCommand(app, &exit_code);
+  millrace::AddDataCommand(app, &exit_code);
   millrace::AddWatchCommand(app, &exit_code);
   millrace::AddReportCommand(app, &exit_code);
   millrace::AddCheckpointCommand(app, &exit_code);

@@ -15,15 +15,27 @@
 
 namespace millrace {
 
+// One source of a mixture.
+struct DataSourceSpec {
+  std::vector<std::string> files;  // Globs; of indexed data as DataSpec's.
+  std::string format = "auto";     // "text", "jsonl", "parquet" or "indexed".
+  std::string column = "text";     // Of records: what is trained on.
+  double weight = 1;               // Share of samples, beside the others' sum.
+  friend bool operator==(const DataSourceSpec&,
+                         const DataSourceSpec&) = default;
+};
+
 struct DataSpec {
   bool synthetic = false;         // Random tokens; no files, no tokenizer.
   std::vector<std::string> text;  // Globs of UTF-8 files; ** crosses folders.
   std::vector<std::string>
-      indexed;                     // Path prefixes or .bin paths of .bin/.idx.
+      indexed;  // Path prefixes or .bin paths of .bin/.idx.
+  std::vector<DataSourceSpec> sources;
   std::string tokenizer = "auto";  // auto: trained on `text`; or a path.
   std::string end_of_document;     // A token; empty: the tokenizer's own.
   double validation_fraction = 0.01;
   int64_t max_bytes = 0;        // Of text read; 0: all of it.
+  int64_t broken_records = 10;  // More of them stop the job.
   std::string cache_directory;  // Tokenizer and tokens; empty: the user cache.
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };

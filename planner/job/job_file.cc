@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "planner/job/data_sources.h"
 #include "planner/job/job_keys.h"
 #include "planner/layout/numeric_format.h"
 #include "planner/text/nearest_word.h"
@@ -100,6 +101,14 @@ class JobReader {
   void ReadKey(const JobKey& key, const YamlTree& entry) {
     // On failure the field keeps a default: the error ends the job anyway.
     if (SetFromTree(key, entry, &job_)) return;
+    if (key.path == absl::string_view("data.sources")) {
+      std::vector<SourceProblem> problems;
+      ReadDataSources(entry, &problems);
+      for (const SourceProblem& problem : problems) {
+        Error(problem.line, problem.path, problem.what);
+      }
+      return;
+    }
     const bool is_only_choice =
         key.choices != nullptr && !absl::StrContains(key.choices, '|');
     Error(entry.line, key.path,
@@ -214,10 +223,12 @@ class JobReader {
             "missing; expected an integer of at least 1");
     }
     if (!job_.data.synthetic && job_.data.text.empty() &&
-        job_.data.indexed.empty() && !has_error_at_data_) {
+        job_.data.indexed.empty() && job_.data.sources.empty() &&
+        !has_error_at_data_) {
       Error(LineOf("data"), "data",
-            "expected text: [globs of files], indexed: [path prefixes] or "
-            "synthetic: true, found none of them");
+            "expected text: [globs of files], indexed: [path prefixes], "
+            "sources: [{path: a.jsonl}] or synthetic: true, found none of "
+            "them");
     }
   }
 
@@ -339,7 +350,8 @@ class JobReader {
       Error(LineOf("model.approximates"), "model.approximates",
             "given together with model.from; weights are trained as the model "
             "that they are of, so leave it out");
-    } else if (!job_.data.text.empty() && job_.data.tokenizer == "auto") {
+    } else if ((!job_.data.text.empty() || !job_.data.sources.empty()) &&
+               job_.data.tokenizer == "auto") {
       // Ids of any other would mean nothing to its weights.
       job_.data.tokenizer = job_.model_from;
     }
@@ -382,6 +394,11 @@ class JobReader {
     if (job_.data.synthetic) sources.push_back("data.synthetic");
     if (!job_.data.text.empty()) sources.push_back("data.text");
     if (!job_.data.indexed.empty()) sources.push_back("data.indexed");
+    if (!job_.data.sources.empty()) sources.push_back("data.sources");
+    if (!job_.data.sources.empty() && job_.data.max_bytes > 0) {
+      Error(LineOf("data.max_bytes"), "data.max_bytes",
+            "given together with data.sources; it limits data.text alone");
+    }
     for (size_t i = 1; i < sources.size(); ++i) {
       Error(LineOf(sources[i]), sources[i],
             absl::StrCat("given together with ", sources[0],

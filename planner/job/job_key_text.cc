@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/units.h"
+#include "planner/job/data_sources.h"
 #include "planner/job/job_keys.h"
 #include "planner/layout/recompute.h"
 #include "planner/text/page.h"
@@ -77,6 +78,9 @@ struct ExpectedText {
   std::string operator()(std::vector<std::string>*) const {
     return "a list of texts";
   }
+  std::string operator()(std::vector<DataSourceSpec>*) const {
+    return "a list of sections with path or files, format, column and weight";
+  }
   std::string operator()(
       std::map<std::string, std::vector<std::string>>*) const {
     return "lists of texts by names of letters, digits, '_' and '-'";
@@ -124,6 +128,9 @@ struct KeyValueText {
                         out->append(QuoteYaml(item));
                       }),
         "]");
+  }
+  std::string operator()(const std::vector<DataSourceSpec>* value) const {
+    return DataSourcesToYaml(*value);
   }
   std::string operator()(
       const std::map<std::string, std::vector<std::string>>* value) const {

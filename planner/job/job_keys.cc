@@ -148,11 +148,16 @@ const JobKey kJobKeys[] = {
 
     {KEY(data.synthetic),
      .doc = "true: random tokens from seed and step, no files; for measuring "
-            "speed. One of synthetic, text and indexed is required."},
+            "speed. One of synthetic, text, indexed and sources is required."},
     {KEY(data.text), .doc = "Globs of UTF-8 text files; ** crosses folders."},
     {KEY(data.indexed),
      .doc = "Tokens in the .bin/.idx indexed format of Megatron-LM: path "
             "prefixes or .bin paths."},
+    {KEY(data.sources),
+     .doc = "A mixture (docs/data.md): each source has the globs `files`, or "
+            "one `path`; a `format` of text, jsonl, parquet or indexed, or "
+            "auto, which goes by the files' names; the `column` with the text "
+            "(text); and the `weight` of its samples beside the others' (1)."},
     {KEY(data.tokenizer),
      .doc = "auto trains a SentencePiece BPE tokenizer on text, or takes that "
             "in the folder of model.from; else the path "
@@ -167,6 +172,11 @@ const JobKey kJobKeys[] = {
     {KEY(data.max_bytes),
      .doc = "Bytes of text read, from the first files in order; 0 reads all.",
      .range = {0, kMaximumInteger}, .is_bytes = true},
+    {KEY(data.broken_records),
+     .doc =
+         "Records that may be broken. They are left out and counted, and the "
+         "first one is named; one more stops the job.",
+     .range = {0, kMaximumInteger}},
     {KEY(data.cache_directory),
      .doc = "Where trained tokenizer and tokens are kept. Empty: "
             "$XDG_CACHE_HOME/millrace, or ~/.cache/millrace."},

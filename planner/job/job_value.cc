@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "planner/job/data_sources.h"
 #include "planner/job/job_keys.h"
 #include "planner/text/quantity.h"
 #include "planner/text/yaml_tree.h"
@@ -77,6 +78,11 @@ struct FieldReader {
       value->push_back(item.scalar);
     }
     return true;
+  }
+  bool operator()(std::vector<DataSourceSpec>* value) const {
+    std::vector<SourceProblem> problems;
+    *value = ReadDataSources(tree, &problems);
+    return problems.empty();
   }
   bool operator()(
       std::map<std::string, std::vector<std::string>>* value) const {

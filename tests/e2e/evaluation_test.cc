@@ -78,7 +78,8 @@ absl::Status EvaluateUnder(const JobSpec& job, const Layout& layout,
     threads.emplace_back([&, rank] {
       const absl::Status status = [&]() -> absl::Status {
         std::unique_ptr<BatchSource> source;
-        ASSIGN_OR_RETURN(source, OpenBatches(job, {training}));
+        ASSIGN_OR_RETURN(
+            source, OpenBatches(job, {std::vector<std::string>{training}}));
         std::unique_ptr<EvaluationBatches> batches;
         ASSIGN_OR_RETURN(batches,
                          EvaluationBatches::Open(job, std::move(source), sets));
@@ -180,7 +181,8 @@ TEST_F(EvaluationTest, ReadsTheSameSamplesUnderAnySeed) {
   const auto order = [&](uint64_t seed) {
     JobSpec job = job_;
     job.training.seed = seed;
-    auto training = OpenBatches(job, {folder_ / "training"});
+    auto training =
+        OpenBatches(job, {std::vector<std::string>{folder_ / "training"}});
     EXPECT_TRUE(training.ok()) << training.status();
     auto batches =
         EvaluationBatches::Open(job, *std::move(training), {sets_[0]});
@@ -213,7 +215,8 @@ TEST_F(EvaluationTest, ReadsTheSameSamplesUnderAnySeed) {
 TEST_F(EvaluationTest, RefusesSetsThatCannotBeEvaluated) {
   WriteTokens(folder_ / "small", job_, 0, 4);
   const auto open = [&](const std::string& name) {
-    auto training = OpenBatches(job_, {folder_ / "training"});
+    auto training =
+        OpenBatches(job_, {std::vector<std::string>{folder_ / "training"}});
     const absl::Status status =
         EvaluationBatches::Open(job_, *std::move(training),
                                 {{.name = name, .prefixes = {folder_ / name}}})

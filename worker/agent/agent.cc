@@ -32,6 +32,7 @@
 #include "worker/agent/child_process.h"
 #include "worker/agent/data_preparation.h"
 #include "worker/agent/restart_budget.h"
+#include "worker/data/open_batches.h"
 #include "worker/data/prepare.h"
 
 namespace millrace {
@@ -193,9 +194,10 @@ class Agent {
         std::getenv(kConnectionsVariable) == nullptr) {
       child.environment.emplace_back(kConnectionsVariable, "32");
     }
-    for (const std::string& prefix : prepared_->training.prefixes) {
+    for (std::string& prefix :
+         PrefixesToArguments(PrefixesBySource(prepared_->training))) {
       child.arguments.push_back("--data-prefix");
-      child.arguments.push_back(prefix);
+      child.arguments.push_back(std::move(prefix));
     }
     for (const EvaluationSet& set : prepared_->evaluation) {
       for (const std::string& prefix : set.prefixes) {

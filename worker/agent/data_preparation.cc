@@ -9,12 +9,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "worker/data/open_batches.h"
 
 namespace millrace {
 namespace {
+
+// Between lines of progress where the line cannot be drawn over.
+constexpr absl::Duration kLineInterval = absl::Seconds(15);
 
 // The same rule as the coordinator's progress line, which is beyond this
 // folder's reach.
@@ -34,52 +39,69 @@ DataPreparation::DataPreparation(const JobSpec& job,
       interactive_(ProgressIsDrawn()),
       event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   CHECK(event_fd_ >= 0);
-  thread_ = std::thread([this, job] {
-    absl::StatusOr<PreparedData> result = PrepareData(
-        {.data = job.data,
-         .vocab_size = job.model.vocab_size,
-         .num_threads = options_.num_threads,
-         .progress = [this](const PrepareProgress& step) { Show(step); }});
-    if (line_open_) std::cout << std::endl;
-    if (result.ok() && options_.show_progress && job.data.synthetic) {
-      std::cout << "data: random tokens (data.synthetic)" << std::endl;
-    } else if (result.ok() && options_.show_progress) {
-      std::cout << absl::StreamFormat(
-                       "data: %s tokens in %s documents%s",
-                       FormatCount(static_cast<double>(result->num_tokens)),
-                       FormatCount(static_cast<double>(result->num_documents)),
-                       result->from_cache ? " (cached)" : "")
-                << std::endl;
-      const std::string unmatched =
-          DescribeUnmatched(result->unmatched, "data.text");
-      if (!unmatched.empty()) {
-        std::cout << "data: warning: " << unmatched << std::endl;
-      }
-      const std::string skips = DescribeSkips(result->skips);
-      if (!skips.empty()) std::cout << "data: " << skips << std::endl;
-    }
-    const absl::StatusOr<std::vector<EvaluationSet>> evaluation =
-        result.ok() && job.evaluation.interval_steps > 0
-            ? PrepareEvaluation(job, *result, options_.num_threads)
-            : std::vector<EvaluationSet>();
-    absl::StatusOr<PreparedJobData> all = absl::UnavailableError("not yet");
-    if (!result.ok()) {
-      all = result.status();
-    } else if (!evaluation.ok()) {
-      all = evaluation.status();
-    } else {
-      all = PreparedJobData{.training = *std::move(result),
-                            .evaluation = *evaluation};
-    }
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      result_ = std::move(all);
-    }
-    ended_ = true;
-    const uint64_t one = 1;
-    const ssize_t written = write(event_fd_, &one, sizeof(one));
-    static_cast<void>(written);  // Cannot overflow: it is written once.
-  });
+  thread_ = std::thread([this, job] { Prepare(job); });
+}
+
+void DataPreparation::Prepare(const JobSpec& job) {
+  absl::StatusOr<PreparedData> result = PrepareData(
+      {.data = job.data,
+       .vocab_size = job.model.vocab_size,
+       .num_threads = options_.num_threads,
+       .progress = [this](const PrepareProgress& step) { Show(step); }});
+  if (line_open_) std::cout << std::endl;
+  if (result.ok() && options_.show_progress) Describe(job, *result);
+  const absl::StatusOr<std::vector<EvaluationSet>> evaluation =
+      result.ok() && job.evaluation.interval_steps > 0
+          ? PrepareEvaluation(job, *result, options_.num_threads)
+          : std::vector<EvaluationSet>();
+  absl::StatusOr<PreparedJobData> all = absl::UnavailableError("not yet");
+  if (!result.ok()) {
+    all = result.status();
+  } else if (!evaluation.ok()) {
+    all = evaluation.status();
+  } else {
+    all = PreparedJobData{.training = *std::move(result),
+                          .evaluation = *evaluation};
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    result_ = std::move(all);
+  }
+  ended_ = true;
+  const uint64_t one = 1;
+  const ssize_t written = write(event_fd_, &one, sizeof(one));
+  static_cast<void>(written);  // Cannot overflow: it is written once.
+}
+
+void DataPreparation::Describe(const JobSpec& job, const PreparedData& data) {
+  if (job.data.synthetic) {
+    std::cout << "data: random tokens (data.synthetic)" << std::endl;
+    return;
+  }
+  std::cout << absl::StreamFormat(
+                   "data: %s tokens in %s documents%s",
+                   FormatCount(static_cast<double>(data.num_tokens)),
+                   FormatCount(static_cast<double>(data.num_documents)),
+                   data.from_cache ? " (cached)" : "")
+            << std::endl;
+  for (const std::string& unmatched : data.unmatched) {
+    std::cout << "data: warning: " << unmatched << std::endl;
+  }
+  for (const std::string& left_out :
+       {DescribeSkips(data.skips), DescribeBroken(data.broken),
+        data.num_empty == 0
+            ? ""
+            : absl::StrCat(data.num_empty, " empty records left out")}) {
+    if (!left_out.empty()) std::cout << "data: " << left_out << std::endl;
+  }
+  if (job.data.sources.empty()) return;
+  // Sources that cannot be opened end the job when the workers open them.
+  const absl::StatusOr<std::string> epochs = DescribeEpochs(job, data);
+  if (!epochs.ok()) return;
+  for (const absl::string_view line :
+       absl::StrSplit(*epochs, '\n', absl::SkipEmpty())) {
+    std::cout << "data:   " << line << std::endl;
+  }
 }
 
 DataPreparation::~DataPreparation() {
@@ -99,16 +121,31 @@ void DataPreparation::Show(const PrepareProgress& progress) {
   if (!options_.show_progress) return;
   const absl::Time now = MonotonicNow();
   const bool new_stage = progress.stage != last_stage_;
-  if (!new_stage &&
-      (!interactive_ || now - last_shown_ < absl::Milliseconds(200))) {
-    return;
+  if (new_stage) {
+    stage_began_ = now;
+    stage_began_bytes_ = progress.done_bytes;
   }
+  const absl::Duration interval =
+      interactive_ ? absl::Milliseconds(200) : kLineInterval;
+  if (!new_stage && now - last_shown_ < interval) return;
   last_shown_ = now;
   last_stage_ = progress.stage;
   std::string line = absl::StrCat("data: ", PrepareStageName(progress.stage));
-  if (interactive_ && progress.total_bytes > 0 && progress.done_bytes > 0) {
+  if (progress.total_bytes > 0 && progress.done_bytes > 0 &&
+      (interactive_ || !new_stage)) {
     absl::StrAppend(&line, " ", FormatBytes(progress.done_bytes), " of ",
                     FormatBytes(progress.total_bytes));
+    const double rate =
+        static_cast<double>(progress.done_bytes - stage_began_bytes_) /
+        absl::ToDoubleSeconds(now - stage_began_);
+    if (rate > 0 && now - stage_began_ > absl::Seconds(2)) {
+      absl::StrAppend(&line, ", ", FormatBytes(static_cast<int64_t>(rate)),
+                      "/s, ",
+                      FormatSeconds(static_cast<double>(progress.total_bytes -
+                                                        progress.done_bytes) /
+                                    rate),
+                      " left");
+    }
   }
   if (interactive_) {
     std::cout << "\r" << line << "\x1b[K" << std::flush;

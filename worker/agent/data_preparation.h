@@ -42,12 +42,19 @@ class DataPreparation {
   bool ended() const { return ended_; }
 
  private:
+  void Prepare(const JobSpec& job);
+  // What the data is, for people.
+  static void Describe(const JobSpec& job, const PreparedData& data);
   void Show(const PrepareProgress& progress);
 
   const DataPreparationOptions options_;
   const bool interactive_;
   int event_fd_;
   absl::Time last_shown_ = absl::InfinitePast();
+  // When the stage began, and how much was done then: what a restart or other
+  // processes did says nothing of this one's speed.
+  absl::Time stage_began_ = absl::InfinitePast();
+  int64_t stage_began_bytes_ = 0;
   PrepareStage last_stage_ = PrepareStage::kWaiting;
   bool line_open_ = false;
   std::mutex mutex_;

@@ -177,8 +177,10 @@ absl::Status GenerationRun::Train(const JobSpec& job) {
 }
 
 absl::Status GenerationRun::OpenData(const JobSpec& job) {
+  ASSIGN_OR_RETURN(const std::vector<std::vector<std::string>> of_training,
+                   PrefixesFromArguments(options_.data_prefixes));
   std::unique_ptr<BatchSource> training;
-  ASSIGN_OR_RETURN(training, OpenBatches(job, options_.data_prefixes));
+  ASSIGN_OR_RETURN(training, OpenBatches(job, of_training));
   std::map<std::string, std::vector<std::string>> prefixes;
   for (const std::string& entry : options_.evaluation_prefixes) {
     const std::pair<std::string, std::string> parts =

@@ -32,6 +32,26 @@ struct BatchPointers {
   int32_t* document_starts;
 };
 
+// The `sequence_idx`-th sequence of a batch.
+inline BatchPointers OneSequence(const BatchPointers& batch,
+                                 int64_t sequence_idx, int64_t length) {
+  return {.tokens = batch.tokens + sequence_idx * length,
+          .targets = batch.targets + sequence_idx * length,
+          .document_starts = batch.document_starts + sequence_idx * length};
+}
+
+// The samples of one source of data, by number. A mixture asks for them.
+class SampleSource {
+ public:
+  virtual ~SampleSource() = default;
+  virtual int64_t num_samples(DataSplit split) const = 0;
+  // Fills one sequence of `out` with the `number`-th sample, from zero; past
+  // the split's end the next epoch begins. Allocates nothing. Errors as of
+  // BatchSource::Fill().
+  virtual absl::Status ReadSample(DataSplit split, int64_t number,
+                                  const BatchPointers& out) = 0;
+};
+
 class BatchSource {
  public:
   virtual ~BatchSource() = default;

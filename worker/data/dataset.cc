@@ -130,22 +130,28 @@ absl::Status PackedDataset::Fill(const BatchRequest& request,
   CHECK(request.first_sequence_idx + request.num_sequences <=
         request.global_batch)
       << "sequences beyond the global batch";
-  if (num_samples(request.split) == 0) {
-    return absl::InvalidArgumentError(
-        "no validation data: data.validation_fraction is zero");
-  }
   const int64_t length = options_.sequence_length;
   for (int64_t i = 0; i < request.num_sequences; ++i) {
     const int64_t number = (request.step - 1) * request.global_batch +
                            request.first_sequence_idx + i;
-    const int64_t position = SampleIndex(request.split, number) * length;
-    int32_t* tokens = out.tokens + i * length;
-    int32_t* targets = out.targets + i * length;
-    RETURN_IF_ERROR(ReadTokens(position, length, tokens));
-    std::copy(tokens + 1, tokens + length, targets);
-    RETURN_IF_ERROR(ReadTokens(position + length, 1, targets + length - 1));
-    FillDocumentStarts(position, out.document_starts + i * length);
+    RETURN_IF_ERROR(
+        ReadSample(request.split, number, OneSequence(out, i, length)));
   }
+  return absl::OkStatus();
+}
+
+absl::Status PackedDataset::ReadSample(DataSplit split, int64_t number,
+                                       const BatchPointers& out) {
+  if (num_samples(split) == 0) {
+    return absl::InvalidArgumentError(
+        "no validation data: data.validation_fraction is zero");
+  }
+  const int64_t length = options_.sequence_length;
+  const int64_t position = SampleIndex(split, number) * length;
+  RETURN_IF_ERROR(ReadTokens(position, length, out.tokens));
+  std::copy(out.tokens + 1, out.tokens + length, out.targets);
+  RETURN_IF_ERROR(ReadTokens(position + length, 1, out.targets + length - 1));
+  FillDocumentStarts(position, out.document_starts);
   return absl::OkStatus();
 }
 

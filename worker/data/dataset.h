@@ -1,5 +1,6 @@
 // A PackedDataset cuts the token stream of a job into samples and says which
-// sample is the k-th of a run: the BatchSource of every real training.
+// sample is the k-th of a run: the BatchSource of every real training, alone or
+// as one source of a mixture.
 //
 // All documents, one after the other, are one stream. Sample i holds the inputs
 // [i * sequence, (i + 1) * sequence) and, one token further, their targets, so
@@ -40,7 +41,7 @@ struct DatasetOptions {
   uint64_t seed = 0;
 };
 
-class PackedDataset : public BatchSource {
+class PackedDataset : public BatchSource, public SampleSource {
  public:
   // InvalidArgument, with the counts, if there are too few tokens for one
   // sample of each split that is asked for.
@@ -52,8 +53,11 @@ class PackedDataset : public BatchSource {
   absl::Status Fill(const BatchRequest& request,
                     const BatchPointers& out) override;
 
+  absl::Status ReadSample(DataSplit split, int64_t number,
+                          const BatchPointers& out) override;
+
   int64_t num_tokens() const { return file_begins_.back(); }
-  int64_t num_samples(DataSplit split) const;
+  int64_t num_samples(DataSplit split) const override;
   // Returns the stream's index of the `number`-th sample (from zero) of the
   // split.
   int64_t SampleIndex(DataSplit split, int64_t number) const;

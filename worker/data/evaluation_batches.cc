@@ -58,7 +58,8 @@ absl::StatusOr<std::vector<EvaluationSet>> PrepareEvaluation(
                      .vocab_size = job.model.vocab_size,
                      .num_threads = num_threads});
     if (!prepared.ok()) return InSet(name, prepared.status());
-    sets.push_back({.name = name, .prefixes = prepared->prefixes});
+    sets.push_back(
+        {.name = name, .prefixes = prepared->sources.at(0).prefixes});
   }
   return sets;
 }

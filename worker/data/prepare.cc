@@ -1,228 +1,226 @@
 #include "worker/data/prepare.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/file_lock.h"
 #include "base/files.h"
-#include "base/json.h"
 #include "base/status_macros.h"
-#include "worker/data/encode_text.h"
 #include "worker/data/hasher.h"
 #include "worker/data/indexed_dataset.h"
+#include "worker/data/sample_text.h"
+#include "worker/data/sources.h"
 #include "worker/data/tokenizer.h"
 
 namespace millrace {
 namespace {
 
-using Json = nlohmann::json;
-using Progress = std::function<void(const PrepareProgress&)>;
+// Raise when the same data would give other tokens than before.
+constexpr int kCacheVersion = 2;
 
-// Raise when the same text would give other tokens than before.
-constexpr int kCacheVersion = 1;
-
-// Holds a file's lock, which the kernel drops when its process ends.
-class FileLock {
- public:
-  static absl::StatusOr<FileLock> Acquire(const std::string& path,
-                                          const Progress& progress) {
-    const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (file < 0) return LockError(path);
-    FileLock lock(file);
-    if (flock(file, LOCK_EX | LOCK_NB) == 0) return lock;
-    if (errno != EWOULDBLOCK) return LockError(path);
-    if (progress) progress({PrepareStage::kWaiting, 0, 0});
-    while (flock(file, LOCK_EX) != 0) {
-      if (errno != EINTR) return LockError(path);
-    }
-    return lock;
+void AddFiles(const DataSource& source, Hasher* hasher) {
+  hasher->AddString(source.column);
+  for (const SourceFile& file : source.files) {
+    hasher->AddString(file.file.path);
+    hasher->AddNumber(file.file.size_bytes);  // With max_bytes applied.
+    hasher->AddNumber(file.file.modified_ns);
+    hasher->AddNumber(static_cast<int64_t>(file.format));
   }
-  FileLock(FileLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
-  FileLock& operator=(FileLock&&) = delete;
-  ~FileLock() {
-    if (file_ >= 0) close(file_);
+}
+
+class Preparation {
+ public:
+  Preparation(std::vector<DataSource> sources, const PrepareOptions& options)
+      : sources_(std::move(sources)),
+        options_(options),
+        cache_(options.data.cache_directory.empty()
+                   ? DefaultCacheDirectory()
+                   : options.data.cache_directory) {
+    for (const DataSource& source : sources_) {
+      if (!source.is_indexed()) record_sources_.push_back(source);
+      total_bytes_ += source.num_bytes();
+    }
+  }
+
+  absl::StatusOr<PreparedData> Run() {
+    if (!record_sources_.empty()) RETURN_IF_ERROR(FindTokenizer());
+    Hasher hasher;
+    for (const DataSource& source : sources_) {
+      PreparedSource prepared{
+          .key = source.key, .name = source.name, .weight = source.weight};
+      if (source.is_indexed()) {
+        RETURN_IF_ERROR(OpenIndexed(source, &prepared, &hasher));
+      } else {
+        RETURN_IF_ERROR(Convert(source, &prepared, &hasher));
+      }
+      data_.num_tokens += prepared.num_tokens;
+      data_.num_documents += prepared.num_documents;
+      data_.sources.push_back(std::move(prepared));
+    }
+    data_.fingerprint = hasher.Digest();
+    data_.from_cache = data_.num_shards_made == 0 && !has_trained_;
+    return std::move(data_);
   }
 
  private:
-  explicit FileLock(int file) : file_(file) {}
-  static absl::Status LockError(const std::string& path) {
-    return absl::InternalError(
-        absl::StrCat("failed to lock ", path, ": ", strerror(errno),
-                     "; data.cache_directory must be a folder to write in"));
+  void Report(PrepareStage stage, int64_t done_bytes) const {
+    if (options_.progress) options_.progress({stage, done_bytes, total_bytes_});
   }
-  int file_;
-};
 
-std::string CacheKey(const std::vector<DataFile>& files,
-                     const PrepareOptions& options,
-                     const TokenizerFiles& given) {
-  Hasher hasher;
-  hasher.AddNumber(kCacheVersion);
-  hasher.AddNumber(options.vocab_size);
-  hasher.AddString(given.content);
-  if (!given.end_of_document.empty()) hasher.AddString(given.end_of_document);
-  for (const DataFile& file : files) {
-    hasher.AddString(file.path);
-    hasher.AddNumber(file.size_bytes);  // With max_bytes applied.
-    hasher.AddNumber(file.modified_ns);
+  // The given tokenizer, or the one trained on the records of all sources.
+  absl::Status FindTokenizer() {
+    if (options_.data.tokenizer != "auto") {
+      ASSIGN_OR_RETURN(files_,
+                       ReadTokenizerFiles(options_.data.tokenizer,
+                                          options_.data.end_of_document));
+      return absl::OkStatus();
+    }
+    Hasher hasher;
+    hasher.AddNumber(kCacheVersion);
+    hasher.AddNumber(options_.vocab_size);
+    for (const DataSource& source : record_sources_) AddFiles(source, &hasher);
+    const std::string folder =
+        absl::StrFormat("%s/tokenizers/%016x", cache_, hasher.Digest());
+    files_.name = absl::StrCat(folder, "/tokenizer.model");
+    files_.end_of_document = options_.data.end_of_document;
+    if (!FileExists(files_.name)) RETURN_IF_ERROR(TrainInto(folder));
+    ASSIGN_OR_RETURN(files_.content, ReadFile(files_.name));
+    return absl::OkStatus();
   }
-  return absl::StrFormat("%016x", hasher.Digest());
-}
 
-// The files of one cache folder. The summary is written last: where it is, the
-// others are whole.
-struct CachePaths {
-  CachePaths(const std::string& folder, absl::string_view given_tokenizer)
-      : prefix(absl::StrCat(folder, "/tokens")),
-        tokenizer(absl::StrCat(folder, IsTokenizerJson(given_tokenizer)
-                                           ? "/tokenizer.json"
-                                           : "/tokenizer.model")),
-        summary(absl::StrCat(folder, "/prepared.json")) {}
-  std::string prefix;
-  std::string tokenizer;
-  std::string summary;
-};
-
-Json SummaryToJson(const PreparedData& data) {
-  return {{"num_tokens", data.num_tokens},
-          {"num_documents", data.num_documents},
-          {"fingerprint", data.fingerprint},
-          {"skipped",
-           {{"unreadable", data.skips.unreadable},
-            {"binary", data.skips.binary},
-            {"invalid_utf8", data.skips.invalid_utf8},
-            {"empty", data.skips.empty},
-            {"example", data.skips.example}}}};
-}
-
-absl::StatusOr<PreparedData> LoadPrepared(const CachePaths& paths) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(paths.summary));
-  PreparedData data;
-  const absl::StatusOr<Json> parsed = ParseJson(text);
-  if (!parsed.ok()) {
-    return absl::DataLossError(
-        absl::StrCat(paths.summary, ": ", parsed.status().message()));
-  }
-  const Json& json = *parsed;
-  try {
-    json.at("num_tokens").get_to(data.num_tokens);
-    json.at("num_documents").get_to(data.num_documents);
-    json.at("fingerprint").get_to(data.fingerprint);
-    const Json& skipped = json.at("skipped");
-    skipped.at("unreadable").get_to(data.skips.unreadable);
-    skipped.at("binary").get_to(data.skips.binary);
-    skipped.at("invalid_utf8").get_to(data.skips.invalid_utf8);
-    skipped.at("empty").get_to(data.skips.empty);
-    skipped.at("example").get_to(data.skips.example);
-  } catch (const Json::exception& error) {
-    return absl::DataLossError(absl::StrCat(paths.summary, ": ", error.what()));
-  }
-  ASSIGN_OR_RETURN(const IndexedDataset tokens,
-                   IndexedDataset::Open(paths.prefix));
-  if (tokens.num_tokens() != data.num_tokens || !FileExists(paths.tokenizer)) {
-    return absl::DataLossError(
-        absl::StrCat(paths.summary, ": does not fit the files beside it"));
-  }
-  data.prefixes = {paths.prefix};
-  data.tokenizer_path = paths.tokenizer;
-  data.from_cache = true;
-  return data;
-}
-
-absl::StatusOr<PreparedData> EncodeText(const std::vector<DataFile>& files,
-                                        const PrepareOptions& options,
-                                        TokenizerFiles tokenizer_files,
-                                        const CachePaths& paths) {
-  if (tokenizer_files.content.empty()) {
+  absl::Status TrainInto(const std::string& folder) {
+    RETURN_IF_ERROR(MakeDirectories(folder));
+    absl::StatusOr<FileLock> lock =
+        FileLock::Acquire(folder + ".lock", absl::ZeroDuration());
+    if (absl::IsDeadlineExceeded(lock.status())) {
+      Report(PrepareStage::kWaiting, 0);
+      lock = FileLock::Acquire(folder + ".lock", absl::InfiniteDuration());
+    }
+    RETURN_IF_ERROR(lock.status());
+    // Another process may have done it while this one waited.
+    if (FileExists(files_.name)) return absl::OkStatus();
     ASSIGN_OR_RETURN(const std::vector<std::string> sample,
-                     SampleText(files, options));
-    if (options.progress) {
-      options.progress(
-          {PrepareStage::kTrainingTokenizer, 0, TotalBytes(files)});
+                     SampleText(record_sources_, [this](int64_t done_bytes) {
+                       Report(PrepareStage::kReading, done_bytes);
+                     }));
+    Report(PrepareStage::kTrainingTokenizer, 0);
+    ASSIGN_OR_RETURN(const std::string model,
+                     TrainTokenizer(sample, options_.vocab_size));
+    has_trained_ = true;
+    return WriteFileAtomically(files_.name, model);
+  }
+
+  std::string FolderOf(const DataSource& source) const {
+    Hasher hasher;
+    hasher.AddNumber(kCacheVersion);
+    hasher.AddNumber(options_.vocab_size);
+    hasher.AddNumber(options_.shard_bytes);
+    hasher.AddString(files_.content);
+    if (!files_.end_of_document.empty()) {
+      hasher.AddString(files_.end_of_document);
     }
-    ASSIGN_OR_RETURN(tokenizer_files.content,
-                     TrainTokenizer(sample, options.vocab_size));
-    tokenizer_files.name = paths.tokenizer;
+    AddFiles(source, &hasher);
+    return absl::StrFormat("%s/data/%016x", cache_, hasher.Digest());
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
-                   Tokenizer::FromFiles(tokenizer_files, options.vocab_size));
-  PreparedData data;
-  ASSIGN_OR_RETURN(IndexedDatasetWriter writer,
-                   IndexedDatasetWriter::Create(
-                       paths.prefix, NarrowestTokenType(options.vocab_size)));
-  RETURN_IF_ERROR(EncodeTextFiles(files, *tokenizer, options, &writer, &data));
-  RETURN_IF_ERROR(
-      WriteFileAtomically(paths.tokenizer, tokenizer_files.content));
-  RETURN_IF_ERROR(writer.Finish());
-  RETURN_IF_ERROR(WriteFileAtomically(paths.summary,
-                                      JsonText(SummaryToJson(data), 2) + "\n"));
-  data.prefixes = {paths.prefix};
-  data.tokenizer_path = paths.tokenizer;
-  return data;
-}
 
-absl::StatusOr<PreparedData> PrepareFiles(const std::vector<DataFile>& files,
-                                          const PrepareOptions& options) {
-  TokenizerFiles given{.end_of_document = options.data.end_of_document};
-  if (options.data.tokenizer != "auto") {
-    ASSIGN_OR_RETURN(given, ReadTokenizerFiles(options.data.tokenizer,
-                                               options.data.end_of_document));
-  }
-  const std::string cache = options.data.cache_directory.empty()
-                                ? DefaultCacheDirectory()
-                                : options.data.cache_directory;
-  const std::string folder =
-      absl::StrCat(cache, "/data/", CacheKey(files, options, given));
-  const CachePaths paths(folder, given.content);
-  absl::StatusOr<PreparedData> cached = LoadPrepared(paths);
-  if (cached.ok()) return cached;
-
-  RETURN_IF_ERROR(MakeDirectories(folder));
-  ASSIGN_OR_RETURN(const FileLock lock,
-                   FileLock::Acquire(folder + ".lock", options.progress));
-  // Another process may have done it while this one waited. A damaged cache is
-  // made anew.
-  cached = LoadPrepared(paths);
-  if (cached.ok()) return cached;
-  return EncodeText(files, options, std::move(given), paths);
-}
-
-absl::StatusOr<PreparedData> PrepareText(const PrepareOptions& options) {
-  ASSIGN_OR_RETURN(
-      FoundFiles text,
-      FindDataFiles(options.data.text, "data.text", options.data.max_bytes));
-  ASSIGN_OR_RETURN(PreparedData data, PrepareFiles(text.files, options));
-  data.unmatched = std::move(text.unmatched);
-  return data;
-}
-
-absl::StatusOr<PreparedData> PrepareIndexed(const PrepareOptions& options) {
-  PreparedData data;
-  data.from_cache = true;
-  Hasher hasher;
-  for (const std::string& path : options.data.indexed) {
-    ASSIGN_OR_RETURN(const IndexedDataset dataset, IndexedDataset::Open(path));
-    data.num_tokens += dataset.num_tokens();
-    data.num_documents += dataset.num_documents();
-    data.prefixes.push_back(IndexedPrefix(path));
-    hasher.AddNumber(static_cast<int64_t>(dataset.type()));
-    hasher.AddNumber(dataset.num_tokens());
-    for (int64_t i = 0; i < dataset.num_documents(); ++i) {
-      hasher.AddNumber(dataset.DocumentBegin(i));
+  absl::Status Convert(const DataSource& source, PreparedSource* prepared,
+                       Hasher* hasher) {
+    const std::string folder = FolderOf(source);
+    const std::string kept_tokenizer = absl::StrCat(
+        folder, IsTokenizerJson(files_.content) ? "/tokenizer.json"
+                                                : "/tokenizer.model");
+    absl::StatusOr<Converted> converted = LoadConverted(folder);
+    if (!converted.ok() || !FileExists(kept_tokenizer)) {
+      ASSIGN_OR_RETURN(converted, Encode(source, folder));
+      RETURN_IF_ERROR(WriteShared(folder, kept_tokenizer, files_.content));
     }
+    done_bytes_ += source.num_bytes();
+    data_.tokenizer_path = kept_tokenizer;
+    data_.end_of_document = files_.end_of_document;
+    prepared->prefixes = converted->prefixes;
+    prepared->num_tokens = converted->num_tokens;
+    prepared->num_documents = converted->num_documents;
+    hasher->AddNumber(static_cast<int64_t>(converted->fingerprint));
+    return AddNotes(source, *converted);
   }
-  data.fingerprint = hasher.Digest();
-  return data;
-}
+
+  absl::StatusOr<Converted> Encode(const DataSource& source,
+                                   const std::string& folder) {
+    if (tokenizer_ == nullptr) {
+      ASSIGN_OR_RETURN(tokenizer_,
+                       Tokenizer::FromFiles(files_, options_.vocab_size));
+    }
+    return ConvertSource(
+        source, *tokenizer_,
+        {.folder = folder,
+         .vocab_size = options_.vocab_size,
+         .num_threads = options_.num_threads,
+         .max_broken = options_.data.broken_records,
+         .shard_bytes = options_.shard_bytes,
+         .progress =
+             [this](int64_t bytes) {
+               Report(PrepareStage::kEncoding, done_bytes_ + bytes);
+             },
+         .waiting = [this] { Report(PrepareStage::kWaiting, 0); }});
+  }
+
+  // What a run says about the data. The limit of broken records holds for all
+  // sources together, also for those that come from the cache.
+  absl::Status AddNotes(const DataSource& source, const Converted& converted) {
+    data_.num_shards_made += converted.num_shards_made;
+    data_.num_empty += converted.num_empty;
+    const TextSkips& skips = converted.skips;
+    data_.skips.unreadable += skips.unreadable;
+    data_.skips.binary += skips.binary;
+    data_.skips.invalid_utf8 += skips.invalid_utf8;
+    data_.skips.empty += skips.empty;
+    if (data_.skips.example.empty()) data_.skips.example = skips.example;
+    if (!source.unmatched.empty()) {
+      data_.unmatched.push_back(
+          DescribeUnmatched(source.unmatched, source.key));
+    }
+    if (converted.broken.count == 0) return absl::OkStatus();
+    const int64_t count = data_.broken.count + converted.broken.count;
+    if (data_.broken.count == 0) data_.broken = converted.broken;
+    data_.broken.count = count;
+    if (count <= options_.data.broken_records) return absl::OkStatus();
+    return TooManyBroken(source.key, converted.broken, count,
+                         options_.data.broken_records);
+  }
+
+  static absl::Status OpenIndexed(const DataSource& source,
+                                  PreparedSource* prepared, Hasher* hasher) {
+    for (const std::string& path : source.indexed) {
+      ASSIGN_OR_RETURN(const IndexedDataset dataset,
+                       IndexedDataset::Open(path));
+      prepared->num_tokens += dataset.num_tokens();
+      prepared->num_documents += dataset.num_documents();
+      prepared->prefixes.push_back(IndexedPrefix(path));
+      hasher->AddNumber(static_cast<int64_t>(dataset.type()));
+      hasher->AddNumber(dataset.num_tokens());
+      for (int64_t i = 0; i < dataset.num_documents(); ++i) {
+        hasher->AddNumber(dataset.DocumentBegin(i));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const std::vector<DataSource> sources_;
+  const PrepareOptions& options_;
+  const std::string cache_;
+  std::vector<DataSource> record_sources_;  // Those that need the tokenizer.
+  int64_t total_bytes_ = 0;
+  int64_t done_bytes_ = 0;  // Of the sources before.
+  TokenizerFiles files_;
+  std::unique_ptr<Tokenizer> tokenizer_;  // Made when it is needed.
+  bool has_trained_ = false;
+  PreparedData data_;
+};
 
 }  // namespace
 
@@ -240,6 +238,15 @@ const char* PrepareStageName(PrepareStage stage) {
   CHECK(false) << "unknown stage";
 }
 
+std::vector<std::vector<std::string>> PrefixesBySource(
+    const PreparedData& data) {
+  std::vector<std::vector<std::string>> prefixes;
+  for (const PreparedSource& source : data.sources) {
+    prefixes.push_back(source.prefixes);
+  }
+  return prefixes;
+}
+
 std::string DefaultCacheDirectory() {
   if (const char* cache = std::getenv("XDG_CACHE_HOME");
       cache != nullptr && cache[0] == '/') {
@@ -252,15 +259,8 @@ std::string DefaultCacheDirectory() {
 
 absl::StatusOr<PreparedData> PrepareData(const PrepareOptions& options) {
   if (options.data.synthetic) return PreparedData{.from_cache = true};
-  const bool has_text = !options.data.text.empty();
-  const bool has_indexed = !options.data.indexed.empty();
-  if (has_text == has_indexed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(has_text ? "both data.text and data.indexed are given"
-                              : "neither data.text nor data.indexed is given",
-                     ": give one of them"));
-  }
-  return has_text ? PrepareText(options) : PrepareIndexed(options);
+  ASSIGN_OR_RETURN(std::vector<DataSource> sources, FindSources(options.data));
+  return Preparation(std::move(sources), options).Run();
 }
 
 }  // namespace millrace

@@ -1,7 +1,8 @@
-// Only this file includes zlib and zstd.
+// Only this file includes zlib, zstd and snappy.
 
 #include "worker/records/packed_file.h"
 
+#include <snappy.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -225,6 +226,39 @@ absl::StatusOr<std::unique_ptr<PackedFile>> PackedFile::Open(
     opened = std::make_unique<PlainFile>(std::move(file));
   }
   return opened;
+}
+
+bool UnpackSnappy(absl::string_view packed, int64_t num_bytes,
+                  std::string* plain) {
+  size_t size = 0;
+  if (!snappy::GetUncompressedLength(packed.data(), packed.size(), &size) ||
+      size != static_cast<size_t>(num_bytes)) {
+    return false;
+  }
+  plain->resize(size);
+  return snappy::RawUncompress(packed.data(), packed.size(), plain->data());
+}
+
+bool UnpackGzip(absl::string_view packed, int64_t num_bytes,
+                std::string* plain) {
+  z_stream stream{};
+  if (inflateInit2(&stream, kWindowBits) != Z_OK) return false;
+  plain->resize(static_cast<size_t>(num_bytes));
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+  stream.avail_in = static_cast<uInt>(packed.size());
+  stream.next_out = reinterpret_cast<Bytef*>(plain->data());
+  stream.avail_out = static_cast<uInt>(plain->size());
+  const int status = inflate(&stream, Z_FINISH);
+  const bool is_whole = status == Z_STREAM_END && stream.avail_out == 0;
+  inflateEnd(&stream);
+  return is_whole;
+}
+
+bool UnpackZstd(absl::string_view packed, int64_t num_bytes,
+                std::string* plain) {
+  plain->resize(static_cast<size_t>(num_bytes));
+  return ZSTD_decompress(plain->data(), plain->size(), packed.data(),
+                         packed.size()) == plain->size();
 }
 
 }  // namespace millrace

@@ -1,5 +1,6 @@
-// The bytes of a file, unpacked while they are read if the file is packed by
-// gzip or zstd. Which one it is, the content tells.
+// The door to zlib, zstd and snappy. The bytes of a file, unpacked while they
+// are read if the file is packed by gzip or zstd. Which one it is, the content
+// tells.
 
 #ifndef MILLRACE_WORKER_RECORDS_PACKED_FILE_H_
 #define MILLRACE_WORKER_RECORDS_PACKED_FILE_H_
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace millrace {
 
@@ -28,6 +30,14 @@ class PackedFile {
   // or cut.
   virtual absl::StatusOr<size_t> Read(char* out, size_t size) = 0;
 };
+
+// Unpacks a block whose plain size is known; false if it is not that.
+bool UnpackSnappy(absl::string_view packed, int64_t num_bytes,
+                  std::string* plain);
+bool UnpackGzip(absl::string_view packed, int64_t num_bytes,
+                std::string* plain);
+bool UnpackZstd(absl::string_view packed, int64_t num_bytes,
+                std::string* plain);
 
 }  // namespace millrace
 

@@ -8,10 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "worker/records/json_lines.h"
+#include "worker/records/parquet_records.h"
 
 namespace millrace {
 namespace {
@@ -162,21 +164,20 @@ absl::StatusOr<std::vector<RecordPart>> CutIntoParts(const DataFile& file,
     case RecordFormat::kJsonLines:
       return CutJsonLines(file, part_bytes);
     case RecordFormat::kParquet:
-      break;
+      return CutParquet(file, part_bytes);
   }
   CHECK(false) << "unknown format";
 }
 
 absl::StatusOr<std::unique_ptr<RecordReader>> OpenRecords(
     const RecordPart& part, const std::vector<std::string>& columns) {
-  static_cast<void>(columns);
   switch (part.format) {
     case RecordFormat::kText:
       return std::make_unique<TextReader>(part.file);
     case RecordFormat::kJsonLines:
       return OpenJsonLines(part);
     case RecordFormat::kParquet:
-      break;
+      return OpenParquet(part, columns);
   }
   CHECK(false) << "unknown format";
 }

@@ -472,13 +472,26 @@ TEST(JobFileTest, RoundTrips) {
                  .rope_theta = 1 + 1e5 * real(),
                  .norm_epsilon = real(),
                  .init_std = real()};
-    const uint64_t source = below(3);
+    const uint64_t source = below(4);
     if (source == 0) job.data.text = {text(), text()};
     if (source == 1) job.data.indexed = {text()};
     job.data.synthetic = source == 2;
+    if (source == 3) {
+      const char* const formats[] = {"auto", "text", "jsonl", "parquet",
+                                     "indexed"};
+      for (uint64_t i = 0; i <= below(3); ++i) {
+        job.data.sources.push_back({.files = {text() + "a", text() + "b"},
+                                    .format = formats[below(5)],
+                                    .column = text() + "c",
+                                    .weight = 0.001 + real()});
+      }
+    }
+    job.data.broken_records = static_cast<int64_t>(below(100));
     job.data.tokenizer = text();
     job.data.validation_fraction = real();
-    job.data.max_bytes = static_cast<int64_t>(below(1 << 30));
+    if (source != 3) {
+      job.data.max_bytes = static_cast<int64_t>(below(1 << 30));
+    }
     job.data.cache_directory = text();
     job.training.num_steps = static_cast<int64_t>(100 + below(1000));
     job.training.global_batch = static_cast<int64_t>(1 + below(1000));

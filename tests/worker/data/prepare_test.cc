@@ -59,7 +59,7 @@ TEST(PrepareTest, EncodesEveryFile) {
   EXPECT_FALSE(data->from_cache);
   EXPECT_TRUE(stages.contains(PrepareStage::kTrainingTokenizer));
 
-  const auto dataset = IndexedDataset::Open(data->prefixes.at(0));
+  const auto dataset = IndexedDataset::Open(data->sources.at(0).prefixes.at(0));
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   const auto tokenizer = Tokenizer::FromModel(*ReadFile(data->tokenizer_path),
                                               "trained", kPreparedVocabSize);
@@ -96,7 +96,7 @@ TEST(PrepareTest, CachesByAllThatMatters) {
   const auto second = PrepareData(options);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_TRUE(second->from_cache);
-  EXPECT_EQ(second->prefixes, first->prefixes);
+  EXPECT_EQ(PrefixesBySource(*second), PrefixesBySource(*first));
   EXPECT_EQ(second->fingerprint, first->fingerprint);
   EXPECT_EQ(second->num_tokens, first->num_tokens);
   EXPECT_EQ(second->skips.binary, 1);
@@ -105,7 +105,7 @@ TEST(PrepareTest, CachesByAllThatMatters) {
     const auto data = PrepareData(changed);
     ASSERT_TRUE(data.ok()) << data.status();
     EXPECT_FALSE(data->from_cache);
-    EXPECT_NE(data->prefixes, first->prefixes);
+    EXPECT_NE(PrefixesBySource(*data), PrefixesBySource(*first));
   };
   options.vocab_size = kPreparedVocabSize - 1;
   expect_new(options);
@@ -113,8 +113,12 @@ TEST(PrepareTest, CachesByAllThatMatters) {
   options.data.max_bytes = 10000;
   expect_new(options);
   options = Options(folder);
-  options.data.tokenizer = first->tokenizer_path;
+  options.data.end_of_document = "<s>";
   expect_new(options);
+  // The path of a tokenizer does not matter, its content does.
+  options = Options(folder);
+  options.data.tokenizer = first->tokenizer_path;
+  EXPECT_TRUE(PrepareData(options)->from_cache);
   options = Options(folder);
   folder.Write("text/f1.txt", SampleLines(7, 400));
   expect_new(options);
@@ -127,13 +131,13 @@ TEST(PrepareTest, RepairsADamagedCache) {
   const PrepareOptions options = Options(folder);
   const auto first = PrepareData(options);
   ASSERT_TRUE(first.ok()) << first.status();
-  const std::string bin = first->prefixes.at(0) + ".bin";
+  const std::string bin = first->sources.at(0).prefixes.at(0) + ".bin";
   std::filesystem::resize_file(bin, 10);
   const auto second = PrepareData(options);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_FALSE(second->from_cache);
   EXPECT_EQ(second->fingerprint, first->fingerprint);
-  EXPECT_EQ(second->prefixes, first->prefixes);
+  EXPECT_EQ(PrefixesBySource(*second), PrefixesBySource(*first));
 }
 
 // Goal: of several at once, one does the work. Method: threads stand for
@@ -149,13 +153,13 @@ TEST(PrepareTest, SeveralAtOnceShareTheWork) {
         [&result, &folder] { result = PrepareData(Options(folder)); });
   }
   for (std::thread& thread : threads) thread.join();
-  int num_workers = 0;
+  int64_t num_shards_made = 0;
   for (const auto& result : results) {
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_EQ(result->fingerprint, results[0]->fingerprint);
-    if (!result->from_cache) ++num_workers;
+    num_shards_made += result->num_shards_made;
   }
-  EXPECT_EQ(num_workers, 1);
+  EXPECT_EQ(num_shards_made, 1);
 }
 
 TEST(PrepareTest, TakesIndexedDataAsItIs) {
@@ -170,7 +174,7 @@ TEST(PrepareTest, TakesIndexedDataAsItIs) {
   options.data.indexed = {folder / "d.bin", folder / "d"};
   const auto data = PrepareData(options);
   ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(data->prefixes,
+  EXPECT_EQ(data->sources.at(0).prefixes,
             (std::vector<std::string>{folder / "d", folder / "d"}));
   EXPECT_EQ(data->num_tokens, 6);
   EXPECT_EQ(data->num_documents, 2);
@@ -186,11 +190,11 @@ TEST(PrepareTest, RefusesWhatCannotWork) {
   EXPECT_THAT(message_of(options), HasSubstr("no file matches"));
   options.data.indexed = {"x"};
   EXPECT_THAT(message_of(options),
-              HasSubstr("both data.text and data.indexed"));
+              HasSubstr("more than one of data.text, data.indexed"));
   options.data.text.clear();
   EXPECT_THAT(message_of(options), HasSubstr("x.idx"));
   options.data.indexed.clear();
-  EXPECT_THAT(message_of(options), HasSubstr("neither"));
+  EXPECT_THAT(message_of(options), HasSubstr("none of data.text"));
 
   folder.Write("text/a", std::string("\0", 1));
   folder.Write("text/b", "\xFF");
@@ -219,7 +223,7 @@ TEST(PrepareTest, EncodesWithTokenizerJson) {
   const auto data = PrepareData(options);
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_THAT(data->tokenizer_path, HasSubstr("/tokenizer.json"));
-  const auto dataset = IndexedDataset::Open(data->prefixes.at(0));
+  const auto dataset = IndexedDataset::Open(data->sources.at(0).prefixes.at(0));
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   const auto tokenizer =
       Tokenizer::FromFiles({.name = "kept",
