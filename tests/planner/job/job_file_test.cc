@@ -545,54 +545,6 @@ TEST(JobFileTest, RoundTrips) {
   }
 }
 
-// Goal: sets are read by name, and what cannot be evaluated is refused. Method:
-// two sets; one slip each.
-TEST(JobFileTest, ReadsEvaluationSets) {
-  const auto with = [](const std::string& evaluation) {
-    return absl::StrCat(kSmallJob, "evaluation: {", evaluation, "}\n");
-  };
-  const absl::StatusOr<JobSpec> job = ParseJob(
-      with("interval_steps: 5, sets: {wiki: [a/*.txt, b], code: [c.bin]}"),
-      "job.yaml");
-  ASSERT_TRUE(job.ok()) << job.status();
-  const std::map<std::string, std::vector<std::string>> expected = {
-      {"wiki", {"a/*.txt", "b"}}, {"code", {"c.bin"}}};
-  EXPECT_EQ(job->evaluation.sets, expected);
-  EXPECT_THAT(ErrorOf(with("interval_steps: 5")),
-              HasSubstr("there is nothing to evaluate"));
-  for (const char* sets : {"[a]", "{wiki: a}", "{wiki: []}", "{wi/ki: [a]}",
-                           "{wiki: [a], wiki: [b]}"}) {
-    EXPECT_THAT(ErrorOf(with(absl::StrCat("sets: ", sets))),
-                HasSubstr("evaluation.sets: expected lists of texts by names"))
-        << sets;
-  }
-  const std::string synthetic = absl::StrReplaceAll(
-      with("sets: {a: [b]}"),
-      {{"text: [\"/usr/include/**/*.h\"]", "synthetic: true"}});
-  EXPECT_THAT(ErrorOf(synthetic),
-              HasSubstr("given together with data.synthetic"));
-}
-
-// Goal: where metrics go is checked before a run, not hours into it. Method:
-// one slip each.
-TEST(JobFileTest, ChecksWhereMetricsGo) {
-  const auto with = [](const std::string& metrics) {
-    return ErrorOf(absl::StrCat(kSmallJob, "metrics: {", metrics, "}\n"));
-  };
-  EXPECT_EQ(with("port: 9400, address: 0.0.0.0, textfile: a/b.prom"),
-            "no error");
-  EXPECT_THAT(with("address: localhost"),
-              HasSubstr("metrics.address: expected an IP address such as "
-                        "127.0.0.1 or 0.0.0.0, found 'localhost'"));
-  EXPECT_THAT(
-      with("textfile: millrace.txt"),
-      HasSubstr("metrics.textfile: expected a path that ends in .prom"));
-  EXPECT_THAT(with("port: 65536"),
-              HasSubstr("metrics.port: expected an integer from 0 to 65535"));
-  EXPECT_THAT(with("tensorbord: true"),
-              HasSubstr("did you mean 'tensorboard'?"));
-}
-
 // Goal: docs/job.md documents every key as the reader reads it, and no other.
 // Method: its list must be the one that the key table prints.
 TEST(JobFileTest, DocumentationMatches) {
