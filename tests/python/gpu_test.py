@@ -148,6 +148,22 @@ class CudaTrainerTest(unittest.TestCase):
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual(losses, [r["loss"] for r in records if "loss" in r])
 
+    def test_targets_of_minus_one_are_not_trained(self):
+        tokens = torch.randint(0, 512, (4, 129))
+        given, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        masked = torch.full_like(targets, -1)
+        masked[1, 30:90] = targets[1, 30:90]
+        results = []
+        for t, y in [(given, masked), (given[1:2].repeat(4, 1), masked[1:2].repeat(4, 1))]:
+            with millrace.Trainer(self.job) as trainer:
+                results.append(trainer.step((t, y)))
+        self.assertAlmostEqual(results[0].loss, results[1].loss, places=4)
+        self.assertAlmostEqual(results[0].gradient_norm / results[1].gradient_norm, 1, places=2)
+        with millrace.Trainer(self.job) as trainer:
+            with self.assertRaisesRegex(millrace.Error, "0 trained tokens"):
+                trainer.step((given, torch.full_like(targets, -1)))
+                trainer.step((given, targets))
+
     def test_weights_are_cuda_tensors(self):
         tokens = torch.randint(0, 512, (4, 129))
         given = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
