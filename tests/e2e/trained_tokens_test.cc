@@ -172,7 +172,7 @@ TEST(TrainedTokensTest, PackedEqualsUnpacked) {
   ASSERT_TRUE(writer->Finish().ok());
   const auto run = [&](bool packs, int64_t global_batch, const Layout& layout) {
     job.training.global_batch = global_batch;
-    return RunJob(job, layout, kMaskedSteps, [&] {
+    return RunJob(job, layout, kMaskedSteps, [&](const JobSpec&) {
       auto batches =
           SampleBatches::Open({.prefixes = {prefix},
                                .name = "samples",
