@@ -39,6 +39,7 @@ class GivenBatches : public BatchSource {
                     const BatchPointers& out) override;
   absl::StatusOr<double> TrainedShare(DataSplit split, int64_t step,
                                       int64_t global_batch) override;
+  bool ReadsAhead() const override { return false; }
 
  private:
   struct Batch {

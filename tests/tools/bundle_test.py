@@ -26,6 +26,7 @@ BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
 # With the GPU code where it was built.
 CUDA = BUILD / "libmillrace_cuda.so"
 KERNELS = BUILD / "kernels/libmillrace_kernels.so.1"
+TRAIN = BUILD / "libmillrace_train.so"
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 LOADER = importlib.machinery.SourceFileLoader("bundle", str(SCRIPT))
@@ -117,10 +118,19 @@ class WholeTest(unittest.TestCase):
         for name, (digest, package, version) in rows.items():
             self.assertEqual(hashlib.sha256((self.copy / name).read_bytes()).hexdigest(), digest)
             self.assertTrue(version, name)
-            if name.startswith("lib/") and name[4:] not in (CUDA.name, KERNELS.name):
+            if name.startswith("lib/") and name[4:] not in (CUDA.name, KERNELS.name, TRAIN.name):
                 self.assertNotEqual(package, "millrace", name)
                 self.assertIn(f"licenses/{package}.txt", files)
         self.assertEqual(rows["lib/gcc/libstdc++.so.6"][1], "libstdc++6")
+
+    @unittest.skipUnless(TRAIN.exists(), "this build has no Python package")
+    def test_python_package_loads_its_library(self):
+        result = subprocess.run(
+            [sys.executable, "-c", "import millrace; millrace.Trainer('no-such-job.yaml')"],
+            capture_output=True, text=True,
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(self.copy / "python")})
+        self.assertIn("no-such-job.yaml", result.stderr)
+        self.assertIn("millrace._library.Error", result.stderr)
 
     def test_without_open_mpi_an_agent_is_refused_and_the_rest_works(self):
         # This machine may have libmpi.so.40. None has libmpi.so.99, so let that be it.

@@ -68,6 +68,10 @@ class BatchSource {
                                               int64_t /*global_batch*/) {
     return 1.0;
   }
+
+  // Whether batches of training steps may be asked for before their step: not
+  // where somebody gives each when its step begins.
+  virtual bool ReadsAhead() const { return true; }
 };
 
 }  // namespace millrace

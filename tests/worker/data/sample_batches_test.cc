@@ -227,7 +227,8 @@ TEST(SampleBatchesTest, EvaluationKeepsTheShare) {
   const TokenSequence sequence = {.tokens = {1, 2, 3}, .num_context = 1};
   (*evaluation)->SelectSequence(sequence);
   EXPECT_EQ(share(DataSplit::kTraining, 2), training);
-  EXPECT_EQ(share(DataSplit::kValidation, 1), 1);
+  EXPECT_EQ(share(DataSplit::kValidation, 1),
+            static_cast<double>(sequence.num_scored()) / (4 * kSequence));
 }
 
 // Goal: held-out samples are the same for every seed, and never trained on.

@@ -120,6 +120,7 @@ int64_t StepInputFeed::BlockBytes() const {
 }
 
 void StepInputFeed::Prefetch(int64_t step) {
+  if (!options_.batches->ReadsAhead()) return;
   WaitUntilIdle();
   {
     std::lock_guard lock(mutex_);

@@ -69,7 +69,8 @@ class StepInputFeed {
   // Returns the fixed addresses at which steps find their inputs.
   const CudaStepInputs& inputs() const { return inputs_; }
 
-  // Begins to read training step `step`. The copies of step - 2 must be done.
+  // Begins to read training step `step`, unless the source does not read ahead:
+  // then EnqueueTrainingStep() reads it. The copies of step - 2 must be done.
   void Prefetch(int64_t step);
 
   // Enqueues the copies of a training step: inputs, and the vote to the step's
