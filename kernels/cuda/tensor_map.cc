@@ -23,6 +23,21 @@ decltype(&cuTensorMapEncodeTiled) Encoder() {
   return encoder;
 }
 
+// The driver wants a current context, which the runtime gives a thread in its
+// first call there: a thread of the caller's that makes none, like PyTorch's
+// for gradients, has no context yet.
+template <typename... Arguments>
+CUresult Encode(const Arguments&... arguments) {
+  const CUresult result = Encoder()(arguments...);
+  int device = 0;
+  if (result != CUDA_ERROR_INVALID_CONTEXT ||
+      cudaGetDevice(&device) != cudaSuccess ||
+      cudaSetDevice(device) != cudaSuccess) {
+    return result;
+  }
+  return Encoder()(arguments...);
+}
+
 }  // namespace
 
 absl::StatusOr<CUtensorMap> EncodeHeadsTensorMap(const HeadsTensor& tensor,
@@ -46,10 +61,10 @@ absl::StatusOr<CUtensorMap> EncodeHeadsTensorMap(const HeadsTensor& tensor,
   const cuuint32_t element_strides[4] = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult result =
-      Encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, tensor.data, dims,
-                strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      Encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, tensor.data, dims,
+             strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tensor map of [", tensor.outer, ", ", tensor.middle, ", ", tensor.rows,
@@ -80,7 +95,7 @@ absl::StatusOr<CUtensorMap> EncodeByteHeadsTensorMap(const HeadsTensor& tensor,
   CUtensorMap map;
   CUresult result = CUDA_ERROR_INVALID_VALUE;
   if (tensor.columns == 64 || tensor.columns == 128) {
-    result = Encoder()(
+    result = Encode(
         &map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, tensor.data, dims, strides, box,
         element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
         tensor.columns == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
@@ -114,7 +129,7 @@ absl::StatusOr<CUtensorMap> EncodeMatrixTensorMap(const MatrixTensor& matrix,
                              static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t element_strides[2] = {1, 1};
   CUtensorMap map;
-  const CUresult result = Encoder()(
+  const CUresult result = Encode(
       &map,
       matrix.is_fp32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                      : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -143,11 +158,11 @@ absl::StatusOr<CUtensorMap> EncodeRowsTensorMap(const float* data, int64_t rows,
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(columns), 1};
   const cuuint32_t element_strides[2] = {1, 1};
   CUtensorMap map;
-  const CUresult result = Encoder()(
-      &map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, const_cast<float*>(data), dims,
-      strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      Encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, const_cast<float*>(data),
+             dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tensor map of ", rows, " rows of ", columns,

@@ -112,7 +112,9 @@ class KernelTest(unittest.TestCase):
         targets = torch.randint(0, 1000, (300,), device="cuda")
         targets[::7] = -1
         targets_or_ignored = torch.where(targets < 0, -100, targets)
-        hidden, head = random(3, 100, 256, seed=7), random(1000, 256, seed=8)
+        hidden = random(3, 100, 256, seed=7)
+        # Logits of about one: kernels round them to bf16, as PyTorch's bf16 does.
+        head = (random(1000, 256, seed=8) / 16).detach().requires_grad_()
         self.check(lambda h, w: kernels.linear_cross_entropy(h, w, targets.reshape(3, 100)),
                    lambda h, w: torch.nn.functional.cross_entropy(
                        h.reshape(-1, 256) @ w.T, targets_or_ignored), hidden, head)
