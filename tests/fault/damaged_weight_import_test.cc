@@ -20,7 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr char kSource[] = "checkpoint";
+constexpr char kDamagedSource[] = "checkpoint";
 
 // A good checkpoint of two ranks to lie in.
 class HostileTest : public ::testing::Test {
@@ -30,16 +30,16 @@ class HostileTest : public ::testing::Test {
 
   std::string Error() {
     FaultyFileSystem files;
-    WriteTorchCheckpoint(files, kSource, tensors_, 2);
+    WriteTorchCheckpoint(files, kDamagedSource, tensors_, 2);
     if (damage_ != nullptr) damage_(files);
-    return ImportError(files, kSource, model_);
+    return ImportError(files, kDamagedSource, model_);
   }
 
   // Replaces the first `from` in a file by text of the same length.
   std::string ErrorWith(const std::string& file, const std::string& from,
                         const std::string& to) {
     damage_ = [=](FaultyFileSystem& files) {
-      const std::string path = JoinPath(kSource, file);
+      const std::string path = JoinPath(kDamagedSource, file);
       std::string content = *files.Content(path);
       const size_t at = content.find(from);
       ASSERT_NE(at, std::string::npos);
@@ -167,10 +167,10 @@ TEST_F(HostileTest, RefusesArchivesThatLie) {
 TEST_F(HostileTest, SurvivesAnyBytes) {
   std::mt19937_64 random(3);
   FaultyFileSystem files;
-  WriteTorchCheckpoint(files, kSource, tensors_, 2);
+  WriteTorchCheckpoint(files, kDamagedSource, tensors_, 2);
   int num_refused = 0;
   for (const char* name : {".metadata", "__0_0.distcp"}) {
-    const std::string path = JoinPath(kSource, name);
+    const std::string path = JoinPath(kDamagedSource, name);
     const std::string good = *files.Content(path);
     for (int i = 0; i < 150; ++i) {
       std::string damaged = good;
@@ -178,7 +178,7 @@ TEST_F(HostileTest, SurvivesAnyBytes) {
         damaged[random() % damaged.size()] = static_cast<char>(random());
       }
       ASSERT_TRUE(files.SetContent(path, damaged).ok());
-      num_refused += !WeightImport::Open(files, kSource, model_).ok();
+      num_refused += !WeightImport::Open(files, kDamagedSource, model_).ok();
     }
     ASSERT_TRUE(files.SetContent(path, good).ok());
   }
@@ -188,8 +188,8 @@ TEST_F(HostileTest, SurvivesAnyBytes) {
 // Goal: a full disk leaves no folder. Method: a file system that fills up.
 TEST_F(HostileTest, FullDiskLeavesNothing) {
   FaultyFileSystem files;
-  WriteTorchCheckpoint(files, kSource, tensors_, 2);
-  const auto import = WeightImport::Open(files, kSource, model_);
+  WriteTorchCheckpoint(files, kDamagedSource, tensors_, 2);
+  const auto import = WeightImport::Open(files, kDamagedSource, model_);
   ASSERT_TRUE(import.ok()) << import.status();
   files.SetCapacity(files.used_bytes() + 1000);
   EXPECT_EQ(import->Write(files, {}, kMaxShardBytes, "out").code(),
