@@ -57,7 +57,8 @@ void JobRunner::OnExported(const ExportOutcome& outcome) {
   }
 }
 
-// As many as the job keeps, and all since one that is being exported.
+// Keeps as many checkpoints as the job asks for, and all since the oldest one
+// whose export is not done.
 int32_t JobRunner::CheckpointsToKeep(int64_t step) const {
   const std::optional<int64_t> oldest =
       exporter_ == nullptr ? std::nullopt : exporter_->oldest_step();

@@ -49,8 +49,7 @@ absl::Status WritePrograms(const JobSpec& job, const Layout& layout,
   return absl::OkStatus();
 }
 
-// DataLoss unless the text at `key` is one of `words`.
-// Whether a row of the table has the name that the JSON has at `key`.
+// DataLoss unless a row of the table has the name that the JSON has at `key`.
 template <typename Row>
 absl::Status CheckName(const Json& json, const char* key,
                        std::span<const Row> table) {

@@ -48,13 +48,13 @@ class Pickle;
 class PickleValue {
  public:
   PickleKind kind() const;
-  // Of kInt and kBool.
+  // The value of a kInt or kBool.
   int64_t number() const;
-  // Of kText and kGlobal.
+  // The characters of a kText, the name of a kGlobal.
   absl::string_view text() const;
-  // Of kTuple and kList: the items. Of kMap: keys and values in turn. Of
-  // kObject: what it was made by, its arguments and, where it has one, its
-  // state. Of kPersistent: the id.
+  // The children of a value. A kTuple or kList has its items, a kMap keys and
+  // values in turn, a kObject what it was made by, its arguments and, where it
+  // has one, its state, a kPersistent its id.
   size_t size() const;
   PickleValue item(size_t i) const;
 

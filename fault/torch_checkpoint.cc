@@ -267,7 +267,7 @@ const StoredMember* FindMember(const std::vector<StoredMember>& members,
   return found == members.end() ? nullptr : &*found;
 }
 
-// What the pickle in an archive says of its tensor.
+// The tensor of an archive, as its pickle describes it.
 struct ArchivedTensor {
   std::string storage;  // "torch FloatStorage".
   std::string key;      // Of the member with the bytes: "0".

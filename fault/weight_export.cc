@@ -90,7 +90,7 @@ ExportedTensors TensorsOf(const Manifest& manifest, ElementType type,
   return tensors;
 }
 
-// What the pieces of an export have in common; borrowed.
+// The checkpoint that an export reads. Everything is borrowed.
 struct ExportSource {
   FileSystem* files;
   const WeightExport* what;

@@ -340,8 +340,8 @@ absl::StatusOr<WeightFolder::Place> WeightFolder::Find(
   const size_t dim = name.is_transposed ? 1 : 0;
   const int64_t rows = expected[dim];
   const int64_t total = dim < shape.size() ? shape[dim] : 0;
-  // Of a tensor with another name, other parameters may have the other rows:
-  // CheckIsOfModel() compares the sum.
+  // A tensor under a family's own name may hold rows of other parameters too;
+  // CheckIsOfModel() compares the sum of all rows.
   if (name.tensor != piece.tensor) expected[dim] = std::max(rows, total);
   if (shape != expected || name.first_row(rows, total) < 0) {
     return WrongFolder(

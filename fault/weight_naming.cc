@@ -15,7 +15,7 @@ namespace {
 // Parts of names that wrappers of modules add; left out wherever they are.
 constexpr const char* kWrappers[] = {"_orig_mod", "_fsdp_wrapped_module",
                                      "_checkpoint_wrapped_module", "module"};
-// What the model's names begin with where a checkpoint holds other things too.
+// First parts of the model's names in checkpoints that hold other things too.
 constexpr const char* kModelKeys[] = {"app", "state_dict", "model_state_dict",
                                       "model"};
 // The first part of names of what is no weight.

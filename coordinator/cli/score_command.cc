@@ -51,7 +51,7 @@ struct ChoiceScore {
   double by_chance = 0;
 };
 
-// Of a share that `count` records gave.
+// The standard error of a share of right answers among `count` records.
 double StandardError(double share, int64_t count) {
   return std::sqrt(share * (1 - share) / static_cast<double>(count));
 }
@@ -255,7 +255,7 @@ void AddScoreCommand(CLI::App& app, int* exit_code) {
   command->add_option("--choices", options->choices,
                       "A JSONL file of questions: context, choices, answer");
   command->add_option("--device", options->device,
-                      "Of the GPUs, which, where the job uses them");
+                      "The GPU to use, where the job uses GPUs");
   command->add_flag("--json", options->json, "Print one JSON object");
   command->footer(
       "The sets are those of the job's evaluation section.\nExamples:\n"

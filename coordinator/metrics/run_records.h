@@ -1,5 +1,5 @@
-// What a run tells of itself while it goes on, and the names under which
-// dashboards know it.
+// The values that a run reports while it goes on, and their names in
+// dashboards.
 
 #ifndef MILLRACE_COORDINATOR_METRICS_RUN_RECORDS_H_
 #define MILLRACE_COORDINATOR_METRICS_RUN_RECORDS_H_

@@ -1,16 +1,17 @@
 #include "kernels/norm/layernorm_plain.h"
 
-#include <algorithm>
-
 #include "base/status_macros.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/norm/norm_plain.cuh"
 
 namespace millrace {
 namespace {
 
 using plain::FromFloat;
+using plain::kBlockColumns;
+using plain::kBlockRows;
 using plain::kNumThreads;
 using plain::ToFloat;
 
@@ -95,29 +96,16 @@ __global__ void __launch_bounds__(kNumThreads)
   }
 }
 
-// The gradients of weight and bias: tokens are cut into parts, whose number
-// depends on how many tokens there are alone; each part leaves a row for either
-// in the workspace.
-constexpr int64_t kMaxLayerNormParts = 64;
-constexpr int64_t kTokensOfLayerNormPart = 32;
-int64_t NumLayerNormParts(int64_t num_tokens) {
-  return std::clamp<int64_t>(num_tokens / kTokensOfLayerNormPart, 1,
-                             kMaxLayerNormParts);
-}
-
-constexpr int kPartColumns = 32;
-constexpr int kPartRows = kNumThreads / kPartColumns;
-
-// A block takes 32 columns of a part, a warp every eighth token. Limited by
-// memory bandwidth.
+// The gradients of weight and bias: each part leaves a row for either in the
+// workspace. Limited by memory bandwidth.
 template <typename T>
 __global__ void __launch_bounds__(kNumThreads)
     PlainLayerNormWeightGradientKernel(
         const __grid_constant__ PlainLayerNormBackwardArgs args) {
-  __shared__ float sums[2][kPartRows][kPartColumns];
-  const int lane = threadIdx.x % kPartColumns;
-  const int warp = threadIdx.x / kPartColumns;
-  const int64_t h = int64_t{blockIdx.x} * kPartColumns + lane;
+  __shared__ float sums[2][kBlockRows][kBlockColumns];
+  const int lane = threadIdx.x % kBlockColumns;
+  const int warp = threadIdx.x / kBlockColumns;
+  const int64_t h = int64_t{blockIdx.x} * kBlockColumns + lane;
   const int64_t part = blockIdx.y;
   const int64_t begin = args.num_tokens * part / gridDim.y;
   const int64_t end = args.num_tokens * (part + 1) / gridDim.y;
@@ -125,7 +113,7 @@ __global__ void __launch_bounds__(kNumThreads)
   float of_bias = 0.0f;
   if (h < args.hidden) {
 #pragma unroll 4
-    for (int64_t t = begin + warp; t < end; t += kPartRows) {
+    for (int64_t t = begin + warp; t < end; t += kBlockRows) {
       const int64_t i = t * args.hidden + h;
       const float d_y = ToFloat(static_cast<const T*>(args.d_y)[i]);
       const float x = ToFloat(static_cast<const T*>(args.x)[i]);
@@ -137,7 +125,7 @@ __global__ void __launch_bounds__(kNumThreads)
   sums[1][warp][lane] = of_bias;
   __syncthreads();
   if (warp != 0 || h >= args.hidden) return;
-  for (int other = 1; other < kPartRows; ++other) {
+  for (int other = 1; other < kBlockRows; ++other) {
     of_weight += sums[0][other][lane];
     of_bias += sums[1][other][lane];
   }
@@ -161,23 +149,11 @@ __global__ void __launch_bounds__(kNumThreads) AddLayerNormPartsKernel(
   args.d_bias[h] = of_bias;
 }
 
-// Calls f.operator()<T, W>() with the types of rows and weights.
-template <typename F>
-void WithLayerNormTypes(ElementType type, bool fp32_weight, const F& f) {
-  plain::WithElements(type, [&]<typename T>() {
-    if (fp32_weight) {
-      f.template operator()<T, float>();
-    } else {
-      f.template operator()<T, T>();
-    }
-  });
-}
-
 }  // namespace
 
 int64_t PlainLayerNormBackwardWorkspaceBytes(int64_t num_tokens,
                                              int64_t hidden) {
-  return 2 * NumLayerNormParts(num_tokens) * hidden *
+  return 2 * plain::NumParts(num_tokens) * hidden *
          static_cast<int64_t>(sizeof(float));
 }
 
@@ -187,11 +163,12 @@ absl::Status LaunchPlainLayerNormForward(const PlainLayerNormForwardArgs& args,
   RETURN_IF_ERROR(
       plain::CheckRows("plain LayerNorm", args.num_tokens, args.hidden));
   if (args.num_tokens == 0) return absl::OkStatus();
-  WithLayerNormTypes(type, args.fp32_weight, [&]<typename T, typename W>() {
-    PlainLayerNormForwardKernel<T, W>
-        <<<static_cast<unsigned>(args.num_tokens), kNumThreads, 0, stream>>>(
-            args);
-  });
+  plain::WithRowsAndWeights(type, args.fp32_weight,
+                            [&]<typename T, typename W>() {
+                              PlainLayerNormForwardKernel<T, W>
+                                  <<<static_cast<unsigned>(args.num_tokens),
+                                     kNumThreads, 0, stream>>>(args);
+                            });
   return CudaStatus(cudaGetLastError(), "launch plain LayerNorm");
 }
 
@@ -200,19 +177,20 @@ absl::Status LaunchPlainLayerNormBackward(
     cudaStream_t stream) {
   RETURN_IF_ERROR(plain::CheckRows("plain LayerNorm backward", args.num_tokens,
                                    args.hidden));
-  const int64_t num_parts = NumLayerNormParts(args.num_tokens);
+  const int64_t num_parts = plain::NumParts(args.num_tokens);
   const dim3 part_blocks(
-      static_cast<unsigned>((args.hidden + kPartColumns - 1) / kPartColumns),
+      static_cast<unsigned>((args.hidden + kBlockColumns - 1) / kBlockColumns),
       static_cast<unsigned>(num_parts));
-  WithLayerNormTypes(type, args.fp32_weight, [&]<typename T, typename W>() {
-    if (args.num_tokens > 0) {
-      PlainLayerNormInputGradientKernel<T, W>
-          <<<static_cast<unsigned>(args.num_tokens), kNumThreads, 0, stream>>>(
-              args);
-    }
-    PlainLayerNormWeightGradientKernel<T>
-        <<<part_blocks, kNumThreads, 0, stream>>>(args);
-  });
+  plain::WithRowsAndWeights(
+      type, args.fp32_weight, [&]<typename T, typename W>() {
+        if (args.num_tokens > 0) {
+          PlainLayerNormInputGradientKernel<T, W>
+              <<<static_cast<unsigned>(args.num_tokens), kNumThreads, 0,
+                 stream>>>(args);
+        }
+        PlainLayerNormWeightGradientKernel<T>
+            <<<part_blocks, kNumThreads, 0, stream>>>(args);
+      });
   AddLayerNormPartsKernel<<<static_cast<unsigned>(
                                 (args.hidden + kNumThreads - 1) / kNumThreads),
                             kNumThreads, 0, stream>>>(args, num_parts);

@@ -17,8 +17,8 @@ namespace millrace {
 // Device pointers; void is of the element type, but for weight and bias where
 // fp32_weight is set. Rows are [num_tokens, hidden] without gaps.
 struct PlainLayerNormForwardArgs {
-  // Of residual layer norms: x + delta, which is normed; may alias either. Null
-  // where x is normed.
+  // Not null: receives x + delta, which is then normed; may alias either. Null:
+  // x is normed.
   void* residual = nullptr;
   const void* delta = nullptr;
   void* y;      // May alias x, or delta if residual does not alias the same.

@@ -1,16 +1,17 @@
 #include "kernels/norm/rmsnorm_plain.h"
 
-#include <algorithm>
-
 #include "base/status_macros.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/status.h"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/norm/norm_plain.cuh"
 
 namespace millrace {
 namespace {
 
 using plain::FromFloat;
+using plain::kBlockColumns;
+using plain::kBlockRows;
 using plain::kNumThreads;
 using plain::ToFloat;
 
@@ -93,18 +94,7 @@ __global__ void __launch_bounds__(kNumThreads)
   }
 }
 
-// The gradient of weight: tokens are cut into parts, whose number depends on
-// how many tokens there are alone; each part leaves a row in the workspace.
-constexpr int64_t kMaxParts = 64;
-constexpr int64_t kMinTokensOfPart = 32;
-int64_t NumParts(int64_t num_tokens) {
-  return std::clamp<int64_t>(num_tokens / kMinTokensOfPart, 1, kMaxParts);
-}
-
-constexpr int kBlockColumns = 32;
-constexpr int kBlockRows = kNumThreads / kBlockColumns;
-
-// A block takes 32 columns of a part, a warp every eighth token. Limited by
+// The gradient of weight: each part leaves a row in the workspace. Limited by
 // memory bandwidth.
 template <typename T>
 __global__ void __launch_bounds__(kNumThreads) WeightGradientKernel(
@@ -145,22 +135,11 @@ __global__ void __launch_bounds__(kNumThreads)
   args.d_weight[h] = sum;
 }
 
-// Calls f.operator()<T, W>() with the types of rows and weights.
-template <typename F>
-void WithRowsAndWeights(ElementType type, bool fp32_weight, const F& f) {
-  plain::WithElements(type, [&]<typename T>() {
-    if (fp32_weight) {
-      f.template operator()<T, float>();
-    } else {
-      f.template operator()<T, T>();
-    }
-  });
-}
-
 }  // namespace
 
 int64_t PlainRmsNormBackwardWorkspaceBytes(int64_t num_tokens, int64_t hidden) {
-  return NumParts(num_tokens) * hidden * static_cast<int64_t>(sizeof(float));
+  return plain::NumParts(num_tokens) * hidden *
+         static_cast<int64_t>(sizeof(float));
 }
 
 absl::Status LaunchPlainRmsNormForward(const PlainRmsNormForwardArgs& args,
@@ -168,11 +147,11 @@ absl::Status LaunchPlainRmsNormForward(const PlainRmsNormForwardArgs& args,
   RETURN_IF_ERROR(
       plain::CheckRows("plain RMSNorm", args.num_tokens, args.hidden));
   if (args.num_tokens == 0) return absl::OkStatus();
-  WithRowsAndWeights(type, args.fp32_weight, [&]<typename T, typename W>() {
-    RmsNormForwardKernel<T, W>
-        <<<static_cast<unsigned>(args.num_tokens), kNumThreads, 0, stream>>>(
-            args);
-  });
+  plain::WithRowsAndWeights(
+      type, args.fp32_weight, [&]<typename T, typename W>() {
+        RmsNormForwardKernel<T, W><<<static_cast<unsigned>(args.num_tokens),
+                                     kNumThreads, 0, stream>>>(args);
+      });
   return CudaStatus(cudaGetLastError(), "launch plain RMSNorm");
 }
 
@@ -182,11 +161,12 @@ absl::Status LaunchPlainResidualRmsNormForward(
   RETURN_IF_ERROR(
       plain::CheckRows("plain residual RMSNorm", args.num_tokens, args.hidden));
   if (args.num_tokens == 0) return absl::OkStatus();
-  WithRowsAndWeights(type, args.fp32_weight, [&]<typename T, typename W>() {
-    ResidualRmsNormForwardKernel<T, W>
-        <<<static_cast<unsigned>(args.num_tokens), kNumThreads, 0, stream>>>(
-            args);
-  });
+  plain::WithRowsAndWeights(type, args.fp32_weight,
+                            [&]<typename T, typename W>() {
+                              ResidualRmsNormForwardKernel<T, W>
+                                  <<<static_cast<unsigned>(args.num_tokens),
+                                     kNumThreads, 0, stream>>>(args);
+                            });
   return CudaStatus(cudaGetLastError(), "launch plain residual RMSNorm");
 }
 
@@ -194,18 +174,18 @@ absl::Status LaunchPlainRmsNormBackward(const PlainRmsNormBackwardArgs& args,
                                         ElementType type, cudaStream_t stream) {
   RETURN_IF_ERROR(
       plain::CheckRows("plain RMSNorm backward", args.num_tokens, args.hidden));
-  const int64_t num_parts = NumParts(args.num_tokens);
+  const int64_t num_parts = plain::NumParts(args.num_tokens);
   const dim3 part_blocks(
       static_cast<unsigned>((args.hidden + kBlockColumns - 1) / kBlockColumns),
       static_cast<unsigned>(num_parts));
-  WithRowsAndWeights(type, args.fp32_weight, [&]<typename T, typename W>() {
-    if (args.num_tokens > 0) {
-      InputGradientKernel<T, W>
-          <<<static_cast<unsigned>(args.num_tokens), kNumThreads, 0, stream>>>(
-              args);
-    }
-    WeightGradientKernel<T><<<part_blocks, kNumThreads, 0, stream>>>(args);
-  });
+  plain::WithRowsAndWeights(
+      type, args.fp32_weight, [&]<typename T, typename W>() {
+        if (args.num_tokens > 0) {
+          InputGradientKernel<T, W><<<static_cast<unsigned>(args.num_tokens),
+                                      kNumThreads, 0, stream>>>(args);
+        }
+        WeightGradientKernel<T><<<part_blocks, kNumThreads, 0, stream>>>(args);
+      });
   AddPartsKernel<<<static_cast<unsigned>((args.hidden + kNumThreads - 1) /
                                          kNumThreads),
                    kNumThreads, 0, stream>>>(args, num_parts);

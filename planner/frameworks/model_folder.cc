@@ -109,7 +109,7 @@ const std::string* KeyOf(const Family& family, const FrameworkKey& common) {
   for (const FrameworkKey& own : family.keys) {
     if (absl::string_view(own.job_path) == common.job_path) return &own.name;
   }
-  // What OwnKeysOf() has, or what follows from other keys.
+  // OwnKeysOf() has these keys, or they follow from others.
   for (const char* path :
        {"model.ffn_hidden", "model.sequence_length", "model.head_dim"}) {
     if (family.learns_positions && absl::string_view(path) == common.job_path) {

@@ -50,7 +50,7 @@ constexpr NameRow kGpt2Rows[] = {
 
 struct NamingRow {
   TensorNaming naming;
-  const char* layers;  // What stands in front of a layer's number.
+  const char* layers;  // The text in front of a layer's number.
   const char* marker;  // A tensor that only this naming has.
   std::span<const NameRow> rows;
 };

@@ -27,7 +27,7 @@ struct StoredName {
   int64_t from_end = 0;
   bool is_transposed = false;
 
-  // Of a parameter of so many rows in a tensor of `total` rows.
+  // The first row of a parameter of `rows` rows in a tensor of `total` rows.
   int64_t first_row(int64_t rows, int64_t total) const {
     return from_end == 0 ? 0 : total - from_end * rows;
   }

@@ -291,7 +291,7 @@ void LayerWriter::Rope(Piece piece) {
 
 void LayerWriter::Activation(Piece piece, int64_t rows, int64_t width) {
   const bool is_gated = model_.num_inner_projections() == 2;
-  // What the op reads and writes, forward and backward.
+  // Tensors that the op reads and writes, forward and backward.
   const double forward = is_gated ? 3 : 2, backward = is_gated ? 5 : 3;
   const bool has_op = model_.feed_forward != FeedForward::kSquaredRelu;
   if (!style_.fused_elementwise || !has_op) {

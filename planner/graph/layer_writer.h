@@ -83,7 +83,7 @@ class LayerWriter {
   void Attention();
   // Rotary positions of query and key, after their norms if there are any.
   void Rope(Piece piece);
-  // What the model has between the products of a feed-forward block.
+  // The activation between the products of a feed-forward block.
   void Activation(Piece piece, int64_t rows, int64_t width);
   // The norm of `tokens` rows of the stream, which is the sum of the residual
   // and a block's output unless it comes whole.

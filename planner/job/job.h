@@ -140,7 +140,7 @@ struct EvaluationSpec {
                          const EvaluationSpec&) = default;
 };
 
-// What a run writes for other people's dashboards while it goes on.
+// Records for dashboards, written while a run goes on.
 struct MetricsSpec {
   bool tensorboard = false;  // Event files in the run directory.
   std::string mlflow;        // A folder in MLflow's layout; empty: none.

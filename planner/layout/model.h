@@ -15,8 +15,8 @@ namespace millrace {
 enum class FeedForward : uint8_t { kSwiglu, kGelu, kSquaredRelu };
 const char* FeedForwardName(FeedForward kind);  // "swiglu", "gelu", "relu2".
 
-// What scales the stream in front of each block and of the head. kRms has a
-// weight, kLayer a weight and a bias.
+// The norm in front of each block and of the head. kRms has a weight, kLayer a
+// weight and a bias.
 enum class NormKind : uint8_t { kRms, kLayer };
 const char* NormKindName(NormKind kind);  // "rms", "layer".
 

@@ -213,7 +213,7 @@ TensorId LayerEmitter::EmitBlockBackward(GraphBuilder& builder,
     switch (op.step) {
       case LayerStep::kOuter:
         if (op.kind == OpKind::kBiasGradient) {
-          // Of the rank's tokens: the sum over ranks has them all.
+          // This sums the rank's own tokens; reducing over ranks adds the rest.
           builder.Emit(NameOf(op, absl::StrCat(names.outer, "_bias")), op,
                        {d_stream}, {block.outer_bias.gradient});
         } else if (is_weight_gradient) {

@@ -43,7 +43,7 @@ constexpr OperandSpec OfAttributes(const char* name, Dims dims) {
 constexpr OperandSpec Workspace(const char* name, Dims dims) {
   return OperandSpec(ElementRole::kWorkspace, name, dims).NotCounted();
 }
-// What a step's scalars tensor holds: StepScalar.
+// The tensor of a step's scalars, indexed by StepScalar.
 constexpr OperandSpec Scalars() {
   return {ElementRole::kFloat64, "scalars", {int64_t{kNumStepScalars}}};
 }

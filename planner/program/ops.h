@@ -92,7 +92,7 @@ inline constexpr int kNumExecutedOpKinds =
 const char* OpKindName(OpKind kind);
 bool IsCollective(OpKind kind);  // Over a group of ranks.
 bool IsTransfer(OpKind kind);    // Between neighbouring stages.
-// Of norms of the stream: whether they add a block's output to it first.
+// Whether a norm of the stream adds a block's output to it first.
 bool AddsToStream(OpKind kind);
 
 struct NoAttributes {

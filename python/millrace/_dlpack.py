@@ -29,7 +29,7 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _ManagedTensor._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p),
                            ("deleter", _Deleter)]
 
-# What each managed tensor keeps alive until it is deleted, by its address.
+# The objects that each managed tensor needs until it is deleted, by its address.
 _alive = {}
 
 

@@ -16,7 +16,7 @@ _LAUNCHERS = [
      "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
 ]
-# What tells one launch from another on a host.
+# Variables that tell one launch from another on a host.
 _LAUNCH_NAMES = ["PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"]
 _num_opened = 0
 
@@ -115,14 +115,21 @@ def _flat(name, values, count):
     if hasattr(values, "detach"):  # PyTorch.
         values = values.detach().to("cpu").numpy()
     if hasattr(values, "astype"):  # NumPy.
-        values = values.astype("int32", order="C", copy=False)
         if values.size != count:
             raise Error(f"{name}: expected {count} numbers, found {values.size}", code=3)
-        if not values.flags.c_contiguous:
-            values = values.copy(order="C")
+        if values.dtype.kind not in "iu":
+            raise Error(f"{name}: expected integers, found {values.dtype}", code=3)
+        # Wider integers must not wrap into the vocabulary.
+        if values.itemsize >= 4 and (values.min() < -2**31 or values.max() >= 2**31):
+            raise Error(f"{name}: expected integers of 32 bits, found {values.min()} to "
+                        f"{values.max()}", code=3)
+        values = values.astype("int32", order="C", copy=False)
         return values.ctypes.data, values
     rows = values if values and not isinstance(values[0], int) else [values]
-    numbers = array.array("i", (int(number) for row in rows for number in row))
+    try:
+        numbers = array.array("i", (number for row in rows for number in row))
+    except (TypeError, OverflowError) as error:
+        raise Error(f"{name}: expected integers of 32 bits: {error}", code=3) from error
     if len(numbers) != count:
         raise Error(f"{name}: expected {count} numbers, found {len(numbers)}", code=3)
     return numbers.buffer_info()[0], numbers

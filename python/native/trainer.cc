@@ -11,8 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/files.h"
 #include "base/ids.h"
@@ -23,6 +25,7 @@
 #include "planner/explain/layout_name.h"
 #include "planner/frameworks/model_folder.h"
 #include "planner/job/job_file.h"
+#include "planner/profile/profile_file.h"
 #include "python/native/given_batches.h"
 #include "worker/backend/agent_devices.h"
 #include "worker/backend/cuda_backend.h"
@@ -72,7 +75,7 @@ namespace {
 // Ranks plan and open their data at different speeds.
 constexpr absl::Duration kRendezvousTimeout = absl::Minutes(10);
 constexpr char kPlanKey[] = "plan";
-constexpr char kMeasureKey[] = "measure";
+constexpr char kProfileKey[] = "profile";
 
 thread_local std::string last_error;
 
@@ -140,33 +143,62 @@ absl::StatusOr<HardwareProfile> Measure(const millrace_trainer& rank,
                                          rank.store.get());
 }
 
-// The profile of the job. Rank 0 says whether all measure one.
-absl::StatusOr<HardwareProfile> FindOrMeasure(const millrace_trainer& rank,
-                                              const DeviceFacts& devices) {
-  bool measures = false;
-  absl::StatusOr<HardwareProfile> found = absl::NotFoundError("not looked for");
-  if (rank.rank == Rank{0}) {
-    found = FindProfile(rank.job, devices);
-    measures = absl::IsNotFound(found.status());
-    RETURN_IF_ERROR(rank.store->Set(kMeasureKey, measures ? "yes" : "no"));
-  } else {
-    ASSIGN_OR_RETURN(const std::string answer,
-                     rank.store->Get(kMeasureKey, kRendezvousTimeout));
-    measures = answer == "yes";
-  }
-  if (measures) {
-    ASSIGN_OR_RETURN(const HardwareProfile measured,
-                     Measure(rank, devices.ranks_per_host));
-    if (rank.rank == Rank{0}) {
-      RETURN_IF_ERROR(KeepProfile(rank.job, devices, "", measured).status());
-    }
-    return measured;
-  }
-  return rank.rank == Rank{0} ? found : FindProfile(rank.job, devices);
+// What one rank has, or why it does not, as a value of the store.
+std::string Encoded(const absl::StatusOr<std::string>& value) {
+  if (value.ok()) return absl::StrCat("+", *value);
+  return absl::StrCat(static_cast<int>(value.status().code()), " ",
+                      value.status().message());
 }
 
-// Rank 0 plans; the others take its layout, since a profile that two hosts
-// measured apart could lead them to different ones.
+absl::StatusOr<std::string> Decoded(const std::string& text) {
+  if (text.starts_with("+")) return text.substr(1);
+  const std::vector<std::string> parts =
+      absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  int code = static_cast<int>(absl::StatusCode::kUnknown);
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &code)) {
+    return absl::DataLossError(
+        absl::StrCat("the rendezvous folder holds '", text,
+                     "', which no rank writes; name one that is empty"));
+  }
+  return absl::Status(static_cast<absl::StatusCode>(code), parts[1]);
+}
+
+// The text that `make` gives on rank 0, on every rank. Its error too, so that
+// no rank waits for one that has failed.
+template <typename Make>
+absl::StatusOr<std::string> FromRankZero(const millrace_trainer& rank,
+                                         const std::string& key,
+                                         const Make& make) {
+  if (rank.rank == Rank{0}) {
+    absl::StatusOr<std::string> made = make();
+    RETURN_IF_ERROR(rank.store->Set(key, Encoded(made)));
+    return made;
+  }
+  ASSIGN_OR_RETURN(const std::string text,
+                   rank.store->Get(key, kRendezvousTimeout));
+  return Decoded(text);
+}
+
+// The profile that rank 0 finds for the job; where it finds none, all ranks
+// measure one and `is_new` is set.
+absl::StatusOr<HardwareProfile> FindOrMeasure(const millrace_trainer& rank,
+                                              const DeviceFacts& devices,
+                                              bool* is_new) {
+  ASSIGN_OR_RETURN(
+      const std::string found,
+      FromRankZero(rank, kProfileKey, [&]() -> absl::StatusOr<std::string> {
+        const absl::StatusOr<HardwareProfile> profile =
+            FindProfile(rank.job, devices);
+        if (absl::IsNotFound(profile.status())) return std::string();
+        RETURN_IF_ERROR(profile.status());
+        return ProfileToYaml(*profile);
+      }));
+  *is_new = found.empty();
+  return *is_new ? Measure(rank, devices.ranks_per_host)
+                 : ParseProfile(found, "the profile of rank 0");
+}
+
+// Rank 0 plans; the others take its layout.
 absl::Status MakePlan(int32_t ranks_per_host, millrace_trainer& rank,
                       KernelTuning* tuning) {
   const DeviceFacts devices = {
@@ -177,18 +209,24 @@ absl::Status MakePlan(int32_t ranks_per_host, millrace_trainer& rank,
       .machines = {rank.devices.machine},
       .memory_bytes = rank.devices.memory_bytes};
   RETURN_IF_ERROR(CheckRunnable(rank.job, devices));
-  ASSIGN_OR_RETURN(const HardwareProfile profile, FindOrMeasure(rank, devices));
+  bool is_new = false;
+  ASSIGN_OR_RETURN(const HardwareProfile profile,
+                   FindOrMeasure(rank, devices, &is_new));
   *tuning = profile.tuning;
-  if (rank.rank == Rank{0}) {
-    ASSIGN_OR_RETURN(rank.plan, PlanForDevices(rank.job, devices, profile));
-    const PlanRecord record = {.layout = rank.plan.layout,
-                               .step_time_s = rank.plan.prediction.step_time_s,
-                               .program_hashes = rank.plan.program_hashes,
-                               .ranks_per_host = ranks_per_host};
-    return rank.store->Set(kPlanKey, PlanRecordToJson(record));
-  }
-  ASSIGN_OR_RETURN(const std::string text,
-                   rank.store->Get(kPlanKey, kRendezvousTimeout));
+  ASSIGN_OR_RETURN(
+      const std::string text,
+      FromRankZero(rank, kPlanKey, [&]() -> absl::StatusOr<std::string> {
+        if (is_new) {
+          RETURN_IF_ERROR(KeepProfile(rank.job, devices, "", profile).status());
+        }
+        ASSIGN_OR_RETURN(rank.plan, PlanForDevices(rank.job, devices, profile));
+        return PlanRecordToJson(
+            {.layout = rank.plan.layout,
+             .step_time_s = rank.plan.prediction.step_time_s,
+             .program_hashes = rank.plan.program_hashes,
+             .ranks_per_host = ranks_per_host});
+      }));
+  if (rank.rank == Rank{0}) return absl::OkStatus();
   ASSIGN_OR_RETURN(const PlanRecord record, PlanRecordFromJson(text));
   rank.plan.layout = record.layout;
   rank.plan.prediction.step_time_s = record.step_time_s;
@@ -331,36 +369,26 @@ absl::Status Save(const std::string& directory, int32_t keep,
       .job_yaml = JobToYaml(rank.job)};
   const PrivateFiles private_files;
   const std::string key = absl::StrCat("save/", rank.num_saves++, "/");
-  absl::StatusOr<std::string> entry = WriteCheckpointPart(
-      *PosixFileSystem(), directory, info, rank.rank, state);
-  // Others must learn of a failure as well, so it travels like an entry.
-  const auto told = [](const absl::Status& status) {
-    return status.ok() ? std::string() : absl::StrCat("!", status.message());
-  };
-  RETURN_IF_ERROR(rank.store->Set(absl::StrCat(key, ToInt(rank.rank)),
-                                  entry.ok() ? *entry : told(entry.status())));
-  if (rank.rank == Rank{0}) {
-    std::vector<std::string> entries;
-    absl::Status status;
-    for (int32_t i = 0; i < rank.num_ranks; ++i) {
-      ASSIGN_OR_RETURN(
-          const std::string text,
-          rank.store->Get(absl::StrCat(key, i), kRendezvousTimeout));
-      if (text.starts_with("!")) {
-        status.Update(absl::InternalError(text.substr(1)));
-      }
-      entries.push_back(text);
-    }
-    if (status.ok()) {
-      status =
-          CommitCheckpoint(*PosixFileSystem(), directory, info, entries, keep);
-    }
-    RETURN_IF_ERROR(rank.store->Set(key + "done", told(status)));
-  }
-  ASSIGN_OR_RETURN(const std::string outcome,
-                   rank.store->Get(key + "done", kRendezvousTimeout));
-  return outcome.empty() ? absl::OkStatus()
-                         : absl::InternalError(outcome.substr(1));
+  RETURN_IF_ERROR(
+      rank.store->Set(absl::StrCat(key, ToInt(rank.rank)),
+                      Encoded(WriteCheckpointPart(*PosixFileSystem(), directory,
+                                                  info, rank.rank, state))));
+  return FromRankZero(
+             rank, key + "done",
+             [&]() -> absl::StatusOr<std::string> {
+               std::vector<std::string> entries;
+               for (int32_t i = 0; i < rank.num_ranks; ++i) {
+                 ASSIGN_OR_RETURN(
+                     const std::string text,
+                     rank.store->Get(absl::StrCat(key, i), kRendezvousTimeout));
+                 ASSIGN_OR_RETURN(std::string entry, Decoded(text));
+                 entries.push_back(std::move(entry));
+               }
+               RETURN_IF_ERROR(CommitCheckpoint(*PosixFileSystem(), directory,
+                                                info, entries, keep));
+               return std::string();
+             })
+      .status();
 }
 
 absl::Status Load(const std::string& path, millrace_trainer& rank) {

@@ -28,7 +28,7 @@ TINY = {**model_folder.TINY, "vocab_size": 20, "hidden": 8, "num_layers": 1, "nu
 METADATA = "torch.distributed.checkpoint.metadata"
 
 
-def stub(module, name):
+def stand_in(module, name):
     """A class that pickles under the name of one that this PyTorch may lack."""
     parts = module.split(".")
     for i in range(1, len(parts) + 1):
@@ -52,9 +52,9 @@ class Properties:
 def write_checkpoint(folder, tensors, splits):
     """Each tensor cut along a dim into parts, one file each, as FSDP and tensor axes do."""
     folder.mkdir()
-    Tensor, Chunk = stub(METADATA, "TensorStorageMetadata"), stub(METADATA, "ChunkStorageMetadata")
-    Index, Metadata = stub(METADATA, "MetadataIndex"), stub(METADATA, "Metadata")
-    Storage = stub("torch.distributed.checkpoint.filesystem", "_StorageInfo")
+    Tensor, Chunk = stand_in(METADATA, "TensorStorageMetadata"), stand_in(METADATA, "ChunkStorageMetadata")
+    Index, Metadata = stand_in(METADATA, "MetadataIndex"), stand_in(METADATA, "Metadata")
+    Storage = stand_in("torch.distributed.checkpoint.filesystem", "_StorageInfo")
     Properties.__module__, Properties.__qualname__ = METADATA, "TensorProperties"
     Properties.__name__ = "TensorProperties"
     sys.modules[METADATA].TensorProperties = Properties

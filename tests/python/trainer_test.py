@@ -178,17 +178,28 @@ class TrainerTest(unittest.TestCase):
                               capture_output=True, text=True).stdout
         self.assertIn("step-00000003", text)
 
-    def test_ranks_are_processes(self):
-        single = self.open()
-        expected = [single.step().loss for _ in range(3)]
+    def run_ranks(self, job):
+        """Standard output and errors of two ranks."""
         processes = []
         for rank in range(2):
             environment = dict(os.environ, PYTHONPATH=str(ROOT / "python"), RANK=str(rank),
                                WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2")
             processes.append(subprocess.Popen(
-                [sys.executable, "-c", RANK, self.job, str(self.folder / "meet"),
-                 str(self.folder / "kept")], env=environment, stdout=subprocess.PIPE, text=True))
-        results = [json.loads(p.communicate(timeout=300)[0].splitlines()[-1]) for p in processes]
+                [sys.executable, "-c", RANK, job, str(self.folder / "meet"),
+                 str(self.folder / "kept")], env=environment, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True))
+        return [process.communicate(timeout=300) for process in processes]
+
+    def test_all_ranks_learn_why_rank_zero_cannot_plan(self):
+        job = self.write("unprofiled.yaml", JOB + "profile: no-such-profile.yaml\n")
+        for _, errors in self.run_ranks(job):
+            self.assertIn("millrace._library.Error", errors)
+            self.assertIn("no-such-profile.yaml", errors)
+
+    def test_ranks_are_processes(self):
+        single = self.open()
+        expected = [single.step().loss for _ in range(3)]
+        results = [json.loads(output.splitlines()[-1]) for output, _ in self.run_ranks(self.job)]
         self.assertEqual([r["rank"] for r in results], [0, 1])
         self.assertEqual(results[0]["losses"], results[1]["losses"])
         self.assertEqual(results[0]["layout"], results[1]["layout"])
@@ -238,6 +249,9 @@ class TrainerTest(unittest.TestCase):
         self.check_refused(lambda: trainer.step((tokens, targets)), "tokens[2][5] is 64", "0 to 63")
         starts = [[0] * 16, [0] * 16, [0] * 4 + [3] * 12, [0] * 16]
         self.check_refused(lambda: trainer.step((*batch(1), starts)), "document_starts[2][4] is 3")
+        big = [[2**40 + t for t in row] for row in targets]
+        self.check_refused(lambda: trainer.step((targets, big)), "targets", "32 bits")
+        self.check_refused(lambda: trainer.step(([[0.5] * 16] * 4, targets)), "tokens", "integers")
         self.check_refused(lambda: trainer.validate(0), "at least one")
         self.check_refused(lambda: trainer.load(str(self.folder / "none")), "none")
         self.check_refused(lambda: trainer.save(""), "folder")

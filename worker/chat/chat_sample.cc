@@ -136,7 +136,7 @@ class ConversationText {
           "the chat template writes message ", idx + 1,
           " in another way when more messages follow, or asks for it in "
           "another way, so its trained text cannot be told: mark it in the "
-          "template by {% generation %}, or set data.train_on to ",
+          "template by {% generation %}, or train on ",
           is_last ? "all" : "completion (the last turn) or all"));
     }
     const size_t end = static_cast<size_t>(

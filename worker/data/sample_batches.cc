@@ -81,8 +81,7 @@ absl::StatusOr<std::unique_ptr<SampleBatches>> SampleBatches::Open(
     return absl::InvalidArgumentError(absl::StrCat(
         "0 trained tokens in ", batches->counts_.num_samples, " samples of ",
         options.name,
-        ": look at them with `millrace data show`, and at data.train_on and "
-        "model.sequence_length"));
+        ": look at what is trained of them, and at model.sequence_length"));
   }
   if (num_samples < num_needed) {
     return absl::InvalidArgumentError(absl::StrCat(

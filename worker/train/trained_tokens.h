@@ -24,7 +24,7 @@ inline absl::StatusOr<double> TokenScaleOf(double trained_share, int64_t step,
   return absl::InvalidArgumentError(absl::StrCat(
       "0 trained tokens in the ", global_batch, " sequences of step ", step,
       ": the mean over trained tokens does not exist; raise "
-      "training.global_batch, or train more of the data (data.train_on)"));
+      "training.global_batch, or train more of the data"));
 }
 
 // Of the losses of validation passes, `sum_of_means` over all their tokens.
