@@ -38,18 +38,6 @@ class TemplateRunner {
   }
 
  private:
-  // Errors get the innermost line.
-  static absl::Status At(int32_t line, const absl::Status& status) {
-    const absl::string_view message = status.message();
-    const size_t colon = message.find(": ");
-    const bool has_line =
-        colon != absl::string_view::npos && colon > 0 &&
-        std::all_of(message.begin(), message.begin() + colon,
-                    [](char c) { return c >= '0' && c <= '9'; });
-    if (has_line) return status;
-    return absl::Status(status.code(), absl::StrCat(line, ": ", message));
-  }
-
   // --- names ---
   void Assign(const std::string& name, Value value) {
     for (auto& [known, old] : scopes_.back().names) {
@@ -60,16 +48,9 @@ class TemplateRunner {
     }
     scopes_.back().names.emplace_back(name, std::move(value));
   }
-  const Value* FindIn(const TemplateScope& scope,
-                      const std::string& name) const {
-    for (const auto& [known, value] : scope.names) {
-      if (known == name) return &value;
-    }
-    return nullptr;
-  }
   Value Lookup(const std::string& name) const {
     for (size_t i = scopes_.size(); i-- > 0;) {
-      if (const Value* found = FindIn(scopes_[i], name)) return *found;
+      if (const Value* found = scopes_[i].Find(name)) return *found;
       if (name == "loop" && scopes_[i].loop != nullptr) {
         return Value::Function("loop", static_cast<int64_t>(i), Value());
       }
@@ -88,7 +69,7 @@ class TemplateRunner {
     if (++depth_ > kMaxRunDepth) return TooDeep();
     for (const auto& node : nodes) {
       absl::StatusOr<Flow> flow = RunNode(*node);
-      if (!flow.ok()) return At(node->line, flow.status());
+      if (!flow.ok()) return AtTemplateLine(node->line, flow.status());
       if (*flow != Flow::kNormal) {
         --depth_;
         return flow;
@@ -306,7 +287,7 @@ class TemplateRunner {
     RETURN_IF_ERROR(meter_.Charge(1));
     absl::StatusOr<Value> value = EvaluateKind(expression);
     --depth_;
-    if (!value.ok()) return At(expression.line, value.status());
+    if (!value.ok()) return AtTemplateLine(expression.line, value.status());
     return value;
   }
 
@@ -538,13 +519,10 @@ class TemplateRunner {
           "'loop' is called, but its loop is not recursive");
     }
     if (++macro_depth_ > kMaxMacroDepth) return TooDeep();
-    ASSIGN_OR_RETURN(Value text, CaptureText(
-                                     [&] {
-                                       return RunLoop(*state->node,
-                                                      args.positional[0],
-                                                      state->depth + 1);
-                                     },
-                                     is_printed));
+    const auto run = [&] {
+      return RunLoop(*state->node, args.positional[0], state->depth + 1);
+    };
+    ASSIGN_OR_RETURN(Value text, CaptureText(run, is_printed));
     --macro_depth_;
     return New(std::move(text));
   }
