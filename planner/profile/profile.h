@@ -52,10 +52,16 @@ struct BandwidthTime {
   double seconds;
 };
 // Collectives and transfers among `group_size` ranks while the other ranks of
-// the host do the same. `bytes` is the size of the full tensor.
+// their hosts do the same, so groups share the hosts' ports as in training.
+// `bytes` is the size of the full tensor.
 struct CommunicationTime {
   OpKind kind;  // kSend stands for a send and its receive.
   int32_t group_size;
+  // The group's ranks are spread evenly over so many hosts.
+  int64_t hosts = 1;
+  // Transfers between two hosts: as many ranks of one send to the other at
+  // once.
+  int64_t pairs = 1;
   int64_t bytes;
   double seconds;
 };
@@ -205,7 +211,7 @@ struct HardwareProfile {
   std::string name;
   ProfileProvenance provenance;
   Precision precision = Precision::kFloat32;  // In which the ops were computed.
-  int32_t ranks_per_host = 1;
+  int32_t ranks_per_host = 1;       // Neighbours in rank order share a host.
   int64_t device_memory_bytes = 0;  // Available to one rank.
   MemoryOverhead memory_overhead;
   double launch_overhead_s = 0;  // For each instruction.
