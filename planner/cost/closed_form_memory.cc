@@ -101,7 +101,7 @@ StepMemory StepModel::LeastMemory(const Layout& layout,
   std::optional<StepMemory> least;
   for (const int32_t zero : zeros) {
     variant.zero = zero;
-    StepMemory most;  // Of the fullest kind of stage.
+    StepMemory most;  // The fullest kind of stage's.
     for (size_t k = 0; k < kinds.size(); ++k) {
       const StepMemory memory =
           MemoryOfStage(variant, state_->implementation,
@@ -168,7 +168,7 @@ std::optional<std::vector<Recompute>> StepModel::FitRecompute(
     std::stable_sort(
         by_seconds.begin(), by_seconds.end(),
         [](const auto& a, const auto& b) { return a.first < b.first; });
-    // Of stages alike the later hold no more micro-batches.
+    // Among stages alike, later ones hold no more micro-batches.
     auto left = stages.end();
     for (const auto& [seconds, recompute] : by_seconds) {
       const auto first =

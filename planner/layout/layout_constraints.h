@@ -13,7 +13,7 @@ namespace millrace {
 struct LayoutConstraints {
   std::optional<int32_t> pipeline, data, tensor, micro_batch, zero;
   std::optional<int32_t> context, expert, expert_tensor, interleave;
-  std::optional<int32_t> devices;  // That the layout uses, of those there are.
+  std::optional<int32_t> devices;  // Devices to use, out of all there are.
   std::string recompute = "auto";  // As CheckRecomputeKey() takes.
   std::string schedule = "auto";   // Or a ScheduleName().
   friend bool operator==(const LayoutConstraints&,

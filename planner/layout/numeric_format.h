@@ -38,7 +38,8 @@ struct NumericFormat {
   // The element type of a Program's tensors. Absent: no Program has such
   // tensors yet.
   std::optional<DType> storage;
-  FormatId accumulate;  // What products of such numbers add up in.
+  // The format in which products of such numbers are summed.
+  FormatId accumulate;
   ScaleBlock scale = {};
 
   // Bytes of one element with its part of a scale.
@@ -63,7 +64,7 @@ struct PrecisionRecipe {
   GemmFormat gemm_format;
   FormatId activation;  // Activations and their gradients, sent ones as well.
   FormatId weight;      // The weights that kernels read. Norms' are fp32.
-  FormatId product;     // What matrix products read.
+  FormatId product;     // The format that matrix products read.
   // Moments and the weights that the optimizer updates.
   FormatId state = FormatId::kFloat32;
   FormatId weight_gradient = FormatId::kFloat32;

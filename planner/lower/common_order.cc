@@ -21,8 +21,8 @@ constexpr int64_t kNsPerUs = 1000;
 constexpr ListedStage kAnyStage = {
     .forward_us = 1000, .input_gradient_us = 1000, .weight_gradient_us = 1000};
 
-// What a pass takes is shared among its ops; each takes a nanosecond at least,
-// so that what waits starts later than what it waits for.
+// Shares the time of a pass among its ops. Each op takes a nanosecond at least,
+// so that an op starts later than those that it waits for.
 class OpTimes {
  public:
   explicit OpTimes(const Program& program)
@@ -105,8 +105,8 @@ class StartTimes {
     return absl::OkStatus();
   }
 
-  // The stage's instructions by their start. Of those that start together,
-  // meetings first, in the same order on all stages.
+  // The stage's instructions by their start. If several start together,
+  // meetings come first, in the same order on all stages.
   std::vector<InstructionId> OrderOf(int32_t stage) const {
     const Stage& s = stages_[stage];
     std::vector<InstructionId> order(s.start_ns.size());

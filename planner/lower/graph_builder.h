@@ -18,7 +18,7 @@ namespace millrace {
 
 // Sizes on one rank. The letters are those of comments about the graph.
 struct StageShapes {
-  int64_t num_sequences;  // Of a micro-batch.
+  int64_t num_sequences;  // Sequences in a micro-batch.
   int64_t sequence_length;
   int64_t num_tokens;     // T
   int64_t shard_tokens;   // S: T / tensor, under sequence parallelism.
@@ -28,7 +28,7 @@ struct StageShapes {
   int64_t head_dim;       // D
   int64_t ffn_hidden;     // F
   int64_t vocab_rows;     // Vt
-  int64_t position_rows;  // Of learned positions.
+  int64_t position_rows;  // Rows of learned positions.
 
   int64_t query_width() const { return num_heads * head_dim; }
   int64_t qkv_width() const {
@@ -63,7 +63,7 @@ struct SavedNorm {
   TensorId mean = -1;  // [S], of LayerNorm.
   TensorId output;     // [S, H]
   Weight weight;
-  Weight bias;  // Of LayerNorm.
+  Weight bias;  // LayerNorm's.
 };
 
 class GraphBuilder {

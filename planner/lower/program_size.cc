@@ -20,7 +20,7 @@ constexpr int32_t kFewMicrobatches = 3;
 constexpr int64_t kMostPerLayer = 100;
 constexpr int64_t kLeastPerLayer = 10;
 
-// What a step of any number of micro-batches has: `base + m * each`.
+// The instructions of a step of m micro-batches: `base + m * each`.
 struct ProgramSize {
   int64_t base = 0;
   int64_t each = 0;

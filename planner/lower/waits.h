@@ -45,7 +45,7 @@ class DependencyTracker {
   struct Cells {
     std::vector<int64_t> boundaries;  // Ascending.
     std::vector<Cell> cells;
-    // Of the cell that begins here; cuts one in two if none does.
+    // The index of the cell that begins here; cuts a cell in two if none does.
     size_t CutAt(int64_t offset);
   };
   std::span<Cell> CellsOf(BufferId id, std::span<const Buffer> buffers);

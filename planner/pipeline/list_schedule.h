@@ -14,7 +14,7 @@
 
 namespace millrace {
 
-// What binds an order besides what passes need of each other.
+// The limits of an order besides the dependencies between passes.
 struct ListLimits {
   // By stage: of what PipelineCosts says passes hold. Empty: none.
   std::vector<int64_t> memory_bytes;
@@ -41,7 +41,7 @@ struct ListedSchedule {
 absl::StatusOr<ListedSchedule> ListSchedule(const PipelineCosts& costs,
                                             const ListLimits& limits);
 
-// What the stage needs for one micro-batch at a time.
+// The bytes that the stage needs to run one micro-batch at a time.
 int64_t LeastBytes(const PipelineCosts& costs, int32_t stage);
 
 }  // namespace millrace

@@ -12,7 +12,7 @@ namespace millrace {
 // One micro-batch's passes through one chunk of layers.
 struct ChunkCosts {
   double forward_s = 0;
-  double input_gradient_s = 0;   // What is computed again included.
+  double input_gradient_s = 0;   // Includes recomputing.
   double weight_gradient_s = 0;  // Needs the input gradient of the chunk.
   // Held from the chunk's forward pass until its input gradient is done, and
   // from the input gradient until the weight gradient is.

@@ -1,6 +1,6 @@
 // The fastest layouts of a space too large to look at one by one: best-first
-// branch and bound over planner/search/layout_tree.h. What it returns is
-// exact by the evaluator's own model; planner/search/search.h simulates it.
+// branch and bound over planner/search/layout_tree.h. Its result is exact by
+// the evaluator's own model; planner/search/search.h simulates it.
 
 #ifndef MILLRACE_PLANNER_SEARCH_BRANCH_AND_BOUND_H_
 #define MILLRACE_PLANNER_SEARCH_BRANCH_AND_BOUND_H_
@@ -24,7 +24,7 @@ namespace millrace {
 class LayoutEvaluator {
  public:
   virtual ~LayoutEvaluator() = default;
-  // Of a layout that the space allows.
+  // `layout` must be one that the space allows.
   virtual StepPrediction Predict(const Layout& layout) = 0;
   // Bytes of the most loaded rank, as Predict() says, perhaps sooner.
   virtual int64_t PredictMemory(const Layout& layout) {
@@ -45,9 +45,9 @@ class LayoutEvaluator {
   virtual double VariantFloor(const Layout& variant) = 0;
   // Bytes of the most loaded rank, also of any larger micro-batch.
   virtual int64_t ShardingMemoryFloor(const Layout& sharding) = 0;
-  // Likewise, also with fewer replicas.
+  // The same bound, also with fewer replicas.
   virtual int64_t MeshMemoryFloor(const Layout& mesh) = 0;
-  // Of this order of these replicas alone.
+  // The same bound for this order of these replicas alone.
   virtual int64_t OrderMemoryFloor(const Layout& order) {
     return MeshMemoryFloor(order);
   }
@@ -68,21 +68,23 @@ struct RankedLayout {
 };
 
 struct FastestLayouts {
-  std::vector<RankedLayout> best;  // That fit, fastest first.
+  std::vector<RankedLayout> best;  // Layouts that fit, fastest first.
   // How much faster than best.front() a layout could be at most, by the
-  // evaluator's model: 0 is proven to be best. And the step time that none is
-  // below; infinity if there is none that is wanted.
+  // evaluator's model; 0 means that it is proven to be best.
   double optimality_gap = 0;
+  // A lower bound on the step times of all wanted layouts; infinity if there
+  // are none.
   double floor_s = std::numeric_limits<double>::infinity();
   int64_t layouts_considered = 0;  // Priced in full.
   bool exhausted = false;          // Ended by num_predictions.
 };
 
-// Of each ZeRO stage all stages of a pipeline compute the same again, or each
-// what LayoutEvaluator::FitRecompute() says.
+// For each ZeRO stage, all stages of a pipeline recompute the same ops, or each
+// stage those that LayoutEvaluator::FitRecompute() chooses.
 //
-// Deterministic. Of layouts that take equally long the simpler comes first:
-// fewer shards of all kinds, less sharded over replicas, less computed again.
+// The search is deterministic. Among layouts that take equally long the simpler
+// comes first: fewer shards of all kinds, less sharded over replicas, less
+// recomputed.
 FastestLayouts FindFastestLayouts(const LayoutTree& tree, int64_t memory_limit,
                                   const SearchLimits& limits,
                                   LayoutEvaluator& evaluator);

@@ -55,12 +55,12 @@ class StepEvaluator : public LayoutEvaluator {
   // The sets of ops that a stage may recompute under one way of sharding
   // layers.
   struct RecomputeSets {
-    std::vector<Recompute> allowed;      // By what they cost.
-    Recompute least = Recompute::kFull;  // What all of them have.
+    std::vector<Recompute> allowed;      // By their cost.
+    Recompute least = Recompute::kFull;  // The ops in all of them.
   };
   const RecomputeSets& Sets(const Layout& layout);
 
-  std::vector<int32_t> zeros_;  // That the job allows.
+  std::vector<int32_t> zeros_;  // ZeRO stages that the job allows.
   bool fits_stages_;  // Whether the job leaves it open which stage has which.
   // By tensor, context, expert and expert_tensor.
   std::map<std::array<int32_t, 4>, RecomputeSets> sets_;

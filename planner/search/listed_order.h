@@ -24,8 +24,8 @@ absl::Status ListPasses(const std::vector<int64_t>& bytes, PassStep* step);
 
 struct ListedPasses {
   std::vector<int64_t> bytes;  // For ListPasses().
-  // What the fullest stage holds more with this order than by the closed form
-  // of the layout's own, below 0 where less.
+  // The bytes that the fullest stage holds more with this order than with the
+  // layout's own order by the closed form; negative if it holds less.
   int64_t more_bytes = 0;
   PassSimulation simulation;
 };

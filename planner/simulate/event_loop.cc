@@ -81,11 +81,11 @@ class EventLoop {
   };
   // An op under way.
   struct Slot {
-    int32_t op = -1;         // Of communication, the first member.
+    int32_t op = -1;         // The first member if it communicates.
     double since_s = 0;      // When `slowdown` began;
     double remaining_s = 0;  // what was left then, if nothing slowed it.
-    double slowdown = 0;     // 0: not known before all that starts has.
-    int32_t version = 0;     // Of its end.
+    double slowdown = 0;     // 0: unknown until all that start now have.
+    int32_t version = 0;     // Its end's version.
     bool is_held = false;    // It waits for processors, and begins thereafter.
   };
   // Outdated if the slot has a later version.
@@ -289,7 +289,7 @@ class EventLoop {
       AddWaiting(transfer.receiver, 1);
     }
   }
-  // What WaitForPeer() began ends when the last op ends: the transfer starts.
+  // Ends what WaitForPeer() began when the last op ends: the transfer starts.
   void MeetPeer(const StepOp& transfer, int32_t ended) {
     AddWaiting(ended == transfer.carries ? transfer.receiver : transfer.stage,
                -1);

@@ -46,10 +46,10 @@ struct ReplicaTimes {
       last_replica;  // Whose end of a pass or transfer that is.
 };
 
-// `alone` is what RunOps() gave: an op takes as long as there, slowed by the
-// traffic it met there, times its factors. Reductions and the optimizer wait
-// for the last replica. What follows a gather or a reduction within the step
-// waits for the one that the replica would run by itself.
+// `alone` is the result of RunOps(). An op takes as long as there, slowed by
+// the traffic it met there, times its factors. Reductions and the optimizer
+// wait for the last replica. An op after a gather or a reduction within the
+// step waits for the one that the replica would run by itself.
 class ReplicaRun {
  public:
   // Borrows its arguments.

@@ -21,8 +21,9 @@ struct StageSimulation {
   // InstructionId. A collective's or transfer's time counts from when its last
   // member arrives.
   std::vector<double> seconds;
-  // What copy engines do, by InstructionId; empty: nothing. A collective of
-  // theirs ends with a kernel, which has to wait where NCCL's do.
+  // Whether copy engines run the instruction, by InstructionId; empty means
+  // none. A collective of copy engines ends with a kernel, which has to wait
+  // where NCCL's do.
   std::vector<bool> by_copy_engines;
 };
 
@@ -37,7 +38,7 @@ struct SimulationOptions {
   // While a rank computes and something of its communication is under way, not
   // waiting for others, each goes on so much slower.
   OverlapFactors overlap;
-  // Likewise of what copy engines do, which never waits to begin.
+  // The same for communication by copy engines, which never waits to begin.
   OverlapFactors copy_engine_overlap;
   // How far ranks that do alike are apart when they meet (StepWaits,
   // profile.h).
@@ -59,7 +60,7 @@ struct PartTimes {
   std::vector<double> end_s;
 };
 
-// What kernels of another communication do while a part runs.
+// The activity of another communication's kernels while a part runs.
 enum class BesidePart : uint8_t { kNothing, kTraffic, kWaitForPeer };
 
 // When these instructions of one stage run by themselves: all else that they

@@ -93,7 +93,7 @@ void FillFractions(const PassOps& ops, const OpTimes& times, int32_t num_stages,
     if (!op.is_pass() && !is_optimizer) continue;
     double& until = computed_until[ops.step.ops[i].stage];
     compute_s += times.end_s[i] - times.start_s[i];
-    // What a pass would have started at without its gathers.
+    // The time at which a pass would have started without its gathers.
     double others_s = until;
     double gathers_s = 0;
     for (const int32_t wait : ops.step.WaitsOf(i)) {
