@@ -30,7 +30,7 @@ struct CopyEngineCallOptions {
   Rank rank;
   RendezvousStore* store;  // Borrowed for Create(); new for each call.
   OpKind kind;             // kAllGather, kReduceScatter or kSend.
-  int64_t num_elements;    // Of the full tensor; a multiple of the group.
+  int64_t num_elements;    // In the full tensor; a multiple of the group.
   DType dtype;
   absl::Duration timeout;
 };
