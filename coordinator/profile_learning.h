@@ -91,7 +91,7 @@ struct LearnOptions {
 struct LearntFile {
   std::string path;
   int64_t num_busy_steps = 0;  // Left out.
-  bool is_copy = false;        // Of one that is not to be written.
+  bool is_copy = false;        // A copy of one that must not be written.
   LearntProfile result;
 };
 
