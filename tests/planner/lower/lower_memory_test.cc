@@ -1,5 +1,5 @@
-// What sharding and recomputing do to Programs: where gradients and parameters
-// are kept, how long whole buckets live, and what is computed again.
+// Tests the effect of sharding and recomputing on Programs: where gradients and
+// parameters are kept, how long whole buckets live, and what is recomputed.
 
 #include <algorithm>
 #include <map>

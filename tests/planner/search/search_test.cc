@@ -141,7 +141,7 @@ TEST(SearchTest, OffersCopyEngines) {
       EXPECT_EQ(uses(quick), is_cuda && job.resources.transport != "nccl");
     }
   }
-  // What lost by its transport is among the alternatives.
+  // The layout that lost by its transport is among the alternatives.
   job.resources.transport = "auto";
   const Plan plan = MustPlan(job, 4, quick);
   Layout by_nccl = plan.layout;

@@ -182,7 +182,7 @@ TEST(PassDisturbanceTest, MaximumOverReplicasIsThatOfItsDistribution) {
   // Forward 1 and backward 2, apart: variance 1 + 4 a micro-batch.
   const double deviation =
       std::sqrt(5.0 * kMicrobatches * std::expm1(kSigma * kSigma));
-  double mean = 0;  // Of the largest of 5000 standard normals.
+  double mean = 0;  // Mean of the largest of 5000 standard normals.
   constexpr int kPoints = 100'000;
   for (int i = 0; i < kPoints; ++i) {
     const double u = (i + 0.5) / kPoints;

@@ -338,7 +338,7 @@ TEST(SimulatePassesTest, AgreesWithTheClosedForm) {
   }
 }
 
-// What one stage's Program spends in passes and at its ends.
+// The time that one stage's Program spends in passes and at its ends.
 struct StageSums {
   ChunkCosts chunk;
   StepModel::StepEnds ends;

@@ -124,7 +124,7 @@ TEST(NcclFailureTest, CreationCanBeGivenUp) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// What a training step does to communicators: calls on all of them, each on its
+// A training step as communicators see it: calls on all of them, each on its
 // stream, with work in between, captured into one graph.
 class Step {
  public:

@@ -38,7 +38,7 @@ class WholeSequences : public BatchSource {
 struct CompareCase {
   std::string name;
   ModelSpec model;
-  bool documents;  // That begin inside sequences.
+  bool documents;  // Whether some begin inside sequences.
   Recompute recompute = Recompute::kNone;
 };
 
