@@ -31,7 +31,7 @@ StageLoad StepModel::State::LeastLoad(const Layout& layout,
         ActivationBytesHeld(layout, load, kind.first) +
         std::max(load.layer_working_bytes, load.end_working_bytes);
     if (i > 0 && implementation.slices_are_masters) {
-      // Which is the least depends on ZeRO as well: less than any of them.
+      // Which load is the least depends on ZeRO too. So take a lower bound.
       least.activation_bytes =
           std::min(least.activation_bytes, load.activation_bytes);
       least.layer_working_bytes =
@@ -127,7 +127,7 @@ StepMemory StepModel::LeastInterleavedMemory(
     StageLoad load =
         MeanLoad(state_->cuts.Loads(layout, recompute), model, layout.pipeline);
     if (recompute != recomputes.front()) {
-      // Some stages may compute more again than others.
+      // Some stages may recompute more than others.
       load.activation_bytes =
           std::min(load.activation_bytes, mean.activation_bytes);
       load.layer_working_bytes =

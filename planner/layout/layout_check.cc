@@ -1,4 +1,4 @@
-// Which layouts of layout.h can be.
+// The rules for the layouts of layout.h.
 
 #include <algorithm>
 #include <string>

@@ -57,7 +57,7 @@ enum class Precision : uint8_t { kFloat32, kBfloat16 };
 // copies of them in 8 or 4 bits with scales. The second half of the name.
 enum class GemmFormat : uint8_t { kAsStored, kFloat8, kFloat4 };
 
-// Which role has which format.
+// The number format of each role.
 struct PrecisionRecipe {
   const char* name;  // The value of training.precision: "fp8".
   Precision precision;

@@ -17,10 +17,10 @@
 
 namespace millrace {
 
-// A set of ops, whose outputs are dropped after the forward pass and made anew
-// before the layer's gradients need them, from what is kept or made anew too: a
-// layer's input always is kept. Bits, so that more of the same is a greater
-// number.
+// A set of ops whose outputs are dropped after the forward pass. They are
+// recomputed before the layer's gradients need them, from outputs that were
+// kept or recomputed before. A layer's input is always kept. The values are
+// bits, so a superset is a greater number.
 enum class Recompute : uint8_t {
   kNone = 0,
   kNorm = 1,        // Both norms.
@@ -29,8 +29,8 @@ enum class Recompute : uint8_t {
                     // products from its latent vectors.
   kGateUp = 8,      // The feed-forward block's first products, or experts'.
   // The product after attention and its sum over tensor ranks, which the second
-  // norm adds to the stream. That norm makes the stream anew, so kOutput needs
-  // kNorm.
+  // norm adds to the stream. The norm then recomputes the stream, so kOutput
+  // needs kNorm.
   kOutput = 16,
   kAttention = 32,  // Its output and the statistics of its scores.
   kDispatch = 64,   // To experts: from the router to their inputs.
@@ -59,7 +59,7 @@ inline constexpr Recompute kRecomputeOps[] = {
     Recompute::kGateUp,  Recompute::kOutput,     Recompute::kAttention,
     Recompute::kDispatch};
 
-// "none", "norm+activation", "full"; "selective" of kPolicy.
+// "none", "norm+activation", "full"; "selective" for kPolicy.
 std::string RecomputeName(Recompute recompute);
 // "norm, activation, ...": the ops.
 std::string RecomputeOpNames();
@@ -78,13 +78,13 @@ struct RecomputeCandidate {
 // kept with that set and the seconds that recomputing it takes.
 std::vector<RecomputeCandidate> RecomputeCandidates(
     const std::function<RecomputeCandidate(Recompute set)>& with);
-// By bytes saved a second, most first; output after norm.
+// Sorts by bytes saved a second, the most first; output comes after norm.
 std::vector<RecomputeCandidate> BestFirst(
     std::span<const RecomputeCandidate> candidates);
-// The sets worth having, each of which saves and takes more than the one
-// before: none, then the ops BestFirst() one after the other, then full. Where
-// the next op is large, one that comes later and takes half as much at most
-// stands in for it first. Ops that save nothing are left out.
+// The sets worth having; each saves and takes more than the one before. The
+// first is none, then ops are added one by one as BestFirst() orders them, and
+// the last is full. Before a large op is added, a later op that saves and takes
+// half as much at most stands in for it. Ops that save nothing are left out.
 std::vector<Recompute> RecomputeLadder(
     std::span<const RecomputeCandidate> candidates);
 
@@ -112,8 +112,8 @@ std::vector<StageRecomputes> AllowedRecomputes(
 // Whether the key leaves open what each stage recomputes.
 bool LeavesStagesOpen(absl::string_view key);
 
-// InvalidArgument with the reason: "auto", "selective", or a name of
-// ParseRecompute(); or of these but auto a list separated by commas.
+// Accepts "auto", "selective", a name of ParseRecompute(), or a list of the
+// last two separated by commas. InvalidArgument with the reason otherwise.
 absl::Status CheckRecomputeKey(absl::string_view key);
 
 }  // namespace millrace

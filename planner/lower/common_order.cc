@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kNotHandedOver = -1;
 constexpr int64_t kNsPerUs = 1000;
 
-// Where a layout does not say what its passes take.
+// The costs of passes for a layout that states none.
 constexpr ListedStage kAnyStage = {
     .forward_us = 1000, .input_gradient_us = 1000, .weight_gradient_us = 1000};
 
@@ -128,7 +128,7 @@ class StartTimes {
   struct Stage {
     OpTimes times;
     std::vector<int64_t> start_ns, end_ns;  // By instruction.
-    std::vector<int32_t> meeting;           // Likewise; -1: none.
+    std::vector<int32_t> meeting;           // By instruction; -1: none.
     std::array<size_t, kNumLanes> next{};   // Position in each lane.
     std::array<int64_t, kNumLanes> free_ns{};
   };
@@ -166,7 +166,8 @@ class StartTimes {
     return ran;
   }
 
-  // With all that it meets. False: one of them cannot yet.
+  // Runs the instruction with all that it meets. False: one of them cannot run
+  // yet.
   bool Run(StageInstruction ref) {
     const int32_t meeting = stages_[ref.stage].meeting[ref.id];
     std::span<const StageInstruction> members(&ref, 1);

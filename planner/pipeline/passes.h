@@ -30,9 +30,10 @@ struct PipelineCosts {
   double transfer_s = 0;           // Between chunks on different stages.
 };
 
-// kBackward: both gradients layer by layer; what the chunk before waits for is
-// there at its end. A micro-batch's backward work on a chunk is either that or
-// the two others, apart.
+// kBackward computes both gradients layer by layer, so the gradient that the
+// chunk before waits for is ready at its end. The backward work of a
+// micro-batch on a chunk is either one kBackward pass, or one pass of each of
+// the two other kinds.
 enum class ChunkPassKind : uint8_t {
   kForward,
   kBackward,

@@ -24,7 +24,7 @@ int64_t Bf16LogitsRowBytes(int64_t vocab_rows);
 // The query gradient in fp32, two statistics a row and counters, rows of each
 // sequence rounded up to whole tiles: enough for sequences of full length, and
 // for packed documents that number at most num_sequences + T / 128. Head dims
-// that the tensor-core kernels have not need two statistics a row alone.
+// that the tensor-core kernels lack need only two statistics a row.
 int64_t AttentionBackwardWorkspaceBytes(const AttentionAttributes& attention);
 // Logits of chunk_tokens tokens, a loss of each token, and a GEMM's workspace.
 int64_t CrossEntropyWorkspaceBytes(const VocabAttributes& vocabulary);

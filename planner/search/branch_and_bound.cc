@@ -9,14 +9,14 @@
 namespace millrace {
 namespace {
 
-// Floors and predictions add the same terms in different orders: a floor may
-// come out above by roundings.
+// Floors and predictions add the same terms in different orders, so rounding
+// may put a floor above a prediction.
 constexpr double kRounding = 1e-9;
 
 enum class SearchStep : uint8_t { kSharding, kMesh, kOrder };
 
-// All layouts that agree with one in what has been chosen up to `step`. A mesh
-// stands for those with fewer replicas too.
+// All layouts that share the choices made up to `step`. A mesh stands for
+// meshes with fewer replicas too.
 struct Node {
   double floor_s;
   int64_t serial;        // In the order of creation.
@@ -221,8 +221,9 @@ class BranchAndBound {
         fitting_s = std::numeric_limits<double>::infinity();
         fits = false;
       }
-      // More computed again is dominated where less fits and is no slower: with
-      // zero bubble it may make another stage the slowest, and that faster.
+      // Recomputing more is dominated by recomputing less, if that fits and is
+      // no slower. With zero bubble, recomputing more may make another stage
+      // the slowest, and the step faster.
       if (fits && Has(variant.recompute, fitting) &&
           variant.recompute_by_stage.empty() &&
           variant.schedule != Schedule::kZeroBubble) {
@@ -287,9 +288,9 @@ FastestLayouts FindFastestLayouts(const LayoutTree& tree, int64_t memory_limit,
 
 namespace {
 
-// Calls `visit` with the meshes of the space in which memory can be least,
-// those of the smallest micro-batch of each cut, until it returns false; what
-// may need less first, up to what needs more than `most()` bytes.
+// Calls `visit`, until it returns false, with the meshes that can need the
+// least memory: those of the smallest micro-batch of each cut. Cuts with the
+// lowest floor come first. Skips meshes whose floor exceeds `most()` bytes.
 template <typename Most, typename Visit>
 void VisitSmallMeshes(const LayoutTree& tree, LayoutEvaluator& evaluator,
                       const Most& most, const Visit& visit) {

@@ -17,10 +17,9 @@
 
 namespace millrace {
 
-// Prices layouts, and bounds from below what it would say of all layouts that
-// agree with one in what has been chosen so far (the steps of LayoutTree).
-// Bounds need not be tight, but must never be above: then the search proves
-// what it finds.
+// Prices layouts, and gives lower bounds on its prices of all layouts that
+// share the choices made so far (the steps of LayoutTree). Bounds need not be
+// tight, but must never exceed a price: then the search proves its result.
 class LayoutEvaluator {
  public:
   virtual ~LayoutEvaluator() = default;
@@ -30,9 +29,9 @@ class LayoutEvaluator {
   virtual int64_t PredictMemory(const Layout& layout) {
     return Predict(layout).memory.total();
   }
-  // The variant with the least computed again in each stage that lets the stage
-  // fit, where that differs between stages; nothing where it does not, or some
-  // stage cannot fit. Floors of an order bound these too.
+  // The variant in which each stage recomputes the least with which it fits.
+  // Nothing if that is the same for all stages, or if some stage cannot fit.
+  // Floors of an order bound these variants too.
   virtual std::optional<Layout> FitRecompute(const Layout& variant,
                                              int64_t memory_limit) = 0;
 
@@ -89,9 +88,8 @@ FastestLayouts FindFastestLayouts(const LayoutTree& tree, int64_t memory_limit,
                                   const SearchLimits& limits,
                                   LayoutEvaluator& evaluator);
 
-// The layout of the space that needs the least memory, all stages computing the
-// same again, the fastest of equals.
-// Nothing if the space is empty.
+// The layout of the space that needs the least memory, with the same recompute
+// in all stages; the fastest among equals. Nothing if the space is empty.
 std::optional<RankedLayout> FindSmallestLayout(const LayoutTree& tree,
                                                LayoutEvaluator& evaluator);
 

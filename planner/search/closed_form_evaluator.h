@@ -16,9 +16,9 @@
 
 namespace millrace {
 
-// Floors leave out what the data axis and the optimizer add, and compute
-// nothing again that the job does not pin: the passes of the slowest stage,
-// once for every micro-batch, and what the order leaves of the bubble.
+// Floors leave out the data axis and the optimizer, and recompute only what the
+// job pins. They count the passes of the slowest stage, once for every
+// micro-batch, and the bubble that the order leaves.
 class StepEvaluator : public LayoutEvaluator {
  public:
   // Borrows both.
@@ -61,7 +61,7 @@ class StepEvaluator : public LayoutEvaluator {
   const RecomputeSets& Sets(const Layout& layout);
 
   std::vector<int32_t> zeros_;  // ZeRO stages that the job allows.
-  bool fits_stages_;  // Whether the job leaves it open which stage has which.
+  bool fits_stages_;  // Whether the job leaves open which stage has which.
   // By tensor, context, expert and expert_tensor.
   std::map<std::array<int32_t, 4>, RecomputeSets> sets_;
 };

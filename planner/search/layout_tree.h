@@ -46,7 +46,7 @@ class LayoutTree {
   bool ListsPasses() const;
   // schedule and interleave.
   std::vector<Layout> Orders(const Layout& mesh) const;
-  // zero and recompute, by ZeRO stage and then by what is computed again.
+  // zero and recompute, by ZeRO stage and then by recompute, least first.
   std::vector<Layout> Variants(const Layout& order) const;
   bool Allows(const Layout& variant) const;
 

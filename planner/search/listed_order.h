@@ -17,9 +17,9 @@
 
 namespace millrace {
 
-// Has the passes of `step` run in the order that list scheduling makes of them
-// where those of each stage hold no more than `bytes` (by stage) at once; a
-// function of both alone. ListSchedule's errors.
+// Sets the order of `step` to the one that list scheduling makes if the passes
+// of each stage hold no more than `bytes` (by stage) at once. The order depends
+// on both arguments alone. Errors are ListSchedule's.
 absl::Status ListPasses(const std::vector<int64_t>& bytes, PassStep* step);
 
 struct ListedPasses {

@@ -102,8 +102,9 @@ struct Plan {
   std::shared_ptr<const std::vector<Program>> programs;
   std::vector<Alternative> alternatives;  // Best first; without the chosen.
   int64_t layouts_considered = 0;
-  // By what share any layout could at most be faster, by the closed form, than
-  // the fastest that the search found by it. 0: none is. Absent: not known.
+  // The share by which any layout could at most be faster, by the closed form,
+  // than the fastest that the search found by it. 0: none is. Absent: not
+  // known.
   std::optional<double> optimality_gap;
   double search_seconds = 0;
   // If the layout recomputes anything: what each op that can be recomputed

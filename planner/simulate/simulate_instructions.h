@@ -28,10 +28,10 @@ struct StageSimulation {
 };
 
 struct SimulationOptions {
-  // Ranks whose compute lanes share the cores of one host, and how much each
-  // is slowed when n of them compute at once (profile.h). Empty: not at all.
-  // Where they do, what communicates takes cores too, one of each of its ranks
-  // while it is under way, and is slowed likewise
+  // Ranks whose compute lanes share the cores of one host, and how much each is
+  // slowed when n of them compute at once (profile.h). Empty: not at all. Where
+  // they share cores, communication takes cores too, one of each of its ranks
+  // while it is under way, and is slowed in the same way
   // (planner/cost/host_sharing.h).
   std::vector<double> compute_contention;
   int32_t ranks_per_host = 1;

@@ -83,7 +83,7 @@ struct SlowLink {
   double gradient_reduction = 1;
 };
 
-// A rank on which what is computed takes so many times as long.
+// A rank whose computing takes so many times as long.
 struct SlowRank {
   int64_t rank;
   double factor;
