@@ -63,7 +63,7 @@ std::string HowToUseProfile(const JobSpec& job, const std::string& job_file,
 absl::StatusOr<Plan> PlanForDevices(const JobSpec& job,
                                     const DeviceFacts& devices,
                                     const HardwareProfile& profile);
-// Plans likewise, and writes plan.json, profile.yaml, programs/ and
+// Plans in the same way, and writes plan.json, profile.yaml, programs/ and
 // timelines/predicted.json into the run directory.
 absl::StatusOr<Plan> PlanRun(const JobSpec& job, const DeviceFacts& devices,
                              const HardwareProfile& profile,

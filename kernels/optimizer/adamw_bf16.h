@@ -28,7 +28,7 @@ struct AdamWBf16Args {
   float* master;          // Null: the bf16 weights are all there is.
   void* weights;          // bf16; may be null where there is a master.
   void* exp_avg;          // m; fp32, or bf16 with bf16_moments.
-  void* exp_avg_sq;       // v; likewise.
+  void* exp_avg_sq;       // v; of the same type as m.
   const void* gradients;  // fp32, or bf16 with bf16_gradients.
   bool bf16_moments;
   bool bf16_gradients;

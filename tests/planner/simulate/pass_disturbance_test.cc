@@ -14,7 +14,7 @@ namespace millrace {
 namespace {
 
 // Goal: one slow machine holds up everybody, by as much as a pipeline with that
-// slow stage takes; in a machine of another replica likewise. Method: machine 5
+// slow stage takes; so does one of another replica. Method: machine 5
 // holds ranks 40 .. 47: of replica 2's stage 2 and 3 (4 ranks each).
 TEST(PassDisturbanceTest, OneSlowMachineHoldsUpAll) {
   const PassStep step = LargeStep(4);
