@@ -59,7 +59,7 @@ Tolerance ChainedTolerance(Precision precision, OpKind kind) {
   return updates ? Tolerance{8e-2, 2e-1} : Tolerance{4e-2, 8e-2};
 }
 
-// All but workspaces.
+// The number of outputs without workspaces.
 size_t NumComparedOutputs(const Instruction& instruction) {
   return std::min(instruction.outputs.size(), NumResults(instruction.kind));
 }

@@ -1,4 +1,4 @@
-// Which sample of which source is the n-th of a run.
+// Decides which sample of which source is the n-th of a run.
 //
 // Sample n of a run goes to the source whose interval of [0, 1) holds the
 // fractional part of n times the golden ratio; the intervals are as long as the

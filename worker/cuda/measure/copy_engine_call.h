@@ -1,5 +1,5 @@
-// One collective or transfer by copy engines, outside of training: what a
-// profile measures of them.
+// One collective or transfer by copy engines outside of training, for profiles
+// to measure.
 
 #ifndef MILLRACE_WORKER_CUDA_MEASURE_COPY_ENGINE_CALL_H_
 #define MILLRACE_WORKER_CUDA_MEASURE_COPY_ENGINE_CALL_H_

@@ -32,7 +32,8 @@ struct CudaProfilerOptions {
   // cache. For benches.
   int64_t working_set_bytes = 0;
   bool has_surroundings = true;  // False: each op by itself; for benches.
-  // Aimed at. Every shape is measured at least once, even if it runs out.
+  // The time to aim at. Every shape is measured at least once, even if it runs
+  // out.
   absl::Duration time_budget = absl::Seconds(150);
 };
 
