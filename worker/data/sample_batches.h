@@ -60,7 +60,7 @@ struct SampleBatchesOptions {
   uint64_t seed = 0;
 };
 
-// The fate of the samples, in numbers.
+// Counts of what became of the samples.
 struct SampleCounts {
   int64_t num_samples = 0;  // In the files.
   int64_t num_shortened = 0;
