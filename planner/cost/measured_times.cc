@@ -171,9 +171,10 @@ double MeasuredTimes::CrossEntropyWorkOf(OpKind kind,
          GemmWorkOf({.m = rows, .n = hidden, .k = tokens, .trans_a = true});
 }
 
-// A product of a part of the rows of one that was measured takes its share of
-// that one's time, but for the tiles that its last wave leaves empty: what the
-// device's closed form makes of the two. Of several measured ones the nearest.
+// A product of a part of the rows of a measured one takes its share of that
+// one's time, but for the tiles that its last wave leaves empty. The device's
+// closed form of the two gives the share. Among several measured ones the
+// nearest counts.
 std::optional<double> MeasuredTimes::PartOfGemmSeconds(
     const GemmAttributes& gemm) const {
   if (!sheet_.has_value() || gemm.trans_a) return std::nullopt;

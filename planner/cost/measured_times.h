@@ -79,7 +79,7 @@ class MeasuredTimes {
 
   const HardwareProfile* profile_;
   std::optional<SheetTimes> sheet_;
-  std::vector<double> gemm_speeds_;  // Of each row: work over its seconds.
+  std::vector<double> gemm_speeds_;  // For each row: work over its seconds.
   double bytes_per_s_;
 };
 

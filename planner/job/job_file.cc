@@ -426,7 +426,7 @@ class JobReader {
   const std::string& file_name_;
   const FolderReader& read_folder_;
   JobSpec job_;
-  std::map<std::string, int> lines_;  // Of every known key and section given.
+  std::map<std::string, int> lines_;  // For every known key and section given.
   std::vector<std::pair<int, std::string>> errors_;  // By line.
   bool has_error_at_data_ = false;
   bool has_folder_error_ = false;

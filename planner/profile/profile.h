@@ -109,8 +109,8 @@ struct DeviceSpec {
 struct NetworkLevel {
   std::string name;        // "nvlink", "fabric".
   int32_t devices = 0;     // In one domain; 0: all devices.
-  double bytes_per_s = 0;  // Of a device in each direction, by the data sheet.
-  double latency_s = 0;    // Of one message.
+  double bytes_per_s = 0;  // For a device in each direction, by the data sheet.
+  double latency_s = 0;    // For one message.
   std::string source;
   friend bool operator==(const NetworkLevel&, const NetworkLevel&) = default;
 };
@@ -149,7 +149,7 @@ struct KernelChoice {
 // The choice for one matrix product.
 struct ProductChoice {
   std::string shape;      // "m8192n8192k8192-tb"
-  std::string algorithm;  // Of a library's version, or of our kernel.
+  std::string algorithm;  // In a library's version, or our kernel's.
   double seconds = 0;
   friend bool operator==(const ProductChoice&, const ProductChoice&) = default;
 };

@@ -236,7 +236,7 @@ TEST(CostTest, CopyEnginesHaveTimesOfTheirOwn) {
                            .tensor_reductions = true,
                            .data_gathers = true};
     const CollectiveAttributes attributes{group, 1 << 14, DType::kFloat32};
-    // What is learnt of it is not NCCL's.
+    // Rows learnt of it are not NCCL's.
     EXPECT_EQ(cost.IsPricedByRow(layout, kind, attributes),
               !CopyEnginesCarry(layout, kind, attributes));
     EXPECT_EQ(cost.IsByCopyEngines(layout, kind, attributes),

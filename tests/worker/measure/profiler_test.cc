@@ -67,7 +67,7 @@ TEST(ProfilerTest, MeasuresWhatTheCostModelNeeds) {
     EXPECT_EQ(profile.provenance.num_ranks, num_ranks);
     EXPECT_EQ(profile.provenance.machine, DescribeMachine()->Fingerprint());
     EXPECT_EQ(profile.communication.empty(), num_ranks == 1);
-    // Of such short ops little scatter is known, but they were all repeated.
+    // Little scatter is known of such short ops, but they were all repeated.
     EXPECT_THAT(profile.constants,
                 Contains(Field(&ModelConstant::name, std::string(kRunNoise))));
     for (const ModelConstant& noise : profile.constants) {
