@@ -5,6 +5,7 @@
 #define MILLRACE_WORKER_DATA_BATCH_SOURCE_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -50,6 +51,9 @@ class SampleSource {
   // BatchSource::Fill().
   virtual absl::Status ReadSample(DataSplit split, int64_t number,
                                   const BatchPointers& out) = 0;
+  // How many of its targets are trained.
+  virtual absl::StatusOr<int64_t> NumTrained(DataSplit split,
+                                             int64_t number) const = 0;
 };
 
 class BatchSource {
@@ -72,6 +76,13 @@ class BatchSource {
   // Whether batches of training steps may be asked for before their step: not
   // where somebody gives each when its step begins.
   virtual bool ReadsAhead() const { return true; }
+};
+
+// The data of one source, which a job reads alone or as a part of a mixture.
+class SampleDataset : public BatchSource, public SampleSource {
+ public:
+  // What became of the records' samples, for people; empty: nothing to say.
+  virtual std::string Describe() const { return ""; }
 };
 
 }  // namespace millrace

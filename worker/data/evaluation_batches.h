@@ -81,7 +81,7 @@ class EvaluationBatches : public BatchSource {
  private:
   struct Set {
     std::string name;
-    std::unique_ptr<BatchSource> batches;
+    std::unique_ptr<SampleDataset> samples;
     int64_t num_sequences = 0;
   };
 

@@ -29,8 +29,14 @@ class MixedBatches : public BatchSource {
 
   absl::Status Fill(const BatchRequest& request,
                     const BatchPointers& out) override;
+  absl::StatusOr<double> TrainedShare(DataSplit split, int64_t step,
+                                      int64_t global_batch) override;
 
  private:
+  const Mixture& MixtureOf(DataSplit split) const {
+    return split == DataSplit::kTraining ? training_ : validation_;
+  }
+
   const std::vector<MixedSource> sources_;
   const Mixture training_;
   const Mixture validation_;

@@ -15,11 +15,11 @@ namespace {
 // Decides which samples are held out, whatever the seed.
 constexpr uint64_t kHeldOutKey = 0x73616D706C65736B;
 
+}  // namespace
+
 std::string TrainedPrefix(const std::string& prefix) {
   return prefix + ".trained";
 }
-
-}  // namespace
 
 absl::StatusOr<SampleWriter> SampleWriter::Create(const std::string& prefix,
                                                   int64_t vocab_size) {
@@ -106,8 +106,8 @@ absl::StatusOr<std::unique_ptr<SampleBatches>> SampleBatches::Open(
   batches->training_ = batches->Pack(training);
   batches->validation_ = batches->Pack(validation);
   SampleCounts& counts = batches->counts_;
-  counts.num_sequences = batches->num_sequences(DataSplit::kTraining) +
-                         batches->num_sequences(DataSplit::kValidation);
+  counts.num_sequences = batches->num_samples(DataSplit::kTraining) +
+                         batches->num_samples(DataSplit::kValidation);
   counts.fill_rate =
       static_cast<double>(counts.num_tokens) /
       static_cast<double>(counts.num_sequences * options.sequence_length);
@@ -202,15 +202,13 @@ std::vector<SampleBatches::Row> SampleBatches::Pack(
 }
 
 absl::StatusOr<const SampleBatches::Row*> SampleBatches::RowOf(
-    DataSplit split, int64_t step, int64_t global_batch,
-    int64_t sequence_idx) const {
+    DataSplit split, int64_t number) const {
   const std::vector<Row>& rows = SplitOf(split);
   if (rows.empty()) {
     return absl::InvalidArgumentError(
         "no samples are held out: data.validation_fraction is 0");
   }
   const auto size = static_cast<int64_t>(rows.size());
-  const int64_t number = (step - 1) * global_batch + sequence_idx;
   int64_t idx = number % size;
   if (split == DataSplit::kTraining) {
     // Far from the keys of other epochs and seeds.
@@ -226,8 +224,9 @@ absl::StatusOr<double> SampleBatches::TrainedShare(DataSplit split,
                                                    int64_t global_batch) {
   int64_t num_trained = 0;
   for (int64_t i = 0; i < global_batch; ++i) {
-    ASSIGN_OR_RETURN(const Row* row, RowOf(split, step, global_batch, i));
-    num_trained += row->num_trained;
+    ASSIGN_OR_RETURN(const int64_t of_row,
+                     NumTrained(split, (step - 1) * global_batch + i));
+    num_trained += of_row;
   }
   return static_cast<double>(num_trained) /
          static_cast<double>(global_batch * options_.sequence_length);
@@ -236,14 +235,24 @@ absl::StatusOr<double> SampleBatches::TrainedShare(DataSplit split,
 absl::Status SampleBatches::Fill(const BatchRequest& request,
                                  const BatchPointers& out) {
   for (int64_t i = 0; i < request.num_sequences; ++i) {
-    ASSIGN_OR_RETURN(const Row* row,
-                     RowOf(request.split, request.step, request.global_batch,
-                           request.first_sequence_idx + i));
-    const int64_t at = i * options_.sequence_length;
-    RETURN_IF_ERROR(FillRow(
-        *row, {out.tokens + at, out.targets + at, out.document_starts + at}));
+    const int64_t number = (request.step - 1) * request.global_batch +
+                           request.first_sequence_idx + i;
+    RETURN_IF_ERROR(ReadSample(request.split, number,
+                               OneSequence(out, i, options_.sequence_length)));
   }
   return absl::OkStatus();
+}
+
+absl::Status SampleBatches::ReadSample(DataSplit split, int64_t number,
+                                       const BatchPointers& out) {
+  ASSIGN_OR_RETURN(const Row* row, RowOf(split, number));
+  return FillRow(*row, out);
+}
+
+absl::StatusOr<int64_t> SampleBatches::NumTrained(DataSplit split,
+                                                  int64_t number) const {
+  ASSIGN_OR_RETURN(const Row* row, RowOf(split, number));
+  return row->num_trained;
 }
 
 absl::Status SampleBatches::FillRow(const Row& row, const BatchPointers& out) {

@@ -25,6 +25,9 @@
 
 namespace millrace {
 
+// The prefix of the files that say which tokens of PREFIX are trained.
+std::string TrainedPrefix(const std::string& prefix);
+
 // Writes PREFIX.bin and .idx, a document a sample, and beside them
 // PREFIX.trained.bin and .idx: a byte a token, one where it is trained. The
 // tokens' index is renamed into place last.
@@ -77,7 +80,7 @@ struct SampleCounts {
 // shortened to the sequence, ..."
 std::string DescribeSamples(const SampleCounts& counts);
 
-class SampleBatches : public BatchSource {
+class SampleBatches : public SampleDataset {
  public:
   // InvalidArgument: "0 trained tokens in N samples of NAME", or too few
   // samples for both splits. DataLoss if the files do not fit each other.
@@ -91,10 +94,17 @@ class SampleBatches : public BatchSource {
   absl::StatusOr<double> TrainedShare(DataSplit split, int64_t step,
                                       int64_t global_batch) override;
 
-  const SampleCounts& counts() const { return counts_; }
-  int64_t num_sequences(DataSplit split) const {
+  // As a source of a mixture its samples are whole sequences.
+  int64_t num_samples(DataSplit split) const override {
     return static_cast<int64_t>(SplitOf(split).size());
   }
+  absl::Status ReadSample(DataSplit split, int64_t number,
+                          const BatchPointers& out) override;
+  absl::StatusOr<int64_t> NumTrained(DataSplit split,
+                                     int64_t number) const override;
+
+  std::string Describe() const override { return DescribeSamples(counts_); }
+  const SampleCounts& counts() const { return counts_; }
 
  private:
   struct Sample {
@@ -118,9 +128,7 @@ class SampleBatches : public BatchSource {
   const std::vector<Row>& SplitOf(DataSplit split) const {
     return split == DataSplit::kTraining ? training_ : validation_;
   }
-  absl::StatusOr<const Row*> RowOf(DataSplit split, int64_t step,
-                                   int64_t global_batch,
-                                   int64_t sequence_idx) const;
+  absl::StatusOr<const Row*> RowOf(DataSplit split, int64_t number) const;
   absl::Status FillRow(const Row& row, const BatchPointers& out);
 
   const SampleBatchesOptions options_;

@@ -485,9 +485,19 @@ TEST(JobFileTest, RoundTrips) {
                                     .column = text() + "c",
                                     .weight = 0.001 + real()});
       }
+      job.data.sources.push_back(
+          {.files = {text() + "a"},
+           .format = formats[2 + below(2)],
+           .kind = "chat",
+           .train_on = below(2) == 0 ? "all" : "assistant",
+           .column = below(2) == 0 ? "" : "talk"});
     }
     job.data.broken_records = static_cast<int64_t>(below(100));
     job.data.tokenizer = text();
+    job.data.chat_template = text();
+    job.data.chat_date = below(2) == 0 ? "" : "2026-11-23";
+    job.data.packing = below(2) == 0;
+    job.data.long_samples = below(2) == 0 ? "cut" : "drop";
     job.data.validation_fraction = real();
     if (source != 3) {
       job.data.max_bytes = static_cast<int64_t>(below(1 << 30));
@@ -529,7 +539,11 @@ TEST(JobFileTest, RoundTrips) {
       job.evaluation = {
           .interval_steps = 5,
           .max_sequences = static_cast<int64_t>(below(9)),
-          .sets = {{"held-out_1", {text(), text()}}, {"b", {"x.bin"}}}};
+          .sets = {{"held-out_1",
+                    {.files = {text() + "a", text() + "b"}, .format = "text"}},
+                   {"b", {.files = {"x.bin"}, .format = "text"}},
+                   {"c", {.files = {"y.jsonl"}, .kind = "chat", .column = ""}},
+                   {"d", {.files = {"z"}, .format = "jsonl"}}}};
     }
     job.metrics = {.tensorboard = below(2) == 0,
                    .mlflow = text(),
