@@ -35,6 +35,22 @@ std::string DataText(const protocol::DataFacts& data) {
 
 }  // namespace
 
+std::string JobRunner::AddressOfHost(int32_t agent_idx) const {
+  const auto own = agent_routes_.find(agent_idx);
+  if (own == agent_routes_.end()) return "";
+  if (own->second.here != own->second.there) return own->second.there;
+  // An agent on this host may have come by an address that leads nowhere else.
+  // The others came by addresses that work.
+  std::map<std::string, int> votes;
+  for (const auto& [other_idx, route] : agent_routes_) {
+    if (route.here != route.there) ++votes[route.here];
+  }
+  const auto most = std::max_element(
+      votes.begin(), votes.end(),
+      [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == votes.end() ? own->second.here : most->first;
+}
+
 void JobRunner::WriteProbes() const {
   // A folder that cannot be written is found by who needs it.
   WriteFileAtomically(options_.run_directory + "/" + probe_, probe_)

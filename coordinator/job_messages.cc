@@ -118,6 +118,7 @@ void JobRunner::OnAgentHello(SessionId session,
     return;
   }
   agents_[hello.agent_idx()] = hello;
+  agent_routes_[hello.agent_idx()] = server_->RouteOf(session);
   // Says that somebody listens.
   protocol::FromCoordinator message;
   message.mutable_acknowledge();

@@ -158,6 +158,8 @@ void JobRunner::Do(const StartWorkerProcess& action) {
   protocol::FromCoordinator message;
   message.mutable_start_worker()->set_rank(ToInt(action.process.rank));
   message.mutable_start_worker()->set_incarnation(action.process.incarnation);
+  message.mutable_start_worker()->set_host_address(
+      AddressOfHost(action.agent_idx));
   SendToAgent(action.agent_idx, message);
 }
 

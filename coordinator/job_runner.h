@@ -133,6 +133,8 @@ class JobRunner {
   void SendToAgent(int32_t agent_idx, const protocol::FromCoordinator& message);
   void SendToWorkers(const protocol::FromCoordinator& message);
   std::string CheckpointDirectory() const;
+  // Where other hosts reach the agent's, "10.0.0.1".
+  std::string AddressOfHost(int32_t agent_idx) const;
   // Files by which agents find out which folders they share with this host.
   void WriteProbes() const;
   void RemoveProbes() const;
@@ -163,6 +165,7 @@ class JobRunner {
 
   std::map<SessionId, Peer> peers_;
   std::map<int32_t, SessionId> agent_sessions_;
+  std::map<int32_t, SessionRoute> agent_routes_;
   std::map<Rank, SessionId> worker_sessions_;
   std::map<int32_t, protocol::AgentHello> agents_;  // That have the job.
   std::vector<AgentGaveUp> gave_up_early_;          // Before agent 0 came.

@@ -18,10 +18,12 @@
 #include "coordinator/protocol/secret.h"
 #include "planner/frameworks/model_folder.h"
 #include "planner/job/executable.h"
+#include "planner/job/subnet.h"
 #include "planner/profile/shipped_profiles.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/host_job.h"
 #include "worker/agent/listener.h"
+#include "worker/agent/network.h"
 #include "worker/agent/run_directory.h"
 #include "worker/backend/agent_devices.h"
 #include "worker/train/starting_weights.h"
@@ -102,6 +104,20 @@ struct Opening {
   CoordinatorStart coordinator;
   std::string secret;
 };
+absl::StatusOr<Listener> Listen(const NetworkSpec& network,
+                                const AgentPlace& place) {
+  if (!place.SeveralHosts()) return Listener::Create();
+  ASSIGN_OR_RETURN(const std::vector<HostAddress> all, HostAddresses());
+  ASSIGN_OR_RETURN(const std::vector<HostAddress> usable,
+                   UsableAddresses(network, all));
+  std::vector<std::string> addresses;
+  for (const HostAddress& address : usable) {
+    addresses.push_back(address.address);
+  }
+  // The job was read: they are ports.
+  return Listener::Create(addresses, *ParsePorts(network.ports));
+}
+
 absl::StatusOr<Opening> Open(const LaunchOptions& options,
                              const AgentPlace& place) {
   JobSpec job;
@@ -110,7 +126,7 @@ absl::StatusOr<Opening> Open(const LaunchOptions& options,
   ASSIGN_OR_RETURN(devices, FindDevices(job.resources, ShareOf(place)));
   std::string secret;
   ASSIGN_OR_RETURN(secret, MakeSecret());
-  absl::StatusOr<Listener> made = Listener::Create(place.SeveralHosts());
+  absl::StatusOr<Listener> made = Listen(job.network, place);
   if (!made.ok()) return made.status();
   std::string run_directory;
   ASSIGN_OR_RETURN(run_directory, CreateRunDirectory(job, absl::Now()));

@@ -143,8 +143,8 @@ class Hosts:
                 "XDG_CACHE_HOME": self.private + "/xdg", "MILLRACE_PROGRESS": "0",
                 "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **more}
 
-    def mpirun_command(self, program, num_hosts=None):
-        """mpirun on node1, one process a host."""
+    def mpirun_command(self, program, num_hosts=None, variables=()):
+        """mpirun on node1, one process a host, each with those environment variables."""
         names = self.names[:num_hosts or self.num_hosts]
         # mpirun's own connections must not try the decoy either.
         network = ["--mca", "oob_tcp_if_include", "10.77.0.0/24",
@@ -153,12 +153,13 @@ class Hosts:
                 ["mpirun", "--mca", "plm", "rsh", "--mca", "plm_rsh_agent", self._launcher,
                  "--mca", "btl", "self,vader,tcp", "--mca", "pml", "ob1", *network,
                  "-x", "TMPDIR", "-x", "XDG_CACHE_HOME", "-x", "MILLRACE_PROGRESS",
+                 *(word for name in variables for word in ("-x", name)),
                  "--mca", "mpi_yield_when_idle", "1", "--oversubscribe", "--bind-to", "none",
                  "--host", ",".join(f"{name}:1" for name in names), "--map-by", "ppr:1:node",
                  *program])
 
     def mpirun(self, program, num_hosts=None, timeout=240, **more):
         """Runs it to its end. The result's `stdout` holds both streams."""
-        return subprocess.run(self.mpirun_command(program, num_hosts), text=True,
+        return subprocess.run(self.mpirun_command(program, num_hosts, more), text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               timeout=timeout, env=self.environment(**more))

@@ -46,6 +46,8 @@ constexpr int kPollMs = 200;
 // Queues of a GPU: streams that share one wait for each other, and those of
 // copy engines wait for other ranks. CUDA has eight otherwise, 32 at most.
 constexpr char kConnectionsVariable[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+// NCCL's own connections go over the interface that was chosen here.
+constexpr char kNcclInterface[] = "NCCL_SOCKET_IFNAME";
 // As much of a dead worker's log as goes to agent 0's host.
 constexpr size_t kLogEndBytes = 8192;
 // How long workers and the coordinator may take to end by themselves.
@@ -69,8 +71,9 @@ class Agent {
       End();
       return *exit_code;
     }
-    std::cerr << "millrace: agent " << options_.agent_idx << ": "
-              << exit_code.status().message() << std::endl;
+    std::cerr << "millrace: agent " << options_.agent_idx << " ("
+              << options_.host << "): " << exit_code.status().message()
+              << std::endl;
     End();
     return 1;
   }
@@ -88,8 +91,6 @@ class Agent {
     signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signal_fd_ < 0) return absl::InternalError("no signalfd");
     if (options_.coordinator.has_value()) RETURN_IF_ERROR(StartCoordinator());
-    ASSIGN_OR_RETURN(host_address_,
-                     AddressTowards(options_.coordinator_address));
     ASSIGN_OR_RETURN(
         client_,
         Client::Create({.address = options_.coordinator_address,
@@ -194,11 +195,14 @@ class Agent {
     const std::string threads =
         absl::StrCat(host_job_->devices.threads_per_device);
     const JobSpec& job = host_job_->job;
+    ASSIGN_OR_RETURN(
+        const HostAddress address,
+        ChooseAddress(job.network, host_job_->addresses, order.host_address()));
     ChildOptions child = {
-        .arguments = {"worker", "--coordinator", options_.coordinator_address,
-                      "--rank", absl::StrCat(rank), "--incarnation",
+        .arguments = {"worker", "--coordinator", client_->address(), "--rank",
+                      absl::StrCat(rank), "--incarnation",
                       absl::StrCat(order.incarnation()), "--host-address",
-                      host_address_, "--device", absl::StrCat(DeviceOf(rank)),
+                      address.address, "--device", absl::StrCat(DeviceOf(rank)),
                       "--threads", threads, "--heartbeat-ms",
                       absl::StrCat(job.fault.heartbeat_interval_ms)},
         // More workers than cores are common on a CPU: waiting threads must
@@ -210,6 +214,12 @@ class Agent {
     if (job.resources.transport != "nccl" &&
         std::getenv(kConnectionsVariable) == nullptr) {
       child.environment.emplace_back(kConnectionsVariable, "32");
+    }
+    if (!address.is_loopback && std::getenv(kNcclInterface) == nullptr) {
+      child.environment.emplace_back(kNcclInterface,
+                                     absl::StrCat("=", address.interface));
+      child.environment.emplace_back("NCCL_SOCKET_FAMILY",
+                                     address.is_ipv6 ? "AF_INET6" : "AF_INET");
     }
     for (std::string& prefix :
          PrefixesToArguments(PrefixesBySource(prepared_->training))) {
@@ -229,7 +239,8 @@ class Agent {
       workers_[rank] = {order.incarnation(), pid};
     }
     Log(absl::StrCat("started rank ", rank, ", incarnation ",
-                     order.incarnation(), ", process ", pid));
+                     order.incarnation(), ", process ", pid, ", at ",
+                     address.address, ", over ", address.interface));
     return absl::OkStatus();
   }
 
@@ -474,7 +485,6 @@ class Agent {
   const AgentOptions options_;
   const bool is_first_;
   int signal_fd_ = -1;
-  std::string host_address_;
   std::ofstream log_;
   std::optional<DataPreparation> data_;
   absl::StatusOr<PreparedJobData> prepared_ = absl::UnavailableError("not yet");

@@ -77,6 +77,7 @@ absl::StatusOr<HostJob> TakeJob(const protocol::Welcome& welcome,
   ASSIGN_OR_RETURN(result.job, ParseJob(welcome.job_yaml(), "agent 0's job"));
   RETURN_IF_ERROR(CompareWithCopy(result.job, own_copy));
   RETURN_IF_ERROR(CheckStartingWeights(result.job));
+  ASSIGN_OR_RETURN(result.addresses, HostAddresses());
   if (devices.has_value()) {
     result.devices = *devices;
   } else {

@@ -6,10 +6,12 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/protocol/millrace.pb.h"
 #include "planner/job/job.h"
+#include "worker/agent/network.h"
 #include "worker/backend/agent_devices.h"
 
 namespace millrace {
@@ -19,6 +21,7 @@ struct HostJob {
   AgentDevices devices;
   // The coordinator's where this host sees it, else one of the host's own.
   std::string run_directory;
+  std::vector<HostAddress> addresses;  // Of this host.
   bool sees_run_directory = false;
   bool sees_checkpoints = false;
 };
