@@ -162,6 +162,14 @@ struct MetricsSpec {
   friend bool operator==(const MetricsSpec&, const MetricsSpec&) = default;
 };
 
+// How the hosts of a job reach each other.
+struct NetworkSpec {
+  std::string interface;  // As NCCL_SOCKET_IFNAME; empty: any.
+  std::string subnet;     // "10.0.0.0/8"; empty: any.
+  std::string ports;      // Of the coordinator: "20000-20100"; empty: any.
+  friend bool operator==(const NetworkSpec&, const NetworkSpec&) = default;
+};
+
 struct JobSpec {
   std::string name;
   ModelSpec model;
@@ -182,6 +190,7 @@ struct JobSpec {
   GoodputSpec goodput;
   EvaluationSpec evaluation;
   MetricsSpec metrics;
+  NetworkSpec network;
   std::string output_directory = "runs";
   std::string profile = "auto";  // auto: this machine's cached one; or a path.
   // Where what the run measures is learnt: auto: that profile; none; or a path.
