@@ -17,8 +17,8 @@ void AddAgentCommand(CLI::App& app, int* exit_code) {
       "Examples:\n"
       "  mpirun --map-by ppr:1:node --bind-to none millrace agent job.yaml\n"
       "  mpirun -n 2 --oversubscribe --bind-to none millrace agent job.yaml\n"
-      "Agents of one host share its devices; the job file must be readable on "
-      "each host.");
+      "Agents of one host share its devices. The job file is agent 0's; other "
+      "hosts need no copy (docs/cluster.md).");
   command->callback([=] { *exit_code = Launch(*options); });
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -17,9 +18,12 @@
 #include "coordinator/protocol/secret.h"
 #include "planner/frameworks/model_folder.h"
 #include "planner/job/executable.h"
+#include "planner/job/subnet.h"
 #include "planner/profile/shipped_profiles.h"
 #include "worker/agent/agent.h"
+#include "worker/agent/host_job.h"
 #include "worker/agent/listener.h"
+#include "worker/agent/network.h"
 #include "worker/agent/run_directory.h"
 #include "worker/backend/agent_devices.h"
 #include "worker/train/starting_weights.h"
@@ -28,6 +32,7 @@ namespace millrace {
 namespace {
 
 constexpr int kFailure = 1;
+constexpr char kExitWord[] = "exit";
 
 int Fail(const absl::Status& status) {
   std::cerr << "millrace: " << status.message() << std::endl;
@@ -87,40 +92,64 @@ absl::StatusOr<JobSpec> ReadJob(const LaunchOptions& options) {
   return job;
 }
 
+HostShare ShareOf(const AgentPlace& place) {
+  return {.num_agents = place.AgentsOnThisHost(),
+          .agent_idx = place.IndexOnThisHost()};
+}
+
 // Everything that agent 0 creates before the others can join.
 struct Opening {
+  JobSpec job;
+  AgentDevices devices;
   CoordinatorStart coordinator;
   std::string secret;
 };
-absl::StatusOr<Opening> Open(const LaunchOptions& options, const JobSpec& job,
+absl::StatusOr<Listener> Listen(const NetworkSpec& network,
+                                const AgentPlace& place) {
+  if (!place.SeveralHosts()) return Listener::Create();
+  ASSIGN_OR_RETURN(const std::vector<HostAddress> all, HostAddresses());
+  ASSIGN_OR_RETURN(const std::vector<HostAddress> usable,
+                   UsableAddresses(network, all));
+  std::vector<std::string> addresses;
+  for (const HostAddress& address : usable) {
+    addresses.push_back(address.address);
+  }
+  // The job was read: they are ports.
+  return Listener::Create(addresses, *ParsePorts(network.ports));
+}
+
+absl::StatusOr<Opening> Open(const LaunchOptions& options,
                              const AgentPlace& place) {
+  JobSpec job;
+  ASSIGN_OR_RETURN(job, ReadJob(options));
+  AgentDevices devices;
+  ASSIGN_OR_RETURN(devices, FindDevices(job.resources, ShareOf(place)));
   std::string secret;
   ASSIGN_OR_RETURN(secret, MakeSecret());
-  absl::StatusOr<Listener> made = Listener::Create(place.SeveralHosts());
+  absl::StatusOr<Listener> made = Listen(job.network, place);
   if (!made.ok()) return made.status();
   std::string run_directory;
   ASSIGN_OR_RETURN(run_directory, CreateRunDirectory(job, absl::Now()));
-  return Opening{{.listener = *std::move(made),
-                  .run_directory = run_directory,
-                  .job_file = options.job_file,
-                  .profile_only = options.profile_only,
-                  .profile_output = options.profile_output,
-                  .tune = options.tune},
-                 secret};
+  return Opening{.job = std::move(job),
+                 .devices = std::move(devices),
+                 .coordinator = {.listener = *std::move(made),
+                                 .run_directory = run_directory,
+                                 .job_file = options.job_file,
+                                 .profile_only = options.profile_only,
+                                 .profile_output = options.profile_output,
+                                 .tune = options.tune,
+                                 .hosts = place.hosts},
+                 .secret = std::move(secret)};
 }
 
-absl::StatusOr<AgentDevices> FindDevices(const JobSpec& job,
-                                         const AgentPlace& place) {
-  std::vector<std::string> warnings;
-  ASSIGN_OR_RETURN(AgentDevices devices,
-                   FindAgentDevices(job.resources,
-                                    {.num_agents = place.AgentsOnThisHost(),
-                                     .agent_idx = place.IndexOnThisHost()},
-                                    &warnings));
-  for (const std::string& warning : warnings) {
-    std::cerr << "millrace: warning: " << warning << std::endl;
+// Another host's copy. It need not be there, since agent 0's is sent to all.
+absl::StatusOr<JobSpec> ReadCopy(const LaunchOptions& options) {
+  if (!FileExists(options.job_file)) return absl::NotFoundError("no copy");
+  absl::StatusOr<JobSpec> copy = ReadJob(options);
+  if (absl::IsNotFound(copy.status())) {
+    return absl::InvalidArgumentError(copy.status().message());
   }
-  return devices;
+  return copy;
 }
 
 }  // namespace
@@ -128,17 +157,14 @@ absl::StatusOr<AgentDevices> FindDevices(const JobSpec& job,
 int Launch(const LaunchOptions& options) {
   const PrivateFiles private_files;
   BlockAgentSignals();
-  absl::StatusOr<JobSpec> job = absl::UnavailableError("not read");
-  absl::StatusOr<AgentDevices> devices = absl::UnavailableError("not found");
   absl::StatusOr<Opening> opening = absl::UnavailableError("not made");
-  // Agent 0 announces "address secret", or nothing if there is nothing to join.
+  // Agent 0 announces "address secret", or "exit CODE" if there is nothing to
+  // join, after saying why.
   const auto announce = [&](const AgentPlace& place) -> std::string {
-    job = ReadJob(options);
-    if (!job.ok()) return "";
-    devices = FindDevices(*job, place);
-    if (!devices.ok()) return "";
-    opening = Open(options, *job, place);
-    if (!opening.ok()) return "";
+    opening = Open(options, place);
+    if (!opening.ok()) {
+      return absl::StrCat(kExitWord, " ", Fail(opening.status()));
+    }
     return absl::StrCat(opening->coordinator.listener.address(), " ",
                         opening->secret);
   };
@@ -150,29 +176,29 @@ int Launch(const LaunchOptions& options) {
   } else {
     start.announcement = announce(start.place);
   }
-  const bool is_first = start.place.agent_idx == 0;
-  if (!is_first) job = ReadJob(options);
-  if (!job.ok()) return is_first ? Fail(job.status()) : kBadInput;
-  if (!is_first && !start.announcement.empty()) {
-    devices = FindDevices(*job, start.place);
-  }
-  if (start.announcement.empty() && !is_first) return kFailure;
-  if (!devices.ok()) return Fail(devices.status());
-  if (start.announcement.empty()) return Fail(opening.status());
   const std::vector<std::string> words =
       absl::StrSplit(start.announcement, ' ');
-  std::optional<CoordinatorStart> coordinator;
-  if (is_first) coordinator.emplace(std::move(opening->coordinator));
+  if (words.size() != 2) return Fail(absl::InternalError("no announcement"));
+  int exit_code = kFailure;
+  if (words[0] == kExitWord) {
+    return absl::SimpleAtoi(words[1], &exit_code) ? exit_code : kFailure;
+  }
   char host[256] = "localhost";
   gethostname(host, sizeof(host) - 1);
-  return RunAgent({.agent_idx = start.place.agent_idx,
-                   .num_agents = start.place.num_agents,
-                   .host = host,
-                   .coordinator_address = words[0],
-                   .secret = words[1],
-                   .job = *std::move(job),
-                   .devices = *std::move(devices),
-                   .coordinator = std::move(coordinator)});
+  AgentOptions agent = {.agent_idx = start.place.agent_idx,
+                        .num_agents = start.place.num_agents,
+                        .host = host,
+                        .share = ShareOf(start.place),
+                        .coordinator_address = words[0],
+                        .secret = words[1]};
+  if (agent.agent_idx == 0) {
+    agent.job = std::move(opening->job);
+    agent.devices = std::move(opening->devices);
+    agent.coordinator.emplace(std::move(opening->coordinator));
+  } else {
+    agent.job = ReadCopy(options);
+  }
+  return RunAgent(std::move(agent));
 }
 
 }  // namespace millrace

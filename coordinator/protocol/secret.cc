@@ -1,20 +1,45 @@
 #include "coordinator/protocol/secret.h"
 
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <sys/random.h>
 
 #include <cstdlib>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 
 namespace millrace {
 
-absl::StatusOr<std::string> MakeSecret() {
-  char bytes[16];
-  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
+absl::StatusOr<std::string> MakeNonce() {
+  std::string bytes(16, '\0');
+  if (getrandom(bytes.data(), bytes.size(), 0) !=
+      static_cast<ssize_t>(bytes.size())) {
     return absl::InternalError("the kernel gave no random bytes");
   }
-  return absl::BytesToHexString(absl::string_view(bytes, sizeof(bytes)));
+  return bytes;
+}
+
+absl::StatusOr<std::string> MakeSecret() {
+  absl::StatusOr<std::string> bytes = MakeNonce();
+  if (!bytes.ok()) return bytes;
+  return absl::BytesToHexString(*bytes);
+}
+
+std::string ProofOf(absl::string_view secret, Prover prover,
+                    absl::string_view peer_nonce,
+                    absl::string_view coordinator_nonce) {
+  // Lengths keep the parts apart.
+  const std::string text =
+      absl::StrCat(prover == Prover::kCoordinator ? "coordinator" : "peer", " ",
+                   peer_nonce.size(), " ", peer_nonce, coordinator_nonce);
+  unsigned char result[EVP_MAX_MD_SIZE];
+  unsigned size = 0;
+  CHECK(HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
+             reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+             result, &size) != nullptr);
+  return std::string(reinterpret_cast<const char*>(result), size);
 }
 
 absl::StatusOr<std::string> SecretFromEnvironment() {

@@ -1,5 +1,5 @@
 // RMSNorm of each query head and each key head, then the rotation of rope.h
-// (Henry et al., "Query-Key Normalization", 2020). Of a head x with the weight
+// (Henry et al., "Query-Key Normalization", 2020). For a head x with the weight
 // w of its kind:
 //   x := turn(x rstd w), rstd = 1 / sqrt(mean of x^2 + epsilon).
 //

@@ -7,7 +7,8 @@
 namespace millrace {
 namespace {
 
-// Of all stages. All ZeRO stages share the costs of layers.
+// The layout with this recompute in all stages. All ZeRO stages share the costs
+// of layers.
 Layout WithRecompute(const Layout& layout, Recompute recompute) {
   Layout uniform = layout;
   uniform.zero = 0;

@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-constexpr double kRoundedBytes = 2;  // Of a gradient in bf16.
+constexpr double kRoundedBytes = 2;  // For a gradient in bf16.
 
 }  // namespace
 

@@ -84,8 +84,8 @@ const StageKind& SlowestStage(const CutTimes& cut,
 StageLoad LoadOfStage(const CutLoads& cut, const StageKind& stage,
                       double stream_bytes);
 
-// What the stages of a pipeline hold on average, but of what only one layer
-// needs at a time the least of any kind.
+// The mean of what the stages of a pipeline hold. For what only one layer needs
+// at a time it is the least of any kind.
 StageLoad MeanLoad(const CutLoads& cut, const ModelSpec& model,
                    int32_t num_stages);
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr char kDefault[] = "default of Hugging Face Transformers";
 
-// Of every family, where weights are trained.
+// For every family, where weights are trained.
 constexpr UsualValue kExactUsual[] = {
     {"use_mrope", "false", "ours counts positions along one axis"},
     {"add_cross_attention", "false", "ours attends to its own tokens only"},

@@ -150,7 +150,7 @@ absl::StatusOr<FolderModel> ReadModelFolder(
   FolderModel model;
   for (const JobKey& key : JobKeys()) {
     if (!absl::StartsWith(key.path, "model.") || IsTheJobs(key.path)) continue;
-    // What config.json leaves unsaid follows from the family.
+    // Settings that config.json leaves out follow from the family.
     const auto remark = imported.remarks.find(key.path);
     const std::string source =
         remark == imported.remarks.end() ? "model_type" : remark->second;

@@ -202,8 +202,9 @@ void LayerWriter::Linear(Piece piece, const LinearShape& shape) {
                      : LayerStep::kOther;
   Product(piece, shape);
   if (!quantizes() || !shape.low_precision) return;
-  // Copies of x and of its transpose, then of the output's gradient. What made
-  // x writes them where ops are fused; gradients come from other products.
+  // Copies of x and of its transpose, then of the output's gradient. The op
+  // that made x writes them where ops are fused; gradients come from other
+  // products.
   const bool apart = part_ == LayerPart::kExperts && !style_.fuses_experts;
   const double copies = 2 * quantized_bytes();
   const double x = AsDouble(shape.count * shape.tokens * shape.in);

@@ -1,4 +1,4 @@
-// What job keys accept, and their values, in words.
+// The values that job keys accept, and those that they have, in words.
 
 #include <algorithm>
 #include <limits>

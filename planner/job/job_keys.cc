@@ -433,6 +433,19 @@ const JobKey kJobKeys[] = {
      .doc = "IP address of that port. 0.0.0.0 lets other hosts read it, "
             "without a password."},
 
+    {KEY(network.interface),
+     .doc = "Interfaces over which the hosts of a job talk, by the beginnings "
+            "of their names, as in NCCL_SOCKET_IFNAME: ib,eth takes some, "
+            "=eth0 a whole name, ^docker all but some. Empty: the environment "
+            "variables GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, else any "
+            "(docs/cluster.md)."},
+    {KEY(network.subnet),
+     .doc = "Subnet in which their addresses lie, such as 10.0.0.0/8 or "
+            "fd00::/64. Empty: any."},
+    {KEY(network.ports),
+     .doc = "Ports, such as 20000-20100, of which agent 0's host listens at "
+            "the first free one. Empty: any free port."},
+
     {NAMED_KEY("output.directory", output_directory),
      .doc = "Run directories are made in it."},
 

@@ -89,7 +89,7 @@ struct ModelSpec {
   int64_t learned_positions = 0;
   NormKind norm = NormKind::kRms;
   double norm_epsilon = 1e-5;
-  double init_std = 0.02;  // Of embedding, head and every linear weight.
+  double init_std = 0.02;  // For embedding, head and every linear weight.
   FeedForward feed_forward = FeedForward::kSwiglu;
   MixtureOfExperts moe;
   LatentAttention mla;
@@ -149,11 +149,11 @@ struct ParameterCounts {
   int64_t embedding;                // With learned positions.
   int64_t per_layer;                // Dense; 0 if there is none.
   int64_t per_expert_layer;         // 0 if there is none.
-  int64_t active_per_expert_layer;  // Of these what one token meets.
+  int64_t active_per_expert_layer;  // The part of these that one token meets.
   int64_t final_norm;
   int64_t head;  // 0 where the embedding serves as head.
   int64_t total;
-  int64_t active;  // Of these what one token meets.
+  int64_t active;  // The part of these that one token meets.
 };
 
 // Floating-point operations of one training token, forward and backward
@@ -161,7 +161,7 @@ struct ParameterCounts {
 struct TokenFlops {
   double linear;          // 6 x active parameters but the input embedding.
   double attention_full;  // 6 x layers x (query + value width) x sequence.
-  // What a causal kernel must do: half of that, and less with a window.
+  // The work of a causal kernel: half of that, and less with a window.
   double attention_causal;
 };
 

@@ -41,7 +41,7 @@ StageOps OpsOfStage(const GraphBuilder& builder, LossUse use) {
   return ops;
 }
 
-// What one micro-batch's forward pass leaves for its backward pass.
+// The values that one micro-batch's forward pass leaves for its backward pass.
 struct ForwardPass {
   StageInput input;
   std::vector<LayerEmitter> layers;

@@ -20,10 +20,12 @@
 
 namespace millrace {
 
-// Of activations and of the parameters that kernels read, but for norms.
+// The type of activations and of the parameters that kernels read, but for
+// norms.
 DType ActivationType(Precision precision);
 
-// What each computes; its operands are in planner/program/op_table.cc.
+// The computation of each kind; its operands are in
+// planner/program/op_table.cc.
 enum class OpKind : uint8_t {
   kLoadBatch,                 // A micro-batch's tokens, targets and documents.
   kEmbeddingForward,          // Tokens -> rows of the embedding.
@@ -137,12 +139,12 @@ struct GemmAttributes {
   friend bool operator==(const GemmAttributes&,
                          const GemmAttributes&) = default;
 };
-// Of c: fp32 where weight gradients add up (those alone have trans_a), else as
-// activations are.
+// The type of c: fp32 where weight gradients add up (those alone have trans_a),
+// else as activations are.
 DType GemmOutputType(Precision precision, const GemmAttributes& gemm);
 struct AttentionAttributes {
   int64_t num_sequences, sequence_length;
-  int64_t num_heads, num_kv_heads, head_dim;  // Of this tensor rank.
+  int64_t num_heads, num_kv_heads, head_dim;  // On this tensor rank.
   double rope_theta = 0;                      // Rotary positions only.
   bool inverse = false;                       // kRope only.
   RopeScaling rope_scaling = {};              // Rotary positions only.
@@ -164,7 +166,7 @@ struct ElementwiseAttributes {
 };
 struct CollectiveAttributes {
   Group group;
-  int64_t num_elements;  // Of the full (gathered or unreduced) tensor.
+  int64_t num_elements;  // In the full (gathered or unreduced) tensor.
   DType dtype;
   friend bool operator==(const CollectiveAttributes&,
                          const CollectiveAttributes&) = default;
@@ -180,7 +182,7 @@ struct TransferAttributes {
                          const TransferAttributes&) = default;
 };
 struct OptimizerAttributes {
-  int64_t num_elements;  // Of the whole bucket.
+  int64_t num_elements;  // In the whole bucket.
   // The op touches only this rank's slice: its data index of `data` equal ones.
   // Operands may hold the whole bucket or the slice alone.
   bool data_sharded;
@@ -194,7 +196,7 @@ struct OptimizerAttributes {
 struct GroupedGemmAttributes {
   int64_t m, n, k;
   int64_t count = 1;
-  GemmFormat format = GemmFormat::kAsStored;  // What the products read.
+  GemmFormat format = GemmFormat::kAsStored;  // The format that products read.
   bool trans_a = false;
   bool trans_b = false;
   friend bool operator==(const GroupedGemmAttributes&,
@@ -203,8 +205,8 @@ struct GroupedGemmAttributes {
 // Attention of a rank's queries to the keys of whole sequences.
 struct GeneralAttentionAttributes {
   int64_t num_sequences;
-  int64_t num_heads, num_kv_heads;  // Of this tensor rank.
-  int64_t query_tokens;  // Of this rank; fewer than key_tokens under context.
+  int64_t num_heads, num_kv_heads;  // On this tensor rank.
+  int64_t query_tokens;  // On this rank; fewer than key_tokens under context.
   int64_t key_tokens;
   int64_t head_dim, value_head_dim;
   int64_t window = 0;  // As in AttentionAttributes.

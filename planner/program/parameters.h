@@ -86,17 +86,17 @@ struct Bucket {
 // of it in the flat buffer of either precision.
 inline constexpr int64_t kBucketAlignment = 128;
 
-// What every rank of one pipeline stage holds (offsets are alike for all its
-// tensor and data coordinates). Buckets in the order in which the backward
-// pass finishes them reversed: embedding, learned positions, layers ascending,
-// head, biases of inner products (cut over the tensor axis), biases of outer
-// products (whole on every tensor rank), norms; without those that a model has
-// not. q, k, v of a layer are adjacent, as are gate and up, so that each is one
-// GEMM; and so are their biases.
+// The parameters that every rank of one pipeline stage holds (offsets are alike
+// for all its tensor and data coordinates). Buckets in the order in which the
+// backward pass finishes them reversed: embedding, learned positions, layers
+// ascending, head, biases of inner products (cut over the tensor axis), biases
+// of outer products (whole on every tensor rank), norms; without those that a
+// model has not. q, k, v of a layer are adjacent, as are gate and up, so that
+// each is one GEMM; and so are their biases.
 struct StageParameters {
   std::vector<ParameterSlot> slots;
   std::vector<Bucket> buckets;
-  int64_t num_elements;  // Of the flat buffer, with padding.
+  int64_t num_elements;  // In the flat buffer, with padding.
   // Elements of optimizer state kept by one rank, per moment.
   int64_t num_optimizer_elements;
 };

@@ -32,7 +32,7 @@ void MarkTouched(const Graph& graph, std::span<const GraphOp> ops,
   }
 }
 
-// What one micro-batch holds between its passes.
+// Fills in the bytes that one micro-batch holds between its passes.
 void FillBytes(const Graph& graph, ListedStage* stage) {
   std::vector<bool> forward, backward, weight_gradients;
   MarkTouched(graph, graph.forward, false, &forward);
@@ -52,7 +52,7 @@ int32_t Microseconds(double seconds) {
 }
 
 // Seconds of a stage's passes of one micro-batch, from the times of its ops.
-// Communication of the backward pass hides under what is computed again.
+// Communication of the backward pass hides under recomputing.
 struct PassSeconds {
   double forward = 0;
   double input_gradient = 0;
@@ -103,7 +103,8 @@ int64_t LeastBytes(const ListedStage& stage) {
   return std::max(stage.activation_bytes, stage.weight_gradient_bytes);
 }
 
-// What both arenas hold beside the micro-batches under way, by 1F1B's Programs.
+// The bytes that both arenas hold beside the micro-batches under way, by 1F1B's
+// Programs.
 absl::StatusOr<std::vector<int64_t>> BytesBeside(const ModelSpec& model,
                                                  Layout layout) {
   const std::vector<ListedStage> stages =

@@ -1,5 +1,5 @@
-// What tests/oracle/llama.py needs of a job, as JSON with the names of
-// ModelSpec and OptimizerSpec.
+// The values of a job that tests/oracle/llama.py needs, as JSON with the names
+// of ModelSpec and OptimizerSpec.
 
 #ifndef MILLRACE_TESTS_ORACLE_DESCRIBE_JOB_H_
 #define MILLRACE_TESTS_ORACLE_DESCRIBE_JOB_H_

@@ -28,8 +28,9 @@ import model_folder
 # Relative, norm-wise per tensor. Sums of a few thousand fp32 terms differ from exact
 # ones by 1e-6; transformers keeps norms and rotary tables in fp32 even so.
 FP32_TOLERANCE = 1e-4
-# Of the distance of transformers' bf16 from the exact values, tensor by tensor: the two
-# round in different places. Ours keeps weight gradients in fp32, so is mostly nearer.
+# A factor on the distance of transformers' bf16 from the exact values, tensor by
+# tensor: the two round in different places. Ours keeps weight gradients in fp32, so is
+# mostly nearer.
 BF16_FACTOR = 1.5
 BF16_FLOOR = 2e-3  # Rounding a tensor once.
 

@@ -37,7 +37,7 @@ def learning_rate(case, step):
 
 
 class Dump:
-    """What oracle_dump wrote for one case."""
+    """The files that oracle_dump wrote for one case."""
 
     def __init__(self, name, folder, model_folder=None):
         self.folder = pathlib.Path(folder)

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,18 +24,21 @@ struct CoordinatorStart {
   std::string run_directory;
   std::string job_file;  // As the user named it.
   bool profile_only = false;
-  std::string profile_output;  // With profile_only. Empty: the cache.
-  bool tune = false;           // With profile_only.
+  std::string profile_output;      // With profile_only. Empty: the cache.
+  bool tune = false;               // With profile_only.
+  std::vector<std::string> hosts;  // By agent.
 };
 
 struct AgentOptions {
   int32_t agent_idx = 0;
   int32_t num_agents = 1;
   std::string host;
+  HostShare share;  // This agent's, among those of its host.
   std::string coordinator_address;
   std::string secret;
-  JobSpec job;
-  AgentDevices devices;
+  // Agent 0's job, or another host's copy of it: NotFound where there is none.
+  absl::StatusOr<JobSpec> job = absl::NotFoundError("no copy");
+  std::optional<AgentDevices> devices;  // Absent: to be found.
   std::optional<CoordinatorStart> coordinator;
 };
 

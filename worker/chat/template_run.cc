@@ -578,7 +578,7 @@ class TemplateRunner {
   std::vector<std::pair<size_t, size_t>> generated_by_printed_;
   std::deque<TemplateScope> scopes_;  // The first is the template's own.
   std::vector<TemplateDict> namespaces_;
-  std::vector<Value> captured_;  // What filters of blocks begin with.
+  std::vector<Value> captured_;  // The inputs of filters of blocks.
   Value pending_caller_;
   int32_t depth_ = 0;
   int32_t macro_depth_ = 0;

@@ -1,4 +1,4 @@
-// What a run of a template keeps of names, loops and calls.
+// The names, loops and calls of a template's run.
 
 #ifndef MILLRACE_WORKER_CHAT_TEMPLATE_SCOPE_H_
 #define MILLRACE_WORKER_CHAT_TEMPLATE_SCOPE_H_

@@ -1,4 +1,4 @@
-"""What the peers need of a job file, with the names of ModelSpec and OptimizerSpec."""
+"""The values of a job file that the peers need, with the names of ModelSpec and OptimizerSpec."""
 
 import math
 
@@ -51,7 +51,7 @@ def _rope_scaling(section):
 
 
 def _number(section, key):
-    """Of a section that may be auto as a whole or in part: then None."""
+    """The value of a key; None if the section or the key is auto."""
     value = section.get(key, "auto") if isinstance(section, dict) else "auto"
     return None if value == "auto" else value
 

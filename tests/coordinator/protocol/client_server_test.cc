@@ -19,11 +19,12 @@ constexpr absl::Duration kLimit = absl::Seconds(20);
 // A server on a thread, as a coordinator process would be.
 class RunningServer {
  public:
-  RunningServer(const Listener& listener, bool acknowledge)
+  RunningServer(const Listener& listener, bool acknowledge,
+                const std::string& secret = "right")
       : acknowledge_(acknowledge) {
     auto server = Server::Create(
         {.listen_fd = dup(listener.fd()),
-         .secret = "right",
+         .secret = secret,
          .on_message =
              [this](SessionId session, const protocol::ToCoordinator& message) {
                OnMessage(session, message);
@@ -68,9 +69,9 @@ class RunningServer {
   std::thread thread_;
 };
 
-absl::StatusOr<std::unique_ptr<Client>> MakeClient(const Listener& listener,
+absl::StatusOr<std::unique_ptr<Client>> MakeClient(const std::string& address,
                                                    const std::string& secret) {
-  return Client::Create({.address = listener.address(),
+  return Client::Create({.address = address,
                          .secret = secret,
                          .heartbeat_interval = absl::Milliseconds(20),
                          .give_up_after = absl::Milliseconds(500),
@@ -103,10 +104,10 @@ std::set<std::string> Echoes(Client& client, size_t count) {
 // Goal: a client is greeted, its messages arrive and are answered, its
 // heartbeats come by themselves. Method: one of each over loopback.
 TEST(ClientServerTest, Talks) {
-  auto listener = Listener::Create(false);
+  auto listener = Listener::Create();
   ASSERT_TRUE(listener.ok()) << listener.status();
   RunningServer server(*listener, true);
-  auto client = MakeClient(*listener, "right");
+  auto client = MakeClient(listener->address(), "right");
   ASSERT_TRUE(client.ok()) << client.status();
   auto welcome = (*client)->Receive(kLimit);
   ASSERT_TRUE(welcome.ok() && welcome->has_value());
@@ -120,12 +121,12 @@ TEST(ClientServerTest, Talks) {
 // what was is not. Method: two servers, one after the other, on one listening
 // socket.
 TEST(ClientServerTest, SendsAgainAfterARestart) {
-  auto listener = Listener::Create(false);
+  auto listener = Listener::Create();
   ASSERT_TRUE(listener.ok()) << listener.status();
   std::unique_ptr<Client> client;
   {
     RunningServer server(*listener, false);
-    auto made = MakeClient(*listener, "right");
+    auto made = MakeClient(listener->address(), "right");
     ASSERT_TRUE(made.ok());
     client = *std::move(made);
     Set(*client, "a");
@@ -146,10 +147,10 @@ TEST(ClientServerTest, SendsAgainAfterARestart) {
 // Goal: a peer without the secret gets nothing. Method: a wrong one; the server
 // never sees its hello, and the client gives up.
 TEST(ClientServerTest, RefusesAWrongSecret) {
-  auto listener = Listener::Create(false);
+  auto listener = Listener::Create();
   ASSERT_TRUE(listener.ok());
   RunningServer server(*listener, true);
-  auto client = MakeClient(*listener, "wrong");
+  auto client = MakeClient(listener->address(), "wrong");
   ASSERT_TRUE(client.ok());
   const auto message = (*client)->Receive(kLimit);
   EXPECT_EQ(message.status().code(), absl::StatusCode::kUnavailable);
@@ -157,11 +158,52 @@ TEST(ClientServerTest, RefusesAWrongSecret) {
 }
 
 TEST(ClientServerTest, RefusesAnAddressThatIsNone) {
-  for (const char* address : {"", "localhost", "1.2.3.4", "1.2.3.4:0", "x:1"}) {
+  for (const char* address : {"", "localhost", "1.2.3.4", "1.2.3.4:0", "x:1",
+                              "1.2.3.4:5,", "[::1:5", "fd00::1"}) {
     EXPECT_EQ(Client::Create({.address = address}).status().code(),
               absl::StatusCode::kInvalidArgument)
         << address;
   }
+}
+
+// Goal: of several addresses the one is taken where somebody proves to know the
+// secret, and the others are closed. Method: an address where nobody listens,
+// one where a server of another job does, one that never answers, and the right
+// one.
+TEST(ClientServerTest, TakesTheAddressOfItsCoordinator) {
+  auto closed = Listener::Create();
+  auto other = Listener::Create();
+  auto silent = Listener::Create();
+  auto right = Listener::Create();
+  ASSERT_TRUE(closed.ok() && other.ok() && silent.ok() && right.ok());
+  RunningServer other_server(*other, true, "another");
+  RunningServer server(*right, true);
+  const std::string addresses =
+      absl::StrCat(closed->address(), ",", other->address(), ",",
+                   silent->address(), ",", right->address());
+  {
+    const Listener gone = *std::move(closed);  // Its address refuses now.
+  }
+  auto client = MakeClient(addresses, "right");
+  ASSERT_TRUE(client.ok()) << client.status();
+  auto welcome = (*client)->Receive(kLimit);
+  ASSERT_TRUE(welcome.ok() && welcome->has_value());
+  EXPECT_EQ((*client)->address(), right->address());
+  EXPECT_EQ(other_server.num_hellos, 0);
+}
+
+// Goal: a recorded conversation opens nothing. Method: proofs of two
+// conversations, and of both ends of one, differ.
+TEST(SecretTest, ProofsServeOnce) {
+  const auto a = MakeNonce();
+  const auto b = MakeNonce();
+  ASSERT_TRUE(a.ok() && b.ok());
+  const std::string proof = ProofOf("secret", Prover::kPeer, *a, *b);
+  EXPECT_EQ(proof.size(), 32u);
+  EXPECT_EQ(proof, ProofOf("secret", Prover::kPeer, *a, *b));
+  EXPECT_NE(proof, ProofOf("secret", Prover::kCoordinator, *a, *b));
+  EXPECT_NE(proof, ProofOf("secret", Prover::kPeer, *b, *a));
+  EXPECT_NE(proof, ProofOf("other", Prover::kPeer, *a, *b));
 }
 
 // Goal: secrets are random and compared whole.

@@ -197,7 +197,7 @@ TEST(ModelFolderTest, ReadsKnownModels) {
   EXPECT_EQ(ModelOf(With(kMistral, ": 4096,\n  \"tie", ": null,\n  \"tie"))
                 .sliding_window,
             0);
-  // What Transformers takes where the key is left out.
+  // The default of Transformers where the key is left out.
   EXPECT_EQ(ModelOf(With(kMistral, "  \"sliding_window\": 4096,\n", ""))
                 .sliding_window,
             4096);
@@ -363,7 +363,7 @@ TEST(ModelFolderTest, JobAndFolderMustAgree) {
   EXPECT_THAT(ErrorWith(kLlama31, "  hidden: 2048\n  sequence_length: 64\n"),
               AllOf(HasSubstr("job.yaml:4: model.hidden: found 2048, but "),
                     HasSubstr("config.json:8: hidden_size says 4096")));
-  // What config.json leaves unsaid follows from the family.
+  // Settings that config.json leaves out follow from the family.
   EXPECT_THAT(
       ErrorWith(kLlama31, "  sliding_window: 16\n  sequence_length: 64\n"),
       AllOf(HasSubstr("job.yaml:4: model.sliding_window: found 16, but "),
