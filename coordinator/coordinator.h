@@ -26,6 +26,7 @@ struct CoordinatorOptions {
   int32_t num_agents = 1;
   // By agent, as far as the launcher says so.
   std::vector<std::string> hosts;
+  int64_t join_seconds = 60;  // For all agents to come.
   std::string secret;
   bool profile_only = false;
   // The file for the measured profile if profile_only is set. Empty: the cache.

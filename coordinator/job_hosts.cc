@@ -109,6 +109,35 @@ absl::Status JobRunner::CheckSharedCheckpoints() const {
       "none}: a failure then starts again from the first step"));
 }
 
+absl::StatusOr<int32_t> JobRunner::IndexFor(const protocol::AgentHello& hello) {
+  for (const auto& [agent_idx, newcomer] : newcomers_) {
+    if (newcomer.instance == hello.instance()) return agent_idx;
+  }
+  const Newcomer newcomer = {hello.instance(), hello.host()};
+  if (hello.agent_idx() > 0) {  // An earlier coordinator gave it.
+    newcomers_[hello.agent_idx()] = newcomer;
+    return hello.agent_idx();
+  }
+  for (int32_t i = 0; i < options_.num_agents; ++i) {
+    const auto known = newcomers_.find(i);
+    const bool on_first =
+        i == 0 && !options_.hosts.empty() && options_.hosts[0] == hello.host();
+    if (on_first ||
+        (known != newcomers_.end() && known->second.host == hello.host())) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("host ", hello.host(), " has joined already, as agent ",
+                       i, "; start one agent a host"));
+    }
+  }
+  for (int32_t i = 1; i < options_.num_agents; ++i) {
+    if (newcomers_.try_emplace(i, newcomer).second) return i;
+  }
+  return absl::AlreadyExistsError(
+      absl::StrCat("all ", options_.num_agents,
+                   " agents of the job have come; to train over more hosts, "
+                   "start it with a higher --agents"));
+}
+
 std::string JobRunner::BuildRefusal(const protocol::AgentHello& hello) const {
   const std::string own = BuildId();  // Agent 0 runs this same program.
   if (hello.build_id() == own) return "";

@@ -16,6 +16,8 @@ namespace {
 
 // Steps that some ranks have not reported yet.
 constexpr size_t kTimelinesKept = 2;
+// Of an agent that is not let in, as of a job that cannot work.
+constexpr int kRefusedExitCode = 2;
 // Between writes of time.json.
 constexpr absl::Duration kTimeInterval = absl::Seconds(5);
 
@@ -95,7 +97,20 @@ void JobRunner::OnHello(SessionId session, const protocol::Hello& hello) {
 }
 
 void JobRunner::OnAgentHello(SessionId session,
-                             const protocol::AgentHello& hello) {
+                             const protocol::AgentHello& greeting) {
+  protocol::AgentHello hello = greeting;
+  if (hello.instance() != 0) {
+    const absl::StatusOr<int32_t> agent_idx = IndexFor(hello);
+    if (!agent_idx.ok()) {
+      protocol::FromCoordinator message;
+      message.mutable_shutdown()->set_exit_code(kRefusedExitCode);
+      message.mutable_shutdown()->set_message(
+          std::string(agent_idx.status().message()));
+      server_->Send(session, message);
+      return;
+    }
+    hello.set_agent_idx(*agent_idx);
+  }
   peers_[session] = {.agent_idx = hello.agent_idx()};
   agent_sessions_[hello.agent_idx()] = session;
   if (hello.agent_idx() == 0) {
@@ -113,6 +128,7 @@ void JobRunner::OnAgentHello(SessionId session,
     welcome->set_job_yaml(job_yaml_);
     welcome->set_run_directory(options_.run_directory);
     welcome->set_probe(probe_);
+    welcome->set_agent_idx(hello.agent_idx());
     welcome->set_checkpoint_directory(job_.checkpoint.directory);
     server_->Send(session, message);
     return;

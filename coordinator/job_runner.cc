@@ -86,6 +86,7 @@ absl::StatusOr<std::unique_ptr<JobRunner>> JobRunner::Create(
                       .clear_timeout = absl::Milliseconds(
                           runner->job_.fault.clear_timeout_ms),
                       .join_timeout = kJoinTimeout,
+                      .first_join_timeout = absl::Seconds(options.join_seconds),
                       .max_restarts = runner->job_.fault.max_restarts,
                       .hosts = options.hosts},
       RecoveredJob{.generation = logged.generation,

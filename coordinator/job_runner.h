@@ -65,7 +65,11 @@ class JobRunner {
   void OnMessage(SessionId session, const protocol::ToCoordinator& message);
   void OnClosed(SessionId session);
   void OnHello(SessionId session, const protocol::Hello& hello);
-  void OnAgentHello(SessionId session, const protocol::AgentHello& hello);
+  void OnAgentHello(SessionId session, const protocol::AgentHello& greeting);
+  // The index of an agent that no launcher has numbered: the one it was given,
+  // or the next free one. AlreadyExists if all have come, or its host has an
+  // agent.
+  absl::StatusOr<int32_t> IndexFor(const protocol::AgentHello& hello);
   // Why an agent cannot take part, empty if it can: another program, other
   // data. Compares with agent 0, or with the first that has data.
   std::string BuildRefusal(const protocol::AgentHello& hello) const;
@@ -168,7 +172,12 @@ class JobRunner {
   std::map<int32_t, SessionRoute> agent_routes_;
   std::map<Rank, SessionId> worker_sessions_;
   std::map<int32_t, protocol::AgentHello> agents_;  // That have the job.
-  std::vector<AgentGaveUp> gave_up_early_;          // Before agent 0 came.
+  struct Newcomer {
+    uint64_t instance;
+    std::string host;
+  };
+  std::map<int32_t, Newcomer> newcomers_;   // Numbered here.
+  std::vector<AgentGaveUp> gave_up_early_;  // Before agent 0 came.
 
   // The fields below belong to the current generation.
   std::map<std::string, std::string> rendezvous_;

@@ -200,6 +200,8 @@ struct JobStateOptions {
   // How long agents may take to join at first, and to come back after a lost
   // connection.
   absl::Duration join_timeout = absl::Seconds(60);
+  // At first only; 0: join_timeout.
+  absl::Duration first_join_timeout = absl::ZeroDuration();
   int32_t max_restarts = 100;
   // By agent, as far as the launcher says so.
   std::vector<std::string> hosts;

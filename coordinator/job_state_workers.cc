@@ -199,8 +199,12 @@ void JobState::CheckSilence() {
   for (int32_t i = 0; i < options_.num_agents; ++i) {
     const Agent& agent = agents_[i];
     const absl::Time since = agent.joined ? agent.heard : phase_began_;
-    if (now_ - since <= options_.join_timeout) continue;
-    const std::string limit = absl::FormatDuration(options_.join_timeout);
+    const absl::Duration timeout =
+        agent.joined
+            ? options_.join_timeout
+            : std::max(options_.join_timeout, options_.first_join_timeout);
+    if (now_ - since <= timeout) continue;
+    const std::string limit = absl::FormatDuration(timeout);
     End(Verdict::kFailed,
         agent.joined
             ? absl::StrCat(NameOfAgent(i), " has been silent for ", limit)

@@ -40,6 +40,8 @@ void AddCoordinatorCommand(CLI::App& app, int* exit_code) {
       ->required()
       ->check(CLI::PositiveNumber);
   command->add_option("--host", options->hosts);
+  command->add_option("--join-seconds", options->join_seconds)
+      ->check(CLI::PositiveNumber);
   command->add_flag("--profile-only", options->profile_only);
   command->add_option("--profile-output", options->profile_output);
   command->add_flag("--tune", options->tune);

@@ -54,7 +54,9 @@ absl::StatusOr<tcp::endpoint> ParseAddress(absl::string_view text) {
       absl::SimpleAtoi(text.substr(colon + 1), &port) && port > 0 &&
       port < 65536) {
     host.remove_suffix(host.size() - colon);
-    if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+    if (absl::ConsumePrefix(&host, "[") && !absl::ConsumeSuffix(&host, "]")) {
+      host = "";
+    }
     const auto address =
         boost::asio::ip::make_address(std::string(host), error);
     if (!error) return tcp::endpoint(address, static_cast<uint16_t>(port));

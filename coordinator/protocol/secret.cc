@@ -3,14 +3,22 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/files.h"
 
 namespace millrace {
+namespace {
+
+constexpr size_t kLeastSecret = 16;
+
+}  // namespace
 
 absl::StatusOr<std::string> MakeNonce() {
   std::string bytes(16, '\0');
@@ -51,6 +59,38 @@ absl::StatusOr<std::string> SecretFromEnvironment() {
                      "'millrace run' or 'millrace agent'"));
   }
   return std::string(secret);
+}
+
+absl::StatusOr<std::string> GivenSecret(const std::string& file) {
+  std::string secret;
+  if (file.empty()) {
+    const char* value = std::getenv(kSecretVariable);
+    if (value != nullptr) secret = value;
+  } else {
+    struct stat facts = {};
+    if (stat(file.c_str(), &facts) == 0 && (facts.st_mode & 077) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "others may read the secret in ", file, "; chmod 600 ", file));
+    }
+    absl::StatusOr<std::string> content = ReadFile(file, 4096);
+    if (!content.ok()) {
+      return absl::InvalidArgumentError(content.status().message());
+    }
+    secret = std::string(absl::StripAsciiWhitespace(*content));
+  }
+  if (secret.size() >= kLeastSecret &&
+      secret.find_first_of(" \t\r\n") == std::string::npos) {
+    return secret;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      file.empty() ? absl::StrCat("the environment variable ", kSecretVariable)
+                   : file,
+      secret.empty() ? " holds no secret"
+                     : " is no secret of 16 or more letters and digits",
+      "; agents that no MPI launcher starts together need one: openssl rand "
+      "-hex 16 > FILE, chmod 600 FILE, the same FILE on all hosts, and "
+      "--secret-file FILE, or export ",
+      kSecretVariable, " on all"));
 }
 
 bool SecretsEqual(absl::string_view a, absl::string_view b) {

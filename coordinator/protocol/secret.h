@@ -34,6 +34,11 @@ std::string ProofOf(absl::string_view secret, Prover prover,
                     absl::string_view peer_nonce,
                     absl::string_view coordinator_nonce);
 
+// The secret where no launcher hands one to the agents: the content of `file`,
+// which nobody but its owner may read, or the environment's if `file` is empty.
+// InvalidArgument says how to give one.
+absl::StatusOr<std::string> GivenSecret(const std::string& file);
+
 // Takes equally long wherever the two differ.
 bool SecretsEqual(absl::string_view a, absl::string_view b);
 

@@ -331,7 +331,8 @@ const JobKey kJobKeys[] = {
      .range = {0, kMaximumInteger}},
     {KEY(checkpoint.at_end),
      .doc = "Whether one is written after the last step. When a run is "
-            "stopped early, one always is."},
+            "stopped early, one always is, unless its hosts share no folder "
+            "(docs/cluster.md)."},
     {KEY(checkpoint.keep), .doc = "Newest checkpoints kept.",
      .range = {1, kMaximumInt32}},
     {KEY(checkpoint.resume),

@@ -223,6 +223,71 @@ class HostsTest(unittest.TestCase):
             self.assertIn("no coordinator for 30s at 10.78.0.1:", output)
             self.assertIn("agent 1 (node2)", output)
 
+    def start_agent(self, hosts, number, words, **variables):
+        return subprocess.Popen(hosts.command_on(number) + [MILLRACE, "agent", *words], text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                env=hosts.environment(**variables))
+
+    def end_agent(self, process, exit_code=0):
+        output = process.communicate(timeout=240)[0]
+        self.assertEqual(process.returncode, exit_code, output)
+        return output
+
+    # Goal: agents find each other without any launcher, whoever comes first, and nobody else
+    # gets in. Method: one command a host, as ssh or systemd would start it; then a second
+    # agent of a host, secrets that are none or that others may read, and an address that is none.
+    def test_joins_without_a_launcher(self):
+        with Hosts(3) as hosts:
+            copy_text(hosts, [1, 2, 3])
+            job = write_job(hosts, devices=1, batch=6, layout="{pipeline: 1, data: 3}")
+            secret = hosts.private + "/secret"
+            for number in (1, 2, 3):
+                with open(hosts.folder_of(number) + "/secret", "w") as file:
+                    file.write("0123456789abcdef\n")
+                os.chmod(hosts.folder_of(number) + "/secret", 0o600)
+            joining = ["--join", "node1:4711", "--secret-file", secret]
+            early = self.start_agent(hosts, 2, joining)
+            first = self.start_agent(hosts, 1, [job, "--agents", "3", "--port", "4711",
+                                                "--secret-file", secret])
+            lines = []
+            for line in first.stdout:
+                lines.append(line)
+                if "waiting for agent 2 of 3" in line:
+                    break
+            twice = self.start_agent(hosts, 2, joining)
+            self.assertIn("node2 has joined already, as agent 1", self.end_agent(twice, 2))
+            os.chmod(hosts.folder_of(3) + "/secret", 0o644)
+            self.assertIn("chmod 600", self.end_agent(self.start_agent(hosts, 3, joining), 2))
+            self.assertIn("MILLRACE_SECRET", self.end_agent(
+                self.start_agent(hosts, 3, ["--join", "node1:4711"]), 2))
+            self.assertIn("HOST:PORT", self.end_agent(
+                self.start_agent(hosts, 3, ["--join", "node1"],
+                                 MILLRACE_SECRET="0123456789abcdef"), 2))
+            late = self.start_agent(hosts, 3, ["--join", "[fd77::1]:4711"],
+                                    MILLRACE_SECRET="0123456789abcdef")
+            self.end_agent(first)
+            self.end_agent(early)
+            self.end_agent(late)
+            self.assertEqual(len(curve(hosts)), 12)
+
+    # Goal: srun without PMIx starts one job, not one for each process; without a secret it says
+    # what to do. Method: Slurm's variables, as srun sets them, on two hosts.
+    def test_joins_under_srun_without_pmix(self):
+        with Hosts(2) as hosts:
+            copy_text(hosts, [1, 2])
+            job = write_job(hosts, layout="{pipeline: 2, data: 2, tensor: 1, micro_batch: 2}")
+            common = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0",
+                      "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_LOCALID": "0",
+                      "SLURM_STEP_NODELIST": "node[1-2]"}
+            for variables in ({}, {"MILLRACE_SECRET": "0123456789abcdef"}):
+                agents = [self.start_agent(hosts, i + 1, [job], SLURM_PROCID=str(i),
+                                           SLURM_NODEID=str(i), **common, **variables)
+                          for i in range(2)]
+                outputs = [self.end_agent(agent, 0 if variables else 2) for agent in agents]
+                if not variables:
+                    self.assertIn("srun --mpi=pmix", outputs[0])
+            self.assertEqual(len(curve(hosts)), 12)
+
     # Goal: the hosts are what the other tests take them for. Method: ask each who it is, what
     # its first interface is, whom it reaches and whose files it sees, through mpirun.
     def test_hosts_are_separate_and_reach_each_other(self):

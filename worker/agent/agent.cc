@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -63,7 +64,9 @@ std::string EndOfFile(const std::string& path, size_t max_bytes) {
 class Agent {
  public:
   explicit Agent(AgentOptions options)
-      : options_(std::move(options)), is_first_(options_.agent_idx == 0) {}
+      : options_(std::move(options)),
+        is_first_(options_.agent_idx == 0),
+        agent_idx_(options_.agent_idx) {}
 
   int Run() {
     const absl::StatusOr<int> exit_code = RunUntilShutdown();
@@ -71,8 +74,7 @@ class Agent {
       End();
       return *exit_code;
     }
-    std::cerr << "millrace: agent " << options_.agent_idx << " ("
-              << options_.host << "): " << exit_code.status().message()
+    std::cerr << "millrace: " << Name() << ": " << exit_code.status().message()
               << std::endl;
     End();
     return 1;
@@ -121,7 +123,8 @@ class Agent {
     std::lock_guard<std::mutex> lock(mutex_);
     protocol::Hello hello;
     protocol::AgentHello* agent = hello.mutable_agent();
-    agent->set_agent_idx(options_.agent_idx);
+    agent->set_agent_idx(agent_idx_);
+    if (options_.agent_idx < 0) agent->set_instance(instance_);
     agent->set_host(options_.host);
     agent->set_build_id(BuildId());
     if (!host_job_.has_value()) return hello;
@@ -151,19 +154,28 @@ class Agent {
          << line << std::endl;
   }
 
+  // "agent 1 (node2)".
+  std::string Name() const {
+    if (agent_idx_ < 0) return absl::StrCat("agent on ", options_.host);
+    return absl::StrCat("agent ", agent_idx_, " (", options_.host, ")");
+  }
+
   // Children. -----------------------------------------------------------------
 
   absl::Status StartCoordinator() {
     const CoordinatorStart& start = *options_.coordinator;
-    std::vector<std::string> arguments = {"coordinator",
-                                          "--run-directory",
-                                          start.run_directory,
-                                          "--job-file",
-                                          start.job_file,
-                                          "--listen-fd",
-                                          absl::StrCat(start.listener.fd()),
-                                          "--agents",
-                                          absl::StrCat(options_.num_agents)};
+    std::vector<std::string> arguments = {
+        "coordinator",
+        "--run-directory",
+        start.run_directory,
+        "--job-file",
+        start.job_file,
+        "--listen-fd",
+        absl::StrCat(start.listener.fd()),
+        "--agents",
+        absl::StrCat(options_.num_agents),
+        "--join-seconds",
+        absl::StrCat(absl::ToInt64Seconds(start.join_timeout))};
     for (const std::string& host : start.hosts) {
       arguments.insert(arguments.end(), {"--host", host});
     }
@@ -374,7 +386,9 @@ class Agent {
       }
       case protocol::FromCoordinator::kShutdown:
         exit_code_ = message.shutdown().exit_code();
-        if (is_first_ && !message.shutdown().message().empty()) {
+        // Agent 0 says it for all of a launcher, which shows what all print.
+        if ((is_first_ || options_.agent_idx < 0) &&
+            !message.shutdown().message().empty()) {
           std::cerr << "millrace: " << message.shutdown().message()
                     << std::endl;
         }
@@ -388,6 +402,10 @@ class Agent {
   // The job, once: after a reconnection the agent says that it has it.
   void OnWelcome(const protocol::Welcome& welcome) {
     if (host_job_.has_value()) return;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      agent_idx_ = welcome.agent_idx();
+    }
     absl::StatusOr<HostJob> taken =
         TakeJob(welcome, options_.job, options_.devices, options_.share);
     if (!taken.ok()) {
@@ -398,8 +416,8 @@ class Agent {
       std::lock_guard<std::mutex> lock(mutex_);
       host_job_ = *std::move(taken);
     }
-    log_.open(absl::StrCat(host_job_->run_directory, "/logs/agent-",
-                           options_.agent_idx, ".log"),
+    log_.open(absl::StrCat(host_job_->run_directory, "/logs/agent-", agent_idx_,
+                           ".log"),
               std::ios::app);
     if (!host_job_->sees_run_directory) {
       Log(absl::StrCat("this host does not see ", welcome.run_directory(),
@@ -440,8 +458,8 @@ class Agent {
     protocol::ToCoordinator message;
     message.mutable_agent_failed()->set_reason(
         is_first_ ? std::string(status.message())
-                  : absl::StrCat(options_.host, ", agent ", options_.agent_idx,
-                                 ": ", status.message()));
+                  : absl::StrCat(options_.host, ", agent ", agent_idx_, ": ",
+                                 status.message()));
     message.mutable_agent_failed()->set_bad_input(
         absl::IsInvalidArgument(status) || absl::IsNotFound(status));
     client_->SendReliably(std::move(message));
@@ -484,6 +502,8 @@ class Agent {
 
   const AgentOptions options_;
   const bool is_first_;
+  const uint64_t instance_ =
+      std::random_device()() | (uint64_t{std::random_device()()} << 32);
   int signal_fd_ = -1;
   std::ofstream log_;
   std::optional<DataPreparation> data_;
@@ -499,6 +519,7 @@ class Agent {
 
   // Written by the main thread only; the client's thread reads.
   std::mutex mutex_;
+  int32_t agent_idx_;  // -1: not known yet.
   std::optional<HostJob> host_job_;
   std::optional<protocol::DataFacts> data_facts_;
   std::map<int32_t, Worker> workers_;  // By rank; living ones.

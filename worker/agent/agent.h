@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "planner/job/job.h"
 #include "worker/agent/listener.h"
 #include "worker/backend/agent_devices.h"
@@ -27,10 +28,11 @@ struct CoordinatorStart {
   std::string profile_output;      // With profile_only. Empty: the cache.
   bool tune = false;               // With profile_only.
   std::vector<std::string> hosts;  // By agent.
+  absl::Duration join_timeout = absl::Seconds(60);  // For the others to come.
 };
 
 struct AgentOptions {
-  int32_t agent_idx = 0;
+  int32_t agent_idx = 0;  // -1: the coordinator gives one.
   int32_t num_agents = 1;
   std::string host;
   HostShare share;  // This agent's, among those of its host.

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -84,6 +85,47 @@ absl::StatusOr<std::vector<HostAddress>> HostAddresses() {
   std::stable_partition(result.begin(), result.end(),
                         [](const HostAddress& a) { return !a.is_ipv6; });
   return result;
+}
+
+absl::StatusOr<std::string> ResolveAddress(const std::string& host_and_port) {
+  const size_t colon = host_and_port.rfind(':');
+  std::string host = host_and_port.substr(0, colon);
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
+    host = host.substr(1, host.size() - 2);
+  }
+  const std::string port =
+      colon == std::string::npos ? "" : host_and_port.substr(colon + 1);
+  const std::optional<PortRange> number = ParsePorts(port);
+  if (host.empty() || port.empty() || !number.has_value() ||
+      number->first != number->last) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", host_and_port,
+                     "' is not HOST:PORT, such as node1:4711, 10.0.0.1:4711 "
+                     "or [fd00::1]:4711"));
+  }
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* first = nullptr;
+  const int error = getaddrinfo(host.c_str(), nullptr, &hints, &first);
+  if (error != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("no address of host ", host, ": ", gai_strerror(error)));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(first,
+                                                                 freeaddrinfo);
+  std::vector<std::string> result;
+  for (const addrinfo* i = first; i != nullptr; i = i->ai_next) {
+    if (i->ai_family == AF_INET) {
+      const auto* four = reinterpret_cast<const sockaddr_in*>(i->ai_addr);
+      result.push_back(
+          absl::StrCat(AddressText(AF_INET, &four->sin_addr), ":", port));
+    } else if (i->ai_family == AF_INET6) {
+      const auto* six = reinterpret_cast<const sockaddr_in6*>(i->ai_addr);
+      result.push_back(absl::StrCat("[", AddressText(AF_INET6, &six->sin6_addr),
+                                    "]:", port));
+    }
+  }
+  return absl::StrJoin(result, ",");
 }
 
 bool TakesInterface(absl::string_view list, absl::string_view interface) {

@@ -25,6 +25,11 @@ struct HostAddress {
 // Link-local ones are left out: they mean nothing on another host.
 absl::StatusOr<std::vector<HostAddress>> HostAddresses();
 
+// The addresses of "node1:4711", "10.0.0.1:4711" or "[fd00::1]:4711", as a
+// client takes them. InvalidArgument if it is not of that form, Unavailable if
+// the name is not known.
+absl::StatusOr<std::string> ResolveAddress(const std::string& host_and_port);
+
 // Whether a list as in NCCL_SOCKET_IFNAME takes an interface: names separated
 // by commas, each the beginning of a name, or a whole one behind "=". A "^"
 // before the list takes all interfaces but those.

@@ -1,12 +1,18 @@
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "coordinator/protocol/client.h"
+#include "coordinator/protocol/framing.h"
 #include "coordinator/protocol/secret.h"
 #include "coordinator/server.h"
 #include "worker/agent/listener.h"
@@ -190,6 +196,67 @@ TEST(ClientServerTest, TakesTheAddressOfItsCoordinator) {
   ASSERT_TRUE(welcome.ok() && welcome->has_value());
   EXPECT_EQ((*client)->address(), right->address());
   EXPECT_EQ(other_server.num_hellos, 0);
+}
+
+// Sends `payloads` as a stranger would and reads until the server closes. True
+// if it did; a server that goes on listening runs into the limit.
+bool IsTurnedAway(const Listener& listener,
+                  const std::vector<std::string>& payloads) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  socklen_t size = sizeof(address);
+  getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &size);
+  timeval limit = {.tv_sec = 10};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  bool closed = connect(fd, reinterpret_cast<sockaddr*>(&address), size) == 0;
+  for (const std::string& payload : payloads) {
+    send(fd, payload.data(), payload.size(), MSG_NOSIGNAL);
+  }
+  char buffer[4096];
+  ssize_t num_bytes = 0;
+  while ((num_bytes = recv(fd, buffer, sizeof(buffer), 0)) > 0) {
+  }
+  closed = closed && (num_bytes == 0 || errno == ECONNRESET);
+  close(fd);
+  return closed;
+}
+
+std::string Frame(const protocol::ToCoordinator& message) {
+  return EncodeFrame(message.SerializeAsString());
+}
+
+// Goal: whoever cannot prove the secret is turned away at once, however he
+// begins, and peers are served meanwhile. Method: the secret itself as a token,
+// no challenge, a wrong proof, no nonce, a frame that would take memory, bytes
+// that are no frame.
+TEST(ClientServerTest, TurnsStrangersAway) {
+  auto listener = Listener::Create();
+  ASSERT_TRUE(listener.ok());
+  RunningServer server(*listener, true);
+  protocol::ToCoordinator hello;
+  hello.mutable_hello()->set_token("right");
+  hello.mutable_hello()->mutable_worker()->set_rank(3);
+  protocol::ToCoordinator challenge;
+  challenge.mutable_challenge()->set_nonce(*MakeNonce());
+  protocol::ToCoordinator no_nonce;
+  no_nonce.mutable_challenge();
+  protocol::ToCoordinator large;
+  large.mutable_challenge()->set_nonce(std::string(1 << 20, 'x'));
+  const std::vector<std::vector<std::string>> beginnings = {
+      {Frame(hello)},
+      {Frame(challenge), Frame(hello)},
+      {Frame(challenge), Frame(challenge)},
+      {Frame(no_nonce)},
+      {Frame(large).substr(0, kFrameHeaderBytes)},
+      {std::string(100, 'x')}};
+  for (size_t i = 0; i < beginnings.size(); ++i) {
+    EXPECT_TRUE(IsTurnedAway(*listener, beginnings[i])) << i;
+  }
+  EXPECT_EQ(server.num_hellos, 0);
+  auto client = MakeClient(listener->address(), "right");
+  ASSERT_TRUE(client.ok());
+  EXPECT_TRUE((*client)->Receive(kLimit).ok());
+  EXPECT_EQ(server.num_hellos, 1);
 }
 
 // Goal: a recorded conversation opens nothing. Method: proofs of two
