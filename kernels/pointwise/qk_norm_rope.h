@@ -20,7 +20,8 @@ struct QkNormRopeShape {
   int64_t sequence_length;  // At least one.
   int64_t num_heads;        // At least one, as is num_kv_heads.
   int64_t num_kv_heads;
-  int64_t head_dim;  // Even.
+  int64_t head_dim;       // Even.
+  bool adds_one = false;  // Heads are multiplied by 1 + weight.
 
   int64_t num_normed() const { return num_heads + num_kv_heads; }
   int64_t row() const { return (num_heads + 2 * num_kv_heads) * head_dim; }

@@ -90,7 +90,7 @@ class CutCosts {
                            const Make& make, Cache<Value>* cache);
   // Whether workers run what is priced.
   bool WorkersRun(const Layout& layout) const;
-  enum class Part : uint8_t { kDense, kExperts, kEmbedding, kHead };
+  enum class Part : uint8_t { kDense, kExperts, kEmbedding, kHead, kGlobal };
   LayerGraph GraphOf(Part part, const Layout& layout) const;
   CutTimes MakeTimes(const Layout& layout, Recompute recompute,
                      double num_computing);

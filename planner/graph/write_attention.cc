@@ -175,6 +175,7 @@ void WriteAttention(LayerWriter& writer, StreamInput input) {
                                  .in = attended,
                                  .bias = model.linear_bias});
   writer.LeaveTensor(Piece::kOutputSum, model.hidden);
+  writer.OutputNorm(Piece::kOutputSum);
   if (writer.style().dropout) writer.Keep(Piece::kProduct, normed);
 
   // Backward: gradients of output, attended, query, key and value and input,

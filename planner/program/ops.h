@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "planner/layout/layout.h"
 #include "planner/layout/model.h"
@@ -48,7 +49,9 @@ enum class OpKind : uint8_t {
   kAttentionBackward,         // Gradients of query, key and value.
   kSwigluForward,             // silu(gate) x up.
   kSwigluBackward,            // Gradients of gate and up.
-  kGeluForward,               // GELU in its tanh form.
+  kGegluForward,              // gelu(gate) x up, in the tanh form.
+  kGegluBackward,             // Gradients of gate and up.
+  kGeluForward,               // GELU, in its tanh form or by erf.
   kGeluBackward,              // Its gradient.
   kLinearCrossEntropy,        // Head and loss, forward and backward in one.
   kCrossEntropyStats,         // Statistics of one vocabulary shard's logits.
@@ -116,6 +119,8 @@ struct VocabAttributes {
   bool accumulate = false;
   // kPosition*: tokens of a sequence; vocab_rows are those of positions.
   int64_t sequence_length = 0;
+  double embedding_scale = 1;  // kEmbedding*: what rows are multiplied by.
+  double softcap = 0;          // Cross entropy: bound of the logits; 0: none.
   friend bool operator==(const VocabAttributes&,
                          const VocabAttributes&) = default;
 };
@@ -123,6 +128,7 @@ struct NormAttributes {
   int64_t num_tokens, hidden;
   double epsilon;
   bool accumulate = false;
+  bool adds_one = false;  // kRmsNorm*: rows are multiplied by 1 + weight.
   friend bool operator==(const NormAttributes&,
                          const NormAttributes&) = default;
 };
@@ -153,14 +159,25 @@ struct AttentionAttributes {
   // Attention only: a token sees so many tokens, itself the last of them; 0:
   // all before it. Shorter than a sequence.
   int64_t window = 0;
+  double softcap = 0;     // Attention only: bound of the scores; 0: none.
+  bool adds_one = false;  // kQkNormRope*: as in NormAttributes.
+  // Rotary positions only: how many elements of a head are rotated (0: all),
+  // what they are multiplied by besides, and FingerprintOf() the model's
+  // rope_factors.
+  int64_t rotary_dim = 0;
+  double rotary_scale = 1;
+  uint64_t rope_factors = 0;
   friend bool operator==(const AttentionAttributes&,
                          const AttentionAttributes&) = default;
 };
-// Element-wise ops; for kSwiglu* and kGelu* cols = F, for kLoadBatch
+// A number of its own for each list; 0 for an empty one.
+uint64_t FingerprintOf(const std::vector<double>& rope_factors);
+// Element-wise ops; for kSwiglu*, kGeglu* and kGelu* cols = F, for kLoadBatch
 // [sequences, length], for kZero [1, elements of the tensor's dtype].
 struct ElementwiseAttributes {
   int64_t rows, cols;
   bool accumulate = false;  // kBiasGradient only.
+  bool erf = false;         // kGelu* only: the exact form.
   friend bool operator==(const ElementwiseAttributes&,
                          const ElementwiseAttributes&) = default;
 };

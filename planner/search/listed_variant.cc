@@ -80,8 +80,15 @@ PassSeconds PassesOfStage(const ModelSpec& model, const Layout& layout,
     }
   };
   const LayerRange range = StageLayers(model, layout, stage);
+  int64_t num_global = 0;
+  for (int64_t layer = range.begin; layer < range.end; ++layer) {
+    if (model.is_global_layer(layer)) ++num_global;
+  }
   add(GraphOfLayer(model, uniform, LayerKind::kDense, {}),
-      range.end - range.begin);
+      range.end - range.begin - num_global);
+  if (num_global > 0) {
+    add(GraphOfLayer(model, uniform, LayerKind::kGlobal, {}), num_global);
+  }
   if (stage == 0) add(GraphOfEmbedding(model, uniform, {}), 1);
   if (stage == layout.pipeline - 1) add(GraphOfHead(model, uniform, {}), 1);
   passes.input_gradient += std::max(recompute, backward_comm);

@@ -156,6 +156,18 @@ class OracleTest(ComparisonTest):
     def test_sliding_window(self):
         self.check_case("sliding_window")
 
+    def test_gemma2(self):
+        self.check_case("gemma2")
+
+    def test_gemma3(self):
+        self.check_case("gemma3")
+
+    def test_phi4_mini(self):
+        self.check_case("phi4_mini")
+
+    def test_gelu_by_erf(self):
+        self.check_case("gelu_erf")
+
 
 if __name__ == "__main__":
     ORACLE_DUMP = sys.argv.pop(1)

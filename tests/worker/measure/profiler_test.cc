@@ -116,7 +116,9 @@ TEST(ProfilerTest, CoversEveryKindOfTheJob) {
   gpt2.learned_positions = gpt2.sequence_length;
   gpt2.norm = NormKind::kLayer;
   gpt2.feed_forward = FeedForward::kGelu;
-  for (const ModelSpec& model : {normed, gpt2}) {
+  ModelSpec gemma = job.model;
+  gemma.feed_forward = FeedForward::kGeglu;
+  for (const ModelSpec& model : {normed, gpt2, gemma}) {
     const auto options = BuildProfileRequest(model, job.training, 4, 4);
     ASSERT_TRUE(options.ok()) << options.status();
     for (const ProfileOp& op : options->ops) {
