@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/layout/layout.h"
 #include "planner/layout/layout_constraints.h"
 #include "planner/layout/model.h"
 
@@ -60,11 +61,19 @@ struct TrainingSpec {
   uint64_t seed = 0;
   std::string precision = "fp32";
   std::string gradient_reduction = "fp32";
+  std::string objective = "cross_entropy";  // Or "dpo".
+  double dpo_beta = 0.1;
+  double dpo_label_smoothing = 0;         // Share of pairs taken to be swapped.
   bool deterministic = false;             // Equal runs on GPUs give equal bits.
   double gradient_clip_norm = 1.0;        // 0: no clipping.
   int64_t validation_interval_steps = 0;  // 0: never.
   int64_t validation_steps = 1;
   OptimizerSpec optimizer;
+  bool trains_preferences() const { return objective == "dpo"; }
+  Objective minimizes() const {
+    return trains_preferences() ? Objective::kPreference
+                                : Objective::kCrossEntropy;
+  }
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
 

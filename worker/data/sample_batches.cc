@@ -239,9 +239,8 @@ absl::Status SampleBatches::Fill(const BatchRequest& request,
     ASSIGN_OR_RETURN(const Row* row,
                      RowOf(request.split, request.step, request.global_batch,
                            request.first_sequence_idx + i));
-    const int64_t at = i * options_.sequence_length;
-    RETURN_IF_ERROR(FillRow(
-        *row, {out.tokens + at, out.targets + at, out.document_starts + at}));
+    RETURN_IF_ERROR(
+        FillRow(*row, OneSequence(out, i, options_.sequence_length)));
   }
   return absl::OkStatus();
 }
